@@ -1,0 +1,10 @@
+//! Ground of every other crate: identifiers, time stamps, the binary codec of the on-disk formats,
+//! and ranked locks.  No I/O and no threads of its own.
+
+#![forbid(unsafe_code)]
+
+pub mod codec;
+pub mod id;
+pub mod sync;
+
+pub use id::{Gid, Kind, NodeId, Oid, Time, TxnId, Uid};

@@ -1,0 +1,188 @@
+//! Ranked mutexes: state lives inside its lock, and a thread may only take a lock of a higher rank
+//! than every lock it already holds.  Debug builds panic on a violation, so that every test run is
+//! also a search for lock-order cycles.
+//!
+//! Poisoning: a panic while a lock is held leaves state that nobody can vouch for.  The one policy
+//! of the whole project is to pass the panic on to every later user of that state.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::{Condvar, Mutex as StdMutex, MutexGuard as StdGuard};
+use std::time::Duration;
+
+/// Position of a lock in the one global order; a lower rank is taken first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Rank(pub u8);
+
+/// The global lock order, top to bottom.  Every lock of the project names its rank here.
+pub mod rank {
+    use super::Rank;
+    /// The daemon's table of volumes and transactions.
+    pub const DAEMON: Rank = Rank(10);
+    /// One transaction's life cycle.
+    pub const TXN_STATE: Rank = Rank(20);
+    /// One view's tree of nodes.
+    pub const VIEW: Rank = Rank(30);
+    /// One file's private content.
+    pub const CONTENT: Rank = Rank(40);
+    /// A volume's table of backing objects.
+    pub const VOLUME: Rank = Rank(50);
+    /// The conflict table.
+    pub const ENGINE: Rank = Rank(60);
+    /// A store's commit queue and ring.
+    pub const STORE: Rank = Rank(70);
+    /// Caches of open descriptors.
+    pub const HANDLES: Rank = Rank(80);
+    /// Locks that protect nothing but themselves: free lists, statistics.
+    pub const LEAF: Rank = Rank(100);
+}
+
+#[cfg(debug_assertions)]
+mod held {
+    use super::Rank;
+    use std::cell::RefCell;
+    thread_local!(static HELD: RefCell<Vec<Rank>> = const { RefCell::new(Vec::new()) });
+
+    pub(super) fn push(rank: Rank) {
+        HELD.with_borrow_mut(|held| {
+            if let Some(top) = held.iter().max() {
+                assert!(*top < rank, "lock order: {rank:?} taken while {top:?} is held");
+            }
+            held.push(rank);
+        });
+    }
+    pub(super) fn pop(rank: Rank) {
+        HELD.with_borrow_mut(|held| {
+            if let Some(at) = held.iter().rposition(|r| *r == rank) {
+                held.remove(at);
+            }
+        });
+    }
+}
+
+/// A mutex with a rank.
+#[derive(Debug)]
+pub struct Mutex<T> {
+    rank: Rank,
+    inner: StdMutex<T>,
+}
+
+/// Access to the state inside a [`Mutex`].
+pub struct Guard<'a, T> {
+    #[cfg_attr(not(debug_assertions), allow(dead_code))]
+    rank: Rank,
+    // `None` only while `Event::wait` has handed the guard to the condition variable.
+    inner: Option<StdGuard<'a, T>>,
+}
+
+impl<T> Mutex<T> {
+    /// A mutex at `rank`.
+    pub const fn new(rank: Rank, value: T) -> Self {
+        Mutex { rank, inner: StdMutex::new(value) }
+    }
+
+    /// Waits for the lock.
+    ///
+    /// # Panics
+    /// If a holder panicked before; in debug builds also if a lock of the same or a higher rank is
+    /// held by this thread.
+    pub fn lock(&self) -> Guard<'_, T> {
+        #[cfg(debug_assertions)]
+        held::push(self.rank);
+        let inner = self.inner.lock().expect("a holder of this lock panicked");
+        Guard { rank: self.rank, inner: Some(inner) }
+    }
+
+    /// The state, when the mutex itself is owned.
+    ///
+    /// # Panics
+    /// If a holder panicked before.
+    pub fn into_inner(self) -> T {
+        self.inner.into_inner().expect("a holder of this lock panicked")
+    }
+}
+
+impl<T> Deref for Guard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.inner.as_ref().expect("guard in use")
+    }
+}
+
+impl<T> DerefMut for Guard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.inner.as_mut().expect("guard in use")
+    }
+}
+
+impl<T> Drop for Guard<'_, T> {
+    fn drop(&mut self) {
+        self.inner = None;
+        #[cfg(debug_assertions)]
+        held::pop(self.rank);
+    }
+}
+
+/// A condition variable for a ranked mutex.
+#[derive(Debug, Default)]
+pub struct Event(Condvar);
+
+impl Event {
+    /// A condition nobody waits for yet.
+    pub const fn new() -> Self {
+        Event(Condvar::new())
+    }
+    /// Wakes every waiter.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
+    /// Wakes one waiter.
+    pub fn notify_one(&self) {
+        self.0.notify_one();
+    }
+    /// Releases the lock, waits for a notification, takes the lock again.  Wakes spuriously: call in
+    /// a loop over the condition.
+    ///
+    /// # Panics
+    /// If a holder of the lock panicked.
+    pub fn wait<T>(&self, guard: &mut Guard<'_, T>) {
+        let inner = guard.inner.take().expect("guard in use");
+        guard.inner = Some(self.0.wait(inner).expect("a holder of this lock panicked"));
+    }
+    /// As [`Event::wait`], at most `limit` long.
+    ///
+    /// # Panics
+    /// If a holder of the lock panicked.
+    pub fn wait_for<T>(&self, guard: &mut Guard<'_, T>, limit: Duration) {
+        let inner = guard.inner.take().expect("guard in use");
+        let (inner, _) =
+            self.0.wait_timeout(inner, limit).expect("a holder of this lock panicked");
+        guard.inner = Some(inner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rising_ranks_are_fine() {
+        let a = Mutex::new(Rank(1), 1);
+        let b = Mutex::new(Rank(2), 2);
+        let ga = a.lock();
+        let gb = b.lock();
+        assert_eq!(*ga + *gb, 3);
+        drop(ga);
+        drop(gb);
+        assert_eq!(*b.lock() + 1, 3);
+    }
+
+    #[test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "lock order")]
+    fn a_falling_rank_panics_in_debug_builds() {
+        let a = Mutex::new(Rank(1), ());
+        let b = Mutex::new(Rank(2), ());
+        let _gb = b.lock();
+        let _ga = a.lock();
+    }
+}

@@ -1,0 +1,285 @@
+//! The store's only way to a disk: one mounted file system, seen from one directory (the volume's
+//! root).  Implementations: [`crate::real::RealIo`] (system calls), the crash simulator and the
+//! fault injector of `systx-sim`.
+//!
+//! Rules for every implementation: no call follows a symbolic link in its last component, none
+//! leaves the file system that the root is on (`EXDEV` instead), and errors are `std::io::Error`s
+//! with the errno that Linux would give.
+
+use std::any::Any;
+use std::io::Result;
+use std::sync::Arc;
+use systx_base::{Gid, Kind, Time, Uid};
+
+/// An open file or directory.  Cheap to clone; closed with the last clone.  What is inside belongs
+/// to the [`Io`] that made it.
+#[derive(Clone)]
+pub struct Handle(Arc<dyn Any + Send + Sync>);
+
+impl Handle {
+    /// Wraps an implementation's own descriptor.
+    pub fn new<T: Any + Send + Sync>(inner: T) -> Self {
+        Handle(Arc::new(inner))
+    }
+    /// The implementation's own descriptor.
+    ///
+    /// # Panics
+    /// If the handle was made by another implementation: a programming error.
+    pub fn inner<T: Any>(&self) -> &T {
+        self.0.downcast_ref().expect("a handle is used with the Io that made it")
+    }
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Handle")
+    }
+}
+
+/// Identity of an inode for as long as it exists: the inode number, and the birth time, which tells
+/// a recycled number from the old file.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct HostId {
+    /// `st_ino`.
+    pub ino: u64,
+    /// `stx_btime`; zero where the file system keeps none.
+    pub btime: Time,
+}
+
+/// What one `statx` tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stat {
+    /// Which inode.
+    pub id: HostId,
+    /// Device number of the file system, `makedev` encoding.
+    pub dev: u64,
+    /// File type.
+    pub kind: Kind,
+    /// Permission bits, set-id bits and sticky bit: `st_mode & 0o7777`.
+    pub mode: u32,
+    /// Owner.
+    pub uid: Uid,
+    /// Group.
+    pub gid: Gid,
+    /// Number of names.
+    pub nlink: u32,
+    /// Length in bytes.
+    pub size: u64,
+    /// Allocated space in units of 512 bytes.
+    pub blocks: u64,
+    /// Preferred I/O size in bytes.
+    pub blksize: u32,
+    /// Device number of a device node, `makedev` encoding.
+    pub rdev: u64,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of the data.
+    pub mtime: Time,
+    /// Last change of data or attributes.
+    pub ctime: Time,
+}
+
+/// What must not have changed for a version to still be the one that was read.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Stamp {
+    /// Which inode.
+    pub id: HostId,
+    /// Last change of data or attributes: from Linux 6.13 on it moves with every change that a
+    /// `statx` could have separated.
+    pub ctime: Time,
+    /// Last change of the data.
+    pub mtime: Time,
+    /// Length in bytes.
+    pub size: u64,
+}
+
+impl Stat {
+    /// The part that identifies a version.
+    pub fn stamp(&self) -> Stamp {
+        Stamp { id: self.id, ctime: self.ctime, mtime: self.mtime, size: self.size }
+    }
+}
+
+/// One name in a directory listing.
+#[derive(Clone, Copy, Debug)]
+pub struct ListItem<'a> {
+    /// The name, without `/` and NUL; never `.` or `..`.
+    pub name: &'a [u8],
+    /// `d_ino`.
+    pub ino: u64,
+    /// `d_type`; `None` where the file system does not tell.
+    pub kind: Option<Kind>,
+}
+
+/// How a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Open {
+    /// For reading.
+    Read,
+    /// For reading and writing.
+    Write,
+}
+
+/// What a rename does with an existing target.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rename {
+    /// Replaces it, as rename(2).
+    Replace,
+    /// Fails with `EEXIST`.
+    NoReplace,
+    /// Swaps the two names; both must exist.
+    Exchange,
+}
+
+/// Who else has a file open (probed with a lease, fcntl(2) `F_SETLEASE`).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Openers {
+    /// Nobody.
+    None,
+    /// Others, for reading only.
+    Readers,
+    /// At least one for writing, or with a writable shared mapping.
+    Writers,
+    /// The file system or the caller's rights do not allow to tell.
+    Unknown,
+}
+
+/// How far the file system keeps order across a power cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Class {
+    /// Journaled or copy-on-write: a rename, link or unlink is atomic, and they persist in order
+    /// (ext4 with a journal, xfs, btrfs, f2fs).
+    Strong,
+    /// Nothing but an explicit sync persists anything, in any order (ext4 without a journal, ext2,
+    /// vfat, unknown).
+    Weak,
+    /// Nothing survives a power cut (tmpfs, ramfs).
+    Memory,
+}
+
+/// What `statfs` tells about the volume, and what was found out about it.
+#[derive(Clone, Copy, Debug)]
+pub struct FsInfo {
+    /// `f_type`.
+    pub magic: u64,
+    /// Crash behaviour.
+    pub class: Class,
+    /// Block size in bytes.
+    pub bsize: u64,
+    /// Total blocks.
+    pub blocks: u64,
+    /// Free blocks.
+    pub bfree: u64,
+    /// Free blocks for unprivileged users.
+    pub bavail: u64,
+    /// Total inodes.
+    pub files: u64,
+    /// Free inodes.
+    pub ffree: u64,
+    /// Longest name in bytes.
+    pub namelen: u64,
+}
+
+/// The calls.  `at`/`name` name an entry of an open directory.
+pub trait Io: Send + Sync {
+    /// The volume's root directory.
+    fn root(&self) -> Handle;
+
+    /// Opens a directory for use as `at`.  `ENOTDIR` for anything else, also for a symbolic link;
+    /// `EXDEV` if another file system is mounted there.
+    fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
+    /// Opens a regular file without waiting (`O_NONBLOCK`) and without moving its access time where
+    /// the caller may ask for that.  `EINVAL` for anything but a regular file.
+    fn open_file(&self, at: &Handle, name: &[u8], how: Open) -> Result<Handle>;
+    /// Makes a regular file that must not exist, opened for reading and writing.
+    fn create_file(&self, at: &Handle, name: &[u8], mode: u32) -> Result<Handle>;
+
+    /// Attributes of an entry.
+    fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat>;
+    /// Attributes of an open file or directory.
+    fn stat(&self, h: &Handle) -> Result<Stat>;
+    /// Calls `each` for every name, in the file system's order, until it returns false.
+    fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()>;
+    /// Target of a symbolic link.
+    fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>>;
+    /// Value of an extended attribute; `ENODATA` if there is none.
+    fn get_xattr(&self, at: &Handle, name: &[u8], key: &[u8]) -> Result<Vec<u8>>;
+    /// Names of all extended attributes that the caller may see.
+    fn list_xattr(&self, at: &Handle, name: &[u8]) -> Result<Vec<Vec<u8>>>;
+
+    /// Reads until `buf` is full or the file ends; returns the count.
+    fn read_at(&self, h: &Handle, buf: &mut [u8], offset: u64) -> Result<usize>;
+    /// Writes all of `data`.
+    fn write_at(&self, h: &Handle, data: &[u8], offset: u64) -> Result<()>;
+    /// Writes all of `data` so that it is durable when the call returns, with one flush of the
+    /// device at most and no change of metadata: for files whose blocks were all written before.
+    /// Offset and length are multiples of 4096.
+    fn write_durable(&self, h: &Handle, data: &[u8], offset: u64) -> Result<()>;
+    /// Sets the length.
+    fn set_len(&self, h: &Handle, len: u64) -> Result<()>;
+    /// Deallocates a range inside the file; it reads as zeros.
+    fn punch_hole(&self, h: &Handle, offset: u64, len: u64) -> Result<()>;
+    /// Allocates blocks for a range without changing the length; `ENOSPC` is reported here.
+    fn allocate(&self, h: &Handle, offset: u64, len: u64) -> Result<()>;
+    /// The next range of data at or after `offset` as (start, end); `None` if only a hole follows.
+    fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>>;
+    /// Copies a range, sharing blocks where the file system can.
+    fn copy_range(&self, from: &Handle, from_at: u64, to: &Handle, to_at: u64, len: u64)
+    -> Result<()>;
+
+    /// Makes a directory.
+    fn mkdir(&self, at: &Handle, name: &[u8], mode: u32) -> Result<()>;
+    /// Makes a symbolic link.
+    fn symlink(&self, target: &[u8], at: &Handle, name: &[u8]) -> Result<()>;
+    /// Makes a FIFO, socket or device node.
+    fn mknod(&self, at: &Handle, name: &[u8], kind: Kind, mode: u32, rdev: u64) -> Result<()>;
+    /// Gives an entry (never through a symbolic link) a second name; `EEXIST` if it is taken.
+    fn link(&self, from: &Handle, from_name: &[u8], to: &Handle, to_name: &[u8]) -> Result<()>;
+    /// Renames.
+    fn rename(
+        &self,
+        from: &Handle,
+        from_name: &[u8],
+        to: &Handle,
+        to_name: &[u8],
+        how: Rename,
+    ) -> Result<()>;
+    /// Removes a name of anything but a directory.
+    fn unlink(&self, at: &Handle, name: &[u8]) -> Result<()>;
+    /// Removes an empty directory.
+    fn rmdir(&self, at: &Handle, name: &[u8]) -> Result<()>;
+
+    /// Sets permission bits (not of a symbolic link).
+    fn set_mode(&self, at: &Handle, name: &[u8], mode: u32) -> Result<()>;
+    /// Sets owner and group.
+    fn set_owner(&self, at: &Handle, name: &[u8], uid: Uid, gid: Gid) -> Result<()>;
+    /// Sets access and modification time; `None` leaves one alone.
+    fn set_times(
+        &self,
+        at: &Handle,
+        name: &[u8],
+        atime: Option<Time>,
+        mtime: Option<Time>,
+    ) -> Result<()>;
+    /// Sets an extended attribute.
+    fn set_xattr(&self, at: &Handle, name: &[u8], key: &[u8], value: &[u8]) -> Result<()>;
+    /// Removes an extended attribute; `ENODATA` if there is none.
+    fn remove_xattr(&self, at: &Handle, name: &[u8], key: &[u8]) -> Result<()>;
+
+    /// Makes a file's data and what is needed to read it back durable.
+    fn sync_data(&self, h: &Handle) -> Result<()>;
+    /// Makes a file's, or a directory's own, data and attributes durable.
+    fn sync_all(&self, h: &Handle) -> Result<()>;
+    /// Makes everything on the file system durable.
+    fn sync_fs(&self) -> Result<()>;
+
+    /// Who else has this open file open.
+    fn openers(&self, h: &Handle) -> Result<Openers>;
+    /// Takes the exclusive lock of a store's lock file for this process; `false` if another process
+    /// has it.  Released with the handle.
+    fn try_lock(&self, h: &Handle) -> Result<bool>;
+    /// Space, limits and crash behaviour.
+    fn fs_info(&self) -> Result<FsInfo>;
+    /// Wall clock.
+    fn now(&self) -> Time;
+}
