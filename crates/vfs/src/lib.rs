@@ -2,5 +2,15 @@
 
 #![forbid(unsafe_code)]
 
+pub mod acl;
 pub mod api;
+pub mod changes;
 pub mod content;
+pub mod freeze;
+mod handles;
+pub mod listing;
+mod node;
+mod ops;
+pub mod validate;
+pub mod view;
+pub mod volume;

@@ -1,0 +1,262 @@
+//! Which volume a command works on: the file system that holds a directory, where it is mounted, and
+//! where its store lives.
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use systx_base::Uid;
+use systx_store::dir_store::{Config, DirStore, OpenError, RecoveryReport};
+use systx_store::io::Io;
+use systx_store::real::RealIo;
+use systx_vfs::volume::Volume;
+use thiserror::Error;
+
+/// Name of the store's directory at the root of a volume, when root owns it.
+pub const STORE_DIR: &str = ".systx";
+
+/// Why a volume cannot be used.
+#[derive(Debug, Error)]
+pub enum VolumeError {
+    /// A system call failed.
+    #[error("cannot {action} {path}: {error}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On which path.
+        path: String,
+        /// What the kernel said.
+        error: io::Error,
+    },
+    /// No place for the store.
+    #[error(
+        "no directory on the file system mounted at {mount} belongs to you: give one with --store DIR"
+    )]
+    NoStore {
+        /// Where the file system is mounted.
+        mount: String,
+    },
+    /// The store refused.
+    #[error("cannot open the store in {path}: {error}")]
+    Store {
+        /// The store's directory.
+        path: String,
+        /// Why.
+        error: OpenError,
+    },
+    /// The mount table makes no sense.
+    #[error("cannot find the mount of {path} in the mount table")]
+    NoMount {
+        /// The directory.
+        path: String,
+    },
+}
+
+/// Where a volume is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Location {
+    /// Mount point on the host.
+    pub mount: PathBuf,
+    /// `st_dev`.
+    pub dev: u64,
+    /// The store's directory, absolute.
+    pub store: PathBuf,
+}
+
+/// An open volume with its store.
+pub struct OpenVolume {
+    /// Where it is.
+    pub location: Location,
+    /// What views share.
+    pub vol: Arc<Volume>,
+    /// The durable side.
+    pub store: Arc<DirStore>,
+    /// What recovery did when it was opened.
+    pub recovery: RecoveryReport,
+}
+
+/// One line of mountinfo(5), as far as it matters here.
+struct Mount {
+    dev: u64,
+    root: Vec<u8>,
+    point: Vec<u8>,
+}
+
+/// Finds the volume of `dir` and a place for its store.
+pub fn locate(dir: &Path, store: Option<&Path>, uid: Uid, home: Option<&Path>) -> Result<Location, VolumeError> {
+    let dir = std::fs::canonicalize(dir).map_err(|e| failed("find", dir, e))?;
+    let dev = device(&dir)?;
+    let table = std::fs::read("/proc/self/mountinfo")
+        .map_err(|e| failed("read", Path::new("/proc/self/mountinfo"), e))?;
+    let mount = covering_mount(&table, dir.as_os_str().as_bytes(), dev)
+        .ok_or_else(|| VolumeError::NoMount { path: dir.display().to_string() })?;
+    let store = match store {
+        Some(given) => std::path::absolute(given).map_err(|e| failed("resolve", given, e))?,
+        None => default_store(&mount, dev, uid, &dir, home)?,
+    };
+    Ok(Location { mount, dev, store })
+}
+
+/// The mount that shows `path`: of those of the device whose mount point is a prefix, the deepest,
+/// and of equal ones the last, which lies on top.
+fn covering_mount(table: &[u8], path: &[u8], dev: u64) -> Option<PathBuf> {
+    let mounts = table.split(|b| *b == b'\n').filter_map(parse_mount);
+    let covers = |m: &Mount| {
+        m.dev == dev
+            && path.strip_prefix(&*m.point).is_some_and(|rest| {
+                m.point == b"/" || rest.is_empty() || rest.starts_with(b"/")
+            })
+    };
+    let best = mounts.filter(covers).max_by_key(|m| m.point.len())?;
+    tracing::debug!(root = %String::from_utf8_lossy(&best.root), "volume found");
+    Some(PathBuf::from(std::ffi::OsString::from_vec(best.point)))
+}
+
+fn parse_mount(line: &[u8]) -> Option<Mount> {
+    let mut fields = line.split(|b| *b == b' ').skip(2);
+    let device = std::str::from_utf8(fields.next()?).ok()?;
+    let (major, minor) = device.split_once(':')?;
+    let dev = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
+    Some(Mount { dev, root: unescape(fields.next()?), point: unescape(fields.next()?) })
+}
+
+/// mountinfo writes space, tab, newline and backslash as `\ooo`.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        if let ([b'\\', a, b, c, ..], true) = (rest, *first == b'\\') {
+            let octal = |d: &u8| (b'0'..=b'7').contains(d).then(|| u32::from(d - b'0'));
+            if let (Some(a), Some(b), Some(c)) = (octal(a), octal(b), octal(c)) {
+                out.push((a * 64 + b * 8 + c) as u8);
+                rest = &rest[4..];
+                continue;
+            }
+        }
+        out.push(*first);
+        rest = tail;
+    }
+    out
+}
+
+/// Root keeps the store at the volume's root.  Anybody else in the own state directory if that is on
+/// the volume, else next to the work: in the topmost directory above `dir` that is theirs.
+fn default_store(
+    mount: &Path,
+    dev: u64,
+    uid: Uid,
+    dir: &Path,
+    home: Option<&Path>,
+) -> Result<PathBuf, VolumeError> {
+    if uid == 0 {
+        return Ok(mount.join(STORE_DIR));
+    }
+    if let Some(home) = home {
+        if device(home).is_ok_and(|d| d == dev) && owner(home) == Some(uid) && home.starts_with(mount) {
+            return Ok(home.join(".local/state/systx"));
+        }
+    }
+    let own = dir
+        .ancestors()
+        .take_while(|a| a.starts_with(mount) && device(a).is_ok_and(|d| d == dev))
+        .filter(|a| owner(a) == Some(uid))
+        .last();
+    match own {
+        Some(top) => Ok(top.join(STORE_DIR)),
+        None => Err(VolumeError::NoStore { mount: mount.display().to_string() }),
+    }
+}
+
+/// Opens a volume: runs recovery if the store needs it.
+pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
+    let root = open_root(&location.mount)?;
+    let io: Arc<dyn Io> = Arc::new(
+        RealIo::from_dir(root).map_err(|e| failed("open", &location.mount, e))?,
+    );
+    let relative = location
+        .store
+        .strip_prefix(&location.mount)
+        .map_err(|_| VolumeError::NoStore { mount: location.mount.display().to_string() })?;
+    if let Some(parent) = location.store.parent() {
+        std::fs::create_dir_all(parent).map_err(|e| failed("create", parent, e))?;
+    }
+    let config = Config::at(relative.as_os_str().as_bytes());
+    let refused = |error| VolumeError::Store { path: location.store.display().to_string(), error };
+    let (store, recovery) = DirStore::open(config, io.clone()).map_err(refused)?;
+    let mut mount = location.mount.as_os_str().as_bytes().to_vec();
+    if mount == b"/" {
+        mount.clear();
+    }
+    let hidden = HashSet::from([store.state_dir_id()]);
+    let vol = Volume::new(io, mount, hidden)
+        .map_err(|e| failed("look at", &location.mount, e.into()))?;
+    Ok(OpenVolume {
+        location: location.clone(),
+        vol: Arc::new(vol),
+        store: Arc::new(store),
+        recovery,
+    })
+}
+
+/// The volume's root without what is mounted below it; where the kernel does not allow that
+/// (without privilege), the ordinary root, where mount points show the other file system and are
+/// passed over.
+fn open_root(mount: &Path) -> Result<OwnedFd, VolumeError> {
+    use rustix::mount::{OpenTreeFlags, open_tree};
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    match open_tree(CWD, mount, flags) {
+        Ok(fd) => Ok(fd),
+        Err(Errno::PERM | Errno::NOSYS | Errno::INVAL | Errno::ACCESS) => {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            rustix::fs::open(mount, flags, Mode::empty())
+                .map_err(|e| failed("open", mount, e.into()))
+        }
+        Err(e) => Err(failed("open", mount, e.into())),
+    }
+}
+
+fn device(path: &Path) -> Result<u64, VolumeError> {
+    let stat = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BASIC_STATS)
+        .map_err(|e| failed("look at", path, e.into()))?;
+    Ok(rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor))
+}
+
+fn owner(path: &Path) -> Option<Uid> {
+    rustix::fs::lstat(path).ok().map(|stat| stat.st_uid)
+}
+
+fn failed(action: &'static str, path: &Path, error: io::Error) -> VolumeError {
+    VolumeError::Io { action, path: path.display().to_string(), error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &[u8] = b"22 27 0:21 / /proc rw - proc proc rw\n\
+        27 1 254:0 / / rw - ext4 /dev/vda rw\n\
+        40 27 254:0 /srv/data /mnt/a\\040b rw - ext4 /dev/vda rw\n\
+        41 27 7:1 / /mnt rw - xfs /dev/loop1 rw\n";
+
+    #[test]
+    fn the_deepest_mount_of_the_device_covers_a_path() {
+        let root = rustix::fs::makedev(254, 0);
+        let find = |path: &[u8], dev| covering_mount(TABLE, path, dev);
+        assert_eq!(find(b"/home/x", root), Some(PathBuf::from("/")));
+        assert_eq!(find(b"/mnt/a b/c", root), Some(PathBuf::from("/mnt/a b")));
+        assert_eq!(find(b"/mnt/a b2", root), Some(PathBuf::from("/")));
+        assert_eq!(find(b"/mnt/c", rustix::fs::makedev(7, 1)), Some(PathBuf::from("/mnt")));
+        assert_eq!(find(b"/x", rustix::fs::makedev(9, 9)), None);
+    }
+
+    #[test]
+    fn broken_mount_tables_are_passed_over() {
+        assert_eq!(covering_mount(b"nonsense\n1 2 x:y / /\n\n", b"/", 0), None);
+        assert_eq!(unescape(b"a\\0"), b"a\\0");
+        assert_eq!(unescape(b"\\134"), b"\\");
+    }
+}

@@ -1,0 +1,149 @@
+//! stat, chmod, chown, utimens, truncate, readlink.
+
+use crate::acl;
+use crate::api::{Attr, Reply, SetAttr, SetTime};
+use crate::node::Body;
+use crate::view::{State, View};
+use crate::volume::errno;
+use rustix::io::Errno;
+use systx_base::{Kind, NodeId, Time};
+use systx_txn::ObjectRef;
+
+const S_ISUID: u32 = 0o4000;
+const S_ISGID: u32 = 0o2000;
+const S_IXGRP: u32 = 0o0010;
+
+impl View {
+    pub(super) fn getattr_of(&self, node: NodeId) -> Reply<Attr> {
+        let st = self.state.lock();
+        Ok(self.shown(&st.node(node)?.attr))
+    }
+
+    pub(super) fn setattr_of(&self, node: NodeId, set: SetAttr) -> Reply<Attr> {
+        let mut st = self.state.lock();
+        self.check_writable(&st, node)?;
+        let now = self.now();
+        let time = |t: SetTime| match t {
+            SetTime::Now => now,
+            SetTime::To(t) => t,
+        };
+        let named = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        if named || set.atime.is_some() || set.mtime.is_some() {
+            self.write_attr(&st, node)?;
+        }
+        if let Some(size) = set.size {
+            drop(st);
+            self.truncate_to(node, size, set.kill_suidgid)?;
+            st = self.state.lock();
+        }
+        if set.uid.is_some() || set.gid.is_some() {
+            self.change_owner(&mut st, node, set)?;
+        }
+        if let Some(mode) = set.mode {
+            self.change_mode(&mut st, node, mode)?;
+        }
+        let n = st.node_mut(node)?;
+        if let Some(t) = set.atime {
+            n.attr.atime = time(t);
+            n.dirty.atime = true;
+        }
+        if let Some(t) = set.mtime {
+            n.attr.mtime = time(t);
+            n.dirty.mtime = true;
+        }
+        n.attr.ctime = now;
+        Ok(self.shown(&n.attr))
+    }
+
+    fn change_owner(&self, st: &mut State, node: NodeId, set: SetAttr) -> Reply<()> {
+        self.drop_caps(st, node)?;
+        let n = st.node_mut(node)?;
+        n.attr.uid = set.uid.unwrap_or(n.attr.uid);
+        n.attr.gid = set.gid.unwrap_or(n.attr.gid);
+        n.dirty.owner = true;
+        // chown(2) of anything but a directory drops the set-id bits, whoever asks
+        // (fs/open.c `chown_common`).
+        if n.attr.kind != Kind::Dir {
+            self.drop_setid(st, node)?;
+        }
+        Ok(())
+    }
+
+    fn change_mode(&self, st: &mut State, node: NodeId, mode: u32) -> Reply<()> {
+        let access = self.xattr(st, node, acl::ACCESS)?;
+        let n = st.node_mut(node)?;
+        n.attr.mode = mode & 0o7777;
+        n.dirty.mode = true;
+        if let Some(access) = access {
+            let value = acl::chmod(&access, mode)?;
+            let xattrs = n.xattrs.get_or_insert_default();
+            xattrs.insert(Box::from(acl::ACCESS), Some(value));
+        }
+        Ok(())
+    }
+
+    /// Clears the set-id bits as a change of owner, or a write by somebody without privilege, does.
+    pub(super) fn drop_setid(&self, st: &mut State, node: NodeId) -> Reply<()> {
+        let n = st.node_mut(node)?;
+        let mut mode = n.attr.mode & !S_ISUID;
+        if mode & S_IXGRP != 0 {
+            mode &= !S_ISGID;
+        }
+        if mode != n.attr.mode {
+            n.attr.mode = mode;
+            n.dirty.mode = true;
+        }
+        Ok(())
+    }
+
+    /// Removes file capabilities, as every change of content or owner does.
+    pub(super) fn drop_caps(&self, st: &mut State, node: NodeId) -> Reply<()> {
+        let n = st.node(node)?;
+        if n.caps_gone || n.attr.kind != Kind::File {
+            return Ok(());
+        }
+        const CAPS: &[u8] = b"security.capability";
+        if self.xattr(st, node, CAPS)?.is_some() {
+            let n = st.node_mut(node)?;
+            n.xattrs.get_or_insert_default().insert(Box::from(CAPS), None);
+        }
+        st.node_mut(node)?.caps_gone = true;
+        Ok(())
+    }
+
+    /// Time stamps after a change of content.
+    pub(super) fn touch(&self, st: &mut State, node: NodeId, len: u64, allocated: u64) -> Reply<()> {
+        let now: Time = self.now();
+        let n = st.node_mut(node)?;
+        n.attr.size = len;
+        n.attr.blocks = allocated.div_ceil(512);
+        n.attr.mtime = now;
+        n.attr.ctime = now;
+        n.dirty.mtime = true;
+        Ok(())
+    }
+
+    /// Objects of other file systems show through as places, not to be changed.
+    pub(super) fn check_writable(&self, st: &State, node: NodeId) -> Reply<()> {
+        self.alive()?;
+        match &st.node(node)?.base {
+            Some(base) if base.foreign => Err(Errno::ROFS),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn readlink_of(&self, node: NodeId) -> Reply<Vec<u8>> {
+        let mut st = self.state.lock();
+        if let Body::Symlink(Some(target)) = &st.node(node)?.body {
+            return Ok(target.to_vec());
+        }
+        let (dir, name) = self.backing_place(&st, node)?;
+        let oid = st.base(node)?.oid;
+        self.read_of(ObjectRef::Pages { oid, first: 0, last: 0 })?;
+        let target = self.io().read_link(&dir, &name).map_err(errno)?;
+        let n = st.node_mut(node)?;
+        n.content_read = true;
+        n.body = Body::Symlink(Some(target.clone().into_boxed_slice()));
+        Ok(target)
+    }
+}

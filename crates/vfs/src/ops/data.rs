@@ -1,0 +1,245 @@
+//! Bytes of regular files.  The pages that a request takes from the backing file are recorded and
+//! the file's lock is taken under the view's lock; the transfer itself runs without the view's lock.
+
+use crate::api::{Fallocate, Reply, Seek};
+use crate::content::{Base as BaseBytes, Content, PAGE};
+use crate::node::{Base, Body};
+use crate::view::{State, View, whole};
+use crate::volume::errno;
+use rustix::io::Errno;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use systx_base::NodeId;
+use systx_base::sync::{Mutex, rank};
+use systx_store::io::{Handle, Io};
+use systx_txn::ObjectRef;
+
+/// Longest file: what the kernel's signed offsets allow.
+const FILE_MAX: u64 = i64::MAX as u64;
+
+/// The backing file of a node.
+struct Backing {
+    io: Arc<dyn Io>,
+    handle: Handle,
+    base: Base,
+}
+
+impl BaseBytes for Backing {
+    fn len(&self) -> u64 {
+        self.base.stamp.size
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        // What an outsider appended is not part of the version that was met.
+        let end = self.len().saturating_sub(offset);
+        let n = usize::try_from(end).map_or(buf.len(), |end| end.min(buf.len()));
+        self.io.read_at(&self.handle, &mut buf[..n], offset)
+    }
+    fn next_data(&self, offset: u64) -> io::Result<Option<(u64, u64)>> {
+        self.io.next_data(&self.handle, offset)
+    }
+}
+
+/// A file's content, ready for a transfer.
+struct Opened {
+    content: Arc<Mutex<Content>>,
+    backing: Option<Backing>,
+}
+
+impl Opened {
+    fn base(&self) -> Option<&dyn BaseBytes> {
+        self.backing.as_ref().map(|b| b as &dyn BaseBytes)
+    }
+}
+
+impl View {
+    pub(super) fn read_from(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
+        let mut st = self.state.lock();
+        let content = self.content_of(&mut st, node)?;
+        let len = buf.len() as u64;
+        let needed = content.lock().base_pages_needed(offset, len);
+        let opened = self.open_backing(&mut st, node, content, &needed)?;
+        drop(st);
+        let count = opened.content.lock().read(opened.base(), offset, buf).map_err(errno)?;
+        self.verify(&opened)?;
+        Ok(count)
+    }
+
+    pub(super) fn write_to(
+        &self,
+        node: NodeId,
+        offset: u64,
+        data: &[u8],
+        kill_suidgid: bool,
+    ) -> Reply<usize> {
+        let len = data.len() as u64;
+        self.change(node, kill_suidgid, offset, len, |view, content, base| {
+            content.write(base, &*view.spill, &view.budget, offset, data)
+        })?;
+        Ok(data.len())
+    }
+
+    pub(super) fn truncate_to(&self, node: NodeId, len: u64, kill_suidgid: bool) -> Reply<()> {
+        let from = self.state.lock().node(node)?.attr.size.min(len);
+        // Everything from the cut on changes, up to whatever end other transactions see.
+        let rest = FILE_MAX - from.min(FILE_MAX);
+        self.change(node, kill_suidgid, from, rest, |view, content, base| {
+            content.truncate(base, &*view.spill, &view.budget, len)
+        })
+    }
+
+    pub(super) fn fallocate_in(
+        &self,
+        node: NodeId,
+        how: Fallocate,
+        offset: u64,
+        len: u64,
+    ) -> Reply<()> {
+        if len == 0 {
+            return Err(Errno::INVAL);
+        }
+        if offset.checked_add(len).is_none_or(|end| end > FILE_MAX) {
+            return Err(Errno::FBIG);
+        }
+        let shifts = matches!(how, Fallocate::CollapseRange | Fallocate::InsertRange);
+        let touched = if shifts { FILE_MAX - offset } else { len };
+        self.change(node, true, offset, touched, |view, content, base| {
+            let (spill, budget) = (&*view.spill, &view.budget);
+            match how {
+                Fallocate::Allocate => content.allocate(offset, len, false),
+                Fallocate::KeepSize => content.allocate(offset, len, true),
+                Fallocate::PunchHole => content.punch_hole(base, spill, budget, offset, len),
+                Fallocate::ZeroRange => content.zero_range(base, spill, budget, offset, len, false),
+                Fallocate::ZeroRangeKeepSize => {
+                    content.zero_range(base, spill, budget, offset, len, true)
+                }
+                Fallocate::CollapseRange => content.collapse_range(base, spill, budget, offset, len),
+                Fallocate::InsertRange => content.insert_range(base, spill, budget, offset, len),
+            }
+        })
+    }
+
+    pub(super) fn seek_in(&self, node: NodeId, offset: u64, how: Seek) -> Reply<u64> {
+        let mut st = self.state.lock();
+        let content = self.content_of(&mut st, node)?;
+        let all = 0..u64::MAX / PAGE;
+        let opened = self.open_backing(&mut st, node, content, std::slice::from_ref(&all))?;
+        drop(st);
+        let content = opened.content.lock();
+        let found = match how {
+            Seek::Data => content.seek_data(opened.base(), offset),
+            Seek::Hole => content.seek_hole(opened.base(), offset),
+        };
+        found.map_err(errno)?.ok_or(Errno::NXIO)
+    }
+
+    pub(super) fn copy_between(
+        &self,
+        from: (NodeId, u64),
+        to: (NodeId, u64),
+        len: u64,
+    ) -> Reply<u64> {
+        const STEP: u64 = 1 << 20;
+        let mut buf = vec![0; usize::try_from(len.min(STEP)).map_err(|_| Errno::INVAL)?];
+        let mut done = 0;
+        while done < len {
+            let want = usize::try_from((len - done).min(STEP)).map_err(|_| Errno::INVAL)?;
+            let count = self.read_from(from.0, from.1 + done, &mut buf[..want])?;
+            if count == 0 {
+                break;
+            }
+            self.write_to(to.0, to.1 + done, &buf[..count], true)?;
+            done += count as u64;
+        }
+        Ok(done)
+    }
+
+    /// Runs a change of `len` bytes from `offset`, with everything that goes with it: records,
+    /// privileges lost, times.
+    fn change(
+        &self,
+        node: NodeId,
+        kill_suidgid: bool,
+        offset: u64,
+        len: u64,
+        run: impl FnOnce(&View, &mut Content, Option<&dyn BaseBytes>) -> io::Result<()>,
+    ) -> Reply<()> {
+        let end = offset.checked_add(len).filter(|end| *end <= FILE_MAX).ok_or(Errno::FBIG)?;
+        let mut st = self.state.lock();
+        self.check_writable(&st, node)?;
+        let content = self.content_of(&mut st, node)?;
+        let (needed, old_len) = {
+            let content = content.lock();
+            (content.base_pages_for_write(offset, len), content.len())
+        };
+        if let Some(base) = &st.node(node)?.base {
+            let oid = base.oid;
+            let last = end.saturating_sub(1) / PAGE;
+            self.write_of(ObjectRef::Pages { oid, first: offset / PAGE, last })?;
+            if end > old_len {
+                self.write_of(ObjectRef::Size(oid))?;
+            }
+        }
+        let opened = self.open_backing(&mut st, node, content, &needed)?;
+        self.drop_caps(&mut st, node)?;
+        if kill_suidgid {
+            self.drop_setid(&mut st, node)?;
+        }
+        drop(st);
+        let (len, allocated) = {
+            let mut content = opened.content.lock();
+            run(self, &mut content, opened.base()).map_err(errno)?;
+            (content.len(), content.allocated())
+        };
+        self.verify(&opened)?;
+        self.touch(&mut self.state.lock(), node, len, allocated)
+    }
+
+    /// The private content of a file.
+    pub(crate) fn content_of(&self, st: &mut State, node: NodeId) -> Reply<Arc<Mutex<Content>>> {
+        let n = st.node_mut(node)?;
+        let Body::File(content) = &mut n.body else { return Err(Errno::INVAL) };
+        let attr = &n.attr;
+        Ok(content
+            .get_or_insert_with(|| {
+                let mut over = Content::over(attr.size);
+                over.set_base_allocated(attr.blocks * 512);
+                Arc::new(Mutex::new(rank::CONTENT, over))
+            })
+            .clone())
+    }
+
+    /// Opens the backing file if pages of it are needed, and records them as read.
+    fn open_backing(
+        &self,
+        st: &mut State,
+        node: NodeId,
+        content: Arc<Mutex<Content>>,
+        needed: &[Range<u64>],
+    ) -> Reply<Opened> {
+        let (Some(base), false) = (st.node(node)?.base.clone(), needed.is_empty()) else {
+            return Ok(Opened { content, backing: None });
+        };
+        for pages in needed {
+            let (first, last) = (pages.start, pages.end.saturating_sub(1));
+            self.read_of(ObjectRef::Pages { oid: base.oid, first, last })?;
+        }
+        let handle = self.file_handle(st, node)?;
+        st.node_mut(node)?.content_read = true;
+        Ok(Opened { content, backing: Some(Backing { io: self.vol.io.clone(), handle, base }) })
+    }
+
+    /// After a transfer: what was read was the version that was met.
+    fn verify(&self, opened: &Opened) -> Reply<()> {
+        let Some(backing) = &opened.backing else { return Ok(()) };
+        let stat = self.io().stat(&backing.handle).map_err(errno)?;
+        if self.is_current(&backing.base, &stat) {
+            return Ok(());
+        }
+        match self.outsider(whole(&backing.base)) {
+            Errno::CANCELED => Err(Errno::CANCELED),
+            // Snapshot isolation goes on with what is there; the stale read is reported by name.
+            _ => Ok(()),
+        }
+    }
+}

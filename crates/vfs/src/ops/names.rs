@@ -1,0 +1,395 @@
+//! Names come and go: create, link, unlink, rename.
+//!
+//! Each change is: resolve the old meaning of every name involved (which records it as read and
+//! remembers what the backing directory has there), record the write, then change the table.  All
+//! of it happens under the view's lock, so that a request is atomic within the view.
+
+use crate::acl;
+use crate::api::{Attr, Caller, Entry, NewAttr, RenameHow, Reply};
+use crate::content::Content;
+use crate::node::{Body, Child, Dirty, Name, Node};
+use crate::view::{Ids, State, View};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use systx_base::sync::{Mutex, rank};
+use systx_base::{Kind, NodeId};
+use systx_txn::ObjectRef;
+
+const S_ISGID: u32 = 0o2000;
+const S_ISVTX: u32 = 0o1000;
+/// Most names that one file may have; what ext4 allows, the smallest of the common file systems.
+const LINKS_MAX: u32 = 65_000;
+
+/// What is made.
+pub(super) struct Making<'a> {
+    kind: Kind,
+    rdev: u64,
+    target: &'a [u8],
+}
+
+impl<'a> Making<'a> {
+    pub fn plain(kind: Kind, rdev: u64) -> Making<'static> {
+        Making { kind, rdev, target: b"" }
+    }
+    pub fn link_to(target: &'a [u8]) -> Making<'a> {
+        Making { kind: Kind::Symlink, rdev: 0, target }
+    }
+}
+
+impl View {
+    pub(super) fn make(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        name: &[u8],
+        what: Making<'_>,
+        new: NewAttr,
+    ) -> Reply<Entry> {
+        let mut st = self.state.lock();
+        self.check_name(&st, parent, name)?;
+        let child = self.child(&mut st, parent, name)?;
+        if child.now.is_some() {
+            return Err(Errno::EXIST);
+        }
+        self.write_entry(&st, parent, name)?;
+        let node = self.new_node(&mut st, caller, parent, &what, new)?;
+        self.bind(&mut st, parent, name, Some(node))?;
+        if what.kind == Kind::Dir {
+            self.count_subdir(&mut st, parent, 1)?;
+        }
+        self.entry(&st, node)
+    }
+
+    pub(super) fn make_unnamed(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        new: NewAttr,
+    ) -> Reply<Entry> {
+        let mut st = self.state.lock();
+        self.alive()?;
+        let what = Making::plain(Kind::File, 0);
+        let node = self.new_node(&mut st, caller, parent, &what, new)?;
+        st.node_mut(node)?.attr.nlink = 0;
+        self.entry(&st, node)
+    }
+
+    /// The object itself, without a name: owner, mode and ACLs as Linux derives them from the
+    /// directory (fs/inode.c `inode_init_owner`, fs/posix_acl.c `posix_acl_create`).
+    fn new_node(
+        &self,
+        st: &mut State,
+        caller: Caller,
+        parent: NodeId,
+        what: &Making<'_>,
+        new: NewAttr,
+    ) -> Reply<NodeId> {
+        let up = st.node(parent)?.attr;
+        let is_dir = what.kind == Kind::Dir;
+        let inherits_group = up.mode & S_ISGID != 0;
+        let mut mode = new.mode & 0o7777;
+        if inherits_group && is_dir {
+            mode |= S_ISGID;
+        }
+        let mut xattrs = BTreeMap::new();
+        let default = match what.kind {
+            Kind::Symlink => None,
+            _ => self.xattr(st, parent, acl::DEFAULT)?,
+        };
+        match default {
+            Some(default) => {
+                let inherited = acl::inherit(&default, mode, is_dir)?;
+                mode = (mode & 0o7000) | (inherited.mode & 0o777);
+                let mut put = |key: &[u8], value: Option<Vec<u8>>| {
+                    if let Some(value) = value {
+                        xattrs.insert(Box::from(key), Some(value));
+                    }
+                };
+                put(acl::ACCESS, inherited.access);
+                put(acl::DEFAULT, inherited.default);
+            }
+            None => mode &= !new.umask,
+        }
+        let now = self.now();
+        let attr = Attr {
+            ino: st.new_ino(),
+            kind: what.kind,
+            mode,
+            nlink: if is_dir { 2 } else { 1 },
+            uid: caller.uid,
+            gid: if inherits_group { up.gid } else { caller.gid },
+            rdev: what.rdev,
+            size: what.target.len() as u64,
+            blocks: 0,
+            blksize: 4096,
+            atime: now,
+            mtime: now,
+            ctime: now,
+        };
+        let body = match what.kind {
+            Kind::File => Body::File(Some(Arc::new(Mutex::new(rank::CONTENT, Content::new_file())))),
+            Kind::Dir => Body::Dir(Box::default()),
+            Kind::Symlink => Body::Symlink(Some(what.target.into())),
+            _ => Body::Special,
+        };
+        Ok(st.nodes.add(Node {
+            base: None,
+            attr,
+            dirty: Dirty { mode: true, owner: true, atime: true, mtime: !is_dir },
+            place: None,
+            xattrs: (!xattrs.is_empty()).then(|| Box::new(xattrs)),
+            body,
+            content_read: false,
+            caps_gone: true,
+        }))
+    }
+
+    pub(super) fn link_to(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Reply<Entry> {
+        let mut st = self.state.lock();
+        self.check_name(&st, parent, name)?;
+        let attr = st.node(node)?.attr;
+        if attr.kind == Kind::Dir {
+            return Err(Errno::PERM);
+        }
+        if attr.nlink >= LINKS_MAX {
+            return Err(Errno::MLINK);
+        }
+        if self.child(&mut st, parent, name)?.now.is_some() {
+            return Err(Errno::EXIST);
+        }
+        self.write_entry(&st, parent, name)?;
+        self.bind(&mut st, parent, name, Some(node))?;
+        let now = self.now();
+        let attr = &mut st.node_mut(node)?.attr;
+        attr.nlink += 1;
+        attr.ctime = now;
+        self.entry(&st, node)
+    }
+
+    pub(super) fn remove(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        name: &[u8],
+        dir: bool,
+    ) -> Reply<()> {
+        let mut st = self.state.lock();
+        let node = self.find(&mut st, parent, name)?.ok_or(Errno::NOENT)?;
+        let is_dir = st.node(node)?.attr.kind == Kind::Dir;
+        match (dir, is_dir) {
+            (true, false) => return Err(Errno::NOTDIR),
+            (false, true) => return Err(Errno::ISDIR),
+            _ => {}
+        }
+        self.check_sticky(&st, caller, parent, node)?;
+        self.check_local(&st, node)?;
+        if is_dir && !self.is_empty(&mut st, node)? {
+            return Err(Errno::NOTEMPTY);
+        }
+        self.write_entry(&st, parent, name)?;
+        self.bind(&mut st, parent, name, None)?;
+        self.lose_name(&mut st, node, (parent, name))
+    }
+
+    pub(super) fn rename_to(
+        &self,
+        caller: Caller,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
+        how: RenameHow,
+    ) -> Reply<()> {
+        let mut st = self.state.lock();
+        self.check_name(&st, to.0, to.1)?;
+        let node = self.find(&mut st, from.0, from.1)?.ok_or(Errno::NOENT)?;
+        let target = self.find(&mut st, to.0, to.1)?;
+        match (how, target) {
+            (RenameHow::NoReplace, Some(_)) => return Err(Errno::EXIST),
+            (RenameHow::Exchange, None) => return Err(Errno::NOENT),
+            // rename(2): if both names are hard links to one file, nothing happens.
+            (RenameHow::Replace, Some(t)) if t == node => return Ok(()),
+            _ => {}
+        }
+        self.check_sticky(&st, caller, from.0, node)?;
+        self.check_local(&st, node)?;
+        if let Some(target) = target {
+            self.check_sticky(&st, caller, to.0, target)?;
+            self.check_local(&st, target)?;
+            if how != RenameHow::Exchange {
+                self.check_replace(&mut st, node, target)?;
+            }
+        }
+        self.check_loop(&st, node, to.0)?;
+        if let (RenameHow::Exchange, Some(target)) = (how, target) {
+            self.check_loop(&st, target, from.0)?;
+        }
+        self.write_entry(&st, from.0, from.1)?;
+        self.write_entry(&st, to.0, to.1)?;
+        if how == RenameHow::Exchange {
+            let target = target.ok_or(Errno::NOENT)?;
+            self.bind(&mut st, from.0, from.1, Some(target))?;
+            self.bind(&mut st, to.0, to.1, Some(node))?;
+            self.count_move(&mut st, node, from.0, to.0)?;
+            self.count_move(&mut st, target, to.0, from.0)?;
+        } else {
+            self.bind(&mut st, from.0, from.1, None)?;
+            self.bind(&mut st, to.0, to.1, Some(node))?;
+            if let Some(target) = target {
+                self.lose_name(&mut st, target, to)?;
+            }
+            self.count_move(&mut st, node, from.0, to.0)?;
+        }
+        let now = self.now();
+        st.node_mut(node)?.attr.ctime = now;
+        if how == RenameHow::Whiteout {
+            let what = Making::plain(Kind::CharDev, 0);
+            let hole = self.new_node(&mut st, caller, from.0, &what, NewAttr { mode: 0, umask: 0 })?;
+            self.bind(&mut st, from.0, from.1, Some(hole))?;
+        }
+        Ok(())
+    }
+
+    // ---- rules ------------------------------------------------------------------------------
+
+    fn check_name(&self, st: &State, parent: NodeId, name: &[u8]) -> Reply<()> {
+        let up = st.node(parent)?;
+        if up.attr.kind != Kind::Dir {
+            return Err(Errno::NOTDIR);
+        }
+        if up.attr.nlink == 0 {
+            return Err(Errno::NOENT);
+        }
+        if up.base.as_ref().is_some_and(|b| b.foreign) {
+            return Err(Errno::ROFS);
+        }
+        if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
+            return Err(Errno::INVAL);
+        }
+        if name.len() > 255 { Err(Errno::NAMETOOLONG) } else { Ok(()) }
+    }
+
+    /// A place where another file system is mounted is not the volume's to remove or move.
+    fn check_local(&self, st: &State, node: NodeId) -> Reply<()> {
+        let foreign = st.node(node)?.base.as_ref().is_some_and(|b| b.foreign);
+        if foreign || node == NodeId::ROOT { Err(Errno::BUSY) } else { Ok(()) }
+    }
+
+    /// The kernel checks the sticky bit itself, except where it was shown other owners than the
+    /// real ones.
+    fn check_sticky(&self, st: &State, caller: Caller, parent: NodeId, node: NodeId) -> Reply<()> {
+        let Ids::Single { .. } = self.ids else { return Ok(()) };
+        let up = st.node(parent)?.attr;
+        let owner = st.node(node)?.attr.uid;
+        if up.mode & S_ISVTX != 0 && up.uid != caller.uid && owner != caller.uid {
+            return Err(Errno::PERM);
+        }
+        Ok(())
+    }
+
+    fn check_replace(&self, st: &mut State, node: NodeId, target: NodeId) -> Reply<()> {
+        let from_dir = st.node(node)?.attr.kind == Kind::Dir;
+        let to_dir = st.node(target)?.attr.kind == Kind::Dir;
+        match (from_dir, to_dir) {
+            (true, false) => Err(Errno::NOTDIR),
+            (false, true) => Err(Errno::ISDIR),
+            (true, true) if !self.is_empty(st, target)? => Err(Errno::NOTEMPTY),
+            _ => Ok(()),
+        }
+    }
+
+    /// A directory cannot be moved below itself.
+    fn check_loop(&self, st: &State, moved: NodeId, into: NodeId) -> Reply<()> {
+        let mut at = Some(into);
+        while let Some(node) = at {
+            if node == moved {
+                return Err(Errno::INVAL);
+            }
+            at = st.node(node)?.place.as_ref().map(|(up, _)| *up);
+        }
+        Ok(())
+    }
+
+    /// Whether a directory has no names; recorded as a listing.
+    pub(crate) fn is_empty(&self, st: &mut State, dir: NodeId) -> Reply<bool> {
+        self.read_names(st, dir)?;
+        let state = st.dir(dir)?;
+        let unmet = |name: &Name| !state.children.contains_key(name);
+        Ok(!state.children.values().any(|c| c.now.is_some())
+            && !state.base_names.as_ref().is_some_and(|names| names.iter().any(unmet)))
+    }
+
+    // ---- changes ----------------------------------------------------------------------------
+
+    /// Gives a name its new meaning, and the directory its new times.  The old meaning must have
+    /// been resolved (invariant V1).
+    fn bind(&self, st: &mut State, parent: NodeId, name: &[u8], to: Option<NodeId>) -> Reply<()> {
+        let name = Name::from(name);
+        let now = self.now();
+        let up = st.node_mut(parent)?;
+        up.attr.mtime = now;
+        up.attr.ctime = now;
+        up.dirty.mtime = false;
+        let dir = up.dir_mut().ok_or(Errno::NOTDIR)?;
+        let before = dir.children.get(&name).copied();
+        let base = before.and_then(|c| c.base);
+        let was = before.and_then(|c| c.now);
+        if to.is_none() && base.is_none() {
+            dir.children.remove(&name);
+        } else {
+            dir.children.insert(name.clone(), Child { now: to, base });
+        }
+        if let Some(listing) = &mut dir.listing {
+            if was.is_some() && to.is_none() {
+                listing.remove(&name);
+            } else if was.is_none() && to.is_some() {
+                listing.insert(&name);
+            }
+        }
+        if let Some(node) = to {
+            st.node_mut(node)?.place = Some((parent, name));
+        }
+        Ok(())
+    }
+
+    /// A node was unbound from `place`: fewer names, perhaps none.
+    fn lose_name(&self, st: &mut State, node: NodeId, place: (NodeId, &[u8])) -> Reply<()> {
+        let now = self.now();
+        let n = st.node_mut(node)?;
+        n.attr.ctime = now;
+        let was_dir = n.attr.kind == Kind::Dir;
+        n.attr.nlink = if was_dir { 0 } else { n.attr.nlink.saturating_sub(1) };
+        if n.place.as_ref().is_some_and(|(up, name)| *up == place.0 && **name == *place.1) {
+            n.place = None;
+        }
+        if was_dir {
+            self.count_subdir(st, place.0, -1)?;
+        }
+        Ok(())
+    }
+
+    fn count_move(&self, st: &mut State, node: NodeId, from: NodeId, to: NodeId) -> Reply<()> {
+        if from != to && st.node(node)?.attr.kind == Kind::Dir {
+            self.count_subdir(st, from, -1)?;
+            self.count_subdir(st, to, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Link counts of directories, on file systems that count subdirectories (a count of 1 says
+    /// that this one does not).
+    fn count_subdir(&self, st: &mut State, parent: NodeId, by: i32) -> Reply<()> {
+        let attr = &mut st.node_mut(parent)?.attr;
+        if attr.nlink >= 2 {
+            attr.nlink = attr.nlink.saturating_add_signed(by).max(2);
+        }
+        Ok(())
+    }
+
+    /// Records that the set of names of a directory was read.
+    pub(crate) fn read_list(&self, st: &State, dir: NodeId) -> Reply<()> {
+        match &st.node(dir)?.base {
+            Some(base) if !base.foreign => self.read_of(ObjectRef::List(base.oid)).map(|_| ()),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! One transaction's picture of a volume: the nodes it met, and what it changed about them.
+//!
+//! Every access to something of the backing file system is first recorded in the conflict engine and
+//! then performed, so that a conflicting access of another transaction finds the record.  What was
+//! handed out is remembered in the node, so that a second access never asks the backing file system:
+//! reads are repeatable, and the kernel's caches need no invalidation.
+//!
+//! **Invariants**
+//! - V1 a name is in `children` with the backing object it had (`base`) before it is changed.
+//! - V2 a node with a base was recorded as read (entry, attributes, size) before it was handed out.
+//! - V3 only objects with a base have keys in the engine; what a transaction made is its own.
+//!
+//! **Lock order**: `state` (VIEW), a file's content (CONTENT), volume (VOLUME), engine (ENGINE),
+//! handle caches (HANDLES).
+
+use crate::api::{Attr, Entry, Reply};
+use crate::content::{Budget, Content, Spill};
+use crate::handles::HandleCache;
+use crate::node::{Base, Body, Child, DirState, Dirty, Name, Node, Nodes, attr_of};
+use crate::volume::{Volume, errno};
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use systx_base::sync::{Mutex, Rank, rank};
+use systx_base::{Gid, Kind, NodeId, Time, TxnId, Uid};
+use systx_store::io::{Handle, Io, Open, Openers, Stat};
+use systx_txn::{Access, ObjectRef};
+
+/// Open directories, and open files, that one view keeps at the most.
+const HANDLES_MAX: usize = 512;
+
+/// Inode numbers of objects that are not committed yet start here, above what file systems use.
+const NEW_INO: u64 = 1 << 48;
+
+/// How owners of the host appear in the view.
+#[derive(Clone, Debug)]
+pub enum Ids {
+    /// As they are.
+    Faithful,
+    /// The view lives in a user namespace that has only this user and group: everything else would
+    /// be an unmapped id, on which the kernel refuses every write.  What the user may write because
+    /// of other permissions (a sticky /tmp, a directory of a supplementary group) is shown as the
+    /// user's own.
+    Single {
+        /// The user.
+        uid: Uid,
+        /// The primary group.
+        gid: Gid,
+        /// Supplementary groups.
+        groups: Vec<Gid>,
+    },
+}
+
+/// What a view is made with.
+pub struct ViewConfig {
+    /// The transaction, which the engine knows already.
+    pub txn: TxnId,
+    /// How owners appear.
+    pub ids: Ids,
+    /// Where private data goes that is too much for memory.
+    pub spill: Arc<dyn Spill>,
+    /// Memory for private data.
+    pub budget: Budget,
+}
+
+/// See the module.
+pub struct View {
+    pub(crate) vol: Arc<Volume>,
+    pub(crate) txn: TxnId,
+    pub(crate) ids: Ids,
+    pub(crate) spill: Arc<dyn Spill>,
+    pub(crate) budget: Budget,
+    pub(crate) state: Mutex<State>,
+    pub(crate) dirs: HandleCache,
+    pub(crate) files: HandleCache,
+    lost: AtomicBool,
+}
+
+pub(crate) struct State {
+    pub nodes: Nodes,
+    new_inos: u64,
+}
+
+impl View {
+    /// A view of the committed state.  The transaction must have begun in the volume's engine.
+    pub fn new(vol: Arc<Volume>, config: ViewConfig) -> Reply<View> {
+        let stat = vol.io.stat(&vol.io.root()).map_err(errno)?;
+        let mut nodes = Nodes::default();
+        nodes.add(Node {
+            base: Some(Base {
+                oid: vol.oid(stat.id),
+                stamp: stat.stamp(),
+                place: None,
+                foreign: false,
+            }),
+            attr: attr_of(&stat),
+            dirty: Dirty::default(),
+            place: None,
+            xattrs: None,
+            body: Body::Dir(Box::default()),
+            content_read: false,
+            caps_gone: true,
+        });
+        Ok(View {
+            txn: config.txn,
+            ids: config.ids,
+            spill: config.spill,
+            budget: config.budget,
+            state: Mutex::new(rank::VIEW, State { nodes, new_inos: 0 }),
+            dirs: HandleCache::new(rank::HANDLES, HANDLES_MAX),
+            files: HandleCache::new(Rank(rank::HANDLES.0 + 1), HANDLES_MAX),
+            lost: AtomicBool::new(false),
+            vol,
+        })
+    }
+
+    /// The transaction that this is the view of.
+    pub fn txn(&self) -> TxnId {
+        self.txn
+    }
+
+    /// Number of objects met.
+    pub fn objects_met(&self) -> usize {
+        self.state.lock().nodes.len()
+    }
+
+    /// From now on lookups and changes answer `ECANCELED`; pages can still be read, so that a
+    /// program that waits for its end is not killed by a failing page fault.
+    pub fn cancel(&self) {
+        self.lost.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn alive(&self) -> Reply<()> {
+        if self.lost.load(Ordering::Acquire) { Err(Errno::CANCELED) } else { Ok(()) }
+    }
+
+    pub(crate) fn io(&self) -> &dyn Io {
+        &*self.vol.io
+    }
+
+    pub(crate) fn now(&self) -> Time {
+        self.vol.io.now()
+    }
+
+    // ---- workset ----------------------------------------------------------------------------
+
+    /// Records an access; returns whether a commit had to be waited for, after which what was seen
+    /// before may be old.
+    fn access(&self, ask: impl Fn() -> Access) -> Reply<bool> {
+        let mut waited = false;
+        loop {
+            match ask() {
+                Access::Granted => return Ok(waited),
+                Access::Doomed => {
+                    self.cancel();
+                    return Err(Errno::CANCELED);
+                }
+                Access::Wait(winner) => {
+                    self.vol.engine.wait_installed(winner);
+                    waited = true;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn read_of(&self, object: ObjectRef<'_>) -> Reply<bool> {
+        self.access(|| self.vol.engine.read(self.txn, object))
+    }
+
+    pub(crate) fn write_of(&self, object: ObjectRef<'_>) -> Reply<()> {
+        self.alive()?;
+        self.access(|| self.vol.engine.write(self.txn, object)).map(|_| ())
+    }
+
+    /// Records a change of `name` in `parent`.
+    pub(crate) fn write_entry(&self, st: &State, parent: NodeId, name: &[u8]) -> Reply<()> {
+        self.alive()?;
+        match &st.node(parent)?.base {
+            Some(base) => self.write_of(ObjectRef::Entry { dir: base.oid, name }),
+            None => Ok(()),
+        }
+    }
+
+    /// Records a change of a node's attributes.
+    pub(crate) fn write_attr(&self, st: &State, node: NodeId) -> Reply<()> {
+        self.alive()?;
+        match &st.node(node)?.base {
+            Some(base) => self.write_of(ObjectRef::Attr(base.oid)),
+            None => Ok(()),
+        }
+    }
+
+    /// Something of the backing file system is not what this view met: an outsider changed it.
+    /// Dooms what has read it and answers what the caller shall return.
+    pub(crate) fn outsider(&self, object: ObjectRef<'_>) -> Errno {
+        self.vol.engine.outside_change(object);
+        if self.vol.engine.conflict(self.txn).is_some() {
+            self.cancel();
+            Errno::CANCELED
+        } else {
+            // Snapshot isolation: the stale read is noted, but there is nothing left to read.
+            Errno::STALE
+        }
+    }
+
+    // ---- backing objects --------------------------------------------------------------------
+
+    /// The open backing directory of a node; verified to be the one that was met.
+    pub(crate) fn dir_handle(&self, st: &State, node: NodeId) -> Reply<Handle> {
+        if let Some(handle) = self.dirs.get(node) {
+            return Ok(handle);
+        }
+        let base = st.base(node)?;
+        let Some((parent, name)) = &base.place else {
+            return Ok(self.vol.io.root());
+        };
+        let up = self.dir_handle(st, *parent)?;
+        let parent_oid = st.base(*parent)?.oid;
+        let gone = || self.outsider(ObjectRef::Entry { dir: parent_oid, name });
+        let handle = match self.io().open_dir(&up, name) {
+            Ok(handle) => handle,
+            Err(e) if is_gone(&e) => return Err(gone()),
+            Err(e) => return Err(errno(e)),
+        };
+        if self.io().stat(&handle).map_err(errno)?.id != base.stamp.id {
+            return Err(gone());
+        }
+        self.dirs.put(node, handle.clone());
+        Ok(handle)
+    }
+
+    /// The backing directory and name of a node with a base.
+    pub(crate) fn backing_place(&self, st: &State, node: NodeId) -> Reply<(Handle, Name)> {
+        match &st.base(node)?.place {
+            Some((parent, name)) => Ok((self.dir_handle(st, *parent)?, name.clone())),
+            // An empty name is the directory itself (see `Io`).
+            None => Ok((self.vol.io.root(), Name::from(&b""[..]))),
+        }
+    }
+
+    /// The open backing file of a node; verified to be the version that was met.
+    pub(crate) fn file_handle(&self, st: &State, node: NodeId) -> Reply<Handle> {
+        if let Some(handle) = self.files.get(node) {
+            return Ok(handle);
+        }
+        let base = st.base(node)?;
+        let (dir, name) = self.backing_place(st, node)?;
+        let handle = match self.io().open_file(&dir, &name, Open::Read) {
+            Ok(handle) => handle,
+            Err(e) if is_gone(&e) => return Err(self.outsider(whole(base))),
+            Err(e) => return Err(errno(e)),
+        };
+        // A page that another process changes through a mapping, and that was dirty already when
+        // it was met, moves no time stamp.  Writing it back makes the next store fault, and that
+        // moves the stamp.
+        if self.io().openers(&handle).map_err(errno)? == Openers::Writers {
+            self.io().sync_data(&handle).map_err(errno)?;
+        }
+        self.files.put(node, handle.clone());
+        Ok(handle)
+    }
+
+    /// Whether the backing object is still the version that was met, own commits aside.
+    pub(crate) fn is_current(&self, base: &Base, stat: &Stat) -> bool {
+        let same = |now: &Stat| self.vol.current(base.stamp) == now.stamp();
+        if same(stat) {
+            return true;
+        }
+        if !self.vol.is_installing(base.stamp.id) && self.vol.current(base.stamp) == base.stamp {
+            return false;
+        }
+        // The difference may come from a commit that is installing, or did so between the two looks.
+        let _quiet = self.vol.quiesce();
+        same(stat)
+    }
+
+    // ---- names ------------------------------------------------------------------------------
+
+    /// What `name` means in `parent`, here and on the backing file system; recorded as read.
+    pub(crate) fn child(&self, st: &mut State, parent: NodeId, name: &[u8]) -> Reply<Child> {
+        const NOTHING: Child = Child { now: None, base: None };
+        self.alive()?;
+        let dir = st.dir(parent)?;
+        if let Some(child) = dir.children.get(name) {
+            return Ok(*child);
+        }
+        let listed = dir.base_names.as_ref().map(|names| names.contains(name));
+        let Some(base) = &st.node(parent)?.base else { return Ok(NOTHING) };
+        if base.foreign || listed == Some(false) {
+            return Ok(NOTHING);
+        }
+        if listed.is_none() {
+            // A listing is a read of all names, and was recorded as that.
+            self.read_of(ObjectRef::Entry { dir: base.oid, name })?;
+        }
+        let handle = self.dir_handle(st, parent)?;
+        let name = Name::from(name);
+        let found = match self.io().stat_at(&handle, &name) {
+            Ok(stat) if self.vol.is_hidden(stat.id) => None,
+            Ok(stat) => Some(self.meet(st, (parent, &name), &handle, stat)?),
+            Err(e) if is_gone(&e) => None,
+            Err(e) => return Err(errno(e)),
+        };
+        let child = Child { now: found, base: found };
+        st.dir_mut(parent)?.children.insert(name, child);
+        Ok(child)
+    }
+
+    /// As [`View::child`], in this view only.
+    pub(crate) fn find(&self, st: &mut State, parent: NodeId, name: &[u8]) -> Reply<Option<NodeId>> {
+        Ok(self.child(st, parent, name)?.now)
+    }
+
+    /// Makes a node for a backing object, or finds the one that it has already (another hard link).
+    fn meet(
+        &self,
+        st: &mut State,
+        place: (NodeId, &Name),
+        dir: &Handle,
+        mut stat: Stat,
+    ) -> Reply<NodeId> {
+        let oid = self.vol.oid(stat.id);
+        if let Some(known) = st.nodes.of_host(stat.id) {
+            let base = st.base(known)?;
+            if !self.is_current(base, &stat) && stat.kind != Kind::Dir {
+                return Err(self.outsider(whole(base)));
+            }
+            return Ok(known);
+        }
+        let foreign = stat.dev != self.vol.dev;
+        if !foreign {
+            let mut again = self.read_of(ObjectRef::Attr(oid))?;
+            if stat.kind == Kind::File {
+                again |= self.read_of(ObjectRef::Size(oid))?;
+            }
+            if again || self.vol.is_installing(stat.id) {
+                let _quiet = self.vol.quiesce();
+                stat = self.io().stat_at(dir, place.1).map_err(errno)?;
+            }
+        }
+        let body = match stat.kind {
+            Kind::File => Body::File(None),
+            Kind::Dir => Body::Dir(Box::<DirState>::default()),
+            Kind::Symlink => Body::Symlink(None),
+            _ => Body::Special,
+        };
+        let place = (place.0, place.1.clone());
+        Ok(st.nodes.add(Node {
+            base: Some(Base { oid, stamp: stat.stamp(), place: Some(place.clone()), foreign }),
+            attr: attr_of(&stat),
+            dirty: Dirty::default(),
+            place: Some(place),
+            xattrs: None,
+            body,
+            content_read: false,
+            caps_gone: false,
+        }))
+    }
+
+    // ---- answers ----------------------------------------------------------------------------
+
+    pub(crate) fn entry(&self, st: &State, node: NodeId) -> Reply<Entry> {
+        Ok(Entry { node, generation: 0, attr: self.shown(&st.node(node)?.attr) })
+    }
+
+    /// Attributes as this view's processes may see them.
+    pub(crate) fn shown(&self, attr: &Attr) -> Attr {
+        let Ids::Single { uid, gid, groups } = &self.ids else { return *attr };
+        let mut shown = *attr;
+        let mine = attr.uid == *uid;
+        let in_group = attr.gid == *gid || groups.contains(&attr.gid);
+        if in_group {
+            shown.gid = *gid;
+        }
+        let class = if in_group { attr.mode >> 3 } else { attr.mode };
+        if !mine && class & 0o2 != 0 && attr.kind != Kind::Symlink {
+            shown.uid = *uid;
+        }
+        if shown.uid == *uid {
+            // The kernel refuses to write an inode with any unmapped id.
+            shown.gid = *gid;
+        }
+        shown
+    }
+
+    /// The path of a node on the host, for messages.
+    pub fn path_of(&self, node: NodeId) -> Vec<u8> {
+        self.state.lock().path_of(&self.vol, node)
+    }
+}
+
+/// The object of the engine that stands for "this version of this file".
+pub(crate) fn whole(base: &Base) -> ObjectRef<'static> {
+    ObjectRef::Attr(base.oid)
+}
+
+pub(crate) fn is_gone(error: &std::io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO | Errno::INVAL))
+}
+
+impl State {
+    pub fn node(&self, id: NodeId) -> Reply<&Node> {
+        self.nodes.get(id).ok_or(Errno::STALE)
+    }
+    pub fn node_mut(&mut self, id: NodeId) -> Reply<&mut Node> {
+        self.nodes.get_mut(id).ok_or(Errno::STALE)
+    }
+    pub fn base(&self, id: NodeId) -> Reply<&Base> {
+        self.node(id)?.base.as_ref().ok_or(Errno::IO)
+    }
+    pub fn dir(&self, id: NodeId) -> Reply<&DirState> {
+        self.node(id)?.dir().ok_or(Errno::NOTDIR)
+    }
+    pub fn dir_mut(&mut self, id: NodeId) -> Reply<&mut DirState> {
+        self.node_mut(id)?.dir_mut().ok_or(Errno::NOTDIR)
+    }
+    /// An inode number for an object that is not committed yet.
+    pub fn new_ino(&mut self) -> u64 {
+        self.new_inos += 1;
+        NEW_INO + self.new_inos
+    }
+    pub fn path_of(&self, vol: &Volume, node: NodeId) -> Vec<u8> {
+        let mut names = Vec::new();
+        let mut at = node;
+        // Bounded by the depth of the tree: places never form a cycle (rename into itself is refused).
+        while let Some(n) = self.nodes.get(at) {
+            let place = n.place.as_ref().or(n.base.as_ref().and_then(|b| b.place.as_ref()));
+            let Some((parent, name)) = place else { break };
+            names.push(name.clone());
+            at = *parent;
+        }
+        let mut path = vol.mount_path.clone();
+        for name in names.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        if path.is_empty() {
+            path.push(b'/');
+        }
+        path
+    }
+}

@@ -1,0 +1,133 @@
+//! What all views of one volume share: the backing file system, the conflict engine, the identity of
+//! objects, and the memory of which changes of the backing files were our own.
+//!
+//! Own changes and those of outsiders move the same `ctime`.  When a commit installs, the volume
+//! notes for every changed object the stamp before and after; a stamp that a view remembers is first
+//! carried forward along these notes, and only a difference that remains is an outsider's.
+//!
+//! **Lock order**: a view's locks, then [`Volume::quiesce`], then the tables here (leaf).
+
+use crate::api::Reply;
+use rustix::io::Errno;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use systx_base::sync::{Guard, Mutex, rank};
+use systx_base::Oid;
+use systx_store::io::{HostId, Io, Stamp};
+use systx_txn::Engine;
+
+/// Shared by the views of one volume.
+pub struct Volume {
+    /// The backing file system.
+    pub io: Arc<dyn Io>,
+    /// Who read and wrote what.
+    pub engine: Engine,
+    /// Device number of the backing file system.
+    pub dev: u64,
+    /// Where the volume is mounted on the host, without a trailing slash (`/` is empty).
+    pub mount_path: Vec<u8>,
+    hidden: HashSet<HostId>,
+    objects: Mutex<Objects>,
+    install: Mutex<()>,
+}
+
+#[derive(Default)]
+struct Objects {
+    oids: HashMap<HostId, Oid>,
+    last: u64,
+    /// Stamp before → stamp after, of our own installations.
+    own: HashMap<Stamp, Stamp>,
+    /// Objects that a commit is changing at this moment.
+    installing: HashSet<HostId>,
+}
+
+impl Volume {
+    /// A volume over `io`; objects in `hidden` (the store's own directory) are in no view.
+    pub fn new(io: Arc<dyn Io>, mount_path: Vec<u8>, hidden: HashSet<HostId>) -> Reply<Volume> {
+        let root = io.stat(&io.root()).map_err(errno)?;
+        Ok(Volume {
+            io,
+            engine: Engine::new(),
+            dev: root.dev,
+            mount_path,
+            hidden,
+            objects: Mutex::new(rank::LEAF, Objects::default()),
+            install: Mutex::new(rank::VOLUME, ()),
+        })
+    }
+
+    /// Whether an object must not be seen by any view.
+    pub fn is_hidden(&self, id: HostId) -> bool {
+        self.hidden.contains(&id)
+    }
+
+    /// As [`Volume::is_hidden`], by what a listing tells.
+    pub fn hides_ino(&self, ino: u64) -> bool {
+        self.hidden.iter().any(|id| id.ino == ino)
+    }
+
+    /// The key of an existing object in the conflict engine.
+    pub fn oid(&self, id: HostId) -> Oid {
+        let mut objects = self.objects.lock();
+        if let Some(oid) = objects.oids.get(&id) {
+            return *oid;
+        }
+        objects.last += 1;
+        let oid = Oid(objects.last);
+        objects.oids.insert(id, oid);
+        oid
+    }
+
+    /// `stamp` carried forward over our own installations since it was taken.
+    pub fn current(&self, stamp: Stamp) -> Stamp {
+        let objects = self.objects.lock();
+        let mut stamp = stamp;
+        // A chain cannot loop: ctime only grows.  The bound is for a clock that was set back.
+        for _ in 0..10_000 {
+            match objects.own.get(&stamp) {
+                Some(next) if *next != stamp => stamp = *next,
+                _ => break,
+            }
+        }
+        stamp
+    }
+
+    /// Whether a commit is changing this object right now, so that a stamp taken now means nothing.
+    pub fn is_installing(&self, id: HostId) -> bool {
+        self.objects.lock().installing.contains(&id)
+    }
+
+    /// Waits for the installation in progress, if any, and keeps the next one out while the guard
+    /// lives.  Installations never wait for a view, so this cannot deadlock.
+    pub fn quiesce(&self) -> Guard<'_, ()> {
+        self.install.lock()
+    }
+
+    /// Runs an installation: `objects` are about to change; `install` returns the stamps before and
+    /// after.
+    pub fn installing<T>(
+        &self,
+        objects: impl IntoIterator<Item = HostId>,
+        install: impl FnOnce() -> (T, Vec<(Stamp, Stamp)>),
+    ) -> T {
+        let _alone = self.install.lock();
+        self.objects.lock().installing.extend(objects);
+        let (result, moves) = install();
+        let mut table = self.objects.lock();
+        table.installing.clear();
+        table.own.extend(moves);
+        result
+    }
+
+    /// Forgets own changes and identities: only when no view exists.
+    pub fn forget_history(&self) {
+        let mut objects = self.objects.lock();
+        objects.own = HashMap::new();
+        objects.oids = HashMap::new();
+    }
+}
+
+/// The errno of an I/O error; `EIO` where the error has none (the store's own checks).
+pub(crate) fn errno(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
