@@ -1,0 +1,61 @@
+//! Who wins a conflict between two active transactions.
+//!
+//! The rule is a small trait so that it can be exchanged.  The default is *osprio*, then
+//! *timestamp* (TxOS, SOSP'09 §5.2.1): the more urgent process wins; among equals the older
+//! transaction.  Timestamp alone guarantees that the oldest makes progress; priority breaks that, so
+//! a transaction that has lost often enough is *aged* and then outranks every one that is not,
+//! whatever their priority.  Among aged ones the oldest wins.  A retry keeps the timestamp of its
+//! first attempt, so there is always one transaction that cannot lose to another transaction.
+
+use systx_base::TxnId;
+
+/// What a policy knows about a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Contender {
+    /// The transaction.
+    pub id: TxnId,
+    /// Its nice value: lower is more urgent.
+    pub priority: i32,
+    /// How many attempts lost before this one.
+    pub age: u32,
+    /// When its first attempt began, in the engine's logical time.
+    pub timestamp: u64,
+}
+
+/// Decides conflicts between active transactions.
+///
+/// For progress, `challenger_wins` should be a strict total order: for two different contenders
+/// exactly one of `challenger_wins(a, b)` and `challenger_wins(b, a)` holds, and it is transitive.
+/// It is called with the conflict table locked: it must neither block nor call the engine.
+pub trait ContentionPolicy: Send + Sync {
+    /// Whether `challenger`, who asks for an object, beats `holder`, who has it.
+    fn challenger_wins(&self, challenger: &Contender, holder: &Contender) -> bool;
+}
+
+/// Priority, then age of the transaction, with aging of losers: the default.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OsPrio {
+    /// A transaction that lost this often outranks all that did not.
+    pub aged_after: u32,
+}
+
+impl Default for OsPrio {
+    fn default() -> Self {
+        OsPrio { aged_after: 3 }
+    }
+}
+
+impl OsPrio {
+    /// Sorts the winner first.  Aged ones ignore priority, or a low priority could still starve
+    /// among other aged ones.
+    fn key(&self, c: &Contender) -> (bool, i32, u64, TxnId) {
+        let aged = c.age >= self.aged_after;
+        (!aged, if aged { 0 } else { c.priority }, c.timestamp, c.id)
+    }
+}
+
+impl ContentionPolicy for OsPrio {
+    fn challenger_wins(&self, challenger: &Contender, holder: &Contender) -> bool {
+        self.key(challenger) < self.key(holder)
+    }
+}
