@@ -5,6 +5,10 @@
 //! Rules for every implementation: no call follows a symbolic link in its last component, none
 //! leaves the file system that the root is on (`EXDEV` instead), and errors are `std::io::Error`s
 //! with the errno that Linux would give.
+//!
+//! Where a call takes `at` and `name` and makes or removes nothing (`stat_at`, the `xattr` and `set_`
+//! calls), the empty name means what `at` itself is open on, a file or a directory.  New objects are
+//! made with the mode given less the process's umask; `set_mode` is exact.
 
 use std::any::Any;
 use std::io::Result;

@@ -6,5 +6,8 @@
 
 #![deny(unsafe_code)]
 
+mod class;
 pub mod io;
+pub mod real;
+mod real_unsafe;
 pub mod writeset;

@@ -1,0 +1,69 @@
+//! Crash behaviour of the file system below a volume: told from its type and, for ext4, from whether
+//! it has a journal.  What is not known to keep order counts as [`Class::Weak`]: that costs syncs,
+//! never data.
+
+use crate::io::Class;
+
+const EXT: u64 = 0xef53;
+const XFS: u64 = 0x5846_5342;
+const BTRFS: u64 = 0x9123_683e;
+const F2FS: u64 = 0xf2f5_2010;
+const TMPFS: u64 = 0x0102_1994;
+const RAMFS: u64 = 0x8584_58f6;
+
+/// Names of the file systems whose files live on another machine: renames, locks and stamps there
+/// do not mean what the store relies on.
+const NETWORK: [(u64, &str); 9] = [
+    (0x6969, "nfs"),
+    (0x517b, "smb"),
+    (0xff53_4d42, "cifs"),
+    (0xfe53_4d42, "smb2"),
+    (0x0102_1997, "9p"),
+    (0x5346_414f, "afs"),
+    (0x00c3_6400, "ceph"),
+    (0x7375_7245, "coda"),
+    (0x0bd0_0bd0, "lustre"),
+];
+
+/// Name of a network file system; `None` for local ones.
+pub(crate) fn network(magic: u64) -> Option<&'static str> {
+    NETWORK.iter().find(|(m, _)| *m == magic).map(|(_, name)| *name)
+}
+
+/// The class of the file system of type `magic` on device `dev`.
+pub(crate) fn of(magic: u64, dev: u64) -> Class {
+    match magic {
+        XFS | BTRFS | F2FS => Class::Strong,
+        TMPFS | RAMFS => Class::Memory,
+        EXT if has_journal(dev) => Class::Strong,
+        _ => Class::Weak,
+    }
+}
+
+/// Whether the ext4 file system on `dev` has a journal: its sysfs file then names the journal's
+/// thread, and `<none>` otherwise.  The ext2 driver has no such file.
+fn has_journal(dev: u64) -> bool {
+    let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+    let Ok(link) = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")) else {
+        return false;
+    };
+    let Some(name) = link.file_name() else { return false };
+    let path = std::path::Path::new("/sys/fs/ext4").join(name).join("journal_task");
+    std::fs::read_to_string(path).is_ok_and(|task| task.trim() != "<none>")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_file_systems_are_weak_and_network_ones_are_named() {
+        assert_eq!(of(0x1234_5678, 0), Class::Weak);
+        assert_eq!(of(TMPFS, 0), Class::Memory);
+        assert_eq!(of(XFS, 0), Class::Strong);
+        // No such device: nothing says that there is a journal.
+        assert_eq!(of(EXT, 0), Class::Weak);
+        assert_eq!(network(0x6969), Some("nfs"));
+        assert_eq!(network(EXT), None);
+    }
+}

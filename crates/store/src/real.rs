@@ -1,0 +1,671 @@
+//! [`Io`] by Linux system calls, on the file system that one directory is on.
+//!
+//! Directories are `O_PATH` handles, opened one component at a time with
+//! `openat2(RESOLVE_NO_XDEV | RESOLVE_BENEATH)`, so that nothing mounted below the root and no
+//! symbolic link that an outsider swaps in can lead elsewhere.  Regular files are looked at through
+//! an `O_PATH` descriptor first and opened through it, so that opening never has a side effect on a
+//! FIFO or a device that took the file's place.  What takes no descriptor (extended attributes of an
+//! entry, the mode of an entry) goes through `/proc/self/fd/N/NAME`.
+//!
+//! The caller's umask applies to `create_file`, `mkdir` and `mknod`; who wants exact bits sets them
+//! afterwards.  No locks, no state but a descriptor for `syncfs` that lives as long as the volume,
+//! so that a write-back error is reported once and not lost.
+
+use crate::class;
+use crate::io::{FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat};
+use crate::real_unsafe::{Lease, lock_description, probe_lease};
+use rustix::fs::{
+    self as sys, AtFlags, FallocateFlags, FileType, Mode, OFlags, RawDir, RenameFlags,
+    ResolveFlags, SeekFrom, Statx, StatxAttributes, StatxFlags, Timespec, Timestamps, UTIME_OMIT,
+    XattrFlags,
+};
+use rustix::io::{Errno, ReadWriteFlags};
+use std::io::{Error, IoSlice, Result};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use systx_base::{Gid, Kind, Time, Uid};
+
+/// Alignment that `O_DIRECT` needs at most.
+const ALIGN: usize = 4096;
+
+/// What is inside a [`Handle`] of this implementation.
+struct File {
+    fd: OwnedFd,
+    /// Only for files: whether it was opened for writing.
+    writable: bool,
+    /// A second descriptor with `O_DIRECT`, made at the first durable write; `None` where the file
+    /// system refuses it.
+    direct: OnceLock<Option<OwnedFd>>,
+}
+
+impl File {
+    fn handle(fd: OwnedFd, writable: bool) -> Handle {
+        Handle::new(File { fd, writable, direct: OnceLock::new() })
+    }
+}
+
+/// A volume on the real file system.
+pub struct RealIo {
+    root: Handle,
+    sync: OwnedFd,
+    dev: u64,
+    class: crate::io::Class,
+    has_openat2: AtomicBool,
+}
+
+fn fd(h: &Handle) -> BorrowedFd<'_> {
+    h.inner::<File>().fd.as_fd()
+}
+
+/// `/proc/self/fd/N` or `/proc/self/fd/N/NAME`: names what a descriptor refers to, without a race.
+fn proc_path(fd: BorrowedFd<'_>, name: &[u8]) -> Vec<u8> {
+    let mut path = format!("/proc/self/fd/{}", fd.as_raw_fd()).into_bytes();
+    if !name.is_empty() {
+        path.push(b'/');
+        path.extend_from_slice(name);
+    }
+    path
+}
+
+fn errno(e: Errno) -> Error {
+    e.into()
+}
+
+fn time(t: sys::StatxTimestamp) -> Time {
+    Time { secs: t.tv_sec, nanos: t.tv_nsec }
+}
+
+fn to_stat(s: &Statx) -> Result<Stat> {
+    let kind = Kind::from_mode(s.stx_mode.into()).ok_or_else(|| errno(Errno::IO))?;
+    let btime = if s.stx_mask & StatxFlags::BTIME.bits() != 0 {
+        time(s.stx_btime)
+    } else {
+        Time::default()
+    };
+    Ok(Stat {
+        id: HostId { ino: s.stx_ino, btime },
+        dev: sys::makedev(s.stx_dev_major, s.stx_dev_minor),
+        kind,
+        mode: u32::from(s.stx_mode) & 0o7777,
+        uid: s.stx_uid,
+        gid: s.stx_gid,
+        nlink: s.stx_nlink,
+        size: s.stx_size,
+        blocks: s.stx_blocks,
+        blksize: s.stx_blksize,
+        rdev: sys::makedev(s.stx_rdev_major, s.stx_rdev_minor),
+        atime: time(s.stx_atime),
+        mtime: time(s.stx_mtime),
+        ctime: time(s.stx_ctime),
+    })
+}
+
+fn statx(at: BorrowedFd<'_>, name: &[u8]) -> Result<Statx> {
+    let flags = if name.is_empty() { AtFlags::EMPTY_PATH } else { AtFlags::empty() };
+    sys::statx(
+        at,
+        name,
+        flags | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT,
+        StatxFlags::BASIC_STATS | StatxFlags::BTIME,
+    )
+    .map_err(errno)
+}
+
+fn kind_of(t: FileType) -> Option<Kind> {
+    Some(match t {
+        FileType::RegularFile => Kind::File,
+        FileType::Directory => Kind::Dir,
+        FileType::Symlink => Kind::Symlink,
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+        FileType::CharacterDevice => Kind::CharDev,
+        FileType::BlockDevice => Kind::BlockDev,
+        FileType::Unknown => return None,
+    })
+}
+
+/// Calls again with a larger buffer until the value fits, whatever others do to it meanwhile.
+fn grown(mut call: impl FnMut(&mut Vec<u8>) -> rustix::io::Result<()>) -> Result<Vec<u8>> {
+    let mut buf = Vec::with_capacity(256);
+    loop {
+        match call(&mut buf) {
+            Ok(()) => return Ok(buf),
+            Err(Errno::RANGE) if buf.capacity() < 1 << 20 => {
+                let larger = buf.capacity() * 8;
+                buf = Vec::with_capacity(larger);
+            }
+            Err(e) => return Err(errno(e)),
+        }
+    }
+}
+
+impl RealIo {
+    /// The volume whose root is the directory at `path`.
+    pub fn open(path: impl AsRef<Path>) -> Result<RealIo> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        RealIo::from_dir(sys::open(path.as_ref(), flags, Mode::empty())?)
+    }
+
+    /// The volume whose root is an open directory (`O_PATH` is enough).
+    pub fn from_dir(dir: OwnedFd) -> Result<RealIo> {
+        let stat = to_stat(&statx(dir.as_fd(), b"")?)?;
+        if stat.kind != Kind::Dir {
+            return Err(errno(Errno::NOTDIR));
+        }
+        // Not O_PATH: neither syncfs nor fsync takes such a descriptor.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let sync = sys::openat(&dir, c".", flags, Mode::empty())?;
+        let info = sys::fstatfs(&dir)?;
+        let class = class::of(info.f_type as u64, stat.dev);
+        Ok(RealIo {
+            root: File::handle(dir, false),
+            sync,
+            dev: stat.dev,
+            class,
+            has_openat2: AtomicBool::new(true),
+        })
+    }
+
+    /// Opens one component below `at`, never across a mount.
+    fn open_below(&self, at: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd> {
+        let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if self.has_openat2.load(Ordering::Relaxed) {
+            let resolve = ResolveFlags::NO_XDEV | ResolveFlags::BENEATH;
+            match sys::openat2(at, name, flags, Mode::empty(), resolve) {
+                // Seccomp profiles of containers answer EPERM for calls that they do not know.
+                Err(Errno::NOSYS | Errno::PERM) => {}
+                // BENEATH gives up when a rename races with it.
+                Err(Errno::AGAIN) => {}
+                other => return other.map_err(errno),
+            }
+        }
+        let opened = sys::openat(at, name, flags, Mode::empty())?;
+        let seen = statx(opened.as_fd(), b"")?;
+        self.same_mount(&seen)?;
+        // Only reached where openat2 is refused or lost a race; a refusal is for ever.
+        if let Err(Errno::NOSYS | Errno::PERM) = sys::openat2(
+            &self.sync,
+            c".",
+            OFlags::PATH | OFlags::CLOEXEC,
+            Mode::empty(),
+            ResolveFlags::BENEATH,
+        ) {
+            self.has_openat2.store(false, Ordering::Relaxed);
+        }
+        Ok(opened)
+    }
+
+    /// `EXDEV` for what another mount put over a name.
+    fn same_mount(&self, s: &Statx) -> Result<()> {
+        let dev = sys::makedev(s.stx_dev_major, s.stx_dev_minor);
+        if dev != self.dev || s.stx_attributes.contains(StatxAttributes::MOUNT_ROOT) {
+            return Err(errno(Errno::XDEV));
+        }
+        Ok(())
+    }
+
+    /// An `O_PATH` descriptor of an entry, or `at` again for the empty name.
+    fn entry(&self, at: &Handle, name: &[u8]) -> Result<Option<OwnedFd>> {
+        if name.is_empty() {
+            return Ok(None);
+        }
+        self.open_below(fd(at), name, OFlags::PATH).map(Some)
+    }
+
+    /// A second descriptor of an open directory that can be read and synced.
+    fn readable_dir(&self, h: &Handle) -> Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        sys::openat(fd(h), c".", flags, Mode::empty()).map_err(errno)
+    }
+
+    /// A descriptor that fsync takes.
+    fn syncable(&self, h: &Handle) -> Result<Option<OwnedFd>> {
+        let flags = sys::fcntl_getfl(fd(h))?;
+        if flags.contains(OFlags::PATH) { self.readable_dir(h).map(Some) } else { Ok(None) }
+    }
+}
+
+/// The part of `data` from the first aligned byte of `space` on; copies `data` there.
+fn aligned<'a>(space: &'a mut Vec<u8>, data: &[u8]) -> &'a [u8] {
+    space.resize(data.len() + ALIGN, 0);
+    let skip = space.as_ptr().align_offset(ALIGN);
+    let slice = &mut space[skip..skip + data.len()];
+    slice.copy_from_slice(data);
+    slice
+}
+
+fn write_durable_direct(direct: &OwnedFd, data: &[u8], offset: u64) -> rustix::io::Result<()> {
+    let mut space = Vec::new();
+    let mut rest =
+        if data.as_ptr().align_offset(ALIGN) == 0 { data } else { aligned(&mut space, data) };
+    let mut at = offset;
+    while !rest.is_empty() {
+        let done = rustix::io::pwritev2(direct, &[IoSlice::new(rest)], at, ReadWriteFlags::DSYNC)?;
+        if done == 0 || !done.is_multiple_of(ALIGN) {
+            return Err(Errno::IO);
+        }
+        rest = &rest[done..];
+        at += done as u64;
+    }
+    Ok(())
+}
+
+fn fill_with_zeros(h: &Handle, offset: u64, len: u64) -> Result<()> {
+    let zeros = [0u8; 65536];
+    let mut done = 0;
+    while done < len {
+        let n = (len - done).min(zeros.len() as u64);
+        write_all(h, &zeros[..n as usize], offset + done)?;
+        done += n;
+    }
+    Ok(())
+}
+
+fn write_all(h: &Handle, data: &[u8], offset: u64) -> Result<()> {
+    let mut rest = data;
+    let mut at = offset;
+    while !rest.is_empty() {
+        match rustix::io::pwrite(fd(h), rest, at) {
+            Ok(0) => return Err(errno(Errno::IO)),
+            Ok(n) => {
+                rest = &rest[n..];
+                at += n as u64;
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(errno(e)),
+        }
+    }
+    Ok(())
+}
+
+fn read_full(h: &Handle, buf: &mut [u8], offset: u64) -> Result<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        match rustix::io::pread(fd(h), &mut buf[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(errno(e)),
+        }
+    }
+    Ok(done)
+}
+
+impl Io for RealIo {
+    fn root(&self) -> Handle {
+        self.root.clone()
+    }
+
+    fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
+        let opened = self.open_below(fd(at), name, OFlags::PATH | OFlags::DIRECTORY)?;
+        Ok(File::handle(opened, false))
+    }
+
+    fn open_file(&self, at: &Handle, name: &[u8], how: Open) -> Result<Handle> {
+        let path = self.open_below(fd(at), name, OFlags::PATH)?;
+        if sys::fstat(&path)?.st_mode & 0o170000 != Kind::File.mode_bits() {
+            return Err(errno(Errno::INVAL));
+        }
+        let writable = how == Open::Write;
+        let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+        let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let link = proc_path(path.as_fd(), b"");
+        let opened = match sys::open(&link[..], flags | OFlags::NOATIME, Mode::empty()) {
+            // Only the owner may ask not to move the access time.
+            Err(Errno::PERM) => sys::open(&link[..], flags, Mode::empty()),
+            other => other,
+        }?;
+        Ok(File::handle(opened, writable))
+    }
+
+    fn create_file(&self, at: &Handle, name: &[u8], mode: u32) -> Result<Handle> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let opened = sys::openat(fd(at), name, flags | OFlags::CLOEXEC, Mode::from(mode))?;
+        Ok(File::handle(opened, true))
+    }
+
+    fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat> {
+        let seen = statx(fd(at), name)?;
+        if !name.is_empty() {
+            self.same_mount(&seen)?;
+        }
+        to_stat(&seen)
+    }
+
+    fn stat(&self, h: &Handle) -> Result<Stat> {
+        to_stat(&statx(fd(h), b"")?)
+    }
+
+    fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()> {
+        let opened = self.readable_dir(dir)?;
+        let mut buf = vec![MaybeUninit::uninit(); 32 * 1024];
+        let mut entries = RawDir::new(&opened, &mut buf);
+        while let Some(entry) = entries.next() {
+            let entry = match entry {
+                Err(Errno::INTR) => continue,
+                other => other?,
+            };
+            let name = entry.file_name().to_bytes();
+            if name == b"." || name == b".." {
+                continue;
+            }
+            if !each(ListItem { name, ino: entry.ino(), kind: kind_of(entry.file_type()) }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(sys::readlinkat(fd(at), name, Vec::with_capacity(256))?.into_bytes())
+    }
+
+    fn get_xattr(&self, at: &Handle, name: &[u8], key: &[u8]) -> Result<Vec<u8>> {
+        let path = proc_path(fd(at), name);
+        grown(|buf| {
+            let spare = rustix::buffer::spare_capacity(buf);
+            if name.is_empty() {
+                sys::getxattr(&path[..], key, spare).map(|_| ())
+            } else {
+                sys::lgetxattr(&path[..], key, spare).map(|_| ())
+            }
+        })
+    }
+
+    fn list_xattr(&self, at: &Handle, name: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let path = proc_path(fd(at), name);
+        let listed = grown(|buf| {
+            let spare = rustix::buffer::spare_capacity(buf);
+            if name.is_empty() {
+                sys::listxattr(&path[..], spare).map(|_| ())
+            } else {
+                sys::llistxattr(&path[..], spare).map(|_| ())
+            }
+        });
+        match listed {
+            Ok(bytes) => Ok(bytes
+                .split(|b| *b == 0)
+                .filter(|key| !key.is_empty())
+                .map(<[u8]>::to_vec)
+                .collect()),
+            // A file system without extended attributes has none.
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(Vec::new()),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn read_at(&self, h: &Handle, buf: &mut [u8], offset: u64) -> Result<usize> {
+        read_full(h, buf, offset)
+    }
+
+    fn write_at(&self, h: &Handle, data: &[u8], offset: u64) -> Result<()> {
+        write_all(h, data, offset)
+    }
+
+    fn write_durable(&self, h: &Handle, data: &[u8], offset: u64) -> Result<()> {
+        if !data.len().is_multiple_of(ALIGN) || !offset.is_multiple_of(ALIGN as u64) {
+            return Err(errno(Errno::INVAL));
+        }
+        let file = h.inner::<File>();
+        let direct = file.direct.get_or_init(|| {
+            let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+            sys::open(&proc_path(file.fd.as_fd(), b"")[..], flags, Mode::empty()).ok()
+        });
+        if let Some(direct) = direct {
+            match write_durable_direct(direct, data, offset) {
+                // Refused before anything was written: alignment or flags that this file system
+                // does not take.  Any other error is the device's and is never papered over.
+                Err(Errno::INVAL | Errno::OPNOTSUPP) => {}
+                other => return other.map_err(errno),
+            }
+        }
+        write_all(h, data, offset)?;
+        sys::fdatasync(fd(h)).map_err(errno)
+    }
+
+    fn set_len(&self, h: &Handle, len: u64) -> Result<()> {
+        sys::ftruncate(fd(h), len).map_err(errno)
+    }
+
+    fn punch_hole(&self, h: &Handle, offset: u64, len: u64) -> Result<()> {
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match sys::fallocate(fd(h), mode, offset, len) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                let size = self.stat(h)?.size;
+                let end = offset.saturating_add(len).min(size);
+                fill_with_zeros(h, offset, end.saturating_sub(offset))
+            }
+            other => other.map_err(errno),
+        }
+    }
+
+    fn allocate(&self, h: &Handle, offset: u64, len: u64) -> Result<()> {
+        match sys::fallocate(fd(h), FallocateFlags::KEEP_SIZE, offset, len) {
+            // Nothing to hold space with: the write will tell.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            other => other.map_err(errno),
+        }
+    }
+
+    fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>> {
+        let whole = |size: u64| (offset < size).then_some((offset, size));
+        let start = match sys::seek(fd(h), SeekFrom::Data(offset)) {
+            Ok(start) => start,
+            Err(Errno::NXIO) => return Ok(None),
+            // No SEEK_DATA here: all of it counts as data.
+            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(whole(self.stat(h)?.size)),
+            Err(e) => return Err(errno(e)),
+        };
+        match sys::seek(fd(h), SeekFrom::Hole(start)) {
+            Ok(end) => Ok(Some((start, end))),
+            Err(Errno::NXIO) => Ok(None),
+            Err(e) => Err(errno(e)),
+        }
+    }
+
+    fn copy_range(
+        &self,
+        from: &Handle,
+        from_at: u64,
+        to: &Handle,
+        to_at: u64,
+        len: u64,
+    ) -> Result<()> {
+        let (mut src, mut dst) = (from_at, to_at);
+        let end = from_at.checked_add(len).ok_or_else(|| errno(Errno::INVAL))?;
+        while src < end {
+            let wanted = usize::try_from((end - src).min(1 << 30)).unwrap_or(1 << 30);
+            match sys::copy_file_range(fd(from), Some(&mut src), fd(to), Some(&mut dst), wanted) {
+                Ok(0) => return Err(Error::from(std::io::ErrorKind::UnexpectedEof)),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::XDEV | Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM) => {
+                    return copy_by_hand(from, src, to, dst, end - src);
+                }
+                Err(e) => return Err(errno(e)),
+            }
+        }
+        Ok(())
+    }
+
+    fn mkdir(&self, at: &Handle, name: &[u8], mode: u32) -> Result<()> {
+        sys::mkdirat(fd(at), name, Mode::from(mode)).map_err(errno)
+    }
+
+    fn symlink(&self, target: &[u8], at: &Handle, name: &[u8]) -> Result<()> {
+        sys::symlinkat(target, fd(at), name).map_err(errno)
+    }
+
+    fn mknod(&self, at: &Handle, name: &[u8], kind: Kind, mode: u32, rdev: u64) -> Result<()> {
+        let file_type = FileType::from_raw_mode(kind.mode_bits());
+        sys::mknodat(fd(at), name, file_type, Mode::from(mode), rdev).map_err(errno)
+    }
+
+    fn link(&self, from: &Handle, from_name: &[u8], to: &Handle, to_name: &[u8]) -> Result<()> {
+        sys::linkat(fd(from), from_name, fd(to), to_name, AtFlags::empty()).map_err(errno)
+    }
+
+    fn rename(
+        &self,
+        from: &Handle,
+        from_name: &[u8],
+        to: &Handle,
+        to_name: &[u8],
+        how: Rename,
+    ) -> Result<()> {
+        let flags = match how {
+            Rename::Replace => RenameFlags::empty(),
+            Rename::NoReplace => RenameFlags::NOREPLACE,
+            Rename::Exchange => RenameFlags::EXCHANGE,
+        };
+        sys::renameat_with(fd(from), from_name, fd(to), to_name, flags).map_err(errno)
+    }
+
+    fn unlink(&self, at: &Handle, name: &[u8]) -> Result<()> {
+        sys::unlinkat(fd(at), name, AtFlags::empty()).map_err(errno)
+    }
+
+    fn rmdir(&self, at: &Handle, name: &[u8]) -> Result<()> {
+        sys::unlinkat(fd(at), name, AtFlags::REMOVEDIR).map_err(errno)
+    }
+
+    fn set_mode(&self, at: &Handle, name: &[u8], mode: u32) -> Result<()> {
+        // fchmodat follows a symbolic link, so the entry is pinned first; a link then answers
+        // EOPNOTSUPP.
+        let pinned = self.entry(at, name)?;
+        let target = pinned.as_ref().map_or(fd(at), AsFd::as_fd);
+        sys::chmod(&proc_path(target, b"")[..], Mode::from(mode)).map_err(errno)
+    }
+
+    fn set_owner(&self, at: &Handle, name: &[u8], uid: Uid, gid: Gid) -> Result<()> {
+        let owner = Some(sys::Uid::from_raw(uid));
+        let group = Some(sys::Gid::from_raw(gid));
+        let flags = if name.is_empty() { AtFlags::EMPTY_PATH } else { AtFlags::SYMLINK_NOFOLLOW };
+        sys::chownat(fd(at), name, owner, group, flags).map_err(errno)
+    }
+
+    fn set_times(
+        &self,
+        at: &Handle,
+        name: &[u8],
+        atime: Option<Time>,
+        mtime: Option<Time>,
+    ) -> Result<()> {
+        let spec = |t: Option<Time>| match t {
+            Some(t) => Timespec { tv_sec: t.secs, tv_nsec: t.nanos.into() },
+            None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        };
+        let times = Timestamps { last_access: spec(atime), last_modification: spec(mtime) };
+        let flags = if name.is_empty() { AtFlags::EMPTY_PATH } else { AtFlags::SYMLINK_NOFOLLOW };
+        sys::utimensat(fd(at), name, &times, flags).map_err(errno)
+    }
+
+    fn set_xattr(&self, at: &Handle, name: &[u8], key: &[u8], value: &[u8]) -> Result<()> {
+        let path = proc_path(fd(at), name);
+        if name.is_empty() {
+            sys::setxattr(&path[..], key, value, XattrFlags::empty()).map_err(errno)
+        } else {
+            sys::lsetxattr(&path[..], key, value, XattrFlags::empty()).map_err(errno)
+        }
+    }
+
+    fn remove_xattr(&self, at: &Handle, name: &[u8], key: &[u8]) -> Result<()> {
+        let path = proc_path(fd(at), name);
+        if name.is_empty() {
+            sys::removexattr(&path[..], key).map_err(errno)
+        } else {
+            sys::lremovexattr(&path[..], key).map_err(errno)
+        }
+    }
+
+    fn sync_data(&self, h: &Handle) -> Result<()> {
+        match self.syncable(h)? {
+            Some(dir) => sys::fdatasync(dir).map_err(errno),
+            None => sys::fdatasync(fd(h)).map_err(errno),
+        }
+    }
+
+    fn sync_all(&self, h: &Handle) -> Result<()> {
+        match self.syncable(h)? {
+            Some(dir) => sys::fsync(dir).map_err(errno),
+            None => sys::fsync(fd(h)).map_err(errno),
+        }
+    }
+
+    fn sync_fs(&self) -> Result<()> {
+        sys::syncfs(&self.sync).map_err(errno)
+    }
+
+    fn openers(&self, h: &Handle) -> Result<Openers> {
+        let unknown = |e: &Error| {
+            matches!(
+                e.raw_os_error(),
+                Some(libc::EACCES | libc::EPERM | libc::EINVAL | libc::EOPNOTSUPP | libc::ENOLCK)
+            )
+        };
+        match probe_lease(fd(h), Lease::Write) {
+            Ok(true) => return Ok(Openers::None),
+            Ok(false) => {}
+            Err(e) if unknown(&e) => return Ok(Openers::Unknown),
+            Err(e) => return Err(e),
+        }
+        if h.inner::<File>().writable {
+            // A read lease is refused because of this very handle, so readers cannot be told from
+            // writers: the answer is the one that is safe.
+            return Ok(Openers::Writers);
+        }
+        match probe_lease(fd(h), Lease::Read) {
+            Ok(true) => Ok(Openers::Readers),
+            Ok(false) => Ok(Openers::Writers),
+            Err(e) if unknown(&e) => Ok(Openers::Unknown),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn try_lock(&self, h: &Handle) -> Result<bool> {
+        lock_description(fd(h))
+    }
+
+    fn fs_info(&self) -> Result<FsInfo> {
+        let s = sys::fstatfs(fd(&self.root))?;
+        Ok(FsInfo {
+            magic: s.f_type as u64,
+            class: self.class,
+            bsize: s.f_bsize as u64,
+            blocks: s.f_blocks,
+            bfree: s.f_bfree,
+            bavail: s.f_bavail,
+            files: s.f_files,
+            ffree: s.f_ffree,
+            namelen: s.f_namelen as u64,
+        })
+    }
+
+    fn now(&self) -> Time {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+        Time { secs: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }
+    }
+}
+
+/// [`Io::copy_range`] where the kernel has no shorter way.
+fn copy_by_hand(from: &Handle, mut src: u64, to: &Handle, mut dst: u64, len: u64) -> Result<()> {
+    let mut buf = vec![0; 256 * 1024];
+    let mut left = len;
+    while left > 0 {
+        let wanted = usize::try_from(left).unwrap_or(buf.len()).min(buf.len());
+        let got = read_full(from, &mut buf[..wanted], src)?;
+        if got == 0 {
+            return Err(Error::from(std::io::ErrorKind::UnexpectedEof));
+        }
+        write_all(to, &buf[..got], dst)?;
+        src += got as u64;
+        dst += got as u64;
+        left -= got as u64;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;
