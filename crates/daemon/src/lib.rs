@@ -1,1 +1,8 @@
-//! placeholder
+//! The daemon: one process per user, outside every view, that keeps the transactions and serves
+//! their views; and the control connection by which `systx` talks to it.
+
+#![deny(unsafe_code)]
+
+pub mod client;
+pub mod protocol;
+pub mod wire;

@@ -1,0 +1,264 @@
+//! The client's end of the control connection: one method per request.
+//!
+//! Single-threaded by design: `systx run` forks, and a process that forks should have one thread.
+
+use crate::protocol::{
+    Attach, Attached, Begin, Begun, Change, Collected, Conflict, Content, Entered, Failure,
+    FailureKind, Finish, Gc, HostPath, Inspected, Listed, LogEntry, Outcome, Place, Recovered,
+    Reply, Request, Target, Undo, Undone, VERSION, Version,
+};
+use crate::wire::{self, WireError};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+use systx_base::TxnId;
+
+/// A connection to the daemon.
+#[derive(Debug)]
+pub struct Client {
+    stream: UnixStream,
+    daemon: DaemonFacts,
+}
+
+/// What the daemon said of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DaemonFacts {
+    /// Its protocol, equal to [`VERSION`].
+    pub version: u32,
+    /// Its release.
+    pub release: String,
+    /// Its process id.
+    pub pid: u32,
+}
+
+type Answer<T> = Result<T, Failure>;
+
+impl From<WireError> for Failure {
+    fn from(e: WireError) -> Failure {
+        match e {
+            WireError::Closed => {
+                Failure::new(FailureKind::Internal, "the daemon ended while it was asked")
+            }
+            e @ WireError::Io(_) => Failure::new(FailureKind::Io, e.to_string()),
+            e => Failure::new(FailureKind::Internal, e.to_string()),
+        }
+    }
+}
+
+/// Takes the variant that answers the request out of a reply.
+macro_rules! expect {
+    ($reply:expr, $variant:pat => $value:expr) => {
+        match $reply {
+            ($variant, _) => Ok($value),
+            other => Err(out_of_step(&other.0)),
+        }
+    };
+}
+
+impl Client {
+    /// Says hello over a fresh connection.
+    ///
+    /// # Errors
+    /// [`FailureKind::Version`] if the daemon is of another version; or the connection failed.
+    pub fn new(stream: UnixStream) -> Answer<Client> {
+        let none = DaemonFacts { version: 0, release: String::new(), pid: 0 };
+        let mut client = Client { stream, daemon: none };
+        let release = env!("CARGO_PKG_VERSION").to_owned();
+        match client.call(&Request::Hello { version: VERSION, release }, &[])? {
+            (Reply::Hello { version: VERSION, release, pid }, _) => {
+                client.daemon = DaemonFacts { version: VERSION, release, pid };
+                Ok(client)
+            }
+            (Reply::Hello { version, release, pid }, _) => Err(Failure::new(
+                FailureKind::Version,
+                format!(
+                    "the running daemon (pid {pid}, systx {release}) speaks protocol {version}, \
+                     this systx speaks {VERSION}"
+                ),
+            )
+            .hint(format!(
+                "it ends by itself once its transactions have ended; or end it with: kill {pid}"
+            ))),
+            (other, _) => Err(out_of_step(&other)),
+        }
+    }
+
+    /// The daemon at the other end.
+    pub fn daemon(&self) -> &DaemonFacts {
+        &self.daemon
+    }
+
+    fn call(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Answer<(Reply, Vec<u8>)> {
+        wire::send(&self.stream, request, &[], fds)?;
+        let frame = wire::receive::<Reply>(&self.stream)?;
+        match frame.message {
+            Reply::Failed(failure) => Err(failure),
+            reply => Ok((reply, frame.blob)),
+        }
+    }
+
+    /// [`crate::protocol::Control::begin`]; `doorbell` is an eventfd, a copy of which goes to the
+    /// daemon.
+    ///
+    /// # Errors
+    /// What the daemon answered, or the connection failed; so for every method.
+    pub fn begin(&mut self, begin: Begin, doorbell: BorrowedFd<'_>) -> Answer<Begun> {
+        expect!(self.call(&Request::Begin(begin), &[doorbell])?, Reply::Begun(v) => v)
+    }
+    /// [`crate::protocol::Control::attach`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn attach(&mut self, attach: Attach, fuse: OwnedFd) -> Answer<Attached> {
+        expect!(self.call(&Request::Attach(attach), &[fuse.as_fd()])?, Reply::Attached(v) => v)
+    }
+    /// [`crate::protocol::Control::finish`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn finish(&mut self, finish: Finish) -> Answer<Outcome> {
+        expect!(self.call(&Request::Finish(finish), &[])?, Reply::Outcome(v) => v)
+    }
+    /// [`crate::protocol::Control::doom`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn doom(&mut self, id: TxnId) -> Answer<Option<Conflict>> {
+        expect!(self.call(&Request::Doom { id }, &[])?, Reply::Doom(v) => v)
+    }
+    /// [`crate::protocol::Control::wait_for`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn wait_for(&mut self, id: TxnId, limit: Duration) -> Answer<bool> {
+        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        expect!(self.call(&Request::WaitFor { id, limit_ms }, &[])?, Reply::Ended(v) => v)
+    }
+    /// [`crate::protocol::Control::list`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn list(&mut self) -> Answer<Vec<Listed>> {
+        expect!(self.call(&Request::List, &[])?, Reply::List(v) => v)
+    }
+    /// [`crate::protocol::Control::status`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn status(&mut self, id: TxnId) -> Answer<Listed> {
+        expect!(self.call(&Request::Status { id }, &[])?, Reply::Status(v) => *v)
+    }
+    /// [`crate::protocol::Control::diff`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn diff(&mut self, target: Target, paths: Vec<HostPath>) -> Answer<Vec<Change>> {
+        expect!(self.call(&Request::Diff { target, paths }, &[])?, Reply::Changes(v) => v)
+    }
+    /// [`crate::protocol::Control::content`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn content(
+        &mut self,
+        target: Target,
+        path: HostPath,
+        version: Version,
+        limit: u64,
+    ) -> Answer<Content> {
+        match self.call(&Request::Content { target, path, version, limit }, &[])? {
+            (Reply::Content { total, unknown }, bytes) => Ok(Content { bytes, total, unknown }),
+            (other, _) => Err(out_of_step(&other)),
+        }
+    }
+    /// [`crate::protocol::Control::commit`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn commit(&mut self, id: TxnId, paths: Vec<HostPath>) -> Answer<Outcome> {
+        expect!(self.call(&Request::Commit { id, paths }, &[])?, Reply::Outcome(v) => v)
+    }
+    /// [`crate::protocol::Control::abort`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn abort(&mut self, id: TxnId) -> Answer<Outcome> {
+        expect!(self.call(&Request::Abort { id }, &[])?, Reply::Outcome(v) => v)
+    }
+    /// [`crate::protocol::Control::enter`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn enter(&mut self, id: TxnId) -> Answer<Entered> {
+        expect!(self.call(&Request::Enter { id }, &[])?, Reply::Entered(v) => v)
+    }
+    /// [`crate::protocol::Control::leave`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn leave(&mut self, id: TxnId) -> Answer<()> {
+        expect!(self.call(&Request::Leave { id }, &[])?, Reply::Done => ())
+    }
+    /// [`crate::protocol::Control::log`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn log(&mut self, place: Place, limit: Option<u64>) -> Answer<Vec<LogEntry>> {
+        expect!(self.call(&Request::Log { place, limit }, &[])?, Reply::Log(v) => v)
+    }
+    /// [`crate::protocol::Control::undo`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn undo(&mut self, undo: Undo) -> Answer<Undone> {
+        expect!(self.call(&Request::Undo(undo), &[])?, Reply::Undone(v) => v)
+    }
+    /// [`crate::protocol::Control::redo`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn redo(&mut self, undo: Undo) -> Answer<Undone> {
+        expect!(self.call(&Request::Redo(undo), &[])?, Reply::Undone(v) => v)
+    }
+    /// [`crate::protocol::Control::recover`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn recover(&mut self, place: Place) -> Answer<Recovered> {
+        expect!(self.call(&Request::Recover(place), &[])?, Reply::Recovered(v) => v)
+    }
+    /// [`crate::protocol::Control::gc`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn gc(&mut self, gc: Gc) -> Answer<Collected> {
+        expect!(self.call(&Request::Gc(gc), &[])?, Reply::Collected(v) => v)
+    }
+    /// [`crate::protocol::Control::inspect`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn inspect(&mut self, place: Place) -> Answer<Inspected> {
+        expect!(self.call(&Request::Inspect(place), &[])?, Reply::Inspected(v) => v)
+    }
+    /// Ends the daemon.
+    ///
+    /// # Errors
+    /// Transactions are open and `force` is not set; see [`Client::begin`].
+    pub fn shutdown(&mut self, force: bool) -> Answer<()> {
+        expect!(self.call(&Request::Shutdown { force }, &[])?, Reply::Done => ())
+    }
+}
+
+impl AsFd for Client {
+    /// To poll for the daemon's end: between two requests it becomes readable only then.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+fn out_of_step(reply: &Reply) -> Failure {
+    let name = format!("{reply:?}");
+    let name = name.split(['(', ' ', '{']).next().unwrap_or_default();
+    Failure::new(FailureKind::Internal, format!("the daemon gave an answer out of step: {name}"))
+}

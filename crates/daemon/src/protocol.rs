@@ -1,0 +1,1006 @@
+//! What `systx` and its daemon say to each other, and [`Control`], the daemon's side of it as a
+//! trait: one method per request.
+//!
+//! Transport: a unix stream socket; one connection per client process; request, then reply, in
+//! turn ([`crate::wire`] has the frames).  Nothing is pushed over the connection.  What the daemon
+//! has to say unasked, "your transaction lost", is one ring of a [`Doorbell`], an eventfd that came
+//! with [`Begin`]; the client then asks with [`Request::Doom`].  So a daemon thread can ring with
+//! any lock held, and the client's wait loop has one more descriptor to poll and nothing to parse.
+//!
+//! Life of a run: `Begin` -> `Attach` (with the FUSE descriptor) -> CMD runs -> `Finish`.  A
+//! connection that closes before `Finish` means that the client died: [`Control::client_gone`].
+//! Life of a later visit to a kept transaction: `Enter` -> `Attach` -> `Leave`.
+//!
+//! Versions: both sides are the same binary, so there is one number, [`VERSION`], compared in the
+//! first exchange; a daemon of another version answers that much and nothing else.
+
+use serde::{Deserialize, Serialize};
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use systx_base::{Time, TxnId};
+
+/// Number of this protocol; changes whenever a message changes.
+pub const VERSION: u32 = 1;
+
+/// A path or an argument: bytes, since Linux names need not be UTF-8.  In JSON a string where it
+/// is UTF-8, else an array of byte values.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct HostPath(pub Vec<u8>);
+
+impl HostPath {
+    /// As the standard library's type.
+    pub fn as_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(&self.0))
+    }
+    /// For messages to persons; lossy.
+    pub fn display(&self) -> std::borrow::Cow<'_, str> {
+        String::from_utf8_lossy(&self.0)
+    }
+}
+
+impl std::fmt::Debug for HostPath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?}", self.display())
+    }
+}
+
+impl std::fmt::Display for HostPath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.display())
+    }
+}
+
+impl From<&Path> for HostPath {
+    fn from(p: &Path) -> Self {
+        HostPath(p.as_os_str().as_bytes().to_vec())
+    }
+}
+impl From<PathBuf> for HostPath {
+    fn from(p: PathBuf) -> Self {
+        HostPath(p.into_os_string().into_vec())
+    }
+}
+impl From<OsString> for HostPath {
+    fn from(p: OsString) -> Self {
+        HostPath(p.into_vec())
+    }
+}
+impl From<&[u8]> for HostPath {
+    fn from(p: &[u8]) -> Self {
+        HostPath(p.to_vec())
+    }
+}
+impl From<&str> for HostPath {
+    fn from(p: &str) -> Self {
+        HostPath(p.as_bytes().to_vec())
+    }
+}
+
+impl Serialize for HostPath {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match std::str::from_utf8(&self.0) {
+            Ok(text) => s.serialize_str(text),
+            Err(_) => self.0.serialize(s),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for HostPath {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Either {
+            Text(String),
+            Bytes(Vec<u8>),
+        }
+        Ok(match Either::deserialize(d)? {
+            Either::Text(t) => HostPath(t.into_bytes()),
+            Either::Bytes(b) => HostPath(b),
+        })
+    }
+}
+
+/// `TxnId` in JSON: the hexadecimal text that users see.
+mod id_text {
+    use super::TxnId;
+    use serde::{Deserialize, Deserializer, Serializer};
+    pub(super) fn serialize<S: Serializer>(id: &TxnId, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(id)
+    }
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<TxnId, D::Error> {
+        String::deserialize(d)?.parse().map_err(serde::de::Error::custom)
+    }
+    pub(super) mod option {
+        use super::*;
+        #[allow(clippy::ref_option)] // the signature is serde's
+        pub fn serialize<S: Serializer>(id: &Option<TxnId>, s: S) -> Result<S::Ok, S::Error> {
+            match id {
+                Some(id) => s.collect_str(id),
+                None => s.serialize_none(),
+            }
+        }
+        pub fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<TxnId>, D::Error> {
+            Option::<String>::deserialize(d)?
+                .map(|t| t.parse().map_err(serde::de::Error::custom))
+                .transpose()
+        }
+    }
+}
+
+/// `Time` in JSON: `{"secs":…,"nanos":…}`.
+mod time_parts {
+    use super::Time;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    #[derive(Serialize, Deserialize)]
+    struct Parts {
+        secs: i64,
+        nanos: u32,
+    }
+    pub(super) fn serialize<S: Serializer>(t: &Time, s: S) -> Result<S::Ok, S::Error> {
+        Parts { secs: t.secs, nanos: t.nanos }.serialize(s)
+    }
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Time, D::Error> {
+        let p = Parts::deserialize(d)?;
+        Ok(Time { secs: p.secs, nanos: p.nanos.min(999_999_999) })
+    }
+}
+
+/// Which volume, and where its store is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The client's working directory, absolute.
+    pub cwd: HostPath,
+    /// `--root DIR`, absolute: the volume is the file system that holds DIR instead of that of `cwd`.
+    pub root: Option<HostPath>,
+    /// `--store DIR`, absolute: where the journal and the staging area are.
+    pub store: Option<HostPath>,
+}
+
+/// The isolation level of a transaction (DESIGN A2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Isolation {
+    /// As if the transactions had run one after the other.
+    #[default]
+    Serializable,
+    /// First committer wins on what was written; stale reads are reported.
+    Snapshot,
+}
+
+/// How requests travel between the kernel and the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// io_uring where the kernel has it, else /dev/fuse.
+    #[default]
+    Auto,
+    /// io_uring or an error.
+    IoUring,
+    /// /dev/fuse.
+    Dev,
+}
+
+/// Asks for a new transaction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Begin {
+    /// Where.
+    pub place: Place,
+    /// The command, for listings and conflict messages.
+    pub argv: Vec<HostPath>,
+    /// How strongly it is isolated.
+    pub isolation: Isolation,
+    /// Nothing will be committed; the reads are still validated.
+    pub read_only: bool,
+    /// The nice value of the client, the osprio of the conflict policy: lower wins.
+    pub nice: i32,
+    /// How many times this run already lost; the policy ages by it.
+    pub losses: u32,
+    /// [`Begun::timestamp`] of the first attempt, so that a retry keeps its seniority.
+    pub timestamp: Option<u64>,
+    /// Changes of paths that match are dropped at commit (see [`crate::patterns`]).
+    pub no_commit: Vec<String>,
+    /// How the view is served.
+    pub transport: Transport,
+}
+
+/// What the client must know of the volume to build the view.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeFacts {
+    /// The directory on the host whose content the view's root shows.
+    pub root: HostPath,
+    /// `st_dev` of it.
+    pub dev: u64,
+    /// Where the store is, on the host (the view does not show it).
+    pub store: HostPath,
+}
+
+/// A transaction was begun.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Begun {
+    /// Its id.
+    #[serde(with = "id_text")]
+    pub id: TxnId,
+    /// Its seniority: to be given back by a retry.
+    pub timestamp: u64,
+    /// The volume.
+    pub volume: VolumeFacts,
+    /// Sentences for the user.
+    pub notes: Vec<String>,
+}
+
+/// Goes with the descriptor of /dev/fuse, already mounted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attach {
+    /// The transaction.
+    #[serde(with = "id_text")]
+    pub id: TxnId,
+    /// Process that is the first of the view, as the client numbers it.
+    pub pid: u32,
+    /// Inode of the view's mount namespace (`/proc/PID/ns/mnt`): if the client dies, the daemon
+    /// ends every process that is in it.
+    pub mnt_ns: u64,
+    /// Minor number of the mount's `st_dev` = number of the connection in /sys/fs/fuse/connections;
+    /// 0 if not known.
+    pub connection: u64,
+}
+
+/// The view is served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attached {
+    /// What is in use: `io_uring` or `dev`.
+    pub transport: Transport,
+}
+
+/// What the client wants at the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum End {
+    /// Commit, or fail with a conflict.
+    Commit,
+    /// Drop it.
+    Abort,
+    /// Keep it open for review.
+    Keep,
+}
+
+/// The command and all its processes have ended, the view is synced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finish {
+    /// The transaction.
+    #[serde(with = "id_text")]
+    pub id: TxnId,
+    /// What to do.
+    pub end: End,
+    /// Exit code of the command as a shell would report it, if it ran.
+    pub code: Option<i32>,
+}
+
+/// Which part of an object was in conflict (DESIGN §4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// A name in a directory.
+    Entry,
+    /// The set of names of a directory.
+    List,
+    /// Mode, owner, extended attributes, explicit times.
+    Attr,
+    /// The length.
+    Size,
+    /// Content.
+    Data,
+    /// A change made outside: which part cannot be told.
+    Any,
+}
+
+/// Against whom.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "by", rename_all = "lowercase")]
+pub enum Opponent {
+    /// Another transaction.
+    Transaction {
+        /// Its id.
+        #[serde(with = "id_text")]
+        id: TxnId,
+        /// Its command.
+        argv: Vec<HostPath>,
+        /// It has ended: waiting for it is pointless.
+        ended: bool,
+    },
+    /// A process that runs outside every transaction.
+    Outside {
+        /// What was noticed, for instance `changed after it was read`.
+        what: String,
+    },
+}
+
+/// Why a transaction lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conflict {
+    /// Where.
+    pub path: HostPath,
+    /// Which part of it.
+    pub part: Part,
+    /// Against whom.
+    pub opponent: Opponent,
+    /// Only reads were stale: `--isolation=snapshot` would have committed.
+    pub stale_only: bool,
+    /// Every stale path that is known, `path` among them.
+    pub stale: Vec<HostPath>,
+}
+
+/// How much a transaction changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Summary {
+    /// New names.
+    pub added: u64,
+    /// Objects with another content.
+    pub modified: u64,
+    /// Names that are gone.
+    pub deleted: u64,
+    /// Names that moved.
+    pub renamed: u64,
+    /// Objects with other attributes only.
+    pub attributes: u64,
+    /// Bytes of private data.
+    pub bytes: u64,
+}
+
+/// A change by someone else that was met while committing, and kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutsideChange {
+    /// Where it was.
+    pub path: HostPath,
+    /// Where it is now, if it had to give way.
+    pub saved: Option<HostPath>,
+    /// What was noticed.
+    pub what: String,
+}
+
+/// How a transaction ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "lowercase")]
+pub enum Outcome {
+    /// Committed, durable, installed.
+    Committed {
+        /// The id under which `log`, `show` and `undo` know it.
+        #[serde(with = "id_text")]
+        id: TxnId,
+        /// How much.
+        summary: Summary,
+        /// Changes by outsiders that were met while installing; empty nearly always.
+        outside: Vec<OutsideChange>,
+        /// Reads that were stale (snapshot isolation only).
+        stale: Vec<HostPath>,
+        /// Paths not committed because of a `no_commit` pattern.
+        dropped: u64,
+        /// Sentences for the user.
+        notes: Vec<String>,
+    },
+    /// Dropped, as asked.
+    Aborted {
+        /// How much was dropped.
+        summary: Summary,
+    },
+    /// Kept open, as asked.
+    Kept {
+        /// How much waits.
+        summary: Summary,
+    },
+    /// Lost; nothing was committed.
+    Conflict {
+        /// Why.
+        conflict: Conflict,
+        /// The transaction still exists (it was a kept one).
+        kept: bool,
+    },
+    /// Cannot be committed for another reason (no space, a file in use, a limit); nothing was.
+    Refused {
+        /// Why.
+        failure: Failure,
+        /// The transaction still exists (it was a kept one).
+        kept: bool,
+    },
+}
+
+/// State of an open transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Its command runs.
+    Running,
+    /// It ended with `keep`.
+    Kept,
+    /// It lost a conflict and waits for its client.
+    Doomed,
+    /// It is being committed.
+    Committing,
+}
+
+/// An open transaction, as `list` and `status` show it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed {
+    /// Its id.
+    #[serde(with = "id_text")]
+    pub id: TxnId,
+    /// What it does.
+    pub state: State,
+    /// The command.
+    pub argv: Vec<HostPath>,
+    /// The client's working directory at its begin.
+    pub cwd: HostPath,
+    /// Root of its volume.
+    pub volume: HostPath,
+    /// When it began.
+    #[serde(with = "time_parts")]
+    pub begun: Time,
+    /// Exit code of the command, once ended.
+    pub code: Option<i32>,
+    /// How strongly it is isolated.
+    pub isolation: Isolation,
+    /// Nothing will be committed.
+    pub read_only: bool,
+    /// The first process of its view, while one runs.
+    pub pid: Option<u32>,
+    /// How much it changed so far.
+    pub summary: Summary,
+    /// Why it lost, if it did.
+    pub conflict: Option<Conflict>,
+}
+
+/// How a name changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ChangeKind {
+    /// A new name (`A`).
+    Added,
+    /// Another content (`M`).
+    Modified,
+    /// Gone (`D`).
+    Deleted,
+    /// Moved, perhaps changed as well (`R`).
+    Renamed,
+    /// Another type of file (`T`).
+    Retyped,
+    /// Only attributes (`M` with a mode, owner or xattr line).
+    Attributes,
+}
+
+/// One side of a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Side {
+    /// Type and permission bits, `st_mode`.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Length in bytes.
+    pub size: u64,
+    /// Modification time.
+    #[serde(with = "time_parts")]
+    pub mtime: Time,
+    /// Target of a symbolic link.
+    pub target: Option<HostPath>,
+    /// Device number of a device node.
+    pub rdev: u64,
+}
+
+/// One changed name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// How.
+    pub kind: ChangeKind,
+    /// Its path on the host (for a rename the new one).
+    pub path: HostPath,
+    /// For a rename, the old path.
+    pub from: Option<HostPath>,
+    /// Before; `None` for a new name.
+    pub old: Option<Side>,
+    /// After; `None` for a name that is gone.
+    pub new: Option<Side>,
+    /// The content differs.
+    pub content: bool,
+    /// Names of extended attributes that differ.
+    pub xattrs: Vec<HostPath>,
+    /// Matches a `no_commit` pattern: will not be committed.
+    pub dropped: bool,
+}
+
+/// What a diff is asked of.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Target {
+    /// An open transaction.
+    Open {
+        /// Its id.
+        #[serde(with = "id_text")]
+        id: TxnId,
+    },
+    /// A committed one, from the volume's history.
+    Committed {
+        /// Which volume.
+        place: Place,
+        /// Its id.
+        #[serde(with = "id_text")]
+        id: TxnId,
+    },
+}
+
+/// Before or after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Version {
+    /// Before the transaction.
+    Old,
+    /// After it.
+    New,
+}
+
+/// Content of one side of a change; the bytes travel beside the JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Content {
+    /// From the start of the file, at most as many as asked for.
+    pub bytes: Vec<u8>,
+    /// Length of the file.
+    pub total: u64,
+    /// It cannot be told any more (history was trimmed).
+    pub unknown: bool,
+}
+
+/// A visit to a kept transaction may begin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entered {
+    /// The volume.
+    pub volume: VolumeFacts,
+    /// A process that is in the view now: join its namespaces, do not mount and do not attach.
+    pub live: Option<u32>,
+}
+
+/// A committed transaction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogEntry {
+    /// Its id.
+    #[serde(with = "id_text")]
+    pub id: TxnId,
+    /// When it was committed.
+    #[serde(with = "time_parts")]
+    pub time: Time,
+    /// The command.
+    pub argv: Vec<HostPath>,
+    /// The client's working directory at its begin.
+    pub cwd: HostPath,
+    /// How much it changed.
+    pub summary: Summary,
+    /// It undid this one.
+    #[serde(with = "id_text::option")]
+    pub undoes: Option<TxnId>,
+    /// It was undone by this one.
+    #[serde(with = "id_text::option")]
+    pub undone_by: Option<TxnId>,
+    /// It can be undone: its before-images are still there.
+    pub undoable: bool,
+}
+
+/// Asks to undo (or redo) a committed transaction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Undo {
+    /// Which volume.
+    pub place: Place,
+    /// Which transaction; `None`: the latest that can be.
+    #[serde(with = "id_text::option")]
+    pub id: Option<TxnId>,
+    /// Only say what would be done.
+    pub dry_run: bool,
+}
+
+/// What an undo did or would do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Undone {
+    /// The transaction that was (or would be) undone or redone.
+    #[serde(with = "id_text")]
+    pub target: TxnId,
+    /// Its command.
+    pub argv: Vec<HostPath>,
+    /// The changes of the undo itself.
+    pub changes: Vec<Change>,
+    /// How it ended; `None` for a dry run.
+    pub outcome: Option<Outcome>,
+}
+
+/// What recovery found.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Recovered {
+    /// Where the store is.
+    pub store: HostPath,
+    /// Decided transactions whose installation was finished.
+    pub finished: u64,
+    /// Undecided remains that were discarded.
+    pub discarded: u64,
+    /// Changes by outsiders that were met, and kept.
+    pub outside: Vec<OutsideChange>,
+    /// Sentences for the user.
+    pub notes: Vec<String>,
+}
+
+/// Bounds the space of a store.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gc {
+    /// Which volume.
+    pub place: Place,
+    /// Keep undo information of at least this many transactions.
+    pub keep: Option<u64>,
+    /// Shrink undo information to at most this many bytes.
+    pub max_bytes: Option<u64>,
+    /// Only say what would be done.
+    pub dry_run: bool,
+}
+
+/// What gc did.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Collected {
+    /// Transactions that can no longer be undone.
+    pub transactions: u64,
+    /// Bytes given back.
+    pub bytes: u64,
+    /// Bytes still in use.
+    pub remaining: u64,
+}
+
+/// What `doctor` asks about one volume.
+#[derive(Clone, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Inspected {
+    /// Root of the volume.
+    pub root: HostPath,
+    /// Where its store is.
+    pub store: HostPath,
+    /// File system type and durability class, in words.
+    pub class: String,
+    /// Committed transactions that wait for their installation.
+    pub pending: u64,
+    /// Bytes used by the store.
+    pub bytes: u64,
+    /// Sentences for the user.
+    pub notes: Vec<String>,
+}
+
+/// Which kind of failure; decides the exit code and the hint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailureKind {
+    /// No such transaction.
+    NotFound,
+    /// The request makes no sense in this state (for instance commit of a running transaction).
+    State,
+    /// The request itself is wrong (a path outside the volume, …).
+    Invalid,
+    /// Someone else uses it: another daemon the store, a process the file.
+    Busy,
+    /// Later changes overlap (undo).
+    Overlap,
+    /// This kernel, file system or user cannot do it.
+    Unsupported,
+    /// No space, no quota, a limit.
+    Space,
+    /// The store is damaged or of another version.
+    Store,
+    /// An I/O error.
+    Io,
+    /// The other side does not speak this version.
+    Version,
+    /// A fault of systx itself.
+    Internal,
+}
+
+/// A request failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// Which kind.
+    pub kind: FailureKind,
+    /// For a person: lower case, no full stop, names what it was about.
+    pub message: String,
+    /// What the person could do.
+    pub hint: Option<String>,
+    /// What it was about.
+    pub paths: Vec<HostPath>,
+}
+
+impl Failure {
+    /// A failure without hint and paths.
+    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
+        Failure { kind, message: message.into(), hint: None, paths: Vec::new() }
+    }
+    /// Adds what the person could do.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+    /// Adds what it was about.
+    #[must_use]
+    pub fn path(mut self, path: impl Into<HostPath>) -> Self {
+        self.paths.push(path.into());
+        self
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Every request, as it travels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", content = "args", rename_all = "snake_case")]
+pub enum Request {
+    /// First on every connection.
+    Hello {
+        /// [`VERSION`] of the client.
+        version: u32,
+        /// Release of the client, for messages.
+        release: String,
+    },
+    /// [`Control::begin`]; with the doorbell's descriptor.
+    Begin(Begin),
+    /// [`Control::attach`]; with the FUSE descriptor.
+    Attach(Attach),
+    /// [`Control::finish`].
+    Finish(Finish),
+    /// [`Control::doom`].
+    Doom {
+        /// Which.
+        #[serde(with = "id_text")]
+        id: TxnId,
+    },
+    /// [`Control::wait_for`].
+    WaitFor {
+        /// For which transaction.
+        #[serde(with = "id_text")]
+        id: TxnId,
+        /// At most this long.
+        limit_ms: u64,
+    },
+    /// [`Control::list`].
+    List,
+    /// [`Control::status`].
+    Status {
+        /// Which.
+        #[serde(with = "id_text")]
+        id: TxnId,
+    },
+    /// [`Control::diff`].
+    Diff {
+        /// Of what.
+        target: Target,
+        /// Only these and what is below them; all if empty.
+        paths: Vec<HostPath>,
+    },
+    /// [`Control::content`].
+    Content {
+        /// Of what.
+        target: Target,
+        /// [`Change::path`].
+        path: HostPath,
+        /// Which side.
+        version: Version,
+        /// At most this many bytes.
+        limit: u64,
+    },
+    /// [`Control::commit`].
+    Commit {
+        /// Which.
+        #[serde(with = "id_text")]
+        id: TxnId,
+        /// Only these and what is below them; all if empty.
+        paths: Vec<HostPath>,
+    },
+    /// [`Control::abort`].
+    Abort {
+        /// Which.
+        #[serde(with = "id_text")]
+        id: TxnId,
+    },
+    /// [`Control::enter`].
+    Enter {
+        /// Which.
+        #[serde(with = "id_text")]
+        id: TxnId,
+    },
+    /// [`Control::leave`].
+    Leave {
+        /// Which.
+        #[serde(with = "id_text")]
+        id: TxnId,
+    },
+    /// [`Control::log`].
+    Log {
+        /// Which volume.
+        place: Place,
+        /// At most this many, the latest first; all if `None`.
+        limit: Option<u64>,
+    },
+    /// [`Control::undo`].
+    Undo(Undo),
+    /// [`Control::redo`].
+    Redo(Undo),
+    /// [`Control::recover`].
+    Recover(Place),
+    /// [`Control::gc`].
+    Gc(Gc),
+    /// [`Control::inspect`].
+    Inspect(Place),
+    /// Ends the daemon once nothing is open.
+    Shutdown {
+        /// Also if transactions are open: they abort.
+        force: bool,
+    },
+}
+
+/// Every reply, as it travels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reply", content = "value", rename_all = "snake_case")]
+#[allow(missing_docs)] // each variant answers the request whose method returns that type
+pub enum Reply {
+    Hello { version: u32, release: String, pid: u32 },
+    Begun(Begun),
+    Attached(Attached),
+    Outcome(Outcome),
+    Doom(Option<Conflict>),
+    Ended(bool),
+    List(Vec<Listed>),
+    Status(Box<Listed>),
+    Changes(Vec<Change>),
+    /// The bytes travel beside the JSON.
+    Content { total: u64, unknown: bool },
+    Entered(Entered),
+    Log(Vec<LogEntry>),
+    Undone(Undone),
+    Recovered(Recovered),
+    Collected(Collected),
+    Inspected(Inspected),
+    Done,
+    Failed(Failure),
+}
+
+/// The process at the other end, as the kernel vouches for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Process id, in the daemon's pid namespace; 0 if it is not in it.
+    pub pid: u32,
+    /// User id: always the daemon's own.
+    pub uid: u32,
+}
+
+/// Tells a client that its transaction lost.
+#[derive(Debug)]
+pub struct Doorbell(pub OwnedFd);
+
+impl Doorbell {
+    /// Rings.  Never blocks, may be called with any lock held, any number of times.
+    pub fn ring(&self) {
+        // An eventfd refuses only when its counter is full: then it rings already.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+/// The daemon's side.  Methods are called from one thread per connection, concurrently; each may
+/// take as long as it needs.
+pub trait Control: Send + Sync {
+    /// Begins a transaction.  `doorbell` is rung when it has lost.
+    ///
+    /// # Errors
+    /// The volume or its store cannot be used.
+    fn begin(&self, peer: Peer, begin: Begin, doorbell: Doorbell) -> Result<Begun, Failure>;
+    /// Serves the view over `fuse`.  For a run, and for a visit after [`Control::enter`].
+    ///
+    /// # Errors
+    /// The kernel does not speak a FUSE that we can use, or the transaction is not there.
+    fn attach(&self, attach: Attach, fuse: OwnedFd) -> Result<Attached, Failure>;
+    /// Ends a run.  The view is no longer used by anyone.
+    ///
+    /// # Errors
+    /// The transaction is not there.  Reasons not to commit are outcomes.
+    fn finish(&self, finish: Finish) -> Result<Outcome, Failure>;
+    /// Why the transaction lost, if it did.
+    ///
+    /// # Errors
+    /// The transaction is not there.
+    fn doom(&self, id: TxnId) -> Result<Option<Conflict>, Failure>;
+    /// Waits until the transaction has ended or `limit_ms` passed; true if it has ended.
+    ///
+    /// # Errors
+    /// None that matters: an unknown transaction has ended.
+    fn wait_for(&self, id: TxnId, limit_ms: u64) -> Result<bool, Failure>;
+    /// Every open transaction.
+    ///
+    /// # Errors
+    /// Internal faults only.
+    fn list(&self) -> Result<Vec<Listed>, Failure>;
+    /// One open transaction.
+    ///
+    /// # Errors
+    /// The transaction is not there.
+    fn status(&self, id: TxnId) -> Result<Listed, Failure>;
+    /// What changed, sorted by path.
+    ///
+    /// # Errors
+    /// The transaction is not there, a path is outside the volume.
+    fn diff(&self, target: Target, paths: Vec<HostPath>) -> Result<Vec<Change>, Failure>;
+    /// Content of a regular file that changed, before or after.
+    ///
+    /// # Errors
+    /// The transaction is not there, the path is not one of its changes, I/O.
+    fn content(
+        &self,
+        target: Target,
+        path: HostPath,
+        version: Version,
+        limit: u64,
+    ) -> Result<Content, Failure>;
+    /// Commits a kept transaction, or the part of it below `paths` (a new transaction with the
+    /// same reads; the rest stays kept).
+    ///
+    /// # Errors
+    /// It is not there, it still runs, a path is outside the volume or does not name a change.
+    fn commit(&self, id: TxnId, paths: Vec<HostPath>) -> Result<Outcome, Failure>;
+    /// Drops an open transaction; a running one is doomed and its processes are ended.
+    ///
+    /// # Errors
+    /// It is not there, or it was decided already.
+    fn abort(&self, id: TxnId) -> Result<Outcome, Failure>;
+    /// Begins a visit to a kept or running transaction.
+    ///
+    /// # Errors
+    /// It is not there, or it is being committed.
+    fn enter(&self, peer: Peer, id: TxnId) -> Result<Entered, Failure>;
+    /// Ends a visit that was begun with [`Control::enter`] and had its own view.
+    ///
+    /// # Errors
+    /// The transaction is not there.
+    fn leave(&self, id: TxnId) -> Result<(), Failure>;
+    /// Committed transactions, the latest first.
+    ///
+    /// # Errors
+    /// The store cannot be used.
+    fn log(&self, place: Place, limit: Option<u64>) -> Result<Vec<LogEntry>, Failure>;
+    /// Undoes a committed transaction, as a new transaction.
+    ///
+    /// # Errors
+    /// It is not there, cannot be undone any more, or later changes overlap.
+    fn undo(&self, undo: Undo) -> Result<Undone, Failure>;
+    /// Undoes an undo.
+    ///
+    /// # Errors
+    /// As [`Control::undo`].
+    fn redo(&self, undo: Undo) -> Result<Undone, Failure>;
+    /// Finishes or discards what a crash left in the store of `place`.
+    ///
+    /// # Errors
+    /// The store cannot be used.
+    fn recover(&self, place: Place) -> Result<Recovered, Failure>;
+    /// Bounds the space of a store.
+    ///
+    /// # Errors
+    /// The store cannot be used.
+    fn gc(&self, gc: Gc) -> Result<Collected, Failure>;
+    /// Facts about a volume for `doctor`.
+    ///
+    /// # Errors
+    /// The volume cannot be used.
+    fn inspect(&self, place: Place) -> Result<Inspected, Failure>;
+    /// The client that began this run, or a visit to it, is gone without ending it: end what
+    /// still runs in its view; a run aborts, a visited transaction stays kept.
+    fn client_gone(&self, id: TxnId);
+    /// True while nothing is open: the daemon may exit.
+    fn idle(&self) -> bool;
+    /// The daemon is about to exit: abort what is open, close the stores.
+    fn shutdown(&self);
+}
+
+#[cfg(test)]
+mod tests;

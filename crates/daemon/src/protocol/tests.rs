@@ -1,0 +1,179 @@
+use super::*;
+
+fn back<T: Serialize + serde::de::DeserializeOwned>(v: &T) -> T {
+    serde_json::from_str(&serde_json::to_string(v).unwrap()).unwrap()
+}
+
+fn place() -> Place {
+    Place { cwd: "/home/u".into(), root: Some("/srv".into()), store: None }
+}
+
+fn conflict() -> Conflict {
+    Conflict {
+        path: HostPath(b"/a/\xff".to_vec()),
+        part: Part::List,
+        opponent: Opponent::Transaction {
+            id: TxnId(7),
+            argv: vec!["make".into()],
+            ended: true,
+        },
+        stale_only: true,
+        stale: vec!["/a".into()],
+    }
+}
+
+fn requests() -> Vec<Request> {
+    let undo = Undo { place: place(), id: Some(TxnId(u64::MAX)), dry_run: true };
+    vec![
+        Request::Hello { version: 1, release: "x".into() },
+        Request::Begin(Begin {
+            place: place(),
+            argv: vec!["sh".into(), HostPath(vec![0xc3, 0x28])],
+            isolation: Isolation::Snapshot,
+            read_only: true,
+            nice: -5,
+            losses: 2,
+            timestamp: Some(u64::MAX),
+            no_commit: vec!["*.o".into()],
+            transport: Transport::IoUring,
+        }),
+        Request::Attach(Attach { id: TxnId(1), pid: 2, mnt_ns: 3, connection: 4 }),
+        Request::Finish(Finish { id: TxnId(1), end: End::Keep, code: Some(3) }),
+        Request::Doom { id: TxnId(9) },
+        Request::WaitFor { id: TxnId(9), limit_ms: 5 },
+        Request::List,
+        Request::Status { id: TxnId(1) },
+        Request::Diff { target: Target::Open { id: TxnId(1) }, paths: vec!["/x".into()] },
+        Request::Content {
+            target: Target::Committed { place: place(), id: TxnId(1) },
+            path: "/x".into(),
+            version: Version::Old,
+            limit: 1,
+        },
+        Request::Commit { id: TxnId(1), paths: vec![] },
+        Request::Abort { id: TxnId(1) },
+        Request::Enter { id: TxnId(1) },
+        Request::Leave { id: TxnId(1) },
+        Request::Log { place: place(), limit: None },
+        Request::Undo(undo.clone()),
+        Request::Redo(undo),
+        Request::Recover(place()),
+        Request::Gc(Gc { place: place(), keep: Some(1), max_bytes: None, dry_run: false }),
+        Request::Inspect(place()),
+        Request::Shutdown { force: true },
+    ]
+}
+
+fn change() -> Change {
+    let side = Side {
+        mode: 0o100644,
+        uid: 0,
+        gid: 0,
+        size: 3,
+        mtime: Time { secs: -1, nanos: 2 },
+        target: Some("t".into()),
+        rdev: 0,
+    };
+    Change {
+        kind: ChangeKind::Renamed,
+        path: "/n".into(),
+        from: Some("/o".into()),
+        old: Some(side.clone()),
+        new: Some(side),
+        content: true,
+        xattrs: vec!["user.a".into()],
+        dropped: false,
+    }
+}
+
+fn listed() -> Listed {
+    Listed {
+        id: TxnId(1),
+        state: State::Kept,
+        argv: vec![],
+        cwd: "/".into(),
+        volume: "/".into(),
+        begun: Time { secs: 1, nanos: 2 },
+        code: None,
+        isolation: Isolation::Serializable,
+        read_only: false,
+        pid: None,
+        summary: Summary::default(),
+        conflict: Some(conflict()),
+    }
+}
+
+fn replies() -> Vec<Reply> {
+    let failure = Failure::new(FailureKind::Space, "no space").hint("gc").path("/s");
+    let outcomes = vec![
+        Outcome::Committed {
+            id: TxnId(1),
+            summary: Summary { added: 1, ..Summary::default() },
+            outside: vec![OutsideChange { path: "/p".into(), saved: None, what: "w".into() }],
+            stale: vec![],
+            dropped: 1,
+            notes: vec!["n".into()],
+        },
+        Outcome::Aborted { summary: Summary::default() },
+        Outcome::Kept { summary: Summary::default() },
+        Outcome::Conflict { conflict: conflict(), kept: false },
+        Outcome::Refused { failure: failure.clone(), kept: true },
+    ];
+    let mut all: Vec<Reply> = outcomes.into_iter().map(Reply::Outcome).collect();
+    let volume = VolumeFacts { root: "/".into(), dev: 5, store: "/.s".into() };
+    all.extend([
+        Reply::Hello { version: 1, release: "r".into(), pid: 2 },
+        Reply::Begun(Begun { id: TxnId(1), timestamp: 2, volume: volume.clone(), notes: vec![] }),
+        Reply::Attached(Attached { transport: Transport::Dev }),
+        Reply::Doom(Some(conflict())),
+        Reply::Doom(None),
+        Reply::Ended(true),
+        Reply::List(vec![listed()]),
+        Reply::Status(Box::new(listed())),
+        Reply::Changes(vec![change()]),
+        Reply::Content { total: 1, unknown: false },
+        Reply::Entered(Entered { volume, live: Some(3) }),
+        Reply::Log(vec![LogEntry {
+            id: TxnId(1),
+            time: Time::default(),
+            argv: vec![],
+            cwd: "/".into(),
+            summary: Summary::default(),
+            undoes: Some(TxnId(2)),
+            undone_by: None,
+            undoable: true,
+        }]),
+        Reply::Undone(Undone {
+            target: TxnId(1),
+            argv: vec![],
+            changes: vec![change()],
+            outcome: None,
+        }),
+        Reply::Recovered(Recovered::default()),
+        Reply::Collected(Collected::default()),
+        Reply::Inspected(Inspected::default()),
+        Reply::Done,
+        Reply::Failed(failure),
+    ]);
+    all
+}
+
+#[test]
+fn every_request_round_trips() {
+    for r in requests() {
+        assert_eq!(back(&r), r);
+    }
+}
+
+#[test]
+fn every_reply_round_trips() {
+    for r in replies() {
+        assert_eq!(back(&r), r);
+    }
+}
+
+#[test]
+fn paths_are_text_where_they_can_be_and_bytes_where_they_cannot() {
+    assert_eq!(serde_json::to_string(&HostPath::from("/é")).unwrap(), "\"/é\"");
+    assert_eq!(serde_json::to_string(&HostPath(vec![0xff])).unwrap(), "[255]");
+}
