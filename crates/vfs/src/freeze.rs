@@ -6,10 +6,11 @@
 //! installed again after a crash) without knowing in which order things were done.
 
 use crate::content::Slot;
-use crate::node::{Body, Child, Name, Node};
+use crate::node::{Base, Body, Child, Dirty, Name, Node};
 use crate::view::{State, View};
 use std::collections::{HashMap, HashSet};
 use systx_base::{Kind, NodeId};
+use systx_store::io::Stamp;
 use systx_store::writeset::{Attrs, Bind, Content, Ix, NewKind, Object, Origin, WriteSet};
 
 /// Which changes are committed.
@@ -37,6 +38,10 @@ pub struct Frozen {
     pub paths: Vec<Vec<u8>>,
     /// Changed paths that the selection left out.
     pub left_out: Vec<Vec<u8>>,
+    /// The node of each object.
+    nodes: Vec<NodeId>,
+    /// The directory and name of each bind.
+    places: Vec<(NodeId, Name)>,
 }
 
 impl Frozen {
@@ -60,6 +65,37 @@ impl View {
     }
 }
 
+impl View {
+    /// After a part of the changes was committed: what was committed is now the base of the rest.
+    /// `stamps` are the versions after installation.
+    pub fn rebase(&self, frozen: &Frozen, stamps: &[(Ix, Stamp)]) {
+        let mut st = self.state.lock();
+        for (ix, stamp) in stamps {
+            let Some(id) = frozen.nodes.get(ix.0 as usize).copied() else { continue };
+            let Some(node) = st.nodes.get_mut(id) else { continue };
+            let place = node.place.clone();
+            let oid = self.vol.oid(stamp.id);
+            node.base = Some(Base { oid, stamp: *stamp, place, foreign: false });
+            node.dirty = Dirty::default();
+            node.xattrs = None;
+            node.attr.ino = stamp.id.ino;
+            if let Body::File(content) = &mut node.body {
+                *content = None;
+            }
+            st.nodes.identify(stamp.id, id);
+        }
+        for (dir, name) in &frozen.places {
+            if let Some(child) =
+                st.nodes.get_mut(*dir).and_then(|n| n.dir_mut()).and_then(|d| d.children.get_mut(name))
+            {
+                child.base = child.now;
+            }
+        }
+        self.dirs.clear();
+        self.files.clear();
+    }
+}
+
 struct Frost<'a> {
     view: &'a View,
     st: &'a State,
@@ -76,6 +112,8 @@ impl<'a> Frost<'a> {
             slots: Vec::new(),
             paths: Vec::new(),
             left_out: Vec::new(),
+            nodes: Vec::new(),
+            places: Vec::new(),
         };
         Frost { view, st, ixs: HashMap::new(), out, binds: Vec::new() }
     }
@@ -170,6 +208,7 @@ impl<'a> Frost<'a> {
         let target = child.now.map(|now| self.object(now));
         let bind = Bind { dir: dir_ix, name: name.to_vec(), target, displaces };
         self.out.writes.binds.push(bind);
+        self.out.places.push((dir, name.clone()));
     }
 
     /// The object that stands under a name on the backing file system.  For a file met under another
@@ -195,6 +234,7 @@ impl<'a> Frost<'a> {
         // Write sets of 2³² objects do not fit into memory.
         let ix = Ix(u32::try_from(self.out.writes.objects.len()).unwrap_or(u32::MAX));
         self.out.writes.objects.push(object);
+        self.out.nodes.push(id);
         self.out.paths.push(self.st.path_of(&self.view.vol, id));
         ix
     }

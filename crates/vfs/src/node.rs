@@ -90,6 +90,8 @@ pub(crate) struct Node {
     pub content_read: bool,
     /// `security.capability` was looked for and removed, or never there.
     pub caps_gone: bool,
+    /// The names by which it was found are recorded as relied upon by a change.
+    pub anchored: bool,
 }
 
 impl Node {
@@ -148,6 +150,10 @@ impl Nodes {
     }
     pub fn of_host(&self, id: HostId) -> Option<NodeId> {
         self.by_id.get(&id).copied()
+    }
+    /// A node became that of a backing object.
+    pub fn identify(&mut self, id: HostId, node: NodeId) {
+        self.by_id.insert(id, node);
     }
     pub fn iter(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         self.nodes.iter().enumerate().map(|(i, n)| (NodeId(i as u64 + 1), n))

@@ -32,10 +32,11 @@ pub enum What {
 }
 
 impl View {
-    /// Every difference between what was met and what is there.  Expects that no installation is in
-    /// progress (see [`crate::volume::Volume::quiesce`]).
+    /// Every difference between what was met and what is there; waits for an installation in progress
+    /// to end and keeps others out meanwhile.
     pub fn validate(&self) -> Vec<OutsideChange> {
         let st = self.state.lock();
+        let _quiet = self.vol.quiesce();
         let mut found = Vec::new();
         for (id, node) in st.nodes.iter() {
             let Some(base) = &node.base else { continue };

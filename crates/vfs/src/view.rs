@@ -14,7 +14,7 @@
 //! handle caches (HANDLES).
 
 use crate::api::{Attr, Entry, Reply};
-use crate::content::{Budget, Content, Spill};
+use crate::content::{Budget, Spill};
 use crate::handles::HandleCache;
 use crate::node::{Base, Body, Child, DirState, Dirty, Name, Node, Nodes, attr_of};
 use crate::volume::{Volume, errno};
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use systx_base::sync::{Mutex, Rank, rank};
 use systx_base::{Gid, Kind, NodeId, Time, TxnId, Uid};
 use systx_store::io::{Handle, Io, Open, Openers, Stat};
-use systx_txn::{Access, ObjectRef};
+use systx_txn::{Access, Conflict, Isolation, Object, ObjectRef, Opponent, Side};
 
 /// Open directories, and open files, that one view keeps at the most.
 const HANDLES_MAX: usize = 512;
@@ -55,6 +55,8 @@ pub enum Ids {
 pub struct ViewConfig {
     /// The transaction, which the engine knows already.
     pub txn: TxnId,
+    /// How its reads are protected.
+    pub isolation: Isolation,
     /// How owners appear.
     pub ids: Ids,
     /// Where private data goes that is too much for memory.
@@ -67,6 +69,7 @@ pub struct ViewConfig {
 pub struct View {
     pub(crate) vol: Arc<Volume>,
     pub(crate) txn: TxnId,
+    pub(crate) isolation: Isolation,
     pub(crate) ids: Ids,
     pub(crate) spill: Arc<dyn Spill>,
     pub(crate) budget: Budget,
@@ -100,9 +103,11 @@ impl View {
             body: Body::Dir(Box::default()),
             content_read: false,
             caps_gone: true,
+            anchored: true,
         });
         Ok(View {
             txn: config.txn,
+            isolation: config.isolation,
             ids: config.ids,
             spill: config.spill,
             budget: config.budget,
@@ -167,14 +172,19 @@ impl View {
         self.access(|| self.vol.engine.read(self.txn, object))
     }
 
+    pub(crate) fn depend_on(&self, object: ObjectRef<'_>) -> Reply<()> {
+        self.access(|| self.vol.engine.depend(self.txn, object)).map(|_| ())
+    }
+
     pub(crate) fn write_of(&self, object: ObjectRef<'_>) -> Reply<()> {
         self.alive()?;
         self.access(|| self.vol.engine.write(self.txn, object)).map(|_| ())
     }
 
     /// Records a change of `name` in `parent`.
-    pub(crate) fn write_entry(&self, st: &State, parent: NodeId, name: &[u8]) -> Reply<()> {
+    pub(crate) fn write_entry(&self, st: &mut State, parent: NodeId, name: &[u8]) -> Reply<()> {
         self.alive()?;
+        self.depend_on_place(st, parent)?;
         match &st.node(parent)?.base {
             Some(base) => self.write_of(ObjectRef::Entry { dir: base.oid, name }),
             None => Ok(()),
@@ -182,25 +192,45 @@ impl View {
     }
 
     /// Records a change of a node's attributes.
-    pub(crate) fn write_attr(&self, st: &State, node: NodeId) -> Reply<()> {
+    pub(crate) fn write_attr(&self, st: &mut State, node: NodeId) -> Reply<()> {
         self.alive()?;
+        self.depend_on_place(st, node)?;
         match &st.node(node)?.base {
             Some(base) => self.write_of(ObjectRef::Attr(base.oid)),
             None => Ok(()),
         }
     }
 
-    /// Something of the backing file system is not what this view met: an outsider changed it.
-    /// Dooms what has read it and answers what the caller shall return.
+    /// Something of the backing file system is not what this view met: an outsider changed it.  The
+    /// transaction loses; under snapshot isolation validation will list the stale read, but there is
+    /// nothing left to read.
     pub(crate) fn outsider(&self, object: ObjectRef<'_>) -> Errno {
-        self.vol.engine.outside_change(object);
-        if self.vol.engine.conflict(self.txn).is_some() {
-            self.cancel();
-            Errno::CANCELED
-        } else {
-            // Snapshot isolation: the stale read is noted, but there is nothing left to read.
-            Errno::STALE
+        if self.isolation == Isolation::Snapshot {
+            return Errno::STALE;
         }
+        let (mine, theirs) = (Side::Read, Side::Write);
+        let opponent = Opponent::Outside;
+        let why = Conflict { object: object.to_object(), opponent, mine, theirs };
+        self.vol.engine.doom(self.txn, why);
+        self.cancel();
+        Errno::CANCELED
+    }
+
+    /// Before a change of an existing object: under snapshot isolation the change still relies on
+    /// the names by which the object was found.
+    pub(crate) fn depend_on_place(&self, st: &mut State, node: NodeId) -> Reply<()> {
+        let mut at = node;
+        while let Some(n) = st.nodes.get_mut(at) {
+            if std::mem::replace(&mut n.anchored, true) {
+                break;
+            }
+            let Some((parent, name)) = n.base.as_ref().and_then(|b| b.place.clone()) else { break };
+            let dir = st.base(parent)?.oid;
+            let object = ObjectRef::Entry { dir, name: &name };
+            self.depend_on(object)?;
+            at = parent;
+        }
+        Ok(())
     }
 
     // ---- backing objects --------------------------------------------------------------------
@@ -354,6 +384,7 @@ impl View {
             body,
             content_read: false,
             caps_gone: false,
+            anchored: false,
         }))
     }
 
@@ -381,6 +412,26 @@ impl View {
             shown.gid = *gid;
         }
         shown
+    }
+
+    /// The host path of an object of the conflict engine that this view has met, for messages.
+    pub fn path_of_object(&self, object: &Object) -> Vec<u8> {
+        let (oid, name) = match object {
+            Object::Entry { dir, name } => (*dir, Some(name)),
+            Object::List(oid) | Object::Attr(oid) | Object::Size(oid) => (*oid, None),
+            Object::Pages { oid, .. } => (*oid, None),
+        };
+        let st = self.state.lock();
+        let is_it = |(_, n): &(NodeId, &Node)| n.base.as_ref().is_some_and(|b| b.oid == oid);
+        let Some((node, _)) = st.nodes.iter().find(is_it) else { return Vec::new() };
+        let mut path = st.path_of(&self.vol, node);
+        if let Some(name) = name {
+            if path.last() != Some(&b'/') {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+        }
+        path
     }
 
     /// The path of a node on the host, for messages.

@@ -29,7 +29,7 @@ impl View {
         };
         let named = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         if named || set.atime.is_some() || set.mtime.is_some() {
-            self.write_attr(&st, node)?;
+            self.write_attr(&mut st, node)?;
         }
         if let Some(size) = set.size {
             drop(st);

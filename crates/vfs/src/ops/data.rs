@@ -167,6 +167,7 @@ impl View {
         let end = offset.checked_add(len).filter(|end| *end <= FILE_MAX).ok_or(Errno::FBIG)?;
         let mut st = self.state.lock();
         self.check_writable(&st, node)?;
+        self.depend_on_place(&mut st, node)?;
         let content = self.content_of(&mut st, node)?;
         let (needed, old_len) = {
             let content = content.lock();

@@ -52,7 +52,7 @@ impl View {
         if child.now.is_some() {
             return Err(Errno::EXIST);
         }
-        self.write_entry(&st, parent, name)?;
+        self.write_entry(&mut st, parent, name)?;
         let node = self.new_node(&mut st, caller, parent, &what, new)?;
         self.bind(&mut st, parent, name, Some(node))?;
         if what.kind == Kind::Dir {
@@ -142,6 +142,7 @@ impl View {
             body,
             content_read: false,
             caps_gone: true,
+            anchored: true,
         }))
     }
 
@@ -158,7 +159,7 @@ impl View {
         if self.child(&mut st, parent, name)?.now.is_some() {
             return Err(Errno::EXIST);
         }
-        self.write_entry(&st, parent, name)?;
+        self.write_entry(&mut st, parent, name)?;
         self.bind(&mut st, parent, name, Some(node))?;
         let now = self.now();
         let attr = &mut st.node_mut(node)?.attr;
@@ -187,7 +188,7 @@ impl View {
         if is_dir && !self.is_empty(&mut st, node)? {
             return Err(Errno::NOTEMPTY);
         }
-        self.write_entry(&st, parent, name)?;
+        self.write_entry(&mut st, parent, name)?;
         self.bind(&mut st, parent, name, None)?;
         self.lose_name(&mut st, node, (parent, name))
     }
@@ -223,8 +224,8 @@ impl View {
         if let (RenameHow::Exchange, Some(target)) = (how, target) {
             self.check_loop(&st, target, from.0)?;
         }
-        self.write_entry(&st, from.0, from.1)?;
-        self.write_entry(&st, to.0, to.1)?;
+        self.write_entry(&mut st, from.0, from.1)?;
+        self.write_entry(&mut st, to.0, to.1)?;
         if how == RenameHow::Exchange {
             let target = target.ok_or(Errno::NOENT)?;
             self.bind(&mut st, from.0, from.1, Some(target))?;
@@ -312,6 +313,10 @@ impl View {
     /// Whether a directory has no names; recorded as a listing.
     pub(crate) fn is_empty(&self, st: &mut State, dir: NodeId) -> Reply<bool> {
         self.read_names(st, dir)?;
+        if let Some(base) = &st.node(dir)?.base {
+            // A removal relies on it even where reads are not protected.
+            self.depend_on(ObjectRef::List(base.oid))?;
+        }
         let state = st.dir(dir)?;
         let unmet = |name: &Name| !state.children.contains_key(name);
         Ok(!state.children.values().any(|c| c.now.is_some())

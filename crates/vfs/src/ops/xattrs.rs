@@ -83,7 +83,7 @@ impl View {
             None if !exists => return Err(Errno::NODATA),
             None => None,
         };
-        self.write_attr(&st, node)?;
+        self.write_attr(&mut st, node)?;
         let value = match (key == acl::ACCESS, value) {
             (true, Some(acl)) => self.set_access_acl(&mut st, node, acl)?,
             (_, value) => value,
