@@ -5,4 +5,7 @@
 
 pub mod client;
 pub mod protocol;
+pub mod server;
+pub mod spawn;
+mod spawn_unsafe;
 pub mod wire;

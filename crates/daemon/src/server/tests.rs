@@ -1,0 +1,321 @@
+use super::*;
+use crate::client::Client;
+use crate::protocol::*;
+use std::sync::Mutex as StdMutex;
+use std::thread::JoinHandle;
+
+/// Remembers what was asked of it.
+#[derive(Default)]
+struct Fake {
+    calls: StdMutex<Vec<String>>,
+    open: StdMutex<BTreeSet<u64>>,
+    bells: StdMutex<Vec<Doorbell>>,
+    gone: std::sync::Condvar,
+}
+
+impl Fake {
+    fn note(&self, what: impl Into<String>) {
+        self.calls.lock().unwrap().push(what.into());
+        self.gone.notify_all();
+    }
+    fn calls(&self) -> Vec<String> {
+        self.calls.lock().unwrap().clone()
+    }
+    fn wait_for_call(&self, what: &str) {
+        let calls = self.calls.lock().unwrap();
+        let limit = Duration::from_secs(20);
+        let (_calls, late) = self
+            .gone
+            .wait_timeout_while(calls, limit, |calls| !calls.iter().any(|c| c == what))
+            .unwrap();
+        assert!(!late.timed_out(), "no call {what:?}");
+    }
+}
+
+fn facts() -> VolumeFacts {
+    VolumeFacts { root: "/".into(), dev: 1, store: "/s".into() }
+}
+
+impl Control for Fake {
+    fn begin(&self, _: Peer, begin: Begin, doorbell: Doorbell) -> Result<Begun, Failure> {
+        let id = u64::from(begin.losses);
+        self.open.lock().unwrap().insert(id);
+        self.bells.lock().unwrap().push(doorbell);
+        self.note(format!("begin {id}"));
+        Ok(Begun { id: TxnId(id), timestamp: 1, volume: facts(), notes: vec![] })
+    }
+    fn attach(&self, attach: Attach, fuse: OwnedFd) -> Result<Attached, Failure> {
+        rustix::io::write(&fuse, b"served").unwrap();
+        self.note(format!("attach {}", attach.pid));
+        Ok(Attached { transport: Transport::Dev })
+    }
+    fn finish(&self, finish: Finish) -> Result<Outcome, Failure> {
+        self.open.lock().unwrap().remove(&finish.id.0);
+        self.note(format!("finish {}", finish.id.0));
+        Ok(Outcome::Aborted { summary: Summary::default() })
+    }
+    fn doom(&self, _: TxnId) -> Result<Option<Conflict>, Failure> {
+        Ok(None)
+    }
+    fn wait_for(&self, _: TxnId, limit_ms: u64) -> Result<bool, Failure> {
+        Ok(limit_ms > 5)
+    }
+    fn list(&self) -> Result<Vec<Listed>, Failure> {
+        Ok(vec![])
+    }
+    fn status(&self, id: TxnId) -> Result<Listed, Failure> {
+        Err(Failure::new(FailureKind::NotFound, format!("no transaction {id}")).hint("systx list"))
+    }
+    fn diff(&self, _: Target, _: Vec<HostPath>) -> Result<Vec<Change>, Failure> {
+        panic!("as if there were a bug");
+    }
+    fn content(&self, _: Target, _: HostPath, _: Version, l: u64) -> Result<Content, Failure> {
+        let n = usize::try_from(l).unwrap();
+        Ok(Content { bytes: vec![7; n], total: l + 1, unknown: false })
+    }
+    fn commit(&self, _: TxnId, _: Vec<HostPath>) -> Result<Outcome, Failure> {
+        Ok(Outcome::Kept { summary: Summary::default() })
+    }
+    fn abort(&self, _: TxnId) -> Result<Outcome, Failure> {
+        Ok(Outcome::Aborted { summary: Summary::default() })
+    }
+    fn enter(&self, _: Peer, id: TxnId) -> Result<Entered, Failure> {
+        self.note(format!("enter {}", id.0));
+        Ok(Entered { volume: facts(), live: None })
+    }
+    fn leave(&self, id: TxnId) -> Result<(), Failure> {
+        self.note(format!("leave {}", id.0));
+        Ok(())
+    }
+    fn log(&self, _: Place, _: Option<u64>) -> Result<Vec<LogEntry>, Failure> {
+        Ok(vec![])
+    }
+    fn undo(&self, _: Undo) -> Result<Undone, Failure> {
+        Err(Failure::new(FailureKind::Overlap, "later changes overlap").path("/p"))
+    }
+    fn redo(&self, u: Undo) -> Result<Undone, Failure> {
+        self.undo(u)
+    }
+    fn recover(&self, _: Place) -> Result<Recovered, Failure> {
+        Ok(Recovered::default())
+    }
+    fn gc(&self, _: Gc) -> Result<Collected, Failure> {
+        Ok(Collected::default())
+    }
+    fn inspect(&self, _: Place) -> Result<Inspected, Failure> {
+        Ok(Inspected::default())
+    }
+    fn client_gone(&self, id: TxnId) {
+        self.open.lock().unwrap().remove(&id.0);
+        self.note(format!("gone {}", id.0));
+    }
+    fn idle(&self) -> bool {
+        self.open.lock().unwrap().is_empty()
+    }
+    fn shutdown(&self) {
+        self.note("shutdown");
+    }
+}
+
+struct Running {
+    fake: Arc<Fake>,
+    path: std::path::PathBuf,
+    thread: Option<JoinHandle<std::io::Result<Ended>>>,
+}
+
+impl Running {
+    fn start(name: &str, idle: Duration, stop: Option<OwnedFd>) -> Running {
+        let dir = std::env::temp_dir();
+        let path = dir.join(format!("systx-server-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).unwrap();
+        let fake = Arc::new(Fake::default());
+        let control: Arc<dyn Control> = fake.clone();
+        let thread = std::thread::spawn(move || serve(listener, control, &Config { idle, stop }));
+        Running { fake, path, thread: Some(thread) }
+    }
+    fn raw(&self) -> UnixStream {
+        UnixStream::connect(&self.path).unwrap()
+    }
+    fn client(&self) -> Client {
+        Client::new(self.raw()).unwrap()
+    }
+    fn ended(&mut self) -> Ended {
+        self.thread.take().unwrap().join().unwrap().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn begin(id: u32) -> Begin {
+    Begin {
+        place: Place { cwd: "/".into(), root: None, store: None },
+        argv: vec!["true".into()],
+        isolation: Isolation::default(),
+        read_only: false,
+        nice: 0,
+        losses: id,
+        timestamp: None,
+        no_commit: vec![],
+        transport: Transport::Auto,
+    }
+}
+
+fn bell() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC).unwrap()
+}
+
+const LONG: Duration = Duration::from_secs(3600);
+
+#[test]
+fn a_whole_run_and_descriptors_arrive() {
+    let mut server = Running::start("run", LONG, None);
+    let mut client = server.client();
+    let bell = bell();
+    let begun = client.begin(begin(4), bell.as_fd()).unwrap();
+    assert_eq!(begun.id, TxnId(4));
+    let (r, w) = rustix::pipe::pipe().unwrap();
+    let attach = Attach { id: begun.id, pid: 5, mnt_ns: 6, connection: 7 };
+    client.attach(attach, w).unwrap();
+    let mut buf = [0; 6];
+    rustix::io::read(&r, &mut buf).unwrap();
+    assert_eq!(&buf, b"served");
+    server.fake.bells.lock().unwrap()[0].ring();
+    let mut count = [0; 8];
+    rustix::io::read(&bell, &mut count).unwrap();
+    assert_eq!(u64::from_ne_bytes(count), 1);
+    client.finish(Finish { id: begun.id, end: End::Abort, code: None }).unwrap();
+    drop(client);
+    server.client().shutdown(false).unwrap();
+    assert_eq!(server.ended(), Ended::Asked);
+    assert_eq!(server.fake.calls(), ["begin 4", "attach 5", "finish 4", "shutdown"]);
+}
+
+#[test]
+fn a_client_that_vanishes_aborts_its_runs_and_visits() {
+    let server = Running::start("gone", LONG, None);
+    let mut client = server.client();
+    client.begin(begin(1), bell().as_fd()).unwrap();
+    client.begin(begin(2), bell().as_fd()).unwrap();
+    client.finish(Finish { id: TxnId(1), end: End::Abort, code: None }).unwrap();
+    client.enter(TxnId(3)).unwrap();
+    client.enter(TxnId(4)).unwrap();
+    client.leave(TxnId(4)).unwrap();
+    drop(client);
+    server.fake.wait_for_call("gone 2");
+    server.fake.wait_for_call("gone 3");
+    let calls = server.fake.calls();
+    assert!(!calls.contains(&"gone 1".into()) && !calls.contains(&"gone 4".into()), "{calls:?}");
+}
+
+#[test]
+fn the_daemon_ends_when_idle_but_not_before() {
+    let mut server = Running::start("idle", Duration::from_millis(30), None);
+    let mut client = server.client();
+    client.begin(begin(1), bell().as_fd()).unwrap();
+    // Several idle times pass with a connection and an open run; the answer proves it lives.
+    let until = Instant::now() + Duration::from_millis(120);
+    while Instant::now() < until {
+        client.list().unwrap();
+    }
+    drop(client);
+    assert_eq!(server.ended(), Ended::Idle);
+    assert_eq!(server.fake.calls(), ["begin 1", "gone 1", "shutdown"]);
+}
+
+#[test]
+fn a_stop_descriptor_ends_it() {
+    let (r, w) = rustix::pipe::pipe().unwrap();
+    let mut server = Running::start("stop", LONG, Some(r));
+    rustix::io::write(&w, b"x").unwrap();
+    assert_eq!(server.ended(), Ended::Stopped);
+}
+
+#[test]
+fn shutdown_is_refused_while_something_is_open_unless_forced() {
+    let mut server = Running::start("busy", LONG, None);
+    let mut client = server.client();
+    client.begin(begin(1), bell().as_fd()).unwrap();
+    let refused = client.shutdown(false).unwrap_err();
+    assert_eq!(refused.kind, FailureKind::State);
+    client.shutdown(true).unwrap();
+    assert_eq!(server.ended(), Ended::Asked);
+}
+
+#[test]
+fn a_failure_travels_whole_and_a_panic_fails_only_its_request() {
+    let server = Running::start("fail", LONG, None);
+    let mut client = server.client();
+    let failure = client.status(TxnId(0xab)).unwrap_err();
+    assert_eq!(failure.kind, FailureKind::NotFound);
+    assert_eq!(failure.message, "no transaction 000000ab");
+    assert_eq!(failure.hint.as_deref(), Some("systx list"));
+    let failure = client.diff(Target::Open { id: TxnId(1) }, vec![]).unwrap_err();
+    assert_eq!(failure.kind, FailureKind::Internal);
+    assert_eq!(client.list().unwrap(), vec![]);
+}
+
+#[test]
+fn content_travels_beside_the_json() {
+    let server = Running::start("content", LONG, None);
+    let mut client = server.client();
+    let target = Target::Open { id: TxnId(1) };
+    let got = client.content(target, "/f".into(), Version::New, 3_000_000).unwrap();
+    assert_eq!((got.bytes.len(), got.total), (3_000_000, 3_000_001));
+    assert!(got.bytes.iter().all(|b| *b == 7));
+}
+
+#[test]
+fn another_version_is_told_apart_and_served_nothing() {
+    let server = Running::start("version", LONG, None);
+    let stream = server.raw();
+    let hello = Request::Hello { version: VERSION + 1, release: "9".into() };
+    wire::send(&stream, &hello, &[], &[]).unwrap();
+    let frame = wire::receive::<Reply>(&stream).unwrap();
+    assert!(matches!(frame.message, Reply::Hello { version: VERSION, .. }));
+    assert!(matches!(wire::receive::<Reply>(&stream), Err(WireError::Closed)));
+
+    // And the client, when the daemon is the other one.
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let answer = std::thread::spawn(move || {
+        wire::receive::<Request>(&theirs).unwrap();
+        let hello = Reply::Hello { version: VERSION + 1, release: "9.9".into(), pid: 77 };
+        wire::send(&theirs, &hello, &[], &[]).unwrap();
+    });
+    let failure = Client::new(ours).unwrap_err();
+    answer.join().unwrap();
+    assert_eq!(failure.kind, FailureKind::Version);
+    assert!(failure.message.contains("9.9") && failure.hint.unwrap().contains("kill 77"));
+}
+
+#[test]
+fn garbage_ends_its_connection_and_nothing_else() {
+    use std::io::{Read, Write};
+    let server = Running::start("garbage", LONG, None);
+    let cases: [&[u8]; 4] = [
+        &[0xff; 8],
+        &[4, 0, 0, 0, 0, 0, 0, 0, b'n', b'o', b'p', b'e'],
+        &[1, 2, 3],
+        &[0xff, 0xff, 0xff, 0x03, 0, 0, 0, 0, b'{'],
+    ];
+    for bytes in cases {
+        let mut stream = server.raw();
+        stream.write_all(bytes).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+    }
+    let mut fine = server.client();
+    assert_eq!(fine.list().unwrap(), vec![]);
+    // A request without its descriptor, after a good hello.
+    let stream = server.raw();
+    wire::send(&stream, &Request::Hello { version: VERSION, release: "".into() }, &[], &[]).unwrap();
+    wire::receive::<Reply>(&stream).unwrap();
+    wire::send(&stream, &Request::Begin(begin(1)), &[], &[]).unwrap();
+    let frame = wire::receive::<Reply>(&stream).unwrap();
+    assert!(matches!(frame.message, Reply::Failed(f) if f.kind == FailureKind::Invalid));
+}

@@ -1,0 +1,433 @@
+//! Where the daemon listens, and how the first client starts it.
+//!
+//! One directory per user, 0700 and owned by the user (checked, never repaired); in it, per mount
+//! namespace N (a daemon sees the files of the namespace it was started in):
+//! - `N.sock` the control socket;
+//! - `N.lock` held (flock) by the daemon as long as it lives;
+//! - `N.start` held by a client while it starts a daemon;
+//! - `N.log` what the daemon has to say.
+//!
+//! Starting ([`connect_or_start`]):
+//! 1. connect and say hello; if that works, done.
+//! 2. take `N.start`; try 1 again, because another client may have been first.
+//! 3. run `systx daemon` ([`detach`]): new session, nothing inherited but a pipe; it runs
+//!    `systx daemon --serve` and exits, so that the daemon is nobody's child (a client that is a
+//!    subreaper for its command must not find the daemon among the leftovers).
+//! 4. `--serve` ([`serve`]): waits for `N.lock`, that is for the daemon before it to be gone,
+//!    replaces `N.sock`, and reports `ready` or what went wrong through the pipe.
+//!
+//! A daemon that ends leaves the files: removing `N.sock` could remove its successor's. A stale
+//! socket refuses connections, which step 1 takes as "not running".
+
+use crate::client::Client;
+use crate::protocol::{Control, Failure, FailureKind};
+use crate::server;
+use crate::spawn_unsafe;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Names the directory of the socket, for tests and for unusual set-ups.
+pub const DIR_VARIABLE: &str = "SYSTX_RUNTIME_DIR";
+/// A daemon recovers its stores before it is ready, so this is generous.
+const READY_LIMIT: Duration = Duration::from_secs(120);
+/// How long a starting daemon waits for the one before it to be gone.
+const SUCCESSION_LIMIT: Duration = Duration::from_secs(30);
+const LOG_LIMIT: u64 = 1 << 20;
+
+/// The files of one daemon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runtime {
+    dir: PathBuf,
+    namespace: u64,
+}
+
+impl Runtime {
+    /// The files for this user and this mount namespace; makes the directory if need be.
+    ///
+    /// # Errors
+    /// No directory that is private to the user can be had.
+    pub fn find() -> Result<Runtime, Failure> {
+        let namespace = mount_namespace()?;
+        if let Some(dir) = std::env::var_os(DIR_VARIABLE).filter(|d| !d.is_empty()) {
+            let dir = PathBuf::from(dir);
+            private_dir(&dir)?;
+            return Ok(Runtime { dir, namespace });
+        }
+        let mut last = None;
+        for dir in candidates() {
+            match private_dir(&dir) {
+                Ok(()) => return Ok(Runtime { dir, namespace }),
+                Err(e) => last = Some(e),
+            }
+        }
+        Err(last.unwrap_or_else(|| Failure::new(FailureKind::Internal, "no runtime directory")))
+    }
+
+    /// The control socket.
+    pub fn socket(&self) -> PathBuf {
+        self.file("sock")
+    }
+    /// What the daemon has to say.
+    pub fn log(&self) -> PathBuf {
+        self.file("log")
+    }
+    fn file(&self, suffix: &str) -> PathBuf {
+        self.dir.join(format!("{}.{suffix}", self.namespace))
+    }
+
+    /// Connects to a running daemon; `None` if there is none.
+    ///
+    /// # Errors
+    /// There is one, but of another version, or it does not answer.
+    pub fn connect(&self) -> Result<Option<Client>, Failure> {
+        let stream = match UnixStream::connect(self.socket()) {
+            Ok(stream) => stream,
+            Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
+                return Ok(None);
+            }
+            Err(e) => return Err(io_failure(&self.socket(), "connect to", &e)),
+        };
+        match Client::new(stream) {
+            Ok(client) => Ok(Some(client)),
+            // It closed its socket after we connected: it was about to end.
+            Err(f) if f.kind == FailureKind::Internal || f.kind == FailureKind::Io => Ok(None),
+            Err(f) => Err(f),
+        }
+    }
+
+    fn open(&self, suffix: &str) -> Result<OwnedFd, Failure> {
+        let path = self.file(suffix);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        rustix::fs::open(&path, flags, Mode::from_raw_mode(0o600))
+            .map_err(|e| io_failure(&path, "open", &e.into()))
+    }
+}
+
+/// Most specific first.  For root always the same one, whatever sudo did to the environment: two
+/// daemons of one user would lock each other out of the stores.
+fn candidates() -> Vec<PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    let mut all = Vec::new();
+    if uid != 0 {
+        if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|d| !d.is_empty()) {
+            all.push(PathBuf::from(dir).join("systx"));
+        }
+        all.push(PathBuf::from(format!("/run/user/{uid}/systx")));
+    }
+    all.push(PathBuf::from(format!("/run/systx-{uid}")));
+    all.push(PathBuf::from(format!("/tmp/systx-{uid}")));
+    all
+}
+
+/// Makes `dir`, or checks that the one that is there is the user's own and closed to others: who
+/// can write in it could pose as the daemon.
+fn private_dir(dir: &Path) -> Result<(), Failure> {
+    match std::fs::DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
+        Err(e) => return Err(io_failure(dir, "create", &e)),
+    }
+    let meta = std::fs::symlink_metadata(dir).map_err(|e| io_failure(dir, "look at", &e))?;
+    let uid = rustix::process::geteuid().as_raw();
+    let wrong = if !meta.is_dir() {
+        "is not a directory".to_owned()
+    } else if meta.uid() != uid {
+        format!("belongs to uid {}, not to {uid}", meta.uid())
+    } else if meta.mode() & 0o077 != 0 {
+        format!("is open to others (mode {:04o})", meta.mode() & 0o7777)
+    } else {
+        return Ok(());
+    };
+    let text = format!("the runtime directory {} {wrong}", dir.display());
+    Err(Failure::new(FailureKind::Invalid, text)
+        .hint(format!("remove it, or name another with {DIR_VARIABLE}"))
+        .path(dir))
+}
+
+fn mount_namespace() -> Result<u64, Failure> {
+    let path = Path::new("/proc/self/ns/mnt");
+    std::fs::metadata(path)
+        .map(|m| m.ino())
+        .map_err(|e| io_failure(path, "look at", &e).hint("systx needs /proc to be mounted"))
+}
+
+fn io_failure(path: &Path, what: &str, e: &std::io::Error) -> Failure {
+    Failure::new(FailureKind::Io, format!("cannot {what} {}: {e}", path.display())).path(path)
+}
+
+/// A client of the daemon of this user, which is started if it is not running.
+///
+/// # Errors
+/// It cannot be started, or one of another version is running.
+pub fn connect_or_start() -> Result<Client, Failure> {
+    let runtime = Runtime::find()?;
+    if let Some(client) = runtime.connect()? {
+        return Ok(client);
+    }
+    let start = runtime.open("start")?;
+    loop {
+        match rustix::fs::flock(&start, FlockOperation::LockExclusive) {
+            Ok(()) => break,
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(io_failure(&runtime.file("start"), "lock", &e.into())),
+        }
+    }
+    if let Some(client) = runtime.connect()? {
+        return Ok(client);
+    }
+    launch(&runtime)?;
+    runtime.connect()?.ok_or_else(|| {
+        Failure::new(FailureKind::Internal, "the daemon ended right after its start")
+            .hint(format!("its log: {}", runtime.log().display()))
+    })
+}
+
+/// Steps 3 and 4, from the client's side.
+fn launch(runtime: &Runtime) -> Result<(), Failure> {
+    let (ready, theirs) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
+        .map_err(|e| Failure::new(FailureKind::Io, format!("pipe: {e}")))?;
+    let log = open_log(&runtime.log())?;
+    let mut command = command();
+    command.arg("--dir").arg(&runtime.dir);
+    command.stdin(Stdio::null()).stdout(theirs).stderr(log);
+    let status = command.status();
+    // The pipe's end in `command` must go, or its end is never seen.
+    drop(command);
+    match status {
+        Ok(status) if status.success() => {}
+        Ok(status) => {
+            return Err(Failure::new(
+                FailureKind::Internal,
+                format!("the daemon did not start ({status})"),
+            )
+            .hint(format!("its log: {}", runtime.log().display())));
+        }
+        Err(e) => return Err(io_failure(Path::new("/proc/self/exe"), "run", &e)),
+    }
+    let said = read_until_end(ready, READY_LIMIT)
+        .map_err(|e| Failure::new(FailureKind::Io, format!("waiting for the daemon: {e}")))?;
+    match said.strip_prefix("failed ") {
+        None if said == "ready\n" => Ok(()),
+        Some(json) => Err(serde_json::from_str(json.trim_end()).unwrap_or_else(|_| {
+            Failure::new(FailureKind::Internal, format!("the daemon did not start: {json}"))
+        })),
+        None => Err(Failure::new(FailureKind::Internal, "the daemon did not become ready")
+            .hint(format!("its log: {}", runtime.log().display()))),
+    }
+}
+
+fn open_log(path: &Path) -> Result<std::fs::File, Failure> {
+    let mut options = std::fs::OpenOptions::new();
+    options.create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let log = options.open(path).map_err(|e| io_failure(path, "open", &e))?;
+    // Safe to cut here: the start lock is held and no daemon runs.
+    if log.metadata().is_ok_and(|m| m.len() > LOG_LIMIT) {
+        let _ = log.set_len(0);
+    }
+    Ok(log)
+}
+
+/// This very program, as `daemon`, with an environment that says nothing about the client.
+fn command() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("systx").arg("daemon").env_clear();
+    for name in ["PATH", "HOME", "SYSTX_LOG", "SYSTX_IDLE", "RUST_BACKTRACE", DIR_VARIABLE] {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+    command
+}
+
+fn read_until_end(pipe: OwnedFd, limit: Duration) -> std::io::Result<String> {
+    let deadline = Instant::now() + limit;
+    let mut pipe = std::fs::File::from(pipe);
+    let mut said = Vec::new();
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec {
+            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        };
+        match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&timeout)) {
+            Err(Errno::INTR) => continue,
+            Err(e) => return Err(e.into()),
+            Ok(0) => return Err(ErrorKind::TimedOut.into()),
+            Ok(_) => {}
+        }
+        let mut buf = [0; 4096];
+        match pipe.read(&mut buf) {
+            Ok(0) => break,
+            Ok(n) => said.extend_from_slice(&buf[..n]),
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(String::from_utf8_lossy(&said).into_owned())
+}
+
+/// The first half of `systx daemon`: leaves everything that ties it to the client and starts the
+/// second half.  The caller exits when it returns.
+///
+/// # Errors
+/// The second half cannot be started.
+pub fn detach(dir: &Path) -> std::io::Result<()> {
+    // Fails only for the leader of a process group, which a spawned child is not.
+    let _ = rustix::process::setsid();
+    spawn_unsafe::close_on_exec_from_3()?;
+    own_limits();
+    own_cgroup();
+    let mut command = command();
+    command.arg("--serve").arg("--dir").arg(dir).current_dir("/");
+    command.spawn().map(drop)
+}
+
+/// Soft limits that a shell set for its commands (`ulimit -f`, `-t`, `-v`), and its niceness, are
+/// not meant for a daemon that others use as well.
+fn own_limits() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    for resource in
+        [Resource::Nofile, Resource::Fsize, Resource::Cpu, Resource::As, Resource::Data]
+    {
+        let hard = getrlimit(resource).maximum;
+        let _ = setrlimit(resource, Rlimit { current: hard, maximum: hard });
+    }
+    let _ = rustix::process::setpriority_process(None, 0);
+}
+
+/// Leaves the client's cgroup where that is allowed (root): stopping the unit that happened to
+/// start the daemon must not stop it.
+fn own_cgroup() {
+    for path in ["/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/unified/cgroup.procs"] {
+        if let Ok(mut file) = std::fs::OpenOptions::new().write(true).open(path) {
+            let _ = file.write_all(b"0");
+        }
+    }
+}
+
+/// The second half of `systx daemon`: becomes the daemon of `dir`, and returns when it may end.
+/// `control` is called once the process is the only daemon of its user and namespace.
+///
+/// # Errors
+/// It could not become ready (the client was told), or the socket failed later.
+pub fn serve(
+    dir: &Path,
+    control: impl FnOnce() -> Result<Arc<dyn Control>, Failure>,
+) -> Result<server::Ended, Failure> {
+    let mut ready = std::fs::File::from(
+        rustix::stdio::stdout()
+            .try_clone_to_owned()
+            .map_err(|e| Failure::new(FailureKind::Io, format!("stdout: {e}")))?,
+    );
+    match prepare(dir, control) {
+        Ok((listener, control, config, lock)) => {
+            let _ = ready.write_all(b"ready\n");
+            drop(ready);
+            if let Err(e) = forget_stdout() {
+                tracing::warn!("stdout: {e}");
+            }
+            tracing::info!(pid = std::process::id(), dir = %dir.display(), "serving");
+            let ended = server::serve(listener, control, &config)
+                .map_err(|e| Failure::new(FailureKind::Io, format!("control socket: {e}")))?;
+            tracing::info!(?ended, "ended");
+            drop(lock);
+            Ok(ended)
+        }
+        Err(failure) => {
+            let json = serde_json::to_string(&failure).unwrap_or_default();
+            let _ = ready.write_all(format!("failed {json}\n").as_bytes());
+            Err(failure)
+        }
+    }
+}
+
+type Prepared = (UnixListener, Arc<dyn Control>, server::Config, OwnedFd);
+
+fn prepare(
+    dir: &Path,
+    control: impl FnOnce() -> Result<Arc<dyn Control>, Failure>,
+) -> Result<Prepared, Failure> {
+    private_dir(dir)?;
+    // What the daemon makes it opens to others explicitly, never by omission.
+    rustix::process::umask(Mode::from_raw_mode(0o077));
+    let runtime = Runtime { dir: dir.to_owned(), namespace: mount_namespace()? };
+    let lock = runtime.open("lock")?;
+    succeed(&lock, &runtime)?;
+    let stop = spawn_unsafe::termination_signals()
+        .map_err(|e| Failure::new(FailureKind::Io, format!("signals: {e}")))?;
+    let socket = runtime.socket();
+    match std::fs::remove_file(&socket) {
+        Err(e) if e.kind() != ErrorKind::NotFound => {
+            return Err(io_failure(&socket, "remove", &e));
+        }
+        _ => {}
+    }
+    let control = control()?;
+    let listener = UnixListener::bind(&socket).map_err(|e| io_failure(&socket, "bind", &e))?;
+    let idle = idle_limit().unwrap_or(server::IDLE);
+    Ok((listener, control, server::Config { idle, stop: Some(stop) }, lock))
+}
+
+/// Seconds, from `SYSTX_IDLE` of the client that started this daemon; for tests.
+fn idle_limit() -> Option<Duration> {
+    std::env::var("SYSTX_IDLE").ok()?.parse().ok().map(Duration::from_secs)
+}
+
+/// Waits for the daemon before this one to be gone.
+fn succeed(lock: &OwnedFd, runtime: &Runtime) -> Result<(), Failure> {
+    let deadline = Instant::now() + SUCCESSION_LIMIT;
+    loop {
+        match rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(Errno::WOULDBLOCK) => {
+                return Err(Failure::new(
+                    FailureKind::Busy,
+                    "another daemon runs but does not answer",
+                )
+                .hint(format!(
+                    "find it with: fuser {}; its log: {}",
+                    runtime.file("lock").display(),
+                    runtime.log().display()
+                )));
+            }
+            Err(e) => return Err(io_failure(&runtime.file("lock"), "lock", &e.into())),
+        }
+    }
+}
+
+fn forget_stdout() -> rustix::io::Result<()> {
+    let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::stdio::dup2_stdout(null.as_fd())
+}
+
+/// Parses the arguments of the hidden subcommand: `daemon [--serve] --dir DIR`.  Here, so that what
+/// [`command`] writes and what is read stand side by side.
+///
+/// # Errors
+/// Other arguments.
+pub fn arguments(args: impl Iterator<Item = OsString>) -> Result<(bool, PathBuf), Failure> {
+    let args: Vec<OsString> = args.collect();
+    let (serve, rest) = match args.split_first() {
+        Some((first, rest)) if first == "--serve" => (true, rest),
+        _ => (false, args.as_slice()),
+    };
+    match rest {
+        [flag, dir] if flag == "--dir" => Ok((serve, dir.into())),
+        _ => Err(Failure::new(FailureKind::Invalid, "usage: systx daemon [--serve] --dir DIR")),
+    }
+}

@@ -1,0 +1,184 @@
+//! Starting the daemon on demand, with real processes: this test program is, like `systx`, both
+//! the client and (as `daemon …`) the daemon.  Hence no test harness.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use systx_base::TxnId;
+use systx_daemon::protocol::*;
+use systx_daemon::spawn;
+
+/// Has nothing open, so the daemon may end at any time.
+struct Empty;
+
+macro_rules! refuse {
+    ($($name:ident($($arg:ty),*) -> $ret:ty;)*) => {
+        $(fn $name(&self, $(_: $arg),*) -> Result<$ret, Failure> {
+            Err(Failure::new(FailureKind::Unsupported, stringify!($name)))
+        })*
+    };
+}
+
+impl Control for Empty {
+    refuse! {
+        begin(Peer, Begin, Doorbell) -> Begun;
+        attach(Attach, std::os::fd::OwnedFd) -> Attached;
+        finish(Finish) -> Outcome;
+        doom(TxnId) -> Option<Conflict>;
+        wait_for(TxnId, u64) -> bool;
+        status(TxnId) -> Listed;
+        diff(Target, Vec<HostPath>) -> Vec<Change>;
+        content(Target, HostPath, Version, u64) -> Content;
+        commit(TxnId, Vec<HostPath>) -> Outcome;
+        abort(TxnId) -> Outcome;
+        enter(Peer, TxnId) -> Entered;
+        leave(TxnId) -> ();
+        log(Place, Option<u64>) -> Vec<LogEntry>;
+        undo(Undo) -> Undone;
+        redo(Undo) -> Undone;
+        recover(Place) -> Recovered;
+        gc(Gc) -> Collected;
+        inspect(Place) -> Inspected;
+    }
+    fn list(&self) -> Result<Vec<Listed>, Failure> {
+        Ok(vec![])
+    }
+    fn client_gone(&self, _: TxnId) {}
+    fn idle(&self) -> bool {
+        true
+    }
+    fn shutdown(&self) {}
+}
+
+fn daemon(args: impl Iterator<Item = std::ffi::OsString>) -> i32 {
+    let (serve, dir) = spawn::arguments(args).expect("arguments");
+    if !serve {
+        spawn::detach(&dir).expect("detach");
+        return 0;
+    }
+    let fails = dir.join("fail").exists();
+    let made = spawn::serve(&dir, || {
+        if fails {
+            return Err(Failure::new(FailureKind::Store, "as if the store were damaged"));
+        }
+        Ok(Arc::new(Empty) as Arc<dyn Control>)
+    });
+    i32::from(made.is_err())
+}
+
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Dir {
+        let dir = std::env::temp_dir().join(format!("systx-spawn-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        Dir(dir)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Runs this program as a client of `dir`; what it prints.
+fn client(dir: &Path) -> std::process::Child {
+    std::process::Command::new("/proc/self/exe")
+        .arg("client")
+        .env(spawn::DIR_VARIABLE, dir)
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("spawn")
+}
+
+fn said(child: std::process::Child) -> String {
+    let out = child.wait_with_output().expect("wait");
+    String::from_utf8(out.stdout).expect("text").trim().to_owned()
+}
+
+fn stat_field(pid: &str, field: usize) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("stat");
+    let rest = &stat[stat.rfind(')').expect("comm") + 2..];
+    rest.split(' ').nth(field - 3).expect("field").to_owned()
+}
+
+fn end(dir: &Path, pid: &str) {
+    let pid_n: i32 = pid.parse().expect("pid");
+    let raw = rustix::process::Pid::from_raw(pid_n).expect("pid");
+    let fd = rustix::process::pidfd_open(raw, rustix::process::PidfdFlags::empty()).expect("pidfd");
+    rustix::process::kill_process(raw, rustix::process::Signal::TERM).expect("kill");
+    let limit = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
+    let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+    let n = rustix::event::poll(&mut fds, Some(&limit)).expect("poll");
+    assert_eq!(n, 1, "the daemon of {} did not end on SIGTERM", dir.display());
+}
+
+fn many_starters_get_one_daemon() {
+    let dir = Dir::new("race");
+    let children: Vec<_> = (0..8).map(|_| client(&dir.0)).collect();
+    let pids: Vec<String> = children.into_iter().map(said).collect();
+    assert!(pids[0].parse::<u32>().is_ok(), "{pids:?}");
+    assert!(pids.iter().all(|p| *p == pids[0]), "{pids:?}");
+    let pid = &pids[0];
+    // Detached: own session, no terminal, not our child, nothing inherited but the three.
+    assert_ne!(stat_field(pid, 6), stat_field("self", 6), "same session");
+    assert_ne!(stat_field(pid, 4), std::process::id().to_string(), "our child");
+    let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).expect("cwd");
+    assert_eq!(cwd, Path::new("/"));
+    let mode = std::fs::metadata(&dir.0).expect("dir").permissions().mode();
+    assert_eq!(mode & 0o7777, 0o700);
+    // After its end, the next one is started.
+    end(&dir.0, pid);
+    let next = said(client(&dir.0));
+    assert!(next.parse::<u32>().is_ok() && next != *pid, "{next}");
+    end(&dir.0, &next);
+}
+
+fn a_killed_daemon_is_replaced() {
+    let dir = Dir::new("killed");
+    let pid = said(client(&dir.0));
+    let raw = rustix::process::Pid::from_raw(pid.parse().expect("pid")).expect("pid");
+    rustix::process::kill_process(raw, rustix::process::Signal::KILL).expect("kill");
+    let start = Instant::now();
+    let next = said(client(&dir.0));
+    assert!(next.parse::<u32>().is_ok() && next != pid, "{next}");
+    assert!(start.elapsed() < Duration::from_secs(20));
+    end(&dir.0, &next);
+}
+
+fn a_daemon_that_cannot_start_says_why() {
+    let dir = Dir::new("fails");
+    std::fs::create_dir(&dir.0).expect("mkdir");
+    std::fs::set_permissions(&dir.0, std::fs::Permissions::from_mode(0o700)).expect("chmod");
+    std::fs::write(dir.0.join("fail"), "").expect("write");
+    assert_eq!(said(client(&dir.0)), "Store: as if the store were damaged");
+}
+
+fn a_directory_open_to_others_is_refused() {
+    let dir = Dir::new("open");
+    std::fs::create_dir(&dir.0).expect("mkdir");
+    std::fs::set_permissions(&dir.0, std::fs::Permissions::from_mode(0o755)).expect("chmod");
+    let text = said(client(&dir.0));
+    assert!(text.contains("is open to others (mode 0755)"), "{text}");
+}
+
+fn main() {
+    let mut args = std::env::args_os();
+    args.next();
+    match args.next().as_deref().and_then(|a| a.to_str()) {
+        Some("daemon") => std::process::exit(daemon(args)),
+        Some("client") => match spawn::connect_or_start() {
+            Ok(client) => println!("{}", client.daemon().pid),
+            Err(f) => println!("{:?}: {f}", f.kind),
+        },
+        _ => {
+            many_starters_get_one_daemon();
+            a_killed_daemon_is_replaced();
+            a_daemon_that_cannot_start_says_why();
+            a_directory_open_to_others_is_refused();
+            println!("spawn: 4 tests passed");
+        }
+    }
+}
