@@ -1,0 +1,844 @@
+//! The calls of [`Io`] on [`SimFs`], with the errnos of Linux for a caller that may do everything.
+//! Checked call by call against the real thing in `tests/model.rs`.
+//!
+//! An empty name means the handle's own inode where the real implementation understands it so.
+//! Not simulated: permissions, ACL inheritance, quotas, delayed allocation.
+
+use crate::simfs::{Opened, SimFs, dir_of};
+use crate::state::{Body, Inode, PAGE, Page};
+use crate::world::{Record, Res, World};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{Error, ErrorKind, Result};
+use std::sync::atomic::Ordering;
+use systx_base::{Gid, Kind, Time, Uid};
+use systx_store::io::{Class, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat};
+
+/// Longest file, as on ext4 with 4096-byte blocks.
+const MAX_SIZE: u64 = 16 << 40;
+const DEV: u64 = 0x51;
+
+/// `.`, `..` and names with a slash never name an entry.
+fn entry_name(name: &[u8]) -> Res<()> {
+    match name {
+        b"" => Err(Errno::NOENT),
+        b"." | b".." => Err(Errno::EXIST),
+        _ if name.len() > 255 => Err(Errno::NAMETOOLONG),
+        _ if name.contains(&b'/') => Err(Errno::NOENT),
+        _ => Ok(()),
+    }
+}
+
+fn text(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+fn target(w: &World, at: &Handle, name: &[u8]) -> Res<u64> {
+    if name.is_empty() {
+        let ino = at.inner::<Opened>().ino;
+        return w.inode(ino).map(|_| ino);
+    }
+    w.find(dir_of(w, at)?, name)
+}
+
+fn stat_of(ino: u64, inode: &Inode) -> Stat {
+    let rdev = if let Body::Special { rdev } = &inode.body { *rdev } else { 0 };
+    let size = if inode.kind == Kind::Dir { PAGE as u64 } else { inode.meta.size };
+    Stat {
+        id: HostId { ino, btime: inode.btime },
+        dev: DEV,
+        kind: inode.kind,
+        mode: inode.meta.mode,
+        uid: inode.meta.uid,
+        gid: inode.meta.gid,
+        nlink: inode.nlink,
+        size,
+        blocks: inode.blocks() * (PAGE as u64 / 512),
+        blksize: PAGE as u32,
+        rdev,
+        atime: inode.meta.atime,
+        mtime: inode.meta.mtime,
+        ctime: inode.meta.ctime,
+    }
+}
+
+/// Whether an attribute name may be used on an inode, and what is said if not.
+fn xattr_allowed(inode: &Inode, key: &[u8], write: bool) -> Res<()> {
+    let known = [&b"user."[..], b"trusted.", b"security.", b"system.posix_acl_"];
+    if key.is_empty() || key.len() > 255 {
+        return Err(Errno::RANGE);
+    }
+    if !known.iter().any(|p| key.starts_with(p)) {
+        return Err(Errno::OPNOTSUPP);
+    }
+    if known.contains(&key) {
+        return Err(Errno::INVAL);
+    }
+    if key.starts_with(b"user.") && !matches!(inode.kind, Kind::File | Kind::Dir) {
+        return Err(if write { Errno::PERM } else { Errno::NODATA });
+    }
+    if key.starts_with(b"system.") && inode.kind == Kind::Symlink {
+        return Err(Errno::OPNOTSUPP);
+    }
+    Ok(())
+}
+
+fn file_for_write(w: &World, h: &Handle, errno: Errno) -> Res<u64> {
+    let opened = h.inner::<Opened>();
+    if !opened.writable {
+        return Err(errno);
+    }
+    w.inode(opened.ino).map(|_| opened.ino)
+}
+
+fn end_of(offset: u64, len: u64) -> Res<u64> {
+    let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
+    if end > i64::MAX as u64 { Err(Errno::INVAL) } else { Ok(end) }
+}
+
+/// The pages that `offset..end` touches, each with the part of it inside the page.
+fn pages(offset: u64, end: u64) -> impl Iterator<Item = (u64, std::ops::Range<usize>)> {
+    let page = PAGE as u64;
+    (offset / page..end.div_ceil(page)).map(move |n| {
+        let from = offset.saturating_sub(n * page).min(page) as usize;
+        let to = (end - n * page).min(page) as usize;
+        (n, from..to)
+    })
+}
+
+/// Writes as much as there is room for.
+fn write(w: &mut World, ino: u64, data: &[u8], offset: u64) -> Res<()> {
+    let end = end_of(offset, data.len() as u64)?;
+    if data.is_empty() {
+        return Ok(());
+    }
+    if end > MAX_SIZE {
+        return Err(Errno::FBIG);
+    }
+    w.strip_capability(ino);
+    let mut done = offset;
+    let mut result = Ok(());
+    for (n, part) in pages(offset, end) {
+        let fresh = u64::from(!has_block(w, ino, n));
+        if let Err(full) = w.room(fresh, 0) {
+            result = Err(full);
+            break;
+        }
+        let len = part.len();
+        let mut bytes = w.page(ino, n).map_or([0; PAGE], |p| *p.bytes());
+        let at = (done - offset) as usize;
+        bytes[part].copy_from_slice(&data[at..at + len]);
+        w.set_page(ino, n, Some(Page::new(bytes)));
+        done += len as u64;
+    }
+    if done > offset {
+        let time = w.time();
+        w.set_meta(ino, |m| {
+            m.size = m.size.max(done);
+            m.mtime = time;
+        });
+    }
+    result
+}
+
+fn has_block(w: &World, ino: u64, n: u64) -> bool {
+    match w.inode(ino).map(|i| &i.body) {
+        Ok(Body::File { pages, reserved }) => pages.contains_key(&n) || reserved.contains(&n),
+        _ => false,
+    }
+}
+
+fn read(w: &World, ino: u64, buf: &mut [u8], offset: u64) -> Res<usize> {
+    let size = w.inode(ino)?.meta.size;
+    let end = end_of(offset, buf.len() as u64)?.min(size);
+    if offset >= end {
+        return Ok(0);
+    }
+    for (n, part) in pages(offset, end) {
+        let at = (n * PAGE as u64 + part.start as u64 - offset) as usize;
+        let out = &mut buf[at..at + part.len()];
+        match w.page(ino, n) {
+            Some(page) => out.copy_from_slice(&page.bytes()[part]),
+            None => out.fill(0),
+        }
+    }
+    Ok((end - offset) as usize)
+}
+
+/// Zeros `offset..end` of the existing pages, and drops those that it covers whole.
+fn clear(w: &mut World, ino: u64, offset: u64, end: u64) {
+    let existing: Vec<u64> = match w.inode(ino).map(|i| &i.body) {
+        Ok(Body::File { pages, .. }) => {
+            let last = end.div_ceil(PAGE as u64);
+            pages
+                .range(offset / PAGE as u64..last.max(offset / PAGE as u64))
+                .map(|(n, _)| *n)
+                .collect()
+        }
+        _ => return,
+    };
+    for n in existing {
+        let start = n * PAGE as u64;
+        let from = offset.saturating_sub(start).min(PAGE as u64) as usize;
+        let to = (end - start).min(PAGE as u64) as usize;
+        if from == 0 && to == PAGE {
+            w.set_page(ino, n, None);
+        } else if let Some(page) = w.page(ino, n) {
+            let mut bytes = *page.bytes();
+            bytes[from..to].fill(0);
+            w.set_page(ino, n, Some(Page::new(bytes)));
+        }
+    }
+}
+
+fn set_len(w: &mut World, ino: u64, len: u64) -> Res<()> {
+    if len > i64::MAX as u64 {
+        return Err(Errno::INVAL);
+    }
+    if len > MAX_SIZE {
+        return Err(Errno::FBIG);
+    }
+    w.strip_capability(ino);
+    let old = w.inode(ino)?.meta.size;
+    if len < old {
+        clear(w, ino, len, old.next_multiple_of(PAGE as u64));
+        w.unreserve(ino, len.div_ceil(PAGE as u64)..);
+    }
+    let time = w.time();
+    w.set_meta(ino, |m| {
+        m.size = len;
+        m.mtime = time;
+    });
+    Ok(())
+}
+
+fn next_data(w: &World, ino: u64, offset: u64) -> Res<Option<(u64, u64)>> {
+    let inode = w.inode(ino)?;
+    let Body::File { pages, .. } = &inode.body else { return Err(Errno::INVAL) };
+    let (page, size) = (PAGE as u64, inode.meta.size);
+    let Some((first, _)) = pages.range(offset / page..size.div_ceil(page)).next() else {
+        return Ok(None);
+    };
+    if offset >= size {
+        return Ok(None);
+    }
+    let end = (*first..).find(|n| !pages.contains_key(n)).map_or(size, |n| (n * page).min(size));
+    Ok(Some((offset.max(first * page), end)))
+}
+
+fn link(w: &mut World, from: (u64, &[u8]), to: (u64, &[u8])) -> Res<()> {
+    let ino = w.find(from.0, from.1)?;
+    if w.find_opt(to.0, to.1)?.is_some() {
+        return Err(Errno::EXIST);
+    }
+    w.may_add(to.0)?;
+    let inode = w.inode(ino)?;
+    if inode.kind == Kind::Dir {
+        return Err(Errno::PERM);
+    }
+    if inode.nlink == 0 {
+        return Err(Errno::NOENT);
+    }
+    if inode.nlink >= 65_000 {
+        return Err(Errno::MLINK);
+    }
+    w.bind(to.0, to.1, Some(ino));
+    w.add_links(ino, 1);
+    w.touch(ino, false);
+    w.touch(to.0, true);
+    Ok(())
+}
+
+fn is_dir(w: &World, ino: u64) -> bool {
+    w.inode(ino).is_ok_and(|i| i.kind == Kind::Dir)
+}
+
+fn rename(w: &mut World, from: (u64, &[u8]), to: (u64, &[u8]), how: Rename) -> Res<()> {
+    let source = w.find(from.0, from.1)?;
+    let old = w.find_opt(to.0, to.1)?;
+    match (how, old) {
+        (Rename::NoReplace, Some(_)) => return Err(Errno::EXIST),
+        (Rename::Exchange, None) => return Err(Errno::NOENT),
+        _ => {}
+    }
+    let source_dir = is_dir(w, source);
+    if source_dir && w.below(to.0, source) {
+        return Err(Errno::INVAL);
+    }
+    if let Some(old) = old {
+        if is_dir(w, old) && w.below(from.0, old) {
+            let exchange = how == Rename::Exchange;
+            return Err(if exchange { Errno::INVAL } else { Errno::NOTEMPTY });
+        }
+        if old == source {
+            return Ok(());
+        }
+        if how == Rename::Exchange {
+            exchange(w, (from, source), (to, old));
+            return Ok(());
+        }
+        w.may_add(to.0)?;
+        match (source_dir, is_dir(w, old)) {
+            (true, false) => return Err(Errno::NOTDIR),
+            (false, true) => return Err(Errno::ISDIR),
+            (true, true) if !w.inode(old)?.entries().is_some_and(BTreeMap::is_empty) => {
+                return Err(Errno::NOTEMPTY);
+            }
+            _ => {}
+        }
+    }
+    w.may_add(to.0)?;
+    // Add before remove: within one call a weak file system may persist either, and a strong one
+    // both.
+    w.bind(to.0, to.1, Some(source));
+    w.bind(from.0, from.1, None);
+    if source_dir {
+        w.add_links(from.0, -1);
+        w.add_links(to.0, 1);
+        w.set_parent(source, to.0);
+    }
+    if let Some(old) = old {
+        w.unname(old, to.0);
+    }
+    w.touch(source, false);
+    w.touch(from.0, true);
+    w.touch(to.0, true);
+    Ok(())
+}
+
+fn exchange(w: &mut World, a: ((u64, &[u8]), u64), b: ((u64, &[u8]), u64)) {
+    let ((a_dir, a_name), a_ino) = a;
+    let ((b_dir, b_name), b_ino) = b;
+    w.bind(a_dir, a_name, Some(b_ino));
+    w.bind(b_dir, b_name, Some(a_ino));
+    let (a_is, b_is) = (i32::from(is_dir(w, a_ino)), i32::from(is_dir(w, b_ino)));
+    w.add_links(a_dir, b_is - a_is);
+    w.add_links(b_dir, a_is - b_is);
+    w.set_parent(a_ino, b_dir);
+    w.set_parent(b_ino, a_dir);
+    for (ino, mtime) in [(a_ino, false), (b_ino, false), (a_dir, true), (b_dir, true)] {
+        w.touch(ino, mtime);
+    }
+}
+
+impl SimFs {
+    /// A call that changes something.
+    fn change<T>(
+        &self,
+        label: impl FnOnce() -> String,
+        f: impl FnOnce(&mut World) -> Res<T>,
+    ) -> Result<T> {
+        let mut w = self.world();
+        w.begin();
+        let result = f(&mut w);
+        let failed = result.as_ref().err().copied();
+        w.end(|| match failed {
+            None => label(),
+            Some(e) => format!("{} = {e:?}", label()),
+        });
+        result.map_err(Error::from)
+    }
+
+    fn look<T>(&self, f: impl FnOnce(&World) -> Res<T>) -> Result<T> {
+        f(&self.world()).map_err(Error::from)
+    }
+
+    /// A call that makes something durable: the instant before is recorded.
+    fn sync(&self, label: impl FnOnce() -> String, f: impl FnOnce(&mut World)) -> Result<()> {
+        let mut w = self.world();
+        w.call += 1;
+        let record = w.record != Record::Off;
+        w.note(label, record);
+        f(&mut w);
+        Ok(())
+    }
+
+    /// The path for a label, where labels are kept.
+    fn named(&self, h: &Handle) -> String {
+        let kept = {
+            let w = self.world();
+            w.trace.is_some() || w.record != Record::Off
+        };
+        if kept { self.path_of(h) } else { String::new() }
+    }
+}
+
+impl Io for SimFs {
+    fn root(&self) -> Handle {
+        self.handle(&mut self.world(), crate::state::ROOT, false)
+    }
+
+    fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
+        let mut w = self.world();
+        let ino = w.find(dir_of(&w, at)?, name)?;
+        if !is_dir(&w, ino) {
+            return Err(Errno::NOTDIR.into());
+        }
+        Ok(self.handle(&mut w, ino, false))
+    }
+
+    fn open_file(&self, at: &Handle, name: &[u8], how: Open) -> Result<Handle> {
+        let mut w = self.world();
+        let ino = w.find(dir_of(&w, at)?, name)?;
+        if w.inode(ino)?.kind != Kind::File {
+            return Err(Errno::INVAL.into());
+        }
+        Ok(self.handle(&mut w, ino, how == Open::Write))
+    }
+
+    fn create_file(&self, at: &Handle, name: &[u8], mode: u32) -> Result<Handle> {
+        self.change(
+            || format!("create {}", text(name)),
+            |w| {
+                let dir = dir_of(w, at)?;
+                entry_name(name)?;
+                let body = Body::File { pages: BTreeMap::new(), reserved: BTreeSet::new() };
+                let ino = w.make(dir, name, Kind::File, mode, body)?;
+                Ok(self.handle(w, ino, true))
+            },
+        )
+    }
+
+    fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat> {
+        self.look(|w| {
+            let ino = target(w, at, name)?;
+            Ok(stat_of(ino, w.inode(ino)?))
+        })
+    }
+
+    fn stat(&self, h: &Handle) -> Result<Stat> {
+        self.stat_at(h, b"")
+    }
+
+    fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()> {
+        // Copied, so that the caller may use the file system while it looks at each.
+        let entries: Vec<(Vec<u8>, u64, Option<Kind>)> = self.look(|w| {
+            let entries = w.inode(dir_of(w, dir)?)?.entries().ok_or(Errno::NOTDIR)?;
+            let item = |(name, ino): (&Vec<u8>, &u64)| {
+                (name.clone(), *ino, w.inode(*ino).ok().map(|i| i.kind))
+            };
+            Ok(entries.iter().map(item).collect())
+        })?;
+        for (name, ino, kind) in &entries {
+            if !each(ListItem { name, ino: *ino, kind: *kind }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>> {
+        self.look(|w| match &w.inode(target(w, at, name)?)?.body {
+            Body::Symlink(target) => Ok(target.clone()),
+            _ => Err(if name.is_empty() { Errno::NOENT } else { Errno::INVAL }),
+        })
+    }
+
+    fn get_xattr(&self, at: &Handle, name: &[u8], key: &[u8]) -> Result<Vec<u8>> {
+        self.look(|w| {
+            let inode = w.inode(target(w, at, name)?)?;
+            xattr_allowed(inode, key, false)?;
+            inode.xattrs.get(key).cloned().ok_or(Errno::NODATA)
+        })
+    }
+
+    fn list_xattr(&self, at: &Handle, name: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.look(|w| Ok(w.inode(target(w, at, name)?)?.xattrs.keys().cloned().collect()))
+    }
+
+    fn read_at(&self, h: &Handle, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.look(|w| {
+            let ino = h.inner::<Opened>().ino;
+            if is_dir(w, ino) {
+                return Err(Errno::BADF);
+            }
+            read(w, ino, buf, offset)
+        })
+    }
+
+    fn write_at(&self, h: &Handle, data: &[u8], offset: u64) -> Result<()> {
+        let name = self.named(h);
+        self.change(
+            || format!("write {name} {offset}+{}", data.len()),
+            |w| {
+                let ino = file_for_write(w, h, Errno::BADF)?;
+                write(w, ino, data, offset)
+            },
+        )
+    }
+
+    fn write_durable(&self, h: &Handle, data: &[u8], offset: u64) -> Result<()> {
+        if !data.len().is_multiple_of(PAGE) || !offset.is_multiple_of(PAGE as u64) {
+            return Err(Errno::INVAL.into());
+        }
+        let name = self.named(h);
+        let name = || format!("write durably {name} {}+{}", offset, data.len());
+        self.change(name, |w| {
+            let ino = file_for_write(w, h, Errno::BADF)?;
+            write(w, ino, data, offset)
+        })?;
+        let (first, count) = (offset / PAGE as u64, (data.len() / PAGE) as u64);
+        let ino = h.inner::<Opened>().ino;
+        self.sync(|| format!("end of {}", name()), |w| w.flush_written(ino, first, first + count))
+    }
+
+    fn set_len(&self, h: &Handle, len: u64) -> Result<()> {
+        let name = self.named(h);
+        self.change(
+            || format!("truncate {name} {len}"),
+            |w| {
+                let ino = file_for_write(w, h, Errno::INVAL)?;
+                set_len(w, ino, len)
+            },
+        )
+    }
+
+    fn punch_hole(&self, h: &Handle, offset: u64, len: u64) -> Result<()> {
+        let name = self.named(h);
+        self.change(
+            || format!("punch {name} {offset}+{len}"),
+            |w| {
+                if len == 0 {
+                    return Err(Errno::INVAL);
+                }
+                let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
+                let ino = file_for_write(w, h, Errno::BADF)?;
+                end_of(offset, len).map_err(|_| Errno::FBIG)?;
+                w.strip_capability(ino);
+                clear(w, ino, offset, end.min(MAX_SIZE));
+                let page = PAGE as u64;
+                w.unreserve(ino, offset.div_ceil(page)..(end / page).max(offset.div_ceil(page)));
+                let time = w.time();
+                w.set_meta(ino, |m| m.mtime = time);
+                Ok(())
+            },
+        )
+    }
+
+    fn allocate(&self, h: &Handle, offset: u64, len: u64) -> Result<()> {
+        let name = self.named(h);
+        self.change(
+            || format!("allocate {name} {offset}+{len}"),
+            |w| {
+                if len == 0 {
+                    return Err(Errno::INVAL);
+                }
+                let ino = file_for_write(w, h, Errno::BADF)?;
+                let end = end_of(offset, len).map_err(|_| Errno::FBIG)?;
+                if end > MAX_SIZE {
+                    return Err(Errno::FBIG);
+                }
+                let (first, last) = (offset / PAGE as u64, (end - 1) / PAGE as u64);
+                let fresh = (first..=last).filter(|n| !has_block(w, ino, *n)).count();
+                w.room(fresh as u64, 0)?;
+                w.strip_capability(ino);
+                w.reserve(ino, first, last);
+                w.set_meta(ino, |_| {});
+                Ok(())
+            },
+        )
+    }
+
+    fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>> {
+        self.look(|w| next_data(w, h.inner::<Opened>().ino, offset))
+    }
+
+    fn copy_range(
+        &self,
+        from: &Handle,
+        from_at: u64,
+        to: &Handle,
+        to_at: u64,
+        len: u64,
+    ) -> Result<()> {
+        end_of(from_at, len)?;
+        let (mut done, mut buf) = (0, vec![0; 64 * PAGE]);
+        while done < len {
+            let wanted = (len - done).min(buf.len() as u64) as usize;
+            let got = self.read_at(from, &mut buf[..wanted], from_at + done)?;
+            if got == 0 {
+                return Err(Error::from(ErrorKind::UnexpectedEof));
+            }
+            self.write_at(to, &buf[..got], to_at + done)?;
+            done += got as u64;
+        }
+        Ok(())
+    }
+
+    fn mkdir(&self, at: &Handle, name: &[u8], mode: u32) -> Result<()> {
+        self.change(
+            || format!("mkdir {}", text(name)),
+            |w| {
+                let dir = dir_of(w, at)?;
+                entry_name(name)?;
+                let body = Body::Dir { entries: BTreeMap::new(), parent: dir };
+                // mkdir(2) takes the sticky bit and the permissions only.
+                w.make(dir, name, Kind::Dir, mode & 0o1777, body).map(|_| ())
+            },
+        )
+    }
+
+    fn symlink(&self, target: &[u8], at: &Handle, name: &[u8]) -> Result<()> {
+        self.change(
+            || format!("symlink {} -> {}", text(name), text(target)),
+            |w| {
+                if target.is_empty() {
+                    return Err(Errno::NOENT);
+                }
+                if target.len() >= PAGE {
+                    return Err(Errno::NAMETOOLONG);
+                }
+                let dir = dir_of(w, at)?;
+                entry_name(name)?;
+                let body = Body::Symlink(target.to_vec());
+                w.make(dir, name, Kind::Symlink, 0o777, body).map(|_| ())
+            },
+        )
+    }
+
+    fn mknod(&self, at: &Handle, name: &[u8], kind: Kind, mode: u32, rdev: u64) -> Result<()> {
+        self.change(
+            || format!("mknod {} {kind:?}", text(name)),
+            |w| {
+                let device = matches!(kind, Kind::CharDev | Kind::BlockDev);
+                let body = match kind {
+                    Kind::Dir => return Err(Errno::PERM),
+                    Kind::Symlink => return Err(Errno::INVAL),
+                    Kind::File => Body::File { pages: BTreeMap::new(), reserved: BTreeSet::new() },
+                    _ => Body::Special { rdev: if device { rdev } else { 0 } },
+                };
+                let dir = dir_of(w, at)?;
+                entry_name(name)?;
+                w.make(dir, name, kind, mode, body).map(|_| ())
+            },
+        )
+    }
+
+    fn link(&self, from: &Handle, from_name: &[u8], to: &Handle, to_name: &[u8]) -> Result<()> {
+        self.change(
+            || format!("link {} {}", text(from_name), text(to_name)),
+            |w| {
+                let (from, to) = (dir_of(w, from)?, dir_of(w, to)?);
+                if from_name.is_empty() {
+                    return Err(Errno::NOENT);
+                }
+                w.find(from, from_name)?;
+                entry_name(to_name)?;
+                link(w, (from, from_name), (to, to_name))
+            },
+        )
+    }
+
+    fn rename(
+        &self,
+        from: &Handle,
+        from_name: &[u8],
+        to: &Handle,
+        to_name: &[u8],
+        how: Rename,
+    ) -> Result<()> {
+        self.change(
+            || format!("rename {} {} {how:?}", text(from_name), text(to_name)),
+            |w| {
+                let (from, to) = (dir_of(w, from)?, dir_of(w, to)?);
+                if from_name.is_empty() || to_name.is_empty() {
+                    return Err(Errno::NOENT);
+                }
+                rename(w, (from, from_name), (to, to_name), how)
+            },
+        )
+    }
+
+    fn unlink(&self, at: &Handle, name: &[u8]) -> Result<()> {
+        self.change(
+            || format!("unlink {}", text(name)),
+            |w| {
+                let dir = dir_of(w, at)?;
+                let ino = w.find(dir, name)?;
+                if is_dir(w, ino) {
+                    return Err(Errno::ISDIR);
+                }
+                w.bind(dir, name, None);
+                w.unname(ino, dir);
+                w.touch(dir, true);
+                Ok(())
+            },
+        )
+    }
+
+    fn rmdir(&self, at: &Handle, name: &[u8]) -> Result<()> {
+        self.change(
+            || format!("rmdir {}", text(name)),
+            |w| {
+                let dir = dir_of(w, at)?;
+                let ino = w.find(dir, name)?;
+                let entries = w.inode(ino)?.entries().ok_or(Errno::NOTDIR)?;
+                if !entries.is_empty() {
+                    return Err(Errno::NOTEMPTY);
+                }
+                w.bind(dir, name, None);
+                w.unname(ino, dir);
+                w.touch(dir, true);
+                Ok(())
+            },
+        )
+    }
+
+    fn set_mode(&self, at: &Handle, name: &[u8], mode: u32) -> Result<()> {
+        self.change(
+            || format!("chmod {} {mode:o}", text(name)),
+            |w| {
+                let ino = target(w, at, name)?;
+                if w.inode(ino)?.kind == Kind::Symlink {
+                    return Err(Errno::OPNOTSUPP);
+                }
+                w.set_meta(ino, |m| m.mode = mode & 0o7777);
+                Ok(())
+            },
+        )
+    }
+
+    fn set_owner(&self, at: &Handle, name: &[u8], uid: Uid, gid: Gid) -> Result<()> {
+        self.change(
+            || format!("chown {} {uid}:{gid}", text(name)),
+            |w| {
+                let ino = target(w, at, name)?;
+                if w.inode(ino)?.kind != Kind::Dir {
+                    w.strip_capability(ino);
+                    w.set_meta(ino, |m| {
+                        m.mode &= !0o4000;
+                        if m.mode & 0o010 != 0 {
+                            m.mode &= !0o2000;
+                        }
+                    });
+                }
+                w.set_meta(ino, |m| (m.uid, m.gid) = (uid, gid));
+                Ok(())
+            },
+        )
+    }
+
+    fn set_times(
+        &self,
+        at: &Handle,
+        name: &[u8],
+        atime: Option<Time>,
+        mtime: Option<Time>,
+    ) -> Result<()> {
+        self.change(
+            || format!("utimens {}", text(name)),
+            |w| {
+                if atime.is_none() && mtime.is_none() {
+                    return Ok(());
+                }
+                let bad = |t: Option<Time>| t.is_some_and(|t| t.nanos >= 1_000_000_000);
+                if bad(atime) || bad(mtime) {
+                    return Err(Errno::INVAL);
+                }
+                let ino = target(w, at, name)?;
+                w.set_meta(ino, |m| {
+                    m.atime = atime.unwrap_or(m.atime);
+                    m.mtime = mtime.unwrap_or(m.mtime);
+                });
+                Ok(())
+            },
+        )
+    }
+
+    fn set_xattr(&self, at: &Handle, name: &[u8], key: &[u8], value: &[u8]) -> Result<()> {
+        self.change(
+            || format!("setxattr {} {}", text(name), text(key)),
+            |w| {
+                let ino = target(w, at, name)?;
+                xattr_allowed(w.inode(ino)?, key, true)?;
+                if value.len() > 65536 {
+                    return Err(Errno::TOOBIG);
+                }
+                w.set_xattrs(ino, |x| {
+                    x.insert(key.to_vec(), value.to_vec());
+                });
+                w.set_meta(ino, |_| {});
+                Ok(())
+            },
+        )
+    }
+
+    fn remove_xattr(&self, at: &Handle, name: &[u8], key: &[u8]) -> Result<()> {
+        self.change(
+            || format!("removexattr {} {}", text(name), text(key)),
+            |w| {
+                let ino = target(w, at, name)?;
+                let inode = w.inode(ino)?;
+                xattr_allowed(inode, key, true)?;
+                if !inode.xattrs.contains_key(key) {
+                    return Err(Errno::NODATA);
+                }
+                w.set_xattrs(ino, |x| {
+                    x.remove(key);
+                });
+                w.set_meta(ino, |_| {});
+                Ok(())
+            },
+        )
+    }
+
+    fn sync_data(&self, h: &Handle) -> Result<()> {
+        let (name, ino) = (self.named(h), h.inner::<Opened>().ino);
+        self.sync(|| format!("sync_data {name}"), |w| w.sync(ino, false))
+    }
+
+    fn sync_all(&self, h: &Handle) -> Result<()> {
+        let (name, ino) = (self.named(h), h.inner::<Opened>().ino);
+        self.sync(|| format!("sync_all {name}"), |w| w.sync(ino, true))
+    }
+
+    fn sync_fs(&self) -> Result<()> {
+        self.sync(|| "sync_fs".to_owned(), World::sync_everything)
+    }
+
+    fn openers(&self, h: &Handle) -> Result<Openers> {
+        let ino = h.inner::<Opened>().ino;
+        Ok(self.world().openers.get(&ino).copied().unwrap_or(Openers::None))
+    }
+
+    fn try_lock(&self, h: &Handle) -> Result<bool> {
+        let opened = h.inner::<Opened>();
+        if !opened.writable {
+            return Err(Errno::BADF.into());
+        }
+        if opened.locked.load(Ordering::Relaxed) {
+            return Ok(true);
+        }
+        let taken = self.world().locked.insert(opened.ino);
+        opened.locked.store(taken, Ordering::Relaxed);
+        Ok(taken)
+    }
+
+    fn fs_info(&self) -> Result<FsInfo> {
+        self.look(|w| {
+            let free = w.capacity.saturating_sub(w.used_blocks());
+            let class = w.disk.profile.class;
+            let magic = match class {
+                Class::Memory => 0x0102_1994,
+                _ => 0xef53,
+            };
+            Ok(FsInfo {
+                magic,
+                class,
+                bsize: PAGE as u64,
+                blocks: w.capacity,
+                bfree: free,
+                bavail: free,
+                files: w.max_inodes,
+                ffree: w.max_inodes.saturating_sub(w.now.inodes.len() as u64),
+                namelen: 255,
+            })
+        })
+    }
+
+    fn now(&self) -> Time {
+        let mut w = self.world();
+        w.tick += 1;
+        w.time()
+    }
+}
