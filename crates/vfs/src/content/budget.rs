@@ -53,12 +53,18 @@ impl Charge {
         }
         self.bytes = bytes;
     }
+
+    /// The file takes none any more.
+    pub(crate) fn clear(&mut self) {
+        if let Some(budget) = self.from.take() {
+            budget.0.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
+        self.bytes = 0;
+    }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        if let Some(budget) = &self.from {
-            budget.0.used.fetch_sub(self.bytes, Ordering::Relaxed);
-        }
+        self.clear();
     }
 }

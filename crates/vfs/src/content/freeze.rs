@@ -1,6 +1,6 @@
 //! From private content to the form in which the store takes it.
 
-use super::{Content, Form, PAGE, Slot, Source};
+use super::{Content, Form, Slot, Source};
 use systx_store::writeset::{self, Data, Extent, SlotId};
 
 /// What goes into the write set.
@@ -88,7 +88,7 @@ impl Content {
         let mut bytes = Vec::new();
         if let Form::Memory(segments) = &self.form {
             let stored = segments.stored_until(start).min(end);
-            let needed = stored.max(end.min(self.keep.next_multiple_of(PAGE)));
+            let needed = stored.max(end.min(self.keep));
             bytes = vec![0; usize::try_from(needed - start).unwrap_or(0)];
             segments.read(start, &mut bytes);
         }

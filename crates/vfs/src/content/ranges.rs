@@ -91,9 +91,19 @@ impl RangeSet {
         self.runs.iter().map(|(&s, &e)| s..e)
     }
 
+    /// As [`RangeSet::iter`], taking the set.
+    pub(crate) fn into_runs(self) -> impl Iterator<Item = Range<u64>> {
+        self.runs.into_iter().map(|(s, e)| s..e)
+    }
+
     /// Number of pages.
     pub(crate) fn count(&self) -> u64 {
         self.runs.iter().map(|(s, e)| e - s).sum()
+    }
+
+    /// Number of pages below `limit`.
+    pub(crate) fn count_below(&self, limit: u64) -> u64 {
+        self.runs.range(..limit).map(|(s, e)| limit.min(*e) - s).sum()
     }
 }
 
@@ -140,6 +150,7 @@ mod tests {
                 prop_assert_eq!(set.count(), model.len() as u64);
                 prop_assert_eq!(set.is_empty(), model.is_empty());
                 for page in 0..64 {
+                    prop_assert_eq!(set.count_below(page), model.range(..page).count() as u64);
                     let (inside, until) = set.state(page);
                     prop_assert_eq!(inside, model.contains(&page));
                     let expected = if inside {

@@ -59,6 +59,12 @@ impl Segments {
         (false, next.map_or(u64::MAX, |(&start, _)| start / PAGE))
     }
 
+    /// Where the stored bytes of the run that holds `offset` end; `offset` if none does.
+    pub(crate) fn stored_until(&self, offset: u64) -> u64 {
+        let run = self.runs.range(..=offset).next_back();
+        run.map_or(offset, |(start, bytes)| offset.max(start + bytes.len() as u64))
+    }
+
     /// Fills `buf` with the bytes from `offset`, all of which are covered.
     pub(crate) fn read(&self, mut offset: u64, mut buf: &mut [u8]) {
         while !buf.is_empty() {

@@ -35,8 +35,8 @@ impl Spilled {
 
     /// Fills `buf` from valid pages; what lies behind the slot's end is zeros.
     pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
-        let n = self.slot.read_at(buf, offset)?;
-        buf[n.min(buf.len())..].fill(0);
+        let n = self.slot.read_at(buf, offset)?.min(buf.len());
+        buf[n..].fill(0);
         Ok(())
     }
 
