@@ -71,14 +71,14 @@ fn xattr_allowed(inode: &Inode, key: &[u8], write: bool) -> Res<()> {
     if !known.iter().any(|p| key.starts_with(p)) {
         return Err(Errno::OPNOTSUPP);
     }
-    if known.contains(&key) {
-        return Err(Errno::INVAL);
-    }
     if key.starts_with(b"user.") && !matches!(inode.kind, Kind::File | Kind::Dir) {
         return Err(if write { Errno::PERM } else { Errno::NODATA });
     }
     if key.starts_with(b"system.") && inode.kind == Kind::Symlink {
         return Err(Errno::OPNOTSUPP);
+    }
+    if known.contains(&key) {
+        return Err(Errno::INVAL);
     }
     Ok(())
 }
@@ -216,12 +216,12 @@ fn next_data(w: &World, ino: u64, offset: u64) -> Res<Option<(u64, u64)>> {
     let inode = w.inode(ino)?;
     let Body::File { pages, .. } = &inode.body else { return Err(Errno::INVAL) };
     let (page, size) = (PAGE as u64, inode.meta.size);
-    let Some((first, _)) = pages.range(offset / page..size.div_ceil(page)).next() else {
-        return Ok(None);
-    };
     if offset >= size {
         return Ok(None);
     }
+    let Some((first, _)) = pages.range(offset / page..size.div_ceil(page)).next() else {
+        return Ok(None);
+    };
     let end = (*first..).find(|n| !pages.contains_key(n)).map_or(size, |n| (n * page).min(size));
     Ok(Some((offset.max(first * page), end)))
 }
@@ -413,7 +413,10 @@ impl Io for SimFs {
     fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()> {
         // Copied, so that the caller may use the file system while it looks at each.
         let entries: Vec<(Vec<u8>, u64, Option<Kind>)> = self.look(|w| {
-            let entries = w.inode(dir_of(w, dir)?)?.entries().ok_or(Errno::NOTDIR)?;
+            let ino = dir_of(w, dir)?;
+            // Read through a second descriptor, which a removed directory does not give.
+            w.may_add(ino)?;
+            let entries = w.inode(ino)?.entries().ok_or(Errno::NOTDIR)?;
             let item = |(name, ino): (&Vec<u8>, &u64)| {
                 (name.clone(), *ino, w.inode(*ino).ok().map(|i| i.kind))
             };
@@ -552,6 +555,9 @@ impl Io for SimFs {
         len: u64,
     ) -> Result<()> {
         end_of(from_at, len)?;
+        if len > 0 && !to.inner::<Opened>().writable {
+            return Err(Errno::BADF.into());
+        }
         let (mut done, mut buf) = (0, vec![0; 64 * PAGE]);
         while done < len {
             let wanted = (len - done).min(buf.len() as u64) as usize;

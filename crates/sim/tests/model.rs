@@ -104,8 +104,9 @@ struct Side<'a> {
     io: &'a dyn Io,
     dirs: Vec<Handle>,
     files: Vec<Handle>,
-    /// Which files were filled by a copy: whether holes stay holes there is the kernel's choice.
-    root: Option<u64>,
+    writable: Vec<bool>,
+    /// Blocks were allocated ahead or copied: what counts as a hole is the kernel's choice then.
+    holes_vary: bool,
 }
 
 /// A result that can be compared.
@@ -126,7 +127,7 @@ fn stat_text(s: Stat) -> String {
 
 impl<'a> Side<'a> {
     fn new(io: &'a dyn Io) -> Self {
-        Side { io, dirs: vec![io.root()], files: Vec::new(), root: None }
+        Side { io, dirs: vec![io.root()], files: Vec::new(), writable: Vec::new(), holes_vary: false }
     }
 
     fn dir(&self, n: usize) -> &Handle {
@@ -164,16 +165,19 @@ impl<'a> Side<'a> {
                     if NAMES[*n].is_empty() { b"e" } else { name(n) },
                     how,
                 );
+                self.writable.extend(r.is_ok().then_some(*w));
                 return Side::keep(&mut self.files, r);
             }
             Create(d, n, m) => {
                 let r = io.create_file(self.dir(*d), name(n), *m);
+                self.writable.extend(r.is_ok().then_some(true));
                 return Side::keep(&mut self.files, r);
             }
             CloseFile(f) => {
                 if !self.files.is_empty() {
                     let f = f % self.files.len();
                     self.files.remove(f);
+                    self.writable.remove(f);
                 }
                 return String::new();
             }
@@ -224,6 +228,7 @@ impl<'a> Side<'a> {
     fn run_file(&mut self, call: &Call) -> String {
         use Call::*;
         let io = self.io;
+        self.holes_vary |= matches!(call, Allocate(..) | Copy(..));
         let file = |f: &usize| &self.files[f % self.files.len()];
         match call {
             Stat(f) => show(io.stat(file(f)).map(stat_text)),
@@ -232,10 +237,13 @@ impl<'a> Side<'a> {
                 show(io.read_at(file(f), &mut buf, *at).map(|n| buf[..n].to_vec()))
             }
             Write(f, at, len, b) => show(io.write_at(file(f), &vec![*b; *len], *at)),
+            // Only ever asked of handles opened for writing.
+            WriteDurable(f, ..) if !self.writable[f % self.files.len()] => String::new(),
             WriteDurable(f, p, b) => show(io.write_durable(file(f), &[*b; 4096], p * 4096)),
             SetLen(f, len) => show(io.set_len(file(f), *len)),
             Punch(f, at, len) => show(io.punch_hole(file(f), *at, *len)),
             Allocate(f, at, len) => show(io.allocate(file(f), *at, *len)),
+            NextData(..) if self.holes_vary => String::new(),
             NextData(f, at) => show(io.next_data(file(f), *at)),
             Copy(f, at, t, to, len) => {
                 // Both ends in one file may overlap, which the kernel refuses and nobody asks for.
@@ -251,7 +259,7 @@ impl<'a> Side<'a> {
             Sync(f, k) => show(match k {
                 0 => io.sync_data(file(f)),
                 1 => io.sync_all(file(f)),
-                _ => io.sync_all(&self.dirs[self.root.unwrap_or(0) as usize]),
+                _ => io.sync_all(&self.dirs[0]),
             }),
             _ => String::new(),
         }
