@@ -50,6 +50,18 @@ enum Op {
     Stat(usize),
 }
 
+impl Op {
+    fn paths(&self) -> (usize, Option<usize>) {
+        match self {
+            Op::Link(a, b) | Op::Rename(a, b, _) => (*a, Some(*b)),
+            Op::Create(p, _) | Op::Mkdir(p, _) | Op::Symlink(p) | Op::Fifo(p) => (*p, None),
+            Op::Unlink(p) | Op::Rmdir(p) | Op::Write(p, ..) | Op::Truncate(p, _) => (*p, None),
+            Op::Chmod(p, _) | Op::Chown(p, ..) | Op::SetXattr(p, ..) => (*p, None),
+            Op::RemoveXattr(p, _) | Op::Punch(p, ..) | Op::List(p) | Op::Stat(p) => (*p, None),
+        }
+    }
+}
+
 /// Paths: some exist at the start, some do not, directories among them.
 const PATHS: [&str; 12] = [
     "f", "g", "d", "e", "d/f", "d/g", "d/s", "e/f", "d/s/f", "e/n", "n", "l",
@@ -113,6 +125,11 @@ impl Host {
     fn run(&self, op: &Op) -> Result<(), Errno> {
         let at = |i: usize| self.0.join(PATHS[i]);
         let raw = |e: io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
+        let (first, second) = op.paths();
+        self.check_parents(first)?;
+        if let Some(second) = second {
+            self.check_parents(second)?;
+        }
         match op {
             Op::Create(p, mode) => {
                 let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW;
@@ -157,6 +174,19 @@ impl Host {
             Op::List(p) => std::fs::read_dir(self.dir(*p)?).map(drop).map_err(raw),
             Op::Stat(p) => std::fs::symlink_metadata(at(*p)).map(drop).map_err(raw),
         }
+    }
+    /// Symbolic links on the way are not followed in these tests.
+    fn check_parents(&self, p: usize) -> Result<(), Errno> {
+        let raw = |e: io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
+        let mut at = self.0.clone();
+        let names: Vec<_> = PATHS[p].split('/').collect();
+        for name in &names[..names.len() - 1] {
+            at.push(name);
+            if !std::fs::symlink_metadata(&at).map_err(raw)?.is_dir() {
+                return Err(Errno::NOTDIR);
+            }
+        }
+        Ok(())
     }
     fn not_a_link(&self, p: usize) -> Result<std::fs::Metadata, Errno> {
         let raw = |e: io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
@@ -248,8 +278,9 @@ impl Twin {
                 v.mknod(CALLER, up, name, Kind::Fifo, new, 0).map(drop)
             }
             Op::Link(a, b) => {
-                let node = self.walk(PATHS[*a])?;
+                self.parent(PATHS[*a])?;
                 let (up, name) = self.parent(PATHS[*b])?;
+                let node = self.walk(PATHS[*a])?;
                 if v.lookup(CALLER, up, name)?.is_some() {
                     return Err(Errno::EXIST);
                 }
@@ -329,8 +360,19 @@ struct Seen {
     uid: u32,
     gid: u32,
     nlink: u32,
-    data: Vec<u8>,
+    data: Bytes,
     xattrs: Vec<(u8, Vec<u8>)>,
+}
+
+/// Bytes that print short.
+#[derive(PartialEq, Eq)]
+struct Bytes(Vec<u8>);
+
+impl std::fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let head = &self.0[..self.0.len().min(12)];
+        write!(f, "{} bytes {head:?}", self.0.len())
+    }
 }
 
 fn host_tree(root: &Path) -> BTreeMap<String, Seen> {
@@ -362,7 +404,7 @@ fn host_tree(root: &Path) -> BTreeMap<String, Seen> {
                 uid: meta.uid(),
                 gid: meta.gid(),
                 nlink: meta.nlink() as u32,
-                data,
+                data: Bytes(data),
                 xattrs,
             };
             out.insert(name.clone(), seen);
@@ -410,7 +452,7 @@ fn view_tree(view: &View) -> BTreeMap<String, Seen> {
                 uid: a.uid,
                 gid: a.gid,
                 nlink: a.nlink,
-                data,
+                data: Bytes(data),
                 xattrs,
             };
             out.insert(name.clone(), seen);

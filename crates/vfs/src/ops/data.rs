@@ -103,7 +103,8 @@ impl View {
         }
         let shifts = matches!(how, Fallocate::CollapseRange | Fallocate::InsertRange);
         let touched = if shifts { FILE_MAX - offset } else { len };
-        self.change(node, true, offset, touched, |view, content, base| {
+        // The kernel has dropped the set-id bits itself where it must (fs/fuse/file.c).
+        self.change(node, false, offset, touched, |view, content, base| {
             let (spill, budget) = (&*view.spill, &view.budget);
             match how {
                 Fallocate::Allocate => content.allocate(offset, len, false),
@@ -148,7 +149,7 @@ impl View {
             if count == 0 {
                 break;
             }
-            self.write_to(to.0, to.1 + done, &buf[..count], true)?;
+            self.write_to(to.0, to.1 + done, &buf[..count], false)?;
             done += count as u64;
         }
         Ok(done)

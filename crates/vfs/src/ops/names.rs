@@ -211,18 +211,21 @@ impl View {
             (RenameHow::Replace, Some(t)) if t == node => return Ok(()),
             _ => {}
         }
+        if self.is_above(&st, node, to.0)? {
+            return Err(Errno::INVAL);
+        }
         self.check_sticky(&st, caller, from.0, node)?;
         self.check_local(&st, node)?;
         if let Some(target) = target {
+            if self.is_above(&st, target, from.0)? {
+                let exchange = how == RenameHow::Exchange;
+                return Err(if exchange { Errno::INVAL } else { Errno::NOTEMPTY });
+            }
             self.check_sticky(&st, caller, to.0, target)?;
             self.check_local(&st, target)?;
             if how != RenameHow::Exchange {
                 self.check_replace(&mut st, node, target)?;
             }
-        }
-        self.check_loop(&st, node, to.0)?;
-        if let (RenameHow::Exchange, Some(target)) = (how, target) {
-            self.check_loop(&st, target, from.0)?;
         }
         self.write_entry(&mut st, from.0, from.1)?;
         self.write_entry(&mut st, to.0, to.1)?;
@@ -298,16 +301,16 @@ impl View {
         }
     }
 
-    /// A directory cannot be moved below itself.
-    fn check_loop(&self, st: &State, moved: NodeId, into: NodeId) -> Reply<()> {
-        let mut at = Some(into);
+    /// Whether `dir` is `top` or lies below it.
+    fn is_above(&self, st: &State, top: NodeId, dir: NodeId) -> Reply<bool> {
+        let mut at = Some(dir);
         while let Some(node) = at {
-            if node == moved {
-                return Err(Errno::INVAL);
+            if node == top {
+                return Ok(true);
             }
             at = st.node(node)?.place.as_ref().map(|(up, _)| *up);
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Whether a directory has no names; recorded as a listing.
