@@ -1,1 +1,36 @@
-//! placeholder
+//! FUSE server: brings the kernel's requests to a view ([`systx_vfs::api::Requests`]) and the
+//! answers back.
+//!
+//! Layers, top to bottom:
+//! - `connection`: set-up, life and end of one connection; the public interface;
+//! - `uring`, `dev`: the two transports, threads that fetch requests and send answers;
+//!   `crew`: those threads' beginning and end; `ring_unsafe`, `device`: the kernel's interfaces;
+//! - `server`: one request from bytes to answer; `locks`: waiting for file locks;
+//! - `decode`, `reply`, `init`, `wire`: the protocol, pure.
+//!
+//! Trust: the kernel is trusted to be the kernel, yet every length is checked: malformed bytes end
+//! in `EIO` or in the end of the connection, never in a panic.  The view is trusted with content,
+//! not with liveness: its panics become `EIO`, its blocking blocks one request.
+
+#![deny(unsafe_code)]
+
+mod config;
+mod connection;
+mod cpu;
+mod crew;
+pub mod decode;
+mod dev;
+mod device;
+mod device_unsafe;
+mod init;
+mod locks;
+mod reply;
+mod ring_unsafe;
+mod server;
+mod stats;
+mod uring;
+pub mod wire;
+
+pub use config::{Config, Readdirplus, Transport};
+pub use connection::{Connection, serve};
+pub use stats::Stats;

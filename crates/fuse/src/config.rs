@@ -1,0 +1,94 @@
+//! What the owner of a view chooses about its connection.
+
+use std::time::Duration;
+
+/// How requests reach this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// io_uring where the kernel offers it, else /dev/fuse.
+    Auto,
+    /// FUSE over io_uring (Linux 6.14, switched on by `fuse.enable_uring`).
+    IoUring,
+    /// read(2) and write(2) on /dev/fuse.
+    DevFuse,
+}
+
+/// When listings carry attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readdirplus {
+    /// Always: the first walk of a tree needs no lookups.
+    Always,
+    /// When the kernel guesses that attributes will be used.
+    Auto,
+}
+
+/// Settings of one connection.  `Config::default()` is a private view: everything that was handed
+/// out stays true until the view itself changes it.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Transport to use.
+    pub transport: Transport,
+    /// How long the kernel may believe a name; [`Duration::MAX`]: for ever.
+    pub entry_timeout: Duration,
+    /// How long the kernel may believe attributes.
+    pub attr_timeout: Duration,
+    /// How long the kernel may believe that a name is absent.
+    pub negative_timeout: Duration,
+    /// Largest READ and WRITE in bytes; rounded down to pages.  0: 1 MiB on up to 4 CPUs, 256 KiB
+    /// on more.  Each request under way has a buffer of this size.
+    pub max_write: u32,
+    /// When listings carry attributes.
+    pub readdirplus: Readdirplus,
+    /// Bring file locks to the view instead of leaving them to the kernel.  This costs messages for
+    /// open and close (the only way to learn that a descriptor with locks is gone): about 10 us for
+    /// each open+close instead of 1 us.
+    pub remote_locks: bool,
+    /// Threads per queue at the start; more are added while requests block.  0: chosen by the
+    /// transport.
+    pub workers: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            transport: Transport::Auto,
+            entry_timeout: Duration::MAX,
+            attr_timeout: Duration::MAX,
+            negative_timeout: Duration::MAX,
+            max_write: 0,
+            readdirplus: Readdirplus::Always,
+            remote_locks: false,
+            workers: 0,
+        }
+    }
+}
+
+impl Config {
+    /// The payload size in use on a machine with `cpus` CPUs: a multiple of the page size that the
+    /// kernel accepts.
+    pub(crate) fn payload(&self, cpus: usize) -> u32 {
+        const PAGE: u32 = 4096;
+        let chosen = match (self.max_write, cpus) {
+            (0, ..=4) => 1 << 20,
+            (0, _) => 256 << 10,
+            (n, _) => n,
+        };
+        // The kernel's own limit on pages per request is 256 unless an administrator raises it.
+        chosen.clamp(2 * PAGE, 256 * PAGE) / PAGE * PAGE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn payload_is_whole_pages_within_the_kernels_limits() {
+        let with = |n| Config { max_write: n, ..Config::default() };
+        assert_eq!(with(0).payload(2), 1 << 20);
+        assert_eq!(with(0).payload(64), 256 << 10);
+        assert_eq!(with(1).payload(2), 8192);
+        assert_eq!(with(100_000).payload(2), 98_304);
+        assert_eq!(with(u32::MAX).payload(2), 1 << 20);
+    }
+}

@@ -1,0 +1,282 @@
+//! One connection: set-up, life and end.
+//!
+//! Steps of [`serve`]: read INIT; if io_uring is wanted and offered, set up the rings (so that we
+//! never promise what we cannot do); answer INIT; start the workers.  The kernel holds all requests
+//! back until every queue has an entry, which is when the last ring worker has registered.
+//!
+//! End: after umount(2) or an abort every worker is told by the kernel and leaves.  [`Connection::
+//! stop`] ends them from this side.  A worker that fails unexpectedly dismisses the whole crew: a
+//! connection that is served by half of its workers would hang clients.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
+use systx_base::NodeId;
+use systx_vfs::api::Requests;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::config::{Config, Transport};
+use crate::cpu::Cpus;
+use crate::crew::{Crew, Pool};
+use crate::dev;
+use crate::device::{Device, Fetched};
+use crate::init::{Agreement, negotiate};
+use crate::server::Server;
+use crate::stats::{Counters, Stats};
+use crate::uring::{self, Queues};
+use crate::wire::{self, InHeader, Opcode, init};
+
+/// The kernel queues INIT inside mount(2), so it is there already or the device is not mounted.
+const INIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most threads that read /dev/fuse.
+const DEV_WORKERS_MAX: usize = 256;
+
+/// What the threads of a connection share.
+pub(crate) struct Shared {
+    pub device: Device,
+    pub server: Server,
+    pub crew: Arc<Crew>,
+    pub queues: Queues,
+    pub dev_pool: Pool,
+    agreement: Agreement,
+    over_io_uring: AtomicBool,
+}
+
+impl Shared {
+    /// Size of payload buffers.
+    pub fn payload(&self) -> usize {
+        self.agreement.payload as usize
+    }
+
+    pub fn over_io_uring(&self) -> bool {
+        self.over_io_uring.load(Ordering::Acquire)
+    }
+
+    pub fn counters(&self) -> &Counters {
+        &self.server.counters
+    }
+
+    /// Called by each worker at its end.
+    pub fn worker_ended(&self, result: io::Result<()>) {
+        if let Err(error) = result {
+            tracing::error!(%error, "a worker failed: the connection ends");
+            self.dismiss();
+        }
+    }
+
+    fn dismiss(&self) {
+        self.crew.dismiss();
+        self.server.locks.stop();
+    }
+}
+
+/// A served view.  Dropping it stops serving.
+pub struct Connection {
+    shared: Arc<Shared>,
+}
+
+/// Serves a view on a descriptor of /dev/fuse with which mount(2) has been called already, perhaps
+/// in another namespace.  Returns when requests are being answered.
+///
+/// The mount needs the options `default_permissions` (the view does not check permissions) and
+/// normally `allow_other`.  To end the connection by [`Connection::stop`] or by the death of this
+/// process, nobody else may keep a copy of the descriptor.
+///
+/// # Errors
+/// `PermissionDenied`: the descriptor is not mounted.  `Unsupported`: the kernel is too old, or
+/// `Transport::IoUring` was asked for and is not to be had.  Others: no threads, no memory.
+pub fn serve(dev: OwnedFd, view: Arc<dyn Requests>, config: Config) -> io::Result<Connection> {
+    let device = Device::new(dev)?;
+    let (unique, offer) = read_init(&device)?;
+    let cpus = Cpus::detect();
+    let payload = config.payload(cpus.online.len()) as usize;
+    let rings = prepare_rings(&device, &offer, &config, &cpus, payload)?;
+    let (agreement, answer) = negotiate(&offer, &config, cpus.online.len(), rings.is_some())
+        .map_err(|why| io::Error::new(io::ErrorKind::Unsupported, why))?;
+    let shared = Arc::new(Shared {
+        device,
+        server: Server::new(view, &config),
+        crew: Arc::new(Crew::new()?),
+        queues: Queues::new(&cpus),
+        dev_pool: Pool::new(DEV_WORKERS_MAX),
+        agreement,
+        over_io_uring: AtomicBool::new(agreement.over_io_uring()),
+    });
+    // From here on dropping the connection ends what has been started.
+    let connection = Connection { shared };
+    connection.shared.device.reply(unique, 0, answer.as_bytes())?;
+    connection.start(rings, &config, &cpus)?;
+    Ok(connection)
+}
+
+fn read_init(device: &Device) -> io::Result<(u64, wire::InitIn)> {
+    let mut buffer = vec![0; wire::MIN_READ_BUFFER];
+    let limit = Timespec::try_from(INIT_TIMEOUT).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let len = loop {
+        match device.read(&mut buffer) {
+            Ok(Fetched::Request(len)) => break len,
+            Ok(Fetched::Ended) => return Err(io::ErrorKind::NotConnected.into()),
+            Ok(Fetched::Nothing) => {}
+            Err(e) => return Err(e),
+        }
+        let mut fds = [PollFd::from_borrowed_fd(device.as_fd(), PollFlags::IN)];
+        if poll(&mut fds, Some(&limit))? == 0 {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    };
+    let bad = || io::Error::new(io::ErrorKind::InvalidData, "the first request is not INIT");
+    let message = buffer.get(..len).ok_or_else(bad)?;
+    let (header, body) = InHeader::read_from_prefix(message).map_err(|_| bad())?;
+    if header.opcode != Opcode::Init as u32 {
+        return Err(bad());
+    }
+    let (offer, _) = wire::InitIn::read_from_prefix(body).map_err(|_| bad())?;
+    Ok((header.unique, offer))
+}
+
+fn prepare_rings(
+    device: &Device,
+    offer: &wire::InitIn,
+    config: &Config,
+    cpus: &Cpus,
+    payload: usize,
+) -> io::Result<Option<uring::Rings>> {
+    let offered = u64::from(offer.flags2) << 32 & init::OVER_IO_URING != 0;
+    let must = config.transport == Transport::IoUring;
+    if config.transport == Transport::DevFuse {
+        return Ok(None);
+    }
+    if !offered {
+        let why = "this kernel does not offer FUSE over io_uring (fuse.enable_uring)";
+        return if must { Err(io::Error::new(io::ErrorKind::Unsupported, why)) } else { Ok(None) };
+    }
+    match uring::prepare(device, cpus, payload, config.workers) {
+        Ok(rings) => Ok(Some(rings)),
+        Err(error) if must => Err(error),
+        Err(error) => {
+            tracing::info!(%error, "no io_uring, using /dev/fuse");
+            Ok(None)
+        }
+    }
+}
+
+impl Connection {
+    fn start(&self, rings: Option<uring::Rings>, config: &Config, cpus: &Cpus) -> io::Result<()> {
+        let shared = &self.shared;
+        if let Some(rings) = rings {
+            // INTERRUPT and FORGET.
+            dev::hire(shared)?;
+            if uring::start(shared, rings)? {
+                return Ok(());
+            }
+            tracing::warn!("the kernel refused io_uring, using /dev/fuse");
+            shared.over_io_uring.store(false, Ordering::Release);
+        }
+        let workers = match config.workers {
+            0 => cpus.online.len().clamp(2, 4),
+            n => n.min(DEV_WORKERS_MAX),
+        };
+        for _ in 0..workers {
+            dev::hire(shared)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the file system is unmounted, aborted or stopped, and all threads are gone.
+    pub fn wait(&self) {
+        self.shared.crew.wait();
+    }
+
+    /// Stops serving and waits for the requests at hand.  Clients get `ENOTCONN` once no copy of
+    /// the descriptor is left.
+    pub fn stop(&self) {
+        self.shared.dismiss();
+        self.shared.crew.wait();
+    }
+
+    /// The transport in use.
+    pub fn transport(&self) -> Transport {
+        if self.shared.over_io_uring() { Transport::IoUring } else { Transport::DevFuse }
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> Stats {
+        self.shared.counters().snapshot(self.shared.crew.live())
+    }
+
+    /// Drops the kernel's attributes of a node and, with `Some((offset, length))`, the cached pages
+    /// in that range (length 0: to the end); dirty ones are written back first.
+    ///
+    /// All notifications: `NotFound` means that the kernel does not know the object, which is fine.
+    /// Without a range this never blocks.  With one it waits for READ and WRITE of those pages.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn invalidate_inode(&self, node: NodeId, range: Option<(i64, i64)>) -> io::Result<()> {
+        let (off, len) = range.unwrap_or((-1, 0));
+        let body = wire::NotifyInode { ino: node.0, off, len };
+        self.shared.device.notify(wire::notify::INVAL_INODE, &[body.as_bytes()])
+    }
+
+    /// Makes the kernel forget a name, or (`expire_only`) ask again at its next use.
+    ///
+    /// Blocks until no directory operation or lookup in `parent` is under way: call it from a
+    /// thread of its own, hold no lock, and never make an answer to a request wait for it.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn invalidate_entry(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        expire_only: bool,
+    ) -> io::Result<()> {
+        let namelen = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let flags = if expire_only { wire::NOTIFY_EXPIRE_ONLY } else { 0 };
+        let body = wire::NotifyEntry { parent: parent.0, namelen, flags };
+        let name = [name, b"\0"].concat();
+        self.shared.device.notify(wire::notify::INVAL_ENTRY, &[body.as_bytes(), &name])
+    }
+
+    /// Tells that `child` has been deleted under `name`, so that watchers hear of it.  Blocks as
+    /// [`Connection::invalidate_entry`], for operations on the child too.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn notify_delete(&self, parent: NodeId, child: NodeId, name: &[u8]) -> io::Result<()> {
+        let namelen = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let body = wire::NotifyDelete { parent: parent.0, child: child.0, namelen, padding: 0 };
+        let name = [name, b"\0"].concat();
+        self.shared.device.notify(wire::notify::DELETE, &[body.as_bytes(), &name])
+    }
+
+    /// Makes every name of the mount stale at once.  Never blocks; Linux 6.16.
+    ///
+    /// # Errors
+    /// `InvalidInput` on older kernels.
+    pub fn invalidate_all_names(&self) -> io::Result<()> {
+        self.shared.device.notify(wire::notify::INC_EPOCH, &[])
+    }
+
+    /// Asks the kernel to drop unused names of these nodes, so that it forgets them.  Linux 6.18.
+    ///
+    /// # Errors
+    /// `InvalidInput` on older kernels.
+    pub fn prune(&self, nodes: &[NodeId]) -> io::Result<()> {
+        let count = u32::try_from(nodes.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let body = wire::NotifyPrune { count, ..Default::default() };
+        let ids: Vec<u64> = nodes.iter().map(|n| n.0).collect();
+        self.shared.device.notify(wire::notify::PRUNE, &[body.as_bytes(), ids.as_bytes()])
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

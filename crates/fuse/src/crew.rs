@@ -1,0 +1,192 @@
+//! The threads of one connection, and how they end.
+//!
+//! Life: [`Crew::hire`] starts a thread.  A thread ends by itself when the kernel says that the
+//! connection is over, or when [`Crew::dismiss`] makes the stop descriptor readable, on which every
+//! worker waits beside its requests.  [`Crew::wait`] returns when the last one is gone; only then
+//! is what threads left behind (`Remains`) dropped, which ring memory relies on (`ring_unsafe.rs`).
+//!
+//! [`Pool`] counts the free workers of one queue: a worker that takes the last free place starts
+//! another worker first, so that requests which block never exhaust a queue.
+//!
+//! Lock order: `Crew::state` is a leaf.
+
+use std::any::Any;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, eventfd};
+use systx_base::sync::{Event, Mutex, rank};
+
+/// What must outlive the thread that used it.
+pub(crate) type Remains = Option<Box<dyn Any + Send>>;
+
+pub(crate) struct Crew {
+    state: Mutex<State>,
+    gone: Event,
+    stop: OwnedFd,
+    stopping: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    live: usize,
+    threads: Vec<JoinHandle<Remains>>,
+}
+
+impl Crew {
+    pub fn new() -> io::Result<Self> {
+        Ok(Crew {
+            state: Mutex::new(rank::LEAF, State::default()),
+            gone: Event::new(),
+            stop: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// Starts a thread.
+    pub fn hire(
+        self: &Arc<Self>,
+        name: String,
+        work: impl FnOnce() -> Remains + Send + 'static,
+    ) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let crew = Arc::clone(self);
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            let _leaving = Leaving(crew);
+            work()
+        })?;
+        state.live += 1;
+        state.threads.push(thread);
+        Ok(())
+    }
+
+    /// Readable once the crew has been dismissed.
+    pub fn stop_fd(&self) -> BorrowedFd<'_> {
+        self.stop.as_fd()
+    }
+
+    pub fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Tells every thread to end after the request at hand.
+    pub fn dismiss(&self) {
+        self.stopping.store(true, Ordering::Release);
+        // Fails only if the counter would overflow, and then it is readable already.
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+    }
+
+    pub fn live(&self) -> usize {
+        self.state.lock().live
+    }
+
+    /// Waits until the last thread has ended.
+    pub fn wait(&self) {
+        let mut state = self.state.lock();
+        while state.live > 0 {
+            self.gone.wait(&mut state);
+        }
+        let threads = std::mem::take(&mut state.threads);
+        drop(state);
+        // Join all before the first of the remains is dropped.
+        let remains: Vec<_> = threads.into_iter().map(JoinHandle::join).collect();
+        drop(remains);
+    }
+}
+
+struct Leaving(Arc<Crew>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.state.lock().live -= 1;
+        self.0.gone.notify_all();
+    }
+}
+
+/// Free and total workers of one queue.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    free: AtomicUsize,
+    total: AtomicUsize,
+    limit: usize,
+}
+
+impl Pool {
+    pub fn new(limit: usize) -> Self {
+        Pool { free: AtomicUsize::new(0), total: AtomicUsize::new(0), limit }
+    }
+
+    /// A worker begins to wait for requests.
+    pub fn enter(&self) {
+        self.total.fetch_add(1, Ordering::Relaxed);
+        self.free.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A worker that waited goes away.
+    pub fn leave(&self) {
+        self.total.fetch_sub(1, Ordering::Relaxed);
+        self.free.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A worker has a request.  True if it was the last free one and another should be started.
+    pub fn take(&self) -> bool {
+        let last = self.free.fetch_sub(1, Ordering::Relaxed) == 1;
+        last && self.total.load(Ordering::Relaxed) < self.limit
+    }
+
+    /// A worker is free again.
+    pub fn give(&self) {
+        self.free.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_free_worker_asks_for_another_up_to_the_limit() {
+        let pool = Pool::new(3);
+        pool.enter();
+        pool.enter();
+        assert!(!pool.take());
+        assert!(pool.take());
+        pool.enter();
+        assert!(!pool.take(), "three workers are the limit");
+        pool.give();
+        pool.leave();
+        assert_eq!(pool.total.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn waiting_joins_every_thread_before_it_drops_their_remains() {
+        struct Remain(Arc<AtomicUsize>);
+        impl Drop for Remain {
+            fn drop(&mut self) {
+                assert_eq!(self.0.load(Ordering::SeqCst), 2);
+            }
+        }
+        let crew = Arc::new(Crew::new().unwrap());
+        let ended = Arc::new(AtomicUsize::new(0));
+        for i in 0..2 {
+            let (ended, c) = (Arc::clone(&ended), Arc::clone(&crew));
+            crew.hire(format!("t{i}"), move || {
+                let mut fds = [rustix::event::PollFd::from_borrowed_fd(
+                    c.stop_fd(),
+                    rustix::event::PollFlags::IN,
+                )];
+                rustix::event::poll(&mut fds, None).unwrap();
+                ended.fetch_add(1, Ordering::SeqCst);
+                Some(Box::new(Remain(Arc::clone(&ended))))
+            })
+            .unwrap();
+        }
+        assert_eq!(crew.live(), 2);
+        crew.dismiss();
+        crew.wait();
+        assert_eq!(crew.live(), 0);
+    }
+}

@@ -1,0 +1,375 @@
+//! From the bytes of a request to a typed [`Operation`].  The one place where lengths and names
+//! from the wire are believed or refused; nothing behind it looks at raw bytes again.
+//!
+//! A request's body has two parts: `fixed`, the structure that its opcode prescribes, and `data`,
+//! the names and bytes that follow.  /dev/fuse delivers them joined, io_uring in two buffers.
+//!
+//! Invariants: never panics; never reads beyond the slices; a name that leaves here is one path
+//! component (1 to 255 bytes, no NUL, no `/`, neither `.` nor `..`).
+
+use rustix::io::Errno;
+use systx_base::{Kind, NodeId, Time};
+use systx_vfs::api::{
+    Fallocate, Lock, LockKind, NewAttr, RenameHow, Seek, SetAttr, SetTime, SetXattr,
+};
+use zerocopy::{FromBytes, Immutable, KnownLayout};
+
+use crate::wire::{self, Opcode, fattr};
+
+/// The longest name of Linux file systems (`NAME_MAX`).
+const NAME_MAX: usize = 255;
+
+/// Why a request is not dispatched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The bytes are not a request of this protocol: answered `EIO` and logged.
+    Malformed(&'static str),
+    /// A well-formed request for something that this layer knows to be impossible.
+    Errno(Errno),
+}
+
+impl From<Errno> for Refusal {
+    fn from(errno: Errno) -> Self {
+        Refusal::Errno(errno)
+    }
+}
+
+/// A range of a file to read, or of a directory to list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Byte offset, or the cookie of a listing.
+    pub offset: u64,
+    /// Wanted length of the answer.
+    pub size: u32,
+}
+
+/// A request as [`systx_vfs::api::Requests`] understands it, or one that this layer answers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(missing_docs)] // one variant per opcode, fields named as in `Requests`
+pub enum Operation<'a> {
+    Lookup { name: &'a [u8] },
+    Forget { count: u64 },
+    BatchForget { list: &'a [u8] },
+    Getattr,
+    Setattr { set: SetAttr },
+    Readlink,
+    Symlink { name: &'a [u8], target: &'a [u8] },
+    Mknod { name: &'a [u8], kind: Kind, new: NewAttr, rdev: u64 },
+    Mkdir { name: &'a [u8], new: NewAttr },
+    Unlink { name: &'a [u8] },
+    Rmdir { name: &'a [u8] },
+    Rename { name: &'a [u8], to: NodeId, to_name: &'a [u8], how: RenameHow },
+    Link { node: NodeId, name: &'a [u8] },
+    Open,
+    Opendir,
+    Create { name: &'a [u8], new: NewAttr, exclusive: bool, truncate: bool, kill: bool },
+    Tmpfile { new: NewAttr },
+    Release { owner: u64, unlock: bool },
+    Releasedir,
+    Flush { owner: u64 },
+    Fsync,
+    Read(Window),
+    List { window: Window, attributes: bool },
+    Write { offset: u64, data: &'a [u8], kill: bool },
+    Statfs,
+    Setxattr { key: &'a [u8], value: &'a [u8], how: SetXattr, kill_sgid: bool },
+    Getxattr { key: &'a [u8], size: u32 },
+    Listxattr { size: u32 },
+    Removexattr { key: &'a [u8] },
+    Init(wire::InitIn),
+    Getlk { lock: Lock },
+    Setlk { lock: Lock, wait: bool },
+    Interrupt { unique: u64 },
+    Destroy,
+    Ioctl { cmd: u32, out_size: u32 },
+    Fallocate { how: Fallocate, offset: u64, len: u64 },
+    Lseek { offset: u64, how: Seek },
+    Copy { from: u64, to: NodeId, to_offset: u64, len: u64, wide: bool },
+    Syncfs,
+    NotifyReply,
+}
+
+/// Decodes a request.  `fixed` may be longer than the structure (io_uring's area always is).
+pub fn decode<'a>(opcode: Opcode, fixed: &[u8], data: &'a [u8]) -> Result<Operation<'a>, Refusal> {
+    use Opcode as O;
+    Ok(match opcode {
+        O::Lookup => Operation::Lookup { name: only_name(data)? },
+        O::Unlink => Operation::Unlink { name: only_name(data)? },
+        O::Rmdir => Operation::Rmdir { name: only_name(data)? },
+        O::Symlink | O::Mknod | O::Mkdir | O::Link | O::Create | O::Tmpfile => {
+            creation(opcode, fixed, data)?
+        }
+        O::Rename | O::Rename2 => rename(opcode, fixed, data)?,
+        O::Forget => Operation::Forget { count: take::<wire::ForgetIn>(fixed)?.nlookup },
+        O::BatchForget => batch_forget(fixed, data)?,
+        O::Getattr => Operation::Getattr,
+        O::Setattr => Operation::Setattr { set: setattr(&take(fixed)?)? },
+        O::Readlink => Operation::Readlink,
+        O::Open => Operation::Open,
+        O::Opendir => Operation::Opendir,
+        O::Release => {
+            let r: wire::ReleaseIn = take(fixed)?;
+            let unlock = r.release_flags & wire::RELEASE_FLOCK_UNLOCK != 0;
+            Operation::Release { owner: r.lock_owner, unlock }
+        }
+        O::Releasedir => Operation::Releasedir,
+        O::Flush => Operation::Flush { owner: take::<wire::FlushIn>(fixed)?.lock_owner },
+        O::Fsync | O::Fsyncdir => Operation::Fsync,
+        O::Read => Operation::Read(window(fixed)?),
+        O::Readdir => Operation::List { window: window(fixed)?, attributes: false },
+        O::Readdirplus => Operation::List { window: window(fixed)?, attributes: true },
+        O::Write => write(fixed, data)?,
+        O::Statfs => Operation::Statfs,
+        O::Setxattr => setxattr(fixed, data)?,
+        O::Getxattr => {
+            let size = take::<wire::GetxattrIn>(fixed)?.size;
+            Operation::Getxattr { key: only_string(data)?, size }
+        }
+        O::Listxattr => Operation::Listxattr { size: take::<wire::GetxattrIn>(fixed)?.size },
+        O::Removexattr => Operation::Removexattr { key: only_string(data)? },
+        O::Init => Operation::Init(take(fixed)?),
+        O::Getlk => Operation::Getlk { lock: lock(fixed)? },
+        O::Setlk => Operation::Setlk { lock: lock(fixed)?, wait: false },
+        O::Setlkw => Operation::Setlk { lock: lock(fixed)?, wait: true },
+        O::Interrupt => Operation::Interrupt { unique: take::<wire::InterruptIn>(fixed)?.unique },
+        O::Destroy => Operation::Destroy,
+        O::Ioctl => {
+            let i: wire::IoctlIn = take(fixed)?;
+            Operation::Ioctl { cmd: i.cmd, out_size: i.out_size }
+        }
+        O::Fallocate => fallocate(&take(fixed)?)?,
+        O::Lseek => lseek(&take(fixed)?)?,
+        O::CopyFileRange | O::CopyFileRange64 => copy(&take(fixed)?, opcode == O::CopyFileRange64)?,
+        O::Syncfs => Operation::Syncfs,
+        O::NotifyReply => Operation::NotifyReply,
+        O::Access | O::Bmap | O::Poll | O::Setupmapping | O::Removemapping | O::Statx => {
+            return Err(Errno::NOSYS.into());
+        }
+    })
+}
+
+fn take<T: FromBytes + KnownLayout + Immutable>(fixed: &[u8]) -> Result<T, Refusal> {
+    T::read_from_prefix(fixed)
+        .map(|(value, _)| value)
+        .map_err(|_| Refusal::Malformed("request shorter than its structure"))
+}
+
+/// Splits off a NUL-terminated string.
+fn string(data: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
+    let end = data.iter().position(|b| *b == 0).ok_or(Refusal::Malformed("string without end"))?;
+    Ok((&data[..end], &data[end + 1..]))
+}
+
+fn only_string(data: &[u8]) -> Result<&[u8], Refusal> {
+    match string(data)? {
+        (s, []) => Ok(s),
+        _ => Err(Refusal::Malformed("bytes after the string")),
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<&[u8], Refusal> {
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') {
+        return Err(Refusal::Malformed("not a path component"));
+    }
+    if name.len() > NAME_MAX {
+        return Err(Errno::NAMETOOLONG.into());
+    }
+    Ok(name)
+}
+
+fn only_name(data: &[u8]) -> Result<&[u8], Refusal> {
+    check_name(only_string(data)?)
+}
+
+fn new_attr(mode: u32, umask: u32) -> NewAttr {
+    NewAttr { mode: mode & 0o7777, umask: umask & 0o777 }
+}
+
+/// The operations that make a name.
+fn creation<'a>(opcode: Opcode, fixed: &[u8], data: &'a [u8]) -> Result<Operation<'a>, Refusal> {
+    match opcode {
+        Opcode::Symlink => {
+            let (name, rest) = string(data)?;
+            Ok(Operation::Symlink { name: check_name(name)?, target: only_string(rest)? })
+        }
+        Opcode::Mknod => {
+            let m: wire::MknodIn = take(fixed)?;
+            let kind = Kind::from_mode(m.mode).ok_or(Errno::INVAL)?;
+            let new = new_attr(m.mode, m.umask);
+            Ok(Operation::Mknod { name: only_name(data)?, kind, new, rdev: u64::from(m.rdev) })
+        }
+        Opcode::Mkdir => {
+            let m: wire::MkdirIn = take(fixed)?;
+            Ok(Operation::Mkdir { name: only_name(data)?, new: new_attr(m.mode, m.umask) })
+        }
+        Opcode::Link => {
+            let node = NodeId(take::<wire::LinkIn>(fixed)?.oldnodeid);
+            Ok(Operation::Link { node, name: only_name(data)? })
+        }
+        Opcode::Create => {
+            let c: wire::CreateIn = take(fixed)?;
+            Ok(Operation::Create {
+                name: only_name(data)?,
+                new: new_attr(c.mode, c.umask),
+                exclusive: c.flags & libc::O_EXCL as u32 != 0,
+                truncate: c.flags & libc::O_TRUNC as u32 != 0,
+                kill: c.open_flags & wire::OPEN_KILL_SUIDGID != 0,
+            })
+        }
+        // TMPFILE also carries a name, which means nothing ("/" or "#inode").
+        _ => {
+            let c: wire::CreateIn = take(fixed)?;
+            Ok(Operation::Tmpfile { new: new_attr(c.mode, c.umask) })
+        }
+    }
+}
+
+fn rename<'a>(opcode: Opcode, fixed: &[u8], data: &'a [u8]) -> Result<Operation<'a>, Refusal> {
+    let (to, flags) = if opcode == Opcode::Rename {
+        (take::<wire::RenameIn>(fixed)?.newdir, 0)
+    } else {
+        let r: wire::Rename2In = take(fixed)?;
+        (r.newdir, r.flags)
+    };
+    let how = match flags {
+        0 => RenameHow::Replace,
+        libc::RENAME_NOREPLACE => RenameHow::NoReplace,
+        libc::RENAME_EXCHANGE => RenameHow::Exchange,
+        libc::RENAME_WHITEOUT => RenameHow::Whiteout,
+        _ => return Err(Errno::INVAL.into()),
+    };
+    let (name, rest) = string(data)?;
+    let to_name = only_name(rest)?;
+    Ok(Operation::Rename { name: check_name(name)?, to: NodeId(to), to_name, how })
+}
+
+fn batch_forget<'a>(fixed: &[u8], data: &'a [u8]) -> Result<Operation<'a>, Refusal> {
+    let count = take::<wire::BatchForgetIn>(fixed)?.count as usize;
+    let len = count.checked_mul(size_of::<wire::ForgetOne>());
+    let list = len.and_then(|len| data.get(..len));
+    Ok(Operation::BatchForget { list: list.ok_or(Refusal::Malformed("forget list too short"))? })
+}
+
+fn time(secs: u64, nanos: u32) -> Result<Time, Refusal> {
+    if nanos >= 1_000_000_000 {
+        return Err(Errno::INVAL.into());
+    }
+    Ok(Time { secs: secs as i64, nanos }) // two's complement on the wire
+}
+
+fn setattr(s: &wire::SetattrIn) -> Result<SetAttr, Refusal> {
+    let has = |bit: u32| s.valid & bit != 0;
+    let stamp = |bit, now, secs, nanos| -> Result<Option<SetTime>, Refusal> {
+        Ok(match (has(bit), has(now)) {
+            (false, _) => None,
+            (true, true) => Some(SetTime::Now),
+            (true, false) => Some(SetTime::To(time(secs, nanos)?)),
+        })
+    };
+    Ok(SetAttr {
+        mode: has(fattr::MODE).then_some(s.mode & 0o7777),
+        uid: has(fattr::UID).then_some(s.uid),
+        gid: has(fattr::GID).then_some(s.gid),
+        size: has(fattr::SIZE).then_some(s.size),
+        atime: stamp(fattr::ATIME, fattr::ATIME_NOW, s.atime, s.atimensec)?,
+        mtime: stamp(fattr::MTIME, fattr::MTIME_NOW, s.mtime, s.mtimensec)?,
+        ctime: if has(fattr::CTIME) { Some(time(s.ctime, s.ctimensec)?) } else { None },
+        kill_suidgid: has(fattr::KILL_SUIDGID),
+    })
+}
+
+fn window(fixed: &[u8]) -> Result<Window, Refusal> {
+    let r: wire::ReadIn = take(fixed)?;
+    Ok(Window { offset: r.offset, size: r.size })
+}
+
+fn write<'a>(fixed: &[u8], data: &'a [u8]) -> Result<Operation<'a>, Refusal> {
+    let w: wire::WriteIn = take(fixed)?;
+    if w.size as usize != data.len() {
+        return Err(Refusal::Malformed("write of another length than its data"));
+    }
+    if w.offset.checked_add(u64::from(w.size)).is_none_or(|end| end > i64::MAX as u64) {
+        return Err(Errno::FBIG.into());
+    }
+    let kill = w.write_flags & wire::WRITE_KILL_SUIDGID != 0;
+    Ok(Operation::Write { offset: w.offset, data, kill })
+}
+
+fn setxattr<'a>(fixed: &[u8], data: &'a [u8]) -> Result<Operation<'a>, Refusal> {
+    let s: wire::SetxattrIn = take(fixed)?;
+    let (key, value) = string(data)?;
+    if value.len() != s.size as usize {
+        return Err(Refusal::Malformed("attribute of another length than its data"));
+    }
+    let how = match s.flags as i32 {
+        0 => SetXattr::Any,
+        libc::XATTR_CREATE => SetXattr::Create,
+        libc::XATTR_REPLACE => SetXattr::Replace,
+        _ => return Err(Errno::INVAL.into()),
+    };
+    let kill_sgid = s.setxattr_flags & wire::SETXATTR_ACL_KILL_SGID != 0;
+    Ok(Operation::Setxattr { key, value, how, kill_sgid })
+}
+
+fn lock(fixed: &[u8]) -> Result<Lock, Refusal> {
+    let l: wire::LkIn = take(fixed)?;
+    let kind = match l.lk.kind as i32 {
+        libc::F_RDLCK => LockKind::Shared,
+        libc::F_WRLCK => LockKind::Exclusive,
+        libc::F_UNLCK => LockKind::Unlock,
+        _ => return Err(Errno::INVAL.into()),
+    };
+    if l.lk.start > l.lk.end {
+        return Err(Errno::INVAL.into());
+    }
+    Ok(Lock {
+        owner: l.owner,
+        pid: l.lk.pid,
+        start: l.lk.start,
+        end: l.lk.end,
+        kind,
+        flock: l.lk_flags & wire::LK_FLOCK != 0,
+    })
+}
+
+fn fallocate(f: &wire::FallocateIn) -> Result<Operation<'static>, Refusal> {
+    const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+    const PUNCH_KEEP: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
+    const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | KEEP;
+    let how = match f.mode as i32 {
+        0 => Fallocate::Allocate,
+        KEEP => Fallocate::KeepSize,
+        PUNCH_KEEP => Fallocate::PunchHole,
+        libc::FALLOC_FL_ZERO_RANGE => Fallocate::ZeroRange,
+        ZERO_KEEP => Fallocate::ZeroRangeKeepSize,
+        libc::FALLOC_FL_COLLAPSE_RANGE => Fallocate::CollapseRange,
+        libc::FALLOC_FL_INSERT_RANGE => Fallocate::InsertRange,
+        _ => return Err(Errno::OPNOTSUPP.into()),
+    };
+    if f.offset.checked_add(f.length).is_none_or(|end| end > i64::MAX as u64) {
+        return Err(Errno::FBIG.into());
+    }
+    Ok(Operation::Fallocate { how, offset: f.offset, len: f.length })
+}
+
+fn lseek(l: &wire::LseekIn) -> Result<Operation<'static>, Refusal> {
+    let how = match l.whence as i32 {
+        libc::SEEK_DATA => Seek::Data,
+        libc::SEEK_HOLE => Seek::Hole,
+        _ => return Err(Errno::INVAL.into()),
+    };
+    Ok(Operation::Lseek { offset: l.offset, how })
+}
+
+fn copy(c: &wire::CopyIn, wide: bool) -> Result<Operation<'static>, Refusal> {
+    if c.flags != 0 {
+        return Err(Errno::INVAL.into());
+    }
+    // The narrow answer has 32 bits; a copy may always be shorter than asked.
+    let len = if wide { c.len.min(i64::MAX as u64) } else { c.len.min(0x7fff_f000) };
+    let to = NodeId(c.nodeid_out);
+    Ok(Operation::Copy { from: c.off_in, to, to_offset: c.off_out, len, wide })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+//! Transport 1: read(2) and write(2) on /dev/fuse.
+//!
+//! Each worker loops: read without blocking; if there is nothing, look again for a moment, because
+//! a client that just got an answer often asks again at once; then sleep in epoll until there is a
+//! request (`EPOLLEXCLUSIVE`: one request wakes one worker) or the crew is dismissed.
+//!
+//! Beside io_uring one such worker serves INTERRUPT and FORGET, which the kernel sends only here.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use zerocopy::FromBytes;
+
+use crate::connection::Shared;
+use crate::crew::Remains;
+use crate::device::{Device, Fetched};
+use crate::server::Outcome;
+use crate::wire::{self, InHeader, Opcode, OutHeader};
+
+/// How long an idle worker looks for the next request before it sleeps.
+const SPIN: Duration = Duration::from_micros(20);
+
+const REQUEST: u64 = 0;
+const STOP: u64 = 1;
+
+/// Starts a worker.
+pub(crate) fn hire(shared: &Arc<Shared>) -> io::Result<()> {
+    let mine = Arc::clone(shared);
+    shared.dev_pool.enter();
+    let hired = shared.crew.hire("fuse-dev".into(), move || {
+        let ended = Worker::new(&mine).and_then(|mut worker| worker.run());
+        mine.dev_pool.leave();
+        mine.worker_ended(ended);
+        Remains::None
+    });
+    if hired.is_err() {
+        shared.dev_pool.leave();
+    }
+    hired
+}
+
+struct Worker<'a> {
+    shared: &'a Arc<Shared>,
+    device: Device,
+    epoll: std::os::fd::OwnedFd,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Worker<'a> {
+    fn new(shared: &'a Arc<Shared>) -> io::Result<Self> {
+        let device = shared.device.another();
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let incoming = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
+        epoll::add(&epoll, &device, epoll::EventData::new_u64(REQUEST), incoming)?;
+        let stop = shared.crew.stop_fd();
+        epoll::add(&epoll, stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
+        Ok(Worker { shared, device, epoll, buffer: vec![0; buffer_len(shared.payload())] })
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        // Spinning beside io_uring would burn time for messages that nobody waits for.
+        let spin = if self.shared.over_io_uring() { Duration::ZERO } else { SPIN };
+        let mut idle_since: Option<Instant> = None;
+        loop {
+            match self.device.read(&mut self.buffer)? {
+                Fetched::Request(len) => {
+                    idle_since = None;
+                    self.request(len)?;
+                    if self.shared.crew.stopping() {
+                        return Ok(());
+                    }
+                }
+                Fetched::Ended => return Ok(()),
+                Fetched::Nothing => {
+                    let since = *idle_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() < spin {
+                        std::hint::spin_loop();
+                    } else if self.sleep()? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sleeps until there may be a request.  True: stop.
+    fn sleep(&self) -> io::Result<bool> {
+        let mut events = [const {
+            epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }
+        }; 2];
+        let n = match epoll::wait(&self.epoll, &mut events, None) {
+            Ok(n) => n,
+            Err(rustix::io::Errno::INTR) => 0,
+            Err(errno) => return Err(errno.into()),
+        };
+        Ok(events[..n].iter().any(|e| e.data.u64() == STOP))
+    }
+
+    fn request(&mut self, len: usize) -> io::Result<()> {
+        // Beside io_uring nothing blocks here, and one worker is enough.
+        if self.shared.dev_pool.take() && !self.shared.over_io_uring() {
+            self.shared.counters().grown();
+            if let Err(error) = hire(self.shared) {
+                tracing::warn!(%error, "no further worker thread");
+            }
+        }
+        let result = self.answer(len);
+        self.shared.dev_pool.give();
+        result
+    }
+
+    fn answer(&mut self, len: usize) -> io::Result<()> {
+        let Some(Split { header, fixed, fixed_len, data }) = split(&self.buffer, len) else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a request without header"));
+        };
+        // The body of the reply begins where its header would end.
+        let payload = &mut self.buffer[size_of::<OutHeader>()..];
+        match self.shared.server.serve(&header, &fixed[..fixed_len], payload, data) {
+            Outcome::Silence => Ok(()),
+            Outcome::Reply { error, len } => {
+                let sent = self.device.reply(header.unique, error, &payload[..len]);
+                match sent {
+                    // The kernel found our answer senseless: the client got EIO.
+                    Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+                        let (opcode, unique) = (header.opcode, header.unique);
+                        tracing::error!(opcode, unique, error, len, "the kernel refused a reply");
+                        Ok(())
+                    }
+                    Err(e) if over(&e) => Ok(()),
+                    other => other,
+                }
+            }
+        }
+    }
+}
+
+/// The connection ended under our hands; the next read will say so too.
+fn over(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ECONNABORTED | libc::EPERM))
+}
+
+/// Room for the largest WRITE, which the kernel demands for every read.
+pub(crate) fn buffer_len(payload: usize) -> usize {
+    let write = size_of::<InHeader>() + size_of::<wire::WriteIn>() + payload;
+    write.max(wire::MIN_READ_BUFFER) + 4096
+}
+
+/// A message taken apart.
+pub(crate) struct Split {
+    pub header: InHeader,
+    pub fixed: [u8; wire::RING_OP_LEN],
+    /// Less than the opcode's structure if the message is cut short.
+    pub fixed_len: usize,
+    /// Names and data, counted from where an `OutHeader` would end.
+    pub data: std::ops::Range<usize>,
+}
+
+/// Takes apart a message of `len` bytes; `None` if that is not even a header.
+pub(crate) fn split(buffer: &[u8], len: usize) -> Option<Split> {
+    const BASE: usize = size_of::<InHeader>() - size_of::<OutHeader>();
+    let message = buffer.get(..len)?;
+    let (header, body) = InHeader::read_from_prefix(message).ok()?;
+    if header.len as usize != len {
+        return None;
+    }
+    let wanted = Opcode::from_wire(header.opcode).map_or(0, wire::fixed_len);
+    let mut fixed = [0; wire::RING_OP_LEN];
+    let fixed_len = wanted.min(body.len());
+    fixed[..fixed_len].copy_from_slice(&body[..fixed_len]);
+    let data = BASE + fixed_len..len - size_of::<OutHeader>();
+    Some(Split { header, fixed, fixed_len, data })
+}

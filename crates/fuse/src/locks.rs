@@ -1,0 +1,153 @@
+//! File locks that are brought to the view: waiting, interruption, and release at close.
+//!
+//! A blocking request (`F_SETLKW`, `flock` without `LOCK_NB`) is brought to the view as repeated
+//! calls of [`Requests::setlk`]: at once, after every release that passes through this connection,
+//! and after at most [`PAUSE_MAX`], because a process outside the view may hold the lock.  The
+//! worker thread waits inside its request; the crew starts another thread before a queue runs out
+//! of them, so that waiting never keeps other requests from being served.
+//!
+//! INTERRUPT may arrive before the request that it names has begun to wait (over io_uring the two
+//! take different ways).  The last few unmatched ones are therefore remembered.
+//!
+//! Close: the kernel tells about it by FLUSH (fcntl locks, which end with the first close by their
+//! owner) and by RELEASE (flock).  It sends neither for zero-message opens, so remote locks exclude
+//! those.  `held` remembers who ever locked, so that all other closes cost the view nothing.
+//!
+//! Lock order: `Locks::state` is a leaf; it is never held while the view is called.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use systx_base::NodeId;
+use systx_base::sync::{Event, Mutex, rank};
+use systx_vfs::api::{Lock, LockKind, Reply, Requests};
+
+/// Longest time until a lock is tried again.
+const PAUSE_MAX: Duration = Duration::from_millis(10);
+/// Unmatched interrupts that are remembered.  Every request can be interrupted, few wait.
+const EARLY_MAX: usize = 256;
+
+pub(crate) struct Locks {
+    state: Mutex<State>,
+    changed: Event,
+}
+
+#[derive(Default)]
+struct State {
+    /// Waiting requests by `unique`; true once interrupted.
+    waiting: HashMap<u64, bool>,
+    early: VecDeque<u64>,
+    /// Counts releases, so that one between a try and the wait is not missed.
+    releases: u64,
+    held: HashSet<(NodeId, u64, bool)>,
+    stopped: bool,
+}
+
+impl Locks {
+    pub fn new() -> Self {
+        Locks { state: Mutex::new(rank::LEAF, State::default()), changed: Event::new() }
+    }
+
+    /// Sets or releases a lock.  `wait`: the request's `unique` if it may wait.
+    pub fn set(
+        &self,
+        view: &dyn Requests,
+        node: NodeId,
+        lock: Lock,
+        wait: Option<u64>,
+    ) -> Reply<()> {
+        let result = match wait {
+            Some(unique) if lock.kind != LockKind::Unlock => self.wait(view, node, lock, unique),
+            _ => view.setlk(node, lock),
+        };
+        if result.is_ok() {
+            let mut state = self.state.lock();
+            if lock.kind != LockKind::Unlock {
+                state.held.insert((node, lock.owner, lock.flock));
+            }
+            if lock.kind != LockKind::Exclusive {
+                // An unlock, or a step down from exclusive.
+                state.releases += 1;
+                self.changed.notify_all();
+            }
+        }
+        result
+    }
+
+    fn wait(&self, view: &dyn Requests, node: NodeId, lock: Lock, unique: u64) -> Reply<()> {
+        let mut seen = {
+            let mut state = self.state.lock();
+            if let Some(at) = state.early.iter().position(|u| *u == unique) {
+                state.early.remove(at);
+                return Err(Errno::INTR);
+            }
+            state.waiting.insert(unique, false);
+            state.releases
+        };
+        let _entered = Waiting { locks: self, unique };
+        let mut pause = Duration::from_millis(1);
+        loop {
+            match view.setlk(node, lock) {
+                Err(Errno::AGAIN) => {}
+                decided => return decided,
+            }
+            let mut state = self.state.lock();
+            let interrupted = |s: &State| s.stopped || s.waiting.get(&unique) != Some(&false);
+            if state.releases == seen && !interrupted(&state) {
+                self.changed.wait_for(&mut state, pause);
+            }
+            if interrupted(&state) {
+                return Err(Errno::INTR);
+            }
+            seen = state.releases;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// INTERRUPT of the request `unique`.
+    pub fn interrupt(&self, unique: u64) {
+        let mut state = self.state.lock();
+        if let Some(interrupted) = state.waiting.get_mut(&unique) {
+            *interrupted = true;
+            self.changed.notify_all();
+            return;
+        }
+        if state.early.len() == EARLY_MAX {
+            state.early.pop_front();
+        }
+        state.early.push_back(unique);
+    }
+
+    /// The owner closed: releases what it may hold.
+    pub fn close(&self, view: &dyn Requests, node: NodeId, owner: u64, flock: bool) {
+        if !self.state.lock().held.remove(&(node, owner, flock)) {
+            return;
+        }
+        let kind = LockKind::Unlock;
+        let lock = Lock { owner, pid: 0, start: 0, end: u64::MAX, kind, flock };
+        if let Err(errno) = view.setlk(node, lock) {
+            tracing::warn!(node = node.0, owner, %errno, "a lock was not released at close");
+        }
+        self.state.lock().releases += 1;
+        self.changed.notify_all();
+    }
+
+    /// The connection ends: nobody waits any longer.
+    pub fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.changed.notify_all();
+    }
+}
+
+/// Takes a request off the list of waiting ones, also when the view panics.
+struct Waiting<'a> {
+    locks: &'a Locks,
+    unique: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.locks.state.lock().waiting.remove(&self.unique);
+    }
+}

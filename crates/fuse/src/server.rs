@@ -1,0 +1,317 @@
+//! One request from decoded bytes to answer: decode, call the view, encode.  Knows nothing of the
+//! transport; each worker thread of either transport calls [`Server::serve`] for each request that
+//! it fetched.
+//!
+//! Steps:
+//! 1. decode (`decode.rs`); malformed requests are answered `EIO`, unknown ones `ENOSYS`;
+//! 2. READ and listings fill the payload in place; everything else yields an [`Answer`], which is
+//!    encoded after the borrow of the request's names and data has ended, because over io_uring
+//!    both share the payload buffer;
+//! 3. a panic of the view is answered `EIO` and logged; the worker lives on.
+//!
+//! Zero-message opens: OPEN, OPENDIR and FLUSH are answered `ENOSYS`, upon which the kernel never
+//! sends them again.  Not with remote locks: see `locks.rs`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use systx_base::NodeId;
+use systx_vfs::api::{Caller, Entry, Reply, Requests, SetAttr};
+use zerocopy::FromBytes;
+
+use crate::config::Config;
+use crate::decode::{Operation, Refusal, Window, decode};
+use crate::locks::Locks;
+use crate::reply::{self, Answer, Listing, Ttls};
+use crate::stats::Counters;
+use crate::wire::{self, InHeader, Opcode};
+
+/// What a worker does with its buffers after a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Send a reply with this error (0 or a negated errno) and so many bytes of payload.
+    Reply { error: i32, len: usize },
+    /// FORGET, BATCH_FORGET and INTERRUPT have no reply.
+    Silence,
+}
+
+/// The view behind one connection.
+pub(crate) struct Server {
+    view: Arc<dyn Requests>,
+    ttls: Ttls,
+    remote_locks: bool,
+    pub locks: Locks,
+    pub counters: Counters,
+}
+
+impl Server {
+    pub fn new(view: Arc<dyn Requests>, config: &Config) -> Self {
+        Server {
+            view,
+            ttls: config.into(),
+            remote_locks: config.remote_locks,
+            locks: Locks::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Serves one request.  `fixed`: its structure; its names and data are the first `data_len`
+    /// bytes of `payload` from `data_at`.  The reply's body is put at the start of `payload`.
+    pub fn serve(
+        &self,
+        header: &InHeader,
+        fixed: &[u8],
+        payload: &mut [u8],
+        data: std::ops::Range<usize>,
+    ) -> Outcome {
+        let opcode = Opcode::from_wire(header.opcode);
+        self.counters.request(opcode);
+        let served = catch_unwind(AssertUnwindSafe(|| {
+            let opcode = opcode.ok_or(Refusal::Errno(Errno::NOSYS))?;
+            self.run(opcode, header, fixed, payload, data)
+        }));
+        let result = served.unwrap_or_else(|_| {
+            // The panic hook has printed where; this says what the program will see.
+            let (unique, nodeid) = (header.unique, header.nodeid);
+            tracing::error!(?opcode, unique, nodeid, "the view panicked: answered EIO");
+            self.counters.panicked();
+            Err(Refusal::Errno(Errno::IO))
+        });
+        if matches!(opcode, Some(Opcode::Forget | Opcode::BatchForget | Opcode::Interrupt)) {
+            return Outcome::Silence;
+        }
+        match result {
+            Ok(len) => Outcome::Reply { error: 0, len },
+            Err(Refusal::Errno(errno)) => {
+                self.counters.refused();
+                Outcome::Reply { error: -errno.raw_os_error(), len: 0 }
+            }
+            Err(Refusal::Malformed(why)) => {
+                tracing::error!(?opcode, unique = header.unique, why, "malformed request");
+                self.counters.malformed();
+                Outcome::Reply { error: -Errno::IO.raw_os_error(), len: 0 }
+            }
+        }
+    }
+
+    fn run(
+        &self,
+        opcode: Opcode,
+        header: &InHeader,
+        fixed: &[u8],
+        payload: &mut [u8],
+        data: std::ops::Range<usize>,
+    ) -> Result<usize, Refusal> {
+        let data = payload.get(data).ok_or(Refusal::Malformed("data beyond the buffer"))?;
+        let node = NodeId(header.nodeid);
+        match decode(opcode, fixed, data)? {
+            Operation::Read(window) => Ok(self.read(node, window, payload)?),
+            Operation::List { window, attributes } => {
+                Ok(self.list(node, window, attributes, payload)?)
+            }
+            operation => {
+                let answer = self.answer(header, operation)?;
+                Ok(answer.encode(payload)?)
+            }
+        }
+    }
+
+    fn read(&self, node: NodeId, window: Window, payload: &mut [u8]) -> Reply<usize> {
+        let size = (window.size as usize).min(payload.len());
+        let n = self.view.read(node, window.offset, &mut payload[..size])?;
+        // A view that claims more than it was given must not make us send stale memory.
+        if n > size { Err(Errno::IO) } else { Ok(n) }
+    }
+
+    fn list(
+        &self,
+        node: NodeId,
+        window: Window,
+        attributes: bool,
+        payload: &mut [u8],
+    ) -> Reply<usize> {
+        let size = (window.size as usize).min(payload.len());
+        let ttls = attributes.then_some(self.ttls);
+        let mut listing = Listing::new(&mut payload[..size], ttls);
+        let mut refused = false;
+        self.view.readdir(node, window.offset, attributes, &mut |entry| {
+            let taken = listing.push(&entry);
+            refused |= !taken;
+            taken
+        })?;
+        // An empty answer means the end of the directory: a name must not vanish that way.
+        if refused && listing.len() == 0 { Err(Errno::INVAL) } else { Ok(listing.len()) }
+    }
+
+    fn answer(&self, header: &InHeader, operation: Operation<'_>) -> Reply<Answer> {
+        let view = &*self.view;
+        let node = NodeId(header.nodeid);
+        let caller = Caller { uid: header.uid, gid: header.gid, tid: header.pid };
+        use Operation as O;
+        match operation {
+            O::Lookup { name } => Ok(Answer::Entry(match view.lookup(caller, node, name)? {
+                Some(entry) => self.ttls.entry(&entry),
+                None => self.ttls.absent(),
+            })),
+            O::Forget { count } => {
+                view.forget(node, count);
+                Ok(Answer::Empty)
+            }
+            O::BatchForget { list } => {
+                self.forget_all(list);
+                Ok(Answer::Empty)
+            }
+            O::Getattr => self.attr(view.getattr(node)?),
+            O::Setattr { set } => self.attr(view.setattr(caller, node, set)?),
+            O::Readlink => view.readlink(node).map(Answer::Bytes),
+            O::Symlink { name, target } => self.entry(view.symlink(caller, node, name, target)?),
+            O::Mknod { name, kind, new, rdev } => {
+                self.entry(view.mknod(caller, node, name, kind, new, rdev)?)
+            }
+            O::Mkdir { name, new } => self.entry(view.mkdir(caller, node, name, new)?),
+            O::Link { node: old, name } => self.entry(view.link(caller, old, node, name)?),
+            O::Create { name, new, exclusive, truncate, kill } => {
+                let entry = view.create(caller, node, name, new, exclusive)?;
+                self.created(caller, entry, truncate, kill)
+            }
+            O::Tmpfile { new } => {
+                let entry = view.tmpfile(caller, node, new)?;
+                self.created(caller, entry, false, false)
+            }
+            O::Unlink { name } => view.unlink(caller, node, name).map(done),
+            O::Rmdir { name } => view.rmdir(caller, node, name).map(done),
+            O::Rename { name, to, to_name, how } => {
+                view.rename(caller, (node, name), (to, to_name), how).map(done)
+            }
+            O::Write { offset, data, kill } => {
+                let n = view.write(node, offset, data, kill)?;
+                Ok(Answer::Written(u32::try_from(n).map_err(|_| Errno::IO)?))
+            }
+            other => self.answer_rest(header, caller, other),
+        }
+    }
+
+    /// The operations on content and attributes, and those that this layer answers itself.
+    fn answer_rest(
+        &self,
+        header: &InHeader,
+        caller: Caller,
+        operation: Operation<'_>,
+    ) -> Reply<Answer> {
+        let view = &*self.view;
+        let node = NodeId(header.nodeid);
+        use Operation as O;
+        match operation {
+            O::Statfs => Ok(Answer::Statfs(reply::statfs(&view.statfs()?))),
+            O::Setxattr { key, value, how, kill_sgid } => {
+                view.setxattr(caller, node, key, value, how, kill_sgid).map(done)
+            }
+            O::Getxattr { key, size } => {
+                Ok(Answer::Value { value: view.getxattr(node, key)?, space: size })
+            }
+            O::Listxattr { size } => {
+                Ok(Answer::Value { value: view.listxattr(node)?, space: size })
+            }
+            O::Removexattr { key } => view.removexattr(caller, node, key).map(done),
+            O::Fallocate { how, offset, len } => view.fallocate(node, how, offset, len).map(done),
+            O::Lseek { offset, how } => view.lseek(node, offset, how).map(Answer::Seek),
+            O::Copy { from, to, to_offset, len, wide } => {
+                let n = view.copy_file_range((node, from), (to, to_offset), len)?;
+                if wide {
+                    return Ok(Answer::Copied(n));
+                }
+                Ok(Answer::Written(u32::try_from(n).map_err(|_| Errno::IO)?))
+            }
+            O::Ioctl { cmd, out_size } => self.ioctl(node, cmd, out_size),
+            O::Getlk { lock } => Ok(Answer::Lock(reply::lock(view.getlk(node, lock)?, &lock))),
+            O::Setlk { lock, wait } => {
+                let unique = wait.then_some(header.unique);
+                self.locks.set(view, node, lock, unique).map(done)
+            }
+            O::Interrupt { unique } => {
+                self.locks.interrupt(unique);
+                Ok(Answer::Empty)
+            }
+            O::Open | O::Opendir if self.remote_locks => Ok(Answer::Open(self.open_out())),
+            O::Flush { owner } if self.remote_locks => {
+                self.locks.close(view, node, owner, false);
+                Ok(Answer::Empty)
+            }
+            O::Release { owner, unlock } => {
+                if unlock {
+                    self.locks.close(view, node, owner, true);
+                }
+                Ok(Answer::Empty)
+            }
+            // Nothing is buffered between a request and the view, and durability is the commit's.
+            O::Syncfs | O::Destroy | O::Releasedir | O::NotifyReply => Ok(Answer::Empty),
+            // FSYNC too: for ENOSYS the kernel stops asking and fsync(2) succeeds.
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    fn open_out(&self) -> wire::OpenOut {
+        let open_flags = wire::FOPEN_KEEP_CACHE | wire::FOPEN_CACHE_DIR;
+        wire::OpenOut { fh: 0, open_flags, backing_id: 0 }
+    }
+
+    fn entry(&self, entry: Entry) -> Reply<Answer> {
+        Ok(Answer::Entry(self.ttls.entry(&entry)))
+    }
+
+    fn attr(&self, attr: systx_vfs::api::Attr) -> Reply<Answer> {
+        Ok(Answer::Attr(self.ttls.attr(&attr)))
+    }
+
+    /// Answers CREATE and TMPFILE.  The kernel takes a CREATE for a creation and leaves `O_TRUNC`
+    /// to us, should the name have existed after all.
+    fn created(
+        &self,
+        caller: Caller,
+        mut entry: Entry,
+        truncate: bool,
+        kill_suidgid: bool,
+    ) -> Reply<Answer> {
+        if truncate && entry.attr.size > 0 {
+            let set = SetAttr { size: Some(0), kill_suidgid, ..SetAttr::default() };
+            match self.view.setattr(caller, entry.node, set) {
+                Ok(attr) => entry.attr = attr,
+                Err(errno) => {
+                    self.view.forget(entry.node, 1);
+                    return Err(errno);
+                }
+            }
+        }
+        let open = wire::OpenOut { open_flags: wire::FOPEN_KEEP_CACHE, ..self.open_out() };
+        Ok(Answer::Create(self.ttls.entry(&entry), open))
+    }
+
+    fn forget_all(&self, list: &[u8]) {
+        for one in list.chunks_exact(size_of::<wire::ForgetOne>()) {
+            if let Ok(one) = wire::ForgetOne::read_from_bytes(one) {
+                self.view.forget(NodeId(one.nodeid), one.nlookup);
+            }
+        }
+    }
+
+    fn ioctl(&self, node: NodeId, cmd: u32, out_size: u32) -> Reply<Answer> {
+        let fits = |n: usize| if (out_size as usize) < n { Err(Errno::INVAL) } else { Ok(()) };
+        match cmd {
+            wire::IOC_GETFLAGS | wire::IOC32_GETFLAGS => {
+                fits(4)?;
+                Ok(Answer::Ioctl(self.view.inode_flags(node)?))
+            }
+            wire::IOC_FSGETXATTR => {
+                fits(size_of::<wire::FsXattr>())?;
+                let xflags = reply::xflags(self.view.inode_flags(node)?);
+                Ok(Answer::IoctlXattr(wire::FsXattr { xflags, ..Default::default() }))
+            }
+            _ => Err(Errno::NOTTY),
+        }
+    }
+}
+
+fn done((): ()) -> Answer {
+    Answer::Empty
+}

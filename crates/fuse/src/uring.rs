@@ -1,0 +1,305 @@
+//! Transport 2: FUSE over io_uring.
+//!
+//! The kernel has one queue per possible CPU and puts each request into the queue of the CPU that
+//! its client runs on.  A queue hands requests to entries that this side has registered; the answer
+//! and the wait for the next request are one system call.
+//!
+//! One thread per entry, pinned to the queue's CPU: a request that blocks in the view blocks its
+//! own entry and nothing else.  The kernel prefers the entry used last, so that a thread that is
+//! still warm serves the next request, and the others cost nothing.
+//!
+//! Rules that keep a connection alive (research by experiment, see docs):
+//! - every possible queue needs an entry before the kernel uses any: queues of absent CPUs share
+//!   the *keeper*, one thread with one entry each;
+//! - the worker that takes the last free entry of a queue starts another worker *before* it serves
+//!   its request.  Requests that arrived meanwhile are not given to an entry that registers late;
+//!   so the new worker nudges its queue: it has the kernel send a message that nobody needs
+//!   (NOTIFY_RETRIEVE of no bytes), whose commit makes the kernel look at the waiting ones;
+//! - if a first registration fails, the kernel switches the connection to /dev/fuse, and so do we.
+//!
+//! A worker of the keeper never waits for a file lock, since its other entries would wait with it:
+//! `ENOLCK`.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::connection::Shared;
+use crate::cpu::{Cpus, pin};
+use crate::crew::{Pool, Remains};
+use crate::device::Device;
+use crate::ring_unsafe::{Event, Ring};
+use crate::server::Outcome;
+use crate::wire::{self, InHeader, Opcode, OutHeader, RING_OP_LEN};
+
+/// Most entries, hence threads, of one queue.
+const DEPTH_MAX: usize = 256;
+
+/// The rings of one connection, by queue.
+pub(crate) struct Queues {
+    pools: Vec<Pool>,
+    nudges: AtomicU64,
+}
+
+impl Queues {
+    pub fn new(cpus: &Cpus) -> Self {
+        let pools = (0..cpus.possible).map(|_| Pool::new(DEPTH_MAX)).collect();
+        Queues { pools, nudges: AtomicU64::new(1) }
+    }
+}
+
+/// Rings that are set up but not yet registered.
+pub(crate) struct Rings(Vec<Setup>);
+
+struct Setup {
+    ring: Ring,
+    cpu: Option<usize>,
+}
+
+/// Sets up the rings of the first workers.  Fails where io_uring is not to be had.
+pub(crate) fn prepare(
+    device: &Device,
+    cpus: &Cpus,
+    payload: usize,
+    workers: usize,
+) -> io::Result<Rings> {
+    let depth = match workers {
+        0 if cpus.online.len() <= 8 => 2,
+        0 => 1,
+        n => n.min(DEPTH_MAX),
+    };
+    let mut rings = Vec::new();
+    let (mut present, mut absent) = (Vec::new(), Vec::new());
+    for queue in 0..cpus.possible {
+        let id = u16::try_from(queue).map_err(|_| io::ErrorKind::Unsupported)?;
+        // Queues are numbered as CPUs are.
+        if cpus.online.contains(&queue) { present.push(id) } else { absent.push(id) }
+    }
+    for id in present {
+        for _ in 0..depth {
+            let ring = Ring::new(device.clone(), &[id], payload)?;
+            rings.push(Setup { ring, cpu: Some(usize::from(id)) });
+        }
+    }
+    if !absent.is_empty() {
+        rings.push(Setup { ring: Ring::new(device.clone(), &absent, payload)?, cpu: None });
+    }
+    Ok(Rings(rings))
+}
+
+/// Starts the first workers.  `Ok(false)`: the kernel refused, the connection is on /dev/fuse.
+pub(crate) fn start(shared: &Arc<Shared>, rings: Rings) -> io::Result<bool> {
+    let (report, reports) = channel();
+    let mut refused = false;
+    for setup in rings.0 {
+        hire(shared, setup, Some(report.clone()))?;
+    }
+    drop(report);
+    refused |= refusal(&reports);
+    Ok(!refused)
+}
+
+fn refusal(reports: &Receiver<bool>) -> bool {
+    reports.iter().fold(false, |refused, ok| refused | !ok)
+}
+
+fn hire(shared: &Arc<Shared>, setup: Setup, first: Option<Sender<bool>>) -> io::Result<()> {
+    let mine = Arc::clone(shared);
+    let name = setup.cpu.map_or("fuse-keep".into(), |cpu| format!("fuse-cpu{cpu}"));
+    shared.crew.hire(name, move || {
+        if let Some(cpu) = setup.cpu {
+            pin(cpu);
+        }
+        let mut worker = Worker { shared: &mine, ring: setup.ring, live: 0, stop: false };
+        let ended = worker.run(first);
+        let ring = worker.ring;
+        mine.worker_ended(ended);
+        Remains::Some(Box::new(ring))
+    })
+}
+
+/// Starts one more worker for a queue that has no free entry left.
+fn grow(shared: &Arc<Shared>, queue: u16) {
+    shared.counters().grown();
+    let hired = Ring::new(shared.device.clone(), &[queue], shared.payload())
+        .and_then(|ring| hire(shared, Setup { ring, cpu: Some(usize::from(queue)) }, None));
+    if let Err(error) = hired {
+        tracing::warn!(queue, %error, "no further ring entry");
+    }
+}
+
+struct Worker<'a> {
+    shared: &'a Arc<Shared>,
+    ring: Ring,
+    /// Entries that the kernel has not taken back for good.
+    live: usize,
+    stop: bool,
+}
+
+impl Worker<'_> {
+    fn run(&mut self, first: Option<Sender<bool>>) -> io::Result<()> {
+        let late = first.is_none();
+        let registered = self.register();
+        if let Some(report) = first {
+            // Nobody listens only if `start` has failed.
+            let _ = report.send(matches!(registered, Ok(true)));
+        }
+        if !registered? {
+            return Ok(());
+        }
+        if late {
+            self.nudge();
+        }
+        while self.live > 0 && !self.stop {
+            while let Some(event) = self.ring.next() {
+                self.event(event)?;
+            }
+            if self.live > 0 && !self.stop {
+                self.ring.submit(1)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Registers all entries.  False: the kernel does not want them.
+    fn register(&mut self) -> io::Result<bool> {
+        self.ring.watch(self.shared.crew.stop_fd())?;
+        for slot in 0..self.ring.len() {
+            self.ring.register(slot)?;
+            self.live += 1;
+            if let Some(pool) = self.pool(slot) {
+                pool.enter();
+            }
+        }
+        self.ring.submit(0)?;
+        // A refusal completes at once; a request that is already there does, too.
+        while let Some(event) = self.ring.next() {
+            match event {
+                Event::Slot(slot, Err(errno)) if !ended(errno) => {
+                    tracing::debug!(errno, slot, "the kernel refused a ring entry");
+                    self.gone(slot);
+                    return Ok(false);
+                }
+                event => self.event(event)?,
+            }
+        }
+        Ok(true)
+    }
+
+    fn pool(&self, slot: usize) -> Option<&Pool> {
+        self.shared.queues.pools.get(usize::from(self.ring.queue(slot)?))
+    }
+
+    fn gone(&mut self, slot: usize) {
+        self.live -= 1;
+        if let Some(pool) = self.pool(slot) {
+            pool.leave();
+        }
+    }
+
+    /// Makes the kernel look at requests that wait in this CPU's queue.
+    fn nudge(&self) {
+        // Even, as all ids of requests, and far above those that the kernel counts up from 0.
+        let count = self.shared.queues.nudges.fetch_add(1, Ordering::Relaxed);
+        let notify_unique = 1 << 62 | count << 1;
+        let retrieve = wire::NotifyRetrieve { notify_unique, nodeid: 1, ..Default::default() };
+        if let Err(error) =
+            self.shared.device.notify(wire::notify::RETRIEVE, &[retrieve.as_bytes()])
+        {
+            tracing::debug!(%error, "no nudge");
+        }
+    }
+
+    fn event(&mut self, event: Event) -> io::Result<()> {
+        match event {
+            Event::Stop => {
+                self.stop = true;
+                Ok(())
+            }
+            Event::Slot(slot, Ok(())) => self.request(slot),
+            Event::Slot(slot, Err(errno)) if ended(errno) => {
+                self.gone(slot);
+                Ok(())
+            }
+            Event::Slot(slot, Err(errno)) => {
+                self.gone(slot);
+                Err(io::Error::from_raw_os_error(errno))
+            }
+        }
+    }
+
+    fn request(&mut self, slot: usize) -> io::Result<()> {
+        let taken = self.pool(slot).is_some_and(Pool::take);
+        if let Some(queue) = self.ring.queue(slot).filter(|_| taken) {
+            grow(self.shared, queue);
+        }
+        let shares = self.ring.len() > 1;
+        let Some((header, payload)) = self.ring.parts(slot) else {
+            return Err(io::Error::other("a completion for an entry that was not lent"));
+        };
+        let commit_id = header.entry.commit_id;
+        let reply = serve(self.shared, header, payload, shares);
+        header.in_out[..size_of::<OutHeader>()].copy_from_slice(reply.as_bytes());
+        header.entry.payload_sz = reply.len - size_of::<OutHeader>() as u32;
+        self.ring.commit(slot, commit_id)?;
+        if let Some(pool) = self.pool(slot) {
+            pool.give();
+        }
+        Ok(())
+    }
+}
+
+fn serve(
+    shared: &Shared,
+    header: &wire::RingHeader,
+    payload: &mut [u8],
+    shares: bool,
+) -> OutHeader {
+    // Cannot fail: 128 bytes hold a header.
+    let Ok((request, _)) = InHeader::read_from_prefix(&header.in_out) else {
+        return OutHeader::default();
+    };
+    let op = &header.op_in;
+    let (error, len) = match Opcode::from_wire(request.opcode) {
+        // A worker with several entries must not wait.
+        Some(Opcode::Setlkw) if shares => (-libc::ENOLCK, 0),
+        opcode => match fixed_part(opcode, &request, header.entry.payload_sz, op) {
+            Some(fixed) => {
+                let data = 0..header.entry.payload_sz as usize;
+                match shared.server.serve(&request, fixed, payload, data) {
+                    Outcome::Reply { error, len } => (error, len),
+                    Outcome::Silence => (0, 0),
+                }
+            }
+            None => {
+                tracing::error!(?opcode, request.unique, "lengths of a request disagree");
+                (-libc::EIO, 0)
+            }
+        },
+    };
+    // The payload buffer is at most 1 MiB.
+    let len = (size_of::<OutHeader>() + len) as u32;
+    OutHeader { len, error, unique: request.unique }
+}
+
+/// The part of the header buffer that this request filled; the rest is left from earlier ones.
+/// `None` if the lengths disagree.
+fn fixed_part<'a>(
+    opcode: Option<Opcode>,
+    request: &InHeader,
+    payload: u32,
+    op: &'a [u8; RING_OP_LEN],
+) -> Option<&'a [u8]> {
+    let body = (request.len as usize).checked_sub(size_of::<InHeader>())?;
+    let filled = body.checked_sub(payload as usize)?;
+    let wanted = opcode.map_or(0, wire::fixed_len);
+    op.get(..filled.min(wanted))
+}
+
+/// How the kernel says that a connection is over.
+fn ended(errno: i32) -> bool {
+    matches!(errno, libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV)
+}
