@@ -1,7 +1,23 @@
-//! First version of the interface; bodies follow.
+//! The public face of the engine: one lock around [`State`], and the calls that have to be made
+//! without it.
+//!
+//! Lock order: the engine's lock ([`rank::ENGINE`]) is held for the time of one access, or of
+//! [`SWEEP`] records of an end; nothing is called while it is held but the policy.
+//!
+//! Waiting: [`Engine::wait_installed`] is the only call that blocks.  See there why no circle of
+//! waits can arise.
+//!
+//! Nothing here survives a crash: the engine is about running transactions, and those end with the
+//! process that serves them.
+
 use crate::object::{Conflict, Object, ObjectRef, Opponent, Side};
-use crate::policy::ContentionPolicy;
+use crate::policy::{ContentionPolicy, OsPrio};
+use crate::state::{DoomFn, Fallout, Intent, State};
 use systx_base::TxnId;
+use systx_base::sync::{Event, Mutex, rank};
+
+/// Records that an end releases before it lets others have the lock: some 100 µs.
+const SWEEP: usize = 1024;
 
 /// How a transaction's reads are protected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -26,7 +42,7 @@ pub struct BeginOptions {
     pub priority: i32,
     /// Attempts that lost so far.
     pub age: u32,
-    /// Nothing will be committed: reads are only noted, writes are not recorded; never loses.
+    /// Nothing will be committed: reads are only noted, writes are not recorded; it never loses.
     pub read_only: bool,
     /// The first attempt's timestamp, on a retry.
     pub timestamp: Option<u64>,
@@ -37,9 +53,10 @@ pub struct BeginOptions {
 pub enum Access {
     /// Recorded; go ahead.
     Granted,
-    /// This transaction has lost, see [`Engine::conflict`]; or it is not active any more.
+    /// This transaction has lost, see [`Engine::conflict`]; or it has ended.
     Doomed,
-    /// A decided commit that wrote the object is installing: [`Engine::wait_installed`], ask again.
+    /// A decided commit that wrote the object is installing: call [`Engine::wait_installed`], then
+    /// ask again.  Nothing was recorded.
     Wait(TxnId),
 }
 
@@ -48,7 +65,7 @@ pub enum Access {
 pub enum Status {
     /// Running.
     Active,
-    /// Lost a conflict; only `abort` is left.
+    /// Lost a conflict; only [`Engine::abort`] is left.
     Doomed,
     /// Decided; cannot lose any more.
     Committing,
@@ -57,99 +74,237 @@ pub enum Status {
 /// Size of a workset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Workset {
-    /// Objects read (a page range counts once for each file).
+    /// Objects read; the pages of one file count as one.
     pub reads: u64,
-    /// Objects written.
+    /// Objects written; the pages of one file count as one.
     pub writes: u64,
 }
 
-/// Counters since the engine was made.
+/// Numbers for `status` and tests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// Transactions that exist.
     pub transactions: u64,
-    /// Conflicts decided.
+    /// Inodes of which something is held.
+    pub inodes: u64,
+    /// Names that are held.
+    pub entries: u64,
+    /// Conflicts between transactions since the engine was made.
     pub conflicts: u64,
+    /// Accesses that were told to wait since the engine was made.
+    pub waits: u64,
 }
 
-/// One volume's conflict table and the transactions that use it.
-pub struct Engine {}
+/// One volume's conflict table, and the transactions that use it.
+///
+/// Begin; `read`, `depend` and `write` before doing so; `decide`, then make the changes durable and
+/// visible, then `installed`.  Or `abort`, at any moment before `installed`.  Calls for one
+/// transaction may come from several threads; the calls that end it must not race each other.
+pub struct Engine {
+    state: Mutex<State>,
+    /// Some decided transaction ended.
+    ended: Event,
+    policy: Box<dyn ContentionPolicy>,
+}
+
+impl Default for Engine {
+    fn default() -> Self {
+        Engine::new()
+    }
+}
 
 impl Engine {
-    /// With the default policy.
-    #[expect(clippy::new_without_default)]
+    /// With the default policy, [`OsPrio`].
     pub fn new() -> Engine {
-        Engine {}
+        Engine::with_policy(Box::new(OsPrio::default()))
     }
+
     /// With another policy.
-    pub fn with_policy(_policy: Box<dyn ContentionPolicy>) -> Engine {
-        Engine {}
+    pub fn with_policy(policy: Box<dyn ContentionPolicy>) -> Engine {
+        Engine { state: Mutex::new(rank::ENGINE, State::default()), ended: Event::new(), policy }
     }
-    /// Registers a transaction.
-    pub fn begin(&self, _id: TxnId, _o: BeginOptions) -> Timestamp {
-        Timestamp(0)
-    }
+
+    // ---- accesses ---------------------------------------------------------------------------
+
     /// Records a read, before it is performed.
-    pub fn read(&self, _t: TxnId, _o: ObjectRef<'_>) -> Access {
-        Access::Granted
+    ///
+    /// If it is granted and the transaction has still not lost when the read has been performed,
+    /// then what was read is the committed version: a writer first makes the reader lose, and the
+    /// reader's [`Engine::on_doom`] calls return before the writer's access is granted.
+    pub fn read(&self, t: TxnId, o: ObjectRef<'_>) -> Access {
+        self.access(t, o, Intent::Read)
     }
-    /// As `read`, and conflicts even under [`Isolation::Snapshot`]: for what a write relies on, as
-    /// the emptiness of a directory that is removed, or the name under which a changed file stands.
-    pub fn depend(&self, _t: TxnId, _o: ObjectRef<'_>) -> Access {
-        Access::Granted
+
+    /// As [`Engine::read`], and conflicts even under [`Isolation::Snapshot`]: for what a write relies
+    /// on, as the emptiness of a directory that is removed, or the name of a file that is changed.
+    pub fn depend(&self, t: TxnId, o: ObjectRef<'_>) -> Access {
+        self.access(t, o, Intent::Depend)
     }
+
     /// Records a write, before it is performed.
-    pub fn write(&self, _t: TxnId, _o: ObjectRef<'_>) -> Access {
-        Access::Granted
+    pub fn write(&self, t: TxnId, o: ObjectRef<'_>) -> Access {
+        self.access(t, o, Intent::Write)
     }
-    /// Blocks until a decided transaction is installed or aborted.
-    pub fn wait_installed(&self, _id: TxnId) {}
-    /// An outsider changed an object.
-    pub fn outside_change(&self, _o: ObjectRef<'_>) -> Vec<TxnId> {
-        Vec::new()
+
+    fn access(&self, t: TxnId, o: ObjectRef<'_>, intent: Intent) -> Access {
+        let mut fallout = Fallout::new();
+        let answer = self.state.lock().access(t, o, intent, &*self.policy, &mut fallout);
+        tell(fallout);
+        answer
     }
+
+    /// Blocks until a decided transaction is installed or aborted; returns at once for any other.
+    ///
+    /// This cannot deadlock among transactions: only active ones are told to wait, only for decided
+    /// ones, and a decided one is never told to wait, so no chain of waits is longer than one.  The
+    /// caller must hold no lock that an installation needs: neither the volume's nor the store's,
+    /// nor those of another transaction's view.
+    pub fn wait_installed(&self, id: TxnId) {
+        let mut state = self.state.lock();
+        while state.decided(id) {
+            self.ended.wait(&mut state);
+        }
+    }
+
+    /// An outsider changed an object: every active transaction that touched it loses, except that
+    /// reads under snapshot isolation only go stale.  Decided ones are past losing and not affected:
+    /// their installation looks for itself.  Returns those that lost by this.
+    pub fn outside_change(&self, o: ObjectRef<'_>) -> Vec<TxnId> {
+        let mut fallout = Fallout::new();
+        let doomed = self.state.lock().outside_change(o, &mut fallout);
+        tell(fallout);
+        doomed
+    }
+
+    /// Gives `into`, just begun, the read set of `from`, its stale reads included.  From then on the
+    /// two do not conflict with each other: they are two parts of one, of which `into` commits
+    /// first.  Doomed if `from` has lost (then `into` loses the same conflict) or one of them is not
+    /// active.
+    pub fn merge_reads(&self, from: TxnId, into: TxnId) -> Access {
+        let mut fallout = Fallout::new();
+        let answer = self.state.lock().merge_reads(from, into, &mut fallout);
+        tell(fallout);
+        answer
+    }
+
+    // ---- life cycle -------------------------------------------------------------------------
+
+    /// Registers a transaction.  A retry passes the timestamp that its first attempt got here.
+    ///
+    /// # Panics
+    /// If a transaction of this id exists.
+    pub fn begin(&self, id: TxnId, o: BeginOptions) -> Timestamp {
+        let begun = self.state.lock().begin(id, &o);
+        // Not while the lock is held: that would end the engine for everybody.
+        Timestamp(begun.unwrap_or_else(|| panic!("transaction {id} exists")))
+    }
+
+    /// Decides a commit: from here on the transaction cannot lose, and others wait where it wrote.
+    /// Deciding twice is one decision.
+    ///
+    /// # Errors
+    /// The conflict, if it has lost.
+    ///
+    /// # Panics
+    /// If there is no such transaction (it was aborted, or is installed).
+    pub fn decide(&self, t: TxnId) -> Result<(), Conflict> {
+        let decided = self.state.lock().decide(t);
+        decided.unwrap_or_else(|| panic!("transaction {t} has ended"))
+    }
+
+    /// The end of a commit: everything that a decided transaction wrote can be seen in the committed
+    /// state.  Releases what it held, lists what became stale by it, wakes those who wait.
+    pub fn installed(&self, t: TxnId) {
+        self.end(t, true);
+    }
+
+    /// The end without effect: of a running transaction, of one that lost, or of a decided one whose
+    /// commit failed.
+    pub fn abort(&self, t: TxnId) {
+        self.end(t, false);
+    }
+
+    fn end(&self, t: TxnId, installed: bool) {
+        let Some((slot, records)) = self.state.lock().start_end(t, installed) else { return };
+        for some in records.chunks(SWEEP) {
+            self.state.lock().sweep(slot, some);
+        }
+        self.state.lock().finish_end(slot);
+        self.ended.notify_all();
+    }
+
     /// Makes an active transaction lose; false if it was not active.
-    pub fn doom(&self, _t: TxnId, _why: Conflict) -> bool {
-        false
+    pub fn doom(&self, t: TxnId, why: Conflict) -> bool {
+        let mut fallout = Fallout::new();
+        let doomed = self.state.lock().doom(t, why, &mut fallout);
+        tell(fallout);
+        doomed
     }
-    /// The conflict that killed a transaction.
-    pub fn conflict(&self, _t: TxnId) -> Option<Conflict> {
-        None
+
+    /// Calls `f` once when `t` loses; at once if it has lost already, never if it is decided or ends.
+    ///
+    /// The call is made without the engine's lock, but on the thread whose access made `t` lose (it
+    /// may be one of `t`'s own) and before that access returns: it must be short, take no lock of a
+    /// view, and leave work to others.
+    pub fn on_doom(&self, t: TxnId, f: impl FnOnce(TxnId, &Conflict) + Send + 'static) {
+        let call: DoomFn = Box::new(f);
+        let late = self.state.lock().on_doom(t, call);
+        if let Some((call, why)) = late {
+            call(t, &why);
+        }
     }
-    /// Snapshot reads that are out of date.
-    pub fn stale_reads(&self, _t: TxnId) -> Vec<(Object, Opponent)> {
-        Vec::new()
+
+    /// Changes the nice value of a running transaction: one that waits for others outside the
+    /// engine's sight defers to them so (TxOS+, EuroSys'12 §6).
+    pub fn set_priority(&self, t: TxnId, priority: i32) {
+        self.state.lock().set_priority(t, priority);
     }
-    /// Active → Committing.
-    pub fn decide(&self, _t: TxnId) -> Result<(), Conflict> {
-        Ok(())
-    }
-    /// End of a commit.
-    pub fn installed(&self, _t: TxnId) {}
-    /// Ends a transaction without effect.
-    pub fn abort(&self, _t: TxnId) {}
+
+    // ---- questions --------------------------------------------------------------------------
+
     /// Where a transaction is; `None` if it has ended or never was.
-    pub fn status(&self, _t: TxnId) -> Option<Status> {
-        None
+    pub fn status(&self, t: TxnId) -> Option<Status> {
+        self.state.lock().status(t)
     }
-    /// Calls `f` once when `t` loses, on the thread that made it lose, without the engine's lock.
-    pub fn on_doom(&self, _t: TxnId, _f: impl FnOnce(TxnId, &Conflict) + Send + 'static) {}
-    /// Changes the nice value of a running transaction.
-    pub fn set_priority(&self, _t: TxnId, _priority: i32) {}
-    /// Gives `into` the read set of `from`; the two do not conflict with each other.
-    pub fn merge_reads(&self, _from: TxnId, _into: TxnId) -> Access {
-        Access::Granted
+
+    /// The conflict that a transaction lost.
+    pub fn conflict(&self, t: TxnId) -> Option<Conflict> {
+        self.state.lock().conflict(t)
     }
+
+    /// What a transaction read under snapshot isolation and others have changed since, with whom
+    /// changed it first.
+    pub fn stale_reads(&self, t: TxnId) -> Vec<(Object, Opponent)> {
+        self.state.lock().stale_reads(t)
+    }
+
     /// The size of a workset.
-    pub fn workset(&self, _t: TxnId) -> Option<Workset> {
-        None
+    pub fn workset(&self, t: TxnId) -> Option<Workset> {
+        self.state.lock().workset(t)
     }
-    /// What a transaction touched, and how.
-    pub fn workset_objects(&self, _t: TxnId) -> Vec<(Object, Side)> {
-        Vec::new()
+
+    /// What a transaction touched, and how; the lists of directories in which it wrote names are
+    /// among it.
+    pub fn workset_objects(&self, t: TxnId) -> Vec<(Object, Side)> {
+        self.state.lock().workset_objects(t)
     }
-    /// Counters.
+
+    /// Numbers.
     pub fn stats(&self) -> Stats {
-        Stats::default()
+        self.state.lock().stats()
+    }
+
+    /// Heap memory of the engine in bytes, about.  Goes through all records.
+    pub fn memory(&self) -> usize {
+        self.state.lock().bytes()
     }
 }
+
+fn tell(fallout: Fallout) {
+    for (call, id, why) in fallout {
+        call(id, &why);
+    }
+}
+
+#[cfg(test)]
+mod tests;

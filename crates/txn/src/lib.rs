@@ -1,12 +1,34 @@
-//! The transaction engine.
+//! The transaction engine: which transaction read and wrote what, who wins when two collide, and the
+//! one moment at which a commit is decided.
+//!
+//! Pure: no I/O, no clock, no threads of its own.  The engine does not know what a read or a write
+//! does; whoever performs one asks first ([`Engine::read`], [`Engine::write`]).  The rules, for users:
+//! docs/SEMANTICS.md, "Objects, conflicts, who wins".
+//!
+//! Conflicts are found at the first access, so at any time what the running transactions hold is free
+//! of conflicts; a transaction keeps all it holds until it ends.  That is strict two-phase locking in
+//! which nobody waits for a lock: one of the two loses.  Hence committed transactions are serializable
+//! in the order of their decisions.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `engine.rs` | the interface, the lock, waiting |
+//! | `state.rs` | transactions; what an access does |
+//! | `table.rs` | who holds which object |
+//! | `hold.rs`, `pages.rs`, `index.rs` | its parts: holders in four bytes, sets of pages, containers |
+//! | `policy.rs` | who wins |
+//! | `object.rs` | objects and conflicts |
 #![forbid(unsafe_code)]
 
 mod engine;
+mod hold;
+mod index;
 mod object;
+mod pages;
 mod policy;
+mod state;
+mod table;
 
-pub use engine::{
-    Access, BeginOptions, Engine, Isolation, Stats, Status, Timestamp, Workset,
-};
+pub use engine::{Access, BeginOptions, Engine, Isolation, Stats, Status, Timestamp, Workset};
 pub use object::{Conflict, Object, ObjectRef, Opponent, PAGE, Side};
 pub use policy::{Contender, ContentionPolicy, OsPrio};
