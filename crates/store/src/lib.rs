@@ -5,8 +5,11 @@
 //! system, in the crash simulator, and under fault injection.
 
 #![deny(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod class;
+pub mod host_locks;
+mod host_locks_unsafe;
 pub mod io;
 pub mod real;
 mod real_unsafe;

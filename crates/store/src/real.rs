@@ -143,6 +143,11 @@ fn grown(mut call: impl FnMut(&mut Vec<u8>) -> rustix::io::Result<()>) -> Result
 }
 
 impl RealIo {
+    /// The descriptor inside a handle of this implementation.
+    pub(crate) fn descriptor<'h>(&self, h: &'h Handle) -> BorrowedFd<'h> {
+        fd(h)
+    }
+
     /// The volume whose root is the directory at `path`.
     pub fn open(path: impl AsRef<Path>) -> Result<RealIo> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

@@ -11,6 +11,7 @@ mod handles;
 pub mod listing;
 mod node;
 mod ops;
+pub use ops::locks::Openings;
 pub mod validate;
 pub mod view;
 pub mod volume;

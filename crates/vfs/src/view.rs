@@ -16,6 +16,7 @@
 use crate::api::{Attr, Entry, Reply};
 use crate::content::{Budget, Spill};
 use crate::handles::HandleCache;
+use crate::ops::locks::{LockTable, Openings};
 use crate::node::{Base, Body, Child, DirState, Dirty, Name, Node, Nodes, attr_of};
 use crate::volume::{Volume, errno};
 use rustix::io::Errno;
@@ -76,6 +77,8 @@ pub struct View {
     pub(crate) state: Mutex<State>,
     pub(crate) dirs: HandleCache,
     pub(crate) files: HandleCache,
+    pub(crate) locks: Mutex<LockTable>,
+    pub(crate) openings: Mutex<Option<Arc<dyn Openings>>>,
     lost: AtomicBool,
 }
 
@@ -114,6 +117,8 @@ impl View {
             state: Mutex::new(rank::VIEW, State { nodes, new_inos: 0 }),
             dirs: HandleCache::new(rank::HANDLES, HANDLES_MAX),
             files: HandleCache::new(Rank(rank::HANDLES.0 + 1), HANDLES_MAX),
+            locks: Mutex::new(Rank(rank::HANDLES.0 + 2), LockTable::default()),
+            openings: Mutex::new(rank::LEAF, None),
             lost: AtomicBool::new(false),
             vol,
         })
@@ -133,6 +138,11 @@ impl View {
     /// program that waits for its end is not killed by a failing page fault.
     pub fn cancel(&self) {
         self.lost.store(true, Ordering::Release);
+    }
+
+    /// Tells who can say which files the processes of the view have open.
+    pub fn set_openings(&self, openings: Arc<dyn Openings>) {
+        *self.openings.lock() = Some(openings);
     }
 
     pub(crate) fn alive(&self) -> Reply<()> {

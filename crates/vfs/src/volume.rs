@@ -14,6 +14,7 @@ use std::sync::Arc;
 use systx_base::sync::{Guard, Mutex, rank};
 use systx_base::Oid;
 use systx_store::io::{HostId, Io, Stamp};
+use systx_store::real::RealIo;
 use systx_txn::Engine;
 
 /// Shared by the views of one volume.
@@ -26,6 +27,8 @@ pub struct Volume {
     pub dev: u64,
     /// Where the volume is mounted on the host, without a trailing slash (`/` is empty).
     pub mount_path: Vec<u8>,
+    /// Where locks are forwarded to; without it, locks are not served.
+    pub(crate) locks: Option<Arc<RealIo>>,
     hidden: HashSet<HostId>,
     objects: Mutex<Objects>,
     install: Mutex<()>,
@@ -50,10 +53,18 @@ impl Volume {
             engine: Engine::new(),
             dev: root.dev,
             mount_path,
+            locks: None,
             hidden,
             objects: Mutex::new(rank::LEAF, Objects::default()),
             install: Mutex::new(rank::VOLUME, ()),
         })
+    }
+
+    /// Forwards file locks to the files of the host.
+    #[must_use]
+    pub fn with_locks(mut self, io: Arc<RealIo>) -> Volume {
+        self.locks = Some(io);
+        self
     }
 
     /// Whether an object must not be seen by any view.

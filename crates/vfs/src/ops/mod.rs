@@ -3,6 +3,7 @@
 mod attrs;
 mod data;
 mod list;
+pub(crate) mod locks;
 mod names;
 mod xattrs;
 
@@ -149,11 +150,11 @@ impl Requests for View {
             frsize: narrow(fs.bsize),
         })
     }
-    fn getlk(&self, _node: NodeId, _lock: Lock) -> Reply<Option<Lock>> {
-        Err(Errno::NOSYS)
+    fn getlk(&self, node: NodeId, lock: Lock) -> Reply<Option<Lock>> {
+        self.test_lock(node, lock)
     }
-    fn setlk(&self, _node: NodeId, _lock: Lock) -> Reply<()> {
-        Err(Errno::NOSYS)
+    fn setlk(&self, node: NodeId, lock: Lock) -> Reply<()> {
+        self.set_lock(node, lock)
     }
     fn inode_flags(&self, _node: NodeId) -> Reply<u32> {
         // Flags like append-only or no-copy-on-write are not carried into views; none are set.

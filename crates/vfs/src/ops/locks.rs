@@ -1,0 +1,168 @@
+//! File locks, forwarded to the files of the host (see `systx_store::host_locks`): one open file
+//! description for each owner and file, for as long as the owner holds anything.
+//!
+//! Zero-message open means that nobody says when a descriptor is closed.  So what is held is checked
+//! against the processes of the view, whenever a lock is in the way and from time to time
+//! ([`View::sweep_locks`]): an owner whose process has the file open no more has lost its locks.
+
+use crate::api::{Lock, LockKind, Reply};
+use crate::view::View;
+use crate::volume::errno;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use systx_base::NodeId;
+use systx_store::host_locks::{LockFile, LockRange};
+
+/// Who has which files of the view open.
+pub trait Openings: Send + Sync {
+    /// Whether the process still has the inode open; `None` as a process: whether any process of
+    /// the view has.
+    fn has_open(&self, pid: Option<u32>, ino: u64) -> bool;
+}
+
+/// The locks that are held through one view.
+#[derive(Default)]
+pub(crate) struct LockTable {
+    held: HashMap<Owner, Held>,
+    /// What locks of files are made on that exist in this view only.
+    unnamed: HashMap<NodeId, LockFile>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Owner {
+    node: NodeId,
+    key: u64,
+    flock: bool,
+}
+
+struct Held {
+    file: LockFile,
+    /// The process that asked; an flock(2) lock may have been inherited by others.
+    pid: u32,
+    ino: u64,
+}
+
+impl View {
+    pub(super) fn set_lock(&self, node: NodeId, lock: Lock) -> Reply<()> {
+        self.alive()?;
+        let owner = Owner { node, key: lock.owner, flock: lock.flock };
+        if lock.kind == LockKind::Unlock {
+            return self.unlock(owner, lock);
+        }
+        if self.try_lock(owner, lock)? {
+            return Ok(());
+        }
+        let openings = self.openings.lock().clone();
+        let swept = openings.is_some_and(|o| self.sweep(Some(node), &*o) > 0);
+        if swept && self.try_lock(owner, lock)? { Ok(()) } else { Err(Errno::AGAIN) }
+    }
+
+    fn try_lock(&self, owner: Owner, lock: Lock) -> Reply<bool> {
+        let ino = self.state.lock().node(owner.node)?.attr.ino;
+        let known = self.locks.lock().held.contains_key(&owner);
+        let opened = if known { None } else { Some(self.lock_file(owner.node)?) };
+        let mut table = self.locks.lock();
+        if let Some(file) = opened {
+            table.held.entry(owner).or_insert(Held { file, pid: lock.pid, ino });
+        }
+        let Some(held) = table.held.get(&owner) else { return Err(Errno::AGAIN) };
+        let exclusive = lock.kind == LockKind::Exclusive;
+        let result = if owner.flock {
+            held.file.flock(Some(exclusive))
+        } else {
+            held.file.set(LockRange { start: lock.start, end: lock.end, exclusive })
+        };
+        if !known && !matches!(result, Ok(true)) {
+            table.held.remove(&owner);
+        }
+        result.map_err(errno)
+    }
+
+    fn unlock(&self, owner: Owner, lock: Lock) -> Reply<()> {
+        let mut table = self.locks.lock();
+        let Some(held) = table.held.get(&owner) else { return Ok(()) };
+        let all = lock.start == 0 && lock.end >= i64::MAX as u64;
+        if owner.flock || all {
+            table.held.remove(&owner);
+            return Ok(());
+        }
+        held.file.clear(lock.start, lock.end).map_err(errno)
+    }
+
+    pub(super) fn test_lock(&self, node: NodeId, lock: Lock) -> Reply<Option<Lock>> {
+        let owner = Owner { node, key: lock.owner, flock: false };
+        let range = LockRange {
+            start: lock.start,
+            end: lock.end,
+            exclusive: lock.kind == LockKind::Exclusive,
+        };
+        let test = |file: &LockFile| file.test(range).map_err(errno);
+        let held = self.locks.lock().held.get(&owner).map(|h| test(&h.file));
+        let found = match held {
+            Some(found) => found?,
+            None => test(&self.lock_file(node)?)?,
+        };
+        Ok(found.map(|(range, pid)| Lock {
+            owner: 0,
+            pid,
+            start: range.start,
+            end: range.end,
+            kind: if range.exclusive { LockKind::Exclusive } else { LockKind::Shared },
+            flock: false,
+        }))
+    }
+
+    /// A new description of the file that stands for a node.
+    fn lock_file(&self, node: NodeId) -> Reply<LockFile> {
+        let io = self.vol.locks.as_ref().ok_or(Errno::NOSYS)?;
+        let st = self.state.lock();
+        if st.node(node)?.base.as_ref().is_some_and(|b| !b.foreign) {
+            let (dir, name) = self.backing_place(&st, node)?;
+            return LockFile::of(io, &dir, &name).map_err(errno);
+        }
+        drop(st);
+        let mut table = self.locks.lock();
+        if let Some(first) = table.unnamed.get(&node) {
+            return first.another().map_err(errno);
+        }
+        let first = LockFile::unnamed().map_err(errno)?;
+        let another = first.another().map_err(errno)?;
+        table.unnamed.insert(node, first);
+        Ok(another)
+    }
+
+    /// Releases the locks of owners that have closed; returns how many did.
+    pub fn sweep_locks(&self, openings: &dyn Openings) -> usize {
+        self.sweep(None, openings)
+    }
+
+    fn sweep(&self, node: Option<NodeId>, openings: &dyn Openings) -> usize {
+        let candidates: Vec<(Owner, Option<u32>, u64)> = self
+            .locks
+            .lock()
+            .held
+            .iter()
+            .filter(|(owner, _)| node.is_none_or(|n| n == owner.node))
+            .map(|(owner, held)| (*owner, (!owner.flock).then_some(held.pid), held.ino))
+            .collect();
+        let closed: Vec<Owner> = candidates
+            .into_iter()
+            .filter(|(_, pid, ino)| !openings.has_open(*pid, *ino))
+            .map(|(owner, _, _)| owner)
+            .collect();
+        let mut table = self.locks.lock();
+        closed.iter().filter(|owner| table.held.remove(owner).is_some()).count()
+    }
+
+    /// Releases everything: no process is in the view any more.
+    pub fn release_locks(&self) {
+        let mut table = self.locks.lock();
+        table.held.clear();
+        table.unnamed.clear();
+    }
+
+    /// Whether any lock is held through this view.
+    pub fn holds_locks(&self) -> bool {
+        !self.locks.lock().held.is_empty()
+    }
+}
