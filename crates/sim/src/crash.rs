@@ -216,7 +216,8 @@ impl Disk {
         let lens: Vec<usize> = self.pending.values().map(Vec::len).collect();
         let full: Vec<Pick> = lens.iter().map(|n| Pick::whole(*n)).collect();
         let none = vec![Pick::NONE; lens.len()];
-        let mut out = Sampled::new(plan.budget);
+        let mut rng = Rng::new(plan.seed);
+        let mut out = Sampled::new(usize::MAX);
         out.add(&none);
         out.add(&full);
         self.prefixes(&mut out);
@@ -226,12 +227,14 @@ impl Disk {
             }
         }
         self.tears(&mut out, &full);
-        let mut rng = Rng::new(plan.seed);
-        let room = plan.budget.saturating_sub(out.list.len()) / 2;
-        for _ in 0..room {
+        // Room for the rest: where there are too many of these, the seed chooses.
+        out.thin(plan.budget / 2, &mut rng);
+        out.budget = plan.budget * 3 / 4;
+        for _ in 0..plan.budget / 4 {
             let (a, b) = (rng.below(lens.len()), rng.below(lens.len()));
             out.with(&full, &[(a, Pick::NONE), (b, Pick::NONE)]);
         }
+        out.budget = plan.budget;
         // Bounded by tries, not by finds: few distinct states may be left.
         for _ in 0..plan.budget {
             let bias = rng.below(5);
@@ -329,6 +332,14 @@ impl Sampled {
         if self.list.len() < self.budget && self.seen.insert(picks.to_vec()) {
             self.list.push(Choice { picks: picks.to_vec(), reverse: self.list.len() % 2 == 1 });
         }
+    }
+    /// Keeps the first two and a random choice of the others, `limit` together.
+    fn thin(&mut self, limit: usize, rng: &mut Rng) {
+        for at in 2..self.list.len().min(limit) {
+            let other = at + rng.below(self.list.len() - at);
+            self.list.swap(at, other);
+        }
+        self.list.truncate(limit.max(2));
     }
     fn with(&mut self, base: &[Pick], changes: &[(usize, Pick)]) {
         let mut picks = base.to_vec();

@@ -8,11 +8,13 @@
 
 mod calls;
 pub mod crash;
+pub mod intercept;
 pub mod simfs;
 pub mod state;
 pub mod tree;
 pub mod world;
 
 pub use crash::{Choice, Plan, Profile, Rng};
+pub use intercept::{Action, Intercept};
 pub use simfs::SimFs;
 pub use world::{Point, Record};

@@ -4,6 +4,8 @@
 //!
 //! Needs to be root, as the simulated caller is; says so and passes otherwise.
 
+#![allow(clippy::unwrap_used)]
+
 use proptest::prelude::*;
 use std::fmt::Debug;
 use std::io;
@@ -127,7 +129,13 @@ fn stat_text(s: Stat) -> String {
 
 impl<'a> Side<'a> {
     fn new(io: &'a dyn Io) -> Self {
-        Side { io, dirs: vec![io.root()], files: Vec::new(), writable: Vec::new(), holes_vary: false }
+        Side {
+            io,
+            dirs: vec![io.root()],
+            files: Vec::new(),
+            writable: Vec::new(),
+            holes_vary: false,
+        }
     }
 
     fn dir(&self, n: usize) -> &Handle {
@@ -322,5 +330,5 @@ fn simulated_calls_answer_as_the_kernel_does() {
 
 fn cases() -> u32 {
     let factor = std::env::var("SYSTX_SIM_BUDGET").ok().and_then(|b| b.parse().ok()).unwrap_or(1);
-    400u32.saturating_mul(factor)
+    1500u32.saturating_mul(factor)
 }
