@@ -93,8 +93,7 @@ impl Segments {
             let (now, rest) = data.split_at(n);
             match self.runs.range_mut(..=offset).next_back() {
                 Some((&start, bytes))
-                    if offset < cover_end(start, bytes)
-                        || offset == start + bytes.len() as u64 =>
+                    if offset < cover_end(start, bytes) || offset == start + bytes.len() as u64 =>
                 {
                     overwrite(bytes, (offset - start) as usize, now);
                 }
@@ -128,8 +127,8 @@ impl Segments {
             }
         }
         while let Some((&start, bytes)) = self.runs.range(from..to).next() {
-            let behind = (start + bytes.len() as u64 > to)
-                .then(|| bytes[(to - start) as usize..].to_vec());
+            let behind =
+                (start + bytes.len() as u64 > to).then(|| bytes[(to - start) as usize..].to_vec());
             self.runs.remove(&start);
             if let Some(behind) = behind {
                 self.runs.insert(to, behind);

@@ -161,7 +161,8 @@ impl Content {
             new.reserved.insert(run.start..run.end.min(offset / PAGE));
             let behind = run.start.max(from / PAGE);
             if behind < run.end {
-                new.reserved.insert(behind - from / PAGE + to / PAGE..run.end - from / PAGE + to / PAGE);
+                new.reserved
+                    .insert(behind - from / PAGE + to / PAGE..run.end - from / PAGE + to / PAGE);
             }
         }
         let to_new = &mut Target { content: &mut new, base, spill, budget };

@@ -316,14 +316,17 @@ fn op() -> impl Strategy<Value = Op> {
 /// A base with data and holes that does not end at a page boundary.
 fn base() -> impl Strategy<Value = Option<Vec<u8>>> {
     let pages = prop::collection::vec(any::<bool>(), 0..9);
-    prop::option::weighted(0.7, (pages, 0usize..P).prop_map(|(pages, cut)| {
-        let mut bytes = Vec::new();
-        for (i, data) in pages.iter().enumerate() {
-            bytes.extend(std::iter::repeat_n(if *data { 0x80 + i as u8 } else { 0 }, P));
-        }
-        bytes.truncate(bytes.len().saturating_sub(cut));
-        bytes
-    }))
+    prop::option::weighted(
+        0.7,
+        (pages, 0usize..P).prop_map(|(pages, cut)| {
+            let mut bytes = Vec::new();
+            for (i, data) in pages.iter().enumerate() {
+                bytes.extend(std::iter::repeat_n(if *data { 0x80 + i as u8 } else { 0 }, P));
+            }
+            bytes.truncate(bytes.len().saturating_sub(cut));
+            bytes
+        }),
+    )
 }
 
 /// Does `op` to the content; to the model only if it succeeds.
@@ -617,7 +620,8 @@ fn too_long_is_refused_at_once() {
     }
     let (spill, budget) = (Short(Slots::new()), Budget::new(PLENTY));
     let mut file = Content::new_file();
-    let too_big = |r: io::Result<()>| r.unwrap_err().raw_os_error() == Some(Errno::FBIG.raw_os_error());
+    let too_big =
+        |r: io::Result<()>| r.unwrap_err().raw_os_error() == Some(Errno::FBIG.raw_os_error());
     assert!(too_big(file.write(None, &spill, &budget, (1 << 20) - 1, b"ab")));
     assert!(too_big(file.write(None, &spill, &budget, u64::MAX, b"ab")));
     assert!(too_big(file.truncate(None, &spill, &budget, (1 << 20) + 1)));
