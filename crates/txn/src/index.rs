@@ -1,6 +1,6 @@
 //! Two containers for the conflict table, which holds hundreds of thousands of small records: a slab
 //! that names records by 32-bit positions, and an index from hashes to such positions that costs
-//! about 8 bytes a record and needs no copy of the key.
+//! about 16 bytes a record and needs no copy of the key.
 //!
 //! Both give their memory back when they become empty, so that a daemon that once served a large
 //! transaction is small again afterwards.
@@ -75,14 +75,22 @@ impl<T> std::ops::IndexMut<u32> for Slab<T> {
 }
 
 /// Open addressing with linear probing; deletion closes gaps, so there are no tombstones.  Keys stay
-/// in the records: the caller compares them, and gives their hashes again when cells move.
+/// in the records and are compared by the caller; hashes are kept here, so that a probe that meets
+/// other records, and growth, do not touch them.
 ///
-/// Invariant: from the home cell of every value to the cell where it is, no cell is empty.
+/// Invariant: from the home cell of every value to the cell where it is, no cell is free.
 #[derive(Debug, Default)]
 pub(crate) struct Index {
-    /// 0, or a value plus one; the length is 0 or a power of two.
-    cells: Vec<u32>,
+    /// The length is 0 or a power of two.
+    cells: Vec<IndexCell>,
     len: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct IndexCell {
+    hash: u32,
+    /// The value plus one; 0: free.
+    value: u32,
 }
 
 impl Index {
@@ -90,65 +98,67 @@ impl Index {
         self.cells.len().wrapping_sub(1)
     }
 
+    /// The value with this hash for which `is` holds.
     pub(crate) fn find(&self, hash: u32, is: impl Fn(u32) -> bool) -> Option<u32> {
         if self.cells.is_empty() {
             return None;
         }
         let mut at = hash as usize & self.mask();
         loop {
-            match self.cells[at] {
-                0 => return None,
-                cell if is(cell - 1) => return Some(cell - 1),
-                _ => at = (at + 1) & self.mask(),
+            let cell = self.cells[at];
+            match cell.value.checked_sub(1) {
+                None => return None,
+                Some(value) if cell.hash == hash && is(value) => return Some(value),
+                Some(_) => at = (at + 1) & self.mask(),
             }
         }
     }
 
     /// Adds a value that is not there yet.
-    pub(crate) fn insert(&mut self, hash: u32, value: u32, hash_of: impl Fn(u32) -> u32) {
-        // Probes look into the records, so a full table costs cache misses: at most 5/8.
+    pub(crate) fn insert(&mut self, hash: u32, value: u32) {
+        // At most 5/8 full.
         if (self.len + 1) * 8 > self.cells.len() * 5 {
             let wider = (self.cells.len() * 2).max(16);
-            let old = std::mem::replace(&mut self.cells, vec![0; wider]);
-            for cell in old.into_iter().filter(|c| *c != 0) {
-                self.put(hash_of(cell - 1), cell);
+            let old = std::mem::replace(&mut self.cells, vec![IndexCell::default(); wider]);
+            for cell in old.into_iter().filter(|c| c.value != 0) {
+                self.put(cell);
             }
         }
-        self.put(hash, value + 1);
+        self.put(IndexCell { hash, value: value + 1 });
         self.len += 1;
     }
 
-    fn put(&mut self, hash: u32, cell: u32) {
-        let mut at = hash as usize & self.mask();
-        while self.cells[at] != 0 {
+    fn put(&mut self, cell: IndexCell) {
+        let mut at = cell.hash as usize & self.mask();
+        while self.cells[at].value != 0 {
             at = (at + 1) & self.mask();
         }
         self.cells[at] = cell;
     }
 
-    /// Removes a value that is there.  `hash_of` is asked about its neighbours only.
-    pub(crate) fn remove(&mut self, hash: u32, value: u32, hash_of: impl Fn(u32) -> u32) {
+    /// Removes a value that is there.
+    pub(crate) fn remove(&mut self, hash: u32, value: u32) {
         let mask = self.mask();
         let mut gap = hash as usize & mask;
-        while self.cells[gap] != value + 1 {
-            debug_assert_ne!(self.cells[gap], 0, "value {value} is not in the index");
+        while self.cells[gap].value != value + 1 {
+            debug_assert_ne!(self.cells[gap].value, 0, "value {value} is not in the index");
             gap = (gap + 1) & mask;
         }
         let mut at = gap;
         loop {
             at = (at + 1) & mask;
             let cell = self.cells[at];
-            if cell == 0 {
+            if cell.value == 0 {
                 break;
             }
             // A value may move back into the gap if its home is not between the gap and itself.
-            let home = hash_of(cell - 1) as usize & mask;
+            let home = cell.hash as usize & mask;
             if at.wrapping_sub(home) & mask >= at.wrapping_sub(gap) & mask {
                 self.cells[gap] = cell;
                 gap = at;
             }
         }
-        self.cells[gap] = 0;
+        self.cells[gap] = IndexCell::default();
         self.len -= 1;
         if self.len == 0 && self.cells.len() > KEEP {
             *self = Index::default();
@@ -157,7 +167,7 @@ impl Index {
 
     /// Heap memory of the index.
     pub(crate) fn bytes(&self) -> usize {
-        self.cells.capacity() * size_of::<u32>()
+        self.cells.capacity() * size_of::<IndexCell>()
     }
 }
 
@@ -192,9 +202,9 @@ mod tests {
             let mut model = BTreeSet::new();
             for (add, v) in steps {
                 if add && model.insert(v) {
-                    index.insert(hash(v), v, hash);
+                    index.insert(hash(v), v);
                 } else if !add && model.remove(&v) {
-                    index.remove(hash(v), v, hash);
+                    index.remove(hash(v), v);
                 }
                 for x in 0..60 {
                     prop_assert_eq!(index.find(hash(x), |y| y == x).is_some(), model.contains(&x));

@@ -133,9 +133,7 @@ impl State {
         }));
         assert!(slot < Hold::SLOTS, "memory ends before a hundred million transactions");
         self.note_takers += usize::from(soft);
-        let txns = &self.txns;
-        let hash_of = |s: u32| txns[s].as_ref().map_or(0, |t| id_hash(t.contender.id));
-        self.ids.insert(id_hash(id), slot, hash_of);
+        self.ids.insert(id_hash(id), slot);
         Some(timestamp)
     }
 
@@ -198,9 +196,7 @@ impl State {
     pub(crate) fn finish_end(&mut self, slot: Slot) {
         let id = self.txn(slot).contender.id;
         self.note_takers -= usize::from(self.txn(slot).notes_stale);
-        let txns = &self.txns;
-        let hash_of = |s: u32| txns[s].as_ref().map_or(0, |t| id_hash(t.contender.id));
-        self.ids.remove(id_hash(id), slot, hash_of);
+        self.ids.remove(id_hash(id), slot);
         self.txns.remove(slot);
     }
 

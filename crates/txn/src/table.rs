@@ -117,7 +117,7 @@ impl Table {
         let hash = self.entry_hash(dir.0, name);
         self.entry_index.find(hash, |at| {
             let e = &self.entries[at];
-            e.hash == hash && e.dir == dir.0 && *e.name == *name
+            e.dir == dir.0 && *e.name == *name
         })
     }
 
@@ -210,7 +210,7 @@ impl Table {
         found.unwrap_or_else(|| {
             let at = self.inodes.insert(Inode { oid: oid.0, ..Inode::default() });
             assert!(at < ENTRY, "memory ends before two billion records");
-            self.inode_index.insert(inode_hash(oid.0), at, |x| inode_hash(self.inodes[x].oid));
+            self.inode_index.insert(inode_hash(oid.0), at);
             at
         })
     }
@@ -221,7 +221,7 @@ impl Table {
             let entry = Entry { dir: dir.0, name: name.into(), hash, cell: Cell::default() };
             let at = self.entries.insert(entry);
             assert!(at < ENTRY, "memory ends before two billion records");
-            self.entry_index.insert(hash, at, |x| self.entries[x].hash);
+            self.entry_index.insert(hash, at);
             at
         })
     }
@@ -389,7 +389,7 @@ impl Table {
             entry.cell.remove(slot, &mut self.lists);
             if entry.cell.is_empty() {
                 let hash = entry.hash;
-                self.entry_index.remove(hash, at, |x| self.entries[x].hash);
+                self.entry_index.remove(hash, at);
                 self.entries.remove(at);
             }
             return;
@@ -409,7 +409,7 @@ impl Table {
         let cells = [inode.attr, inode.size, inode.list];
         if inode.pages == 0 && cells.iter().all(|c| c.is_empty()) {
             let hash = inode_hash(inode.oid);
-            self.inode_index.remove(hash, at, |x| inode_hash(self.inodes[x].oid));
+            self.inode_index.remove(hash, at);
             self.inodes.remove(at);
         }
     }

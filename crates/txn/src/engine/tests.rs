@@ -672,23 +672,28 @@ fn a_part_inherits_stale_reads() {
 
 // ---- threads ----
 
+/// A value that can be caught half-written.
+#[derive(Default)]
+struct Counter(AtomicU64, AtomicU64);
+
 /// Threads increment shared counters in transactions, over and over, with everything that can go
-/// wrong: losing, waiting, failing commits.  Every wait ends, and no increment is lost.
+/// wrong: losing, waiting, failing commits.  Every wait ends, no increment is lost, and nobody who
+/// has not been told of a loss has seen half a commit.
 #[test]
 fn threads_lose_neither_wake_ups_nor_updates() {
     const THREADS: u64 = 8;
     const ROUNDS: u64 = 300;
     const COUNTERS: usize = 3;
     let e = Arc::new(Engine::new());
-    let committed: Arc<[AtomicU64; COUNTERS]> = Arc::default();
+    let counters: Arc<[Counter; COUNTERS]> = Arc::default();
     let ids = Arc::new(AtomicU64::new(1));
     let threads: Vec<_> = (0..THREADS)
         .map(|seed| {
-            let (e, committed, ids) = (e.clone(), committed.clone(), ids.clone());
+            let (e, counters, ids) = (e.clone(), counters.clone(), ids.clone());
             std::thread::spawn(move || {
                 for round in 0..ROUNDS {
                     let which = ((seed + round * round) % COUNTERS as u64) as usize;
-                    increment(&e, &committed[which], which, &ids, (seed + round) % 7 == 0);
+                    increment(&e, &counters[which], which, &ids, (seed + round) % 7 == 0);
                 }
             })
         })
@@ -696,13 +701,13 @@ fn threads_lose_neither_wake_ups_nor_updates() {
     for thread in threads {
         thread.join().unwrap();
     }
-    let total: u64 = committed.iter().map(|c| c.load(Ordering::SeqCst)).sum();
+    let total: u64 = counters.iter().map(|c| c.0.load(Ordering::SeqCst)).sum();
     assert_eq!(total, THREADS * ROUNDS);
     assert_eq!((e.stats().transactions, e.stats().inodes), (0, 0));
     check(&e);
 }
 
-fn increment(e: &Engine, counter: &AtomicU64, which: usize, ids: &AtomicU64, fail_once: bool) {
+fn increment(e: &Engine, counter: &Counter, which: usize, ids: &AtomicU64, fail_once: bool) {
     let object = ObjectRef::Size(Oid(which as u64));
     let (mut first, mut age, mut fail) = (None, 0, fail_once);
     loop {
@@ -720,18 +725,17 @@ fn increment(e: &Engine, counter: &AtomicU64, which: usize, ids: &AtomicU64, fai
             }
         };
         if ask(Engine::read) {
-            let seen = counter.load(Ordering::SeqCst);
+            let seen = counter.0.load(Ordering::SeqCst);
             std::thread::yield_now();
-            if ask(Engine::write) && e.decide(t).is_ok() {
-                if !std::mem::take(&mut fail) {
-                    // Install: nobody else may have done so since the read.
-                    assert_eq!(counter.swap(seen + 1, Ordering::SeqCst), seen);
-                    std::thread::yield_now();
-                    e.installed(t);
-                    return;
-                }
-            } else {
-                assert!(lost.load(Ordering::SeqCst), "a loser was told");
+            let again = counter.1.load(Ordering::SeqCst);
+            assert!(lost.load(Ordering::SeqCst) || seen == again, "half a commit was seen");
+            if ask(Engine::write) && e.decide(t).is_ok() && !std::mem::take(&mut fail) {
+                // Install: nobody else may have done so since the read.
+                assert_eq!(counter.0.swap(seen + 1, Ordering::SeqCst), seen);
+                std::thread::yield_now();
+                assert_eq!(counter.1.swap(seen + 1, Ordering::SeqCst), seen);
+                e.installed(t);
+                return;
             }
         }
         age += 1;
