@@ -1,0 +1,527 @@
+//! A lab: a disposable file system with a private daemon.
+//!
+//! 1. an image file (in /dev/shm if there is room: the suites flush a lot) is formatted and
+//!    mounted by loop, or a tmpfs is mounted, on a directory below /var/tmp;
+//! 2. every `systx` started from the lab has `SYSTX_RUNTIME_DIR` set to a directory of the lab, so
+//!    it has a daemon of its own, and every process of the lab can be found by that variable;
+//! 3. dropping the lab ends those processes, unmounts, and removes everything, also on a panic.
+//!
+//! A killed test run cannot do 3.  So names carry the pid of the test process, and the first lab of
+//! a process clears away what belongs to pids that are gone.
+//!
+//! Not under /tmp or /dev/shm: runs may put a private tmpfs there.
+
+use crate::run::{Finished, Limits, Shell, finish};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Once, OnceLock};
+use std::time::{Duration, Instant};
+
+const PREFIX: &str = "systx-e2e.";
+const RUNTIME_VARIABLE: &str = "SYSTX_RUNTIME_DIR";
+/// An ordinary user that no machine has: also a check that no passwd entry is needed.
+pub const USER: u32 = 12021;
+
+/// The file systems that systx must work on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fs {
+    /// ext4 as mkfs makes it.
+    Ext4,
+    /// ext4 with `-O ^has_journal`.
+    Ext4NoJournal,
+    /// xfs.
+    Xfs,
+    /// btrfs.
+    Btrfs,
+    /// tmpfs.
+    Tmpfs,
+}
+
+impl Fs {
+    /// All of them.
+    pub const ALL: [Fs; 5] = [Fs::Ext4, Fs::Ext4NoJournal, Fs::Xfs, Fs::Btrfs, Fs::Tmpfs];
+
+    /// As `SYSTX_E2E_FS` spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Fs::Ext4 => "ext4",
+            Fs::Ext4NoJournal => "ext4-nojournal",
+            Fs::Xfs => "xfs",
+            Fs::Btrfs => "btrfs",
+            Fs::Tmpfs => "tmpfs",
+        }
+    }
+
+    /// Taken from `SYSTX_E2E_FS`; ext4 unless told otherwise.
+    pub fn default_for_suites() -> Fs {
+        let Some(name) = std::env::var_os("SYSTX_E2E_FS") else { return Fs::Ext4 };
+        *Fs::ALL
+            .iter()
+            .find(|fs| OsStr::new(fs.name()) == name)
+            .unwrap_or_else(|| panic!("SYSTX_E2E_FS: no file system {name:?}"))
+    }
+
+    fn mkfs(self) -> Option<(&'static str, &'static [&'static str])> {
+        match self {
+            Fs::Ext4 => Some(("mkfs.ext4", &["-q", "-F", "-m", "0"])),
+            Fs::Ext4NoJournal => {
+                Some(("mkfs.ext4", &["-q", "-F", "-m", "0", "-O", "^has_journal"]))
+            }
+            Fs::Xfs => Some(("mkfs.xfs", &["-q", "-f"])),
+            Fs::Btrfs => Some(("mkfs.btrfs", &["-q", "-f"])),
+            Fs::Tmpfs => None,
+        }
+    }
+}
+
+/// A disposable file system with its own daemon.
+pub struct Lab {
+    dir: PathBuf,
+    image: Option<PathBuf>,
+    mounted: bool,
+    user: Option<u32>,
+    /// Which file system it is.
+    pub fs: Fs,
+}
+
+impl Lab {
+    /// On the default file system.
+    ///
+    /// # Errors
+    /// Why no lab can be made here, for the skip message.
+    pub fn new() -> Result<Lab, String> {
+        Lab::on(Fs::default_for_suites())
+    }
+
+    /// On the given one.
+    ///
+    /// # Errors
+    /// Why no lab can be made here.
+    pub fn on(fs: Fs) -> Result<Lab, String> {
+        Lab::sized(fs, 768)
+    }
+
+    /// With so many megabytes of room.
+    ///
+    /// # Errors
+    /// Why no lab can be made here.
+    pub fn sized(fs: Fs, megabytes: u64) -> Result<Lab, String> {
+        static SWEEP: Once = Once::new();
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        if !rustix::process::geteuid().is_root() {
+            return Err("only root can mount a disposable file system".into());
+        }
+        if !Path::new("/dev/fuse").exists() {
+            return Err("there is no /dev/fuse".into());
+        }
+        SWEEP.call_once(sweep);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{PREFIX}{}.{n}", std::process::id());
+        let dir = base().join(&name);
+        fs::create_dir(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
+        let mut lab = Lab { dir, image: None, mounted: false, user: None, fs };
+        for sub in ["mnt", "run"] {
+            fs::create_dir(lab.dir.join(sub)).map_err(|e| e.to_string())?;
+        }
+        chmod(&lab.dir, 0o755);
+        chmod(&lab.dir.join("run"), 0o700);
+        lab.mount(&name, megabytes)?;
+        Ok(lab)
+    }
+
+    fn mount(&mut self, name: &str, megabytes: u64) -> Result<(), String> {
+        let mnt = self.root();
+        if let Some((mkfs, options)) = self.fs.mkfs() {
+            let image = image_dir(megabytes).join(format!("{name}.img"));
+            let file = fs::File::create(&image).map_err(|e| format!("{}: {e}", image.display()))?;
+            file.set_len(megabytes << 20).map_err(|e| e.to_string())?;
+            self.image = Some(image.clone());
+            tool(Command::new(mkfs).args(options).arg(&image))?;
+            tool(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&mnt))?;
+        } else {
+            let size = format!("size={megabytes}m,mode=0755");
+            tool(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "systx-e2e"]).arg(&mnt))?;
+        }
+        self.mounted = true;
+        chmod(&mnt, 0o755);
+        Ok(())
+    }
+
+    /// From now on `systx` is started by an ordinary user, who owns the root of the volume.
+    #[must_use]
+    pub fn as_user(mut self) -> Lab {
+        self.user = Some(USER);
+        for path in [self.root(), self.dir.join("run")] {
+            std::os::unix::fs::chown(&path, Some(USER), Some(USER)).expect("root may chown");
+        }
+        self
+    }
+
+    /// The uid under which `systx` runs.
+    pub fn uid(&self) -> u32 {
+        self.user.unwrap_or(0)
+    }
+
+    /// Root of the volume.
+    pub fn root(&self) -> PathBuf {
+        self.dir.join("mnt")
+    }
+
+    /// A path in the volume.
+    pub fn path(&self, relative: impl AsRef<Path>) -> PathBuf {
+        self.root().join(relative)
+    }
+
+    /// A directory of the lab that is not on the volume.
+    pub fn outside(&self) -> PathBuf {
+        let dir = self.dir.join("outside");
+        fs::create_dir_all(&dir).expect("the lab's directory is ours");
+        chmod(&dir, 0o777);
+        dir
+    }
+
+    /// Writes a file of the volume from outside, with its parent directories.
+    pub fn write(&self, relative: impl AsRef<Path>, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(relative);
+        let mut missing = Vec::new();
+        let mut parent = path.parent().expect("the root is no file");
+        while !parent.exists() {
+            missing.push(parent.to_owned());
+            parent = parent.parent().expect("the root exists");
+        }
+        for dir in missing.iter().rev() {
+            fs::create_dir(dir).expect("parent of a new file");
+            self.give(dir);
+        }
+        let new = !path.exists();
+        fs::write(&path, content).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        if new {
+            self.give(&path);
+        }
+        path
+    }
+
+    /// Gives a file to the lab's user.
+    pub fn give(&self, path: &Path) {
+        if let Some(uid) = self.user {
+            std::os::unix::fs::lchown(path, Some(uid), Some(uid)).expect("root may chown");
+        }
+    }
+
+    /// Reads a file of the volume from outside; bytes that are no UTF-8 are replaced.
+    pub fn read(&self, relative: impl AsRef<Path>) -> String {
+        let path = self.path(relative);
+        let bytes = fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// There is something by this name.
+    pub fn has(&self, relative: impl AsRef<Path>) -> bool {
+        self.path(relative).symlink_metadata().is_ok()
+    }
+
+    /// The volume as a value, without systx's own directories.
+    pub fn tree(&self) -> crate::Tree {
+        crate::Tree::capture(self.root())
+    }
+
+    /// A command with the lab's environment and user, started in the volume's root.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = match self.user {
+            None => Command::new(program),
+            Some(uid) => {
+                let mut command = Command::new("setpriv");
+                command
+                    .arg(format!("--reuid={uid}"))
+                    .arg(format!("--regid={uid}"))
+                    .args(["--clear-groups", "--"])
+                    .arg(program);
+                command
+            }
+        };
+        command
+            .current_dir(self.root())
+            .env(RUNTIME_VARIABLE, self.dir.join("run"))
+            .env("LC_ALL", "C.UTF-8")
+            .env("NO_COLOR", "1")
+            .env_remove("SYSTX_LOG")
+            .stdin(Stdio::null());
+        if self.user.is_some() {
+            command.env("HOME", self.root()).env("USER", "systx-e2e");
+        }
+        command
+    }
+
+    /// `systx` with these arguments, not yet started.
+    pub fn systx<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
+        let mut command = self.command(self.binary());
+        command.args(args);
+        command
+    }
+
+    /// Runs `systx` to its end.
+    pub fn do_systx<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Finished {
+        finish(self.systx(args), Limits::default(), self)
+    }
+
+    /// `systx run OPTIONS -- sh -c SCRIPT`, to its end.
+    pub fn run(&self, options: &[&str], script: &str) -> Finished {
+        self.run_argv(options, &["sh", "-c", script])
+    }
+
+    /// `systx run OPTIONS -- ARGV`, to its end.
+    pub fn run_argv(&self, options: &[&str], argv: &[&str]) -> Finished {
+        self.do_systx(["run"].iter().chain(options).chain(&["--"]).chain(argv))
+    }
+
+    /// `sh -c SCRIPT` outside every transaction, by the lab's user.
+    pub fn native(&self, script: &str) -> Finished {
+        let mut command = self.command("sh");
+        command.args(["-c", script]);
+        finish(command, Limits::default(), self)
+    }
+
+    /// A shell inside `systx run OPTIONS`, driven line by line.
+    pub fn shell(&self, options: &[&str]) -> Shell<'_> {
+        Shell::start(self, self.systx(["run"].iter().chain(options).chain(&["--", "sh"])))
+    }
+
+    /// The binary that the lab's user can execute.
+    pub fn binary(&self) -> PathBuf {
+        if self.user.is_none() {
+            return systx_binary().to_owned();
+        }
+        let copy = self.dir.join("systx");
+        if !copy.exists() {
+            // The target directory may lie in a home that others cannot enter.
+            fs::copy(systx_binary(), &copy).expect("copy of the binary");
+            chmod(&copy, 0o755);
+        }
+        copy
+    }
+
+    /// Pids of the lab's processes, by the variable in their environment.
+    pub fn processes(&self) -> Vec<u32> {
+        processes_with(&self.dir.join("run"))
+    }
+
+    /// Pids of the lab's daemon.
+    pub fn daemons(&self) -> Vec<u32> {
+        let is_daemon = |pid: &u32| {
+            let argv = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            argv.split(|b| *b == 0).nth(1) == Some(b"daemon")
+        };
+        self.processes().into_iter().filter(is_daemon).collect()
+    }
+
+    /// kill -9 of the daemon; returns when it is gone.
+    pub fn kill_daemon(&self) {
+        end(&self.daemons());
+    }
+
+    /// kill -9 of everything that belongs to the lab; returns when it is gone.
+    pub fn kill_all(&self) {
+        // A process may fork while the list is read.
+        for _ in 0..10 {
+            let pids = self.processes();
+            if pids.is_empty() {
+                return;
+            }
+            end(&pids);
+        }
+    }
+
+    /// What the daemon had to say, for failure messages.
+    pub fn daemon_log(&self) -> String {
+        let mut out = String::new();
+        let Ok(entries) = fs::read_dir(self.dir.join("run")) else { return out };
+        for path in entries.flatten().map(|e| e.path()) {
+            if path.extension() == Some(OsStr::new("log")) {
+                let text = fs::read(&path).unwrap_or_default();
+                let tail = &text[text.len().saturating_sub(4000)..];
+                out.push_str(&String::from_utf8_lossy(tail));
+            }
+        }
+        out
+    }
+
+    /// Unmounts the volume and mounts it again, as after a restart of the machine.
+    pub fn remount(&mut self) {
+        self.kill_all();
+        assert!(self.fs != Fs::Tmpfs, "a tmpfs does not survive");
+        let image = self.image.clone().expect("not a tmpfs");
+        unmount(&self.root());
+        self.mounted = false;
+        tool(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(self.root())).unwrap();
+        self.mounted = true;
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.kill_all();
+        if std::env::var_os("SYSTX_E2E_KEEP").is_some() && std::thread::panicking() {
+            eprintln!("kept for inspection: {}", self.dir.display());
+            return;
+        }
+        if self.mounted {
+            unmount(&self.root());
+        }
+        remove(&self.dir, self.image.as_deref());
+    }
+}
+
+fn remove(dir: &Path, image: Option<&Path>) {
+    if let Some(image) = image {
+        let _ = fs::remove_file(image);
+    }
+    if let Err(e) = fs::remove_dir_all(dir) {
+        eprintln!("cannot remove {}: {e}", dir.display());
+    }
+}
+
+fn unmount(mnt: &Path) {
+    // A process that was killed lets go of its files a moment after it was reaped elsewhere.
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while Instant::now() < deadline {
+        let done = Command::new("umount").arg(mnt).stderr(Stdio::null()).status();
+        if done.is_ok_and(|s| s.success()) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    eprintln!("{} is busy: detached lazily", mnt.display());
+    let _ = Command::new("umount").arg("-l").arg(mnt).status();
+}
+
+/// Clears away what killed test runs left.
+fn sweep() {
+    for place in [base(), PathBuf::from("/dev/shm")] {
+        let Ok(entries) = fs::read_dir(&place) else { continue };
+        for path in entries.flatten().map(|e| e.path()) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let Some(rest) = name.strip_prefix(PREFIX) else { continue };
+            let pid = rest.split('.').next().unwrap_or_default();
+            if pid.parse::<u32>().is_err() || Path::new("/proc").join(pid).exists() {
+                continue;
+            }
+            eprintln!("left by a killed test run, removed: {}", path.display());
+            if path.is_dir() {
+                end(&processes_with(&path.join("run")));
+                let mnt = path.join("mnt");
+                if is_mount_point(&mnt) {
+                    unmount(&mnt);
+                }
+                remove(&path, None);
+            } else {
+                let _ = fs::remove_file(&path);
+            }
+        }
+    }
+}
+
+fn is_mount_point(path: &Path) -> bool {
+    let dev = |p: &Path| p.metadata().map(|m| m.dev()).ok();
+    dev(path) != path.parent().and_then(dev)
+}
+
+fn base() -> PathBuf {
+    std::env::var_os("SYSTX_E2E_DIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)
+}
+
+fn image_dir(megabytes: u64) -> PathBuf {
+    let shm = Path::new("/dev/shm");
+    let room = rustix::fs::statvfs(shm).map(|s| s.f_bavail * s.f_frsize).unwrap_or(0);
+    if room > (megabytes << 20) * 2 { shm.to_owned() } else { base() }
+}
+
+/// Ends processes for good and waits until they are gone.
+fn end(pids: &[u32]) {
+    let fds: Vec<_> = pids
+        .iter()
+        .filter_map(|pid| rustix::process::Pid::from_raw(i32::try_from(*pid).ok()?))
+        .filter_map(|pid| {
+            rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+        })
+        .collect();
+    for fd in &fds {
+        let _ = rustix::process::pidfd_send_signal(fd, rustix::process::Signal::KILL);
+    }
+    let limit = Instant::now() + Duration::from_secs(10);
+    for fd in &fds {
+        if !crate::run::wait_readable(fd, limit) {
+            eprintln!("a killed process does not end");
+        }
+    }
+}
+
+fn processes_with(runtime: &Path) -> Vec<u32> {
+    let wanted =
+        [RUNTIME_VARIABLE.as_bytes(), b"=", runtime.as_os_str().as_encoded_bytes()].concat();
+    let own = std::process::id();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else {
+            continue;
+        };
+        let environ = fs::read(entry.path().join("environ")).unwrap_or_default();
+        if pid != own && environ.split(|b| *b == 0).any(|v| v == wanted) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+/// Sets permission bits.
+pub fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        .unwrap_or_else(|e| panic!("chmod {}: {e}", path.display()));
+}
+
+/// Runs a tool that must succeed.
+///
+/// # Errors
+/// A sentence with what it said.
+pub fn tool(command: &mut Command) -> Result<String, String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let out = command.stdin(Stdio::null()).output().map_err(|e| format!("{name}: {e}"))?;
+    if out.status.success() {
+        return Ok(String::from_utf8_lossy(&out.stdout).into_owned());
+    }
+    Err(format!("{name} failed ({}): {}", out.status, String::from_utf8_lossy(&out.stderr).trim()))
+}
+
+/// Where the program is on `PATH`, if it is.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .map(|dir| dir.join(name))
+        .find(|p| p.is_file())
+}
+
+/// The `systx` under test: `SYSTX_BIN`, or the one of this build, built if it is not there yet.
+pub fn systx_binary() -> &'static Path {
+    static BINARY: OnceLock<PathBuf> = OnceLock::new();
+    BINARY.get_or_init(|| {
+        if let Some(given) = std::env::var_os("SYSTX_BIN") {
+            return PathBuf::from(given);
+        }
+        // .../target/PROFILE/deps/suite-0123
+        let exe = std::env::current_exe().expect("own path");
+        let profile = exe.ancestors().nth(2).expect("target/PROFILE/deps").to_owned();
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "-q", "-p", "systx", "--bin", "systx"]);
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        cargo.arg("--target-dir").arg(profile.parent().expect("target"));
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+        tool(&mut cargo).expect("systx must build");
+        profile.join("systx")
+    })
+}

@@ -1,0 +1,59 @@
+//! What the end-to-end suites in `tests/` are made of.  Nothing here is part of the product.
+//!
+//! - [`lab`]: a disposable file system with its own daemon, removed again whatever happens;
+//! - [`run`]: starts the built `systx`, with a limit on everything; a shell inside a run that is
+//!   driven line by line, so that tests order events by pipes and never by sleeping;
+//! - [`tree`]: a whole directory tree as a value, for comparisons;
+//! - [`twin`]: does the same work natively and inside a run, and compares;
+//! - [`cache`]: things from package registries, fetched once;
+//! - [`random`]: seeded choices, the seed printed.
+//!
+//! The suites drive `systx` as a user does.  They know its command line, its exit codes and its
+//! JSON; they do not link any of its crates.
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a panic is how a test fails
+
+pub mod cache;
+pub mod lab;
+pub mod random;
+pub mod run;
+pub mod tree;
+pub mod twin;
+
+pub use lab::{Fs, Lab};
+pub use run::{Finished, Shell};
+pub use tree::Tree;
+
+/// `systx run` lost a conflict and would like to be tried again (EX_TEMPFAIL).
+pub const CONFLICT: i32 = 75;
+/// `systx` itself failed.
+pub const FAILED: i32 = 125;
+/// The command cannot be executed.
+pub const CANNOT_EXEC: i32 = 126;
+/// The command was not found.
+pub const NOT_FOUND: i32 = 127;
+
+/// Ends the test early, saying why.  A skip is printed in one form, so that a script can count it.
+#[macro_export]
+macro_rules! skip {
+    ($($why:tt)*) => {{
+        eprintln!("SKIPPED: {}", format_args!($($why)*));
+        return;
+    }};
+}
+
+/// A lab on the default file system, or the test is skipped with the reason.
+#[macro_export]
+macro_rules! lab {
+    () => {
+        match $crate::Lab::new() {
+            Ok(lab) => lab,
+            Err(why) => $crate::skip!("{why}"),
+        }
+    };
+    ($fs:expr) => {
+        match $crate::Lab::on($fs) {
+            Ok(lab) => lab,
+            Err(why) => $crate::skip!("{why}"),
+        }
+    };
+}

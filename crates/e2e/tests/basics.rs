@@ -1,0 +1,557 @@
+//! What a user sees of `systx run`: outcomes, exit codes, signals, streams, who sees what when,
+//! review, undo.
+
+use rustix::process::Signal;
+use std::os::unix::fs::PermissionsExt;
+use systx_e2e::run::{Limits, Running, finish};
+use systx_e2e::{CANNOT_EXEC, Lab, NOT_FOUND, lab, skip};
+
+/// Ids in `list --json`, `log --json` and the like, in the order of the output.
+fn ids(json: &serde_json::Value) -> Vec<String> {
+    let mut out = Vec::new();
+    match json {
+        serde_json::Value::Array(items) => items.iter().for_each(|i| out.extend(ids(i))),
+        serde_json::Value::Object(map) => match map.get("id").and_then(|id| id.as_str()) {
+            Some(id) => out.push(id.to_owned()),
+            None => map.values().for_each(|v| out.extend(ids(v))),
+        },
+        _ => {}
+    }
+    out
+}
+
+fn open_ids(lab: &Lab) -> Vec<String> {
+    ids(&lab.do_systx(["list", "--json"]).ok().json())
+}
+
+fn logged_ids(lab: &Lab) -> Vec<String> {
+    ids(&lab.do_systx(["log", "--json"]).ok().json())
+}
+
+#[test]
+fn success_commits() {
+    let lab = lab!();
+    lab.write("there", "before\n");
+    lab.run(&[], "echo inside > new; echo more >> there; mkdir d; echo x > d/y").ok();
+    assert_eq!(lab.read("new"), "inside\n");
+    assert_eq!(lab.read("there"), "before\nmore\n");
+    assert_eq!(lab.read("d/y"), "x\n");
+}
+
+#[test]
+fn a_failed_command_is_never_committed() {
+    let lab = lab!();
+    lab.write("there", "before\n");
+    let before = lab.tree();
+    for options in [&[][..], &["--on-exit=commit"], &["--on-exit=abort"]] {
+        let script = "echo x > new; echo y > there; mkdir -p a/b; exit 3";
+        lab.run(options, script).expect(3);
+        before.assert_same(&lab.tree(), "a failed command");
+    }
+    assert!(open_ids(&lab).is_empty());
+}
+
+#[test]
+fn abort_drops_everything() {
+    let lab = lab!();
+    lab.write("there", "before\n");
+    lab.write("dir/file", "x\n");
+    let before = lab.tree();
+    lab.run(
+        &["--on-exit=abort"],
+        "echo x > new; echo y > there; rm -r dir; mv there elsewhere; ln -s a link; chmod 700 .",
+    )
+    .ok();
+    before.assert_same(&lab.tree(), "an aborted run");
+}
+
+#[test]
+fn exit_codes_are_the_commands_own() {
+    let lab = lab!();
+    for code in [0, 1, 2, 74, 76, 99, 124, 200, 255] {
+        lab.run(&[], &format!("exit {code}")).expect(code);
+    }
+    lab.run_argv(&[], &["systx-e2e-no-such-program"]).expect(NOT_FOUND);
+    let plain = lab.write("plain", "#!/bin/sh\n");
+    std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o644)).unwrap();
+    lab.run_argv(&[], &["./plain"]).expect(CANNOT_EXEC);
+}
+
+#[test]
+fn a_signal_that_ends_the_command_is_reported_as_the_shell_does() {
+    let lab = lab!();
+    for signal in ["TERM", "KILL", "HUP", "USR1"] {
+        let number = Signal::from_named_raw(match signal {
+            "TERM" => 15,
+            "KILL" => 9,
+            "HUP" => 1,
+            _ => 10,
+        });
+        let number = number.expect("a signal").as_raw();
+        lab.run(&[], &format!("echo x > new; kill -{signal} $$")).expect(128 + number);
+        assert!(!lab.has("new"), "a command that was killed is not committed");
+    }
+}
+
+#[test]
+fn a_signal_to_systx_reaches_the_command() {
+    let lab = lab!();
+    for (signal, name) in [(Signal::TERM, "TERM"), (Signal::INT, "INT"), (Signal::USR1, "USR1")] {
+        let mut shell = lab.shell(&[]);
+        shell.eval(&format!("trap 'echo got {name} > caught; trap - {name}' {name}"));
+        shell.signal(signal);
+        // The shell runs its traps between commands; until then the signal may be on its way.
+        shell.eval(
+            "for i in $(seq 1000); do [ -e caught ] && break; sleep 0.01; done; [ -e caught ]",
+        );
+        assert!(!lab.has("caught"));
+        shell.exit(0).ok();
+        assert_eq!(lab.read("caught"), format!("got {name}\n"));
+        std::fs::remove_file(lab.path("caught")).unwrap();
+    }
+}
+
+#[test]
+fn arguments_arrive_untouched() {
+    let lab = lab!();
+    let awkward =
+        ["", " ", "a b", "*", "$HOME", "'", "\"", "--", "-x", "--on-exit=abort", "\n", "ü"];
+    let mut argv = vec!["sh", "-c", "printf '<%s>' \"$@\"; echo; [ \"$1\" = '' ]", "sh"];
+    argv.extend(awkward);
+    let done = lab.run_argv(&[], &argv).ok();
+    let wanted: String = awkward.iter().map(|a| format!("<{a}>")).collect();
+    assert_eq!(done.out, format!("{wanted}\n"));
+    // Bytes that are no UTF-8.
+    use std::os::unix::ffi::OsStrExt;
+    let raw = std::ffi::OsStr::from_bytes(b"\xff\xfe");
+    let mut command = lab.systx(["run", "--", "sh", "-c", "printf %s \"$1\" | od -An -tx1", "sh"]);
+    command.arg(raw);
+    let done = finish(command, Limits::default(), &lab).ok();
+    assert_eq!(done.out.trim(), "ff fe");
+}
+
+#[test]
+fn streams_pass_through() {
+    let lab = lab!();
+    let mut command = lab.systx(["run", "--", "sh", "-c", "cat; echo to stderr >&2"]);
+    let input = lab.outside().join("input");
+    std::fs::write(&input, "line 1\nline 2\n").unwrap();
+    command.stdin(std::fs::File::open(&input).unwrap());
+    let done = finish(command, Limits::default(), &lab).ok();
+    assert_eq!(done.out, "line 1\nline 2\n");
+    assert!(done.err.contains("to stderr"));
+}
+
+#[test]
+fn nothing_is_said_when_nothing_happened() {
+    let lab = lab!();
+    let done = lab.run_argv(&[], &["true"]).ok();
+    assert_eq!((done.out.as_str(), done.err.as_str()), ("", ""));
+}
+
+#[test]
+fn the_environment_passes_through() {
+    let lab = lab!();
+    let mut command =
+        lab.systx(["run", "--", "sh", "-c", "echo \"$SOMETHING_OF_MINE\"; pwd; umask"]);
+    command.env("SOMETHING_OF_MINE", "a b");
+    let done = finish(command, Limits::default(), &lab).ok();
+    let native = lab.native("umask").ok();
+    assert_eq!(done.out, format!("a b\n{}\n{}", lab.root().display(), native.out));
+}
+
+#[test]
+fn a_terminal_passes_through() {
+    let lab = lab!();
+    if systx_e2e::lab::find_program("script").is_none() {
+        skip!("no script(1) to make a terminal with");
+    }
+    let binary = lab.binary();
+    let inner = "test -t 0 && test -t 1 && test -t 2 && tty && stty size >/dev/null && echo a-tty";
+    let line = format!("{} run -- sh -c '{inner}'", binary.display());
+    let mut command = lab.command("script");
+    command.args(["-qec", &line, "/dev/null"]);
+    let done = finish(command, Limits::default(), &lab).ok();
+    assert!(done.out.contains("a-tty"), "{done}");
+}
+
+#[test]
+fn interrupt_from_the_terminal_ends_the_command_and_nothing_is_left() {
+    let lab = lab!();
+    if systx_e2e::lab::find_program("script").is_none() {
+        skip!("no script(1) to make a terminal with");
+    }
+    let before = lab.tree();
+    let inner = "echo x > new; echo ready; sleep 1000";
+    let line = format!("{} run -- sh -c '{inner}'; echo code $?", lab.binary().display());
+    let mut command = lab.command("script");
+    command.args(["-qc", &format!("sh -c 'trap : INT; {}'", line.replace('\'', "'\\''"))]);
+    command.arg("/dev/null");
+    let mut terminal = systx_e2e::run::Dialogue::start(&lab, command);
+    terminal.wait_for("ready");
+    terminal.send("\u{3}");
+    let rest = terminal.wait_for("code ");
+    assert!(!rest.is_empty());
+    terminal.close();
+    before.assert_same(&lab.tree(), "an interrupted run");
+}
+
+#[test]
+fn nobody_outside_sees_anything_before_the_end() {
+    let lab = lab!();
+    lab.write("a", "old a\n");
+    lab.write("dir/b", "old b\n");
+    let before = lab.tree();
+    let mut shell = lab.shell(&[]);
+    shell.eval("echo new a > a; rm dir/b; mkdir made; echo c > made/c; mv dir moved; sync");
+    before.assert_same(&lab.tree(), "while the command runs");
+    assert_eq!(shell.eval("cat a moved/../made/c; ls -1"), "new a\nc\na\nmade\nmoved\n");
+    shell.exit(0).ok();
+    assert_eq!(lab.read("a"), "new a\n");
+    assert_eq!(lab.read("made/c"), "c\n");
+    assert!(!lab.has("dir") && lab.has("moved") && !lab.has("moved/b"));
+}
+
+#[test]
+fn two_runs_do_not_see_each_other() {
+    let lab = lab!();
+    let mut one = lab.shell(&[]);
+    let mut two = lab.shell(&[]);
+    one.eval("echo 1 > one");
+    two.eval("echo 2 > two");
+    assert_eq!(one.eval("cat one; ls two 2>/dev/null || echo absent"), "1\nabsent\n");
+    two.eval("cat two");
+    // `one` looked up the absent name `two`: it must come before `two` in the serial order.
+    one.exit(0).ok();
+    two.exit(0).ok();
+    assert_eq!((lab.read("one"), lab.read("two")), ("1\n".into(), "2\n".into()));
+}
+
+#[test]
+fn keep_review_commit() {
+    let lab = lab!();
+    lab.write("changed", "one\ntwo\nthree\n");
+    lab.write("gone", "bye\n");
+    lab.write("old-name", "content that moves along\n");
+    lab.write("mode", "x\n");
+    let before = lab.tree();
+    lab.run(
+        &["--on-exit=keep"],
+        "sed -i s/two/2/ changed; rm gone; mv old-name new-name; chmod 755 mode; \
+         echo hello > added; ln -s added link; head -c 100000 /dev/urandom > binary",
+    )
+    .ok();
+    before.assert_same(&lab.tree(), "a kept run");
+    let open = open_ids(&lab);
+    assert_eq!(open.len(), 1);
+    let id = open[0].as_str();
+    lab.do_systx(["status", id]).ok();
+    lab.do_systx(["status", id, "--json"]).ok().json();
+
+    let names = lab.do_systx(["diff", id, "--name-status"]).ok().out;
+    let has = |letter: &str, path: &str| {
+        names.lines().any(|l| l.starts_with(letter) && l.trim_end().ends_with(path))
+    };
+    assert!(has("A", "added") && has("A", "link") && has("A", "binary"), "{names}");
+    assert!(has("D", "gone") && has("R", "new-name") && has("M", "changed"), "{names}");
+    assert!(names.contains("mode"), "{names}");
+
+    let patch = lab.do_systx(["diff", id]).ok().out;
+    for wanted in ["-two", "+2", "diff --git", "new file mode 100644", "rename from", "rename to"] {
+        assert!(patch.contains(wanted), "{wanted:?} is not in\n{patch}");
+    }
+    for wanted in ["deleted file mode", "old mode 100644", "new mode 100755", "120000", "inary"] {
+        assert!(patch.contains(wanted), "{wanted:?} is not in\n{patch}");
+    }
+    let stat = lab.do_systx(["diff", id, "--stat"]).ok().out;
+    assert!(stat.contains("changed"), "{stat}");
+    lab.do_systx(["diff", id, "--json"]).ok().json();
+
+    // An id may be shortened as long as it is unique.
+    lab.do_systx(["commit", &id[..6]]).ok();
+    assert_eq!(lab.read("changed"), "one\n2\nthree\n");
+    assert_eq!(lab.read("added"), "hello\n");
+    assert!(!lab.has("gone") && !lab.has("old-name") && lab.has("new-name") && lab.has("link"));
+    assert_eq!(std::fs::metadata(lab.path("mode")).unwrap().permissions().mode() & 0o777, 0o755);
+    assert!(open_ids(&lab).is_empty());
+}
+
+#[test]
+fn a_unified_diff_can_be_applied_with_git() {
+    let lab = lab!();
+    if systx_e2e::lab::find_program("git").is_none() {
+        skip!("no git");
+    }
+    lab.write("w/text", "a\nb\nc\n");
+    lab.write("w/no-newline", "last");
+    lab.write("w/gone", "x\n");
+    lab.run_argv(&["--on-exit=keep"], &[
+        "sh", "-c", "cd w; printf 'a\\nB\\nc\\nd\\n' > text; printf other > no-newline; rm gone; echo n > new",
+    ])
+    .ok();
+    let id = open_ids(&lab).remove(0);
+    let patch = lab.do_systx(["diff", &id]).ok().out;
+    let file = lab.outside().join("patch");
+    std::fs::write(&file, patch).unwrap();
+    // Real paths are absolute: git takes them relative to the root.
+    let copy = lab.outside().join("copy");
+    let script = format!(
+        "cp -a {w} {copy} && cd {copy} && git apply --unsafe-paths -p$(({n}+1)) {patch} && cat text no-newline new && test ! -e gone",
+        w = lab.path("w").display(),
+        copy = copy.display(),
+        n = lab.path("w").components().count() - 1,
+        patch = file.display(),
+    );
+    let done = lab.native(&script).ok();
+    assert_eq!(done.out, "a\nB\nc\nd\nothern\n");
+}
+
+#[test]
+fn keep_then_abort() {
+    let lab = lab!();
+    let before = lab.tree();
+    lab.run(&["--on-exit=keep"], "echo x > new").ok();
+    let id = open_ids(&lab).remove(0);
+    lab.do_systx(["abort", &id]).ok();
+    before.assert_same(&lab.tree(), "kept, then aborted");
+    assert!(open_ids(&lab).is_empty());
+    assert_ne!(lab.do_systx(["commit", &id]).code, 0, "it is gone");
+}
+
+#[test]
+fn a_kept_run_can_be_entered_and_goes_on() {
+    let lab = lab!();
+    lab.run(&["--on-exit=keep"], "echo 1 > file; (exec 9>open; echo y >&9)").ok();
+    let id = open_ids(&lab).remove(0);
+    let done = lab.do_systx(["enter", &id, "--", "sh", "-c", "cat file open; echo 2 >> file"]).ok();
+    assert_eq!(done.out, "1\ny\n");
+    assert!(!lab.has("file"));
+    let done = lab.do_systx(["enter", &id, "--", "sh", "-c", "cat file; exit 7"]);
+    assert_eq!((done.code, done.out.as_str()), (7, "1\n2\n"));
+    lab.do_systx(["commit", &id]).ok();
+    assert_eq!(lab.read("file"), "1\n2\n");
+}
+
+#[test]
+fn part_of_a_kept_run_can_be_committed() {
+    let lab = lab!();
+    lab.run(&["--on-exit=keep"], "mkdir a b; echo 1 > a/x; echo 2 > b/y; echo 3 > c").ok();
+    let id = open_ids(&lab).remove(0);
+    let a = lab.path("a");
+    lab.do_systx(["commit", &id, a.to_str().unwrap()]).ok();
+    assert_eq!(lab.read("a/x"), "1\n");
+    assert!(!lab.has("b") && !lab.has("c"));
+    let rest = open_ids(&lab);
+    assert_eq!(rest.len(), 1, "the rest stays kept");
+    lab.do_systx(["commit", &rest[0]]).ok();
+    assert_eq!((lab.read("b/y"), lab.read("c")), ("2\n".into(), "3\n".into()));
+}
+
+#[test]
+fn undo_and_redo() {
+    let lab = lab!();
+    lab.write("text", "old\n");
+    lab.write("gone", "bye\n");
+    lab.write("dir/deep/file", "x\n");
+    lab.write("unrelated", "1\n");
+    let before = lab.tree();
+    lab.run(
+        &[],
+        "echo new > text; rm gone; mv dir moved; echo a > added; ln added linked; chmod 600 text",
+    )
+    .ok();
+    let after = lab.tree();
+    let log = logged_ids(&lab);
+    assert_eq!(log.len(), 1);
+    lab.do_systx(["show", &log[0]]).ok();
+    lab.do_systx(["show", &log[0], "--json"]).ok().json();
+
+    lab.do_systx(["undo", &log[0]]).ok();
+    before.assert_same(&lab.tree(), "undone");
+    lab.do_systx(["redo"]).ok();
+    after.assert_same(&lab.tree(), "redone");
+    lab.do_systx(["undo"]).ok();
+    before.assert_same(&lab.tree(), "undone again");
+    // What others did to other files in between is not touched.
+    lab.do_systx(["redo"]).ok();
+    lab.write("unrelated", "2\n");
+    lab.do_systx(["undo"]).ok();
+    assert_eq!(lab.read("unrelated"), "2\n");
+    assert_eq!(lab.read("text"), "old\n");
+}
+
+#[test]
+fn undo_refuses_where_later_changes_overlap_and_names_them() {
+    let lab = lab!();
+    lab.write("text", "old\n");
+    lab.run(&[], "echo new > text; echo b > other").ok();
+    let first = logged_ids(&lab).remove(0);
+    lab.run(&[], "echo newer > text").ok();
+    let before = lab.tree();
+    let done = lab.do_systx(["undo", &first]);
+    assert!(done.code != 0, "{done}");
+    assert!(done.err.contains("text"), "{done}");
+    before.assert_same(&lab.tree(), "a refused undo");
+
+    // The same for a later change by someone outside.
+    lab.do_systx(["undo"]).ok();
+    lab.write("other", "mine\n");
+    let before = lab.tree();
+    let done = lab.do_systx(["undo", &first]);
+    assert!(done.code != 0 && done.err.contains("other"), "{done}");
+    before.assert_same(&lab.tree(), "a refused undo");
+}
+
+#[test]
+fn read_only_commits_nothing() {
+    let lab = lab!();
+    lab.write("a", "1\n");
+    let before = lab.tree();
+    let done = lab
+        .run(&["--read-only"], "cat a; echo x > new 2>/dev/null; cat new 2>/dev/null; true")
+        .ok();
+    assert!(done.out.starts_with("1\n"));
+    before.assert_same(&lab.tree(), "a read-only run");
+    // A file that changes under the reader is named.
+    let mut shell = lab.shell(&["--read-only"]);
+    shell.eval("cat a");
+    lab.write("a", "2\n");
+    let done = shell.exit(0).expect(systx_e2e::CONFLICT);
+    assert!(done.err.contains("a"), "{done}");
+}
+
+#[test]
+fn dash_c_changes_the_directory_and_the_volume() {
+    let lab = lab!();
+    lab.write("sub/x", "1\n");
+    let mut command = lab.systx(["run", "-C"]);
+    command.arg(lab.path("sub")).args(["--", "sh", "-c", "pwd; echo 2 > y"]);
+    command.current_dir("/");
+    let done = finish(command, Limits::default(), &lab).ok();
+    assert_eq!(done.out, format!("{}\n", lab.path("sub").display()));
+    assert_eq!(lab.read("sub/y"), "2\n");
+}
+
+#[test]
+fn a_time_limit_ends_the_command_and_leaves_nothing() {
+    let lab = lab!();
+    let before = lab.tree();
+    let done = lab.run(&["--timeout", "1"], "echo x > new; sleep 1000");
+    assert!(done.code != 0, "{done}");
+    before.assert_same(&lab.tree(), "after a time limit");
+    assert!(open_ids(&lab).is_empty());
+}
+
+#[test]
+fn processes_that_are_left_behind_do_not_outlive_the_run() {
+    let lab = lab!();
+    let done =
+        lab.run(&["--leftovers=kill"], "sleep 1000 </dev/null >/dev/null 2>&1 & echo x > new");
+    done.ok();
+    assert_eq!(lab.read("new"), "x\n");
+    let left: Vec<_> = lab
+        .processes()
+        .into_iter()
+        .filter(|pid| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.starts_with(b"sleep")
+        })
+        .collect();
+    assert!(left.is_empty(), "{left:?} still run");
+    // A leftover that ends soon may finish its work.
+    lab.run(&["--leftovers=wait"], "(sleep 0.3; echo late > late) </dev/null >/dev/null 2>&1 &")
+        .ok();
+    assert_eq!(lab.read("late"), "late\n");
+    // And if leftovers abort, nothing is committed.
+    let before = lab.tree();
+    let done =
+        lab.run(&["--leftovers=abort"], "sleep 1000 </dev/null >/dev/null 2>&1 & echo y > other");
+    assert!(done.code != 0, "{done}");
+    before.assert_same(&lab.tree(), "leftovers that abort");
+}
+
+#[test]
+fn a_run_in_a_run_joins_it() {
+    let lab = lab!();
+    let before = lab.tree();
+    let inner =
+        format!("echo 1 > a; {} run -- sh -c 'cat a; echo 2 > b'; cat b", lab.binary().display());
+    let done = lab.run(&["--on-exit=abort"], &inner).ok();
+    assert_eq!(done.out, "1\n2\n");
+    before.assert_same(&lab.tree(), "the outer run aborted");
+    lab.run(&[], &inner).ok();
+    assert_eq!((lab.read("a"), lab.read("b")), ("1\n".into(), "2\n".into()));
+}
+
+#[test]
+fn private_places_are_dropped_and_named() {
+    let lab = lab!();
+    let done = lab
+        .run(&["--private-tmp"], "echo x > /tmp/mine; echo y > /dev/shm/mine; cat /tmp/mine")
+        .ok();
+    assert_eq!(done.out, "x\n");
+    assert!(!std::path::Path::new("/tmp/mine").exists());
+    assert!(!std::path::Path::new("/dev/shm/mine").exists());
+    assert!(done.err.contains("/dev/shm"), "what was left in a private place is named\n{done}");
+}
+
+#[test]
+fn a_write_elsewhere_is_refused() {
+    let lab = lab!();
+    let target = lab.outside().join("file");
+    let done = lab.run(&[], &format!("echo x > {}", target.display()));
+    assert!(done.code != 0, "{done}");
+    assert!(done.err.contains("Read-only file system"), "{done}");
+    assert!(!target.exists());
+}
+
+#[test]
+fn excluded_paths() {
+    let lab = lab!();
+    lab.write("log/a", "1\n");
+    lab.run(&["--exclude", "*.tmp"], "echo x > keep; echo y > drop.tmp; mkdir d; echo z > d/e.tmp")
+        .ok();
+    assert!(lab.has("keep") && lab.has("d"));
+    assert!(!lab.has("drop.tmp") && !lab.has("d/e.tmp"));
+}
+
+#[test]
+fn json_everywhere() {
+    let lab = lab!();
+    let done = lab.run(&["--json"], "echo x > new >&2").ok();
+    assert!(
+        done.out.lines().chain(done.err.lines()).any(|l| l.trim_start().starts_with('{')),
+        "{done}"
+    );
+    for args in [&["list", "--json"][..], &["log", "--json"], &["doctor", "--json"]] {
+        lab.do_systx(args).json();
+    }
+}
+
+#[test]
+fn many_runs_at_once_in_one_directory() {
+    let lab = lab!();
+    lab.write("shared", "unchanged\n");
+    let runs: Vec<_> = (0..8)
+        .map(|n| {
+            let script =
+                format!("cat shared; echo {n} > file-{n}; mkdir dir-{n}; mv file-{n} dir-{n}/");
+            Running::start(lab.systx(["run", "--", "sh", "-c", &script]), Limits::default())
+        })
+        .collect();
+    for run in runs {
+        run.finish(&lab).ok();
+    }
+    for n in 0..8 {
+        assert_eq!(lab.read(format!("dir-{n}/file-{n}")), format!("{n}\n"));
+    }
+}
+
+#[test]
+fn the_daemon_ends_when_idle_or_told_and_comes_back() {
+    let lab = lab!();
+    lab.run(&[], "echo 1 > a").ok();
+    lab.kill_daemon();
+    lab.run(&[], "cat a; echo 2 > b").ok();
+    assert_eq!(lab.read("b"), "2\n");
+}
