@@ -9,9 +9,11 @@
 mod calls;
 pub mod crash;
 pub mod intercept;
+pub mod model;
 pub mod simfs;
 pub mod state;
 pub mod tree;
+pub mod workload;
 pub mod world;
 
 pub use crash::{Choice, Plan, Profile, Rng};
