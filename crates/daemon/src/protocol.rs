@@ -846,7 +846,11 @@ pub enum Request {
 #[serde(tag = "reply", content = "value", rename_all = "snake_case")]
 #[allow(missing_docs)] // each variant answers the request whose method returns that type
 pub enum Reply {
-    Hello { version: u32, release: String, pid: u32 },
+    Hello {
+        version: u32,
+        release: String,
+        pid: u32,
+    },
     Begun(Begun),
     Attached(Attached),
     Outcome(Outcome),
@@ -856,7 +860,10 @@ pub enum Reply {
     Status(Box<Listed>),
     Changes(Vec<Change>),
     /// The bytes travel beside the JSON.
-    Content { total: u64, unknown: bool },
+    Content {
+        total: u64,
+        unknown: bool,
+    },
     Entered(Entered),
     Log(Vec<LogEntry>),
     Undone(Undone),

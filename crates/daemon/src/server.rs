@@ -88,11 +88,8 @@ pub fn serve(
 ) -> std::io::Result<Ended> {
     listener.set_nonblocking(true)?;
     let changed = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let shared = Arc::new(Shared {
-        control,
-        table: Mutex::new(rank::LEAF, Table::default()),
-        changed,
-    });
+    let shared =
+        Arc::new(Shared { control, table: Mutex::new(rank::LEAF, Table::default()), changed });
     let mut idle_since: Option<Instant> = None;
     let ended = loop {
         let (connections, asked) = {
@@ -140,10 +137,7 @@ fn wait(
     stop: Option<&OwnedFd>,
     left: Option<Duration>,
 ) -> std::io::Result<Woken> {
-    let mut fds = vec![
-        PollFd::new(listener, PollFlags::IN),
-        PollFd::new(changed, PollFlags::IN),
-    ];
+    let mut fds = vec![PollFd::new(listener, PollFlags::IN), PollFd::new(changed, PollFlags::IN)];
     if let Some(stop) = stop {
         fds.push(PollFd::new(stop, PollFlags::IN));
     }
@@ -194,7 +188,8 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) -> std::io::Result<bool
     shared.change(|t| t.connections += 1);
     let theirs = shared.clone();
     let spawned = std::thread::Builder::new().name("control".into()).spawn(move || {
-        let mut connection = Connection { stream, peer, control: &theirs.control, runs: BTreeSet::new() };
+        let mut connection =
+            Connection { stream, peer, control: &theirs.control, runs: BTreeSet::new() };
         let end = connection.run(&theirs);
         if let Err(e) = end {
             tracing::warn!(pid = peer.pid, "control connection ended: {e}");
@@ -270,8 +265,7 @@ impl Connection<'_> {
                 continue;
             }
             let name = name_of(&frame.message);
-            let answer =
-                catch_unwind(AssertUnwindSafe(|| self.dispatch(frame.message, frame.fds)));
+            let answer = catch_unwind(AssertUnwindSafe(|| self.dispatch(frame.message, frame.fds)));
             let (reply, blob) = match answer {
                 Ok(Ok(answer)) => answer,
                 Ok(Err(failure)) => {

@@ -297,8 +297,7 @@ pub fn detach(dir: &Path) -> std::io::Result<()> {
 /// not meant for a daemon that others use as well.
 fn own_limits() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    for resource in
-        [Resource::Nofile, Resource::Fsize, Resource::Cpu, Resource::As, Resource::Data]
+    for resource in [Resource::Nofile, Resource::Fsize, Resource::Cpu, Resource::As, Resource::Data]
     {
         let hard = getrlimit(resource).maximum;
         let _ = setrlimit(resource, Rlimit { current: hard, maximum: hard });

@@ -9,7 +9,12 @@ pub(crate) fn close_on_exec_from_3() -> Result<()> {
     const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;
     // SAFETY: close_range with this flag changes only descriptor flags; no memory is passed.
     let r = unsafe {
-        libc::syscall(libc::SYS_close_range, 3 as libc::c_uint, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC)
+        libc::syscall(
+            libc::SYS_close_range,
+            3 as libc::c_uint,
+            libc::c_uint::MAX,
+            CLOSE_RANGE_CLOEXEC,
+        )
     };
     if r == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }

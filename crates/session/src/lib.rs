@@ -1,1 +1,19 @@
-//! placeholder
+//! The processes of one transaction: a private root for them, their start, their end.
+#![deny(unsafe_code)]
+
+mod channel;
+mod error;
+pub mod mountinfo;
+pub mod plan;
+pub mod processes;
+mod start;
+mod supervise;
+mod sys_unsafe;
+mod view;
+mod watch;
+
+pub use error::{Failed, SessionError};
+pub use start::{PlaceToRun, Serve, Spec, Started, ViewFacts, plan_here, privileged, start};
+pub use supervise::{Ended, GRACE, Leftovers, Listen, Settled};
+pub use view::{Backing, Fill};
+pub use watch::Sighting;

@@ -313,7 +313,8 @@ fn garbage_ends_its_connection_and_nothing_else() {
     assert_eq!(fine.list().unwrap(), vec![]);
     // A request without its descriptor, after a good hello.
     let stream = server.raw();
-    wire::send(&stream, &Request::Hello { version: VERSION, release: "".into() }, &[], &[]).unwrap();
+    wire::send(&stream, &Request::Hello { version: VERSION, release: "".into() }, &[], &[])
+        .unwrap();
     wire::receive::<Reply>(&stream).unwrap();
     wire::send(&stream, &Request::Begin(begin(1)), &[], &[]).unwrap();
     let frame = wire::receive::<Reply>(&stream).unwrap();

@@ -1,0 +1,257 @@
+//! What the root of a view is made of: a pure function from the host's mounts to a list of steps.
+//!
+//! Every place that is not simply "what its parent directory shows" is an entry of a table, path ->
+//! [`Kind`]:
+//! 1. every visible mount of the host: a part of the volume shows the view ([`Kind::Volume`]), the
+//!    rest shows the host read-only ([`Kind::Host`]);
+//! 2. the volume's root itself, where it is no mount point; also below every other mount that shows
+//!    a directory above it, or the volume could be reached around the view;
+//! 3. /proc, /sys and /dev as they are ([`Kind::AsIs`]), with all that is mounted in them;
+//! 4. private places ([`Kind::Private`]): an empty tmpfs.  What the host has mounted in them is
+//!    out of sight, except for the volume and for what the user excluded from isolation;
+//! 5. paths that the user excluded from isolation ([`Kind::Passthrough`]): the host, writable.
+//!
+//! The table is then walked in path order, parents first.  A piece of the host is cloned
+//! recursively, because an unprivileged user may not separate a mount from what is mounted in it;
+//! what came along that way is not cloned again, only made read-only.
+
+use crate::mountinfo::{Mount, holding, visible};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// What is wanted.
+#[derive(Clone, Debug, Default)]
+pub struct Wish {
+    /// The directory whose content the view's root shows; absolute, without symbolic links.
+    pub volume: PathBuf,
+    /// Paths that show the host, writable; absolute, without symbolic links, existing.
+    pub passthrough: Vec<PathBuf>,
+    /// Places that get an empty tmpfs of this mode; absolute, existing.
+    pub private: Vec<(PathBuf, u32)>,
+}
+
+/// What one place shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The view, from this path relative to its root (empty: the root).
+    Volume(PathBuf),
+    /// The host, read-only.
+    Host,
+    /// The host, as it is.
+    AsIs,
+    /// The host, as it is, because the user said so.
+    Passthrough,
+    /// An empty tmpfs of this mode.
+    Private(u32),
+}
+
+/// One step of building.  Paths are absolute, to be taken below the new root.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The new root is the view's root.
+    RootVolume,
+    /// The new root is a recursive clone of the host's `/`.
+    RootHost,
+    /// Mounts the view, from this path relative to its root.
+    Volume {
+        /// Relative to the view's root.
+        sub: PathBuf,
+        /// Where.
+        at: PathBuf,
+    },
+    /// Mounts a recursive clone of the host's directory (or file) of the same path.
+    Host {
+        /// Where.
+        at: PathBuf,
+    },
+    /// Makes the one mount at this place read-only.
+    ReadOnly {
+        /// Where.
+        at: PathBuf,
+    },
+    /// Mounts an empty tmpfs.
+    Private {
+        /// Where.
+        at: PathBuf,
+        /// Mode of its root.
+        mode: u32,
+    },
+}
+
+/// The steps, and what the user should know.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// In order.
+    pub steps: Vec<Step>,
+    /// Sentences for the user, of interest only when asked for.
+    pub notes: Vec<String>,
+}
+
+/// No view can be built from these mounts.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum PlanError {
+    /// `/` is not a mount point: a chroot.
+    #[error("/ is not a mount point (a chroot?)")]
+    NoRoot,
+    /// The volume's root is itself in /proc, /sys or the like.
+    #[error("{0} cannot be a volume: it belongs to the kernel")]
+    KernelTree(PathBuf),
+    /// A path that was excluded from isolation holds the volume.
+    #[error("{path} cannot be excluded: it holds the volume {volume}")]
+    ExcludesVolume {
+        /// What was excluded.
+        path: PathBuf,
+        /// The volume's root.
+        volume: PathBuf,
+    },
+}
+
+/// Trees that the kernel makes up.
+const KERNEL_TREES: [&str; 3] = ["/proc", "/sys", "/dev"];
+
+struct Place {
+    kind: Kind,
+    /// It is a mount of its own on the host.
+    mounted: bool,
+    read_only: bool,
+}
+
+/// Plans the root of a view.
+///
+/// # Errors
+/// See [`PlanError`].
+pub fn plan(mounts: &[Mount], wish: &Wish) -> Result<Plan, PlanError> {
+    let visible = visible(mounts);
+    let holder = holding(&visible, &wish.volume).ok_or(PlanError::NoRoot)?;
+    if ["proc", "sysfs", "cgroup", "cgroup2"].contains(&holder.fs.as_str()) {
+        return Err(PlanError::KernelTree(wish.volume.clone()));
+    }
+    if let Some(path) = wish.passthrough.iter().find(|p| wish.volume.starts_with(p)) {
+        let volume = wish.volume.clone();
+        return Err(PlanError::ExcludesVolume { path: path.clone(), volume });
+    }
+    let mut notes = Vec::new();
+    let mut table = places(&visible, holder, wish, &mut notes);
+    hide_in_private(&mut table, &wish.private);
+    Ok(Plan { steps: steps(&table), notes })
+}
+
+fn places(
+    visible: &[&Mount],
+    holder: &Mount,
+    wish: &Wish,
+    notes: &mut Vec<String>,
+) -> BTreeMap<PathBuf, Place> {
+    // The volume's root as a path of its file system.
+    let inner = join(&holder.root, below(&wish.volume, &holder.at));
+    let mut table = BTreeMap::new();
+    for mount in visible {
+        let same = mount.dev == holder.dev;
+        let kind = match mount.root.strip_prefix(&inner) {
+            Ok(sub) if same => Kind::Volume(sub.to_owned()),
+            _ if in_kernel_tree(&mount.at) => Kind::AsIs,
+            _ => Kind::Host,
+        };
+        if let (true, Ok(sub)) = (same, inner.strip_prefix(&mount.root)) {
+            if !sub.as_os_str().is_empty() {
+                let at = join(&mount.at, sub);
+                // Only where that is what one sees there.
+                if holding(visible, &at).is_some_and(|m| m.id == mount.id) {
+                    let kind = Kind::Volume(PathBuf::new());
+                    table.insert(at, Place { kind, mounted: false, read_only: false });
+                }
+            }
+        } else if same && kind == Kind::Host {
+            notes.push(format!(
+                "{} is another part of the same file system: read-only in the view",
+                mount.at.display()
+            ));
+        }
+        let place = Place { kind, mounted: true, read_only: mount.read_only };
+        table.insert(mount.at.clone(), place);
+    }
+    for tree in KERNEL_TREES.map(PathBuf::from) {
+        table.entry(tree).or_insert(Place { kind: Kind::AsIs, mounted: false, read_only: false });
+    }
+    for (at, mode) in &wish.private {
+        let place = Place { kind: Kind::Private(*mode), mounted: false, read_only: false };
+        if *at == wish.volume {
+            notes.push(format!("{} is the volume itself: not private", at.display()));
+        } else {
+            table.insert(at.clone(), place);
+        }
+    }
+    for at in &wish.passthrough {
+        let place = Place { kind: Kind::Passthrough, mounted: false, read_only: false };
+        table.insert(at.clone(), place);
+    }
+    table
+}
+
+/// Drops what the host has mounted inside private places.
+fn hide_in_private(table: &mut BTreeMap<PathBuf, Place>, private: &[(PathBuf, u32)]) {
+    let private: Vec<&PathBuf> = private
+        .iter()
+        .map(|(at, _)| at)
+        .filter(|at| matches!(table.get(*at), Some(Place { kind: Kind::Private(_), .. })))
+        .collect();
+    table.retain(|path, place| {
+        let inside = private.iter().any(|at| path != *at && path.starts_with(at));
+        !inside || matches!(place.kind, Kind::Volume(_) | Kind::Passthrough)
+    });
+}
+
+fn steps(table: &BTreeMap<PathBuf, Place>) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (at, place) in table {
+        let above = at.ancestors().skip(1).find_map(|p| table.get(p)).map(|p| &p.kind);
+        // The clone of the parent brought it along.
+        let came_along = matches!(above, Some(Kind::Host | Kind::AsIs | Kind::Passthrough));
+        let at = at.clone();
+        match &place.kind {
+            Kind::Volume(_) if above.is_none() => steps.push(Step::RootVolume),
+            Kind::Volume(sub) => steps.push(Step::Volume { sub: sub.clone(), at }),
+            Kind::Private(mode) => steps.push(Step::Private { at, mode: *mode }),
+            Kind::Host => {
+                if above.is_none() {
+                    steps.push(Step::RootHost);
+                } else if !came_along {
+                    steps.push(Step::Host { at: at.clone() });
+                }
+                // What is excluded from isolation is, with all that is mounted in it.
+                if !place.read_only && !matches!(above, Some(Kind::Passthrough)) {
+                    steps.push(Step::ReadOnly { at });
+                }
+            }
+            Kind::AsIs => {
+                // A directory of a host clone that is not a mount would be read-only with it.
+                let fine = came_along && (place.mounted || above == Some(&Kind::AsIs));
+                if above.is_some() && !fine {
+                    steps.push(Step::Host { at });
+                }
+            }
+            Kind::Passthrough => {
+                if above != Some(&Kind::Passthrough) {
+                    steps.push(Step::Host { at });
+                }
+            }
+        }
+    }
+    steps
+}
+
+fn in_kernel_tree(path: &Path) -> bool {
+    KERNEL_TREES.iter().any(|t| path.starts_with(t))
+}
+
+fn below<'a>(path: &'a Path, dir: &Path) -> &'a Path {
+    path.strip_prefix(dir).unwrap_or(Path::new(""))
+}
+
+/// As `Path::join`, without the trailing slash for an empty tail.
+fn join(base: &Path, tail: &Path) -> PathBuf {
+    if tail.as_os_str().is_empty() { base.to_owned() } else { base.join(tail) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+use super::*;
+use crate::mountinfo::parse;
+
+/// `id parent major:minor root at fs`, one a line.
+fn mounts(text: &str) -> Vec<Mount> {
+    let text: String = text
+        .lines()
+        .map(|l| {
+            let (place, fs) = l.trim().rsplit_once(' ').unwrap();
+            format!("{place} rw - {fs} src rw\n")
+        })
+        .collect();
+    parse(text.as_bytes()).unwrap()
+}
+
+const HOST: &str = "1 0 8:1 / / ext4
+    2 1 0:2 / /proc proc
+    3 1 0:3 / /sys sysfs
+    4 3 0:4 / /sys/fs/cgroup cgroup2
+    5 1 0:5 / /dev devtmpfs
+    6 5 0:6 / /dev/pts devpts
+    7 5 0:7 / /dev/shm tmpfs
+    8 1 0:8 / /run tmpfs
+    9 8 0:9 / /run/user/1000 tmpfs
+    10 1 8:2 / /home ext4
+    11 10 0:11 / /home/u/mnt fuse.sshfs
+    12 10 8:1 /var/data /home/data ext4";
+
+fn wish(volume: &str) -> Wish {
+    Wish {
+        volume: volume.into(),
+        passthrough: vec![],
+        private: vec![("/run".into(), 0o755), ("/dev/shm".into(), 0o1777)],
+    }
+}
+
+fn show(plan: &Plan) -> Vec<String> {
+    plan.steps
+        .iter()
+        .map(|s| match s {
+            Step::RootVolume => "volume / <- .".to_owned(),
+            Step::RootHost => "host /".to_owned(),
+            Step::Volume { sub, at } => format!("volume {} <- {}", at.display(), sub.display()),
+            Step::Host { at } => format!("host {}", at.display()),
+            Step::ReadOnly { at } => format!("ro {}", at.display()),
+            Step::Private { at, mode } => format!("private {} {mode:o}", at.display()),
+        })
+        .collect()
+}
+
+#[test]
+fn the_root_file_system_is_the_volume() {
+    let plan = plan(&mounts(HOST), &wish("/")).unwrap();
+    assert_eq!(
+        show(&plan),
+        [
+            "volume / <- .",
+            "host /dev",
+            "private /dev/shm 1777",
+            "host /home",
+            "ro /home",
+            "volume /home/data <- var/data",
+            "ro /home/u/mnt",
+            "host /proc",
+            "private /run 755",
+            "host /sys",
+        ]
+    );
+}
+
+#[test]
+fn another_mount_is_the_volume() {
+    let plan = plan(&mounts(HOST), &wish("/home")).unwrap();
+    assert_eq!(
+        show(&plan),
+        [
+            "host /",
+            "ro /",
+            "private /dev/shm 1777",
+            "volume /home <- ",
+            "host /home/data",
+            "ro /home/data",
+            "host /home/u/mnt",
+            "ro /home/u/mnt",
+            "private /run 755",
+        ]
+    );
+}
+
+#[test]
+fn a_plain_directory_is_the_volume_wherever_it_can_be_seen() {
+    let text = "1 0 8:1 / / ext4
+        2 1 0:2 / /proc proc
+        3 1 8:1 /srv /mnt/bind ext4
+        4 1 8:1 /srv/tree/sub /mnt/deep ext4
+        5 1 8:1 /etc /mnt/etc ext4
+        6 1 0:9 / /srv/tree/tmp tmpfs";
+    let plan =
+        plan(&mounts(text), &Wish { volume: "/srv/tree".into(), ..Wish::default() }).unwrap();
+    assert_eq!(
+        show(&plan),
+        [
+            "host /",
+            "ro /",
+            "host /dev",
+            "ro /mnt/bind",
+            "volume /mnt/bind/tree <- ",
+            "volume /mnt/deep <- sub",
+            "ro /mnt/etc",
+            "volume /srv/tree <- ",
+            "host /srv/tree/tmp",
+            "ro /srv/tree/tmp",
+            "host /sys",
+        ]
+    );
+    assert_eq!(plan.notes.len(), 1);
+    assert!(plan.notes[0].starts_with("/mnt/etc is another part"));
+}
+
+#[test]
+fn a_volume_inside_a_private_place_stays_in_sight() {
+    let plan = plan(&mounts(HOST), &wish("/dev/shm/tree")).unwrap();
+    let steps = show(&plan);
+    let private = steps.iter().position(|s| s == "private /dev/shm 1777").unwrap();
+    assert_eq!(steps[private + 1], "volume /dev/shm/tree <- ");
+    // And a private place that is the volume is not private.
+    let plan = super::plan(&mounts(HOST), &wish("/dev/shm")).unwrap();
+    assert!(show(&plan).contains(&"volume /dev/shm <- ".to_owned()));
+    assert!(!show(&plan).iter().any(|s| s.starts_with("private /dev/shm")));
+}
+
+#[test]
+fn what_is_excluded_is_the_host_and_writable() {
+    let mut wish = wish("/");
+    wish.passthrough = vec!["/home/u".into(), "/run/docker.sock".into(), "/var/cache".into()];
+    let plan = plan(&mounts(HOST), &wish).unwrap();
+    let steps = show(&plan);
+    for step in ["host /home/u", "host /run/docker.sock", "host /var/cache"] {
+        assert!(steps.contains(&step.to_owned()), "{step} in {steps:?}");
+    }
+    // With what is mounted in it.
+    assert!(!steps.contains(&"ro /home/u/mnt".to_owned()), "{steps:?}");
+    assert!(!steps.iter().any(|s| s == "ro /var/cache" || s == "ro /home/u"), "{steps:?}");
+}
+
+#[test]
+fn the_volume_itself_cannot_be_excluded() {
+    let mut wish = wish("/home");
+    wish.passthrough = vec!["/".into()];
+    assert!(matches!(plan(&mounts(HOST), &wish), Err(PlanError::ExcludesVolume { .. })));
+    wish.passthrough = vec!["/home".into()];
+    assert!(matches!(plan(&mounts(HOST), &wish), Err(PlanError::ExcludesVolume { .. })));
+}
+
+#[test]
+fn kernel_trees_and_chroots_are_refused() {
+    assert!(matches!(plan(&mounts(HOST), &wish("/proc")), Err(PlanError::KernelTree(_))));
+    assert!(matches!(plan(&mounts(HOST), &wish("/sys/fs/cgroup")), Err(PlanError::KernelTree(_))));
+    assert_eq!(plan(&mounts("5 4 8:1 / /srv ext4"), &wish("/")), Err(PlanError::NoRoot));
+}
+
+#[test]
+fn mounts_that_are_read_only_already_are_left_alone() {
+    let text = b"1 0 8:1 / / rw - ext4 a rw
+2 1 8:2 / /usr ro - ext4 b ro
+";
+    let plan =
+        plan(&parse(text).unwrap(), &Wish { volume: "/".into(), ..Wish::default() }).unwrap();
+    assert_eq!(show(&plan), ["volume / <- .", "host /dev", "host /proc", "host /sys", "host /usr"]);
+}
+
+#[test]
+fn parents_come_before_children_whatever_the_names() {
+    // `/a-b` sorts between `/a` and `/a/b` as text, not as a path.
+    let text = "1 0 8:1 / / ext4
+        2 1 0:2 / /a tmpfs
+        3 1 0:3 / /a-b tmpfs
+        4 2 8:1 /x /a/b ext4";
+    let plan = plan(&mounts(text), &Wish { volume: "/".into(), ..Wish::default() }).unwrap();
+    let steps = show(&plan);
+    let at = |s: &str| steps.iter().position(|x| x == s).unwrap();
+    assert!(at("host /a") < at("volume /a/b <- x"));
+}

@@ -1,0 +1,108 @@
+//! The processes that descend from this one, as /proc tells.
+//!
+//! This process is a subreaper: whoever loses their parent becomes its child, so that daemonised
+//! processes stay in the tree.  "No child left" (`ECHILD` from wait) therefore means that nobody is
+//! left, without a look at /proc.
+
+use rustix::process::{Pid, Signal};
+use std::collections::HashMap;
+
+/// One process of the tree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Process id.
+    pub pid: u32,
+    /// Name as in `ps -o comm`.
+    pub name: String,
+    /// Parent.
+    pub parent: u32,
+    /// State letter; `Z` for a zombie.
+    pub state: char,
+}
+
+/// Every living descendant of `ancestor`, parents before children.
+pub fn descendants(ancestor: u32) -> Vec<Process> {
+    let mut by_parent: HashMap<u32, Vec<Process>> = HashMap::new();
+    let entries = match std::fs::read_dir("/proc") {
+        Ok(entries) => entries,
+        Err(_) => return Vec::new(),
+    };
+    for entry in entries.flatten() {
+        let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+        if let Some(process) = pid.and_then(look) {
+            by_parent.entry(process.parent).or_default().push(process);
+        }
+    }
+    let mut all: Vec<Process> = by_parent.remove(&ancestor).unwrap_or_default();
+    let mut at = 0;
+    while let Some(process) = all.get(at) {
+        let children = by_parent.remove(&process.pid).unwrap_or_default();
+        all.extend(children);
+        at += 1;
+    }
+    all.retain(|p| p.state != 'Z');
+    all
+}
+
+/// One process; `None` if it is gone.
+pub fn look(pid: u32) -> Option<Process> {
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    parse(&stat)
+}
+
+/// `pid (comm) state ppid …`; comm may hold anything, `)` too.
+fn parse(stat: &[u8]) -> Option<Process> {
+    let open = stat.iter().position(|b| *b == b'(')?;
+    let close = stat.iter().rposition(|b| *b == b')')?;
+    let pid = std::str::from_utf8(stat.get(..open)?).ok()?.trim().parse().ok()?;
+    let name = String::from_utf8_lossy(stat.get(open + 1..close)?).into_owned();
+    let mut rest = std::str::from_utf8(stat.get(close + 1..)?).ok()?.split_ascii_whitespace();
+    let state = rest.next()?.chars().next()?;
+    let parent = rest.next()?.parse().ok()?;
+    Some(Process { pid, name, parent, state })
+}
+
+/// Signals every process of the list.  Between the look and the signal a pid could be reused only
+/// if its owner ended and this process, its parent or its parent's reaper, had waited for it.
+pub fn signal_all(processes: &[Process], signal: Signal) {
+    for process in processes {
+        if let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_may_hold_anything() {
+        let p = parse(b"42 (a) R 7 (x)) S 17 42 42 0 -1").unwrap();
+        assert_eq!(p, Process { pid: 42, name: "a) R 7 (x)".into(), parent: 17, state: 'S' });
+        assert_eq!(parse(b"42 (a"), None);
+        assert_eq!(parse(b""), None);
+    }
+
+    #[test]
+    fn a_child_is_found_with_its_child() {
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "cat; true"])
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The grandchild exists once the shell has forked; `cat` then blocks on our pipe.
+        let found = loop {
+            let found = descendants(std::process::id());
+            if found.iter().any(|p| p.parent == child.id() && p.name == "cat") {
+                break found;
+            }
+            std::thread::yield_now();
+        };
+        let at = |name: &str| found.iter().position(|p| p.name == name);
+        assert!(at("sh") < at("cat"));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(look(child.id()), None);
+    }
+}

@@ -1,0 +1,478 @@
+//! From CMD's start to the end of its last process.
+//!
+//! CMD runs in the client's process group, on its terminal.  The client waits in one poll loop over
+//! a signalfd, the transaction's doorbell, the daemon's connection, and the clock:
+//! - what the terminal sends (`^C`, `^\`, `^Z`) CMD gets itself; the client only takes note;
+//! - what someone sends to the client (TERM, HUP, USR1, USR2, INT, QUIT) is passed on to CMD;
+//! - when CMD stops, the client stops too, so that the shell sees a stopped job; continued, it
+//!   continues CMD;
+//! - doorbell, time limit, and the daemon's end finish the whole tree.
+//!
+//! Afterwards the tree is brought to its end ([`Started::settle`]), dirty pages are sent to the
+//! daemon ([`Started::sync`]), and what lies in private places is counted.
+
+use crate::processes::{self, Process};
+use crate::start::Started;
+use crate::sys_unsafe;
+use crate::watch::{Sighting, Watcher};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Signal, WaitOptions, WaitStatus};
+use rustix::termios::Termios;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// What the loop listens to besides CMD.
+#[derive(Default)]
+pub struct Listen<'a> {
+    /// Readable when the transaction has lost.
+    pub doorbell: Option<BorrowedFd<'a>>,
+    /// Readable when the daemon is gone.
+    pub daemon: Option<BorrowedFd<'a>>,
+    /// CMD and its tree must have ended by then.
+    pub deadline: Option<Instant>,
+    /// Look for connections to the outside from time to time.
+    pub watch: bool,
+}
+
+/// How CMD ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It exited with this code.
+    Exited(i32),
+    /// This signal ended it.
+    Signaled(i32),
+    /// The transaction lost.
+    Doomed,
+    /// The time limit passed.
+    TimedOut,
+    /// The daemon is gone.
+    DaemonGone,
+}
+
+impl Ended {
+    /// As a shell reports it; `None` if it was us who ended it.
+    pub fn code(self) -> Option<i32> {
+        match self {
+            Ended::Exited(code) => Some(code),
+            Ended::Signaled(signal) => Some(128 + signal),
+            Ended::Doomed | Ended::TimedOut | Ended::DaemonGone => None,
+        }
+    }
+}
+
+/// What happens to processes that CMD leaves behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Leftovers {
+    /// They get [`GRACE`] to end; then they are ended.
+    #[default]
+    Kill,
+    /// The transaction goes on until they have ended.
+    Wait,
+    /// They get [`GRACE`] to end; then they are ended and the transaction aborts.
+    Abort,
+}
+
+/// How long processes that outlive CMD may still end by themselves: a pipeline's last writers, a
+/// compiler server that is just shutting down.
+pub const GRACE: Duration = Duration::from_secs(1);
+/// Between SIGTERM and SIGKILL.
+const TERM_GRACE: Duration = Duration::from_millis(500);
+/// After SIGKILL; a process that is still there hangs in the kernel.
+const KILL_LIMIT: Duration = Duration::from_secs(20);
+
+/// What became of the processes that outlived CMD.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Settled {
+    /// Those that had to be ended.
+    pub ended: Vec<Process>,
+    /// Those that did not end even then.
+    pub stuck: Vec<Process>,
+    /// While waiting for them, this happened.
+    pub interrupted: Option<Ended>,
+}
+
+/// A terminal's state, to be put back after a killed program.
+pub(crate) struct Terminal {
+    fd: OwnedFd,
+    /// The client's group was in the foreground.
+    foreground: bool,
+    modes: Termios,
+}
+
+impl Terminal {
+    pub(crate) fn save() -> Option<Terminal> {
+        let fd = rustix::stdio::stdin().try_clone_to_owned().ok()?;
+        let modes = rustix::termios::tcgetattr(&fd).ok()?;
+        let foreground =
+            rustix::termios::tcgetpgrp(&fd).is_ok_and(|g| g == rustix::process::getpgrp());
+        Some(Terminal { fd, foreground, modes })
+    }
+
+    /// Takes the terminal back from a group that no longer exists; with `modes` also its modes,
+    /// which a program that was killed could not put back.
+    fn put_back(&self, modes: bool) {
+        // SIGTTOU is blocked.
+        if self.foreground {
+            let group = rustix::process::getpgrp();
+            if rustix::termios::tcgetpgrp(&self.fd) != Ok(group) {
+                let _ = rustix::termios::tcsetpgrp(&self.fd, group);
+            }
+            if modes {
+                let now = rustix::termios::OptionalActions::Now;
+                let _ = rustix::termios::tcsetattr(&self.fd, now, &self.modes);
+            }
+        }
+    }
+}
+
+enum Event {
+    Signal(SignalInfo),
+    Doorbell,
+    Daemon,
+    Deadline,
+    Tick,
+}
+
+struct SignalInfo {
+    number: i32,
+    /// Sent by a process, not by the terminal or the kernel.
+    by_process: bool,
+}
+
+impl Started {
+    /// Process id of CMD.
+    pub fn pid(&self) -> u32 {
+        self.pid.as_raw_nonzero().get().unsigned_abs()
+    }
+
+    /// Waits for the end of CMD.
+    ///
+    /// # Errors
+    /// The wait itself fails.
+    pub fn wait(&mut self, listen: &Listen<'_>) -> Result<Ended, Errno> {
+        let mut watcher = listen.watch.then(Watcher::new);
+        loop {
+            if let Some(ended) = self.reap()? {
+                self.sightings = watcher.map(Watcher::finish).unwrap_or_default();
+                if let Some(terminal) = &self.terminal {
+                    terminal.put_back(matches!(ended, Ended::Signaled(_)));
+                }
+                return Ok(ended);
+            }
+            let tick = watcher.as_ref().map(Watcher::next);
+            let event = next_event(&self.signals, listen, tick)?;
+            let ended = match event {
+                Event::Signal(info) => {
+                    self.pass_on(&info);
+                    continue;
+                }
+                Event::Tick => {
+                    if let Some(watcher) = &mut watcher {
+                        watcher.look();
+                    }
+                    continue;
+                }
+                Event::Doorbell => Ended::Doomed,
+                Event::Daemon => Ended::DaemonGone,
+                Event::Deadline => Ended::TimedOut,
+            };
+            self.sightings = watcher.map(Watcher::finish).unwrap_or_default();
+            // A transaction that cannot commit any more gains nothing from a gentle end; a command
+            // that only took too long may want to tidy up outside (remove a lease, log out).
+            let gentle = ended == Ended::TimedOut;
+            let _ = self.end_tree(gentle)?;
+            if let Some(terminal) = &self.terminal {
+                terminal.put_back(true);
+            }
+            return Ok(ended);
+        }
+    }
+
+    /// Waits for whoever ended, without blocking.  Stops when CMD does.
+    fn reap(&mut self) -> Result<Option<Ended>, Errno> {
+        let mut ended = None;
+        loop {
+            let status = match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some((pid, status))) if pid == self.pid => status,
+                Ok(Some(_)) => continue,
+                Ok(None) | Err(Errno::CHILD) => return Ok(ended),
+                Err(Errno::INTR) => continue,
+                Err(e) => return Err(e),
+            };
+            if status.stopped() {
+                self.stop_with_it();
+            } else {
+                ended = Some(how(status));
+            }
+        }
+    }
+
+    /// CMD stopped: so does the client, so that its shell sees a stopped job.  Continued, it
+    /// continues CMD (the shell continues the whole group; a plain `kill -CONT` does not).
+    fn stop_with_it(&self) {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+        // Here again after SIGCONT.
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::CONT);
+    }
+
+    fn pass_on(&self, info: &SignalInfo) {
+        let signal = match info.number {
+            libc::SIGTERM => Signal::TERM,
+            libc::SIGHUP => Signal::HUP,
+            libc::SIGUSR1 => Signal::USR1,
+            libc::SIGUSR2 => Signal::USR2,
+            libc::SIGCONT => Signal::CONT,
+            libc::SIGINT => Signal::INT,
+            libc::SIGQUIT => Signal::QUIT,
+            libc::SIGTSTP => Signal::TSTP,
+            libc::SIGALRM => Signal::ALARM,
+            _ => return,
+        };
+        // From the terminal or the kernel: the whole group got it, CMD included.
+        if info.by_process {
+            let _ = rustix::process::pidfd_send_signal(&self.pidfd, signal);
+        }
+    }
+
+    /// Brings what CMD left behind to its end.
+    ///
+    /// # Errors
+    /// The wait itself fails.
+    pub fn settle(&mut self, how: Leftovers, listen: &Listen<'_>) -> Result<Settled, Errno> {
+        if self.nobody_left()? {
+            return Ok(Settled::default());
+        }
+        let grace = match how {
+            Leftovers::Wait => None,
+            Leftovers::Kill | Leftovers::Abort => Some(Instant::now() + GRACE),
+        };
+        let deadline = match (grace, listen.deadline) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let listen = Listen { deadline, ..Listen { watch: false, ..*listen } };
+        let interrupted = loop {
+            match next_event(&self.signals, &listen, None)? {
+                Event::Signal(info) => match info.number {
+                    // Whoever wants the client gone now wants the leftovers gone.
+                    libc::SIGTERM | libc::SIGINT | libc::SIGHUP | libc::SIGQUIT => break None,
+                    _ => {}
+                },
+                Event::Doorbell => break Some(Ended::Doomed),
+                Event::Daemon => break Some(Ended::DaemonGone),
+                Event::Deadline if grace.is_none_or(|g| Instant::now() < g) => {
+                    break Some(Ended::TimedOut);
+                }
+                Event::Deadline => break None,
+                Event::Tick => {}
+            }
+            if self.nobody_left()? {
+                return Ok(Settled::default());
+            }
+        };
+        let mut settled = self.end_tree(true)?;
+        settled.interrupted = interrupted;
+        Ok(settled)
+    }
+
+    fn nobody_left(&self) -> Result<bool, Errno> {
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) => return Ok(false),
+                Err(Errno::CHILD) => return Ok(true),
+                Err(e) => return Err(e),
+            }
+        }
+    }
+
+    /// Ends every process of the tree: SIGTERM first if `gentle`, then SIGKILL until nobody is left.
+    ///
+    /// # Errors
+    /// The wait itself fails.
+    pub fn end_tree(&self, gentle: bool) -> Result<Settled, Errno> {
+        let mut settled = Settled::default();
+        let start = Instant::now();
+        let mut termed = false;
+        loop {
+            if self.nobody_left()? {
+                return Ok(settled);
+            }
+            // Again in every round: a process may have forked between look and signal.
+            let living = processes::descendants(std::process::id());
+            for process in &living {
+                if !settled.ended.iter().any(|p| p.pid == process.pid) {
+                    settled.ended.push(process.clone());
+                }
+            }
+            if gentle && start.elapsed() < TERM_GRACE {
+                if !termed {
+                    processes::signal_all(&living, Signal::TERM);
+                    // A stopped process would not notice.
+                    processes::signal_all(&living, Signal::CONT);
+                    termed = true;
+                }
+            } else {
+                processes::signal_all(&living, Signal::KILL);
+            }
+            if start.elapsed() > KILL_LIMIT {
+                settled.stuck = living;
+                return Ok(settled);
+            }
+            // Until the next SIGCHLD; or a moment, for those whose parents wait for them.
+            let listen = Listen {
+                deadline: Some(Instant::now() + Duration::from_millis(10)),
+                ..Listen::default()
+            };
+            let _ = next_event(&self.signals, &listen, None)?;
+        }
+    }
+
+    /// Sends dirty pages of shared mappings, which the kernel may still hold, to the daemon.
+    ///
+    /// # Errors
+    /// The view does not take them.
+    pub fn sync(&self) -> Result<(), Errno> {
+        match &self.view {
+            Some(view) => rustix::fs::syncfs(view),
+            None => Ok(()),
+        }
+    }
+
+    /// Regular files and the like that lie in private places, apart from what they started with.
+    pub fn private_remains(&self, known: &[PathBuf]) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for (at, fd) in &self.private {
+            if let Ok(fd) = fd.try_clone() {
+                list(fd, at, known, &mut found, 0);
+            }
+        }
+        found.sort();
+        found
+    }
+
+    /// Connections to the outside that were seen.
+    pub fn sightings(&self) -> &[Sighting] {
+        &self.sightings
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // What was meant for CMD while it ran has been passed on or come too late; it must not end
+        // the client now.
+        while rustix::io::read(&self.signals, &mut [0u8; 128]).is_ok() {}
+        sys_unsafe::restore(&self.mask);
+    }
+}
+
+fn how(status: WaitStatus) -> Ended {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Ended::Exited(code),
+        (None, Some(signal)) => Ended::Signaled(signal),
+        (None, None) => Ended::Exited(125),
+    }
+}
+
+/// Bounds the listing of private places: names beyond are of no use to a reader.
+const MOST: usize = 1000;
+const DEEPEST: usize = 64;
+
+fn list(
+    dir: OwnedFd,
+    at: &std::path::Path,
+    known: &[PathBuf],
+    found: &mut Vec<PathBuf>,
+    depth: usize,
+) {
+    use std::os::unix::ffi::OsStrExt;
+    let Ok(entries) = rustix::fs::Dir::new(dir) else { return };
+    let mut below = Vec::new();
+    let mut entries = entries;
+    while let Some(Ok(entry)) = entries.read() {
+        let name = entry.file_name().to_bytes();
+        if name == b"." || name == b".." {
+            continue;
+        }
+        let path = at.join(std::ffi::OsStr::from_bytes(name));
+        if entry.file_type() == rustix::fs::FileType::Directory {
+            below.push((entry.file_name().to_owned(), path));
+        } else if !known.contains(&path) {
+            found.push(path);
+        }
+    }
+    for (name, path) in below {
+        if found.len() >= MOST || depth >= DEEPEST {
+            return;
+        }
+        use rustix::fs::OFlags;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let Ok(dir) = entries.fd().and_then(|fd| {
+            rustix::fs::openat(fd, name.as_c_str(), flags, rustix::fs::Mode::empty())
+        }) else {
+            continue;
+        };
+        list(dir, &path, known, found, depth + 1);
+    }
+}
+
+fn timespec(d: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: d.subsec_nanos().into(),
+    }
+}
+
+/// Waits for the next thing to happen.  CMD's end comes as SIGCHLD.
+fn next_event(
+    signals: &OwnedFd,
+    listen: &Listen<'_>,
+    tick: Option<Instant>,
+) -> Result<Event, Errno> {
+    loop {
+        if let Some(info) = read_signal(signals)? {
+            return Ok(Event::Signal(info));
+        }
+        let now = Instant::now();
+        if listen.deadline.is_some_and(|d| d <= now) {
+            return Ok(Event::Deadline);
+        }
+        if tick.is_some_and(|t| t <= now) {
+            return Ok(Event::Tick);
+        }
+        let first = [listen.deadline, tick].into_iter().flatten().min();
+        let timeout = first.map(|t| timespec(t.saturating_duration_since(now)));
+        let mut fds = vec![PollFd::new(signals, PollFlags::IN)];
+        let extra = [(&listen.doorbell, true), (&listen.daemon, false)];
+        fds.extend(extra.iter().filter_map(|(fd, _)| {
+            fd.as_ref().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN))
+        }));
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+        let ready = |i: usize| fds.get(i).is_some_and(|fd| !fd.revents().is_empty());
+        let doorbell = listen.doorbell.is_some();
+        if doorbell && ready(1) {
+            return Ok(Event::Doorbell);
+        }
+        if listen.daemon.is_some() && ready(1 + usize::from(doorbell)) {
+            return Ok(Event::Daemon);
+        }
+    }
+}
+
+/// Next signal from a signalfd (`struct signalfd_siginfo`, signalfd(2)).
+fn read_signal(fd: &OwnedFd) -> Result<Option<SignalInfo>, Errno> {
+    let mut info = [0u8; 128];
+    match rustix::io::read(fd, &mut info) {
+        Ok(128) => {}
+        Ok(_) | Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        Err(e) => return Err(e),
+    }
+    let word = |at: usize| i32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
+    // ssi_signo at 0, ssi_code at 8; codes of what a process sent are not positive.
+    Ok(Some(SignalInfo { number: word(0), by_process: word(8) <= 0 }))
+}

@@ -1,0 +1,145 @@
+//! The system calls that rustix does not have, or has only as unsafe functions: fork, execve,
+//! signal masks, signalfd, mount_setattr, unshare.
+#![allow(unsafe_code)]
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+use std::ffi::{CStr, CString, c_char};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+type Result<T> = std::result::Result<T, Errno>;
+
+fn last() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+fn check(r: libc::c_int) -> Result<libc::c_int> {
+    if r < 0 { Err(last()) } else { Ok(r) }
+}
+
+/// What [`fork`] returns.
+pub(crate) enum Forked {
+    /// In the new process.
+    Child,
+    /// In the old one.
+    Parent(Pid),
+}
+
+/// Forks.  Refuses (`EDEADLK`) in a process with several threads: the child would inherit locks
+/// that nobody will ever release, and may therefore do nothing; ours does a lot.
+pub(crate) fn fork() -> Result<Forked> {
+    let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count);
+    if threads.is_ok_and(|n| n > 1) {
+        return Err(Errno::DEADLK);
+    }
+    // SAFETY: the process has one thread, so the child is a complete copy: every lock is either
+    // free or held by the thread that goes on.
+    match check(unsafe { libc::fork() })? {
+        0 => Ok(Forked::Child),
+        pid => Pid::from_raw(pid).map(Forked::Parent).ok_or(Errno::IO),
+    }
+}
+
+/// unshare(2) for a process with one thread.
+pub(crate) fn unshare(flags: rustix::thread::UnshareFlags) -> Result<()> {
+    // SAFETY: the descriptor table, which is what makes the call unsafe, is not unshared (callers
+    // pass namespaces only).
+    unsafe { rustix::thread::unshare_unsafe(flags) }
+}
+
+/// execve(2): returns only to say why not.
+pub(crate) fn execve(path: &CStr, argv: &[CString], envp: &[CString]) -> Errno {
+    let list = |strings: &[CString]| -> Vec<*const c_char> {
+        strings.iter().map(|s| s.as_ptr()).chain([std::ptr::null()]).collect()
+    };
+    let (argv, envp) = (list(argv), list(envp));
+    // SAFETY: both arrays end with a null pointer, and they and the strings live until the call
+    // returns, if it does.
+    unsafe { libc::execve(path.as_ptr(), argv.as_ptr(), envp.as_ptr()) };
+    last()
+}
+
+/// A signal mask.
+#[derive(Clone, Copy)]
+pub(crate) struct Mask(libc::sigset_t);
+
+/// Blocks these signals in the calling thread; returns the mask before.
+pub(crate) fn block(signals: &[i32]) -> Result<Mask> {
+    let set = set_of(signals);
+    // SAFETY: an all-zero sigset_t is a valid value to be overwritten; both pointers live through
+    // the call.
+    unsafe {
+        let mut old: libc::sigset_t = std::mem::zeroed();
+        match libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, &raw mut old) {
+            0 => Ok(Mask(old)),
+            e => Err(Errno::from_raw_os_error(e)),
+        }
+    }
+}
+
+/// Sets the calling thread's mask.
+pub(crate) fn restore(mask: &Mask) {
+    // SAFETY: the pointer lives through the call; the call fails only for a bad `how`.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask.0, std::ptr::null_mut()) };
+}
+
+fn set_of(signals: &[i32]) -> libc::sigset_t {
+    // SAFETY: sigemptyset initialises the set before anything reads it.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for signal in signals {
+            libc::sigaddset(&raw mut set, *signal);
+        }
+        set
+    }
+}
+
+/// Undoes what the Rust runtime did to SIGPIPE before `main`.
+pub(crate) fn default_sigpipe() {
+    // SAFETY: installs no handler.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
+/// A descriptor that reads the given blocked signals.
+pub(crate) fn signalfd(signals: &[i32]) -> Result<OwnedFd> {
+    let set = set_of(signals);
+    // SAFETY: the set lives through the call; the returned descriptor is new and owned by nobody.
+    unsafe {
+        let flags = libc::SFD_CLOEXEC | libc::SFD_NONBLOCK;
+        Ok(OwnedFd::from_raw_fd(check(libc::signalfd(-1, &raw const set, flags))?))
+    }
+}
+
+/// Makes the one mount that `fd` is the root of read-only.
+pub(crate) fn mount_read_only(fd: BorrowedFd<'_>) -> Result<()> {
+    // struct mount_attr, include/uapi/linux/mount.h, version 0.
+    #[repr(C)]
+    struct MountAttr {
+        set: u64,
+        clear: u64,
+        propagation: u64,
+        userns_fd: u64,
+    }
+    const MOUNT_ATTR_RDONLY: u64 = 1;
+    let attr = MountAttr { set: MOUNT_ATTR_RDONLY, clear: 0, propagation: 0, userns_fd: 0 };
+    // SAFETY: the path is a C string, the attribute block is of the length that is passed, and both
+    // live through the call.
+    let r = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            fd.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attr,
+            size_of::<MountAttr>(),
+        )
+    };
+    if r < 0 { Err(last()) } else { Ok(()) }
+}
+
+/// Ends a forked child without running what the parent registered for its own exit.
+pub(crate) fn exit_now(code: i32) -> ! {
+    // SAFETY: _exit takes no memory and does not return.
+    unsafe { libc::_exit(code) }
+}

@@ -1,0 +1,407 @@
+//! The new process's work between fork and exec: namespaces, the view, the new root.
+//!
+//! 1. A mount namespace of its own; without privilege first a user namespace, in which the user
+//!    keeps their own uid and gid (so `id` says the same as outside) and has the right to mount.
+//! 2. The view: /dev/fuse opened here (the kernel wants it opened in the namespace that mounts),
+//!    made into a mount that is not yet anywhere, and handed to the parent, which has it served.
+//! 3. The new root is put together on top of `/`.  A path walk of this process starts at the old
+//!    root and does not see what lies on top of it; so `/…` still means the host, and the new tree
+//!    is reached through descriptors only.  No directory has to be found or made for the purpose.
+//! 4. pivot_root, and the old root is let go.
+//!
+//! A failure at any step ends the process; the kernel then takes down all of the above.
+
+use crate::channel::{self, Packet};
+use crate::error::{Failed, step};
+use crate::plan::{Plan, Step};
+use crate::sys_unsafe;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, UnmountFlags,
+};
+use rustix::thread::UnshareFlags;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// What the view's root shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// FUSE, served by whoever gets the descriptor.
+    Fuse,
+    /// A directory of the host, as it is: no isolation.  For tests of everything else.
+    Directory(PathBuf),
+}
+
+/// A file or directory to be made in a private place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// Where.
+    pub path: PathBuf,
+    /// Content of a file; `None`: a directory.
+    pub content: Option<Vec<u8>>,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner and group, if they can be set.
+    pub owner: (u32, u32),
+}
+
+/// How to make a view.
+#[derive(Clone, Debug)]
+pub(crate) struct ViewSpec<'a> {
+    pub(crate) backing: &'a Backing,
+    pub(crate) plan: &'a Plan,
+    pub(crate) fill: &'a [Fill],
+    /// The volume's root, whose directory in the view is kept open for syncfs.
+    pub(crate) volume: &'a Path,
+    /// Make a user namespace first.
+    pub(crate) user_namespace: bool,
+}
+
+type Done<T> = Result<T, Failed>;
+
+fn failed(step: &str, path: impl Into<Option<PathBuf>>) -> impl FnOnce(Errno) -> Failed {
+    let (step, path) = (step.to_owned(), path.into());
+    move |errno| Failed { step, path, errno }
+}
+
+/// Does all of it; afterwards `/` of this process is the new root.
+pub(crate) fn make(spec: &ViewSpec<'_>, channel: BorrowedFd<'_>) -> Done<()> {
+    namespaces(spec.user_namespace)?;
+    let view = match spec.backing {
+        Backing::Fuse => mount_fuse(channel)?,
+        Backing::Directory(dir) => clone_host(dir)?,
+    };
+    let (root, built) = build(spec, &view)?;
+    channel::send(channel, &built).map_err(failed("report to the parent", None))?;
+    // These are of the old world; they would only keep it alive.
+    drop(built);
+    drop(view);
+    enter(&root)
+}
+
+fn namespaces(user: bool) -> Done<()> {
+    if user {
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        // Both at once: the mount namespace must belong to the user namespace.
+        sys_unsafe::unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)
+            .map_err(failed(step::USER_NAMESPACE, None))?;
+        let write = |path: &str, text: String| {
+            std::fs::write(path, text).map_err(|e| {
+                let errno = Errno::from_io_error(&e).unwrap_or(Errno::IO);
+                failed(step::MAP_IDS, PathBuf::from(path))(errno)
+            })
+        };
+        write("/proc/self/setgroups", "deny".into())?;
+        write("/proc/self/uid_map", format!("{0} {0} 1", uid.as_raw()))?;
+        write("/proc/self/gid_map", format!("{0} {0} 1", gid.as_raw()))?;
+    } else {
+        sys_unsafe::unshare(UnshareFlags::NEWNS).map_err(failed(step::MOUNT_NAMESPACE, None))?;
+    }
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    rustix::mount::mount_change("/", private)
+        .map_err(failed("make the mounts private", PathBuf::from("/")))
+}
+
+/// A FUSE mount that is not yet anywhere; served when this returns.
+fn mount_fuse(channel: BorrowedFd<'_>) -> Done<OwnedFd> {
+    let device = Path::new("/dev/fuse");
+    let fuse = rustix::fs::open(device, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(failed(step::OPEN_FUSE, device.to_owned()))?;
+    let mount = new_mount(
+        "fuse",
+        &[
+            ("source", Some("systx")),
+            ("subtype", Some("systx")),
+            ("fd", Some(&fuse.as_raw_fd().to_string())),
+            ("rootmode", Some("40000")),
+            ("user_id", Some(&rustix::process::geteuid().as_raw().to_string())),
+            ("group_id", Some(&rustix::process::getegid().as_raw().to_string())),
+            ("allow_other", None),
+            ("default_permissions", None),
+        ],
+    )
+    .map_err(failed(step::MOUNT_VIEW, None))?;
+    // Without a request to the daemon, which does not serve yet.
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let connection = rustix::fs::statx(&mount, "", flags, StatxFlags::empty())
+        .map_or(0, |s| u64::from(s.stx_dev_minor));
+    let ns = Path::new("/proc/self/ns/mnt");
+    let mnt_ns = rustix::fs::stat(ns).map_err(failed("look at", ns.to_owned()))?.st_ino;
+    channel::send(channel, &Packet::Mounted { mnt_ns, connection, fuse })
+        .map_err(failed("report to the parent", None))?;
+    if channel::wait_for_go(channel) {
+        Ok(mount)
+    } else {
+        // The parent gave up, and knows why.
+        Err(failed("go on", None)(Errno::CANCELED))
+    }
+}
+
+fn new_mount(fs: &str, options: &[(&str, Option<&str>)]) -> Result<OwnedFd, Errno> {
+    let context = rustix::mount::fsopen(fs, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in options {
+        match value {
+            Some(value) => rustix::mount::fsconfig_set_string(context.as_fd(), *key, *value)?,
+            None => rustix::mount::fsconfig_set_flag(context.as_fd(), *key)?,
+        }
+    }
+    rustix::mount::fsconfig_create(context.as_fd())?;
+    rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
+}
+
+/// A recursive clone of a piece of the host.  Recursive, because without privilege a mount may not
+/// be separated from what is mounted in it.
+fn clone_host(path: &Path) -> Done<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+    rustix::mount::open_tree(CWD, path, flags).map_err(failed("clone the mount", path.to_owned()))
+}
+
+fn relative(path: &Path) -> &Path {
+    match path.strip_prefix("/") {
+        Ok(rest) if !rest.as_os_str().is_empty() => rest,
+        _ => Path::new("."),
+    }
+}
+
+fn attach(mount: &OwnedFd, root: &OwnedFd, at: &Path) -> Result<(), Errno> {
+    rustix::mount::move_mount(
+        mount,
+        "",
+        root,
+        relative(at),
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+    )
+}
+
+/// Puts a mount on top of this process's `/`, where path walks do not see it.
+fn attach_on_top(mount: &OwnedFd) -> Result<(), Errno> {
+    rustix::mount::move_mount(mount, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+struct Builder<'a> {
+    view: &'a OwnedFd,
+    root: OwnedFd,
+    private: Vec<(PathBuf, OwnedFd)>,
+    notes: Vec<String>,
+}
+
+fn build(spec: &ViewSpec<'_>, view: &OwnedFd) -> Done<(OwnedFd, Packet)> {
+    let slash = || PathBuf::from("/");
+    let root = match spec.plan.steps.first() {
+        Some(Step::RootVolume) => {
+            attach_on_top(view).map_err(failed("put the view on", slash()))?;
+            rustix::io::dup(view).map_err(failed("keep the root", None))?
+        }
+        _ => {
+            // First the clone: one taken later would contain the view.
+            let root = clone_host(Path::new("/"))?;
+            // The view must be somewhere before pieces of it can be cloned (Linux before 6.15).
+            attach_on_top(view).map_err(failed("put the view on", slash()))?;
+            attach_on_top(&root).map_err(failed("put the root on", slash()))?;
+            root
+        }
+    };
+    let mut builder = Builder { view, root, private: Vec::new(), notes: Vec::new() };
+    for step in &spec.plan.steps {
+        builder.step(step)?;
+    }
+    for fill in spec.fill {
+        builder.fill(fill)?;
+    }
+    // For syncfs at the end.  O_PATH would not do.
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let kept = rustix::fs::openat(&builder.root, relative(spec.volume), flags, Mode::empty()).ok();
+    let Builder { root, private, notes, .. } = builder;
+    Ok((root, Packet::Built { view: kept, private, notes }))
+}
+
+impl Builder<'_> {
+    fn step(&mut self, step: &Step) -> Done<()> {
+        match step {
+            Step::RootVolume | Step::RootHost => Ok(()),
+            Step::Volume { sub, at } => self.volume(sub, at),
+            Step::Host { at } => self.host(at),
+            Step::ReadOnly { at } => self.read_only(at),
+            Step::Private { at, mode } => self.private(at, *mode),
+        }
+    }
+
+    fn volume(&mut self, sub: &Path, at: &Path) -> Done<()> {
+        let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+        if sub.as_os_str().is_empty() {
+            flags |= OpenTreeFlags::AT_EMPTY_PATH;
+        }
+        match rustix::mount::open_tree(self.view, sub, flags) {
+            Ok(mount) => self.put(&mount, at),
+            // Something else is mounted over it on the host, or it is hidden: the host then.
+            Err(Errno::NOENT | Errno::NOTDIR) if !sub.as_os_str().is_empty() => {
+                self.notes.push(format!("{}: not part of the view, read-only", at.display()));
+                self.host(at)?;
+                self.read_only(at)
+            }
+            Err(e) => Err(failed("clone the view's", sub.to_owned())(e)),
+        }
+    }
+
+    fn host(&mut self, at: &Path) -> Done<()> {
+        match clone_host(at) {
+            Ok(mount) => self.put(&mount, at),
+            // A mount that this user cannot look into (another user's FUSE, a dead NFS server): its
+            // place then shows what the parent shows there.
+            Err(Failed { errno: Errno::ACCESS | Errno::NOTCONN | Errno::STALE, .. }) => {
+                self.notes.push(format!("{}: cannot be reached, left out", at.display()));
+                Ok(())
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    fn read_only(&mut self, at: &Path) -> Done<()> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let place = match rustix::fs::openat(&self.root, relative(at), flags, Mode::empty()) {
+            Ok(place) => place,
+            // Not reachable for the command either.
+            Err(Errno::ACCESS | Errno::NOTCONN | Errno::STALE | Errno::NOENT) => return Ok(()),
+            Err(e) => return Err(failed("open", at.to_owned())(e)),
+        };
+        match sys_unsafe::mount_read_only(place.as_fd()) {
+            // Not the root of a mount: it was left out above.
+            Err(Errno::INVAL) => Ok(()),
+            other => other.map_err(failed("make read-only", at.to_owned())),
+        }
+    }
+
+    fn private(&mut self, at: &Path, mode: u32) -> Done<()> {
+        let mode = format!("{mode:o}");
+        let mount = new_mount("tmpfs", &[("source", Some("systx")), ("mode", Some(&mode))])
+            .map_err(failed("make a private", at.to_owned()))?;
+        self.put(&mount, at)?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&mount, ".", flags, Mode::empty())
+            .map_err(failed("open", at.to_owned()))?;
+        self.private.push((at.to_owned(), fd));
+        Ok(())
+    }
+
+    /// Attaches at a place, which is made if it is missing in a private place.
+    fn put(&mut self, mount: &OwnedFd, at: &Path) -> Done<()> {
+        let mut result = attach(mount, &self.root, at);
+        if result == Err(Errno::NOENT) && self.in_private(at) {
+            self.make_place(mount, at)?;
+            result = attach(mount, &self.root, at);
+        }
+        result.map_err(failed("mount on", at.to_owned()))
+    }
+
+    fn in_private(&self, path: &Path) -> bool {
+        self.private.iter().any(|(at, _)| path != at && path.starts_with(at))
+    }
+
+    fn make_place(&self, mount: &OwnedFd, at: &Path) -> Done<()> {
+        self.make_parents(at)?;
+        let stat = rustix::fs::fstat(mount).map_err(failed("look at", at.to_owned()))?;
+        let mode = Mode::from_raw_mode(0o755);
+        let made = if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            rustix::fs::mkdirat(&self.root, relative(at), mode)
+        } else {
+            let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+            rustix::fs::openat(&self.root, relative(at), flags, Mode::from_raw_mode(0o644))
+                .map(drop)
+        };
+        made.map_err(failed("make", at.to_owned()))
+    }
+
+    fn make_parents(&self, path: &Path) -> Done<()> {
+        let mut above: Vec<&Path> =
+            path.ancestors().skip(1).filter(|p| self.in_private(p)).collect();
+        above.reverse();
+        for dir in above {
+            match rustix::fs::mkdirat(&self.root, relative(dir), Mode::from_raw_mode(0o755)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(e) => return Err(failed("make", dir.to_owned())(e)),
+            }
+        }
+        Ok(())
+    }
+
+    fn fill(&self, fill: &Fill) -> Done<()> {
+        if !self.in_private(&fill.path) {
+            return Ok(());
+        }
+        self.make_parents(&fill.path)?;
+        let path = relative(&fill.path);
+        let wrong = |e| failed("make", fill.path.clone())(e);
+        let fd = match &fill.content {
+            Some(content) => {
+                let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+                let mode = Mode::from_raw_mode(0o600);
+                let fd = match rustix::fs::openat(&self.root, path, flags, mode) {
+                    Err(Errno::EXIST) => return Ok(()),
+                    other => other.map_err(wrong)?,
+                };
+                let mut left = content.as_slice();
+                while !left.is_empty() {
+                    match rustix::io::write(&fd, left) {
+                        Ok(0) => return Err(wrong(Errno::IO)),
+                        Ok(n) => left = &left[n..],
+                        Err(Errno::INTR) => {}
+                        Err(e) => return Err(wrong(e)),
+                    }
+                }
+                fd
+            }
+            None => {
+                match rustix::fs::mkdirat(&self.root, path, Mode::from_raw_mode(0o700)) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(e) => return Err(wrong(e)),
+                }
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                rustix::fs::openat(&self.root, path, flags, Mode::empty()).map_err(wrong)?
+            }
+        };
+        // In a user namespace only one's own ids exist; the rest stays one's own.
+        let _ = rustix::fs::fchown(
+            &fd,
+            Some(rustix::fs::Uid::from_raw(fill.owner.0)),
+            Some(rustix::fs::Gid::from_raw(fill.owner.1)),
+        );
+        rustix::fs::fchmod(&fd, Mode::from_raw_mode(fill.mode)).map_err(wrong)
+    }
+}
+
+fn enter(root: &OwnedFd) -> Done<()> {
+    let slash = || PathBuf::from("/");
+    rustix::process::fchdir(root).map_err(failed(step::CHDIR, slash()))?;
+    rustix::process::pivot_root(".", ".").map_err(failed("change the root to", slash()))?;
+    // The old root now lies on top of the new one, here.
+    rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(failed("let go of", slash()))?;
+    rustix::process::chdir("/").map_err(failed(step::CHDIR, slash()))
+}
+
+/// Joins the namespaces of a process that is in a view; afterwards `/` is that view's root.
+pub(crate) fn join(pid: u32, user_namespace: bool) -> Done<()> {
+    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+    let open = |kind: &str| {
+        let path = PathBuf::from(format!("/proc/{pid}/ns/{kind}"));
+        rustix::fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            .map_err(failed("open", path))
+    };
+    // Both before the first change: afterwards /proc may look different.
+    let user = if user_namespace { Some(open("user")?) } else { None };
+    let mount = open("mnt")?;
+    let enter = |fd: &OwnedFd, kind| {
+        move_into_link_name_space(fd.as_fd(), Some(kind)).map_err(failed("join the view", None))
+    };
+    if let Some(user) = user {
+        enter(&user, LinkNameSpaceType::User)?;
+    }
+    // Also changes root and working directory to the root of that namespace.
+    enter(&mount, LinkNameSpaceType::Mount)
+}
