@@ -92,6 +92,20 @@ impl Runs {
     }
 }
 
+/// The parts of `first..=last` that are not in a set; of no set, all of it.
+pub(crate) fn missing(set: Option<&Runs>, first: u64, last: u64) -> Vec<(u64, u64)> {
+    let mut parts = Vec::new();
+    let mut next = Some(first);
+    for (a, b) in set.map_or_else(Vec::new, |set| set.within(first, last)) {
+        if let Some(from) = next.filter(|from| *from < a) {
+            parts.push((from, a - 1));
+        }
+        next = b.checked_add(1);
+    }
+    parts.extend(next.filter(|from| *from <= last).map(|from| (from, last)));
+    parts
+}
+
 /// The pages of one file that one transaction holds in one way.
 #[derive(Clone, Debug)]
 pub(crate) struct PageHold {
@@ -175,7 +189,11 @@ mod tests {
             let within: BTreeSet<u64> =
                 runs.within(first, last).iter().flat_map(|(a, b)| *a..=*b).collect();
             let expected = model.range(first..=last).copied().collect::<BTreeSet<u64>>();
-            prop_assert_eq!(within, expected);
+            prop_assert_eq!(&within, &expected);
+            let missing: BTreeSet<u64> =
+                missing(Some(&runs), first, last).iter().flat_map(|(a, b)| *a..=*b).collect();
+            prop_assert!(missing.is_disjoint(&expected));
+            prop_assert_eq!(missing.len() + expected.len(), (last - first + 1) as usize);
         }
     }
 
@@ -185,6 +203,8 @@ mod tests {
         runs.add(0, 2);
         runs.add(u64::MAX, u64::MAX);
         assert_eq!(runs.iter().collect::<Vec<_>>(), [(0, 2), (5, u64::MAX)]);
+        assert_eq!(missing(Some(&runs), 1, u64::MAX), [(3, 4)]);
+        assert_eq!(missing(None, 1, u64::MAX), [(1, u64::MAX)]);
         runs.add(2, u64::MAX);
         assert_eq!(runs, Runs::One(0, u64::MAX));
     }

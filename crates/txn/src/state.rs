@@ -337,7 +337,7 @@ impl State {
         {
             return None;
         }
-        let by = txn.stale.iter().rev().find(|(stale, _)| overlap(stale.as_ref(), ask.o));
+        let by = txn.stale.iter().find(|(stale, _)| overlap(stale.as_ref(), ask.o));
         Some(Conflict {
             object: ask.o.to_object(),
             opponent: by.map_or(Opponent::Outside, |(_, by)| *by),

@@ -22,7 +22,7 @@
 use crate::hold::{Cell, Flags, Hold, Lists, Slot};
 use crate::index::{Index, Slab};
 use crate::object::{Object, ObjectRef};
-use crate::pages::PageHolds;
+use crate::pages::{PageHolds, missing};
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use systx_base::Oid;
 
@@ -341,13 +341,11 @@ impl Table {
         let soft: Vec<(Slot, Vec<(u64, u64)>)> =
             soft.map(|h| (h.slot, h.runs.within(first, last))).collect();
         for (slot, runs) in soft {
-            let known = holds.get(slot, Flags::STALE);
-            let fresh = |(a, b): &(u64, u64)| known.is_none_or(|k| !k.covers(*a, *b));
-            let runs: Vec<(u64, u64)> = runs.into_iter().filter(fresh).collect();
-            let (Some(head), Some(tail)) = (runs.first(), runs.last()) else { continue };
-            report.push((slot, Object::Pages { oid, first: head.0, last: tail.1 }));
             for (a, b) in runs {
-                holds.add(slot, Flags::STALE, a, b);
+                for (first, last) in missing(holds.get(slot, Flags::STALE), a, b) {
+                    report.push((slot, Object::Pages { oid, first, last }));
+                    holds.add(slot, Flags::STALE, first, last);
+                }
             }
         }
     }

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use systx_base::Oid;
 
+mod model;
+
 const A: TxnId = TxnId(1);
 const B: TxnId = TxnId(2);
 const C: TxnId = TxnId(3);

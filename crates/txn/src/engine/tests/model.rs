@@ -1,0 +1,471 @@
+//! The engine beside a naive model on random schedules, compared after every step.
+//!
+//! The model follows docs/SEMANTICS.md and not the code: objects are single names, lists,
+//! attributes, sizes and pages; a transaction is four sets of them; every question is answered by
+//! going through all transactions.
+
+use super::super::*;
+use proptest::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use systx_base::Oid;
+
+/// An object that cannot be divided.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Atom {
+    Entry(u64, u8),
+    List(u64),
+    Attr(u64),
+    Size(u64),
+    Page(u64, u64),
+}
+
+type Atoms = BTreeSet<Atom>;
+
+#[derive(Clone, PartialEq, Debug)]
+enum Thing {
+    Entry(u64, u8),
+    List(u64),
+    Attr(u64),
+    Size(u64),
+    Pages(u64, u64, u64),
+}
+
+impl Thing {
+    fn with<T>(&self, f: impl FnOnce(ObjectRef<'_>) -> T) -> T {
+        match self {
+            Thing::Entry(d, n) => f(ObjectRef::Entry { dir: Oid(*d), name: &[*n] }),
+            Thing::List(o) => f(ObjectRef::List(Oid(*o))),
+            Thing::Attr(o) => f(ObjectRef::Attr(Oid(*o))),
+            Thing::Size(o) => f(ObjectRef::Size(Oid(*o))),
+            Thing::Pages(o, a, b) => f(ObjectRef::Pages { oid: Oid(*o), first: *a, last: *b }),
+        }
+    }
+
+    fn atoms(&self) -> Atoms {
+        match self {
+            Thing::Entry(d, n) => [Atom::Entry(*d, *n)].into(),
+            Thing::List(o) => [Atom::List(*o)].into(),
+            Thing::Attr(o) => [Atom::Attr(*o)].into(),
+            Thing::Size(o) => [Atom::Size(*o)].into(),
+            Thing::Pages(o, a, b) => (*a..=*b).map(|p| Atom::Page(*o, p)).collect(),
+        }
+    }
+
+    /// What a write of it writes: of a name, the list as well.
+    fn written(&self) -> Atoms {
+        let mut atoms = self.atoms();
+        if let Thing::Entry(d, _) = self {
+            atoms.insert(Atom::List(*d));
+        }
+        atoms
+    }
+}
+
+fn atoms_of(o: &Object) -> Atoms {
+    match o {
+        Object::Entry { dir, name } => [Atom::Entry(dir.0, name[0])].into(),
+        Object::List(o) => [Atom::List(o.0)].into(),
+        Object::Attr(o) => [Atom::Attr(o.0)].into(),
+        Object::Size(o) => [Atom::Size(o.0)].into(),
+        Object::Pages { oid, first, last } => {
+            (*first..=*last).map(|p| Atom::Page(oid.0, p)).collect()
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Begin { t: u64, snapshot: bool, read_only: bool, priority: i32, age: u32, retry: bool },
+    Read(u64, Thing),
+    Depend(u64, Thing),
+    Write(u64, Thing),
+    Outside(Thing),
+    Doom(u64),
+    Decide(u64),
+    Installed(u64),
+    Abort(u64),
+    Merge(u64, u64),
+    Priority(u64, i32),
+}
+
+#[derive(Clone, Debug)]
+struct Txn {
+    status: Status,
+    soft: bool,
+    read_only: bool,
+    priority: i32,
+    age: u32,
+    timestamp: u64,
+    family: u64,
+    reads: Atoms,
+    softs: Atoms,
+    writes: Atoms,
+    /// Atom to first opponent.
+    stale: BTreeMap<Atom, Opponent>,
+}
+
+#[derive(Default)]
+struct Model {
+    txns: BTreeMap<u64, Txn>,
+    clock: u64,
+}
+
+/// What the model allows as an answer.
+#[derive(Debug, PartialEq)]
+enum Expected {
+    Granted,
+    /// Lost to one of these, if the model has an opinion.
+    Doomed(BTreeSet<Opponent>),
+    WaitForOneOf(BTreeSet<TxnId>),
+}
+
+/// Writers of a list do not disturb each other.
+fn disturbs(mine_writes: bool, theirs_written: bool, atom: &Atom) -> bool {
+    (mine_writes || theirs_written)
+        && !(mine_writes && theirs_written && matches!(atom, Atom::List(_)))
+}
+
+impl Model {
+    fn stronger(&self, a: u64, b: u64) -> bool {
+        let key = |t: u64| {
+            let x = &self.txns[&t];
+            if x.age >= 3 { (0, 0, x.timestamp, t) } else { (1, x.priority, x.timestamp, t) }
+        };
+        key(a) < key(b)
+    }
+
+    fn access(&mut self, t: u64, thing: &Thing, intent: Intent) -> Expected {
+        let Some(me) = self.txns.get(&t).cloned() else { return Expected::Doomed([].into()) };
+        let write = intent == Intent::Write;
+        let atoms = if write { thing.written() } else { thing.atoms() };
+        match me.status {
+            Status::Doomed => return Expected::Doomed([].into()),
+            Status::Committing if !write || atoms.is_subset(&me.writes) => {
+                return Expected::Granted;
+            }
+            Status::Committing => return Expected::Doomed([].into()),
+            Status::Active => {}
+        }
+        let soft = me.read_only || (me.soft && intent == Intent::Read);
+        let known = |set: &Atoms| thing.atoms().is_subset(set);
+        let list = matches!(thing, Thing::List(_));
+        if !(write && me.read_only)
+            && (known(&me.writes) && (write || !list) || known(&me.reads) && !write)
+        {
+            return Expected::Granted;
+        }
+        let others = || self.txns.iter().filter(|(id, _)| **id != t);
+        let winners: BTreeSet<TxnId> = others()
+            .filter(|(_, x)| x.status == Status::Committing)
+            .filter(|(_, x)| x.writes.intersection(&atoms).any(|a| disturbs(write, true, a)))
+            .map(|(id, _)| TxnId(*id))
+            .collect();
+        if !winners.is_empty() {
+            return Expected::WaitForOneOf(winners);
+        }
+        if soft || (write && me.read_only) {
+            if !write {
+                self.txns.get_mut(&t).unwrap().softs.extend(atoms);
+            }
+            return Expected::Granted;
+        }
+        let stale: BTreeSet<Opponent> =
+            thing.atoms().iter().filter_map(|a| me.stale.get(a).copied()).collect();
+        if !stale.is_empty() {
+            self.txns.get_mut(&t).unwrap().status = Status::Doomed;
+            return Expected::Doomed(stale);
+        }
+        let rivals: Vec<u64> = others()
+            .filter(|(_, x)| x.status == Status::Active && x.family != me.family)
+            .filter(|(_, x)| {
+                let read = x.reads.intersection(&atoms).any(|a| disturbs(write, false, a));
+                read || x.writes.intersection(&atoms).any(|a| disturbs(write, true, a))
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        let stronger: BTreeSet<Opponent> = rivals
+            .iter()
+            .filter(|r| self.stronger(**r, t))
+            .map(|r| Opponent::Txn(TxnId(*r)))
+            .collect();
+        if !stronger.is_empty() {
+            self.txns.get_mut(&t).unwrap().status = Status::Doomed;
+            return Expected::Doomed(stronger);
+        }
+        for rival in rivals {
+            self.txns.get_mut(&rival).unwrap().status = Status::Doomed;
+        }
+        let me = self.txns.get_mut(&t).unwrap();
+        if write {
+            me.writes.extend(atoms)
+        } else {
+            me.reads.extend(atoms)
+        }
+        Expected::Granted
+    }
+
+    fn outside(&mut self, thing: &Thing, by: Opponent, family: Option<u64>) -> BTreeSet<TxnId> {
+        let written = thing.written();
+        let mut doomed = BTreeSet::new();
+        for (id, x) in &mut self.txns {
+            if x.status != Status::Active || family == Some(x.family) {
+                continue;
+            }
+            if by == Opponent::Outside
+                && (x.reads.intersection(&written).next().is_some()
+                    || x.writes.intersection(&written).any(|a| disturbs(true, true, a)))
+            {
+                x.status = Status::Doomed;
+                doomed.insert(TxnId(*id));
+                continue;
+            }
+            for atom in x.softs.intersection(&written) {
+                x.stale.entry(atom.clone()).or_insert(by);
+            }
+        }
+        doomed
+    }
+
+    fn installed(&mut self, t: u64) {
+        if self.txns.get(&t).is_some_and(|x| x.status == Status::Committing) {
+            let x = self.txns.remove(&t).unwrap();
+            for atom in x.writes {
+                let thing = match atom {
+                    Atom::Entry(d, n) => Thing::Entry(d, n),
+                    Atom::List(d) => Thing::List(d),
+                    Atom::Attr(o) => Thing::Attr(o),
+                    Atom::Size(o) => Thing::Size(o),
+                    Atom::Page(o, p) => Thing::Pages(o, p, p),
+                };
+                self.outside(&thing, Opponent::Txn(TxnId(t)), Some(x.family));
+            }
+        }
+    }
+
+    fn merge(&mut self, from: u64, into: u64) -> bool {
+        let (Some(source), Some(target)) =
+            (self.txns.get(&from).cloned(), self.txns.get_mut(&into))
+        else {
+            return false;
+        };
+        if target.status != Status::Active {
+            return false;
+        }
+        if source.status == Status::Doomed {
+            target.status = Status::Doomed;
+        }
+        if source.status != Status::Active {
+            return false;
+        }
+        target.reads.extend(source.reads);
+        target.softs.extend(source.softs);
+        for (atom, by) in source.stale {
+            target.stale.entry(atom).or_insert(by);
+        }
+        target.family = source.family;
+        true
+    }
+}
+
+const TXNS: u64 = 5;
+
+fn thing() -> impl Strategy<Value = Thing> {
+    prop_oneof![
+        3 => (0u64..2, 0u8..3).prop_map(|(d, n)| Thing::Entry(d, n)),
+        2 => (0u64..2).prop_map(Thing::List),
+        1 => (0u64..3).prop_map(Thing::Attr),
+        1 => (0u64..3).prop_map(Thing::Size),
+        3 => (0u64..2, 0u64..9, 0u64..4).prop_map(|(o, a, more)| Thing::Pages(o, a, a + more)),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let t = || 1..=TXNS;
+    let begin = (t(), any::<(bool, bool)>(), 0..8u32, -1..2i32, 0..5u32);
+    prop_oneof![
+        5 => begin.prop_map(|(t, (snapshot, retry), odd, priority, age)| {
+            Step::Begin { t, snapshot, read_only: odd == 0, priority, age, retry }
+        }),
+        8 => (t(), thing()).prop_map(|(t, o)| Step::Read(t, o)),
+        2 => (t(), thing()).prop_map(|(t, o)| Step::Depend(t, o)),
+        8 => (t(), thing()).prop_map(|(t, o)| Step::Write(t, o)),
+        2 => thing().prop_map(Step::Outside),
+        1 => t().prop_map(Step::Doom),
+        3 => t().prop_map(Step::Decide),
+        2 => t().prop_map(Step::Installed),
+        2 => t().prop_map(Step::Abort),
+        1 => (t(), t()).prop_map(|(a, b)| Step::Merge(a, b)),
+        1 => (t(), -1..2i32).prop_map(|(t, p)| Step::Priority(t, p)),
+    ]
+}
+
+fn begin(e: &Engine, m: &mut Model, step: &Step) -> Result<(), TestCaseError> {
+    let Step::Begin { t, snapshot, read_only, priority, age, retry } = *step else {
+        unreachable!("called for begin only")
+    };
+    if m.txns.contains_key(&t) {
+        return Ok(());
+    }
+    // Retries keep an old timestamp; two may then be equal, and the id decides.
+    let timestamp = (retry && m.clock > 0).then(|| 1 + m.clock / 2);
+    let isolation = if snapshot { Isolation::Snapshot } else { Isolation::Serializable };
+    let began = e.begin(TxnId(t), BeginOptions { isolation, priority, age, read_only, timestamp });
+    m.clock = m.clock.max(timestamp.unwrap_or(m.clock + 1));
+    let expected = timestamp.unwrap_or(m.clock);
+    prop_assert_eq!(began, Timestamp(expected));
+    let empty = Txn {
+        status: Status::Active,
+        soft: snapshot || read_only,
+        read_only,
+        priority,
+        age,
+        timestamp: expected,
+        family: t,
+        reads: Atoms::new(),
+        softs: Atoms::new(),
+        writes: Atoms::new(),
+        stale: BTreeMap::new(),
+    };
+    m.txns.insert(t, empty);
+    Ok(())
+}
+
+fn access(
+    e: &Engine,
+    m: &mut Model,
+    t: u64,
+    thing: &Thing,
+    intent: Intent,
+) -> Result<(), TestCaseError> {
+    let answer = thing.with(|o| e.access(TxnId(t), o, intent));
+    match m.access(t, thing, intent) {
+        Expected::Granted => prop_assert_eq!(answer, Access::Granted),
+        Expected::WaitForOneOf(winners) => {
+            let Access::Wait(id) = answer else {
+                return Err(TestCaseError::fail(format!("{answer:?}, not a wait for {winners:?}")));
+            };
+            prop_assert!(winners.contains(&id));
+        }
+        Expected::Doomed(opponents) => {
+            prop_assert_eq!(answer, Access::Doomed);
+            if !opponents.is_empty() {
+                let why = e.conflict(TxnId(t)).expect("a loser has a conflict");
+                prop_assert!(opponents.contains(&why.opponent), "{why:?}, not {opponents:?}");
+                prop_assert_eq!(atoms_of(&why.object), thing.atoms());
+                let mine = if intent == Intent::Write { Side::Write } else { Side::Read };
+                prop_assert_eq!(why.mine, mine);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn perform(e: &Engine, m: &mut Model, step: &Step) -> Result<(), TestCaseError> {
+    let nothing = || Conflict {
+        object: Object::Attr(Oid(99)),
+        opponent: Opponent::Outside,
+        mine: Side::Read,
+        theirs: Side::Write,
+    };
+    match step {
+        Step::Begin { .. } => begin(e, m, step)?,
+        Step::Read(t, o) => access(e, m, *t, o, Intent::Read)?,
+        Step::Depend(t, o) => access(e, m, *t, o, Intent::Depend)?,
+        Step::Write(t, o) => access(e, m, *t, o, Intent::Write)?,
+        Step::Outside(o) => {
+            let doomed: BTreeSet<TxnId> = o.with(|o| e.outside_change(o)).into_iter().collect();
+            prop_assert_eq!(doomed, m.outside(o, Opponent::Outside, None));
+        }
+        Step::Doom(t) => {
+            let hit = m.txns.get_mut(t).filter(|x| x.status == Status::Active);
+            prop_assert_eq!(e.doom(TxnId(*t), nothing()), hit.is_some());
+            if let Some(x) = hit {
+                x.status = Status::Doomed;
+            }
+        }
+        Step::Decide(t) => {
+            if let Some(x) = m.txns.get_mut(t) {
+                prop_assert_eq!(e.decide(TxnId(*t)).is_ok(), x.status != Status::Doomed);
+                if x.status == Status::Active {
+                    x.status = Status::Committing;
+                }
+            }
+        }
+        Step::Installed(t) => {
+            e.installed(TxnId(*t));
+            m.installed(*t);
+        }
+        Step::Abort(t) => {
+            e.abort(TxnId(*t));
+            m.txns.remove(t);
+        }
+        Step::Merge(a, b) => {
+            if a != b {
+                let merged = e.merge_reads(TxnId(*a), TxnId(*b)) == Access::Granted;
+                prop_assert_eq!(merged, m.merge(*a, *b));
+            }
+        }
+        Step::Priority(t, p) => {
+            e.set_priority(TxnId(*t), *p);
+            if let Some(x) = m.txns.get_mut(t) {
+                x.priority = *p;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Everything that can be asked, compared.
+fn compare(e: &Engine, m: &Model) -> Result<(), TestCaseError> {
+    for t in 1..=TXNS {
+        let model = m.txns.get(&t);
+        prop_assert_eq!(e.status(TxnId(t)), model.map(|x| x.status), "status of {}", t);
+        let Some(x) = model else { continue };
+        prop_assert_eq!(e.conflict(TxnId(t)).is_some(), x.status == Status::Doomed);
+        let mut touched = Atoms::new();
+        let mut written = Atoms::new();
+        for (object, side) in e.workset_objects(TxnId(t)) {
+            touched.extend(atoms_of(&object));
+            if side == Side::Write {
+                written.extend(atoms_of(&object));
+            }
+        }
+        prop_assert_eq!(&written, &x.writes, "written by {}", t);
+        let all = x.reads.union(&x.softs).cloned().collect::<Atoms>();
+        prop_assert_eq!(touched, all.union(&x.writes).cloned().collect::<Atoms>(), "of {}", t);
+        compare_stale(e, t, x)?;
+    }
+    Ok(())
+}
+
+fn compare_stale(e: &Engine, t: u64, x: &Txn) -> Result<(), TestCaseError> {
+    let mut listed = BTreeMap::new();
+    for (object, by) in e.stale_reads(TxnId(t)) {
+        for atom in atoms_of(&object) {
+            let twice = listed.insert(atom, by);
+            // A part of a transaction inherits what it may have noted itself.
+            prop_assert!(twice.is_none() || x.family != t, "{object:?} is listed twice");
+        }
+    }
+    let (listed, stale): (Vec<_>, Vec<_>) = (listed.keys().collect(), x.stale.keys().collect());
+    prop_assert_eq!(listed, stale);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn the_engine_does_what_the_model_does(steps in prop::collection::vec(step(), 0..100)) {
+        let (e, mut m) = (Engine::new(), Model::default());
+        for step in &steps {
+            perform(&e, &mut m, step)?;
+            compare(&e, &m)?;
+            e.state.lock().check();
+        }
+        for t in 1..=TXNS {
+            e.abort(TxnId(t));
+        }
+        prop_assert_eq!((e.stats().inodes, e.stats().entries), (0, 0));
+    }
+}
