@@ -213,6 +213,7 @@ impl Pair {
             panic!("byte {at} is {:#x}, should be {:#x}", bytes[at], self.model[at]);
         }
         self.check_seek();
+        self.check_invariants();
         let old = self.base.as_ref().map_or(&[][..], |b| &b.0);
         let frozen = self.content.freeze();
         assert!(install(&frozen.content, old, &self.slots) == self.model, "{:?}", self.content);
@@ -223,6 +224,22 @@ impl Pair {
             assert_eq!(self.slots.get(slot.id()).len(), self.content.len(), "length of the slot");
         }
         self.check_pages(old);
+    }
+
+    /// C1, C2 and C4 of the module.
+    fn check_invariants(&self) {
+        let c = &self.content;
+        assert!(c.keep <= c.len && c.keep <= c.base_len.unwrap_or(0), "C1");
+        for page in c.holes.iter().flatten() {
+            assert!(page * PAGE < c.keep && !c.is_private(page), "C2: page {page}");
+        }
+        c.each_private(|run| assert!((run.end - 1) * PAGE < c.len, "C4: pages {run:?}"));
+        if let Form::Memory(segments) = &c.form {
+            assert_eq!(self.budget.used(), segments.capacity());
+            for (start, bytes) in segments.iter() {
+                assert!(start + bytes.len() as u64 <= c.len, "C4: bytes at {start}");
+            }
+        }
     }
 
     /// Seeking from the start partitions the file, and nothing but zeros lies in holes.
@@ -663,6 +680,26 @@ fn allocated_space_follows_the_changes() {
     assert_eq!(pair.content.len(), 10 * PAGE);
     pair.truncate(3 * PAGE);
     assert_eq!(pair.content.allocated(), 2 * PAGE);
+}
+
+#[test]
+fn holes_of_the_base_stay_holes() {
+    let mut bytes = vec![1; 5 * P];
+    bytes[P..2 * P].fill(0);
+    bytes[3 * P..4 * P].fill(0);
+    let mut pair = Pair::new(Some(bytes), PLENTY);
+    let seek = |p: &Pair, from| {
+        let data = p.content.seek_data(p.base(), from).unwrap();
+        (data, p.content.seek_hole(p.base(), from).unwrap())
+    };
+    assert_eq!(seek(&pair, 0), (Some(0), Some(PAGE)));
+    assert_eq!(seek(&pair, PAGE + 1), (Some(2 * PAGE), Some(PAGE + 1)));
+    assert_eq!(seek(&pair, 2 * PAGE), (Some(2 * PAGE), Some(3 * PAGE)));
+    assert_eq!(seek(&pair, 4 * PAGE), (Some(4 * PAGE), Some(5 * PAGE)));
+    apply(&mut pair, &Op::Insert(0, PAGE)).unwrap();
+    assert_eq!(seek(&pair, 0), (Some(PAGE), Some(0)));
+    assert_eq!(seek(&pair, PAGE), (Some(PAGE), Some(2 * PAGE)));
+    assert_eq!(pair.content.allocated(), 3 * PAGE);
 }
 
 #[test]
