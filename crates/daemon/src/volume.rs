@@ -79,6 +79,16 @@ pub struct OpenVolume {
     pub recovery: RecoveryReport,
 }
 
+impl OpenVolume {
+    /// The absolute host path of a path below the volume's root.
+    pub fn absolute(&self, relative: &[u8]) -> Vec<u8> {
+        let mut path = self.vol.mount_path.clone();
+        path.push(b'/');
+        path.extend_from_slice(relative);
+        path
+    }
+}
+
 /// One line of mountinfo(5), as far as it matters here.
 struct Mount {
     dev: u64,

@@ -1,0 +1,355 @@
+//! What was committed: log, show, undo, redo, gc.
+//!
+//! An undo is an ordinary transaction: its write set comes from the store (which has compared what
+//! is there now with what the undone transaction left), its names and objects are written in the
+//! engine, so that it conflicts with whatever runs, and it is decided and installed like any other.
+
+use crate::protocol::{
+    Change, ChangeKind, Collected, Content, Failure, FailureKind, Gc, HostPath, LogEntry,
+    Outcome, Summary, Undo, Undone, Version,
+};
+use crate::transaction::{NotInstalled, install};
+use crate::transactions::Transactions;
+use crate::volume::OpenVolume;
+use std::collections::HashMap;
+use systx_base::TxnId;
+use systx_store::history::{self as stored, CommitMeta, HistoryEntry, TxnKind};
+use systx_store::io::Stamp;
+use systx_store::undo::UndoError;
+use systx_store::writeset::{Content as NewContent, Ix, Origin, WriteSet};
+use systx_txn::{Access, BeginOptions, ObjectRef};
+
+/// Which way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Take a transaction back.
+    Undo,
+    /// Take an undo back.
+    Redo,
+}
+
+/// Whether the volume's history has this id.
+pub fn knows(volume: &OpenVolume, id: TxnId) -> bool {
+    entries(volume).is_ok_and(|all| all.iter().any(|e| e.meta.txn == id))
+}
+
+fn entries(volume: &OpenVolume) -> Result<Vec<HistoryEntry>, Failure> {
+    let mut all = volume.store.history().map_err(|e| {
+        Failure::new(FailureKind::Store, format!("cannot read the history: {e}"))
+            .path(volume.location.store.as_path())
+    })?;
+    all.sort_by_key(|e| std::cmp::Reverse(e.lsn));
+    Ok(all)
+}
+
+/// Committed transactions, the latest first.
+///
+/// # Errors
+/// The store cannot be read.
+pub fn log(volume: &OpenVolume, limit: Option<u64>) -> Result<Vec<LogEntry>, Failure> {
+    let all = entries(volume)?;
+    let undone_by = undone_by(&all);
+    let limit = limit.map_or(usize::MAX, |l| usize::try_from(l).unwrap_or(usize::MAX));
+    Ok(all
+        .iter()
+        .take(limit)
+        .map(|e| LogEntry {
+            id: e.meta.txn,
+            time: e.meta.finished,
+            argv: e.meta.argv.iter().map(|a| HostPath(a.clone())).collect(),
+            cwd: HostPath(e.meta.cwd.clone()),
+            summary: summary(&e.changes),
+            undoes: undoes(&e.meta),
+            undone_by: undone_by.get(&e.meta.txn).copied(),
+            undoable: !undone_by.contains_key(&e.meta.txn),
+        })
+        .collect())
+}
+
+fn undoes(meta: &CommitMeta) -> Option<TxnId> {
+    match meta.kind {
+        TxnKind::Undo { of } | TxnKind::Redo { of } => Some(of),
+        TxnKind::Run | TxnKind::Partial => None,
+    }
+}
+
+/// Which transaction took which back, where that still holds: an undo that was itself taken back
+/// undoes nothing.
+fn undone_by(all: &[HistoryEntry]) -> HashMap<TxnId, TxnId> {
+    let mut by: HashMap<TxnId, TxnId> = HashMap::new();
+    // Latest first: a later undo of an undo is seen before the undo.
+    for entry in all {
+        if let Some(of) = undoes(&entry.meta)
+            && !by.contains_key(&entry.meta.txn)
+        {
+            by.insert(of, entry.meta.txn);
+        }
+    }
+    by
+}
+
+fn summary(changes: &[stored::Change]) -> Summary {
+    crate::describe::summary(changes.iter().map(|c| described(b"", c)).collect::<Vec<_>>().iter())
+}
+
+fn described(mount: &[u8], change: &stored::Change) -> Change {
+    let absolute = |path: &[u8]| {
+        let mut all = mount.to_vec();
+        all.push(b'/');
+        all.extend_from_slice(path);
+        HostPath(all)
+    };
+    let (kind, from) = match &change.kind {
+        stored::ChangeKind::Created => (ChangeKind::Added, None),
+        stored::ChangeKind::Removed => (ChangeKind::Deleted, None),
+        stored::ChangeKind::Replaced | stored::ChangeKind::Modified => (ChangeKind::Modified, None),
+        stored::ChangeKind::Renamed { from } => (ChangeKind::Renamed, Some(absolute(from))),
+    };
+    Change {
+        kind,
+        path: absolute(&change.path),
+        from,
+        old: None,
+        new: None,
+        content: true,
+        xattrs: Vec::new(),
+        dropped: false,
+    }
+}
+
+fn find(volume: &OpenVolume, id: TxnId) -> Result<HistoryEntry, Failure> {
+    entries(volume)?.into_iter().find(|e| e.meta.txn == id).ok_or_else(|| {
+        Failure::new(FailureKind::NotFound, format!("the history has no transaction {id}"))
+            .hint("`systx log` lists what it has")
+    })
+}
+
+/// What a committed transaction changed.
+///
+/// # Errors
+/// It is not in the history.
+pub fn changes(volume: &OpenVolume, id: TxnId) -> Result<Vec<Change>, Failure> {
+    let entry = find(volume, id)?;
+    Ok(entry.changes.iter().map(|c| described(&volume.vol.mount_path, c)).collect())
+}
+
+/// Content of a side of a committed change: the history keeps what undo needs, not what a review
+/// would show, so this is unknown.
+///
+/// # Errors
+/// The transaction is not in the history, or did not change the path.
+pub fn content(
+    volume: &OpenVolume,
+    id: TxnId,
+    path: &HostPath,
+    _version: Version,
+    _limit: u64,
+) -> Result<Content, Failure> {
+    if !changes(volume, id)?.iter().any(|c| c.path == *path) {
+        let message = format!("transaction {id} did not change {path}");
+        return Err(Failure::new(FailureKind::Invalid, message).path(path.clone()));
+    }
+    Ok(Content { unknown: true, ..Content::default() })
+}
+
+/// Undoes or redoes.
+///
+/// # Errors
+/// There is nothing to undo, it cannot be undone any more, or later changes overlap.
+pub fn undo(table: &Transactions, ask: &Undo, direction: Direction) -> Result<Undone, Failure> {
+    let volume = table.volume(&ask.place)?;
+    let target = choose(&volume, ask.id, direction)?;
+    let set = volume.store.undo_set(target.meta.txn).map_err(|e| cannot(&volume, &target, e))?;
+    let mount = &volume.vol.mount_path;
+    let changes: Vec<Change> = stored::changes(&set).iter().map(|c| described(mount, c)).collect();
+    let argv = target.meta.argv.iter().map(|a| HostPath(a.clone())).collect();
+    let outcome = if ask.dry_run {
+        None
+    } else {
+        Some(run(table, &volume, &target, set, &changes, direction, ask)?)
+    };
+    Ok(Undone { target: target.meta.txn, argv, changes, outcome })
+}
+
+/// The transaction to take back: the given one, or the latest that was not taken back yet.
+fn choose(
+    volume: &OpenVolume,
+    id: Option<TxnId>,
+    direction: Direction,
+) -> Result<HistoryEntry, Failure> {
+    let all = entries(volume)?;
+    let undone = undone_by(&all);
+    let is_undo = |e: &HistoryEntry| matches!(e.meta.kind, TxnKind::Undo { .. });
+    let fits = |e: &HistoryEntry| is_undo(e) == (direction == Direction::Redo);
+    let word = if direction == Direction::Undo { "undo" } else { "redo" };
+    match id {
+        // `redo ID` may name the undone transaction or the undo.
+        Some(id) => {
+            let named = if direction == Direction::Redo {
+                undone.get(&id).copied().unwrap_or(id)
+            } else {
+                id
+            };
+            let entry = all.into_iter().find(|e| e.meta.txn == named).ok_or_else(|| {
+                Failure::new(FailureKind::NotFound, format!("the history has no transaction {id}"))
+                    .hint("`systx log` lists what it has")
+            })?;
+            if let Some(by) = undone.get(&entry.meta.txn) {
+                let message = format!("transaction {} was undone already, by {by}", entry.meta.txn);
+                return Err(Failure::new(FailureKind::State, message)
+                    .hint(format!("`systx redo {by}` brings it back")));
+            }
+            if direction == Direction::Redo && !is_undo(&entry) {
+                let message = format!("transaction {id} was not undone");
+                return Err(Failure::new(FailureKind::State, message));
+            }
+            Ok(entry)
+        }
+        None => all
+            .into_iter()
+            .find(|e| fits(e) && !undone.contains_key(&e.meta.txn))
+            .ok_or_else(|| Failure::new(FailureKind::NotFound, format!("nothing to {word}"))),
+    }
+}
+
+fn cannot(volume: &OpenVolume, target: &HistoryEntry, error: UndoError) -> Failure {
+    let id = target.meta.txn;
+    match error {
+        UndoError::Unknown { .. } => {
+            Failure::new(FailureKind::NotFound, format!("the history has no transaction {id}"))
+        }
+        UndoError::Gone { .. } => Failure::new(
+            FailureKind::State,
+            format!("transaction {id} cannot be undone any more: gc has freed what it replaced"),
+        ),
+        UndoError::Overlap { paths, .. } => {
+            let message = format!("later changes overlap with transaction {id}");
+            let mut failure = Failure::new(FailureKind::Overlap, message)
+                .hint("undo the later transactions first, or restore these paths by hand");
+            for path in paths {
+                failure = failure.path(HostPath(volume.absolute(&path)));
+            }
+            failure
+        }
+        other => Failure::new(FailureKind::Store, other.to_string()),
+    }
+}
+
+fn run(
+    table: &Transactions,
+    volume: &OpenVolume,
+    target: &HistoryEntry,
+    set: WriteSet,
+    changes: &[Change],
+    direction: Direction,
+    ask: &Undo,
+) -> Result<Outcome, Failure> {
+    let id = table.new_id(volume)?;
+    let engine = &volume.vol.engine;
+    let started = volume.vol.io.now();
+    engine.begin(id, BeginOptions::default());
+    if !claim(volume, id, &set) {
+        engine.abort(id);
+        return Err(Failure::new(
+            FailureKind::Busy,
+            format!("a running transaction uses what transaction {} changed", target.meta.txn),
+        )
+        .hint("try again when it has ended; `systx list` shows it"));
+    }
+    let of = target.meta.txn;
+    let (kind, word) = match direction {
+        Direction::Undo => (TxnKind::Undo { of }, "undo"),
+        Direction::Redo => (TxnKind::Redo { of }, "redo"),
+    };
+    let meta = CommitMeta {
+        txn: id,
+        kind,
+        argv: vec![b"systx".to_vec(), word.into(), of.to_string().into_bytes()],
+        cwd: ask.place.cwd.0.clone(),
+        uid: rustix::process::geteuid().as_raw(),
+        started,
+        finished: volume.vol.io.now(),
+    };
+    match install(volume, id, set, meta) {
+        Ok(installed) => Ok(Outcome::Committed {
+            id,
+            summary: crate::describe::summary(changes),
+            outside: installed.outside,
+            stale: Vec::new(),
+            dropped: 0,
+            notes: Vec::new(),
+        }),
+        Err(NotInstalled::Lost) => {
+            engine.abort(id);
+            let message = "a running transaction won against it";
+            Err(Failure::new(FailureKind::Busy, message).hint("try again"))
+        }
+        Err(NotInstalled::Failed(failure)) => {
+            engine.abort(id);
+            Err(failure)
+        }
+    }
+}
+
+/// Records everything that a write set changes as written; false if the transaction lost.
+fn claim(volume: &OpenVolume, id: TxnId, set: &WriteSet) -> bool {
+    let engine = &volume.vol.engine;
+    let write = |object: ObjectRef<'_>| loop {
+        match engine.write(id, object) {
+            Access::Granted => return true,
+            Access::Doomed => return false,
+            Access::Wait(winner) => engine.wait_installed(winner),
+        }
+    };
+    let oid = |ix: Ix| {
+        let object = set.objects.get(ix.0 as usize)?;
+        match &object.origin {
+            Origin::Root => {
+                let stat = volume.vol.io.stat(&volume.vol.io.root()).ok()?;
+                Some(volume.vol.oid(stat.id))
+            }
+            Origin::Host { stamp, .. } => Some(volume.vol.oid(Stamp::clone(stamp).id)),
+            Origin::Grave { .. } | Origin::New(_) => None,
+        }
+    };
+    for bind in &set.binds {
+        if let Some(dir) = oid(bind.dir)
+            && !write(ObjectRef::Entry { dir, name: &bind.name })
+        {
+            return false;
+        }
+    }
+    for (i, object) in set.objects.iter().enumerate() {
+        let Some(oid) = oid(Ix(i as u32)) else { continue };
+        let attrs = object.attrs != Default::default() || !object.xattrs.is_empty();
+        let content = object.content != NewContent::Keep;
+        let pages = ObjectRef::Pages { oid, first: 0, last: u64::MAX };
+        if (attrs && !write(ObjectRef::Attr(oid)))
+            || (content && !(write(ObjectRef::Size(oid)) && write(pages)))
+        {
+            return false;
+        }
+    }
+    true
+}
+
+/// Frees what only old undos need.
+///
+/// # Errors
+/// The store cannot be written.
+pub fn gc(volume: &OpenVolume, ask: &Gc) -> Result<Collected, Failure> {
+    let limits = systx_store::gc::Limits {
+        keep: ask.keep.map(|k| usize::try_from(k).unwrap_or(usize::MAX)),
+        bytes_max: ask.max_bytes,
+        dry_run: ask.dry_run,
+    };
+    let report = volume.store.gc(limits).map_err(|e| {
+        Failure::new(FailureKind::Store, format!("gc failed: {e}"))
+            .path(volume.location.store.as_path())
+    })?;
+    Ok(Collected {
+        transactions: report.transactions,
+        bytes: report.bytes_freed,
+        remaining: report.bytes_kept,
+    })
+}

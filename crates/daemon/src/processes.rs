@@ -1,0 +1,50 @@
+//! Ends what still runs in a view whose client has died.
+
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+/// How long processes are given to be gone after SIGKILL: they can only linger in the kernel.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Sends SIGKILL to every process in the mount namespace with this inode number, again and again
+/// until none is left (they may fork meanwhile) or the limit has passed.  Returns whether all ended.
+///
+/// The daemon itself is never in a view; a process that moved to a namespace of its own below the
+/// view is not found here and gets errors from the aborted connection instead.
+pub fn end_all_in(mnt_ns: u64) -> bool {
+    if mnt_ns == 0 || own_namespace() == Some(mnt_ns) {
+        return false;
+    }
+    let until = Instant::now() + LIMIT;
+    loop {
+        let found = members(mnt_ns);
+        if found.is_empty() {
+            return true;
+        }
+        for pid in found {
+            // Already gone is as good.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        if Instant::now() > until {
+            tracing::error!(mnt_ns, "processes of a dead client do not end");
+            return false;
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn own_namespace() -> Option<u64> {
+    std::fs::metadata("/proc/self/ns/mnt").ok().map(|m| m.ino())
+}
+
+/// Live processes (zombies have no namespace any more) in a mount namespace.
+fn members(mnt_ns: u64) -> Vec<rustix::process::Pid> {
+    let Ok(proc) = std::fs::read_dir("/proc") else { return Vec::new() };
+    proc.flatten()
+        .filter_map(|entry| {
+            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+            let ns = std::fs::metadata(format!("/proc/{pid}/ns/mnt")).ok()?;
+            (ns.ino() == mnt_ns).then(|| rustix::process::Pid::from_raw(pid)).flatten()
+        })
+        .collect()
+}

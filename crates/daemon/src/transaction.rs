@@ -1,0 +1,538 @@
+//! One transaction from begin to end.
+//!
+//! Commit, in order: freeze the view; validate against outsiders; reserve space; decide (from here
+//! the transaction cannot lose, and others that touch what it wrote wait); make durable; install;
+//! release.  Before the decision every failure leaves the transaction as it was; after it, only the
+//! store can fail, and then recovery finishes the work.
+
+use crate::describe::{self, Opponents};
+use crate::patterns::Patterns;
+use crate::protocol::{
+    self, Doorbell, Failure, FailureKind, HostPath, Listed, Outcome, State, Summary,
+};
+use crate::transactions::is_below;
+use crate::volume::OpenVolume;
+use std::io;
+use std::sync::Arc;
+use systx_base::sync::{Mutex, rank};
+use systx_base::{Time, TxnId};
+use systx_fuse::Connection;
+use systx_store::dir_store::DirStore;
+use systx_store::history::{CommitMeta, TxnKind};
+use systx_store::io::{HostId, Io, Stamp};
+use systx_store::staging::Slot as StoreSlot;
+use systx_store::writeset::{Origin, SlotId, WriteSet};
+use systx_txn::{BeginOptions, Isolation, Status};
+use systx_vfs::content::{Budget, Slot, Spill, Staging};
+use systx_vfs::freeze::{Frozen, Selection};
+use systx_vfs::view::{Ids, View, ViewConfig};
+
+/// Memory for the private data of one transaction; beyond it data goes to staging slots.
+const BUDGET_BYTES: u64 = 64 << 20;
+
+/// What a transaction was begun with.
+#[derive(Clone)]
+pub struct Terms {
+    /// The command.
+    pub argv: Vec<HostPath>,
+    /// The client's working directory.
+    pub cwd: HostPath,
+    /// How its reads are protected.
+    pub isolation: protocol::Isolation,
+    /// Nothing will be committed.
+    pub read_only: bool,
+    /// What is not committed.
+    pub patterns: Patterns,
+    /// Who runs it.
+    pub uid: u32,
+    /// How the view is served.
+    pub transport: protocol::Transport,
+}
+
+/// See the module.
+pub struct Transaction {
+    /// Its id.
+    pub id: TxnId,
+    /// Seniority, kept over retries.
+    pub timestamp: u64,
+    /// When it began.
+    pub begun: Time,
+    /// What it was begun with.
+    pub terms: Terms,
+    /// Where it works.
+    pub volume: Arc<OpenVolume>,
+    /// What its processes see.
+    pub view: Arc<View>,
+    life: Mutex<Life>,
+}
+
+/// Where a transaction is in its life.
+struct Life {
+    state: State,
+    code: Option<i32>,
+    connections: Vec<Connection>,
+    /// First process, and mount namespace, of whoever is in the view.
+    visitor: Option<Visitor>,
+}
+
+/// Who is in a view.
+#[derive(Clone, Copy, Debug)]
+pub struct Visitor {
+    /// The first process.
+    pub pid: u32,
+    /// Inode of its mount namespace.
+    pub mnt_ns: u64,
+}
+
+/// How a commit ended.
+pub enum Ended {
+    /// It is done.
+    Committed(Outcome),
+    /// It lost, or could not: nothing was committed, the transaction still is.
+    Refused(Outcome),
+}
+
+impl Transaction {
+    /// Begins: registers with the engine and makes the view.  `doorbell` rings when it loses.
+    ///
+    /// # Errors
+    /// The volume's root cannot be read.
+    pub fn begin(
+        id: TxnId,
+        volume: Arc<OpenVolume>,
+        terms: Terms,
+        options: BeginOptions,
+        ids: Ids,
+        doorbell: Option<Doorbell>,
+    ) -> Result<Arc<Transaction>, Failure> {
+        let isolation = options.isolation;
+        let timestamp = volume.vol.engine.begin(id, options).0;
+        let spill = StoreSpill { store: volume.store.clone(), io: volume.vol.io.clone() };
+        let config = ViewConfig {
+            txn: id,
+            isolation,
+            ids,
+            spill: Arc::new(spill),
+            budget: Budget::new(BUDGET_BYTES),
+        };
+        let view = View::new(volume.vol.clone(), config).map_err(|e| {
+            volume.vol.engine.abort(id);
+            Failure::new(FailureKind::Io, format!("cannot look at the volume's root: {e}"))
+        })?;
+        let view = Arc::new(view);
+        let cut = Arc::downgrade(&view);
+        // Called on the winner's thread, which holds the lock of the winner's view: no lock is taken.
+        volume.vol.engine.on_doom(id, move |_, _| {
+            if let Some(view) = cut.upgrade() {
+                view.cancel();
+            }
+            if let Some(doorbell) = &doorbell {
+                doorbell.ring();
+            }
+        });
+        let life =
+            Life { state: State::Running, code: None, connections: Vec::new(), visitor: None };
+        Ok(Arc::new(Transaction {
+            id,
+            timestamp,
+            begun: volume.vol.io.now(),
+            terms,
+            volume,
+            view,
+            life: Mutex::new(rank::TXN_STATE, life),
+        }))
+    }
+
+    /// A FUSE connection now serves the view to `visitor`.
+    pub fn attached(&self, connection: Connection, visitor: Visitor) {
+        let mut life = self.life.lock();
+        life.connections.push(connection);
+        life.visitor = Some(visitor);
+    }
+
+    /// Who is in the view.
+    pub fn visitor(&self) -> Option<Visitor> {
+        self.life.lock().visitor
+    }
+
+    /// Nobody is in the view any more: its connections are ended.
+    pub fn vacated(&self) {
+        let connections = {
+            let mut life = self.life.lock();
+            life.visitor = None;
+            std::mem::take(&mut life.connections)
+        };
+        for connection in connections {
+            connection.stop();
+        }
+    }
+
+    /// Keeps it open after its command ended.
+    pub fn keep(&self, code: Option<i32>) -> Summary {
+        let mut life = self.life.lock();
+        life.state = State::Kept;
+        life.code = code;
+        drop(life);
+        self.summary()
+    }
+
+    /// Where it is.
+    pub fn state(&self) -> State {
+        match self.volume.vol.engine.status(self.id) {
+            Some(Status::Doomed) => State::Doomed,
+            Some(Status::Committing) => State::Committing,
+            _ => self.life.lock().state,
+        }
+    }
+
+    /// Everything that changed.
+    pub fn changes(&self) -> Vec<protocol::Change> {
+        describe::changes(&self.view, &self.terms.patterns)
+    }
+
+    /// How much changed.
+    pub fn summary(&self) -> Summary {
+        describe::summary(&self.changes())
+    }
+
+    /// As listings show it.
+    pub fn listed(&self, opponents: &dyn Opponents) -> Listed {
+        let (code, visitor) = {
+            let life = self.life.lock();
+            (life.code, life.visitor)
+        };
+        Listed {
+            id: self.id,
+            state: self.state(),
+            argv: self.terms.argv.clone(),
+            cwd: self.terms.cwd.clone(),
+            volume: HostPath::from(self.volume.location.mount.as_path()),
+            begun: self.begun,
+            code,
+            isolation: self.terms.isolation,
+            read_only: self.terms.read_only,
+            pid: visitor.map(|v| v.pid),
+            summary: self.summary(),
+            conflict: self.conflict(opponents),
+        }
+    }
+
+    /// Why it lost, if it did.
+    pub fn conflict(&self, opponents: &dyn Opponents) -> Option<protocol::Conflict> {
+        let found = self.volume.vol.engine.conflict(self.id)?;
+        let stale_only = found.mine == systx_txn::Side::Read;
+        Some(describe::conflict(&self.view, &found, stale_only, opponents))
+    }
+
+    /// Exit code of its command, once ended.
+    pub fn code(&self) -> Option<i32> {
+        self.life.lock().code
+    }
+
+    /// Content of one side of a change.
+    ///
+    /// # Errors
+    /// The path did not change, or cannot be read.
+    pub fn content(
+        &self,
+        path: &HostPath,
+        version: Version,
+        limit: u64,
+    ) -> Result<Content, Failure> {
+        let changes = self.view.changes();
+        let change = changes.iter().find(|c| c.path == path.0).ok_or_else(|| {
+            let message = format!("transaction {} did not change {path}", self.id);
+            Failure::new(FailureKind::Invalid, message).path(path.clone())
+        })?;
+        let side = match version {
+            Version::Old => &change.old,
+            Version::New => &change.new,
+        };
+        let Some(side) = side else { return Ok(Content::default()) };
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        let bytes = self.view.read_side(side, limit).map_err(|e| {
+            Failure::new(FailureKind::Io, format!("cannot read {path}: {e}")).path(path.clone())
+        })?;
+        Ok(Content { bytes, total: side.attr.size, unknown: false })
+    }
+
+    /// Ends it without effect.
+    pub fn abort(&self) -> Summary {
+        let summary = self.summary();
+        self.view.cancel();
+        self.volume.vol.engine.abort(self.id);
+        summary
+    }
+
+    /// What the transaction met and outsiders have changed since, as the conflict that it is under
+    /// this transaction's isolation; stale reads that only need to be told are the second part.
+    fn validate(&self) -> (Option<protocol::Conflict>, Vec<HostPath>) {
+        let found = self.view.validate();
+        let serializable = self.terms.isolation == protocol::Isolation::Serializable;
+        let fatal: Vec<_> =
+            found.iter().filter(|c| serializable || c.written).cloned().collect();
+        let stale = found.iter().filter(|c| !c.written).map(|c| HostPath(c.path.clone())).collect();
+        (describe::outside(&fatal), stale)
+    }
+
+    /// Commits everything (but what is never committed): the end of the transaction.
+    pub fn commit(&self, opponents: &dyn Opponents) -> Ended {
+        self.view.release_locks();
+        let selection = Committed { patterns: &self.terms.patterns, volume: &self.volume };
+        let changes = self.changes();
+        let frozen = self.view.freeze(&selection);
+        let (conflict, mut stale) = self.validate();
+        if let Some(conflict) = conflict.or_else(|| self.conflict(opponents)) {
+            return Ended::Refused(Outcome::Conflict { conflict, kept: false });
+        }
+        for (object, _) in self.volume.vol.engine.stale_reads(self.id) {
+            stale.push(HostPath(self.view.path_of_object(&object)));
+        }
+        if self.terms.read_only || frozen.is_empty() {
+            let summary = Summary::default();
+            self.volume.vol.engine.abort(self.id);
+            return Ended::Committed(self.outcome(self.id, summary, vec![], stale, 0));
+        }
+        let dropped = changes.iter().filter(|c| c.dropped).count() as u64;
+        let summary = describe::summary(changes.iter().filter(|c| !c.dropped));
+        match self.install(self.id, &frozen, TxnKind::Run) {
+            Ok(installed) => {
+                let outside = installed.outside;
+                Ended::Committed(self.outcome(self.id, summary, outside, stale, dropped))
+            }
+            Err(NotInstalled::Lost) => match self.conflict(opponents) {
+                Some(conflict) => Ended::Refused(Outcome::Conflict { conflict, kept: false }),
+                None => Ended::Refused(refused(Failure::new(
+                    FailureKind::State,
+                    "the transaction was aborted while it was being committed",
+                ))),
+            },
+            Err(NotInstalled::Failed(failure)) => Ended::Refused(refused(failure)),
+        }
+    }
+
+    fn outcome(
+        &self,
+        id: TxnId,
+        summary: Summary,
+        outside: Vec<protocol::OutsideChange>,
+        mut stale: Vec<HostPath>,
+        dropped: u64,
+    ) -> Outcome {
+        stale.sort();
+        stale.dedup();
+        Outcome::Committed { id, summary, outside, stale, dropped, notes: Vec::new() }
+    }
+
+    /// Commits what lies below `paths`, as transaction `id`, which has this one's reads; the rest
+    /// stays.
+    pub fn commit_part(
+        &self,
+        id: TxnId,
+        paths: &[HostPath],
+        opponents: &dyn Opponents,
+    ) -> Ended {
+        let selection = Below { patterns: &self.terms.patterns, paths, volume: &self.volume };
+        let frozen = self.view.freeze(&selection);
+        let (conflict, stale) = self.validate();
+        if let Some(conflict) = conflict.or_else(|| self.conflict(opponents)) {
+            return Ended::Refused(Outcome::Conflict { conflict, kept: true });
+        }
+        let below = |c: &&protocol::Change| !c.dropped && selection.has(&c.path.0);
+        let summary = describe::summary(self.changes().iter().filter(below));
+        let engine = &self.volume.vol.engine;
+        let isolation = engine_isolation(self.terms.isolation);
+        engine.begin(id, BeginOptions { isolation, ..BeginOptions::default() });
+        engine.merge_reads(self.id, id);
+        match self.install(id, &frozen, TxnKind::Partial) {
+            Ok(installed) => {
+                self.view.rebase(&frozen, &installed.stamps);
+                Ended::Committed(self.outcome(id, summary, installed.outside, stale, 0))
+            }
+            Err(NotInstalled::Lost) => {
+                engine.abort(id);
+                Ended::Refused(refused(Failure::new(
+                    FailureKind::State,
+                    "the transaction lost a conflict while it was being committed",
+                )))
+            }
+            Err(NotInstalled::Failed(failure)) => {
+                engine.abort(id);
+                Ended::Refused(refused(failure))
+            }
+        }
+    }
+
+    fn install(
+        &self,
+        id: TxnId,
+        frozen: &Frozen,
+        kind: TxnKind,
+    ) -> Result<Installed, NotInstalled> {
+        let meta = CommitMeta {
+            txn: id,
+            kind,
+            argv: self.terms.argv.iter().map(|a| a.0.clone()).collect(),
+            cwd: self.terms.cwd.0.clone(),
+            uid: self.terms.uid,
+            started: self.begun,
+            finished: self.volume.vol.io.now(),
+        };
+        install(&self.volume, id, frozen.writes.clone(), meta)
+    }
+}
+
+/// What an installation left.
+pub struct Installed {
+    /// The versions after it.
+    pub stamps: Vec<(systx_store::writeset::Ix, Stamp)>,
+    /// What outsiders had put in the way.
+    pub outside: Vec<protocol::OutsideChange>,
+}
+
+/// Why nothing was installed.
+pub enum NotInstalled {
+    /// Another transaction won before the decision.
+    Lost,
+    /// The store cannot.
+    Failed(Failure),
+}
+
+/// From the decision to the release: reserve, decide, make durable, install.
+pub fn install(
+    volume: &OpenVolume,
+    id: TxnId,
+    writes: WriteSet,
+    meta: CommitMeta,
+) -> Result<Installed, NotInstalled> {
+    let engine = &volume.vol.engine;
+    let reservation = volume
+        .store
+        .reserve(&writes)
+        .map_err(|e| NotInstalled::Failed(Failure::new(FailureKind::Space, e.to_string())))?;
+    engine.decide(id).map_err(|_| NotInstalled::Lost)?;
+    let before: Vec<Option<Stamp>> = writes.objects.iter().map(|o| stamp_of(&o.origin)).collect();
+    let ids: Vec<HostId> = before.iter().flatten().map(|s| s.id).collect();
+    let report = volume.vol.installing(ids, || {
+        let done = volume
+            .store
+            .commit(reservation, writes, meta)
+            .map_err(|e| e.to_string())
+            .and_then(|committed| volume.store.apply(committed.lsn).map_err(|e| e.to_string()));
+        let moves = match &done {
+            Ok(report) => report
+                .stamps
+                .iter()
+                .filter_map(|(ix, after)| Some((before.get(ix.0 as usize).copied()??, *after)))
+                .collect(),
+            Err(_) => Vec::new(),
+        };
+        (done, moves)
+    });
+    engine.installed(id);
+    match report {
+        Ok(report) => {
+            let outside = report.outside.into_iter().map(outside_change).collect();
+            Ok(Installed { stamps: report.stamps, outside })
+        }
+        Err(message) => Err(NotInstalled::Failed(
+            Failure::new(FailureKind::Store, message)
+                .hint("run `systx recover`: it finishes what was decided and discards the rest"),
+        )),
+    }
+}
+
+fn outside_change(change: systx_store::dir_store::OutsideChange) -> protocol::OutsideChange {
+    protocol::OutsideChange {
+        path: HostPath(change.path),
+        saved: change.kept_as.map(HostPath),
+        what: change.what.to_string(),
+    }
+}
+
+fn stamp_of(origin: &Origin) -> Option<Stamp> {
+    match origin {
+        Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(*stamp),
+        Origin::Root | Origin::New(_) => None,
+    }
+}
+
+fn refused(failure: Failure) -> Outcome {
+    Outcome::Refused { failure, kept: false }
+}
+
+/// The engine's word for the protocol's.
+pub fn engine_isolation(isolation: protocol::Isolation) -> Isolation {
+    match isolation {
+        protocol::Isolation::Serializable => Isolation::Serializable,
+        protocol::Isolation::Snapshot => Isolation::Snapshot,
+    }
+}
+
+/// Everything but what is never committed.
+struct Committed<'a> {
+    patterns: &'a Patterns,
+    volume: &'a OpenVolume,
+}
+
+impl Selection for Committed<'_> {
+    fn takes(&self, path: &[u8]) -> bool {
+        !self.patterns.drops(&self.volume.absolute(path))
+    }
+}
+
+/// What lies below some paths.
+struct Below<'a> {
+    patterns: &'a Patterns,
+    paths: &'a [HostPath],
+    volume: &'a OpenVolume,
+}
+
+impl Below<'_> {
+    fn has(&self, path: &[u8]) -> bool {
+        self.paths.iter().any(|top| is_below(path, &top.0))
+    }
+}
+
+impl Selection for Below<'_> {
+    fn takes(&self, path: &[u8]) -> bool {
+        let absolute = self.volume.absolute(path);
+        self.has(&absolute) && !self.patterns.drops(&absolute)
+    }
+}
+
+/// Private data that is too much for memory goes to the store's staging slots.
+struct StoreSpill {
+    store: Arc<DirStore>,
+    io: Arc<dyn Io>,
+}
+
+impl Spill for StoreSpill {
+    fn stage(&self) -> io::Result<Slot> {
+        let slot = self.store.stage()?;
+        Ok(Arc::new(StoreSlotIo { slot, io: self.io.clone() }))
+    }
+}
+
+struct StoreSlotIo {
+    slot: StoreSlot,
+    io: Arc<dyn Io>,
+}
+
+impl Staging for StoreSlotIo {
+    fn id(&self) -> SlotId {
+        self.slot.id()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.io.read_at(self.slot.handle(), buf, offset)
+    }
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.io.write_at(self.slot.handle(), data, offset)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.io.set_len(self.slot.handle(), len)
+    }
+    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.io.punch_hole(self.slot.handle(), offset, len)
+    }
+}

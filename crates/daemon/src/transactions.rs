@@ -1,0 +1,455 @@
+//! The daemon's table of volumes and open transactions, and what each request does to it.
+
+use crate::describe::Opponents;
+use crate::history;
+use crate::patterns::Patterns;
+use crate::processes;
+use crate::protocol::*;
+use crate::transaction::{Ended, Terms, Transaction, Visitor, engine_isolation};
+use crate::volume::{self, Location, OpenVolume};
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use systx_base::sync::{Event, Mutex, rank};
+use systx_base::{Gid, TxnId, Uid};
+use systx_txn::BeginOptions;
+use systx_vfs::view::Ids;
+
+/// How many ended transactions are remembered for conflict messages.
+const ENDED_MAX: usize = 256;
+
+/// See the module.
+pub struct Transactions {
+    owner: Owner,
+    tables: Mutex<Tables>,
+    /// Something ended.
+    ended: Event,
+}
+
+/// Whose daemon this is.
+struct Owner {
+    uid: Uid,
+    gid: Gid,
+    groups: Vec<Gid>,
+    home: Option<PathBuf>,
+}
+
+#[derive(Default)]
+struct Tables {
+    volumes: HashMap<Location, Arc<OpenVolume>>,
+    open: HashMap<TxnId, Arc<Transaction>>,
+    /// Commands of transactions that ended, for messages about conflicts with them.
+    past: Vec<(TxnId, Vec<HostPath>)>,
+}
+
+impl Default for Transactions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Transactions {
+    /// Nothing open.
+    pub fn new() -> Self {
+        let owner = Owner {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            groups: rustix::process::getgroups()
+                .map(|g| g.into_iter().map(|g| g.as_raw()).collect())
+                .unwrap_or_default(),
+            home: std::env::var_os("HOME").map(PathBuf::from),
+        };
+        Transactions {
+            owner,
+            tables: Mutex::new(rank::DAEMON, Tables::default()),
+            ended: Event::new(),
+        }
+    }
+
+    /// The volume of a place, opened (and recovered) if it is not open yet.
+    pub(crate) fn volume(&self, place: &Place) -> Result<Arc<OpenVolume>, Failure> {
+        let dir = place.root.as_ref().unwrap_or(&place.cwd);
+        let store = place.store.as_ref().map(HostPath::as_path);
+        let home = self.owner.home.as_deref();
+        let location = volume::locate(dir.as_path(), store, self.owner.uid, home)?;
+        let mut tables = self.tables.lock();
+        if let Some(open) = tables.volumes.get(&location) {
+            return Ok(open.clone());
+        }
+        // Under the lock: two requests must not open one store twice.
+        let open = Arc::new(volume::open(&location)?);
+        tables.volumes.insert(location, open.clone());
+        Ok(open)
+    }
+
+    fn get(&self, id: TxnId) -> Result<Arc<Transaction>, Failure> {
+        self.tables.lock().open.get(&id).cloned().ok_or_else(|| {
+            Failure::new(FailureKind::NotFound, format!("there is no open transaction {id}"))
+                .hint("`systx list` shows the open ones, `systx log` the committed ones")
+        })
+    }
+
+    /// A new id, unknown to the open transactions and to the volume's history.
+    pub(crate) fn new_id(&self, volume: &OpenVolume) -> Result<TxnId, Failure> {
+        loop {
+            let mut bytes = [0; 4];
+            rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+                .map_err(|e| Failure::new(FailureKind::Internal, format!("no random bytes: {e}")))?;
+            let id = TxnId(u64::from(u32::from_le_bytes(bytes)));
+            let open = self.tables.lock().open.contains_key(&id);
+            if id.0 != 0 && !open && !history::knows(volume, id) {
+                return Ok(id);
+            }
+        }
+    }
+
+    fn ids(&self) -> Ids {
+        match self.owner.uid {
+            0 => Ids::Faithful,
+            uid => Ids::Single { uid, gid: self.owner.gid, groups: self.owner.groups.clone() },
+        }
+    }
+
+    /// Takes an ended transaction off the table.
+    fn retire(&self, txn: &Transaction) {
+        let mut tables = self.tables.lock();
+        tables.open.remove(&txn.id);
+        if tables.past.len() >= ENDED_MAX {
+            tables.past.remove(0);
+        }
+        tables.past.push((txn.id, txn.terms.argv.clone()));
+        let volume_idle = |v: &Arc<OpenVolume>| {
+            !tables.open.values().any(|t| Arc::ptr_eq(&t.volume, v))
+        };
+        for volume in tables.volumes.values() {
+            if volume_idle(volume) {
+                volume.vol.forget_history();
+            }
+        }
+        drop(tables);
+        self.ended.notify_all();
+        txn.vacated();
+    }
+
+    fn end(&self, txn: &Transaction, ended: Ended) -> Outcome {
+        match ended {
+            Ended::Committed(outcome) => {
+                self.retire(txn);
+                outcome
+            }
+            Ended::Refused(outcome) => {
+                txn.abort();
+                self.retire(txn);
+                outcome
+            }
+        }
+    }
+
+    /// As [`Transactions::end`], but what was refused stays kept.
+    fn end_kept(&self, txn: &Transaction, ended: Ended) -> Outcome {
+        match ended {
+            Ended::Committed(outcome) => {
+                self.retire(txn);
+                outcome
+            }
+            Ended::Refused(Outcome::Conflict { conflict, .. }) => {
+                Outcome::Conflict { conflict, kept: true }
+            }
+            Ended::Refused(Outcome::Refused { failure, .. }) => {
+                Outcome::Refused { failure, kept: true }
+            }
+            Ended::Refused(other) => other,
+        }
+    }
+}
+
+impl Opponents for Transactions {
+    fn find(&self, id: TxnId) -> (Vec<HostPath>, bool) {
+        let tables = self.tables.lock();
+        if let Some(open) = tables.open.get(&id) {
+            return (open.terms.argv.clone(), false);
+        }
+        let past = tables.past.iter().rev().find(|(past, _)| *past == id);
+        (past.map(|(_, argv)| argv.clone()).unwrap_or_default(), true)
+    }
+}
+
+impl Control for Transactions {
+    fn begin(&self, peer: Peer, begin: Begin, doorbell: Doorbell) -> Result<Begun, Failure> {
+        let volume = self.volume(&begin.place)?;
+        let patterns = Patterns::compile(&begin.no_commit)?;
+        let id = self.new_id(&volume)?;
+        let options = BeginOptions {
+            isolation: engine_isolation(begin.isolation),
+            priority: begin.nice,
+            age: begin.losses,
+            read_only: begin.read_only,
+            timestamp: begin.timestamp,
+        };
+        let terms = Terms {
+            argv: begin.argv,
+            cwd: begin.place.cwd.clone(),
+            isolation: begin.isolation,
+            read_only: begin.read_only,
+            patterns,
+            uid: peer.uid,
+            transport: begin.transport,
+        };
+        let facts = facts(&volume);
+        let txn =
+            Transaction::begin(id, volume.clone(), terms, options, self.ids(), Some(doorbell))?;
+        let timestamp = txn.timestamp;
+        self.tables.lock().open.insert(id, txn);
+        Ok(Begun { id, timestamp, volume: facts, notes: volume.recovery_notes() })
+    }
+
+    fn attach(&self, attach: Attach, fuse: OwnedFd) -> Result<Attached, Failure> {
+        let txn = self.get(attach.id)?;
+        let config = systx_fuse::Config {
+            transport: match txn.terms.transport {
+                Transport::Auto => systx_fuse::Transport::Auto,
+                Transport::IoUring => systx_fuse::Transport::IoUring,
+                Transport::Dev => systx_fuse::Transport::DevFuse,
+            },
+            ..systx_fuse::Config::default()
+        };
+        let connection = systx_fuse::serve(fuse, txn.view.clone(), config).map_err(|e| {
+            Failure::new(FailureKind::Unsupported, format!("cannot serve the view: {e}"))
+                .hint("`systx doctor` shows what this kernel offers")
+        })?;
+        let transport = match connection.transport() {
+            systx_fuse::Transport::IoUring => Transport::IoUring,
+            _ => Transport::Dev,
+        };
+        txn.attached(connection, Visitor { pid: attach.pid, mnt_ns: attach.mnt_ns });
+        Ok(Attached { transport })
+    }
+
+    fn finish(&self, finish: Finish) -> Result<Outcome, Failure> {
+        let txn = self.get(finish.id)?;
+        match finish.end {
+            End::Commit => {
+                let ended = txn.commit(self);
+                Ok(self.end(&txn, ended))
+            }
+            End::Abort => {
+                let summary = txn.abort();
+                self.retire(&txn);
+                Ok(Outcome::Aborted { summary })
+            }
+            End::Keep => {
+                let summary = txn.keep(finish.code);
+                txn.vacated();
+                Ok(Outcome::Kept { summary })
+            }
+        }
+    }
+
+    fn doom(&self, id: TxnId) -> Result<Option<Conflict>, Failure> {
+        Ok(self.get(id)?.conflict(self))
+    }
+
+    fn wait_for(&self, id: TxnId, limit_ms: u64) -> Result<bool, Failure> {
+        let until = Instant::now() + Duration::from_millis(limit_ms.min(86_400_000));
+        let mut tables = self.tables.lock();
+        loop {
+            if !tables.open.contains_key(&id) {
+                return Ok(true);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            self.ended.wait_for(&mut tables, left);
+        }
+    }
+
+    fn list(&self) -> Result<Vec<Listed>, Failure> {
+        let open: Vec<_> = self.tables.lock().open.values().cloned().collect();
+        let mut listed: Vec<_> = open.iter().map(|t| t.listed(self)).collect();
+        listed.sort_by_key(|t| (t.begun, t.id));
+        Ok(listed)
+    }
+
+    fn status(&self, id: TxnId) -> Result<Listed, Failure> {
+        Ok(self.get(id)?.listed(self))
+    }
+
+    fn diff(&self, target: Target, paths: Vec<HostPath>) -> Result<Vec<Change>, Failure> {
+        let mut changes = match target {
+            Target::Open { id } => self.get(id)?.changes(),
+            Target::Committed { place, id } => history::changes(&*self.volume(&place)?, id)?,
+        };
+        if !paths.is_empty() {
+            changes.retain(|c| paths.iter().any(|p| is_below(&c.path.0, &p.0)));
+        }
+        Ok(changes)
+    }
+
+    fn content(
+        &self,
+        target: Target,
+        path: HostPath,
+        version: Version,
+        limit: u64,
+    ) -> Result<Content, Failure> {
+        match target {
+            Target::Open { id } => self.get(id)?.content(&path, version, limit),
+            Target::Committed { place, id } => {
+                history::content(&*self.volume(&place)?, id, &path, version, limit)
+            }
+        }
+    }
+
+    fn commit(&self, id: TxnId, paths: Vec<HostPath>) -> Result<Outcome, Failure> {
+        let txn = self.get(id)?;
+        if txn.state() == State::Running {
+            return Err(Failure::new(
+                FailureKind::State,
+                format!("transaction {id} is still running"),
+            )
+            .hint("it is committed when its command ends"));
+        }
+        if paths.is_empty() {
+            let ended = txn.commit(self);
+            return Ok(self.end_kept(&txn, ended));
+        }
+        let changes = txn.changes();
+        for path in &paths {
+            if !changes.iter().any(|c| is_below(&c.path.0, &path.0)) {
+                return Err(Failure::new(
+                    FailureKind::Invalid,
+                    format!("transaction {id} changed nothing at {path}"),
+                )
+                .path(path.clone()));
+            }
+        }
+        let part = self.new_id(&txn.volume)?;
+        let ended = txn.commit_part(part, &paths, self);
+        Ok(match ended {
+            Ended::Committed(outcome) | Ended::Refused(outcome) => outcome,
+        })
+    }
+
+    fn abort(&self, id: TxnId) -> Result<Outcome, Failure> {
+        let txn = self.get(id)?;
+        if txn.state() == State::Committing {
+            return Err(Failure::new(
+                FailureKind::State,
+                format!("transaction {id} is decided and cannot be aborted any more"),
+            ));
+        }
+        let running = txn.visitor();
+        let summary = txn.abort();
+        if let Some(visitor) = running {
+            processes::end_all_in(visitor.mnt_ns);
+        }
+        self.retire(&txn);
+        Ok(Outcome::Aborted { summary })
+    }
+
+    fn enter(&self, _peer: Peer, id: TxnId) -> Result<Entered, Failure> {
+        let txn = self.get(id)?;
+        match txn.state() {
+            State::Running | State::Kept => {}
+            state => {
+                return Err(Failure::new(
+                    FailureKind::State,
+                    format!("transaction {id} cannot be entered: it is {state:?}").to_lowercase(),
+                ));
+            }
+        }
+        Ok(Entered { volume: facts(&txn.volume), live: txn.visitor().map(|v| v.pid) })
+    }
+
+    fn leave(&self, id: TxnId) -> Result<(), Failure> {
+        self.get(id)?.vacated();
+        Ok(())
+    }
+
+    fn log(&self, place: Place, limit: Option<u64>) -> Result<Vec<LogEntry>, Failure> {
+        history::log(&*self.volume(&place)?, limit)
+    }
+
+    fn undo(&self, undo: Undo) -> Result<Undone, Failure> {
+        history::undo(self, &undo, history::Direction::Undo)
+    }
+
+    fn redo(&self, undo: Undo) -> Result<Undone, Failure> {
+        history::undo(self, &undo, history::Direction::Redo)
+    }
+
+    fn recover(&self, place: Place) -> Result<Recovered, Failure> {
+        // Opening a store recovers it; an open one has nothing to recover.
+        Ok(self.volume(&place)?.recovered())
+    }
+
+    fn gc(&self, gc: Gc) -> Result<Collected, Failure> {
+        history::gc(&*self.volume(&gc.place)?, &gc)
+    }
+
+    fn inspect(&self, place: Place) -> Result<Inspected, Failure> {
+        Ok(self.volume(&place)?.inspected())
+    }
+
+    fn client_gone(&self, id: TxnId) {
+        let Ok(txn) = self.get(id) else { return };
+        if let Some(visitor) = txn.visitor() {
+            processes::end_all_in(visitor.mnt_ns);
+        }
+        if txn.state() == State::Kept {
+            txn.vacated();
+        } else {
+            tracing::warn!(%id, "client is gone, transaction aborted");
+            txn.abort();
+            self.retire(&txn);
+        }
+    }
+
+    fn idle(&self) -> bool {
+        self.tables.lock().open.is_empty()
+    }
+
+    fn shutdown(&self) {
+        let open: Vec<_> = self.tables.lock().open.values().cloned().collect();
+        for txn in open {
+            if let Some(visitor) = txn.visitor() {
+                processes::end_all_in(visitor.mnt_ns);
+            }
+            txn.abort();
+            self.retire(&txn);
+        }
+        self.tables.lock().volumes.clear();
+    }
+}
+
+fn facts(volume: &OpenVolume) -> VolumeFacts {
+    VolumeFacts {
+        root: HostPath::from(volume.location.mount.as_path()),
+        dev: volume.location.dev,
+        store: HostPath::from(volume.location.store.as_path()),
+    }
+}
+
+/// Whether `path` is `top` or lies below it.
+pub(crate) fn is_below(path: &[u8], top: &[u8]) -> bool {
+    top == b"/"
+        || path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}
+
+impl From<volume::VolumeError> for Failure {
+    fn from(error: volume::VolumeError) -> Self {
+        use systx_store::dir_store::OpenError;
+        use volume::VolumeError::{Io, NoMount, NoStore, Store};
+        let kind = match &error {
+            Io { .. } => FailureKind::Io,
+            NoStore { .. } => FailureKind::Unsupported,
+            NoMount { .. } => FailureKind::Invalid,
+            Store { error: OpenError::Busy { .. }, .. } => FailureKind::Busy,
+            Store { .. } => FailureKind::Store,
+        };
+        Failure::new(kind, error.to_string())
+    }
+}
