@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 pub mod client;
+pub mod patterns;
 pub mod protocol;
 pub mod server;
 pub mod spawn;

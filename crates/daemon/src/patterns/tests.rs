@@ -1,0 +1,87 @@
+use super::*;
+
+fn list(lines: &[&str]) -> Patterns {
+    let dir = Path::new("/w/p");
+    let wire: Vec<String> = lines.iter().filter_map(|l| anchor(l, dir, false)).collect();
+    Patterns::compile(&wire).unwrap()
+}
+
+#[track_caller]
+fn check(lines: &[&str], dropped: &[&str], kept: &[&str]) {
+    let list = list(lines);
+    for path in dropped {
+        assert!(list.drops(path.as_bytes()), "{path} by {lines:?}");
+    }
+    for path in kept {
+        assert!(!list.drops(path.as_bytes()), "{path} not by {lines:?}");
+    }
+}
+
+#[test]
+fn a_name_matches_at_any_depth_below_its_file() {
+    check(&["*.o"], &["/w/p/a.o", "/w/p/x/y/a.o", "/w/p/x.o/inside"], &["/w/a.o", "/w/p/a.oo"]);
+    // From the command line: everywhere.
+    let wire = anchor("*.o", Path::new("/w/p"), true).unwrap();
+    assert!(Patterns::compile(&[wire]).unwrap().drops(b"/elsewhere/a.o"));
+}
+
+#[test]
+fn a_path_is_relative_to_its_file() {
+    check(
+        &["/build", "doc/*.pdf", "a/**/z"],
+        &["/w/p/build", "/w/p/build/x", "/w/p/doc/a.pdf", "/w/p/a/z", "/w/p/a/b/c/z"],
+        &["/w/p/x/build", "/w/p/doc/x/a.pdf", "/w/p/a", "/w/p/b/z"],
+    );
+    check(&["out/"], &["/w/p/out", "/w/p/x/out/y"], &["/w/p/outer"]);
+}
+
+#[test]
+fn the_last_match_decides_but_not_below_a_matched_directory() {
+    check(&["*.log", "!keep.log"], &["/w/p/a.log"], &["/w/p/keep.log"]);
+    check(&["!keep.log", "*.log"], &["/w/p/keep.log"], &[]);
+    check(&["/logs", "!keep.log"], &["/w/p/logs/keep.log"], &[]);
+}
+
+#[test]
+fn comments_blanks_and_quoting() {
+    check(
+        &["# no", "", "   ", "\\#yes", "\\!also", "trail   ", "star\\*"],
+        &["/w/p/#yes", "/w/p/!also", "/w/p/trail", "/w/p/star*"],
+        &["/w/p/# no", "/w/p/starx"],
+    );
+}
+
+#[test]
+fn classes() {
+    check(
+        &["[a-c]x", "[!0-9]y", "[]]z", "[open"],
+        &["/w/p/bx", "/w/p/ay", "/w/p/]z", "/w/p/[open"],
+        &["/w/p/dx", "/w/p/5y", "/w/p/az"],
+    );
+}
+
+#[test]
+fn a_directory_with_special_characters_matches_only_itself() {
+    let wire = anchor("/x", Path::new("/w/[p]*"), false).unwrap();
+    let list = Patterns::compile(&[wire]).unwrap();
+    assert!(list.drops(b"/w/[p]*/x"));
+    assert!(!list.drops(b"/w/p/x"));
+}
+
+#[test]
+fn bad_wire_forms_are_refused() {
+    for bad in ["", "x", "!x", "/", "//"] {
+        assert!(Patterns::compile(&[bad.to_owned()]).is_err(), "{bad:?}");
+    }
+    assert!(!Patterns::default().drops(b"/x"));
+}
+
+#[test]
+fn many_stars_take_no_time() {
+    let glob = "*a".repeat(40);
+    assert!(!glob_matches(glob.as_bytes(), "a".repeat(39).as_bytes()));
+    assert!(glob_matches(glob.as_bytes(), "a".repeat(200).as_bytes()));
+    let deep = format!("/{}", "**/".repeat(60) + "x");
+    let list = Patterns::compile(&[deep]).unwrap();
+    assert!(!list.drops("/a".repeat(400).as_bytes()));
+}
