@@ -278,6 +278,16 @@ impl Lab {
         self.do_systx(["run"].iter().chain(options).chain(&["--"]).chain(argv))
     }
 
+    /// Ids of the open transactions.
+    pub fn open_ids(&self) -> Vec<String> {
+        crate::run::ids(&self.do_systx(["list", "--json"]).ok().json())
+    }
+
+    /// Ids of the committed transactions, the latest first.
+    pub fn logged_ids(&self) -> Vec<String> {
+        crate::run::ids(&self.do_systx(["log", "--json"]).ok().json())
+    }
+
     /// `sh -c SCRIPT` outside every transaction, by the lab's user.
     pub fn native(&self, script: &str) -> Finished {
         let mut command = self.command("sh");

@@ -10,7 +10,6 @@
 //!
 //! The suites drive `systx` as a user does.  They know its command line, its exit codes and its
 //! JSON; they do not link any of its crates.
-#![allow(clippy::unwrap_used, clippy::expect_used)] // a panic is how a test fails
 
 pub mod cache;
 pub mod lab;

@@ -21,7 +21,7 @@ impl Random {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn word(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -30,11 +30,11 @@ impl Random {
 
     /// A number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
-        (self.next() >> 16) % end
+        (self.word() >> 16) % end
     }
 
     /// So many bytes that do not compress.
     pub fn bytes(&mut self, n: usize) -> Vec<u8> {
-        (0..n).map(|_| self.next() as u8).collect()
+        (0..n).map(|_| self.word() as u8).collect()
     }
 }

@@ -98,6 +98,18 @@ fn shortened(text: &str) -> String {
     format!("{}\n[…]\n{}", String::from_utf8_lossy(head), String::from_utf8_lossy(tail))
 }
 
+/// Ids in `list --json`, `log --json` and the like, in the order of the output.
+pub fn ids(json: &serde_json::Value) -> Vec<String> {
+    match json {
+        serde_json::Value::Array(items) => items.iter().flat_map(ids).collect(),
+        serde_json::Value::Object(map) => match map.get("id").and_then(|id| id.as_str()) {
+            Some(id) => vec![id.to_owned()],
+            None => map.values().flat_map(ids).collect(),
+        },
+        _ => Vec::new(),
+    }
+}
+
 /// Runs a command to its end.
 pub fn finish(mut command: Command, limits: Limits, lab: &Lab) -> Finished {
     let what = format!("{command:?}");

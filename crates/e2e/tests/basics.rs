@@ -4,29 +4,7 @@
 use rustix::process::Signal;
 use std::os::unix::fs::PermissionsExt;
 use systx_e2e::run::{Limits, Running, finish};
-use systx_e2e::{CANNOT_EXEC, Lab, NOT_FOUND, lab, skip};
-
-/// Ids in `list --json`, `log --json` and the like, in the order of the output.
-fn ids(json: &serde_json::Value) -> Vec<String> {
-    let mut out = Vec::new();
-    match json {
-        serde_json::Value::Array(items) => items.iter().for_each(|i| out.extend(ids(i))),
-        serde_json::Value::Object(map) => match map.get("id").and_then(|id| id.as_str()) {
-            Some(id) => out.push(id.to_owned()),
-            None => map.values().for_each(|v| out.extend(ids(v))),
-        },
-        _ => {}
-    }
-    out
-}
-
-fn open_ids(lab: &Lab) -> Vec<String> {
-    ids(&lab.do_systx(["list", "--json"]).ok().json())
-}
-
-fn logged_ids(lab: &Lab) -> Vec<String> {
-    ids(&lab.do_systx(["log", "--json"]).ok().json())
-}
+use systx_e2e::{CANNOT_EXEC, NOT_FOUND, lab, skip};
 
 #[test]
 fn success_commits() {
@@ -48,7 +26,7 @@ fn a_failed_command_is_never_committed() {
         lab.run(options, script).expect(3);
         before.assert_same(&lab.tree(), "a failed command");
     }
-    assert!(open_ids(&lab).is_empty());
+    assert!(lab.open_ids().is_empty());
 }
 
 #[test]
@@ -242,7 +220,7 @@ fn keep_review_commit() {
     )
     .ok();
     before.assert_same(&lab.tree(), "a kept run");
-    let open = open_ids(&lab);
+    let open = lab.open_ids();
     assert_eq!(open.len(), 1);
     let id = open[0].as_str();
     lab.do_systx(["status", id]).ok();
@@ -273,7 +251,7 @@ fn keep_review_commit() {
     assert_eq!(lab.read("added"), "hello\n");
     assert!(!lab.has("gone") && !lab.has("old-name") && lab.has("new-name") && lab.has("link"));
     assert_eq!(std::fs::metadata(lab.path("mode")).unwrap().permissions().mode() & 0o777, 0o755);
-    assert!(open_ids(&lab).is_empty());
+    assert!(lab.open_ids().is_empty());
 }
 
 #[test]
@@ -289,7 +267,7 @@ fn a_unified_diff_can_be_applied_with_git() {
         "sh", "-c", "cd w; printf 'a\\nB\\nc\\nd\\n' > text; printf other > no-newline; rm gone; echo n > new",
     ])
     .ok();
-    let id = open_ids(&lab).remove(0);
+    let id = lab.open_ids().remove(0);
     let patch = lab.do_systx(["diff", &id]).ok().out;
     let file = lab.outside().join("patch");
     std::fs::write(&file, patch).unwrap();
@@ -311,10 +289,10 @@ fn keep_then_abort() {
     let lab = lab!();
     let before = lab.tree();
     lab.run(&["--on-exit=keep"], "echo x > new").ok();
-    let id = open_ids(&lab).remove(0);
+    let id = lab.open_ids().remove(0);
     lab.do_systx(["abort", &id]).ok();
     before.assert_same(&lab.tree(), "kept, then aborted");
-    assert!(open_ids(&lab).is_empty());
+    assert!(lab.open_ids().is_empty());
     assert_ne!(lab.do_systx(["commit", &id]).code, 0, "it is gone");
 }
 
@@ -322,7 +300,7 @@ fn keep_then_abort() {
 fn a_kept_run_can_be_entered_and_goes_on() {
     let lab = lab!();
     lab.run(&["--on-exit=keep"], "echo 1 > file; (exec 9>open; echo y >&9)").ok();
-    let id = open_ids(&lab).remove(0);
+    let id = lab.open_ids().remove(0);
     let done = lab.do_systx(["enter", &id, "--", "sh", "-c", "cat file open; echo 2 >> file"]).ok();
     assert_eq!(done.out, "1\ny\n");
     assert!(!lab.has("file"));
@@ -336,12 +314,12 @@ fn a_kept_run_can_be_entered_and_goes_on() {
 fn part_of_a_kept_run_can_be_committed() {
     let lab = lab!();
     lab.run(&["--on-exit=keep"], "mkdir a b; echo 1 > a/x; echo 2 > b/y; echo 3 > c").ok();
-    let id = open_ids(&lab).remove(0);
+    let id = lab.open_ids().remove(0);
     let a = lab.path("a");
     lab.do_systx(["commit", &id, a.to_str().unwrap()]).ok();
     assert_eq!(lab.read("a/x"), "1\n");
     assert!(!lab.has("b") && !lab.has("c"));
-    let rest = open_ids(&lab);
+    let rest = lab.open_ids();
     assert_eq!(rest.len(), 1, "the rest stays kept");
     lab.do_systx(["commit", &rest[0]]).ok();
     assert_eq!((lab.read("b/y"), lab.read("c")), ("2\n".into(), "3\n".into()));
@@ -361,7 +339,7 @@ fn undo_and_redo() {
     )
     .ok();
     let after = lab.tree();
-    let log = logged_ids(&lab);
+    let log = lab.logged_ids();
     assert_eq!(log.len(), 1);
     lab.do_systx(["show", &log[0]]).ok();
     lab.do_systx(["show", &log[0], "--json"]).ok().json();
@@ -385,7 +363,7 @@ fn undo_refuses_where_later_changes_overlap_and_names_them() {
     let lab = lab!();
     lab.write("text", "old\n");
     lab.run(&[], "echo new > text; echo b > other").ok();
-    let first = logged_ids(&lab).remove(0);
+    let first = lab.logged_ids().remove(0);
     lab.run(&[], "echo newer > text").ok();
     let before = lab.tree();
     let done = lab.do_systx(["undo", &first]);
@@ -439,7 +417,7 @@ fn a_time_limit_ends_the_command_and_leaves_nothing() {
     let done = lab.run(&["--timeout", "1"], "echo x > new; sleep 1000");
     assert!(done.code != 0, "{done}");
     before.assert_same(&lab.tree(), "after a time limit");
-    assert!(open_ids(&lab).is_empty());
+    assert!(lab.open_ids().is_empty());
 }
 
 #[test]
