@@ -78,10 +78,8 @@ fn bad_wire_forms_are_refused() {
 
 #[test]
 fn many_stars_take_no_time() {
-    let glob = "*a".repeat(40);
-    assert!(!glob_matches(glob.as_bytes(), "a".repeat(39).as_bytes()));
-    assert!(glob_matches(glob.as_bytes(), "a".repeat(200).as_bytes()));
-    let deep = format!("/{}", "**/".repeat(60) + "x");
-    let list = Patterns::compile(&[deep]).unwrap();
-    assert!(!list.drops("/a".repeat(400).as_bytes()));
+    let glob = format!("/{}", "*a".repeat(40));
+    let list = Patterns::compile(&[glob]).unwrap();
+    assert!(!list.drops(format!("/{}", "a".repeat(39)).as_bytes()));
+    assert!(list.drops(format!("/{}", "a".repeat(200)).as_bytes()));
 }

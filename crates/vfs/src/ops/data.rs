@@ -40,6 +40,17 @@ impl BaseBytes for Backing {
     }
 }
 
+/// Which bytes of the backing file a change takes over.
+#[derive(Clone, Copy)]
+enum Reads {
+    /// The partly overwritten pages at its ends.
+    Edges,
+    /// Everything from its start on.
+    Rest,
+    /// None.
+    Nothing,
+}
+
 /// A file's content, ready for a transfer.
 struct Opened {
     content: Arc<Mutex<Content>>,
@@ -73,7 +84,7 @@ impl View {
         kill_suidgid: bool,
     ) -> Reply<usize> {
         let len = data.len() as u64;
-        self.change(node, kill_suidgid, offset, len, |view, content, base| {
+        self.change(node, kill_suidgid, Reads::Edges, offset, len, |view, content, base| {
             content.write(base, &*view.spill, &view.budget, offset, data)
         })?;
         Ok(data.len())
@@ -83,7 +94,7 @@ impl View {
         let from = self.state.lock().node(node)?.attr.size.min(len);
         // Everything from the cut on changes, up to whatever end other transactions see.
         let rest = FILE_MAX - from.min(FILE_MAX);
-        self.change(node, kill_suidgid, from, rest, |view, content, base| {
+        self.change(node, kill_suidgid, Reads::Nothing, from, rest, |view, content, base| {
             content.truncate(base, &*view.spill, &view.budget, len)
         })
     }
@@ -101,10 +112,15 @@ impl View {
         if offset.checked_add(len).is_none_or(|end| end > FILE_MAX) {
             return Err(Errno::FBIG);
         }
+        if offset + len > self.spill.max_len() {
+            return Err(Errno::FBIG);
+        }
+        // Everything behind a shift moves.
         let shifts = matches!(how, Fallocate::CollapseRange | Fallocate::InsertRange);
         let touched = if shifts { FILE_MAX - offset } else { len };
+        let reads = if shifts { Reads::Rest } else { Reads::Edges };
         // The kernel has dropped the set-id bits itself where it must (fs/fuse/file.c).
-        self.change(node, false, offset, touched, |view, content, base| {
+        self.change(node, false, reads, offset, touched, |view, content, base| {
             let (spill, budget) = (&*view.spill, &view.budget);
             match how {
                 Fallocate::Allocate => content.allocate(offset, len, false),
@@ -161,6 +177,7 @@ impl View {
         &self,
         node: NodeId,
         kill_suidgid: bool,
+        reads: Reads,
         offset: u64,
         len: u64,
         run: impl FnOnce(&View, &mut Content, Option<&dyn BaseBytes>) -> io::Result<()>,
@@ -172,7 +189,12 @@ impl View {
         let content = self.content_of(&mut st, node)?;
         let (needed, old_len) = {
             let content = content.lock();
-            (content.base_pages_for_write(offset, len), content.len())
+            let needed = match reads {
+                Reads::Edges => content.base_pages_for_write(offset, len),
+                Reads::Rest => content.base_pages_needed(offset, u64::MAX - offset),
+                Reads::Nothing => Vec::new(),
+            };
+            (needed, content.len())
         };
         if let Some(base) = &st.node(node)?.base {
             let oid = base.oid;

@@ -84,6 +84,10 @@ impl View {
             None => None,
         };
         self.write_attr(&mut st, node)?;
+        let value = match value {
+            Some(acl) if key == acl::ACCESS || key == acl::DEFAULT => acl::normal(&acl)?,
+            value => value,
+        };
         let value = match (key == acl::ACCESS, value) {
             (true, Some(acl)) => self.set_access_acl(&mut st, node, acl)?,
             (_, value) => value,
