@@ -46,7 +46,7 @@ install: all
 END
 { echo '#include "config.h"'; echo '#include <stdio.h>'; for i in $(seq 40); do echo "int f$i(int);"; done
   echo 'int main(void) { int n = 0;'; for i in $(seq 40); do echo "  n += f$i(n);"; done
-  echo '  printf("%d\n", n); return 0; }'; } > src/main.c
+  echo '  printf("%d", n); puts(""); return 0; }'; } > src/main.c
 for i in $(seq 40); do
   { echo '#include "config.h"'; echo '#include <stdlib.h>'; echo '#include <string.h>'
     echo "static int table[64] = { $i, 2, 3 };"

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -73,30 +74,10 @@ impl Tree {
 
     /// With more detail.
     pub fn capture_with(root: impl AsRef<Path>, detail: Detail) -> Tree {
-        let mut tree = Tree { entries: BTreeMap::new() };
-        let mut first_names = BTreeMap::new();
-        let mut todo = vec![PathBuf::new()];
-        // Depth first in the order of names, so that the first name of a file is the same for
-        // equal trees.
-        while let Some(relative) = todo.pop() {
-            let path = root.as_ref().join(&relative);
-            let entry = capture_one(&path, detail).unwrap_or_else(|e| panic!("{path:?}: {e}"));
-            let (mut entry, inode) = entry;
-            if entry.kind == "directory" {
-                let mut names: Vec<PathBuf> = fs::read_dir(&path)
-                    .unwrap_or_else(|e| panic!("{path:?}: {e}"))
-                    .map(|e| relative.join(e.expect("entry").file_name()))
-                    .filter(|p| p != Path::new(".systx") && p != Path::new("lost+found"))
-                    .collect();
-                names.sort_by(|a, b| b.cmp(a));
-                todo.append(&mut names);
-            } else if entry.nlink > 1 {
-                let first = first_names.entry(inode).or_insert_with(|| relative.clone());
-                entry.linked = Some(first.clone());
-            }
-            tree.entries.insert(relative, entry);
-        }
-        tree
+        let mut walk = Walk { detail, entries: BTreeMap::new(), first_names: BTreeMap::new() };
+        let root = root.as_ref();
+        walk.add(root, PathBuf::new()).unwrap_or_else(|e| panic!("{}: {e}", root.display()));
+        Tree { entries: walk.entries }
     }
 
     /// Number of files, the root included.
@@ -177,6 +158,44 @@ fn shown(content: &Content) -> String {
 }
 
 type Inode = (u64, u64);
+
+struct Walk {
+    detail: Detail,
+    entries: BTreeMap<PathBuf, Entry>,
+    first_names: BTreeMap<Inode, PathBuf>,
+}
+
+impl Walk {
+    /// Adds what is at `place` under the name `relative`.  Depth first in the order of names, so
+    /// that the first name of a file is the same for equal trees.  Directories are entered by
+    /// descriptor: a path may be longer than the kernel takes.
+    fn add(&mut self, place: &Path, relative: PathBuf) -> std::io::Result<()> {
+        let (mut entry, inode) = capture_one(place, self.detail)?;
+        let is_dir = entry.kind == "directory";
+        if !is_dir && entry.nlink > 1 {
+            let first = self.first_names.entry(inode).or_insert_with(|| relative.clone());
+            entry.linked = Some(first.clone());
+        }
+        self.entries.insert(relative.clone(), entry);
+        if !is_dir {
+            return Ok(());
+        }
+        let dir = fs::File::open(place)?;
+        let place = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&place)? {
+            names.push(entry?.file_name());
+        }
+        names.sort();
+        let at_root = relative.as_os_str().is_empty();
+        for name in names {
+            if !(at_root && (name == ".systx" || name == "lost+found")) {
+                self.add(&place.join(&name), relative.join(&name))?;
+            }
+        }
+        Ok(())
+    }
+}
 
 fn capture_one(path: &Path, detail: Detail) -> std::io::Result<(Entry, Inode)> {
     let meta = fs::symlink_metadata(path)?;

@@ -365,7 +365,7 @@ fn a_file_mapped_outside_is_noticed() {
     outside.wait_for("ready");
     let mut shell = lab.shell(&[]);
     let read = shell.try_eval(
-        "head -c 8 mapped; printf inside | dd of=mapped bs=1 seek=10000 conv=notrunc 2>&-",
+        "head -c 8 mapped; printf inside | dd of=mapped bs=1 seek=10000 conv=notrunc 2>/dev/null",
     );
     outside.send("\n");
     outside.wait_for("written");
@@ -427,8 +427,10 @@ fn a_storm_of_outside_edits_loses_nothing() {
         let mut slot = slots / 2;
         while Instant::now() < deadline {
             let text = format!("in{slot:06}");
-            let script =
-                format!("printf {text} | dd of=file bs=1 seek={} conv=notrunc 2>&-", slot * 9);
+            let script = format!(
+                "printf {text} | dd of=file bs=1 seek={} conv=notrunc 2>/dev/null",
+                slot * 9
+            );
             let done = lab.run(&[], &script);
             tried += 1;
             match done.code {

@@ -20,7 +20,7 @@ const WORK: &str = "cd work; mkdir -p new/deep; for i in $(seq 120); do echo new
     for i in $(seq 20); do echo changed $i > keep/$i; done; for i in $(seq 1 30); do rm old/$i; done; \
     for i in $(seq 31 50); do mv old/$i new/deep/moved-$i; done; mv sub renamed; ln same same2; \
     head -c 300000 /dev/zero | tr '\\0' n > big; chmod 700 keep; ln -sf other link; \
-    printf X | dd of=pages bs=1 seek=100000 conv=notrunc 2>&-";
+    printf X | dd of=pages bs=1 seek=100000 conv=notrunc 2>/dev/null";
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Victim {
