@@ -13,10 +13,9 @@ use crate::transactions::Transactions;
 use crate::volume::OpenVolume;
 use std::collections::HashMap;
 use systx_base::TxnId;
-use systx_store::history::{self as stored, CommitMeta, HistoryEntry, TxnKind};
 use systx_store::io::Stamp;
-use systx_store::undo::UndoError;
 use systx_store::writeset::{Content as NewContent, Ix, Origin, WriteSet};
+use systx_store::{self as stored, CommitMeta, HistoryEntry, Keep, TxnKind, UndoError};
 use systx_txn::{Access, BeginOptions, ObjectRef};
 
 /// Which way.
@@ -159,7 +158,9 @@ pub fn content(
 pub fn undo(table: &Transactions, ask: &Undo, direction: Direction) -> Result<Undone, Failure> {
     let volume = table.volume(&ask.place)?;
     let target = choose(&volume, ask.id, direction)?;
-    let set = volume.store.undo_set(target.meta.txn).map_err(|e| cannot(&volume, &target, e))?;
+    // The slots live until the undo is committed.
+    let stored::Undo { set, slots } =
+        volume.store.undo_set(target.meta.txn).map_err(|e| cannot(&volume, &target, e))?;
     let mount = &volume.vol.mount_path;
     let changes: Vec<Change> = stored::changes(&set).iter().map(|c| described(mount, c)).collect();
     let argv = target.meta.argv.iter().map(|a| HostPath(a.clone())).collect();
@@ -168,6 +169,7 @@ pub fn undo(table: &Transactions, ask: &Undo, direction: Direction) -> Result<Un
     } else {
         Some(run(table, &volume, &target, set, &changes, direction, ask)?)
     };
+    drop(slots);
     Ok(Undone { target: target.meta.txn, argv, changes, outcome })
 }
 
@@ -215,14 +217,14 @@ fn choose(
 fn cannot(volume: &OpenVolume, target: &HistoryEntry, error: UndoError) -> Failure {
     let id = target.meta.txn;
     match error {
-        UndoError::Unknown { .. } => {
+        UndoError::Unknown(_) => {
             Failure::new(FailureKind::NotFound, format!("the history has no transaction {id}"))
         }
         UndoError::Gone { .. } => Failure::new(
             FailureKind::State,
             format!("transaction {id} cannot be undone any more: gc has freed what it replaced"),
         ),
-        UndoError::Overlap { paths, .. } => {
+        UndoError::Overlap(paths) => {
             let message = format!("later changes overlap with transaction {id}");
             let mut failure = Failure::new(FailureKind::Overlap, message)
                 .hint("undo the later transactions first, or restore these paths by hand");
@@ -231,7 +233,10 @@ fn cannot(volume: &OpenVolume, target: &HistoryEntry, error: UndoError) -> Failu
             }
             failure
         }
-        other => Failure::new(FailureKind::Store, other.to_string()),
+        UndoError::Io(e) => Failure::new(
+            FailureKind::Io,
+            format!("cannot look at what transaction {id} left: {e}"),
+        ),
     }
 }
 
@@ -283,6 +288,12 @@ fn run(
             engine.abort(id);
             let message = "a running transaction won against it";
             Err(Failure::new(FailureKind::Busy, message).hint("try again"))
+        }
+        Err(NotInstalled::Outside(paths)) => {
+            let mut failure =
+                Failure::new(FailureKind::Overlap, "processes outside are changing these paths");
+            failure.paths = paths;
+            Err(failure)
         }
         Err(NotInstalled::Failed(failure)) => {
             engine.abort(id);
@@ -338,18 +349,25 @@ fn claim(volume: &OpenVolume, id: TxnId, set: &WriteSet) -> bool {
 /// # Errors
 /// The store cannot be written.
 pub fn gc(volume: &OpenVolume, ask: &Gc) -> Result<Collected, Failure> {
-    let limits = systx_store::gc::Limits {
-        keep: ask.keep.map(|k| usize::try_from(k).unwrap_or(usize::MAX)),
-        bytes_max: ask.max_bytes,
-        dry_run: ask.dry_run,
-    };
-    let report = volume.store.gc(limits).map_err(|e| {
+    let count = ask.keep.map_or(usize::MAX, |k| usize::try_from(k).unwrap_or(usize::MAX));
+    if ask.dry_run {
+        let transactions = entries(volume)?.len().saturating_sub(count) as u64;
+        return Ok(Collected { transactions, ..Collected::default() });
+    }
+    let mut keep = Keep::default();
+    if ask.keep.is_some() {
+        keep.count = count;
+    }
+    if let Some(bytes) = ask.max_bytes {
+        keep.bytes = bytes;
+    }
+    let report = volume.store.gc(keep).map_err(|e| {
         Failure::new(FailureKind::Store, format!("gc failed: {e}"))
             .path(volume.location.store.as_path())
     })?;
     Ok(Collected {
-        transactions: report.transactions,
-        bytes: report.bytes_freed,
-        remaining: report.bytes_kept,
+        transactions: report.removed.len() as u64,
+        bytes: report.freed,
+        remaining: report.kept,
     })
 }

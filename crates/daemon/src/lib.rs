@@ -4,6 +4,12 @@
 #![deny(unsafe_code)]
 
 pub mod client;
+pub mod describe;
+pub mod history;
+pub mod processes;
+pub mod transaction;
+pub mod transactions;
+pub mod volume;
 pub mod patterns;
 pub mod protocol;
 pub mod server;

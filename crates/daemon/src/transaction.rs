@@ -8,7 +8,8 @@
 use crate::describe::{self, Opponents};
 use crate::patterns::Patterns;
 use crate::protocol::{
-    self, Doorbell, Failure, FailureKind, HostPath, Listed, Outcome, State, Summary,
+    self, Content, Failure, Doorbell, FailureKind, HostPath, Listed, Outcome, State, Summary,
+    Version,
 };
 use crate::transactions::is_below;
 use crate::volume::OpenVolume;
@@ -17,11 +18,12 @@ use std::sync::Arc;
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Time, TxnId};
 use systx_fuse::Connection;
-use systx_store::dir_store::DirStore;
-use systx_store::history::{CommitMeta, TxnKind};
 use systx_store::io::{HostId, Io, Stamp};
-use systx_store::staging::Slot as StoreSlot;
-use systx_store::writeset::{Origin, SlotId, WriteSet};
+use systx_store::writeset::{Ix, Origin, SlotId, WriteSet};
+use systx_store::{
+    ApplyError, CommitError, CommitMeta, DirStore, Outside, OutsideChange, ReserveError,
+    Slot as StoreSlot, TxnKind,
+};
 use systx_txn::{BeginOptions, Isolation, Status};
 use systx_vfs::content::{Budget, Slot, Spill, Staging};
 use systx_vfs::freeze::{Frozen, Selection};
@@ -307,6 +309,7 @@ impl Transaction {
                     "the transaction was aborted while it was being committed",
                 ))),
             },
+            Err(NotInstalled::Outside(paths)) => Ended::Refused(late_change(paths, false)),
             Err(NotInstalled::Failed(failure)) => Ended::Refused(refused(failure)),
         }
     }
@@ -356,6 +359,7 @@ impl Transaction {
                     "the transaction lost a conflict while it was being committed",
                 )))
             }
+            Err(NotInstalled::Outside(paths)) => Ended::Refused(late_change(paths, true)),
             Err(NotInstalled::Failed(failure)) => {
                 engine.abort(id);
                 Ended::Refused(refused(failure))
@@ -385,7 +389,7 @@ impl Transaction {
 /// What an installation left.
 pub struct Installed {
     /// The versions after it.
-    pub stamps: Vec<(systx_store::writeset::Ix, Stamp)>,
+    pub stamps: Vec<(Ix, Stamp)>,
     /// What outsiders had put in the way.
     pub outside: Vec<protocol::OutsideChange>,
 }
@@ -394,11 +398,16 @@ pub struct Installed {
 pub enum NotInstalled {
     /// Another transaction won before the decision.
     Lost,
+    /// Outsiders changed these paths after validation.
+    Outside(Vec<HostPath>),
     /// The store cannot.
     Failed(Failure),
 }
 
-/// From the decision to the release: reserve, decide, make durable, install.
+/// From the reservation to the release: reserve, decide, make durable, install.
+///
+/// # Errors
+/// Nothing was committed.  (If the store fails after the commit point, the failure says so.)
 pub fn install(
     volume: &OpenVolume,
     id: TxnId,
@@ -406,47 +415,85 @@ pub fn install(
     meta: CommitMeta,
 ) -> Result<Installed, NotInstalled> {
     let engine = &volume.vol.engine;
-    let reservation = volume
-        .store
-        .reserve(&writes)
-        .map_err(|e| NotInstalled::Failed(Failure::new(FailureKind::Space, e.to_string())))?;
+    let reservation = volume.store.reserve(&writes).map_err(no_room)?;
     engine.decide(id).map_err(|_| NotInstalled::Lost)?;
     let before: Vec<Option<Stamp>> = writes.objects.iter().map(|o| stamp_of(&o.origin)).collect();
     let ids: Vec<HostId> = before.iter().flatten().map(|s| s.id).collect();
-    let report = volume.vol.installing(ids, || {
+    let result = volume.vol.installing(ids, || {
         let done = volume
             .store
             .commit(reservation, writes, meta)
-            .map_err(|e| e.to_string())
-            .and_then(|committed| volume.store.apply(committed.lsn).map_err(|e| e.to_string()));
+            .map_err(|e| not_committed(volume, e))
+            .and_then(|committed| volume.store.apply(committed.lsn).map_err(not_applied));
+        let moved = |(before, after): (&Option<Stamp>, &Option<Stamp>)| Some(((*before)?, (*after)?));
         let moves = match &done {
-            Ok(report) => report
-                .stamps
-                .iter()
-                .filter_map(|(ix, after)| Some((before.get(ix.0 as usize).copied()??, *after)))
-                .collect(),
+            Ok(report) => before.iter().zip(&report.stamps).filter_map(moved).collect(),
             Err(_) => Vec::new(),
         };
         (done, moves)
     });
     engine.installed(id);
-    match report {
-        Ok(report) => {
-            let outside = report.outside.into_iter().map(outside_change).collect();
-            Ok(Installed { stamps: report.stamps, outside })
-        }
-        Err(message) => Err(NotInstalled::Failed(
-            Failure::new(FailureKind::Store, message)
-                .hint("run `systx recover`: it finishes what was decided and discards the rest"),
-        )),
-    }
+    let report = result?;
+    let stamp = |(i, stamp): (usize, &Option<Stamp>)| Some((Ix(i as u32), (*stamp)?));
+    Ok(Installed {
+        stamps: report.stamps.iter().enumerate().filter_map(stamp).collect(),
+        outside: report.outside.iter().map(|c| outside_change(volume, c)).collect(),
+    })
 }
 
-fn outside_change(change: systx_store::dir_store::OutsideChange) -> protocol::OutsideChange {
+fn no_room(error: ReserveError) -> NotInstalled {
+    let kind = match &error {
+        ReserveError::NoSpace { .. } | ReserveError::Quota { .. } => FailureKind::Space,
+        ReserveError::Poisoned(_) => FailureKind::Store,
+        ReserveError::Io(_) => FailureKind::Io,
+        ReserveError::Invalid(_) => FailureKind::Internal,
+    };
+    let failure = Failure::new(kind, error.to_string());
+    NotInstalled::Failed(match kind {
+        FailureKind::Space => {
+            failure.hint("nothing was committed; free some space (`systx gc` frees what undo keeps)")
+        }
+        _ => failure,
+    })
+}
+
+fn not_committed(volume: &OpenVolume, error: CommitError) -> NotInstalled {
+    let kind = match &error {
+        CommitError::Changed { paths } => {
+            let paths = paths.iter().map(|p| HostPath(volume.absolute(p))).collect();
+            return NotInstalled::Outside(paths);
+        }
+        CommitError::Io(e) if e.kind() == io::ErrorKind::StorageFull => FailureKind::Space,
+        CommitError::Io(_) => FailureKind::Io,
+        CommitError::Invalid(_) | CommitError::UnknownSlot => FailureKind::Internal,
+        CommitError::Blocked { .. } | CommitError::Poisoned(_) | CommitError::InDoubt(_) => {
+            FailureKind::Store
+        }
+    };
+    NotInstalled::Failed(Failure::new(kind, error.to_string()))
+}
+
+fn not_applied(error: ApplyError) -> NotInstalled {
+    NotInstalled::Failed(
+        Failure::new(FailureKind::Store, error.to_string())
+            .hint("`systx recover` finishes what was decided"),
+    )
+}
+
+/// An outsider's change that an installation or a recovery met.
+pub(crate) fn outside_change(volume: &OpenVolume, c: &OutsideChange) -> protocol::OutsideChange {
+    let what = match c.what {
+        Outside::Appeared => "something had appeared at this name".to_owned(),
+        Outside::Changed => "had been changed".to_owned(),
+        Outside::Gone => "was gone".to_owned(),
+        Outside::Refused(errno) => {
+            format!("could not be written: {}", io::Error::from_raw_os_error(errno))
+        }
+    };
     protocol::OutsideChange {
-        path: HostPath(change.path),
-        saved: change.kept_as.map(HostPath),
-        what: change.what.to_string(),
+        path: HostPath(volume.absolute(&c.path)),
+        saved: c.kept_as.as_ref().map(|p| HostPath(volume.absolute(p))),
+        what,
     }
 }
 
@@ -455,6 +502,18 @@ fn stamp_of(origin: &Origin) -> Option<Stamp> {
         Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(*stamp),
         Origin::Root | Origin::New(_) => None,
     }
+}
+
+/// Outsiders were faster than the installation.
+fn late_change(paths: Vec<HostPath>, kept: bool) -> Outcome {
+    let conflict = protocol::Conflict {
+        path: paths.first().cloned().unwrap_or_default(),
+        part: protocol::Part::Any,
+        opponent: protocol::Opponent::Outside { what: "changed while it was committed".into() },
+        stale_only: false,
+        stale: paths,
+    };
+    Outcome::Conflict { conflict, kept }
 }
 
 fn refused(failure: Failure) -> Outcome {

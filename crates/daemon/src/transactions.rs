@@ -441,13 +441,13 @@ pub(crate) fn is_below(path: &[u8], top: &[u8]) -> bool {
 
 impl From<volume::VolumeError> for Failure {
     fn from(error: volume::VolumeError) -> Self {
-        use systx_store::dir_store::OpenError;
+        use systx_store::OpenError;
         use volume::VolumeError::{Io, NoMount, NoStore, Store};
         let kind = match &error {
             Io { .. } => FailureKind::Io,
             NoStore { .. } => FailureKind::Unsupported,
             NoMount { .. } => FailureKind::Invalid,
-            Store { error: OpenError::Busy { .. }, .. } => FailureKind::Busy,
+            Store { error: OpenError::Locked { .. }, .. } => FailureKind::Busy,
             Store { .. } => FailureKind::Store,
         };
         Failure::new(kind, error.to_string())

@@ -1,6 +1,8 @@
 //! Which volume a command works on: the file system that holds a directory, where it is mounted, and
 //! where its store lives.
 
+use crate::protocol::{HostPath, Inspected, Recovered};
+use crate::transaction::outside_change;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -10,9 +12,9 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systx_base::Uid;
-use systx_store::dir_store::{Config, DirStore, OpenError, RecoveryReport};
-use systx_store::io::Io;
+use systx_store::io::{Class, Io};
 use systx_store::real::RealIo;
+use systx_store::{Config, DirStore, OpenError, RecoveryReport};
 use systx_vfs::volume::Volume;
 use thiserror::Error;
 
@@ -80,6 +82,49 @@ pub struct OpenVolume {
 }
 
 impl OpenVolume {
+    /// What recovery did when the volume was opened, as sentences; empty if there was nothing to do.
+    pub fn recovery_notes(&self) -> Vec<String> {
+        self.recovered().notes
+    }
+
+    /// What recovery did when the volume was opened.
+    pub fn recovered(&self) -> Recovered {
+        let report = &self.recovery;
+        let mut notes = Vec::new();
+        if !report.finished.is_empty() {
+            let ids: Vec<_> = report.finished.iter().map(ToString::to_string).collect();
+            notes.push(format!("recovery finished transaction {}", ids.join(", ")));
+        }
+        if report.discarded {
+            notes.push("recovery discarded a commit that was cut off before its decision".into());
+        }
+        let outside: Vec<_> = report.outside.iter().map(|c| outside_change(self, c)).collect();
+        Recovered {
+            store: HostPath::from(self.location.store.as_path()),
+            finished: report.finished.len() as u64,
+            discarded: report.discarded.into(),
+            outside,
+            notes,
+        }
+    }
+
+    /// Facts for `doctor`.
+    pub fn inspected(&self) -> Inspected {
+        let class = match self.store.class() {
+            Class::Strong => "journaled: renames are atomic and ordered across a power cut",
+            Class::Weak => "not journaled: commits are installed in two synced steps",
+            Class::Memory => "in memory: nothing survives a power cut",
+        };
+        Inspected {
+            root: HostPath::from(self.location.mount.as_path()),
+            store: HostPath::from(self.location.store.as_path()),
+            class: class.into(),
+            pending: 0,
+            bytes: disk_usage(&self.location.store),
+            notes: self.recovery_notes(),
+        }
+    }
+
     /// The absolute host path of a path below the volume's root.
     pub fn absolute(&self, relative: &[u8]) -> Vec<u8> {
         let mut path = self.vol.mount_path.clone();
@@ -184,9 +229,9 @@ fn default_store(
 /// Opens a volume: runs recovery if the store needs it.
 pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
     let root = open_root(&location.mount)?;
-    let io: Arc<dyn Io> = Arc::new(
-        RealIo::from_dir(root).map_err(|e| failed("open", &location.mount, e))?,
-    );
+    let real = RealIo::from_dir(root).map_err(|e| failed("open", &location.mount, e))?;
+    let real = Arc::new(real);
+    let io: Arc<dyn Io> = real.clone();
     let relative = location
         .store
         .strip_prefix(&location.mount)
@@ -194,7 +239,9 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
     if let Some(parent) = location.store.parent() {
         std::fs::create_dir_all(parent).map_err(|e| failed("create", parent, e))?;
     }
-    let config = Config::at(relative.as_os_str().as_bytes());
+    let mut config = Config::new(relative.as_os_str().as_bytes());
+    config.boot = boot_id();
+    config.seed = seed();
     let refused = |error| VolumeError::Store { path: location.store.display().to_string(), error };
     let (store, recovery) = DirStore::open(config, io.clone()).map_err(refused)?;
     let mut mount = location.mount.as_os_str().as_bytes().to_vec();
@@ -203,13 +250,28 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
     }
     let hidden = HashSet::from([store.state_dir_id()]);
     let vol = Volume::new(io, mount, hidden)
-        .map_err(|e| failed("look at", &location.mount, e.into()))?;
+        .map_err(|e| failed("look at", &location.mount, e.into()))?
+        .with_locks(real);
     Ok(OpenVolume {
         location: location.clone(),
         vol: Arc::new(vol),
         store: Arc::new(store),
         recovery,
     })
+}
+
+/// Identity of this run of the kernel; zero if it does not tell.
+fn boot_id() -> [u8; 16] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes()
+}
+
+fn seed() -> u64 {
+    let mut bytes = [0; 8];
+    // Without random bytes the identity of a new store is still distinct by its creation time.
+    let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u64::from_ne_bytes(bytes)
 }
 
 /// The volume's root without what is mounted below it; where the kernel does not allow that
@@ -227,6 +289,18 @@ fn open_root(mount: &Path) -> Result<OwnedFd, VolumeError> {
         }
         Err(e) => Err(failed("open", mount, e.into())),
     }
+}
+
+/// Bytes allocated below a directory; what cannot be read counts as nothing.
+fn disk_usage(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(entries) = std::fs::read_dir(dir) else { return 0 };
+    let size = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(meta) if meta.is_dir() => disk_usage(&entry.path()),
+        Ok(meta) => meta.blocks() * 512,
+        Err(_) => 0,
+    };
+    entries.flatten().map(size).sum()
 }
 
 fn device(path: &Path) -> Result<u64, VolumeError> {
