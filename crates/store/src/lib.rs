@@ -8,9 +8,33 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod class;
+mod dir_store;
+mod error;
+mod footprint;
+mod gc;
+mod history;
 pub mod host_locks;
 mod host_locks_unsafe;
+mod install;
 pub mod io;
+mod journal;
+mod layout;
+mod prepare;
 pub mod real;
 mod real_unsafe;
+mod recovery;
+mod staging;
+mod super_block;
+#[cfg(test)]
+mod testing;
+mod undo;
 pub mod writeset;
+
+pub use dir_store::{Committed, Config, DirStore, Reservation};
+pub use error::{ApplyError, CommitError, OpenError, Poisoned, ReserveError, UndoError};
+pub use gc::{GcReport, Keep};
+pub use history::{Change, ChangeKind, CommitMeta, HistoryEntry, TxnKind, changes};
+pub use install::{ApplyReport, Outside, OutsideChange};
+pub use recovery::RecoveryReport;
+pub use staging::Slot;
+pub use undo::Undo;

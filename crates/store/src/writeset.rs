@@ -14,6 +14,12 @@
 //! - W7 binds inside a removed directory are left out, except that an object that moved out of it is
 //!   bound at its new place.
 
+mod check;
+pub(crate) mod codec;
+pub(crate) mod index;
+
+pub use check::CheckError;
+
 use crate::io::Stamp;
 use systx_base::{Gid, Kind, Time, Uid};
 

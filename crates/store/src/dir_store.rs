@@ -1,0 +1,744 @@
+//! The `dir` store: committed state is plain files, and a journal makes groups of changes atomic.
+//!
+//! A transaction goes through it in these steps:
+//! 1. [`DirStore::stage`]: what does not fit into memory goes to staging slots.
+//! 2. [`DirStore::reserve`]: the only step that reports a full disk.
+//! 3. [`DirStore::commit`]: before-images, sync of slots, one durable write of the group's records.
+//!    When it returns the transaction survives whatever happens.
+//! 4. [`DirStore::apply`]: installs it in the tree ([`crate::install`]) and writes its history.
+//! 5. [`DirStore::checkpoint`]: syncs the file system and lets the journal forget what is installed.
+//!
+//! **Group commit.**  Callers put their record into a queue; the first one that finds no leader
+//! becomes it, writes all that is queued with one durable write, and wakes the rest.
+//!
+//! **Overlap.**  The journal never holds two transactions that touch the same things (see
+//! [`crate::footprint`]): a commit that meets an earlier one first installs and checkpoints that.
+//!
+//! **Locks.**  One mutex (rank `STORE`) over the queue and the table of records; it is never held
+//! during I/O.  The ring is taken out of it by the leader.  The pool of slots has its own (`LEAF`).
+//!
+//! **Errors.**  After a failed sync or journal write the store is poisoned: every later call says so.
+//! Opening it again decides by what is on disk.
+
+use crate::error::{ApplyError, CommitError, Poisoned, ReserveError, available, is_full, shown};
+use crate::footprint::Footprint;
+use crate::history::{Commit, CommitMeta, History};
+use crate::install::{ApplyReport, Env, install};
+use crate::io::{Class, HostId, Io};
+use crate::journal::{Body, Head, Ring};
+use crate::layout::Layout;
+use crate::prepare::{Prepared, prepare};
+use crate::staging::{Pool, Slot};
+use crate::super_block::{Super, Supers};
+use crate::writeset::{Content, Data, Extent, Object, SlotId, WriteSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use systx_base::TxnId;
+use systx_base::codec::Encoder;
+use systx_base::sync::{Event, Guard, Mutex, rank};
+
+/// More slots than this are synced with one `syncfs`.
+const SYNC_EACH: usize = 8;
+/// Below this need, and with plenty of free space, no blocks are set aside.
+const BALLAST_FROM: u64 = 1 << 20;
+/// What always stays free.
+const MARGIN: u64 = 4 << 20;
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The store's directory: a relative path below the volume root.  Missing parts are made with
+    /// mode 0700.
+    pub state_dir: Vec<u8>,
+    /// Identifies this run of the kernel (`/proc/sys/kernel/random/boot_id`): if it is the one that a
+    /// mark was written under, nothing that was written can have been lost since.  Zero: unknown.
+    pub boot: [u8; 16],
+    /// Mixed into the identity of a new store.
+    pub seed: u64,
+    /// Segments of a new store's journal.
+    pub segments: u32,
+    /// Bytes in each, a multiple of 4096.
+    pub segment_bytes: u64,
+    /// Before-images up to this size go into the journal record, larger ones into a file.
+    pub inline_before: u64,
+}
+
+impl Config {
+    /// The defaults, with the store at `state_dir`.
+    pub fn new(state_dir: impl Into<Vec<u8>>) -> Config {
+        Config {
+            state_dir: state_dir.into(),
+            boot: [0; 16],
+            seed: 0,
+            segments: 4,
+            segment_bytes: 1 << 20,
+            inline_before: 256 << 10,
+        }
+    }
+}
+
+/// Room for one commit.
+#[derive(Debug, Default)]
+pub struct Reservation {
+    /// Holds blocks until they are needed; only its drop matters.
+    _ballast: Option<Slot>,
+}
+
+/// A commit that survives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Committed {
+    /// Its position in the log, for [`DirStore::apply`].
+    pub lsn: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    Durable,
+    Applying,
+    Applied,
+}
+
+/// A record that the journal still needs.
+pub(crate) struct Entry {
+    phase: Phase,
+    txn: TxnId,
+    /// Until it is installed.
+    commit: Option<Arc<Commit>>,
+    /// Room for the installation.
+    reservation: Option<Reservation>,
+    footprint: Footprint,
+    slots: Vec<SlotId>,
+    /// Slots whose files are in the tree.
+    gone: HashSet<SlotId>,
+    segment: u32,
+    after: Head,
+    report: Option<ApplyReport>,
+    /// Whether an earlier attempt may have done part of the installation.
+    redo: bool,
+}
+
+struct Queued {
+    ticket: u64,
+    body: Body,
+    commit: Arc<Commit>,
+    slots: Vec<SlotId>,
+    reservation: Reservation,
+}
+
+pub(crate) struct State {
+    next_ticket: u64,
+    /// Footprints of commits under way, by ticket.
+    inflight: HashMap<u64, Footprint>,
+    queue: Vec<Queued>,
+    leading: bool,
+    results: HashMap<u64, Result<u64, Poisoned>>,
+    pub(crate) entries: BTreeMap<u64, Entry>,
+    ring: Option<Ring>,
+    pub(crate) block: Option<Super>,
+    supers: Option<Arc<Supers>>,
+    checkpointing: bool,
+    poisoned: Option<Poisoned>,
+    runs: u64,
+    highest_txn: TxnId,
+}
+
+/// A store; shared by reference between threads.
+pub struct DirStore {
+    pub(crate) io: Arc<dyn Io>,
+    pub(crate) layout: Layout,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) class: Class,
+    pub(crate) config: Config,
+    root: HostId,
+    state: Mutex<State>,
+    changed: Event,
+    /// Keeps the store's lock.
+    _lock: crate::io::Handle,
+}
+
+/// What opening found; the parts of a store.
+pub(crate) struct Opened {
+    pub io: Arc<dyn Io>,
+    pub layout: Layout,
+    pub pool: Arc<Pool>,
+    pub class: Class,
+    pub config: Config,
+    pub root: HostId,
+    pub block: Option<Super>,
+    pub highest_txn: TxnId,
+    pub lock: crate::io::Handle,
+}
+
+impl DirStore {
+    pub(crate) fn assemble(opened: Opened) -> DirStore {
+        let state = State {
+            next_ticket: 1,
+            inflight: HashMap::new(),
+            queue: Vec::new(),
+            leading: false,
+            results: HashMap::new(),
+            entries: BTreeMap::new(),
+            ring: opened.block.map(|b| Ring::new(b.identity(), b.head)),
+            block: opened.block,
+            supers: None,
+            checkpointing: false,
+            poisoned: None,
+            runs: 1,
+            highest_txn: opened.highest_txn,
+        };
+        DirStore {
+            io: opened.io,
+            layout: opened.layout,
+            pool: opened.pool,
+            class: opened.class,
+            config: opened.config,
+            root: opened.root,
+            state: Mutex::new(rank::STORE, state),
+            changed: Event::new(),
+            _lock: opened.lock,
+        }
+    }
+
+    /// The store's directory: views hide it.
+    pub fn state_dir_id(&self) -> HostId {
+        self.layout.id
+    }
+
+    /// The crash behaviour of the file system below.
+    pub fn class(&self) -> Class {
+        self.class
+    }
+
+    /// The highest transaction id that was ever committed here and is still known: new ones must be
+    /// above it.
+    pub fn highest_txn(&self) -> TxnId {
+        self.state.lock().highest_txn
+    }
+
+    /// A staging slot: an empty file on the volume's file system, out of sight.
+    pub fn stage(&self) -> std::io::Result<Slot> {
+        self.pool.take()
+    }
+
+    pub(crate) fn env(&self) -> Env<'_> {
+        Env { io: &*self.io, layout: &self.layout, pool: &self.pool, class: self.class }
+    }
+
+    fn live(&self) -> Result<Guard<'_, State>, Poisoned> {
+        let state = self.state.lock();
+        match &state.poisoned {
+            Some(poisoned) => Err(poisoned.clone()),
+            None => Ok(state),
+        }
+    }
+
+    fn poison(&self, what: &str, error: &std::io::Error) -> Poisoned {
+        let poisoned = Poisoned { why: format!("{what}: {error}") };
+        tracing::error!(what, %error, "the store stops");
+        let mut state = self.state.lock();
+        let poisoned = state.poisoned.get_or_insert(poisoned).clone();
+        drop(state);
+        self.changed.notify_all();
+        poisoned
+    }
+
+    /// Makes sure that a commit of this write set, and its installation, will find room.
+    pub fn reserve(&self, set: &WriteSet) -> Result<Reservation, ReserveError> {
+        set.check()?;
+        drop(self.live().map_err(ReserveError::Poisoned)?);
+        let needed = space_needed(set, self.config.inline_before);
+        let free = available(&*self.io).map_err(ReserveError::Io)?;
+        if free < needed.saturating_add(MARGIN) {
+            return Err(ReserveError::NoSpace { needed, available: free });
+        }
+        if needed < BALLAST_FROM && free > needed.saturating_mul(4).saturating_add(16 * MARGIN) {
+            return Ok(Reservation::default());
+        }
+        let hold = || -> std::io::Result<Slot> {
+            let slot = self.pool.take()?;
+            self.io.allocate(slot.handle(), 0, needed)?;
+            Ok(slot)
+        };
+        match hold() {
+            Ok(slot) => Ok(Reservation { _ballast: Some(slot) }),
+            Err(e) if e.raw_os_error() == Some(libc::EDQUOT) => Err(ReserveError::Quota { needed }),
+            Err(e) if is_full(&e) => Err(ReserveError::NoSpace { needed, available: free }),
+            Err(e) => Err(ReserveError::Io(e)),
+        }
+    }
+
+    /// Commits: when this returns, the transaction is durable.  It is in the tree after
+    /// [`DirStore::apply`].
+    pub fn commit(
+        &self,
+        reservation: Reservation,
+        set: WriteSet,
+        meta: CommitMeta,
+    ) -> Result<Committed, CommitError> {
+        set.check()?;
+        let footprint = Footprint::new(&set, self.root);
+        let ticket = self.claim(footprint)?;
+        let result = self.commit_claimed(ticket, reservation, set, meta);
+        if result.is_err() {
+            self.state.lock().inflight.remove(&ticket);
+            self.changed.notify_all();
+        }
+        result.map(|lsn| Committed { lsn })
+    }
+
+    /// Waits for, or settles, every transaction that this one meets; then nobody else meets it.
+    fn claim(&self, footprint: Footprint) -> Result<u64, CommitError> {
+        loop {
+            let mut state = self.live().map_err(CommitError::Poisoned)?;
+            if state.inflight.values().any(|other| other.meets(&footprint)) {
+                self.changed.wait(&mut state);
+                continue;
+            }
+            let met = state.entries.iter().rev().find(|(_, e)| e.footprint.meets(&footprint));
+            let Some((lsn, _)) = met else {
+                let ticket = state.next_ticket;
+                state.next_ticket += 1;
+                state.inflight.insert(ticket, footprint);
+                return Ok(ticket);
+            };
+            let lsn = *lsn;
+            drop(state);
+            self.settle(lsn)?;
+        }
+    }
+
+    /// Installs and checkpoints everything up to `lsn`.
+    fn settle(&self, lsn: u64) -> Result<(), CommitError> {
+        let due: Vec<u64> = {
+            let state = self.live().map_err(CommitError::Poisoned)?;
+            state.entries.range(..=lsn).map(|(lsn, _)| *lsn).collect()
+        };
+        for lsn in due {
+            match self.apply(lsn) {
+                Ok(_) | Err(ApplyError::Unknown(_)) => {}
+                Err(source) => return Err(CommitError::Blocked { lsn, source: Box::new(source) }),
+            }
+        }
+        self.checkpoint().map_err(CommitError::Poisoned)
+    }
+
+    fn commit_claimed(
+        &self,
+        ticket: u64,
+        reservation: Reservation,
+        set: WriteSet,
+        meta: CommitMeta,
+    ) -> Result<u64, CommitError> {
+        let mut slots = set.slots();
+        if slots.iter().any(|slot| self.pool.handle(*slot).is_none()) {
+            return Err(CommitError::UnknownSlot);
+        }
+        let prepared = prepare(self.env(), meta.txn, &set, self.config.inline_before)
+            .map_err(CommitError::Io)?;
+        if !prepared.changed.is_empty() {
+            return Err(CommitError::Changed { paths: prepared.changed });
+        }
+        let Prepared { befores, files, .. } = prepared;
+        let commit = Arc::new(Commit { slots: self.file_slots(&set)?, meta, set, befores });
+        let mut e = Encoder::new();
+        commit.encode(&mut e);
+        let (body, side) = self.body(e.finish())?;
+        slots.extend(side.as_ref().map(Slot::id));
+        self.sync_slots(&slots, &files)?;
+        self.pool.commit(&slots);
+        drop(side);
+        let queued = Queued { ticket, body, commit, slots: slots.clone(), reservation };
+        let lsn = self.enqueue(queued);
+        if lsn.is_err() {
+            // The slots stay committed: the record may be on disk.
+            tracing::warn!(?slots, "slots of a commit in doubt are kept");
+        }
+        lsn
+    }
+
+    /// The identity of every slot that becomes a file.
+    fn file_slots(&self, set: &WriteSet) -> Result<Vec<(SlotId, HostId)>, CommitError> {
+        let mut out = Vec::new();
+        for object in &set.objects {
+            if let Content::Slot(slot) = object.content {
+                let handle = self.pool.handle(slot).ok_or(CommitError::UnknownSlot)?;
+                out.push((slot, self.io.stat(&handle).map_err(CommitError::Io)?.id));
+            }
+        }
+        Ok(out)
+    }
+
+    /// Puts a record's body into a side log if the ring is not made for it.
+    fn body(&self, bytes: Vec<u8>) -> Result<(Body, Option<Slot>), CommitError> {
+        let segment = self.live().map_err(CommitError::Poisoned)?.block;
+        let segment = segment.map_or(self.config.segment_bytes, |b| b.segment_bytes);
+        let body = Body::Inline(bytes);
+        if body.extent() <= segment / 2 {
+            return Ok((body, None));
+        }
+        let Body::Inline(bytes) = body else { return Err(CommitError::UnknownSlot) };
+        let write = || -> std::io::Result<Slot> {
+            let slot = self.pool.take()?;
+            self.io.write_at(slot.handle(), &bytes, 0)?;
+            Ok(slot)
+        };
+        let slot = write().map_err(CommitError::Io)?;
+        let body =
+            Body::Side { slot: slot.id(), len: bytes.len() as u64, crc: crc32c::crc32c(&bytes) };
+        Ok((body, Some(slot)))
+    }
+
+    /// Makes what a record refers to durable, before the record is.
+    fn sync_slots(&self, slots: &[SlotId], files: &[crate::io::Handle]) -> Result<(), CommitError> {
+        if slots.is_empty() && files.is_empty() {
+            return Ok(());
+        }
+        let sync = || -> std::io::Result<()> {
+            match self.class {
+                Class::Memory => Ok(()),
+                Class::Strong if slots.len() + files.len() <= SYNC_EACH => {
+                    for slot in slots {
+                        if let Some(handle) = self.pool.handle(*slot) {
+                            self.io.sync_all(&handle)?;
+                        }
+                    }
+                    for file in files {
+                        self.io.sync_all(file)?;
+                    }
+                    self.io.sync_all(&self.layout.slots)?;
+                    self.io.sync_all(&self.layout.grave)
+                }
+                _ => self.io.sync_fs(),
+            }
+        };
+        sync().map_err(|e| CommitError::Poisoned(self.poison("syncing staged data", &e)))
+    }
+
+    /// Hands a record to the leader, or becomes it.
+    fn enqueue(&self, queued: Queued) -> Result<u64, CommitError> {
+        let ticket = queued.ticket;
+        let mut state = self.live().map_err(CommitError::Poisoned)?;
+        state.queue.push(queued);
+        loop {
+            if let Some(result) = state.results.remove(&ticket) {
+                return result.map_err(|p| CommitError::InDoubt(p.why));
+            }
+            if state.leading {
+                self.changed.wait(&mut state);
+                continue;
+            }
+            state.leading = true;
+            let limit = state.block.map_or(self.config.segment_bytes, |b| b.segment_bytes) / 2;
+            let mut group = Vec::new();
+            let mut total = 0;
+            while let Some(next) = state.queue.first() {
+                total += next.body.extent();
+                if total > limit && !group.is_empty() {
+                    break;
+                }
+                group.push(state.queue.remove(0));
+            }
+            drop(state);
+            let tickets: Vec<u64> = group.iter().map(|q| q.ticket).collect();
+            let failed = self.write_group(group).err();
+            state = self.state.lock();
+            state.leading = false;
+            if let Some(poisoned) = failed {
+                for ticket in tickets {
+                    state.results.insert(ticket, Err(poisoned.clone()));
+                }
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    /// Writes a group's records and enters them into the table.
+    fn write_group(&self, group: Vec<Queued>) -> Result<(), Poisoned> {
+        let mut ring = self.take_ring()?;
+        self.make_room(&ring, &group)?;
+        let (bodies, rest): (Vec<Body>, Vec<_>) = group
+            .into_iter()
+            .map(|q| (q.body, (q.ticket, q.commit, q.slots, q.reservation)))
+            .unzip();
+        let first = ring.head().lsn;
+        let after = ring
+            .append(&*self.io, &self.layout, self.class, &bodies)
+            .map_err(|e| self.poison("writing the journal", &e))?;
+        let mut state = self.state.lock();
+        for (i, (ticket, commit, slots, reservation)) in rest.into_iter().enumerate() {
+            let lsn = first + i as u64;
+            let footprint = state.inflight.remove(&ticket).unwrap_or_default();
+            state.highest_txn = state.highest_txn.max(commit.meta.txn);
+            let entry = Entry {
+                phase: Phase::Durable,
+                txn: commit.meta.txn,
+                commit: Some(commit),
+                reservation: Some(reservation),
+                footprint,
+                slots,
+                gone: HashSet::new(),
+                segment: after[i].segment,
+                after: after[i],
+                report: None,
+                redo: false,
+            };
+            state.entries.insert(lsn, entry);
+            state.results.insert(ticket, Ok(lsn));
+        }
+        state.ring = Some(ring);
+        Ok(())
+    }
+
+    /// The ring, made with the first commit: most stores of a short command never need one.
+    fn take_ring(&self) -> Result<Ring, Poisoned> {
+        let (ring, config) = (self.live()?.ring.take(), &self.config);
+        if let Some(ring) = ring {
+            return Ok(ring);
+        }
+        let now = self.io.now();
+        let store = mix(now.secs as u64 ^ u64::from(now.nanos) << 32)
+            ^ mix(self.layout.id.ino.wrapping_add(config.seed));
+        let block = Super {
+            seq: 1,
+            store,
+            epoch: 1,
+            head: Head { segment: 0, offset: 0, lsn: 1, chain: 0 },
+            txn: 0,
+            segments: config.segments,
+            segment_bytes: config.segment_bytes,
+        };
+        let mut ring = Ring::new(block.identity(), block.head);
+        let make = || -> std::io::Result<Supers> {
+            ring.prepare(&*self.io, &self.layout, Class::Memory)?;
+            let supers = Supers::open(&*self.io, &self.layout)?;
+            if self.class != Class::Memory {
+                // Once: names and blocks of all that was made so far.
+                self.io.sync_fs()?;
+            }
+            supers.write(&*self.io, &block)?;
+            Ok(supers)
+        };
+        let mut make = make;
+        let supers = make().map_err(|e| self.poison("making the journal", &e))?;
+        let mut state = self.state.lock();
+        state.block = Some(block);
+        state.supers = Some(Arc::new(supers));
+        Ok(ring)
+    }
+
+    /// Frees the segment that a group will enter.
+    fn make_room(&self, ring: &Ring, group: &[Queued]) -> Result<(), Poisoned> {
+        let mut offset = ring.head().offset;
+        let mut enters = false;
+        for queued in group {
+            let extent = queued.body.extent();
+            if offset + extent > ring.identity().segment_bytes {
+                enters = true;
+                offset = 0;
+            }
+            offset += extent;
+        }
+        let next = (ring.head().segment + 1) % ring.identity().segments;
+        while enters {
+            let state = self.live()?;
+            let last = state.entries.iter().rev().find(|(_, e)| e.segment == next);
+            let Some((lsn, _)) = last else { break };
+            let lsn = *lsn;
+            drop(state);
+            self.settle(lsn).map_err(|e| match e {
+                CommitError::Poisoned(p) => p,
+                other => self.poison("making room in the journal", &std::io::Error::other(other.to_string())),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Installs a committed transaction in the tree.  Calling it again returns the same report, until
+    /// the checkpoint.
+    pub fn apply(&self, lsn: u64) -> Result<ApplyReport, ApplyError> {
+        let (commit, reservation, run, redo) = {
+            let mut state = self.live().map_err(ApplyError::Poisoned)?;
+            loop {
+                if let Some(poisoned) = &state.poisoned {
+                    return Err(ApplyError::Poisoned(poisoned.clone()));
+                }
+                let run = state.runs;
+                let entry = state.entries.get_mut(&lsn).ok_or(ApplyError::Unknown(lsn))?;
+                match (entry.phase, &entry.report, &entry.commit) {
+                    (Phase::Applied, Some(report), _) => return Ok(report.clone()),
+                    (Phase::Durable, _, Some(commit)) => {
+                        let commit = Arc::clone(commit);
+                        let redo = std::mem::replace(&mut entry.redo, true);
+                        entry.phase = Phase::Applying;
+                        let reservation = entry.reservation.take();
+                        state.runs += 1;
+                        break (commit, reservation, run, redo);
+                    }
+                    _ => self.changed.wait(&mut state),
+                }
+            }
+        };
+        // The room that was held is for what comes now.
+        drop(reservation);
+        let epoch = self.state.lock().block.map_or(0, |b| b.epoch);
+        let run = epoch << 24 | run;
+        let result = self.install_one(&commit, lsn, run, redo);
+        let mut state = self.state.lock();
+        if let Some(entry) = state.entries.get_mut(&lsn) {
+            match &result {
+                Ok((report, gone)) => {
+                    entry.phase = Phase::Applied;
+                    entry.commit = None;
+                    entry.gone = gone.clone();
+                    entry.footprint.installed(&commit.set, &report.stamps, self.root);
+                    entry.report = Some(report.clone());
+                }
+                Err(_) => entry.phase = Phase::Durable,
+            }
+        }
+        self.changed.notify_all();
+        let mark = result.is_ok().then(|| self.mark(&state)).flatten();
+        drop(state);
+        if let Some(mark) = mark {
+            // A hint: without it recovery looks at more than it needs to.
+            if let Err(error) = mark.save(&*self.io, &self.layout) {
+                tracing::warn!(%error, "the mark of what is installed was not written");
+            }
+        }
+        result.map(|(report, _)| report)
+    }
+
+    fn mark(&self, state: &State) -> Option<crate::recovery::Mark> {
+        let block = state.block?;
+        let applied = state.entries.iter().take_while(|(_, e)| e.phase == Phase::Applied);
+        let lsn = *applied.last()?.0;
+        let (store, epoch, boot) = (block.store, block.epoch, self.config.boot);
+        Some(crate::recovery::Mark { store, epoch, lsn, boot })
+    }
+
+    fn install_one(
+        &self,
+        commit: &Commit,
+        lsn: u64,
+        run: u64,
+        redo: bool,
+    ) -> Result<(ApplyReport, HashSet<SlotId>), ApplyError> {
+        let failed = |path: &[u8], source| ApplyError::Io { path: shown(path), source };
+        let installed = install(self.env(), commit, lsn, run, redo)
+            .map_err(|stopped| failed(&stopped.path, stopped.error))?;
+        let report = ApplyReport {
+            txn: commit.meta.txn,
+            lsn,
+            stamps: installed.done.stamps.clone(),
+            outside: installed.outside,
+        };
+        History::new(commit, installed.done)
+            .save(&*self.io, &self.layout)
+            .map_err(|e| failed(b"history", e))?;
+        Ok((report, installed.gone))
+    }
+
+    /// Makes what is installed durable, and lets the journal forget it.
+    pub fn checkpoint(&self) -> Result<(), Poisoned> {
+        let (upto, after, txn, block, supers) = {
+            let mut state = self.live()?;
+            while state.checkpointing {
+                self.changed.wait(&mut state);
+                if let Some(poisoned) = &state.poisoned {
+                    return Err(poisoned.clone());
+                }
+            }
+            let applied = state.entries.iter().take_while(|(_, e)| e.phase == Phase::Applied);
+            let (Some((lsn, entry)), Some(block)) = (applied.last(), state.block) else {
+                return Ok(());
+            };
+            let (lsn, after) = (*lsn, entry.after);
+            let txn = state.entries.range(..=lsn).map(|(_, e)| e.txn.0).fold(block.txn, u64::max);
+            state.checkpointing = true;
+            (lsn, after, txn, block, state.supers.clone())
+        };
+        let block = Super { seq: block.seq + 1, head: after, txn, ..block };
+        let write = || -> std::io::Result<Arc<Supers>> {
+            if self.class != Class::Memory {
+                self.io.sync_fs()?;
+            }
+            let supers = match supers {
+                Some(supers) => supers,
+                None => Arc::new(Supers::open(&*self.io, &self.layout)?),
+            };
+            supers.write(&*self.io, &block)?;
+            Ok(supers)
+        };
+        let written = write();
+        let mut state = self.state.lock();
+        state.checkpointing = false;
+        let done = match written {
+            Ok(supers) => {
+                state.supers = Some(supers);
+                state.block = Some(block);
+                let rest = state.entries.split_off(&(upto + 1));
+                Ok(std::mem::replace(&mut state.entries, rest))
+            }
+            Err(e) => Err(e),
+        };
+        drop(state);
+        self.changed.notify_all();
+        let done = done.map_err(|e| self.poison("writing a checkpoint", &e))?;
+        for entry in done.into_values() {
+            for slot in entry.slots {
+                self.pool.release(slot, entry.gone.contains(&slot));
+            }
+        }
+        Ok(())
+    }
+
+    /// Transactions whose record the journal still needs.
+    pub(crate) fn uncheckpointed(&self) -> Vec<TxnId> {
+        self.state.lock().entries.values().map(|e| e.txn).collect()
+    }
+}
+
+/// Spreads the bits of a number (the finalizer of splitmix64).
+fn mix(mut x: u64) -> u64 {
+    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ x >> 31
+}
+
+/// An upper estimate of the bytes that a commit and its installation allocate.
+fn space_needed(set: &WriteSet, inline_before: u64) -> u64 {
+    const BLOCK: u64 = 4096;
+    let blocks = |n: u64| n.div_ceil(BLOCK) * BLOCK;
+    let extent = |e: &Extent| match &e.data {
+        // In the journal or its side log, and in the file.
+        Data::Inline(bytes) => (bytes.len() as u64).saturating_add(blocks(bytes.len() as u64) + BLOCK),
+        Data::Slot { len, .. } => blocks(*len) + BLOCK,
+        Data::Hole { .. } => BLOCK,
+    };
+    let object = |o: &Object| {
+        let old = match &o.origin {
+            crate::writeset::Origin::Host { stamp, .. } => stamp.size,
+            _ => 0,
+        };
+        let content: u64 = match &o.content {
+            Content::Keep | Content::Slot(_) if o.is_new() => 0,
+            Content::Keep => 0,
+            Content::Slot(_) => blocks(old),
+            Content::Patch { extents, .. } => {
+                let new: u64 = extents.iter().map(extent).fold(0, u64::saturating_add);
+                new.saturating_mul(2).saturating_add(inline_before.min(old))
+            }
+            Content::Whole { extents, .. } => {
+                let new: u64 = extents.iter().map(extent).fold(0, u64::saturating_add);
+                if o.is_new() { new } else { new.saturating_add(blocks(old)) }
+            }
+        };
+        content.saturating_add(if o.is_new() { BLOCK + 512 } else { 512 })
+    };
+    let objects = set.objects.iter().map(object).fold(0, u64::saturating_add);
+    let names = set.binds.iter().map(|b| b.name.len() as u64 + 64).fold(0, u64::saturating_add);
+    objects.saturating_add(names).saturating_add(16 * BLOCK)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+//! What can go wrong, with the data to say it in one sentence.
+
+use crate::io::Io;
+use crate::writeset::CheckError;
+use std::fmt;
+use systx_base::TxnId;
+use thiserror::Error;
+
+/// A path below the volume root, as it is shown to people.
+pub(crate) struct Shown<'a>(pub &'a [u8]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(self.0))
+    }
+}
+
+/// Why a store could not be opened.  Nothing was lost in any of these cases.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// Another process has it open.
+    #[error("another daemon uses the store in {path}")]
+    Locked {
+        /// The store's directory, below the volume root.
+        path: String,
+    },
+    /// The file system is on another machine.
+    #[error("{kind} file systems are not supported: the store needs local renames and locks")]
+    Network {
+        /// Its name.
+        kind: &'static str,
+    },
+    /// It was written by another version.
+    #[error(
+        "the store in {path} has format {found}, this program knows format {known}: finish with \
+         the program that wrote it (systx recover), or move the directory away"
+    )]
+    Version {
+        /// The store's directory, below the volume root.
+        path: String,
+        /// Its format.
+        found: u32,
+        /// What this program can read.
+        known: u32,
+    },
+    /// Bytes that a checksum covers have changed.
+    #[error(
+        "the store in {path} is damaged: {what}; nothing was changed, keep a copy of that directory \
+         and move it away to go on without its unfinished work and its history"
+    )]
+    Damaged {
+        /// The store's directory, below the volume root.
+        path: String,
+        /// Which part.
+        what: String,
+    },
+    /// A committed transaction could not be installed.
+    #[error("recovery of transaction {txn} stopped at {path}: {source}; it goes on at the next start")]
+    Recovery {
+        /// Which.
+        txn: TxnId,
+        /// What was being installed, below the volume root.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A system call failed.
+    #[error("cannot open the store in {path}: {source}")]
+    Io {
+        /// The store's directory, below the volume root.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// Why no room could be set aside.
+#[derive(Debug, Error)]
+pub enum ReserveError {
+    /// The file system is full.
+    #[error("no space left for the commit: {needed} bytes needed, {available} available")]
+    NoSpace {
+        /// Bytes that the commit may need.
+        needed: u64,
+        /// Bytes that there are.
+        available: u64,
+    },
+    /// The user's quota is used up.
+    #[error("disk quota exceeded: the commit needs {needed} bytes")]
+    Quota {
+        /// Bytes that the commit may need.
+        needed: u64,
+    },
+    /// The write set breaks an invariant.
+    #[error("invalid write set: {0}")]
+    Invalid(#[from] CheckError),
+    /// The store gave up after an earlier error.
+    #[error("{0}")]
+    Poisoned(Poisoned),
+    /// A system call failed.
+    #[error("cannot reserve space for the commit: {0}")]
+    Io(std::io::Error),
+}
+
+/// Why a transaction was not committed.
+#[derive(Debug, Error)]
+pub enum CommitError {
+    /// The write set breaks an invariant.
+    #[error("invalid write set: {0}")]
+    Invalid(#[from] CheckError),
+    /// Outsiders changed what it changes since it was validated.  Nothing was committed.
+    #[error("changed by others since the transaction saw them: {}", list(paths))]
+    Changed {
+        /// Paths below the volume root.
+        paths: Vec<Vec<u8>>,
+    },
+    /// It refers to a staging slot that this store does not have.
+    #[error("the write set refers to an unknown staging slot")]
+    UnknownSlot,
+    /// An earlier transaction that it builds on could not be installed.  Nothing was committed.
+    #[error("transaction {lsn} has to be installed first: {source}")]
+    Blocked {
+        /// Its position in the log.
+        lsn: u64,
+        /// Why it could not be.
+        source: Box<ApplyError>,
+    },
+    /// The store gave up after an earlier error.
+    #[error("{0}")]
+    Poisoned(Poisoned),
+    /// A system call failed before the commit point.  Nothing was committed.
+    #[error("cannot commit: {0}")]
+    Io(std::io::Error),
+    /// Writing the record failed: whether it is on disk will only be known when the store is opened
+    /// again.
+    #[error("the outcome of the commit is in doubt until the store is opened again: {0}")]
+    InDoubt(String),
+}
+
+/// Why a committed transaction is not installed yet.  It stays committed; installing can be tried
+/// again, and is when the store is opened.
+#[derive(Debug, Error)]
+pub enum ApplyError {
+    /// No such transaction waits for it.
+    #[error("no committed transaction {0} waits to be installed")]
+    Unknown(u64),
+    /// The store gave up after an earlier error.
+    #[error("{0}")]
+    Poisoned(Poisoned),
+    /// A system call failed.
+    #[error("installing stopped at {path}: {source}; the transaction is committed, installing goes on later")]
+    Io {
+        /// What was being installed, below the volume root.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// Why a transaction cannot be undone.
+#[derive(Debug, Error)]
+pub enum UndoError {
+    /// There is no such transaction.
+    #[error("no transaction {0} in the history")]
+    Unknown(TxnId),
+    /// What it displaced is not kept any more.
+    #[error("what transaction {txn} displaced is no longer kept ({})", String::from_utf8_lossy(path))]
+    Gone {
+        /// The transaction.
+        txn: TxnId,
+        /// The path whose old version is gone.
+        path: Vec<u8>,
+    },
+    /// Later changes overlap.
+    #[error("changed since the transaction: {}", list(.0))]
+    Overlap(Vec<Vec<u8>>),
+    /// A system call failed.
+    #[error("cannot read what the transaction left: {0}")]
+    Io(#[from] std::io::Error),
+}
+
+fn list(paths: &[Vec<u8>]) -> String {
+    let shown: Vec<_> = paths.iter().map(|p| String::from_utf8_lossy(p).into_owned()).collect();
+    shown.join(", ")
+}
+
+/// The store stopped for good after a failed sync or journal write: what the kernel says afterwards
+/// cannot be trusted (a second fsync succeeds although the data is gone).
+#[derive(Clone, Debug, Error)]
+#[error("the store stopped after an error of the device ({why}); restart to recover from what is on disk")]
+pub struct Poisoned {
+    /// The error.
+    pub why: String,
+}
+
+/// Text of a path below the volume root.
+pub(crate) fn shown(path: &[u8]) -> String {
+    Shown(path).to_string()
+}
+
+/// Maps the errors of opening to where they happened.
+pub(crate) fn open_io(path: &[u8]) -> impl Fn(std::io::Error) -> OpenError + '_ {
+    move |source| OpenError::Io { path: shown(path), source }
+}
+
+/// Whether an error says that there is no room.
+pub(crate) fn is_full(e: &std::io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+}
+
+/// Free space in bytes for unprivileged users.
+pub(crate) fn available(io: &dyn Io) -> std::io::Result<u64> {
+    let info = io.fs_info()?;
+    Ok(info.bavail.saturating_mul(info.bsize))
+}

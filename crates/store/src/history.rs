@@ -1,0 +1,383 @@
+//! What a commit was, what it overwrote, and what it left: the bytes of a journal record's body and
+//! of a history file.
+//!
+//! A journal record holds the [`Commit`]: who and what, the write set with its data, the before-images
+//! of what is changed in place, and the identity of every slot that becomes a file.  When it is
+//! installed, a history file takes its place for undo: the same without the new data, and with the
+//! stamps that the installation left ([`Done`]).  History files are written without a sync; the
+//! checkpoint that lets the journal forget the record makes them durable.
+
+use crate::io::{HostId, Io, Open, Stamp, Stat};
+use crate::layout::{Layout, ensure_file, found, history_name};
+use crate::writeset::codec::{
+    Xattrs, get_attrs, get_extent, get_id, get_stamp, get_xattrs, put_attrs, put_extent, put_id,
+    put_stamp, put_xattrs,
+};
+use crate::writeset::index::Index;
+use crate::writeset::{Attrs, Content, Extent, Ix, SlotId, WriteSet};
+use std::io::Result;
+use systx_base::codec::{DecodeError, Decoder, Encoder};
+use systx_base::{Time, TxnId, Uid};
+
+type Decoded<T> = std::result::Result<T, DecodeError>;
+
+/// Why a transaction was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TxnKind {
+    /// A command ran.
+    Run,
+    /// Part of a kept transaction was committed.
+    Partial,
+    /// It takes another one back.
+    Undo {
+        /// Which.
+        of: TxnId,
+    },
+    /// It takes an undo back.
+    Redo {
+        /// Which undo.
+        of: TxnId,
+    },
+}
+
+/// Who committed what, as `systx log` shows it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CommitMeta {
+    /// The transaction.
+    pub txn: TxnId,
+    /// Why it was made.
+    pub kind: TxnKind,
+    /// The command.
+    pub argv: Vec<Vec<u8>>,
+    /// Where it ran.
+    pub cwd: Vec<u8>,
+    /// Who ran it.
+    pub uid: Uid,
+    /// When the transaction began.
+    pub started: Time,
+    /// When it was committed.
+    pub finished: Time,
+}
+
+/// How an object's content was before.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum OldContent {
+    /// Not changed.
+    Keep,
+    /// Overwritten in place; these ranges held this, and the file had this length.  With `file` the
+    /// ranges are in the graveyard's before-file, at the same offsets.
+    InPlace { len: u64, file: bool, extents: Vec<Extent>, whole: bool },
+    /// A new inode replaces the old one, which goes to the graveyard.
+    Exchanged,
+}
+
+/// The before-image of a changed host object.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Before {
+    pub ix: Ix,
+    pub attrs: Attrs,
+    pub xattrs: Xattrs,
+    pub content: OldContent,
+}
+
+/// The body of a journal record.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct Commit {
+    pub meta: CommitMeta,
+    pub set: WriteSet,
+    pub befores: Vec<Before>,
+    pub slots: Vec<(SlotId, HostId)>,
+}
+
+/// What an installation left.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(crate) struct Done {
+    pub lsn: u64,
+    /// For each object of the write set, what it is now; `None` if it has no place any more.
+    pub stamps: Vec<Option<Stamp>>,
+    /// What is in the graveyard, and its version there.
+    pub graves: Vec<(Ix, Stamp)>,
+    /// How much was found changed by outsiders.
+    pub outside: u32,
+}
+
+/// A history file.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) struct History {
+    pub commit: Commit,
+    pub done: Done,
+}
+
+/// Format of a history file, after its checksum.
+const MAGIC: u32 = u32::from_le_bytes(*b"SXH1");
+
+fn put_meta(e: &mut Encoder, m: &CommitMeta) {
+    e.u64(m.txn.0);
+    match m.kind {
+        TxnKind::Run => e.u8(0),
+        TxnKind::Partial => e.u8(1),
+        TxnKind::Undo { of } => {
+            e.u8(2);
+            e.u64(of.0);
+        }
+        TxnKind::Redo { of } => {
+            e.u8(3);
+            e.u64(of.0);
+        }
+    }
+    e.seq(&m.argv, |e, arg| e.bytes(arg));
+    e.bytes(&m.cwd);
+    e.u32(m.uid);
+    e.time(m.started);
+    e.time(m.finished);
+}
+
+fn get_meta(d: &mut Decoder<'_>) -> Decoded<CommitMeta> {
+    let txn = TxnId(d.u64()?);
+    let kind = match d.u8()? {
+        0 => TxnKind::Run,
+        1 => TxnKind::Partial,
+        2 => TxnKind::Undo { of: TxnId(d.u64()?) },
+        3 => TxnKind::Redo { of: TxnId(d.u64()?) },
+        other => return Err(d.invalid("kind of transaction", other.into())),
+    };
+    Ok(CommitMeta {
+        txn,
+        kind,
+        argv: d.seq(|d| Ok(d.bytes()?.to_vec()))?,
+        cwd: d.bytes()?.to_vec(),
+        uid: d.u32()?,
+        started: d.time()?,
+        finished: d.time()?,
+    })
+}
+
+fn put_before(e: &mut Encoder, b: &Before) {
+    e.u32(b.ix.0);
+    put_attrs(e, &b.attrs);
+    put_xattrs(e, &b.xattrs);
+    match &b.content {
+        OldContent::Keep => e.u8(0),
+        OldContent::InPlace { len, file, extents, whole } => {
+            e.u8(1);
+            e.u64(*len);
+            e.u8((*file).into());
+            e.u8((*whole).into());
+            e.seq(extents, put_extent);
+        }
+        OldContent::Exchanged => e.u8(2),
+    }
+}
+
+fn get_bool(d: &mut Decoder<'_>) -> Decoded<bool> {
+    match d.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        other => Err(d.invalid("flag", other.into())),
+    }
+}
+
+fn get_before(d: &mut Decoder<'_>) -> Decoded<Before> {
+    Ok(Before {
+        ix: Ix(d.u32()?),
+        attrs: get_attrs(d)?,
+        xattrs: get_xattrs(d)?,
+        content: match d.u8()? {
+            0 => OldContent::Keep,
+            1 => OldContent::InPlace {
+                len: d.u64()?,
+                file: get_bool(d)?,
+                whole: get_bool(d)?,
+                extents: d.seq(get_extent)?,
+            },
+            2 => OldContent::Exchanged,
+            other => return Err(d.invalid("before-image", other.into())),
+        },
+    })
+}
+
+impl Commit {
+    pub fn encode(&self, e: &mut Encoder) {
+        put_meta(e, &self.meta);
+        self.set.encode(e);
+        e.seq(&self.befores, put_before);
+        e.seq(&self.slots, |e, (slot, id)| {
+            e.u64(slot.0);
+            put_id(e, *id);
+        });
+    }
+
+    /// Reads a commit back and checks that it can be installed.
+    pub fn decode(d: &mut Decoder<'_>) -> Decoded<Commit> {
+        let commit = Commit {
+            meta: get_meta(d)?,
+            set: WriteSet::decode(d)?,
+            befores: d.seq(get_before)?,
+            slots: d.seq(|d| Ok((SlotId(d.u64()?), get_id(d)?)))?,
+        };
+        if commit.set.check().is_err() {
+            return Err(d.invalid("write set", 0));
+        }
+        let objects = commit.set.objects.len();
+        if let Some(b) = commit.befores.iter().find(|b| b.ix.0 as usize >= objects) {
+            return Err(d.invalid("index", b.ix.0.into()));
+        }
+        Ok(commit)
+    }
+}
+
+impl History {
+    /// From a commit and its outcome; the new data is left out.
+    pub fn new(commit: &Commit, done: Done) -> History {
+        let mut commit = commit.clone();
+        for object in &mut commit.set.objects {
+            match &mut object.content {
+                Content::Patch { extents, .. } | Content::Whole { extents, .. } => extents.clear(),
+                Content::Slot(_) => object.content = Content::Whole { len: 0, extents: Vec::new() },
+                Content::Keep => {}
+            }
+        }
+        History { commit, done }
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut e = Encoder::new();
+        e.u32(MAGIC);
+        e.u64(self.done.lsn);
+        e.u32(self.done.outside);
+        e.seq(&self.done.stamps, |e, s| e.option(s.as_ref(), put_stamp));
+        e.seq(&self.done.graves, |e, (ix, s)| {
+            e.u32(ix.0);
+            put_stamp(e, s);
+        });
+        self.commit.encode(&mut e);
+        let mut bytes = e.finish();
+        let crc = crc32c::crc32c(&bytes);
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8]) -> Decoded<History> {
+        let split = bytes.split_last_chunk::<4>();
+        let valid = split.filter(|(body, crc)| u32::from_le_bytes(**crc) == crc32c::crc32c(body));
+        let Some((body, _)) = valid else {
+            return Err(DecodeError::Invalid { what: "history checksum", at: 0, found: 0 });
+        };
+        let mut d = Decoder::new(body);
+        let magic = d.u32()?;
+        if magic != MAGIC {
+            return Err(d.invalid("history format", magic.into()));
+        }
+        let done = Done {
+            lsn: d.u64()?,
+            outside: d.u32()?,
+            stamps: d.seq(|d| d.option(get_stamp))?,
+            graves: d.seq(|d| Ok((Ix(d.u32()?), get_stamp(d)?)))?,
+        };
+        let commit = Commit::decode(&mut d)?;
+        if done.stamps.len() != commit.set.objects.len() {
+            return Err(d.invalid("number of stamps", done.stamps.len() as u64));
+        }
+        Ok(History { commit, done })
+    }
+
+    /// Writes the history file; durable with the next checkpoint.
+    pub fn save(&self, io: &dyn Io, layout: &Layout) -> Result<()> {
+        let bytes = self.encode();
+        let file = ensure_file(io, &layout.history, &history_name(self.commit.meta.txn))?;
+        io.write_at(&file, &bytes, 0)?;
+        io.set_len(&file, bytes.len() as u64)
+    }
+
+    /// Reads a history file; `None` if there is none or it was torn by a power cut.
+    pub fn load(io: &dyn Io, layout: &Layout, name: &[u8]) -> Result<Option<History>> {
+        let Some(file) = found(io.open_file(&layout.history, name, Open::Read))? else {
+            return Ok(None);
+        };
+        let Ok(len) = usize::try_from(io.stat(&file)?.size) else { return Ok(None) };
+        let mut bytes = vec![0; len];
+        let got = io.read_at(&file, &mut bytes, 0)?;
+        Ok(History::decode(&bytes[..got]).ok())
+    }
+}
+
+/// All attributes that a write set could restore.
+pub(crate) fn all_attrs(stat: &Stat) -> Attrs {
+    Attrs {
+        mode: Some(stat.mode),
+        owner: Some((stat.uid, stat.gid)),
+        atime: Some(stat.atime),
+        mtime: Some(stat.mtime),
+    }
+}
+
+/// What kind of change an entry of [`HistoryEntry::changes`] is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ChangeKind {
+    /// The name is new.
+    Created,
+    /// The name is gone.
+    Removed,
+    /// The name now belongs to another, new object.
+    Replaced,
+    /// The object moved here (or got a further name).
+    Renamed {
+        /// Where it was.
+        from: Vec<u8>,
+    },
+    /// Content or attributes of the object changed.
+    Modified,
+}
+
+/// One changed path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// Path below the volume root.
+    pub path: Vec<u8>,
+    /// What happened.
+    pub kind: ChangeKind,
+}
+
+/// One committed transaction.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HistoryEntry {
+    /// Who and what.
+    pub meta: CommitMeta,
+    /// Position in the order of commits.
+    pub lsn: u64,
+    /// What it changed.
+    pub changes: Vec<Change>,
+    /// How much outsiders had changed meanwhile.
+    pub outside: u32,
+}
+
+/// The changes of a write set, by path.
+pub fn changes(set: &WriteSet) -> Vec<Change> {
+    let index = Index::new(set);
+    let mut out = Vec::new();
+    for bind in &set.binds {
+        let Some(path) = index.bind_path(bind) else { continue };
+        let kind = match (bind.target, bind.displaces) {
+            (None, None) => continue,
+            (None, Some(moved)) if !index.targets(moved).is_empty() => continue,
+            (None, Some(_)) => ChangeKind::Removed,
+            (Some(t), _) if !set.object(t).is_new() => match index.origin_path(t) {
+                Some(from) if from != path => ChangeKind::Renamed { from },
+                _ => ChangeKind::Created,
+            },
+            (Some(_), Some(_)) => ChangeKind::Replaced,
+            (Some(_), None) => ChangeKind::Created,
+        };
+        out.push(Change { path, kind });
+    }
+    for (i, object) in set.objects.iter().enumerate() {
+        if object.is_changed()
+            && !object.is_new()
+            && let Some(path) = index.final_path(Ix(i as u32))
+        {
+            out.push(Change { path, kind: ChangeKind::Modified });
+        }
+    }
+    out.sort_by(|a, b| a.path.cmp(&b.path));
+    out
+}

@@ -1,0 +1,511 @@
+//! Installing a committed transaction: making the plain tree equal to its outcome.
+//!
+//! 1. *Locate* every object that exists, by identity: at its origin, or, when an installation is
+//!    resumed, at one of its new names, in staging, in the graveyard, or in `lost+found`.
+//! 2. *Make* new directories out of sight, with all that is new in them.
+//! 3. *Change* content and attributes of existing objects: in place, or by a new inode that is
+//!    exchanged for the old one.
+//! 4. *Names* ([`names`]): each changed name is brought to its outcome.  What is in the way is
+//!    exchanged out first and looked at then: what the transaction knew goes to the graveyard, what an
+//!    outsider put there to `conflict/`, reported.  Moves go first where their target is free;
+//!    only a cycle parks one of its members in staging.
+//! 5. On a weak file system everything so far only added names; after one sync the old names go.
+//! 6. *Finish*: times and narrow modes of directories, then the stamps that are reported.
+//!
+//! **Idempotence.**  Each step looks before it acts and does nothing where the outcome holds, so a
+//! resumed installation (`redo`) ends in the same tree from any point.  Resuming never trusts what it
+//! finds under a staging name: it builds anew under new names and sorts the old ones out at the end.
+//! An object of ours that was placed before a power cut is known by its content, where a block may
+//! also be zeros (written, never flushed).  Anything else at a name counts as an outsider's.
+//!
+//! **Failing steps.**  No space and device errors stop the installation, which can be resumed.  Any
+//! other refusal (an immutable file, a parent directory that an outsider removed) is reported, what
+//! could not be placed is kept in `conflict/`, and the rest goes on: committed work is never undone.
+//!
+//! No locks are taken here: the store lets one thread install a transaction, and never two that
+//! overlap.
+
+mod compare;
+mod locate;
+mod names;
+mod objects;
+
+use crate::history::{Before, Commit, Done};
+use crate::io::{Class, Handle, HostId, Io, Stamp, Stat};
+use crate::layout::{Layout, ensure_dir, parse_temp};
+use crate::staging::Pool;
+use crate::writeset::index::Index;
+use crate::writeset::{Bind, Ix, Origin, SlotId};
+use std::collections::{HashMap, HashSet};
+use std::io::{Error, Result};
+use systx_base::{Kind, TxnId};
+
+/// What an outsider did that met a commit.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Outside {
+    /// Something was at a name that the transaction gives to an object of its own.
+    Appeared,
+    /// The object itself was changed.
+    Changed,
+    /// The object, or the directory that it belongs in, was gone.
+    Gone,
+    /// The system refused a step, with this errno.
+    Refused(i32),
+}
+
+/// One collision of an installation with an outsider.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OutsideChange {
+    /// Path below the volume root.
+    pub path: Vec<u8>,
+    /// What was found.
+    pub what: Outside,
+    /// Where the outsider's version is kept, or (where `path` could not be written) ours; below the
+    /// volume root.  `None`: there is nothing to keep, or it was left where it is.
+    pub kept_as: Option<Vec<u8>>,
+}
+
+/// What an installation did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ApplyReport {
+    /// The transaction.
+    pub txn: TxnId,
+    /// Its position in the log.
+    pub lsn: u64,
+    /// For each object of the write set, its version after the installation; `None` if it has no
+    /// place in the tree any more.
+    pub stamps: Vec<Option<Stamp>>,
+    /// What outsiders had done meanwhile.
+    pub outside: Vec<OutsideChange>,
+}
+
+/// Why an installation stopped.
+#[derive(Debug)]
+pub(crate) struct Stopped {
+    /// What was being installed, below the volume root.
+    pub path: Vec<u8>,
+    pub error: Error,
+}
+
+type Step<T> = std::result::Result<T, Stopped>;
+
+/// What an installation works with.
+#[derive(Clone, Copy)]
+pub(crate) struct Env<'a> {
+    pub io: &'a dyn Io,
+    pub layout: &'a Layout,
+    pub pool: &'a Pool,
+    pub class: Class,
+}
+
+/// A name in an open directory.
+#[derive(Clone)]
+struct Place {
+    dir: Handle,
+    name: Vec<u8>,
+}
+
+/// What is known about an object while it is installed.
+#[derive(Default)]
+struct State {
+    /// Where it is now.
+    place: Option<Place>,
+    id: Option<HostId>,
+    /// For directories that are needed: the directory itself.
+    dir: Option<Handle>,
+    /// Made by this run and not yet under any name that an outsider could see.
+    hidden: bool,
+    /// Found where the tree shows it, not in staging or the graveyard.
+    in_tree: bool,
+    /// In the tree under at least one final name.
+    placed: bool,
+    busy: bool,
+}
+
+/// What waits until the new names are durable (weak file systems only).
+enum Later {
+    /// A name is to go; its bind.
+    Name(usize),
+    /// A name of ours in staging is to go.
+    Temp(Place),
+    /// A slot now has its place in the tree.
+    Slot(SlotId),
+}
+
+/// The outcome of [`install`].
+pub(crate) struct Installed {
+    pub done: Done,
+    pub outside: Vec<OutsideChange>,
+    /// Slots whose files are in the tree now.
+    pub gone: HashSet<SlotId>,
+}
+
+pub(crate) struct Install<'a> {
+    env: Env<'a>,
+    commit: &'a Commit,
+    index: Index<'a>,
+    befores: HashMap<Ix, &'a Before>,
+    redo: bool,
+    run: u64,
+    states: Vec<State>,
+    /// Objects that existed before, by identity.
+    old: HashMap<HostId, Ix>,
+    /// For resuming: where identities were left in staging.
+    leftovers: HashMap<HostId, Vec<u8>>,
+    pending: Vec<usize>,
+    later: Vec<Later>,
+    /// Whether old names may only go after a sync.
+    needs_sync: bool,
+    outside: Vec<OutsideChange>,
+    kept: u32,
+    gone: HashSet<SlotId>,
+}
+
+fn old_ids(commit: &Commit) -> HashMap<HostId, Ix> {
+    let id = |(i, o): (usize, &crate::writeset::Object)| match &o.origin {
+        Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some((stamp.id, Ix(i as u32))),
+        _ => None,
+    };
+    commit.set.objects.iter().enumerate().filter_map(id).collect()
+}
+
+/// Whether an error concerns the whole store, so that going on makes no sense.
+fn is_fatal(e: &Error) -> bool {
+    matches!(
+        e.raw_os_error(),
+        Some(
+            libc::EIO
+                | libc::ENOSPC
+                | libc::EDQUOT
+                | libc::EROFS
+                | libc::ENOMEM
+                | libc::EMFILE
+                | libc::ENFILE
+        ) | None
+    )
+}
+
+fn is(e: &Error, code: i32) -> bool {
+    e.raw_os_error() == Some(code)
+}
+
+/// Installs a commit.  `run` is unique to this attempt; `redo` says that an earlier one may have
+/// done any part of it.
+pub(crate) fn install(env: Env<'_>, commit: &Commit, lsn: u64, run: u64, redo: bool) -> Step<Installed> {
+    let count = commit.set.objects.len();
+    let mut this = Install {
+        env,
+        commit,
+        index: Index::new(&commit.set),
+        befores: commit.befores.iter().map(|b| (b.ix, b)).collect(),
+        redo,
+        run,
+        states: std::iter::repeat_with(State::default).take(count).collect(),
+        old: old_ids(commit),
+        leftovers: HashMap::new(),
+        pending: Vec::new(),
+        later: Vec::new(),
+        needs_sync: false,
+        outside: Vec::new(),
+        kept: 0,
+        gone: HashSet::new(),
+    };
+    this.perform()?;
+    let stamps = this.stamps()?;
+    let graves = this.graves()?;
+    let outside = this.outside;
+    let count = u32::try_from(outside.len()).unwrap_or(u32::MAX);
+    let done = Done { lsn, stamps, graves, outside: count };
+    Ok(Installed { done, outside, gone: this.gone })
+}
+
+impl<'a> Install<'a> {
+    fn perform(&mut self) -> Step<()> {
+        if self.redo {
+            self.note_leftovers()?;
+        }
+        let all = || (0..self.commit.set.objects.len() as u32).map(Ix);
+        for ix in all() {
+            if !self.object(ix).is_new() {
+                self.locate(ix)?;
+            }
+        }
+        for ix in all() {
+            if self.object(ix).is_new() && self.object(ix).kind() == Kind::Dir {
+                self.make_dir(ix)?;
+            }
+        }
+        for ix in all() {
+            if !self.object(ix).is_new() && self.object(ix).is_changed() {
+                self.change(ix)?;
+            }
+        }
+        self.bind_all()?;
+        self.old_names_go()?;
+        for ix in all() {
+            if self.object(ix).kind() == Kind::Dir {
+                self.finish_dir(ix)?;
+            }
+        }
+        if self.redo { self.sort_leftovers() } else { Ok(()) }
+    }
+
+    /// Weak file systems: makes the new names durable, then removes the old ones.
+    fn old_names_go(&mut self) -> Step<()> {
+        if self.later.is_empty() {
+            return Ok(());
+        }
+        // What only the journal makes anew needs no sync: it stays there until the checkpoint.
+        if self.needs_sync {
+            self.env.io.sync_fs().map_err(|e| self.stop(Vec::new(), e))?;
+        }
+        for later in std::mem::take(&mut self.later) {
+            match later {
+                Later::Name(bind) => {
+                    let bind = &self.commit.set.binds[bind];
+                    self.remove_name(bind)?;
+                }
+                Later::Temp(place) => self.drop_temp(&place)?,
+                Later::Slot(slot) => {
+                    let name = crate::staging::slot_name(slot);
+                    let done = self.env.io.unlink(&self.env.layout.slots, &name);
+                    crate::layout::found(done).map_err(|e| self.stop(name, e))?;
+                    self.gone.insert(slot);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The version that each object has now.
+    fn stamps(&self) -> Step<Vec<Option<Stamp>>> {
+        let mut stamps = Vec::with_capacity(self.states.len());
+        for (i, state) in self.states.iter().enumerate() {
+            let ix = Ix(i as u32);
+            let here = state.placed || !self.index.is_removed(ix);
+            let stat = match (&state.dir, &state.place) {
+                _ if !here || state.id.is_none() => None,
+                (Some(dir), _) => self.soft_stat(dir, b"")?,
+                (None, Some(place)) => self.soft_stat(&place.dir, &place.name)?,
+                (None, None) => None,
+            };
+            stamps.push(stat.map(|s| s.stamp()));
+        }
+        Ok(stamps)
+    }
+
+    /// What this transaction put into the graveyard.
+    fn graves(&self) -> Step<Vec<(Ix, Stamp)>> {
+        let mut graves = Vec::new();
+        for ix in (0..self.states.len() as u32).map(Ix) {
+            let exchanged =
+                self.befores.get(&ix).is_some_and(|b| b.content != crate::history::OldContent::Keep);
+            if !self.index.is_displaced(ix) && !exchanged {
+                continue;
+            }
+            let name = crate::layout::grave_name(self.txn(), ix.0);
+            if let Some(stat) = self.soft_stat(&self.env.layout.grave, &name)?
+                && self.origin_id(ix) == Some(stat.id)
+            {
+                graves.push((ix, stat.stamp()));
+            }
+        }
+        Ok(graves)
+    }
+
+    fn object(&self, ix: Ix) -> &'a crate::writeset::Object {
+        self.commit.set.object(ix)
+    }
+
+    fn state(&mut self, ix: Ix) -> &mut State {
+        &mut self.states[ix.0 as usize]
+    }
+
+    fn id(&self, ix: Ix) -> Option<HostId> {
+        self.states[ix.0 as usize].id
+    }
+
+    fn place(&self, ix: Ix) -> Option<Place> {
+        self.states[ix.0 as usize].place.clone()
+    }
+
+    /// The identity that an object had when the transaction saw it.
+    fn origin_id(&self, ix: Ix) -> Option<HostId> {
+        match &self.object(ix).origin {
+            Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(stamp.id),
+            _ => self.id(ix),
+        }
+    }
+
+    fn txn(&self) -> TxnId {
+        self.commit.meta.txn
+    }
+
+    fn temp(&self, role: char, ix: Ix) -> Place {
+        let name = crate::layout::temp_name(self.txn(), self.run, role, ix.0);
+        Place { dir: self.env.layout.temp.clone(), name }
+    }
+
+    /// Path of an object for reports: where it ends up, or where it was.
+    fn path(&self, ix: Ix) -> Vec<u8> {
+        let path = self.index.final_path(ix).or_else(|| self.index.origin_path(ix));
+        path.unwrap_or_default()
+    }
+
+    fn bind_path(&self, bind: &Bind) -> Vec<u8> {
+        self.index.bind_path(bind).unwrap_or_else(|| bind.name.clone())
+    }
+
+    fn stop(&self, path: Vec<u8>, error: Error) -> Stopped {
+        Stopped { path, error }
+    }
+
+    fn report(&mut self, path: Vec<u8>, what: Outside, kept_as: Option<Vec<u8>>) {
+        self.outside.push(OutsideChange { path, what, kept_as });
+    }
+
+    /// Stops at errors of the whole store; reports any other and goes on with `None`.
+    fn soft<T>(&mut self, path: impl FnOnce(&Self) -> Vec<u8>, result: Result<T>) -> Step<Option<T>> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if is_fatal(&error) => Err(self.stop(path(self), error)),
+            Err(error) => {
+                let path = path(self);
+                let code = error.raw_os_error().unwrap_or(0);
+                self.report(path, Outside::Refused(code), None);
+                Ok(None)
+            }
+        }
+    }
+
+    /// `stat_at`; `None` for nothing there and for what cannot be reached.
+    fn soft_stat(&self, dir: &Handle, name: &[u8]) -> Step<Option<Stat>> {
+        match self.env.io.stat_at(dir, name) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(e) if is_fatal(&e) => Err(self.stop(name.to_vec(), e)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Moves something that a commit would have destroyed, or could not place, to `conflict/`;
+    /// returns where it is kept.
+    fn keep(&mut self, from: &Place, as_name: &[u8]) -> Step<Vec<u8>> {
+        let (dir, below) = self.conflict_dir()?;
+        loop {
+            let name = self.conflict_name(as_name);
+            let how = crate::io::Rename::NoReplace;
+            match self.rename(from, &Place { dir: dir.clone(), name: name.clone() }, how) {
+                Ok(()) => {
+                    let kept = [&below[..], b"/", &name].concat();
+                    return Ok(self.env.layout.path_of(&kept));
+                }
+                Err(e) if is(&e, libc::EEXIST) => {}
+                Err(e) => return Err(self.stop(from.name.clone(), e)),
+            }
+        }
+    }
+
+    fn conflict_dir(&self) -> Step<(Handle, Vec<u8>)> {
+        let txn = crate::layout::history_name(self.txn());
+        let open = || -> Result<Handle> {
+            let conflict = ensure_dir(self.env.io, &self.env.layout.state, b"conflict")?;
+            ensure_dir(self.env.io, &conflict, &txn)
+        };
+        let dir = open().map_err(|e| self.stop(b"conflict".to_vec(), e))?;
+        Ok((dir, [b"conflict/", &txn[..]].concat()))
+    }
+
+    fn conflict_name(&mut self, as_name: &[u8]) -> Vec<u8> {
+        self.kept += 1;
+        let mut name = format!("{}-", self.kept).into_bytes();
+        let room = 255 - name.len();
+        name.extend_from_slice(&as_name[..as_name.len().min(room)]);
+        name
+    }
+
+    /// Renames.  The owner of a directory without write permission may move it all the same.
+    fn rename(&self, from: &Place, to: &Place, how: crate::io::Rename) -> Result<()> {
+        let io = self.env.io;
+        let first = io.rename(&from.dir, &from.name, &to.dir, &to.name, how);
+        let Err(error) = &first else { return Ok(()) };
+        if !is(error, libc::EACCES) && !is(error, libc::EPERM) {
+            return first;
+        }
+        let stat = io.stat_at(&from.dir, &from.name)?;
+        if stat.kind != Kind::Dir || stat.mode & 0o200 != 0 {
+            return first;
+        }
+        io.set_mode(&from.dir, &from.name, stat.mode | 0o700)?;
+        let second = io.rename(&from.dir, &from.name, &to.dir, &to.name, how);
+        let now = if second.is_ok() { to } else { from };
+        io.set_mode(&now.dir, &now.name, stat.mode)?;
+        second
+    }
+
+    /// For resuming: what earlier runs left in staging.
+    fn note_leftovers(&mut self) -> Step<()> {
+        for name in self.leftover_names()? {
+            if let Some(stat) = self.soft_stat(&self.env.layout.temp, &name)? {
+                self.leftovers.insert(stat.id, name);
+            }
+        }
+        Ok(())
+    }
+
+    fn leftover_names(&self) -> Step<Vec<Vec<u8>>> {
+        let names = crate::layout::names(self.env.io, &self.env.layout.temp)
+            .map_err(|e| self.stop(Vec::new(), e))?;
+        let ours = |name: &Vec<u8>| {
+            parse_temp(name).is_some_and(|(txn, run, _, _)| txn == self.txn() && run != self.run)
+        };
+        Ok(names.into_iter().filter(ours).collect())
+    }
+
+    /// For resuming: what is still in staging is a built object that nobody needs, a displaced one
+    /// whose way to the graveyard was interrupted, or an outsider's.
+    fn sort_leftovers(&mut self) -> Step<()> {
+        for name in self.leftover_names()? {
+            let place = Place { dir: self.env.layout.temp.clone(), name };
+            let Some(stat) = self.soft_stat(&place.dir, &place.name)? else { continue };
+            if let Some(ix) = self.old.get(&stat.id).copied() {
+                self.bury(ix, &place)?;
+                continue;
+            }
+            let built = parse_temp(&place.name).map(|(_, _, _, ix)| Ix(ix));
+            let built = built.filter(|ix| (ix.0 as usize) < self.states.len());
+            let ours = match built {
+                // Another name of a file that is in the tree.
+                _ if stat.kind == Kind::File && stat.nlink > 1 => true,
+                Some(_) if stat.kind == Kind::Dir => self.is_empty(&place)?,
+                Some(ix) => self.is_ours(ix, &place, &stat)?,
+                None => false,
+            };
+            if ours {
+                crate::layout::remove_all(self.env.io, &place.dir, &place.name)
+                    .map_err(|e| self.stop(place.name.clone(), e))?;
+            } else {
+                let path = built.map(|ix| self.path(ix)).unwrap_or_default();
+                let base = path.rsplit(|b| *b == b'/').next().unwrap_or_default().to_vec();
+                let kept = self.keep(&place, &base)?;
+                self.report(path, Outside::Appeared, Some(kept));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_empty(&self, place: &Place) -> Step<bool> {
+        let mut empty = true;
+        let list = || -> Result<()> {
+            let dir = self.env.io.open_dir(&place.dir, &place.name)?;
+            self.env.io.list(&dir, &mut |_| {
+                empty = false;
+                false
+            })
+        };
+        let mut list = list;
+        list().map_err(|e| self.stop(place.name.clone(), e))?;
+        Ok(empty)
+    }
+}
+
+pub(crate) use objects::copy_data;

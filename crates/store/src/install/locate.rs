@@ -1,0 +1,173 @@
+//! Finding the objects of a write set in the tree, by identity.
+
+use super::{Install, Outside, Place, Step};
+use crate::io::{Handle, HostId};
+use crate::layout::{grave_name, parse_temp};
+use crate::writeset::{Ix, Origin};
+use systx_base::Kind;
+
+impl Install<'_> {
+    /// Finds an object that exists; reports it if it is gone and the transaction needs it.
+    pub(super) fn locate(&mut self, ix: Ix) -> Step<()> {
+        if ix.0 == 0 {
+            let root = self.env.io.root();
+            let stat = self.env.io.stat(&root).map_err(|e| self.stop(Vec::new(), e))?;
+            let state = self.state(ix);
+            state.id = Some(stat.id);
+            state.dir = Some(root);
+            return Ok(());
+        }
+        self.find(ix)?;
+        let needed = self.object(ix).is_changed() || !self.index.targets(ix).is_empty();
+        if self.place(ix).is_none() && needed {
+            let path = self.path(ix);
+            self.report(path, Outside::Gone, None);
+        }
+        Ok(())
+    }
+
+    fn find(&mut self, ix: Ix) -> Step<()> {
+        if self.state(ix).busy || self.place(ix).is_some() {
+            return Ok(());
+        }
+        let Some(id) = self.origin_id(ix) else { return Ok(()) };
+        self.state(ix).busy = true;
+        let found = self.search(ix, id);
+        self.state(ix).busy = false;
+        if let Some((place, in_tree)) = found? {
+            let state = self.state(ix);
+            state.id = Some(id);
+            state.place = Some(place);
+            state.in_tree = in_tree;
+        }
+        Ok(())
+    }
+
+    fn search(&mut self, ix: Ix, id: HostId) -> Step<Option<(Place, bool)>> {
+        match &self.object(ix).origin {
+            Origin::Host { parent, name, .. } => {
+                let dir = self.dir_of(*parent)?;
+                if let Some(place) = self.check_place(dir, name, id)? {
+                    return Ok(Some((place, true)));
+                }
+            }
+            Origin::Grave { name, .. } => {
+                let grave = self.env.layout.grave.clone();
+                if let Some(place) = self.check_place(Some(grave), name, id)? {
+                    return Ok(Some((place, false)));
+                }
+            }
+            _ => return Ok(None),
+        }
+        if !self.redo {
+            return Ok(None);
+        }
+        for bind in self.index.targets(ix).to_vec() {
+            let bind = &self.commit.set.binds[bind];
+            let dir = self.dir_of(bind.dir)?;
+            if let Some(place) = self.check_place(dir, &bind.name, id)? {
+                return Ok(Some((place, true)));
+            }
+        }
+        if let Some(name) = self.leftovers.get(&id).cloned() {
+            return Ok(Some((Place { dir: self.env.layout.temp.clone(), name }, false)));
+        }
+        let grave = self.env.layout.grave.clone();
+        let name = grave_name(self.txn(), ix.0);
+        if let Some(place) = self.check_place(Some(grave), &name, id)? {
+            return Ok(Some((place, false)));
+        }
+        Ok(self.search_lost_and_found(id)?.map(|place| (place, false)))
+    }
+
+    /// Where e2fsck puts an inode that a power cut left without a name.
+    fn search_lost_and_found(&mut self, id: HostId) -> Step<Option<Place>> {
+        let root = self.env.io.root();
+        let Ok(dir) = self.env.io.open_dir(&root, b"lost+found") else { return Ok(None) };
+        let name = format!("#{}", id.ino).into_bytes();
+        self.check_place(Some(dir), &name, id)
+    }
+
+    fn check_place(
+        &self,
+        dir: Option<Handle>,
+        name: &[u8],
+        id: HostId,
+    ) -> Step<Option<Place>> {
+        let Some(dir) = dir else { return Ok(None) };
+        let stat = self.soft_stat(&dir, name)?;
+        Ok(stat.filter(|s| s.id == id).map(|_| Place { dir, name: name.to_vec() }))
+    }
+
+    /// The open directory of an object; `None` while it is nowhere to be found.
+    pub(super) fn dir_of(&mut self, ix: Ix) -> Step<Option<Handle>> {
+        if let Some(dir) = &self.state(ix).dir {
+            return Ok(Some(dir.clone()));
+        }
+        if self.object(ix).is_new() {
+            return self.find_new_dir(ix);
+        }
+        self.find(ix)?;
+        let (Some(place), Some(id)) = (self.place(ix), self.id(ix)) else { return Ok(None) };
+        let Ok(dir) = self.env.io.open_dir(&place.dir, &place.name) else { return Ok(None) };
+        let stat = self.env.io.stat(&dir).map_err(|e| self.stop(place.name.clone(), e))?;
+        if stat.id != id {
+            return Ok(None);
+        }
+        self.state(ix).dir = Some(dir.clone());
+        Ok(Some(dir))
+    }
+
+    /// For resuming: a new directory that was begun.  If it is in staging it was not placed yet;
+    /// else any directory at its place that is not the one that it replaces counts as it.
+    fn find_new_dir(&mut self, ix: Ix) -> Step<Option<Handle>> {
+        if !self.redo || self.state(ix).busy {
+            return Ok(None);
+        }
+        let Some(bind) = self.index.targets(ix).first().copied() else { return Ok(None) };
+        let bind = &self.commit.set.binds[bind];
+        self.state(ix).busy = true;
+        let parent = self.dir_of(bind.dir);
+        self.state(ix).busy = false;
+        let parent = parent?;
+        let leftovers: Vec<Vec<u8>> = self.leftovers.values().cloned().collect();
+        for name in &leftovers {
+            let begun = parse_temp(name).is_some_and(|(_, _, role, n)| role == 'b' && n == ix.0);
+            if begun {
+                let place = Place { dir: self.env.layout.temp.clone(), name: name.clone() };
+                if let Some(dir) = self.take_new_dir(ix, place, true, false)? {
+                    return Ok(Some(dir));
+                }
+            }
+        }
+        let Some(dir) = parent else { return Ok(None) };
+        let hidden = self.state(bind.dir).hidden;
+        self.take_new_dir(ix, Place { dir, name: bind.name.clone() }, hidden, true)
+    }
+
+    fn take_new_dir(
+        &mut self,
+        ix: Ix,
+        place: Place,
+        hidden: bool,
+        placed: bool,
+    ) -> Step<Option<Handle>> {
+        let Some(stat) = self.soft_stat(&place.dir, &place.name)? else { return Ok(None) };
+        if stat.kind != Kind::Dir || self.is_old(stat.id) {
+            return Ok(None);
+        }
+        let Ok(here) = self.env.io.open_dir(&place.dir, &place.name) else { return Ok(None) };
+        let state = self.state(ix);
+        state.id = Some(stat.id);
+        state.dir = Some(here.clone());
+        state.place = Some(place);
+        state.hidden = hidden;
+        state.placed = placed;
+        Ok(Some(here))
+    }
+
+    /// Whether this is the identity of an object that existed before the transaction.
+    pub(super) fn is_old(&self, id: HostId) -> bool {
+        self.old.contains_key(&id)
+    }
+}

@@ -1,0 +1,539 @@
+//! Bringing every changed name to its outcome.
+//!
+//! A bind waits while the object at its name has yet to move elsewhere, and a bind of a new directory
+//! while names inside it are not done, so that a directory appears complete.  Binds are tried until
+//! none is left; if a round does nothing, the waiting ones form cycles, and one member is exchanged
+//! with its partner or parked in staging.
+//!
+//! Nothing at a visible name is overwritten or removed blindly: what is put there is put with
+//! `RENAME_NOREPLACE` or link, and what is in the way comes out by `RENAME_EXCHANGE` or a rename into
+//! the graveyard, and is looked at where it arrived.
+
+use super::{Install, Later, Outside, Place, Step, is};
+use crate::io::{Class, Open, Openers, Rename, Stat};
+use crate::layout::grave_name;
+use crate::writeset::{Bind, Content, Ix, Origin};
+use std::collections::HashMap;
+use std::io::Result;
+use systx_base::Kind;
+
+/// How often a step is tried again because an outsider changed the name in between.
+const TRIES: usize = 64;
+
+/// Binds that are still to be done, counted.
+struct Waiting {
+    /// By target.
+    moves: HashMap<Ix, usize>,
+    /// By directory.
+    inside: HashMap<Ix, usize>,
+}
+
+impl Install<'_> {
+    pub(super) fn bind_all(&mut self) -> Step<()> {
+        let mut open = Waiting { moves: HashMap::new(), inside: HashMap::new() };
+        for bind in &self.commit.set.binds {
+            *open.inside.entry(bind.dir).or_default() += 1;
+            if let Some(target) = bind.target {
+                *open.moves.entry(target).or_default() += 1;
+            }
+        }
+        self.pending = self.ordered();
+        while !self.pending.is_empty() {
+            let mut waiting = Vec::new();
+            let tried = std::mem::take(&mut self.pending);
+            let before = tried.len();
+            for i in tried {
+                let bind = &self.commit.set.binds[i];
+                if self.try_bind(i, bind, &open)? {
+                    count_down(&mut open.inside, bind.dir);
+                    if let Some(target) = bind.target {
+                        count_down(&mut open.moves, target);
+                    }
+                } else {
+                    waiting.push(i);
+                }
+            }
+            let stuck = waiting.len() == before;
+            self.pending = waiting;
+            if stuck && !self.break_cycle()? {
+                // Only reached when outsiders rearrange directories meanwhile.
+                for i in std::mem::take(&mut self.pending) {
+                    let path = self.bind_path(&self.commit.set.binds[i]);
+                    self.report(path, Outside::Refused(libc::ELOOP), None);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Deepest new directories first, removals last, so that one round is the rule.
+    fn ordered(&self) -> Vec<usize> {
+        let mut depth = vec![0usize; self.states.len()];
+        let mut order: Vec<usize> = (0..self.commit.set.binds.len()).collect();
+        for ix in (0..self.states.len() as u32).map(Ix) {
+            let mut at = ix;
+            while self.object(at).is_new()
+                && let Some(i) = self.index.targets(at).first()
+                && depth[ix.0 as usize] < self.states.len()
+            {
+                depth[ix.0 as usize] += 1;
+                at = self.commit.set.binds[*i].dir;
+            }
+        }
+        order.sort_by_key(|i| {
+            let bind = &self.commit.set.binds[*i];
+            (bind.target.is_none(), std::cmp::Reverse(depth[bind.dir.0 as usize]))
+        });
+        order
+    }
+
+    /// Does one bind if it can be done now.
+    fn try_bind(&mut self, i: usize, bind: &Bind, open: &Waiting) -> Step<bool> {
+        let Some(dir) = self.dir_of(bind.dir)? else {
+            self.no_parent(bind)?;
+            return Ok(true);
+        };
+        let place = Place { dir, name: bind.name.clone() };
+        let Some(target) = bind.target else {
+            let moves = bind.displaces.is_some_and(|d| open.moves.contains_key(&d));
+            if moves {
+                return Ok(false);
+            }
+            if self.env.class == Class::Weak && bind.displaces.is_some() {
+                self.later.push(Later::Name(i));
+                return Ok(true);
+            }
+            self.remove_name(bind)?;
+            return Ok(true);
+        };
+        if self.object(target).kind() == Kind::Dir && open.inside.contains_key(&target) {
+            // A host directory is in the tree all the time; only new ones must be complete.
+            if self.object(target).is_new() {
+                return Ok(false);
+            }
+        }
+        let fresh = self.states[bind.dir.0 as usize].hidden && !self.redo;
+        let now = if fresh { None } else { self.soft_stat(&place.dir, &place.name)? };
+        if let Some(stat) = &now {
+            if self.id(target) == Some(stat.id) {
+                self.arrived(target, &place);
+                return Ok(true);
+            }
+            let occupant = self.old.get(&stat.id).copied();
+            if occupant.is_some_and(|m| open.moves.contains_key(&m)) {
+                return Ok(false);
+            }
+        }
+        if self.object(target).is_new() {
+            self.bind_new(target, bind, &place, now)
+        } else {
+            let last = open.moves.get(&target) == Some(&1);
+            self.bind_host(target, bind, &place, now, last)
+        }
+    }
+
+    fn arrived(&mut self, ix: Ix, place: &Place) {
+        let state = self.state(ix);
+        state.placed = true;
+        state.hidden = false;
+        if state.place.is_none() {
+            state.place = Some(place.clone());
+        }
+    }
+
+    /// The directory that a name belongs in is gone: a new object is kept aside.
+    fn no_parent(&mut self, bind: &Bind) -> Step<()> {
+        let Some(target) = bind.target.filter(|t| self.object(*t).is_new()) else { return Ok(()) };
+        let path = self.bind_path(bind);
+        let staged = match self.place(target) {
+            Some(place) if self.states[target.0 as usize].hidden => place,
+            Some(_) => return Ok(()),
+            None => {
+                let place = self.temp('b', target);
+                if !self.build(target, &place)? {
+                    return Ok(());
+                }
+                place
+            }
+        };
+        let kept = self.keep(&staged, &bind.name)?;
+        self.state(target).place = None;
+        self.report(path, Outside::Gone, Some(kept));
+        Ok(())
+    }
+
+    fn bind_new(&mut self, ix: Ix, bind: &Bind, place: &Place, now: Option<Stat>) -> Step<bool> {
+        let is_dir = self.object(ix).kind() == Kind::Dir;
+        if self.redo
+            && !is_dir
+            && let Some(stat) = &now
+            && self.old.get(&stat.id).is_none()
+            && self.is_ours(ix, place, stat)?
+        {
+            self.repair(ix, place)?;
+            let state = self.state(ix);
+            state.id = Some(stat.id);
+            state.place = Some(place.clone());
+            state.placed = true;
+            return Ok(true);
+        }
+        if !is_dir && self.states[ix.0 as usize].placed {
+            return self.add_link(ix, bind, place, now.is_some());
+        }
+        if is_dir {
+            self.dress_dir(ix)?;
+            if self.states[ix.0 as usize].placed {
+                self.arrived(ix, place);
+                return Ok(true);
+            }
+        } else {
+            let in_place = now.is_none() && self.states[bind.dir.0 as usize].hidden;
+            let at = if in_place { place.clone() } else { self.temp('b', ix) };
+            if !self.build(ix, &at)? {
+                return Ok(true);
+            }
+            if in_place {
+                self.arrived(ix, place);
+                return Ok(true);
+            }
+        }
+        let Some(staged) = self.place(ix) else { return Ok(true) };
+        if self.put(&staged, place, bind)? {
+            let state = self.state(ix);
+            state.place = Some(place.clone());
+            self.arrived(ix, place);
+        }
+        Ok(true)
+    }
+
+    fn bind_host(
+        &mut self,
+        ix: Ix,
+        bind: &Bind,
+        place: &Place,
+        now: Option<Stat>,
+        last: bool,
+    ) -> Step<bool> {
+        let Some(from) = self.place(ix) else { return Ok(true) };
+        let is_dir = self.object(ix).kind() == Kind::Dir;
+        let leaves = match &self.object(ix).origin {
+            Origin::Host { parent, name, .. } => {
+                self.index.at(*parent, name).is_some() || self.index.inside_removed(ix)
+            }
+            _ => true,
+        };
+        // On a weak file system a rename may lose both names; a link and a later unlink cannot.
+        if !is_dir && (!leaves || !last || self.env.class == Class::Weak) {
+            let linked = self.add_link(ix, bind, place, now.is_some())?;
+            if leaves && last && self.states[ix.0 as usize].placed {
+                self.later_if_unbound(ix, &from)?;
+            }
+            return Ok(linked);
+        }
+        self.move_host(ix, bind, place, now.is_some(), from)
+    }
+
+    fn move_host(
+        &mut self,
+        ix: Ix,
+        bind: &Bind,
+        place: &Place,
+        occupied: bool,
+        mut from: Place,
+    ) -> Step<bool> {
+        if occupied {
+            let parked = self.temp('p', ix);
+            let moved = self.rename(&from, &parked, Rename::NoReplace);
+            let Some(()) = self.soft(|s| s.path(ix), moved)? else { return Ok(true) };
+            self.state(ix).place = Some(parked.clone());
+            from = parked;
+        }
+        if !occupied {
+            match self.rename(&from, place, Rename::NoReplace) {
+                // Into a directory below itself, which has yet to move out.
+                Err(e) if is(&e, libc::EINVAL) => return Ok(false),
+                Err(e) if is(&e, libc::EEXIST) => {}
+                other => {
+                    if self.soft(|s| s.path(ix), other)?.is_some() {
+                        self.state(ix).place = Some(place.clone());
+                        self.arrived(ix, place);
+                    }
+                    return Ok(true);
+                }
+            }
+        }
+        if self.put(&from, place, bind)? {
+            self.state(ix).place = Some(place.clone());
+            self.arrived(ix, place);
+        }
+        Ok(true)
+    }
+
+    /// The old name of a file that moved by link goes with its own bind; one that has none (it was
+    /// in the graveyard, parked, or in a directory that is removed) goes here.
+    fn later_if_unbound(&mut self, ix: Ix, old: &Place) -> Step<()> {
+        if let Origin::Host { parent, name, .. } = &self.object(ix).origin
+            && self.index.at(*parent, name).is_some()
+            && old.name == *name
+        {
+            return Ok(());
+        }
+        self.drop_later(old.clone())
+    }
+
+    fn drop_later(&mut self, place: Place) -> Step<()> {
+        if self.env.class == Class::Weak {
+            self.later.push(Later::Temp(place));
+            return Ok(());
+        }
+        self.drop_temp(&place)
+    }
+
+    /// Removes a name of an object that has another.
+    pub(super) fn drop_temp(&mut self, place: &Place) -> Step<()> {
+        let done = self.env.io.unlink(&place.dir, &place.name);
+        crate::layout::found(done).map_err(|e| self.stop(place.name.clone(), e))?;
+        Ok(())
+    }
+
+    /// Gives an object that is in the tree a further name.
+    fn add_link(&mut self, ix: Ix, bind: &Bind, place: &Place, occupied: bool) -> Step<bool> {
+        let Some(from) = self.place(ix) else { return Ok(true) };
+        let io = self.env.io;
+        let linked = if occupied {
+            Err(std::io::Error::from_raw_os_error(libc::EEXIST))
+        } else {
+            io.link(&from.dir, &from.name, &place.dir, &place.name)
+        };
+        self.needs_sync = true;
+        let put = match linked {
+            Ok(()) => true,
+            Err(e) if is(&e, libc::EEXIST) => {
+                let staged = self.temp('l', ix);
+                let made = io.link(&from.dir, &from.name, &staged.dir, &staged.name);
+                match self.soft(|s| s.path(ix), made)? {
+                    Some(()) => self.put(&staged, place, bind)?,
+                    None => false,
+                }
+            }
+            Err(e) if is(&e, libc::EPERM) && !self.object(ix).is_new() => {
+                // Others' files may not be linked, but perhaps moved.
+                return self.move_host(ix, bind, place, occupied, from);
+            }
+            Err(e) => self.soft(|s| s.path(ix), Err::<(), _>(e))?.is_some(),
+        };
+        if put {
+            let state = self.state(ix);
+            state.placed = true;
+            state.hidden = false;
+            state.place = Some(place.clone());
+        }
+        Ok(true)
+    }
+
+    /// Gives what is at `from`, which no outsider sees, the name `to`.  Returns whether it has it.
+    fn put(&mut self, from: &Place, to: &Place, bind: &Bind) -> Step<bool> {
+        let path = self.bind_path(bind);
+        let placed = self.exchange_in(from, to, bind.displaces, path.clone())?;
+        if !placed {
+            let kept = self.keep(from, &bind.name)?;
+            if let Some(last) = self.outside.last_mut().filter(|o| o.path == path) {
+                last.kept_as = Some(kept);
+            }
+        }
+        Ok(placed)
+    }
+
+    /// [`Install::put`]; what was at `to` is settled: `expected` is what the transaction knew there.
+    pub(super) fn exchange_in(
+        &mut self,
+        from: &Place,
+        to: &Place,
+        expected: Option<Ix>,
+        path: Vec<u8>,
+    ) -> Step<bool> {
+        for _ in 0..TRIES {
+            match self.rename(from, to, Rename::NoReplace) {
+                Ok(()) => return Ok(true),
+                Err(e) if is(&e, libc::EEXIST) => {}
+                Err(e) => return Ok(self.soft(|_| path, Err::<(), _>(e))?.is_some()),
+            }
+            let Some(before) = self.soft_stat(&to.dir, &to.name)? else { continue };
+            match self.rename(from, to, Rename::Exchange) {
+                Ok(()) => {
+                    self.settle(from, expected, &before, path)?;
+                    return Ok(true);
+                }
+                Err(e) if is(&e, libc::ENOENT) => {}
+                Err(e) if is(&e, libc::EINVAL) => {
+                    // No exchange on this file system: the old one steps aside first.
+                    let aside = self.temp('x', expected.unwrap_or(Ix(0)));
+                    let out = self.rename(to, &aside, Rename::NoReplace);
+                    if self.soft(|_| path.clone(), out)?.is_none() {
+                        return Ok(false);
+                    }
+                    self.settle(&aside, expected, &before, path.clone())?;
+                }
+                Err(e) => return Ok(self.soft(|_| path, Err::<(), _>(e))?.is_some()),
+            }
+        }
+        self.report(path, Outside::Refused(libc::EBUSY), None);
+        Ok(false)
+    }
+
+    /// Looks at what came out of the way, and puts it where it belongs.
+    fn settle(&mut self, at: &Place, expected: Option<Ix>, before: &Stat, path: Vec<u8>) -> Step<()> {
+        let Some(now) = self.soft_stat(&at.dir, &at.name)? else { return Ok(()) };
+        let known = self.old.get(&now.id).copied().filter(|ix| {
+            // The same object may have been found under another of its names.
+            Some(*ix) == expected || self.redo
+        });
+        let known = known.or_else(|| expected.filter(|ix| self.origin_id(*ix) == Some(now.id)));
+        let base = path.rsplit(|b| *b == b'/').next().unwrap_or_default().to_vec();
+        let Some(ix) = known else {
+            let kept = self.keep(at, &base)?;
+            self.report(path, Outside::Appeared, Some(kept));
+            return Ok(());
+        };
+        let same = (before.id, before.mtime, before.size) == (now.id, now.mtime, now.size);
+        let content_differs = now.kind == Kind::File
+            && (!same || self.is_changed_outside(ix, before) && self.index.targets(ix).is_empty());
+        if content_differs || self.has_writers(ix, at, &now)? {
+            let kept = self.keep(at, &base)?;
+            self.report(path, Outside::Changed, Some(kept));
+            return Ok(());
+        }
+        if !self.index.targets(ix).is_empty() {
+            return self.drop_later(at.clone());
+        }
+        self.bury(ix, at)
+    }
+
+    /// Whether somebody could still write into a file that was exchanged for a rewritten one.
+    fn has_writers(&self, ix: Ix, at: &Place, now: &Stat) -> Step<bool> {
+        if now.kind != Kind::File || self.object(ix).content == Content::Keep {
+            return Ok(false);
+        }
+        let probe = || -> Result<bool> {
+            let file = self.env.io.open_file(&at.dir, &at.name, Open::Read)?;
+            Ok(self.env.io.openers(&file)? == Openers::Writers)
+        };
+        Ok(probe().unwrap_or(false))
+    }
+
+    /// Removes a name, if what it names is what the transaction knew.
+    pub(super) fn remove_name(&mut self, bind: &Bind) -> Step<()> {
+        let (Some(ix), Some(dir)) = (bind.displaces, self.dir_of(bind.dir)?) else { return Ok(()) };
+        let place = Place { dir, name: bind.name.clone() };
+        let Some(stat) = self.soft_stat(&place.dir, &place.name)? else { return Ok(()) };
+        if self.origin_id(ix) != Some(stat.id) {
+            // Made after the transaction removed its own: that is a serial order, it stays.
+            let path = self.bind_path(bind);
+            self.report(path, Outside::Appeared, None);
+            return Ok(());
+        }
+        let elsewhere = !self.index.targets(ix).is_empty() && self.states[ix.0 as usize].placed;
+        if elsewhere && stat.kind != Kind::Dir {
+            return self.drop_temp(&place);
+        }
+        if stat.kind == Kind::File && self.is_changed_outside(ix, &stat) {
+            let path = self.bind_path(bind);
+            let kept = self.keep(&place, &bind.name)?;
+            self.report(path, Outside::Changed, Some(kept));
+            return Ok(());
+        }
+        self.bury(ix, &place)
+    }
+
+    /// Moves a displaced object to the graveyard.
+    pub(super) fn bury(&mut self, ix: Ix, from: &Place) -> Step<()> {
+        let name = grave_name(self.txn(), ix.0);
+        let grave = Place { dir: self.env.layout.grave.clone(), name };
+        if let Some(there) = self.soft_stat(&grave.dir, &grave.name)? {
+            let here = self.soft_stat(&from.dir, &from.name)?;
+            if here.is_some_and(|h| h.id == there.id) {
+                return self.drop_temp(from);
+            }
+            crate::layout::remove_all(self.env.io, &grave.dir, &grave.name)
+                .map_err(|e| self.stop(grave.name.clone(), e))?;
+        }
+        let moved = self.rename(from, &grave, Rename::NoReplace);
+        let Some(()) = self.soft(|s| s.path(ix), moved)? else { return Ok(()) };
+        let arrived = self.soft_stat(&grave.dir, &grave.name)?;
+        if let Some(stat) = arrived
+            && self.origin_id(ix) != Some(stat.id)
+        {
+            // An outsider was faster: theirs goes back if the name is still free.
+            let path = self.path(ix);
+            let kept = match self.rename(&grave, from, Rename::NoReplace) {
+                Ok(()) => None,
+                Err(_) => Some(self.keep(&grave, &from.name)?),
+            };
+            self.report(path, Outside::Appeared, kept);
+            return Ok(());
+        }
+        let state = self.state(ix);
+        state.place = Some(grave);
+        state.placed = false;
+        Ok(())
+    }
+
+    /// Lets a cycle of moves go on: two names that swap are exchanged, of any other cycle one member
+    /// is parked.  False if there is none.
+    fn break_cycle(&mut self) -> Step<bool> {
+        for i in self.pending.clone() {
+            let bind = &self.commit.set.binds[i];
+            let Some(dir) = self.dir_of(bind.dir)? else { continue };
+            let Some(stat) = self.soft_stat(&dir, &bind.name)? else { continue };
+            let Some(occupant) = self.old.get(&stat.id).copied() else { continue };
+            if self.index.targets(occupant).is_empty() || bind.target == Some(occupant) {
+                continue;
+            }
+            let here = Place { dir, name: bind.name.clone() };
+            if self.swap(bind, occupant, &here)? {
+                return Ok(true);
+            }
+            let parked = self.temp('p', occupant);
+            let moved = self.rename(&here, &parked, Rename::NoReplace);
+            if self.soft(|s| s.path(occupant), moved)?.is_some() {
+                self.state(occupant).place = Some(parked);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Exchanges two names whose objects swap places.
+    fn swap(&mut self, bind: &Bind, occupant: Ix, here: &Place) -> Step<bool> {
+        let Some(target) = bind.target.filter(|t| !self.object(*t).is_new()) else {
+            return Ok(false);
+        };
+        let (Some(there), [other]) = (self.place(target), self.index.targets(occupant)) else {
+            return Ok(false);
+        };
+        let other = &self.commit.set.binds[*other];
+        let other_dir = self.states[other.dir.0 as usize].id;
+        let there_dir = self.env.io.stat(&there.dir).ok().map(|s| s.id);
+        if other.name != there.name || other_dir.is_none() || other_dir != there_dir {
+            return Ok(false);
+        }
+        if self.rename(&there, here, Rename::Exchange).is_err() {
+            return Ok(false);
+        }
+        for (ix, place) in [(target, here), (occupant, &there)] {
+            let state = self.state(ix);
+            state.place = Some(place.clone());
+            state.placed = true;
+        }
+        Ok(true)
+    }
+}
+
+fn count_down(counts: &mut HashMap<Ix, usize>, key: Ix) {
+    if let Some(n) = counts.get_mut(&key) {
+        *n -= 1;
+        if *n == 0 {
+            counts.remove(&key);
+        }
+    }
+}

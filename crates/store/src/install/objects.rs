@@ -1,0 +1,469 @@
+//! Making new objects and changing existing ones.
+//!
+//! Order on every object: data, owner, mode, extended attributes (POSIX ACLs and capabilities among
+//! them), times: each step may disturb what a later one sets.
+
+use super::{Install, Outside, Place, Step, is};
+use crate::history::OldContent;
+use crate::io::{Class, Handle, Open, Rename, Stat};
+use crate::layout::found;
+use crate::staging::slot_name;
+use crate::writeset::{Attrs, Content, Data, Extent, Ix, NewKind, Origin, SlotId};
+use std::io::{Error, Result};
+use systx_base::Kind;
+
+/// Bits without which the owner could not add names to a directory.
+const OWNER_WX: u32 = 0o300;
+
+impl Install<'_> {
+    /// Makes a new directory out of sight: in staging, or inside another new one.
+    pub(super) fn make_dir(&mut self, ix: Ix) -> Step<()> {
+        if self.state(ix).busy || self.dir_of(ix)?.is_some() {
+            return Ok(());
+        }
+        let bind = &self.commit.set.binds[self.index.targets(ix)[0]];
+        if self.object(bind.dir).is_new() {
+            self.state(ix).busy = true;
+            let made = self.make_dir(bind.dir);
+            self.state(ix).busy = false;
+            made?;
+        }
+        let parent = self.states[bind.dir.0 as usize].dir.clone();
+        let inside = self.state(bind.dir).hidden;
+        let place = match parent {
+            Some(dir) if inside => Place { dir, name: bind.name.clone() },
+            _ => self.temp('b', ix),
+        };
+        let make = || -> Result<Handle> {
+            self.env.io.mkdir(&place.dir, &place.name, 0o700)?;
+            self.env.io.open_dir(&place.dir, &place.name)
+        };
+        let dir = make().map_err(|e| self.stop(self.path(ix), e))?;
+        let stat = self.env.io.stat(&dir).map_err(|e| self.stop(self.path(ix), e))?;
+        let state = self.state(ix);
+        state.id = Some(stat.id);
+        state.dir = Some(dir);
+        state.place = Some(place);
+        state.hidden = true;
+        state.placed = inside;
+        Ok(())
+    }
+
+    /// Makes a new object that is no directory at `place`, complete.
+    pub(super) fn build(&mut self, ix: Ix, place: &Place) -> Step<bool> {
+        let made = self.create(ix, place);
+        let Some(()) = self.soft(|s| s.path(ix), made)? else { return Ok(false) };
+        self.set_attributes(ix, place)?;
+        let stat = self.env.io.stat_at(&place.dir, &place.name);
+        let stat = stat.map_err(|e| self.stop(self.path(ix), e))?;
+        let state = self.state(ix);
+        state.id = Some(stat.id);
+        state.place = Some(place.clone());
+        Ok(true)
+    }
+
+    fn create(&mut self, ix: Ix, place: &Place) -> Result<()> {
+        let io = self.env.io;
+        let object = self.object(ix);
+        match (&object.origin, &object.content) {
+            (Origin::New(NewKind::Dir) | Origin::Root, _) => Err(Error::from_raw_os_error(libc::EISDIR)),
+            (Origin::New(NewKind::Symlink(target)), _) => io.symlink(target, &place.dir, &place.name),
+            (Origin::New(NewKind::Special { kind, rdev }), _) => {
+                io.mknod(&place.dir, &place.name, *kind, 0o600, *rdev)
+            }
+            (_, Content::Slot(slot)) => self.take_slot(*slot, place),
+            (_, content) => {
+                let file = io.create_file(&place.dir, &place.name, 0o600)?;
+                match content {
+                    Content::Whole { len, extents } => self.write_whole(&file, *len, extents, true),
+                    _ => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Gives a slot's file its place.  On a weak file system the slot keeps its name until the new
+    /// one is durable: there a rename may lose both.
+    fn take_slot(&mut self, slot: SlotId, place: &Place) -> Result<()> {
+        let io = self.env.io;
+        let from = self.find_slot(slot)?;
+        if self.env.class == Class::Weak {
+            io.link(&from.dir, &from.name, &place.dir, &place.name)?;
+            self.needs_sync = true;
+            self.later.push(super::Later::Slot(slot));
+        } else {
+            io.rename(&from.dir, &from.name, &place.dir, &place.name, Rename::NoReplace)?;
+            self.gone.insert(slot);
+        }
+        Ok(())
+    }
+
+    fn find_slot(&self, slot: SlotId) -> Result<Place> {
+        let io = self.env.io;
+        let name = slot_name(slot);
+        let id = self.commit.slots.iter().find(|(s, _)| *s == slot).map(|(_, id)| *id);
+        let dir = self.env.layout.slots.clone();
+        if let Some(stat) = found(io.stat_at(&dir, &name))?
+            && id.is_none_or(|id| id == stat.id)
+        {
+            return Ok(Place { dir, name });
+        }
+        // A resumed installation: an earlier run had taken it out already.
+        let left = id.and_then(|id| self.leftovers.get(&id)).cloned();
+        let left = left.ok_or_else(|| Error::from_raw_os_error(libc::ENOENT))?;
+        Ok(Place { dir: self.env.layout.temp.clone(), name: left })
+    }
+
+    /// Writes data and holes; `fresh` says that the file is empty.
+    fn write_whole(&self, file: &Handle, len: u64, extents: &[Extent], fresh: bool) -> Result<()> {
+        let io = self.env.io;
+        let old = if fresh { 0 } else { io.stat(file)?.size };
+        let mut at = 0;
+        for extent in extents {
+            self.clear(file, at, extent.offset, old)?;
+            self.write_extent(file, extent, old)?;
+            at = extent.offset + extent.data.len();
+        }
+        self.clear(file, at, len, old)?;
+        if io.stat(file)?.size != len { io.set_len(file, len) } else { Ok(()) }
+    }
+
+    /// Makes a range read as zeros, as far as it lies within the old length.
+    fn clear(&self, file: &Handle, from: u64, to: u64, old: u64) -> Result<()> {
+        let to = to.min(old);
+        if from < to { self.env.io.punch_hole(file, from, to - from) } else { Ok(()) }
+    }
+
+    fn write_extent(&self, file: &Handle, extent: &Extent, old: u64) -> Result<()> {
+        match &extent.data {
+            Data::Inline(bytes) => self.env.io.write_at(file, bytes, extent.offset),
+            Data::Hole { len } => self.clear(file, extent.offset, extent.offset + len, old),
+            Data::Slot { slot, at, len } => {
+                let from = self.env.pool.handle(*slot);
+                let from = from.ok_or_else(|| Error::from_raw_os_error(libc::ENOENT))?;
+                self.env.io.copy_range(&from, *at, file, extent.offset, *len)
+            }
+        }
+    }
+
+    /// Overwrites part of a file.
+    fn write_patch(&self, file: &Handle, len: u64, keep: u64, extents: &[Extent]) -> Result<()> {
+        let io = self.env.io;
+        let old = io.stat(file)?.size;
+        self.clear(file, keep, len, old)?;
+        for extent in extents {
+            self.write_extent(file, extent, old)?;
+        }
+        if io.stat(file)?.size != len { io.set_len(file, len) } else { Ok(()) }
+    }
+
+    /// Sets everything that a write set says about an object, in the one right order.
+    pub(super) fn set_attributes(&mut self, ix: Ix, place: &Place) -> Step<()> {
+        let io = self.env.io;
+        let object = self.object(ix);
+        let (dir, name) = (&place.dir, &place.name[..]);
+        self.set_owner_mode(ix, place, object.attrs)?;
+        self.set_xattrs(ix, place, &object.xattrs)?;
+        let Attrs { atime, mtime, .. } = object.attrs;
+        if atime.is_some() || mtime.is_some() {
+            let set = io.set_times(dir, name, atime, mtime);
+            self.soft(|s| s.path(ix), set)?;
+        }
+        Ok(())
+    }
+
+    fn set_owner_mode(&mut self, ix: Ix, place: &Place, attrs: Attrs) -> Step<()> {
+        let io = self.env.io;
+        let stat = io.stat_at(&place.dir, &place.name).map_err(|e| self.stop(self.path(ix), e))?;
+        let chown = attrs.owner.filter(|owner| *owner != (stat.uid, stat.gid));
+        if let Some((uid, gid)) = chown {
+            let set = io.set_owner(&place.dir, &place.name, uid, gid);
+            self.soft(|s| s.path(ix), set)?;
+        }
+        if let Some(mode) = attrs.mode.filter(|_| stat.kind != Kind::Symlink) {
+            // chown clears set-id bits, so the mode is looked at again only where it cannot have.
+            if mode != stat.mode || chown.is_some() {
+                let set = io.set_mode(&place.dir, &place.name, mode);
+                self.soft(|s| s.path(ix), set)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_xattrs(&mut self, ix: Ix, place: &Place, xattrs: &[(Vec<u8>, Option<Vec<u8>>)]) -> Step<()> {
+        let io = self.env.io;
+        for (key, value) in xattrs {
+            let set = match value {
+                Some(value) => io.set_xattr(&place.dir, &place.name, key, value),
+                None => match io.remove_xattr(&place.dir, &place.name, key) {
+                    Err(e) if is(&e, libc::ENODATA) => Ok(()),
+                    other => other,
+                },
+            };
+            self.soft(|s| s.path(ix), set)?;
+        }
+        Ok(())
+    }
+
+    /// Changes an existing object.
+    pub(super) fn change(&mut self, ix: Ix) -> Step<()> {
+        let object = self.object(ix);
+        if object.kind() == Kind::Dir {
+            return self.widen_dir(ix);
+        }
+        let exchanged =
+            self.befores.get(&ix).is_some_and(|b| b.content == OldContent::Exchanged);
+        if self.redo && exchanged {
+            return self.replace_again(ix);
+        }
+        let Some(place) = self.place(ix) else { return Ok(()) };
+        let swapped = object.content != Content::Keep && !self.states[ix.0 as usize].in_tree;
+        if swapped && self.redo && self.index.targets(ix).is_empty() {
+            // An earlier run found it in use as a program and has already exchanged it.
+            return Ok(());
+        }
+        if object.content == Content::Keep {
+            self.note_if_changed(ix, &place)?;
+            return self.set_attributes(ix, &place);
+        }
+        if exchanged { self.replace(ix, &place) } else { self.overwrite(ix, &place) }
+    }
+
+    /// Modes that let names be added are set before the names change, so that a directory that is
+    /// made private is private before anything private is in it; narrow ones wait for
+    /// [`Install::finish_dir`].
+    fn widen_dir(&mut self, ix: Ix) -> Step<()> {
+        let attrs = self.object(ix).attrs;
+        let (Some(dir), Some(mode)) = (self.dir_of(ix)?, attrs.mode) else { return Ok(()) };
+        if mode & OWNER_WX == OWNER_WX {
+            let set = self.env.io.set_mode(&dir, b"", mode);
+            self.soft(|s| s.path(ix), set)?;
+        }
+        Ok(())
+    }
+
+    /// Reports an object that an outsider changed since the transaction saw it.
+    fn note_if_changed(&mut self, ix: Ix, place: &Place) -> Step<bool> {
+        let stat = self.soft_stat(&place.dir, &place.name)?;
+        let changed = stat.is_some_and(|s| self.is_changed_outside(ix, &s));
+        if changed {
+            let path = self.path(ix);
+            self.report(path, Outside::Changed, None);
+        }
+        Ok(changed)
+    }
+
+    /// Whether this is another version than the one that the transaction saw.  A resumed
+    /// installation cannot tell by the change time, which it moves itself.
+    pub(super) fn is_changed_outside(&self, ix: Ix, stat: &Stat) -> bool {
+        let now = stat.stamp();
+        match &self.object(ix).origin {
+            _ if self.redo => false,
+            Origin::Host { stamp, .. } => *stamp != now,
+            Origin::Grave { stamp, .. } => (stamp.id, stamp.mtime, stamp.size) != (now.id, now.mtime, now.size),
+            _ => false,
+        }
+    }
+
+    /// Overwrites content in place.
+    fn overwrite(&mut self, ix: Ix, place: &Place) -> Step<()> {
+        let opened = self.env.io.open_file(&place.dir, &place.name, Open::Write);
+        let file = match opened {
+            // A running program's file cannot be written to: a new inode takes its place.
+            Err(e) if is(&e, libc::ETXTBSY) => return self.replace(ix, place),
+            other => match self.soft(|s| s.path(ix), other)? {
+                Some(file) => file,
+                None => return Ok(()),
+            },
+        };
+        let stop = |s: &Self, e| s.stop(s.path(ix), e);
+        let stat = self.env.io.stat(&file).map_err(|e| stop(self, e))?;
+        let strange = if self.redo {
+            !self.only_ours_or_old(ix, &file).map_err(|e| stop(self, e))?
+        } else {
+            self.is_changed_outside(ix, &stat)
+        };
+        if strange {
+            self.keep_copy(ix, &file)?;
+        }
+        let written = match &self.object(ix).content {
+            Content::Patch { len, keep, extents } => self.write_patch(&file, *len, *keep, extents),
+            Content::Whole { len, extents } => self.write_whole(&file, *len, extents, false),
+            Content::Slot(slot) => self.copy_slot(*slot, &file),
+            Content::Keep => Ok(()),
+        };
+        written.map_err(|e| stop(self, e))?;
+        let after = self.env.io.stat(&file).map_err(|e| stop(self, e))?;
+        if after.mode != stat.mode {
+            // Writing cleared set-id bits, which the write set would have said.
+            let set = self.env.io.set_mode(&file, b"", stat.mode);
+            self.soft(|s| s.path(ix), set)?;
+        }
+        self.set_attributes(ix, &Place { dir: file, name: Vec::new() })
+    }
+
+    fn copy_slot(&self, slot: SlotId, file: &Handle) -> Result<()> {
+        let from = self.env.pool.handle(slot);
+        let from = from.ok_or_else(|| Error::from_raw_os_error(libc::ENOENT))?;
+        let len = self.env.io.stat(&from)?.size;
+        self.clear(file, 0, len, self.env.io.stat(file)?.size)?;
+        copy_data(self.env.io, &from, file, len)?;
+        self.env.io.set_len(file, len)
+    }
+
+    /// Keeps a copy of an outsider's version before it is overwritten in place.
+    fn keep_copy(&mut self, ix: Ix, file: &Handle) -> Step<()> {
+        let path = self.path(ix);
+        let base = path.rsplit(|b| *b == b'/').next().unwrap_or_default().to_vec();
+        let (dir, below) = self.conflict_dir()?;
+        let (name, copy) = loop {
+            let name = self.conflict_name(&base);
+            match self.env.io.create_file(&dir, &name, 0o600) {
+                Ok(copy) => break (name, copy),
+                Err(e) if is(&e, libc::EEXIST) => {}
+                Err(e) => return Err(self.stop(path, e)),
+            }
+        };
+        let copied = self.env.io.stat(file).and_then(|stat| {
+            copy_data(self.env.io, file, &copy, stat.size)?;
+            self.env.io.set_len(&copy, stat.size)
+        });
+        copied.map_err(|e| self.stop(path.clone(), e))?;
+        let kept = self.env.layout.path_of(&[&below[..], b"/", &name].concat());
+        self.report(path, Outside::Changed, Some(kept));
+        Ok(())
+    }
+
+    /// Replaces an object by a new inode with all of its attributes; the old one is exchanged out.
+    fn replace(&mut self, ix: Ix, place: &Place) -> Step<()> {
+        self.replace_from(ix, place, place)
+    }
+
+    fn replace_from(&mut self, ix: Ix, old: &Place, place: &Place) -> Step<()> {
+        let Some(stat) = self.soft_stat(&old.dir, &old.name)? else { return Ok(()) };
+        let new = self.temp('b', ix);
+        let built = self.copy_object(ix, old, &new, &stat);
+        let Some(()) = self.soft(|s| s.path(ix), built)? else { return Ok(()) };
+        self.set_attributes(ix, &new)?;
+        let id = self.env.io.stat_at(&new.dir, &new.name).map_err(|e| self.stop(self.path(ix), e))?.id;
+        let path = self.path(ix);
+        if self.exchange_in(&new, place, Some(ix), path)? {
+            let state = self.state(ix);
+            state.id = Some(id);
+            state.place = Some(place.clone());
+            state.placed = true;
+        }
+        Ok(())
+    }
+
+    /// [`Install::replace`] when an earlier run may have got anywhere in it.
+    fn replace_again(&mut self, ix: Ix) -> Step<()> {
+        let Origin::Host { parent, name, .. } = &self.object(ix).origin else { return Ok(()) };
+        let Some(dir) = self.dir_of(*parent)? else { return Ok(()) };
+        let place = Place { dir, name: name.clone() };
+        let stat = self.soft_stat(&place.dir, &place.name)?;
+        if let Some(stat) = &stat
+            && self.origin_id(ix) != Some(stat.id)
+            && self.is_ours(ix, &place, stat)?
+        {
+            self.repair(ix, &place)?;
+            let state = self.state(ix);
+            state.id = Some(stat.id);
+            state.place = Some(place);
+            state.placed = true;
+            return Ok(());
+        }
+        // Attributes come from the old inode, wherever it is now.
+        let old = match (&stat, self.place(ix)) {
+            (Some(stat), _) if self.origin_id(ix) == Some(stat.id) => place.clone(),
+            (_, Some(place)) => place,
+            (Some(_), None) => place.clone(),
+            (None, None) => return Ok(()),
+        };
+        self.replace_from(ix, &old, &place)
+    }
+
+    fn copy_object(&mut self, ix: Ix, old: &Place, new: &Place, stat: &Stat) -> Result<()> {
+        let io = self.env.io;
+        if let Content::Slot(slot) = &self.object(ix).content {
+            self.take_slot(*slot, new)?;
+        } else {
+            let file = io.create_file(&new.dir, &new.name, 0o600)?;
+            match &self.object(ix).content {
+                Content::Whole { len, extents } => self.write_whole(&file, *len, extents, true)?,
+                Content::Patch { len, keep, extents } => {
+                    let from = io.open_file(&old.dir, &old.name, Open::Read)?;
+                    copy_data(io, &from, &file, stat.size.min(*keep))?;
+                    self.write_patch(&file, *len, *keep, extents)?;
+                }
+                _ => {}
+            }
+        }
+        let made = io.stat_at(&new.dir, &new.name)?;
+        if (made.uid, made.gid) != (stat.uid, stat.gid) {
+            io.set_owner(&new.dir, &new.name, stat.uid, stat.gid)?;
+        }
+        io.set_mode(&new.dir, &new.name, stat.mode)?;
+        for key in io.list_xattr(&old.dir, &old.name)? {
+            let value = io.get_xattr(&old.dir, &old.name, &key)?;
+            io.set_xattr(&new.dir, &new.name, &key, &value)?;
+        }
+        io.set_times(&new.dir, &new.name, Some(stat.atime), Some(stat.mtime))
+    }
+
+    /// What a directory gets when all names in it are done.
+    pub(super) fn finish_dir(&mut self, ix: Ix) -> Step<()> {
+        let object = self.object(ix);
+        if !object.is_changed() {
+            return Ok(());
+        }
+        let Some(dir) = self.states[ix.0 as usize].dir.clone() else {
+            // Nothing below it was touched, so it was never opened.
+            let Some(place) = self.place(ix) else { return Ok(()) };
+            return self.set_attributes(ix, &place);
+        };
+        self.set_attributes(ix, &Place { dir, name: Vec::new() })
+    }
+
+    /// Owner, extended attributes and (if it stays writable) mode of a new directory, before it is
+    /// seen.
+    pub(super) fn dress_dir(&mut self, ix: Ix) -> Step<()> {
+        let Some(dir) = self.states[ix.0 as usize].dir.clone() else { return Ok(()) };
+        let place = Place { dir, name: Vec::new() };
+        let object = self.object(ix);
+        let mode = object.attrs.mode.filter(|m| m & OWNER_WX == OWNER_WX);
+        self.set_owner_mode(ix, &place, Attrs { mode, ..object.attrs })?;
+        self.set_xattrs(ix, &place, &object.xattrs)
+    }
+
+    /// Completes a file of ours that an earlier run placed.
+    pub(super) fn repair(&mut self, ix: Ix, place: &Place) -> Step<()> {
+        let object = self.object(ix);
+        if let (Kind::File, Content::Whole { len, extents }) = (object.kind(), &object.content) {
+            let write = || -> Result<()> {
+                let file = self.env.io.open_file(&place.dir, &place.name, Open::Write)?;
+                self.write_whole(&file, *len, extents, false)
+            };
+            write().map_err(|e| self.stop(self.path(ix), e))?;
+        }
+        if object.kind() != Kind::Dir {
+            self.set_attributes(ix, place)?;
+        }
+        Ok(())
+    }
+}
+
+/// Copies the data of the first `len` bytes, leaving holes as holes.
+pub(crate) fn copy_data(io: &dyn crate::io::Io, from: &Handle, to: &Handle, len: u64) -> Result<()> {
+    let mut at = 0;
+    while at < len
+        && let Some((start, end)) = io.next_data(from, at)?
+    {
+        let end = end.min(len);
+        if start < end {
+            io.copy_range(from, start, to, start, end - start)?;
+        }
+        at = end.max(start).max(at + 1);
+    }
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! The store's directory: where it is, what is in it, and how its entries are named.
+//!
+//! ```text
+//! lock                     locked for as long as a store is open
+//! super.0 super.1          where the journal begins; written in turn
+//! applied                  how far installing went; a hint, never synced
+//! j/NN                     segments of the journal ring, written once with zeros, then recycled
+//! s/SLOT                   staging slots
+//! t/TXN.EPOCH.xIX          objects on their way into or out of the tree
+//! g/TXN.IX  g/TXN.IX.b     the graveyard: displaced objects, and overwritten content
+//! h/TXN                    history
+//! conflict/TXN/N-NAME      what outsiders did and a commit would have destroyed
+//! ```
+//! All of it is on the volume's own file system, so that everything enters and leaves the tree by
+//! link and rename.
+
+use crate::io::{Handle, HostId, Io, Open};
+use std::io::{Error, ErrorKind, Result};
+use systx_base::TxnId;
+
+/// Open directories of the store.
+pub(crate) struct Layout {
+    /// Path of the directory below the volume root.
+    pub path: Vec<u8>,
+    pub state: Handle,
+    pub journal: Handle,
+    pub slots: Handle,
+    pub temp: Handle,
+    pub grave: Handle,
+    pub history: Handle,
+    pub id: HostId,
+}
+
+/// Opens a directory, making it first if it is not there.
+pub(crate) fn ensure_dir(io: &dyn Io, at: &Handle, name: &[u8]) -> Result<Handle> {
+    match io.open_dir(at, name) {
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        other => return other,
+    }
+    match io.mkdir(at, name, 0o700) {
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
+        _ => io.open_dir(at, name),
+    }
+}
+
+/// Opens a file for writing, making it first if it is not there.
+pub(crate) fn ensure_file(io: &dyn Io, at: &Handle, name: &[u8]) -> Result<Handle> {
+    match io.open_file(at, name, Open::Write) {
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        other => return other,
+    }
+    match io.create_file(at, name, 0o600) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => io.open_file(at, name, Open::Write),
+        other => other,
+    }
+}
+
+impl Layout {
+    /// Opens the store's directory, `path` below the volume root; makes what is missing.
+    pub fn open(io: &dyn Io, path: &[u8]) -> Result<Layout> {
+        let mut state = io.root();
+        let mut depth = 0;
+        for part in path.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+            if part == b"." || part == b".." {
+                return Err(Error::from(ErrorKind::InvalidInput));
+            }
+            state = ensure_dir(io, &state, part)?;
+            depth += 1;
+        }
+        if depth == 0 {
+            return Err(Error::from(ErrorKind::InvalidInput));
+        }
+        let stat = io.stat(&state)?;
+        // Displaced files lie in here with the permissions that they had, below directories that may
+        // have kept them private.
+        if stat.mode & 0o077 != 0 {
+            io.set_mode(&state, b"", 0o700)?;
+        }
+        Ok(Layout {
+            path: path.to_vec(),
+            journal: ensure_dir(io, &state, b"j")?,
+            slots: ensure_dir(io, &state, b"s")?,
+            temp: ensure_dir(io, &state, b"t")?,
+            grave: ensure_dir(io, &state, b"g")?,
+            history: ensure_dir(io, &state, b"h")?,
+            id: stat.id,
+            state,
+        })
+    }
+
+    /// Path below the volume root of something in the store's directory.
+    pub fn path_of(&self, below: &[u8]) -> Vec<u8> {
+        [&self.path[..], b"/", below].concat()
+    }
+}
+
+/// Name of a history file.
+pub(crate) fn history_name(txn: TxnId) -> Vec<u8> {
+    format!("{:016x}", txn.0).into_bytes()
+}
+
+/// Name in the graveyard of what `txn` displaced.
+pub(crate) fn grave_name(txn: TxnId, ix: u32) -> Vec<u8> {
+    format!("{:016x}.{ix}", txn.0).into_bytes()
+}
+
+/// Name in the graveyard of the content that `txn` overwrote.
+pub(crate) fn before_name(txn: TxnId, ix: u32) -> Vec<u8> {
+    format!("{:016x}.{ix}.b", txn.0).into_bytes()
+}
+
+/// What all names of a transaction in the graveyard begin with.
+pub(crate) fn grave_prefix(txn: TxnId) -> Vec<u8> {
+    format!("{:016x}.", txn.0).into_bytes()
+}
+
+/// Name of a staged object: `role` is `b` for built, `p` for parked, `l` for a link.
+pub(crate) fn temp_name(txn: TxnId, epoch: u64, role: char, ix: u32) -> Vec<u8> {
+    format!("{:016x}.{epoch:x}.{role}{ix}", txn.0).into_bytes()
+}
+
+/// The transaction, epoch, role and index in a staged object's name.
+pub(crate) fn parse_temp(name: &[u8]) -> Option<(TxnId, u64, char, u32)> {
+    let mut parts = std::str::from_utf8(name).ok()?.split('.');
+    let txn = u64::from_str_radix(parts.next()?, 16).ok()?;
+    let epoch = u64::from_str_radix(parts.next()?, 16).ok()?;
+    let last = parts.next()?;
+    let role = last.chars().next()?;
+    let ix = last.get(1..)?.parse().ok()?;
+    parts.next().is_none().then_some((TxnId(txn), epoch, role, ix))
+}
+
+/// All names in a directory.
+pub(crate) fn names(io: &dyn Io, dir: &Handle) -> Result<Vec<Vec<u8>>> {
+    let mut names = Vec::new();
+    io.list(dir, &mut |item| {
+        names.push(item.name.to_vec());
+        true
+    })?;
+    names.sort();
+    Ok(names)
+}
+
+/// Removes an entry with all that is below it.
+pub(crate) fn remove_all(io: &dyn Io, at: &Handle, name: &[u8]) -> Result<()> {
+    match io.stat_at(at, name) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(e),
+        Ok(stat) if stat.kind != systx_base::Kind::Dir => return io.unlink(at, name),
+        Ok(stat) => {
+            if stat.mode & 0o700 != 0o700 {
+                io.set_mode(at, name, 0o700)?;
+            }
+        }
+    }
+    let dir = io.open_dir(at, name)?;
+    for child in names(io, &dir)? {
+        remove_all(io, &dir, &child)?;
+    }
+    io.rmdir(at, name)
+}
+
+/// The result, or `None` where the error is `ENOENT`.
+pub(crate) fn found<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn staged_names_round_trip() {
+        let name = temp_name(TxnId(0xabc), 7, 'p', 12);
+        assert_eq!(parse_temp(&name), Some((TxnId(0xabc), 7, 'p', 12)));
+        for bad in [&b""[..], b"x", b"1.2", b"1.2.", b"1.2.p", b"1.2.p3.4", b"1.2.\xff3"] {
+            assert_eq!(parse_temp(bad), None);
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! What a commit needs before its record can be written: proof that what it changes is still what
+//! it saw, before-images for undo, and the decision how rewritten files are replaced.
+//!
+//! Before-images are read from the tree, and the stamps are looked at again afterwards: an outsider
+//! who wrote in between makes the commit fail while nothing has happened yet.  Small ones go into
+//! the record itself, larger ones into a file in the graveyard that is synced with the slots.
+
+use crate::history::{Before, OldContent, all_attrs};
+use crate::install::{Env, copy_data};
+use crate::io::{Handle, HostId, Open, Openers, Stat};
+use crate::layout::before_name;
+use crate::writeset::index::Index;
+use crate::writeset::{Attrs, Content, Data, Extent, Ix, Origin, WriteSet};
+use std::io::{Error, Result};
+use systx_base::{Kind, TxnId};
+
+/// What was found out.
+pub(crate) struct Prepared {
+    pub befores: Vec<Before>,
+    /// Paths of objects that are no longer what the transaction saw.
+    pub changed: Vec<Vec<u8>>,
+    /// Before-files in the graveyard that must be durable before the record.
+    pub files: Vec<Handle>,
+}
+
+struct Prepare<'a> {
+    env: Env<'a>,
+    txn: TxnId,
+    index: Index<'a>,
+    dirs: Vec<Option<Handle>>,
+    /// Owner of the store: who new inodes belong to at first.
+    owner: (u32, u32),
+    /// Bytes of before-images that still fit into the record.
+    room: u64,
+    out: Prepared,
+}
+
+/// Reads before-images; at most `room` bytes of them into memory.
+pub(crate) fn prepare(env: Env<'_>, txn: TxnId, set: &WriteSet, room: u64) -> Result<Prepared> {
+    let state = env.io.stat(&env.layout.state)?;
+    let mut this = Prepare {
+        env,
+        txn,
+        index: Index::new(set),
+        dirs: vec![None; set.objects.len()],
+        owner: (state.uid, state.gid),
+        room,
+        out: Prepared { befores: Vec::new(), changed: Vec::new(), files: Vec::new() },
+    };
+    for (i, object) in set.objects.iter().enumerate() {
+        let ix = Ix(i as u32);
+        let removed = this.index.is_removed(ix) && object.kind() == Kind::File;
+        if !object.is_new() && (object.is_changed() || removed) {
+            this.object(ix)?;
+        }
+    }
+    Ok(this.out)
+}
+
+impl<'a> Prepare<'a> {
+    /// The directory that an object was in, and its name there.
+    fn place(&mut self, ix: Ix) -> Result<Option<(Handle, &'a [u8])>> {
+        match &self.index.set.object(ix).origin {
+            Origin::Host { parent, name, .. } => {
+                Ok(self.dir(*parent)?.map(|dir| (dir, &name[..])))
+            }
+            Origin::Grave { name, .. } => Ok(Some((self.env.layout.grave.clone(), name))),
+            Origin::Root => Ok(Some((self.env.io.root(), b""))),
+            Origin::New(_) => Ok(None),
+        }
+    }
+
+    fn dir(&mut self, ix: Ix) -> Result<Option<Handle>> {
+        if let Some(dir) = &self.dirs[ix.0 as usize] {
+            return Ok(Some(dir.clone()));
+        }
+        let Some((parent, name)) = self.place(ix)? else { return Ok(None) };
+        let dir = if name.is_empty() {
+            parent
+        } else {
+            match self.env.io.open_dir(&parent, name) {
+                Ok(dir) => dir,
+                Err(e) if is_gone(&e) => return Ok(None),
+                Err(e) => return Err(e),
+            }
+        };
+        self.dirs[ix.0 as usize] = Some(dir.clone());
+        Ok(Some(dir))
+    }
+
+    fn changed(&mut self, ix: Ix) {
+        self.out.changed.push(self.index.origin_path(ix).unwrap_or_default());
+    }
+
+    fn seen_id(&self, ix: Ix) -> Option<HostId> {
+        match &self.index.set.object(ix).origin {
+            Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(stamp.id),
+            _ => None,
+        }
+    }
+
+    fn object(&mut self, ix: Ix) -> Result<()> {
+        let set = self.index.set;
+        let object = set.object(ix);
+        let stat = match self.place(ix)? {
+            None => None,
+            Some((dir, name)) => match self.env.io.stat_at(&dir, name) {
+                Ok(stat) => Some((dir, name, stat)),
+                Err(e) if is_gone(&e) => None,
+                Err(e) => return Err(e),
+            },
+        };
+        let Some((dir, name, stat)) = stat.filter(|(_, _, s)| self.is_version(ix, s)) else {
+            self.changed(ix);
+            return Ok(());
+        };
+        if !object.is_changed() {
+            return Ok(());
+        }
+        let mut xattrs = Vec::new();
+        for (key, _) in &object.xattrs {
+            let old = match self.env.io.get_xattr(&dir, name, key) {
+                Ok(value) => Some(value),
+                Err(e) if e.raw_os_error() == Some(libc::ENODATA) => None,
+                Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => None,
+                Err(e) => return Err(e),
+            };
+            xattrs.push((key.clone(), old));
+        }
+        let content = match &object.content {
+            Content::Keep => OldContent::Keep,
+            content => self.content(ix, content, &dir, name, &stat)?,
+        };
+        let again = self.env.io.stat_at(&dir, name);
+        if !again.is_ok_and(|s| s.stamp() == stat.stamp()) {
+            self.changed(ix);
+        }
+        let attrs = restored(&object.attrs, &stat, object.content != Content::Keep);
+        self.out.befores.push(Before { ix, attrs, xattrs, content });
+        Ok(())
+    }
+
+    /// Whether an object is still what the transaction saw.  A directory's times move with every name
+    /// in it, which is nobody's conflict here.
+    fn is_version(&self, ix: Ix, stat: &Stat) -> bool {
+        let now = stat.stamp();
+        match &self.index.set.object(ix).origin {
+            _ if stat.kind == Kind::Dir => self.seen_id(ix).is_none_or(|id| id == now.id),
+            Origin::Host { stamp, .. } => *stamp == now,
+            Origin::Grave { stamp, .. } => {
+                (stamp.id, stamp.mtime, stamp.size) == (now.id, now.mtime, now.size)
+            }
+            _ => true,
+        }
+    }
+
+    fn content(
+        &mut self,
+        ix: Ix,
+        content: &Content,
+        dir: &Handle,
+        name: &[u8],
+        stat: &Stat,
+    ) -> Result<OldContent> {
+        let file = self.env.io.open_file(dir, name, Open::Read)?;
+        let whole = !matches!(content, Content::Patch { .. });
+        if whole && self.may_exchange(ix, stat, &file)? {
+            return Ok(OldContent::Exchanged);
+        }
+        let ranges = match content {
+            Content::Patch { len, keep, extents } => overwritten(stat.size, *len, *keep, extents),
+            _ => vec![(0, stat.size)],
+        };
+        let total: u64 = ranges.iter().map(|(from, to)| to - from).sum();
+        let in_file = total > self.room;
+        let extents = if in_file {
+            self.save(ix, &file, stat.size, &ranges)?
+        } else {
+            self.room -= total;
+            self.read(&file, &ranges)?
+        };
+        Ok(OldContent::InPlace { len: stat.size, file: in_file, extents, whole })
+    }
+
+    /// Whether a new inode may take the old one's place unnoticed.
+    fn may_exchange(&self, ix: Ix, stat: &Stat, file: &Handle) -> Result<bool> {
+        let (uid, gid) = self.owner;
+        let can_own = uid == 0 || (uid, gid) == (stat.uid, stat.gid);
+        Ok(stat.nlink == 1
+            && can_own
+            && matches!(self.index.set.object(ix).origin, Origin::Host { .. })
+            && self.index.targets(ix).is_empty()
+            && self.env.io.openers(file)? == Openers::None)
+    }
+
+    fn read(&self, file: &Handle, ranges: &[(u64, u64)]) -> Result<Vec<Extent>> {
+        let mut extents = Vec::new();
+        for (from, to) in ranges {
+            let size = usize::try_from(to - from).map_err(|_| Error::from_raw_os_error(libc::EFBIG))?;
+            let mut bytes = vec![0; size];
+            let got = self.env.io.read_at(file, &mut bytes, *from)?;
+            bytes.truncate(got);
+            extents.push(Extent { offset: *from, data: Data::Inline(bytes) });
+        }
+        Ok(extents)
+    }
+
+    /// Copies ranges to a file in the graveyard, at the same offsets.
+    fn save(
+        &mut self,
+        ix: Ix,
+        file: &Handle,
+        size: u64,
+        ranges: &[(u64, u64)],
+    ) -> Result<Vec<Extent>> {
+        let io = self.env.io;
+        let name = before_name(self.txn, ix.0);
+        let copy = crate::layout::ensure_file(io, &self.env.layout.grave, &name)?;
+        if ranges.len() == 1 && ranges[0] == (0, size) {
+            copy_data(io, file, &copy, size)?;
+        } else {
+            for (from, to) in ranges {
+                io.copy_range(file, *from, &copy, *from, to - from)?;
+            }
+        }
+        io.set_len(&copy, size)?;
+        self.out.files.push(copy);
+        let hole = |(from, to): &(u64, u64)| Extent { offset: *from, data: Data::Hole { len: to - from } };
+        Ok(ranges.iter().map(hole).collect())
+    }
+}
+
+/// The old values of what changes; writing content moves the modification time and may clear bits of
+/// the mode.
+fn restored(attrs: &Attrs, stat: &Stat, content: bool) -> Attrs {
+    let all = all_attrs(stat);
+    Attrs {
+        mode: all.mode.filter(|_| content || attrs.mode.is_some() || attrs.owner.is_some()),
+        owner: all.owner.filter(|_| attrs.owner.is_some()),
+        atime: all.atime.filter(|_| attrs.atime.is_some()),
+        mtime: all.mtime.filter(|_| content || attrs.mtime.is_some()),
+    }
+}
+
+/// The ranges of a file of `size` bytes whose bytes a patch destroys, ascending and disjoint.
+fn overwritten(size: u64, len: u64, keep: u64, extents: &[Extent]) -> Vec<(u64, u64)> {
+    let lost = keep.min(len).min(size);
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    let pieces = extents.iter().map(|e| (e.offset, e.offset + e.data.len()));
+    for (from, to) in pieces {
+        let to = to.min(lost);
+        match ranges.last_mut() {
+            _ if from >= to => {}
+            Some(last) if last.1 == from => last.1 = to,
+            _ => ranges.push((from, to)),
+        }
+    }
+    if lost < size {
+        match ranges.last_mut() {
+            Some(last) if last.1 == lost => last.1 = size,
+            _ => ranges.push((lost, size)),
+        }
+    }
+    ranges
+}
+
+fn is_gone(e: &Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::EXDEV))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(offset: u64, len: u64) -> Extent {
+        Extent { offset, data: Data::Hole { len } }
+    }
+
+    #[test]
+    fn what_a_patch_destroys() {
+        assert_eq!(overwritten(100, 100, 100, &[extent(10, 5), extent(15, 5)]), [(10, 20)]);
+        assert_eq!(overwritten(100, 200, 100, &[extent(90, 50)]), [(90, 100)]);
+        assert_eq!(overwritten(100, 40, 100, &[extent(10, 5)]), [(10, 15), (40, 100)]);
+        assert_eq!(overwritten(100, 200, 30, &[extent(20, 20)]), [(20, 100)]);
+        assert_eq!(overwritten(0, 50, 0, &[extent(0, 50)]), []);
+    }
+}

@@ -1,0 +1,306 @@
+//! Opening a store: what a crash left is finished, what never was committed is dropped.
+//!
+//! 1. Lock the store; read the newest valid super block.
+//! 2. Read the journal from there on.  No super block means that nothing was ever committed.
+//! 3. Install every record again, in order.  Records never overlap, so each is taken for itself.  If
+//!    the kernel has run all the time (a process died, no power was lost), those that the mark calls
+//!    installed are skipped.
+//! 4. Sync, then write a super block that begins after the last record, with the next epoch: what is
+//!    left of a torn group can never become valid.  Only now slots are emptied.
+//!
+//! Until step 4 the journal is not touched, and installing is idempotent: recovery may crash at any
+//! call and starts over.  An error leaves everything as it was for the next attempt.
+
+use crate::class::network;
+use crate::dir_store::{Config, DirStore, Opened};
+use crate::error::{OpenError, open_io, shown};
+use crate::history::{Commit, History};
+use crate::install::{Env, OutsideChange, install};
+use crate::io::{Class, Handle, Io, Open};
+use crate::journal::{Head, Identity, Record, Scan, scan};
+use crate::layout::{Layout, ensure_file, found, names};
+use crate::staging::Pool;
+use crate::super_block::{FORMAT, Found, Super, Supers, read};
+use crate::writeset::SlotId;
+use std::collections::HashSet;
+use std::io::Result;
+use std::sync::Arc;
+use systx_base::TxnId;
+use systx_base::codec::{Decoder, Encoder};
+
+/// What opening a store had to do.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct RecoveryReport {
+    /// Transactions that were committed and are installed now.
+    pub finished: Vec<TxnId>,
+    /// Whether a commit was cut off before its commit point; nothing of it is left.
+    pub discarded: bool,
+    /// What outsiders had done meanwhile.
+    pub outside: Vec<OutsideChange>,
+}
+
+/// The note of how far installing went.  It is written without a sync, so it only counts while the
+/// kernel that took it is running.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Mark {
+    pub store: u64,
+    pub epoch: u64,
+    pub lsn: u64,
+    pub boot: [u8; 16],
+}
+
+const MARK: &[u8] = b"applied";
+const MARK_BYTES: usize = 64;
+
+impl Mark {
+    fn encode(&self) -> Vec<u8> {
+        let mut e = Encoder::new();
+        e.u64(self.store);
+        e.u64(self.epoch);
+        e.u64(self.lsn);
+        self.boot.iter().for_each(|b| e.u8(*b));
+        let mut bytes = e.finish();
+        bytes.resize(MARK_BYTES - 4, 0);
+        let crc = crc32c::crc32c(&bytes);
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Mark> {
+        let (body, crc) = bytes.split_last_chunk::<4>().filter(|_| bytes.len() == MARK_BYTES)?;
+        if u32::from_le_bytes(*crc) != crc32c::crc32c(body) {
+            return None;
+        }
+        let mut d = Decoder::new(body);
+        let (store, epoch, lsn) = (d.u64().ok()?, d.u64().ok()?, d.u64().ok()?);
+        let mut boot = [0; 16];
+        for byte in &mut boot {
+            *byte = d.u8().ok()?;
+        }
+        Some(Mark { store, epoch, lsn, boot })
+    }
+
+    pub fn save(&self, io: &dyn Io, layout: &Layout) -> Result<()> {
+        let file = ensure_file(io, &layout.state, MARK)?;
+        io.write_at(&file, &self.encode(), 0)
+    }
+
+    fn load(io: &dyn Io, layout: &Layout) -> Result<Option<Mark>> {
+        let Some(file) = found(io.open_file(&layout.state, MARK, Open::Read))? else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0; MARK_BYTES];
+        let got = io.read_at(&file, &mut bytes, 0)?;
+        Ok(Mark::decode(&bytes[..got]))
+    }
+}
+
+impl Super {
+    pub(crate) fn identity(&self) -> Identity {
+        Identity {
+            store: self.store,
+            epoch: self.epoch,
+            segments: self.segments,
+            segment_bytes: self.segment_bytes,
+        }
+    }
+}
+
+/// A committed transaction that was found in the journal.
+struct Pending {
+    record: Record,
+    commit: Commit,
+}
+
+impl DirStore {
+    /// Opens the store of a volume, making it if there is none, and finishes what a crash left.
+    pub fn open(
+        config: Config,
+        io: Arc<dyn Io>,
+    ) -> std::result::Result<(DirStore, RecoveryReport), OpenError> {
+        let path = config.state_dir.clone();
+        let failed = open_io(&path);
+        let info = io.fs_info().map_err(&failed)?;
+        if let Some(kind) = network(info.magic) {
+            return Err(OpenError::Network { kind });
+        }
+        let layout = Layout::open(&*io, &path).map_err(&failed)?;
+        let lock = take_lock(&*io, &layout).map_err(&failed)?;
+        let Some(lock) = lock else { return Err(OpenError::Locked { path: shown(&path) }) };
+        let mut block = find_super(&*io, &layout)?;
+        let root = io.stat(&io.root()).map_err(&failed)?.id;
+        let mut report = RecoveryReport::default();
+        let class = info.class;
+        let pool = match &mut block {
+            None => Pool::open(Arc::clone(&io), &layout, &[]).map_err(&failed)?,
+            Some(block) => recover(&io, &layout, class, &config, block, &mut report)?,
+        };
+        let highest_txn = highest_txn(&*io, &layout)
+            .map_err(&failed)?
+            .max(TxnId(block.map_or(0, |b| b.txn)));
+        let opened = Opened { io, layout, pool, class, config, root, block, highest_txn, lock };
+        Ok((DirStore::assemble(opened), report))
+    }
+}
+
+fn take_lock(io: &dyn Io, layout: &Layout) -> Result<Option<Handle>> {
+    let lock = ensure_file(io, &layout.state, b"lock")?;
+    Ok(io.try_lock(&lock)?.then_some(lock))
+}
+
+fn damaged(layout: &Layout, what: impl Into<String>) -> OpenError {
+    OpenError::Damaged { path: shown(&layout.path), what: what.into() }
+}
+
+fn find_super(io: &dyn Io, layout: &Layout) -> std::result::Result<Option<Super>, OpenError> {
+    let failed = open_io(&layout.path);
+    match read(io, layout).map_err(&failed)? {
+        Found::Valid(block) => Ok(Some(block)),
+        Found::Version(found) => {
+            Err(OpenError::Version { path: shown(&layout.path), found, known: FORMAT })
+        }
+        Found::Damaged => Err(damaged(layout, "no valid super block")),
+        Found::Nothing => {
+            // History is only written after a commit, and no commit precedes the super block.
+            if names(io, &layout.history).map_err(&failed)?.is_empty() {
+                Ok(None)
+            } else {
+                Err(damaged(layout, "the super block is missing"))
+            }
+        }
+    }
+}
+
+/// Reads the journal, installs what it holds, and begins a new epoch.
+fn recover(
+    io: &Arc<dyn Io>,
+    layout: &Layout,
+    class: Class,
+    config: &Config,
+    block: &mut Super,
+    report: &mut RecoveryReport,
+) -> std::result::Result<Arc<Pool>, OpenError> {
+    let failed = open_io(&layout.path);
+    let Scan { records, damaged: lost, torn } =
+        scan(&**io, layout, block.identity(), block.head).map_err(&failed)?;
+    let end = records.last().map_or(block.head, |r| r.after);
+    if let Some(lsn) = lost {
+        return Err(damaged(layout, format!("record {lsn} of the journal, followed by valid ones")));
+    }
+    let mark = Mark::load(&**io, layout).map_err(&failed)?;
+    let mark = mark.filter(|m| m.store == block.store && m.epoch == block.epoch);
+    if let Some(mark) = mark.filter(|m| m.lsn >= end.lsn) {
+        return Err(damaged(layout, format!("record {} of the journal, which was installed", mark.lsn)));
+    }
+    let pending = decode_all(layout, records)?;
+    let keep: Vec<SlotId> = pending
+        .iter()
+        .flat_map(|p| p.commit.set.slots().into_iter().chain(p.record.side))
+        .collect();
+    let pool = Pool::open(Arc::clone(io), layout, &keep).map_err(&failed)?;
+    if pending.is_empty() && !torn {
+        return Ok(pool);
+    }
+    report.discarded = torn;
+    let same_boot = |m: &Mark| m.boot == config.boot && config.boot != [0; 16];
+    let installed = mark.filter(same_boot).map_or(0, |m| m.lsn);
+    let env = Env { io: &**io, layout, pool: &pool, class };
+    let mut gone = HashSet::new();
+    for (n, p) in pending.iter().enumerate() {
+        if p.record.lsn <= installed {
+            continue;
+        }
+        let run = block.epoch << 24 | 0x80_0000 | n as u64;
+        gone.extend(install_again(env, p, run, report)?);
+    }
+    let txn = pending.iter().map(|p| p.commit.meta.txn.0).fold(block.txn, u64::max);
+    finish(&**io, layout, class, block, end, txn).map_err(&failed)?;
+    for slot in keep {
+        let linked = io_linked(&**io, layout, slot).map_err(&failed)?;
+        pool.release(slot, gone.contains(&slot) || linked);
+    }
+    Ok(pool)
+}
+
+/// Whether a slot's file is not in the pool's directory any more, or also elsewhere.
+fn io_linked(io: &dyn Io, layout: &Layout, slot: SlotId) -> Result<bool> {
+    let name = crate::staging::slot_name(slot);
+    let stat = found(io.stat_at(&layout.slots, &name))?;
+    let elsewhere = stat.is_none_or(|s| s.nlink > 1);
+    if elsewhere && stat.is_some() {
+        io.unlink(&layout.slots, &name)?;
+    }
+    Ok(elsewhere)
+}
+
+fn decode_all(
+    layout: &Layout,
+    records: Vec<Record>,
+) -> std::result::Result<Vec<Pending>, OpenError> {
+    let mut pending = Vec::with_capacity(records.len());
+    for record in records {
+        let mut d = Decoder::new(&record.body);
+        let commit = Commit::decode(&mut d).map_err(|e| {
+            damaged(layout, format!("record {} of the journal cannot be decoded ({e})", record.lsn))
+        })?;
+        pending.push(Pending { record, commit });
+    }
+    Ok(pending)
+}
+
+fn install_again(
+    env: Env<'_>,
+    pending: &Pending,
+    run: u64,
+    report: &mut RecoveryReport,
+) -> std::result::Result<HashSet<SlotId>, OpenError> {
+    let txn = pending.commit.meta.txn;
+    let failed =
+        |path: &[u8], source| OpenError::Recovery { txn, path: shown(path), source };
+    let installed = install(env, &pending.commit, pending.record.lsn, run, true)
+        .map_err(|stopped| failed(&stopped.path, stopped.error))?;
+    report.outside.extend(installed.outside);
+    report.finished.push(txn);
+    History::new(&pending.commit, installed.done)
+        .save(env.io, env.layout)
+        .map_err(|e| failed(b"history", e))?;
+    Ok(installed.gone)
+}
+
+/// Makes the installation durable and begins a new epoch after the last record.
+fn finish(
+    io: &dyn Io,
+    layout: &Layout,
+    class: Class,
+    block: &mut Super,
+    end: Head,
+    txn: u64,
+) -> Result<()> {
+    if class != Class::Memory {
+        io.sync_fs()?;
+    }
+    let next = Super { seq: block.seq + 1, epoch: block.epoch + 1, head: end, txn, ..*block };
+    Supers::open(io, layout)?.write(io, &next)?;
+    *block = next;
+    Ok(())
+}
+
+/// The highest id among the history, the graveyard and the conflicts.
+fn highest_txn(io: &dyn Io, layout: &Layout) -> Result<TxnId> {
+    let mut highest = 0;
+    let mut note = |name: &[u8]| {
+        let id = name.split(|b| *b == b'.').next().and_then(|id| std::str::from_utf8(id).ok());
+        if let Some(id) = id.and_then(|id| u64::from_str_radix(id, 16).ok()) {
+            highest = highest.max(id);
+        }
+    };
+    names(io, &layout.history)?.iter().for_each(|n| note(n));
+    names(io, &layout.grave)?.iter().for_each(|n| note(n));
+    if let Some(conflict) = found(io.open_dir(&layout.state, b"conflict"))? {
+        names(io, &conflict)?.iter().for_each(|n| note(n));
+    }
+    Ok(TxnId(highest))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,389 @@
+//! The write set that takes a transaction back.
+//!
+//! It is built from the history file and from what is in the tree now.  Every name that the
+//! transaction changed must still be as it left it, and every object that it made, changed or put
+//! somewhere must still be the version that it left; otherwise later work would be lost, and the
+//! paths are named instead.  The result is an ordinary write set: committing it as a transaction of
+//! kind `Undo` leaves a history of its own, and undoing that is a redo.
+//!
+//! What it does not take back: times of directories that only had names added or removed.
+
+use crate::dir_store::DirStore;
+use crate::error::UndoError;
+use crate::history::{Before, History, OldContent};
+use crate::install::copy_data;
+use crate::io::{Handle, Open, Stamp, Stat};
+use crate::layout::{before_name, grave_name, history_name, names};
+use crate::staging::Slot;
+use crate::writeset::index::{Index, join};
+use crate::writeset::{
+    Attrs, Bind, Content, Data, Extent, Ix, Object, Origin, SlotId, WriteSet,
+};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::io::Error;
+use systx_base::{Kind, TxnId};
+
+/// A write set that undoes a transaction, and the staging slots that it refers to: they must live
+/// until it is committed.
+#[derive(Debug)]
+pub struct Undo {
+    /// The write set.
+    pub set: WriteSet,
+    /// Its slots.
+    pub slots: Vec<Slot>,
+}
+
+type Result<T> = std::result::Result<T, UndoError>;
+
+/// Where an object is now.
+#[derive(Clone)]
+struct Here {
+    parent: Ix,
+    name: Vec<u8>,
+}
+
+struct Builder<'a> {
+    store: &'a DirStore,
+    history: &'a History,
+    index: Index<'a>,
+    graves: HashMap<Ix, Stamp>,
+    /// Objects of the result, by those of the transaction.
+    made: HashMap<Ix, Ix>,
+    dirs: HashMap<Ix, Handle>,
+    out: WriteSet,
+    slots: Vec<Slot>,
+    overlap: BTreeSet<Vec<u8>>,
+}
+
+impl DirStore {
+    /// The write set that takes `txn` back, if nothing that came later overlaps.
+    pub fn undo_set(&self, txn: TxnId) -> Result<Undo> {
+        let name = history_name(txn);
+        let history =
+            History::load(&*self.io, &self.layout, &name)?.ok_or(UndoError::Unknown(txn))?;
+        let mut builder = Builder {
+            store: self,
+            history: &history,
+            index: Index::new(&history.commit.set),
+            graves: history.done.graves.iter().copied().collect(),
+            made: HashMap::new(),
+            dirs: HashMap::new(),
+            out: WriteSet::default(),
+            slots: Vec::new(),
+            overlap: BTreeSet::new(),
+        };
+        builder.build()?;
+        if !builder.overlap.is_empty() {
+            return Err(UndoError::Overlap(builder.overlap.into_iter().collect()));
+        }
+        Ok(Undo { set: builder.out, slots: builder.slots })
+    }
+}
+
+impl<'a> Builder<'a> {
+    fn set(&self) -> &'a WriteSet {
+        self.index.set
+    }
+
+    fn txn(&self) -> TxnId {
+        self.history.commit.meta.txn
+    }
+
+    fn path(&self, ix: Ix) -> Vec<u8> {
+        self.index.final_path(ix).or_else(|| self.index.origin_path(ix)).unwrap_or_default()
+    }
+
+    fn build(&mut self) -> Result<()> {
+        self.out.objects.push(Object {
+            origin: Origin::Root,
+            attrs: Attrs::default(),
+            xattrs: Vec::new(),
+            content: Content::Keep,
+        });
+        self.made.insert(Ix(0), Ix(0));
+        self.dirs.insert(Ix(0), self.store.io.root());
+        for bind in &self.set().binds {
+            self.reverse(bind)?;
+        }
+        let befores: Vec<&Before> = self.history.commit.befores.iter().collect();
+        for before in befores {
+            self.restore(before)?;
+        }
+        Ok(())
+    }
+
+    /// Where the transaction left an object; `None` for the root and for what has no place.
+    fn here(&self, ix: Ix) -> Option<Here> {
+        if let Some(i) = self.index.targets(ix).first() {
+            let bind = &self.set().binds[*i];
+            return Some(Here { parent: bind.dir, name: bind.name.clone() });
+        }
+        match &self.set().object(ix).origin {
+            Origin::Host { parent, name, .. } if self.index.at(*parent, name).is_none() => {
+                Some(Here { parent: *parent, name: name.clone() })
+            }
+            _ => None,
+        }
+    }
+
+    /// The open directory of an object, as it is now.
+    fn dir(&mut self, ix: Ix) -> Result<Option<Handle>> {
+        if let Some(dir) = self.dirs.get(&ix) {
+            return Ok(Some(dir.clone()));
+        }
+        let Some(here) = self.here(ix) else { return Ok(None) };
+        let Some(parent) = self.dir(here.parent)? else { return Ok(None) };
+        match self.store.io.open_dir(&parent, &here.name) {
+            Ok(dir) => {
+                self.dirs.insert(ix, dir.clone());
+                Ok(Some(dir))
+            }
+            Err(e) if gone(&e) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn stat_in(&mut self, dir: Ix, name: &[u8]) -> Result<Option<Stat>> {
+        let Some(dir) = self.dir(dir)? else { return Ok(None) };
+        match self.store.io.stat_at(&dir, name) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(e) if gone(&e) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// An object as it is now, as an object of the result.
+    fn host(&mut self, ix: Ix) -> Result<Option<Ix>> {
+        if let Some(made) = self.made.get(&ix) {
+            return Ok(Some(*made));
+        }
+        let Some(here) = self.here(ix) else { return Ok(None) };
+        let Some(parent) = self.host(here.parent)? else { return Ok(None) };
+        let Some(stat) = self.stat_in(here.parent, &here.name)? else { return Ok(None) };
+        self.check_version(ix, &stat)?;
+        let origin =
+            Origin::Host { parent, name: here.name, kind: stat.kind, stamp: stat.stamp() };
+        Ok(Some(self.push(Some(ix), origin)))
+    }
+
+    fn push(&mut self, of: Option<Ix>, origin: Origin) -> Ix {
+        let made = Ix(self.out.objects.len() as u32);
+        self.out.objects.push(Object {
+            origin,
+            attrs: Attrs::default(),
+            xattrs: Vec::new(),
+            content: Content::Keep,
+        });
+        if let Some(of) = of {
+            self.made.insert(of, made);
+        }
+        made
+    }
+
+    /// Notes an overlap if an object is not what the transaction left.
+    fn check_version(&mut self, ix: Ix, now: &Stat) -> Result<()> {
+        let object = self.set().object(ix);
+        let left = self.history.done.stamps.get(ix.0 as usize).copied().flatten();
+        let Some(left) = left else { return Ok(()) };
+        let moved = !self.index.targets(ix).is_empty();
+        let same = if now.kind == Kind::Dir {
+            let attrs = object.attrs;
+            left.id == now.id
+                && attrs.mode.is_none_or(|m| m == now.mode)
+                && attrs.owner.is_none_or(|o| o == (now.uid, now.gid))
+        } else if object.is_changed() || moved {
+            left == now.stamp()
+        } else {
+            left.id == now.id
+        };
+        if !same {
+            let path = self.path(ix);
+            self.overlap.insert(path);
+        }
+        if now.kind == Kind::Dir && object.is_new() {
+            self.check_inside(ix)?;
+        }
+        Ok(())
+    }
+
+    /// A directory that the transaction made is removed by the undo: it may only hold what the
+    /// transaction put there.
+    fn check_inside(&mut self, ix: Ix) -> Result<()> {
+        let Some(dir) = self.dir(ix)? else { return Ok(()) };
+        let mut expected = HashSet::new();
+        for bind in &self.set().binds {
+            if bind.dir == ix && bind.target.is_some() {
+                expected.insert(bind.name.clone());
+            }
+        }
+        for name in names(&*self.store.io, &dir)? {
+            if !expected.contains(&name) {
+                let path = join(self.path(ix), &name);
+                self.overlap.insert(path);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes one name back.
+    fn reverse(&mut self, bind: &Bind) -> Result<()> {
+        let path = self.index.bind_path(bind).unwrap_or_default();
+        let now = self.stat_in(bind.dir, &bind.name)?;
+        let left = bind.target.and_then(|t| {
+            self.history.done.stamps.get(t.0 as usize).copied().flatten()
+        });
+        let as_left = match (&now, left, bind.target) {
+            (None, _, None) => true,
+            (Some(now), Some(left), Some(_)) => now.id == left.id,
+            _ => false,
+        };
+        if !as_left {
+            self.overlap.insert(path);
+            return Ok(());
+        }
+        let displaces = match bind.target {
+            Some(target) => self.host(target)?,
+            None => None,
+        };
+        // Names inside a directory that the transaction made go away with it; what moved into it
+        // moves out by its own name.
+        let Some(dir) = self.host(bind.dir)?.filter(|_| !self.set().object(bind.dir).is_new())
+        else {
+            return Ok(());
+        };
+        let target = match bind.displaces {
+            Some(old) => self.old_object(old)?,
+            None => None,
+        };
+        if target.is_none() && displaces.is_none() {
+            return Ok(());
+        }
+        self.out.binds.push(Bind { dir, name: bind.name.clone(), target, displaces });
+        Ok(())
+    }
+
+    /// An object that lost a name: it is elsewhere in the tree or in the graveyard.
+    fn old_object(&mut self, ix: Ix) -> Result<Option<Ix>> {
+        if let Some(made) = self.made.get(&ix) {
+            return Ok(Some(*made));
+        }
+        if let Some(here) = self.host(ix)? {
+            return Ok(Some(here));
+        }
+        let name = grave_name(self.txn(), ix.0);
+        let path = self.index.origin_path(ix).unwrap_or_default();
+        let lost = UndoError::Gone { txn: self.txn(), path };
+        let Some(left) = self.graves.get(&ix).copied() else { return Err(lost) };
+        let stat = match self.store.io.stat_at(&self.store.layout.grave, &name) {
+            Ok(stat) => stat,
+            Err(e) if gone(&e) => return Err(lost),
+            Err(e) => return Err(e.into()),
+        };
+        if stat.id != left.id {
+            return Err(lost);
+        }
+        let origin = Origin::Grave { name, kind: stat.kind, stamp: stat.stamp() };
+        Ok(Some(self.push(Some(ix), origin)))
+    }
+
+    /// Takes changes of an existing object back.
+    fn restore(&mut self, before: &Before) -> Result<()> {
+        let ix = before.ix;
+        if before.content == OldContent::Exchanged {
+            return self.restore_exchanged(ix);
+        }
+        let Some(now) = self.host(ix)? else {
+            let path = self.path(ix);
+            self.overlap.insert(path);
+            return Ok(());
+        };
+        let content = match &before.content {
+            OldContent::InPlace { len, file, extents, whole } => {
+                self.old_content(ix, *len, *file, extents, *whole)?
+            }
+            _ => Content::Keep,
+        };
+        let object = &mut self.out.objects[now.0 as usize];
+        object.attrs = before.attrs;
+        object.xattrs = before.xattrs.clone();
+        object.content = content;
+        Ok(())
+    }
+
+    /// The old inode comes back from the graveyard with all that it had.
+    fn restore_exchanged(&mut self, ix: Ix) -> Result<()> {
+        let here = self.here(ix);
+        let (Some(here), Some(displaces)) = (here, self.host(ix)?) else {
+            let path = self.path(ix);
+            self.overlap.insert(path);
+            return Ok(());
+        };
+        self.made.remove(&ix);
+        // In the graveyard it must be: its place in the tree is taken by the new one.
+        let name = grave_name(self.txn(), ix.0);
+        let stat = match self.store.io.stat_at(&self.store.layout.grave, &name) {
+            Ok(stat) if self.graves.get(&ix).is_some_and(|left| left.id == stat.id) => stat,
+            Ok(_) => return Err(UndoError::Gone { txn: self.txn(), path: self.path(ix) }),
+            Err(e) if gone(&e) => {
+                return Err(UndoError::Gone { txn: self.txn(), path: self.path(ix) });
+            }
+            Err(e) => return Err(e.into()),
+        };
+        let target = self.push(None, Origin::Grave { name, kind: stat.kind, stamp: stat.stamp() });
+        self.made.insert(ix, displaces);
+        let Some(dir) = self.host(here.parent)? else { return Ok(()) };
+        self.out.binds.push(Bind {
+            dir,
+            name: here.name,
+            target: Some(target),
+            displaces: Some(displaces),
+        });
+        Ok(())
+    }
+
+    fn old_content(
+        &mut self,
+        ix: Ix,
+        len: u64,
+        file: bool,
+        extents: &[Extent],
+        whole: bool,
+    ) -> Result<Content> {
+        let new_len = match &self.set().object(ix).content {
+            Content::Patch { len, .. } => *len,
+            _ => len,
+        };
+        let extents = if file { self.stage_before(ix, len, extents)? } else { extents.to_vec() };
+        if whole {
+            return Ok(Content::Whole { len, extents });
+        }
+        Ok(Content::Patch { len, keep: new_len.min(len), extents })
+    }
+
+    /// Copies a before-file to a staging slot: the history keeps its own for another undo.
+    fn stage_before(&mut self, ix: Ix, len: u64, extents: &[Extent]) -> Result<Vec<Extent>> {
+        let io = &self.store.io;
+        let name = before_name(self.txn(), ix.0);
+        let file = match io.open_file(&self.store.layout.grave, &name, Open::Read) {
+            Ok(file) => file,
+            Err(e) if gone(&e) => {
+                return Err(UndoError::Gone { txn: self.txn(), path: self.path(ix) });
+            }
+            Err(e) => return Err(e.into()),
+        };
+        let slot = self.store.stage()?;
+        copy_data(&**io, &file, slot.handle(), len)?;
+        io.set_len(slot.handle(), len)?;
+        let id: SlotId = slot.id();
+        self.slots.push(slot);
+        let refer = |e: &Extent| Extent {
+            offset: e.offset,
+            data: Data::Slot { slot: id, at: e.offset, len: e.data.len() },
+        };
+        Ok(extents.iter().map(refer).collect())
+    }
+}
+
+fn gone(e: &Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::EXDEV))
+}
