@@ -2,8 +2,8 @@
 use super::*;
 use crate::PAGE;
 use crate::policy::Contender;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Barrier};
 use systx_base::Oid;
 
 mod model;
@@ -236,19 +236,43 @@ fn a_failed_commit_releases_those_who_wait() {
     let e = Arc::new(serializable());
     e.write(B, ObjectRef::Size(F));
     e.decide(B).unwrap();
-    let gate = Arc::new(Barrier::new(2));
+    let (told, waits) = std::sync::mpsc::channel();
     let waiter = {
-        let (e, gate) = (e.clone(), gate.clone());
+        let e = e.clone();
         std::thread::spawn(move || {
             assert_eq!(e.read(A, ObjectRef::Size(F)), Access::Wait(B));
-            gate.wait();
+            told.send(()).unwrap();
             e.wait_installed(B);
             e.read(A, ObjectRef::Size(F))
         })
     };
-    gate.wait();
+    waits.recv().unwrap();
     e.abort(B);
     assert_eq!(waiter.join().unwrap(), Access::Granted);
+}
+
+#[test]
+fn the_end_of_another_commit_wakes_nobody_for_good() {
+    let e = Arc::new(serializable());
+    e.decide(A).unwrap();
+    let (told, waits) = std::sync::mpsc::channel();
+    let waiter = {
+        let e = e.clone();
+        std::thread::spawn(move || {
+            told.send(()).unwrap();
+            e.wait_installed(A);
+            e.status(A)
+        })
+    };
+    waits.recv().unwrap();
+    for id in 100..2000 {
+        e.begin(TxnId(id), BeginOptions::default());
+        e.decide(TxnId(id)).unwrap();
+        e.installed(TxnId(id));
+        std::thread::yield_now();
+    }
+    e.installed(A);
+    assert_eq!(waiter.join().unwrap(), None);
 }
 
 #[test]
@@ -672,6 +696,36 @@ fn a_part_inherits_stale_reads() {
     check(&e);
 }
 
+#[test]
+fn a_part_goes_on_noting_after_the_rest_has_ended() {
+    let e = Engine::new();
+    let part = TxnId(50);
+    e.begin(A, snapshot());
+    e.begin(B, BeginOptions::default());
+    e.begin(part, BeginOptions::default());
+    e.read(A, ObjectRef::Size(F));
+    e.merge_reads(A, part);
+    e.abort(A);
+    e.write(B, ObjectRef::Size(F));
+    commit(&e, B);
+    assert_eq!(e.stale_reads(part), [(Object::Size(F), Opponent::Txn(B))]);
+}
+
+#[test]
+fn others_wait_where_a_part_installs() {
+    let e = serializable();
+    e.write(B, ObjectRef::Size(F));
+    let part = TxnId(50);
+    e.begin(part, BeginOptions::default());
+    e.merge_reads(B, part);
+    assert_eq!(e.write(part, ObjectRef::Size(F)), Access::Granted);
+    e.decide(part).unwrap();
+    assert_eq!(e.read(A, ObjectRef::Size(F)), Access::Wait(part), "before it beats the rest");
+    e.installed(part);
+    assert_eq!(e.read(A, ObjectRef::Size(F)), Access::Granted);
+    assert_eq!(e.status(B), Some(Status::Doomed));
+}
+
 // ---- threads ----
 
 /// A value that can be caught half-written.
@@ -709,6 +763,17 @@ fn threads_lose_neither_wake_ups_nor_updates() {
     check(&e);
 }
 
+/// A failing thread must not leave the others waiting: then the test would hang and not fail.
+struct EndOnPanic<'a>(&'a Engine, TxnId);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.abort(self.1);
+        }
+    }
+}
+
 fn increment(e: &Engine, counter: &Counter, which: usize, ids: &AtomicU64, fail_once: bool) {
     let object = ObjectRef::Size(Oid(which as u64));
     let (mut first, mut age, mut fail) = (None, 0, fail_once);
@@ -720,6 +785,7 @@ fn increment(e: &Engine, counter: &Counter, which: usize, ids: &AtomicU64, fail_
         let lost = Arc::new(AtomicBool::new(false));
         let flag = lost.clone();
         e.on_doom(t, move |_, _| flag.store(true, Ordering::SeqCst));
+        let _failure = EndOnPanic(e, t);
         let ask = |ask: fn(&Engine, TxnId, ObjectRef<'_>) -> Access| loop {
             match ask(e, t, object) {
                 Access::Wait(winner) => e.wait_installed(winner),
