@@ -21,7 +21,7 @@ use crate::writeset::{
 };
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::Error;
-use systx_base::{Kind, TxnId};
+use systx_base::{Kind, Time, TxnId};
 
 /// A write set that undoes a transaction, and the staging slots that it refers to: they must live
 /// until it is committed.
@@ -104,6 +104,9 @@ impl<'a> Builder<'a> {
         self.dirs.insert(Ix(0), self.store.io.root());
         for bind in &self.set().binds {
             self.reverse(bind)?;
+        }
+        for ix in (0..self.set().objects.len() as u32).map(Ix) {
+            self.back_inside(ix)?;
         }
         let befores: Vec<&Before> = self.history.commit.befores.iter().collect();
         for before in befores {
@@ -202,6 +205,36 @@ impl<'a> Builder<'a> {
         }
         if now.kind == Kind::Dir && object.is_new() {
             self.check_inside(ix)?;
+        } else if now.kind == Kind::Dir
+            && self.came(ix)
+            && let Some(dir) = self.dir(ix)?
+        {
+            let path = self.path(ix);
+            // Moving things into it was part of the transaction.
+            let stamps = self.history.done.stamps.iter().flatten();
+            let since = stamps.map(|s| s.ctime).fold(left.ctime, Time::max);
+            self.check_below(&dir, &path, since)?;
+        }
+        Ok(())
+    }
+
+    /// Whether an object was not in the tree before the transaction.
+    fn came(&self, ix: Ix) -> bool {
+        matches!(self.set().object(ix).origin, Origin::New(_) | Origin::Grave { .. })
+    }
+
+    /// A directory that the transaction brought back goes again with all that is in it: nothing below
+    /// it may have changed since.
+    fn check_below(&mut self, dir: &Handle, path: &[u8], since: Time) -> Result<()> {
+        for name in names(&*self.store.io, dir)? {
+            let below = join(path.to_vec(), &name);
+            let stat = self.store.io.stat_at(dir, &name)?;
+            if stat.ctime > since {
+                self.overlap.insert(below);
+            } else if stat.kind == Kind::Dir {
+                let child = self.store.io.open_dir(dir, &name)?;
+                self.check_below(&child, &below, since)?;
+            }
         }
         Ok(())
     }
@@ -245,10 +278,9 @@ impl<'a> Builder<'a> {
             Some(target) => self.host(target)?,
             None => None,
         };
-        // Names inside a directory that the transaction made go away with it; what moved into it
-        // moves out by its own name.
-        let Some(dir) = self.host(bind.dir)?.filter(|_| !self.set().object(bind.dir).is_new())
-        else {
+        // Names inside a directory that the transaction made or brought back go away with it; what
+        // moved into it moves out by its own name.
+        let Some(dir) = self.host(bind.dir)?.filter(|_| !self.came(bind.dir)) else {
             return Ok(());
         };
         let target = match bind.displaces {
@@ -270,6 +302,9 @@ impl<'a> Builder<'a> {
         if let Some(here) = self.host(ix)? {
             return Ok(Some(here));
         }
+        if self.index.inside_removed(ix) {
+            return self.inside_grave(ix);
+        }
         let name = grave_name(self.txn(), ix.0);
         let path = self.index.origin_path(ix).unwrap_or_default();
         let lost = UndoError::Gone { txn: self.txn(), path };
@@ -284,6 +319,68 @@ impl<'a> Builder<'a> {
         }
         let origin = Origin::Grave { name, kind: stat.kind, stamp: stat.stamp() };
         Ok(Some(self.push(Some(ix), origin)))
+    }
+
+    /// A directory that went to the graveyard with the one that it was in.
+    fn inside_grave(&mut self, ix: Ix) -> Result<Option<Ix>> {
+        let Origin::Host { parent, name, kind, .. } = &self.set().object(ix).origin else {
+            return Ok(None);
+        };
+        let lost = UndoError::Gone {
+            txn: self.txn(),
+            path: self.index.origin_path(ix).unwrap_or_default(),
+        };
+        let (Some(above), Some(dir)) = (self.old_object(*parent)?, self.old_dir(*parent)?) else {
+            return Err(lost);
+        };
+        let stat = match self.store.io.stat_at(&dir, name) {
+            Ok(stat) if stat.kind == *kind => stat,
+            Ok(_) => return Err(lost),
+            Err(e) if gone(&e) => return Err(lost),
+            Err(e) => return Err(e.into()),
+        };
+        let origin = Origin::Host {
+            parent: above,
+            name: name.clone(),
+            kind: stat.kind,
+            stamp: stat.stamp(),
+        };
+        Ok(Some(self.push(Some(ix), origin)))
+    }
+
+    /// The open directory of an object that is in the graveyard.
+    fn old_dir(&mut self, ix: Ix) -> Result<Option<Handle>> {
+        let (parent, name) = match &self.set().object(ix).origin {
+            Origin::Host { parent, name, .. } if self.index.inside_removed(ix) => {
+                (self.old_dir(*parent)?, name.clone())
+            }
+            _ => (Some(self.store.layout.grave.clone()), grave_name(self.txn(), ix.0)),
+        };
+        let Some(parent) = parent else { return Ok(None) };
+        match self.store.io.open_dir(&parent, &name) {
+            Ok(dir) => Ok(Some(dir)),
+            Err(e) if gone(&e) => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// What moved out of a directory that was removed moves back into it.
+    fn back_inside(&mut self, ix: Ix) -> Result<()> {
+        let Origin::Host { parent, name, .. } = &self.set().object(ix).origin else {
+            return Ok(());
+        };
+        if self.index.targets(ix).is_empty()
+            || self.index.at(*parent, name).is_some()
+            || !self.index.inside_removed(ix)
+        {
+            return Ok(());
+        }
+        let (Some(target), Some(dir)) = (self.host(ix)?, self.old_object(*parent)?) else {
+            return Ok(());
+        };
+        let name = name.clone();
+        self.out.binds.push(Bind { dir, name, target: Some(target), displaces: None });
+        Ok(())
     }
 
     /// Takes changes of an existing object back.
