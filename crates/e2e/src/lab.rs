@@ -409,7 +409,7 @@ fn unmount(mnt: &Path) {
 }
 
 /// Clears away what killed test runs left.
-fn sweep() {
+pub fn sweep() {
     for place in [base(), PathBuf::from("/dev/shm")] {
         let Ok(entries) = fs::read_dir(&place) else { continue };
         for path in entries.flatten().map(|e| e.path()) {

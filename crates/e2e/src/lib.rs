@@ -24,6 +24,10 @@ pub use tree::Tree;
 
 /// `systx run` lost a conflict and would like to be tried again (EX_TEMPFAIL).
 pub const CONFLICT: i32 = 75;
+/// Committed, and a change made outside was met and kept.
+pub const OUTSIDE: i32 = 76;
+/// The time limit passed.
+pub const TIMED_OUT: i32 = 124;
 /// `systx` itself failed.
 pub const FAILED: i32 = 125;
 /// The command cannot be executed.
@@ -31,7 +35,8 @@ pub const CANNOT_EXEC: i32 = 126;
 /// The command was not found.
 pub const NOT_FOUND: i32 = 127;
 
-/// Ends the test early, saying why.  A skip is printed in one form, so that a script can count it.
+/// Ends the test early, saying why.  A skip is printed in one form, so that `./test` can count it; a
+/// part of a test that is left out is printed as `left out: WHY` and does not count.
 #[macro_export]
 macro_rules! skip {
     ($($why:tt)*) => {{

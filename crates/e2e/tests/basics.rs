@@ -414,8 +414,7 @@ fn dash_c_changes_the_directory_and_the_volume() {
 fn a_time_limit_ends_the_command_and_leaves_nothing() {
     let lab = lab!();
     let before = lab.tree();
-    let done = lab.run(&["--timeout", "1"], "echo x > new; sleep 1000");
-    assert!(done.code != 0, "{done}");
+    lab.run(&["--timeout", "1"], "echo x > new; sleep 1000").expect(systx_e2e::TIMED_OUT);
     before.assert_same(&lab.tree(), "after a time limit");
     assert!(lab.open_ids().is_empty());
 }
@@ -491,6 +490,40 @@ fn excluded_paths() {
         .ok();
     assert!(lab.has("keep") && lab.has("d"));
     assert!(!lab.has("drop.tmp") && !lab.has("d/e.tmp"));
+}
+
+#[test]
+fn an_ignore_file_has_two_meanings() {
+    let lab = lab!();
+    lab.write(".systxignore", "*.pyc\n/out\n[passthrough]\n/cache\n");
+    lab.write("cache/old", "1\n");
+    lab.write("out/old", "1\n");
+    lab.run(&["--on-exit=abort"], "echo x > a.pyc; echo y > cache/new; echo z > out/new").ok();
+    assert!(lab.has("cache/new"), "not isolated: the command works on the originals");
+    assert!(!lab.has("a.pyc") && !lab.has("out/new"));
+    lab.run(
+        &[],
+        "echo x > a.pyc; cat cache/new; echo 2 > out/old; echo z > out/new; echo k > kept",
+    )
+    .ok();
+    assert!(!lab.has("a.pyc") && !lab.has("out/new") && lab.has("kept"), "not committed");
+    assert_eq!(lab.read("out/old"), "1\n");
+    lab.run(&["--no-ignore"], "echo x > a.pyc").ok();
+    assert!(lab.has("a.pyc"));
+}
+
+#[test]
+fn a_failed_command_can_be_kept_for_review() {
+    let lab = lab!();
+    let before = lab.tree();
+    lab.run(&["--on-exit=keep"], "echo half > work; exit 3").expect(3);
+    before.assert_same(&lab.tree(), "a kept run");
+    let id = lab.open_ids().remove(0);
+    assert!(lab.do_systx(["diff", &id]).ok().out.contains("+half"));
+    lab.do_systx(["commit", "-n", &id]).ok();
+    before.assert_same(&lab.tree(), "a dry run of a commit");
+    lab.do_systx(["abort", &id]).ok();
+    before.assert_same(&lab.tree(), "aborted after review");
 }
 
 #[test]

