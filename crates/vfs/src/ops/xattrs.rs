@@ -80,6 +80,8 @@ impl View {
             Some((_, SetXattr::Replace)) if !exists => return Err(Errno::NODATA),
             Some((value, _)) if value.len() > VALUE_MAX => return Err(Errno::TOOBIG),
             Some((value, _)) => Some(value.to_vec()),
+            // Removing a list that is not there is no error on the file systems of Linux.
+            None if !exists && (key == acl::ACCESS || key == acl::DEFAULT) => return Ok(()),
             None if !exists => return Err(Errno::NODATA),
             None => None,
         };
