@@ -130,7 +130,9 @@ impl Engine {
     ///
     /// If it is granted and the transaction has still not lost when the read has been performed,
     /// then what was read is the committed version: a writer first makes the reader lose, and the
-    /// reader's [`Engine::on_doom`] calls return before the writer's access is granted.
+    /// reader's [`Engine::on_doom`] calls return before the writer's access is granted.  Under
+    /// [`Isolation::Snapshot`] a commit may install while the read is performed: the reader has to
+    /// compare the version before and after, and asks again if it differs.
     pub fn read(&self, t: TxnId, o: ObjectRef<'_>) -> Access {
         self.access(t, o, Intent::Read)
     }
