@@ -20,6 +20,9 @@ use systx_vfs::view::Ids;
 /// How many ended transactions are remembered for conflict messages.
 const ENDED_MAX: usize = 256;
 
+/// How long a process outside may wait for a lock that an owner in a view gave up by closing.
+const SWEEP: Duration = Duration::from_millis(100);
+
 /// See the module.
 pub struct Transactions {
     owner: Owner,
@@ -68,6 +71,20 @@ impl Transactions {
         }
     }
 
+    /// As [`Transactions::new`], with the housekeeping thread that ends with the last reference.
+    pub fn start() -> Arc<Transactions> {
+        let table = Arc::new(Transactions::new());
+        let housekeeping = Arc::downgrade(&table);
+        std::thread::spawn(move || {
+            loop {
+                std::thread::sleep(SWEEP);
+                let Some(table) = housekeeping.upgrade() else { break };
+                table.sweep_locks();
+            }
+        });
+        table
+    }
+
     /// The volume of a place, opened (and recovered) if it is not open yet.
     pub(crate) fn volume(&self, place: &Place) -> Result<Arc<OpenVolume>, Failure> {
         let dir = place.root.as_ref().unwrap_or(&place.cwd);
@@ -82,6 +99,17 @@ impl Transactions {
         let open = Arc::new(volume::open(&location)?);
         tables.volumes.insert(location, open.clone());
         Ok(open)
+    }
+
+    /// Releases the locks of owners in views that have closed: to be called from time to time, for
+    /// the sake of processes outside that wait for them.
+    pub fn sweep_locks(&self) {
+        let open: Vec<_> = self.tables.lock().open.values().cloned().collect();
+        for txn in open {
+            if let (true, Some(visitor)) = (txn.view.holds_locks(), txn.visitor()) {
+                txn.view.sweep_locks(&processes::InNamespace(visitor.mnt_ns));
+            }
+        }
     }
 
     fn get(&self, id: TxnId) -> Result<Arc<Transaction>, Failure> {
@@ -213,8 +241,10 @@ impl Control for Transactions {
                 Transport::IoUring => systx_fuse::Transport::IoUring,
                 Transport::Dev => systx_fuse::Transport::DevFuse,
             },
+            locks: systx_fuse::FileLocks::View,
             ..systx_fuse::Config::default()
         };
+        txn.view.set_openings(Arc::new(processes::InNamespace(attach.mnt_ns)));
         let connection = systx_fuse::serve(fuse, txn.view.clone(), config).map_err(|e| {
             Failure::new(FailureKind::Unsupported, format!("cannot serve the view: {e}"))
                 .hint("`systx doctor` shows what this kernel offers")

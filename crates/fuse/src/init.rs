@@ -10,7 +10,7 @@
 //! - `ABORT_ERROR`: tells an abort (`ECONNABORTED`) from an unmount (`ENODEV`).
 //! - Passthrough, splice, DAX, exports, security contexts: not spoken here.
 
-use crate::config::{Config, Readdirplus};
+use crate::config::{Config, FileLocks, Readdirplus};
 use crate::wire::{self, init};
 
 /// What was agreed.
@@ -73,7 +73,7 @@ pub(crate) fn negotiate(
     if config.readdirplus == Readdirplus::Auto {
         wanted |= init::READDIRPLUS_AUTO;
     }
-    if config.remote_locks {
+    if config.locks != FileLocks::Kernel {
         wanted |= init::POSIX_LOCKS | init::FLOCK_LOCKS;
     }
     if ring {
@@ -118,8 +118,9 @@ mod tests {
 
     #[test]
     fn never_the_features_that_break_a_view() {
-        for remote_locks in [false, true] {
-            let config = Config { remote_locks, ..Config::default() };
+        for locks in [FileLocks::Kernel, FileLocks::View, FileLocks::ViewToldOfClose] {
+            let remote_locks = locks != FileLocks::Kernel;
+            let config = Config { locks, ..Config::default() };
             let (got, out) = negotiate(&OFFER, &config, 2, true).unwrap();
             let bad = init::ATOMIC_O_TRUNC | init::WRITEBACK_CACHE | init::PASSTHROUGH;
             assert_eq!(got.flags & bad, 0);

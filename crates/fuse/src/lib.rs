@@ -14,6 +14,12 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(test)]
+extern crate self as systx_fuse;
+#[cfg(test)]
+#[path = "../tests/memfs/mod.rs"]
+mod memfs;
+
 mod config;
 mod connection;
 mod cpu;
@@ -31,6 +37,6 @@ mod stats;
 mod uring;
 pub mod wire;
 
-pub use config::{Config, Readdirplus, Transport};
+pub use config::{Config, FileLocks, Readdirplus, Transport};
 pub use connection::{Connection, serve};
 pub use stats::Stats;

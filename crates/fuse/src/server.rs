@@ -20,7 +20,7 @@ use systx_base::NodeId;
 use systx_vfs::api::{Caller, Entry, Reply, Requests, SetAttr};
 use zerocopy::FromBytes;
 
-use crate::config::Config;
+use crate::config::{Config, FileLocks};
 use crate::decode::{Operation, Refusal, Window, decode};
 use crate::locks::Locks;
 use crate::reply::{self, Answer, Listing, Ttls};
@@ -40,7 +40,7 @@ pub(crate) enum Outcome {
 pub(crate) struct Server {
     view: Arc<dyn Requests>,
     ttls: Ttls,
-    remote_locks: bool,
+    told_of_close: bool,
     pub locks: Locks,
     pub counters: Counters,
 }
@@ -50,7 +50,7 @@ impl Server {
         Server {
             view,
             ttls: config.into(),
-            remote_locks: config.remote_locks,
+            told_of_close: config.locks == FileLocks::ViewToldOfClose,
             locks: Locks::new(),
             counters: Counters::default(),
         }
@@ -233,8 +233,8 @@ impl Server {
                 self.locks.interrupt(unique);
                 Ok(Answer::Empty)
             }
-            O::Open | O::Opendir if self.remote_locks => Ok(Answer::Open(self.open_out())),
-            O::Flush { owner } if self.remote_locks => {
+            O::Open | O::Opendir if self.told_of_close => Ok(Answer::Open(self.open_out())),
+            O::Flush { owner } if self.told_of_close => {
                 self.locks.close(view, node, owner, false);
                 Ok(Answer::Empty)
             }
