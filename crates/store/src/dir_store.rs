@@ -741,4 +741,4 @@ fn space_needed(set: &WriteSet, inline_before: u64) -> u64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

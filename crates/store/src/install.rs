@@ -241,6 +241,9 @@ impl<'a> Install<'a> {
             }
         }
         self.bind_all()?;
+        if self.redo {
+            self.drop_old_names()?;
+        }
         self.old_names_go()?;
         for ix in all() {
             if self.object(ix).kind() == Kind::Dir {
@@ -444,7 +447,10 @@ impl<'a> Install<'a> {
 
     /// For resuming: what earlier runs left in staging.
     fn note_leftovers(&mut self) -> Step<()> {
-        for name in self.leftover_names()? {
+        let names = self.leftover_names(u64::MAX)?;
+        let runs = names.iter().filter_map(|name| parse_temp(name)).map(|(_, run, _, _)| run);
+        self.run = runs.fold(self.run, |max, run| max.max(run.saturating_add(1)));
+        for name in names {
             if let Some(stat) = self.soft_stat(&self.env.layout.temp, &name)? {
                 self.leftovers.insert(stat.id, name);
             }
@@ -452,11 +458,11 @@ impl<'a> Install<'a> {
         Ok(())
     }
 
-    fn leftover_names(&self) -> Step<Vec<Vec<u8>>> {
+    fn leftover_names(&self, below: u64) -> Step<Vec<Vec<u8>>> {
         let names = crate::layout::names(self.env.io, &self.env.layout.temp)
             .map_err(|e| self.stop(Vec::new(), e))?;
         let ours = |name: &Vec<u8>| {
-            parse_temp(name).is_some_and(|(txn, run, _, _)| txn == self.txn() && run != self.run)
+            parse_temp(name).is_some_and(|(txn, run, _, _)| txn == self.txn() && run < below)
         };
         Ok(names.into_iter().filter(ours).collect())
     }
@@ -464,11 +470,14 @@ impl<'a> Install<'a> {
     /// For resuming: what is still in staging is a built object that nobody needs, a displaced one
     /// whose way to the graveyard was interrupted, or an outsider's.
     fn sort_leftovers(&mut self) -> Step<()> {
-        for name in self.leftover_names()? {
+        for name in self.leftover_names(self.run)? {
             let place = Place { dir: self.env.layout.temp.clone(), name };
             let Some(stat) = self.soft_stat(&place.dir, &place.name)? else { continue };
             if let Some(ix) = self.old.get(&stat.id).copied() {
-                self.bury(ix, &place)?;
+                let elsewhere = !self.index.targets(ix).is_empty()
+                    && self.states[ix.0 as usize].placed
+                    && stat.nlink > 1;
+                if elsewhere { self.drop_temp(&place)? } else { self.bury(ix, &place)? }
                 continue;
             }
             let built = parse_temp(&place.name).map(|(_, _, _, ix)| Ix(ix));

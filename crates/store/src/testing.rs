@@ -3,7 +3,7 @@
 
 use crate::history::{CommitMeta, TxnKind};
 use crate::io::{
-    FsInfo, Handle, Io, ListItem, Open, Openers, Rename, Stat,
+    Class, FsInfo, Handle, Io, ListItem, Open, Openers, Rename, Stat,
 };
 use crate::real::RealIo;
 use crate::writeset::{
@@ -292,17 +292,25 @@ pub struct Dying {
     inner: Arc<dyn Io>,
     left: AtomicU64,
     made: AtomicU64,
+    class: Option<Class>,
 }
 
 impl Dying {
     pub fn after(inner: Arc<dyn Io>, calls: u64) -> Arc<Dying> {
-        Arc::new(Dying { inner, left: AtomicU64::new(calls), made: AtomicU64::new(0) })
+        Arc::new(Dying {
+            inner,
+            left: AtomicU64::new(calls),
+            made: AtomicU64::new(0),
+            class: None,
+        })
+    }
+    /// The same, pretending that the file system is of this class.
+    pub fn of_class(inner: Arc<dyn Io>, calls: u64, class: Class) -> Arc<Dying> {
+        let (left, made) = (AtomicU64::new(calls), AtomicU64::new(0));
+        Arc::new(Dying { inner, left, made, class: Some(class) })
     }
     pub fn calls(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
-    }
-    pub fn live_for(&self, calls: u64) {
-        self.left.store(calls, Ordering::Relaxed);
     }
     fn alive(&self) -> Result<()> {
         self.made.fetch_add(1, Ordering::Relaxed);
@@ -326,6 +334,11 @@ impl Io for Dying {
     }
     fn now(&self) -> Time {
         self.inner.now()
+    }
+    fn fs_info(&self) -> Result<FsInfo> {
+        self.alive()?;
+        let info = self.inner.fs_info()?;
+        Ok(FsInfo { class: self.class.unwrap_or(info.class), ..info })
     }
     forward! {
         fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
@@ -365,6 +378,5 @@ impl Io for Dying {
         fn sync_fs(&self) -> Result<()>;
         fn openers(&self, h: &Handle) -> Result<Openers>;
         fn try_lock(&self, h: &Handle) -> Result<bool>;
-        fn fs_info(&self) -> Result<FsInfo>;
     }
 }

@@ -1,6 +1,5 @@
 use super::*;
 use crate::testing::*;
-use crate::writeset::{Content, Ix};
 use crate::{Outside, TxnKind, UndoError};
 use std::os::unix::fs::MetadataExt;
 use systx_base::Time;
@@ -22,7 +21,7 @@ fn undo(store: &DirStore, of: u64, txn: u64) -> ApplyReport {
 }
 
 /// A tree with one of everything that a transaction may meet.
-fn populate(s: &Scratch) {
+pub(crate) fn populate(s: &Scratch) {
     s.write("plain", "plain content");
     s.write("big", vec![b'B'; 70_000]);
     s.write("gone", "to be removed");
@@ -48,7 +47,7 @@ fn populate(s: &Scratch) {
 
 /// Every feature of a write set at once.  Returns what the tree must be afterwards, computed by plain
 /// file operations on a twin.
-fn everything(ws: &mut Ws<'_>) {
+pub(crate) fn everything(ws: &mut Ws<'_>) {
     ws.rewrite("plain", "rewritten");
     let plain = ws.host("plain");
     ws.obj(plain).attrs.mode = Some(0o4755);
@@ -137,12 +136,12 @@ fn every_kind_of_change_is_installed_and_undone_and_redone() {
         let after = s.tree();
         let report = undo(&store, 1, 2);
         assert_eq!(report.outside, []);
-        pretty(&s.tree(), &before);
+        pretty(base, &s.tree(), &before);
         let report = undo(&store, 2, 3);
         assert_eq!(report.outside, []);
-        pretty(&s.tree(), &after);
+        pretty(base, &s.tree(), &after);
         undo(&store, 3, 4);
-        pretty(&s.tree(), &before);
+        pretty(base, &s.tree(), &before);
         let history = store.history().unwrap();
         assert_eq!(history.len(), 4);
         assert_eq!(history[1].meta.kind, TxnKind::Undo { of: TxnId(1) });
@@ -151,7 +150,7 @@ fn every_kind_of_change_is_installed_and_undone_and_redone() {
 }
 
 /// Compares trees line by line.
-fn pretty(now: &Tree, wanted: &Tree) {
+pub(crate) fn pretty(what: &str, now: &Tree, wanted: &Tree) {
     let mut wrong = Vec::new();
     for (path, text) in wanted {
         match now.get(path) {
@@ -162,5 +161,5 @@ fn pretty(now: &Tree, wanted: &Tree) {
     for path in now.keys().filter(|p| !wanted.contains_key(*p)) {
         wrong.push(format!("{path}: too much"));
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "{what}:\n{}", wrong.join("\n"));
 }

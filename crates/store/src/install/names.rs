@@ -136,9 +136,7 @@ impl Install<'_> {
         let state = self.state(ix);
         state.placed = true;
         state.hidden = false;
-        if state.place.is_none() {
-            state.place = Some(place.clone());
-        }
+        state.place = Some(place.clone());
     }
 
     /// The directory that a name belongs in is gone: a new object is kept aside.
@@ -279,6 +277,31 @@ impl Install<'_> {
             return Ok(());
         }
         self.drop_later(old.clone())
+    }
+
+    /// For resuming: names without a bind of their own of files that have moved by link.
+    pub(super) fn drop_old_names(&mut self) -> Step<()> {
+        for ix in (0..self.states.len() as u32).map(Ix) {
+            let placed = self.states[ix.0 as usize].placed;
+            if !placed || self.index.targets(ix).is_empty() || self.object(ix).kind() == Kind::Dir {
+                continue;
+            }
+            let old = match &self.object(ix).origin {
+                Origin::Host { parent, name, .. } if self.index.inside_removed(ix) => {
+                    self.dir_of(*parent)?.map(|dir| Place { dir, name: name.clone() })
+                }
+                Origin::Grave { name, .. } => {
+                    Some(Place { dir: self.env.layout.grave.clone(), name: name.clone() })
+                }
+                _ => None,
+            };
+            let Some(old) = old else { continue };
+            let stat = self.soft_stat(&old.dir, &old.name)?;
+            if stat.is_some_and(|s| Some(s.id) == self.origin_id(ix) && s.nlink > 1) {
+                self.drop_later(old)?;
+            }
+        }
+        Ok(())
     }
 
     fn drop_later(&mut self, place: Place) -> Step<()> {
@@ -472,9 +495,12 @@ impl Install<'_> {
             self.report(path, Outside::Appeared, kept);
             return Ok(());
         }
-        let state = self.state(ix);
-        state.place = Some(grave);
-        state.placed = false;
+        if self.id(ix) == self.origin_id(ix) {
+            // Otherwise a new inode is the object already, and this was its predecessor.
+            let state = self.state(ix);
+            state.place = Some(grave);
+            state.placed = false;
+        }
         Ok(())
     }
 

@@ -446,6 +446,11 @@ impl Install<'_> {
             };
             write().map_err(|e| self.stop(self.path(ix), e))?;
         }
+        if let Content::Slot(slot) = object.content {
+            // It may still have its name among the slots.
+            self.needs_sync |= self.env.class == Class::Weak;
+            self.later.push(super::Later::Slot(slot));
+        }
         if object.kind() != Kind::Dir {
             self.set_attributes(ix, place)?;
         }
