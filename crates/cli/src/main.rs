@@ -1,1 +1,70 @@
-fn main() {}
+//! `systx`: system transactions for unmodified programs.
+
+mod args;
+mod commands;
+mod context;
+mod glob;
+mod ignore_file;
+mod output;
+mod problem;
+mod render;
+
+use args::{Cli, Command};
+use clap::Parser;
+use clap::error::ErrorKind;
+use output::Out;
+use problem::{ERROR, FAILED, Problem, USAGE};
+
+fn main() {
+    std::process::exit(run());
+}
+
+fn run() -> i32 {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            let fine = matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            let _ = e.print();
+            return if fine { 0 } else { usage_code() };
+        }
+    };
+    let out = Out::new(&cli.global);
+    let theirs = matches!(cli.command, Command::Run(_) | Command::Enter(_));
+    match dispatch(&cli.command, out) {
+        Ok(code) => code,
+        Err(problem) => {
+            out.problem(&problem, theirs);
+            problem.code.unwrap_or(if theirs { FAILED } else { ERROR })
+        }
+    }
+}
+
+/// 2 as ever, but 125 where 2 could be CMD's.
+fn usage_code() -> i32 {
+    let theirs = std::env::args_os().skip(1).find(|a| !a.to_string_lossy().starts_with('-'));
+    match theirs {
+        Some(word) if word == "run" || word == "enter" => FAILED,
+        _ => USAGE,
+    }
+}
+
+fn dispatch(command: &Command, out: Out) -> Result<i32, Problem> {
+    match command {
+        Command::Run(args) => commands::run::run(args, out),
+        Command::List => commands::list::list(out),
+        Command::Status(args) => commands::status::status(args, out),
+        Command::Diff(args) => commands::diff::diff(args, out),
+        Command::Enter(args) => commands::enter::enter(args, out),
+        Command::Commit(args) => commands::commit::commit(args, out),
+        Command::Abort(args) => commands::abort::abort(args, out),
+        Command::Log(args) => commands::log::log(args, out),
+        Command::Show(args) => commands::show::show(args, out),
+        Command::Undo(args) => commands::undo::undo(args, false, out),
+        Command::Redo(args) => commands::undo::undo(args, true, out),
+        Command::Recover(args) => commands::recover::recover(args, out),
+        Command::Gc(args) => commands::gc::gc(args, out),
+        Command::Doctor(args) => commands::doctor::doctor(args, out),
+        Command::Completions(args) => commands::completions::completions(args),
+        Command::Daemon { args } => commands::daemon::daemon(args),
+    }
+}

@@ -1,0 +1,403 @@
+//! The command line, for clap.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Run commands as transactions: all of what they do to files happens, or none of it.
+#[derive(Debug, Parser)]
+#[command(name = "systx", version, about, max_term_width = 100, after_help = AFTER_HELP)]
+pub struct Cli {
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  systx run -- make install              all of it, or nothing if it fails
+  systx run --on-exit=keep -- ./migrate  look before you commit: systx diff ID; systx commit ID
+  systx log; systx undo                  what was committed; take the last one back
+
+Exit codes of run: CMD's own; 75 lost a conflict, try again; 76 committed, but an outside change was
+met and kept; 124 time limit; 125 systx failed; 126 CMD cannot be executed; 127 CMD not found.
+Other commands: 0 done; 1 failed; 2 bad usage; 75, 76 as above.";
+
+/// Options of every command.
+#[derive(Clone, Debug, Args)]
+pub struct Global {
+    /// Machine-readable output (of run: on stderr)
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Say more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// Say nothing but errors
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+}
+
+/// Which volume a command is about.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Where {
+    /// Change to DIR first
+    #[arg(short = 'C', value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+    /// Take the file system that holds DIR instead of that of the working directory
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+    /// Keep journal and staging area in DIR, which must be on the same file system
+    #[arg(long, value_name = "DIR")]
+    pub store: Option<PathBuf>,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a command as one transaction
+    Run(Box<Run>),
+    /// List open transactions
+    #[command(visible_alias = "ls")]
+    List,
+    /// Show the state of an open transaction (of all, without ID)
+    Status(OptionalId),
+    /// Show what a transaction changed
+    Diff(Diff),
+    /// Run a command (a shell, without CMD) inside an open transaction
+    Enter(Enter),
+    /// Commit a kept transaction, or a part of it
+    Commit(Commit),
+    /// Drop an open transaction
+    #[command(visible_alias = "discard", alias = "rollback")]
+    Abort(Id),
+    /// List committed transactions
+    Log(Log),
+    /// Show a committed transaction
+    Show(Show),
+    /// Undo a committed transaction, with a new one
+    Undo(Undo),
+    /// Take back an undo
+    Redo(Undo),
+    /// Finish or discard what a crash left
+    Recover(Recover),
+    /// Bound the space that undo information takes
+    Gc(Gc),
+    /// Check what this machine allows
+    Doctor(Doctor),
+    /// Print a completion script
+    Completions(Completions),
+    /// The daemon itself; started on demand
+    #[command(hide = true)]
+    Daemon {
+        /// Its own business.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<OsString>,
+    },
+}
+
+/// What happens when CMD has succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnExit {
+    /// Commit; a failed CMD is aborted
+    Commit,
+    /// Drop everything
+    Abort,
+    /// Keep the transaction open for review, whether CMD succeeded or not
+    Keep,
+}
+
+/// Isolation level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum IsolationArg {
+    /// As if transactions ran one after the other
+    Serializable,
+    /// First committer wins on what was written; stale reads are only reported
+    Snapshot,
+}
+
+/// What happens to processes that CMD leaves behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LeftoversArg {
+    /// Wait for them
+    Wait,
+    /// Give them a second, then end them
+    Kill,
+    /// Give them a second, then end them and abort
+    Abort,
+}
+
+/// How the kernel's requests travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum TransportArg {
+    /// io_uring where the kernel has it
+    Auto,
+    /// io_uring only
+    IoUring,
+    /// /dev/fuse
+    Dev,
+}
+
+/// `systx run`.
+#[derive(Clone, Debug, Args)]
+pub struct Run {
+    /// What happens when CMD has succeeded
+    #[arg(long, value_enum, default_value = "commit", value_name = "WHAT")]
+    pub on_exit: OnExit,
+    /// Run CMD again, up to N times, when it lost a conflict
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub retries: u32,
+    /// Commit nothing; fail if what CMD read changed meanwhile
+    #[arg(long)]
+    pub read_only: bool,
+    /// How strongly CMD is isolated
+    #[arg(long, value_enum, default_value = "serializable", value_name = "LEVEL")]
+    pub isolation: IsolationArg,
+    /// Do not commit changes of paths that match (gitignore syntax; may be repeated)
+    #[arg(long, visible_alias = "no-commit", value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// Do not isolate existing paths that match: CMD works on the originals (may be repeated)
+    #[arg(long, value_name = "GLOB")]
+    pub passthrough: Vec<String>,
+    /// Do not read .systxignore files
+    #[arg(long)]
+    pub no_ignore: bool,
+    /// Make /tmp an empty directory that is dropped at the end
+    #[arg(long)]
+    pub private_tmp: bool,
+    /// What happens to processes that CMD leaves behind
+    #[arg(long, value_enum, default_value = "kill", value_name = "WHAT")]
+    pub leftovers: LeftoversArg,
+    /// End and abort everything after this time (seconds, or 90s, 5m, 2h)
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub timeout: Option<Duration>,
+    /// How requests travel between kernel and daemon
+    #[arg(long, value_enum, default_value = "auto", value_name = "HOW")]
+    pub transport: TransportArg,
+    /// Where.
+    #[command(flatten)]
+    pub place: Where,
+    /// The command and its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "CMD")]
+    pub argv: Vec<OsString>,
+}
+
+/// One transaction.
+#[derive(Clone, Debug, Args)]
+pub struct Id {
+    /// Its id, or the first characters of it
+    pub id: String,
+}
+
+/// Perhaps one transaction.
+#[derive(Clone, Debug, Args)]
+pub struct OptionalId {
+    /// Its id, or the first characters of it
+    pub id: Option<String>,
+}
+
+/// `systx diff`.
+#[derive(Clone, Debug, Args)]
+pub struct Diff {
+    /// The transaction, open or committed
+    pub id: String,
+    /// Only these paths and what is below them
+    pub paths: Vec<PathBuf>,
+    /// How.
+    #[command(flatten)]
+    pub format: DiffFormat,
+    /// Exit with 1 if there are changes
+    #[arg(long)]
+    pub exit_code: bool,
+    /// Where committed ones are looked for.
+    #[command(flatten)]
+    pub place: Where,
+}
+
+/// How changes are shown.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub struct DiffFormat {
+    /// Letters and paths only
+    #[arg(long, conflicts_with_all = ["name_only", "stat"])]
+    pub name_status: bool,
+    /// Paths only
+    #[arg(long, conflicts_with = "stat")]
+    pub name_only: bool,
+    /// Paths with the number of changed lines
+    #[arg(long)]
+    pub stat: bool,
+    /// End every line of --name-status and --name-only with NUL
+    #[arg(short = 'z')]
+    pub nul: bool,
+}
+
+/// `systx enter`.
+#[derive(Clone, Debug, Args)]
+pub struct Enter {
+    /// The transaction
+    pub id: String,
+    /// Change to DIR first
+    #[arg(short = 'C', value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+    /// The command and its arguments; $SHELL if there is none
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    pub argv: Vec<OsString>,
+}
+
+/// `systx commit`.
+#[derive(Clone, Debug, Args)]
+pub struct Commit {
+    /// The transaction
+    pub id: String,
+    /// Only these paths and what is below them; the rest stays kept
+    pub paths: Vec<PathBuf>,
+    /// Only show what would be committed
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+}
+
+/// `systx log`.
+#[derive(Clone, Debug, Args)]
+pub struct Log {
+    /// At most N
+    #[arg(short = 'n', long, value_name = "N")]
+    pub limit: Option<u64>,
+    /// Where.
+    #[command(flatten)]
+    pub place: Where,
+}
+
+/// `systx show`.
+#[derive(Clone, Debug, Args)]
+pub struct Show {
+    /// The transaction
+    pub id: String,
+    /// How.
+    #[command(flatten)]
+    pub format: DiffFormat,
+    /// Where.
+    #[command(flatten)]
+    pub place: Where,
+}
+
+/// `systx undo` and `systx redo`.
+#[derive(Clone, Debug, Args)]
+pub struct Undo {
+    /// The transaction; the latest that can be, without ID
+    pub id: Option<String>,
+    /// Only show what would be done
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Where.
+    #[command(flatten)]
+    pub place: Where,
+}
+
+/// `systx recover`.
+#[derive(Clone, Debug, Args)]
+pub struct Recover {
+    /// Where.
+    #[command(flatten)]
+    pub place: Where,
+}
+
+/// `systx gc`.
+#[derive(Clone, Debug, Args)]
+pub struct Gc {
+    /// Keep undo information of at least N transactions
+    #[arg(long, value_name = "N")]
+    pub keep: Option<u64>,
+    /// Shrink undo information to at most SIZE (bytes, or 100M, 2G)
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_size: Option<u64>,
+    /// Only say what would be done
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Where.
+    #[command(flatten)]
+    pub place: Where,
+}
+
+/// `systx doctor`.
+#[derive(Clone, Debug, Args)]
+pub struct Doctor {
+    /// Where.
+    #[command(flatten)]
+    pub place: Where,
+}
+
+/// `systx completions`.
+#[derive(Clone, Debug, Args)]
+pub struct Completions {
+    /// For which shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+/// `90`, `1.5`, `90s`, `5m`, `2h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match text.char_indices().last() {
+        Some((at, 's')) => (&text[..at], 1.0),
+        Some((at, 'm')) => (&text[..at], 60.0),
+        Some((at, 'h')) => (&text[..at], 3600.0),
+        _ => (text, 1.0),
+    };
+    number
+        .parse::<f64>()
+        .ok()
+        .and_then(|n| Duration::try_from_secs_f64(n * unit).ok())
+        .filter(|d| !d.is_zero())
+        .ok_or_else(|| "not a time: give seconds, or 90s, 5m, 2h".into())
+}
+
+/// `4096`, `100K`, `100M`, `2G`.
+fn size(text: &str) -> Result<u64, String> {
+    let (number, shift) = match text.char_indices().last() {
+        Some((at, 'K' | 'k')) => (&text[..at], 10),
+        Some((at, 'M' | 'm')) => (&text[..at], 20),
+        Some((at, 'G' | 'g')) => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    number
+        .parse::<u64>()
+        .ok()
+        .and_then(|n| n.checked_mul(1 << shift))
+        .ok_or_else(|| "not a size: give bytes, or 100M, 2G".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_belongs_to_the_command_is_left_to_it() {
+        let cli = Cli::parse_from(["systx", "run", "-v", "ls", "-l", "--json", "--", "-q"]);
+        let Command::Run(run) = cli.command else { panic!("run") };
+        assert_eq!(run.argv, ["ls", "-l", "--json", "--", "-q"]);
+        assert!(!cli.global.json && cli.global.verbose == 1 && !cli.global.quiet);
+        let cli = Cli::parse_from(["systx", "run", "--json", "--", "--", "x"]);
+        let Command::Run(run) = cli.command else { panic!("run") };
+        assert_eq!(run.argv, ["--", "x"]);
+        assert!(cli.global.json);
+    }
+
+    #[test]
+    fn times_and_sizes() {
+        assert_eq!(duration("1.5"), Ok(Duration::from_millis(1500)));
+        assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
+        assert!(duration("-1").is_err() && duration("0").is_err() && duration("x").is_err());
+        assert!(duration("1e30").is_err());
+        assert_eq!(size("2K"), Ok(2048));
+        assert!(size("99999999999999G").is_err() && size("").is_err());
+    }
+}

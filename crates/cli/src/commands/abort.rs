@@ -1,0 +1,23 @@
+//! `systx abort`: drops an open transaction.
+
+use crate::args::Id;
+use crate::context;
+use crate::output::{self, Out};
+use crate::problem::Problem;
+use systx_daemon::protocol::Outcome;
+
+/// Drops it.
+///
+/// # Errors
+/// There is no such transaction, or it was decided already.
+pub fn abort(args: &Id, out: Out) -> Result<i32, Problem> {
+    let mut client = context::connect()?;
+    let id = context::resolve_open(&mut client, &args.id)?;
+    let outcome = client.abort(id)?;
+    if out.json {
+        out.json("aborted", &outcome);
+    } else if let Outcome::Aborted { summary } = &outcome {
+        out.say(&format!("aborted {id}; dropped: {}", output::summary(summary)));
+    }
+    Ok(0)
+}

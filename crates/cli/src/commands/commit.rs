@@ -1,0 +1,67 @@
+//! `systx commit`: commits a kept transaction, or the part of it below some paths.
+
+use crate::args::Commit;
+use crate::commands::run::{tell_committed, tell_conflict};
+use crate::output::{self, Out};
+use crate::problem::{CONFLICT, ERROR, OUTSIDE, Problem};
+use crate::{context, render};
+use systx_daemon::protocol::{FailureKind, Outcome, Target};
+
+/// Commits it.
+///
+/// # Errors
+/// There is no such transaction, it still runs, or a path names no change of it.
+pub fn commit(args: &Commit, out: Out) -> Result<i32, Problem> {
+    let mut client = context::connect()?;
+    let id = context::resolve_open(&mut client, &args.id)?;
+    let paths = context::absolute_paths(&args.paths)?;
+    if args.dry_run {
+        let changes: Vec<_> = client
+            .diff(Target::Open { id }, paths)?
+            .into_iter()
+            .filter(|c| !c.dropped)
+            .collect();
+        if out.json {
+            out.json("would_commit", &changes);
+        } else {
+            output::print_bytes(&render::name_status(&changes, false));
+        }
+        return Ok(0);
+    }
+    let outcome = client.commit(id, paths)?;
+    if out.json {
+        out.json("commit", &outcome);
+    }
+    Ok(exit_code(&outcome, out, Some(&format!("transaction {id} is still kept"))))
+}
+
+/// Tells how a commit ended (that was not a run's) and which exit code it means.
+pub fn exit_code(outcome: &Outcome, out: Out, if_kept: Option<&str>) -> i32 {
+    match outcome {
+        Outcome::Committed { summary, .. } => {
+            if output::is_empty(summary) {
+                out.say("nothing to commit");
+            }
+            if tell_committed(out, outcome) { OUTSIDE } else { 0 }
+        }
+        Outcome::Conflict { conflict, kept } => {
+            if !out.json {
+                tell_conflict(out, conflict, false);
+            }
+            if let (true, Some(text)) = (*kept, if_kept) {
+                out.say(text);
+            }
+            CONFLICT
+        }
+        Outcome::Refused { failure, kept } => {
+            if !out.json {
+                out.problem(&Problem::from(failure.clone()), false);
+            }
+            if let (true, Some(text)) = (*kept, if_kept) {
+                out.say(text);
+            }
+            if failure.kind == FailureKind::Busy { CONFLICT } else { ERROR }
+        }
+        Outcome::Aborted { .. } | Outcome::Kept { .. } => 0,
+    }
+}

@@ -1,0 +1,32 @@
+//! `systx daemon`: the daemon itself.  Started by the other commands, not by hand.
+
+use crate::problem::Problem;
+use std::ffi::OsString;
+use std::sync::Arc;
+use systx_daemon::protocol::{Control, Failure};
+use systx_daemon::spawn;
+
+/// Becomes the daemon.
+///
+/// # Errors
+/// It cannot; whoever started it was told.
+pub fn daemon(args: &[OsString]) -> Result<i32, Problem> {
+    let (serve, dir) = spawn::arguments(args.iter().cloned())?;
+    if !serve {
+        spawn::detach(&dir)?;
+        return Ok(0);
+    }
+    let filter = tracing_subscriber::EnvFilter::try_from_env("SYSTX_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
+    spawn::serve(&dir, control)?;
+    Ok(0)
+}
+
+fn control() -> Result<Arc<dyn Control>, Failure> {
+    Ok(systx_daemon::transactions::Transactions::start())
+}

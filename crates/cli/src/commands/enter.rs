@@ -1,0 +1,79 @@
+//! `systx enter`: runs a command, or a shell, inside an open transaction, which stays open.
+
+use crate::args::Enter;
+use crate::commands::run::{environment, fill, serve, wish};
+use crate::context;
+use crate::output::Out;
+use crate::problem::{FAILED, Problem};
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use systx_daemon::protocol::Entered;
+use systx_session::{Backing, Ended, Leftovers, Listen, PlaceToRun, Spec};
+
+/// Enters it.
+///
+/// # Errors
+/// There is no such transaction, or its view cannot be made.
+pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
+    let mut client = context::connect()?;
+    let id = context::resolve_open(&mut client, &args.id)?;
+    let status = client.status(id)?;
+    let Entered { volume, live } = client.enter(id)?;
+    let argv = if args.argv.is_empty() {
+        let shell = std::env::var_os("SHELL").filter(|s| !s.is_empty());
+        vec![shell.unwrap_or_else(|| OsString::from("/bin/sh"))]
+    } else {
+        args.argv.clone()
+    };
+    // Where the transaction was begun; it may exist only inside.
+    let cwd = match &args.directory {
+        Some(dir) => std::env::current_dir()?.join(dir),
+        None => status.cwd.as_path().to_owned(),
+    };
+    let place = match live {
+        Some(pid) => PlaceToRun::ViewOf(pid),
+        None => PlaceToRun::NewView {
+            backing: Backing::Fuse,
+            wish: wish(&volume, &cwd, false, &[]),
+            fill: fill(),
+        },
+    };
+    let known: Vec<PathBuf> = match &place {
+        PlaceToRun::NewView { fill, .. } => fill.iter().map(|f| f.path.clone()).collect(),
+        PlaceToRun::ViewOf(_) => Vec::new(),
+    };
+    let spec = Spec { argv, env: environment(id, Some(&cwd)), cwd, place };
+    let mut serve_it = serve(&mut client, id, out);
+    let started = systx_session::start(&spec, &mut serve_it);
+    drop(serve_it);
+    let mut started = match started {
+        Ok(started) => started,
+        Err(e) => {
+            if live.is_none() {
+                let _ = client.leave(id);
+            }
+            return Err(e.into());
+        }
+    };
+    let listen = Listen { daemon: Some(client.as_fd()), ..Listen::default() };
+    let failed = |e| Problem::new(format!("waiting for the command: {e}"));
+    let mut ended = started.wait(&listen).map_err(failed)?;
+    if ended != Ended::DaemonGone {
+        let settled = started.settle(Leftovers::Kill, &listen).map_err(failed)?;
+        ended = settled.interrupted.unwrap_or(ended);
+    }
+    if ended == Ended::DaemonGone {
+        return Err(Problem::new(format!("the daemon ended; transaction {id} is lost")));
+    }
+    if let Err(errno) = started.sync() {
+        out.warn(&format!("writing back shared mappings: {errno}"));
+    }
+    if live.is_none() {
+        for path in started.private_remains(&known).iter().take(5) {
+            out.say(&format!("dropped, was private to this visit: {}", path.display()));
+        }
+        client.leave(id)?;
+    }
+    Ok(ended.code().unwrap_or(FAILED))
+}

@@ -1,0 +1,57 @@
+//! `systx list`: the open transactions.
+
+use crate::context;
+use crate::output::{self, Out};
+use crate::problem::Problem;
+use systx_daemon::protocol::{Listed, State};
+use systx_daemon::spawn::Runtime;
+
+/// Lists them.
+///
+/// # Errors
+/// The daemon does not answer.
+pub fn list(out: Out) -> Result<i32, Problem> {
+    let open = open()?;
+    if out.json {
+        out.json("transactions", &open);
+        return Ok(0);
+    }
+    if open.is_empty() {
+        out.say("no open transactions");
+        return Ok(0);
+    }
+    let mut text = String::new();
+    for t in &open {
+        text.push_str(&format!(
+            "{}  {:<10}  {}  {}  {}\n",
+            t.id,
+            state(t.state),
+            output::time(t.begun),
+            output::short_command(&t.argv, 50),
+            output::summary(&t.summary),
+        ));
+    }
+    output::print(&text);
+    Ok(0)
+}
+
+/// The open transactions.  Without a daemon there are none: it is not started to say so.
+pub fn open() -> Result<Vec<Listed>, Problem> {
+    if context::inside().is_some() {
+        return Ok(context::connect()?.list()?);
+    }
+    match Runtime::find()?.connect()? {
+        Some(mut client) => Ok(client.list()?),
+        None => Ok(Vec::new()),
+    }
+}
+
+/// A state in one word.
+pub fn state(s: State) -> &'static str {
+    match s {
+        State::Running => "running",
+        State::Kept => "kept",
+        State::Doomed => "lost",
+        State::Committing => "committing",
+    }
+}

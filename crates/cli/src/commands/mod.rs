@@ -1,0 +1,17 @@
+//! One file per command.
+
+pub mod abort;
+pub mod commit;
+pub mod completions;
+pub mod daemon;
+pub mod diff;
+pub mod doctor;
+pub mod enter;
+pub mod gc;
+pub mod list;
+pub mod log;
+pub mod recover;
+pub mod run;
+pub mod show;
+pub mod status;
+pub mod undo;

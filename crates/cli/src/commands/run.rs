@@ -1,0 +1,586 @@
+//! `systx run`: begin, view, CMD, the end of its processes, commit; again if it lost and may.
+
+use crate::args::{IsolationArg, LeftoversArg, OnExit, Run, TransportArg};
+use crate::output::{self, Out};
+use crate::problem::{CONFLICT, FAILED, OUTSIDE, Problem, TIMED_OUT};
+use crate::{context, glob, ignore_file};
+use rustix::event::{EventfdFlags, eventfd};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use systx_base::TxnId;
+use systx_daemon::client::Client;
+use systx_daemon::patterns;
+use systx_daemon::protocol::{
+    Attach, Begin, Begun, Conflict, End, Failure, FailureKind, Finish, HostPath, Isolation,
+    Opponent, Outcome, Place, Transport, VolumeFacts,
+};
+use systx_session::plan::Wish;
+use systx_session::{
+    Backing, Ended, Fill, Leftovers, Listen, PlaceToRun, Settled, Sighting, Spec, Started,
+    ViewFacts,
+};
+
+/// How long a loser waits for the winner before it tries again anyway.
+const WINNER_LIMIT: Duration = Duration::from_secs(30);
+
+/// What is told of a run as JSON.
+#[derive(Debug, Serialize)]
+struct Report {
+    id: String,
+    attempts: u32,
+    code: Option<i32>,
+    exit: i32,
+    #[serde(flatten)]
+    outcome: Option<Outcome>,
+    aborted_because: Option<String>,
+    dropped_private: Vec<HostPath>,
+    ended_leftovers: Vec<String>,
+    connections: Vec<String>,
+    notes: Vec<String>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// systx itself failed; nothing was committed, unless the message says otherwise.
+pub fn run(args: &Run, out: Out) -> Result<i32, Problem> {
+    if let Some(id) = context::inside() {
+        return Err(join(args, &id, out));
+    }
+    let place = context::place(&args.place)?;
+    let ignored = match args.no_ignore {
+        true => ignore_file::Ignored::default(),
+        false => ignore_file::read(place.cwd.as_path()),
+    };
+    for note in &ignored.notes {
+        out.warn(note);
+    }
+    let mut runner = Runner {
+        passthrough: passthrough(args, place.cwd.as_path(), &ignored.passthrough)?,
+        no_commit: no_commit(args, place.cwd.as_path(), ignored.no_commit),
+        deadline: args.timeout.and_then(|t| Instant::now().checked_add(t)),
+        client: context::connect()?,
+        args,
+        out,
+        place,
+        losses: 0,
+        timestamp: None,
+    };
+    loop {
+        match runner.attempt()? {
+            Attempt::Over(code) => return Ok(code),
+            Attempt::Again(opponent) => runner.wait_before_retry(opponent.as_ref()),
+        }
+    }
+}
+
+/// A run inside a run joins it: CMD simply runs, in the outer transaction.
+fn join(args: &Run, id: &str, out: Out) -> Problem {
+    if args.on_exit != OnExit::Commit || args.read_only {
+        return Problem::new(format!(
+            "inside transaction {id} a run joins it: its changes are committed or dropped with it, \
+             so --on-exit and --read-only have no meaning here"
+        ));
+    }
+    if let Err(p) = context::place(&args.place) {
+        return p;
+    }
+    out.detail(&format!("joining transaction {id}"));
+    let (Some(program), rest) = (args.argv.first(), args.argv.get(1..).unwrap_or_default()) else {
+        return Problem::new("no command");
+    };
+    let e = std::process::Command::new(program).args(rest).exec();
+    let code = if e.kind() == std::io::ErrorKind::NotFound {
+        crate::problem::NOT_FOUND
+    } else {
+        crate::problem::CANNOT_EXEC
+    };
+    Problem::new(format!("{}: {e}", program.to_string_lossy())).code(code)
+}
+
+fn no_commit(args: &Run, cwd: &Path, from_files: Vec<String>) -> Vec<String> {
+    let given = args.exclude.iter().filter_map(|p| patterns::anchor(p, cwd, true));
+    from_files.into_iter().chain(given).collect()
+}
+
+/// Existing paths that are not isolated.
+fn passthrough(args: &Run, cwd: &Path, globs: &[String]) -> Result<Vec<PathBuf>, Problem> {
+    let mut paths = Vec::new();
+    for given in &args.passthrough {
+        let found = glob::expand(&glob::absolute(given.as_ref(), cwd));
+        if found.is_empty() {
+            return Err(Problem::new(format!("--passthrough {given}: nothing there"))
+                .hint("only what exists when the run begins can be left out of isolation"));
+        }
+        paths.extend(found);
+    }
+    paths.extend(globs.iter().flat_map(|g| glob::expand(g)));
+    paths.sort();
+    paths.dedup();
+    Ok(paths)
+}
+
+enum Attempt {
+    Over(i32),
+    /// It lost against this one, and may try again.
+    Again(Option<Opponent>),
+}
+
+struct Runner<'a> {
+    args: &'a Run,
+    out: Out,
+    place: Place,
+    passthrough: Vec<PathBuf>,
+    no_commit: Vec<String>,
+    deadline: Option<Instant>,
+    client: Client,
+    losses: u32,
+    timestamp: Option<u64>,
+}
+
+/// What a run without commit ended for.
+enum Why {
+    /// CMD failed, or `--on-exit` says so.
+    Asked,
+    Lost(Option<Conflict>),
+    TimedOut,
+    Leftovers(&'static str),
+    Sync(rustix::io::Errno),
+}
+
+impl Runner<'_> {
+    fn attempt(&mut self) -> Result<Attempt, Problem> {
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|e| Problem::new(format!("eventfd: {e}")))?;
+        let begun = self.client.begin(self.begin(), doorbell.as_fd())?;
+        self.timestamp = Some(begun.timestamp);
+        for note in &begun.notes {
+            self.out.say(note);
+        }
+        let fill = fill();
+        let known: Vec<PathBuf> = fill.iter().map(|f| f.path.clone()).collect();
+        let mut started = self.start(&begun, fill)?;
+        for note in &started.notes {
+            self.out.detail(note);
+        }
+        let listen = Listen {
+            doorbell: Some(doorbell.as_fd()),
+            daemon: Some(self.client.as_fd()),
+            deadline: self.deadline,
+            watch: true,
+        };
+        let failed = |e| Problem::new(format!("waiting for the command: {e}"));
+        let ended = started.wait(&listen).map_err(failed)?;
+        let how = match self.args.leftovers {
+            LeftoversArg::Wait => Leftovers::Wait,
+            LeftoversArg::Kill => Leftovers::Kill,
+            LeftoversArg::Abort => Leftovers::Abort,
+        };
+        let settled = match ended {
+            Ended::Exited(_) | Ended::Signaled(_) => {
+                started.settle(how, &listen).map_err(failed)?
+            }
+            _ => Settled::default(),
+        };
+        let mut end = After { ended, settled, started, id: begun.id, known };
+        if end.what_happened() == Ended::DaemonGone {
+            return Err(Problem::new(format!(
+                "the daemon ended; transaction {} is lost, nothing of it was committed",
+                begun.id
+            ))
+            .hint("systx recover looks for remains; the daemon's log may say why: systx doctor"));
+        }
+        let (wanted, why) = self.decide(&mut end)?;
+        self.finish(&mut end, wanted, why)
+    }
+
+    fn begin(&self) -> Begin {
+        Begin {
+            place: self.place.clone(),
+            argv: self.args.argv.iter().cloned().map(HostPath::from).collect(),
+            isolation: match self.args.isolation {
+                IsolationArg::Serializable => Isolation::Serializable,
+                IsolationArg::Snapshot => Isolation::Snapshot,
+            },
+            read_only: self.args.read_only,
+            nice: rustix::process::getpriority_process(None).unwrap_or(0),
+            losses: self.losses,
+            timestamp: self.timestamp,
+            no_commit: self.no_commit.clone(),
+            transport: match self.args.transport {
+                TransportArg::Auto => Transport::Auto,
+                TransportArg::IoUring => Transport::IoUring,
+                TransportArg::Dev => Transport::Dev,
+            },
+        }
+    }
+
+    fn start(&mut self, begun: &Begun, fill: Vec<Fill>) -> Result<Started, Problem> {
+        let cwd = self.place.cwd.as_path().to_owned();
+        let spec = Spec {
+            argv: self.args.argv.clone(),
+            env: environment(begun.id, self.args.place.directory.is_some().then_some(&cwd)),
+            place: PlaceToRun::NewView {
+                backing: Backing::Fuse,
+                wish: wish(&begun.volume, &cwd, self.args.private_tmp, &self.passthrough),
+                fill,
+            },
+            cwd,
+        };
+        let (client, out) = (&mut self.client, self.out);
+        let mut serve = serve(client, begun.id, out);
+        let started = systx_session::start(&spec, &mut serve);
+        drop(serve);
+        started.map_err(|e| {
+            let finish = Finish { id: begun.id, end: End::Abort, code: None };
+            // If this fails too, the end of the connection has the same effect.
+            let _ = self.client.finish(finish);
+            Problem::from(e)
+        })
+    }
+
+    /// What to ask the daemon for, and why.
+    fn decide(&mut self, after: &mut After) -> Result<(End, Why), Problem> {
+        let keep = self.args.on_exit == OnExit::Keep;
+        match after.what_happened() {
+            Ended::Doomed => return Ok((End::Abort, Why::Lost(self.client.doom(after.id)?))),
+            Ended::TimedOut => return Ok((End::Abort, Why::TimedOut)),
+            _ => {}
+        }
+        if !after.settled.stuck.is_empty() {
+            return Ok((End::Abort, Why::Leftovers("cannot be ended")));
+        }
+        if self.args.leftovers == LeftoversArg::Abort && !after.settled.ended.is_empty() {
+            return Ok((End::Abort, Why::Leftovers("were left behind (--leftovers=abort)")));
+        }
+        // What the kernel still holds of shared mappings must be in the transaction before it ends.
+        if let Err(errno) = after.started.sync() {
+            return Ok(match self.client.doom(after.id)? {
+                Some(conflict) => (End::Abort, Why::Lost(Some(conflict))),
+                None => (End::Abort, Why::Sync(errno)),
+            });
+        }
+        let succeeded = after.ended.code() == Some(0);
+        Ok((
+            match self.args.on_exit {
+                OnExit::Keep if keep => End::Keep,
+                OnExit::Commit if succeeded => End::Commit,
+                _ => End::Abort,
+            },
+            Why::Asked,
+        ))
+    }
+
+    fn finish(&mut self, after: &mut After, end: End, why: Why) -> Result<Attempt, Problem> {
+        let code = after.ended.code();
+        let finish = Finish { id: after.id, end, code };
+        let outcome = self.client.finish(finish).map_err(|f| lost_track(f, end, after.id))?;
+        let mut report = Report {
+            id: after.id.to_string(),
+            attempts: self.losses + 1,
+            code,
+            exit: code.unwrap_or(FAILED),
+            outcome: None,
+            aborted_because: None,
+            dropped_private: after
+                .started
+                .private_remains(&after.known)
+                .into_iter()
+                .map(HostPath::from)
+                .collect(),
+            ended_leftovers: after
+                .settled
+                .ended
+                .iter()
+                .map(|p| format!("{} ({})", p.name, p.pid))
+                .collect(),
+            connections: after.started.sightings().iter().map(connection).collect(),
+            notes: Vec::new(),
+        };
+        self.tell_what_left(&report);
+        if let Some(again) = self.judge(&mut report, &outcome, why) {
+            return Ok(again);
+        }
+        report.outcome = Some(outcome);
+        if self.out.json {
+            self.out.json_aside("run", &report);
+        }
+        Ok(Attempt::Over(report.exit))
+    }
+
+    fn tell_what_left(&self, report: &Report) {
+        let list = |items: &[String]| {
+            let shown = items.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
+            match items.len().saturating_sub(5) {
+                0 => shown,
+                more => format!("{shown}, and {more} more"),
+            }
+        };
+        if !report.ended_leftovers.is_empty() {
+            let which = list(&report.ended_leftovers);
+            self.out.say(&format!("ended processes that were left behind: {which}"));
+        }
+        if !report.dropped_private.is_empty() {
+            let names: Vec<String> =
+                report.dropped_private.iter().map(|p| p.display().into_owned()).collect();
+            self.out.say(&format!("dropped, was private to this run: {}", list(&names)));
+        }
+        if !report.connections.is_empty() {
+            let which = list(&report.connections);
+            self.out.say(&format!("not part of the transaction: {which}"));
+        }
+    }
+
+    /// Says how it ended and sets the exit code; or wants another attempt.
+    fn judge(&mut self, report: &mut Report, outcome: &Outcome, why: Why) -> Option<Attempt> {
+        let out = self.out;
+        match (outcome, why) {
+            (Outcome::Conflict { conflict, .. }, _) => {
+                return self.lost(report, Some(conflict.clone()));
+            }
+            (_, Why::Lost(conflict)) => return self.lost(report, conflict),
+            (Outcome::Committed { summary, .. }, _) => {
+                if tell_committed(out, outcome) {
+                    report.exit = OUTSIDE;
+                }
+                if output::is_empty(summary) {
+                    out.detail("nothing to commit");
+                }
+            }
+            (Outcome::Kept { summary }, _) => {
+                out.say(&format!("kept as {}: {}", report.id, output::summary(summary)));
+                out.hint(&format!(
+                    "systx diff {0}; systx commit {0}; systx abort {0}; systx enter {0}",
+                    report.id
+                ));
+            }
+            (Outcome::Refused { failure, .. }, _) => {
+                if failure.kind == FailureKind::Busy && self.losses < self.args.retries {
+                    out.say(&format!("{failure}; trying again"));
+                    return Some(Attempt::Again(None));
+                }
+                out.problem(&Problem::from(failure.clone()), true);
+                report.exit = if failure.kind == FailureKind::Busy { CONFLICT } else { FAILED };
+            }
+            (Outcome::Aborted { .. }, Why::TimedOut) => {
+                self.aborted(report, "the time limit passed", TIMED_OUT);
+            }
+            (Outcome::Aborted { .. }, Why::Leftovers(what)) => {
+                self.aborted(report, &format!("processes {what}"), FAILED);
+            }
+            (Outcome::Aborted { .. }, Why::Sync(errno)) => {
+                self.aborted(report, &format!("writing back shared mappings: {errno}"), FAILED);
+            }
+            (Outcome::Aborted { summary }, Why::Asked) => {
+                if !output::is_empty(summary) {
+                    out.say(&format!("nothing committed; dropped: {}", output::summary(summary)));
+                }
+            }
+        }
+        None
+    }
+
+    fn aborted(&self, report: &mut Report, why: &str, exit: i32) {
+        report.exit = exit;
+        report.aborted_because = Some(why.to_owned());
+        self.out.problem(&Problem::new(format!("{why}: nothing committed")), true);
+    }
+
+    fn lost(&mut self, report: &mut Report, conflict: Option<Conflict>) -> Option<Attempt> {
+        let Some(conflict) = conflict else {
+            self.aborted(report, "aborted from outside (systx abort)", FAILED);
+            return None;
+        };
+        let text = conflict_text(&conflict);
+        if self.losses < self.args.retries && self.deadline.is_none_or(|d| Instant::now() < d) {
+            self.out.say(&format!("{text}; trying again"));
+            return Some(Attempt::Again(Some(conflict.opponent)));
+        }
+        report.exit = CONFLICT;
+        report.aborted_because = Some(text.clone());
+        report.outcome = Some(Outcome::Conflict { conflict: conflict.clone(), kept: false });
+        tell_conflict(self.out, &conflict, self.args.retries == 0);
+        None
+    }
+
+    /// Waits for the winner if it still runs, else a moment.
+    fn wait_before_retry(&mut self, opponent: Option<&Opponent>) {
+        self.losses += 1;
+        if let Some(Opponent::Transaction { id, ended: false, .. }) = opponent {
+            let left = self.deadline.map(|d| d.saturating_duration_since(Instant::now()));
+            let limit = left.map_or(WINNER_LIMIT, |l| l.min(WINNER_LIMIT));
+            // Whatever the answer, the next attempt will show.
+            let _ = self.client.wait_for(*id, limit);
+        } else {
+            let exponent = self.losses.min(6);
+            std::thread::sleep(Duration::from_millis(5 << exponent));
+        }
+    }
+}
+
+struct After {
+    ended: Ended,
+    settled: Settled,
+    started: Started,
+    id: TxnId,
+    known: Vec<PathBuf>,
+}
+
+impl After {
+    /// Of CMD's end and what happened while its leftovers were ended, what counts.
+    fn what_happened(&self) -> Ended {
+        self.settled.interrupted.unwrap_or(self.ended)
+    }
+}
+
+/// The daemon did not answer the last request.
+fn lost_track(f: Failure, end: End, id: TxnId) -> Problem {
+    let lost = matches!(f.kind, FailureKind::Io | FailureKind::Internal);
+    match (lost, end) {
+        (true, End::Commit) => Problem::new(format!("{f}; whether {id} was committed is not known"))
+            .hint(format!("systx recover finishes what was begun; then: systx show {id}")),
+        _ => Problem::from(f),
+    }
+}
+
+/// Tells of a commit; true if changes by outsiders were met.
+pub fn tell_committed(out: Out, outcome: &Outcome) -> bool {
+    let Outcome::Committed { id, summary, outside, stale, dropped, notes } = outcome else {
+        return false;
+    };
+    if !output::is_empty(summary) {
+        out.say(&format!("committed {id}: {}", output::summary(summary)));
+    }
+    if *dropped > 0 {
+        out.say(&format!("{dropped} changed paths are excluded and were not committed"));
+    }
+    for path in stale {
+        out.warn(&format!("{path} was read and has changed since (snapshot isolation)"));
+    }
+    for note in notes {
+        out.say(note);
+    }
+    for change in outside {
+        let saved = match &change.saved {
+            Some(saved) => format!("; what was there is now {saved}"),
+            None => String::new(),
+        };
+        out.warn(&format!("{}: {}{saved}", change.path, change.what));
+    }
+    if !outside.is_empty() {
+        out.hint("these were changed by programs outside while the transaction was installed");
+    }
+    !outside.is_empty()
+}
+
+fn conflict_text(c: &Conflict) -> String {
+    let against = output::opponent(&c.opponent);
+    format!("conflict on {} with {against}", c.path)
+}
+
+/// Tells of a lost conflict.
+pub fn tell_conflict(out: Out, c: &Conflict, suggest_retries: bool) {
+    out.problem(&Problem::new(format!("{}: nothing committed", conflict_text(c))), true);
+    for path in c.stale.iter().filter(|p| **p != c.path).take(10) {
+        out.say(&format!("  also read and changed since: {path}"));
+    }
+    if c.stale_only {
+        out.hint(
+            "only reads were stale: with --isolation=snapshot it would have been committed",
+        );
+    } else if suggest_retries {
+        out.hint("run it again, or let systx do so: --retries N");
+    }
+}
+
+fn connection(s: &Sighting) -> String {
+    match s.peer {
+        Some(peer) => format!("{} connected to {} {peer}", s.process, s.protocol),
+        None => format!("{} listened on {} {}", s.process, s.protocol, s.local),
+    }
+}
+
+/// Variables for the command.
+pub fn environment(id: TxnId, cwd: Option<&PathBuf>) -> Vec<(OsString, OsString)> {
+    let mut env = vec![(context::VARIABLE.into(), id.to_string().into())];
+    env.extend(cwd.map(|cwd| ("PWD".into(), cwd.clone().into_os_string())));
+    env
+}
+
+/// What is where in the view.
+pub fn wish(volume: &VolumeFacts, cwd: &Path, private_tmp: bool, through: &[PathBuf]) -> Wish {
+    let root = volume.root.as_path();
+    let mut private = Vec::new();
+    for (path, mode) in [("/run", 0o755), ("/dev/shm", 0o1777)] {
+        // Through a link it would be somewhere else; then it is not a place of its own.
+        if std::fs::symlink_metadata(path).is_ok_and(|m| m.is_dir()) {
+            private.push((PathBuf::from(path), mode));
+        }
+    }
+    if private_tmp || needs_private_tmp(volume.dev, root, cwd) {
+        private.push((PathBuf::from("/tmp"), 0o1777));
+    }
+    Wish { volume: root.to_owned(), passthrough: through.to_vec(), private }
+}
+
+/// Where /tmp is not part of the volume it would be read-only, and half of all programs fail.  Not if
+/// the command works in it: then it wants to see what is there.
+fn needs_private_tmp(dev: u64, root: &Path, cwd: &Path) -> bool {
+    let tmp = Path::new("/tmp");
+    let Ok(meta) = std::fs::symlink_metadata(tmp) else { return false };
+    let part = meta.dev() == dev && tmp.starts_with(root);
+    meta.is_dir() && !part && !root.starts_with(tmp) && !cwd.starts_with(tmp)
+}
+
+/// What programs need to find in the private /run.
+pub fn fill() -> Vec<Fill> {
+    let mut all = Vec::new();
+    let run = Path::new("/run");
+    let dir = |path: PathBuf, all: &mut Vec<Fill>| {
+        let Ok(meta) = std::fs::metadata(&path) else { return };
+        if meta.is_dir() && path.starts_with(run) && path != run {
+            let mode = meta.mode() & 0o7777;
+            all.push(Fill { path, content: None, mode, owner: (meta.uid(), meta.gid()) });
+        }
+    };
+    dir("/run/lock".into(), &mut all);
+    if let Some(own) = std::env::var_os("XDG_RUNTIME_DIR") {
+        dir(PathBuf::from(own), &mut all);
+    }
+    // Name resolution: systemd-resolved and resolvconf keep the file there.
+    if let Ok(path) = std::fs::canonicalize("/etc/resolv.conf") {
+        if let (true, Ok(content)) = (path.starts_with(run), std::fs::read(&path)) {
+            let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+            all.push(Fill { path, content: Some(content), mode: 0o644, owner });
+        }
+    }
+    all
+}
+
+/// Has a view served by the daemon.
+pub fn serve(
+    client: &mut Client,
+    id: TxnId,
+    out: Out,
+) -> impl FnMut(ViewFacts, OwnedFd) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    move |facts, fuse| {
+        let attach = Attach {
+            id,
+            pid: facts.pid,
+            mnt_ns: facts.mnt_ns,
+            connection: facts.connection,
+        };
+        let attached = client.attach(attach, fuse)?;
+        let how = match attached.transport {
+            Transport::IoUring => "io_uring",
+            _ => "/dev/fuse",
+        };
+        out.detail(&format!("transaction {id}, served over {how}"));
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+//! `systx show`: a committed transaction and its changes.
+
+use crate::args::Show;
+use crate::commands::{diff, log};
+use crate::context;
+use crate::output::{self, Out};
+use crate::problem::Problem;
+use serde::Serialize;
+use systx_daemon::protocol::{Change, LogEntry, Target};
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    entry: &'a LogEntry,
+    changes: &'a [Change],
+}
+
+/// Shows it.
+///
+/// # Errors
+/// There is no such transaction, or the store cannot be used.
+pub fn show(args: &Show, out: Out) -> Result<i32, Problem> {
+    let place = context::place(&args.place)?;
+    let mut client = context::connect()?;
+    let entries = client.log(place.clone(), None)?;
+    let ids: Vec<_> = entries.iter().map(|e| e.id).collect();
+    let id = context::resolve(&args.id, &ids, "committed")
+        .map_err(|p| p.hint("`systx log` shows them; -C DIR or --root DIR names another volume"))?;
+    let Some(entry) = entries.iter().find(|e| e.id == id) else {
+        return Err(Problem::new(format!("no committed transaction {id}")));
+    };
+    let target = Target::Committed { place, id };
+    let changes = client.diff(target.clone(), Vec::new())?;
+    if out.json {
+        out.json("transaction", &Shown { entry, changes: &changes });
+        return Ok(0);
+    }
+    output::print(&log::line(entry));
+    output::print(&format!("  in {}: {}\n\n", entry.cwd, output::command(&entry.argv)));
+    diff::show(&mut client, &target, &changes, args.format)?;
+    Ok(0)
+}

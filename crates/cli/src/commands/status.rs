@@ -1,0 +1,68 @@
+//! `systx status`: one open transaction in detail, or all of them.
+
+use crate::args::OptionalId;
+use crate::commands::list;
+use crate::context;
+use crate::output::{self, Out};
+use crate::problem::Problem;
+use systx_daemon::protocol::{Isolation, Listed, State};
+
+/// Shows it.
+///
+/// # Errors
+/// There is no such transaction, or the daemon does not answer.
+pub fn status(args: &OptionalId, out: Out) -> Result<i32, Problem> {
+    let open = list::open()?;
+    let Some(prefix) = &args.id else {
+        if out.json {
+            out.json("transactions", &open);
+        } else if open.is_empty() {
+            out.say("no open transactions");
+        } else {
+            let all: Vec<String> = open.iter().map(describe).collect();
+            output::print(&all.join("\n"));
+        }
+        return Ok(0);
+    };
+    let ids: Vec<_> = open.iter().map(|t| t.id).collect();
+    let id = context::resolve(prefix, &ids, "open")
+        .map_err(|p| p.hint("`systx list` shows the open ones, `systx log` the committed ones"))?;
+    let Some(listed) = open.iter().find(|t| t.id == id) else {
+        return Err(Problem::new(format!("no open transaction {id}")));
+    };
+    if out.json {
+        out.json("transaction", listed);
+    } else {
+        output::print(&describe(listed));
+        if listed.state == State::Kept {
+            out.hint(&format!("systx diff {id}; systx commit {id}; systx abort {id}"));
+        }
+    }
+    Ok(0)
+}
+
+fn describe(t: &Listed) -> String {
+    let mut text = format!("transaction {}: {}\n", t.id, list::state(t.state));
+    let mut line = |name: &str, value: String| text.push_str(&format!("  {name:<10} {value}\n"));
+    line("command", output::command(&t.argv));
+    if let Some(code) = t.code {
+        line("exit code", code.to_string());
+    }
+    line("directory", t.cwd.display().into_owned());
+    line("volume", t.volume.display().into_owned());
+    line("begun", output::time(t.begun));
+    let isolation = match t.isolation {
+        Isolation::Serializable => "serializable",
+        Isolation::Snapshot => "snapshot",
+    };
+    let read_only = if t.read_only { ", read-only" } else { "" };
+    line("isolation", format!("{isolation}{read_only}"));
+    if let Some(pid) = t.pid {
+        line("process", pid.to_string());
+    }
+    line("changes", output::summary(&t.summary));
+    if let Some(c) = &t.conflict {
+        line("lost", format!("on {} to {}", c.path, output::opponent(&c.opponent)));
+    }
+    text
+}

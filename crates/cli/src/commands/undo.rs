@@ -1,0 +1,41 @@
+//! `systx undo` and `systx redo`.
+
+use crate::args::Undo;
+use crate::commands::commit;
+use crate::output::{self, Out};
+use crate::problem::Problem;
+use crate::{context, render};
+use systx_daemon::protocol::{self, Undone};
+
+/// Undoes a committed transaction (`redo`: an undo).
+///
+/// # Errors
+/// There is none, it cannot be undone any more, or later changes overlap (they are named).
+pub fn undo(args: &Undo, redo: bool, out: Out) -> Result<i32, Problem> {
+    let place = context::place(&args.place)?;
+    let mut client = context::connect()?;
+    let id = match &args.id {
+        Some(prefix) => Some(context::resolve_committed(&mut client, prefix, &place)?),
+        None => None,
+    };
+    let request = protocol::Undo { place, id, dry_run: args.dry_run };
+    let undone = if redo { client.redo(request)? } else { client.undo(request)? };
+    if out.json {
+        out.json(if redo { "redo" } else { "undo" }, &undone);
+    }
+    let Undone { target, argv, changes, outcome } = &undone;
+    let what = output::short_command(argv, 60);
+    let verb = if redo { "redo" } else { "undo" };
+    let Some(outcome) = outcome else {
+        if !out.json {
+            out.say(&format!("would {verb} {target} ({what}):"));
+            output::print_bytes(&render::name_status(changes, false));
+        }
+        return Ok(0);
+    };
+    if matches!(outcome, protocol::Outcome::Committed { .. }) {
+        let verb = if redo { "redone" } else { "undone" };
+        out.say(&format!("{verb}: {target} ({what})"));
+    }
+    Ok(commit::exit_code(outcome, out, None))
+}

@@ -1,0 +1,153 @@
+//! What every command needs: the place it is about, the daemon, and ids from their first characters.
+
+use crate::args::Where;
+use crate::problem::Problem;
+use std::path::{Path, PathBuf};
+use systx_base::TxnId;
+use systx_daemon::client::Client;
+use systx_daemon::protocol::{HostPath, Place};
+use systx_daemon::spawn;
+
+/// In a view's processes: the id of its transaction.
+pub const VARIABLE: &str = "SYSTX_TXN";
+
+/// The id of the transaction that this process is in, if it is in one.  The variable alone proves
+/// nothing (it may have leaked into a terminal multiplexer); a mount of ours does.
+pub fn inside() -> Option<String> {
+    let id = std::env::var(VARIABLE).ok().filter(|id| !id.is_empty())?;
+    let text = std::fs::read("/proc/self/mountinfo").ok()?;
+    let mounts = systx_session::mountinfo::parse(&text).ok()?;
+    mounts.iter().any(|m| m.fs == "fuse.systx").then_some(id)
+}
+
+/// A connection to the daemon.
+///
+/// # Errors
+/// It cannot be had, or this process is inside a view, where the daemon is out of reach.
+pub fn connect() -> Result<Client, Problem> {
+    if let Some(id) = inside() {
+        return Err(Problem::new(format!(
+            "inside transaction {id} only `systx run` works (its command joins the transaction)"
+        ))
+        .hint("use another terminal, outside of the transaction"));
+    }
+    Ok(spawn::connect_or_start()?)
+}
+
+/// Changes the directory if asked to, and says which volume is meant.
+///
+/// # Errors
+/// A directory is not there.
+pub fn place(place: &Where) -> Result<Place, Problem> {
+    if let Some(dir) = &place.directory {
+        std::env::set_current_dir(dir)
+            .map_err(|e| Problem::new(format!("cannot change to {}: {e}", dir.display())))?;
+    }
+    let cwd = std::env::current_dir()
+        .map_err(|e| Problem::new(format!("cannot find the working directory: {e}")))?;
+    let absolute = |dir: &Option<PathBuf>| -> Result<Option<HostPath>, Problem> {
+        dir.as_ref()
+            .map(|dir| {
+                std::fs::canonicalize(dir)
+                    .map(HostPath::from)
+                    .map_err(|e| Problem::new(format!("{}: {e}", dir.display())))
+            })
+            .transpose()
+    };
+    // The store may be made on demand.
+    let store = place.store.as_ref().map(|dir| HostPath::from(cwd.join(dir)));
+    Ok(Place { cwd: HostPath::from(cwd), root: absolute(&place.root)?, store })
+}
+
+/// Paths that a user named, absolute.  Not resolved: they may exist only in a transaction.
+pub fn absolute_paths(paths: &[PathBuf]) -> Result<Vec<HostPath>, Problem> {
+    let cwd = std::env::current_dir()?;
+    Ok(paths.iter().map(|p| HostPath::from(tidy(&cwd.join(p)))).collect())
+}
+
+/// Without `.`, `..`, and double slashes.
+fn tidy(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            std::path::Component::ParentDir => {
+                out.pop();
+            }
+            std::path::Component::CurDir => {}
+            part => out.push(part),
+        }
+    }
+    out
+}
+
+/// The one id that starts with `prefix`.
+///
+/// # Errors
+/// None does, or several do.
+pub fn resolve(prefix: &str, ids: &[TxnId], what: &str) -> Result<TxnId, Problem> {
+    let wanted = prefix.trim().to_ascii_lowercase();
+    let mut found: Vec<TxnId> = Vec::new();
+    for id in ids {
+        let text = id.to_string();
+        if text == wanted {
+            return Ok(*id);
+        }
+        if !wanted.is_empty() && text.starts_with(&wanted) && !found.contains(id) {
+            found.push(*id);
+        }
+    }
+    match found.as_slice() {
+        [id] => Ok(*id),
+        [] => Err(Problem::new(format!("no {what} transaction {prefix:?}"))),
+        several => {
+            let names: Vec<String> = several.iter().map(ToString::to_string).collect();
+            Err(Problem::new(format!("{prefix:?} is not unique: {}", names.join(", "))))
+        }
+    }
+}
+
+/// [`resolve`] among the open transactions.
+///
+/// # Errors
+/// None or several match, or the daemon does not answer.
+pub fn resolve_open(client: &mut Client, prefix: &str) -> Result<TxnId, Problem> {
+    let ids: Vec<TxnId> = client.list()?.iter().map(|t| t.id).collect();
+    resolve(prefix, &ids, "open").map_err(|p| {
+        if p.hint.is_some() { p } else { p.hint("`systx list` shows the open ones, `systx log` the committed ones") }
+    })
+}
+
+/// [`resolve`] among the committed transactions of a place.
+///
+/// # Errors
+/// None or several match, or the daemon does not answer.
+pub fn resolve_committed(
+    client: &mut Client,
+    prefix: &str,
+    place: &Place,
+) -> Result<TxnId, Problem> {
+    let ids: Vec<TxnId> = client.log(place.clone(), None)?.iter().map(|t| t.id).collect();
+    resolve(prefix, &ids, "committed")
+        .map_err(|p| p.hint("`systx log` shows them; -C DIR or --root DIR names another volume"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_found_by_their_first_characters() {
+        let ids = [TxnId(0x1234_5678), TxnId(0x1299_0000), TxnId(0x12)];
+        let find = |p: &str| resolve(p, &ids, "open").map_err(|p| p.message);
+        assert_eq!(find("1234"), Ok(ids[0]));
+        assert_eq!(find("12345678"), Ok(ids[0]));
+        assert_eq!(find("0000001"), Ok(ids[2]));
+        assert!(find("12").unwrap_err().contains("not unique: 12345678, 12990000"));
+        assert!(find("9").is_err() && find("").is_err());
+    }
+
+    #[test]
+    fn paths_need_not_exist() {
+        assert_eq!(tidy(Path::new("/a/./b/../c//d")), Path::new("/a/c/d"));
+    }
+}

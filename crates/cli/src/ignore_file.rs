@@ -1,0 +1,99 @@
+//! `.systxignore`: what a directory's owner wants kept out of transactions.
+//!
+//! ```text
+//! # gitignore syntax; relative to the directory of this file
+//! *.pyc                 # not committed: changes are private to the run and then dropped
+//! /target
+//!
+//! [passthrough]         # not isolated: the command works on the originals
+//! /.cache
+//!
+//! [no-commit]           # back to the first meaning
+//! *.swp
+//! ```
+//!
+//! The files of the working directory and of all directories above it count, the nearest last, so
+//! that it can take back (`!`) what those above say.  A file counts only if it belongs to the user
+//! or to root: otherwise whoever can write in a directory could make the user's commands work on the
+//! originals.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use systx_daemon::patterns;
+
+/// Name of the file.
+pub const NAME: &str = ".systxignore";
+
+/// What the files say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ignored {
+    /// Anchored patterns of what is not committed.
+    pub no_commit: Vec<String>,
+    /// Absolute globs of what is not isolated.
+    pub passthrough: Vec<String>,
+    /// What could not be used.
+    pub notes: Vec<String>,
+}
+
+/// Reads the files that count for a command in `cwd`.
+pub fn read(cwd: &Path) -> Ignored {
+    let mut ignored = Ignored::default();
+    let mut dirs: Vec<&Path> = cwd.ancestors().collect();
+    dirs.reverse();
+    for dir in dirs {
+        let path: PathBuf = dir.join(NAME);
+        let Ok(meta) = std::fs::metadata(&path) else { continue };
+        if !meta.is_file() {
+            continue;
+        }
+        if meta.uid() != 0 && meta.uid() != rustix::process::geteuid().as_raw() {
+            ignored.notes.push(format!("{} belongs to someone else: not used", path.display()));
+            continue;
+        }
+        match std::fs::read_to_string(&path) {
+            Ok(text) => parse(&text, dir, &mut ignored),
+            Err(e) => ignored.notes.push(format!("{} cannot be read: {e}", path.display())),
+        }
+    }
+    ignored
+}
+
+fn parse(text: &str, dir: &Path, ignored: &mut Ignored) {
+    let mut passthrough = false;
+    for line in text.lines() {
+        match line.trim() {
+            "[passthrough]" => passthrough = true,
+            "[no-commit]" => passthrough = false,
+            _ => {
+                let Some(pattern) = patterns::anchor(line, dir, false) else { continue };
+                if !passthrough {
+                    ignored.no_commit.push(pattern);
+                } else if pattern.starts_with('!') || pattern.contains("/**/") {
+                    ignored.notes.push(format!(
+                        "{}: `{}` cannot be used under [passthrough]: name a path, as in /{}",
+                        dir.join(NAME).display(),
+                        line.trim(),
+                        line.trim().trim_start_matches('!')
+                    ));
+                } else {
+                    ignored.passthrough.push(pattern);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_sections_with_two_meanings() {
+        let text = "*.o\n# c\n\n[passthrough]\n/.cache\n!x\n*.deep\n[no-commit]\n/out\n";
+        let mut i = Ignored::default();
+        parse(text, Path::new("/w"), &mut i);
+        assert_eq!(i.no_commit, ["/w/**/*.o", "/w/out"]);
+        assert_eq!(i.passthrough, ["/w/.cache"]);
+        assert_eq!(i.notes.len(), 2);
+    }
+}

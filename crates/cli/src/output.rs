@@ -1,0 +1,234 @@
+//! What is said, and how: results on stdout, everything else on stderr behind `systx:`; with
+//! `--json` one object whose `schema` number changes whenever a field changes its meaning or goes.
+
+use crate::args::Global;
+use crate::problem::Problem;
+use serde::Serialize;
+use std::io::{IsTerminal, Write};
+use systx_base::Time;
+use systx_daemon::protocol::{HostPath, Opponent, Summary};
+
+/// Version of the JSON output.
+pub const SCHEMA: u32 = 1;
+
+/// How to speak.
+#[derive(Clone, Copy, Debug)]
+pub struct Out {
+    /// As JSON.
+    pub json: bool,
+    /// More, 0 to …
+    pub verbose: u8,
+    /// Errors only.
+    pub quiet: bool,
+}
+
+impl Out {
+    /// As the user wants it.
+    pub fn new(global: &Global) -> Out {
+        Out { json: global.json, verbose: global.verbose, quiet: global.quiet }
+    }
+
+    /// Something the user should know.
+    pub fn say(&self, text: &str) {
+        if !self.quiet && !self.json {
+            eprintln!("systx: {text}");
+        }
+    }
+    /// Something that only the curious want to know.
+    pub fn detail(&self, text: &str) {
+        if self.verbose > 0 {
+            self.say(text);
+        }
+    }
+    /// Something that is not as it should be.
+    pub fn warn(&self, text: &str) {
+        if !self.json {
+            eprintln!("{} {text}", paint("systx: warning:", YELLOW));
+        }
+    }
+    /// A next step.
+    pub fn hint(&self, text: &str) {
+        if !self.quiet && !self.json {
+            eprintln!("{} {text}", paint("hint:", CYAN));
+        }
+    }
+    /// What went wrong.  As JSON on stdout, or on stderr for commands whose stdout is CMD's.
+    pub fn problem(&self, problem: &Problem, stdout_is_theirs: bool) {
+        if self.json {
+            let text = json_text("error", problem);
+            if stdout_is_theirs { eprintln!("{text}") } else { print(&format!("{text}\n")) }
+            return;
+        }
+        eprintln!("{} {}", paint("systx:", RED), problem.message);
+        let unnamed = |p: &&HostPath| !problem.message.contains(&*p.display());
+        for path in problem.paths.iter().filter(unnamed) {
+            eprintln!("systx:   {path}");
+        }
+        if let Some(hint) = &problem.hint {
+            self.hint(hint);
+        }
+    }
+    /// The result of a command as JSON on stdout.
+    pub fn json(&self, name: &str, value: &impl Serialize) {
+        print(&format!("{}\n", json_text(name, value)));
+    }
+    /// The same on stderr, for run.
+    pub fn json_aside(&self, name: &str, value: &impl Serialize) {
+        eprintln!("{}", json_text(name, value));
+    }
+}
+
+fn json_text(name: &str, value: &impl Serialize) -> String {
+    let mut map = serde_json::Map::new();
+    map.insert("schema".into(), SCHEMA.into());
+    let value = serde_json::to_value(value).unwrap_or(serde_json::Value::Null);
+    map.insert(name.into(), value);
+    serde_json::Value::Object(map).to_string()
+}
+
+/// Writes to stdout; a reader that went away ends the program quietly.
+pub fn print(text: &str) {
+    print_bytes(text.as_bytes());
+}
+
+/// As [`print`], for bytes.
+pub fn print_bytes(bytes: &[u8]) {
+    let mut out = std::io::stdout().lock();
+    if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
+        std::process::exit(crate::problem::ERROR);
+    }
+}
+
+const RED: &str = "31";
+const YELLOW: &str = "33";
+const CYAN: &str = "36";
+
+fn paint(text: &str, color: &str) -> String {
+    let wanted = std::io::stderr().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty())
+        && std::env::var_os("TERM").is_none_or(|t| t != "dumb");
+    if wanted { format!("\u{1b}[{color}m{text}\u{1b}[0m") } else { text.to_owned() }
+}
+
+/// `3 added, 1 modified; 1.2 MB`; `nothing` if so.
+pub fn summary(s: &Summary) -> String {
+    let parts: Vec<String> = [
+        (s.added, "added"),
+        (s.modified, "modified"),
+        (s.deleted, "deleted"),
+        (s.renamed, "renamed"),
+        (s.attributes, "with other attributes"),
+    ]
+    .iter()
+    .filter(|(n, _)| *n > 0)
+    .map(|(n, what)| format!("{n} {what}"))
+    .collect();
+    match (parts.is_empty(), s.bytes) {
+        (true, _) => "nothing changed".into(),
+        (false, 0) => parts.join(", "),
+        (false, bytes) => format!("{}; {}", parts.join(", "), size(bytes)),
+    }
+}
+
+/// True if a transaction changed nothing.
+pub fn is_empty(s: &Summary) -> bool {
+    *s == Summary { bytes: s.bytes, ..Summary::default() }
+}
+
+/// `512 bytes`, `1.2 MB`.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
+    if bytes < 1000 {
+        return format!("{bytes} bytes");
+    }
+    let mut value = bytes as f64 / 1000.0;
+    let mut unit = 0;
+    while value >= 999.95 && unit + 1 < UNITS.len() {
+        value /= 1000.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// A command as one would type it.
+pub fn command(argv: &[HostPath]) -> String {
+    argv.iter().map(|a| quote(&a.display())).collect::<Vec<_>>().join(" ")
+}
+
+fn quote(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "-_./=:,+@%^".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', "'\\''"))
+}
+
+/// The same, short enough for a line.
+pub fn short_command(argv: &[HostPath], most: usize) -> String {
+    let text = command(argv).replace('\n', " ");
+    if text.chars().count() <= most {
+        return text;
+    }
+    text.chars().take(most.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// Against whom, for a sentence.
+pub fn opponent(o: &Opponent) -> String {
+    match o {
+        Opponent::Transaction { id, argv, .. } if argv.is_empty() => format!("transaction {id}"),
+        Opponent::Transaction { id, argv, .. } => {
+            format!("transaction {id} ({})", short_command(argv, 60))
+        }
+        Opponent::Outside { what } => format!("a program outside ({what})"),
+    }
+}
+
+/// `2026-11-21 02:40:10Z`.
+pub fn time(t: Time) -> String {
+    let (days, second) = (t.secs.div_euclid(86_400), t.secs.rem_euclid(86_400));
+    let (y, m, d) = civil(days);
+    format!("{y:04}-{m:02}-{d:02} {:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+}
+
+/// Days since 1970-01-01 as a date of the Gregorian calendar (Howard Hinnant's algorithm).
+fn civil(days: i64) -> (i64, i64, i64) {
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let day = doy - (153 * mp + 2) / 5 + 1;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    (yoe + era * 400 + i64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_dates() {
+        let at = |secs| time(Time { secs, nanos: 0 });
+        assert_eq!(at(0), "1970-01-01 00:00:00Z");
+        assert_eq!(at(951_827_696), "2000-02-29 12:34:56Z");
+        assert_eq!(at(-1), "1969-12-31 23:59:59Z");
+    }
+
+    #[test]
+    fn sizes_and_summaries() {
+        assert_eq!(size(999), "999 bytes");
+        assert_eq!(size(1_250_000), "1.2 MB");
+        assert_eq!(size(999_999), "1.0 MB");
+        let s = Summary { added: 3, deleted: 1, bytes: 2000, ..Summary::default() };
+        assert_eq!(summary(&s), "3 added, 1 deleted; 2.0 kB");
+        assert!(is_empty(&Summary { bytes: 7, ..Summary::default() }) && !is_empty(&s));
+    }
+
+    #[test]
+    fn commands_are_quoted_where_need_be() {
+        let argv: Vec<HostPath> = ["sh", "-c", "echo 'x'", ""].map(HostPath::from).to_vec();
+        assert_eq!(command(&argv), "sh -c 'echo '\\''x'\\''' ''");
+        assert_eq!(short_command(&argv, 6), "sh -c…");
+    }
+}

@@ -1,0 +1,116 @@
+use super::*;
+use systx_daemon::protocol::HostPath;
+
+fn side(mode: u32, size: u64) -> Side {
+    Side {
+        mode,
+        uid: 0,
+        gid: 0,
+        size,
+        mtime: systx_base::Time { secs: 0, nanos: 0 },
+        target: None,
+        rdev: 0,
+    }
+}
+
+fn change(kind: ChangeKind, path: &str, old: Option<Side>, new: Option<Side>) -> Change {
+    Change {
+        kind,
+        path: path.into(),
+        from: None,
+        old,
+        new,
+        content: false,
+        xattrs: vec![],
+        dropped: false,
+    }
+}
+
+fn link(target: &str) -> Side {
+    Side { target: Some(target.into()), ..side(0o120777, target.len() as u64) }
+}
+
+fn text(change: &Change) -> String {
+    let mut contents = Contents { client: None, target: None };
+    String::from_utf8(unified(change, &mut contents).unwrap()).unwrap()
+}
+
+#[test]
+fn links_modes_and_renames_have_git_headers() {
+    let c = change(ChangeKind::Added, "/w/l", None, Some(link("to")));
+    assert_eq!(
+        text(&c),
+        "diff --git a/w/l b/w/l\nnew file mode 120000\n--- /dev/null\n+++ b/w/l\n\
+         @@ -0,0 +1 @@\n+to\n\\ No newline at end of file\n"
+    );
+    let c = change(
+        ChangeKind::Attributes,
+        "/w/f",
+        Some(side(0o100644, 1)),
+        Some(side(0o100755, 1)),
+    );
+    assert_eq!(text(&c), "diff --git a/w/f b/w/f\nold mode 100644\nnew mode 100755\n");
+    let mut c = change(
+        ChangeKind::Renamed,
+        "/w/new",
+        Some(side(0o100644, 1)),
+        Some(side(0o100644, 1)),
+    );
+    c.from = Some("/w/old".into());
+    assert_eq!(
+        text(&c),
+        "diff --git a/w/old b/w/new\nsimilarity index 100%\nrename from w/old\nrename to w/new\n"
+    );
+    assert_eq!(name_status(&[c.clone()], false), b"R\t/w/old\t/w/new\n");
+    assert_eq!(name_status(&[c], true), b"R\0/w/old\0/w/new\0");
+}
+
+#[test]
+fn an_empty_new_file_is_not_lost() {
+    let c = change(ChangeKind::Added, "/w/e", None, Some(side(0o100600, 0)));
+    assert_eq!(text(&c), "diff --git a/w/e b/w/e\nnew file mode 100600\n");
+}
+
+#[test]
+fn what_git_does_not_know_is_remarked() {
+    let c = change(ChangeKind::Added, "/w/d", None, Some(side(0o040750, 4096)));
+    assert_eq!(text(&c), "# /w/d: new directory (mode 0750)\n");
+    let mut c = change(
+        ChangeKind::Attributes,
+        "/w/f",
+        Some(side(0o100644, 1)),
+        Some(Side { uid: 5, ..side(0o104644, 1) }),
+    );
+    c.xattrs = vec!["user.x".into()];
+    let said = text(&c);
+    assert!(said.contains("# /w/f: mode 0644 -> 4644\n"), "{said}");
+    assert!(said.contains("# /w/f: owner 0:0 -> 5:0\n"), "{said}");
+    assert!(said.contains("extended attribute user.x differs"), "{said}");
+}
+
+#[test]
+fn a_new_type_is_a_removal_and_a_creation() {
+    let c = change(ChangeKind::Retyped, "/w/x", Some(link("a")), Some(link("b")));
+    let said = text(&c);
+    assert!(said.contains("deleted file mode 120000") && said.contains("new file mode 120000"));
+}
+
+#[test]
+fn unusual_names_are_quoted() {
+    assert_eq!(quote(b"/a b/\xc3\xa9"), "/a b/é");
+    assert_eq!(quote(b"/a\n\"\xff"), "\"/a\\n\\\"\\377\"");
+    let c = change(ChangeKind::Deleted, "/w", Some(link("t")), None);
+    let c = Change { path: HostPath(b"/a\tb".to_vec()), ..c };
+    assert!(text(&c).starts_with("diff --git \"a/a\\tb\" \"b/a\\tb\"\n"));
+    assert_eq!(name_only(&[c], true), b"/a\tb\0");
+}
+
+#[test]
+fn stat_counts_lines() {
+    let mut c = change(ChangeKind::Modified, "/w/l", Some(link("a")), Some(link("b")));
+    c.content = true;
+    let d = change(ChangeKind::Added, "/w/dir", None, Some(side(0o040755, 0)));
+    let mut contents = Contents { client: None, target: None };
+    let said = String::from_utf8(stat(&[c, d], &mut contents).unwrap()).unwrap();
+    assert_eq!(said, " /w/l   | 2 +-\n /w/dir | directory\n 2 paths changed, +1 -1 lines\n");
+}
