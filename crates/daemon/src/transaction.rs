@@ -24,7 +24,7 @@ use systx_store::{
     ApplyError, CommitError, CommitMeta, DirStore, Outside, OutsideChange, ReserveError,
     Slot as StoreSlot, TxnKind,
 };
-use systx_txn::{BeginOptions, Isolation, Status};
+use systx_txn::{Access, BeginOptions, Isolation, Side, Status};
 use systx_vfs::content::{Budget, Slot, Spill, Staging};
 use systx_vfs::freeze::{Frozen, Selection};
 use systx_vfs::view::{Ids, View, ViewConfig};
@@ -222,7 +222,7 @@ impl Transaction {
     /// Why it lost, if it did.
     pub fn conflict(&self, opponents: &dyn Opponents) -> Option<protocol::Conflict> {
         let found = self.volume.vol.engine.conflict(self.id)?;
-        let stale_only = found.mine == systx_txn::Side::Read;
+        let stale_only = found.mine == Side::Read;
         Some(describe::conflict(&self.view, &found, stale_only, opponents))
     }
 
@@ -346,7 +346,11 @@ impl Transaction {
         let engine = &self.volume.vol.engine;
         let isolation = engine_isolation(self.terms.isolation);
         engine.begin(id, BeginOptions { isolation, ..BeginOptions::default() });
-        engine.merge_reads(self.id, id);
+        if !self.take_over(id, &selection) {
+            engine.abort(id);
+            let message = "the transaction lost a conflict while it was being committed";
+            return Ended::Refused(refused(Failure::new(FailureKind::State, message)));
+        }
         match self.install(id, &frozen, TxnKind::Partial) {
             Ok(installed) => {
                 self.view.rebase(&frozen, &installed.stamps);
@@ -365,6 +369,25 @@ impl Transaction {
                 Ended::Refused(refused(failure))
             }
         }
+    }
+
+    /// Gives transaction `id` this one's reads, and those of its writes that are selected, so that
+    /// others wait for its installation; false if it lost.
+    fn take_over(&self, id: TxnId, selection: &Below<'_>) -> bool {
+        let engine = &self.volume.vol.engine;
+        let granted = |access| match access {
+            Access::Granted => true,
+            // Not told to wait: what this transaction wrote, no other can have decided.
+            Access::Doomed | Access::Wait(_) => false,
+        };
+        granted(engine.merge_reads(self.id, id))
+            && engine
+                .workset_objects(self.id)
+                .iter()
+                .filter(|(object, side)| {
+                    *side == Side::Write && selection.has(&self.view.path_of_object(object))
+                })
+                .all(|(object, _)| granted(engine.write(id, object.as_ref())))
     }
 
     fn install(
@@ -432,8 +455,18 @@ pub fn install(
         };
         (done, moves)
     });
-    engine.installed(id);
-    let report = result?;
+    let report = match result {
+        Ok(report) => {
+            engine.installed(id);
+            report
+        }
+        Err(error) => {
+            // Where the store could not even install it, whoever waits sees what is there; the
+            // store refuses further commits until recovery has finished this one.
+            engine.abort(id);
+            return Err(error);
+        }
+    };
     let stamp = |(i, stamp): (usize, &Option<Stamp>)| Some((Ix(i as u32), (*stamp)?));
     Ok(Installed {
         stamps: report.stamps.iter().enumerate().filter_map(stamp).collect(),

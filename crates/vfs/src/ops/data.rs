@@ -202,6 +202,10 @@ impl View {
             self.write_of(ObjectRef::Pages { oid, first: offset / PAGE, last })?;
             if end > old_len {
                 self.write_of(ObjectRef::Size(oid))?;
+            } else {
+                // The write set carries the length: another transaction's truncation must not be
+                // undone by it.
+                self.depend_on(ObjectRef::Size(oid))?;
             }
         }
         let opened = self.open_backing(&mut st, node, content, &needed)?;
