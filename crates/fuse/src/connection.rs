@@ -43,8 +43,11 @@ pub(crate) struct Shared {
     pub crew: Arc<Crew>,
     pub queues: Queues,
     pub dev_pool: Pool,
+    pub start: uring::Start,
     agreement: Agreement,
     over_io_uring: AtomicBool,
+    /// Readers of /dev/fuse when it is the transport.
+    dev_workers: usize,
 }
 
 impl Shared {
@@ -59,6 +62,17 @@ impl Shared {
 
     pub fn counters(&self) -> &Counters {
         &self.server.counters
+    }
+
+    /// The kernel refused io_uring and sends requests over /dev/fuse instead.
+    pub fn fall_back(self: &Arc<Self>) -> io::Result<()> {
+        tracing::warn!("the kernel refused io_uring, using /dev/fuse");
+        self.over_io_uring.store(false, Ordering::Release);
+        self.hire_dev_workers()
+    }
+
+    fn hire_dev_workers(self: &Arc<Self>) -> io::Result<()> {
+        (0..self.dev_workers).try_for_each(|_| dev::hire(self))
     }
 
     /// Called by each worker at its end.
@@ -77,11 +91,11 @@ impl Shared {
 
 /// A served view.  Dropping it stops serving.
 pub struct Connection {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// Serves a view on a descriptor of /dev/fuse with which mount(2) has been called already, perhaps
-/// in another namespace.  Returns when requests are being answered.
+/// in another namespace.  Returns when the threads that answer requests have been started.
 ///
 /// The mount needs the options `default_permissions` (the view does not check permissions) and
 /// normally `allow_other`.  To end the connection by [`Connection::stop`] or by the death of this
@@ -104,13 +118,18 @@ pub fn serve(dev: OwnedFd, view: Arc<dyn Requests>, config: Config) -> io::Resul
         crew: Arc::new(Crew::new()?),
         queues: Queues::new(&cpus),
         dev_pool: Pool::new(DEV_WORKERS_MAX),
+        start: uring::Start::new(rings.as_ref()),
         agreement,
         over_io_uring: AtomicBool::new(agreement.over_io_uring()),
+        dev_workers: match config.workers {
+            0 => cpus.online.len().clamp(2, 4),
+            n => n.min(DEV_WORKERS_MAX),
+        },
     });
     // From here on dropping the connection ends what has been started.
     let connection = Connection { shared };
     connection.shared.device.reply(unique, 0, answer.as_bytes())?;
-    connection.start(rings, &config, &cpus)?;
+    connection.start(rings)?;
     Ok(connection)
 }
 
@@ -166,25 +185,15 @@ fn prepare_rings(
 }
 
 impl Connection {
-    fn start(&self, rings: Option<uring::Rings>, config: &Config, cpus: &Cpus) -> io::Result<()> {
-        let shared = &self.shared;
-        if let Some(rings) = rings {
-            // INTERRUPT and FORGET.
-            dev::hire(shared)?;
-            if uring::start(shared, rings)? {
-                return Ok(());
+    fn start(&self, rings: Option<uring::Rings>) -> io::Result<()> {
+        match rings.filter(|_| self.shared.over_io_uring()) {
+            Some(rings) => {
+                // INTERRUPT and FORGET.
+                dev::hire(&self.shared)?;
+                uring::start(&self.shared, rings)
             }
-            tracing::warn!("the kernel refused io_uring, using /dev/fuse");
-            shared.over_io_uring.store(false, Ordering::Release);
+            None => self.shared.hire_dev_workers(),
         }
-        let workers = match config.workers {
-            0 => cpus.online.len().clamp(2, 4),
-            n => n.min(DEV_WORKERS_MAX),
-        };
-        for _ in 0..workers {
-            dev::hire(shared)?;
-        }
-        Ok(())
     }
 
     /// Waits until the file system is unmounted, aborted or stopped, and all threads are gone.
@@ -199,8 +208,9 @@ impl Connection {
         self.shared.crew.wait();
     }
 
-    /// The transport in use.
+    /// The transport in use.  Waits for the kernel's decision.
     pub fn transport(&self) -> Transport {
+        self.shared.start.wait();
         if self.shared.over_io_uring() { Transport::IoUring } else { Transport::DevFuse }
     }
 

@@ -111,12 +111,24 @@ impl Drop for Leaving {
 pub(crate) struct Pool {
     free: AtomicUsize,
     total: AtomicUsize,
-    limit: usize,
+    limit: AtomicUsize,
 }
 
 impl Pool {
     pub fn new(limit: usize) -> Self {
-        Pool { free: AtomicUsize::new(0), total: AtomicUsize::new(0), limit }
+        Pool { free: 0.into(), total: 0.into(), limit: limit.into() }
+    }
+
+    /// Workers that wait for a request.
+    #[cfg(test)]
+    pub fn free(&self) -> usize {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Changes the limit.
+    #[cfg(test)]
+    pub fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
     }
 
     /// A worker begins to wait for requests.
@@ -134,7 +146,7 @@ impl Pool {
     /// A worker has a request.  True if it was the last free one and another should be started.
     pub fn take(&self) -> bool {
         let last = self.free.fetch_sub(1, Ordering::Relaxed) == 1;
-        last && self.total.load(Ordering::Relaxed) < self.limit
+        last && self.total.load(Ordering::Relaxed) < self.limit.load(Ordering::Relaxed)
     }
 
     /// A worker is free again.

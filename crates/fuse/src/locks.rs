@@ -151,3 +151,72 @@ impl Drop for Waiting<'_> {
         self.locks.state.lock().waiting.remove(&self.unique);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::memfs::Memfs;
+
+    const FILE: NodeId = NodeId(7);
+
+    fn lock(owner: u64, kind: LockKind) -> Lock {
+        Lock { owner, pid: 1, start: 0, end: u64::MAX, kind, flock: true }
+    }
+
+    /// A holder, and a thread that waits for it as request 42.
+    fn contended() -> (Arc<(Locks, Memfs)>, std::thread::JoinHandle<Reply<()>>) {
+        let both = Arc::new((Locks::new(), Memfs::default()));
+        both.0.set(&both.1, FILE, lock(1, LockKind::Exclusive), None).unwrap();
+        let theirs = Arc::clone(&both);
+        let waiter = std::thread::spawn(move || {
+            theirs.0.set(&theirs.1, FILE, lock(2, LockKind::Shared), Some(42))
+        });
+        while both.0.state.lock().waiting.is_empty() {
+            std::thread::yield_now();
+        }
+        (both, waiter)
+    }
+
+    #[test]
+    fn a_waiter_gets_the_lock_when_its_holder_closes() {
+        let (both, waiter) = contended();
+        assert!(!waiter.is_finished());
+        both.0.close(&both.1, FILE, 1, false);
+        assert!(!waiter.is_finished(), "closing for fcntl does not release a flock");
+        both.0.close(&both.1, FILE, 1, true);
+        assert_eq!(waiter.join().unwrap(), Ok(()));
+        assert!(both.0.state.lock().waiting.is_empty());
+    }
+
+    #[test]
+    fn a_waiter_gets_a_lock_released_outside_this_connection() {
+        let (both, waiter) = contended();
+        both.1.setlk(FILE, lock(1, LockKind::Unlock)).unwrap();
+        assert_eq!(waiter.join().unwrap(), Ok(()));
+    }
+
+    #[test]
+    fn interrupts_end_waiting_early_and_late() {
+        let (both, waiter) = contended();
+        both.0.interrupt(41);
+        both.0.interrupt(42);
+        assert_eq!(waiter.join().unwrap(), Err(Errno::INTR));
+        // 41 was interrupted before it arrived.
+        let late = both.0.set(&both.1, FILE, lock(3, LockKind::Shared), Some(41));
+        assert_eq!(late, Err(Errno::INTR));
+        assert!(both.0.state.lock().early.is_empty());
+        for unique in 0..2000 {
+            both.0.interrupt(unique);
+        }
+        assert_eq!(both.0.state.lock().early.len(), EARLY_MAX);
+    }
+
+    #[test]
+    fn the_end_of_the_connection_ends_waiting() {
+        let (both, waiter) = contended();
+        both.0.stop();
+        assert_eq!(waiter.join().unwrap(), Err(Errno::INTR));
+    }
+}

@@ -14,9 +14,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::io::Errno;
-use systx_base::NodeId;
+use systx_base::{Kind, NodeId};
 use systx_vfs::api::{Caller, Entry, Reply, Requests, SetAttr};
 use zerocopy::FromBytes;
 
@@ -43,7 +44,12 @@ pub(crate) struct Server {
     told_of_close: bool,
     pub locks: Locks,
     pub counters: Counters,
+    /// Some regular files that the kernel knows, or knew a moment ago; 0: none.
+    recent: [AtomicU64; RECENT],
 }
+
+/// Few, as any of them will do; more than one, as the kernel may have forgotten some.
+const RECENT: usize = 8;
 
 impl Server {
     pub fn new(view: Arc<dyn Requests>, config: &Config) -> Self {
@@ -53,6 +59,19 @@ impl Server {
             told_of_close: config.locks == FileLocks::ViewToldOfClose,
             locks: Locks::new(),
             counters: Counters::default(),
+            recent: [const { AtomicU64::new(0) }; RECENT],
+        }
+    }
+
+    /// Regular files that the kernel was told of lately.
+    pub fn recent_files(&self) -> impl Iterator<Item = NodeId> {
+        self.recent.iter().map(|id| id.load(Relaxed)).filter(|id| *id != 0).map(NodeId)
+    }
+
+    fn remember(&self, node: NodeId) {
+        // Relaxed: a stale or mixed picture is as good as any.
+        if let Some(place) = self.recent.get(node.0 as usize % RECENT) {
+            place.store(node.0, Relaxed);
         }
     }
 
@@ -150,10 +169,10 @@ impl Server {
         let caller = Caller { uid: header.uid, gid: header.gid, tid: header.pid };
         use Operation as O;
         match operation {
-            O::Lookup { name } => Ok(Answer::Entry(match view.lookup(caller, node, name)? {
-                Some(entry) => self.ttls.entry(&entry),
-                None => self.ttls.absent(),
-            })),
+            O::Lookup { name } => match view.lookup(caller, node, name)? {
+                Some(entry) => self.entry(entry),
+                None => Ok(Answer::Entry(self.ttls.absent())),
+            },
             O::Forget { count } => {
                 view.forget(node, count);
                 Ok(Answer::Empty)
@@ -226,6 +245,7 @@ impl Server {
             O::Ioctl { cmd, out_size } => self.ioctl(node, cmd, out_size),
             O::Getlk { lock } => Ok(Answer::Lock(reply::lock(view.getlk(node, lock)?, &lock))),
             O::Setlk { lock, wait } => {
+                self.remember(node);
                 let unique = wait.then_some(header.unique);
                 self.locks.set(view, node, lock, unique).map(done)
             }
@@ -257,6 +277,9 @@ impl Server {
     }
 
     fn entry(&self, entry: Entry) -> Reply<Answer> {
+        if entry.attr.kind == Kind::File {
+            self.remember(entry.node);
+        }
         Ok(Answer::Entry(self.ttls.entry(&entry)))
     }
 
@@ -283,6 +306,7 @@ impl Server {
                 }
             }
         }
+        self.remember(entry.node);
         let open = wire::OpenOut { open_flags: wire::FOPEN_KEEP_CACHE, ..self.open_out() };
         Ok(Answer::Create(self.ttls.entry(&entry), open))
     }

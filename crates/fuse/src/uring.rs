@@ -14,8 +14,10 @@
 //! - the worker that takes the last free entry of a queue starts another worker *before* it serves
 //!   its request.  Requests that arrived meanwhile are not given to an entry that registers late;
 //!   so the new worker nudges its queue: it has the kernel send a message that nobody needs
-//!   (NOTIFY_RETRIEVE of no bytes), whose commit makes the kernel look at the waiting ones;
-//! - if a first registration fails, the kernel switches the connection to /dev/fuse, and so do we.
+//!   (NOTIFY_RETRIEVE of no bytes of some regular file), whose commit makes the kernel look at the
+//!   waiting ones;
+//! - if a first registration fails, the kernel switches the connection to /dev/fuse, and so does the
+//!   last worker to report ([`Start`]); nobody waits for that, since the kernel holds requests back.
 //!
 //! A worker of the keeper never waits for a file lock, since its other entries would wait with it:
 //! `ENOLCK`.
@@ -23,8 +25,8 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 
+use systx_base::sync::{Event as Condition, Mutex, rank};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::connection::Shared;
@@ -67,7 +69,7 @@ pub(crate) fn prepare(
     workers: usize,
 ) -> io::Result<Rings> {
     let depth = match workers {
-        0 if cpus.online.len() <= 8 => 2,
+        // A second one is started with the first request of its CPU.
         0 => 1,
         n => n.min(DEPTH_MAX),
     };
@@ -90,23 +92,54 @@ pub(crate) fn prepare(
     Ok(Rings(rings))
 }
 
-/// Starts the first workers.  `Ok(false)`: the kernel refused, the connection is on /dev/fuse.
-pub(crate) fn start(shared: &Arc<Shared>, rings: Rings) -> io::Result<bool> {
-    let (report, reports) = channel();
-    let mut refused = false;
+/// Starts the first workers.  They tell [`Start`] whether the kernel accepted their entries.
+pub(crate) fn start(shared: &Arc<Shared>, rings: Rings) -> io::Result<()> {
     for setup in rings.0 {
-        hire(shared, setup, Some(report.clone()))?;
+        hire(shared, setup, true)?;
     }
-    drop(report);
-    refused |= refusal(&reports);
-    Ok(!refused)
+    Ok(())
 }
 
-fn refusal(reports: &Receiver<bool>) -> bool {
-    reports.iter().fold(false, |refused, ok| refused | !ok)
+/// Whether the kernel took to io_uring: known when every first worker has registered.
+pub(crate) struct Start {
+    state: Mutex<(usize, bool)>,
+    decided: Condition,
 }
 
-fn hire(shared: &Arc<Shared>, setup: Setup, first: Option<Sender<bool>>) -> io::Result<()> {
+impl Start {
+    /// Waits for the reports of so many workers.
+    pub fn new(rings: Option<&Rings>) -> Self {
+        let workers = rings.map_or(0, |rings| rings.0.len());
+        Start { state: Mutex::new(rank::LEAF, (workers, true)), decided: Condition::new() }
+    }
+
+    /// One worker's report; the last one after a refusal does `fall_back` before `wait` returns.
+    fn report(&self, accepted: bool, fall_back: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let refused = {
+            let mut state = self.state.lock();
+            state.1 &= accepted;
+            if state.0 > 1 {
+                state.0 -= 1;
+                return Ok(());
+            }
+            !state.1
+        };
+        let result = if refused { fall_back() } else { Ok(()) };
+        self.state.lock().0 = 0;
+        self.decided.notify_all();
+        result
+    }
+
+    /// Waits for the last report.
+    pub fn wait(&self) {
+        let mut state = self.state.lock();
+        while state.0 > 0 {
+            self.decided.wait(&mut state);
+        }
+    }
+}
+
+fn hire(shared: &Arc<Shared>, setup: Setup, first: bool) -> io::Result<()> {
     let mine = Arc::clone(shared);
     let name = setup.cpu.map_or("fuse-keep".into(), |cpu| format!("fuse-cpu{cpu}"));
     shared.crew.hire(name, move || {
@@ -125,7 +158,7 @@ fn hire(shared: &Arc<Shared>, setup: Setup, first: Option<Sender<bool>>) -> io::
 fn grow(shared: &Arc<Shared>, queue: u16) {
     shared.counters().grown();
     let hired = Ring::new(shared.device.clone(), &[queue], shared.payload())
-        .and_then(|ring| hire(shared, Setup { ring, cpu: Some(usize::from(queue)) }, None));
+        .and_then(|ring| hire(shared, Setup { ring, cpu: Some(usize::from(queue)) }, false));
     if let Err(error) = hired {
         tracing::warn!(queue, %error, "no further ring entry");
     }
@@ -140,17 +173,16 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    fn run(&mut self, first: Option<Sender<bool>>) -> io::Result<()> {
-        let late = first.is_none();
+    fn run(&mut self, first: bool) -> io::Result<()> {
         let registered = self.register();
-        if let Some(report) = first {
-            // Nobody listens only if `start` has failed.
-            let _ = report.send(matches!(registered, Ok(true)));
+        if first {
+            let accepted = matches!(registered, Ok(true));
+            self.shared.start.report(accepted, || self.shared.fall_back())?;
         }
         if !registered? {
             return Ok(());
         }
-        if late {
+        if !first {
             self.nudge();
         }
         while self.live > 0 && !self.stop {
@@ -202,14 +234,16 @@ impl Worker<'_> {
 
     /// Makes the kernel look at requests that wait in this CPU's queue.
     fn nudge(&self) {
-        // Even, as all ids of requests, and far above those that the kernel counts up from 0.
-        let count = self.shared.queues.nudges.fetch_add(1, Ordering::Relaxed);
-        let notify_unique = 1 << 62 | count << 1;
-        let retrieve = wire::NotifyRetrieve { notify_unique, nodeid: 1, ..Default::default() };
-        if let Err(error) =
-            self.shared.device.notify(wire::notify::RETRIEVE, &[retrieve.as_bytes()])
-        {
-            tracing::debug!(%error, "no nudge");
+        for file in self.shared.server.recent_files() {
+            // Even, as all ids of requests, and far above those that the kernel counts up from 0.
+            let count = self.shared.queues.nudges.fetch_add(1, Ordering::Relaxed);
+            let notify_unique = 1 << 62 | count << 1;
+            let body = wire::NotifyRetrieve { notify_unique, nodeid: file.0, ..Default::default() };
+            match self.shared.device.notify(wire::notify::RETRIEVE, &[body.as_bytes()]) {
+                Ok(()) => return,
+                // Forgotten in the meantime: the next one.
+                Err(error) => tracing::debug!(file = file.0, %error, "no nudge"),
+            }
         }
     }
 
@@ -303,3 +337,6 @@ fn fixed_part<'a>(
 fn ended(errno: i32) -> bool {
     matches!(errno, libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV)
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,7 @@ use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, XattrF
 use rustix::io::Errno;
 use systx_base::NodeId;
 use systx_fuse::wire::Opcode;
-use systx_fuse::{FileLocks, Config, Readdirplus, Transport};
+use systx_fuse::{Config, FileLocks, Readdirplus, Transport};
 use systx_vfs::api::{Lock, LockKind, Requests};
 
 /// Runs a test on a fresh mount over each transport that this machine has.

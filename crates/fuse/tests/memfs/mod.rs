@@ -13,6 +13,9 @@ use rustix::io::Errno;
 use systx_base::{Kind, NodeId, Time};
 use systx_vfs::api::*;
 
+/// Keeps a senseless offset from taking all memory.
+const SIZE_MAX: u64 = 64 << 20;
+
 pub struct Memfs {
     state: Mutex<State>,
     pub gate: Gate,
@@ -236,6 +239,9 @@ impl Requests for Memfs {
         n.attr.atime = set.atime.map_or(n.attr.atime, stamp);
         n.attr.mtime = set.mtime.map_or(n.attr.mtime, stamp);
         if let Some(size) = set.size {
+            if size > SIZE_MAX {
+                return Err(Errno::FBIG);
+            }
             n.data.resize(size as usize, 0);
             n.attr.size = size;
             n.attr.mtime = now();
@@ -356,6 +362,9 @@ impl Requests for Memfs {
     fn write(&self, id: NodeId, offset: u64, data: &[u8], _: bool) -> Reply<usize> {
         let mut s = self.state.lock().unwrap();
         let n = s.get(id)?;
+        if offset + data.len() as u64 > SIZE_MAX {
+            return Err(Errno::FBIG);
+        }
         let end = offset as usize + data.len();
         if n.data.len() < end {
             n.data.resize(end, 0);
@@ -370,6 +379,9 @@ impl Requests for Memfs {
     fn fallocate(&self, id: NodeId, how: Fallocate, offset: u64, len: u64) -> Reply<()> {
         let mut s = self.state.lock().unwrap();
         let n = s.get(id)?;
+        if offset + len > SIZE_MAX {
+            return Err(Errno::FBIG);
+        }
         let end = (offset + len) as usize;
         match how {
             Fallocate::Allocate if n.data.len() < end => n.data.resize(end, 0),
@@ -508,6 +520,22 @@ pub struct Mount {
     pub dir: PathBuf,
     pub fs: Arc<Memfs>,
     pub connection: Option<systx_fuse::Connection>,
+    /// Dropped at the end; see [`watch`].
+    _alive: std::sync::mpsc::Sender<()>,
+}
+
+/// A process that waits for a file system that it serves itself cannot even be killed.  So a test
+/// that hangs loses its mount after a while, and fails.
+fn watch(dir: PathBuf) -> std::sync::mpsc::Sender<()> {
+    let (alive, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let limit = std::time::Duration::from_secs(60);
+        if ended.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("{}: the test hangs, its mount is aborted", dir.display());
+            let _ = rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::FORCE);
+        }
+    });
+    alive
 }
 
 /// Why nothing can be mounted here.
@@ -535,7 +563,8 @@ impl Mount {
         let dir = std::env::temp_dir().join(format!("systx-memfs-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
         let dev = mount(&dir)?;
-        let mut mounted = Mount { dir, fs, connection: None };
+        let alive = watch(dir.clone());
+        let mut mounted = Mount { dir, fs, connection: None, _alive: alive };
         mounted.connection = Some(systx_fuse::serve(dev, mounted.fs.clone(), config)?);
         Ok(mounted)
     }
