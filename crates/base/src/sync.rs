@@ -22,6 +22,8 @@ pub mod rank {
     pub const TXN_STATE: Rank = Rank(20);
     /// One view's tree of nodes.
     pub const VIEW: Rank = Rank(30);
+    /// A volume's installations: one at a time, and none while a view is validated.
+    pub const INSTALL: Rank = Rank(35);
     /// One file's private content.
     pub const CONTENT: Rank = Rank(40);
     /// A volume's table of backing objects.

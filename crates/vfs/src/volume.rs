@@ -5,7 +5,8 @@
 //! notes for every changed object the stamp before and after; a stamp that a view remembers is first
 //! carried forward along these notes, and only a difference that remains is an outsider's.
 //!
-//! **Lock order**: a view's locks, then [`Volume::quiesce`], then the tables here (leaf).
+//! **Lock order**: a view's state, then [`Volume::quiesce`], then files' contents, then the tables
+//! here (leaf).
 
 use crate::api::Reply;
 use rustix::io::Errno;
@@ -56,7 +57,7 @@ impl Volume {
             locks: None,
             hidden,
             objects: Mutex::new(rank::LEAF, Objects::default()),
-            install: Mutex::new(rank::VOLUME, ()),
+            install: Mutex::new(rank::INSTALL, ()),
         })
     }
 
