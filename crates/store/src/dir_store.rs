@@ -44,6 +44,9 @@ const BALLAST_FROM: u64 = 1 << 20;
 /// What always stays free.
 const MARGIN: u64 = 4 << 20;
 
+/// Reports that wait for the one who committed.
+const REPORTS: usize = 4096;
+
 /// How a store is opened.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -113,6 +116,8 @@ pub(crate) struct Entry {
     segment: u32,
     after: Head,
     report: Option<ApplyReport>,
+    /// Whether the one who committed it has had the report.
+    taken: bool,
     /// Whether an earlier attempt may have done part of the installation.
     redo: bool,
 }
@@ -136,6 +141,8 @@ pub(crate) struct State {
     ring: Option<Ring>,
     pub(crate) block: Option<Super>,
     supers: Option<Arc<Supers>>,
+    /// Reports of installations that another commit needed, and that are checkpointed already.
+    reports: BTreeMap<u64, ApplyReport>,
     checkpointing: bool,
     poisoned: Option<Poisoned>,
     runs: u64,
@@ -181,6 +188,7 @@ impl DirStore {
             ring: opened.block.map(|b| Ring::new(b.identity(), b.head)),
             block: opened.block,
             supers: None,
+            reports: BTreeMap::new(),
             checkpointing: false,
             poisoned: None,
             runs: 1,
@@ -314,7 +322,7 @@ impl DirStore {
             state.entries.range(..=lsn).map(|(lsn, _)| *lsn).collect()
         };
         for lsn in due {
-            match self.apply(lsn) {
+            match self.install_entry(lsn) {
                 Ok(_) | Err(ApplyError::Unknown(_)) => {}
                 Err(source) => return Err(CommitError::Blocked { lsn, source: Box::new(source) }),
             }
@@ -480,6 +488,7 @@ impl DirStore {
                 segment: after[i].segment,
                 after: after[i],
                 report: None,
+                taken: false,
                 redo: false,
             };
             state.entries.insert(lsn, entry);
@@ -547,15 +556,39 @@ impl DirStore {
             drop(state);
             self.settle(lsn).map_err(|e| match e {
                 CommitError::Poisoned(p) => p,
-                other => self.poison("making room in the journal", &std::io::Error::other(other.to_string())),
+                other => self.poison(
+                    "making room in the journal",
+                    &std::io::Error::other(other.to_string()),
+                ),
             })?;
         }
         Ok(())
     }
 
-    /// Installs a committed transaction in the tree.  Calling it again returns the same report, until
-    /// the checkpoint.
+    /// Installs a committed transaction in the tree, or waits for whoever does, and returns the report.
+    /// Calling it again returns the same report until the checkpoint.
     pub fn apply(&self, lsn: u64) -> Result<ApplyReport, ApplyError> {
+        if let Some(report) = self.state.lock().reports.remove(&lsn) {
+            return Ok(report);
+        }
+        let result = self.install_entry(lsn);
+        let mut state = self.state.lock();
+        if let Some(entry) = state.entries.get_mut(&lsn) {
+            entry.taken |= result.is_ok();
+        }
+        match result {
+            // Checkpointed by another thread since.
+            Err(ApplyError::Unknown(_)) => {
+                state.reports.remove(&lsn).ok_or(ApplyError::Unknown(lsn))
+            }
+            other => {
+                state.reports.remove(&lsn);
+                other
+            }
+        }
+    }
+
+    fn install_entry(&self, lsn: u64) -> Result<ApplyReport, ApplyError> {
         let (commit, reservation, run, redo) = {
             let mut state = self.live().map_err(ApplyError::Poisoned)?;
             loop {
@@ -677,7 +710,17 @@ impl DirStore {
                 state.supers = Some(supers);
                 state.block = Some(block);
                 let rest = state.entries.split_off(&(upto + 1));
-                Ok(std::mem::replace(&mut state.entries, rest))
+                let mut done = std::mem::replace(&mut state.entries, rest);
+                for (lsn, entry) in &mut done {
+                    if let Some(report) = entry.report.take().filter(|_| !entry.taken) {
+                        state.reports.insert(*lsn, report);
+                    }
+                }
+                // Nobody asks for those of a caller that gave up.
+                while state.reports.len() > REPORTS {
+                    state.reports.pop_first();
+                }
+                Ok(done)
             }
             Err(e) => Err(e),
         };
@@ -711,7 +754,9 @@ fn space_needed(set: &WriteSet, inline_before: u64) -> u64 {
     let blocks = |n: u64| n.div_ceil(BLOCK) * BLOCK;
     let extent = |e: &Extent| match &e.data {
         // In the journal or its side log, and in the file.
-        Data::Inline(bytes) => (bytes.len() as u64).saturating_add(blocks(bytes.len() as u64) + BLOCK),
+        Data::Inline(bytes) => {
+            (bytes.len() as u64).saturating_add(blocks(bytes.len() as u64) + BLOCK)
+        }
         Data::Slot { len, .. } => blocks(*len) + BLOCK,
         Data::Hole { .. } => BLOCK,
     };

@@ -55,7 +55,9 @@ pub enum OpenError {
         what: String,
     },
     /// A committed transaction could not be installed.
-    #[error("recovery of transaction {txn} stopped at {path}: {source}; it goes on at the next start")]
+    #[error(
+        "recovery of transaction {txn} stopped at {path}: {source}; it goes on at the next start"
+    )]
     Recovery {
         /// Which.
         txn: TxnId,
@@ -148,7 +150,9 @@ pub enum ApplyError {
     #[error("{0}")]
     Poisoned(Poisoned),
     /// A system call failed.
-    #[error("installing stopped at {path}: {source}; the transaction is committed, installing goes on later")]
+    #[error(
+        "installing stopped at {path}: {source}; the transaction is committed, installing goes on later"
+    )]
     Io {
         /// What was being installed, below the volume root.
         path: String,
@@ -164,7 +168,10 @@ pub enum UndoError {
     #[error("no transaction {0} in the history")]
     Unknown(TxnId),
     /// What it displaced is not kept any more.
-    #[error("what transaction {txn} displaced is no longer kept ({})", String::from_utf8_lossy(path))]
+    #[error(
+        "what transaction {txn} displaced is no longer kept ({})",
+        String::from_utf8_lossy(path)
+    )]
     Gone {
         /// The transaction.
         txn: TxnId,
@@ -187,7 +194,9 @@ fn list(paths: &[Vec<u8>]) -> String {
 /// The store stopped for good after a failed sync or journal write: what the kernel says afterwards
 /// cannot be trusted (a second fsync succeeds although the data is gone).
 #[derive(Clone, Debug, Error)]
-#[error("the store stopped after an error of the device ({why}); restart to recover from what is on disk")]
+#[error(
+    "the store stopped after an error of the device ({why}); restart to recover from what is on disk"
+)]
 pub struct Poisoned {
     /// The error.
     pub why: String,

@@ -5,7 +5,7 @@
 //! is found again by the file.  What is in `conflict/` belongs to outsiders and is never collected.
 
 use crate::dir_store::DirStore;
-use crate::history::{HistoryEntry, History, changes};
+use crate::history::{History, HistoryEntry, changes};
 use crate::io::{Handle, Io};
 use crate::layout::{grave_prefix, history_name, names, remove_all};
 use std::collections::HashSet;

@@ -191,7 +191,13 @@ fn is(e: &Error, code: i32) -> bool {
 
 /// Installs a commit.  `run` is unique to this attempt; `redo` says that an earlier one may have
 /// done any part of it.
-pub(crate) fn install(env: Env<'_>, commit: &Commit, lsn: u64, run: u64, redo: bool) -> Step<Installed> {
+pub(crate) fn install(
+    env: Env<'_>,
+    commit: &Commit,
+    lsn: u64,
+    run: u64,
+    redo: bool,
+) -> Step<Installed> {
     let count = commit.set.objects.len();
     let mut this = Install {
         env,
@@ -301,8 +307,10 @@ impl<'a> Install<'a> {
     fn graves(&self) -> Step<Vec<(Ix, Stamp)>> {
         let mut graves = Vec::new();
         for ix in (0..self.states.len() as u32).map(Ix) {
-            let exchanged =
-                self.befores.get(&ix).is_some_and(|b| b.content != crate::history::OldContent::Keep);
+            let exchanged = self
+                .befores
+                .get(&ix)
+                .is_some_and(|b| b.content != crate::history::OldContent::Keep);
             if !self.index.is_displaced(ix) && !exchanged {
                 continue;
             }
@@ -368,7 +376,11 @@ impl<'a> Install<'a> {
     }
 
     /// Stops at errors of the whole store; reports any other and goes on with `None`.
-    fn soft<T>(&mut self, path: impl FnOnce(&Self) -> Vec<u8>, result: Result<T>) -> Step<Option<T>> {
+    fn soft<T>(
+        &mut self,
+        path: impl FnOnce(&Self) -> Vec<u8>,
+        result: Result<T>,
+    ) -> Step<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error) if is_fatal(&error) => Err(self.stop(path(self), error)),
@@ -477,7 +489,11 @@ impl<'a> Install<'a> {
                 let elsewhere = !self.index.targets(ix).is_empty()
                     && self.states[ix.0 as usize].placed
                     && stat.nlink > 1;
-                if elsewhere { self.drop_temp(&place)? } else { self.bury(ix, &place)? }
+                if elsewhere {
+                    self.drop_temp(&place)?
+                } else {
+                    self.bury(ix, &place)?
+                }
                 continue;
             }
             let built = parse_temp(&place.name).map(|(_, _, _, ix)| Ix(ix));

@@ -228,8 +228,14 @@ pub trait Io: Send + Sync {
     /// The next range of data at or after `offset` as (start, end); `None` if only a hole follows.
     fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>>;
     /// Copies a range, sharing blocks where the file system can.
-    fn copy_range(&self, from: &Handle, from_at: u64, to: &Handle, to_at: u64, len: u64)
-    -> Result<()>;
+    fn copy_range(
+        &self,
+        from: &Handle,
+        from_at: u64,
+        to: &Handle,
+        to_at: u64,
+        len: u64,
+    ) -> Result<()>;
 
     /// Makes a directory.
     fn mkdir(&self, at: &Handle, name: &[u8], mode: u32) -> Result<()>;

@@ -373,12 +373,8 @@ fn read_record(
     }
     let mut raw = [0; HEADER];
     raw.copy_from_slice(&bytes[..HEADER]);
-    let after = Head {
-        segment,
-        offset: offset + extent,
-        lsn: head.lsn + 1,
-        chain: Header::checksum(&raw),
-    };
+    let after =
+        Head { segment, offset: offset + extent, lsn: head.lsn + 1, chain: Header::checksum(&raw) };
     Ok(Some(Record { lsn: header.lsn, after, side: slot, body }))
 }
 

@@ -61,9 +61,7 @@ impl<'a> Prepare<'a> {
     /// The directory that an object was in, and its name there.
     fn place(&mut self, ix: Ix) -> Result<Option<(Handle, &'a [u8])>> {
         match &self.index.set.object(ix).origin {
-            Origin::Host { parent, name, .. } => {
-                Ok(self.dir(*parent)?.map(|dir| (dir, &name[..])))
-            }
+            Origin::Host { parent, name, .. } => Ok(self.dir(*parent)?.map(|dir| (dir, &name[..]))),
             Origin::Grave { name, .. } => Ok(Some((self.env.layout.grave.clone(), name))),
             Origin::Root => Ok(Some((self.env.io.root(), b""))),
             Origin::New(_) => Ok(None),
@@ -196,7 +194,8 @@ impl<'a> Prepare<'a> {
     fn read(&self, file: &Handle, ranges: &[(u64, u64)]) -> Result<Vec<Extent>> {
         let mut extents = Vec::new();
         for (from, to) in ranges {
-            let size = usize::try_from(to - from).map_err(|_| Error::from_raw_os_error(libc::EFBIG))?;
+            let size =
+                usize::try_from(to - from).map_err(|_| Error::from_raw_os_error(libc::EFBIG))?;
             let mut bytes = vec![0; size];
             let got = self.env.io.read_at(file, &mut bytes, *from)?;
             bytes.truncate(got);
@@ -225,7 +224,8 @@ impl<'a> Prepare<'a> {
         }
         io.set_len(&copy, size)?;
         self.out.files.push(copy);
-        let hole = |(from, to): &(u64, u64)| Extent { offset: *from, data: Data::Hole { len: to - from } };
+        let hole =
+            |(from, to): &(u64, u64)| Extent { offset: *from, data: Data::Hole { len: to - from } };
         Ok(ranges.iter().map(hole).collect())
     }
 }

@@ -135,9 +135,8 @@ impl DirStore {
             None => Pool::open(Arc::clone(&io), &layout, &[]).map_err(&failed)?,
             Some(block) => recover(&io, &layout, class, &config, block, &mut report)?,
         };
-        let highest_txn = highest_txn(&*io, &layout)
-            .map_err(&failed)?
-            .max(TxnId(block.map_or(0, |b| b.txn)));
+        let highest_txn =
+            highest_txn(&*io, &layout).map_err(&failed)?.max(TxnId(block.map_or(0, |b| b.txn)));
         let opened = Opened { io, layout, pool, class, config, root, block, highest_txn, lock };
         Ok((DirStore::assemble(opened), report))
     }
@@ -185,12 +184,18 @@ fn recover(
         scan(&**io, layout, block.identity(), block.head).map_err(&failed)?;
     let end = records.last().map_or(block.head, |r| r.after);
     if let Some(lsn) = lost {
-        return Err(damaged(layout, format!("record {lsn} of the journal, followed by valid ones")));
+        return Err(damaged(
+            layout,
+            format!("record {lsn} of the journal, followed by valid ones"),
+        ));
     }
     let mark = Mark::load(&**io, layout).map_err(&failed)?;
     let mark = mark.filter(|m| m.store == block.store && m.epoch == block.epoch);
     if let Some(mark) = mark.filter(|m| m.lsn >= end.lsn) {
-        return Err(damaged(layout, format!("record {} of the journal, which was installed", mark.lsn)));
+        return Err(damaged(
+            layout,
+            format!("record {} of the journal, which was installed", mark.lsn),
+        ));
     }
     let pending = decode_all(layout, records)?;
     let keep: Vec<SlotId> = pending
@@ -255,8 +260,7 @@ fn install_again(
     report: &mut RecoveryReport,
 ) -> std::result::Result<HashSet<SlotId>, OpenError> {
     let txn = pending.commit.meta.txn;
-    let failed =
-        |path: &[u8], source| OpenError::Recovery { txn, path: shown(path), source };
+    let failed = |path: &[u8], source| OpenError::Recovery { txn, path: shown(path), source };
     let installed = install(env, &pending.commit, pending.record.lsn, run, true)
         .map_err(|stopped| failed(&stopped.path, stopped.error))?;
     report.outside.extend(installed.outside);

@@ -75,12 +75,7 @@ impl Super {
             seq: d.u64()?,
             store: d.u64()?,
             epoch: d.u64()?,
-            head: Head {
-                segment: d.u32()?,
-                offset: d.u64()?,
-                lsn: d.u64()?,
-                chain: d.u32()?,
-            },
+            head: Head { segment: d.u32()?, offset: d.u64()?, lsn: d.u64()?, chain: d.u32()? },
             txn: d.u64()?,
             segments: d.u32()?,
             segment_bytes: d.u64()?,

@@ -2,9 +2,7 @@
 //! trees, and an [`Io`] that dies at its n-th call.
 
 use crate::history::{CommitMeta, TxnKind};
-use crate::io::{
-    Class, FsInfo, Handle, Io, ListItem, Open, Openers, Rename, Stat,
-};
+use crate::io::{Class, FsInfo, Handle, Io, ListItem, Open, Openers, Rename, Stat};
 use crate::real::RealIo;
 use crate::writeset::{
     Attrs, Bind, Content, Data, Extent, Ix, NewKind, Object, Origin, SlotId, WriteSet,
@@ -109,11 +107,8 @@ fn walk(root: &Path, below: &Path, tree: &mut Tree, inodes: &mut HashMap<u64, St
         keys.sort();
         for key in keys {
             let value = io.get_xattr(&io.root(), entry.file_name().as_bytes(), &key).unwrap();
-            text += &format!(
-                " {}={}",
-                String::from_utf8_lossy(&key),
-                String::from_utf8_lossy(&value)
-            );
+            text +=
+                &format!(" {}={}", String::from_utf8_lossy(&key), String::from_utf8_lossy(&value));
         }
         tree.insert(key, text);
         if meta.is_dir() {
@@ -297,12 +292,7 @@ pub struct Dying {
 
 impl Dying {
     pub fn after(inner: Arc<dyn Io>, calls: u64) -> Arc<Dying> {
-        Arc::new(Dying {
-            inner,
-            left: AtomicU64::new(calls),
-            made: AtomicU64::new(0),
-            class: None,
-        })
+        Arc::new(Dying { inner, left: AtomicU64::new(calls), made: AtomicU64::new(0), class: None })
     }
     /// The same, pretending that the file system is of this class.
     pub fn of_class(inner: Arc<dyn Io>, calls: u64, class: Class) -> Arc<Dying> {
@@ -314,7 +304,8 @@ impl Dying {
     }
     fn alive(&self) -> Result<()> {
         self.made.fetch_add(1, Ordering::Relaxed);
-        let alive = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        let alive =
+            self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
         alive.map(|_| ()).map_err(|_| Error::from_raw_os_error(libc::EIO))
     }
 }

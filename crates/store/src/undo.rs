@@ -16,9 +16,7 @@ use crate::io::{Handle, Open, Stamp, Stat};
 use crate::layout::{before_name, grave_name, history_name, names};
 use crate::staging::Slot;
 use crate::writeset::index::{Index, join};
-use crate::writeset::{
-    Attrs, Bind, Content, Data, Extent, Ix, Object, Origin, SlotId, WriteSet,
-};
+use crate::writeset::{Attrs, Bind, Content, Data, Extent, Ix, Object, Origin, SlotId, WriteSet};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::Error;
 use systx_base::{Kind, Time, TxnId};
@@ -164,8 +162,7 @@ impl<'a> Builder<'a> {
         let Some(parent) = self.host(here.parent)? else { return Ok(None) };
         let Some(stat) = self.stat_in(here.parent, &here.name)? else { return Ok(None) };
         self.check_version(ix, &stat)?;
-        let origin =
-            Origin::Host { parent, name: here.name, kind: stat.kind, stamp: stat.stamp() };
+        let origin = Origin::Host { parent, name: here.name, kind: stat.kind, stamp: stat.stamp() };
         Ok(Some(self.push(Some(ix), origin)))
     }
 
@@ -262,9 +259,8 @@ impl<'a> Builder<'a> {
     fn reverse(&mut self, bind: &Bind) -> Result<()> {
         let path = self.index.bind_path(bind).unwrap_or_default();
         let now = self.stat_in(bind.dir, &bind.name)?;
-        let left = bind.target.and_then(|t| {
-            self.history.done.stamps.get(t.0 as usize).copied().flatten()
-        });
+        let left =
+            bind.target.and_then(|t| self.history.done.stamps.get(t.0 as usize).copied().flatten());
         let as_left = match (&now, left, bind.target) {
             (None, _, None) => true,
             (Some(now), Some(left), Some(_)) => now.id == left.id,

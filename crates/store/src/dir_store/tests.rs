@@ -163,3 +163,473 @@ pub(crate) fn pretty(what: &str, now: &Tree, wanted: &Tree) {
     }
     assert!(wrong.is_empty(), "{what}:\n{}", wrong.join("\n"));
 }
+
+fn one(s: &Scratch, store: &DirStore, txn: u64, fill: impl FnOnce(&mut Ws<'_>)) -> ApplyReport {
+    let io = s.io();
+    let mut ws = Ws::new(&*io);
+    fill(&mut ws);
+    run(store, txn, ws.done())
+}
+
+/// Commits, lets an outsider do something, installs.
+fn meanwhile(
+    s: &Scratch,
+    store: &DirStore,
+    fill: impl FnOnce(&mut Ws<'_>),
+    outsider: impl FnOnce(),
+) -> ApplyReport {
+    let io = s.io();
+    let mut ws = Ws::new(&*io);
+    fill(&mut ws);
+    let set = ws.done();
+    let committed = store.commit(store.reserve(&set).unwrap(), set, meta(9)).unwrap();
+    outsider();
+    store.apply(committed.lsn).unwrap()
+}
+
+/// The one collision of a report: path, what, and the bytes that were kept.
+fn collision(s: &Scratch, report: &ApplyReport) -> (String, Outside, Option<Vec<u8>>) {
+    let [change] = &report.outside[..] else { panic!("{:?}", report.outside) };
+    let kept = change.kept_as.clone().map(|k| s.read(std::str::from_utf8(&k).unwrap()));
+    (String::from_utf8(change.path.clone()).unwrap(), change.what.clone(), kept)
+}
+
+#[test]
+fn what_an_outsider_did_before_the_installation_is_kept_and_reported() {
+    for base in BASES {
+        let fresh = || {
+            let s = Scratch::on(base);
+            populate(&s);
+            let store = s.store();
+            (s, store)
+        };
+        // A new file appeared under our new name.
+        let (s, store) = fresh();
+        let r = meanwhile(&s, &store, |ws| _ = ws.create("n", "ours"), || s.write("n", "theirs"));
+        assert_eq!(collision(&s, &r), ("n".into(), Outside::Appeared, Some(b"theirs".to_vec())));
+        assert_eq!(s.read("n"), b"ours");
+        // The file that is replaced was written to.
+        let (s, store) = fresh();
+        let r =
+            meanwhile(&s, &store, |ws| ws.rewrite("plain", "ours"), || s.write("plain", "theirs"));
+        assert_eq!(collision(&s, &r), ("plain".into(), Outside::Changed, Some(b"theirs".to_vec())));
+        assert_eq!(s.read("plain"), b"ours");
+        // The file that is patched was written to.
+        let (s, store) = fresh();
+        let patch = |ws: &mut Ws<'_>| ws.patch("plain", 13, 13, &[(0, b"OURS!")]);
+        let r = meanwhile(&s, &store, patch, || s.write("plain", "their content"));
+        let kept = Some(b"their content".to_vec());
+        assert_eq!(collision(&s, &r), ("plain".into(), Outside::Changed, kept));
+        assert_eq!(s.read("plain"), b"OURS! content");
+        // The file that is removed was written to.
+        let (s, store) = fresh();
+        let r = meanwhile(&s, &store, |ws| ws.remove("gone"), || s.write("gone", "theirs"));
+        assert_eq!(collision(&s, &r), ("gone".into(), Outside::Changed, Some(b"theirs".to_vec())));
+        assert!(!s.path("gone").exists());
+        // The file that is removed was replaced: theirs came after, and stays.
+        let (s, store) = fresh();
+        let r = meanwhile(
+            &s,
+            &store,
+            |ws| ws.remove("gone"),
+            || {
+                s.write("other", "theirs");
+                std::fs::rename(s.path("other"), s.path("gone")).unwrap();
+            },
+        );
+        assert_eq!(collision(&s, &r), ("gone".into(), Outside::Appeared, None));
+        assert_eq!(s.read("gone"), b"theirs");
+        // A directory that is needed is gone: ours is kept aside.
+        let (s, store) = fresh();
+        let create = |ws: &mut Ws<'_>| _ = ws.create("dir/sub/n", "ours");
+        let r = meanwhile(&s, &store, create, || {
+            std::fs::remove_dir_all(s.path("dir/sub")).unwrap();
+        });
+        let (path, what, kept) = collision(&s, &r);
+        assert_eq!((&path[..], what, kept), ("dir/sub/n", Outside::Gone, Some(b"ours".to_vec())));
+        // A directory appeared where we make one: it is kept with all that is in it.
+        let (s, store) = fresh();
+        let r = meanwhile(
+            &s,
+            &store,
+            |ws| {
+                let d = ws.mkdir();
+                ws.bind("fresh", Some(d));
+                let f = ws.file("ours");
+                ws.bind_in(d, "f", f);
+            },
+            || s.write("fresh/theirs", "theirs"),
+        );
+        let [change] = &r.outside[..] else { panic!("{:?}", r.outside) };
+        let kept = String::from_utf8(change.kept_as.clone().unwrap()).unwrap();
+        assert_eq!(s.read(&format!("{kept}/theirs")), b"theirs");
+        assert_eq!(s.read("fresh/f"), b"ours");
+        assert!(!s.path("fresh/theirs").exists());
+    }
+}
+
+#[test]
+fn a_change_between_validation_and_commit_refuses_the_commit() {
+    let s = Scratch::new();
+    populate(&s);
+    let store = s.store();
+    let io = s.io();
+    let mut ws = Ws::new(&*io);
+    ws.rewrite("plain", "ours");
+    ws.remove("gone");
+    let set = ws.done();
+    s.write("plain", "theirs");
+    let before = s.tree();
+    let refused = store.commit(store.reserve(&set).unwrap(), set, meta(1));
+    let Err(CommitError::Changed { paths }) = refused else { panic!("{refused:?}") };
+    assert_eq!(paths, [b"plain".to_vec()]);
+    assert_eq!(s.tree(), before);
+    assert!(store.history().unwrap().is_empty());
+}
+
+#[test]
+fn files_that_somebody_has_open_are_written_in_place_and_others_exchanged() {
+    let s = Scratch::new();
+    populate(&s);
+    let store = s.store();
+    let ino = |name: &str| std::fs::metadata(s.path(name)).unwrap().ino();
+    let (plain, gone, linked) = (ino("plain"), ino("gone"), ino("link1"));
+    let reader = std::fs::File::open(s.path("gone")).unwrap();
+    one(&s, &store, 1, |ws| {
+        ws.rewrite("plain", "1");
+        ws.rewrite("gone", "2");
+        ws.rewrite("link1", "3");
+    });
+    assert_ne!(ino("plain"), plain);
+    assert_eq!((ino("gone"), ino("link1")), (gone, linked));
+    assert_eq!(s.read("link2"), b"3");
+    drop(reader);
+    undo(&store, 1, 2);
+    assert_eq!((s.read("plain"), ino("plain")), (b"plain content".to_vec(), plain));
+    assert_eq!(s.read("gone"), b"to be removed");
+    assert_eq!(s.read("link2"), b"two names");
+}
+
+#[test]
+fn a_running_program_is_replaced_although_it_cannot_be_written() {
+    let s = Scratch::new();
+    std::fs::copy("/bin/sleep", s.path("prog")).unwrap();
+    let mut child = std::process::Command::new(s.path("prog")).arg("60").spawn().unwrap();
+    let store = s.store();
+    let report = one(&s, &store, 1, |ws| ws.patch("prog", 20_000, 20_000, &[(1, b"X")]));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(report.outside, []);
+    assert_eq!(&s.read("prog")[..3], b"\x7fXL");
+    assert_eq!(s.read("prog").len(), 20_000);
+}
+
+#[test]
+fn chains_and_cycles_of_renames_end_where_they_should() {
+    let s = Scratch::new();
+    for name in ["a", "b", "c", "d", "p/q/r/f"] {
+        s.write(name, name);
+    }
+    std::fs::create_dir(s.path("da")).unwrap();
+    s.write("da/in-a", "");
+    std::fs::create_dir(s.path("db")).unwrap();
+    let before = s.tree();
+    let store = s.store();
+    one(&s, &store, 1, |ws| {
+        // a -> b -> c -> a, d over nothing, two directories swap, a child becomes its parent's parent.
+        let (a, b, c) = (ws.host("a"), ws.host("b"), ws.host("c"));
+        ws.bind("b", Some(a));
+        ws.bind("c", Some(b));
+        ws.bind("a", Some(c));
+        ws.rename("d", "e");
+        let (da, db) = (ws.host("da"), ws.host("db"));
+        ws.bind("da", Some(db));
+        ws.bind("db", Some(da));
+        let (p, r) = (ws.host("p"), ws.host("p/q/r"));
+        ws.bind("p/q/r", None);
+        ws.bind("p", Some(r));
+        ws.bind_in(r, "p", p);
+    });
+    assert_eq!((s.read("a"), s.read("b"), s.read("c")), (b"c".into(), b"a".into(), b"b".into()));
+    assert_eq!(s.read("e"), b"d");
+    assert!(s.path("db/in-a").exists() && !s.path("da/in-a").exists());
+    assert_eq!(s.read("p/f"), b"p/q/r/f");
+    assert!(s.path("p/p/q").exists());
+    undo(&store, 1, 2);
+    pretty("undone", &s.tree(), &before);
+}
+
+#[test]
+fn undo_refuses_where_later_changes_overlap_and_names_them() {
+    let s = Scratch::new();
+    populate(&s);
+    let store = s.store();
+    one(&s, &store, 1, |ws| {
+        ws.rewrite("plain", "1");
+        ws.create("n", "n");
+        ws.remove("gone");
+        let d = ws.mkdir();
+        ws.bind("made", Some(d));
+        ws.patch("x", 5, 5, &[(0, b"W")]);
+    });
+    // Elsewhere, also in the same directory: no overlap.
+    s.write("elsewhere", "");
+    s.write("dir/a", "changed");
+    assert!(store.undo_set(TxnId(1)).is_ok());
+    s.write("plain", "later");
+    s.write("gone", "again");
+    s.write("made/stranger", "");
+    std::fs::remove_file(s.path("n")).unwrap();
+    let Err(UndoError::Overlap(paths)) = store.undo_set(TxnId(1)) else { panic!() };
+    let paths: Vec<_> = paths.iter().map(|p| std::str::from_utf8(p).unwrap()).collect();
+    assert_eq!(paths, ["gone", "made/stranger", "n", "plain"]);
+    assert!(matches!(store.undo_set(TxnId(77)), Err(UndoError::Unknown(TxnId(77)))));
+}
+
+#[test]
+fn gc_bounds_the_history() {
+    let s = Scratch::new();
+    populate(&s);
+    let store = s.store();
+    for n in 1..=5 {
+        one(&s, &store, n, |ws| ws.rewrite("big", vec![n as u8; 70_000]));
+    }
+    store.checkpoint().unwrap();
+    let all = store.gc(crate::Keep::default()).unwrap();
+    assert_eq!(all.removed, []);
+    let report = store.gc(crate::Keep { count: 3, ..Default::default() }).unwrap();
+    assert_eq!(report.removed, [TxnId(1), TxnId(2)]);
+    assert!(report.freed >= 140_000);
+    let report = store.gc(crate::Keep { bytes: 80_000, ..Default::default() }).unwrap();
+    assert_eq!(report.removed, [TxnId(3), TxnId(4)]);
+    let since = Some(Time { secs: 100, nanos: 0 });
+    let report = store.gc(crate::Keep { since, ..Default::default() }).unwrap();
+    assert_eq!(report.removed, [TxnId(5)]);
+    assert_eq!(report.kept, 0);
+    assert!(std::fs::read_dir(s.path(STATE).join("g")).unwrap().next().is_none());
+    assert!(matches!(store.undo_set(TxnId(5)), Err(UndoError::Unknown(_))));
+    drop(store);
+    assert_eq!(s.store().highest_txn(), TxnId(5));
+}
+
+#[test]
+fn the_ring_wraps_and_large_commits_use_a_side_log() {
+    let s = Scratch::new();
+    let mut last = 0;
+    {
+        let store = s.store();
+        for n in 1..=60u64 {
+            // Every third is larger than a segment, the others a quarter of one.
+            let size = if n % 3 == 0 { 300_000 } else { 30_000 };
+            one(&s, &store, n, |ws| _ = ws.create(&format!("f{n}"), vec![n as u8; size]));
+            last = n;
+        }
+    }
+    let ring: u64 = std::fs::read_dir(s.path(STATE).join("j"))
+        .unwrap()
+        .map(|e| e.unwrap().metadata().unwrap().len())
+        .sum();
+    assert_eq!(ring, 4 * config().segment_bytes);
+    let (store, report) = s.open();
+    assert_eq!(report.outside, []);
+    assert_eq!(store.highest_txn(), TxnId(last));
+    for n in 1..=last {
+        let size = if n % 3 == 0 { 300_000 } else { 30_000 };
+        assert_eq!(s.read(&format!("f{n}")), vec![n as u8; size]);
+    }
+}
+
+#[test]
+fn transactions_that_meet_are_kept_apart_by_a_checkpoint() {
+    let s = Scratch::new();
+    {
+        let store = s.store();
+        let io = s.io();
+        for n in 1..=20u64 {
+            let mut ws = Ws::new(&*io);
+            match n % 4 {
+                1 => _ = ws.create("f", n.to_string()),
+                2 => ws.rewrite("f", n.to_string()),
+                3 => ws.rename("f", "g"),
+                _ => ws.remove("g"),
+            }
+            let set = ws.done();
+            let committed = store.commit(store.reserve(&set).unwrap(), set, meta(n)).unwrap();
+            // Removing g and making f again do not meet.
+            assert!(store.uncheckpointed().len() <= 2);
+            store.apply(committed.lsn).unwrap();
+        }
+        assert!(!s.path("f").exists() && !s.path("g").exists());
+    }
+    // Power was lost: everything that the journal still has is looked at again.
+    let (_, report) = DirStore::open(Config { boot: [9; 16], ..config() }, s.io()).unwrap();
+    assert_eq!(report.outside, []);
+    assert!(!s.path("f").exists() && !s.path("g").exists());
+}
+
+#[test]
+fn concurrent_commits_share_writes_and_all_survive() {
+    let s = Scratch::new();
+    for n in 0..8 {
+        std::fs::create_dir(s.path(&format!("d{n}"))).unwrap();
+    }
+    let store = s.store();
+    let next = std::sync::atomic::AtomicU64::new(1);
+    std::thread::scope(|scope| {
+        for n in 0..8 {
+            let (s, store, next) = (&s, &store, &next);
+            scope.spawn(move || {
+                for i in 0..40 {
+                    let txn = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    let report = one(s, store, txn, |ws| {
+                        ws.create(&format!("d{n}/f{i}"), vec![i as u8; 3000]);
+                    });
+                    assert_eq!(report.outside, []);
+                    if i % 16 == n {
+                        store.checkpoint().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    drop(store);
+    let (store, report) = s.open();
+    assert_eq!(report.outside, []);
+    assert_eq!(store.history().unwrap().len(), 320);
+    for n in 0..8 {
+        for i in 0..40 {
+            assert_eq!(s.read(&format!("d{n}/f{i}")), vec![i as u8; 3000]);
+        }
+    }
+}
+
+#[test]
+fn slots_are_recycled_when_dropped_and_after_the_checkpoint() {
+    let s = Scratch::new();
+    let store = s.store();
+    let count = || std::fs::read_dir(s.path(STATE).join("s")).unwrap().count();
+    let slot = store.stage().unwrap();
+    store.io.write_at(slot.handle(), b"dropped", 0).unwrap();
+    let first = slot.id();
+    drop(slot);
+    let slot = store.stage().unwrap();
+    assert_eq!(slot.id(), first);
+    assert_eq!(store.io.stat(slot.handle()).unwrap().size, 0);
+    store.io.write_at(slot.handle(), b"becomes the file", 0).unwrap();
+    let io = s.io();
+    let mut ws = Ws::new(&*io);
+    let f = ws.slot_file(slot.id());
+    ws.bind("f", Some(f));
+    let inode = store.io.stat(slot.handle()).unwrap().id;
+    let set = ws.done();
+    let report = run(&store, 1, set);
+    drop(slot);
+    store.checkpoint().unwrap();
+    assert_eq!(s.read("f"), b"becomes the file");
+    assert_eq!(report.stamps.last().unwrap().unwrap().id, inode);
+    assert_eq!(count(), 0);
+    let again = store.stage().unwrap();
+    assert_ne!(again.id(), first);
+    assert_eq!(s.read("f"), b"becomes the file");
+    let mut ws = Ws::new(&*io);
+    let f = ws.slot_file(SlotId(999));
+    ws.bind("g", Some(f));
+    let refused = store.commit(Reservation::default(), ws.done(), meta(2));
+    assert!(matches!(refused, Err(CommitError::UnknownSlot)));
+}
+
+#[test]
+fn stamps_in_the_report_are_what_stat_says() {
+    for base in BASES {
+        let s = Scratch::on(base);
+        populate(&s);
+        let store = s.store();
+        let io = s.io();
+        let mut ws = Ws::new(&*io);
+        everything(&mut ws);
+        let set = ws.done();
+        let report = run(&store, 1, set.clone());
+        let index = crate::writeset::index::Index::new(&set);
+        let mut checked = 0;
+        for (i, stamp) in report.stamps.iter().enumerate() {
+            let path = index.final_path(crate::writeset::Ix(i as u32));
+            let Some(path) = path else {
+                assert_eq!(*stamp, None);
+                continue;
+            };
+            let mut dir = io.root();
+            let path = String::from_utf8(path).unwrap();
+            let mut parts: Vec<&str> = path.split('/').collect();
+            let last = parts.pop().unwrap();
+            for part in parts {
+                dir = io.open_dir(&dir, part.as_bytes()).unwrap();
+            }
+            assert_eq!(
+                io.stat_at(&dir, last.as_bytes()).unwrap().stamp(),
+                stamp.unwrap(),
+                "{path}"
+            );
+            checked += 1;
+        }
+        assert!(checked > 15, "{checked}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_reported_by_reserve_and_only_there() {
+    let s = Scratch::new();
+    let store = s.store();
+    let free = available(&*store.io).unwrap();
+    let mut ws = Ws::new(&*store.io);
+    let slot = store.stage().unwrap();
+    let f = ws.file("");
+    ws.obj(f).content = Content::Whole {
+        len: free,
+        extents: vec![Extent { offset: 0, data: Data::Slot { slot: slot.id(), at: 0, len: free } }],
+    };
+    ws.bind("huge", Some(f));
+    let refused = store.reserve(&ws.done());
+    assert!(matches!(refused, Err(ReserveError::NoSpace { .. })), "{refused:?}");
+}
+
+#[test]
+fn a_write_set_that_breaks_an_invariant_is_refused() {
+    let s = Scratch::new();
+    populate(&s);
+    let store = s.store();
+    let io = s.io();
+    let refuse = |fill: &dyn Fn(&mut Ws<'_>)| {
+        let mut ws = Ws::new(&*io);
+        fill(&mut ws);
+        assert!(ws.set.check().is_err());
+        assert!(matches!(store.reserve(&ws.set), Err(ReserveError::Invalid(_))));
+        let refused = store.commit(Reservation::default(), ws.set, meta(1));
+        assert!(matches!(refused, Err(CommitError::Invalid(_))));
+    };
+    refuse(&|ws| _ = ws.file("bound nowhere"));
+    refuse(&|ws| {
+        let f = ws.file("twice");
+        ws.bind("n", Some(f));
+        ws.bind("n", Some(f));
+    });
+    refuse(&|ws| {
+        let (a, b) = (ws.mkdir(), ws.mkdir());
+        ws.bind_in(a, "b", b);
+        ws.bind_in(b, "a", a);
+    });
+    refuse(&|ws| {
+        let f = ws.file("x");
+        ws.bind("n", Some(f));
+        ws.set.binds[0].name = b"../escape".to_vec();
+    });
+    refuse(&|ws| {
+        let d = ws.host("dir");
+        ws.bind("second", Some(d));
+    });
+    refuse(&|ws| {
+        ws.bind("doomed", None);
+        ws.create("doomed/inside", "");
+    });
+    refuse(&|ws| ws.patch("plain", 3, 3, &[(0, b"too long")]));
+    refuse(&|ws| ws.set.objects.clear());
+}

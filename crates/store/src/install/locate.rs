@@ -88,12 +88,7 @@ impl Install<'_> {
         self.check_place(Some(dir), &name, id)
     }
 
-    fn check_place(
-        &self,
-        dir: Option<Handle>,
-        name: &[u8],
-        id: HostId,
-    ) -> Step<Option<Place>> {
+    fn check_place(&self, dir: Option<Handle>, name: &[u8], id: HostId) -> Step<Option<Place>> {
         let Some(dir) = dir else { return Ok(None) };
         let stat = self.soft_stat(&dir, name)?;
         Ok(stat.filter(|s| s.id == id).map(|_| Place { dir, name: name.to_vec() }))

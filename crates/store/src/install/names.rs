@@ -405,7 +405,13 @@ impl Install<'_> {
     }
 
     /// Looks at what came out of the way, and puts it where it belongs.
-    fn settle(&mut self, at: &Place, expected: Option<Ix>, before: &Stat, path: Vec<u8>) -> Step<()> {
+    fn settle(
+        &mut self,
+        at: &Place,
+        expected: Option<Ix>,
+        before: &Stat,
+        path: Vec<u8>,
+    ) -> Step<()> {
         let Some(now) = self.soft_stat(&at.dir, &at.name)? else { return Ok(()) };
         let known = self.old.get(&now.id).copied().filter(|ix| {
             // The same object may have been found under another of its names.

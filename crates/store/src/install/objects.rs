@@ -66,8 +66,12 @@ impl Install<'_> {
         let io = self.env.io;
         let object = self.object(ix);
         match (&object.origin, &object.content) {
-            (Origin::New(NewKind::Dir) | Origin::Root, _) => Err(Error::from_raw_os_error(libc::EISDIR)),
-            (Origin::New(NewKind::Symlink(target)), _) => io.symlink(target, &place.dir, &place.name),
+            (Origin::New(NewKind::Dir) | Origin::Root, _) => {
+                Err(Error::from_raw_os_error(libc::EISDIR))
+            }
+            (Origin::New(NewKind::Symlink(target)), _) => {
+                io.symlink(target, &place.dir, &place.name)
+            }
             (Origin::New(NewKind::Special { kind, rdev }), _) => {
                 io.mknod(&place.dir, &place.name, *kind, 0o600, *rdev)
             }
@@ -190,7 +194,12 @@ impl Install<'_> {
         Ok(())
     }
 
-    fn set_xattrs(&mut self, ix: Ix, place: &Place, xattrs: &[(Vec<u8>, Option<Vec<u8>>)]) -> Step<()> {
+    fn set_xattrs(
+        &mut self,
+        ix: Ix,
+        place: &Place,
+        xattrs: &[(Vec<u8>, Option<Vec<u8>>)],
+    ) -> Step<()> {
         let io = self.env.io;
         for (key, value) in xattrs {
             let set = match value {
@@ -211,8 +220,7 @@ impl Install<'_> {
         if object.kind() == Kind::Dir {
             return self.widen_dir(ix);
         }
-        let exchanged =
-            self.befores.get(&ix).is_some_and(|b| b.content == OldContent::Exchanged);
+        let exchanged = self.befores.get(&ix).is_some_and(|b| b.content == OldContent::Exchanged);
         if self.redo && exchanged {
             return self.replace_again(ix);
         }
@@ -260,7 +268,9 @@ impl Install<'_> {
         match &self.object(ix).origin {
             _ if self.redo => false,
             Origin::Host { stamp, .. } => *stamp != now,
-            Origin::Grave { stamp, .. } => (stamp.id, stamp.mtime, stamp.size) != (now.id, now.mtime, now.size),
+            Origin::Grave { stamp, .. } => {
+                (stamp.id, stamp.mtime, stamp.size) != (now.id, now.mtime, now.size)
+            }
             _ => false,
         }
     }
@@ -345,7 +355,8 @@ impl Install<'_> {
         let built = self.copy_object(ix, old, &new, &stat);
         let Some(()) = self.soft(|s| s.path(ix), built)? else { return Ok(()) };
         self.set_attributes(ix, &new)?;
-        let id = self.env.io.stat_at(&new.dir, &new.name).map_err(|e| self.stop(self.path(ix), e))?.id;
+        let id =
+            self.env.io.stat_at(&new.dir, &new.name).map_err(|e| self.stop(self.path(ix), e))?.id;
         let path = self.path(ix);
         if self.exchange_in(&new, place, Some(ix), path)? {
             let state = self.state(ix);
@@ -459,7 +470,12 @@ impl Install<'_> {
 }
 
 /// Copies the data of the first `len` bytes, leaving holes as holes.
-pub(crate) fn copy_data(io: &dyn crate::io::Io, from: &Handle, to: &Handle, len: u64) -> Result<()> {
+pub(crate) fn copy_data(
+    io: &dyn crate::io::Io,
+    from: &Handle,
+    to: &Handle,
+    len: u64,
+) -> Result<()> {
     let mut at = 0;
     while at < len
         && let Some((start, end)) = io.next_data(from, at)?

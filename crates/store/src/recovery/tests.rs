@@ -32,10 +32,8 @@ fn script(store: &DirStore, io: &dyn Io) -> Result<(WriteSet, Vec<crate::Slot>)>
         extents: vec![piece(5, 0, 300_000.min(9000)), piece(350_000, 100, 50)],
     };
     let copied = ws.file("");
-    ws.obj(copied).content = crate::writeset::Content::Whole {
-        len: 20_000,
-        extents: vec![piece(4096, 0, 9000)],
-    };
+    ws.obj(copied).content =
+        crate::writeset::Content::Whole { len: 20_000, extents: vec![piece(4096, 0, 9000)] };
     ws.bind("copied", Some(copied));
     Ok((ws.set, vec![file, data]))
 }
@@ -125,7 +123,8 @@ fn recovery_that_dies_at_any_call_can_be_repeated() {
                 let s = Scratch::new();
                 large(&s);
                 let (acknowledged, _) = life(&s, Dying::of_class(s.io(), first, class));
-                let died = DirStore::open(config(), Dying::of_class(s.io(), second, class)).is_err();
+                let died =
+                    DirStore::open(config(), Dying::of_class(s.io(), second, class)).is_err();
                 let what = format!("{class:?}, dead after {first}, then {second} calls");
                 let again = Dying::of_class(s.io(), u64::MAX, class);
                 let (_, report) = DirStore::open(config(), again).expect(&what);

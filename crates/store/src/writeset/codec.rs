@@ -1,9 +1,7 @@
 //! Bytes of a write set, as the journal and the history keep them (docs/FORMAT.md, "Write set").
 //! Decoding checks what a single value can tell; [`WriteSet::check`] checks the whole.
 
-use super::{
-    Attrs, Bind, Content, Data, Extent, Ix, NewKind, Object, Origin, SlotId, WriteSet,
-};
+use super::{Attrs, Bind, Content, Data, Extent, Ix, NewKind, Object, Origin, SlotId, WriteSet};
 use crate::io::{HostId, Stamp};
 use systx_base::Kind;
 use systx_base::codec::{DecodeError, Decoder, Encoder};
