@@ -20,11 +20,12 @@ use crate::ops::locks::{LockTable, Openings};
 use crate::node::{Base, Body, Child, DirState, Dirty, Name, Node, Nodes, attr_of};
 use crate::volume::{Volume, errno};
 use rustix::io::Errno;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use systx_base::sync::{Mutex, Rank, rank};
 use systx_base::{Gid, Kind, NodeId, Time, TxnId, Uid};
-use systx_store::io::{Handle, Io, Open, Openers, Stat};
+use systx_store::io::{Handle, HostId, Io, ListItem, Open, Openers, Stamp, Stat};
 use systx_txn::{Access, Conflict, Isolation, Object, ObjectRef, Opponent, Side};
 
 /// Open directories, and open files, that one view keeps at the most.
@@ -84,6 +85,8 @@ pub struct View {
 
 pub(crate) struct State {
     pub nodes: Nodes,
+    /// Names, in this view, of nodes that have several known ones, beyond `Node::place`.
+    more_names: HashMap<NodeId, BTreeSet<(NodeId, Name)>>,
     new_inos: u64,
 }
 
@@ -114,7 +117,7 @@ impl View {
             ids: config.ids,
             spill: config.spill,
             budget: config.budget,
-            state: Mutex::new(rank::VIEW, State { nodes, new_inos: 0 }),
+            state: Mutex::new(rank::VIEW, State { nodes, more_names: HashMap::new(), new_inos: 0 }),
             dirs: HandleCache::new(rank::HANDLES, HANDLES_MAX),
             files: HandleCache::new(Rank(rank::HANDLES.0 + 1), HANDLES_MAX),
             locks: Mutex::new(Rank(rank::HANDLES.0 + 2), LockTable::default()),
@@ -224,6 +227,14 @@ impl View {
         self.vol.engine.doom(self.txn, why);
         self.cancel();
         Errno::CANCELED
+    }
+
+    /// As [`View::outsider`], where snapshot isolation can go on with what it has.
+    pub(crate) fn lose_unless_snapshot(&self, object: ObjectRef<'_>) -> Reply<()> {
+        match self.isolation {
+            Isolation::Snapshot => Ok(()),
+            Isolation::Serializable => Err(self.outsider(object)),
+        }
     }
 
     /// Before a change of an existing object: under snapshot isolation the change still relies on
@@ -339,6 +350,9 @@ impl View {
             Ok(stat) if self.vol.is_hidden(stat.id) => None,
             Ok(stat) => Some(self.meet(st, (parent, &name), &handle, stat)?),
             Err(e) if is_gone(&e) => None,
+            Err(e) if Errno::from_io_error(&e) == Some(Errno::XDEV) => {
+                self.meet_foreign(st, (parent, &name), &handle)?
+            }
             Err(e) => return Err(errno(e)),
         };
         let child = Child { now: found, base: found };
@@ -360,14 +374,16 @@ impl View {
         mut stat: Stat,
     ) -> Reply<NodeId> {
         let oid = self.vol.oid(stat.id);
-        if let Some(known) = st.nodes.of_host(stat.id) {
+        let foreign = stat.dev != self.vol.dev;
+        if let Some(known) = st.nodes.of_host(stat.id).filter(|_| !foreign) {
             let base = st.base(known)?;
             if !self.is_current(base, &stat) && stat.kind != Kind::Dir {
-                return Err(self.outsider(whole(base)));
+                // Snapshot isolation goes on with what was met first.
+                self.lose_unless_snapshot(whole(base))?;
             }
+            st.add_name(known, place.0, place.1);
             return Ok(known);
         }
-        let foreign = stat.dev != self.vol.dev;
         if !foreign {
             let mut again = self.read_of(ObjectRef::Attr(oid))?;
             if stat.kind == Kind::File {
@@ -396,6 +412,63 @@ impl View {
             caps_gone: false,
             anchored: false,
         }))
+    }
+
+    /// Makes a node for a place where another file system is mounted, which this process cannot look
+    /// beneath (it could with privilege): the session mounts over it, so all that matters is its
+    /// type, which the listing of its directory tells.
+    fn meet_foreign(
+        &self,
+        st: &mut State,
+        place: (NodeId, &Name),
+        dir: &Handle,
+    ) -> Reply<Option<NodeId>> {
+        let mut found = None;
+        let look = &mut |item: ListItem<'_>| {
+            if item.name == &**place.1 {
+                found = Some((item.ino, item.kind.unwrap_or(Kind::Dir)));
+            }
+            found.is_none()
+        };
+        self.io().list(dir, look).map_err(errno)?;
+        let Some((ino, kind)) = found else { return Ok(None) };
+        let id = HostId { ino, btime: Time::default() };
+        let time = Time::default();
+        let is_dir = kind == Kind::Dir;
+        let attr = Attr {
+            ino,
+            kind,
+            mode: if is_dir { 0o755 } else { 0o444 },
+            nlink: if is_dir { 2 } else { 1 },
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            blksize: 4096,
+            atime: time,
+            mtime: time,
+            ctime: time,
+        };
+        let stamp = Stamp { id, ctime: time, mtime: time, size: 0 };
+        let body = match kind {
+            Kind::Dir => Body::Dir(Box::<DirState>::default()),
+            Kind::File => Body::File(None),
+            _ => Body::Special,
+        };
+        let place = (place.0, place.1.clone());
+        let oid = self.vol.oid(id);
+        Ok(Some(st.nodes.add(Node {
+            base: Some(Base { oid, stamp, place: Some(place.clone()), foreign: true }),
+            attr,
+            dirty: Dirty::default(),
+            place: Some(place),
+            xattrs: None,
+            body,
+            content_read: false,
+            caps_gone: true,
+            anchored: true,
+        })))
     }
 
     // ---- answers ----------------------------------------------------------------------------
@@ -474,6 +547,44 @@ impl State {
     }
     pub fn dir_mut(&mut self, id: NodeId) -> Reply<&mut DirState> {
         self.node_mut(id)?.dir_mut().ok_or(Errno::NOTDIR)
+    }
+    /// What a name means; it was met before.
+    pub fn child_at(&self, dir: NodeId, name: &Name) -> Option<Child> {
+        self.nodes.get(dir)?.dir()?.children.get(name).copied()
+    }
+    /// All known names of a node in this view.
+    pub fn names_of(&self, node: NodeId) -> impl Iterator<Item = (NodeId, &Name)> {
+        let first = self.nodes.get(node).and_then(|n| n.place.as_ref());
+        let more = self.more_names.get(&node).into_iter().flatten();
+        first.into_iter().chain(more).map(|(dir, name)| (*dir, name))
+    }
+    /// All known names that a node has in this view and had on the backing file system.
+    pub fn kept_names_of(&self, node: NodeId) -> impl Iterator<Item = (NodeId, &Name)> {
+        self.names_of(node).filter(move |(dir, name)| {
+            self.child_at(*dir, name).is_some_and(|c| c.base == Some(node))
+        })
+    }
+    pub fn add_name(&mut self, node: NodeId, dir: NodeId, name: &Name) {
+        let Some(n) = self.nodes.get_mut(node) else { return };
+        let place = (dir, name.clone());
+        match &n.place {
+            None => n.place = Some(place),
+            Some(first) if *first == place => {}
+            Some(_) => drop(self.more_names.entry(node).or_default().insert(place)),
+        }
+    }
+    pub fn drop_name(&mut self, node: NodeId, dir: NodeId, name: &Name) {
+        let Some(n) = self.nodes.get_mut(node) else { return };
+        let place = (dir, name.clone());
+        let more = self.more_names.get_mut(&node);
+        if n.place.as_ref() == Some(&place) {
+            n.place = more.and_then(BTreeSet::pop_first);
+        } else if let Some(more) = more {
+            more.remove(&place);
+        }
+        if self.more_names.get(&node).is_some_and(BTreeSet::is_empty) {
+            self.more_names.remove(&node);
+        }
     }
     /// An inode number for an object that is not committed yet.
     pub fn new_ino(&mut self) -> u64 {
