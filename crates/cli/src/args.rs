@@ -182,7 +182,12 @@ pub struct Run {
     #[command(flatten)]
     pub place: Where,
     /// The command and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true, value_name = "CMD")]
+    #[arg(
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        required = true,
+        value_name = "CMD"
+    )]
     pub argv: Vec<OsString>,
 }
 

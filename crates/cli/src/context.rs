@@ -113,7 +113,11 @@ pub fn resolve(prefix: &str, ids: &[TxnId], what: &str) -> Result<TxnId, Problem
 pub fn resolve_open(client: &mut Client, prefix: &str) -> Result<TxnId, Problem> {
     let ids: Vec<TxnId> = client.list()?.iter().map(|t| t.id).collect();
     resolve(prefix, &ids, "open").map_err(|p| {
-        if p.hint.is_some() { p } else { p.hint("`systx list` shows the open ones, `systx log` the committed ones") }
+        if p.hint.is_some() {
+            p
+        } else {
+            p.hint("`systx list` shows the open ones, `systx log` the committed ones")
+        }
     })
 }
 

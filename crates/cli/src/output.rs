@@ -56,7 +56,11 @@ impl Out {
     pub fn problem(&self, problem: &Problem, stdout_is_theirs: bool) {
         if self.json {
             let text = json_text("error", problem);
-            if stdout_is_theirs { eprintln!("{text}") } else { print(&format!("{text}\n")) }
+            if stdout_is_theirs {
+                eprintln!("{text}")
+            } else {
+                print(&format!("{text}\n"))
+            }
             return;
         }
         eprintln!("{} {}", paint("systx:", RED), problem.message);

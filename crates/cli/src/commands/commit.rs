@@ -16,11 +16,8 @@ pub fn commit(args: &Commit, out: Out) -> Result<i32, Problem> {
     let id = context::resolve_open(&mut client, &args.id)?;
     let paths = context::absolute_paths(&args.paths)?;
     if args.dry_run {
-        let changes: Vec<_> = client
-            .diff(Target::Open { id }, paths)?
-            .into_iter()
-            .filter(|c| !c.dropped)
-            .collect();
+        let changes: Vec<_> =
+            client.diff(Target::Open { id }, paths)?.into_iter().filter(|c| !c.dropped).collect();
         if out.json {
             out.json("would_commit", &changes);
         } else {
@@ -45,9 +42,7 @@ pub fn exit_code(outcome: &Outcome, out: Out, if_kept: Option<&str>) -> i32 {
             if tell_committed(out, outcome) { OUTSIDE } else { 0 }
         }
         Outcome::Conflict { conflict, kept } => {
-            if !out.json {
-                tell_conflict(out, conflict, false);
-            }
+            tell_conflict(out, conflict, false);
             if let (true, Some(text)) = (*kept, if_kept) {
                 out.say(text);
             }

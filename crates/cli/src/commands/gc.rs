@@ -13,12 +13,8 @@ use systx_daemon::protocol;
 pub fn gc(args: &Gc, out: Out) -> Result<i32, Problem> {
     let place = context::place(&args.place)?;
     let mut client = context::connect()?;
-    let request = protocol::Gc {
-        place,
-        keep: args.keep,
-        max_bytes: args.max_size,
-        dry_run: args.dry_run,
-    };
+    let request =
+        protocol::Gc { place, keep: args.keep, max_bytes: args.max_size, dry_run: args.dry_run };
     let done = client.gc(request)?;
     if out.json {
         out.json("collected", &done);

@@ -306,7 +306,8 @@ impl Runner<'_> {
         if let Some(again) = self.judge(&mut report, &outcome, why) {
             return Ok(again);
         }
-        report.outcome = Some(outcome);
+        // A lost conflict stands there already: the daemon was only told to drop what was left.
+        report.outcome.get_or_insert(outcome);
         if self.out.json {
             self.out.json_aside("run", &report);
         }
@@ -364,7 +365,9 @@ impl Runner<'_> {
                     out.say(&format!("{failure}; trying again"));
                     return Some(Attempt::Again(None));
                 }
-                out.problem(&Problem::from(failure.clone()), true);
+                if !out.json {
+                    out.problem(&Problem::from(failure.clone()), true);
+                }
                 report.exit = if failure.kind == FailureKind::Busy { CONFLICT } else { FAILED };
             }
             (Outcome::Aborted { .. }, Why::TimedOut) => {
@@ -388,7 +391,9 @@ impl Runner<'_> {
     fn aborted(&self, report: &mut Report, why: &str, exit: i32) {
         report.exit = exit;
         report.aborted_because = Some(why.to_owned());
-        self.out.problem(&Problem::new(format!("{why}: nothing committed")), true);
+        if !self.out.json {
+            self.out.problem(&Problem::new(format!("{why}: nothing committed")), true);
+        }
     }
 
     fn lost(&mut self, report: &mut Report, conflict: Option<Conflict>) -> Option<Attempt> {
@@ -442,8 +447,10 @@ impl After {
 fn lost_track(f: Failure, end: End, id: TxnId) -> Problem {
     let lost = matches!(f.kind, FailureKind::Io | FailureKind::Internal);
     match (lost, end) {
-        (true, End::Commit) => Problem::new(format!("{f}; whether {id} was committed is not known"))
-            .hint(format!("systx recover finishes what was begun; then: systx show {id}")),
+        (true, End::Commit) => {
+            Problem::new(format!("{f}; whether {id} was committed is not known"))
+                .hint(format!("systx recover finishes what was begun; then: systx show {id}"))
+        }
         _ => Problem::from(f),
     }
 }
@@ -485,14 +492,15 @@ fn conflict_text(c: &Conflict) -> String {
 
 /// Tells of a lost conflict.
 pub fn tell_conflict(out: Out, c: &Conflict, suggest_retries: bool) {
+    if out.json {
+        return; // it is in the report
+    }
     out.problem(&Problem::new(format!("{}: nothing committed", conflict_text(c))), true);
     for path in c.stale.iter().filter(|p| **p != c.path).take(10) {
         out.say(&format!("  also read and changed since: {path}"));
     }
     if c.stale_only {
-        out.hint(
-            "only reads were stale: with --isolation=snapshot it would have been committed",
-        );
+        out.hint("only reads were stale: with --isolation=snapshot it would have been committed");
     } else if suggest_retries {
         out.hint("run it again, or let systx do so: --retries N");
     }
@@ -569,12 +577,8 @@ pub fn serve(
     out: Out,
 ) -> impl FnMut(ViewFacts, OwnedFd) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     move |facts, fuse| {
-        let attach = Attach {
-            id,
-            pid: facts.pid,
-            mnt_ns: facts.mnt_ns,
-            connection: facts.connection,
-        };
+        let attach =
+            Attach { id, pid: facts.pid, mnt_ns: facts.mnt_ns, connection: facts.connection };
         let attached = client.attach(attach, fuse)?;
         let how = match attached.transport {
             Transport::IoUring => "io_uring",

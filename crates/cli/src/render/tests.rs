@@ -43,19 +43,11 @@ fn links_modes_and_renames_have_git_headers() {
         "diff --git a/w/l b/w/l\nnew file mode 120000\n--- /dev/null\n+++ b/w/l\n\
          @@ -0,0 +1 @@\n+to\n\\ No newline at end of file\n"
     );
-    let c = change(
-        ChangeKind::Attributes,
-        "/w/f",
-        Some(side(0o100644, 1)),
-        Some(side(0o100755, 1)),
-    );
+    let c =
+        change(ChangeKind::Attributes, "/w/f", Some(side(0o100644, 1)), Some(side(0o100755, 1)));
     assert_eq!(text(&c), "diff --git a/w/f b/w/f\nold mode 100644\nnew mode 100755\n");
-    let mut c = change(
-        ChangeKind::Renamed,
-        "/w/new",
-        Some(side(0o100644, 1)),
-        Some(side(0o100644, 1)),
-    );
+    let mut c =
+        change(ChangeKind::Renamed, "/w/new", Some(side(0o100644, 1)), Some(side(0o100644, 1)));
     c.from = Some("/w/old".into());
     assert_eq!(
         text(&c),
