@@ -105,18 +105,26 @@ pub struct Connection {
 /// `PermissionDenied`: the descriptor is not mounted.  `Unsupported`: the kernel is too old, or
 /// `Transport::IoUring` was asked for and is not to be had.  Others: no threads, no memory.
 pub fn serve(dev: OwnedFd, view: Arc<dyn Requests>, config: Config) -> io::Result<Connection> {
+    serve_on(dev, view, &config, &Cpus::detect())
+}
+
+fn serve_on(
+    dev: OwnedFd,
+    view: Arc<dyn Requests>,
+    config: &Config,
+    cpus: &Cpus,
+) -> io::Result<Connection> {
     let device = Device::new(dev)?;
     let (unique, offer) = read_init(&device)?;
-    let cpus = Cpus::detect();
     let payload = config.payload(cpus.online.len()) as usize;
-    let rings = prepare_rings(&device, &offer, &config, &cpus, payload)?;
-    let (agreement, answer) = negotiate(&offer, &config, cpus.online.len(), rings.is_some())
+    let rings = prepare_rings(&device, &offer, config, cpus, payload)?;
+    let (agreement, answer) = negotiate(&offer, config, cpus.online.len(), rings.is_some())
         .map_err(|why| io::Error::new(io::ErrorKind::Unsupported, why))?;
     let shared = Arc::new(Shared {
         device,
-        server: Server::new(view, &config),
+        server: Server::new(view, config),
         crew: Arc::new(Crew::new()?),
-        queues: Queues::new(&cpus),
+        queues: Queues::new(cpus),
         dev_pool: Pool::new(DEV_WORKERS_MAX),
         start: uring::Start::new(rings.as_ref()),
         agreement,
@@ -290,3 +298,6 @@ impl Drop for Connection {
         self.stop();
     }
 }
+
+#[cfg(test)]
+mod tests;

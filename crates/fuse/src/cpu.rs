@@ -52,6 +52,7 @@ pub(crate) fn pin(cpu: usize) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -103,6 +103,7 @@ fn answer(offer: &wire::InitIn, agreement: &Agreement) -> wire::InitOut {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

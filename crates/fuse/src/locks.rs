@@ -10,8 +10,10 @@
 //! take different ways).  The last few unmatched ones are therefore remembered.
 //!
 //! Close: the kernel tells about it by FLUSH (fcntl locks, which end with the first close by their
-//! owner) and by RELEASE (flock).  It sends neither for zero-message opens, so remote locks exclude
-//! those.  `held` remembers who ever locked, so that all other closes cost the view nothing.
+//! owner) and by RELEASE (flock).  It sends neither for zero-message opens: with
+//! [`FileLocks::View`](crate::FileLocks) the view finds out by itself, at the latest when somebody
+//! else wants the lock; with `ViewToldOfClose` opens have messages, and `held` remembers who ever
+//! locked, so that all other closes cost the view nothing.
 //!
 //! Lock order: `Locks::state` is a leaf; it is never held while the view is called.
 
@@ -153,6 +155,7 @@ impl Drop for Waiting<'_> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use std::sync::Arc;
 

@@ -10,7 +10,7 @@
 //! 3. a panic of the view is answered `EIO` and logged; the worker lives on.
 //!
 //! Zero-message opens: OPEN, OPENDIR and FLUSH are answered `ENOSYS`, upon which the kernel never
-//! sends them again.  Not with remote locks: see `locks.rs`.
+//! sends them again.  Not where the view wants to be told of closes: see `locks.rs`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -4,6 +4,7 @@
 #![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -559,13 +560,21 @@ impl Mount {
     }
 
     pub fn with(fs: Arc<Memfs>, config: systx_fuse::Config) -> std::io::Result<Mount> {
+        Mount::served(fs, |dev, fs| systx_fuse::serve(dev, fs, config))
+    }
+
+    /// Mounts, and has `serve` serve it.
+    pub fn served(
+        fs: Arc<Memfs>,
+        serve: impl FnOnce(OwnedFd, Arc<Memfs>) -> std::io::Result<systx_fuse::Connection>,
+    ) -> std::io::Result<Mount> {
         let n = COUNT.fetch_add(1, Ordering::SeqCst);
         let dir = std::env::temp_dir().join(format!("systx-memfs-{}-{n}", std::process::id()));
         std::fs::create_dir_all(&dir)?;
         let dev = mount(&dir)?;
         let alive = watch(dir.clone());
         let mut mounted = Mount { dir, fs, connection: None, _alive: alive };
-        mounted.connection = Some(systx_fuse::serve(dev, mounted.fs.clone(), config)?);
+        mounted.connection = Some(serve(dev, mounted.fs.clone())?);
         Ok(mounted)
     }
 
@@ -579,7 +588,7 @@ impl Mount {
 }
 
 /// Mounts a new connection and returns its descriptor.
-pub fn mount(dir: &Path) -> std::io::Result<std::os::fd::OwnedFd> {
+pub fn mount(dir: &Path) -> std::io::Result<OwnedFd> {
     use rustix::fs::{Mode, OFlags};
     use rustix::mount::{MountFlags, mount};
     use std::os::fd::AsRawFd;

@@ -1,0 +1,50 @@
+//! Machines that this one is not: absent CPUs, and a kernel that refuses a ring entry.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::FileLocks;
+use crate::memfs::{Memfs, Mount, obstacle};
+
+/// A mount over io_uring by a server that believes in `cpus`; `None` where io_uring is not to be
+/// had anyway.
+fn mount(cpus: &Cpus) -> Option<Mount> {
+    let config =
+        Config { transport: Transport::IoUring, locks: FileLocks::View, ..Config::default() };
+    let fs = Arc::new(Memfs::default());
+    let mounted = match obstacle() {
+        Some(why) => Err(io::Error::other(why)),
+        None => Mount::served(fs, |dev, fs| serve_on(dev, fs, &config, cpus)),
+    };
+    mounted.inspect_err(|why| eprintln!("skipped: {why}")).ok()
+}
+
+#[test]
+fn queues_of_absent_cpus_are_served_by_the_keeper() {
+    let real = Cpus::detect();
+    let pretended = Cpus { possible: real.possible, online: vec![real.online[0]] };
+    let Some(m) = mount(&pretended) else { return };
+    assert_eq!(m.connection().transport(), Transport::IoUring);
+    for cpu in real.online {
+        let path = m.path(&format!("from-cpu{cpu}"));
+        std::thread::spawn(move || {
+            crate::cpu::pin(cpu);
+            std::fs::write(&path, b"served").unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), b"served");
+        })
+        .join()
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_refused_entry_moves_the_connection_to_dev_fuse() {
+    let real = Cpus::detect();
+    // One queue more than the kernel has.
+    let Some(m) = mount(&Cpus { possible: real.possible + 1, ..real }) else { return };
+    assert_eq!(m.connection().transport(), Transport::DevFuse);
+    std::fs::write(m.path("a"), b"served").unwrap();
+    assert_eq!(std::fs::read(m.path("a")).unwrap(), b"served");
+    (0..50).for_each(|i| std::fs::create_dir(m.path(&format!("d{i}"))).unwrap());
+    rustix::mount::unmount(&m.dir, rustix::mount::UnmountFlags::empty()).unwrap();
+    m.connection().wait();
+}
