@@ -12,6 +12,7 @@ pub mod intercept;
 pub mod model;
 pub mod simfs;
 pub mod state;
+pub mod suite;
 pub mod tree;
 pub mod workload;
 pub mod world;

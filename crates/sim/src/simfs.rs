@@ -6,7 +6,7 @@
 
 use crate::crash::{Choice, Disk, Plan, Profile};
 use crate::state::{Inode, State};
-use crate::world::{Point, Record, Res, World};
+use crate::world::{CLOCK, Point, Record, Res, World};
 use rustix::io::Errno;
 use std::sync::Arc;
 use systx_base::sync::{Guard, Mutex, Rank};
@@ -54,12 +54,12 @@ impl Drop for Opened {
 impl SimFs {
     /// An empty file system.
     pub fn new(profile: Profile) -> SimFs {
-        let state = State::new(Time { secs: 1_700_000_000, nanos: 0 });
-        SimFs::over(state.clone(), Disk::new(state, profile), 0)
+        let state = State::new(Time { secs: CLOCK, nanos: 0 });
+        SimFs::over(state.clone(), Disk::new(state, profile), 0, 1)
     }
 
-    fn over(now: State, disk: Disk, tick: u64) -> SimFs {
-        SimFs { shared: Arc::new(Mutex::new(SIM, World::new(now, disk, tick))) }
+    fn over(now: State, disk: Disk, tick: u64, boot: u64) -> SimFs {
+        SimFs { shared: Arc::new(Mutex::new(SIM, World::new(now, disk, tick, boot))) }
     }
 
     pub(crate) fn world(&self) -> Guard<'_, World> {
@@ -99,6 +99,10 @@ impl SimFs {
     /// How many mutating calls were made.
     pub fn calls(&self) -> u64 {
         self.world().call
+    }
+    /// Identifies the run of the kernel: another one after every power cut.
+    pub fn boot(&self) -> [u8; 16] {
+        u128::from(self.world().boot).to_le_bytes()
     }
     /// Limits the disk to `blocks` of 4096 bytes more than are in use.
     pub fn set_free_blocks(&self, blocks: u64) {
@@ -163,14 +167,14 @@ impl Point {
         let state = self.disk.crash(choice);
         let disk = Disk::new(state.clone(), self.disk.profile);
         // The clock went on while the machine was down.
-        SimFs::over(state, disk, self.tick + 1000)
+        SimFs::over(state, disk, self.tick + 1000, self.boot + 1)
     }
     /// The file system after the death of every process at this instant.
     pub fn process_death(&self) -> SimFs {
         let mut now = self.now.clone();
         // Open files without a name die with their processes.
         now.repair(false, false);
-        SimFs::over(now, self.disk.clone(), self.tick + 1)
+        SimFs::over(now, self.disk.clone(), self.tick + 1, self.boot)
     }
     /// Every state that a power cut may leave, or a sample (see [`Plan`]).
     pub fn crash_states(&self, plan: &Plan) -> impl Iterator<Item = SimFs> + '_ {

@@ -180,6 +180,7 @@ impl State {
     /// `reverse` decides which name a directory with two of them keeps: fsck promises neither.
     pub fn repair(&mut self, orphans: bool, reverse: bool) {
         self.inodes.retain(|_, inode| inode.live);
+        self.drop_beyond_end();
         let mut seen = BTreeSet::from([ROOT]);
         self.walk(ROOT, reverse, &mut seen);
         if orphans {
@@ -187,6 +188,26 @@ impl State {
         }
         self.inodes.retain(|ino, _| seen.contains(ino));
         self.count_links();
+    }
+
+    /// Frees blocks beyond a file's end: data whose length did not make it.
+    fn drop_beyond_end(&mut self) {
+        let beyond = |inode: &Inode| match &inode.body {
+            Body::File { pages, .. } => {
+                pages.range(inode.meta.size.div_ceil(PAGE as u64)..).next().is_some()
+            }
+            _ => false,
+        };
+        let long: Vec<u64> =
+            self.inodes.iter().filter(|(_, i)| beyond(i)).map(|(ino, _)| *ino).collect();
+        for ino in long {
+            if let Some(inode) = self.get_mut(ino)
+                && let Body::File { pages, .. } = &mut inode.body
+            {
+                let end = inode.meta.size.div_ceil(PAGE as u64);
+                pages.split_off(&end);
+            }
+        }
     }
 
     /// Drops the dangling entries below `top` and notes every inode that has a name.
@@ -295,12 +316,16 @@ impl State {
         }
     }
 
-    /// A hash of everything that a program could see, times included.
-    pub fn fingerprint(&self) -> u64 {
+    /// A hash of everything that a program could see, but for times at or after `clock`: those are
+    /// only the simulated clock's, and differ with the way that led here.
+    pub fn fingerprint(&self, clock: i64) -> u64 {
         use std::hash::{Hash, Hasher};
         let mut h = std::collections::hash_map::DefaultHasher::new();
         for (ino, inode) in &self.inodes {
-            (ino, inode.kind, inode.nlink, &inode.meta, &inode.xattrs).hash(&mut h);
+            let Meta { mode, uid, gid, size, mtime, .. } = inode.meta;
+            let mtime = Some(mtime).filter(|t| t.secs < clock);
+            (ino, inode.kind, inode.nlink, &inode.xattrs).hash(&mut h);
+            (mode, uid, gid, size, mtime).hash(&mut h);
             match &inode.body {
                 Body::File { pages, reserved } => {
                     for (n, page) in pages {

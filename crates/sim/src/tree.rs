@@ -70,7 +70,8 @@ fn brief(bytes: &[u8]) -> String {
     format!("[{} bytes: {}]", bytes.len(), runs.join(" "))
 }
 
-/// Reads everything; a path that `skip` is true for is left out with all below it.
+/// Reads everything; a path that `skip` is true for is left out with all below it, and names there
+/// do not count as links.
 pub fn read(io: &dyn Io, skip: &dyn Fn(&[u8]) -> bool) -> Result<Tree> {
     let mut tree = Tree::new();
     let mut seen = BTreeMap::new();
@@ -78,7 +79,57 @@ pub fn read(io: &dyn Io, skip: &dyn Fn(&[u8]) -> bool) -> Result<Tree> {
     let node = node(io, &root, b"", &Path::new(), &mut seen)?;
     tree.insert(Path::new(), node);
     descend(io, &root, &Path::new(), skip, &mut tree, &mut seen)?;
+    let mut named: BTreeMap<Path, u32> = BTreeMap::new();
+    for node in tree.values() {
+        *named.entry(node.same_as.clone()).or_default() += 1;
+    }
+    if tree.values().any(|n| n.nlink > named[&n.same_as]) {
+        let mut left_out = BTreeMap::new();
+        count_links(io, &root, &Path::new(), skip, false, &mut left_out)?;
+        for (id, path) in &seen {
+            let links = left_out.get(id).copied().unwrap_or(0);
+            for node in tree.values_mut().filter(|n| n.same_as == *path) {
+                node.nlink = node.nlink.saturating_sub(links);
+            }
+        }
+    }
     Ok(tree)
+}
+
+/// Counts the names that each inode has in what is left out.
+fn count_links(
+    io: &dyn Io,
+    dir: &Handle,
+    path: &Path,
+    skip: &dyn Fn(&[u8]) -> bool,
+    inside: bool,
+    count: &mut BTreeMap<HostId, u32>,
+) -> Result<()> {
+    let mut names = Vec::new();
+    io.list(dir, &mut |item| {
+        names.push(item.name.to_vec());
+        true
+    })?;
+    for name in names {
+        let below = join(path, &name);
+        let inside = inside || skip(&below);
+        let stat = io.stat_at(dir, &name)?;
+        if stat.kind == Kind::Dir {
+            count_links(io, &io.open_dir(dir, &name)?, &below, skip, inside, count)?;
+        } else if inside {
+            *count.entry(stat.id).or_default() += 1;
+        }
+    }
+    Ok(())
+}
+
+fn join(path: &Path, name: &[u8]) -> Path {
+    let mut below = path.clone();
+    if !below.is_empty() {
+        below.push(b'/');
+    }
+    below.extend_from_slice(name);
+    below
 }
 
 fn descend(
@@ -96,11 +147,7 @@ fn descend(
     })?;
     names.sort();
     for name in names {
-        let mut below = path.clone();
-        if !below.is_empty() {
-            below.push(b'/');
-        }
-        below.extend_from_slice(&name);
+        let below = join(path, &name);
         if skip(&below) {
             continue;
         }

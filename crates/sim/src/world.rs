@@ -10,6 +10,8 @@ use std::sync::Arc;
 use systx_base::{Kind, Time};
 use systx_store::io::{Class, Openers};
 
+/// When the simulated clock begins.
+pub const CLOCK: i64 = 1_700_000_000;
 /// The first inode number that a file gets.
 const FIRST_INO: u64 = 11;
 
@@ -39,12 +41,14 @@ pub struct Point {
     /// The call before which, or after which, this is.
     pub label: String,
     pub(crate) tick: u64,
+    pub(crate) boot: u64,
 }
 
 pub(crate) struct World {
     pub(crate) now: State,
     pub(crate) disk: Disk,
     pub(crate) tick: u64,
+    pub(crate) boot: u64,
     pub(crate) call: u64,
     pub(crate) mark: u64,
     pub(crate) record: Record,
@@ -62,11 +66,12 @@ pub(crate) struct World {
 pub(crate) type Res<T> = Result<T, Errno>;
 
 impl World {
-    pub(crate) fn new(now: State, disk: Disk, tick: u64) -> World {
+    pub(crate) fn new(now: State, disk: Disk, tick: u64, boot: u64) -> World {
         World {
             now,
             disk,
             tick,
+            boot,
             call: 0,
             mark: 0,
             record: Record::Off,
@@ -85,7 +90,7 @@ impl World {
     /// The clock: a millisecond further with every call that changes something or asks for it.
     pub(crate) fn time(&self) -> Time {
         Time {
-            secs: 1_700_000_000 + (self.tick / 1000) as i64,
+            secs: CLOCK + (self.tick / 1000) as i64,
             nanos: (self.tick % 1000) as u32 * 1_000_000,
         }
     }
@@ -135,6 +140,7 @@ impl World {
             call: self.call,
             label,
             tick: self.tick,
+            boot: self.boot,
         }
     }
 

@@ -1,0 +1,466 @@
+//! The crash suite of the `dir` store: runs workloads on a [`SimFs`], stops them at every instant,
+//! and holds what recovery makes of it against the [`Model`].
+//!
+//! One case, in steps:
+//! 1. Fork a prepared file system with a tree and an empty store.
+//! 2. Run the workload's transactions: reserve, commit, install; note which are acknowledged.
+//! 3. For every recorded instant, for every state that a power cut (or the death of the process)
+//!    may leave: open the store, so that it recovers.
+//! 4. The tree must be the model after k transactions, with acknowledged ≤ k ≤ submitted, in names,
+//!    bytes, modes, owners, attributes, times and link counts; nothing may be left over.
+//! 5. Recovery is stopped in the same way, to the given depth; k must stay what it was.
+//! 6. Opening again changes nothing; a further transaction commits and survives.
+//!
+//! A failure is a text that says which workload, which instant, and what persisted.
+
+use crate::crash::{Plan, Profile};
+use crate::model::{Draft, Model, Op};
+use crate::simfs::SimFs;
+use crate::tree::{self, Tree};
+use crate::workload::{self, Txn};
+use crate::world::{CLOCK, Point, Record};
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::io;
+use std::sync::Arc;
+use systx_base::{Time, TxnId};
+use systx_store::io::{Class, Io};
+use systx_store::{CommitMeta, Config, DirStore, Slot, TxnKind};
+
+/// Where the store is, below the root.
+pub const STATE: &str = ".systx";
+
+/// What a case found wrong.
+pub type Failure = String;
+
+/// How workloads are run and stopped.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// Content longer than this goes to slots.
+    pub inline: usize,
+    /// Checkpoint after each installation.
+    pub checkpoint: bool,
+    /// Which crash states of each instant are looked at.
+    pub plan: Plan,
+    /// The same for crashes inside recovery; `None` leaves them out.
+    pub again: Option<Plan>,
+    /// Processes die instead of the power failing.
+    pub process_death: bool,
+}
+
+impl How {
+    /// Everything that fits into 4096 states for each instant, otherwise `budget` of them.
+    pub fn power_cuts(budget: usize, seed: u64) -> How {
+        How {
+            inline: 8192,
+            checkpoint: false,
+            plan: Plan::new(budget, seed),
+            again: None,
+            process_death: false,
+        }
+    }
+    /// Process death at every call.
+    pub fn deaths() -> How {
+        How { process_death: true, ..How::power_cuts(0, 0) }
+    }
+}
+
+/// What was looked at.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    /// Workloads.
+    pub cases: u64,
+    /// Instants.
+    pub points: u64,
+    /// Different states recovered from.
+    pub states: u64,
+    /// Of these, inside a recovery.
+    pub nested: u64,
+}
+
+impl Stats {
+    /// Sums up.
+    pub fn add(&mut self, other: Stats) {
+        self.cases += other.cases;
+        self.points += other.points;
+        self.states += other.states;
+        self.nested += other.nested;
+    }
+}
+
+/// Puts a wrapper between the store and the file system.
+pub type Wrap<'a> = dyn Fn(&SimFs) -> Arc<dyn Io> + Sync + 'a;
+
+/// No wrapper.
+pub fn plain(sim: &SimFs) -> Arc<dyn Io> {
+    Arc::new(sim.clone())
+}
+
+/// Whether a path is the store's own or fsck's.
+pub fn hidden(path: &[u8]) -> bool {
+    path == STATE.as_bytes() || path == crate::state::LOST_FOUND
+}
+
+/// A file system with a tree and a store, ready to be forked.
+pub struct Bench<'a> {
+    start: Point,
+    base: Model,
+    wrap: &'a Wrap<'a>,
+}
+
+/// The store's configuration in the suite: the smallest ring there is.
+pub fn config(boot: [u8; 16]) -> Config {
+    let mut config = Config::new(STATE);
+    config.boot = boot;
+    config.segments = 2;
+    config.segment_bytes = 64 * 1024;
+    config.inline_before = 8192;
+    config
+}
+
+/// An open store that commits drafts.
+pub struct Session {
+    io: Arc<dyn Io>,
+    store: DirStore,
+    slots: Vec<Slot>,
+}
+
+impl Session {
+    /// Opens the store, in the run of the kernel that `boot` names; recovers.
+    pub fn open(io: Arc<dyn Io>, boot: [u8; 16]) -> Result<Session, Failure> {
+        let (store, _) =
+            DirStore::open(config(boot), io.clone()).map_err(|e| format!("open: {e}"))?;
+        Ok(Session { io, store, slots: Vec::new() })
+    }
+
+    /// Reserves and commits; the position in the log.
+    pub fn commit(&mut self, draft: &Draft, n: u64, inline: usize) -> Result<u64, Failure> {
+        let (io, store, slots) = (&self.io, &self.store, &mut self.slots);
+        let set = draft
+            .write_set(&**io, inline, &mut |data| {
+                let slot = store.stage()?;
+                io.write_at(slot.handle(), data, 0)?;
+                let id = slot.id();
+                slots.push(slot);
+                Ok(id)
+            })
+            .map_err(|e| format!("staging: {e}"))?;
+        let reservation = store.reserve(&set).map_err(|e| format!("reserve: {e}"))?;
+        let meta = CommitMeta {
+            txn: TxnId(n + 1),
+            kind: TxnKind::Run,
+            argv: vec![b"test".to_vec()],
+            cwd: b"/".to_vec(),
+            uid: 0,
+            started: Time::default(),
+            finished: Time::default(),
+        };
+        let committed = store.commit(reservation, set, meta).map_err(|e| format!("commit: {e}"))?;
+        Ok(committed.lsn)
+    }
+
+    /// Makes everything durable that was installed.
+    pub fn checkpoint(&mut self) -> Result<(), Failure> {
+        self.store.checkpoint().map(|_| ()).map_err(|e| format!("checkpoint: {e}"))
+    }
+
+    /// Installs.
+    pub fn apply(&mut self, lsn: u64) -> Result<(), Failure> {
+        let report = self.store.apply(lsn).map_err(|e| format!("apply: {e}"))?;
+        self.slots.clear();
+        if report.outside.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("changes by outsiders where there are none: {:?}", report.outside))
+        }
+    }
+}
+
+impl<'a> Bench<'a> {
+    /// Prepares: the tree of [`workload::base`] and an empty store.
+    pub fn new(profile: Profile, wrap: &'a Wrap<'a>) -> Result<Bench<'a>, Failure> {
+        let sim = SimFs::new(profile);
+        let prepare = |e: io::Error| format!("prepare: {e}");
+        workload::base(&sim).map_err(prepare)?;
+        let base = Model::read(&sim, &hidden).map_err(prepare)?;
+        drop(Session::open(plain(&sim), sim.boot())?);
+        sim.sync_fs().map_err(prepare)?;
+        Ok(Bench { start: sim.here(), base, wrap })
+    }
+
+    /// The tree that workloads begin with.
+    pub fn base(&self) -> &Model {
+        &self.base
+    }
+
+    /// Runs one workload and every crash of it.
+    pub fn case(&self, workload: &[Txn], how: &How) -> Result<Stats, Failure> {
+        let drafts = workload::drafts(&self.base, workload)
+            .map_err(|_| format!("illegal workload {workload:?}"))?;
+        let trees: Vec<Tree> = std::iter::once(self.base.tree())
+            .chain(drafts.iter().map(|d| d.after().tree()))
+            .collect();
+        let run =
+            Run { seen: RefCell::default(), bench: self, how, drafts: &drafts, trees: &trees };
+        run.all().map_err(|e| format!("workload {workload:?}\n{e}"))
+    }
+}
+
+/// A workload with one fault in it.
+impl Bench<'_> {
+    /// Runs a workload through `faulty`, which fails now and then; what fails is tried once more.
+    /// Whatever the store says to that: a new opening must find what was acknowledged.  Returns the
+    /// errors that were met.
+    pub fn with_faults(
+        &self,
+        workload: &[Txn],
+        how: &How,
+        faulty: &Wrap<'_>,
+    ) -> Result<Vec<Failure>, Failure> {
+        let drafts = workload::drafts(&self.base, workload)
+            .map_err(|_| format!("illegal workload {workload:?}"))?;
+        let trees: Vec<Tree> = std::iter::once(self.base.tree())
+            .chain(drafts.iter().map(|d| d.after().tree()))
+            .collect();
+        let run =
+            Run { seen: RefCell::default(), bench: self, how, drafts: &drafts, trees: &trees };
+        let sim = self.start.process_death();
+        let mut errors = Vec::new();
+        let bounds = run.stumble(&faulty(&sim), sim.boot(), &mut errors);
+        let mut stats = Stats::default();
+        let context = |e| format!("workload {workload:?}, after {errors:?}:\n{e}");
+        let after = sim.here();
+        run.check(&after.process_death(), bounds, false, &mut stats).map_err(context)?;
+        for cut in after.crash_states(&how.plan) {
+            run.check(&cut, bounds, false, &mut stats).map_err(context)?;
+        }
+        Ok(errors)
+    }
+}
+
+struct Run<'a> {
+    /// States that were looked at, and how: whether as a crash of recovery.
+    seen: RefCell<HashSet<(u64, Bounds, bool)>>,
+    bench: &'a Bench<'a>,
+    how: &'a How,
+    drafts: &'a [Draft],
+    trees: &'a [Tree],
+}
+
+/// Acknowledged and submitted transactions.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Bounds {
+    acked: usize,
+    submitted: usize,
+}
+
+impl Bounds {
+    fn mark(self) -> u64 {
+        (self.acked as u64) << 32 | self.submitted as u64
+    }
+    fn of(mark: u64) -> Bounds {
+        Bounds { acked: (mark >> 32) as usize, submitted: mark as u32 as usize }
+    }
+}
+
+impl Run<'_> {
+    fn record(&self) -> Record {
+        if self.how.process_death { Record::Calls } else { Record::Syncs }
+    }
+
+    fn all(&self) -> Result<Stats, Failure> {
+        let sim = self.bench.start.process_death();
+        sim.record(self.record());
+        self.forward(&sim)?;
+        sim.record(Record::Off);
+        let mut points = sim.take_points();
+        points.push(sim.here());
+        let mut stats = Stats { cases: 1, points: points.len() as u64, ..Stats::default() };
+        for point in &points {
+            self.crashes(point, &self.how.plan, &mut stats, true)?;
+        }
+        Ok(stats)
+    }
+
+    /// The workload without a crash.
+    fn forward(&self, sim: &SimFs) -> Result<(), Failure> {
+        let mut session = Session::open((self.bench.wrap)(sim), sim.boot())?;
+        for (n, draft) in self.drafts.iter().enumerate() {
+            sim.mark(Bounds { acked: n, submitted: n + 1 }.mark());
+            let lsn = session.commit(draft, n as u64, self.how.inline)?;
+            sim.mark(Bounds { acked: n + 1, submitted: n + 1 }.mark());
+            session.apply(lsn)?;
+            if self.how.checkpoint {
+                session.checkpoint()?;
+            }
+            self.compare(sim, Bounds { acked: n + 1, submitted: n + 1 })
+                .map_err(|e| format!("after installing transaction {n}: {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// The workload on a file system that fails; how far it came.
+    fn stumble(&self, io: &Arc<dyn Io>, boot: [u8; 16], errors: &mut Vec<Failure>) -> Bounds {
+        let mut twice = |f: &mut dyn FnMut() -> Result<u64, Failure>| {
+            f().or_else(|e| {
+                errors.push(e);
+                f()
+            })
+            .map_err(|e| errors.push(e))
+        };
+        let mut bounds = Bounds { acked: 0, submitted: 0 };
+        let mut session = None;
+        let mut open = || {
+            session = Some(Session::open(io.clone(), boot)?);
+            Ok(0)
+        };
+        if twice(&mut open).is_err() {
+            return bounds;
+        }
+        let Some(mut session) = session else { return bounds };
+        for (n, draft) in self.drafts.iter().enumerate() {
+            bounds.submitted = n + 1;
+            // A transaction that failed and is tried again is another one to the store.
+            let mut id = n as u64 * 2;
+            let mut commit = || {
+                id += 1;
+                session.commit(draft, id, self.how.inline)
+            };
+            let Ok(lsn) = twice(&mut commit) else { return bounds };
+            bounds.acked = n + 1;
+            if twice(&mut || session.apply(lsn).map(|()| 0)).is_err() {
+                return bounds;
+            }
+            if self.how.checkpoint && twice(&mut || session.checkpoint().map(|()| 0)).is_err() {
+                return bounds;
+            }
+        }
+        bounds
+    }
+
+    /// Which model the tree is.
+    fn compare(&self, sim: &SimFs, bounds: Bounds) -> Result<usize, Failure> {
+        let found = tree::read(sim, &hidden).map_err(|e| format!("reading back: {e}"))?;
+        let legal = bounds.acked..=bounds.submitted;
+        if let Some(k) = legal.clone().find(|k| self.trees[*k] == found) {
+            return Ok(k);
+        }
+        let diffs: Vec<String> =
+            legal.map(|k| format!("not {k}:\n{}", tree::diff(&found, &self.trees[k]))).collect();
+        Err(format!("the tree is none of the legal ones\n{}", diffs.join("\n")))
+    }
+
+    /// Everything that a crash at `point` may leave.
+    fn crashes(
+        &self,
+        point: &Point,
+        plan: &Plan,
+        stats: &mut Stats,
+        outer: bool,
+    ) -> Result<(), Failure> {
+        let bounds = Bounds::of(point.mark);
+        let check = |sim: SimFs, what: &dyn Fn() -> String, stats: &mut Stats| {
+            let key = (sim.state().fingerprint(CLOCK), bounds, outer);
+            if !self.seen.borrow_mut().insert(key) {
+                return Ok(());
+            }
+            *if outer { &mut stats.states } else { &mut stats.nested } += 1;
+            self.check(&sim, bounds, outer, stats).map_err(|e| format!("{}\n{e}", what()))
+        };
+        if self.how.process_death || point.disk.profile.class == Class::Memory {
+            let what = || format!("process death after call {} ({})", point.call, point.label);
+            return check(point.process_death(), &what, stats);
+        }
+        for choice in point.choices(plan) {
+            let what = || format!("power cut {}", point.describe(&choice));
+            check(point.power_cut(&choice), &what, stats)?;
+        }
+        Ok(())
+    }
+
+    /// Recovery from one crash.
+    fn check(
+        &self,
+        sim: &SimFs,
+        bounds: Bounds,
+        outer: bool,
+        stats: &mut Stats,
+    ) -> Result<(), Failure> {
+        let nested = if outer { self.how.again } else { None };
+        if nested.is_some() {
+            sim.record(self.record());
+        }
+        let session = Session::open((self.bench.wrap)(sim), sim.boot())
+            .map_err(|e| format!("recovery: {e}"))?;
+        sim.record(Record::Off);
+        let k = self.compare(sim, bounds)?;
+        let exact = Bounds { acked: k, submitted: k };
+        self.leftovers(sim)?;
+        drop(session);
+        if let Some(plan) = nested {
+            for mut point in sim.take_points() {
+                point.mark = exact.mark();
+                self.crashes(&point, &plan, stats, false)
+                    .map_err(|e| format!("and, recovering to {k}, {e}"))?;
+            }
+        }
+        self.use_again(sim, k)
+    }
+
+    /// Nothing may be left in the places of passage.
+    fn leftovers(&self, sim: &SimFs) -> Result<(), Failure> {
+        let temp = sim.inode(&format!("{STATE}/t"));
+        let names = temp.iter().filter_map(|d| d.entries()).flat_map(|e| e.keys());
+        let names: Vec<_> = names.map(|n| String::from_utf8_lossy(n)).collect();
+        if !names.is_empty() {
+            return Err(format!("left over in {STATE}/t: {names:?}"));
+        }
+        if let Some(kept) = sim.inode(&format!("{STATE}/conflict"))
+            && kept.entries().is_some_and(|e| !e.is_empty())
+        {
+            return Err("something of ours was kept as an outsider's work".to_owned());
+        }
+        let slots = sim.inode(&format!("{STATE}/s"));
+        for (name, ino) in slots.iter().filter_map(|d| d.entries()).flatten() {
+            let state = sim.state();
+            let slot = state.get(*ino);
+            if slot.is_some_and(|s| s.meta.size > 0 || s.blocks() > 0) {
+                return Err(format!("slot {} is not empty", String::from_utf8_lossy(name)));
+            }
+        }
+        Ok(())
+    }
+
+    /// A second opening changes nothing, and the store goes on working.
+    fn use_again(&self, sim: &SimFs, k: usize) -> Result<(), Failure> {
+        let exact = Bounds { acked: k, submitted: k };
+        let mut session = Session::open((self.bench.wrap)(sim), sim.boot())
+            .map_err(|e| format!("second opening: {e}"))?;
+        self.compare(sim, exact).map_err(|e| format!("second opening: {e}"))?;
+        let before = match k.checked_sub(1) {
+            None => &self.bench.base,
+            Some(last) => self.drafts[last].after(),
+        };
+        let mut draft = Draft::new(before, 9000);
+        draft.run(&Op::Create("probe", 300)).map_err(|_| "probe exists".to_owned())?;
+        let failed = |e| format!("a commit after recovery: {e}");
+        let lsn = session.commit(&draft, 9000, self.how.inline).map_err(failed)?;
+        let acked = sim.here();
+        session.apply(lsn).map_err(failed)?;
+        drop(session);
+        let probe = draft.after().tree();
+        self.same(sim, &probe).map_err(failed)?;
+        // The worst that can become of what was just acknowledged.
+        let bare = Plan { exhaustive: 0, budget: 1, seed: 0 };
+        let lasting = self.how.process_death || acked.disk.profile.class == Class::Memory;
+        let worst = acked.crash_states(&bare).next().filter(|_| !lasting);
+        let cut = worst.unwrap_or_else(|| acked.process_death());
+        drop(Session::open((self.bench.wrap)(&cut), cut.boot()).map_err(failed)?);
+        self.same(&cut, &probe).map_err(|e| format!("a commit after recovery was lost: {e}"))
+    }
+
+    fn same(&self, sim: &SimFs, tree: &Tree) -> Result<(), Failure> {
+        let found = tree::read(sim, &hidden).map_err(|e| format!("reading back: {e}"))?;
+        if found == *tree { Ok(()) } else { Err(tree::diff(&found, tree)) }
+    }
+}
