@@ -184,7 +184,6 @@ pub struct Run {
     /// The command and its arguments
     #[arg(
         trailing_var_arg = true,
-        allow_hyphen_values = true,
         required = true,
         value_name = "CMD"
     )]
@@ -249,7 +248,7 @@ pub struct Enter {
     #[arg(short = 'C', value_name = "DIR")]
     pub directory: Option<PathBuf>,
     /// The command and its arguments; $SHELL if there is none
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_name = "CMD")]
     pub argv: Vec<OsString>,
 }
 

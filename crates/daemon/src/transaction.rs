@@ -222,7 +222,8 @@ impl Transaction {
     /// Why it lost, if it did.
     pub fn conflict(&self, opponents: &dyn Opponents) -> Option<protocol::Conflict> {
         let found = self.volume.vol.engine.conflict(self.id)?;
-        let stale_only = found.mine == Side::Read;
+        // Two writers exclude each other under every isolation.
+        let stale_only = found.mine == Side::Read || found.theirs == Side::Read;
         Some(describe::conflict(&self.view, &found, stale_only, opponents))
     }
 
@@ -440,9 +441,12 @@ pub fn install(
     let engine = &volume.vol.engine;
     let reservation = volume.store.reserve(&writes).map_err(no_room)?;
     engine.decide(id).map_err(|_| NotInstalled::Lost)?;
-    let before: Vec<Option<Stamp>> = writes.objects.iter().map(|o| stamp_of(&o.origin)).collect();
-    let ids: Vec<HostId> = before.iter().flatten().map(|s| s.id).collect();
+    let ids: Vec<HostId> =
+        writes.objects.iter().filter_map(|o| stamp_of(&o.origin)).map(|s| s.id).collect();
     let result = volume.vol.installing(ids, || {
+        // Another transaction may have installed since this one was frozen.
+        let writes = carried_forward(volume, writes);
+        let before: Vec<_> = writes.objects.iter().map(|o| stamp_of(&o.origin)).collect();
         let done = volume
             .store
             .commit(reservation, writes, meta)
@@ -472,6 +476,16 @@ pub fn install(
         stamps: report.stamps.iter().enumerate().filter_map(stamp).collect(),
         outside: report.outside.iter().map(|c| outside_change(volume, c)).collect(),
     })
+}
+
+/// The write set with the stamps that our own installations have left since it was made.
+fn carried_forward(volume: &OpenVolume, mut writes: WriteSet) -> WriteSet {
+    for object in &mut writes.objects {
+        if let Origin::Host { stamp, .. } = &mut object.origin {
+            *stamp = volume.vol.current(*stamp);
+        }
+    }
+    writes
 }
 
 fn no_room(error: ReserveError) -> NotInstalled {

@@ -259,6 +259,14 @@ impl Control for Transactions {
 
     fn finish(&self, finish: Finish) -> Result<Outcome, Failure> {
         let txn = self.get(finish.id)?;
+        if finish.end != End::Commit
+            && let Some(conflict) = txn.conflict(self)
+        {
+            // The command saw its calls cancelled: what it did then, and its exit code, mean nothing.
+            txn.abort();
+            self.retire(&txn);
+            return Ok(Outcome::Conflict { conflict, kept: false });
+        }
         match finish.end {
             End::Commit => {
                 let ended = txn.commit(self);

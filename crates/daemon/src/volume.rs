@@ -136,7 +136,7 @@ impl OpenVolume {
 
 /// One line of mountinfo(5), as far as it matters here.
 struct Mount {
-    dev: u64,
+    id: u64,
     root: Vec<u8>,
     point: Vec<u8>,
 }
@@ -147,7 +147,7 @@ pub fn locate(dir: &Path, store: Option<&Path>, uid: Uid, home: Option<&Path>) -
     let dev = device(&dir)?;
     let table = std::fs::read("/proc/self/mountinfo")
         .map_err(|e| failed("read", Path::new("/proc/self/mountinfo"), e))?;
-    let mount = covering_mount(&table, dir.as_os_str().as_bytes(), dev)
+    let mount = mount_point(&table, mount_id(&dir)?)
         .ok_or_else(|| VolumeError::NoMount { path: dir.display().to_string() })?;
     let store = match store {
         Some(given) => std::path::absolute(given).map_err(|e| failed("resolve", given, e))?,
@@ -156,27 +156,19 @@ pub fn locate(dir: &Path, store: Option<&Path>, uid: Uid, home: Option<&Path>) -
     Ok(Location { mount, dev, store })
 }
 
-/// The mount that shows `path`: of those of the device whose mount point is a prefix, the deepest,
-/// and of equal ones the last, which lies on top.
-fn covering_mount(table: &[u8], path: &[u8], dev: u64) -> Option<PathBuf> {
-    let mounts = table.split(|b| *b == b'\n').filter_map(parse_mount);
-    let covers = |m: &Mount| {
-        m.dev == dev
-            && path.strip_prefix(&*m.point).is_some_and(|rest| {
-                m.point == b"/" || rest.is_empty() || rest.starts_with(b"/")
-            })
-    };
-    let best = mounts.filter(covers).max_by_key(|m| m.point.len())?;
-    tracing::debug!(root = %String::from_utf8_lossy(&best.root), "volume found");
-    Some(PathBuf::from(std::ffi::OsString::from_vec(best.point)))
+/// Where the mount with this id is mounted.  By id, not by device: a btrfs subvolume has a device
+/// number that the mount table does not know, and several mounts may show one device.
+fn mount_point(table: &[u8], id: u64) -> Option<PathBuf> {
+    let mount = table.split(|b| *b == b'\n').filter_map(parse_mount).find(|m| m.id == id)?;
+    tracing::debug!(root = %String::from_utf8_lossy(&mount.root), "volume found");
+    Some(PathBuf::from(std::ffi::OsString::from_vec(mount.point)))
 }
 
 fn parse_mount(line: &[u8]) -> Option<Mount> {
-    let mut fields = line.split(|b| *b == b' ').skip(2);
-    let device = std::str::from_utf8(fields.next()?).ok()?;
-    let (major, minor) = device.split_once(':')?;
-    let dev = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
-    Some(Mount { dev, root: unescape(fields.next()?), point: unescape(fields.next()?) })
+    let mut fields = line.split(|b| *b == b' ');
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let mut fields = fields.skip(2);
+    Some(Mount { id, root: unescape(fields.next()?), point: unescape(fields.next()?) })
 }
 
 /// mountinfo writes space, tab, newline and backslash as `\ooo`.
@@ -309,6 +301,12 @@ fn device(path: &Path) -> Result<u64, VolumeError> {
     Ok(rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor))
 }
 
+fn mount_id(path: &Path) -> Result<u64, VolumeError> {
+    let stat = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID)
+        .map_err(|e| failed("look at", path, e.into()))?;
+    Ok(stat.stx_mnt_id)
+}
+
 fn owner(path: &Path) -> Option<Uid> {
     rustix::fs::lstat(path).ok().map(|stat| stat.st_uid)
 }
@@ -327,19 +325,17 @@ mod tests {
         41 27 7:1 / /mnt rw - xfs /dev/loop1 rw\n";
 
     #[test]
-    fn the_deepest_mount_of_the_device_covers_a_path() {
-        let root = rustix::fs::makedev(254, 0);
-        let find = |path: &[u8], dev| covering_mount(TABLE, path, dev);
-        assert_eq!(find(b"/home/x", root), Some(PathBuf::from("/")));
-        assert_eq!(find(b"/mnt/a b/c", root), Some(PathBuf::from("/mnt/a b")));
-        assert_eq!(find(b"/mnt/a b2", root), Some(PathBuf::from("/")));
-        assert_eq!(find(b"/mnt/c", rustix::fs::makedev(7, 1)), Some(PathBuf::from("/mnt")));
-        assert_eq!(find(b"/x", rustix::fs::makedev(9, 9)), None);
+    fn a_mount_is_found_by_its_id() {
+        let find = |id| mount_point(TABLE, id);
+        assert_eq!(find(27), Some(PathBuf::from("/")));
+        assert_eq!(find(40), Some(PathBuf::from("/mnt/a b")));
+        assert_eq!(find(41), Some(PathBuf::from("/mnt")));
+        assert_eq!(find(9), None);
     }
 
     #[test]
     fn broken_mount_tables_are_passed_over() {
-        assert_eq!(covering_mount(b"nonsense\n1 2 x:y / /\n\n", b"/", 0), None);
+        assert_eq!(mount_point(b"nonsense\nx 2 8:1 / /\n1\n\n", 1), None);
         assert_eq!(unescape(b"a\\0"), b"a\\0");
         assert_eq!(unescape(b"\\134"), b"\\");
     }

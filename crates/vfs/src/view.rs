@@ -81,6 +81,8 @@ pub struct View {
     pub(crate) locks: Mutex<LockTable>,
     pub(crate) openings: Mutex<Option<Arc<dyn Openings>>>,
     lost: AtomicBool,
+    /// Path of the object at whose first touch the transaction lost, if it did so.
+    lost_at: Mutex<Vec<u8>>,
 }
 
 pub(crate) struct State {
@@ -123,6 +125,7 @@ impl View {
             locks: Mutex::new(Rank(rank::HANDLES.0 + 2), LockTable::default()),
             openings: Mutex::new(rank::LEAF, None),
             lost: AtomicBool::new(false),
+            lost_at: Mutex::new(rank::LEAF, Vec::new()),
             vol,
         })
     }
@@ -382,13 +385,28 @@ impl View {
                 self.lose_unless_snapshot(whole(base))?;
             }
             st.add_name(known, place.0, place.1);
+            // A partial commit may have taken away the name under which it was met.
+            let old = st.base(known)?.place.clone();
+            if let Some((dir, name)) = old
+                && st.child_at(dir, &name).is_some_and(|c| c.base != Some(known))
+                && let Some(base) = st.node_mut(known)?.base.as_mut()
+            {
+                base.place = Some((place.0, place.1.clone()));
+            }
             return Ok(known);
         }
         if !foreign {
-            let mut again = self.read_of(ObjectRef::Attr(oid))?;
-            if stat.kind == Kind::File {
-                again |= self.read_of(ObjectRef::Size(oid))?;
-            }
+            let mut read = || -> Reply<bool> {
+                let again = self.read_of(ObjectRef::Attr(oid))?;
+                let size = stat.kind == Kind::File && self.read_of(ObjectRef::Size(oid))?;
+                Ok(again || size)
+            };
+            let again = read().inspect_err(|_| {
+                let mut path = st.path_of(&self.vol, place.0);
+                path.push(b'/');
+                path.extend_from_slice(place.1);
+                *self.lost_at.lock() = path;
+            })?;
             if again || self.vol.is_installing(stat.id) {
                 let _quiet = self.vol.quiesce();
                 stat = self.io().stat_at(dir, place.1).map_err(errno)?;
@@ -506,7 +524,10 @@ impl View {
         };
         let st = self.state.lock();
         let is_it = |(_, n): &(NodeId, &Node)| n.base.as_ref().is_some_and(|b| b.oid == oid);
-        let Some((node, _)) = st.nodes.iter().find(is_it) else { return Vec::new() };
+        let Some((node, _)) = st.nodes.iter().find(is_it) else {
+            // Lost at the first touch: the object never became a node.
+            return self.lost_at.lock().clone();
+        };
         let mut path = st.path_of(&self.vol, node);
         if let Some(name) = name {
             if path.last() != Some(&b'/') {
