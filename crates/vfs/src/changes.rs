@@ -3,11 +3,11 @@
 
 use crate::api::{Attr, Reply};
 use crate::content::Base as BaseBytes;
-use crate::node::{Body, Child, Node};
+use crate::node::{Body, Child, DirState, Name, Node};
 use crate::view::{State, View};
 use crate::volume::errno;
 use rustix::io::Errno;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use systx_base::NodeId;
 use systx_store::io::{Handle, Io, Open};
@@ -54,75 +54,94 @@ pub struct Side {
     before: bool,
 }
 
+/// A changed name.
+struct Entry<'a> {
+    dir: NodeId,
+    name: &'a Name,
+    child: Child,
+}
+
 impl View {
     /// All changes, sorted by path.
     pub fn changes(&self) -> Vec<Change> {
         let st = self.state.lock();
-        let mut out = Vec::new();
-        let mut moved = HashSet::new();
+        let mut entries = Vec::new();
         for (dir, node) in st.nodes.iter() {
-            let Some(state) = node.dir() else { continue };
-            for (name, child) in state.changes() {
-                let mut path = if node.attr.nlink == 0 {
-                    st.base_path_of(self, dir)
-                } else {
-                    st.path_of(&self.vol, dir)
-                };
-                if path.last() != Some(&b'/') {
-                    path.push(b'/');
-                }
-                path.extend_from_slice(name);
-                self.change_of_name(&st, path, child, &mut moved, &mut out);
-            }
+            let changes = node.dir().into_iter().flat_map(DirState::changes);
+            entries.extend(changes.map(|(name, child)| Entry { dir, name, child }));
         }
-        for (id, node) in st.nodes.iter() {
-            let kept = node.base.is_some() && node.attr.nlink > 0;
-            if kept && node.is_changed() && !moved.contains(&id) {
-                let path = st.path_of(&self.vol, id);
-                out.push(self.compared(&st, path, Status::Modified, id, id));
-            }
-        }
+        entries.sort_unstable_by(|a, b| (a.dir, a.name).cmp(&(b.dir, b.name)));
+        let mut out = Vec::new();
+        self.changed_names(&st, &entries, &mut out);
+        self.changed_nodes(&st, &mut out);
         out.sort_by(|a, b| a.path.cmp(&b.path));
-        out
+        merge(out)
     }
 
-    fn change_of_name(
-        &self,
-        st: &State,
-        path: Vec<u8>,
-        child: Child,
-        moved: &mut HashSet<NodeId>,
-        out: &mut Vec<Change>,
-    ) {
-        let lives = |id: NodeId| st.nodes.get(id).is_some_and(|n| n.attr.nlink > 0 && n.place.is_some());
-        match (child.base, child.now) {
-            (Some(base), None) => {
-                let elsewhere = lives(base) && st.has_new_place(base);
-                if !elsewhere {
-                    let old = self.side(st, base, true);
-                    out.push(Change { path, status: Status::Deleted, old, new: None, content: true });
-                }
+    /// Changes of names.  Each name that an existing object lost is paired with one that it got: a
+    /// move; what is left over was deleted, or is one more name.
+    fn changed_names(&self, st: &State, entries: &[Entry<'_>], out: &mut Vec<Change>) {
+        let mut lost: HashMap<NodeId, Vec<&Entry<'_>>> = HashMap::new();
+        for entry in entries {
+            if let Some(base) = entry.child.base {
+                lost.entry(base).or_default().push(entry);
             }
-            (base, Some(now)) => {
-                let from = st.moved_from(self, now);
-                match (from, base) {
-                    (Some(from), _) if moved.insert(now) => {
-                        out.push(self.compared(st, path, Status::Renamed(from), now, now));
-                    }
-                    (_, Some(base)) => {
-                        let kind = |id| st.nodes.get(id).map(|n: &Node| n.attr.kind);
-                        let same = kind(base) == kind(now);
-                        let status = if same { Status::Modified } else { Status::TypeChanged };
-                        out.push(self.compared(st, path, status, base, now));
-                    }
-                    (_, None) => {
-                        let new = self.side(st, now, false);
-                        out.push(Change { path, status: Status::Added, old: None, new, content: true });
-                    }
-                }
-            }
-            (None, None) => {}
         }
+        let mut moved: HashSet<(NodeId, &Name)> = HashSet::new();
+        for entry in entries {
+            let Some(now) = entry.child.now else { continue };
+            let path = self.path_at(st, entry.dir, entry.name);
+            let from = lost.get_mut(&now).and_then(Vec::pop);
+            let change = match (from, entry.child.base) {
+                (Some(from), _) => {
+                    moved.insert((from.dir, from.name));
+                    let from = self.base_path_at(st, from.dir, from.name);
+                    let same = from == path;
+                    let status = if same { Status::Modified } else { Status::Renamed(from) };
+                    self.compared(st, path, status, now, now)
+                }
+                (None, Some(base)) => self.compared(st, path, replaced(st, base, now), base, now),
+                (None, None) => {
+                    let new = self.side(st, now, false);
+                    Change { path, status: Status::Added, old: None, new, content: true }
+                }
+            };
+            out.push(change);
+        }
+        for entry in entries {
+            let (Some(base), None) = (entry.child.base, entry.child.now) else { continue };
+            if !moved.contains(&(entry.dir, entry.name)) {
+                let path = self.base_path_at(st, entry.dir, entry.name);
+                let old = self.side(st, base, true);
+                out.push(Change { path, status: Status::Deleted, old, new: None, content: true });
+            }
+        }
+    }
+
+    /// Changes of what kept its name.
+    fn changed_nodes(&self, st: &State, out: &mut Vec<Change>) {
+        for (id, node) in st.nodes.iter() {
+            if node.base.is_none() || node.attr.nlink == 0 || !node.is_changed() {
+                continue;
+            }
+            if id == NodeId::ROOT {
+                let path = st.path_of(&self.vol, id);
+                out.push(self.compared(st, path, Status::Modified, id, id));
+            }
+            for (dir, name) in st.kept_names_of(id) {
+                let path = self.path_at(st, dir, name);
+                out.push(self.compared(st, path, Status::Modified, id, id));
+            }
+        }
+    }
+
+    fn path_at(&self, st: &State, dir: NodeId, name: &[u8]) -> Vec<u8> {
+        below(st.path_of(&self.vol, dir), name)
+    }
+
+    /// The path of a name before the transaction.
+    pub(crate) fn base_path_at(&self, st: &State, dir: NodeId, name: &[u8]) -> Vec<u8> {
+        below(st.base_path_of(self, dir), name)
     }
 
     fn compared(&self, st: &State, path: Vec<u8>, status: Status, old: NodeId, new: NodeId) -> Change {
@@ -226,7 +245,7 @@ impl BaseBytes for Raw<'_> {
 
 impl State {
     /// Where a node was on the host before the transaction.
-    fn base_path_of(&self, view: &View, node: NodeId) -> Vec<u8> {
+    pub(crate) fn base_path_of(&self, view: &View, node: NodeId) -> Vec<u8> {
         let mut names = Vec::new();
         let mut at = node;
         while let Some(n) = self.nodes.get(at) {
@@ -242,18 +261,41 @@ impl State {
         }
         path
     }
+}
 
-    /// Whether an existing object has a name that it did not have before.
-    fn has_new_place(&self, node: NodeId) -> bool {
-        let Some(n) = self.nodes.get(node) else { return false };
-        n.place.as_ref() != n.base.as_ref().and_then(|b| b.place.as_ref())
+fn below(mut path: Vec<u8>, name: &[u8]) -> Vec<u8> {
+    if path.last() != Some(&b'/') {
+        path.push(b'/');
     }
+    path.extend_from_slice(name);
+    path
+}
 
-    /// The old path of an existing object whose old name is gone or names something else now.
-    fn moved_from(&self, view: &View, node: NodeId) -> Option<Vec<u8>> {
-        let base = self.nodes.get(node)?.base.as_ref()?;
-        let (parent, name) = base.place.as_ref()?;
-        let still = self.nodes.get(*parent)?.dir()?.children.get(name)?.now == Some(node);
-        (!still).then(|| self.base_path_of(view, node))
+fn replaced(st: &State, base: NodeId, now: NodeId) -> Status {
+    let kind = |id| st.nodes.get(id).map(|n: &Node| n.attr.kind);
+    if kind(base) == kind(now) { Status::Modified } else { Status::TypeChanged }
+}
+
+/// One change per path: what was deleted with a removed directory and is there again in a new one was
+/// changed; what a moved object replaces is told by the move.
+fn merge(changes: Vec<Change>) -> Vec<Change> {
+    let mut out: Vec<Change> = Vec::with_capacity(changes.len());
+    for change in changes {
+        let Some(last) = out.last_mut().filter(|last| last.path == change.path) else {
+            out.push(change);
+            continue;
+        };
+        let (gone, here) = match (&last.status, &change.status) {
+            (_, Status::Deleted) => (change, last.clone()),
+            _ => (std::mem::replace(last, change.clone()), change),
+        };
+        *last = here;
+        if last.status == Status::Added {
+            let kind = |side: &Option<Side>| side.as_ref().map(|s| s.attr.kind);
+            let same = kind(&gone.old) == kind(&last.new);
+            last.status = if same { Status::Modified } else { Status::TypeChanged };
+            last.old = gone.old;
+        }
     }
+    out
 }

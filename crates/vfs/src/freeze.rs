@@ -40,6 +40,8 @@ pub struct Frozen {
     pub left_out: Vec<Vec<u8>>,
     /// The node of each object.
     nodes: Vec<NodeId>,
+    /// Nodes whose own changes are in it.
+    taken: HashSet<NodeId>,
     /// The directory and name of each bind.
     places: Vec<(NodeId, Name)>,
 }
@@ -70,29 +72,117 @@ impl View {
     /// `stamps` are the versions after installation.
     pub fn rebase(&self, frozen: &Frozen, stamps: &[(Ix, Stamp)]) {
         let mut st = self.state.lock();
+        for (dir, name) in &frozen.places {
+            if let Some(gone) = st.child_at(*dir, name).and_then(|c| c.base) {
+                st.forget_removed(gone);
+            }
+            st.rebase_name(*dir, name);
+        }
         for (ix, stamp) in stamps {
             let Some(id) = frozen.nodes.get(ix.0 as usize).copied() else { continue };
             let Some(node) = st.nodes.get_mut(id) else { continue };
-            let place = node.place.clone();
             let oid = self.vol.oid(stamp.id);
+            let place = node.base.take().and_then(|b| b.place);
             node.base = Some(Base { oid, stamp: *stamp, place, foreign: false });
-            node.dirty = Dirty::default();
-            node.xattrs = None;
             node.attr.ino = stamp.id.ino;
-            if let Body::File(content) = &mut node.body {
-                *content = None;
+            if frozen.taken.contains(&id) {
+                // The names that are still to come will move the time of their directory again.
+                let again = node.dir().is_some_and(|dir| dir.changes().next().is_some());
+                node.dirty = Dirty { mtime: again && node.dirty.mtime, ..Dirty::default() };
+                node.xattrs = None;
+                if let Body::File(content) = &mut node.body {
+                    *content = None;
+                }
             }
             st.nodes.identify(stamp.id, id);
         }
-        for (dir, name) in &frozen.places {
-            if let Some(child) =
-                st.nodes.get_mut(*dir).and_then(|n| n.dir_mut()).and_then(|d| d.children.get_mut(name))
-            {
-                child.base = child.now;
-            }
-        }
+        st.rebase_places();
         self.dirs.clear();
         self.files.clear();
+    }
+}
+
+impl State {
+    /// What a removed directory had on the backing file system went with it.
+    fn forget_removed(&mut self, top: NodeId) {
+        let mut todo = vec![top];
+        while let Some(id) = todo.pop() {
+            let Some(node) = self.nodes.get_mut(id).filter(|n| n.attr.nlink == 0) else { continue };
+            let Some(dir) = node.dir_mut() else { continue };
+            todo.extend(dir.children.values_mut().filter_map(|c| c.base.take()));
+            dir.base_names = dir.base_names.is_some().then(HashSet::new);
+        }
+    }
+
+    fn rebase_name(&mut self, dir: NodeId, name: &Name) {
+        let Some(dir) = self.nodes.get_mut(dir).and_then(|n| n.dir_mut()) else { return };
+        let Some(child) = dir.children.get_mut(name) else { return };
+        child.base = child.now;
+        match (&mut dir.base_names, child.now) {
+            (Some(names), Some(_)) => drop(names.insert(name.clone())),
+            (Some(names), None) => drop(names.remove(name)),
+            (None, _) => {}
+        }
+    }
+
+    /// Every existing object is from now on found under a name that it has there now.
+    fn rebase_places(&mut self) {
+        let mut moves = Vec::new();
+        for (id, node) in self.nodes.iter() {
+            let Some(base) = node.base.as_ref().filter(|_| id != NodeId::ROOT) else { continue };
+            let there = |(dir, name): &(NodeId, Name)| {
+                self.child_at(*dir, name).is_some_and(|c| c.base == Some(id))
+            };
+            if !base.place.as_ref().is_some_and(there)
+                && let Some((dir, name)) = self.kept_names_of(id).next()
+            {
+                moves.push((id, (dir, name.clone())));
+            }
+        }
+        for (id, place) in moves {
+            if let Some(base) = self.nodes.get_mut(id).and_then(|n| n.base.as_mut()) {
+                base.place = Some(place);
+            }
+        }
+    }
+}
+
+/// A changed name, and whether it is committed.
+struct Candidate {
+    dir: NodeId,
+    name: Name,
+    child: Child,
+    path: Vec<u8>,
+    taken: bool,
+}
+
+/// The changed names, found by what they name now and named before.
+#[derive(Default)]
+struct Candidates {
+    all: Vec<Candidate>,
+    now: HashMap<NodeId, Vec<usize>>,
+    base: HashMap<NodeId, Vec<usize>>,
+}
+
+impl Candidates {
+    fn add(&mut self, candidate: Candidate) {
+        let at = self.all.len();
+        if let Some(id) = candidate.child.now {
+            self.now.entry(id).or_default().push(at);
+        }
+        if let Some(id) = candidate.child.base {
+            self.base.entry(id).or_default().push(at);
+        }
+        self.all.push(candidate);
+    }
+
+    /// Takes all that were not taken yet; they are to be looked at in turn.
+    fn take(&mut self, which: &[usize], todo: &mut Vec<usize>) {
+        for at in which {
+            if !std::mem::replace(&mut self.all[*at].taken, true) {
+                todo.push(*at);
+            }
+        }
     }
 }
 
@@ -101,8 +191,6 @@ struct Frost<'a> {
     st: &'a State,
     ixs: HashMap<NodeId, Ix>,
     out: Frozen,
-    /// Binds to make: (directory, name, change), in node order.
-    binds: Vec<(NodeId, Name, Child)>,
 }
 
 impl<'a> Frost<'a> {
@@ -113,92 +201,125 @@ impl<'a> Frost<'a> {
             paths: Vec::new(),
             left_out: Vec::new(),
             nodes: Vec::new(),
+            taken: HashSet::new(),
             places: Vec::new(),
         };
-        Frost { view, st, ixs: HashMap::new(), out, binds: Vec::new() }
+        Frost { view, st, ixs: HashMap::new(), out }
     }
 
     fn collect(&mut self, selection: &dyn Selection) {
+        let mut binds = self.choose_binds(selection);
+        self.choose_nodes(selection, &binds);
         self.object(NodeId::ROOT);
-        self.choose_binds(selection);
-        let binds = std::mem::take(&mut self.binds);
-        for (dir, name, child) in binds {
-            self.bind(dir, &name, child);
+        binds.sort_by(|a, b| (a.dir, &a.name).cmp(&(b.dir, &b.name)));
+        for bind in binds {
+            self.bind(bind.dir, &bind.name, bind.child);
         }
-        for (id, node) in self.st.nodes.iter() {
-            if node.base.is_none() || !node.is_changed() || node.attr.nlink == 0 {
-                continue;
-            }
-            if self.selects(selection, id) {
-                self.object(id);
-            }
+        let mut changed: Vec<NodeId> = self.out.taken.iter().copied().collect();
+        changed.sort_unstable();
+        for id in changed {
+            self.object(id);
         }
     }
 
-    /// The changed names that are taken, with those that they need: a new directory above a chosen
-    /// name, and the other half of a move.
-    fn choose_binds(&mut self, selection: &dyn Selection) {
-        let mut rest = Vec::new();
+    /// The changed names that are taken, with those that they need (see [`Frost::drag`]).
+    fn choose_binds(&mut self, selection: &dyn Selection) -> Vec<Candidate> {
+        let mut found = Candidates::default();
         for (dir, node) in self.st.nodes.iter() {
             let Some(state) = node.dir() else { continue };
-            if node.attr.nlink == 0 {
+            if node.attr.nlink == 0 && node.base.is_none() {
                 continue;
             }
             for (name, child) in state.changes() {
-                let path = self.relative(dir, name);
-                let entry = (dir, name.clone(), child);
-                if selection.takes(&path) { self.binds.push(entry) } else { rest.push((path, entry)) }
+                let mut path = self.relative(dir, name);
+                let mut taken = selection.takes(&path);
+                if child.now.is_none() {
+                    // A name that is gone is known by where it was.
+                    path = self.strip(self.view.base_path_at(self.st, dir, name));
+                    taken |= selection.takes(&path);
+                }
+                found.add(Candidate { dir, name: name.clone(), child, path, taken });
             }
         }
-        loop {
-            let mut bound = HashSet::new();
-            for (dir, _, child) in &self.binds {
-                bound.extend(child.now);
-                bound.extend(child.base);
-                bound.insert(*dir);
-            }
-            let needed = |(_, (_, _, child)): &(Vec<u8>, (NodeId, Name, Child))| {
-                let new_dir = |id: NodeId| {
-                    self.st.nodes.get(id).is_some_and(|n| n.base.is_none() && n.dir().is_some())
-                };
-                let moved = |id: NodeId| {
-                    self.st.nodes.get(id).is_some_and(|n| n.base.is_some())
-                };
-                child.now.is_some_and(|n| bound.contains(&n) && (new_dir(n) || moved(n)))
-                    || child.base.is_some_and(|n| bound.contains(&n) && moved(n))
-            };
-            let (take, leave): (Vec<_>, Vec<_>) = rest.into_iter().partition(needed);
-            rest = leave;
-            if take.is_empty() {
-                break;
-            }
-            self.binds.extend(take.into_iter().map(|(_, entry)| entry));
+        let mut todo: Vec<usize> =
+            (0..found.all.len()).filter(|at| found.all[*at].taken).collect();
+        while let Some(at) = todo.pop() {
+            self.drag(&mut found, at, &mut todo);
         }
-        self.out.left_out = rest.into_iter().map(|(path, _)| self.absolute(&path)).collect();
-        self.binds.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
-        self.drop_orphan_binds();
+        let removed = self.removed(&found.all);
+        let (mut take, leave): (Vec<_>, Vec<_>) = found.all.into_iter().partition(|c| c.taken);
+        self.out.left_out = leave.iter().map(|c| self.absolute(&c.path)).collect();
+        // What a removed directory lost goes with it.
+        take.retain(|c| !removed.contains(&c.dir));
+        take
     }
 
-    /// Binds in a new directory that is itself not bound (its name was left out) go with it.
-    fn drop_orphan_binds(&mut self) {
-        loop {
-            let bound: HashSet<NodeId> = self.binds.iter().filter_map(|(_, _, c)| c.now).collect();
-            let st = self.st;
-            let before = self.binds.len();
-            self.binds.retain(|(dir, _, _)| {
-                let new = st.nodes.get(*dir).is_some_and(|n| n.base.is_none());
-                !new || bound.contains(dir)
-            });
-            if self.binds.len() == before {
-                return;
+    /// Takes what a taken name needs: the names of new and moved directories above it; where what it
+    /// names now was before; where what it named before is now.  So nothing that is alive is lost,
+    /// no directory gets two names, and the name is found by its path afterwards.
+    fn drag(&self, found: &mut Candidates, at: usize, todo: &mut Vec<usize>) {
+        let Candidate { dir, child, .. } = found.all[at];
+        let mut up = Some(dir);
+        while let Some(id) = up {
+            take_of(&found.now.get(&id).cloned(), found, todo);
+            up = self.st.nodes.get(id).and_then(|n| n.place.as_ref()).map(|(dir, _)| *dir);
+        }
+        if let Some(now) = child.now {
+            take_of(&found.base.get(&now).cloned(), found, todo);
+        }
+        let mut gone: Vec<NodeId> = child.base.into_iter().collect();
+        while let Some(id) = gone.pop() {
+            let Some(node) = self.st.nodes.get(id) else { continue };
+            if node.attr.nlink > 0 {
+                if self.st.kept_names_of(id).next().is_none() {
+                    take_of(&found.now.get(&id).cloned(), found, todo);
+                }
+            } else if let Some(dir) = node.dir() {
+                gone.extend(dir.children.values().filter_map(|c| c.base));
             }
         }
     }
 
-    fn selects(&self, selection: &dyn Selection, id: NodeId) -> bool {
-        match self.st.nodes.get(id).and_then(|n| n.place.as_ref()) {
-            Some((dir, name)) => selection.takes(&self.relative(*dir, name)),
-            None => selection.takes(b""),
+    /// The directories whose removal is taken, with those that were removed in them.
+    fn removed(&self, all: &[Candidate]) -> HashSet<NodeId> {
+        let dead = |id: &NodeId| {
+            self.st.nodes.get(*id).is_some_and(|n| n.attr.nlink == 0 && n.dir().is_some())
+        };
+        let taken = all.iter().filter(|c| c.taken);
+        let mut todo: Vec<NodeId> = taken.filter_map(|c| c.child.base).filter(dead).collect();
+        let mut removed = HashSet::new();
+        while let Some(id) = todo.pop() {
+            if removed.insert(id) {
+                let dir = self.st.nodes.get(id).and_then(Node::dir);
+                let children = dir.into_iter().flat_map(|dir| dir.children.values());
+                todo.extend(children.filter_map(|c| c.base).filter(dead));
+            }
+        }
+        removed
+    }
+
+    /// The nodes whose own changes are taken: what gets a name, and what has a selected path.
+    fn choose_nodes(&mut self, selection: &dyn Selection, binds: &[Candidate]) {
+        self.out.taken = binds.iter().filter_map(|c| c.child.now).collect();
+        for (id, node) in self.st.nodes.iter() {
+            let changed = node.base.is_some() && node.attr.nlink > 0 && node.is_changed();
+            if !changed || self.out.taken.contains(&id) {
+                continue;
+            }
+            let mut paths: Vec<Vec<u8>> =
+                self.st.names_of(id).map(|(dir, name)| self.relative(dir, name)).collect();
+            if paths.is_empty() {
+                // The root, or a file whose remaining names were never met.
+                paths.push(self.strip(self.st.path_of(&self.view.vol, id)));
+            }
+            // The last known name of a file that has others goes: it cannot be found later.
+            let last = |c: &Candidate| c.child.base == Some(id) && self.st.names_of(id).next().is_none();
+            if paths.iter().any(|path| selection.takes(path)) || binds.iter().any(last) {
+                self.out.taken.insert(id);
+            } else {
+                let left = paths.iter().map(|path| self.absolute(path)).collect::<Vec<_>>();
+                self.out.left_out.extend(left);
+            }
         }
     }
 
@@ -241,55 +362,64 @@ impl<'a> Frost<'a> {
 
     /// The object of a node, its parents first.
     fn object(&mut self, id: NodeId) -> Ix {
-        if let Some(ix) = self.ixs.get(&id) {
-            return *ix;
+        // Not by recursion: trees may be deeper than a stack.
+        let mut chain = Vec::new();
+        let mut at = Some(id);
+        while let Some(id) = at.filter(|id| !self.ixs.contains_key(id)) {
+            chain.push(id);
+            let base = self.st.nodes.get(id).and_then(|n| n.base.as_ref());
+            at = base.and_then(|b| b.place.as_ref()).map(|(up, _)| *up);
         }
-        let Some(node) = self.st.nodes.get(id) else { return Ix(0) };
-        let origin = match &node.base {
+        for id in chain.into_iter().rev() {
+            self.push_node(id);
+        }
+        self.ixs.get(&id).copied().unwrap_or(Ix(0))
+    }
+
+    /// Adds the object of a node whose parents have theirs.
+    fn push_node(&mut self, id: NodeId) {
+        let Some(node) = self.st.nodes.get(id) else { return };
+        let origin = match node.base.as_ref().map(|base| (base, &base.place)) {
             None => Origin::New(new_kind(node)),
-            Some(base) => match &base.place {
-                None => Origin::Root,
-                Some((parent, name)) => Origin::Host {
-                    parent: self.object(*parent),
-                    name: name.to_vec(),
-                    kind: node.attr.kind,
-                    stamp: self.view.vol.current(base.stamp),
-                },
+            Some((_, None)) => Origin::Root,
+            Some((base, Some((parent, name)))) => Origin::Host {
+                parent: self.ixs.get(parent).copied().unwrap_or(Ix(0)),
+                name: name.to_vec(),
+                kind: node.attr.kind,
+                stamp: self.view.vol.current(base.stamp),
             },
         };
-        let content = match node.content() {
-            Some(content) if node.attr.nlink > 0 => {
-                let frozen = content.lock().freeze();
-                self.out.slots.extend(frozen.slots);
-                frozen.content
-            }
-            _ => Content::Keep,
-        };
-        let removed = node.attr.nlink == 0;
-        let xattrs = node.xattrs.iter().flat_map(|x| x.iter());
-        let object = Object {
-            origin,
-            attrs: if removed { Attrs::default() } else { attrs(node) },
-            xattrs: if removed {
-                Vec::new()
-            } else {
-                let new = node.base.is_none();
-                xattrs
-                    .filter(|(_, v)| !new || v.is_some())
-                    .map(|(k, v)| (k.to_vec(), v.clone()))
-                    .collect()
-            },
-            content,
-        };
+        let mut object =
+            Object { origin, attrs: Attrs::default(), xattrs: Vec::new(), content: Content::Keep };
+        if node.attr.nlink > 0 && self.out.taken.contains(&id) {
+            self.fill(&mut object, node);
+        }
         let ix = self.push(id, object);
         self.ixs.insert(id, ix);
-        ix
+    }
+
+    /// What differs from the base.
+    fn fill(&mut self, object: &mut Object, node: &Node) {
+        let new = node.base.is_none();
+        object.attrs = attrs(node);
+        let xattrs = node.xattrs.iter().flat_map(|x| x.iter()).filter(|(_, v)| !new || v.is_some());
+        object.xattrs = xattrs.map(|(k, v)| (k.to_vec(), v.clone())).collect();
+        if let Some(content) = node.content() {
+            let frozen = content.lock().freeze();
+            self.out.slots.extend(frozen.slots);
+            object.content = frozen.content;
+        }
     }
 
     fn relative(&self, dir: NodeId, name: &[u8]) -> Vec<u8> {
         let mut path = self.st.path_of(&self.view.vol, dir);
         path.push(b'/');
         path.extend_from_slice(name);
+        self.strip(path)
+    }
+
+    /// A host path as one below the volume's root.
+    fn strip(&self, path: Vec<u8>) -> Vec<u8> {
         let cut = self.view.vol.mount_path.len();
         let rest: &[u8] = path.get(cut..).unwrap_or(&[]);
         let start = rest.iter().position(|b| *b != b'/').unwrap_or(rest.len());
@@ -306,6 +436,10 @@ impl<'a> Frost<'a> {
     fn done(self) -> Frozen {
         self.out
     }
+}
+
+fn take_of(which: &Option<Vec<usize>>, found: &mut Candidates, todo: &mut Vec<usize>) {
+    found.take(which.as_deref().unwrap_or_default(), todo);
 }
 
 fn attrs(node: &Node) -> Attrs {

@@ -82,7 +82,7 @@ pub(crate) struct Node {
     /// As the view shows it, but with the ids of the host.
     pub attr: Attr,
     pub dirty: Dirty,
-    /// Where it is in this view (one of its names); `None` once it has no name, and for the root.
+    /// Where it is in this view (one of its known names); `None` if there is none, and for the root.
     pub place: Option<(NodeId, Name)>,
     pub xattrs: Option<Box<Xattrs>>,
     pub body: Body,
@@ -142,7 +142,8 @@ impl Nodes {
     }
     pub fn add(&mut self, node: Node) -> NodeId {
         let id = NodeId(self.nodes.len() as u64 + 1);
-        if let Some(base) = &node.base {
+        // The root of another file system may have the identity of something here.
+        if let Some(base) = node.base.as_ref().filter(|base| !base.foreign) {
             self.by_id.insert(base.stamp.id, id);
         }
         self.nodes.push(node);

@@ -190,7 +190,7 @@ impl View {
         }
         self.write_entry(&mut st, parent, name)?;
         self.bind(&mut st, parent, name, None)?;
-        self.lose_name(&mut st, node, (parent, name))
+        self.lose_name(&mut st, node, parent)
     }
 
     pub(super) fn rename_to(
@@ -239,7 +239,7 @@ impl View {
             self.bind(&mut st, from.0, from.1, None)?;
             self.bind(&mut st, to.0, to.1, Some(node))?;
             if let Some(target) = target {
-                self.lose_name(&mut st, target, to)?;
+                self.lose_name(&mut st, target, to.0)?;
             }
             self.count_move(&mut st, node, from.0, to.0)?;
         }
@@ -337,11 +337,15 @@ impl View {
         up.attr.mtime = now;
         up.attr.ctime = now;
         up.dirty.mtime = false;
+        let up_is_new = up.base.is_none();
         let dir = up.dir_mut().ok_or(Errno::NOTDIR)?;
         let before = dir.children.get(&name).copied();
         let base = before.and_then(|c| c.base);
         let was = before.and_then(|c| c.now);
-        if to.is_none() && base.is_none() {
+        // That the backing directory had nothing there was read, and must stay known, unless a
+        // listing or the directory's being new says so anyway.
+        let known = up_is_new || dir.base_names.as_ref().is_some_and(|names| !names.contains(&name));
+        if to.is_none() && base.is_none() && known {
             dir.children.remove(&name);
         } else {
             dir.children.insert(name.clone(), Child { now: to, base });
@@ -353,24 +357,24 @@ impl View {
                 listing.insert(&name);
             }
         }
+        if let Some(node) = was {
+            st.drop_name(node, parent, &name);
+        }
         if let Some(node) = to {
-            st.node_mut(node)?.place = Some((parent, name));
+            st.add_name(node, parent, &name);
         }
         Ok(())
     }
 
-    /// A node was unbound from `place`: fewer names, perhaps none.
-    fn lose_name(&self, st: &mut State, node: NodeId, place: (NodeId, &[u8])) -> Reply<()> {
+    /// A node lost a name in `parent`: fewer names, perhaps none.
+    fn lose_name(&self, st: &mut State, node: NodeId, parent: NodeId) -> Reply<()> {
         let now = self.now();
         let n = st.node_mut(node)?;
         n.attr.ctime = now;
         let was_dir = n.attr.kind == Kind::Dir;
         n.attr.nlink = if was_dir { 0 } else { n.attr.nlink.saturating_sub(1) };
-        if n.place.as_ref().is_some_and(|(up, name)| *up == place.0 && **name == *place.1) {
-            n.place = None;
-        }
         if was_dir {
-            self.count_subdir(st, place.0, -1)?;
+            self.count_subdir(st, parent, -1)?;
         }
         Ok(())
     }

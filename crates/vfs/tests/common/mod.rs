@@ -2,6 +2,8 @@
 //! the view side that makes them as the kernel would, and trees to compare.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod model;
+
 use proptest::prelude::*;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps, XattrFlags,
@@ -167,7 +169,7 @@ pub fn acl_bytes(perms: [u8; 5]) -> Vec<u8> {
 /// Modification times before this were set by a test, others come from the clock.
 const LONG_AGO: i64 = 1_000_000_000;
 
-fn explicit(secs: i64) -> Option<i64> {
+pub fn explicit(secs: i64) -> Option<i64> {
     (secs < LONG_AGO).then_some(secs)
 }
 
