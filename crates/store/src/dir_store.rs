@@ -518,8 +518,8 @@ impl DirStore {
         };
         let mut ring = Ring::new(block.identity(), block.head);
         let make = || -> std::io::Result<Supers> {
-            ring.prepare(&*self.io, &self.layout, Class::Memory)?;
-            let supers = Supers::open(&*self.io, &self.layout)?;
+            ring.prepare(&*self.io, &self.layout)?;
+            let supers = Supers::create(&*self.io, &self.layout)?;
             if self.class != Class::Memory {
                 // Once: names and blocks of all that was made so far.
                 self.io.sync_fs()?;
@@ -547,11 +547,14 @@ impl DirStore {
             }
             offset += extent;
         }
+        if !enters {
+            return Ok(());
+        }
         let next = (ring.head().segment + 1) % ring.identity().segments;
-        while enters {
+        loop {
             let state = self.live()?;
             let last = state.entries.iter().rev().find(|(_, e)| e.segment == next);
-            let Some((lsn, _)) = last else { break };
+            let Some((lsn, _)) = last else { return Ok(()) };
             let lsn = *lsn;
             drop(state);
             self.settle(lsn).map_err(|e| match e {
@@ -562,7 +565,6 @@ impl DirStore {
                 ),
             })?;
         }
-        Ok(())
     }
 
     /// Installs a committed transaction in the tree, or waits for whoever does, and returns the report.

@@ -117,6 +117,8 @@ struct State {
     hidden: bool,
     /// Found where the tree shows it, not in staging or the graveyard.
     in_tree: bool,
+    /// Changed or linked by this run, which moves its stamp.
+    touched: bool,
     /// In the tree under at least one final name.
     placed: bool,
     busy: bool,
@@ -246,6 +248,7 @@ impl<'a> Install<'a> {
                 self.change(ix)?;
             }
         }
+        self.anchor()?;
         self.bind_all()?;
         if self.redo {
             self.drop_old_names()?;
@@ -259,6 +262,10 @@ impl<'a> Install<'a> {
         if self.redo { self.sort_leftovers() } else { Ok(()) }
     }
 
+    fn sync(&self) -> Step<()> {
+        self.env.io.sync_fs().map_err(|e| self.stop(Vec::new(), e))
+    }
+
     /// Weak file systems: makes the new names durable, then removes the old ones.
     fn old_names_go(&mut self) -> Step<()> {
         if self.later.is_empty() {
@@ -266,7 +273,7 @@ impl<'a> Install<'a> {
         }
         // What only the journal makes anew needs no sync: it stays there until the checkpoint.
         if self.needs_sync {
-            self.env.io.sync_fs().map_err(|e| self.stop(Vec::new(), e))?;
+            self.sync()?;
         }
         for later in std::mem::take(&mut self.later) {
             match later {
@@ -482,7 +489,11 @@ impl<'a> Install<'a> {
     /// For resuming: what is still in staging is a built object that nobody needs, a displaced one
     /// whose way to the graveyard was interrupted, or an outsider's.
     fn sort_leftovers(&mut self) -> Step<()> {
-        for name in self.leftover_names(self.run)? {
+        let names = self.leftover_names(self.run)?;
+        if self.env.class == Class::Weak && !names.is_empty() {
+            self.sync()?;
+        }
+        for name in names {
             let place = Place { dir: self.env.layout.temp.clone(), name };
             let Some(stat) = self.soft_stat(&place.dir, &place.name)? else { continue };
             if let Some(ix) = self.old.get(&stat.id).copied() {

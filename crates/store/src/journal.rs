@@ -15,7 +15,7 @@
 //! valid record of a *later* group after the end means that an acknowledged record was damaged:
 //! that is refused, not cut off.
 
-use crate::io::{Class, Handle, Io, Open};
+use crate::io::{Class, Handle, Io, Open, Rename};
 use crate::layout::{Layout, ensure_file, found};
 use crate::writeset::SlotId;
 use std::io::Result;
@@ -183,35 +183,58 @@ impl Ring {
     }
 
     /// The segment's file, written with zeros and durable.
+    ///
+    /// It gets its name only when its blocks are durable: a file of the right length may have holes
+    /// after a power cut, and a record in a hole would need more than one write to survive.
     fn segment(&mut self, io: &dyn Io, layout: &Layout, class: Class, n: u32) -> Result<Handle> {
         if let Some(file) = &self.files[n as usize] {
             return Ok(file.clone());
         }
-        let file = ensure_file(io, &layout.journal, &segment_name(n))?;
-        if io.stat(&file)?.size < self.identity.segment_bytes {
-            let zeros = vec![0; 256 * 1024];
-            let mut at = 0;
-            while at < self.identity.segment_bytes {
-                let n = (self.identity.segment_bytes - at).min(zeros.len() as u64);
-                io.write_at(&file, &zeros[..n as usize], at)?;
-                at += n;
-            }
-            match class {
-                Class::Memory => {}
-                Class::Strong => {
-                    io.sync_all(&file)?;
-                    io.sync_all(&layout.journal)?;
+        let name = segment_name(n);
+        let file = match found(io.open_file(&layout.journal, &name, Open::Write))? {
+            Some(file) => file,
+            None => {
+                let new = [&name[..], b".new"].concat();
+                let file = self.write_zeros(io, layout, &new)?;
+                match class {
+                    Class::Memory => {}
+                    Class::Strong => io.sync_all(&file)?,
+                    Class::Weak => io.sync_fs()?,
                 }
-                Class::Weak => io.sync_fs()?,
+                io.rename(&layout.journal, &new, &layout.journal, &name, Rename::Replace)?;
+                match class {
+                    Class::Memory => {}
+                    Class::Strong => io.sync_all(&layout.journal)?,
+                    Class::Weak => io.sync_fs()?,
+                }
+                file
             }
-        }
+        };
         self.files[n as usize] = Some(file.clone());
         Ok(file)
     }
 
-    /// Makes the segment that the next record goes to.
-    pub fn prepare(&mut self, io: &dyn Io, layout: &Layout, class: Class) -> Result<()> {
-        self.segment(io, layout, class, self.head.segment).map(|_| ())
+    fn write_zeros(&self, io: &dyn Io, layout: &Layout, name: &[u8]) -> Result<Handle> {
+        let file = ensure_file(io, &layout.journal, name)?;
+        let zeros = vec![0; 256 * 1024];
+        let mut at = 0;
+        while at < self.identity.segment_bytes {
+            let n = (self.identity.segment_bytes - at).min(zeros.len() as u64);
+            io.write_at(&file, &zeros[..n as usize], at)?;
+            at += n;
+        }
+        Ok(file)
+    }
+
+    /// Makes the first segment of a new store, whatever an interrupted attempt left.  The caller
+    /// syncs, and writes the first super block after that.
+    pub fn prepare(&mut self, io: &dyn Io, layout: &Layout) -> Result<()> {
+        let first = self.write_zeros(io, layout, &segment_name(0))?;
+        self.files[0] = Some(first);
+        for n in 1..self.identity.segments {
+            found(io.unlink(&layout.journal, &segment_name(n)))?;
+        }
+        Ok(())
     }
 
     /// Writes a group; durable on return.  Returns the place after each record.

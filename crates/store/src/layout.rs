@@ -38,7 +38,7 @@ pub(crate) fn ensure_dir(io: &dyn Io, at: &Handle, name: &[u8]) -> Result<Handle
         other => return other,
     }
     match io.mkdir(at, name, 0o700) {
-        Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
+        Err(e) if e.kind() != ErrorKind::AlreadyExists => Err(e),
         _ => io.open_dir(at, name),
     }
 }

@@ -137,15 +137,19 @@ pub(crate) struct Supers {
 }
 
 impl Supers {
-    /// Opens the files; makes them, zeroed and not yet durable, if they are not there.
-    pub fn open(io: &dyn Io, layout: &Layout) -> Result<Supers> {
-        let open = |name| -> Result<Handle> {
+    /// Makes the files, zeroed, whatever an interrupted attempt left.  The caller syncs.
+    pub fn create(io: &dyn Io, layout: &Layout) -> Result<Supers> {
+        let make = |name| -> Result<Handle> {
             let file = ensure_file(io, &layout.state, name)?;
-            if io.stat(&file)?.size < BYTES as u64 {
-                io.write_at(&file, &[0; BYTES], 0)?;
-            }
+            io.write_at(&file, &[0; BYTES], 0)?;
             Ok(file)
         };
+        Ok(Supers { files: [make(NAMES[0])?, make(NAMES[1])?] })
+    }
+
+    /// Opens the files of a store that was made before.
+    pub fn open(io: &dyn Io, layout: &Layout) -> Result<Supers> {
+        let open = |name| io.open_file(&layout.state, name, crate::io::Open::Write);
         Ok(Supers { files: [open(NAMES[0])?, open(NAMES[1])?] })
     }
 

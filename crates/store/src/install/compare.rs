@@ -8,8 +8,33 @@ use crate::writeset::{Content, Data, Extent, Ix, NewKind, Origin};
 use std::io::Result;
 use systx_base::Kind;
 
-/// Comparison goes by pieces of this size: what a power cut leaves is whole pages.
-const PIECE: u64 = 4096;
+/// What a power cut leaves is whole sectors.
+const SECTOR: usize = 512;
+/// How much is read at once.
+const PIECE: u64 = 256 << 10;
+
+fn sectors(bytes: &[u8]) -> std::slice::Chunks<'_, u8> {
+    bytes.chunks(SECTOR)
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|b| *b == 0)
+}
+
+/// Checks `buf`, which was read at `at`, from `skip` on: first the rest of that sector, then whole
+/// ones.
+fn check_from(
+    buf: &[u8],
+    skip: usize,
+    at: u64,
+    check: impl Fn(&[u8], u64) -> Result<bool>,
+) -> Result<bool> {
+    let first = skip.next_multiple_of(SECTOR).min(buf.len());
+    if skip < first && !check(&buf[skip..first], at + skip as u64)? {
+        return Ok(false);
+    }
+    Ok(first == buf.len() || check(&buf[first..], at + first as u64)?)
+}
 
 impl Install<'_> {
     /// Whether what is at `place` can only be the object `ix` as this transaction makes it, complete
@@ -45,17 +70,13 @@ impl Install<'_> {
         let file = self.env.io.open_file(&place.dir, &place.name, Open::Read)?;
         let mut at = 0;
         while let Some((start, end)) = self.env.io.next_data(&file, at)? {
-            let mut piece = start;
-            while piece < end {
-                let next = ((piece / PIECE + 1) * PIECE).min(end);
-                let size = usize::try_from(next - piece).unwrap_or(PIECE as usize);
-                let (mut have, mut want) = (vec![0; size], vec![0; size]);
-                let got = self.env.io.read_at(&file, &mut have, piece)?;
-                self.read_extents(extents, None, piece, &mut want)?;
-                if have[..got] != want[..got] && have[..got].iter().any(|b| *b != 0) {
-                    return Ok(false);
-                }
-                piece = next;
+            let explained = self.each_piece(&file, start, end, |have, from| {
+                let mut want = vec![0; have.len()];
+                self.read_extents(extents, None, from, &mut want)?;
+                Ok(sectors(have).zip(sectors(&want)).all(|(h, w)| h == w || is_zero(h)))
+            })?;
+            if !explained {
+                return Ok(false);
             }
             at = end;
         }
@@ -72,20 +93,39 @@ impl Install<'_> {
         let (old, old_file) = self.old_content(ix)?;
         for extent in extents {
             let end = extent.offset + extent.data.len();
-            let mut at = extent.offset;
-            while at < end {
-                let next = ((at / PIECE + 1) * PIECE).min(end);
-                let size = usize::try_from(next - at).unwrap_or(PIECE as usize);
-                let (mut have, mut new, mut was) = (vec![0; size], vec![0; size], vec![0; size]);
-                let got = self.env.io.read_at(file, &mut have, at)?;
-                self.read_extents(extents, None, at, &mut new)?;
-                self.read_extents(old, old_file.as_ref(), at, &mut was)?;
-                let same = |other: &[u8]| have[..got] == other[..got];
-                if !same(&new) && !same(&was) && have[..got].iter().any(|b| *b != 0) {
-                    return Ok(false);
-                }
-                at = next;
+            let explained = self.each_piece(file, extent.offset, end, |have, from| {
+                let (mut new, mut was) = (vec![0; have.len()], vec![0; have.len()]);
+                self.read_extents(extents, None, from, &mut new)?;
+                self.read_extents(old, old_file.as_ref(), from, &mut was)?;
+                let known = sectors(&new).zip(sectors(&was));
+                Ok(sectors(have).zip(known).all(|(h, (n, w))| h == n || h == w || is_zero(h)))
+            })?;
+            if !explained {
+                return Ok(false);
             }
+        }
+        Ok(true)
+    }
+
+    /// Reads a range piece by piece, each beginning at a sector; false as soon as `check` says so.
+    fn each_piece(
+        &self,
+        file: &Handle,
+        from: u64,
+        to: u64,
+        check: impl Fn(&[u8], u64) -> Result<bool>,
+    ) -> Result<bool> {
+        let mut buf = vec![0; PIECE as usize];
+        let mut at = from / SECTOR as u64 * SECTOR as u64;
+        while at < to {
+            let size = (to - at).min(PIECE) as usize;
+            let got = self.env.io.read_at(file, &mut buf[..size], at)?;
+            // The sector that the range begins in may hold bytes that are nobody's concern.
+            let skip = from.saturating_sub(at) as usize;
+            if skip < got && !check_from(&buf[..got], skip, at, &check)? {
+                return Ok(false);
+            }
+            at += size as u64;
         }
         Ok(true)
     }

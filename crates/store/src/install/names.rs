@@ -66,6 +66,33 @@ impl Install<'_> {
         Ok(())
     }
 
+    /// Weak file systems: a file whose old name is given to another object gets a further name in
+    /// staging, durable before the old one is lost: its new name may not be durable by then.
+    pub(super) fn anchor(&mut self) -> Step<()> {
+        if self.env.class != Class::Weak {
+            return Ok(());
+        }
+        let mut any = false;
+        for ix in (0..self.states.len() as u32).map(Ix) {
+            let Origin::Host { parent, name, .. } = &self.object(ix).origin else { continue };
+            let taken = self
+                .index
+                .at(*parent, name)
+                .is_some_and(|b| b.target.is_some() && b.target != Some(ix));
+            let moves = !self.index.targets(ix).is_empty() && self.object(ix).kind() != Kind::Dir;
+            let (true, Some(place)) = (taken && moves, self.place(ix)) else { continue };
+            let anchor = self.temp('a', ix);
+            let linked = self.env.io.link(&place.dir, &place.name, &anchor.dir, &anchor.name);
+            if self.soft(|s| s.path(ix), linked)?.is_some() {
+                self.state(ix).touched = true;
+                self.needs_sync = true;
+                self.later.push(Later::Temp(anchor));
+                any = true;
+            }
+        }
+        if any { self.sync() } else { Ok(()) }
+    }
+
     /// Deepest new directories first, removals last, so that one round is the rule.
     fn ordered(&self) -> Vec<usize> {
         let mut depth = vec![0usize; self.states.len()];
@@ -165,7 +192,7 @@ impl Install<'_> {
         if self.redo
             && !is_dir
             && let Some(stat) = &now
-            && self.old.get(&stat.id).is_none()
+            && !self.old.contains_key(&stat.id)
             && self.is_ours(ix, place, stat)?
         {
             self.repair(ix, place)?;
@@ -329,6 +356,7 @@ impl Install<'_> {
             io.link(&from.dir, &from.name, &place.dir, &place.name)
         };
         self.needs_sync = true;
+        self.state(ix).touched = true;
         let put = match linked {
             Ok(()) => true,
             Err(e) if is(&e, libc::EEXIST) => {

@@ -154,10 +154,13 @@ impl Install<'_> {
     fn write_patch(&self, file: &Handle, len: u64, keep: u64, extents: &[Extent]) -> Result<()> {
         let io = self.env.io;
         let old = io.stat(file)?.size;
-        self.clear(file, keep, len, old)?;
+        let mut at = 0;
         for extent in extents {
+            self.clear(file, keep.max(at), extent.offset, old)?;
             self.write_extent(file, extent, old)?;
+            at = extent.offset + extent.data.len();
         }
+        self.clear(file, keep.max(at), len, old)?;
         if io.stat(file)?.size != len { io.set_len(file, len) } else { Ok(()) }
     }
 
@@ -232,9 +235,14 @@ impl Install<'_> {
         }
         if object.content == Content::Keep {
             self.note_if_changed(ix, &place)?;
+            self.state(ix).touched = true;
             return self.set_attributes(ix, &place);
         }
         if exchanged { self.replace(ix, &place) } else { self.overwrite(ix, &place) }
+    }
+
+    fn is_exchanged(&self, ix: Ix) -> bool {
+        self.befores.get(&ix).is_some_and(|b| b.content == OldContent::Exchanged)
     }
 
     /// Modes that let names be added are set before the names change, so that a directory that is
@@ -266,7 +274,7 @@ impl Install<'_> {
     pub(super) fn is_changed_outside(&self, ix: Ix, stat: &Stat) -> bool {
         let now = stat.stamp();
         match &self.object(ix).origin {
-            _ if self.redo => false,
+            _ if self.redo || self.states[ix.0 as usize].touched => false,
             Origin::Host { stamp, .. } => *stamp != now,
             Origin::Grave { stamp, .. } => {
                 (stamp.id, stamp.mtime, stamp.size) != (now.id, now.mtime, now.size)
@@ -296,6 +304,7 @@ impl Install<'_> {
         if strange {
             self.keep_copy(ix, &file)?;
         }
+        self.state(ix).touched = true;
         let written = match &self.object(ix).content {
             Content::Patch { len, keep, extents } => self.write_patch(&file, *len, *keep, extents),
             Content::Whole { len, extents } => self.write_whole(&file, *len, extents, false),
@@ -377,6 +386,12 @@ impl Install<'_> {
             && self.origin_id(ix) != Some(stat.id)
             && self.is_ours(ix, &place, stat)?
         {
+            if let Some(old) = self.place(ix)
+                && let Some(stat) = self.soft_stat(&old.dir, &old.name)?
+            {
+                let copied = self.copy_attributes(&old, &place, &stat);
+                self.soft(|s| s.path(ix), copied)?;
+            }
             self.repair(ix, &place)?;
             let state = self.state(ix);
             state.id = Some(stat.id);
@@ -410,6 +425,12 @@ impl Install<'_> {
                 _ => {}
             }
         }
+        self.copy_attributes(old, new, stat)
+    }
+
+    /// Gives a new inode all attributes of the one that it replaces.
+    fn copy_attributes(&self, old: &Place, new: &Place, stat: &Stat) -> Result<()> {
+        let io = self.env.io;
         let made = io.stat_at(&new.dir, &new.name)?;
         if (made.uid, made.gid) != (stat.uid, stat.gid) {
             io.set_owner(&new.dir, &new.name, stat.uid, stat.gid)?;

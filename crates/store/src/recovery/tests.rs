@@ -29,7 +29,7 @@ fn script(store: &DirStore, io: &dyn Io) -> Result<(WriteSet, Vec<crate::Slot>)>
     ws.obj(huge).content = crate::writeset::Content::Patch {
         len: 400_000,
         keep: 400_000,
-        extents: vec![piece(5, 0, 300_000.min(9000)), piece(350_000, 100, 50)],
+        extents: vec![piece(5, 0, 9000), piece(350_000, 100, 50)],
     };
     let copied = ws.file("");
     ws.obj(copied).content =

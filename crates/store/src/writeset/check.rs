@@ -159,9 +159,9 @@ impl WriteSet {
             Origin::New(NewKind::Symlink(t)) if t.is_empty() || t.contains(&0) => {
                 return Err(CheckError::Content(i, "is no link target"));
             }
-            Origin::New(NewKind::Special { kind, .. })
-                if matches!(kind, Kind::File | Kind::Dir | Kind::Symlink) =>
-            {
+            Origin::New(NewKind::Special {
+                kind: Kind::File | Kind::Dir | Kind::Symlink, ..
+            }) => {
                 return Err(CheckError::Content(i, "is no special file"));
             }
             _ => {}
