@@ -376,13 +376,28 @@ impl Builder<'_> {
     }
 }
 
+/// Makes `root` this process's root and lets go of what was before.
 fn enter(root: &OwnedFd) -> Done<()> {
     let slash = || PathBuf::from("/");
     rustix::process::fchdir(root).map_err(failed(step::CHDIR, slash()))?;
     rustix::process::pivot_root(".", ".").map_err(failed("change the root to", slash()))?;
-    // The old root now lies on top of the new one, here.
-    rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(failed("let go of", slash()))?;
+    // The old root now lies on top of the new one, here, and if the view was put on the old root
+    // only to be cloned from, it lies on top of that.  One that stayed could be reached by `/..`.
+    while !uncovered(root)? {
+        rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(failed("let go of", slash()))?;
+    }
     rustix::process::chdir("/").map_err(failed(step::CHDIR, slash()))
+}
+
+/// Nothing lies on top of `/`.  `..` of the root is the root again, but on that way mounts are
+/// crossed, as they are not for `/` itself.
+fn uncovered(root: &OwnedFd) -> Done<bool> {
+    let slash = || PathBuf::from("/..");
+    let (flags, mask) = (AtFlags::STATX_DONT_SYNC, StatxFlags::MNT_ID);
+    let own = rustix::fs::statx(root, "", flags | AtFlags::EMPTY_PATH, mask)
+        .map_err(failed("look at", slash()))?;
+    let top = rustix::fs::statx(CWD, "/..", flags, mask).map_err(failed("look at", slash()))?;
+    Ok(own.stx_mnt_id == top.stx_mnt_id)
 }
 
 /// Joins the namespaces of a process that is in a view; afterwards `/` is that view's root.

@@ -158,6 +158,20 @@ fn a_directory_as_volume_leaves_the_rest_read_only() {
     assert!(out(&o).starts_with("yes\n") && !out(&o).ends_with("\n0\n"), "{}", out(&o));
 }
 
+/// The host's root does not stay on top of the new one, where `/..` and setns would find it.
+fn the_old_root_is_gone() {
+    let tree = std::env::temp_dir().join(format!("systx-old-root-{}", std::process::id()));
+    std::fs::create_dir(&tree).expect("mkdir");
+    let volume: &'static str = Box::leak(tree.to_str().expect("text").to_owned().into_boxed_str());
+    let script = "awk '$5 == \"/\"' /proc/self/mountinfo | wc -l;
+        [ \"$(stat -c %i%d /..)\" = \"$(stat -c %i%d /)\" ] && echo same";
+    let at_root = PLAIN.sh(script);
+    let elsewhere = Case { volume, cwd: volume, ..PLAIN }.sh(script);
+    std::fs::remove_dir_all(&tree).expect("rmdir");
+    assert_eq!(out(&at_root), "1\nsame\n", "{}", err(&at_root));
+    assert_eq!(out(&elsewhere), "1\nsame\n", "{}", err(&elsewhere));
+}
+
 fn leftovers_are_ended_even_daemons() {
     let start = Instant::now();
     let o = PLAIN.sh("setsid sh -c 'trap \"\" TERM; exec sleep 1000' >/dev/null 2>&1 & exit 3");
@@ -371,13 +385,14 @@ fn main() {
         std::process::exit(client(&args[1..]));
     }
     // The ordinary user must be able to execute this program.
-    let tests: [(&str, fn()); 9] = [
+    let tests: [(&str, fn()); 10] = [
         ("exit_codes_and_argv", exit_codes_and_argv),
         ("the_root_is_as_planned", the_root_is_as_planned),
         (
             "a_directory_as_volume_leaves_the_rest_read_only",
             a_directory_as_volume_leaves_the_rest_read_only,
         ),
+        ("the_old_root_is_gone", the_old_root_is_gone),
         ("leftovers_are_ended_even_daemons", leftovers_are_ended_even_daemons),
         ("a_time_limit_ends_the_whole_tree", a_time_limit_ends_the_whole_tree),
         ("signals_to_the_client_reach_the_command", signals_to_the_client_reach_the_command),
