@@ -161,6 +161,9 @@ pub(crate) struct Install<'a> {
     outside: Vec<OutsideChange>,
     kept: u32,
     gone: HashSet<SlotId>,
+    /// Inodes of which this run changed a name, which moves their change time, whichever of their
+    /// names is looked at afterwards.
+    stirred: HashSet<HostId>,
 }
 
 fn old_ids(commit: &Commit) -> HashMap<HostId, Ix> {
@@ -217,6 +220,7 @@ pub(crate) fn install(
         outside: Vec::new(),
         kept: 0,
         gone: HashSet::new(),
+        stirred: HashSet::new(),
     };
     this.perform()?;
     let stamps = this.stamps()?;
@@ -413,6 +417,8 @@ impl<'a> Install<'a> {
     /// returns where it is kept.
     fn keep(&mut self, from: &Place, as_name: &[u8]) -> Step<Vec<u8>> {
         let (dir, below) = self.conflict_dir()?;
+        eprintln!("DEBUG keep {:?} {:?} redo {} run {:x} old {:?}", String::from_utf8_lossy(&from.name), self.env.io.stat_at(&from.dir, &from.name).map(|s| (s.id.ino, s.nlink)), self.redo, self.run, std::backtrace::Backtrace::force_capture());
+        if let Ok(f) = self.env.io.open_file(&from.dir, &from.name, crate::io::Open::Read) { let mut b = [0; 120]; let n = self.env.io.read_at(&f, &mut b, 0).unwrap(); eprintln!("{n} {:?} {:?}", b, self.env.io.next_data(&f, 0)); }
         loop {
             let name = self.conflict_name(as_name);
             let how = crate::io::Rename::NoReplace;

@@ -266,12 +266,15 @@ impl Install<'_> {
         occupied: bool,
         mut from: Place,
     ) -> Step<bool> {
+        self.stirred.extend(self.id(ix));
         if occupied {
             let parked = self.temp('p', ix);
-            let moved = self.rename(&from, &parked, Rename::NoReplace);
-            let Some(()) = self.soft(|s| s.path(ix), moved)? else { return Ok(true) };
-            self.state(ix).place = Some(parked.clone());
-            from = parked;
+            if from.name != parked.name {
+                let moved = self.rename(&from, &parked, Rename::NoReplace);
+                let Some(()) = self.soft(|s| s.path(ix), moved)? else { return Ok(true) };
+                self.state(ix).place = Some(parked.clone());
+                from = parked;
+            }
         }
         if !occupied {
             match self.rename(&from, place, Rename::NoReplace) {
@@ -357,6 +360,7 @@ impl Install<'_> {
         };
         self.needs_sync = true;
         self.state(ix).touched = true;
+        self.stirred.extend(self.id(ix));
         let put = match linked {
             Ok(()) => true,
             Err(e) if is(&e, libc::EEXIST) => {
@@ -455,6 +459,7 @@ impl Install<'_> {
         let same = (before.id, before.mtime, before.size) == (now.id, now.mtime, now.size);
         let content_differs = now.kind == Kind::File
             && (!same || self.is_changed_outside(ix, before) && self.index.targets(ix).is_empty());
+        self.stirred.insert(now.id);
         if content_differs || self.has_writers(ix, at, &now)? {
             let kept = self.keep(at, &base)?;
             self.report(path, Outside::Changed, Some(kept));
@@ -491,6 +496,7 @@ impl Install<'_> {
         }
         let elsewhere = !self.index.targets(ix).is_empty() && self.states[ix.0 as usize].placed;
         if elsewhere && stat.kind != Kind::Dir {
+            self.stirred.insert(stat.id);
             return self.drop_temp(&place);
         }
         if stat.kind == Kind::File && self.is_changed_outside(ix, &stat) {
@@ -504,6 +510,7 @@ impl Install<'_> {
 
     /// Moves a displaced object to the graveyard.
     pub(super) fn bury(&mut self, ix: Ix, from: &Place) -> Step<()> {
+        self.stirred.extend(self.origin_id(ix));
         let name = grave_name(self.txn(), ix.0);
         let grave = Place { dir: self.env.layout.grave.clone(), name };
         if let Some(there) = self.soft_stat(&grave.dir, &grave.name)? {

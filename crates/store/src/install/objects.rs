@@ -275,6 +275,9 @@ impl Install<'_> {
         let now = stat.stamp();
         match &self.object(ix).origin {
             _ if self.redo || self.states[ix.0 as usize].touched => false,
+            Origin::Host { stamp, .. } if self.stirred.contains(&now.id) => {
+                (stamp.mtime, stamp.size) != (now.mtime, now.size)
+            }
             Origin::Host { stamp, .. } => *stamp != now,
             Origin::Grave { stamp, .. } => {
                 (stamp.id, stamp.mtime, stamp.size) != (now.id, now.mtime, now.size)
