@@ -51,7 +51,12 @@ fn sweep(options: &Options) -> Result<Stats, String> {
     let all = workload::bounded(bench.base(), options.calls);
     let again = Some(Plan { exhaustive: 256, budget: options.budget / 4, seed: options.seed });
     let cuts = How { again, ..How::power_cuts(options.budget, options.seed) };
-    let hows = [cuts, How { checkpoint: true, ..cuts }, How { again, ..How::deaths() }];
+    let hows = [
+        cuts,
+        How { checkpoint: true, ..cuts },
+        How { again, ..How::deaths() },
+        How { undo: true, ..cuts },
+    ];
     let begun = Instant::now();
     let mut stats = Stats::default();
     let mut failed = Vec::new();

@@ -25,6 +25,7 @@ use std::io;
 use std::sync::Arc;
 use systx_base::{Time, TxnId};
 use systx_store::io::{Class, Io};
+use systx_store::writeset::WriteSet;
 use systx_store::{CommitMeta, Config, DirStore, Slot, TxnKind};
 
 /// Where the store is, below the root.
@@ -46,6 +47,8 @@ pub struct How {
     pub again: Option<Plan>,
     /// Processes die instead of the power failing.
     pub process_death: bool,
+    /// At the end the last transaction is taken back, and then that.
+    pub undo: bool,
 }
 
 impl How {
@@ -57,6 +60,7 @@ impl How {
             plan: Plan::new(budget, seed),
             again: None,
             process_death: false,
+            undo: false,
         }
     }
     /// Process death at every call.
@@ -145,10 +149,23 @@ impl Session {
                 Ok(id)
             })
             .map_err(|e| format!("staging: {e}"))?;
+        self.commit_set(set, n, TxnKind::Run)
+    }
+
+    /// Takes transaction `of` back, as transaction `n`; the position in the log.
+    pub fn undo(&mut self, of: u64, n: u64) -> Result<u64, Failure> {
+        let of = TxnId(of + 1);
+        let undo = self.store.undo_set(of).map_err(|e| format!("undo: {e}"))?;
+        self.slots.extend(undo.slots);
+        self.commit_set(undo.set, n, TxnKind::Undo { of })
+    }
+
+    fn commit_set(&mut self, set: WriteSet, n: u64, kind: TxnKind) -> Result<u64, Failure> {
+        let store = &self.store;
         let reservation = store.reserve(&set).map_err(|e| format!("reserve: {e}"))?;
         let meta = CommitMeta {
             txn: TxnId(n + 1),
-            kind: TxnKind::Run,
+            kind,
             argv: vec![b"test".to_vec()],
             cwd: b"/".to_vec(),
             uid: 0,
@@ -195,14 +212,27 @@ impl<'a> Bench<'a> {
 
     /// Runs one workload and every crash of it.
     pub fn case(&self, workload: &[Txn], how: &How) -> Result<Stats, Failure> {
+        let run = self.run(workload, how)?;
+        run.all().map_err(|e| format!("workload {workload:?}\n{e}"))
+    }
+
+    fn run<'r>(&'r self, workload: &[Txn], how: &'r How) -> Result<Run<'r>, Failure> {
         let drafts = workload::drafts(&self.base, workload)
             .map_err(|_| format!("illegal workload {workload:?}"))?;
-        let trees: Vec<Tree> = std::iter::once(self.base.tree())
-            .chain(drafts.iter().map(|d| d.after().tree()))
-            .collect();
-        let run =
-            Run { seen: RefCell::default(), bench: self, how, drafts: &drafts, trees: &trees };
-        run.all().map_err(|e| format!("workload {workload:?}\n{e}"))
+        let mut models = vec![self.base.clone()];
+        let mut steps = Vec::new();
+        for draft in drafts {
+            models.push(draft.after().clone());
+            steps.push(Step::Draft(Box::new(draft)));
+        }
+        if let (true, Some(last)) = (how.undo, steps.len().checked_sub(1)) {
+            for of in [last, last + 1] {
+                models.push(models[of].clone());
+                steps.push(Step::Undo(of as u64));
+            }
+        }
+        let trees = models.iter().map(Model::tree).collect();
+        Ok(Run { bench: self, how, steps, models, trees, seen: RefCell::default() })
     }
 }
 
@@ -217,13 +247,7 @@ impl Bench<'_> {
         how: &How,
         faulty: &Wrap<'_>,
     ) -> Result<Vec<Failure>, Failure> {
-        let drafts = workload::drafts(&self.base, workload)
-            .map_err(|_| format!("illegal workload {workload:?}"))?;
-        let trees: Vec<Tree> = std::iter::once(self.base.tree())
-            .chain(drafts.iter().map(|d| d.after().tree()))
-            .collect();
-        let run =
-            Run { seen: RefCell::default(), bench: self, how, drafts: &drafts, trees: &trees };
+        let run = self.run(workload, how)?;
         let sim = self.start.process_death();
         let mut errors = Vec::new();
         let bounds = run.stumble(&faulty(&sim), sim.boot(), &mut errors);
@@ -238,13 +262,22 @@ impl Bench<'_> {
     }
 }
 
+/// One transaction of a run.
+enum Step {
+    Draft(Box<Draft>),
+    /// Takes back the step with this number.
+    Undo(u64),
+}
+
 struct Run<'a> {
-    /// States that were looked at, and how: whether as a crash of recovery.
-    seen: RefCell<HashSet<(u64, Bounds, bool)>>,
     bench: &'a Bench<'a>,
     how: &'a How,
-    drafts: &'a [Draft],
-    trees: &'a [Tree],
+    steps: Vec<Step>,
+    /// Before the first step, and after each.
+    models: Vec<Model>,
+    trees: Vec<Tree>,
+    /// States that were looked at, and how: whether as a crash of recovery.
+    seen: RefCell<HashSet<(u64, Bounds, bool)>>,
 }
 
 /// Acknowledged and submitted transactions.
@@ -282,12 +315,19 @@ impl Run<'_> {
         Ok(stats)
     }
 
+    fn commit(&self, session: &mut Session, step: &Step, n: u64) -> Result<u64, Failure> {
+        match step {
+            Step::Draft(draft) => session.commit(draft, n, self.how.inline),
+            Step::Undo(of) => session.undo(*of, n),
+        }
+    }
+
     /// The workload without a crash.
     fn forward(&self, sim: &SimFs) -> Result<(), Failure> {
         let mut session = Session::open((self.bench.wrap)(sim), sim.boot())?;
-        for (n, draft) in self.drafts.iter().enumerate() {
+        for (n, step) in self.steps.iter().enumerate() {
             sim.mark(Bounds { acked: n, submitted: n + 1 }.mark());
-            let lsn = session.commit(draft, n as u64, self.how.inline)?;
+            let lsn = self.commit(&mut session, step, n as u64)?;
             sim.mark(Bounds { acked: n + 1, submitted: n + 1 }.mark());
             session.apply(lsn)?;
             if self.how.checkpoint {
@@ -318,13 +358,13 @@ impl Run<'_> {
             return bounds;
         }
         let Some(mut session) = session else { return bounds };
-        for (n, draft) in self.drafts.iter().enumerate() {
+        for (n, step) in self.steps.iter().enumerate() {
             bounds.submitted = n + 1;
             // A transaction that failed and is tried again is another one to the store.
             let mut id = n as u64 * 2;
             let mut commit = || {
                 id += 1;
-                session.commit(draft, id, self.how.inline)
+                self.commit(&mut session, step, id)
             };
             let Ok(lsn) = twice(&mut commit) else { return bounds };
             bounds.acked = n + 1;
@@ -437,11 +477,7 @@ impl Run<'_> {
         let mut session = Session::open((self.bench.wrap)(sim), sim.boot())
             .map_err(|e| format!("second opening: {e}"))?;
         self.compare(sim, exact).map_err(|e| format!("second opening: {e}"))?;
-        let before = match k.checked_sub(1) {
-            None => &self.bench.base,
-            Some(last) => self.drafts[last].after(),
-        };
-        let mut draft = Draft::new(before, 9000);
+        let mut draft = Draft::new(&self.models[k], 9000);
         draft.run(&Op::Create("probe", 300)).map_err(|_| "probe exists".to_owned())?;
         let failed = |e| format!("a commit after recovery: {e}");
         let lsn = session.commit(&draft, 9000, self.how.inline).map_err(failed)?;

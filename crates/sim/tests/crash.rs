@@ -89,6 +89,18 @@ fn long_workloads_survive_power_cuts() {
 }
 
 #[test]
+fn undo_and_redo_survive_power_cuts_and_process_death() {
+    for profile in [Profile::STRONG, Profile::WEAK] {
+        let singles = bounded(profile, 1);
+        let pairs = sample(&bounded(profile, 2), 20 * budget() as usize, seed());
+        let how = How { undo: true, ..How::power_cuts(20, seed()) };
+        run(profile, how, &singles);
+        run(profile, How { checkpoint: true, ..how }, &pairs);
+        run(profile, How { undo: true, ..How::deaths() }, &singles);
+    }
+}
+
+#[test]
 fn friendlier_file_systems_are_no_harder() {
     let strong = Profile { fsync_persists_names: true, ..Profile::STRONG };
     let weak = Profile { fsync_persists_inode: true, ..Profile::WEAK };
