@@ -33,6 +33,18 @@ pub fn end_all_in(mnt_ns: u64) -> bool {
     }
 }
 
+/// Whether a process exists and has not ended (a zombie has).  One that cannot be named (0) counts as
+/// alive: its connection will tell.
+pub fn is_alive(pid: u32) -> bool {
+    if pid == 0 {
+        return true;
+    }
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name in parentheses may hold anything; the state follows its last parenthesis.
+    let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
 /// What the processes in one mount namespace have open, read from /proc without touching the files.
 pub struct InNamespace(pub u64);
 

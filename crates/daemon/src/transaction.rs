@@ -47,6 +47,8 @@ pub struct Terms {
     pub patterns: Patterns,
     /// Who runs it.
     pub uid: u32,
+    /// The client process; 0 if it is in another pid namespace.
+    pub client: u32,
     /// How the view is served.
     pub transport: protocol::Transport,
 }

@@ -17,6 +17,9 @@ use systx_base::{Gid, TxnId, Uid};
 use systx_txn::BeginOptions;
 use systx_vfs::view::Ids;
 
+/// Longest wait for the transactions of dead clients: a commit of any size ends within it.
+const SETTLE: Duration = Duration::from_secs(60);
+
 /// How many ended transactions are remembered for conflict messages.
 const ENDED_MAX: usize = 256;
 
@@ -133,6 +136,25 @@ impl Transactions {
         }
     }
 
+    /// Waits until no transaction of a dead client is left on a volume.
+    fn wait_for_the_dead(&self, volume: &Arc<OpenVolume>) {
+        let until = Instant::now() + SETTLE;
+        let mut tables = self.tables.lock();
+        loop {
+            let unsettled = |t: &Arc<Transaction>| {
+                Arc::ptr_eq(&t.volume, volume)
+                    && t.state() != State::Kept
+                    && !processes::is_alive(t.terms.client)
+            };
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() || !tables.open.values().any(unsettled) {
+                return;
+            }
+            // A client may die while we wait, which notifies nobody: look again soon.
+            self.ended.wait_for(&mut tables, left.min(SWEEP));
+        }
+    }
+
     fn ids(&self) -> Ids {
         match self.owner.uid {
             0 => Ids::Faithful,
@@ -223,6 +245,7 @@ impl Control for Transactions {
             read_only: begin.read_only,
             patterns,
             uid: peer.uid,
+            client: peer.pid,
             transport: begin.transport,
         };
         let facts = facts(&volume);
@@ -420,8 +443,11 @@ impl Control for Transactions {
     }
 
     fn recover(&self, place: Place) -> Result<Recovered, Failure> {
-        // Opening a store recovers it; an open one has nothing to recover.
-        Ok(self.volume(&place)?.recovered())
+        // Opening a store recovers it.  In an open one, what a dead client left behind is either
+        // being committed or about to be aborted: wait for that, so that the tree is at rest.
+        let volume = self.volume(&place)?;
+        self.wait_for_the_dead(&volume);
+        Ok(volume.recovered())
     }
 
     fn gc(&self, gc: Gc) -> Result<Collected, Failure> {
