@@ -500,7 +500,7 @@ pub fn tell_conflict(out: Out, c: &Conflict, suggest_retries: bool) {
         out.say(&format!("  also read and changed since: {path}"));
     }
     if c.stale_only {
-        out.hint("only reads were stale: with --isolation=snapshot it would have been committed");
+        out.hint("only a read was stale: under --isolation=snapshot, stale reads alone do not make a run fail");
     } else if suggest_retries {
         out.hint("run it again, or let systx do so: --retries N");
     }
@@ -561,11 +561,12 @@ pub fn fill() -> Vec<Fill> {
         dir(PathBuf::from(own), &mut all);
     }
     // Name resolution: systemd-resolved and resolvconf keep the file there.
-    if let Ok(path) = std::fs::canonicalize("/etc/resolv.conf") {
-        if let (true, Ok(content)) = (path.starts_with(run), std::fs::read(&path)) {
-            let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-            all.push(Fill { path, content: Some(content), mode: 0o644, owner });
-        }
+    if let Ok(path) = std::fs::canonicalize("/etc/resolv.conf")
+        && path.starts_with(run)
+        && let Ok(content) = std::fs::read(&path)
+    {
+        let owner = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        all.push(Fill { path, content: Some(content), mode: 0o644, owner });
     }
     all
 }
