@@ -48,7 +48,7 @@ fn paths_outside_the_volume() {
     let lab = lab!();
     lab.run(&["--on-exit=keep"], "echo x > x").ok();
     let id = lab.open_ids().remove(0);
-    for path in ["/etc/passwd", "/", "../../etc", "no/such/change"] {
+    for path in ["/etc/passwd", "/etc", "../../etc", "no/such/change"] {
         clear_failure(lab.do_systx(["commit", &id, path]), &[]);
     }
     assert!(!lab.has("x"));
