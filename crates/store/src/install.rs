@@ -108,8 +108,10 @@ struct Place {
 /// What is known about an object while it is installed.
 #[derive(Default)]
 struct State {
-    /// Where it is now.
+    /// Where it is now: one of its names.
     place: Option<Place>,
+    /// The name that it had before and that it may be moved away from.
+    home: Option<Place>,
     id: Option<HostId>,
     /// For directories that are needed: the directory itself.
     dir: Option<Handle>,
@@ -417,8 +419,6 @@ impl<'a> Install<'a> {
     /// returns where it is kept.
     fn keep(&mut self, from: &Place, as_name: &[u8]) -> Step<Vec<u8>> {
         let (dir, below) = self.conflict_dir()?;
-        eprintln!("DEBUG keep {:?} {:?} redo {} run {:x} old {:?}", String::from_utf8_lossy(&from.name), self.env.io.stat_at(&from.dir, &from.name).map(|s| (s.id.ino, s.nlink)), self.redo, self.run, std::backtrace::Backtrace::force_capture());
-        if let Ok(f) = self.env.io.open_file(&from.dir, &from.name, crate::io::Open::Read) { let mut b = [0; 120]; let n = self.env.io.read_at(&f, &mut b, 0).unwrap(); eprintln!("{n} {:?} {:?}", b, self.env.io.next_data(&f, 0)); }
         loop {
             let name = self.conflict_name(as_name);
             let how = crate::io::Rename::NoReplace;
@@ -515,17 +515,19 @@ impl<'a> Install<'a> {
             }
             let built = parse_temp(&place.name).map(|(_, _, _, ix)| Ix(ix));
             let built = built.filter(|ix| (ix.0 as usize) < self.states.len());
-            let ours = match built {
+            if stat.kind != Kind::Dir && stat.nlink > 1 {
                 // Another name of a file that is in the tree.
-                _ if stat.kind == Kind::File && stat.nlink > 1 => true,
+                self.drop_temp(&place)?;
+                continue;
+            }
+            let ours = match built {
                 Some(_) if stat.kind == Kind::Dir => self.is_empty(&place)?,
                 Some(ix) => self.is_ours(ix, &place, &stat)?,
                 None => false,
             };
-            if ours {
-                crate::layout::remove_all(self.env.io, &place.dir, &place.name)
-                    .map_err(|e| self.stop(place.name.clone(), e))?;
-            } else {
+            // Ours stays until the journal has forgotten the transaction: what a power cut leaves of a
+            // removed file need not look like ours any more.
+            if !ours {
                 let path = built.map(|ix| self.path(ix)).unwrap_or_default();
                 let base = path.rsplit(|b| *b == b'/').next().unwrap_or_default().to_vec();
                 let kept = self.keep(&place, &base)?;

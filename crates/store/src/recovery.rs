@@ -18,7 +18,7 @@ use crate::history::{Commit, History};
 use crate::install::{Env, OutsideChange, install};
 use crate::io::{Class, Handle, Io, Open};
 use crate::journal::{Head, Identity, Record, Scan, scan};
-use crate::layout::{Layout, ensure_file, found, names};
+use crate::layout::{Layout, ensure_file, found, names, remove_all};
 use crate::staging::Pool;
 use crate::super_block::{FORMAT, Found, Super, Supers, read};
 use crate::writeset::SlotId;
@@ -204,6 +204,7 @@ fn recover(
         .collect();
     let pool = Pool::open(Arc::clone(io), layout, &keep).map_err(&failed)?;
     if pending.is_empty() && !torn {
+        clear_staging(&**io, layout).map_err(&failed)?;
         return Ok(pool);
     }
     report.discarded = torn;
@@ -220,6 +221,7 @@ fn recover(
     }
     let txn = pending.iter().map(|p| p.commit.meta.txn.0).fold(block.txn, u64::max);
     finish(&**io, layout, class, block, end, txn).map_err(&failed)?;
+    clear_staging(&**io, layout).map_err(&failed)?;
     for slot in keep {
         let linked = io_linked(&**io, layout, slot).map_err(&failed)?;
         pool.release(slot, gone.contains(&slot) || linked);
@@ -286,6 +288,15 @@ fn finish(
     let next = Super { seq: block.seq + 1, epoch: block.epoch + 1, head: end, txn, ..*block };
     Supers::open(io, layout)?.write(io, &next)?;
     *block = next;
+    Ok(())
+}
+
+/// Empties staging.  No record is left to be installed, so nothing in there is needed: what belongs
+/// to outsiders was moved to `conflict/` by the installation that met it.
+fn clear_staging(io: &dyn Io, layout: &Layout) -> Result<()> {
+    for name in names(io, &layout.temp)? {
+        remove_all(io, &layout.temp, &name)?;
+    }
     Ok(())
 }
 

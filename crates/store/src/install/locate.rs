@@ -37,6 +37,7 @@ impl Install<'_> {
         if let Some((place, in_tree)) = found? {
             let state = self.state(ix);
             state.id = Some(id);
+            state.home = Some(place.clone());
             state.place = Some(place);
             state.in_tree = in_tree;
         }

@@ -122,8 +122,9 @@ impl Install<'_> {
         };
         let place = Place { dir, name: bind.name.clone() };
         let Some(target) = bind.target else {
-            let moves = bind.displaces.is_some_and(|d| open.moves.contains_key(&d));
-            if moves {
+            if let Some(displaced) = bind.displaces
+                && open.moves.contains_key(&displaced)
+            {
                 return Ok(false);
             }
             if self.env.class == Class::Weak && bind.displaces.is_some() {
@@ -147,7 +148,10 @@ impl Install<'_> {
                 return Ok(true);
             }
             let occupant = self.old.get(&stat.id).copied();
-            if occupant.is_some_and(|m| open.moves.contains_key(&m)) {
+            if let Some(occupant) = occupant
+                && open.moves.contains_key(&occupant)
+                && self.is_home(occupant, &place)?
+            {
                 return Ok(false);
             }
         }
@@ -157,6 +161,17 @@ impl Install<'_> {
             let last = open.moves.get(&target) == Some(&1);
             self.bind_host(target, bind, &place, now, last)
         }
+    }
+
+    /// Whether this is the name that an object is to be moved away from.
+    fn is_home(&self, ix: Ix, place: &Place) -> Step<bool> {
+        let Some(home) = &self.states[ix.0 as usize].home else { return Ok(false) };
+        if home.name != place.name {
+            return Ok(false);
+        }
+        let id = |dir| self.env.io.stat(dir).map(|s| s.id);
+        let same = id(&home.dir).and_then(|a| Ok(a == id(&place.dir)?));
+        same.map_err(|e| self.stop(place.name.clone(), e))
     }
 
     fn arrived(&mut self, ix: Ix, place: &Place) {
@@ -239,7 +254,9 @@ impl Install<'_> {
         now: Option<Stat>,
         last: bool,
     ) -> Step<bool> {
-        let Some(from) = self.place(ix) else { return Ok(true) };
+        if self.place(ix).is_none() {
+            return Ok(true);
+        }
         let is_dir = self.object(ix).kind() == Kind::Dir;
         let leaves = match &self.object(ix).origin {
             Origin::Host { parent, name, .. } => {
@@ -251,11 +268,14 @@ impl Install<'_> {
         if !is_dir && (!leaves || !last || self.env.class == Class::Weak) {
             let linked = self.add_link(ix, bind, place, now.is_some())?;
             if leaves && last && self.states[ix.0 as usize].placed {
-                self.later_if_unbound(ix, &from)?;
+                self.leave_home(ix)?;
             }
             return Ok(linked);
         }
-        self.move_host(ix, bind, place, now.is_some(), from)
+        match self.states[ix.0 as usize].home.clone() {
+            Some(from) => self.move_host(ix, bind, place, now.is_some(), from),
+            None => self.add_link(ix, bind, place, now.is_some()),
+        }
     }
 
     fn move_host(
@@ -272,7 +292,9 @@ impl Install<'_> {
             if from.name != parked.name {
                 let moved = self.rename(&from, &parked, Rename::NoReplace);
                 let Some(()) = self.soft(|s| s.path(ix), moved)? else { return Ok(true) };
-                self.state(ix).place = Some(parked.clone());
+                let state = self.state(ix);
+                state.place = Some(parked.clone());
+                state.home = Some(parked.clone());
                 from = parked;
             }
         }
@@ -283,7 +305,7 @@ impl Install<'_> {
                 Err(e) if is(&e, libc::EEXIST) => {}
                 other => {
                     if self.soft(|s| s.path(ix), other)?.is_some() {
-                        self.state(ix).place = Some(place.clone());
+                        self.state(ix).home = None;
                         self.arrived(ix, place);
                     }
                     return Ok(true);
@@ -291,7 +313,7 @@ impl Install<'_> {
             }
         }
         if self.put(&from, place, bind)? {
-            self.state(ix).place = Some(place.clone());
+            self.state(ix).home = None;
             self.arrived(ix, place);
         }
         Ok(true)
@@ -299,14 +321,16 @@ impl Install<'_> {
 
     /// The old name of a file that moved by link goes with its own bind; one that has none (it was
     /// in the graveyard, parked, or in a directory that is removed) goes here.
-    fn later_if_unbound(&mut self, ix: Ix, old: &Place) -> Step<()> {
+    fn leave_home(&mut self, ix: Ix) -> Step<()> {
+        let Some(home) = self.state(ix).home.take() else { return Ok(()) };
         if let Origin::Host { parent, name, .. } = &self.object(ix).origin
             && self.index.at(*parent, name).is_some()
-            && old.name == *name
+            && self.states[ix.0 as usize].in_tree
+            && home.name == *name
         {
             return Ok(());
         }
-        self.drop_later(old.clone())
+        self.drop_later(home)
     }
 
     /// For resuming: names without a bind of their own of files that have moved by link.
@@ -553,17 +577,23 @@ impl Install<'_> {
             let Some(dir) = self.dir_of(bind.dir)? else { continue };
             let Some(stat) = self.soft_stat(&dir, &bind.name)? else { continue };
             let Some(occupant) = self.old.get(&stat.id).copied() else { continue };
-            if self.index.targets(occupant).is_empty() || bind.target == Some(occupant) {
+            let here = Place { dir, name: bind.name.clone() };
+            if self.index.targets(occupant).is_empty()
+                || bind.target == Some(occupant)
+                || !self.is_home(occupant, &here)?
+            {
                 continue;
             }
-            let here = Place { dir, name: bind.name.clone() };
             if self.swap(bind, occupant, &here)? {
                 return Ok(true);
             }
             let parked = self.temp('p', occupant);
             let moved = self.rename(&here, &parked, Rename::NoReplace);
             if self.soft(|s| s.path(occupant), moved)?.is_some() {
-                self.state(occupant).place = Some(parked);
+                let state = self.state(occupant);
+                state.home = Some(parked.clone());
+                state.place = Some(parked);
+                state.in_tree = false;
                 return Ok(true);
             }
         }
@@ -575,7 +605,8 @@ impl Install<'_> {
         let Some(target) = bind.target.filter(|t| !self.object(*t).is_new()) else {
             return Ok(false);
         };
-        let (Some(there), [other]) = (self.place(target), self.index.targets(occupant)) else {
+        let home = self.states[target.0 as usize].home.clone();
+        let (Some(there), [other]) = (home, self.index.targets(occupant)) else {
             return Ok(false);
         };
         let other = &self.commit.set.binds[*other];
@@ -589,6 +620,7 @@ impl Install<'_> {
         }
         for (ix, place) in [(target, here), (occupant, &there)] {
             let state = self.state(ix);
+            state.home = None;
             state.place = Some(place.clone());
             state.placed = true;
         }

@@ -229,7 +229,8 @@ impl Install<'_> {
         }
         let Some(place) = self.place(ix) else { return Ok(()) };
         let swapped = object.content != Content::Keep && !self.states[ix.0 as usize].in_tree;
-        if swapped && self.redo && self.index.targets(ix).is_empty() {
+        if swapped && self.redo && self.index.targets(ix).is_empty() && !self.index.is_displaced(ix)
+        {
             // An earlier run found it in use as a program and has already exchanged it.
             return Ok(());
         }
