@@ -182,11 +182,7 @@ pub struct Run {
     #[command(flatten)]
     pub place: Where,
     /// The command and its arguments
-    #[arg(
-        trailing_var_arg = true,
-        required = true,
-        value_name = "CMD"
-    )]
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub argv: Vec<OsString>,
 }
 

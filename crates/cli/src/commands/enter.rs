@@ -8,7 +8,7 @@ use crate::problem::{FAILED, Problem};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use systx_daemon::protocol::Entered;
+use systx_daemon::protocol::{Entered, FailureKind};
 use systx_session::{Backing, Ended, Leftovers, Listen, PlaceToRun, Spec};
 
 /// Enters it.
@@ -73,7 +73,12 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
         for path in started.private_remains(&known).iter().take(5) {
             out.say(&format!("dropped, was private to this visit: {}", path.display()));
         }
-        client.leave(id)?;
+        match client.leave(id) {
+            Err(f) if f.kind == FailureKind::NotFound => {
+                out.say(&format!("transaction {id} was ended from outside meanwhile"));
+            }
+            other => other?,
+        }
     }
     Ok(ended.code().unwrap_or(FAILED))
 }
