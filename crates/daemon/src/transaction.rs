@@ -282,7 +282,7 @@ impl Transaction {
 
     /// Commits everything (but what is never committed): the end of the transaction.
     pub fn commit(&self, opponents: &dyn Opponents) -> Ended {
-        self.view.release_locks();
+        self.view.let_go();
         let selection = Committed { patterns: &self.terms.patterns, volume: &self.volume };
         let changes = self.changes();
         let frozen = self.view.freeze(&selection);
@@ -298,12 +298,14 @@ impl Transaction {
             self.volume.vol.engine.abort(self.id);
             return Ended::Committed(self.outcome(self.id, summary, vec![], stale, 0));
         }
+        let notes = self.open_elsewhere(&frozen);
         let dropped = changes.iter().filter(|c| c.dropped).count() as u64;
         let summary = describe::summary(changes.iter().filter(|c| !c.dropped));
         match self.install(self.id, &frozen, TxnKind::Run) {
             Ok(installed) => {
                 let outside = installed.outside;
-                Ended::Committed(self.outcome(self.id, summary, outside, stale, dropped))
+                let outcome = self.outcome(self.id, summary, outside, stale, dropped);
+                Ended::Committed(with_notes(outcome, notes))
             }
             Err(NotInstalled::Lost) => match self.conflict(opponents) {
                 Some(conflict) => Ended::Refused(Outcome::Conflict { conflict, kept: false }),
@@ -315,6 +317,16 @@ impl Transaction {
             Err(NotInstalled::Outside(paths)) => Ended::Refused(late_change(paths, false)),
             Err(NotInstalled::Failed(failure)) => Ended::Refused(refused(failure)),
         }
+    }
+
+    /// A sentence for each file that a process outside could overwrite right after the commit.
+    fn open_elsewhere(&self, frozen: &Frozen) -> Vec<String> {
+        let paths = self.view.open_elsewhere(frozen);
+        let say = |path: &Vec<u8>| {
+            let path = String::from_utf8_lossy(path);
+            format!("{path} is open for writing in a program outside: what it writes from now on mixes with what was committed")
+        };
+        paths.iter().map(say).collect()
     }
 
     fn outcome(
@@ -338,6 +350,7 @@ impl Transaction {
         paths: &[HostPath],
         opponents: &dyn Opponents,
     ) -> Ended {
+        self.view.let_go();
         let selection = Below { patterns: &self.terms.patterns, paths, volume: &self.volume };
         let frozen = self.view.freeze(&selection);
         let (conflict, stale) = self.validate();
@@ -551,6 +564,13 @@ fn stamp_of(origin: &Origin) -> Option<Stamp> {
         Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(*stamp),
         Origin::Root | Origin::New(_) => None,
     }
+}
+
+fn with_notes(mut outcome: Outcome, more: Vec<String>) -> Outcome {
+    if let Outcome::Committed { notes, .. } = &mut outcome {
+        notes.extend(more);
+    }
+    outcome
 }
 
 /// Outsiders were faster than the installation.

@@ -10,7 +10,7 @@ use crate::node::{Base, Body, Child, Dirty, Name, Node};
 use crate::view::{State, View};
 use std::collections::{HashMap, HashSet};
 use systx_base::{Kind, NodeId};
-use systx_store::io::Stamp;
+use systx_store::io::{Open, Openers, Stamp};
 use systx_store::writeset::{Attrs, Bind, Content, Ix, NewKind, Object, Origin, WriteSet};
 
 /// Which changes are committed.
@@ -93,6 +93,11 @@ impl View {
                 if let Body::File(content) = &mut node.body {
                     *content = None;
                 }
+            }
+            let rights = (node.attr.mode, node.attr.uid, node.attr.gid);
+            if let Some(dir) = node.dir_mut().filter(|_| frozen.taken.contains(&id)) {
+                dir.rights = rights;
+                dir.read_xattrs = None;
             }
             st.nodes.identify(stamp.id, id);
         }
@@ -183,6 +188,23 @@ impl Candidates {
                 todo.push(*at);
             }
         }
+    }
+}
+
+impl View {
+    /// Existing files whose content would be changed and that a process outside has open for writing
+    /// (or mapped so): what it writes from now on meets the committed content.
+    pub fn open_elsewhere(&self, frozen: &Frozen) -> Vec<Vec<u8>> {
+        let st = self.state.lock();
+        let is_open = |(i, object): (usize, &Object)| {
+            if object.content == Content::Keep || !matches!(object.origin, Origin::Host { .. }) {
+                return None;
+            }
+            let (dir, name) = self.backing_place(&st, *frozen.nodes.get(i)?).ok()?;
+            let file = self.io().open_file(&dir, &name, Open::Read).ok()?;
+            (self.io().openers(&file).ok()? == Openers::Writers).then(|| frozen.paths[i].clone())
+        };
+        frozen.writes.objects.iter().enumerate().filter_map(is_open).collect()
     }
 }
 

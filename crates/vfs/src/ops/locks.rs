@@ -154,11 +154,14 @@ impl View {
         closed.iter().filter(|owner| table.held.remove(owner).is_some()).count()
     }
 
-    /// Releases everything: no process is in the view any more.
-    pub fn release_locks(&self) {
+    /// Releases locks and open files of the host: no process is in the view any more, and a file that
+    /// nobody has open can be replaced in one step.
+    pub fn let_go(&self) {
         let mut table = self.locks.lock();
         table.held.clear();
         table.unnamed.clear();
+        drop(table);
+        self.files.clear();
     }
 
     /// Whether any lock is held through this view.
