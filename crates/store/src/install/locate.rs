@@ -1,10 +1,21 @@
 //! Finding the objects of a write set in the tree, by identity.
 
 use super::{Install, Outside, Place, Step};
-use crate::io::{Handle, HostId};
+use crate::io::{Class, Handle, HostId};
 use crate::layout::{grave_name, parse_temp};
 use crate::writeset::{Ix, Origin};
 use systx_base::Kind;
+
+/// Where an object was found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// Where the transaction saw it.
+    Origin,
+    /// Where the transaction wants it.
+    Target,
+    /// In staging, in the graveyard or in `lost+found`.
+    Store,
+}
 
 impl Install<'_> {
     /// Finds an object that exists; reports it if it is gone and the transaction needs it.
@@ -19,7 +30,10 @@ impl Install<'_> {
         }
         self.find(ix)?;
         let needed = self.object(ix).is_changed() || !self.index.targets(ix).is_empty();
-        if self.place(ix).is_none() && needed {
+        // A file that is changed and loses its name may have lost it already, and the one that it got
+        // in the graveyard, too; on weak file systems the change was durable before that.
+        let done = self.redo && self.env.class == Class::Weak && self.index.is_removed(ix);
+        if self.place(ix).is_none() && needed && !done {
             let path = self.path(ix);
             self.report(path, Outside::Gone, None);
         }
@@ -34,28 +48,30 @@ impl Install<'_> {
         self.state(ix).busy = true;
         let found = self.search(ix, id);
         self.state(ix).busy = false;
-        if let Some((place, in_tree)) = found? {
+        if let Some((place, at)) = found? {
+            let (in_tree, arrived) = (at != At::Store, at == At::Target);
             let state = self.state(ix);
             state.id = Some(id);
-            state.home = Some(place.clone());
+            // A final name is not to be moved away from.
+            state.home = (!arrived).then(|| place.clone());
             state.place = Some(place);
             state.in_tree = in_tree;
         }
         Ok(())
     }
 
-    fn search(&mut self, ix: Ix, id: HostId) -> Step<Option<(Place, bool)>> {
+    fn search(&mut self, ix: Ix, id: HostId) -> Step<Option<(Place, At)>> {
         match &self.object(ix).origin {
             Origin::Host { parent, name, .. } => {
                 let dir = self.dir_of(*parent)?;
                 if let Some(place) = self.check_place(dir, name, id)? {
-                    return Ok(Some((place, true)));
+                    return Ok(Some((place, At::Origin)));
                 }
             }
             Origin::Grave { name, .. } => {
                 let grave = self.env.layout.grave.clone();
                 if let Some(place) = self.check_place(Some(grave), name, id)? {
-                    return Ok(Some((place, false)));
+                    return Ok(Some((place, At::Store)));
                 }
             }
             _ => return Ok(None),
@@ -67,18 +83,18 @@ impl Install<'_> {
             let bind = &self.commit.set.binds[bind];
             let dir = self.dir_of(bind.dir)?;
             if let Some(place) = self.check_place(dir, &bind.name, id)? {
-                return Ok(Some((place, true)));
+                return Ok(Some((place, At::Target)));
             }
         }
         if let Some(name) = self.leftovers.get(&id).cloned() {
-            return Ok(Some((Place { dir: self.env.layout.temp.clone(), name }, false)));
+            return Ok(Some((Place { dir: self.env.layout.temp.clone(), name }, At::Store)));
         }
         let grave = self.env.layout.grave.clone();
         let name = grave_name(self.txn(), ix.0);
         if let Some(place) = self.check_place(Some(grave), &name, id)? {
-            return Ok(Some((place, false)));
+            return Ok(Some((place, At::Store)));
         }
-        Ok(self.search_lost_and_found(id)?.map(|place| (place, false)))
+        Ok(self.search_lost_and_found(id)?.map(|place| (place, At::Store)))
     }
 
     /// Where e2fsck puts an inode that a power cut left without a name.

@@ -66,8 +66,8 @@ impl Install<'_> {
         Ok(())
     }
 
-    /// Weak file systems: a file whose old name is given to another object gets a further name in
-    /// staging, durable before the old one is lost: its new name may not be durable by then.
+    /// Weak file systems: a file that lives on and whose old name is given to another object gets a
+    /// further name in staging, durable before the old one is lost: its new name may not be durable by then.
     pub(super) fn anchor(&mut self) -> Step<()> {
         if self.env.class != Class::Weak {
             return Ok(());
@@ -79,8 +79,10 @@ impl Install<'_> {
                 .index
                 .at(*parent, name)
                 .is_some_and(|b| b.target.is_some() && b.target != Some(ix));
-            let moves = !self.index.targets(ix).is_empty() && self.object(ix).kind() != Kind::Dir;
-            let (true, Some(place)) = (taken && moves, self.place(ix)) else { continue };
+            let object = self.object(ix);
+            let lives = !self.index.targets(ix).is_empty() || object.is_changed();
+            let wanted = taken && lives && object.kind() != Kind::Dir;
+            let (true, Some(place)) = (wanted, self.place(ix)) else { continue };
             let anchor = self.temp('a', ix);
             let linked = self.env.io.link(&place.dir, &place.name, &anchor.dir, &anchor.name);
             if self.soft(|s| s.path(ix), linked)?.is_some() {
@@ -128,6 +130,8 @@ impl Install<'_> {
                 return Ok(false);
             }
             if self.env.class == Class::Weak && bind.displaces.is_some() {
+                // Under another name that nobody knows here the file lives on, with the change.
+                self.needs_sync |= bind.displaces.is_some_and(|d| self.object(d).is_changed());
                 self.later.push(Later::Name(i));
                 return Ok(true);
             }
