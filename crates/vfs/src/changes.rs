@@ -259,6 +259,9 @@ impl State {
             path.push(b'/');
             path.extend_from_slice(name);
         }
+        if path.is_empty() {
+            path.push(b'/');
+        }
         path
     }
 }

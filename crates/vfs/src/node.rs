@@ -7,7 +7,7 @@ use crate::listing::Listing;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use systx_base::sync::Mutex;
-use systx_base::{NodeId, Oid};
+use systx_base::{Gid, NodeId, Oid, Uid};
 use systx_store::io::{HostId, Stamp, Stat};
 
 /// A name, shared between the directory's tables and the node.
@@ -39,6 +39,9 @@ pub(crate) struct Dirty {
     pub mtime: bool,
 }
 
+/// Extended attributes as they were read; `None` as a value: absent.
+pub(crate) type XattrsRead = Option<Box<BTreeMap<Box<[u8]>, Option<Vec<u8>>>>>;
+
 /// One name of a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Child {
@@ -57,9 +60,18 @@ pub(crate) struct DirState {
     pub listing: Option<Listing>,
     /// All names of the backing directory, once they were read.
     pub base_names: Option<HashSet<Name>>,
+    /// Mode, owner and group on the backing file system when it was met.  Kept apart, because a
+    /// directory's time stamps move with every name in it and tell nothing about these.
+    pub rights: (u32, Uid, Gid),
+    /// Extended attributes that were read from the backing directory, for the same reason.
+    pub read_xattrs: XattrsRead,
 }
 
 impl DirState {
+    /// Of an existing directory.
+    pub fn of(stat: &Stat) -> DirState {
+        DirState { rights: (stat.mode, stat.uid, stat.gid), ..DirState::default() }
+    }
     /// Names that differ from the backing directory.
     pub fn changes(&self) -> impl Iterator<Item = (&Name, Child)> {
         self.children.iter().filter(|(_, c)| c.now != c.base).map(|(n, c)| (n, *c))

@@ -4,8 +4,10 @@
 
 use crate::node::{Base, Name, Node};
 use crate::view::{State, View};
+use std::collections::HashSet;
 use systx_base::{Kind, NodeId};
 use systx_store::io::{Handle, Stat};
+use systx_txn::{Object, Opponent};
 
 /// What an outsider did to something that a transaction had met.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,19 +33,30 @@ pub enum What {
     ListingChanged,
 }
 
+/// Reads that the engine lists as stale already: another transaction committed what makes them so.
+type Stale = HashSet<Object>;
+
 impl View {
     /// Every difference between what was met and what is there; waits for an installation in progress
     /// to end and keeps others out meanwhile.
     pub fn validate(&self) -> Vec<OutsideChange> {
         let st = self.state.lock();
         let _quiet = self.vol.quiesce();
+        let by_us = |(object, by): (Object, Opponent)| (by != Opponent::Outside).then_some(object);
+        let stale: Stale =
+            self.vol.engine.stale_reads(self.txn).into_iter().filter_map(by_us).collect();
         let mut found = Vec::new();
+        if let Some(what) = self.judge_root(&st, &stale) {
+            let path = st.path_of(&self.vol, NodeId::ROOT);
+            let written = st.nodes.get(NodeId::ROOT).is_some_and(Node::is_changed);
+            found.push(OutsideChange { path, what, written });
+        }
         for (id, node) in st.nodes.iter() {
             let Some(base) = &node.base else { continue };
             if base.foreign || node.dir().is_none() {
                 continue;
             }
-            self.validate_dir(&st, id, node, base, &mut found);
+            self.validate_dir(&st, id, node, base, &stale, &mut found);
         }
         found
     }
@@ -55,6 +68,7 @@ impl View {
         id: NodeId,
         node: &Node,
         base: &Base,
+        stale: &Stale,
         found: &mut Vec<OutsideChange>,
     ) {
         let Some(dir) = node.dir() else { return };
@@ -63,42 +77,63 @@ impl View {
         }
         // The object itself is judged with its own parent; if it is gone, so is what is in it.
         let Ok(handle) = self.open_unrecorded(st, id) else { return };
-        let same_names = self
-            .io()
-            .stat(&handle)
-            .is_ok_and(|stat| self.vol.current(base.stamp) == stat.stamp());
+        // Not carried forward over our own installations: those note what the directory was when
+        // they met it, and an outsider may have been there in between.
+        let same_names = self.io().stat(&handle).is_ok_and(|stat| base.stamp == stat.stamp());
         for (name, child) in &dir.children {
-            let written = child.now != child.base;
             let what = match child.base {
-                Some(met) => self.judge(st, &handle, name, met),
+                Some(met) => self.judge(st, &handle, name, met, stale),
                 None if same_names => None,
-                None => self.io().stat_at(&handle, name).is_ok().then_some(What::Appeared),
-            };
-            if let Some(what) = what {
-                let changed = child.base.and_then(|c| st.nodes.get(c)).is_some_and(Node::is_changed);
-                let path = self.path_in(st, id, name);
-                found.push(OutsideChange { path, what, written: written || changed });
-            }
-        }
-        if let (false, Some(names)) = (same_names, &dir.base_names) {
-            let mut missing = names.len();
-            let mut extra = 0;
-            let listed = self.io().list(&handle, &mut |item| {
-                if names.contains(item.name) {
-                    missing -= 1;
-                } else if !self.vol.hides_ino(item.ino) {
-                    extra += 1;
+                None => {
+                    let there = self.io().stat_at(&handle, name);
+                    there.is_ok_and(|stat| !self.vol.is_hidden(stat.id)).then_some(What::Appeared)
                 }
-                true
-            });
-            if listed.is_err() || missing + extra > 0 {
-                let path = st.path_of(&self.vol, id);
-                found.push(OutsideChange { path, what: What::ListingChanged, written: false });
+            };
+            let Some(what) = what else { continue };
+            let entry = Object::Entry { dir: base.oid, name: (&**name).into() };
+            if what != What::Changed && stale.contains(&entry) {
+                continue;
             }
+            let met = child.base.and_then(|c| st.nodes.get(c));
+            // What was changed below a directory relies on the directory's being there.
+            let relied = met.is_some_and(|n| n.is_changed() || (what == What::Replaced && n.anchored));
+            let path = self.base_path_at(st, id, name);
+            found.push(OutsideChange { path, what, written: child.now != child.base || relied });
+        }
+        if let (false, Some(names)) = (same_names, &dir.base_names)
+            && !stale.contains(&Object::List(base.oid))
+            && !self.lists(&handle, names)
+        {
+            let path = st.base_path_of(self, id);
+            // A directory that was removed relies on its being empty.
+            let written = node.attr.nlink == 0;
+            found.push(OutsideChange { path, what: What::ListingChanged, written });
         }
     }
 
-    fn judge(&self, st: &State, dir: &Handle, name: &Name, met: NodeId) -> Option<What> {
+    /// Whether a backing directory has exactly these names.
+    fn lists(&self, dir: &Handle, names: &HashSet<Name>) -> bool {
+        let mut missing = names.len();
+        let mut extra = 0;
+        let listed = self.io().list(dir, &mut |item| {
+            if names.contains(item.name) {
+                missing = missing.saturating_sub(1);
+            } else if !self.vol.hides_ino(item.ino) {
+                extra += 1;
+            }
+            true
+        });
+        listed.is_ok() && missing == 0 && extra == 0
+    }
+
+    fn judge(
+        &self,
+        st: &State,
+        dir: &Handle,
+        name: &Name,
+        met: NodeId,
+        stale: &Stale,
+    ) -> Option<What> {
         let node = st.nodes.get(met)?;
         let base = node.base.as_ref()?;
         if base.foreign {
@@ -108,11 +143,38 @@ impl View {
             Err(_) => Some(What::Replaced),
             Ok(stat) if stat.id != base.stamp.id => Some(What::Replaced),
             Ok(stat) if stat.kind == Kind::Dir => {
-                let same = node.dirty.mode || node.dirty.owner || same_rights(node, &stat);
-                (!same).then_some(What::Changed)
+                (!self.same_dir(node, base, &stat, stale, (dir, name))).then_some(What::Changed)
             }
             Ok(stat) => (self.vol.current(base.stamp) != stat.stamp()).then_some(What::Changed),
         }
+    }
+
+    fn judge_root(&self, st: &State, stale: &Stale) -> Option<What> {
+        let node = st.nodes.get(NodeId::ROOT)?;
+        let root = self.io().root();
+        let Ok(stat) = self.io().stat(&root) else { return Some(What::Changed) };
+        (!self.same_dir(node, node.base.as_ref()?, &stat, stale, (&root, b""))).then_some(What::Changed)
+    }
+
+    /// Directories change their time stamps with every name; what counts as read of their attributes
+    /// is who may do what, and the extended attributes that were read.
+    fn same_dir(
+        &self,
+        node: &Node,
+        base: &Base,
+        stat: &Stat,
+        stale: &Stale,
+        (dir, name): (&Handle, &[u8]),
+    ) -> bool {
+        let Some(state) = node.dir() else { return false };
+        if stat.stamp() == base.stamp || stale.contains(&Object::Attr(base.oid)) {
+            return true;
+        }
+        let same = |(key, met): (&Box<[u8]>, &Option<Vec<u8>>)| {
+            self.io().get_xattr(dir, name, key).ok() == *met
+        };
+        state.rights == (stat.mode, stat.uid, stat.gid)
+            && state.read_xattrs.iter().flat_map(|x| x.iter()).all(same)
     }
 
     /// A backing directory by the way it was met, without any record: validation must look even
@@ -131,19 +193,4 @@ impl View {
         self.dirs.put(id, handle.clone());
         Ok(handle)
     }
-
-    fn path_in(&self, st: &State, dir: NodeId, name: &[u8]) -> Vec<u8> {
-        let mut path = st.path_of(&self.vol, dir);
-        if path.last() != Some(&b'/') {
-            path.push(b'/');
-        }
-        path.extend_from_slice(name);
-        path
-    }
-}
-
-/// Directories change their time stamps with every name; what counts as read of their attributes is
-/// who may do what.
-fn same_rights(node: &Node, stat: &Stat) -> bool {
-    (node.attr.mode, node.attr.uid, node.attr.gid) == (stat.mode, stat.uid, stat.gid)
 }

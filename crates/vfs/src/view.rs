@@ -108,7 +108,7 @@ impl View {
             dirty: Dirty::default(),
             place: None,
             xattrs: None,
-            body: Body::Dir(Box::default()),
+            body: Body::Dir(Box::new(DirState::of(&stat))),
             content_read: false,
             caps_gone: true,
             anchored: true,
@@ -414,7 +414,7 @@ impl View {
         }
         let body = match stat.kind {
             Kind::File => Body::File(None),
-            Kind::Dir => Body::Dir(Box::<DirState>::default()),
+            Kind::Dir => Body::Dir(Box::new(DirState::of(&stat))),
             Kind::Symlink => Body::Symlink(None),
             _ => Body::Special,
         };

@@ -8,21 +8,10 @@ use common::model::Model;
 use common::*;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use systx_store::writeset::{NewKind, Origin, WriteSet};
+use systx_base::Kind;
+use systx_store::writeset::{NewKind, Origin};
 use systx_vfs::changes::{Change, Status};
 use systx_vfs::freeze::{Everything, Selection};
-
-/// What lies at or below some paths, as a user asks for it.
-struct Below<'a>(&'a BTreeSet<usize>);
-
-impl Selection for Below<'_> {
-    fn takes(&self, path: &[u8]) -> bool {
-        self.0.iter().any(|p| {
-            let rest = path.strip_prefix(PATHS[*p].as_bytes());
-            rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
-        })
-    }
-}
 
 /// Both sides after the same calls.
 struct Ran {
@@ -45,50 +34,10 @@ fn ran(ops: &[Op]) -> Ran {
     Ran { _dirs: dirs, host, before, twin }
 }
 
-/// Whether two trees are equal, times of directories aside that nobody set: they are made when the
-/// commit is installed, and stay as they were if there is nothing to install.
-fn differ(want: &Tree, got: &Tree) -> Option<String> {
-    let mut got = got.clone();
-    for (path, seen) in got.iter_mut().filter(|(_, s)| s.kind == systx_base::Kind::Dir) {
-        let wanted = want.get(path).and_then(|s| s.mtime);
-        if wanted.is_none() {
-            seen.mtime = None;
-        }
-    }
-    difference(want, &got)
-}
-
 /// A list of changes that can be read.
 fn show(changes: &[Change]) -> String {
     let line = |c: &Change| format!("{} {:?}\n", String::from_utf8_lossy(&c.path), c.status);
     changes.iter().map(line).collect()
-}
-
-/// A write set that can be read.
-fn brief(writes: &WriteSet) -> String {
-    let mut out = String::new();
-    for (i, object) in writes.objects.iter().enumerate() {
-        let origin = match &object.origin {
-            Origin::Host { parent, name, .. } => {
-                format!("{} {}", parent.0, String::from_utf8_lossy(name))
-            }
-            other => format!("{other:?}"),
-        };
-        out += &format!("  {i}: {origin} {:?}\n", object.attrs);
-    }
-    for bind in &writes.binds {
-        let name = String::from_utf8_lossy(&bind.name);
-        out += &format!("  {} {name} = {:?} was {:?}\n", bind.dir.0, bind.target, bind.displaces);
-    }
-    out
-}
-
-fn is_root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: chown needs root");
-    }
-    root
 }
 
 fn config() -> ProptestConfig {
@@ -195,7 +144,7 @@ proptest! {
 }
 
 /// What a picked path must have in common with the whole: names of the same file may be left out.
-fn taken(seen: Option<&Seen>) -> Option<(systx_base::Kind, u32, u32, u32, &Bytes, u64)> {
+fn taken(seen: Option<&Seen>) -> Option<(Kind, u32, u32, u32, &Bytes, u64)> {
     seen.map(|s| (s.kind, s.mode, s.uid, s.gid, &s.data, s.rdev))
 }
 

@@ -116,8 +116,8 @@ impl Requests for View {
         self.list_dir(node, from, attributes, sink)
     }
     fn getxattr(&self, node: NodeId, key: &[u8]) -> Reply<Vec<u8>> {
-        let st = self.state.lock();
-        self.xattr(&st, node, key)?.ok_or(Errno::NODATA)
+        let mut st = self.state.lock();
+        self.xattr(&mut st, node, key)?.ok_or(Errno::NODATA)
     }
     fn listxattr(&self, node: NodeId) -> Reply<Vec<u8>> {
         self.xattr_names(node)

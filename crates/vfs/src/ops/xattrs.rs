@@ -13,7 +13,7 @@ const VALUE_MAX: usize = 65_536;
 
 impl View {
     /// The value in this view.
-    pub(super) fn xattr(&self, st: &State, node: NodeId, key: &[u8]) -> Reply<Option<Vec<u8>>> {
+    pub(super) fn xattr(&self, st: &mut State, node: NodeId, key: &[u8]) -> Reply<Option<Vec<u8>>> {
         let n = st.node(node)?;
         if let Some(changed) = n.xattrs.as_ref().and_then(|x| x.get(key)) {
             return Ok(changed.clone());
@@ -22,14 +22,21 @@ impl View {
             Some(base) if !base.foreign => {}
             _ => return Ok(None),
         }
-        let (dir, name) = self.backing_place(st, node)?;
-        match self.io().get_xattr(&dir, &name, key) {
-            Ok(value) => Ok(Some(value)),
-            Err(e) => match errno(e) {
-                Errno::NODATA | Errno::OPNOTSUPP => Ok(None),
-                other => Err(other),
-            },
+        if let Some(read) = n.dir().and_then(|d| d.read_xattrs.as_ref()).and_then(|x| x.get(key)) {
+            return Ok(read.clone());
         }
+        let (dir, name) = self.backing_place(st, node)?;
+        let value = match self.io().get_xattr(&dir, &name, key) {
+            Ok(value) => Some(value),
+            Err(e) => match errno(e) {
+                Errno::NODATA | Errno::OPNOTSUPP => None,
+                other => return Err(other),
+            },
+        };
+        if let Some(dir) = st.node_mut(node)?.dir_mut() {
+            dir.read_xattrs.get_or_insert_default().insert(Box::from(key), value.clone());
+        }
+        Ok(value)
     }
 
     pub(super) fn xattr_names(&self, node: NodeId) -> Reply<Vec<u8>> {
@@ -74,7 +81,7 @@ impl View {
         if key.starts_with(b"user.") && !matches!(kind, Kind::File | Kind::Dir) {
             return Err(Errno::PERM);
         }
-        let exists = self.xattr(&st, node, key)?.is_some();
+        let exists = self.xattr(&mut st, node, key)?.is_some();
         let value = match set {
             Some((_, SetXattr::Create)) if exists => return Err(Errno::EXIST),
             Some((_, SetXattr::Replace)) if !exists => return Err(Errno::NODATA),

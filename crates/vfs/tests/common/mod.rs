@@ -9,7 +9,7 @@ use rustix::fs::{
     AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps, XattrFlags,
 };
 use rustix::io::Errno;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -18,8 +18,10 @@ use std::sync::Arc;
 use systx_base::{Kind, NodeId, Time, TxnId};
 use systx_store::io::Io;
 use systx_store::real::RealIo;
+use systx_store::writeset::{Origin, WriteSet};
 use systx_txn::{BeginOptions, Isolation};
 use systx_vfs::api::*;
+use systx_vfs::freeze::Selection;
 use systx_vfs::content::{Budget, Slot, Spill};
 use systx_vfs::view::{Ids, View, ViewConfig};
 use systx_vfs::volume::Volume;
@@ -125,6 +127,12 @@ pub fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
+/// Where tests with a store keep it; no tree shows it.
+pub const STATE: &str = ".systx";
+
+/// Modification times of what is there at the start, in seconds; later ones are below it.
+pub const STARTED: i64 = 2000;
+
 /// What both sides start with.
 pub fn populate(root: &Path) -> io::Result<()> {
     let write = |name: &str, data: &[u8], mode: u32| {
@@ -142,7 +150,7 @@ pub fn populate(root: &Path) -> io::Result<()> {
     std::fs::hard_link(root.join("d/f"), root.join("e/f"))?;
     std::os::unix::fs::symlink("d/f", root.join("l"))?;
     let omit = Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_OMIT };
-    for (secs, name) in (100..).zip(["f", "d/f", "d/s/f", "l", "d/s", "d", "e"]) {
+    for (secs, name) in (STARTED..).zip(["f", "d/f", "d/s/f", "l", "d/s", "d", "e"]) {
         let to = Timespec { tv_sec: secs, tv_nsec: 3 };
         let times = Timestamps { last_access: omit, last_modification: to };
         rustix::fs::utimensat(CWD, root.join(name), &times, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -582,6 +590,9 @@ pub fn host_tree(root: &Path) -> Tree {
             let item = item.expect("entry");
             let path = item.path();
             let name = format!("{prefix}/{}", item.file_name().to_string_lossy());
+            if name == format!("/{STATE}") {
+                continue;
+            }
             let meta = std::fs::symlink_metadata(&path).expect("stat");
             let kind = Kind::from_mode(meta.mode()).expect("kind");
             let data = match kind {
@@ -683,6 +694,58 @@ pub fn difference(want: &Tree, got: &Tree) -> Option<String> {
     paths.into_iter().find(|p| want.get(*p) != got.get(*p)).map(|path| {
         format!("{path}\n  want {:?}\n  got  {:?}", want.get(path), got.get(path))
     })
+}
+
+/// What lies at or below some paths, as a user asks for it.
+pub struct Below<'a>(pub &'a BTreeSet<usize>);
+
+impl Selection for Below<'_> {
+    fn takes(&self, path: &[u8]) -> bool {
+        self.0.iter().any(|p| {
+            let rest = path.strip_prefix(PATHS[*p].as_bytes());
+            rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+        })
+    }
+}
+
+/// Whether two trees are equal, times of directories aside that nobody set: they are made when the
+/// commit is installed, and stay as they were if there is nothing to install.
+pub fn differ(want: &Tree, got: &Tree) -> Option<String> {
+    let mut got = got.clone();
+    for (path, seen) in got.iter_mut().filter(|(_, s)| s.kind == Kind::Dir) {
+        let wanted = want.get(path).and_then(|s| s.mtime);
+        if wanted.is_none() {
+            seen.mtime = None;
+        }
+    }
+    difference(want, &got)
+}
+
+/// A write set that can be read.
+pub fn brief(writes: &WriteSet) -> String {
+    let mut out = String::new();
+    for (i, object) in writes.objects.iter().enumerate() {
+        let origin = match &object.origin {
+            Origin::Host { parent, name, .. } => {
+                format!("{} {}", parent.0, String::from_utf8_lossy(name))
+            }
+            other => format!("{other:?}"),
+        };
+        out += &format!("  {i}: {origin} {:?}\n", object.attrs);
+    }
+    for bind in &writes.binds {
+        let name = String::from_utf8_lossy(&bind.name);
+        out += &format!("  {} {name} = {:?} was {:?}\n", bind.dir.0, bind.target, bind.displaces);
+    }
+    out
+}
+
+pub fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        eprintln!("skipped: chown needs root");
+    }
+    root
 }
 
 /// Number of random cases: `SYSTX_CASES`, or what keeps the suite quick.
