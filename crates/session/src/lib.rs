@@ -9,6 +9,7 @@ pub mod processes;
 mod start;
 mod supervise;
 mod sys_unsafe;
+mod unix_diag;
 mod view;
 mod watch;
 

@@ -251,15 +251,16 @@ impl Builder<'_> {
     }
 
     fn host(&mut self, at: &Path) -> Done<()> {
-        match clone_host(at) {
-            Ok(mount) => self.put(&mount, at),
+        match clone_host(at).and_then(|mount| self.put(&mount, at)) {
+            // Unmounted, or its place removed, since the mounts were read.
+            Err(Failed { errno: Errno::NOENT | Errno::NOTDIR, .. }) => Ok(()),
             // A mount that this user cannot look into (another user's FUSE, a dead NFS server): its
             // place then shows what the parent shows there.
             Err(Failed { errno: Errno::ACCESS | Errno::NOTCONN | Errno::STALE, .. }) => {
                 self.notes.push(format!("{}: cannot be reached, left out", at.display()));
                 Ok(())
             }
-            Err(e) => Err(e),
+            other => other,
         }
     }
 

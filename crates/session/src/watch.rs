@@ -1,29 +1,31 @@
-//! What reached the outside besides files: connections of the command's processes, sampled.
+//! What reached the outside besides files, sampled: connections of the command's processes, and
+//! devices that they have open.
 //!
-//! Every now and then (quickly after the start, then ever more rarely) the sockets that the tree
-//! has open are looked up in /proc/PID/net/{tcp,tcp6,udp,udp6}: connected ones count, and so do
-//! listeners.  Sockets that the client itself has (its standard input may be one) do not.
+//! Every now and then (quickly after the start, then ever more rarely) the open descriptors of the
+//! tree are looked at:
+//! - TCP and UDP sockets, in /proc/PID/net: connected ones count, and so do listeners;
+//! - unix sockets whose other end is not in the tree ([`crate::unix_diag`]);
+//! - devices, apart from terminals and the harmless ones (/dev/null and the like).
 //!
-//! Limits: a connection that lives between two samples is not seen; unix sockets and packets of
-//! unconnected UDP sockets are not told from inside traffic.  This is a help for the reader of a
-//! summary, not a guard.
+//! What the client itself has open (its standard input may be a socket) does not count.
+//!
+//! Limits: what lives between two samples is not seen; neither are packets of unconnected UDP
+//! sockets, nor signals to outside processes.  This is a help for the reader of a summary, not a
+//! guard.
 
 use crate::processes;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::unix_diag;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// A connection that was seen.
+/// Something that reached the outside.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sighting {
     /// Name of the process.
     pub process: String,
-    /// `tcp` or `udp`.
-    pub protocol: &'static str,
-    /// The other end; `None`: it listened.
-    pub peer: Option<SocketAddr>,
-    /// Its own end.
-    pub local: SocketAddr,
+    /// What it did, for instance `connected to tcp 192.0.2.1:443`.
+    pub what: String,
 }
 
 const FIRST: Duration = Duration::from_millis(30);
@@ -31,7 +33,7 @@ const SLOWEST: Duration = Duration::from_secs(1);
 
 /// Samples the tree below this process.
 pub(crate) struct Watcher {
-    own: BTreeSet<u64>,
+    own: Open,
     seen: BTreeSet<Sighting>,
     next: Instant,
     pause: Duration,
@@ -39,7 +41,7 @@ pub(crate) struct Watcher {
 
 impl Watcher {
     pub(crate) fn new() -> Watcher {
-        let own = sockets(std::process::id());
+        let own = open(std::process::id());
         Watcher { own, seen: BTreeSet::new(), next: Instant::now() + FIRST, pause: FIRST }
     }
 
@@ -50,15 +52,41 @@ impl Watcher {
 
     pub(crate) fn look(&mut self) {
         let start = Instant::now();
-        for process in processes::descendants(std::process::id()) {
-            let open: BTreeSet<u64> = sockets(process.pid).difference(&self.own).copied().collect();
-            if open.is_empty() {
+        let tree: Vec<(processes::Process, Open)> = processes::descendants(std::process::id())
+            .into_iter()
+            .map(|p| {
+                let open = open(p.pid);
+                (p, open)
+            })
+            .collect();
+        let inside: BTreeSet<u64> =
+            tree.iter().flat_map(|(_, open)| open.sockets.iter().copied()).collect();
+        let mut unix = None;
+        for (process, open) in &tree {
+            let mut note = |what: String| {
+                self.seen.insert(Sighting { process: process.name.clone(), what });
+            };
+            open.devices.difference(&self.own.devices).for_each(|d| note(format!("opened {d}")));
+            let mut left: BTreeSet<u64> =
+                open.sockets.difference(&self.own.sockets).copied().collect();
+            if left.is_empty() {
                 continue;
             }
             for (inode, protocol, local, peer) in table(process.pid) {
-                if open.contains(&inode) {
-                    let process = process.name.clone();
-                    self.seen.insert(Sighting { process, protocol, peer, local });
+                if left.remove(&inode) {
+                    note(match peer {
+                        Some(peer) => format!("connected to {protocol} {peer}"),
+                        None => format!("listened on {protocol} {local}"),
+                    });
+                }
+            }
+            if left.is_empty() {
+                continue;
+            }
+            let unix = unix.get_or_insert_with(unix_diag::sockets);
+            for inode in left {
+                if let Some(name) = outside_peer(inode, unix, &inside) {
+                    note(format!("connected to the unix socket {name}"));
                 }
             }
         }
@@ -68,26 +96,51 @@ impl Watcher {
     }
 
     pub(crate) fn finish(self) -> Vec<Sighting> {
-        // One line per process and peer; local ports of clients are chance.
-        let mut lines: BTreeMap<(String, &str, Option<SocketAddr>, u16), Sighting> =
-            BTreeMap::new();
-        for s in self.seen {
-            let port = if s.peer.is_none() { s.local.port() } else { 0 };
-            lines.entry((s.process.clone(), s.protocol, s.peer, port)).or_insert(s);
-        }
-        lines.into_values().collect()
+        self.seen.into_iter().collect()
     }
 }
 
-/// Inodes of a process's sockets.
-fn sockets(pid: u32) -> BTreeSet<u64> {
-    let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return BTreeSet::new() };
-    fds.flatten()
-        .filter_map(|fd| {
-            let target = std::fs::read_link(fd.path()).ok()?;
-            target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
-        })
-        .collect()
+/// The name of the other end of a unix socket, if it is not in the tree.  (One without a name is
+/// half of a pair, whose other half was made, and perhaps handed over, inside.)
+fn outside_peer(
+    inode: u64,
+    unix: &std::collections::HashMap<u64, unix_diag::UnixSocket>,
+    inside: &BTreeSet<u64>,
+) -> Option<String> {
+    let peer = unix.get(&inode)?.peer.filter(|p| !inside.contains(p))?;
+    unix.get(&peer)?.name.clone()
+}
+
+/// What of a process's descriptors matters here.
+#[derive(Default)]
+struct Open {
+    /// Inodes.
+    sockets: BTreeSet<u64>,
+    /// Paths.
+    devices: BTreeSet<String>,
+}
+
+fn open(pid: u32) -> Open {
+    let mut open = Open::default();
+    let Ok(fds) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return open };
+    for fd in fds.flatten() {
+        let Ok(target) = std::fs::read_link(fd.path()) else { continue };
+        let Some(target) = target.to_str() else { continue };
+        if let Some(inode) = target.strip_prefix("socket:[") {
+            open.sockets.extend(inode.strip_suffix(']').and_then(|i| i.parse::<u64>().ok()));
+        } else if target.starts_with("/dev/") && !harmless(target) {
+            open.devices.insert(target.to_owned());
+        }
+    }
+    open
+}
+
+/// Devices that lead nowhere, terminals, and what is not a device.
+fn harmless(path: &str) -> bool {
+    let name = path.strip_prefix("/dev/").unwrap_or(path);
+    ["null", "zero", "full", "random", "urandom", "tty", "ptmx", "console"].contains(&name)
+        || ["pts", "pts/", "shm", "mqueue", "fd"].iter().any(|p| name.starts_with(p))
+        || name.strip_prefix("tty").is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
 }
 
 type Row = (u64, &'static str, SocketAddr, Option<SocketAddr>);
@@ -166,6 +219,39 @@ mod tests {
     }
 
     #[test]
+    fn devices_that_matter_are_told_from_those_that_do_not() {
+        for path in ["/dev/null", "/dev/pts/3", "/dev/tty", "/dev/tty1", "/dev/shm/x"] {
+            assert!(harmless(path), "{path}");
+        }
+        for path in ["/dev/sda", "/dev/ttyUSB0", "/dev/fuse", "/dev/snd/seq", "/dev/kmsg"] {
+            assert!(!harmless(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_unix_socket_to_outside_is_seen() {
+        use std::os::unix::net::{UnixListener, UnixStream};
+        use std::process::{Command, Stdio};
+        let path = std::env::temp_dir().join(format!("systx-watch-{}", std::process::id()));
+        let listener = UnixListener::bind(&path).unwrap();
+        let mut watcher = Watcher::new();
+        let theirs = UnixStream::connect(&path).unwrap();
+        let (_accepted, _) = listener.accept().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let mut child = Command::new("cat")
+            .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        watcher.look();
+        let seen = watcher.finish();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let wanted = format!("connected to the unix socket {}", path.display());
+        assert!(seen.iter().any(|s| s.process == "cat" && s.what == wanted), "{seen:?}");
+    }
+
+    #[test]
     fn a_connection_of_a_child_is_seen_and_our_own_is_not() {
         use std::process::{Command, Stdio};
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -183,7 +269,9 @@ mod tests {
         drop(listener);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(seen.iter().any(|s| s.peer == Some(peer)), "{seen:?}");
-        assert!(seen.iter().all(|s| s.local != mine.local_addr().unwrap()), "{seen:?}");
+        assert!(seen.iter().any(|s| s.what == format!("connected to tcp {peer}")), "{seen:?}");
+        // Our own connection has the same peer; it must not count as the child's.
+        assert_eq!(seen.iter().filter(|s| s.process == "cat").count(), 1, "{seen:?}");
+        drop(mine);
     }
 }

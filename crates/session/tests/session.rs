@@ -62,7 +62,7 @@ fn client(args: &[OsString]) -> i32 {
         eprintln!("private {}", path.display());
     }
     for s in started.sightings() {
-        eprintln!("saw {} {} {:?}", s.process, s.protocol, s.peer);
+        eprintln!("saw {} {}", s.process, s.what);
     }
     ended.code().unwrap_or(124)
 }

@@ -35,13 +35,11 @@ struct Report {
     attempts: u32,
     code: Option<i32>,
     exit: i32,
-    #[serde(flatten)]
-    outcome: Option<Outcome>,
+    end: Option<Outcome>,
     aborted_because: Option<String>,
     dropped_private: Vec<HostPath>,
     ended_leftovers: Vec<String>,
-    connections: Vec<String>,
-    notes: Vec<String>,
+    reached_outside: Vec<String>,
 }
 
 /// Runs the command.
@@ -285,7 +283,7 @@ impl Runner<'_> {
             attempts: self.losses + 1,
             code,
             exit: code.unwrap_or(FAILED),
-            outcome: None,
+            end: None,
             aborted_because: None,
             dropped_private: after
                 .started
@@ -299,15 +297,14 @@ impl Runner<'_> {
                 .iter()
                 .map(|p| format!("{} ({})", p.name, p.pid))
                 .collect(),
-            connections: after.started.sightings().iter().map(connection).collect(),
-            notes: Vec::new(),
+            reached_outside: after.started.sightings().iter().map(sighting).collect(),
         };
         self.tell_what_left(&report);
         if let Some(again) = self.judge(&mut report, &outcome, why) {
             return Ok(again);
         }
         // A lost conflict stands there already: the daemon was only told to drop what was left.
-        report.outcome.get_or_insert(outcome);
+        report.end.get_or_insert(outcome);
         if self.out.json {
             self.out.json_aside("run", &report);
         }
@@ -331,8 +328,8 @@ impl Runner<'_> {
                 report.dropped_private.iter().map(|p| p.display().into_owned()).collect();
             self.out.say(&format!("dropped, was private to this run: {}", list(&names)));
         }
-        if !report.connections.is_empty() {
-            let which = list(&report.connections);
+        if !report.reached_outside.is_empty() {
+            let which = list(&report.reached_outside);
             self.out.say(&format!("not part of the transaction: {which}"));
         }
     }
@@ -408,7 +405,7 @@ impl Runner<'_> {
         }
         report.exit = CONFLICT;
         report.aborted_because = Some(text.clone());
-        report.outcome = Some(Outcome::Conflict { conflict: conflict.clone(), kept: false });
+        report.end = Some(Outcome::Conflict { conflict: conflict.clone(), kept: false });
         tell_conflict(self.out, &conflict, self.args.retries == 0);
         None
     }
@@ -506,11 +503,8 @@ pub fn tell_conflict(out: Out, c: &Conflict, suggest_retries: bool) {
     }
 }
 
-fn connection(s: &Sighting) -> String {
-    match s.peer {
-        Some(peer) => format!("{} connected to {} {peer}", s.process, s.protocol),
-        None => format!("{} listened on {} {}", s.process, s.protocol, s.local),
-    }
+fn sighting(s: &Sighting) -> String {
+    format!("{} {}", s.process, s.what)
 }
 
 /// Variables for the command.
