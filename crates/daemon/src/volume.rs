@@ -164,6 +164,12 @@ fn mount_point(table: &[u8], id: u64) -> Option<PathBuf> {
     Some(PathBuf::from(std::ffi::OsString::from_vec(mount.point)))
 }
 
+/// Every mount point of this process's namespace; none if the table cannot be read.
+pub fn mount_points() -> Vec<Vec<u8>> {
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    table.split(|b| *b == b'\n').filter_map(parse_mount).map(|m| m.point).collect()
+}
+
 fn parse_mount(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|b| *b == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;

@@ -60,6 +60,8 @@ pub(crate) struct DirState {
     pub listing: Option<Listing>,
     /// All names of the backing directory, once they were read.
     pub base_names: Option<HashSet<Name>>,
+    /// Names at which something is mounted on the host.
+    pub covered: Option<Arc<HashSet<Name>>>,
     /// Mode, owner and group on the backing file system when it was met.  Kept apart, because a
     /// directory's time stamps move with every name in it and tell nothing about these.
     pub rights: (u32, Uid, Gid),

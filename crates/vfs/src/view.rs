@@ -20,7 +20,7 @@ use crate::ops::locks::{LockTable, Openings};
 use crate::node::{Base, Body, Child, DirState, Dirty, Name, Node, Nodes, attr_of};
 use crate::volume::{Volume, errno};
 use rustix::io::Errno;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use systx_base::sync::{Mutex, Rank, rank};
@@ -65,6 +65,10 @@ pub struct ViewConfig {
     pub spill: Arc<dyn Spill>,
     /// Memory for private data.
     pub budget: Budget,
+    /// Absolute paths at which other file systems are mounted on the host.  The session mounts them
+    /// in the view as well, so nobody ever sees what lies beneath: such a place is neither read nor
+    /// can it be changed.
+    pub mount_points: Vec<Vec<u8>>,
 }
 
 /// See the module.
@@ -75,6 +79,8 @@ pub struct View {
     pub(crate) ids: Ids,
     pub(crate) spill: Arc<dyn Spill>,
     pub(crate) budget: Budget,
+    /// Names of mount points, by the path of their directory.
+    covered: HashMap<Vec<u8>, Arc<HashSet<Name>>>,
     pub(crate) state: Mutex<State>,
     pub(crate) dirs: HandleCache,
     pub(crate) files: HandleCache,
@@ -96,6 +102,18 @@ impl View {
     /// A view of the committed state.  The transaction must have begun in the volume's engine.
     pub fn new(vol: Arc<Volume>, config: ViewConfig) -> Reply<View> {
         let stat = vol.io.stat(&vol.io.root()).map_err(errno)?;
+        let mut names: HashMap<Vec<u8>, HashSet<Name>> = HashMap::new();
+        for path in &config.mount_points {
+            if let Some(slash) = path.iter().rposition(|b| *b == b'/') {
+                let dir = if slash == 0 { b"/".to_vec() } else { path[..slash].to_vec() };
+                names.entry(dir).or_default().insert(Name::from(&path[slash + 1..]));
+            }
+        }
+        let covered: HashMap<_, _> =
+            names.into_iter().map(|(dir, names)| (dir, Arc::new(names))).collect();
+        let root_path: &[u8] = if vol.mount_path.is_empty() { b"/" } else { &vol.mount_path };
+        let root =
+            DirState { covered: covered.get(root_path).cloned(), ..DirState::of(&stat) };
         let mut nodes = Nodes::default();
         nodes.add(Node {
             base: Some(Base {
@@ -119,6 +137,7 @@ impl View {
             ids: config.ids,
             spill: config.spill,
             budget: config.budget,
+            covered,
             state: Mutex::new(rank::VIEW, State { nodes, more_names: HashMap::new(), new_inos: 0 }),
             dirs: HandleCache::new(rank::HANDLES, HANDLES_MAX),
             files: HandleCache::new(Rank(rank::HANDLES.0 + 1), HANDLES_MAX),
@@ -343,7 +362,8 @@ impl View {
         if base.foreign || listed == Some(false) {
             return Ok(NOTHING);
         }
-        if listed.is_none() {
+        let covered = dir.covered.as_ref().is_some_and(|names| names.contains(name));
+        if listed.is_none() && !covered {
             // A listing is a read of all names, and was recorded as that.
             self.read_of(ObjectRef::Entry { dir: base.oid, name })?;
         }
@@ -351,6 +371,7 @@ impl View {
         let name = Name::from(name);
         let found = match self.io().stat_at(&handle, &name) {
             Ok(stat) if self.vol.is_hidden(stat.id) => None,
+            Ok(stat) if covered => Some(self.add_place(st, (parent, &name), &stat, true)),
             Ok(stat) => Some(self.meet(st, (parent, &name), &handle, stat)?),
             Err(e) if is_gone(&e) => None,
             Err(e) if Errno::from_io_error(&e) == Some(Errno::XDEV) => {
@@ -396,32 +417,47 @@ impl View {
             return Ok(known);
         }
         if !foreign {
-            let mut read = || -> Reply<bool> {
+            let read = || -> Reply<bool> {
                 let again = self.read_of(ObjectRef::Attr(oid))?;
                 let size = stat.kind == Kind::File && self.read_of(ObjectRef::Size(oid))?;
                 Ok(again || size)
             };
             let again = read().inspect_err(|_| {
-                let mut path = st.path_of(&self.vol, place.0);
-                path.push(b'/');
-                path.extend_from_slice(place.1);
-                *self.lost_at.lock() = path;
+                *self.lost_at.lock() = st.path_in(&self.vol, place.0, place.1);
             })?;
             if again || self.vol.is_installing(stat.id) {
                 let _quiet = self.vol.quiesce();
                 stat = self.io().stat_at(dir, place.1).map_err(errno)?;
             }
         }
+        Ok(self.add_place(st, place, &stat, foreign))
+    }
+
+    fn add_place(
+        &self,
+        st: &mut State,
+        place: (NodeId, &Name),
+        stat: &Stat,
+        foreign: bool,
+    ) -> NodeId {
         let body = match stat.kind {
             Kind::File => Body::File(None),
-            Kind::Dir => Body::Dir(Box::new(DirState::of(&stat))),
+            Kind::Dir => {
+                let mut dir = DirState::of(stat);
+                if !self.covered.is_empty() {
+                    let path = st.path_in(&self.vol, place.0, place.1);
+                    dir.covered = self.covered.get(&path).cloned();
+                }
+                Body::Dir(Box::new(dir))
+            }
             Kind::Symlink => Body::Symlink(None),
             _ => Body::Special,
         };
+        let oid = self.vol.oid(stat.id);
         let place = (place.0, place.1.clone());
-        Ok(st.nodes.add(Node {
+        st.nodes.add(Node {
             base: Some(Base { oid, stamp: stat.stamp(), place: Some(place.clone()), foreign }),
-            attr: attr_of(&stat),
+            attr: attr_of(stat),
             dirty: Dirty::default(),
             place: Some(place),
             xattrs: None,
@@ -429,7 +465,7 @@ impl View {
             content_read: false,
             caps_gone: false,
             anchored: false,
-        }))
+        })
     }
 
     /// Makes a node for a place where another file system is mounted, which this process cannot look
@@ -450,43 +486,25 @@ impl View {
         };
         self.io().list(dir, look).map_err(errno)?;
         let Some((ino, kind)) = found else { return Ok(None) };
-        let id = HostId { ino, btime: Time::default() };
         let time = Time::default();
         let is_dir = kind == Kind::Dir;
-        let attr = Attr {
-            ino,
+        let stat = Stat {
+            id: HostId { ino, btime: time },
+            dev: 0,
             kind,
             mode: if is_dir { 0o755 } else { 0o444 },
-            nlink: if is_dir { 2 } else { 1 },
             uid: 0,
             gid: 0,
-            rdev: 0,
+            nlink: if is_dir { 2 } else { 1 },
             size: 0,
             blocks: 0,
             blksize: 4096,
+            rdev: 0,
             atime: time,
             mtime: time,
             ctime: time,
         };
-        let stamp = Stamp { id, ctime: time, mtime: time, size: 0 };
-        let body = match kind {
-            Kind::Dir => Body::Dir(Box::<DirState>::default()),
-            Kind::File => Body::File(None),
-            _ => Body::Special,
-        };
-        let place = (place.0, place.1.clone());
-        let oid = self.vol.oid(id);
-        Ok(Some(st.nodes.add(Node {
-            base: Some(Base { oid, stamp, place: Some(place.clone()), foreign: true }),
-            attr,
-            dirty: Dirty::default(),
-            place: Some(place),
-            xattrs: None,
-            body,
-            content_read: false,
-            caps_gone: true,
-            anchored: true,
-        })))
+        Ok(Some(self.add_place(st, place, &stat, true)))
     }
 
     // ---- answers ----------------------------------------------------------------------------
@@ -528,14 +546,10 @@ impl View {
             // Lost at the first touch: the object never became a node.
             return self.lost_at.lock().clone();
         };
-        let mut path = st.path_of(&self.vol, node);
-        if let Some(name) = name {
-            if path.last() != Some(&b'/') {
-                path.push(b'/');
-            }
-            path.extend_from_slice(name);
+        match name {
+            Some(name) => st.path_in(&self.vol, node, name),
+            None => st.path_of(&self.vol, node),
         }
-        path
     }
 
     /// The path of a node on the host, for messages.
@@ -611,6 +625,15 @@ impl State {
     pub fn new_ino(&mut self) -> u64 {
         self.new_inos += 1;
         NEW_INO + self.new_inos
+    }
+    /// The host path of a name in a directory.
+    pub fn path_in(&self, vol: &Volume, dir: NodeId, name: &[u8]) -> Vec<u8> {
+        let mut path = self.path_of(vol, dir);
+        if path.last() != Some(&b'/') {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        path
     }
     pub fn path_of(&self, vol: &Volume, node: NodeId) -> Vec<u8> {
         let mut names = Vec::new();

@@ -334,6 +334,7 @@ pub fn open_view(vol: &Arc<Volume>, txn: u64, isolation: Isolation) -> Arc<View>
         ids: Ids::Faithful,
         spill: Arc::new(NoSpill),
         budget: Budget::new(64 << 20),
+        mount_points: Vec::new(),
     };
     let view = Arc::new(View::new(vol.clone(), config).expect("view"));
     let lost = Arc::downgrade(&view);
