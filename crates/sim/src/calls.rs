@@ -200,8 +200,9 @@ fn set_len(w: &mut World, ino: u64, len: u64) -> Res<()> {
     }
     w.strip_capability(ino);
     let old = w.inode(ino)?.meta.size;
-    if len < old {
+    if len <= old {
         clear(w, ino, len, old.next_multiple_of(PAGE as u64));
+        // Also what was allocated beyond the end, where the length stays the same.
         w.unreserve(ino, len.div_ceil(PAGE as u64)..);
     }
     let time = w.time();

@@ -190,8 +190,8 @@ impl Disk {
         image
     }
 
-    /// Which states to look at: all of them if there are no more than `plan.exhaustive`, else a
-    /// sample of at most `plan.budget`.
+    /// Which states to look at: all of them if there are no more than `plan.exhaustive`, and each page
+    /// torn; else a sample of at most `plan.budget`.
     pub fn choices(&self, plan: &Plan) -> Vec<Choice> {
         if self.count() <= plan.exhaustive { self.all() } else { self.sample(plan) }
     }
@@ -204,11 +204,15 @@ impl Disk {
             // Both outcomes of a doubly named directory are seen, if not in every combination.
             all.push(Choice { picks: picks.clone(), reverse: all.len() % 2 == 1 });
             let Some(digit) = (0..lens.len()).find(|d| picks[*d].version < lens[*d]) else {
-                return all;
+                break;
             };
             picks[..digit].fill(Pick::NONE);
             picks[digit].version += 1;
         }
+        let mut torn = Sampled::new(usize::MAX);
+        self.tears(&mut torn, &picks);
+        all.extend(torn.list);
+        all
     }
 
     /// All prefixes in time, drop-one, keep-one, drop-pairs, tears, then random ones.

@@ -120,9 +120,40 @@ fn a_sync_of_the_file_system_that_lies_is_noticed() {
 }
 
 #[test]
+fn each_single_sync_that_lies_is_noticed() {
+    // Of the first commit, of installing, of checkpoints, of recovery: none is there for nothing.
+    let makes: [Make; 5] = [
+        || lie_once(0, |c| c.op == Op::SyncFs, Action::Skip),
+        || lie_once(1, |c| c.op == Op::SyncFs, Action::Skip),
+        || lie_once(2, |c| c.op == Op::SyncFs, Action::Skip),
+        || lie_once(3, |c| c.op == Op::SyncFs, Action::Skip),
+        || lie_once(4, |c| c.op == Op::SyncFs, Action::Skip),
+    ];
+    for (n, make) in makes.into_iter().enumerate() {
+        noticed(&format!("syncfs number {n} lies"), Profile::WEAK, nested(), make);
+        if n < 3 {
+            noticed(&format!("syncfs number {n} lies"), Profile::STRONG, nested(), make);
+        }
+    }
+}
+
+#[test]
 fn a_sync_of_a_file_that_lies_is_noticed() {
     noticed("fdatasync and fsync lie", Profile::STRONG, cuts(), || {
         lie(|c| matches!(c.op, Op::SyncData | Op::SyncAll), Action::Skip)
+    });
+    noticed("fsync of slots lies", Profile::STRONG, cuts(), || {
+        lie(|c| on(c, Op::SyncAll, "/.systx/s/"), Action::Skip)
+    });
+    noticed("fsync of the directory of slots lies", Profile::STRONG, cuts(), || {
+        lie(|c| c.op == Op::SyncAll && c.path() == "/.systx/s", Action::Skip)
+    });
+    noticed("fsync of before-images lies", Profile::STRONG, How { undo: true, ..cuts() }, || {
+        lie(|c| on(c, Op::SyncAll, "/.systx/g"), Action::Skip)
+    });
+    let much = How { inline: 100_000, checkpoint: false, ..cuts() };
+    noticed("fsync of new segments lies", Profile::STRONG, much, || {
+        lie(|c| on(c, Op::SyncAll, JOURNAL), Action::Skip)
     });
 }
 
@@ -151,7 +182,6 @@ fn a_call_without_effect_is_noticed() {
         Op::RemoveXattr,
         Op::Link,
         Op::Unlink,
-        Op::Rmdir,
         Op::Rename,
         Op::Mkdir,
         Op::Symlink,
