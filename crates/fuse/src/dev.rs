@@ -1,14 +1,16 @@
 //! Transport 1: read(2) and write(2) on /dev/fuse.
 //!
-//! Each worker loops: read without blocking; if there is nothing, look again for a moment, because
-//! a client that just got an answer often asks again at once; then sleep in epoll until there is a
+//! Each worker loops: read without blocking; if there is nothing, sleep in epoll until there is a
 //! request (`EPOLLEXCLUSIVE`: one request wakes one worker) or the crew is dismissed.
+//!
+//! Workers do not look for requests without sleeping: on a busy machine the time is stolen from the
+//! clients (measured with 20 us: a lookup took 35 us instead of 14), and the threads float, since
+//! the scheduler then wakes them where the client runs.
 //!
 //! Beside io_uring one such worker serves INTERRUPT and FORGET, which the kernel sends only here.
 
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use zerocopy::FromBytes;
@@ -18,9 +20,6 @@ use crate::crew::Remains;
 use crate::device::{Device, Fetched};
 use crate::server::Outcome;
 use crate::wire::{self, InHeader, Opcode, OutHeader};
-
-/// How long an idle worker looks for the next request before it sleeps.
-const SPIN: Duration = Duration::from_micros(20);
 
 const REQUEST: u64 = 0;
 const STOP: u64 = 1;
@@ -60,13 +59,9 @@ impl<'a> Worker<'a> {
     }
 
     fn run(&mut self) -> io::Result<()> {
-        // Spinning beside io_uring would burn time for messages that nobody waits for.
-        let spin = if self.shared.over_io_uring() { Duration::ZERO } else { SPIN };
-        let mut idle_since: Option<Instant> = None;
         loop {
             match self.device.read(&mut self.buffer)? {
                 Fetched::Request(len) => {
-                    idle_since = None;
                     self.request(len)?;
                     if self.shared.crew.stopping() {
                         return Ok(());
@@ -74,10 +69,7 @@ impl<'a> Worker<'a> {
                 }
                 Fetched::Ended => return Ok(()),
                 Fetched::Nothing => {
-                    let since = *idle_since.get_or_insert_with(Instant::now);
-                    if since.elapsed() < spin {
-                        std::hint::spin_loop();
-                    } else if self.sleep()? {
+                    if self.sleep()? {
                         return Ok(());
                     }
                 }

@@ -266,44 +266,49 @@ impl Worker<'_> {
     }
 
     fn request(&mut self, slot: usize) -> io::Result<()> {
-        let taken = self.pool(slot).is_some_and(Pool::take);
-        if let Some(queue) = self.ring.queue(slot).filter(|_| taken) {
+        let shares = self.ring.len() > 1;
+        let lent = || io::Error::other("a completion for an entry that was not lent");
+        let (header, _) = self.ring.parts(slot).ok_or_else(lent)?;
+        // Cannot fail: 128 bytes hold a header.
+        let request = InHeader::read_from_prefix(&header.in_out)
+            .map_or_else(|_| InHeader::default(), |(h, _)| h);
+        // A nudge is over at once, and must not bring forth more workers and more nudges.
+        let counts = request.opcode != Opcode::NotifyReply as u32;
+        if let (true, Some(queue)) = (counts && self.take(slot), self.ring.queue(slot)) {
             grow(self.shared, queue);
         }
-        let shares = self.ring.len() > 1;
-        let Some((header, payload)) = self.ring.parts(slot) else {
-            return Err(io::Error::other("a completion for an entry that was not lent"));
-        };
+        let (header, payload) = self.ring.parts(slot).ok_or_else(lent)?;
         let commit_id = header.entry.commit_id;
-        let reply = serve(self.shared, header, payload, shares);
+        let reply = serve(self.shared, &request, header, payload, shares);
         header.in_out[..size_of::<OutHeader>()].copy_from_slice(reply.as_bytes());
         header.entry.payload_sz = reply.len - size_of::<OutHeader>() as u32;
         self.ring.commit(slot, commit_id)?;
-        if let Some(pool) = self.pool(slot) {
+        if let (true, Some(pool)) = (counts, self.pool(slot)) {
             pool.give();
         }
         Ok(())
+    }
+
+    fn take(&self, slot: usize) -> bool {
+        self.pool(slot).is_some_and(Pool::take)
     }
 }
 
 fn serve(
     shared: &Shared,
+    request: &InHeader,
     header: &wire::RingHeader,
     payload: &mut [u8],
     shares: bool,
 ) -> OutHeader {
-    // Cannot fail: 128 bytes hold a header.
-    let Ok((request, _)) = InHeader::read_from_prefix(&header.in_out) else {
-        return OutHeader::default();
-    };
     let op = &header.op_in;
     let (error, len) = match Opcode::from_wire(request.opcode) {
         // A worker with several entries must not wait.
         Some(Opcode::Setlkw) if shares => (-libc::ENOLCK, 0),
-        opcode => match fixed_part(opcode, &request, header.entry.payload_sz, op) {
+        opcode => match fixed_part(opcode, request, header.entry.payload_sz, op) {
             Some(fixed) => {
                 let data = 0..header.entry.payload_sz as usize;
-                match shared.server.serve(&request, fixed, payload, data) {
+                match shared.server.serve(request, fixed, payload, data) {
                     Outcome::Reply { error, len } => (error, len),
                     Outcome::Silence => (0, 0),
                 }

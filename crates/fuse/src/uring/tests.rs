@@ -25,6 +25,21 @@ fn on_cpu0<'s, 'e>(
     })
 }
 
+/// Waits until a thread that makes a request sleeps in the kernel.
+fn wait_until_asleep(tid: rustix::thread::Pid) {
+    let asleep = || {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap();
+        let state = stat.rsplit(')').next().unwrap().trim_start();
+        state.starts_with('S') || state.starts_with('D')
+    };
+    // Twice, since it may wait for something else on its way.
+    for _ in 0..2 {
+        while !asleep() {
+            std::thread::yield_now();
+        }
+    }
+}
+
 #[test]
 fn an_entry_that_registers_late_serves_requests_that_were_already_waiting() {
     let Some(m) = mount() else { return };
@@ -48,12 +63,18 @@ fn an_entry_that_registers_late_serves_requests_that_were_already_waiting() {
             held += 1;
             m.fs.gate.wait_held(held);
         }
-        let waiting: Vec<_> = (0..3).map(|i| on_cpu0(s, make(format!("w{i}/w")))).collect();
-        // They are in the kernel's queue once their threads sleep there.
-        while waiting.iter().any(|w| w.is_finished()) {
-            panic!("served without a free entry");
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        let (tell, tids) = std::sync::mpsc::channel();
+        let waiting: Vec<_> = (0..3)
+            .map(|i| {
+                let (tell, make) = (tell.clone(), make(format!("w{i}/w")));
+                on_cpu0(s, move || {
+                    tell.send(rustix::thread::gettid()).unwrap();
+                    make();
+                })
+            })
+            .collect();
+        tids.iter().take(3).for_each(wait_until_asleep);
+        assert!(waiting.iter().all(|w| !w.is_finished()), "served without a free entry");
         grow(shared, 0);
         for thread in waiting {
             thread.join().unwrap();
