@@ -259,7 +259,9 @@ impl DirStore {
         if free < needed.saturating_add(MARGIN) {
             return Err(ReserveError::NoSpace { needed, available: free });
         }
-        if needed < BALLAST_FROM && free > needed.saturating_mul(4).saturating_add(16 * MARGIN) {
+        let plenty = free > needed.saturating_mul(4).saturating_add(16 * MARGIN);
+        // In memory, holding blocks costs as much as writing them.
+        if plenty && (needed < BALLAST_FROM || self.class == Class::Memory) {
             return Ok(Reservation::default());
         }
         let hold = || -> std::io::Result<Slot> {
@@ -508,7 +510,7 @@ impl DirStore {
         let store = mix(now.secs as u64 ^ u64::from(now.nanos) << 32)
             ^ mix(self.layout.id.ino.wrapping_add(config.seed));
         let block = Super {
-            seq: 1,
+            seq: 2,
             store,
             epoch: 1,
             head: Head { segment: 0, offset: 0, lsn: 1, chain: 0 },
@@ -524,6 +526,7 @@ impl DirStore {
                 // Once: names and blocks of all that was made so far.
                 self.io.sync_fs()?;
             }
+            supers.write(&*self.io, &Super { seq: 1, ..block })?;
             supers.write(&*self.io, &block)?;
             Ok(supers)
         };

@@ -4,7 +4,7 @@
 //! A slot is *free* (empty, in the pool), *held* (a [`Slot`] value exists), or *committed* (a record
 //! in the journal refers to it, until the checkpoint after its installation).  Dropping a held slot
 //! empties it and puts it back; a committed one is left alone.  A crash leaves slots that nothing
-//! refers to: opening the store empties them.
+//! refers to: opening the store removes them.
 
 use crate::io::{Handle, Io};
 use crate::layout::{Layout, ensure_file, names};
@@ -74,7 +74,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Opens the pool: every slot that is not in `keep` is emptied.
+    /// Opens the pool: what is in a slot that is not in `keep` is dropped.
     pub fn open(io: Arc<dyn Io>, layout: &Layout, keep: &[SlotId]) -> Result<Arc<Pool>> {
         let mut slots = Slots { next: 1, ..Slots::default() };
         for name in names(&*io, &layout.slots)? {
@@ -84,8 +84,10 @@ impl Pool {
             let handle = ensure_file(&*io, &layout.slots, &name)?;
             if keep.contains(&id) {
                 slots.used.insert(id, Used { handle, held: false, committed: true });
-            } else if slots.free.len() < KEEP && io.stat(&handle)?.nlink == 1 {
-                io.set_len(&handle, 0)?;
+                continue;
+            }
+            let stat = io.stat(&handle)?;
+            if slots.free.len() < KEEP && stat.nlink == 1 && stat.size == 0 && stat.blocks == 0 {
                 slots.free.push((id, handle));
             } else {
                 io.unlink(&layout.slots, &name)?;

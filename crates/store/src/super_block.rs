@@ -114,6 +114,7 @@ impl Super {
 /// Reads both copies.
 pub(crate) fn read(io: &dyn Io, layout: &Layout) -> Result<Found> {
     let mut best = Found::Nothing;
+    let mut damaged = 0;
     for name in NAMES {
         let open = io.open_file(&layout.state, name, crate::io::Open::Read);
         let Some(file) = found(open)? else { continue };
@@ -124,11 +125,18 @@ pub(crate) fn read(io: &dyn Io, layout: &Layout) -> Result<Found> {
             (Found::Version(v), _) | (_, Found::Version(v)) => Found::Version(v),
             (Found::Valid(a), Found::Valid(b)) => Found::Valid(if a.seq >= b.seq { a } else { b }),
             (Found::Valid(a), _) | (_, Found::Valid(a)) => Found::Valid(a),
-            (Found::Damaged, _) | (_, Found::Damaged) => Found::Damaged,
-            (Found::Nothing, Found::Nothing) => Found::Nothing,
+            (a, b) => {
+                damaged += [&a, &b].into_iter().filter(|f| matches!(f, Found::Damaged)).count();
+                Found::Nothing
+            }
         };
     }
-    Ok(best)
+    // A store is made with two valid copies before its first commit: where one was never written,
+    // the other is what is left of an interrupted making.
+    match best {
+        Found::Nothing if damaged == NAMES.len() => Ok(Found::Damaged),
+        best => Ok(best),
+    }
 }
 
 /// The two files, open for writing.

@@ -633,3 +633,70 @@ fn a_write_set_that_breaks_an_invariant_is_refused() {
     refuse(&|ws| ws.patch("plain", 3, 3, &[(0, b"too long")]));
     refuse(&|ws| ws.set.objects.clear());
 }
+
+/// Prints what the steps cost; run with `--ignored --nocapture`, in release for numbers that mean
+/// anything, and only ever compared with the native column of the same run.
+#[test]
+#[ignore = "a measurement"]
+fn costs() {
+    use std::time::Instant;
+    for base in BASES {
+        let s = Scratch::on(base);
+        std::fs::create_dir(s.path("native")).unwrap();
+        let t = Instant::now();
+        let store = s.store();
+        println!("{base}: open new {:?}", t.elapsed());
+        let t = Instant::now();
+        one(&s, &store, 1, |ws| _ = ws.create("first", "x"));
+        println!("  first commit {:?}", t.elapsed());
+        for txn in 2..5 {
+            let t = Instant::now();
+            one(&s, &store, txn, |ws| _ = ws.create(&format!("n{txn}"), "x"));
+            println!("  small commit {:?}", t.elapsed());
+        }
+        let t = Instant::now();
+        store.checkpoint().unwrap();
+        println!("  checkpoint {:?}", t.elapsed());
+        let data = vec![7; 4096];
+        let t = Instant::now();
+        for n in 0..2000 {
+            std::fs::write(s.path(&format!("native/{n}")), &data).unwrap();
+        }
+        println!("  native 2000 x 4 KiB {:?}", t.elapsed());
+        let io = s.io();
+        for (txn, hidden) in [(6, true), (7, false)] {
+            let mut ws = Ws::new(&*io);
+            let d = if hidden {
+                let d = ws.mkdir();
+                ws.bind(format!("d{txn}"), Some(d));
+                d
+            } else {
+                std::fs::create_dir(s.path("d7")).unwrap();
+                ws.host("d7")
+            };
+            for n in 0..2000 {
+                let f = ws.file(&data);
+                ws.bind_in(d, &n.to_string(), f);
+            }
+            let set = ws.done();
+            let t = Instant::now();
+            let reservation = store.reserve(&set).unwrap();
+            let reserved = t.elapsed();
+            let lsn = store.commit(reservation, set, meta(txn)).unwrap().lsn;
+            let committed = t.elapsed();
+            store.apply(lsn).unwrap();
+            println!(
+                "  2000 files, new directory {hidden}: reserve {reserved:?}, commit {:?}, apply {:?}",
+                committed - reserved,
+                t.elapsed() - committed
+            );
+            let t = Instant::now();
+            store.checkpoint().unwrap();
+            println!("  checkpoint {:?}", t.elapsed());
+        }
+        drop(store);
+        let t = Instant::now();
+        drop(s.store());
+        println!("  open again {:?}", t.elapsed());
+    }
+}

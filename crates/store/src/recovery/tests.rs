@@ -210,6 +210,8 @@ fn another_version_and_damage_are_told_and_nothing_is_lost() {
     let before = s.tree();
     let copy = std::fs::read(s.path(STATE).join("super.1")).unwrap();
     flip(&s, "super.1", 40);
+    assert!(DirStore::open(Config::new("elsewhere"), s.io()).is_ok());
+    flip(&s, "super.0", 40);
     let damaged = DirStore::open(config(), s.io());
     assert!(matches!(&damaged, Err(OpenError::Damaged { .. })), "{:?}", damaged.err());
     let mut other = copy.clone();
@@ -219,6 +221,7 @@ fn another_version_and_damage_are_told_and_nothing_is_lost() {
     std::fs::write(s.path(STATE).join("super.1"), other).unwrap();
     let version = DirStore::open(config(), s.io());
     assert!(matches!(version, Err(OpenError::Version { found: 2, known: 1, .. })));
+    std::fs::remove_dir_all(s.path("elsewhere")).unwrap();
     assert_eq!(s.tree(), before);
     std::fs::write(s.path(STATE).join("super.1"), copy).unwrap();
     assert_eq!(s.open().1.finished, [TxnId(1)]);
