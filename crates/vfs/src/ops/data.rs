@@ -69,10 +69,18 @@ impl View {
         let content = self.content_of(&mut st, node)?;
         let len = buf.len() as u64;
         let needed = content.lock().base_pages_needed(offset, len);
+        match self.record_pages(&st, node, &needed) {
+            // Pages are served to the end: a page fault that fails would kill a program that only
+            // waits to be ended.
+            Ok(()) | Err(Errno::CANCELED) => {}
+            Err(e) => return Err(e),
+        }
         let opened = self.open_backing(&mut st, node, content, &needed)?;
         drop(st);
         let count = opened.content.lock().read(opened.base(), offset, buf).map_err(errno)?;
-        self.verify(&opened)?;
+        if self.alive().is_ok() {
+            self.verify(&opened)?;
+        }
         Ok(count)
     }
 
@@ -140,6 +148,7 @@ impl View {
         let mut st = self.state.lock();
         let content = self.content_of(&mut st, node)?;
         let all = 0..u64::MAX / PAGE;
+        self.record_pages(&st, node, std::slice::from_ref(&all))?;
         let opened = self.open_backing(&mut st, node, content, std::slice::from_ref(&all))?;
         drop(st);
         let content = opened.content.lock();
@@ -208,6 +217,7 @@ impl View {
                 self.depend_on(ObjectRef::Size(oid))?;
             }
         }
+        self.record_pages(&st, node, &needed)?;
         let opened = self.open_backing(&mut st, node, content, &needed)?;
         self.drop_caps(&mut st, node)?;
         if kill_suidgid {
@@ -237,7 +247,17 @@ impl View {
             .clone())
     }
 
-    /// Opens the backing file if pages of it are needed, and records them as read.
+    /// Records pages of the backing file as read.
+    fn record_pages(&self, st: &State, node: NodeId, needed: &[Range<u64>]) -> Reply<()> {
+        let Some(base) = &st.node(node)?.base else { return Ok(()) };
+        for pages in needed {
+            let (first, last) = (pages.start, pages.end.saturating_sub(1));
+            self.read_of(ObjectRef::Pages { oid: base.oid, first, last })?;
+        }
+        Ok(())
+    }
+
+    /// Opens the backing file if pages of it are needed.
     fn open_backing(
         &self,
         st: &mut State,
@@ -248,10 +268,6 @@ impl View {
         let (Some(base), false) = (st.node(node)?.base.clone(), needed.is_empty()) else {
             return Ok(Opened { content, backing: None });
         };
-        for pages in needed {
-            let (first, last) = (pages.start, pages.end.saturating_sub(1));
-            self.read_of(ObjectRef::Pages { oid: base.oid, first, last })?;
-        }
         let handle = self.file_handle(st, node)?;
         st.node_mut(node)?.content_read = true;
         Ok(Opened { content, backing: Some(Backing { io: self.vol.io.clone(), handle, base }) })
