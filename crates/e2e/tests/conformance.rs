@@ -20,7 +20,7 @@ fn crate_program(name: &str, version: &str) -> Result<PathBuf, String> {
         cache::shell(
             dir,
             &format!(
-                "env -u CARGO_TARGET_DIR cargo install -q --locked --root . --target-dir build --version {version} {name} && rm -rf build"
+                "env -u CARGO_TARGET_DIR cargo install -q --debug --locked --root . --target-dir build --version {version} {name} && rm -rf build"
             ),
         )
     })?;
