@@ -89,7 +89,7 @@ pub struct Settled {
     pub ended: Vec<Process>,
     /// Those that did not end even then.
     pub stuck: Vec<Process>,
-    /// While waiting for them, this happened.
+    /// While waiting for them, this happened instead of their end.
     pub interrupted: Option<Ended>,
 }
 
@@ -103,7 +103,9 @@ pub(crate) struct Terminal {
 
 impl Terminal {
     pub(crate) fn save() -> Option<Terminal> {
-        let fd = rustix::stdio::stdin().try_clone_to_owned().ok()?;
+        use rustix::fs::{Mode, OFlags};
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open("/dev/tty", flags, Mode::empty()).ok()?;
         let modes = rustix::termios::tcgetattr(&fd).ok()?;
         let foreground =
             rustix::termios::tcgetpgrp(&fd).is_ok_and(|g| g == rustix::process::getpgrp());
@@ -126,6 +128,9 @@ impl Terminal {
         }
     }
 }
+
+/// Signals that ask for the end.
+const ENDING: [i32; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIGQUIT];
 
 enum Event {
     Signal(SignalInfo),
@@ -255,11 +260,12 @@ impl Started {
         let listen = Listen { deadline, ..Listen { watch: false, ..*listen } };
         let interrupted = loop {
             match next_event(&self.signals, &listen, None)? {
-                Event::Signal(info) => match info.number {
-                    // Whoever wants the client gone now wants the leftovers gone.
-                    libc::SIGTERM | libc::SIGINT | libc::SIGHUP | libc::SIGQUIT => break None,
-                    _ => {}
-                },
+                // Whoever wants the client gone now wants the leftovers gone.  If they were to be waited
+                // for, their work is part of the command's and is now incomplete.
+                Event::Signal(SignalInfo { number, .. }) if ENDING.contains(&number) => {
+                    break (how == Leftovers::Wait).then_some(Ended::Signaled(number));
+                }
+                Event::Signal(_) => {}
                 Event::Doorbell => break Some(Ended::Doomed),
                 Event::Daemon => break Some(Ended::DaemonGone),
                 Event::Deadline if grace.is_none_or(|g| Instant::now() < g) => {

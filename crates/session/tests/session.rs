@@ -64,7 +64,7 @@ fn client(args: &[OsString]) -> i32 {
     for s in started.sightings() {
         eprintln!("saw {} {}", s.process, s.what);
     }
-    ended.code().unwrap_or(124)
+    settled.interrupted.unwrap_or(ended).code().unwrap_or(124)
 }
 
 struct Case {
@@ -232,6 +232,31 @@ fn signals_to_the_client_reach_the_command() {
     }
 }
 
+fn a_signal_while_leftovers_are_awaited_is_not_a_success() {
+    let mut child = Case { leftovers: "wait", ..PLAIN }
+        .command(&["sh", "-c", "sh -c 'echo ready; exec sleep 1000' & exit 0"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("spawn");
+    let stdout = ready(&mut child);
+    // CMD itself is gone once its leftover is the client's own child.
+    let children = format!("/proc/{0}/task/{0}/children", child.id());
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while Instant::now() < deadline {
+        let list = std::fs::read_to_string(&children).unwrap_or_default();
+        let name = |pid: &str| std::fs::read_to_string(format!("/proc/{pid}/comm"));
+        if list.split_whitespace().all(|p| name(p).is_ok_and(|n| n == "sleep\n")) {
+            break;
+        }
+        std::thread::yield_now();
+    }
+    signal_to(child.id(), libc::SIGTERM);
+    drop(stdout);
+    let out = child.wait_with_output().expect("wait");
+    assert_eq!(out.status.code(), Some(128 + 15), "{}", err(&out));
+}
+
 fn a_killed_client_takes_the_command_along() {
     let mut child = PLAIN
         .command(&["sh", "-c", "echo ready; exec cat"])
@@ -385,7 +410,7 @@ fn main() {
         std::process::exit(client(&args[1..]));
     }
     // The ordinary user must be able to execute this program.
-    let tests: [(&str, fn()); 10] = [
+    let tests: [(&str, fn()); 11] = [
         ("exit_codes_and_argv", exit_codes_and_argv),
         ("the_root_is_as_planned", the_root_is_as_planned),
         (
@@ -396,6 +421,10 @@ fn main() {
         ("leftovers_are_ended_even_daemons", leftovers_are_ended_even_daemons),
         ("a_time_limit_ends_the_whole_tree", a_time_limit_ends_the_whole_tree),
         ("signals_to_the_client_reach_the_command", signals_to_the_client_reach_the_command),
+        (
+            "a_signal_while_leftovers_are_awaited_is_not_a_success",
+            a_signal_while_leftovers_are_awaited_is_not_a_success,
+        ),
         ("a_killed_client_takes_the_command_along", a_killed_client_takes_the_command_along),
         ("job_control_passes_through", job_control_passes_through),
         ("as_an_ordinary_user", as_an_ordinary_user),

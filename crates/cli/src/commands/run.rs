@@ -263,7 +263,7 @@ impl Runner<'_> {
                 None => (End::Abort, Why::Sync(errno)),
             });
         }
-        let succeeded = after.ended.code() == Some(0);
+        let succeeded = after.what_happened().code() == Some(0);
         Ok((
             match self.args.on_exit {
                 OnExit::Keep if keep => End::Keep,
@@ -275,7 +275,7 @@ impl Runner<'_> {
     }
 
     fn finish(&mut self, after: &mut After, end: End, why: Why) -> Result<Attempt, Problem> {
-        let code = after.ended.code();
+        let code = after.what_happened().code();
         let finish = Finish { id: after.id, end, code };
         let outcome = self.client.finish(finish).map_err(|f| lost_track(f, end, after.id))?;
         let mut report = Report {
