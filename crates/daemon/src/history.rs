@@ -13,10 +13,9 @@ use crate::transactions::Transactions;
 use crate::volume::OpenVolume;
 use std::collections::HashMap;
 use systx_base::TxnId;
-use systx_store::io::Stamp;
-use systx_store::writeset::{Content as NewContent, Ix, Origin, WriteSet};
+use systx_store::writeset::WriteSet;
 use systx_store::{self as stored, CommitMeta, HistoryEntry, Keep, TxnKind, UndoError};
-use systx_txn::{Access, BeginOptions, ObjectRef};
+use systx_txn::{Access, BeginOptions, Object};
 
 /// Which way.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -305,43 +304,14 @@ fn run(
 /// Records everything that a write set changes as written; false if the transaction lost.
 fn claim(volume: &OpenVolume, id: TxnId, set: &WriteSet) -> bool {
     let engine = &volume.vol.engine;
-    let write = |object: ObjectRef<'_>| loop {
-        match engine.write(id, object) {
+    let write = |object: &Object| loop {
+        match engine.write(id, object.as_ref()) {
             Access::Granted => return true,
             Access::Doomed => return false,
             Access::Wait(winner) => engine.wait_installed(winner),
         }
     };
-    let oid = |ix: Ix| {
-        let object = set.objects.get(ix.0 as usize)?;
-        match &object.origin {
-            Origin::Root => {
-                let stat = volume.vol.io.stat(&volume.vol.io.root()).ok()?;
-                Some(volume.vol.oid(stat.id))
-            }
-            Origin::Host { stamp, .. } => Some(volume.vol.oid(Stamp::clone(stamp).id)),
-            Origin::Grave { .. } | Origin::New(_) => None,
-        }
-    };
-    for bind in &set.binds {
-        if let Some(dir) = oid(bind.dir)
-            && !write(ObjectRef::Entry { dir, name: &bind.name })
-        {
-            return false;
-        }
-    }
-    for (i, object) in set.objects.iter().enumerate() {
-        let Some(oid) = oid(Ix(i as u32)) else { continue };
-        let attrs = object.attrs != Default::default() || !object.xattrs.is_empty();
-        let content = object.content != NewContent::Keep;
-        let pages = ObjectRef::Pages { oid, first: 0, last: u64::MAX };
-        if (attrs && !write(ObjectRef::Attr(oid)))
-            || (content && !(write(ObjectRef::Size(oid)) && write(pages)))
-        {
-            return false;
-        }
-    }
-    true
+    systx_vfs::claim::written(&volume.vol, set).iter().all(write)
 }
 
 /// Frees what only old undos need.

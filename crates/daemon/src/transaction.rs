@@ -291,6 +291,11 @@ impl Transaction {
         if let Some(conflict) = conflict.or_else(|| self.conflict(opponents)) {
             return Ended::Refused(Outcome::Conflict { conflict, kept: false });
         }
+        if !self.terms.read_only
+            && let Err(lost) = self.view.claim(self.id, &frozen.writes)
+        {
+            return self.lost(lost, false, opponents);
+        }
         for (object, _) in self.volume.vol.engine.stale_reads(self.id) {
             stale.push(HostPath(self.view.path_of_object(&object)));
         }
@@ -308,13 +313,7 @@ impl Transaction {
                 let outcome = self.outcome(self.id, summary, outside, stale, dropped);
                 Ended::Committed(with_notes(outcome, notes))
             }
-            Err(NotInstalled::Lost) => match self.conflict(opponents) {
-                Some(conflict) => Ended::Refused(Outcome::Conflict { conflict, kept: false }),
-                None => Ended::Refused(refused(Failure::new(
-                    FailureKind::State,
-                    "the transaction was aborted while it was being committed",
-                ))),
-            },
+            Err(NotInstalled::Lost) => self.lost(None, false, opponents),
             Err(NotInstalled::Outside(paths)) => Ended::Refused(late_change(paths, false)),
             Err(NotInstalled::Failed(failure)) => Ended::Refused(refused(failure)),
         }
@@ -343,6 +342,24 @@ impl Transaction {
         Outcome::Committed { id, summary, outside, stale, dropped, notes: Vec::new() }
     }
 
+    /// The end of a commit that lost to another transaction; `None`: the engine knows to whom.
+    fn lost(
+        &self,
+        why: Option<systx_txn::Conflict>,
+        kept: bool,
+        opponents: &dyn Opponents,
+    ) -> Ended {
+        let why = why.map(|c| describe::conflict(&self.view, &c, false, opponents));
+        let outcome = match why.or_else(|| self.conflict(opponents)) {
+            Some(conflict) => Outcome::Conflict { conflict, kept },
+            None => refused(Failure::new(
+                FailureKind::State,
+                "the transaction was aborted while it was being committed",
+            )),
+        };
+        Ended::Refused(outcome)
+    }
+
     /// Commits what lies below `paths`, as transaction `id`, which has this one's reads; the rest
     /// stays.
     pub fn commit_part(
@@ -363,10 +380,13 @@ impl Transaction {
         let engine = &self.volume.vol.engine;
         let isolation = engine_isolation(self.terms.isolation);
         engine.begin(id, BeginOptions { isolation, ..BeginOptions::default() });
-        if !self.take_over(id, &selection) {
+        let owned = match engine.merge_reads(self.id, id) {
+            Access::Granted => self.view.claim(id, &frozen.writes),
+            Access::Doomed | Access::Wait(_) => Err(None),
+        };
+        if let Err(lost) = owned {
             engine.abort(id);
-            let message = "the transaction lost a conflict while it was being committed";
-            return Ended::Refused(refused(Failure::new(FailureKind::State, message)));
+            return self.lost(lost, true, opponents);
         }
         match self.install(id, &frozen, TxnKind::Partial) {
             Ok(installed) => {
@@ -375,10 +395,7 @@ impl Transaction {
             }
             Err(NotInstalled::Lost) => {
                 engine.abort(id);
-                Ended::Refused(refused(Failure::new(
-                    FailureKind::State,
-                    "the transaction lost a conflict while it was being committed",
-                )))
+                self.lost(None, true, opponents)
             }
             Err(NotInstalled::Outside(paths)) => Ended::Refused(late_change(paths, true)),
             Err(NotInstalled::Failed(failure)) => {
@@ -386,25 +403,6 @@ impl Transaction {
                 Ended::Refused(refused(failure))
             }
         }
-    }
-
-    /// Gives transaction `id` this one's reads, and those of its writes that are selected, so that
-    /// others wait for its installation; false if it lost.
-    fn take_over(&self, id: TxnId, selection: &Below<'_>) -> bool {
-        let engine = &self.volume.vol.engine;
-        let granted = |access| match access {
-            Access::Granted => true,
-            // Not told to wait: what this transaction wrote, no other can have decided.
-            Access::Doomed | Access::Wait(_) => false,
-        };
-        granted(engine.merge_reads(self.id, id))
-            && engine
-                .workset_objects(self.id)
-                .iter()
-                .filter(|(object, side)| {
-                    *side == Side::Write && selection.has(&self.view.path_of_object(object))
-                })
-                .all(|(object, _)| granted(engine.write(id, object.as_ref())))
     }
 
     fn install(

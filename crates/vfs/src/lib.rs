@@ -5,6 +5,7 @@
 pub mod acl;
 pub mod api;
 pub mod changes;
+pub mod claim;
 pub mod content;
 pub mod freeze;
 mod handles;

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use systx_base::sync::{Mutex, Rank, rank};
 use systx_base::{Gid, Kind, NodeId, Time, TxnId, Uid};
-use systx_store::io::{Handle, HostId, Io, ListItem, Open, Openers, Stamp, Stat};
+use systx_store::io::{Handle, HostId, Io, ListItem, Open, Openers, Stat};
 use systx_txn::{Access, Conflict, Isolation, Object, ObjectRef, Opponent, Side};
 
 /// Open directories, and open files, that one view keeps at the most.
@@ -126,7 +126,7 @@ impl View {
             dirty: Dirty::default(),
             place: None,
             xattrs: None,
-            body: Body::Dir(Box::new(DirState::of(&stat))),
+            body: Body::Dir(Box::new(root)),
             content_read: false,
             caps_gone: true,
             anchored: true,
@@ -213,6 +213,10 @@ impl View {
 
     pub(crate) fn write_of(&self, object: ObjectRef<'_>) -> Reply<()> {
         self.alive()?;
+        if self.isolation == Isolation::Snapshot {
+            // First committer wins, by what is left at the end: see `claim`.
+            return self.read_of(object).map(|_| ());
+        }
         self.access(|| self.vol.engine.write(self.txn, object)).map(|_| ())
     }
 
