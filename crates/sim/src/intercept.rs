@@ -5,6 +5,7 @@
 //! A *rule* is asked before every call, with nothing locked, and answers with an [`Action`].
 
 use crate::simfs::SimFs;
+use crate::state::PAGE;
 use rustix::io::Errno;
 use std::io::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -114,7 +115,8 @@ pub enum Action {
     Pass,
     /// It fails and changes nothing.
     Fail(Errno),
-    /// The first half of its data is written, then it fails.  As [`Action::Fail`] for other calls.
+    /// About half of its data, up to the end of a page, is written, then it fails.  As
+    /// [`Action::Fail`] for other calls.
     Short(Errno),
     /// It is not made and reports success: a lie.  As [`Action::Pass`] for calls that return
     /// something.
@@ -212,6 +214,12 @@ impl Intercept {
     }
 }
 
+/// Where the kernel stops a write half-way: between two pages.
+fn half(offset: u64, len: usize) -> usize {
+    let end = (offset + len as u64 / 2) / PAGE as u64 * PAGE as u64;
+    end.saturating_sub(offset) as usize
+}
+
 fn of(h: &Handle) -> Option<(&Handle, &[u8])> {
     Some((h, b""))
 }
@@ -256,7 +264,7 @@ impl Io for Intercept {
             Action::Skip => Ok(()),
             Action::Fail(e) => Err(e.into()),
             Action::Short(e) => {
-                self.sim.write_at(h, &data[..data.len() / 2], offset)?;
+                self.sim.write_at(h, &data[..half(offset, data.len())], offset)?;
                 Err(e.into())
             }
         }
@@ -299,7 +307,8 @@ impl Io for Intercept {
             Action::Skip => Ok(()),
             Action::Fail(e) => Err(e.into()),
             Action::Short(e) => {
-                self.sim.copy_range(from, from_at, to, to_at, len / 2)?;
+                let some = half(to_at, usize::try_from(len).unwrap_or(usize::MAX));
+                self.sim.copy_range(from, from_at, to, to_at, some as u64)?;
                 Err(e.into())
             }
         }

@@ -256,8 +256,8 @@ fn intercepted_calls_fail_lie_and_die() {
 
     let short = Intercept::failing_once(&sim, 1, Action::Short(rustix::io::Errno::IO));
     let f = short.create_file(&root, b"f", 0o644).unwrap();
-    assert!(short.write_at(&f, b"1234", 0).is_err());
-    assert_eq!(short.stat(&f).unwrap().size, 2);
+    assert!(short.write_at(&f, &[1; 12_000], 0).is_err());
+    assert_eq!(short.stat(&f).unwrap().size, 4096);
     short.write_at(&f, b"34", 2).unwrap();
 
     let seen = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
