@@ -664,10 +664,17 @@ impl DirStore {
         let failed = |path: &[u8], source| ApplyError::Io { path: shown(path), source };
         let installed = install(self.env(), commit, lsn, run, redo)
             .map_err(|stopped| failed(&stopped.path, stopped.error))?;
+        let mut stamps = installed.done.stamps.clone();
+        for (ix, stamp) in &installed.done.graves {
+            if let Some(left) = stamps.get_mut(ix.0 as usize) {
+                // A file in the graveyard may have other names, under which it is still read.
+                left.get_or_insert(*stamp);
+            }
+        }
         let report = ApplyReport {
             txn: commit.meta.txn,
             lsn,
-            stamps: installed.done.stamps.clone(),
+            stamps,
             outside: installed.outside,
         };
         History::new(commit, installed.done)

@@ -5,7 +5,7 @@
 //! `F_OFD_SETLK`, flock(2)), so the kernel's own table decides between owners of views and processes
 //! of the host alike.  Files that exist in a view only get an unnamed file of their own to lock.
 
-use crate::host_locks_unsafe as sys;
+use crate::host_locks_unsafe;
 use crate::io::Handle;
 use crate::real::RealIo;
 use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags};
@@ -76,7 +76,7 @@ impl LockFile {
     /// # Errors
     /// Those of fcntl(2) but `EAGAIN`; `EBADF` for an exclusive lock on a description for reading.
     pub fn set(&self, range: LockRange) -> Result<bool> {
-        sys::set(self.fd.as_fd(), Some(range.exclusive), range.start, range.end)
+        host_locks_unsafe::set(self.fd.as_fd(), Some(range.exclusive), range.start, range.end)
     }
 
     /// Gives up a range.
@@ -84,7 +84,7 @@ impl LockFile {
     /// # Errors
     /// Those of fcntl(2).
     pub fn clear(&self, start: u64, end: u64) -> Result<()> {
-        sys::set(self.fd.as_fd(), None, start, end).map(drop)
+        host_locks_unsafe::set(self.fd.as_fd(), None, start, end).map(drop)
     }
 
     /// The first lock of others that is in the way, and the process that holds it (0: none known,
@@ -93,7 +93,7 @@ impl LockFile {
     /// # Errors
     /// Those of fcntl(2).
     pub fn test(&self, range: LockRange) -> Result<Option<(LockRange, u32)>> {
-        sys::test(self.fd.as_fd(), range)
+        host_locks_unsafe::test(self.fd.as_fd(), range)
     }
 
     /// flock(2) without waiting; `None` unlocks.  `false` if another description is in the way.

@@ -72,8 +72,8 @@ pub struct ApplyReport {
     pub txn: TxnId,
     /// Its position in the log.
     pub lsn: u64,
-    /// For each object of the write set, its version after the installation; `None` if it has no
-    /// place in the tree any more.
+    /// For each object of the write set, its version after the installation, also of what is in the
+    /// graveyard now; `None` if it is nowhere.
     pub stamps: Vec<Option<Stamp>>,
     /// What outsiders had done meanwhile.
     pub outside: Vec<OutsideChange>,

@@ -21,6 +21,26 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|b| *b == 0)
 }
 
+/// Whether a sector is the new one, the old one, zeros, or what a call that failed half-way leaves:
+/// new up to some byte, old or zeros from there.
+fn is_explained(have: &[u8], new: &[u8], old: &[u8]) -> bool {
+    let same = have.iter().zip(new).take_while(|(h, n)| h == n).count();
+    let rest = &have[same..];
+    have == old || is_zero(have) || is_zero(rest) || old.get(same..) == Some(rest)
+}
+
+#[cfg(test)]
+#[test]
+fn half_written_sectors_are_told_from_strange_ones() {
+    let explained = |have: &[u8]| is_explained(have, b"NEWNEW", b"oldold");
+    for ours in [&b"NEWNEW"[..], b"oldold", b"\0\0\0\0\0\0", b"NEWold", b"NE\0\0\0\0", b"Nldold"] {
+        assert!(explained(ours), "{ours:?}");
+    }
+    for strange in [&b"NEWxld"[..], b"oldNEW", b"other!"] {
+        assert!(!explained(strange), "{strange:?}");
+    }
+}
+
 /// Checks `buf`, which was read at `at`, from `skip` on: first the rest of that sector, then whole
 /// ones.
 fn check_from(
@@ -73,7 +93,7 @@ impl Install<'_> {
             let explained = self.each_piece(&file, start, end, |have, from| {
                 let mut want = vec![0; have.len()];
                 self.read_extents(extents, None, from, &mut want)?;
-                Ok(sectors(have).zip(sectors(&want)).all(|(h, w)| h == w || is_zero(h)))
+                Ok(sectors(have).zip(sectors(&want)).all(|(h, w)| is_explained(h, w, &[])))
             })?;
             if !explained {
                 return Ok(false);
@@ -98,7 +118,7 @@ impl Install<'_> {
                 self.read_extents(extents, None, from, &mut new)?;
                 self.read_extents(old, old_file.as_ref(), from, &mut was)?;
                 let known = sectors(&new).zip(sectors(&was));
-                Ok(sectors(have).zip(known).all(|(h, (n, w))| h == n || h == w || is_zero(h)))
+                Ok(sectors(have).zip(known).all(|(h, (n, w))| is_explained(h, n, w)))
             })?;
             if !explained {
                 return Ok(false);
