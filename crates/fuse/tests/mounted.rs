@@ -367,6 +367,7 @@ fn flock(m: &Mount, script: &str) -> Child {
 
 fn wait_for_setlkw(m: &Mount, n: u64) {
     while m.connection().stats().count(Opcode::Setlkw) < n {
+        assert!(m.connection().stats().threads > 0, "the mount was aborted");
         std::thread::yield_now();
     }
 }
