@@ -156,8 +156,7 @@ impl Event {
     /// If a holder of the lock panicked.
     pub fn wait_for<T>(&self, guard: &mut Guard<'_, T>, limit: Duration) {
         let inner = guard.inner.take().expect("guard in use");
-        let (inner, _) =
-            self.0.wait_timeout(inner, limit).expect("a holder of this lock panicked");
+        let (inner, _) = self.0.wait_timeout(inner, limit).expect("a holder of this lock panicked");
         guard.inner = Some(inner);
     }
 }

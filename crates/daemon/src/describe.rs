@@ -45,7 +45,8 @@ fn change(view: &View, c: &Change, patterns: &Patterns) -> protocol::Change {
 }
 
 fn changed_xattrs(old: &ViewSide, new: &ViewSide) -> Vec<HostPath> {
-    let before = |key: &[u8]| old.xattrs.iter().find(|(k, _)| k == key).and_then(|(_, v)| v.clone());
+    let before =
+        |key: &[u8]| old.xattrs.iter().find(|(k, _)| k == key).and_then(|(_, v)| v.clone());
     let differs = |(k, v): &&(Vec<u8>, Option<Vec<u8>>)| before(k) != *v;
     new.xattrs.iter().filter(differs).map(|(k, _)| HostPath(k.clone())).collect()
 }

@@ -5,8 +5,8 @@
 //! engine, so that it conflicts with whatever runs, and it is decided and installed like any other.
 
 use crate::protocol::{
-    Change, ChangeKind, Collected, Content, Failure, FailureKind, Gc, HostPath, LogEntry,
-    Outcome, Summary, Undo, Undone, Version,
+    Change, ChangeKind, Collected, Content, Failure, FailureKind, Gc, HostPath, LogEntry, Outcome,
+    Summary, Undo, Undone, Version,
 };
 use crate::transaction::{NotInstalled, install};
 use crate::transactions::Transactions;
@@ -232,10 +232,9 @@ fn cannot(volume: &OpenVolume, target: &HistoryEntry, error: UndoError) -> Failu
             }
             failure
         }
-        UndoError::Io(e) => Failure::new(
-            FailureKind::Io,
-            format!("cannot look at what transaction {id} left: {e}"),
-        ),
+        UndoError::Io(e) => {
+            Failure::new(FailureKind::Io, format!("cannot look at what transaction {id} left: {e}"))
+        }
     }
 }
 

@@ -6,13 +6,13 @@
 pub mod client;
 pub mod describe;
 pub mod history;
-pub mod processes;
-pub mod transaction;
-pub mod transactions;
-pub mod volume;
 pub mod patterns;
+pub mod processes;
 pub mod protocol;
 pub mod server;
 pub mod spawn;
 mod spawn_unsafe;
+pub mod transaction;
+pub mod transactions;
+pub mod volume;
 pub mod wire;

@@ -8,7 +8,7 @@
 use crate::describe::{self, Opponents};
 use crate::patterns::Patterns;
 use crate::protocol::{
-    self, Content, Failure, Doorbell, FailureKind, HostPath, Listed, Outcome, State, Summary,
+    self, Content, Doorbell, Failure, FailureKind, HostPath, Listed, Outcome, State, Summary,
     Version,
 };
 use crate::transactions::is_below;
@@ -275,8 +275,7 @@ impl Transaction {
     fn validate(&self) -> (Option<protocol::Conflict>, Vec<HostPath>) {
         let found = self.view.validate();
         let serializable = self.terms.isolation == protocol::Isolation::Serializable;
-        let fatal: Vec<_> =
-            found.iter().filter(|c| serializable || c.written).cloned().collect();
+        let fatal: Vec<_> = found.iter().filter(|c| serializable || c.written).cloned().collect();
         let stale = found.iter().filter(|c| !c.written).map(|c| HostPath(c.path.clone())).collect();
         (describe::outside(&fatal), stale)
     }
@@ -324,7 +323,9 @@ impl Transaction {
         let paths = self.view.open_elsewhere(frozen);
         let say = |path: &Vec<u8>| {
             let path = String::from_utf8_lossy(path);
-            format!("{path} is open for writing in a program outside: what it writes from now on mixes with what was committed")
+            format!(
+                "{path} is open for writing in a program outside: what it writes from now on mixes with what was committed"
+            )
         };
         paths.iter().map(say).collect()
     }
@@ -362,12 +363,7 @@ impl Transaction {
 
     /// Commits what lies below `paths`, as transaction `id`, which has this one's reads; the rest
     /// stays.
-    pub fn commit_part(
-        &self,
-        id: TxnId,
-        paths: &[HostPath],
-        opponents: &dyn Opponents,
-    ) -> Ended {
+    pub fn commit_part(&self, id: TxnId, paths: &[HostPath], opponents: &dyn Opponents) -> Ended {
         self.view.let_go();
         let selection = Below { patterns: &self.terms.patterns, paths, volume: &self.volume };
         let frozen = self.view.freeze(&selection);
@@ -466,7 +462,8 @@ pub fn install(
             .commit(reservation, writes, meta)
             .map_err(|e| not_committed(volume, e))
             .and_then(|committed| volume.store.apply(committed.lsn).map_err(not_applied));
-        let moved = |(before, after): (&Option<Stamp>, &Option<Stamp>)| Some(((*before)?, (*after)?));
+        let moved =
+            |(before, after): (&Option<Stamp>, &Option<Stamp>)| Some(((*before)?, (*after)?));
         let moves = match &done {
             Ok(report) => before.iter().zip(&report.stamps).filter_map(moved).collect(),
             Err(_) => Vec::new(),
@@ -511,9 +508,8 @@ fn no_room(error: ReserveError) -> NotInstalled {
     };
     let failure = Failure::new(kind, error.to_string());
     NotInstalled::Failed(match kind {
-        FailureKind::Space => {
-            failure.hint("nothing was committed; free some space (`systx gc` frees what undo keeps)")
-        }
+        FailureKind::Space => failure
+            .hint("nothing was committed; free some space (`systx gc` frees what undo keeps)"),
         _ => failure,
     })
 }

@@ -126,8 +126,9 @@ impl Transactions {
     pub(crate) fn new_id(&self, volume: &OpenVolume) -> Result<TxnId, Failure> {
         loop {
             let mut bytes = [0; 4];
-            rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-                .map_err(|e| Failure::new(FailureKind::Internal, format!("no random bytes: {e}")))?;
+            rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(
+                |e| Failure::new(FailureKind::Internal, format!("no random bytes: {e}")),
+            )?;
             let id = TxnId(u64::from(u32::from_le_bytes(bytes)));
             let open = self.tables.lock().open.contains_key(&id);
             if id.0 != 0 && !open && !history::knows(volume, id) {
@@ -170,9 +171,8 @@ impl Transactions {
             tables.past.remove(0);
         }
         tables.past.push((txn.id, txn.terms.argv.clone()));
-        let volume_idle = |v: &Arc<OpenVolume>| {
-            !tables.open.values().any(|t| Arc::ptr_eq(&t.volume, v))
-        };
+        let volume_idle =
+            |v: &Arc<OpenVolume>| !tables.open.values().any(|t| Arc::ptr_eq(&t.volume, v));
         for volume in tables.volumes.values() {
             if volume_idle(volume) {
                 volume.vol.forget_history();

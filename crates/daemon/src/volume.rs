@@ -142,7 +142,12 @@ struct Mount {
 }
 
 /// Finds the volume of `dir` and a place for its store.
-pub fn locate(dir: &Path, store: Option<&Path>, uid: Uid, home: Option<&Path>) -> Result<Location, VolumeError> {
+pub fn locate(
+    dir: &Path,
+    store: Option<&Path>,
+    uid: Uid,
+    home: Option<&Path>,
+) -> Result<Location, VolumeError> {
     let dir = std::fs::canonicalize(dir).map_err(|e| failed("find", dir, e))?;
     let dev = device(&dir)?;
     let table = std::fs::read("/proc/self/mountinfo")
@@ -208,10 +213,12 @@ fn default_store(
     if uid == 0 {
         return Ok(mount.join(STORE_DIR));
     }
-    if let Some(home) = home {
-        if device(home).is_ok_and(|d| d == dev) && owner(home) == Some(uid) && home.starts_with(mount) {
-            return Ok(home.join(".local/state/systx"));
-        }
+    if let Some(home) = home
+        && device(home).is_ok_and(|d| d == dev)
+        && owner(home) == Some(uid)
+        && home.starts_with(mount)
+    {
+        return Ok(home.join(".local/state/systx"));
     }
     let own = dir
         .ancestors()

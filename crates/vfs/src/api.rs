@@ -285,12 +285,7 @@ pub trait Requests: Send + Sync {
     /// lseek(2) for data and holes.
     fn lseek(&self, node: NodeId, offset: u64, how: Seek) -> Reply<u64>;
     /// copy_file_range(2) within the view; may copy less.
-    fn copy_file_range(
-        &self,
-        from: (NodeId, u64),
-        to: (NodeId, u64),
-        len: u64,
-    ) -> Reply<u64>;
+    fn copy_file_range(&self, from: (NodeId, u64), to: (NodeId, u64), len: u64) -> Reply<u64>;
     /// Lists from cookie `from` (0: the start) until the sink returns false, which refuses that
     /// entry.  `attributes`: hand out nodes as well (READDIRPLUS).
     fn readdir(

@@ -144,14 +144,23 @@ impl View {
         below(st.base_path_of(self, dir), name)
     }
 
-    fn compared(&self, st: &State, path: Vec<u8>, status: Status, old: NodeId, new: NodeId) -> Change {
+    fn compared(
+        &self,
+        st: &State,
+        path: Vec<u8>,
+        status: Status,
+        old: NodeId,
+        new: NodeId,
+    ) -> Change {
         let content = old != new
-            || st
-                .nodes
-                .get(new)
-                .and_then(Node::content)
-                .is_some_and(|c| c.lock().is_changed());
-        Change { path, status, old: self.side(st, old, true), new: self.side(st, new, false), content }
+            || st.nodes.get(new).and_then(Node::content).is_some_and(|c| c.lock().is_changed());
+        Change {
+            path,
+            status,
+            old: self.side(st, old, true),
+            new: self.side(st, new, false),
+            content,
+        }
     }
 
     fn side(&self, st: &State, node: NodeId, before: bool) -> Option<Side> {
@@ -159,10 +168,10 @@ impl View {
         let mut attr = n.attr;
         let mut xattrs = Vec::new();
         let place = before.then(|| self.backing_place_unrecorded(st, node)).flatten();
-        if let Some((dir, name)) = &place {
-            if let Ok(stat) = self.io().stat_at(dir, name) {
-                attr = crate::node::attr_of(&stat);
-            }
+        if let Some((dir, name)) = &place
+            && let Ok(stat) = self.io().stat_at(dir, name)
+        {
+            attr = crate::node::attr_of(&stat);
         }
         for (key, value) in n.xattrs.iter().flat_map(|x| x.iter()) {
             let value = match &place {
@@ -177,9 +186,7 @@ impl View {
     fn backing_place_unrecorded(&self, st: &State, node: NodeId) -> Option<(Handle, Vec<u8>)> {
         let base = st.nodes.get(node)?.base.as_ref()?;
         match &base.place {
-            Some((parent, name)) => {
-                Some((self.open_unrecorded(st, *parent).ok()?, name.to_vec()))
-            }
+            Some((parent, name)) => Some((self.open_unrecorded(st, *parent).ok()?, name.to_vec())),
             None => Some((self.io().root(), Vec::new())),
         }
     }

@@ -82,7 +82,9 @@ impl View {
             let Some(id) = frozen.nodes.get(ix.0 as usize).copied() else { continue };
             let Some(node) = st.nodes.get_mut(id) else { continue };
             let oid = self.vol.oid(stamp.id);
-            let place = node.base.take().and_then(|b| b.place);
+            let old = node.base.take().and_then(|b| b.place);
+            // What was made is there now under the name that the view knows.
+            let place = old.or_else(|| node.place.clone());
             node.base = Some(Base { oid, stamp: *stamp, place, foreign: false });
             node.attr.ino = stamp.id.ino;
             if frozen.taken.contains(&id) {
@@ -130,21 +132,28 @@ impl State {
         }
     }
 
-    /// Every existing object is from now on found under a name that it has there now.
+    /// Every existing object is from now on found under a name that it has there now, also one that
+    /// the view has removed and the rest of the commit will.
     fn rebase_places(&mut self) {
-        let mut moves = Vec::new();
-        for (id, node) in self.nodes.iter() {
-            let Some(base) = node.base.as_ref().filter(|_| id != NodeId::ROOT) else { continue };
-            let there = |(dir, name): &(NodeId, Name)| {
-                self.child_at(*dir, name).is_some_and(|c| c.base == Some(id))
-            };
-            if !base.place.as_ref().is_some_and(there)
-                && let Some((dir, name)) = self.kept_names_of(id).next()
-            {
-                moves.push((id, (dir, name.clone())));
+        let stale = |(id, node): (NodeId, &Node)| {
+            let (dir, name) = node.base.as_ref()?.place.as_ref()?;
+            let there = self.child_at(*dir, name).is_some_and(|c| c.base == Some(id));
+            (!there).then_some(id)
+        };
+        let stale: HashSet<NodeId> = self.nodes.iter().filter_map(stale).collect();
+        if stale.is_empty() {
+            return;
+        }
+        let mut places = Vec::new();
+        for (dir, node) in self.nodes.iter() {
+            let children = node.dir().into_iter().flat_map(|d| d.children.iter());
+            for (name, id) in children.filter_map(|(name, c)| Some((name, c.base?))) {
+                if stale.contains(&id) {
+                    places.push((id, (dir, name.clone())));
+                }
             }
         }
-        for (id, place) in moves {
+        for (id, place) in places {
             if let Some(base) = self.nodes.get_mut(id).and_then(|n| n.base.as_mut()) {
                 base.place = Some(place);
             }
@@ -263,8 +272,17 @@ impl<'a> Frost<'a> {
                 found.add(Candidate { dir, name: name.clone(), child, path, taken });
             }
         }
-        let mut todo: Vec<usize> =
-            (0..found.all.len()).filter(|at| found.all[*at].taken).collect();
+        let mut todo: Vec<usize> = (0..found.all.len()).filter(|at| found.all[*at].taken).collect();
+        for (id, node) in self.st.nodes.iter() {
+            if !is_changed(node) {
+                continue;
+            }
+            for (dir, name) in self.st.names_of(id) {
+                if selection.takes(&self.relative(dir, name)) {
+                    self.drag_above(&mut found, dir, &mut todo);
+                }
+            }
+        }
         while let Some(at) = todo.pop() {
             self.drag(&mut found, at, &mut todo);
         }
@@ -281,11 +299,7 @@ impl<'a> Frost<'a> {
     /// no directory gets two names, and the name is found by its path afterwards.
     fn drag(&self, found: &mut Candidates, at: usize, todo: &mut Vec<usize>) {
         let Candidate { dir, child, .. } = found.all[at];
-        let mut up = Some(dir);
-        while let Some(id) = up {
-            take_of(&found.now.get(&id).cloned(), found, todo);
-            up = self.st.nodes.get(id).and_then(|n| n.place.as_ref()).map(|(dir, _)| *dir);
-        }
+        self.drag_above(found, dir, todo);
         if let Some(now) = child.now {
             take_of(&found.base.get(&now).cloned(), found, todo);
         }
@@ -299,6 +313,15 @@ impl<'a> Frost<'a> {
             } else if let Some(dir) = node.dir() {
                 gone.extend(dir.children.values().filter_map(|c| c.base));
             }
+        }
+    }
+
+    /// Takes the names of the new and moved directories on the way to `dir`.
+    fn drag_above(&self, found: &mut Candidates, dir: NodeId, todo: &mut Vec<usize>) {
+        let mut up = Some(dir);
+        while let Some(id) = up {
+            take_of(&found.now.get(&id).cloned(), found, todo);
+            up = self.st.nodes.get(id).and_then(|n| n.place.as_ref()).map(|(dir, _)| *dir);
         }
     }
 
@@ -324,8 +347,7 @@ impl<'a> Frost<'a> {
     fn choose_nodes(&mut self, selection: &dyn Selection, binds: &[Candidate]) {
         self.out.taken = binds.iter().filter_map(|c| c.child.now).collect();
         for (id, node) in self.st.nodes.iter() {
-            let changed = node.base.is_some() && node.attr.nlink > 0 && node.is_changed();
-            if !changed || self.out.taken.contains(&id) {
+            if !is_changed(node) || self.out.taken.contains(&id) {
                 continue;
             }
             let mut paths: Vec<Vec<u8>> =
@@ -335,7 +357,8 @@ impl<'a> Frost<'a> {
                 paths.push(self.strip(self.st.path_of(&self.view.vol, id)));
             }
             // The last known name of a file that has others goes: it cannot be found later.
-            let last = |c: &Candidate| c.child.base == Some(id) && self.st.names_of(id).next().is_none();
+            let last =
+                |c: &Candidate| c.child.base == Some(id) && self.st.names_of(id).next().is_none();
             if paths.iter().any(|path| selection.takes(path)) || binds.iter().any(last) {
                 self.out.taken.insert(id);
             } else {
@@ -347,30 +370,11 @@ impl<'a> Frost<'a> {
 
     fn bind(&mut self, dir: NodeId, name: &Name, child: Child) {
         let dir_ix = self.object(dir);
-        let displaces = child.base.map(|base| self.displaced(base, dir, name));
+        let displaces = child.base.map(|base| self.object(base));
         let target = child.now.map(|now| self.object(now));
         let bind = Bind { dir: dir_ix, name: name.to_vec(), target, displaces };
         self.out.writes.binds.push(bind);
         self.out.places.push((dir, name.clone()));
-    }
-
-    /// The object that stands under a name on the backing file system.  For a file met under another
-    /// of its names this is an object of its own, so that its origin names this place.
-    fn displaced(&mut self, base: NodeId, dir: NodeId, name: &Name) -> Ix {
-        let Some(node) = self.st.nodes.get(base) else { return Ix(0) };
-        let at = node.base.as_ref().and_then(|b| b.place.as_ref());
-        if at.is_some_and(|(d, n)| *d == dir && n == name) {
-            return self.object(base);
-        }
-        let parent = self.object(dir);
-        let Some(b) = &node.base else { return Ix(0) };
-        let origin = Origin::Host {
-            parent,
-            name: name.to_vec(),
-            kind: node.attr.kind,
-            stamp: self.view.vol.current(b.stamp),
-        };
-        self.push(base, Object { origin, attrs: Attrs::default(), xattrs: vec![], content: Content::Keep })
     }
 
     fn push(&mut self, id: NodeId, object: Object) -> Ix {
@@ -458,6 +462,11 @@ impl<'a> Frost<'a> {
     fn done(self) -> Frozen {
         self.out
     }
+}
+
+/// Whether an existing object that is still there differs from its base by more than its names.
+fn is_changed(node: &Node) -> bool {
+    node.base.is_some() && node.attr.nlink > 0 && node.is_changed()
 }
 
 fn take_of(which: &Option<Vec<usize>>, found: &mut Candidates, todo: &mut Vec<usize>) {

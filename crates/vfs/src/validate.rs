@@ -96,7 +96,8 @@ impl View {
             }
             let met = child.base.and_then(|c| st.nodes.get(c));
             // What was changed below a directory relies on the directory's being there.
-            let relied = met.is_some_and(|n| n.is_changed() || (what == What::Replaced && n.anchored));
+            let relied =
+                met.is_some_and(|n| n.is_changed() || (what == What::Replaced && n.anchored));
             let path = self.base_path_at(st, id, name);
             found.push(OutsideChange { path, what, written: child.now != child.base || relied });
         }
@@ -153,7 +154,8 @@ impl View {
         let node = st.nodes.get(NodeId::ROOT)?;
         let root = self.io().root();
         let Ok(stat) = self.io().stat(&root) else { return Some(What::Changed) };
-        (!self.same_dir(node, node.base.as_ref()?, &stat, stale, (&root, b""))).then_some(What::Changed)
+        (!self.same_dir(node, node.base.as_ref()?, &stat, stale, (&root, b"")))
+            .then_some(What::Changed)
     }
 
     /// Directories change their time stamps with every name; what counts as read of their attributes
@@ -170,11 +172,10 @@ impl View {
         if stat.stamp() == base.stamp || stale.contains(&Object::Attr(base.oid)) {
             return true;
         }
-        let same = |(key, met): (&Box<[u8]>, &Option<Vec<u8>>)| {
-            self.io().get_xattr(dir, name, key).ok() == *met
-        };
+        let same =
+            |key: &[u8], met: &Option<Vec<u8>>| self.io().get_xattr(dir, name, key).ok() == *met;
         state.rights == (stat.mode, stat.uid, stat.gid)
-            && state.read_xattrs.iter().flat_map(|x| x.iter()).all(same)
+            && state.read_xattrs.iter().flat_map(|x| x.iter()).all(|(key, met)| same(key, met))
     }
 
     /// A backing directory by the way it was met, without any record: validation must look even

@@ -16,8 +16,8 @@
 use crate::api::{Attr, Entry, Reply};
 use crate::content::{Budget, Spill};
 use crate::handles::HandleCache;
-use crate::ops::locks::{LockTable, Openings};
 use crate::node::{Base, Body, Child, DirState, Dirty, Name, Node, Nodes, attr_of};
+use crate::ops::locks::{LockTable, Openings};
 use crate::volume::{Volume, errno};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -112,8 +112,7 @@ impl View {
         let covered: HashMap<_, _> =
             names.into_iter().map(|(dir, names)| (dir, Arc::new(names))).collect();
         let root_path: &[u8] = if vol.mount_path.is_empty() { b"/" } else { &vol.mount_path };
-        let root =
-            DirState { covered: covered.get(root_path).cloned(), ..DirState::of(&stat) };
+        let root = DirState { covered: covered.get(root_path).cloned(), ..DirState::of(&stat) };
         let mut nodes = Nodes::default();
         nodes.add(Node {
             base: Some(Base {
@@ -389,7 +388,12 @@ impl View {
     }
 
     /// As [`View::child`], in this view only.
-    pub(crate) fn find(&self, st: &mut State, parent: NodeId, name: &[u8]) -> Reply<Option<NodeId>> {
+    pub(crate) fn find(
+        &self,
+        st: &mut State,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Reply<Option<NodeId>> {
         Ok(self.child(st, parent, name)?.now)
     }
 
@@ -568,7 +572,10 @@ pub(crate) fn whole(base: &Base) -> ObjectRef<'static> {
 }
 
 pub(crate) fn is_gone(error: &std::io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO | Errno::INVAL))
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO | Errno::INVAL)
+    )
 }
 
 impl State {

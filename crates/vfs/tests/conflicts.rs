@@ -3,6 +3,8 @@
 //! The first one is older and so wins any conflict (docs/SEMANTICS.md, "Objects, conflicts, who
 //! wins"); each pair is run with each of the two calls first.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::*;
@@ -129,14 +131,24 @@ const PAIRS: &[(&str, Call, Call, Ends)] = &[
     ("rename a directory, create in it", |t| rename(t, "d", "n"), |t| create(t, "d/n"), Lost),
     ("rename a directory, create below it", |t| rename(t, "d", "n"), |t| create(t, "d/s/n"), Lost),
     ("rename a directory, write below it", |t| rename(t, "d", "n"), |t| write(t, "d/f", 0), Lost),
-    ("rename a directory, stat in it", |t| rename(t, "d", "n"), |t| stat(t, "d/f"), LostIfSerializable),
+    (
+        "rename a directory, stat in it",
+        |t| rename(t, "d", "n"),
+        |t| stat(t, "d/f"),
+        LostIfSerializable,
+    ),
     ("rename a directory, create beside it", |t| rename(t, "d", "n"), |t| create(t, "m"), Both),
     ("rmdir, create in it", |t| rmdir(t, "empty"), |t| create(t, "empty/n"), Lost),
     ("rmdir, mkdir in it", |t| rmdir(t, "empty"), |t| mkdir(t, "empty/n"), Lost),
     ("rmdir, list it", |t| rmdir(t, "empty"), |t| list(t, "empty"), LostIfSerializable),
     ("rmdir, rename into it", |t| rmdir(t, "empty"), |t| rename(t, "f", "empty/f"), Lost),
     ("rmdir, rmdir", |t| rmdir(t, "empty"), |t| rmdir(t, "empty"), Lost),
-    ("rename over a directory, create in it", |t| rename(t, "e2", "empty"), |t| create(t, "empty/n"), Lost),
+    (
+        "rename over a directory, create in it",
+        |t| rename(t, "e2", "empty"),
+        |t| create(t, "empty/n"),
+        Lost,
+    ),
     // Attributes.
     ("stat, chmod", |t| stat(t, "f"), |t| chmod(t, "f"), LostIfSerializable),
     ("stat, chmod another", |t| stat(t, "f"), |t| chmod(t, "p"), Both),
@@ -144,7 +156,12 @@ const PAIRS: &[(&str, Call, Call, Ends)] = &[
     ("stat, utimes", |t| stat(t, "f"), |t| set_times(t, "f"), LostIfSerializable),
     ("chmod, chmod", |t| chmod(t, "f"), |t| chmod(t, "f"), Lost),
     ("chmod a directory, look below it", |t| chmod(t, "d"), |t| stat(t, "d/f"), LostIfSerializable),
-    ("chmod a directory, create in it", |t| chmod(t, "d"), |t| create(t, "d/n"), LostIfSerializable),
+    (
+        "chmod a directory, create in it",
+        |t| chmod(t, "d"),
+        |t| create(t, "d/n"),
+        LostIfSerializable,
+    ),
     ("create, stat the directory", |t| create(t, "d/n"), |t| stat(t, "d"), Both),
     // Content: a lookup reads attributes and size.
     ("read, write the same page", |t| read(t, "p", 1), |t| write(t, "p", 1), LostIfSerializable),
@@ -162,7 +179,12 @@ const PAIRS: &[(&str, Call, Call, Ends)] = &[
     ("truncate, read", |t| truncate(t, "p"), |t| read(t, "p", 5), LostIfSerializable),
     ("chmod, write", |t| chmod(t, "p"), |t| write(t, "p", 1), LostIfSerializable),
     // Hard links.
-    ("write, read by the other name", |t| write(t, "h/a", 0), |t| read(t, "h/b", 0), LostIfSerializable),
+    (
+        "write, read by the other name",
+        |t| write(t, "h/a", 0),
+        |t| read(t, "h/b", 0),
+        LostIfSerializable,
+    ),
     ("write, write by the other name", |t| write(t, "h/a", 0), |t| write(t, "h/b", 0), Lost),
     ("chmod, stat by the other name", |t| chmod(t, "h/a"), |t| stat(t, "h/b"), LostIfSerializable),
     ("unlink, write by the other name", |t| unlink(t, "h/a"), |t| write(t, "h/b", 0), Both),

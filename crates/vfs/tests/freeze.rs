@@ -2,6 +2,8 @@
 //! interpreter, gives the tree that the same calls give on the host; a part of it gives that part,
 //! and the rest gives the rest.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::model::Model;
@@ -193,7 +195,9 @@ fn explained(old: &Tree, new: &Tree, changes: &[Change]) -> Result<(), String> {
     for (path, seen) in old {
         let to = now(path);
         match new.get(&to) {
-            _ if changes.iter().any(|c| c.status == Status::Deleted && below(path, &text(&c.path))) => {}
+            _ if changes
+                .iter()
+                .any(|c| c.status == Status::Deleted && below(path, &text(&c.path))) => {}
             Some(_) if listed(&to).is_some() => drop(arrived.insert(to)),
             Some(after) => {
                 let same = (seen.kind, seen.mode, seen.uid, seen.gid, &seen.data, &seen.xattrs)

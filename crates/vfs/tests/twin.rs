@@ -1,6 +1,8 @@
 //! The same random calls on a view and on a directory of the host: results and trees must agree.
 //! The host is right by definition; whatever differs is a bug of the view.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::*;

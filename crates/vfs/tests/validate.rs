@@ -1,6 +1,8 @@
 //! What outsiders change is found if the transaction had met it, under the right path, and not
 //! otherwise; what other transactions of the same volume install is no outside change.
 
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::*;
@@ -11,7 +13,6 @@ use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
-use systx_store::io::Io;
 use systx_base::{Kind, NodeId, TxnId};
 use systx_txn::{Isolation, Opponent};
 use systx_vfs::api::*;
@@ -422,11 +423,12 @@ fn a_hidden_directory_is_not_found() {
     let vol = Arc::new(Volume::new(io, Vec::new(), [id].into()).unwrap());
     let twin = Twin(open_view(&vol, 7, Isolation::Serializable));
     assert_eq!(twin.walk(STATE), Err(Errno::NOENT));
-    twin.0.readdir(NodeId::ROOT, 0, true, &mut |e| {
-        assert_ne!(e.name, STATE.as_bytes());
-        true
-    })
-    .unwrap();
+    twin.0
+        .readdir(NodeId::ROOT, 0, true, &mut |e| {
+            assert_ne!(e.name, STATE.as_bytes());
+            true
+        })
+        .unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     assert_eq!(twin.0.validate(), []);
 }

@@ -112,7 +112,13 @@ impl View {
     }
 
     /// Time stamps after a change of content.
-    pub(super) fn touch(&self, st: &mut State, node: NodeId, len: u64, allocated: u64) -> Reply<()> {
+    pub(super) fn touch(
+        &self,
+        st: &mut State,
+        node: NodeId,
+        len: u64,
+        allocated: u64,
+    ) -> Reply<()> {
         let now: Time = self.now();
         let n = st.node_mut(node)?;
         n.attr.size = len;

@@ -138,7 +138,9 @@ impl View {
                 Fallocate::ZeroRangeKeepSize => {
                     content.zero_range(base, spill, budget, offset, len, true)
                 }
-                Fallocate::CollapseRange => content.collapse_range(base, spill, budget, offset, len),
+                Fallocate::CollapseRange => {
+                    content.collapse_range(base, spill, budget, offset, len)
+                }
                 Fallocate::InsertRange => content.insert_range(base, spill, budget, offset, len),
             }
         })

@@ -128,7 +128,9 @@ impl View {
             ctime: now,
         };
         let body = match what.kind {
-            Kind::File => Body::File(Some(Arc::new(Mutex::new(rank::CONTENT, Content::new_file())))),
+            Kind::File => {
+                Body::File(Some(Arc::new(Mutex::new(rank::CONTENT, Content::new_file()))))
+            }
             Kind::Dir => Body::Dir(Box::default()),
             Kind::Symlink => Body::Symlink(Some(what.target.into())),
             _ => Body::Special,
@@ -247,7 +249,8 @@ impl View {
         st.node_mut(node)?.attr.ctime = now;
         if how == RenameHow::Whiteout {
             let what = Making::plain(Kind::CharDev, 0);
-            let hole = self.new_node(&mut st, caller, from.0, &what, NewAttr { mode: 0, umask: 0 })?;
+            let hole =
+                self.new_node(&mut st, caller, from.0, &what, NewAttr { mode: 0, umask: 0 })?;
             self.bind(&mut st, from.0, from.1, Some(hole))?;
         }
         Ok(())
@@ -344,7 +347,8 @@ impl View {
         let was = before.and_then(|c| c.now);
         // That the backing directory had nothing there was read, and must stay known, unless a
         // listing or the directory's being new says so anyway.
-        let known = up_is_new || dir.base_names.as_ref().is_some_and(|names| !names.contains(&name));
+        let known =
+            up_is_new || dir.base_names.as_ref().is_some_and(|names| !names.contains(&name));
         if to.is_none() && base.is_none() && known {
             dir.children.remove(&name);
         } else {

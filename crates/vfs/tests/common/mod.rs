@@ -21,8 +21,8 @@ use systx_store::real::RealIo;
 use systx_store::writeset::{Origin, WriteSet};
 use systx_txn::{BeginOptions, Isolation};
 use systx_vfs::api::*;
-use systx_vfs::freeze::Selection;
 use systx_vfs::content::{Budget, Slot, Spill};
+use systx_vfs::freeze::Selection;
 use systx_vfs::view::{Ids, View, ViewConfig};
 use systx_vfs::volume::Volume;
 
@@ -84,9 +84,8 @@ impl Op {
 }
 
 /// Paths: some exist at the start, some do not, directories among them.
-pub const PATHS: [&str; 12] = [
-    "f", "g", "d", "e", "d/f", "d/g", "d/s", "e/f", "d/s/f", "e/n", "n", "l",
-];
+pub const PATHS: [&str; 12] =
+    ["f", "g", "d", "e", "d/f", "d/g", "d/s", "e/f", "d/s/f", "e/n", "n", "l"];
 
 pub fn op() -> impl Strategy<Value = Op> {
     let p = || 0..PATHS.len();
@@ -222,15 +221,17 @@ impl Host {
             }
             Op::Truncate(p, len) => rustix::fs::ftruncate(self.open(*p)?, u64::from(*len)),
             Op::Punch(p, offset, len) => {
-                let flags = rustix::fs::FallocateFlags::PUNCH_HOLE
-                    | rustix::fs::FallocateFlags::KEEP_SIZE;
+                let flags =
+                    rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
                 rustix::fs::fallocate(self.open(*p)?, flags, (*offset).into(), (*len).into())
             }
             Op::Chmod(p, mode) => {
                 self.not_a_link(*p)?;
                 rustix::fs::chmod(at(*p), Mode::from_raw_mode(*mode))
             }
-            Op::Chown(p, uid, gid) => std::os::unix::fs::lchown(at(*p), Some(*uid), Some(*gid)).map_err(raw),
+            Op::Chown(p, uid, gid) => {
+                std::os::unix::fs::lchown(at(*p), Some(*uid), Some(*gid)).map_err(raw)
+            }
             Op::SetXattr(p, k, v) => {
                 rustix::fs::lsetxattr(at(*p), xattr_name(*k), v, XattrFlags::empty())
             }
@@ -247,7 +248,8 @@ impl Host {
                 rustix::fs::utimensat(CWD, at(*p), &times, AtFlags::SYMLINK_NOFOLLOW)
             }
             Op::Device(p) => {
-                let (kind, dev) = (rustix::fs::FileType::CharacterDevice, rustix::fs::makedev(1, 3));
+                let (kind, dev) =
+                    (rustix::fs::FileType::CharacterDevice, rustix::fs::makedev(1, 3));
                 rustix::fs::mknodat(CWD, at(*p), kind, Mode::from_raw_mode(0o640), dev)
             }
             Op::Allocate(p, offset, len, keep) => {
@@ -442,12 +444,9 @@ impl Twin {
                 let set = SetAttr { size: Some(u64::from(*len)), ..SetAttr::default() };
                 v.setattr(CALLER, self.file(*p)?, set).map(drop)
             }
-            Op::Punch(p, offset, len) => v.fallocate(
-                self.file(*p)?,
-                Fallocate::PunchHole,
-                (*offset).into(),
-                (*len).into(),
-            ),
+            Op::Punch(p, offset, len) => {
+                v.fallocate(self.file(*p)?, Fallocate::PunchHole, (*offset).into(), (*len).into())
+            }
             Op::Chmod(p, mode) => {
                 let entry = self.walk(PATHS[*p])?;
                 if entry.attr.kind == Kind::Symlink {
@@ -692,9 +691,10 @@ pub fn view_tree(view: &View) -> Tree {
 /// What the first difference of two trees is, in one line.
 pub fn difference(want: &Tree, got: &Tree) -> Option<String> {
     let paths: std::collections::BTreeSet<_> = want.keys().chain(got.keys()).collect();
-    paths.into_iter().find(|p| want.get(*p) != got.get(*p)).map(|path| {
-        format!("{path}\n  want {:?}\n  got  {:?}", want.get(path), got.get(path))
-    })
+    paths
+        .into_iter()
+        .find(|p| want.get(*p) != got.get(*p))
+        .map(|path| format!("{path}\n  want {:?}\n  got  {:?}", want.get(path), got.get(path)))
 }
 
 /// What lies at or below some paths, as a user asks for it.
@@ -759,4 +759,3 @@ pub fn scratch() -> tempfile::TempDir {
     let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
     tempfile::Builder::new().prefix("systx-twin-").tempdir_in(base).expect("scratch directory")
 }
-

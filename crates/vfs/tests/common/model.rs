@@ -40,7 +40,8 @@ impl Model {
             twin: None,
         };
         let ino = std::fs::metadata(root).expect("root").ino();
-        let mut model = Model { inodes: vec![Inode { ino, seen: of_root, names: BTreeMap::new() }] };
+        let mut model =
+            Model { inodes: vec![Inode { ino, seen: of_root, names: BTreeMap::new() }] };
         let mut at: BTreeMap<String, usize> = [(String::new(), 0)].into();
         for (path, seen) in tree {
             let (dir, name) = path.rsplit_once('/').expect("a leading slash");
@@ -105,7 +106,8 @@ impl Model {
                 Origin::Host { parent, name, kind, stamp } => {
                     let dir = &before.inodes[at[parent.0 as usize]];
                     let found = dir.names.get(name);
-                    let ix = *found.ok_or_else(|| format!("no {:?}", String::from_utf8_lossy(name)))?;
+                    let ix =
+                        *found.ok_or_else(|| format!("no {:?}", String::from_utf8_lossy(name)))?;
                     let inode = &before.inodes[ix];
                     if inode.ino != stamp.id.ino || inode.seen.kind != *kind {
                         return Err(format!("{:?} is another", String::from_utf8_lossy(name)));

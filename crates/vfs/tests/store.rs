@@ -1,0 +1,171 @@
+//! A view and the real store together: what random calls in a view leave, frozen, committed and
+//! installed, is what the same calls leave on the host; undone, it is as it was.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use proptest::prelude::*;
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use systx_base::{Kind, Time, TxnId};
+use systx_store::io::{Io, Stamp};
+use systx_store::real::RealIo;
+use systx_store::writeset::{Ix, Origin, WriteSet};
+use systx_store::{CommitMeta, Config, DirStore, TxnKind};
+use systx_txn::Isolation;
+use systx_vfs::freeze::{Everything, Frozen};
+use systx_vfs::volume::Volume;
+
+/// A directory with a store, and a volume over both.
+struct Place {
+    store: DirStore,
+    vol: Arc<Volume>,
+    commits: std::cell::Cell<u64>,
+}
+
+impl Place {
+    fn open(root: &Path) -> Place {
+        let io: Arc<dyn Io> = Arc::new(RealIo::open(root).expect("backing directory"));
+        let config = Config { segment_bytes: 64 << 10, ..Config::new(STATE) };
+        let (store, _) = DirStore::open(config, io.clone()).expect("store");
+        let hidden = HashSet::from([store.state_dir_id()]);
+        let vol = Arc::new(Volume::new(io, Vec::new(), hidden).expect("volume"));
+        Place { store, vol, commits: std::cell::Cell::new(0) }
+    }
+
+    /// As the daemon does it; the transaction is not ended.
+    fn install(&self, writes: &WriteSet, kind: TxnKind) -> (TxnId, Vec<(Ix, Stamp)>) {
+        let txn = TxnId(self.commits.get() + 1);
+        self.commits.set(txn.0);
+        let now = Time::default();
+        let (argv, cwd) = (vec![b"test".to_vec()], b"/".to_vec());
+        let meta = CommitMeta { txn, kind, argv, cwd, uid: 0, started: now, finished: now };
+        let before: Vec<Option<Stamp>> =
+            writes.objects.iter().map(|o| stamp_of(&o.origin)).collect();
+        let ids: Vec<_> = before.iter().flatten().map(|stamp| stamp.id).collect();
+        let report = self.vol.installing(ids, || {
+            let room = self.store.reserve(writes).expect("reserve");
+            let committed = self.store.commit(room, writes.clone(), meta).expect("commit");
+            let report = self.store.apply(committed.lsn).expect("apply");
+            let pairs = before.iter().zip(&report.stamps);
+            let moves = pairs.filter_map(|(old, new)| Some(((*old)?, (*new)?))).collect();
+            (report, moves)
+        });
+        assert_eq!(report.outside, [], "nobody else was there");
+        let stamps = (0..).map(Ix).zip(report.stamps);
+        (txn, stamps.filter_map(|(ix, stamp)| Some((ix, stamp?))).collect())
+    }
+
+    fn commit(&self, frozen: &Frozen) -> (TxnId, Vec<(Ix, Stamp)>) {
+        self.install(&frozen.writes, TxnKind::Run)
+    }
+}
+
+fn stamp_of(origin: &Origin) -> Option<Stamp> {
+    match origin {
+        Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(*stamp),
+        Origin::Root | Origin::New(_) => None,
+    }
+}
+
+/// A tree as undo takes it back: not the times of directories.
+fn without_dir_times(mut tree: Tree) -> Tree {
+    tree.values_mut().filter(|s| s.kind == Kind::Dir).for_each(|s| s.mtime = None);
+    without_counts(&tree)
+}
+
+/// A tree without link counts of files: the graveyard keeps a removed name of a file that has others
+/// until it is emptied.
+fn without_counts(tree: &Tree) -> Tree {
+    let mut tree = tree.clone();
+    tree.values_mut().filter(|s| s.kind != Kind::Dir).for_each(|s| s.nlink = 0);
+    tree
+}
+
+/// As [`differ`]; an installation may also move the time of a directory by replacing a file in it.
+fn installed(want: &Tree, got: &Tree) -> Option<String> {
+    let mut want = without_counts(want);
+    let kept = |s: &&mut Seen| s.kind == Kind::Dir && s.mtime.is_some_and(|t| t >= STARTED);
+    want.values_mut().filter(kept).for_each(|s| s.mtime = None);
+    differ(&want, &without_counts(got))
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig { cases: cases(250), failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn a_commit_makes_the_directory_what_the_view_was(
+        ops in proptest::collection::vec(op(), 1..40),
+    ) {
+        prop_assume!(is_root());
+        let (backing, host) = (scratch(), scratch());
+        populate(backing.path()).expect("populate");
+        populate(host.path()).expect("populate");
+        let place = Place::open(backing.path());
+        let before = without_dir_times(host_tree(backing.path()));
+        let host = Host(host.path().to_path_buf());
+        let twin = Twin(open_view(&place.vol, 7, Isolation::Serializable));
+        for op in &ops {
+            prop_assert_eq!(host.run(op), twin.run(op));
+        }
+        prop_assert_eq!(twin.0.validate(), []);
+        let frozen = twin.0.freeze(&Everything);
+        let (txn, _) = place.commit(&frozen);
+        let after = host_tree(backing.path());
+        prop_assert_eq!(installed(&host_tree(&host.0), &after), None, "{}", brief(&frozen.writes));
+        let undo = place.store.undo_set(txn).expect("undo");
+        let (txn, _) = place.install(&undo.set, TxnKind::Undo { of: txn });
+        let undone = without_dir_times(host_tree(backing.path()));
+        prop_assert_eq!(
+            difference(&before, &undone), None, "{}undo {}", brief(&frozen.writes), brief(&undo.set)
+        );
+        let redo = place.store.undo_set(txn).expect("redo");
+        place.install(&redo.set, TxnKind::Undo { of: txn });
+        let redone = without_dir_times(host_tree(backing.path()));
+        prop_assert_eq!(difference(&without_dir_times(after), &redone), None);
+    }
+
+    /// A part is committed, the view goes on as if nothing had happened, and the rest follows.
+    #[test]
+    fn parts_add_up_to_the_whole(
+        ops in proptest::collection::vec(op(), 1..25),
+        more in proptest::collection::vec(op(), 0..10),
+        picked in proptest::collection::btree_set(0..PATHS.len(), 1..4),
+    ) {
+        prop_assume!(is_root());
+        let (backing, host) = (scratch(), scratch());
+        populate(backing.path()).expect("populate");
+        populate(host.path()).expect("populate");
+        let place = Place::open(backing.path());
+        let host = Host(host.path().to_path_buf());
+        let twin = Twin(open_view(&place.vol, 7, Isolation::Serializable));
+        for op in &ops {
+            prop_assert_eq!(host.run(op), twin.run(op));
+        }
+        let part = twin.0.freeze(&Below(&picked));
+        let (_, stamps) = place.commit(&part);
+        twin.0.rebase(&part, &stamps);
+        let first = brief(&part.writes);
+        prop_assert_eq!(twin.0.validate(), [], "after {}", first);
+        for op in &more {
+            prop_assert_eq!(host.run(op), twin.run(op), "after {}", first);
+        }
+        prop_assert_eq!(installed(&host_tree(&host.0), &view_tree(&twin.0)), None, "after {}", first);
+        prop_assert_eq!(twin.0.validate(), [], "after {}", first);
+        let rest = twin.0.freeze(&Everything);
+        let (_, stamps) = place.commit(&rest);
+        let after = host_tree(backing.path());
+        let second = brief(&rest.writes);
+        prop_assert_eq!(installed(&host_tree(&host.0), &after), None, "{}then {}", first, second);
+        twin.0.rebase(&rest, &stamps);
+        prop_assert!(twin.0.freeze(&Everything).is_empty());
+        prop_assert_eq!(twin.0.validate(), []);
+    }
+}
