@@ -63,7 +63,7 @@ fn pairs(profile: Profile) {
     let how = How { checkpoint: true, again: None, ..How::power_cuts(40, seed()) };
     run(profile, how, &sample(&all, 150 * budget() as usize, seed()));
     let how = How { again: again(), ..How::power_cuts(40, seed() + 1) };
-    run(profile, how, &sample(&all, 30 * budget() as usize, seed() + 1));
+    run(profile, how, &sample(&all, 15 * budget() as usize, seed() + 1));
 }
 
 #[test]
@@ -149,6 +149,6 @@ fn the_making_of_a_store_may_be_cut_off() {
                 assert!(found == base, "{label}: {}", tree::diff(&found, &base));
             }
         }
-        assert!(count > 100, "{count}");
+        assert!(count > 20, "{count}");
     }
 }

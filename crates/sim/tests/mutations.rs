@@ -75,7 +75,7 @@ fn cuts() -> How {
 }
 
 fn nested() -> How {
-    How { again: Some(Plan { exhaustive: 64, budget: 40, seed: seed() }), ..cuts() }
+    How { again: Some(Plan { exhaustive: 16, budget: 10, seed: seed() }), ..cuts() }
 }
 
 #[test]
