@@ -21,8 +21,10 @@ use std::path::{Path, PathBuf};
 use systx_base::{Time, TxnId};
 
 mod control;
+mod message;
 
 pub use control::{Control, Doorbell, Peer};
+pub use message::{Reply, Request};
 
 /// Number of this protocol; changes whenever a message changes.
 pub const VERSION: u32 = 1;
@@ -736,146 +738,6 @@ impl std::fmt::Display for Failure {
 }
 
 impl std::error::Error for Failure {}
-
-/// Every request, as it travels.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "request", content = "args", rename_all = "snake_case")]
-pub enum Request {
-    /// First on every connection.
-    Hello {
-        /// [`VERSION`] of the client.
-        version: u32,
-        /// Release of the client, for messages.
-        release: String,
-    },
-    /// [`Control::begin`]; with the doorbell's descriptor.
-    Begin(Begin),
-    /// [`Control::attach`]; with the FUSE descriptor.
-    Attach(Attach),
-    /// [`Control::finish`].
-    Finish(Finish),
-    /// [`Control::doom`].
-    Doom {
-        /// Which.
-        #[serde(with = "id_text")]
-        id: TxnId,
-    },
-    /// [`Control::wait_for`].
-    WaitFor {
-        /// For which transaction.
-        #[serde(with = "id_text")]
-        id: TxnId,
-        /// At most this long.
-        limit_ms: u64,
-    },
-    /// [`Control::list`].
-    List,
-    /// [`Control::status`].
-    Status {
-        /// Which.
-        #[serde(with = "id_text")]
-        id: TxnId,
-    },
-    /// [`Control::diff`].
-    Diff {
-        /// Of what.
-        target: Target,
-        /// Only these and what is below them; all if empty.
-        paths: Vec<HostPath>,
-    },
-    /// [`Control::content`].
-    Content {
-        /// Of what.
-        target: Target,
-        /// [`Change::path`].
-        path: HostPath,
-        /// Which side.
-        version: Version,
-        /// At most this many bytes.
-        limit: u64,
-    },
-    /// [`Control::commit`].
-    Commit {
-        /// Which.
-        #[serde(with = "id_text")]
-        id: TxnId,
-        /// Only these and what is below them; all if empty.
-        paths: Vec<HostPath>,
-    },
-    /// [`Control::abort`].
-    Abort {
-        /// Which.
-        #[serde(with = "id_text")]
-        id: TxnId,
-    },
-    /// [`Control::enter`].
-    Enter {
-        /// Which.
-        #[serde(with = "id_text")]
-        id: TxnId,
-    },
-    /// [`Control::leave`].
-    Leave {
-        /// Which.
-        #[serde(with = "id_text")]
-        id: TxnId,
-    },
-    /// [`Control::log`].
-    Log {
-        /// Which volume.
-        place: Place,
-        /// At most this many, the latest first; all if `None`.
-        limit: Option<u64>,
-    },
-    /// [`Control::undo`].
-    Undo(Undo),
-    /// [`Control::redo`].
-    Redo(Undo),
-    /// [`Control::recover`].
-    Recover(Place),
-    /// [`Control::gc`].
-    Gc(Gc),
-    /// [`Control::inspect`].
-    Inspect(Place),
-    /// Ends the daemon once nothing is open.
-    Shutdown {
-        /// Also if transactions are open: they abort.
-        force: bool,
-    },
-}
-
-/// Every reply, as it travels.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "reply", content = "value", rename_all = "snake_case")]
-#[allow(missing_docs)] // each variant answers the request whose method returns that type
-pub enum Reply {
-    Hello {
-        version: u32,
-        release: String,
-        pid: u32,
-    },
-    Begun(Begun),
-    Attached(Attached),
-    Outcome(Outcome),
-    Doom(Option<Conflict>),
-    Ended(bool),
-    List(Vec<Listed>),
-    Status(Box<Listed>),
-    Changes(Vec<Change>),
-    /// The bytes travel beside the JSON.
-    Content {
-        total: u64,
-        unknown: bool,
-    },
-    Entered(Entered),
-    Log(Vec<LogEntry>),
-    Undone(Undone),
-    Recovered(Recovered),
-    Collected(Collected),
-    Inspected(Inspected),
-    Done,
-    Failed(Failure),
-}
 
 #[cfg(test)]
 mod tests;

@@ -415,7 +415,7 @@ fn forget_stdout() -> rustix::io::Result<()> {
 }
 
 /// Parses the arguments of the hidden subcommand: `daemon [--serve] --dir DIR`.  Here, so that what
-/// [`command`] writes and what is read stand side by side.
+/// `command` writes and what is read stand side by side.
 ///
 /// # Errors
 /// Other arguments.

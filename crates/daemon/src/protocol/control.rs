@@ -1,0 +1,144 @@
+//! The daemon's side of the protocol as a trait.
+
+use super::{
+    Attach, Attached, Begin, Begun, Change, Collected, Conflict, Content, Entered, Failure, Finish,
+    Gc, HostPath, Inspected, Listed, LogEntry, Outcome, Place, Recovered, Target, Undo, Undone,
+    Version,
+};
+use std::os::fd::OwnedFd;
+use systx_base::TxnId;
+
+/// The process at the other end, as the kernel vouches for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Process id, in the daemon's pid namespace; 0 if it is not in it.
+    pub pid: u32,
+    /// User id: always the daemon's own.
+    pub uid: u32,
+}
+
+/// Tells a client that its transaction lost.
+#[derive(Debug)]
+pub struct Doorbell(pub OwnedFd);
+
+impl Doorbell {
+    /// Rings.  Never blocks, may be called with any lock held, any number of times.
+    pub fn ring(&self) {
+        // An eventfd refuses only when its counter is full: then it rings already.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+/// The daemon's side.  Methods are called from one thread per connection, concurrently; each may
+/// take as long as it needs.
+pub trait Control: Send + Sync {
+    /// Begins a transaction.  `doorbell` is rung when it has lost.
+    ///
+    /// # Errors
+    /// The volume or its store cannot be used.
+    fn begin(&self, peer: Peer, begin: Begin, doorbell: Doorbell) -> Result<Begun, Failure>;
+    /// Serves the view over `fuse`.  For a run, and for a visit after [`Control::enter`].
+    ///
+    /// # Errors
+    /// The kernel does not speak a FUSE that we can use, or the transaction is not there.
+    fn attach(&self, attach: Attach, fuse: OwnedFd) -> Result<Attached, Failure>;
+    /// Ends a run.  The view is no longer used by anyone.
+    ///
+    /// # Errors
+    /// The transaction is not there.  Reasons not to commit are outcomes.
+    fn finish(&self, finish: Finish) -> Result<Outcome, Failure>;
+    /// Why the transaction lost, if it did.
+    ///
+    /// # Errors
+    /// The transaction is not there.
+    fn doom(&self, id: TxnId) -> Result<Option<Conflict>, Failure>;
+    /// Waits until the transaction has ended or `limit_ms` passed; true if it has ended.
+    ///
+    /// # Errors
+    /// None that matters: an unknown transaction has ended.
+    fn wait_for(&self, id: TxnId, limit_ms: u64) -> Result<bool, Failure>;
+    /// Every open transaction.
+    ///
+    /// # Errors
+    /// Internal faults only.
+    fn list(&self) -> Result<Vec<Listed>, Failure>;
+    /// One open transaction.
+    ///
+    /// # Errors
+    /// The transaction is not there.
+    fn status(&self, id: TxnId) -> Result<Listed, Failure>;
+    /// What changed, sorted by path.
+    ///
+    /// # Errors
+    /// The transaction is not there, a path is outside the volume.
+    fn diff(&self, target: Target, paths: Vec<HostPath>) -> Result<Vec<Change>, Failure>;
+    /// Content of a regular file that changed, before or after.
+    ///
+    /// # Errors
+    /// The transaction is not there, the path is not one of its changes, I/O.
+    fn content(
+        &self,
+        target: Target,
+        path: HostPath,
+        version: Version,
+        limit: u64,
+    ) -> Result<Content, Failure>;
+    /// Commits a kept transaction, or the part of it below `paths` (a new transaction with the
+    /// same reads; the rest stays kept).
+    ///
+    /// # Errors
+    /// It is not there, it still runs, a path is outside the volume or does not name a change.
+    fn commit(&self, id: TxnId, paths: Vec<HostPath>) -> Result<Outcome, Failure>;
+    /// Drops an open transaction; a running one is doomed and its processes are ended.
+    ///
+    /// # Errors
+    /// It is not there, or it was decided already.
+    fn abort(&self, id: TxnId) -> Result<Outcome, Failure>;
+    /// Begins a visit to a kept or running transaction.
+    ///
+    /// # Errors
+    /// It is not there, or it is being committed.
+    fn enter(&self, peer: Peer, id: TxnId) -> Result<Entered, Failure>;
+    /// Ends a visit that was begun with [`Control::enter`] and had its own view.
+    ///
+    /// # Errors
+    /// The transaction is not there.
+    fn leave(&self, id: TxnId) -> Result<(), Failure>;
+    /// Committed transactions, the latest first.
+    ///
+    /// # Errors
+    /// The store cannot be used.
+    fn log(&self, place: Place, limit: Option<u64>) -> Result<Vec<LogEntry>, Failure>;
+    /// Undoes a committed transaction, as a new transaction.
+    ///
+    /// # Errors
+    /// It is not there, cannot be undone any more, or later changes overlap.
+    fn undo(&self, undo: Undo) -> Result<Undone, Failure>;
+    /// Undoes an undo.
+    ///
+    /// # Errors
+    /// As [`Control::undo`].
+    fn redo(&self, undo: Undo) -> Result<Undone, Failure>;
+    /// Finishes or discards what a crash left in the store of `place`.
+    ///
+    /// # Errors
+    /// The store cannot be used.
+    fn recover(&self, place: Place) -> Result<Recovered, Failure>;
+    /// Bounds the space of a store.
+    ///
+    /// # Errors
+    /// The store cannot be used.
+    fn gc(&self, gc: Gc) -> Result<Collected, Failure>;
+    /// Facts about a volume for `doctor`.
+    ///
+    /// # Errors
+    /// The volume cannot be used.
+    fn inspect(&self, place: Place) -> Result<Inspected, Failure>;
+    /// The client that began this run, or a visit to it, is gone without ending it: end what
+    /// still runs in its view; a run aborts, a visited transaction stays kept.
+    fn client_gone(&self, id: TxnId);
+    /// True while nothing is open: the daemon may exit.
+    fn idle(&self) -> bool;
+    /// The daemon is about to exit: abort what is open, close the stores.
+    fn shutdown(&self);
+}

@@ -1,0 +1,149 @@
+//! Requests and replies as they travel.
+
+use super::{
+    Attach, Attached, Begin, Begun, Change, Collected, Conflict, Entered, Failure, Finish, Gc,
+    HostPath, Inspected, Listed, LogEntry, Outcome, Place, Recovered, Target, Undo, Undone,
+    Version, id_text,
+};
+use serde::{Deserialize, Serialize};
+use systx_base::TxnId;
+
+/// Every request, as it travels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", content = "args", rename_all = "snake_case")]
+pub enum Request {
+    /// First on every connection.
+    Hello {
+        /// [`super::VERSION`] of the client.
+        version: u32,
+        /// Release of the client, for messages.
+        release: String,
+    },
+    /// [`super::Control::begin`]; with the doorbell's descriptor.
+    Begin(Begin),
+    /// [`super::Control::attach`]; with the FUSE descriptor.
+    Attach(Attach),
+    /// [`super::Control::finish`].
+    Finish(Finish),
+    /// [`super::Control::doom`].
+    Doom {
+        /// Which.
+        #[serde(with = "id_text")]
+        id: TxnId,
+    },
+    /// [`super::Control::wait_for`].
+    WaitFor {
+        /// For which transaction.
+        #[serde(with = "id_text")]
+        id: TxnId,
+        /// At most this long.
+        limit_ms: u64,
+    },
+    /// [`super::Control::list`].
+    List,
+    /// [`super::Control::status`].
+    Status {
+        /// Which.
+        #[serde(with = "id_text")]
+        id: TxnId,
+    },
+    /// [`super::Control::diff`].
+    Diff {
+        /// Of what.
+        target: Target,
+        /// Only these and what is below them; all if empty.
+        paths: Vec<HostPath>,
+    },
+    /// [`super::Control::content`].
+    Content {
+        /// Of what.
+        target: Target,
+        /// [`Change::path`].
+        path: HostPath,
+        /// Which side.
+        version: Version,
+        /// At most this many bytes.
+        limit: u64,
+    },
+    /// [`super::Control::commit`].
+    Commit {
+        /// Which.
+        #[serde(with = "id_text")]
+        id: TxnId,
+        /// Only these and what is below them; all if empty.
+        paths: Vec<HostPath>,
+    },
+    /// [`super::Control::abort`].
+    Abort {
+        /// Which.
+        #[serde(with = "id_text")]
+        id: TxnId,
+    },
+    /// [`super::Control::enter`].
+    Enter {
+        /// Which.
+        #[serde(with = "id_text")]
+        id: TxnId,
+    },
+    /// [`super::Control::leave`].
+    Leave {
+        /// Which.
+        #[serde(with = "id_text")]
+        id: TxnId,
+    },
+    /// [`super::Control::log`].
+    Log {
+        /// Which volume.
+        place: Place,
+        /// At most this many, the latest first; all if `None`.
+        limit: Option<u64>,
+    },
+    /// [`super::Control::undo`].
+    Undo(Undo),
+    /// [`super::Control::redo`].
+    Redo(Undo),
+    /// [`super::Control::recover`].
+    Recover(Place),
+    /// [`super::Control::gc`].
+    Gc(Gc),
+    /// [`super::Control::inspect`].
+    Inspect(Place),
+    /// Ends the daemon once nothing is open.
+    Shutdown {
+        /// Also if transactions are open: they abort.
+        force: bool,
+    },
+}
+
+/// Every reply, as it travels.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "reply", content = "value", rename_all = "snake_case")]
+#[allow(missing_docs)] // each variant answers the request whose method returns that type
+pub enum Reply {
+    Hello {
+        version: u32,
+        release: String,
+        pid: u32,
+    },
+    Begun(Begun),
+    Attached(Attached),
+    Outcome(Outcome),
+    Doom(Option<Conflict>),
+    Ended(bool),
+    List(Vec<Listed>),
+    Status(Box<Listed>),
+    Changes(Vec<Change>),
+    /// The bytes travel beside the JSON.
+    Content {
+        total: u64,
+        unknown: bool,
+    },
+    Entered(Entered),
+    Log(Vec<LogEntry>),
+    Undone(Undone),
+    Recovered(Recovered),
+    Collected(Collected),
+    Inspected(Inspected),
+    Done,
+    Failed(Failure),
+}
