@@ -127,14 +127,21 @@ pub struct Session {
     io: Arc<dyn Io>,
     store: DirStore,
     slots: Vec<Slot>,
+    finished: usize,
 }
 
 impl Session {
     /// Opens the store, in the run of the kernel that `boot` names; recovers.
     pub fn open(io: Arc<dyn Io>, boot: [u8; 16]) -> Result<Session, Failure> {
-        let (store, _) =
+        let (store, report) =
             DirStore::open(config(boot), io.clone()).map_err(|e| format!("open: {e}"))?;
-        Ok(Session { io, store, slots: Vec::new() })
+        let finished = report.finished.len();
+        Ok(Session { io, store, slots: Vec::new(), finished })
+    }
+
+    /// How many transactions opening had to finish.
+    pub fn finished(&self) -> usize {
+        self.finished
     }
 
     /// Reserves and commits; the position in the log.

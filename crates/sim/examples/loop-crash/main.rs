@@ -3,7 +3,9 @@
 //! could hold after a power cut at random instants, mounts that, recovers, and compares with the
 //! oracle.
 //!
-//! `loop-crash [--fs ext4|ext4-nojournal|xfs|btrfs] [--states N] [--txns N] [--seed N]`
+//! `loop-crash [--fs ext4|ext4-nojournal|xfs|btrfs] [--states N] [--txns N] [--seed N] [--lie yes]`
+//!
+//! `--lie yes` lets the disk ignore every flush: then the run must fail, or it shows nothing.
 //!
 //! Needs root, /dev/fuse, a free loop device, the file system's mkfs, and e2fsck.  Takes everything
 //! down again, also after a failure.  *Limit*: only writes that the kernel did issue are left out or
@@ -33,10 +35,11 @@ struct Options {
     states: usize,
     txns: usize,
     seed: u64,
+    lie: bool,
 }
 
 fn options() -> Res<Options> {
-    let mut o = Options { fs: "ext4".into(), states: 100, txns: 25, seed: 1 };
+    let mut o = Options { fs: "ext4".into(), states: 100, txns: 25, seed: 1, lie: false };
     let mut args = std::env::args().skip(1);
     while let Some(name) = args.next() {
         let value = args.next().ok_or_else(|| format!("{name} needs a value"))?;
@@ -46,6 +49,7 @@ fn options() -> Res<Options> {
             "--states" => o.states = number()? as usize,
             "--txns" => o.txns = number()? as usize,
             "--seed" => o.seed = number()?,
+            "--lie" => o.lie = value == "yes",
             _ => return Err(format!("unknown option {name}")),
         }
     }
@@ -195,9 +199,10 @@ fn stray_sync(io: &dyn Io, rng: &mut Rng) {
 }
 
 /// The disk after a power cut at event `end`; with the transactions acknowledged and submitted.
-fn cut(recorded: &Recorded, end: usize, rng: &mut Rng) -> (Blocks, u64) {
+fn cut(recorded: &Recorded, end: usize, lie: bool, rng: &mut Rng) -> (Blocks, u64) {
     let before = &recorded.log[..end];
     let flushed = before.iter().rposition(|e| matches!(e, Event::Flush)).map_or(0, |at| at + 1);
+    let flushed = if lie { 0 } else { flushed };
     let mut blocks = recorded.base.clone();
     let mut mark = 0;
     let bias = rng.below(5);
@@ -227,7 +232,7 @@ fn check(
     recorded: &Recorded,
     blocks: &Blocks,
     mark: u64,
-) -> Res<()> {
+) -> Res<usize> {
     let text = |e: std::io::Error| e.to_string();
     let image = scratch.0.join("image");
     let mut file = File::create(&image).map_err(text)?;
@@ -245,11 +250,12 @@ fn check(
     let io: Arc<dyn Io> = Arc::new(RealIo::open(&mounted.0).map_err(text)?);
     let session = Session::open(io.clone(), BOOT).map_err(|e| format!("recovery: {e}"))?;
     let found = tree::read(&*io, &suite::hidden).map_err(text)?;
+    let finished = session.finished();
     drop(session);
     let (acked, submitted) = ((mark >> 32) as usize, mark as u32 as usize);
     let trees: Vec<_> = recorded.models[acked..=submitted].iter().map(Model::tree).collect();
     if trees.contains(&found) {
-        return Ok(());
+        return Ok(finished);
     }
     let diffs: Vec<_> = trees.iter().map(|t| tree::diff(&found, t)).collect();
     Err(format!("neither {acked} nor {submitted}:\n{}", diffs.join("\n")))
@@ -264,13 +270,15 @@ fn all(o: &Options) -> Res<()> {
     let flushes = recorded.log.iter().filter(|e| matches!(e, Event::Flush)).count();
     println!("{}: {} events, {flushes} flushes", o.fs, recorded.log.len());
     let mut rng = Rng::new(o.seed);
+    let mut recovered = 0;
     for n in 0..o.states {
         let end = 1 + rng.below(recorded.log.len());
-        let (blocks, mark) = cut(&recorded, end, &mut rng);
-        check(o, &scratch, &recorded, &blocks, mark)
+        let (blocks, mark) = cut(&recorded, end, o.lie, &mut rng);
+        let finished = check(o, &scratch, &recorded, &blocks, mark)
             .map_err(|e| format!("seed {}, state {n}, cut at event {end}: {e}", o.seed))?;
+        recovered += usize::from(finished > 0);
     }
-    println!("{}: {} states survived", o.fs, o.states);
+    println!("{}: {} states survived, {recovered} of them by recovery", o.fs, o.states);
     Ok(())
 }
 
