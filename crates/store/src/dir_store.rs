@@ -671,12 +671,7 @@ impl DirStore {
                 left.get_or_insert(*stamp);
             }
         }
-        let report = ApplyReport {
-            txn: commit.meta.txn,
-            lsn,
-            stamps,
-            outside: installed.outside,
-        };
+        let report = ApplyReport { txn: commit.meta.txn, lsn, stamps, outside: installed.outside };
         History::new(commit, installed.done)
             .save(&*self.io, &self.layout)
             .map_err(|e| failed(b"history", e))?;

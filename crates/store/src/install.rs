@@ -158,6 +158,8 @@ pub(crate) struct Install<'a> {
     leftovers: HashMap<HostId, Vec<u8>>,
     pending: Vec<usize>,
     later: Vec<Later>,
+    /// Host directories that are writable for the time being, and their modes.
+    widened: Vec<(Ix, u32)>,
     /// Whether old names may only go after a sync.
     needs_sync: bool,
     outside: Vec<OutsideChange>,
@@ -219,6 +221,7 @@ pub(crate) fn install(
         pending: Vec::new(),
         later: Vec::new(),
         needs_sync: false,
+        widened: Vec::new(),
         outside: Vec::new(),
         kept: 0,
         gone: HashSet::new(),
@@ -254,12 +257,14 @@ impl<'a> Install<'a> {
                 self.change(ix)?;
             }
         }
+        self.widen()?;
         self.anchor()?;
         self.bind_all()?;
         if self.redo {
             self.drop_old_names()?;
         }
         self.old_names_go()?;
+        self.narrow()?;
         for ix in all() {
             if self.object(ix).kind() == Kind::Dir {
                 self.finish_dir(ix)?;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use systx_base::{Kind, Time, TxnId};
 use systx_store::io::{Io, Stamp};
 use systx_store::real::RealIo;
-use systx_store::writeset::{Ix, Origin, WriteSet};
+use systx_store::writeset::{Attrs, Content, Ix, Origin, WriteSet};
 use systx_store::{CommitMeta, Config, DirStore, TxnKind};
 use systx_txn::Isolation;
 use systx_vfs::freeze::{Everything, Frozen};
@@ -85,12 +85,33 @@ fn without_counts(tree: &Tree) -> Tree {
     tree
 }
 
-/// As [`differ`]; an installation may also move the time of a directory by replacing a file in it.
-fn installed(want: &Tree, got: &Tree) -> Option<String> {
+/// As [`differ`]; an installation may also move the time of a directory, `from` so many seconds on, by
+/// replacing a file in it.
+fn installed(want: &Tree, got: &Tree, from: i64) -> Option<String> {
     let mut want = without_counts(want);
-    let kept = |s: &&mut Seen| s.kind == Kind::Dir && s.mtime.is_some_and(|t| t >= STARTED);
+    let kept = |s: &&mut Seen| s.kind == Kind::Dir && s.mtime.is_some_and(|t| t >= from);
     want.values_mut().filter(kept).for_each(|s| s.mtime = None);
     differ(&want, &without_counts(got))
+}
+
+/// Whether a file is changed and then removed together with its directory, and so is left only under
+/// names that the transaction never met: undo refuses that.
+fn changes_what_it_cannot_find(writes: &WriteSet) -> bool {
+    let bound = |ix: u32| writes.binds.iter().any(|b| b.target == Some(Ix(ix)));
+    let displaced = |ix: u32| writes.binds.iter().any(|b| b.displaces == Some(Ix(ix)));
+    (0..).zip(&writes.objects).any(|(i, object)| {
+        let changed = object.content != Content::Keep
+            || object.attrs != Attrs::default()
+            || !object.xattrs.is_empty();
+        let mut at = i;
+        let mut gone = false;
+        while !gone && !bound(at) {
+            gone = displaced(at);
+            let Origin::Host { parent, .. } = &writes.objects[at as usize].origin else { break };
+            at = parent.0;
+        }
+        changed && gone
+    })
 }
 
 fn config() -> ProptestConfig {
@@ -119,14 +140,21 @@ proptest! {
         let frozen = twin.0.freeze(&Everything);
         let (txn, _) = place.commit(&frozen);
         let after = host_tree(backing.path());
-        prop_assert_eq!(installed(&host_tree(&host.0), &after), None, "{}", brief(&frozen.writes));
-        let undo = place.store.undo_set(txn).expect("undo");
+        prop_assert_eq!(installed(&host_tree(&host.0), &after, STARTED), None, "{}", brief(&frozen.writes));
+        let undo = place.store.undo_set(txn);
+        if undo.is_err() && changes_what_it_cannot_find(&frozen.writes) {
+            return Ok(());
+        }
+        prop_assert!(undo.is_ok(), "{:?}\n{}", undo, brief(&frozen.writes));
+        let undo = undo.expect("checked");
         let (txn, _) = place.install(&undo.set, TxnKind::Undo { of: txn });
         let undone = without_dir_times(host_tree(backing.path()));
         prop_assert_eq!(
             difference(&before, &undone), None, "{}undo {}", brief(&frozen.writes), brief(&undo.set)
         );
-        let redo = place.store.undo_set(txn).expect("redo");
+        let redo = place.store.undo_set(txn);
+        prop_assert!(redo.is_ok(), "{:?}\n{}", redo, brief(&undo.set));
+        let redo = redo.expect("checked");
         place.install(&redo.set, TxnKind::Undo { of: txn });
         let redone = without_dir_times(host_tree(backing.path()));
         prop_assert_eq!(difference(&without_dir_times(after), &redone), None);
@@ -157,13 +185,13 @@ proptest! {
         for op in &more {
             prop_assert_eq!(host.run(op), twin.run(op), "after {}", first);
         }
-        prop_assert_eq!(installed(&host_tree(&host.0), &view_tree(&twin.0)), None, "after {}", first);
+        prop_assert_eq!(installed(&host_tree(&host.0), &view_tree(&twin.0), 0), None, "after {}", first);
         prop_assert_eq!(twin.0.validate(), [], "after {}", first);
         let rest = twin.0.freeze(&Everything);
         let (_, stamps) = place.commit(&rest);
         let after = host_tree(backing.path());
         let second = brief(&rest.writes);
-        prop_assert_eq!(installed(&host_tree(&host.0), &after), None, "{}then {}", first, second);
+        prop_assert_eq!(installed(&host_tree(&host.0), &after, 0), None, "{}then {}", first, second);
         twin.0.rebase(&rest, &stamps);
         prop_assert!(twin.0.freeze(&Everything).is_empty());
         prop_assert_eq!(twin.0.validate(), []);
