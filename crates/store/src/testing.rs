@@ -19,6 +19,13 @@ use systx_base::{Gid, Kind, Time, TxnId, Uid};
 
 pub const STATE: &str = ".systx";
 
+/// Where the tests that look at more than one file system have their scratch directories: what
+/// `SYSTX_TEST_DIRS` names (separated by colons), else one in memory and one on a disk.
+pub fn bases() -> Vec<String> {
+    let named = std::env::var("SYSTX_TEST_DIRS").unwrap_or_else(|_| "/dev/shm:/tmp".into());
+    named.split(':').map(str::to_owned).collect()
+}
+
 /// A directory that is gone at the end, also after a failure.
 pub struct Scratch(pub PathBuf);
 
@@ -31,7 +38,7 @@ impl Scratch {
         Scratch(path)
     }
     pub fn new() -> Scratch {
-        Scratch::on("/dev/shm")
+        Scratch::on(&bases()[0])
     }
     pub fn path(&self, below: &str) -> PathBuf {
         self.0.join(below)

@@ -1,7 +1,7 @@
 //! Making new objects and changing existing ones.
 //!
-//! Order on every object: data, owner, mode, extended attributes (POSIX ACLs and capabilities among
-//! them), times: each step may disturb what a later one sets.
+//! Order on every object: data, owner, extended attributes (POSIX ACLs and capabilities among them),
+//! mode, times: each step may disturb what a later one sets, or take the right to set it.
 
 use super::{Install, Outside, Place, Step, is};
 use crate::history::OldContent;
@@ -169,8 +169,9 @@ impl Install<'_> {
         let io = self.env.io;
         let object = self.object(ix);
         let (dir, name) = (&place.dir, &place.name[..]);
-        self.set_owner_mode(ix, place, object.attrs)?;
+        self.set_owner(ix, place, object.attrs)?;
         self.set_xattrs(ix, place, &object.xattrs)?;
+        self.set_mode(ix, place, object.attrs.mode)?;
         let Attrs { atime, mtime, .. } = object.attrs;
         if atime.is_some() || mtime.is_some() {
             let set = io.set_times(dir, name, atime, mtime);
@@ -179,18 +180,83 @@ impl Install<'_> {
         Ok(())
     }
 
-    fn set_owner_mode(&mut self, ix: Ix, place: &Place, attrs: Attrs) -> Step<()> {
+    fn set_owner(&mut self, ix: Ix, place: &Place, attrs: Attrs) -> Step<()> {
+        let Some(owner) = attrs.owner else { return Ok(()) };
         let io = self.env.io;
         let stat = io.stat_at(&place.dir, &place.name).map_err(|e| self.stop(self.path(ix), e))?;
-        let chown = attrs.owner.filter(|owner| *owner != (stat.uid, stat.gid));
-        if let Some((uid, gid)) = chown {
-            let set = io.set_owner(&place.dir, &place.name, uid, gid);
+        if owner != (stat.uid, stat.gid) {
+            let set = io.set_owner(&place.dir, &place.name, owner.0, owner.1);
             self.soft(|s| s.path(ix), set)?;
         }
-        if let Some(mode) = attrs.mode.filter(|_| stat.kind != Kind::Symlink) {
-            // chown clears set-id bits, so the mode is looked at again only where it cannot have.
-            if mode != stat.mode || chown.is_some() {
-                let set = io.set_mode(&place.dir, &place.name, mode);
+        Ok(())
+    }
+
+    /// After owner and ACL, both of which change the mode.
+    fn set_mode(&mut self, ix: Ix, place: &Place, mode: Option<u32>) -> Step<()> {
+        let Some(mode) = mode else { return Ok(()) };
+        let io = self.env.io;
+        let stat = io.stat_at(&place.dir, &place.name).map_err(|e| self.stop(self.path(ix), e))?;
+        if mode != stat.mode && stat.kind != Kind::Symlink {
+            let set = io.set_mode(&place.dir, &place.name, mode);
+            self.soft(|s| s.path(ix), set)?;
+        }
+        Ok(())
+    }
+
+    /// Does something to an entry.  Where its owner lacks the permission bits for it, it gets them
+    /// for that long: the transaction had the right to do it, perhaps under another mode.
+    fn as_owner<T>(&self, place: &Place, call: impl Fn() -> Result<T>) -> Result<T> {
+        const OWNER_RW: u32 = 0o600;
+        let io = self.env.io;
+        let first = call();
+        let refused = |e: &Error| is(e, libc::EACCES) || is(e, libc::EPERM);
+        if !first.as_ref().is_err_and(refused) {
+            return first;
+        }
+        let stat = io.stat_at(&place.dir, &place.name)?;
+        let more = stat.mode | OWNER_RW;
+        if more == stat.mode
+            || stat.kind == Kind::Symlink
+            || io.set_mode(&place.dir, &place.name, more).is_err()
+        {
+            return first;
+        }
+        let second = call();
+        io.set_mode(&place.dir, &place.name, stat.mode)?;
+        second
+    }
+
+    /// Directories of ours that names are changed in, and that we may not write to, become writable
+    /// until [`Install::narrow`]: for root they are anyway.
+    pub(super) fn widen(&mut self) -> Step<()> {
+        let store = self.env.io.stat(&self.env.layout.state);
+        let owner = store.map_err(|e| self.stop(Vec::new(), e))?.uid;
+        if owner == 0 {
+            return Ok(());
+        }
+        let dirs: std::collections::BTreeSet<Ix> =
+            self.commit.set.binds.iter().map(|b| b.dir).collect();
+        for ix in dirs {
+            if self.object(ix).is_new() {
+                continue;
+            }
+            let Some(dir) = self.dir_of(ix)? else { continue };
+            let Some(stat) = self.soft_stat(&dir, b"")? else { continue };
+            if stat.uid == owner
+                && stat.mode & OWNER_WX != OWNER_WX
+                && self.env.io.set_mode(&dir, b"", stat.mode | OWNER_WX).is_ok()
+            {
+                self.widened.push((ix, stat.mode));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back what [`Install::widen`] gave.
+    pub(super) fn narrow(&mut self) -> Step<()> {
+        for (ix, mode) in std::mem::take(&mut self.widened) {
+            if let Some(dir) = self.dir_of(ix)? {
+                let set = self.env.io.set_mode(&dir, b"", mode);
                 self.soft(|s| s.path(ix), set)?;
             }
         }
@@ -205,13 +271,13 @@ impl Install<'_> {
     ) -> Step<()> {
         let io = self.env.io;
         for (key, value) in xattrs {
-            let set = match value {
+            let set = self.as_owner(place, || match value {
                 Some(value) => io.set_xattr(&place.dir, &place.name, key, value),
                 None => match io.remove_xattr(&place.dir, &place.name, key) {
                     Err(e) if is(&e, libc::ENODATA) => Ok(()),
                     other => other,
                 },
-            };
+            });
             self.soft(|s| s.path(ix), set)?;
         }
         Ok(())
@@ -289,8 +355,10 @@ impl Install<'_> {
 
     /// Overwrites content in place.
     fn overwrite(&mut self, ix: Ix, place: &Place) -> Step<()> {
-        let opened = self.env.io.open_file(&place.dir, &place.name, Open::Write);
-        let file = match opened {
+        let io = self.env.io;
+        let Some(seen) = self.soft_stat(&place.dir, &place.name)? else { return Ok(()) };
+        let open = || io.open_file(&place.dir, &place.name, Open::Write);
+        let file = match self.as_owner(place, open) {
             // A running program's file cannot be written to: a new inode takes its place.
             Err(e) if is(&e, libc::ETXTBSY) => return self.replace(ix, place),
             other => match self.soft(|s| s.path(ix), other)? {
@@ -303,7 +371,9 @@ impl Install<'_> {
         let strange = if self.redo {
             !self.only_ours_or_old(ix, &file).map_err(|e| stop(self, e))?
         } else {
-            self.is_changed_outside(ix, &stat)
+            // Opening may have moved the change time.
+            let same = (seen.id, seen.mtime, seen.size) == (stat.id, stat.mtime, stat.size);
+            !same || self.is_changed_outside(ix, &seen)
         };
         if strange {
             self.keep_copy(ix, &file)?;
@@ -468,8 +538,9 @@ impl Install<'_> {
         let place = Place { dir, name: Vec::new() };
         let object = self.object(ix);
         let mode = object.attrs.mode.filter(|m| m & OWNER_WX == OWNER_WX);
-        self.set_owner_mode(ix, &place, Attrs { mode, ..object.attrs })?;
-        self.set_xattrs(ix, &place, &object.xattrs)
+        self.set_owner(ix, &place, object.attrs)?;
+        self.set_xattrs(ix, &place, &object.xattrs)?;
+        self.set_mode(ix, &place, mode)
     }
 
     /// Completes a file of ours that an earlier run placed.
@@ -477,7 +548,9 @@ impl Install<'_> {
         let object = self.object(ix);
         if let (Kind::File, Content::Whole { len, extents }) = (object.kind(), &object.content) {
             let write = || -> Result<()> {
-                let file = self.env.io.open_file(&place.dir, &place.name, Open::Write)?;
+                let io = self.env.io;
+                let open = || io.open_file(&place.dir, &place.name, Open::Write);
+                let file = self.as_owner(place, open)?;
                 self.write_whole(&file, *len, extents, false)
             };
             write().map_err(|e| self.stop(self.path(ix), e))?;
