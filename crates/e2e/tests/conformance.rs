@@ -52,6 +52,12 @@ allow_remount = false
 entries = [["nobody", "nogroup"], ["games", "games"]]
 "#;
 
+/// What passes on the host and cannot in a view, with the reason.
+const KNOWN: &[(&str, &str)] = &[(
+    "link::link_count_max",
+    "asks pathconf for the most links, and libc answers by file system type: 127 for one it does not know",
+)];
+
 /// Outcome by test name.
 fn pjdfstest_results(text: &str) -> BTreeMap<String, String> {
     text.lines()
@@ -84,6 +90,7 @@ fn pjdfstest_inside_is_as_on_the_host() {
         .filter(|(_, outcome)| *outcome == "ok")
         .filter(|(name, _)| results.get(*name).is_none_or(|o| o != "ok"))
         .map(|(name, _)| name.as_str())
+        .filter(|name| KNOWN.iter().all(|(known, _)| known != name))
         .collect();
     let passed = results.values().filter(|o| *o == "ok").count();
     eprintln!(
