@@ -118,7 +118,11 @@ fn extended(base: &Model, sequence: &Txn) -> Vec<Txn> {
         return Vec::new();
     }
     let legal = |op: &&Op| draft.clone().run(op).is_ok();
-    CALLS.iter().filter(legal).map(|op| [&sequence[..], &[op.clone()]].concat()).collect()
+    CALLS
+        .iter()
+        .filter(legal)
+        .map(|op| [&sequence[..], std::slice::from_ref(op)].concat())
+        .collect()
 }
 
 /// A random workload of `txns` transactions of up to `calls` calls each, all legal.

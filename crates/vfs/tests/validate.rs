@@ -66,16 +66,27 @@ type Found = &'static [(&'static str, What, bool)];
 
 /// (name, what the view does, what the outsider does, what is found).
 const CASES: &[(&str, Meet, Act, Found)] = &[
-    ("content", |f| drop(f.node("f")), |p| append(&p.join("f")), &[("/f", What::Changed, false)]),
+    (
+        "content",
+        |f| {
+            f.node("f");
+        },
+        |p| append(&p.join("f")),
+        &[("/f", What::Changed, false)],
+    ),
     (
         "content of the same length",
-        |f| drop(f.node("f")),
+        |f| {
+            f.node("f");
+        },
         |p| fs::write(p.join("f"), "other").unwrap(),
         &[("/f", What::Changed, false)],
     ),
     (
         "times",
-        |f| drop(f.node("f")),
+        |f| {
+            f.node("f");
+        },
         |p| {
             let time = Timespec { tv_sec: 5, tv_nsec: 5 };
             let times = Timestamps { last_access: time, last_modification: time };
@@ -85,19 +96,25 @@ const CASES: &[(&str, Meet, Act, Found)] = &[
     ),
     (
         "extended attribute",
-        |f| drop(f.node("f")),
+        |f| {
+            f.node("f");
+        },
         |p| set_xattr(&p.join("f"), "user.x", b"1"),
         &[("/f", What::Changed, false)],
     ),
     (
         "rights",
-        |f| drop(f.node("f")),
+        |f| {
+            f.node("f");
+        },
         |p| fs::set_permissions(p.join("f"), fs::Permissions::from_mode(0o600)).unwrap(),
         &[("/f", What::Changed, false)],
     ),
     (
         "replaced by rename",
-        |f| drop(f.node("f")),
+        |f| {
+            f.node("f");
+        },
         |p| {
             fs::write(p.join("f.new"), "other").unwrap();
             fs::rename(p.join("f.new"), p.join("f")).unwrap();
@@ -106,13 +123,17 @@ const CASES: &[(&str, Meet, Act, Found)] = &[
     ),
     (
         "deleted",
-        |f| drop(f.node("d/s/f")),
+        |f| {
+            f.node("d/s/f");
+        },
         |p| fs::remove_file(p.join("d/s/f")).unwrap(),
         &[("/d/s/f", What::Replaced, false)],
     ),
     (
         "renamed",
-        |f| drop(f.node("f")),
+        |f| {
+            f.node("f");
+        },
         |p| fs::rename(p.join("f"), p.join("f2")).unwrap(),
         &[("/f", What::Replaced, false)],
     ),
@@ -151,13 +172,17 @@ const CASES: &[(&str, Meet, Act, Found)] = &[
     ),
     (
         "a directory renamed away",
-        |f| drop(f.node("d/s/f")),
+        |f| {
+            f.node("d/s/f");
+        },
         |p| fs::rename(p.join("d"), p.join("d2")).unwrap(),
         &[("/d", What::Replaced, false)],
     ),
     (
         "a directory replaced by another",
-        |f| drop(f.node("d/s/f")),
+        |f| {
+            f.node("d/s/f");
+        },
         |p| {
             fs::rename(p.join("d"), p.join("d2")).unwrap();
             fs::create_dir(p.join("d")).unwrap();
@@ -166,7 +191,9 @@ const CASES: &[(&str, Meet, Act, Found)] = &[
     ),
     (
         "a directory replaced by a link",
-        |f| drop(f.node("d")),
+        |f| {
+            f.node("d");
+        },
         |p| {
             fs::rename(p.join("d"), p.join("d2")).unwrap();
             symlink("d2", p.join("d")).unwrap();
@@ -175,13 +202,18 @@ const CASES: &[(&str, Meet, Act, Found)] = &[
     ),
     (
         "a hard link through its other name",
-        |f| drop(f.node("e/f")),
+        |f| {
+            f.node("e/f");
+        },
         |p| append(&p.join("d/f")),
         &[("/e/f", What::Changed, false)],
     ),
     (
         "a hard link met under both names",
-        |f| drop((f.node("d/f"), f.node("e/f"))),
+        |f| {
+            f.node("d/f");
+            f.node("e/f");
+        },
         |p| append(&p.join("d/f")),
         &[("/d/f", What::Changed, false), ("/e/f", What::Changed, false)],
     ),
@@ -196,13 +228,17 @@ const CASES: &[(&str, Meet, Act, Found)] = &[
     ),
     (
         "a directory's rights",
-        |f| drop(f.node("d")),
+        |f| {
+            f.node("d");
+        },
         |p| fs::set_permissions(p.join("d"), fs::Permissions::from_mode(0o700)).unwrap(),
         &[("/d", What::Changed, false)],
     ),
     (
         "the root's rights",
-        |f| drop(f.node("f")),
+        |f| {
+            f.node("f");
+        },
         |p| fs::set_permissions(p, fs::Permissions::from_mode(0o711)).unwrap(),
         &[("/", What::Changed, false)],
     ),

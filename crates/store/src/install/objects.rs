@@ -308,10 +308,6 @@ impl Install<'_> {
         if exchanged { self.replace(ix, &place) } else { self.overwrite(ix, &place) }
     }
 
-    fn is_exchanged(&self, ix: Ix) -> bool {
-        self.befores.get(&ix).is_some_and(|b| b.content == OldContent::Exchanged)
-    }
-
     /// Modes that let names be added are set before the names change, so that a directory that is
     /// made private is private before anything private is in it; narrow ones wait for
     /// [`Install::finish_dir`].

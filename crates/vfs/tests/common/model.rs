@@ -162,7 +162,7 @@ impl Model {
                 Origin::Host { stamp, .. } => stamp.id.btime,
                 _ => Time::default(),
             };
-            reachable[*ix].then(|| Stamp {
+            reachable[*ix].then_some(Stamp {
                 id: HostId { ino: inode.ino, btime },
                 ctime: time,
                 mtime: time,
