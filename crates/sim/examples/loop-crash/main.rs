@@ -282,7 +282,33 @@ fn all(o: &Options) -> Res<()> {
     Ok(())
 }
 
+/// Runs this program again in a mount namespace of its own: else a namespace that somebody else makes
+/// meanwhile would keep our mounts, and a file system cannot be mounted twice.
+fn in_own_namespace() -> Res<Option<ExitCode>> {
+    const INSIDE: &str = "SYSTX_LOOP_CRASH_INSIDE";
+    if std::env::var_os(INSIDE).is_some() {
+        return Ok(None);
+    }
+    let me = std::env::current_exe().map_err(|e| e.to_string())?;
+    let status = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "--"])
+        .arg(me)
+        .args(std::env::args_os().skip(1))
+        .env(INSIDE, "1")
+        .status()
+        .map_err(|e| format!("unshare: {e}"))?;
+    Ok(Some(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE }))
+}
+
 fn main() -> ExitCode {
+    match in_own_namespace() {
+        Ok(None) => {}
+        Ok(Some(code)) => return code,
+        Err(e) => {
+            eprintln!("{e}");
+            return ExitCode::FAILURE;
+        }
+    }
     match options().and_then(|o| all(&o)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
