@@ -246,6 +246,7 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
     }
     let mut config = Config::new(relative.as_os_str().as_bytes());
     config.boot = boot_id();
+    config.owner = Some(rustix::process::geteuid().as_raw());
     config.seed = seed();
     let refused = |error| VolumeError::Store { path: location.store.display().to_string(), error };
     let (store, recovery) = DirStore::open(config, io.clone()).map_err(refused)?;

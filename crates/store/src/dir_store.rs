@@ -33,9 +33,9 @@ use crate::super_block::{Super, Supers};
 use crate::writeset::{Content, Data, Extent, Object, SlotId, WriteSet};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use systx_base::TxnId;
 use systx_base::codec::Encoder;
 use systx_base::sync::{Event, Guard, Mutex, rank};
+use systx_base::{TxnId, Uid};
 
 /// More slots than this are synced with one `syncfs`.
 const SYNC_EACH: usize = 8;
@@ -56,6 +56,9 @@ pub struct Config {
     /// Identifies this run of the kernel (`/proc/sys/kernel/random/boot_id`): if it is the one that a
     /// mark was written under, nothing that was written can have been lost since.  Zero: unknown.
     pub boot: [u8; 16],
+    /// Who must own the store's directory: recovery does what the journal in there says, with the
+    /// rights of this process.  `None`: not checked.
+    pub owner: Option<Uid>,
     /// Mixed into the identity of a new store.
     pub seed: u64,
     /// Segments of a new store's journal.
@@ -72,6 +75,7 @@ impl Config {
         Config {
             state_dir: state_dir.into(),
             boot: [0; 16],
+            owner: None,
             seed: 0,
             segments: 4,
             segment_bytes: 1 << 20,

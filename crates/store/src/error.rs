@@ -24,6 +24,14 @@ pub enum OpenError {
         /// The store's directory, below the volume root.
         path: String,
     },
+    /// Somebody else made the directory: what is in there is not to be trusted.
+    #[error("the store in {path} belongs to user {owner}: remove it, or choose another place")]
+    Foreign {
+        /// The store's directory, below the volume root.
+        path: String,
+        /// Its owner.
+        owner: systx_base::Uid,
+    },
     /// The file system is on another machine.
     #[error("{kind} file systems are not supported: the store needs local renames and locks")]
     Network {

@@ -16,7 +16,7 @@
 
 use crate::io::{Handle, HostId, Io, Open};
 use std::io::{Error, ErrorKind, Result};
-use systx_base::TxnId;
+use systx_base::{TxnId, Uid};
 
 /// Open directories of the store.
 pub(crate) struct Layout {
@@ -29,6 +29,8 @@ pub(crate) struct Layout {
     pub grave: Handle,
     pub history: Handle,
     pub id: HostId,
+    /// Owner of the directory.
+    pub owner: Uid,
 }
 
 /// Opens a directory, making it first if it is not there.
@@ -71,6 +73,8 @@ impl Layout {
             return Err(Error::from(ErrorKind::InvalidInput));
         }
         let stat = io.stat(&state)?;
+        // Objects in staging are made as if nothing surrounded them.
+        let _ = io.remove_xattr(&state, b"", b"system.posix_acl_default");
         // Displaced files lie in here with the permissions that they had, below directories that may
         // have kept them private.
         if stat.mode & 0o077 != 0 {
@@ -84,6 +88,7 @@ impl Layout {
             grave: ensure_dir(io, &state, b"g")?,
             history: ensure_dir(io, &state, b"h")?,
             id: stat.id,
+            owner: stat.uid,
             state,
         })
     }

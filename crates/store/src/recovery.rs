@@ -125,6 +125,9 @@ impl DirStore {
             return Err(OpenError::Network { kind });
         }
         let layout = Layout::open(&*io, &path).map_err(&failed)?;
+        if config.owner.is_some_and(|uid| uid != layout.owner) {
+            return Err(OpenError::Foreign { path: shown(&path), owner: layout.owner });
+        }
         let lock = take_lock(&*io, &layout).map_err(&failed)?;
         let Some(lock) = lock else { return Err(OpenError::Locked { path: shown(&path) }) };
         let mut block = find_super(&*io, &layout)?;

@@ -194,6 +194,18 @@ fn a_second_daemon_is_refused() {
     assert!(matches!(second, Err(OpenError::Locked { path }) if path == STATE));
 }
 
+#[test]
+fn a_store_that_somebody_else_made_is_not_trusted() {
+    let s = Scratch::new();
+    populate(&s);
+    committed_only(&s);
+    let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(s.path(STATE)).unwrap());
+    let open = |owner| DirStore::open(Config { owner: Some(owner), ..config() }, s.io());
+    assert!(matches!(open(owner + 1), Err(OpenError::Foreign { owner: o, .. }) if o == owner));
+    assert_eq!(s.read("plain"), b"plain content");
+    assert_eq!(open(owner).unwrap().1.finished, [TxnId(1)]);
+}
+
 /// Flips one bit of a file in the store.
 fn flip(s: &Scratch, below: &str, at: usize) {
     let path = s.path(STATE).join(below);
