@@ -473,6 +473,7 @@ pub fn install(
     let report = match result {
         Ok(report) => {
             engine.installed(id);
+            checkpoint_soon(volume);
             report
         }
         Err(error) => {
@@ -487,6 +488,17 @@ pub fn install(
         stamps: report.stamps.iter().enumerate().filter_map(stamp).collect(),
         outside: report.outside.iter().map(|c| outside_change(volume, c)).collect(),
     })
+}
+
+/// Lets the journal forget what is installed, beside the answer to the client.  Until it has, a power cut
+/// makes recovery install the transaction again, and could only keep aside what others wrote since.
+fn checkpoint_soon(volume: &OpenVolume) {
+    let store = Arc::clone(&volume.store);
+    std::thread::spawn(move || {
+        if let Err(error) = store.checkpoint() {
+            tracing::error!(%error, "checkpoint");
+        }
+    });
 }
 
 /// The write set with the stamps that our own installations have left since it was made.

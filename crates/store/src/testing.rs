@@ -76,7 +76,7 @@ impl Drop for Scratch {
 }
 
 pub fn config() -> Config {
-    Config { boot: [7; 16], segment_bytes: 128 << 10, ..Config::new(STATE) }
+    Config { boot: [7; 16], segment_bytes: 128 << 10, inline_before: 4096, ..Config::new(STATE) }
 }
 
 /// Everything that is the same after a faithful copy; times where a test set them.
