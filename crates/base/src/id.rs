@@ -36,8 +36,8 @@ impl NodeId {
     pub const ROOT: NodeId = NodeId(1);
 }
 
-/// An object of a volume while the daemon runs: the key under which conflicts are found.  Interned
-/// by the volume from the backing inode; never reused within one daemon's life.
+/// An object of a volume while the daemon runs: the key under which conflicts are found, made by the
+/// volume from the backing inode.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Oid(pub u64);
 

@@ -6,7 +6,7 @@
 //! installed again after a crash) without knowing in which order things were done.
 
 use crate::content::Slot;
-use crate::node::{Base, Body, Child, Dirty, Name, Node};
+use crate::node::{Base, Body, Child, DirState, Dirty, Name, Node};
 use crate::view::{State, View};
 use std::collections::{HashMap, HashSet};
 use systx_base::{Kind, NodeId};
@@ -81,11 +81,10 @@ impl View {
         for (ix, stamp) in stamps {
             let Some(id) = frozen.nodes.get(ix.0 as usize).copied() else { continue };
             let Some(node) = st.nodes.get_mut(id) else { continue };
-            let oid = self.vol.oid(stamp.id);
             let old = node.base.take().and_then(|b| b.place);
             // What was made is there now under the name that the view knows.
             let place = old.or_else(|| node.place.clone());
-            node.base = Some(Base { oid, stamp: *stamp, place, foreign: false });
+            node.base = Some(Base { stamp: *stamp, place, foreign: false });
             node.attr.ino = stamp.id.ino;
             if frozen.taken.contains(&id) {
                 // The names that are still to come will move the time of their directory again.
@@ -116,15 +115,14 @@ impl State {
         while let Some(id) = todo.pop() {
             let Some(node) = self.nodes.get_mut(id).filter(|n| n.attr.nlink == 0) else { continue };
             let Some(dir) = node.dir_mut() else { continue };
-            todo.extend(dir.children.values_mut().filter_map(|c| c.base.take()));
-            dir.base_names = dir.base_names.is_some().then(HashSet::new);
+            todo.extend(dir.forget_base());
         }
     }
 
     fn rebase_name(&mut self, dir: NodeId, name: &Name) {
         let Some(dir) = self.nodes.get_mut(dir).and_then(|n| n.dir_mut()) else { return };
-        let Some(child) = dir.children.get_mut(name) else { return };
-        child.base = child.now;
+        let Some(child) = dir.child(name) else { return };
+        dir.set_child(name.clone(), Child { base: child.now, ..child });
         match (&mut dir.base_names, child.now) {
             (Some(names), Some(_)) => drop(names.insert(name.clone())),
             (Some(names), None) => drop(names.remove(name)),
@@ -146,7 +144,7 @@ impl State {
         }
         let mut places = Vec::new();
         for (dir, node) in self.nodes.iter() {
-            let children = node.dir().into_iter().flat_map(|d| d.children.iter());
+            let children = node.dir().into_iter().flat_map(DirState::children);
             for (name, id) in children.filter_map(|(name, c)| Some((name, c.base?))) {
                 if stale.contains(&id) {
                     places.push((id, (dir, name.clone())));
@@ -311,7 +309,7 @@ impl<'a> Frost<'a> {
                     take_of(&found.now.get(&id).cloned(), found, todo);
                 }
             } else if let Some(dir) = node.dir() {
-                gone.extend(dir.children.values().filter_map(|c| c.base));
+                gone.extend(dir.children().filter_map(|(_, c)| c.base));
             }
         }
     }
@@ -336,8 +334,8 @@ impl<'a> Frost<'a> {
         while let Some(id) = todo.pop() {
             if removed.insert(id) {
                 let dir = self.st.nodes.get(id).and_then(Node::dir);
-                let children = dir.into_iter().flat_map(|dir| dir.children.values());
-                todo.extend(children.filter_map(|c| c.base).filter(dead));
+                let children = dir.into_iter().flat_map(DirState::children);
+                todo.extend(children.filter_map(|(_, c)| c.base).filter(dead));
             }
         }
         removed
@@ -488,7 +486,7 @@ fn new_kind(node: &Node) -> NewKind {
     match &node.body {
         Body::File(_) => NewKind::File,
         Body::Dir(_) => NewKind::Dir,
-        Body::Symlink(target) => NewKind::Symlink(target.as_deref().unwrap_or(b"").to_vec()),
+        Body::Symlink(target) => NewKind::Symlink(target.as_ref().map(|t| t.to_vec()).unwrap_or_default()),
         Body::Special => NewKind::Special { kind: node.attr.kind, rdev: node.attr.rdev },
     }
 }

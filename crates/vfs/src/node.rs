@@ -5,6 +5,7 @@ use crate::api::Attr;
 use crate::content::Content;
 use crate::listing::Listing;
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use systx_base::sync::Mutex;
 use systx_base::{Gid, NodeId, Oid, Uid};
@@ -19,14 +20,26 @@ pub(crate) type Xattrs = BTreeMap<Box<[u8]>, Option<Vec<u8>>>;
 /// An object of the backing file system.
 #[derive(Debug, Clone)]
 pub(crate) struct Base {
-    /// Its key in the conflict engine.
-    pub oid: Oid,
     /// The version that was met first.
     pub stamp: Stamp,
     /// The backing directory and name under which it was met; `None` for the root.
     pub place: Option<(NodeId, Name)>,
     /// Another file system is mounted there: nothing in it belongs to the volume.
     pub foreign: bool,
+}
+
+impl Base {
+    /// Its key in the conflict engine.
+    pub fn oid(&self) -> Oid {
+        oid_of(self.stamp.id)
+    }
+}
+
+/// The key of an object in the conflict engine: its inode number.  A number that is used again while
+/// a transaction still remembers the old file can at worst make two transactions conflict that
+/// need not, and the one that remembers loses at its validation in any case.
+pub(crate) fn oid_of(id: HostId) -> Oid {
+    Oid(id.ino)
 }
 
 /// Attributes that differ from the base.
@@ -51,11 +64,30 @@ pub(crate) struct Child {
     pub base: Option<NodeId>,
 }
 
+/// A [`Child`] in a quarter of its space: a view may meet a hundred thousand names.
+#[derive(Clone, Copy)]
+struct Packed {
+    now: Option<NonZeroU32>,
+    base: Option<NonZeroU32>,
+}
+
+impl Packed {
+    fn of(child: Child) -> Packed {
+        // Four thousand million nodes do not fit into memory.
+        let pack = |id: Option<NodeId>| NonZeroU32::new(u32::try_from(id?.0).ok()?);
+        Packed { now: pack(child.now), base: pack(child.base) }
+    }
+    fn child(self) -> Child {
+        let unpack = |id: Option<NonZeroU32>| Some(NodeId(u64::from(id?.get())));
+        Child { now: unpack(self.now), base: unpack(self.base) }
+    }
+}
+
 /// A directory's names, as far as they were met.
 #[derive(Default)]
 pub(crate) struct DirState {
     /// Names that were looked up or changed.
-    pub children: HashMap<Name, Child>,
+    children: HashMap<Name, Packed>,
     /// Order and cookies, once somebody listed.
     pub listing: Option<Listing>,
     /// All names of the backing directory, once they were read.
@@ -74,9 +106,32 @@ impl DirState {
     pub fn of(stat: &Stat) -> DirState {
         DirState { rights: (stat.mode, stat.uid, stat.gid), ..DirState::default() }
     }
+    /// What a name means, if it was met.
+    pub fn child(&self, name: &[u8]) -> Option<Child> {
+        self.children.get(name).map(|c| c.child())
+    }
+    pub fn set_child(&mut self, name: Name, child: Child) {
+        self.children.insert(name, Packed::of(child));
+    }
+    pub fn forget_child(&mut self, name: &[u8]) {
+        self.children.remove(name);
+    }
+    /// All names that were met.
+    pub fn children(&self) -> impl Iterator<Item = (&Name, Child)> {
+        self.children.iter().map(|(name, c)| (name, c.child()))
+    }
     /// Names that differ from the backing directory.
     pub fn changes(&self) -> impl Iterator<Item = (&Name, Child)> {
-        self.children.iter().filter(|(_, c)| c.now != c.base).map(|(n, c)| (n, *c))
+        self.children().filter(|(_, c)| c.now != c.base)
+    }
+    /// Nothing here is on the backing file system any more; returns what was.
+    pub fn forget_base(&mut self) -> Vec<NodeId> {
+        let gone = self.children().filter_map(|(_, c)| c.base).collect();
+        for packed in self.children.values_mut() {
+            *packed = Packed::of(Child { base: None, ..packed.child() });
+        }
+        self.base_names = self.base_names.is_some().then(HashSet::new);
+        gone
     }
 }
 
@@ -86,7 +141,7 @@ pub(crate) enum Body {
     File(Option<Arc<Mutex<Content>>>),
     Dir(Box<DirState>),
     /// The target, once known.
-    Symlink(Option<Box<[u8]>>),
+    Symlink(Option<Arc<Vec<u8>>>),
     Special,
 }
 
@@ -109,6 +164,11 @@ pub(crate) struct Node {
 }
 
 impl Node {
+    /// Identity on the volume's backing file system.  The root of another file system may have the
+    /// number of something here.
+    fn host_id(&self) -> Option<HostId> {
+        self.base.as_ref().filter(|base| !base.foreign).map(|base| base.stamp.id)
+    }
     pub fn dir(&self) -> Option<&DirState> {
         match &self.body {
             Body::Dir(dir) => Some(dir),
@@ -140,42 +200,102 @@ impl Node {
     }
 }
 
+/// Nodes that are allocated together, so that a large table has no large part unused and never
+/// moves.
+const CHUNK: usize = 256;
+
 /// The nodes of one view.
 #[derive(Default)]
 pub(crate) struct Nodes {
-    nodes: Vec<Node>,
-    by_id: HashMap<HostId, NodeId>,
+    chunks: Vec<Vec<Node>>,
+    /// Hash table over the identities of backing objects: node numbers, 0 for a free slot.  Its
+    /// length is a power of two.  A number is valid as long as its node has that identity.
+    by_id: Vec<u32>,
+    known: usize,
 }
 
 impl Nodes {
+    fn index(id: NodeId) -> Option<usize> {
+        usize::try_from(id.0).ok()?.checked_sub(1)
+    }
     pub fn get(&self, id: NodeId) -> Option<&Node> {
-        self.nodes.get(usize::try_from(id.0).ok()?.checked_sub(1)?)
+        let at = Self::index(id)?;
+        self.chunks.get(at / CHUNK)?.get(at % CHUNK)
     }
     pub fn get_mut(&mut self, id: NodeId) -> Option<&mut Node> {
-        self.nodes.get_mut(usize::try_from(id.0).ok()?.checked_sub(1)?)
+        let at = Self::index(id)?;
+        self.chunks.get_mut(at / CHUNK)?.get_mut(at % CHUNK)
     }
     pub fn add(&mut self, node: Node) -> NodeId {
-        let id = NodeId(self.nodes.len() as u64 + 1);
-        // The root of another file system may have the identity of something here.
-        if let Some(base) = node.base.as_ref().filter(|base| !base.foreign) {
-            self.by_id.insert(base.stamp.id, id);
+        let id = NodeId(self.len() as u64 + 1);
+        let host = node.host_id();
+        match self.chunks.last_mut().filter(|chunk| chunk.len() < CHUNK) {
+            Some(chunk) => chunk.push(node),
+            None => {
+                let mut chunk = Vec::with_capacity(CHUNK);
+                chunk.push(node);
+                self.chunks.push(chunk);
+            }
         }
-        self.nodes.push(node);
+        if let Some(host) = host {
+            self.identify(host, id);
+        }
         id
     }
-    pub fn of_host(&self, id: HostId) -> Option<NodeId> {
-        self.by_id.get(&id).copied()
+    pub fn of_host(&self, host: HostId) -> Option<NodeId> {
+        let mask = self.by_id.len().checked_sub(1)?;
+        let mut at = hash(host) & mask;
+        // There is always a free slot.
+        while self.by_id[at] != 0 {
+            let id = NodeId(u64::from(self.by_id[at]));
+            if self.get(id).and_then(Node::host_id) == Some(host) {
+                return Some(id);
+            }
+            at = (at + 1) & mask;
+        }
+        None
     }
-    /// A node became that of a backing object.
-    pub fn identify(&mut self, id: HostId, node: NodeId) {
-        self.by_id.insert(id, node);
+    /// A node is that of a backing object, as its base says.
+    pub fn identify(&mut self, host: HostId, node: NodeId) {
+        if self.of_host(host) == Some(node) {
+            return;
+        }
+        if (self.known + 1) * 4 > self.by_id.len() * 3 {
+            let hosts: Vec<_> =
+                self.iter().filter_map(|(id, n)| Some((n.host_id()?, id))).collect();
+            self.by_id = vec![0; ((hosts.len() + 1) * 2).next_power_of_two().max(64)];
+            self.known = 0;
+            for (host, id) in hosts {
+                self.place(host, id);
+            }
+        }
+        if self.of_host(host) != Some(node) {
+            self.place(host, node);
+        }
+    }
+    fn place(&mut self, host: HostId, node: NodeId) {
+        let mask = self.by_id.len() - 1;
+        let mut at = hash(host) & mask;
+        while self.by_id[at] != 0 {
+            at = (at + 1) & mask;
+        }
+        self.by_id[at] = u32::try_from(node.0).unwrap_or(0);
+        self.known += 1;
     }
     pub fn iter(&self) -> impl Iterator<Item = (NodeId, &Node)> {
-        self.nodes.iter().enumerate().map(|(i, n)| (NodeId(i as u64 + 1), n))
+        self.chunks.iter().flatten().enumerate().map(|(i, n)| (NodeId(i as u64 + 1), n))
     }
     pub fn len(&self) -> usize {
-        self.nodes.len()
+        match self.chunks.split_last() {
+            Some((last, full)) => full.len() * CHUNK + last.len(),
+            None => 0,
+        }
     }
+}
+
+/// Inode numbers are often dense: the multiplication spreads them.
+fn hash(host: HostId) -> usize {
+    (host.ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
 }
 
 /// `stat` of a backing object.

@@ -72,7 +72,7 @@ impl View {
         found: &mut Vec<OutsideChange>,
     ) {
         let Some(dir) = node.dir() else { return };
-        if dir.children.is_empty() && dir.base_names.is_none() {
+        if dir.children().next().is_none() && dir.base_names.is_none() {
             return;
         }
         // The object itself is judged with its own parent; if it is gone, so is what is in it.
@@ -80,7 +80,7 @@ impl View {
         // Not carried forward over our own installations: those note what the directory was when
         // they met it, and an outsider may have been there in between.
         let same_names = self.io().stat(&handle).is_ok_and(|stat| base.stamp == stat.stamp());
-        for (name, child) in &dir.children {
+        for (name, child) in dir.children() {
             let what = match child.base {
                 Some(met) => self.judge(st, &handle, name, met, stale),
                 None if same_names => None,
@@ -90,7 +90,7 @@ impl View {
                 }
             };
             let Some(what) = what else { continue };
-            let entry = Object::Entry { dir: base.oid, name: (&**name).into() };
+            let entry = Object::Entry { dir: base.oid(), name: (&**name).into() };
             if what != What::Changed && stale.contains(&entry) {
                 continue;
             }
@@ -102,7 +102,7 @@ impl View {
             found.push(OutsideChange { path, what, written: child.now != child.base || relied });
         }
         if let (false, Some(names)) = (same_names, &dir.base_names)
-            && !stale.contains(&Object::List(base.oid))
+            && !stale.contains(&Object::List(base.oid()))
             && !self.lists(&handle, names)
         {
             let path = st.base_path_of(self, id);
@@ -169,7 +169,7 @@ impl View {
         (dir, name): (&Handle, &[u8]),
     ) -> bool {
         let Some(state) = node.dir() else { return false };
-        if stat.stamp() == base.stamp || stale.contains(&Object::Attr(base.oid)) {
+        if stat.stamp() == base.stamp || stale.contains(&Object::Attr(base.oid())) {
             return true;
         }
         let same =

@@ -112,15 +112,11 @@ impl View {
         let covered: HashMap<_, _> =
             names.into_iter().map(|(dir, names)| (dir, Arc::new(names))).collect();
         let root_path: &[u8] = if vol.mount_path.is_empty() { b"/" } else { &vol.mount_path };
-        let root = DirState { covered: covered.get(root_path).cloned(), ..DirState::of(&stat) };
+        let mut root = DirState::of(&stat);
+        root.covered = covered.get(root_path).cloned();
         let mut nodes = Nodes::default();
         nodes.add(Node {
-            base: Some(Base {
-                oid: vol.oid(stat.id),
-                stamp: stat.stamp(),
-                place: None,
-                foreign: false,
-            }),
+            base: Some(Base { stamp: stat.stamp(), place: None, foreign: false }),
             attr: attr_of(&stat),
             dirty: Dirty::default(),
             place: None,
@@ -224,7 +220,7 @@ impl View {
         self.alive()?;
         self.depend_on_place(st, parent)?;
         match &st.node(parent)?.base {
-            Some(base) => self.write_of(ObjectRef::Entry { dir: base.oid, name }),
+            Some(base) => self.write_of(ObjectRef::Entry { dir: base.oid(), name }),
             None => Ok(()),
         }
     }
@@ -234,7 +230,7 @@ impl View {
         self.alive()?;
         self.depend_on_place(st, node)?;
         match &st.node(node)?.base {
-            Some(base) => self.write_of(ObjectRef::Attr(base.oid)),
+            Some(base) => self.write_of(ObjectRef::Attr(base.oid())),
             None => Ok(()),
         }
     }
@@ -271,7 +267,7 @@ impl View {
                 break;
             }
             let Some((parent, name)) = n.base.as_ref().and_then(|b| b.place.clone()) else { break };
-            let dir = st.base(parent)?.oid;
+            let dir = st.base(parent)?.oid();
             let object = ObjectRef::Entry { dir, name: &name };
             self.depend_on(object)?;
             at = parent;
@@ -291,7 +287,7 @@ impl View {
             return Ok(self.vol.io.root());
         };
         let up = self.dir_handle(st, *parent)?;
-        let parent_oid = st.base(*parent)?.oid;
+        let parent_oid = st.base(*parent)?.oid();
         let gone = || self.outsider(ObjectRef::Entry { dir: parent_oid, name });
         let handle = match self.io().open_dir(&up, name) {
             Ok(handle) => handle,
@@ -357,8 +353,8 @@ impl View {
         const NOTHING: Child = Child { now: None, base: None };
         self.alive()?;
         let dir = st.dir(parent)?;
-        if let Some(child) = dir.children.get(name) {
-            return Ok(*child);
+        if let Some(child) = dir.child(name) {
+            return Ok(child);
         }
         let listed = dir.base_names.as_ref().map(|names| names.contains(name));
         let Some(base) = &st.node(parent)?.base else { return Ok(NOTHING) };
@@ -368,10 +364,11 @@ impl View {
         let covered = dir.covered.as_ref().is_some_and(|names| names.contains(name));
         if listed.is_none() && !covered {
             // A listing is a read of all names, and was recorded as that.
-            self.read_of(ObjectRef::Entry { dir: base.oid, name })?;
+            self.read_of(ObjectRef::Entry { dir: base.oid(), name })?;
         }
         let handle = self.dir_handle(st, parent)?;
-        let name = Name::from(name);
+        let listed_name = dir.base_names.as_ref().and_then(|names| names.get(name));
+        let name = listed_name.cloned().unwrap_or_else(|| Name::from(name));
         let found = match self.io().stat_at(&handle, &name) {
             Ok(stat) if self.vol.is_hidden(stat.id) => None,
             Ok(stat) if covered => Some(self.add_place(st, (parent, &name), &stat, true)),
@@ -383,7 +380,7 @@ impl View {
             Err(e) => return Err(errno(e)),
         };
         let child = Child { now: found, base: found };
-        st.dir_mut(parent)?.children.insert(name, child);
+        st.dir_mut(parent)?.set_child(name, child);
         Ok(child)
     }
 
@@ -461,10 +458,9 @@ impl View {
             Kind::Symlink => Body::Symlink(None),
             _ => Body::Special,
         };
-        let oid = self.vol.oid(stat.id);
         let place = (place.0, place.1.clone());
         st.nodes.add(Node {
-            base: Some(Base { oid, stamp: stat.stamp(), place: Some(place.clone()), foreign }),
+            base: Some(Base { stamp: stat.stamp(), place: Some(place.clone()), foreign }),
             attr: attr_of(stat),
             dirty: Dirty::default(),
             place: Some(place),
@@ -549,7 +545,7 @@ impl View {
             Object::Pages { oid, .. } => (*oid, None),
         };
         let st = self.state.lock();
-        let is_it = |(_, n): &(NodeId, &Node)| n.base.as_ref().is_some_and(|b| b.oid == oid);
+        let is_it = |(_, n): &(NodeId, &Node)| n.base.as_ref().is_some_and(|b| b.oid() == oid);
         let Some((node, _)) = st.nodes.iter().find(is_it) else {
             // Lost at the first touch: the object never became a node.
             return self.lost_at.lock().clone();
@@ -568,7 +564,7 @@ impl View {
 
 /// The object of the engine that stands for "this version of this file".
 pub(crate) fn whole(base: &Base) -> ObjectRef<'static> {
-    ObjectRef::Attr(base.oid)
+    ObjectRef::Attr(base.oid())
 }
 
 pub(crate) fn is_gone(error: &std::io::Error) -> bool {
@@ -596,7 +592,7 @@ impl State {
     }
     /// What a name means; it was met before.
     pub fn child_at(&self, dir: NodeId, name: &Name) -> Option<Child> {
-        self.nodes.get(dir)?.dir()?.children.get(name).copied()
+        self.nodes.get(dir)?.dir()?.child(name)
     }
     /// All known names of a node in this view.
     pub fn names_of(&self, node: NodeId) -> impl Iterator<Item = (NodeId, &Name)> {

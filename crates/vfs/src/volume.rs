@@ -37,8 +37,6 @@ pub struct Volume {
 
 #[derive(Default)]
 struct Objects {
-    oids: HashMap<HostId, Oid>,
-    last: u64,
     /// Stamp before → stamp after, of our own installations.
     own: HashMap<Stamp, Stamp>,
     /// Objects that a commit is changing at this moment.
@@ -80,14 +78,7 @@ impl Volume {
 
     /// The key of an existing object in the conflict engine.
     pub fn oid(&self, id: HostId) -> Oid {
-        let mut objects = self.objects.lock();
-        if let Some(oid) = objects.oids.get(&id) {
-            return *oid;
-        }
-        objects.last += 1;
-        let oid = Oid(objects.last);
-        objects.oids.insert(id, oid);
-        oid
+        crate::node::oid_of(id)
     }
 
     /// `stamp` carried forward over our own installations since it was taken.
@@ -131,11 +122,10 @@ impl Volume {
         result
     }
 
-    /// Forgets own changes and identities: only when no view exists.
+    /// Forgets own changes: only when no view exists.
     pub fn forget_history(&self) {
         let mut objects = self.objects.lock();
         objects.own = HashMap::new();
-        objects.oids = HashMap::new();
     }
 }
 

@@ -6,6 +6,7 @@ use crate::node::Body;
 use crate::view::{State, View};
 use crate::volume::errno;
 use rustix::io::Errno;
+use std::sync::Arc;
 use systx_base::{Kind, NodeId, Time};
 use systx_txn::ObjectRef;
 
@@ -144,12 +145,12 @@ impl View {
             return Ok(target.to_vec());
         }
         let (dir, name) = self.backing_place(&st, node)?;
-        let oid = st.base(node)?.oid;
+        let oid = st.base(node)?.oid();
         self.read_of(ObjectRef::Pages { oid, first: 0, last: 0 })?;
         let target = self.io().read_link(&dir, &name).map_err(errno)?;
         let n = st.node_mut(node)?;
         n.content_read = true;
-        n.body = Body::Symlink(Some(target.clone().into_boxed_slice()));
+        n.body = Body::Symlink(Some(Arc::new(target.clone())));
         Ok(target)
     }
 }

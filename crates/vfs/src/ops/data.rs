@@ -208,7 +208,7 @@ impl View {
             (needed, content.len())
         };
         if let Some(base) = &st.node(node)?.base {
-            let oid = base.oid;
+            let oid = base.oid();
             let last = end.saturating_sub(1) / PAGE;
             self.write_of(ObjectRef::Pages { oid, first: offset / PAGE, last })?;
             if end > old_len {
@@ -254,7 +254,7 @@ impl View {
         let Some(base) = &st.node(node)?.base else { return Ok(()) };
         for pages in needed {
             let (first, last) = (pages.start, pages.end.saturating_sub(1));
-            self.read_of(ObjectRef::Pages { oid: base.oid, first, last })?;
+            self.read_of(ObjectRef::Pages { oid: base.oid(), first, last })?;
         }
         Ok(())
     }

@@ -43,11 +43,11 @@ impl View {
         if state.listing.is_none() {
             let mut names: Vec<Box<[u8]>> = Vec::new();
             for name in state.base_names.iter().flatten() {
-                if state.children.get(name).is_none_or(|c| c.now.is_some()) {
+                if state.child(name).is_none_or(|c| c.now.is_some()) {
                     names.push(Box::from(&**name));
                 }
             }
-            for (name, child) in &state.children {
+            for (name, child) in state.children() {
                 if child.now.is_some() && child.base.is_none() {
                     names.push(Box::from(&**name));
                 }

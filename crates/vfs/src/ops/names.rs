@@ -132,7 +132,7 @@ impl View {
                 Body::File(Some(Arc::new(Mutex::new(rank::CONTENT, Content::new_file()))))
             }
             Kind::Dir => Body::Dir(Box::default()),
-            Kind::Symlink => Body::Symlink(Some(what.target.into())),
+            Kind::Symlink => Body::Symlink(Some(Arc::new(what.target.to_vec()))),
             _ => Body::Special,
         };
         Ok(st.nodes.add(Node {
@@ -321,11 +321,11 @@ impl View {
         self.read_names(st, dir)?;
         if let Some(base) = &st.node(dir)?.base {
             // A removal relies on it even where reads are not protected.
-            self.depend_on(ObjectRef::List(base.oid))?;
+            self.depend_on(ObjectRef::List(base.oid()))?;
         }
         let state = st.dir(dir)?;
-        let unmet = |name: &Name| !state.children.contains_key(name);
-        Ok(!state.children.values().any(|c| c.now.is_some())
+        let unmet = |name: &Name| state.child(name).is_none();
+        Ok(!state.children().any(|(_, c)| c.now.is_some())
             && !state.base_names.as_ref().is_some_and(|names| names.iter().any(unmet)))
     }
 
@@ -342,7 +342,7 @@ impl View {
         up.dirty.mtime = false;
         let up_is_new = up.base.is_none();
         let dir = up.dir_mut().ok_or(Errno::NOTDIR)?;
-        let before = dir.children.get(&name).copied();
+        let before = dir.child(&name);
         let base = before.and_then(|c| c.base);
         let was = before.and_then(|c| c.now);
         // That the backing directory had nothing there was read, and must stay known, unless a
@@ -350,9 +350,9 @@ impl View {
         let known =
             up_is_new || dir.base_names.as_ref().is_some_and(|names| !names.contains(&name));
         if to.is_none() && base.is_none() && known {
-            dir.children.remove(&name);
+            dir.forget_child(&name);
         } else {
-            dir.children.insert(name.clone(), Child { now: to, base });
+            dir.set_child(name.clone(), Child { now: to, base });
         }
         if let Some(listing) = &mut dir.listing {
             if was.is_some() && to.is_none() {
@@ -404,7 +404,7 @@ impl View {
     /// Records that the set of names of a directory was read.
     pub(crate) fn read_list(&self, st: &State, dir: NodeId) -> Reply<()> {
         match &st.node(dir)?.base {
-            Some(base) if !base.foreign => self.read_of(ObjectRef::List(base.oid)).map(|_| ()),
+            Some(base) if !base.foreign => self.read_of(ObjectRef::List(base.oid())).map(|_| ()),
             _ => Ok(()),
         }
     }
