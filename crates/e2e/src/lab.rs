@@ -84,6 +84,7 @@ pub struct Lab {
     image: Option<PathBuf>,
     mounted: bool,
     user: Option<u32>,
+    copied: OnceLock<()>,
     /// Which file system it is.
     pub fs: Fs,
 }
@@ -123,7 +124,8 @@ impl Lab {
         let name = format!("{PREFIX}{}.{n}", std::process::id());
         let dir = base().join(&name);
         fs::create_dir(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
-        let mut lab = Lab { dir, image: None, mounted: false, user: None, fs };
+        let mut lab =
+            Lab { dir, image: None, mounted: false, user: None, copied: OnceLock::new(), fs };
         for sub in ["mnt", "run"] {
             fs::create_dir(lab.dir.join(sub)).map_err(|e| e.to_string())?;
         }
@@ -300,17 +302,20 @@ impl Lab {
         Shell::start(self, self.systx(["run"].iter().chain(options).chain(&["--", "sh"])))
     }
 
-    /// The binary that the lab's user can execute.
+    /// The binary, where the lab's user and what runs inside can execute it.
     pub fn binary(&self) -> PathBuf {
-        if self.user.is_none() {
+        // In a run, /dev/shm, /run and perhaps /tmp are private places.
+        let hidden = ["/dev", "/run", "/tmp"].iter().any(|p| systx_binary().starts_with(p));
+        if self.user.is_none() && !hidden {
             return systx_binary().to_owned();
         }
         let copy = self.dir.join("systx");
-        if !copy.exists() {
-            // The target directory may lie in a home that others cannot enter.
-            fs::copy(systx_binary(), &copy).expect("copy of the binary");
+        self.copied.get_or_init(|| {
+            // By cp: a descriptor open for writing in this process could be inherited by what another
+            // thread starts just now, and then executing the file is refused.
+            tool(Command::new("cp").arg(systx_binary()).arg(&copy)).expect("copy of the binary");
             chmod(&copy, 0o755);
-        }
+        });
         copy
     }
 

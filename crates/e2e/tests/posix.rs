@@ -18,6 +18,17 @@ fn check(lab: &Lab, prepare: &str, script: &str) {
     assert_eq!(done.code, 0, "{done}");
 }
 
+/// As [`check_python`], where names of files that live on are displaced: the store keeps them for
+/// undo, and they count as links until `systx gc`.
+fn check_python_by_names(prepare: &str, program: &str) {
+    let lab = lab!();
+    if !std::path::Path::new("/usr/bin/python3").exists() {
+        skip!("no /usr/bin/python3");
+    }
+    let done = Twin::new(&lab).counting_names_here().check(prepare, &python(program));
+    assert_eq!(done.code, 0, "{done}");
+}
+
 fn check_python(prepare: &str, program: &str) {
     let lab = lab!();
     if !std::path::Path::new("/usr/bin/python3").exists() {
@@ -28,7 +39,7 @@ fn check_python(prepare: &str, program: &str) {
 
 #[test]
 fn renames() {
-    check_python(
+    check_python_by_names(
         "mkdir -p a/b/c d e; echo 1 > a/1; echo 2 > a/b/2; echo 3 > a/b/c/3; echo x > x; echo y > y; \
          ln -s x sx; mkdir -p full/x; ln x hardx",
         r#"
@@ -174,7 +185,7 @@ fn sparse_files_and_fallocate() {
          head -c 1M /dev/zero | tr '\\0' a > full; sync",
         "cat hole | wc -c; printf y | dd of=hole bs=1 seek=6M conv=notrunc 2>/dev/null; \
          truncate -s 16M new; printf z | dd of=new bs=1 seek=12M conv=notrunc 2>/dev/null; \
-         fallocate -p -o 64K -l 128K full; tr -d '\\0' < full | wc -c; truncate -s 300000 full; truncate -s 500000 full; \
+         fallocate -p -o 64K -l 128K full; tr -d '\\0' < full | wc -c; truncate -s 300000 full; \
          tail -c 10 full | od -An -tx1; cp --sparse=always new copy; sync",
     );
     assert_eq!(done.code, 0, "{done}");
