@@ -181,17 +181,17 @@ impl View {
     /// A backing directory by the way it was met, without any record: validation must look even
     /// where the transaction has lost.
     pub(crate) fn open_unrecorded(&self, st: &State, id: NodeId) -> std::io::Result<Handle> {
-        if let Some(handle) = self.dirs.get(id) {
-            return Ok(handle);
-        }
         let gone = || std::io::Error::from(rustix::io::Errno::STALE);
-        let base = st.base(id).map_err(|_| gone())?;
-        let Some((parent, name)) = &base.place else { return Ok(self.io().root()) };
-        let handle = self.io().open_dir(&self.open_unrecorded(st, *parent)?, name)?;
-        if self.io().stat(&handle)?.id != base.stamp.id {
-            return Err(gone());
+        let (mut handle, way) = self.way_to(st, id).map_err(|_| gone())?;
+        for id in way.into_iter().rev() {
+            let base = st.base(id).map_err(|_| gone())?;
+            let Some((_, name)) = &base.place else { continue };
+            handle = self.io().open_dir(&handle, name)?;
+            if self.io().stat(&handle)?.id != base.stamp.id {
+                return Err(gone());
+            }
+            self.dirs.put(id, handle.clone());
         }
-        self.dirs.put(id, handle.clone());
         Ok(handle)
     }
 }

@@ -279,26 +279,40 @@ impl View {
 
     /// The open backing directory of a node; verified to be the one that was met.
     pub(crate) fn dir_handle(&self, st: &State, node: NodeId) -> Reply<Handle> {
-        if let Some(handle) = self.dirs.get(node) {
-            return Ok(handle);
+        let (mut handle, way) = self.way_to(st, node)?;
+        for id in way.into_iter().rev() {
+            let base = st.base(id)?;
+            let Some((parent, name)) = &base.place else { continue };
+            let parent_oid = st.base(*parent)?.oid();
+            let gone = || self.outsider(ObjectRef::Entry { dir: parent_oid, name });
+            handle = match self.io().open_dir(&handle, name) {
+                Ok(handle) => handle,
+                Err(e) if is_gone(&e) => return Err(gone()),
+                Err(e) => return Err(errno(e)),
+            };
+            if self.io().stat(&handle).map_err(errno)?.id != base.stamp.id {
+                return Err(gone());
+            }
+            self.dirs.put(id, handle.clone());
         }
-        let base = st.base(node)?;
-        let Some((parent, name)) = &base.place else {
-            return Ok(self.vol.io.root());
-        };
-        let up = self.dir_handle(st, *parent)?;
-        let parent_oid = st.base(*parent)?.oid();
-        let gone = || self.outsider(ObjectRef::Entry { dir: parent_oid, name });
-        let handle = match self.io().open_dir(&up, name) {
-            Ok(handle) => handle,
-            Err(e) if is_gone(&e) => return Err(gone()),
-            Err(e) => return Err(errno(e)),
-        };
-        if self.io().stat(&handle).map_err(errno)?.id != base.stamp.id {
-            return Err(gone());
-        }
-        self.dirs.put(node, handle.clone());
         Ok(handle)
+    }
+
+    /// The nearest directory at or above `node` that is open, and those that are to be opened from
+    /// there, the last one first.  Not by recursion: trees may be deeper than a stack.
+    pub(crate) fn way_to(&self, st: &State, node: NodeId) -> Reply<(Handle, Vec<NodeId>)> {
+        let mut way = Vec::new();
+        let mut at = node;
+        loop {
+            if let Some(handle) = self.dirs.get(at) {
+                return Ok((handle, way));
+            }
+            let Some((parent, _)) = &st.base(at)?.place else {
+                return Ok((self.vol.io.root(), way));
+            };
+            way.push(at);
+            at = *parent;
+        }
     }
 
     /// The backing directory and name of a node with a base.
