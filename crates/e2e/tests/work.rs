@@ -240,7 +240,7 @@ fn git_clone_commit_switch() {
              git switch -qc other; git mv d1 moved; for i in 2 4 6; do echo changed >> d$i/$i; done; git commit -qam second; git switch -q main",
             "set -e; git clone -q o c; cd c; git status --short; git switch -q other; git status --short; ls | cksum; git log --oneline; \
              echo new > new; git add new; git commit -qm third; git switch -q main; git merge -q -m merged other; git rm -qr d3; git commit -qm fourth; \
-             git stash list; git gc -q; git fsck; git ls-files -s | cksum; git status --short; cd ../o; git worktree add -q ../w other; git worktree list | wc -l; git status --short",
+             git stash list; git -c pack.threads=1 gc -q; git fsck; git ls-files -s | cksum; git status --short; cd ../o; git worktree add -q ../w other; git worktree list | wc -l; git status --short",
         );
 }
 
