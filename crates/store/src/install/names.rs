@@ -206,19 +206,34 @@ impl Install<'_> {
         Ok(())
     }
 
-    fn bind_new(&mut self, ix: Ix, bind: &Bind, place: &Place, now: Option<Stat>) -> Step<bool> {
-        let is_dir = self.object(ix).kind() == Kind::Dir;
-        if self.redo
-            && !is_dir
-            && let Some(stat) = &now
-            && !self.old.contains_key(&stat.id)
-            && self.is_ours(ix, place, stat)?
-        {
-            self.repair(ix, place)?;
+    /// For resuming: finds a new file under any of its names, and completes it.  All names are looked at
+    /// before it is made anew, or they would end up naming different files.
+    fn adopt(&mut self, ix: Ix) -> Step<()> {
+        for i in self.index.targets(ix).to_vec() {
+            let bind = &self.commit.set.binds[i];
+            let Some(dir) = self.dir_of(bind.dir)? else { continue };
+            let place = Place { dir, name: bind.name.clone() };
+            let Some(stat) = self.soft_stat(&place.dir, &place.name)? else { continue };
+            if self.old.contains_key(&stat.id) || !self.is_ours(ix, &place, &stat)? {
+                continue;
+            }
+            self.repair(ix, &place)?;
             let state = self.state(ix);
             state.id = Some(stat.id);
-            state.place = Some(place.clone());
+            state.place = Some(place);
             state.placed = true;
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    fn bind_new(&mut self, ix: Ix, bind: &Bind, place: &Place, now: Option<Stat>) -> Step<bool> {
+        let is_dir = self.object(ix).kind() == Kind::Dir;
+        if self.redo && !is_dir && !self.states[ix.0 as usize].placed {
+            self.adopt(ix)?;
+        }
+        if now.is_some_and(|stat| Some(stat.id) == self.id(ix)) {
+            self.arrived(ix, place);
             return Ok(true);
         }
         if !is_dir && self.states[ix.0 as usize].placed {
