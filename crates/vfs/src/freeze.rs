@@ -486,7 +486,9 @@ fn new_kind(node: &Node) -> NewKind {
     match &node.body {
         Body::File(_) => NewKind::File,
         Body::Dir(_) => NewKind::Dir,
-        Body::Symlink(target) => NewKind::Symlink(target.as_ref().map(|t| t.to_vec()).unwrap_or_default()),
+        Body::Symlink(target) => {
+            NewKind::Symlink(target.as_ref().map(|t| t.to_vec()).unwrap_or_default())
+        }
         Body::Special => NewKind::Special { kind: node.attr.kind, rdev: node.attr.rdev },
     }
 }

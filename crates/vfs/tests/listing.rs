@@ -213,7 +213,14 @@ fn dots_and_removed_directories() {
     assert_eq!(dots(NodeId::ROOT), [root, root]);
     let s = twin.walk("d/s").unwrap().node;
     assert_eq!(dots(s), [ino("d/s"), ino("d")]);
-    twin.0.rename(CALLER, (twin.walk("d").unwrap().node, b"s"), (NodeId::ROOT, b"s"), RenameHow::Replace).unwrap();
+    twin.0
+        .rename(
+            CALLER,
+            (twin.walk("d").unwrap().node, b"s"),
+            (NodeId::ROOT, b"s"),
+            RenameHow::Replace,
+        )
+        .unwrap();
     assert_eq!(dots(s), [ino("s"), root], "a moved directory has another parent");
     twin.0.unlink(CALLER, s, b"f").unwrap();
     twin.0.rmdir(CALLER, NodeId::ROOT, b"s").unwrap();
@@ -225,11 +232,13 @@ fn dots_and_removed_directories() {
 #[test]
 fn a_deep_tree() {
     let dir = scratch();
-    let mut at = rustix::fs::open(dir.path(), rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+    let mut at =
+        rustix::fs::open(dir.path(), rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
     let depth = 2_000;
     for _ in 0..depth {
         rustix::fs::mkdirat(&at, "d", rustix::fs::Mode::from_raw_mode(0o755)).unwrap();
-        at = rustix::fs::openat(&at, "d", rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+        at = rustix::fs::openat(&at, "d", rustix::fs::OFlags::PATH, rustix::fs::Mode::empty())
+            .unwrap();
     }
     let path = dir.path().to_path_buf();
     let walk = move || {
@@ -249,7 +258,8 @@ fn a_deep_tree() {
         assert_eq!(view.changes().len(), depth + 1);
         // From the top again, with the handles of the bottom forgotten.
         view.readdir(NodeId(2), 0, true, &mut |_| true).unwrap();
-        view.rename(CALLER, (NodeId::ROOT, b"d"), (NodeId::ROOT, b"e"), RenameHow::Replace).unwrap();
+        view.rename(CALLER, (NodeId::ROOT, b"d"), (NodeId::ROOT, b"e"), RenameHow::Replace)
+            .unwrap();
         assert_eq!(view.validate(), []);
     };
     // A stack as small as those of the threads that serve requests.
