@@ -146,17 +146,21 @@ impl Session {
 
     /// Reserves and commits; the position in the log.
     pub fn commit(&mut self, draft: &Draft, n: u64, inline: usize) -> Result<u64, Failure> {
-        let (io, store, slots) = (&self.io, &self.store, &mut self.slots);
-        let set = draft
-            .write_set(&**io, inline, &mut |data| {
-                let slot = store.stage()?;
-                io.write_at(slot.handle(), data, 0)?;
-                let id = slot.id();
-                slots.push(slot);
-                Ok(id)
-            })
-            .map_err(|e| format!("staging: {e}"))?;
+        let set = self.write_set(draft, inline)?;
         self.commit_set(set, n, TxnKind::Run)
+    }
+
+    /// A draft's write set, on the tree as it is now; long content is staged.
+    pub fn write_set(&mut self, draft: &Draft, inline: usize) -> Result<WriteSet, Failure> {
+        let (io, store, slots) = (&self.io, &self.store, &mut self.slots);
+        let mut stage = |data: &[u8]| {
+            let slot = store.stage()?;
+            io.write_at(slot.handle(), data, 0)?;
+            let id = slot.id();
+            slots.push(slot);
+            Ok(id)
+        };
+        draft.write_set(&**io, inline, &mut stage).map_err(|e| format!("staging: {e}"))
     }
 
     /// Takes transaction `of` back, as transaction `n`; the position in the log.
@@ -167,7 +171,8 @@ impl Session {
         self.commit_set(undo.set, n, TxnKind::Undo { of })
     }
 
-    fn commit_set(&mut self, set: WriteSet, n: u64, kind: TxnKind) -> Result<u64, Failure> {
+    /// Reserves and commits a write set as transaction `n`; the position in the log.
+    pub fn commit_set(&mut self, set: WriteSet, n: u64, kind: TxnKind) -> Result<u64, Failure> {
         let store = &self.store;
         let reservation = store.reserve(&set).map_err(|e| format!("reserve: {e}"))?;
         let meta = CommitMeta {
@@ -217,6 +222,11 @@ impl<'a> Bench<'a> {
         &self.base
     }
 
+    /// A file system of its own, as prepared.
+    pub fn fork(&self) -> SimFs {
+        self.start.process_death()
+    }
+
     /// Runs one workload and every crash of it.
     pub fn case(&self, workload: &[Txn], how: &How) -> Result<Stats, Failure> {
         let run = self.run(workload, how)?;
@@ -255,7 +265,7 @@ impl Bench<'_> {
         faulty: &Wrap<'_>,
     ) -> Result<Vec<Failure>, Failure> {
         let run = self.run(workload, how)?;
-        let sim = self.start.process_death();
+        let sim = self.fork();
         let mut errors = Vec::new();
         let bounds = run.stumble(&faulty(&sim), sim.boot(), &mut errors);
         let mut stats = Stats::default();
@@ -311,7 +321,7 @@ impl Run<'_> {
     }
 
     fn all(&self) -> Result<Stats, Failure> {
-        let sim = self.bench.start.process_death();
+        let sim = self.bench.fork();
         sim.record(self.record());
         self.forward(&sim)?;
         sim.record(Record::Off);

@@ -23,6 +23,7 @@ mod prepare;
 pub mod real;
 mod real_unsafe;
 mod recovery;
+mod space;
 mod staging;
 mod super_block;
 #[cfg(test)]

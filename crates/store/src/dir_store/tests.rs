@@ -1,5 +1,6 @@
 use super::*;
 use crate::testing::*;
+use crate::writeset::{Data, Extent};
 use crate::{Outside, TxnKind, UndoError};
 use std::os::unix::fs::MetadataExt;
 use systx_base::Time;

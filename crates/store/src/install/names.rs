@@ -10,7 +10,7 @@
 //! the graveyard, and is looked at where it arrived.
 
 use super::{Install, Later, Outside, Place, Step, is};
-use crate::io::{Class, Open, Openers, Rename, Stat};
+use crate::io::{Class, HostId, Open, Openers, Rename, Stat};
 use crate::layout::grave_name;
 use crate::writeset::{Bind, Content, Ix, Origin};
 use std::collections::HashMap;
@@ -540,7 +540,7 @@ impl Install<'_> {
         let elsewhere = !self.index.targets(ix).is_empty() && self.states[ix.0 as usize].placed;
         if elsewhere && stat.kind != Kind::Dir {
             self.stirred.insert(stat.id);
-            return self.drop_temp(&place);
+            return self.drop_name(ix, &place, stat.id);
         }
         if stat.kind == Kind::File && self.is_changed_outside(ix, &stat) {
             let path = self.bind_path(bind);
@@ -551,6 +551,25 @@ impl Install<'_> {
         self.bury(ix, &place)
     }
 
+    /// Removes a further name of an object that keeps others.  The name is moved out of sight before
+    /// it is looked at: between a look and an unlink an outsider could put a file of his own there.
+    fn drop_name(&mut self, ix: Ix, from: &Place, id: HostId) -> Step<()> {
+        let staged = self.temp('d', ix);
+        let moved = self.rename(from, &staged, Rename::NoReplace);
+        let Some(()) = self.soft(|s| s.path(ix), moved)? else { return Ok(()) };
+        let Some(stat) = self.soft_stat(&staged.dir, &staged.name)? else { return Ok(()) };
+        if stat.id == id {
+            return self.drop_temp(&staged);
+        }
+        let path = self.path(ix);
+        let kept = match self.rename(&staged, from, Rename::NoReplace) {
+            Ok(()) => None,
+            Err(_) => Some(self.keep(&staged, &from.name)?),
+        };
+        self.report(path, Outside::Appeared, kept);
+        Ok(())
+    }
+
     /// Moves a displaced object to the graveyard.
     pub(super) fn bury(&mut self, ix: Ix, from: &Place) -> Step<()> {
         self.stirred.extend(self.origin_id(ix));
@@ -559,7 +578,7 @@ impl Install<'_> {
         if let Some(there) = self.soft_stat(&grave.dir, &grave.name)? {
             let here = self.soft_stat(&from.dir, &from.name)?;
             if here.is_some_and(|h| h.id == there.id) {
-                return self.drop_temp(from);
+                return self.drop_name(ix, from, there.id);
             }
             crate::layout::remove_all(self.env.io, &grave.dir, &grave.name)
                 .map_err(|e| self.stop(grave.name.clone(), e))?;
