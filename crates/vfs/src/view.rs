@@ -31,6 +31,9 @@ use systx_txn::{Access, Conflict, Isolation, Object, ObjectRef, Opponent, Side};
 /// Open directories, and open files, that one view keeps at the most.
 const HANDLES_MAX: usize = 512;
 
+/// Longest name on every file system that can be below.
+pub(crate) const NAME_MAX: usize = 255;
+
 /// Inode numbers of objects that are not committed yet start here, above what file systems use.
 const NEW_INO: u64 = 1 << 48;
 
@@ -95,6 +98,8 @@ pub(crate) struct State {
     pub nodes: Nodes,
     /// Names, in this view, of nodes that have several known ones, beyond `Node::place`.
     more_names: HashMap<NodeId, BTreeSet<(NodeId, Name)>>,
+    /// How often the kernel holds each file that the transaction made.
+    lookups: HashMap<NodeId, u64>,
     new_inos: u64,
 }
 
@@ -133,7 +138,10 @@ impl View {
             spill: config.spill,
             budget: config.budget,
             covered,
-            state: Mutex::new(rank::VIEW, State { nodes, more_names: HashMap::new(), new_inos: 0 }),
+            state: Mutex::new(
+                rank::VIEW,
+                State { nodes, more_names: HashMap::new(), lookups: HashMap::new(), new_inos: 0 },
+            ),
             dirs: HandleCache::new(rank::HANDLES, HANDLES_MAX),
             files: HandleCache::new(Rank(rank::HANDLES.0 + 1), HANDLES_MAX),
             locks: Mutex::new(Rank(rank::HANDLES.0 + 2), LockTable::default()),
@@ -370,6 +378,9 @@ impl View {
         if let Some(child) = dir.child(name) {
             return Ok(child);
         }
+        if name.len() > NAME_MAX {
+            return Err(Errno::NAMETOOLONG);
+        }
         let listed = dir.base_names.as_ref().map(|names| names.contains(name));
         let Some(base) = &st.node(parent)?.base else { return Ok(NOTHING) };
         if base.foreign || listed == Some(false) {
@@ -531,6 +542,12 @@ impl View {
         Ok(Entry { node, generation: 0, attr: self.shown(&st.node(node)?.attr) })
     }
 
+    /// As [`View::entry`], counted as one lookup.
+    pub(crate) fn handed_out(&self, st: &mut State, node: NodeId) -> Reply<Entry> {
+        st.count_lookup(node);
+        self.entry(st, node)
+    }
+
     /// Attributes as this view's processes may see them.
     pub(crate) fn shown(&self, attr: &Attr) -> Attr {
         let Ids::Single { uid, gid, groups } = &self.ids else { return *attr };
@@ -640,6 +657,28 @@ impl State {
         }
         if self.more_names.get(&node).is_some_and(BTreeSet::is_empty) {
             self.more_names.remove(&node);
+        }
+    }
+    /// The kernel was given this node once more.
+    pub fn count_lookup(&mut self, node: NodeId) {
+        let made = |n: &&Node| n.base.is_none() && matches!(n.body, Body::File(_));
+        if self.nodes.get(node).as_ref().is_some_and(made) {
+            *self.lookups.entry(node).or_default() += 1;
+        }
+    }
+    /// The kernel gave a node back.  Nobody can ever reach a file that has neither names nor
+    /// lookups: its content goes, which a command that works with large temporary files needs.
+    pub fn forget_lookups(&mut self, node: NodeId, count: u64) {
+        let Some(left) = self.lookups.get_mut(&node) else { return };
+        *left = left.saturating_sub(count);
+        if *left > 0 {
+            return;
+        }
+        self.lookups.remove(&node);
+        if let Some(n) = self.nodes.get_mut(node).filter(|n| n.base.is_none() && n.attr.nlink == 0)
+        {
+            n.attr.size = 0;
+            n.body = Body::File(None);
         }
     }
     /// An inode number for an object that is not committed yet.

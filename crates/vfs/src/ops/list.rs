@@ -83,7 +83,11 @@ impl View {
                         let entry = self.entry(&st, node)?;
                         let (ino, kind) = (entry.attr.ino, entry.attr.kind);
                         let entry = attributes.then_some(entry);
-                        sink(DirEntry { name: &name, ino, kind, next, entry })
+                        let taken = sink(DirEntry { name: &name, ino, kind, next, entry });
+                        if taken && attributes {
+                            st.count_lookup(node);
+                        }
+                        taken
                     }
                     // Listed, but gone when it was looked at: an outsider was faster.
                     None => true,

@@ -20,12 +20,13 @@ impl Requests for View {
     fn lookup(&self, _caller: Caller, parent: NodeId, name: &[u8]) -> Reply<Option<Entry>> {
         let mut st = self.state.lock();
         match self.find(&mut st, parent, name)? {
-            Some(node) => self.entry(&st, node).map(Some),
+            Some(node) => self.handed_out(&mut st, node).map(Some),
             None => Ok(None),
         }
     }
-    fn forget(&self, _node: NodeId, _count: u64) {
+    fn forget(&self, node: NodeId, count: u64) {
         // Nodes are the record of what was read: they live until the transaction ends.
+        self.state.lock().forget_lookups(node, count);
     }
     fn getattr(&self, node: NodeId) -> Reply<Attr> {
         self.getattr_of(node)
@@ -83,7 +84,7 @@ impl Requests for View {
         if !exclusive {
             let mut st = self.state.lock();
             if let Some(node) = self.find(&mut st, parent, name)? {
-                return self.entry(&st, node);
+                return self.handed_out(&mut st, node);
             }
         }
         self.make(caller, parent, name, names::Making::plain(Kind::File, 0), new)

@@ -8,7 +8,7 @@ use crate::acl;
 use crate::api::{Attr, Caller, Entry, NewAttr, RenameHow, Reply};
 use crate::content::Content;
 use crate::node::{Body, Child, Dirty, Name, Node};
-use crate::view::{Ids, State, View};
+use crate::view::{Ids, NAME_MAX, State, View};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ impl View {
         if what.kind == Kind::Dir {
             self.count_subdir(&mut st, parent, 1)?;
         }
-        self.entry(&st, node)
+        self.handed_out(&mut st, node)
     }
 
     pub(super) fn make_unnamed(
@@ -72,7 +72,7 @@ impl View {
         let what = Making::plain(Kind::File, 0);
         let node = self.new_node(&mut st, caller, parent, &what, new)?;
         st.node_mut(node)?.attr.nlink = 0;
-        self.entry(&st, node)
+        self.handed_out(&mut st, node)
     }
 
     /// The object itself, without a name: owner, mode and ACLs as Linux derives them from the
@@ -167,7 +167,7 @@ impl View {
         let attr = &mut st.node_mut(node)?.attr;
         attr.nlink += 1;
         attr.ctime = now;
-        self.entry(&st, node)
+        self.handed_out(&mut st, node)
     }
 
     pub(super) fn remove(
@@ -272,7 +272,7 @@ impl View {
         if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
             return Err(Errno::INVAL);
         }
-        if name.len() > 255 { Err(Errno::NAMETOOLONG) } else { Ok(()) }
+        if name.len() > NAME_MAX { Err(Errno::NAMETOOLONG) } else { Ok(()) }
     }
 
     /// A place where another file system is mounted is not the volume's to remove or move.
