@@ -1,4 +1,4 @@
-//! Test suites of others: pjdfstest and fsx (crates.io), stress-ng with --verify.  Each runs on the
+//! Test suites of others: pjdfstest and fsx (Rust packages), stress-ng with --verify.  Each runs on the
 //! host's file system first and then inside a run; what passes there must pass here.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ fn long() -> bool {
     std::env::var_os("SYSTX_LONG").is_some()
 }
 
-/// A program of crates.io, at a fixed version.
+/// A published Rust program, at a fixed version.
 fn crate_program(name: &str, version: &str) -> Result<PathBuf, String> {
     if let Some(found) = find_program(name) {
         return Ok(found);
