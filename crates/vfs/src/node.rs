@@ -155,8 +155,6 @@ pub(crate) struct Node {
     pub place: Option<(NodeId, Name)>,
     pub xattrs: Option<Box<Xattrs>>,
     pub body: Body,
-    /// Pages were handed out, or the target of a link.
-    pub content_read: bool,
     /// `security.capability` was looked for and removed, or never there.
     pub caps_gone: bool,
     /// The names by which it was found are recorded as relied upon by a change.

@@ -127,7 +127,6 @@ impl View {
             place: None,
             xattrs: None,
             body: Body::Dir(Box::new(root)),
-            content_read: false,
             caps_gone: true,
             anchored: true,
         });
@@ -491,7 +490,6 @@ impl View {
             place: Some(place),
             xattrs: None,
             body,
-            content_read: false,
             caps_gone: false,
             anchored: false,
         })

@@ -148,9 +148,7 @@ impl View {
         let oid = st.base(node)?.oid();
         self.read_of(ObjectRef::Pages { oid, first: 0, last: 0 })?;
         let target = self.io().read_link(&dir, &name).map_err(errno)?;
-        let n = st.node_mut(node)?;
-        n.content_read = true;
-        n.body = Body::Symlink(Some(Arc::new(target.clone())));
+        st.node_mut(node)?.body = Body::Symlink(Some(Arc::new(target.clone())));
         Ok(target)
     }
 }

@@ -271,7 +271,6 @@ impl View {
             return Ok(Opened { content, backing: None });
         };
         let handle = self.file_handle(st, node)?;
-        st.node_mut(node)?.content_read = true;
         Ok(Opened { content, backing: Some(Backing { io: self.vol.io.clone(), handle, base }) })
     }
 

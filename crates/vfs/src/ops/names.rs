@@ -142,7 +142,6 @@ impl View {
             place: None,
             xattrs: (!xattrs.is_empty()).then(|| Box::new(xattrs)),
             body,
-            content_read: false,
             caps_gone: true,
             anchored: true,
         }))
