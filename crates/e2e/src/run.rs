@@ -191,7 +191,14 @@ impl Running {
         let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
         let took = self.begun.elapsed();
         let (bytes, out) = text(self.out.take());
-        let (_, err) = text(self.err.take());
+        let (_, mut err) = text(self.err.take());
+        // Our own failure: the daemon may know more, and its log goes with the lab.
+        if code == 125 {
+            let said = lab.daemon_log();
+            if !said.is_empty() {
+                err.push_str(&format!("-- daemon\n{said}"));
+            }
+        }
         Finished { code, out, err, bytes, took, what: self.what }
     }
 }
