@@ -3,7 +3,7 @@
 use crate::patterns::Patterns;
 use crate::protocol::{self, ChangeKind, HostPath, Part, Side, Summary};
 use systx_base::{Kind, TxnId};
-use systx_txn::{Conflict, Object, Opponent};
+use systx_txn::{Caller, Conflict, Object, Opponent};
 use systx_vfs::changes::{Change, Side as ViewSide, Status};
 use systx_vfs::validate::{OutsideChange, What};
 use systx_vfs::view::View;
@@ -107,9 +107,19 @@ pub fn conflict(
         Opponent::Outside => {
             protocol::Opponent::Outside { what: "changed by a process outside".into() }
         }
+        Opponent::Plain(caller) => protocol::Opponent::Outside { what: by_caller(&caller) },
     };
     let stale = if stale_only { vec![path.clone()] } else { Vec::new() };
     protocol::Conflict { part: part(&found.object), path, opponent, stale_only, stale }
+}
+
+/// A request that came through the daemon: it knows who made it.
+fn by_caller(caller: &Caller) -> String {
+    match (caller.pid, String::from_utf8_lossy(caller.command())) {
+        (0, _) => "changed by a process outside".into(),
+        (pid, command) if command.is_empty() => format!("changed by process {pid} outside"),
+        (pid, command) => format!("changed by {command} (process {pid}) outside"),
+    }
 }
 
 fn part(object: &Object) -> Part {

@@ -2,17 +2,31 @@
 //! without it.
 //!
 //! Lock order: the engine's lock ([`rank::ENGINE`]) is held for the time of one access, or of
-//! [`SWEEP`] records of an end; nothing is called while it is held but the policy.
+//! [`SWEEP`] records of an end; nothing is called while it is held but the policy.  The gate's lock is
+//! never held together with it.
 //!
-//! Waiting: [`Engine::wait_installed`] is the only call that blocks.  See there why no circle of
-//! waits can arise.
+//! Waiting: three calls block.  [`Engine::wait_installed`], of an active transaction, a plain read or
+//! a plain mutation, for a decided unit.  [`Engine::wait_ended`], of a plain mutation, for an
+//! active transaction that asks for time; it is bounded.  The first [`Engine::begin`], for the
+//! mutations inside the gate.  No circle of waits can arise.  Units come in four kinds:
+//! 1. decided, or inside the gate: never told to wait;
+//! 2. active transactions: wait for kind 1 only;
+//! 3. plain requests not decided yet: wait for kinds 1 and 2.  They hold nothing, since a mutation
+//!    gets all its objects at once or none, so nobody waits for them;
+//! 4. transactions that do not exist yet, in `begin`: wait for kind 1; nobody knows them.
+//!
+//! Each waits for lower kinds, and where it waits for its own there is none.  What the proof does not
+//! see are locks that the waiting *caller* holds: see the calls, and docs/decisions/0003, Choice 5,
+//! for those of the kernel.
 //!
 //! Nothing here survives a crash: the engine is about running transactions, and those end with the
 //! process that serves them.
 
+use crate::gate::Gate;
 use crate::object::{Conflict, Object, ObjectRef, Opponent, Side};
 use crate::policy::{ContentionPolicy, OsPrio};
 use crate::state::{DoomFn, Fallout, Intent, State};
+use std::sync::Arc;
 use systx_base::TxnId;
 use systx_base::sync::{Event, Mutex, rank};
 
@@ -101,10 +115,12 @@ pub struct Stats {
 /// visible, then `installed`.  Or `abort`, at any moment before `installed`.  Calls for one
 /// transaction may come from several threads; the calls that end it must not race each other.
 pub struct Engine {
-    state: Mutex<State>,
-    /// Some decided transaction ended.
-    ended: Event,
-    policy: Box<dyn ContentionPolicy>,
+    pub(crate) state: Mutex<State>,
+    /// Some decided transaction ended, or one that mutations are held for lost.
+    pub(crate) ended: Arc<Event>,
+    pub(crate) policy: Box<dyn ContentionPolicy>,
+    /// Closed while there are transactions.
+    pub(crate) gate: Gate,
 }
 
 impl Default for Engine {
@@ -121,7 +137,12 @@ impl Engine {
 
     /// With another policy.
     pub fn with_policy(policy: Box<dyn ContentionPolicy>) -> Engine {
-        Engine { state: Mutex::new(rank::ENGINE, State::default()), ended: Event::new(), policy }
+        Engine {
+            state: Mutex::new(rank::ENGINE, State::default()),
+            ended: Arc::new(Event::new()),
+            policy,
+            gate: Gate::new(),
+        }
     }
 
     // ---- accesses ---------------------------------------------------------------------------
@@ -155,10 +176,9 @@ impl Engine {
         answer
     }
 
-    /// Blocks until a decided transaction is installed or aborted; returns at once for any other.
+    /// Blocks until a decided unit is installed or aborted; returns at once for any other.
     ///
-    /// This cannot deadlock among transactions: only active ones are told to wait, only for decided
-    /// ones, and a decided one is never told to wait, so no chain of waits is longer than one.  The
+    /// This cannot deadlock among units, see the head of this file.  The
     /// caller must hold no lock that an installation needs: neither the volume's nor the store's,
     /// nor those of another transaction's view.
     pub fn wait_installed(&self, id: TxnId) {
@@ -194,10 +214,17 @@ impl Engine {
 
     /// Registers a transaction.  A retry passes the timestamp that its first attempt got here.
     ///
+    /// The first one while there is no other waits for the plain mutations inside the gate, see
+    /// [`Engine::plain_mutation`].
+    ///
     /// # Panics
-    /// If a transaction of this id exists.
+    /// If a transaction of this id exists, or the id has its top bit set.
     pub fn begin(&self, id: TxnId, o: BeginOptions) -> Timestamp {
+        self.gate.close();
         let begun = self.state.lock().begin(id, &o);
+        if begun.is_none() {
+            self.gate.open();
+        }
         // Not while the lock is held: that would end the engine for everybody.
         Timestamp(begun.unwrap_or_else(|| panic!("transaction {id} exists")))
     }
@@ -227,13 +254,18 @@ impl Engine {
         self.end(t, false);
     }
 
-    fn end(&self, t: TxnId, installed: bool) {
+    pub(crate) fn end(&self, t: TxnId, installed: bool) {
         let Some((slot, records)) = self.state.lock().start_end(t, installed) else { return };
         for some in records.chunks(SWEEP) {
             self.state.lock().sweep(slot, some);
         }
-        self.state.lock().finish_end(slot);
+        let plain = self.state.lock().finish_end(slot);
         self.ended.notify_all();
+        // A plain mutation may outlive the last transaction: those that pass the gate then are ordered
+        // with it as they are with each other, by the kernel's locks.
+        if !plain {
+            self.gate.open();
+        }
     }
 
     /// Makes an active transaction lose; false if it was not active.
@@ -303,7 +335,7 @@ impl Engine {
     }
 }
 
-fn tell(fallout: Fallout) {
+pub(crate) fn tell(fallout: Fallout) {
     for (call, id, why) in fallout {
         call(id, &why);
     }

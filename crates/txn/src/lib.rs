@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `engine.rs` | the interface, the lock, waiting |
 //! | `state.rs` | transactions; what an access does |
+//! | `plain.rs`, `state/plain.rs`, `gate.rs` | requests from outside every transaction |
 //! | `table.rs` | who holds which object |
 //! | `hold.rs`, `pages.rs`, `index.rs` | its parts: holders in four bytes, sets of pages, containers |
 //! | `policy.rs` | who wins |
@@ -21,14 +22,17 @@
 #![forbid(unsafe_code)]
 
 mod engine;
+mod gate;
 mod hold;
 mod index;
 mod object;
 mod pages;
+mod plain;
 mod policy;
 mod state;
 mod table;
 
 pub use engine::{Access, BeginOptions, Engine, Isolation, Stats, Status, Timestamp, Workset};
 pub use object::{Conflict, Object, ObjectRef, Opponent, PAGE, Side};
+pub use plain::{Caller, Mutation, Plain, Stall};
 pub use policy::{Contender, ContentionPolicy, OsPrio};

@@ -8,6 +8,7 @@
 //! its directory, in the sense of TxOS (SOSP'09, Table 3): entry writers do not disturb each other,
 //! but they disturb whoever listed the directory.
 
+use crate::plain::Caller;
 use systx_base::{Oid, TxnId};
 
 /// Bytes in a page of [`Object::Pages`].
@@ -136,8 +137,10 @@ pub enum Side {
 pub enum Opponent {
     /// Another transaction.
     Txn(TxnId),
-    /// A program outside every transaction.
+    /// A program outside every transaction, whose change was found afterwards.
     Outside,
+    /// A program outside every transaction, whose request came through the daemon.
+    Plain(Caller),
 }
 
 /// A lost conflict, as the loser is told.

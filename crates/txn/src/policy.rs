@@ -30,6 +30,12 @@ pub struct Contender {
 pub trait ContentionPolicy: Send + Sync {
     /// Whether `challenger`, who asks for an object, beats `holder`, who has it.
     fn challenger_wins(&self, challenger: &Contender, holder: &Contender) -> bool;
+
+    /// Whether plain mutations may be held for a transaction that asks for it.  Under the same rules
+    /// as `challenger_wins`.
+    fn may_reserve(&self, _contender: &Contender) -> bool {
+        false
+    }
 }
 
 /// Priority, then age of the transaction, with aging of losers: the default.
@@ -57,5 +63,9 @@ impl OsPrio {
 impl ContentionPolicy for OsPrio {
     fn challenger_wins(&self, challenger: &Contender, holder: &Contender) -> bool {
         self.key(challenger) < self.key(holder)
+    }
+
+    fn may_reserve(&self, contender: &Contender) -> bool {
+        contender.age >= self.aged_after
     }
 }

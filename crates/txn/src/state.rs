@@ -12,15 +12,21 @@
 //!   that what a decided one has only read may be written by others, and within one family.
 //! - S2 a phase only moves forward: Active → Doomed → Ending, or Active → Committing → Installing
 //!   or Ending.
-//! - S3 only an active transaction is ever told to wait, and only for a decided one.
+//! - S3 only an active transaction is ever told to wait, and only for a decided one; or a plain request
+//!   that holds nothing.
+//! - S4 a plain mutation is decided as it is entered, with all its objects.
 
 use crate::engine::{Access, BeginOptions, Isolation, Stats, Status, Workset};
 use crate::hold::{Flags, Hold, Slot};
 use crate::index::{Index, Slab};
 use crate::object::{Conflict, Object, ObjectRef, Opponent, Side};
+use crate::plain::Caller;
 use crate::policy::{Contender, ContentionPolicy};
 use crate::table::{Place, Record, Table};
 use systx_base::TxnId;
+
+mod plain;
+pub(crate) use plain::Entered;
 
 /// What is called when a transaction loses.
 pub(crate) type DoomFn = Box<dyn FnOnce(TxnId, &Conflict) + Send>;
@@ -71,6 +77,30 @@ struct Txn {
     records: Vec<Record>,
     workset: Workset,
     on_doom: Vec<DoomFn>,
+    /// Of a plain mutation: whose it is.
+    caller: Option<Caller>,
+    /// What it asked plain mutations to wait for.
+    reserve: Option<Box<plain::Reserve>>,
+}
+
+impl Txn {
+    fn new(phase: Phase, contender: Contender) -> Txn {
+        Txn {
+            phase,
+            contender,
+            soft: false,
+            read_only: false,
+            notes_stale: false,
+            family: contender.id,
+            conflict: None,
+            stale: Vec::new(),
+            records: Vec::new(),
+            workset: Workset::default(),
+            on_doom: Vec::new(),
+            caller: None,
+            reserve: None,
+        }
+    }
 }
 
 /// See the head of this file.
@@ -83,6 +113,9 @@ pub(crate) struct State {
     clock: u64,
     /// Transactions that may hold soft reads: while there are none, a commit notes nothing.
     note_takers: usize,
+    /// Plain mutations among the transactions.
+    plain: usize,
+    next_plain: u64,
     conflicts: u64,
     waits: u64,
 }
@@ -110,27 +143,18 @@ impl State {
 
     // ---- life cycle -------------------------------------------------------------------------
 
-    /// `None` if the id is in use.
+    /// `None` if the id is in use, or one of a plain mutation.
     pub(crate) fn begin(&mut self, id: TxnId, o: &BeginOptions) -> Option<u64> {
-        if self.find(id).is_some() {
+        if plain::is_plain(id) || self.find(id).is_some() {
             return None;
         }
         let timestamp = o.timestamp.unwrap_or(self.clock + 1);
         self.clock = self.clock.max(timestamp);
         let soft = o.isolation == Isolation::Snapshot || o.read_only;
-        let slot = self.txns.insert(Some(Txn {
-            phase: Phase::Active,
-            contender: Contender { id, priority: o.priority, age: o.age, timestamp },
-            soft,
-            read_only: o.read_only,
-            notes_stale: soft,
-            family: id,
-            conflict: None,
-            stale: Vec::new(),
-            records: Vec::new(),
-            workset: Workset::default(),
-            on_doom: Vec::new(),
-        }));
+        let contender = Contender { id, priority: o.priority, age: o.age, timestamp };
+        let mut txn = Txn::new(Phase::Active, contender);
+        (txn.soft, txn.notes_stale, txn.read_only) = (soft, soft, o.read_only);
+        let slot = self.txns.insert(Some(txn));
         assert!(slot < Hold::SLOTS, "memory ends before a hundred million transactions");
         self.note_takers += usize::from(soft);
         self.ids.insert(id_hash(id), slot);
@@ -171,8 +195,9 @@ impl State {
 
     /// Releases the holds of some records of an ending transaction.
     pub(crate) fn sweep(&mut self, slot: Slot, records: &[Record]) {
+        let by = self.opponent(slot);
         let txn = self.txn(slot);
-        let (by, family) = (Opponent::Txn(txn.contender.id), txn.family);
+        let family = txn.family;
         if txn.phase == Phase::Installing && self.note_takers > 0 {
             let mut report = Vec::new();
             let (table, txns) = (&mut self.table, &self.txns);
@@ -192,12 +217,15 @@ impl State {
         }
     }
 
-    /// Last step of an end.
-    pub(crate) fn finish_end(&mut self, slot: Slot) {
+    /// Last step of an end; whether it was a plain mutation's.
+    pub(crate) fn finish_end(&mut self, slot: Slot) -> bool {
         let id = self.txn(slot).contender.id;
+        let plain = self.txn(slot).caller.is_some();
+        self.plain -= usize::from(plain);
         self.note_takers -= usize::from(self.txn(slot).notes_stale);
         self.ids.remove(id_hash(id), slot);
         self.txns.remove(slot);
+        plain
     }
 
     fn note_stale(&mut self, report: Vec<(Slot, Object)>, by: Opponent) {
@@ -490,7 +518,7 @@ impl State {
     pub(crate) fn stats(&self) -> Stats {
         let (inodes, entries) = self.table.len();
         Stats {
-            transactions: self.txns.len() as u64,
+            transactions: (self.txns.len() - self.plain) as u64,
             inodes: inodes as u64,
             entries: entries as u64,
             conflicts: self.conflicts,

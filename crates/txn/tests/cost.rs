@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 use systx_base::{Oid, TxnId};
-use systx_txn::{Access, BeginOptions, Engine, Isolation, ObjectRef};
+use systx_txn::{Access, BeginOptions, Caller, Engine, Isolation, ObjectRef, Plain, Stall};
 
 const FILES: u64 = 100_000;
 const FILES_PER_DIR: u64 = 40;
@@ -66,6 +66,43 @@ fn time(what: &str, count: u64, f: impl FnOnce()) {
     println!("{what:40} {:7.1} ns", start.elapsed().as_nanos() as f64 / count as f64);
 }
 
+/// No transaction open, then one that is in nobody's way.
+fn plain_times(engine: &Engine) {
+    const COUNT: u64 = 1_000_000;
+    let by = Caller::new(1, b"bench");
+    let mutate = |name: &[u8]| {
+        let dir = Oid(3);
+        let objects = [ObjectRef::Entry { dir, name }, ObjectRef::Attr(Oid(4))];
+        assert!(matches!(engine.plain_mutation(&objects, by, Stall::Bounded), Plain::Decided(_)));
+    };
+    let run = |what: &str, threads: u64| {
+        time(&format!("plain mutation, {what}, {threads} threads"), COUNT * threads, || {
+            std::thread::scope(|s| {
+                for n in 0..threads {
+                    s.spawn(move || (0..COUNT).for_each(|_| mutate(&[n as u8])));
+                }
+            });
+        });
+    };
+    let read = |what: &str| {
+        time(&format!("plain read, {what}"), COUNT, || {
+            for _ in 0..COUNT {
+                assert_eq!(engine.plain_read(ObjectRef::Size(Oid(4))), Access::Granted);
+            }
+        });
+    };
+    read("no transaction");
+    run("no transaction", 1);
+    run("no transaction", 2);
+    engine.begin(TxnId(1), BeginOptions::default());
+    read("one transaction");
+    let wait_free = |what: &str| {
+        time(what, COUNT, || (0..COUNT).for_each(|_| mutate(b"x")));
+    };
+    wait_free("plain mutation, one transaction");
+    engine.abort(TxnId(1));
+}
+
 #[test]
 #[ignore = "prints times"]
 fn times() {
@@ -108,6 +145,7 @@ fn times() {
     println!("memory {:.1} MB", engine.memory() as f64 / 1e6);
     assert!(engine.decide(t).is_ok());
     time("release (each file)", FILES, || engine.installed(t));
+    plain_times(&engine);
     let mut id = 2;
     time("begin, decide, installed", FILES, || {
         for _ in 0..FILES {

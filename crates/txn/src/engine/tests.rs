@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use systx_base::Oid;
 
 mod model;
+mod plain;
+mod threads;
 
 const A: TxnId = TxnId(1);
 const B: TxnId = TxnId(2);
@@ -724,89 +726,4 @@ fn others_wait_where_a_part_installs() {
     e.installed(part);
     assert_eq!(e.read(A, ObjectRef::Size(F)), Access::Granted);
     assert_eq!(e.status(B), Some(Status::Doomed));
-}
-
-// ---- threads ----
-
-/// A value that can be caught half-written.
-#[derive(Default)]
-struct Counter(AtomicU64, AtomicU64);
-
-/// Threads increment shared counters in transactions, over and over, with everything that can go
-/// wrong: losing, waiting, failing commits.  Every wait ends, no increment is lost, and nobody who
-/// has not been told of a loss has seen half a commit.
-#[test]
-fn threads_lose_neither_wake_ups_nor_updates() {
-    const THREADS: u64 = 8;
-    const ROUNDS: u64 = 300;
-    const COUNTERS: usize = 3;
-    let e = Arc::new(Engine::new());
-    let counters: Arc<[Counter; COUNTERS]> = Arc::default();
-    let ids = Arc::new(AtomicU64::new(1));
-    let threads: Vec<_> = (0..THREADS)
-        .map(|seed| {
-            let (e, counters, ids) = (e.clone(), counters.clone(), ids.clone());
-            std::thread::spawn(move || {
-                for round in 0..ROUNDS {
-                    let which = ((seed + round * round) % COUNTERS as u64) as usize;
-                    increment(&e, &counters[which], which, &ids, (seed + round) % 7 == 0);
-                }
-            })
-        })
-        .collect();
-    for thread in threads {
-        thread.join().unwrap();
-    }
-    let total: u64 = counters.iter().map(|c| c.0.load(Ordering::SeqCst)).sum();
-    assert_eq!(total, THREADS * ROUNDS);
-    assert_eq!((e.stats().transactions, e.stats().inodes), (0, 0));
-    check(&e);
-}
-
-/// A failing thread must not leave the others waiting: then the test would hang and not fail.
-struct EndOnPanic<'a>(&'a Engine, TxnId);
-
-impl Drop for EndOnPanic<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.abort(self.1);
-        }
-    }
-}
-
-fn increment(e: &Engine, counter: &Counter, which: usize, ids: &AtomicU64, fail_once: bool) {
-    let object = ObjectRef::Size(Oid(which as u64));
-    let (mut first, mut age, mut fail) = (None, 0, fail_once);
-    loop {
-        let t = TxnId(ids.fetch_add(1, Ordering::Relaxed));
-        let o = BeginOptions { timestamp: first, age, ..BeginOptions::default() };
-        let Timestamp(began) = e.begin(t, o);
-        first = first.or(Some(began));
-        let lost = Arc::new(AtomicBool::new(false));
-        let flag = lost.clone();
-        e.on_doom(t, move |_, _| flag.store(true, Ordering::SeqCst));
-        let _failure = EndOnPanic(e, t);
-        let ask = |ask: fn(&Engine, TxnId, ObjectRef<'_>) -> Access| loop {
-            match ask(e, t, object) {
-                Access::Wait(winner) => e.wait_installed(winner),
-                answer => return answer == Access::Granted,
-            }
-        };
-        if ask(Engine::read) {
-            let seen = counter.0.load(Ordering::SeqCst);
-            std::thread::yield_now();
-            let again = counter.1.load(Ordering::SeqCst);
-            assert!(lost.load(Ordering::SeqCst) || seen == again, "half a commit was seen");
-            if ask(Engine::write) && e.decide(t).is_ok() && !std::mem::take(&mut fail) {
-                // Install: nobody else may have done so since the read.
-                assert_eq!(counter.0.swap(seen + 1, Ordering::SeqCst), seen);
-                std::thread::yield_now();
-                assert_eq!(counter.1.swap(seen + 1, Ordering::SeqCst), seen);
-                e.installed(t);
-                return;
-            }
-        }
-        age += 1;
-        e.abort(t);
-    }
 }

@@ -5,6 +5,7 @@
 //! going through all transactions.
 
 use super::super::*;
+use crate::plain::{Caller, Mutation, Plain, Stall};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use systx_base::Oid;
@@ -32,12 +33,20 @@ enum Thing {
 
 impl Thing {
     fn with<T>(&self, f: impl FnOnce(ObjectRef<'_>) -> T) -> T {
+        f(self.borrowed(&self.name()))
+    }
+
+    fn name(&self) -> [u8; 1] {
+        [if let Thing::Entry(_, n) = self { *n } else { 0 }]
+    }
+
+    fn borrowed<'a>(&self, name: &'a [u8; 1]) -> ObjectRef<'a> {
         match self {
-            Thing::Entry(d, n) => f(ObjectRef::Entry { dir: Oid(*d), name: &[*n] }),
-            Thing::List(o) => f(ObjectRef::List(Oid(*o))),
-            Thing::Attr(o) => f(ObjectRef::Attr(Oid(*o))),
-            Thing::Size(o) => f(ObjectRef::Size(Oid(*o))),
-            Thing::Pages(o, a, b) => f(ObjectRef::Pages { oid: Oid(*o), first: *a, last: *b }),
+            Thing::Entry(d, _) => ObjectRef::Entry { dir: Oid(*d), name },
+            Thing::List(o) => ObjectRef::List(Oid(*o)),
+            Thing::Attr(o) => ObjectRef::Attr(Oid(*o)),
+            Thing::Size(o) => ObjectRef::Size(Oid(*o)),
+            Thing::Pages(o, a, b) => ObjectRef::Pages { oid: Oid(*o), first: *a, last: *b },
         }
     }
 
@@ -86,6 +95,11 @@ enum Step {
     Abort(u64),
     Merge(u64, u64),
     Priority(u64, i32),
+    Reserve(u64),
+    Prepared(u64, u64),
+    PlainRead(Thing),
+    Plain { p: u64, things: Vec<Thing>, stall: Stall },
+    PlainEnd { p: u64, failed: bool },
 }
 
 #[derive(Clone, Debug)]
@@ -104,11 +118,22 @@ struct Txn {
     writes: Atoms,
     /// Atom to first opponent.
     stale: BTreeMap<Atom, Opponent>,
+    /// Plain mutations of its files are held.
+    reserved: bool,
+    prepared: BTreeSet<u64>,
+}
+
+/// A plain mutation that is being performed.
+struct PlainUnit {
+    /// None if it passed the gate.
+    id: Option<TxnId>,
+    writes: Atoms,
 }
 
 #[derive(Default)]
 struct Model {
     txns: BTreeMap<u64, Txn>,
+    plains: BTreeMap<u64, PlainUnit>,
     clock: u64,
 }
 
@@ -119,6 +144,20 @@ enum Expected {
     /// Lost to one of these, if the model has an opinion.
     Doomed(BTreeSet<Opponent>),
     WaitForOneOf(BTreeSet<TxnId>),
+}
+
+/// What the model allows as an answer to a plain mutation.
+#[derive(Debug)]
+enum ExpectedPlain {
+    Gate,
+    WaitForOneOf(BTreeSet<TxnId>),
+    HoldForOneOf(BTreeSet<TxnId>),
+    /// These lose.
+    Decided(BTreeSet<TxnId>),
+}
+
+fn caller(p: u64) -> Caller {
+    Caller::new(u32::try_from(p).unwrap(), b"plain")
 }
 
 /// Writers of a list do not disturb each other.
@@ -157,11 +196,7 @@ impl Model {
             return Expected::Granted;
         }
         let others = || self.txns.iter().filter(|(id, _)| **id != t);
-        let winners: BTreeSet<TxnId> = others()
-            .filter(|(_, x)| x.status == Status::Committing)
-            .filter(|(_, x)| x.writes.intersection(&atoms).any(|a| disturbs(write, true, a)))
-            .map(|(id, _)| TxnId(*id))
-            .collect();
+        let winners = self.installing(&atoms, write);
         if !winners.is_empty() {
             return Expected::WaitForOneOf(winners);
         }
@@ -206,6 +241,73 @@ impl Model {
         Expected::Granted
     }
 
+    /// Decided units that wrote one of these and are not over.  An active transaction asks, or a
+    /// plain request.
+    fn installing(&self, atoms: &Atoms, write: bool) -> BTreeSet<TxnId> {
+        let met = |writes: &Atoms| writes.intersection(atoms).any(|a| disturbs(write, true, a));
+        let decided = self.txns.iter().filter(|(_, x)| x.status == Status::Committing);
+        let decided = decided.filter(|(_, x)| met(&x.writes)).map(|(id, _)| TxnId(*id));
+        let plains = self.plains.values().filter(|p| met(&p.writes)).filter_map(|p| p.id);
+        decided.chain(plains).collect()
+    }
+
+    fn plain(&mut self, things: &[Thing], stall: Stall) -> ExpectedPlain {
+        if self.txns.is_empty() {
+            return ExpectedPlain::Gate;
+        }
+        let winners: BTreeSet<TxnId> =
+            things.iter().flat_map(|o| self.installing(&o.written(), true)).collect();
+        if !winners.is_empty() {
+            return ExpectedPlain::WaitForOneOf(winners);
+        }
+        let (mut rivals, mut held) = (BTreeSet::new(), BTreeSet::new());
+        for (id, x) in self.txns.iter().filter(|(_, x)| x.status == Status::Active) {
+            let met = |o: &&Thing| {
+                let atoms = o.written();
+                x.reads.intersection(&atoms).any(|a| disturbs(true, false, a))
+                    || x.writes.intersection(&atoms).any(|a| disturbs(true, true, a))
+            };
+            let may_be_held = |o: &Thing| match o {
+                Thing::Entry(d, _) | Thing::List(d) => x.reserved && x.prepared.contains(d),
+                Thing::Attr(_) | Thing::Size(_) | Thing::Pages(..) => x.reserved,
+            };
+            let met: Vec<&Thing> = things.iter().filter(met).collect();
+            if !met.is_empty() {
+                rivals.insert(TxnId(*id));
+                if met.iter().all(|o| may_be_held(o)) {
+                    held.insert(TxnId(*id));
+                }
+            }
+        }
+        if stall == Stall::Bounded && !held.is_empty() {
+            return ExpectedPlain::HoldForOneOf(held);
+        }
+        for id in &rivals {
+            self.txns.get_mut(&id.0).unwrap().status = Status::Doomed;
+        }
+        ExpectedPlain::Decided(rivals)
+    }
+
+    fn plain_end(&mut self, p: u64, failed: bool) {
+        let Some(unit) = self.plains.remove(&p) else { return };
+        if unit.id.is_some() && !failed {
+            self.went_stale(unit.writes, Opponent::Plain(caller(p)), None);
+        }
+    }
+
+    fn went_stale(&mut self, writes: Atoms, by: Opponent, family: Option<u64>) {
+        for atom in writes {
+            let thing = match atom {
+                Atom::Entry(d, n) => Thing::Entry(d, n),
+                Atom::List(d) => Thing::List(d),
+                Atom::Attr(o) => Thing::Attr(o),
+                Atom::Size(o) => Thing::Size(o),
+                Atom::Page(o, p) => Thing::Pages(o, p, p),
+            };
+            self.outside(&thing, by, family);
+        }
+    }
+
     fn outside(&mut self, thing: &Thing, by: Opponent, family: Option<u64>) -> BTreeSet<TxnId> {
         let written = thing.written();
         let mut doomed = BTreeSet::new();
@@ -231,16 +333,7 @@ impl Model {
     fn installed(&mut self, t: u64) {
         if self.txns.get(&t).is_some_and(|x| x.status == Status::Committing) {
             let x = self.txns.remove(&t).unwrap();
-            for atom in x.writes {
-                let thing = match atom {
-                    Atom::Entry(d, n) => Thing::Entry(d, n),
-                    Atom::List(d) => Thing::List(d),
-                    Atom::Attr(o) => Thing::Attr(o),
-                    Atom::Size(o) => Thing::Size(o),
-                    Atom::Page(o, p) => Thing::Pages(o, p, p),
-                };
-                self.outside(&thing, Opponent::Txn(TxnId(t)), Some(x.family));
-            }
+            self.went_stale(x.writes, Opponent::Txn(TxnId(t)), Some(x.family));
         }
     }
 
@@ -271,6 +364,9 @@ impl Model {
 }
 
 const TXNS: u64 = 5;
+const PLAINS: u64 = 3;
+
+type Guards<'e> = BTreeMap<u64, Mutation<'e>>;
 
 fn thing() -> impl Strategy<Value = Thing> {
     prop_oneof![
@@ -299,16 +395,33 @@ fn step() -> impl Strategy<Value = Step> {
         2 => t().prop_map(Step::Abort),
         1 => (t(), t()).prop_map(|(a, b)| Step::Merge(a, b)),
         1 => (t(), -1..2i32).prop_map(|(t, p)| Step::Priority(t, p)),
+        2 => t().prop_map(Step::Reserve),
+        1 => (t(), 0u64..2).prop_map(|(t, d)| Step::Prepared(t, d)),
+        2 => thing().prop_map(Step::PlainRead),
+        6 => (1..=PLAINS, prop::collection::vec(thing(), 1..4), any::<bool>()).prop_map(
+            |(p, things, stall)| {
+                Step::Plain { p, things, stall: if stall { Stall::Bounded } else { Stall::Never } }
+            }
+        ),
+        4 => (1..=PLAINS, any::<bool>()).prop_map(|(p, failed)| Step::PlainEnd { p, failed }),
     ]
 }
 
-fn begin(e: &Engine, m: &mut Model, step: &Step) -> Result<(), TestCaseError> {
+fn begin<'e>(
+    e: &'e Engine,
+    m: &mut Model,
+    guards: &mut Guards<'e>,
+    step: &Step,
+) -> Result<(), TestCaseError> {
     let Step::Begin { t, snapshot, read_only, priority, age, retry } = *step else {
         unreachable!("called for begin only")
     };
     if m.txns.contains_key(&t) {
         return Ok(());
     }
+    // There is one thread, and it would wait for itself.
+    guards.retain(|_, guard| guard.id().is_some());
+    m.plains.retain(|_, unit| unit.id.is_some());
     // Retries keep an old timestamp; two may then be equal, and the id decides.
     let timestamp = (retry && m.clock > 0).then(|| 1 + m.clock / 2);
     let isolation = if snapshot { Isolation::Snapshot } else { Isolation::Serializable };
@@ -329,6 +442,8 @@ fn begin(e: &Engine, m: &mut Model, step: &Step) -> Result<(), TestCaseError> {
         softs: Atoms::new(),
         writes: Atoms::new(),
         stale: BTreeMap::new(),
+        reserved: false,
+        prepared: BTreeSet::new(),
     };
     m.txns.insert(t, empty);
     Ok(())
@@ -364,7 +479,53 @@ fn access(
     Ok(())
 }
 
-fn perform(e: &Engine, m: &mut Model, step: &Step) -> Result<(), TestCaseError> {
+fn plain<'e>(
+    e: &'e Engine,
+    m: &mut Model,
+    guards: &mut Guards<'e>,
+    (p, things, stall): (u64, &[Thing], Stall),
+) -> Result<(), TestCaseError> {
+    if guards.contains_key(&p) {
+        return Ok(());
+    }
+    let names: Vec<[u8; 1]> = things.iter().map(Thing::name).collect();
+    let objects: Vec<ObjectRef<'_>> =
+        things.iter().zip(&names).map(|(o, name)| o.borrowed(name)).collect();
+    let answer = e.plain_mutation(&objects, caller(p), stall);
+    let expected = m.plain(things, stall);
+    let writes = things.iter().flat_map(Thing::written).collect();
+    match (answer, expected) {
+        (Plain::Decided(guard), ExpectedPlain::Gate) => {
+            prop_assert_eq!((guard.id(), guard.doomed()), (None, &[][..]));
+            m.plains.insert(p, PlainUnit { id: None, writes });
+            guards.insert(p, guard);
+        }
+        (Plain::Decided(guard), ExpectedPlain::Decided(losers)) => {
+            prop_assert_eq!(guard.doomed().iter().copied().collect::<BTreeSet<_>>(), losers);
+            for loser in guard.doomed() {
+                let why = e.conflict(*loser).expect("a loser has a conflict");
+                prop_assert_eq!(why.opponent, Opponent::Plain(caller(p)));
+                prop_assert!(things.iter().any(|o| o.atoms() == atoms_of(&why.object)));
+            }
+            prop_assert!(guard.id().is_some());
+            m.plains.insert(p, PlainUnit { id: guard.id(), writes });
+            guards.insert(p, guard);
+        }
+        (Plain::Wait(id), ExpectedPlain::WaitForOneOf(ids)) => prop_assert!(ids.contains(&id)),
+        (Plain::Hold(id), ExpectedPlain::HoldForOneOf(ids)) => prop_assert!(ids.contains(&id)),
+        (answer, expected) => {
+            return Err(TestCaseError::fail(format!("{answer:?}, not {expected:?}")));
+        }
+    }
+    Ok(())
+}
+
+fn perform<'e>(
+    e: &'e Engine,
+    m: &mut Model,
+    guards: &mut Guards<'e>,
+    step: &Step,
+) -> Result<(), TestCaseError> {
     let nothing = || Conflict {
         object: Object::Attr(Oid(99)),
         opponent: Opponent::Outside,
@@ -372,7 +533,37 @@ fn perform(e: &Engine, m: &mut Model, step: &Step) -> Result<(), TestCaseError> 
         theirs: Side::Write,
     };
     match step {
-        Step::Begin { .. } => begin(e, m, step)?,
+        Step::Begin { .. } => begin(e, m, guards, step)?,
+        Step::Plain { p, things, stall } => plain(e, m, guards, (*p, things, *stall))?,
+        Step::PlainEnd { p, failed } => {
+            match guards.remove(p) {
+                Some(guard) if *failed => guard.failed(),
+                guard => drop(guard),
+            }
+            m.plain_end(*p, *failed);
+        }
+        Step::PlainRead(o) => {
+            let none = m.txns.is_empty();
+            let winners = if none { BTreeSet::new() } else { m.installing(&o.atoms(), false) };
+            match o.with(|o| e.plain_read(o)) {
+                Access::Wait(id) => prop_assert!(winners.contains(&id)),
+                answer => prop_assert_eq!((answer, winners), (Access::Granted, [].into())),
+            }
+        }
+        Step::Reserve(t) => {
+            let aged = m.txns.get_mut(t).filter(|x| x.status == Status::Active && x.age >= 3);
+            prop_assert_eq!(e.reserve(TxnId(*t)), aged.is_some());
+            if let Some(x) = aged {
+                x.reserved = true;
+            }
+        }
+        Step::Prepared(t, dir) => {
+            let active = m.txns.get_mut(t).filter(|x| x.status == Status::Active);
+            prop_assert_eq!(e.prepared(TxnId(*t), Oid(*dir)), active.is_some());
+            if let Some(x) = active {
+                x.prepared.insert(*dir);
+            }
+        }
         Step::Read(t, o) => access(e, m, *t, o, Intent::Read)?,
         Step::Depend(t, o) => access(e, m, *t, o, Intent::Depend)?,
         Step::Write(t, o) => access(e, m, *t, o, Intent::Write)?,
@@ -456,17 +647,23 @@ fn compare_stale(e: &Engine, t: u64, x: &Txn) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// `SYSTX_CASES` for longer runs.
+fn cases() -> u32 {
+    std::env::var("SYSTX_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(1500)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1500))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
     fn the_engine_does_what_the_model_does(steps in prop::collection::vec(step(), 0..100)) {
-        let (e, mut m) = (Engine::new(), Model::default());
+        let (e, mut m, mut guards) = (Engine::new(), Model::default(), Guards::new());
         for step in &steps {
-            perform(&e, &mut m, step)?;
+            perform(&e, &mut m, &mut guards, step)?;
             compare(&e, &m)?;
             e.state.lock().check();
         }
+        drop(guards);
         for t in 1..=TXNS {
             e.abort(TxnId(t));
         }

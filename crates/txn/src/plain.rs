@@ -1,0 +1,195 @@
+//! Plain units: requests of programs outside every transaction, on directories that are served by the
+//! daemon (docs/decisions/0003, Choice 3).
+//!
+//! A plain *read* needs no record: it only waits for what is just being installed on its object.  A
+//! plain *mutation* is a very short transaction that is decided as it begins: active transactions in
+//! its way lose, however old they are (asymmetric conflict, TxOS SOSP'09 §4.4), decided ones are
+//! waited for, and until it ends it is waited for itself.  The kernel's own locks already order most of those
+//! that touch one object; the others are ordered here.
+//!
+//! While no transaction is open a mutation only passes a gate, see `gate.rs`.
+
+use crate::engine::{Access, Engine, tell};
+use crate::gate::Pass;
+use crate::object::ObjectRef;
+use crate::state::{Entered, Fallout};
+use std::time::{Duration, Instant};
+use systx_base::{Oid, TxnId};
+
+/// A program outside every transaction, as its losers are told.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct Caller {
+    /// Its process; 0 if the kernel did not say, as for pages that it writes back.
+    pub pid: u32,
+    /// Its command as in `/proc/PID/comm`, filled up with zeros; all zeros if nobody looked.
+    pub comm: [u8; 16],
+}
+
+impl Caller {
+    /// Longer commands are cut, as the kernel does.
+    pub fn new(pid: u32, comm: &[u8]) -> Caller {
+        let mut caller = Caller { pid, ..Caller::default() };
+        let len = comm.len().min(caller.comm.len());
+        caller.comm[..len].copy_from_slice(&comm[..len]);
+        caller
+    }
+
+    /// The command without the zeros.
+    pub fn command(&self) -> &[u8] {
+        let len = self.comm.iter().position(|b| *b == 0).unwrap_or(self.comm.len());
+        &self.comm[..len]
+    }
+}
+
+/// Whether a mutation may be held for an aged transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stall {
+    /// It waited long enough, or waiting would hold a lock of the kernel that others need: a rename
+    /// between directories, a change of a directory's own attributes.
+    Never,
+    /// If a transaction asks for it, see [`Engine::reserve`].
+    Bounded,
+}
+
+/// Answer to a plain mutation.
+#[derive(Debug)]
+pub enum Plain<'e> {
+    /// It is decided: perform it, then drop the guard.
+    Decided(Mutation<'e>),
+    /// A decided unit that wrote one of the objects is not over yet: call [`Engine::wait_installed`],
+    /// then ask again.  Nothing is held.
+    Wait(TxnId),
+    /// An aged transaction asks for time: call [`Engine::wait_ended`] with what is left of the
+    /// limit, then ask again, with [`Stall::Never`] once nothing is left.  Nothing is held.
+    Hold(TxnId),
+}
+
+/// A plain mutation that is being performed.  Dropping it says that what it wrote can be seen.
+#[must_use = "dropping it ends the mutation"]
+pub struct Mutation<'e> {
+    engine: &'e Engine,
+    way: Way,
+    doomed: Vec<TxnId>,
+}
+
+enum Way {
+    Gate(Pass),
+    Table(TxnId),
+    Over,
+}
+
+impl Mutation<'_> {
+    /// Its id in [`Access::Wait`]; `None` if it only passed the gate.
+    pub fn id(&self) -> Option<TxnId> {
+        match self.way {
+            Way::Table(id) => Some(id),
+            Way::Gate(_) | Way::Over => None,
+        }
+    }
+
+    /// Transactions that lost by it.
+    pub fn doomed(&self) -> &[TxnId] {
+        &self.doomed
+    }
+
+    /// Ends it without effect: the call failed.  Nothing becomes stale by it; who lost has lost.
+    pub fn failed(mut self) {
+        self.end(false);
+    }
+
+    fn end(&mut self, installed: bool) {
+        match std::mem::replace(&mut self.way, Way::Over) {
+            Way::Gate(pass) => self.engine.gate.leave(pass),
+            Way::Table(id) => self.engine.end(id, installed),
+            Way::Over => {}
+        }
+    }
+}
+
+impl Drop for Mutation<'_> {
+    fn drop(&mut self) {
+        self.end(true);
+    }
+}
+
+impl std::fmt::Debug for Mutation<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mutation").field("id", &self.id()).field("doomed", &self.doomed).finish()
+    }
+}
+
+impl Engine {
+    /// Asks before a plain read: [`Access::Wait`] if a decided unit, commit or plain mutation, wrote
+    /// the object and is not over yet; else granted.  Records nothing, and never answers doomed.
+    ///
+    /// The answer is about this moment.  A unit may be decided while the read is performed; that it
+    /// shows nothing of itself before the read is answered is up to whoever publishes it (its fence).
+    pub fn plain_read(&self, o: ObjectRef<'_>) -> Access {
+        // Mutations that only passed the gate are in no table: the kernel's locks order them.
+        if !self.gate.is_closed() {
+            return Access::Granted;
+        }
+        self.state.lock().plain_read(o).map_or(Access::Granted, Access::Wait)
+    }
+
+    /// Asks before a plain mutation that writes these objects, all at once.  Of a name, the list of
+    /// its directory is understood.
+    ///
+    /// While no transaction is open this takes no lock; else the engine's.  Calls of
+    /// [`Engine::on_doom`] are made before it returns.  As long as a mutation that passed the gate is
+    /// being performed, a first [`Engine::begin`] waits for it: performing it must not need a lock
+    /// that callers of `begin` hold, and must not begin a transaction itself.
+    pub fn plain_mutation(&self, objects: &[ObjectRef<'_>], by: Caller, stall: Stall) -> Plain<'_> {
+        if let Some(pass) = self.gate.enter() {
+            return Plain::Decided(self.mutation(Way::Gate(pass), Vec::new()));
+        }
+        let mut fallout = Fallout::new();
+        let entered = self.state.lock().plain_mutation(objects, by, stall, &mut fallout);
+        tell(fallout);
+        match entered {
+            Entered::Decided(id, doomed) => Plain::Decided(self.mutation(Way::Table(id), doomed)),
+            Entered::Wait(id) => Plain::Wait(id),
+            Entered::Hold(id) => Plain::Hold(id),
+        }
+    }
+
+    fn mutation(&self, way: Way, doomed: Vec<TxnId>) -> Mutation<'_> {
+        Mutation { engine: self, way, doomed }
+    }
+
+    /// An aged transaction asks that plain mutations of files (attributes, size, pages) which it
+    /// holds are held for a bounded time instead of making it lose; those of names and lists only
+    /// where it has [`Engine::prepared`] the directory.  False if the policy does not allow it
+    /// ([`crate::ContentionPolicy::may_reserve`]) or it is not active.
+    ///
+    /// While it stands, the transaction must not wait for an invalidation of pages of view 0 that a
+    /// held write could keep locked (`research/fuse.md` §2): it flushes before it asks.
+    pub fn reserve(&self, t: TxnId) -> bool {
+        let ended = self.ended.clone();
+        let wake = Box::new(move |_, _: &_| ended.notify_all());
+        self.state.lock().reserve(t, &*self.policy, wake)
+    }
+
+    /// A transaction tells that nothing is left to invalidate in a directory: its names, attributes
+    /// and listing were marked and invalidated *before* the transaction used it.  Counts once it has
+    /// reserved.  False if it is not active.
+    pub fn prepared(&self, t: TxnId, dir: Oid) -> bool {
+        self.state.lock().prepared(t, dir)
+    }
+
+    /// Blocks until a transaction has ended or lost, at most `limit` long; whether it has.
+    pub fn wait_ended(&self, t: TxnId, limit: Duration) -> bool {
+        // The one look at a clock in this crate; no answer of the engine depends on it.
+        let until = Instant::now().checked_add(limit);
+        let mut state = self.state.lock();
+        while state.stands(t) {
+            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+            match left {
+                Some(Duration::ZERO) => return false,
+                Some(left) => self.ended.wait_for(&mut state, left),
+                None => self.ended.wait(&mut state),
+            }
+        }
+        true
+    }
+}

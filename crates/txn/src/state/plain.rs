@@ -1,0 +1,178 @@
+//! Plain units in the state: what a request from outside every transaction does.
+//!
+//! A mutation is entered as a transaction that is decided from the start: the accesses of others, their
+//! waiting and what goes stale at its end are then those of any commit that installs.  It is entered
+//! with all its objects at once or not at all, so one that has to wait holds nothing.
+
+use super::{Fallout, Phase, State, Txn, id_hash, side};
+use crate::hold::{Flags, Hold, Slot};
+use crate::object::{Conflict, ObjectRef, Opponent, Side};
+use crate::plain::{Caller, Stall};
+use crate::policy::{Contender, ContentionPolicy};
+use crate::state::DoomFn;
+use systx_base::{Oid, TxnId};
+
+/// Ids of plain mutations: in the half that is never given to a transaction.
+const PLAIN: u64 = 1 << 63;
+
+pub(super) fn is_plain(id: TxnId) -> bool {
+    id.0 & PLAIN != 0
+}
+
+/// What an aged transaction asked for; kept on the side, since few ask.
+#[derive(Default)]
+pub(crate) struct Reserve {
+    /// Directories that were marked and invalidated before it used them.
+    prepared: Vec<Oid>,
+    /// Plain mutations of its files are to be held.
+    files: bool,
+}
+
+impl Reserve {
+    /// Whether a mutation of this object may be held.
+    fn holds(&self, o: ObjectRef<'_>) -> bool {
+        self.files
+            && match o {
+                ObjectRef::Attr(_) | ObjectRef::Size(_) | ObjectRef::Pages { .. } => true,
+                ObjectRef::Entry { dir, .. } | ObjectRef::List(dir) => self.prepared.contains(&dir),
+            }
+    }
+}
+
+/// What becomes of a mutation.
+pub(crate) enum Entered {
+    /// It is decided.
+    Decided(TxnId, Vec<TxnId>),
+    Wait(TxnId),
+    Hold(TxnId),
+}
+
+impl State {
+    /// The decided unit that wrote an object and is not over yet.
+    pub(crate) fn plain_read(&mut self, o: ObjectRef<'_>) -> Option<TxnId> {
+        let mut winner = None;
+        self.table.holders(o, self.table.locate(o, false), false, |slot, flags| {
+            let txn = self.txn(slot);
+            if txn.phase.decided() && flags.any(Flags::WRITE) {
+                winner = Some(txn.contender.id);
+            }
+            winner.is_none()
+        });
+        self.waits += u64::from(winner.is_some());
+        winner
+    }
+
+    pub(crate) fn plain_mutation(
+        &mut self,
+        objects: &[ObjectRef<'_>],
+        by: Caller,
+        stall: Stall,
+        fallout: &mut Fallout,
+    ) -> Entered {
+        let mut winner = None;
+        let mut rivals: Vec<(Slot, ObjectRef<'_>, Side)> = Vec::new();
+        for o in objects {
+            self.table.holders(*o, self.table.locate(*o, true), true, |slot, flags| {
+                let txn = self.txn(slot);
+                if txn.phase.decided() && flags.any(Flags::WRITE) {
+                    winner = Some(txn.contender.id);
+                } else if txn.phase == Phase::Active && flags.any(Flags::READ.and(Flags::WRITE)) {
+                    rivals.push((slot, *o, side(flags)));
+                }
+                winner.is_none()
+            });
+        }
+        if let Some(winner) = winner {
+            self.waits += 1;
+            return Entered::Wait(winner);
+        }
+        if let (Stall::Bounded, Some(slot)) = (stall, self.held_for(&rivals)) {
+            self.waits += 1;
+            return Entered::Hold(self.txn(slot).contender.id);
+        }
+        let mut doomed = Vec::new();
+        for (slot, o, mine) in rivals {
+            let (opponent, theirs) = (Opponent::Plain(by), Side::Write);
+            if self.lose(slot, Conflict { object: o.to_object(), opponent, mine, theirs }, fallout)
+            {
+                doomed.push(self.txn(slot).contender.id);
+            }
+        }
+        Entered::Decided(self.enter_plain(objects, by), doomed)
+    }
+
+    /// Who is worth holding a mutation for: nobody that loses to it anyway by another object.
+    fn held_for(&self, rivals: &[(Slot, ObjectRef<'_>, Side)]) -> Option<Slot> {
+        let holds = |slot: Slot, o: ObjectRef<'_>| {
+            self.txn(slot).reserve.as_ref().is_some_and(|r| r.holds(o))
+        };
+        let all = |slot: Slot| rivals.iter().filter(|r| r.0 == slot).all(|r| holds(slot, r.1));
+        rivals.iter().map(|r| r.0).find(|slot| all(*slot))
+    }
+
+    fn enter_plain(&mut self, objects: &[ObjectRef<'_>], by: Caller) -> TxnId {
+        let id = TxnId(PLAIN | self.next_plain);
+        self.next_plain += 1;
+        let contender = Contender { id, priority: 0, age: 0, timestamp: 0 };
+        let mut txn = Txn::new(Phase::Committing, contender);
+        txn.caller = Some(by);
+        let slot = self.txns.insert(Some(txn));
+        assert!(slot < Hold::SLOTS, "memory ends before a hundred million transactions");
+        self.ids.insert(id_hash(id), slot);
+        self.plain += 1;
+        for o in objects {
+            let place = self.table.locate(*o, true);
+            // The same object twice in one call: held once.
+            if !self.table.held(slot, *o, place).any(Flags::WRITE) {
+                let added = self.table.record(slot, *o, place, Flags::WRITE);
+                self.add_to_workset(slot, &added);
+            }
+        }
+        id
+    }
+
+    /// See [`crate::Engine::reserve`]; `wake` is called when the transaction loses.
+    pub(crate) fn reserve(
+        &mut self,
+        id: TxnId,
+        policy: &dyn ContentionPolicy,
+        wake: DoomFn,
+    ) -> bool {
+        let Some(slot) = self.find(id) else { return false };
+        let txn = self.txn_mut(slot);
+        if txn.phase != Phase::Active || !policy.may_reserve(&txn.contender) {
+            return false;
+        }
+        let reserve = txn.reserve.get_or_insert_default();
+        if !reserve.files {
+            reserve.files = true;
+            txn.on_doom.push(wake);
+        }
+        true
+    }
+
+    /// See [`crate::Engine::prepared`].
+    pub(crate) fn prepared(&mut self, id: TxnId, dir: Oid) -> bool {
+        let Some(slot) = self.find(id) else { return false };
+        let txn = self.txn_mut(slot);
+        if txn.phase != Phase::Active {
+            return false;
+        }
+        let prepared = &mut txn.reserve.get_or_insert_default().prepared;
+        if !prepared.contains(&dir) {
+            prepared.push(dir);
+        }
+        true
+    }
+
+    /// Whether a mutation that is held for a transaction has to go on waiting.
+    pub(crate) fn stands(&self, id: TxnId) -> bool {
+        self.phase(id).is_some_and(|p| p == Phase::Active || p.decided())
+    }
+
+    /// What a transaction's rivals are told that they lost to.
+    pub(crate) fn opponent(&self, slot: Slot) -> Opponent {
+        let txn = self.txn(slot);
+        txn.caller.map_or(Opponent::Txn(txn.contender.id), Opponent::Plain)
+    }
+}
