@@ -373,6 +373,13 @@ impl Control for Transactions {
             )
             .hint("it is committed when its command ends"));
         }
+        if let Some(visitor) = txn.visitor() {
+            return Err(Failure::new(
+                FailureKind::State,
+                format!("somebody is in transaction {id} (process {})", visitor.pid),
+            )
+            .hint("leave what `systx enter` started, then commit"));
+        }
         if paths.is_empty() {
             let ended = txn.commit(self);
             return Ok(self.end_kept(&txn, ended));

@@ -3,7 +3,7 @@
 
 use rustix::process::Signal;
 use std::os::unix::fs::PermissionsExt;
-use systx_e2e::run::{Limits, Running, finish};
+use systx_e2e::run::{Limits, Running, Shell, finish};
 use systx_e2e::{CANNOT_EXEC, NOT_FOUND, lab, skip};
 
 #[test]
@@ -318,8 +318,17 @@ fn a_kept_run_can_be_entered_and_goes_on() {
     assert!(!lab.has("file"));
     let done = lab.do_systx(["enter", &id, "--", "sh", "-c", "cat file; exit 7"]);
     assert_eq!((done.code, done.out.as_str()), (7, "1\n2\n"));
+    // Not while somebody is inside and may be half-way.
+    let mut inside = Shell::start(&lab, lab.systx(["enter", &id, "--", "sh"]));
+    inside.eval("echo 3 >> file");
+    let refused = lab.do_systx(["commit", &id]);
+    assert_ne!(refused.code, 0);
+    assert!(refused.err.contains("somebody is in transaction"), "{}", refused.err);
+    assert!(!lab.has("file"));
+    inside.eval("echo 4 >> file");
+    inside.exit(0);
     lab.do_systx(["commit", &id]).ok();
-    assert_eq!(lab.read("file"), "1\n2\n");
+    assert_eq!(lab.read("file"), "1\n2\n3\n4\n");
 }
 
 #[test]
