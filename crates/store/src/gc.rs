@@ -7,7 +7,7 @@
 use crate::dir_store::DirStore;
 use crate::history::{History, HistoryEntry, changes};
 use crate::io::{Handle, Io};
-use crate::layout::{grave_prefix, history_name, names, remove_all};
+use crate::layout::{found, grave_prefix, history_name, names, remove_all};
 use std::collections::HashSet;
 use std::io::Result;
 use systx_base::{Kind, Time, TxnId};
@@ -55,6 +55,12 @@ impl DirStore {
             .collect();
         entries.sort_by_key(|e| e.lsn);
         Ok(entries)
+    }
+
+    /// Whether a transaction is kept: one look at its name.
+    pub fn has_history(&self, txn: TxnId) -> Result<bool> {
+        let seen = self.io.stat_at(&self.layout.history, &history_name(txn));
+        Ok(found(seen)?.is_some())
     }
 
     fn histories(&self) -> Result<Vec<History>> {
