@@ -10,7 +10,7 @@
 use rustix::io::Errno;
 use systx_base::{Kind, NodeId, Time};
 use systx_vfs::api::{
-    Fallocate, Lock, LockKind, NewAttr, RenameHow, Seek, SetAttr, SetTime, SetXattr,
+    Fallocate, Lock, LockKind, NewAttr, OpenHow, RenameHow, Seek, SetAttr, SetTime, SetXattr,
 };
 use zerocopy::{FromBytes, Immutable, KnownLayout};
 
@@ -43,6 +43,23 @@ pub struct Window {
     pub size: u32,
 }
 
+/// open(2) of a name that the kernel believes absent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Create<'a> {
+    /// The name.
+    pub name: &'a [u8],
+    /// What the new file starts with.
+    pub new: NewAttr,
+    /// `O_EXCL`.
+    pub exclusive: bool,
+    /// `O_TRUNC`, should the name exist after all.
+    pub truncate: bool,
+    /// Truncation drops the set-id bits.
+    pub kill: bool,
+    /// How it is opened.
+    pub how: OpenHow,
+}
+
 /// A request as [`systx_vfs::api::Requests`] understands it, or one that this layer answers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[allow(missing_docs)] // one variant per opcode, fields named as in `Requests`
@@ -60,14 +77,12 @@ pub enum Operation<'a> {
     Rmdir { name: &'a [u8] },
     Rename { name: &'a [u8], to: NodeId, to_name: &'a [u8], how: RenameHow },
     Link { node: NodeId, name: &'a [u8] },
-    Open,
-    Opendir,
-    Create { name: &'a [u8], new: NewAttr, exclusive: bool, truncate: bool, kill: bool },
-    Tmpfile { new: NewAttr },
-    Release { owner: u64, unlock: bool },
-    Releasedir,
+    Open { how: OpenHow },
+    Create(Create<'a>),
+    Tmpfile { new: NewAttr, how: OpenHow },
+    Release { handle: u64, owner: u64, unlock: bool },
     Flush { owner: u64 },
-    Fsync,
+    Fsync { data_only: bool },
     Read(Window),
     List { window: Window, attributes: bool },
     Write { offset: u64, data: &'a [u8], kill: bool },
@@ -105,16 +120,20 @@ pub fn decode<'a>(opcode: Opcode, fixed: &[u8], data: &'a [u8]) -> Result<Operat
         O::Getattr => Operation::Getattr,
         O::Setattr => Operation::Setattr { set: setattr(&take(fixed)?)? },
         O::Readlink => Operation::Readlink,
-        O::Open => Operation::Open,
-        O::Opendir => Operation::Opendir,
-        O::Release => {
+        O::Open | O::Opendir => {
+            let o: wire::OpenIn = take(fixed)?;
+            Operation::Open { how: open_how(o.flags, opcode == O::Opendir) }
+        }
+        O::Release | O::Releasedir => {
             let r: wire::ReleaseIn = take(fixed)?;
             let unlock = r.release_flags & wire::RELEASE_FLOCK_UNLOCK != 0;
-            Operation::Release { owner: r.lock_owner, unlock }
+            Operation::Release { handle: r.fh, owner: r.lock_owner, unlock }
         }
-        O::Releasedir => Operation::Releasedir,
         O::Flush => Operation::Flush { owner: take::<wire::FlushIn>(fixed)?.lock_owner },
-        O::Fsync | O::Fsyncdir => Operation::Fsync,
+        O::Fsync | O::Fsyncdir => {
+            let f: wire::FsyncIn = take(fixed)?;
+            Operation::Fsync { data_only: f.fsync_flags & wire::FSYNC_FDATASYNC != 0 }
+        }
         O::Read => Operation::Read(window(fixed)?),
         O::Readdir => Operation::List { window: window(fixed)?, attributes: false },
         O::Readdirplus => Operation::List { window: window(fixed)?, attributes: true },
@@ -185,6 +204,16 @@ fn new_attr(mode: u32, umask: u32) -> NewAttr {
     NewAttr { mode: mode & 0o7777, umask: umask & 0o777 }
 }
 
+fn open_how(flags: u32, dir: bool) -> OpenHow {
+    let mode = flags as i32 & libc::O_ACCMODE;
+    OpenHow {
+        read: mode == libc::O_RDONLY || mode == libc::O_RDWR,
+        write: mode == libc::O_WRONLY || mode == libc::O_RDWR,
+        append: flags as i32 & libc::O_APPEND != 0,
+        dir,
+    }
+}
+
 /// The operations that make a name.
 fn creation<'a>(opcode: Opcode, fixed: &[u8], data: &'a [u8]) -> Result<Operation<'a>, Refusal> {
     match opcode {
@@ -208,18 +237,20 @@ fn creation<'a>(opcode: Opcode, fixed: &[u8], data: &'a [u8]) -> Result<Operatio
         }
         Opcode::Create => {
             let c: wire::CreateIn = take(fixed)?;
-            Ok(Operation::Create {
+            Ok(Operation::Create(Create {
                 name: only_name(data)?,
                 new: new_attr(c.mode, c.umask),
                 exclusive: c.flags & libc::O_EXCL as u32 != 0,
                 truncate: c.flags & libc::O_TRUNC as u32 != 0,
                 kill: c.open_flags & wire::OPEN_KILL_SUIDGID != 0,
-            })
+                how: open_how(c.flags, false),
+            }))
         }
         // TMPFILE also carries a name, which means nothing ("/" or "#inode").
         _ => {
             let c: wire::CreateIn = take(fixed)?;
-            Ok(Operation::Tmpfile { new: new_attr(c.mode, c.umask) })
+            let how = open_how(c.flags, false);
+            Ok(Operation::Tmpfile { new: new_attr(c.mode, c.umask), how })
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use systx_base::Kind;
-use systx_vfs::api::{Attr, DirEntry, Entry, Lock, LockKind, StatFs};
+use systx_vfs::api::{Attr, DirEntry, Entry, Lock, LockKind, StatFs, Valid};
 use zerocopy::IntoBytes;
 
 use crate::config::Config;
@@ -106,6 +106,15 @@ fn put(payload: &mut [u8], parts: &[&[u8]]) -> Result<usize, Errno> {
 }
 
 impl Ttls {
+    /// These, where the view does not say otherwise.
+    pub fn but(self, valid: Valid) -> Ttls {
+        Ttls {
+            entry: valid.name.map_or(self.entry, Ttl::from),
+            attr: valid.attr.map_or(self.attr, Ttl::from),
+            negative: valid.name.map_or(self.negative, Ttl::from),
+        }
+    }
+
     pub fn entry(&self, e: &Entry) -> wire::EntryOut {
         wire::EntryOut {
             nodeid: e.node.0,

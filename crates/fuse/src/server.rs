@@ -10,7 +10,8 @@
 //! 3. a panic of the view is answered `EIO` and logged; the worker lives on.
 //!
 //! Zero-message opens: OPEN, OPENDIR and FLUSH are answered `ENOSYS`, upon which the kernel never
-//! sends them again.  Not where the view wants to be told of closes: see `locks.rs`.
+//! sends them again.  Not where the view opens files itself ([`Requests::open`]) or wants to be told
+//! of closes: see `locks.rs`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -18,11 +19,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::io::Errno;
 use systx_base::{Kind, NodeId};
-use systx_vfs::api::{Caller, Entry, Reply, Requests, SetAttr};
+use systx_vfs::api::{Attr, Caller, Entry, OpenHow, Opened, Reply, Requests, SetAttr};
 use zerocopy::FromBytes;
 
 use crate::config::{Config, FileLocks};
-use crate::decode::{Operation, Refusal, Window, decode};
+use crate::decode::{Create, Operation, Refusal, Window, decode};
 use crate::locks::Locks;
 use crate::reply::{self, Answer, Listing, Ttls};
 use crate::stats::Counters;
@@ -151,7 +152,7 @@ impl Server {
         payload: &mut [u8],
     ) -> Reply<usize> {
         let size = (window.size as usize).min(payload.len());
-        let ttls = attributes.then_some(self.ttls);
+        let ttls = attributes.then(|| self.ttls.but(self.view.valid(node, None)));
         let mut listing = Listing::new(&mut payload[..size], ttls);
         let mut refused = false;
         self.view.readdir(node, window.offset, attributes, &mut |entry| {
@@ -169,10 +170,13 @@ impl Server {
         let caller = Caller { uid: header.uid, gid: header.gid, tid: header.pid };
         use Operation as O;
         match operation {
-            O::Lookup { name } => match view.lookup(caller, node, name)? {
-                Some(entry) => self.entry(entry),
-                None => Ok(Answer::Entry(self.ttls.absent())),
-            },
+            O::Lookup { name } => {
+                let ttls = self.ttls.but(view.valid(node, Some(name)));
+                match view.lookup(caller, node, name)? {
+                    Some(entry) => self.entry(ttls, entry),
+                    None => Ok(Answer::Entry(ttls.absent())),
+                }
+            }
             O::Forget { count } => {
                 view.forget(node, count);
                 Ok(Answer::Empty)
@@ -181,22 +185,25 @@ impl Server {
                 self.forget_all(list);
                 Ok(Answer::Empty)
             }
-            O::Getattr => self.attr(view.getattr(node)?),
-            O::Setattr { set } => self.attr(view.setattr(caller, node, set)?),
+            O::Getattr => self.attr(node, || view.getattr(node)),
+            O::Setattr { set } => self.attr(node, || view.setattr(caller, node, set)),
             O::Readlink => view.readlink(node).map(Answer::Bytes),
-            O::Symlink { name, target } => self.entry(view.symlink(caller, node, name, target)?),
+            O::Symlink { name, target } => {
+                self.named(node, name, || view.symlink(caller, node, name, target))
+            }
             O::Mknod { name, kind, new, rdev } => {
-                self.entry(view.mknod(caller, node, name, kind, new, rdev)?)
+                self.named(node, name, || view.mknod(caller, node, name, kind, new, rdev))
             }
-            O::Mkdir { name, new } => self.entry(view.mkdir(caller, node, name, new)?),
-            O::Link { node: old, name } => self.entry(view.link(caller, old, node, name)?),
-            O::Create { name, new, exclusive, truncate, kill } => {
-                let entry = view.create(caller, node, name, new, exclusive)?;
-                self.created(caller, entry, truncate, kill)
+            O::Mkdir { name, new } => {
+                self.named(node, name, || view.mkdir(caller, node, name, new))
             }
-            O::Tmpfile { new } => {
+            O::Link { node: old, name } => {
+                self.named(node, name, || view.link(caller, old, node, name))
+            }
+            O::Create(asked) => self.create(caller, node, asked),
+            O::Tmpfile { new, how } => {
                 let entry = view.tmpfile(caller, node, new)?;
-                self.created(caller, entry, false, false)
+                self.created(caller, self.ttls, entry, how)
             }
             O::Unlink { name } => view.unlink(caller, node, name).map(done),
             O::Rmdir { name } => view.rmdir(caller, node, name).map(done),
@@ -253,50 +260,53 @@ impl Server {
                 self.locks.interrupt(unique);
                 Ok(Answer::Empty)
             }
-            O::Open | O::Opendir if self.told_of_close => Ok(Answer::Open(self.open_out())),
+            O::Open { how } => match view.open(caller, node, how) {
+                Err(Errno::NOSYS) if self.told_of_close => Ok(Answer::Open(told_out())),
+                opened => Ok(Answer::Open(open_out(opened?))),
+            },
             O::Flush { owner } if self.told_of_close => {
                 self.locks.close(view, node, owner, false);
                 Ok(Answer::Empty)
             }
-            O::Release { owner, unlock } => {
+            O::Release { handle, owner, unlock } => {
                 if unlock {
                     self.locks.close(view, node, owner, true);
                 }
+                view.release(node, handle);
                 Ok(Answer::Empty)
             }
-            // Nothing is buffered between a request and the view, and durability is the commit's.
-            O::Syncfs | O::Destroy | O::Releasedir | O::NotifyReply => Ok(Answer::Empty),
-            // FSYNC too: for ENOSYS the kernel stops asking and fsync(2) succeeds.
+            O::Fsync { data_only } => view.fsync(node, data_only).map(done),
+            // Nothing is buffered between a request and the view.
+            O::Syncfs | O::Destroy | O::NotifyReply => Ok(Answer::Empty),
             _ => Err(Errno::NOSYS),
         }
     }
 
-    fn open_out(&self) -> wire::OpenOut {
-        let open_flags = wire::FOPEN_KEEP_CACHE | wire::FOPEN_CACHE_DIR;
-        wire::OpenOut { fh: 0, open_flags, backing_id: 0 }
+    /// Answers with the node that `ask` gives to a name in `dir`.
+    fn named(&self, dir: NodeId, name: &[u8], ask: impl FnOnce() -> Reply<Entry>) -> Reply<Answer> {
+        let ttls = self.ttls.but(self.view.valid(dir, Some(name)));
+        self.entry(ttls, ask()?)
     }
 
-    fn entry(&self, entry: Entry) -> Reply<Answer> {
+    fn entry(&self, ttls: Ttls, entry: Entry) -> Reply<Answer> {
         if entry.attr.kind == Kind::File {
             self.remember(entry.node);
         }
-        Ok(Answer::Entry(self.ttls.entry(&entry)))
+        Ok(Answer::Entry(ttls.entry(&entry)))
     }
 
-    fn attr(&self, attr: systx_vfs::api::Attr) -> Reply<Answer> {
-        Ok(Answer::Attr(self.ttls.attr(&attr)))
+    fn attr(&self, node: NodeId, ask: impl FnOnce() -> Reply<Attr>) -> Reply<Answer> {
+        let ttls = self.ttls.but(self.view.valid(node, None));
+        Ok(Answer::Attr(ttls.attr(&ask()?)))
     }
 
-    /// Answers CREATE and TMPFILE.  The kernel takes a CREATE for a creation and leaves `O_TRUNC`
-    /// to us, should the name have existed after all.
-    fn created(
-        &self,
-        caller: Caller,
-        mut entry: Entry,
-        truncate: bool,
-        kill_suidgid: bool,
-    ) -> Reply<Answer> {
-        if truncate && entry.attr.size > 0 {
+    /// Answers CREATE.  The kernel takes it for a creation and leaves `O_TRUNC` to us, should the
+    /// name have existed after all.
+    fn create(&self, caller: Caller, dir: NodeId, asked: Create<'_>) -> Reply<Answer> {
+        let ttls = self.ttls.but(self.view.valid(dir, Some(asked.name)));
+        let mut entry = self.view.create(caller, dir, asked.name, asked.new, asked.exclusive)?;
+        if asked.truncate && entry.attr.size > 0 {
+            let kill_suidgid = asked.kill;
             let set = SetAttr { size: Some(0), kill_suidgid, ..SetAttr::default() };
             match self.view.setattr(caller, entry.node, set) {
                 Ok(attr) => entry.attr = attr,
@@ -306,9 +316,23 @@ impl Server {
                 }
             }
         }
+        self.created(caller, ttls, entry, asked.how)
+    }
+
+    /// Opens a file that was just handed out.
+    fn created(&self, caller: Caller, ttls: Ttls, entry: Entry, how: OpenHow) -> Reply<Answer> {
+        let open = match self.view.open(caller, entry.node, how) {
+            Ok(opened) => open_out(opened),
+            Err(Errno::NOSYS) => {
+                wire::OpenOut { open_flags: wire::FOPEN_KEEP_CACHE, ..Default::default() }
+            }
+            Err(errno) => {
+                self.view.forget(entry.node, 1);
+                return Err(errno);
+            }
+        };
         self.remember(entry.node);
-        let open = wire::OpenOut { open_flags: wire::FOPEN_KEEP_CACHE, ..self.open_out() };
-        Ok(Answer::Create(self.ttls.entry(&entry), open))
+        Ok(Answer::Create(ttls.entry(&entry), open))
     }
 
     fn forget_all(&self, list: &[u8]) {
@@ -334,6 +358,18 @@ impl Server {
             _ => Err(Errno::NOTTY),
         }
     }
+}
+
+/// What an open is answered with that only serves to hear of the close.
+fn told_out() -> wire::OpenOut {
+    open_out(Opened { handle: 0, keep_cache: true, cache_listing: true })
+}
+
+fn open_out(opened: Opened) -> wire::OpenOut {
+    let flag = |on: bool, bit: u32| if on { bit } else { 0 };
+    let open_flags = flag(opened.keep_cache, wire::FOPEN_KEEP_CACHE)
+        | flag(opened.cache_listing, wire::FOPEN_CACHE_DIR);
+    wire::OpenOut { fh: opened.handle, open_flags, backing_id: 0 }
 }
 
 fn done((): ()) -> Answer {

@@ -85,6 +85,8 @@ wire! {
     CreateIn { flags: u32, mode: u32, umask: u32, open_flags: u32 }
     /// RELEASE and RELEASEDIR.
     ReleaseIn { fh: u64, flags: u32, release_flags: u32, lock_owner: u64 }
+    /// FSYNC and FSYNCDIR.
+    FsyncIn { fh: u64, fsync_flags: u32, padding: u32 }
     /// FLUSH.
     FlushIn { fh: u64, unused: u32, padding: u32, lock_owner: u64 }
     /// READ, READDIR and READDIRPLUS.
@@ -267,6 +269,8 @@ pub const OPEN_KILL_SUIDGID: u32 = 1;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `FUSE_SETXATTR_ACL_KILL_SGID`.
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1;
+/// `FUSE_FSYNC_FDATASYNC`.
+pub const FSYNC_FDATASYNC: u32 = 1;
 /// `FUSE_LK_FLOCK`.
 pub const LK_FLOCK: u32 = 1;
 /// `FUSE_RELEASE_FLOCK_UNLOCK`.
@@ -319,8 +323,7 @@ pub fn fixed_len(opcode: Opcode) -> usize {
         O::Flush => size_of::<FlushIn>(),
         O::Read | O::Readdir | O::Readdirplus => size_of::<ReadIn>(),
         O::Write => size_of::<WriteIn>(),
-        // fh, flags and padding of `fuse_fsync_in`.
-        O::Fsync | O::Fsyncdir => 16,
+        O::Fsync | O::Fsyncdir => size_of::<FsyncIn>(),
         O::Setxattr => size_of::<SetxattrIn>(),
         O::Getxattr | O::Listxattr => size_of::<GetxattrIn>(),
         O::Init => size_of::<InitIn>(),

@@ -4,6 +4,7 @@
 //! do it was checked by the kernel (`default_permissions`), file types are right for the call.
 
 use rustix::io::Errno;
+use std::time::Duration;
 use systx_base::{Gid, Kind, NodeId, Time, Uid};
 
 /// What every request returns.
@@ -220,6 +221,39 @@ pub struct Lock {
     pub flock: bool,
 }
 
+/// How a file or directory is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpenHow {
+    /// For reading; also `O_EXEC`.
+    pub read: bool,
+    /// For writing.
+    pub write: bool,
+    /// `O_APPEND`.
+    pub append: bool,
+    /// A directory, to be listed.
+    pub dir: bool,
+}
+
+/// An open file or directory, until [`Requests::release`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// Given back by the release; means nothing to the kernel.
+    pub handle: u64,
+    /// Opening does not drop the pages, or the listing, that the kernel has cached.
+    pub keep_cache: bool,
+    /// The kernel may keep the listing of a directory.
+    pub cache_listing: bool,
+}
+
+/// How long the kernel may believe an answer; `None`: as the connection is configured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Valid {
+    /// That the name means this node, or that there is no such name.
+    pub name: Option<Duration>,
+    /// The attributes.
+    pub attr: Option<Duration>,
+}
+
 /// The requests of one view.  All methods may be called from several threads at once.  None may
 /// block for a running transaction (docs/SEMANTICS.md, waiting); they block for the disk, and for
 /// the end of a commit that has already been decided.
@@ -320,4 +354,24 @@ pub trait Requests: Send + Sync {
     fn setlk(&self, node: NodeId, lock: Lock) -> Reply<()>;
     /// `FS_IOC_GETFLAGS` and its siblings: `ENOTTY` where there is nothing to tell.
     fn inode_flags(&self, node: NodeId) -> Reply<u32>;
+
+    /// open(2) and opendir(3) of a node, also right after it was created.  `ENOSYS`, the default,
+    /// says that opens need no message: the kernel then never asks again, and nobody is told who
+    /// has what open.  An implementation says so always or never.  `O_TRUNC` does not come here but
+    /// as a change of the length.
+    fn open(&self, _caller: Caller, _node: NodeId, _how: OpenHow) -> Reply<Opened> {
+        Err(Errno::NOSYS)
+    }
+    /// The last descriptor of an open is closed and its mappings are gone.
+    fn release(&self, _node: NodeId, _handle: u64) {}
+    /// fsync(2), and fdatasync(2) with `data_only`.  `ENOSYS`, the default: it succeeds and the kernel
+    /// never asks again, because durability comes otherwise.
+    fn fsync(&self, _node: NodeId, _data_only: bool) -> Reply<()> {
+        Err(Errno::NOSYS)
+    }
+    /// How long the kernel may believe the answer to a request about `node`, or about `name` in it.
+    /// Asked *before* the request is performed: who lowers it waits for the answers under way.
+    fn valid(&self, _node: NodeId, _name: Option<&[u8]>) -> Valid {
+        Valid::default()
+    }
 }
