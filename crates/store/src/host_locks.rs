@@ -60,6 +60,26 @@ impl LockFile {
         Ok(LockFile { fd })
     }
 
+    /// Of the file that a descriptor refers to, an `O_PATH` one too, by the rules of
+    /// [`LockFile::of`].
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn over(file: impl AsFd) -> Result<LockFile> {
+        let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+        let open = |mode| {
+            let flags = mode | OFlags::NONBLOCK | OFlags::CLOEXEC;
+            rustix::fs::open(path.as_str(), flags, Mode::empty())
+        };
+        let fd = match open(OFlags::RDWR) {
+            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY | Errno::ISDIR) => {
+                open(OFlags::RDONLY)?
+            }
+            other => other?,
+        };
+        Ok(LockFile { fd })
+    }
+
     /// Another description of the same file.
     ///
     /// # Errors

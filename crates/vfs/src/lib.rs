@@ -1,6 +1,6 @@
 //! POSIX meaning: what every request does to one view.  `errno` is made here and nowhere else.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod acl;
 pub mod api;
@@ -13,6 +13,7 @@ pub mod listing;
 mod node;
 mod ops;
 pub use ops::locks::Openings;
+pub mod plain;
 pub mod validate;
 pub mod view;
 pub mod volume;

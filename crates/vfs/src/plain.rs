@@ -1,0 +1,255 @@
+//! The plain view of a guarded directory: every request is performed at once on the backing files, by
+//! the system call that the program made, and the backing file system's errors are the answers.
+//!
+//! - `table`: nodes, which live as long as the kernel knows them; `files`: what is open of them;
+//! - `names`, `attrs`, `data`, `list`, `locks`: the requests; `identity`: on whose behalf;
+//! - `gate`: where the conflict engine will order these requests; `sys`: system calls.
+//!
+//! The directory is reached by a descriptor that was opened before FUSE was mounted over it, and all
+//! else from there one name at a time, never through a symbolic link and never onto another mount.
+//!
+//! The kernel serialises: requests that change one directory come one at a time, and so do those that
+//! change one file's content through descriptors.  What others do to the backing files meanwhile
+//! is as it would be without this view.
+
+mod attrs;
+mod data;
+mod files;
+mod gate;
+mod identity;
+mod list;
+mod locks;
+mod names;
+mod sys;
+mod sys_unsafe;
+mod table;
+
+pub use gate::{Gate, NoGate};
+
+use crate::api::*;
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use systx_base::sync::{Mutex, rank};
+use systx_base::{Kind, NodeId};
+use systx_store::io::HostId;
+use systx_txn::ObjectRef;
+
+/// View 0 of a guarded directory.
+pub struct Plain {
+    table: table::Table,
+    /// Device number of the backing file system.
+    dev: u64,
+    hidden: HashSet<HostId>,
+    gate: Arc<dyn Gate>,
+    locks: Mutex<locks::LockTable>,
+}
+
+impl Plain {
+    /// A view of the directory `root`.  Objects in `hidden` (the store's own directory) have no names
+    /// here, and every request passes `gate`.
+    ///
+    /// # Errors
+    /// Those of the backing file system; `ENOTDIR`.
+    pub fn new(root: OwnedFd, hidden: HashSet<HostId>, gate: Arc<dyn Gate>) -> Reply<Plain> {
+        // The other half is for open files, locks and the rest of the process.
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20) / 2;
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX).min(1 << 20);
+        Plain::with_descriptors(root, hidden, gate, limit)
+    }
+
+    /// As [`Plain::new`]; nodes hold about `limit` descriptors at most.
+    ///
+    /// # Errors
+    /// As [`Plain::new`].
+    pub fn with_descriptors(
+        root: OwnedFd,
+        hidden: HashSet<HostId>,
+        gate: Arc<dyn Gate>,
+        limit: usize,
+    ) -> Reply<Plain> {
+        Ok(Plain {
+            dev: sys::stat(&root)?.dev,
+            table: table::Table::new(root, limit)?,
+            hidden,
+            gate,
+            locks: Mutex::new(rank::HANDLES, locks::LockTable::default()),
+        })
+    }
+
+    /// Nodes that the kernel knows, and the descriptors that they hold.
+    pub fn size(&self) -> (usize, usize) {
+        self.table.size()
+    }
+
+    /// Passes the gate to read.
+    fn reading<T>(&self, reads: &[ObjectRef<'_>], act: impl FnOnce() -> Reply<T>) -> Reply<T> {
+        once(act, |act| self.gate.read(reads, act))
+    }
+
+    /// Passes the gate to change something.
+    fn mutating<T>(
+        &self,
+        reads: &[ObjectRef<'_>],
+        writes: &[ObjectRef<'_>],
+        act: impl FnOnce() -> Reply<T>,
+    ) -> Reply<T> {
+        once(act, |act| self.gate.mutate(reads, writes, act))
+    }
+}
+
+/// Lets `pass` call `act` once, and returns what that returned.
+fn once<T>(
+    act: impl FnOnce() -> Reply<T>,
+    pass: impl FnOnce(&mut dyn FnMut() -> Reply<()>) -> Reply<()>,
+) -> Reply<T> {
+    let mut act = Some(act);
+    let mut result = None;
+    pass(&mut || {
+        // A second call has nothing left to do.
+        let Some(act) = act.take() else { return Ok(()) };
+        let got = act();
+        let told = got.as_ref().map(drop).map_err(|e| *e);
+        result = Some(got);
+        told
+    })
+    .and_then(|()| result.take().unwrap_or(Err(Errno::IO)))
+}
+
+impl Requests for Plain {
+    fn root(&self) -> Reply<Entry> {
+        let attr = self.getattr_of(NodeId::ROOT)?;
+        Ok(Entry { node: NodeId::ROOT, generation: 0, attr })
+    }
+    fn lookup(&self, _caller: Caller, parent: NodeId, name: &[u8]) -> Reply<Option<Entry>> {
+        self.find(parent, name)
+    }
+    fn forget(&self, node: NodeId, count: u64) {
+        self.table.forget(node, count);
+    }
+    fn getattr(&self, node: NodeId) -> Reply<Attr> {
+        self.getattr_of(node)
+    }
+    fn setattr(&self, caller: Caller, node: NodeId, set: SetAttr) -> Reply<Attr> {
+        self.setattr_of(caller, node, set)
+    }
+    fn readlink(&self, node: NodeId) -> Reply<Vec<u8>> {
+        self.readlink_of(node)
+    }
+    fn mknod(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        name: &[u8],
+        kind: Kind,
+        new: NewAttr,
+        rdev: u64,
+    ) -> Reply<Entry> {
+        self.make_node(caller, parent, name, kind, new, rdev)
+    }
+    fn mkdir(&self, caller: Caller, parent: NodeId, name: &[u8], new: NewAttr) -> Reply<Entry> {
+        self.make_dir(caller, parent, name, new)
+    }
+    fn symlink(&self, caller: Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Reply<Entry> {
+        self.make_symlink(caller, parent, name, target)
+    }
+    fn link(&self, _caller: Caller, node: NodeId, parent: NodeId, name: &[u8]) -> Reply<Entry> {
+        self.link_to(node, parent, name)
+    }
+    fn unlink(&self, _caller: Caller, parent: NodeId, name: &[u8]) -> Reply<()> {
+        self.remove_file(parent, name)
+    }
+    fn rmdir(&self, _caller: Caller, parent: NodeId, name: &[u8]) -> Reply<()> {
+        self.remove_dir(parent, name)
+    }
+    fn rename(
+        &self,
+        caller: Caller,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
+        how: RenameHow,
+    ) -> Reply<()> {
+        self.move_name(caller, from, to, how)
+    }
+    fn create(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        name: &[u8],
+        new: NewAttr,
+        exclusive: bool,
+    ) -> Reply<Entry> {
+        self.make_file(caller, parent, name, new, exclusive)
+    }
+    fn tmpfile(&self, caller: Caller, parent: NodeId, new: NewAttr) -> Reply<Entry> {
+        self.make_unnamed(caller, parent, new)
+    }
+    fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
+        self.read_from(node, offset, buf)
+    }
+    fn write(&self, node: NodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Reply<usize> {
+        self.write_to(node, offset, data, kill_suidgid)
+    }
+    fn fallocate(&self, node: NodeId, how: Fallocate, offset: u64, len: u64) -> Reply<()> {
+        self.fallocate_in(node, how, offset, len)
+    }
+    fn lseek(&self, node: NodeId, offset: u64, how: Seek) -> Reply<u64> {
+        self.seek_in(node, offset, how)
+    }
+    fn copy_file_range(&self, from: (NodeId, u64), to: (NodeId, u64), len: u64) -> Reply<u64> {
+        self.copy_between(from, to, len)
+    }
+    fn readdir(
+        &self,
+        node: NodeId,
+        from: u64,
+        attributes: bool,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Reply<()> {
+        self.list_dir(node, from, attributes, sink)
+    }
+    fn getxattr(&self, node: NodeId, key: &[u8]) -> Reply<Vec<u8>> {
+        self.xattr(node, key)
+    }
+    fn listxattr(&self, node: NodeId) -> Reply<Vec<u8>> {
+        self.xattr_names(node)
+    }
+    fn setxattr(
+        &self,
+        _caller: Caller,
+        node: NodeId,
+        key: &[u8],
+        value: &[u8],
+        how: SetXattr,
+        kill_sgid: bool,
+    ) -> Reply<()> {
+        self.set_xattr(node, key, value, how, kill_sgid)
+    }
+    fn removexattr(&self, _caller: Caller, node: NodeId, key: &[u8]) -> Reply<()> {
+        self.remove_xattr(node, key)
+    }
+    fn statfs(&self) -> Reply<StatFs> {
+        self.statfs_of()
+    }
+    fn getlk(&self, node: NodeId, lock: Lock) -> Reply<Option<Lock>> {
+        self.test_lock(node, lock)
+    }
+    fn setlk(&self, node: NodeId, lock: Lock) -> Reply<()> {
+        self.set_lock(node, lock)
+    }
+    fn inode_flags(&self, node: NodeId) -> Reply<u32> {
+        self.flags_of(node)
+    }
+    fn open(&self, caller: Caller, node: NodeId, how: OpenHow) -> Reply<Opened> {
+        // ENOSYS would mean something else.
+        self.open_node(caller, node, how).map_err(|e| if e == Errno::NOSYS { Errno::IO } else { e })
+    }
+    fn release(&self, node: NodeId, handle: u64) {
+        self.release_node(node, handle);
+    }
+    fn fsync(&self, node: NodeId, data_only: bool) -> Reply<()> {
+        self.sync_node(node, data_only)
+    }
+}

@@ -1,0 +1,191 @@
+//! Bytes of regular files.
+
+use super::identity::Acting;
+use super::table::Node;
+use super::{Plain, sys};
+use crate::api::{Fallocate, Reply, Seek};
+use crate::content::PAGE;
+use rustix::fs::{self, FallocateFlags, SeekFrom};
+use rustix::io::{self, Errno};
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::Relaxed;
+use systx_base::{Kind, NodeId, Oid};
+use systx_txn::ObjectRef;
+
+/// Longest file: what the kernel's signed offsets allow.
+const FILE_MAX: u64 = i64::MAX as u64;
+
+/// The pages of `len` bytes from `offset`, at least one.
+fn pages(oid: Oid, offset: u64, len: u64) -> ObjectRef<'static> {
+    let last = offset.saturating_add(len.saturating_sub(1));
+    ObjectRef::Pages { oid, first: offset / PAGE, last: last / PAGE }
+}
+
+/// What a change of content touches.
+struct Change {
+    offset: u64,
+    len: u64,
+    /// Where the file ends at least, afterwards.
+    end: u64,
+    kill_suidgid: bool,
+}
+
+impl Plain {
+    pub(super) fn read_from(&self, id: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
+        let node = self.table.node(id)?;
+        let fd = self.reader(&node)?;
+        let (oid, len) = (node.oid(), buf.len() as u64);
+        let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
+        // Where it ends is read by who reads up to there.
+        let at_end = end > sys::stat(&*fd)?.attr.size;
+        let reads = [pages(oid, offset, len), ObjectRef::Size(oid)];
+        let reads = if at_end { &reads[..] } else { &reads[..1] };
+        self.reading(reads, || {
+            let mut done = 0;
+            while done < buf.len() {
+                match io::pread(&*fd, &mut buf[done..], offset + done as u64) {
+                    Ok(0) => break,
+                    Ok(n) => done += n,
+                    Err(Errno::INTR) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(done)
+        })
+    }
+
+    pub(super) fn write_to(
+        &self,
+        id: NodeId,
+        offset: u64,
+        data: &[u8],
+        kill_suidgid: bool,
+    ) -> Reply<usize> {
+        let len = data.len() as u64;
+        let end = offset.checked_add(len).filter(|e| *e <= FILE_MAX).ok_or(Errno::FBIG)?;
+        let node = self.table.node(id)?;
+        self.change(&node, &[], Change { offset, len, end, kill_suidgid }, |fd| {
+            let mut done = 0;
+            while done < data.len() {
+                match io::pwrite(fd, &data[done..], offset + done as u64) {
+                    Ok(0) => return Err(Errno::IO),
+                    Ok(n) => done += n,
+                    Err(Errno::INTR) => {}
+                    // What is written is written.
+                    Err(_) if done > 0 => break,
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(done)
+        })
+    }
+
+    pub(super) fn fallocate_in(
+        &self,
+        id: NodeId,
+        how: Fallocate,
+        offset: u64,
+        len: u64,
+    ) -> Reply<()> {
+        let end = offset.checked_add(len).filter(|e| *e <= FILE_MAX).ok_or(Errno::FBIG)?;
+        let node = self.table.node(id)?;
+        let (flags, touched, end) = match how {
+            Fallocate::Allocate => (FallocateFlags::empty(), len, end),
+            Fallocate::KeepSize => (FallocateFlags::KEEP_SIZE, len, 0),
+            Fallocate::PunchHole => {
+                (FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, len, 0)
+            }
+            Fallocate::ZeroRange => (FallocateFlags::ZERO_RANGE, len, end),
+            Fallocate::ZeroRangeKeepSize => {
+                (FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, len, 0)
+            }
+            // Everything behind a shift moves, and so does the end.
+            Fallocate::CollapseRange => (FallocateFlags::COLLAPSE_RANGE, FILE_MAX, u64::MAX),
+            Fallocate::InsertRange => (FallocateFlags::INSERT_RANGE, FILE_MAX, u64::MAX),
+        };
+        let change = Change { offset, len: touched, end, kill_suidgid: false };
+        self.change(&node, &[], change, |fd| fs::fallocate(fd, flags, offset, len))
+    }
+
+    pub(super) fn seek_in(&self, id: NodeId, offset: u64, how: Seek) -> Reply<u64> {
+        let node = self.table.node(id)?;
+        let fd = self.reader(&node)?;
+        let to = match how {
+            Seek::Data => SeekFrom::Data(offset),
+            Seek::Hole => SeekFrom::Hole(offset),
+        };
+        let oid = node.oid();
+        let reads =
+            [ObjectRef::Pages { oid, first: offset / PAGE, last: u64::MAX }, ObjectRef::Size(oid)];
+        // That the position moves does not matter: nothing uses it.
+        self.reading(&reads, || fs::seek(&*fd, to))
+    }
+
+    pub(super) fn copy_between(
+        &self,
+        from: (NodeId, u64),
+        to: (NodeId, u64),
+        len: u64,
+    ) -> Reply<u64> {
+        let (source, target) = (self.table.node(from.0)?, self.table.node(to.0)?);
+        let fd_in = self.reader(&source)?;
+        // What lies beyond the end is not copied.
+        let size = sys::stat(&*fd_in)?.attr.size;
+        let len = len.min(size.saturating_sub(from.1)).min(1 << 30);
+        if len == 0 {
+            return Ok(0);
+        }
+        let end = to.1.checked_add(len).filter(|e| *e <= FILE_MAX).ok_or(Errno::FBIG)?;
+        let count = usize::try_from(len).map_err(|_| Errno::INVAL)?;
+        let reads = [pages(source.oid(), from.1, len)];
+        let change = Change { offset: to.1, len, end, kill_suidgid: false };
+        self.change(&target, &reads, change, |fd| {
+            let (mut at_in, mut at_out) = (from.1, to.1);
+            let n = fs::copy_file_range(&*fd_in, Some(&mut at_in), fd, Some(&mut at_out), count)?;
+            Ok(n as u64)
+        })
+    }
+
+    /// Changes content through the descriptor of whoever has the node open for that.
+    fn change<T>(
+        &self,
+        node: &Node,
+        reads: &[ObjectRef<'_>],
+        change: Change,
+        act: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> Reply<T>,
+    ) -> Reply<T> {
+        let (fd, privileged) = self.writer(node)?;
+        let now = sys::stat(&*fd)?.attr;
+        let oid = node.oid();
+        let mut writes = [ObjectRef::Size(oid); 3];
+        let mut count = 1;
+        writes[0] = pages(oid, change.offset, change.len);
+        if change.end > now.size {
+            writes[count] = ObjectRef::Size(oid);
+            count += 1;
+        }
+        if self.loses_privileges(node, now.mode, change.kill_suidgid) {
+            writes[count] = ObjectRef::Attr(oid);
+            count += 1;
+        }
+        self.mutating(reads, &writes[..count], || {
+            let _acting = Acting::writing(privileged, change.kill_suidgid)?;
+            let done = act(fd.as_fd())?;
+            node.no_caps.store(true, Relaxed);
+            Ok(done)
+        })
+    }
+
+    /// Durability is the backing file system's.
+    pub(super) fn sync_node(&self, id: NodeId, data_only: bool) -> Reply<()> {
+        let node = self.table.node(id)?;
+        let sync = |fd: std::os::fd::BorrowedFd<'_>| {
+            if data_only { fs::fdatasync(fd) } else { fs::fsync(fd) }
+        };
+        match node.kind {
+            Kind::Dir => sync(self.lister(&node)?.lock().as_fd()),
+            Kind::File => sync(self.reader(&node)?.as_fd()),
+            _ => Err(Errno::INVAL),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Open files: one descriptor for reading and one for writing serve everybody who has a node open.
+
+use super::table::Node;
+use super::{Plain, sys};
+use crate::api::{Caller, OpenHow, Opened, Reply};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use systx_base::sync::{Mutex, rank};
+use systx_base::{Kind, NodeId};
+
+/// What is open of one node.
+#[derive(Default)]
+pub(super) struct Files {
+    readers: u32,
+    writers: u32,
+    /// Of the writers, those that no quota binds.
+    privileged: u32,
+    pub read: Option<Arc<OwnedFd>>,
+    pub write: Option<Arc<OwnedFd>>,
+    pub dir: Option<Arc<Mutex<OwnedFd>>>,
+}
+
+impl Files {
+    /// Whether a write may come from somebody whom no quota binds: also one without any writer, which
+    /// is the kernel's own write-back and must not be lost.
+    pub fn privileged(&self) -> bool {
+        self.privileged > 0 || self.writers == 0
+    }
+
+    /// Closes what nobody needs.
+    fn tidy(&mut self) {
+        if self.writers == 0 {
+            self.write = None;
+            if self.readers == 0 {
+                self.read = None;
+                self.dir = None;
+            }
+        }
+    }
+}
+
+/// The bits of [`Opened::handle`]; never all clear.
+const OPEN: u64 = 1;
+const WRITES: u64 = 2;
+const PRIVILEGED: u64 = 4;
+
+impl Plain {
+    pub(super) fn open_node(&self, caller: Caller, id: NodeId, how: OpenHow) -> Reply<Opened> {
+        let node = self.table.node(id)?;
+        let mut handle = OPEN;
+        {
+            let mut files = node.files.lock();
+            match node.kind {
+                Kind::Dir => drop(self.dir_of(&node, &mut files)?),
+                Kind::File if how.write => drop(self.write_of(&node, &mut files, how.append)?),
+                Kind::File => drop(self.read_of(&node, &mut files)?),
+                // The kernel opens these itself.
+                _ => return Err(Errno::NXIO),
+            }
+            if how.write {
+                handle |= WRITES;
+                files.writers = files.writers.saturating_add(1);
+                if caller.uid == 0 {
+                    handle |= PRIVILEGED;
+                    files.privileged = files.privileged.saturating_add(1);
+                }
+            } else {
+                files.readers = files.readers.saturating_add(1);
+            }
+        }
+        self.table.opened(id);
+        Ok(Opened { handle, keep_cache: true, cache_listing: node.kind == Kind::Dir })
+    }
+
+    pub(super) fn release_node(&self, id: NodeId, handle: u64) {
+        let Ok(node) = self.table.node(id) else { return };
+        if handle & OPEN == 0 {
+            return;
+        }
+        {
+            let mut files = node.files.lock();
+            if handle & WRITES != 0 {
+                files.writers = files.writers.saturating_sub(1);
+            } else {
+                files.readers = files.readers.saturating_sub(1);
+            }
+            if handle & PRIVILEGED != 0 {
+                files.privileged = files.privileged.saturating_sub(1);
+            }
+            files.tidy();
+        }
+        self.table.closed(id);
+    }
+
+    /// A descriptor for reading, kept while the node is open.
+    pub(super) fn reader(&self, node: &Node) -> Reply<Arc<OwnedFd>> {
+        let mut files = node.files.lock();
+        if let Some(fd) = &files.write {
+            return Ok(Arc::clone(fd));
+        }
+        let fd = self.read_of(node, &mut files)?;
+        files.tidy();
+        Ok(fd)
+    }
+
+    /// A descriptor for writing, kept while somebody has the node open for that.
+    pub(super) fn writer(&self, node: &Node) -> Reply<(Arc<OwnedFd>, bool)> {
+        let mut files = node.files.lock();
+        let privileged = files.privileged();
+        let fd = self.write_of(node, &mut files, false)?;
+        files.tidy();
+        Ok((fd, privileged))
+    }
+
+    /// The descriptor with which a directory is listed.
+    pub(super) fn lister(&self, node: &Node) -> Reply<Arc<Mutex<OwnedFd>>> {
+        let mut files = node.files.lock();
+        let fd = self.dir_of(node, &mut files)?;
+        files.tidy();
+        Ok(fd)
+    }
+
+    fn read_of(&self, node: &Node, files: &mut Files) -> Reply<Arc<OwnedFd>> {
+        if let Some(fd) = &files.read {
+            return Ok(Arc::clone(fd));
+        }
+        expect_file(node)?;
+        let fd = Arc::new(sys::reopen(&*self.table.path(node)?, OFlags::RDONLY)?);
+        files.read = Some(Arc::clone(&fd));
+        Ok(fd)
+    }
+
+    fn write_of(&self, node: &Node, files: &mut Files, append: bool) -> Reply<Arc<OwnedFd>> {
+        if let Some(fd) = &files.write {
+            return Ok(Arc::clone(fd));
+        }
+        expect_file(node)?;
+        let path = self.table.path(node)?;
+        let fd = match sys::reopen(&*path, OFlags::RDWR) {
+            // An append-only file (chattr +a) wants to hear it.
+            Err(Errno::PERM) if append => sys::reopen(&*path, OFlags::RDWR | OFlags::APPEND)?,
+            other => other?,
+        };
+        let fd = Arc::new(fd);
+        files.write = Some(Arc::clone(&fd));
+        Ok(fd)
+    }
+
+    fn dir_of(&self, node: &Node, files: &mut Files) -> Reply<Arc<Mutex<OwnedFd>>> {
+        if let Some(fd) = &files.dir {
+            return Ok(Arc::clone(fd));
+        }
+        if node.kind != Kind::Dir {
+            return Err(Errno::NOTDIR);
+        }
+        let fd = sys::open_dir(&*self.table.path(node)?)?;
+        let fd = Arc::new(Mutex::new(rank::LEAF, fd));
+        files.dir = Some(Arc::clone(&fd));
+        Ok(fd)
+    }
+}
+
+/// Only regular files are opened: anything else would do something in answer to that.
+fn expect_file(node: &Node) -> Reply<()> {
+    match node.kind {
+        Kind::File => Ok(()),
+        Kind::Dir => Err(Errno::ISDIR),
+        _ => Err(Errno::INVAL),
+    }
+}

@@ -1,0 +1,37 @@
+//! Where the order of plain requests is decided: every request that reads or changes something passes
+//! a [`Gate`], with the objects that it touches.
+
+use crate::api::Reply;
+use systx_txn::ObjectRef;
+
+/// Brackets the requests of a plain view.  Every method calls `act` once, or fails without calling
+/// it; while `act` runs, nothing else changes what it touches.
+pub trait Gate: Send + Sync {
+    /// A request that reads these objects and changes nothing.
+    fn read(&self, reads: &[ObjectRef<'_>], act: &mut dyn FnMut() -> Reply<()>) -> Reply<()>;
+    /// A request that changes `writes`, and relies on `reads` in doing so.
+    fn mutate(
+        &self,
+        reads: &[ObjectRef<'_>],
+        writes: &[ObjectRef<'_>],
+        act: &mut dyn FnMut() -> Reply<()>,
+    ) -> Reply<()>;
+}
+
+/// No order: there are no transactions.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoGate;
+
+impl Gate for NoGate {
+    fn read(&self, _: &[ObjectRef<'_>], act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
+        act()
+    }
+    fn mutate(
+        &self,
+        _: &[ObjectRef<'_>],
+        _: &[ObjectRef<'_>],
+        act: &mut dyn FnMut() -> Reply<()>,
+    ) -> Reply<()> {
+        act()
+    }
+}
