@@ -10,6 +10,7 @@ mod calls;
 pub mod crash;
 pub mod intercept;
 pub mod model;
+pub mod publication;
 pub mod simfs;
 pub mod state;
 pub mod suite;
