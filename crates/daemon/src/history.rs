@@ -219,10 +219,12 @@ fn cannot(volume: &OpenVolume, target: &HistoryEntry, error: UndoError) -> Failu
         UndoError::Unknown(_) => {
             Failure::new(FailureKind::NotFound, format!("the history has no transaction {id}"))
         }
-        UndoError::Gone { .. } => Failure::new(
-            FailureKind::State,
-            format!("transaction {id} cannot be undone any more: gc has freed what it replaced"),
-        ),
+        UndoError::Gone { path, .. } => {
+            let message = format!(
+                "transaction {id} cannot be undone any more: gc has freed what it replaced, or the file has lost its last name since"
+            );
+            Failure::new(FailureKind::State, message).path(HostPath(volume.absolute(&path)))
+        }
         UndoError::Overlap(paths) => {
             let message = format!("later changes overlap with transaction {id}");
             let mut failure = Failure::new(FailureKind::Overlap, message)

@@ -285,7 +285,7 @@ impl Transaction {
         self.view.let_go();
         let selection = Committed { patterns: &self.terms.patterns, volume: &self.volume };
         let changes = self.changes();
-        let frozen = self.view.freeze(&selection);
+        let mut frozen = self.view.freeze(&selection);
         let (conflict, mut stale) = self.validate();
         if let Some(conflict) = conflict.or_else(|| self.conflict(opponents)) {
             return Ended::Refused(Outcome::Conflict { conflict, kept: false });
@@ -306,7 +306,7 @@ impl Transaction {
         let notes = self.open_elsewhere(&frozen);
         let dropped = changes.iter().filter(|c| c.dropped).count() as u64;
         let summary = describe::summary(changes.iter().filter(|c| !c.dropped));
-        match self.install(self.id, &frozen, TxnKind::Run) {
+        match self.install(self.id, std::mem::take(&mut frozen.writes), TxnKind::Run) {
             Ok(installed) => {
                 let outside = installed.outside;
                 let outcome = self.outcome(self.id, summary, outside, stale, dropped);
@@ -366,7 +366,7 @@ impl Transaction {
     pub fn commit_part(&self, id: TxnId, paths: &[HostPath], opponents: &dyn Opponents) -> Ended {
         self.view.let_go();
         let selection = Below { patterns: &self.terms.patterns, paths, volume: &self.volume };
-        let frozen = self.view.freeze(&selection);
+        let mut frozen = self.view.freeze(&selection);
         let (conflict, stale) = self.validate();
         if let Some(conflict) = conflict.or_else(|| self.conflict(opponents)) {
             return Ended::Refused(Outcome::Conflict { conflict, kept: true });
@@ -384,7 +384,7 @@ impl Transaction {
             engine.abort(id);
             return self.lost(lost, true, opponents);
         }
-        match self.install(id, &frozen, TxnKind::Partial) {
+        match self.install(id, std::mem::take(&mut frozen.writes), TxnKind::Partial) {
             Ok(installed) => {
                 self.view.rebase(&frozen, &installed.stamps);
                 Ended::Committed(self.outcome(id, summary, installed.outside, stale, 0))
@@ -404,7 +404,7 @@ impl Transaction {
     fn install(
         &self,
         id: TxnId,
-        frozen: &Frozen,
+        writes: WriteSet,
         kind: TxnKind,
     ) -> Result<Installed, NotInstalled> {
         let meta = CommitMeta {
@@ -416,7 +416,7 @@ impl Transaction {
             started: self.begun,
             finished: self.volume.vol.io.now(),
         };
-        install(&self.volume, id, frozen.writes.clone(), meta)
+        install(&self.volume, id, writes, meta)
     }
 }
 

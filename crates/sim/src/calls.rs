@@ -387,6 +387,12 @@ impl Io for SimFs {
         Ok(self.handle(&mut w, ino, how == Open::Write))
     }
 
+    fn pin(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
+        let mut w = self.world();
+        let ino = w.find(dir_of(&w, at)?, name)?;
+        Ok(self.handle(&mut w, ino, false))
+    }
+
     fn create_file(&self, at: &Handle, name: &[u8], mode: u32) -> Result<Handle> {
         self.change(
             || format!("create {}", text(name)),

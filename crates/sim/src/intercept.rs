@@ -234,6 +234,9 @@ impl Io for Intercept {
     fn open_file(&self, at: &Handle, name: &[u8], how: Open) -> Result<Handle> {
         self.get(Op::OpenFile, Some((at, name)), |s| s.open_file(at, name, how))
     }
+    fn pin(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
+        self.get(Op::Stat, Some((at, name)), |s| s.pin(at, name))
+    }
     fn create_file(&self, at: &Handle, name: &[u8], mode: u32) -> Result<Handle> {
         self.get(Op::CreateFile, Some((at, name)), |s| s.create_file(at, name, mode))
     }

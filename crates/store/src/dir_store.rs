@@ -420,8 +420,11 @@ impl DirStore {
                     for file in files {
                         self.io.sync_all(file)?;
                     }
-                    self.io.sync_all(&self.layout.slots)?;
-                    self.io.sync_all(&self.layout.grave)
+                    // The names of what was made.
+                    if !slots.is_empty() {
+                        self.io.sync_all(&self.layout.slots)?;
+                    }
+                    if files.is_empty() { Ok(()) } else { self.io.sync_all(&self.layout.grave) }
                 }
                 _ => self.io.sync_fs(),
             }

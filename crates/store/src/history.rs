@@ -14,7 +14,7 @@ use crate::writeset::codec::{
     put_stamp, put_xattrs,
 };
 use crate::writeset::index::Index;
-use crate::writeset::{Attrs, Content, Extent, Ix, SlotId, WriteSet};
+use crate::writeset::{Attrs, Content, Extent, Ix, Object, SlotId, WriteSet};
 use std::io::Result;
 use systx_base::codec::{DecodeError, Decoder, Encoder};
 use systx_base::{Time, TxnId, Uid};
@@ -229,14 +229,30 @@ impl Commit {
 impl History {
     /// From a commit and its outcome; the new data is left out.
     pub fn new(commit: &Commit, done: Done) -> History {
-        let mut commit = commit.clone();
-        for object in &mut commit.set.objects {
-            match &mut object.content {
-                Content::Patch { extents, .. } | Content::Whole { extents, .. } => extents.clear(),
-                Content::Slot(_) => object.content = Content::Whole { len: 0, extents: Vec::new() },
-                Content::Keep => {}
-            }
-        }
+        // The data may be large: it is not copied first.
+        let without_data = |object: &Object| Object {
+            origin: object.origin.clone(),
+            attrs: object.attrs,
+            xattrs: object.xattrs.clone(),
+            content: match &object.content {
+                Content::Keep => Content::Keep,
+                Content::Patch { len, keep, .. } => {
+                    Content::Patch { len: *len, keep: *keep, extents: Vec::new() }
+                }
+                Content::Whole { len, .. } => Content::Whole { len: *len, extents: Vec::new() },
+                Content::Slot(_) => Content::Whole { len: 0, extents: Vec::new() },
+            },
+        };
+        let set = WriteSet {
+            objects: commit.set.objects.iter().map(without_data).collect(),
+            binds: commit.set.binds.clone(),
+        };
+        let commit = Commit {
+            meta: commit.meta.clone(),
+            set,
+            befores: commit.befores.clone(),
+            slots: commit.slots.clone(),
+        };
         History { commit, done }
     }
 

@@ -123,6 +123,8 @@ struct State {
     touched: bool,
     /// In the tree under at least one final name.
     placed: bool,
+    /// What it was when it was made; a look that need not be repeated if it was not touched since.
+    stamp: Option<Stamp>,
     busy: bool,
 }
 
@@ -165,6 +167,10 @@ pub(crate) struct Install<'a> {
     outside: Vec<OutsideChange>,
     kept: u32,
     gone: HashSet<SlotId>,
+    /// Whether a new file came with fewer permission bits than it was made with.
+    masked: bool,
+    /// Files that lost a name and live on under others that nothing here knows.
+    survivors: Vec<(Ix, Handle)>,
     /// Inodes of which this run changed a name, which moves their change time, whichever of their
     /// names is looked at afterwards.
     stirred: HashSet<HostId>,
@@ -225,6 +231,8 @@ pub(crate) fn install(
         outside: Vec::new(),
         kept: 0,
         gone: HashSet::new(),
+        masked: false,
+        survivors: Vec::new(),
         stirred: HashSet::new(),
     };
     this.perform()?;
@@ -292,7 +300,7 @@ impl<'a> Install<'a> {
                     let bind = &self.commit.set.binds[bind];
                     self.remove_name(bind)?;
                 }
-                Later::Temp(place) => self.drop_temp(&place)?,
+                Later::Temp(place) => self.drop_or_bury(&place)?,
                 Later::Slot(slot) => {
                     let name = crate::staging::slot_name(slot);
                     let done = self.env.io.unlink(&self.env.layout.slots, &name);
@@ -310,6 +318,10 @@ impl<'a> Install<'a> {
         for (i, state) in self.states.iter().enumerate() {
             let ix = Ix(i as u32);
             let here = state.placed || !self.index.is_removed(ix);
+            if let Some(stamp) = state.stamp.filter(|_| state.placed && !state.touched) {
+                stamps.push(Some(stamp));
+                continue;
+            }
             let stat = match (&state.dir, &state.place) {
                 _ if !here || state.id.is_none() => None,
                 (Some(dir), _) => self.soft_stat(dir, b"")?,
@@ -317,6 +329,11 @@ impl<'a> Install<'a> {
                 (None, None) => None,
             };
             stamps.push(stat.map(|s| s.stamp()));
+        }
+        for (ix, held) in &self.survivors {
+            if let Some(stat) = self.env.io.stat(held).ok().filter(|s| s.nlink > 0) {
+                stamps[ix.0 as usize] = Some(stat.stamp());
+            }
         }
         Ok(stamps)
     }
@@ -501,7 +518,8 @@ impl<'a> Install<'a> {
     /// whose way to the graveyard was interrupted, or an outsider's.
     fn sort_leftovers(&mut self) -> Step<()> {
         let names = self.leftover_names(self.run)?;
-        if self.env.class == Class::Weak && !names.is_empty() {
+        let changed = || self.old.values().any(|ix| self.is_last_look(*ix));
+        if !names.is_empty() && (self.env.class == Class::Weak || changed()) {
             self.sync()?;
         }
         for name in names {
@@ -513,6 +531,8 @@ impl<'a> Install<'a> {
                     && stat.nlink > 1;
                 if elsewhere {
                     self.drop_temp(&place)?
+                } else if self.lives_on(ix, &stat) {
+                    self.let_go(ix, &place)?
                 } else {
                     self.bury(ix, &place)?
                 }

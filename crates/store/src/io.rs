@@ -195,6 +195,9 @@ pub trait Io: Send + Sync {
     /// Opens a regular file without waiting (`O_NONBLOCK`) and without moving its access time where
     /// the caller may ask for that.  `EINVAL` for anything but a regular file.
     fn open_file(&self, at: &Handle, name: &[u8], how: Open) -> Result<Handle>;
+    /// Holds an entry of any type (never through a symbolic link) for [`Io::stat`], without opening it
+    /// and without a right to.
+    fn pin(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
     /// Makes a regular file that must not exist, opened for reading and writing.
     fn create_file(&self, at: &Handle, name: &[u8], mode: u32) -> Result<Handle>;
 

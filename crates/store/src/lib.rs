@@ -26,6 +26,7 @@ mod recovery;
 mod space;
 mod staging;
 mod super_block;
+mod survivors;
 #[cfg(test)]
 mod testing;
 mod undo;

@@ -326,6 +326,10 @@ impl Io for RealIo {
         Ok(File::handle(opened, writable))
     }
 
+    fn pin(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
+        Ok(File::handle(self.open_below(fd(at), name, OFlags::PATH)?, false))
+    }
+
     fn create_file(&self, at: &Handle, name: &[u8], mode: u32) -> Result<Handle> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let opened = sys::openat(fd(at), name, flags | OFlags::CLOEXEC, Mode::from(mode))?;
@@ -537,6 +541,9 @@ impl Io for RealIo {
     }
 
     fn set_mode(&self, at: &Handle, name: &[u8], mode: u32) -> Result<()> {
+        if name.is_empty() && at.inner::<File>().writable {
+            return sys::fchmod(fd(at), Mode::from(mode)).map_err(errno);
+        }
         // fchmodat follows a symbolic link, so the entry is pinned first; a link then answers
         // EOPNOTSUPP.
         let pinned = self.entry(at, name)?;

@@ -83,8 +83,11 @@ pub fn config() -> Config {
 pub type Tree = BTreeMap<String, String>;
 
 fn walk(root: &Path, below: &Path, tree: &mut Tree, inodes: &mut HashMap<u64, String>) {
-    for entry in std::fs::read_dir(root.join(below)).unwrap() {
-        let entry = entry.unwrap();
+    let mut entries: Vec<_> =
+        std::fs::read_dir(root.join(below)).unwrap().map(|entry| entry.unwrap()).collect();
+    // Which of its names stands for a file must not depend on the order of the listing.
+    entries.sort_by_key(|entry| entry.file_name());
+    for entry in entries {
         let name = below.join(entry.file_name());
         if name == Path::new(STATE) {
             continue;
@@ -341,6 +344,7 @@ impl Io for Dying {
     forward! {
         fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
         fn open_file(&self, at: &Handle, name: &[u8], how: Open) -> Result<Handle>;
+        fn pin(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
         fn create_file(&self, at: &Handle, name: &[u8], mode: u32) -> Result<Handle>;
         fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat>;
         fn stat(&self, h: &Handle) -> Result<Stat>;

@@ -12,9 +12,10 @@ use crate::dir_store::DirStore;
 use crate::error::UndoError;
 use crate::history::{Before, History, OldContent};
 use crate::install::copy_data;
-use crate::io::{Handle, Open, Stamp, Stat};
+use crate::io::{Handle, HostId, Open, Stamp, Stat};
 use crate::layout::{before_name, grave_name, history_name, names};
 use crate::staging::Slot;
+use crate::survivors::{Search, Survivor, Way};
 use crate::writeset::index::{Index, join};
 use crate::writeset::{Attrs, Bind, Content, Data, Extent, Ix, Object, Origin, SlotId, WriteSet};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -48,6 +49,8 @@ struct Builder<'a> {
     /// Objects of the result, by those of the transaction.
     made: HashMap<Ix, Ix>,
     dirs: HashMap<Ix, Handle>,
+    /// Objects of the result that exist, by identity.
+    known: HashMap<HostId, Ix>,
     out: WriteSet,
     slots: Vec<Slot>,
     overlap: BTreeSet<Vec<u8>>,
@@ -66,6 +69,7 @@ impl DirStore {
             graves: history.done.graves.iter().copied().collect(),
             made: HashMap::new(),
             dirs: HashMap::new(),
+            known: HashMap::new(),
             out: WriteSet::default(),
             slots: Vec::new(),
             overlap: BTreeSet::new(),
@@ -162,21 +166,38 @@ impl<'a> Builder<'a> {
         let Some(parent) = self.host(here.parent)? else { return Ok(None) };
         let Some(stat) = self.stat_in(here.parent, &here.name)? else { return Ok(None) };
         self.check_version(ix, &stat)?;
-        let origin = Origin::Host { parent, name: here.name, kind: stat.kind, stamp: stat.stamp() };
-        Ok(Some(self.push(Some(ix), origin)))
+        let made = self.in_tree(parent, here.name, &stat);
+        self.made.insert(ix, made);
+        Ok(Some(made))
     }
 
-    fn push(&mut self, of: Option<Ix>, origin: Origin) -> Ix {
+    /// What is at a name now, as an object of the result: the same one for each of its names.
+    fn in_tree(&mut self, parent: Ix, name: Vec<u8>, stat: &Stat) -> Ix {
+        if let Some(known) = self.known.get(&stat.id) {
+            return *known;
+        }
+        self.push(Origin::Host { parent, name, kind: stat.kind, stamp: stat.stamp() })
+    }
+
+    /// What is in the graveyard, as an object of the result.
+    fn in_grave(&mut self, name: Vec<u8>, stat: &Stat) -> Ix {
+        if let Some(known) = self.known.get(&stat.id) {
+            return *known;
+        }
+        self.push(Origin::Grave { name, kind: stat.kind, stamp: stat.stamp() })
+    }
+
+    fn push(&mut self, origin: Origin) -> Ix {
         let made = Ix(self.out.objects.len() as u32);
+        if let Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } = &origin {
+            self.known.insert(stamp.id, made);
+        }
         self.out.objects.push(Object {
             origin,
             attrs: Attrs::default(),
             xattrs: Vec::new(),
             content: Content::Keep,
         });
-        if let Some(of) = of {
-            self.made.insert(of, made);
-        }
         made
     }
 
@@ -304,17 +325,95 @@ impl<'a> Builder<'a> {
         let name = grave_name(self.txn(), ix.0);
         let path = self.index.origin_path(ix).unwrap_or_default();
         let lost = UndoError::Gone { txn: self.txn(), path };
-        let Some(left) = self.graves.get(&ix).copied() else { return Err(lost) };
         let stat = match self.store.io.stat_at(&self.store.layout.grave, &name) {
-            Ok(stat) => stat,
-            Err(e) if gone(&e) => return Err(lost),
+            Ok(stat) => Some(stat),
+            Err(e) if gone(&e) => None,
             Err(e) => return Err(e.into()),
         };
-        if stat.id != left.id {
-            return Err(lost);
+        let left = self.graves.get(&ix).copied();
+        let Some(stat) = stat.filter(|s| left.is_some_and(|left| left.id == s.id)) else {
+            return self.survivor(ix)?.map(Some).ok_or(lost);
+        };
+        let made = self.in_grave(name, &stat);
+        self.made.insert(ix, made);
+        Ok(Some(made))
+    }
+
+    /// An object that lost its name and is not in this transaction's part of the graveyard: it had
+    /// other names, of which one may be left.
+    fn survivor(&mut self, ix: Ix) -> Result<Option<Ix>> {
+        let object = self.set().object(ix);
+        let (Origin::Host { kind, stamp, .. } | Origin::Grave { kind, stamp, .. }) = &object.origin
+        else {
+            return Ok(None);
+        };
+        if *kind == Kind::Dir {
+            return Ok(None);
         }
-        let origin = Origin::Grave { name, kind: stat.kind, stamp: stat.stamp() };
-        Ok(Some(self.push(Some(ix), origin)))
+        let left = self.history.done.stamps.get(ix.0 as usize).copied().flatten();
+        let (io, layout) = (&*self.store.io, &self.store.layout);
+        let found = Search { io, layout, id: stamp.id, kind: *kind }.find(self.near(ix))?;
+        let found = match found {
+            None => None,
+            Some(Survivor::Tree(way)) => self.along(self.store.io.root(), Some(Ix(0)), &way)?,
+            Some(Survivor::Grave(way)) => self.along(layout.grave.clone(), None, &way)?,
+        };
+        let Some((made, now)) = found.filter(|(_, now)| now.id == stamp.id) else {
+            return Ok(None);
+        };
+        // Where the file system keeps no time of birth, a number may have been given again.
+        let told_apart = stamp.id.btime != Time::default();
+        let same = left.is_some_and(|l| (l.mtime, l.size) == (now.mtime, now.size));
+        if !told_apart && !same {
+            return Ok(None);
+        }
+        // Other names were no business of the transaction, but what it changed must be as it left it.
+        let attrs = object.attrs;
+        let as_left = same
+            && attrs.mode.is_none_or(|m| m == now.mode)
+            && attrs.owner.is_none_or(|o| o == (now.uid, now.gid))
+            && (object.xattrs.is_empty() || left.is_some_and(|l| l.ctime == now.ctime));
+        if object.is_changed() && !as_left {
+            let path = self.index.origin_path(ix).unwrap_or_default();
+            self.overlap.insert(path);
+        }
+        self.made.insert(ix, made);
+        Ok(Some(made))
+    }
+
+    /// Where to look first: the directory that the object was in, where it is now.
+    fn near(&self, ix: Ix) -> Option<Way> {
+        let Origin::Host { parent, .. } = &self.set().object(ix).origin else { return None };
+        let path = self.index.final_path(*parent)?;
+        Some(path.split(|b| *b == b'/').filter(|p| !p.is_empty()).map(<[u8]>::to_vec).collect())
+    }
+
+    /// The objects of the result on the way down from the root, or (`at` is `None`) from the
+    /// graveyard; the last one.
+    fn along(
+        &mut self,
+        mut dir: Handle,
+        mut at: Option<Ix>,
+        way: &[Vec<u8>],
+    ) -> Result<Option<(Ix, Stat)>> {
+        let mut last = None;
+        for name in way {
+            let stat = match self.store.io.stat_at(&dir, name) {
+                Ok(stat) => stat,
+                Err(e) if gone(&e) => return Ok(None),
+                Err(e) => return Err(e.into()),
+            };
+            let here = match at {
+                Some(parent) => self.in_tree(parent, name.clone(), &stat),
+                None => self.in_grave(name.clone(), &stat),
+            };
+            if stat.kind == Kind::Dir {
+                dir = self.store.io.open_dir(&dir, name)?;
+            }
+            at = Some(here);
+            last = Some((here, stat));
+        }
+        Ok(last)
     }
 
     /// A directory that went to the graveyard with the one that it was in.
@@ -335,13 +434,9 @@ impl<'a> Builder<'a> {
             Err(e) if gone(&e) => return Err(lost),
             Err(e) => return Err(e.into()),
         };
-        let origin = Origin::Host {
-            parent: above,
-            name: name.clone(),
-            kind: stat.kind,
-            stamp: stat.stamp(),
-        };
-        Ok(Some(self.push(Some(ix), origin)))
+        let made = self.in_tree(above, name.clone(), &stat);
+        self.made.insert(ix, made);
+        Ok(Some(made))
     }
 
     /// The open directory of an object that is in the graveyard.
@@ -422,7 +517,7 @@ impl<'a> Builder<'a> {
             }
             Err(e) => return Err(e.into()),
         };
-        let target = self.push(None, Origin::Grave { name, kind: stat.kind, stamp: stat.stamp() });
+        let target = self.push(Origin::Grave { name, kind: stat.kind, stamp: stat.stamp() });
         self.made.insert(ix, displaces);
         let Some(dir) = self.host(here.parent)? else { return Ok(()) };
         self.out.binds.push(Bind {

@@ -475,7 +475,8 @@ fn attrs(node: &Node) -> Attrs {
     let (a, d) = (&node.attr, &node.dirty);
     let new = node.base.is_none();
     Attrs {
-        mode: ((new || d.mode) && a.kind != Kind::Symlink).then_some(a.mode),
+        // A change of owner may clear bits of the mode: the outcome says which it leaves.
+        mode: ((new || d.mode || d.owner) && a.kind != Kind::Symlink).then_some(a.mode),
         owner: (new || d.owner).then_some((a.uid, a.gid)),
         atime: (new || d.atime).then_some(a.atime),
         mtime: (new || d.mtime).then_some(a.mtime),

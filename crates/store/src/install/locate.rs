@@ -30,9 +30,11 @@ impl Install<'_> {
         }
         self.find(ix)?;
         let needed = self.object(ix).is_changed() || !self.index.targets(ix).is_empty();
-        // A file that is changed and loses its name may have lost it already, and the one that it got
-        // in the graveyard, too; on weak file systems the change was durable before that.
-        let done = self.redo && self.env.class == Class::Weak && self.index.is_removed(ix);
+        // A file that is changed and loses its name may have lost it already, and have no other that is
+        // known here; the change was durable before that.
+        let done = self.redo
+            && self.index.is_removed(ix)
+            && (self.env.class == Class::Weak || self.is_last_look(ix));
         if self.place(ix).is_none() && needed && !done {
             let path = self.path(ix);
             self.report(path, Outside::Gone, None);

@@ -10,6 +10,7 @@
 //! the graveyard, and is looked at where it arrived.
 
 use super::{Install, Later, Outside, Place, Step, is};
+use crate::history::OldContent;
 use crate::io::{Class, HostId, Open, Openers, Rename, Stat};
 use crate::layout::grave_name;
 use crate::writeset::{Bind, Content, Ix, Origin};
@@ -129,7 +130,8 @@ impl Install<'_> {
             {
                 return Ok(false);
             }
-            if self.env.class == Class::Weak && bind.displaces.is_some() {
+            let last_look = bind.displaces.is_some_and(|d| self.is_last_look(d));
+            if bind.displaces.is_some() && (self.env.class == Class::Weak || last_look) {
                 // Under another name that nobody knows here the file lives on, with the change.
                 self.needs_sync |= bind.displaces.is_some_and(|d| self.object(d).is_changed());
                 self.later.push(Later::Name(i));
@@ -144,7 +146,9 @@ impl Install<'_> {
                 return Ok(false);
             }
         }
-        let fresh = self.states[bind.dir.0 as usize].hidden && !self.redo;
+        // Where nothing was, a new object is put without a look: putting it never overwrites.
+        let free = bind.displaces.is_none() && self.object(target).is_new();
+        let fresh = (free || self.states[bind.dir.0 as usize].hidden) && !self.redo;
         let now = if fresh { None } else { self.soft_stat(&place.dir, &place.name)? };
         if let Some(stat) = &now {
             if self.id(target) == Some(stat.id) {
@@ -257,6 +261,8 @@ impl Install<'_> {
             }
         }
         let Some(staged) = self.place(ix) else { return Ok(true) };
+        // Getting its name moves its change time.
+        self.state(ix).stamp = None;
         if self.put(&staged, place, bind)? {
             let state = self.state(ix);
             state.place = Some(place.clone());
@@ -511,7 +517,56 @@ impl Install<'_> {
         if !self.index.targets(ix).is_empty() {
             return self.drop_later(at.clone());
         }
+        if self.lives_on(ix, &now) {
+            if self.is_last_look(ix) {
+                self.needs_sync = true;
+                self.hold(ix, at);
+                self.later.push(Later::Temp(at.clone()));
+                return Ok(());
+            }
+            return self.let_go(ix, at);
+        }
         self.bury(ix, at)
+    }
+
+    /// Whether an object that loses its last name in the write set has others in the tree.  The
+    /// graveyard keeps no link to it then, or users would count one too many; undo finds it by
+    /// another name ([`crate::survivors`]).
+    pub(super) fn lives_on(&self, ix: Ix, now: &Stat) -> bool {
+        let exchanged = self.befores.get(&ix).is_some_and(|b| b.content == OldContent::Exchanged);
+        now.kind != Kind::Dir && now.nlink > 1 && self.index.is_removed(ix) && !exchanged
+    }
+
+    /// Whether an object is changed and loses every name that is known here: resuming might not find
+    /// it again, so the change must be durable before the name goes.
+    pub(super) fn is_last_look(&self, ix: Ix) -> bool {
+        let object = self.object(ix);
+        object.is_changed() && object.kind() != Kind::Dir && self.index.is_removed(ix)
+    }
+
+    /// Removes a name, out of sight already, of an object that lives on.
+    pub(super) fn let_go(&mut self, ix: Ix, staged: &Place) -> Step<()> {
+        self.hold(ix, staged);
+        self.drop_temp(staged)
+    }
+
+    /// Removes a name in staging, unless it is the last one of an object that undo needs.
+    pub(super) fn drop_or_bury(&mut self, staged: &Place) -> Step<()> {
+        let Some(stat) = self.soft_stat(&staged.dir, &staged.name)? else { return Ok(()) };
+        match self.old.get(&stat.id).copied() {
+            Some(ix) if stat.nlink == 1 && self.index.is_removed(ix) => self.bury(ix, staged),
+            _ => self.drop_temp(staged),
+        }
+    }
+
+    /// Keeps an object open that loses the name by which it is known here: its version is looked at
+    /// when all is done.
+    fn hold(&mut self, ix: Ix, at: &Place) {
+        self.stirred.extend(self.origin_id(ix));
+        self.survivors.extend(self.env.io.pin(&at.dir, &at.name).map(|held| (ix, held)));
+        let state = self.state(ix);
+        state.place = None;
+        state.placed = false;
     }
 
     /// Whether somebody could still write into a file that was exchanged for a rewritten one.
@@ -548,6 +603,9 @@ impl Install<'_> {
             self.report(path, Outside::Changed, Some(kept));
             return Ok(());
         }
+        if self.lives_on(ix, &stat) {
+            return self.drop_name(ix, &place, stat.id);
+        }
         self.bury(ix, &place)
     }
 
@@ -558,8 +616,13 @@ impl Install<'_> {
         let moved = self.rename(from, &staged, Rename::NoReplace);
         let Some(()) = self.soft(|s| s.path(ix), moved)? else { return Ok(()) };
         let Some(stat) = self.soft_stat(&staged.dir, &staged.name)? else { return Ok(()) };
+        if stat.id == id && self.lives_on(ix, &stat) {
+            return self.let_go(ix, &staged);
+        }
         if stat.id == id {
-            return self.drop_temp(&staged);
+            // The last one after all, where an outsider was busy with the others.
+            let last = self.index.is_removed(ix) && stat.nlink == 1;
+            return if last { self.bury(ix, &staged) } else { self.drop_temp(&staged) };
         }
         let path = self.path(ix);
         let kept = match self.rename(&staged, from, Rename::NoReplace) {

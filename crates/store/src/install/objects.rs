@@ -52,38 +52,81 @@ impl Install<'_> {
     /// Makes a new object that is no directory at `place`, complete.
     pub(super) fn build(&mut self, ix: Ix, place: &Place) -> Step<bool> {
         let made = self.create(ix, place);
-        let Some(()) = self.soft(|s| s.path(ix), made)? else { return Ok(false) };
-        self.set_attributes(ix, place)?;
-        let stat = self.env.io.stat_at(&place.dir, &place.name);
-        let stat = stat.map_err(|e| self.stop(self.path(ix), e))?;
+        let Some(file) = self.soft(|s| s.path(ix), made)? else { return Ok(false) };
+        // By its descriptor, where there is one: no name is looked up again.
+        let at = file.map_or_else(|| place.clone(), |dir| Place { dir, name: Vec::new() });
+        let stat = self.dress(ix, &at)?;
         let state = self.state(ix);
         state.id = Some(stat.id);
+        state.stamp = Some(stat.stamp());
         state.place = Some(place.clone());
         Ok(true)
     }
 
-    fn create(&mut self, ix: Ix, place: &Place) -> Result<()> {
+    /// Gives a new object its attributes; returns what it is then.  Mostly only the times are left to
+    /// set, so they come first, and one look tells whether owner and mode are wanting: setting those
+    /// does not move the times again.
+    fn dress(&mut self, ix: Ix, at: &Place) -> Step<Stat> {
+        let io = self.env.io;
+        let object = self.object(ix);
+        let look = |s: &Self| io.stat_at(&at.dir, &at.name).map_err(|e| s.stop(s.path(ix), e));
+        if !object.xattrs.is_empty() {
+            self.set_attributes(ix, at)?;
+            return look(self);
+        }
+        let Attrs { mode, owner, atime, mtime } = object.attrs;
+        let mode = mode.filter(|_| object.kind() != Kind::Symlink);
+        // Where the umask takes bits, it does so every time.
+        if let Some(mode) = mode.filter(|_| self.masked) {
+            let set = io.set_mode(&at.dir, &at.name, mode);
+            self.soft(|s| s.path(ix), set)?;
+        }
+        if atime.is_some() || mtime.is_some() {
+            let set = io.set_times(&at.dir, &at.name, atime, mtime);
+            self.soft(|s| s.path(ix), set)?;
+        }
+        let stat = look(self)?;
+        let chown = owner.filter(|o| *o != (stat.uid, stat.gid));
+        if let Some((uid, gid)) = chown {
+            let set = io.set_owner(&at.dir, &at.name, uid, gid);
+            self.soft(|s| s.path(ix), set)?;
+        }
+        // A change of owner may have cleared bits.
+        let chmod = mode.filter(|m| chown.is_some() || *m != stat.mode);
+        if let Some(mode) = chmod {
+            self.masked |= mode != stat.mode;
+            let set = io.set_mode(&at.dir, &at.name, mode);
+            self.soft(|s| s.path(ix), set)?;
+        }
+        if chown.is_some() || chmod.is_some() { look(self) } else { Ok(stat) }
+    }
+
+    /// Makes a new object; the open file, if it is one that was just made.
+    fn create(&mut self, ix: Ix, place: &Place) -> Result<Option<Handle>> {
         let io = self.env.io;
         let object = self.object(ix);
         match (&object.origin, &object.content) {
             (Origin::New(NewKind::Dir) | Origin::Root, _) => {
-                Err(Error::from_raw_os_error(libc::EISDIR))
+                return Err(Error::from_raw_os_error(libc::EISDIR));
             }
             (Origin::New(NewKind::Symlink(target)), _) => {
-                io.symlink(target, &place.dir, &place.name)
+                io.symlink(target, &place.dir, &place.name)?;
             }
             (Origin::New(NewKind::Special { kind, rdev }), _) => {
-                io.mknod(&place.dir, &place.name, *kind, 0o600, *rdev)
+                io.mknod(&place.dir, &place.name, *kind, 0o600, *rdev)?;
             }
-            (_, Content::Slot(slot)) => self.take_slot(*slot, place),
+            (_, Content::Slot(slot)) => self.take_slot(*slot, place)?,
             (_, content) => {
-                let file = io.create_file(&place.dir, &place.name, 0o600)?;
-                match content {
-                    Content::Whole { len, extents } => self.write_whole(&file, *len, extents, true),
-                    _ => Ok(()),
+                // Nobody sees it yet, so it may have its bits from the start.
+                let mode = object.attrs.mode.map_or(0o600, |m| m & 0o777);
+                let file = io.create_file(&place.dir, &place.name, mode)?;
+                if let Content::Whole { len, extents } = content {
+                    self.write_whole(&file, *len, extents, true)?;
                 }
+                return Ok(Some(file));
             }
         }
+        Ok(None)
     }
 
     /// Gives a slot's file its place.  On a weak file system the slot keeps its name until the new
@@ -129,6 +172,13 @@ impl Install<'_> {
             at = extent.offset + extent.data.len();
         }
         self.clear(file, at, len, old)?;
+        if fresh {
+            // It ends where the last bytes were written.
+            let is_data = |e: &&Extent| !e.data.is_empty() && !matches!(e.data, Data::Hole { .. });
+            let end = extents.iter().rfind(is_data);
+            let end = end.map_or(0, |e| e.offset + e.data.len());
+            return if end != len { io.set_len(file, len) } else { Ok(()) };
+        }
         if io.stat(file)?.size != len { io.set_len(file, len) } else { Ok(()) }
     }
 
@@ -171,7 +221,7 @@ impl Install<'_> {
         let (dir, name) = (&place.dir, &place.name[..]);
         self.set_owner(ix, place, object.attrs)?;
         self.set_xattrs(ix, place, &object.xattrs)?;
-        self.set_mode(ix, place, object.attrs.mode)?;
+        self.set_mode(ix, place, self.mode_to_be(ix))?;
         let Attrs { atime, mtime, .. } = object.attrs;
         if atime.is_some() || mtime.is_some() {
             let set = io.set_times(dir, name, atime, mtime);
@@ -189,6 +239,16 @@ impl Install<'_> {
             self.soft(|s| s.path(ix), set)?;
         }
         Ok(())
+    }
+
+    /// The mode that an object ends up with; `None` if nothing that is done to it touches the mode.  A
+    /// change of owner and writing clear set-id bits, so where the write set says nothing of the mode
+    /// it is what the before-image says: an earlier run may have cleared bits already.
+    fn mode_to_be(&self, ix: Ix) -> Option<u32> {
+        let object = self.object(ix);
+        let cleared = object.attrs.owner.is_some() || object.content != Content::Keep;
+        let before = || self.befores.get(&ix).filter(|_| cleared).and_then(|b| b.attrs.mode);
+        object.attrs.mode.or_else(before)
     }
 
     /// After owner and ACL, both of which change the mode.
@@ -382,12 +442,6 @@ impl Install<'_> {
             Content::Keep => Ok(()),
         };
         written.map_err(|e| stop(self, e))?;
-        let after = self.env.io.stat(&file).map_err(|e| stop(self, e))?;
-        if after.mode != stat.mode {
-            // Writing cleared set-id bits, which the write set would have said.
-            let set = self.env.io.set_mode(&file, b"", stat.mode);
-            self.soft(|s| s.path(ix), set)?;
-        }
         self.set_attributes(ix, &Place { dir: file, name: Vec::new() })
     }
 

@@ -4,7 +4,6 @@
 
 use super::index::Index;
 use super::{Bind, Content, Data, Extent, Ix, NewKind, Object, Origin, SlotId, WriteSet};
-use std::collections::HashSet;
 use systx_base::Kind;
 use thiserror::Error;
 
@@ -120,14 +119,13 @@ impl WriteSet {
         for (i, object) in self.objects.iter().enumerate() {
             self.check_object(i as u32, object)?;
         }
-        let mut places = HashSet::new();
         for bind in &self.binds {
             self.check_bind(bind)?;
-            if !places.insert((bind.dir, &bind.name[..])) {
-                return Err(CheckError::Twice(bind.name.clone()));
-            }
         }
         let index = Index::new(self);
+        if let Some(bind) = index.twice() {
+            return Err(CheckError::Twice(bind.name.clone()));
+        }
         self.check_directories(&index)?;
         self.check_reachable(&index)
     }

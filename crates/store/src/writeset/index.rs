@@ -1,50 +1,77 @@
 //! Look-ups in a write set, so that nothing that walks it is quadratic.
 
 use super::{Bind, Ix, Origin, WriteSet};
-use std::collections::HashMap;
 use systx_base::Kind;
 
-/// A write set with its binds by target, place and displaced object.
+/// A write set with its binds by target, place and displaced object.  Built several times for each
+/// commit, so it is tables and not maps.
 pub(crate) struct Index<'a> {
     pub set: &'a WriteSet,
-    targets: HashMap<Ix, Vec<usize>>,
-    places: HashMap<(Ix, &'a [u8]), usize>,
-    displaced: HashMap<Ix, usize>,
+    /// Binds with a target, those of each object together.
+    targets: Vec<usize>,
+    /// Where those of each object begin in `targets`, and one more.
+    starts: Vec<usize>,
+    /// Binds by directory and name.
+    places: Vec<usize>,
+    /// Whether an object is displaced.
+    displaced: Vec<bool>,
 }
 
 impl<'a> Index<'a> {
+    /// Of a write set whose indices are in range.
     pub fn new(set: &'a WriteSet) -> Index<'a> {
-        let mut index = Index {
-            set,
-            targets: HashMap::new(),
-            places: HashMap::with_capacity(set.binds.len()),
-            displaced: HashMap::new(),
-        };
-        for (i, bind) in set.binds.iter().enumerate() {
-            index.places.insert((bind.dir, &bind.name), i);
+        let mut starts = vec![0; set.objects.len() + 1];
+        let mut displaced = vec![false; set.objects.len()];
+        for bind in &set.binds {
             if let Some(target) = bind.target {
-                index.targets.entry(target).or_default().push(i);
+                starts[target.0 as usize + 1] += 1;
             }
-            if let Some(displaced) = bind.displaces {
-                index.displaced.insert(displaced, i);
+            if let Some(old) = bind.displaces {
+                displaced[old.0 as usize] = true;
             }
         }
-        index
+        for i in 1..starts.len() {
+            starts[i] += starts[i - 1];
+        }
+        let mut next = starts.clone();
+        let mut targets = vec![0; starts.last().copied().unwrap_or(0)];
+        for (i, bind) in set.binds.iter().enumerate() {
+            if let Some(target) = bind.target {
+                let at = &mut next[target.0 as usize];
+                targets[*at] = i;
+                *at += 1;
+            }
+        }
+        let mut places: Vec<usize> = (0..set.binds.len()).collect();
+        // Mostly in order already; of two outcomes for a name the later one counts.
+        places.sort_by_key(|i| (set.binds[*i].dir, &set.binds[*i].name));
+        Index { set, targets, starts, places, displaced }
     }
 
     /// The binds that name an object, as positions in `binds`.
     pub fn targets(&self, ix: Ix) -> &[usize] {
-        self.targets.get(&ix).map_or(&[], Vec::as_slice)
+        let i = ix.0 as usize;
+        &self.targets[self.starts[i]..self.starts[i + 1]]
     }
 
     /// The outcome of a name.
     pub fn at(&self, dir: Ix, name: &[u8]) -> Option<&'a Bind> {
-        self.places.get(&(dir, name)).map(|i| &self.set.binds[*i])
+        let key = |i: &usize| (self.set.binds[*i].dir, &self.set.binds[*i].name[..]);
+        let end = self.places.partition_point(|i| key(i) <= (dir, name));
+        let i = self.places[..end].last().filter(|i| key(i) == (dir, name))?;
+        Some(&self.set.binds[*i])
+    }
+
+    /// Two outcomes for one name, if there are.
+    pub fn twice(&self) -> Option<&'a Bind> {
+        let bind = |i: usize| &self.set.binds[i];
+        let mut pairs = self.places.windows(2).map(|pair| (bind(pair[0]), bind(pair[1])));
+        pairs.find(|(a, b)| a.dir == b.dir && a.name == b.name).map(|p| p.0)
     }
 
     /// Whether a name that the object had is bound to something else or nothing.
     pub fn is_displaced(&self, ix: Ix) -> bool {
-        self.displaced.contains_key(&ix)
+        self.displaced[ix.0 as usize]
     }
 
     /// Whether the object loses a name and gets none.
