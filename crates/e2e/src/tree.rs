@@ -102,23 +102,6 @@ impl Tree {
         self
     }
 
-    /// Link counts by the names in the tree alone: what the store keeps for undo under a further name
-    /// counts until `systx gc` (a documented limit).
-    #[must_use]
-    pub fn counting_names_here(mut self) -> Tree {
-        let mut names: BTreeMap<PathBuf, u64> = BTreeMap::new();
-        for first in self.entries.values().filter_map(|e| e.linked.clone()) {
-            *names.entry(first).or_default() += 1;
-        }
-        for entry in self.entries.values_mut().filter(|e| e.nlink > 0) {
-            entry.nlink = entry.linked.as_ref().map_or(1, |first| names[first]);
-            if entry.nlink == 1 {
-                entry.linked = None;
-            }
-        }
-        self
-    }
-
     /// What differs, in words; empty if nothing does.
     pub fn differences(&self, other: &Tree) -> Vec<String> {
         let mut out = Vec::new();

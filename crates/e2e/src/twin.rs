@@ -20,7 +20,6 @@ pub struct Twin<'a> {
     detail: Detail,
     output: bool,
     undone: bool,
-    names_here: bool,
     environment: Vec<(String, String)>,
     ignore: fn(&Path) -> bool,
 }
@@ -35,7 +34,6 @@ impl<'a> Twin<'a> {
             detail: Detail::default(),
             output: true,
             undone: false,
-            names_here: false,
             environment: Vec::new(),
             ignore: |_| false,
         }
@@ -68,12 +66,6 @@ impl<'a> Twin<'a> {
     #[must_use]
     pub fn undone(mut self) -> Self {
         self.undone = true;
-        self
-    }
-    /// Link counts by the names in the tree ([`Tree::counting_names_here`]).
-    #[must_use]
-    pub fn counting_names_here(mut self) -> Self {
-        self.names_here = true;
         self
     }
     /// An environment variable for all three.
@@ -148,8 +140,7 @@ impl<'a> Twin<'a> {
     }
 
     fn capture(&self) -> Tree {
-        let tree = Tree::capture_with(self.lab.path("work"), self.detail).without(self.ignore);
-        if self.names_here { tree.counting_names_here() } else { tree }
+        Tree::capture_with(self.lab.path("work"), self.detail).without(self.ignore)
     }
 
     fn fresh(&self, prepare: &str, act: impl Fn() -> Finished) -> (Finished, Tree, Tree) {

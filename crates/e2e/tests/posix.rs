@@ -18,17 +18,6 @@ fn check(lab: &Lab, prepare: &str, script: &str) {
     assert_eq!(done.code, 0, "{done}");
 }
 
-/// As [`check_python`], where names of files that live on are displaced: the store keeps them for
-/// undo, and they count as links until `systx gc`.
-fn check_python_by_names(prepare: &str, program: &str) {
-    let lab = lab!();
-    if !std::path::Path::new("/usr/bin/python3").exists() {
-        skip!("no /usr/bin/python3");
-    }
-    let done = Twin::new(&lab).counting_names_here().check(prepare, &python(program));
-    assert_eq!(done.code, 0, "{done}");
-}
-
 fn check_python(prepare: &str, program: &str) {
     let lab = lab!();
     if !std::path::Path::new("/usr/bin/python3").exists() {
@@ -39,7 +28,7 @@ fn check_python(prepare: &str, program: &str) {
 
 #[test]
 fn renames() {
-    check_python_by_names(
+    check_python(
         "mkdir -p a/b/c d e; echo 1 > a/1; echo 2 > a/b/2; echo 3 > a/b/c/3; echo x > x; echo y > y; \
          ln -s x sx; mkdir -p full/x; ln x hardx",
         r#"
