@@ -92,11 +92,12 @@ impl Plain {
     /// Passes the gate to change something.
     fn mutating<T>(
         &self,
+        by: Caller,
         reads: &[ObjectRef<'_>],
         writes: &[ObjectRef<'_>],
         act: impl FnOnce() -> Reply<T>,
     ) -> Reply<T> {
-        once(act, |act| self.gate.mutate(reads, writes, act))
+        once(act, |act| self.gate.mutate(by, reads, writes, act))
     }
 }
 
@@ -155,14 +156,14 @@ impl Requests for Plain {
     fn symlink(&self, caller: Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Reply<Entry> {
         self.make_symlink(caller, parent, name, target)
     }
-    fn link(&self, _caller: Caller, node: NodeId, parent: NodeId, name: &[u8]) -> Reply<Entry> {
-        self.link_to(node, parent, name)
+    fn link(&self, caller: Caller, node: NodeId, parent: NodeId, name: &[u8]) -> Reply<Entry> {
+        self.link_to(caller, node, parent, name)
     }
-    fn unlink(&self, _caller: Caller, parent: NodeId, name: &[u8]) -> Reply<()> {
-        self.remove_file(parent, name)
+    fn unlink(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<()> {
+        self.remove_file(caller, parent, name)
     }
-    fn rmdir(&self, _caller: Caller, parent: NodeId, name: &[u8]) -> Reply<()> {
-        self.remove_dir(parent, name)
+    fn rmdir(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<()> {
+        self.remove_dir(caller, parent, name)
     }
     fn rename(
         &self,
@@ -218,17 +219,17 @@ impl Requests for Plain {
     }
     fn setxattr(
         &self,
-        _caller: Caller,
+        caller: Caller,
         node: NodeId,
         key: &[u8],
         value: &[u8],
         how: SetXattr,
         kill_sgid: bool,
     ) -> Reply<()> {
-        self.set_xattr(node, key, value, how, kill_sgid)
+        self.set_xattr(caller, node, key, (value, how), kill_sgid)
     }
-    fn removexattr(&self, _caller: Caller, node: NodeId, key: &[u8]) -> Reply<()> {
-        self.remove_xattr(node, key)
+    fn removexattr(&self, caller: Caller, node: NodeId, key: &[u8]) -> Reply<()> {
+        self.remove_xattr(caller, node, key)
     }
     fn statfs(&self) -> Reply<StatFs> {
         self.statfs_of()

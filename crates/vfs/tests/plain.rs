@@ -20,9 +20,9 @@ use systx_vfs::plain::{Gate, NoGate, Plain};
 const ROOT: Caller = Caller { uid: 0, gid: 0, tid: 1 };
 const NEW: NewAttr = NewAttr { mode: 0o644, umask: 0o022 };
 
-/// Notes what passes.
+/// Notes what passes, and who changed something last.
 #[derive(Default)]
-struct Notes(Mutex<Vec<String>>);
+struct Notes(Mutex<Vec<String>>, Mutex<Option<Caller>>);
 
 /// An object as `kind inode [name or pages]`.
 fn brief(object: &ObjectRef<'_>) -> String {
@@ -56,10 +56,12 @@ impl Gate for Notes {
     }
     fn mutate(
         &self,
+        by: Caller,
         reads: &[ObjectRef<'_>],
         writes: &[ObjectRef<'_>],
         act: &mut dyn FnMut() -> Reply<()>,
     ) -> Reply<()> {
+        *self.1.lock().unwrap() = Some(by);
         self.note("r", reads);
         self.note("w", writes);
         act()
@@ -144,6 +146,16 @@ fn each_request_passes_the_gate_with_what_it_touches() {
     let copied = [format!("r pages {f} 0-0"), format!("w pages {f} 3-3"), format!("w size {f}")];
     passed(&copied);
 
+    // Content is changed by who has the file open for that.
+    assert_eq!(notes.1.lock().unwrap().unwrap().tid, 0);
+    let user = Caller { uid: 1, gid: 2, tid: 3 };
+    let how = OpenHow { write: true, ..OpenHow::default() };
+    let opened = v.open(user, fn_, how).unwrap();
+    v.write(fn_, 0, b"x", true).unwrap();
+    assert_eq!(notes.1.lock().unwrap().unwrap(), user);
+    v.release(fn_, opened.handle);
+    notes.take();
+
     let chmod = SetAttr { mode: Some(0o600), ..SetAttr::default() };
     v.setattr(ROOT, fn_, chmod).unwrap();
     passed(&[format!("w attr {f}")]);
@@ -171,7 +183,9 @@ fn each_request_passes_the_gate_with_what_it_touches() {
     passed(&[&name("w", d, "sub")[..], &name("w", top, "e"), &[format!("r list {e}")]].concat());
     v.rename(ROOT, (dn, b"new"), (dn, b"newer"), RenameHow::Replace).unwrap();
     passed(&[format!("w entry {d} new"), format!("w entry {d} newer"), format!("w list {d}")]);
-    v.rmdir(ROOT, NodeId::ROOT, b"e").unwrap();
+    let user = Caller { uid: 1, gid: 2, tid: 3 };
+    v.rmdir(user, NodeId::ROOT, b"e").unwrap();
+    assert_eq!(notes.1.lock().unwrap().unwrap(), user);
     passed(&[&name("w", top, "e")[..], &[format!("r list {sub}")]].concat());
 
     v.readdir(dn, 0, false, &mut |_| true).unwrap();
@@ -203,6 +217,7 @@ fn a_gate_that_refuses_keeps_everything_as_it_is() {
         }
         fn mutate(
             &self,
+            _: Caller,
             _: &[ObjectRef<'_>],
             _: &[ObjectRef<'_>],
             _: &mut dyn FnMut() -> Reply<()>,

@@ -43,9 +43,9 @@ impl Plain {
         if attr_changes {
             writes.push(ObjectRef::Attr(oid));
         }
-        self.mutating(&[], &writes, || {
+        self.mutating(caller, &[], &writes, || {
             if let Some(size) = set.size {
-                let (fd, _) = self.writer(&node)?;
+                let (fd, ..) = self.writer(&node)?;
                 let _acting = Acting::writing(caller.uid == 0, set.kill_suidgid)?;
                 fs::ftruncate(&*fd, size)?;
                 node.no_caps.store(true, Relaxed);
@@ -124,10 +124,10 @@ impl Plain {
 
     pub(super) fn set_xattr(
         &self,
+        caller: Caller,
         id: NodeId,
         key: &[u8],
-        value: &[u8],
-        how: SetXattr,
+        (value, how): (&[u8], SetXattr),
         kill_sgid: bool,
     ) -> Reply<()> {
         let node = self.table.node(id)?;
@@ -137,7 +137,7 @@ impl Plain {
             SetXattr::Create => XattrFlags::CREATE,
             SetXattr::Replace => XattrFlags::REPLACE,
         };
-        self.mutating(&[], &[ObjectRef::Attr(node.oid())], || {
+        self.mutating(caller, &[], &[ObjectRef::Attr(node.oid())], || {
             if key == CAPS {
                 node.no_caps.store(false, Relaxed);
             }
@@ -154,10 +154,10 @@ impl Plain {
         })
     }
 
-    pub(super) fn remove_xattr(&self, id: NodeId, key: &[u8]) -> Reply<()> {
+    pub(super) fn remove_xattr(&self, caller: Caller, id: NodeId, key: &[u8]) -> Reply<()> {
         let node = self.table.node(id)?;
         let path = self.table.path(&node)?;
-        self.mutating(&[], &[ObjectRef::Attr(node.oid())], || {
+        self.mutating(caller, &[], &[ObjectRef::Attr(node.oid())], || {
             fs::removexattr(sys::path_of(&*path), key)
         })
     }

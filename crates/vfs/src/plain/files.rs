@@ -17,6 +17,8 @@ pub(super) struct Files {
     writers: u32,
     /// Of the writers, those that no quota binds.
     privileged: u32,
+    /// Who opened it for writing last.
+    writer: Option<Caller>,
     pub read: Option<Arc<OwnedFd>>,
     pub write: Option<Arc<OwnedFd>>,
     pub dir: Option<Arc<Mutex<OwnedFd>>>,
@@ -33,6 +35,7 @@ impl Files {
     fn tidy(&mut self) {
         if self.writers == 0 {
             self.write = None;
+            self.writer = None;
             if self.readers == 0 {
                 self.read = None;
                 self.dir = None;
@@ -62,6 +65,7 @@ impl Plain {
             if how.write {
                 handle |= WRITES;
                 files.writers = files.writers.saturating_add(1);
+                files.writer = Some(caller);
                 if caller.uid == 0 {
                     handle |= PRIVILEGED;
                     files.privileged = files.privileged.saturating_add(1);
@@ -105,13 +109,15 @@ impl Plain {
         Ok(fd)
     }
 
-    /// A descriptor for writing, kept while somebody has the node open for that.
-    pub(super) fn writer(&self, node: &Node) -> Reply<(Arc<OwnedFd>, bool)> {
+    /// A descriptor for writing, kept while somebody has the node open for that; whether a quota does
+    /// not bind who writes; and who that is.
+    pub(super) fn writer(&self, node: &Node) -> Reply<(Arc<OwnedFd>, bool, Caller)> {
         let mut files = node.files.lock();
         let privileged = files.privileged();
+        let by = files.writer.unwrap_or(Caller { uid: 0, gid: 0, tid: 0 });
         let fd = self.write_of(node, &mut files, false)?;
         files.tidy();
-        Ok((fd, privileged))
+        Ok((fd, privileged, by))
     }
 
     /// The descriptor with which a directory is listed.

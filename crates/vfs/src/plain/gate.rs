@@ -1,7 +1,7 @@
 //! Where the order of plain requests is decided: every request that reads or changes something passes
 //! a [`Gate`], with the objects that it touches.
 
-use crate::api::Reply;
+use crate::api::{Caller, Reply};
 use systx_txn::ObjectRef;
 
 /// Brackets the requests of a plain view.  Every method calls `act` once, or fails without calling
@@ -9,9 +9,11 @@ use systx_txn::ObjectRef;
 pub trait Gate: Send + Sync {
     /// A request that reads these objects and changes nothing.
     fn read(&self, reads: &[ObjectRef<'_>], act: &mut dyn FnMut() -> Reply<()>) -> Reply<()>;
-    /// A request that changes `writes`, and relies on `reads` in doing so.
+    /// A request that changes `writes`, and relies on `reads` in doing so.  `by`: whose it is; of
+    /// content, who opened the file for writing last, with `tid` 0 if nobody has.
     fn mutate(
         &self,
+        by: Caller,
         reads: &[ObjectRef<'_>],
         writes: &[ObjectRef<'_>],
         act: &mut dyn FnMut() -> Reply<()>,
@@ -28,6 +30,7 @@ impl Gate for NoGate {
     }
     fn mutate(
         &self,
+        _: Caller,
         _: &[ObjectRef<'_>],
         _: &[ObjectRef<'_>],
         act: &mut dyn FnMut() -> Reply<()>,

@@ -78,7 +78,7 @@ impl Plain {
     ) -> Reply<Entry> {
         let dir = self.dir(parent)?;
         let path = self.table.path(&dir)?;
-        self.mutating(&[], &Self::change_of(&dir, name), || {
+        self.mutating(caller, &[], &Self::change_of(&dir, name), || {
             {
                 let _acting = Acting::creating(caller, umask)?;
                 call(&path)?;
@@ -135,7 +135,7 @@ impl Plain {
         let path = self.table.path(&dir)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(new.mode & 0o7777);
-        let made = self.mutating(&[], &Self::change_of(&dir, name), || {
+        let made = self.mutating(caller, &[], &Self::change_of(&dir, name), || {
             let fd = {
                 let _acting = Acting::creating(caller, new.umask)?;
                 match fs::openat(&*path, name, flags, mode) {
@@ -179,7 +179,7 @@ impl Plain {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(new.mode & 0o7777);
         // Nobody can know it: no object of others is touched.
-        self.mutating(&[], &[], || {
+        self.mutating(caller, &[], &[], || {
             let fd = {
                 let _acting = Acting::creating(caller, new.umask)?;
                 fs::openat(&*path, c".", flags, mode)?
@@ -188,10 +188,16 @@ impl Plain {
         })
     }
 
-    pub(super) fn link_to(&self, id: NodeId, parent: NodeId, name: &[u8]) -> Reply<Entry> {
+    pub(super) fn link_to(
+        &self,
+        caller: Caller,
+        id: NodeId,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Reply<Entry> {
         let (node, dir) = (self.table.node(id)?, self.dir(parent)?);
         let (file, path) = (self.table.path(&node)?, self.table.path(&dir)?);
-        self.mutating(&[], &Self::change_of(&dir, name), || {
+        self.mutating(caller, &[], &Self::change_of(&dir, name), || {
             match fs::linkat(&*file, c"", &*path, name, AtFlags::EMPTY_PATH) {
                 // Without CAP_DAC_READ_SEARCH; or there is no link to be had.
                 Err(Errno::NOENT) => {
@@ -240,24 +246,24 @@ impl Plain {
         }
     }
 
-    pub(super) fn remove_file(&self, parent: NodeId, name: &[u8]) -> Reply<()> {
+    pub(super) fn remove_file(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<()> {
         let dir = self.dir(parent)?;
         let path = self.table.path(&dir)?;
         let loss = self.before_loss(&dir, name, false)?;
-        let done = self.mutating(&[], &Self::change_of(&dir, name), || {
+        let done = self.mutating(caller, &[], &Self::change_of(&dir, name), || {
             fs::unlinkat(&*path, name, AtFlags::empty())
         });
         self.after_loss(loss);
         done
     }
 
-    pub(super) fn remove_dir(&self, parent: NodeId, name: &[u8]) -> Reply<()> {
+    pub(super) fn remove_dir(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<()> {
         let dir = self.dir(parent)?;
         let path = self.table.path(&dir)?;
         let loss = self.before_loss(&dir, name, true)?;
         // That it is empty is something that the removal relies on.
         let emptied = loss.dir.map(ObjectRef::List);
-        let done = self.mutating(emptied.as_slice(), &Self::change_of(&dir, name), || {
+        let done = self.mutating(caller, emptied.as_slice(), &Self::change_of(&dir, name), || {
             fs::unlinkat(&*path, name, AtFlags::REMOVEDIR)
         });
         self.after_loss(loss);
@@ -289,7 +295,7 @@ impl Plain {
         let all = [a, b, c, d];
         // Within one directory its list is one object.
         let writes = if from_dir.id == to_dir.id { &all[..3] } else { &all[..] };
-        let done = self.mutating(emptied.as_slice(), writes, || {
+        let done = self.mutating(caller, emptied.as_slice(), writes, || {
             // A whiteout is a new object, and the caller's.
             let _acting = match how {
                 RenameHow::Whiteout => Some(Acting::creating(caller, 0)?),
