@@ -6,6 +6,9 @@
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+/// `<asm-generic/fcntl.h>`; missing in the libc crate.
+const F_SETSIG: libc::c_int = 10;
+
 /// What a write or read lease needs to be granted (fcntl(2), `F_SETLEASE`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lease {
@@ -17,23 +20,41 @@ pub(crate) enum Lease {
 
 /// Asks for a lease and gives it back at once; `false` if somebody is in the way.
 pub(crate) fn probe_lease(fd: BorrowedFd<'_>, lease: Lease) -> Result<bool> {
+    let granted = take_lease(fd, lease)?;
+    if granted {
+        give_lease_back(fd);
+    }
+    Ok(granted)
+}
+
+fn take_lease(fd: BorrowedFd<'_>, lease: Lease) -> Result<bool> {
     let kind = match lease {
         Lease::Write => libc::F_WRLCK,
         Lease::Read => libc::F_RDLCK,
     };
-    // SAFETY: F_SETLEASE takes an int and no pointer; `fd` is open for the whole call.
-    let granted = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind) };
-    if granted == -1 {
-        let error = Error::last_os_error();
-        return match error.raw_os_error() {
-            Some(libc::EAGAIN) => Ok(false),
-            _ => Err(error),
-        };
+    // Whoever opens the file while the lease is ours makes the kernel signal us: by default with
+    // SIGIO, which ends a process that does not expect it.  SIGURG does nothing.
+    // SAFETY: F_SETSIG and F_SETLEASE take an int and no pointer; `fd` is open for both calls.
+    let granted = unsafe {
+        match libc::fcntl(fd.as_raw_fd(), F_SETSIG, libc::SIGURG) {
+            -1 => -1,
+            _ => libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, kind),
+        }
+    };
+    if granted != -1 {
+        return Ok(true);
     }
-    // SAFETY: as above.  A failure leaves a lease that ends with the descriptor; there is nothing
-    // better to do about it.
+    let error = Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::EAGAIN) => Ok(false),
+        _ => Err(error),
+    }
+}
+
+fn give_lease_back(fd: BorrowedFd<'_>) {
+    // SAFETY: F_SETLEASE takes an int and no pointer; `fd` is open for the whole call.  A failure
+    // leaves a lease that ends with the descriptor; there is nothing better to do about it.
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
-    Ok(true)
 }
 
 /// Takes the write lock of the whole file for this open file description; `false` if another
@@ -55,5 +76,25 @@ pub(crate) fn lock_description(fd: BorrowedFd<'_>) -> Result<bool> {
     match error.raw_os_error() {
         Some(libc::EAGAIN | libc::EACCES) => Ok(false),
         _ => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::OpenOptionsExt;
+
+    #[test]
+    fn whoever_opens_a_file_under_probe_does_not_end_this_process() {
+        let path = std::env::temp_dir().join(format!("systx-lease-{}", std::process::id()));
+        let file = std::fs::File::create(&path).unwrap();
+        assert!(take_lease(file.as_fd(), Lease::Write).unwrap());
+        let mut open = std::fs::OpenOptions::new();
+        let other = open.read(true).custom_flags(libc::O_NONBLOCK).open(&path);
+        assert_eq!(other.unwrap_err().raw_os_error(), Some(libc::EWOULDBLOCK));
+        give_lease_back(file.as_fd());
+        drop(open.open(&path).unwrap());
+        std::fs::remove_file(&path).unwrap();
     }
 }
