@@ -124,6 +124,26 @@ fn names_attributes_and_absence_are_cached() {
 }
 
 #[test]
+fn a_view_may_say_that_an_answer_does_not_hold() {
+    over_both(&Config::default(), |m| {
+        std::fs::write(m.path("brief"), b"x").unwrap();
+        std::fs::write(m.path("long"), b"x").unwrap();
+        let lookups = |name: &str| {
+            let before = m.connection().stats().count(Opcode::Lookup);
+            for _ in 0..10 {
+                let _ = std::fs::metadata(m.path(name));
+            }
+            m.connection().stats().count(Opcode::Lookup) - before
+        };
+        // Asked again every time, whether it is there or not.
+        assert!(lookups("brief") >= 10);
+        assert!(lookups("brief-absent") >= 10);
+        assert!(lookups("long") <= 1);
+        assert!(lookups("long-absent") <= 1);
+    });
+}
+
+#[test]
 fn a_listing_brings_attributes_along() {
     over_both(&Config::default(), |m| {
         std::fs::create_dir(m.path("d")).unwrap();
