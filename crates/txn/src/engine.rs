@@ -183,9 +183,11 @@ impl Engine {
     /// nor those of another transaction's view.
     pub fn wait_installed(&self, id: TxnId) {
         let mut state = self.state.lock();
+        state.sleepers += 1;
         while state.decided(id) {
             self.ended.wait(&mut state);
         }
+        state.sleepers -= 1;
     }
 
     /// An outsider changed an object: every active transaction that touched it loses, except that
@@ -259,8 +261,14 @@ impl Engine {
         for some in records.chunks(SWEEP) {
             self.state.lock().sweep(slot, some);
         }
-        let plain = self.state.lock().finish_end(slot);
-        self.ended.notify_all();
+        let mut state = self.state.lock();
+        let plain = state.finish_end(slot);
+        let sleepers = state.sleepers > 0;
+        drop(state);
+        // Waking is a system call even if nobody sleeps.
+        if sleepers {
+            self.ended.notify_all();
+        }
         // A plain mutation may outlive the last transaction: those that pass the gate then are ordered
         // with it as they are with each other, by the kernel's locks.
         if !plain {

@@ -182,14 +182,16 @@ impl Engine {
         // The one look at a clock in this crate; no answer of the engine depends on it.
         let until = Instant::now().checked_add(limit);
         let mut state = self.state.lock();
-        while state.stands(t) {
-            let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        state.sleepers += 1;
+        let mut left = until.map(|_| limit);
+        while state.stands(t) && left != Some(Duration::ZERO) {
             match left {
-                Some(Duration::ZERO) => return false,
                 Some(left) => self.ended.wait_for(&mut state, left),
                 None => self.ended.wait(&mut state),
             }
+            left = until.map(|until| until.saturating_duration_since(Instant::now()));
         }
-        true
+        state.sleepers -= 1;
+        !state.stands(t)
     }
 }
