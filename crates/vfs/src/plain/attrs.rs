@@ -45,8 +45,8 @@ impl Plain {
         }
         self.mutating(caller, &[], &writes, || {
             if let Some(size) = set.size {
-                let (fd, ..) = self.writer(&node)?;
-                let _acting = Acting::writing(caller.uid == 0, set.kill_suidgid)?;
+                let (fd, _) = self.writer(&node)?;
+                let _acting = Acting::writing(caller, set.kill_suidgid)?;
                 fs::ftruncate(&*fd, size)?;
                 node.no_caps.store(true, Relaxed);
             }
@@ -58,7 +58,7 @@ impl Plain {
     fn change_attr(&self, node: &Node, caller: Caller, fd: impl AsFd, set: &SetAttr) -> Reply<()> {
         if set.uid.is_some() || set.gid.is_some() {
             // A change of owner moves the blocks to another quota.
-            let _acting = Acting::writing(caller.uid == 0, false)?;
+            let _acting = Acting::writing(caller, false)?;
             let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
             fs::chownat(&fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
             node.no_caps.store(true, Relaxed);

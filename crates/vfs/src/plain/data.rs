@@ -154,7 +154,7 @@ impl Plain {
         change: Change,
         act: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> Reply<T>,
     ) -> Reply<T> {
-        let (fd, privileged, by) = self.writer(node)?;
+        let (fd, by) = self.writer(node)?;
         let now = sys::stat(&*fd)?.attr;
         let oid = node.oid();
         let mut writes = [ObjectRef::Size(oid); 3];
@@ -169,7 +169,7 @@ impl Plain {
             count += 1;
         }
         self.mutating(by, reads, &writes[..count], || {
-            let _acting = Acting::writing(privileged, change.kill_suidgid)?;
+            let _acting = Acting::writing(by, change.kill_suidgid)?;
             let done = act(fd.as_fd())?;
             node.no_caps.store(true, Relaxed);
             Ok(done)

@@ -25,10 +25,16 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Whether a write may come from somebody whom no quota binds: also one without any writer, which
-    /// is the kernel's own write-back and must not be lost.
-    pub fn privileged(&self) -> bool {
-        self.privileged > 0 || self.writers == 0
+    /// On whose behalf a write is made: whoever opened the file for writing last, but the superuser as
+    /// long as he is among the writers, whom no quota binds; and without any writer, since that is the
+    /// kernel's own write-back, which must not be lost.
+    fn writes_as(&self) -> Caller {
+        let superuser = Caller { uid: 0, gid: 0, tid: 0 };
+        match self.writer {
+            Some(caller) if self.privileged == 0 => caller,
+            Some(caller) => Caller { tid: caller.tid, ..superuser },
+            None => superuser,
+        }
     }
 
     /// Closes what nobody needs.
@@ -109,15 +115,13 @@ impl Plain {
         Ok(fd)
     }
 
-    /// A descriptor for writing, kept while somebody has the node open for that; whether a quota does
-    /// not bind who writes; and who that is.
-    pub(super) fn writer(&self, node: &Node) -> Reply<(Arc<OwnedFd>, bool, Caller)> {
+    /// A descriptor for writing, kept while somebody has the node open for that, and who writes.
+    pub(super) fn writer(&self, node: &Node) -> Reply<(Arc<OwnedFd>, Caller)> {
         let mut files = node.files.lock();
-        let privileged = files.privileged();
-        let by = files.writer.unwrap_or(Caller { uid: 0, gid: 0, tid: 0 });
+        let by = files.writes_as();
         let fd = self.write_of(node, &mut files, false)?;
         files.tidy();
-        Ok((fd, privileged, by))
+        Ok((fd, by))
     }
 
     /// The descriptor with which a directory is listed.

@@ -6,8 +6,7 @@
 //! caller's `fsuid` and `fsgid` and keeps the capabilities that permission checks look at, less those
 //! that would exempt it from a limit that binds the caller.
 //!
-//! What is not carried over: supplementary groups (the kernel has applied them), and the exemption of
-//! the superuser from the blocks that ext4 reserves when a write comes from an ordinary user.
+//! What is not carried over: supplementary groups (the kernel has applied them).
 
 use super::sys_unsafe::{own_umask, set_fsgid, set_fsuid};
 use crate::api::{Caller, Reply};
@@ -49,29 +48,33 @@ impl Acting {
         }
         let mask = Mode::from_raw_mode(umask & 0o777);
         acting.umask = Some(rustix::process::umask(mask));
-        acting.become_caller(caller)?;
+        acting.become_caller(caller, CapabilitySet::empty())?;
         Ok(acting)
     }
 
-    /// As somebody who changes content: without privilege over quotas if not `privileged`, and so that
-    /// the set-id bits go with `kill_suidgid`.
-    pub fn writing(privileged: bool, kill_suidgid: bool) -> Reply<Acting> {
+    /// As the caller who changes content, whom quotas bind and who may not use up what the file system
+    /// reserves for the superuser; so that the set-id bits go with `kill_suidgid`.
+    pub fn writing(caller: Caller, kill_suidgid: bool) -> Reply<Acting> {
         let mut less = CapabilitySet::empty();
-        less.set(CapabilitySet::SYS_RESOURCE, !privileged);
         less.set(CapabilitySet::FSETID, kill_suidgid);
         let mut acting = Acting::nobody_else();
-        if !less.is_empty() {
+        if caller.uid != 0 {
+            acting.become_caller(caller, less)?;
+        } else if !less.is_empty() {
             acting.caps = without(less)?;
         }
         Ok(acting)
     }
 
-    fn become_caller(&mut self, caller: Caller) -> Reply<()> {
+    /// With the thread's capabilities but `less` and, for an ordinary user, the one over limits.
+    fn become_caller(&mut self, caller: Caller, mut less: CapabilitySet) -> Reply<()> {
         if caller.uid == NO_ID || caller.gid == NO_ID {
             return Err(Errno::OVERFLOW);
         }
         let old = (set_fsuid(NO_ID), set_fsgid(NO_ID));
+        less.set(CapabilitySet::SYS_RESOURCE, caller.uid != 0);
         if old == (caller.uid, caller.gid) {
+            self.caps = without(less)?;
             return Ok(());
         }
         let caps = capabilities(None)?;
@@ -83,11 +86,7 @@ impl Acting {
         }
         self.caps = Some(caps);
         // The kernel has taken away those that concern files when the id ceased to be 0.
-        let mut effective = caps.effective;
-        if caller.uid != 0 {
-            effective.remove(CapabilitySet::SYS_RESOURCE);
-        }
-        set_capabilities(None, CapabilitySets { effective, ..caps })
+        set_capabilities(None, CapabilitySets { effective: caps.effective & !less, ..caps })
     }
 }
 
