@@ -4,8 +4,11 @@
 //! An empty name means the handle's own inode where the real implementation understands it so.
 //! Not simulated: permissions, ACL inheritance, quotas, delayed allocation.
 
+mod data;
+mod names;
+
 use crate::simfs::{Opened, SimFs, dir_of};
-use crate::state::{Body, Inode, PAGE, Page};
+use crate::state::{Body, Inode, PAGE};
 use crate::world::{Record, Res, World};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,8 +17,6 @@ use std::sync::atomic::Ordering;
 use systx_base::{Gid, Kind, Time, Uid};
 use systx_store::io::{Class, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat};
 
-/// Longest file, as on ext4 with 4096-byte blocks.
-const MAX_SIZE: u64 = 16 << 40;
 const DEV: u64 = 0x51;
 
 /// `.`, `..` and names with a slash never name an entry.
@@ -91,237 +92,6 @@ fn file_for_write(w: &World, h: &Handle, errno: Errno) -> Res<u64> {
     w.inode(opened.ino).map(|_| opened.ino)
 }
 
-fn end_of(offset: u64, len: u64) -> Res<u64> {
-    let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
-    if end > i64::MAX as u64 { Err(Errno::INVAL) } else { Ok(end) }
-}
-
-/// The pages that `offset..end` touches, each with the part of it inside the page.
-fn pages(offset: u64, end: u64) -> impl Iterator<Item = (u64, std::ops::Range<usize>)> {
-    let page = PAGE as u64;
-    (offset / page..end.div_ceil(page)).map(move |n| {
-        let from = offset.saturating_sub(n * page).min(page) as usize;
-        let to = (end - n * page).min(page) as usize;
-        (n, from..to)
-    })
-}
-
-/// Writes as much as there is room for.
-fn write(w: &mut World, ino: u64, data: &[u8], offset: u64) -> Res<()> {
-    let end = end_of(offset, data.len() as u64)?;
-    if data.is_empty() {
-        return Ok(());
-    }
-    if end > MAX_SIZE {
-        return Err(Errno::FBIG);
-    }
-    w.strip_capability(ino);
-    let mut done = offset;
-    let mut result = Ok(());
-    for (n, part) in pages(offset, end) {
-        let fresh = u64::from(!has_block(w, ino, n));
-        if let Err(full) = w.room(fresh, 0) {
-            result = Err(full);
-            break;
-        }
-        let len = part.len();
-        let mut bytes = w.page(ino, n).map_or([0; PAGE], |p| *p.bytes());
-        let at = (done - offset) as usize;
-        bytes[part].copy_from_slice(&data[at..at + len]);
-        w.set_page(ino, n, Some(Page::new(bytes)));
-        done += len as u64;
-    }
-    if done > offset {
-        let time = w.time();
-        w.set_meta(ino, |m| {
-            m.size = m.size.max(done);
-            m.mtime = time;
-        });
-    }
-    result
-}
-
-fn has_block(w: &World, ino: u64, n: u64) -> bool {
-    match w.inode(ino).map(|i| &i.body) {
-        Ok(Body::File { pages, reserved }) => pages.contains_key(&n) || reserved.contains(&n),
-        _ => false,
-    }
-}
-
-fn read(w: &World, ino: u64, buf: &mut [u8], offset: u64) -> Res<usize> {
-    let size = w.inode(ino)?.meta.size;
-    let end = end_of(offset, buf.len() as u64)?.min(size);
-    if offset >= end {
-        return Ok(0);
-    }
-    for (n, part) in pages(offset, end) {
-        let at = (n * PAGE as u64 + part.start as u64 - offset) as usize;
-        let out = &mut buf[at..at + part.len()];
-        match w.page(ino, n) {
-            Some(page) => out.copy_from_slice(&page.bytes()[part]),
-            None => out.fill(0),
-        }
-    }
-    Ok((end - offset) as usize)
-}
-
-/// Zeros `offset..end` of the existing pages, and drops those that it covers whole.
-fn clear(w: &mut World, ino: u64, offset: u64, end: u64) {
-    let existing: Vec<u64> = match w.inode(ino).map(|i| &i.body) {
-        Ok(Body::File { pages, .. }) => {
-            let last = end.div_ceil(PAGE as u64);
-            pages
-                .range(offset / PAGE as u64..last.max(offset / PAGE as u64))
-                .map(|(n, _)| *n)
-                .collect()
-        }
-        _ => return,
-    };
-    for n in existing {
-        let start = n * PAGE as u64;
-        let from = offset.saturating_sub(start).min(PAGE as u64) as usize;
-        let to = (end - start).min(PAGE as u64) as usize;
-        if from == 0 && to == PAGE {
-            w.set_page(ino, n, None);
-        } else if let Some(page) = w.page(ino, n) {
-            let mut bytes = *page.bytes();
-            bytes[from..to].fill(0);
-            w.set_page(ino, n, Some(Page::new(bytes)));
-        }
-    }
-}
-
-fn set_len(w: &mut World, ino: u64, len: u64) -> Res<()> {
-    if len > i64::MAX as u64 {
-        return Err(Errno::INVAL);
-    }
-    if len > MAX_SIZE {
-        return Err(Errno::FBIG);
-    }
-    w.strip_capability(ino);
-    let old = w.inode(ino)?.meta.size;
-    if len <= old {
-        clear(w, ino, len, old.next_multiple_of(PAGE as u64));
-        // Also what was allocated beyond the end, where the length stays the same.
-        w.unreserve(ino, len.div_ceil(PAGE as u64)..);
-    }
-    let time = w.time();
-    w.set_meta(ino, |m| {
-        m.size = len;
-        m.mtime = time;
-    });
-    Ok(())
-}
-
-fn next_data(w: &World, ino: u64, offset: u64) -> Res<Option<(u64, u64)>> {
-    let inode = w.inode(ino)?;
-    let Body::File { pages, .. } = &inode.body else { return Err(Errno::INVAL) };
-    let (page, size) = (PAGE as u64, inode.meta.size);
-    if offset >= size {
-        return Ok(None);
-    }
-    let Some((first, _)) = pages.range(offset / page..size.div_ceil(page)).next() else {
-        return Ok(None);
-    };
-    let end = (*first..).find(|n| !pages.contains_key(n)).map_or(size, |n| (n * page).min(size));
-    Ok(Some((offset.max(first * page), end)))
-}
-
-fn link(w: &mut World, from: (u64, &[u8]), to: (u64, &[u8])) -> Res<()> {
-    let ino = w.find(from.0, from.1)?;
-    if w.find_opt(to.0, to.1)?.is_some() {
-        return Err(Errno::EXIST);
-    }
-    w.may_add(to.0)?;
-    let inode = w.inode(ino)?;
-    if inode.kind == Kind::Dir {
-        return Err(Errno::PERM);
-    }
-    if inode.nlink == 0 {
-        return Err(Errno::NOENT);
-    }
-    if inode.nlink >= 65_000 {
-        return Err(Errno::MLINK);
-    }
-    w.bind(to.0, to.1, Some(ino));
-    w.add_links(ino, 1);
-    w.touch(ino, false);
-    w.touch(to.0, true);
-    Ok(())
-}
-
-fn is_dir(w: &World, ino: u64) -> bool {
-    w.inode(ino).is_ok_and(|i| i.kind == Kind::Dir)
-}
-
-fn rename(w: &mut World, from: (u64, &[u8]), to: (u64, &[u8]), how: Rename) -> Res<()> {
-    let source = w.find(from.0, from.1)?;
-    let old = w.find_opt(to.0, to.1)?;
-    match (how, old) {
-        (Rename::NoReplace, Some(_)) => return Err(Errno::EXIST),
-        (Rename::Exchange, None) => return Err(Errno::NOENT),
-        _ => {}
-    }
-    let source_dir = is_dir(w, source);
-    if source_dir && w.below(to.0, source) {
-        return Err(Errno::INVAL);
-    }
-    if let Some(old) = old {
-        if is_dir(w, old) && w.below(from.0, old) {
-            let exchange = how == Rename::Exchange;
-            return Err(if exchange { Errno::INVAL } else { Errno::NOTEMPTY });
-        }
-        if old == source {
-            return Ok(());
-        }
-        if how == Rename::Exchange {
-            exchange(w, (from, source), (to, old));
-            return Ok(());
-        }
-        w.may_add(to.0)?;
-        match (source_dir, is_dir(w, old)) {
-            (true, false) => return Err(Errno::NOTDIR),
-            (false, true) => return Err(Errno::ISDIR),
-            (true, true) if !w.inode(old)?.entries().is_some_and(BTreeMap::is_empty) => {
-                return Err(Errno::NOTEMPTY);
-            }
-            _ => {}
-        }
-    }
-    w.may_add(to.0)?;
-    // Add before remove: within one call a weak file system may persist either, and a strong one
-    // both.
-    w.bind(to.0, to.1, Some(source));
-    w.bind(from.0, from.1, None);
-    if source_dir {
-        w.add_links(from.0, -1);
-        w.add_links(to.0, 1);
-        w.set_parent(source, to.0);
-    }
-    if let Some(old) = old {
-        w.unname(old, to.0);
-    }
-    w.touch(source, false);
-    w.touch(from.0, true);
-    w.touch(to.0, true);
-    Ok(())
-}
-
-fn exchange(w: &mut World, a: ((u64, &[u8]), u64), b: ((u64, &[u8]), u64)) {
-    let ((a_dir, a_name), a_ino) = a;
-    let ((b_dir, b_name), b_ino) = b;
-    w.bind(a_dir, a_name, Some(b_ino));
-    w.bind(b_dir, b_name, Some(a_ino));
-    let (a_is, b_is) = (i32::from(is_dir(w, a_ino)), i32::from(is_dir(w, b_ino)));
-    w.add_links(a_dir, b_is - a_is);
-    w.add_links(b_dir, a_is - b_is);
-    w.set_parent(a_ino, b_dir);
-    w.set_parent(b_ino, a_dir);
-    for (ino, mtime) in [(a_ino, false), (b_ino, false), (a_dir, true), (b_dir, true)] {
-        w.touch(ino, mtime);
-    }
-}
-
 impl SimFs {
     /// A call that changes something.
     fn change<T>(
@@ -372,7 +142,7 @@ impl Io for SimFs {
     fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
         let mut w = self.world();
         let ino = w.find(dir_of(&w, at)?, name)?;
-        if !is_dir(&w, ino) {
+        if !names::is_dir(&w, ino) {
             return Err(Errno::NOTDIR.into());
         }
         Ok(self.handle(&mut w, ino, false))
@@ -459,10 +229,10 @@ impl Io for SimFs {
     fn read_at(&self, h: &Handle, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.look(|w| {
             let ino = h.inner::<Opened>().ino;
-            if is_dir(w, ino) {
+            if names::is_dir(w, ino) {
                 return Err(Errno::BADF);
             }
-            read(w, ino, buf, offset)
+            data::read(w, ino, buf, offset)
         })
     }
 
@@ -472,7 +242,7 @@ impl Io for SimFs {
             || format!("write {name} {offset}+{}", data.len()),
             |w| {
                 let ino = file_for_write(w, h, Errno::BADF)?;
-                write(w, ino, data, offset)
+                data::write(w, ino, data, offset)
             },
         )
     }
@@ -485,7 +255,7 @@ impl Io for SimFs {
         let name = || format!("write durably {name} {}+{}", offset, data.len());
         self.change(name, |w| {
             let ino = file_for_write(w, h, Errno::BADF)?;
-            write(w, ino, data, offset)
+            data::write(w, ino, data, offset)
         })?;
         let (first, count) = (offset / PAGE as u64, (data.len() / PAGE) as u64);
         let ino = h.inner::<Opened>().ino;
@@ -498,7 +268,7 @@ impl Io for SimFs {
             || format!("truncate {name} {len}"),
             |w| {
                 let ino = file_for_write(w, h, Errno::INVAL)?;
-                set_len(w, ino, len)
+                data::set_len(w, ino, len)
             },
         )
     }
@@ -513,9 +283,9 @@ impl Io for SimFs {
                 }
                 let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
                 let ino = file_for_write(w, h, Errno::BADF)?;
-                end_of(offset, len).map_err(|_| Errno::FBIG)?;
+                data::end_of(offset, len).map_err(|_| Errno::FBIG)?;
                 w.strip_capability(ino);
-                clear(w, ino, offset, end.min(MAX_SIZE));
+                data::clear(w, ino, offset, end.min(data::MAX_SIZE));
                 let page = PAGE as u64;
                 w.unreserve(ino, offset.div_ceil(page)..(end / page).max(offset.div_ceil(page)));
                 let time = w.time();
@@ -534,12 +304,12 @@ impl Io for SimFs {
                     return Err(Errno::INVAL);
                 }
                 let ino = file_for_write(w, h, Errno::BADF)?;
-                let end = end_of(offset, len).map_err(|_| Errno::FBIG)?;
-                if end > MAX_SIZE {
+                let end = data::end_of(offset, len).map_err(|_| Errno::FBIG)?;
+                if end > data::MAX_SIZE {
                     return Err(Errno::FBIG);
                 }
                 let (first, last) = (offset / PAGE as u64, (end - 1) / PAGE as u64);
-                let fresh = (first..=last).filter(|n| !has_block(w, ino, *n)).count();
+                let fresh = (first..=last).filter(|n| !data::has_block(w, ino, *n)).count();
                 w.room(fresh as u64, 0)?;
                 w.strip_capability(ino);
                 w.reserve(ino, first, last);
@@ -550,7 +320,7 @@ impl Io for SimFs {
     }
 
     fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>> {
-        self.look(|w| next_data(w, h.inner::<Opened>().ino, offset))
+        self.look(|w| data::next_data(w, h.inner::<Opened>().ino, offset))
     }
 
     fn copy_range(
@@ -561,7 +331,7 @@ impl Io for SimFs {
         to_at: u64,
         len: u64,
     ) -> Result<()> {
-        end_of(from_at, len)?;
+        data::end_of(from_at, len)?;
         if len > 0 && !to.inner::<Opened>().writable {
             return Err(Errno::BADF.into());
         }
@@ -637,7 +407,7 @@ impl Io for SimFs {
                 }
                 w.find(from, from_name)?;
                 entry_name(to_name)?;
-                link(w, (from, from_name), (to, to_name))
+                names::link(w, (from, from_name), (to, to_name))
             },
         )
     }
@@ -657,7 +427,7 @@ impl Io for SimFs {
                 if from_name.is_empty() || to_name.is_empty() {
                     return Err(Errno::NOENT);
                 }
-                rename(w, (from, from_name), (to, to_name), how)
+                names::rename(w, (from, from_name), (to, to_name), how)
             },
         )
     }
@@ -668,7 +438,7 @@ impl Io for SimFs {
             |w| {
                 let dir = dir_of(w, at)?;
                 let ino = w.find(dir, name)?;
-                if is_dir(w, ino) {
+                if names::is_dir(w, ino) {
                     return Err(Errno::ISDIR);
                 }
                 w.bind(dir, name, None);
