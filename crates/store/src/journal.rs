@@ -420,5 +420,7 @@ fn look_beyond(identity: Identity, end: Head, segments: &[Vec<u8>]) -> (Option<u
     (None, torn)
 }
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,8 @@ mod class;
 mod dir_store;
 mod error;
 mod footprint;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod gc;
 mod history;
 pub mod host_locks;

@@ -1,0 +1,32 @@
+//! Ways in for the fuzz targets: the decoders of what recovery and undo read from disk.
+
+use crate::history::{Commit, History};
+use crate::super_block::{BYTES, Super};
+use systx_base::codec::{Decoder, Encoder};
+
+/// A journal made up from these bytes is read as recovery reads it.
+pub fn journal(bytes: &[u8]) {
+    crate::journal::fuzzing::scan_made_up(bytes);
+}
+
+/// These bytes as a history file and as a super block, each with a sum that is right, and as the body
+/// of a journal record.
+pub fn history(bytes: &[u8]) {
+    if let Ok(history) = History::decode(&summed(bytes.to_vec())) {
+        assert!(History::decode(&history.encode()).is_ok());
+    }
+    if let Ok(commit) = Commit::decode(&mut Decoder::new(bytes)) {
+        let mut e = Encoder::new();
+        commit.encode(&mut e);
+        assert!(Commit::decode(&mut Decoder::new(&e.finish())).is_ok());
+    }
+    let mut block = bytes.to_vec();
+    block.resize(BYTES - 4, 0);
+    let _ = Super::decode(&summed(block));
+}
+
+fn summed(mut bytes: Vec<u8>) -> Vec<u8> {
+    let sum = crc32c::crc32c(&bytes);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    bytes
+}
