@@ -75,6 +75,25 @@ impl Shared {
         (0..self.dev_workers).try_for_each(|_| dev::hire(self))
     }
 
+    /// Called after a request was served: rids the kernel of a listing that costs more than it saves,
+    /// see [`Requests::worn_listing`].  Waits for nothing but pages of that listing, which nobody
+    /// keeps while waiting for us.
+    pub fn tidy(&self, request: &InHeader, fixed: &[u8]) {
+        if request.opcode != Opcode::Read as u32 {
+            return;
+        }
+        let begins = wire::ReadIn::read_from_prefix(fixed).is_ok_and(|(read, _)| read.offset == 0);
+        if let Some(dir) =
+            begins.then(|| self.server.worn_listing(NodeId(request.nodeid))).flatten()
+        {
+            let body = wire::NotifyInode { ino: dir.0, off: 0, len: 0 };
+            if let Err(error) = self.device.notify(wire::notify::INVAL_INODE, &[body.as_bytes()]) {
+                // Forgotten in the meantime, as a rule.
+                tracing::debug!(dir = dir.0, %error, "listing not invalidated");
+            }
+        }
+    }
+
     /// Called by each worker at its end.
     pub fn worker_ended(&self, result: io::Result<()>) {
         if let Err(error) = result {

@@ -109,7 +109,9 @@ impl<'a> Worker<'a> {
         };
         // The body of the reply begins where its header would end.
         let payload = &mut self.buffer[size_of::<OutHeader>()..];
-        match self.shared.server.serve(&header, &fixed[..fixed_len], payload, data) {
+        let outcome = self.shared.server.serve(&header, &fixed[..fixed_len], payload, data);
+        self.shared.tidy(&header, &fixed[..fixed_len]);
+        match outcome {
             Outcome::Silence => Ok(()),
             Outcome::Reply { error, len } => {
                 let sent = self.device.reply(header.unique, error, &payload[..len]);

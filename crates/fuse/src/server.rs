@@ -69,6 +69,11 @@ impl Server {
         self.recent.iter().map(|id| id.load(Relaxed)).filter(|id| *id != 0).map(NodeId)
     }
 
+    /// See [`Requests::worn_listing`].
+    pub fn worn_listing(&self, file: NodeId) -> Option<NodeId> {
+        catch_unwind(AssertUnwindSafe(|| self.view.worn_listing(file))).ok().flatten()
+    }
+
     fn remember(&self, node: NodeId) {
         // Relaxed: a stale or mixed picture is as good as any.
         if let Some(place) = self.recent.get(node.0 as usize % RECENT) {

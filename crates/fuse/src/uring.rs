@@ -308,7 +308,9 @@ fn serve(
         opcode => match fixed_part(opcode, request, header.entry.payload_sz, op) {
             Some(fixed) => {
                 let data = 0..header.entry.payload_sz as usize;
-                match shared.server.serve(request, fixed, payload, data) {
+                let outcome = shared.server.serve(request, fixed, payload, data);
+                shared.tidy(request, fixed);
+                match outcome {
                     Outcome::Reply { error, len } => (error, len),
                     Outcome::Silence => (0, 0),
                 }

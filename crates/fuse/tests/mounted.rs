@@ -177,6 +177,53 @@ fn a_listing_brings_attributes_along() {
 }
 
 #[test]
+fn a_worn_listing_is_made_anew_and_settles_the_attributes_of_files_that_were_read() {
+    over_both(&Config::default(), |m| {
+        std::fs::create_dir(m.path("d")).unwrap();
+        (0..100).for_each(|i| {
+            let caller = systx_vfs::api::Caller { uid: 0, gid: 0, tid: 0 };
+            let new = systx_vfs::api::NewAttr { mode: 0o644, umask: 0 };
+            let e = m.fs.create(caller, NodeId(2), format!("f{i}").as_bytes(), new, true).unwrap();
+            m.fs.write(e.node, 0, b"content", false).unwrap();
+            m.fs.forget(e.node, 1);
+        });
+        // Lists, looks at every file, and reads it.
+        let pass = || {
+            let before = m.connection().stats().count(Opcode::Getattr);
+            let names: Vec<_> = std::fs::read_dir(m.path("d")).unwrap().collect();
+            for entry in names {
+                let path = entry.unwrap().path();
+                assert_eq!(std::fs::metadata(&path).unwrap().len(), 7);
+                let mut read = String::new();
+                // Not fs::read, which looks at the file once more.
+                let mut file = std::fs::File::open(&path).unwrap().take(8);
+                file.read_to_string(&mut read).unwrap();
+                assert_eq!(read, "content");
+            }
+            m.connection().stats().count(Opcode::Getattr) - before
+        };
+        // Pages are dropped, so that files are read again.
+        let drop_pages = || {
+            for file in 0..100 {
+                m.connection().invalidate_inode(NodeId(3 + file), Some((0, 0))).unwrap();
+            }
+        };
+        // The first listing is not kept: the directory changed behind the kernel's back.
+        pass();
+        pass();
+        drop_pages();
+        pass();
+        // Without help the kernel asks for every file that was read.
+        assert!(pass() >= 100);
+        drop_pages();
+        *m.fs.worn.lock().unwrap() = Some(NodeId(2));
+        pass();
+        let asked = pass();
+        assert!(asked <= 2, "{asked} for a directory of 100 files");
+    });
+}
+
+#[test]
 fn a_read_only_file_is_created_and_written_by_its_owner() {
     over_both(&Config::default(), |m| {
         std::fs::create_dir(m.path("d")).unwrap();

@@ -310,6 +310,15 @@ pub trait Requests: Send + Sync {
     ) -> Reply<Entry>;
     /// open(2) with `O_TMPFILE`: a file without a name.
     fn tmpfile(&self, caller: Caller, parent: NodeId, new: NewAttr) -> Reply<Entry>;
+    /// A directory of whose cached listing the kernel is to be rid, asked after the beginning of a file
+    /// was read.
+    ///
+    /// Each READ makes the kernel doubt the access time, and the next stat(2) of the file costs a message
+    /// (fs/fuse: `fuse_invalidate_atime`).  A new listing with attributes settles it for all files of
+    /// a directory at once, but the kernel only asks for one if it does not have the listing any more.
+    fn worn_listing(&self, _file: NodeId) -> Option<NodeId> {
+        None
+    }
     /// Fills `buf` from `offset`; fewer bytes only at the end of the file.
     fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize>;
     /// Writes all of `data`; `kill_suidgid`: `FUSE_WRITE_KILL_SUIDGID`.

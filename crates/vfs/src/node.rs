@@ -90,6 +90,10 @@ pub(crate) struct DirState {
     children: HashMap<Name, Packed>,
     /// Order and cookies, once somebody listed.
     pub listing: Option<Listing>,
+    /// Names that were handed out with attributes, in the listing that the kernel may have cached.
+    pub handed_out: u32,
+    /// Files of it that were read since.
+    pub read_since: u32,
     /// All names of the backing directory, once they were read.
     pub base_names: Option<HashSet<Name>>,
     /// Names at which something is mounted on the host.

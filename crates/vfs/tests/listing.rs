@@ -191,6 +191,30 @@ fn ten_thousand_names() {
 }
 
 #[test]
+fn a_listing_is_worn_once_an_eighth_of_its_files_was_read() {
+    let dir = scratch();
+    for n in 0..40 {
+        fs::write(dir.path().join(format!("f{n:02}")), "x").unwrap();
+    }
+    let view = open_view(&open_volume(dir.path()), 1, Isolation::Serializable);
+    let file = |n: u32| {
+        let name = format!("f{n:02}").into_bytes();
+        view.lookup(CALLER, NodeId::ROOT, &name).unwrap().unwrap().node
+    };
+    let worn = |files: std::ops::Range<u32>| {
+        files.filter_map(|n| Some((n, view.worn_listing(file(n))?))).collect::<Vec<_>>()
+    };
+    assert_eq!(worn(0..40), [], "the kernel has no listing");
+    all(&view, NodeId::ROOT);
+    assert_eq!(worn(0..40), [(4, NodeId::ROOT)], "once, until it is listed again");
+    all(&view, NodeId::ROOT);
+    assert_eq!(worn(10..14), []);
+    // A listing without attributes settles nothing and is not counted.
+    view.readdir(NodeId::ROOT, 0, false, &mut |_| true).unwrap();
+    assert_eq!(worn(14..16), [(14, NodeId::ROOT)]);
+}
+
+#[test]
 fn dots_and_removed_directories() {
     let dir = scratch();
     populate(dir.path()).unwrap();

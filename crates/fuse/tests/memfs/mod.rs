@@ -23,6 +23,8 @@ pub struct Memfs {
     pub gate: Gate,
     /// Lookups handed out minus those taken back, over all nodes but the root.
     pub lookups: AtomicU64,
+    /// What the next question for a worn listing is answered with.
+    pub worn: Mutex<Option<NodeId>>,
 }
 
 /// Holds those who pass it while it is closed.
@@ -170,6 +172,7 @@ impl Default for Memfs {
             state: Mutex::new(State { nodes, next: 1, locks: Vec::new() }),
             gate: Gate::default(),
             lookups: AtomicU64::new(0),
+            worn: Mutex::default(),
         }
     }
 }
@@ -206,6 +209,9 @@ fn masked(new: NewAttr) -> u32 {
 }
 
 impl Requests for Memfs {
+    fn worn_listing(&self, _file: NodeId) -> Option<NodeId> {
+        self.worn.lock().unwrap().take()
+    }
     fn root(&self) -> Reply<Entry> {
         let attr = self.state.lock().unwrap().get(NodeId::ROOT)?.attr;
         Ok(Entry { node: NodeId::ROOT, generation: 0, attr })

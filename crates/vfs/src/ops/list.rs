@@ -70,6 +70,10 @@ impl View {
             // A removed directory that somebody has still open lists nothing, not even itself.
             return Ok(());
         }
+        if from == 0 && attributes {
+            let state = st.dir_mut(dir)?;
+            (state.handed_out, state.read_since) = (0, 0);
+        }
         let mut cookie = from;
         while let Some((next, name)) = self.listing(&mut st, dir)?.next(cookie) {
             let name = Name::from(name);
@@ -86,6 +90,7 @@ impl View {
                         let taken = sink(DirEntry { name: &name, ino, kind, next, entry });
                         if taken && attributes {
                             st.count_lookup(node);
+                            st.dir_mut(dir)?.handed_out += 1;
                         }
                         taken
                     }
@@ -99,6 +104,21 @@ impl View {
             cookie = next;
         }
         Ok(())
+    }
+
+    /// See [`crate::api::Requests::worn_listing`].  A new listing costs something for every name, so that
+    /// it must be worth it: an eighth of the files must have been read.
+    pub(super) fn worn_listing_of(&self, file: NodeId) -> Option<NodeId> {
+        const WORTH: u32 = 8;
+        let mut st = self.state.lock();
+        let dir = st.node(file).ok()?.place.as_ref()?.0;
+        let state = st.dir_mut(dir).ok()?;
+        state.read_since += 1;
+        if state.handed_out == 0 || state.read_since < state.handed_out.div_ceil(WORTH) {
+            return None;
+        }
+        (state.handed_out, state.read_since) = (0, 0);
+        Some(dir)
     }
 
     fn dot_ino(&self, st: &State, dir: NodeId, name: &[u8]) -> Reply<u64> {

@@ -92,6 +92,9 @@ impl Requests for View {
     fn tmpfile(&self, caller: Caller, parent: NodeId, new: NewAttr) -> Reply<Entry> {
         self.make_unnamed(caller, parent, new)
     }
+    fn worn_listing(&self, file: NodeId) -> Option<NodeId> {
+        self.worn_listing_of(file)
+    }
     fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
         self.read_from(node, offset, buf)
     }
