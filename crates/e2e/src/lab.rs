@@ -526,17 +526,23 @@ pub fn systx_binary() -> &'static Path {
         if let Some(given) = std::env::var_os("SYSTX_BIN") {
             return PathBuf::from(given);
         }
-        // .../target/PROFILE/deps/suite-0123
-        let exe = std::env::current_exe().expect("own path");
-        let profile = exe.ancestors().nth(2).expect("target/PROFILE/deps").to_owned();
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "-q", "-p", "systx", "--bin", "systx"]);
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        cargo.arg("--target-dir").arg(profile.parent().expect("target"));
-        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
-        tool(&mut cargo).expect("systx must build");
-        profile.join("systx")
+        built(&["-p", "systx", "--bin", "systx"], "systx")
     })
+}
+
+/// Builds something of this workspace with the suite's own profile; `place`: where it is then, below
+/// the profile's directory.
+pub fn built(what: &[&str], place: &str) -> PathBuf {
+    // .../target/PROFILE/deps/suite-0123
+    let exe = std::env::current_exe().expect("own path");
+    let profile = exe.ancestors().nth(2).expect("target/PROFILE/deps").to_owned();
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "-q"]).args(what);
+    if profile.ends_with("release") {
+        cargo.arg("--release");
+    }
+    cargo.arg("--target-dir").arg(profile.parent().expect("target"));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    tool(&mut cargo).unwrap_or_else(|why| panic!("{what:?} must build: {why}"));
+    profile.join(place)
 }

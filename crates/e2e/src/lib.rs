@@ -6,6 +6,7 @@
 //! - [`tree`]: a whole directory tree as a value, for comparisons;
 //! - [`twin`]: does the same work natively and inside a run, and compares;
 //! - [`cache`]: things from package registries, fetched once;
+//! - [`others`]: test suites of others;
 //! - [`random`]: seeded choices, the seed printed.
 //!
 //! The suites drive `systx` as a user does.  They know its command line, its exit codes and its
@@ -13,6 +14,7 @@
 
 pub mod cache;
 pub mod lab;
+pub mod others;
 pub mod random;
 pub mod run;
 pub mod tree;

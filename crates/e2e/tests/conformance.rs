@@ -1,30 +1,13 @@
 //! Test suites of others: pjdfstest and fsx (Rust packages), stress-ng with --verify.  Each runs on the
 //! host's file system first and then inside a run; what passes there must pass here.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
 use systx_e2e::lab::find_program;
+use systx_e2e::others::{assert_pjdfstest_as_on_the_host, crate_program, pjdfstest};
 use systx_e2e::run::{Limits, finish};
-use systx_e2e::{Finished, Lab, cache, lab, skip};
+use systx_e2e::{Finished, Lab, lab, skip};
 
 fn long() -> bool {
     std::env::var_os("SYSTX_LONG").is_some()
-}
-
-/// A published Rust program, at a fixed version.
-fn crate_program(name: &str, version: &str) -> Result<PathBuf, String> {
-    if let Some(found) = find_program(name) {
-        return Ok(found);
-    }
-    let dir = cache::get(&format!("{name}-{version}"), |dir| {
-        cache::shell(
-            dir,
-            &format!(
-                "env -u CARGO_TARGET_DIR cargo install -q --debug --locked --root . --target-dir build --version {version} {name} && rm -rf build"
-            ),
-        )
-    })?;
-    Ok(dir.join("bin").join(name))
 }
 
 fn inside(lab: &Lab, seconds: u64, script: &str) -> Finished {
@@ -39,66 +22,17 @@ fn outside(lab: &Lab, seconds: u64, script: &str) -> Finished {
     finish(command, Limits::seconds(seconds), lab)
 }
 
-const PJDFSTEST: &str = r#"
-[features]
-posix_fallocate = {}
-utimensat = {}
-utime_now = {}
-rename_ctime = {}
-[settings]
-naptime = 0.01
-allow_remount = false
-[dummy_auth]
-entries = [["nobody", "nogroup"], ["games", "games"]]
-"#;
-
-/// What passes on the host and cannot in a view, with the reason.
-const KNOWN: &[(&str, &str)] = &[(
-    "link::link_count_max",
-    "asks pathconf for the most links, and libc answers by file system type: 127 for one it does not know",
-)];
-
-/// Outcome by test name.
-fn pjdfstest_results(text: &str) -> BTreeMap<String, String> {
-    text.lines()
-        .filter(|line| !line.starts_with(char::is_whitespace) && line.contains("::"))
-        .filter_map(|line| {
-            let mut words = line.split_whitespace();
-            Some((words.next()?.to_owned(), words.next()?.to_owned()))
-        })
-        .collect()
-}
-
 #[test]
 fn pjdfstest_inside_is_as_on_the_host() {
     let lab = lab!();
-    let program = match crate_program("pjdfstest", "0.2.2") {
-        Ok(program) => program,
+    let script = match pjdfstest(&lab) {
+        Ok(script) => script,
         Err(why) => skip!("pjdfstest cannot be had: {why}"),
     };
-    let config = lab.outside().join("pjdfstest.toml");
-    std::fs::write(&config, PJDFSTEST).unwrap();
-    let script =
-        format!("mkdir p; chmod 777 p; {} -c {} -p p", program.display(), config.display());
     let host = outside(&lab, 120, &script);
     lab.native("rm -rf p").ok();
     let ours = inside(&lab, 240, &script);
-    let (host_results, results) = (pjdfstest_results(&host.out), pjdfstest_results(&ours.out));
-    assert!(host_results.len() > 300, "{host}");
-    let worse: Vec<_> = host_results
-        .iter()
-        .filter(|(_, outcome)| *outcome == "ok")
-        .filter(|(name, _)| results.get(*name).is_none_or(|o| o != "ok"))
-        .map(|(name, _)| name.as_str())
-        .filter(|name| KNOWN.iter().all(|(known, _)| known != name))
-        .collect();
-    let passed = results.values().filter(|o| *o == "ok").count();
-    eprintln!(
-        "pjdfstest: {} tests, {passed} passed, {} worse than the host",
-        results.len(),
-        worse.len()
-    );
-    assert!(worse.is_empty(), "pass on the host, not inside: {worse:#?}\n{ours}");
+    assert_pjdfstest_as_on_the_host(&host, &ours);
 }
 
 #[test]

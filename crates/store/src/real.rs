@@ -114,7 +114,8 @@ fn statx(at: BorrowedFd<'_>, name: &[u8]) -> Result<Statx> {
     .map_err(errno)
 }
 
-fn kind_of(t: FileType) -> Option<Kind> {
+/// The type that a listing tells, if it tells any.
+pub fn kind_of(t: FileType) -> Option<Kind> {
     Some(match t {
         FileType::RegularFile => Kind::File,
         FileType::Directory => Kind::Dir,
@@ -128,16 +129,19 @@ fn kind_of(t: FileType) -> Option<Kind> {
 }
 
 /// Calls again with a larger buffer until the value fits, whatever others do to it meanwhile.
-fn grown(mut call: impl FnMut(&mut Vec<u8>) -> rustix::io::Result<()>) -> Result<Vec<u8>> {
+///
+/// # Errors
+/// Those of the call; `ERANGE` if even a megabyte is too little.
+pub fn grown(
+    mut call: impl FnMut(&mut Vec<u8>) -> rustix::io::Result<()>,
+) -> rustix::io::Result<Vec<u8>> {
     let mut buf = Vec::with_capacity(256);
     loop {
         match call(&mut buf) {
-            Ok(()) => return Ok(buf),
             Err(Errno::RANGE) if buf.capacity() < 1 << 20 => {
-                let larger = buf.capacity() * 8;
-                buf = Vec::with_capacity(larger);
+                buf = Vec::with_capacity(buf.capacity() * 8);
             }
-            Err(e) => return Err(errno(e)),
+            done => return done.map(|()| buf),
         }
     }
 }
@@ -382,6 +386,7 @@ impl Io for RealIo {
                 sys::lgetxattr(&path[..], key, spare).map(|_| ())
             }
         })
+        .map_err(errno)
     }
 
     fn list_xattr(&self, at: &Handle, name: &[u8]) -> Result<Vec<Vec<u8>>> {
@@ -393,7 +398,8 @@ impl Io for RealIo {
             } else {
                 sys::llistxattr(&path[..], spare).map(|_| ())
             }
-        });
+        })
+        .map_err(errno);
         match listed {
             Ok(bytes) => Ok(bytes
                 .split(|b| *b == 0)

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use systx_base::{Kind, NodeId};
+use systx_store::real::grown;
 use systx_txn::ObjectRef;
 
 const S_ISGID: u32 = 0o2000;
@@ -101,9 +102,7 @@ impl Plain {
     fn raw_xattr(&self, node: &Node, key: &[u8]) -> Reply<Vec<u8>> {
         let path = self.table.path(node)?;
         let at = sys::path_of(&*path);
-        sys::grown(|buf| {
-            fs::getxattr(at.as_str(), key, rustix::buffer::spare_capacity(buf)).map(drop)
-        })
+        grown(|buf| fs::getxattr(at.as_str(), key, rustix::buffer::spare_capacity(buf)).map(drop))
     }
 
     pub(super) fn xattr(&self, id: NodeId, key: &[u8]) -> Reply<Vec<u8>> {
@@ -116,9 +115,7 @@ impl Plain {
         let path = self.table.path(&node)?;
         self.reading(&[ObjectRef::Attr(node.oid())], || {
             let at = sys::path_of(&*path);
-            sys::grown(|buf| {
-                fs::listxattr(at.as_str(), rustix::buffer::spare_capacity(buf)).map(drop)
-            })
+            grown(|buf| fs::listxattr(at.as_str(), rustix::buffer::spare_capacity(buf)).map(drop))
         })
     }
 

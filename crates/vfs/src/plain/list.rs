@@ -6,6 +6,7 @@ use rustix::fs::{self, RawDir, SeekFrom};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
 use systx_base::{Kind, NodeId};
+use systx_store::real::kind_of;
 use systx_txn::ObjectRef;
 
 /// What is read at once.  The kernel takes some 30 names with attributes in a request, and what it
@@ -120,7 +121,7 @@ fn chunk(dir: &std::os::fd::OwnedFd, from: u64) -> Reply<Vec<Item>> {
         items.push(Item {
             name: entry.file_name().to_bytes().to_vec(),
             ino: entry.ino(),
-            kind: sys::kind(entry.file_type()),
+            kind: kind_of(entry.file_type()),
             next: entry.next_entry_cookie(),
         });
         if raw.is_buffer_empty() {

@@ -93,30 +93,3 @@ pub(super) fn file_type(kind: Kind) -> FileType {
         Kind::BlockDev => FileType::BlockDevice,
     }
 }
-
-/// The type that a listing tells, if it tells any.
-pub(super) fn kind(t: FileType) -> Option<Kind> {
-    Some(match t {
-        FileType::RegularFile => Kind::File,
-        FileType::Directory => Kind::Dir,
-        FileType::Symlink => Kind::Symlink,
-        FileType::Fifo => Kind::Fifo,
-        FileType::Socket => Kind::Socket,
-        FileType::CharacterDevice => Kind::CharDev,
-        FileType::BlockDevice => Kind::BlockDev,
-        FileType::Unknown => return None,
-    })
-}
-
-/// Calls with a larger buffer until the value fits, whatever others do to it meanwhile.
-pub(super) fn grown(mut call: impl FnMut(&mut Vec<u8>) -> Reply<()>) -> Reply<Vec<u8>> {
-    let mut buf = Vec::with_capacity(256);
-    loop {
-        match call(&mut buf) {
-            Err(Errno::RANGE) if buf.capacity() < 1 << 20 => {
-                buf = Vec::with_capacity(buf.capacity() * 8);
-            }
-            done => return done.map(|()| buf),
-        }
-    }
-}
