@@ -1,4 +1,4 @@
-//! Ranked mutexes: state lives inside its lock, and a thread may only take a lock of a higher rank
+//! Ranked locks: state lives inside its lock, and a thread may only take a lock of a higher rank
 //! than every lock it already holds.  Debug builds panic on a violation, so that every test run is
 //! also a search for lock-order cycles.
 //!
@@ -6,7 +6,10 @@
 //! of the whole project is to pass the panic on to every later user of that state.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Condvar, Mutex as StdMutex, MutexGuard as StdGuard};
+use std::sync::{
+    Condvar, Mutex as StdMutex, MutexGuard as StdGuard, RwLock as StdRwLock, RwLockReadGuard,
+    RwLockWriteGuard,
+};
 use std::time::Duration;
 
 /// Position of a lock in the one global order; a lower rank is taken first.
@@ -20,6 +23,10 @@ pub mod rank {
     pub const DAEMON: Rank = Rank(10);
     /// One transaction's life cycle.
     pub const TXN_STATE: Rank = Rank(20);
+    /// A volume's publications: one at a time.
+    pub const PUBLICATION: Rank = Rank(25);
+    /// What a publication marks: shared by the plain requests under way.
+    pub const MARKS: Rank = Rank(28);
     /// One view's tree of nodes.
     pub const VIEW: Rank = Rank(30);
     /// A volume's installations: one at a time, and none while a view is validated.
@@ -121,6 +128,97 @@ impl<T> Drop for Guard<'_, T> {
         self.inner = None;
         #[cfg(debug_assertions)]
         held::pop(self.rank);
+    }
+}
+
+/// A lock with a rank that many may share.  Who waits to have it alone is not overtaken for ever.
+#[derive(Debug)]
+pub struct RwLock<T> {
+    rank: Rank,
+    inner: StdRwLock<T>,
+}
+
+/// Shared access to the state inside a [`RwLock`].
+pub struct ReadGuard<'a, T> {
+    inner: RwLockReadGuard<'a, T>,
+    _held: Held,
+}
+
+/// Access alone to the state inside a [`RwLock`].
+pub struct WriteGuard<'a, T> {
+    inner: RwLockWriteGuard<'a, T>,
+    _held: Held,
+}
+
+/// An entry in this thread's list of held locks.  Fields are dropped in order: the lock goes first.
+struct Held {
+    #[cfg(debug_assertions)]
+    rank: Rank,
+}
+
+impl Held {
+    #[cfg_attr(not(debug_assertions), allow(unused_variables))]
+    fn new(rank: Rank) -> Held {
+        #[cfg(debug_assertions)]
+        held::push(rank);
+        Held {
+            #[cfg(debug_assertions)]
+            rank,
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        #[cfg(debug_assertions)]
+        held::pop(self.rank);
+    }
+}
+
+impl<T> RwLock<T> {
+    /// A lock at `rank`.
+    pub const fn new(rank: Rank, value: T) -> Self {
+        RwLock { rank, inner: StdRwLock::new(value) }
+    }
+
+    /// Waits until nobody has the lock alone, and shares it.
+    ///
+    /// # Panics
+    /// As [`Mutex::lock`]: sharing it twice in one thread is a violation, too.
+    pub fn read(&self) -> ReadGuard<'_, T> {
+        let held = Held::new(self.rank);
+        let inner = self.inner.read().expect("a holder of this lock panicked");
+        ReadGuard { inner, _held: held }
+    }
+
+    /// Waits until nobody has the lock.
+    ///
+    /// # Panics
+    /// As [`Mutex::lock`].
+    pub fn write(&self) -> WriteGuard<'_, T> {
+        let held = Held::new(self.rank);
+        let inner = self.inner.write().expect("a holder of this lock panicked");
+        WriteGuard { inner, _held: held }
+    }
+}
+
+impl<T> Deref for ReadGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> Deref for WriteGuard<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.inner
+    }
+}
+
+impl<T> DerefMut for WriteGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.inner
     }
 }
 

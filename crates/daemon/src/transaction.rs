@@ -13,6 +13,7 @@ use crate::protocol::{
 };
 use crate::transactions::is_below;
 use crate::volume::OpenVolume;
+use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;
 use systx_base::sync::{Mutex, rank};
@@ -27,6 +28,7 @@ use systx_store::{
 use systx_txn::{Access, BeginOptions, Isolation, Side, Status};
 use systx_vfs::content::{Budget, Slot, Spill, Staging};
 use systx_vfs::freeze::{Frozen, Selection};
+use systx_vfs::publication::NotDecided;
 use systx_vfs::view::{Ids, View, ViewConfig};
 
 /// Memory for the private data of one transaction; beyond it data goes to staging slots.
@@ -286,6 +288,7 @@ impl Transaction {
         let selection = Committed { patterns: &self.terms.patterns, volume: &self.volume };
         let changes = self.changes();
         let mut frozen = self.view.freeze(&selection);
+        self.view.flush_others();
         let (conflict, mut stale) = self.validate();
         if let Some(conflict) = conflict.or_else(|| self.conflict(opponents)) {
             return Ended::Refused(Outcome::Conflict { conflict, kept: false });
@@ -367,6 +370,7 @@ impl Transaction {
         self.view.let_go();
         let selection = Below { patterns: &self.terms.patterns, paths, volume: &self.volume };
         let mut frozen = self.view.freeze(&selection);
+        self.view.flush_others();
         let (conflict, stale) = self.validate();
         if let Some(conflict) = conflict.or_else(|| self.conflict(opponents)) {
             return Ended::Refused(Outcome::Conflict { conflict, kept: true });
@@ -438,7 +442,8 @@ pub enum NotInstalled {
     Failed(Failure),
 }
 
-/// From the reservation to the release: reserve, decide, make durable, install.
+/// From the reservation to the release: reserve, mark and invalidate in guarded directories, decide,
+/// make durable, install.
 ///
 /// # Errors
 /// Nothing was committed.  (If the store fails after the commit point, the failure says so.)
@@ -450,7 +455,11 @@ pub fn install(
 ) -> Result<Installed, NotInstalled> {
     let engine = &volume.vol.engine;
     let reservation = volume.store.reserve(&writes).map_err(no_room)?;
-    engine.decide(id).map_err(|_| NotInstalled::Lost)?;
+    let publication = volume.vol.publish(&writes);
+    publication.decide(|| engine.decide(id)).map_err(|e| match e {
+        NotDecided::Lost(_) => NotInstalled::Lost,
+        NotDecided::Kernel(errno) => NotInstalled::Failed(not_published(errno)),
+    })?;
     let ids: Vec<HostId> =
         writes.objects.iter().filter_map(|o| stamp_of(&o.origin)).map(|s| s.id).collect();
     let result = volume.vol.installing(ids, || {
@@ -464,15 +473,17 @@ pub fn install(
             .and_then(|committed| volume.store.apply(committed.lsn).map_err(not_applied));
         let moved =
             |(before, after): (&Option<Stamp>, &Option<Stamp>)| Some(((*before)?, (*after)?));
-        let moves = match &done {
+        let moves: Vec<_> = match &done {
             Ok(report) => before.iter().zip(&report.stamps).filter_map(moved).collect(),
             Err(_) => Vec::new(),
         };
+        publication.replaced(&moves);
         (done, moves)
     });
     let report = match result {
         Ok(report) => {
             engine.installed(id);
+            drop(publication);
             checkpoint_soon(volume);
             report
         }
@@ -524,6 +535,11 @@ fn no_room(error: ReserveError) -> NotInstalled {
             .hint("nothing was committed; free some space (`systx gc` frees what undo keeps)"),
         _ => failure,
     })
+}
+
+fn not_published(errno: Errno) -> Failure {
+    let text = format!("the kernel's caches of a guarded directory could not be invalidated: {errno}");
+    Failure::new(FailureKind::Io, text).hint("nothing was committed; try again")
 }
 
 fn not_committed(volume: &OpenVolume, error: CommitError) -> NotInstalled {

@@ -86,12 +86,37 @@ impl Shared {
         if let Some(dir) =
             begins.then(|| self.server.worn_listing(NodeId(request.nodeid))).flatten()
         {
-            let body = wire::NotifyInode { ino: dir.0, off: 0, len: 0 };
-            if let Err(error) = self.device.notify(wire::notify::INVAL_INODE, &[body.as_bytes()]) {
+            if let Err(error) = self.invalidate_inode(dir, Some((0, 0))) {
                 // Forgotten in the meantime, as a rule.
                 tracing::debug!(dir = dir.0, %error, "listing not invalidated");
             }
         }
+    }
+
+    /// See [`Connection::invalidate_inode`].
+    pub fn invalidate_inode(&self, node: NodeId, range: Option<(i64, i64)>) -> io::Result<()> {
+        let (off, len) = range.unwrap_or((-1, 0));
+        let body = wire::NotifyInode { ino: node.0, off, len };
+        self.device.notify(wire::notify::INVAL_INODE, &[body.as_bytes()])
+    }
+
+    /// See [`Connection::invalidate_entry`].
+    pub fn invalidate_entry(
+        &self,
+        parent: NodeId,
+        name: &[u8],
+        expire_only: bool,
+    ) -> io::Result<()> {
+        let namelen = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let flags = if expire_only { wire::NOTIFY_EXPIRE_ONLY } else { 0 };
+        let body = wire::NotifyEntry { parent: parent.0, namelen, flags };
+        let name = [name, b"\0"].concat();
+        self.device.notify(wire::notify::INVAL_ENTRY, &[body.as_bytes(), &name])
+    }
+
+    /// See [`Connection::invalidate_all_names`].
+    pub fn invalidate_all_names(&self) -> io::Result<()> {
+        self.device.notify(wire::notify::INC_EPOCH, &[])
     }
 
     /// Called by each worker at its end.
@@ -255,9 +280,7 @@ impl Connection {
     /// # Errors
     /// The kernel's answer.
     pub fn invalidate_inode(&self, node: NodeId, range: Option<(i64, i64)>) -> io::Result<()> {
-        let (off, len) = range.unwrap_or((-1, 0));
-        let body = wire::NotifyInode { ino: node.0, off, len };
-        self.shared.device.notify(wire::notify::INVAL_INODE, &[body.as_bytes()])
+        self.shared.invalidate_inode(node, range)
     }
 
     /// Makes the kernel forget a name, or (`expire_only`) ask again at its next use.
@@ -273,11 +296,7 @@ impl Connection {
         name: &[u8],
         expire_only: bool,
     ) -> io::Result<()> {
-        let namelen = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let flags = if expire_only { wire::NOTIFY_EXPIRE_ONLY } else { 0 };
-        let body = wire::NotifyEntry { parent: parent.0, namelen, flags };
-        let name = [name, b"\0"].concat();
-        self.shared.device.notify(wire::notify::INVAL_ENTRY, &[body.as_bytes(), &name])
+        self.shared.invalidate_entry(parent, name, expire_only)
     }
 
     /// Tells that `child` has been deleted under `name`, so that watchers hear of it.  Blocks as
@@ -297,7 +316,7 @@ impl Connection {
     /// # Errors
     /// `InvalidInput` on older kernels.
     pub fn invalidate_all_names(&self) -> io::Result<()> {
-        self.shared.device.notify(wire::notify::INC_EPOCH, &[])
+        self.shared.invalidate_all_names()
     }
 
     /// Asks the kernel to drop unused names of these nodes, so that it forgets them.  Linux 6.18.

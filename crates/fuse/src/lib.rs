@@ -20,6 +20,7 @@ extern crate self as systx_fuse;
 #[path = "../tests/memfs/mod.rs"]
 mod memfs;
 
+mod caches;
 mod config;
 mod connection;
 mod cpu;
@@ -30,6 +31,7 @@ mod device;
 mod device_unsafe;
 mod init;
 mod locks;
+mod node_unsafe;
 mod reply;
 mod ring_unsafe;
 mod server;
@@ -37,6 +39,7 @@ mod stats;
 mod uring;
 pub mod wire;
 
+pub use caches::KernelCaches;
 pub use config::{Config, FileLocks, Readdirplus, Transport};
 pub use connection::{Connection, serve};
 pub use stats::Stats;

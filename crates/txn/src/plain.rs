@@ -92,6 +92,11 @@ impl Mutation<'_> {
         &self.doomed
     }
 
+    /// Says who made it, if that was not known before.
+    pub fn tell(&self, by: Caller) {
+        self.engine.state.lock().name_opponent(&self.doomed, by);
+    }
+
     /// Ends it without effect: the call failed.  Nothing becomes stale by it; who lost has lost.
     pub fn failed(mut self) {
         self.end(false);
@@ -151,6 +156,11 @@ impl Engine {
             Entered::Wait(id) => Plain::Wait(id),
             Entered::Hold(id) => Plain::Hold(id),
         }
+    }
+
+    /// Whether any transaction has read or written an object.
+    pub fn is_held(&self, o: ObjectRef<'_>) -> bool {
+        self.gate.is_closed() && self.state.lock().is_held(o)
     }
 
     fn mutation(&self, way: Way, doomed: Vec<TxnId>) -> Mutation<'_> {

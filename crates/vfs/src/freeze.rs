@@ -200,11 +200,15 @@ impl Candidates {
 
 impl View {
     /// Existing files whose content would be changed and that a process outside has open for writing
-    /// (or mapped so): what it writes from now on meets the committed content.
+    /// (or mapped so): what it writes from now on meets the committed content.  Not those that are
+    /// open in a guarded directory, where it is a write after the commit like any other.
     pub fn open_elsewhere(&self, frozen: &Frozen) -> Vec<Vec<u8>> {
         let st = self.state.lock();
         let is_open = |(i, object): (usize, &Object)| {
             if object.content == Content::Keep || !matches!(object.origin, Origin::Host { .. }) {
+                return None;
+            }
+            if self.vol.is_open_guarded(st.base(*frozen.nodes.get(i)?).ok()?.stamp.id) {
                 return None;
             }
             let (dir, name) = self.backing_place(&st, *frozen.nodes.get(i)?).ok()?;

@@ -3,7 +3,7 @@
 //!
 //! - `table`: nodes, which live as long as the kernel knows them; `files`: what is open of them;
 //! - `names`, `attrs`, `data`, `list`, `locks`: the requests; `identity`: on whose behalf;
-//! - `gate`: where the conflict engine will order these requests; `sys`: system calls.
+//! - `gate`: where the order of these requests is decided, `order`: by the conflict engine; `sys`: system calls.
 //!
 //! The directory is reached by a descriptor that was opened before FUSE was mounted over it, and all
 //! else from there one name at a time, never through a symbolic link and never onto another mount.
@@ -20,18 +20,23 @@ mod identity;
 mod list;
 mod locks;
 mod names;
+mod order;
 mod sys;
 mod sys_unsafe;
 mod table;
 
-pub use gate::{Gate, NoGate};
+pub use gate::{Change, Gate, NoGate};
+pub use order::{Order, STALL};
 
 use crate::api::*;
+use crate::publication::BARRIER;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Kind, NodeId};
 use systx_store::io::HostId;
@@ -84,20 +89,38 @@ impl Plain {
         self.table.size()
     }
 
+    /// The node of a backing inode, if the kernel knows it.
+    pub(crate) fn node_of(&self, id: HostId) -> Option<NodeId> {
+        self.table.of_host(id).map(|node| node.id)
+    }
+
+    /// As [`Plain::node_of`], if somebody has it open for writing.
+    pub(crate) fn written_to(&self, id: HostId) -> Option<NodeId> {
+        self.table.of_host(id).filter(|node| node.files.lock().is_written()).map(|node| node.id)
+    }
+
+    /// All that is open for writing.
+    pub(crate) fn open_for_writing(&self) -> Vec<HostId> {
+        let open = self.table.open_nodes();
+        open.iter().filter(|n| n.files.lock().is_written()).map(|n| n.host).collect()
+    }
+
+    /// A commit has put another inode in the place of this one: who found it by its name before that, and
+    /// opens it now, would see what is not there any more.
+    pub(crate) fn supersede(&self, id: HostId) {
+        if let Some(node) = self.table.of_host(id) {
+            node.superseded.store(true, Relaxed);
+        }
+    }
+
     /// Passes the gate to read.
     fn reading<T>(&self, reads: &[ObjectRef<'_>], act: impl FnOnce() -> Reply<T>) -> Reply<T> {
         once(act, |act| self.gate.read(reads, act))
     }
 
     /// Passes the gate to change something.
-    fn mutating<T>(
-        &self,
-        by: Caller,
-        reads: &[ObjectRef<'_>],
-        writes: &[ObjectRef<'_>],
-        act: impl FnOnce() -> Reply<T>,
-    ) -> Reply<T> {
-        once(act, |act| self.gate.mutate(by, reads, writes, act))
+    fn mutating<T>(&self, change: Change<'_>, act: impl FnOnce() -> Reply<T>) -> Reply<T> {
+        once(act, |act| self.gate.mutate(change, act))
     }
 }
 
@@ -252,5 +275,11 @@ impl Requests for Plain {
     }
     fn fsync(&self, node: NodeId, data_only: bool) -> Reply<()> {
         self.sync_node(node, data_only)
+    }
+    fn valid(&self, node: NodeId, name: Option<&[u8]>) -> Valid {
+        if name == Some(BARRIER) {
+            return Valid { name: Some(Duration::ZERO), attr: None };
+        }
+        self.table.node(node).map_or(Valid::default(), |node| self.gate.valid(node.oid(), name))
     }
 }

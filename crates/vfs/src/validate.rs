@@ -37,6 +37,20 @@ pub enum What {
 type Stale = HashSet<Object>;
 
 impl View {
+    /// Makes plain programs' stores to mappings of what was read known, as the writes that they are: to
+    /// be called before [`View::validate`].
+    pub fn flush_others(&self) {
+        for id in self.vol.open_for_writing() {
+            let met = {
+                let st = self.state.lock();
+                st.nodes.of_host(id).and_then(|node| st.nodes.get(node)).is_some_and(Node::is_read)
+            };
+            if met {
+                self.vol.flush(id);
+            }
+        }
+    }
+
     /// Every difference between what was met and what is there; waits for an installation in progress
     /// to end and keeps others out meanwhile.
     pub fn validate(&self) -> Vec<OutsideChange> {

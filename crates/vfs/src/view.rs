@@ -337,6 +337,8 @@ impl View {
             return Ok(handle);
         }
         let base = st.base(node)?;
+        // What programs have stored in mappings of it comes first.
+        let flushed = self.vol.flush(base.stamp.id);
         let (dir, name) = self.backing_place(st, node)?;
         let handle = match self.io().open_file(&dir, &name, Open::Read) {
             Ok(handle) => handle,
@@ -346,7 +348,7 @@ impl View {
         // A page that another process changes through a mapping, and that was dirty already when
         // it was met, moves no time stamp.  Writing it back makes the next store fault, and that
         // moves the stamp.
-        if self.io().openers(&handle).map_err(errno)? == Openers::Writers {
+        if !flushed && self.io().openers(&handle).map_err(errno)? == Openers::Writers {
             self.io().sync_data(&handle).map_err(errno)?;
         }
         self.files.put(node, handle.clone());

@@ -9,14 +9,16 @@
 //! here (leaf).
 
 use crate::api::Reply;
+use crate::publication::{Guarded, Marked};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use systx_base::Oid;
-use systx_base::sync::{Guard, Mutex, rank};
+use systx_base::sync::{Guard, Mutex, RwLock, rank};
 use systx_store::io::{HostId, Io, Stamp};
 use systx_store::real::RealIo;
-use systx_txn::Engine;
+use systx_txn::{Engine, ObjectRef};
 
 /// Shared by the views of one volume.
 pub struct Volume {
@@ -33,6 +35,12 @@ pub struct Volume {
     hidden: HashSet<HostId>,
     objects: Mutex<Objects>,
     install: Mutex<()>,
+    // The rest is explained in `publication.rs`.
+    pub(crate) guarded: Mutex<Vec<Arc<Guarded>>>,
+    pub(crate) publishing: Mutex<()>,
+    pub(crate) marks: RwLock<Option<Arc<Marked>>>,
+    /// Whether there may be marks: a hint that spares looking.
+    pub(crate) is_publishing: AtomicBool,
 }
 
 #[derive(Default)]
@@ -56,6 +64,10 @@ impl Volume {
             hidden,
             objects: Mutex::new(rank::LEAF, Objects::default()),
             install: Mutex::new(rank::INSTALL, ()),
+            guarded: Mutex::new(rank::LEAF, Vec::new()),
+            publishing: Mutex::new(rank::PUBLICATION, ()),
+            marks: RwLock::new(rank::MARKS, None),
+            is_publishing: AtomicBool::new(false),
         })
     }
 
@@ -93,6 +105,14 @@ impl Volume {
             }
         }
         stamp
+    }
+
+    /// A plain request moved the version of an object, and no transaction lost by that.
+    pub(crate) fn note_own(&self, before: Stamp, after: Stamp) {
+        // Who has not met it will not ask.
+        if before != after && self.engine.is_held(ObjectRef::Attr(self.oid(before.id))) {
+            self.objects.lock().own.insert(before, after);
+        }
     }
 
     /// Whether a commit is changing this object right now, so that a stamp taken now means nothing.

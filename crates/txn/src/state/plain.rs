@@ -101,6 +101,28 @@ impl State {
         Entered::Decided(self.enter_plain(objects, by), doomed)
     }
 
+    /// The plain unit that these lost to was made by `by`.
+    pub(crate) fn name_opponent(&mut self, doomed: &[TxnId], by: Caller) {
+        for id in doomed {
+            let Some(slot) = self.find(*id) else { continue };
+            if let Some(Conflict { opponent: Opponent::Plain(known), .. }) =
+                &mut self.txn_mut(slot).conflict
+            {
+                *known = by;
+            }
+        }
+    }
+
+    /// See [`crate::Engine::is_held`].
+    pub(crate) fn is_held(&self, o: ObjectRef<'_>) -> bool {
+        let mut held = false;
+        self.table.holders(o, self.table.locate(o, false), false, |slot, _| {
+            held = self.txn(slot).caller.is_none();
+            !held
+        });
+        held
+    }
+
     /// Who is worth holding a mutation for: nobody that loses to it anyway by another object.
     fn held_for(&self, rivals: &[(Slot, ObjectRef<'_>, Side)]) -> Option<Slot> {
         let holds = |slot: Slot, o: ObjectRef<'_>| {

@@ -2,12 +2,12 @@
 
 use super::identity::Acting;
 use super::table::Node;
-use super::{Plain, sys};
+use super::{Change, Plain, sys};
 use crate::api::{Attr, Caller, Reply, SetAttr, SetTime, SetXattr, StatFs};
 use crate::content::PAGE;
 use rustix::fs::{self, AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use systx_base::{Kind, NodeId};
 use systx_store::real::grown;
@@ -44,7 +44,7 @@ impl Plain {
         if attr_changes {
             writes.push(ObjectRef::Attr(oid));
         }
-        self.mutating(caller, &[], &writes, || {
+        self.mutating(Self::touching(caller, &node, path.as_fd(), &writes), || {
             if let Some(size) = set.size {
                 let (fd, _) = self.writer(&node)?;
                 let _acting = Acting::writing(caller, set.kill_suidgid)?;
@@ -54,6 +54,17 @@ impl Plain {
             self.change_attr(&node, caller, &*path, &set)?;
             Ok(sys::stat(&*path)?.attr)
         })
+    }
+
+    /// A change of one inode.
+    fn touching<'a>(
+        by: Caller,
+        node: &Node,
+        fd: BorrowedFd<'a>,
+        writes: &'a [ObjectRef<'a>],
+    ) -> Change<'a> {
+        // For a change of a directory the kernel keeps the lock that all its names need.
+        Change { by, reads: &[], writes, subject: Some(fd), may_stall: node.kind != Kind::Dir }
     }
 
     fn change_attr(&self, node: &Node, caller: Caller, fd: impl AsFd, set: &SetAttr) -> Reply<()> {
@@ -134,7 +145,8 @@ impl Plain {
             SetXattr::Create => XattrFlags::CREATE,
             SetXattr::Replace => XattrFlags::REPLACE,
         };
-        self.mutating(caller, &[], &[ObjectRef::Attr(node.oid())], || {
+        let writes = [ObjectRef::Attr(node.oid())];
+        self.mutating(Self::touching(caller, &node, path.as_fd(), &writes), || {
             if key == CAPS {
                 node.no_caps.store(false, Relaxed);
             }
@@ -154,7 +166,8 @@ impl Plain {
     pub(super) fn remove_xattr(&self, caller: Caller, id: NodeId, key: &[u8]) -> Reply<()> {
         let node = self.table.node(id)?;
         let path = self.table.path(&node)?;
-        self.mutating(caller, &[], &[ObjectRef::Attr(node.oid())], || {
+        let writes = [ObjectRef::Attr(node.oid())];
+        self.mutating(Self::touching(caller, &node, path.as_fd(), &writes), || {
             fs::removexattr(sys::path_of(&*path), key)
         })
     }

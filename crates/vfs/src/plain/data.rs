@@ -2,7 +2,7 @@
 
 use super::identity::Acting;
 use super::table::Node;
-use super::{Plain, sys};
+use super::{Change, Plain, sys};
 use crate::api::{Fallocate, Reply, Seek};
 use crate::content::PAGE;
 use rustix::fs::{self, FallocateFlags, SeekFrom};
@@ -15,6 +15,9 @@ use systx_txn::ObjectRef;
 /// Longest file: what the kernel's signed offsets allow.
 const FILE_MAX: u64 = i64::MAX as u64;
 
+/// Most that one request copies: commits wait for what is being read.
+const COPY_MAX: u64 = 16 << 20;
+
 /// The pages of `len` bytes from `offset`, at least one.
 fn pages(oid: Oid, offset: u64, len: u64) -> ObjectRef<'static> {
     let last = offset.saturating_add(len.saturating_sub(1));
@@ -22,7 +25,7 @@ fn pages(oid: Oid, offset: u64, len: u64) -> ObjectRef<'static> {
 }
 
 /// What a change of content touches.
-struct Change {
+struct Extent {
     offset: u64,
     len: u64,
     /// Where the file ends at least, afterwards.
@@ -64,7 +67,7 @@ impl Plain {
         let len = data.len() as u64;
         let end = offset.checked_add(len).filter(|e| *e <= FILE_MAX).ok_or(Errno::FBIG)?;
         let node = self.table.node(id)?;
-        self.change(&node, &[], Change { offset, len, end, kill_suidgid }, |fd| {
+        self.change(&node, &[], Extent { offset, len, end, kill_suidgid }, |fd| {
             let mut done = 0;
             while done < data.len() {
                 match io::pwrite(fd, &data[done..], offset + done as u64) {
@@ -103,7 +106,7 @@ impl Plain {
             Fallocate::CollapseRange => (FallocateFlags::COLLAPSE_RANGE, FILE_MAX, u64::MAX),
             Fallocate::InsertRange => (FallocateFlags::INSERT_RANGE, FILE_MAX, u64::MAX),
         };
-        let change = Change { offset, len: touched, end, kill_suidgid: false };
+        let change = Extent { offset, len: touched, end, kill_suidgid: false };
         self.change(&node, &[], change, |fd| fs::fallocate(fd, flags, offset, len))
     }
 
@@ -131,14 +134,14 @@ impl Plain {
         let fd_in = self.reader(&source)?;
         // What lies beyond the end is not copied.
         let size = sys::stat(&*fd_in)?.attr.size;
-        let len = len.min(size.saturating_sub(from.1)).min(1 << 30);
+        let len = len.min(size.saturating_sub(from.1)).min(COPY_MAX);
         if len == 0 {
             return Ok(0);
         }
         let end = to.1.checked_add(len).filter(|e| *e <= FILE_MAX).ok_or(Errno::FBIG)?;
         let count = usize::try_from(len).map_err(|_| Errno::INVAL)?;
         let reads = [pages(source.oid(), from.1, len)];
-        let change = Change { offset: to.1, len, end, kill_suidgid: false };
+        let change = Extent { offset: to.1, len, end, kill_suidgid: false };
         self.change(&target, &reads, change, |fd| {
             let (mut at_in, mut at_out) = (from.1, to.1);
             let n = fs::copy_file_range(&*fd_in, Some(&mut at_in), fd, Some(&mut at_out), count)?;
@@ -151,7 +154,7 @@ impl Plain {
         &self,
         node: &Node,
         reads: &[ObjectRef<'_>],
-        change: Change,
+        extent: Extent,
         act: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> Reply<T>,
     ) -> Reply<T> {
         let (fd, by) = self.writer(node)?;
@@ -159,17 +162,19 @@ impl Plain {
         let oid = node.oid();
         let mut writes = [ObjectRef::Size(oid); 3];
         let mut count = 1;
-        writes[0] = pages(oid, change.offset, change.len);
-        if change.end > now.size {
+        writes[0] = pages(oid, extent.offset, extent.len);
+        if extent.end > now.size {
             writes[count] = ObjectRef::Size(oid);
             count += 1;
         }
-        if self.loses_privileges(node, now.mode, change.kill_suidgid) {
+        if self.loses_privileges(node, now.mode, extent.kill_suidgid) {
             writes[count] = ObjectRef::Attr(oid);
             count += 1;
         }
-        self.mutating(by, reads, &writes[..count], || {
-            let _acting = Acting::writing(by, change.kill_suidgid)?;
+        let subject = Some(fd.as_fd());
+        let change = Change { by, reads, writes: &writes[..count], subject, may_stall: true };
+        self.mutating(change, || {
+            let _acting = Acting::writing(by, extent.kill_suidgid)?;
             let done = act(fd.as_fd())?;
             node.no_caps.store(true, Relaxed);
             Ok(done)

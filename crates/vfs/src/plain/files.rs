@@ -7,8 +7,10 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Kind, NodeId};
+use systx_txn::ObjectRef;
 
 /// What is open of one node.
 #[derive(Default)]
@@ -37,6 +39,10 @@ impl Files {
         }
     }
 
+    pub fn is_written(&self) -> bool {
+        self.writers > 0
+    }
+
     /// Closes what nobody needs.
     fn tidy(&mut self) {
         if self.writers == 0 {
@@ -58,13 +64,30 @@ const PRIVILEGED: u64 = 4;
 impl Plain {
     pub(super) fn open_node(&self, caller: Caller, id: NodeId, how: OpenHow) -> Reply<Opened> {
         let node = self.table.node(id)?;
+        let oid = node.oid();
+        // Before the answer is made: a commit that begins meanwhile waits for it.
+        let keeps = self.gate.may_keep(oid);
+        let handle = self.reading(&[ObjectRef::Attr(oid), ObjectRef::Size(oid)], || {
+            // The kernel then walks the path once more.
+            if node.superseded.load(Relaxed) {
+                Err(Errno::STALE)
+            } else {
+                self.enter_open(caller, &node, how)
+            }
+        })?;
+        self.table.opened(id);
+        let is_dir = node.kind == Kind::Dir;
+        Ok(Opened { handle, keep_cache: keeps, cache_listing: is_dir && keeps })
+    }
+
+    fn enter_open(&self, caller: Caller, node: &Node, how: OpenHow) -> Reply<u64> {
         let mut handle = OPEN;
         {
             let mut files = node.files.lock();
             match node.kind {
-                Kind::Dir => drop(self.dir_of(&node, &mut files)?),
-                Kind::File if how.write => drop(self.write_of(&node, &mut files, how.append)?),
-                Kind::File => drop(self.read_of(&node, &mut files)?),
+                Kind::Dir => drop(self.dir_of(node, &mut files)?),
+                Kind::File if how.write => drop(self.write_of(node, &mut files, how.append)?),
+                Kind::File => drop(self.read_of(node, &mut files)?),
                 // The kernel opens these itself.
                 _ => return Err(Errno::NXIO),
             }
@@ -80,8 +103,7 @@ impl Plain {
                 files.readers = files.readers.saturating_add(1);
             }
         }
-        self.table.opened(id);
-        Ok(Opened { handle, keep_cache: true, cache_listing: node.kind == Kind::Dir })
+        Ok(handle)
     }
 
     pub(super) fn release_node(&self, id: NodeId, handle: u64) {

@@ -1,23 +1,50 @@
 //! Where the order of plain requests is decided: every request that reads or changes something passes
 //! a [`Gate`], with the objects that it touches.
 
-use crate::api::{Caller, Reply};
+use crate::api::{Caller, Reply, Valid};
+use std::os::fd::BorrowedFd;
+use systx_base::Oid;
 use systx_txn::ObjectRef;
 
-/// Brackets the requests of a plain view.  Every method calls `act` once, or fails without calling
+/// A request that changes something.
+#[derive(Clone, Copy, Debug)]
+pub struct Change<'a> {
+    /// Whose it is; of content, who opened the file for writing last, with `tid` 0 if nobody has.
+    pub by: Caller,
+    /// What it relies on.
+    pub reads: &'a [ObjectRef<'a>],
+    /// What it changes.
+    pub writes: &'a [ObjectRef<'a>],
+    /// The one existing inode whose version moves by it, if there is just one.
+    pub subject: Option<BorrowedFd<'a>>,
+    /// It may be held for an aged transaction: no lock of the kernel that spans directories is kept
+    /// meanwhile.
+    pub may_stall: bool,
+}
+
+/// Brackets the requests of a plain view.  [`Gate::read`] and [`Gate::mutate`] call `act` once, or fail without calling
 /// it; while `act` runs, nothing else changes what it touches.
 pub trait Gate: Send + Sync {
     /// A request that reads these objects and changes nothing.
+    ///
+    /// # Errors
+    /// Those of `act`.
     fn read(&self, reads: &[ObjectRef<'_>], act: &mut dyn FnMut() -> Reply<()>) -> Reply<()>;
-    /// A request that changes `writes`, and relies on `reads` in doing so.  `by`: whose it is; of
-    /// content, who opened the file for writing last, with `tid` 0 if nobody has.
-    fn mutate(
-        &self,
-        by: Caller,
-        reads: &[ObjectRef<'_>],
-        writes: &[ObjectRef<'_>],
-        act: &mut dyn FnMut() -> Reply<()>,
-    ) -> Reply<()>;
+    /// A request that changes something.
+    ///
+    /// # Errors
+    /// Those of `act`.
+    fn mutate(&self, change: Change<'_>, act: &mut dyn FnMut() -> Reply<()>) -> Reply<()>;
+    /// How long the kernel may believe an answer about an object, or about a name in it.
+    fn valid(&self, _oid: Oid, _name: Option<&[u8]>) -> Valid {
+        Valid::default()
+    }
+    /// Whether opening an object may leave in place, and use, what the kernel has cached of its content.
+    fn may_keep(&self, _oid: Oid) -> bool {
+        true
+    }
+    /// A barrier has arrived: returns when the directory's lock may be given back.
+    fn barrier(&self, _dir: Oid) {}
 }
 
 /// No order: there are no transactions.
@@ -28,13 +55,7 @@ impl Gate for NoGate {
     fn read(&self, _: &[ObjectRef<'_>], act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
         act()
     }
-    fn mutate(
-        &self,
-        _: Caller,
-        _: &[ObjectRef<'_>],
-        _: &[ObjectRef<'_>],
-        act: &mut dyn FnMut() -> Reply<()>,
-    ) -> Reply<()> {
+    fn mutate(&self, _: Change<'_>, act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
         act()
     }
 }

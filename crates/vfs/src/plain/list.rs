@@ -2,6 +2,7 @@
 
 use super::{Plain, sys};
 use crate::api::{DirEntry, Entry, Reply};
+use crate::publication::BARRIER;
 use rustix::fs::{self, RawDir, SeekFrom};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
@@ -38,7 +39,9 @@ impl Plain {
             at = last.next;
             for item in items {
                 let dots = item.name == b"." || item.name == b"..";
-                if !dots && self.hidden.iter().any(|id| id.ino == item.ino) {
+                let hidden =
+                    item.name == BARRIER || self.hidden.iter().any(|id| id.ino == item.ino);
+                if !dots && hidden {
                     continue;
                 }
                 let entry = if attributes && !dots {

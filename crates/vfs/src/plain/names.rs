@@ -2,11 +2,12 @@
 
 use super::identity::Acting;
 use super::table::Node;
-use super::{Plain, sys};
+use super::{Change, Plain, sys};
 use crate::api::{Caller, Entry, NewAttr, RenameHow, Reply};
+use crate::publication::BARRIER;
 use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use systx_base::{Kind, NodeId};
 use systx_txn::ObjectRef;
@@ -20,8 +21,22 @@ impl Plain {
         [ObjectRef::Entry { dir: dir.oid(), name }, ObjectRef::List(dir.oid())]
     }
 
+    /// Refuses the name of barriers.
+    fn expect_free(name: &[u8]) -> Reply<()> {
+        if name == BARRIER { Err(Errno::PERM) } else { Ok(()) }
+    }
+
+    /// A change of names in one directory.
+    fn renaming<'a>(by: Caller, writes: &'a [ObjectRef<'a>]) -> Change<'a> {
+        Change { by, reads: &[], writes, subject: None, may_stall: true }
+    }
+
     pub(super) fn find(&self, parent: NodeId, name: &[u8]) -> Reply<Option<Entry>> {
         let dir = self.dir(parent)?;
+        if name == BARRIER {
+            self.gate.barrier(dir.oid());
+            return Ok(None);
+        }
         let path = self.table.path(&dir)?;
         let fd =
             self.reading(&[ObjectRef::Entry { dir: dir.oid(), name }], || {
@@ -76,9 +91,10 @@ impl Plain {
         umask: u32,
         call: impl FnOnce(&super::table::PathFd) -> Reply<()>,
     ) -> Reply<Entry> {
+        Self::expect_free(name)?;
         let dir = self.dir(parent)?;
         let path = self.table.path(&dir)?;
-        self.mutating(caller, &[], &Self::change_of(&dir, name), || {
+        self.mutating(Self::renaming(caller, &Self::change_of(&dir, name)), || {
             {
                 let _acting = Acting::creating(caller, umask)?;
                 call(&path)?;
@@ -131,11 +147,12 @@ impl Plain {
         new: NewAttr,
         exclusive: bool,
     ) -> Reply<Entry> {
+        Self::expect_free(name)?;
         let dir = self.dir(parent)?;
         let path = self.table.path(&dir)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(new.mode & 0o7777);
-        let made = self.mutating(caller, &[], &Self::change_of(&dir, name), || {
+        let made = self.mutating(Self::renaming(caller, &Self::change_of(&dir, name)), || {
             let fd = {
                 let _acting = Acting::creating(caller, new.umask)?;
                 match fs::openat(&*path, name, flags, mode) {
@@ -179,7 +196,7 @@ impl Plain {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(new.mode & 0o7777);
         // Nobody can know it: no object of others is touched.
-        self.mutating(caller, &[], &[], || {
+        self.mutating(Self::renaming(caller, &[]), || {
             let fd = {
                 let _acting = Acting::creating(caller, new.umask)?;
                 fs::openat(&*path, c".", flags, mode)?
@@ -195,9 +212,12 @@ impl Plain {
         parent: NodeId,
         name: &[u8],
     ) -> Reply<Entry> {
+        Self::expect_free(name)?;
         let (node, dir) = (self.table.node(id)?, self.dir(parent)?);
         let (file, path) = (self.table.path(&node)?, self.table.path(&dir)?);
-        self.mutating(caller, &[], &Self::change_of(&dir, name), || {
+        let writes = Self::change_of(&dir, name);
+        let change = Change { subject: Some(file.as_fd()), ..Self::renaming(caller, &writes) };
+        self.mutating(change, || {
             match fs::linkat(&*file, c"", &*path, name, AtFlags::EMPTY_PATH) {
                 // Without CAP_DAC_READ_SEARCH; or there is no link to be had.
                 Err(Errno::NOENT) => {
@@ -250,7 +270,7 @@ impl Plain {
         let dir = self.dir(parent)?;
         let path = self.table.path(&dir)?;
         let loss = self.before_loss(&dir, name, false)?;
-        let done = self.mutating(caller, &[], &Self::change_of(&dir, name), || {
+        let done = self.mutating(Self::renaming(caller, &Self::change_of(&dir, name)), || {
             fs::unlinkat(&*path, name, AtFlags::empty())
         });
         self.after_loss(loss);
@@ -263,9 +283,9 @@ impl Plain {
         let loss = self.before_loss(&dir, name, true)?;
         // That it is empty is something that the removal relies on.
         let emptied = loss.dir.map(ObjectRef::List);
-        let done = self.mutating(caller, emptied.as_slice(), &Self::change_of(&dir, name), || {
-            fs::unlinkat(&*path, name, AtFlags::REMOVEDIR)
-        });
+        let writes = Self::change_of(&dir, name);
+        let change = Change { reads: emptied.as_slice(), ..Self::renaming(caller, &writes) };
+        let done = self.mutating(change, || fs::unlinkat(&*path, name, AtFlags::REMOVEDIR));
         self.after_loss(loss);
         done
     }
@@ -277,6 +297,7 @@ impl Plain {
         to: (NodeId, &[u8]),
         how: RenameHow,
     ) -> Reply<()> {
+        Self::expect_free(to.1)?;
         let (from_dir, to_dir) = (self.dir(from.0)?, self.dir(to.0)?);
         let (from_path, to_path) = (self.table.path(&from_dir)?, self.table.path(&to_dir)?);
         let flags = match how {
@@ -295,7 +316,11 @@ impl Plain {
         let all = [a, b, c, d];
         // Within one directory its list is one object.
         let writes = if from_dir.id == to_dir.id { &all[..3] } else { &all[..] };
-        let done = self.mutating(caller, emptied.as_slice(), writes, || {
+        let reads = emptied.as_slice();
+        // Between two directories it keeps the kernel's one lock on all such renames.
+        let may_stall = from_dir.id == to_dir.id;
+        let change = Change { by: caller, reads, writes, subject: None, may_stall };
+        let done = self.mutating(change, || {
             // A whiteout is a new object, and the caller's.
             let _acting = match how {
                 RenameHow::Whiteout => Some(Acting::creating(caller, 0)?),

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use systx_base::sync::{Mutex, rank};
+use systx_base::sync::{Mutex, Rank, rank};
 use systx_base::{Kind, NodeId, Oid};
 use systx_store::io::HostId;
 
@@ -60,7 +60,12 @@ pub(super) struct Node {
     pub files: Mutex<Files>,
     /// It certainly has no file capabilities.
     pub no_caps: AtomicBool,
+    /// A commit has replaced it.
+    pub superseded: AtomicBool,
 }
+
+/// Of what is open of a node.
+const FILES: Rank = Rank(rank::HANDLES.0 + 1);
 
 impl Node {
     /// Its key in the conflict engine.
@@ -117,7 +122,7 @@ impl Table {
             return Err(Errno::NOTDIR);
         }
         let table = Table {
-            state: Mutex::new(rank::VIEW, State::default()),
+            state: Mutex::new(rank::VOLUME, State::default()),
             open: Arc::default(),
             limit: AtomicUsize::new(limit.max(2)),
             tick: AtomicU64::new(0),
@@ -159,8 +164,9 @@ impl Table {
                         kind,
                         place: Mutex::new(rank::LEAF, Place::Open(fd)),
                         used: AtomicU64::new(self.tick.fetch_add(1, Relaxed)),
-                        files: Mutex::new(rank::CONTENT, Files::default()),
+                        files: Mutex::new(FILES, Files::default()),
                         no_caps: AtomicBool::new(false),
+                        superseded: AtomicBool::new(false),
                     });
                     let slot = Slot { node: Arc::clone(&node), lookups: 1, opens: 0 };
                     state.nodes.insert(id, slot);
@@ -185,6 +191,22 @@ impl Table {
         }
         slot.lookups += 1;
         Some(Arc::clone(&slot.node))
+    }
+
+    /// The node of an inode, if the kernel knows it.
+    pub fn of_host(&self, host: HostId) -> Option<Arc<Node>> {
+        let state = self.state.lock();
+        state
+            .by_host
+            .get(&host)
+            .and_then(|id| state.nodes.get(id))
+            .map(|slot| Arc::clone(&slot.node))
+    }
+
+    /// All nodes that are open.
+    pub fn open_nodes(&self) -> Vec<Arc<Node>> {
+        let state = self.state.lock();
+        state.nodes.values().filter(|s| s.opens > 0).map(|s| Arc::clone(&s.node)).collect()
     }
 
     /// Takes lookups back.

@@ -1,0 +1,83 @@
+//! What the kernel has cached of a mount, for who publishes changes in it
+//! ([`systx_vfs::publication`]).
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use rustix::fs::{AtFlags, unlinkat};
+use rustix::io::Errno;
+use systx_base::NodeId;
+use systx_vfs::publication::{BARRIER, Caches};
+
+use crate::connection::{Connection, Shared};
+use crate::node_unsafe::open_node;
+
+/// See the module.
+pub struct KernelCaches {
+    /// Not kept alive: who serves the mount decides when that ends.
+    shared: Weak<Shared>,
+    mount: OwnedFd,
+}
+
+impl Connection {
+    /// The kernel's caches of the mount that this connection serves.  `mount`: its root, opened
+    /// for reading (open_by_handle_at(2) takes no `O_PATH`).
+    pub fn caches(&self, mount: OwnedFd) -> KernelCaches {
+        KernelCaches { shared: Arc::downgrade(&self.shared), mount }
+    }
+}
+
+impl KernelCaches {
+    fn notify(&self, send: impl FnOnce(&Shared) -> io::Result<()>) -> Result<(), Errno> {
+        // Of a mount that is not served any more, nobody sees anything.
+        let Some(shared) = self.shared.upgrade() else { return Ok(()) };
+        match send(&shared).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO)) {
+            Err(errno) if !is_gone(errno) => Err(errno),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The kernel does not know the object, or the mount is gone.
+fn is_gone(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::NOENT | Errno::STALE | Errno::NOTCONN | Errno::NODEV | Errno::CONNABORTED
+    )
+}
+
+impl Caches for KernelCaches {
+    fn drop_name(&self, dir: NodeId, name: &[u8]) -> Result<(), Errno> {
+        self.notify(|shared| shared.invalidate_entry(dir, name, false))
+    }
+
+    fn drop_attributes(&self, node: NodeId) -> Result<(), Errno> {
+        self.notify(|shared| shared.invalidate_inode(node, None))
+    }
+
+    fn drop_listing(&self, dir: NodeId) -> Result<(), Errno> {
+        self.notify(|shared| shared.invalidate_inode(dir, Some((0, 0))))
+    }
+
+    fn drop_pages(&self, node: NodeId) -> Result<(), Errno> {
+        self.notify(|shared| shared.invalidate_inode(node, Some((0, 0))))
+    }
+
+    fn drop_all_names(&self) -> Result<(), Errno> {
+        self.notify(Shared::invalidate_all_names)
+    }
+
+    fn barrier(&self, dir: NodeId) -> Result<(), Errno> {
+        let dir = match open_node(self.mount.as_fd(), dir) {
+            Ok(dir) => dir,
+            Err(errno) if is_gone(errno) => return Ok(()),
+            Err(errno) => return Err(errno),
+        };
+        // rmdir(2) has the directory locked when it asks for the name, which nothing has.
+        match unlinkat(&dir, BARRIER, AtFlags::REMOVEDIR) {
+            Err(errno) if !is_gone(errno) => Err(errno),
+            _ => Ok(()),
+        }
+    }
+}

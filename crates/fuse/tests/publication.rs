@@ -1,0 +1,541 @@
+//! Publication on a real mount: readers of every kind hammer a guarded directory while commits change names,
+//! listings, attributes and pages at once.  Nobody may see anything older than what anybody has seen.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../vfs/tests/common/mod.rs"]
+mod common;
+mod guarded;
+mod map_unsafe;
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
+
+use common::scratch;
+use guarded::{Guarded, obstacle};
+use rustix::fs::{Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+use systx_base::{Kind, NodeId, Oid, TxnId};
+use systx_fuse::KernelCaches;
+use systx_fuse::{Config, Transport};
+use systx_store::io::{HostId, Stamp};
+use systx_store::real::RealIo;
+use systx_store::writeset::{Attrs, Bind, Content, Data, Extent, Ix, Object, Origin, WriteSet};
+use systx_txn::{Access, BeginOptions, Object as Item, ObjectRef};
+use systx_vfs::api::{Reply, Valid};
+use systx_vfs::plain::{Change, Gate, Order, Plain, STALL};
+use systx_vfs::publication::{self, Caches, NotDecided};
+use systx_vfs::volume::Volume;
+
+/// A guarded directory whose commits this test makes itself, by hand.
+struct Arena {
+    mount: Guarded,
+    vol: Arc<Volume>,
+    below: std::path::PathBuf,
+}
+
+fn open(dir: &Path) -> std::os::fd::OwnedFd {
+    rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .unwrap()
+}
+
+/// A remedy that can be taken away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Remedy {
+    DropName,
+    DropAttributes,
+    DropListing,
+    DropPages,
+    Barrier,
+    /// Answers about what is marked have timeout 0.
+    Timeout,
+    /// Reads of what is decided wait for the release; others are noted.
+    Admission,
+}
+
+/// The kernel's caches, or the order of requests, without one remedy.
+struct Without<T> {
+    it: T,
+    missing: Option<Remedy>,
+}
+
+impl<T> Without<T> {
+    fn has(&self, remedy: Remedy) -> bool {
+        self.missing != Some(remedy)
+    }
+}
+
+impl Caches for Without<KernelCaches> {
+    fn drop_name(&self, dir: NodeId, name: &[u8]) -> Result<(), Errno> {
+        if self.has(Remedy::DropName) { self.it.drop_name(dir, name) } else { Ok(()) }
+    }
+    fn drop_attributes(&self, node: NodeId) -> Result<(), Errno> {
+        if self.has(Remedy::DropAttributes) { self.it.drop_attributes(node) } else { Ok(()) }
+    }
+    fn drop_listing(&self, dir: NodeId) -> Result<(), Errno> {
+        if self.has(Remedy::DropListing) { self.it.drop_listing(dir) } else { Ok(()) }
+    }
+    fn drop_pages(&self, node: NodeId) -> Result<(), Errno> {
+        if self.has(Remedy::DropPages) { self.it.drop_pages(node) } else { Ok(()) }
+    }
+    fn drop_all_names(&self) -> Result<(), Errno> {
+        self.it.drop_all_names()
+    }
+    fn barrier(&self, dir: NodeId) -> Result<(), Errno> {
+        if self.has(Remedy::Barrier) { self.it.barrier(dir) } else { Ok(()) }
+    }
+}
+
+impl Gate for Without<Order> {
+    fn read(&self, reads: &[ObjectRef<'_>], act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
+        if self.has(Remedy::Admission) { self.it.read(reads, act) } else { act() }
+    }
+    fn mutate(&self, change: Change<'_>, act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
+        self.it.mutate(change, act)
+    }
+    fn valid(&self, oid: Oid, name: Option<&[u8]>) -> Valid {
+        if self.has(Remedy::Timeout) { self.it.valid(oid, name) } else { Valid::default() }
+    }
+    fn may_keep(&self, oid: Oid) -> bool {
+        !self.has(Remedy::Timeout) || self.it.may_keep(oid)
+    }
+    fn barrier(&self, dir: Oid) {
+        self.it.barrier(dir);
+    }
+}
+
+impl Arena {
+    fn new(dir: &Path, transport: Transport, missing: Option<Remedy>) -> std::io::Result<Arena> {
+        let io = Arc::new(RealIo::from_dir(open(dir))?);
+        let vol =
+            Arc::new(Volume::new(io, dir.as_os_str().as_encoded_bytes().to_vec(), HashSet::new())?);
+        let it = Order::new(Arc::clone(&vol), STALL);
+        let order = Arc::new(Without { it, missing });
+        let plain = Arc::new(Plain::new(open(dir), HashSet::new(), order)?);
+        let below = open(dir);
+        let config = Config { transport, ..Config::default() };
+        let mount = Guarded::serving(dir, below, Arc::clone(&plain), &config)?;
+        let it = mount.connection().caches(open(dir));
+        let caches = Arc::new(Without { it, missing });
+        vol.guard(Arc::new(publication::Guarded { plain, caches }));
+        let below = mount.below("");
+        Ok(Arena { mount, vol, below })
+    }
+
+    fn stamp(&self, name: &str) -> Stamp {
+        let io = &self.vol.io;
+        io.stat_at(&io.root(), name.as_bytes()).unwrap().stamp()
+    }
+
+    /// A commit that changes these names and objects, and is installed by `install`.
+    fn commit(
+        &self,
+        id: u64,
+        change: &Shape,
+        install: impl FnOnce(),
+    ) -> Result<(), NotDecided<systx_txn::Conflict>> {
+        let id = TxnId(id);
+        let engine = &self.vol.engine;
+        engine.begin(id, BeginOptions::default());
+        for object in &change.claims {
+            assert!(matches!(engine.write(id, object.as_ref()), Access::Granted));
+        }
+        let publication = self.vol.publish(&change.writes);
+        let decided = publication.decide(|| engine.decide(id));
+        if decided.is_err() {
+            engine.abort(id);
+            return decided;
+        }
+        install();
+        engine.installed(id);
+        Ok(())
+    }
+}
+
+/// A write set, as far as a publication looks at it.
+#[derive(Default)]
+struct Shape {
+    writes: WriteSet,
+    claims: Vec<Item>,
+}
+
+impl Shape {
+    fn new() -> Shape {
+        let root = Object {
+            origin: Origin::Root,
+            attrs: Attrs::default(),
+            xattrs: vec![],
+            content: Content::Keep,
+        };
+        Shape { writes: WriteSet { objects: vec![root], binds: vec![] }, claims: vec![] }
+    }
+    fn object(&mut self, arena: &Arena, name: &str, kind: Kind) -> Ix {
+        let stamp = arena.stamp(name);
+        let origin = Origin::Host { parent: Ix(0), name: name.into(), kind, stamp };
+        self.writes.objects.push(Object {
+            origin,
+            attrs: Attrs::default(),
+            xattrs: vec![],
+            content: Content::Keep,
+        });
+        Ix(self.writes.objects.len() as u32 - 1)
+    }
+    fn content(&mut self, arena: &Arena, name: &str) {
+        let ix = self.object(arena, name, Kind::File);
+        let data = Data::Inline(vec![0]);
+        self.writes.objects[ix.0 as usize].content =
+            Content::Patch { len: 8, keep: 8, extents: vec![Extent { offset: 0, data }] };
+        let oid = arena.vol.oid(arena.stamp(name).id);
+        self.claims.push(Item::Pages { oid, first: 0, last: u64::MAX });
+        self.claims.push(Item::Size(oid));
+    }
+    fn owner(&mut self, arena: &Arena, name: &str) {
+        let ix = self.object(arena, name, Kind::File);
+        self.writes.objects[ix.0 as usize].attrs.owner = Some((0, 0));
+        self.claims.push(Item::Attr(arena.vol.oid(arena.stamp(name).id)));
+    }
+    fn new_name_in(&mut self, arena: &Arena, dir: &str, name: &str) {
+        let at = self.object(arena, dir, Kind::Dir);
+        self.writes.binds.push(Bind { dir: at, name: name.into(), target: None, displaces: None });
+        let dir = arena.vol.oid(arena.stamp(dir).id);
+        self.claims.push(Item::Entry { dir, name: name.as_bytes().into() });
+    }
+    fn name(&mut self, arena: &Arena, name: &str, displaces: Option<Kind>) {
+        let displaces = displaces.map(|kind| self.object(arena, name, kind));
+        self.writes.binds.push(Bind { dir: Ix(0), name: name.into(), target: None, displaces });
+        let dir = arena.vol.oid(root_id(arena));
+        self.claims.push(Item::Entry { dir, name: name.as_bytes().into() });
+    }
+}
+
+fn root_id(arena: &Arena) -> HostId {
+    arena.vol.io.stat(&arena.vol.io.root()).unwrap().id
+}
+
+fn arenas(test: impl Fn(&Arena)) {
+    if let Some(why) = obstacle() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    for transport in [Transport::DevFuse, Transport::IoUring] {
+        let dir = scratch();
+        match Arena::new(dir.path(), transport, None) {
+            Ok(arena) => {
+                test(&arena);
+                let stats = arena.mount.connection().stats();
+                assert_eq!((stats.malformed, stats.panicked), (0, 0), "{stats:?}");
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::Unsupported => {
+                eprintln!("skipped: {transport:?}: {e}")
+            }
+            Err(e) => panic!("{transport:?}: {e}"),
+        }
+    }
+}
+
+/// How one reader looks; which generation it saw.
+type Look = Box<dyn FnMut(&Path) -> Option<u64> + Send>;
+
+fn number(bytes: &[u8]) -> Option<u64> {
+    std::str::from_utf8(bytes).ok()?.trim_end_matches('\0').trim().parse().ok()
+}
+
+/// Every way to see the generation.  `None`: this look met the middle of two calls, which proves nothing.
+fn looks(dir: &Path) -> Vec<(&'static str, Look)> {
+    let held = File::open(dir.join("held")).unwrap();
+    let mapped = map_unsafe::Shared::new(&File::open(dir.join("mapped")).unwrap(), 4096).unwrap();
+    let stated = File::open(dir.join("owned")).unwrap();
+    let listed = open(dir);
+    vec![
+        (
+            "a page by an open descriptor",
+            Box::new(move |_| {
+                let mut buf = [0; 8];
+                held.read_exact_at(&mut buf, 0).unwrap();
+                number(&buf)
+            }),
+        ),
+        ("a page by a mapping", Box::new(move |_| number(&mapped.read(8)))),
+        ("a file by its path", Box::new(|dir| number(&fs::read(dir.join("swapped")).unwrap()))),
+        (
+            "attributes by an open descriptor",
+            Box::new(move |_| Some(u64::from(stated.metadata().unwrap().uid()))),
+        ),
+        (
+            "attributes by a path",
+            Box::new(|dir| Some(u64::from(dir.join("owned").metadata().unwrap().uid()))),
+        ),
+        ("a length by a path", Box::new(|dir| Some(dir.join("long").metadata().unwrap().len()))),
+        (
+            "a listing",
+            Box::new(|dir| {
+                let names = fs::read_dir(dir)
+                    .unwrap()
+                    .map(|e| e.unwrap().file_name().into_string().unwrap());
+                let found: Vec<u64> =
+                    names.filter_map(|n| n.strip_prefix("at.")?.parse().ok()).collect();
+                // One small directory comes in one request.
+                assert_eq!(found.len(), 1, "{found:?}");
+                found.first().copied()
+            }),
+        ),
+        (
+            "a listing by an open descriptor",
+            Box::new(move |_| {
+                rustix::fs::seek(&listed, rustix::fs::SeekFrom::Start(0)).unwrap();
+                let mut buf = [std::mem::MaybeUninit::uninit(); 8192];
+                let mut raw = rustix::fs::RawDir::new(listed.as_fd(), &mut buf);
+                let mut found = None;
+                while let Some(entry) = raw.next() {
+                    let entry = entry.unwrap();
+                    let name = entry.file_name().to_str().unwrap();
+                    found = found.or(name.strip_prefix("at.").and_then(|n| n.parse().ok()));
+                }
+                found
+            }),
+        ),
+        (
+            "a listing that only grows",
+            Box::new(|dir| {
+                let names = fs::read_dir(dir.join("grow")).unwrap();
+                let names = names.map(|e| e.unwrap().file_name().into_string().unwrap());
+                names.filter_map(|n| n.strip_prefix("g.")?.parse().ok()).max()
+            }),
+        ),
+        (
+            "a directory that is replaced",
+            Box::new(|dir| {
+                // The directory can be replaced between the two steps of the walk, and is then removed.
+                number(&fs::read(dir.join("dir/generation")).ok()?)
+            }),
+        ),
+    ]
+}
+
+fn put(below: &Path, name: &str, generation: u64) {
+    fs::write(below.join(name), format!("{generation:8}")).unwrap();
+}
+
+/// One commit: everything goes from one generation to the next.
+fn advance(arena: &Arena, to: u64) -> Result<(), NotDecided<systx_txn::Conflict>> {
+    let below = &arena.below;
+    let (old, new) = (format!("at.{}", to - 1), format!("at.{to}"));
+    let mut shape = Shape::new();
+    for name in ["held", "mapped", "long"] {
+        shape.content(arena, name);
+    }
+    shape.owner(arena, "owned");
+    shape.new_name_in(arena, "grow", &format!("g.{to}"));
+    shape.name(arena, "swapped", Some(Kind::File));
+    shape.name(arena, &old, Some(Kind::File));
+    shape.name(arena, &new, None);
+    shape.name(arena, "dir", Some(Kind::Dir));
+    arena.commit(to, &shape, || {
+        let write = |name: &str| {
+            let file = File::options().write(true).open(below.join(name)).unwrap();
+            file.write_all_at(format!("{to:8}").as_bytes(), 0).unwrap();
+        };
+        write("held");
+        fs::rename(below.join(&old), below.join(&new)).unwrap();
+        write("mapped");
+        put(below, "staged", to);
+        // What is staged here has no name in the view: it is there for a moment only.
+        fs::rename(below.join("staged"), below.join("swapped")).unwrap();
+        File::options().write(true).open(below.join("long")).unwrap().set_len(to).unwrap();
+        std::os::unix::fs::chown(below.join("owned"), Some(to as u32), None).unwrap();
+        fs::write(below.join("grow").join(format!("g.{to}")), b"").unwrap();
+        let dir = below.join("dir");
+        let grave = below.join(format!("grave.{to}"));
+        fs::create_dir(&grave).unwrap();
+        fs::write(grave.join("generation"), format!("{to:8}")).unwrap();
+        rustix::fs::renameat_with(
+            rustix::fs::CWD,
+            &grave,
+            rustix::fs::CWD,
+            &dir,
+            RenameFlags::EXCHANGE,
+        )
+        .unwrap();
+        fs::remove_dir_all(&grave).unwrap();
+    })
+}
+
+/// Readers in threads of their own until they are told to stop; everything that was older than
+/// something seen before it.
+fn hammer(arena: &Arena, threads: usize, until: impl FnOnce()) -> Vec<String> {
+    let newest = AtomicU64::new(0);
+    let stop = AtomicBool::new(false);
+    let wrong = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for first in 0..threads {
+            let (newest, stop, wrong, dir) = (&newest, &stop, &wrong, &arena.mount.dir);
+            scope.spawn(move || {
+                let mut looks = looks(dir);
+                let mut at = first;
+                while !stop.load(SeqCst) {
+                    at = (at + 1) % looks.len();
+                    let (what, look) = &mut looks[at];
+                    let must = newest.load(SeqCst);
+                    let Some(seen) = look(dir) else { continue };
+                    if seen < must {
+                        wrong.lock().unwrap().push(format!("{what}: {seen} after {must}"));
+                    }
+                    newest.fetch_max(seen, SeqCst);
+                }
+            });
+        }
+        // Also if it panics.
+        let _stop = Stop(&stop);
+        until();
+    });
+    wrong.into_inner().unwrap()
+}
+
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+fn prepare(arena: &Arena) {
+    for name in ["held", "mapped", "swapped", "at.1"] {
+        put(&arena.below, name, 1);
+    }
+    fs::write(arena.below.join("long"), b"1").unwrap();
+    fs::write(arena.below.join("owned"), b"").unwrap();
+    std::os::unix::fs::chown(arena.below.join("owned"), Some(1), None).unwrap();
+    fs::create_dir(arena.below.join("grow")).unwrap();
+    fs::write(arena.below.join("grow/g.1"), b"").unwrap();
+    fs::create_dir(arena.below.join("dir")).unwrap();
+    put(&arena.below, "dir/generation", 1);
+}
+
+const ROUNDS: u64 = 300;
+
+#[test]
+fn nobody_sees_the_old_after_the_new() {
+    arenas(|arena| {
+        prepare(arena);
+        let mut slowest = Duration::ZERO;
+        let wrong = hammer(arena, 6, || {
+            for to in 2..=ROUNDS {
+                let begun = Instant::now();
+                advance(arena, to).unwrap();
+                slowest = slowest.max(begun.elapsed());
+            }
+        });
+        assert!(
+            wrong.is_empty(),
+            "{} times, first {:?}",
+            wrong.len(),
+            &wrong[..wrong.len().min(5)]
+        );
+        assert!(slowest < Duration::from_secs(5), "{slowest:?}");
+        let caught_up = looks(&arena.mount.dir)
+            .into_iter()
+            .map(|(what, mut look)| (what, look(&arena.mount.dir)));
+        for (what, seen) in caught_up {
+            assert_eq!(seen, Some(ROUNDS), "{what}, at the end");
+        }
+    });
+}
+
+#[test]
+fn no_remedy_is_idle() {
+    if let Some(why) = obstacle() {
+        eprintln!("skipped: {why}");
+        return;
+    }
+    use Remedy::*;
+    for missing in [DropName, DropAttributes, DropListing, DropPages, Timeout, Admission, Barrier] {
+        let dir = scratch();
+        let arena = Arena::new(dir.path(), Transport::Auto, Some(missing)).unwrap();
+        prepare(&arena);
+        let mut to = 1;
+        let mut wrong = Vec::new();
+        while wrong.is_empty() {
+            assert!(to < 20 * ROUNDS, "{missing:?}: nobody noticed");
+            wrong = hammer(&arena, 6, || {
+                for _ in 0..20 {
+                    to += 1;
+                    // It may also be that it never comes to an end without the remedy.
+                    let _ = advance(&arena, to);
+                }
+            });
+        }
+        eprintln!("{missing:?}: noticed after {to} commits: {}", wrong[0]);
+    }
+}
+
+#[test]
+fn a_plain_mutation_wins_before_the_decision_and_waits_after_it() {
+    arenas(|arena| {
+        prepare(arena);
+        let mut shape = Shape::new();
+        shape.content(arena, "held");
+        let engine = &arena.vol.engine;
+        let id = TxnId(7);
+        engine.begin(id, BeginOptions::default());
+        for object in &shape.claims {
+            assert!(matches!(engine.write(id, object.as_ref()), Access::Granted));
+        }
+        let publication = arena.vol.publish(&shape.writes);
+        fs::write(arena.mount.path("held"), b"plain").unwrap();
+        match publication.decide(|| engine.decide(id)) {
+            Err(NotDecided::Lost(why)) => {
+                let systx_txn::Opponent::Plain(by) = why.opponent else { panic!("{why:?}") };
+                assert_ne!(by.pid, 0, "{why:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+        drop(publication);
+        engine.abort(id);
+        assert_eq!(fs::read(arena.mount.path("held")).unwrap(), b"plain");
+    });
+}
+
+#[test]
+fn stores_to_a_mapping_are_writes() {
+    arenas(|arena| {
+        prepare(arena);
+        let file = File::options().read(true).write(true).open(arena.mount.path("mapped")).unwrap();
+        let mut map = map_unsafe::Shared::writable(&file, 4096).unwrap();
+        map.write(b"stored!!");
+        let id = arena.stamp("mapped").id;
+        assert_ne!(
+            fs::read(arena.below.join("mapped")).unwrap(),
+            b"stored!!",
+            "nobody was told yet"
+        );
+        let engine = &arena.vol.engine;
+        engine.begin(TxnId(9), BeginOptions::default());
+        let pages = ObjectRef::Pages { oid: arena.vol.oid(id), first: 0, last: 0 };
+        assert!(matches!(engine.read(TxnId(9), pages), Access::Granted));
+        assert!(arena.vol.flush(id));
+        assert_eq!(fs::read(arena.below.join("mapped")).unwrap(), b"stored!!");
+        assert!(engine.conflict(TxnId(9)).is_some(), "who read the page before has lost");
+        engine.abort(TxnId(9));
+    });
+}
+
+#[test]
+fn the_barrier_has_no_name() {
+    arenas(|arena| {
+        let name = std::str::from_utf8(publication::BARRIER).unwrap();
+        let at = arena.mount.path(name);
+        assert_eq!(
+            fs::write(&at, b"").unwrap_err().raw_os_error(),
+            Some(Errno::PERM.raw_os_error())
+        );
+        assert!(fs::metadata(&at).is_err());
+        assert!(fs::create_dir(&at).is_err());
+        assert_eq!(fs::read_dir(&arena.mount.dir).unwrap().count(), 0);
+    });
+}

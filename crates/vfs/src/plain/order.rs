@@ -1,0 +1,136 @@
+//! The order of plain requests among transactions: a [`Gate`] that asks the conflict engine about
+//! what is changed, and the publication under way about what is read.
+
+use super::gate::{Change, Gate};
+use super::sys;
+use crate::api::{Caller, Reply, Valid};
+use crate::publication::{Admitted, Marked};
+use crate::volume::Volume;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
+use std::time::{Duration, Instant};
+use systx_base::Oid;
+use systx_base::sync::ReadGuard;
+use systx_store::io::Stamp;
+use systx_txn::{Caller as Opponent, ObjectRef, Plain, Stall};
+
+/// How long a plain mutation of a file may be held for an aged transaction.
+pub const STALL: Duration = Duration::from_millis(500);
+
+/// See the module.
+pub struct Order {
+    vol: Arc<Volume>,
+    stall: Duration,
+}
+
+impl Order {
+    /// The order of a volume.  `stall`: how long a mutation may be held for an aged transaction, see
+    /// [`systx_txn::Engine::reserve`].
+    pub fn new(vol: Arc<Volume>, stall: Duration) -> Order {
+        Order { vol, stall }
+    }
+
+    /// Waits until these objects may be read; they may as long as the guard is held.
+    fn admit(&self, reads: &[ObjectRef<'_>]) -> ReadGuard<'_, Option<Arc<Marked>>> {
+        let mut arrival = None;
+        loop {
+            let marks = self.vol.marks.read();
+            let Some(marked) = &*marks else { return marks };
+            if marked.admit(reads, &mut arrival) == Admitted::Now {
+                return marks;
+            }
+            let marked = Arc::clone(marked);
+            drop(marks);
+            marked.wait();
+        }
+    }
+}
+
+impl Gate for Order {
+    fn read(&self, reads: &[ObjectRef<'_>], act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
+        let _marks = self.admit(reads);
+        act()
+    }
+
+    fn mutate(&self, change: Change<'_>, act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
+        let engine = &self.vol.engine;
+        let by = Opponent::new(change.by.tid, b"");
+        let until = Instant::now() + self.stall;
+        let mut stall = if change.may_stall { Stall::Bounded } else { Stall::Never };
+        loop {
+            // What it relies on is not a part of the decision: it is only not to be half installed.
+            let marks = (!change.reads.is_empty()).then(|| self.admit(change.reads));
+            match engine.plain_mutation(change.writes, by, stall) {
+                Plain::Decided(mutation) => {
+                    if !mutation.doomed().is_empty() {
+                        mutation.tell(opponent(change.by));
+                    }
+                    let recorded = mutation.id().is_some();
+                    let before = if recorded { stamp_of(change.subject) } else { None };
+                    let done = act();
+                    if let (Some(before), Some(after)) =
+                        (before, if recorded { stamp_of(change.subject) } else { None })
+                    {
+                        self.vol.note_own(before, after);
+                    }
+                    match done {
+                        Ok(()) => drop(mutation),
+                        Err(_) => mutation.failed(),
+                    }
+                    return done;
+                }
+                Plain::Wait(winner) => {
+                    drop(marks);
+                    engine.wait_installed(winner);
+                }
+                Plain::Hold(aged) => {
+                    drop(marks);
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() || !engine.wait_ended(aged, left) {
+                        stall = Stall::Never;
+                    }
+                }
+            }
+        }
+    }
+
+    fn valid(&self, oid: Oid, name: Option<&[u8]>) -> Valid {
+        if !self.vol.is_publishing.load(Acquire) {
+            return Valid::default();
+        }
+        match &*self.vol.marks.read() {
+            // Attributes may come along of anything that changes: none are to be kept meanwhile.
+            Some(marked) => {
+                let zero = Some(Duration::ZERO);
+                let name = if marked.has_name(oid, name) { zero } else { None };
+                Valid { name, attr: zero }
+            }
+            None => Valid::default(),
+        }
+    }
+
+    fn may_keep(&self, oid: Oid) -> bool {
+        !self.vol.is_publishing.load(Acquire)
+            || !self.vol.marks.read().as_ref().is_some_and(|marked| marked.has_content(oid))
+    }
+
+    fn barrier(&self, dir: Oid) {
+        let marked = self.vol.marks.read().clone();
+        if let Some(marked) = marked {
+            marked.reached(dir, true);
+        }
+    }
+}
+
+fn stamp_of(subject: Option<BorrowedFd<'_>>) -> Option<Stamp> {
+    let seen = sys::stat(subject?).ok()?;
+    let (ctime, mtime) = (seen.attr.ctime, seen.attr.mtime);
+    Some(Stamp { id: seen.id, ctime, mtime, size: seen.attr.size })
+}
+
+/// Whom the losers of a request are told of.
+fn opponent(by: Caller) -> Opponent {
+    let comm = std::fs::read(format!("/proc/{}/comm", by.tid)).unwrap_or_default();
+    Opponent::new(by.tid, comm.strip_suffix(b"\n").unwrap_or(&comm))
+}

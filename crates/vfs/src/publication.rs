@@ -1,0 +1,591 @@
+//! Publication: how a commit becomes visible in guarded directories at one instant, although the
+//! kernel caches their names, attributes, listings and pages (docs/decisions/0003, Choice 5).
+//!
+//! 1. *Mark* what changes ([`Volume::publish`]): from here on answers of view 0 about it carry the old
+//!    value with timeout 0, and READs of changed files are held.
+//! 2. *Invalidate*: for each directory a barrier, then its changed names, then its listing; the attributes;
+//!    the pages.  What was answered old since its invalidation began is invalidated again; a directory that is
+//!    listed without pause is locked for that ([`Marked::lock`]).
+//! 3. *Settle and decide* in one step: nothing is left, and nobody is being answered.  From here on all
+//!    requests about what is marked are held, so that nothing has to be invalidated any more.
+//! 4. The caller makes durable and installs.
+//! 5. *Release*: unmark, let the held requests go.
+//!
+//! **Why a held READ does no harm.**  It keeps its pages locked, and INVAL_INODE waits for each page.  A
+//! READ that came before the invalidation of its file began is let go at its beginning: the invalidation
+//! waits for that page, so the old value leaves again.  One that came later is let go, and noted, if the
+//! invalidation has not ended a moment later.  Nothing else waits for pages: after the decision nothing is
+//! invalidated, and before it a held READ is let go after [`PATIENCE`] in any case.
+//!
+//! **Lock order**: `publishing` (PUBLICATION), `marks` (MARKS), then everything that requests need.  A plain
+//! read shares `marks` while it is performed; who takes it alone waits for those.
+
+use crate::node::oid_of;
+use crate::plain::Plain;
+use crate::volume::Volume;
+use rustix::io::Errno;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Release;
+use std::time::{Duration, Instant};
+use systx_base::sync::{Event, Guard, Mutex, Rank, rank};
+use systx_base::{Kind, NodeId, Oid};
+use systx_store::io::{HostId, Stamp};
+use systx_store::writeset::{Content, Ix, Origin, WriteSet};
+use systx_txn::ObjectRef;
+
+/// The name that a barrier asks for: nothing has it in any guarded directory.
+pub const BARRIER: &[u8] = b".systx\x01barrier";
+
+/// How long a READ is held that an invalidation may be waiting for.
+const STUCK: Duration = Duration::from_millis(2);
+
+/// How long a READ is held before the decision, whatever happens.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// How long it may take until all directories are locked that are to be locked at once: somebody else
+/// may lock two of them in another order.
+const LOCKING: Duration = Duration::from_millis(20);
+
+/// Rounds of invalidation before directories are locked, and before the commit is given up.
+const ROUNDS_FREE: usize = 3;
+const ROUNDS_MAX: usize = 200;
+
+/// Most directories that are locked at once: each takes a thread and a request.
+const LOCKED_MAX: usize = 32;
+
+/// What the kernel has cached of a guarded directory, from the side of who serves it.  Nothing to drop
+/// is success, and so is a mount that is gone.
+pub trait Caches: Send + Sync {
+    /// Makes the kernel forget a name.  Waits for whatever is under way in the directory.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn drop_name(&self, dir: NodeId, name: &[u8]) -> Result<(), Errno>;
+    /// Makes it forget attributes.  Never waits.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn drop_attributes(&self, node: NodeId) -> Result<(), Errno>;
+    /// Makes it forget a listing.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn drop_listing(&self, dir: NodeId) -> Result<(), Errno>;
+    /// Makes it write back what was stored in pages of a file, and forget them.  Waits for each READ and
+    /// WRITE of them.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn drop_pages(&self, node: NodeId) -> Result<(), Errno>;
+    /// Makes every name known so far stale.  Never waits.
+    ///
+    /// # Errors
+    /// The kernel's; `EINVAL` before Linux 6.16.
+    fn drop_all_names(&self) -> Result<(), Errno>;
+    /// Has the directory's lock exclusively for as long as looking up [`BARRIER`] in it takes: when it
+    /// returns, every lookup and listing that was under way has reached the kernel's caches.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn barrier(&self, dir: NodeId) -> Result<(), Errno>;
+}
+
+/// A guarded directory as its volume knows it.
+pub struct Guarded {
+    /// View 0.
+    pub plain: Arc<Plain>,
+    /// What the kernel has of it.
+    pub caches: Arc<dyn Caches>,
+}
+
+/// Why a commit was not decided.
+#[derive(Debug)]
+pub enum NotDecided<E> {
+    /// The decision itself failed.
+    Lost(E),
+    /// The kernel refused an invalidation, or could not be brought to an end with it (`EBUSY`).
+    Kernel(Errno),
+}
+
+/// A commit on its way into view 0.  Dropping it unmarks.
+pub struct Publication<'v> {
+    vol: &'v Volume,
+    marked: Arc<Marked>,
+    guarded: Vec<Arc<Guarded>>,
+    _alone: Guard<'v, ()>,
+}
+
+impl Volume {
+    /// Marks what `writes` changes.  Waits for the publication before it to end.
+    pub fn publish(&self, writes: &WriteSet) -> Publication<'_> {
+        let alone = self.publishing.lock();
+        let guarded = self.guarded.lock().clone();
+        let root = self.io.stat(&self.io.root()).map(|stat| stat.id).ok();
+        let marked = Arc::new(Marked::new(writes, root));
+        if !guarded.is_empty() {
+            let mut marks = self.marks.write();
+            self.is_publishing.store(true, Release);
+            *marks = Some(Arc::clone(&marked));
+        }
+        Publication { vol: self, marked, guarded, _alone: alone }
+    }
+
+    /// From now on commits are published in this directory.
+    pub fn guard(&self, guarded: Arc<Guarded>) {
+        // Not while a commit is on its way, which would not know of it.
+        let _alone = self.publishing.lock();
+        self.guarded.lock().push(guarded);
+    }
+
+    /// The directory is not served any more.
+    pub fn unguard(&self, guarded: &Arc<Guarded>) {
+        self.guarded.lock().retain(|g| !Arc::ptr_eq(g, guarded));
+    }
+
+    /// Makes the kernel write back what plain programs have stored in mappings of this file, if one has
+    /// it open for writing in a guarded directory; whether one has.  It arrives as a plain write.
+    pub fn flush(&self, id: HostId) -> bool {
+        let guarded = self.guarded.lock().clone();
+        let mut found = false;
+        for g in guarded {
+            let Some(node) = g.plain.written_to(id) else { continue };
+            found = true;
+            if let Err(errno) = g.caches.drop_pages(node) {
+                tracing::warn!(%errno, ?node, "pages of a guarded file not written back");
+            }
+        }
+        found
+    }
+
+    /// Files that plain programs have open for writing in guarded directories.
+    pub(crate) fn open_for_writing(&self) -> Vec<HostId> {
+        let guarded = self.guarded.lock().clone();
+        guarded.iter().flat_map(|g| g.plain.open_for_writing()).collect()
+    }
+
+    /// Whether a file is open for writing in a guarded directory.
+    pub(crate) fn is_open_guarded(&self, id: HostId) -> bool {
+        self.guarded.lock().clone().iter().any(|g| g.plain.written_to(id).is_some())
+    }
+}
+
+impl Publication<'_> {
+    /// Invalidates until nothing is left, and decides by `decide` at that instant.
+    ///
+    /// # Errors
+    /// It is not decided.
+    pub fn decide<E>(
+        &self,
+        mut decide: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), NotDecided<E>> {
+        if self.guarded.is_empty() {
+            return decide().map_err(NotDecided::Lost);
+        }
+        let mut todo = self.marked.everything();
+        for round in 0..ROUNDS_MAX {
+            self.invalidate(&todo).map_err(NotDecided::Kernel)?;
+            if round >= ROUNDS_FREE && !todo.dirs.is_empty() && todo.dirs.len() <= LOCKED_MAX {
+                if let Some(done) = self.decide_locked(&todo, &mut decide) {
+                    return done;
+                }
+            } else if self.settle(&mut decide).map_err(NotDecided::Lost)? {
+                return Ok(());
+            }
+            todo = self.marked.answered_old();
+        }
+        Err(NotDecided::Kernel(Errno::BUSY))
+    }
+
+    /// Decides if nothing was answered old since its invalidation began; whether it did.
+    fn settle<E>(&self, decide: &mut impl FnMut() -> Result<(), E>) -> Result<bool, E> {
+        // Whoever is being answered at this moment is waited for.
+        let _nobody = self.vol.marks.write();
+        let mut phase = self.marked.phase.lock();
+        if !phase.old.is_empty() {
+            return Ok(false);
+        }
+        decide()?;
+        phase.decided = true;
+        Ok(true)
+    }
+
+    fn invalidate(&self, todo: &Objects) -> Result<(), Errno> {
+        for g in &self.guarded {
+            for dir in &todo.dirs {
+                let Some(node) = g.plain.node_of(*dir) else { continue };
+                self.marked.forget_dir(oid_of(*dir));
+                g.caches.barrier(node)?;
+                for name in self.marked.names.get(&oid_of(*dir)).into_iter().flat_map(|n| n.keys())
+                {
+                    g.caches.drop_name(node, name)?;
+                }
+                g.caches.drop_attributes(node)?;
+                g.caches.drop_listing(node)?;
+            }
+            for id in &todo.attrs {
+                if let Some(node) = g.plain.node_of(*id) {
+                    g.caches.drop_attributes(node)?;
+                }
+            }
+            for id in &todo.pages {
+                let Some(node) = g.plain.node_of(*id) else { continue };
+                self.marked.begin_pages(oid_of(*id));
+                let dropped = g.caches.drop_pages(node);
+                self.marked.end_pages();
+                dropped?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Publication::settle`], with directories locked in which somebody looks up names or reads
+    /// listings all the time.  `None`: they could not all be locked.
+    fn decide_locked<E>(
+        &self,
+        todo: &Objects,
+        decide: &mut impl FnMut() -> Result<(), E>,
+    ) -> Option<Result<(), NotDecided<E>>> {
+        let known = |dir: &HostId| {
+            self.guarded
+                .iter()
+                .filter_map(|g| Some((g, g.plain.node_of(*dir)?, oid_of(*dir))))
+                .next()
+        };
+        let dirs: Vec<_> = todo.dirs.iter().filter_map(known).collect();
+        std::thread::scope(|scope| {
+            // Whatever happens in here, the threads must come to their end.
+            let unlock = Unlock(&self.marked);
+            for &(g, node, oid) in &dirs {
+                self.marked.lock(oid);
+                scope.spawn(move || {
+                    if let Err(errno) = g.caches.barrier(node) {
+                        tracing::warn!(%errno, ?node, "directory not locked");
+                    }
+                    self.marked.reached(oid, false);
+                });
+            }
+            if !self.marked.all_reached(LOCKING) {
+                return None;
+            }
+            let dropped = dirs.iter().try_for_each(|(g, node, oid)| {
+                g.caches.drop_listing(*node)?;
+                if self.marked.forget_dir(*oid) {
+                    // A directory was looked up by its old name, which cannot be dropped now.
+                    g.caches.drop_all_names()?;
+                }
+                Ok(())
+            });
+            let decided = match dropped {
+                Ok(()) => self.settle(decide).map_err(NotDecided::Lost),
+                Err(errno) => Err(NotDecided::Kernel(errno)),
+            };
+            drop(unlock);
+            match decided {
+                Ok(true) => Some(Ok(())),
+                Ok(false) => None,
+                Err(e) => Some(Err(e)),
+            }
+        })
+    }
+
+    /// The objects that were replaced by others when the commit was installed: versions before and after.
+    /// Who found one by its name and has yet to open it is to look again.
+    pub fn replaced(&self, moves: &[(Stamp, Stamp)]) {
+        for (before, _) in moves.iter().filter(|(before, after)| before.id != after.id) {
+            for g in &self.guarded {
+                g.plain.supersede(before.id);
+            }
+        }
+    }
+}
+
+impl Drop for Publication<'_> {
+    fn drop(&mut self) {
+        if !self.guarded.is_empty() {
+            *self.vol.marks.write() = None;
+            self.vol.is_publishing.store(false, Release);
+        }
+        self.marked.phase.lock().over = true;
+        self.marked.changed.notify_all();
+    }
+}
+
+/// Ends the locks on directories.
+struct Unlock<'m>(&'m Marked);
+
+impl Drop for Unlock<'_> {
+    fn drop(&mut self) {
+        self.0.phase.lock().locks.clear();
+        self.0.changed.notify_all();
+    }
+}
+
+/// Objects by what is to be invalidated of them.
+#[derive(Default)]
+struct Objects {
+    /// Directories with changed names.
+    dirs: Vec<HostId>,
+    attrs: Vec<HostId>,
+    pages: Vec<HostId>,
+}
+
+/// What a publication marks.
+pub(crate) struct Marked {
+    all: Objects,
+    /// Changed names by directory; whether what has the name so far is a directory.
+    names: HashMap<Oid, HashMap<Box<[u8]>, bool>>,
+    attrs: HashSet<Oid>,
+    pages: HashSet<Oid>,
+    /// Taken after `marks`; the decision is made with it held.
+    phase: Mutex<Phase>,
+    changed: Event,
+}
+
+#[derive(Default)]
+struct Phase {
+    decided: bool,
+    over: bool,
+    /// What was answered old since its invalidation began.
+    old: Old,
+    /// READs are numbered as they come; those of a file below this number may go.
+    arrivals: u64,
+    let_go: HashMap<Oid, u64>,
+    /// The file whose pages are being invalidated, and since when.
+    invalidating: Option<(Oid, Instant)>,
+    /// Directories to be locked; whether they are.
+    locks: HashMap<Oid, bool>,
+}
+
+#[derive(Default)]
+struct Old {
+    lists: HashSet<Oid>,
+    /// Directories in which a name of a directory was looked up.
+    names: HashSet<Oid>,
+    pages: HashSet<Oid>,
+}
+
+impl Old {
+    fn is_empty(&self) -> bool {
+        self.lists.is_empty() && self.names.is_empty() && self.pages.is_empty()
+    }
+}
+
+/// What becomes of a plain read.
+#[derive(PartialEq, Eq)]
+pub(crate) enum Admitted {
+    /// It may be performed.
+    Now,
+    /// It has to wait: [`Marked::wait`], then ask again.
+    Later,
+}
+
+/// When a read that has to wait came.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrival {
+    number: u64,
+    at: Instant,
+}
+
+impl Marked {
+    fn new(writes: &WriteSet, root: Option<HostId>) -> Marked {
+        let id_of = |ix: Ix| match &writes.objects.get(ix.0 as usize)?.origin {
+            Origin::Root => root,
+            Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(stamp.id),
+            Origin::New(_) => None,
+        };
+        let is_dir = |ix: Ix| {
+            let origin = writes.objects.get(ix.0 as usize).map(|o| &o.origin);
+            matches!(origin, Some(Origin::Host { kind: Kind::Dir, .. }))
+        };
+        let mut names: HashMap<Oid, HashMap<Box<[u8]>, bool>> = HashMap::new();
+        let mut dirs = HashMap::new();
+        let mut attrs = HashMap::new();
+        let mut pages = HashMap::new();
+        for bind in &writes.binds {
+            if let Some(dir) = id_of(bind.dir) {
+                let old_is_dir = bind.displaces.is_some_and(is_dir);
+                names.entry(oid_of(dir)).or_default().insert((&*bind.name).into(), old_is_dir);
+                dirs.insert(oid_of(dir), dir);
+            }
+            for id in [Some(bind.dir), bind.target, bind.displaces].into_iter().flatten() {
+                if let Some(id) = id_of(id) {
+                    attrs.insert(oid_of(id), id);
+                }
+            }
+        }
+        for (i, object) in writes.objects.iter().enumerate() {
+            let Some(id) = id_of(Ix(i as u32)) else { continue };
+            let content = object.content != Content::Keep;
+            if content {
+                pages.insert(oid_of(id), id);
+            }
+            if content || object.attrs != Default::default() || !object.xattrs.is_empty() {
+                attrs.insert(oid_of(id), id);
+            }
+        }
+        Marked {
+            names,
+            attrs: attrs.keys().copied().collect(),
+            pages: pages.keys().copied().collect(),
+            all: Objects {
+                dirs: dirs.into_values().collect(),
+                attrs: attrs.into_values().collect(),
+                pages: pages.into_values().collect(),
+            },
+            phase: Mutex::new(Rank(rank::MARKS.0 + 1), Phase::default()),
+            changed: Event::new(),
+        }
+    }
+
+    fn everything(&self) -> Objects {
+        let Objects { dirs, attrs, pages } = &self.all;
+        Objects { dirs: dirs.clone(), attrs: attrs.clone(), pages: pages.clone() }
+    }
+
+    fn answered_old(&self) -> Objects {
+        let phase = self.phase.lock();
+        let old = &phase.old;
+        let is_old = |id: &&HostId| {
+            let oid = oid_of(**id);
+            old.lists.contains(&oid) || old.names.contains(&oid)
+        };
+        let dirs = self.all.dirs.iter().filter(is_old).copied().collect();
+        let pages =
+            self.all.pages.iter().filter(|id| old.pages.contains(&oid_of(**id))).copied().collect();
+        Objects { dirs, attrs: Vec::new(), pages }
+    }
+
+    /// Whether this name, or the listing, of a directory changes.
+    pub fn has_name(&self, dir: Oid, name: Option<&[u8]>) -> bool {
+        self.names.get(&dir).is_some_and(|names| name.is_none_or(|name| names.contains_key(name)))
+    }
+
+    /// Whether the content of this object changes: pages, or names.
+    pub fn has_content(&self, oid: Oid) -> bool {
+        self.pages.contains(&oid) || self.names.contains_key(&oid)
+    }
+
+    fn has(&self, object: ObjectRef<'_>) -> bool {
+        match object {
+            ObjectRef::Entry { dir, name } => self.has_name(dir, Some(name)),
+            ObjectRef::List(dir) => self.has_name(dir, None),
+            ObjectRef::Attr(oid) | ObjectRef::Size(oid) => self.attrs.contains(&oid),
+            ObjectRef::Pages { oid, .. } => self.pages.contains(&oid),
+        }
+    }
+
+    /// Asks for a plain read, with `marks` shared.  If the answer is now, the read is to be performed
+    /// before that is given back.
+    pub fn admit(&self, reads: &[ObjectRef<'_>], arrival: &mut Option<Arrival>) -> Admitted {
+        if !reads.iter().any(|o| self.has(*o)) {
+            return Admitted::Now;
+        }
+        let mut phase = self.phase.lock();
+        if phase.decided {
+            return Admitted::Later;
+        }
+        let pages = reads.iter().find_map(|o| match o {
+            ObjectRef::Pages { oid, .. } if self.pages.contains(oid) => Some(*oid),
+            _ => None,
+        });
+        if let Some(oid) = pages {
+            let came = *arrival.get_or_insert_with(|| {
+                phase.arrivals += 1;
+                Arrival { number: phase.arrivals, at: Instant::now() }
+            });
+            let before = phase.let_go.get(&oid).is_some_and(|limit| came.number < *limit);
+            let stuck = phase
+                .invalidating
+                .is_some_and(|(of, since)| of == oid && since.max(came.at).elapsed() >= STUCK);
+            if !before {
+                if !stuck && came.at.elapsed() < PATIENCE {
+                    return Admitted::Later;
+                }
+                phase.old.pages.insert(oid);
+            }
+        }
+        for object in reads {
+            match *object {
+                ObjectRef::List(dir) if self.has_name(dir, None) => {
+                    phase.old.lists.insert(dir);
+                }
+                ObjectRef::Entry { dir, name }
+                    if self.names.get(&dir).and_then(|n| n.get(name)) == Some(&true) =>
+                {
+                    phase.old.names.insert(dir);
+                }
+                _ => {}
+            }
+        }
+        Admitted::Now
+    }
+
+    /// Waits until it is worth asking again.  Nothing may be held.
+    pub fn wait(&self) {
+        let mut phase = self.phase.lock();
+        if phase.over {
+            return;
+        }
+        if phase.decided {
+            self.changed.wait(&mut phase);
+        } else {
+            self.changed.wait_for(&mut phase, STUCK);
+        }
+    }
+
+    /// What was answered old in a directory so far does not count; whether a directory's name was.
+    fn forget_dir(&self, dir: Oid) -> bool {
+        let mut phase = self.phase.lock();
+        phase.old.lists.remove(&dir);
+        phase.old.names.remove(&dir)
+    }
+
+    fn begin_pages(&self, oid: Oid) {
+        {
+            let mut phase = self.phase.lock();
+            phase.old.pages.remove(&oid);
+            let limit = phase.arrivals + 1;
+            phase.let_go.insert(oid, limit);
+            phase.invalidating = Some((oid, Instant::now()));
+        }
+        self.changed.notify_all();
+    }
+
+    fn end_pages(&self) {
+        self.phase.lock().invalidating = None;
+    }
+
+    // ---- locked directories -----------------------------------------------------------------
+
+    /// The next barrier in this directory is to stay.
+    fn lock(&self, dir: Oid) {
+        self.phase.lock().locks.insert(dir, false);
+    }
+
+    /// A barrier has the directory's lock, and keeps it if that is wanted and `stay`.
+    pub fn reached(&self, dir: Oid, stay: bool) {
+        let mut phase = self.phase.lock();
+        let Some(reached) = phase.locks.get_mut(&dir) else { return };
+        *reached = true;
+        self.changed.notify_all();
+        while stay && !phase.over && phase.locks.contains_key(&dir) {
+            self.changed.wait(&mut phase);
+        }
+    }
+
+    fn all_reached(&self, limit: Duration) -> bool {
+        let begun = Instant::now();
+        let mut phase = self.phase.lock();
+        loop {
+            if phase.locks.values().all(|reached| *reached) {
+                return true;
+            }
+            let left = limit.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            self.changed.wait_for(&mut phase, left);
+        }
+    }
+}
