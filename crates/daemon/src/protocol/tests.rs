@@ -56,6 +56,15 @@ fn requests() -> Vec<Request> {
         Request::Recover(place()),
         Request::Gc(Gc { place: place(), keep: Some(1), max_bytes: None, dry_run: false }),
         Request::Inspect(place()),
+        Request::Mount(Mount {
+            dir: HostPath(b"/g\xff".to_vec()),
+            store: None,
+            mnt_ns: 4,
+            force: true,
+            transport: Transport::Auto,
+        }),
+        Request::Umount(Umount { dir: "/g".into(), force: false }),
+        Request::Guarded,
         Request::Shutdown { force: true },
     ]
 }
@@ -116,7 +125,12 @@ fn replies() -> Vec<Reply> {
         Outcome::Refused { failure: failure.clone(), kept: true },
     ];
     let mut all: Vec<Reply> = outcomes.into_iter().map(Reply::Outcome).collect();
-    let volume = VolumeFacts { root: "/".into(), dev: 5, store: "/.s".into() };
+    let volume = VolumeFacts {
+        root: "/".into(),
+        dev: 5,
+        store: "/.s".into(),
+        guarded: vec![GuardedAt { dir: "/g".into(), mount: 3, dev: 8 }],
+    };
     all.extend([
         Reply::Hello { version: 1, release: "r".into(), pid: 2 },
         Reply::Begun(Begun { id: TxnId(1), timestamp: 2, volume: volume.clone(), notes: vec![] }),

@@ -33,7 +33,7 @@ impl Fake {
 }
 
 fn facts() -> VolumeFacts {
-    VolumeFacts { root: "/".into(), dev: 1, store: "/s".into() }
+    VolumeFacts { root: "/".into(), dev: 1, store: "/s".into(), guarded: vec![] }
 }
 
 impl Control for Fake {
@@ -104,6 +104,15 @@ impl Control for Fake {
     }
     fn inspect(&self, _: Place) -> Result<Inspected, Failure> {
         Ok(Inspected::default())
+    }
+    fn mount(&self, _: Peer, _: Mount) -> Result<Mounted, Failure> {
+        Ok(Mounted::InUse { holders: vec![] })
+    }
+    fn umount(&self, _: Peer, _: Umount) -> Result<Unmounted, Failure> {
+        Ok(Unmounted::InUse { holders: vec![], mounts: vec![] })
+    }
+    fn guarded(&self) -> Result<Vec<GuardedDir>, Failure> {
+        Ok(vec![])
     }
     fn client_gone(&self, id: TxnId) {
         self.open.lock().unwrap().remove(&id.0);
