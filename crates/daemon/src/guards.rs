@@ -14,7 +14,7 @@ use crate::protocol::{
 use crate::roster::{Entry, Roster};
 use crate::spawn::Runtime;
 use crate::transactions::Transactions;
-use crate::volume::{self, OpenVolume};
+use crate::volume::{self, Location, OpenVolume};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -125,6 +125,7 @@ impl Transactions {
         let volume =
             self.volume(&Place { cwd: HostPath::from(dir.as_path()), root: None, store })?;
         check_store(&dir, &volume)?;
+        self.check_no_other_engine(&dir, &volume)?;
         let inner = holder.inner(&dir).ok_or_else(|| odd(&dir))?;
         let sought = Sought::Below { dir: dir.clone(), inner, dev: holder.dev };
         let but = [peer.pid];
@@ -246,6 +247,37 @@ impl Transactions {
                 .path(dir));
         }
         Ok(holder.clone())
+    }
+
+    /// What is guarded is ordered by one engine: that of the volume that it was mounted with.
+    pub(crate) fn check_one_engine(&self, location: &Location) -> Result<(), Failure> {
+        let other = |(_, g): &(_, Arc<Guarded>)| {
+            g.location != *location && g.location.dev == location.dev && reaches(location, g)
+        };
+        let Some((_, guarded)) = self.all_guarded().into_iter().find(other) else { return Ok(()) };
+        let (dir, store) = (guarded.dir.display(), guarded.location.store.display());
+        let text = format!(
+            "{dir} is guarded with the store {store}: transactions on the same files need the same store"
+        );
+        let mount = guarded.location.mount.display();
+        Err(Failure::new(FailureKind::State, text)
+            .hint(format!("work below {mount}, without --store; or: systx umount {dir}"))
+            .path(guarded.dir.as_path()))
+    }
+
+    /// The same from the other side: nobody may be at work with another store.
+    fn check_no_other_engine(&self, dir: &Path, volume: &Arc<OpenVolume>) -> Result<(), Failure> {
+        let dev = volume.location.dev;
+        let other = |v: &Arc<OpenVolume>| {
+            !Arc::ptr_eq(v, volume) && v.location.dev == dev && self.in_use(v)
+        };
+        let Some(other) = self.volumes().into_iter().find(other) else { return Ok(()) };
+        let store = other.location.store.display();
+        let text = format!(
+            "transactions with the store {store} are open on the file system of {}",
+            dir.display()
+        );
+        Err(Failure::new(FailureKind::State, text).hint("systx list; end them first").path(dir))
     }
 
     /// See [`protocol::Control::umount`].
@@ -434,6 +466,20 @@ fn below(dir: &Path, volume: &OpenVolume) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     rustix::fs::openat2(root, relative, flags, Mode::empty(), resolve)
+}
+
+/// Whether a guarded directory is among the files of a volume on the same device.
+fn reaches(location: &Location, guarded: &Guarded) -> bool {
+    let table = mounts::here().unwrap_or_default();
+    let mount = |at: &Path| table.iter().rev().find(|m| m.at == at && m.fs != FS_TYPE);
+    let inner = mount(&guarded.location.mount).and_then(|m| m.inner(&guarded.dir));
+    match (mount(&location.mount), inner) {
+        (Some(theirs), Some(inner)) => {
+            inner.starts_with(&theirs.root) || theirs.root.starts_with(&inner)
+        }
+        // A mount that is gone is no reason to let them meet.
+        _ => true,
+    }
 }
 
 fn mount_of(path: &Path) -> Option<Mount> {

@@ -5,18 +5,28 @@
 //! being the keeper's parent: a keeper that dies is replaced.  A daemon that ends on purpose says so through
 //! the pipe.  If both die, the next `systx` that starts a daemon has the same effect.
 //!
+//! A killed process lets go of its descriptors when its last thread has ended, and a thread may hang in the
+//! kernel: on a disk, or on an answer of its own daemon.  Until then the kernel goes on waiting for the
+//! daemon's answers, and so do programs.  So the keeper also watches a thread of the daemon that does nothing
+//! but wait for the keeper, and cuts the mounts off if the others do not follow.
+//!
 //! If no daemon can be started, after some attempts, the dead mounts are taken away, so that programs find
 //! the plain directories and not `ENOTCONN` for ever.
 
 use crate::guarded;
 use crate::roster::Roster;
 use crate::spawn::{self, Runtime};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use std::io::Write;
-use std::os::fd::OwnedFd;
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, PidfdFlags};
+use std::io::{Read, Write};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::Child;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use systx_base::sync::{Event, Mutex, rank};
 
@@ -33,6 +43,8 @@ const PAUSES: [Duration; 6] = [
 ];
 /// A keeper that lived shorter than this is replaced only after a pause.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
+/// How long the rest of a killed daemon may outlive the first thread that ended.
+const HANG_LIMIT: Duration = Duration::from_secs(2);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The daemon's hold on its keeper.  Dropping it sends the keeper home.
@@ -60,13 +72,21 @@ impl Keeper {
         let state = State { wanted: true, pipe: None };
         let shared =
             Arc::new(Shared { state: Mutex::new(rank::LEAF, state), dismissed: Event::new() });
-        let child = shared.hire(runtime)?;
-        let (theirs, runtime) = (Arc::clone(&shared), runtime.clone());
-        // If this fails, dropping `keeper` sends the child home.
-        let keeper = Keeper { shared };
-        std::thread::Builder::new()
-            .name("keeper".into())
-            .spawn(move || theirs.replace_when_gone(child, &runtime))?;
+        let keeper = Keeper { shared: Arc::clone(&shared) };
+        let (tell, told) = channel();
+        let runtime = runtime.clone();
+        std::thread::Builder::new().name("keeper".into()).spawn(move || {
+            let first = shared.hire(&runtime);
+            let (child, result) = match first {
+                Ok(child) => (Some(child), Ok(())),
+                Err(e) => (None, Err(e)),
+            };
+            let _ = tell.send(result);
+            if let Some(child) = child {
+                shared.replace_when_gone(child, &runtime);
+            }
+        })?;
+        told.recv().map_err(std::io::Error::other)??;
         Ok(keeper)
     }
 }
@@ -84,12 +104,16 @@ impl Drop for Keeper {
 }
 
 impl Shared {
-    /// Starts the process, unless it is not wanted any more: then the child goes home at once.
+    /// Starts the process; if it is not wanted any more, it goes home at once.  Called by the one thread
+    /// that lives as long as the keeper is wanted.
     fn hire(&self, runtime: &Runtime) -> std::io::Result<Child> {
         let flags = rustix::pipe::PipeFlags::CLOEXEC;
         let (theirs, ours) = rustix::pipe::pipe_with(flags)?;
         let mut state = self.state.lock();
         let child = spawn::keeper_command(runtime)?.stdin(theirs).spawn()?;
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        // The pipe is empty: this neither blocks nor stops half-way.
+        let _ = rustix::io::write(&ours, &thread.to_ne_bytes());
         if state.wanted {
             state.pipe = Some(ours);
         } else {
@@ -148,10 +172,10 @@ impl Shared {
 pub fn keep(dir: &Path) -> Result<(), crate::protocol::Failure> {
     // What ends the daemon's session must not end its keeper.
     let _ = rustix::process::setsid();
-    if dismissed() {
+    let runtime = Runtime::at(dir)?;
+    if dismissed(&runtime) {
         return Ok(());
     }
-    let runtime = Runtime::at(dir)?;
     say(&runtime, "the daemon is gone: starting another");
     let mut last = None;
     for pause in PAUSES {
@@ -172,13 +196,68 @@ pub fn keep(dir: &Path) -> Result<(), crate::protocol::Failure> {
 }
 
 /// Waits for the daemon's end; whether it ended on purpose.
-fn dismissed() -> bool {
-    let mut byte = [0];
+fn dismissed(runtime: &Runtime) -> bool {
+    let mut pipe = PipeEnd(rustix::stdio::stdin());
+    let mut number = [0; size_of::<i32>()];
+    if pipe.read_exact(&mut number).is_err() {
+        return false;
+    }
+    if let Ok(thread) = thread(i32::from_ne_bytes(number)) {
+        let end = PollFd::new(&pipe.0, PollFlags::IN);
+        wait_for(&mut [end.clone(), PollFd::new(&thread, PollFlags::IN)], None);
+        if !wait_for(&mut [end], Some(HANG_LIMIT)) {
+            say(runtime, "the killed daemon hangs: its mounts are cut off");
+            cut_off(runtime);
+        }
+    }
+    pipe.read_exact(&mut [0; BYE.len()]).is_ok()
+}
+
+/// Standard input without the buffer of the standard library, which could hide what has come.
+struct PipeEnd(BorrowedFd<'static>);
+
+impl Read for PipeEnd {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        Ok(rustix::io::read(self.0, buf)?)
+    }
+}
+
+/// A descriptor that becomes readable when a thread has ended (Linux 6.9).  (The first thread of a process
+/// would not do: it counts as ended when all others are.)
+fn thread(number: i32) -> Result<OwnedFd, Errno> {
+    // PIDFD_THREAD, which is O_EXCL.
+    let thread = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
+    rustix::process::pidfd_open(Pid::from_raw(number).ok_or(Errno::SRCH)?, thread)
+}
+
+/// Waits for any of these; false if `limit` passed.
+fn wait_for(fds: &mut [PollFd<'_>], limit: Option<Duration>) -> bool {
+    let until = limit.map(|limit| Instant::now() + limit);
     loop {
-        match rustix::io::read(rustix::stdio::stdin(), &mut byte) {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(fds, left.as_ref()) {
             Err(Errno::INTR) => {}
-            Ok(1..) => return true,
-            Ok(0) | Err(_) => return false,
+            Ok(0) => return false,
+            Ok(_) | Err(_) => return true,
+        }
+    }
+}
+
+/// Ends the connections of all guarded directories, so that whoever waits for an answer gets an error.  The
+/// mounts stay, dead, so that nobody gets past the guard.
+fn cut_off(runtime: &Runtime) {
+    for entry in Roster::load(&runtime.roster()).entries {
+        let dir = entry.dir.as_path();
+        if !guarded::is_ours_at(dir) {
+            continue;
+        }
+        // Held, it cannot be unmounted: only the connection ends.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let held = rustix::fs::open(dir, flags, Mode::empty());
+        let cut = unmount(dir, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
+        if held.is_err() || cut != Err(Errno::BUSY) {
+            say(runtime, &format!("{}: {held:?}, {cut:?}", dir.display()));
         }
     }
 }

@@ -54,6 +54,13 @@ fn table(process: &str) -> io::Result<Vec<Mount>> {
     Ok(parse(&std::fs::read(format!("/proc/{process}/mountinfo"))?))
 }
 
+/// The mount that a path (absolute, without symbolic links) leads to, by its text: the last one mounted at
+/// the longest place.
+pub fn holding<'a>(table: &'a [Mount], path: &Path) -> Option<&'a Mount> {
+    let depth = |m: &&Mount| m.at.components().count();
+    table.iter().filter(|m| path.starts_with(&m.at)).max_by_key(depth)
+}
+
 /// What can be read of a mount table; lines that make no sense are passed over.
 pub fn parse(table: &[u8]) -> Vec<Mount> {
     table.split(|b| *b == b'\n').filter_map(parse_line).collect()
@@ -122,6 +129,19 @@ mod tests {
         assert_eq!(mount.inner(Path::new("/mnt/a b/c")), Some("/srv/data/c".into()));
         assert_eq!(mount.inner(Path::new("/mnt/a b")), Some("/srv/data".into()));
         assert_eq!(mount.inner(Path::new("/mnt/a")), None);
+    }
+
+    #[test]
+    fn a_path_leads_to_the_last_of_the_nearest_mounts() {
+        let table = parse(
+            b"1 0 8:1 / / rw - ext4 a rw\n2 1 8:2 / /srv rw - ext4 b rw\n3 2 0:9 / /srv rw - fuse.systx systx rw\n",
+        );
+        let id = |path: &str| holding(&table, Path::new(path)).map(|m| m.id);
+        assert_eq!(
+            (id("/srv/x"), id("/srv"), id("/srvx"), id("/")),
+            (Some(3), Some(3), Some(1), Some(1))
+        );
+        assert_eq!(id("srv"), None);
     }
 
     #[test]

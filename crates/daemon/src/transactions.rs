@@ -102,7 +102,9 @@ impl Transactions {
         let store = place.store.as_ref().map(HostPath::as_path);
         let home = self.owner.home.as_deref();
         let guarded: Vec<_> = self.all_guarded().into_iter().map(|(_, g)| g).collect();
-        self.open_at(volume::locate(dir.as_path(), store, self.owner.uid, home, &guarded)?)
+        let location = volume::locate(dir.as_path(), store, self.owner.uid, home, &guarded)?;
+        self.check_one_engine(&location)?;
+        self.open_at(location)
     }
 
     /// The volume at a location, opened (and recovered) if it is not open yet.
@@ -115,6 +117,11 @@ impl Transactions {
         let open = Arc::new(volume::open(&location)?);
         tables.volumes.insert(location, open.clone());
         Ok(open)
+    }
+
+    /// Whether somebody works on a volume.
+    pub(crate) fn in_use(&self, volume: &Arc<OpenVolume>) -> bool {
+        self.tables.lock().open.values().any(|t| Arc::ptr_eq(&t.volume, volume))
     }
 
     /// The open transactions of a volume that changed something below a directory.

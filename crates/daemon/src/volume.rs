@@ -171,16 +171,26 @@ pub fn locate(
     home: Option<&Path>,
     guarded: &[Arc<Guarded>],
 ) -> Result<Location, VolumeError> {
-    let dir = std::fs::canonicalize(dir).map_err(|e| failed("find", dir, e))?;
-    let dev = device(&dir)?;
     let given = store
         .map(|given| std::path::absolute(given).map_err(|e| failed("resolve", given, e)))
         .transpose()?;
-    if let Some(below) = guarded.iter().find(|g| g.dev == dev) {
-        let below = below.location.clone();
-        return Ok(Location { store: given.unwrap_or(below.store), ..below });
-    }
+    let on = |below: &Location| Location {
+        store: given.clone().unwrap_or_else(|| below.store.clone()),
+        ..below.clone()
+    };
     let table = mounts::here().map_err(|e| failed("read", Path::new("/proc/self/mountinfo"), e))?;
+    // Working directories come without symbolic links.  One in a guarded directory is recognised without
+    // asking that mount, which is served by this very process.
+    let straight = !dir.components().any(|c| c == std::path::Component::ParentDir);
+    let holder = mounts::holding(&table, dir).filter(|_| straight);
+    if let Some(below) = guarded.iter().find(|g| holder.is_some_and(|m| m.id == g.mount)) {
+        return Ok(on(&below.location));
+    }
+    let dir = std::fs::canonicalize(dir).map_err(|e| failed("find", dir, e))?;
+    let dev = device(&dir)?;
+    if let Some(below) = guarded.iter().find(|g| g.dev == dev) {
+        return Ok(on(&below.location));
+    }
     let mount = mount_point(&table, mount_id(&dir)?)
         .ok_or_else(|| VolumeError::NoMount { path: dir.display().to_string() })?;
     let store = match given {
