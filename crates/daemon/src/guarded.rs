@@ -29,6 +29,12 @@ pub const FS_TYPE: &str = "fuse.systx";
 /// How long a cut-off of a directory in use waits for pages that programs dirtied through mappings.
 const SYNC_LIMIT: Duration = Duration::from_secs(10);
 
+/// Ends the connection at once, so that whoever has something open gets `ENOTCONN`, and takes the mount away.
+/// (Without `FORCE` the kernel ends it when the last descriptor of the device is gone, which may take a
+/// moment longer than the process that had it.)
+const CUT_OFF: UnmountFlags =
+    UnmountFlags::FORCE.union(UnmountFlags::DETACH).union(UnmountFlags::NOFOLLOW);
+
 /// A guarded directory.
 pub struct Guarded {
     /// Where it is mounted.
@@ -212,7 +218,7 @@ impl Guarded {
         if !self.sync_within(&at, SYNC_LIMIT) {
             tracing::warn!(dir = %at.display(), "not all mapped pages were written back");
         }
-        unmount(&at, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)
+        unmount(&at, CUT_OFF)
     }
 
     /// The path that leads to this mount.
@@ -332,7 +338,7 @@ fn put(mount: &OwnedFd, dir: &Path, replace: bool) -> Result<(), Errno> {
     if !replace {
         return move_mount(mount, "", CWD, dir, over);
     }
-    let away = || unmount(dir, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH);
+    let away = || unmount(dir, CUT_OFF);
     match move_mount(mount, "", CWD, dir, over | MoveMountFlags::MOVE_MOUNT_BENEATH) {
         Ok(()) => away(),
         Err(e) => {
@@ -354,7 +360,7 @@ pub(crate) fn clear_away(dir: &Path, leave: usize) -> Result<(), Errno> {
         if ours <= leave || !is_ours_at(dir) {
             return Ok(());
         }
-        unmount(dir, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
+        unmount(dir, CUT_OFF)?;
     }
 }
 

@@ -285,7 +285,7 @@ fn a_directory_in_use_is_unmounted_by_force_only() {
     let user = Held::new(&lab, &g.join("sub"), "exec 7<>file");
     let refused = lab.do_systx(["umount", "g"]).expect(CONFLICT).says("is in use");
     assert!(refused.err.contains(&format!(" {} (", user.pid())), "{refused}");
-    assert_eq!(guard_mounts(&lab.root()), [g.clone()]);
+    assert_eq!(guard_mounts(&lab.root()), std::slice::from_ref(&g));
     sh(&lab, &format!("echo through >&- ; echo through >> /proc/{}/fd/7", user.pid())).ok();
     lab.do_systx(["umount", "--force", "g"]).ok().says("cut off");
     assert!(guard_mounts(&lab.root()).is_empty());
@@ -311,8 +311,9 @@ fn a_killed_daemon_comes_back_with_everything_that_was_done() {
     lab.run(&[], "echo committed > g/committed; echo committed > outside").ok();
     let old = Held::new(&lab, &lab.root(), "exec 7<>g/sub/file 8<g");
     // Notes what it has been told is done; an error is fine, a hang or a loss is not.
-    let work = "for i in $(seq 300); do \
-             echo $i > g/$0.$i && echo $i >> $0.done; ls g; cat g/sub/file; mkdir g/$0.d; rmdir g/$0.d; \
+    let work = "i=0; n=0; while [ $n -lt 150 ]; do i=$((i + 1)); \
+             echo $i > g/$0.$i && echo $i >> $0.done && n=$((n + 1)); \
+             ls g; cat g/sub/file; mkdir g/$0.d; rmdir g/$0.d; \
          done";
     let worker = |name: &str| {
         let mut command = lab.command("sh");
@@ -326,7 +327,7 @@ fn a_killed_daemon_comes_back_with_everything_that_was_done() {
             done.lines().count() > round * 40
         });
         kill_and_come_back(&lab);
-        assert_eq!(guard_mounts(&g), [g.clone()], "after kill {round}");
+        assert_eq!(guard_mounts(&g), std::slice::from_ref(&g), "after kill {round}");
     }
     for worker in workers {
         worker.finish(&lab);
@@ -338,7 +339,7 @@ fn a_killed_daemon_comes_back_with_everything_that_was_done() {
     let counts = sh(&lab, check).ok().out;
     assert!(!counts.contains("lost"), "{counts}");
     for count in counts.lines() {
-        assert!(count.parse::<u32>().unwrap() > 100, "most of the work was refused: {counts}");
+        assert_eq!(count, "150");
     }
     assert_eq!(sh(&lab, "cat g/committed outside").ok().out, "committed\ncommitted\n");
     for fd in [7, 8] {
