@@ -19,6 +19,8 @@ pub struct Rank(pub u8);
 /// The global lock order, top to bottom.  Every lock of the project names its rank here.
 pub mod rank {
     use super::Rank;
+    /// The daemon's guarded directories: one is mounted or unmounted at a time.
+    pub const GUARDS: Rank = Rank(5);
     /// The daemon's table of volumes and transactions.
     pub const DAEMON: Rank = Rank(10);
     /// One transaction's life cycle.

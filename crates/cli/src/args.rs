@@ -86,6 +86,11 @@ pub enum Command {
     Recover(Recover),
     /// Bound the space that undo information takes
     Gc(Gc),
+    /// Guard a directory: every process goes through systx (lists the guarded ones, without DIR)
+    Mount(Mount),
+    /// End that: it is an ordinary directory again
+    #[command(visible_alias = "unmount")]
+    Umount(Umount),
     /// Check what this machine allows
     Doctor(Doctor),
     /// Print a completion script
@@ -320,6 +325,32 @@ pub struct Gc {
     /// Where.
     #[command(flatten)]
     pub place: Where,
+}
+
+/// `systx mount`.
+#[derive(Clone, Debug, Args)]
+pub struct Mount {
+    /// The directory
+    pub dir: Option<PathBuf>,
+    /// Also if processes hold something in it, which they can then change past the guard
+    #[arg(short, long, requires = "dir")]
+    pub force: bool,
+    /// Keep the volume's journal and staging area in DIR, which must be on the same file system
+    #[arg(long, value_name = "DIR", requires = "dir")]
+    pub store: Option<PathBuf>,
+    /// How requests travel between kernel and daemon
+    #[arg(long, value_enum, default_value = "auto", value_name = "HOW", requires = "dir")]
+    pub transport: TransportArg,
+}
+
+/// `systx umount`.
+#[derive(Clone, Debug, Args)]
+pub struct Umount {
+    /// The directory
+    pub dir: PathBuf,
+    /// Also if processes use it: what they have open there answers with an error from then on
+    #[arg(short, long)]
+    pub force: bool,
 }
 
 /// `systx doctor`.

@@ -7,17 +7,20 @@ use systx_base::TxnId;
 use systx_daemon::client::Client;
 use systx_daemon::protocol::{HostPath, Place};
 use systx_daemon::spawn;
+use systx_session::VIEW_SOURCE;
+use systx_session::mountinfo::Mount;
 
 /// In a view's processes: the id of its transaction.
 pub const VARIABLE: &str = "SYSTX_TXN";
 
 /// The id of the transaction that this process is in, if it is in one.  The variable alone proves
-/// nothing (it may have leaked into a terminal multiplexer); a mount of ours does.
+/// nothing (it may have leaked into a terminal multiplexer); the mount of a view does.
 pub fn inside() -> Option<String> {
     let id = std::env::var(VARIABLE).ok().filter(|id| !id.is_empty())?;
     let text = std::fs::read("/proc/self/mountinfo").ok()?;
     let mounts = systx_session::mountinfo::parse(&text).ok()?;
-    mounts.iter().any(|m| m.fs == "fuse.systx").then_some(id)
+    let is_view = |m: &Mount| m.fs == "fuse.systx" && m.source == Path::new(VIEW_SOURCE);
+    mounts.iter().any(is_view).then_some(id)
 }
 
 /// A connection to the daemon.

@@ -63,6 +63,8 @@ fn dispatch(command: &Command, out: Out) -> Result<i32, Problem> {
         Command::Redo(args) => commands::undo::undo(args, true, out),
         Command::Recover(args) => commands::recover::recover(args, out),
         Command::Gc(args) => commands::gc::gc(args, out),
+        Command::Mount(args) => commands::mount::mount(args, out),
+        Command::Umount(args) => commands::mount::umount(args, out),
         Command::Doctor(args) => commands::doctor::doctor(args, out),
         Command::Completions(args) => commands::completions::completions(args),
         Command::Daemon { args } => commands::daemon::daemon(args),

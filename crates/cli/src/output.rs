@@ -6,7 +6,7 @@ use crate::problem::Problem;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use systx_base::Time;
-use systx_daemon::protocol::{HostPath, Opponent, Summary};
+use systx_daemon::protocol::{Held, HeldAs, Holder, HostPath, Opponent, Summary};
 
 /// Version of the JSON output.
 pub const SCHEMA: u32 = 1;
@@ -67,6 +67,9 @@ impl Out {
         let unnamed = |p: &&HostPath| !problem.message.contains(&*p.display());
         for path in problem.paths.iter().filter(unnamed) {
             eprintln!("systx:   {path}");
+        }
+        for holder in &problem.holders {
+            eprintln!("systx:   {}", self::holder(holder));
         }
         if let Some(hint) = &problem.hint {
             self.hint(hint);
@@ -185,6 +188,27 @@ pub fn opponent(o: &Opponent) -> String {
         }
         Opponent::Outside { what } => format!("a program outside ({what})"),
     }
+}
+
+/// `1234 (bash): working directory /srv/mail, open /srv/mail/log`.
+pub fn holder(h: &Holder) -> String {
+    const MOST: usize = 3;
+    let one = |held: &Held| {
+        let how = match held.how {
+            HeldAs::Descriptor => "open",
+            HeldAs::Directory => "working directory",
+            HeldAs::Root => "root directory",
+            HeldAs::Program => "program",
+            HeldAs::Map => "mapped",
+        };
+        format!("{how} {}", held.path)
+    };
+    let mut held: Vec<String> = h.held.iter().take(MOST).map(one).collect();
+    match h.held.len().saturating_sub(MOST) {
+        0 => {}
+        more => held.push(format!("and {more} more")),
+    }
+    format!("{} ({}): {}", h.pid, h.command, held.join(", "))
 }
 
 /// `2026-11-21 02:40:10Z`.

@@ -1,7 +1,7 @@
 //! Errors of a command: what is said, and which exit code it means.
 
 use serde::Serialize;
-use systx_daemon::protocol::{Failure, FailureKind, HostPath};
+use systx_daemon::protocol::{Failure, FailureKind, Holder, HostPath};
 use systx_session::SessionError;
 
 /// Lost a conflict; try again (`EX_TEMPFAIL`).
@@ -34,12 +34,22 @@ pub struct Problem {
     pub kind: Option<FailureKind>,
     /// Exit code, if it is not the command's usual one.
     pub code: Option<i32>,
+    /// Who is in the way.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<Holder>,
 }
 
 impl Problem {
     /// Only a message.
     pub fn new(message: impl Into<String>) -> Problem {
-        Problem { message: message.into(), hint: None, paths: Vec::new(), kind: None, code: None }
+        Problem {
+            message: message.into(),
+            hint: None,
+            paths: Vec::new(),
+            kind: None,
+            code: None,
+            holders: Vec::new(),
+        }
     }
     /// Adds what the person could do.
     #[must_use]
@@ -59,7 +69,13 @@ impl From<Failure> for Problem {
     fn from(f: Failure) -> Problem {
         // Someone else has it right now: the same command may succeed a moment later.
         let code = (f.kind == FailureKind::Busy).then_some(CONFLICT);
-        Problem { message: f.message, hint: f.hint, paths: f.paths, kind: Some(f.kind), code }
+        Problem {
+            hint: f.hint,
+            paths: f.paths,
+            kind: Some(f.kind),
+            code,
+            ..Problem::new(f.message)
+        }
     }
 }
 

@@ -4,8 +4,9 @@
 
 use crate::protocol::{
     Attach, Attached, Begin, Begun, Change, Collected, Conflict, Content, Entered, Failure,
-    FailureKind, Finish, Gc, HostPath, Inspected, Listed, LogEntry, Outcome, Place, Recovered,
-    Reply, Request, Target, Undo, Undone, VERSION, Version,
+    FailureKind, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount, Mounted,
+    Outcome, Place, Recovered, Reply, Request, Target, Umount, Undo, Undone, Unmounted, VERSION,
+    Version,
 };
 use crate::wire::{self, WireError};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -241,10 +242,31 @@ impl Client {
     pub fn inspect(&mut self, place: Place) -> Answer<Inspected> {
         expect!(self.call(&Request::Inspect(place), &[])?, Reply::Inspected(v) => v)
     }
+    /// [`crate::protocol::Control::mount`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn mount(&mut self, mount: Mount) -> Answer<Mounted> {
+        expect!(self.call(&Request::Mount(mount), &[])?, Reply::Mounted(v) => v)
+    }
+    /// [`crate::protocol::Control::umount`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn umount(&mut self, umount: Umount) -> Answer<Unmounted> {
+        expect!(self.call(&Request::Umount(umount), &[])?, Reply::Unmounted(v) => v)
+    }
+    /// [`crate::protocol::Control::guarded`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn guarded(&mut self) -> Answer<Vec<GuardedDir>> {
+        expect!(self.call(&Request::Guarded, &[])?, Reply::Guarded(v) => v)
+    }
     /// Ends the daemon.
     ///
     /// # Errors
-    /// Transactions are open and `force` is not set; see [`Client::begin`].
+    /// Transactions are open or directories are guarded, and `force` is not set; see [`Client::begin`].
     pub fn shutdown(&mut self, force: bool) -> Answer<()> {
         expect!(self.call(&Request::Shutdown { force }, &[])?, Reply::Done => ())
     }

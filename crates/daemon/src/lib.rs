@@ -5,10 +5,16 @@
 
 pub mod client;
 pub mod describe;
+pub mod guarded;
+mod guards;
 pub mod history;
+pub mod holders;
+pub mod keeper;
+pub mod mounts;
 pub mod patterns;
 pub mod processes;
 pub mod protocol;
+mod roster;
 pub mod server;
 pub mod spawn;
 mod spawn_unsafe;

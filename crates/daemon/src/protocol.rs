@@ -21,13 +21,15 @@ use std::path::{Path, PathBuf};
 use systx_base::{Time, TxnId};
 
 mod control;
+mod guard;
 mod message;
 
 pub use control::{Control, Doorbell, Peer};
+pub use guard::{GuardedAt, GuardedDir, Held, HeldAs, Holder, Mount, Mounted, Umount, Unmounted};
 pub use message::{Reply, Request};
 
 /// Number of this protocol; changes whenever a message changes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// A path or an argument: bytes, since Linux names need not be UTF-8.  In JSON a string where it
 /// is UTF-8, else an array of byte values.
@@ -219,6 +221,8 @@ pub struct VolumeFacts {
     pub dev: u64,
     /// Where the store is, on the host (the view does not show it).
     pub store: HostPath,
+    /// Its guarded directories: the view shows what lies below.
+    pub guarded: Vec<GuardedAt>,
 }
 
 /// A transaction was begun.

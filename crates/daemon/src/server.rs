@@ -295,10 +295,18 @@ impl Connection<'_> {
 
     fn shutdown(&self, shared: &Shared, force: bool) -> Reply {
         if !force && !self.control.idle() {
-            return Reply::Failed(
-                Failure::new(FailureKind::State, "transactions are open")
-                    .hint("systx list; or force the end, which aborts them"),
-            );
+            let guarded = self.control.guarded().unwrap_or_default();
+            let (what, hint) = match guarded.as_slice() {
+                [] => ("transactions are open", "systx list; or force the end, which aborts them"),
+                _ => (
+                    "directories are guarded",
+                    "systx mount lists them, systx umount ends that; or force the end, which \
+                     unmounts them",
+                ),
+            };
+            let mut failure = Failure::new(FailureKind::State, what).hint(hint);
+            failure.paths = guarded.into_iter().map(|g| g.dir).collect();
+            return Reply::Failed(failure);
         }
         shared.change(|t| t.asked_to_end = true);
         Reply::Done
@@ -350,6 +358,9 @@ impl Connection<'_> {
             Request::Recover(place) => Reply::Recovered(c.recover(place)?),
             Request::Gc(gc) => Reply::Collected(c.gc(gc)?),
             Request::Inspect(place) => Reply::Inspected(c.inspect(place)?),
+            Request::Mount(mount) => Reply::Mounted(c.mount(self.peer, mount)?),
+            Request::Umount(umount) => Reply::Unmounted(c.umount(self.peer, umount)?),
+            Request::Guarded => Reply::Guarded(c.guarded()?),
             Request::Hello { .. } | Request::Shutdown { .. } => {
                 return Err(Failure::new(FailureKind::Invalid, "request out of step"));
             }
@@ -397,6 +408,9 @@ fn name_of(request: &Request) -> &'static str {
         Request::Recover(_) => "recover",
         Request::Gc(_) => "gc",
         Request::Inspect(_) => "inspect",
+        Request::Mount(_) => "mount",
+        Request::Umount(_) => "umount",
+        Request::Guarded => "guarded",
         Request::Shutdown { .. } => "shutdown",
     }
 }

@@ -5,7 +5,8 @@
 //! - `N.sock` the control socket;
 //! - `N.lock` held (flock) by the daemon as long as it lives;
 //! - `N.start` held by a client while it starts a daemon;
-//! - `N.log` what the daemon has to say.
+//! - `N.log` what the daemon has to say;
+//! - `N.guarded` the list of guarded directories, for the daemon that comes after one that was killed.
 //!
 //! Starting ([`connect_or_start`]):
 //! 1. connect and say hello; if that works, done.
@@ -74,6 +75,27 @@ impl Runtime {
         Err(last.unwrap_or_else(|| Failure::new(FailureKind::Internal, "no runtime directory")))
     }
 
+    /// The files in this directory, for this mount namespace.
+    ///
+    /// # Errors
+    /// The directory is not private to the user.
+    pub fn at(dir: &Path) -> Result<Runtime, Failure> {
+        private_dir(dir)?;
+        Ok(Runtime { dir: dir.to_owned(), namespace: mount_namespace()? })
+    }
+
+    /// Inode of the mount namespace that they are for.
+    pub fn namespace(&self) -> u64 {
+        self.namespace
+    }
+    /// Directories were guarded when the last daemon died, and wait for the next.
+    pub fn has_guarded(&self) -> bool {
+        self.roster().exists()
+    }
+    /// The list of guarded directories.
+    pub(crate) fn roster(&self) -> PathBuf {
+        self.file("guarded")
+    }
     /// The control socket.
     pub fn socket(&self) -> PathBuf {
         self.file("sock")
@@ -104,6 +126,13 @@ impl Runtime {
             Err(f) if f.kind == FailureKind::Internal || f.kind == FailureKind::Io => Ok(None),
             Err(f) => Err(f),
         }
+    }
+
+    /// Keeps daemons from starting, if none runs, as long as the result lives.
+    pub(crate) fn try_lock(&self) -> Option<OwnedFd> {
+        let lock = self.open("lock").ok()?;
+        rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).ok()?;
+        Some(lock)
     }
 
     fn open(&self, suffix: &str) -> Result<OwnedFd, Failure> {
@@ -171,7 +200,11 @@ fn io_failure(path: &Path, what: &str, e: &std::io::Error) -> Failure {
 /// # Errors
 /// It cannot be started, or one of another version is running.
 pub fn connect_or_start() -> Result<Client, Failure> {
-    let runtime = Runtime::find()?;
+    start_in(&Runtime::find()?)
+}
+
+/// As [`connect_or_start`], with these files.
+pub(crate) fn start_in(runtime: &Runtime) -> Result<Client, Failure> {
     if let Some(client) = runtime.connect()? {
         return Ok(client);
     }
@@ -186,7 +219,7 @@ pub fn connect_or_start() -> Result<Client, Failure> {
     if let Some(client) = runtime.connect()? {
         return Ok(client);
     }
-    launch(&runtime)?;
+    launch(runtime)?;
     runtime.connect()?.ok_or_else(|| {
         Failure::new(FailureKind::Internal, "the daemon ended right after its start")
             .hint(format!("its log: {}", runtime.log().display()))
@@ -231,7 +264,7 @@ fn open_log(path: &Path) -> Result<std::fs::File, Failure> {
     let mut options = std::fs::OpenOptions::new();
     options.create(true).append(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
     let log = options.open(path).map_err(|e| io_failure(path, "open", &e))?;
-    // Safe to cut here: the start lock is held and no daemon runs.
+    // Whoever writes here appends.
     if log.metadata().is_ok_and(|m| m.len() > LOG_LIMIT) {
         let _ = log.set_len(0);
     }
@@ -248,6 +281,15 @@ fn command() -> Command {
         }
     }
     command
+}
+
+/// This very program as the keeper of the daemon that is running here.
+pub(crate) fn keeper_command(runtime: &Runtime) -> std::io::Result<Command> {
+    let log = open_log(&runtime.log()).map_err(|f| std::io::Error::other(f.message))?;
+    let mut command = command();
+    command.arg("--keep").arg("--dir").arg(&runtime.dir).current_dir("/");
+    command.stdout(Stdio::null()).stderr(log);
+    Ok(command)
 }
 
 fn read_until_end(pipe: OwnedFd, limit: Duration) -> std::io::Result<String> {
@@ -322,7 +364,7 @@ fn own_cgroup() {
 /// It could not become ready (the client was told), or the socket failed later.
 pub fn serve(
     dir: &Path,
-    control: impl FnOnce() -> Result<Arc<dyn Control>, Failure>,
+    control: impl FnOnce(Runtime) -> Result<Arc<dyn Control>, Failure>,
 ) -> Result<server::Ended, Failure> {
     let mut ready = std::fs::File::from(
         rustix::stdio::stdout()
@@ -355,12 +397,11 @@ type Prepared = (UnixListener, Arc<dyn Control>, server::Config, OwnedFd);
 
 fn prepare(
     dir: &Path,
-    control: impl FnOnce() -> Result<Arc<dyn Control>, Failure>,
+    control: impl FnOnce(Runtime) -> Result<Arc<dyn Control>, Failure>,
 ) -> Result<Prepared, Failure> {
-    private_dir(dir)?;
+    let runtime = Runtime::at(dir)?;
     // What the daemon makes it opens to others explicitly, never by omission.
     rustix::process::umask(Mode::from_raw_mode(0o077));
-    let runtime = Runtime { dir: dir.to_owned(), namespace: mount_namespace()? };
     let lock = runtime.open("lock")?;
     succeed(&lock, &runtime)?;
     let stop = spawn_unsafe::termination_signals()
@@ -372,7 +413,7 @@ fn prepare(
         }
         _ => {}
     }
-    let control = control()?;
+    let control = control(runtime)?;
     let listener = UnixListener::bind(&socket).map_err(|e| io_failure(&socket, "bind", &e))?;
     let idle = idle_limit().unwrap_or(server::IDLE);
     Ok((listener, control, server::Config { idle, stop: Some(stop) }, lock))
@@ -414,19 +455,34 @@ fn forget_stdout() -> rustix::io::Result<()> {
     rustix::stdio::dup2_stdout(null.as_fd())
 }
 
-/// Parses the arguments of the hidden subcommand: `daemon [--serve] --dir DIR`.  Here, so that what
+/// Which part of the daemon's life a process is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// [`detach`].
+    Detach,
+    /// [`serve`].
+    Serve,
+    /// [`crate::keeper::keep`].
+    Keep,
+}
+
+/// Parses the arguments of the hidden subcommand: `daemon [--serve|--keep] --dir DIR`.  Here, so that what
 /// `command` writes and what is read stand side by side.
 ///
 /// # Errors
 /// Other arguments.
-pub fn arguments(args: impl Iterator<Item = OsString>) -> Result<(bool, PathBuf), Failure> {
+pub fn arguments(args: impl Iterator<Item = OsString>) -> Result<(Part, PathBuf), Failure> {
     let args: Vec<OsString> = args.collect();
-    let (serve, rest) = match args.split_first() {
-        Some((first, rest)) if first == "--serve" => (true, rest),
-        _ => (false, args.as_slice()),
+    let (part, rest) = match args.split_first() {
+        Some((first, rest)) if first == "--serve" => (Part::Serve, rest),
+        Some((first, rest)) if first == "--keep" => (Part::Keep, rest),
+        _ => (Part::Detach, args.as_slice()),
     };
     match rest {
-        [flag, dir] if flag == "--dir" => Ok((serve, dir.into())),
-        _ => Err(Failure::new(FailureKind::Invalid, "usage: systx daemon [--serve] --dir DIR")),
+        [flag, dir] if flag == "--dir" => Ok((part, dir.into())),
+        _ => {
+            let usage = "usage: systx daemon [--serve|--keep] --dir DIR";
+            Err(Failure::new(FailureKind::Invalid, usage))
+        }
     }
 }

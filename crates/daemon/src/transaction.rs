@@ -120,7 +120,7 @@ impl Transaction {
             ids,
             spill: Arc::new(spill),
             budget: Budget::new(BUDGET_BYTES),
-            mount_points: crate::volume::mount_points(),
+            mount_points: volume.mount_points(),
         };
         let view = View::new(volume.vol.clone(), config).map_err(|e| {
             volume.vol.engine.abort(id);

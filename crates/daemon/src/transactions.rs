@@ -1,16 +1,18 @@
 //! The daemon's table of volumes and open transactions, and what each request does to it.
 
 use crate::describe::Opponents;
+use crate::guards::Guards;
 use crate::history;
 use crate::patterns::Patterns;
 use crate::processes;
 use crate::protocol::*;
+use crate::spawn::Runtime;
 use crate::transaction::{Ended, Terms, Transaction, Visitor, engine_isolation};
 use crate::volume::{self, Location, OpenVolume};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use systx_base::sync::{Event, Mutex, rank};
 use systx_base::{Gid, TxnId, Uid};
@@ -32,6 +34,9 @@ pub struct Transactions {
     tables: Mutex<Tables>,
     /// Something ended.
     ended: Event,
+    pub(crate) guards: Mutex<Guards>,
+    /// This table, for threads that outlive a call.
+    pub(crate) me: Weak<Transactions>,
 }
 
 /// Whose daemon this is.
@@ -50,15 +55,9 @@ struct Tables {
     past: Vec<(TxnId, Vec<HostPath>)>,
 }
 
-impl Default for Transactions {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Transactions {
     /// Nothing open.
-    pub fn new() -> Self {
+    fn new(runtime: Option<Runtime>, me: Weak<Transactions>) -> Self {
         let owner = Owner {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
@@ -71,12 +70,15 @@ impl Transactions {
             owner,
             tables: Mutex::new(rank::DAEMON, Tables::default()),
             ended: Event::new(),
+            guards: Mutex::new(rank::GUARDS, Guards::new(runtime)),
+            me,
         }
     }
 
-    /// As [`Transactions::new`], with the housekeeping thread that ends with the last reference.
-    pub fn start() -> Arc<Transactions> {
-        let table = Arc::new(Transactions::new());
+    /// With the housekeeping thread, which ends with the last reference.  The directories that are guarded
+    /// according to the files of `runtime` are mounted again.
+    pub fn start(runtime: Option<Runtime>) -> Arc<Transactions> {
+        let table = Arc::new_cyclic(|me| Transactions::new(runtime, me.clone()));
         let housekeeping = Arc::downgrade(&table);
         std::thread::spawn(move || {
             loop {
@@ -85,7 +87,13 @@ impl Transactions {
                 table.sweep_locks();
             }
         });
+        table.restore();
         table
+    }
+
+    /// The open volumes.
+    pub(crate) fn volumes(&self) -> Vec<Arc<OpenVolume>> {
+        self.tables.lock().volumes.values().cloned().collect()
     }
 
     /// The volume of a place, opened (and recovered) if it is not open yet.
@@ -93,7 +101,14 @@ impl Transactions {
         let dir = place.root.as_ref().unwrap_or(&place.cwd);
         let store = place.store.as_ref().map(HostPath::as_path);
         let home = self.owner.home.as_deref();
-        let location = volume::locate(dir.as_path(), store, self.owner.uid, home)?;
+        let guarded: Vec<_> = self.all_guarded().into_iter().map(|(_, g)| g).collect();
+        let location = volume::locate(dir.as_path(), store, self.owner.uid, home, &guarded)?;
+        self.check_one_engine(&location)?;
+        self.open_at(location)
+    }
+
+    /// The volume at a location, opened (and recovered) if it is not open yet.
+    pub(crate) fn open_at(&self, location: Location) -> Result<Arc<OpenVolume>, Failure> {
         let mut tables = self.tables.lock();
         if let Some(open) = tables.volumes.get(&location) {
             return Ok(open.clone());
@@ -102,6 +117,24 @@ impl Transactions {
         let open = Arc::new(volume::open(&location)?);
         tables.volumes.insert(location, open.clone());
         Ok(open)
+    }
+
+    /// Whether somebody works on a volume.
+    pub(crate) fn in_use(&self, volume: &Arc<OpenVolume>) -> bool {
+        self.tables.lock().open.values().any(|t| Arc::ptr_eq(&t.volume, volume))
+    }
+
+    /// The open transactions of a volume that changed something below a directory.
+    pub(crate) fn open_below(&self, volume: &Arc<OpenVolume>, dir: &Path) -> Vec<TxnId> {
+        let open: Vec<_> = self.tables.lock().open.values().cloned().collect();
+        let top = HostPath::from(dir);
+        let below = |t: &Arc<Transaction>| {
+            Arc::ptr_eq(&t.volume, volume)
+                && t.view.changes().iter().any(|c| is_below(&c.path, &top.0))
+        };
+        let mut ids: Vec<TxnId> = open.iter().filter(|t| below(t)).map(|t| t.id).collect();
+        ids.sort();
+        ids
     }
 
     /// Releases the locks of owners in views that have closed: to be called from time to time, for
@@ -465,6 +498,18 @@ impl Control for Transactions {
         Ok(self.volume(&place)?.inspected())
     }
 
+    fn mount(&self, peer: Peer, mount: Mount) -> Result<Mounted, Failure> {
+        self.guard(peer, &mount)
+    }
+
+    fn umount(&self, peer: Peer, umount: Umount) -> Result<Unmounted, Failure> {
+        self.unguard(peer, &umount)
+    }
+
+    fn guarded(&self) -> Result<Vec<GuardedDir>, Failure> {
+        Ok(self.list_guarded())
+    }
+
     fn client_gone(&self, id: TxnId) {
         let Ok(txn) = self.get(id) else { return };
         if let Some(visitor) = txn.visitor() {
@@ -480,7 +525,8 @@ impl Control for Transactions {
     }
 
     fn idle(&self) -> bool {
-        self.tables.lock().open.is_empty()
+        let open = !self.tables.lock().open.is_empty();
+        !open && self.all_guarded().is_empty()
     }
 
     fn shutdown(&self) {
@@ -492,6 +538,7 @@ impl Control for Transactions {
             txn.abort();
             self.retire(&txn);
         }
+        self.unguard_all();
         self.tables.lock().volumes.clear();
     }
 }
@@ -501,6 +548,7 @@ fn facts(volume: &OpenVolume) -> VolumeFacts {
         root: HostPath::from(volume.location.mount.as_path()),
         dev: volume.location.dev,
         store: HostPath::from(volume.location.store.as_path()),
+        guarded: volume.guarded().iter().map(|g| g.at()).collect(),
     }
 }
 

@@ -1,6 +1,8 @@
 //! Which volume a command works on: the file system that holds a directory, where it is mounted, and
 //! where its store lives.
 
+use crate::guarded::Guarded;
+use crate::mounts::{self, Mount};
 use crate::protocol::{HostPath, Inspected, Recovered};
 use crate::transaction::outside_change;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
@@ -12,6 +14,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systx_base::Uid;
+use systx_base::sync::{Mutex, rank};
 use systx_store::io::{Class, Io};
 use systx_store::real::RealIo;
 use systx_store::{Config, DirStore, OpenError, RecoveryReport};
@@ -79,9 +82,34 @@ pub struct OpenVolume {
     pub store: Arc<DirStore>,
     /// What recovery did when it was opened.
     pub recovery: RecoveryReport,
+    guarded: Mutex<Vec<Arc<Guarded>>>,
 }
 
 impl OpenVolume {
+    /// The guarded directories of this volume.
+    pub fn guarded(&self) -> Vec<Arc<Guarded>> {
+        self.guarded.lock().clone()
+    }
+
+    pub(crate) fn add_guarded(&self, guarded: Arc<Guarded>) {
+        self.guarded.lock().push(guarded);
+    }
+
+    pub(crate) fn remove_guarded(&self, guarded: &Arc<Guarded>) {
+        self.guarded.lock().retain(|g| !Arc::ptr_eq(g, guarded));
+    }
+
+    /// Every place at which another file system is mounted, so that a view shows that one.  Below the
+    /// guarded directories of this volume a view sees what they show.  None if the mount table cannot be
+    /// read.
+    pub fn mount_points(&self) -> Vec<Vec<u8>> {
+        let guarded = self.guarded();
+        let ours = |m: &Mount| guarded.iter().any(|g| g.mount == m.id);
+        let table = mounts::here().unwrap_or_default();
+        let others = table.into_iter().filter(|m| !ours(m));
+        others.map(|m| m.at.into_os_string().into_vec()).collect()
+    }
+
     /// What recovery did when the volume was opened, as sentences; empty if there was nothing to do.
     pub fn recovery_notes(&self) -> Vec<String> {
         self.recovered().notes
@@ -134,28 +162,39 @@ impl OpenVolume {
     }
 }
 
-/// One line of mountinfo(5), as far as it matters here.
-struct Mount {
-    id: u64,
-    root: Vec<u8>,
-    point: Vec<u8>,
-}
-
-/// Finds the volume of `dir` and a place for its store.
+/// Finds the volume of `dir` and a place for its store.  A directory in one of `guarded` is on the volume
+/// below.
 pub fn locate(
     dir: &Path,
     store: Option<&Path>,
     uid: Uid,
     home: Option<&Path>,
+    guarded: &[Arc<Guarded>],
 ) -> Result<Location, VolumeError> {
+    let given = store
+        .map(|given| std::path::absolute(given).map_err(|e| failed("resolve", given, e)))
+        .transpose()?;
+    let on = |below: &Location| Location {
+        store: given.clone().unwrap_or_else(|| below.store.clone()),
+        ..below.clone()
+    };
+    let table = mounts::here().map_err(|e| failed("read", Path::new("/proc/self/mountinfo"), e))?;
+    // Working directories come without symbolic links.  One in a guarded directory is recognised without
+    // asking that mount, which is served by this very process.
+    let straight = !dir.components().any(|c| c == std::path::Component::ParentDir);
+    let holder = mounts::holding(&table, dir).filter(|_| straight);
+    if let Some(below) = guarded.iter().find(|g| holder.is_some_and(|m| m.id == g.mount)) {
+        return Ok(on(&below.location));
+    }
     let dir = std::fs::canonicalize(dir).map_err(|e| failed("find", dir, e))?;
     let dev = device(&dir)?;
-    let table = std::fs::read("/proc/self/mountinfo")
-        .map_err(|e| failed("read", Path::new("/proc/self/mountinfo"), e))?;
+    if let Some(below) = guarded.iter().find(|g| g.dev == dev) {
+        return Ok(on(&below.location));
+    }
     let mount = mount_point(&table, mount_id(&dir)?)
         .ok_or_else(|| VolumeError::NoMount { path: dir.display().to_string() })?;
-    let store = match store {
-        Some(given) => std::path::absolute(given).map_err(|e| failed("resolve", given, e))?,
+    let store = match given {
+        Some(given) => given,
         None => default_store(&mount, dev, uid, &dir, home)?,
     };
     Ok(Location { mount, dev, store })
@@ -163,42 +202,10 @@ pub fn locate(
 
 /// Where the mount with this id is mounted.  By id, not by device: a btrfs subvolume has a device
 /// number that the mount table does not know, and several mounts may show one device.
-fn mount_point(table: &[u8], id: u64) -> Option<PathBuf> {
-    let mount = table.split(|b| *b == b'\n').filter_map(parse_mount).find(|m| m.id == id)?;
-    tracing::debug!(root = %String::from_utf8_lossy(&mount.root), "volume found");
-    Some(PathBuf::from(std::ffi::OsString::from_vec(mount.point)))
-}
-
-/// Every mount point of this process's namespace; none if the table cannot be read.
-pub fn mount_points() -> Vec<Vec<u8>> {
-    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-    table.split(|b| *b == b'\n').filter_map(parse_mount).map(|m| m.point).collect()
-}
-
-fn parse_mount(line: &[u8]) -> Option<Mount> {
-    let mut fields = line.split(|b| *b == b' ');
-    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-    let mut fields = fields.skip(2);
-    Some(Mount { id, root: unescape(fields.next()?), point: unescape(fields.next()?) })
-}
-
-/// mountinfo writes space, tab, newline and backslash as `\ooo`.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let [first, tail @ ..] = rest {
-        if let ([b'\\', a, b, c, ..], true) = (rest, *first == b'\\') {
-            let octal = |d: &u8| (b'0'..=b'7').contains(d).then(|| u32::from(d - b'0'));
-            if let (Some(a), Some(b), Some(c)) = (octal(a), octal(b), octal(c)) {
-                out.push((a * 64 + b * 8 + c) as u8);
-                rest = &rest[4..];
-                continue;
-            }
-        }
-        out.push(*first);
-        rest = tail;
-    }
-    out
+fn mount_point(table: &[Mount], id: u64) -> Option<PathBuf> {
+    let mount = table.iter().find(|m| m.id == id)?;
+    tracing::debug!(root = %mount.root.display(), "volume found");
+    Some(mount.at.clone())
 }
 
 /// Root keeps the store at the volume's root.  Anybody else in the own state directory if that is on
@@ -263,6 +270,7 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
         vol: Arc::new(vol),
         store: Arc::new(store),
         recovery,
+        guarded: Mutex::new(rank::LEAF, Vec::new()),
     })
 }
 
@@ -283,7 +291,7 @@ fn seed() -> u64 {
 /// The volume's root without what is mounted below it; where the kernel does not allow that
 /// (without privilege), the ordinary root, where mount points show the other file system and are
 /// passed over.
-fn open_root(mount: &Path) -> Result<OwnedFd, VolumeError> {
+pub(crate) fn open_root(mount: &Path) -> Result<OwnedFd, VolumeError> {
     use rustix::mount::{OpenTreeFlags, open_tree};
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     match open_tree(CWD, mount, flags) {
@@ -340,17 +348,11 @@ mod tests {
 
     #[test]
     fn a_mount_is_found_by_its_id() {
-        let find = |id| mount_point(TABLE, id);
+        let table = mounts::parse(TABLE);
+        let find = |id| mount_point(&table, id);
         assert_eq!(find(27), Some(PathBuf::from("/")));
         assert_eq!(find(40), Some(PathBuf::from("/mnt/a b")));
         assert_eq!(find(41), Some(PathBuf::from("/mnt")));
         assert_eq!(find(9), None);
-    }
-
-    #[test]
-    fn broken_mount_tables_are_passed_over() {
-        assert_eq!(mount_point(b"nonsense\nx 2 8:1 / /\n1\n\n", 1), None);
-        assert_eq!(unescape(b"a\\0"), b"a\\0");
-        assert_eq!(unescape(b"\\134"), b"\\");
     }
 }

@@ -40,6 +40,9 @@ impl Control for Empty {
         recover(Place) -> Recovered;
         gc(Gc) -> Collected;
         inspect(Place) -> Inspected;
+        mount(Peer, Mount) -> Mounted;
+        umount(Peer, Umount) -> Unmounted;
+        guarded() -> Vec<GuardedDir>;
     }
     fn list(&self) -> Result<Vec<Listed>, Failure> {
         Ok(vec![])
@@ -52,13 +55,13 @@ impl Control for Empty {
 }
 
 fn daemon(args: impl Iterator<Item = std::ffi::OsString>) -> i32 {
-    let (serve, dir) = spawn::arguments(args).expect("arguments");
-    if !serve {
+    let (part, dir) = spawn::arguments(args).expect("arguments");
+    if part == spawn::Part::Detach {
         spawn::detach(&dir).expect("detach");
         return 0;
     }
     let fails = dir.join("fail").exists();
-    let made = spawn::serve(&dir, || {
+    let made = spawn::serve(&dir, |_| {
         if fails {
             return Err(Failure::new(FailureKind::Store, "as if the store were damaged"));
         }

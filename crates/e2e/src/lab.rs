@@ -326,16 +326,33 @@ impl Lab {
 
     /// Pids of the lab's daemon.
     pub fn daemons(&self) -> Vec<u32> {
-        let is_daemon = |pid: &u32| {
+        self.daemon_processes(|part| part != b"--keep")
+    }
+
+    /// Pids of the process that starts the daemon again if it dies.
+    pub fn keepers(&self) -> Vec<u32> {
+        self.daemon_processes(|part| part == b"--keep")
+    }
+
+    fn daemon_processes(&self, which: impl Fn(&[u8]) -> bool) -> Vec<u32> {
+        let wanted = |pid: &u32| {
             let argv = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            argv.split(|b| *b == 0).nth(1) == Some(b"daemon")
+            let mut argv = argv.split(|b| *b == 0).skip(1);
+            argv.next() == Some(b"daemon") && argv.next().is_some_and(&which)
         };
-        self.processes().into_iter().filter(is_daemon).collect()
+        self.processes().into_iter().filter(wanted).collect()
     }
 
     /// kill -9 of the daemon; returns when it is gone.
     pub fn kill_daemon(&self) {
         end(&self.daemons());
+    }
+
+    /// kill -9 of the daemon and its keeper, neither of which gets to do anything about it.
+    pub fn kill_daemon_and_keeper(&self) {
+        let both = [self.daemons(), self.keepers()].concat();
+        signal(&both, rustix::process::Signal::STOP);
+        end(&both);
     }
 
     /// kill -9 of everything that belongs to the lab; returns when it is gone.
@@ -348,6 +365,12 @@ impl Lab {
             }
             end(&pids);
         }
+    }
+
+    /// A file of the daemon in its runtime directory, by the end of its name.
+    pub fn runtime_file(&self, suffix: &str) -> PathBuf {
+        let namespace = fs::metadata("/proc/self/ns/mnt").expect("/proc").ino();
+        self.dir.join("run").join(format!("{namespace}.{suffix}"))
     }
 
     /// What the daemon had to say, for failure messages.
@@ -384,6 +407,7 @@ impl Drop for Lab {
             return;
         }
         if self.mounted {
+            clear_guards(&self.root());
             unmount(&self.root());
         }
         remove(&self.dir, self.image.as_deref());
@@ -397,6 +421,24 @@ fn remove(dir: &Path, image: Option<&Path>) {
     if let Err(e) = fs::remove_dir_all(dir) {
         eprintln!("cannot remove {}: {e}", dir.display());
     }
+}
+
+/// Takes away the mounts over guarded directories that nobody serves any more.
+fn clear_guards(mnt: &Path) {
+    for at in guard_mounts(mnt).iter().rev() {
+        let _ = Command::new("umount").arg("-l").arg(at).status();
+    }
+}
+
+/// Where guarded directories are mounted below a directory, in the order of mounting.
+pub fn guard_mounts(below: &Path) -> Vec<PathBuf> {
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let at = |line: &str| {
+        let (place, fs) = line.split_once(" - ")?;
+        let at = PathBuf::from(place.split(' ').nth(4)?);
+        (fs.starts_with("fuse.systx ") && at.starts_with(below)).then_some(at)
+    };
+    table.lines().filter_map(at).collect()
 }
 
 fn unmount(mnt: &Path) {
@@ -428,6 +470,7 @@ pub fn sweep() {
             if path.is_dir() {
                 end(&processes_with(&path.join("run")));
                 let mnt = path.join("mnt");
+                clear_guards(&mnt);
                 if is_mount_point(&mnt) {
                     unmount(&mnt);
                 }
@@ -452,6 +495,15 @@ fn image_dir(megabytes: u64) -> PathBuf {
     let shm = Path::new("/dev/shm");
     let room = rustix::fs::statvfs(shm).map(|s| s.f_bavail * s.f_frsize).unwrap_or(0);
     if room > (megabytes << 20) * 2 { shm.to_owned() } else { base() }
+}
+
+/// Sends a signal.
+pub fn signal(pids: &[u32], signal: rustix::process::Signal) {
+    for pid in pids {
+        if let Some(pid) = i32::try_from(*pid).ok().and_then(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
 }
 
 /// Ends processes for good and waits until they are gone.

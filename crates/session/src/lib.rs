@@ -13,6 +13,9 @@ mod unix_diag;
 mod view;
 mod watch;
 
+/// What mount tables name as the source of a view; guarded directories are of the same type.
+pub const VIEW_SOURCE: &str = "systx-view";
+
 pub use error::{Failed, SessionError};
 pub use start::{PlaceToRun, Serve, Spec, Started, ViewFacts, plan_here, privileged, start};
 pub use supervise::{Ended, GRACE, Leftovers, Listen, Settled};

@@ -20,6 +20,8 @@ pub struct Mount {
     pub at: PathBuf,
     /// File system type.
     pub fs: String,
+    /// What is mounted, as whoever mounted it named it.
+    pub source: PathBuf,
     /// The mount (not the superblock) is read-only.
     pub read_only: bool,
 }
@@ -54,8 +56,9 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     // Optional fields, ended by a lone hyphen.
     fields.by_ref().find(|f| *f == b"-")?;
     let fs = String::from_utf8_lossy(fields.next()?).into_owned();
+    let source = unescape(fields.next().unwrap_or_default());
     let read_only = options.split(|b| *b == b',').any(|o| o == b"ro");
-    Some(Mount { id, parent, dev, root, at, fs, read_only })
+    Some(Mount { id, parent, dev, root, at, fs, source, read_only })
 }
 
 fn number(field: &[u8]) -> Option<u64> {

@@ -11,6 +11,8 @@
 //!    out of sight, except for the volume and for what the user excluded from isolation;
 //! 5. paths that the user excluded from isolation ([`Kind::Passthrough`]): the host, writable.
 //!
+//! The mounts over guarded directories of the volume are left out before all this.
+//!
 //! The table is then walked in path order, parents first.  A piece of the host is cloned
 //! recursively, because an unprivileged user may not separate a mount from what is mounted in it;
 //! what came along that way is not cloned again, only made read-only.
@@ -28,6 +30,17 @@ pub struct Wish {
     pub passthrough: Vec<PathBuf>,
     /// Places that get an empty tmpfs of this mode; absolute, existing.
     pub private: Vec<(PathBuf, u32)>,
+    /// Guarded directories of the volume: the view shows what lies below their mounts.
+    pub guarded: Vec<Guarded>,
+}
+
+/// The mount over a guarded directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guarded {
+    /// Mount id.
+    pub mount: u64,
+    /// `major:minor` of its superblock.
+    pub dev: (u32, u32),
 }
 
 /// What one place shows.
@@ -121,7 +134,8 @@ struct Place {
 /// # Errors
 /// See [`PlanError`].
 pub fn plan(mounts: &[Mount], wish: &Wish) -> Result<Plan, PlanError> {
-    let visible = visible(mounts);
+    let mounts = without_guards(mounts, wish);
+    let visible = visible(&mounts);
     let holder = holding(&visible, &wish.volume).ok_or(PlanError::NoRoot)?;
     if ["proc", "sysfs", "cgroup", "cgroup2"].contains(&holder.fs.as_str()) {
         return Err(PlanError::KernelTree(wish.volume.clone()));
@@ -134,6 +148,27 @@ pub fn plan(mounts: &[Mount], wish: &Wish) -> Result<Plan, PlanError> {
     let mut table = places(&visible, holder, wish, &mut notes);
     hide_in_private(&mut table, &wish.private);
     Ok(Plan { steps: steps(&table), notes })
+}
+
+/// The mounts as they would be if nothing were guarded: the mounts over guarded directories are not there,
+/// and where else their content is mounted, a part of the volume is.
+fn without_guards(mounts: &[Mount], wish: &Wish) -> Vec<Mount> {
+    let mut mounts = mounts.to_vec();
+    for guarded in &wish.guarded {
+        let Some(at) = mounts.iter().position(|m| m.id == guarded.mount) else { continue };
+        let over = mounts.remove(at);
+        for mount in mounts.iter_mut().filter(|m| m.parent == over.id) {
+            mount.parent = over.parent;
+        }
+        let shown = visible(&mounts);
+        let Some(holder) = holding(&shown, &wish.volume) else { continue };
+        let (dev, place) = (holder.dev, join(&holder.root, below(&over.at, &holder.at)));
+        for mount in mounts.iter_mut().filter(|m| m.dev == guarded.dev) {
+            mount.root = join(&place, below(&mount.root, Path::new("/")));
+            mount.dev = dev;
+        }
+    }
+    mounts
 }
 
 fn places(

@@ -112,7 +112,7 @@ fn mount_fuse(channel: BorrowedFd<'_>) -> Done<OwnedFd> {
     let mount = new_mount(
         "fuse",
         &[
-            ("source", Some("systx")),
+            ("source", Some(crate::VIEW_SOURCE)),
             ("subtype", Some("systx")),
             ("fd", Some(&fuse.as_raw_fd().to_string())),
             ("rootmode", Some("40000")),

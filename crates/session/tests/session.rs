@@ -27,6 +27,7 @@ fn client(args: &[OsString]) -> i32 {
                 volume,
                 passthrough: vec![],
                 private: vec![("/run".into(), 0o755), ("/dev/shm".into(), 0o1777)],
+                guarded: vec![],
             },
             fill: vec![systx_session::Fill {
                 path: "/run/deep/er/file".into(),

@@ -3,18 +3,26 @@
 use crate::problem::Problem;
 use std::ffi::OsString;
 use std::sync::Arc;
+use systx_daemon::keeper;
 use systx_daemon::protocol::{Control, Failure};
-use systx_daemon::spawn;
+use systx_daemon::spawn::{self, Part, Runtime};
 
 /// Becomes the daemon.
 ///
 /// # Errors
 /// It cannot; whoever started it was told.
 pub fn daemon(args: &[OsString]) -> Result<i32, Problem> {
-    let (serve, dir) = spawn::arguments(args.iter().cloned())?;
-    if !serve {
-        spawn::detach(&dir)?;
-        return Ok(0);
+    let (part, dir) = spawn::arguments(args.iter().cloned())?;
+    match part {
+        Part::Detach => {
+            spawn::detach(&dir)?;
+            return Ok(0);
+        }
+        Part::Keep => {
+            keeper::keep(&dir)?;
+            return Ok(0);
+        }
+        Part::Serve => {}
     }
     let filter = tracing_subscriber::EnvFilter::try_from_env("SYSTX_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
@@ -27,6 +35,6 @@ pub fn daemon(args: &[OsString]) -> Result<i32, Problem> {
     Ok(0)
 }
 
-fn control() -> Result<Arc<dyn Control>, Failure> {
-    Ok(systx_daemon::transactions::Transactions::start())
+fn control(runtime: Runtime) -> Result<Arc<dyn Control>, Failure> {
+    Ok(systx_daemon::transactions::Transactions::start(Some(runtime)))
 }

@@ -10,6 +10,7 @@ pub mod enter;
 pub mod gc;
 pub mod list;
 pub mod log;
+pub mod mount;
 pub mod recover;
 pub mod run;
 pub mod show;

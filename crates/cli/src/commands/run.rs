@@ -19,7 +19,7 @@ use systx_daemon::protocol::{
     Attach, Begin, Begun, Conflict, End, Failure, FailureKind, Finish, HostPath, Isolation,
     Opponent, Outcome, Place, Transport, VolumeFacts,
 };
-use systx_session::plan::Wish;
+use systx_session::plan::{Guarded, Wish};
 use systx_session::{
     Backing, Ended, Fill, Leftovers, Listen, PlaceToRun, Settled, Sighting, Spec, Started,
     ViewFacts,
@@ -527,7 +527,14 @@ pub fn wish(volume: &VolumeFacts, cwd: &Path, private_tmp: bool, through: &[Path
     if private_tmp || needs_private_tmp(volume.dev, root, cwd) {
         private.push((PathBuf::from("/tmp"), 0o1777));
     }
-    Wish { volume: root.to_owned(), passthrough: through.to_vec(), private }
+    let split = |dev| (rustix::fs::major(dev), rustix::fs::minor(dev));
+    let guarded = volume.guarded.iter().map(|g| Guarded { mount: g.mount, dev: split(g.dev) });
+    Wish {
+        volume: root.to_owned(),
+        passthrough: through.to_vec(),
+        private,
+        guarded: guarded.collect(),
+    }
 }
 
 /// Where /tmp is not part of the volume it would be read-only, and half of all programs fail.  Not if

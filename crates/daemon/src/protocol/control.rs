@@ -2,8 +2,8 @@
 
 use super::{
     Attach, Attached, Begin, Begun, Change, Collected, Conflict, Content, Entered, Failure, Finish,
-    Gc, HostPath, Inspected, Listed, LogEntry, Outcome, Place, Recovered, Target, Undo, Undone,
-    Version,
+    Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount, Mounted, Outcome, Place,
+    Recovered, Target, Umount, Undo, Undone, Unmounted, Version,
 };
 use std::os::fd::OwnedFd;
 use systx_base::TxnId;
@@ -134,11 +134,26 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// The volume cannot be used.
     fn inspect(&self, place: Place) -> Result<Inspected, Failure>;
+    /// Guards a directory: from now on every process that opens through its path goes through the daemon.
+    ///
+    /// # Errors
+    /// It cannot be guarded (not root, not a directory, guarded already, ...).
+    fn mount(&self, peer: Peer, mount: Mount) -> Result<Mounted, Failure>;
+    /// Ends that.
+    ///
+    /// # Errors
+    /// It is not guarded, or cannot be unmounted.
+    fn umount(&self, peer: Peer, umount: Umount) -> Result<Unmounted, Failure>;
+    /// The guarded directories.
+    ///
+    /// # Errors
+    /// Internal faults only.
+    fn guarded(&self) -> Result<Vec<GuardedDir>, Failure>;
     /// The client that began this run, or a visit to it, is gone without ending it: end what
     /// still runs in its view; a run aborts, a visited transaction stays kept.
     fn client_gone(&self, id: TxnId);
-    /// True while nothing is open: the daemon may exit.
+    /// True while nothing is open and nothing is guarded: the daemon may exit.
     fn idle(&self) -> bool;
-    /// The daemon is about to exit: abort what is open, close the stores.
+    /// The daemon is about to exit: abort what is open, unmount what is guarded, close the stores.
     fn shutdown(&self);
 }

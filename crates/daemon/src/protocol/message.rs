@@ -2,8 +2,8 @@
 
 use super::{
     Attach, Attached, Begin, Begun, Change, Collected, Conflict, Entered, Failure, Finish, Gc,
-    HostPath, Inspected, Listed, LogEntry, Outcome, Place, Recovered, Target, Undo, Undone,
-    Version, id_text,
+    GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount, Mounted, Outcome, Place, Recovered,
+    Target, Umount, Undo, Undone, Unmounted, Version, id_text,
 };
 use serde::{Deserialize, Serialize};
 use systx_base::TxnId;
@@ -108,9 +108,15 @@ pub enum Request {
     Gc(Gc),
     /// [`super::Control::inspect`].
     Inspect(Place),
+    /// [`super::Control::mount`].
+    Mount(Mount),
+    /// [`super::Control::umount`].
+    Umount(Umount),
+    /// [`super::Control::guarded`].
+    Guarded,
     /// Ends the daemon once nothing is open.
     Shutdown {
-        /// Also if transactions are open: they abort.
+        /// Also if transactions are open, which abort, and directories guarded, which are unmounted.
         force: bool,
     },
 }
@@ -144,6 +150,9 @@ pub enum Reply {
     Recovered(Recovered),
     Collected(Collected),
     Inspected(Inspected),
+    Mounted(Mounted),
+    Unmounted(Unmounted),
+    Guarded(Vec<GuardedDir>),
     Done,
     Failed(Failure),
 }

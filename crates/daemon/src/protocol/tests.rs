@@ -56,8 +56,34 @@ fn requests() -> Vec<Request> {
         Request::Recover(place()),
         Request::Gc(Gc { place: place(), keep: Some(1), max_bytes: None, dry_run: false }),
         Request::Inspect(place()),
+        Request::Mount(Mount {
+            dir: HostPath(b"/g\xff".to_vec()),
+            store: None,
+            mnt_ns: 4,
+            force: true,
+            transport: Transport::Auto,
+        }),
+        Request::Umount(Umount { dir: "/g".into(), force: false }),
+        Request::Guarded,
         Request::Shutdown { force: true },
     ]
+}
+
+fn holder() -> Holder {
+    let held = Held { how: HeldAs::Map, path: HostPath(b"/g/\xff".to_vec()) };
+    Holder { pid: 3, command: "sh".into(), held: vec![held] }
+}
+
+fn guarded() -> GuardedDir {
+    GuardedDir {
+        dir: "/g".into(),
+        volume: "/".into(),
+        store: "/.systx".into(),
+        dev: 5,
+        transport: Transport::IoUring,
+        past: vec![holder()],
+        notes: vec!["n".into()],
+    }
 }
 
 fn change() -> Change {
@@ -116,7 +142,12 @@ fn replies() -> Vec<Reply> {
         Outcome::Refused { failure: failure.clone(), kept: true },
     ];
     let mut all: Vec<Reply> = outcomes.into_iter().map(Reply::Outcome).collect();
-    let volume = VolumeFacts { root: "/".into(), dev: 5, store: "/.s".into() };
+    let volume = VolumeFacts {
+        root: "/".into(),
+        dev: 5,
+        store: "/.s".into(),
+        guarded: vec![GuardedAt { dir: "/g".into(), mount: 3, dev: 8 }],
+    };
     all.extend([
         Reply::Hello { version: 1, release: "r".into(), pid: 2 },
         Reply::Begun(Begun { id: TxnId(1), timestamp: 2, volume: volume.clone(), notes: vec![] }),
@@ -148,6 +179,11 @@ fn replies() -> Vec<Reply> {
         Reply::Recovered(Recovered::default()),
         Reply::Collected(Collected::default()),
         Reply::Inspected(Inspected::default()),
+        Reply::Mounted(Mounted::Guarded(guarded())),
+        Reply::Mounted(Mounted::InUse { holders: vec![holder()] }),
+        Reply::Unmounted(Unmounted::Done { dir: "/g".into(), cut: vec![holder()], notes: vec![] }),
+        Reply::Unmounted(Unmounted::InUse { holders: vec![], mounts: vec!["/g/m".into()] }),
+        Reply::Guarded(vec![guarded()]),
         Reply::Done,
         Reply::Failed(failure),
     ]);

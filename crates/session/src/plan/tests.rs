@@ -31,6 +31,7 @@ fn wish(volume: &str) -> Wish {
         volume: volume.into(),
         passthrough: vec![],
         private: vec![("/run".into(), 0o755), ("/dev/shm".into(), 0o1777)],
+        guarded: vec![],
     }
 }
 
@@ -180,4 +181,40 @@ fn parents_come_before_children_whatever_the_names() {
     let steps = show(&plan);
     let at = |s: &str| steps.iter().position(|x| x == s).unwrap();
     assert!(at("host /a") < at("volume /a/b <- x"));
+}
+
+fn guarded(volume: &str) -> Wish {
+    Wish { guarded: vec![Guarded { mount: 50, dev: (0, 50) }], ..wish(volume) }
+}
+
+/// As if the mount over the directory were not there.
+#[test]
+fn the_view_shows_what_lies_below_a_guarded_directory() {
+    let with = format!("{HOST}\n50 1 0:50 / /srv/g fuse.systx");
+    assert_eq!(plan(&mounts(&with), &guarded("/")), plan(&mounts(HOST), &wish("/")));
+    // Another user's, or a view's, stays what it is.
+    let steps = show(&plan(&mounts(&with), &wish("/")).unwrap());
+    assert!(steps.contains(&"host /srv/g".to_owned()), "{steps:?}");
+}
+
+#[test]
+fn what_is_mounted_inside_a_guarded_directory_stays() {
+    let with = format!("{HOST}\n50 1 0:50 / /srv/g fuse.systx\n51 50 8:9 / /srv/g/disk xfs");
+    let steps = show(&plan(&mounts(&with), &guarded("/")).unwrap());
+    assert!(steps.contains(&"host /srv/g/disk".to_owned()), "{steps:?}");
+    assert!(!steps.iter().any(|s| s.ends_with(" /srv/g")), "{steps:?}");
+}
+
+#[test]
+fn the_root_of_a_volume_can_be_guarded() {
+    let with = format!("{HOST}\n50 10 0:50 / /home fuse.systx");
+    assert_eq!(plan(&mounts(&with), &guarded("/home")), plan(&mounts(HOST), &wish("/home")));
+}
+
+/// `mount --bind /srv/g/sub /mnt`, after /srv/g was guarded.
+#[test]
+fn a_bind_mount_of_a_guarded_directory_is_a_part_of_the_volume() {
+    let with = format!("{HOST}\n50 1 0:50 / /srv/g fuse.systx\n51 1 0:50 /sub /mnt fuse.systx");
+    let steps = show(&plan(&mounts(&with), &guarded("/")).unwrap());
+    assert!(steps.contains(&"volume /mnt <- srv/g/sub".to_owned()), "{steps:?}");
 }

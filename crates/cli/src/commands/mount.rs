@@ -1,0 +1,153 @@
+//! `systx mount` and `systx umount`: guarded directories.
+
+use crate::args::{Mount, TransportArg, Umount};
+use crate::context;
+use crate::output::{self, Out};
+use crate::problem::{CONFLICT, Problem};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use systx_daemon::protocol::{
+    self, FailureKind, GuardedDir, Holder, HostPath, Mounted, Transport, Unmounted,
+};
+use systx_daemon::spawn::Runtime;
+
+/// Holders that are named one by one, and notes that are told.
+const MOST: usize = 5;
+
+/// Guards a directory, or lists the guarded ones.
+///
+/// # Errors
+/// It cannot be guarded, or processes hold something in it.
+pub fn mount(args: &Mount, out: Out) -> Result<i32, Problem> {
+    let Some(dir) = &args.dir else { return list(out) };
+    let dir = resolved(dir)?;
+    let request = protocol::Mount {
+        dir: HostPath::from(dir.as_path()),
+        store: args.store.as_deref().map(absolute).transpose()?.map(HostPath::from),
+        mnt_ns: namespace()?,
+        force: args.force,
+        transport: match args.transport {
+            TransportArg::Auto => Transport::Auto,
+            TransportArg::IoUring => Transport::IoUring,
+            TransportArg::Dev => Transport::Dev,
+        },
+    };
+    let guarded = match context::connect()?.mount(request)? {
+        Mounted::Guarded(guarded) => guarded,
+        Mounted::InUse { holders } => {
+            let text = format!(
+                "{} is not guarded: processes hold something in it, which they could change past \
+                 the guard",
+                dir.display()
+            );
+            return Err(in_use(text, holders).hint("end them, or --force: the rest is guarded"));
+        }
+    };
+    if out.json {
+        out.json("mounted", &guarded);
+        return Ok(0);
+    }
+    tell_holders(out, "past the guard", &guarded.past);
+    for note in guarded.notes.iter().take(MOST) {
+        out.warn(note);
+    }
+    if let more @ 1.. = guarded.notes.len().saturating_sub(MOST) {
+        out.warn(&format!("and {more} more ways past the guard (--json names them)"));
+    }
+    out.say(&format!("{} is guarded", guarded.dir));
+    Ok(0)
+}
+
+/// Ends a guard.
+///
+/// # Errors
+/// The directory is not guarded, or in use.
+pub fn umount(args: &Umount, out: Out) -> Result<i32, Problem> {
+    let dir = resolved(&args.dir).or_else(|_| absolute(&args.dir))?;
+    let request = protocol::Umount { dir: HostPath::from(dir.as_path()), force: args.force };
+    match context::connect()?.umount(request)? {
+        Unmounted::Done { dir, cut, notes } => {
+            if out.json {
+                let done = Unmounted::Done { dir, cut, notes };
+                out.json("unmounted", &done);
+                return Ok(0);
+            }
+            tell_holders(out, "cut off", &cut);
+            for note in &notes {
+                out.say(note);
+            }
+            out.say(&format!("{dir} is an ordinary directory again"));
+            Ok(0)
+        }
+        Unmounted::InUse { holders, mounts } => {
+            let text = match (holders.is_empty(), mounts.first()) {
+                (false, _) => format!("{} is in use", dir.display()),
+                (true, Some(mount)) => {
+                    format!("{} is in use: {mount} is mounted in it", dir.display())
+                }
+                (true, None) => format!("{} is in use by the kernel itself", dir.display()),
+            };
+            Err(Problem { paths: mounts, ..in_use(text, holders) }
+                .hint("end that, or --force: what is open there answers with an error then"))
+        }
+    }
+}
+
+fn in_use(text: String, holders: Vec<Holder>) -> Problem {
+    Problem { kind: Some(FailureKind::Busy), holders, ..Problem::new(text).code(CONFLICT) }
+}
+
+fn tell_holders(out: Out, what: &str, holders: &[Holder]) {
+    for holder in holders.iter().take(MOST) {
+        out.warn(&format!("{what}: {}", output::holder(holder)));
+    }
+    if let more @ 1.. = holders.len().saturating_sub(MOST) {
+        out.warn(&format!("{what}: {more} more processes (--json names them)"));
+    }
+}
+
+fn list(out: Out) -> Result<i32, Problem> {
+    let guarded = guarded()?;
+    if out.json {
+        out.json("guarded", &guarded);
+        return Ok(0);
+    }
+    if guarded.is_empty() {
+        out.say("no guarded directories");
+        return Ok(0);
+    }
+    let mut text = String::new();
+    for g in &guarded {
+        text.push_str(&format!("{}  on {}\n", g.dir, g.volume));
+    }
+    output::print(&text);
+    Ok(0)
+}
+
+/// The guarded directories.  A daemon is not started to say that there are none, but it is for those that
+/// a dead one has left.
+fn guarded() -> Result<Vec<GuardedDir>, Problem> {
+    let runtime = Runtime::find()?;
+    if context::inside().is_none() && !runtime.has_guarded() {
+        return Ok(match runtime.connect()? {
+            Some(mut client) => client.guarded()?,
+            None => Vec::new(),
+        });
+    }
+    Ok(context::connect()?.guarded()?)
+}
+
+/// Without symbolic links.
+fn resolved(dir: &Path) -> Result<PathBuf, Problem> {
+    std::fs::canonicalize(dir).map_err(|e| Problem::new(format!("{}: {e}", dir.display())))
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, Problem> {
+    std::path::absolute(path).map_err(|e| Problem::new(format!("{}: {e}", path.display())))
+}
+
+fn namespace() -> Result<u64, Problem> {
+    let meta = std::fs::metadata("/proc/self/ns/mnt")
+        .map_err(|e| Problem::new(format!("cannot look at /proc/self/ns/mnt: {e}")))?;
+    Ok(meta.ino())
+}

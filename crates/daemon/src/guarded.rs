@@ -1,0 +1,373 @@
+//! One guarded directory: a plain view of it, mounted over it.
+//!
+//! The directory is opened first and mounted over then, so that every path to it leads through the
+//! mount and only that descriptor leads below.  The mount is served before it is anywhere, so nobody
+//! ever waits for its first answer.  The descriptor of /dev/fuse is in this process alone: with
+//! the process the connection ends, and everything that was opened through it answers `ENOTCONN`.
+
+use crate::protocol::{Failure, FailureKind, GuardedAt, GuardedDir, Holder, HostPath, Transport};
+use crate::volume::{Location, OpenVolume};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
+    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, unmount,
+};
+use std::collections::HashSet;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use systx_base::sync::{Mutex, rank};
+use systx_fuse::{Config, Connection, FileLocks};
+use systx_vfs::plain::{Gate, NoGate, Plain};
+
+/// Type of our mounts in mount tables.
+pub const FS_TYPE: &str = "fuse.systx";
+
+/// How long a cut-off of a directory in use waits for pages that programs dirtied through mappings.
+const SYNC_LIMIT: Duration = Duration::from_secs(10);
+
+/// Ends the connection at once, so that whoever has something open gets `ENOTCONN`, and takes the mount away.
+/// (Without `FORCE` the kernel ends it when the last descriptor of the device is gone, which may take a
+/// moment longer than the process that had it.)
+const CUT_OFF: UnmountFlags =
+    UnmountFlags::FORCE.union(UnmountFlags::DETACH).union(UnmountFlags::NOFOLLOW);
+
+/// A guarded directory.
+pub struct Guarded {
+    /// Where it is mounted.
+    pub dir: PathBuf,
+    /// Where it lies.
+    pub location: Location,
+    /// `st_dev` of what is below the mount.
+    pub dev: u64,
+    /// Id of the mount.
+    pub mount: u64,
+    /// The directory below.
+    pub backing: OwnedFd,
+    /// View 0.
+    pub plain: Arc<Plain>,
+    /// How it is served.
+    pub transport: Transport,
+    /// Who held something below it from before.
+    pub past: Vec<Holder>,
+    /// What the user should know.
+    pub notes: Vec<String>,
+    serving: Mutex<Option<Serving>>,
+}
+
+struct Serving {
+    connection: Arc<Connection>,
+    /// Ends when the watching thread has let go of the connection.
+    watched: Option<Receiver<()>>,
+}
+
+/// Where the order of plain requests on a volume is decided.
+fn gate(_volume: &OpenVolume) -> Arc<dyn Gate> {
+    Arc::new(NoGate)
+}
+
+/// Called before the first request comes.
+fn register(volume: &OpenVolume, guarded: &Arc<Guarded>) {
+    volume.add_guarded(Arc::clone(guarded));
+}
+
+/// Called when no further request will come, and before the connection ends.
+fn unregister(volume: &OpenVolume, guarded: &Arc<Guarded>) {
+    volume.remove_guarded(guarded);
+}
+
+/// What the kernel may believe, and for how long.  Commits of transactions change what lies below, so
+/// names and attributes are asked for at each use.
+fn config(transport: Transport) -> Config {
+    Config {
+        transport: match transport {
+            Transport::Auto => systx_fuse::Transport::Auto,
+            Transport::IoUring => systx_fuse::Transport::IoUring,
+            Transport::Dev => systx_fuse::Transport::DevFuse,
+        },
+        locks: FileLocks::ViewToldOfClose,
+        entry_timeout: Duration::ZERO,
+        attr_timeout: Duration::ZERO,
+        negative_timeout: Duration::ZERO,
+        ..Config::default()
+    }
+}
+
+/// What a directory is guarded with.
+pub(crate) struct Wanted<'a> {
+    /// Where: absolute, without symbolic links.
+    pub dir: &'a Path,
+    pub volume: &'a OpenVolume,
+    pub transport: Transport,
+    pub past: Vec<Holder>,
+    pub notes: Vec<String>,
+    /// A dead mount of ours lies over the directory, and gives way.
+    pub replaces: Option<Replaced>,
+}
+
+/// A dead mount that is to be replaced, and the directory below it.
+pub(crate) struct Replaced {
+    pub backing: OwnedFd,
+}
+
+impl Guarded {
+    /// Mounts it.
+    ///
+    /// # Errors
+    /// The kernel refuses, or the directory cannot be read.
+    pub(crate) fn over(wanted: Wanted<'_>) -> Result<Arc<Guarded>, Failure> {
+        let Wanted { dir, volume, transport, past, notes, replaces } = wanted;
+        let refused = |what: &'static str| move |e| refusal(dir, what, e);
+        let backing = match &replaces {
+            Some(replaced) => open_dir(replaced.backing.as_fd(), Path::new(".")),
+            None => open_dir(CWD, dir),
+        };
+        let backing = backing.map_err(refused("open"))?;
+        let root = open_dir(backing.as_fd(), Path::new(".")).map_err(refused("open"))?;
+        let hidden = HashSet::from([volume.store.state_dir_id()]);
+        let plain = Plain::new(root, hidden, gate(volume)).map_err(refused("look at"))?;
+        let plain = Arc::new(plain);
+        let (device, mount) =
+            detached_mount(backing.as_fd()).map_err(refused("make a mount for"))?;
+        let (dev, id) = identity(mount.as_fd()).map_err(refused("look at the mount of"))?;
+        let connection = systx_fuse::serve(device, plain.clone(), config(transport));
+        let connection = connection.map_err(|e| {
+            let text = format!("cannot serve {}: {e}", dir.display());
+            Failure::new(FailureKind::Unsupported, text)
+                .hint("`systx doctor` shows what this kernel offers")
+        })?;
+        let transport = match connection.transport() {
+            systx_fuse::Transport::IoUring => Transport::IoUring,
+            _ => Transport::Dev,
+        };
+        let serving = Serving { connection: Arc::new(connection), watched: None };
+        let guarded = Arc::new(Guarded {
+            dir: dir.to_owned(),
+            location: volume.location.clone(),
+            dev,
+            mount: id,
+            backing,
+            plain,
+            transport,
+            past,
+            notes,
+            serving: Mutex::new(rank::LEAF, Some(serving)),
+        });
+        register(volume, &guarded);
+        if let Err(e) = put(&mount, dir, replaces.is_some()) {
+            guarded.end(volume);
+            return Err(refused("mount over")(e));
+        }
+        Ok(guarded)
+    }
+
+    /// Its connection with the kernel, while it has one.
+    pub fn connection(&self) -> Option<Arc<Connection>> {
+        self.serving.lock().as_ref().map(|s| Arc::clone(&s.connection))
+    }
+
+    /// Calls `ended` in a thread if the connection ends and nobody here has asked for it.
+    pub(crate) fn watch(self: &Arc<Self>, ended: impl FnOnce(&Arc<Guarded>) + Send + 'static) {
+        let (alive, watched): (Sender<()>, _) = channel();
+        let Some(connection) = self.connection() else { return };
+        if let Some(serving) = &mut *self.serving.lock() {
+            serving.watched = Some(watched);
+        }
+        let guarded = Arc::downgrade(self);
+        let watching = std::thread::Builder::new().name("guard".into()).spawn(move || {
+            connection.wait();
+            drop(connection);
+            drop(alive);
+            let still = |g: &Arc<Guarded>| g.serving.lock().is_some();
+            if let Some(guarded) = Weak::upgrade(&guarded).filter(still) {
+                ended(&guarded);
+            }
+        });
+        if let Err(e) = watching {
+            tracing::error!(dir = %self.dir.display(), "no thread to watch a guarded directory: {e}");
+        }
+    }
+
+    /// Where its mount is now: somebody may have renamed a directory above it.  `None`: nowhere here.
+    pub(crate) fn place(&self) -> Option<PathBuf> {
+        let table = crate::mounts::here().unwrap_or_default();
+        table.into_iter().find(|m| m.id == self.mount).map(|m| m.at)
+    }
+
+    /// Unmounts it if nobody uses it.
+    ///
+    /// # Errors
+    /// `EBUSY`; `EINVAL` if something else is mounted over it.
+    pub(crate) fn unmount(&self) -> Result<(), Errno> {
+        match self.exposed()? {
+            Some(at) => unmount(&at, UnmountFlags::NOFOLLOW),
+            None => Ok(()),
+        }
+    }
+
+    /// Unmounts it whoever uses it.  What was written through shared mappings is saved first, if that
+    /// can be had soon.
+    ///
+    /// # Errors
+    /// `EINVAL` if something else is mounted over it.
+    pub(crate) fn detach(&self) -> Result<(), Errno> {
+        let Some(at) = self.exposed()? else { return Ok(()) };
+        if !self.sync_within(&at, SYNC_LIMIT) {
+            tracing::warn!(dir = %at.display(), "not all mapped pages were written back");
+        }
+        unmount(&at, CUT_OFF)
+    }
+
+    /// The path that leads to this mount.
+    fn exposed(&self) -> Result<Option<PathBuf>, Errno> {
+        let Some(at) = self.place() else { return Ok(None) };
+        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW;
+        let top = rustix::fs::statx(CWD, &at, flags, StatxFlags::MNT_ID)?;
+        if top.stx_mnt_id == self.mount { Ok(Some(at)) } else { Err(Errno::INVAL) }
+    }
+
+    /// In a thread, because it goes through the mount itself.
+    fn sync_within(&self, at: &Path, limit: Duration) -> bool {
+        let (done, wait) = channel();
+        let at = at.to_owned();
+        let syncing = std::thread::Builder::new().name("sync".into()).spawn(move || {
+            let synced = open_dir(CWD, &at).and_then(rustix::fs::syncfs);
+            let _ = done.send(synced.is_ok());
+        });
+        syncing.is_ok() && wait.recv_timeout(limit).unwrap_or(false)
+    }
+
+    /// Ends its service: whoever still has it open gets `ENOTCONN` from now on.
+    pub(crate) fn end(self: &Arc<Self>, volume: &OpenVolume) {
+        unregister(volume, self);
+        let serving = self.serving.lock().take();
+        if let Some(Serving { connection, watched }) = serving {
+            connection.stop();
+            drop(connection);
+            // The watching thread holds the connection too, and with it the descriptor.
+            let _ = watched.map(|w| w.recv());
+        }
+    }
+
+    /// As listings show it.
+    pub(crate) fn listed(&self) -> GuardedDir {
+        GuardedDir {
+            dir: HostPath::from(self.dir.as_path()),
+            volume: HostPath::from(self.location.mount.as_path()),
+            store: HostPath::from(self.location.store.as_path()),
+            dev: self.dev,
+            transport: self.transport,
+            past: self.past.clone(),
+            notes: self.notes.clone(),
+        }
+    }
+
+    /// As the maker of a view must know it.
+    pub(crate) fn at(&self) -> GuardedAt {
+        GuardedAt { dir: HostPath::from(self.dir.as_path()), mount: self.mount, dev: self.dev }
+    }
+}
+
+fn refusal(dir: &Path, what: &str, e: Errno) -> Failure {
+    let text = format!("cannot {what} {}: {e}", dir.display());
+    let failure = match e {
+        Errno::PERM | Errno::ACCESS => Failure::new(FailureKind::Unsupported, text)
+            .hint("guarding a directory needs the right to mount (CAP_SYS_ADMIN)"),
+        Errno::NODEV | Errno::NOENT if !Path::new("/dev/fuse").exists() => {
+            Failure::new(FailureKind::Unsupported, text).hint(
+                "there is no /dev/fuse: load the fuse module, or have it passed into the container",
+            )
+        }
+        _ => Failure::new(FailureKind::Io, text),
+    };
+    failure.path(dir)
+}
+
+fn open_dir(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(at, path, flags, Mode::empty())
+}
+
+/// A FUSE mount that is not yet anywhere, with what the mount around the directory does not allow.
+fn detached_mount(around: BorrowedFd<'_>) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (key, value) in [
+        ("source", "systx"),
+        ("subtype", "systx"),
+        ("fd", &device.as_raw_fd().to_string()),
+        ("rootmode", "40000"),
+        ("user_id", "0"),
+        ("group_id", "0"),
+    ] {
+        fsconfig_set_string(context.as_fd(), key, value)?;
+    }
+    for flag in ["allow_other", "default_permissions"] {
+        fsconfig_set_flag(context.as_fd(), flag)?;
+    }
+    fsconfig_create(context.as_fd())?;
+    let around = rustix::fs::fstatvfs(around)?.f_flag;
+    let mut attributes = MountAttrFlags::empty();
+    for (theirs, ours) in [
+        (StatVfsMountFlags::NOSUID, MountAttrFlags::MOUNT_ATTR_NOSUID),
+        (StatVfsMountFlags::NODEV, MountAttrFlags::MOUNT_ATTR_NODEV),
+        (StatVfsMountFlags::NOEXEC, MountAttrFlags::MOUNT_ATTR_NOEXEC),
+    ] {
+        if around.contains(theirs) {
+            attributes |= ours;
+        }
+    }
+    let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
+    Ok((device, mount))
+}
+
+/// Device and mount id, without a request to the server.
+fn identity(mount: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(mount, "", flags, StatxFlags::MNT_ID)?;
+    Ok((rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_mnt_id))
+}
+
+/// Puts a mount over a directory.  A dead mount that is there goes: under its cover where the kernel
+/// can do that (Linux 6.5), so that nobody gets past the guard meanwhile.
+fn put(mount: &OwnedFd, dir: &Path, replace: bool) -> Result<(), Errno> {
+    let over = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    if !replace {
+        return move_mount(mount, "", CWD, dir, over);
+    }
+    let away = || unmount(dir, CUT_OFF);
+    match move_mount(mount, "", CWD, dir, over | MoveMountFlags::MOVE_MOUNT_BENEATH) {
+        Ok(()) => away(),
+        Err(e) => {
+            tracing::info!("no mount beneath another here ({e}): there is a gap");
+            away()?;
+            move_mount(mount, "", CWD, dir, over)
+        }
+    }
+}
+
+/// Removes dead mounts of ours from a directory, but for the last `leave`.  Nothing is asked of them.
+///
+/// # Errors
+/// The kernel refuses.
+pub(crate) fn clear_away(dir: &Path, leave: usize) -> Result<(), Errno> {
+    loop {
+        let table = crate::mounts::here().unwrap_or_default();
+        let ours = table.iter().filter(|m| m.at == dir && m.fs == FS_TYPE).count();
+        if ours <= leave || !is_ours_at(dir) {
+            return Ok(());
+        }
+        unmount(dir, CUT_OFF)?;
+    }
+}
+
+/// Whether what is seen at a path is a mount of this program's type.
+pub(crate) fn is_ours_at(dir: &Path) -> bool {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW;
+    let Ok(top) = rustix::fs::statx(CWD, dir, flags, StatxFlags::MNT_ID) else { return false };
+    let table = crate::mounts::here().unwrap_or_default();
+    table.iter().any(|m| m.id == top.stx_mnt_id && m.at == dir && m.fs == FS_TYPE)
+}

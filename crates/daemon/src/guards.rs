@@ -1,0 +1,555 @@
+//! The life of guarded directories: mounted, unmounted, brought back after the death of a daemon.
+//!
+//! One at a time, behind one lock.  Paths through a guarded mount are walked here (to find what a user
+//! means, to unmount): these are threads of control connections, never those that answer the mount.
+
+use crate::guarded::{self, FS_TYPE, Guarded, Replaced, Wanted};
+use crate::holders::{self, Bypass, Sought};
+use crate::keeper::Keeper;
+use crate::mounts::{self, Mount};
+use crate::protocol::{
+    self, Failure, FailureKind, GuardedDir, Holder, HostPath, Mounted, Peer, Place, Umount,
+    Unmounted,
+};
+use crate::roster::{Entry, Roster};
+use crate::spawn::Runtime;
+use crate::transactions::Transactions;
+use crate::volume::{self, Location, OpenVolume};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// File systems that the kernel makes up: there is nothing in them to be guarded.
+const KERNEL_TREES: [&str; 20] = [
+    "proc",
+    "sysfs",
+    "cgroup",
+    "cgroup2",
+    "devtmpfs",
+    "devpts",
+    "debugfs",
+    "tracefs",
+    "securityfs",
+    "configfs",
+    "fusectl",
+    "bpf",
+    "pstore",
+    "mqueue",
+    "hugetlbfs",
+    "autofs",
+    "binfmt_misc",
+    "efivarfs",
+    "selinuxfs",
+    "nsfs",
+];
+
+/// How long a store may stay locked by a daemon that was killed.
+const SUCCESSION_LIMIT: Duration = Duration::from_secs(20);
+
+/// What there is once for all guarded directories.
+pub(crate) struct Guards {
+    /// Where the list of them is kept; without it they end with the daemon.
+    runtime: Option<Runtime>,
+    keeper: Option<Keeper>,
+    roster: Roster,
+}
+
+impl Guards {
+    pub(crate) fn new(runtime: Option<Runtime>) -> Guards {
+        Guards { runtime, keeper: None, roster: Roster::empty() }
+    }
+
+    /// Writes the list, and sees to it that there is a keeper exactly if something is guarded.
+    fn settle(&mut self) -> Result<(), Failure> {
+        let Some(runtime) = &self.runtime else { return Ok(()) };
+        self.roster.save(&runtime.roster())?;
+        if self.roster.entries.is_empty() {
+            self.keeper = None;
+        } else if self.keeper.is_none() {
+            let keeper = Keeper::start(runtime).map_err(|e| {
+                Failure::new(FailureKind::Internal, format!("no keeper can be started: {e}"))
+            })?;
+            self.keeper = Some(keeper);
+        }
+        Ok(())
+    }
+
+    fn strike(&mut self, dir: &Path) {
+        self.roster.entries.retain(|e| e.dir.as_path() != dir);
+        if let Err(failure) = self.settle() {
+            tracing::error!("the list of guarded directories: {failure}");
+        }
+    }
+}
+
+impl Transactions {
+    /// Every guarded directory, by path.
+    pub(crate) fn all_guarded(&self) -> Vec<(Arc<OpenVolume>, Arc<Guarded>)> {
+        let of = |volume: Arc<OpenVolume>| {
+            let guarded = volume.guarded();
+            guarded.into_iter().map(move |g| (Arc::clone(&volume), g))
+        };
+        let mut all: Vec<_> = self.volumes().into_iter().flat_map(of).collect();
+        all.sort_by(|(_, a), (_, b)| a.dir.cmp(&b.dir));
+        all
+    }
+
+    /// See [`protocol::Control::guarded`].
+    pub(crate) fn list_guarded(&self) -> Vec<GuardedDir> {
+        self.all_guarded().iter().map(|(_, g)| g.listed()).collect()
+    }
+
+    /// See [`protocol::Control::mount`].
+    pub(crate) fn guard(&self, peer: Peer, request: &protocol::Mount) -> Result<Mounted, Failure> {
+        let mut guards = self.guards.lock();
+        if !rustix::process::geteuid().is_root() {
+            return Err(Failure::new(
+                FailureKind::Unsupported,
+                "only root can guard a directory: every process is to go through the mount over it, \
+                 and the kernel lets an ordinary user mount only for processes of their own",
+            )
+            .hint("sudo systx mount DIR; `systx run` needs no guarded directory"));
+        }
+        if guards.runtime.as_ref().is_some_and(|r| r.namespace() != request.mnt_ns) {
+            return Err(Failure::new(
+                FailureKind::Invalid,
+                "the daemon is in another mount namespace than you: the mount would not be seen here",
+            ));
+        }
+        let given = request.dir.as_path();
+        let dir = std::fs::canonicalize(given).map_err(|e| {
+            Failure::new(FailureKind::Io, format!("cannot find {}: {e}", given.display()))
+                .path(given)
+        })?;
+        let holder = self.check(&dir)?;
+        let store = request.store.clone();
+        let volume =
+            self.volume(&Place { cwd: HostPath::from(dir.as_path()), root: None, store })?;
+        check_store(&dir, &volume)?;
+        self.check_no_other_engine(&dir, &volume)?;
+        let inner = holder.inner(&dir).ok_or_else(|| odd(&dir))?;
+        let sought = Sought::Below { dir: dir.clone(), inner, dev: holder.dev };
+        let but = [peer.pid];
+        let past = holders::find(&sought, &but);
+        if !past.is_empty() && !request.force {
+            return Ok(Mounted::InUse { holders: past });
+        }
+        let bypasses = holders::bypasses(&dir, &holder);
+        let stat = rustix::fs::lstat(&dir).map_err(|e| unreadable(&dir, e))?;
+        // Before it is mounted: a mount that is on no list would stay behind dead.
+        guards.roster.entries.push(Entry {
+            dir: HostPath::from(dir.as_path()),
+            ino: stat.st_ino,
+            dev: stat.st_dev,
+            mount: HostPath::from(volume.location.mount.as_path()),
+            store: HostPath::from(volume.location.store.as_path()),
+            transport: request.transport,
+        });
+        let mounted = guards.settle().and_then(|()| {
+            self.mount_now(Wanted {
+                dir: &dir,
+                volume: &volume,
+                transport: request.transport,
+                past,
+                notes: bypasses.iter().map(bypass_note).collect(),
+                replaces: None,
+            })
+        });
+        let guarded = match mounted {
+            Ok(guarded) => guarded,
+            Err(failure) => {
+                guards.strike(&dir);
+                return Err(failure);
+            }
+        };
+        // Somebody may have come in between the look and the mount.
+        let late = holders::find(&sought, &but);
+        let new = |h: &&Holder| !guarded.past.iter().any(|p| p.pid == h.pid);
+        let late: Vec<Holder> = late.iter().filter(new).cloned().collect();
+        if !late.is_empty() && !request.force {
+            // Just mounted: nobody loses anything.
+            let gone = guarded.unmount().or_else(|_| guarded.detach());
+            guarded.end(&volume);
+            guards.strike(&dir);
+            gone.map_err(|e| not_unmounted(&dir, e))?;
+            return Ok(Mounted::InUse { holders: late });
+        }
+        tracing::info!(dir = %dir.display(), transport = ?guarded.transport, "guarded");
+        let mut listed = guarded.listed();
+        listed.past.extend(late);
+        Ok(Mounted::Guarded(listed))
+    }
+
+    fn mount_now(&self, wanted: Wanted<'_>) -> Result<Arc<Guarded>, Failure> {
+        let guarded = Guarded::over(wanted)?;
+        let table = self.me.clone();
+        guarded.watch(move |guarded| {
+            if let Some(table) = table.upgrade() {
+                table.guard_ended(guarded);
+            }
+        });
+        Ok(guarded)
+    }
+
+    /// Whether `dir` (without symbolic links) may be guarded; the mount that holds it.
+    fn check(&self, dir: &Path) -> Result<Mount, Failure> {
+        let no = |kind, text: String| Err(Failure::new(kind, text).path(dir));
+        let shown = dir.display();
+        if dir == Path::new("/") {
+            let text = "/ cannot be guarded: what runs already holds it";
+            return no(FailureKind::Invalid, text.into());
+        }
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let mask = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+        let stat = rustix::fs::statx(CWD, dir, flags, mask).map_err(|e| unreadable(dir, e))?;
+        if FileType::from_raw_mode(stat.stx_mode.into()) != FileType::Directory {
+            return no(FailureKind::Invalid, format!("{shown} is not a directory"));
+        }
+        let dev = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+        for (_, other) in self.all_guarded() {
+            let theirs = other.dir.display();
+            if other.dev == dev && other.dir == dir {
+                return no(FailureKind::State, format!("{shown} is guarded already"));
+            }
+            if other.dev == dev || dir.starts_with(&other.dir) {
+                let text = format!("{shown} lies in {theirs}, which is guarded as a whole");
+                return no(FailureKind::Invalid, text);
+            }
+            if other.dir.starts_with(dir) {
+                let text = format!("{theirs}, which lies in {shown}, is guarded already");
+                return Err(Failure::new(FailureKind::Invalid, text)
+                    .hint(format!("systx umount {theirs}, then guard the whole"))
+                    .path(dir));
+            }
+        }
+        let table = mounts::here().map_err(|e| {
+            Failure::new(FailureKind::Io, format!("cannot read the mount table: {e}"))
+        })?;
+        let holder = table.iter().find(|m| m.id == stat.stx_mnt_id).ok_or_else(|| odd(dir))?;
+        if KERNEL_TREES.contains(&holder.fs.as_str()) {
+            let text = format!("{shown} belongs to the kernel ({}): nothing to guard", holder.fs);
+            return no(FailureKind::Invalid, text);
+        }
+        if holder.fs == FS_TYPE {
+            let text = format!("{shown} is in a mount that another daemon of systx serves");
+            return no(FailureKind::Invalid, text);
+        }
+        if holder.read_only {
+            let text = format!("{shown} is mounted read-only: nothing there can change");
+            return no(FailureKind::Invalid, text);
+        }
+        if let Some(inside) = table.iter().find(|m| m.at != dir && m.at.starts_with(dir)) {
+            let text = format!("{} is mounted inside {shown}", inside.at.display());
+            return Err(Failure::new(FailureKind::Invalid, text)
+                .hint(
+                    "a guarded directory lies on one file system: unmount it first, or guard \
+                       directories beside it",
+                )
+                .path(dir));
+        }
+        Ok(holder.clone())
+    }
+
+    /// What is guarded is ordered by one engine: that of the volume that it was mounted with.
+    pub(crate) fn check_one_engine(&self, location: &Location) -> Result<(), Failure> {
+        let other = |(_, g): &(_, Arc<Guarded>)| {
+            g.location != *location && g.location.dev == location.dev && reaches(location, g)
+        };
+        let Some((_, guarded)) = self.all_guarded().into_iter().find(other) else { return Ok(()) };
+        let (dir, store) = (guarded.dir.display(), guarded.location.store.display());
+        let text = format!(
+            "{dir} is guarded with the store {store}: transactions on the same files need the same store"
+        );
+        let mount = guarded.location.mount.display();
+        Err(Failure::new(FailureKind::State, text)
+            .hint(format!("work below {mount}, without --store; or: systx umount {dir}"))
+            .path(guarded.dir.as_path()))
+    }
+
+    /// The same from the other side: nobody may be at work with another store.
+    fn check_no_other_engine(&self, dir: &Path, volume: &Arc<OpenVolume>) -> Result<(), Failure> {
+        let dev = volume.location.dev;
+        let other = |v: &Arc<OpenVolume>| {
+            !Arc::ptr_eq(v, volume) && v.location.dev == dev && self.in_use(v)
+        };
+        let Some(other) = self.volumes().into_iter().find(other) else { return Ok(()) };
+        let store = other.location.store.display();
+        let text = format!(
+            "transactions with the store {store} are open on the file system of {}",
+            dir.display()
+        );
+        Err(Failure::new(FailureKind::State, text).hint("systx list; end them first").path(dir))
+    }
+
+    /// See [`protocol::Control::umount`].
+    pub(crate) fn unguard(&self, peer: Peer, request: &Umount) -> Result<Unmounted, Failure> {
+        let mut guards = self.guards.lock();
+        let (volume, guarded) = self.find_guarded(request.dir.as_path())?;
+        let dir = guarded.dir.clone();
+        let sought = Sought::Through { dev: guarded.dev };
+        let but = [peer.pid];
+        let users = holders::find(&sought, &but);
+        let (mut cut, mut notes) = (Vec::new(), Vec::new());
+        // Processes in other namespaces are in nobody's way here, but would be cut off.
+        let quietly = if users.is_empty() { guarded.unmount() } else { Err(Errno::BUSY) };
+        match quietly {
+            Ok(()) => {}
+            Err(Errno::BUSY) if !request.force => {
+                let users = if users.is_empty() { holders::find(&sought, &but) } else { users };
+                return Ok(Unmounted::InUse { holders: users, mounts: inside(&guarded) });
+            }
+            Err(Errno::BUSY) => {
+                guarded.detach().map_err(|e| not_unmounted(&dir, e))?;
+                cut = users;
+            }
+            Err(e) => return Err(not_unmounted(&dir, e)),
+        }
+        guarded.end(&volume);
+        guards.strike(&dir);
+        tracing::info!(dir = %dir.display(), cut = cut.len(), "not guarded any more");
+        for id in self.open_below(&volume, &dir) {
+            notes.push(format!("transaction {id} has changes below {} and goes on", dir.display()));
+        }
+        Ok(Unmounted::Done { dir: HostPath::from(dir), cut, notes })
+    }
+
+    fn find_guarded(&self, given: &Path) -> Result<(Arc<OpenVolume>, Arc<Guarded>), Failure> {
+        let all = self.all_guarded();
+        let named = |path: &Path| {
+            all.iter().find(|(_, g)| g.dir == path || g.place().as_deref() == Some(path)).cloned()
+        };
+        let resolved = || std::fs::canonicalize(given).ok();
+        if let Some(found) = named(given).or_else(|| named(&resolved()?)) {
+            return Ok(found);
+        }
+        let text = match guarded::is_ours_at(given) {
+            true => format!("{} is guarded by another daemon", given.display()),
+            false => format!("{} is not guarded", given.display()),
+        };
+        Err(Failure::new(FailureKind::NotFound, text)
+            .hint("`systx mount` lists the guarded directories")
+            .path(given))
+    }
+
+    /// The connection of a guarded directory ended, and nobody here asked for it.
+    fn guard_ended(&self, guarded: &Arc<Guarded>) {
+        let mut guards = self.guards.lock();
+        let found = self.all_guarded().into_iter().find(|(_, g)| Arc::ptr_eq(g, guarded));
+        let Some((volume, _)) = found else { return };
+        let dir = guarded.dir.clone();
+        let dead = guarded.place().is_some();
+        guarded.end(&volume);
+        if !dead {
+            tracing::warn!(dir = %dir.display(), "unmounted from outside: not guarded any more");
+            guards.strike(&dir);
+            return;
+        }
+        tracing::error!(dir = %dir.display(), "the connection broke: mounting again");
+        let entry = guards.roster.entries.iter().find(|e| e.dir.as_path() == dir).cloned();
+        let again = match entry {
+            Some(entry) if guards.roster.note_restart() => self.bring_back(&entry),
+            _ => Err(Failure::new(FailureKind::Internal, "it breaks again and again")),
+        };
+        if let Err(failure) = again {
+            lost(&dir, &failure);
+            guards.strike(&dir);
+        }
+    }
+
+    /// Mounts again what a daemon before this one had mounted when it was killed.
+    pub(crate) fn restore(&self) {
+        let mut guards = self.guards.lock();
+        let Some(file) = guards.runtime.as_ref().map(Runtime::roster) else { return };
+        guards.roster = Roster::load(&file);
+        if guards.roster.entries.is_empty() {
+            return;
+        }
+        let calm = guards.roster.note_restart();
+        // A death in what follows counts too.
+        if let Err(failure) = guards.roster.save(&file) {
+            tracing::error!("the list of guarded directories: {failure}");
+        }
+        let entries = std::mem::take(&mut guards.roster.entries);
+        for entry in entries {
+            let dir = entry.dir.as_path().to_owned();
+            let back = match calm {
+                true => self.bring_back(&entry),
+                false => {
+                    let text = "the daemon has died again and again";
+                    Err(Failure::new(FailureKind::Internal, text))
+                }
+            };
+            match back {
+                Ok(()) => {
+                    tracing::info!(dir = %dir.display(), "guarded again");
+                    guards.roster.entries.push(entry);
+                }
+                Err(failure) => lost(&dir, &failure),
+            }
+        }
+        if let Err(failure) = guards.settle() {
+            tracing::error!("guarded directories: {failure}");
+        }
+    }
+
+    fn bring_back(&self, entry: &Entry) -> Result<(), Failure> {
+        let (dir, location) = (entry.dir.as_path(), entry.location());
+        let cleared = |e| unreadable(dir, e);
+        let gone = |text: &str| {
+            Failure::new(FailureKind::State, format!("{} {text}", dir.display())).path(dir)
+        };
+        if location.mount == dir {
+            // The dead mount covers the very root of the volume.
+            guarded::clear_away(dir, 0).map_err(cleared)?;
+        }
+        guarded::clear_away(dir, 1).map_err(cleared)?;
+        let replaces = guarded::is_ours_at(dir);
+        let volume = self.open_after_the_last(&location)?;
+        let backing = below(dir, &volume).map_err(|e| unreadable(dir, e))?;
+        let stat = rustix::fs::fstat(&backing).map_err(|e| unreadable(dir, e))?;
+        if (stat.st_ino, stat.st_dev) != (entry.ino, entry.dev) {
+            return Err(gone("is another directory than the one that was guarded"));
+        }
+        let mut past = Vec::new();
+        if let Some(holder) = mount_of(&volume.location.mount)
+            && let Some(inner) = holder.inner(dir)
+        {
+            let sought = Sought::Below { dir: dir.to_owned(), inner, dev: holder.dev };
+            past = holders::find(&sought, &[]);
+        }
+        let guarded = self.mount_now(Wanted {
+            dir,
+            volume: &volume,
+            transport: entry.transport,
+            past,
+            notes: Vec::new(),
+            replaces: replaces.then_some(Replaced { backing }),
+        })?;
+        let past: Vec<u32> = guarded.past.iter().map(|h| h.pid).collect();
+        if !past.is_empty() {
+            tracing::warn!(dir = %dir.display(), ?past, "these processes are past the guard");
+        }
+        Ok(())
+    }
+
+    /// The volume of a daemon that was killed just now: the kernel may not have closed all of its files yet,
+    /// the store's lock among them.
+    fn open_after_the_last(&self, location: &Location) -> Result<Arc<OpenVolume>, Failure> {
+        let until = Instant::now() + SUCCESSION_LIMIT;
+        loop {
+            match self.open_at(location.clone()) {
+                Err(f) if f.kind == FailureKind::Busy && Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Unmounts everything: the daemon ends.
+    pub(crate) fn unguard_all(&self) {
+        let mut guards = self.guards.lock();
+        for (volume, guarded) in self.all_guarded() {
+            let dir = guarded.dir.clone();
+            match guarded.unmount().or_else(|_| guarded.detach()) {
+                Ok(()) => tracing::info!(dir = %dir.display(), "unmounted"),
+                Err(e) => tracing::error!(dir = %dir.display(), "cannot be unmounted: {e}"),
+            }
+            guarded.end(&volume);
+            guards.strike(&dir);
+        }
+        guards.keeper = None;
+    }
+}
+
+/// A directory that cannot be guarded any more becomes an ordinary one.
+fn lost(dir: &Path, why: &Failure) {
+    tracing::error!(dir = %dir.display(), "not guarded any more: {why}");
+    if let Err(e) = guarded::clear_away(dir, 0) {
+        tracing::error!(dir = %dir.display(), "cannot unmount what is dead: {e}");
+    }
+}
+
+/// Opens a directory of a volume, whatever is mounted over it.
+fn below(dir: &Path, volume: &OpenVolume) -> Result<OwnedFd, Errno> {
+    let mount = &volume.location.mount;
+    let root = volume::open_root(mount).map_err(|_| Errno::NOENT)?;
+    let relative = match dir.strip_prefix(mount) {
+        Ok(rest) if !rest.as_os_str().is_empty() => rest,
+        _ => Path::new("."),
+    };
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    rustix::fs::openat2(root, relative, flags, Mode::empty(), resolve)
+}
+
+/// Whether a guarded directory is among the files of a volume on the same device.
+fn reaches(location: &Location, guarded: &Guarded) -> bool {
+    let table = mounts::here().unwrap_or_default();
+    let mount = |at: &Path| table.iter().rev().find(|m| m.at == at && m.fs != FS_TYPE);
+    let inner = mount(&guarded.location.mount).and_then(|m| m.inner(&guarded.dir));
+    match (mount(&location.mount), inner) {
+        (Some(theirs), Some(inner)) => {
+            inner.starts_with(&theirs.root) || theirs.root.starts_with(&inner)
+        }
+        // A mount that is gone is no reason to let them meet.
+        _ => true,
+    }
+}
+
+fn mount_of(path: &Path) -> Option<Mount> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW;
+    let stat = rustix::fs::statx(CWD, path, flags, StatxFlags::MNT_ID).ok()?;
+    mounts::here().ok()?.into_iter().find(|m| m.id == stat.stx_mnt_id)
+}
+
+/// Mount points inside a guarded directory.
+fn inside(guarded: &Guarded) -> Vec<HostPath> {
+    let Some(at) = guarded.place() else { return Vec::new() };
+    let table = mounts::here().unwrap_or_default();
+    let inside = table.into_iter().filter(|m| m.id != guarded.mount && m.at.starts_with(&at));
+    inside.map(|m| HostPath::from(m.at)).collect()
+}
+
+fn check_store(dir: &Path, volume: &OpenVolume) -> Result<(), Failure> {
+    let store: &PathBuf = &volume.location.store;
+    if !dir.starts_with(store) {
+        return Ok(());
+    }
+    let text = format!("{} belongs to the store of systx", dir.display());
+    Err(Failure::new(FailureKind::Invalid, text).path(dir))
+}
+
+fn bypass_note(bypass: &Bypass) -> String {
+    let at = bypass.at.display();
+    match &bypass.seen_by {
+        None => format!("it can also be changed, past the guard, through the mount at {at}"),
+        Some((pid, command)) => format!(
+            "processes in another mount namespace, such as {pid} ({command}), can change it past \
+             the guard through their mount at {at}"
+        ),
+    }
+}
+
+fn unreadable(dir: &Path, e: Errno) -> Failure {
+    Failure::new(FailureKind::Io, format!("cannot look at {}: {e}", dir.display())).path(dir)
+}
+
+fn odd(dir: &Path) -> Failure {
+    let text = format!("cannot find the mount of {} in the mount table", dir.display());
+    Failure::new(FailureKind::Invalid, text).path(dir)
+}
+
+fn not_unmounted(dir: &Path, e: Errno) -> Failure {
+    let failure = match e {
+        Errno::INVAL => {
+            let text = format!("something else is mounted over {}", dir.display());
+            Failure::new(FailureKind::State, text).hint("unmount that first")
+        }
+        e => Failure::new(FailureKind::Io, format!("cannot unmount {}: {e}", dir.display())),
+    };
+    failure.path(dir)
+}

@@ -1,0 +1,243 @@
+//! Who holds what lies below a directory, or what was opened through a mount: read from /proc.
+//!
+//! What a process holds is looked at through /proc/PID/fd and its like, so that it is known by the
+//! device and the mount that it was opened through, whatever is mounted over its path now.  Nothing is
+//! asked of the file systems themselves: one that does not answer must not stop this.
+//!
+//! Not found: files that are held by the kernel only (on their way through a socket, in an io_uring, a
+//! loop device or swap file), and threads with a table of files of their own.
+
+use crate::mounts::{self, Mount};
+use crate::protocol::{Held, HeldAs, Holder, HostPath};
+use rustix::fs::{AtFlags, CWD, StatxFlags};
+use std::collections::{HashMap, HashSet};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// What is looked for.
+#[derive(Clone, Debug)]
+pub enum Sought {
+    /// What was opened through this mount, whatever its path.
+    Through {
+        /// `st_dev` of the mount.
+        dev: u64,
+    },
+    /// What lies below a directory of a file system, through whichever of its mounts.
+    Below {
+        /// Its path.
+        dir: PathBuf,
+        /// Its path within its file system.
+        inner: PathBuf,
+        /// Device of the mount that holds it, as the mount table has it.
+        dev: u64,
+    },
+}
+
+/// Something that a process holds, by the kernel's own account.
+struct Seen<'a> {
+    path: &'a Path,
+    dev: u64,
+    mount: u64,
+}
+
+type Table = Rc<Vec<Mount>>;
+
+/// Mount tables, one for each namespace that was met, with a process of it.
+struct Tables(HashMap<u64, (u32, Table)>);
+
+impl Tables {
+    /// With that of this process's own namespace: what others see of it may be less (a chroot).
+    fn new() -> Tables {
+        let own = std::process::id();
+        let table = mounts::here().ok().zip(namespace(own));
+        Tables(table.into_iter().map(|(table, ns)| (ns, (own, Rc::new(table)))).collect())
+    }
+
+    fn of(&mut self, pid: u32) -> Option<Table> {
+        let ns = namespace(pid)?;
+        if let Some((_, table)) = self.0.get(&ns) {
+            return Some(Rc::clone(table));
+        }
+        let table = Rc::new(mounts::of(pid).ok()?);
+        self.0.insert(ns, (pid, Rc::clone(&table)));
+        Some(table)
+    }
+}
+
+/// The processes that hold what is sought, but for those in `but`.
+pub fn find(sought: &Sought, but: &[u32]) -> Vec<Holder> {
+    let mut tables = Tables::new();
+    let all = processes().into_iter().filter(|pid| !but.contains(pid));
+    all.filter_map(|pid| holder(pid, sought, &mut tables)).collect()
+}
+
+/// A place where the file system of a directory is mounted in such a way that a mount over the
+/// directory does not show there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bypass {
+    /// A process that sees it there; `None` for this process's own namespace.
+    pub seen_by: Option<(u32, HostPath)>,
+    /// Where it is mounted, for that process.
+    pub at: PathBuf,
+}
+
+/// Where else a directory can be changed, although it is mounted over: other mounts of its file system,
+/// here and in other namespaces, that do not get what is mounted on `holder`.
+pub fn bypasses(dir: &Path, holder: &Mount) -> Vec<Bypass> {
+    let Some(inner) = holder.inner(dir) else { return Vec::new() };
+    let mut tables = Tables::new();
+    for pid in processes() {
+        tables.of(pid);
+    }
+    let own = namespace(std::process::id());
+    let follows = |m: &Mount| {
+        holder.shared.is_some() && (m.shared == holder.shared || m.master == holder.shared)
+    };
+    let overlaps = |m: &Mount| inner.starts_with(&m.root) || m.root.starts_with(&inner);
+    let mut found = Vec::new();
+    for (ns, (pid, table)) in &tables.0 {
+        let around = |m: &&Mount| {
+            m.dev == holder.dev && !m.read_only && m.id != holder.id && overlaps(m) && !follows(m)
+        };
+        let here = Some(*ns) == own;
+        // What lies below the directory itself is covered with it.
+        for mount in table.iter().filter(around).filter(|m| !(here && m.at.starts_with(dir))) {
+            let seen_by = (!here).then(|| (*pid, command(*pid)));
+            found.push(Bypass { seen_by, at: mount.at.clone() });
+        }
+    }
+    found.sort_by(|a, b| a.at.cmp(&b.at));
+    found
+}
+
+fn processes() -> Vec<u32> {
+    let own = std::process::id();
+    let Ok(proc) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pid = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+    proc.flatten().filter_map(pid).filter(|pid| *pid != own).collect()
+}
+
+fn namespace(pid: u32) -> Option<u64> {
+    std::fs::metadata(format!("/proc/{pid}/ns/mnt")).map(|m| m.ino()).ok()
+}
+
+fn command(pid: u32) -> HostPath {
+    let mut name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    if name.last() == Some(&b'\n') {
+        name.pop();
+    }
+    HostPath(name)
+}
+
+/// A process that ends meanwhile holds nothing: errors are passed over.
+fn holder(pid: u32, sought: &Sought, tables: &mut Tables) -> Option<Holder> {
+    let proc = PathBuf::from(format!("/proc/{pid}"));
+    let mut held = Vec::new();
+    let mut look = |how: HeldAs, link: &Path| {
+        let Ok(path) = std::fs::read_link(link) else { return };
+        if path.is_absolute()
+            && let Some((dev, mount)) = identity(link)
+            && is_sought(sought, &Seen { path: &path, dev, mount }, pid, tables)
+        {
+            held.push(Held { how, path: HostPath::from(path) });
+        }
+    };
+    look(HeldAs::Directory, &proc.join("cwd"));
+    look(HeldAs::Root, &proc.join("root"));
+    look(HeldAs::Program, &proc.join("exe"));
+    for fd in std::fs::read_dir(proc.join("fd")).into_iter().flatten().flatten() {
+        look(HeldAs::Descriptor, &fd.path());
+    }
+    for map in mapped(&proc) {
+        look(HeldAs::Map, &map);
+    }
+    held.sort();
+    held.dedup();
+    (!held.is_empty()).then(|| Holder { pid, command: command(pid), held })
+}
+
+/// One link for each file that a process has mapped.
+fn mapped(proc: &Path) -> Vec<PathBuf> {
+    let maps = std::fs::read(proc.join("maps")).unwrap_or_default();
+    let mut seen = HashSet::new();
+    let mut links = Vec::new();
+    for line in maps.split(|b| *b == b'\n') {
+        // address perms offset dev inode path; numbers and paths are parted by spaces.
+        let mut fields = line.splitn(6, |b| *b == b' ');
+        let Some(range) = fields.next() else { continue };
+        let (Some(dev), Some(inode)) = (fields.nth(2), fields.next()) else { continue };
+        if inode != b"0" && seen.insert((dev, inode)) {
+            links.push(proc.join("map_files").join(std::ffi::OsStr::from_bytes(range)));
+        }
+    }
+    links
+}
+
+/// Device and mount of what a link of /proc leads to.
+fn identity(link: &Path) -> Option<(u64, u64)> {
+    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+    let stat = rustix::fs::statx(CWD, link, flags, StatxFlags::MNT_ID).ok()?;
+    Some((rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_mnt_id))
+}
+
+fn is_sought(sought: &Sought, seen: &Seen<'_>, pid: u32, tables: &mut Tables) -> bool {
+    match sought {
+        Sought::Through { dev } => seen.dev == *dev,
+        Sought::Below { dir, inner, dev } => {
+            let table = tables.of(pid);
+            let mount = table.iter().flat_map(|t| t.iter()).find(|m| m.id == seen.mount);
+            match mount {
+                Some(mount) => {
+                    mount.dev == *dev
+                        && mount.inner(seen.path).is_some_and(|path| path.starts_with(inner))
+                }
+                // Opened through a mount that is nowhere to be seen any more.
+                None => seen.dev == *dev && seen.path.starts_with(dir),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// This process leaves itself out, so another one has to hold something.
+    #[test]
+    fn what_a_process_holds_is_found_with_its_path() {
+        let dir = std::env::temp_dir().join(format!("systx-holders-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("sub")).unwrap();
+        let dir = dir.canonicalize().unwrap();
+        std::fs::write(dir.join("file"), "x").unwrap();
+        let mut child = std::process::Command::new("sh")
+            .args(["-c", "echo ready; exec cat 7<../file"])
+            .current_dir(dir.join("sub"))
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = [0; 6];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let stat = rustix::fs::statx(CWD, &dir, AtFlags::empty(), StatxFlags::MNT_ID).unwrap();
+        let table = mounts::here().unwrap();
+        let mount = table.iter().find(|m| m.id == stat.stx_mnt_id).unwrap();
+        let sought = |dir: &Path| Sought::Below {
+            dir: dir.to_owned(),
+            inner: mount.inner(dir).unwrap(),
+            dev: mount.dev,
+        };
+        // The shell may not have opened the file yet, but it is in its directory.
+        let found = find(&sought(&dir), &[]);
+        let ours = found.iter().find(|h| h.pid == child.id()).unwrap();
+        let cwd = Held { how: HeldAs::Directory, path: HostPath::from(dir.join("sub")) };
+        assert!(ours.held.contains(&cwd), "{found:?}");
+        assert!(!find(&sought(&dir.join("su")), &[]).iter().any(|h| h.pid == child.id()));
+        assert!(find(&sought(&dir), &[child.id()]).iter().all(|h| h.pid != child.id()));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(!find(&sought(&dir), &[]).iter().any(|h| h.pid == child.id()));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

@@ -1,0 +1,153 @@
+//! The mount table of a process, proc_pid_mountinfo(5).
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Mount id.
+    pub id: u64,
+    /// `st_dev` of the superblock.
+    pub dev: u64,
+    /// Directory of the file system that is mounted.
+    pub root: PathBuf,
+    /// Where it is mounted.
+    pub at: PathBuf,
+    /// Nothing can be changed through it.
+    pub read_only: bool,
+    /// Its peer group, if what is mounted here appears there as well.
+    pub shared: Option<u64>,
+    /// The peer group from which it gets what is mounted there.
+    pub master: Option<u64>,
+    /// File system type.
+    pub fs: String,
+}
+
+impl Mount {
+    /// The path within the file system of a path below this mount.
+    pub fn inner(&self, path: &Path) -> Option<PathBuf> {
+        let rest = path.strip_prefix(&self.at).ok()?;
+        Some(if rest.as_os_str().is_empty() { self.root.clone() } else { self.root.join(rest) })
+    }
+}
+
+/// The mounts of this process's namespace.
+///
+/// # Errors
+/// /proc is not there.
+pub fn here() -> io::Result<Vec<Mount>> {
+    table("self")
+}
+
+/// The mounts that a process sees, by its number.
+///
+/// # Errors
+/// It is gone, or may not be looked at.
+pub fn of(pid: u32) -> io::Result<Vec<Mount>> {
+    table(&pid.to_string())
+}
+
+fn table(process: &str) -> io::Result<Vec<Mount>> {
+    Ok(parse(&std::fs::read(format!("/proc/{process}/mountinfo"))?))
+}
+
+/// The mount that a path (absolute, without symbolic links) leads to, by its text: the last one mounted at
+/// the longest place.
+pub fn holding<'a>(table: &'a [Mount], path: &Path) -> Option<&'a Mount> {
+    let depth = |m: &&Mount| m.at.components().count();
+    table.iter().filter(|m| path.starts_with(&m.at)).max_by_key(depth)
+}
+
+/// What can be read of a mount table; lines that make no sense are passed over.
+pub fn parse(table: &[u8]) -> Vec<Mount> {
+    table.split(|b| *b == b'\n').filter_map(parse_line).collect()
+}
+
+fn parse_line(line: &[u8]) -> Option<Mount> {
+    let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
+    let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse::<u64>().ok();
+    let mut fields = line.split(|b| *b == b' ');
+    let id = number(fields.next()?)?;
+    let mut dev = fields.nth(1)?.split(|b| *b == b':');
+    let (major, minor) = (number(dev.next()?)?, number(dev.next()?)?);
+    let dev = rustix::fs::makedev(u32::try_from(major).ok()?, u32::try_from(minor).ok()?);
+    let root = unescape(fields.next()?);
+    let at = unescape(fields.next()?);
+    let options = fields.next()?;
+    let (mut shared, mut master) = (None, None);
+    // Optional fields, ended by a lone hyphen.
+    for field in fields.by_ref().take_while(|f| *f != b"-") {
+        let field = text(field);
+        match field.split_once(':') {
+            Some(("shared", n)) => shared = n.parse().ok(),
+            Some(("master", n)) => master = n.parse().ok(),
+            _ => {}
+        }
+    }
+    let fs = text(fields.next().unwrap_or_default());
+    let of_all = fields.nth(1).unwrap_or_default();
+    let read_only = [options, of_all].iter().any(|o| o.split(|b| *b == b',').any(|o| o == b"ro"));
+    Some(Mount { id, dev, root, at, read_only, shared, master, fs })
+}
+
+/// Space, tab, newline and backslash stand as `\ooo`.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let [first, tail @ ..] = rest {
+        if let ([b'\\', a, b, c, ..], true) = (rest, *first == b'\\') {
+            let octal = |d: &u8| (b'0'..=b'7').contains(d).then(|| u32::from(d - b'0'));
+            if let (Some(a), Some(b), Some(c)) = (octal(a), octal(b), octal(c)) {
+                out.push((a * 64 + b * 8 + c) as u8);
+                rest = &rest[4..];
+                continue;
+            }
+        }
+        out.push(*first);
+        rest = tail;
+    }
+    PathBuf::from(OsString::from_vec(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_read_in_all_its_parts() {
+        let line =
+            b"40 27 254:1 /srv/data /mnt/a\\040b rw,nosuid shared:7 master:3 - ext4 /dev/vda ro\n";
+        let [mount] = parse(line).try_into().unwrap();
+        assert_eq!(mount.id, 40);
+        assert_eq!(mount.dev, rustix::fs::makedev(254, 1));
+        assert_eq!((mount.shared, mount.master), (Some(7), Some(3)));
+        assert_eq!((mount.fs.as_str(), mount.read_only), ("ext4", true));
+        assert_eq!(mount.at, Path::new("/mnt/a b"));
+        assert_eq!(mount.inner(Path::new("/mnt/a b/c")), Some("/srv/data/c".into()));
+        assert_eq!(mount.inner(Path::new("/mnt/a b")), Some("/srv/data".into()));
+        assert_eq!(mount.inner(Path::new("/mnt/a")), None);
+    }
+
+    #[test]
+    fn a_path_leads_to_the_last_of_the_nearest_mounts() {
+        let table = parse(
+            b"1 0 8:1 / / rw - ext4 a rw\n2 1 8:2 / /srv rw - ext4 b rw\n3 2 0:9 / /srv rw - fuse.systx systx rw\n",
+        );
+        let id = |path: &str| holding(&table, Path::new(path)).map(|m| m.id);
+        assert_eq!(
+            (id("/srv/x"), id("/srv"), id("/srvx"), id("/")),
+            (Some(3), Some(3), Some(1), Some(1))
+        );
+        assert_eq!(id("srv"), None);
+    }
+
+    #[test]
+    fn broken_tables_are_passed_over() {
+        assert_eq!(parse(b"nonsense\nx 2 8:1 / /\n1\n\n1 2 8:x / / rw - a b rw\n"), []);
+        assert_eq!(unescape(b"a\\0"), Path::new("a\\0"));
+        assert_eq!(unescape(b"\\134"), Path::new("\\"));
+    }
+}

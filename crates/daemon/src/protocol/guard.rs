@@ -1,0 +1,130 @@
+//! What is said about guarded directories.
+
+use super::{HostPath, Transport};
+use serde::{Deserialize, Serialize};
+
+/// Asks to guard a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// Which, absolute.
+    pub dir: HostPath,
+    /// `--store DIR`, absolute.
+    pub store: Option<HostPath>,
+    /// Inode of the client's mount namespace: a mount is seen only in one.
+    pub mnt_ns: u64,
+    /// Also if processes hold something below it, which then goes past the guard.
+    pub force: bool,
+    /// How it is served.
+    pub transport: Transport,
+}
+
+/// Asks to end the guard of a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Umount {
+    /// Which, absolute.
+    pub dir: HostPath,
+    /// Also if processes use it: what they have open there then answers `ENOTCONN`.
+    pub force: bool,
+}
+
+/// How a process holds something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HeldAs {
+    /// An open file.
+    Descriptor,
+    /// Its working directory.
+    Directory,
+    /// Its root directory.
+    Root,
+    /// The program that it runs.
+    Program,
+    /// A file mapped into its memory.
+    Map,
+}
+
+/// Something that a process holds.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Held {
+    /// How.
+    #[serde(rename = "as")]
+    pub how: HeldAs,
+    /// What, as the kernel names it.
+    pub path: HostPath,
+}
+
+/// A process that holds something.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Which.
+    pub pid: u32,
+    /// Its name.
+    pub command: HostPath,
+    /// What it holds.
+    pub held: Vec<Held>,
+}
+
+/// A guarded directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuardedDir {
+    /// Where.
+    pub dir: HostPath,
+    /// Root of the volume that it is a part of.
+    pub volume: HostPath,
+    /// Where that volume's store is.
+    pub store: HostPath,
+    /// `st_dev` of what is below it.
+    pub dev: u64,
+    /// How it is served.
+    pub transport: Transport,
+    /// Processes that held something below it when it was mounted: that goes past the guard.
+    pub past: Vec<Holder>,
+    /// Sentences for the user.
+    pub notes: Vec<String>,
+}
+
+/// What became of a [`Mount`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Mounted {
+    /// It is guarded now.
+    Guarded(GuardedDir),
+    /// Nothing was done, because of these.
+    InUse {
+        /// Who holds something below it.
+        holders: Vec<Holder>,
+    },
+}
+
+/// What became of an [`Umount`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+pub enum Unmounted {
+    /// It is an ordinary directory again.
+    Done {
+        /// Where it was.
+        dir: HostPath,
+        /// Whose descriptors were cut off.
+        cut: Vec<Holder>,
+        /// Sentences for the user.
+        notes: Vec<String>,
+    },
+    /// Nothing was done, because of these.
+    InUse {
+        /// Who uses it; empty if that is the kernel itself (a mount inside it, a swap file).
+        holders: Vec<Holder>,
+        /// Mount points inside it.
+        mounts: Vec<HostPath>,
+    },
+}
+
+/// A guarded directory of a volume, as a view's maker must know it: the view shows what lies below.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuardedAt {
+    /// Where it is.
+    pub dir: HostPath,
+    /// Id of its mount.
+    pub mount: u64,
+    /// `st_dev` of what is below it.
+    pub dev: u64,
+}

@@ -1,0 +1,501 @@
+//! The life of a guarded directory: `systx mount`, work, runs that look below it, deaths of the daemon,
+//! `systx umount`.
+//!
+//! Whatever may hang does so in a process with a limit, never in the test itself.
+
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use systx_e2e::lab::{find_program, guard_mounts, signal};
+use systx_e2e::run::{Limits, Running, finish, wait_readable};
+use systx_e2e::{CONFLICT, Finished, Fs, Lab, Tree, lab, skip};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+
+/// Longer than anything here takes, and short of what a person would call a hang.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A lab with a directory `g` of some files, guarded.
+fn guarded(lab: &Lab) -> PathBuf {
+    lab.write("g/sub/file", "plain\n");
+    lab.write("outside", "plain\n");
+    mount(lab, "g");
+    lab.path("g")
+}
+
+fn mount(lab: &Lab, dir: &str) {
+    lab.do_systx(["mount", dir]).ok().says("is guarded");
+    assert_eq!(guard_mounts(&lab.path(dir)), [lab.path(dir)], "what is mounted");
+}
+
+/// A script outside every transaction, with a limit.
+fn sh(lab: &Lab, script: &str) -> Finished {
+    let mut command = lab.command("sh");
+    command.args(["-c", script]);
+    finish(command, Limits { total: LIMIT }, lab)
+}
+
+/// The paths that `systx mount` lists.
+fn listed(lab: &Lab) -> Vec<String> {
+    let json = lab.do_systx(["mount", "--json"]).ok().json();
+    let guarded = json["guarded"].as_array().expect("a list").clone();
+    guarded.iter().map(|g| g["dir"].as_str().expect("a path").to_owned()).collect()
+}
+
+/// Something that is bound to happen, and tells nobody when it does.
+fn until(what: &str, lab: &Lab, happened: impl Fn() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !happened() {
+        assert!(Instant::now() < deadline, "never happened: {what}\n{}", lab.daemon_log());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn one(pids: Vec<u32>) -> u32 {
+    assert_eq!(pids.len(), 1, "{pids:?}");
+    pids[0]
+}
+
+/// To wait for a process's end.
+fn watch(pid: u32) -> OwnedFd {
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
+    pidfd_open(pid, PidfdFlags::empty()).expect("it lives")
+}
+
+/// kill -9 of the daemon; returns when its keeper has started the next one and gone home.
+fn kill_and_come_back(lab: &Lab) {
+    until("there is one keeper", lab, || lab.keepers().len() == 1);
+    let (daemon, keeper) = (one(lab.daemons()), watch(one(lab.keepers())));
+    lab.kill_daemon();
+    assert!(wait_readable(&keeper, Instant::now() + LIMIT), "the keeper works for ever");
+    assert_ne!(one(lab.daemons()), daemon, "{}", lab.daemon_log());
+}
+
+/// A process that is told when to end.
+struct Held {
+    child: Child,
+}
+
+impl Held {
+    /// Runs a script that prints a line when it holds what it is to hold, then waits.
+    fn new(lab: &Lab, dir: &Path, script: &str) -> Held {
+        let mut command = lab.command("sh");
+        command.args(["-c", &format!("{script}; echo held; read line")]).current_dir(dir);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("sh");
+        let mut line = [0; 5];
+        std::io::Read::read_exact(child.stdout.as_mut().expect("piped"), &mut line)
+            .unwrap_or_else(|e| panic!("{script}: {e}"));
+        Held { child }
+    }
+
+    fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn mount_and_umount_leave_the_directory_as_it_was() {
+    let lab = lab!();
+    let make = "umask 022; mkdir -p g/a/b g/empty; echo text > g/a/file; ln g/a/file g/hard; \
+         ln -s a/file g/link; mkfifo g/fifo; truncate -s 3M g/sparse; chmod 4711 g/a/file; \
+         touch -d 2001-02-03 g/a/b g/sparse; chmod 1770 g; chown 12:34 g/hard";
+    lab.native(make).ok();
+    let g = lab.path("g");
+    let whole = lab.tree();
+    let before = Tree::capture(&g);
+    mount(&lab, "g");
+    assert_eq!(listed(&lab), [g.to_str().unwrap()]);
+    before.assert_same(&Tree::capture(&g), "through the mount");
+    // Whatever the name by which it is called.
+    lab.native("ln -s g alias").ok();
+    lab.do_systx(["umount", "alias"]).ok().says("ordinary directory");
+    lab.native("rm alias").ok();
+    assert!(guard_mounts(&lab.root()).is_empty());
+    assert!(listed(&lab).is_empty());
+    whole.assert_same(&lab.tree(), "after umount");
+
+    // What was done meanwhile is there.
+    mount(&lab, "g");
+    sh(&lab, "echo more >> g/a/file; rm g/link; mkdir g/new; mv g/sparse g/new").ok();
+    let work = Tree::capture(&g);
+    lab.do_systx(["umount", "g"]).ok();
+    work.assert_same(&Tree::capture(&g), "work through the mount");
+    assert_eq!(lab.read("g/hard"), "text\nmore\n");
+    until("no keeper without guarded directories", &lab, || lab.keepers().is_empty());
+}
+
+#[test]
+fn who_holds_something_from_before_is_named() {
+    let lab = lab!();
+    lab.write("g/sub/file", "x");
+    lab.native("cp /bin/sleep g/sleep").ok();
+    let (g, root) = (lab.path("g"), lab.root());
+    let cwd = Held::new(&lab, &g.join("sub"), "true");
+    let open = Held::new(&lab, &root, "exec 7>>g/sub/file");
+    let program = Held::new(&lab, &root, "g/sleep 1000 & exec 8<&0");
+    let beside = Held::new(&lab, &root, "exec 7>>beside");
+
+    let refused = lab.do_systx(["mount", "g"]).expect(CONFLICT).says("is not guarded");
+    for (held, what) in [(&cwd, "working directory"), (&open, "open"), (&program, "")] {
+        // The program is a child of what we started.
+        let line = refused.err.lines().find(|l| l.contains(&format!(" {} (", held.pid())));
+        match what {
+            "" => assert!(refused.err.contains(&format!("program {}", g.join("sleep").display()))),
+            what => assert!(line.is_some_and(|l| l.contains(what)), "{what}: {refused}"),
+        }
+    }
+    assert!(!refused.err.contains(&format!(" {} (", beside.pid())), "{refused}");
+    assert!(guard_mounts(&root).is_empty());
+    let json = lab.do_systx(["mount", "--json", "g"]).expect(CONFLICT).json();
+    let holders = json["error"]["holders"].as_array().unwrap();
+    let of = |pid: u32| holders.iter().find(|h| h["pid"] == pid).expect("is named").clone();
+    assert_eq!(of(cwd.pid())["held"][0]["as"], "directory");
+    assert_eq!(of(open.pid())["held"][0]["path"], g.join("sub/file").to_str().unwrap());
+
+    let forced = lab.do_systx(["mount", "--force", "g"]).ok().says("past the guard");
+    assert!(forced.err.contains(&cwd.pid().to_string()), "{forced}");
+    assert_eq!(guard_mounts(&root), [g]);
+    // They are not users of the mount.
+    lab.do_systx(["umount", "g"]).ok();
+}
+
+#[test]
+fn what_cannot_be_guarded_is_refused() {
+    let lab = lab!();
+    guarded(&lab);
+    lab.write("file", "x");
+    lab.native("mkdir -p g/sub above/in with/disk; mount -t tmpfs none with/disk").ok();
+    let no = |args: &[&str], why: &str| lab.do_systx(args).expect(1).says(why);
+    no(&["mount", "g"], "is guarded already");
+    no(&["mount", "g/sub"], "is guarded as a whole");
+    no(&["mount", "."], "is guarded already");
+    no(&["mount", "file"], "is not a directory");
+    no(&["mount", "nothing"], "No such file");
+    no(&["mount", "/"], "cannot be guarded");
+    no(&["mount", "/proc/sys"], "belongs to the kernel");
+    no(&["mount", ".systx"], "belongs to the store");
+    no(&["mount", "with"], "is mounted inside");
+    no(&["umount", "above"], "is not guarded");
+    lab.native("umount with/disk").ok();
+    let inside = lab.run_argv(&[], &[lab.binary().to_str().unwrap(), "mount", "above"]);
+    inside.expect(1).says("inside transaction");
+    // One engine for the same files.
+    let other = lab.path("other").display().to_string();
+    lab.run(&["--store", &other], "true").expect(125).says("need the same store");
+    // Nothing of this did any harm.
+    assert_eq!(guard_mounts(&lab.root()), [lab.path("g")]);
+    assert_eq!(sh(&lab, "cat g/sub/file").ok().out, "plain\n");
+}
+
+#[test]
+fn an_ordinary_user_is_told_what_is_missing() {
+    let lab = lab!().as_user();
+    lab.write("g/file", "x");
+    lab.do_systx(["mount", "g"]).expect(1).says("only root can guard a directory");
+    assert!(guard_mounts(&lab.root()).is_empty());
+    assert!(listed(&lab).is_empty());
+}
+
+#[test]
+fn a_run_covers_guarded_and_unguarded_files_in_one_commit() {
+    let lab = lab!();
+    let g = guarded(&lab);
+    let before = lab.tree();
+    let script = "echo run > g/sub/file; echo run > outside; echo new > g/new; mkdir g/dir";
+    // From above, dropped: nothing of it.
+    lab.run(&["--on-exit=abort"], &format!("{script}; test -e g/new")).ok();
+    before.assert_same(&lab.tree(), "aborted");
+    // From inside, kept: only there.
+    let inside = script.replace("g/", "").replace("> outside", "> ../outside");
+    let script = format!("set -e; {inside}; pwd; cat sub/file ../outside new");
+    let kept = lab.do_systx(["run", "-C", "g", "--on-exit=keep", "--", "sh", "-c", &script]).ok();
+    assert_eq!(kept.out, format!("{}\nrun\nrun\nnew\n", g.display()));
+    before.assert_same(&lab.tree(), "kept");
+    let id = &lab.open_ids()[0];
+    let diff = lab.do_systx(["diff", "--name-status", id]).ok().out;
+    for path in ["g/sub/file", "g/new", "g/dir", "outside"] {
+        assert!(diff.contains(lab.path(path).to_str().unwrap()), "{diff}");
+    }
+    lab.do_systx(["commit", id]).ok();
+    assert_eq!(
+        sh(&lab, "cat g/sub/file outside g/new; ls g").ok().out,
+        "run\nrun\nnew\ndir\nnew\nsub\n"
+    );
+    // One transaction, taken back as one.
+    lab.do_systx(["undo"]).ok();
+    before.assert_same(&lab.tree(), "undone");
+    // A shell that works in the guarded directory itself.
+    let mut shell = lab.shell(&["-C", "g"]);
+    shell.eval("mv sub moved && ln moved/file ../linked");
+    assert_eq!(sh(&lab, "ls g").ok().out, "sub\n");
+    shell.exit(0).ok();
+    assert_eq!(sh(&lab, "cat g/moved/file linked").ok().out, "plain\nplain\n");
+    lab.do_systx(["umount", "g"]).ok();
+    assert_eq!(lab.read("g/moved/file"), "plain\n");
+}
+
+#[test]
+fn an_open_transaction_outlives_the_guard() {
+    let lab = lab!();
+    guarded(&lab);
+    lab.run(&["--on-exit=keep"], "echo run > g/sub/file; echo run > outside").ok();
+    let id = &lab.open_ids()[0];
+    lab.do_systx(["umount", "g"]).ok().says(id);
+    assert_eq!(lab.read("g/sub/file"), "plain\n");
+    lab.do_systx(["commit", id]).ok();
+    assert_eq!(lab.read("g/sub/file") + &lab.read("outside"), "run\nrun\n");
+}
+
+#[test]
+fn the_root_of_a_volume_can_be_guarded() {
+    let lab = lab!();
+    lab.write("dir/file", "plain\n");
+    let before = lab.tree();
+    // The lab starts every process in this directory: from elsewhere, then.
+    let from = |dir: &str, args: &[&str]| {
+        let mut command = lab.systx(args);
+        command.current_dir(dir);
+        finish(command, Limits { total: LIMIT }, &lab)
+    };
+    let root = lab.root();
+    let root = root.to_str().unwrap();
+    from("/", &["mount", root]).ok();
+    assert_eq!(guard_mounts(&lab.root()), [lab.root()]);
+    assert!(!lab.has(".systx"), "the store shows");
+    lab.run(&[], "echo run > dir/file").ok();
+    kill_and_come_back(&lab);
+    assert_eq!(sh(&lab, "cat dir/file; echo plain > dir/file").ok().out, "run\n");
+    from("/", &["umount", root]).ok();
+    before.assert_same(&lab.tree(), "after all");
+}
+
+#[test]
+fn a_directory_in_use_is_unmounted_by_force_only() {
+    let lab = lab!();
+    let g = guarded(&lab);
+    let user = Held::new(&lab, &g.join("sub"), "exec 7<>file");
+    let refused = lab.do_systx(["umount", "g"]).expect(CONFLICT).says("is in use");
+    assert!(refused.err.contains(&format!(" {} (", user.pid())), "{refused}");
+    assert_eq!(guard_mounts(&lab.root()), std::slice::from_ref(&g));
+    sh(&lab, &format!("echo through >&- ; echo through >> /proc/{}/fd/7", user.pid())).ok();
+    lab.do_systx(["umount", "--force", "g"]).ok().says("cut off");
+    assert!(guard_mounts(&lab.root()).is_empty());
+    let old = sh(&lab, &format!("cat /proc/{}/fd/7", user.pid())).expect(1);
+    old.says("Transport endpoint is not connected");
+    assert_eq!(lab.read("g/sub/file"), "plain\nthrough\n");
+    drop(user);
+    mount(&lab, "g");
+    // A mount inside it is in the way, too, and is named.
+    sh(&lab, "mount -t tmpfs none g/sub").ok();
+    lab.do_systx(["umount", "g"]).expect(CONFLICT).says("is mounted in it");
+    sh(&lab, "umount g/sub").ok();
+    // By hand, if nobody uses it.
+    sh(&lab, "umount g").ok();
+    until("the daemon has noticed", &lab, || listed(&lab).is_empty());
+}
+
+/// Programs go on in loops, and shall all come to their end.
+#[test]
+fn a_killed_daemon_comes_back_with_everything_that_was_done() {
+    let lab = lab!();
+    let g = guarded(&lab);
+    lab.run(&[], "echo committed > g/committed; echo committed > outside").ok();
+    let old = Held::new(&lab, &lab.root(), "exec 7<>g/sub/file 8<g");
+    // Notes what it has been told is done; an error is fine, a hang or a loss is not.
+    let work = "i=0; n=0; while [ $n -lt 150 ]; do i=$((i + 1)); \
+             echo $i > g/$0.$i && echo $i >> $0.done && n=$((n + 1)); \
+             ls g; cat g/sub/file; mkdir g/$0.d; rmdir g/$0.d; \
+         done";
+    let worker = |name: &str| {
+        let mut command = lab.command("sh");
+        command.args(["-c", work, name]);
+        Running::start(command, Limits { total: LIMIT })
+    };
+    let workers: Vec<_> = ["one", "two", "three"].map(worker).into();
+    for round in 0..3 {
+        until("they are at work", &lab, || {
+            let done = std::fs::read_to_string(lab.path("one.done")).unwrap_or_default();
+            done.lines().count() > round * 40
+        });
+        kill_and_come_back(&lab);
+        assert_eq!(guard_mounts(&g), std::slice::from_ref(&g), "after kill {round}");
+    }
+    for worker in workers {
+        worker.finish(&lab);
+    }
+    let check = "for name in one two three; do \
+             while read i; do test \"$(cat g/$name.$i)\" = $i || echo lost $name.$i; done < $name.done; \
+             wc -l < $name.done; \
+         done";
+    let counts = sh(&lab, check).ok().out;
+    assert!(!counts.contains("lost"), "{counts}");
+    for count in counts.lines() {
+        assert_eq!(count, "150");
+    }
+    assert_eq!(sh(&lab, "cat g/committed outside").ok().out, "committed\ncommitted\n");
+    for fd in [7, 8] {
+        let old = sh(&lab, &format!("stat -L /proc/{}/fd/{fd}", old.pid())).expect(1);
+        old.says("Transport endpoint is not connected");
+    }
+    // It is the guarded directory again, not only its name.
+    lab.run(&["-C", "g"], "echo again > committed; echo again > ../outside").ok();
+    assert_eq!(sh(&lab, "cat g/committed outside").ok().out, "again\nagain\n");
+    lab.do_systx(["umount", "g"]).ok();
+    let log = lab.daemon_log();
+    assert!(!log.contains("there is a gap") && !log.contains("not guarded any more: "), "{log}");
+}
+
+#[test]
+fn a_run_whose_daemon_is_killed_aborts() {
+    let lab = lab!();
+    guarded(&lab);
+    lab.run(&["--on-exit=keep"], "echo kept > g/kept").ok();
+    let mut shell = lab.shell(&["-C", "g"]);
+    shell.eval("echo lost > sub/file; echo lost > ../outside");
+    kill_and_come_back(&lab);
+    shell.begin_exit(0);
+    let done = shell.finished();
+    assert_ne!(done.code, 0, "{done}");
+    assert!(lab.open_ids().is_empty());
+    assert_eq!(sh(&lab, "cat g/sub/file outside; ls g").ok().out, "plain\nplain\nsub\n");
+}
+
+#[test]
+fn a_killed_keeper_is_replaced_and_if_both_are_killed_the_next_command_mounts_again() {
+    let lab = lab!();
+    let g = guarded(&lab);
+    let first = one(lab.keepers());
+    signal(&[first], Signal::KILL);
+    until("another keeper", &lab, || lab.keepers().iter().any(|k| *k != first));
+    kill_and_come_back(&lab);
+    assert_eq!(sh(&lab, "cat g/sub/file").ok().out, "plain\n");
+
+    until("a keeper", &lab, || lab.keepers().len() == 1);
+    lab.kill_daemon_and_keeper();
+    assert!(lab.daemons().is_empty() && lab.keepers().is_empty());
+    // A request may have been under way when the kernel closed the device.
+    until("the connection has ended", &lab, || {
+        sh(&lab, "cat g/sub/file").expect(1).err.contains("Transport endpoint is not connected")
+    });
+    assert_eq!(listed(&lab), [g.to_str().unwrap()]);
+    assert_eq!(sh(&lab, "cat g/sub/file").ok().out, "plain\n");
+    kill_and_come_back(&lab);
+    assert_eq!(guard_mounts(&lab.root()), [g]);
+}
+
+#[test]
+fn a_daemon_that_is_told_to_end_unmounts_and_stays_away() {
+    let lab = lab!();
+    let g = guarded(&lab);
+    let user = Held::new(&lab, &g, "exec 7<sub/file");
+    let (daemon, keeper) = (watch(one(lab.daemons())), watch(one(lab.keepers())));
+    signal(&lab.daemons(), Signal::TERM);
+    assert!(wait_readable(&daemon, Instant::now() + LIMIT), "the daemon does not end");
+    assert!(wait_readable(&keeper, Instant::now() + LIMIT), "the keeper does not end");
+    assert!(lab.daemons().is_empty(), "{}", lab.daemon_log());
+    assert!(guard_mounts(&lab.root()).is_empty());
+    assert_eq!(lab.read("g/sub/file"), "plain\n");
+    drop(user);
+    assert!(listed(&lab).is_empty());
+}
+
+#[test]
+fn a_guarded_directory_keeps_the_daemon_and_its_device_to_itself() {
+    let lab = lab!();
+    guarded(&lab);
+    let daemon = one(lab.daemons());
+    let holds = |pid: &u32| {
+        let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        fds.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|l| l == Path::new("/dev/fuse"))
+    };
+    let holders: Vec<u32> = lab.processes().into_iter().filter(holds).collect();
+    assert_eq!(holders, [daemon]);
+    // It would have ended at once without.
+    let mut command = lab.systx(["mount"]);
+    command.env("SYSTX_IDLE", "0");
+    finish(command, Limits::default(), &lab).ok();
+    assert_eq!(one(lab.daemons()), daemon);
+}
+
+#[test]
+fn where_no_daemon_can_be_started_the_plain_directory_is_there_in_the_end() {
+    let lab = lab!();
+    guarded(&lab);
+    let keeper = watch(one(lab.keepers()));
+    // What is in the way of the next daemon.
+    let socket = lab.runtime_file("sock");
+    std::fs::remove_file(&socket).unwrap();
+    std::fs::create_dir(&socket).unwrap();
+    lab.kill_daemon();
+    sh(&lab, "cat g/sub/file").expect(1);
+    assert!(wait_readable(&keeper, Instant::now() + LIMIT), "the keeper tries for ever");
+    assert!(guard_mounts(&lab.root()).is_empty(), "{}", lab.daemon_log());
+    assert_eq!(lab.read("g/sub/file"), "plain\n");
+    let log = lab.daemon_log();
+    assert!(log.contains("is not guarded any more: no daemon could be started"), "{log}");
+    std::fs::remove_dir(&socket).unwrap();
+    assert!(listed(&lab).is_empty());
+    mount(&lab, "g");
+}
+
+#[test]
+fn a_daemon_that_dies_again_and_again_gives_the_directory_up() {
+    let lab = lab!();
+    guarded(&lab);
+    for _ in 0..5 {
+        kill_and_come_back(&lab);
+    }
+    assert_eq!(listed(&lab).len(), 1);
+    kill_and_come_back(&lab);
+    assert!(listed(&lab).is_empty());
+    assert!(guard_mounts(&lab.root()).is_empty());
+    assert_eq!(lab.read("g/sub/file"), "plain\n");
+    assert!(lab.daemon_log().contains("again and again"), "{}", lab.daemon_log());
+}
+
+/// A thread of the daemon hangs in the kernel, so that the killed daemon cannot let go of anything.
+#[test]
+fn nobody_waits_for_a_killed_daemon_that_hangs() {
+    let lab = lab!();
+    if lab.fs == Fs::Tmpfs {
+        skip!("a tmpfs cannot be frozen");
+    }
+    let Some(fsfreeze) = find_program("fsfreeze") else { skip!("there is no fsfreeze") };
+    guarded(&lab);
+    let daemon = one(lab.daemons());
+    let freeze = |how: &str| {
+        let done = Command::new(&fsfreeze).arg(how).arg(lab.root()).status();
+        assert!(done.expect("fsfreeze").success(), "fsfreeze {how}");
+    };
+    let keeper = watch(one(lab.keepers()));
+    freeze("--freeze");
+    let mut command = lab.command("sh");
+    command.args(["-c", "echo x > g/new"]);
+    let writer = Running::start(command, Limits { total: LIMIT });
+    let hangs = || {
+        let tasks = std::fs::read_dir(format!("/proc/{daemon}/task")).into_iter().flatten();
+        tasks.flatten().any(|task| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'))
+        })
+    };
+    until("the daemon waits for the disk", &lab, hangs);
+    signal(&[daemon], Signal::KILL);
+    let pid = writer.pid();
+    let ended = wait_readable(&watch(pid), Instant::now() + LIMIT);
+    // Whatever came of it, the disk must not stay so.
+    freeze("--unfreeze");
+    assert!(ended, "the writer still waits\n{}", lab.daemon_log());
+    assert_ne!(writer.finish(&lab).code, 0);
+    assert!(wait_readable(&keeper, Instant::now() + LIMIT), "{}", lab.daemon_log());
+    assert_eq!(sh(&lab, "cat g/sub/file; echo y > g/new; cat g/new").ok().out, "plain\ny\n");
+}
