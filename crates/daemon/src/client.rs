@@ -3,9 +3,9 @@
 //! Single-threaded by design: `systx run` forks, and a process that forks should have one thread.
 
 use crate::protocol::{
-    Attach, Attached, Begin, Begun, Change, Collected, Conflict, Content, Entered, Failure,
-    FailureKind, Finish, Gc, HostPath, Inspected, Listed, LogEntry, Outcome, Place, Recovered,
-    Reply, Request, Target, Undo, Undone, VERSION, Version,
+    Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
+    Entered, Failure, FailureKind, Finish, Gc, HostPath, Inspected, Listed, LogEntry, Outcome,
+    Place, Recovered, Reply, Request, Target, Undo, Undone, VERSION, Version,
 };
 use crate::wire::{self, WireError};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -104,6 +104,13 @@ impl Client {
     /// What the daemon answered, or the connection failed; so for every method.
     pub fn begin(&mut self, begin: Begin, doorbell: BorrowedFd<'_>) -> Answer<Begun> {
         expect!(self.call(&Request::Begin(begin), &[doorbell])?, Reply::Begun(v) => v)
+    }
+    /// [`crate::protocol::Control::begin_open`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn begin_open(&mut self, begin: BeginOpen) -> Answer<BegunOpen> {
+        expect!(self.call(&Request::BeginOpen(begin), &[])?, Reply::BegunOpen(v) => v)
     }
     /// [`crate::protocol::Control::attach`].
     ///

@@ -6,6 +6,8 @@
 pub mod client;
 pub mod describe;
 pub mod history;
+mod open_transactions;
+pub mod path_views;
 pub mod patterns;
 pub mod processes;
 pub mod protocol;

@@ -2,6 +2,7 @@
 
 use crate::describe::Opponents;
 use crate::history;
+use crate::path_views::PathViews;
 use crate::patterns::Patterns;
 use crate::processes;
 use crate::protocol::*;
@@ -9,7 +10,7 @@ use crate::transaction::{Ended, Terms, Transaction, Visitor, engine_isolation};
 use crate::volume::{self, Location, OpenVolume};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systx_base::sync::{Event, Mutex, rank};
@@ -32,6 +33,8 @@ pub struct Transactions {
     tables: Mutex<Tables>,
     /// Something ended.
     ended: Event,
+    /// Views with a path.
+    pub(crate) path_views: PathViews,
 }
 
 /// Whose daemon this is.
@@ -52,13 +55,13 @@ struct Tables {
 
 impl Default for Transactions {
     fn default() -> Self {
-        Self::new()
+        Self::new(None)
     }
 }
 
 impl Transactions {
-    /// Nothing open.
-    pub fn new() -> Self {
+    /// Nothing open.  `runtime`: the daemon's directory, for views with a path.
+    pub fn new(runtime: Option<&Path>) -> Self {
         let owner = Owner {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
@@ -71,12 +74,13 @@ impl Transactions {
             owner,
             tables: Mutex::new(rank::DAEMON, Tables::default()),
             ended: Event::new(),
+            path_views: PathViews::new(runtime),
         }
     }
 
     /// As [`Transactions::new`], with the housekeeping thread that ends with the last reference.
-    pub fn start() -> Arc<Transactions> {
-        let table = Arc::new(Transactions::new());
+    pub fn start(runtime: &Path) -> Arc<Transactions> {
+        let table = Arc::new(Transactions::new(Some(runtime)));
         let housekeeping = Arc::downgrade(&table);
         std::thread::spawn(move || {
             loop {
@@ -90,6 +94,7 @@ impl Transactions {
 
     /// The volume of a place, opened (and recovered) if it is not open yet.
     pub(crate) fn volume(&self, place: &Place) -> Result<Arc<OpenVolume>, Failure> {
+        self.not_in_a_view(place)?;
         let dir = place.root.as_ref().unwrap_or(&place.cwd);
         let store = place.store.as_ref().map(HostPath::as_path);
         let home = self.owner.home.as_deref();
@@ -156,7 +161,12 @@ impl Transactions {
         }
     }
 
-    fn ids(&self) -> Ids {
+    /// Takes a transaction onto the table.
+    pub(crate) fn add(&self, txn: Arc<Transaction>) {
+        self.tables.lock().open.insert(txn.id, txn);
+    }
+
+    pub(crate) fn ids(&self) -> Ids {
         match self.owner.uid {
             0 => Ids::Faithful,
             uid => Ids::Single { uid, gid: self.owner.gid, groups: self.owner.groups.clone() },
@@ -181,6 +191,7 @@ impl Transactions {
         drop(tables);
         self.ended.notify_all();
         txn.vacated();
+        txn.leave_path();
     }
 
     fn end(&self, txn: &Transaction, ended: Ended) -> Outcome {
@@ -198,7 +209,7 @@ impl Transactions {
     }
 
     /// As [`Transactions::end`], but what was refused stays kept.
-    fn end_kept(&self, txn: &Transaction, ended: Ended) -> Outcome {
+    pub(crate) fn end_kept(&self, txn: &Transaction, ended: Ended) -> Outcome {
         match ended {
             Ended::Committed(outcome) => {
                 self.retire(txn);
@@ -252,8 +263,12 @@ impl Control for Transactions {
         let txn =
             Transaction::begin(id, volume.clone(), terms, options, self.ids(), Some(doorbell))?;
         let timestamp = txn.timestamp;
-        self.tables.lock().open.insert(id, txn);
+        self.add(txn);
         Ok(Begun { id, timestamp, volume: facts, notes: volume.recovery_notes() })
+    }
+
+    fn begin_open(&self, peer: Peer, begin: BeginOpen) -> Result<BegunOpen, Failure> {
+        self.begin_with_path(peer, begin)
     }
 
     fn attach(&self, attach: Attach, fuse: OwnedFd) -> Result<Attached, Failure> {
@@ -338,9 +353,13 @@ impl Control for Transactions {
         Ok(self.get(id)?.listed(self))
     }
 
-    fn diff(&self, target: Target, paths: Vec<HostPath>) -> Result<Vec<Change>, Failure> {
+    fn diff(&self, target: Target, mut paths: Vec<HostPath>) -> Result<Vec<Change>, Failure> {
         let mut changes = match target {
-            Target::Open { id } => self.get(id)?.changes(),
+            Target::Open { id } => {
+                let txn = self.get(id)?;
+                paths = self.as_on_the_host(&txn, paths);
+                txn.changes()
+            }
             Target::Committed { place, id } => history::changes(&*self.volume(&place)?, id)?,
         };
         if !paths.is_empty() {
@@ -380,6 +399,11 @@ impl Control for Transactions {
             )
             .hint("leave what `systx enter` started, then commit"));
         }
+        let paths = self.as_on_the_host(&txn, paths);
+        let with_path = txn.path_view().is_some();
+        if paths.is_empty() && with_path {
+            return self.commit_open(&txn, &paths);
+        }
         if paths.is_empty() {
             let ended = txn.commit(self);
             return Ok(self.end_kept(&txn, ended));
@@ -393,6 +417,9 @@ impl Control for Transactions {
                 )
                 .path(path.clone()));
             }
+        }
+        if with_path {
+            return self.commit_open(&txn, &paths);
         }
         let part = self.new_id(&txn.volume)?;
         let ended = txn.commit_part(part, &paths, self);
@@ -409,6 +436,7 @@ impl Control for Transactions {
                 format!("transaction {id} is decided and cannot be aborted any more"),
             ));
         }
+        let _turn = txn.take_turn()?;
         let running = txn.visitor();
         let summary = txn.abort();
         if let Some(visitor) = running {
@@ -421,7 +449,7 @@ impl Control for Transactions {
     fn enter(&self, _peer: Peer, id: TxnId) -> Result<Entered, Failure> {
         let txn = self.get(id)?;
         match txn.state() {
-            State::Running | State::Kept => {}
+            State::Running | State::Kept | State::Open => {}
             state => {
                 return Err(Failure::new(
                     FailureKind::State,
@@ -429,7 +457,9 @@ impl Control for Transactions {
                 ));
             }
         }
-        Ok(Entered { volume: facts(&txn.volume), live: txn.visitor().map(|v| v.pid) })
+        let mounted = txn.path_view().map(|view| HostPath::from(view.whole.as_path()));
+        let live = txn.visitor().map(|v| v.pid);
+        Ok(Entered { volume: facts(&txn.volume), live, mounted })
     }
 
     fn leave(&self, id: TxnId) -> Result<(), Failure> {
@@ -480,7 +510,7 @@ impl Control for Transactions {
     }
 
     fn idle(&self) -> bool {
-        self.tables.lock().open.is_empty()
+        self.tables.lock().open.is_empty() && self.path_views.lingering() == 0
     }
 
     fn shutdown(&self) {
@@ -496,7 +526,7 @@ impl Control for Transactions {
     }
 }
 
-fn facts(volume: &OpenVolume) -> VolumeFacts {
+pub(crate) fn facts(volume: &OpenVolume) -> VolumeFacts {
     VolumeFacts {
         root: HostPath::from(volume.location.mount.as_path()),
         dev: volume.location.dev,

@@ -139,6 +139,7 @@ struct Mount {
     id: u64,
     root: Vec<u8>,
     point: Vec<u8>,
+    fs_type: Vec<u8>,
 }
 
 /// Finds the volume of `dir` and a place for its store.
@@ -175,11 +176,22 @@ pub fn mount_points() -> Vec<Vec<u8>> {
     table.split(|b| *b == b'\n').filter_map(parse_mount).map(|m| m.point).collect()
 }
 
+/// Where file systems of a type are mounted, the last mounted first.
+pub(crate) fn mounts_of_type(table: &[u8], fs_type: &[u8]) -> Vec<PathBuf> {
+    let mounts = table.split(|b| *b == b'\n').rev().filter_map(parse_mount);
+    mounts
+        .filter(|m| m.fs_type == fs_type)
+        .map(|m| PathBuf::from(std::ffi::OsString::from_vec(m.point)))
+        .collect()
+}
+
 fn parse_mount(line: &[u8]) -> Option<Mount> {
     let mut fields = line.split(|b| *b == b' ');
     let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
     let mut fields = fields.skip(2);
-    Some(Mount { id, root: unescape(fields.next()?), point: unescape(fields.next()?) })
+    let (root, point) = (unescape(fields.next()?), unescape(fields.next()?));
+    let fs_type = fields.skip_while(|field| *field != b"-").nth(1).map(unescape);
+    Some(Mount { id, root, point, fs_type: fs_type.unwrap_or_default() })
 }
 
 /// mountinfo writes space, tab, newline and backslash as `\ooo`.
@@ -345,6 +357,8 @@ mod tests {
         assert_eq!(find(40), Some(PathBuf::from("/mnt/a b")));
         assert_eq!(find(41), Some(PathBuf::from("/mnt")));
         assert_eq!(find(9), None);
+        assert_eq!(mounts_of_type(TABLE, b"xfs"), [PathBuf::from("/mnt")]);
+        assert!(mounts_of_type(b"1 2 0:1 / /x rw\n", b"rw").is_empty());
     }
 
     #[test]

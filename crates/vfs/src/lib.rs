@@ -14,6 +14,7 @@ mod node;
 mod ops;
 pub use ops::locks::Openings;
 pub mod plain;
+pub mod retired;
 pub mod validate;
 pub mod view;
 pub mod volume;

@@ -2,6 +2,7 @@
 
 use crate::problem::Problem;
 use std::ffi::OsString;
+use std::path::Path;
 use std::sync::Arc;
 use systx_daemon::protocol::{Control, Failure};
 use systx_daemon::spawn;
@@ -23,10 +24,10 @@ pub fn daemon(args: &[OsString]) -> Result<i32, Problem> {
         .with_writer(std::io::stderr)
         .with_ansi(false)
         .init();
-    spawn::serve(&dir, control)?;
+    spawn::serve(&dir, || control(&dir))?;
     Ok(0)
 }
 
-fn control() -> Result<Arc<dyn Control>, Failure> {
-    Ok(systx_daemon::transactions::Transactions::start())
+fn control(dir: &Path) -> Result<Arc<dyn Control>, Failure> {
+    Ok(systx_daemon::transactions::Transactions::start(dir))
 }
