@@ -17,4 +17,5 @@ mod spawn_unsafe;
 pub mod transaction;
 pub mod transactions;
 pub mod volume;
+pub mod watch;
 pub mod wire;

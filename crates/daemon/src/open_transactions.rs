@@ -107,7 +107,7 @@ impl Transactions {
         let ended = txn.commit_and(self, || pause.landed());
         match &ended {
             Ended::Committed(_) => match pause.retire() {
-                Ok(open) => path_view.forget(&open),
+                Ok(open) => path_view.retired(&open),
                 Err(errno) => tracing::error!(%errno, "open files of a committed view are lost"),
             },
             Ended::Refused(_) => drop(pause),

@@ -13,6 +13,7 @@
 //! answers of that view.
 
 use crate::protocol::{Failure, FailureKind, HostPath, Transport};
+use crate::watch::Watcher;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{
@@ -27,7 +28,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use systx_base::sync::{Mutex, rank};
 use systx_base::{NodeId, TxnId};
 use systx_fuse::Connection;
-use systx_vfs::retired::Lasting;
+use systx_vfs::retired::{Lasting, StillOpen};
 use systx_vfs::view::View;
 
 /// As mountinfo(5) calls our mounts.
@@ -38,6 +39,7 @@ pub struct PathViews {
     dir: Option<PathBuf>,
     /// Connections of views that have left the name space and are still in use.
     lingering: Arc<AtomicUsize>,
+    watcher: Arc<Watcher>,
 }
 
 /// One of them.
@@ -57,6 +59,7 @@ pub struct PathView {
     /// The mount, until it leaves the name space.
     mount: Mutex<Option<OwnedFd>>,
     lingering: Arc<AtomicUsize>,
+    watcher: Arc<Watcher>,
 }
 
 impl PathViews {
@@ -66,7 +69,7 @@ impl PathViews {
         if let Some(dir) = &dir {
             sweep(dir);
         }
-        PathViews { dir, lingering: Arc::default() }
+        PathViews { dir, lingering: Arc::default(), watcher: Arc::default() }
     }
 
     /// How many views are in use whose transactions have ended.
@@ -123,6 +126,7 @@ impl PathViews {
             device: device.unwrap_or_default(),
             mount: Mutex::new(rank::LEAF, None),
             lingering: Arc::clone(&self.lingering),
+            watcher: Arc::clone(&self.watcher),
         };
         match new.place(mount, below) {
             Ok(()) => Ok(new),
@@ -191,6 +195,24 @@ impl PathView {
             .collect()
     }
 
+    /// After the commit: what the kernel keeps of the view is of no use, and pages of what is `open` are
+    /// of use until somebody changes the file.
+    pub fn retired(self: &Arc<Self>, open: &[StillOpen]) {
+        for one in open {
+            if let Some(file) = &one.file {
+                self.watcher.add(self, one.node, file.as_fd());
+            }
+        }
+        let nodes: Vec<NodeId> = open.iter().map(|one| one.node).collect();
+        self.forget(&nodes);
+    }
+
+    /// Has the kernel drop the pages of a file; waits for those that are being read.
+    pub(crate) fn drop_pages(&self, node: NodeId) {
+        // Forgotten, or the connection has ended.
+        let _ = self.connection.invalidate_inode(node, Some((0, 0)));
+    }
+
     /// Has the kernel drop what it keeps of the view: pages and listings of what is `open`, all
     /// names, all attributes.
     pub fn forget(&self, open: &[NodeId]) {
@@ -202,7 +224,7 @@ impl PathView {
             }
         }
         for node in open {
-            let _ = self.connection.invalidate_inode(*node, Some((0, 0)));
+            self.drop_pages(*node);
         }
         for node in 1..=self.view.objects_met() as u64 {
             let _ = self.connection.invalidate_inode(NodeId(node), None);
@@ -229,6 +251,7 @@ impl PathView {
         let count = Arc::clone(&self.lingering);
         let waiter = std::thread::Builder::new().name("view's end".into()).spawn(move || {
             self.connection.wait();
+            self.watcher.remove(&self);
             let count = Arc::clone(&self.lingering);
             drop(self);
             count.fetch_sub(1, Ordering::AcqRel);

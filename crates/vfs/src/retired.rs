@@ -185,6 +185,14 @@ impl Lasting {
     }
 }
 
+/// Something that the kernel has open over a commit.
+pub struct StillOpen {
+    /// As which node.
+    pub node: NodeId,
+    /// The committed file (`O_PATH`), if it is one that others can reach.
+    pub file: Option<OwnedFd>,
+}
+
 /// No request is under way.
 pub struct Pause<'a> {
     lasting: &'a Lasting,
@@ -240,19 +248,24 @@ impl Pause<'_> {
     }
 
     /// After the commit: from now on requests are plain ones.  Returns what the kernel has open, of
-    /// which it has to drop all that it keeps.
+    /// which it has to drop all that it keeps, and again the pages of a file when that is changed.
     ///
     /// # Errors
     /// The volume's root is gone; the view then answers as after an abort.
-    pub fn retire(mut self) -> Reply<Vec<NodeId>> {
+    pub fn retire(mut self) -> Reply<Vec<StillOpen>> {
         let Some(view) = self.view() else { return Ok(Vec::new()) };
         let committed = view.plain_successor().inspect_err(|_| view.cancel())?;
         let opens = std::mem::take(&mut *self.lasting.opens.lock());
-        let open: Vec<NodeId> = opens.keys().copied().collect();
+        let mut open = Vec::new();
         for (id, opens) in opens {
-            if let Some(Pinned { fd, id: host, kind, .. }) = self.pinned.remove(&id) {
+            let mut still = StillOpen { node: id, file: None };
+            if let Some(Pinned { fd, id: host, kind, copy }) = self.pinned.remove(&id) {
+                if kind == Kind::File && !copy {
+                    still.file = rustix::io::fcntl_dupfd_cloexec(&fd, 0).ok();
+                }
                 committed.plain.adopt(id, fd, host, kind, opens);
             }
+            open.push(still);
         }
         for (node, key, flock, file) in view.take_locks() {
             committed.plain.adopt_lock(node, key, flock, file);
