@@ -60,6 +60,8 @@ pub struct Where {
 pub enum Command {
     /// Run a command as one transaction
     Run(Box<Run>),
+    /// Begin a transaction that is a directory: prints its id and the path to work below
+    Begin(Begin),
     /// List open transactions
     #[command(visible_alias = "ls")]
     List,
@@ -69,7 +71,7 @@ pub enum Command {
     Diff(Diff),
     /// Run a command (a shell, without CMD) inside an open transaction
     Enter(Enter),
-    /// Commit a kept transaction, or a part of it
+    /// Commit an open or kept transaction, or a part of it
     Commit(Commit),
     /// Drop an open transaction
     #[command(visible_alias = "discard", alias = "rollback")]
@@ -189,6 +191,29 @@ pub struct Run {
     /// The command and its arguments
     #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
     pub argv: Vec<OsString>,
+}
+
+/// `systx begin`.
+#[derive(Clone, Debug, Args)]
+pub struct Begin {
+    /// What the new path shows
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// How strongly it is isolated
+    #[arg(long, value_enum, default_value = "serializable", value_name = "LEVEL")]
+    pub isolation: IsolationArg,
+    /// A snapshot: nothing will be committed
+    #[arg(long)]
+    pub read_only: bool,
+    /// Who wins conflicts: lower values do (this process's nice value, if not given)
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub nice: Option<i32>,
+    /// How requests travel between kernel and daemon
+    #[arg(long, value_enum, default_value = "auto", value_name = "HOW")]
+    pub transport: TransportArg,
+    /// Keep journal and staging area here, which must be on the same file system
+    #[arg(long, value_name = "STORE")]
+    pub store: Option<PathBuf>,
 }
 
 /// One transaction.

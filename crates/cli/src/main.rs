@@ -51,6 +51,7 @@ fn usage_code() -> i32 {
 fn dispatch(command: &Command, out: Out) -> Result<i32, Problem> {
     match command {
         Command::Run(args) => commands::run::run(args, out),
+        Command::Begin(args) => commands::begin::begin(args, out),
         Command::List => commands::list::list(out),
         Command::Status(args) => commands::status::status(args, out),
         Command::Diff(args) => commands::diff::diff(args, out),

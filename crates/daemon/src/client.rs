@@ -3,10 +3,10 @@
 //! Single-threaded by design: `systx run` forks, and a process that forks should have one thread.
 
 use crate::protocol::{
-    Attach, Attached, Begin, Begun, Change, Collected, Conflict, Content, Entered, Failure,
-    FailureKind, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount, Mounted,
-    Outcome, Place, Recovered, Reply, Request, Target, Umount, Undo, Undone, Unmounted, VERSION,
-    Version,
+    Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
+    Entered, Failure, FailureKind, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry,
+    Mount, Mounted, Outcome, Place, Recovered, Reply, Request, Target, Umount, Undo, Undone,
+    Unmounted, VERSION, Version,
 };
 use crate::wire::{self, WireError};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -105,6 +105,13 @@ impl Client {
     /// What the daemon answered, or the connection failed; so for every method.
     pub fn begin(&mut self, begin: Begin, doorbell: BorrowedFd<'_>) -> Answer<Begun> {
         expect!(self.call(&Request::Begin(begin), &[doorbell])?, Reply::Begun(v) => v)
+    }
+    /// [`crate::protocol::Control::begin_open`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn begin_open(&mut self, begin: BeginOpen) -> Answer<BegunOpen> {
+        expect!(self.call(&Request::BeginOpen(begin), &[])?, Reply::BegunOpen(v) => v)
     }
     /// [`crate::protocol::Control::attach`].
     ///

@@ -21,7 +21,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use systx_base::sync::{Mutex, rank};
 use systx_fuse::{Config, Connection, FileLocks};
-use systx_vfs::plain::{Gate, NoGate, Plain};
+use systx_vfs::plain::{Order, Plain, STALL};
+use systx_vfs::publication;
 
 /// Type of our mounts in mount tables.
 pub const FS_TYPE: &str = "fuse.systx";
@@ -56,6 +57,8 @@ pub struct Guarded {
     /// What the user should know.
     pub notes: Vec<String>,
     serving: Mutex<Option<Serving>>,
+    /// As commits know it.
+    published: Mutex<Option<Arc<publication::Guarded>>>,
 }
 
 struct Serving {
@@ -64,23 +67,27 @@ struct Serving {
     watched: Option<Receiver<()>>,
 }
 
-/// Where the order of plain requests on a volume is decided.
-fn gate(_volume: &OpenVolume) -> Arc<dyn Gate> {
-    Arc::new(NoGate)
-}
-
-/// Called before the first request comes.
+/// Called before the first request of a program comes.
 fn register(volume: &OpenVolume, guarded: &Arc<Guarded>) {
     volume.add_guarded(Arc::clone(guarded));
+    let Some(connection) = guarded.connection() else { return };
+    let this = Arc::downgrade(guarded);
+    let root = move || this.upgrade().ok_or(Errno::NODEV)?.open_root();
+    let caches = Arc::new(connection.caches(root));
+    let published = Arc::new(publication::Guarded { plain: Arc::clone(&guarded.plain), caches });
+    volume.vol.guard(Arc::clone(&published));
+    *guarded.published.lock() = Some(published);
 }
 
 /// Called when no further request will come, and before the connection ends.
 fn unregister(volume: &OpenVolume, guarded: &Arc<Guarded>) {
+    if let Some(published) = guarded.published.lock().take() {
+        volume.vol.unguard(&published);
+    }
     volume.remove_guarded(guarded);
 }
 
-/// What the kernel may believe, and for how long.  Commits of transactions change what lies below, so
-/// names and attributes are asked for at each use.
+/// What the kernel may believe, and for how long: everything until it is told otherwise, by a commit.
 fn config(transport: Transport) -> Config {
     Config {
         transport: match transport {
@@ -89,9 +96,6 @@ fn config(transport: Transport) -> Config {
             Transport::Dev => systx_fuse::Transport::DevFuse,
         },
         locks: FileLocks::ViewToldOfClose,
-        entry_timeout: Duration::ZERO,
-        attr_timeout: Duration::ZERO,
-        negative_timeout: Duration::ZERO,
         ..Config::default()
     }
 }
@@ -128,7 +132,8 @@ impl Guarded {
         let backing = backing.map_err(refused("open"))?;
         let root = open_dir(backing.as_fd(), Path::new(".")).map_err(refused("open"))?;
         let hidden = HashSet::from([volume.store.state_dir_id()]);
-        let plain = Plain::new(root, hidden, gate(volume)).map_err(refused("look at"))?;
+        let order = Arc::new(Order::new(Arc::clone(&volume.vol), STALL));
+        let plain = Plain::new(root, hidden, order).map_err(refused("look at"))?;
         let plain = Arc::new(plain);
         let (device, mount) =
             detached_mount(backing.as_fd()).map_err(refused("make a mount for"))?;
@@ -155,6 +160,7 @@ impl Guarded {
             past,
             notes,
             serving: Mutex::new(rank::LEAF, Some(serving)),
+            published: Mutex::new(rank::LEAF, None),
         });
         register(volume, &guarded);
         if let Err(e) = put(&mount, dir, replaces.is_some()) {
@@ -227,6 +233,18 @@ impl Guarded {
         let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW;
         let top = rustix::fs::statx(CWD, &at, flags, StatxFlags::MNT_ID)?;
         if top.stx_mnt_id == self.mount { Ok(Some(at)) } else { Err(Errno::INVAL) }
+    }
+
+    /// Its root, through the mount itself.  For a moment only: as long as that is open, nobody can
+    /// unmount it.
+    fn open_root(&self) -> Result<OwnedFd, Errno> {
+        let open = |at: &Path| {
+            let root = open_dir(CWD, at)?;
+            let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+            let seen = rustix::fs::statx(&root, "", flags, StatxFlags::MNT_ID)?;
+            if seen.stx_mnt_id == self.mount { Ok(root) } else { Err(Errno::INVAL) }
+        };
+        open(&self.dir).or_else(|_| open(&self.exposed()?.ok_or(Errno::NODEV)?))
     }
 
     /// In a thread, because it goes through the mount itself.

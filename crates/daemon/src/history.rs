@@ -275,7 +275,7 @@ fn run(
         started,
         finished: volume.vol.io.now(),
     };
-    match install(volume, id, set, meta) {
+    match install(volume, id, set, meta, |_| ()) {
         Ok(installed) => Ok(Outcome::Committed {
             id,
             summary: crate::describe::summary(changes),

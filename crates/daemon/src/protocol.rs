@@ -10,6 +10,7 @@
 //! Life of a run: `Begin` -> `Attach` (with the FUSE descriptor) -> CMD runs -> `Finish`.  A
 //! connection that closes before `Finish` means that the client died: [`Control::client_gone`].
 //! Life of a later visit to a kept transaction: `Enter` -> `Attach` -> `Leave`.
+//! A transaction that was begun with `BeginOpen` has a path of its own and belongs to no connection.
 //!
 //! Versions: both sides are the same binary, so there is one number, [`VERSION`], compared in the
 //! first exchange; a daemon of another version answers that much and nothing else.
@@ -23,10 +24,12 @@ use systx_base::{Time, TxnId};
 mod control;
 mod guard;
 mod message;
+mod open;
 
 pub use control::{Control, Doorbell, Peer};
 pub use guard::{GuardedAt, GuardedDir, Held, HeldAs, Holder, Mount, Mounted, Umount, Unmounted};
 pub use message::{Reply, Request};
+pub use open::{BeginOpen, BegunOpen};
 
 /// Number of this protocol; changes whenever a message changes.
 pub const VERSION: u32 = 2;
@@ -422,6 +425,8 @@ pub enum State {
     Running,
     /// It ended with `keep`.
     Kept,
+    /// Nobody owns it: whoever may works below its path.
+    Open,
     /// It lost a conflict and waits for its client.
     Doomed,
     /// It is being committed.
@@ -453,6 +458,8 @@ pub struct Listed {
     pub read_only: bool,
     /// The first process of its view, while one runs.
     pub pid: Option<u32>,
+    /// Where its view is, if it has a path.
+    pub view: Option<HostPath>,
     /// How much it changed so far.
     pub summary: Summary,
     /// Why it lost, if it did.
@@ -566,6 +573,8 @@ pub struct Entered {
     pub volume: VolumeFacts,
     /// A process that is in the view now: join its namespaces, do not mount and do not attach.
     pub live: Option<u32>,
+    /// Where the volume is mounted as the transaction sees it: show that, do not attach, do not leave.
+    pub mounted: Option<HostPath>,
 }
 
 /// A committed transaction.

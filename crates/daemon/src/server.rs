@@ -108,7 +108,8 @@ pub fn serve(
             Some(left)
         } else {
             idle_since = None;
-            None
+            // Views that outlive their transactions end without a connection: look again.
+            (connections == 0).then_some(config.idle)
         };
         match wait(&listener, &shared.changed, config.stop.as_ref(), left)? {
             Woken::Stop => break Ended::Stopped,
@@ -320,6 +321,7 @@ impl Connection<'_> {
         let c = self.control;
         let reply = match request {
             Request::Begin(begin) => self.begin(begin, descriptor(&mut fds)?)?,
+            Request::BeginOpen(begin) => Reply::BegunOpen(c.begin_open(self.peer, begin)?),
             Request::Attach(attach) => Reply::Attached(c.attach(attach, descriptor(&mut fds)?)?),
             Request::Finish(finish) => {
                 let id = finish.id;
@@ -329,7 +331,7 @@ impl Connection<'_> {
             }
             Request::Enter { id } => {
                 let entered = c.enter(self.peer, id)?;
-                if entered.live.is_none() {
+                if entered.live.is_none() && entered.mounted.is_none() {
                     self.runs.insert(id);
                 }
                 Reply::Entered(entered)
@@ -390,6 +392,7 @@ fn name_of(request: &Request) -> &'static str {
     match request {
         Request::Hello { .. } => "hello",
         Request::Begin(_) => "begin",
+        Request::BeginOpen(_) => "begin_open",
         Request::Attach(_) => "attach",
         Request::Finish(_) => "finish",
         Request::Doom { .. } => "doom",

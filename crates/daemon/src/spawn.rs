@@ -96,6 +96,11 @@ impl Runtime {
     pub(crate) fn roster(&self) -> PathBuf {
         self.file("guarded")
     }
+    /// The directory that all of them are in.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// The control socket.
     pub fn socket(&self) -> PathBuf {
         self.file("sock")

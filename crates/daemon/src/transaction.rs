@@ -6,6 +6,7 @@
 //! store can fail, and then recovery finishes the work.
 
 use crate::describe::{self, Opponents};
+use crate::path_views::PathView;
 use crate::patterns::Patterns;
 use crate::protocol::{
     self, Content, Doorbell, Failure, FailureKind, HostPath, Listed, Outcome, State, Summary,
@@ -79,6 +80,19 @@ struct Life {
     connections: Vec<Connection>,
     /// First process, and mount namespace, of whoever is in the view.
     visitor: Option<Visitor>,
+    /// Where the view is, if it has a path.
+    path: Option<Arc<PathView>>,
+    /// Somebody is ending it.
+    ending: bool,
+}
+
+/// The right to end a transaction that several may try to end at once.
+pub struct Turn<'a>(&'a Transaction);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.life.lock().ending = false;
+    }
 }
 
 /// Who is in a view.
@@ -137,8 +151,14 @@ impl Transaction {
                 doorbell.ring();
             }
         });
-        let life =
-            Life { state: State::Running, code: None, connections: Vec::new(), visitor: None };
+        let life = Life {
+            state: State::Running,
+            code: None,
+            connections: Vec::new(),
+            visitor: None,
+            path: None,
+            ending: false,
+        };
         Ok(Arc::new(Transaction {
             id,
             timestamp,
@@ -155,6 +175,40 @@ impl Transaction {
         let mut life = self.life.lock();
         life.connections.push(connection);
         life.visitor = Some(visitor);
+    }
+
+    /// Its view has a path, and no client owns it.
+    pub fn opened(&self, path: Arc<PathView>) {
+        let mut life = self.life.lock();
+        life.state = State::Open;
+        life.path = Some(path);
+    }
+
+    /// The path of its view, if it has one.
+    pub fn path_view(&self) -> Option<Arc<PathView>> {
+        self.life.lock().path.clone()
+    }
+
+    /// The path goes; what is open of it stays.
+    pub fn leave_path(&self) {
+        let path = self.life.lock().path.take();
+        if let Some(path) = path {
+            path.leave();
+        }
+    }
+
+    /// Takes the right to end it.
+    ///
+    /// # Errors
+    /// Somebody else has it.
+    pub fn take_turn(&self) -> Result<Turn<'_>, Failure> {
+        let mut life = self.life.lock();
+        if std::mem::replace(&mut life.ending, true) {
+            let text = format!("transaction {} is being ended by another command", self.id);
+            return Err(Failure::new(FailureKind::State, text));
+        }
+        drop(life);
+        Ok(Turn(self))
     }
 
     /// Who is in the view.
@@ -204,9 +258,9 @@ impl Transaction {
 
     /// As listings show it.
     pub fn listed(&self, opponents: &dyn Opponents) -> Listed {
-        let (code, visitor) = {
+        let (code, visitor, path) = {
             let life = self.life.lock();
-            (life.code, life.visitor)
+            (life.code, life.visitor, life.path.clone())
         };
         Listed {
             id: self.id,
@@ -219,6 +273,7 @@ impl Transaction {
             isolation: self.terms.isolation,
             read_only: self.terms.read_only,
             pid: visitor.map(|v| v.pid),
+            view: path.map(|path| HostPath::from(path.path.as_path())),
             summary: self.summary(),
             conflict: self.conflict(opponents),
         }
@@ -285,6 +340,13 @@ impl Transaction {
     /// Commits everything (but what is never committed): the end of the transaction.
     pub fn commit(&self, opponents: &dyn Opponents) -> Ended {
         self.view.let_go();
+        self.commit_and(opponents, || ())
+    }
+
+    /// As [`Transaction::commit`], of a view that processes still work in.  `landed` is called when
+    /// everything is in place and nobody else can touch it yet.
+    pub fn commit_and(&self, opponents: &dyn Opponents, landed: impl FnOnce()) -> Ended {
+        self.view.let_go_of_files();
         let selection = Committed { patterns: &self.terms.patterns, volume: &self.volume };
         let changes = self.changes();
         let mut frozen = self.view.freeze(&selection);
@@ -303,13 +365,22 @@ impl Transaction {
         }
         if self.terms.read_only || frozen.is_empty() {
             let summary = Summary::default();
+            landed();
             self.volume.vol.engine.abort(self.id);
             return Ended::Committed(self.outcome(self.id, summary, vec![], stale, 0));
         }
         let notes = self.open_elsewhere(&frozen);
         let dropped = changes.iter().filter(|c| c.dropped).count() as u64;
         let summary = describe::summary(changes.iter().filter(|c| !c.dropped));
-        match self.install(self.id, std::mem::take(&mut frozen.writes), TxnKind::Run) {
+        let writes = std::mem::take(&mut frozen.writes);
+        let lives_on = self.path_view().is_some();
+        let placed = |stamps: &[(Ix, Stamp)]| {
+            if lives_on {
+                self.view.rebase(&frozen, stamps);
+            }
+            landed();
+        };
+        match self.install(self.id, writes, TxnKind::Run, placed) {
             Ok(installed) => {
                 let outside = installed.outside;
                 let outcome = self.outcome(self.id, summary, outside, stale, dropped);
@@ -367,7 +438,11 @@ impl Transaction {
     /// Commits what lies below `paths`, as transaction `id`, which has this one's reads; the rest
     /// stays.
     pub fn commit_part(&self, id: TxnId, paths: &[HostPath], opponents: &dyn Opponents) -> Ended {
-        self.view.let_go();
+        if self.path_view().is_some() {
+            self.view.let_go_of_files();
+        } else {
+            self.view.let_go();
+        }
         let selection = Below { patterns: &self.terms.patterns, paths, volume: &self.volume };
         let mut frozen = self.view.freeze(&selection);
         self.view.flush_others();
@@ -388,7 +463,8 @@ impl Transaction {
             engine.abort(id);
             return self.lost(lost, true, opponents);
         }
-        match self.install(id, std::mem::take(&mut frozen.writes), TxnKind::Partial) {
+        let writes = std::mem::take(&mut frozen.writes);
+        match self.install(id, writes, TxnKind::Partial, |_| ()) {
             Ok(installed) => {
                 self.view.rebase(&frozen, &installed.stamps);
                 Ended::Committed(self.outcome(id, summary, installed.outside, stale, 0))
@@ -410,6 +486,7 @@ impl Transaction {
         id: TxnId,
         writes: WriteSet,
         kind: TxnKind,
+        placed: impl FnOnce(&[(Ix, Stamp)]),
     ) -> Result<Installed, NotInstalled> {
         let meta = CommitMeta {
             txn: id,
@@ -420,7 +497,7 @@ impl Transaction {
             started: self.begun,
             finished: self.volume.vol.io.now(),
         };
-        install(&self.volume, id, writes, meta)
+        install(&self.volume, id, writes, meta, placed)
     }
 }
 
@@ -443,7 +520,8 @@ pub enum NotInstalled {
 }
 
 /// From the reservation to the release: reserve, mark and invalidate in guarded directories, decide,
-/// make durable, install.
+/// make durable, install.  `placed` is called before the release, with the versions after the
+/// installation.
 ///
 /// # Errors
 /// Nothing was committed.  (If the store fails after the commit point, the failure says so.)
@@ -452,6 +530,7 @@ pub fn install(
     id: TxnId,
     writes: WriteSet,
     meta: CommitMeta,
+    placed: impl FnOnce(&[(Ix, Stamp)]),
 ) -> Result<Installed, NotInstalled> {
     let engine = &volume.vol.engine;
     let reservation = volume.store.reserve(&writes).map_err(no_room)?;
@@ -481,12 +560,7 @@ pub fn install(
         (done, moves)
     });
     let report = match result {
-        Ok(report) => {
-            engine.installed(id);
-            drop(publication);
-            checkpoint_soon(volume);
-            report
-        }
+        Ok(report) => report,
         Err(error) => {
             // Where the store could not even install it, whoever waits sees what is there; the
             // store refuses further commits until recovery has finished this one.
@@ -495,8 +569,13 @@ pub fn install(
         }
     };
     let stamp = |(i, stamp): (usize, &Option<Stamp>)| Some((Ix(i as u32), (*stamp)?));
+    let stamps: Vec<_> = report.stamps.iter().enumerate().filter_map(stamp).collect();
+    placed(&stamps);
+    engine.installed(id);
+    drop(publication);
+    checkpoint_soon(volume);
     Ok(Installed {
-        stamps: report.stamps.iter().enumerate().filter_map(stamp).collect(),
+        stamps,
         outside: report.outside.iter().map(|c| outside_change(volume, c)).collect(),
     })
 }
@@ -538,7 +617,8 @@ fn no_room(error: ReserveError) -> NotInstalled {
 }
 
 fn not_published(errno: Errno) -> Failure {
-    let text = format!("the kernel's caches of a guarded directory could not be invalidated: {errno}");
+    let text =
+        format!("the kernel's caches of a guarded directory could not be invalidated: {errno}");
     Failure::new(FailureKind::Io, text).hint("nothing was committed; try again")
 }
 

@@ -3,6 +3,7 @@
 use crate::describe::Opponents;
 use crate::guards::Guards;
 use crate::history;
+use crate::path_views::PathViews;
 use crate::patterns::Patterns;
 use crate::processes;
 use crate::protocol::*;
@@ -37,6 +38,8 @@ pub struct Transactions {
     pub(crate) guards: Mutex<Guards>,
     /// This table, for threads that outlive a call.
     pub(crate) me: Weak<Transactions>,
+    /// Views with a path.
+    pub(crate) path_views: PathViews,
 }
 
 /// Whose daemon this is.
@@ -70,6 +73,7 @@ impl Transactions {
             owner,
             tables: Mutex::new(rank::DAEMON, Tables::default()),
             ended: Event::new(),
+            path_views: PathViews::new(runtime.as_ref().map(Runtime::dir)),
             guards: Mutex::new(rank::GUARDS, Guards::new(runtime)),
             me,
         }
@@ -98,6 +102,7 @@ impl Transactions {
 
     /// The volume of a place, opened (and recovered) if it is not open yet.
     pub(crate) fn volume(&self, place: &Place) -> Result<Arc<OpenVolume>, Failure> {
+        self.not_in_a_view(place)?;
         let dir = place.root.as_ref().unwrap_or(&place.cwd);
         let store = place.store.as_ref().map(HostPath::as_path);
         let home = self.owner.home.as_deref();
@@ -189,7 +194,12 @@ impl Transactions {
         }
     }
 
-    fn ids(&self) -> Ids {
+    /// Takes a transaction onto the table.
+    pub(crate) fn add(&self, txn: Arc<Transaction>) {
+        self.tables.lock().open.insert(txn.id, txn);
+    }
+
+    pub(crate) fn ids(&self) -> Ids {
         match self.owner.uid {
             0 => Ids::Faithful,
             uid => Ids::Single { uid, gid: self.owner.gid, groups: self.owner.groups.clone() },
@@ -214,6 +224,7 @@ impl Transactions {
         drop(tables);
         self.ended.notify_all();
         txn.vacated();
+        txn.leave_path();
     }
 
     fn end(&self, txn: &Transaction, ended: Ended) -> Outcome {
@@ -231,7 +242,7 @@ impl Transactions {
     }
 
     /// As [`Transactions::end`], but what was refused stays kept.
-    fn end_kept(&self, txn: &Transaction, ended: Ended) -> Outcome {
+    pub(crate) fn end_kept(&self, txn: &Transaction, ended: Ended) -> Outcome {
         match ended {
             Ended::Committed(outcome) => {
                 self.retire(txn);
@@ -285,8 +296,12 @@ impl Control for Transactions {
         let txn =
             Transaction::begin(id, volume.clone(), terms, options, self.ids(), Some(doorbell))?;
         let timestamp = txn.timestamp;
-        self.tables.lock().open.insert(id, txn);
+        self.add(txn);
         Ok(Begun { id, timestamp, volume: facts, notes: volume.recovery_notes() })
+    }
+
+    fn begin_open(&self, peer: Peer, begin: BeginOpen) -> Result<BegunOpen, Failure> {
+        self.begin_with_path(peer, begin)
     }
 
     fn attach(&self, attach: Attach, fuse: OwnedFd) -> Result<Attached, Failure> {
@@ -371,9 +386,13 @@ impl Control for Transactions {
         Ok(self.get(id)?.listed(self))
     }
 
-    fn diff(&self, target: Target, paths: Vec<HostPath>) -> Result<Vec<Change>, Failure> {
+    fn diff(&self, target: Target, mut paths: Vec<HostPath>) -> Result<Vec<Change>, Failure> {
         let mut changes = match target {
-            Target::Open { id } => self.get(id)?.changes(),
+            Target::Open { id } => {
+                let txn = self.get(id)?;
+                paths = self.as_on_the_host(&txn, paths);
+                txn.changes()
+            }
             Target::Committed { place, id } => history::changes(&*self.volume(&place)?, id)?,
         };
         if !paths.is_empty() {
@@ -413,6 +432,11 @@ impl Control for Transactions {
             )
             .hint("leave what `systx enter` started, then commit"));
         }
+        let paths = self.as_on_the_host(&txn, paths);
+        let with_path = txn.path_view().is_some();
+        if paths.is_empty() && with_path {
+            return self.commit_open(&txn, &paths);
+        }
         if paths.is_empty() {
             let ended = txn.commit(self);
             return Ok(self.end_kept(&txn, ended));
@@ -426,6 +450,9 @@ impl Control for Transactions {
                 )
                 .path(path.clone()));
             }
+        }
+        if with_path {
+            return self.commit_open(&txn, &paths);
         }
         let part = self.new_id(&txn.volume)?;
         let ended = txn.commit_part(part, &paths, self);
@@ -442,6 +469,7 @@ impl Control for Transactions {
                 format!("transaction {id} is decided and cannot be aborted any more"),
             ));
         }
+        let _turn = txn.take_turn()?;
         let running = txn.visitor();
         let summary = txn.abort();
         if let Some(visitor) = running {
@@ -454,7 +482,7 @@ impl Control for Transactions {
     fn enter(&self, _peer: Peer, id: TxnId) -> Result<Entered, Failure> {
         let txn = self.get(id)?;
         match txn.state() {
-            State::Running | State::Kept => {}
+            State::Running | State::Kept | State::Open => {}
             state => {
                 return Err(Failure::new(
                     FailureKind::State,
@@ -462,7 +490,9 @@ impl Control for Transactions {
                 ));
             }
         }
-        Ok(Entered { volume: facts(&txn.volume), live: txn.visitor().map(|v| v.pid) })
+        let mounted = txn.path_view().map(|view| HostPath::from(view.whole.as_path()));
+        let live = txn.visitor().map(|v| v.pid);
+        Ok(Entered { volume: facts(&txn.volume), live, mounted })
     }
 
     fn leave(&self, id: TxnId) -> Result<(), Failure> {
@@ -526,7 +556,7 @@ impl Control for Transactions {
 
     fn idle(&self) -> bool {
         let open = !self.tables.lock().open.is_empty();
-        !open && self.all_guarded().is_empty()
+        !open && self.all_guarded().is_empty() && self.path_views.lingering() == 0
     }
 
     fn shutdown(&self) {
@@ -543,7 +573,7 @@ impl Control for Transactions {
     }
 }
 
-fn facts(volume: &OpenVolume) -> VolumeFacts {
+pub(crate) fn facts(volume: &OpenVolume) -> VolumeFacts {
     VolumeFacts {
         root: HostPath::from(volume.location.mount.as_path()),
         dev: volume.location.dev,

@@ -23,6 +23,7 @@ macro_rules! refuse {
 impl Control for Empty {
     refuse! {
         begin(Peer, Begin, Doorbell) -> Begun;
+        begin_open(Peer, BeginOpen) -> BegunOpen;
         attach(Attach, std::os::fd::OwnedFd) -> Attached;
         finish(Finish) -> Outcome;
         doom(TxnId) -> Option<Conflict>;

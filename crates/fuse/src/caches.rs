@@ -17,14 +17,20 @@ use crate::node_unsafe::open_node;
 pub struct KernelCaches {
     /// Not kept alive: who serves the mount decides when that ends.
     shared: Weak<Shared>,
-    mount: OwnedFd,
+    root: Root,
 }
 
+type Root = Box<dyn Fn() -> Result<OwnedFd, Errno> + Send + Sync>;
+
 impl Connection {
-    /// The kernel's caches of the mount that this connection serves.  `mount`: its root, opened
-    /// for reading (open_by_handle_at(2) takes no `O_PATH`).
-    pub fn caches(&self, mount: OwnedFd) -> KernelCaches {
-        KernelCaches { shared: Arc::downgrade(&self.shared), mount }
+    /// The kernel's caches of the mount that this connection serves.  `root` opens the mount's root
+    /// for reading (open_by_handle_at(2) takes no `O_PATH`): not once for all, because what is open keeps
+    /// the mount busy.
+    pub fn caches(
+        &self,
+        root: impl Fn() -> Result<OwnedFd, Errno> + Send + Sync + 'static,
+    ) -> KernelCaches {
+        KernelCaches { shared: Arc::downgrade(&self.shared), root: Box::new(root) }
     }
 }
 
@@ -69,7 +75,8 @@ impl Caches for KernelCaches {
     }
 
     fn barrier(&self, dir: NodeId) -> Result<(), Errno> {
-        let dir = match open_node(self.mount.as_fd(), dir) {
+        let opened = (self.root)().and_then(|root| open_node(root.as_fd(), dir));
+        let dir = match opened {
             Ok(dir) => dir,
             Err(errno) if is_gone(errno) => return Ok(()),
             Err(errno) => return Err(errno),

@@ -121,7 +121,8 @@ impl Arena {
         let below = open(dir);
         let config = Config { transport, ..Config::default() };
         let mount = Guarded::serving(dir, below, Arc::clone(&plain), &config)?;
-        let it = mount.connection().caches(open(dir));
+        let root = dir.to_path_buf();
+        let it = mount.connection().caches(move || Ok(open(&root)));
         let caches = Arc::new(Without { it, missing });
         vol.guard(Arc::new(publication::Guarded { plain, caches }));
         let below = mount.below("");

@@ -152,6 +152,14 @@ impl RealIo {
         fd(h)
     }
 
+    /// A descriptor of its own for what a handle of this implementation is open on.
+    ///
+    /// # Errors
+    /// Those of dup(2).
+    pub fn duplicate(&self, h: &Handle) -> Result<OwnedFd> {
+        rustix::io::fcntl_dupfd_cloexec(fd(h), 0).map_err(errno)
+    }
+
     /// The volume whose root is the directory at `path`.
     pub fn open(path: impl AsRef<Path>) -> Result<RealIo> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

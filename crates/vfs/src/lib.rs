@@ -15,6 +15,7 @@ mod ops;
 pub use ops::locks::Openings;
 pub mod plain;
 pub mod publication;
+pub mod retired;
 pub mod validate;
 pub mod view;
 pub mod volume;

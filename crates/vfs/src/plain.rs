@@ -3,6 +3,7 @@
 //!
 //! - `table`: nodes, which live as long as the kernel knows them; `files`: what is open of them;
 //! - `names`, `attrs`, `data`, `list`, `locks`: the requests; `identity`: on whose behalf;
+//! - `adopt`: taking over from another view;
 //! - `gate`: where the order of these requests is decided, `order`: by the conflict engine; `sys`: system calls.
 //!
 //! The directory is reached by a descriptor that was opened before FUSE was mounted over it, and all
@@ -12,9 +13,10 @@
 //! change one file's content through descriptors.  What others do to the backing files meanwhile
 //! is as it would be without this view.
 
+mod adopt;
 mod attrs;
 mod data;
-mod files;
+pub(crate) mod files;
 mod gate;
 mod identity;
 mod list;
@@ -122,6 +124,11 @@ impl Plain {
     fn mutating<T>(&self, change: Change<'_>, act: impl FnOnce() -> Reply<T>) -> Reply<T> {
         once(act, |act| self.gate.mutate(change, act))
     }
+}
+
+/// Which inode a descriptor refers to.
+pub(crate) fn identity_of(fd: &OwnedFd) -> Reply<HostId> {
+    Ok(sys::stat(fd)?.id)
 }
 
 /// Lets `pass` call `act` once, and returns what that returned.

@@ -78,6 +78,11 @@ impl Volume {
         self
     }
 
+    /// Objects that are in no view.
+    pub(crate) fn hidden(&self) -> HashSet<HostId> {
+        self.hidden.clone()
+    }
+
     /// Whether an object must not be seen by any view.
     pub fn is_hidden(&self, id: HostId) -> bool {
         self.hidden.contains(&id)

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use systx_base::{Kind, NodeId, Oid};
 use systx_txn::ObjectRef;
 use systx_vfs::api::*;
-use systx_vfs::plain::{Gate, NoGate, Plain};
+use systx_vfs::plain::{Change, Gate, NoGate, Plain};
 
 const ROOT: Caller = Caller { uid: 0, gid: 0, tid: 1 };
 const NEW: NewAttr = NewAttr { mode: 0o644, umask: 0o022 };
@@ -54,16 +54,10 @@ impl Gate for Notes {
         self.note("r", reads);
         act()
     }
-    fn mutate(
-        &self,
-        by: Caller,
-        reads: &[ObjectRef<'_>],
-        writes: &[ObjectRef<'_>],
-        act: &mut dyn FnMut() -> Reply<()>,
-    ) -> Reply<()> {
-        *self.1.lock().unwrap() = Some(by);
-        self.note("r", reads);
-        self.note("w", writes);
+    fn mutate(&self, change: Change<'_>, act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
+        *self.1.lock().unwrap() = Some(change.by);
+        self.note("r", change.reads);
+        self.note("w", change.writes);
         act()
     }
 }
@@ -215,13 +209,7 @@ fn a_gate_that_refuses_keeps_everything_as_it_is() {
         fn read(&self, _: &[ObjectRef<'_>], act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
             act()
         }
-        fn mutate(
-            &self,
-            _: Caller,
-            _: &[ObjectRef<'_>],
-            _: &[ObjectRef<'_>],
-            _: &mut dyn FnMut() -> Reply<()>,
-        ) -> Reply<()> {
+        fn mutate(&self, _: Change<'_>, _: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
             Err(Errno::CANCELED)
         }
     }

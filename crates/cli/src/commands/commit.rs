@@ -29,7 +29,7 @@ pub fn commit(args: &Commit, out: Out) -> Result<i32, Problem> {
     if out.json {
         out.json("commit", &outcome);
     }
-    Ok(exit_code(&outcome, out, Some(&format!("transaction {id} is still kept"))))
+    Ok(exit_code(&outcome, out, Some(&format!("transaction {id} is still there"))))
 }
 
 /// Tells how a commit ended (that was not a run's) and which exit code it means.

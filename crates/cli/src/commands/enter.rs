@@ -19,13 +19,15 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
     let mut client = context::connect()?;
     let id = context::resolve_open(&mut client, &args.id)?;
     let status = client.status(id)?;
-    let Entered { volume, live } = client.enter(id)?;
+    let Entered { volume, live, mounted } = client.enter(id)?;
     let argv = if args.argv.is_empty() {
         let shell = std::env::var_os("SHELL").filter(|s| !s.is_empty());
         vec![shell.unwrap_or_else(|| OsString::from("/bin/sh"))]
     } else {
         args.argv.clone()
     };
+    // A view for this visit alone.
+    let ours = live.is_none() && mounted.is_none();
     // Where the transaction was begun; it may exist only inside.
     let cwd = match &args.directory {
         Some(dir) => std::env::current_dir()?.join(dir),
@@ -34,7 +36,10 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
     let place = match live {
         Some(pid) => PlaceToRun::ViewOf(pid),
         None => PlaceToRun::NewView {
-            backing: Backing::Fuse,
+            backing: match &mounted {
+                Some(path) => Backing::Directory(path.as_path().to_owned()),
+                None => Backing::Fuse,
+            },
             wish: wish(&volume, &cwd, false, &[]),
             fill: fill(),
         },
@@ -50,7 +55,7 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
     let mut started = match started {
         Ok(started) => started,
         Err(e) => {
-            if live.is_none() {
+            if ours {
                 let _ = client.leave(id);
             }
             return Err(e.into());
@@ -73,6 +78,8 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
         for path in started.private_remains(&known).iter().take(5) {
             out.say(&format!("dropped, was private to this visit: {}", path.display()));
         }
+    }
+    if ours {
         match client.leave(id) {
             Err(f) if f.kind == FailureKind::NotFound => {
                 out.say(&format!("transaction {id} was ended from outside meanwhile"));

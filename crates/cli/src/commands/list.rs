@@ -51,6 +51,7 @@ pub fn state(s: State) -> &'static str {
     match s {
         State::Running => "running",
         State::Kept => "kept",
+        State::Open => "open",
         State::Doomed => "lost",
         State::Committing => "committing",
     }

@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub mod abort;
+pub mod begin;
 pub mod commit;
 pub mod completions;
 pub mod daemon;

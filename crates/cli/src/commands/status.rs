@@ -34,7 +34,7 @@ pub fn status(args: &OptionalId, out: Out) -> Result<i32, Problem> {
         out.json("transaction", listed);
     } else {
         output::print(&describe(listed));
-        if listed.state == State::Kept {
+        if matches!(listed.state, State::Kept | State::Open) {
             out.hint(&format!("systx diff {id}; systx commit {id}; systx abort {id}"));
         }
     }
@@ -49,6 +49,9 @@ fn describe(t: &Listed) -> String {
         line("exit code", code.to_string());
     }
     line("directory", t.cwd.display().into_owned());
+    if let Some(view) = &t.view {
+        line("view", view.display().into_owned());
+    }
     line("volume", t.volume.display().into_owned());
     line("begun", output::time(t.begun));
     let isolation = match t.isolation {

@@ -1,9 +1,9 @@
 //! The daemon's side of the protocol as a trait.
 
 use super::{
-    Attach, Attached, Begin, Begun, Change, Collected, Conflict, Content, Entered, Failure, Finish,
-    Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount, Mounted, Outcome, Place,
-    Recovered, Target, Umount, Undo, Undone, Unmounted, Version,
+    Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
+    Entered, Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount,
+    Mounted, Outcome, Place, Recovered, Target, Umount, Undo, Undone, Unmounted, Version,
 };
 use std::os::fd::OwnedFd;
 use systx_base::TxnId;
@@ -37,6 +37,11 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// The volume or its store cannot be used.
     fn begin(&self, peer: Peer, begin: Begin, doorbell: Doorbell) -> Result<Begun, Failure>;
+    /// Begins a transaction that belongs to no client and has a path.
+    ///
+    /// # Errors
+    /// The volume or its store cannot be used, or the view cannot be mounted.
+    fn begin_open(&self, peer: Peer, begin: BeginOpen) -> Result<BegunOpen, Failure>;
     /// Serves the view over `fuse`.  For a run, and for a visit after [`Control::enter`].
     ///
     /// # Errors

@@ -1,9 +1,9 @@
 //! Requests and replies as they travel.
 
 use super::{
-    Attach, Attached, Begin, Begun, Change, Collected, Conflict, Entered, Failure, Finish, Gc,
-    GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount, Mounted, Outcome, Place, Recovered,
-    Target, Umount, Undo, Undone, Unmounted, Version, id_text,
+    Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Entered,
+    Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount, Mounted,
+    Outcome, Place, Recovered, Target, Umount, Undo, Undone, Unmounted, Version, id_text,
 };
 use serde::{Deserialize, Serialize};
 use systx_base::TxnId;
@@ -21,6 +21,8 @@ pub enum Request {
     },
     /// [`super::Control::begin`]; with the doorbell's descriptor.
     Begin(Begin),
+    /// [`super::Control::begin_open`].
+    BeginOpen(BeginOpen),
     /// [`super::Control::attach`]; with the FUSE descriptor.
     Attach(Attach),
     /// [`super::Control::finish`].
@@ -132,6 +134,7 @@ pub enum Reply {
         pid: u32,
     },
     Begun(Begun),
+    BegunOpen(BegunOpen),
     Attached(Attached),
     Outcome(Outcome),
     Doom(Option<Conflict>),

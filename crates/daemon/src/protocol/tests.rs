@@ -120,6 +120,7 @@ fn listed() -> Listed {
         isolation: Isolation::Serializable,
         read_only: false,
         pid: None,
+        view: Some("/v".into()),
         summary: Summary::default(),
         conflict: Some(conflict()),
     }
@@ -159,7 +160,7 @@ fn replies() -> Vec<Reply> {
         Reply::Status(Box::new(listed())),
         Reply::Changes(vec![change()]),
         Reply::Content { total: 1, unknown: false },
-        Reply::Entered(Entered { volume, live: Some(3) }),
+        Reply::Entered(Entered { volume, live: Some(3), mounted: None }),
         Reply::Log(vec![LogEntry {
             id: TxnId(1),
             time: Time::default(),

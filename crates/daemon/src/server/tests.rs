@@ -45,6 +45,9 @@ impl Control for Fake {
         self.note(format!("begin {id}"));
         Ok(Begun { id: TxnId(id), timestamp: 1, volume: facts(), notes: vec![] })
     }
+    fn begin_open(&self, _: Peer, _: BeginOpen) -> Result<BegunOpen, Failure> {
+        Err(Failure::new(FailureKind::Unsupported, "begin_open"))
+    }
     fn attach(&self, attach: Attach, fuse: OwnedFd) -> Result<Attached, Failure> {
         rustix::io::write(&fuse, b"served").unwrap();
         self.note(format!("attach {}", attach.pid));
@@ -82,7 +85,7 @@ impl Control for Fake {
     }
     fn enter(&self, _: Peer, id: TxnId) -> Result<Entered, Failure> {
         self.note(format!("enter {}", id.0));
-        Ok(Entered { volume: facts(), live: None })
+        Ok(Entered { volume: facts(), live: None, mounted: None })
     }
     fn leave(&self, id: TxnId) -> Result<(), Failure> {
         self.note(format!("leave {}", id.0));

@@ -154,6 +154,18 @@ impl View {
         closed.iter().filter(|owner| table.held.remove(owner).is_some()).count()
     }
 
+    /// The locks that are held, for whoever serves their owners from now on: node, owner, whether by
+    /// flock(2), description.
+    pub(crate) fn take_locks(&self) -> Vec<(NodeId, u64, bool, LockFile)> {
+        let held = std::mem::take(&mut self.locks.lock().held);
+        held.into_iter().map(|(o, held)| (o.node, o.key, o.flock, held.file)).collect()
+    }
+
+    /// Releases open files of the host, but not the locks: their owners live on.
+    pub fn let_go_of_files(&self) {
+        self.files.clear();
+    }
+
     /// Releases locks and open files of the host: no process is in the view any more, and a file that
     /// nobody has open can be replaced in one step.
     pub fn let_go(&self) {

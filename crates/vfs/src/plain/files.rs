@@ -61,6 +61,60 @@ const OPEN: u64 = 1;
 const WRITES: u64 = 2;
 const PRIVILEGED: u64 = 4;
 
+/// What [`Opened::handle`] says of an open; nothing else is remembered of it.
+pub(crate) fn handle_of(caller: Caller, how: OpenHow) -> u64 {
+    match (how.write, caller.uid) {
+        (false, _) => OPEN,
+        (true, 0) => OPEN | WRITES | PRIVILEGED,
+        (true, _) => OPEN | WRITES,
+    }
+}
+
+/// Opens of one node, by what their handles say.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Opens {
+    readers: u32,
+    writers: u32,
+    privileged: u32,
+    writer: Option<Caller>,
+}
+
+impl Opens {
+    pub fn add(&mut self, caller: Caller, handle: u64) {
+        if handle & WRITES == 0 {
+            self.readers = self.readers.saturating_add(1);
+            return;
+        }
+        self.writers = self.writers.saturating_add(1);
+        self.writer = Some(caller);
+        self.privileged = self.privileged.saturating_add(u32::from(handle & PRIVILEGED != 0));
+    }
+    pub fn remove(&mut self, handle: u64) {
+        if handle & WRITES == 0 {
+            self.readers = self.readers.saturating_sub(1);
+            return;
+        }
+        self.writers = self.writers.saturating_sub(1);
+        self.privileged = self.privileged.saturating_sub(u32::from(handle & PRIVILEGED != 0));
+    }
+    pub fn writes(&self) -> bool {
+        self.writers > 0
+    }
+    pub fn count(&self) -> u64 {
+        u64::from(self.readers) + u64::from(self.writers)
+    }
+}
+
+impl Files {
+    /// Takes over opens that were answered by somebody else.
+    pub fn adopt(&mut self, opens: Opens) {
+        self.readers = self.readers.saturating_add(opens.readers);
+        self.writers = self.writers.saturating_add(opens.writers);
+        self.privileged = self.privileged.saturating_add(opens.privileged);
+        self.writer = opens.writer.or(self.writer);
+    }
+}
+
 impl Plain {
     pub(super) fn open_node(&self, caller: Caller, id: NodeId, how: OpenHow) -> Reply<Opened> {
         let node = self.table.node(id)?;

@@ -12,16 +12,22 @@ use systx_base::NodeId;
 use systx_store::host_locks::{LockFile, LockRange};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-struct Owner {
-    node: NodeId,
-    key: u64,
-    flock: bool,
+pub(super) struct Owner {
+    pub node: NodeId,
+    pub key: u64,
+    pub flock: bool,
 }
 
 /// What is held.
 #[derive(Default)]
 pub(super) struct LockTable {
     held: HashMap<Owner, LockFile>,
+}
+
+impl LockTable {
+    pub fn adopt(&mut self, owner: Owner, file: LockFile) {
+        self.held.insert(owner, file);
+    }
 }
 
 fn range(lock: &Lock) -> LockRange {

@@ -103,6 +103,35 @@ struct State {
     last: u64,
 }
 
+impl State {
+    /// A node that was looked up once, with the number that is kept for it or the next one.
+    fn add(
+        &mut self,
+        id: Option<NodeId>,
+        (fd, host, kind): (Arc<PathFd>, HostId, Kind),
+        tick: u64,
+    ) -> Arc<Node> {
+        let id = id.unwrap_or_else(|| {
+            self.last += 1;
+            NodeId(self.last)
+        });
+        let node = Arc::new(Node {
+            id,
+            host,
+            kind,
+            place: Mutex::new(rank::LEAF, Place::Open(fd)),
+            used: AtomicU64::new(tick),
+            files: Mutex::new(FILES, Files::default()),
+            no_caps: AtomicBool::new(false),
+            superseded: AtomicBool::new(false),
+        });
+        let slot = Slot { node: Arc::clone(&node), lookups: 1, opens: 0 };
+        self.nodes.insert(id, slot);
+        self.by_host.insert(host, id);
+        node
+    }
+}
+
 /// All nodes of a view.
 pub(super) struct Table {
     state: Mutex<State>,
@@ -155,23 +184,10 @@ impl Table {
                     Arc::clone(&slot.node)
                 }
                 // The number was used again meanwhile: the old node is left without a key.
-                _ => {
-                    state.last += 1;
-                    let id = NodeId(state.last);
-                    let node = Arc::new(Node {
-                        id,
-                        host,
-                        kind,
-                        place: Mutex::new(rank::LEAF, Place::Open(fd)),
-                        used: AtomicU64::new(self.tick.fetch_add(1, Relaxed)),
-                        files: Mutex::new(FILES, Files::default()),
-                        no_caps: AtomicBool::new(false),
-                        superseded: AtomicBool::new(false),
-                    });
-                    let slot = Slot { node: Arc::clone(&node), lookups: 1, opens: 0 };
-                    state.nodes.insert(id, slot);
-                    state.by_host.insert(host, id);
-                    node
+                Some(_) => state.add(None, (fd, host, kind), self.tick.fetch_add(1, Relaxed)),
+                None => {
+                    let id = state.by_host.get(&host).copied();
+                    state.add(id, (fd, host, kind), self.tick.fetch_add(1, Relaxed))
                 }
             }
         };
@@ -179,6 +195,42 @@ impl Table {
             self.give_up_some();
         }
         node
+    }
+
+    /// Keeps numbers for inodes that the kernel knows by them already: they get these when they are
+    /// met.  Numbers up to `last` are given to nothing else.
+    pub fn keep_numbers(&self, numbers: impl Iterator<Item = (HostId, NodeId)>, last: u64) {
+        let mut state = self.state.lock();
+        state.last = state.last.max(last);
+        for (host, id) in numbers {
+            state.by_host.entry(host).or_insert(id);
+        }
+    }
+
+    /// A node with a number that the kernel knows already, and no lookup to take back; the one that
+    /// has the number, if there is one.
+    pub fn adopt(&self, id: NodeId, fd: OwnedFd, host: HostId, kind: Kind) -> Arc<Node> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if let Some(slot) = state.nodes.get(&id) {
+            return Arc::clone(&slot.node);
+        }
+        self.open.fetch_add(1, Relaxed);
+        let fd = Arc::new(PathFd { fd, count: Arc::clone(&self.open) });
+        let known = state.by_host.get(&host).copied();
+        let node = state.add(Some(id), (fd, host, kind), self.tick.fetch_add(1, Relaxed));
+        if let Some(known) = known.filter(|known| state.nodes.contains_key(known)) {
+            state.by_host.insert(host, known);
+        }
+        if let Some(slot) = state.nodes.get_mut(&id) {
+            slot.lookups = 0;
+        }
+        node
+    }
+
+    /// Whether a number has a node.
+    pub fn has(&self, id: NodeId) -> bool {
+        self.state.lock().nodes.contains_key(&id)
     }
 
     /// The node of an inode if it is known for certain; counts as one lookup.

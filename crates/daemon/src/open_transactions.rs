@@ -1,0 +1,149 @@
+//! Transactions that no client owns: begun by one command, worked in by any program below their path,
+//! ended by another command.
+//!
+//! A commit, in order: nobody may have a shared writable mapping; the kernel writes back what is dirty;
+//! requests wait ([`systx_vfs::retired`]); what is open is held; the transaction commits as any other;
+//! from then on requests are plain ones, the kernel drops what it keeps, and the path goes.  Where it
+//! is refused, requests go on as before.
+
+use crate::patterns::Patterns;
+use crate::protocol::*;
+use crate::transaction::{Ended, Terms, Transaction, engine_isolation};
+use crate::transactions::{Transactions, facts};
+use std::sync::Arc;
+use systx_txn::BeginOptions;
+
+impl Transactions {
+    pub(crate) fn begin_with_path(
+        &self,
+        peer: Peer,
+        begin: BeginOpen,
+    ) -> Result<BegunOpen, Failure> {
+        let volume = self.volume(&begin.place)?;
+        let directory = begin.place.cwd.clone();
+        let below = directory.as_path().strip_prefix(&volume.location.mount).map_err(|_| {
+            let root = volume.location.mount.display();
+            let text = format!("{directory} is not in the volume {root}");
+            Failure::new(FailureKind::Invalid, text).path(directory.clone())
+        })?;
+        let id = self.new_id(&volume)?;
+        let options = BeginOptions {
+            isolation: engine_isolation(begin.isolation),
+            priority: begin.nice,
+            age: 0,
+            read_only: begin.read_only,
+            timestamp: None,
+        };
+        let argv = ["systx", "begin"].map(HostPath::from).into_iter().chain([directory.clone()]);
+        let terms = Terms {
+            argv: argv.collect(),
+            cwd: directory.clone(),
+            isolation: begin.isolation,
+            read_only: begin.read_only,
+            patterns: Patterns::compile(&[])?,
+            uid: peer.uid,
+            // Nobody whose end would mean anything.
+            client: 0,
+            transport: begin.transport,
+        };
+        let txn = Transaction::begin(id, volume.clone(), terms, options, self.ids(), None)?;
+        let place = (directory.clone(), below);
+        let mounted = self.path_views.mount(id, txn.view.clone(), place, begin.transport);
+        let path_view = mounted.inspect_err(|_| {
+            txn.abort();
+        })?;
+        let path = HostPath::from(path_view.path.as_path());
+        txn.opened(Arc::new(path_view));
+        self.add(txn);
+        Ok(BegunOpen {
+            id,
+            path,
+            directory,
+            volume: facts(&volume),
+            notes: volume.recovery_notes(),
+        })
+    }
+
+    /// Commits an open transaction, or what lies below `paths`.
+    pub(crate) fn commit_open(
+        &self,
+        txn: &Transaction,
+        paths: &[HostPath],
+    ) -> Result<Outcome, Failure> {
+        let Some(path_view) = txn.path_view() else {
+            return Err(Failure::new(
+                FailureKind::State,
+                format!("transaction {} has no view any more", txn.id),
+            ));
+        };
+        let _turn = txn.take_turn()?;
+        if let Some(conflict) = txn.conflict(self) {
+            return Ok(Outcome::Conflict { conflict, kept: true });
+        }
+        let mappings = path_view.writable_mappings();
+        if !mappings.is_empty() {
+            return Err(in_use(txn, &mappings));
+        }
+        if let Err(error) = path_view.flush() {
+            if let Some(conflict) = txn.conflict(self) {
+                return Ok(Outcome::Conflict { conflict, kept: true });
+            }
+            let text = format!("cannot write back {}: {error}", path_view.path.display());
+            return Err(Failure::new(FailureKind::Io, text)
+                .hint("nothing was committed")
+                .path(path_view.path.as_path()));
+        }
+        let mut pause = path_view.lasting.pause();
+        if !paths.is_empty() {
+            let part = self.new_id(&txn.volume)?;
+            let ended = txn.commit_part(part, paths, self);
+            drop(pause);
+            // What was made has other inode numbers now.
+            path_view.forget(&[]);
+            let (Ended::Committed(outcome) | Ended::Refused(outcome)) = ended;
+            return Ok(outcome);
+        }
+        pause.pin(txn.terms.read_only);
+        let ended = txn.commit_and(self, || pause.landed());
+        match &ended {
+            Ended::Committed(_) => match pause.retire() {
+                Ok(open) => path_view.retired(&open),
+                Err(errno) => tracing::error!(%errno, "open files of a committed view are lost"),
+            },
+            Ended::Refused(_) => drop(pause),
+        }
+        Ok(self.end_kept(txn, ended))
+    }
+
+    /// Paths that a user may have given as they are in the view.
+    pub(crate) fn as_on_the_host(&self, txn: &Transaction, paths: Vec<HostPath>) -> Vec<HostPath> {
+        match txn.path_view() {
+            Some(view) => paths.into_iter().map(|path| view.to_host(path)).collect(),
+            None => paths,
+        }
+    }
+
+    /// A place that is in a view is in no volume.
+    pub(crate) fn not_in_a_view(&self, place: &Place) -> Result<(), Failure> {
+        for dir in place.root.iter().chain([&place.cwd]) {
+            if self.path_views.has(dir.as_path()) {
+                let text = format!("{dir} is in the view of a transaction");
+                return Err(Failure::new(FailureKind::Invalid, text)
+                    .hint("name the directory itself: `systx status` shows it (-C DIR)")
+                    .path(dir.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn in_use(txn: &Transaction, mappings: &[(u32, String)]) -> Failure {
+    let names: Vec<String> = mappings.iter().map(|(pid, name)| format!("{name} ({pid})")).collect();
+    let text = format!(
+        "transaction {} cannot be committed while files of its view are mapped for writing, by {}",
+        txn.id,
+        names.join(", ")
+    );
+    Failure::new(FailureKind::Busy, text)
+        .hint("end the program, or have it unmap them; then commit")
+}

@@ -1,0 +1,367 @@
+//! Views with a path: `<runtime directory>/views/ID` shows a directory as a transaction has it, to any
+//! program of the daemon's user.
+//!
+//! 1. A FUSE mount of its own for each view, of the whole volume, at `views/.ID`; served from then on.
+//! 2. A clone of the directory in it, at `views/ID`.  (A mount must be somewhere before a piece of it
+//!    can be cloned, before Linux 6.15.  `systx enter` shows the whole one.)
+//! 3. When the transaction has ended both leave the name space; what is still open keeps the
+//!    connection alive, and a thread waits for its end.
+//!
+//! `views` is the daemon's user's alone, so nobody else gets to a view, whatever the modes inside.
+//!
+//! Nothing here is called by a thread that serves a view: opening, syncing and invalidating wait for
+//! answers of that view.
+
+use crate::guarded::FS_TYPE;
+use crate::mounts::{self, Mount};
+use crate::protocol::{Failure, FailureKind, HostPath, Transport};
+use crate::watch::Watcher;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use systx_base::sync::{Mutex, rank};
+use systx_base::{NodeId, TxnId};
+use systx_fuse::Connection;
+use systx_vfs::retired::{Lasting, StillOpen};
+use systx_vfs::view::View;
+
+/// The place of all path views of a daemon.
+pub struct PathViews {
+    dir: Option<PathBuf>,
+    /// Connections of views that have left the name space and are still in use.
+    lingering: Arc<AtomicUsize>,
+    watcher: Arc<Watcher>,
+}
+
+/// One of them.
+pub struct PathView {
+    /// What users work below.
+    pub path: PathBuf,
+    /// The whole volume as the transaction sees it.
+    pub whole: PathBuf,
+    /// The directory of the host that `path` shows.
+    pub directory: HostPath,
+    /// Who answers.
+    pub lasting: Arc<Lasting>,
+    view: Arc<View>,
+    connection: Connection,
+    /// `st_dev` as /proc/PID/maps writes it.
+    device: String,
+    /// The mount, until it leaves the name space.
+    mount: Mutex<Option<OwnedFd>>,
+    lingering: Arc<AtomicUsize>,
+    watcher: Arc<Watcher>,
+}
+
+impl PathViews {
+    /// Below a daemon's runtime directory; without one there are no path views.
+    pub fn new(runtime: Option<&Path>) -> PathViews {
+        let dir = runtime.map(|dir| dir.join("views"));
+        if let Some(dir) = &dir {
+            sweep(dir);
+        }
+        PathViews { dir, lingering: Arc::default(), watcher: Arc::default() }
+    }
+
+    /// How many views are in use whose transactions have ended.
+    pub fn lingering(&self) -> usize {
+        self.lingering.load(Ordering::Acquire)
+    }
+
+    /// Whether a path leads into a view.
+    pub fn has(&self, path: &Path) -> bool {
+        self.dir.as_ref().is_some_and(|dir| path.starts_with(dir))
+    }
+
+    /// Mounts a transaction's view so that `directory`, which is `below` the volume's root, has a path.
+    ///
+    /// # Errors
+    /// This user may not mount, or the directory is not there.
+    pub fn mount(
+        &self,
+        id: TxnId,
+        view: Arc<View>,
+        (directory, below): (HostPath, &Path),
+        transport: Transport,
+    ) -> Result<PathView, Failure> {
+        let dir = self.dir.as_ref().ok_or_else(|| {
+            Failure::new(FailureKind::Unsupported, "this daemon has no runtime directory")
+        })?;
+        private(dir)?;
+        let (mount, fuse) = new_mount().map_err(refused)?;
+        let lasting = Arc::new(Lasting::new(Arc::clone(&view)));
+        let config = systx_fuse::Config {
+            transport: match transport {
+                Transport::Auto => systx_fuse::Transport::Auto,
+                Transport::IoUring => systx_fuse::Transport::IoUring,
+                Transport::Dev => systx_fuse::Transport::DevFuse,
+            },
+            // Whoever works here may be any process: only closes that are told of are known.
+            locks: systx_fuse::FileLocks::ViewToldOfClose,
+            ..systx_fuse::Config::default()
+        };
+        let connection = systx_fuse::serve(fuse, lasting.clone(), config).map_err(|e| {
+            Failure::new(FailureKind::Unsupported, format!("cannot serve the view: {e}"))
+                .hint("`systx doctor` shows what this kernel offers")
+        })?;
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let seen = rustix::fs::statx(&mount, c"", flags, StatxFlags::empty());
+        let device = seen.map(|s| format!("{:02x}:{:02x}", s.stx_dev_major, s.stx_dev_minor));
+        let new = PathView {
+            path: dir.join(id.to_string()),
+            whole: dir.join(format!(".{id}")),
+            directory,
+            lasting,
+            view,
+            connection,
+            device: device.unwrap_or_default(),
+            mount: Mutex::new(rank::LEAF, None),
+            lingering: Arc::clone(&self.lingering),
+            watcher: Arc::clone(&self.watcher),
+        };
+        match new.place(mount, below) {
+            Ok(()) => Ok(new),
+            Err(e) => {
+                let text = format!("cannot show {}: {e}", new.directory);
+                let failure = Failure::new(FailureKind::Io, text).path(new.directory.clone());
+                Arc::new(new).leave();
+                Err(failure)
+            }
+        }
+    }
+}
+
+impl PathView {
+    fn place(&self, mount: OwnedFd, below: &Path) -> Result<(), Errno> {
+        let from = rustix::io::fcntl_dupfd_cloexec(&mount, 0)?;
+        *self.mount.lock() = Some(mount);
+        attach(&from, &self.whole)?;
+        let mut piece = from;
+        if !below.as_os_str().is_empty() {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            piece = rustix::fs::openat(&piece, below, flags, Mode::empty())?;
+        }
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_EMPTY_PATH;
+        let clone = rustix::mount::open_tree(&piece, c"", flags)?;
+        attach(&clone, &self.path)
+    }
+
+    /// Has the kernel write back what is dirty in shared mappings.
+    ///
+    /// # Errors
+    /// Some of it could not be written.
+    pub fn flush(&self) -> io::Result<()> {
+        let root = {
+            let mount = self.mount.lock();
+            let Some(mount) = &*mount else { return Ok(()) };
+            rustix::io::fcntl_dupfd_cloexec(mount, 0)?
+        };
+        // That of the mount itself is `O_PATH`, which syncfs does not take.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::openat(&root, c".", flags, Mode::empty())?;
+        rustix::fs::syncfs(&dir)?;
+        Ok(())
+    }
+
+    /// Processes with a shared writable mapping of a file of this view: what they store has no moment
+    /// at which it could be told whether it belongs to the transaction.
+    pub fn writable_mappings(&self) -> Vec<(u32, String)> {
+        // A file that is mapped is open.
+        if !self.lasting.is_open_for_writing() {
+            return Vec::new();
+        }
+        let Ok(proc) = std::fs::read_dir("/proc") else { return Vec::new() };
+        let pids = proc.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+        let maps = |pid: &u32| {
+            let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+            maps.split(|b| *b == b'\n').any(|line| maps_writable(line, self.device.as_bytes()))
+        };
+        pids.filter(maps)
+            .map(|pid| {
+                let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+                (pid, String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
+            })
+            .collect()
+    }
+
+    /// After the commit: what the kernel keeps of the view is of no use, and pages of what is `open` are
+    /// of use until somebody changes the file.
+    pub fn retired(self: &Arc<Self>, open: &[StillOpen]) {
+        for one in open {
+            if let Some(file) = &one.file {
+                self.watcher.add(self, one.node, file.as_fd());
+            }
+        }
+        let nodes: Vec<NodeId> = open.iter().map(|one| one.node).collect();
+        self.forget(&nodes);
+    }
+
+    /// Has the kernel drop the pages of a file; waits for those that are being read.
+    pub(crate) fn drop_pages(&self, node: NodeId) {
+        // Forgotten, or the connection has ended.
+        let _ = self.connection.invalidate_inode(node, Some((0, 0)));
+    }
+
+    /// Has the kernel drop what it keeps of the view: pages and listings of what is `open`, all
+    /// names, all attributes.
+    pub fn forget(&self, open: &[NodeId]) {
+        self.lasting.settled();
+        if self.connection.invalidate_all_names().is_err() {
+            // Before Linux 6.16.  What the kernel does not know (any more) is an error that says so.
+            for (dir, name) in self.view.names() {
+                let _ = self.connection.invalidate_entry(dir, &name, false);
+            }
+        }
+        for node in open {
+            self.drop_pages(*node);
+        }
+        for node in 1..=self.view.objects_met() as u64 {
+            let _ = self.connection.invalidate_inode(NodeId(node), None);
+        }
+    }
+
+    /// Takes the view out of the name space.  It is served until nobody has anything of it open.
+    pub fn leave(self: Arc<Self>) {
+        for place in [&self.path, &self.whole] {
+            match rustix::mount::unmount(place, UnmountFlags::DETACH) {
+                // Not there: somebody unmounted it, or it never got that far.
+                Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
+                Err(errno) => tracing::warn!(%errno, path = %place.display(), "unmount"),
+            }
+            match std::fs::remove_dir(place) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => {
+                    tracing::warn!("cannot remove {}: {e}", place.display());
+                }
+                _ => {}
+            }
+        }
+        *self.mount.lock() = None;
+        self.lingering.fetch_add(1, Ordering::AcqRel);
+        let count = Arc::clone(&self.lingering);
+        let waiter = std::thread::Builder::new().name("view's end".into()).spawn(move || {
+            self.connection.wait();
+            self.watcher.remove(&self);
+            let count = Arc::clone(&self.lingering);
+            drop(self);
+            count.fetch_sub(1, Ordering::AcqRel);
+        });
+        if let Err(error) = waiter {
+            // The view went with the closure, and its connection ended.
+            tracing::error!(%error, "no thread for a view in use");
+            count.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// A path below the view as one of the host; any other as it is.
+    pub fn to_host(&self, path: HostPath) -> HostPath {
+        match path.as_path().strip_prefix(&self.path) {
+            Ok(rest) if rest.as_os_str().is_empty() => self.directory.clone(),
+            Ok(rest) => HostPath::from(self.directory.as_path().join(rest)),
+            Err(_) => path,
+        }
+    }
+}
+
+/// A FUSE mount of the whole volume that is not yet anywhere, and the device that serves it.
+fn new_mount() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let fuse = rustix::fs::open("/dev/fuse", flags, Mode::empty())?;
+    let context = rustix::mount::fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let context = context.as_fd();
+    let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(context, key, value);
+    set("source", "systx")?;
+    set("subtype", "systx")?;
+    set("fd", &fuse.as_raw_fd().to_string())?;
+    set("rootmode", "40000")?;
+    set("user_id", &rustix::process::geteuid().as_raw().to_string())?;
+    set("group_id", &rustix::process::getegid().as_raw().to_string())?;
+    // For processes of the user that become somebody else inside.
+    rustix::mount::fsconfig_set_flag(context, "allow_other")?;
+    rustix::mount::fsconfig_set_flag(context, "default_permissions")?;
+    rustix::mount::fsconfig_create(context)?;
+    let flags = FsMountFlags::FSMOUNT_CLOEXEC;
+    Ok((rustix::mount::fsmount(context, flags, MountAttrFlags::empty())?, fuse))
+}
+
+fn attach(mount: &OwnedFd, at: &Path) -> Result<(), Errno> {
+    rustix::fs::mkdir(at, Mode::from_raw_mode(0o700))?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    rustix::mount::move_mount(mount, c"", CWD, at, flags)
+}
+
+fn refused(errno: Errno) -> Failure {
+    let failure = Failure::new(FailureKind::Unsupported, format!("cannot mount the view: {errno}"));
+    match errno {
+        Errno::PERM | Errno::ACCESS if !rustix::process::geteuid().is_root() => failure.hint(
+            "only root may mount; `systx run --on-exit=keep -- CMD` and then `systx enter ID` do the same \
+             without a path",
+        ),
+        _ => failure.hint("`systx doctor` shows what this machine offers"),
+    }
+}
+
+/// Makes the directory of the views, or checks that it is closed to others.
+fn private(dir: &Path) -> Result<(), Failure> {
+    use std::os::unix::fs::MetadataExt;
+    let failed = |e: io::Error| {
+        let text = format!("cannot make {}: {e}", dir.display());
+        Failure::new(FailureKind::Io, text).path(dir)
+    };
+    match std::fs::DirBuilder::new().mode(0o700).create(dir) {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(failed(e)),
+        _ => {}
+    }
+    let meta = std::fs::symlink_metadata(dir).map_err(failed)?;
+    let own = meta.uid() == rustix::process::geteuid().as_raw();
+    if meta.is_dir() && own && meta.mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    let text = format!("{} is not a directory of your own that is closed to others", dir.display());
+    Err(Failure::new(FailureKind::Invalid, text).hint("remove it").path(dir))
+}
+
+/// Unmounts what a daemon before this one left.  In another mount namespace another one may have views
+/// here: those are no mounts of ours and stay.
+fn sweep(dir: &Path) {
+    let ours = |m: &Mount| m.fs == FS_TYPE && m.at.parent() == Some(dir);
+    let table = mounts::here().unwrap_or_default();
+    // The last mounted first: one may lie over another.
+    for Mount { at: point, .. } in table.into_iter().rev().filter(ours) {
+        tracing::info!("clearing away {}", point.display());
+        let _ = rustix::mount::unmount(&point, UnmountFlags::DETACH);
+        let _ = std::fs::remove_dir(&point);
+    }
+}
+
+/// Whether a line of /proc/PID/maps is a shared writable mapping of a file on this device.
+fn maps_writable(line: &[u8], device: &[u8]) -> bool {
+    let mut fields = line.split(|b| *b == b' ');
+    let rights = fields.nth(1).unwrap_or_default();
+    rights.get(1) == Some(&b'w') && rights.get(3) == Some(&b's') && fields.nth(1) == Some(device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_writable_mappings_are_told_from_others() {
+        let line = |rights: &str| format!("7f00-7f01 {rights} 00001000 00:2a 17   /x y");
+        assert!(maps_writable(line("rw-s").as_bytes(), b"00:2a"));
+        assert!(maps_writable(line("-w-s").as_bytes(), b"00:2a"));
+        assert!(!maps_writable(line("rw-p").as_bytes(), b"00:2a"));
+        assert!(!maps_writable(line("r--s").as_bytes(), b"00:2a"));
+        assert!(!maps_writable(line("rw-s").as_bytes(), b"00:2b"));
+        assert!(!maps_writable(b"", b"00:2a") && !maps_writable(b"x", b""));
+    }
+}

@@ -1,0 +1,114 @@
+//! Files that are open in views whose transactions were committed: when somebody else changes one, the
+//! kernel has to drop the pages that the view gave it.
+//!
+//! One inotify instance for all of them, since a user may have few, and one thread that lives as long
+//! as the daemon.  Stores by mappings of others move nothing that inotify sees.
+
+use crate::path_views::PathView;
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock, Weak};
+use systx_base::NodeId;
+use systx_base::sync::{Mutex, rank};
+
+/// See the module.
+#[derive(Default)]
+pub struct Watcher {
+    watch: OnceLock<Option<Arc<Watch>>>,
+}
+
+struct Watch {
+    inotify: OwnedFd,
+    targets: Mutex<HashMap<i32, Vec<Target>>>,
+}
+
+struct Target {
+    view: Weak<PathView>,
+    node: NodeId,
+}
+
+impl Watcher {
+    /// From now on, changes of the file make the kernel drop the pages of the node.
+    pub fn add(&self, view: &Arc<PathView>, node: NodeId, file: BorrowedFd<'_>) {
+        let Some(watch) = self.watch.get_or_init(start) else { return };
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let flags = WatchFlags::MODIFY | WatchFlags::MASK_ADD;
+        // With the lock, so that the first change finds its target.
+        let mut targets = watch.targets.lock();
+        match inotify::add_watch(&watch.inotify, path, flags) {
+            Ok(id) => {
+                targets.entry(id).or_default().push(Target { view: Arc::downgrade(view), node });
+            }
+            Err(errno) => tracing::warn!(%errno, "a file that is open in a view is not watched"),
+        }
+    }
+
+    /// Nothing of the view is open any more.
+    pub fn remove(&self, view: &Arc<PathView>) {
+        let Some(Some(watch)) = self.watch.get() else { return };
+        let view = Arc::downgrade(view);
+        let mut targets = watch.targets.lock();
+        targets.retain(|id, targets| {
+            targets.retain(|target| !target.view.ptr_eq(&view));
+            if targets.is_empty() {
+                // Fails if the file is gone, and the watch with it.
+                let _ = inotify::remove_watch(&watch.inotify, *id);
+            }
+            !targets.is_empty()
+        });
+    }
+}
+
+fn start() -> Option<Arc<Watch>> {
+    let inotify = match inotify::init(CreateFlags::CLOEXEC) {
+        Ok(inotify) => inotify,
+        Err(errno) => {
+            tracing::warn!(%errno, "no inotify: files open over a commit may show old pages");
+            return None;
+        }
+    };
+    let watch = Watch { inotify, targets: Mutex::new(rank::LEAF, HashMap::new()) };
+    let watch = Arc::new(watch);
+    let own = Arc::clone(&watch);
+    let thread = std::thread::Builder::new().name("watch".into()).spawn(move || own.run());
+    thread.is_ok().then_some(watch)
+}
+
+impl Watch {
+    fn run(&self) {
+        let mut buf = [MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(&self.inotify, &mut buf);
+        loop {
+            match reader.next() {
+                Ok(event) => self.event(event.wd(), event.events()),
+                Err(Errno::INTR) => {}
+                Err(errno) => {
+                    tracing::error!(%errno, "inotify");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn event(&self, id: i32, what: ReadFlags) {
+        let targets: Vec<(Arc<PathView>, NodeId)> = {
+            let mut targets = self.targets.lock();
+            if what.contains(ReadFlags::IGNORED) {
+                targets.remove(&id);
+                return;
+            }
+            // Changes were lost: of which files is not known.
+            let all = what.contains(ReadFlags::QUEUE_OVERFLOW);
+            let met = targets.iter().filter(|(other, _)| all || **other == id);
+            met.flat_map(|(_, targets)| targets)
+                .filter_map(|target| Some((target.view.upgrade()?, target.node)))
+                .collect()
+        };
+        for (view, node) in targets {
+            view.drop_pages(node);
+        }
+    }
+}

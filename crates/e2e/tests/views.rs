@@ -1,0 +1,515 @@
+//! A transaction is a directory: any program works below its path, and what a program has open there
+//! outlives the transaction.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+use systx_e2e::lab::{USER, find_program};
+use systx_e2e::run::{Limits, finish};
+use systx_e2e::{CONFLICT, Finished, Lab, Tree, lab};
+
+const ECANCELED: i32 = 125;
+
+/// An open transaction.
+struct Open<'a> {
+    lab: &'a Lab,
+    id: String,
+    path: PathBuf,
+}
+
+impl<'a> Open<'a> {
+    #[track_caller]
+    fn begin(lab: &'a Lab, dir: &str, options: &[&str]) -> Open<'a> {
+        let dir = lab.path(dir);
+        let dir = dir.to_str().expect("UTF-8");
+        let json = lab.do_systx(["begin", "--json", dir].iter().chain(options)).ok().json();
+        let text = |name: &str| json["begun"][name].as_str().expect("a string").to_owned();
+        Open { lab, id: text("id"), path: PathBuf::from(text("path")) }
+    }
+    /// `sh -c SCRIPT` below the path.
+    fn sh(&self, script: &str) -> Finished {
+        let mut command = self.lab.command("sh");
+        command.args(["-c", script]).current_dir(&self.path);
+        finish(command, Limits::default(), self.lab)
+    }
+    fn systx(&self, command: &str) -> Finished {
+        self.lab.do_systx([command, &self.id])
+    }
+    /// `list --json` of it.
+    fn listed(&self) -> serde_json::Value {
+        self.lab.do_systx(["status", "--json", &self.id]).ok().json()["transaction"].clone()
+    }
+}
+
+/// Waits for something that happens by itself, soon.
+#[track_caller]
+fn eventually(what: &str, mut is: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn read_all(file: &File) -> io::Result<String> {
+    let mut buf = vec![0; 1 << 16];
+    let n = file.read_at(&mut buf, 0)?;
+    Ok(String::from_utf8_lossy(&buf[..n]).into_owned())
+}
+
+fn rw(path: &std::path::Path) -> File {
+    File::options().read(true).write(true).open(path).unwrap_or_else(|e| panic!("{path:?}: {e}"))
+}
+
+#[track_caller]
+fn assert_canceled<T: std::fmt::Debug>(what: &str, result: io::Result<T>) {
+    let errno = result.as_ref().err().and_then(io::Error::raw_os_error);
+    assert_eq!(errno, Some(ECANCELED), "{what}: {result:?}");
+}
+
+#[test]
+fn any_program_works_below_the_path_and_all_of_it_is_committed_at_once() {
+    let lab = lab!();
+    let seed = "mkdir -p project/src native/src; for d in project native; do echo 'print(6 * 7)' > $d/src/a.py; \
+                seq 100 > $d/numbers; echo old > $d/old; done";
+    lab.native(seed).ok();
+    let work = "set -e; umask 022; export HOME=$PWD GIT_AUTHOR_DATE='1000000000 +0000' GIT_COMMITTER_DATE='1000000000 +0000'; \
+         sed -i s/7/8/ numbers; mv src lib; rm old; mkdir -p new/deep; echo x > new/deep/x; ln -s x new/deep/link; \
+         ln numbers hard; chmod 600 new/deep/x; cat numbers | sort -r > sorted; \
+         if command -v python3 >/dev/null; then python3 -B lib/a.py > answer; fi; \
+         if command -v git >/dev/null; then git init -q -b main . && git add -A && \
+         git -c user.name=n -c user.email=e commit -qm one && git status --porcelain > status && git gc -q; fi";
+    let before = Tree::capture(lab.path("project"));
+    let open = Open::begin(&lab, "project", &[]);
+    open.sh(work).ok();
+    before.assert_same(&Tree::capture(lab.path("project")), "before the commit nothing shows");
+    let listed = open.listed();
+    assert_eq!(listed["state"], "open", "{listed}");
+    assert_eq!(listed["view"], open.path.to_str().unwrap(), "{listed}");
+    assert!(open.systx("list").ok().out.contains(&open.id));
+    let diff = lab.do_systx(["diff", &open.id, "--name-status"]).ok();
+    assert!(diff.out.contains("project/new/deep/x"), "{diff}");
+    let inside = open.path.join("new");
+    let part = lab.do_systx(["diff", &open.id, "--name-only", inside.to_str().unwrap()]).ok();
+    assert!(part.out.contains("project/new/deep/x") && !part.out.contains("sorted"), "{part}");
+    open.systx("commit").ok();
+    assert!(!open.path.exists(), "the path is gone");
+    let native = |script: &str| lab.native(&format!("cd native && {{ {script}; }}")).ok();
+    native(work);
+    // git notes times and inode numbers of the files.
+    lab.native("rm -rf native/.git/index project/.git/index").ok();
+    let (want, got) = (Tree::capture(lab.path("native")), Tree::capture(lab.path("project")));
+    want.assert_same(&got, "the same work natively");
+    assert_eq!(lab.logged_ids()[0], open.id);
+    lab.native("rm -rf project/.git native/.git").ok();
+}
+
+#[test]
+fn what_was_committed_can_be_undone_and_what_was_aborted_leaves_nothing() {
+    let lab = lab!();
+    lab.write("d/file", "one\n");
+    let before = Tree::capture(lab.path("d"));
+    let open = Open::begin(&lab, "d", &[]);
+    open.sh("echo two > file; mkdir sub; echo x > sub/x").ok();
+    open.systx("abort").ok();
+    assert!(!open.path.exists());
+    before.assert_same(&Tree::capture(lab.path("d")), "after the abort");
+    let open = Open::begin(&lab, "d", &[]);
+    open.sh("echo two > file; mkdir sub; echo x > sub/x").ok();
+    open.systx("commit").ok();
+    assert_eq!(lab.read("d/file"), "two\n");
+    lab.do_systx(["undo", &open.id]).ok();
+    assert_eq!(lab.read("d/file"), "one\n");
+    assert!(!lab.has("d/sub"));
+    assert!(lab.open_ids().is_empty());
+}
+
+#[test]
+fn a_part_can_be_committed_and_work_goes_on() {
+    let lab = lab!();
+    lab.write("d/a", "1\n");
+    let open = Open::begin(&lab, "d", &[]);
+    let kept = File::create(open.path.join("kept")).unwrap();
+    open.sh("echo 2 > a; echo n > new").ok();
+    let new = open.path.join("new");
+    lab.do_systx(["commit", &open.id, new.to_str().unwrap()]).ok();
+    assert_eq!((lab.read("d/new").as_str(), lab.read("d/a").as_str()), ("n\n", "1\n"));
+    kept.write_all_at(b"still\n", 0).unwrap();
+    open.sh("echo more >> new; test $(stat -c %i new) = $(stat -c %i ../../../mnt/d/new)").ok();
+    assert_eq!(lab.read("d/new"), "n\n");
+    open.systx("commit").ok();
+    assert_eq!(lab.read("d/new"), "n\nmore\n");
+    assert_eq!((lab.read("d/a").as_str(), lab.read("d/kept").as_str()), ("2\n", "still\n"));
+}
+
+#[test]
+fn nobody_else_can_enter() {
+    let lab = lab!();
+    lab.native("mkdir -m 777 d; echo x > d/x; chmod 666 d/x").ok();
+    let open = Open::begin(&lab, "d", &[]);
+    open.sh("cat x").ok();
+    let other = |what: &str| {
+        let mut command = lab.command("setpriv");
+        let ids = [format!("--reuid={USER}"), format!("--regid={USER}")];
+        let script = format!("{what} {}", open.path.display());
+        command.args(ids).args(["--clear-groups", "--", "sh", "-c", &script]);
+        finish(command, Limits::default(), &lab)
+    };
+    for what in ["ls", "cd", "stat", "touch"] {
+        let refused = other(what);
+        assert_ne!(refused.code, 0, "{refused}");
+        let said = refused.err.to_lowercase();
+        assert!(said.contains("permission denied") || said.contains("can't cd"), "{refused}");
+    }
+    open.systx("abort").ok();
+}
+
+#[test]
+fn an_ordinary_user_is_told_what_to_do_instead() {
+    let lab = lab!().as_user();
+    lab.native("mkdir d").ok();
+    let refused = lab.do_systx(["begin", "d"]).expect(1);
+    assert!(refused.err.contains("systx run --on-exit=keep"), "{refused}");
+    assert!(refused.err.contains("systx enter"), "{refused}");
+    assert!(lab.open_ids().is_empty(), "nothing is left");
+}
+
+#[test]
+fn two_views_of_one_tree_with_different_changes_both_commit() {
+    let lab = lab!();
+    lab.native("mkdir d; echo 1 > d/a; echo 2 > d/b").ok();
+    let (one, two) = (Open::begin(&lab, "d", &[]), Open::begin(&lab, "d", &[]));
+    one.sh("echo one > a; echo n > new-one").ok();
+    two.sh("echo two > b; echo n > new-two").ok();
+    assert_eq!(two.sh("cat a").ok_or_canceled(), None, "what one wrote is in the way of two");
+    let lost = two.listed();
+    assert_eq!(lost["state"], "doomed", "{lost}");
+    two.systx("abort").ok();
+    let two = Open::begin(&lab, "d", &[]);
+    two.sh("echo two > b; echo n > new-two").ok();
+    one.systx("commit").ok();
+    two.systx("commit").ok();
+    assert_eq!((lab.read("d/a").as_str(), lab.read("d/b").as_str()), ("one\n", "two\n"));
+    assert!(lab.has("d/new-one") && lab.has("d/new-two"));
+}
+
+trait OrCanceled {
+    fn ok_or_canceled(self) -> Option<String>;
+}
+
+impl OrCanceled for Finished {
+    /// Its output; `None` if its calls were cancelled.
+    fn ok_or_canceled(self) -> Option<String> {
+        if self.code == 0 {
+            return Some(self.out);
+        }
+        assert!(self.err.contains("Operation canceled"), "{self}");
+        None
+    }
+}
+
+#[test]
+fn the_loser_is_told_where_and_against_whom_and_is_cleared_by_abort() {
+    let lab = lab!();
+    lab.write("d/counter", "0\n");
+    let (older, younger) = (Open::begin(&lab, "d", &[]), Open::begin(&lab, "d", &[]));
+    let held = rw(&younger.path.join("counter"));
+    assert_eq!(read_all(&held).unwrap(), "0\n");
+    older.sh("echo 1 > counter").ok();
+    // Lost: what it does fails, what it has read stays readable.
+    assert_canceled("write", held.write_at(b"2", 0));
+    assert_canceled("open", File::open(younger.path.join("counter")));
+    assert_canceled("create", File::create(younger.path.join("x")));
+    assert_canceled("mkdir", fs::create_dir(younger.path.join("y")));
+    assert_canceled("lookup", younger.path.join("never").metadata());
+    assert_eq!(read_all(&held).unwrap(), "0\n");
+    assert_eq!(younger.listed()["state"], "doomed");
+    assert!(younger.systx("status").ok().out.contains("lost"), "in words");
+    let refused = younger.systx("commit").expect(CONFLICT);
+    assert!(refused.err.contains(lab.path("d/counter").to_str().unwrap()), "{refused}");
+    assert!(refused.err.contains(&older.id), "{refused}");
+    assert!(lab.open_ids().contains(&younger.id), "it is still there");
+    younger.systx("abort").ok();
+    assert!(!younger.path.exists() && !lab.open_ids().contains(&younger.id));
+    older.systx("commit").ok();
+    assert_eq!(lab.read("d/counter"), "1\n");
+}
+
+#[test]
+fn nice_decides_before_age() {
+    let lab = lab!();
+    lab.write("d/f", "0\n");
+    let older = Open::begin(&lab, "d", &["--nice", "5"]);
+    let urgent = Open::begin(&lab, "d", &["--nice", "-5"]);
+    older.sh("echo 1 > f").ok();
+    urgent.sh("echo 2 > f").ok();
+    older.systx("commit").expect(CONFLICT);
+    urgent.systx("commit").ok();
+    assert_eq!(lab.read("d/f"), "2\n");
+}
+
+#[test]
+fn a_view_and_a_run_conflict_as_two_runs_do() {
+    let lab = lab!();
+    lab.write("d/f", "0\n");
+    let open = Open::begin(&lab, "d", &[]);
+    open.sh("echo view > f").ok();
+    let lost = lab.run(&[], "echo run > d/f").expect(CONFLICT);
+    assert!(lost.err.contains(&open.id) && lost.err.contains("begin"), "{lost}");
+    open.systx("commit").ok();
+    let mut run = lab.shell(&[]);
+    run.eval("echo run > d/f");
+    let open = Open::begin(&lab, "d", &[]);
+    assert_eq!(open.sh("echo view > f").ok_or_canceled(), None);
+    run.exit(0).ok();
+    let refused = open.systx("commit").expect(CONFLICT);
+    assert!(refused.err.contains("d/f"), "{refused}");
+    assert_eq!(lab.read("d/f"), "run\n");
+}
+
+#[test]
+fn an_outside_change_of_what_was_read_is_a_conflict() {
+    let lab = lab!();
+    lab.write("d/f", "0\n");
+    let open = Open::begin(&lab, "d", &[]);
+    open.sh("cat f; echo 1 > g").ok();
+    lab.write("d/f", "outside\n");
+    open.systx("commit").expect(CONFLICT).says("d/f");
+    assert!(!lab.has("d/g"));
+    open.systx("abort").ok();
+}
+
+#[test]
+fn descriptors_stay_valid_over_a_commit() {
+    let lab = lab!();
+    lab.native("mkdir d; echo old > d/old; echo same > d/same; echo move > d/move").ok();
+    let open = Open::begin(&lab, "d", &[]);
+    open.sh("echo changed > old; echo new > new; mkdir sub; mv move sub/moved").ok();
+    let [old, new, same, moved] = ["old", "new", "same", "sub/moved"].map(|name| {
+        let file = rw(&open.path.join(name));
+        assert!(!read_all(&file).unwrap().is_empty(), "its pages are cached");
+        file
+    });
+    open.systx("commit").ok();
+    // The current committed content, which is that of the real file.
+    for (file, name) in [(&old, "old"), (&new, "new"), (&same, "same"), (&moved, "sub/moved")] {
+        let path = lab.path("d").join(name);
+        assert_eq!(read_all(file).unwrap(), fs::read_to_string(&path).unwrap(), "{name}");
+        assert_eq!(file.metadata().unwrap().ino(), path.metadata().unwrap().ino(), "{name}");
+        // Writes are plain writes.
+        file.write_all_at(b"W", 0).unwrap();
+        file.sync_all().unwrap();
+        assert!(fs::read_to_string(&path).unwrap().starts_with('W'), "{name}");
+        file.set_len(2).unwrap();
+        assert_eq!(path.metadata().unwrap().len(), 2, "{name}");
+        // And others' writes are seen, a moment later.
+        fs::write(&path, "written outside\n").unwrap();
+        eventually(name, || read_all(file).unwrap() == "written outside\n");
+        assert_eq!(file.metadata().unwrap().len(), 16, "{name}");
+    }
+    // Whatever becomes of the name.
+    fs::remove_file(lab.path("d/old")).unwrap();
+    old.write_all_at(b"gone", 0).unwrap();
+    assert_eq!(read_all(&old).unwrap(), "goneten outside\n");
+    assert_eq!(old.metadata().unwrap().nlink(), 0);
+}
+
+#[test]
+fn a_commit_by_another_transaction_is_seen_through_an_old_descriptor() {
+    let lab = lab!();
+    lab.native("mkdir d; seq 5000 > d/f").ok();
+    let open = Open::begin(&lab, "d", &[]);
+    open.sh("echo first | dd of=f conv=notrunc status=none").ok();
+    let file = File::open(open.path.join("f")).unwrap();
+    open.systx("commit").ok();
+    assert!(read_all(&file).unwrap().starts_with("first"));
+    lab.run(&[], "echo again | dd of=d/f conv=notrunc status=none").ok();
+    eventually("the later commit", || read_all(&file).unwrap().starts_with("again"));
+}
+
+#[test]
+fn open_files_without_a_name_and_open_directories_survive_too() {
+    let lab = lab!();
+    lab.native("mkdir d; echo doomed > d/doomed").ok();
+    let open = Open::begin(&lab, "d", &[]);
+    let temporary = File::create_new(open.path.join("tmp")).map(|_| rw(&open.path.join("tmp")));
+    let temporary = temporary.unwrap();
+    temporary.write_all_at(&[b'x'; 300_000], 0).unwrap();
+    let doomed = rw(&open.path.join("doomed"));
+    open.sh("rm tmp doomed; mkdir sub; echo x > sub/x").ok();
+    let mut shell = lab.command("sh");
+    shell.current_dir(open.path.join("sub"));
+    let mut shell = systx_e2e::Shell::start(&lab, shell);
+    shell.eval("cat x");
+    open.systx("commit").ok();
+    assert!(!lab.has("d/tmp") && !lab.has("d/doomed"));
+    assert_eq!(
+        (temporary.metadata().unwrap().len(), temporary.metadata().unwrap().nlink()),
+        (300_000, 0)
+    );
+    temporary.write_all_at(b"end", 300_000).unwrap();
+    let mut end = [0; 4];
+    temporary.read_exact_at(&mut end, 299_999).unwrap();
+    assert_eq!(&end, b"xend");
+    assert_eq!(read_all(&doomed).unwrap(), "doomed\n");
+    // A working directory goes on as the committed directory.
+    shell.eval("echo y > y; mv x z");
+    assert_eq!((lab.read("d/sub/y").as_str(), lab.read("d/sub/z").as_str()), ("y\n", "x\n"));
+    lab.write("d/sub/outside", "o\n");
+    assert_eq!(shell.eval("cat outside; ls"), "o\noutside\ny\nz\n");
+    shell.exit(0).ok();
+}
+
+#[test]
+fn a_shared_writable_mapping_is_refused_by_name() {
+    let lab = lab!();
+    if find_program("python3").is_none() {
+        systx_e2e::skip!("no python3");
+    }
+    lab.native("mkdir d; seq 2000 > d/f").ok();
+    let open = Open::begin(&lab, "d", &[]);
+    let script = "import mmap, sys\nf = open('f', 'r+b')\nm = mmap.mmap(f.fileno(), 0)\nm[0:4] = b'mmap'\n\
+                  print('mapped', flush=True)\nsys.stdin.readline()\nm.close()\nprint('unmapped', flush=True)\nsys.stdin.readline()";
+    let mut command = lab.command("python3");
+    command.args(["-c", script]).current_dir(&open.path);
+    let mut python = systx_e2e::run::Dialogue::start(&lab, command);
+    python.wait_for("mapped\n");
+    let refused = open.systx("commit").expect(CONFLICT);
+    assert!(refused.err.contains("python3"), "{refused}");
+    python.send("\n");
+    python.wait_for("unmapped\n");
+    open.systx("commit").ok();
+    assert!(lab.read("d/f").starts_with("mmap"), "what it stored was written back");
+    python.send("\n");
+    python.close().ok();
+}
+
+#[test]
+fn after_an_abort_calls_are_cancelled_and_pages_can_be_read() {
+    let lab = lab!();
+    lab.native("mkdir d; echo old > d/f").ok();
+    let open = Open::begin(&lab, "d", &[]);
+    open.sh("echo private > f").ok();
+    let file = rw(&open.path.join("f"));
+    let mut shell = lab.command("sh");
+    shell.current_dir(&open.path);
+    let mut shell = systx_e2e::Shell::start(&lab, shell);
+    shell.eval("cat f");
+    open.systx("abort").ok();
+    assert_eq!(read_all(&file).unwrap(), "private\n");
+    assert_canceled("write", file.write_at(b"x", 0));
+    for what in ["cat f", "echo x > f", "echo x > new", "mkdir x", "mv f g", "cat nothing"] {
+        let (said, code) = shell.try_eval(what).expect("the shell lives");
+        assert!(code != 0 && said.contains("canceled"), "{what}: {code} {said}");
+    }
+    shell.exit(0).ok();
+    assert_eq!(lab.read("d/f"), "old\n");
+}
+
+#[test]
+fn read_only_never_commits() {
+    let lab = lab!();
+    lab.native("mkdir d; echo old > d/f; echo other > d/g").ok();
+    let open = Open::begin(&lab, "d", &["--read-only"]);
+    open.sh("cat f; echo private > f; echo x > new; rm g").ok();
+    let file = rw(&open.path.join("f"));
+    assert_eq!(read_all(&file).unwrap(), "private\n");
+    lab.run(&[], "echo elsewhere > d/h").ok();
+    open.systx("commit").ok();
+    assert_eq!((lab.read("d/f").as_str(), lab.read("d/g").as_str()), ("old\n", "other\n"));
+    assert!(!lab.has("d/new"));
+    assert_eq!(read_all(&file).unwrap(), "old\n", "open files are the real ones");
+}
+
+#[test]
+fn locks_exclude_programs_outside_and_last_over_the_commit() {
+    let lab = lab!();
+    lab.native("mkdir d; echo x > d/f").ok();
+    let open = Open::begin(&lab, "d", &[]);
+    let inside = rw(&open.path.join("f"));
+    let outside = rw(&lab.path("d/f"));
+    outside.try_lock().expect("free");
+    assert!(inside.try_lock().is_err(), "held outside");
+    outside.unlock().unwrap();
+    inside.try_lock().expect("free");
+    assert!(outside.try_lock().is_err(), "held inside");
+    open.systx("commit").ok();
+    assert!(outside.try_lock().is_err(), "still held");
+    drop(inside);
+    eventually("released by closing", || outside.try_lock().is_ok());
+}
+
+#[test]
+fn enter_and_the_path_show_the_same() {
+    let lab = lab!();
+    lab.native("mkdir d; echo 1 > d/f").ok();
+    let open = Open::begin(&lab, "d", &[]);
+    open.sh("echo path > f").ok();
+    let enter = |script: &str| lab.do_systx(["enter", &open.id, "sh", "-c", script]).ok();
+    assert_eq!(enter("cat f; echo entered > f; echo n > new; ls").out, "path\nf\nnew\n");
+    assert_eq!(open.sh("cat f new").ok().out, "entered\nn\n");
+    assert_eq!(lab.read("d/f"), "1\n");
+    open.systx("commit").ok();
+    assert_eq!(lab.read("d/f"), "entered\n");
+}
+
+#[test]
+fn a_view_is_no_place_for_another_transaction() {
+    let lab = lab!();
+    lab.native("mkdir d").ok();
+    let open = Open::begin(&lab, "d", &[]);
+    let path = open.path.to_str().unwrap();
+    lab.do_systx(["begin", path]).expect(1).says("is in the view of a transaction");
+    lab.do_systx(["run", "-C", path, "true"]).expect(125).says("is in the view of a transaction");
+    lab.do_systx(["begin", "nowhere"]).expect(1).says("nowhere");
+    lab.native("echo x > file").ok();
+    lab.do_systx(["begin", "file"]).expect(1).says("not a directory");
+    open.systx("abort").ok();
+    open.systx("abort").expect(1).says(&open.id);
+}
+
+#[test]
+fn a_killed_daemon_leaves_no_view_behind() {
+    let lab = lab!();
+    lab.native("mkdir d").ok();
+    let open = Open::begin(&lab, "d", &[]);
+    open.sh("echo x > x").ok();
+    lab.kill_daemon();
+    assert!(open.path.metadata().is_err(), "nobody serves it");
+    let again = Open::begin(&lab, "d", &[]);
+    assert!(!open.path.symlink_metadata().is_ok_and(|_| true), "cleared away");
+    assert!(!lab.has("d/x"));
+    again.systx("abort").ok();
+}
+
+#[test]
+fn two_hundred_transactions_leave_nothing_in_the_daemon() {
+    let lab = lab!();
+    lab.native("mkdir d; echo 0 > d/f").ok();
+    let count = |what: &str| {
+        let daemon = lab.daemons()[0];
+        fs::read_dir(format!("/proc/{daemon}/{what}")).expect("it runs").count()
+    };
+    let round = |n: u32| {
+        let open = Open::begin(&lab, "d", &[]);
+        let file = rw(&open.path.join("f"));
+        file.write_all_at(format!("{n:4}").as_bytes(), 0).unwrap();
+        open.systx(if n % 4 == 3 { "abort" } else { "commit" }).ok();
+        let _ = read_all(&file).unwrap();
+    };
+    // Keeps one transaction open, so that the daemon stays.
+    let keep = Open::begin(&lab, "d", &["--read-only"]);
+    (0..8).for_each(round);
+    eventually("at rest", || count("task") < 20);
+    let (fds, tasks) = (count("fd"), count("task"));
+    (0..200).for_each(round);
+    eventually("as many descriptors and threads as before", || {
+        count("fd") <= fds && count("task") <= tasks
+    });
+    assert_eq!(lab.read("d/f").trim(), "198");
+    let views = fs::read_dir(keep.path.parent().unwrap()).unwrap().count();
+    assert_eq!(views, 2, "one view, and the volume that it is a piece of");
+    keep.systx("abort").ok();
+}

@@ -1,0 +1,571 @@
+//! A view that outlives its transaction: its processes are not ours to end, and what they have open
+//! stays open.
+//!
+//! Three times in its life:
+//! 1. While the transaction is open, all requests go to its [`View`].
+//! 2. While it is being committed ([`Lasting::pause`]) requests wait, so that none is answered by
+//!    something that is half there.  Those under way are waited for first.
+//! 3. After a commit the same nodes are those of a [`Plain`] view of the volume: what is read is the
+//!    committed state of that moment, what is written is a plain write, and the kernel may keep
+//!    nothing.  A node is taken over when it is first asked for, by where it was committed; what is
+//!    open at the commit is held by a descriptor, so it stays the same inode whatever happens to its
+//!    name.  A file that is open but was not committed, because it had lost all its names, is copied to
+//!    one without a name.
+//!
+//! After an abort all stays with the view, which answers `ECANCELED`, except that pages can be read.
+//!
+//! Opens have messages here, else nobody would know what is open.
+//!
+//! **Lock order**: none of the two locks is held while a view is called.
+
+use crate::api::*;
+use crate::plain::files::{Opens, handle_of};
+use crate::plain::{Gate, Order, Plain, STALL};
+use crate::view::View;
+use crate::volume::errno;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use systx_base::sync::{Event, Mutex, rank};
+use systx_base::{Kind, NodeId};
+use systx_store::io::HostId;
+use systx_store::real::RealIo;
+
+/// See the module.
+pub struct Lasting {
+    passage: Mutex<Passage>,
+    changed: Event,
+    /// What is open of the view; after the commit the plain view keeps count.
+    opens: Mutex<HashMap<NodeId, Opens>>,
+}
+
+/// What requests go through.
+struct Passage {
+    serving: Serving,
+    closed: bool,
+    /// Requests that are being performed.
+    under_way: usize,
+    /// Requests that found it closed, until they have been performed.
+    late: usize,
+}
+
+#[derive(Clone)]
+enum Serving {
+    View(Arc<View>),
+    Committed(Arc<Committed>),
+}
+
+/// A view after its commit.
+struct Committed {
+    view: Arc<View>,
+    plain: Plain,
+    /// The last node that the view handed out.
+    last: NodeId,
+}
+
+/// Who orders the requests that arrive after the commit: the one place where that is decided.
+fn gate_of(view: &View) -> Arc<dyn Gate> {
+    Arc::new(Order::new(Arc::clone(&view.vol), STALL))
+}
+
+/// What the kernel has open, held over the commit.
+struct Pinned {
+    fd: OwnedFd,
+    id: HostId,
+    kind: Kind,
+    /// It will not be committed: this is a copy without a name.
+    copy: bool,
+}
+
+impl Committed {
+    /// Makes sure that the plain view has the node.
+    fn ensure(&self, id: NodeId) -> Reply<()> {
+        if id > self.last || self.plain.has(id) {
+            return Ok(());
+        }
+        let (fd, host, kind) = self.view.committed_object(id)?;
+        self.plain.adopt(id, fd, host, kind, Opens::default());
+        Ok(())
+    }
+}
+
+/// A request on its way.
+struct Pass<'a> {
+    lasting: &'a Lasting,
+    serving: Serving,
+    late: bool,
+}
+
+impl Pass<'_> {
+    fn requests(&self) -> &dyn Requests {
+        match &self.serving {
+            Serving::View(view) => &**view,
+            Serving::Committed(committed) => &committed.plain,
+        }
+    }
+}
+
+impl Drop for Pass<'_> {
+    fn drop(&mut self) {
+        let mut passage = self.lasting.passage.lock();
+        passage.under_way -= 1;
+        passage.late -= usize::from(self.late);
+        let wake = (passage.closed && passage.under_way == 0) || (self.late && passage.late == 0);
+        drop(passage);
+        if wake {
+            self.lasting.changed.notify_all();
+        }
+    }
+}
+
+impl Lasting {
+    /// Of an open transaction's view.
+    pub fn new(view: Arc<View>) -> Lasting {
+        let passage =
+            Passage { serving: Serving::View(view), closed: false, under_way: 0, late: 0 };
+        Lasting {
+            passage: Mutex::new(rank::LEAF, passage),
+            changed: Event::new(),
+            opens: Mutex::new(rank::LEAF, HashMap::new()),
+        }
+    }
+
+    /// Lets no request in any more and waits for those under way.  Hold no lock that one of them may
+    /// need.  Requests go on when the pause is dropped.
+    pub fn pause(&self) -> Pause<'_> {
+        let mut passage = self.passage.lock();
+        passage.closed = true;
+        while passage.under_way > 0 {
+            self.changed.wait(&mut passage);
+        }
+        Pause { lasting: self, pinned: HashMap::new() }
+    }
+
+    /// Waits until every request that had to wait for a pause has been performed, so that what is
+    /// invalidated next is not answered anew by one of them.
+    pub fn settled(&self) {
+        let mut passage = self.passage.lock();
+        while passage.late > 0 {
+            self.changed.wait(&mut passage);
+        }
+    }
+
+    /// Whether any file is open for writing.
+    pub fn is_open_for_writing(&self) -> bool {
+        self.opens.lock().values().any(Opens::writes)
+    }
+
+    fn pass(&self) -> Pass<'_> {
+        let mut passage = self.passage.lock();
+        let late = passage.closed;
+        passage.late += usize::from(late);
+        while passage.closed {
+            self.changed.wait(&mut passage);
+        }
+        passage.under_way += 1;
+        Pass { lasting: self, serving: passage.serving.clone(), late }
+    }
+
+    /// A request about these nodes.
+    fn about(&self, nodes: &[NodeId]) -> Reply<Pass<'_>> {
+        let pass = self.pass();
+        if let Serving::Committed(committed) = &pass.serving {
+            for id in nodes {
+                committed.ensure(*id)?;
+            }
+        }
+        Ok(pass)
+    }
+
+    fn serving(&self) -> Serving {
+        self.passage.lock().serving.clone()
+    }
+}
+
+/// Something that the kernel has open over a commit.
+pub struct StillOpen {
+    /// As which node.
+    pub node: NodeId,
+    /// The committed file (`O_PATH`), if it is one that others can reach.
+    pub file: Option<OwnedFd>,
+}
+
+/// No request is under way.
+pub struct Pause<'a> {
+    lasting: &'a Lasting,
+    pinned: HashMap<NodeId, Pinned>,
+}
+
+impl Drop for Pause<'_> {
+    fn drop(&mut self) {
+        self.lasting.passage.lock().closed = false;
+        self.lasting.changed.notify_all();
+    }
+}
+
+impl Pause<'_> {
+    fn view(&self) -> Option<Arc<View>> {
+        match self.lasting.serving() {
+            Serving::View(view) => Some(view),
+            Serving::Committed(_) => None,
+        }
+    }
+
+    /// Before a commit: holds what is open, and copies what will have no name.  `read_only`: nothing
+    /// will be committed.
+    pub fn pin(&mut self, read_only: bool) {
+        let Some(view) = self.view() else { return };
+        let open: Vec<NodeId> = self.lasting.opens.lock().keys().copied().collect();
+        for id in open {
+            match view.pinned(id, read_only) {
+                Ok(Some(pinned)) => drop(self.pinned.insert(id, pinned)),
+                Ok(None) => {}
+                Err(errno) => tracing::debug!(node = id.0, %errno, "an open file is not held"),
+            }
+        }
+    }
+
+    /// Right after an installation, while nobody else can touch what was written: holds what is open
+    /// and is another inode now than before.
+    pub fn landed(&mut self) {
+        let Some(view) = self.view() else { return };
+        let open: Vec<NodeId> = self.lasting.opens.lock().keys().copied().collect();
+        for id in open {
+            let held = self.pinned.get(&id).map(|p| (p.id, p.copy));
+            let same = |(host, copy)| copy || view.committed_as(id) == Some(host);
+            if held.is_some_and(same) {
+                continue;
+            }
+            // What is not there any more answers `ESTALE`: an outsider was faster.
+            self.pinned.remove(&id);
+            if let Ok((fd, host, kind)) = view.committed_object(id) {
+                self.pinned.insert(id, Pinned { fd, id: host, kind, copy: false });
+            }
+        }
+    }
+
+    /// After the commit: from now on requests are plain ones.  Returns what the kernel has open, of
+    /// which it has to drop all that it keeps, and again the pages of a file when that is changed.
+    ///
+    /// # Errors
+    /// The volume's root is gone; the view then answers as after an abort.
+    pub fn retire(mut self) -> Reply<Vec<StillOpen>> {
+        let Some(view) = self.view() else { return Ok(Vec::new()) };
+        let committed = view.plain_successor().inspect_err(|_| view.cancel())?;
+        let opens = std::mem::take(&mut *self.lasting.opens.lock());
+        let mut open = Vec::new();
+        for (id, opens) in opens {
+            let mut still = StillOpen { node: id, file: None };
+            if let Some(Pinned { fd, id: host, kind, copy }) = self.pinned.remove(&id) {
+                if kind == Kind::File && !copy {
+                    still.file = rustix::io::fcntl_dupfd_cloexec(&fd, 0).ok();
+                }
+                committed.plain.adopt(id, fd, host, kind, opens);
+            }
+            open.push(still);
+        }
+        for (node, key, flock, file) in view.take_locks() {
+            committed.plain.adopt_lock(node, key, flock, file);
+        }
+        self.lasting.passage.lock().serving = Serving::Committed(Arc::new(committed));
+        Ok(open)
+    }
+}
+
+impl View {
+    /// What the kernel has open as a node, if it is known on the backing file system; a copy if it will
+    /// not be there after the commit.
+    fn pinned(&self, id: NodeId, read_only: bool) -> Reply<Option<Pinned>> {
+        let (known, named, kind) = {
+            let st = self.state.lock();
+            let node = st.node(id)?;
+            (node.base.is_some(), node.attr.nlink > 0, node.attr.kind)
+        };
+        if if read_only { known } else { known && named } {
+            let (fd, host, kind) = self.committed_object(id)?;
+            return Ok(Some(Pinned { fd, id: host, kind, copy: false }));
+        }
+        if kind != Kind::File || (named && !read_only) {
+            return Ok(None);
+        }
+        let fd = self.copy_without_name(id)?;
+        let host = crate::plain::identity_of(&fd)?;
+        Ok(Some(Pinned { fd, id: host, kind, copy: true }))
+    }
+
+    fn real(&self) -> Reply<&RealIo> {
+        self.vol.locks.as_deref().ok_or(Errno::STALE)
+    }
+
+    /// Which inode a node is, by what was installed last.
+    fn committed_as(&self, id: NodeId) -> Option<HostId> {
+        let st = self.state.lock();
+        st.nodes.get(id)?.base.as_ref().map(|base| base.stamp.id)
+    }
+
+    /// A descriptor (`O_PATH`) of the backing object of a node.
+    fn committed_object(&self, id: NodeId) -> Reply<(OwnedFd, HostId, Kind)> {
+        let st = self.state.lock();
+        let base = st.node(id)?.base.as_ref().filter(|base| !base.foreign).ok_or(Errno::STALE)?;
+        let handle = match &base.place {
+            None => self.io().root(),
+            Some((parent, name)) => {
+                let dir = self.open_unrecorded(&st, *parent).map_err(|_| Errno::STALE)?;
+                self.io().pin(&dir, name).map_err(|_| Errno::STALE)?
+            }
+        };
+        let stat = self.io().stat(&handle).map_err(errno)?;
+        if stat.id != base.stamp.id {
+            return Err(Errno::STALE);
+        }
+        Ok((self.real()?.duplicate(&handle).map_err(errno)?, stat.id, stat.kind))
+    }
+
+    /// A copy of a file of this view, without a name, on the same file system.
+    fn copy_without_name(&self, id: NodeId) -> Reply<OwnedFd> {
+        const STEP: u64 = 1 << 20;
+        let root = self.real()?.duplicate(&self.io().root()).map_err(errno)?;
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let copy = rustix::fs::openat(&root, c".", flags, Mode::from_raw_mode(0o600))?;
+        let attr = self.getattr(id)?;
+        let mut buf = vec![0; usize::try_from(STEP.min(attr.size)).unwrap_or(0)];
+        let mut at = 0;
+        while at < attr.size {
+            let count = self.read(id, at, &mut buf)?;
+            if count == 0 {
+                break;
+            }
+            if buf[..count].iter().any(|b| *b != 0) {
+                let mut done = 0;
+                while done < count {
+                    done += rustix::io::pwrite(&copy, &buf[done..count], at + done as u64)?;
+                }
+            }
+            at += count as u64;
+        }
+        rustix::fs::ftruncate(&copy, attr.size)?;
+        let owner = rustix::fs::Uid::from_raw(attr.uid);
+        rustix::fs::fchown(&copy, Some(owner), Some(rustix::fs::Gid::from_raw(attr.gid)))?;
+        rustix::fs::fchmod(&copy, Mode::from_raw_mode(attr.mode & 0o7777))?;
+        Ok(copy)
+    }
+
+    /// The plain view of the volume in which this view's nodes keep their numbers.
+    fn plain_successor(self: &Arc<Self>) -> Reply<Committed> {
+        let root = self.real()?.duplicate(&self.io().root()).map_err(errno)?;
+        let plain = Plain::new(root, self.vol.hidden(), gate_of(self))?;
+        let st = self.state.lock();
+        let last = NodeId(st.nodes.len() as u64);
+        let numbers: Vec<(HostId, NodeId)> = st
+            .nodes
+            .iter()
+            .filter_map(|(id, node)| {
+                let base = node.base.as_ref().filter(|b| !b.foreign && node.attr.nlink > 0)?;
+                Some((base.stamp.id, id))
+            })
+            .collect();
+        drop(st);
+        plain.keep_numbers(numbers.into_iter(), last.0);
+        Ok(Committed { view: Arc::clone(self), plain, last })
+    }
+
+    /// Every name that the kernel may have been told of, also that there is nothing of it.
+    pub fn names(&self) -> Vec<(NodeId, Vec<u8>)> {
+        let st = self.state.lock();
+        let dirs = st.nodes.iter().filter_map(|(id, node)| Some((id, node.dir()?)));
+        dirs.flat_map(|(id, dir)| dir.children().map(move |(name, _)| (id, name.to_vec())))
+            .collect()
+    }
+}
+
+/// The kernel may believe this for no time at all.
+const NOT_VALID: Valid = Valid { name: Some(Duration::ZERO), attr: Some(Duration::ZERO) };
+
+impl Requests for Lasting {
+    fn root(&self) -> Reply<Entry> {
+        self.about(&[NodeId::ROOT])?.requests().root()
+    }
+    fn lookup(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<Option<Entry>> {
+        self.about(&[parent])?.requests().lookup(caller, parent, name)
+    }
+    fn forget(&self, node: NodeId, count: u64) {
+        match self.serving() {
+            Serving::View(view) => view.forget(node, count),
+            Serving::Committed(committed) => committed.plain.forget(node, count),
+        }
+    }
+    fn getattr(&self, node: NodeId) -> Reply<Attr> {
+        self.about(&[node])?.requests().getattr(node)
+    }
+    fn setattr(&self, caller: Caller, node: NodeId, set: SetAttr) -> Reply<Attr> {
+        self.about(&[node])?.requests().setattr(caller, node, set)
+    }
+    fn readlink(&self, node: NodeId) -> Reply<Vec<u8>> {
+        self.about(&[node])?.requests().readlink(node)
+    }
+    fn mknod(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        name: &[u8],
+        kind: Kind,
+        new: NewAttr,
+        rdev: u64,
+    ) -> Reply<Entry> {
+        self.about(&[parent])?.requests().mknod(caller, parent, name, kind, new, rdev)
+    }
+    fn mkdir(&self, caller: Caller, parent: NodeId, name: &[u8], new: NewAttr) -> Reply<Entry> {
+        self.about(&[parent])?.requests().mkdir(caller, parent, name, new)
+    }
+    fn symlink(&self, caller: Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Reply<Entry> {
+        self.about(&[parent])?.requests().symlink(caller, parent, name, target)
+    }
+    fn link(&self, caller: Caller, node: NodeId, parent: NodeId, name: &[u8]) -> Reply<Entry> {
+        self.about(&[node, parent])?.requests().link(caller, node, parent, name)
+    }
+    fn unlink(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<()> {
+        self.about(&[parent])?.requests().unlink(caller, parent, name)
+    }
+    fn rmdir(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<()> {
+        self.about(&[parent])?.requests().rmdir(caller, parent, name)
+    }
+    fn rename(
+        &self,
+        caller: Caller,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
+        how: RenameHow,
+    ) -> Reply<()> {
+        self.about(&[from.0, to.0])?.requests().rename(caller, from, to, how)
+    }
+    fn create(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        name: &[u8],
+        new: NewAttr,
+        exclusive: bool,
+    ) -> Reply<Entry> {
+        self.about(&[parent])?.requests().create(caller, parent, name, new, exclusive)
+    }
+    fn tmpfile(&self, caller: Caller, parent: NodeId, new: NewAttr) -> Reply<Entry> {
+        self.about(&[parent])?.requests().tmpfile(caller, parent, new)
+    }
+    fn worn_listing(&self, file: NodeId) -> Option<NodeId> {
+        match self.serving() {
+            Serving::View(view) => view.worn_listing(file),
+            // The kernel keeps no listing.
+            Serving::Committed(_) => None,
+        }
+    }
+    fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
+        self.about(&[node])?.requests().read(node, offset, buf)
+    }
+    fn write(&self, node: NodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Reply<usize> {
+        self.about(&[node])?.requests().write(node, offset, data, kill_suidgid)
+    }
+    fn fallocate(&self, node: NodeId, how: Fallocate, offset: u64, len: u64) -> Reply<()> {
+        self.about(&[node])?.requests().fallocate(node, how, offset, len)
+    }
+    fn lseek(&self, node: NodeId, offset: u64, how: Seek) -> Reply<u64> {
+        self.about(&[node])?.requests().lseek(node, offset, how)
+    }
+    fn copy_file_range(&self, from: (NodeId, u64), to: (NodeId, u64), len: u64) -> Reply<u64> {
+        self.about(&[from.0, to.0])?.requests().copy_file_range(from, to, len)
+    }
+    fn readdir(
+        &self,
+        node: NodeId,
+        from: u64,
+        attributes: bool,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Reply<()> {
+        self.about(&[node])?.requests().readdir(node, from, attributes, sink)
+    }
+    fn getxattr(&self, node: NodeId, key: &[u8]) -> Reply<Vec<u8>> {
+        self.about(&[node])?.requests().getxattr(node, key)
+    }
+    fn listxattr(&self, node: NodeId) -> Reply<Vec<u8>> {
+        self.about(&[node])?.requests().listxattr(node)
+    }
+    fn setxattr(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        key: &[u8],
+        value: &[u8],
+        how: SetXattr,
+        kill_sgid: bool,
+    ) -> Reply<()> {
+        self.about(&[node])?.requests().setxattr(caller, node, key, value, how, kill_sgid)
+    }
+    fn removexattr(&self, caller: Caller, node: NodeId, key: &[u8]) -> Reply<()> {
+        self.about(&[node])?.requests().removexattr(caller, node, key)
+    }
+    fn statfs(&self) -> Reply<StatFs> {
+        self.about(&[])?.requests().statfs()
+    }
+    fn getlk(&self, node: NodeId, lock: Lock) -> Reply<Option<Lock>> {
+        self.about(&[node])?.requests().getlk(node, lock)
+    }
+    fn setlk(&self, node: NodeId, lock: Lock) -> Reply<()> {
+        let pass = match lock.kind {
+            // Also of a file that is gone.
+            LockKind::Unlock => self.pass(),
+            _ => self.about(&[node])?,
+        };
+        pass.requests().setlk(node, lock)
+    }
+    fn inode_flags(&self, node: NodeId) -> Reply<u32> {
+        self.about(&[node])?.requests().inode_flags(node)
+    }
+    fn open(&self, caller: Caller, node: NodeId, how: OpenHow) -> Reply<Opened> {
+        let pass = self.about(&[node])?;
+        match &pass.serving {
+            Serving::View(view) => {
+                view.alive()?;
+                let handle = handle_of(caller, how);
+                self.opens.lock().entry(node).or_default().add(caller, handle);
+                Ok(Opened { handle, keep_cache: true, cache_listing: how.dir })
+            }
+            Serving::Committed(committed) => {
+                let opened = committed.plain.open(caller, node, how)?;
+                Ok(Opened { keep_cache: false, cache_listing: false, ..opened })
+            }
+        }
+    }
+    fn release(&self, node: NodeId, handle: u64) {
+        let pass = self.pass();
+        if let Serving::Committed(committed) = &pass.serving {
+            return committed.plain.release(node, handle);
+        }
+        let mut opens = self.opens.lock();
+        if let Some(open) = opens.get_mut(&node) {
+            open.remove(handle);
+            if open.count() == 0 {
+                opens.remove(&node);
+            }
+        }
+    }
+    fn fsync(&self, node: NodeId, data_only: bool) -> Reply<()> {
+        let pass = self.about(&[node])?;
+        match &pass.serving {
+            // Durability comes with the commit; but the kernel has to ask again after it.
+            Serving::View(_) => Ok(()),
+            Serving::Committed(committed) => committed.plain.fsync(node, data_only),
+        }
+    }
+    fn valid(&self, _node: NodeId, _name: Option<&[u8]>) -> Valid {
+        let mut passage = self.passage.lock();
+        while passage.closed {
+            self.changed.wait(&mut passage);
+        }
+        match passage.serving {
+            Serving::View(_) => Valid::default(),
+            Serving::Committed(_) => NOT_VALID,
+        }
+    }
+}
