@@ -120,7 +120,7 @@ impl Volume {
     /// Marks what `writes` changes.  Waits for the publication before it to end.
     pub fn publish(&self, writes: &WriteSet) -> Publication<'_> {
         let alone = self.publishing.lock();
-        let guarded = self.guarded.lock().clone();
+        let guarded = self.guarded_now();
         let root = self.io.stat(&self.io.root()).map(|stat| stat.id).ok();
         let marked = Arc::new(Marked::new(writes, root));
         if !guarded.is_empty() {
@@ -138,6 +138,11 @@ impl Volume {
         self.guarded.lock().push(guarded);
     }
 
+    /// A copy: nothing is called with that lock held.
+    fn guarded_now(&self) -> Vec<Arc<Guarded>> {
+        self.guarded.lock().clone()
+    }
+
     /// The directory is not served any more.
     pub fn unguard(&self, guarded: &Arc<Guarded>) {
         self.guarded.lock().retain(|g| !Arc::ptr_eq(g, guarded));
@@ -146,7 +151,7 @@ impl Volume {
     /// Makes the kernel write back what plain programs have stored in mappings of this file, if one has
     /// it open for writing in a guarded directory; whether one has.  It arrives as a plain write.
     pub fn flush(&self, id: HostId) -> bool {
-        let guarded = self.guarded.lock().clone();
+        let guarded = self.guarded_now();
         let mut found = false;
         for g in guarded {
             let Some(node) = g.plain.written_to(id) else { continue };
@@ -160,13 +165,13 @@ impl Volume {
 
     /// Files that plain programs have open for writing in guarded directories.
     pub(crate) fn open_for_writing(&self) -> Vec<HostId> {
-        let guarded = self.guarded.lock().clone();
+        let guarded = self.guarded_now();
         guarded.iter().flat_map(|g| g.plain.open_for_writing()).collect()
     }
 
     /// Whether a file is open for writing in a guarded directory.
     pub(crate) fn is_open_guarded(&self, id: HostId) -> bool {
-        self.guarded.lock().clone().iter().any(|g| g.plain.written_to(id).is_some())
+        self.guarded_now().iter().any(|g| g.plain.written_to(id).is_some())
     }
 }
 
