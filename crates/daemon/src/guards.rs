@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// File systems that the kernel makes up: there is nothing in them to be guarded.
 const KERNEL_TREES: [&str; 20] = [
@@ -44,6 +45,9 @@ const KERNEL_TREES: [&str; 20] = [
     "selinuxfs",
     "nsfs",
 ];
+
+/// How long a store may stay locked by a daemon that was killed.
+const SUCCESSION_LIMIT: Duration = Duration::from_secs(20);
 
 /// What there is once for all guarded directories.
 pub(crate) struct Guards {
@@ -403,7 +407,7 @@ impl Transactions {
         }
         guarded::clear_away(dir, 1).map_err(cleared)?;
         let replaces = guarded::is_ours_at(dir);
-        let volume = self.open_at(location)?;
+        let volume = self.open_after_the_last(&location)?;
         let backing = below(dir, &volume).map_err(|e| unreadable(dir, e))?;
         let stat = rustix::fs::fstat(&backing).map_err(|e| unreadable(dir, e))?;
         if (stat.st_ino, stat.st_dev) != (entry.ino, entry.dev) {
@@ -429,6 +433,20 @@ impl Transactions {
             tracing::warn!(dir = %dir.display(), ?past, "these processes are past the guard");
         }
         Ok(())
+    }
+
+    /// The volume of a daemon that was killed just now: the kernel may not have closed all of its files yet,
+    /// the store's lock among them.
+    fn open_after_the_last(&self, location: &Location) -> Result<Arc<OpenVolume>, Failure> {
+        let until = Instant::now() + SUCCESSION_LIMIT;
+        loop {
+            match self.open_at(location.clone()) {
+                Err(f) if f.kind == FailureKind::Busy && Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                other => return other,
+            }
+        }
     }
 
     /// Unmounts everything: the daemon ends.

@@ -69,6 +69,23 @@ fn requests() -> Vec<Request> {
     ]
 }
 
+fn holder() -> Holder {
+    let held = Held { how: HeldAs::Map, path: HostPath(b"/g/\xff".to_vec()) };
+    Holder { pid: 3, command: "sh".into(), held: vec![held] }
+}
+
+fn guarded() -> GuardedDir {
+    GuardedDir {
+        dir: "/g".into(),
+        volume: "/".into(),
+        store: "/.systx".into(),
+        dev: 5,
+        transport: Transport::IoUring,
+        past: vec![holder()],
+        notes: vec!["n".into()],
+    }
+}
+
 fn change() -> Change {
     let side = Side {
         mode: 0o100644,
@@ -162,6 +179,11 @@ fn replies() -> Vec<Reply> {
         Reply::Recovered(Recovered::default()),
         Reply::Collected(Collected::default()),
         Reply::Inspected(Inspected::default()),
+        Reply::Mounted(Mounted::Guarded(guarded())),
+        Reply::Mounted(Mounted::InUse { holders: vec![holder()] }),
+        Reply::Unmounted(Unmounted::Done { dir: "/g".into(), cut: vec![holder()], notes: vec![] }),
+        Reply::Unmounted(Unmounted::InUse { holders: vec![], mounts: vec!["/g/m".into()] }),
+        Reply::Guarded(vec![guarded()]),
         Reply::Done,
         Reply::Failed(failure),
     ]);

@@ -10,6 +10,7 @@ struct Fake {
     calls: StdMutex<Vec<String>>,
     open: StdMutex<BTreeSet<u64>>,
     bells: StdMutex<Vec<Doorbell>>,
+    guarded: StdMutex<Vec<GuardedDir>>,
     gone: std::sync::Condvar,
 }
 
@@ -112,14 +113,14 @@ impl Control for Fake {
         Ok(Unmounted::InUse { holders: vec![], mounts: vec![] })
     }
     fn guarded(&self) -> Result<Vec<GuardedDir>, Failure> {
-        Ok(vec![])
+        Ok(self.guarded.lock().unwrap().clone())
     }
     fn client_gone(&self, id: TxnId) {
         self.open.lock().unwrap().remove(&id.0);
         self.note(format!("gone {}", id.0));
     }
     fn idle(&self) -> bool {
-        self.open.lock().unwrap().is_empty()
+        self.open.lock().unwrap().is_empty() && self.guarded.lock().unwrap().is_empty()
     }
     fn shutdown(&self) {
         self.note("shutdown");
@@ -251,6 +252,26 @@ fn shutdown_is_refused_while_something_is_open_unless_forced() {
     client.begin(begin(1), bell().as_fd()).unwrap();
     let refused = client.shutdown(false).unwrap_err();
     assert_eq!(refused.kind, FailureKind::State);
+    client.shutdown(true).unwrap();
+    assert_eq!(server.ended(), Ended::Asked);
+}
+
+#[test]
+fn shutdown_is_refused_while_directories_are_guarded_unless_forced() {
+    let mut server = Running::start("guarded", LONG, None);
+    let mut client = server.client();
+    *server.fake.guarded.lock().unwrap() = vec![GuardedDir {
+        dir: "/g".into(),
+        volume: "/".into(),
+        store: "/.systx".into(),
+        dev: 1,
+        transport: Transport::Dev,
+        past: vec![],
+        notes: vec![],
+    }];
+    let refused = client.shutdown(false).unwrap_err();
+    assert_eq!((refused.kind, refused.paths), (FailureKind::State, vec!["/g".into()]));
+    assert!(refused.message.contains("guarded"), "{}", refused.message);
     client.shutdown(true).unwrap();
     assert_eq!(server.ended(), Ended::Asked);
 }
