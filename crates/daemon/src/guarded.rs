@@ -81,7 +81,8 @@ fn register(volume: &OpenVolume, guarded: &Arc<Guarded>) {
 
 /// Called when no further request will come, and before the connection ends.
 fn unregister(volume: &OpenVolume, guarded: &Arc<Guarded>) {
-    if let Some(published) = guarded.published.lock().take() {
+    let published = guarded.published.lock().take();
+    if let Some(published) = published {
         volume.vol.unguard(&published);
     }
     volume.remove_guarded(guarded);
