@@ -5,7 +5,7 @@
 use crate::protocol::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
     Entered, Failure, FailureKind, Finish, Gc, HostPath, Inspected, Listed, LogEntry, Outcome,
-    Place, Recovered, Reply, Request, Target, Undo, Undone, VERSION, Version,
+    Place, Recovered, Reply, Request, Target, Undo, Undone, VERSION, Version, VolumeActivity,
 };
 use crate::wire::{self, WireError};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -147,6 +147,13 @@ impl Client {
     /// See [`Client::begin`].
     pub fn list(&mut self) -> Answer<Vec<Listed>> {
         expect!(self.call(&Request::List, &[])?, Reply::List(v) => v)
+    }
+    /// [`crate::protocol::Control::top`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn top(&mut self) -> Answer<Vec<VolumeActivity>> {
+        expect!(self.call(&Request::Top, &[])?, Reply::Top(v) => v)
     }
     /// [`crate::protocol::Control::status`].
     ///

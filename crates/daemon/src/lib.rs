@@ -14,6 +14,7 @@ pub mod protocol;
 pub mod server;
 pub mod spawn;
 mod spawn_unsafe;
+pub mod top;
 pub mod transaction;
 pub mod transactions;
 pub mod volume;

@@ -24,10 +24,12 @@ use systx_base::{Time, TxnId};
 mod control;
 mod message;
 mod open;
+mod top;
 
 pub use control::{Control, Doorbell, Peer};
 pub use message::{Reply, Request};
 pub use open::{BeginOpen, BegunOpen};
+pub use top::{Activity, Counts, Sides, VolumeActivity, WorksetSizes};
 
 /// Number of this protocol; changes whenever a message changes.
 pub const VERSION: u32 = 2;

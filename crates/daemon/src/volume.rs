@@ -2,6 +2,7 @@
 //! where its store lives.
 
 use crate::protocol::{HostPath, Inspected, Recovered};
+use crate::top::Counts;
 use crate::transaction::outside_change;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -79,6 +80,8 @@ pub struct OpenVolume {
     pub store: Arc<DirStore>,
     /// What recovery did when it was opened.
     pub recovery: RecoveryReport,
+    /// What happened since.
+    pub counts: Counts,
 }
 
 impl OpenVolume {
@@ -275,6 +278,7 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
         vol: Arc::new(vol),
         store: Arc::new(store),
         recovery,
+        counts: Counts::default(),
     })
 }
 

@@ -12,8 +12,8 @@ use crate::api::Reply;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use systx_base::Oid;
 use systx_base::sync::{Guard, Mutex, rank};
+use systx_base::{Oid, TxnId};
 use systx_store::io::{HostId, Io, Stamp};
 use systx_store::real::RealIo;
 use systx_txn::Engine;
@@ -33,6 +33,8 @@ pub struct Volume {
     hidden: HashSet<HostId>,
     objects: Mutex<Objects>,
     install: Mutex<()>,
+    /// Who waits for whose installation.
+    waits: Mutex<Vec<(TxnId, TxnId)>>,
 }
 
 #[derive(Default)]
@@ -56,6 +58,7 @@ impl Volume {
             hidden,
             objects: Mutex::new(rank::LEAF, Objects::default()),
             install: Mutex::new(rank::INSTALL, ()),
+            waits: Mutex::new(rank::LEAF, Vec::new()),
         })
     }
 
@@ -103,6 +106,21 @@ impl Volume {
     /// Whether a commit is changing this object right now, so that a stamp taken now means nothing.
     pub fn is_installing(&self, id: HostId) -> bool {
         self.objects.lock().installing.contains(&id)
+    }
+
+    /// Waits until `winner` has installed what `waiter` wants to touch.
+    pub(crate) fn wait_installed(&self, waiter: TxnId, winner: TxnId) {
+        self.waits.lock().push((waiter, winner));
+        self.engine.wait_installed(winner);
+        let mut waits = self.waits.lock();
+        if let Some(at) = waits.iter().position(|wait| *wait == (waiter, winner)) {
+            waits.swap_remove(at);
+        }
+    }
+
+    /// Who waits for whose installation at this moment.
+    pub fn waits(&self) -> Vec<(TxnId, TxnId)> {
+        self.waits.lock().clone()
     }
 
     /// Waits for the installation in progress, if any, and keeps the next one out while the guard

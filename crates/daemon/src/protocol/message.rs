@@ -3,7 +3,7 @@
 use super::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Entered,
     Failure, Finish, Gc, HostPath, Inspected, Listed, LogEntry, Outcome, Place, Recovered, Target,
-    Undo, Undone, Version, id_text,
+    Undo, Undone, Version, VolumeActivity, id_text,
 };
 use serde::{Deserialize, Serialize};
 use systx_base::TxnId;
@@ -43,6 +43,8 @@ pub enum Request {
     },
     /// [`super::Control::list`].
     List,
+    /// [`super::Control::top`].
+    Top,
     /// [`super::Control::status`].
     Status {
         /// Which.
@@ -134,6 +136,7 @@ pub enum Reply {
     Doom(Option<Conflict>),
     Ended(bool),
     List(Vec<Listed>),
+    Top(Vec<VolumeActivity>),
     Status(Box<Listed>),
     Changes(Vec<Change>),
     /// The bytes travel beside the JSON.
