@@ -67,6 +67,8 @@ pub enum Command {
     List,
     /// Show the state of an open transaction (of all, without ID)
     Status(OptionalId),
+    /// Watch what goes on: transactions, conflicts, commits per second (q ends it)
+    Top(Top),
     /// Show what a transaction changed
     Diff(Diff),
     /// Run a command (a shell, without CMD) inside an open transaction
@@ -228,6 +230,17 @@ pub struct Id {
 pub struct OptionalId {
     /// Its id, or the first characters of it
     pub id: Option<String>,
+}
+
+/// `systx top`.
+#[derive(Clone, Debug, Args)]
+pub struct Top {
+    /// Once, then end
+    #[arg(long)]
+    pub once: bool,
+    /// How often (seconds, or 5m)
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "1")]
+    pub interval: Duration,
 }
 
 /// `systx diff`.

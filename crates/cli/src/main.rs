@@ -8,6 +8,7 @@ mod ignore_file;
 mod output;
 mod problem;
 mod render;
+mod table;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -54,6 +55,7 @@ fn dispatch(command: &Command, out: Out) -> Result<i32, Problem> {
         Command::Begin(args) => commands::begin::begin(args, out),
         Command::List => commands::list::list(out),
         Command::Status(args) => commands::status::status(args, out),
+        Command::Top(args) => commands::top::top(args, out),
         Command::Diff(args) => commands::diff::diff(args, out),
         Command::Enter(args) => commands::enter::enter(args, out),
         Command::Commit(args) => commands::commit::commit(args, out),

@@ -4,9 +4,7 @@
 
 use crate::protocol::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
-    Entered, Failure, FailureKind, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry,
-    Mount, Mounted, Outcome, Place, Recovered, Reply, Request, Target, Umount, Undo, Undone,
-    Unmounted, VERSION, Version,
+    Entered, Failure, FailureKind, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount, Mounted, Outcome, Place, Recovered, Reply, Request, Target, Umount, Undo, Undone, Unmounted, Version, VolumeActivity, VERSION,
 };
 use crate::wire::{self, WireError};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -148,6 +146,13 @@ impl Client {
     /// See [`Client::begin`].
     pub fn list(&mut self) -> Answer<Vec<Listed>> {
         expect!(self.call(&Request::List, &[])?, Reply::List(v) => v)
+    }
+    /// [`crate::protocol::Control::top`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn top(&mut self) -> Answer<Vec<VolumeActivity>> {
+        expect!(self.call(&Request::Top, &[])?, Reply::Top(v) => v)
     }
     /// [`crate::protocol::Control::status`].
     ///

@@ -8,6 +8,7 @@ use crate::protocol::{
     Change, ChangeKind, Collected, Content, Failure, FailureKind, Gc, HostPath, LogEntry, Outcome,
     Summary, Undo, Undone, Version,
 };
+use crate::top::Counts;
 use crate::transaction::{NotInstalled, install};
 use crate::transactions::Transactions;
 use crate::volume::OpenVolume;
@@ -276,14 +277,18 @@ fn run(
         finished: volume.vol.io.now(),
     };
     match install(volume, id, set, meta, |_| ()) {
-        Ok(installed) => Ok(Outcome::Committed {
-            id,
-            summary: crate::describe::summary(changes),
-            outside: installed.outside,
-            stale: Vec::new(),
-            dropped: 0,
-            notes: Vec::new(),
-        }),
+        Ok(installed) => {
+            Counts::count(&volume.counts.begun);
+            Counts::count(&volume.counts.committed);
+            Ok(Outcome::Committed {
+                id,
+                summary: crate::describe::summary(changes),
+                outside: installed.outside,
+                stale: Vec::new(),
+                dropped: 0,
+                notes: Vec::new(),
+            })
+        }
         Err(NotInstalled::Lost) => {
             engine.abort(id);
             let message = "a running transaction won against it";

@@ -20,6 +20,7 @@ mod roster;
 pub mod server;
 pub mod spawn;
 mod spawn_unsafe;
+pub mod top;
 pub mod transaction;
 pub mod transactions;
 pub mod volume;

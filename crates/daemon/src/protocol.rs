@@ -25,11 +25,13 @@ mod control;
 mod guard;
 mod message;
 mod open;
+mod top;
 
 pub use control::{Control, Doorbell, Peer};
 pub use guard::{GuardedAt, GuardedDir, Held, HeldAs, Holder, Mount, Mounted, Umount, Unmounted};
 pub use message::{Reply, Request};
 pub use open::{BeginOpen, BegunOpen};
+pub use top::{Activity, Counts, Sides, VolumeActivity, WorksetSizes};
 
 /// Number of this protocol; changes whenever a message changes.
 pub const VERSION: u32 = 2;

@@ -344,6 +344,7 @@ impl Connection<'_> {
             Request::Doom { id } => Reply::Doom(c.doom(id)?),
             Request::WaitFor { id, limit_ms } => Reply::Ended(c.wait_for(id, limit_ms)?),
             Request::List => Reply::List(c.list()?),
+            Request::Top => Reply::Top(c.top()?),
             Request::Status { id } => Reply::Status(Box::new(c.status(id)?)),
             Request::Diff { target, paths } => Reply::Changes(c.diff(target, paths)?),
             Request::Content { target, path, version, limit } => {
@@ -398,6 +399,7 @@ fn name_of(request: &Request) -> &'static str {
         Request::Doom { .. } => "doom",
         Request::WaitFor { .. } => "wait_for",
         Request::List => "list",
+        Request::Top => "top",
         Request::Status { .. } => "status",
         Request::Diff { .. } => "diff",
         Request::Content { .. } => "content",

@@ -12,11 +12,13 @@ use crate::protocol::{
     self, Content, Doorbell, Failure, FailureKind, HostPath, Listed, Outcome, State, Summary,
     Version,
 };
+use crate::top::Counts;
 use crate::transactions::is_below;
 use crate::volume::OpenVolume;
 use rustix::io::Errno;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Time, TxnId};
 use systx_fuse::Connection;
@@ -70,6 +72,8 @@ pub struct Transaction {
     pub volume: Arc<OpenVolume>,
     /// What its processes see.
     pub view: Arc<View>,
+    /// An outsider changed what it had met; counted as lost.
+    outdone: AtomicBool,
     life: Mutex<Life>,
 }
 
@@ -141,11 +145,15 @@ impl Transaction {
             Failure::new(FailureKind::Io, format!("cannot look at the volume's root: {e}"))
         })?;
         let view = Arc::new(view);
-        let cut = Arc::downgrade(&view);
+        Counts::count(&volume.counts.begun);
+        let (cut, theirs) = (Arc::downgrade(&view), Arc::downgrade(&volume));
         // Called on the winner's thread, which holds the lock of the winner's view: no lock is taken.
         volume.vol.engine.on_doom(id, move |_, _| {
             if let Some(view) = cut.upgrade() {
                 view.cancel();
+            }
+            if let Some(volume) = theirs.upgrade() {
+                Counts::count(&volume.counts.lost);
             }
             if let Some(doorbell) = &doorbell {
                 doorbell.ring();
@@ -166,6 +174,7 @@ impl Transaction {
             terms,
             volume,
             view,
+            outdone: AtomicBool::new(false),
             life: Mutex::new(rank::TXN_STATE, life),
         }))
     }
@@ -334,6 +343,9 @@ impl Transaction {
         let serializable = self.terms.isolation == protocol::Isolation::Serializable;
         let fatal: Vec<_> = found.iter().filter(|c| serializable || c.written).cloned().collect();
         let stale = found.iter().filter(|c| !c.written).map(|c| HostPath(c.path.clone())).collect();
+        if !fatal.is_empty() && !self.outdone.swap(true, Ordering::Relaxed) {
+            Counts::count(&self.volume.counts.lost);
+        }
         (describe::outside(&fatal), stale)
     }
 
@@ -466,6 +478,8 @@ impl Transaction {
         let writes = std::mem::take(&mut frozen.writes);
         match self.install(id, writes, TxnKind::Partial, |_| ()) {
             Ok(installed) => {
+                Counts::count(&self.volume.counts.begun);
+                Counts::count(&self.volume.counts.committed);
                 self.view.rebase(&frozen, &installed.stamps);
                 Ended::Committed(self.outcome(id, summary, installed.outside, stale, 0))
             }

@@ -8,6 +8,7 @@ use crate::patterns::Patterns;
 use crate::processes;
 use crate::protocol::*;
 use crate::spawn::Runtime;
+use crate::top::Counts;
 use crate::transaction::{Ended, Terms, Transaction, Visitor, engine_isolation};
 use crate::volume::{self, Location, OpenVolume};
 use std::collections::HashMap;
@@ -194,6 +195,13 @@ impl Transactions {
         }
     }
 
+    /// Every volume and every open transaction.
+    pub(crate) fn everything(&self) -> (Vec<Arc<OpenVolume>>, Vec<Arc<Transaction>>) {
+        let tables = self.tables.lock();
+        let volumes = tables.volumes.values().cloned().collect();
+        (volumes, tables.open.values().cloned().collect())
+    }
+
     /// Takes a transaction onto the table.
     pub(crate) fn add(&self, txn: Arc<Transaction>) {
         self.tables.lock().open.insert(txn.id, txn);
@@ -207,7 +215,9 @@ impl Transactions {
     }
 
     /// Takes an ended transaction off the table.
-    fn retire(&self, txn: &Transaction) {
+    fn retire(&self, txn: &Transaction, committed: bool) {
+        let counts = &txn.volume.counts;
+        Counts::count(if committed { &counts.committed } else { &counts.aborted });
         let mut tables = self.tables.lock();
         tables.open.remove(&txn.id);
         if tables.past.len() >= ENDED_MAX {
@@ -230,12 +240,12 @@ impl Transactions {
     fn end(&self, txn: &Transaction, ended: Ended) -> Outcome {
         match ended {
             Ended::Committed(outcome) => {
-                self.retire(txn);
+                self.retire(txn, true);
                 outcome
             }
             Ended::Refused(outcome) => {
                 txn.abort();
-                self.retire(txn);
+                self.retire(txn, false);
                 outcome
             }
         }
@@ -245,7 +255,7 @@ impl Transactions {
     pub(crate) fn end_kept(&self, txn: &Transaction, ended: Ended) -> Outcome {
         match ended {
             Ended::Committed(outcome) => {
-                self.retire(txn);
+                self.retire(txn, true);
                 outcome
             }
             Ended::Refused(Outcome::Conflict { conflict, .. }) => {
@@ -335,7 +345,7 @@ impl Control for Transactions {
         {
             // The command saw its calls cancelled: what it did then, and its exit code, mean nothing.
             txn.abort();
-            self.retire(&txn);
+            self.retire(&txn, false);
             return Ok(Outcome::Conflict { conflict, kept: false });
         }
         match finish.end {
@@ -345,7 +355,7 @@ impl Control for Transactions {
             }
             End::Abort => {
                 let summary = txn.abort();
-                self.retire(&txn);
+                self.retire(&txn, false);
                 Ok(Outcome::Aborted { summary })
             }
             End::Keep => {
@@ -380,6 +390,10 @@ impl Control for Transactions {
         let mut listed: Vec<_> = open.iter().map(|t| t.listed(self)).collect();
         listed.sort_by_key(|t| (t.begun, t.id));
         Ok(listed)
+    }
+
+    fn top(&self) -> Result<Vec<VolumeActivity>, Failure> {
+        Ok(self.activity())
     }
 
     fn status(&self, id: TxnId) -> Result<Listed, Failure> {
@@ -475,7 +489,7 @@ impl Control for Transactions {
         if let Some(visitor) = running {
             processes::end_all_in(visitor.mnt_ns);
         }
-        self.retire(&txn);
+        self.retire(&txn, false);
         Ok(Outcome::Aborted { summary })
     }
 
@@ -550,7 +564,7 @@ impl Control for Transactions {
         } else {
             tracing::warn!(%id, "client is gone, transaction aborted");
             txn.abort();
-            self.retire(&txn);
+            self.retire(&txn, false);
         }
     }
 
@@ -566,7 +580,7 @@ impl Control for Transactions {
                 processes::end_all_in(visitor.mnt_ns);
             }
             txn.abort();
-            self.retire(&txn);
+            self.retire(&txn, false);
         }
         self.unguard_all();
         self.tables.lock().volumes.clear();

@@ -4,6 +4,7 @@
 use crate::guarded::Guarded;
 use crate::mounts::{self, Mount};
 use crate::protocol::{HostPath, Inspected, Recovered};
+use crate::top::Counts;
 use crate::transaction::outside_change;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -83,6 +84,8 @@ pub struct OpenVolume {
     /// What recovery did when it was opened.
     pub recovery: RecoveryReport,
     guarded: Mutex<Vec<Arc<Guarded>>>,
+    /// What happened since.
+    pub counts: Counts,
 }
 
 impl OpenVolume {
@@ -271,6 +274,7 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
         store: Arc::new(store),
         recovery,
         guarded: Mutex::new(rank::LEAF, Vec::new()),
+        counts: Counts::default(),
     })
 }
 

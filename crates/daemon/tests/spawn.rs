@@ -28,6 +28,7 @@ impl Control for Empty {
         finish(Finish) -> Outcome;
         doom(TxnId) -> Option<Conflict>;
         wait_for(TxnId, u64) -> bool;
+        top() -> Vec<VolumeActivity>;
         status(TxnId) -> Listed;
         diff(Target, Vec<HostPath>) -> Vec<Change>;
         content(Target, HostPath, Version, u64) -> Content;

@@ -88,7 +88,7 @@ fn any_program_works_below_the_path_and_all_of_it_is_committed_at_once() {
     let listed = open.listed();
     assert_eq!(listed["state"], "open", "{listed}");
     assert_eq!(listed["view"], open.path.to_str().unwrap(), "{listed}");
-    assert!(open.systx("list").ok().out.contains(&open.id));
+    assert!(lab.do_systx(["list"]).ok().out.contains(&format!("{}  open", open.id)));
     let diff = lab.do_systx(["diff", &open.id, "--name-status"]).ok();
     assert!(diff.out.contains("project/new/deep/x"), "{diff}");
     let inside = open.path.join("new");
@@ -482,6 +482,47 @@ fn a_killed_daemon_leaves_no_view_behind() {
     assert!(!open.path.symlink_metadata().is_ok_and(|_| true), "cleared away");
     assert!(!lab.has("d/x"));
     again.systx("abort").ok();
+}
+
+#[test]
+fn top_shows_transactions_worksets_conflicts_and_counts() {
+    let lab = lab!();
+    assert!(
+        lab.do_systx(["top", "--once"]).ok().out.starts_with("systx: 0 transactions, 0 volumes")
+    );
+    lab.native("mkdir d; echo 0 > d/f; echo 0 > d/g").ok();
+    let (one, two) = (Open::begin(&lab, "d", &[]), Open::begin(&lab, "d", &[]));
+    one.sh("cat f; echo 1 > g; echo n > new").ok();
+    assert_eq!(two.sh("cat g").ok_or_canceled(), None);
+    let top = lab.do_systx(["top", "--once", "--json"]).ok().json();
+    let volume = &top["top"]["volumes"][0];
+    assert_eq!(volume["volume"], lab.root().to_str().unwrap(), "{top}");
+    let count = |name: &str| volume["counts"][name].as_u64().expect("a number");
+    assert_eq!((count("begun"), count("committed"), count("lost")), (2, 0, 1), "{top}");
+    assert!(count("conflicts") >= 1 && volume["commits_per_second"].is_null(), "{top}");
+    let of = |open: &Open| {
+        let all = volume["transactions"].as_array().expect("a list");
+        all.iter().find(|t| t["id"] == open.id).cloned().unwrap_or_else(|| panic!("{top}"))
+    };
+    let workset = &of(&one)["workset"];
+    assert!(workset["entries"]["written"].as_u64() >= Some(1), "{top}");
+    assert!(workset["pages"]["read"].as_u64() >= Some(1), "{top}");
+    assert_eq!(of(&two)["state"], "doomed", "{top}");
+    assert_eq!(of(&two)["conflict"]["opponent"]["id"], one.id, "{top}");
+    let text = lab.do_systx(["top", "--once"]).ok().out;
+    assert!(text.contains(&one.id) && text.contains("2 begun, 0 committed"), "{text}");
+    assert!(text.contains("d/g to transaction"), "{text}");
+    // Live, one picture after the other.
+    let mut live =
+        systx_e2e::run::Dialogue::start(&lab, lab.systx(["top", "--json", "--interval", "0.05"]));
+    live.wait_for("\"committed\":0");
+    two.systx("abort").ok();
+    one.systx("commit").ok();
+    let rate = live.wait_for("\"committed\":1");
+    assert!(rate.contains("commits_per_second"));
+    // It has no end of its own.
+    lab.kill_all();
+    drop(live);
 }
 
 #[test]

@@ -94,6 +94,21 @@ pub struct Workset {
     pub writes: u64,
 }
 
+/// What a workset is made of: how many objects of each kind were read, and written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Census {
+    /// Names.
+    pub entries: (u64, u64),
+    /// Sets of names; a write of a name counts there.
+    pub lists: (u64, u64),
+    /// Attributes.
+    pub attributes: (u64, u64),
+    /// Lengths.
+    pub sizes: (u64, u64),
+    /// Ranges of pages.
+    pub pages: (u64, u64),
+}
+
 /// Numbers for `status` and tests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
@@ -324,6 +339,16 @@ impl Engine {
     /// The size of a workset.
     pub fn workset(&self, t: TxnId) -> Option<Workset> {
         self.state.lock().workset(t)
+    }
+
+    /// What a workset is made of.  Goes through it, a part at a time.
+    pub fn census(&self, t: TxnId) -> Census {
+        let mut census = Census::default();
+        let mut from = 0;
+        while self.state.lock().census(t, from..from + SWEEP, &mut census) {
+            from += SWEEP;
+        }
+        census
     }
 
     /// What a transaction touched, and how; the lists of directories in which it wrote names are

@@ -32,7 +32,9 @@ mod policy;
 mod state;
 mod table;
 
-pub use engine::{Access, BeginOptions, Engine, Isolation, Stats, Status, Timestamp, Workset};
+pub use engine::{
+    Access, BeginOptions, Census, Engine, Isolation, Stats, Status, Timestamp, Workset,
+};
 pub use object::{Conflict, Object, ObjectRef, Opponent, PAGE, Side};
 pub use plain::{Caller, Mutation, Plain, Stall};
 pub use policy::{Contender, ContentionPolicy, OsPrio};

@@ -16,7 +16,7 @@
 //!   that holds nothing.
 //! - S4 a plain mutation is decided as it is entered, with all its objects.
 
-use crate::engine::{Access, BeginOptions, Isolation, Stats, Status, Workset};
+use crate::engine::{Access, BeginOptions, Census, Isolation, Stats, Status, Workset};
 use crate::hold::{Flags, Hold, Slot};
 use crate::index::{Index, Slab};
 use crate::object::{Conflict, Object, ObjectRef, Opponent, Side};
@@ -499,6 +499,32 @@ impl State {
 
     pub(crate) fn workset(&self, id: TxnId) -> Option<Workset> {
         self.find(id).map(|slot| self.txn(slot).workset)
+    }
+
+    /// Adds some records of a workset to a census; whether there are more.
+    pub(crate) fn census(
+        &self,
+        id: TxnId,
+        which: std::ops::Range<usize>,
+        census: &mut Census,
+    ) -> bool {
+        let Some(slot) = self.find(id) else { return false };
+        let records = &self.txn(slot).records;
+        let end = which.end.min(records.len());
+        for record in records.get(which.start..end).unwrap_or_default() {
+            for (object, flags) in self.table.held_of(slot, *record) {
+                let sides = match object {
+                    Object::Entry { .. } => &mut census.entries,
+                    Object::List(_) => &mut census.lists,
+                    Object::Attr(_) => &mut census.attributes,
+                    Object::Size(_) => &mut census.sizes,
+                    Object::Pages { .. } => &mut census.pages,
+                };
+                sides.0 += u64::from(flags.any(Flags::READ.and(Flags::SOFT)));
+                sides.1 += u64::from(flags.any(Flags::WRITE));
+            }
+        }
+        end < records.len()
     }
 
     pub(crate) fn workset_objects(&self, id: TxnId) -> Vec<(Object, Side)> {

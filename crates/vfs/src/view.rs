@@ -198,7 +198,7 @@ impl View {
                     return Err(Errno::CANCELED);
                 }
                 Access::Wait(winner) => {
-                    self.vol.engine.wait_installed(winner);
+                    self.vol.wait_installed(self.txn, winner);
                     waited = true;
                 }
             }

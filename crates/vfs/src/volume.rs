@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use systx_base::Oid;
 use systx_base::sync::{Guard, Mutex, RwLock, rank};
+use systx_base::{Oid, TxnId};
 use systx_store::io::{HostId, Io, Stamp};
 use systx_store::real::RealIo;
 use systx_txn::{Engine, ObjectRef};
@@ -41,6 +41,8 @@ pub struct Volume {
     pub(crate) marks: RwLock<Option<Arc<Marked>>>,
     /// Whether there may be marks: a hint that spares looking.
     pub(crate) is_publishing: AtomicBool,
+    /// Who waits for whose installation.
+    waits: Mutex<Vec<(TxnId, TxnId)>>,
 }
 
 #[derive(Default)]
@@ -68,6 +70,7 @@ impl Volume {
             publishing: Mutex::new(rank::PUBLICATION, ()),
             marks: RwLock::new(rank::MARKS, None),
             is_publishing: AtomicBool::new(false),
+            waits: Mutex::new(rank::LEAF, Vec::new()),
         })
     }
 
@@ -123,6 +126,21 @@ impl Volume {
     /// Whether a commit is changing this object right now, so that a stamp taken now means nothing.
     pub fn is_installing(&self, id: HostId) -> bool {
         self.objects.lock().installing.contains(&id)
+    }
+
+    /// Waits until `winner` has installed what `waiter` wants to touch.
+    pub(crate) fn wait_installed(&self, waiter: TxnId, winner: TxnId) {
+        self.waits.lock().push((waiter, winner));
+        self.engine.wait_installed(winner);
+        let mut waits = self.waits.lock();
+        if let Some(at) = waits.iter().position(|wait| *wait == (waiter, winner)) {
+            waits.swap_remove(at);
+        }
+    }
+
+    /// Who waits for whose installation at this moment.
+    pub fn waits(&self) -> Vec<(TxnId, TxnId)> {
+        self.waits.lock().clone()
     }
 
     /// Waits for the installation in progress, if any, and keeps the next one out while the guard

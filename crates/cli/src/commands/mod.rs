@@ -16,4 +16,5 @@ pub mod recover;
 pub mod run;
 pub mod show;
 pub mod status;
+pub mod top;
 pub mod undo;

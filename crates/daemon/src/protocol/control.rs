@@ -2,8 +2,7 @@
 
 use super::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
-    Entered, Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount,
-    Mounted, Outcome, Place, Recovered, Target, Umount, Undo, Undone, Unmounted, Version,
+    Entered, Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount, Mounted, Outcome, Place, Recovered, Target, Umount, Undo, Undone, Unmounted, Version, VolumeActivity,
 };
 use std::os::fd::OwnedFd;
 use systx_base::TxnId;
@@ -67,6 +66,11 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// Internal faults only.
     fn list(&self) -> Result<Vec<Listed>, Failure>;
+    /// What goes on, volume by volume.
+    ///
+    /// # Errors
+    /// Internal faults only.
+    fn top(&self) -> Result<Vec<VolumeActivity>, Failure>;
     /// One open transaction.
     ///
     /// # Errors

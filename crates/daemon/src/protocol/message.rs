@@ -2,8 +2,7 @@
 
 use super::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Entered,
-    Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount, Mounted,
-    Outcome, Place, Recovered, Target, Umount, Undo, Undone, Unmounted, Version, id_text,
+    Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount, Mounted, Outcome, Place, Recovered, Target, Umount, Undo, Undone, Unmounted, Version, VolumeActivity, id_text,
 };
 use serde::{Deserialize, Serialize};
 use systx_base::TxnId;
@@ -43,6 +42,8 @@ pub enum Request {
     },
     /// [`super::Control::list`].
     List,
+    /// [`super::Control::top`].
+    Top,
     /// [`super::Control::status`].
     Status {
         /// Which.
@@ -140,6 +141,7 @@ pub enum Reply {
     Doom(Option<Conflict>),
     Ended(bool),
     List(Vec<Listed>),
+    Top(Vec<VolumeActivity>),
     Status(Box<Listed>),
     Changes(Vec<Change>),
     /// The bytes travel beside the JSON.

@@ -67,6 +67,9 @@ impl Control for Fake {
     fn list(&self) -> Result<Vec<Listed>, Failure> {
         Ok(vec![])
     }
+    fn top(&self) -> Result<Vec<VolumeActivity>, Failure> {
+        Ok(vec![])
+    }
     fn status(&self, id: TxnId) -> Result<Listed, Failure> {
         Err(Failure::new(FailureKind::NotFound, format!("no transaction {id}")).hint("systx list"))
     }

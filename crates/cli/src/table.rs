@@ -1,0 +1,189 @@
+//! What `systx top` shows, as lines of text: pure.
+
+use crate::commands::list::state;
+use crate::output;
+use systx_base::Time;
+use systx_daemon::protocol::{Activity, Isolation, Sides, VolumeActivity};
+
+/// Commits per second of each volume between two looks; `None` where it was not there before.
+pub fn rates(before: &[VolumeActivity], now: &[VolumeActivity], seconds: f64) -> Vec<Option<f64>> {
+    let rate = |v: &VolumeActivity| {
+        let earlier = before.iter().find(|b| b.volume == v.volume)?.counts.committed;
+        // Less than before: it is another daemon's count.
+        let commits = v.counts.committed.checked_sub(earlier)?;
+        (seconds > 0.0).then(|| commits as f64 / seconds)
+    };
+    now.iter().map(rate).collect()
+}
+
+/// The whole picture.  `rates`: as [`rates`] gives them.
+pub fn lines(volumes: &[VolumeActivity], rates: &[Option<f64>], now: Time) -> Vec<String> {
+    let open: usize = volumes.iter().map(|v| v.transactions.len()).sum();
+    let s = |n: usize| if n == 1 { "" } else { "s" };
+    let mut out = vec![format!(
+        "systx: {open} transaction{}, {} volume{}  {}",
+        s(open),
+        volumes.len(),
+        s(volumes.len()),
+        output::time(now)
+    )];
+    for (volume, rate) in volumes.iter().zip(rates.iter().chain(std::iter::repeat(&None))) {
+        out.push(String::new());
+        out.push(head(volume, *rate));
+        if volume.transactions.is_empty() {
+            continue;
+        }
+        out.push(format!(
+            "  {:<8}  {:<10} {:>6}  {:<12} {:>11} {:>9} {:>11} {:>11} {:>11}  {:<8}  {}",
+            "ID",
+            "STATE",
+            "AGE",
+            "ISOLATION",
+            "NAMES",
+            "LISTS",
+            "ATTRS",
+            "SIZES",
+            "PAGES",
+            "WAITS",
+            "COMMAND"
+        ));
+        for transaction in &volume.transactions {
+            out.extend(rows(transaction, now));
+        }
+    }
+    out
+}
+
+fn head(volume: &VolumeActivity, rate: Option<f64>) -> String {
+    let c = &volume.counts;
+    let rate = rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.1}"));
+    format!(
+        "{}: {rate} commits/s; {} begun, {} committed, {} aborted, {} lost; {} conflicts, {} waits",
+        volume.volume, c.begun, c.committed, c.aborted, c.lost, c.conflicts, c.waits
+    )
+}
+
+fn rows(t: &Activity, now: Time) -> Vec<String> {
+    let isolation = match (t.read_only, t.isolation) {
+        (true, _) => "read-only",
+        (_, Isolation::Serializable) => "serializable",
+        (_, Isolation::Snapshot) => "snapshot",
+    };
+    let w = &t.workset;
+    let mut out = vec![format!(
+        "  {:<8}  {:<10} {:>6}  {isolation:<12} {:>11} {:>9} {:>11} {:>11} {:>11}  {:<8}  {}",
+        t.id.to_string(),
+        state(t.state),
+        age(now, t.begun),
+        sides(w.entries),
+        sides(w.lists),
+        sides(w.attributes),
+        sides(w.sizes),
+        sides(w.pages),
+        t.waits_for.map(|id| id.to_string()).unwrap_or_default(),
+        output::short_command(&t.argv, 60),
+    )];
+    if let Some(c) = &t.conflict {
+        out.push(format!("            lost on {} to {}", c.path, output::opponent(&c.opponent)));
+    }
+    out
+}
+
+/// `read/written`.
+fn sides(s: Sides) -> String {
+    format!("{}/{}", short(s.read), short(s.written))
+}
+
+/// At most five characters.
+fn short(n: u64) -> String {
+    match n {
+        0..=99_999 => n.to_string(),
+        100_000..=9_999_999 => format!("{}k", n / 1000),
+        _ => format!("{}M", n / 1_000_000),
+    }
+}
+
+fn age(now: Time, then: Time) -> String {
+    let seconds = now.secs.saturating_sub(then.secs).max(0);
+    match seconds {
+        0..=99 => format!("{seconds}s"),
+        100..=5_999 => format!("{}m{:02}", seconds / 60, seconds % 60),
+        _ => format!("{}h{:02}", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systx_base::TxnId;
+    use systx_daemon::protocol::{Conflict, Counts, Opponent, Part, State, WorksetSizes};
+
+    fn volume(committed: u64, transactions: Vec<Activity>) -> VolumeActivity {
+        let counts = Counts { begun: 7, committed, lost: 1, ..Counts::default() };
+        VolumeActivity { volume: "/srv".into(), counts, transactions }
+    }
+
+    fn activity() -> Activity {
+        Activity {
+            id: TxnId(0xabc),
+            state: State::Open,
+            argv: vec!["make".into(), "all".into()],
+            begun: Time { secs: 1000, nanos: 0 },
+            isolation: Isolation::Serializable,
+            read_only: false,
+            workset: WorksetSizes {
+                entries: Sides { read: 12, written: 3 },
+                pages: Sides { read: 123_456, written: 0 },
+                ..WorksetSizes::default()
+            },
+            waits_for: Some(TxnId(0xdef)),
+            conflict: None,
+        }
+    }
+
+    #[test]
+    fn rates_are_differences_of_one_daemon() {
+        let at = |n| [volume(n, vec![])];
+        assert_eq!(rates(&at(10), &at(16), 2.0), [Some(3.0)]);
+        assert_eq!(rates(&at(10), &at(4), 2.0), [None], "another daemon");
+        assert_eq!(rates(&[], &at(4), 2.0), [None]);
+        assert_eq!(rates(&at(1), &at(2), 0.0), [None]);
+    }
+
+    #[test]
+    fn the_picture_has_every_transaction_with_what_it_touched_and_waits_for() {
+        let mut lost = activity();
+        lost.state = State::Doomed;
+        lost.conflict = Some(Conflict {
+            path: "/srv/f".into(),
+            part: Part::Data,
+            opponent: Opponent::Transaction { id: TxnId(1), argv: vec!["x".into()], ended: false },
+            stale_only: false,
+            stale: vec![],
+        });
+        let now = Time { secs: 1130, nanos: 0 };
+        let lines = lines(&[volume(6, vec![activity(), lost])], &[Some(1.25)], now);
+        let all = lines.join("\n");
+        assert!(all.starts_with("systx: 2 transactions, 1 volume "), "{all}");
+        assert!(
+            all.contains("/srv: 1.2 commits/s; 7 begun, 6 committed, 0 aborted, 1 lost;"),
+            "{all}"
+        );
+        for part in ["00000abc", "open", "2m10", "12/3", "123k/0", "00000def", "make all"] {
+            assert!(lines[4].contains(part), "{part} in {}", lines[4]);
+        }
+        assert!(lines[6].contains("lost on /srv/f to transaction 00000001 (x)"), "{all}");
+        let column = |line: &str, what: &str| line.find(what).expect("there") + what.len();
+        assert_eq!(column(&lines[3], "NAMES"), column(&lines[4], "12/3"), "columns are straight");
+        assert_eq!(column(&lines[3], "PAGES"), column(&lines[4], "123k/0"));
+    }
+
+    #[test]
+    fn nothing_open_is_one_line_per_volume() {
+        let now = Time { secs: 0, nanos: 0 };
+        assert_eq!(lines(&[], &[], now).len(), 1);
+        let lines = lines(&[volume(0, vec![])], &[], now);
+        assert_eq!(lines.len(), 3);
+        assert!(lines[2].contains("- commits/s"));
+    }
+}

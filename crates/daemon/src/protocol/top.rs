@@ -1,0 +1,83 @@
+//! What goes on: for `systx top`.
+
+use super::{Conflict, HostPath, Isolation, State, id_text, time_parts};
+use serde::{Deserialize, Serialize};
+use systx_base::{Time, TxnId};
+
+/// One volume and what goes on there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeActivity {
+    /// Its root.
+    pub volume: HostPath,
+    /// Since the daemon opened it.
+    pub counts: Counts,
+    /// The open transactions, the oldest first.
+    pub transactions: Vec<Activity>,
+}
+
+/// Numbers that only grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Counts {
+    /// Transactions begun, undos and parts of others included.
+    pub begun: u64,
+    /// Committed.
+    pub committed: u64,
+    /// Ended without a commit, whatever the reason.
+    pub aborted: u64,
+    /// Lost a conflict; to be aborted, or aborted already.
+    pub lost: u64,
+    /// Conflicts between transactions that had to be arbitrated.
+    pub conflicts: u64,
+    /// Accesses that had to wait for the installation of a commit.
+    pub waits: u64,
+}
+
+/// What one transaction has touched and whom it waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Activity {
+    /// Its id.
+    #[serde(with = "id_text")]
+    pub id: TxnId,
+    /// What it does.
+    pub state: State,
+    /// The command.
+    pub argv: Vec<HostPath>,
+    /// When it began.
+    #[serde(with = "time_parts")]
+    pub begun: Time,
+    /// How strongly it is isolated.
+    pub isolation: Isolation,
+    /// Nothing will be committed.
+    pub read_only: bool,
+    /// What it has touched, by kind.
+    pub workset: WorksetSizes,
+    /// A request of it waits until this one's commit is installed.
+    #[serde(with = "id_text::option")]
+    pub waits_for: Option<TxnId>,
+    /// Why it lost, if it did.
+    pub conflict: Option<Conflict>,
+}
+
+/// Sizes of a workset, by kind of object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct WorksetSizes {
+    /// Names.
+    pub entries: Sides,
+    /// Sets of names.
+    pub lists: Sides,
+    /// Attributes of objects.
+    pub attributes: Sides,
+    /// Lengths of files.
+    pub sizes: Sides,
+    /// Ranges of pages.
+    pub pages: Sides,
+}
+
+/// How many were read and how many written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Sides {
+    /// Read.
+    pub read: u64,
+    /// Written.
+    pub written: u64,
+}

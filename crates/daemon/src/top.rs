@@ -1,0 +1,84 @@
+//! What goes on, for `systx top`: counted per volume as it happens, worksets asked of the engine.
+
+use crate::protocol::{self, Activity, Sides, VolumeActivity, WorksetSizes};
+use crate::transaction::Transaction;
+use crate::transactions::Transactions;
+use crate::volume::OpenVolume;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use systx_base::TxnId;
+use systx_txn::Census;
+
+/// Numbers of one volume since it was opened.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Begun.
+    pub begun: AtomicU64,
+    /// Committed.
+    pub committed: AtomicU64,
+    /// Ended without a commit.
+    pub aborted: AtomicU64,
+    /// Lost a conflict.
+    pub lost: AtomicU64,
+}
+
+impl Counts {
+    /// One more.
+    pub fn count(number: &AtomicU64) {
+        number.fetch_add(1, Relaxed);
+    }
+}
+
+impl Transactions {
+    pub(crate) fn activity(&self) -> Vec<VolumeActivity> {
+        let (volumes, mut open) = self.everything();
+        open.sort_by_key(|t| (t.begun, t.id));
+        let mut all: Vec<_> = volumes.iter().map(|volume| self.of_volume(volume, &open)).collect();
+        all.sort_by(|a, b| a.volume.cmp(&b.volume));
+        all
+    }
+
+    fn of_volume(&self, volume: &Arc<OpenVolume>, open: &[Arc<Transaction>]) -> VolumeActivity {
+        let stats = volume.vol.engine.stats();
+        let counts = &volume.counts;
+        let waits = volume.vol.waits();
+        let here = open.iter().filter(|t| Arc::ptr_eq(&t.volume, volume));
+        VolumeActivity {
+            volume: protocol::HostPath::from(volume.location.mount.as_path()),
+            counts: protocol::Counts {
+                begun: counts.begun.load(Relaxed),
+                committed: counts.committed.load(Relaxed),
+                aborted: counts.aborted.load(Relaxed),
+                lost: counts.lost.load(Relaxed),
+                conflicts: stats.conflicts,
+                waits: stats.waits,
+            },
+            transactions: here.map(|txn| self.of_transaction(txn, &waits)).collect(),
+        }
+    }
+
+    fn of_transaction(&self, txn: &Transaction, waits: &[(TxnId, TxnId)]) -> Activity {
+        Activity {
+            id: txn.id,
+            state: txn.state(),
+            argv: txn.terms.argv.clone(),
+            begun: txn.begun,
+            isolation: txn.terms.isolation,
+            read_only: txn.terms.read_only,
+            workset: sizes(&txn.volume.vol.engine.census(txn.id)),
+            waits_for: waits.iter().find(|(who, _)| *who == txn.id).map(|(_, whom)| *whom),
+            conflict: txn.conflict(self),
+        }
+    }
+}
+
+fn sizes(census: &Census) -> WorksetSizes {
+    let sides = |(read, written): (u64, u64)| Sides { read, written };
+    WorksetSizes {
+        entries: sides(census.entries),
+        lists: sides(census.lists),
+        attributes: sides(census.attributes),
+        sizes: sides(census.sizes),
+        pages: sides(census.pages),
+    }
+}
