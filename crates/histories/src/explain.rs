@@ -3,7 +3,7 @@
 //! Every step of the reduction keeps this true: if the whole had an order, so would the part.
 //! Hence a part without an order convicts the whole.
 
-use crate::history::{Atom, Cell, History, Kind, Object, Outcome, Unit, Value};
+use crate::history::{Atom, Cell, History, Kind, Object, Outcome, State, Unit, Value};
 use crate::search::{self, Blocked, Placed, Verdict, check_within, dead_ends, ends};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write;
@@ -195,6 +195,7 @@ pub type Edge = (usize, usize, Reason);
 
 /// Values and where they come from, as far as it can be said without a search.
 struct Facts<'a> {
+    initial: &'a State,
     units: &'a [Unit],
     /// Cells that hold each value at most once: who wrote which value to them.
     writers: BTreeMap<Cell, Vec<(usize, u64)>>,
@@ -204,7 +205,12 @@ struct Facts<'a> {
 
 impl<'a> Facts<'a> {
     fn new(history: &'a History) -> Facts<'a> {
-        let mut facts = Facts { units: &history.units, writers: BTreeMap::new(), seen: Vec::new() };
+        let mut facts = Facts {
+            initial: &history.initial,
+            units: &history.units,
+            writers: BTreeMap::new(),
+            seen: Vec::new(),
+        };
         let mut appended: BTreeMap<u64, usize> = BTreeMap::new();
         for (u, unit) in history.units.iter().enumerate() {
             let mut own = BTreeSet::new();
@@ -295,13 +301,14 @@ impl<'a> Facts<'a> {
                 }
                 let writers = self.writers.get(cell);
                 let origin = writers.into_iter().flatten().find(|w| w.1 == *value).map(|w| w.0);
+                // Of a value that was there to begin with, every writer came after.
+                let initial = self.initial.get(cell).copied().unwrap_or(0) == *value;
                 for (later, _) in writers.into_iter().flatten() {
                     if later == reader || Some(*later) == origin {
                         continue;
                     }
                     let sees_it = self.seen.contains(&(*later, *cell, *value));
-                    // Of a value that nobody wrote: it was there to begin with.
-                    let after = origin.is_none_or(|origin| reach[origin][*later]);
+                    let after = origin.map_or(initial, |origin| reach[origin][*later]);
                     let edge = (*reader, *later, Reason::Replaced(*cell, *value));
                     if (sees_it || after) && !edges.contains(&edge) {
                         edges.push(edge);
@@ -430,37 +437,70 @@ fn chain(order: &[Placed], history: &History) -> String {
     if names.is_empty() { "at the beginning".into() } else { format!("after {}", names.join(" ")) }
 }
 
-/// A reduced history in words: its units, the cycle or all dead ends.
-pub fn words(history: &History) -> String {
+/// What was seen although no unit of the history that took effect wrote it.
+fn groundless(history: &History, whole: &History) -> Vec<String> {
+    let writes = |u: &Unit, value: u64| {
+        let mut atoms = u.steps.iter().flat_map(|s| &s.atoms);
+        atoms.any(|a| matches!(a, Atom::Set(_, v) | Atom::Append(_, v) if *v == value))
+    };
+    let mut out = Vec::new();
+    for (n, unit) in history.units.iter().enumerate() {
+        for atom in unit.steps.iter().flat_map(|s| &s.atoms) {
+            let Atom::Is(cell @ (Cell::Slot(..) | Cell::Entry(..)), value) = *atom else {
+                continue;
+            };
+            if value == 0 || whole.initial.values().any(|v| *v == value) {
+                continue;
+            }
+            let mut by = whole.units.iter().filter(|u| writes(u, value));
+            let (who, value) = (letter(n), Value(value));
+            match by.next() {
+                None => out.push(format!("{who} saw {value} at {cell}, which nobody wrote.")),
+                Some(by) if by.outcome == Outcome::Aborted => {
+                    let by = format!("an {}", by.name());
+                    out.push(format!("{who} saw {value} at {cell}, which {by} wrote."));
+                }
+                Some(_) => {}
+            }
+        }
+    }
+    out
+}
+
+/// A reduced history in words: its units, the cycle or all dead ends.  `whole` is what it was
+/// reduced from.
+pub fn words(history: &History, whole: &History) -> String {
     let mut out = String::from("No serial order explains these units:\n");
     let origin = history.units.iter().map(|u| u.begin).min().unwrap_or(0);
-    for (n, unit) in history.units.iter().enumerate() {
+    let cycle = cycle(history);
+    let concerned = |n: usize| cycle.as_ref().is_none_or(|c| c.iter().any(|e| e.0 == n));
+    let mut cells = BTreeSet::new();
+    for (n, unit) in history.units.iter().enumerate().filter(|(n, _)| concerned(*n)) {
         describe(&mut out, n, unit, origin);
+        let atoms = unit.steps.iter().flat_map(|s| &s.atoms);
+        cells.extend(atoms.map(Atom::object));
     }
-    if !history.initial.is_empty() && history.initial.len() <= 12 {
-        let cells: Vec<String> =
-            history.initial.iter().map(|(c, v)| format!("{c}: {}", Value(*v))).collect();
-        let _ = writeln!(out, "At the beginning: {}.", cells.join("; "));
+    let initial = history.initial.iter().filter(|(c, v)| **v != 0 && cells.contains(&c.object()));
+    let initial: Vec<String> = initial.map(|(c, v)| format!("{} at {c}", Value(*v))).collect();
+    if !initial.is_empty() {
+        let _ = writeln!(out, "At the beginning there was {}.", initial.join(", "));
     }
-    if let Some(cycle) = cycle(history) {
+    for line in groundless(history, whole) {
+        let _ = writeln!(out, "{line}");
+    }
+    if let Some(cycle) = cycle {
         let _ = writeln!(out, "Each must come before the next, and the last before the first:");
         for (a, b, reason) in cycle {
             let (a, b) = (letter(a), letter(b));
-            let _ = match reason {
-                Reason::Time => writeln!(out, "  {a} before {b}: it ended before {b} began"),
-                Reason::Seen(cell, value) => {
-                    writeln!(
-                        out,
-                        "  {a} before {b}: {b} saw what it wrote, {} at {cell}",
-                        Value(value)
-                    )
+            let why = match reason {
+                Reason::Time => format!("it ended before {b} began"),
+                Reason::Seen(cell, v) => format!("{b} saw what it wrote, {} at {cell}", Value(v)),
+                Reason::Replaced(cell, 0) => format!("it saw nothing at {cell}, where {b} wrote"),
+                Reason::Replaced(cell, v) => {
+                    format!("it saw {} at {cell}, which {b} replaced", Value(v))
                 }
-                Reason::Replaced(cell, value) => writeln!(
-                    out,
-                    "  {a} before {b}: it saw {} at {cell}, which {b} replaced",
-                    Value(value)
-                ),
             };
+            let _ = writeln!(out, "  {a} before {b}: {why}");
         }
         return out;
     }
@@ -494,7 +534,7 @@ pub fn verify(history: &History) -> Result<(), String> {
         Verdict::Undecided(steps) => Err(format!("Undecided after {steps} steps of the search.")),
         Verdict::Anomaly(..) => {
             let reduced = reduce(history).unwrap_or_else(|| history.clone());
-            Err(words(&reduced))
+            Err(words(&reduced, history))
         }
     }
 }

@@ -56,7 +56,7 @@ fn rejected(units: &[Unit], in_cycle: usize) -> String {
     assert!(check(&history).is_anomaly(), "{:?}", check(&history));
     let reduced = reduce(&history).expect("an anomaly can be reduced");
     assert!(check(&reduced).is_anomaly());
-    let words = words(&reduced);
+    let words = words(&reduced, &history);
     match cycle(&reduced) {
         Some(cycle) => assert_eq!(cycle.len(), in_cycle, "{words}"),
         None => assert_eq!(in_cycle, 0, "{words}"),
@@ -331,7 +331,7 @@ fn the_reduction_finds_three_units_among_thousands() {
     let seen = history(&units);
     assert!(matches!(check(&seen), Verdict::Anomaly(..)));
     let reduced = reduce(&seen).expect("an anomaly");
-    let words = words(&reduced);
+    let words = words(&reduced, &seen);
     assert!(reduced.units.len() <= 3, "{words}");
     assert!(cycle(&reduced).is_some(), "{words}");
 }
