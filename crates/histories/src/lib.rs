@@ -5,10 +5,12 @@
 //! - [`explain`]: the least that cannot be explained, in words;
 //! - [`arena`]: a directory, and transactions over it;
 //! - [`driver`], [`hot`]: random work of several processes, recorded and checked;
-//! - [`maildir`], [`maze`]: pairs of programs that fail on a plain directory.
+//! - [`maildir`], [`maze`]: pairs of programs that fail on a plain directory;
+//! - [`accounts`]: three files that belong together, with crashes.
 //!
 //! Nothing here knows how systx works: it is used as everybody uses it, by paths and by its command.
 
+pub mod accounts;
 pub mod arena;
 pub mod dice;
 pub mod driver;

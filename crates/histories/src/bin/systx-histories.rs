@@ -5,7 +5,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 use std::process::ExitCode;
-use systx_histories::{driver, maildir, maze};
+use systx_histories::{accounts, driver, maildir, maze};
 
 #[derive(Parser)]
 #[command(about = "Isolation, tried out from the outside")]
@@ -30,6 +30,8 @@ enum Task {
     AccessVictim(maze::Options),
     #[command(hide = true)]
     AccessAttacker(maze::Options),
+    /// Update passwd, shadow and group together while others read them
+    Accounts(accounts::Options),
 }
 
 fn say(report: &impl Serialize, violated: bool) -> Result<ExitCode> {
@@ -66,6 +68,10 @@ fn run() -> Result<ExitCode> {
         Task::AccessVictim(options) => {
             let report = maze::run(&options)?;
             say(&report, report.stolen > 0)
+        }
+        Task::Accounts(options) => {
+            let report = accounts::run(&options)?;
+            say(&report, report.violations() > 0)
         }
         Task::AccessAttacker(options) => {
             maze::attacker(&options)?;
