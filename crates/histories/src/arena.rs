@@ -19,6 +19,12 @@ pub struct Arena {
     pub systx: Option<PathBuf>,
 }
 
+/// What `systx begin --json` says.
+#[derive(Deserialize)]
+struct Said {
+    begun: View,
+}
+
 /// A transaction that runs.
 #[derive(Debug, Deserialize)]
 pub struct View {
@@ -54,8 +60,9 @@ impl Arena {
         if !done.status.success() {
             bail!("systx begin: {}", told(&done));
         }
-        serde_json::from_slice(&done.stdout)
-            .with_context(|| format!("systx begin --json said {}", told(&done)))
+        let said: Said = serde_json::from_slice(&done.stdout)
+            .with_context(|| format!("systx begin --json said {}", told(&done)))?;
+        Ok(said.begun)
     }
 
     /// Ends it with all that it did, if it has not lost.
@@ -81,7 +88,11 @@ impl Arena {
         let done = self.systx([how, view.id.as_str()])?;
         Ok(match done.status.code() {
             Some(0) => Ending::Committed,
-            Some(CONFLICT) => Ending::Conflict,
+            Some(CONFLICT) => {
+                // What has lost may be kept for a look at it.
+                self.systx(["abort", view.id.as_str()])?;
+                Ending::Conflict
+            }
             _ => Ending::Failed(told(&done)),
         })
     }
