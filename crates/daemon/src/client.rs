@@ -4,7 +4,9 @@
 
 use crate::protocol::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
-    Entered, Failure, FailureKind, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount, Mounted, Outcome, Place, Recovered, Reply, Request, Target, Umount, Undo, Undone, Unmounted, Version, VolumeActivity, VERSION,
+    Entered, Failure, FailureKind, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry,
+    Mount, Mounted, Outcome, Place, Recovered, Reply, Request, Target, Umount, Undo, Undone,
+    Unmounted, VERSION, Version, VolumeActivity,
 };
 use crate::wire::{self, WireError};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

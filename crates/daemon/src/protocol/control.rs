@@ -2,7 +2,9 @@
 
 use super::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
-    Entered, Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount, Mounted, Outcome, Place, Recovered, Target, Umount, Undo, Undone, Unmounted, Version, VolumeActivity,
+    Entered, Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount,
+    Mounted, Outcome, Place, Recovered, Target, Umount, Undo, Undone, Unmounted, Version,
+    VolumeActivity,
 };
 use std::os::fd::OwnedFd;
 use systx_base::TxnId;

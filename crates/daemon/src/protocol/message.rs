@@ -2,7 +2,9 @@
 
 use super::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Entered,
-    Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount, Mounted, Outcome, Place, Recovered, Target, Umount, Undo, Undone, Unmounted, Version, VolumeActivity, id_text,
+    Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount, Mounted,
+    Outcome, Place, Recovered, Target, Umount, Undo, Undone, Unmounted, Version, VolumeActivity,
+    id_text,
 };
 use serde::{Deserialize, Serialize};
 use systx_base::TxnId;

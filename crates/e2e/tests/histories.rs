@@ -1,0 +1,219 @@
+//! Isolation as programs see it: recorded histories, and pairs of programs that plain directories fail.
+//! The programs are those of the crate `systx-histories`; longer runs of them: docs/TESTING.md.
+//!
+//! Each comes twice: on a plain directory it must find what is wrong there, or it would find nothing
+//! anywhere; in transactions on a guarded one it must find nothing.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use systx_e2e::lab::{built, tool};
+use systx_e2e::run::{Limits, finish};
+use systx_e2e::{Finished, Lab, lab, skip};
+
+/// What a program found.
+struct Found {
+    report: Value,
+    violated: bool,
+}
+
+impl Found {
+    fn number(&self, name: &str) -> u64 {
+        self.report[name].as_u64().unwrap_or_else(|| panic!("no {name} in {}", self.report))
+    }
+}
+
+/// The programs, where every user of the lab can execute them.
+fn programs(lab: &Lab) -> PathBuf {
+    let copy = lab.outside().join("systx-histories");
+    if !copy.exists() {
+        let built = built(&["-p", "systx-histories"], "systx-histories");
+        // By cp: no descriptor that is open for writing is inherited by what another thread starts.
+        tool(Command::new("cp").arg(built).arg(&copy)).expect("copy of the programs");
+    }
+    copy
+}
+
+#[track_caller]
+fn histories(lab: &Lab, seconds: u64, args: &[&str]) -> Found {
+    let mut command = lab.command(programs(lab));
+    command.args(args);
+    let done: Finished = finish(command, Limits::seconds(seconds), lab);
+    assert!(done.code == 0 || done.code == 1, "{done}\n{}", lab.daemon_log());
+    eprintln!("{args:?}: {}{}", done.out, done.err);
+    let report = done.out.lines().last().expect("a report");
+    let report = serde_json::from_str(report).unwrap_or_else(|e| panic!("{e}\n{done}"));
+    Found { report, violated: done.code == 1 }
+}
+
+/// A guarded directory of the lab; its end is that of the lab, or of the test.
+struct Guarded<'a> {
+    lab: &'a Lab,
+    dir: PathBuf,
+}
+
+impl Guarded<'_> {
+    fn over<'a>(lab: &'a Lab, name: &str) -> Guarded<'a> {
+        let dir = empty(lab, name);
+        lab.do_systx([Path::new("mount"), &dir]).ok();
+        Guarded { lab, dir }
+    }
+
+    fn path(&self) -> &str {
+        self.dir.to_str().expect("the lab's paths are text")
+    }
+
+    /// It is an ordinary directory again.
+    #[track_caller]
+    fn end(self) {
+        self.lab.do_systx([Path::new("umount"), &self.dir]).ok();
+    }
+}
+
+fn empty(lab: &Lab, name: &str) -> PathBuf {
+    let dir = lab.path(name);
+    std::fs::create_dir(&dir).expect("the lab is writable");
+    dir
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("the lab's paths are text")
+}
+
+#[test]
+fn plain_calls_have_a_serial_order_and_transactions_without_systx_have_none() {
+    let lab = lab!();
+    let dir = empty(&lab, "control");
+    let plain = ["--txn-workers", "0", "--plain-workers", "4", "--pace", "0", "--ops", "10000"];
+    let found = histories(
+        &lab,
+        60,
+        &[&["random", "--arena", text(&dir), "--unguarded"][..], &plain].concat(),
+    );
+    assert!(!found.violated, "the recorder does not know Linux: {}", found.report);
+    assert!(found.number("plain") >= 10_000);
+
+    let dir = empty(&lab, "sensitivity");
+    let found =
+        histories(&lab, 60, &["random", "--arena", text(&dir), "--unguarded", "--ops", "20000"]);
+    assert!(found.violated, "nothing was found where there is no isolation: {}", found.report);
+}
+
+/// Transactions beside plain calls, with aborts of one kind.
+fn random_histories(aborts: &str, ops: &str) {
+    let lab = lab!();
+    let guarded = Guarded::over(&lab, "guarded");
+    let systx = lab.binary();
+    let seed = std::env::var("SYSTX_SEED").unwrap_or_else(|_| "1".into());
+    let args = [
+        "random",
+        "--arena",
+        guarded.path(),
+        "--systx",
+        text(&systx),
+        "--ops",
+        ops,
+        "--seed",
+        &seed,
+        "--aborts",
+        aborts,
+        "--pace",
+        "2000",
+    ];
+    let found = histories(&lab, 120, &args);
+    assert!(!found.violated, "{}", found.report["anomaly"].as_str().unwrap_or_default());
+    for what in ["committed", "aborted", "plain"] {
+        assert!(found.number(what) > 0, "{what}: {}", found.report);
+    }
+    guarded.end();
+}
+
+#[test]
+fn random_histories_on_a_guarded_directory_have_a_serial_order() {
+    random_histories("random", "3000");
+}
+
+#[test]
+fn so_they_have_if_every_transaction_is_aborted_once() {
+    random_histories("once", "2000");
+}
+
+#[test]
+fn so_they_have_if_every_transaction_is_aborted_after_every_object() {
+    random_histories("each", "3000");
+}
+
+#[test]
+fn a_maildir_is_listed_whole_in_a_transaction_only() {
+    let lab = lab!();
+    let dir = empty(&lab, "plain");
+    let found = histories(&lab, 60, &["maildir", "--dir", text(&dir), "--rounds", "300"]);
+    assert!(found.violated && found.number("missing") > 0, "{}", found.report);
+    assert!(found.number("twice") > 0, "{}", found.report);
+
+    let guarded = Guarded::over(&lab, "guarded");
+    let systx = lab.binary();
+    let snapshot = ["--rounds", "100", "--messages", "1000", "--read-only"];
+    let args =
+        [&["maildir", "--dir", guarded.path(), "--transaction", text(&systx)][..], &snapshot];
+    let found = histories(&lab, 120, &args.concat());
+    assert!(!found.violated, "{}", found.report);
+    assert!(found.number("renames") > 0, "{}", found.report);
+    guarded.end();
+}
+
+#[test]
+fn access_and_open_mean_one_file_in_a_transaction_only() {
+    if !Path::new("/usr/bin/setpriv").exists() {
+        skip!("no setpriv (package util-linux)");
+    }
+    let lab = lab!();
+    let dir = empty(&lab, "plain");
+    let found = histories(&lab, 60, &["access", "--dir", text(&dir), "--rounds", "300"]);
+    assert!(found.violated && found.number("stolen") > 0, "{}", found.report);
+
+    let guarded = Guarded::over(&lab, "guarded");
+    let systx = lab.binary();
+    let snapshot = ["--rounds", "100", "--read-only", "--depth", "10"];
+    let args = [&["access", "--dir", guarded.path(), "--transaction", text(&systx)][..], &snapshot];
+    let found = histories(&lab, 120, &args.concat());
+    assert!(!found.violated, "{}", found.report);
+    assert!(found.number("flips") > 0, "{}", found.report);
+    guarded.end();
+}
+
+#[test]
+fn passwd_shadow_and_group_agree_also_if_the_daemon_is_killed() {
+    let lab = lab!();
+    let dir = empty(&lab, "plain");
+    let found = histories(&lab, 60, &["accounts", "--dir", text(&dir), "--rounds", "100"]);
+    assert!(found.violated, "{}", found.report);
+
+    let guarded = Guarded::over(&lab, "guarded");
+    let systx = lab.binary();
+    let args =
+        ["accounts", "--dir", guarded.path(), "--transaction", text(&systx), "--rounds", "50"];
+    let found = histories(&lab, 120, &args);
+    assert!(!found.violated, "{}", found.report);
+    guarded.end();
+
+    let guarded = Guarded::over(&lab, "crashing");
+    // The daemon of this lab, and no other: the directory says so.
+    let run = lab.root().with_file_name("run");
+    let kill = format!("kill -9 $(pgrep -f '^systx daemon --serve --dir {}$')", text(&run));
+    let args = [
+        "accounts",
+        "--dir",
+        guarded.path(),
+        "--transaction",
+        text(&systx),
+        "--rounds",
+        "30",
+        "--crash",
+        &kill,
+    ];
+    let found = histories(&lab, 180, &args);
+    assert!(!found.violated, "{}", found.report);
+    assert!(found.number("crashes") > 0, "{}", found.report);
+    guarded.end();
+}

@@ -1,0 +1,88 @@
+//! What isolation means to programs, tried out: random histories, and the pairs of programs that plain
+//! directories fail.  Every command prints its result as JSON and ends with 1 if isolation was violated.
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use serde::Serialize;
+use std::process::ExitCode;
+use systx_histories::{accounts, driver, maildir, maze};
+
+#[derive(Parser)]
+#[command(about = "Isolation, tried out from the outside")]
+struct Arguments {
+    #[command(subcommand)]
+    command: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Random transactions and plain calls, checked for a serial order
+    Random(driver::Options),
+    #[command(hide = true)]
+    Worker(driver::Worker),
+    /// List a Maildir while another program renames flags
+    Maildir(maildir::Options),
+    #[command(hide = true)]
+    MaildirRenamer(maildir::Options),
+    /// Ask for access, then open, while an attacker flips a link
+    Access(maze::Options),
+    #[command(hide = true)]
+    AccessVictim(maze::Options),
+    #[command(hide = true)]
+    AccessAttacker(maze::Options),
+    /// Update passwd, shadow and group together while others read them
+    Accounts(accounts::Options),
+}
+
+fn say(report: &impl Serialize, violated: bool) -> Result<ExitCode> {
+    println!("{}", serde_json::to_string(report)?);
+    Ok(if violated { ExitCode::from(1) } else { ExitCode::SUCCESS })
+}
+
+fn run() -> Result<ExitCode> {
+    match Arguments::parse().command {
+        Task::Random(options) => {
+            let report = driver::run(&options)?;
+            if let Some(why) = &report.anomaly {
+                eprintln!("{why}");
+            }
+            say(&report, report.anomaly.is_some())
+        }
+        Task::Worker(worker) => {
+            driver::worker(&worker)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Maildir(options) => {
+            let report = maildir::run(&options)?;
+            say(&report, report.missing + report.twice > 0)
+        }
+        Task::MaildirRenamer(options) => {
+            maildir::renamer(&options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Task::Access(options) => {
+            let args: Vec<_> = std::env::args_os().skip(2).collect();
+            let code = maze::start(&options, &args)?;
+            Ok(ExitCode::from(u8::try_from(code).unwrap_or(2)))
+        }
+        Task::AccessVictim(options) => {
+            let report = maze::run(&options)?;
+            say(&report, report.stolen > 0)
+        }
+        Task::Accounts(options) => {
+            let report = accounts::run(&options)?;
+            say(&report, report.violations() > 0)
+        }
+        Task::AccessAttacker(options) => {
+            maze::attacker(&options)?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    run().unwrap_or_else(|e| {
+        eprintln!("systx-histories: {e:#}");
+        ExitCode::from(2)
+    })
+}

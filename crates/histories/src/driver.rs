@@ -1,0 +1,347 @@
+//! Random histories: processes that work on the hot set, each recording what it did and saw, and
+//! one that lets them work for a moment, then looks at everything, and checks what was recorded.
+//! So a history is checked moment by moment, and what cannot be explained is near.
+
+use crate::arena::{Arena, Ending};
+use crate::dice::Dice;
+use crate::explain::verify;
+use crate::history::{Atom, History, Kind, Outcome, Step, Unit};
+use crate::hot::{self, Actor};
+use crate::maildir::canceled;
+use anyhow::{Context, Result, bail};
+use clap::{Args, ValueEnum};
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// What to do.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// An empty directory, guarded if not --unguarded
+    #[arg(long, value_name = "DIR")]
+    arena: PathBuf,
+    /// The systx command
+    #[arg(long, default_value = "systx")]
+    systx: PathBuf,
+    /// Transactions are the same calls without any command: this must fail
+    #[arg(long)]
+    unguarded: bool,
+    /// Operations, of all processes together
+    #[arg(long, default_value_t = 10_000)]
+    ops: u64,
+    /// Seed of all choices; which of them meet is up to the machine
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Processes that work in transactions
+    #[arg(long, default_value_t = 2)]
+    txn_workers: u32,
+    /// Processes that just work
+    #[arg(long, default_value_t = 2)]
+    plain_workers: u32,
+    /// Transactions that are aborted, with --aborts random
+    #[arg(long, default_value_t = 0.2)]
+    abort_probability: f64,
+    /// Which transactions are aborted
+    #[arg(long, value_enum, default_value_t = Aborts::Random)]
+    aborts: Aborts,
+    /// Microseconds between two plain calls, on average
+    #[arg(long, default_value_t = 100)]
+    pace: u64,
+    /// Milliseconds between two looks at everything
+    #[arg(long, default_value_t = 100)]
+    slice: u64,
+    /// Write what cannot be explained to this file, as JSON
+    #[arg(long, value_name = "FILE")]
+    keep: Option<PathBuf>,
+}
+
+/// Which transactions are aborted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Aborts {
+    /// Some.
+    Random,
+    /// Each once, at its end; then the same again is committed.
+    Once,
+    /// Each after its first operation, then after its second, and so on.
+    Each,
+}
+
+/// What one process does.
+#[derive(Args, Clone, Debug)]
+pub struct Worker {
+    #[command(flatten)]
+    options: Options,
+    #[arg(long)]
+    process: u32,
+    #[arg(long)]
+    transactions: bool,
+}
+
+/// For one moment.
+#[derive(Serialize, Deserialize, Debug)]
+struct Slice {
+    until: u64,
+    most: u64,
+}
+
+/// What one process has to say of it.
+#[derive(Serialize, Deserialize, Debug, Default)]
+struct Recorded {
+    units: Vec<Unit>,
+    counts: Counts,
+}
+
+/// What was done.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Operations, in transactions and outside.
+    pub operations: u64,
+    /// Of these, plain calls.
+    pub plain: u64,
+    /// Transactions that committed.
+    pub committed: u64,
+    /// Transactions that lost a conflict.
+    pub conflicts: u64,
+    /// Transactions that were aborted on purpose.
+    pub aborted: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Counts) {
+        self.operations += other.operations;
+        self.plain += other.plain;
+        self.committed += other.committed;
+        self.conflicts += other.conflicts;
+        self.aborted += other.aborted;
+    }
+}
+
+/// How it went.
+#[derive(Serialize, Debug, Default)]
+pub struct Report {
+    /// What was done.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// Histories that were checked one by one.
+    pub slices: u64,
+    /// Seconds, checks included.
+    pub seconds: f64,
+    /// What no serial order explains, in words.
+    pub anomaly: Option<String>,
+}
+
+fn now() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Operations of one process in a slice: what the search has to go through stays small.
+const MOST: u64 = 2000;
+
+/// One process.
+///
+/// # Errors
+/// A call that failed as none may.
+pub fn worker(worker: &Worker) -> Result<()> {
+    let o = &worker.options;
+    let arena = Arena { dir: o.arena.clone(), systx: (!o.unguarded).then(|| o.systx.clone()) };
+    let mut actor = Actor::new(&o.arena, worker.process, !worker.transactions)?;
+    let mut dice = Dice::new(o.seed.wrapping_mul(1009).wrapping_add(worker.process.into()));
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    for line in std::io::stdin().lock().lines() {
+        let slice: Slice = serde_json::from_str(&line?)?;
+        let mut recorded = Recorded::default();
+        while now() < slice.until && recorded.counts.operations < slice.most {
+            if worker.transactions {
+                transact(o, &arena, &mut actor, worker.process, &mut dice, &mut recorded)?;
+            } else {
+                call(&mut actor, worker.process, &mut dice, &mut recorded)?;
+                if o.pace > 0 {
+                    std::thread::sleep(Duration::from_micros(dice.below(2 * o.pace)));
+                }
+            }
+        }
+        serde_json::to_writer(&mut out, &recorded)?;
+        writeln!(out)?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+fn call(actor: &mut Actor, process: u32, dice: &mut Dice, to: &mut Recorded) -> Result<()> {
+    let begin = now();
+    let done = actor.work(dice).context("a plain call failed")?;
+    let end = now();
+    let kind = if done.survey { Kind::Survey } else { Kind::Call };
+    to.counts.operations += 1;
+    to.counts.plain += 1;
+    let outcome = Outcome::Done;
+    to.units.push(Unit { process, kind, outcome, begin, end, steps: done.steps });
+    Ok(())
+}
+
+/// One transaction, with the aborted attempts before it.
+fn transact(
+    o: &Options,
+    arena: &Arena,
+    actor: &mut Actor,
+    process: u32,
+    dice: &mut Dice,
+    to: &mut Recorded,
+) -> Result<()> {
+    let (length, seed) = (2 + dice.below(6), dice.below(u64::MAX));
+    let random = dice.permille((o.abort_probability * 1000.0) as u64);
+    // How many operations, and whether it is then aborted.
+    let attempts: Vec<(u64, bool)> = match o.aborts {
+        Aborts::Random => vec![(length, random)],
+        Aborts::Once => vec![(length, true), (length, false)],
+        Aborts::Each => (1..=length).map(|n| (n, true)).chain([(length, false)]).collect(),
+    };
+    for (length, abort) in attempts {
+        let begin = now();
+        let view = arena.begin(false)?;
+        actor.enter(&view.path, !o.unguarded);
+        let mut dice = Dice::new(seed);
+        let mut steps: Vec<Step> = Vec::new();
+        let mut lost = false;
+        for _ in 0..length {
+            match actor.work(&mut dice) {
+                Ok(done) => steps.extend(done.steps),
+                Err(e) if canceled(&e) => {
+                    lost = true;
+                    break;
+                }
+                Err(e) => return Err(e).context("a call in a transaction failed"),
+            }
+            to.counts.operations += 1;
+        }
+        let outcome = if lost || abort {
+            arena.abort(&view)?;
+            Outcome::Aborted
+        } else {
+            match arena.commit(&view)? {
+                Ending::Committed => Outcome::Done,
+                Ending::Conflict => {
+                    lost = true;
+                    Outcome::Aborted
+                }
+                Ending::Failed(why) => bail!("a commit failed: {why}"),
+            }
+        };
+        let end = now();
+        to.counts.conflicts += u64::from(lost);
+        to.counts.aborted += u64::from(abort && !lost);
+        to.counts.committed += u64::from(outcome == Outcome::Done);
+        to.units.push(Unit { process, kind: Kind::Transaction, outcome, begin, end, steps });
+    }
+    Ok(())
+}
+
+/// A process that works, seen from here.
+struct Hand {
+    name: String,
+    child: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Hand {
+    fn start(o: &Options, process: u32, transactions: bool) -> Result<Hand> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("worker").arg("--arena").arg(&o.arena).arg("--systx").arg(&o.systx);
+        command.args(["--process", &process.to_string(), "--seed", &o.seed.to_string()]);
+        command.args(["--pace", &o.pace.to_string()]);
+        command.args(["--abort-probability", &o.abort_probability.to_string()]);
+        let aborts = o.aborts.to_possible_value().context("every choice has a name")?;
+        command.args(["--aborts", aborts.get_name()]);
+        for (flag, on) in [("--unguarded", o.unguarded), ("--transactions", transactions)] {
+            command.args(on.then_some(flag));
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().context("cannot start a worker")?;
+        let input = child.stdin.take().context("it has an input")?;
+        let output = child.stdout.take().context("it has an output")?;
+        let kind = if transactions { "transactional" } else { "plain" };
+        let name = format!("{kind} process {process}");
+        Ok(Hand { name, child, input, output: BufReader::new(output) })
+    }
+
+    fn tell(&mut self, slice: &Slice) -> Result<()> {
+        let line = serde_json::to_string(slice)?;
+        // If it has ended, its answer says so.
+        let _ = writeln!(self.input, "{line}").and_then(|()| self.input.flush());
+        Ok(())
+    }
+
+    fn answer(&mut self) -> Result<Recorded> {
+        let mut line = String::new();
+        if self.output.read_line(&mut line)? == 0 {
+            let status = self.child.wait()?;
+            let why = match status.signal() {
+                Some(7) => "SIGBUS: a page of a mapped file was gone for a moment".into(),
+                _ => status.to_string(),
+            };
+            bail!("{} ended: {why}", self.name);
+        }
+        serde_json::from_str(&line).with_context(|| format!("{} said nonsense", self.name))
+    }
+}
+
+/// Lets processes work, and checks what they saw.
+///
+/// # Errors
+/// What could not be done; an anomaly is no error, but in the report.
+pub fn run(o: &Options) -> Result<Report> {
+    let begun = Instant::now();
+    hot::make(&o.arena).with_context(|| format!("cannot use {}", o.arena.display()))?;
+    let all = o.txn_workers + o.plain_workers;
+    let hands = (0..all).map(|process| Hand::start(o, process, process < o.txn_workers));
+    let mut hands = hands.collect::<Result<Vec<Hand>>>()?;
+    let mut auditor = Actor::new(&o.arena, all, false)?;
+    let mut initial = auditor.audit().context("cannot look at the hot set")?;
+    let mut report = Report::default();
+    let mut said = Instant::now();
+    while report.counts.operations < o.ops {
+        let slice = Slice { until: now() + o.slice * 1_000_000, most: MOST };
+        hands.iter_mut().try_for_each(|hand| hand.tell(&slice))?;
+        let mut history = History { initial, units: Vec::new() };
+        for hand in &mut hands {
+            let recorded = hand.answer()?;
+            report.counts.add(&recorded.counts);
+            history.units.extend(recorded.units);
+        }
+        let begin = now();
+        let state = auditor.audit().context("cannot look at the hot set")?;
+        let atoms = state.iter().map(|(cell, value)| Atom::Is(*cell, *value)).collect();
+        let steps = vec![Step { atoms, how: "look at everything".into() }];
+        let (process, kind, outcome) = (all, Kind::Transaction, Outcome::Done);
+        history.units.push(Unit { process, kind, outcome, begin, end: now(), steps });
+        report.slices += 1;
+        if let Err(why) = verify(&history) {
+            report.anomaly = Some(why);
+            if let Some(path) = &o.keep {
+                std::fs::write(path, serde_json::to_vec(&history)?)?;
+            }
+            break;
+        }
+        initial = state;
+        if said.elapsed() > Duration::from_secs(10) {
+            said = Instant::now();
+            eprintln!("{} s: {:?}", begun.elapsed().as_secs(), report.counts);
+        }
+    }
+    report.seconds = begun.elapsed().as_secs_f64();
+    for hand in hands {
+        let Hand { name, mut child, input, .. } = hand;
+        drop(input);
+        let status = child.wait()?;
+        if !status.success() {
+            bail!("{name} ended: {status}");
+        }
+    }
+    Ok(report)
+}

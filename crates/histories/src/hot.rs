@@ -1,0 +1,443 @@
+//! The hot set: few files and names that everybody works on, and the calls of that work with what they
+//! saw, as atoms.
+//!
+//! - `r0`, `r1` …: *registers*, two pages with two records each, overwritten in place, never shorter
+//!   (but inside a transaction, which may write one anew from empty); their mode;
+//! - `l0`, `l1` …: *logs*, to which records are appended, and which are cut to nothing when long;
+//! - `n/0` … `n/5`: *names*, of symbolic links and files with one token each, made, removed,
+//!   renamed, linked, listed;
+//! - `t/`: where each process writes the files that it then renames into `n`.
+//!
+//! Every write has a token of its own, so what was seen says who wrote it.
+
+use crate::dice::Dice;
+use crate::history::{Atom, Cell, State, Step, token};
+use crate::mapping_unsafe::Mapping;
+use rustix::io::Errno;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Read};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+/// Number of registers.
+pub const REGISTERS: u32 = 3;
+const RECORDS: u32 = 4;
+/// From one record of a register to the next.
+const STRIDE: usize = 2048;
+const LOGS: u32 = 2;
+const NAMES: u32 = 6;
+/// A log with so many records is cut.
+const LONG: usize = 24;
+/// Records of a log that are read at most.
+const MOST: usize = 4096;
+/// File numbers of logs.
+const LOG: u32 = 100;
+/// The one directory of names.
+const DIR: u32 = 0;
+/// What nobody ever writes: a record or a listing that no execution explains.
+const BROKEN: u64 = u64::MAX;
+
+fn register(dir: &Path, n: u32) -> PathBuf {
+    dir.join(format!("r{n}"))
+}
+
+fn log(dir: &Path, n: u32) -> PathBuf {
+    dir.join(format!("l{n}"))
+}
+
+fn name(dir: &Path, n: u32) -> PathBuf {
+    dir.join(format!("n/{n}"))
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+/// Makes the hot set in an empty directory.
+///
+/// # Errors
+/// As of the calls.
+pub fn make(dir: &Path) -> io::Result<()> {
+    for sub in ["n", "t"] {
+        fs::create_dir(dir.join(sub))?;
+    }
+    for n in 0..REGISTERS {
+        fs::write(register(dir, n), vec![0; STRIDE * RECORDS as usize])?;
+        fs::set_permissions(register(dir, n), Permissions::from_mode(0o600))?;
+    }
+    for n in 0..LOGS {
+        fs::write(log(dir, n), [])?;
+    }
+    Ok(())
+}
+
+/// Who works: its tokens, and the descriptors and mappings that it keeps.
+pub struct Actor {
+    dir: PathBuf,
+    process: u32,
+    number: u32,
+    isolated: bool,
+    kept: Option<Kept>,
+}
+
+/// By register.
+struct Kept {
+    files: Vec<File>,
+    maps: Vec<Mapping>,
+}
+
+/// What an operation did and saw.
+#[derive(Default, Debug)]
+pub struct Done {
+    /// As one unit, unless it is a transaction's.
+    pub steps: Vec<Step>,
+    /// The steps are of no known order.
+    pub survey: bool,
+}
+
+impl Done {
+    fn one(how: &str, atoms: &[Atom]) -> Done {
+        let mut done = Done::default();
+        done.step(how, atoms);
+        done
+    }
+
+    fn step(&mut self, how: &str, atoms: &[Atom]) {
+        self.steps.push(Step { atoms: atoms.to_vec(), how: how.into() });
+    }
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    bytes.try_into().map_or(BROKEN, u64::from_le_bytes)
+}
+
+impl Actor {
+    /// Someone who works below `dir`; who is plain keeps descriptors and mappings.
+    ///
+    /// # Errors
+    /// As of the calls.
+    pub fn new(dir: &Path, process: u32, keeps: bool) -> io::Result<Actor> {
+        let mut kept = Kept { files: Vec::new(), maps: Vec::new() };
+        for n in 0..if keeps { REGISTERS } else { 0 } {
+            let file = OpenOptions::new().read(true).write(true).open(register(dir, n))?;
+            kept.maps.push(Mapping::new(&file, STRIDE * RECORDS as usize / 8)?);
+            kept.files.push(file);
+        }
+        let dir = dir.to_path_buf();
+        let kept = keeps.then_some(kept);
+        Ok(Actor { dir, process, number: 0, isolated: false, kept })
+    }
+
+    /// Works below another directory from now on: the view of a transaction.  Whether nobody else
+    /// sees what it does.
+    pub fn enter(&mut self, dir: &Path, isolated: bool) {
+        self.dir = dir.to_path_buf();
+        self.isolated = isolated;
+    }
+
+    fn token(&mut self) -> u64 {
+        self.number += 1;
+        token(self.process, self.number)
+    }
+
+    /// One operation of the dice's choice.
+    ///
+    /// # Errors
+    /// Of a call that fails otherwise than by what is in the hot set: ECANCELED, say.
+    pub fn work(&mut self, dice: &mut Dice) -> io::Result<Done> {
+        let (r, slot) = (dice.below(REGISTERS.into()) as u32, dice.below(RECORDS.into()) as u32);
+        let l = dice.below(LOGS.into()) as u32;
+        let a = dice.below(NAMES.into()) as u32;
+        let b = (a + 1 + dice.below(u64::from(NAMES) - 1) as u32) % NAMES;
+        match dice.below(if self.kept.is_some() { 19 } else { 21 }) {
+            0 => self.read(r, slot),
+            1 | 2 => self.read_kept(r, slot),
+            3 | 4 => self.read_mapped(r, slot),
+            5 => self.read_all(r),
+            6 | 7 => self.write(r, slot),
+            8 => self.append(l),
+            9 => self.read_log(l, true),
+            10 => self.size(l),
+            11 => self.chmod(r, 0o600 | dice.below(64) as u32),
+            12 => self.mode(r),
+            13 => self.look(a, dice.permille(500)),
+            14 => self.symlink(a),
+            15 => self.unlink(a),
+            16 => match dice.permille(500) {
+                true => self.rename(a, b),
+                false => self.replace(a),
+            },
+            17 => self.link(a, b),
+            18 => self.list(),
+            // Several requests: only in a transaction does that make one thing.
+            19 => self.rewrite(r),
+            _ => self.modify(r, slot),
+        }
+    }
+
+    fn read(&mut self, r: u32, slot: u32) -> io::Result<Done> {
+        let file = File::open(register(&self.dir, r))?;
+        Self::read_by(&file, r, slot, "open, pread")
+    }
+
+    fn read_by(file: &File, r: u32, slot: u32, how: &str) -> io::Result<Done> {
+        let mut bytes = [0; 8];
+        let n = file.read_at(&mut bytes, slot as u64 * STRIDE as u64)?;
+        Ok(Done::one(how, &[Atom::Is(Cell::Slot(r, slot), word(&bytes[..n]))]))
+    }
+
+    fn read_kept(&mut self, r: u32, slot: u32) -> io::Result<Done> {
+        match &self.kept {
+            Some(kept) => Self::read_by(&kept.files[r as usize], r, slot, "pread, kept descriptor"),
+            None => self.read(r, slot),
+        }
+    }
+
+    fn read_mapped(&mut self, r: u32, slot: u32) -> io::Result<Done> {
+        let at = slot as usize * STRIDE / 8;
+        let (value, how) = match &self.kept {
+            Some(kept) => (kept.maps[r as usize].word(at), "kept mapping"),
+            None => {
+                let file = File::open(register(&self.dir, r))?;
+                (Mapping::new(&file, at + 1)?.word(at), "mapping")
+            }
+        };
+        Ok(Done::one(how, &[Atom::Is(Cell::Slot(r, slot), value)]))
+    }
+
+    fn read_all(&mut self, r: u32) -> io::Result<Done> {
+        let mut bytes = vec![0; STRIDE * RECORDS as usize];
+        let n = File::open(register(&self.dir, r))?.read_at(&mut bytes, 0)?;
+        let mut done = Done::default();
+        for slot in 0..RECORDS {
+            let at = slot as usize * STRIDE;
+            let value = bytes[..n].get(at..at + 8).map_or(BROKEN, word);
+            done.step("one pread of the file", &[Atom::Is(Cell::Slot(r, slot), value)]);
+        }
+        Ok(done)
+    }
+
+    fn write(&mut self, r: u32, slot: u32) -> io::Result<Done> {
+        let value = self.token();
+        let (at, bytes) = (slot as u64 * STRIDE as u64, value.to_le_bytes());
+        match &self.kept {
+            Some(kept) => kept.files[r as usize].write_all_at(&bytes, at)?,
+            None => {
+                let file = OpenOptions::new().write(true).open(register(&self.dir, r))?;
+                file.write_all_at(&bytes, at)?;
+            }
+        }
+        Ok(Done::one("pwrite", &[Atom::Set(Cell::Slot(r, slot), value)]))
+    }
+
+    fn modify(&mut self, r: u32, slot: u32) -> io::Result<Done> {
+        let mut done = self.read(r, slot)?;
+        done.steps.extend(self.write(r, slot)?.steps);
+        Ok(done)
+    }
+
+    fn rewrite(&mut self, r: u32) -> io::Result<Done> {
+        let path = register(&self.dir, r);
+        // Who has the file mapped would not survive that it is shorter for a moment.
+        let file = OpenOptions::new().write(true).truncate(self.isolated).open(path)?;
+        let mut bytes = vec![0; STRIDE * RECORDS as usize];
+        let mut atoms = Vec::new();
+        for slot in 0..RECORDS {
+            let (value, at) = (self.token(), slot as usize * STRIDE);
+            bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            atoms.push(Atom::Set(Cell::Slot(r, slot), value));
+        }
+        file.write_all_at(&bytes, 0)?;
+        Ok(Done::one("pwrite of the file, with O_TRUNC", &atoms))
+    }
+
+    fn append(&mut self, l: u32) -> io::Result<Done> {
+        let value = self.token();
+        let file = OpenOptions::new().append(true).open(log(&self.dir, l))?;
+        let n = rustix::io::write(&file, &value.to_le_bytes())?;
+        if n != 8 {
+            return Err(io::Error::other(format!("an append of 8 bytes wrote {n}")));
+        }
+        Ok(Done::one("write with O_APPEND", &[Atom::Append(LOG + l, value)]))
+    }
+
+    fn read_log(&mut self, l: u32, cut: bool) -> io::Result<Done> {
+        let path = log(&self.dir, l);
+        let mut bytes = vec![0; 8 * MOST];
+        let n = File::open(&path)?.read_at(&mut bytes, 0)?;
+        if cut && n >= 8 * LONG {
+            // A call of its own; what was read is not worth more.
+            let file = OpenOptions::new().write(true).open(path)?;
+            file.set_len(0)?;
+            return Ok(Done::one("ftruncate", &[Atom::Truncate(LOG + l, 0)]));
+        }
+        let mut done = Done::default();
+        let how = "pread of the log";
+        done.step(how, &[Atom::Is(Cell::Size(LOG + l), n.div_ceil(8) as u64)]);
+        for (slot, record) in bytes[..n].chunks(8).enumerate() {
+            done.step(how, &[Atom::Is(Cell::Slot(LOG + l, slot as u32), word(record))]);
+        }
+        Ok(done)
+    }
+
+    fn size(&mut self, l: u32) -> io::Result<Done> {
+        let size = fs::metadata(log(&self.dir, l))?.len();
+        let size = if size.is_multiple_of(8) { size / 8 } else { BROKEN };
+        Ok(Done::one("stat", &[Atom::Is(Cell::Size(LOG + l), size)]))
+    }
+
+    fn chmod(&mut self, r: u32, mode: u32) -> io::Result<Done> {
+        fs::set_permissions(register(&self.dir, r), Permissions::from_mode(mode))?;
+        Ok(Done::one("chmod", &[Atom::Set(Cell::Mode(r), mode.into())]))
+    }
+
+    fn mode(&mut self, r: u32) -> io::Result<Done> {
+        let (mode, how) = match &self.kept {
+            Some(kept) if r.is_multiple_of(2) => {
+                (kept.files[r as usize].metadata()?.mode(), "fstat")
+            }
+            _ => (fs::metadata(register(&self.dir, r))?.mode(), "stat"),
+        };
+        Ok(Done::one(how, &[Atom::Is(Cell::Mode(r), u64::from(mode & 0o7777))]))
+    }
+
+    fn look(&mut self, a: u32, open: bool) -> io::Result<Done> {
+        let (path, cell) = (name(&self.dir, a), Cell::Entry(DIR, a));
+        if open {
+            let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
+            let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
+            let seen = match file {
+                Ok(mut file) => {
+                    let mut bytes = Vec::new();
+                    file.read_to_end(&mut bytes)?;
+                    Atom::Is(cell, word(&bytes))
+                }
+                Err(e) if is(&e, Errno::NOENT) => Atom::Is(cell, 0),
+                Err(e) if is(&e, Errno::LOOP) => Atom::Present(cell),
+                Err(e) => return Err(e),
+            };
+            return Ok(Done::one("open, read", &[seen]));
+        }
+        let seen = match fs::read_link(path) {
+            Ok(target) => {
+                let value = target.to_str().and_then(|t| t.parse().ok());
+                Atom::Is(cell, value.unwrap_or(BROKEN))
+            }
+            Err(e) if is(&e, Errno::NOENT) => Atom::Is(cell, 0),
+            Err(e) if is(&e, Errno::INVAL) => Atom::Present(cell),
+            Err(e) => return Err(e),
+        };
+        Ok(Done::one("readlink", &[seen]))
+    }
+
+    fn symlink(&mut self, a: u32) -> io::Result<Done> {
+        let (value, cell) = (self.token(), Cell::Entry(DIR, a));
+        match symlink(value.to_string(), name(&self.dir, a)) {
+            Ok(()) => Ok(Done::one("symlink", &[Atom::Is(cell, 0), Atom::Set(cell, value)])),
+            Err(e) if is(&e, Errno::EXIST) => Ok(Done::one("symlink", &[Atom::Present(cell)])),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn unlink(&mut self, a: u32) -> io::Result<Done> {
+        let cell = Cell::Entry(DIR, a);
+        match fs::remove_file(name(&self.dir, a)) {
+            Ok(()) => Ok(Done::one("unlink", &[Atom::Present(cell), Atom::Set(cell, 0)])),
+            Err(e) if is(&e, Errno::NOENT) => Ok(Done::one("unlink", &[Atom::Is(cell, 0)])),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn rename(&mut self, a: u32, b: u32) -> io::Result<Done> {
+        let (from, to) = (Cell::Entry(DIR, a), Cell::Entry(DIR, b));
+        match fs::rename(name(&self.dir, a), name(&self.dir, b)) {
+            Ok(()) => Ok(Done::one("rename", &[Atom::Rename(from, to)])),
+            Err(e) if is(&e, Errno::NOENT) => Ok(Done::one("rename", &[Atom::Is(from, 0)])),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn replace(&mut self, a: u32) -> io::Result<Done> {
+        let value = self.token();
+        let new = self.dir.join(format!("t/{}", self.process));
+        fs::write(&new, value.to_le_bytes())?;
+        fs::rename(&new, name(&self.dir, a))?;
+        let how = "rename of a new file to it";
+        Ok(Done::one(how, &[Atom::Set(Cell::Entry(DIR, a), value)]))
+    }
+
+    fn link(&mut self, a: u32, b: u32) -> io::Result<Done> {
+        let (from, to) = (Cell::Entry(DIR, a), Cell::Entry(DIR, b));
+        let mut done = Done::default();
+        match fs::hard_link(name(&self.dir, a), name(&self.dir, b)) {
+            Ok(()) => {
+                done.step("link, first name", &[Atom::Resolve(from)]);
+                done.step("link, second name", &[Atom::Bind(to)]);
+            }
+            Err(e) if is(&e, Errno::EXIST) => {
+                done.step("link, first name", &[Atom::Present(from)]);
+                done.step("link, second name", &[Atom::Present(to)]);
+            }
+            // Either there is none, or what was found lost its last name before it got another.
+            Err(e) if is(&e, Errno::NOENT) => {}
+            Err(e) => return Err(e),
+        }
+        Ok(done)
+    }
+
+    fn list(&mut self) -> io::Result<Done> {
+        let mut seen = [0; NAMES as usize];
+        let mut strangers = false;
+        for entry in fs::read_dir(self.dir.join("n"))? {
+            let entry = entry?.file_name();
+            let n = entry.to_str().and_then(|n| n.parse::<usize>().ok());
+            match n.and_then(|n| seen.get_mut(n)) {
+                Some(times) => *times += 1,
+                None => strangers = true,
+            }
+        }
+        let mut done = Done { survey: true, ..Done::default() };
+        for (n, times) in seen.into_iter().enumerate() {
+            let cell = Cell::Entry(DIR, n as u32);
+            done.step(
+                "listing",
+                &[match times {
+                    _ if strangers => Atom::Is(cell, BROKEN),
+                    0 => Atom::Is(cell, 0),
+                    1 => Atom::Present(cell),
+                    _ => Atom::Is(cell, BROKEN),
+                }],
+            );
+        }
+        Ok(done)
+    }
+
+    /// Looks at everything, while nobody else does anything.
+    ///
+    /// # Errors
+    /// As of the calls.
+    pub fn audit(&mut self) -> io::Result<State> {
+        let mut all = Vec::new();
+        for r in 0..REGISTERS {
+            all.extend(self.read_all(r)?.steps);
+            all.extend(self.mode(r)?.steps);
+        }
+        for l in 0..LOGS {
+            all.extend(self.read_log(l, false)?.steps);
+        }
+        for a in 0..NAMES {
+            let mut seen = self.look(a, true)?;
+            if matches!(seen.steps[0].atoms[..], [Atom::Present(_)]) {
+                seen = self.look(a, false)?;
+            }
+            all.extend(seen.steps);
+        }
+        let mut state = State::new();
+        for atom in all.into_iter().flat_map(|s| s.atoms) {
+            if let Atom::Is(cell, value) = atom {
+                state.insert(cell, value);
+            }
+        }
+        Ok(state)
+    }
+}
