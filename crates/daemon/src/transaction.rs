@@ -82,6 +82,8 @@ struct Life {
     state: State,
     code: Option<i32>,
     connections: Vec<Connection>,
+    /// Why an earlier one was cut off.
+    cut_off: Option<String>,
     /// First process, and mount namespace, of whoever is in the view.
     visitor: Option<Visitor>,
     /// Where the view is, if it has a path.
@@ -163,6 +165,7 @@ impl Transaction {
             state: State::Running,
             code: None,
             connections: Vec::new(),
+            cut_off: None,
             visitor: None,
             path: None,
             ending: false,
@@ -225,12 +228,28 @@ impl Transaction {
         self.life.lock().visitor
     }
 
+    /// Why its changes may not be all that its command made: a connection was cut off.
+    fn cut_off(&self) -> Option<Failure> {
+        let life = self.life.lock();
+        let now = || life.connections.iter().find_map(Connection::cut_off);
+        let why = life.cut_off.as_deref().or_else(now)?;
+        let message = format!("the view of transaction {} was cut off: {why}", self.id);
+        Some(
+            Failure::new(FailureKind::Internal, message)
+                .hint("what its programs wrote last may be missing, so it is not committed"),
+        )
+    }
+
     /// Nobody is in the view any more: its connections are ended.
     pub fn vacated(&self) {
         let connections = {
             let mut life = self.life.lock();
             life.visitor = None;
-            std::mem::take(&mut life.connections)
+            let connections = std::mem::take(&mut life.connections);
+            if let Some(why) = connections.iter().find_map(Connection::cut_off) {
+                life.cut_off = Some(why.into());
+            }
+            connections
         };
         for connection in connections {
             connection.stop();
@@ -351,6 +370,9 @@ impl Transaction {
 
     /// Commits everything (but what is never committed): the end of the transaction.
     pub fn commit(&self, opponents: &dyn Opponents) -> Ended {
+        if let Some(failure) = self.cut_off() {
+            return Ended::Refused(refused(failure));
+        }
         self.view.let_go();
         self.commit_and(opponents, || ())
     }
@@ -450,6 +472,9 @@ impl Transaction {
     /// Commits what lies below `paths`, as transaction `id`, which has this one's reads; the rest
     /// stays.
     pub fn commit_part(&self, id: TxnId, paths: &[HostPath], opponents: &dyn Opponents) -> Ended {
+        if let Some(failure) = self.cut_off() {
+            return Ended::Refused(Outcome::Refused { failure, kept: true });
+        }
         if self.path_view().is_some() {
             self.view.let_go_of_files();
         } else {

@@ -323,6 +323,7 @@ impl Control for Transactions {
                 Transport::Dev => systx_fuse::Transport::DevFuse,
             },
             locks: systx_fuse::FileLocks::View,
+            number: u32::try_from(attach.connection).ok().filter(|n| *n != 0),
             ..systx_fuse::Config::default()
         };
         txn.view.set_openings(Arc::new(processes::InNamespace(attach.mnt_ns)));

@@ -34,6 +34,27 @@ pub enum FileLocks {
     ViewToldOfClose,
 }
 
+/// How long a request may take before something is done about it: see `watchdog.rs`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// In service for so long, a request is named in the log.
+    pub warn: Duration,
+    /// In service for so long, it ends the connection, so that its client does not wait for ever.
+    pub request: Duration,
+    /// As `request`, if no worker is left for other requests.
+    pub exhausted: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Patience {
+            warn: Duration::from_secs(10),
+            request: Duration::from_secs(600),
+            exhausted: Duration::from_secs(120),
+        }
+    }
+}
+
 /// Settings of one connection.  `Config::default()` is a private view: everything that was handed
 /// out stays true until the view itself changes it.
 #[derive(Clone, Debug)]
@@ -56,6 +77,11 @@ pub struct Config {
     /// Threads per queue at the start; more are added while requests block.  0: chosen by the
     /// transport.
     pub workers: usize,
+    /// When a request takes too long.
+    pub patience: Patience,
+    /// The connection's number, which is the minor device number of its mount, where the mounter
+    /// knows it.  Only looked at where the kernel does not tell itself (before Linux 6.16).
+    pub number: Option<u32>,
 }
 
 impl Default for Config {
@@ -69,6 +95,8 @@ impl Default for Config {
             readdirplus: Readdirplus::Always,
             locks: FileLocks::Kernel,
             workers: 0,
+            patience: Patience::default(),
+            number: None,
         }
     }
 }

@@ -6,29 +6,34 @@
 //!
 //! End: after umount(2) or an abort every worker is told by the kernel and leaves.  [`Connection::
 //! stop`] ends them from this side.  A worker that fails unexpectedly dismisses the whole crew: a
-//! connection that is served by half of its workers would hang clients.
+//! connection that is served by half of its workers would hang clients.  One whose workers do not come
+//! back from a request is cut off by the watchdog.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
 use systx_base::NodeId;
+use systx_base::sync::{Mutex, rank};
 use systx_vfs::api::Requests;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::config::{Config, Transport};
+use crate::control::Control;
 use crate::cpu::Cpus;
 use crate::crew::{Crew, Pool};
 use crate::dev;
 use crate::device::{Device, Fetched};
 use crate::init::{Agreement, negotiate};
+use crate::post::Posts;
 use crate::server::Server;
 use crate::stats::{Counters, Stats};
 use crate::uring::{self, Queues};
+use crate::watchdog::{self, Finding, Judge, Picture, Reason};
 use crate::wire::{self, InHeader, Opcode, init};
 
 /// The kernel queues INIT inside mount(2), so it is there already or the device is not mounted.
@@ -44,10 +49,38 @@ pub(crate) struct Shared {
     pub queues: Queues,
     pub dev_pool: Pool,
     pub start: uring::Start,
+    /// What the workers are doing.
+    pub posts: Posts,
+    watch: Mutex<Watch>,
+    /// Why the connection was cut off.
+    cut: OnceLock<String>,
+    /// Descriptors of the connection beside `device`.
+    clones: Mutex<Vec<Device>>,
     agreement: Agreement,
     over_io_uring: AtomicBool,
     /// Readers of /dev/fuse when it is the transport.
     dev_workers: usize,
+}
+
+/// What the watchdog remembers of a connection.
+struct Watch {
+    judge: Judge,
+    /// The mount's number as the mounter told it.
+    number: Option<u32>,
+    /// Opened when it is needed first.
+    control: Option<io::Result<Control>>,
+}
+
+impl Watch {
+    fn control(&mut self, device: &Device) -> io::Result<&Control> {
+        let number = self.number;
+        let opened = self.control.get_or_insert_with(|| {
+            Control::open(device, number).inspect_err(|error| {
+                tracing::info!(%error, "a watchdog without the kernel's switches");
+            })
+        });
+        opened.as_ref().map_err(|e| io::Error::new(e.kind(), e.to_string()))
+    }
 }
 
 impl Shared {
@@ -131,6 +164,76 @@ impl Shared {
         self.crew.dismiss();
         self.server.locks.stop();
     }
+
+    /// A further descriptor of this connection, see [`Device::another`].
+    pub fn another_device(&self) -> Device {
+        let device = self.device.another();
+        self.clones.lock().push(device.clone());
+        device
+    }
+
+    /// The watchdog looks, `passed` after the last time.
+    pub fn look(&self, passed: Duration) -> Vec<Finding> {
+        if self.cut.get().is_some() {
+            // The kernel ends the connection when the last ring is closed, where it was not aborted.
+            self.crew.reap();
+            return Vec::new();
+        }
+        if self.crew.stopping() {
+            return Vec::new();
+        }
+        let posts = self.posts.see();
+        let idle = posts.iter().all(|seen| seen.is_some_and(|seen| seen.turn % 2 == 0));
+        let findings = {
+            let mut watch = self.watch.lock();
+            let ask = |c: &Control| c.waiting(&self.device);
+            let unanswered =
+                if idle { watch.control(&self.device).and_then(ask).ok() } else { None };
+            let picture = Picture { posts, waits: self.server.waits(), unanswered };
+            watch.judge.look(passed, &picture)
+        };
+        for finding in &findings {
+            match finding {
+                Finding::Slow(slow) => tracing::warn!("a request takes long: {slow}"),
+                Finding::Over(slow) => tracing::warn!("it is over: {slow}"),
+                Finding::Unserved(time) => {
+                    let seconds = time.as_secs();
+                    tracing::error!(seconds, "requests wait while every worker is idle");
+                    uring::nudge_all(self);
+                }
+                Finding::Cut(reason) => self.cut_off(reason),
+            }
+        }
+        findings
+    }
+
+    /// Ends the connection for its clients' sake.
+    fn cut_off(&self, reason: &Reason) {
+        tracing::error!("the connection is cut off: {reason}");
+        if self.cut.set(reason.to_string()).is_err() {
+            return;
+        }
+        let abort = |c: &Control| c.abort(&self.device);
+        let aborted = self.watch.lock().control(&self.device).and_then(abort);
+        if let Err(error) = aborted {
+            tracing::error!(%error, "not aborted: its descriptors are closed instead");
+            self.let_go();
+        }
+        self.dismiss();
+        self.crew.abandon();
+    }
+
+    /// Closes every descriptor of the connection, also where a stuck thread still has its number.
+    /// The kernel then ends the connection, unless such a thread is inside a call on one.
+    pub fn let_go(&self) {
+        let replaced = crate::device::nothing().and_then(|nothing| {
+            let clones = self.clones.lock().clone();
+            clones.iter().chain([&self.device]).try_for_each(|d| d.replace(&nothing))
+        });
+        if let Err(error) = replaced {
+            tracing::error!(%error, "descriptors of /dev/fuse stay open");
+        }
+    }
 }
 
 /// A served view.  Dropping it stops serving.
@@ -171,6 +274,13 @@ fn serve_on(
         queues: Queues::new(cpus),
         dev_pool: Pool::new(DEV_WORKERS_MAX),
         start: uring::Start::new(rings.as_ref()),
+        posts: Posts::new(),
+        watch: Mutex::new(
+            rank::LEAF,
+            Watch { judge: Judge::new(config.patience), number: config.number, control: None },
+        ),
+        cut: OnceLock::new(),
+        clones: Mutex::new(rank::LEAF, Vec::new()),
         agreement,
         over_io_uring: AtomicBool::new(agreement.over_io_uring()),
         dev_workers: match config.workers {
@@ -182,6 +292,7 @@ fn serve_on(
     let connection = Connection { shared };
     connection.shared.device.reply(unique, 0, answer.as_bytes())?;
     connection.start(rings)?;
+    watchdog::watch(&connection.shared)?;
     Ok(connection)
 }
 
@@ -248,6 +359,12 @@ impl Connection {
         }
     }
 
+    /// Why the watchdog has cut this connection off, if it has.  Clients may have lost what they
+    /// wrote: pages of shared mappings that had not arrived.
+    pub fn cut_off(&self) -> Option<&str> {
+        self.shared.cut.get().map(String::as_str)
+    }
+
     /// Waits until the file system is unmounted, aborted or stopped, and all threads are gone.
     pub fn wait(&self) {
         self.shared.crew.wait();
@@ -256,6 +373,7 @@ impl Connection {
     /// Stops serving and waits for the requests at hand.  Clients get `ENOTCONN` once no copy of
     /// the descriptor is left.
     pub fn stop(&self) {
+        watchdog::unwatch(&self.shared);
         self.shared.dismiss();
         self.shared.crew.wait();
     }

@@ -6,7 +6,12 @@
 //! is what threads left behind (`Remains`) dropped, which ring memory relies on (`ring_unsafe.rs`).
 //!
 //! [`Pool`] counts the free workers of one queue: a worker that takes the last free place starts
-//! another worker first, so that requests which block never exhaust a queue.
+//! another worker first, so that requests which block never exhaust a queue.  One at a time: until
+//! the newcomer is there, every further request would find the queue without a free worker and start
+//! one more (a fresh view once got a handful of threads for one request after the other).
+//!
+//! A worker that never comes back from its request must not keep the connection's owner waiting:
+//! [`Crew::abandon`] gives it up.
 //!
 //! Lock order: `Crew::state` is a leaf.
 
@@ -33,6 +38,8 @@ pub(crate) struct Crew {
 #[derive(Default)]
 struct State {
     live: usize,
+    /// The threads that are left will not end.
+    abandoned: bool,
     threads: Vec<JoinHandle<Remains>>,
 }
 
@@ -83,11 +90,30 @@ impl Crew {
         self.state.lock().live
     }
 
-    /// Waits until the last thread has ended.
+    /// From now on nobody waits for threads that are still there.
+    pub fn abandon(&self) {
+        self.state.lock().abandoned = true;
+        self.gone.notify_all();
+    }
+
+    /// Lets go of what those threads left behind that have ended, while others may not.
+    pub fn reap(&self) {
+        let ended: Vec<_> = {
+            let mut state = self.state.lock();
+            state.threads.extract_if(.., |thread| thread.is_finished()).collect()
+        };
+        ended.into_iter().for_each(|thread| drop(thread.join()));
+    }
+
+    /// Waits until the last thread has ended, or the rest is given up.
     pub fn wait(&self) {
         let mut state = self.state.lock();
-        while state.live > 0 {
+        while state.live > 0 && !state.abandoned {
             self.gone.wait(&mut state);
+        }
+        if state.live > 0 {
+            drop(state);
+            return self.reap();
         }
         let threads = std::mem::take(&mut state.threads);
         drop(state);
@@ -112,17 +138,25 @@ pub(crate) struct Pool {
     free: AtomicUsize,
     total: AtomicUsize,
     limit: AtomicUsize,
+    /// A worker that was asked for is not there yet.
+    starting: AtomicBool,
 }
 
 impl Pool {
     pub fn new(limit: usize) -> Self {
-        Pool { free: 0.into(), total: 0.into(), limit: limit.into() }
+        Pool { free: 0.into(), total: 0.into(), limit: limit.into(), starting: false.into() }
     }
 
     /// Workers that wait for a request.
     #[cfg(test)]
     pub fn free(&self) -> usize {
         self.free.load(Ordering::Relaxed)
+    }
+
+    /// A worker was asked for and has not arrived.
+    #[cfg(test)]
+    pub fn starting(&self) -> bool {
+        self.starting.load(Ordering::Relaxed)
     }
 
     /// Changes the limit.
@@ -134,7 +168,8 @@ impl Pool {
     /// A worker begins to wait for requests.
     pub fn enter(&self) {
         self.total.fetch_add(1, Ordering::Relaxed);
-        self.free.fetch_add(1, Ordering::Relaxed);
+        // Who takes this place sees what was stored before, `starting` above all.
+        self.free.fetch_add(1, Ordering::Release);
     }
 
     /// A worker that waited goes away.
@@ -143,10 +178,18 @@ impl Pool {
         self.free.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A worker has a request.  True if it was the last free one and another should be started.
+    /// A worker has a request.  True if it was the last free one and another is to be started:
+    /// whoever is told so sees to it that [`Pool::started`] is called.
     pub fn take(&self) -> bool {
-        let last = self.free.fetch_sub(1, Ordering::Relaxed) == 1;
+        let last = self.free.fetch_sub(1, Ordering::Acquire) == 1;
         last && self.total.load(Ordering::Relaxed) < self.limit.load(Ordering::Relaxed)
+            && !self.starting.swap(true, Ordering::Relaxed)
+    }
+
+    /// The worker that [`Pool::take`] asked for is about to enter, or does not come.  Before it
+    /// enters, not after: if its place were taken in between, nobody would start the next.
+    pub fn started(&self) {
+        self.starting.store(false, Ordering::Relaxed);
     }
 
     /// A worker is free again.
@@ -167,11 +210,34 @@ mod tests {
         pool.enter();
         assert!(!pool.take());
         assert!(pool.take());
+        pool.give();
+        assert!(!pool.take(), "one that was asked for is on its way");
+        pool.started();
         pool.enter();
         assert!(!pool.take(), "three workers are the limit");
         pool.give();
         pool.leave();
         assert_eq!(pool.total.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn a_thread_that_never_ends_is_given_up_and_what_others_left_is_not() {
+        let crew = Arc::new(Crew::new().unwrap());
+        let (end, stuck) = std::sync::mpsc::channel::<()>();
+        let left = Arc::new(());
+        let theirs = Arc::clone(&left);
+        crew.hire("stuck".into(), move || {
+            let _ = stuck.recv();
+            None
+        })
+        .unwrap();
+        crew.hire("ended".into(), move || Some(Box::new(theirs))).unwrap();
+        crew.abandon();
+        while Arc::strong_count(&left) > 1 {
+            crew.wait();
+        }
+        assert_eq!(crew.live(), 1);
+        drop(end);
     }
 
     #[test]

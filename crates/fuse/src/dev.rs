@@ -18,6 +18,7 @@ use zerocopy::FromBytes;
 use crate::connection::Shared;
 use crate::crew::Remains;
 use crate::device::{Device, Fetched};
+use crate::post::{Group, Post};
 use crate::server::Outcome;
 use crate::wire::{self, InHeader, Opcode, OutHeader};
 
@@ -28,8 +29,9 @@ const STOP: u64 = 1;
 pub(crate) fn hire(shared: &Arc<Shared>) -> io::Result<()> {
     let mine = Arc::clone(shared);
     shared.dev_pool.enter();
+    let group = if shared.over_io_uring() { Group::Alone } else { Group::Device };
     let hired = shared.crew.hire("fuse-dev".into(), move || {
-        let ended = Worker::new(&mine).and_then(|mut worker| worker.run());
+        let ended = Worker::new(&mine, group).and_then(|mut worker| worker.run());
         mine.dev_pool.leave();
         mine.worker_ended(ended);
         Remains::None
@@ -42,20 +44,22 @@ pub(crate) fn hire(shared: &Arc<Shared>) -> io::Result<()> {
 
 struct Worker<'a> {
     shared: &'a Arc<Shared>,
+    post: Arc<Post>,
     device: Device,
     epoll: std::os::fd::OwnedFd,
     buffer: Vec<u8>,
 }
 
 impl<'a> Worker<'a> {
-    fn new(shared: &'a Arc<Shared>) -> io::Result<Self> {
-        let device = shared.device.another();
+    fn new(shared: &'a Arc<Shared>, group: Group) -> io::Result<Self> {
+        let device = shared.another_device();
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let incoming = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
         epoll::add(&epoll, &device, epoll::EventData::new_u64(REQUEST), incoming)?;
         let stop = shared.crew.stop_fd();
         epoll::add(&epoll, stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
-        Ok(Worker { shared, device, epoll, buffer: vec![0; buffer_len(shared.payload())] })
+        let buffer = vec![0; buffer_len(shared.payload())];
+        Ok(Worker { shared, post: shared.posts.take(group), device, epoll, buffer })
     }
 
     fn run(&mut self) -> io::Result<()> {
@@ -91,11 +95,15 @@ impl<'a> Worker<'a> {
     }
 
     fn request(&mut self, len: usize) -> io::Result<()> {
-        // Beside io_uring nothing blocks here, and one worker is enough.
-        if self.shared.dev_pool.take() && !self.shared.over_io_uring() {
-            self.shared.counters().grown();
-            if let Err(error) = hire(self.shared) {
-                tracing::warn!(%error, "no further worker thread");
+        if self.shared.dev_pool.take() {
+            // The new one counts from the moment at which it is hired.
+            self.shared.dev_pool.started();
+            // Beside io_uring nothing blocks here, and one worker is enough.
+            if !self.shared.over_io_uring() {
+                self.shared.counters().grown();
+                if let Err(error) = hire(self.shared) {
+                    tracing::warn!(%error, "no further worker thread");
+                }
             }
         }
         let result = self.answer(len);
@@ -109,7 +117,9 @@ impl<'a> Worker<'a> {
         };
         // The body of the reply begins where its header would end.
         let payload = &mut self.buffer[size_of::<OutHeader>()..];
-        let outcome = self.shared.server.serve(&header, &fixed[..fixed_len], payload, data);
+        let _serving = self.post.serve(&header);
+        let server = &self.shared.server;
+        let outcome = server.serve(&self.post, &header, &fixed[..fixed_len], payload, data);
         self.shared.tidy(&header, &fixed[..fixed_len]);
         match outcome {
             Outcome::Silence => Ok(()),

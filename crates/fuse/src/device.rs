@@ -49,6 +49,11 @@ impl Device {
         }
     }
 
+    /// From here on the descriptor is one of `other`, for everybody who uses it.
+    pub fn replace(&self, other: &OwnedFd) -> io::Result<()> {
+        device_unsafe::replace(self.as_fd(), other.as_fd())
+    }
+
     /// The descriptor's number, valid while `self` lives.
     pub fn as_raw(&self) -> i32 {
         self.0.as_raw_fd()
@@ -56,6 +61,8 @@ impl Device {
 
     pub fn read(&self, buffer: &mut [u8]) -> io::Result<Fetched> {
         match rustix::io::read(&*self.0, buffer) {
+            // Not /dev/fuse any more, see `replace`.
+            Ok(0) => Ok(Fetched::Ended),
             Ok(n) => Ok(Fetched::Request(n)),
             // ENOENT: the request was withdrawn while it was being read.
             Err(Errno::AGAIN | Errno::INTR | Errno::NOENT) => Ok(Fetched::Nothing),
@@ -92,6 +99,11 @@ impl Device {
         rustix::io::writev(&*self.0, &slices[..=parts.len().min(2)])?;
         Ok(())
     }
+}
+
+/// A descriptor that stands in for one that must not be used any more: reading it says "over".
+pub(crate) fn nothing() -> io::Result<OwnedFd> {
+    Ok(open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
 impl AsFd for Device {

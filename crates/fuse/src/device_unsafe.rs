@@ -1,10 +1,10 @@
-//! The one ioctl of /dev/fuse that this crate needs.
+//! What this crate needs of descriptors and no safe interface offers.
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, u32)`.
+/// The one ioctl of /dev/fuse: `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, u32)`.
 const CLONE: libc::Ioctl = 0x8004_e500u32 as libc::Ioctl;
 
 /// Connects `fresh`, newly opened from /dev/fuse, to the connection of `device`.
@@ -14,4 +14,13 @@ pub(crate) fn clone_onto(fresh: BorrowedFd<'_>, device: BorrowedFd<'_>) -> io::R
     // which outlives it.
     let result = unsafe { libc::ioctl(fresh.as_raw_fd(), CLONE, &raw as *const u32) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes the number of `old` mean what `new` is.  The file behind it is let go of, whoever still
+/// uses the number.
+pub(crate) fn replace(old: BorrowedFd<'_>, new: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: both numbers are open descriptors of this process for the call; `old` stays one, and
+    // stays owned by its owner, who closes it as before.
+    let result = unsafe { libc::dup3(new.as_raw_fd(), old.as_raw_fd(), libc::O_CLOEXEC) };
+    if result >= 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

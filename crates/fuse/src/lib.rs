@@ -6,11 +6,14 @@
 //! - `uring`, `dev`: the two transports, threads that fetch requests and send answers;
 //!   `crew`: those threads' beginning and end; `ring_unsafe`, `device`: the kernel's interfaces;
 //! - `server`: one request from bytes to answer; `locks`: waiting for file locks;
+//! - `post`, `watchdog`, `control`: who serves what since when, and the end of a connection that does
+//!   not answer;
 //! - `decode`, `reply`, `init`, `wire`: the protocol, pure.
 //!
 //! Trust: the kernel is trusted to be the kernel, yet every length is checked: malformed bytes end
 //! in `EIO` or in the end of the connection, never in a panic.  The view is trusted with content,
-//! not with liveness: its panics become `EIO`, its blocking blocks one request.
+//! not with liveness: its panics become `EIO`, its blocking blocks one request, and if it never
+//! answers the connection is cut off.
 
 #![deny(unsafe_code)]
 
@@ -23,6 +26,7 @@ mod memfs;
 mod caches;
 mod config;
 mod connection;
+mod control;
 mod cpu;
 mod crew;
 pub mod decode;
@@ -32,14 +36,16 @@ mod device_unsafe;
 mod init;
 mod locks;
 mod node_unsafe;
+mod post;
 mod reply;
 mod ring_unsafe;
 mod server;
 mod stats;
 mod uring;
+mod watchdog;
 pub mod wire;
 
 pub use caches::KernelCaches;
-pub use config::{Config, FileLocks, Readdirplus, Transport};
+pub use config::{Config, FileLocks, Patience, Readdirplus, Transport};
 pub use connection::{Connection, serve};
 pub use stats::Stats;

@@ -4,7 +4,8 @@
 //! calls of [`Requests::setlk`]: at once, after every release that passes through this connection,
 //! and after at most [`PAUSE_MAX`], because a process outside the view may hold the lock.  The
 //! worker thread waits inside its request; the crew starts another thread before a queue runs out
-//! of them, so that waiting never keeps other requests from being served.
+//! of them, so that waiting never keeps other requests from being served.  Each try is a sign of life
+//! for the watchdog: waiting for a lock is not a fault, being stuck in a try is.
 //!
 //! INTERRUPT may arrive before the request that it names has begun to wait (over io_uring the two
 //! take different ways).  The last few unmatched ones are therefore remembered.
@@ -24,6 +25,8 @@ use rustix::io::Errno;
 use systx_base::NodeId;
 use systx_base::sync::{Event, Mutex, rank};
 use systx_vfs::api::{Lock, LockKind, Reply, Requests};
+
+use crate::post::Post;
 
 /// Longest time until a lock is tried again.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
@@ -55,12 +58,15 @@ impl Locks {
     pub fn set(
         &self,
         view: &dyn Requests,
+        post: &Post,
         node: NodeId,
         lock: Lock,
         wait: Option<u64>,
     ) -> Reply<()> {
         let result = match wait {
-            Some(unique) if lock.kind != LockKind::Unlock => self.wait(view, node, lock, unique),
+            Some(unique) if lock.kind != LockKind::Unlock => {
+                self.wait(view, post, node, lock, unique)
+            }
             _ => view.setlk(node, lock),
         };
         if result.is_ok() {
@@ -77,7 +83,14 @@ impl Locks {
         result
     }
 
-    fn wait(&self, view: &dyn Requests, node: NodeId, lock: Lock, unique: u64) -> Reply<()> {
+    fn wait(
+        &self,
+        view: &dyn Requests,
+        post: &Post,
+        node: NodeId,
+        lock: Lock,
+        unique: u64,
+    ) -> Reply<()> {
         let mut seen = {
             let mut state = self.state.lock();
             if let Some(at) = state.early.iter().position(|u| *u == unique) {
@@ -90,6 +103,7 @@ impl Locks {
         let _entered = Waiting { locks: self, unique };
         let mut pause = Duration::from_millis(1);
         loop {
+            post.beat();
             match view.setlk(node, lock) {
                 Err(Errno::AGAIN) => {}
                 decided => return decided,
@@ -161,6 +175,7 @@ mod tests {
 
     use super::*;
     use crate::memfs::Memfs;
+    use crate::post::{Group, Posts};
 
     const FILE: NodeId = NodeId(7);
 
@@ -168,14 +183,17 @@ mod tests {
         Lock { owner, pid: 1, start: 0, end: u64::MAX, kind, flock: true }
     }
 
+    fn set(all: &(Locks, Memfs), lock: Lock, wait: Option<u64>) -> Reply<()> {
+        let post = Posts::new().take(Group::Alone);
+        all.0.set(&all.1, &post, FILE, lock, wait)
+    }
+
     /// A holder, and a thread that waits for it as request 42.
     fn contended() -> (Arc<(Locks, Memfs)>, std::thread::JoinHandle<Reply<()>>) {
         let both = Arc::new((Locks::new(), Memfs::default()));
-        both.0.set(&both.1, FILE, lock(1, LockKind::Exclusive), None).unwrap();
+        set(&both, lock(1, LockKind::Exclusive), None).unwrap();
         let theirs = Arc::clone(&both);
-        let waiter = std::thread::spawn(move || {
-            theirs.0.set(&theirs.1, FILE, lock(2, LockKind::Shared), Some(42))
-        });
+        let waiter = std::thread::spawn(move || set(&theirs, lock(2, LockKind::Shared), Some(42)));
         while both.0.state.lock().waiting.is_empty() {
             std::thread::yield_now();
         }
@@ -207,7 +225,7 @@ mod tests {
         both.0.interrupt(42);
         assert_eq!(waiter.join().unwrap(), Err(Errno::INTR));
         // 41 was interrupted before it arrived.
-        let late = both.0.set(&both.1, FILE, lock(3, LockKind::Shared), Some(41));
+        let late = set(&both, lock(3, LockKind::Shared), Some(41));
         assert_eq!(late, Err(Errno::INTR));
         assert!(both.0.state.lock().early.is_empty());
         for unique in 0..2000 {

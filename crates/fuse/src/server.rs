@@ -25,6 +25,7 @@ use zerocopy::FromBytes;
 use crate::config::{Config, FileLocks};
 use crate::decode::{Create, Operation, Refusal, Window, decode};
 use crate::locks::Locks;
+use crate::post::Post;
 use crate::reply::{self, Answer, Listing, Ttls};
 use crate::stats::Counters;
 use crate::wire::{self, InHeader, Opcode};
@@ -74,6 +75,11 @@ impl Server {
         catch_unwind(AssertUnwindSafe(|| self.view.worn_listing(file))).ok().flatten()
     }
 
+    /// See [`Requests::waits`].
+    pub fn waits(&self) -> bool {
+        catch_unwind(AssertUnwindSafe(|| self.view.waits())).unwrap_or(false)
+    }
+
     fn remember(&self, node: NodeId) {
         // Relaxed: a stale or mixed picture is as good as any.
         if let Some(place) = self.recent.get(node.0 as usize % RECENT) {
@@ -81,10 +87,11 @@ impl Server {
         }
     }
 
-    /// Serves one request.  `fixed`: its structure; its names and data are the first `data_len`
+    /// Serves one request in the worker of `post`.  `fixed`: its structure; its names and data are the first `data_len`
     /// bytes of `payload` from `data_at`.  The reply's body is put at the start of `payload`.
     pub fn serve(
         &self,
+        post: &Post,
         header: &InHeader,
         fixed: &[u8],
         payload: &mut [u8],
@@ -94,7 +101,7 @@ impl Server {
         self.counters.request(opcode);
         let served = catch_unwind(AssertUnwindSafe(|| {
             let opcode = opcode.ok_or(Refusal::Errno(Errno::NOSYS))?;
-            self.run(opcode, header, fixed, payload, data)
+            self.run(post, opcode, header, fixed, payload, data)
         }));
         let result = served.unwrap_or_else(|_| {
             // The panic hook has printed where; this says what the program will see.
@@ -122,6 +129,7 @@ impl Server {
 
     fn run(
         &self,
+        post: &Post,
         opcode: Opcode,
         header: &InHeader,
         fixed: &[u8],
@@ -136,7 +144,7 @@ impl Server {
                 Ok(self.list(node, window, attributes, payload)?)
             }
             operation => {
-                let answer = self.answer(header, operation)?;
+                let answer = self.answer(post, header, operation)?;
                 Ok(answer.encode(payload)?)
             }
         }
@@ -169,7 +177,7 @@ impl Server {
         if refused && listing.len() == 0 { Err(Errno::INVAL) } else { Ok(listing.len()) }
     }
 
-    fn answer(&self, header: &InHeader, operation: Operation<'_>) -> Reply<Answer> {
+    fn answer(&self, post: &Post, header: &InHeader, operation: Operation<'_>) -> Reply<Answer> {
         let view = &*self.view;
         let node = NodeId(header.nodeid);
         let caller = Caller { uid: header.uid, gid: header.gid, tid: header.pid };
@@ -219,13 +227,14 @@ impl Server {
                 let n = view.write(node, offset, data, kill)?;
                 Ok(Answer::Written(u32::try_from(n).map_err(|_| Errno::IO)?))
             }
-            other => self.answer_rest(header, caller, other),
+            other => self.answer_rest(post, header, caller, other),
         }
     }
 
     /// The operations on content and attributes, and those that this layer answers itself.
     fn answer_rest(
         &self,
+        post: &Post,
         header: &InHeader,
         caller: Caller,
         operation: Operation<'_>,
@@ -259,7 +268,7 @@ impl Server {
             O::Setlk { lock, wait } => {
                 self.remember(node);
                 let unique = wait.then_some(header.unique);
-                self.locks.set(view, node, lock, unique).map(done)
+                self.locks.set(view, post, node, lock, unique).map(done)
             }
             O::Interrupt { unique } => {
                 self.locks.interrupt(unique);

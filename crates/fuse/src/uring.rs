@@ -33,6 +33,7 @@ use crate::connection::Shared;
 use crate::cpu::{Cpus, pin};
 use crate::crew::{Pool, Remains};
 use crate::device::Device;
+use crate::post::{Group, Post};
 use crate::ring_unsafe::{Event, Ring};
 use crate::server::Outcome;
 use crate::wire::{self, InHeader, Opcode, OutHeader, RING_OP_LEN};
@@ -146,7 +147,8 @@ fn hire(shared: &Arc<Shared>, setup: Setup, first: bool) -> io::Result<()> {
         if let Some(cpu) = setup.cpu {
             pin(cpu);
         }
-        let mut worker = Worker { shared: &mine, ring: setup.ring, live: 0, stop: false };
+        let post = mine.posts.take(setup.cpu.map_or(Group::Alone, Group::Queue));
+        let mut worker = Worker { shared: &mine, post, ring: setup.ring, live: 0, stop: false };
         let ended = worker.run(first);
         let ring = worker.ring;
         mine.worker_ended(ended);
@@ -161,11 +163,46 @@ fn grow(shared: &Arc<Shared>, queue: u16) {
         .and_then(|ring| hire(shared, Setup { ring, cpu: Some(usize::from(queue)) }, false));
     if let Err(error) = hired {
         tracing::warn!(queue, %error, "no further ring entry");
+        if let Some(pool) = shared.queues.pools.get(usize::from(queue)) {
+            pool.started();
+        }
+    }
+}
+
+/// Makes the kernel look at requests that wait in the queue of the CPU that this thread is on.
+fn nudge(shared: &Shared) {
+    for file in shared.server.recent_files() {
+        // Even, as all ids of requests, and far above those that the kernel counts up from 0.
+        let count = shared.queues.nudges.fetch_add(1, Ordering::Relaxed);
+        let notify_unique = 1 << 62 | count << 1;
+        let body = wire::NotifyRetrieve { notify_unique, nodeid: file.0, ..Default::default() };
+        match shared.device.notify(wire::notify::RETRIEVE, &[body.as_bytes()]) {
+            Ok(()) => return,
+            // Forgotten in the meantime: the next one.
+            Err(error) => tracing::debug!(file = file.0, %error, "no nudge"),
+        }
+    }
+}
+
+/// As [`nudge`], for every queue.
+pub(crate) fn nudge_all(shared: &Shared) {
+    if !shared.over_io_uring() {
+        return;
+    }
+    let here = rustix::thread::sched_getaffinity(None);
+    for cpu in 0..shared.queues.pools.len() {
+        pin(cpu);
+        nudge(shared);
+    }
+    if let Ok(set) = here {
+        // Fails only if all of these CPUs have gone, and then the kernel has chosen others.
+        let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 }
 
 struct Worker<'a> {
     shared: &'a Arc<Shared>,
+    post: Arc<Post>,
     ring: Ring,
     /// Entries that the kernel has not taken back for good.
     live: usize,
@@ -174,6 +211,9 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     fn run(&mut self, first: bool) -> io::Result<()> {
+        if !first {
+            (0..self.ring.len()).filter_map(|slot| self.pool(slot)).for_each(Pool::started);
+        }
         let registered = self.register();
         if first {
             let accepted = matches!(registered, Ok(true));
@@ -183,7 +223,7 @@ impl Worker<'_> {
             return Ok(());
         }
         if !first {
-            self.nudge();
+            nudge(self.shared);
         }
         while self.live > 0 && !self.stop {
             while let Some(event) = self.ring.next() {
@@ -232,21 +272,6 @@ impl Worker<'_> {
         }
     }
 
-    /// Makes the kernel look at requests that wait in this CPU's queue.
-    fn nudge(&self) {
-        for file in self.shared.server.recent_files() {
-            // Even, as all ids of requests, and far above those that the kernel counts up from 0.
-            let count = self.shared.queues.nudges.fetch_add(1, Ordering::Relaxed);
-            let notify_unique = 1 << 62 | count << 1;
-            let body = wire::NotifyRetrieve { notify_unique, nodeid: file.0, ..Default::default() };
-            match self.shared.device.notify(wire::notify::RETRIEVE, &[body.as_bytes()]) {
-                Ok(()) => return,
-                // Forgotten in the meantime: the next one.
-                Err(error) => tracing::debug!(file = file.0, %error, "no nudge"),
-            }
-        }
-    }
-
     fn event(&mut self, event: Event) -> io::Result<()> {
         match event {
             Event::Stop => {
@@ -279,7 +304,9 @@ impl Worker<'_> {
         }
         let (header, payload) = self.ring.parts(slot).ok_or_else(lent)?;
         let commit_id = header.entry.commit_id;
-        let reply = serve(self.shared, &request, header, payload, shares);
+        let serving = self.post.serve(&request);
+        let reply = serve(self.shared, &self.post, &request, header, payload, shares);
+        drop(serving);
         header.in_out[..size_of::<OutHeader>()].copy_from_slice(reply.as_bytes());
         header.entry.payload_sz = reply.len - size_of::<OutHeader>() as u32;
         self.ring.commit(slot, commit_id)?;
@@ -296,6 +323,7 @@ impl Worker<'_> {
 
 fn serve(
     shared: &Shared,
+    post: &Post,
     request: &InHeader,
     header: &wire::RingHeader,
     payload: &mut [u8],
@@ -308,7 +336,7 @@ fn serve(
         opcode => match fixed_part(opcode, request, header.entry.payload_sz, op) {
             Some(fixed) => {
                 let data = 0..header.entry.payload_sz as usize;
-                let outcome = shared.server.serve(request, fixed, payload, data);
+                let outcome = shared.server.serve(post, request, fixed, payload, data);
                 shared.tidy(request, fixed);
                 match outcome {
                     Outcome::Reply { error, len } => (error, len),

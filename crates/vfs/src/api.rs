@@ -378,6 +378,12 @@ pub trait Requests: Send + Sync {
     fn fsync(&self, _node: NodeId, _data_only: bool) -> Reply<()> {
         Err(Errno::NOSYS)
     }
+    /// True while a request waits for something that is nobody's fault and may take its time, such as a
+    /// commit that is being installed: the watchdog of the connection is then more patient.  Called at
+    /// any time, takes no lock.
+    fn waits(&self) -> bool {
+        false
+    }
     /// How long the kernel may believe the answer to a request about `node`, or about `name` in it.
     /// Asked *before* the request is performed: who lowers it waits for the answers under way.
     fn valid(&self, _node: NodeId, _name: Option<&[u8]>) -> Valid {

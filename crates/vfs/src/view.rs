@@ -22,7 +22,7 @@ use crate::volume::{Volume, errno};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use systx_base::sync::{Mutex, Rank, rank};
 use systx_base::{Gid, Kind, NodeId, Time, TxnId, Uid};
 use systx_store::io::{Handle, HostId, Io, ListItem, Open, Openers, Stat};
@@ -89,6 +89,8 @@ pub struct View {
     pub(crate) files: HandleCache,
     pub(crate) locks: Mutex<LockTable>,
     pub(crate) openings: Mutex<Option<Arc<dyn Openings>>>,
+    /// Requests that wait for a commit which is being installed.
+    waiting: AtomicUsize,
     lost: AtomicBool,
     /// Path of the object at whose first touch the transaction lost, if it did so.
     lost_at: Mutex<Vec<u8>>,
@@ -145,6 +147,7 @@ impl View {
             files: HandleCache::new(Rank(rank::HANDLES.0 + 1), HANDLES_MAX),
             locks: Mutex::new(Rank(rank::HANDLES.0 + 2), LockTable::default()),
             openings: Mutex::new(rank::LEAF, None),
+            waiting: AtomicUsize::new(0),
             lost: AtomicBool::new(false),
             lost_at: Mutex::new(rank::LEAF, Vec::new()),
             vol,
@@ -198,11 +201,18 @@ impl View {
                     return Err(Errno::CANCELED);
                 }
                 Access::Wait(winner) => {
+                    self.waiting.fetch_add(1, Ordering::Relaxed);
                     self.vol.wait_installed(self.txn, winner);
+                    self.waiting.fetch_sub(1, Ordering::Relaxed);
                     waited = true;
                 }
             }
         }
+    }
+
+    /// See [`crate::api::Requests::waits`].
+    pub(crate) fn waits_for_commit(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn read_of(&self, object: ObjectRef<'_>) -> Reply<bool> {

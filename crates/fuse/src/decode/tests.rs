@@ -290,7 +290,7 @@ proptest! {
             let header = InHeader { opcode: op as u32, unique, nodeid, ..Default::default() };
             let mut payload = vec![0; 8192];
             payload[..data.len()].copy_from_slice(&data);
-            let outcome = server.serve(&header, &fixed, &mut payload, 0..data.len());
+            let outcome = server.serve(&post(), &header, &fixed, &mut payload, 0..data.len());
             match outcome {
                 Outcome::Silence => prop_assert_eq!(op, Opcode::Interrupt),
                 Outcome::Reply { error, len } => {
@@ -309,8 +309,12 @@ fn data_beyond_the_buffer_is_refused() {
     let server = Server::new(Arc::new(Memfs::default()), &Config::default());
     let header = InHeader { opcode: Opcode::Lookup as u32, nodeid: 1, ..Default::default() };
     for range in [0..101, 99..200, 0..usize::MAX] {
-        let outcome = server.serve(&header, &[], &mut [0; 100], range);
+        let outcome = server.serve(&post(), &header, &[], &mut [0; 100], range);
         assert_eq!(outcome, Outcome::Reply { error: -libc::EIO, len: 0 });
     }
     assert_eq!(server.counters.snapshot(0).malformed, 3);
+}
+
+fn post() -> std::sync::Arc<crate::post::Post> {
+    crate::post::Posts::new().take(crate::post::Group::Alone)
 }

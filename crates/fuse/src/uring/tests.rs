@@ -40,18 +40,51 @@ fn wait_until_asleep(tid: rustix::thread::Pid) {
     }
 }
 
+/// Opens the gate also when the test fails: else it would wait for its held threads, not fail.
+struct Opens<'a>(&'a Mount);
+
+impl Drop for Opens<'_> {
+    fn drop(&mut self) {
+        self.0.fs.gate.open();
+    }
+}
+
+#[test]
+fn requests_one_after_the_other_start_one_worker_more_and_not_one_each() {
+    let Some(m) = mount() else { return };
+    m.connection().shared.start.wait();
+    std::thread::scope(|s| {
+        on_cpu0(s, || {
+            (0..50).for_each(|i| std::fs::create_dir(m.path(&format!("d{i}"))).unwrap());
+        });
+    });
+    let pool = &m.connection().shared.queues.pools[0];
+    while pool.starting() {
+        std::thread::yield_now();
+    }
+    // One newcomer; a second one if a request came just as the first entered.
+    let grown = m.connection().stats().grown;
+    assert!((1..=3).contains(&grown), "{grown} workers for one client");
+}
+
 #[test]
 fn an_entry_that_registers_late_serves_requests_that_were_already_waiting() {
     let Some(m) = mount() else { return };
     let shared = &m.connection().shared;
     shared.start.wait();
-    (0..4).for_each(|i| std::fs::create_dir(m.path(&format!("d{i}"))).unwrap());
+    // The threads above may have started one more worker, or two where one is on its way.
+    (0..8).for_each(|i| std::fs::create_dir(m.path(&format!("d{i}"))).unwrap());
     (0..3).for_each(|i| std::fs::create_dir(m.path(&format!("w{i}"))).unwrap());
     std::fs::write(m.path("a-regular-file"), b"").unwrap();
     let pool = &shared.queues.pools[0];
     pool.set_limit(0);
+    // Nobody may come late but the worker that this test is about.
+    while pool.starting() {
+        std::thread::yield_now();
+    }
     m.fs.gate.close();
     std::thread::scope(|s| {
+        let _opens = Opens(&m);
         let make = |name: String| {
             let path = m.path(&name);
             move || std::fs::create_dir(path).unwrap()

@@ -92,6 +92,9 @@ impl Requests for View {
     fn tmpfile(&self, caller: Caller, parent: NodeId, new: NewAttr) -> Reply<Entry> {
         self.make_unnamed(caller, parent, new)
     }
+    fn waits(&self) -> bool {
+        self.waits_for_commit()
+    }
     fn worn_listing(&self, file: NodeId) -> Option<NodeId> {
         self.worn_listing_of(file)
     }
