@@ -27,10 +27,10 @@ pub mod rank {
     pub const TXN_STATE: Rank = Rank(20);
     /// A volume's publications: one at a time.
     pub const PUBLICATION: Rank = Rank(25);
-    /// What a publication marks: shared by the plain requests under way.
-    pub const MARKS: Rank = Rank(28);
     /// One view's tree of nodes.
     pub const VIEW: Rank = Rank(30);
+    /// What a publication marks: shared by the plain requests under way.
+    pub const MARKS: Rank = Rank(32);
     /// A volume's installations: one at a time, and none while a view is validated.
     pub const INSTALL: Rank = Rank(35);
     /// One file's private content.

@@ -529,9 +529,15 @@ fn top_shows_transactions_worksets_conflicts_and_counts() {
 fn two_hundred_transactions_leave_nothing_in_the_daemon() {
     let lab = lab!();
     lab.native("mkdir d; echo 0 > d/f").ok();
+    // The watchdog opens the control files of a connection when it has lived for a while: one of the
+    // transaction that stays.
+    let counts = |at: &fs::DirEntry| {
+        fs::read_link(at.path()).map_or(true, |to| !to.ends_with("fuse/connections"))
+    };
     let count = |what: &str| {
         let daemon = lab.daemons()[0];
-        fs::read_dir(format!("/proc/{daemon}/{what}")).expect("it runs").count()
+        let all = fs::read_dir(format!("/proc/{daemon}/{what}")).expect("it runs");
+        all.flatten().filter(counts).count()
     };
     let round = |n: u32| {
         let open = Open::begin(&lab, "d", &[]);

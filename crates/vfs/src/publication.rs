@@ -342,6 +342,8 @@ pub(crate) struct Marked {
     names: HashMap<Oid, HashMap<Box<[u8]>, bool>>,
     attrs: HashSet<Oid>,
     pages: HashSet<Oid>,
+    /// Names by which the installation finds what is there, by directory.
+    places: HashMap<Oid, HashSet<Box<[u8]>>>,
     /// Taken after `marks`; the decision is made with it held.
     phase: Mutex<Phase>,
     changed: Event,
@@ -429,8 +431,17 @@ impl Marked {
                 attrs.insert(oid_of(id), id);
             }
         }
+        let mut places: HashMap<Oid, HashSet<Box<[u8]>>> = HashMap::new();
+        for object in &writes.objects {
+            if let Origin::Host { parent, name, .. } = &object.origin
+                && let Some(dir) = id_of(*parent)
+            {
+                places.entry(oid_of(dir)).or_default().insert((&**name).into());
+            }
+        }
         Marked {
             names,
+            places,
             attrs: attrs.keys().copied().collect(),
             pages: pages.keys().copied().collect(),
             all: Objects {
@@ -480,10 +491,28 @@ impl Marked {
         }
     }
 
-    /// Asks for a plain read, with `marks` shared.  If the answer is now, the read is to be performed
+    /// Asks for a plain request, with `marks` shared.  If the answer is now, the request is to be performed
     /// before that is given back.
-    pub fn admit(&self, reads: &[ObjectRef<'_>], arrival: &mut Option<Arrival>) -> Admitted {
-        if !reads.iter().any(|o| self.has(*o)) {
+    ///
+    /// Of what it changes (`writes`, and the version of `subject`) the engine decides.  But what is not in
+    /// conflict is held after the decision, too, where the installation relies on it: it finds objects by
+    /// the names that they had, and looks at their versions.
+    pub fn admit(
+        &self,
+        reads: &[ObjectRef<'_>],
+        (writes, subject): (&[ObjectRef<'_>], Option<Oid>),
+        arrival: &mut Option<Arrival>,
+    ) -> Admitted {
+        let relied_upon = |o: &ObjectRef<'_>| match *o {
+            ObjectRef::Entry { dir, name } => {
+                self.places.get(&dir).is_some_and(|names| names.contains(name))
+            }
+            _ => false,
+        };
+        if !subject.is_some_and(|oid| self.attrs.contains(&oid))
+            && !writes.iter().any(relied_upon)
+            && !reads.iter().any(|o| self.has(*o))
+        {
             return Admitted::Now;
         }
         let mut phase = self.phase.lock();

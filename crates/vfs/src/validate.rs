@@ -55,12 +55,22 @@ impl View {
     /// to end and keeps others out meanwhile.
     pub fn validate(&self) -> Vec<OutsideChange> {
         let st = self.state.lock();
+        let found = self.differences(&st);
+        if found.is_empty() {
+            return found;
+        }
+        // A plain request under way moves a version, and says so only then: once more without any.
+        let _nobody = self.vol.marks.write();
+        self.differences(&st)
+    }
+
+    fn differences(&self, st: &State) -> Vec<OutsideChange> {
         let _quiet = self.vol.quiesce();
         let by_us = |(object, by): (Object, Opponent)| (by != Opponent::Outside).then_some(object);
         let stale: Stale =
             self.vol.engine.stale_reads(self.txn).into_iter().filter_map(by_us).collect();
         let mut found = Vec::new();
-        if let Some(what) = self.judge_root(&st, &stale) {
+        if let Some(what) = self.judge_root(st, &stale) {
             let path = st.path_of(&self.vol, NodeId::ROOT);
             let written = st.nodes.get(NodeId::ROOT).is_some_and(Node::is_changed);
             found.push(OutsideChange { path, what, written });
@@ -70,7 +80,7 @@ impl View {
             if base.foreign || node.dir().is_none() {
                 continue;
             }
-            self.validate_dir(&st, id, node, base, &stale, &mut found);
+            self.validate_dir(st, id, node, base, &stale, &mut found);
         }
         found
     }

@@ -367,16 +367,18 @@ impl View {
 
     /// Whether the backing object is still the version that was met, own commits aside.
     pub(crate) fn is_current(&self, base: &Base, stat: &Stat) -> bool {
-        let same = |now: &Stat| self.vol.current(base.stamp) == now.stamp();
-        if same(stat) {
+        let same = || self.vol.is_own(base.stamp, stat.stamp());
+        if same() {
             return true;
         }
+        // The difference may come from a plain request that has yet to say so; or from a commit that is
+        // installing, or did so between the two looks.
+        drop(self.vol.marks.write());
         if !self.vol.is_installing(base.stamp.id) && self.vol.current(base.stamp) == base.stamp {
-            return false;
+            return same();
         }
-        // The difference may come from a commit that is installing, or did so between the two looks.
         let _quiet = self.vol.quiesce();
-        same(stat)
+        same()
     }
 
     // ---- names ------------------------------------------------------------------------------

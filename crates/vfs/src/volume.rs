@@ -47,11 +47,23 @@ pub struct Volume {
 
 #[derive(Default)]
 struct Objects {
-    /// Stamp before → stamp after, of our own installations.
+    /// Stamp before → stamp after, of our own changes.
     own: HashMap<Stamp, Stamp>,
     /// Objects that a commit is changing at this moment.
     installing: HashSet<HostId>,
 }
+
+impl Objects {
+    /// The versions that followed one by our own changes.
+    fn since(&self, stamp: Stamp) -> impl Iterator<Item = Stamp> {
+        let next = |at: &Stamp| self.own.get(at).filter(|next| *next != at).copied();
+        // A chain cannot loop: ctime only grows.  The bound is for a clock that was set back.
+        std::iter::successors(next(&stamp), next).take(CHAIN_MAX)
+    }
+}
+
+/// Longest chain of own changes that is followed.
+const CHAIN_MAX: usize = 100_000;
 
 impl Volume {
     /// A volume over `io`; objects in `hidden` (the store's own directory) are in no view.
@@ -101,18 +113,14 @@ impl Volume {
         crate::node::oid_of(id)
     }
 
-    /// `stamp` carried forward over our own installations since it was taken.
+    /// `stamp` carried forward over our own changes since it was taken.
     pub fn current(&self, stamp: Stamp) -> Stamp {
-        let objects = self.objects.lock();
-        let mut stamp = stamp;
-        // A chain cannot loop: ctime only grows.  The bound is for a clock that was set back.
-        for _ in 0..10_000 {
-            match objects.own.get(&stamp) {
-                Some(next) if *next != stamp => stamp = *next,
-                _ => break,
-            }
-        }
-        stamp
+        self.objects.lock().since(stamp).last().unwrap_or(stamp)
+    }
+
+    /// Whether only changes of our own lie between two versions, or nothing.
+    pub(crate) fn is_own(&self, before: Stamp, after: Stamp) -> bool {
+        before == after || self.objects.lock().since(before).any(|stamp| stamp == after)
     }
 
     /// A plain request moved the version of an object, and no transaction lost by that.

@@ -64,7 +64,8 @@ impl Plain {
         writes: &'a [ObjectRef<'a>],
     ) -> Change<'a> {
         // For a change of a directory the kernel keeps the lock that all its names need.
-        Change { by, reads: &[], writes, subject: Some(fd), may_stall: node.kind != Kind::Dir }
+        let subject = Some((node.oid(), fd));
+        Change { by, reads: &[], writes, subject, may_stall: node.kind != Kind::Dir }
     }
 
     fn change_attr(&self, node: &Node, caller: Caller, fd: impl AsFd, set: &SetAttr) -> Reply<()> {

@@ -171,7 +171,7 @@ impl Plain {
             writes[count] = ObjectRef::Attr(oid);
             count += 1;
         }
-        let subject = Some(fd.as_fd());
+        let subject = Some((oid, fd.as_fd()));
         let change = Change { by, reads, writes: &writes[..count], subject, may_stall: true };
         self.mutating(change, || {
             let _acting = Acting::writing(by, extent.kill_suidgid)?;

@@ -16,7 +16,7 @@ pub struct Change<'a> {
     /// What it changes.
     pub writes: &'a [ObjectRef<'a>],
     /// The one existing inode whose version moves by it, if there is just one.
-    pub subject: Option<BorrowedFd<'a>>,
+    pub subject: Option<(Oid, BorrowedFd<'a>)>,
     /// It may be held for an aged transaction: no lock of the kernel that spans directories is kept
     /// meanwhile.
     pub may_stall: bool,

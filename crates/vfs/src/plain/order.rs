@@ -31,13 +31,17 @@ impl Order {
         Order { vol, stall }
     }
 
-    /// Waits until these objects may be read; they may as long as the guard is held.
-    fn admit(&self, reads: &[ObjectRef<'_>]) -> ReadGuard<'_, Option<Arc<Marked>>> {
+    /// Waits until these objects may be read and changed; they may as long as the guard is held.
+    fn admit(
+        &self,
+        reads: &[ObjectRef<'_>],
+        changes: (&[ObjectRef<'_>], Option<Oid>),
+    ) -> ReadGuard<'_, Option<Arc<Marked>>> {
         let mut arrival = None;
         loop {
             let marks = self.vol.marks.read();
             let Some(marked) = &*marks else { return marks };
-            if marked.admit(reads, &mut arrival) == Admitted::Now {
+            if marked.admit(reads, changes, &mut arrival) == Admitted::Now {
                 return marks;
             }
             let marked = Arc::clone(marked);
@@ -49,7 +53,7 @@ impl Order {
 
 impl Gate for Order {
     fn read(&self, reads: &[ObjectRef<'_>], act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
-        let _marks = self.admit(reads);
+        let _marks = self.admit(reads, (&[], None));
         act()
     }
 
@@ -59,8 +63,8 @@ impl Gate for Order {
         let until = Instant::now() + self.stall;
         let mut stall = if change.may_stall { Stall::Bounded } else { Stall::Never };
         loop {
-            // What it relies on is not a part of the decision: it is only not to be half installed.
-            let marks = (!change.reads.is_empty()).then(|| self.admit(change.reads));
+            // Kept to the end: whoever decides a commit, or doubts a version, waits for it.
+            let marks = self.admit(change.reads, (change.writes, change.subject.map(|s| s.0)));
             match engine.plain_mutation(change.writes, by, stall) {
                 Plain::Decided(mutation) => {
                     if !mutation.doomed().is_empty() {
@@ -123,8 +127,8 @@ impl Gate for Order {
     }
 }
 
-fn stamp_of(subject: Option<BorrowedFd<'_>>) -> Option<Stamp> {
-    let seen = sys::stat(subject?).ok()?;
+fn stamp_of(subject: Option<(Oid, BorrowedFd<'_>)>) -> Option<Stamp> {
+    let seen = sys::stat(subject?.1).ok()?;
     let (ctime, mtime) = (seen.attr.ctime, seen.attr.mtime);
     Some(Stamp { id: seen.id, ctime, mtime, size: seen.attr.size })
 }
