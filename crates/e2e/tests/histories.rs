@@ -121,7 +121,8 @@ fn random_histories(aborts: &str, ops: &str) {
         "2000",
     ];
     let found = histories(&lab, 120, &args);
-    assert!(!found.violated, "{}", found.report["anomaly"].as_str().unwrap_or_default());
+    let anomaly = found.report["anomaly"].as_str().unwrap_or_default();
+    assert!(!found.violated, "{anomaly}\n{}", found.report);
     for what in ["committed", "aborted", "plain"] {
         assert!(found.number(what) > 0, "{what}: {}", found.report);
     }

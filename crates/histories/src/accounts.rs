@@ -287,7 +287,9 @@ impl Shared<'_> {
                 }
                 Some(Ending::Conflict) => report.conflicts += 1,
                 Some(Ending::Failed(_)) if self.crashing() => report.unknown += 1,
-                Some(Ending::Failed(why)) => bail!("a commit failed: {why}"),
+                Some(Ending::Displaced(why) | Ending::Failed(why)) => {
+                    bail!("a commit failed: {why}")
+                }
                 // It was cut short before its commit was asked for.
                 None => {}
             }

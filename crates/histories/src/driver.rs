@@ -93,6 +93,8 @@ struct Slice {
 struct Recorded {
     units: Vec<Unit>,
     counts: Counts,
+    /// Commits that met changes from outside.
+    displaced: Vec<String>,
 }
 
 /// What was done.
@@ -130,6 +132,8 @@ pub struct Report {
     pub slices: u64,
     /// Seconds, checks included.
     pub seconds: f64,
+    /// Commits that say that they met a change from outside.
+    pub displaced: Vec<String>,
     /// What no serial order explains, in words.
     pub anomaly: Option<String>,
 }
@@ -225,6 +229,10 @@ fn transact(
         } else {
             match arena.commit(&view)? {
                 Ending::Committed => Outcome::Done,
+                Ending::Displaced(why) => {
+                    to.displaced.push(why);
+                    Outcome::Done
+                }
                 Ending::Conflict => {
                     lost = true;
                     Outcome::Aborted
@@ -291,6 +299,13 @@ impl Hand {
     }
 }
 
+impl Report {
+    /// Something is wrong.
+    pub fn is_violated(&self) -> bool {
+        self.anomaly.is_some() || !self.displaced.is_empty()
+    }
+}
+
 /// Lets processes work, and checks what they saw.
 ///
 /// # Errors
@@ -312,6 +327,7 @@ pub fn run(o: &Options) -> Result<Report> {
         for hand in &mut hands {
             let recorded = hand.answer()?;
             report.counts.add(&recorded.counts);
+            report.displaced.extend(recorded.displaced);
             history.units.extend(recorded.units);
         }
         let begin = now();
@@ -323,6 +339,8 @@ pub fn run(o: &Options) -> Result<Report> {
         report.slices += 1;
         if let Err(why) = verify(&history) {
             report.anomaly = Some(why);
+        }
+        if report.is_violated() {
             if let Some(path) = &o.keep {
                 std::fs::write(path, serde_json::to_vec(&history)?)?;
             }
