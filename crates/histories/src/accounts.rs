@@ -31,6 +31,9 @@ pub struct Options {
     /// The systx command: each update is a transaction
     #[arg(long, value_name = "SYSTX")]
     transaction: Option<PathBuf>,
+    /// The transaction of a reader is a frozen snapshot
+    #[arg(long)]
+    read_only: bool,
     /// A shell command that kills the daemon with SIGKILL, to be run now and then
     #[arg(long, value_name = "SCRIPT")]
     crash: Option<String>,
@@ -61,7 +64,7 @@ pub struct Report {
     pub crashes: u64,
     /// Readings by plain readers.
     pub plain_readings: u64,
-    /// Readings in a read-only transaction.
+    /// Readings in a transaction.
     pub snapshots: u64,
     /// Readings and updates that a crash cut short.
     pub interrupted: u64,
@@ -81,6 +84,9 @@ impl Report {
 }
 
 const FILES: [&str; 3] = ["passwd", "shadow", "group"];
+/// A daemon that dies more often than this in a minute is not started again.
+const DEATHS: usize = 4;
+const MINUTE: Duration = Duration::from_secs(61);
 /// Longer than any recovery takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -101,7 +107,8 @@ struct Shared<'a> {
 
 /// What the end of a daemon answers to calls that were on their way, or use what it served.
 fn cut_short(error: &io::Error) -> bool {
-    [Errno::NOTCONN, Errno::CONNABORTED, Errno::CONNREFUSED, Errno::IO]
+    // ECANCELED is the kernel's, of a request that the daemon's ring held when its task died.
+    [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED]
         .iter()
         .any(|e| error.raw_os_error() == Some(e.raw_os_error()))
 }
@@ -210,14 +217,20 @@ impl Shared<'_> {
     }
 
     fn snapshot(&self, dice: &mut Dice) -> Result<Option<Vec<u64>>> {
-        let view = self.arena.begin(true)?;
-        let seen = self.read(&view.path, dice);
-        // Nothing is to be committed; of a daemon that is gone there is nothing left to end.
-        self.forgive(self.arena.abort(&view))?;
-        match seen {
-            Ok(seen) => Ok(Some(seen.unwrap_or_default())),
-            Err(e) if canceled(&e) => Ok(None),
-            Err(e) => Err(e).context("a reader in a transaction failed"),
+        let view = self.arena.begin(self.options.read_only)?;
+        let seen = match self.read(&view.path, dice) {
+            Ok(seen) => seen.unwrap_or_default(),
+            Err(e) => {
+                // Of a daemon that is gone there is nothing left to end.
+                self.forgive(self.arena.abort(&view))?;
+                return if canceled(&e) { Ok(None) } else { Err(e).context("a snapshot failed") };
+            }
+        };
+        // Only its end says that it was of one moment, if it was not frozen.
+        match self.arena.commit(&view)? {
+            Ending::Committed => Ok(Some(seen)),
+            Ending::Conflict => Ok(None),
+            Ending::Displaced(why) | Ending::Failed(why) => bail!("a snapshot failed: {why}"),
         }
     }
 
@@ -244,7 +257,13 @@ impl Shared<'_> {
 
     fn killer(&self, script: &str) -> Result<()> {
         let mut dice = Dice::new(self.options.seed ^ 99);
+        let mut deaths: Vec<Instant> = Vec::new();
         while !self.stop.load(SeqCst) {
+            deaths.retain(|death| death.elapsed() < MINUTE);
+            if deaths.len() == DEATHS {
+                std::thread::sleep(Duration::from_millis(5));
+                continue;
+            }
             let pause = 1 + dice.below(2 * self.options.crash_every);
             let wake = Instant::now() + Duration::from_millis(pause);
             while Instant::now() < wake && !self.stop.load(SeqCst) {
@@ -253,6 +272,7 @@ impl Shared<'_> {
             let status = Command::new("sh").args(["-c", script]).status();
             if status.context("cannot start a shell")?.success() {
                 self.crashes.fetch_add(1, SeqCst);
+                deaths.push(Instant::now());
             }
         }
         Ok(())
@@ -287,7 +307,9 @@ impl Shared<'_> {
                 }
                 Some(Ending::Conflict) => report.conflicts += 1,
                 Some(Ending::Failed(_)) if self.crashing() => report.unknown += 1,
-                Some(Ending::Failed(why)) => bail!("a commit failed: {why}"),
+                Some(Ending::Displaced(why) | Ending::Failed(why)) => {
+                    bail!("a commit failed: {why}")
+                }
                 // It was cut short before its commit was asked for.
                 None => {}
             }

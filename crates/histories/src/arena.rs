@@ -8,6 +8,8 @@ use std::process::{Command, Output, Stdio};
 
 /// Exit code of a transaction that lost a conflict.
 const CONFLICT: i32 = 75;
+/// Exit code of a commit that met a change by a program outside while it was installed.
+const OUTSIDE: i32 = 76;
 
 /// Where programs meet.
 #[derive(Clone, Debug)]
@@ -41,6 +43,9 @@ pub enum Ending {
     Committed,
     /// It lost: nothing of it is left.
     Conflict,
+    /// With all that it did, but in place of something that it never saw.  On a guarded directory there
+    /// is no outside from which that could come.
+    Displaced(String),
     /// The command failed otherwise, and says this.
     Failed(String),
 }
@@ -88,6 +93,7 @@ impl Arena {
         let done = self.systx([how, view.id.as_str()])?;
         Ok(match done.status.code() {
             Some(0) => Ending::Committed,
+            Some(OUTSIDE) => Ending::Displaced(told(&done)),
             Some(CONFLICT) => {
                 // What has lost may be kept for a look at it.
                 self.systx(["abort", view.id.as_str()])?;

@@ -6,7 +6,7 @@ use crate::arena::{Arena, Ending};
 use crate::dice::Dice;
 use crate::explain::verify;
 use crate::history::{Atom, History, Kind, Outcome, Step, Unit};
-use crate::hot::{self, Actor};
+use crate::hot::{self, Actor, Work};
 use crate::maildir::canceled;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -54,6 +54,9 @@ pub struct Options {
     /// Milliseconds between two looks at everything
     #[arg(long, default_value_t = 100)]
     slice: u64,
+    /// Operations to leave out, to see what else there is
+    #[arg(long, value_enum, value_delimiter = ',')]
+    without: Vec<Work>,
     /// Write what cannot be explained to this file, as JSON
     #[arg(long, value_name = "FILE")]
     keep: Option<PathBuf>,
@@ -93,6 +96,8 @@ struct Slice {
 struct Recorded {
     units: Vec<Unit>,
     counts: Counts,
+    /// Commits that met changes from outside.
+    displaced: Vec<String>,
 }
 
 /// What was done.
@@ -130,6 +135,8 @@ pub struct Report {
     pub slices: u64,
     /// Seconds, checks included.
     pub seconds: f64,
+    /// Commits that say that they met a change from outside.
+    pub displaced: Vec<String>,
     /// What no serial order explains, in words.
     pub anomaly: Option<String>,
 }
@@ -150,6 +157,7 @@ pub fn worker(worker: &Worker) -> Result<()> {
     let o = &worker.options;
     let arena = Arena { dir: o.arena.clone(), systx: (!o.unguarded).then(|| o.systx.clone()) };
     let mut actor = Actor::new(&o.arena, worker.process, !worker.transactions)?;
+    actor.leave_out(&o.without);
     let mut dice = Dice::new(o.seed.wrapping_mul(1009).wrapping_add(worker.process.into()));
     let mut out = BufWriter::new(std::io::stdout().lock());
     for line in std::io::stdin().lock().lines() {
@@ -225,6 +233,10 @@ fn transact(
         } else {
             match arena.commit(&view)? {
                 Ending::Committed => Outcome::Done,
+                Ending::Displaced(why) => {
+                    to.displaced.push(why);
+                    Outcome::Done
+                }
                 Ending::Conflict => {
                     lost = true;
                     Outcome::Aborted
@@ -258,6 +270,10 @@ impl Hand {
         command.args(["--abort-probability", &o.abort_probability.to_string()]);
         let aborts = o.aborts.to_possible_value().context("every choice has a name")?;
         command.args(["--aborts", aborts.get_name()]);
+        for work in &o.without {
+            let work = work.to_possible_value().context("every choice has a name")?;
+            command.args(["--without", work.get_name()]);
+        }
         for (flag, on) in [("--unguarded", o.unguarded), ("--transactions", transactions)] {
             command.args(on.then_some(flag));
         }
@@ -291,6 +307,13 @@ impl Hand {
     }
 }
 
+impl Report {
+    /// Something is wrong.
+    pub fn is_violated(&self) -> bool {
+        self.anomaly.is_some() || !self.displaced.is_empty()
+    }
+}
+
 /// Lets processes work, and checks what they saw.
 ///
 /// # Errors
@@ -312,6 +335,7 @@ pub fn run(o: &Options) -> Result<Report> {
         for hand in &mut hands {
             let recorded = hand.answer()?;
             report.counts.add(&recorded.counts);
+            report.displaced.extend(recorded.displaced);
             history.units.extend(recorded.units);
         }
         let begin = now();
@@ -323,6 +347,8 @@ pub fn run(o: &Options) -> Result<Report> {
         report.slices += 1;
         if let Err(why) = verify(&history) {
             report.anomaly = Some(why);
+        }
+        if report.is_violated() {
             if let Some(path) = &o.keep {
                 std::fs::write(path, serde_json::to_vec(&history)?)?;
             }

@@ -13,6 +13,7 @@
 use crate::dice::Dice;
 use crate::history::{Atom, Cell, State, Step, token};
 use crate::mapping_unsafe::Mapping;
+use clap::ValueEnum;
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read};
@@ -53,6 +54,53 @@ fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
+/// What an operation may be, for [`Actor::leave_out`]; the last two need a transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+#[allow(missing_docs)]
+pub enum Work {
+    Read,
+    ReadKept,
+    ReadMapped,
+    ReadAll,
+    Write,
+    Append,
+    ReadLog,
+    Size,
+    Chmod,
+    Mode,
+    Look,
+    Symlink,
+    Unlink,
+    Rename,
+    Link,
+    List,
+    Rewrite,
+    Modify,
+}
+
+/// By the dice; some are more frequent.
+const PLAIN: [Work; 19] = [
+    Work::Read,
+    Work::ReadKept,
+    Work::ReadKept,
+    Work::ReadMapped,
+    Work::ReadMapped,
+    Work::ReadAll,
+    Work::Write,
+    Work::Write,
+    Work::Append,
+    Work::ReadLog,
+    Work::Size,
+    Work::Chmod,
+    Work::Mode,
+    Work::Look,
+    Work::Symlink,
+    Work::Unlink,
+    Work::Rename,
+    Work::Link,
+    Work::List,
+];
+
 /// Makes the hot set in an empty directory.
 ///
 /// # Errors
@@ -77,6 +125,7 @@ pub struct Actor {
     process: u32,
     number: u32,
     isolated: bool,
+    left_out: Vec<Work>,
     kept: Option<Kept>,
 }
 
@@ -125,7 +174,7 @@ impl Actor {
         }
         let dir = dir.to_path_buf();
         let kept = keeps.then_some(kept);
-        Ok(Actor { dir, process, number: 0, isolated: false, kept })
+        Ok(Actor { dir, process, number: 0, isolated: false, left_out: Vec::new(), kept })
     }
 
     /// Works below another directory from now on: the view of a transaction.  Whether nobody else
@@ -133,6 +182,11 @@ impl Actor {
     pub fn enter(&mut self, dir: &Path, isolated: bool) {
         self.dir = dir.to_path_buf();
         self.isolated = isolated;
+    }
+
+    /// Never does any of these, to see what else there is.
+    pub fn leave_out(&mut self, works: &[Work]) {
+        self.left_out = works.to_vec();
     }
 
     fn token(&mut self) -> u64 {
@@ -149,29 +203,36 @@ impl Actor {
         let l = dice.below(LOGS.into()) as u32;
         let a = dice.below(NAMES.into()) as u32;
         let b = (a + 1 + dice.below(u64::from(NAMES) - 1) as u32) % NAMES;
-        match dice.below(if self.kept.is_some() { 19 } else { 21 }) {
-            0 => self.read(r, slot),
-            1 | 2 => self.read_kept(r, slot),
-            3 | 4 => self.read_mapped(r, slot),
-            5 => self.read_all(r),
-            6 | 7 => self.write(r, slot),
-            8 => self.append(l),
-            9 => self.read_log(l, true),
-            10 => self.size(l),
-            11 => self.chmod(r, 0o600 | dice.below(64) as u32),
-            12 => self.mode(r),
-            13 => self.look(a, dice.permille(500)),
-            14 => self.symlink(a),
-            15 => self.unlink(a),
-            16 => match dice.permille(500) {
-                true => self.rename(a, b),
-                false => self.replace(a),
-            },
-            17 => self.link(a, b),
-            18 => self.list(),
+        let transactional = [Work::Rewrite, Work::Modify].into_iter();
+        let works: Vec<Work> = PLAIN
+            .into_iter()
+            .chain(transactional.filter(|_| self.kept.is_none()))
+            .filter(|work| !self.left_out.contains(work))
+            .collect();
+        let Some(work) = works.get(dice.below(works.len() as u64) as usize) else {
+            return Ok(Done::default());
+        };
+        match work {
+            Work::Read => self.read(r, slot),
+            Work::ReadKept => self.read_kept(r, slot),
+            Work::ReadMapped => self.read_mapped(r, slot),
+            Work::ReadAll => self.read_all(r),
+            Work::Write => self.write(r, slot),
+            Work::Append => self.append(l),
+            Work::ReadLog => self.read_log(l, true),
+            Work::Size => self.size(l),
+            Work::Chmod => self.chmod(r, 0o600 | dice.below(64) as u32),
+            Work::Mode => self.mode(r),
+            Work::Look => self.look(a, dice.permille(500)),
+            Work::Symlink => self.symlink(a),
+            Work::Unlink => self.unlink(a),
+            Work::Rename if dice.permille(500) => self.rename(a, b),
+            Work::Rename => self.replace(a),
+            Work::Link => self.link(a, b),
+            Work::List => self.list(),
             // Several requests: only in a transaction does that make one thing.
-            19 => self.rewrite(r),
-            _ => self.modify(r, slot),
+            Work::Rewrite => self.rewrite(r),
+            Work::Modify => self.modify(r, slot),
         }
     }
 

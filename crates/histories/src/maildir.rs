@@ -106,7 +106,7 @@ pub fn run(options: &Options) -> Result<Report> {
                 report.twice += u64::from(seen.iter().any(|n| *n > 1));
             }
             Ending::Conflict => report.retries += 1,
-            Ending::Failed(why) => bail!("the commit failed: {why}"),
+            Ending::Displaced(why) | Ending::Failed(why) => bail!("the commit failed: {why}"),
         }
     }
     report.renames = other.stop()?;

@@ -163,7 +163,7 @@ pub fn run(options: &Options) -> Result<Report> {
                 }
             },
             Ending::Conflict => report.retries += 1,
-            Ending::Failed(why) => bail!("the commit failed: {why}"),
+            Ending::Displaced(why) | Ending::Failed(why) => bail!("the commit failed: {why}"),
         }
     }
     report.flips = other.stop()?;

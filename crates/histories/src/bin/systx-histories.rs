@@ -46,7 +46,7 @@ fn run() -> Result<ExitCode> {
             if let Some(why) = &report.anomaly {
                 eprintln!("{why}");
             }
-            say(&report, report.anomaly.is_some())
+            say(&report, report.is_violated())
         }
         Task::Worker(worker) => {
             driver::worker(&worker)?;
