@@ -3,8 +3,10 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use systx_e2e::lab::{USER, find_program};
 use systx_e2e::run::{Limits, finish};
@@ -284,8 +286,14 @@ fn an_outside_change_of_what_was_read_is_a_conflict() {
 #[test]
 fn descriptors_stay_valid_over_a_commit() {
     let lab = lab!();
-    lab.native("mkdir d; echo old > d/old; echo same > d/same; echo move > d/move").ok();
-    let open = Open::begin(&lab, "d", &[]);
+    for transport in ["auto", "dev"] {
+        descriptors_over_a_commit(&lab, transport);
+    }
+}
+
+fn descriptors_over_a_commit(lab: &Lab, transport: &str) {
+    lab.native("rm -rf d; mkdir d; echo old > d/old; echo same > d/same; echo move > d/move").ok();
+    let open = Open::begin(lab, "d", &["--transport", transport]);
     open.sh("echo changed > old; echo new > new; mkdir sub; mv move sub/moved").ok();
     let [old, new, same, moved] = ["old", "new", "same", "sub/moved"].map(|name| {
         let file = rw(&open.path.join(name));
@@ -314,6 +322,59 @@ fn descriptors_stay_valid_over_a_commit() {
     old.write_all_at(b"gone", 0).unwrap();
     assert_eq!(read_all(&old).unwrap(), "goneten outside\n");
     assert_eq!(old.metadata().unwrap().nlink(), 0);
+}
+
+#[test]
+fn nothing_that_was_written_around_a_commit_is_lost() {
+    let lab = lab!();
+    for round in 0..12 {
+        let name = format!("d{round}");
+        lab.native(&format!("mkdir {name}; echo 0 > {name}/old")).ok();
+        let open = Open::begin(&lab, &name, &[]);
+        let dir = File::open(&open.path).unwrap();
+        let inside = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+        let enough = AtomicBool::new(false);
+        let progress = [const { AtomicU64::new(0) }; 3];
+        let written = std::thread::scope(|threads| {
+            let work = |n: usize| {
+                let (inside, enough, progress) = (&inside, &enough, &progress[n]);
+                threads.spawn(move || {
+                    let file = File::create(inside.join(format!("w{n}"))).unwrap();
+                    let mut count = 0u64;
+                    while !enough.load(Ordering::Relaxed) {
+                        file.write_all_at(&count.to_le_bytes(), count * 8).unwrap();
+                        count += 1;
+                        progress.store(count, Ordering::Relaxed);
+                        if count.is_multiple_of(8) {
+                            // In the working directory, so to speak, before and after.
+                            let (from, to) = (format!("t{n}.{count}"), format!("n{n}.{count}"));
+                            fs::write(inside.join(&from), "x").unwrap();
+                            fs::rename(inside.join(&from), inside.join(&to)).unwrap();
+                        }
+                    }
+                    count
+                })
+            };
+            let workers = [0, 1, 2].map(work);
+            let now = || progress.each_ref().map(|p| p.load(Ordering::Relaxed));
+            eventually("work before the commit", || now().iter().all(|n| *n > 20));
+            open.systx("commit").ok();
+            let then = now();
+            let more = || now().iter().zip(then).all(|(now, then)| *now > then + 50);
+            eventually("work after the commit", more);
+            enough.store(true, Ordering::Relaxed);
+            workers.map(|worker| worker.join().expect("no call failed"))
+        });
+        for (n, count) in written.into_iter().enumerate() {
+            let want: Vec<u8> = (0..count).flat_map(u64::to_le_bytes).collect();
+            let got = fs::read(lab.path(&name).join(format!("w{n}"))).unwrap();
+            assert!(got == want, "round {round}, w{n}: {} of {} bytes", got.len(), want.len());
+            for at in (8..=count).step_by(8) {
+                let named = lab.path(&name).join(format!("n{n}.{at}"));
+                assert_eq!(fs::read_to_string(&named).unwrap(), "x", "round {round}: {named:?}");
+            }
+        }
+    }
 }
 
 #[test]
