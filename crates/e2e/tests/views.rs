@@ -587,6 +587,28 @@ fn top_shows_transactions_worksets_conflicts_and_counts() {
 }
 
 #[test]
+fn top_on_a_terminal_is_drawn_in_place_until_q() {
+    let lab = lab!();
+    if find_program("script").is_none() {
+        systx_e2e::skip!("no script(1) to make a terminal with");
+    }
+    lab.native("mkdir d").ok();
+    let open = Open::begin(&lab, "d", &[]);
+    let line = format!("{} top --interval 0.05; stty -a; echo code $?", lab.binary().display());
+    let mut command = lab.command("script");
+    command.args(["-qc", &line, "/dev/null"]).env("TERM", "xterm");
+    let mut terminal = systx_e2e::run::Dialogue::start(&lab, command);
+    // Without a size nothing can be drawn: the pictures come all the same.
+    terminal.wait_for("\u{1b}[?1049h");
+    terminal.send("q");
+    let rest = terminal.wait_for("code 0");
+    assert!(rest.contains("\u{1b}[?1049l"), "the screen is as it was: {rest:?}");
+    assert!(rest.contains(" icanon"), "and so is the terminal: {rest:?}");
+    terminal.close();
+    open.systx("abort").ok();
+}
+
+#[test]
 fn two_hundred_transactions_leave_nothing_in_the_daemon() {
     let lab = lab!();
     lab.native("mkdir d; echo 0 > d/f").ok();
