@@ -8,6 +8,7 @@
 
 use crate::patterns::Patterns;
 use crate::protocol::*;
+use crate::top::Counts;
 use crate::transaction::{Ended, Terms, Transaction, engine_isolation};
 use crate::transactions::{Transactions, facts};
 use std::sync::Arc;
@@ -51,6 +52,7 @@ impl Transactions {
         let mounted = self.path_views.mount(id, txn.view.clone(), place, begin.transport);
         let path_view = mounted.inspect_err(|_| {
             txn.abort();
+            Counts::count(&volume.counts.aborted);
         })?;
         let path = HostPath::from(path_view.path.as_path());
         txn.opened(Arc::new(path_view));

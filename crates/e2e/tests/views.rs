@@ -398,8 +398,11 @@ fn open_files_without_a_name_and_open_directories_survive_too() {
     let temporary = File::create_new(open.path.join("tmp")).map(|_| rw(&open.path.join("tmp")));
     let temporary = temporary.unwrap();
     temporary.write_all_at(&[b'x'; 300_000], 0).unwrap();
+    let sparse = File::create_new(open.path.join("sparse")).map(|_| rw(&open.path.join("sparse")));
+    let sparse = sparse.unwrap();
+    sparse.write_all_at(b"far", 1 << 40).unwrap();
     let doomed = rw(&open.path.join("doomed"));
-    open.sh("rm tmp doomed; mkdir sub; echo x > sub/x").ok();
+    open.sh("rm sparse tmp doomed; mkdir sub; echo x > sub/x").ok();
     let mut shell = lab.command("sh");
     shell.current_dir(open.path.join("sub"));
     let mut shell = systx_e2e::Shell::start(&lab, shell);
@@ -415,6 +418,10 @@ fn open_files_without_a_name_and_open_directories_survive_too() {
     temporary.read_exact_at(&mut end, 299_999).unwrap();
     assert_eq!(&end, b"xend");
     assert_eq!(read_all(&doomed).unwrap(), "doomed\n");
+    assert_eq!(sparse.metadata().unwrap().len(), (1 << 40) + 3);
+    let mut far = [0; 4];
+    sparse.read_exact_at(&mut far, (1 << 40) - 1).unwrap();
+    assert_eq!(&far, b"\0far");
     // A working directory goes on as the committed directory.
     shell.eval("echo y > y; mv x z");
     assert_eq!((lab.read("d/sub/y").as_str(), lab.read("d/sub/z").as_str()), ("y\n", "x\n"));
@@ -529,6 +536,16 @@ fn a_view_is_no_place_for_another_transaction() {
     lab.do_systx(["begin", "file"]).expect(1).says("not a directory");
     open.systx("abort").ok();
     open.systx("abort").expect(1).says(&open.id);
+}
+
+#[test]
+fn a_view_may_show_the_whole_volume() {
+    let lab = lab!();
+    lab.native("mkdir d; echo 1 > d/f").ok();
+    let open = Open::begin(&lab, "", &[]);
+    open.sh("echo 2 > d/f; echo 3 > top; test ! -e .systx").ok();
+    open.systx("commit").ok();
+    assert_eq!((lab.read("d/f").as_str(), lab.read("top").as_str()), ("2\n", "3\n"));
 }
 
 #[test]
