@@ -117,6 +117,16 @@ impl Transactions {
         Ok(self.end_kept(txn, ended))
     }
 
+    /// Has the kernel forget the names of views that have lost: to be called from time to time, since
+    /// whoever makes a transaction lose cannot wait for that.
+    pub(crate) fn cut_off_losers(&self) {
+        let (_, open) = self.everything();
+        let views = open.iter().filter_map(|txn| Some((txn, txn.path_view()?)));
+        for (_, view) in views.filter(|(txn, _)| txn.state() == State::Doomed) {
+            view.lost();
+        }
+    }
+
     /// Paths that a user may have given as they are in the view.
     pub(crate) fn as_on_the_host(&self, txn: &Transaction, paths: Vec<HostPath>) -> Vec<HostPath> {
         match txn.path_view() {

@@ -88,6 +88,7 @@ impl Transactions {
                 std::thread::sleep(SWEEP);
                 let Some(table) = housekeeping.upgrade() else { break };
                 table.sweep_locks();
+                table.cut_off_losers();
             }
         });
         table
@@ -201,6 +202,9 @@ impl Transactions {
         drop(tables);
         self.ended.notify_all();
         txn.vacated();
+        if let (false, Some(view)) = (committed, txn.path_view()) {
+            view.lost();
+        }
         txn.leave_path();
     }
 
