@@ -33,20 +33,18 @@ pub fn lines(volumes: &[VolumeActivity], rates: &[Option<f64>], now: Time) -> Ve
         if volume.transactions.is_empty() {
             continue;
         }
-        out.push(format!(
-            "  {:<8}  {:<10} {:>6}  {:<12} {:>11} {:>9} {:>11} {:>11} {:>11}  {:<8}  {}",
+        out.push(row([
             "ID",
             "STATE",
             "AGE",
-            "ISOLATION",
+            "COMMAND",
             "NAMES",
             "LISTS",
             "ATTRS",
             "SIZES",
             "PAGES",
-            "WAITS",
-            "COMMAND"
-        ));
+            "ISOLATION",
+        ]));
         for transaction in &volume.transactions {
             out.extend(rows(transaction, now));
         }
@@ -70,23 +68,34 @@ fn rows(t: &Activity, now: Time) -> Vec<String> {
         (_, Isolation::Snapshot) => "snapshot",
     };
     let w = &t.workset;
-    let mut out = vec![format!(
-        "  {:<8}  {:<10} {:>6}  {isolation:<12} {:>11} {:>9} {:>11} {:>11} {:>11}  {:<8}  {}",
-        t.id.to_string(),
+    let mut out = vec![row([
+        &t.id.to_string(),
         state(t.state),
-        age(now, t.begun),
-        sides(w.entries),
-        sides(w.lists),
-        sides(w.attributes),
-        sides(w.sizes),
-        sides(w.pages),
-        t.waits_for.map(|id| id.to_string()).unwrap_or_default(),
-        output::short_command(&t.argv, 60),
-    )];
+        &age(now, t.begun),
+        &output::short_command(&t.argv, 24),
+        &sides(w.entries),
+        &sides(w.lists),
+        &sides(w.attributes),
+        &sides(w.sizes),
+        &sides(w.pages),
+        isolation,
+    ])];
+    if let Some(winner) = t.waits_for {
+        out.push(format!("            waits for the commit of {winner}"));
+    }
     if let Some(c) = &t.conflict {
         out.push(format!("            lost on {} to {}", c.path, output::opponent(&c.opponent)));
     }
     out
+}
+
+/// One line of the table.
+fn row([id, state, age, command, rest @ ..]: [&str; 10]) -> String {
+    let [names, lists, attrs, sizes, pages, isolation] = rest;
+    format!(
+        "  {id:<8}  {state:<10} {age:>6}  {command:<24} {names:>9} {lists:>7} {attrs:>9} {sizes:>9} \
+         {pages:>9}  {isolation}"
+    )
 }
 
 /// `read/written`.
@@ -169,10 +178,11 @@ mod tests {
             all.contains("/srv: 1.2 commits/s; 7 begun, 6 committed, 0 aborted, 1 lost;"),
             "{all}"
         );
-        for part in ["00000abc", "open", "2m10", "12/3", "123k/0", "00000def", "make all"] {
+        for part in ["00000abc", "open", "2m10", "12/3", "123k/0", "make all", "serializable"] {
             assert!(lines[4].contains(part), "{part} in {}", lines[4]);
         }
-        assert!(lines[6].contains("lost on /srv/f to transaction 00000001 (x)"), "{all}");
+        assert!(lines[5].contains("waits for the commit of 00000def"), "{all}");
+        assert!(lines[8].contains("lost on /srv/f to transaction 00000001 (x)"), "{all}");
         let column = |line: &str, what: &str| line.find(what).expect("there") + what.len();
         assert_eq!(column(&lines[3], "NAMES"), column(&lines[4], "12/3"), "columns are straight");
         assert_eq!(column(&lines[3], "PAGES"), column(&lines[4], "123k/0"));

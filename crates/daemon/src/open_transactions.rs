@@ -8,6 +8,7 @@
 
 use crate::patterns::Patterns;
 use crate::protocol::*;
+use crate::top::Counts;
 use crate::transaction::{Ended, Terms, Transaction, engine_isolation};
 use crate::transactions::{Transactions, facts};
 use std::sync::Arc;
@@ -51,6 +52,7 @@ impl Transactions {
         let mounted = self.path_views.mount(id, txn.view.clone(), place, begin.transport);
         let path_view = mounted.inspect_err(|_| {
             txn.abort();
+            Counts::count(&volume.counts.aborted);
         })?;
         let path = HostPath::from(path_view.path.as_path());
         txn.opened(Arc::new(path_view));
@@ -113,6 +115,16 @@ impl Transactions {
             Ended::Refused(_) => drop(pause),
         }
         Ok(self.end_kept(txn, ended))
+    }
+
+    /// Has the kernel forget the names of views that have lost: to be called from time to time, since
+    /// whoever makes a transaction lose cannot wait for that.
+    pub(crate) fn cut_off_losers(&self) {
+        let (_, open) = self.everything();
+        let views = open.iter().filter_map(|txn| Some((txn, txn.path_view()?)));
+        for (_, view) in views.filter(|(txn, _)| txn.state() == State::Doomed) {
+            view.lost();
+        }
     }
 
     /// Paths that a user may have given as they are in the view.

@@ -26,7 +26,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use systx_base::sync::{Mutex, rank};
 use systx_base::{NodeId, TxnId};
 use systx_fuse::Connection;
@@ -55,6 +55,8 @@ pub struct PathView {
     connection: Connection,
     /// `st_dev` as /proc/PID/maps writes it.
     device: String,
+    /// [`PathView::lost`] was called.
+    cut_off: AtomicBool,
     /// The mount, until it leaves the name space.
     mount: Mutex<Option<OwnedFd>>,
     lingering: Arc<AtomicUsize>,
@@ -123,6 +125,7 @@ impl PathViews {
             view,
             connection,
             device: device.unwrap_or_default(),
+            cut_off: AtomicBool::new(false),
             mount: Mutex::new(rank::LEAF, None),
             lingering: Arc::clone(&self.lingering),
             watcher: Arc::clone(&self.watcher),
@@ -216,17 +219,29 @@ impl PathView {
     /// names, all attributes.
     pub fn forget(&self, open: &[NodeId]) {
         self.lasting.settled();
-        if self.connection.invalidate_all_names().is_err() {
-            // Before Linux 6.16.  What the kernel does not know (any more) is an error that says so.
-            for (dir, name) in self.view.names() {
-                let _ = self.connection.invalidate_entry(dir, &name, false);
-            }
-        }
+        self.forget_names();
         for node in open {
             self.drop_pages(*node);
         }
         for node in 1..=self.view.objects_met() as u64 {
             let _ = self.connection.invalidate_inode(NodeId(node), None);
+        }
+    }
+
+    /// After a lost conflict, or an abort: every name has to be looked up again, in vain.  Only the first call does
+    /// something.
+    pub fn lost(&self) {
+        if !self.cut_off.swap(true, Ordering::AcqRel) {
+            self.forget_names();
+        }
+    }
+
+    fn forget_names(&self) {
+        if self.connection.invalidate_all_names().is_err() {
+            // Before Linux 6.16.  What the kernel does not know (any more) is an error that says so.
+            for (dir, name) in self.view.names() {
+                let _ = self.connection.invalidate_entry(dir, &name, false);
+            }
         }
     }
 

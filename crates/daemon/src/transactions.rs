@@ -90,6 +90,7 @@ impl Transactions {
                 std::thread::sleep(SWEEP);
                 let Some(table) = housekeeping.upgrade() else { break };
                 table.sweep_locks();
+                table.cut_off_losers();
             }
         });
         table.restore();
@@ -234,6 +235,9 @@ impl Transactions {
         drop(tables);
         self.ended.notify_all();
         txn.vacated();
+        if let (false, Some(view)) = (committed, txn.path_view()) {
+            view.lost();
+        }
         txn.leave_path();
     }
 

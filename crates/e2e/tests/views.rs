@@ -3,8 +3,10 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use systx_e2e::lab::{USER, find_program};
 use systx_e2e::run::{Limits, finish};
@@ -224,6 +226,10 @@ fn the_loser_is_told_where_and_against_whom_and_is_cleared_by_abort() {
     assert_canceled("create", File::create(younger.path.join("x")));
     assert_canceled("mkdir", fs::create_dir(younger.path.join("y")));
     assert_canceled("lookup", younger.path.join("never").metadata());
+    eventually("names that the kernel had cached", || {
+        let looked = younger.path.join("counter").metadata();
+        looked.is_err_and(|e| e.raw_os_error() == Some(ECANCELED))
+    });
     assert_eq!(read_all(&held).unwrap(), "0\n");
     assert_eq!(younger.listed()["state"], "doomed");
     assert!(younger.systx("status").ok().out.contains("lost"), "in words");
@@ -284,8 +290,14 @@ fn an_outside_change_of_what_was_read_is_a_conflict() {
 #[test]
 fn descriptors_stay_valid_over_a_commit() {
     let lab = lab!();
-    lab.native("mkdir d; echo old > d/old; echo same > d/same; echo move > d/move").ok();
-    let open = Open::begin(&lab, "d", &[]);
+    for transport in ["auto", "dev"] {
+        descriptors_over_a_commit(&lab, transport);
+    }
+}
+
+fn descriptors_over_a_commit(lab: &Lab, transport: &str) {
+    lab.native("rm -rf d; mkdir d; echo old > d/old; echo same > d/same; echo move > d/move").ok();
+    let open = Open::begin(lab, "d", &["--transport", transport]);
     open.sh("echo changed > old; echo new > new; mkdir sub; mv move sub/moved").ok();
     let [old, new, same, moved] = ["old", "new", "same", "sub/moved"].map(|name| {
         let file = rw(&open.path.join(name));
@@ -317,6 +329,59 @@ fn descriptors_stay_valid_over_a_commit() {
 }
 
 #[test]
+fn nothing_that_was_written_around_a_commit_is_lost() {
+    let lab = lab!();
+    for round in 0..12 {
+        let name = format!("d{round}");
+        lab.native(&format!("mkdir {name}; echo 0 > {name}/old")).ok();
+        let open = Open::begin(&lab, &name, &[]);
+        let dir = File::open(&open.path).unwrap();
+        let inside = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+        let enough = AtomicBool::new(false);
+        let progress = [const { AtomicU64::new(0) }; 3];
+        let written = std::thread::scope(|threads| {
+            let work = |n: usize| {
+                let (inside, enough, progress) = (&inside, &enough, &progress[n]);
+                threads.spawn(move || {
+                    let file = File::create(inside.join(format!("w{n}"))).unwrap();
+                    let mut count = 0u64;
+                    while !enough.load(Ordering::Relaxed) {
+                        file.write_all_at(&count.to_le_bytes(), count * 8).unwrap();
+                        count += 1;
+                        progress.store(count, Ordering::Relaxed);
+                        if count.is_multiple_of(8) {
+                            // In the working directory, so to speak, before and after.
+                            let (from, to) = (format!("t{n}.{count}"), format!("n{n}.{count}"));
+                            fs::write(inside.join(&from), "x").unwrap();
+                            fs::rename(inside.join(&from), inside.join(&to)).unwrap();
+                        }
+                    }
+                    count
+                })
+            };
+            let workers = [0, 1, 2].map(work);
+            let now = || progress.each_ref().map(|p| p.load(Ordering::Relaxed));
+            eventually("work before the commit", || now().iter().all(|n| *n > 20));
+            open.systx("commit").ok();
+            let then = now();
+            let more = || now().iter().zip(then).all(|(now, then)| *now > then + 50);
+            eventually("work after the commit", more);
+            enough.store(true, Ordering::Relaxed);
+            workers.map(|worker| worker.join().expect("no call failed"))
+        });
+        for (n, count) in written.into_iter().enumerate() {
+            let want: Vec<u8> = (0..count).flat_map(u64::to_le_bytes).collect();
+            let got = fs::read(lab.path(&name).join(format!("w{n}"))).unwrap();
+            assert!(got == want, "round {round}, w{n}: {} of {} bytes", got.len(), want.len());
+            for at in (8..=count).step_by(8) {
+                let named = lab.path(&name).join(format!("n{n}.{at}"));
+                assert_eq!(fs::read_to_string(&named).unwrap(), "x", "round {round}: {named:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_commit_by_another_transaction_is_seen_through_an_old_descriptor() {
     let lab = lab!();
     lab.native("mkdir d; seq 5000 > d/f").ok();
@@ -337,8 +402,11 @@ fn open_files_without_a_name_and_open_directories_survive_too() {
     let temporary = File::create_new(open.path.join("tmp")).map(|_| rw(&open.path.join("tmp")));
     let temporary = temporary.unwrap();
     temporary.write_all_at(&[b'x'; 300_000], 0).unwrap();
+    let sparse = File::create_new(open.path.join("sparse")).map(|_| rw(&open.path.join("sparse")));
+    let sparse = sparse.unwrap();
+    sparse.write_all_at(b"far", 1 << 40).unwrap();
     let doomed = rw(&open.path.join("doomed"));
-    open.sh("rm tmp doomed; mkdir sub; echo x > sub/x").ok();
+    open.sh("rm sparse tmp doomed; mkdir sub; echo x > sub/x").ok();
     let mut shell = lab.command("sh");
     shell.current_dir(open.path.join("sub"));
     let mut shell = systx_e2e::Shell::start(&lab, shell);
@@ -354,6 +422,10 @@ fn open_files_without_a_name_and_open_directories_survive_too() {
     temporary.read_exact_at(&mut end, 299_999).unwrap();
     assert_eq!(&end, b"xend");
     assert_eq!(read_all(&doomed).unwrap(), "doomed\n");
+    assert_eq!(sparse.metadata().unwrap().len(), (1 << 40) + 3);
+    let mut far = [0; 4];
+    sparse.read_exact_at(&mut far, (1 << 40) - 1).unwrap();
+    assert_eq!(&far, b"\0far");
     // A working directory goes on as the committed directory.
     shell.eval("echo y > y; mv x z");
     assert_eq!((lab.read("d/sub/y").as_str(), lab.read("d/sub/z").as_str()), ("y\n", "x\n"));
@@ -400,7 +472,9 @@ fn after_an_abort_calls_are_cancelled_and_pages_can_be_read() {
     open.systx("abort").ok();
     assert_eq!(read_all(&file).unwrap(), "private\n");
     assert_canceled("write", file.write_at(b"x", 0));
-    for what in ["cat f", "echo x > f", "echo x > new", "mkdir x", "mv f g", "cat nothing"] {
+    for what in
+        ["ls -l f", "cat f", "echo x > f", "echo x > new", "mkdir x", "mv f g", "ls nothing"]
+    {
         let (said, code) = shell.try_eval(what).expect("the shell lives");
         assert!(code != 0 && said.contains("canceled"), "{what}: {code} {said}");
     }
@@ -471,6 +545,16 @@ fn a_view_is_no_place_for_another_transaction() {
 }
 
 #[test]
+fn a_view_may_show_the_whole_volume() {
+    let lab = lab!();
+    lab.native("mkdir d; echo 1 > d/f").ok();
+    let open = Open::begin(&lab, "", &[]);
+    open.sh("echo 2 > d/f; echo 3 > top; test ! -e .systx").ok();
+    open.systx("commit").ok();
+    assert_eq!((lab.read("d/f").as_str(), lab.read("top").as_str()), ("2\n", "3\n"));
+}
+
+#[test]
 fn a_killed_daemon_leaves_no_view_behind() {
     let lab = lab!();
     lab.native("mkdir d").ok();
@@ -523,6 +607,28 @@ fn top_shows_transactions_worksets_conflicts_and_counts() {
     // It has no end of its own.
     lab.kill_all();
     drop(live);
+}
+
+#[test]
+fn top_on_a_terminal_is_drawn_in_place_until_q() {
+    let lab = lab!();
+    if find_program("script").is_none() {
+        systx_e2e::skip!("no script(1) to make a terminal with");
+    }
+    lab.native("mkdir d").ok();
+    let open = Open::begin(&lab, "d", &[]);
+    let line = format!("{} top --interval 0.05; stty -a; echo code $?", lab.binary().display());
+    let mut command = lab.command("script");
+    command.args(["-qc", &line, "/dev/null"]).env("TERM", "xterm");
+    let mut terminal = systx_e2e::run::Dialogue::start(&lab, command);
+    // Without a size nothing can be drawn: the pictures come all the same.
+    terminal.wait_for("\u{1b}[?1049h");
+    terminal.send("q");
+    let rest = terminal.wait_for("code 0");
+    assert!(rest.contains("\u{1b}[?1049l"), "the screen is as it was: {rest:?}");
+    assert!(rest.contains(" icanon"), "and so is the terminal: {rest:?}");
+    terminal.close();
+    open.systx("abort").ok();
 }
 
 #[test]

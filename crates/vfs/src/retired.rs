@@ -334,15 +334,18 @@ impl View {
         let mut buf = vec![0; usize::try_from(STEP.min(attr.size)).unwrap_or(0)];
         let mut at = 0;
         while at < attr.size {
+            // Holes may be larger than anybody wants to read.
+            at = match self.lseek(id, at, Seek::Data) {
+                Err(Errno::NXIO) => break,
+                found => found?,
+            };
             let count = self.read(id, at, &mut buf)?;
             if count == 0 {
                 break;
             }
-            if buf[..count].iter().any(|b| *b != 0) {
-                let mut done = 0;
-                while done < count {
-                    done += rustix::io::pwrite(&copy, &buf[done..count], at + done as u64)?;
-                }
+            let mut done = 0;
+            while done < count {
+                done += rustix::io::pwrite(&copy, &buf[done..count], at + done as u64)?;
             }
             at += count as u64;
         }

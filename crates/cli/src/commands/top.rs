@@ -127,7 +127,8 @@ impl Screen {
         let mut out = std::io::stdout().lock();
         for (row, line) in (0..height).zip(lines) {
             let cut: String = line.chars().take(width.into()).collect();
-            queue!(out, cursor::MoveTo(0, row), style::Print(cut), Clear(ClearType::UntilNewLine))?;
+            // Cleared first: after the last column there is nothing to clear.
+            queue!(out, cursor::MoveTo(0, row), Clear(ClearType::CurrentLine), style::Print(cut))?;
         }
         let rest = u16::try_from(lines.len()).unwrap_or(u16::MAX);
         if rest < height {
