@@ -187,7 +187,7 @@ impl Guarded {
             }
         });
         if let Err(e) = watching {
-            tracing::error!(dir = %self.dir.display(), "no thread to watch a guarded directory: {e}");
+            tracing::error!(dir = ?self.dir, "no thread to watch a guarded directory: {e}");
         }
     }
 
@@ -216,9 +216,22 @@ impl Guarded {
     pub(crate) fn detach(&self) -> Result<(), Errno> {
         let Some(at) = self.exposed()? else { return Ok(()) };
         if !self.sync_within(&at, SYNC_LIMIT) {
-            tracing::warn!(dir = %at.display(), "not all mapped pages were written back");
+            tracing::warn!(dir = ?at, "not all mapped pages were written back");
+        }
+        for copy in self.copies().iter().rev() {
+            unmount(copy, CUT_OFF)?;
         }
         unmount(&at, CUT_OFF)
+    }
+
+    /// Where else here its content is mounted, in a mount that does not go with this one.
+    pub(crate) fn copies(&self) -> Vec<PathBuf> {
+        let table = crate::mounts::here().unwrap_or_default();
+        let group = table.iter().find(|m| m.id == self.mount).and_then(|m| m.shared);
+        let other = |m: &crate::mounts::Mount| {
+            m.dev == self.dev && m.id != self.mount && (group.is_none() || m.shared != group)
+        };
+        table.into_iter().filter(other).map(|m| m.at).collect()
     }
 
     /// The path that leads to this mount.
