@@ -65,17 +65,17 @@ struct Serving {
 }
 
 /// Where the order of plain requests on a volume is decided.
-fn gate(_volume: &OpenVolume) -> Arc<dyn Gate> {
+fn gate(_volume: &Arc<OpenVolume>) -> Arc<dyn Gate> {
     Arc::new(NoGate)
 }
 
 /// Called before the first request comes.
-fn register(volume: &OpenVolume, guarded: &Arc<Guarded>) {
+fn register(volume: &Arc<OpenVolume>, guarded: &Arc<Guarded>) {
     volume.add_guarded(Arc::clone(guarded));
 }
 
 /// Called when no further request will come, and before the connection ends.
-fn unregister(volume: &OpenVolume, guarded: &Arc<Guarded>) {
+fn unregister(volume: &Arc<OpenVolume>, guarded: &Arc<Guarded>) {
     volume.remove_guarded(guarded);
 }
 
@@ -100,7 +100,7 @@ fn config(transport: Transport) -> Config {
 pub(crate) struct Wanted<'a> {
     /// Where: absolute, without symbolic links.
     pub dir: &'a Path,
-    pub volume: &'a OpenVolume,
+    pub volume: &'a Arc<OpenVolume>,
     pub transport: Transport,
     pub past: Vec<Holder>,
     pub notes: Vec<String>,
@@ -254,7 +254,7 @@ impl Guarded {
     }
 
     /// Ends its service: whoever still has it open gets `ENOTCONN` from now on.
-    pub(crate) fn end(self: &Arc<Self>, volume: &OpenVolume) {
+    pub(crate) fn end(self: &Arc<Self>, volume: &Arc<OpenVolume>) {
         unregister(volume, self);
         let serving = self.serving.lock().take();
         if let Some(Serving { connection, watched }) = serving {
