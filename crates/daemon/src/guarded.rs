@@ -68,7 +68,7 @@ struct Serving {
 }
 
 /// Called before the first request of a program comes.
-fn register(volume: &OpenVolume, guarded: &Arc<Guarded>) {
+fn register(volume: &Arc<OpenVolume>, guarded: &Arc<Guarded>) {
     volume.add_guarded(Arc::clone(guarded));
     let Some(connection) = guarded.connection() else { return };
     let this = Arc::downgrade(guarded);
@@ -80,7 +80,7 @@ fn register(volume: &OpenVolume, guarded: &Arc<Guarded>) {
 }
 
 /// Called when no further request will come, and before the connection ends.
-fn unregister(volume: &OpenVolume, guarded: &Arc<Guarded>) {
+fn unregister(volume: &Arc<OpenVolume>, guarded: &Arc<Guarded>) {
     let published = guarded.published.lock().take();
     if let Some(published) = published {
         volume.vol.unguard(&published);
@@ -105,7 +105,7 @@ fn config(transport: Transport) -> Config {
 pub(crate) struct Wanted<'a> {
     /// Where: absolute, without symbolic links.
     pub dir: &'a Path,
-    pub volume: &'a OpenVolume,
+    pub volume: &'a Arc<OpenVolume>,
     pub transport: Transport,
     pub past: Vec<Holder>,
     pub notes: Vec<String>,
@@ -194,7 +194,7 @@ impl Guarded {
             }
         });
         if let Err(e) = watching {
-            tracing::error!(dir = %self.dir.display(), "no thread to watch a guarded directory: {e}");
+            tracing::error!(dir = ?self.dir, "no thread to watch a guarded directory: {e}");
         }
     }
 
@@ -223,9 +223,22 @@ impl Guarded {
     pub(crate) fn detach(&self) -> Result<(), Errno> {
         let Some(at) = self.exposed()? else { return Ok(()) };
         if !self.sync_within(&at, SYNC_LIMIT) {
-            tracing::warn!(dir = %at.display(), "not all mapped pages were written back");
+            tracing::warn!(dir = ?at, "not all mapped pages were written back");
+        }
+        for copy in self.copies().iter().rev() {
+            unmount(copy, CUT_OFF)?;
         }
         unmount(&at, CUT_OFF)
+    }
+
+    /// Where else here its content is mounted, in a mount that does not go with this one.
+    pub(crate) fn copies(&self) -> Vec<PathBuf> {
+        let table = crate::mounts::here().unwrap_or_default();
+        let group = table.iter().find(|m| m.id == self.mount).and_then(|m| m.shared);
+        let other = |m: &crate::mounts::Mount| {
+            m.dev == self.dev && m.id != self.mount && (group.is_none() || m.shared != group)
+        };
+        table.into_iter().filter(other).map(|m| m.at).collect()
     }
 
     /// The path that leads to this mount.
@@ -260,7 +273,7 @@ impl Guarded {
     }
 
     /// Ends its service: whoever still has it open gets `ENOTCONN` from now on.
-    pub(crate) fn end(self: &Arc<Self>, volume: &OpenVolume) {
+    pub(crate) fn end(self: &Arc<Self>, volume: &Arc<OpenVolume>) {
         unregister(volume, self);
         let serving = self.serving.lock().take();
         if let Some(Serving { connection, watched }) = serving {

@@ -177,7 +177,7 @@ impl Transactions {
             gone.map_err(|e| not_unmounted(&dir, e))?;
             return Ok(Mounted::InUse { holders: late });
         }
-        tracing::info!(dir = %dir.display(), transport = ?guarded.transport, "guarded");
+        tracing::info!(?dir, transport = ?guarded.transport, "guarded");
         let mut listed = guarded.listed();
         listed.past.extend(late);
         Ok(Mounted::Guarded(listed))
@@ -294,12 +294,13 @@ impl Transactions {
         let users = holders::find(&sought, &but);
         let (mut cut, mut notes) = (Vec::new(), Vec::new());
         // Processes in other namespaces are in nobody's way here, but would be cut off.
-        let quietly = if users.is_empty() { guarded.unmount() } else { Err(Errno::BUSY) };
+        let alone = users.is_empty() && guarded.copies().is_empty();
+        let quietly = if alone { guarded.unmount() } else { Err(Errno::BUSY) };
         match quietly {
             Ok(()) => {}
             Err(Errno::BUSY) if !request.force => {
                 let users = if users.is_empty() { holders::find(&sought, &but) } else { users };
-                return Ok(Unmounted::InUse { holders: users, mounts: inside(&guarded) });
+                return Ok(Unmounted::InUse { holders: users, mounts: mounts_of(&guarded) });
             }
             Err(Errno::BUSY) => {
                 guarded.detach().map_err(|e| not_unmounted(&dir, e))?;
@@ -309,7 +310,7 @@ impl Transactions {
         }
         guarded.end(&volume);
         guards.strike(&dir);
-        tracing::info!(dir = %dir.display(), cut = cut.len(), "not guarded any more");
+        tracing::info!(?dir, cut = cut.len(), "not guarded any more");
         for id in self.open_below(&volume, &dir) {
             notes.push(format!("transaction {id} has changes below {} and goes on", dir.display()));
         }
@@ -343,11 +344,11 @@ impl Transactions {
         let dead = guarded.place().is_some();
         guarded.end(&volume);
         if !dead {
-            tracing::warn!(dir = %dir.display(), "unmounted from outside: not guarded any more");
+            tracing::warn!(?dir, "unmounted from outside: not guarded any more");
             guards.strike(&dir);
             return;
         }
-        tracing::error!(dir = %dir.display(), "the connection broke: mounting again");
+        tracing::error!(?dir, "the connection broke: mounting again");
         let entry = guards.roster.entries.iter().find(|e| e.dir.as_path() == dir).cloned();
         let again = match entry {
             Some(entry) if guards.roster.note_restart() => self.bring_back(&entry),
@@ -384,7 +385,7 @@ impl Transactions {
             };
             match back {
                 Ok(()) => {
-                    tracing::info!(dir = %dir.display(), "guarded again");
+                    tracing::info!(?dir, "guarded again");
                     guards.roster.entries.push(entry);
                 }
                 Err(failure) => lost(&dir, &failure),
@@ -430,7 +431,7 @@ impl Transactions {
         })?;
         let past: Vec<u32> = guarded.past.iter().map(|h| h.pid).collect();
         if !past.is_empty() {
-            tracing::warn!(dir = %dir.display(), ?past, "these processes are past the guard");
+            tracing::warn!(?dir, ?past, "these processes are past the guard");
         }
         Ok(())
     }
@@ -454,9 +455,13 @@ impl Transactions {
         let mut guards = self.guards.lock();
         for (volume, guarded) in self.all_guarded() {
             let dir = guarded.dir.clone();
-            match guarded.unmount().or_else(|_| guarded.detach()) {
-                Ok(()) => tracing::info!(dir = %dir.display(), "unmounted"),
-                Err(e) => tracing::error!(dir = %dir.display(), "cannot be unmounted: {e}"),
+            let gone = match guarded.copies().is_empty() {
+                true => guarded.unmount().or_else(|_| guarded.detach()),
+                false => guarded.detach(),
+            };
+            match gone {
+                Ok(()) => tracing::info!(?dir, "unmounted"),
+                Err(e) => tracing::error!(?dir, "cannot be unmounted: {e}"),
             }
             guarded.end(&volume);
             guards.strike(&dir);
@@ -467,9 +472,9 @@ impl Transactions {
 
 /// A directory that cannot be guarded any more becomes an ordinary one.
 fn lost(dir: &Path, why: &Failure) {
-    tracing::error!(dir = %dir.display(), "not guarded any more: {why}");
+    tracing::error!(?dir, "not guarded any more: {why}");
     if let Err(e) = guarded::clear_away(dir, 0) {
-        tracing::error!(dir = %dir.display(), "cannot unmount what is dead: {e}");
+        tracing::error!(?dir, "cannot unmount what is dead: {e}");
     }
 }
 
@@ -506,12 +511,14 @@ fn mount_of(path: &Path) -> Option<Mount> {
     mounts::here().ok()?.into_iter().find(|m| m.id == stat.stx_mnt_id)
 }
 
-/// Mount points inside a guarded directory.
-fn inside(guarded: &Guarded) -> Vec<HostPath> {
-    let Some(at) = guarded.place() else { return Vec::new() };
+/// Mount points inside a guarded directory, and where else it is mounted.
+fn mounts_of(guarded: &Guarded) -> Vec<HostPath> {
     let table = mounts::here().unwrap_or_default();
-    let inside = table.into_iter().filter(|m| m.id != guarded.mount && m.at.starts_with(&at));
-    inside.map(|m| HostPath::from(m.at)).collect()
+    let at = table.iter().find(|m| m.id == guarded.mount).map(|m| m.at.clone());
+    let inside =
+        |m: &&Mount| m.id != guarded.mount && at.as_ref().is_some_and(|at| m.at.starts_with(at));
+    let inside: Vec<PathBuf> = table.iter().filter(inside).map(|m| m.at.clone()).collect();
+    inside.into_iter().chain(guarded.copies()).map(HostPath::from).collect()
 }
 
 fn check_store(dir: &Path, volume: &OpenVolume) -> Result<(), Failure> {

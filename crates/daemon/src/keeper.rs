@@ -14,6 +14,7 @@
 //! the plain directories and not `ENOTCONN` for ever.
 
 use crate::guarded;
+use crate::protocol::{Failure, FailureKind};
 use crate::roster::Roster;
 use crate::spawn::{self, Runtime};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -45,6 +46,8 @@ const PAUSES: [Duration; 6] = [
 const SHORT_LIFE: Duration = Duration::from_secs(1);
 /// How long the rest of a killed daemon may outlive the first thread that ended.
 const HANG_LIMIT: Duration = Duration::from_secs(2);
+/// How long the keeper waits for a killed daemon that hangs: no other can open its stores.
+const HUNG_LIMIT: Duration = Duration::from_secs(60);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The daemon's hold on its keeper.  Dropping it sends the keeper home.
@@ -169,12 +172,18 @@ impl Shared {
 ///
 /// # Errors
 /// No daemon could be started: the dead mounts were taken away.
-pub fn keep(dir: &Path) -> Result<(), crate::protocol::Failure> {
+pub fn keep(dir: &Path) -> Result<(), Failure> {
     // What ends the daemon's session must not end its keeper.
     let _ = rustix::process::setsid();
     let runtime = Runtime::at(dir)?;
-    if dismissed(&runtime) {
-        return Ok(());
+    match watch(&runtime) {
+        End::Dismissed => return Ok(()),
+        End::Died => {}
+        End::Hung => {
+            give_up(&runtime, true);
+            let text = "the killed daemon hangs, and with it the stores that it had open";
+            return Err(Failure::new(FailureKind::Busy, text));
+        }
     }
     say(&runtime, "the daemon is gone: starting another");
     let mut last = None;
@@ -191,26 +200,41 @@ pub fn keep(dir: &Path) -> Result<(), crate::protocol::Failure> {
             }
         }
     }
-    give_up(&runtime);
+    give_up(&runtime, false);
     last.map_or(Ok(()), Err)
 }
 
-/// Waits for the daemon's end; whether it ended on purpose.
-fn dismissed(runtime: &Runtime) -> bool {
+/// How a daemon ended.
+enum End {
+    /// On purpose.
+    Dismissed,
+    Died,
+    /// It died, and does not let go of anything: it was cut off from its mounts.
+    Hung,
+}
+
+/// Waits for the daemon's end.
+fn watch(runtime: &Runtime) -> End {
     let mut pipe = PipeEnd(rustix::stdio::stdin());
     let mut number = [0; size_of::<i32>()];
     if pipe.read_exact(&mut number).is_err() {
-        return false;
+        return End::Died;
     }
     if let Ok(thread) = thread(i32::from_ne_bytes(number)) {
         let end = PollFd::new(&pipe.0, PollFlags::IN);
         wait_for(&mut [end.clone(), PollFd::new(&thread, PollFlags::IN)], None);
-        if !wait_for(&mut [end], Some(HANG_LIMIT)) {
+        if !wait_for(&mut [end.clone()], Some(HANG_LIMIT)) {
             say(runtime, "the killed daemon hangs: its mounts are cut off");
             cut_off(runtime);
+            if !wait_for(&mut [end], Some(HUNG_LIMIT)) {
+                return End::Hung;
+            }
         }
     }
-    pipe.read_exact(&mut [0; BYE.len()]).is_ok()
+    match pipe.read_exact(&mut [0; BYE.len()]) {
+        Ok(()) => End::Dismissed,
+        Err(_) => End::Died,
+    }
 }
 
 /// Standard input without the buffer of the standard library, which could hide what has come.
@@ -262,9 +286,12 @@ fn cut_off(runtime: &Runtime) {
     }
 }
 
-/// Takes the dead mounts away, unless a daemon lives after all.
-fn give_up(runtime: &Runtime) {
-    let Some(_alone) = runtime.try_lock() else { return };
+/// Takes the dead mounts away, unless a daemon lives after all.  (One that hangs has its lock still.)
+fn give_up(runtime: &Runtime, hung: bool) {
+    let alone = runtime.try_lock();
+    if alone.is_none() && !hung {
+        return;
+    }
     let file = runtime.roster();
     let mut roster = Roster::load(&file);
     for entry in std::mem::take(&mut roster.entries) {

@@ -27,6 +27,7 @@ use crate::spawn_unsafe;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -42,6 +43,8 @@ use std::time::{Duration, Instant};
 pub const DIR_VARIABLE: &str = "SYSTX_RUNTIME_DIR";
 /// A daemon recovers its stores before it is ready, so this is generous.
 const READY_LIMIT: Duration = Duration::from_secs(120);
+/// How long a client waits for the first answer, for which a daemon has to do nothing else.
+const HELLO_LIMIT: Duration = Duration::from_secs(30);
 /// How long a starting daemon waits for the one before it to be gone.
 const SUCCESSION_LIMIT: Duration = Duration::from_secs(30);
 const LOG_LIMIT: u64 = 1 << 20;
@@ -125,8 +128,14 @@ impl Runtime {
             }
             Err(e) => return Err(io_failure(&self.socket(), "connect to", &e)),
         };
+        // A daemon that was killed and hangs in the kernel still has its socket, and answers nobody.
+        let failed = |e: Errno| io_failure(&self.socket(), "wait on", &e.into());
+        set_socket_timeout(&stream, Timeout::Recv, Some(HELLO_LIMIT)).map_err(failed)?;
         match Client::new(stream) {
-            Ok(client) => Ok(Some(client)),
+            Ok(client) => {
+                set_socket_timeout(&client, Timeout::Recv, None).map_err(failed)?;
+                Ok(Some(client))
+            }
             // It closed its socket after we connected: it was about to end.
             Err(f) if f.kind == FailureKind::Internal || f.kind == FailureKind::Io => Ok(None),
             Err(f) => Err(f),

@@ -82,8 +82,11 @@ pub fn umount(args: &Umount, out: Out) -> Result<i32, Problem> {
         Unmounted::InUse { holders, mounts } => {
             let text = match (holders.is_empty(), mounts.first()) {
                 (false, _) => format!("{} is in use", dir.display()),
-                (true, Some(mount)) => {
+                (true, Some(mount)) if mount.as_path().starts_with(&dir) => {
                     format!("{} is in use: {mount} is mounted in it", dir.display())
+                }
+                (true, Some(mount)) => {
+                    format!("{} is in use: it is also mounted at {mount}", dir.display())
                 }
                 (true, None) => format!("{} is in use by the kernel itself", dir.display()),
             };

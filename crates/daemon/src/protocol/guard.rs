@@ -113,7 +113,7 @@ pub enum Unmounted {
     InUse {
         /// Who uses it; empty if that is the kernel itself (a mount inside it, a swap file).
         holders: Vec<Holder>,
-        /// Mount points inside it.
+        /// Mount points inside it, and where else it is mounted.
         mounts: Vec<HostPath>,
     },
 }
