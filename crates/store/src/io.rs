@@ -120,6 +120,9 @@ pub struct ListItem<'a> {
 pub enum Open {
     /// For reading.
     Read,
+    /// For reading, where nobody but root and the caller itself may change names in the directory: a
+    /// FIFO or a device cannot have been slipped in, and need not be looked for before opening.
+    ReadOwn,
     /// For reading and writing.
     Write,
 }

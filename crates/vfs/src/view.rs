@@ -348,7 +348,7 @@ impl View {
         }
         let base = st.base(node)?;
         let (dir, name) = self.backing_place(st, node)?;
-        let handle = match self.io().open_file(&dir, &name, Open::Read) {
+        let handle = match self.io().open_file(&dir, &name, self.how_to_open(st, base)) {
             Ok(handle) => handle,
             Err(e) if is_gone(&e) => return Err(self.outsider(whole(base))),
             Err(e) => return Err(errno(e)),
@@ -361,6 +361,23 @@ impl View {
         }
         self.files.put(node, handle.clone());
         Ok(handle)
+    }
+
+    /// How a backing file can be opened for reading, by who may change names in its directory.
+    fn how_to_open(&self, st: &State, base: &Base) -> Open {
+        let own = match self.ids {
+            Ids::Faithful => 0,
+            Ids::Single { uid, .. } => uid,
+        };
+        let dir = base.place.as_ref().and_then(|(parent, _)| st.nodes.get(*parent));
+        // What this transaction made of mode and owner says nothing about the backing directory.  An
+        // access control list that lets others write shows in the group's bits.
+        let safe = dir.is_some_and(|dir| {
+            let (attr, dirty) = (&dir.attr, dir.dirty);
+            let mine = attr.uid == own || attr.uid == 0;
+            !dirty.mode && !dirty.owner && mine && attr.mode & 0o022 == 0
+        });
+        if safe { Open::ReadOwn } else { Open::Read }
     }
 
     /// Whether the backing object is still the version that was met, own commits aside.

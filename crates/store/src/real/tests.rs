@@ -87,6 +87,11 @@ fn no_call_follows_a_link_or_opens_a_fifo() {
         assert_eq!(code(io.open_file(&root, b"to-file", Open::Read)), Some(libc::EINVAL));
         assert_eq!(code(io.open_file(&root, b"fifo", Open::Read)), Some(libc::EINVAL));
         assert_eq!(code(io.open_file(&root, b"d", Open::Read)), Some(libc::EINVAL));
+        assert_eq!(code(io.open_file(&root, b"to-file", Open::ReadOwn)), Some(libc::ELOOP));
+        assert_eq!(code(io.open_file(&root, b"fifo", Open::ReadOwn)), Some(libc::EINVAL));
+        assert_eq!(code(io.open_file(&root, b"d", Open::ReadOwn)), Some(libc::EINVAL));
+        let own = io.open_file(&root, b"file", Open::ReadOwn).unwrap();
+        assert_eq!(io.stat(&own).unwrap(), io.stat_at(&root, b"file").unwrap());
         assert_eq!(code(io.open_dir(&root, b"..")), Some(libc::EXDEV));
         assert_eq!(io.read_link(&root, b"to-dir").unwrap(), b"d");
         assert_eq!(io.stat_at(&root, b"to-file").unwrap().kind, Kind::Symlink);
