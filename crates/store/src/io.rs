@@ -289,6 +289,11 @@ pub trait Io: Send + Sync {
     /// Makes everything on the file system durable.
     fn sync_fs(&self) -> Result<()>;
 
+    /// True only if no page of a file whose last change was at `changed` can be dirty in somebody's
+    /// mapping, so that the next store through one moves the change time.  `false`: not known.
+    fn is_settled(&self, _changed: Time) -> bool {
+        false
+    }
     /// Who else has this open file open.
     fn openers(&self, h: &Handle) -> Result<Openers>;
     /// Takes the exclusive lock of a store's lock file for this process; `false` if another process

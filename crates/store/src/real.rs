@@ -27,7 +27,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use systx_base::{Gid, Kind, Time, Uid};
 
 /// Alignment that `O_DIRECT` needs at most.
@@ -56,6 +56,9 @@ pub struct RealIo {
     dev: u64,
     class: crate::io::Class,
     has_openat2: AtomicBool,
+    /// Seconds at which the last successful `syncfs` began, where [`class::settles`].
+    synced: AtomicI64,
+    settles: bool,
 }
 
 fn fd(h: &Handle) -> BorrowedFd<'_> {
@@ -177,6 +180,8 @@ impl RealIo {
             dev: stat.dev,
             class,
             has_openat2: AtomicBool::new(true),
+            synced: AtomicI64::new(i64::MIN),
+            settles: class::settles(info.f_type as u64),
         })
     }
 
@@ -631,7 +636,19 @@ impl Io for RealIo {
     }
 
     fn sync_fs(&self) -> Result<()> {
-        sys::syncfs(&self.sync).map_err(errno)
+        let began = self.now().secs;
+        sys::syncfs(&self.sync)?;
+        if self.settles {
+            self.synced.fetch_max(began, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn is_settled(&self, changed: Time) -> bool {
+        // A dirty page was dirtied at or before the last move of the change time; one that was dirty
+        // when the sync began is clean since, and a later store has moved the time.  A second, as
+        // change times lag behind the clock by a tick.
+        changed.secs < self.synced.load(Ordering::Relaxed).saturating_sub(1)
     }
 
     fn openers(&self, h: &Handle) -> Result<Openers> {

@@ -355,8 +355,10 @@ impl View {
         };
         // A page that another process changes through a mapping, and that was dirty already when
         // it was met, moves no time stamp.  Writing it back makes the next store fault, and that
-        // moves the stamp.
-        if self.io().openers(&handle).map_err(errno)? == Openers::Writers {
+        // moves the stamp.  A sync of everything since the last change has done so.
+        if !self.io().is_settled(base.stamp.ctime)
+            && self.io().openers(&handle).map_err(errno)? == Openers::Writers
+        {
             self.io().sync_data(&handle).map_err(errno)?;
         }
         self.files.put(node, handle.clone());
