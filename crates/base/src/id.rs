@@ -36,6 +36,12 @@ impl NodeId {
     pub const ROOT: NodeId = NodeId(1);
 }
 
+/// A name in the root of a view that stands for an empty file to the first who looks it up, and for
+/// what it stands for to everybody after.  Who mounts a view opens it before anybody else is in there:
+/// the kernel so learns that opens need no message, and from then on sends none for the end of an open
+/// either, which it otherwise does for every file that is created (one of six messages).
+pub const FIRST_OPEN: &str = "\u{1}systx first open";
+
 /// An object of a volume while the daemon runs: the key under which conflicts are found, made by the
 /// volume from the backing inode.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

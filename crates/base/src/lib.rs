@@ -7,4 +7,4 @@ pub mod codec;
 pub mod id;
 pub mod sync;
 
-pub use id::{Gid, Kind, NodeId, Oid, Time, TxnId, Uid};
+pub use id::{FIRST_OPEN, Gid, Kind, NodeId, Oid, Time, TxnId, Uid};

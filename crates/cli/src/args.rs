@@ -207,6 +207,9 @@ pub struct Begin {
     /// A snapshot: nothing will be committed
     #[arg(long)]
     pub read_only: bool,
+    /// Another attempt of this one, which lost and is dropped: grows senior with each, until it wins
+    #[arg(long, value_name = "ID")]
+    pub retry: Option<String>,
     /// Who wins conflicts: lower values do (this process's nice value, if not given)
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub nice: Option<i32>,

@@ -27,13 +27,24 @@ impl Transactions {
             let text = format!("{directory} is not in the volume {root}");
             Failure::new(FailureKind::Invalid, text).path(directory.clone())
         })?;
+        let before = begin.retry.map(|id| self.get(id)).transpose()?;
+        if let Some(before) = &before
+            && before.path_view().is_none()
+        {
+            let text = format!("transaction {} was not begun by systx begin", before.id);
+            return Err(Failure::new(FailureKind::Invalid, text)
+                .hint("name the one that this is another attempt of"));
+        }
+        if let Some(before) = &before {
+            Control::abort(self, before.id)?;
+        }
         let id = self.new_id(&volume)?;
         let options = BeginOptions {
             isolation: engine_isolation(begin.isolation),
             priority: begin.nice,
-            age: 0,
+            age: before.as_ref().map_or(0, |t| t.age.saturating_add(1)),
             read_only: begin.read_only,
-            timestamp: None,
+            timestamp: before.as_ref().map(|t| t.timestamp),
         };
         let argv = ["systx", "begin"].map(HostPath::from).into_iter().chain([directory.clone()]);
         let terms = Terms {

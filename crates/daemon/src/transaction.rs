@@ -64,6 +64,8 @@ pub struct Transaction {
     pub id: TxnId,
     /// Seniority, kept over retries.
     pub timestamp: u64,
+    /// How often it has lost before.
+    pub age: u32,
     /// When it began.
     pub begun: Time,
     /// What it was begun with.
@@ -132,7 +134,10 @@ impl Transaction {
         doorbell: Option<Doorbell>,
     ) -> Result<Arc<Transaction>, Failure> {
         let isolation = options.isolation;
+        let age = options.age;
         let timestamp = volume.vol.engine.begin(id, options).0;
+        // Who has lost often enough may hold plain requests up for a while.
+        volume.vol.engine.reserve(id);
         let spill = StoreSpill { store: volume.store.clone(), io: volume.vol.io.clone() };
         let config = ViewConfig {
             txn: id,
@@ -173,6 +178,7 @@ impl Transaction {
         Ok(Arc::new(Transaction {
             id,
             timestamp,
+            age,
             begun: volume.vol.io.now(),
             terms,
             volume,

@@ -155,7 +155,7 @@ impl Transactions {
         }
     }
 
-    fn get(&self, id: TxnId) -> Result<Arc<Transaction>, Failure> {
+    pub(crate) fn get(&self, id: TxnId) -> Result<Arc<Transaction>, Failure> {
         self.tables.lock().open.get(&id).cloned().ok_or_else(|| {
             Failure::new(FailureKind::NotFound, format!("there is no open transaction {id}"))
                 .hint("`systx list` shows the open ones, `systx log` the committed ones")

@@ -103,7 +103,7 @@ pub(crate) struct Ring {
     ring: Option<IoUring<squeue::Entry128, cqueue::Entry>>,
     slots: Vec<Slot>,
     device: Device,
-    /// The thread that lent slots.
+    /// The thread that lends slots, see [`Ring::adopt`].
     submitter: Option<rustix::thread::Pid>,
 }
 
@@ -113,12 +113,24 @@ impl Ring {
         // One more for the poll on the stop descriptor.
         let entries = u32::try_from(queues.len() + 1).map_err(|_| io::ErrorKind::InvalidInput)?;
         let entries = entries.next_power_of_two();
+        // One thread submits and waits, and looks for requests nowhere but in `submit`: the kernel
+        // then needs neither locks nor interruptions of that thread.  It is not this thread, so the
+        // ring starts disabled.  Older than FUSE over io_uring: Linux 6.1.
         let ring = IoUring::<squeue::Entry128, cqueue::Entry>::builder()
-            .setup_coop_taskrun()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .setup_r_disabled()
             .setup_submit_all()
             .build(entries)?;
         let slots = queues.iter().map(|q| Slot::map(*q, payload)).collect::<io::Result<_>>()?;
         Ok(Ring { ring: Some(ring), slots, device, submitter: None })
+    }
+
+    /// Makes the calling thread the one that uses the ring from here on.
+    pub fn adopt(&mut self) -> io::Result<()> {
+        self.submitter = Some(rustix::thread::gettid());
+        let ring = self.ring.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        ring.submitter().register_enable_rings()
     }
 
     /// The queue that a slot belongs to.
@@ -164,7 +176,6 @@ impl Ring {
         if op == RING_REGISTER {
             set_len(&mut entry, 2);
         }
-        self.submitter = Some(rustix::thread::gettid());
         self.push(&entry)?;
         self.slots[slot].lent = true;
         Ok(())

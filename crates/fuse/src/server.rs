@@ -11,15 +11,17 @@
 //!
 //! Zero-message opens: OPEN, OPENDIR and FLUSH are answered `ENOSYS`, upon which the kernel never
 //! sends them again.  Not where the view opens files itself ([`Requests::open`]) or wants to be told
-//! of closes: see `locks.rs`.
+//! of closes: see `locks.rs`.  The kernel learns it at the first OPEN; for a view in which nothing is
+//! opened but what is created, the mounter makes that happen: see [`FIRST_OPEN`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use rustix::io::Errno;
-use systx_base::{Kind, NodeId};
-use systx_vfs::api::{Attr, Caller, Entry, OpenHow, Opened, Reply, Requests, SetAttr};
+use systx_base::{FIRST_OPEN, Kind, NodeId, Time};
+use systx_vfs::api::{Attr, Caller, Entry, OpenHow, Opened, Reply, Requests, SetAttr, Valid};
 use zerocopy::FromBytes;
 
 use crate::config::{Config, FileLocks};
@@ -46,9 +48,14 @@ pub(crate) struct Server {
     told_of_close: bool,
     pub locks: Locks,
     pub counters: Counters,
+    /// Nobody has looked up [`FIRST_OPEN`] yet.
+    opens_unknown: AtomicBool,
     /// Some regular files that the kernel knows, or knew a moment ago; 0: none.
     recent: [AtomicU64; RECENT],
 }
+
+/// What [`FIRST_OPEN`] stands for; no view has that many nodes.
+const FIRST_NODE: NodeId = NodeId(u64::MAX - 1);
 
 /// Few, as any of them will do; more than one, as the kernel may have forgotten some.
 const RECENT: usize = 8;
@@ -61,6 +68,7 @@ impl Server {
             told_of_close: config.locks == FileLocks::ViewToldOfClose,
             locks: Locks::new(),
             counters: Counters::default(),
+            opens_unknown: AtomicBool::new(true),
             recent: [const { AtomicU64::new(0) }; RECENT],
         }
     }
@@ -78,6 +86,33 @@ impl Server {
     /// See [`Requests::waits`].
     pub fn waits(&self) -> bool {
         catch_unwind(AssertUnwindSafe(|| self.view.waits())).unwrap_or(false)
+    }
+
+    /// The file that [`FIRST_OPEN`] stands for, once.
+    fn first_open(&self, caller: Caller, dir: NodeId, name: &[u8]) -> Option<Answer> {
+        let is_it = dir == NodeId::ROOT && name == FIRST_OPEN.as_bytes();
+        if !is_it || !self.opens_unknown.swap(false, Relaxed) {
+            return None;
+        }
+        let (node, time) = (FIRST_NODE, Time::default());
+        let attr = Attr {
+            ino: node.0,
+            kind: Kind::File,
+            mode: 0o444,
+            nlink: 1,
+            uid: caller.uid,
+            gid: caller.gid,
+            rdev: 0,
+            size: 0,
+            blocks: 0,
+            blksize: 4096,
+            atime: time,
+            mtime: time,
+            ctime: time,
+        };
+        // The name is not to be believed any longer than it takes to open it.
+        let ttls = self.ttls.but(Valid { name: Some(Duration::ZERO), attr: None });
+        Some(Answer::Entry(ttls.entry(&Entry { node, generation: 0, attr })))
     }
 
     fn remember(&self, node: NodeId) {
@@ -184,6 +219,9 @@ impl Server {
         use Operation as O;
         match operation {
             O::Lookup { name } => {
+                if let Some(answer) = self.first_open(caller, node, name) {
+                    return Ok(answer);
+                }
                 let ttls = self.ttls.but(view.valid(node, Some(name)));
                 match view.lookup(caller, node, name)? {
                     Some(entry) => self.entry(ttls, entry),
@@ -191,7 +229,7 @@ impl Server {
                 }
             }
             O::Forget { count } => {
-                view.forget(node, count);
+                self.forget(node, count);
                 Ok(Answer::Empty)
             }
             O::BatchForget { list } => {
@@ -349,10 +387,16 @@ impl Server {
         Ok(Answer::Create(ttls.entry(&entry), open))
     }
 
+    fn forget(&self, node: NodeId, count: u64) {
+        if node != FIRST_NODE {
+            self.view.forget(node, count);
+        }
+    }
+
     fn forget_all(&self, list: &[u8]) {
         for one in list.chunks_exact(size_of::<wire::ForgetOne>()) {
             if let Ok(one) = wire::ForgetOne::read_from_bytes(one) {
-                self.view.forget(NodeId(one.nodeid), one.nlookup);
+                self.forget(NodeId(one.nodeid), one.nlookup);
             }
         }
     }

@@ -238,6 +238,7 @@ impl Worker<'_> {
 
     /// Registers all entries.  False: the kernel does not want them.
     fn register(&mut self) -> io::Result<bool> {
+        self.ring.adopt()?;
         self.ring.watch(self.shared.crew.stop_fd())?;
         for slot in 0..self.ring.len() {
             self.ring.register(slot)?;

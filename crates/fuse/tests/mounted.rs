@@ -93,6 +93,23 @@ fn opens_of_cached_files_cost_no_messages_and_o_trunc_is_not_lost() {
 }
 
 #[test]
+fn after_the_first_open_files_are_created_without_a_message_at_their_close() {
+    over_both(&Config::default(), |m| {
+        let probe = m.path(systx_base::FIRST_OPEN);
+        drop(File::open(&probe).unwrap());
+        assert_eq!(File::open(&probe).unwrap_err().kind(), ErrorKind::NotFound, "only once");
+        assert_eq!(std::fs::read_dir(&m.dir).unwrap().count(), 0, "and never listed");
+        (0..10).for_each(|i| std::fs::write(m.path(&format!("f{i}")), b"x").unwrap());
+        // A message that was sent at a close is there before a request that came later is answered.
+        std::fs::create_dir(m.path("d")).unwrap();
+        let stats = m.connection().stats();
+        assert_eq!((stats.count(Opcode::Open), stats.count(Opcode::Release)), (1, 0), "{stats:?}");
+        std::fs::write(&probe, b"mine").unwrap();
+        assert_eq!(std::fs::read(&probe).unwrap(), b"mine", "from then on it is a name as any");
+    });
+}
+
+#[test]
 fn names_attributes_and_absence_are_cached() {
     over_both(&Config::default(), |m| {
         std::fs::create_dir(m.path("d")).unwrap();

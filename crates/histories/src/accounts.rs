@@ -221,8 +221,7 @@ impl Shared<'_> {
         let seen = match self.read(&view.path, dice) {
             Ok(seen) => seen.unwrap_or_default(),
             Err(e) => {
-                // Of a daemon that is gone there is nothing left to end.
-                self.forgive(self.arena.abort(&view))?;
+                self.arena.lost(&view);
                 return if canceled(&e) { Ok(None) } else { Err(e).context("a snapshot failed") };
             }
         };
@@ -284,7 +283,7 @@ impl Shared<'_> {
         match update(&view.path, self.options.users, generation) {
             Ok(()) => self.arena.commit(&view),
             Err(e) if canceled(&e) => {
-                self.forgive(self.arena.abort(&view))?;
+                self.arena.lost(&view);
                 Ok(Ending::Conflict)
             }
             Err(e) => Err(e).context("an update failed"),
@@ -339,7 +338,7 @@ pub fn run(options: &Options) -> Result<Report> {
     }
     let shared = Shared {
         options,
-        arena: Arena { dir: options.dir.clone(), systx: options.transaction.clone() },
+        arena: Arena::new(options.dir.clone(), options.transaction.clone()),
         stop: AtomicBool::new(false),
         acknowledged: AtomicU64::new(0),
         crashes: AtomicU64::new(0),

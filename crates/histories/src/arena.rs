@@ -2,9 +2,12 @@
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
 /// Exit code of a transaction that lost a conflict.
 const CONFLICT: i32 = 75;
@@ -12,13 +15,15 @@ const CONFLICT: i32 = 75;
 const OUTSIDE: i32 = 76;
 
 /// Where programs meet.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Arena {
     /// The path by which plain programs reach it.
     pub dir: PathBuf,
     /// The command that begins and ends transactions.  Without: a "transaction" is the same calls
     /// on the directory itself, its commit and its abort do nothing.
     pub systx: Option<PathBuf>,
+    /// What lost last, by thread: its next transaction is another attempt of that.
+    lost: Mutex<HashMap<ThreadId, String>>,
 }
 
 /// What `systx begin --json` says.
@@ -51,6 +56,11 @@ pub enum Ending {
 }
 
 impl Arena {
+    /// See the fields.
+    pub fn new(dir: PathBuf, systx: Option<PathBuf>) -> Arena {
+        Arena { dir, systx, lost: Mutex::default() }
+    }
+
     /// Begins a transaction.
     ///
     /// # Errors
@@ -59,9 +69,18 @@ impl Arena {
         if self.systx.is_none() {
             return Ok(View { id: String::new(), path: self.dir.clone() });
         }
-        let option: &[&str] = if read_only { &["--read-only"] } else { &[] };
-        let args = ["begin", "--json"].iter().chain(option).map(OsStr::new);
-        let done = self.systx(args.chain([self.dir.as_os_str()]))?;
+        let mut args: Vec<&OsStr> = vec!["begin".as_ref(), "--json".as_ref()];
+        args.extend(read_only.then_some(OsStr::new("--read-only")));
+        args.push(self.dir.as_os_str());
+        let lost = self.losers().remove(&thread::current().id());
+        let mut done = match lost {
+            Some(lost) => self.systx(args.iter().chain(&["--retry".as_ref(), lost.as_ref()]))?,
+            None => self.systx(&args)?,
+        };
+        if !done.status.success() {
+            // The daemon that knew of it may have been killed.
+            done = self.systx(&args)?;
+        }
         if !done.status.success() {
             bail!("systx begin: {}", told(&done));
         }
@@ -86,6 +105,17 @@ impl Arena {
         self.end("abort", view)
     }
 
+    /// It was told that it has lost: the next one is another attempt of it.
+    pub fn lost(&self, view: &View) {
+        if self.systx.is_some() {
+            self.losers().insert(thread::current().id(), view.id.clone());
+        }
+    }
+
+    fn losers(&self) -> MutexGuard<'_, HashMap<ThreadId, String>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn end(&self, how: &str, view: &View) -> Result<Ending> {
         if self.systx.is_none() {
             return Ok(Ending::Committed);
@@ -95,8 +125,7 @@ impl Arena {
             Some(0) => Ending::Committed,
             Some(OUTSIDE) => Ending::Displaced(told(&done)),
             Some(CONFLICT) => {
-                // What has lost may be kept for a look at it.
-                self.systx(["abort", view.id.as_str()])?;
+                self.lost(view);
                 Ending::Conflict
             }
             _ => Ending::Failed(told(&done)),
@@ -108,6 +137,14 @@ impl Arena {
         let mut command = Command::new(systx);
         command.args(args).stdin(Stdio::null());
         command.output().with_context(|| format!("cannot start {}", systx.display()))
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        for lost in std::mem::take(&mut *self.losers()).into_values() {
+            let _ = self.systx(["abort", lost.as_str()]);
+        }
     }
 }
 

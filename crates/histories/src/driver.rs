@@ -155,7 +155,7 @@ const MOST: u64 = 2000;
 /// A call that failed as none may.
 pub fn worker(worker: &Worker) -> Result<()> {
     let o = &worker.options;
-    let arena = Arena { dir: o.arena.clone(), systx: (!o.unguarded).then(|| o.systx.clone()) };
+    let arena = Arena::new(o.arena.clone(), (!o.unguarded).then(|| o.systx.clone()));
     let mut actor = Actor::new(&o.arena, worker.process, !worker.transactions)?;
     actor.leave_out(&o.without);
     let mut dice = Dice::new(o.seed.wrapping_mul(1009).wrapping_add(worker.process.into()));

@@ -81,7 +81,7 @@ pub fn run(options: &Options) -> Result<Report> {
     other.args(["--messages", &options.messages.to_string()]);
     other.args(["--pause", &options.pause.to_string()]);
     let mut other = Other::start(other)?;
-    let arena = Arena { dir: options.dir.clone(), systx: options.transaction.clone() };
+    let arena = Arena::new(options.dir.clone(), options.transaction.clone());
     let mut report = Report::default();
     while report.rounds < options.rounds {
         if other.is_gone() {
@@ -93,7 +93,7 @@ pub fn run(options: &Options) -> Result<Report> {
             Ok(seen) => seen,
             // It has lost meanwhile.
             Err(e) if canceled(&e) => {
-                arena.abort(&view)?;
+                arena.lost(&view);
                 report.retries += 1;
                 continue;
             }

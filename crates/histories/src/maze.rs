@@ -138,7 +138,7 @@ pub fn run(options: &Options) -> Result<Report> {
     other.arg("--dir").arg(&options.dir).args(["--pause", &options.pause.to_string()]);
     let mut other = Other::start(other)?;
     let mut report = Report::default();
-    let arena = Arena { dir: options.dir.clone(), systx: options.transaction.clone() };
+    let arena = Arena::new(options.dir.clone(), options.transaction.clone());
     while report.rounds < options.rounds {
         if other.is_gone() {
             bail!("the attacker ended");
@@ -148,7 +148,7 @@ pub fn run(options: &Options) -> Result<Report> {
         let got = match got {
             Ok(got) => got,
             Err(e) if canceled(&e) => {
-                arena.abort(&view)?;
+                arena.lost(&view);
                 report.retries += 1;
                 continue;
             }

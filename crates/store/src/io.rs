@@ -120,6 +120,9 @@ pub struct ListItem<'a> {
 pub enum Open {
     /// For reading.
     Read,
+    /// For reading, where nobody but root and the caller itself may change names in the directory: a
+    /// FIFO or a device cannot have been slipped in, and need not be looked for before opening.
+    ReadOwn,
     /// For reading and writing.
     Write,
 }
@@ -286,6 +289,11 @@ pub trait Io: Send + Sync {
     /// Makes everything on the file system durable.
     fn sync_fs(&self) -> Result<()>;
 
+    /// True only if no page of a file whose last change was at `changed` can be dirty in somebody's
+    /// mapping, so that the next store through one moves the change time.  `false`: not known.
+    fn is_settled(&self, _changed: Time) -> bool {
+        false
+    }
     /// Who else has this open file open.
     fn openers(&self, h: &Handle) -> Result<Openers>;
     /// Takes the exclusive lock of a store's lock file for this process; `false` if another process

@@ -4,7 +4,9 @@
 //! `openat2(RESOLVE_NO_XDEV | RESOLVE_BENEATH)`, so that nothing mounted below the root and no
 //! symbolic link that an outsider swaps in can lead elsewhere.  Regular files are looked at through
 //! an `O_PATH` descriptor first and opened through it, so that opening never has a side effect on a
-//! FIFO or a device that took the file's place.  What takes no descriptor (extended attributes of an
+//! FIFO or a device that took the file's place (two walks and a look more, half of the time that a
+//! first read of a small file takes on the host; [`Open::ReadOwn`] is for where nobody could have put
+//! one there).  What takes no descriptor (extended attributes of an
 //! entry, the mode of an entry) goes through `/proc/self/fd/N/NAME`.
 //!
 //! The caller's umask applies to `create_file`, `mkdir` and `mknod`; who wants exact bits sets them
@@ -25,7 +27,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use systx_base::{Gid, Kind, Time, Uid};
 
 /// Alignment that `O_DIRECT` needs at most.
@@ -54,6 +56,9 @@ pub struct RealIo {
     dev: u64,
     class: crate::io::Class,
     has_openat2: AtomicBool,
+    /// Seconds at which the last successful `syncfs` began, where [`class::settles`].
+    synced: AtomicI64,
+    settles: bool,
 }
 
 fn fd(h: &Handle) -> BorrowedFd<'_> {
@@ -183,6 +188,8 @@ impl RealIo {
             dev: stat.dev,
             class,
             has_openat2: AtomicBool::new(true),
+            synced: AtomicI64::new(i64::MIN),
+            settles: class::settles(info.f_type as u64),
         })
     }
 
@@ -322,16 +329,32 @@ impl Io for RealIo {
     }
 
     fn open_file(&self, at: &Handle, name: &[u8], how: Open) -> Result<Handle> {
-        let path = self.open_below(fd(at), name, OFlags::PATH)?;
-        if sys::fstat(&path)?.st_mode & 0o170000 != Kind::File.mode_bits() {
-            return Err(errno(Errno::INVAL));
+        let is_file = |opened: &OwnedFd| -> Result<()> {
+            let mode = sys::fstat(opened)?.st_mode;
+            if mode & 0o170000 == Kind::File.mode_bits() {
+                Ok(())
+            } else {
+                Err(errno(Errno::INVAL))
+            }
+        };
+        // Only the owner may ask not to move the access time.
+        let refused = |e: &Error| e.raw_os_error() == Some(Errno::PERM.raw_os_error());
+        if how == Open::ReadOwn {
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+            let opened = match self.open_below(fd(at), name, flags | OFlags::NOATIME) {
+                Err(e) if refused(&e) => self.open_below(fd(at), name, flags),
+                other => other,
+            }?;
+            is_file(&opened)?;
+            return Ok(File::handle(opened, false));
         }
+        let path = self.open_below(fd(at), name, OFlags::PATH)?;
+        is_file(&path)?;
         let writable = how == Open::Write;
         let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
         let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let link = proc_path(path.as_fd(), b"");
         let opened = match sys::open(&link[..], flags | OFlags::NOATIME, Mode::empty()) {
-            // Only the owner may ask not to move the access time.
             Err(Errno::PERM) => sys::open(&link[..], flags, Mode::empty()),
             other => other,
         }?;
@@ -621,7 +644,19 @@ impl Io for RealIo {
     }
 
     fn sync_fs(&self) -> Result<()> {
-        sys::syncfs(&self.sync).map_err(errno)
+        let began = self.now().secs;
+        sys::syncfs(&self.sync)?;
+        if self.settles {
+            self.synced.fetch_max(began, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn is_settled(&self, changed: Time) -> bool {
+        // A dirty page was dirtied at or before the last move of the change time; one that was dirty
+        // when the sync began is clean since, and a later store has moved the time.  A second, as
+        // change times lag behind the clock by a tick.
+        changed.secs < self.synced.load(Ordering::Relaxed).saturating_sub(1)
     }
 
     fn openers(&self, h: &Handle) -> Result<Openers> {

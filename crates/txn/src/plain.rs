@@ -1,20 +1,20 @@
 //! Plain units: requests of programs outside every transaction, on directories that are served by the
 //! daemon (docs/decisions/0003, Choice 3).
 //!
-//! A plain *read* needs no record: it only waits for what is just being installed on its object.  A
-//! plain *mutation* is a very short transaction that is decided as it begins: active transactions in
+//! A plain *read* needs no record and does not come here: that it shows nothing of a commit too early is up
+//! to whoever publishes that.  A plain *mutation* is a very short transaction that is decided as it begins: active transactions in
 //! its way lose, however old they are (asymmetric conflict, TxOS SOSP'09 §4.4), decided ones are
 //! waited for, and until it ends it is waited for itself.  The kernel's own locks already order most of those
 //! that touch one object; the others are ordered here.
 //!
 //! While no transaction is open a mutation only passes a gate, see `gate.rs`.
 
-use crate::engine::{Access, Engine, tell};
+use crate::engine::{Engine, tell};
 use crate::gate::Pass;
 use crate::object::ObjectRef;
 use crate::state::{Entered, Fallout};
 use std::time::{Duration, Instant};
-use systx_base::{Oid, TxnId};
+use systx_base::TxnId;
 
 /// A program outside every transaction, as its losers are told.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -124,19 +124,6 @@ impl std::fmt::Debug for Mutation<'_> {
 }
 
 impl Engine {
-    /// Asks before a plain read: [`Access::Wait`] if a decided unit, commit or plain mutation, wrote
-    /// the object and is not over yet; else granted.  Records nothing, and never answers doomed.
-    ///
-    /// The answer is about this moment.  A unit may be decided while the read is performed; that it
-    /// shows nothing of itself before the read is answered is up to whoever publishes it (its fence).
-    pub fn plain_read(&self, o: ObjectRef<'_>) -> Access {
-        // Mutations that only passed the gate are in no table: the kernel's locks order them.
-        if !self.gate.is_closed() {
-            return Access::Granted;
-        }
-        self.state.lock().plain_read(o).map_or(Access::Granted, Access::Wait)
-    }
-
     /// Asks before a plain mutation that writes these objects, all at once.  Of a name, the list of
     /// its directory is understood.
     ///
@@ -167,24 +154,15 @@ impl Engine {
         Mutation { engine: self, way, doomed }
     }
 
-    /// An aged transaction asks that plain mutations of files (attributes, size, pages) which it
-    /// holds are held for a bounded time instead of making it lose; those of names and lists only
-    /// where it has [`Engine::prepared`] the directory.  False if the policy does not allow it
-    /// ([`crate::ContentionPolicy::may_reserve`]) or it is not active.
-    ///
-    /// While it stands, the transaction must not wait for an invalidation of pages of view 0 that a
-    /// held write could keep locked (`research/fuse.md` §2): it flushes before it asks.
+    /// An aged transaction asks that plain mutations are held for a bounded time instead of making it
+    /// lose, where it has only read: a directory that it lists, a file that it reads.  Where it has
+    /// written as well, it would wait for them itself when it publishes that: INVAL_ENTRY needs the lock of
+    /// the directory, INVAL_INODE that of the page (`research/fuse.md` §2).  False if the policy does not
+    /// allow it ([`crate::ContentionPolicy::may_reserve`]) or it is not active.
     pub fn reserve(&self, t: TxnId) -> bool {
         let ended = self.ended.clone();
         let wake = Box::new(move |_, _: &_| ended.notify_all());
         self.state.lock().reserve(t, &*self.policy, wake)
-    }
-
-    /// A transaction tells that nothing is left to invalidate in a directory: its names, attributes
-    /// and listing were marked and invalidated *before* the transaction used it.  Counts once it has
-    /// reserved.  False if it is not active.
-    pub fn prepared(&self, t: TxnId, dir: Oid) -> bool {
-        self.state.lock().prepared(t, dir)
     }
 
     /// Blocks until a transaction has ended or lost, at most `limit` long; whether it has.

@@ -80,7 +80,7 @@ struct Txn {
     /// Of a plain mutation: whose it is.
     caller: Option<Caller>,
     /// What it asked plain mutations to wait for.
-    reserve: Option<Box<plain::Reserve>>,
+    reserved: bool,
 }
 
 impl Txn {
@@ -98,7 +98,7 @@ impl Txn {
             workset: Workset::default(),
             on_doom: Vec::new(),
             caller: None,
-            reserve: None,
+            reserved: false,
         }
     }
 }

@@ -84,18 +84,9 @@ fn plain_times(engine: &Engine) {
             });
         });
     };
-    let read = |what: &str| {
-        time(&format!("plain read, {what}"), COUNT, || {
-            for _ in 0..COUNT {
-                assert_eq!(engine.plain_read(ObjectRef::Size(Oid(4))), Access::Granted);
-            }
-        });
-    };
-    read("no transaction");
     run("no transaction", 1);
     run("no transaction", 2);
     engine.begin(TxnId(1), BeginOptions::default());
-    read("one transaction");
     let wait_free = |what: &str| {
         time(what, COUNT, || (0..COUNT).for_each(|_| mutate(b"x")));
     };

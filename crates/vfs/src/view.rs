@@ -350,19 +350,39 @@ impl View {
         // What programs have stored in mappings of it comes first.
         let flushed = self.vol.flush(base.stamp.id);
         let (dir, name) = self.backing_place(st, node)?;
-        let handle = match self.io().open_file(&dir, &name, Open::Read) {
+        let handle = match self.io().open_file(&dir, &name, self.how_to_open(st, base)) {
             Ok(handle) => handle,
             Err(e) if is_gone(&e) => return Err(self.outsider(whole(base))),
             Err(e) => return Err(errno(e)),
         };
         // A page that another process changes through a mapping, and that was dirty already when
         // it was met, moves no time stamp.  Writing it back makes the next store fault, and that
-        // moves the stamp.
-        if !flushed && self.io().openers(&handle).map_err(errno)? == Openers::Writers {
+        // moves the stamp.  A sync of everything since the last change has done so.
+        if !flushed
+            && !self.io().is_settled(base.stamp.ctime)
+            && self.io().openers(&handle).map_err(errno)? == Openers::Writers
+        {
             self.io().sync_data(&handle).map_err(errno)?;
         }
         self.files.put(node, handle.clone());
         Ok(handle)
+    }
+
+    /// How a backing file can be opened for reading, by who may change names in its directory.
+    fn how_to_open(&self, st: &State, base: &Base) -> Open {
+        let own = match self.ids {
+            Ids::Faithful => 0,
+            Ids::Single { uid, .. } => uid,
+        };
+        let dir = base.place.as_ref().and_then(|(parent, _)| st.nodes.get(*parent));
+        // What this transaction made of mode and owner says nothing about the backing directory.  An
+        // access control list that lets others write shows in the group's bits.
+        let safe = dir.is_some_and(|dir| {
+            let (attr, dirty) = (&dir.attr, dir.dirty);
+            let mine = attr.uid == own || attr.uid == 0;
+            !dirty.mode && !dirty.owner && mine && attr.mode & 0o022 == 0
+        });
+        if safe { Open::ReadOwn } else { Open::Read }
     }
 
     /// Whether the backing object is still the version that was met, own commits aside.

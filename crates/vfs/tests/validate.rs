@@ -468,3 +468,46 @@ fn a_hidden_directory_is_not_found() {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     assert_eq!(twin.0.validate(), []);
 }
+
+/// Opening a FIFO wakes who waits to write to it, and opening a device may do anything.
+#[test]
+fn what_others_may_have_put_in_a_files_place_is_not_opened_unseen() {
+    use rustix::fs::{Mode, inotify};
+    // Mode of the directory on the host, what the transaction changes it to, whether others can
+    // have put something there.
+    for (mode, change, theirs) in [
+        (0o755, None, false),
+        (0o777, None, true),
+        (0o775, None, true),
+        (0o1777, None, true),
+        (0o777, Some(0o755), true),
+    ] {
+        let f = fixture(Isolation::Serializable);
+        let dir = f.dir.path().join("d");
+        fs::write(dir.join("f"), b"text").unwrap();
+        fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
+        let node = f.node("d/f");
+        if let Some(mode) = change {
+            let set = SetAttr { mode: Some(mode), ..SetAttr::default() };
+            f.twin.0.setattr(Caller { uid: 0, gid: 0, tid: 0 }, f.node("d"), set).unwrap();
+        }
+        fs::remove_file(dir.join("f")).unwrap();
+        rustix::fs::mknodat(
+            CWD,
+            dir.join("f"),
+            rustix::fs::FileType::Fifo,
+            Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+        inotify::add_watch(&watch, dir.join("f"), inotify::WatchFlags::OPEN).unwrap();
+        f.twin.0.read(node, 0, &mut [0; 10]).unwrap_err();
+        let opened = rustix::io::read(&watch, &mut [0; 256][..]).is_ok();
+        assert!(!opened || !theirs, "opened in a directory of mode {mode:o}");
+        if !is_root() {
+            continue;
+        }
+        assert_eq!(opened, !theirs, "looked at twice in a directory of mode {mode:o}");
+    }
+}

@@ -22,7 +22,12 @@ pub fn begin(args: &Begin, out: Out) -> Result<i32, Problem> {
         Some(dir) => Some(HostPath::from(std::env::current_dir()?.join(dir))),
         None => None,
     };
+    let retry = match &args.retry {
+        Some(id) => Some(context::resolve_open(&mut client, id)?),
+        None => None,
+    };
     let begun = client.begin_open(BeginOpen {
+        retry,
         place: Place { cwd: HostPath::from(directory), root: None, store },
         isolation: match args.isolation {
             IsolationArg::Serializable => Isolation::Serializable,

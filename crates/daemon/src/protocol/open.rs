@@ -17,6 +17,10 @@ pub struct BeginOpen {
     pub nice: i32,
     /// How the view is served.
     pub transport: Transport,
+    /// The open transaction that this one is another attempt of: it is dropped, and this one has its
+    /// seniority, which grows with each loss.
+    #[serde(with = "super::id_text::option", default)]
+    pub retry: Option<TxnId>,
 }
 
 /// A transaction with a path was begun.

@@ -87,6 +87,11 @@ fn no_call_follows_a_link_or_opens_a_fifo() {
         assert_eq!(code(io.open_file(&root, b"to-file", Open::Read)), Some(libc::EINVAL));
         assert_eq!(code(io.open_file(&root, b"fifo", Open::Read)), Some(libc::EINVAL));
         assert_eq!(code(io.open_file(&root, b"d", Open::Read)), Some(libc::EINVAL));
+        assert_eq!(code(io.open_file(&root, b"to-file", Open::ReadOwn)), Some(libc::ELOOP));
+        assert_eq!(code(io.open_file(&root, b"fifo", Open::ReadOwn)), Some(libc::EINVAL));
+        assert_eq!(code(io.open_file(&root, b"d", Open::ReadOwn)), Some(libc::EINVAL));
+        let own = io.open_file(&root, b"file", Open::ReadOwn).unwrap();
+        assert_eq!(io.stat(&own).unwrap(), io.stat_at(&root, b"file").unwrap());
         assert_eq!(code(io.open_dir(&root, b"..")), Some(libc::EXDEV));
         assert_eq!(io.read_link(&root, b"to-dir").unwrap(), b"d");
         assert_eq!(io.stat_at(&root, b"to-file").unwrap().kind, Kind::Symlink);
@@ -204,6 +209,19 @@ fn other_openers_are_seen() {
         drop(f);
         let f = io.open_file(&root, b"f", Open::Write).unwrap();
         assert_eq!(io.openers(&f).unwrap(), Openers::None);
+    });
+}
+
+#[test]
+fn what_changed_before_the_last_sync_is_settled() {
+    each(|scratch, io| {
+        let now = io.now();
+        let ago = |secs: i64| Time { secs: now.secs - secs, ..now };
+        assert!(!io.is_settled(ago(1_000_000)), "nothing was synced yet");
+        io.sync_fs().unwrap();
+        let here = rustix::fs::statfs(&scratch.0).unwrap();
+        assert_eq!(io.is_settled(ago(10)), class::settles(here.f_type as u64));
+        assert!(!io.is_settled(ago(0)) && !io.is_settled(ago(1)), "in doubt it is not");
     });
 }
 

@@ -10,33 +10,13 @@ use crate::object::{Conflict, ObjectRef, Opponent, Side};
 use crate::plain::{Caller, Stall};
 use crate::policy::{Contender, ContentionPolicy};
 use crate::state::DoomFn;
-use systx_base::{Oid, TxnId};
+use systx_base::TxnId;
 
 /// Ids of plain mutations: in the half that is never given to a transaction.
 const PLAIN: u64 = 1 << 63;
 
 pub(super) fn is_plain(id: TxnId) -> bool {
     id.0 & PLAIN != 0
-}
-
-/// What an aged transaction asked for; kept on the side, since few ask.
-#[derive(Default)]
-pub(crate) struct Reserve {
-    /// Directories that were marked and invalidated before it used them.
-    prepared: Vec<Oid>,
-    /// Plain mutations of its files are to be held.
-    files: bool,
-}
-
-impl Reserve {
-    /// Whether a mutation of this object may be held.
-    fn holds(&self, o: ObjectRef<'_>) -> bool {
-        self.files
-            && match o {
-                ObjectRef::Attr(_) | ObjectRef::Size(_) | ObjectRef::Pages { .. } => true,
-                ObjectRef::Entry { dir, .. } | ObjectRef::List(dir) => self.prepared.contains(&dir),
-            }
-    }
 }
 
 /// What becomes of a mutation.
@@ -48,20 +28,6 @@ pub(crate) enum Entered {
 }
 
 impl State {
-    /// The decided unit that wrote an object and is not over yet.
-    pub(crate) fn plain_read(&mut self, o: ObjectRef<'_>) -> Option<TxnId> {
-        let mut winner = None;
-        self.table.holders(o, self.table.locate(o, false), false, |slot, flags| {
-            let txn = self.txn(slot);
-            if txn.phase.decided() && flags.any(Flags::WRITE) {
-                winner = Some(txn.contender.id);
-            }
-            winner.is_none()
-        });
-        self.waits += u64::from(winner.is_some());
-        winner
-    }
-
     pub(crate) fn plain_mutation(
         &mut self,
         objects: &[ObjectRef<'_>],
@@ -125,10 +91,19 @@ impl State {
 
     /// Who is worth holding a mutation for: nobody that loses to it anyway by another object.
     fn held_for(&self, rivals: &[(Slot, ObjectRef<'_>, Side)]) -> Option<Slot> {
-        let holds = |slot: Slot, o: ObjectRef<'_>| {
-            self.txn(slot).reserve.as_ref().is_some_and(|r| r.holds(o))
+        // What it wrote it will publish, which has to wait for locks that a held mutation keeps.
+        let wrote = |slot: Slot, o: ObjectRef<'_>| {
+            self.table.held(slot, o, self.table.locate(o, false)).any(Flags::WRITE)
         };
-        let all = |slot: Slot| rivals.iter().filter(|r| r.0 == slot).all(|r| holds(slot, r.1));
+        let holds = |slot: Slot, o: ObjectRef<'_>, side: Side| {
+            let directory = match o {
+                ObjectRef::Entry { dir, .. } => wrote(slot, ObjectRef::List(dir)),
+                _ => false,
+            };
+            self.txn(slot).reserved && side == Side::Read && !directory
+        };
+        let mine = |slot: Slot| rivals.iter().filter(move |r| r.0 == slot);
+        let all = |slot: Slot| mine(slot).all(|(slot, o, side)| holds(*slot, *o, *side));
         rivals.iter().map(|r| r.0).find(|slot| all(*slot))
     }
 
@@ -165,24 +140,8 @@ impl State {
         if txn.phase != Phase::Active || !policy.may_reserve(&txn.contender) {
             return false;
         }
-        let reserve = txn.reserve.get_or_insert_default();
-        if !reserve.files {
-            reserve.files = true;
+        if !std::mem::replace(&mut txn.reserved, true) {
             txn.on_doom.push(wake);
-        }
-        true
-    }
-
-    /// See [`crate::Engine::prepared`].
-    pub(crate) fn prepared(&mut self, id: TxnId, dir: Oid) -> bool {
-        let Some(slot) = self.find(id) else { return false };
-        let txn = self.txn_mut(slot);
-        if txn.phase != Phase::Active {
-            return false;
-        }
-        let prepared = &mut txn.reserve.get_or_insert_default().prepared;
-        if !prepared.contains(&dir) {
-            prepared.push(dir);
         }
         true
     }

@@ -216,7 +216,8 @@ impl Plain {
         let (node, dir) = (self.table.node(id)?, self.dir(parent)?);
         let (file, path) = (self.table.path(&node)?, self.table.path(&dir)?);
         let writes = Self::change_of(&dir, name);
-        let change = Change { subject: Some((node.oid(), file.as_fd())), ..Self::renaming(caller, &writes) };
+        let change =
+            Change { subject: Some((node.oid(), file.as_fd())), ..Self::renaming(caller, &writes) };
         self.mutating(change, || {
             match fs::linkat(&*file, c"", &*path, name, AtFlags::EMPTY_PATH) {
                 // Without CAP_DAC_READ_SEARCH; or there is no link to be had.

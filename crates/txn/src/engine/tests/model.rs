@@ -96,8 +96,6 @@ enum Step {
     Merge(u64, u64),
     Priority(u64, i32),
     Reserve(u64),
-    Prepared(u64, u64),
-    PlainRead(Thing),
     Plain { p: u64, things: Vec<Thing>, stall: Stall },
     PlainEnd { p: u64, failed: bool },
 }
@@ -118,9 +116,8 @@ struct Txn {
     writes: Atoms,
     /// Atom to first opponent.
     stale: BTreeMap<Atom, Opponent>,
-    /// Plain mutations of its files are held.
+    /// Plain mutations of what it only reads are held.
     reserved: bool,
-    prepared: BTreeSet<u64>,
 }
 
 /// A plain mutation that is being performed.
@@ -268,13 +265,13 @@ impl Model {
                     || x.writes.intersection(&atoms).any(|a| disturbs(true, true, a))
             };
             let may_be_held = |o: &Thing| match o {
-                Thing::Entry(d, _) | Thing::List(d) => x.reserved && x.prepared.contains(d),
-                Thing::Attr(_) | Thing::Size(_) | Thing::Pages(..) => x.reserved,
+                Thing::Entry(d, _) => !x.writes.contains(&Atom::List(*d)),
+                other => x.writes.is_disjoint(&other.atoms()),
             };
             let met: Vec<&Thing> = things.iter().filter(met).collect();
             if !met.is_empty() {
                 rivals.insert(TxnId(*id));
-                if met.iter().all(|o| may_be_held(o)) {
+                if x.reserved && met.iter().all(|o| may_be_held(o)) {
                     held.insert(TxnId(*id));
                 }
             }
@@ -396,8 +393,6 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (t(), t()).prop_map(|(a, b)| Step::Merge(a, b)),
         1 => (t(), -1..2i32).prop_map(|(t, p)| Step::Priority(t, p)),
         2 => t().prop_map(Step::Reserve),
-        1 => (t(), 0u64..2).prop_map(|(t, d)| Step::Prepared(t, d)),
-        2 => thing().prop_map(Step::PlainRead),
         6 => (1..=PLAINS, prop::collection::vec(thing(), 1..4), any::<bool>()).prop_map(
             |(p, things, stall)| {
                 Step::Plain { p, things, stall: if stall { Stall::Bounded } else { Stall::Never } }
@@ -443,7 +438,6 @@ fn begin<'e>(
         writes: Atoms::new(),
         stale: BTreeMap::new(),
         reserved: false,
-        prepared: BTreeSet::new(),
     };
     m.txns.insert(t, empty);
     Ok(())
@@ -542,26 +536,11 @@ fn perform<'e>(
             }
             m.plain_end(*p, *failed);
         }
-        Step::PlainRead(o) => {
-            let none = m.txns.is_empty();
-            let winners = if none { BTreeSet::new() } else { m.installing(&o.atoms(), false) };
-            match o.with(|o| e.plain_read(o)) {
-                Access::Wait(id) => prop_assert!(winners.contains(&id)),
-                answer => prop_assert_eq!((answer, winners), (Access::Granted, [].into())),
-            }
-        }
         Step::Reserve(t) => {
             let aged = m.txns.get_mut(t).filter(|x| x.status == Status::Active && x.age >= 3);
             prop_assert_eq!(e.reserve(TxnId(*t)), aged.is_some());
             if let Some(x) = aged {
                 x.reserved = true;
-            }
-        }
-        Step::Prepared(t, dir) => {
-            let active = m.txns.get_mut(t).filter(|x| x.status == Status::Active);
-            prop_assert_eq!(e.prepared(TxnId(*t), Oid(*dir)), active.is_some());
-            if let Some(x) = active {
-                x.prepared.insert(*dir);
             }
         }
         Step::Read(t, o) => access(e, m, *t, o, Intent::Read)?,

@@ -25,7 +25,6 @@ fn a_mutation_only_passes_the_gate_while_there_is_no_transaction() {
     let first = decided(&e, &[ObjectRef::Attr(F)]);
     let second = decided(&e, &[ObjectRef::Attr(F)]);
     assert_eq!((first.id(), second.id()), (None, None));
-    assert_eq!(e.plain_read(ObjectRef::Attr(F)), Access::Granted);
     assert_eq!(e.stats(), Stats::default());
     drop((first, second));
     e.begin(A, BeginOptions::default());
@@ -64,8 +63,6 @@ fn a_mutation_is_waited_for_until_it_ends() {
     assert_eq!(e.write(A, entry("x")), Access::Wait(id));
     assert_eq!(e.read(A, ObjectRef::List(D)), Access::Wait(id));
     assert_eq!(e.write(A, entry("y")), Access::Granted);
-    assert_eq!(e.plain_read(entry("x")), Access::Wait(id));
-    assert_eq!(e.plain_read(ObjectRef::Size(F)), Access::Granted);
     let both = [ObjectRef::Size(F), ObjectRef::Attr(F)];
     assert!(matches!(e.plain_mutation(&both, who(), Stall::Never), Plain::Wait(w) if w == id));
     drop(decided(&e, &[ObjectRef::Size(F)]));
@@ -88,7 +85,6 @@ fn a_mutation_waits_for_a_commit_that_installs() {
     e.decide(A).unwrap();
     let x = [entry("x")];
     assert!(matches!(e.plain_mutation(&x, who(), Stall::Bounded), Plain::Wait(A)));
-    assert_eq!(e.plain_read(ObjectRef::List(D)), Access::Wait(A));
     // What a decided one has only read may be changed: the change comes after it.
     drop(decided(&e, &[ObjectRef::Attr(F), entry("y")]));
     e.installed(A);
@@ -158,22 +154,32 @@ fn who_is_held_is_woken_when_the_aged_one_loses_or_ends() {
 }
 
 #[test]
-fn names_are_held_only_in_directories_that_were_prepared() {
+fn mutations_are_held_only_where_the_aged_one_has_not_written() {
     let e = Engine::new();
     e.begin(A, aged());
-    assert!(e.reserve(A) && e.prepared(A, D));
-    let other = ObjectRef::Entry { dir: F, name: b"z" };
-    for o in [entry("x"), other] {
+    assert!(e.reserve(A));
+    let other = |name| ObjectRef::Entry { dir: F, name };
+    for o in [entry("x"), ObjectRef::List(D), pages(0, 9)] {
         assert_eq!(e.read(A, o), Access::Granted);
     }
-    assert!(matches!(e.plain_mutation(&[entry("x")], who(), Stall::Bounded), Plain::Hold(A)));
-    // It would lose anyway by the other name: then nobody has to wait.
-    let both = [entry("x"), other];
-    match e.plain_mutation(&both, who(), Stall::Bounded) {
-        Plain::Decided(guard) => assert_eq!(guard.doomed(), [A]),
-        other => panic!("{other:?}"),
+    for o in [other(b"z"), pages(5, 5)] {
+        assert_eq!(e.write(A, o), Access::Granted);
     }
-    assert!(!e.prepared(A, F), "too late");
+    for o in [entry("x"), entry("y"), pages(3, 4)] {
+        assert!(matches!(e.plain_mutation(&[o], who(), Stall::Bounded), Plain::Hold(A)));
+    }
+    // It would lose anyway by the other: then nobody has to wait.
+    for o in [other(b"z"), pages(5, 6)] {
+        match e.plain_mutation(&[entry("x"), o], who(), Stall::Bounded) {
+            Plain::Decided(guard) => assert_eq!(guard.doomed(), [A]),
+            other => panic!("{other:?}"),
+        }
+        e.abort(A);
+        e.begin(A, aged());
+        assert!(e.reserve(A));
+        assert_eq!(e.read(A, entry("x")), Access::Granted);
+        assert_eq!(e.write(A, pages(5, 5)), Access::Granted);
+    }
 }
 
 #[test]
