@@ -19,6 +19,15 @@ pub(super) fn is_plain(id: TxnId) -> bool {
     id.0 & PLAIN != 0
 }
 
+/// An active transaction that a mutation is in the way of.
+struct Rival<'a> {
+    slot: Slot,
+    object: ObjectRef<'a>,
+    side: Side,
+    /// Its read only goes stale.
+    soft: bool,
+}
+
 /// What becomes of a mutation.
 pub(crate) enum Entered {
     /// It is decided.
@@ -36,14 +45,15 @@ impl State {
         fallout: &mut Fallout,
     ) -> Entered {
         let mut winner = None;
-        let mut rivals: Vec<(Slot, ObjectRef<'_>, Side)> = Vec::new();
+        let mut rivals: Vec<Rival<'_>> = Vec::new();
         for o in objects {
             self.table.holders(*o, self.table.locate(*o, true), true, |slot, flags| {
                 let txn = self.txn(slot);
                 if txn.phase.decided() && flags.any(Flags::WRITE) {
                     winner = Some(txn.contender.id);
-                } else if txn.phase == Phase::Active && flags.any(Flags::READ.and(Flags::WRITE)) {
-                    rivals.push((slot, *o, side(flags)));
+                } else if txn.phase == Phase::Active {
+                    let soft = !flags.any(Flags::READ.and(Flags::WRITE));
+                    rivals.push(Rival { slot, object: *o, side: side(flags), soft });
                 }
                 winner.is_none()
             });
@@ -57,10 +67,9 @@ impl State {
             return Entered::Hold(self.txn(slot).contender.id);
         }
         let mut doomed = Vec::new();
-        for (slot, o, mine) in rivals {
-            let (opponent, theirs) = (Opponent::Plain(by), Side::Write);
-            if self.lose(slot, Conflict { object: o.to_object(), opponent, mine, theirs }, fallout)
-            {
+        for Rival { slot, object, side: mine, .. } in rivals.into_iter().filter(|r| !r.soft) {
+            let (object, opponent, theirs) = (object.to_object(), Opponent::Plain(by), Side::Write);
+            if self.lose(slot, Conflict { object, opponent, mine, theirs }, fallout) {
                 doomed.push(self.txn(slot).contender.id);
             }
         }
@@ -90,21 +99,22 @@ impl State {
     }
 
     /// Who is worth holding a mutation for: nobody that loses to it anyway by another object.
-    fn held_for(&self, rivals: &[(Slot, ObjectRef<'_>, Side)]) -> Option<Slot> {
+    fn held_for(&self, rivals: &[Rival<'_>]) -> Option<Slot> {
         // What it wrote it will publish, which has to wait for locks that a held mutation keeps.
         let wrote = |slot: Slot, o: ObjectRef<'_>| {
             self.table.held(slot, o, self.table.locate(o, false)).any(Flags::WRITE)
         };
-        let holds = |slot: Slot, o: ObjectRef<'_>, side: Side| {
-            let directory = match o {
-                ObjectRef::Entry { dir, .. } => wrote(slot, ObjectRef::List(dir)),
+        let holds = |r: &Rival<'_>| {
+            let directory = match r.object {
+                ObjectRef::Entry { dir, .. } => wrote(r.slot, ObjectRef::List(dir)),
                 _ => false,
             };
-            self.txn(slot).reserved && side == Side::Read && !directory
+            // Whose reads are stale already has nothing left to be spared.
+            let txn = self.txn(r.slot);
+            txn.reserved && txn.stale.is_empty() && r.side == Side::Read && !directory
         };
-        let mine = |slot: Slot| rivals.iter().filter(move |r| r.0 == slot);
-        let all = |slot: Slot| mine(slot).all(|(slot, o, side)| holds(*slot, *o, *side));
-        rivals.iter().map(|r| r.0).find(|slot| all(*slot))
+        let all = |slot: Slot| rivals.iter().filter(|r| r.slot == slot).all(holds);
+        rivals.iter().map(|r| r.slot).find(|slot| all(*slot))
     }
 
     fn enter_plain(&mut self, objects: &[ObjectRef<'_>], by: Caller) -> TxnId {

@@ -264,16 +264,20 @@ impl Model {
                 x.reads.intersection(&atoms).any(|a| disturbs(true, false, a))
                     || x.writes.intersection(&atoms).any(|a| disturbs(true, true, a))
             };
+            let soft = |o: &&Thing| {
+                x.softs.intersection(&o.written()).any(|a| disturbs(true, false, a))
+            };
             let may_be_held = |o: &Thing| match o {
                 Thing::Entry(d, _) => !x.writes.contains(&Atom::List(*d)),
                 other => x.writes.is_disjoint(&other.atoms()),
             };
-            let met: Vec<&Thing> = things.iter().filter(met).collect();
-            if !met.is_empty() {
+            if things.iter().any(|o| met(&o)) {
                 rivals.insert(TxnId(*id));
-                if x.reserved && met.iter().all(|o| may_be_held(o)) {
-                    held.insert(TxnId(*id));
-                }
+            }
+            let mut touched = things.iter().filter(|o| met(o) || soft(o)).peekable();
+            let spared = x.reserved && x.stale.is_empty();
+            if spared && touched.peek().is_some() && touched.all(may_be_held) {
+                held.insert(TxnId(*id));
             }
         }
         if stall == Stall::Bounded && !held.is_empty() {
