@@ -113,17 +113,21 @@ fn cut_short(error: &io::Error) -> bool {
         .any(|e| error.raw_os_error() == Some(e.raw_os_error()))
 }
 
+/// Lines stay where they are when the generation changes: a plain reading of several requests may be
+/// of two generations, and is still made of whole lines.
 fn content(file: usize, users: u32, generation: u64) -> String {
     let mut out = String::new();
     for user in 0..users {
         let _ = match file {
             0 => writeln!(
                 out,
-                "user{user:04}:x:{}:100:{generation}:/home/user{user:04}:/bin/sh",
+                "user{user:04}:x:{}:100:{generation:010}:/home/user{user:04}:/bin/sh",
                 1000 + user
             ),
-            1 => writeln!(out, "user{user:04}:$6$salt$hash{user:020}:{generation}:0:99999:7:::"),
-            _ => writeln!(out, "group{user:04}:x:{generation}:user{user:04}"),
+            1 => {
+                writeln!(out, "user{user:04}:$6$salt$hash{user:020}:{generation:010}:0:99999:7:::")
+            }
+            _ => writeln!(out, "group{user:04}:x:{generation:010}:user{user:04}"),
         };
     }
     out

@@ -54,6 +54,10 @@ pub struct Options {
     /// Milliseconds between two looks at everything
     #[arg(long, default_value_t = 100)]
     slice: u64,
+    /// Also what transactions saw that had lost must be of one moment: pages can be read after a loss,
+    /// and are only promised to those that commit
+    #[arg(long)]
+    opaque: bool,
     /// Operations to leave out, to see what else there is
     #[arg(long, value_enum, value_delimiter = ',')]
     without: Vec<Work>,
@@ -227,6 +231,9 @@ fn transact(
             }
             to.counts.operations += 1;
         }
+        // A name that nobody has: a transaction that has lost is not even told that.
+        let probe = || std::fs::symlink_metadata(view.path.join("probe"));
+        lost = lost || abort && probe().is_err_and(|e| canceled(&e));
         let outcome = if lost || abort {
             arena.abort(&view)?;
             Outcome::Aborted
@@ -245,6 +252,9 @@ fn transact(
             }
         };
         let end = now();
+        if lost && !o.opaque {
+            steps.clear();
+        }
         to.counts.conflicts += u64::from(lost);
         to.counts.aborted += u64::from(abort && !lost);
         to.counts.committed += u64::from(outcome == Outcome::Done);
@@ -274,7 +284,9 @@ impl Hand {
             let work = work.to_possible_value().context("every choice has a name")?;
             command.args(["--without", work.get_name()]);
         }
-        for (flag, on) in [("--unguarded", o.unguarded), ("--transactions", transactions)] {
+        for (flag, on) in
+            [("--unguarded", o.unguarded), ("--opaque", o.opaque), ("--transactions", transactions)]
+        {
             command.args(on.then_some(flag));
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());

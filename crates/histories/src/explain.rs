@@ -103,7 +103,7 @@ const FEW: usize = 100;
 
 /// Begins as late as possible: at a moment at which nothing was under way, and at which there is
 /// only one world that everything before can have led to.  Not so late that a cycle is lost: it
-/// says more than what the world held.
+/// says more than what the world held.  Nor, if possible, the last unit that changed something.
 fn without_the_beginning(history: History) -> History {
     let mut moments: Vec<u64> = history.units.iter().map(|u| u.begin).collect();
     moments.sort_unstable();
@@ -129,7 +129,10 @@ fn without_the_beginning(history: History) -> History {
             if cycle(&rest).is_some() {
                 return rest;
             }
-            latest.get_or_insert(rest);
+            let tells = |h: &History| h.units.iter().any(|u| !u.is_pure());
+            if latest.as_ref().is_none_or(|l| !tells(l) && tells(&rest)) {
+                latest = Some(rest);
+            }
         }
     }
     match latest {
