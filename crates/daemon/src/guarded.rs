@@ -105,6 +105,8 @@ fn config(transport: Transport) -> Config {
 pub(crate) struct Wanted<'a> {
     /// Where: absolute, without symbolic links.
     pub dir: &'a Path,
+    /// Inode and device number of the directory that is meant, whatever happens to its path meanwhile.
+    pub identity: (u64, u64),
     pub volume: &'a Arc<OpenVolume>,
     pub transport: Transport,
     pub past: Vec<Holder>,
@@ -124,13 +126,18 @@ impl Guarded {
     /// # Errors
     /// The kernel refuses, or the directory cannot be read.
     pub(crate) fn over(wanted: Wanted<'_>) -> Result<Arc<Guarded>, Failure> {
-        let Wanted { dir, volume, transport, past, notes, replaces } = wanted;
+        let Wanted { dir, identity: meant, volume, transport, past, notes, replaces } = wanted;
         let refused = |what: &'static str| move |e| refusal(dir, what, e);
         let backing = match &replaces {
             Some(replaced) => open_dir(replaced.backing.as_fd(), Path::new(".")),
             None => open_dir(CWD, dir),
         };
         let backing = backing.map_err(refused("open"))?;
+        let found = rustix::fs::fstat(&backing).map_err(refused("look at"))?;
+        if (found.st_ino, found.st_dev) != meant {
+            let text = format!("{} is another directory than it was", dir.display());
+            return Err(Failure::new(FailureKind::State, text).path(dir));
+        }
         let root = open_dir(backing.as_fd(), Path::new(".")).map_err(refused("open"))?;
         let hidden = HashSet::from([volume.store.state_dir_id()]);
         let order = Arc::new(Order::new(Arc::clone(&volume.vol), STALL));
@@ -164,7 +171,11 @@ impl Guarded {
             published: Mutex::new(rank::LEAF, None),
         });
         register(volume, &guarded);
-        if let Err(e) = put(&mount, dir, replaces.is_some()) {
+        let put = match replaces {
+            Some(_) => put_under(&mount, dir),
+            None => put_over(&mount, guarded.backing.as_fd()),
+        };
+        if let Err(e) = put {
             guarded.end(volume);
             return Err(refused("mount over")(e));
         }
@@ -363,20 +374,23 @@ fn identity(mount: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
     Ok((rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_mnt_id))
 }
 
-/// Puts a mount over a directory.  A dead mount that is there goes: under its cover where the kernel
-/// can do that (Linux 6.5), so that nobody gets past the guard meanwhile.
-fn put(mount: &OwnedFd, dir: &Path, replace: bool) -> Result<(), Errno> {
-    let over = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-    if !replace {
-        return move_mount(mount, "", CWD, dir, over);
-    }
-    let away = || unmount(dir, CUT_OFF);
-    match move_mount(mount, "", CWD, dir, over | MoveMountFlags::MOVE_MOUNT_BENEATH) {
+/// Puts a mount over a directory.
+fn put_over(mount: &OwnedFd, directory: BorrowedFd<'_>) -> Result<(), Errno> {
+    let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    move_mount(mount, "", directory, "", how)
+}
+
+/// Puts a mount in the place of the dead one that is seen at `dir`: under its cover where the kernel can do
+/// that (Linux 6.5), so that nobody gets past the guard meanwhile.
+fn put_under(mount: &OwnedFd, dir: &Path) -> Result<(), Errno> {
+    let away = || if is_ours_at(dir) { unmount(dir, CUT_OFF) } else { Err(Errno::NOENT) };
+    let beneath = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_BENEATH;
+    match move_mount(mount, "", CWD, dir, beneath) {
         Ok(()) => away(),
         Err(e) => {
             tracing::info!("no mount beneath another here ({e}): there is a gap");
             away()?;
-            move_mount(mount, "", CWD, dir, over)
+            move_mount(mount, "", CWD, dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         }
     }
 }

@@ -151,6 +151,7 @@ impl Transactions {
         let mounted = guards.settle().and_then(|()| {
             self.mount_now(Wanted {
                 dir: &dir,
+                identity: (stat.st_ino, stat.st_dev),
                 volume: &volume,
                 transport: request.transport,
                 past,
@@ -399,9 +400,6 @@ impl Transactions {
     fn bring_back(&self, entry: &Entry) -> Result<(), Failure> {
         let (dir, location) = (entry.dir.as_path(), entry.location());
         let cleared = |e| unreadable(dir, e);
-        let gone = |text: &str| {
-            Failure::new(FailureKind::State, format!("{} {text}", dir.display())).path(dir)
-        };
         if location.mount == dir {
             // The dead mount covers the very root of the volume.
             guarded::clear_away(dir, 0).map_err(cleared)?;
@@ -410,10 +408,6 @@ impl Transactions {
         let replaces = guarded::is_ours_at(dir);
         let volume = self.open_after_the_last(&location)?;
         let backing = below(dir, &volume).map_err(|e| unreadable(dir, e))?;
-        let stat = rustix::fs::fstat(&backing).map_err(|e| unreadable(dir, e))?;
-        if (stat.st_ino, stat.st_dev) != (entry.ino, entry.dev) {
-            return Err(gone("is another directory than the one that was guarded"));
-        }
         let mut past = Vec::new();
         if let Some(holder) = mount_of(&volume.location.mount)
             && let Some(inner) = holder.inner(dir)
@@ -423,6 +417,7 @@ impl Transactions {
         }
         let guarded = self.mount_now(Wanted {
             dir,
+            identity: (entry.ino, entry.dev),
             volume: &volume,
             transport: entry.transport,
             past,

@@ -1,52 +1,31 @@
-//! The plain view of a guarded directory under the test suites of others: what passes on the host's
-//! file system passes on a directory that is mounted through the view.  Served by an example program
-//! of the fuse crate; `systx` itself has no part in it yet.
+//! A guarded directory under the test suites of others: what passes on the host's file system passes on a
+//! directory that is mounted by `systx mount`.  Its life is the business of the suite `mount`.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
-use systx_e2e::lab::built;
 use systx_e2e::others::{assert_pjdfstest_as_on_the_host, crate_program, pjdfstest};
 use systx_e2e::run::{Limits, finish};
 use systx_e2e::{Finished, Lab, Tree, lab, skip};
 
-/// The program that guards a directory until its standard input ends.
-fn plain_mount() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        built(&["-p", "systx-fuse", "--example", "plain-mount"], "examples/plain-mount")
-    })
-}
-
 /// A guarded directory, until it is dropped.
-struct Guarded {
+struct Guarded<'a> {
+    lab: &'a Lab,
     dir: PathBuf,
-    server: Child,
 }
 
-impl Guarded {
-    fn new(lab: &Lab, name: &str) -> Guarded {
+impl<'a> Guarded<'a> {
+    fn new(lab: &'a Lab, name: &str) -> Guarded<'a> {
         let dir = lab.path(name);
         std::fs::create_dir_all(&dir).expect("the lab is writable");
-        let mut server = lab.command(plain_mount());
-        server.arg(&dir).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut server = server.spawn().expect("plain-mount starts");
-        let mut line = String::new();
-        let out = server.stdout.take().expect("piped");
-        BufReader::new(out).read_line(&mut line).expect("it says that it is ready");
-        assert_eq!(line, "ready\n");
-        Guarded { dir, server }
+        lab.do_systx(["mount", name]).ok();
+        Guarded { lab, dir }
     }
 }
 
-impl Drop for Guarded {
+impl Drop for Guarded<'_> {
     fn drop(&mut self) {
-        drop(self.server.stdin.take());
-        let ended = self.server.wait();
-        if !ended.is_ok_and(|status| status.success()) {
-            // It did not get to it: nothing may stay mounted.
-            let _ = Command::new("umount").arg("-l").arg(&self.dir).status();
+        // A failed test may have left processes there; the lab ends them.
+        if !std::thread::panicking() {
+            self.lab.do_systx([Path::new("umount"), &self.dir]).ok();
         }
     }
 }
