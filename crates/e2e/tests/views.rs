@@ -316,7 +316,10 @@ fn descriptors_over_a_commit(lab: &Lab, transport: &str) {
         assert!(fs::read_to_string(&path).unwrap().starts_with('W'), "{name}");
         file.set_len(2).unwrap();
         assert_eq!(path.metadata().unwrap().len(), 2, "{name}");
-        // And others' writes are seen, a moment later.
+        // And others' writes are seen, a moment later, also where the length says nothing.
+        assert_eq!(read_all(file).unwrap().len(), 2, "{name}");
+        rw(&path).write_all_at(b"ZZ", 0).unwrap();
+        eventually(name, || read_all(file).unwrap() == "ZZ");
         fs::write(&path, "written outside\n").unwrap();
         eventually(name, || read_all(file).unwrap() == "written outside\n");
         assert_eq!(file.metadata().unwrap().len(), 16, "{name}");

@@ -727,3 +727,26 @@ fn others_wait_where_a_part_installs() {
     assert_eq!(e.read(A, ObjectRef::Size(F)), Access::Granted);
     assert_eq!(e.status(B), Some(Status::Doomed));
 }
+
+#[test]
+fn a_census_counts_every_kind_by_side() {
+    let e = serializable();
+    e.read(A, entry("x"));
+    e.write(A, entry("y"));
+    e.read(A, ObjectRef::Attr(F));
+    e.write(A, ObjectRef::Attr(F));
+    e.read(A, ObjectRef::Size(F));
+    e.write(A, pages(0, 9));
+    e.read(A, pages(20, 21));
+    let want =
+        Census { entries: (1, 1), lists: (0, 1), attributes: (1, 1), sizes: (1, 0), pages: (1, 1) };
+    assert_eq!(e.census(A), want);
+    assert_eq!(e.census(B), Census::default());
+    // More than are looked at under one lock.
+    for n in 0..3 * SWEEP as u64 {
+        e.read(B, ObjectRef::Attr(Oid(1000 + n)));
+    }
+    assert_eq!(e.census(B).attributes, (3 * SWEEP as u64, 0));
+    e.abort(A);
+    assert_eq!(e.census(A), Census::default());
+}
