@@ -400,8 +400,17 @@ impl Transaction {
         {
             return self.lost(lost, false, opponents);
         }
-        for (object, _) in self.volume.vol.engine.stale_reads(self.id) {
-            stale.push(HostPath(self.view.path_of_object(&object)));
+        let reads = self.volume.vol.engine.stale_reads(self.id);
+        for (object, _) in &reads {
+            stale.push(HostPath(self.view.path_of_object(object)));
+        }
+        if let (true, Some((object, opponent))) = (self.must_be_of_one_moment(), reads.first()) {
+            let (object, opponent) = (object.clone(), *opponent);
+            let (mine, theirs) = (Side::Read, Side::Write);
+            let why = systx_txn::Conflict { object, opponent, mine, theirs };
+            let mut conflict = describe::conflict(&self.view, &why, true, opponents);
+            conflict.stale = stale;
+            return Ended::Refused(Outcome::Conflict { conflict, kept: false });
         }
         if self.terms.read_only || frozen.is_empty() {
             let summary = Summary::default();
@@ -430,6 +439,11 @@ impl Transaction {
             Err(NotInstalled::Outside(paths)) => Ended::Refused(late_change(paths, false)),
             Err(NotInstalled::Failed(failure)) => Ended::Refused(refused(failure)),
         }
+    }
+
+    /// What a transaction has read that commits nothing is all that it is good for.
+    fn must_be_of_one_moment(&self) -> bool {
+        self.terms.read_only && self.terms.isolation == protocol::Isolation::Serializable
     }
 
     /// A sentence for each file that a process outside could overwrite right after the commit.

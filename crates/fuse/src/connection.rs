@@ -111,7 +111,24 @@ impl Shared {
     /// Called after a request was served: rids the kernel of a listing that costs more than it saves,
     /// see [`Requests::worn_listing`].  Waits for nothing but pages of that listing, which nobody
     /// keeps while waiting for us.
-    pub fn tidy(&self, request: &InHeader, fixed: &[u8]) {
+    ///
+    /// And drops pages with appended data in the wrong place, see [`Requests::append`]: in a thread of its own,
+    /// since that waits for other requests.
+    pub fn tidy(self: &Arc<Self>, request: &InHeader, fixed: &[u8]) {
+        if request.opcode == Opcode::Write as u32 {
+            let misplaced = self.server.misplaced();
+            if !misplaced.is_empty() {
+                let shared = Arc::downgrade(self);
+                std::thread::spawn(move || {
+                    let Some(shared) = shared.upgrade() else { return };
+                    for node in misplaced {
+                        if let Err(error) = shared.invalidate_inode(node, Some((0, 0))) {
+                            tracing::debug!(node = node.0, %error, "pages not dropped");
+                        }
+                    }
+                });
+            }
+        }
         if request.opcode != Opcode::Read as u32 {
             return;
         }

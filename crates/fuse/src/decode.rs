@@ -85,7 +85,7 @@ pub enum Operation<'a> {
     Fsync { data_only: bool },
     Read(Window),
     List { window: Window, attributes: bool },
-    Write { offset: u64, data: &'a [u8], kill: bool },
+    Write { offset: u64, data: &'a [u8], kill: bool, append: bool },
     Statfs,
     Setxattr { key: &'a [u8], value: &'a [u8], how: SetXattr, kill_sgid: bool },
     Getxattr { key: &'a [u8], size: u32 },
@@ -323,7 +323,8 @@ fn write<'a>(fixed: &[u8], data: &'a [u8]) -> Result<Operation<'a>, Refusal> {
         return Err(Errno::FBIG.into());
     }
     let kill = w.write_flags & wire::WRITE_KILL_SUIDGID != 0;
-    Ok(Operation::Write { offset: w.offset, data, kill })
+    let append = w.flags & libc::O_APPEND as u32 != 0;
+    Ok(Operation::Write { offset: w.offset, data, kill, append })
 }
 
 fn setxattr<'a>(fixed: &[u8], data: &'a [u8]) -> Result<Operation<'a>, Refusal> {

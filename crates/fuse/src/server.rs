@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use systx_base::sync::{Mutex, rank};
 use systx_base::{FIRST_OPEN, Kind, NodeId, Time};
 use systx_vfs::api::{Attr, Caller, Entry, OpenHow, Opened, Reply, Requests, SetAttr, Valid};
 use zerocopy::FromBytes;
@@ -50,6 +51,8 @@ pub(crate) struct Server {
     pub counters: Counters,
     /// Nobody has looked up [`FIRST_OPEN`] yet.
     opens_unknown: AtomicBool,
+    /// Files whose cached pages have appended data in the wrong place.
+    misplaced: Mutex<Vec<NodeId>>,
     /// Some regular files that the kernel knows, or knew a moment ago; 0: none.
     recent: [AtomicU64; RECENT],
 }
@@ -69,6 +72,7 @@ impl Server {
             locks: Locks::new(),
             counters: Counters::default(),
             opens_unknown: AtomicBool::new(true),
+            misplaced: Mutex::new(rank::LEAF, Vec::new()),
             recent: [const { AtomicU64::new(0) }; RECENT],
         }
     }
@@ -76,6 +80,11 @@ impl Server {
     /// Regular files that the kernel was told of lately.
     pub fn recent_files(&self) -> impl Iterator<Item = NodeId> {
         self.recent.iter().map(|id| id.load(Relaxed)).filter(|id| *id != 0).map(NodeId)
+    }
+
+    /// Files whose pages are to be dropped, since the last call.
+    pub fn misplaced(&self) -> Vec<NodeId> {
+        std::mem::take(&mut *self.misplaced.lock())
     }
 
     /// See [`Requests::worn_listing`].
@@ -261,8 +270,16 @@ impl Server {
             O::Rename { name, to, to_name, how } => {
                 view.rename(caller, (node, name), (to, to_name), how).map(done)
             }
-            O::Write { offset, data, kill } => {
-                let n = view.write(node, offset, data, kill)?;
+            O::Write { offset, data, kill, append } => {
+                let n = if append {
+                    let (n, moved) = view.append(node, offset, data, kill)?;
+                    if moved {
+                        self.misplaced.lock().push(node);
+                    }
+                    n
+                } else {
+                    view.write(node, offset, data, kill)?
+                };
                 Ok(Answer::Written(u32::try_from(n).map_err(|_| Errno::IO)?))
             }
             other => self.answer_rest(post, header, caller, other),

@@ -323,7 +323,7 @@ impl Worker<'_> {
 }
 
 fn serve(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     post: &Post,
     request: &InHeader,
     header: &wire::RingHeader,

@@ -323,6 +323,18 @@ pub trait Requests: Send + Sync {
     fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize>;
     /// Writes all of `data`; `kill_suidgid`: `FUSE_WRITE_KILL_SUIDGID`.
     fn write(&self, node: NodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Reply<usize>;
+    /// As [`Requests::write`], by a descriptor with `O_APPEND`: at the end of the file, wherever the
+    /// kernel believes that to be.  Also whether that was elsewhere than at `offset`: then the pages that
+    /// the kernel has now are wrong.
+    fn append(
+        &self,
+        node: NodeId,
+        offset: u64,
+        data: &[u8],
+        kill_suidgid: bool,
+    ) -> Reply<(usize, bool)> {
+        Ok((self.write(node, offset, data, kill_suidgid)?, false))
+    }
     /// fallocate(2).
     fn fallocate(&self, node: NodeId, how: Fallocate, offset: u64, len: u64) -> Reply<()>;
     /// lseek(2) for data and holes.

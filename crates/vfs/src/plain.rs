@@ -223,6 +223,15 @@ impl Requests for Plain {
     fn write(&self, node: NodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Reply<usize> {
         self.write_to(node, offset, data, kill_suidgid)
     }
+    fn append(
+        &self,
+        node: NodeId,
+        offset: u64,
+        data: &[u8],
+        kill_suidgid: bool,
+    ) -> Reply<(usize, bool)> {
+        self.append_to(node, offset, data, kill_suidgid)
+    }
     fn fallocate(&self, node: NodeId, how: Fallocate, offset: u64, len: u64) -> Reply<()> {
         self.fallocate_in(node, how, offset, len)
     }

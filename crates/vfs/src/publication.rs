@@ -423,6 +423,14 @@ impl Marked {
         }
         for (i, object) in writes.objects.iter().enumerate() {
             let Some(id) = id_of(Ix(i as u32)) else { continue };
+            // It may be replaced by another inode, which its name then means.
+            if let (Content::Whole { .. } | Content::Slot(_), Origin::Host { parent, name, .. }) =
+                (&object.content, &object.origin)
+                && let Some(dir) = id_of(*parent)
+            {
+                names.entry(oid_of(dir)).or_default().entry((&**name).into()).or_insert(false);
+                dirs.insert(oid_of(dir), dir);
+            }
             let content = object.content != Content::Keep;
             if content {
                 pages.insert(oid_of(id), id);

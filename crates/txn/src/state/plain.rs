@@ -49,7 +49,8 @@ impl State {
         for o in objects {
             self.table.holders(*o, self.table.locate(*o, true), true, |slot, flags| {
                 let txn = self.txn(slot);
-                if txn.phase.decided() && flags.any(Flags::WRITE) {
+                // Also what it only read: who sees this mutation must not miss that commit afterwards.
+                if txn.phase.decided() && flags.any(Flags::READ.and(Flags::WRITE)) {
                     winner = Some(txn.contender.id);
                 } else if txn.phase == Phase::Active {
                     let soft = !flags.any(Flags::READ.and(Flags::WRITE));
@@ -105,13 +106,15 @@ impl State {
             self.table.held(slot, o, self.table.locate(o, false)).any(Flags::WRITE)
         };
         let holds = |r: &Rival<'_>| {
-            let directory = match r.object {
-                ObjectRef::Entry { dir, .. } => wrote(r.slot, ObjectRef::List(dir)),
-                _ => false,
+            let wrote = match r.object {
+                ObjectRef::Entry { dir, .. } | ObjectRef::List(dir) => {
+                    wrote(r.slot, ObjectRef::List(dir))
+                }
+                _ => r.side == Side::Write,
             };
             // Whose reads are stale already has nothing left to be spared.
             let txn = self.txn(r.slot);
-            txn.reserved && txn.stale.is_empty() && r.side == Side::Read && !directory
+            txn.reserved && txn.stale.is_empty() && !wrote
         };
         let all = |slot: Slot| rivals.iter().filter(|r| r.slot == slot).all(holds);
         rivals.iter().map(|r| r.slot).find(|slot| all(*slot))

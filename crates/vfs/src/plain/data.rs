@@ -7,7 +7,7 @@ use crate::api::{Fallocate, Reply, Seek};
 use crate::content::PAGE;
 use rustix::fs::{self, FallocateFlags, SeekFrom};
 use rustix::io::{self, Errno};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use systx_base::{Kind, NodeId, Oid};
 use systx_txn::ObjectRef;
@@ -22,6 +22,22 @@ const COPY_MAX: u64 = 16 << 20;
 fn pages(oid: Oid, offset: u64, len: u64) -> ObjectRef<'static> {
     let last = offset.saturating_add(len.saturating_sub(1));
     ObjectRef::Pages { oid, first: offset / PAGE, last: last / PAGE }
+}
+
+/// Writes as much as can be written, at least something.
+fn write_all(fd: BorrowedFd<'_>, offset: u64, data: &[u8]) -> Reply<usize> {
+    let mut done = 0;
+    while done < data.len() {
+        match io::pwrite(fd, &data[done..], offset + done as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            // What is written is written.
+            Err(_) if done > 0 => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(done)
 }
 
 /// What a change of content touches.
@@ -68,19 +84,33 @@ impl Plain {
         let end = offset.checked_add(len).filter(|e| *e <= FILE_MAX).ok_or(Errno::FBIG)?;
         let node = self.table.node(id)?;
         self.change(&node, &[], Extent { offset, len, end, kill_suidgid }, |fd| {
-            let mut done = 0;
-            while done < data.len() {
-                match io::pwrite(fd, &data[done..], offset + done as u64) {
-                    Ok(0) => return Err(Errno::IO),
-                    Ok(n) => done += n,
-                    Err(Errno::INTR) => {}
-                    // What is written is written.
-                    Err(_) if done > 0 => break,
-                    Err(e) => return Err(e),
-                }
-            }
-            Ok(done)
+            write_all(fd, offset, data)
         })
+    }
+
+    /// The kernel looks for the end of the file before it sends the request; a commit that the request
+    /// waited for may have moved it.
+    pub(super) fn append_to(
+        &self,
+        id: NodeId,
+        offset: u64,
+        data: &[u8],
+        kill_suidgid: bool,
+    ) -> Reply<(usize, bool)> {
+        let node = self.table.node(id)?;
+        let len = data.len() as u64;
+        loop {
+            let at = sys::stat(&*self.table.path(&node)?)?.attr.size;
+            let end = at.checked_add(len).filter(|e| *e <= FILE_MAX).ok_or(Errno::FBIG)?;
+            let extent = Extent { offset: at, len, end, kill_suidgid };
+            let written = self.change(&node, &[], extent, |fd| {
+                let moved = sys::stat(fd)?.attr.size != at;
+                if moved { Ok(None) } else { write_all(fd, at, data).map(Some) }
+            })?;
+            if let Some(written) = written {
+                return Ok((written, at != offset));
+            }
+        }
     }
 
     pub(super) fn fallocate_in(
@@ -155,7 +185,7 @@ impl Plain {
         node: &Node,
         reads: &[ObjectRef<'_>],
         extent: Extent,
-        act: impl FnOnce(std::os::fd::BorrowedFd<'_>) -> Reply<T>,
+        act: impl FnOnce(BorrowedFd<'_>) -> Reply<T>,
     ) -> Reply<T> {
         let (fd, by) = self.writer(node)?;
         let now = sys::stat(&*fd)?.attr;
@@ -184,7 +214,7 @@ impl Plain {
     /// Durability is the backing file system's.
     pub(super) fn sync_node(&self, id: NodeId, data_only: bool) -> Reply<()> {
         let node = self.table.node(id)?;
-        let sync = |fd: std::os::fd::BorrowedFd<'_>| {
+        let sync = |fd: BorrowedFd<'_>| {
             if data_only { fs::fdatasync(fd) } else { fs::fsync(fd) }
         };
         match node.kind {

@@ -252,8 +252,15 @@ impl Model {
         if self.txns.is_empty() {
             return ExpectedPlain::Gate;
         }
-        let winners: BTreeSet<TxnId> =
+        let mut winners: BTreeSet<TxnId> =
             things.iter().flat_map(|o| self.installing(&o.written(), true)).collect();
+        for (id, x) in self.txns.iter().filter(|(_, x)| x.status == Status::Committing) {
+            let read =
+                |o: &Thing| x.reads.intersection(&o.written()).any(|a| disturbs(true, false, a));
+            if things.iter().any(read) {
+                winners.insert(TxnId(*id));
+            }
+        }
         if !winners.is_empty() {
             return ExpectedPlain::WaitForOneOf(winners);
         }
@@ -264,9 +271,8 @@ impl Model {
                 x.reads.intersection(&atoms).any(|a| disturbs(true, false, a))
                     || x.writes.intersection(&atoms).any(|a| disturbs(true, true, a))
             };
-            let soft = |o: &&Thing| {
-                x.softs.intersection(&o.written()).any(|a| disturbs(true, false, a))
-            };
+            let soft =
+                |o: &&Thing| x.softs.intersection(&o.written()).any(|a| disturbs(true, false, a));
             let may_be_held = |o: &Thing| match o {
                 Thing::Entry(d, _) => !x.writes.contains(&Atom::List(*d)),
                 other => x.writes.is_disjoint(&other.atoms()),

@@ -85,8 +85,10 @@ fn a_mutation_waits_for_a_commit_that_installs() {
     e.decide(A).unwrap();
     let x = [entry("x")];
     assert!(matches!(e.plain_mutation(&x, who(), Stall::Bounded), Plain::Wait(A)));
-    // What a decided one has only read may be changed: the change comes after it.
-    drop(decided(&e, &[ObjectRef::Attr(F), entry("y")]));
+    // Also where it has only read: who sees the change must see the commit, too.
+    let attr = [ObjectRef::Attr(F)];
+    assert!(matches!(e.plain_mutation(&attr, who(), Stall::Bounded), Plain::Wait(A)));
+    drop(decided(&e, &[ObjectRef::Size(F), entry("y")]));
     e.installed(A);
     drop(decided(&e, &x));
 }
