@@ -157,12 +157,15 @@ fn a_maildir_is_listed_whole_in_a_transaction_only() {
     in_transactions(&lab, "maildir", "renames", &few);
 }
 
+/// A program in a tight loop is in the way of every listing; but who has lost three times holds it up.
 #[test]
-fn a_maildir_is_listed_whole_in_a_frozen_snapshot() {
-    let lab = lab!();
-    let few = ["--rounds", "100", "--messages", "1000", "--read-only"];
-    let found = in_transactions(&lab, "maildir", "renames", &few);
-    assert_eq!(found.number("retries"), 0, "{}", found.report);
+fn an_aged_listing_wins_against_a_tight_loop() {
+    for more in [&["--read-only"][..], &[]] {
+        let lab = lab!();
+        let few = ["--rounds", "50", "--messages", "1000"];
+        let found = in_transactions(&lab, "maildir", "renames", &[&few, more].concat());
+        assert!(found.number("retries") <= 3 * 50, "{}", found.report);
+    }
 }
 
 /// One of the pairs on a guarded directory: nothing is violated, and the other program did something.
@@ -193,15 +196,19 @@ fn access_and_open_mean_one_file_in_a_transaction_only() {
 }
 
 #[test]
-fn access_and_open_mean_one_file_in_a_frozen_snapshot() {
+fn an_aged_check_wins_against_an_attacker_without_pause() {
+    if !Path::new("/usr/bin/setpriv").exists() {
+        skip!("no setpriv (package util-linux)");
+    }
     let lab = lab!();
-    let few = ["--rounds", "100", "--depth", "10", "--read-only"];
+    let few = ["--rounds", "50", "--depth", "10", "--read-only"];
     let found = in_transactions(&lab, "access", "flips", &few);
-    assert_eq!(found.number("retries"), 0, "{}", found.report);
+    let checks = found.number("rounds") + found.number("refused");
+    assert!(found.number("retries") <= 3 * checks, "{}", found.report);
 }
 
 #[test]
-fn passwd_shadow_and_group_agree_in_a_frozen_snapshot() {
+fn passwd_shadow_and_group_agree_in_read_only_transactions() {
     let lab = lab!();
     in_transactions(&lab, "accounts", "snapshots", &["--rounds", "50", "--read-only"]);
 }

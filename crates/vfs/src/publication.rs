@@ -199,6 +199,8 @@ impl Publication<'_> {
             }
             todo = self.marked.answered_old();
         }
+        let Old { lists, names, pages } = &self.marked.phase.lock().old;
+        tracing::warn!(?lists, ?names, ?pages, "what is read all the time cannot be invalidated");
         Err(NotDecided::Kernel(Errno::BUSY))
     }
 
@@ -218,8 +220,9 @@ impl Publication<'_> {
     fn invalidate(&self, todo: &Objects) -> Result<(), Errno> {
         for g in &self.guarded {
             for dir in &todo.dirs {
-                let Some(node) = g.plain.node_of(*dir) else { continue };
+                // First: what is answered from here on counts, whoever is known by now.
                 self.marked.forget_dir(oid_of(*dir));
+                let Some(node) = g.plain.node_of(*dir) else { continue };
                 g.caches.barrier(node)?;
                 for name in self.marked.names.get(&oid_of(*dir)).into_iter().flat_map(|n| n.keys())
                 {
@@ -234,9 +237,9 @@ impl Publication<'_> {
                 }
             }
             for id in &todo.pages {
-                let Some(node) = g.plain.node_of(*id) else { continue };
                 self.marked.begin_pages(oid_of(*id));
-                let dropped = g.caches.drop_pages(node);
+                let node = g.plain.node_of(*id);
+                let dropped = node.map_or(Ok(()), |node| g.caches.drop_pages(node));
                 self.marked.end_pages();
                 dropped?;
             }
