@@ -4,12 +4,12 @@
 //! is there now with what the undone transaction left), its names and objects are written in the
 //! engine, so that it conflicts with whatever runs, and it is decided and installed like any other.
 
+use crate::install::{NotInstalled, install};
 use crate::protocol::{
     Change, ChangeKind, Collected, Content, Failure, FailureKind, Gc, HostPath, LogEntry, Outcome,
     Summary, Undo, Undone, Version,
 };
 use crate::top::Counts;
-use crate::transaction::{NotInstalled, install};
 use crate::transactions::Transactions;
 use crate::volume::OpenVolume;
 use std::collections::HashMap;

@@ -9,6 +9,7 @@ pub mod guarded;
 mod guards;
 pub mod history;
 pub mod holders;
+pub mod install;
 pub mod keeper;
 pub mod mounts;
 mod open_transactions;

@@ -2,10 +2,10 @@
 //! where its store lives.
 
 use crate::guarded::Guarded;
+use crate::install::outside_change;
 use crate::mounts::{self, Mount};
 use crate::protocol::{HostPath, Inspected, Recovered};
 use crate::top::Counts;
-use crate::transaction::outside_change;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::collections::HashSet;

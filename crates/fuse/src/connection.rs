@@ -133,13 +133,12 @@ impl Shared {
             return;
         }
         let begins = wire::ReadIn::read_from_prefix(fixed).is_ok_and(|(read, _)| read.offset == 0);
-        if let Some(dir) =
-            begins.then(|| self.server.worn_listing(NodeId(request.nodeid))).flatten()
+        let worn = begins.then(|| self.server.worn_listing(NodeId(request.nodeid))).flatten();
+        if let Some(dir) = worn
+            && let Err(error) = self.invalidate_inode(dir, Some((0, 0)))
         {
-            if let Err(error) = self.invalidate_inode(dir, Some((0, 0))) {
-                // Forgotten in the meantime, as a rule.
-                tracing::debug!(dir = dir.0, %error, "listing not invalidated");
-            }
+            // Forgotten in the meantime, as a rule.
+            tracing::debug!(dir = dir.0, %error, "listing not invalidated");
         }
     }
 

@@ -9,6 +9,7 @@ mod map_unsafe;
 
 use std::collections::HashSet;
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -562,6 +563,33 @@ fn stores_to_a_mapping_are_writes() {
         assert_eq!(fs::read(arena.below.join("mapped")).unwrap(), b"stored!!");
         assert!(engine.conflict(TxnId(9)).is_some(), "who read the page before has lost");
         engine.abort(TxnId(9));
+    });
+}
+
+/// The kernel does not ask for the length before it appends.
+#[test]
+fn appends_go_to_the_end_that_a_commit_moved() {
+    arenas(|arena| {
+        prepare(arena);
+        let path = arena.mount.path("long");
+        let mut log = File::options().append(true).read(true).open(&path).unwrap();
+        log.write_all(b"2").unwrap();
+        let mut shape = Shape::new();
+        shape.content(arena, "long");
+        let below = arena.below.join("long");
+        let append =
+            || File::options().append(true).open(&below).unwrap().write_all(b"3456").unwrap();
+        arena.commit(2, &shape, append).unwrap();
+        log.write_all(b"7").unwrap();
+        log.write_all(b"8").unwrap();
+        assert_eq!(fs::read(&below).unwrap(), b"12345678");
+        assert_eq!(path.metadata().unwrap().len(), 8);
+        // The pages that had it in the wrong place are dropped a moment later.
+        let until = Instant::now() + Duration::from_secs(10);
+        while fs::read(&path).unwrap() != b"12345678" {
+            assert!(Instant::now() < until, "the kernel's pages stay wrong");
+            std::thread::yield_now();
+        }
     });
 }
 

@@ -142,8 +142,11 @@ fn setattr_takes_only_what_is_valid() {
 #[test]
 fn lengths_must_agree_with_what_is_there() {
     let w = wire::WriteIn { offset: 3, size: 2, write_flags: 4, ..Default::default() };
-    let write = Operation::Write { offset: 3, data: b"xy", kill: true };
+    let write = Operation::Write { offset: 3, data: b"xy", kill: true, append: false };
     assert_eq!(ok(Opcode::Write, &w, b"xy"), write);
+    let appends = wire::WriteIn { flags: libc::O_APPEND as u32, ..w };
+    let append = Operation::Write { offset: 3, data: b"xy", kill: true, append: true };
+    assert_eq!(ok(Opcode::Write, &appends, b"xy"), append);
     for data in [&b"x"[..], b"xyz", b""] {
         assert!(matches!(refused(Opcode::Write, &w, data), Refusal::Malformed(_)));
     }

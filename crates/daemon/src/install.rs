@@ -1,0 +1,181 @@
+//! The last part of a commit, from the reservation to the release: reserve, mark and invalidate in guarded
+//! directories, decide, make durable, install.  Before the decision every failure leaves things as they were.
+
+use crate::protocol::{self, Failure, FailureKind, HostPath};
+use crate::volume::OpenVolume;
+use rustix::io::Errno;
+use std::io;
+use std::sync::Arc;
+use systx_base::TxnId;
+use systx_store::io::{HostId, Stamp};
+use systx_store::writeset::{Ix, Origin, WriteSet};
+use systx_store::{ApplyError, CommitError, CommitMeta, Outside, OutsideChange, ReserveError};
+use systx_vfs::publication::NotDecided;
+
+/// What an installation left.
+pub struct Installed {
+    /// The versions after it.
+    pub stamps: Vec<(Ix, Stamp)>,
+    /// What outsiders had put in the way.
+    pub outside: Vec<protocol::OutsideChange>,
+}
+
+/// Why nothing was installed.
+pub enum NotInstalled {
+    /// Another transaction won before the decision.
+    Lost,
+    /// Outsiders changed these paths after validation.
+    Outside(Vec<HostPath>),
+    /// The store cannot.
+    Failed(Failure),
+}
+
+/// From the reservation to the release: reserve, mark and invalidate in guarded directories, decide,
+/// make durable, install.  `placed` is called before the release, with the versions after the
+/// installation.
+///
+/// # Errors
+/// Nothing was committed.  (If the store fails after the commit point, the failure says so.)
+pub fn install(
+    volume: &OpenVolume,
+    id: TxnId,
+    writes: WriteSet,
+    meta: CommitMeta,
+    placed: impl FnOnce(&[(Ix, Stamp)]),
+) -> Result<Installed, NotInstalled> {
+    let engine = &volume.vol.engine;
+    let reservation = volume.store.reserve(&writes).map_err(no_room)?;
+    let publication = volume.vol.publish(&writes);
+    publication.decide(|| engine.decide(id)).map_err(|e| match e {
+        NotDecided::Lost(_) => NotInstalled::Lost,
+        NotDecided::Kernel(errno) => NotInstalled::Failed(not_published(errno)),
+    })?;
+    let ids: Vec<HostId> =
+        writes.objects.iter().filter_map(|o| stamp_of(&o.origin)).map(|s| s.id).collect();
+    let result = volume.vol.installing(ids, || {
+        // Another transaction may have installed since this one was frozen.
+        let writes = carried_forward(volume, writes);
+        let before: Vec<_> = writes.objects.iter().map(|o| stamp_of(&o.origin)).collect();
+        let done = volume
+            .store
+            .commit(reservation, writes, meta)
+            .map_err(|e| not_committed(volume, e))
+            .and_then(|committed| volume.store.apply(committed.lsn).map_err(not_applied));
+        let moved =
+            |(before, after): (&Option<Stamp>, &Option<Stamp>)| Some(((*before)?, (*after)?));
+        let moves: Vec<_> = match &done {
+            Ok(report) => before.iter().zip(&report.stamps).filter_map(moved).collect(),
+            Err(_) => Vec::new(),
+        };
+        publication.replaced(&moves);
+        (done, moves)
+    });
+    let report = match result {
+        Ok(report) => report,
+        Err(error) => {
+            // Where the store could not even install it, whoever waits sees what is there; the
+            // store refuses further commits until recovery has finished this one.
+            engine.abort(id);
+            return Err(error);
+        }
+    };
+    let stamp = |(i, stamp): (usize, &Option<Stamp>)| Some((Ix(i as u32), (*stamp)?));
+    let stamps: Vec<_> = report.stamps.iter().enumerate().filter_map(stamp).collect();
+    placed(&stamps);
+    engine.installed(id);
+    drop(publication);
+    checkpoint_soon(volume);
+    Ok(Installed {
+        stamps,
+        outside: report.outside.iter().map(|c| outside_change(volume, c)).collect(),
+    })
+}
+
+/// Lets the journal forget what is installed, beside the answer to the client.  Until it has, a power cut
+/// makes recovery install the transaction again, and could only keep aside what others wrote since.
+fn checkpoint_soon(volume: &OpenVolume) {
+    let store = Arc::clone(&volume.store);
+    std::thread::spawn(move || {
+        if let Err(error) = store.checkpoint() {
+            tracing::error!(%error, "checkpoint");
+        }
+    });
+}
+
+/// The write set with the stamps that our own installations have left since it was made.
+fn carried_forward(volume: &OpenVolume, mut writes: WriteSet) -> WriteSet {
+    for object in &mut writes.objects {
+        if let Origin::Host { stamp, .. } = &mut object.origin {
+            *stamp = volume.vol.current(*stamp);
+        }
+    }
+    writes
+}
+
+fn no_room(error: ReserveError) -> NotInstalled {
+    let kind = match &error {
+        ReserveError::NoSpace { .. } | ReserveError::Quota { .. } => FailureKind::Space,
+        ReserveError::Poisoned(_) => FailureKind::Store,
+        ReserveError::Io(_) => FailureKind::Io,
+        ReserveError::Invalid(_) => FailureKind::Internal,
+    };
+    let failure = Failure::new(kind, error.to_string());
+    NotInstalled::Failed(match kind {
+        FailureKind::Space => failure
+            .hint("nothing was committed; free some space (`systx gc` frees what undo keeps)"),
+        _ => failure,
+    })
+}
+
+fn not_published(errno: Errno) -> Failure {
+    let text =
+        format!("the kernel's caches of a guarded directory could not be invalidated: {errno}");
+    Failure::new(FailureKind::Io, text).hint("nothing was committed; try again")
+}
+
+fn not_committed(volume: &OpenVolume, error: CommitError) -> NotInstalled {
+    let kind = match &error {
+        CommitError::Changed { paths } => {
+            let paths = paths.iter().map(|p| HostPath(volume.absolute(p))).collect();
+            return NotInstalled::Outside(paths);
+        }
+        CommitError::Io(e) if e.kind() == io::ErrorKind::StorageFull => FailureKind::Space,
+        CommitError::Io(_) => FailureKind::Io,
+        CommitError::Invalid(_) | CommitError::UnknownSlot => FailureKind::Internal,
+        CommitError::Blocked { .. } | CommitError::Poisoned(_) | CommitError::InDoubt(_) => {
+            FailureKind::Store
+        }
+    };
+    NotInstalled::Failed(Failure::new(kind, error.to_string()))
+}
+
+fn not_applied(error: ApplyError) -> NotInstalled {
+    NotInstalled::Failed(
+        Failure::new(FailureKind::Store, error.to_string())
+            .hint("`systx recover` finishes what was decided"),
+    )
+}
+
+/// An outsider's change that an installation or a recovery met.
+pub(crate) fn outside_change(volume: &OpenVolume, c: &OutsideChange) -> protocol::OutsideChange {
+    let what = match c.what {
+        Outside::Appeared => "something had appeared at this name".to_owned(),
+        Outside::Changed => "had been changed".to_owned(),
+        Outside::Gone => "was gone".to_owned(),
+        Outside::Refused(errno) => {
+            format!("could not be written: {}", io::Error::from_raw_os_error(errno))
+        }
+    };
+    protocol::OutsideChange {
+        path: HostPath(volume.absolute(&c.path)),
+        saved: c.kept_as.as_ref().map(|p| HostPath(volume.absolute(p))),
+        what,
+    }
+}
+
+fn stamp_of(origin: &Origin) -> Option<Stamp> {
+    match origin {
+        Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(*stamp),
+        Origin::Root | Origin::New(_) => None,
+    }
+}
