@@ -14,6 +14,7 @@
 //! the plain directories and not `ENOTCONN` for ever.
 
 use crate::guarded;
+use crate::path_views;
 use crate::protocol::{Failure, FailureKind};
 use crate::roster::Roster;
 use crate::spawn::{self, Runtime};
@@ -268,14 +269,16 @@ fn wait_for(fds: &mut [PollFd<'_>], limit: Option<Duration>) -> bool {
     }
 }
 
-/// Ends the connections of all guarded directories, so that whoever waits for an answer gets an error.  The
+/// Ends the connections of all guarded directories and of all views, so that whoever waits for an answer gets an
+/// error: programs, and threads of the dead daemon itself, which would keep all of them alive.  The
 /// mounts stay, dead, so that nobody gets past the guard.
 fn cut_off(runtime: &Runtime) {
-    for entry in Roster::load(&runtime.roster()).entries {
-        let dir = entry.dir.as_path();
-        if !guarded::is_ours_at(dir) {
-            continue;
-        }
+    let entries = Roster::load(&runtime.roster()).entries;
+    let guarded = entries.iter().map(|entry| entry.dir.as_path().to_owned());
+    let guarded = guarded.filter(|dir| guarded::is_ours_at(dir));
+    let views = path_views::mounted(&path_views::place(runtime.dir()));
+    for dir in views.iter().cloned().chain(guarded) {
+        let dir = dir.as_path();
         // Held, it cannot be unmounted: only the connection ends.
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let held = rustix::fs::open(dir, flags, Mode::empty());

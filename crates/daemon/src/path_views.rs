@@ -63,10 +63,15 @@ pub struct PathView {
     watcher: Arc<Watcher>,
 }
 
+/// Where the views of a daemon are.
+pub(crate) fn place(runtime: &Path) -> PathBuf {
+    runtime.join("views")
+}
+
 impl PathViews {
     /// Below a daemon's runtime directory; without one there are no path views.
     pub fn new(runtime: Option<&Path>) -> PathViews {
-        let dir = runtime.map(|dir| dir.join("views"));
+        let dir = runtime.map(place);
         if let Some(dir) = &dir {
             sweep(dir);
         }
@@ -345,13 +350,17 @@ fn private(dir: &Path) -> Result<(), Failure> {
     Err(Failure::new(FailureKind::Invalid, text).hint("remove it").path(dir))
 }
 
+/// Where views are mounted in this mount namespace, the last one first: one may lie over another.
+pub(crate) fn mounted(dir: &Path) -> Vec<PathBuf> {
+    let ours = |m: &Mount| m.fs == FS_TYPE && m.at.parent() == Some(dir);
+    let table = mounts::here().unwrap_or_default();
+    table.into_iter().rev().filter(ours).map(|m| m.at).collect()
+}
+
 /// Unmounts what a daemon before this one left.  In another mount namespace another one may have views
 /// here: those are no mounts of ours and stay.
 fn sweep(dir: &Path) {
-    let ours = |m: &Mount| m.fs == FS_TYPE && m.at.parent() == Some(dir);
-    let table = mounts::here().unwrap_or_default();
-    // The last mounted first: one may lie over another.
-    for Mount { at: point, .. } in table.into_iter().rev().filter(ours) {
+    for point in mounted(dir) {
         tracing::info!("clearing away {}", point.display());
         let _ = rustix::mount::unmount(&point, UnmountFlags::DETACH);
         let _ = std::fs::remove_dir(&point);
