@@ -1,23 +1,29 @@
 //! Ends what still runs in a view whose client has died.
 
+use crate::mounts;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 /// How long processes are given to be gone after SIGKILL: they can only linger in the kernel.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Sends SIGKILL to every process in the mount namespace with this inode number, again and again
-/// until none is left (they may fork meanwhile) or the limit has passed.  Returns whether all ended.
+/// Sends SIGKILL to every process in the mount namespace with this inode number that has the view with
+/// this connection number mounted, again and again until none is left (they may fork meanwhile) or
+/// the limit has passed.  Returns whether all ended.
+///
+/// Numbers of namespaces are given out again, to the next run's for instance; that of a connection is
+/// not as long as the daemon has it.  0: not known.
 ///
 /// The daemon itself is never in a view; a process that moved to a namespace of its own below the
 /// view is not found here and gets errors from the aborted connection instead.
-pub fn end_all_in(mnt_ns: u64) -> bool {
+pub fn end_all_in(mnt_ns: u64, connection: u64) -> bool {
     if mnt_ns == 0 || own_namespace() == Some(mnt_ns) {
         return false;
     }
     let until = Instant::now() + LIMIT;
     loop {
-        let found = members(mnt_ns);
+        let mut found = members(mnt_ns);
+        found.retain(|pid| connection == 0 || has_mounted(*pid, connection));
         if found.is_empty() {
             return true;
         }
@@ -73,6 +79,16 @@ fn process_has_open(pid: rustix::process::Pid, ino: u64) -> bool {
 
 fn own_namespace() -> Option<u64> {
     std::fs::metadata("/proc/self/ns/mnt").ok().map(|m| m.ino())
+}
+
+/// Whether a process sees a mount of the file system with this minor device number (major 0).
+fn has_mounted(pid: rustix::process::Pid, minor: u64) -> bool {
+    let pid = u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0);
+    mounts::of(pid).is_ok_and(|table| table.iter().any(|m| m.dev == minor_device(minor)))
+}
+
+fn minor_device(minor: u64) -> u64 {
+    rustix::fs::makedev(0, u32::try_from(minor).unwrap_or(u32::MAX))
 }
 
 /// Live processes (zombies have no namespace any more) in a mount namespace.

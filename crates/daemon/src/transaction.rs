@@ -106,6 +106,8 @@ pub struct Visitor {
     pub pid: u32,
     /// Inode of its mount namespace.
     pub mnt_ns: u64,
+    /// Minor device number of what it sees the view by; 0 if not known.
+    pub connection: u64,
 }
 
 /// How a commit ended.

@@ -339,7 +339,10 @@ impl Control for Transactions {
             systx_fuse::Transport::IoUring => Transport::IoUring,
             _ => Transport::Dev,
         };
-        txn.attached(connection, Visitor { pid: attach.pid, mnt_ns: attach.mnt_ns });
+        txn.attached(
+            connection,
+            Visitor { pid: attach.pid, mnt_ns: attach.mnt_ns, connection: attach.connection },
+        );
         Ok(Attached { transport })
     }
 
@@ -492,7 +495,7 @@ impl Control for Transactions {
         let running = txn.visitor();
         let summary = txn.abort();
         if let Some(visitor) = running {
-            processes::end_all_in(visitor.mnt_ns);
+            processes::end_all_in(visitor.mnt_ns, visitor.connection);
         }
         self.retire(&txn, false);
         Ok(Outcome::Aborted { summary })
@@ -562,7 +565,7 @@ impl Control for Transactions {
     fn client_gone(&self, id: TxnId) {
         let Ok(txn) = self.get(id) else { return };
         if let Some(visitor) = txn.visitor() {
-            processes::end_all_in(visitor.mnt_ns);
+            processes::end_all_in(visitor.mnt_ns, visitor.connection);
         }
         if txn.state() == State::Kept {
             txn.vacated();
@@ -582,7 +585,7 @@ impl Control for Transactions {
         let open: Vec<_> = self.tables.lock().open.values().cloned().collect();
         for txn in open {
             if let Some(visitor) = txn.visitor() {
-                processes::end_all_in(visitor.mnt_ns);
+                processes::end_all_in(visitor.mnt_ns, visitor.connection);
             }
             txn.abort();
             self.retire(&txn, false);

@@ -264,7 +264,7 @@ fn shutdown_is_refused_while_something_is_open_unless_forced() {
 
 #[test]
 fn shutdown_is_refused_while_directories_are_guarded_unless_forced() {
-    let mut server = Running::start("guarded", Duration::ZERO, None);
+    let mut server = Running::start("guarded", LONG, None);
     let mut client = server.client();
     *server.fake.guarded.lock().unwrap() = vec![GuardedDir {
         dir: "/g".into(),
