@@ -118,9 +118,17 @@ impl Volume {
         self.objects.lock().since(stamp).last().unwrap_or(stamp)
     }
 
-    /// Whether only changes of our own lie between two versions, or nothing.
+    /// Whether only changes of our own lie between two versions of an inode, or nothing; and none of our
+    /// own has put another inode in its place since.
     pub(crate) fn is_own(&self, before: Stamp, after: Stamp) -> bool {
-        before == after || self.objects.lock().since(before).any(|stamp| stamp == after)
+        let objects = self.objects.lock();
+        let mut met = before == after;
+        let mut last = before.id;
+        for stamp in objects.since(before) {
+            met |= stamp == after;
+            last = stamp.id;
+        }
+        met && last == after.id
     }
 
     /// A plain request moved the version of an object, and no transaction lost by that.
@@ -183,4 +191,33 @@ impl Volume {
 /// The errno of an I/O error; `EIO` where the error has none (the store's own checks).
 pub(crate) fn errno(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systx_base::Time;
+
+    fn stamp(ino: u64, secs: i64) -> Stamp {
+        let time = Time { secs, nanos: 0 };
+        let id = HostId { ino, btime: Time::default() };
+        Stamp { id, ctime: time, mtime: time, size: 0 }
+    }
+
+    #[test]
+    fn a_version_is_followed_over_own_changes_but_not_to_an_inode_that_was_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::File::open(dir.path()).unwrap().into();
+        let io = Arc::new(RealIo::from_dir(root).unwrap());
+        let volume = Volume::new(io, Vec::new(), HashSet::new()).unwrap();
+        let [a, b, c, d] = [stamp(1, 1), stamp(1, 2), stamp(2, 3), stamp(2, 4)];
+        assert!(volume.is_own(a, a) && !volume.is_own(a, b));
+        volume.installing([], || ((), vec![(a, b)]));
+        assert!(volume.is_own(a, a) && volume.is_own(a, b) && !volume.is_own(b, a));
+        volume.installing([], || ((), vec![(b, c), (c, d)]));
+        assert_eq!(volume.current(a), d);
+        assert!(volume.is_own(a, c) && volume.is_own(a, d));
+        // The old inode is still there for whoever has it open, and is not what its name means.
+        assert!(!volume.is_own(a, a) && !volume.is_own(a, b));
+    }
 }
