@@ -9,7 +9,9 @@
 //! 3. *Settle and decide* in one step: nothing is left, and nobody is being answered.  From here on all
 //!    requests about what is marked are held, so that nothing has to be invalidated any more.
 //! 4. The caller makes durable and installs.
-//! 5. *Release*: unmark, let the held requests go.
+//! 5. *Release*: the held changes go first, and only when they are done the reads, and the marks.  (An
+//!    invalidation may have dropped a page while a write of it was on its way here: a READ that is
+//!    answered before that write is performed would be kept by the kernel without it.)
 //!
 //! **Why a held READ does no harm.**  It keeps its pages locked, and INVAL_INODE waits for each page.  A
 //! READ that came before the invalidation of its file began is let go at its beginning: the invalidation
@@ -46,6 +48,9 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// How long it may take until all directories are locked that are to be locked at once: somebody else
 /// may lock two of them in another order.
 const LOCKING: Duration = Duration::from_millis(20);
+
+/// How long reads wait for changes that were held: for longer only where the disk hangs.
+const HELD_MAX: Duration = Duration::from_secs(1);
 
 /// Rounds of invalidation before directories are locked, and before the commit is given up.
 const ROUNDS_FREE: usize = 3;
@@ -310,12 +315,23 @@ impl Publication<'_> {
 
 impl Drop for Publication<'_> {
     fn drop(&mut self) {
+        self.marked.let_changes_go();
         if !self.guarded.is_empty() {
             *self.vol.marks.write() = None;
             self.vol.is_publishing.store(false, Release);
         }
         self.marked.phase.lock().over = true;
         self.marked.changed.notify_all();
+    }
+}
+
+/// A change that is held, or is being performed after it was.
+pub(crate) struct Held(Arc<Marked>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.phase.lock().held -= 1;
+        self.0.changed.notify_all();
     }
 }
 
@@ -355,6 +371,10 @@ pub(crate) struct Marked {
 #[derive(Default)]
 struct Phase {
     decided: bool,
+    /// Changes may go.
+    released: bool,
+    /// How many of them were held and are not yet done.
+    held: usize,
     over: bool,
     /// What was answered old since its invalidation began.
     old: Old,
@@ -528,7 +548,8 @@ impl Marked {
         }
         let mut phase = self.phase.lock();
         if phase.decided {
-            return Admitted::Later;
+            let goes = phase.released && !writes.is_empty();
+            return if goes { Admitted::Now } else { Admitted::Later };
         }
         let pages = reads.iter().find_map(|o| match o {
             ObjectRef::Pages { oid, .. } if self.pages.contains(oid) => Some(*oid),
@@ -566,16 +587,32 @@ impl Marked {
         Admitted::Now
     }
 
-    /// Waits until it is worth asking again.  Nothing may be held.
-    pub fn wait(&self) {
+    /// Waits until it is worth asking again, for a change or a read.  Nothing may be held.
+    pub fn wait(&self, changes: bool) {
         let mut phase = self.phase.lock();
-        if phase.over {
+        if phase.over || changes && phase.released {
             return;
         }
         if phase.decided {
             self.changed.wait(&mut phase);
         } else {
             self.changed.wait_for(&mut phase, STUCK);
+        }
+    }
+
+    /// A change has to wait: reads wait for it in turn, until the answer is dropped.
+    pub fn hold(self: &Arc<Self>) -> Held {
+        self.phase.lock().held += 1;
+        Held(Arc::clone(self))
+    }
+
+    fn let_changes_go(&self) {
+        let begun = Instant::now();
+        let mut phase = self.phase.lock();
+        phase.released = true;
+        self.changed.notify_all();
+        while phase.held > 0 && begun.elapsed() < HELD_MAX {
+            self.changed.wait_for(&mut phase, HELD_MAX);
         }
     }
 

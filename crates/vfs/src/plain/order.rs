@@ -4,7 +4,7 @@
 use super::gate::{Change, Gate};
 use super::sys;
 use crate::api::{Caller, Reply, Valid};
-use crate::publication::{Admitted, Marked};
+use crate::publication::{Admitted, Held, Marked};
 use crate::volume::Volume;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -36,6 +36,7 @@ impl Order {
         &self,
         reads: &[ObjectRef<'_>],
         changes: (&[ObjectRef<'_>], Option<Oid>),
+        held: &mut Option<Held>,
     ) -> ReadGuard<'_, Option<Arc<Marked>>> {
         let mut arrival = None;
         loop {
@@ -45,15 +46,20 @@ impl Order {
                 return marks;
             }
             let marked = Arc::clone(marked);
+            // Before the lock is given back, so that the release cannot miss it.
+            let is_change = !changes.0.is_empty();
+            if is_change && held.is_none() {
+                *held = Some(marked.hold());
+            }
             drop(marks);
-            marked.wait();
+            marked.wait(is_change);
         }
     }
 }
 
 impl Gate for Order {
     fn read(&self, reads: &[ObjectRef<'_>], act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
-        let _marks = self.admit(reads, (&[], None));
+        let _marks = self.admit(reads, (&[], None), &mut None);
         act()
     }
 
@@ -61,10 +67,13 @@ impl Gate for Order {
         let engine = &self.vol.engine;
         let by = Opponent::new(change.by.tid, b"");
         let until = Instant::now() + self.stall;
+        // To the end of the change.
+        let mut held = None;
         let mut stall = if change.may_stall { Stall::Bounded } else { Stall::Never };
         loop {
             // Kept to the end: whoever decides a commit, or doubts a version, waits for it.
-            let marks = self.admit(change.reads, (change.writes, change.subject.map(|s| s.0)));
+            let marks =
+                self.admit(change.reads, (change.writes, change.subject.map(|s| s.0)), &mut held);
             match engine.plain_mutation(change.writes, by, stall) {
                 Plain::Decided(mutation) => {
                     if !mutation.doomed().is_empty() {
