@@ -392,7 +392,7 @@ pub trait Requests: Send + Sync {
     }
     /// True while a request waits for something that is nobody's fault and may take its time, such as a
     /// commit that is being installed: the watchdog of the connection is then more patient.  Called at
-    /// any time, takes no lock.
+    /// any time, waits for no request.
     fn waits(&self) -> bool {
         false
     }

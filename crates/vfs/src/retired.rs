@@ -470,6 +470,15 @@ impl Requests for Lasting {
     fn write(&self, node: NodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Reply<usize> {
         self.about(&[node])?.requests().write(node, offset, data, kill_suidgid)
     }
+    fn append(
+        &self,
+        node: NodeId,
+        offset: u64,
+        data: &[u8],
+        kill_suidgid: bool,
+    ) -> Reply<(usize, bool)> {
+        self.about(&[node])?.requests().append(node, offset, data, kill_suidgid)
+    }
     fn fallocate(&self, node: NodeId, how: Fallocate, offset: u64, len: u64) -> Reply<()> {
         self.about(&[node])?.requests().fallocate(node, how, offset, len)
     }
@@ -559,6 +568,12 @@ impl Requests for Lasting {
             // Durability comes with the commit; but the kernel has to ask again after it.
             Serving::View(_) => Ok(()),
             Serving::Committed(committed) => committed.plain.fsync(node, data_only),
+        }
+    }
+    fn waits(&self) -> bool {
+        match self.serving() {
+            Serving::View(view) => view.waits(),
+            Serving::Committed(_) => false,
         }
     }
     fn valid(&self, _node: NodeId, _name: Option<&[u8]>) -> Valid {
