@@ -126,8 +126,10 @@ impl Volume {
     pub fn publish(&self, writes: &WriteSet) -> Publication<'_> {
         let alone = self.publishing.lock();
         let guarded = self.guarded_now();
+        let nothing = WriteSet::default();
         let root = self.io.stat(&self.io.root()).map(|stat| stat.id).ok();
-        let marked = Arc::new(Marked::new(writes, root));
+        let marked = Marked::new(if guarded.is_empty() { &nothing } else { writes }, root);
+        let marked = Arc::new(marked);
         if !guarded.is_empty() {
             let mut marks = self.marks.write();
             self.is_publishing.store(true, Release);
