@@ -149,8 +149,9 @@ fn a_maildir_is_listed_whole_in_a_transaction_only() {
     let lab = lab!();
     let dir = empty(&lab, "plain");
     let found = histories(&lab, 60, &["maildir", "--dir", text(&dir), "--rounds", "300"]);
-    assert!(found.violated && found.number("missing") > 0, "{}", found.report);
-    assert!(found.number("twice") > 0, "{}", found.report);
+    // Which of the two depends on the order in which the file system lists.
+    let wrong = found.number("missing") + found.number("twice");
+    assert!(found.violated && wrong > 0, "{}", found.report);
 
     // Nothing counts for a transaction that lost before, so the other program pauses now and then.
     let few = ["--rounds", "30", "--messages", "300", "--pause", "5000"];
