@@ -5,16 +5,14 @@
 //! ever waits for its first answer.  The descriptor of /dev/fuse is in this process alone: with
 //! the process the connection ends, and everything that was opened through it answers `ENOTCONN`.
 
+use crate::fuse_mount;
 use crate::protocol::{Failure, FailureKind, GuardedAt, GuardedDir, Holder, HostPath, Transport};
 use crate::volume::{Location, OpenVolume};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, UnmountFlags, fsconfig_create,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, unmount,
-};
+use rustix::mount::{MountAttrFlags, MoveMountFlags, UnmountFlags, move_mount, unmount};
 use std::collections::HashSet;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -90,15 +88,7 @@ fn unregister(volume: &Arc<OpenVolume>, guarded: &Arc<Guarded>) {
 
 /// What the kernel may believe, and for how long: everything until it is told otherwise, by a commit.
 fn config(transport: Transport) -> Config {
-    Config {
-        transport: match transport {
-            Transport::Auto => systx_fuse::Transport::Auto,
-            Transport::IoUring => systx_fuse::Transport::IoUring,
-            Transport::Dev => systx_fuse::Transport::DevFuse,
-        },
-        locks: FileLocks::ViewToldOfClose,
-        ..Config::default()
-    }
+    Config { transport: transport.into(), locks: FileLocks::ViewToldOfClose, ..Config::default() }
 }
 
 /// What a directory is guarded with.
@@ -143,7 +133,7 @@ impl Guarded {
         let order = Arc::new(Order::new(Arc::clone(&volume.vol), STALL));
         let plain = Plain::new(root, hidden, order).map_err(refused("look at"))?;
         let plain = Arc::new(plain);
-        let (device, mount) =
+        let (mount, device) =
             detached_mount(backing.as_fd()).map_err(refused("make a mount for"))?;
         let (dev, id) = identity(mount.as_fd()).map_err(refused("look at the mount of"))?;
         let connection = systx_fuse::serve(device, plain.clone(), config(transport));
@@ -152,10 +142,7 @@ impl Guarded {
             Failure::new(FailureKind::Unsupported, text)
                 .hint("`systx doctor` shows what this kernel offers")
         })?;
-        let transport = match connection.transport() {
-            systx_fuse::Transport::IoUring => Transport::IoUring,
-            _ => Transport::Dev,
-        };
+        let transport = Transport::of(&connection);
         let serving = Serving { connection: Arc::new(connection), watched: None };
         let guarded = Arc::new(Guarded {
             dir: dir.to_owned(),
@@ -336,22 +323,6 @@ fn open_dir(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
 
 /// A FUSE mount that is not yet anywhere, with what the mount around the directory does not allow.
 fn detached_mount(around: BorrowedFd<'_>) -> Result<(OwnedFd, OwnedFd), Errno> {
-    let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-    let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    for (key, value) in [
-        ("source", "systx"),
-        ("subtype", "systx"),
-        ("fd", &device.as_raw_fd().to_string()),
-        ("rootmode", "40000"),
-        ("user_id", "0"),
-        ("group_id", "0"),
-    ] {
-        fsconfig_set_string(context.as_fd(), key, value)?;
-    }
-    for flag in ["allow_other", "default_permissions"] {
-        fsconfig_set_flag(context.as_fd(), flag)?;
-    }
-    fsconfig_create(context.as_fd())?;
     let around = rustix::fs::fstatvfs(around)?.f_flag;
     let mut attributes = MountAttrFlags::empty();
     for (theirs, ours) in [
@@ -363,8 +334,7 @@ fn detached_mount(around: BorrowedFd<'_>) -> Result<(OwnedFd, OwnedFd), Errno> {
             attributes |= ours;
         }
     }
-    let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
-    Ok((device, mount))
+    fuse_mount::detached(attributes)
 }
 
 /// Device and mount id, without a request to the server.

@@ -5,6 +5,7 @@
 
 pub mod client;
 pub mod describe;
+mod fuse_mount;
 pub mod guarded;
 mod guards;
 pub mod history;

@@ -12,17 +12,16 @@
 //! Nothing here is called by a thread that serves a view: opening, syncing and invalidating wait for
 //! answers of that view.
 
+use crate::fuse_mount;
 use crate::guarded::FS_TYPE;
 use crate::mounts::{self, Mount};
 use crate::protocol::{Failure, FailureKind, HostPath, Transport};
 use crate::watch::Watcher;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
-use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
-};
+use rustix::mount::{MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -103,14 +102,10 @@ impl PathViews {
             Failure::new(FailureKind::Unsupported, "this daemon has no runtime directory")
         })?;
         private(dir)?;
-        let (mount, fuse) = new_mount().map_err(refused)?;
+        let (mount, fuse) = fuse_mount::detached(MountAttrFlags::empty()).map_err(refused)?;
         let lasting = Arc::new(Lasting::new(Arc::clone(&view)));
         let config = systx_fuse::Config {
-            transport: match transport {
-                Transport::Auto => systx_fuse::Transport::Auto,
-                Transport::IoUring => systx_fuse::Transport::IoUring,
-                Transport::Dev => systx_fuse::Transport::DevFuse,
-            },
+            transport: transport.into(),
             // Whoever works here may be any process: only closes that are told of are known.
             locks: systx_fuse::FileLocks::ViewToldOfClose,
             ..systx_fuse::Config::default()
@@ -290,27 +285,6 @@ impl PathView {
             Err(_) => path,
         }
     }
-}
-
-/// A FUSE mount of the whole volume that is not yet anywhere, and the device that serves it.
-fn new_mount() -> Result<(OwnedFd, OwnedFd), Errno> {
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    let fuse = rustix::fs::open("/dev/fuse", flags, Mode::empty())?;
-    let context = rustix::mount::fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    let context = context.as_fd();
-    let set = |key: &str, value: &str| rustix::mount::fsconfig_set_string(context, key, value);
-    set("source", "systx")?;
-    set("subtype", "systx")?;
-    set("fd", &fuse.as_raw_fd().to_string())?;
-    set("rootmode", "40000")?;
-    set("user_id", &rustix::process::geteuid().as_raw().to_string())?;
-    set("group_id", &rustix::process::getegid().as_raw().to_string())?;
-    // For processes of the user that become somebody else inside.
-    rustix::mount::fsconfig_set_flag(context, "allow_other")?;
-    rustix::mount::fsconfig_set_flag(context, "default_permissions")?;
-    rustix::mount::fsconfig_create(context)?;
-    let flags = FsMountFlags::FSMOUNT_CLOEXEC;
-    Ok((rustix::mount::fsmount(context, flags, MountAttrFlags::empty())?, fuse))
 }
 
 fn attach(mount: &OwnedFd, at: &Path) -> Result<(), Errno> {

@@ -194,6 +194,26 @@ pub enum Transport {
     Dev,
 }
 
+impl From<Transport> for systx_fuse::Transport {
+    fn from(transport: Transport) -> Self {
+        match transport {
+            Transport::Auto => systx_fuse::Transport::Auto,
+            Transport::IoUring => systx_fuse::Transport::IoUring,
+            Transport::Dev => systx_fuse::Transport::DevFuse,
+        }
+    }
+}
+
+impl Transport {
+    /// What a connection uses.
+    pub(crate) fn of(connection: &systx_fuse::Connection) -> Transport {
+        match connection.transport() {
+            systx_fuse::Transport::IoUring => Transport::IoUring,
+            _ => Transport::Dev,
+        }
+    }
+}
+
 /// Asks for a new transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Begin {

@@ -321,11 +321,7 @@ impl Control for Transactions {
     fn attach(&self, attach: Attach, fuse: OwnedFd) -> Result<Attached, Failure> {
         let txn = self.get(attach.id)?;
         let config = systx_fuse::Config {
-            transport: match txn.terms.transport {
-                Transport::Auto => systx_fuse::Transport::Auto,
-                Transport::IoUring => systx_fuse::Transport::IoUring,
-                Transport::Dev => systx_fuse::Transport::DevFuse,
-            },
+            transport: txn.terms.transport.into(),
             locks: systx_fuse::FileLocks::View,
             number: u32::try_from(attach.connection).ok().filter(|n| *n != 0),
             ..systx_fuse::Config::default()
@@ -335,10 +331,7 @@ impl Control for Transactions {
             Failure::new(FailureKind::Unsupported, format!("cannot serve the view: {e}"))
                 .hint("`systx doctor` shows what this kernel offers")
         })?;
-        let transport = match connection.transport() {
-            systx_fuse::Transport::IoUring => Transport::IoUring,
-            _ => Transport::Dev,
-        };
+        let transport = Transport::of(&connection);
         txn.attached(
             connection,
             Visitor { pid: attach.pid, mnt_ns: attach.mnt_ns, connection: attach.connection },

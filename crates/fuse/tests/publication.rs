@@ -103,6 +103,9 @@ impl Gate for Without<Order> {
     fn valid(&self, oid: Oid, name: Option<&[u8]>) -> Valid {
         if self.has(Remedy::Timeout) { self.it.valid(oid, name) } else { Valid::default() }
     }
+    fn is_publishing(&self) -> bool {
+        self.it.is_publishing()
+    }
     fn may_keep(&self, oid: Oid) -> bool {
         !self.has(Remedy::Timeout) || self.it.may_keep(oid)
     }

@@ -4,9 +4,8 @@
 //! that is a transaction sees one generation; a plain reader may see a later one in what it reads
 //! later, never an earlier one; and nobody sees less than what was acknowledged before he began.
 
-use crate::arena::{Arena, Ending};
+use crate::arena::{Arena, Ending, canceled};
 use crate::dice::Dice;
-use crate::maildir::canceled;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use rustix::io::Errno;

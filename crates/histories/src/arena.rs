@@ -105,6 +105,31 @@ impl Arena {
         self.end("abort", view)
     }
 
+    /// One attempt of a transaction that does `work` below the path that it is given.  `None`: it lost a
+    /// conflict, and the next one is another attempt of it.
+    ///
+    /// # Errors
+    /// Those of `work`, and of the commit but for a conflict.
+    pub fn attempt<T>(
+        &self,
+        read_only: bool,
+        work: impl FnOnce(&Path) -> std::io::Result<T>,
+    ) -> Result<Option<T>> {
+        let view = self.begin(read_only)?;
+        match work(&view.path) {
+            Ok(done) => match self.commit(&view)? {
+                Ending::Committed => Ok(Some(done)),
+                Ending::Conflict => Ok(None),
+                Ending::Displaced(why) | Ending::Failed(why) => bail!("the commit failed: {why}"),
+            },
+            Err(e) if canceled(&e) => {
+                self.lost(&view);
+                Ok(None)
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
     /// It was told that it has lost: the next one is another attempt of it.
     pub fn lost(&self, view: &View) {
         if self.systx.is_some() {
@@ -146,6 +171,11 @@ impl Drop for Arena {
             let _ = self.systx(["abort", lost.as_str()]);
         }
     }
+}
+
+/// The call was refused because its transaction has lost.
+pub fn canceled(error: &std::io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error())
 }
 
 fn told(done: &Output) -> String {

@@ -2,12 +2,11 @@
 //! one that lets them work for a moment, then looks at everything, and checks what was recorded.
 //! So a history is checked moment by moment, and what cannot be explained is near.
 
-use crate::arena::{Arena, Ending};
+use crate::arena::{Arena, Ending, canceled};
 use crate::dice::Dice;
 use crate::explain::verify;
 use crate::history::{Atom, History, Kind, Outcome, Step, Unit};
 use crate::hot::{self, Actor, Work};
-use crate::maildir::canceled;
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use rustix::time::{ClockId, clock_gettime};

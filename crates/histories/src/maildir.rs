@@ -2,7 +2,7 @@
 //! program renames.  A message must be there once; a plain listing of several getdents(2) may
 //! meet it under both names, or under none.
 
-use crate::arena::{Arena, Ending};
+use crate::arena::Arena;
 use crate::dice::Dice;
 use crate::pair::{Other, until_told};
 use anyhow::{Context, Result, bail};
@@ -87,35 +87,19 @@ pub fn run(options: &Options) -> Result<Report> {
         if other.is_gone() {
             bail!("the renaming program ended");
         }
-        let view = arena.begin(options.read_only)?;
-        let listed = list(&view.path.join("cur"), options.messages);
-        let seen = match listed {
-            Ok(seen) => seen,
-            // It has lost meanwhile.
-            Err(e) if canceled(&e) => {
-                arena.lost(&view);
-                report.retries += 1;
-                continue;
-            }
-            Err(e) => return Err(e).context("cannot list the Maildir"),
-        };
-        match arena.commit(&view)? {
-            Ending::Committed => {
+        let list = |dir: &Path| list(&dir.join("cur"), options.messages);
+        let seen = arena.attempt(options.read_only, list).context("cannot list the Maildir")?;
+        match seen {
+            Some(seen) => {
                 report.rounds += 1;
                 report.missing += u64::from(seen.contains(&0));
                 report.twice += u64::from(seen.iter().any(|n| *n > 1));
             }
-            Ending::Conflict => report.retries += 1,
-            Ending::Displaced(why) | Ending::Failed(why) => bail!("the commit failed: {why}"),
+            None => report.retries += 1,
         }
     }
     report.renames = other.stop()?;
     Ok(report)
-}
-
-/// The call was refused because its transaction has lost.
-pub fn canceled(error: &std::io::Error) -> bool {
-    error.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error())
 }
 
 /// How often each message is there.

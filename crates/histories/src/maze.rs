@@ -3,8 +3,7 @@
 //! symbolic links, as Borisov, Johnson, Sastry and Wagner built them (USENIX Security 2005), makes each walk of the
 //! path take long, and so the time between the two.
 
-use crate::arena::{Arena, Ending};
-use crate::maildir::canceled;
+use crate::arena::Arena;
 use crate::pair::{Other, until_told};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
@@ -143,27 +142,14 @@ pub fn run(options: &Options) -> Result<Report> {
         if other.is_gone() {
             bail!("the attacker ended");
         }
-        let view = arena.begin(options.read_only)?;
-        let got = attempt(options, &view.path);
-        let got = match got {
-            Ok(got) => got,
-            Err(e) if canceled(&e) => {
-                arena.lost(&view);
-                report.retries += 1;
-                continue;
+        let got = arena.attempt(options.read_only, |dir| attempt(options, dir));
+        match got.context("the victim failed")? {
+            Some(None) => report.refused += 1,
+            Some(Some(content)) => {
+                report.rounds += 1;
+                report.stolen += u64::from(content == SECRET);
             }
-            Err(e) => return Err(e).context("the victim failed"),
-        };
-        match arena.commit(&view)? {
-            Ending::Committed => match got {
-                None => report.refused += 1,
-                Some(content) => {
-                    report.rounds += 1;
-                    report.stolen += u64::from(content == SECRET);
-                }
-            },
-            Ending::Conflict => report.retries += 1,
-            Ending::Displaced(why) | Ending::Failed(why) => bail!("the commit failed: {why}"),
+            None => report.retries += 1,
         }
     }
     report.flips = other.stop()?;

@@ -296,6 +296,9 @@ impl Requests for Plain {
         if name == Some(BARRIER) {
             return Valid { name: Some(Duration::ZERO), attr: None };
         }
+        if !self.gate.is_publishing() {
+            return Valid::default();
+        }
         self.table.node(node).map_or(Valid::default(), |node| self.gate.valid(node.oid(), name))
     }
 }

@@ -42,13 +42,6 @@ impl Guarded {
         Guarded::with(dir, &Config::default(), usize::MAX / 2)
     }
 
-    /// Without a limit on how long it lives.
-    pub fn unwatched(dir: &Path) -> io::Result<Guarded> {
-        let mut guarded = Guarded::over(dir)?;
-        guarded.alive = None;
-        Ok(guarded)
-    }
-
     /// The same; the view holds about `limit` descriptors.
     pub fn with(dir: &Path, config: &Config, limit: usize) -> io::Result<Guarded> {
         let open = || {

@@ -35,6 +35,10 @@ pub trait Gate: Send + Sync {
     /// # Errors
     /// Those of `act`.
     fn mutate(&self, change: Change<'_>, act: &mut dyn FnMut() -> Reply<()>) -> Reply<()>;
+    /// Whether [`Gate::valid`] may have anything to say at this moment: spares finding the object.
+    fn is_publishing(&self) -> bool {
+        false
+    }
     /// How long the kernel may believe an answer about an object, or about a name in it.
     fn valid(&self, _oid: Oid, _name: Option<&[u8]>) -> Valid {
         Valid::default()

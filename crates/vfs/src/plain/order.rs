@@ -108,10 +108,11 @@ impl Gate for Order {
         }
     }
 
+    fn is_publishing(&self) -> bool {
+        self.vol.is_publishing.load(Acquire)
+    }
+
     fn valid(&self, oid: Oid, name: Option<&[u8]>) -> Valid {
-        if !self.vol.is_publishing.load(Acquire) {
-            return Valid::default();
-        }
         match &*self.vol.marks.read() {
             // Attributes may come along of anything that changes: none are to be kept meanwhile.
             Some(marked) => {
@@ -124,7 +125,7 @@ impl Gate for Order {
     }
 
     fn may_keep(&self, oid: Oid) -> bool {
-        !self.vol.is_publishing.load(Acquire)
+        !self.is_publishing()
             || !self.vol.marks.read().as_ref().is_some_and(|marked| marked.has_content(oid))
     }
 
