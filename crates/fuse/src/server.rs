@@ -11,7 +11,7 @@
 //!
 //! Zero-message opens: OPEN, OPENDIR and FLUSH are answered `ENOSYS`, upon which the kernel never
 //! sends them again.  Not where the view opens files itself ([`Requests::open`]) or wants to be told
-//! of closes: see `locks.rs`.  The kernel learns it at the first OPEN; for a view in which nothing is
+//! of closes: see `locks.rs`; directories never need that, as the kernel keeps their locks itself.  The kernel learns it at the first OPEN; for a view in which nothing is
 //! opened but what is created, the mounter makes that happen: see [`FIRST_OPEN`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -330,7 +330,7 @@ impl Server {
                 Ok(Answer::Empty)
             }
             O::Open { how } => match view.open(caller, node, how) {
-                Err(Errno::NOSYS) if self.told_of_close => Ok(Answer::Open(told_out())),
+                Err(Errno::NOSYS) if self.told_of_close && !how.dir => Ok(Answer::Open(told_out())),
                 opened => Ok(Answer::Open(open_out(opened?))),
             },
             O::Flush { owner } if self.told_of_close => {

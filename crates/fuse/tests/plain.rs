@@ -430,6 +430,67 @@ fn opens_are_known_and_keep_what_is_cached() {
 }
 
 #[test]
+fn a_tree_that_was_walked_is_walked_again_without_messages() {
+    guarded(|m| {
+        for i in 0..20 {
+            fs::create_dir(m.path(&format!("d{i}"))).unwrap();
+            fs::write(m.path(&format!("d{i}/f")), b"x").unwrap();
+        }
+        let walk = || {
+            let dirs = fs::read_dir(&m.dir).unwrap().map(|d| d.unwrap().path());
+            let files = dirs.flat_map(|d| fs::read_dir(d).unwrap());
+            files.map(|f| f.unwrap().metadata().unwrap().len()).sum::<u64>()
+        };
+        assert_eq!(walk(), 20);
+        let before = m.connection().stats();
+        assert_eq!(walk(), 20);
+        let after = m.connection().stats();
+        // That the directories were read changes their access times, which the kernel asks for.
+        let but_times = |s: &systx_fuse::Stats| s.requests - s.count(Opcode::Getattr);
+        assert_eq!(but_times(&after), but_times(&before), "{before:?} {after:?}");
+        // What the kernel keeps is not what is there after a change.
+        fs::remove_file(m.path("d3/f")).unwrap();
+        fs::write(m.path("d4/g"), b"yz").unwrap();
+        assert_eq!(walk(), 21);
+        // flock(2) of directories is the kernel's own.
+        let (a, b) = (File::open(m.path("d1")).unwrap(), File::open(m.path("d1")).unwrap());
+        rustix::fs::flock(&a, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let busy = rustix::fs::flock(&b, FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(busy, Err(Errno::AGAIN));
+        drop(a);
+        rustix::fs::flock(&b, FlockOperation::NonBlockingLockExclusive).unwrap();
+    });
+}
+
+#[test]
+fn more_listings_are_under_way_than_descriptors_are_kept_for() {
+    guarded(|m| {
+        let name = |d: usize, i: usize| format!("d{d}/a-name-of-some-length-{i}");
+        for d in 0..100 {
+            fs::create_dir(m.path(&format!("d{d}"))).unwrap();
+            (0..100).for_each(|i| drop(File::create(m.path(&name(d, i))).unwrap()));
+        }
+        let mut listings: Vec<_> =
+            (0..100).map(|d| fs::read_dir(m.path(&format!("d{d}"))).unwrap()).collect();
+        let mut seen = BTreeSet::new();
+        for _ in 0..100 {
+            for listing in &mut listings {
+                assert!(seen.insert(listing.next().unwrap().unwrap().path()));
+            }
+        }
+        assert!(listings.iter_mut().all(|listing| listing.next().is_none()));
+        assert_eq!(seen.len(), 10_000);
+        // Of a directory that is gone nothing is left to list, natively, too.
+        let mut gone = rustix::fs::Dir::new(File::open(m.path("d0")).unwrap()).unwrap();
+        fs::remove_dir_all(m.path("d0")).unwrap();
+        assert!(gone.all(|entry| {
+            let name = entry.unwrap().file_name().to_bytes().to_vec();
+            name == b"." || name == b".."
+        }));
+    });
+}
+
+#[test]
 fn the_rest_is_that_of_the_backing_file_system() {
     guarded(|m| {
         let (ours, theirs) = (rustix::fs::statfs(&m.dir), rustix::fs::fstatfs(m.below_fd()));

@@ -378,7 +378,8 @@ pub trait Requests: Send + Sync {
 
     /// open(2) and opendir(3) of a node, also right after it was created.  `ENOSYS`, the default,
     /// says that opens need no message: the kernel then never asks again, and nobody is told who
-    /// has what open.  An implementation says so always or never.  `O_TRUNC` does not come here but
+    /// has what open.  An implementation says so always or never, of directories and of
+    /// files separately.  `O_TRUNC` does not come here but
     /// as a change of the length.
     fn open(&self, _caller: Caller, _node: NodeId, _how: OpenHow) -> Reply<Opened> {
         Err(Errno::NOSYS)

@@ -52,6 +52,7 @@ pub struct Plain {
     hidden: HashSet<HostId>,
     gate: Arc<dyn Gate>,
     locks: Mutex<locks::LockTable>,
+    listers: Mutex<files::Listers>,
 }
 
 impl Plain {
@@ -83,6 +84,7 @@ impl Plain {
             hidden,
             gate,
             locks: Mutex::new(rank::HANDLES, locks::LockTable::default()),
+            listers: Mutex::new(rank::LEAF, files::Listers::default()),
         })
     }
 
@@ -283,6 +285,11 @@ impl Requests for Plain {
         self.flags_of(node)
     }
     fn open(&self, caller: Caller, node: NodeId, how: OpenHow) -> Reply<Opened> {
+        // Of a directory there is nothing to know: whoever lists it asks for its entries, and what the
+        // kernel keeps of them is dropped by the publication of a commit, whoever has it open.
+        if how.dir {
+            return Err(Errno::NOSYS);
+        }
         // ENOSYS would mean something else.
         self.open_node(caller, node, how).map_err(|e| if e == Errno::NOSYS { Errno::IO } else { e })
     }

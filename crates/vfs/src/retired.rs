@@ -544,7 +544,7 @@ impl Requests for Lasting {
                 Ok(Opened { handle, keep_cache: true, cache_listing: how.dir })
             }
             Serving::Committed(committed) => {
-                let opened = committed.plain.open(caller, node, how)?;
+                let opened = committed.plain.open_node(caller, node, how)?;
                 Ok(Opened { keep_cache: false, cache_listing: false, ..opened })
             }
         }

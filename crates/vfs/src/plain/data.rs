@@ -218,7 +218,7 @@ impl Plain {
             if data_only { fs::fdatasync(fd) } else { fs::fsync(fd) }
         };
         match node.kind {
-            Kind::Dir => sync(self.lister(&node)?.lock().as_fd()),
+            Kind::Dir => sync(self.directory(&node)?.as_fd()),
             Kind::File => sync(self.reader(&node)?.as_fd()),
             _ => Err(Errno::INVAL),
         }

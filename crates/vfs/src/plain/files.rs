@@ -5,6 +5,7 @@ use super::{Plain, sys};
 use crate::api::{Caller, OpenHow, Opened, Reply};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,8 +24,18 @@ pub(super) struct Files {
     writer: Option<Caller>,
     pub read: Option<Arc<OwnedFd>>,
     pub write: Option<Arc<OwnedFd>>,
-    pub dir: Option<Arc<Mutex<OwnedFd>>>,
+    /// With which a directory is listed, see [`Listers`].
+    dir: Option<Arc<Mutex<OwnedFd>>>,
 }
+
+/// Directories of which a listing has begun and not ended, the last ones: each keeps its descriptor.  The
+/// kernel does not tell who has a directory open, so a listing that nobody goes on with looks like a slow
+/// one.
+#[derive(Default)]
+pub(super) struct Listers(VecDeque<NodeId>);
+
+/// Most listings under way whose descriptors are kept; others open the directory again for each request.
+const LISTERS: usize = 64;
 
 impl Files {
     /// On whose behalf a write is made: whoever opened the file for writing last, but the superuser as
@@ -50,7 +61,6 @@ impl Files {
             self.writer = None;
             if self.readers == 0 {
                 self.read = None;
-                self.dir = None;
             }
         }
     }
@@ -116,7 +126,8 @@ impl Files {
 }
 
 impl Plain {
-    pub(super) fn open_node(&self, caller: Caller, id: NodeId, how: OpenHow) -> Reply<Opened> {
+    /// Opens a node, also a directory, for a client whose closing of it will be told.
+    pub(crate) fn open_node(&self, caller: Caller, id: NodeId, how: OpenHow) -> Reply<Opened> {
         let node = self.table.node(id)?;
         let oid = node.oid();
         // Before the answer is made: a commit that begins meanwhile waits for it.
@@ -130,8 +141,7 @@ impl Plain {
             }
         })?;
         self.table.opened(id);
-        let is_dir = node.kind == Kind::Dir;
-        Ok(Opened { handle, keep_cache: keeps, cache_listing: is_dir && keeps })
+        Ok(Opened { handle, keep_cache: keeps, cache_listing: false })
     }
 
     fn enter_open(&self, caller: Caller, node: &Node, how: OpenHow) -> Reply<u64> {
@@ -139,9 +149,10 @@ impl Plain {
         {
             let mut files = node.files.lock();
             match node.kind {
-                Kind::Dir => drop(self.dir_of(node, &mut files)?),
                 Kind::File if how.write => drop(self.write_of(node, &mut files, how.append)?),
-                Kind::File => drop(self.read_of(node, &mut files)?),
+                // Opened below when something is read: mostly the kernel has the pages.  That it may be
+                // opened, the kernel has checked.
+                Kind::File | Kind::Dir => {}
                 // The kernel opens these itself.
                 _ => return Err(Errno::NXIO),
             }
@@ -200,12 +211,37 @@ impl Plain {
         Ok((fd, by))
     }
 
-    /// The descriptor with which a directory is listed.
+    /// The descriptor with which a directory is listed, kept until [`Plain::listed_to_end`], or until many
+    /// others are listed.
     pub(super) fn lister(&self, node: &Node) -> Reply<Arc<Mutex<OwnedFd>>> {
-        let mut files = node.files.lock();
-        let fd = self.dir_of(node, &mut files)?;
-        files.tidy();
+        if let Some(fd) = &node.files.lock().dir {
+            return Ok(Arc::clone(fd));
+        }
+        let fd = Arc::new(Mutex::new(rank::LEAF, self.directory(node)?));
+        node.files.lock().dir = Some(Arc::clone(&fd));
+        let displaced = {
+            let mut listers = self.listers.lock();
+            listers.0.push_back(node.id);
+            if listers.0.len() > LISTERS { listers.0.pop_front() } else { None }
+        };
+        if let Some(Ok(other)) = displaced.map(|id| self.table.node(id)) {
+            other.files.lock().dir = None;
+        }
         Ok(fd)
+    }
+
+    /// A listing has come to its end.
+    pub(super) fn listed_to_end(&self, node: &Node) {
+        node.files.lock().dir = None;
+        self.listers.lock().0.retain(|id| *id != node.id);
+    }
+
+    /// A directory, opened.
+    pub(super) fn directory(&self, node: &Node) -> Reply<OwnedFd> {
+        if node.kind != Kind::Dir {
+            return Err(Errno::NOTDIR);
+        }
+        sys::open_dir(&*self.table.path(node)?)
     }
 
     fn read_of(&self, node: &Node, files: &mut Files) -> Reply<Arc<OwnedFd>> {
@@ -231,19 +267,6 @@ impl Plain {
         };
         let fd = Arc::new(fd);
         files.write = Some(Arc::clone(&fd));
-        Ok(fd)
-    }
-
-    fn dir_of(&self, node: &Node, files: &mut Files) -> Reply<Arc<Mutex<OwnedFd>>> {
-        if let Some(fd) = &files.dir {
-            return Ok(Arc::clone(fd));
-        }
-        if node.kind != Kind::Dir {
-            return Err(Errno::NOTDIR);
-        }
-        let fd = sys::open_dir(&*self.table.path(node)?)?;
-        let fd = Arc::new(Mutex::new(rank::LEAF, fd));
-        files.dir = Some(Arc::clone(&fd));
         Ok(fd)
     }
 }

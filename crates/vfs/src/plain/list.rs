@@ -35,7 +35,10 @@ impl Plain {
         let mut at = from;
         loop {
             let items = self.reading(&[ObjectRef::List(node.oid())], || chunk(&dir.lock(), at))?;
-            let Some(last) = items.last() else { return Ok(()) };
+            let Some(last) = items.last() else {
+                self.listed_to_end(&node);
+                return Ok(());
+            };
             at = last.next;
             for item in items {
                 let dots = item.name == b"." || item.name == b"..";
