@@ -304,7 +304,9 @@ fn a_full_disk() {
         lab.native("rm -f huge small").ok();
     }
     // Files that fit in memory but not on the disk.
-    lab.native("head -c 1G /dev/zero > filler; rm -f ../x; sync; truncate -s -2M filler; sync");
+    lab.native(
+        "head -c 1G /dev/zero > filler; rm -f ../x; sync -f .; truncate -s -2M filler; sync -f .",
+    );
     let before = lab.tree();
     let done = lab.run(&[], "for i in 1 2 3 4; do head -c 5M /dev/zero | tr '\\0' g > g$i; done");
     assert!(done.code != 0 && done.err.contains("space"), "{done}");

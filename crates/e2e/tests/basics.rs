@@ -181,7 +181,7 @@ fn nobody_outside_sees_anything_before_the_end() {
     lab.write("dir/b", "old b\n");
     let before = lab.tree();
     let mut shell = lab.shell(&[]);
-    shell.eval("echo new a > a; rm dir/b; mkdir made; echo c > made/c; mv dir moved; sync");
+    shell.eval("echo new a > a; rm dir/b; mkdir made; echo c > made/c; mv dir moved; sync -f .");
     before.assert_same(&lab.tree(), "while the command runs");
     assert_eq!(
         shell.eval("cat a moved/../made/c; ls -d a dir made moved 2>&1; true"),

@@ -14,7 +14,7 @@ use systx_e2e::{Fs, Lab, Tree, lab};
 
 const PREPARE: &str = "rm -rf work; mkdir work; cd work; mkdir keep old sub; echo same > same; \
     for i in $(seq 60); do echo old $i > old/$i; done; head -c 200000 /dev/zero > pages; ln pages pages2; \
-    for i in $(seq 20); do echo k$i > keep/$i; done; ln -s same link; sync";
+    for i in $(seq 20); do echo k$i > keep/$i; done; ln -s same link; sync -f .";
 
 const WORK: &str = "cd work; mkdir -p new/deep; for i in $(seq 120); do echo new $i > new/$i; done; \
     for i in $(seq 20); do echo changed $i > keep/$i; done; for i in $(seq 1 30); do rm old/$i; done; \

@@ -36,7 +36,7 @@ fn scenario(lab: &Lab, transport: &str) {
     let work = "cat d/1 big >/dev/null; echo new > new; mkdir -p n/m; echo x > n/m/x; mv d/2 e/two; rm d/soft; \
         ln big e/big2; printf Z | dd of=big bs=1 seek=150000 conv=notrunc 2>/dev/null; chmod 755 mode; mkfifo fifo; \
         mv d moved; echo more >> moved/1; ln -s nowhere s; truncate -s 1M sparse; touch -d @2000 e; \
-        for i in $(seq 50); do echo $i > n/$i; done; rm n/2*; sync";
+        for i in $(seq 50); do echo $i > n/$i; done; rm n/2*; sync -f .";
 
     let done = lab.run(&[transport, "--on-exit=abort"], work).ok();
     assert_eq!(done.out, "");

@@ -9,7 +9,7 @@ use systx_e2e::{Lab, Tree, lab, skip};
 /// A Python program as a shell command.
 fn python(program: &str) -> String {
     format!(
-        "/usr/bin/python3 - <<'SYSTX_END'\nimport ctypes, errno, fcntl, mmap, os, socket, stat, struct, sys\n{program}\nSYSTX_END\n"
+        "/usr/bin/python3 - <<'SYSTX_END'\nimport ctypes, errno, fcntl, mmap, os, socket, stat, struct, subprocess, sys\n{program}\nSYSTX_END\n"
     )
 }
 
@@ -171,11 +171,11 @@ fn sparse_files_and_fallocate() {
     }
     let done = Twin::new(&lab).detail(Detail { times: false, holes: true }).check(
         "truncate -s 8M hole; printf x | dd of=hole bs=1 seek=4M conv=notrunc 2>/dev/null; \
-         head -c 1M /dev/zero | tr '\\0' a > full; sync",
+         head -c 1M /dev/zero | tr '\\0' a > full; sync -f .",
         "cat hole | wc -c; printf y | dd of=hole bs=1 seek=6M conv=notrunc 2>/dev/null; \
          truncate -s 16M new; printf z | dd of=new bs=1 seek=12M conv=notrunc 2>/dev/null; \
          fallocate -p -o 64K -l 128K full; tr -d '\\0' < full | wc -c; truncate -s 300000 full; \
-         tail -c 10 full | od -An -tx1; cp --sparse=always new copy; sync",
+         tail -c 10 full | od -An -tx1; cp --sparse=always new copy; sync -f .",
     );
     assert_eq!(done.code, 0, "{done}");
 }
@@ -276,7 +276,7 @@ for flags in (os.O_CREAT | os.O_EXCL, os.O_DIRECTORY, os.O_NOFOLLOW):
     try: os.close(os.open('src', flags | os.O_RDWR)); print('ok')
     except OSError as e: print(errno.errorcode[e.errno])
 f = open('locked', 'w'); fcntl.flock(f, fcntl.LOCK_EX); fcntl.lockf(f, fcntl.LOCK_EX, 10, 0); f.write('l'); f.close()
-f = open('synced', 'w'); f.write('s'); f.flush(); os.fdatasync(f.fileno()); os.fsync(f.fileno()); os.sync()
+f = open('synced', 'w'); f.write('s'); f.flush(); os.fdatasync(f.fileno()); os.fsync(f.fileno()); subprocess.check_call(['sync', '-f', '.'])
 for i in range(300): os.pwrite(f.fileno(), b'%03d' % i, (i * 7919) % 90000)
 f.close(); print(os.statvfs('.').f_namemax)
 "#,

@@ -7,11 +7,12 @@
 
 use crate::host_locks_unsafe;
 use crate::io::Handle;
-use crate::real::RealIo;
+use crate::real::{RealIo, open_again};
 use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags};
 use rustix::io::Errno;
 use std::io::Result;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
+use systx_base::Kind;
 
 /// An open file description that can hold locks; they end with it.
 pub struct LockFile {
@@ -36,19 +37,13 @@ impl LockFile {
     /// # Errors
     /// Those of open(2).
     pub fn of(io: &RealIo, dir: &Handle, name: &[u8]) -> Result<LockFile> {
-        let dir = io.descriptor(dir);
         let name = if name.is_empty() { b"." } else { name };
-        let open = |mode| {
-            let flags = mode | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            rustix::fs::openat(dir, name, flags, Mode::empty())
-        };
-        let fd = match open(OFlags::RDWR) {
-            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY | Errno::ISDIR) => {
-                open(OFlags::RDONLY)?
-            }
-            other => other?,
-        };
-        Ok(LockFile { fd })
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(io.descriptor(dir), name, flags, Mode::empty())?;
+        if rustix::fs::fstat(&file)?.st_mode & 0o170_000 == Kind::Symlink.mode_bits() {
+            return Err(Errno::LOOP.into());
+        }
+        LockFile::over(file)
     }
 
     /// Of a file that does not exist on the host: the first description.
@@ -66,14 +61,9 @@ impl LockFile {
     /// # Errors
     /// Those of open(2).
     pub fn over(file: impl AsFd) -> Result<LockFile> {
-        let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
-        let open = |mode| {
-            let flags = mode | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            rustix::fs::open(path.as_str(), flags, Mode::empty())
-        };
-        let fd = match open(OFlags::RDWR) {
+        let fd = match open_again(file.as_fd(), OFlags::RDWR) {
             Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY | Errno::ISDIR) => {
-                open(OFlags::RDONLY)?
+                open_again(file.as_fd(), OFlags::RDONLY)?
             }
             other => other?,
         };
@@ -85,9 +75,7 @@ impl LockFile {
     /// # Errors
     /// Those of open(2).
     pub fn another(&self) -> Result<LockFile> {
-        let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        Ok(LockFile { fd: rustix::fs::open(path, flags, Mode::empty())? })
+        Ok(LockFile { fd: open_again(self.fd.as_fd(), OFlags::RDWR)? })
     }
 
     /// Takes a range lock, replacing what this description holds there; `false` if another

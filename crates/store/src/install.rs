@@ -578,3 +578,6 @@ impl<'a> Install<'a> {
 }
 
 pub(crate) use objects::copy_data;
+
+#[cfg(test)]
+mod tests;

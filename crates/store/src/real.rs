@@ -75,6 +75,21 @@ fn proc_path(fd: BorrowedFd<'_>, name: &[u8]) -> Vec<u8> {
     path
 }
 
+/// Opens what a descriptor refers to once more, without side effects on FIFOs and devices.
+///
+/// `EAGAIN` comes from a lease, which only regular files have: most likely that of a probe of ours
+/// ([`Io::openers`]) in another thread, over in some microseconds.  So it is waited for as any program does
+/// that does not ask for `O_NONBLOCK`; others' leases are broken by the kernel in the end
+/// (/proc/sys/fs/lease-break-time).
+pub(crate) fn open_again(file: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    let link = proc_path(file, b"");
+    let flags = flags | OFlags::CLOEXEC;
+    match sys::open(&link[..], flags | OFlags::NONBLOCK, Mode::empty()) {
+        Err(Errno::AGAIN) => sys::open(&link[..], flags, Mode::empty()),
+        other => other,
+    }
+}
+
 fn errno(e: Errno) -> Error {
     e.into()
 }
@@ -352,10 +367,8 @@ impl Io for RealIo {
         is_file(&path)?;
         let writable = how == Open::Write;
         let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-        let flags = access | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let link = proc_path(path.as_fd(), b"");
-        let opened = match sys::open(&link[..], flags | OFlags::NOATIME, Mode::empty()) {
-            Err(Errno::PERM) => sys::open(&link[..], flags, Mode::empty()),
+        let opened = match open_again(path.as_fd(), access | OFlags::NOATIME) {
+            Err(Errno::PERM) => open_again(path.as_fd(), access),
             other => other,
         }?;
         Ok(File::handle(opened, writable))

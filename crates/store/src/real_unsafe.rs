@@ -97,4 +97,37 @@ mod tests {
         drop(open.open(&path).unwrap());
         std::fs::remove_file(&path).unwrap();
     }
+    /// Whether somebody waits for a write lease to be given back.
+    fn is_wanted_back(fd: BorrowedFd<'_>) -> bool {
+        // SAFETY: F_GETLEASE takes no pointer; `fd` is open for the whole call.
+        let lease = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETLEASE) };
+        lease != libc::F_WRLCK
+    }
+
+    #[test]
+    fn a_file_under_probe_is_opened_after_it() {
+        use crate::io::{Io, Open};
+        use crate::{host_locks::LockFile, real::RealIo};
+        let dir = std::env::temp_dir().join(format!("systx-probe-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let file = std::fs::File::create(dir.join("f")).unwrap();
+        let io = RealIo::open(&dir).unwrap();
+        let opens: [&(dyn Fn() -> Result<()> + Sync); 3] = [
+            &|| io.open_file(&io.root(), b"f", Open::Read).map(drop),
+            &|| io.open_file(&io.root(), b"f", Open::Write).map(drop),
+            &|| LockFile::of(&io, &io.root(), b"f").map(drop),
+        ];
+        for open in opens {
+            assert!(take_lease(file.as_fd(), Lease::Write).unwrap());
+            std::thread::scope(|s| {
+                let opened = s.spawn(open);
+                while !opened.is_finished() && !is_wanted_back(file.as_fd()) {
+                    std::thread::yield_now();
+                }
+                give_lease_back(file.as_fd());
+                opened.join().unwrap().unwrap();
+            });
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
 }

@@ -117,18 +117,22 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Where the transaction left an object; `None` for the root and for what has no place.
-    fn here(&self, ix: Ix) -> Option<Here> {
-        if let Some(i) = self.index.targets(ix).first() {
+    /// Where the transaction left an object, in all names that are known; none for the root and for
+    /// what has no place.  A name that it had all the time comes first: the others go with the undo, and a
+    /// redo would look for the object in vain there.
+    fn heres(&self, ix: Ix) -> Vec<Here> {
+        let mut heres = Vec::new();
+        if let Origin::Host { parent, name, .. } = &self.set().object(ix).origin
+            && self.index.at(*parent, name).is_none()
+            && !self.index.inside_removed(ix)
+        {
+            heres.push(Here { parent: *parent, name: name.clone() });
+        }
+        for i in self.index.targets(ix) {
             let bind = &self.set().binds[*i];
-            return Some(Here { parent: bind.dir, name: bind.name.clone() });
+            heres.push(Here { parent: bind.dir, name: bind.name.clone() });
         }
-        match &self.set().object(ix).origin {
-            Origin::Host { parent, name, .. } if self.index.at(*parent, name).is_none() => {
-                Some(Here { parent: *parent, name: name.clone() })
-            }
-            _ => None,
-        }
+        heres
     }
 
     /// The open directory of an object, as it is now.
@@ -136,7 +140,7 @@ impl<'a> Builder<'a> {
         if let Some(dir) = self.dirs.get(&ix) {
             return Ok(Some(dir.clone()));
         }
-        let Some(here) = self.here(ix) else { return Ok(None) };
+        let Some(here) = self.heres(ix).into_iter().next() else { return Ok(None) };
         let Some(parent) = self.dir(here.parent)? else { return Ok(None) };
         match self.store.io.open_dir(&parent, &here.name) {
             Ok(dir) => {
@@ -162,9 +166,20 @@ impl<'a> Builder<'a> {
         if let Some(made) = self.made.get(&ix) {
             return Ok(Some(*made));
         }
-        let Some(here) = self.here(ix) else { return Ok(None) };
-        let Some(parent) = self.host(here.parent)? else { return Ok(None) };
-        let Some(stat) = self.stat_in(here.parent, &here.name)? else { return Ok(None) };
+        let left = self.history.done.stamps.get(ix.0 as usize).copied().flatten();
+        let mut found = None;
+        for here in self.heres(ix) {
+            let Some(parent) = self.host(here.parent)? else { continue };
+            let Some(stat) = self.stat_in(here.parent, &here.name)? else { continue };
+            let same = left.is_none_or(|left| left.id == stat.id);
+            if same || found.is_none() {
+                found = Some((parent, here, stat));
+            }
+            if same {
+                break;
+            }
+        }
+        let Some((parent, here, stat)) = found else { return Ok(None) };
         self.check_version(ix, &stat)?;
         let made = self.in_tree(parent, here.name, &stat);
         self.made.insert(ix, made);
@@ -500,7 +515,7 @@ impl<'a> Builder<'a> {
 
     /// The old inode comes back from the graveyard with all that it had.
     fn restore_exchanged(&mut self, ix: Ix) -> Result<()> {
-        let here = self.here(ix);
+        let here = self.heres(ix).into_iter().next();
         let (Some(here), Some(displaces)) = (here, self.host(ix)?) else {
             let path = self.path(ix);
             self.overlap.insert(path);

@@ -472,7 +472,7 @@ impl View {
             // A partial commit may have taken away the name under which it was met.
             let old = st.base(known)?.place.clone();
             if let Some((dir, name)) = old
-                && st.child_at(dir, &name).is_some_and(|c| c.base != Some(known))
+                && st.child_at(dir, &name).is_none_or(|c| c.base != Some(known))
                 && let Some(base) = st.node_mut(known)?.base.as_mut()
             {
                 base.place = Some((place.0, place.1.clone()));

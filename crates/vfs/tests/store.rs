@@ -123,7 +123,10 @@ proptest! {
 
     #[test]
     fn a_commit_makes_the_directory_what_the_view_was(
-        ops in proptest::collection::vec(op(), 1..40),
+        ops in prop_oneof![
+            proptest::collection::vec(op(), 1..40),
+            proptest::collection::vec(move_op(), 1..30),
+        ],
     ) {
         prop_assume!(is_root());
         let (backing, host) = (scratch(), scratch());
@@ -163,7 +166,7 @@ proptest! {
     /// A part is committed, the view goes on as if nothing had happened, and the rest follows.
     #[test]
     fn parts_add_up_to_the_whole(
-        ops in proptest::collection::vec(op(), 1..25),
+        ops in proptest::collection::vec(prop_oneof![op(), move_op()], 1..25),
         more in proptest::collection::vec(op(), 0..10),
         picked in proptest::collection::btree_set(0..PATHS.len(), 1..4),
     ) {
@@ -196,4 +199,28 @@ proptest! {
         prop_assert!(twin.0.freeze(&Everything).is_empty());
         prop_assert_eq!(twin.0.validate(), []);
     }
+}
+
+/// A part takes away the name under which a file was met, and the view then gives that name away: the file is
+/// found under another.
+#[test]
+fn a_file_is_found_by_another_name_when_a_part_took_its_first() {
+    if !is_root() {
+        return;
+    }
+    let at = |path: &str| PATHS.iter().position(|p| *p == path).expect("a path of these tests");
+    let backing = scratch();
+    populate(backing.path()).expect("populate");
+    let place = Place::open(backing.path());
+    let twin = Twin(open_view(&place.vol, 7, Isolation::Serializable));
+    assert_eq!(twin.run(&Op::Rmdir(at("e"))), Err(rustix::io::Errno::NOTEMPTY));
+    twin.run(&Op::Unlink(at("e/f"))).expect("it has another name");
+    assert_eq!(twin.run(&Op::Unlink(at("d/g"))), Err(rustix::io::Errno::NOENT));
+    let part = twin.0.freeze(&Below(&HashSet::from([at("e")]).into_iter().collect()));
+    let (_, stamps) = place.commit(&part);
+    twin.0.rebase(&part, &stamps);
+    twin.run(&Op::Unnamed(at("e/f"), 0o600, vec![0])).expect("free");
+    twin.run(&Op::Rename(at("e/f"), at("f"), systx_vfs::api::RenameHow::Replace)).expect("files");
+    assert!(view_tree(&twin.0).keys().any(|path| path.ends_with("d/f")));
+    assert_eq!(twin.0.validate(), []);
 }

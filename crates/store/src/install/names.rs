@@ -165,6 +165,10 @@ impl Install<'_> {
         }
         if self.object(target).is_new() {
             self.bind_new(target, bind, &place, now)
+        } else if self.is_below(bind.dir, target) {
+            // What is on the way between them has yet to move out.  To park the directory meanwhile would
+            // park that place with it.
+            Ok(false)
         } else {
             let last = open.moves.get(&target) == Some(&1);
             self.bind_host(target, bind, &place, now, last)
@@ -180,6 +184,30 @@ impl Install<'_> {
         let id = |dir| self.env.io.stat(dir).map(|s| s.id);
         let same = id(&home.dir).and_then(|a| Ok(a == id(&place.dir)?));
         same.map_err(|e| self.stop(place.name.clone(), e))
+    }
+
+    /// Whether a directory is, now, the other one or somewhere below it.
+    fn is_below(&self, dir: Ix, above: Ix) -> bool {
+        let mut at = dir;
+        // Bounded, should outsiders have made what is known a circle.
+        for _ in 0..=self.states.len() {
+            if at == above {
+                return true;
+            }
+            let state = &self.states[at.0 as usize];
+            if state.hidden {
+                return false;
+            }
+            let arrived = state.placed || state.home.is_none();
+            let target = self.index.targets(at).first().filter(|_| arrived);
+            at = match (&self.object(at).origin, target) {
+                (_, Some(bind)) => self.commit.set.binds[*bind].dir,
+                (Origin::Host { parent, .. }, None) if state.in_tree => *parent,
+                // The root, or parked.
+                _ => return false,
+            };
+        }
+        false
     }
 
     fn arrived(&mut self, ix: Ix, place: &Place) {
@@ -320,6 +348,7 @@ impl Install<'_> {
                 let state = self.state(ix);
                 state.place = Some(parked.clone());
                 state.home = Some(parked.clone());
+                state.in_tree = false;
                 from = parked;
             }
         }

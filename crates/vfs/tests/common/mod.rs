@@ -84,8 +84,29 @@ impl Op {
 }
 
 /// Paths: some exist at the start, some do not, directories among them.
-pub const PATHS: [&str; 12] =
-    ["f", "g", "d", "e", "d/f", "d/g", "d/s", "e/f", "d/s/f", "e/n", "n", "l"];
+pub const PATHS: [&str; 15] = [
+    "f", "g", "d", "e", "d/f", "d/g", "d/s", "e/f", "d/s/f", "e/n", "n", "l", "n/d", "d/s/d", "n/f",
+];
+
+/// Calls that move directories about: into each other, over each other, into what was below them, with
+/// files that are changed and have several names.
+pub fn move_op() -> impl Strategy<Value = Op> {
+    let p = || 0..PATHS.len();
+    let dir = || prop_oneof![Just(2usize), Just(3), Just(6), Just(10), Just(12), Just(13), Just(9)];
+    let file = || prop_oneof![Just(0usize), Just(4), Just(7), Just(8), Just(14)];
+    let bytes = || proptest::collection::vec(any::<u8>(), 1..40);
+    let how = prop_oneof![3 => Just(RenameHow::Replace), 1 => Just(RenameHow::Exchange)];
+    prop_oneof![
+        6 => (dir(), dir(), how).prop_map(|(a, b, h)| Op::Rename(a, b, h)),
+        2 => dir().prop_map(|p| Op::Mkdir(p, 0o755)),
+        1 => dir().prop_map(Op::Rmdir),
+        3 => file().prop_map(Op::Unlink),
+        2 => (file(), file()).prop_map(|(a, b)| Op::Link(a, b)),
+        2 => (file(), p()).prop_map(|(a, b)| Op::Rename(a, b, RenameHow::Replace)),
+        2 => (file(), 0u16..9_000, bytes()).prop_map(|(p, o, d)| Op::Write(p, o, d)),
+        1 => (file(), 0u32..0o1000).prop_map(|(p, m)| Op::Chmod(p, m)),
+    ]
+}
 
 pub fn op() -> impl Strategy<Value = Op> {
     let p = || 0..PATHS.len();

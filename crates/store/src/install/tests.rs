@@ -1,0 +1,191 @@
+//! Directories that are moved into what was below them, and undo of such, whatever the order of the names in
+//! the write set.
+
+use crate::testing::*;
+use crate::writeset::{Bind, Ix, WriteSet};
+use crate::{ApplyReport, CommitMeta, DirStore, TxnKind};
+use std::collections::BTreeMap;
+use std::path::Path;
+use systx_base::TxnId;
+
+fn run(store: &DirStore, txn: u64, set: WriteSet, kind: TxnKind) -> ApplyReport {
+    let reservation = store.reserve(&set).unwrap();
+    let committed =
+        store.commit(reservation, set, CommitMeta { kind, ..meta(txn) }).expect("commit");
+    store.apply(committed.lsn).expect("apply")
+}
+
+fn undo(store: &DirStore, of: u64, txn: u64) -> ApplyReport {
+    let undo = store.undo_set(TxnId(of)).expect("nothing came later");
+    run(store, txn, undo.set, TxnKind::Undo { of: TxnId(of) })
+}
+
+/// A tree before, the renames of a transaction, one after the other, and what it removes before them.
+struct Case {
+    name: &'static str,
+    files: &'static [&'static str],
+    moves: &'static [(&'static str, &'static str)],
+}
+
+const CASES: &[Case] = &[
+    Case { name: "down one", files: &["a/b/f"], moves: &[("a/b", "b"), ("a", "b/a")] },
+    Case {
+        name: "down one, where something was",
+        files: &["a/b/a", "a/f"],
+        moves: &[("a/b", "b"), ("b/a", ""), ("a", "b/a")],
+    },
+    Case {
+        name: "down one, where a directory was that moved",
+        files: &["a/b/a/deep", "a/f"],
+        moves: &[("a/b", "b"), ("b/a", "other"), ("a", "b/a")],
+    },
+    Case {
+        name: "down two, where something was",
+        files: &["a/b/c/a", "a/b/g", "a/f"],
+        moves: &[("a/b/c", "c"), ("c/a", ""), ("a", "c/a")],
+    },
+    Case {
+        name: "turned upside down",
+        files: &["a/b/c/f", "a/b/g", "a/h"],
+        moves: &[("a/b/c", "t"), ("a/b", "t/b"), ("a", "t/b/a"), ("t", "a")],
+    },
+    Case {
+        name: "parent and child swap names and places",
+        files: &["a/a/a", "a/f"],
+        moves: &[("a/a", "t"), ("t/a", ""), ("a", "t/a"), ("t", "a")],
+    },
+    Case {
+        name: "two that hang on each other's children",
+        files: &["a/x/b", "b/y/a", "a/f", "b/g"],
+        moves: &[
+            ("a/x", "x"),
+            ("b/y", "y"),
+            ("x/b", ""),
+            ("y/a", ""),
+            ("a", "y/a"),
+            ("b", "x/b"),
+            ("x", "a"),
+            ("y", "b"),
+        ],
+    },
+];
+
+fn play(root: &Path, case: &Case) {
+    for (from, to) in case.moves {
+        if to.is_empty() {
+            std::fs::remove_file(root.join(from)).unwrap();
+        } else {
+            std::fs::rename(root.join(from), root.join(to)).unwrap();
+        }
+    }
+}
+
+fn set_up(case: &Case) -> Scratch {
+    let s = Scratch::new();
+    for file in case.files {
+        s.write(file, file);
+    }
+    s
+}
+
+/// The write set of a case.
+fn write_set(s: &Scratch, case: &Case) -> WriteSet {
+    // Every path before, with the one after.
+    let mut after: BTreeMap<String, Option<String>> = BTreeMap::new();
+    for file in case.files {
+        for (slash, _) in file.match_indices('/').chain([(file.len(), "")]) {
+            after.insert(file[..slash].to_owned(), Some(file[..slash].to_owned()));
+        }
+    }
+    for (from, to) in case.moves {
+        for at in after.values_mut() {
+            let Some(path) = at.as_deref() else { continue };
+            let Some(rest) = path.strip_prefix(from) else { continue };
+            if rest.is_empty() || rest.starts_with('/') {
+                *at = (!to.is_empty()).then(|| format!("{to}{rest}"));
+            }
+        }
+    }
+    let split = |path: &str| {
+        let (dir, name) = path.rsplit_once('/').unwrap_or(("", path));
+        (dir.to_owned(), name.as_bytes().to_vec())
+    };
+    let io = s.io();
+    let mut ws = Ws::new(&*io);
+    let mut names: BTreeMap<(Ix, Vec<u8>), (Option<Ix>, Option<Ix>)> = BTreeMap::new();
+    for (old, new) in &after {
+        let (ix, (dir, name)) = (ws.host(old), split(old));
+        names.entry((ws.host(dir), name)).or_default().1 = Some(ix);
+        let Some((dir, name)) = new.as_deref().map(split) else { continue };
+        let who = after.iter().find(|(_, at)| at.as_deref() == Some(&dir));
+        let dir = ws.host(who.map_or("", |(before, _)| before));
+        names.entry((dir, name)).or_default().0 = Some(ix);
+    }
+    names.retain(|_, (target, displaces)| target != displaces);
+    let bind = |((dir, name), (target, displaces))| Bind { dir, name, target, displaces };
+    ws.set.binds = names.into_iter().map(bind).collect();
+    ws.done()
+}
+
+/// Rotations there and back.
+fn orders(binds: &[Bind]) -> Vec<Vec<Bind>> {
+    let mut out = Vec::new();
+    for turn in 0..binds.len() {
+        let mut one = binds.to_vec();
+        one.rotate_left(turn);
+        out.push(one.clone());
+        one.reverse();
+        out.push(one);
+    }
+    out
+}
+
+#[test]
+fn directories_move_into_what_was_below_them() {
+    for case in CASES {
+        let twin = set_up(case);
+        play(&twin.0, case);
+        let want = twin.tree();
+        let first = set_up(case);
+        for binds in orders(&write_set(&first, case).binds) {
+            let s = set_up(case);
+            let before = s.tree();
+            let set = WriteSet { binds, ..write_set(&s, case) };
+            set.check().unwrap();
+            let store = s.store();
+            let order = format!("{}: {:?}", case.name, set.binds);
+            let report = run(&store, 1, set, TxnKind::Run);
+            assert_eq!(report.outside, [], "{order}");
+            assert_eq!(s.tree(), want, "{order}");
+            assert_eq!(undo(&store, 1, 2).outside, [], "{order}");
+            assert_eq!(s.tree(), before, "undone: {order}");
+            assert_eq!(undo(&store, 2, 3).outside, [], "{order}");
+            assert_eq!(s.tree(), want, "redone: {order}");
+        }
+    }
+}
+
+/// The undo removes the directory in which the file got a further name; a redo finds it by the other.
+#[test]
+fn a_changed_file_with_a_further_name_in_a_new_directory_is_undone_and_redone() {
+    let s = Scratch::new();
+    s.write("d/f", "before");
+    s.write("d/g", "beside");
+    let before = s.tree();
+    let store = s.store();
+    let io = s.io();
+    let mut ws = Ws::new(&*io);
+    ws.patch("d/f", 6, 6, &[(0, b"after ")]);
+    let (file, made) = (ws.host("d/f"), ws.mkdir());
+    ws.bind("n", Some(made));
+    ws.bind_in(made, "f", file);
+    run(&store, 1, ws.done(), TxnKind::Run);
+    let after = s.tree();
+    for (of, want) in [(1, &before), (2, &after), (3, &before)] {
+        assert_eq!(undo(&store, of, of + 1).outside, []);
+        for (path, looks) in want {
+            let without_count = |s: &str| s.split(" =").next().unwrap().to_owned();
+            assert_eq!(s.tree().get(path).map(|s| without_count(s)), Some(without_count(looks)));
+        }
+    }
+}
