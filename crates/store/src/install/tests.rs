@@ -112,7 +112,9 @@ fn write_set(s: &Scratch, case: &Case) -> WriteSet {
     };
     let io = s.io();
     let mut ws = Ws::new(&*io);
-    let mut names: BTreeMap<(Ix, Vec<u8>), (Option<Ix>, Option<Ix>)> = BTreeMap::new();
+    // By directory and name, what is there after and before.
+    type Names = BTreeMap<(Ix, Vec<u8>), (Option<Ix>, Option<Ix>)>;
+    let mut names = Names::new();
     for (old, new) in &after {
         let (ix, (dir, name)) = (ws.host(old), split(old));
         names.entry((ws.host(dir), name)).or_default().1 = Some(ix);
