@@ -52,6 +52,7 @@ pub fn install(
     })?;
     let ids: Vec<HostId> =
         writes.objects.iter().filter_map(|o| stamp_of(&o.origin)).map(|s| s.id).collect();
+    volume.vol.keep_past(&writes);
     let result = volume.vol.installing(ids, || {
         // Another transaction may have installed since this one was frozen.
         let writes = carried_forward(volume, writes);

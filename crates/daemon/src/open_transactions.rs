@@ -116,6 +116,16 @@ impl Transactions {
             let (Ended::Committed(outcome) | Ended::Refused(outcome)) = ended;
             return Ok(outcome);
         }
+        if txn.view.is_snapshot() {
+            // What is open of a moment that is over cannot become a plain view of another one.
+            let ended = txn.commit_and(self, || ());
+            if matches!(ended, Ended::Committed(_)) {
+                txn.view.cancel();
+                path_view.lost();
+            }
+            drop(pause);
+            return Ok(self.end_kept(txn, ended));
+        }
         pause.pin(txn.terms.read_only);
         let ended = txn.commit_and(self, || pause.landed());
         match &ended {

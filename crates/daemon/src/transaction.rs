@@ -133,19 +133,27 @@ impl Transaction {
     ) -> Result<Arc<Transaction>, Failure> {
         let isolation = options.isolation;
         let age = options.age;
+        let spill: Arc<dyn Spill> =
+            Arc::new(StoreSpill { store: volume.store.clone(), io: volume.vol.io.clone() });
+        let frozen = if terms.read_only { volume.vol.snapshot(Arc::clone(&spill)) } else { None };
         let timestamp = volume.vol.engine.begin(id, options).0;
         // Who has lost often enough may hold plain requests up for a while.
-        volume.vol.engine.reserve(id);
-        let spill = StoreSpill { store: volume.store.clone(), io: volume.vol.io.clone() };
+        if frozen.is_none() {
+            volume.vol.engine.reserve(id);
+        }
         let config = ViewConfig {
             txn: id,
             isolation,
             ids,
-            spill: Arc::new(spill),
+            spill,
             budget: Budget::new(BUDGET_BYTES),
             mount_points: volume.mount_points(),
         };
-        let view = View::new(volume.vol.clone(), config).map_err(|e| {
+        let made = match frozen {
+            Some(frozen) => View::of_snapshot(volume.vol.clone(), frozen, config),
+            None => View::new(volume.vol.clone(), config),
+        };
+        let view = made.map_err(|e| {
             volume.vol.engine.abort(id);
             Failure::new(FailureKind::Io, format!("cannot look at the volume's root: {e}"))
         })?;
@@ -385,6 +393,9 @@ impl Transaction {
     /// everything is in place and nobody else can touch it yet.
     pub fn commit_and(&self, opponents: &dyn Opponents, landed: impl FnOnce()) -> Ended {
         self.view.let_go_of_files();
+        if self.view.is_given_up() {
+            return Ended::Refused(refused(given_up()));
+        }
         let selection = Committed { patterns: &self.terms.patterns, volume: &self.volume };
         let changes = self.changes();
         let mut frozen = self.view.freeze(&selection);
@@ -556,6 +567,12 @@ impl Transaction {
         };
         install(&self.volume, id, writes, meta, placed)
     }
+}
+
+/// What a snapshot needed was more than there is room for.
+fn given_up() -> Failure {
+    let text = "the snapshot was given up: too much was changed while it was open";
+    Failure::new(FailureKind::Space, text).hint("what was read is not complete; try again")
 }
 
 fn with_notes(mut outcome: Outcome, more: Vec<String>) -> Outcome {

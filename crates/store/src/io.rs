@@ -196,7 +196,8 @@ pub trait Io: Send + Sync {
     /// `EXDEV` if another file system is mounted there.
     fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
     /// Opens a regular file without waiting (`O_NONBLOCK`) and without moving its access time where
-    /// the caller may ask for that.  `EINVAL` for anything but a regular file.
+    /// the caller may ask for that.  `EINVAL` for anything but a regular file.  With the empty name, what
+    /// `at` is open on, or was pinned for.
     fn open_file(&self, at: &Handle, name: &[u8], how: Open) -> Result<Handle>;
     /// Holds an entry of any type (never through a symbolic link) for [`Io::stat`], without opening it
     /// and without a right to.
@@ -210,7 +211,7 @@ pub trait Io: Send + Sync {
     fn stat(&self, h: &Handle) -> Result<Stat>;
     /// Calls `each` for every name, in the file system's order, until it returns false.
     fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()>;
-    /// Target of a symbolic link.
+    /// Target of a symbolic link; with the empty name, of the one that `at` was pinned for.
     fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>>;
     /// Value of an extended attribute; `ENODATA` if there is none.
     fn get_xattr(&self, at: &Handle, name: &[u8], key: &[u8]) -> Result<Vec<u8>>;

@@ -172,6 +172,11 @@ impl RealIo {
         fd(h)
     }
 
+    /// A handle for what a descriptor refers to (`O_PATH` is enough).
+    pub fn held(fd: OwnedFd) -> Handle {
+        File::handle(fd, false)
+    }
+
     /// A descriptor of its own for what a handle of this implementation is open on.
     ///
     /// # Errors
@@ -344,7 +349,7 @@ impl Io for RealIo {
     }
 
     fn open_file(&self, at: &Handle, name: &[u8], how: Open) -> Result<Handle> {
-        let is_file = |opened: &OwnedFd| -> Result<()> {
+        let is_file = |opened: BorrowedFd<'_>| -> Result<()> {
             let mode = sys::fstat(opened)?.st_mode;
             if mode & 0o170000 == Kind::File.mode_bits() {
                 Ok(())
@@ -360,15 +365,16 @@ impl Io for RealIo {
                 Err(e) if refused(&e) => self.open_below(fd(at), name, flags),
                 other => other,
             }?;
-            is_file(&opened)?;
+            is_file(opened.as_fd())?;
             return Ok(File::handle(opened, false));
         }
-        let path = self.open_below(fd(at), name, OFlags::PATH)?;
-        is_file(&path)?;
+        let path = self.entry(at, name)?;
+        let path = path.as_ref().map_or(fd(at), OwnedFd::as_fd);
+        is_file(path)?;
         let writable = how == Open::Write;
         let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-        let opened = match open_again(path.as_fd(), access | OFlags::NOATIME) {
-            Err(Errno::PERM) => open_again(path.as_fd(), access),
+        let opened = match open_again(path, access | OFlags::NOATIME) {
+            Err(Errno::PERM) => open_again(path, access),
             other => other,
         }?;
         Ok(File::handle(opened, writable))

@@ -211,7 +211,7 @@ impl View {
             Some((dir, name)) => {
                 let handle = self.io().open_file(&dir, &name, Open::Read).map_err(errno)?;
                 let len = self.io().stat(&handle).map_err(errno)?.size;
-                Some(Raw { io: self.io(), handle, len })
+                Some(Raw { io: &**self.io(), handle, len })
             }
             None => None,
         };

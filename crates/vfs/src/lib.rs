@@ -13,6 +13,7 @@ pub mod listing;
 mod node;
 mod ops;
 pub use ops::locks::Openings;
+pub mod past;
 pub mod plain;
 pub mod publication;
 pub mod retired;

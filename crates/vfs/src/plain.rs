@@ -23,7 +23,7 @@ mod list;
 mod locks;
 mod names;
 mod order;
-mod sys;
+pub(crate) mod sys;
 mod sys_unsafe;
 mod table;
 
@@ -98,6 +98,11 @@ impl Plain {
         self.table.of_host(id).map(|node| node.id)
     }
 
+    /// The directory that it is a view of.
+    pub(crate) fn root_id(&self) -> Option<HostId> {
+        self.table.node(NodeId::ROOT).ok().map(|node| node.host)
+    }
+
     /// As [`Plain::node_of`], if somebody has it open for writing.
     pub(crate) fn written_to(&self, id: HostId) -> Option<NodeId> {
         self.table.of_host(id).filter(|node| node.files.lock().is_written()).map(|node| node.id)
@@ -114,6 +119,13 @@ impl Plain {
     pub(crate) fn supersede(&self, id: HostId) {
         if let Some(node) = self.table.of_host(id) {
             node.superseded.store(true, Relaxed);
+        }
+    }
+
+    /// This request has made an object.
+    fn has_made(&self, entry: &Entry) {
+        if let Ok(node) = self.table.node(entry.node) {
+            self.gate.born(node.host);
         }
     }
 

@@ -150,6 +150,11 @@ impl Volume {
         self.guarded.lock().clone()
     }
 
+    /// The guarded directories themselves.
+    pub(crate) fn guarded_roots(&self) -> HashSet<HostId> {
+        self.guarded_now().iter().filter_map(|g| g.plain.root_id()).collect()
+    }
+
     /// The directory is not served any more.
     pub fn unguard(&self, guarded: &Arc<Guarded>) {
         self.guarded.lock().retain(|g| !Arc::ptr_eq(g, guarded));

@@ -321,13 +321,13 @@ impl View {
         if stat.id != base.stamp.id {
             return Err(Errno::STALE);
         }
-        Ok((self.real()?.duplicate(&handle).map_err(errno)?, stat.id, stat.kind))
+        Ok((self.real()?.duplicate(self.bare(&handle)).map_err(errno)?, stat.id, stat.kind))
     }
 
     /// A copy of a file of this view, without a name, on the same file system.
     fn copy_without_name(&self, id: NodeId) -> Reply<OwnedFd> {
         const STEP: u64 = 1 << 20;
-        let root = self.real()?.duplicate(&self.io().root()).map_err(errno)?;
+        let root = self.real()?.duplicate(&self.vol.io.root()).map_err(errno)?;
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let copy = rustix::fs::openat(&root, c".", flags, Mode::from_raw_mode(0o600))?;
         let attr = self.getattr(id)?;
@@ -358,7 +358,7 @@ impl View {
 
     /// The plain view of the volume in which this view's nodes keep their numbers.
     fn plain_successor(self: &Arc<Self>) -> Reply<Committed> {
-        let root = self.real()?.duplicate(&self.io().root()).map_err(errno)?;
+        let root = self.real()?.duplicate(&self.vol.io.root()).map_err(errno)?;
         let plain = Plain::new(root, self.vol.hidden(), gate_of(self))?;
         let st = self.state.lock();
         let last = NodeId(st.nodes.len() as u64);

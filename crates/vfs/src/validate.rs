@@ -41,6 +41,9 @@ impl View {
     /// be called before [`View::validate`].
     pub fn flush_others(&self) {
         for id in self.vol.open_for_writing() {
+            if self.is_frozen(self.vol.oid(id)) {
+                continue;
+            }
             let met = {
                 let st = self.state.lock();
                 st.nodes.of_host(id).and_then(|node| st.nodes.get(node)).is_some_and(Node::is_read)
@@ -170,7 +173,11 @@ impl View {
             Ok(stat) if stat.kind == Kind::Dir => {
                 (!self.same_dir(node, base, &stat, stale, (dir, name))).then_some(What::Changed)
             }
-            Ok(stat) => (self.vol.current(base.stamp) != stat.stamp()).then_some(What::Changed),
+            Ok(stat) => {
+                let frozen = self.is_frozen(base.oid());
+                let current = if frozen { base.stamp } else { self.vol.current(base.stamp) };
+                (current != stat.stamp()).then_some(What::Changed)
+            }
         }
     }
 

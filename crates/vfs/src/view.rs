@@ -18,13 +18,14 @@ use crate::content::{Budget, Spill};
 use crate::handles::HandleCache;
 use crate::node::{Base, Body, Child, DirState, Dirty, Name, Node, Nodes, attr_of};
 use crate::ops::locks::{LockTable, Openings};
+use crate::past::Frozen;
 use crate::volume::{Volume, errno};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use systx_base::sync::{Mutex, Rank, rank};
-use systx_base::{Gid, Kind, NodeId, Time, TxnId, Uid};
+use systx_base::{Gid, Kind, NodeId, Oid, Time, TxnId, Uid};
 use systx_store::io::{Handle, HostId, Io, ListItem, Open, Openers, Stat};
 use systx_txn::{Access, Conflict, Isolation, Object, ObjectRef, Opponent, Side};
 
@@ -77,6 +78,8 @@ pub struct ViewConfig {
 /// See the module.
 pub struct View {
     pub(crate) vol: Arc<Volume>,
+    /// The moment that it shows of guarded directories, if it is a snapshot's.
+    pub(crate) frozen: Option<Frozen>,
     pub(crate) txn: TxnId,
     pub(crate) isolation: Isolation,
     pub(crate) ids: Ids,
@@ -108,7 +111,21 @@ pub(crate) struct State {
 impl View {
     /// A view of the committed state.  The transaction must have begun in the volume's engine.
     pub fn new(vol: Arc<Volume>, config: ViewConfig) -> Reply<View> {
-        let stat = vol.io.stat(&vol.io.root()).map_err(errno)?;
+        View::over(vol, None, config)
+    }
+
+    /// A view of a snapshot of the volume ([`Volume::snapshot`]), for a transaction that commits nothing: below
+    /// guarded directories the engine and outsiders' changes have nothing to say about it.
+    pub fn of_snapshot(vol: Arc<Volume>, frozen: Frozen, config: ViewConfig) -> Reply<View> {
+        View::over(vol, Some(frozen), config)
+    }
+
+    fn over(vol: Arc<Volume>, frozen: Option<Frozen>, config: ViewConfig) -> Reply<View> {
+        let io = frozen.as_ref().map_or(&vol.io, |frozen| &frozen.io);
+        let stat = io.stat(&io.root()).map_err(errno)?;
+        if let Some(frozen) = frozen.as_ref().filter(|frozen| frozen.covers_in(None, stat.id)) {
+            frozen.meet(vol.oid(stat.id));
+        }
         let mut names: HashMap<Vec<u8>, HashSet<Name>> = HashMap::new();
         for path in &config.mount_points {
             if let Some(slash) = path.iter().rposition(|b| *b == b'/') {
@@ -133,6 +150,7 @@ impl View {
             anchored: true,
         });
         Ok(View {
+            frozen,
             txn: config.txn,
             isolation: config.isolation,
             ids: config.ids,
@@ -179,8 +197,9 @@ impl View {
         if self.lost.load(Ordering::Acquire) { Err(Errno::CANCELED) } else { Ok(()) }
     }
 
-    pub(crate) fn io(&self) -> &dyn Io {
-        &*self.vol.io
+    /// The backing file system as this view shows it.
+    pub(crate) fn io(&self) -> &Arc<dyn Io> {
+        self.frozen.as_ref().map_or(&self.vol.io, |frozen| &frozen.io)
     }
 
     pub(crate) fn now(&self) -> Time {
@@ -216,15 +235,24 @@ impl View {
     }
 
     pub(crate) fn read_of(&self, object: ObjectRef<'_>) -> Reply<bool> {
+        if self.is_frozen(oid_in(object)) {
+            return Ok(false);
+        }
         self.access(|| self.vol.engine.read(self.txn, object))
     }
 
     pub(crate) fn depend_on(&self, object: ObjectRef<'_>) -> Reply<()> {
+        if self.is_frozen(oid_in(object)) {
+            return Ok(());
+        }
         self.access(|| self.vol.engine.depend(self.txn, object)).map(|_| ())
     }
 
     pub(crate) fn write_of(&self, object: ObjectRef<'_>) -> Reply<()> {
         self.alive()?;
+        if self.is_frozen(oid_in(object)) {
+            return Ok(());
+        }
         if self.isolation == Isolation::Snapshot {
             // First committer wins, by what is left at the end: see `claim`.
             return self.read_of(object).map(|_| ());
@@ -325,7 +353,7 @@ impl View {
                 return Ok((handle, way));
             }
             let Some((parent, _)) = &st.base(at)?.place else {
-                return Ok((self.vol.io.root(), way));
+                return Ok((self.io().root(), way));
             };
             way.push(at);
             at = *parent;
@@ -337,7 +365,7 @@ impl View {
         match &st.base(node)?.place {
             Some((parent, name)) => Ok((self.dir_handle(st, *parent)?, name.clone())),
             // An empty name is the directory itself (see `Io`).
-            None => Ok((self.vol.io.root(), Name::from(&b""[..]))),
+            None => Ok((self.io().root(), Name::from(&b""[..]))),
         }
     }
 
@@ -347,8 +375,8 @@ impl View {
             return Ok(handle);
         }
         let base = st.base(node)?;
-        // What programs have stored in mappings of it comes first.
-        let flushed = self.vol.flush(base.stamp.id);
+        // What programs have stored in mappings of it comes first; that of a snapshot has come.
+        let settled = self.is_frozen(base.oid()) || self.vol.flush(base.stamp.id);
         let (dir, name) = self.backing_place(st, node)?;
         let handle = match self.io().open_file(&dir, &name, self.how_to_open(st, base)) {
             Ok(handle) => handle,
@@ -358,7 +386,7 @@ impl View {
         // A page that another process changes through a mapping, and that was dirty already when
         // it was met, moves no time stamp.  Writing it back makes the next store fault, and that
         // moves the stamp.  A sync of everything since the last change has done so.
-        if !flushed
+        if !settled
             && !self.io().is_settled(base.stamp.ctime)
             && self.io().openers(&handle).map_err(errno)? == Openers::Writers
         {
@@ -387,6 +415,9 @@ impl View {
 
     /// Whether the backing object is still the version that was met, own commits aside.
     pub(crate) fn is_current(&self, base: &Base, stat: &Stat) -> bool {
+        if self.is_frozen(base.oid()) {
+            return base.stamp == stat.stamp();
+        }
         let same = || self.vol.is_own(base.stamp, stat.stamp());
         if same() {
             return true;
@@ -479,7 +510,7 @@ impl View {
             }
             return Ok(known);
         }
-        if !foreign {
+        if !foreign && !self.meet_frozen(st, place.0, stat.id) {
             let read = || -> Reply<bool> {
                 let again = self.read_of(ObjectRef::Attr(oid))?;
                 let size = stat.kind == Kind::File && self.read_of(ObjectRef::Size(oid))?;
@@ -622,6 +653,14 @@ impl View {
     /// The path of a node on the host, for messages.
     pub fn path_of(&self, node: NodeId) -> Vec<u8> {
         self.state.lock().path_of(&self.vol, node)
+    }
+}
+
+/// The inode that an object of the engine is about.
+fn oid_in(object: ObjectRef<'_>) -> Oid {
+    match object {
+        ObjectRef::Entry { dir, .. } | ObjectRef::List(dir) => dir,
+        ObjectRef::Attr(oid) | ObjectRef::Size(oid) | ObjectRef::Pages { oid, .. } => oid,
     }
 }
 

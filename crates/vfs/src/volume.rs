@@ -9,6 +9,8 @@
 //! here (leaf).
 
 use crate::api::Reply;
+use crate::content::Spill;
+use crate::past::{Frozen, Past};
 use crate::publication::{Guarded, Marked};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
@@ -18,6 +20,7 @@ use systx_base::sync::{Guard, Mutex, RwLock, rank};
 use systx_base::{Oid, TxnId};
 use systx_store::io::{HostId, Io, Stamp};
 use systx_store::real::RealIo;
+use systx_store::writeset::WriteSet;
 use systx_txn::{Engine, ObjectRef};
 
 /// Shared by the views of one volume.
@@ -41,6 +44,8 @@ pub struct Volume {
     pub(crate) marks: RwLock<Option<Arc<Marked>>>,
     /// Whether there may be marks: a hint that spares looking.
     pub(crate) is_publishing: AtomicBool,
+    /// What open snapshots need of what has been changed since they began.
+    pub past: Arc<Past>,
     /// Who waits for whose installation.
     waits: Mutex<Vec<(TxnId, TxnId)>>,
 }
@@ -82,6 +87,7 @@ impl Volume {
             publishing: Mutex::new(rank::PUBLICATION, ()),
             marks: RwLock::new(rank::MARKS, None),
             is_publishing: AtomicBool::new(false),
+            past: Arc::new(Past::new()),
             waits: Mutex::new(rank::LEAF, Vec::new()),
         })
     }
@@ -151,6 +157,35 @@ impl Volume {
         let mut waits = self.waits.lock();
         if let Some(at) = waits.iter().position(|wait| *wait == (waiter, winner)) {
             waits.swap_remove(at);
+        }
+    }
+
+    /// A snapshot of all guarded directories at one moment: between commits, and between plain requests.
+    /// `None` if nothing is guarded.  What plain programs have stored in mappings is written back first.
+    /// Old content that is too much for memory goes to `spill`.
+    pub fn snapshot(&self, spill: Arc<dyn Spill>) -> Option<Frozen> {
+        for id in self.open_for_writing() {
+            self.flush(id);
+        }
+        let _no_commit = self.publishing.lock();
+        let _no_request = self.marks.write();
+        let roots = self.guarded_roots();
+        if roots.is_empty() || self.locks.is_none() {
+            return None;
+        }
+        Some(Frozen::new(Arc::clone(&self.io), self.past.begin(spill), roots))
+    }
+
+    /// Before a decided commit is installed: keeps what open snapshots need of what it changes.
+    pub fn keep_past(&self, writes: &WriteSet) {
+        if !self.past.is_open() {
+            return;
+        }
+        // Without it there are no snapshots.
+        let Some(real) = &self.locks else { return };
+        match real.duplicate(&real.root()) {
+            Ok(root) => self.past.keep_commit(writes, root),
+            Err(error) => self.past.give_up(&error),
         }
     }
 

@@ -271,7 +271,7 @@ impl View {
             return Ok(Opened { content, backing: None });
         };
         let handle = self.file_handle(st, node)?;
-        Ok(Opened { content, backing: Some(Backing { io: self.vol.io.clone(), handle, base }) })
+        Ok(Opened { content, backing: Some(Backing { io: Arc::clone(self.io()), handle, base }) })
     }
 
     /// After a transfer: what was read was the version that was met.

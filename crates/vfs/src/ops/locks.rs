@@ -6,6 +6,7 @@
 //! ([`View::sweep_locks`]): an owner whose process has the file open no more has lost its locks.
 
 use crate::api::{Lock, LockKind, Reply};
+use crate::node::Base;
 use crate::view::View;
 use crate::volume::errno;
 use rustix::io::Errno;
@@ -116,9 +117,11 @@ impl View {
     fn lock_file(&self, node: NodeId) -> Reply<LockFile> {
         let io = self.vol.locks.as_ref().ok_or(Errno::NOSYS)?;
         let st = self.state.lock();
-        if st.node(node)?.base.as_ref().is_some_and(|b| !b.foreign) {
+        // Whoever reads the past keeps nobody out.
+        let shared = |b: &Base| !b.foreign && !self.is_frozen(b.oid());
+        if st.node(node)?.base.as_ref().is_some_and(shared) {
             let (dir, name) = self.backing_place(&st, node)?;
-            return LockFile::of(io, &dir, &name).map_err(errno);
+            return LockFile::of(io, self.bare(&dir), &name).map_err(errno);
         }
         drop(st);
         let mut table = self.locks.lock();

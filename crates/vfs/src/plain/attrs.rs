@@ -65,7 +65,7 @@ impl Plain {
     ) -> Change<'a> {
         // For a change of a directory the kernel keeps the lock that all its names need.
         let subject = Some((node.oid(), fd));
-        Change { by, reads: &[], writes, subject, may_stall: node.kind != Kind::Dir }
+        Change { by, reads: &[], writes, subject, places: &[], may_stall: node.kind != Kind::Dir }
     }
 
     fn change_attr(&self, node: &Node, caller: Caller, fd: impl AsFd, set: &SetAttr) -> Reply<()> {

@@ -202,7 +202,8 @@ impl Plain {
             count += 1;
         }
         let subject = Some((oid, fd.as_fd()));
-        let change = Change { by, reads, writes: &writes[..count], subject, may_stall: true };
+        let writes = &writes[..count];
+        let change = Change { by, reads, writes, subject, places: &[], may_stall: true };
         self.mutating(change, || {
             let _acting = Acting::writing(by, extent.kill_suidgid)?;
             let done = act(fd.as_fd())?;

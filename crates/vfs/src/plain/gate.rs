@@ -4,6 +4,7 @@
 use crate::api::{Caller, Reply, Valid};
 use std::os::fd::BorrowedFd;
 use systx_base::Oid;
+use systx_store::io::HostId;
 use systx_txn::ObjectRef;
 
 /// A request that changes something.
@@ -17,6 +18,8 @@ pub struct Change<'a> {
     pub writes: &'a [ObjectRef<'a>],
     /// The one existing inode whose version moves by it, if there is just one.
     pub subject: Option<(Oid, BorrowedFd<'a>)>,
+    /// The directories in which it changes names.
+    pub places: &'a [(Oid, BorrowedFd<'a>)],
     /// It may be held for an aged transaction: no lock of the kernel that spans directories is kept
     /// meanwhile.
     pub may_stall: bool,
@@ -35,6 +38,8 @@ pub trait Gate: Send + Sync {
     /// # Errors
     /// Those of `act`.
     fn mutate(&self, change: Change<'_>, act: &mut dyn FnMut() -> Reply<()>) -> Reply<()>;
+    /// A request that passes the gate at this moment has made an object, of which nobody can know yet.
+    fn born(&self, _id: HostId) {}
     /// Whether [`Gate::valid`] may have anything to say at this moment: spares finding the object.
     fn is_publishing(&self) -> bool {
         false

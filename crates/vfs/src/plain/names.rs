@@ -7,9 +7,9 @@ use crate::api::{Caller, Entry, NewAttr, RenameHow, Reply};
 use crate::publication::BARRIER;
 use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use systx_base::{Kind, NodeId};
+use systx_base::{Kind, NodeId, Oid};
 use systx_txn::ObjectRef;
 
 /// What is held while a name goes away.
@@ -27,8 +27,12 @@ impl Plain {
     }
 
     /// A change of names in one directory.
-    fn renaming<'a>(by: Caller, writes: &'a [ObjectRef<'a>]) -> Change<'a> {
-        Change { by, reads: &[], writes, subject: None, may_stall: true }
+    fn renaming<'a>(
+        by: Caller,
+        writes: &'a [ObjectRef<'a>],
+        places: &'a [(Oid, BorrowedFd<'a>)],
+    ) -> Change<'a> {
+        Change { by, reads: &[], writes, subject: None, places, may_stall: true }
     }
 
     pub(super) fn find(&self, parent: NodeId, name: &[u8]) -> Reply<Option<Entry>> {
@@ -94,12 +98,15 @@ impl Plain {
         Self::expect_free(name)?;
         let dir = self.dir(parent)?;
         let path = self.table.path(&dir)?;
-        self.mutating(Self::renaming(caller, &Self::change_of(&dir, name)), || {
+        let places = [(dir.oid(), path.as_fd())];
+        self.mutating(Self::renaming(caller, &Self::change_of(&dir, name), &places), || {
             {
                 let _acting = Acting::creating(caller, umask)?;
                 call(&path)?;
             }
-            self.hand_out_new(sys::child(&*path, name)?)
+            let entry = self.hand_out_new(sys::child(&*path, name)?)?;
+            self.has_made(&entry);
+            Ok(entry)
         })
     }
 
@@ -152,7 +159,9 @@ impl Plain {
         let path = self.table.path(&dir)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(new.mode & 0o7777);
-        let made = self.mutating(Self::renaming(caller, &Self::change_of(&dir, name)), || {
+        let places = [(dir.oid(), path.as_fd())];
+        let writes = Self::change_of(&dir, name);
+        let made = self.mutating(Self::renaming(caller, &writes, &places), || {
             let fd = {
                 let _acting = Acting::creating(caller, new.umask)?;
                 match fs::openat(&*path, name, flags, mode) {
@@ -179,6 +188,7 @@ impl Plain {
     /// The entry of a new file that is open for writing already: the open that follows uses that.
     fn hand_out_open(&self, fd: OwnedFd) -> Reply<Entry> {
         let entry = self.hand_out_new(sys::reopen(&fd, OFlags::PATH)?)?;
+        self.has_made(&entry);
         if let Ok(node) = self.table.node(entry.node) {
             node.files.lock().write.get_or_insert(Arc::new(fd));
         }
@@ -196,7 +206,7 @@ impl Plain {
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(new.mode & 0o7777);
         // Nobody can know it: no object of others is touched.
-        self.mutating(Self::renaming(caller, &[]), || {
+        self.mutating(Self::renaming(caller, &[], &[]), || {
             let fd = {
                 let _acting = Acting::creating(caller, new.umask)?;
                 fs::openat(&*path, c".", flags, mode)?
@@ -216,8 +226,9 @@ impl Plain {
         let (node, dir) = (self.table.node(id)?, self.dir(parent)?);
         let (file, path) = (self.table.path(&node)?, self.table.path(&dir)?);
         let writes = Self::change_of(&dir, name);
-        let change =
-            Change { subject: Some((node.oid(), file.as_fd())), ..Self::renaming(caller, &writes) };
+        let places = [(dir.oid(), path.as_fd())];
+        let subject = Some((node.oid(), file.as_fd()));
+        let change = Change { subject, ..Self::renaming(caller, &writes, &places) };
         self.mutating(change, || {
             match fs::linkat(&*file, c"", &*path, name, AtFlags::EMPTY_PATH) {
                 // Without CAP_DAC_READ_SEARCH; or there is no link to be had.
@@ -271,7 +282,9 @@ impl Plain {
         let dir = self.dir(parent)?;
         let path = self.table.path(&dir)?;
         let loss = self.before_loss(&dir, name, false)?;
-        let done = self.mutating(Self::renaming(caller, &Self::change_of(&dir, name)), || {
+        let places = [(dir.oid(), path.as_fd())];
+        let writes = Self::change_of(&dir, name);
+        let done = self.mutating(Self::renaming(caller, &writes, &places), || {
             fs::unlinkat(&*path, name, AtFlags::empty())
         });
         self.after_loss(loss);
@@ -285,7 +298,9 @@ impl Plain {
         // That it is empty is something that the removal relies on.
         let emptied = loss.dir.map(ObjectRef::List);
         let writes = Self::change_of(&dir, name);
-        let change = Change { reads: emptied.as_slice(), ..Self::renaming(caller, &writes) };
+        let places = [(dir.oid(), path.as_fd())];
+        let change =
+            Change { reads: emptied.as_slice(), ..Self::renaming(caller, &writes, &places) };
         let done = self.mutating(change, || fs::unlinkat(&*path, name, AtFlags::REMOVEDIR));
         self.after_loss(loss);
         done
@@ -320,7 +335,9 @@ impl Plain {
         let reads = emptied.as_slice();
         // Between two directories it keeps the kernel's one lock on all such renames.
         let may_stall = from_dir.id == to_dir.id;
-        let change = Change { by: caller, reads, writes, subject: None, may_stall };
+        let places = [(from_dir.oid(), from_path.as_fd()), (to_dir.oid(), to_path.as_fd())];
+        let places = &places[..];
+        let change = Change { by: caller, reads, writes, subject: None, places, may_stall };
         let done = self.mutating(change, || {
             // A whiteout is a new object, and the caller's.
             let _acting = match how {

@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
 use systx_base::Oid;
 use systx_base::sync::ReadGuard;
-use systx_store::io::Stamp;
+use systx_store::io::{HostId, Stamp};
 use systx_txn::{Caller as Opponent, ObjectRef, Plain, Stall};
 
 /// How long a plain mutation of a file may be held for an aged transaction.
@@ -79,6 +79,9 @@ impl Gate for Order {
                     if !mutation.doomed().is_empty() {
                         mutation.tell(opponent(change.by));
                     }
+                    if self.vol.past.is_open() {
+                        self.vol.past.keep(&change);
+                    }
                     let recorded = mutation.id().is_some();
                     let before = if recorded { stamp_of(change.subject) } else { None };
                     let done = act();
@@ -121,6 +124,12 @@ impl Gate for Order {
                 Valid { name, attr: zero }
             }
             None => Valid::default(),
+        }
+    }
+
+    fn born(&self, id: HostId) {
+        if self.vol.past.is_open() {
+            self.vol.past.born(id);
         }
     }
 

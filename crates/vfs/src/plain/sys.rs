@@ -10,7 +10,7 @@ use systx_base::{Kind, Time};
 use systx_store::io::HostId;
 
 /// What one statx(2) tells.
-pub(super) struct Seen {
+pub(crate) struct Seen {
     pub id: HostId,
     pub dev: u64,
     pub attr: Attr,
@@ -48,41 +48,41 @@ const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 const NO_DETOUR: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT);
 
 /// Attributes of what a descriptor refers to.
-pub(super) fn stat(fd: impl AsFd) -> Reply<Seen> {
+pub(crate) fn stat(fd: impl AsFd) -> Reply<Seen> {
     seen(&fs::statx(fd, c"", AtFlags::EMPTY_PATH | NO_DETOUR, WANTED)?)
 }
 
 /// Attributes of a name, of what is mounted there if anything is.
-pub(super) fn stat_at(dir: impl AsFd, name: &[u8]) -> Reply<Seen> {
+pub(crate) fn stat_at(dir: impl AsFd, name: &[u8]) -> Reply<Seen> {
     seen(&fs::statx(dir, name, NO_DETOUR, WANTED)?)
 }
 
 /// An `O_PATH` descriptor of a name.  `EXDEV` if something is mounted there: a guarded directory does
 /// not span file systems, and what lies below the mount is nobody's business.
-pub(super) fn child(dir: impl AsFd, name: &[u8]) -> Reply<OwnedFd> {
+pub(crate) fn child(dir: impl AsFd, name: &[u8]) -> Reply<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let within = ResolveFlags::NO_XDEV | ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     fs::openat2(dir, name, flags, Mode::empty(), within)
 }
 
 /// A path that means what a descriptor refers to, for calls that take no descriptor.
-pub(super) fn path_of(fd: impl AsFd) -> String {
+pub(crate) fn path_of(fd: impl AsFd) -> String {
     format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
 }
 
 /// Opens what a descriptor refers to once more.
-pub(super) fn reopen(fd: impl AsFd, flags: OFlags) -> Reply<OwnedFd> {
+pub(crate) fn reopen(fd: impl AsFd, flags: OFlags) -> Reply<OwnedFd> {
     fs::open(path_of(fd), flags | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Opens a directory for listing, or as the place of a file without a name.
-pub(super) fn open_dir(fd: impl AsFd) -> Reply<OwnedFd> {
+pub(crate) fn open_dir(fd: impl AsFd) -> Reply<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     fs::openat(fd, c".", flags, Mode::empty())
 }
 
 /// The type by which mknod(2) knows it.
-pub(super) fn file_type(kind: Kind) -> FileType {
+pub(crate) fn file_type(kind: Kind) -> FileType {
     match kind {
         Kind::File => FileType::RegularFile,
         Kind::Dir => FileType::Directory,

@@ -376,13 +376,15 @@ pub fn open_volume(root: &Path) -> Arc<Volume> {
 }
 
 /// The calls on the view, with the checks that the kernel would make before it asks.
-pub struct Twin(pub Arc<View>);
+pub struct Twin<V: Requests = View>(pub Arc<V>);
 
 impl Twin {
     pub fn over(root: &Path) -> Twin {
         Twin(open_view(&open_volume(root), 7, Isolation::Serializable))
     }
+}
 
+impl<V: Requests> Twin<V> {
     pub fn walk(&self, path: &str) -> Result<Entry, Errno> {
         let mut at = self.0.root()?;
         for name in path.split('/') {
@@ -648,9 +650,9 @@ pub fn host_tree(root: &Path) -> Tree {
     out
 }
 
-pub fn view_tree(view: &View) -> Tree {
+pub fn view_tree(view: &Arc<impl Requests>) -> Tree {
     fn go(
-        view: &View,
+        view: &impl Requests,
         dir: NodeId,
         prefix: &str,
         out: &mut Tree,
@@ -704,7 +706,7 @@ pub fn view_tree(view: &View) -> Tree {
         }
     }
     let (mut out, mut inos) = (Tree::new(), BTreeMap::new());
-    go(view, NodeId::ROOT, "", &mut out, &mut inos);
+    go(&**view, NodeId::ROOT, "", &mut out, &mut inos);
     find_twins(&mut out, &inos);
     out
 }

@@ -1,0 +1,340 @@
+//! The file system as a snapshot sees it: another [`Io`], below guarded directories of the moment when the
+//! snapshot began, elsewhere what is there.
+//!
+//! Every call reads what is there and looks afterwards whether that has been changed, see [`super`].
+
+use super::{Pinned, Snapshot, overlay, pages_of};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, HashSet};
+use std::io::Result;
+use std::sync::Arc;
+use systx_base::sync::{Mutex, rank};
+use systx_base::{Gid, Kind, Oid, Time, Uid};
+use systx_store::io::{FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat};
+
+/// What the view of a snapshot is made over.
+pub struct Frozen {
+    pub(crate) io: Arc<dyn Io>,
+    snapshot: Arc<Snapshot>,
+    roots: Arc<HashSet<HostId>>,
+    /// What the view has met below guarded directories.
+    met: Mutex<HashSet<Oid>>,
+}
+
+impl Frozen {
+    /// A snapshot of the directories `roots` of a file system.
+    pub(crate) fn new(io: Arc<dyn Io>, snapshot: Snapshot, roots: HashSet<HostId>) -> Frozen {
+        let (snapshot, roots) = (Arc::new(snapshot), Arc::new(roots));
+        let io = PastIo { now: io, snapshot: Arc::clone(&snapshot), roots: Arc::clone(&roots) };
+        let met = Mutex::new(rank::LEAF, HashSet::new());
+        Frozen { io: Arc::new(io), snapshot, roots, met }
+    }
+
+    /// Whether it had to be given up: reads may have failed.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.snapshot.is_given_up()
+    }
+
+    /// Whether an object of the view is of the snapshot.
+    pub(crate) fn covers(&self, oid: Oid) -> bool {
+        self.met.lock().contains(&oid)
+    }
+
+    /// Whether an object that is found in a directory of the view (`None`: its root) is of the snapshot.
+    pub(crate) fn covers_in(&self, dir: Option<Oid>, id: HostId) -> bool {
+        self.roots.contains(&id) || dir.is_some_and(|dir| self.covers(dir))
+    }
+
+    /// The view has met an object of the snapshot.
+    pub(crate) fn meet(&self, oid: Oid) {
+        self.met.lock().insert(oid);
+    }
+}
+
+/// The handle of the file system below that one of a snapshot stands for.
+pub(crate) fn bare(handle: &Handle) -> &Handle {
+    &handle.inner::<At>().handle
+}
+
+/// What is inside a [`Handle`] of this implementation.
+struct At {
+    handle: Handle,
+    id: HostId,
+    kind: Kind,
+    /// It is of the snapshot.
+    past: bool,
+}
+
+struct PastIo {
+    now: Arc<dyn Io>,
+    snapshot: Arc<Snapshot>,
+    roots: Arc<HashSet<HostId>>,
+}
+
+fn gone() -> std::io::Error {
+    Errno::NOENT.into()
+}
+
+fn read_only<T>() -> Result<T> {
+    Err(Errno::ROFS.into())
+}
+
+fn is(error: &std::io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
+}
+
+impl PastIo {
+    fn wrap(&self, handle: Handle, stat: &Stat, past: bool) -> At {
+        let past = past || self.roots.contains(&stat.id);
+        At { handle, id: stat.id, kind: stat.kind, past }
+    }
+
+    /// What a name means.
+    fn find(&self, at: &Handle, name: &[u8]) -> Result<At> {
+        let at = at.inner::<At>();
+        if name.is_empty() {
+            return Ok(At { handle: at.handle.clone(), ..*at });
+        }
+        let there = self.now.pin(&at.handle, name);
+        if at.past
+            && let Some(meaning) = self.snapshot.meaning(at.id, name)?
+        {
+            let Pinned { handle, id, kind, .. } = &*meaning.ok_or_else(gone)?;
+            return Ok(At { handle: handle.clone(), id: *id, kind: *kind, past: true });
+        }
+        let there = there?;
+        let stat = self.now.stat(&there)?;
+        Ok(self.wrap(there, &stat, at.past))
+    }
+
+    /// Attributes as they were, of an object whose attributes were just read.
+    fn as_it_was(&self, now: Stat, past: bool) -> Result<Stat> {
+        if !past {
+            return Ok(now);
+        }
+        Ok(self.snapshot.stat(now.id)?.unwrap_or(now))
+    }
+}
+
+impl Io for PastIo {
+    fn root(&self) -> Handle {
+        let root = self.now.root();
+        let unknown = HostId { ino: 0, btime: Time::default() };
+        let id = self.now.stat(&root).map_or(unknown, |stat| stat.id);
+        let past = self.roots.contains(&id);
+        Handle::new(At { handle: root, id, kind: Kind::Dir, past })
+    }
+
+    fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
+        let found = self.find(at, name)?;
+        if found.kind == Kind::Dir { Ok(Handle::new(found)) } else { Err(Errno::NOTDIR.into()) }
+    }
+
+    fn open_file(&self, at: &Handle, name: &[u8], _how: Open) -> Result<Handle> {
+        let found = self.find(at, name)?;
+        if found.kind != Kind::File {
+            return Err(Errno::INVAL.into());
+        }
+        let handle = self.now.open_file(&found.handle, b"", Open::Read)?;
+        Ok(Handle::new(At { handle, ..found }))
+    }
+
+    fn pin(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
+        self.find(at, name).map(Handle::new)
+    }
+
+    fn create_file(&self, _: &Handle, _: &[u8], _: u32) -> Result<Handle> {
+        read_only()
+    }
+
+    fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat> {
+        let dir = at.inner::<At>();
+        if name.is_empty() {
+            return self.stat(at);
+        }
+        let there = self.now.stat_at(&dir.handle, name);
+        if dir.past
+            && let Some(meaning) = self.snapshot.meaning(dir.id, name)?
+        {
+            let pinned = meaning.ok_or_else(gone)?;
+            return self.as_it_was(self.now.stat(&pinned.handle)?, true);
+        }
+        let there = there?;
+        self.as_it_was(there, dir.past || self.roots.contains(&there.id))
+    }
+
+    fn stat(&self, h: &Handle) -> Result<Stat> {
+        let at = h.inner::<At>();
+        self.as_it_was(self.now.stat(&at.handle)?, at.past)
+    }
+
+    fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()> {
+        let at = dir.inner::<At>();
+        if !at.past {
+            return self.now.list(&at.handle, each);
+        }
+        let mut names: BTreeMap<Box<[u8]>, (u64, Option<Kind>)> = BTreeMap::new();
+        let listed = self.now.list(&at.handle, &mut |item| {
+            names.insert(item.name.into(), (item.ino, item.kind));
+            true
+        });
+        match listed {
+            // It is removed: all that it had was changed.
+            Err(e) if is(&e, Errno::NOENT) => {}
+            other => other?,
+        }
+        for (name, meaning) in self.snapshot.meanings(at.id)? {
+            match meaning {
+                Some(pinned) => drop(names.insert(name, (pinned.id.ino, Some(pinned.kind)))),
+                None => drop(names.remove(&name)),
+            }
+        }
+        for (name, (ino, kind)) in &names {
+            if !each(ListItem { name, ino: *ino, kind: *kind }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>> {
+        // A link never changes where it points to.
+        let found = self.find(at, name)?;
+        self.now.read_link(&found.handle, b"")
+    }
+
+    fn get_xattr(&self, at: &Handle, name: &[u8], key: &[u8]) -> Result<Vec<u8>> {
+        let found = self.find(at, name)?;
+        let there = self.now.get_xattr(&found.handle, b"", key);
+        if found.past
+            && let Some(all) = self.snapshot.xattrs(found.id)?
+        {
+            return all.get(key).cloned().ok_or_else(|| Errno::NODATA.into());
+        }
+        there
+    }
+
+    fn list_xattr(&self, at: &Handle, name: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let found = self.find(at, name)?;
+        let there = self.now.list_xattr(&found.handle, b"");
+        if found.past
+            && let Some(all) = self.snapshot.xattrs(found.id)?
+        {
+            return Ok(all.keys().cloned().collect());
+        }
+        there
+    }
+
+    fn read_at(&self, h: &Handle, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let at = h.inner::<At>();
+        let there = self.now.read_at(&at.handle, buf, offset)?;
+        if !at.past {
+            return Ok(there);
+        }
+        // Whatever of the content was changed, the attributes were kept first.
+        let Some(stat) = self.snapshot.stat(at.id)? else { return Ok(there) };
+        let left = stat.size.saturating_sub(offset);
+        let len = usize::try_from(left).map_or(buf.len(), |left| left.min(buf.len()));
+        let buf = &mut buf[..len];
+        if there < len {
+            buf[there..].fill(0);
+        }
+        for piece in self.snapshot.pages(at.id, pages_of(offset, len as u64))? {
+            overlay(buf, offset, &piece)?;
+        }
+        Ok(len)
+    }
+
+    fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>> {
+        let at = h.inner::<At>();
+        let there = self.now.next_data(&at.handle, offset);
+        if at.past
+            && let Some(stat) = self.snapshot.stat(at.id)?
+            && self.snapshot.has_pages(at.id)?
+        {
+            // Where the holes were is not kept.
+            return Ok((offset < stat.size).then_some((offset, stat.size)));
+        }
+        there
+    }
+
+    fn is_settled(&self, changed: Time) -> bool {
+        self.now.is_settled(changed)
+    }
+    fn openers(&self, h: &Handle) -> Result<Openers> {
+        self.now.openers(bare(h))
+    }
+    fn sync_data(&self, h: &Handle) -> Result<()> {
+        self.now.sync_data(bare(h))
+    }
+    fn sync_all(&self, h: &Handle) -> Result<()> {
+        self.now.sync_all(bare(h))
+    }
+    fn sync_fs(&self) -> Result<()> {
+        self.now.sync_fs()
+    }
+    fn fs_info(&self) -> Result<FsInfo> {
+        self.now.fs_info()
+    }
+    fn now(&self) -> Time {
+        self.now.now()
+    }
+
+    fn write_at(&self, _: &Handle, _: &[u8], _: u64) -> Result<()> {
+        read_only()
+    }
+    fn write_durable(&self, _: &Handle, _: &[u8], _: u64) -> Result<()> {
+        read_only()
+    }
+    fn set_len(&self, _: &Handle, _: u64) -> Result<()> {
+        read_only()
+    }
+    fn punch_hole(&self, _: &Handle, _: u64, _: u64) -> Result<()> {
+        read_only()
+    }
+    fn allocate(&self, _: &Handle, _: u64, _: u64) -> Result<()> {
+        read_only()
+    }
+    fn copy_range(&self, _: &Handle, _: u64, _: &Handle, _: u64, _: u64) -> Result<()> {
+        read_only()
+    }
+    fn mkdir(&self, _: &Handle, _: &[u8], _: u32) -> Result<()> {
+        read_only()
+    }
+    fn symlink(&self, _: &[u8], _: &Handle, _: &[u8]) -> Result<()> {
+        read_only()
+    }
+    fn mknod(&self, _: &Handle, _: &[u8], _: Kind, _: u32, _: u64) -> Result<()> {
+        read_only()
+    }
+    fn link(&self, _: &Handle, _: &[u8], _: &Handle, _: &[u8]) -> Result<()> {
+        read_only()
+    }
+    fn rename(&self, _: &Handle, _: &[u8], _: &Handle, _: &[u8], _: Rename) -> Result<()> {
+        read_only()
+    }
+    fn unlink(&self, _: &Handle, _: &[u8]) -> Result<()> {
+        read_only()
+    }
+    fn rmdir(&self, _: &Handle, _: &[u8]) -> Result<()> {
+        read_only()
+    }
+    fn set_mode(&self, _: &Handle, _: &[u8], _: u32) -> Result<()> {
+        read_only()
+    }
+    fn set_owner(&self, _: &Handle, _: &[u8], _: Uid, _: Gid) -> Result<()> {
+        read_only()
+    }
+    fn set_times(&self, _: &Handle, _: &[u8], _: Option<Time>, _: Option<Time>) -> Result<()> {
+        read_only()
+    }
+    fn set_xattr(&self, _: &Handle, _: &[u8], _: &[u8], _: &[u8]) -> Result<()> {
+        read_only()
+    }
+    fn remove_xattr(&self, _: &Handle, _: &[u8], _: &[u8]) -> Result<()> {
+        read_only()
+    }
+    fn try_lock(&self, _: &Handle) -> Result<bool> {
+        read_only()
+    }
+}

@@ -1,0 +1,524 @@
+//! Frozen snapshots of a guarded directory, against a model that is simply the tree at their begin: beside
+//! random plain calls and commits, and beside threads.  (With a kernel: `crates/e2e/tests/snapshots.rs`.)
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::*;
+use proptest::prelude::*;
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use systx_base::{NodeId, Time, TxnId};
+use systx_store::io::{HostId, Io, Stamp};
+use systx_store::real::RealIo;
+use systx_store::writeset::Origin;
+use systx_store::{CommitMeta, Config, DirStore, TxnKind};
+use systx_txn::{BeginOptions, Isolation};
+use systx_vfs::api::*;
+use systx_vfs::content::{Budget, Slot, Spill, Staging};
+use systx_vfs::freeze::Everything;
+use systx_vfs::past::Size;
+use systx_vfs::plain::{Order, Plain, STALL};
+use systx_vfs::publication::{Caches, Guarded};
+use systx_vfs::view::{Ids, View, ViewConfig};
+use systx_vfs::volume::Volume;
+
+/// Nothing is cached: requests are made directly.
+struct NoCaches;
+
+impl Caches for NoCaches {
+    fn drop_name(&self, _: NodeId, _: &[u8]) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn drop_attributes(&self, _: NodeId) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn drop_listing(&self, _: NodeId) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn drop_pages(&self, _: NodeId) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn drop_all_names(&self) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn barrier(&self, _: NodeId) -> Result<(), Errno> {
+        Ok(())
+    }
+}
+
+/// Slots that are files of the host.
+struct Files;
+
+struct FileSlot(fs::File);
+
+impl Spill for Files {
+    fn stage(&self) -> std::io::Result<Slot> {
+        Ok(Arc::new(FileSlot(tempfile::tempfile()?)))
+    }
+}
+
+impl Staging for FileSlot {
+    fn id(&self) -> systx_store::writeset::SlotId {
+        systx_store::writeset::SlotId(0)
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize> {
+        std::os::unix::fs::FileExt::read_at(&self.0, buf, offset)
+    }
+    fn write_at(&self, data: &[u8], offset: u64) -> std::io::Result<()> {
+        std::os::unix::fs::FileExt::write_all_at(&self.0, data, offset)
+    }
+    fn set_len(&self, len: u64) -> std::io::Result<()> {
+        self.0.set_len(len)
+    }
+    fn punch_hole(&self, offset: u64, len: u64) -> std::io::Result<()> {
+        use rustix::fs::FallocateFlags as F;
+        Ok(rustix::fs::fallocate(&self.0, F::PUNCH_HOLE | F::KEEP_SIZE, offset, len)?)
+    }
+}
+
+/// A volume with a store, of which one directory is guarded.
+struct Place {
+    store: DirStore,
+    vol: Arc<Volume>,
+    plain: Arc<Plain>,
+    next: AtomicU64,
+}
+
+impl Place {
+    fn open(root: &Path, guarded: &str) -> Place {
+        let real = Arc::new(RealIo::open(root).expect("backing directory"));
+        let io: Arc<dyn Io> = real.clone();
+        let config = Config { segment_bytes: 64 << 10, ..Config::new(STATE) };
+        let (store, _) = DirStore::open(config, io.clone()).expect("store");
+        let hidden = HashSet::from([store.state_dir_id()]);
+        let vol = Volume::new(io, Vec::new(), hidden.clone()).expect("volume").with_locks(real);
+        let vol = Arc::new(vol);
+        let dir = fs::File::open(root.join(guarded)).expect("guarded").into();
+        let gate = Arc::new(Order::new(vol.clone(), STALL));
+        let plain = Arc::new(Plain::new(dir, hidden, gate).expect("view 0"));
+        vol.guard(Arc::new(Guarded { plain: plain.clone(), caches: Arc::new(NoCaches) }));
+        Place { store, vol, plain, next: AtomicU64::new(1) }
+    }
+
+    fn id(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn snapshot(&self) -> Twin {
+        let txn = TxnId(self.id());
+        let frozen = self.vol.snapshot(Arc::new(Files)).expect("something is guarded");
+        let options = BeginOptions { read_only: true, ..BeginOptions::default() };
+        self.vol.engine.begin(txn, options);
+        let config = ViewConfig {
+            txn,
+            isolation: Isolation::Serializable,
+            ids: Ids::Faithful,
+            spill: Arc::new(NoSpill),
+            budget: Budget::new(64 << 20),
+            mount_points: Vec::new(),
+        };
+        Twin(Arc::new(View::of_snapshot(self.vol.clone(), frozen, config).expect("view")))
+    }
+
+    /// Ends a snapshot; nothing may have come between, so that it could commit.
+    fn end(&self, snapshot: Twin) {
+        assert_eq!(snapshot.0.validate(), []);
+        assert_eq!(self.vol.engine.conflict(snapshot.0.txn()), None);
+        assert!(!snapshot.0.is_given_up());
+        self.vol.engine.abort(snapshot.0.txn());
+    }
+
+    /// Runs a transaction and commits it as the daemon does.  Whether it was committed.
+    fn commit(&self, work: impl FnOnce(&Twin)) -> bool {
+        let id = self.id();
+        let twin = Twin(open_view(&self.vol, id, Isolation::Serializable));
+        work(&twin);
+        let writes = twin.0.freeze(&Everything).writes;
+        let lost = !twin.0.validate().is_empty() || twin.0.claim(TxnId(id), &writes).is_err();
+        if lost || self.vol.engine.conflict(TxnId(id)).is_some() {
+            self.vol.engine.abort(TxnId(id));
+            return false;
+        }
+        let publication = self.vol.publish(&writes);
+        if publication.decide(|| self.vol.engine.decide(TxnId(id))).is_err() {
+            self.vol.engine.abort(TxnId(id));
+            return false;
+        }
+        self.vol.keep_past(&writes);
+        let now = Time::default();
+        let (argv, cwd) = (vec![b"test".to_vec()], b"/".to_vec());
+        let (txn, kind) = (TxnId(id), TxnKind::Run);
+        let meta = CommitMeta { txn, kind, argv, cwd, uid: 0, started: now, finished: now };
+        let before: Vec<Option<Stamp>> =
+            writes.objects.iter().map(|o| stamp_of(&o.origin)).collect();
+        let ids: Vec<HostId> = before.iter().flatten().map(|stamp| stamp.id).collect();
+        self.vol.installing(ids, || {
+            let room = self.store.reserve(&writes).expect("reserve");
+            let committed = self.store.commit(room, writes.clone(), meta).expect("commit");
+            let report = self.store.apply(committed.lsn).expect("apply");
+            assert_eq!(report.outside, [], "nobody else was there");
+            let pairs = before.iter().zip(&report.stamps);
+            let moves = pairs.filter_map(|(old, new)| Some(((*old)?, (*new)?))).collect::<Vec<_>>();
+            publication.replaced(&moves);
+            ((), moves)
+        });
+        self.vol.engine.installed(TxnId(id));
+        true
+    }
+}
+
+fn stamp_of(origin: &Origin) -> Option<Stamp> {
+    match origin {
+        Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(*stamp),
+        Origin::Root | Origin::New(_) => None,
+    }
+}
+
+/// Whether a random call can be made does not matter.
+fn attempted(_: Result<(), Errno>) {}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Plain(Op),
+    Commit(Vec<Op>),
+    Begin,
+    End(usize),
+    Look(usize),
+    /// One object only, so that the others are met later.
+    Glance(usize, usize),
+    /// The store forgets what it keeps for undo.
+    Collect,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => op().prop_map(Step::Plain),
+        3 => proptest::collection::vec(op(), 1..8).prop_map(Step::Commit),
+        3 => Just(Step::Begin),
+        2 => (0usize..4).prop_map(Step::End),
+        1 => (0usize..4).prop_map(Step::Look),
+        3 => (0usize..4, 0..PATHS.len()).prop_map(|(s, p)| Step::Glance(s, p)),
+        1 => Just(Step::Collect),
+    ]
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig { cases: cases(300), failure_persistence: None, ..ProptestConfig::default() }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn a_snapshot_is_the_tree_at_its_begin(steps in proptest::collection::vec(step(), 1..60)) {
+        prop_assume!(is_root());
+        let backing = scratch();
+        populate(backing.path()).expect("populate");
+        let place = Place::open(backing.path(), ".");
+        let outside = Twin(place.plain.clone());
+        let mut open: Vec<(Twin, Tree)> = Vec::new();
+        for step in &steps {
+            match step {
+                Step::Plain(op) => attempted(outside.run(op)),
+                Step::Commit(ops) => {
+                    let done = place.commit(|twin| ops.iter().for_each(|op| attempted(twin.run(op))));
+                    prop_assert!(done, "nobody is in its way");
+                }
+                Step::Begin if open.len() < 4 => {
+                    let tree = host_tree(backing.path());
+                    open.push((place.snapshot(), tree));
+                }
+                Step::End(i) if *i < open.len() => {
+                    let (snapshot, tree) = open.remove(*i);
+                    prop_assert_eq!(difference(&tree, &view_tree(&snapshot.0)), None);
+                    place.end(snapshot);
+                }
+                Step::Look(i) => {
+                    if let Some((snapshot, tree)) = open.get(*i) {
+                        prop_assert_eq!(difference(tree, &view_tree(&snapshot.0)), None);
+                    }
+                }
+                Step::Glance(i, path) => {
+                    if let Some((snapshot, tree)) = open.get(*i) {
+                        let there = snapshot.walk(PATHS[*path]).ok().map(|e| e.attr.mode);
+                        let want = tree.get(&format!("/{}", PATHS[*path])).map(|s| s.mode);
+                        prop_assert_eq!(there, want);
+                    }
+                }
+                Step::Collect => {
+                    let none = systx_store::Keep { count: 0, ..systx_store::Keep::default() };
+                    place.store.gc(none).expect("gc");
+                }
+                Step::Begin | Step::End(_) => {}
+            }
+        }
+        for (snapshot, tree) in open {
+            prop_assert_eq!(difference(&tree, &view_tree(&snapshot.0)), None);
+            place.end(snapshot);
+        }
+        prop_assert_eq!(place.vol.past.size(), Size::default());
+    }
+}
+
+fn read(view: &impl Requests, path: &str) -> Result<Vec<u8>, Errno> {
+    let mut at = view.root()?;
+    for name in path.split('/') {
+        at = view.lookup(CALLER, at.node, name.as_bytes())?.ok_or(Errno::NOENT)?;
+    }
+    let mut buf = vec![0; usize::try_from(at.attr.size).unwrap()];
+    let n = view.read(at.node, 0, &mut buf)?;
+    assert_eq!(n, buf.len());
+    Ok(buf)
+}
+
+/// A plain program writes a number into one file after the other, and moves another one on; transactions write
+/// another number into two files at once.  So at any moment the numbers form a stair, and two are equal.
+#[test]
+fn every_snapshot_is_of_one_moment_beside_threads_that_never_pause() {
+    const FILES: u64 = 6;
+    let backing = scratch();
+    let at = |name: &str| backing.path().join(name);
+    fs::create_dir(at("d")).unwrap();
+    for i in 0..FILES {
+        fs::write(at(&format!("s{i}")), b"00000000").unwrap();
+    }
+    fs::write(at("d/at-00000000"), b"").unwrap();
+    for name in ["a", "b"] {
+        fs::write(at(name), b"00000000").unwrap();
+    }
+    let place = Place::open(backing.path(), ".");
+    let stop = AtomicBool::new(false);
+    let (rounds, commits) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let plain = Twin(place.plain.clone());
+            let d = plain.walk("d").unwrap().node;
+            let name = |n: u64| format!("at-{n:08}").into_bytes();
+            for round in 1.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let (from, to) = (name(round - 1), name(round));
+                plain.0.rename(CALLER, (d, &from), (d, &to), RenameHow::Replace).unwrap();
+                for i in 0..FILES {
+                    let path = format!("s{i}");
+                    let text = format!("{round:08}");
+                    // In place; by a new file; cut and written: a stair has them all.
+                    match i % 3 {
+                        0 => {
+                            let node = plain.walk(&path).unwrap().node;
+                            plain.0.write(node, 0, text.as_bytes(), false).unwrap();
+                        }
+                        1 => {
+                            let new = NewAttr { mode: 0o644, umask: 0 };
+                            let root = NodeId::ROOT;
+                            let made = plain.0.create(CALLER, root, b"new", new, true).unwrap();
+                            plain.0.write(made.node, 0, text.as_bytes(), false).unwrap();
+                            let (from, to) = ((root, &b"new"[..]), (root, path.as_bytes()));
+                            plain.0.rename(CALLER, from, to, RenameHow::Replace).unwrap();
+                        }
+                        _ => {
+                            let node = plain.walk(&path).unwrap().node;
+                            let long = [text.as_bytes(), &[b'x'; 9000]].concat();
+                            plain.0.write(node, 0, &long, false).unwrap();
+                        }
+                    }
+                }
+                rounds.store(round, Ordering::Relaxed);
+            }
+        });
+        scope.spawn(|| {
+            for n in 1.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let done = place.commit(|twin| {
+                    for name in ["a", "b"] {
+                        let node = twin.walk(name).unwrap().node;
+                        // Now a page, now the whole file.
+                        if n % 2 == 0 {
+                            let set = SetAttr { size: Some(0), ..SetAttr::default() };
+                            twin.0.setattr(CALLER, node, set).unwrap();
+                        }
+                        twin.0.write(node, 0, format!("{n:08}").as_bytes(), false).unwrap();
+                    }
+                });
+                assert!(done, "nobody else writes these");
+                commits.store(n, Ordering::Relaxed);
+            }
+        });
+        // Whatever fails in here, the threads must end.
+        let checked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let mut older: Option<(Twin, Vec<Vec<u8>>)> = None;
+            let look = |snapshot: &Twin| -> Vec<Vec<u8>> {
+                let mut seen: Vec<Vec<u8>> = (0..FILES)
+                    .rev()
+                    .map(|i| read(&*snapshot.0, &format!("s{i}")).unwrap()[..8].to_vec())
+                    .collect();
+                seen.reverse();
+                let d = snapshot.walk("d").unwrap().node;
+                let mut names = Vec::new();
+                let list = &mut |e: DirEntry<'_>| {
+                    names.extend(e.name.starts_with(b"at-").then(|| e.name[3..].to_vec()));
+                    true
+                };
+                snapshot.0.readdir(d, 0, true, list).unwrap();
+                assert_eq!(names.len(), 1, "one name, whatever it is: {names:?}");
+                seen.insert(0, names.remove(0));
+                for stair in seen.windows(2) {
+                    assert!(stair[0] >= stair[1], "not one moment: {seen:?}");
+                }
+                let ends: Vec<u64> = [0, seen.len() - 1]
+                    .map(|i| String::from_utf8_lossy(&seen[i]).parse().unwrap())
+                    .to_vec();
+                assert!(ends[0] - ends[1] <= 1, "not one moment: {seen:?}");
+                let pair = ["a", "b"].map(|name| read(&*snapshot.0, name).unwrap());
+                assert_eq!(pair[0], pair[1], "half of a commit");
+                seen.extend(pair);
+                seen
+            };
+            let mut last = (0, 0);
+            for _ in 0..60 {
+                let snapshot = place.snapshot();
+                let seen = look(&snapshot);
+                if let Some((snapshot, before)) = older.take() {
+                    assert_eq!(look(&snapshot), before, "it has changed");
+                    place.end(snapshot);
+                }
+                older = Some((snapshot, seen));
+                // Something has to happen between two of them.
+                let now = || (rounds.load(Ordering::Relaxed), commits.load(Ordering::Relaxed));
+                let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+                while now().0 == last.0 || now().1 == last.1 {
+                    assert!(std::time::Instant::now() < until, "nothing happens");
+                    std::thread::yield_now();
+                }
+                last = now();
+            }
+            place.end(older.unwrap().0);
+        }));
+        stop.store(true, Ordering::Relaxed);
+        if let Err(panic) = checked {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    assert_eq!(place.vol.past.size(), Size::default(), "all is given back");
+}
+
+#[test]
+fn what_is_cut_off_is_kept_once_and_beyond_memory_on_the_disk() {
+    const LEN: usize = 40 << 20;
+    let backing = scratch();
+    let bytes: Vec<u8> = (0..LEN).map(|i| (i / 4096 + 1) as u8).collect();
+    fs::write(backing.path().join("f"), &bytes).unwrap();
+    let place = Place::open(backing.path(), ".");
+    let [one, two] = [place.snapshot(), place.snapshot()];
+    let plain = Twin(place.plain.clone());
+    let file = plain.walk("f").unwrap().node;
+    for size in [1000, LEN as u64 / 2] {
+        plain.0.setattr(CALLER, file, SetAttr { size: Some(size), ..SetAttr::default() }).unwrap();
+    }
+    let size = place.vol.past.size();
+    assert!(size.memory <= 16 << 20, "{size:?}");
+    let three = place.snapshot();
+    plain.0.write(file, 5, b"later", false).unwrap();
+    assert!(read(&*one.0, "f").unwrap() == bytes);
+    place.end(one);
+    assert!(read(&*two.0, "f").unwrap() == bytes, "what another one needed, too");
+    let cut = read(&*three.0, "f").unwrap();
+    assert!(cut.len() == LEN / 2 && cut[..1000] == bytes[..1000]);
+    assert!(cut[1000..].iter().all(|b| *b == 0));
+    place.end(two);
+    place.end(three);
+    assert_eq!(place.vol.past.size(), Size::default());
+}
+
+#[test]
+fn a_removed_tree_can_be_read_and_nothing_of_it_is_held_afterwards() {
+    let backing = scratch();
+    let at = |name: &str| backing.path().join(name);
+    fs::create_dir_all(at("d/e")).unwrap();
+    fs::write(at("d/e/f"), b"there").unwrap();
+    let place = Place::open(backing.path(), ".");
+    let snapshot = place.snapshot();
+    let plain = Twin(place.plain.clone());
+    let (d, e) = (plain.walk("d").unwrap().node, plain.walk("d/e").unwrap().node);
+    plain.0.unlink(CALLER, e, b"f").unwrap();
+    plain.0.rmdir(CALLER, d, b"e").unwrap();
+    plain.0.rmdir(CALLER, NodeId::ROOT, b"d").unwrap();
+    fs::write(at("d"), b"another").unwrap();
+    assert_eq!(read(&*snapshot.0, "d/e/f").unwrap(), b"there");
+    assert_eq!(snapshot.walk("d").unwrap().attr.nlink, 3);
+    let size = place.vol.past.size();
+    assert_eq!((size.snapshots, size.pins), (1, 3), "{size:?}");
+    place.end(snapshot);
+    assert_eq!(place.vol.past.size(), Size::default());
+}
+
+#[test]
+fn what_comes_from_below_the_mount_is_named_and_so_is_what_is_not_guarded() {
+    let backing = scratch();
+    let at = |name: &str| backing.path().join(name);
+    for name in ["g", "h"] {
+        fs::create_dir(at(name)).unwrap();
+        fs::write(at(name).join("f"), b"old").unwrap();
+        fs::write(at(name).join("other"), b"old").unwrap();
+    }
+    let place = Place::open(backing.path(), "g");
+    let snapshot = place.snapshot();
+    for path in ["g/f", "g/other", "h/f", "h/other"] {
+        assert_eq!(read(&*snapshot.0, path).unwrap(), b"old");
+    }
+    let plain = Twin(place.plain.clone());
+    let file = plain.walk("f").unwrap().node;
+    plain.0.write(file, 0, b"new", false).unwrap();
+    assert_eq!(snapshot.0.validate(), [], "by a plain program");
+    fs::write(at("g/other"), b"by another way").unwrap();
+    fs::write(at("h/f"), b"not guarded").unwrap();
+    let mut named: Vec<_> = snapshot.0.validate().into_iter().map(|c| c.path).collect();
+    named.sort();
+    assert_eq!(named, [b"/g/other".to_vec(), b"/h/f".to_vec()]);
+    place.vol.engine.abort(snapshot.0.txn());
+}
+
+#[test]
+fn a_snapshot_is_in_nobodys_way_and_nobody_is_in_its() {
+    let backing = scratch();
+    fs::create_dir(backing.path().join("d")).unwrap();
+    fs::write(backing.path().join("d/f"), b"old").unwrap();
+    let place = Place::open(backing.path(), ".");
+    let snapshot = place.snapshot();
+    assert_eq!(read(&*snapshot.0, "d/f").unwrap(), b"old");
+    snapshot.run(&Op::List(2)).unwrap();
+    assert_eq!(place.vol.engine.stale_reads(snapshot.0.txn()), []);
+    let done = place.commit(|twin| {
+        let (d, f) = (twin.walk("d").unwrap().node, twin.walk("d/f").unwrap().node);
+        twin.0.write(f, 0, b"new", false).unwrap();
+        twin.0.create(CALLER, d, b"g", NewAttr { mode: 0o600, umask: 0 }, true).unwrap();
+    });
+    assert!(done);
+    assert_eq!(place.vol.engine.stale_reads(snapshot.0.txn()), [], "it is not a reader");
+    assert_eq!(read(&*snapshot.0, "d/f").unwrap(), b"old");
+    assert_eq!(snapshot.walk("d/g").unwrap_err(), Errno::NOENT);
+    // Its own changes are nobody's business.
+    let f = snapshot.walk("d/f").unwrap().node;
+    snapshot.0.write(f, 0, b"mine", false).unwrap();
+    assert!(place.commit(|twin| {
+        let f = twin.walk("d/f").unwrap().node;
+        twin.0.write(f, 0, b"third", false).unwrap();
+    }));
+    assert_eq!(read(&*snapshot.0, "d/f").unwrap(), b"mine");
+    let other = place.snapshot();
+    assert_eq!(read(&*other.0, "d/f").unwrap(), b"third");
+    let ino = fs::metadata(backing.path().join("d/f")).unwrap().ino();
+    assert_eq!(other.walk("d/f").unwrap().attr.ino, ino);
+    place.end(other);
+    place.end(snapshot);
+}
