@@ -11,6 +11,7 @@ mod guards;
 pub mod history;
 pub mod holders;
 pub mod install;
+mod kcmp_unsafe;
 pub mod keeper;
 pub mod mounts;
 mod open_transactions;

@@ -1,7 +1,10 @@
 //! Ends what still runs in a view whose client has died.
 
-use crate::mounts;
+use crate::{kcmp_unsafe, mounts};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long processes are given to be gone after SIGKILL: they can only linger in the kernel.
@@ -56,25 +59,50 @@ pub struct InNamespace(pub u64);
 
 impl systx_vfs::Openings for InNamespace {
     fn has_open(&self, pid: Option<u32>, ino: u64) -> bool {
-        match pid.and_then(|pid| i32::try_from(pid).ok()).and_then(rustix::process::Pid::from_raw) {
-            Some(pid) => process_has_open(pid, ino),
-            None => members(self.0).into_iter().any(|pid| process_has_open(pid, ino)),
+        match pid {
+            Some(pid) => process(pid).is_some_and(|pid| descriptors_of(pid, ino).next().is_some()),
+            None => {
+                members(self.0).into_iter().any(|pid| descriptors_of(pid, ino).next().is_some())
+            }
         }
+    }
+    fn descriptions(&self, pid: u32, ino: u64) -> Vec<OwnedFd> {
+        let Some(pid) = process(pid) else { return Vec::new() };
+        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return Vec::new() };
+        let duplicate = |fd| pidfd_getfd(&handle, fd, PidfdGetfdFlags::empty()).ok();
+        descriptors_of(pid, ino).filter_map(duplicate).collect()
+    }
+    fn has_description(&self, ino: u64, descriptions: &[Arc<OwnedFd>]) -> bool {
+        let me = rustix::process::getpid();
+        members(self.0).into_iter().any(|pid| {
+            descriptors_of(pid, ino).any(|fd| {
+                let same = |mine: &Arc<OwnedFd>| {
+                    kcmp_unsafe::same_description((me, mine.as_raw_fd()), (pid, fd))
+                };
+                // What cannot be compared may be the same.
+                descriptions.iter().any(|mine| same(mine).unwrap_or(true))
+            })
+        })
     }
 }
 
-/// fdinfo tells the inode number of a descriptor (Linux 5.14).  A file of another file system with
-/// the same number keeps a lock longer than needed, never shorter.
-fn process_has_open(pid: rustix::process::Pid, ino: u64) -> bool {
+fn process(pid: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(pid).ok()?)
+}
+
+/// The descriptors of an inode that a process has.  fdinfo tells the inode's number (Linux 5.14).  A file of
+/// another file system with the same number keeps a lock longer than needed, never shorter.
+fn descriptors_of(pid: Pid, ino: u64) -> impl Iterator<Item = RawFd> {
     let pid = pid.as_raw_nonzero();
-    let Ok(list) = std::fs::read_dir(format!("/proc/{pid}/fdinfo")) else { return false };
-    list.flatten().any(|entry| {
+    let list = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+    list.filter(move |entry| {
         std::fs::read_to_string(entry.path()).is_ok_and(|text| {
             text.lines()
                 .filter_map(|line| line.strip_prefix("ino:"))
                 .any(|value| value.trim().parse() == Ok(ino))
         })
     })
+    .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 fn own_namespace() -> Option<u64> {
@@ -82,7 +110,7 @@ fn own_namespace() -> Option<u64> {
 }
 
 /// Whether a process sees a mount of the file system with this minor device number (major 0).
-fn has_mounted(pid: rustix::process::Pid, minor: u64) -> bool {
+fn has_mounted(pid: Pid, minor: u64) -> bool {
     let pid = u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0);
     mounts::of(pid).is_ok_and(|table| table.iter().any(|m| m.dev == minor_device(minor)))
 }
@@ -92,13 +120,13 @@ fn minor_device(minor: u64) -> u64 {
 }
 
 /// Live processes (zombies have no namespace any more) in a mount namespace.
-fn members(mnt_ns: u64) -> Vec<rustix::process::Pid> {
+fn members(mnt_ns: u64) -> Vec<Pid> {
     let Ok(proc) = std::fs::read_dir("/proc") else { return Vec::new() };
     proc.flatten()
         .filter_map(|entry| {
             let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
             let ns = std::fs::metadata(format!("/proc/{pid}/ns/mnt")).ok()?;
-            (ns.ino() == mnt_ns).then(|| rustix::process::Pid::from_raw(pid)).flatten()
+            (ns.ino() == mnt_ns).then(|| Pid::from_raw(pid)).flatten()
         })
         .collect()
 }

@@ -427,6 +427,24 @@ fn locks_exclude_programs_outside() {
     lab.native("flock -n lockfile true").ok();
 }
 
+/// flock(2) locks end with the last descriptor of their description, which its owner's children may have.
+#[test]
+fn a_lock_ends_with_its_description() {
+    let lab = lab!();
+    lab.write("lockfile", "");
+    let done = lab.run(
+        &[],
+        "for i in $(seq 50); do flock -n lockfile true || echo still locked; done; \
+         exec 8<lockfile; flock -n lockfile true || echo who has it open is no owner; mkfifo ready stop; \
+         (exec 9<lockfile; flock -n 9; sh -c 'echo > ready; read x < stop' &) ; read x < ready; \
+         flock -n lockfile true && echo an inherited lock was lost; \
+         flock -n 8 && echo an inherited lock was lost to who had it open; \
+         exec 8<&-; echo > stop; flock lockfile true; \
+         exec 8<lockfile; flock -n 8 && ! flock -n lockfile true && echo done; rm ready stop",
+    );
+    assert_eq!(done.ok().out, "done\n");
+}
+
 #[test]
 fn executables_made_inside_run_inside() {
     let lab = lab!();

@@ -3,7 +3,9 @@
 //!
 //! Zero-message open means that nobody says when a descriptor is closed.  So what is held is checked
 //! against the processes of the view, whenever a lock is in the way and from time to time
-//! ([`View::sweep_locks`]): an owner whose process has the file open no more has lost its locks.
+//! ([`View::sweep_locks`]): an owner whose process has the file open no more has lost its locks.  A lock by
+//! flock(2) belongs to an open file description, which other processes may have inherited, and whoever asks
+//! for a lock has the file open, too: so a duplicate of the description is kept, and compared.
 
 use crate::api::{Lock, LockKind, Reply};
 use crate::node::Base;
@@ -11,6 +13,8 @@ use crate::view::View;
 use crate::volume::errno;
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use systx_base::NodeId;
 use systx_store::host_locks::{LockFile, LockRange};
 
@@ -19,6 +23,11 @@ pub trait Openings: Send + Sync {
     /// Whether the process still has the inode open; `None` as a process: whether any process of
     /// the view has.
     fn has_open(&self, pid: Option<u32>, ino: u64) -> bool;
+    /// Duplicates of the open file descriptions of the inode that the process has; none where that is not
+    /// allowed.  Closing one may bring a request to the view.
+    fn descriptions(&self, pid: u32, ino: u64) -> Vec<OwnedFd>;
+    /// Whether any process of the view has one of these descriptions of the inode.
+    fn has_description(&self, ino: u64, descriptions: &[Arc<OwnedFd>]) -> bool;
 }
 
 /// The locks that are held through one view.
@@ -41,6 +50,8 @@ struct Held {
     /// The process that asked; an flock(2) lock may have been inherited by others.
     pid: u32,
     ino: u64,
+    /// Of an flock(2) lock: its description is one of these.
+    descriptions: Vec<Arc<OwnedFd>>,
 }
 
 impl View {
@@ -62,9 +73,15 @@ impl View {
         let ino = self.state.lock().node(owner.node)?.attr.ino;
         let known = self.locks.lock().held.contains_key(&owner);
         let opened = if known { None } else { Some(self.lock_file(owner.node)?) };
+        let openings = self.openings.lock().clone().filter(|_| owner.flock && !known);
+        let found = openings.map(|o| o.descriptions(lock.pid, ino)).unwrap_or_default();
+        let descriptions = found.into_iter().map(Arc::new).collect();
+        // Let go of only when the table is.
+        let mut refused = None;
         let mut table = self.locks.lock();
         if let Some(file) = opened {
-            table.held.entry(owner).or_insert(Held { file, pid: lock.pid, ino });
+            let new = Held { file, pid: lock.pid, ino, descriptions };
+            table.held.entry(owner).or_insert(new);
         }
         let Some(held) = table.held.get(&owner) else { return Err(Errno::AGAIN) };
         let exclusive = lock.kind == LockKind::Exclusive;
@@ -74,8 +91,10 @@ impl View {
             held.file.set(LockRange { start: lock.start, end: lock.end, exclusive })
         };
         if !known && !matches!(result, Ok(true)) {
-            table.held.remove(&owner);
+            refused = table.held.remove(&owner);
         }
+        drop(table);
+        drop(refused);
         result.map_err(errno)
     }
 
@@ -84,7 +103,9 @@ impl View {
         let Some(held) = table.held.get(&owner) else { return Ok(()) };
         let all = lock.start == 0 && lock.end >= i64::MAX as u64;
         if owner.flock || all {
-            table.held.remove(&owner);
+            let released = table.held.remove(&owner);
+            drop(table);
+            drop(released);
             return Ok(());
         }
         held.file.clear(lock.start, lock.end).map_err(errno)
@@ -140,21 +161,26 @@ impl View {
     }
 
     fn sweep(&self, node: Option<NodeId>, openings: &dyn Openings) -> usize {
-        let candidates: Vec<(Owner, Option<u32>, u64)> = self
-            .locks
-            .lock()
-            .held
-            .iter()
-            .filter(|(owner, _)| node.is_none_or(|n| n == owner.node))
-            .map(|(owner, held)| (*owner, (!owner.flock).then_some(held.pid), held.ino))
-            .collect();
+        let candidates: Vec<_> = {
+            let table = self.locks.lock();
+            let held = table.held.iter().filter(|(owner, _)| node.is_none_or(|n| n == owner.node));
+            held.map(|(owner, h)| (*owner, h.pid, h.ino, h.descriptions.clone())).collect()
+        };
+        let lives = |owner: &Owner, pid: u32, ino: u64, descriptions: &[Arc<OwnedFd>]| match owner {
+            Owner { flock: false, .. } => openings.has_open(Some(pid), ino),
+            _ if descriptions.is_empty() => openings.has_open(None, ino),
+            _ => openings.has_description(ino, descriptions),
+        };
         let closed: Vec<Owner> = candidates
             .into_iter()
-            .filter(|(_, pid, ino)| !openings.has_open(*pid, *ino))
-            .map(|(owner, _, _)| owner)
+            .filter(|(owner, pid, ino, descriptions)| !lives(owner, *pid, *ino, descriptions))
+            .map(|(owner, ..)| owner)
             .collect();
-        let mut table = self.locks.lock();
-        closed.iter().filter(|owner| table.held.remove(owner).is_some()).count()
+        let gone: Vec<Held> = {
+            let mut table = self.locks.lock();
+            closed.iter().filter_map(|owner| table.held.remove(owner)).collect()
+        };
+        gone.len()
     }
 
     /// The locks that are held, for whoever serves their owners from now on: node, owner, whether by
@@ -172,10 +198,8 @@ impl View {
     /// Releases locks and open files of the host: no process is in the view any more, and a file that
     /// nobody has open can be replaced in one step.
     pub fn let_go(&self) {
-        let mut table = self.locks.lock();
-        table.held.clear();
-        table.unnamed.clear();
-        drop(table);
+        let all = std::mem::take(&mut *self.locks.lock());
+        drop(all);
         self.files.clear();
     }
 
