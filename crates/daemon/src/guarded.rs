@@ -7,6 +7,8 @@
 
 use crate::fuse_mount;
 use crate::protocol::{Failure, FailureKind, GuardedAt, GuardedDir, Holder, HostPath, Transport};
+use crate::thread_views::Desk;
+use crate::transactions::Transactions;
 use crate::volume::{Location, OpenVolume};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::Errno;
@@ -15,10 +17,11 @@ use std::collections::HashSet;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use systx_base::sync::{Mutex, rank};
 use systx_fuse::{Config, Connection, FileLocks};
+use systx_vfs::aliases::{Aliases, Control, Seat};
 use systx_vfs::plain::{Order, Plain, STALL};
 use systx_vfs::publication;
 
@@ -48,12 +51,15 @@ pub struct Guarded {
     pub backing: OwnedFd,
     /// View 0.
     pub plain: Arc<Plain>,
+    /// View 0 as the kernel sees it: with the alias roots of threads.
+    pub aliases: Arc<Aliases>,
     /// How it is served.
     pub transport: Transport,
     /// Who held something below it from before.
     pub past: Vec<Holder>,
     /// What the user should know.
     pub notes: Vec<String>,
+    desk: OnceLock<Arc<Desk>>,
     serving: Mutex<Option<Serving>>,
     /// As commits know it.
     published: Mutex<Option<Arc<publication::Guarded>>>,
@@ -103,6 +109,8 @@ pub(crate) struct Wanted<'a> {
     pub notes: Vec<String>,
     /// A dead mount of ours lies over the directory, and gives way.
     pub replaces: Option<Replaced>,
+    /// Who begins the transactions of threads.
+    pub table: Weak<Transactions>,
 }
 
 /// A dead mount that is to be replaced, and the directory below it.
@@ -116,7 +124,8 @@ impl Guarded {
     /// # Errors
     /// The kernel refuses, or the directory cannot be read.
     pub(crate) fn over(wanted: Wanted<'_>) -> Result<Arc<Guarded>, Failure> {
-        let Wanted { dir, identity: meant, volume, transport, past, notes, replaces } = wanted;
+        let Wanted { dir, identity: meant, volume, transport, past, notes, replaces, table } =
+            wanted;
         let refused = |what: &'static str| move |e| refusal(dir, what, e);
         let backing = match &replaces {
             Some(replaced) => open_dir(replaced.backing.as_fd(), Path::new(".")),
@@ -136,7 +145,8 @@ impl Guarded {
         let (mount, device) =
             detached_mount(backing.as_fd()).map_err(refused("make a mount for"))?;
         let (dev, id) = identity(mount.as_fd()).map_err(refused("look at the mount of"))?;
-        let connection = systx_fuse::serve(device, plain.clone(), config(transport));
+        let aliases = Arc::new(Aliases::new(Arc::clone(&plain)));
+        let connection = systx_fuse::serve(device, aliases.clone(), config(transport));
         let connection = connection.map_err(|e| {
             let text = format!("cannot serve {}: {e}", dir.display());
             Failure::new(FailureKind::Unsupported, text)
@@ -151,13 +161,18 @@ impl Guarded {
             mount: id,
             backing,
             plain,
+            aliases,
             transport,
             past,
             notes,
+            desk: OnceLock::new(),
             serving: Mutex::new(rank::LEAF, Some(serving)),
             published: Mutex::new(rank::LEAF, None),
         });
         register(volume, &guarded);
+        let desk = Arc::new(Desk::new(table, volume, &guarded));
+        guarded.aliases.set_control(desk.clone());
+        let _ = guarded.desk.set(desk);
         let put = match replaces {
             Some(_) => put_under(&mount, dir),
             None => put_over(&mount, guarded.backing.as_fd()),
@@ -172,6 +187,13 @@ impl Guarded {
     /// Its connection with the kernel, while it has one.
     pub fn connection(&self) -> Option<Arc<Connection>> {
         self.serving.lock().as_ref().map(|s| Arc::clone(&s.connection))
+    }
+
+    /// The thread of a seat has ended.
+    pub(crate) fn desk_closes(&self, seat: Seat) {
+        if let Some(desk) = self.desk.get() {
+            desk.vacated(seat);
+        }
     }
 
     /// Calls `ended` in a thread if the connection ends and nobody here has asked for it.
@@ -273,6 +295,9 @@ impl Guarded {
     /// Ends its service: whoever still has it open gets `ENOTCONN` from now on.
     pub(crate) fn end(self: &Arc<Self>, volume: &Arc<OpenVolume>) {
         unregister(volume, self);
+        if let Some(desk) = self.desk.get() {
+            desk.close_all();
+        }
         let serving = self.serving.lock().take();
         if let Some(Serving { connection, watched }) = serving {
             connection.stop();

@@ -157,6 +157,7 @@ impl Transactions {
                 past,
                 notes: bypasses.iter().map(bypass_note).collect(),
                 replaces: None,
+                table: self.me.clone(),
             })
         });
         let guarded = match mounted {
@@ -423,6 +424,7 @@ impl Transactions {
             past,
             notes: Vec::new(),
             replaces: replaces.then_some(Replaced { backing }),
+            table: self.me.clone(),
         })?;
         let past: Vec<u32> = guarded.past.iter().map(|h| h.pid).collect();
         if !past.is_empty() {

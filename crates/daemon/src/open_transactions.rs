@@ -13,6 +13,7 @@ use crate::transaction::{Ended, Terms, Transaction, engine_isolation};
 use crate::transactions::{Transactions, facts};
 use std::sync::Arc;
 use systx_txn::BeginOptions;
+use systx_vfs::retired::{Lasting, StillOpen};
 
 impl Transactions {
     pub(crate) fn begin_with_path(
@@ -57,6 +58,7 @@ impl Transactions {
             // Nobody whose end would mean anything.
             client: 0,
             transport: begin.transport,
+            lives_on: true,
         };
         let txn = Transaction::begin(id, volume.clone(), terms, options, self.ids(), None)?;
         let place = (directory.clone(), below);
@@ -106,8 +108,8 @@ impl Transactions {
                 .hint("nothing was committed")
                 .path(path_view.path.as_path()));
         }
-        let mut pause = path_view.lasting.pause();
         if !paths.is_empty() {
+            let pause = path_view.lasting.pause();
             let part = self.new_id(&txn.volume)?;
             let ended = txn.commit_part(part, paths, self);
             drop(pause);
@@ -116,26 +118,38 @@ impl Transactions {
             let (Ended::Committed(outcome) | Ended::Refused(outcome)) = ended;
             return Ok(outcome);
         }
+        let (ended, open) = self.commit_lasting(txn, &path_view.lasting);
+        if let Some(open) = open {
+            path_view.retired(&open);
+        } else if matches!(ended, Ended::Committed(_)) {
+            path_view.lost();
+        }
+        Ok(self.end_kept(txn, ended))
+    }
+
+    /// Commits a transaction whose view goes on as a plain one.  Requests wait meanwhile.  Also what is still
+    /// open of it, if it is committed.
+    pub(crate) fn commit_lasting(
+        &self,
+        txn: &Transaction,
+        lasting: &Lasting,
+    ) -> (Ended, Option<Vec<StillOpen>>) {
+        let mut pause = lasting.pause();
         if txn.view.is_snapshot() {
             // What is open of a moment that is over cannot become a plain view of another one.
             let ended = txn.commit_and(self, || ());
             if matches!(ended, Ended::Committed(_)) {
                 txn.view.cancel();
-                path_view.lost();
             }
-            drop(pause);
-            return Ok(self.end_kept(txn, ended));
+            return (ended, None);
         }
         pause.pin(txn.terms.read_only);
         let ended = txn.commit_and(self, || pause.landed());
-        match &ended {
-            Ended::Committed(_) => match pause.retire() {
-                Ok(open) => path_view.retired(&open),
-                Err(errno) => tracing::error!(%errno, "open files of a committed view are lost"),
-            },
-            Ended::Refused(_) => drop(pause),
-        }
-        Ok(self.end_kept(txn, ended))
+        let Ended::Committed(_) = &ended else { return (ended, None) };
+        let open = pause.retire().inspect_err(|errno| {
+            tracing::error!(%errno, "open files of a committed view are lost");
+        });
+        (ended, open.ok())
     }
 
     /// Has the kernel forget the names of views that have lost: to be called from time to time, since

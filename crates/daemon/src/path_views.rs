@@ -16,7 +16,7 @@ use crate::fuse_mount;
 use crate::guarded::FS_TYPE;
 use crate::mounts::{self, Mount};
 use crate::protocol::{Failure, FailureKind, HostPath, Transport};
-use crate::watch::Watcher;
+use crate::watch::{Keeps, Watcher};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
@@ -200,19 +200,14 @@ impl PathView {
     /// After the commit: what the kernel keeps of the view is of no use, and pages of what is `open` are
     /// of use until somebody changes the file.
     pub fn retired(self: &Arc<Self>, open: &[StillOpen]) {
+        let this: Arc<dyn Keeps> = self.clone();
         for one in open {
             if let Some(file) = &one.file {
-                self.watcher.add(self, one.node, file.as_fd());
+                self.watcher.add(&this, one.node, file.as_fd());
             }
         }
         let nodes: Vec<NodeId> = open.iter().map(|one| one.node).collect();
         self.forget(&nodes);
-    }
-
-    /// Has the kernel drop the pages of a file; waits for those that are being read.
-    pub(crate) fn drop_pages(&self, node: NodeId) {
-        // Forgotten, or the connection has ended.
-        let _ = self.connection.invalidate_inode(node, Some((0, 0)));
     }
 
     /// Has the kernel drop what it keeps of the view: pages and listings of what is `open`, all
@@ -265,7 +260,9 @@ impl PathView {
         let count = Arc::clone(&self.lingering);
         let waiter = std::thread::Builder::new().name("view's end".into()).spawn(move || {
             self.connection.wait();
-            self.watcher.remove(&self);
+            let this: Arc<dyn Keeps> = self.clone();
+            self.watcher.remove(&this);
+            drop(this);
             let count = Arc::clone(&self.lingering);
             drop(self);
             count.fetch_sub(1, Ordering::AcqRel);
@@ -284,6 +281,14 @@ impl PathView {
             Ok(rest) => HostPath::from(self.directory.as_path().join(rest)),
             Err(_) => path,
         }
+    }
+}
+
+impl Keeps for PathView {
+    fn drop_pages(&self, node: NodeId) -> bool {
+        // The only view of this connection: it is removed at once when nothing of it is open.
+        let _ = self.connection.invalidate_inode(node, Some((0, 0)));
+        true
     }
 }
 

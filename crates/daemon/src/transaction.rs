@@ -52,6 +52,8 @@ pub struct Terms {
     pub client: u32,
     /// How the view is served.
     pub transport: protocol::Transport,
+    /// Its view goes on after the commit, see [`systx_vfs::retired`].
+    pub lives_on: bool,
 }
 
 /// See the module.
@@ -131,6 +133,32 @@ impl Transaction {
         ids: Ids,
         doorbell: Option<Doorbell>,
     ) -> Result<Arc<Transaction>, Failure> {
+        let mount_points = volume.mount_points();
+        Transaction::begin_over(id, volume, terms, options, (ids, mount_points), doorbell)
+    }
+
+    /// As [`Transaction::begin`], for who sees a guarded directory only, in which nothing is mounted.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn begin_within(
+        id: TxnId,
+        volume: Arc<OpenVolume>,
+        terms: Terms,
+        options: BeginOptions,
+        ids: Ids,
+    ) -> Result<Arc<Transaction>, Failure> {
+        Transaction::begin_over(id, volume, terms, options, (ids, Vec::new()), None)
+    }
+
+    fn begin_over(
+        id: TxnId,
+        volume: Arc<OpenVolume>,
+        terms: Terms,
+        options: BeginOptions,
+        (ids, mount_points): (Ids, Vec<Vec<u8>>),
+        doorbell: Option<Doorbell>,
+    ) -> Result<Arc<Transaction>, Failure> {
         let isolation = options.isolation;
         let age = options.age;
         let spill: Arc<dyn Spill> =
@@ -147,7 +175,9 @@ impl Transaction {
             ids,
             spill,
             budget: Budget::new(BUDGET_BYTES),
-            mount_points: volume.mount_points(),
+            mount_points,
+            // Its processes are not ended: they find out.
+            opaque: terms.lives_on,
         };
         let made = match frozen {
             Some(frozen) => View::of_snapshot(volume.vol.clone(), frozen, config),
@@ -431,7 +461,7 @@ impl Transaction {
         let dropped = changes.iter().filter(|c| c.dropped).count() as u64;
         let summary = describe::summary(changes.iter().filter(|c| !c.dropped));
         let writes = std::mem::take(&mut frozen.writes);
-        let lives_on = self.path_view().is_some();
+        let lives_on = self.terms.lives_on;
         let placed = |stamps: &[(Ix, Stamp)]| {
             if lives_on {
                 self.view.rebase(&frozen, stamps);

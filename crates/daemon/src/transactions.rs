@@ -216,7 +216,7 @@ impl Transactions {
     }
 
     /// Takes an ended transaction off the table.
-    fn retire(&self, txn: &Transaction, committed: bool) {
+    pub(crate) fn retire(&self, txn: &Transaction, committed: bool) {
         let counts = &txn.volume.counts;
         Counts::count(if committed { &counts.committed } else { &counts.aborted });
         let mut tables = self.tables.lock();
@@ -241,7 +241,7 @@ impl Transactions {
         txn.leave_path();
     }
 
-    fn end(&self, txn: &Transaction, ended: Ended) -> Outcome {
+    pub(crate) fn end(&self, txn: &Transaction, ended: Ended) -> Outcome {
         match ended {
             Ended::Committed(outcome) => {
                 self.retire(txn, true);
@@ -305,6 +305,7 @@ impl Control for Transactions {
             uid: peer.uid,
             client: peer.pid,
             transport: begin.transport,
+            lives_on: false,
         };
         let facts = facts(&volume);
         let txn =

@@ -4,7 +4,6 @@
 //! One inotify instance for all of them, since a user may have few, and one thread that lives as long
 //! as the daemon.  Stores by mappings of others move nothing that inotify sees.
 
-use crate::path_views::PathView;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -25,14 +24,20 @@ struct Watch {
     targets: Mutex<HashMap<i32, Vec<Target>>>,
 }
 
+/// Who has the kernel drop pages.
+pub trait Keeps: Send + Sync {
+    /// Drops the pages of a file; false if the kernel does not know it (any more).
+    fn drop_pages(&self, node: NodeId) -> bool;
+}
+
 struct Target {
-    view: Weak<PathView>,
+    view: Weak<dyn Keeps>,
     node: NodeId,
 }
 
 impl Watcher {
     /// From now on, changes of the file make the kernel drop the pages of the node.
-    pub fn add(&self, view: &Arc<PathView>, node: NodeId, file: BorrowedFd<'_>) {
+    pub fn add(&self, view: &Arc<dyn Keeps>, node: NodeId, file: BorrowedFd<'_>) {
         let Some(watch) = self.watch.get_or_init(start) else { return };
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let flags = WatchFlags::MODIFY | WatchFlags::MASK_ADD;
@@ -47,7 +52,7 @@ impl Watcher {
     }
 
     /// Nothing of the view is open any more.
-    pub fn remove(&self, view: &Arc<PathView>) {
+    pub fn remove(&self, view: &Arc<dyn Keeps>) {
         let Some(Some(watch)) = self.watch.get() else { return };
         let view = Arc::downgrade(view);
         let mut targets = watch.targets.lock();
@@ -94,7 +99,7 @@ impl Watch {
     }
 
     fn event(&self, id: i32, what: ReadFlags) {
-        let targets: Vec<(Arc<PathView>, NodeId)> = {
+        let targets: Vec<(i32, Arc<dyn Keeps>, NodeId)> = {
             let mut targets = self.targets.lock();
             if what.contains(ReadFlags::IGNORED) {
                 targets.remove(&id);
@@ -103,12 +108,24 @@ impl Watch {
             // Changes were lost: of which files is not known.
             let all = what.contains(ReadFlags::QUEUE_OVERFLOW);
             let met = targets.iter().filter(|(other, _)| all || **other == id);
-            met.flat_map(|(_, targets)| targets)
-                .filter_map(|target| Some((target.view.upgrade()?, target.node)))
+            met.flat_map(|(id, targets)| targets.iter().map(move |target| (*id, target)))
+                .filter_map(|(id, target)| Some((id, target.view.upgrade()?, target.node)))
                 .collect()
         };
-        for (view, node) in targets {
-            view.drop_pages(node);
+        for (id, view, node) in targets {
+            if !view.drop_pages(node) {
+                self.forget(id, node);
+            }
+        }
+    }
+
+    fn forget(&self, id: i32, node: NodeId) {
+        let mut targets = self.targets.lock();
+        let Some(of_file) = targets.get_mut(&id) else { return };
+        of_file.retain(|target| target.node != node);
+        if of_file.is_empty() {
+            targets.remove(&id);
+            let _ = inotify::remove_watch(&self.inotify, id);
         }
     }
 }

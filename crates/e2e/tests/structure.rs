@@ -7,9 +7,11 @@ use std::process::Command;
 use systx_e2e::lab::tool;
 
 /// Crates from the bottom up.  A crate may use those of lower ranks only; `e2e` and `histories` use what
-/// everybody uses, the built program.
+/// everybody uses, the built program and the library.
 const RANKS: &[(&str, u32)] = &[
-    ("systx-e2e", 0),
+    ("systx-abi", 0),
+    ("libsystx", 1),
+    ("systx-e2e", 2),
     ("systx-histories", 0),
     ("systx-base", 0),
     ("systx-store", 1),

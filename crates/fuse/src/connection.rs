@@ -200,12 +200,14 @@ impl Shared {
         }
         let posts = self.posts.see();
         let idle = posts.iter().all(|seen| seen.is_some_and(|seen| seen.turn % 2 == 0));
+        // Asked before anything is locked: a view has locks of its own.
+        let waits = self.server.waits();
         let findings = {
             let mut watch = self.watch.lock();
             let ask = |c: &Control| c.waiting(&self.device);
             let unanswered =
                 if idle { watch.control(&self.device).and_then(ask).ok() } else { None };
-            let picture = Picture { posts, waits: self.server.waits(), unanswered };
+            let picture = Picture { posts, waits, unanswered };
             watch.judge.look(passed, &picture)
         };
         for finding in &findings {

@@ -96,7 +96,7 @@ pub enum Operation<'a> {
     Setlk { lock: Lock, wait: bool },
     Interrupt { unique: u64 },
     Destroy,
-    Ioctl { cmd: u32, out_size: u32 },
+    Ioctl { cmd: u32, arg: &'a [u8], out_size: u32 },
     Fallocate { how: Fallocate, offset: u64, len: u64 },
     Lseek { offset: u64, how: Seek },
     Copy { from: u64, to: NodeId, to_offset: u64, len: u64, wide: bool },
@@ -154,7 +154,9 @@ pub fn decode<'a>(opcode: Opcode, fixed: &[u8], data: &'a [u8]) -> Result<Operat
         O::Destroy => Operation::Destroy,
         O::Ioctl => {
             let i: wire::IoctlIn = take(fixed)?;
-            Operation::Ioctl { cmd: i.cmd, out_size: i.out_size }
+            let arg = data.get(..i.in_size as usize);
+            let arg = arg.ok_or(Refusal::Malformed("ioctl shorter than its argument"))?;
+            Operation::Ioctl { cmd: i.cmd, arg, out_size: i.out_size }
         }
         O::Fallocate => fallocate(&take(fixed)?)?,
         O::Lseek => lseek(&take(fixed)?)?,

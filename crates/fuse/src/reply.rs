@@ -64,6 +64,7 @@ pub(crate) enum Answer {
     Bytes(Vec<u8>),
     Ioctl(u32),
     IoctlXattr(wire::FsXattr),
+    IoctlBytes(Vec<u8>),
 }
 
 impl Answer {
@@ -91,6 +92,7 @@ impl Answer {
             Answer::Value { value, .. } | Answer::Bytes(value) => put(payload, &[value]),
             Answer::Ioctl(flags) => put(payload, &[ioctl.as_bytes(), flags.as_bytes()]),
             Answer::IoctlXattr(data) => put(payload, &[ioctl.as_bytes(), data.as_bytes()]),
+            Answer::IoctlBytes(data) => put(payload, &[ioctl.as_bytes(), data]),
         }
     }
 }

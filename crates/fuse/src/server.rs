@@ -318,7 +318,7 @@ impl Server {
                 }
                 Ok(Answer::Written(u32::try_from(n).map_err(|_| Errno::IO)?))
             }
-            O::Ioctl { cmd, out_size } => self.ioctl(node, cmd, out_size),
+            O::Ioctl { cmd, arg, out_size } => self.ioctl(caller, node, (cmd, arg), out_size),
             O::Getlk { lock } => Ok(Answer::Lock(reply::lock(view.getlk(node, lock)?, &lock))),
             O::Setlk { lock, wait } => {
                 self.remember(node);
@@ -418,7 +418,13 @@ impl Server {
         }
     }
 
-    fn ioctl(&self, node: NodeId, cmd: u32, out_size: u32) -> Reply<Answer> {
+    fn ioctl(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        (cmd, arg): (u32, &[u8]),
+        out_size: u32,
+    ) -> Reply<Answer> {
         let fits = |n: usize| if (out_size as usize) < n { Err(Errno::INVAL) } else { Ok(()) };
         match cmd {
             wire::IOC_GETFLAGS | wire::IOC32_GETFLAGS => {
@@ -430,7 +436,11 @@ impl Server {
                 let xflags = reply::xflags(self.view.inode_flags(node)?);
                 Ok(Answer::IoctlXattr(wire::FsXattr { xflags, ..Default::default() }))
             }
-            _ => Err(Errno::NOTTY),
+            _ => {
+                let answer = self.view.control(caller, node, cmd, arg)?;
+                fits(answer.len())?;
+                Ok(Answer::IoctlBytes(answer))
+            }
         }
     }
 }

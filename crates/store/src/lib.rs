@@ -25,7 +25,6 @@ mod prepare;
 pub mod real;
 mod real_unsafe;
 mod recovery;
-mod returned;
 mod space;
 mod staging;
 mod super_block;

@@ -376,6 +376,12 @@ pub trait Requests: Send + Sync {
     /// `FS_IOC_GETFLAGS` and its siblings: `ENOTTY` where there is nothing to tell.
     fn inode_flags(&self, node: NodeId) -> Reply<u32>;
 
+    /// An ioctl of this program, see `systx-abi`: `ENOTTY` for what is none.  The answer is as long as the
+    /// argument.
+    fn control(&self, _caller: Caller, _node: NodeId, _cmd: u32, _arg: &[u8]) -> Reply<Vec<u8>> {
+        Err(Errno::NOTTY)
+    }
+
     /// open(2) and opendir(3) of a node, also right after it was created.  `ENOSYS`, the default,
     /// says that opens need no message: the kernel then never asks again, and nobody is told who
     /// has what open.  An implementation says so always or never, of directories and of

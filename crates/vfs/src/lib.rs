@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 pub mod acl;
+pub mod aliases;
 pub mod api;
 pub mod changes;
 pub mod claim;

@@ -158,6 +158,12 @@ impl Lasting {
         self.opens.lock().values().any(Opens::writes)
     }
 
+    /// Files that are open for writing.
+    pub fn open_for_writing(&self) -> Vec<NodeId> {
+        let opens = self.opens.lock();
+        opens.iter().filter(|(_, opens)| opens.writes()).map(|(node, _)| *node).collect()
+    }
+
     fn pass(&self) -> Pass<'_> {
         let mut passage = self.passage.lock();
         let late = passage.closed;

@@ -73,6 +73,9 @@ pub struct ViewConfig {
     /// in the view as well, so nobody ever sees what lies beneath: such a place is neither read nor
     /// can it be changed.
     pub mount_points: Vec<Vec<u8>>,
+    /// Having lost, it refuses pages of files that are not as they were met: its programs go on and must not
+    /// see two moments.  Else they are shown, so that no page fault fails in what only waits for its end.
+    pub opaque: bool,
 }
 
 /// See the module.
@@ -85,6 +88,7 @@ pub struct View {
     pub(crate) ids: Ids,
     pub(crate) spill: Arc<dyn Spill>,
     pub(crate) budget: Budget,
+    pub(crate) opaque: bool,
     /// Names of mount points, by the path of their directory.
     covered: HashMap<Vec<u8>, Arc<HashSet<Name>>>,
     pub(crate) state: Mutex<State>,
@@ -156,6 +160,7 @@ impl View {
             ids: config.ids,
             spill: config.spill,
             budget: config.budget,
+            opaque: config.opaque,
             covered,
             state: Mutex::new(
                 rank::VIEW,
@@ -491,7 +496,6 @@ impl View {
         dir: &Handle,
         mut stat: Stat,
     ) -> Reply<NodeId> {
-        let oid = self.vol.oid(stat.id);
         let foreign = stat.dev != self.vol.dev;
         if let Some(known) = st.nodes.of_host(stat.id).filter(|_| !foreign) {
             let base = st.base(known)?;
@@ -511,6 +515,7 @@ impl View {
             return Ok(known);
         }
         if !foreign && !self.meet_frozen(st, place.0, stat.id) {
+            let oid = self.vol.oid(stat.id);
             let read = || -> Reply<bool> {
                 let again = self.read_of(ObjectRef::Attr(oid))?;
                 let size = stat.kind == Kind::File && self.read_of(ObjectRef::Size(oid))?;
@@ -520,8 +525,14 @@ impl View {
                 *self.lost_at.lock() = st.path_in(&self.vol, place.0, place.1);
             })?;
             if again || self.vol.is_installing(stat.id) {
-                let _quiet = self.vol.quiesce();
+                let recorded = stat.id;
+                let quiet = self.vol.quiesce();
                 stat = self.io().stat_at(dir, place.1).map_err(errno)?;
+                drop(quiet);
+                if stat.id != recorded {
+                    // Another inode by now, of which nothing is recorded: who changes it must meet us.
+                    return self.meet(st, place, dir, stat);
+                }
             }
         }
         Ok(self.add_place(st, place, &stat, foreign))

@@ -84,6 +84,7 @@ fn the_sticky_bit_protects_what_others_own() {
             spill: Arc::new(NoSpill),
             budget: Budget::new(1 << 20),
             mount_points: Vec::new(),
+            opaque: false,
         },
     )
     .unwrap();
@@ -151,6 +152,7 @@ fn files_without_a_name() {
             spill: Arc::new(NoSpill),
             budget: budget.clone(),
             mount_points: Vec::new(),
+            opaque: false,
         },
     )
     .unwrap();

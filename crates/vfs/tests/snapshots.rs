@@ -123,6 +123,7 @@ impl Place {
             spill: Arc::new(NoSpill),
             budget: Budget::new(64 << 20),
             mount_points: Vec::new(),
+            opaque: false,
         };
         Twin(Arc::new(View::of_snapshot(self.vol.clone(), frozen, config).expect("view")))
     }

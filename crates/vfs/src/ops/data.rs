@@ -13,7 +13,7 @@ use std::sync::Arc;
 use systx_base::NodeId;
 use systx_base::sync::{Mutex, rank};
 use systx_store::io::{Handle, Io};
-use systx_txn::ObjectRef;
+use systx_txn::{Isolation, ObjectRef};
 
 /// Longest file: what the kernel's signed offsets allow.
 const FILE_MAX: u64 = i64::MAX as u64;
@@ -80,6 +80,11 @@ impl View {
         let count = opened.content.lock().read(opened.base(), offset, buf).map_err(errno)?;
         if self.alive().is_ok() {
             self.verify(&opened)?;
+        } else if let (true, Some(backing)) = (self.opaque, &opened.backing) {
+            let stat = self.io().stat(&backing.handle).map_err(errno)?;
+            if stat.stamp() != backing.base.stamp {
+                return Err(Errno::CANCELED);
+            }
         }
         Ok(count)
     }
@@ -278,7 +283,10 @@ impl View {
     fn verify(&self, opened: &Opened) -> Reply<()> {
         let Some(backing) = &opened.backing else { return Ok(()) };
         let stat = self.io().stat(&backing.handle).map_err(errno)?;
-        if self.is_current(&backing.base, &stat) {
+        // What was recorded is the inode that was met: one that has replaced it is another object, of which
+        // this transaction does not hear if it changes.
+        let recorded = self.isolation == Isolation::Snapshot || stat.id == backing.base.stamp.id;
+        if recorded && self.is_current(&backing.base, &stat) {
             return Ok(());
         }
         match self.outsider(whole(&backing.base)) {

@@ -358,6 +358,7 @@ pub fn open_view(vol: &Arc<Volume>, txn: u64, isolation: Isolation) -> Arc<View>
         spill: Arc::new(NoSpill),
         budget: Budget::new(64 << 20),
         mount_points: Vec::new(),
+        opaque: false,
     };
     let view = Arc::new(View::new(vol.clone(), config).expect("view"));
     let lost = Arc::downgrade(&view);

@@ -1,0 +1,153 @@
+//! The words between libsystx and the daemon: ioctls on a directory of a guarded mount.
+//!
+//! The kernel carries them as FUSE requests and vouches for the caller's thread, uid and gid.  They are
+//! "restricted": the kernel copies as many bytes as the number says, in both directions, and nothing else.
+//! All numbers are in the byte order of the machine.  A change of any structure changes its number; [`VERSION`]
+//! tells what the numbers mean.
+//!
+//! 1. [`ATTACH`] on any directory of the mount gives the calling thread a *seat*: a hidden name in the
+//!    mount's root, by which this thread alone can reach an alias of that root.
+//! 2. All others go to a descriptor of the file with that name and `.control` behind it: the last close
+//!    of it ends the seat, with whatever transaction is open.
+//! 3. Between [`BEGIN`] and [`END`] or [`ABORT`], the alias shows the guarded directory as the transaction
+//!    has it; at other times it shows nothing (`ECANCELED`).
+//!
+//! Errors of the ioctl itself: `ENOTTY` no guarded directory, or a daemon without threads' transactions; `EPROTO`
+//! another version; `EPERM` another thread's seat; `EINVAL` out of turn; `EBUSY` see each.
+
+#![forbid(unsafe_code)]
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Of this interface.
+pub const VERSION: u32 = 1;
+
+/// The type byte of all of its ioctls.
+const TYPE: u32 = 0xE7;
+
+/// `_IOWR(0xE7, number, T)` of Linux.
+const fn iowr<T>(number: u32) -> u32 {
+    (3 << 30) | ((size_of::<T>() as u32) << 16) | (TYPE << 8) | number
+}
+
+/// Gives the calling thread a seat; see [`Attach`].  `EALREADY`: the directory is that of a transaction already;
+/// `EOPNOTSUPP`: the thread is in a pid namespace that the daemon does not see.
+pub const ATTACH: u32 = iowr::<Attach>(1);
+/// Begins a transaction; see [`Begin`].  `EBUSY`: one is open.
+pub const BEGIN: u32 = iowr::<Begin>(2);
+/// Commits; see [`End`].  `EBUSY`: other processes are in the transaction, which goes on.
+pub const END: u32 = iowr::<End>(3);
+/// Drops the transaction; see [`End`].
+pub const ABORT: u32 = iowr::<End>(4);
+/// Tells of the open transaction, or of the last one; see [`Status`].
+pub const STATUS: u32 = iowr::<Status>(5);
+
+/// Flags of [`Begin::flags`].
+pub mod begin {
+    /// Nothing will be committed; what was read must be of one moment.
+    pub const READ_ONLY: u32 = 1;
+    /// Snapshot isolation instead of serializable.
+    pub const SNAPSHOT: u32 = 1 << 1;
+    /// Another attempt of the transaction that this seat lost last: it keeps its age and its place in time.
+    pub const RETRY: u32 = 1 << 2;
+    /// All that this version knows.
+    pub const ALL: u32 = READ_ONLY | SNAPSHOT | RETRY;
+}
+
+/// Values of [`End::state`] and [`Status::state`].
+pub mod state {
+    /// There was no transaction yet.
+    pub const NONE: u32 = 0;
+    /// It is open.
+    pub const OPEN: u32 = 1;
+    /// It has lost a conflict: it can only be ended.
+    pub const LOST: u32 = 2;
+    /// It is committed.
+    pub const COMMITTED: u32 = 3;
+    /// It was dropped, as asked.
+    pub const ABORTED: u32 = 4;
+    /// It could not be committed for another reason than a conflict, which is told in words.
+    pub const FAILED: u32 = 5;
+}
+
+/// Argument of [`ATTACH`].
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Attach {
+    /// In: [`VERSION`].
+    pub version: u32,
+    /// Out: length of the name.
+    pub name_len: u32,
+    /// Out: a name in the root of the mount.
+    pub name: [u8; 56],
+}
+
+/// Argument of [`BEGIN`].
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Begin {
+    /// In: see [`begin`].
+    pub flags: u32,
+    /// Out: how often it has lost before.
+    pub retries: u32,
+    /// Out: the transaction.
+    pub id: u64,
+}
+
+/// Argument of [`END`] and [`ABORT`].
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct End {
+    /// In: 0.
+    pub flags: u32,
+    /// Out: see [`state`].
+    pub state: u32,
+    /// Out: with `FAILED`, an errno.
+    pub errno: i32,
+    /// Out: how often it has lost by now.
+    pub retries: u32,
+    /// Out: the transaction.
+    pub id: u64,
+}
+
+/// Longest path in a [`Status`]; a longer one is cut at its beginning.
+pub const PATH_MAX: usize = 1024;
+/// Longest words in a [`Status`].
+pub const WORDS_MAX: usize = 488;
+
+/// Argument of [`STATUS`], all of it out.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Status {
+    /// See [`state`].
+    pub state: u32,
+    /// How often it has lost.
+    pub retries: u32,
+    /// The transaction.
+    pub id: u64,
+    /// Whom it lost to; 0: a program outside every transaction, or it has not lost.
+    pub opponent: u64,
+    /// Lengths of what follows.
+    pub path_len: u32,
+    /// Length of `words`.
+    pub words_len: u32,
+    /// What the conflict was about: a path on the host.
+    pub path: [u8; PATH_MAX],
+    /// Who the opponent is, or why it failed.
+    pub words: [u8; WORDS_MAX],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_numbers_are_those_of_the_header() {
+        assert_eq!(size_of::<Attach>(), 64);
+        assert_eq!(size_of::<Begin>(), 16);
+        assert_eq!(size_of::<End>(), 24);
+        assert_eq!(size_of::<Status>(), 1544);
+        assert_eq!(ATTACH, 0xc040_e701);
+        assert_eq!(BEGIN, 0xc010_e702);
+    }
+}

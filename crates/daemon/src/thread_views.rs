@@ -1,0 +1,520 @@
+//! Transactions of threads: begun and ended by ioctls on a guarded directory (`systx-abi`), seen through
+//! an alias root of its mount ([`systx_vfs::aliases`]).
+//!
+//! A seat belongs to one thread, which the kernel names in each request.  Its transaction is dropped when
+//! that thread or its process ends: the thread's pidfd tells, or else the last close of the control
+//! descriptor.
+//!
+//! The ioctls are served by the threads that serve the mount, which may wait: each has a worker of its own
+//! for as long as it takes, and the kernel holds no lock of a file meanwhile.
+
+use crate::guarded::Guarded;
+use crate::patterns::Patterns;
+use crate::protocol::{self, Conflict, HostPath, Opponent, Outcome, State, Transport};
+use crate::transaction::{Terms, Transaction, engine_isolation};
+use crate::transactions::Transactions;
+use crate::volume::OpenVolume;
+use crate::watch::{Keeps, Watcher};
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, getpriority_process, pidfd_open};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+use systx_abi as abi;
+use systx_base::TxnId;
+use systx_base::sync::{Mutex, rank};
+use systx_txn::BeginOptions;
+use systx_vfs::aliases::{Control, Left, Seat};
+use systx_vfs::api::{Caller, Reply};
+use systx_vfs::retired::{Lasting, StillOpen};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// `PIDFD_THREAD` (Linux 6.9).
+const PIDFD_THREAD: u32 = rustix::fs::OFlags::EXCL.bits();
+
+/// How long another attempt waits at most for the end of who made the last one lose.
+const DEFER: Duration = Duration::from_millis(500);
+
+/// Who serves the ioctls of one guarded directory.
+pub struct Desk {
+    table: Weak<Transactions>,
+    volume: Weak<OpenVolume>,
+    guarded: Weak<Guarded>,
+    /// The names that lead from the volume's root to the directory.
+    below: Arc<[Vec<u8>]>,
+    places: Mutex<HashMap<Seat, Arc<Place>>>,
+    watcher: Watcher,
+    deaths: OnceLock<Option<Arc<Deaths>>>,
+}
+
+/// A seat and what happens on it.
+struct Place {
+    seat: Seat,
+    tid: u32,
+    uid: u32,
+    argv: Vec<HostPath>,
+    now: Mutex<Now>,
+}
+
+#[derive(Default)]
+struct Now {
+    open: Option<Work>,
+    /// The last one that was open.
+    last: Last,
+}
+
+#[derive(Clone)]
+struct Work {
+    txn: Arc<Transaction>,
+    lasting: Arc<Lasting>,
+}
+
+/// How a transaction ended.
+#[derive(Clone, Default)]
+struct Last {
+    id: u64,
+    state: u32,
+    errno: i32,
+    /// How often it had lost by then, and its place in time, if it lost.
+    retries: u32,
+    timestamp: u64,
+    conflict: Option<Conflict>,
+    words: String,
+}
+
+impl Desk {
+    /// Of a directory that is mounted already.
+    pub(crate) fn new(
+        table: Weak<Transactions>,
+        volume: &Arc<OpenVolume>,
+        guarded: &Arc<Guarded>,
+    ) -> Desk {
+        let below = guarded.dir.strip_prefix(&volume.location.mount).unwrap_or(&guarded.dir);
+        Desk {
+            table,
+            volume: Arc::downgrade(volume),
+            guarded: Arc::downgrade(guarded),
+            below: below.iter().map(|name| name.as_bytes().to_vec()).collect(),
+            places: Mutex::new(rank::LEAF, HashMap::new()),
+            watcher: Watcher::default(),
+            deaths: OnceLock::new(),
+        }
+    }
+
+    fn parts(&self) -> Reply<(Arc<Transactions>, Arc<OpenVolume>, Arc<Guarded>)> {
+        let parts = (self.table.upgrade(), self.volume.upgrade(), self.guarded.upgrade());
+        let (Some(table), Some(volume), Some(guarded)) = parts else { return Err(Errno::NODEV) };
+        Ok((table, volume, guarded))
+    }
+
+    // ---- seats ------------------------------------------------------------------------------
+
+    fn attach(&self, caller: Caller, arg: abi::Attach) -> Reply<abi::Attach> {
+        if arg.version != abi::VERSION {
+            return Err(Errno::PROTO);
+        }
+        // A thread of another pid namespace has no number here.
+        if caller.tid == 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let (_, _, guarded) = self.parts()?;
+        let seat = guarded.aliases.seat(caller.tid);
+        let argv = std::fs::read(format!("/proc/{}/cmdline", caller.tid)).unwrap_or_default();
+        let argv = argv.split(|b| *b == 0).filter(|a| !a.is_empty());
+        let place = Arc::new(Place {
+            seat,
+            tid: caller.tid,
+            uid: caller.uid,
+            argv: argv.map(|a| HostPath(a.to_vec())).collect(),
+            now: Mutex::new(rank::LEAF, Now::default()),
+        });
+        self.places.lock().insert(seat, place);
+        self.watch_over(caller.tid, seat);
+        let text = seat.name();
+        let mut name = [0; 56];
+        name.get_mut(..text.len()).ok_or(Errno::NAMETOOLONG)?.copy_from_slice(&text);
+        Ok(abi::Attach { version: abi::VERSION, name_len: text.len() as u32, name })
+    }
+
+    /// Has the seat ended when its thread has.  Without pidfds of threads, the last close of the control
+    /// descriptor does that, for the whole process.
+    fn watch_over(&self, tid: u32, seat: Seat) {
+        let Some(deaths) = self.deaths.get_or_init(|| Deaths::start(self.guarded.clone())) else {
+            return;
+        };
+        let pid = i32::try_from(tid).ok().and_then(Pid::from_raw);
+        let flags = PidfdFlags::from_bits_retain(PIDFD_THREAD);
+        match pid.map(|pid| pidfd_open(pid, flags)) {
+            Some(Ok(fd)) => deaths.add(seat, fd),
+            Some(Err(errno)) => tracing::info!(%errno, "no pidfd of a thread"),
+            None => {}
+        }
+    }
+
+    fn place(&self, seat: Seat) -> Reply<Arc<Place>> {
+        self.places.lock().get(&seat).cloned().ok_or(Errno::STALE)
+    }
+
+    /// The thread, or its process, is gone.
+    fn close(&self, seat: Seat) {
+        let Some(place) = self.places.lock().remove(&seat) else { return };
+        if let Some(Some(deaths)) = self.deaths.get() {
+            deaths.remove(seat);
+        }
+        if place.now.lock().open.is_some()
+            && let Err(errno) = self.end(&place, false)
+        {
+            tracing::warn!(%errno, ?seat, "a dead thread's transaction");
+        }
+        if let Some(guarded) = self.guarded.upgrade() {
+            guarded.aliases.remove(seat);
+        }
+    }
+
+    /// Ends all seats: the directory is not served any more.
+    pub(crate) fn close_all(&self) {
+        let seats: Vec<Seat> = self.places.lock().keys().copied().collect();
+        for seat in seats {
+            self.close(seat);
+        }
+    }
+
+    // ---- transactions -----------------------------------------------------------------------
+
+    fn begin(&self, place: &Place, caller: Caller, arg: abi::Begin) -> Reply<abi::Begin> {
+        use abi::begin::{ALL, READ_ONLY, RETRY, SNAPSHOT};
+        if arg.flags & !ALL != 0 {
+            return Err(Errno::INVAL);
+        }
+        let last = {
+            let now = place.now.lock();
+            if now.open.is_some() {
+                return Err(Errno::BUSY);
+            }
+            now.last.clone()
+        };
+        let again = arg.flags & RETRY != 0 && last.state == abi::state::LOST;
+        let (table, volume, guarded) = self.parts()?;
+        if again && let Some(winner) = last.winner() {
+            // It would lose again at once.  Nobody waits for who waits here, since that has nothing open.
+            volume.vol.engine.wait_ended(winner, DEFER);
+        }
+        let isolation = match arg.flags & SNAPSHOT {
+            0 => protocol::Isolation::Serializable,
+            _ => protocol::Isolation::Snapshot,
+        };
+        let thread = i32::try_from(caller.tid).ok().and_then(Pid::from_raw);
+        let read_only = arg.flags & READ_ONLY != 0;
+        let options = BeginOptions {
+            isolation: engine_isolation(isolation),
+            priority: getpriority_process(thread).unwrap_or(0),
+            age: if again { last.retries } else { 0 },
+            read_only,
+            timestamp: again.then_some(last.timestamp),
+        };
+        let retries = options.age;
+        let terms = Terms {
+            argv: place.argv.clone(),
+            cwd: HostPath::from(guarded.dir.as_path()),
+            isolation,
+            read_only,
+            patterns: Patterns::default(),
+            uid: caller.uid,
+            client: caller.tid,
+            transport: Transport::Auto,
+            lives_on: true,
+        };
+        let refused = |failure: protocol::Failure| {
+            tracing::error!("a thread's transaction cannot begin: {failure}");
+            Errno::IO
+        };
+        let id = table.new_id(&volume).map_err(refused)?;
+        let begun = Transaction::begin_within(id, volume, terms, options, table.ids());
+        let txn = begun.map_err(refused)?;
+        let lasting = Arc::new(Lasting::new(Arc::clone(&txn.view)));
+        if let Err(errno) = guarded.aliases.attach(place.seat, lasting.clone(), self.below.clone())
+        {
+            txn.abort();
+            return Err(errno);
+        }
+        table.add(Arc::clone(&txn));
+        place.now.lock().open = Some(Work { txn, lasting });
+        Ok(abi::Begin { flags: arg.flags, retries, id: id.0 })
+    }
+
+    /// Commits or drops what is open on a seat.
+    fn end(&self, place: &Place, commit: bool) -> Reply<abi::End> {
+        let (table, _, guarded) = self.parts()?;
+        let work = place.now.lock().open.clone().ok_or(Errno::INVAL)?;
+        let Work { txn, lasting } = work;
+        let _turn = txn.take_turn().map_err(|_| Errno::BUSY)?;
+        let mut last = Last { id: txn.id.0, retries: txn.age, ..Last::default() };
+        let mut open = None;
+        if table.get(txn.id).is_err() {
+            last.state = abi::state::ABORTED;
+            last.words = "ended by `systx abort`".into();
+        } else if !commit {
+            last.fail(txn.conflict(&*table), txn.age, txn.timestamp);
+            txn.abort();
+            table.retire(&txn, false);
+            last.state = abi::state::ABORTED;
+        } else if let Some(conflict) = txn.conflict(&*table) {
+            last.fail(Some(conflict), txn.age, txn.timestamp);
+            txn.abort();
+            table.retire(&txn, false);
+        } else {
+            self.flush(&guarded, place.seat, &lasting);
+            let (ended, still) = table.commit_lasting(&txn, &lasting);
+            open = still;
+            match table.end(&txn, ended) {
+                Outcome::Committed { .. } => last.state = abi::state::COMMITTED,
+                Outcome::Conflict { conflict, .. } => {
+                    last.fail(Some(conflict), txn.age, txn.timestamp);
+                }
+                Outcome::Refused { failure, .. } => {
+                    last.state = abi::state::FAILED;
+                    last.errno = errno_of(&failure).raw_os_error();
+                    last.words = failure.to_string();
+                }
+                Outcome::Aborted { .. } | Outcome::Kept { .. } => {
+                    last.state = abi::state::ABORTED;
+                }
+            }
+        }
+        let left = guarded.aliases.detach(place.seat);
+        self.forget(&guarded, place.seat, &left, &open.unwrap_or_default());
+        let answer = abi::End {
+            flags: 0,
+            state: last.state,
+            errno: last.errno,
+            retries: last.retries,
+            id: last.id,
+        };
+        let mut now = place.now.lock();
+        now.open = None;
+        now.last = last;
+        Ok(answer)
+    }
+
+    /// Has the kernel write back what the thread has stored in shared mappings.
+    fn flush(&self, guarded: &Guarded, seat: Seat, lasting: &Lasting) {
+        let written = lasting.open_for_writing();
+        let Some(connection) = guarded.connection().filter(|_| !written.is_empty()) else { return };
+        for node in written {
+            let Some(node) = guarded.aliases.node_of(seat, node) else { continue };
+            let _ = connection.invalidate_inode(node, Some((0, 0)));
+        }
+    }
+
+    /// Has the kernel forget what the next transaction must not see, and what a commit has made old.
+    fn forget(&self, guarded: &Arc<Guarded>, seat: Seat, left: &Left, open: &[StillOpen]) {
+        let Some(connection) = guarded.connection() else { return };
+        for name in &left.names {
+            // That it does not know (any more) is fine.
+            let _ = connection.invalidate_entry(seat.node(), name, false);
+        }
+        // Its listing, and its attributes.
+        let _ = connection.invalidate_inode(seat.node(), Some((0, 0)));
+        let keeps: Arc<dyn Keeps> = guarded.clone();
+        for still in open {
+            let Some(node) = left.node(still.node) else { continue };
+            if let Some(file) = &still.file {
+                self.watcher.add(&keeps, node, file.as_fd());
+            }
+            keeps.drop_pages(node);
+        }
+    }
+
+    fn status(&self, place: &Place) -> Reply<abi::Status> {
+        let (table, ..) = self.parts()?;
+        let (open, last) = {
+            let now = place.now.lock();
+            (now.open.clone(), now.last.clone())
+        };
+        let last = match open {
+            None => last,
+            Some(Work { txn, .. }) => {
+                let mut at = Last { id: txn.id.0, retries: txn.age, ..Last::default() };
+                at.state = abi::state::OPEN;
+                if table.get(txn.id).is_err() {
+                    at.state = abi::state::ABORTED;
+                } else if txn.state() == State::Doomed {
+                    at.fail(txn.conflict(&*table), txn.age, txn.timestamp);
+                }
+                at
+            }
+        };
+        Ok(last.status())
+    }
+}
+
+impl Last {
+    /// The transaction that it lost to.
+    fn winner(&self) -> Option<TxnId> {
+        match self.conflict.as_ref()?.opponent {
+            Opponent::Transaction { id, .. } => Some(id),
+            Opponent::Outside { .. } => None,
+        }
+    }
+
+    fn fail(&mut self, conflict: Option<Conflict>, age: u32, timestamp: u64) {
+        if conflict.is_some() {
+            self.state = abi::state::LOST;
+            self.retries = age.saturating_add(1);
+        }
+        self.timestamp = timestamp;
+        self.conflict = conflict;
+    }
+
+    fn status(&self) -> abi::Status {
+        let mut status = abi::Status {
+            state: self.state,
+            retries: self.retries,
+            id: self.id,
+            opponent: 0,
+            path_len: 0,
+            words_len: 0,
+            path: [0; abi::PATH_MAX],
+            words: [0; abi::WORDS_MAX],
+        };
+        let mut words = self.words.clone();
+        if let Some(conflict) = &self.conflict {
+            let path = &conflict.path.0;
+            let path = &path[path.len().saturating_sub(abi::PATH_MAX)..];
+            status.path[..path.len()].copy_from_slice(path);
+            status.path_len = path.len() as u32;
+            words = match &conflict.opponent {
+                Opponent::Transaction { id, argv, .. } => {
+                    status.opponent = id.0;
+                    let argv: Vec<String> = argv.iter().map(ToString::to_string).collect();
+                    format!("transaction {id} ({})", argv.join(" "))
+                }
+                Opponent::Outside { what } => format!("a program outside ({what})"),
+            };
+        }
+        let words = &words.as_bytes()[..words.len().min(abi::WORDS_MAX)];
+        status.words[..words.len()].copy_from_slice(words);
+        status.words_len = words.len() as u32;
+        status
+    }
+}
+
+fn errno_of(failure: &protocol::Failure) -> Errno {
+    match failure.kind {
+        protocol::FailureKind::Space => Errno::NOSPC,
+        protocol::FailureKind::Busy => Errno::BUSY,
+        _ => Errno::IO,
+    }
+}
+
+/// One kind of argument, and its answer.
+fn answer<T: FromBytes + IntoBytes + zerocopy::Immutable>(
+    arg: &[u8],
+    ask: impl FnOnce(T) -> Reply<T>,
+) -> Reply<Vec<u8>> {
+    let arg = T::read_from_bytes(arg).map_err(|_| Errno::INVAL)?;
+    Ok(ask(arg)?.as_bytes().to_vec())
+}
+
+impl Control for Desk {
+    fn control(&self, caller: Caller, seat: Option<Seat>, cmd: u32, arg: &[u8]) -> Reply<Vec<u8>> {
+        if cmd == abi::ATTACH {
+            if seat.is_some() {
+                return Err(Errno::ALREADY);
+            }
+            return answer(arg, |arg| self.attach(caller, arg));
+        }
+        let known = [abi::BEGIN, abi::END, abi::ABORT, abi::STATUS].contains(&cmd);
+        let seat = seat.filter(|_| known).ok_or(Errno::NOTTY)?;
+        let place = self.place(seat)?;
+        if place.tid != caller.tid || place.uid != caller.uid && caller.uid != 0 {
+            return Err(Errno::PERM);
+        }
+        match cmd {
+            abi::BEGIN => answer(arg, |arg| self.begin(&place, caller, arg)),
+            abi::END => answer(arg, |_: abi::End| self.end(&place, true)),
+            abi::ABORT => answer(arg, |_: abi::End| self.end(&place, false)),
+            _ => answer(arg, |_: abi::Status| self.status(&place)),
+        }
+    }
+
+    fn vacated(&self, seat: Seat) {
+        self.close(seat);
+    }
+}
+
+impl Keeps for Guarded {
+    fn drop_pages(&self, node: systx_base::NodeId) -> bool {
+        let Some(connection) = self.connection() else { return false };
+        connection.invalidate_inode(node, Some((0, 0))).is_ok()
+    }
+}
+
+/// Waits for the ends of threads.
+struct Deaths {
+    epoll: OwnedFd,
+    watched: Mutex<HashMap<Seat, OwnedFd>>,
+}
+
+impl Deaths {
+    fn start(guarded: Weak<Guarded>) -> Option<Arc<Deaths>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC);
+        let epoll = epoll.inspect_err(|errno| tracing::error!(%errno, "epoll")).ok()?;
+        let watched = Mutex::new(rank::LEAF, HashMap::new());
+        let deaths = Arc::new(Deaths { epoll, watched });
+        let own = Arc::downgrade(&deaths);
+        let thread = std::thread::Builder::new().name("seats".into());
+        thread.spawn(move || Deaths::run(&own, &guarded)).ok()?;
+        Some(deaths)
+    }
+
+    fn add(&self, seat: Seat, fd: OwnedFd) {
+        let mut watched = self.watched.lock();
+        let data = epoll::EventData::new_u64(seat.node().0);
+        match epoll::add(&self.epoll, &fd, data, epoll::EventFlags::IN) {
+            Ok(()) => drop(watched.insert(seat, fd)),
+            Err(errno) => tracing::warn!(%errno, "a thread is not watched"),
+        }
+    }
+
+    /// Closing the descriptor takes it off the list.
+    fn remove(&self, seat: Seat) {
+        let gone = self.watched.lock().remove(&seat);
+        drop(gone);
+    }
+
+    fn run(this: &Weak<Deaths>, guarded: &Weak<Guarded>) {
+        const LOOK: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };
+        let mut events = Vec::with_capacity(16);
+        loop {
+            // Not kept alive while it waits for long: the directory may be unmounted.
+            let Some(deaths) = this.upgrade() else { return };
+            events.clear();
+            let waited = epoll::wait(
+                &deaths.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                Some(&LOOK),
+            );
+            match waited {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => {
+                    tracing::error!(%errno, "epoll");
+                    return;
+                }
+            }
+            let gone: Vec<u64> = events.iter().map(|e: &epoll::Event| e.data.u64()).collect();
+            let seats: Vec<Seat> = {
+                let watched = deaths.watched.lock();
+                watched.keys().filter(|seat| gone.contains(&seat.node().0)).copied().collect()
+            };
+            drop(deaths);
+            let Some(guarded) = guarded.upgrade() else { return };
+            for seat in seats {
+                guarded.desk_closes(seat);
+            }
+        }
+    }
+}

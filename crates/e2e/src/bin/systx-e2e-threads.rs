@@ -1,0 +1,489 @@
+//! A program with transactions in its threads, for the suite `threads`: each case is checked here, where it
+//! happens, and ends with a panic if something is wrong.
+//!
+//! `systx-e2e-threads CASE DIR`, with DIR guarded and empty.
+
+#![deny(unsafe_code)]
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use systx::{Flags, State};
+
+const SERIALIZABLE: Flags = Flags::from_bits(0);
+
+fn main() {
+    let mut args = std::env::args().skip(1);
+    let case = args.next().expect("a case");
+    let dir = args.next().expect("a directory");
+    let rounds = args.next().map_or(0, |n| n.parse().expect("a number"));
+    let dir = Path::new(&dir);
+    match case.as_str() {
+        "siblings" => siblings(dir),
+        "abort" => abort(dir),
+        "nesting" => nesting(dir),
+        "pause" => pause(dir),
+        "children" => children(dir),
+        "threads-inside" => threads_inside(dir),
+        "death" => death(dir),
+        "hang" => hang(dir),
+        "contend" => contend(dir, rounds),
+        "read-only" => read_only(dir),
+        "conflict" => conflict(dir),
+        "descriptors" => descriptors(dir),
+        "refused" => refused(dir),
+        "flat" => flat(dir, rounds),
+        "cwd" => cwd(dir),
+        "joined" => joined(dir),
+        other => panic!("no case {other}"),
+    }
+    println!("ok");
+}
+
+fn errno<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|e| e.raw_os_error())
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path.as_ref()).unwrap_or_else(|e| panic!("{:?}: {e}", path.as_ref()))
+}
+
+/// What is there for everybody else, asked by this thread itself.
+fn outside(path: &Path) -> Option<String> {
+    if systx::xid() == 0 {
+        return fs::read_to_string(path).ok();
+    }
+    let id = systx::xpause().unwrap();
+    let seen = fs::read_to_string(path).ok();
+    systx::xresume(id).unwrap();
+    seen
+}
+
+/// Nothing shows before the commit to sibling threads, and all of it after; identities are the same.
+fn siblings(dir: &Path) {
+    let (a, b, new) = (dir.join("a"), dir.join("b"), dir.join("sub/new"));
+    fs::write(&a, "old a").unwrap();
+    fs::write(&b, "old b").unwrap();
+    // The sibling exists before the seat is made, and looks all the time.
+    let (begun, done) = (Barrier::new(2), AtomicBool::new(false));
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            begun.wait();
+            let mut seen = Vec::new();
+            loop {
+                let look = (read(&a), b.exists(), new.exists());
+                if done.load(Ordering::SeqCst) {
+                    break;
+                }
+                seen.push(look);
+            }
+            let before = (String::from("old a"), true, false);
+            assert!(seen.iter().all(|s| *s == before), "{seen:?}");
+        });
+        let ids = |path: &Path| fs::metadata(path).map(|m| (m.dev(), m.ino())).unwrap();
+        let want = (ids(dir), ids(&a));
+        begun.wait();
+        let tx = systx::begin(dir, SERIALIZABLE).unwrap();
+        assert_eq!((ids(dir), ids(&a)), want, "the same inside as outside");
+        assert_eq!(read(&a), "old a");
+        fs::write(&a, "new a").unwrap();
+        fs::remove_file(&b).unwrap();
+        fs::create_dir(dir.join("sub")).unwrap();
+        fs::write(&new, "new").unwrap();
+        assert_eq!((read(&a), b.exists(), read(&new)), ("new a".into(), false, "new".into()));
+        let mut names: Vec<_> =
+            fs::read_dir(dir).unwrap().map(|e| e.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["a", "sub"]);
+        assert_eq!(outside(&a).as_deref(), Some("old a"));
+        done.store(true, Ordering::SeqCst);
+        assert_ne!(tx.id(), 0);
+        tx.commit().unwrap();
+    });
+    assert_eq!((read(&a), b.exists(), read(&new)), ("new a".into(), false, "new".into()));
+    assert_eq!(outside(&new).as_deref(), Some("new"));
+    assert_eq!(systx::xstatus().unwrap().state, State::Committed);
+    assert_eq!(systx::xid(), 0);
+}
+
+/// What was dropped is nowhere, and the next transaction of the same thread does not see it.
+fn abort(dir: &Path) {
+    let (a, made) = (dir.join("a"), dir.join("made"));
+    fs::write(&a, "first").unwrap();
+    for round in 0..3 {
+        let tx = systx::begin(dir, SERIALIZABLE).unwrap();
+        assert_eq!(read(&a), "first", "round {round}");
+        assert!(!made.exists(), "round {round}");
+        fs::write(&a, format!("dropped {round}")).unwrap();
+        fs::write(&made, "dropped").unwrap();
+        assert_eq!(read(&a), format!("dropped {round}"));
+        if round == 1 {
+            drop(tx);
+        } else {
+            tx.abort().unwrap();
+        }
+        assert_eq!((read(&a), made.exists()), ("first".into(), false));
+        // A plain change in between is what the next one sees.
+        assert_eq!(systx::xstatus().unwrap().state, State::Aborted);
+    }
+    fs::write(&a, "second").unwrap();
+    let tx = systx::begin(dir, SERIALIZABLE).unwrap();
+    assert_eq!(read(&a), "second");
+    tx.commit().unwrap();
+}
+
+fn nesting(dir: &Path) {
+    let a = dir.join("a");
+    systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
+    let id = systx::xid();
+    systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
+    assert_eq!(systx::xid(), id, "flat");
+    fs::write(&a, "inner").unwrap();
+    systx::xend().unwrap();
+    assert_eq!(outside(&a), None, "the inner end commits nothing");
+    systx::xend().unwrap();
+    assert_eq!(outside(&a).as_deref(), Some("inner"));
+    assert_eq!(errno(systx::xend()), Some(libc::EINVAL));
+    // An inner abort is that of the whole.
+    systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
+    systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
+    fs::write(&a, "dropped").unwrap();
+    systx::xabort().unwrap();
+    assert_eq!((systx::xid(), read(&a)), (0, "inner".into()));
+    assert_eq!(errno(systx::xabort()), Some(libc::EINVAL));
+}
+
+fn pause(dir: &Path) {
+    let a = dir.join("a");
+    fs::write(&a, "plain").unwrap();
+    systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
+    fs::write(&a, "inside").unwrap();
+    let id = systx::xpause().unwrap();
+    assert_eq!(id, systx::xid());
+    assert_eq!(read(&a), "plain");
+    fs::write(dir.join("log"), "written while paused").unwrap();
+    assert_eq!(errno(systx::xpause()), Some(libc::EINVAL));
+    assert_eq!(errno(systx::xbegin(Some(dir), SERIALIZABLE)), Some(libc::EBUSY));
+    assert_eq!(errno(systx::xresume(id + 1)), Some(libc::EPERM));
+    let stranger = std::thread::scope(|s| s.spawn(|| errno(systx::xresume(id))).join().unwrap());
+    assert_eq!(stranger, Some(libc::EINVAL), "another thread has none");
+    systx::xresume(id).unwrap();
+    assert_eq!(read(&a), "inside");
+    systx::xabort().unwrap();
+    assert_eq!((read(&a), read(dir.join("log"))), ("plain".into(), "written while paused".into()));
+}
+
+/// A child joins; the transaction does not end before it has.
+fn children(dir: &Path) {
+    let tx = systx::begin(dir, SERIALIZABLE).unwrap();
+    fs::write(dir.join("from parent"), "p").unwrap();
+    let script =
+        "cat 'from parent' > 'from child'; mkdir made; read line; echo $line > made/answer";
+    let mut child = Command::new("sh")
+        .args(["-c", script])
+        .current_dir(dir)
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    while !dir.join("made").exists() {
+        std::thread::yield_now();
+    }
+    assert_eq!(errno(systx::xend()), Some(libc::EBUSY), "the child is in it");
+    assert_eq!(read(dir.join("from child")), "p");
+    assert_eq!(outside(&dir.join("from child")), None);
+    child.stdin.take().unwrap().write_all(b"done\n").unwrap();
+    assert!(child.wait().unwrap().success());
+    tx.commit().unwrap();
+    assert_eq!(outside(&dir.join("made/answer")).as_deref(), Some("done\n"));
+}
+
+/// Threads that are made inside join, too; those that were there before do not.
+fn threads_inside(dir: &Path) {
+    for round in 0..3 {
+        let a = dir.join(format!("a{round}"));
+        let tx = systx::begin(dir, SERIALIZABLE).unwrap();
+        fs::write(&a, "inside").unwrap();
+        let seen = std::thread::scope(|s| s.spawn(|| fs::read_to_string(&a)).join().unwrap());
+        assert_eq!(seen.unwrap(), "inside", "made inside");
+        assert_eq!(outside(&a), None);
+        tx.commit().unwrap();
+        assert_eq!(outside(&a).as_deref(), Some("inside"));
+    }
+}
+
+/// A thread that ends drops what it has open, at once, whichever way it ends.
+fn death(dir: &Path) {
+    let a = dir.join("a");
+    fs::write(&a, "before").unwrap();
+    for _ in 0..20 {
+        std::thread::scope(|s| {
+            let thread = s.spawn(|| {
+                systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
+                fs::write(&a, "of a dead thread").unwrap();
+            });
+            // Also waits for what the thread does at its end.
+            thread.join().unwrap();
+        });
+        assert_eq!(read(&a), "before");
+        // Nobody is in the way any more.
+        let tx = systx::begin(dir, SERIALIZABLE).unwrap();
+        fs::write(&a, "before").unwrap();
+        tx.commit().unwrap();
+    }
+}
+
+/// Waits in a transaction to be killed.
+fn hang(dir: &Path) {
+    systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
+    fs::write(dir.join("a"), "never").unwrap();
+    println!("open");
+    io::stdout().flush().unwrap();
+    let _ = io::stdin().read(&mut [0]);
+}
+
+/// Threads that move amounts between two files, and others that only look: no update is lost, and nobody, in
+/// whatever attempt, sees two moments in one transaction.
+fn contend(dir: &Path, rounds: u64) {
+    const THREADS: u64 = 4;
+    let (a, b) = (dir.join("a"), dir.join("b"));
+    let number = |path: &Path| -> io::Result<i64> {
+        let text = fs::read_to_string(path)?;
+        text.trim().parse().map_err(|_| io::Error::other(format!("{path:?}: {text:?}")))
+    };
+    fs::write(&a, "1000").unwrap();
+    fs::write(&b, "0").unwrap();
+    let lost = AtomicU64::new(0);
+    std::thread::scope(|s| {
+        for thread in 0..THREADS {
+            let (lost, a, b) = (&lost, &a, &b);
+            s.spawn(move || {
+                for round in 0..rounds {
+                    let looks = thread == THREADS - 1;
+                    let flags =
+                        if looks && round % 2 == 0 { Flags::READ_ONLY } else { SERIALIZABLE };
+                    let mut attempts = 0;
+                    systx::atomic(dir, flags, |_| {
+                        attempts += 1;
+                        let (x, y) = (number(a)?, number(b)?);
+                        if x + y != 1000 {
+                            let status = systx::xstatus()?;
+                            panic!("torn in round {round}: {x} + {y}, {status:?}");
+                        }
+                        if !looks {
+                            // One is rewritten, the other one changed in place.
+                            fs::write(a, (x - 1).to_string())?;
+                            let file = File::options().write(true).open(b)?;
+                            file.write_all_at(format!("{:<8}", y + 1).as_bytes(), 0)?;
+                        }
+                        Ok(())
+                    })
+                    .unwrap_or_else(|e| panic!("thread {thread}, round {round}: {e}"));
+                    lost.fetch_add(attempts - 1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let moved = i64::try_from(rounds * (THREADS - 1)).unwrap();
+    assert_eq!((number(&a).unwrap(), number(&b).unwrap()), (1000 - moved, moved));
+    println!("{} attempts lost", lost.load(Ordering::Relaxed));
+}
+
+fn read_only(dir: &Path) {
+    let a = dir.join("a");
+    fs::write(&a, "plain").unwrap();
+    let tx = systx::begin(dir, Flags::READ_ONLY).unwrap();
+    assert_eq!(read(&a), "plain");
+    let _ = fs::write(&a, "never");
+    tx.commit().unwrap();
+    assert_eq!(read(&a), "plain");
+    // All that is read is of one moment.
+    let b = dir.join("b");
+    fs::write(&b, "plain").unwrap();
+    let tx = systx::begin(dir, Flags::READ_ONLY).unwrap();
+    assert_eq!(read(&a), "plain");
+    plain_write(&a, "changed");
+    plain_write(&b, "changed");
+    assert_eq!((read(&a), read(&b)), ("plain".into(), "plain".into()));
+    tx.commit().unwrap();
+    assert_eq!((read(&a), read(&b)), ("changed".into(), "changed".into()));
+}
+
+/// By a process that is in no transaction: it is started by a thread that was made before.
+fn plain_write(path: &Path, text: &str) {
+    let id = systx::xpause().unwrap();
+    fs::write(path, text).unwrap();
+    systx::xresume(id).unwrap();
+}
+
+/// A lost conflict names the path and the opponent; what follows is refused; a retry wins.
+fn conflict(dir: &Path) {
+    let a = dir.join("a");
+    fs::write(&a, "one").unwrap();
+    let tx = systx::begin(dir, SERIALIZABLE).unwrap();
+    let id = tx.id();
+    assert_eq!(read(&a), "one");
+    plain_write(&a, "two");
+    let status = systx::xstatus().unwrap();
+    assert_eq!((status.state, status.id), (State::Lost, id), "{status:?}");
+    assert_eq!(errno(fs::write(dir.join("b"), "x")), Some(libc::ECANCELED));
+    assert_eq!(errno(tx.commit()), Some(libc::ECANCELED));
+    let status = systx::xstatus().unwrap();
+    assert_eq!((status.state, status.retries, status.opponent), (State::Lost, 1, 0), "{status:?}");
+    assert_eq!(status.path, a.as_os_str().as_encoded_bytes());
+    assert!(status.words.contains("systx-e2e-threa"), "{status:?}");
+    systx::xbegin(Some(dir), Flags::RETRY).unwrap();
+    assert_eq!(systx::xstatus().unwrap().retries, 1);
+    assert_eq!(read(&a), "two");
+    systx::xend().unwrap();
+    // Against another transaction: the younger one loses, and is told to whom.
+    let (first, second) = (Barrier::new(2), Barrier::new(2));
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            let tx = systx::begin(dir, SERIALIZABLE).unwrap();
+            fs::write(&a, "older").unwrap();
+            first.wait();
+            second.wait();
+            tx.commit().unwrap();
+        });
+        first.wait();
+        let tx = systx::begin(dir, SERIALIZABLE).unwrap();
+        assert_eq!(errno(fs::write(&a, "younger")), Some(libc::ECANCELED));
+        let status = systx::xstatus().unwrap();
+        assert!(status.state == State::Lost && status.opponent != 0, "{status:?}");
+        assert_eq!(errno(tx.commit()), Some(libc::ECANCELED));
+        second.wait();
+    });
+    assert_eq!(read(&a), "older");
+}
+
+/// What was opened inside is the committed file afterwards.
+fn descriptors(dir: &Path) {
+    let (a, new) = (dir.join("a"), dir.join("new"));
+    fs::write(&a, "first version").unwrap();
+    let tx = systx::begin(dir, SERIALIZABLE).unwrap();
+    let rw = |path: &Path| {
+        File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+    };
+    let (mut old, mut made) = (rw(&a), rw(&new));
+    old.write_all(b"SECOND").unwrap();
+    made.write_all(b"made inside").unwrap();
+    tx.commit().unwrap();
+    let all = |file: &mut File| {
+        let mut text = String::new();
+        file.seek(SeekFrom::Start(0)).unwrap();
+        file.read_to_string(&mut text).unwrap();
+        text
+    };
+    assert_eq!((all(&mut old), all(&mut made)), ("SECONDversion".into(), "made inside".into()));
+    made.write_all(b", written after").unwrap();
+    made.sync_all().unwrap();
+    assert_eq!(read(&new), "made inside, written after");
+    let ino = |m: io::Result<fs::Metadata>| m.map(|m| (m.dev(), m.ino())).unwrap();
+    assert_eq!(ino(made.metadata()), ino(fs::metadata(&new)));
+    fs::write(&a, "by its name").unwrap();
+    // The kernel drops the pages of the old view's inode a moment later, when the change is noticed.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while all(&mut old) != "by its name" {
+        assert!(std::time::Instant::now() < until, "{:?}", all(&mut old));
+        std::thread::yield_now();
+    }
+    // After an abort, what was opened inside can be read as it was, and not changed.
+    let tx = systx::begin(dir, SERIALIZABLE).unwrap();
+    let mut file = rw(&a);
+    assert_eq!(all(&mut file), "by its name");
+    tx.abort().unwrap();
+    assert_eq!(all(&mut file), "by its name");
+    assert_eq!(errno(file.write_all(b"x")), Some(libc::ECANCELED));
+}
+
+fn refused(dir: &Path) {
+    let beside = dir.parent().unwrap();
+    assert_eq!(errno(systx::xbegin(Some(beside), SERIALIZABLE)), Some(libc::ENOTTY));
+    assert_eq!(errno(systx::xbegin(Some(&dir.join("absent")), SERIALIZABLE)), Some(libc::ENOENT));
+    assert_eq!(errno(systx::xbegin(Some(dir), Flags::from_bits(1 << 30))), Some(libc::EINVAL));
+    assert_eq!(errno(systx::xend()), Some(libc::EINVAL));
+    assert_eq!(systx::xid(), 0);
+    // Nothing of that is in the way.
+    systx::begin(dir, SERIALIZABLE).unwrap().commit().unwrap();
+}
+
+/// Many rounds leave as many descriptors and threads as a few.
+fn flat(dir: &Path, rounds: u64) {
+    let count = |of: &str| fs::read_dir(format!("/proc/self/{of}")).unwrap().count();
+    let round = |n: u64| {
+        systx::atomic(dir, SERIALIZABLE, |_| {
+            fs::write(dir.join(format!("f{}", n % 7)), n.to_string())?;
+            fs::read_dir(dir)?.count();
+            if n.is_multiple_of(3) { Err(io::Error::other("dropped")) } else { Ok(()) }
+        })
+    };
+    (1..20).for_each(|n| drop(round(n)));
+    let before = (count("fd"), count("task"));
+    println!("warm");
+    io::stdout().flush().unwrap();
+    let _ = io::stdin().read(&mut [0]);
+    (20..20 + rounds).for_each(|n| drop(round(n)));
+    assert_eq!((count("fd"), count("task")), before);
+    println!("done");
+    io::stdout().flush().unwrap();
+    let _ = io::stdin().read(&mut [0]);
+}
+
+/// The working directory is inside while the transaction is, and back afterwards.
+fn cwd(dir: &Path) {
+    let here = || std::env::current_dir().unwrap();
+    fs::create_dir(dir.join("sub")).unwrap();
+    for (start, name) in
+        [(dir.to_owned(), "a"), (dir.join("sub"), "a"), (dir.parent().unwrap().to_owned(), "")]
+    {
+        std::env::set_current_dir(&start).unwrap();
+        let tx = systx::begin(dir, SERIALIZABLE).unwrap();
+        assert_eq!(here(), start);
+        let relative = if name.is_empty() {
+            Path::new(dir.file_name().unwrap()).join("sub/b")
+        } else {
+            name.into()
+        };
+        fs::write(&relative, "relative").unwrap();
+        assert_eq!(outside(&start.join(&relative)), None);
+        tx.commit().unwrap();
+        assert_eq!(here(), start);
+        assert_eq!(read(&relative), "relative");
+    }
+    // Where it went inside, it is after the commit; after an abort it is back.
+    std::env::set_current_dir(dir).unwrap();
+    let tx = systx::begin(dir, SERIALIZABLE).unwrap();
+    fs::create_dir("made").unwrap();
+    std::env::set_current_dir("made").unwrap();
+    tx.commit().unwrap();
+    assert_eq!(here(), dir.join("made"));
+    let tx = systx::begin(dir, SERIALIZABLE).unwrap();
+    std::env::set_current_dir("../sub").unwrap();
+    tx.abort().unwrap();
+    assert_eq!(here(), dir.join("made"));
+    std::env::set_current_dir("/").unwrap();
+}
+
+/// A program that is executed inside joins: its own begin and end only count.
+fn joined(dir: &Path) {
+    if systx::xid() == 0 && std::env::var_os("SYSTX_E2E_INNER").is_some() {
+        systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
+        assert_eq!(read(dir.join("a")), "outer");
+        fs::write(dir.join("b"), "inner").unwrap();
+        systx::xend().unwrap();
+        return;
+    }
+    let tx = systx::begin(dir, SERIALIZABLE).unwrap();
+    fs::write(dir.join("a"), "outer").unwrap();
+    let me = std::env::current_exe().unwrap();
+    let inner = Command::new(me).arg("joined").arg(dir).env("SYSTX_E2E_INNER", "1").status();
+    assert!(inner.unwrap().success());
+    assert_eq!(read(dir.join("b")), "inner");
+    assert_eq!(outside(&dir.join("b")), None);
+    tx.commit().unwrap();
+    assert_eq!(read(dir.join("b")), "inner");
+}

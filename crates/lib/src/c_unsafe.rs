@@ -1,0 +1,141 @@
+//! The interface of `systx.h`: results as C has them, errors in `errno`.
+
+#![allow(unsafe_code)]
+
+use crate::{Flags, thread};
+use std::ffi::{CStr, OsStr, c_char, c_int};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+
+/// `struct systx_status`.
+#[repr(C)]
+pub struct CStatus {
+    state: u32,
+    retries: u32,
+    id: u64,
+    opponent: u64,
+    path: [c_char; 1032],
+    words: [c_char; 496],
+}
+
+fn result<T>(none: T, run: impl FnOnce() -> io::Result<T>) -> T {
+    // A panic must not go up into C.
+    let done = catch_unwind(AssertUnwindSafe(run));
+    let errno = match done {
+        Ok(Ok(value)) => return value,
+        Ok(Err(e)) => e.raw_os_error().unwrap_or(libc::EIO),
+        Err(_) => libc::EIO,
+    };
+    // SAFETY: `errno` of this thread is there as long as the thread is.
+    unsafe { *libc::__errno_location() = errno };
+    none
+}
+
+fn path<'a>(dir: *const c_char) -> Option<&'a Path> {
+    if dir.is_null() {
+        return None;
+    }
+    // SAFETY: the header asks for a string that ends with NUL and outlives the call.
+    Some(Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(dir) }.to_bytes())))
+}
+
+fn done(run: impl FnOnce() -> io::Result<()>) -> c_int {
+    result(-1, || run().map(|()| 0))
+}
+
+/// See `systx.h`.
+// SAFETY: the name is not that of anything in the C library.
+#[unsafe(no_mangle)]
+pub extern "C" fn systx_use(dir: *const c_char) -> c_int {
+    done(|| {
+        thread::use_dir(path(dir));
+        Ok(())
+    })
+}
+
+/// See `systx.h`.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn systx_begin_at(dir: *const c_char, flags: u32) -> c_int {
+    done(|| thread::xbegin(path(dir), Flags::from_bits(flags)))
+}
+
+/// See `systx.h`.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn xbegin(flags: u32) -> c_int {
+    done(|| thread::xbegin(None, Flags::from_bits(flags)))
+}
+
+/// See `systx.h`.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn xend() -> c_int {
+    done(thread::xend)
+}
+
+/// See `systx.h`.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn xabort() -> c_int {
+    done(thread::xabort)
+}
+
+/// See `systx.h`.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn xpause() -> u64 {
+    result(0, thread::xpause)
+}
+
+/// See `systx.h`.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn xresume(id: u64) -> c_int {
+    done(|| thread::xresume(id))
+}
+
+/// See `systx.h`.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn xid() -> u64 {
+    thread::xid()
+}
+
+/// See `systx.h`.
+///
+/// # Safety
+/// `out` points to a `struct systx_status`.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xstatus(out: *mut CStatus) -> c_int {
+    done(|| {
+        let status = thread::xstatus()?;
+        let mut c = CStatus {
+            state: status.state as u32,
+            retries: status.retries,
+            id: status.id,
+            opponent: status.opponent,
+            path: [0; 1032],
+            words: [0; 496],
+        };
+        copy(&mut c.path, &status.path);
+        copy(&mut c.words, status.words.as_bytes());
+        if out.is_null() {
+            return Err(io::Error::from_raw_os_error(libc::EFAULT));
+        }
+        // SAFETY: the caller says that it points to one.
+        unsafe { out.write(c) };
+        Ok(())
+    })
+}
+
+/// As a string, cut where there is no room.
+fn copy(to: &mut [c_char], from: &[u8]) {
+    let room = to.len() - 1;
+    for (to, from) in to.iter_mut().zip(from.iter().take(room)) {
+        *to = *from as c_char;
+    }
+}

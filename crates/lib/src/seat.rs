@@ -1,0 +1,193 @@
+//! A seat: what a thread needs to enter a transaction on one guarded directory, made once.
+//!
+//! 1. The daemon gives this thread an alias root, under a name that only this thread can open.
+//! 2. A copy of it is taken as a mount that is nowhere yet; the thread gets a mount namespace of its own, a
+//!    copy of the one it was in, and puts that mount over the guarded directory there.
+//! 3. It goes back.  From then on entering and leaving is one setns(2) each.
+//!
+//! Mounts that are made outside later are seen inside, not the other way round.
+
+use crate::sys_unsafe::{enter, ioctl, unshare};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use systx_abi as abi;
+
+/// Type of guarded mounts in the mount table.
+const FS_TYPE: &[u8] = b"fuse.systx";
+
+/// See the module.
+pub struct Seat {
+    /// Where the ioctls go.
+    pub control: OwnedFd,
+    inside: OwnedFd,
+    outside: OwnedFd,
+    /// `st_ino` of `inside`.
+    pub namespace: u64,
+}
+
+/// Where a thread works.
+pub struct Where {
+    dir: OwnedFd,
+    path: Option<PathBuf>,
+}
+
+impl Where {
+    pub fn now() -> Result<Where, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(c".", flags, Mode::empty())?;
+        Ok(Where { dir, path: here() })
+    }
+}
+
+fn here() -> Option<PathBuf> {
+    let path = rustix::process::getcwd(Vec::new()).ok()?;
+    // One that is not below the root has no path.
+    let path = PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes()));
+    path.is_absolute().then_some(path)
+}
+
+impl Seat {
+    /// For this thread, on the guarded directory that holds `dir`.  `ENOTTY`: it lies in none.
+    pub fn new(dir: &Path) -> Result<Seat, Errno> {
+        let fd = open_dir(dir)?;
+        let mut attach = abi::Attach { version: abi::VERSION, name_len: 0, name: [0; 56] };
+        let at = mount_of(&fd)?;
+        ioctl(&fd, abi::ATTACH, &mut attach)?;
+        let name = attach.name.get(..attach.name_len as usize).ok_or(Errno::PROTO)?;
+        let root = open_dir(&at)?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let control = [name, b".control"].concat();
+        let control = rustix::fs::openat(&root, control, flags, Mode::empty())?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        let tree = rustix::mount::open_tree(&root, name, flags)?;
+        let back = Where::now()?;
+        let slash = rustix::fs::stat(c"/")?;
+        let outside = namespace()?;
+        unshare(true)?;
+        // From here on the thread has to be brought back whatever happens.
+        let made = cover(&tree, &at).and_then(|()| namespace());
+        enter(outside.as_fd())?;
+        let now = rustix::fs::stat(c"/")?;
+        if (now.st_dev, now.st_ino) != (slash.st_dev, slash.st_ino) {
+            // A root that is not the namespace's own does not come back by itself, and would not be
+            // that of the transaction either.
+            return Err(Errno::OPNOTSUPP);
+        }
+        rustix::process::fchdir(&back.dir)?;
+        let inside = made?;
+        let namespace = rustix::fs::fstat(&inside)?.st_ino;
+        Ok(Seat { control, inside, outside, namespace })
+    }
+
+    /// Into the transaction; the working directory goes along.
+    pub fn go_in(&self) -> Result<Where, Errno> {
+        let from = Where::now()?;
+        go(self.inside.as_fd())?;
+        let Some(path) = from.path.as_deref().filter(|p| *p != Path::new("/")) else {
+            return Ok(from);
+        };
+        match rustix::process::chdir(path) {
+            Ok(()) => Ok(from),
+            Err(e) => {
+                go(self.outside.as_fd())?;
+                rustix::process::fchdir(&from.dir)?;
+                Err(e)
+            }
+        }
+    }
+
+    /// Out of it; where the thread works now, if not where it came in.
+    pub fn go_out(&self, from: &Where) -> Result<Option<PathBuf>, Errno> {
+        let now = here();
+        go(self.outside.as_fd())?;
+        rustix::process::fchdir(&from.dir)?;
+        Ok(now.filter(|now| from.path.as_ref() != Some(now)))
+    }
+
+    /// Makes an ioctl on the seat.
+    pub fn ask<T: zerocopy::FromBytes + zerocopy::IntoBytes>(
+        &self,
+        cmd: u32,
+        arg: &mut T,
+    ) -> Result<(), Errno> {
+        ioctl(&self.control, cmd, arg)
+    }
+}
+
+fn go(namespace: std::os::fd::BorrowedFd<'_>) -> Result<(), Errno> {
+    match enter(namespace) {
+        // A thread that was made since shares the working directory with this one.
+        Err(Errno::INVAL) => {
+            unshare(false)?;
+            enter(namespace)
+        }
+        other => other,
+    }
+}
+
+fn open_dir(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::open(path, flags, Mode::empty())
+}
+
+fn namespace() -> Result<OwnedFd, Errno> {
+    rustix::fs::open(c"/proc/thread-self/ns/mnt", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Puts the alias over the guarded directory, in the namespace that this thread is in.
+fn cover(tree: &OwnedFd, at: &Path) -> Result<(), Errno> {
+    let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    rustix::mount::mount_change(c"/", flags)?;
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    rustix::mount::move_mount(tree, c"", CWD, at, flags)
+}
+
+/// Where the guarded mount of a descriptor is.
+fn mount_of(fd: &OwnedFd) -> Result<PathBuf, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let id = rustix::fs::statx(fd, c"", flags, StatxFlags::MNT_ID)?.stx_mnt_id.to_string();
+    let table = std::fs::read("/proc/thread-self/mountinfo").map_err(|_| Errno::IO)?;
+    for line in table.split(|b| *b == b'\n') {
+        let mut fields = line.split(|b| *b == b' ');
+        if fields.next() != Some(id.as_bytes()) {
+            continue;
+        }
+        let at = fields.nth(3).ok_or(Errno::IO)?;
+        let kind = fields.skip_while(|field| *field != b"-").nth(1);
+        if kind != Some(FS_TYPE) {
+            return Err(Errno::NOTTY);
+        }
+        return Ok(PathBuf::from(std::ffi::OsStr::from_bytes(&plain(at))));
+    }
+    Err(Errno::NOTTY)
+}
+
+/// Undoes the mount table's octal escapes.
+fn plain(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut at = 0;
+    while at < field.len() {
+        let digits = field.get(at + 1..at + 4).filter(|_| field[at] == b'\\');
+        let byte = digits
+            .and_then(|d| std::str::from_utf8(d).ok())
+            .and_then(|d| u8::from_str_radix(d, 8).ok());
+        out.push(byte.unwrap_or(field[at]));
+        at += if byte.is_some() { 4 } else { 1 };
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_of_the_mount_table_lose_their_escapes() {
+        assert_eq!(plain(br"/a\040b\134c\"), br"/a b\c\");
+        assert_eq!(plain(br"/\09"), br"/\09");
+    }
+}

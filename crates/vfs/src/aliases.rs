@@ -1,0 +1,644 @@
+//! Alias roots: in the mount of a guarded directory, further roots under hidden names, by which threads
+//! see their transactions.  Everything is in one superblock, so `(st_dev, st_ino)` are the true ones in all
+//! of them.
+//!
+//! - A *seat* is one alias root, for one thread.  It shows the transaction that is attached to it, and
+//!   answers `ECANCELED` while none is.
+//! - Each transaction has a *tag* of its own, which its node numbers carry in their upper half; the seat's
+//!   root alone keeps its number.  So the kernel's inodes, with their pages, attributes and listings, belong
+//!   to one transaction and are never seen by the next one.  All that is shared from one to the next is the
+//!   root's own attributes, the names in it and its listing: who ends a transaction has the kernel forget
+//!   them ([`Left::names`]).  A listing of the root gives the kernel no names.
+//! - When a transaction has ended, its nodes are served until the kernel has forgotten them: what stays open
+//!   over a commit is the committed file (`retired.rs`).
+//!
+//! View 0 has the numbers without tag.  **Lock order**: the table is a leaf; nothing is called under it.
+
+use crate::api::*;
+use crate::plain::Plain;
+use crate::retired::Lasting;
+use rustix::io::Errno;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use systx_base::sync::{Mutex, rank};
+use systx_base::{Kind, NodeId};
+
+/// How names of alias roots begin; the rest is the seat's number.
+const HIDDEN: &[u8] = b".systx\x01seat-";
+
+/// Set in the numbers of all nodes but those of view 0.
+const TAGGED: u64 = 1 << 63;
+/// Tags end here: the numbers above are used by the layer that speaks to the kernel.
+const TAGS: u32 = 0x7fff_ff00;
+/// The file of a seat by which it is controlled: opens of directories make no messages in this mount, those
+/// of files do.
+const CONTROL: NodeId = NodeId(2);
+/// What the name of that file has more.
+const CONTROL_SUFFIX: &str = ".control";
+
+/// The tag of a node, 0 for view 0, and its number in its view.
+fn split(id: NodeId) -> (u32, NodeId) {
+    match id.0 & TAGGED {
+        0 => (0, id),
+        _ => (((id.0 & !TAGGED) >> 32) as u32, NodeId(id.0 & 0xffff_ffff)),
+    }
+}
+
+fn joined(tag: u32, node: NodeId) -> Reply<NodeId> {
+    // No view meets that many objects.
+    if node.0 >> 32 != 0 {
+        return Err(Errno::NOMEM);
+    }
+    Ok(NodeId(TAGGED | u64::from(tag) << 32 | node.0))
+}
+
+/// An alias root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Seat(u32);
+
+impl Seat {
+    /// As the kernel knows it.
+    pub fn node(self) -> NodeId {
+        NodeId(TAGGED | u64::from(self.0) << 32 | NodeId::ROOT.0)
+    }
+
+    /// The file by which it is controlled, as the kernel knows it.
+    fn control(self) -> NodeId {
+        NodeId(TAGGED | u64::from(self.0) << 32 | CONTROL.0)
+    }
+
+    /// Its name in the root of the mount.  That of its control file ends in `.control`.
+    pub fn name(self) -> Vec<u8> {
+        [HIDDEN, self.0.to_string().as_bytes()].concat()
+    }
+}
+
+/// Who begins and ends the transactions of threads.
+pub trait Control: Send + Sync {
+    /// An ioctl, on an alias root or on something of view 0.
+    ///
+    /// # Errors
+    /// Those of the ioctl; `ENOTTY` if it is none of theirs.
+    fn control(&self, caller: Caller, seat: Option<Seat>, cmd: u32, arg: &[u8]) -> Reply<Vec<u8>>;
+    /// The last control descriptor of a seat is closed.
+    fn vacated(&self, seat: Seat);
+}
+
+/// One transaction behind an alias root.
+struct Member {
+    tag: u32,
+    seat: Seat,
+    lasting: Arc<Lasting>,
+    /// The names that lead from the volume's root to the guarded directory.
+    below: Arc<[Vec<u8>]>,
+    /// The guarded directory in the view; it is looked up when it is needed first.
+    root: OnceLock<NodeId>,
+    /// How often the kernel holds nodes of this tag.
+    held: AtomicU64,
+    ended: AtomicBool,
+    /// Names in the alias root that the kernel was told of.
+    names: Mutex<HashSet<Box<[u8]>>>,
+}
+
+impl Member {
+    fn root(&self) -> Reply<NodeId> {
+        if let Some(root) = self.root.get() {
+            return Ok(*root);
+        }
+        let nobody = Caller { uid: 0, gid: 0, tid: 0 };
+        let mut at = NodeId::ROOT;
+        for name in self.below.iter() {
+            at = self.lasting.lookup(nobody, at, name)?.ok_or(Errno::STALE)?.node;
+        }
+        Ok(*self.root.get_or_init(|| at))
+    }
+
+    fn number(&self, node: NodeId) -> Reply<NodeId> {
+        if self.root.get() == Some(&node) { Ok(self.seat.node()) } else { joined(self.tag, node) }
+    }
+
+    fn told(&self, entry: Entry) -> Reply<Entry> {
+        let node = joined(self.tag, entry.node)?;
+        self.held.fetch_add(1, SeqCst);
+        Ok(Entry { node, ..entry })
+    }
+}
+
+struct Chair {
+    /// The thread that may open it.
+    tid: u32,
+    opens: u32,
+    now: Option<Arc<Member>>,
+}
+
+#[derive(Default)]
+struct Table {
+    seats: HashMap<u32, Chair>,
+    members: HashMap<u32, Arc<Member>>,
+    last: u32,
+}
+
+impl Table {
+    fn tag(&mut self) -> u32 {
+        loop {
+            self.last = if self.last >= TAGS { 1 } else { self.last + 1 };
+            let tag = self.last;
+            if !self.seats.contains_key(&tag) && !self.members.contains_key(&tag) {
+                return tag;
+            }
+        }
+    }
+}
+
+/// View 0 with alias roots.  See the module.
+pub struct Aliases {
+    plain: Arc<Plain>,
+    table: Mutex<Table>,
+    control: OnceLock<Arc<dyn Control>>,
+}
+
+/// A transaction that is not attached any more.
+#[derive(Debug, Default)]
+pub struct Left {
+    /// The names in the alias root that the kernel may remember.
+    pub names: Vec<Vec<u8>>,
+    /// The tag of its nodes.
+    tag: u32,
+}
+
+impl Left {
+    /// A node of the transaction as the kernel knows it.
+    pub fn node(&self, node: NodeId) -> Option<NodeId> {
+        joined(self.tag, node).ok()
+    }
+}
+
+/// Whose a node is.
+enum At {
+    Zero(NodeId),
+    In(Arc<Member>, NodeId),
+    /// An alias root to which nothing is attached.
+    Idle,
+    /// The control file of a seat.
+    Control(Seat),
+}
+
+impl Aliases {
+    /// View 0, without seats.
+    pub fn new(plain: Arc<Plain>) -> Aliases {
+        let table = Mutex::new(rank::LEAF, Table::default());
+        Aliases { plain, table, control: OnceLock::new() }
+    }
+
+    /// Who answers the ioctls; the first call counts.
+    pub fn set_control(&self, control: Arc<dyn Control>) {
+        let _ = self.control.set(control);
+    }
+
+    /// A new alias root, which the thread `tid` may open.
+    pub fn seat(&self, tid: u32) -> Seat {
+        let mut table = self.table.lock();
+        let tag = table.tag();
+        table.seats.insert(tag, Chair { tid, opens: 0, now: None });
+        Seat(tag)
+    }
+
+    /// Ends an alias root.
+    pub fn remove(&self, seat: Seat) {
+        self.table.lock().seats.remove(&seat.0);
+    }
+
+    /// From now on the seat shows `lasting`, of which it shows the directory `below` the volume's root.
+    ///
+    /// # Errors
+    /// `ENOENT`: the seat is gone; `EBUSY`: another one is attached.
+    pub fn attach(&self, seat: Seat, lasting: Arc<Lasting>, below: Arc<[Vec<u8>]>) -> Reply<()> {
+        let mut table = self.table.lock();
+        let tag = table.tag();
+        let chair = table.seats.get_mut(&seat.0).ok_or(Errno::NOENT)?;
+        if chair.now.is_some() {
+            return Err(Errno::BUSY);
+        }
+        let member = Arc::new(Member {
+            tag,
+            seat,
+            lasting,
+            root: OnceLock::new(),
+            below,
+            held: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+            names: Mutex::new(rank::LEAF, HashSet::new()),
+        });
+        chair.now = Some(Arc::clone(&member));
+        table.members.insert(tag, member);
+        Ok(())
+    }
+
+    /// The seat shows nothing any more.  Until the kernel has been made to forget the names that are
+    /// returned, nothing else may be attached.
+    pub fn detach(&self, seat: Seat) -> Left {
+        let member = {
+            let mut table = self.table.lock();
+            table.seats.get_mut(&seat.0).and_then(|chair| chair.now.take())
+        };
+        let Some(member) = member else { return Left::default() };
+        member.ended.store(true, SeqCst);
+        if member.held.load(SeqCst) == 0 {
+            self.table.lock().members.remove(&member.tag);
+        }
+        let names = std::mem::take(&mut *member.names.lock());
+        Left { names: names.into_iter().map(Vec::from).collect(), tag: member.tag }
+    }
+
+    /// A node of what is attached to a seat, as the kernel knows it.
+    pub fn node_of(&self, seat: Seat, node: NodeId) -> Option<NodeId> {
+        let now = self.table.lock().seats.get(&seat.0)?.now.clone();
+        now?.number(node).ok()
+    }
+
+    /// Alias roots, and transactions of which the kernel still holds something.
+    pub fn size(&self) -> (usize, usize) {
+        let table = self.table.lock();
+        (table.seats.len(), table.members.len())
+    }
+
+    fn at(&self, id: NodeId) -> Reply<At> {
+        let (tag, node) = split(id);
+        if tag == 0 {
+            return Ok(At::Zero(id));
+        }
+        let table = self.table.lock();
+        if node == CONTROL && table.seats.contains_key(&tag) {
+            return Ok(At::Control(Seat(tag)));
+        }
+        if node != NodeId::ROOT {
+            let member = table.members.get(&tag).ok_or(Errno::STALE)?;
+            return Ok(At::In(Arc::clone(member), node));
+        }
+        let chair = table.seats.get(&tag).ok_or(Errno::STALE)?;
+        let Some(member) = chair.now.as_ref().map(Arc::clone) else {
+            return Ok(At::Idle);
+        };
+        drop(table);
+        let root = member.root()?;
+        Ok(At::In(member, root))
+    }
+
+    /// A request about one node, which answers with no other.
+    fn about<T>(
+        &self,
+        id: NodeId,
+        ask: impl FnOnce(&dyn Requests, NodeId) -> Reply<T>,
+    ) -> Reply<T> {
+        match self.at(id)? {
+            At::Zero(node) => ask(&*self.plain, node),
+            At::In(member, node) => ask(&*member.lasting, node),
+            At::Idle | At::Control(_) => Err(Errno::CANCELED),
+        }
+    }
+
+    /// A request about two nodes, which have to belong together.
+    fn both<T>(
+        &self,
+        (one, two): (NodeId, NodeId),
+        ask: impl FnOnce(&dyn Requests, NodeId, NodeId) -> Reply<T>,
+    ) -> Reply<T> {
+        match (self.at(one)?, self.at(two)?) {
+            (At::Zero(one), At::Zero(two)) => ask(&*self.plain, one, two),
+            (At::In(a, one), At::In(b, two)) if Arc::ptr_eq(&a, &b) => ask(&*a.lasting, one, two),
+            _ => Err(Errno::XDEV),
+        }
+    }
+
+    /// A request about a name, which answers with the node that has it.
+    fn named(
+        &self,
+        dir: NodeId,
+        name: &[u8],
+        ask: impl FnOnce(&dyn Requests, NodeId) -> Reply<Option<Entry>>,
+    ) -> Reply<Option<Entry>> {
+        match self.at(dir)? {
+            At::Zero(NodeId::ROOT) if name.starts_with(HIDDEN) => Err(Errno::PERM),
+            At::Zero(node) => ask(&*self.plain, node),
+            At::In(member, node) => {
+                self.note(&member, dir, name);
+                ask(&*member.lasting, node)?.map(|entry| member.told(entry)).transpose()
+            }
+            At::Idle | At::Control(_) => Err(Errno::CANCELED),
+        }
+    }
+
+    fn made(
+        &self,
+        dir: NodeId,
+        name: &[u8],
+        ask: impl FnOnce(&dyn Requests, NodeId) -> Reply<Entry>,
+    ) -> Reply<Entry> {
+        self.named(dir, name, |view, dir| ask(view, dir).map(Some))?.ok_or(Errno::IO)
+    }
+
+    /// The kernel is going to know this name.
+    fn note(&self, member: &Member, dir: NodeId, name: &[u8]) {
+        if dir == member.seat.node() {
+            let mut names = member.names.lock();
+            if !names.contains(name) {
+                names.insert(name.into());
+            }
+        }
+    }
+
+    /// The alias root of a hidden name, for the thread that it was made for.
+    fn find_seat(&self, caller: Caller, name: &[u8]) -> Reply<Option<Entry>> {
+        let rest = name.get(HIDDEN.len()..).unwrap_or_default();
+        let text = std::str::from_utf8(rest).unwrap_or_default();
+        let (digits, control) = match text.strip_suffix(CONTROL_SUFFIX) {
+            Some(digits) => (digits, true),
+            None => (text, false),
+        };
+        let number = digits.parse().ok();
+        let table = self.table.lock();
+        let chair = number.and_then(|n| table.seats.get(&n));
+        let Some(number) = chair.filter(|c| c.tid == caller.tid).and(number) else {
+            return Ok(None);
+        };
+        drop(table);
+        let seat = Seat(number);
+        if control {
+            let attr = self.control_attr(seat)?;
+            return Ok(Some(Entry { node: seat.control(), generation: 0, attr }));
+        }
+        let attr = self.plain.root()?.attr;
+        Ok(Some(Entry { node: seat.node(), generation: 0, attr }))
+    }
+
+    /// Nothing that is on any disk; who may open it is decided when it is looked up.
+    fn control_attr(&self, seat: Seat) -> Reply<Attr> {
+        let root = self.plain.root()?.attr;
+        let (ino, kind, mode) = (seat.control().0, Kind::File, 0o444);
+        Ok(Attr { ino, kind, mode, nlink: 1, size: 0, blocks: 0, rdev: 0, ..root })
+    }
+}
+
+impl Requests for Aliases {
+    fn root(&self) -> Reply<Entry> {
+        self.plain.root()
+    }
+    fn lookup(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<Option<Entry>> {
+        if parent == NodeId::ROOT && name.starts_with(HIDDEN) {
+            return self.find_seat(caller, name);
+        }
+        self.named(parent, name, |view, dir| view.lookup(caller, dir, name))
+    }
+    fn forget(&self, id: NodeId, count: u64) {
+        let (tag, node) = split(id);
+        if tag == 0 {
+            return self.plain.forget(id, count);
+        }
+        let Some(member) = self.table.lock().members.get(&tag).cloned() else { return };
+        member.lasting.forget(node, count);
+        let left = |held: u64| Some(held.saturating_sub(count));
+        let before = member.held.fetch_update(SeqCst, SeqCst, left).unwrap_or(0);
+        if before <= count && member.ended.load(SeqCst) {
+            let gone = self.table.lock().members.remove(&tag);
+            // A view may be large.
+            drop(gone);
+        }
+    }
+    fn getattr(&self, node: NodeId) -> Reply<Attr> {
+        match self.at(node)? {
+            At::Zero(node) => self.plain.getattr(node),
+            At::In(member, node) => member.lasting.getattr(node),
+            At::Idle => Ok(self.plain.root()?.attr),
+            At::Control(seat) => self.control_attr(seat),
+        }
+    }
+    fn setattr(&self, caller: Caller, node: NodeId, set: SetAttr) -> Reply<Attr> {
+        self.about(node, |view, node| view.setattr(caller, node, set))
+    }
+    fn readlink(&self, node: NodeId) -> Reply<Vec<u8>> {
+        self.about(node, |view, node| view.readlink(node))
+    }
+    fn mknod(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        name: &[u8],
+        kind: Kind,
+        new: NewAttr,
+        rdev: u64,
+    ) -> Reply<Entry> {
+        self.made(parent, name, |view, dir| view.mknod(caller, dir, name, kind, new, rdev))
+    }
+    fn mkdir(&self, caller: Caller, parent: NodeId, name: &[u8], new: NewAttr) -> Reply<Entry> {
+        self.made(parent, name, |view, dir| view.mkdir(caller, dir, name, new))
+    }
+    fn symlink(&self, caller: Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Reply<Entry> {
+        self.made(parent, name, |view, dir| view.symlink(caller, dir, name, target))
+    }
+    fn link(&self, caller: Caller, node: NodeId, parent: NodeId, name: &[u8]) -> Reply<Entry> {
+        match (self.at(node)?, self.at(parent)?) {
+            (At::Zero(node), At::Zero(dir)) => self.plain.link(caller, node, dir, name),
+            (At::In(a, node), At::In(b, dir)) if Arc::ptr_eq(&a, &b) => {
+                self.note(&a, parent, name);
+                a.told(a.lasting.link(caller, node, dir, name)?)
+            }
+            _ => Err(Errno::XDEV),
+        }
+    }
+    fn unlink(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<()> {
+        self.about(parent, |view, dir| view.unlink(caller, dir, name))
+    }
+    fn rmdir(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<()> {
+        self.about(parent, |view, dir| view.rmdir(caller, dir, name))
+    }
+    fn rename(
+        &self,
+        caller: Caller,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
+        how: RenameHow,
+    ) -> Reply<()> {
+        for (dir, name) in [from, to] {
+            if let At::In(member, _) = self.at(dir)? {
+                self.note(&member, dir, name);
+            }
+        }
+        self.both((from.0, to.0), |view, a, b| view.rename(caller, (a, from.1), (b, to.1), how))
+    }
+    fn create(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        name: &[u8],
+        new: NewAttr,
+        exclusive: bool,
+    ) -> Reply<Entry> {
+        self.made(parent, name, |view, dir| view.create(caller, dir, name, new, exclusive))
+    }
+    fn tmpfile(&self, caller: Caller, parent: NodeId, new: NewAttr) -> Reply<Entry> {
+        match self.at(parent)? {
+            At::Zero(dir) => self.plain.tmpfile(caller, dir, new),
+            At::In(member, dir) => member.told(member.lasting.tmpfile(caller, dir, new)?),
+            At::Idle | At::Control(_) => Err(Errno::CANCELED),
+        }
+    }
+    fn worn_listing(&self, file: NodeId) -> Option<NodeId> {
+        match self.at(file).ok()? {
+            At::Zero(file) => self.plain.worn_listing(file),
+            At::In(member, file) => member.number(member.lasting.worn_listing(file)?).ok(),
+            At::Idle | At::Control(_) => None,
+        }
+    }
+    fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
+        self.about(node, |view, node| view.read(node, offset, buf))
+    }
+    fn write(&self, node: NodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Reply<usize> {
+        self.about(node, |view, node| view.write(node, offset, data, kill_suidgid))
+    }
+    fn append(
+        &self,
+        node: NodeId,
+        offset: u64,
+        data: &[u8],
+        kill_suidgid: bool,
+    ) -> Reply<(usize, bool)> {
+        self.about(node, |view, node| view.append(node, offset, data, kill_suidgid))
+    }
+    fn fallocate(&self, node: NodeId, how: Fallocate, offset: u64, len: u64) -> Reply<()> {
+        self.about(node, |view, node| view.fallocate(node, how, offset, len))
+    }
+    fn lseek(&self, node: NodeId, offset: u64, how: Seek) -> Reply<u64> {
+        self.about(node, |view, node| view.lseek(node, offset, how))
+    }
+    fn copy_file_range(&self, from: (NodeId, u64), to: (NodeId, u64), len: u64) -> Reply<u64> {
+        self.both((from.0, to.0), |view, a, b| view.copy_file_range((a, from.1), (b, to.1), len))
+    }
+    fn readdir(
+        &self,
+        id: NodeId,
+        from: u64,
+        attributes: bool,
+        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
+    ) -> Reply<()> {
+        let (member, node) = match self.at(id)? {
+            At::Zero(node) => return self.plain.readdir(node, from, attributes, sink),
+            At::In(member, node) => (member, node),
+            At::Idle | At::Control(_) => return Err(Errno::CANCELED),
+        };
+        let at_root = id == member.seat.node();
+        member.lasting.readdir(node, from, attributes && !at_root, &mut |entry| {
+            let told = entry.entry.map(|e| member.told(e)).transpose();
+            let Ok(told) = told else { return false };
+            let taken = sink(DirEntry { entry: told, ..entry });
+            if told.is_some() && !taken {
+                member.held.fetch_sub(1, SeqCst);
+            }
+            taken
+        })
+    }
+    fn getxattr(&self, node: NodeId, key: &[u8]) -> Reply<Vec<u8>> {
+        self.about(node, |view, node| view.getxattr(node, key))
+    }
+    fn listxattr(&self, node: NodeId) -> Reply<Vec<u8>> {
+        self.about(node, |view, node| view.listxattr(node))
+    }
+    fn setxattr(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        key: &[u8],
+        value: &[u8],
+        how: SetXattr,
+        kill_sgid: bool,
+    ) -> Reply<()> {
+        self.about(node, |view, node| view.setxattr(caller, node, key, value, how, kill_sgid))
+    }
+    fn removexattr(&self, caller: Caller, node: NodeId, key: &[u8]) -> Reply<()> {
+        self.about(node, |view, node| view.removexattr(caller, node, key))
+    }
+    fn statfs(&self) -> Reply<StatFs> {
+        self.plain.statfs()
+    }
+    fn getlk(&self, node: NodeId, lock: Lock) -> Reply<Option<Lock>> {
+        self.about(node, |view, node| view.getlk(node, lock))
+    }
+    fn setlk(&self, node: NodeId, lock: Lock) -> Reply<()> {
+        match self.about(node, |view, node| view.setlk(node, lock)) {
+            // Nothing is locked of what is gone.
+            Err(Errno::STALE | Errno::CANCELED) if lock.kind == LockKind::Unlock => Ok(()),
+            done => done,
+        }
+    }
+    fn inode_flags(&self, node: NodeId) -> Reply<u32> {
+        self.about(node, |view, node| view.inode_flags(node))
+    }
+    fn control(&self, caller: Caller, node: NodeId, cmd: u32, arg: &[u8]) -> Reply<Vec<u8>> {
+        let control = self.control.get().ok_or(Errno::NOTTY)?;
+        let seat = match split(node) {
+            (0, _) => None,
+            (tag, NodeId::ROOT | CONTROL) if self.table.lock().seats.contains_key(&tag) => {
+                Some(Seat(tag))
+            }
+            (tag, _) => self.table.lock().members.get(&tag).map(|member| member.seat),
+        };
+        control.control(caller, seat, cmd, arg)
+    }
+    fn open(&self, caller: Caller, id: NodeId, how: OpenHow) -> Reply<Opened> {
+        if how.dir {
+            // As view 0 says, and one answer holds for the mount.
+            return Err(Errno::NOSYS);
+        }
+        match self.at(id)? {
+            At::Zero(node) => self.plain.open(caller, node, how),
+            At::In(member, node) => {
+                let opened = member.lasting.open(caller, node, how)?;
+                let handle = opened.handle & 0xffff_ffff | u64::from(member.tag) << 32;
+                Ok(Opened { handle, ..opened })
+            }
+            At::Idle => Err(Errno::CANCELED),
+            At::Control(seat) => {
+                let mut table = self.table.lock();
+                let chair = table.seats.get_mut(&seat.0).ok_or(Errno::STALE)?;
+                chair.opens += 1;
+                Ok(Opened { handle: 1, keep_cache: false, cache_listing: false })
+            }
+        }
+    }
+    fn release(&self, id: NodeId, handle: u64) {
+        let (tag, node) = split(id);
+        if tag == 0 {
+            return self.plain.release(id, handle);
+        }
+        let mut table = self.table.lock();
+        if let Some(chair) = table.seats.get_mut(&tag).filter(|_| node == CONTROL) {
+            chair.opens = chair.opens.saturating_sub(1);
+            let last = chair.opens == 0;
+            drop(table);
+            if let (true, Some(control)) = (last, self.control.get()) {
+                control.vacated(Seat(tag));
+            }
+            return;
+        }
+        let Some(member) = table.members.get(&tag).cloned() else { return };
+        drop(table);
+        member.lasting.release(node, handle & 0xffff_ffff);
+    }
+    fn fsync(&self, node: NodeId, data_only: bool) -> Reply<()> {
+        self.about(node, |view, node| view.fsync(node, data_only))
+    }
+    fn waits(&self) -> bool {
+        let members: Vec<_> = self.table.lock().members.values().cloned().collect();
+        self.plain.waits() || members.iter().any(|member| member.lasting.waits())
+    }
+    fn valid(&self, node: NodeId, name: Option<&[u8]>) -> Valid {
+        const NO: Valid = Valid { name: Some(Duration::ZERO), attr: Some(Duration::ZERO) };
+        match self.at(node) {
+            Ok(At::Zero(NodeId::ROOT)) if name.is_some_and(|n| n.starts_with(HIDDEN)) => NO,
+            Ok(At::Zero(node)) => self.plain.valid(node, name),
+            Ok(At::In(member, node)) => member.lasting.valid(node, name),
+            Ok(At::Idle | At::Control(_)) | Err(_) => NO,
+        }
+    }
+}
