@@ -178,6 +178,9 @@ pub struct Run {
     /// Make /tmp an empty directory that is dropped at the end
     #[arg(long)]
     pub private_tmp: bool,
+    /// Run CMD without network: only a loopback interface of its own
+    #[arg(long)]
+    pub no_net: bool,
     /// What happens to processes that CMD leaves behind
     #[arg(long, value_enum, default_value = "kill", value_name = "WHAT")]
     pub leftovers: LeftoversArg,
@@ -346,6 +349,9 @@ pub struct Undo {
 /// `systx recover`.
 #[derive(Clone, Debug, Args)]
 pub struct Recover {
+    /// The stores of all mounted file systems that belong to this user and lie where they lie by default
+    #[arg(long, conflicts_with_all = ["root", "store"])]
+    pub all: bool,
     /// Where.
     #[command(flatten)]
     pub place: Where,
@@ -397,6 +403,12 @@ pub struct Umount {
 /// `systx doctor`.
 #[derive(Clone, Debug, Args)]
 pub struct Doctor {
+    /// As root: switch FUSE over io_uring on, until the next boot
+    #[arg(long)]
+    pub fix: bool,
+    /// With --fix: after each boot, too
+    #[arg(long, requires = "fix")]
+    pub permanent: bool,
     /// Where.
     #[command(flatten)]
     pub place: Where,

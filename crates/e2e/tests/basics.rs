@@ -7,6 +7,46 @@ use systx_e2e::run::{Limits, Running, Shell, finish};
 use systx_e2e::{CANNOT_EXEC, NOT_FOUND, lab, skip};
 
 #[test]
+fn without_network_only_the_own_loopback_is_there() {
+    let lab = lab!();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let connect = format!("exec 2>/dev/null; : > /dev/tcp/127.0.0.1/{port}");
+    lab.run_argv(&[], &["bash", "-c", &connect]).ok();
+    lab.run_argv(&["--no-net"], &["bash", "-c", &connect]).expect(1);
+    let own = "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); s.listen(); \
+               socket.create_connection(s.getsockname())";
+    lab.run_argv(&["--no-net"], &["python3", "-c", own]).ok();
+    let nested = format!("{} run --no-net -- true", lab.binary().display());
+    lab.run(&[], &nested).expect(125).says("--no-net");
+}
+
+#[test]
+fn an_installation_of_systx_has_all_its_parts() {
+    let lab = lab!();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/install");
+    let to = lab.path("dest");
+    let install = |prefix: &str| {
+        let mut command = std::process::Command::new(script);
+        command.arg("--binary").arg(systx_e2e::lab::systx_binary());
+        command.arg("--destdir").arg(&to).args(["--prefix", prefix]);
+        systx_e2e::lab::tool(&mut command).unwrap();
+    };
+    install("/usr");
+    // Over the one that is there.
+    install("/usr");
+    let version = |program: &std::path::Path| {
+        systx_e2e::lab::tool(std::process::Command::new(program).arg("--version")).unwrap()
+    };
+    assert_eq!(version(&to.join("usr/bin/systx")), version(systx_e2e::lab::systx_binary()));
+    let unit =
+        std::fs::read_to_string(to.join("etc/systemd/system/systx-recover.service")).unwrap();
+    assert!(unit.contains("ExecStart=/usr/bin/systx recover --all\n"), "{unit}");
+    let completion = to.join("usr/share/bash-completion/completions/systx");
+    assert!(std::fs::read_to_string(completion).unwrap().contains("--on-exit"));
+}
+
+#[test]
 fn success_commits() {
     let lab = lab!();
     lab.write("there", "before\n");

@@ -98,6 +98,7 @@ pub(crate) mod step {
     pub(crate) const USER_NAMESPACE: &str = "make a user namespace";
     pub(crate) const MAP_IDS: &str = "write";
     pub(crate) const MOUNT_NAMESPACE: &str = "make a mount namespace";
+    pub(crate) const NETWORK_NAMESPACE: &str = "make a network namespace";
     pub(crate) const MOUNT_VIEW: &str = "mount the view";
     pub(crate) const CHDIR: &str = "change to";
     pub(crate) const EXEC: &str = "execute";
@@ -118,11 +119,10 @@ fn hint_for(failed: &Failed) -> Option<String> {
         ),
         (step::USER_NAMESPACE | step::MAP_IDS, errno) => Some(user_namespace_hint(errno)),
         // AppArmor lets the namespace be made and then forbids everything in it.
-        (step::MOUNT_NAMESPACE | step::MOUNT_VIEW, errno @ (Errno::PERM | Errno::ACCESS))
-            if !rustix::process::geteuid().is_root() =>
-        {
-            Some(user_namespace_hint(errno))
-        }
+        (
+            step::MOUNT_NAMESPACE | step::NETWORK_NAMESPACE | step::MOUNT_VIEW,
+            errno @ (Errno::PERM | Errno::ACCESS),
+        ) if !rustix::process::geteuid().is_root() => Some(user_namespace_hint(errno)),
         (step::MOUNT_VIEW, Errno::NODEV) => {
             Some("this kernel has no FUSE (as root: modprobe fuse)".into())
         }

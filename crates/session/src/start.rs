@@ -39,6 +39,8 @@ pub enum PlaceToRun {
         wish: Wish,
         /// What private places start with.
         fill: Vec<Fill>,
+        /// Without any network but a loopback interface of its own.
+        no_net: bool,
     },
     /// In the view that this process is in.
     ViewOf(u32),
@@ -202,8 +204,9 @@ fn child(
     }
     let user_namespace = !privileged();
     let made = match &spec.place {
-        PlaceToRun::NewView { backing, wish, fill } => {
-            let view = ViewSpec { backing, plan, fill, volume: &wish.volume, user_namespace };
+        PlaceToRun::NewView { backing, wish, fill, no_net } => {
+            let (volume, no_net) = (&*wish.volume, *no_net);
+            let view = ViewSpec { backing, plan, fill, volume, user_namespace, no_net };
             view::make(&view, channel.as_fd())
         }
         PlaceToRun::ViewOf(pid) => view::join(*pid, user_namespace),

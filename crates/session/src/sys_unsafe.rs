@@ -47,6 +47,21 @@ pub(crate) fn unshare(flags: rustix::thread::UnshareFlags) -> Result<()> {
     unsafe { rustix::thread::unshare_unsafe(flags) }
 }
 
+/// Switches the loopback interface of this network namespace on, which a new one has switched off.
+pub(crate) fn raise_loopback() -> Result<()> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    let mut name = [0; libc::IFNAMSIZ];
+    for (to, from) in name.iter_mut().zip(b"lo") {
+        *to = from.cast_signed();
+    }
+    let ifr_ifru = libc::__c_anonymous_ifr_ifru { ifru_flags: libc::IFF_UP as libc::c_short };
+    let request = libc::ifreq { ifr_name: name, ifr_ifru };
+    // SAFETY: SIOCSIFFLAGS reads one `ifreq`, which lives until the call returns.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) })?;
+    Ok(())
+}
+
 /// execve(2): returns only to say why not.
 pub(crate) fn execve(path: &CStr, argv: &[CString], envp: &[CString]) -> Errno {
     let list = |strings: &[CString]| -> Vec<*const c_char> {

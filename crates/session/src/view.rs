@@ -1,6 +1,6 @@
 //! The new process's work between fork and exec: namespaces, the view, the new root.
 //!
-//! 1. A mount namespace of its own; without privilege first a user namespace, in which the user
+//! 1. A mount namespace of its own, and a network namespace if there is to be no network; without privilege first a user namespace, in which the user
 //!    keeps their own uid and gid (so `id` says the same as outside) and has the right to mount.
 //! 2. The view: /dev/fuse opened here (the kernel wants it opened in the namespace that mounts),
 //!    made into a mount that is not yet anywhere, and handed to the parent, which has it served.
@@ -57,6 +57,8 @@ pub(crate) struct ViewSpec<'a> {
     pub(crate) volume: &'a Path,
     /// Make a user namespace first.
     pub(crate) user_namespace: bool,
+    /// Make a network namespace, too.
+    pub(crate) no_net: bool,
 }
 
 type Done<T> = Result<T, Failed>;
@@ -68,7 +70,7 @@ fn failed(step: &str, path: impl Into<Option<PathBuf>>) -> impl FnOnce(Errno) ->
 
 /// Does all of it; afterwards `/` of this process is the new root.
 pub(crate) fn make(spec: &ViewSpec<'_>, channel: BorrowedFd<'_>) -> Done<()> {
-    namespaces(spec.user_namespace)?;
+    namespaces(spec.user_namespace, spec.no_net)?;
     let view = match spec.backing {
         Backing::Fuse => mount_fuse(channel)?,
         Backing::Directory(dir) => clone_host(dir)?,
@@ -81,7 +83,7 @@ pub(crate) fn make(spec: &ViewSpec<'_>, channel: BorrowedFd<'_>) -> Done<()> {
     enter(&root)
 }
 
-fn namespaces(user: bool) -> Done<()> {
+fn namespaces(user: bool, no_net: bool) -> Done<()> {
     if user {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
         // Both at once: the mount namespace must belong to the user namespace.
@@ -98,6 +100,11 @@ fn namespaces(user: bool) -> Done<()> {
         write("/proc/self/gid_map", format!("{0} {0} 1", gid.as_raw()))?;
     } else {
         sys_unsafe::unshare(UnshareFlags::NEWNS).map_err(failed(step::MOUNT_NAMESPACE, None))?;
+    }
+    if no_net {
+        sys_unsafe::unshare(UnshareFlags::NEWNET)
+            .and_then(|()| sys_unsafe::raise_loopback())
+            .map_err(failed(step::NETWORK_NAMESPACE, None))?;
     }
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     rustix::mount::mount_change("/", private)

@@ -35,6 +35,7 @@ fn client(args: &[OsString]) -> i32 {
                 mode: 0o640,
                 owner: (0, 0),
             }],
+            no_net: std::env::var_os("NO_NET").is_some(),
         },
     };
     let mut serve = |_, _| Ok(());

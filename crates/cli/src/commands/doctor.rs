@@ -30,8 +30,11 @@ struct Check {
 /// A directory is not there.
 pub fn doctor(args: &Doctor, out: Out) -> Result<i32, Problem> {
     let place = context::place(&args.place)?;
-    let mut checks = vec![kernel(), device(), privilege(), uring(), memory_locks()];
-    checks.push(daemon());
+    let mut checks = vec![kernel(), device(), privilege()];
+    if args.fix {
+        checks.push(switch_on(args.permanent));
+    }
+    checks.extend([uring(), memory_locks(), dead_views(), daemon()]);
     checks.push(volume(place));
     if out.json {
         out.json("checks", &checks);
@@ -118,9 +121,9 @@ fn privilege() -> Check {
 fn uring() -> Check {
     let what = "FUSE over io_uring";
     let slow = |found: String| check(what, Level::Slow, found);
-    let remedy = "as root: echo Y > /sys/module/fuse/parameters/enable_uring; to keep it: \
+    let remedy = "as root: systx doctor --fix (--permanent to keep it after a boot), or \
                   fuse.enable_uring=Y on the kernel command line";
-    match setting("/sys/module/fuse/parameters/enable_uring").as_deref() {
+    match setting(SWITCH).as_deref() {
         Some("Y" | "1") => {}
         Some(other) => return slow(format!("switched off ({other})")).hint(remedy),
         None => return slow("not in this kernel (from 6.14 on)".into()),
@@ -132,6 +135,52 @@ fn uring() -> Check {
             .hint("as root: sysctl kernel.io_uring_disabled=0"),
         _ => check(what, Level::Ok, "available"),
     }
+}
+
+/// The kernel's switch for FUSE over io_uring.
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Read by systemd-tmpfiles(8) at each boot, whether FUSE is a module or not.
+const AT_BOOT: &str = "/etc/tmpfiles.d/systx.conf";
+
+/// Switches FUSE over io_uring on.
+fn switch_on(permanent: bool) -> Check {
+    let what = "switching on";
+    if let Err(e) = std::fs::write(SWITCH, "Y\n") {
+        return check(what, Level::Slow, format!("{SWITCH}: {e}"))
+            .hint("only root can, and only a kernel from 6.14 on has it");
+    }
+    if !permanent {
+        return check(what, Level::Ok, "FUSE over io_uring is on until the next boot");
+    }
+    let line = format!("# Made by systx doctor --fix --permanent.\nw {SWITCH} - - - - Y\n");
+    match std::fs::write(AT_BOOT, line) {
+        Ok(()) => check(what, Level::Ok, format!("on, and at each boot, by {AT_BOOT}")),
+        Err(e) => check(what, Level::Slow, format!("on until the next boot; {AT_BOOT}: {e}"))
+            .hint("without systemd: fuse.enable_uring=Y on the kernel command line"),
+    }
+}
+
+/// Mounts whose daemon is gone.
+fn dead_views() -> Check {
+    let what = "mounts";
+    let table = systx_daemon::mounts::here().unwrap_or_default();
+    let ours: Vec<_> = table.into_iter().filter(|m| m.fs == "fuse.systx").map(|m| m.at).collect();
+    // A daemon that runs looks after its mounts; one that hangs would not answer a question about them.
+    let runs = Runtime::find().is_ok_and(|r| !matches!(r.connect(), Ok(None)));
+    let dead = |at: &&std::path::PathBuf| {
+        matches!(rustix::fs::statfs(*at), Err(rustix::io::Errno::NOTCONN))
+    };
+    let dead: Vec<String> = if runs {
+        Vec::new()
+    } else {
+        ours.iter().filter(dead).map(|at| at.display().to_string()).collect()
+    };
+    if dead.is_empty() {
+        return check(what, Level::Ok, ours.len().to_string());
+    }
+    check(what, Level::Slow, format!("nobody serves {}", dead.join(", ")))
+        .hint("a new daemon brings guarded directories back: systx list; others: umount --lazy")
 }
 
 fn memory_locks() -> Check {

@@ -42,6 +42,7 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
             },
             wish: wish(&volume, &cwd, false, &[]),
             fill: fill(),
+            no_net: false,
         },
     };
     let known: Vec<PathBuf> = match &place {

@@ -79,10 +79,10 @@ pub fn run(args: &Run, out: Out) -> Result<i32, Problem> {
 
 /// A run inside a run joins it: CMD simply runs, in the outer transaction.
 fn join(args: &Run, id: &str, out: Out) -> Problem {
-    if args.on_exit != OnExit::Commit || args.read_only {
+    if args.on_exit != OnExit::Commit || args.read_only || args.no_net {
         return Problem::new(format!(
             "inside transaction {id} a run joins it: its changes are committed or dropped with it, \
-             so --on-exit and --read-only have no meaning here"
+             so --on-exit and --read-only have no meaning here; --no-net is for the outer run"
         ));
     }
     if let Err(p) = context::place(&args.place) {
@@ -227,6 +227,7 @@ impl Runner<'_> {
                 backing: Backing::Fuse,
                 wish: wish(&begun.volume, &cwd, self.args.private_tmp, &self.passthrough),
                 fill,
+                no_net: self.args.no_net,
             },
             cwd,
         };
