@@ -87,6 +87,7 @@ prepare_tests() {
     need stress-ng stress-ng
     need npm npm
     need xz xz-utils
+    [ ! -e /etc/debian_version ] || need debootstrap debootstrap
     /usr/bin/python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     if [ -n "${SYSTX_LONG:-}" ]; then # nano from source
         need pkg-config pkg-config

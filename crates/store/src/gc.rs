@@ -63,7 +63,7 @@ impl DirStore {
         Ok(found(seen)?.is_some())
     }
 
-    fn histories(&self) -> Result<Vec<History>> {
+    pub(crate) fn histories(&self) -> Result<Vec<History>> {
         let mut all = Vec::new();
         for name in names(&*self.io, &self.layout.history)? {
             match History::load(&*self.io, &self.layout, &name)? {

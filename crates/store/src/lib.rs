@@ -25,6 +25,7 @@ mod prepare;
 pub mod real;
 mod real_unsafe;
 mod recovery;
+mod returned;
 mod space;
 mod staging;
 mod super_block;

@@ -2,7 +2,8 @@
 //!
 //! It is built from the history file and from what is in the tree now.  Every name that the
 //! transaction changed must still be as it left it, and every object that it made, changed or put
-//! somewhere must still be the version that it left; otherwise later work would be lost, and the
+//! somewhere must still be the version that it left, or that version again after later changes were
+//! undone; otherwise later work would be lost, and the
 //! paths are named instead.  The result is an ordinary write set: committing it as a transaction of
 //! kind `Undo` leaves a history of its own, and undoing that is a redo.
 //!
@@ -14,6 +15,7 @@ use crate::history::{Before, History, OldContent};
 use crate::install::copy_data;
 use crate::io::{Handle, HostId, Open, Stamp, Stat};
 use crate::layout::{before_name, grave_name, history_name, names};
+use crate::returned::Returned;
 use crate::staging::Slot;
 use crate::survivors::{Search, Survivor, Way};
 use crate::writeset::index::{Index, join};
@@ -54,6 +56,7 @@ struct Builder<'a> {
     out: WriteSet,
     slots: Vec<Slot>,
     overlap: BTreeSet<Vec<u8>>,
+    returned: Returned,
 }
 
 impl DirStore {
@@ -73,6 +76,7 @@ impl DirStore {
             out: WriteSet::default(),
             slots: Vec::new(),
             overlap: BTreeSet::new(),
+            returned: Returned::of(self.histories()?),
         };
         builder.build()?;
         if !builder.overlap.is_empty() {
@@ -228,7 +232,7 @@ impl<'a> Builder<'a> {
                 && attrs.mode.is_none_or(|m| m == now.mode)
                 && attrs.owner.is_none_or(|o| o == (now.uid, now.gid))
         } else if object.is_changed() || moved {
-            left == now.stamp()
+            self.returned.is_same(left, now.stamp())
         } else {
             left.id == now.id
         };

@@ -386,6 +386,42 @@ fn undo_refuses_where_later_changes_overlap_and_names_them() {
 }
 
 #[test]
+fn undos_go_back_step_by_step() {
+    let s = Scratch::new();
+    populate(&s);
+    let store = s.store();
+    let mut trees = vec![s.tree()];
+    for (n, size) in [(1, 5), (2, 90_000), (3, 7)] {
+        one(&s, &store, n, |ws| {
+            ws.rewrite("plain", vec![n as u8; size]);
+            ws.patch("big", 70_000, 70_000, &[(n * 5000, b"patch")]);
+            let y = ws.host("y");
+            ws.obj(y).attrs.mode = Some(0o600 + n as u32);
+            let d = ws.mkdir();
+            ws.bind(format!("made{n}"), Some(d));
+        });
+        trees.push(s.tree());
+    }
+    for (of, txn) in [(3, 4), (2, 5)] {
+        undo(&store, of, txn);
+        pretty("undone", &s.tree(), &trees[of as usize - 1]);
+    }
+    // And forth: a redo is the undo of an undo.
+    for (of, txn, tree) in [(5, 6, 2), (4, 7, 3)] {
+        undo(&store, of, txn);
+        pretty("redone", &s.tree(), &trees[tree]);
+    }
+    for (of, txn, tree) in [(7, 8, 2), (6, 9, 1), (1, 10, 0)] {
+        undo(&store, of, txn);
+        pretty("undone again", &s.tree(), &trees[tree]);
+    }
+    undo(&store, 10, 11);
+    s.write("plain", "later");
+    let Err(UndoError::Overlap(paths)) = store.undo_set(TxnId(11)) else { panic!() };
+    assert_eq!(paths, [b"plain".to_vec()]);
+}
+
+#[test]
 fn gc_bounds_the_history() {
     let s = Scratch::new();
     populate(&s);
