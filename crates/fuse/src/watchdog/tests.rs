@@ -169,6 +169,21 @@ fn a_view_that_never_answers_is_warned_of_and_cut_off() {
     });
 }
 
+/// A view may need any lock to say that it waits: where the watchdog held one of its own, it heard nothing.
+#[test]
+fn a_view_that_waits_is_given_more_time() {
+    over_both(FileLocks::Kernel, |m| {
+        let client = held(&m);
+        *m.fs.waiting.lock() = true;
+        look(&m, Duration::ZERO);
+        let findings = look(&m, SECOND * 600);
+        assert!(matches!(findings[..], [Finding::Slow(_)]), "{findings:?}");
+        *m.fs.waiting.lock() = false;
+        m.fs.gate.open();
+        client.join().unwrap();
+    });
+}
+
 #[test]
 fn only_the_own_connection_is_cut_off() {
     over_both(FileLocks::Kernel, |m| {

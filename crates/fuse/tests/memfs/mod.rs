@@ -25,6 +25,8 @@ pub struct Memfs {
     pub lookups: AtomicU64,
     /// What the next question for a worn listing is answered with.
     pub worn: Mutex<Option<NodeId>>,
+    /// Whether it says that it waits; behind the lock that comes first of all, so it must be asked with none held.
+    pub waiting: systx_base::sync::Mutex<bool>,
 }
 
 /// Holds those who pass it while it is closed.
@@ -173,6 +175,7 @@ impl Default for Memfs {
             gate: Gate::default(),
             lookups: AtomicU64::new(0),
             worn: Mutex::default(),
+            waiting: systx_base::sync::Mutex::new(systx_base::sync::rank::GUARDS, false),
         }
     }
 }
@@ -211,6 +214,9 @@ fn masked(new: NewAttr) -> u32 {
 impl Requests for Memfs {
     fn worn_listing(&self, _file: NodeId) -> Option<NodeId> {
         self.worn.lock().unwrap().take()
+    }
+    fn waits(&self) -> bool {
+        *self.waiting.lock()
     }
     fn root(&self) -> Reply<Entry> {
         let attr = self.state.lock().unwrap().get(NodeId::ROOT)?.attr;
