@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
+use systx_daemon::protocol::STALL_MS_MAX;
 
 /// Run commands as transactions: all of what they do to files happens, or none of it.
 #[derive(Debug, Parser)]
@@ -388,6 +389,11 @@ pub struct Mount {
     /// How requests travel between kernel and daemon
     #[arg(long, value_enum, default_value = "auto", value_name = "HOW", requires = "dir")]
     pub transport: TransportArg,
+    /// How long a change by a program outside may be held for a transaction that has lost three times
+    /// before; 0: never, such a transaction may then go on losing
+    #[arg(long, value_name = "MS", default_value_t = 500, requires = "dir",
+          value_parser = clap::value_parser!(u64).range(0..=STALL_MS_MAX))]
+    pub stall: u64,
 }
 
 /// `systx umount`.

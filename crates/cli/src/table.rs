@@ -30,6 +30,9 @@ pub fn lines(volumes: &[VolumeActivity], rates: &[Option<f64>], now: Time) -> Ve
     for (volume, rate) in volumes.iter().zip(rates.iter().chain(std::iter::repeat(&None))) {
         out.push(String::new());
         out.push(head(volume, *rate));
+        for g in &volume.guarded {
+            out.push(format!("  {} is guarded, stall {} ms", g.dir, g.stall_ms));
+        }
         if volume.transactions.is_empty() {
             continue;
         }
@@ -129,7 +132,7 @@ mod tests {
 
     fn volume(committed: u64, transactions: Vec<Activity>) -> VolumeActivity {
         let counts = Counts { begun: 7, committed, lost: 1, ..Counts::default() };
-        VolumeActivity { volume: "/srv".into(), counts, transactions }
+        VolumeActivity { volume: "/srv".into(), counts, guarded: vec![], transactions }
     }
 
     fn activity() -> Activity {

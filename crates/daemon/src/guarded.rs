@@ -22,7 +22,7 @@ use std::time::Duration;
 use systx_base::sync::{Mutex, rank};
 use systx_fuse::{Config, Connection, FileLocks};
 use systx_vfs::aliases::{Aliases, Control, Seat};
-use systx_vfs::plain::{Order, Plain, STALL};
+use systx_vfs::plain::{Order, Plain};
 use systx_vfs::publication;
 
 /// Type of our mounts in mount tables.
@@ -55,6 +55,8 @@ pub struct Guarded {
     pub aliases: Arc<Aliases>,
     /// How it is served.
     pub transport: Transport,
+    /// How long a plain change may be held for an aged transaction.
+    pub stall: Duration,
     /// Who held something below it from before.
     pub past: Vec<Holder>,
     /// What the user should know.
@@ -78,7 +80,11 @@ fn register(volume: &Arc<OpenVolume>, guarded: &Arc<Guarded>) {
     let this = Arc::downgrade(guarded);
     let root = move || this.upgrade().ok_or(Errno::NODEV)?.open_root();
     let caches = Arc::new(connection.caches(root));
-    let published = Arc::new(publication::Guarded { plain: Arc::clone(&guarded.plain), caches });
+    let published = Arc::new(publication::Guarded {
+        plain: Arc::clone(&guarded.plain),
+        caches,
+        stall: guarded.stall,
+    });
     volume.vol.guard(Arc::clone(&published));
     *guarded.published.lock() = Some(published);
 }
@@ -105,6 +111,8 @@ pub(crate) struct Wanted<'a> {
     pub identity: (u64, u64),
     pub volume: &'a Arc<OpenVolume>,
     pub transport: Transport,
+    /// How long a plain change may be held for an aged transaction.
+    pub stall: Duration,
     pub past: Vec<Holder>,
     pub notes: Vec<String>,
     /// A dead mount of ours lies over the directory, and gives way.
@@ -124,7 +132,7 @@ impl Guarded {
     /// # Errors
     /// The kernel refuses, or the directory cannot be read.
     pub(crate) fn over(wanted: Wanted<'_>) -> Result<Arc<Guarded>, Failure> {
-        let Wanted { dir, identity: meant, volume, transport, past, notes, replaces, table } =
+        let Wanted { dir, identity: meant, volume, transport, stall, past, notes, replaces, table } =
             wanted;
         let refused = |what: &'static str| move |e| refusal(dir, what, e);
         let backing = match &replaces {
@@ -139,7 +147,7 @@ impl Guarded {
         }
         let root = open_dir(backing.as_fd(), Path::new(".")).map_err(refused("open"))?;
         let hidden = HashSet::from([volume.store.state_dir_id()]);
-        let order = Arc::new(Order::new(Arc::clone(&volume.vol), STALL));
+        let order = Arc::new(Order::new(Arc::clone(&volume.vol), stall));
         let plain = Plain::new(root, hidden, order).map_err(refused("look at"))?;
         let plain = Arc::new(plain);
         let (mount, device) =
@@ -163,6 +171,7 @@ impl Guarded {
             plain,
             aliases,
             transport,
+            stall,
             past,
             notes,
             desk: OnceLock::new(),
@@ -315,6 +324,7 @@ impl Guarded {
             store: HostPath::from(self.location.store.as_path()),
             dev: self.dev,
             transport: self.transport,
+            stall_ms: u64::try_from(self.stall.as_millis()).unwrap_or(u64::MAX),
             past: self.past.clone(),
             notes: self.notes.clone(),
         }

@@ -119,6 +119,10 @@ impl Transactions {
                 "the daemon is in another mount namespace than you: the mount would not be seen here",
             ));
         }
+        if request.stall_ms > protocol::STALL_MS_MAX {
+            let text = format!("a change is held for {} ms at most", protocol::STALL_MS_MAX);
+            return Err(Failure::new(FailureKind::Invalid, text));
+        }
         let given = request.dir.as_path();
         let dir = std::fs::canonicalize(given).map_err(|e| {
             Failure::new(FailureKind::Io, format!("cannot find {}: {e}", given.display()))
@@ -147,6 +151,7 @@ impl Transactions {
             mount: HostPath::from(volume.location.mount.as_path()),
             store: HostPath::from(volume.location.store.as_path()),
             transport: request.transport,
+            stall_ms: request.stall_ms,
         });
         let mounted = guards.settle().and_then(|()| {
             self.mount_now(Wanted {
@@ -154,6 +159,7 @@ impl Transactions {
                 identity: (stat.st_ino, stat.st_dev),
                 volume: &volume,
                 transport: request.transport,
+                stall: Duration::from_millis(request.stall_ms),
                 past,
                 notes: bypasses.iter().map(bypass_note).collect(),
                 replaces: None,
@@ -421,6 +427,7 @@ impl Transactions {
             identity: (entry.ino, entry.dev),
             volume: &volume,
             transport: entry.transport,
+            stall: Duration::from_millis(entry.stall_ms),
             past,
             notes: Vec::new(),
             replaces: replaces.then_some(Replaced { backing }),

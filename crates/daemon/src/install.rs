@@ -45,7 +45,7 @@ pub fn install(
 ) -> Result<Installed, NotInstalled> {
     let engine = &volume.vol.engine;
     let reservation = volume.store.reserve(&writes).map_err(no_room)?;
-    let publication = volume.vol.publish(&writes);
+    let publication = volume.vol.publish(id, &writes);
     publication.decide(|| engine.decide(id)).map_err(|e| match e {
         NotDecided::Lost(_) => NotInstalled::Lost,
         NotDecided::Kernel(errno) => NotInstalled::Failed(not_published(errno)),

@@ -28,10 +28,12 @@ mod open;
 mod top;
 
 pub use control::{Control, Doorbell, Peer};
-pub use guard::{GuardedAt, GuardedDir, Held, HeldAs, Holder, Mount, Mounted, Umount, Unmounted};
+pub use guard::{
+    GuardedAt, GuardedDir, Held, HeldAs, Holder, Mount, Mounted, STALL_MS_MAX, Umount, Unmounted,
+};
 pub use message::{Reply, Request};
 pub use open::{BeginOpen, BegunOpen};
-pub use top::{Activity, Counts, Sides, VolumeActivity, WorksetSizes};
+pub use top::{Activity, Counts, GuardedActivity, Sides, VolumeActivity, WorksetSizes};
 
 /// Number of this protocol; changes whenever a message changes.
 pub const VERSION: u32 = 2;

@@ -5,7 +5,7 @@
 //! read is not trusted: the file must be the user's own, of this run of the kernel, and every entry must
 //! still mean the same directory when it is used.
 
-use crate::protocol::{Failure, FailureKind, HostPath, Transport};
+use crate::protocol::{Failure, FailureKind, HostPath, STALL_MS_MAX, Transport};
 use crate::volume::Location;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,8 @@ pub struct Entry {
     pub store: HostPath,
     /// How it is to be served.
     pub transport: Transport,
+    /// How long a plain change may be held, see [`crate::protocol::Mount::stall_ms`].
+    pub stall_ms: u64,
 }
 
 impl Entry {
@@ -62,6 +64,7 @@ impl Entry {
             && dir != Path::new("/")
             && dir.starts_with(mount)
             && self.store.as_path().starts_with(mount)
+            && self.stall_ms <= STALL_MS_MAX
     }
 }
 
@@ -201,6 +204,7 @@ mod tests {
             mount: "/srv".into(),
             store: "/srv/.systx".into(),
             transport: Transport::Auto,
+            stall_ms: 500,
         }
     }
 
@@ -240,6 +244,7 @@ mod tests {
         for dir in ["srv/a", "/", "/srv/../etc", "/etc", "/srv/a\0"] {
             assert!(bad(&|r| r.entries[0].dir = dir.into()), "{dir:?}");
         }
+        assert!(bad(&|r| r.entries[0].stall_ms = STALL_MS_MAX + 1));
         assert!(bad(&|r| r.entries[0].store = "/elsewhere".into()));
     }
 

@@ -1,6 +1,6 @@
 //! What goes on, for `systx top`: counted per volume as it happens, worksets asked of the engine.
 
-use crate::protocol::{self, Activity, Sides, VolumeActivity, WorksetSizes};
+use crate::protocol::{self, Activity, GuardedActivity, Sides, VolumeActivity, WorksetSizes};
 use crate::transaction::Transaction;
 use crate::transactions::Transactions;
 use crate::volume::OpenVolume;
@@ -53,6 +53,7 @@ impl Transactions {
                 conflicts: stats.conflicts,
                 waits: stats.waits,
             },
+            guarded: guarded_of(volume),
             transactions: here.map(|txn| self.of_transaction(txn, &waits)).collect(),
         }
     }
@@ -70,6 +71,11 @@ impl Transactions {
             conflict: txn.conflict(self),
         }
     }
+}
+
+fn guarded_of(volume: &OpenVolume) -> Vec<GuardedActivity> {
+    let listed = volume.guarded().into_iter().map(|g| g.listed());
+    listed.map(|g| GuardedActivity { dir: g.dir, stall_ms: g.stall_ms }).collect()
 }
 
 fn sizes(census: &Census) -> WorksetSizes {

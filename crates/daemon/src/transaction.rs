@@ -190,7 +190,7 @@ impl Transaction {
         let view = Arc::new(view);
         Counts::count(&volume.counts.begun);
         let (cut, theirs) = (Arc::downgrade(&view), Arc::downgrade(&volume));
-        // Called on the winner's thread, which holds the lock of the winner's view: no lock is taken.
+        // Called on the winner's thread, which holds the lock of the winner's view: no lock of a view is taken.
         volume.vol.engine.on_doom(id, move |_, _| {
             if let Some(view) = cut.upgrade() {
                 view.cancel();
@@ -422,6 +422,12 @@ impl Transaction {
     /// As [`Transaction::commit`], of a view that processes still work in.  `landed` is called when
     /// everything is in place and nobody else can touch it yet.
     pub fn commit_and(&self, opponents: &dyn Opponents, landed: impl FnOnce()) -> Ended {
+        let ended = self.commit_now(opponents, landed);
+        self.volume.vol.let_writers_in(self.id);
+        ended
+    }
+
+    fn commit_now(&self, opponents: &dyn Opponents, landed: impl FnOnce()) -> Ended {
         self.view.let_go_of_files();
         if self.view.is_given_up() {
             return Ended::Refused(refused(given_up()));
@@ -429,7 +435,9 @@ impl Transaction {
         let selection = Committed { patterns: &self.terms.patterns, volume: &self.volume };
         let changes = self.changes();
         let mut frozen = self.view.freeze(&selection);
-        self.view.flush_others();
+        let Some(quiet) = self.view.quiet_others() else {
+            return Ended::Refused(refused(never_quiet()));
+        };
         let (conflict, mut stale) = self.validate();
         if let Some(conflict) = conflict.or_else(|| self.conflict(opponents)) {
             return Ended::Refused(Outcome::Conflict { conflict, kept: false });
@@ -457,6 +465,8 @@ impl Transaction {
             self.volume.vol.engine.abort(self.id);
             return Ended::Committed(self.outcome(self.id, summary, vec![], stale, 0));
         }
+        // The decision does this once more: the publication before it may need these files.
+        drop(quiet);
         let notes = self.open_elsewhere(&frozen);
         let dropped = changes.iter().filter(|c| c.dropped).count() as u64;
         let summary = describe::summary(changes.iter().filter(|c| !c.dropped));
@@ -541,8 +551,11 @@ impl Transaction {
         }
         let selection = Below { patterns: &self.terms.patterns, paths, volume: &self.volume };
         let mut frozen = self.view.freeze(&selection);
-        self.view.flush_others();
+        let Some(quiet) = self.view.quiet_others() else {
+            return Ended::Refused(Outcome::Refused { failure: never_quiet(), kept: true });
+        };
         let (conflict, stale) = self.validate();
+        drop(quiet);
         if let Some(conflict) = conflict.or_else(|| self.conflict(opponents)) {
             return Ended::Refused(Outcome::Conflict { conflict, kept: true });
         }
@@ -622,6 +635,11 @@ fn late_change(paths: Vec<HostPath>, kept: bool) -> Outcome {
         stale: paths,
     };
     Outcome::Conflict { conflict, kept }
+}
+
+fn never_quiet() -> Failure {
+    let text = "a program outside does not come to the end of a write to what was read";
+    Failure::new(FailureKind::State, text).hint("nothing was committed; try again")
 }
 
 fn refused(failure: Failure) -> Outcome {

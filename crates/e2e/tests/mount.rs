@@ -527,3 +527,72 @@ fn nobody_waits_for_a_killed_daemon_that_hangs() {
     assert!(wait_readable(&keeper, Instant::now() + LIMIT), "{}", lab.daemon_log());
     assert_eq!(sh(&lab, "cat g/sub/file; echo y > g/new; cat g/new").ok().out, "plain\ny\n");
 }
+
+#[test]
+fn how_long_changes_are_held_is_told_and_outlives_the_daemon() {
+    let lab = lab!();
+    lab.write("g/file", "plain\n");
+    lab.do_systx(["mount", "--stall", "60001", "g"]).expect(2).says("60000");
+    lab.do_systx(["mount", "--stall", "1234", "g"]).ok();
+    let told = || lab.do_systx(["mount", "--json"]).ok().json()["guarded"][0]["stall_ms"].clone();
+    assert_eq!(told(), 1234);
+    let text = lab.do_systx(["top", "--once"]).ok().out;
+    assert!(text.contains("is guarded, stall 1234 ms"), "{text}");
+    let top = lab.do_systx(["top", "--once", "--json"]).ok().json();
+    assert_eq!(top["top"]["volumes"][0]["guarded"][0]["stall_ms"], 1234, "{top}");
+    kill_and_come_back(&lab);
+    assert_eq!(told(), 1234);
+    lab.do_systx(["umount", "g"]).ok();
+}
+
+/// A program that writes all the time, ended with this.
+struct Writer<'a> {
+    shell: Child,
+    stop: &'a std::sync::atomic::AtomicBool,
+}
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}
+
+/// Programs write to two files without pause, one by a descriptor that it keeps, one by a new one each time; a run
+/// that reads both and takes its time tries four times.
+fn run_against_writers(lab: &Lab, stall: &str) -> i32 {
+    for name in ["kept", "opened"] {
+        lab.write(format!("g/{name}"), "x".repeat(8192));
+    }
+    lab.do_systx(["mount", "--stall", stall, "g"]).ok();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let kept = std::fs::File::options().write(true).open(lab.path("g/kept")).expect("kept");
+    let code = std::thread::scope(|scope| {
+        let mut shell = lab.command("sh");
+        shell.args(["-c", "while :; do printf y 1<>opened; done"]).current_dir(lab.path("g"));
+        let writer = Writer { shell: shell.spawn().expect("sh"), stop: &stop };
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                std::os::unix::fs::FileExt::write_all_at(&kept, b"z", 1).expect("no error ever");
+            }
+        });
+        let script = format!("cat g/kept g/opened > /dev/null; sleep 0.2; echo done > {stall}");
+        let code = lab.run(&["--retries", "3"], &script).code;
+        drop(writer);
+        code
+    });
+    drop(kept);
+    lab.do_systx(["umount", "g"]).ok();
+    assert_eq!(lab.has(stall), code == 0);
+    code
+}
+
+#[test]
+fn an_aged_run_wins_against_programs_that_write_without_pause() {
+    let lab = lab!();
+    // Longer than it takes on any machine.
+    assert_eq!(run_against_writers(&lab, "30000"), 0);
+    // Nobody is held for it: it loses as ever.
+    assert_eq!(run_against_writers(&lab, "0"), CONFLICT);
+}

@@ -2,12 +2,13 @@
 //! ([`systx_vfs::publication`]).
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
-use rustix::fs::{AtFlags, unlinkat};
+use rustix::fs::{AtFlags, removexattr, unlinkat};
 use rustix::io::Errno;
 use systx_base::NodeId;
+use systx_vfs::inode_locks::Ticket;
 use systx_vfs::publication::{BARRIER, Caches};
 
 use crate::connection::{Connection, Shared};
@@ -86,5 +87,26 @@ impl Caches for KernelCaches {
             Err(errno) if !is_gone(errno) => Err(errno),
             _ => Ok(()),
         }
+    }
+
+    fn file_barrier(&self, file: NodeId, ticket: Ticket) -> Result<(), Errno> {
+        let opened = (self.root)().and_then(|root| open_node(root.as_fd(), file));
+        let file = match opened {
+            Ok(file) => file,
+            Err(errno) if is_gone(errno) => return Ok(()),
+            Err(errno) => return Err(errno),
+        };
+        // removexattr(2) has the inode locked when it asks; of attributes in this name space the kernel
+        // itself wants to know nothing.
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        match removexattr(path, ticket.name()) {
+            Err(Errno::NODATA) => Ok(()),
+            Err(errno) if !is_gone(errno) => Err(errno),
+            _ => Ok(()),
+        }
+    }
+
+    fn is_in_flight(&self, file: NodeId) -> bool {
+        self.shared.upgrade().is_some_and(|shared| shared.server.in_flight.is_any(file))
     }
 }

@@ -67,7 +67,7 @@ pub enum Operation<'a> {
     Lookup { name: &'a [u8] },
     Forget { count: u64 },
     BatchForget { list: &'a [u8] },
-    Getattr,
+    Getattr { open: bool },
     Setattr { set: SetAttr },
     Readlink,
     Symlink { name: &'a [u8], target: &'a [u8] },
@@ -85,7 +85,7 @@ pub enum Operation<'a> {
     Fsync { data_only: bool },
     Read(Window),
     List { window: Window, attributes: bool },
-    Write { offset: u64, data: &'a [u8], kill: bool, append: bool },
+    Write { offset: u64, data: &'a [u8], kill: bool, append: bool, back: bool },
     Statfs,
     Setxattr { key: &'a [u8], value: &'a [u8], how: SetXattr, kill_sgid: bool },
     Getxattr { key: &'a [u8], size: u32 },
@@ -117,7 +117,10 @@ pub fn decode<'a>(opcode: Opcode, fixed: &[u8], data: &'a [u8]) -> Result<Operat
         O::Rename | O::Rename2 => rename(opcode, fixed, data)?,
         O::Forget => Operation::Forget { count: take::<wire::ForgetIn>(fixed)?.nlookup },
         O::BatchForget => batch_forget(fixed, data)?,
-        O::Getattr => Operation::Getattr,
+        O::Getattr => {
+            let flags = take::<wire::GetattrIn>(fixed)?.getattr_flags;
+            Operation::Getattr { open: flags & wire::GETATTR_FH != 0 }
+        }
         O::Setattr => Operation::Setattr { set: setattr(&take(fixed)?)? },
         O::Readlink => Operation::Readlink,
         O::Open | O::Opendir => {
@@ -326,7 +329,8 @@ fn write<'a>(fixed: &[u8], data: &'a [u8]) -> Result<Operation<'a>, Refusal> {
     }
     let kill = w.write_flags & wire::WRITE_KILL_SUIDGID != 0;
     let append = w.flags & libc::O_APPEND as u32 != 0;
-    Ok(Operation::Write { offset: w.offset, data, kill, append })
+    let back = w.write_flags & wire::WRITE_CACHE != 0;
+    Ok(Operation::Write { offset: w.offset, data, kill, append, back })
 }
 
 fn setxattr<'a>(fixed: &[u8], data: &'a [u8]) -> Result<Operation<'a>, Refusal> {

@@ -33,6 +33,7 @@ pub mod decode;
 mod dev;
 mod device;
 mod device_unsafe;
+mod in_flight;
 mod init;
 mod locks;
 mod node_unsafe;

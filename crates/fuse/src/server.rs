@@ -23,10 +23,12 @@ use rustix::io::Errno;
 use systx_base::sync::{Mutex, rank};
 use systx_base::{FIRST_OPEN, Kind, NodeId, Time};
 use systx_vfs::api::{Attr, Caller, Entry, OpenHow, Opened, Reply, Requests, SetAttr, Valid};
+use systx_vfs::client;
 use zerocopy::FromBytes;
 
 use crate::config::{Config, FileLocks};
 use crate::decode::{Create, Operation, Refusal, Window, decode};
+use crate::in_flight::InFlight;
 use crate::locks::Locks;
 use crate::post::Post;
 use crate::reply::{self, Answer, Listing, Ttls};
@@ -48,6 +50,8 @@ pub(crate) struct Server {
     ttls: Ttls,
     told_of_close: bool,
     pub locks: Locks,
+    /// Kept where programs come and go that have nothing to do with each other.
+    pub in_flight: InFlight,
     pub counters: Counters,
     /// Nobody has looked up [`FIRST_OPEN`] yet.
     opens_unknown: AtomicBool,
@@ -70,6 +74,7 @@ impl Server {
             ttls: config.into(),
             told_of_close: config.locks == FileLocks::ViewToldOfClose,
             locks: Locks::new(),
+            in_flight: InFlight::new(),
             counters: Counters::default(),
             opens_unknown: AtomicBool::new(true),
             misplaced: Mutex::new(rank::LEAF, Vec::new()),
@@ -182,7 +187,11 @@ impl Server {
     ) -> Result<usize, Refusal> {
         let data = payload.get(data).ok_or(Refusal::Malformed("data beyond the buffer"))?;
         let node = NodeId(header.nodeid);
-        match decode(opcode, fixed, data)? {
+        let operation = decode(opcode, fixed, data)?;
+        // What the kernel writes back is not the business of who happens to be there.
+        let back = matches!(operation, Operation::Write { back: true, .. });
+        let _client = client::serving(if back { 0 } else { header.pid });
+        match operation {
             Operation::Read(window) => Ok(self.read(node, window, payload)?),
             Operation::List { window, attributes } => {
                 Ok(self.list(node, window, attributes, payload)?)
@@ -245,8 +254,24 @@ impl Server {
                 self.forget_all(list);
                 Ok(Answer::Empty)
             }
-            O::Getattr => self.attr(node, || view.getattr(node)),
-            O::Setattr { set } => self.attr(node, || view.setattr(caller, node, set)),
+            O::Getattr { open } => self.attr(node, || {
+                let attr = view.getattr(node)?;
+                // Where the kernel asks by a descriptor it is for itself, and it may have the inode locked.
+                if !open
+                    && attr.kind == Kind::File
+                    && let Some(call) = self.in_flight.of_another(node, caller)
+                    && view.land(node)
+                {
+                    self.in_flight.landed(node, call);
+                }
+                Ok(attr)
+            }),
+            O::Setattr { set } => {
+                if set.size.is_some() {
+                    self.changing(node, caller);
+                }
+                self.attr(node, || view.setattr(caller, node, set))
+            }
             O::Readlink => view.readlink(node).map(Answer::Bytes),
             O::Symlink { name, target } => {
                 self.named(node, name, || view.symlink(caller, node, name, target))
@@ -270,7 +295,10 @@ impl Server {
             O::Rename { name, to, to_name, how } => {
                 view.rename(caller, (node, name), (to, to_name), how).map(done)
             }
-            O::Write { offset, data, kill, append } => {
+            O::Write { offset, data, kill, append, back } => {
+                if !back {
+                    self.changing(node, caller);
+                }
                 let n = if append {
                     let (n, moved) = view.append(node, offset, data, kill)?;
                     if moved {
@@ -309,9 +337,13 @@ impl Server {
                 Ok(Answer::Value { value: view.listxattr(node)?, space: size })
             }
             O::Removexattr { key } => view.removexattr(caller, node, key).map(done),
-            O::Fallocate { how, offset, len } => view.fallocate(node, how, offset, len).map(done),
+            O::Fallocate { how, offset, len } => {
+                self.changing(node, caller);
+                view.fallocate(node, how, offset, len).map(done)
+            }
             O::Lseek { offset, how } => view.lseek(node, offset, how).map(Answer::Seek),
             O::Copy { from, to, to_offset, len, wide } => {
+                self.changing(to, caller);
                 let n = view.copy_file_range((node, from), (to, to_offset), len)?;
                 if wide {
                     return Ok(Answer::Copied(n));
@@ -334,6 +366,7 @@ impl Server {
                 opened => Ok(Answer::Open(open_out(opened?))),
             },
             O::Flush { owner } if self.told_of_close => {
+                self.in_flight.next_call(node, caller);
                 self.locks.close(view, node, owner, false);
                 Ok(Answer::Empty)
             }
@@ -348,6 +381,13 @@ impl Server {
             // Nothing is buffered between a request and the view.
             O::Syncfs | O::Destroy | O::NotifyReply => Ok(Answer::Empty),
             _ => Err(Errno::NOSYS),
+        }
+    }
+
+    /// A request that changes content: the kernel learns of it later than the view.
+    fn changing(&self, node: NodeId, caller: Caller) {
+        if self.told_of_close {
+            self.in_flight.begins(node, caller);
         }
     }
 
@@ -406,6 +446,7 @@ impl Server {
 
     fn forget(&self, node: NodeId, count: u64) {
         if node != FIRST_NODE {
+            self.in_flight.forget(node);
             self.view.forget(node, count);
         }
     }

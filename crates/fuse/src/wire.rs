@@ -261,10 +261,14 @@ pub mod fattr {
 
 /// `FOPEN_KEEP_CACHE`: opening does not drop cached pages.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
+/// GETATTR by a descriptor.
+pub const GETATTR_FH: u32 = 1 << 0;
 /// `FOPEN_CACHE_DIR`: the kernel may keep the listing.
 pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
 /// `FUSE_OPEN_KILL_SUIDGID`.
 pub const OPEN_KILL_SUIDGID: u32 = 1;
+/// `FUSE_WRITE_CACHE`: the kernel writes back a page.
+pub const WRITE_CACHE: u32 = 1 << 0;
 /// `FUSE_WRITE_KILL_SUIDGID`.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 /// `FUSE_SETXATTR_ACL_KILL_SGID`.

@@ -5,6 +5,8 @@
 #[path = "../../vfs/tests/common/mod.rs"]
 mod common;
 mod guarded;
+#[path = "publication/in_flight.rs"]
+mod in_flight;
 mod map_unsafe;
 
 use std::collections::HashSet;
@@ -30,6 +32,7 @@ use systx_store::real::RealIo;
 use systx_store::writeset::{Attrs, Bind, Content, Data, Extent, Ix, Object, Origin, WriteSet};
 use systx_txn::{Access, BeginOptions, Object as Item, ObjectRef};
 use systx_vfs::api::{Reply, Valid};
+use systx_vfs::inode_locks::Ticket;
 use systx_vfs::plain::{Change, Gate, Order, Plain, STALL};
 use systx_vfs::publication::{self, Caches, NotDecided};
 use systx_vfs::volume::Volume;
@@ -54,6 +57,8 @@ enum Remedy {
     DropListing,
     DropPages,
     Barrier,
+    /// Locks on files that are being written to.
+    FileBarrier,
     /// Answers about what is marked have timeout 0.
     Timeout,
     /// Reads of what is decided wait for the release; others are noted.
@@ -91,6 +96,12 @@ impl Caches for Without<KernelCaches> {
     fn barrier(&self, dir: NodeId) -> Result<(), Errno> {
         if self.has(Remedy::Barrier) { self.it.barrier(dir) } else { Ok(()) }
     }
+    fn file_barrier(&self, file: NodeId, ticket: Ticket) -> Result<(), Errno> {
+        if self.has(Remedy::FileBarrier) { self.it.file_barrier(file, ticket) } else { Ok(()) }
+    }
+    fn is_in_flight(&self, file: NodeId) -> bool {
+        self.it.is_in_flight(file)
+    }
 }
 
 impl Gate for Without<Order> {
@@ -112,6 +123,15 @@ impl Gate for Without<Order> {
     fn barrier(&self, dir: Oid) {
         self.it.barrier(dir);
     }
+    fn file_barrier(&self, ticket: Ticket) {
+        self.it.file_barrier(ticket);
+    }
+    fn land(&self, file: HostId) -> bool {
+        self.it.land(file)
+    }
+    fn before_writing(&self, file: Oid) -> Reply<()> {
+        self.it.before_writing(file)
+    }
 }
 
 impl Arena {
@@ -128,7 +148,7 @@ impl Arena {
         let root = dir.to_path_buf();
         let it = mount.connection().caches(move || Ok(open(&root)));
         let caches = Arc::new(Without { it, missing });
-        vol.guard(Arc::new(publication::Guarded { plain, caches }));
+        vol.guard(Arc::new(publication::Guarded { plain, caches, stall: STALL }));
         let below = mount.below("");
         Ok(Arena { mount, vol, below })
     }
@@ -151,7 +171,7 @@ impl Arena {
         for object in &change.claims {
             assert!(matches!(engine.write(id, object.as_ref()), Access::Granted));
         }
-        let publication = self.vol.publish(&change.writes);
+        let publication = self.vol.publish(id, &change.writes);
         let decided = publication.decide(|| engine.decide(id));
         if decided.is_err() {
             engine.abort(id);
@@ -224,13 +244,21 @@ fn root_id(arena: &Arena) -> HostId {
 }
 
 fn arenas(test: impl Fn(&Arena)) {
+    each_arena(None, test);
+}
+
+fn arenas_without(remedy: Remedy, test: impl Fn(&Arena)) {
+    each_arena(Some(remedy), test);
+}
+
+fn each_arena(missing: Option<Remedy>, test: impl Fn(&Arena)) {
     if let Some(why) = obstacle() {
         eprintln!("skipped: {why}");
         return;
     }
     for transport in [Transport::DevFuse, Transport::IoUring] {
         let dir = scratch();
-        match Arena::new(dir.path(), transport, None) {
+        match Arena::new(dir.path(), transport, missing) {
             Ok(arena) => {
                 test(&arena);
                 let stats = arena.mount.connection().stats();
@@ -530,7 +558,7 @@ fn a_plain_mutation_wins_before_the_decision_and_waits_after_it() {
         for object in &shape.claims {
             assert!(matches!(engine.write(id, object.as_ref()), Access::Granted));
         }
-        let publication = arena.vol.publish(&shape.writes);
+        let publication = arena.vol.publish(id, &shape.writes);
         fs::write(arena.mount.path("held"), b"plain").unwrap();
         match publication.decide(|| engine.decide(id)) {
             Err(NotDecided::Lost(why)) => {
@@ -562,7 +590,7 @@ fn stores_to_a_mapping_are_writes() {
         engine.begin(TxnId(9), BeginOptions::default());
         let pages = ObjectRef::Pages { oid: arena.vol.oid(id), first: 0, last: 0 };
         assert!(matches!(engine.read(TxnId(9), pages), Access::Granted));
-        assert!(arena.vol.flush(id));
+        assert!(arena.vol.flush(Some(TxnId(9)), id));
         assert_eq!(fs::read(arena.below.join("mapped")).unwrap(), b"stored!!");
         assert!(engine.conflict(TxnId(9)).is_some(), "who read the page before has lost");
         engine.abort(TxnId(9));

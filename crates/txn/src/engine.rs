@@ -27,6 +27,7 @@ use crate::object::{Conflict, Object, ObjectRef, Opponent, Side};
 use crate::policy::{ContentionPolicy, OsPrio};
 use crate::state::{DoomFn, Fallout, Intent, State};
 use std::sync::Arc;
+use std::time::Duration;
 use systx_base::TxnId;
 use systx_base::sync::{Event, Mutex, rank};
 
@@ -197,12 +198,12 @@ impl Engine {
     /// caller must hold no lock that an installation needs: neither the volume's nor the store's,
     /// nor those of another transaction's view.
     pub fn wait_installed(&self, id: TxnId) {
-        let mut state = self.state.lock();
-        state.sleepers += 1;
-        while state.decided(id) {
-            self.ended.wait(&mut state);
-        }
-        state.sleepers -= 1;
+        while !self.wait_installed_for(id, Duration::MAX) {}
+    }
+
+    /// As [`Engine::wait_installed`], at most `limit` long; whether it is installed or aborted.
+    pub fn wait_installed_for(&self, id: TxnId, limit: Duration) -> bool {
+        self.wait_while(limit, |state| state.decided(id))
     }
 
     /// An outsider changed an object: every active transaction that touched it loses, except that

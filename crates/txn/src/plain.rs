@@ -12,9 +12,9 @@
 use crate::engine::{Engine, tell};
 use crate::gate::Pass;
 use crate::object::ObjectRef;
-use crate::state::{Entered, Fallout};
+use crate::state::{Entered, Fallout, State};
 use std::time::{Duration, Instant};
-use systx_base::TxnId;
+use systx_base::{Oid, TxnId};
 
 /// A program outside every transaction, as its losers are told.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -145,6 +145,11 @@ impl Engine {
         }
     }
 
+    /// Whether this transaction has read or written any part of an object.
+    pub fn holds(&self, t: TxnId, o: ObjectRef<'_>) -> bool {
+        self.state.lock().holds(t, o)
+    }
+
     /// Whether any transaction has read or written an object.
     pub fn is_held(&self, o: ObjectRef<'_>) -> bool {
         self.gate.is_closed() && self.state.lock().is_held(o)
@@ -165,14 +170,29 @@ impl Engine {
         self.state.lock().reserve(t, &*self.policy, wake)
     }
 
+    /// A transaction that has asked for that and has read content of a file, but not changed it.
+    pub fn reserved_for(&self, file: Oid) -> Option<TxnId> {
+        if self.gate.is_closed() { self.state.lock().reserved_for(file) } else { None }
+    }
+
+    /// Whether it has asked for that, and is still active.
+    pub fn is_reserved(&self, t: TxnId) -> bool {
+        self.state.lock().is_reserved(t)
+    }
+
     /// Blocks until a transaction has ended or lost, at most `limit` long; whether it has.
     pub fn wait_ended(&self, t: TxnId, limit: Duration) -> bool {
+        self.wait_while(limit, |state| state.stands(t))
+    }
+
+    /// Waits as long as this holds, at most `limit` long; whether it has ceased to.
+    pub(crate) fn wait_while(&self, limit: Duration, holds: impl Fn(&State) -> bool) -> bool {
         // The one look at a clock in this crate; no answer of the engine depends on it.
         let until = Instant::now().checked_add(limit);
         let mut state = self.state.lock();
         state.sleepers += 1;
         let mut left = until.map(|_| limit);
-        while state.stands(t) && left != Some(Duration::ZERO) {
+        while holds(&state) && left != Some(Duration::ZERO) {
             match left {
                 Some(left) => self.ended.wait_for(&mut state, left),
                 None => self.ended.wait(&mut state),
@@ -180,6 +200,6 @@ impl Engine {
             left = until.map(|until| until.saturating_duration_since(Instant::now()));
         }
         state.sleepers -= 1;
-        !state.stands(t)
+        !holds(&state)
     }
 }

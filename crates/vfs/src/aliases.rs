@@ -628,6 +628,12 @@ impl Requests for Aliases {
     fn fsync(&self, node: NodeId, data_only: bool) -> Reply<()> {
         self.about(node, |view, node| view.fsync(node, data_only))
     }
+    fn land(&self, node: NodeId) -> bool {
+        match self.at(node) {
+            Ok(At::Zero(node)) => self.plain.land(node),
+            _ => false,
+        }
+    }
     fn waits(&self) -> bool {
         let members: Vec<_> = self.table.lock().members.values().cloned().collect();
         self.plain.waits() || members.iter().any(|member| member.lasting.waits())

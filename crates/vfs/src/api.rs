@@ -397,6 +397,12 @@ pub trait Requests: Send + Sync {
     fn fsync(&self, _node: NodeId, _data_only: bool) -> Reply<()> {
         Err(Errno::NOSYS)
     }
+    /// Waits, not for long, until the calls that have changed a file's content are over: asked before attributes
+    /// are told, while one may not be.  The kernel learns a new length only as such a call ends.  Whether they
+    /// are over.
+    fn land(&self, _node: NodeId) -> bool {
+        false
+    }
     /// True while a request waits for something that is nobody's fault and may take its time, such as a
     /// commit that is being installed: the watchdog of the connection is then more patient.  Called at
     /// any time, waits for no request.

@@ -189,10 +189,6 @@ impl Node {
             _ => None,
         }
     }
-    /// Whether something of a file's content was read or changed.
-    pub fn is_read(&self) -> bool {
-        self.content().is_some()
-    }
     /// Whether anything but its names differs from the base.
     pub fn is_changed(&self) -> bool {
         let d = &self.dirty;

@@ -109,9 +109,9 @@ impl Plain {
     }
 
     /// All that is open for writing.
-    pub(crate) fn open_for_writing(&self) -> Vec<HostId> {
+    pub(crate) fn open_for_writing(&self) -> Vec<(NodeId, HostId)> {
         let open = self.table.open_nodes();
-        open.iter().filter(|n| n.files.lock().is_written()).map(|n| n.host).collect()
+        open.iter().filter(|n| n.files.lock().is_written()).map(|n| (n.id, n.host)).collect()
     }
 
     /// A commit has put another inode in the place of this one: who found it by its name before that, and
@@ -310,6 +310,9 @@ impl Requests for Plain {
     }
     fn fsync(&self, node: NodeId, data_only: bool) -> Reply<()> {
         self.sync_node(node, data_only)
+    }
+    fn land(&self, node: NodeId) -> bool {
+        self.table.node(node).is_ok_and(|node| self.gate.land(node.host))
     }
     fn valid(&self, node: NodeId, name: Option<&[u8]>) -> Valid {
         if name == Some(BARRIER) {

@@ -22,6 +22,8 @@
 //! **Lock order**: `publishing` (PUBLICATION), `marks` (MARKS), then everything that requests need.  A plain
 //! read shares `marks` while it is performed; who takes it alone waits for those.
 
+use crate::client;
+use crate::inode_locks::{Locked, Ticket};
 use crate::node::oid_of;
 use crate::plain::Plain;
 use crate::volume::Volume;
@@ -31,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 use std::time::{Duration, Instant};
 use systx_base::sync::{Event, Guard, Mutex, Rank, rank};
-use systx_base::{Kind, NodeId, Oid};
+use systx_base::{Kind, NodeId, Oid, TxnId};
 use systx_store::io::{HostId, Stamp};
 use systx_store::writeset::{Content, Ix, Origin, WriteSet};
 use systx_txn::ObjectRef;
@@ -94,6 +96,14 @@ pub trait Caches: Send + Sync {
     /// # Errors
     /// The kernel's.
     fn barrier(&self, dir: NodeId) -> Result<(), Errno>;
+    /// Has a file's lock exclusively for as long as removing the attribute [`Ticket::name`] from it takes: when
+    /// it returns, every write that was in flight has landed.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn file_barrier(&self, file: NodeId, ticket: Ticket) -> Result<(), Errno>;
+    /// Whether a call that changes the content of a file may have been performed, but not have landed.
+    fn is_in_flight(&self, file: NodeId) -> bool;
 }
 
 /// A guarded directory as its volume knows it.
@@ -102,6 +112,8 @@ pub struct Guarded {
     pub plain: Arc<Plain>,
     /// What the kernel has of it.
     pub caches: Arc<dyn Caches>,
+    /// How long an aged transaction may hold plain writers up; 0: not at all.
+    pub stall: Duration,
 }
 
 /// Why a commit was not decided.
@@ -116,14 +128,15 @@ pub enum NotDecided<E> {
 /// A commit on its way into view 0.  Dropping it unmarks.
 pub struct Publication<'v> {
     vol: &'v Volume,
+    txn: TxnId,
     marked: Arc<Marked>,
     guarded: Vec<Arc<Guarded>>,
     _alone: Guard<'v, ()>,
 }
 
 impl Volume {
-    /// Marks what `writes` changes.  Waits for the publication before it to end.
-    pub fn publish(&self, writes: &WriteSet) -> Publication<'_> {
+    /// Marks what `writes` of a transaction changes.  Waits for the publication before it to end.
+    pub fn publish(&self, txn: TxnId, writes: &WriteSet) -> Publication<'_> {
         let alone = self.publishing.lock();
         let guarded = self.guarded_now();
         let nothing = WriteSet::default();
@@ -135,7 +148,7 @@ impl Volume {
             self.is_publishing.store(true, Release);
             *marks = Some(Arc::clone(&marked));
         }
-        Publication { vol: self, marked, guarded, _alone: alone }
+        Publication { vol: self, txn, marked, guarded, _alone: alone }
     }
 
     /// From now on commits are published in this directory.
@@ -146,7 +159,7 @@ impl Volume {
     }
 
     /// A copy: nothing is called with that lock held.
-    fn guarded_now(&self) -> Vec<Arc<Guarded>> {
+    pub(crate) fn guarded_now(&self) -> Vec<Arc<Guarded>> {
         self.guarded.lock().clone()
     }
 
@@ -158,27 +171,6 @@ impl Volume {
     /// The directory is not served any more.
     pub fn unguard(&self, guarded: &Arc<Guarded>) {
         self.guarded.lock().retain(|g| !Arc::ptr_eq(g, guarded));
-    }
-
-    /// Makes the kernel write back what plain programs have stored in mappings of this file, if one has
-    /// it open for writing in a guarded directory; whether one has.  It arrives as a plain write.
-    pub fn flush(&self, id: HostId) -> bool {
-        let guarded = self.guarded_now();
-        let mut found = false;
-        for g in guarded {
-            let Some(node) = g.plain.written_to(id) else { continue };
-            found = true;
-            if let Err(errno) = g.caches.drop_pages(node) {
-                tracing::warn!(%errno, ?node, "pages of a guarded file not written back");
-            }
-        }
-        found
-    }
-
-    /// Files that plain programs have open for writing in guarded directories.
-    pub(crate) fn open_for_writing(&self) -> Vec<HostId> {
-        let guarded = self.guarded_now();
-        guarded.iter().flat_map(|g| g.plain.open_for_writing()).collect()
     }
 
     /// Whether a file is open for writing in a guarded directory.
@@ -202,11 +194,20 @@ impl Publication<'_> {
         let mut todo = self.marked.everything();
         for round in 0..ROUNDS_MAX {
             self.invalidate(&todo).map_err(NotDecided::Kernel)?;
+            // After the barriers of directories: who removes a file has its directory locked while he waits for the
+            // file's lock.
+            let Some(files) = self.vol.lock_written(self.txn) else {
+                let pages = std::mem::take(&mut todo.pages);
+                todo = self.marked.answered_old();
+                todo.pages.extend(pages);
+                continue;
+            };
+            self.invalidate_pages(&todo.pages).map_err(NotDecided::Kernel)?;
             if round >= ROUNDS_FREE && !todo.dirs.is_empty() && todo.dirs.len() <= LOCKED_MAX {
-                if let Some(done) = self.decide_locked(&todo, &mut decide) {
+                if let Some(done) = self.decide_locked(&todo, &files, &mut decide) {
                     return done;
                 }
-            } else if self.settle(&mut decide).map_err(NotDecided::Lost)? {
+            } else if self.settle(&files, &mut decide).map_err(NotDecided::Lost)? {
                 return Ok(());
             }
             todo = self.marked.answered_old();
@@ -216,16 +217,23 @@ impl Publication<'_> {
         Err(NotDecided::Kernel(Errno::BUSY))
     }
 
-    /// Decides if nothing was answered old since its invalidation began; whether it did.
-    fn settle<E>(&self, decide: &mut impl FnMut() -> Result<(), E>) -> Result<bool, E> {
+    /// Decides if nothing was answered old since its invalidation began, and no write is in flight where the
+    /// transaction has read; whether it did.
+    fn settle<E>(
+        &self,
+        files: &Locked<'_>,
+        decide: &mut impl FnMut() -> Result<(), E>,
+    ) -> Result<bool, E> {
         // Whoever is being answered at this moment is waited for.
         let _nobody = self.vol.marks.write();
         let mut phase = self.marked.phase.lock();
-        if !phase.old.is_empty() {
+        if !phase.old.is_empty() || !files.is_enough() {
             return Ok(false);
         }
         decide()?;
         phase.decided = true;
+        // From here on they are held where that matters.
+        self.vol.let_writers_in(self.txn);
         Ok(true)
     }
 
@@ -248,7 +256,13 @@ impl Publication<'_> {
                     g.caches.drop_attributes(node)?;
                 }
             }
-            for id in &todo.pages {
+        }
+        Ok(())
+    }
+
+    fn invalidate_pages(&self, files: &[HostId]) -> Result<(), Errno> {
+        for g in &self.guarded {
+            for id in files {
                 self.marked.begin_pages(oid_of(*id));
                 let node = g.plain.node_of(*id);
                 let dropped = node.map_or(Ok(()), |node| g.caches.drop_pages(node));
@@ -264,6 +278,7 @@ impl Publication<'_> {
     fn decide_locked<E>(
         &self,
         todo: &Objects,
+        files: &Locked<'_>,
         decide: &mut impl FnMut() -> Result<(), E>,
     ) -> Option<Result<(), NotDecided<E>>> {
         let known = |dir: &HostId| {
@@ -297,7 +312,7 @@ impl Publication<'_> {
                 Ok(())
             });
             let decided = match dropped {
-                Ok(()) => self.settle(decide).map_err(NotDecided::Lost),
+                Ok(()) => self.settle(files, decide).map_err(NotDecided::Lost),
                 Err(errno) => Err(NotDecided::Kernel(errno)),
             };
             drop(unlock);
@@ -515,11 +530,6 @@ impl Marked {
         self.names.get(&dir).is_some_and(|names| name.is_none_or(|name| names.contains_key(name)))
     }
 
-    /// Whether the content of this object changes: pages, or names.
-    pub fn has_content(&self, oid: Oid) -> bool {
-        self.pages.contains(&oid) || self.names.contains_key(&oid)
-    }
-
     fn has(&self, object: ObjectRef<'_>) -> bool {
         match object {
             ObjectRef::Entry { dir, name } => self.has_name(dir, Some(name)),
@@ -594,14 +604,14 @@ impl Marked {
         Admitted::Now
     }
 
-    /// Waits until it is worth asking again, for a change or a read.  Nothing may be held.
+    /// Waits until it is worth asking again, for a change or a read, or whether the client lives.  Nothing may be held.
     pub fn wait(&self, changes: bool) {
         let mut phase = self.phase.lock();
         if phase.over || changes && phase.released {
             return;
         }
         if phase.decided {
-            self.changed.wait(&mut phase);
+            self.changed.wait_for(&mut phase, client::LOOK);
         } else {
             self.changed.wait_for(&mut phase, STUCK);
         }

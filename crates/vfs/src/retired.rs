@@ -19,6 +19,7 @@
 //! **Lock order**: none of the two locks is held while a view is called.
 
 use crate::api::*;
+use crate::client;
 use crate::plain::files::{Opens, handle_of};
 use crate::plain::{Gate, Order, Plain, STALL};
 use crate::view::View;
@@ -26,6 +27,7 @@ use crate::volume::errno;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -165,19 +167,35 @@ impl Lasting {
     }
 
     fn pass(&self) -> Pass<'_> {
+        let Ok(pass) = self.pass_if::<Infallible>(|| Ok(()));
+        pass
+    }
+
+    /// As [`Lasting::pass`]; gives up when `alive`, asked now and then without any lock, fails.
+    fn pass_if<E>(&self, alive: impl Fn() -> Result<(), E>) -> Result<Pass<'_>, E> {
         let mut passage = self.passage.lock();
         let late = passage.closed;
         passage.late += usize::from(late);
         while passage.closed {
-            self.changed.wait(&mut passage);
+            self.changed.wait_for(&mut passage, client::LOOK);
+            if passage.closed {
+                drop(passage);
+                let lives = alive();
+                passage = self.passage.lock();
+                if let Err(killed) = lives {
+                    passage.late -= 1;
+                    self.changed.notify_all();
+                    return Err(killed);
+                }
+            }
         }
         passage.under_way += 1;
-        Pass { lasting: self, serving: passage.serving.clone(), late }
+        Ok(Pass { lasting: self, serving: passage.serving.clone(), late })
     }
 
     /// A request about these nodes.
     fn about(&self, nodes: &[NodeId]) -> Reply<Pass<'_>> {
-        let pass = self.pass();
+        let pass = self.pass_if(client::check)?;
         if let Serving::Committed(committed) = &pass.serving {
             for id in nodes {
                 committed.ensure(*id)?;

@@ -2,6 +2,7 @@
 //! of this daemon were found by the engine when they happened; here outsiders' changes are found, by
 //! one `statx` per object that was met, and by a look into directories that changed.
 
+use crate::inode_locks::Locked;
 use crate::node::{Base, Name, Node};
 use crate::view::{State, View};
 use std::collections::HashSet;
@@ -33,25 +34,23 @@ pub enum What {
     ListingChanged,
 }
 
+/// Nobody writes to files that a transaction has read.
+pub struct Quiet<'v> {
+    _locked: Locked<'v>,
+}
+
 /// Reads that the engine lists as stale already: another transaction committed what makes them so.
 type Stale = HashSet<Object>;
 
 impl View {
-    /// Makes plain programs' stores to mappings of what was read known, as the writes that they are: to
-    /// be called before [`View::validate`].
-    pub fn flush_others(&self) {
-        for id in self.vol.open_for_writing() {
-            if self.is_frozen(self.vol.oid(id)) {
-                continue;
-            }
-            let met = {
-                let st = self.state.lock();
-                st.nodes.of_host(id).and_then(|node| st.nodes.get(node)).is_some_and(Node::is_read)
-            };
-            if met {
-                self.vol.flush(id);
-            }
-        }
+    /// Makes known what plain programs are writing to the files that were read: writes in flight land, and
+    /// stores to mappings arrive as the writes that they are.  To be called before [`View::validate`]; none
+    /// begins while the answer lives.  `None`: somebody writes without end.
+    pub fn quiet_others(&self) -> Option<Quiet<'_>> {
+        const TRIES: usize = 50;
+        let locked = (0..TRIES).find_map(|_| self.vol.lock_written(self.txn))?;
+        locked.flush();
+        Some(Quiet { _locked: locked })
     }
 
     /// Every difference between what was met and what is there; waits for an installation in progress

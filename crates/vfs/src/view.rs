@@ -191,6 +191,7 @@ impl View {
     /// program that waits for its end is not killed by a failing page fault.
     pub fn cancel(&self) {
         self.lost.store(true, Ordering::Release);
+        self.vol.let_writers_in(self.txn);
     }
 
     /// Tells who can say which files the processes of the view have open.
@@ -226,8 +227,9 @@ impl View {
                 }
                 Access::Wait(winner) => {
                     self.waiting.fetch_add(1, Ordering::Relaxed);
-                    self.vol.wait_installed(self.txn, winner);
+                    let installed = self.vol.wait_installed(self.txn, winner);
                     self.waiting.fetch_sub(1, Ordering::Relaxed);
+                    installed?;
                     waited = true;
                 }
             }
@@ -381,7 +383,7 @@ impl View {
         }
         let base = st.base(node)?;
         // What programs have stored in mappings of it comes first; that of a snapshot has come.
-        let settled = self.is_frozen(base.oid()) || self.vol.flush(base.stamp.id);
+        let settled = self.is_frozen(base.oid()) || self.vol.flush(Some(self.txn), base.stamp.id);
         let (dir, name) = self.backing_place(st, node)?;
         let handle = match self.io().open_file(&dir, &name, self.how_to_open(st, base)) {
             Ok(handle) => handle,

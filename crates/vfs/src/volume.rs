@@ -9,7 +9,9 @@
 //! here (leaf).
 
 use crate::api::Reply;
+use crate::client;
 use crate::content::Spill;
+use crate::inode_locks::InodeLocks;
 use crate::past::{Frozen, Past};
 use crate::publication::{Guarded, Marked};
 use rustix::io::Errno;
@@ -46,6 +48,8 @@ pub struct Volume {
     pub(crate) is_publishing: AtomicBool,
     /// What open snapshots need of what has been changed since they began.
     pub past: Arc<Past>,
+    /// Locks on inodes of guarded directories.
+    pub(crate) inode_locks: Arc<InodeLocks>,
     /// Who waits for whose installation.
     waits: Mutex<Vec<(TxnId, TxnId)>>,
 }
@@ -88,6 +92,7 @@ impl Volume {
             marks: RwLock::new(rank::MARKS, None),
             is_publishing: AtomicBool::new(false),
             past: Arc::new(Past::new()),
+            inode_locks: Arc::new(InodeLocks::new()),
             waits: Mutex::new(rank::LEAF, Vec::new()),
         })
     }
@@ -151,21 +156,34 @@ impl Volume {
     }
 
     /// Waits until `winner` has installed what `waiter` wants to touch.
-    pub(crate) fn wait_installed(&self, waiter: TxnId, winner: TxnId) {
+    ///
+    /// # Errors
+    /// `EINTR`: who asks has been killed.
+    pub(crate) fn wait_installed(&self, waiter: TxnId, winner: TxnId) -> Reply<()> {
         self.waits.lock().push((waiter, winner));
-        self.engine.wait_installed(winner);
+        let waited = loop {
+            if self.engine.wait_installed_for(winner, client::LOOK) {
+                break Ok(());
+            }
+            if let Err(killed) = client::check() {
+                break Err(killed);
+            }
+        };
         let mut waits = self.waits.lock();
         if let Some(at) = waits.iter().position(|wait| *wait == (waiter, winner)) {
             waits.swap_remove(at);
         }
+        waited
     }
 
     /// A snapshot of all guarded directories at one moment: between commits, and between plain requests.
-    /// `None` if nothing is guarded.  What plain programs have stored in mappings is written back first.
+    /// `None` if nothing is guarded.  What plain programs have stored in mappings is written back first, and writes in flight land.
     /// Old content that is too much for memory goes to `spill`.
     pub fn snapshot(&self, spill: Arc<dyn Spill>) -> Option<Frozen> {
-        for id in self.open_for_writing() {
-            self.flush(id);
+        for guarded in self.guarded_now() {
+            for (_, id) in guarded.plain.open_for_writing() {
+                self.flush(None, id);
+            }
         }
         let _no_commit = self.publishing.lock();
         let _no_request = self.marks.write();

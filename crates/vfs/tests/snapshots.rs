@@ -23,6 +23,7 @@ use systx_txn::{BeginOptions, Isolation};
 use systx_vfs::api::*;
 use systx_vfs::content::{Budget, Slot, Spill, Staging};
 use systx_vfs::freeze::Everything;
+use systx_vfs::inode_locks::Ticket;
 use systx_vfs::past::Size;
 use systx_vfs::plain::{Order, Plain, STALL};
 use systx_vfs::publication::{Caches, Guarded};
@@ -50,6 +51,12 @@ impl Caches for NoCaches {
     }
     fn barrier(&self, _: NodeId) -> Result<(), Errno> {
         Ok(())
+    }
+    fn file_barrier(&self, _: NodeId, _: Ticket) -> Result<(), Errno> {
+        Ok(())
+    }
+    fn is_in_flight(&self, _: NodeId) -> bool {
+        false
     }
 }
 
@@ -103,7 +110,11 @@ impl Place {
         let dir = fs::File::open(root.join(guarded)).expect("guarded").into();
         let gate = Arc::new(Order::new(vol.clone(), STALL));
         let plain = Arc::new(Plain::new(dir, hidden, gate).expect("view 0"));
-        vol.guard(Arc::new(Guarded { plain: plain.clone(), caches: Arc::new(NoCaches) }));
+        vol.guard(Arc::new(Guarded {
+            plain: plain.clone(),
+            caches: Arc::new(NoCaches),
+            stall: STALL,
+        }));
         Place { store, vol, plain, next: AtomicU64::new(1) }
     }
 
@@ -147,7 +158,7 @@ impl Place {
             self.vol.engine.abort(TxnId(id));
             return false;
         }
-        let publication = self.vol.publish(&writes);
+        let publication = self.vol.publish(TxnId(id), &writes);
         if publication.decide(|| self.vol.engine.decide(TxnId(id))).is_err() {
             self.vol.engine.abort(TxnId(id));
             return false;

@@ -31,6 +31,7 @@ pub fn mount(args: &Mount, out: Out) -> Result<i32, Problem> {
             TransportArg::IoUring => Transport::IoUring,
             TransportArg::Dev => Transport::Dev,
         },
+        stall_ms: args.stall,
     };
     let guarded = match context::connect()?.mount(request)? {
         Mounted::Guarded(guarded) => guarded,
@@ -121,7 +122,7 @@ fn list(out: Out) -> Result<i32, Problem> {
     }
     let mut text = String::new();
     for g in &guarded {
-        text.push_str(&format!("{}  on {}\n", g.dir, g.volume));
+        text.push_str(&format!("{}  on {}  stall {} ms\n", g.dir, g.volume, g.stall_ms));
     }
     output::print(&text);
     Ok(0)

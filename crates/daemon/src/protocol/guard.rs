@@ -16,6 +16,8 @@ pub struct Mount {
     pub force: bool,
     /// How it is served.
     pub transport: Transport,
+    /// How long a plain change may be held for an aged transaction, in milliseconds; 0: never.
+    pub stall_ms: u64,
 }
 
 /// Asks to end the guard of a directory.
@@ -77,11 +79,16 @@ pub struct GuardedDir {
     pub dev: u64,
     /// How it is served.
     pub transport: Transport,
+    /// As it was asked for, see [`Mount::stall_ms`].
+    pub stall_ms: u64,
     /// Processes that held something below it when it was mounted: that goes past the guard.
     pub past: Vec<Holder>,
     /// Sentences for the user.
     pub notes: Vec<String>,
 }
+
+/// The longest [`Mount::stall_ms`]: whoever is held that long must not seem to hang.
+pub const STALL_MS_MAX: u64 = 60_000;
 
 /// What became of a [`Mount`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

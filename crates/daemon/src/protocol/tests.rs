@@ -62,6 +62,7 @@ fn requests() -> Vec<Request> {
             mnt_ns: 4,
             force: true,
             transport: Transport::Auto,
+            stall_ms: 7,
         }),
         Request::Umount(Umount { dir: "/g".into(), force: false }),
         Request::Guarded,
@@ -81,6 +82,7 @@ fn guarded() -> GuardedDir {
         store: "/.systx".into(),
         dev: 5,
         transport: Transport::IoUring,
+        stall_ms: 500,
         past: vec![holder()],
         notes: vec!["n".into()],
     }

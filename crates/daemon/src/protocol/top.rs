@@ -11,8 +11,19 @@ pub struct VolumeActivity {
     pub volume: HostPath,
     /// Since the daemon opened it.
     pub counts: Counts,
+    /// Its guarded directories.
+    pub guarded: Vec<GuardedActivity>,
     /// The open transactions, the oldest first.
     pub transactions: Vec<Activity>,
+}
+
+/// A guarded directory, as far as it bears on what goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuardedActivity {
+    /// Where.
+    pub dir: HostPath,
+    /// See [`super::Mount::stall_ms`].
+    pub stall_ms: u64,
 }
 
 /// Numbers that only grow.

@@ -272,6 +272,7 @@ fn shutdown_is_refused_while_directories_are_guarded_unless_forced() {
         store: "/.systx".into(),
         dev: 1,
         transport: Transport::Dev,
+        stall_ms: 500,
         past: vec![],
         notes: vec![],
     }];

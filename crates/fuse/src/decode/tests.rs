@@ -142,10 +142,10 @@ fn setattr_takes_only_what_is_valid() {
 #[test]
 fn lengths_must_agree_with_what_is_there() {
     let w = wire::WriteIn { offset: 3, size: 2, write_flags: 4, ..Default::default() };
-    let write = Operation::Write { offset: 3, data: b"xy", kill: true, append: false };
+    let write = Operation::Write { offset: 3, data: b"xy", kill: true, append: false, back: false };
     assert_eq!(ok(Opcode::Write, &w, b"xy"), write);
     let appends = wire::WriteIn { flags: libc::O_APPEND as u32, ..w };
-    let append = Operation::Write { offset: 3, data: b"xy", kill: true, append: true };
+    let append = Operation::Write { offset: 3, data: b"xy", kill: true, append: true, back: false };
     assert_eq!(ok(Opcode::Write, &appends, b"xy"), append);
     for data in [&b"x"[..], b"xyz", b""] {
         assert!(matches!(refused(Opcode::Write, &w, data), Refusal::Malformed(_)));
@@ -249,7 +249,7 @@ proptest! {
     fn any_bytes_decode_or_are_refused(op in opcode(), fixed in fixed(), data in data()) {
         if let Ok(operation) = decode(op, &fixed, &data) {
             prop_assert!(fixed.len() >= wire::fixed_len(op) || matches!(operation,
-                Operation::Getattr | Operation::Syncfs));
+                Operation::Syncfs));
             for name in names(&operation) {
                 prop_assert!(!name.is_empty() && name.len() <= 255);
                 prop_assert!(name != b"." && name != b"..");

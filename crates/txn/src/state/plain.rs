@@ -10,7 +10,7 @@ use crate::object::{Conflict, ObjectRef, Opponent, Side};
 use crate::plain::{Caller, Stall};
 use crate::policy::{Contender, ContentionPolicy};
 use crate::state::DoomFn;
-use systx_base::TxnId;
+use systx_base::{Oid, TxnId};
 
 /// Ids of plain mutations: in the half that is never given to a transaction.
 const PLAIN: u64 = 1 << 63;
@@ -97,6 +97,37 @@ impl State {
             !held
         });
         held
+    }
+
+    /// See [`crate::Engine::holds`].
+    pub(crate) fn holds(&self, id: TxnId, o: ObjectRef<'_>) -> bool {
+        let kinds = Flags::READ.and(Flags::WRITE).and(Flags::SOFT);
+        let place = self.table.locate(o, false);
+        self.find(id).is_some_and(|slot| self.table.holds_any(slot, kinds, o, place))
+    }
+
+    /// See [`crate::Engine::reserved_for`].
+    pub(crate) fn reserved_for(&self, file: Oid) -> Option<TxnId> {
+        let pages = ObjectRef::Pages { oid: file, first: 0, last: u64::MAX };
+        let place = self.table.locate(pages, false);
+        let mut found = None;
+        self.table.holders(pages, place, false, |slot, flags| {
+            let txn = self.txn(slot);
+            let stands = txn.reserved && txn.phase == Phase::Active && txn.stale.is_empty();
+            let wrote = self.table.holds_any(slot, Flags::WRITE, pages, place);
+            if stands && !wrote && !flags.any(Flags::WRITE) {
+                found = Some(txn.contender.id);
+            }
+            found.is_none()
+        });
+        found
+    }
+
+    /// See [`crate::Engine::is_reserved`].
+    pub(crate) fn is_reserved(&self, id: TxnId) -> bool {
+        self.find(id)
+            .map(|slot| self.txn(slot))
+            .is_some_and(|t| t.reserved && t.phase == Phase::Active)
     }
 
     /// Who is worth holding a mutation for: nobody that loses to it anyway by another object.

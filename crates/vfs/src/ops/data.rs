@@ -254,9 +254,15 @@ impl View {
             .clone())
     }
 
-    /// Records pages of the backing file as read.
+    /// Records pages of the backing file as read.  The one place where content is read from there: an aged
+    /// transaction keeps plain writers out first, since a write that came before the record is nothing to it, and one
+    /// that is held after it is in the kernel's pages already.
     fn record_pages(&self, st: &State, node: NodeId, needed: &[Range<u64>]) -> Reply<()> {
         let Some(base) = &st.node(node)?.base else { return Ok(()) };
+        let shared = !self.is_frozen(base.oid());
+        if shared && !needed.is_empty() && self.files.get(node).is_none() {
+            self.vol.keep_writers_out(self.txn, base.stamp.id);
+        }
         for pages in needed {
             let (first, last) = (pages.start, pages.end.saturating_sub(1));
             self.read_of(ObjectRef::Pages { oid: base.oid(), first, last })?;

@@ -5,6 +5,7 @@ use super::table::Node;
 use super::{Change, Plain, sys};
 use crate::api::{Attr, Caller, Reply, SetAttr, SetTime, SetXattr, StatFs};
 use crate::content::PAGE;
+use crate::inode_locks::Ticket;
 use rustix::fs::{self, AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -165,6 +166,10 @@ impl Plain {
     }
 
     pub(super) fn remove_xattr(&self, caller: Caller, id: NodeId, key: &[u8]) -> Reply<()> {
+        if let Some(ticket) = Ticket::in_name(key) {
+            self.gate.file_barrier(ticket);
+            return Err(Errno::NODATA);
+        }
         let node = self.table.node(id)?;
         let path = self.table.path(&node)?;
         let writes = [ObjectRef::Attr(node.oid())];

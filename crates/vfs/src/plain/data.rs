@@ -47,6 +47,8 @@ struct Extent {
     /// Where the file ends at least, afterwards.
     end: u64,
     kill_suidgid: bool,
+    /// It is in the kernel's pages already.
+    shows: bool,
 }
 
 impl Plain {
@@ -83,7 +85,7 @@ impl Plain {
         let len = data.len() as u64;
         let end = offset.checked_add(len).filter(|e| *e <= FILE_MAX).ok_or(Errno::FBIG)?;
         let node = self.table.node(id)?;
-        self.change(&node, &[], Extent { offset, len, end, kill_suidgid }, |fd| {
+        self.change(&node, &[], Extent { offset, len, end, kill_suidgid, shows: true }, |fd| {
             write_all(fd, offset, data)
         })
     }
@@ -102,7 +104,7 @@ impl Plain {
         loop {
             let at = sys::stat(&*self.table.path(&node)?)?.attr.size;
             let end = at.checked_add(len).filter(|e| *e <= FILE_MAX).ok_or(Errno::FBIG)?;
-            let extent = Extent { offset: at, len, end, kill_suidgid };
+            let extent = Extent { offset: at, len, end, kill_suidgid, shows: true };
             let written = self.change(&node, &[], extent, |fd| {
                 let moved = sys::stat(fd)?.attr.size != at;
                 if moved { Ok(None) } else { write_all(fd, at, data).map(Some) }
@@ -136,7 +138,7 @@ impl Plain {
             Fallocate::CollapseRange => (FallocateFlags::COLLAPSE_RANGE, FILE_MAX, u64::MAX),
             Fallocate::InsertRange => (FallocateFlags::INSERT_RANGE, FILE_MAX, u64::MAX),
         };
-        let change = Extent { offset, len: touched, end, kill_suidgid: false };
+        let change = Extent { offset, len: touched, end, kill_suidgid: false, shows: false };
         self.change(&node, &[], change, |fd| fs::fallocate(fd, flags, offset, len))
     }
 
@@ -169,9 +171,13 @@ impl Plain {
             return Ok(0);
         }
         let end = to.1.checked_add(len).filter(|e| *e <= FILE_MAX).ok_or(Errno::FBIG)?;
+        if source.id != target.id && source.files.lock().is_written() {
+            // The caller may have seen what is being written there.
+            self.gate.land(source.host);
+        }
         let count = usize::try_from(len).map_err(|_| Errno::INVAL)?;
         let reads = [pages(source.oid(), from.1, len)];
-        let change = Extent { offset: to.1, len, end, kill_suidgid: false };
+        let change = Extent { offset: to.1, len, end, kill_suidgid: false, shows: false };
         self.change(&target, &reads, change, |fd| {
             let (mut at_in, mut at_out) = (from.1, to.1);
             let n = fs::copy_file_range(&*fd_in, Some(&mut at_in), fd, Some(&mut at_out), count)?;
@@ -202,8 +208,11 @@ impl Plain {
             count += 1;
         }
         let subject = Some((oid, fd.as_fd()));
+        // Who has seen what is held must not see the transaction that it is held for as if that came later.  What lies
+        // beyond the end is seen only when the call is over.
+        let may_stall = !extent.shows || extent.offset >= now.size;
         let writes = &writes[..count];
-        let change = Change { by, reads, writes, subject, places: &[], may_stall: true };
+        let change = Change { by, reads, writes, subject, places: &[], may_stall };
         self.mutating(change, || {
             let _acting = Acting::writing(by, extent.kill_suidgid)?;
             let done = act(fd.as_fd())?;

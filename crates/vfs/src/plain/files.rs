@@ -130,6 +130,9 @@ impl Plain {
     pub(crate) fn open_node(&self, caller: Caller, id: NodeId, how: OpenHow) -> Reply<Opened> {
         let node = self.table.node(id)?;
         let oid = node.oid();
+        if how.write {
+            self.gate.before_writing(oid)?;
+        }
         // Before the answer is made: a commit that begins meanwhile waits for it.
         let keeps = self.gate.may_keep(oid);
         let handle = self.reading(&[ObjectRef::Attr(oid), ObjectRef::Size(oid)], || {
@@ -141,7 +144,9 @@ impl Plain {
             }
         })?;
         self.table.opened(id);
-        Ok(Opened { handle, keep_cache: keeps, cache_listing: false })
+        // Pages go when the commit has them dropped, with nobody writing: not at a moment of the opener's.
+        let keep_cache = keeps || node.kind != Kind::Dir;
+        Ok(Opened { handle, keep_cache, cache_listing: false })
     }
 
     fn enter_open(&self, caller: Caller, node: &Node, how: OpenHow) -> Reply<u64> {

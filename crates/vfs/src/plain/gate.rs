@@ -2,6 +2,7 @@
 //! a [`Gate`], with the objects that it touches.
 
 use crate::api::{Caller, Reply, Valid};
+use crate::inode_locks::Ticket;
 use std::os::fd::BorrowedFd;
 use systx_base::Oid;
 use systx_store::io::HostId;
@@ -48,12 +49,26 @@ pub trait Gate: Send + Sync {
     fn valid(&self, _oid: Oid, _name: Option<&[u8]>) -> Valid {
         Valid::default()
     }
-    /// Whether opening an object may leave in place, and use, what the kernel has cached of its content.
+    /// Whether opening an object may leave in place, and use, the names that the kernel has cached of it.
     fn may_keep(&self, _oid: Oid) -> bool {
         true
     }
     /// A barrier has arrived: returns when the directory's lock may be given back.
     fn barrier(&self, _dir: Oid) {}
+    /// The same, of a file.
+    fn file_barrier(&self, _ticket: Ticket) {}
+    /// Waits, not for long, until writes of a file that have been performed are in the kernel's caches, too.
+    /// Whether they are.
+    fn land(&self, _file: HostId) -> bool {
+        false
+    }
+    /// A file is about to be opened for writing: it may be held for an aged transaction that has read it.
+    ///
+    /// # Errors
+    /// `EINTR`: who asks has been killed.
+    fn before_writing(&self, _file: Oid) -> Reply<()> {
+        Ok(())
+    }
 }
 
 /// No order: there are no transactions.

@@ -4,14 +4,16 @@
 use super::gate::{Change, Gate};
 use super::sys;
 use crate::api::{Caller, Reply, Valid};
+use crate::client::{self, LOOK};
+use crate::inode_locks::Ticket;
 use crate::publication::{Admitted, Held, Marked};
 use crate::volume::Volume;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
-use systx_base::Oid;
 use systx_base::sync::ReadGuard;
+use systx_base::{Oid, TxnId};
 use systx_store::io::{HostId, Stamp};
 use systx_txn::{Caller as Opponent, ObjectRef, Plain, Stall};
 
@@ -32,18 +34,22 @@ impl Order {
     }
 
     /// Waits until these objects may be read and changed; they may as long as the guard is held.
+    ///
+    /// # Errors
+    /// `EINTR`: who asks has been killed.
     fn admit(
         &self,
         reads: &[ObjectRef<'_>],
         changes: (&[ObjectRef<'_>], Option<Oid>),
         held: &mut Option<Held>,
-    ) -> ReadGuard<'_, Option<Arc<Marked>>> {
+    ) -> Reply<ReadGuard<'_, Option<Arc<Marked>>>> {
         let mut arrival = None;
+        let mut looked = Instant::now();
         loop {
             let marks = self.vol.marks.read();
-            let Some(marked) = &*marks else { return marks };
+            let Some(marked) = &*marks else { return Ok(marks) };
             if marked.admit(reads, changes, &mut arrival) == Admitted::Now {
-                return marks;
+                return Ok(marks);
             }
             let marked = Arc::clone(marked);
             // Before the lock is given back, so that the release cannot miss it.
@@ -53,13 +59,33 @@ impl Order {
             }
             drop(marks);
             marked.wait(is_change);
+            if looked.elapsed() >= LOOK {
+                client::check()?;
+                looked = Instant::now();
+            }
+        }
+    }
+}
+
+impl Order {
+    /// Waits for an aged transaction; whether it has ended in time.
+    fn wait_for_aged(&self, aged: TxnId, until: Instant) -> Reply<bool> {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(false);
+            }
+            if self.vol.engine.wait_ended(aged, left.min(LOOK)) {
+                return Ok(true);
+            }
+            client::check()?;
         }
     }
 }
 
 impl Gate for Order {
     fn read(&self, reads: &[ObjectRef<'_>], act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
-        let _marks = self.admit(reads, (&[], None), &mut None);
+        let _marks = self.admit(reads, (&[], None), &mut None)?;
         act()
     }
 
@@ -73,7 +99,7 @@ impl Gate for Order {
         loop {
             // Kept to the end: whoever decides a commit, or doubts a version, waits for it.
             let marks =
-                self.admit(change.reads, (change.writes, change.subject.map(|s| s.0)), &mut held);
+                self.admit(change.reads, (change.writes, change.subject.map(|s| s.0)), &mut held)?;
             match engine.plain_mutation(change.writes, by, stall) {
                 Plain::Decided(mutation) => {
                     if !mutation.doomed().is_empty() {
@@ -98,12 +124,13 @@ impl Gate for Order {
                 }
                 Plain::Wait(winner) => {
                     drop(marks);
-                    engine.wait_installed(winner);
+                    while !engine.wait_installed_for(winner, LOOK) {
+                        client::check()?;
+                    }
                 }
                 Plain::Hold(aged) => {
                     drop(marks);
-                    let left = until.saturating_duration_since(Instant::now());
-                    if left.is_zero() || !engine.wait_ended(aged, left) {
+                    if !self.wait_for_aged(aged, until)? {
                         stall = Stall::Never;
                     }
                 }
@@ -135,7 +162,25 @@ impl Gate for Order {
 
     fn may_keep(&self, oid: Oid) -> bool {
         !self.is_publishing()
-            || !self.vol.marks.read().as_ref().is_some_and(|marked| marked.has_content(oid))
+            || !self.vol.marks.read().as_ref().is_some_and(|marked| marked.has_name(oid, None))
+    }
+
+    fn file_barrier(&self, ticket: Ticket) {
+        self.vol.inode_locks.stay(ticket);
+    }
+
+    fn land(&self, file: HostId) -> bool {
+        self.vol.land(file)
+    }
+
+    fn before_writing(&self, file: Oid) -> Reply<()> {
+        let until = Instant::now() + self.stall;
+        while let Some(aged) = self.vol.engine.reserved_for(file) {
+            if !self.wait_for_aged(aged, until)? {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn barrier(&self, dir: Oid) {
@@ -154,6 +199,5 @@ fn stamp_of(subject: Option<(Oid, BorrowedFd<'_>)>) -> Option<Stamp> {
 
 /// Whom the losers of a request are told of.
 fn opponent(by: Caller) -> Opponent {
-    let comm = std::fs::read(format!("/proc/{}/comm", by.tid)).unwrap_or_default();
-    Opponent::new(by.tid, comm.strip_suffix(b"\n").unwrap_or(&comm))
+    Opponent::new(by.tid, &client::command(by.tid))
 }

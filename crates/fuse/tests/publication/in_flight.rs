@@ -1,0 +1,170 @@
+//! Plain writes in flight, and programs that are killed while they are held.
+
+use super::*;
+
+/// How often, at the moment of a decision, a file that the transaction has read was newer in the kernel's page than
+/// below: a write(2) was in flight.
+fn ahead_at_decisions(arena: &Arena, rounds: u64, enough: usize) -> usize {
+    prepare(arena);
+    let file = File::options().read(true).write(true).open(arena.mount.path("held")).unwrap();
+    let page = map_unsafe::Shared::new(&file, 4096).unwrap();
+    assert_eq!(number(&page.read(8)), Some(1));
+    let pages = ObjectRef::Pages { oid: arena.vol.oid(arena.stamp("held").id), first: 0, last: 0 };
+    let below = File::open(arena.below.join("held")).unwrap();
+    let stop = AtomicBool::new(false);
+    let mut ahead = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 2_u64.. {
+                if stop.load(SeqCst) {
+                    break;
+                }
+                file.write_all_at(format!("{n:8}").as_bytes(), 0).unwrap();
+            }
+        });
+        let _stop = Stop(&stop);
+        for round in 0..rounds {
+            if ahead == enough {
+                break;
+            }
+            let (id, engine) = (TxnId(100 + round), &arena.vol.engine);
+            engine.begin(id, BeginOptions::default());
+            while let Access::Wait(winner) = engine.read(id, pages) {
+                engine.wait_installed(winner);
+            }
+            let mut shape = Shape::new();
+            shape.owner(arena, "owned");
+            let publication = arena.vol.publish(id, &shape.writes);
+            let decided = publication.decide(|| {
+                let shown = number(&page.read(8));
+                let mut there = [0; 8];
+                below.read_exact_at(&mut there, 0).unwrap();
+                ahead += usize::from(shown > number(&there));
+                Err::<(), ()>(())
+            });
+            assert!(matches!(decided, Err(NotDecided::Lost(()))), "{decided:?}");
+            drop(publication);
+            engine.abort(id);
+        }
+    });
+    ahead
+}
+
+#[test]
+fn no_write_is_in_flight_at_a_decision() {
+    arenas(|arena| assert_eq!(ahead_at_decisions(arena, 300, 1), 0));
+    arenas_without(Remedy::FileBarrier, |arena| {
+        assert_eq!(ahead_at_decisions(arena, 100_000, 1), 1, "the barrier is idle");
+    });
+}
+
+/// A length that one thread is told while another appends is one up to which it can read.
+fn short_reads(arena: &Arena, looks: usize, enough: usize) -> usize {
+    prepare(arena);
+    let path = arena.mount.path("long");
+    let mut log = File::options().append(true).open(&path).unwrap();
+    let file = File::open(&path).unwrap();
+    let stop = AtomicBool::new(false);
+    let mut short = 0;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(SeqCst) {
+                log.write_all(b"1").unwrap();
+            }
+        });
+        let _stop = Stop(&stop);
+        for _ in 0..looks {
+            if short == enough {
+                break;
+            }
+            let len = file.metadata().unwrap().len();
+            short += usize::from(file.read_at(&mut [0], len - 1).unwrap() == 0);
+        }
+    });
+    short
+}
+
+#[test]
+fn a_length_is_not_told_before_it_can_be_read() {
+    arenas(|arena| assert_eq!(short_reads(arena, 3000, 1), 0));
+    arenas_without(Remedy::FileBarrier, |arena| {
+        assert_eq!(short_reads(arena, 1_000_000, 1), 1, "the barrier is idle");
+    });
+}
+
+/// Waits for the end of a process; whether it came while others may still be held.
+fn ends(child: &mut std::process::Child) -> bool {
+    let until = Instant::now() + Duration::from_secs(60);
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+#[test]
+fn who_is_killed_is_not_held_any_more() {
+    arenas(|arena| {
+        prepare(arena);
+        let mut shape = Shape::new();
+        shape.content(arena, "held");
+        shape.content(arena, "mapped");
+        let (engine, id) = (&arena.vol.engine, TxnId(7));
+        engine.begin(id, BeginOptions::default());
+        for object in &shape.claims {
+            assert!(matches!(engine.write(id, object.as_ref()), Access::Granted));
+        }
+        let start = |script: &str| {
+            let mut command = std::process::Command::new("/bin/sh");
+            command.args(["-c", script]).current_dir(&arena.mount.dir);
+            command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            let mut line = [0; 6];
+            std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut line).unwrap();
+            child
+        };
+        let go = |child: &mut std::process::Child| {
+            child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        };
+        // One of each: a write, a read, an open.
+        let mut killed = [
+            "exec 3>>held; echo ready; read line; echo plain >&3",
+            "exec 3<held; echo ready; read line; cat <&3",
+            "echo ready; read line; cat held",
+        ]
+        .map(start);
+        // Of another file: a write that is held has its inode locked.
+        let mut patient = start("exec 3>>mapped; echo ready; read line; echo patient >&3");
+        let publication = arena.vol.publish(id, &shape.writes);
+        publication.decide(|| engine.decide(id)).unwrap();
+        let asked = || -> u64 {
+            use Opcode::{Getattr, Getxattr, Lookup, Open, Read, Write};
+            let stats = arena.mount.connection().stats();
+            [Getattr, Getxattr, Lookup, Open, Read, Write].iter().map(|o| stats.count(*o)).sum()
+        };
+        let before = asked();
+        killed.iter_mut().for_each(go);
+        go(&mut patient);
+        let until = Instant::now() + Duration::from_secs(60);
+        while asked() < before + 4 {
+            assert!(Instant::now() < until, "nobody asks");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for child in &mut killed {
+            assert!(child.try_wait().unwrap().is_none(), "it is held");
+            child.kill().unwrap();
+        }
+        let ended = killed.each_mut().map(ends);
+        let is_held = patient.try_wait().unwrap().is_none();
+        engine.installed(id);
+        drop(publication);
+        assert_eq!(ended, [true; 3], "a write, a read, an open");
+        assert!(is_held, "the others wait");
+        assert!(ends(&mut patient));
+        let text = |name: &str| fs::read(arena.below.join(name)).unwrap();
+        assert_eq!(text("held"), b"       1", "what was killed wrote nothing");
+        assert_eq!(text("mapped"), b"       1patient\n");
+    });
+}

@@ -1,0 +1,102 @@
+//! The thread on whose behalf a request is served, as the kernel tells of it.
+//!
+//! Who is held (by a decided commit, an aged transaction, a commit of its own view) waits in the kernel, where
+//! only an answer frees it.  A process that is to die must not wait for others: whatever holds a request up looks
+//! around every [`LOOK`], and gives up with `EINTR` once SIGKILL is pending.  For any other signal a request
+//! goes on: programs outside must not get errors that they would not get without us.  (INTERRUPT alone does not do: the kernel sends one for the
+//! first signal, whatever that is, and none for the SIGKILL after it.)
+
+use crate::api::Reply;
+use rustix::io::Errno;
+use std::cell::Cell;
+use std::time::Duration;
+
+/// How often whoever holds a request up looks whether its client lives.
+pub const LOOK: Duration = Duration::from_millis(50);
+
+thread_local! {
+    /// Whose request this thread serves; 0: nobody's.
+    static CLIENT: Cell<u32> = const { Cell::new(0) };
+}
+
+/// This thread serves a client until this is dropped.
+#[must_use = "dropping it ends the service"]
+pub struct Serving {
+    before: u32,
+}
+
+/// This thread serves a request of thread `tid` from now on; 0: of nobody who could be killed, as the kernel's
+/// own write-back, which must not be lost.
+pub fn serving(tid: u32) -> Serving {
+    Serving { before: CLIENT.replace(tid) }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        CLIENT.set(self.before);
+    }
+}
+
+/// To be asked now and then by who holds a request up.
+///
+/// # Errors
+/// `EINTR`: its client has been killed.
+pub(crate) fn check() -> Reply<()> {
+    match CLIENT.get() {
+        0 => Ok(()),
+        tid if is_killed(tid) => Err(Errno::INTR),
+        _ => Ok(()),
+    }
+}
+
+/// The command that a thread runs, as in `/proc/TID/comm`; empty if it is gone.
+pub(crate) fn command(tid: u32) -> Vec<u8> {
+    let mut name = std::fs::read(format!("/proc/{tid}/comm")).unwrap_or_default();
+    if name.last() == Some(&b'\n') {
+        name.pop();
+    }
+    name
+}
+
+/// Whether SIGKILL is pending for a thread or its process.  Not if it is gone: what it left behind may
+/// still have to be done.
+fn is_killed(tid: u32) -> bool {
+    const SIGKILL: u64 = 1 << 8;
+    let Some(status) = status(tid) else { return false };
+    let pending = |field| mask(&status, field).unwrap_or(0) & SIGKILL != 0;
+    pending("SigPnd") || pending("ShdPnd")
+}
+
+/// `/proc/TID/status`: the one place that reads it.
+fn status(tid: u32) -> Option<String> {
+    std::fs::read(format!("/proc/{tid}/status")).ok().map(|b| String::from_utf8_lossy(&b).into())
+}
+
+/// A set of signals in the text of a status.
+fn mask(status: &str, field: &str) -> Option<u64> {
+    let value =
+        |line: &str| line.strip_prefix(field)?.strip_prefix(':').map(|v| v.trim().to_owned());
+    u64::from_str_radix(&status.lines().find_map(value)?, 16).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pending_signals_are_read_from_a_status() {
+        let text = "Name:\tSigPnd:\nSigQ:\t1/2\nSigPnd:\t0000000000000100\nShdPnd:\tx\n";
+        assert_eq!(mask(text, "SigPnd"), Some(0x100));
+        assert_eq!(mask(text, "ShdPnd"), None);
+        assert_eq!(mask(text, "Sig"), None);
+    }
+
+    #[test]
+    fn who_lives_is_not_killed_and_neither_is_who_is_gone() {
+        let own = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        assert!(!is_killed(own) && !is_killed(u32::MAX));
+        let _serving = serving(own);
+        assert_eq!(check(), Ok(()));
+        assert!(!command(own).is_empty());
+    }
+}

@@ -1,0 +1,395 @@
+//! Plain writes in flight, and the lock of the kernel that orders them.
+//!
+//! write(2) changes the kernel's page first, where everybody who has that page can see it, and only then
+//! tells the daemon; the length follows when the daemon has answered.  All that time the call has its
+//! inode's `i_rwsem`, exclusively.  So whoever takes that lock knows that every write in flight has
+//! *landed* (the daemon has performed it, and the kernel's caches show it whole), and none is in flight as long as he keeps it.
+//!
+//! The daemon takes it by an ordinary call through its own mount, removexattr of a name that nothing
+//! has ([`FILE_BARRIER`]).  The request comes with the lock held, and is answered when the lock may go.  Where that is
+//! needed, and nothing less will do, is modelled in `crates/sim/src/in_flight.rs`:
+//! - *the decision of a commit*: what the transaction has read must not be in the kernel's pages in a newer state.
+//!   Else somebody may have seen that, and then something that the commit changes, unchanged
+//!   ([`Volume::lock_written`]);
+//! - *dropping pages*: a page that a write in flight has changed must not be read anew before the daemon
+//!   knows of it (the same, and [`Volume::flush`]);
+//! - *attributes*: the daemon knows of a new length before the kernel does ([`Volume::land`]);
+//! - *an aged transaction* keeps writers out before it reads: a write that is held when it comes is in the page
+//!   already ([`Volume::keep_writers_out`]).
+//!
+//! **Why nobody waits in a circle.**  A barrier's request is answered without asking for anything.  Who
+//! waits for one has no request that a writer could wait for: a READ never does, since it keeps its pages locked.
+//! A GETATTR might be of a caller that has the lock himself.  And every wait here is bounded: a lock that was
+//! not got in time is given up.
+
+use crate::publication::Guarded;
+use crate::volume::Volume;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use systx_base::sync::{Event, Mutex, rank};
+use systx_base::{NodeId, TxnId};
+use systx_store::io::HostId;
+use systx_txn::ObjectRef;
+
+/// The extended attribute that a barrier asks to remove, followed by a [`Ticket`]: nothing has it.
+pub const FILE_BARRIER: &[u8] = b"system.systx\x01barrier.";
+
+/// How long taking the locks of a decision, or of a reader, may take.  Longer than a READ is held
+/// ([`crate::publication`]), for whose pages a writer may be waiting.
+const TAKING: Duration = Duration::from_millis(100);
+
+/// How long an answer about attributes waits: its caller may himself have the lock.
+const LANDING: Duration = Duration::from_millis(500);
+
+/// Most files that are locked at once: each takes a thread and a request.  Beyond that, files are only
+/// waited for.
+const LOCKED_MAX: usize = 32;
+
+/// One lock that is wanted, or held.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Ticket(u64);
+
+impl Ticket {
+    /// Of a barrier that does not stay.
+    const PASS: Ticket = Ticket(0);
+
+    /// The extended attribute's name.
+    pub fn name(self) -> Vec<u8> {
+        [FILE_BARRIER, self.0.to_string().as_bytes()].concat()
+    }
+
+    /// The ticket in an extended attribute's name, if that is a barrier's.
+    pub(crate) fn in_name(name: &[u8]) -> Option<Ticket> {
+        let number = std::str::from_utf8(name.strip_prefix(FILE_BARRIER)?).ok()?;
+        Some(Ticket(number.parse().unwrap_or(0)))
+    }
+}
+
+/// The locks of a volume.
+pub(crate) struct InodeLocks {
+    state: Mutex<State>,
+    changed: Event,
+}
+
+#[derive(Default)]
+struct State {
+    last: u64,
+    wanted: HashMap<Ticket, Wanted>,
+}
+
+struct Wanted {
+    /// `None`: no transaction's.
+    owner: Option<TxnId>,
+    file: HostId,
+    reached: bool,
+    /// When it ends by itself.
+    until: Option<Instant>,
+}
+
+impl InodeLocks {
+    pub fn new() -> InodeLocks {
+        InodeLocks { state: Mutex::new(rank::LEAF, State::default()), changed: Event::new() }
+    }
+
+    /// A barrier's request is here: returns when the lock may be given back.
+    pub fn stay(&self, ticket: Ticket) {
+        let mut state = self.state.lock();
+        if let Some(wanted) = state.wanted.get_mut(&ticket) {
+            wanted.reached = true;
+            self.changed.notify_all();
+        }
+        while let Some(wanted) = state.wanted.get(&ticket) {
+            match wanted.until.map(|until| until.saturating_duration_since(Instant::now())) {
+                None => self.changed.wait(&mut state),
+                Some(Duration::ZERO) => drop(state.wanted.remove(&ticket)),
+                Some(left) => self.changed.wait_for(&mut state, left),
+            }
+        }
+    }
+
+    fn want(&self, owner: Option<TxnId>, file: HostId, hold: Option<Duration>) -> Ticket {
+        let mut state = self.state.lock();
+        state.last += 1;
+        let ticket = Ticket(state.last);
+        let until = hold.map(|hold| Instant::now() + hold);
+        state.wanted.insert(ticket, Wanted { owner, file, reached: false, until });
+        ticket
+    }
+
+    /// The barrier's call is over: what the kernel does not know nobody writes to.
+    fn returned(&self, ticket: Ticket) {
+        if let Some(wanted) = self.state.lock().wanted.get_mut(&ticket) {
+            wanted.reached = true;
+        }
+        self.changed.notify_all();
+    }
+
+    /// The lock that a transaction has on a file does not end by itself until [`InodeLocks::unkeep`], to which
+    /// this is to be given.
+    fn keep(&self, owner: TxnId, file: HostId) -> Option<(Ticket, Option<Instant>)> {
+        let mut state = self.state.lock();
+        let mut all = state.wanted.iter_mut();
+        let (ticket, wanted) =
+            all.find(|(_, w)| w.owner == Some(owner) && w.file == file && w.reached)?;
+        Some((*ticket, wanted.until.take()))
+    }
+
+    fn unkeep(&self, (ticket, until): (Ticket, Option<Instant>)) {
+        if let Some(wanted) = self.state.lock().wanted.get_mut(&ticket) {
+            wanted.until = until;
+        }
+        self.changed.notify_all();
+    }
+
+    /// Whether a transaction has a file locked.
+    fn has(&self, owner: TxnId, file: HostId) -> bool {
+        let state = self.state.lock();
+        state.wanted.values().any(|w| w.owner == Some(owner) && w.file == file && w.reached)
+    }
+
+    fn all_reached(&self, tickets: &[Ticket], limit: Duration) -> bool {
+        let begun = Instant::now();
+        let mut state = self.state.lock();
+        loop {
+            if tickets.iter().all(|t| state.wanted.get(t).is_some_and(|w| w.reached)) {
+                return true;
+            }
+            let left = limit.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            self.changed.wait_for(&mut state, left);
+        }
+    }
+
+    fn give_back(&self, which: impl Fn(&Ticket, &Wanted) -> bool) {
+        self.state.lock().wanted.retain(|ticket, wanted| !which(ticket, wanted));
+        self.changed.notify_all();
+    }
+}
+
+/// Files that nobody writes to as long as this lives.
+pub(crate) struct Locked<'v> {
+    vol: &'v Volume,
+    owner: TxnId,
+    tickets: Vec<Ticket>,
+    /// Locks that the transaction had before.
+    kept: Vec<(Ticket, Option<Instant>)>,
+    files: HashSet<HostId>,
+}
+
+impl Locked<'_> {
+    /// Whether no other file that has to be locked has been opened for writing since.
+    pub fn is_enough(&self) -> bool {
+        self.vol.written_by_others(self.owner).iter().all(|w| self.files.contains(&w.id))
+    }
+
+    /// Makes stores to mappings of these files known.
+    pub fn flush(&self) {
+        for id in &self.files {
+            self.vol.flush_locked(*id);
+        }
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        self.kept.drain(..).for_each(|kept| self.vol.inode_locks.unkeep(kept));
+        self.vol.inode_locks.give_back(|ticket, _| self.tickets.contains(ticket));
+    }
+}
+
+/// A file that plain programs have open for writing in a guarded directory.
+struct Written {
+    guarded: Arc<Guarded>,
+    node: NodeId,
+    id: HostId,
+}
+
+impl Volume {
+    /// Locks every file that a transaction relies on and plain programs may be writing to.  `None`: that
+    /// could not be had in time.
+    ///
+    /// Hold no lock that a request of a plain program may need.
+    pub(crate) fn lock_written(&self, owner: TxnId) -> Option<Locked<'_>> {
+        let written = self.written_by_others(owner);
+        let files = written.iter().map(|w| w.id).collect();
+        let mut locked = Locked { vol: self, owner, tickets: Vec::new(), kept: Vec::new(), files };
+        for w in &written {
+            if let Some(kept) = self.inode_locks.keep(owner, w.id) {
+                locked.kept.push(kept);
+            } else if locked.tickets.len() < LOCKED_MAX {
+                let ticket = self.inode_locks.want(Some(owner), w.id, None);
+                locked.tickets.push(ticket);
+                self.send_barrier(w, ticket);
+            } else {
+                self.pass_barrier(w, TAKING);
+            }
+        }
+        self.inode_locks.all_reached(&locked.tickets, TAKING).then_some(locked)
+    }
+
+    /// Before a transaction reads content of a file: if it is aged, plain programs are kept from
+    /// writing to it until it ends, at most as long as the guarded directory allows.
+    pub(crate) fn keep_writers_out(&self, owner: TxnId, id: HostId) {
+        let Some(written) = self.find_written(id) else { return };
+        let stall = written.guarded.stall;
+        if stall.is_zero() || !self.engine.is_reserved(owner) {
+            return;
+        }
+        let ticket = self.inode_locks.want(Some(owner), id, Some(stall));
+        self.send_barrier(&written, ticket);
+        if !self.inode_locks.all_reached(&[ticket], TAKING) {
+            self.inode_locks.give_back(|t, _| *t == ticket);
+        }
+    }
+
+    /// A transaction keeps nobody out any more.
+    pub fn let_writers_in(&self, owner: TxnId) {
+        self.inode_locks.give_back(|_, wanted| wanted.owner == Some(owner));
+    }
+
+    /// Waits until writes to a file that the daemon has performed have landed; not for long.
+    /// Whether they have.
+    pub(crate) fn land(&self, id: HostId) -> bool {
+        let known = |guarded: Arc<Guarded>| {
+            let node = guarded.plain.node_of(id)?;
+            Some(Written { guarded, node, id })
+        };
+        let file = self.guarded_now().into_iter().find_map(known);
+        file.is_some_and(|file| self.pass_barrier(&file, LANDING))
+    }
+
+    /// Makes the kernel write back what plain programs have stored in mappings of this file, if one has
+    /// it open for writing in a guarded directory; whether one has.  It arrives as a plain write.
+    ///
+    /// Hold no lock that a request of a plain program may need.
+    pub fn flush(&self, owner: Option<TxnId>, id: HostId) -> bool {
+        let Some(written) = self.find_written(id) else { return false };
+        if owner.is_some_and(|owner| self.inode_locks.has(owner, id)) {
+            drop_pages(&written);
+            return true;
+        }
+        let ticket = self.inode_locks.want(owner, id, None);
+        self.send_barrier(&written, ticket);
+        // What a write in flight has put into a page must not be dropped.  What is not flushed now is before the decision.
+        if self.inode_locks.all_reached(&[ticket], TAKING) {
+            drop_pages(&written);
+        }
+        self.inode_locks.give_back(|t, _| *t == ticket);
+        true
+    }
+
+    /// As [`Volume::flush`], of a file that is locked.
+    pub(crate) fn flush_locked(&self, id: HostId) {
+        if let Some(written) = self.find_written(id) {
+            drop_pages(&written);
+        }
+    }
+
+    fn find_written(&self, id: HostId) -> Option<Written> {
+        self.guarded_now().into_iter().find_map(|guarded| {
+            let node = guarded.plain.written_to(id)?;
+            Some(Written { guarded, node, id })
+        })
+    }
+
+    /// What has to be locked before a transaction is decided: files open for writing whose content it has read
+    /// or changed; of those whose length it has seen, the ones with a write that the daemon knows of.
+    fn written_by_others(&self, owner: TxnId) -> Vec<Written> {
+        let mut found = Vec::new();
+        for guarded in self.guarded_now() {
+            for (node, id) in guarded.plain.open_for_writing() {
+                let oid = self.oid(id);
+                let pages = ObjectRef::Pages { oid, first: 0, last: u64::MAX };
+                let relies = self.engine.holds(owner, pages)
+                    || self.engine.holds(owner, ObjectRef::Size(oid))
+                        && guarded.caches.is_in_flight(node);
+                if relies {
+                    found.push(Written { guarded: Arc::clone(&guarded), node, id });
+                }
+            }
+        }
+        found
+    }
+
+    /// In a thread: the call returns when the lock is given back.
+    fn send_barrier(&self, file: &Written, ticket: Ticket) {
+        let (guarded, node) = (Arc::clone(&file.guarded), file.node);
+        let locks = Arc::clone(&self.inode_locks);
+        let sent = std::thread::Builder::new().name("barrier".into()).spawn(move || match guarded
+            .caches
+            .file_barrier(node, ticket)
+        {
+            Ok(()) => locks.returned(ticket),
+            Err(errno) => tracing::warn!(%errno, ?node, "file not locked"),
+        });
+        if let Err(error) = sent {
+            tracing::warn!(%error, "no thread for a barrier");
+        }
+    }
+
+    /// Whether it has returned in time.
+    fn pass_barrier(&self, file: &Written, limit: Duration) -> bool {
+        let (done, passed) = std::sync::mpsc::channel();
+        let (guarded, node) = (Arc::clone(&file.guarded), file.node);
+        let sent = std::thread::Builder::new().name("barrier".into()).spawn(move || {
+            let passed = guarded.caches.file_barrier(node, Ticket::PASS);
+            if let Err(errno) = passed {
+                tracing::warn!(%errno, ?node, "writes in flight not waited for");
+            }
+            let _ = done.send(passed.is_ok());
+        });
+        sent.is_ok() && passed.recv_timeout(limit).unwrap_or(false)
+    }
+}
+
+fn drop_pages(file: &Written) {
+    if let Err(errno) = file.guarded.caches.drop_pages(file.node) {
+        tracing::warn!(%errno, node = ?file.node, "pages of a guarded file not written back");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systx_base::Time;
+
+    const FILE: HostId = HostId { ino: 7, btime: Time { secs: 0, nanos: 0 } };
+
+    #[test]
+    fn a_ticket_is_read_from_its_name_and_nothing_else_is_one() {
+        assert_eq!(Ticket::in_name(&Ticket(12).name()), Some(Ticket(12)));
+        assert_eq!(Ticket::in_name(b"system.systx\x01barrier.x"), Some(Ticket::PASS));
+        assert_eq!(Ticket::in_name(b"system.systx"), None);
+        assert_eq!(Ticket::in_name(b"user.systx"), None);
+    }
+
+    #[test]
+    fn a_barrier_stays_until_it_is_given_back_or_its_time_is_over() {
+        let locks = Arc::new(InodeLocks::new());
+        // Nobody waits for these.
+        locks.stay(Ticket::PASS);
+        locks.stay(Ticket(99));
+        let ticket = locks.want(Some(TxnId(1)), FILE, None);
+        assert!(!locks.all_reached(&[ticket], Duration::ZERO));
+        assert_eq!(locks.keep(TxnId(1), FILE), None, "it is not there yet");
+        let theirs = Arc::clone(&locks);
+        let held = std::thread::spawn(move || theirs.stay(ticket));
+        assert!(locks.all_reached(&[ticket], Duration::from_secs(30)));
+        assert_eq!(locks.keep(TxnId(1), FILE), Some((ticket, None)));
+        assert_eq!(locks.keep(TxnId(2), FILE), None);
+        assert!(!held.is_finished());
+        locks.give_back(|_, wanted| wanted.owner == Some(TxnId(1)));
+        held.join().unwrap();
+        // By itself.
+        let brief = locks.want(Some(TxnId(1)), FILE, Some(Duration::from_millis(1)));
+        locks.returned(brief);
+        let kept = locks.keep(TxnId(1), FILE).unwrap();
+        assert!(kept.1.is_some());
+        locks.unkeep(kept);
+        locks.stay(brief);
+        assert!(locks.state.lock().wanted.is_empty());
+    }
+}
