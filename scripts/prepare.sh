@@ -85,6 +85,11 @@ prepare_tests() {
     need setcap libcap2-bin
     need script bsdutils
     need stress-ng stress-ng
+    need fio fio
+    need dbench dbench
+    need rsync rsync
+    need sqlite3 sqlite3
+    [ -d /usr/lib/postgresql ] || missing+=(postgresql)
     need npm npm
     need xz xz-utils
     [ ! -e /etc/debian_version ] || need debootstrap debootstrap

@@ -697,6 +697,9 @@ impl Spill for StoreSpill {
         let slot = self.store.stage()?;
         Ok(Arc::new(StoreSlotIo { slot, io: self.io.clone() }))
     }
+    fn max_len(&self) -> u64 {
+        self.store.max_len()
+    }
 }
 
 struct StoreSlotIo {

@@ -7,6 +7,7 @@
 //! - [`twin`]: does the same work natively and inside a run, and compares;
 //! - [`cache`]: things from package registries, fetched once;
 //! - [`others`]: test suites of others;
+//! - [`places`]: the same work on the host, in a guarded directory, in transactions;
 //! - [`random`]: seeded choices, the seed printed.
 //!
 //! The suites drive `systx` as a user does.  They know its command line, its exit codes and its
@@ -15,6 +16,7 @@
 pub mod cache;
 pub mod lab;
 pub mod others;
+pub mod places;
 pub mod random;
 pub mod run;
 pub mod tree;

@@ -1,7 +1,6 @@
-//! Test suites of others: pjdfstest and fsx (Rust packages), stress-ng with --verify.  Each runs on the
-//! host's file system first and then inside a run; what passes there must pass here.
+//! Test suites of others: pjdfstest and fsx (Rust packages).  Each runs on the host's file system first and then
+//! inside a run; what passes there must pass here.  More of others: the suite `suites`.
 
-use systx_e2e::lab::find_program;
 use systx_e2e::others::{assert_pjdfstest_as_on_the_host, crate_program, pjdfstest};
 use systx_e2e::run::{Limits, finish};
 use systx_e2e::{Finished, Lab, lab, skip};
@@ -58,73 +57,4 @@ fn fsx_inside() {
     let done = lab.run(&[], &script).ok();
     let native = lab.native("cksum kept").ok();
     assert_eq!(done.out.lines().last(), native.out.lines().last());
-}
-
-#[test]
-fn stress_ng_with_verify_inside() {
-    let lab = lab!();
-    if find_program("stress-ng").is_none() {
-        skip!("no stress-ng");
-    }
-    let seconds = if long() { 20 } else { 2 };
-    // File system stressors that need neither other mounts nor /proc.
-    let stressors = [
-        "access",
-        "chdir",
-        "chmod",
-        "chown",
-        "copy-file",
-        "dentry",
-        "dir",
-        "dirdeep",
-        "dirmany",
-        "dup",
-        "fallocate",
-        "fiemap",
-        "filename",
-        "flock",
-        "fpunch",
-        "fstat",
-        "hdd",
-        "iomix",
-        "lease",
-        "link",
-        "locka",
-        "lockf",
-        "lockofd",
-        "metamix",
-        "mknod",
-        "mmapfork",
-        "open",
-        "readahead",
-        "rename",
-        "revio",
-        "seek",
-        "sendfile",
-        "symlink",
-        "sync-file",
-        "touch",
-        "unlink",
-        "utime",
-        "verity",
-        "xattr",
-    ];
-    let mut worse = Vec::new();
-    for stressor in stressors {
-        let script = format!(
-            "mkdir s; stress-ng --{stressor} 1 --timeout {seconds} --verify --temp-path s \
-             --hdd-bytes 4M --iomix-bytes 4M --dirdeep-inodes 500 --dirmany-filsize 0 -q 2>&1; \
-             code=$?; rm -rf s; exit $code"
-        );
-        let host = outside(&lab, 60, &script);
-        if host.code != 0 {
-            eprintln!("{stressor}: not passed on the host either ({})", host.code);
-            continue;
-        }
-        let ours = inside(&lab, 120, &script);
-        if ours.code != 0 {
-            worse.push(format!("{stressor}: {}: {}", ours.code, ours.out.trim()));
-        }
-    }
-    assert!(worse.is_empty(), "{worse:#?}");
 }

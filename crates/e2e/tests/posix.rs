@@ -486,3 +486,23 @@ fn tree_comparison_itself_sees_every_kind_of_difference() {
         assert!(!before.differences(&after).is_empty(), "{change} was not seen");
     }
 }
+
+/// Nobody tells the daemon of a close in a run: who waits for a lock gets it all the same when its holder has
+/// ended, and not while another process has inherited it.
+#[test]
+fn a_lock_by_flock_goes_to_who_waits_when_its_holder_ends() {
+    let lab = lab!();
+    let script = "echo > f; flock f sh -c 'echo held; sleep 0.5' & \
+         while ! grep -q . held; do sleep 0.01; done; \
+         for i in 1 2 3; do flock f echo got & done; wait; \
+         exec 9>f; flock 9; (read line <pipe; echo inherited) & exec 9>&-; \
+         flock -n f echo early; (flock f echo late; echo done >after) & \
+         sleep 0.3; echo >pipe; wait; cat after";
+    let script = script.replace("echo held;", "echo held >held;");
+    let script = format!("mkfifo pipe; : > held; {script}");
+    let native = lab.native(&script).ok();
+    lab.native("rm -f f held pipe after").ok();
+    let inside = lab.run(&["--on-exit=abort"], &script).ok();
+    assert_eq!(native.out, "got\ngot\ngot\ninherited\nlate\ndone\n");
+    assert_eq!(inside.out, native.out);
+}

@@ -93,7 +93,7 @@ pub enum Operation<'a> {
     Removexattr { key: &'a [u8] },
     Init(wire::InitIn),
     Getlk { lock: Lock },
-    Setlk { lock: Lock, wait: bool },
+    Setlk { handle: u64, lock: Lock, wait: bool },
     Interrupt { unique: u64 },
     Destroy,
     Ioctl { cmd: u32, arg: &'a [u8], out_size: u32 },
@@ -150,9 +150,11 @@ pub fn decode<'a>(opcode: Opcode, fixed: &[u8], data: &'a [u8]) -> Result<Operat
         O::Listxattr => Operation::Listxattr { size: take::<wire::GetxattrIn>(fixed)?.size },
         O::Removexattr => Operation::Removexattr { key: only_string(data)? },
         O::Init => Operation::Init(take(fixed)?),
-        O::Getlk => Operation::Getlk { lock: lock(fixed)? },
-        O::Setlk => Operation::Setlk { lock: lock(fixed)?, wait: false },
-        O::Setlkw => Operation::Setlk { lock: lock(fixed)?, wait: true },
+        O::Getlk => Operation::Getlk { lock: lock(fixed)?.1 },
+        O::Setlk | O::Setlkw => {
+            let (handle, lock) = lock(fixed)?;
+            Operation::Setlk { handle, lock, wait: opcode == O::Setlkw }
+        }
         O::Interrupt => Operation::Interrupt { unique: take::<wire::InterruptIn>(fixed)?.unique },
         O::Destroy => Operation::Destroy,
         O::Ioctl => {
@@ -349,7 +351,8 @@ fn setxattr<'a>(fixed: &[u8], data: &'a [u8]) -> Result<Operation<'a>, Refusal> 
     Ok(Operation::Setxattr { key, value, how, kill_sgid })
 }
 
-fn lock(fixed: &[u8]) -> Result<Lock, Refusal> {
+/// The handle of the open, and the lock.
+fn lock(fixed: &[u8]) -> Result<(u64, Lock), Refusal> {
     let l: wire::LkIn = take(fixed)?;
     let kind = match l.lk.kind as i32 {
         libc::F_RDLCK => LockKind::Shared,
@@ -360,14 +363,9 @@ fn lock(fixed: &[u8]) -> Result<Lock, Refusal> {
     if l.lk.start > l.lk.end {
         return Err(Errno::INVAL.into());
     }
-    Ok(Lock {
-        owner: l.owner,
-        pid: l.lk.pid,
-        start: l.lk.start,
-        end: l.lk.end,
-        kind,
-        flock: l.lk_flags & wire::LK_FLOCK != 0,
-    })
+    let (start, end) = (l.lk.start, l.lk.end);
+    let flock = l.lk_flags & wire::LK_FLOCK != 0;
+    Ok((l.fh, Lock { owner: l.owner, pid: l.lk.pid, start, end, kind, flock }))
 }
 
 fn fallocate(f: &wire::FallocateIn) -> Result<Operation<'static>, Refusal> {

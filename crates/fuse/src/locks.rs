@@ -11,7 +11,7 @@
 //! take different ways).  The last few unmatched ones are therefore remembered.
 //!
 //! Close: the kernel tells about it by FLUSH (fcntl locks, which end with the first close by their
-//! owner) and by RELEASE (flock).  It sends neither for zero-message opens: with
+//! owner) and by RELEASE (flock, and locks of open file descriptions).  It sends neither for zero-message opens: with
 //! [`FileLocks::View`](crate::FileLocks) the view finds out by itself, at the latest when somebody
 //! else wants the lock; with `ViewToldOfClose` opens have messages, and `held` remembers who ever
 //! locked, so that all other closes cost the view nothing.
@@ -45,7 +45,8 @@ struct State {
     early: VecDeque<u64>,
     /// Counts releases, so that one between a try and the wait is not missed.
     releases: u64,
-    held: HashSet<(NodeId, u64, bool)>,
+    /// Who ever locked (node, owner, whether by flock), with the opens through which it was done.
+    held: HashMap<(NodeId, u64, bool), HashSet<u64>>,
     stopped: bool,
 }
 
@@ -54,13 +55,13 @@ impl Locks {
         Locks { state: Mutex::new(rank::LEAF, State::default()), changed: Event::new() }
     }
 
-    /// Sets or releases a lock.  `wait`: the request's `unique` if it may wait.
+    /// Sets or releases a lock, by this open.  `wait`: the request's `unique` if it may wait.
     pub fn set(
         &self,
         view: &dyn Requests,
         post: &Post,
         node: NodeId,
-        lock: Lock,
+        (handle, lock): (u64, Lock),
         wait: Option<u64>,
     ) -> Reply<()> {
         let result = match wait {
@@ -72,7 +73,7 @@ impl Locks {
         if result.is_ok() {
             let mut state = self.state.lock();
             if lock.kind != LockKind::Unlock {
-                state.held.insert((node, lock.owner, lock.flock));
+                state.held.entry((node, lock.owner, lock.flock)).or_default().insert(handle);
             }
             if lock.kind != LockKind::Exclusive {
                 // An unlock, or a step down from exclusive.
@@ -137,9 +138,32 @@ impl Locks {
 
     /// The owner closed: releases what it may hold.
     pub fn close(&self, view: &dyn Requests, node: NodeId, owner: u64, flock: bool) {
-        if !self.state.lock().held.remove(&(node, owner, flock)) {
+        if self.state.lock().held.remove(&(node, owner, flock)).is_none() {
             return;
         }
+        self.unlock(view, node, owner, flock);
+    }
+
+    /// An open ended: releases what locks of open file descriptions (`F_OFD_SETLK`) were taken by it.  Their
+    /// owner is the description, which neither FLUSH nor RELEASE names.  Who else locked by this open, a process,
+    /// has closed since and holds nothing of it any more.
+    pub fn end(&self, view: &dyn Requests, node: NodeId, handle: u64) {
+        // The kernel opened without us: no open can be told from another.
+        if handle == 0 {
+            return;
+        }
+        let mut owners = Vec::new();
+        self.state.lock().held.retain(|(n, owner, flock), handles| {
+            let ends = *n == node && !*flock && handles.contains(&handle);
+            owners.extend(ends.then_some(*owner));
+            !ends
+        });
+        for owner in owners {
+            self.unlock(view, node, owner, false);
+        }
+    }
+
+    fn unlock(&self, view: &dyn Requests, node: NodeId, owner: u64, flock: bool) {
         let kind = LockKind::Unlock;
         let lock = Lock { owner, pid: 0, start: 0, end: u64::MAX, kind, flock };
         if let Err(errno) = view.setlk(node, lock) {
@@ -185,7 +209,7 @@ mod tests {
 
     fn set(all: &(Locks, Memfs), lock: Lock, wait: Option<u64>) -> Reply<()> {
         let post = Posts::new().take(Group::Alone);
-        all.0.set(&all.1, &post, FILE, lock, wait)
+        all.0.set(&all.1, &post, FILE, (5, lock), wait)
     }
 
     /// A holder, and a thread that waits for it as request 42.
@@ -209,6 +233,18 @@ mod tests {
         both.0.close(&both.1, FILE, 1, true);
         assert_eq!(waiter.join().unwrap(), Ok(()));
         assert!(both.0.state.lock().waiting.is_empty());
+    }
+
+    #[test]
+    fn the_end_of_an_open_releases_the_locks_of_its_description() {
+        let both = (Locks::new(), Memfs::default());
+        let record = |owner, kind| Lock { flock: false, ..lock(owner, kind) };
+        set(&both, record(1, LockKind::Exclusive), None).unwrap();
+        both.0.end(&both.1, FILE, 6);
+        assert_eq!(set(&both, record(2, LockKind::Exclusive), None), Err(Errno::AGAIN));
+        both.0.end(&both.1, FILE, 5);
+        assert_eq!(set(&both, record(2, LockKind::Exclusive), None), Ok(()));
+        assert!(both.0.state.lock().held.keys().all(|(_, owner, _)| *owner == 2));
     }
 
     #[test]

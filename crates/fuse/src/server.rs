@@ -352,10 +352,10 @@ impl Server {
             }
             O::Ioctl { cmd, arg, out_size } => self.ioctl(caller, node, (cmd, arg), out_size),
             O::Getlk { lock } => Ok(Answer::Lock(reply::lock(view.getlk(node, lock)?, &lock))),
-            O::Setlk { lock, wait } => {
+            O::Setlk { handle, lock, wait } => {
                 self.remember(node);
                 let unique = wait.then_some(header.unique);
-                self.locks.set(view, post, node, lock, unique).map(done)
+                self.locks.set(view, post, node, (handle, lock), unique).map(done)
             }
             O::Interrupt { unique } => {
                 self.locks.interrupt(unique);
@@ -374,6 +374,7 @@ impl Server {
                 if unlock {
                     self.locks.close(view, node, owner, true);
                 }
+                self.locks.end(view, node, handle);
                 view.release(node, handle);
                 Ok(Answer::Empty)
             }

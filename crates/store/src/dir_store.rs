@@ -164,6 +164,8 @@ pub struct DirStore {
     root: HostId,
     state: Mutex<State>,
     changed: Event,
+    /// The longest file that the file system takes.
+    max_len: u64,
     /// Keeps the store's lock.
     _lock: crate::io::Handle,
 }
@@ -182,6 +184,11 @@ pub(crate) struct Opened {
 }
 
 impl DirStore {
+    /// The longest file that can be committed, in bytes.
+    pub fn max_len(&self) -> u64 {
+        self.max_len
+    }
+
     pub(crate) fn assemble(opened: Opened) -> DirStore {
         let state = State {
             next_ticket: 1,
@@ -200,6 +207,7 @@ impl DirStore {
             highest_txn: opened.highest_txn,
         };
         DirStore {
+            max_len: opened.io.max_len(&opened.lock),
             io: opened.io,
             layout: opened.layout,
             pool: opened.pool,

@@ -232,6 +232,10 @@ pub trait Io: Send + Sync {
     fn punch_hole(&self, h: &Handle, offset: u64, len: u64) -> Result<()>;
     /// Allocates blocks for a range without changing the length; `ENOSPC` is reported here.
     fn allocate(&self, h: &Handle, offset: u64, len: u64) -> Result<()>;
+    /// The longest that the file system lets an open file become.
+    fn max_len(&self, _h: &Handle) -> u64 {
+        i64::MAX as u64
+    }
     /// The next range of data at or after `offset` as (start, end); `None` if only a hole follows.
     fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>>;
     /// Copies a range, sharing blocks where the file system can.

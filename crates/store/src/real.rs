@@ -515,6 +515,17 @@ impl Io for RealIo {
         }
     }
 
+    fn max_len(&self, h: &Handle) -> u64 {
+        // lseek(2) refuses what lies beyond, and nothing tells it otherwise.
+        let fits = |len: u64| sys::seek(fd(h), SeekFrom::Start(len)).is_ok();
+        let (mut fitting, mut beyond) = (0, i64::MAX as u64 + 1);
+        while beyond - fitting > 1 {
+            let middle = fitting + (beyond - fitting) / 2;
+            *(if fits(middle) { &mut fitting } else { &mut beyond }) = middle;
+        }
+        fitting
+    }
+
     fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>> {
         let whole = |size: u64| (offset < size).then_some((offset, size));
         let start = match sys::seek(fd(h), SeekFrom::Data(offset)) {

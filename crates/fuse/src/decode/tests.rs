@@ -174,10 +174,10 @@ fn lengths_must_agree_with_what_is_there() {
 #[test]
 fn locks_allocations_seeks_and_copies() {
     let lk = wire::FileLock { start: 1, end: 5, kind: 1, pid: 77 };
-    let l = wire::LkIn { owner: 4, lk, lk_flags: 1, ..Default::default() };
+    let l = wire::LkIn { fh: 9, owner: 4, lk, lk_flags: 1, ..Default::default() };
     let kind = LockKind::Exclusive;
     let lock = Lock { owner: 4, pid: 77, start: 1, end: 5, kind, flock: true };
-    assert_eq!(ok(Opcode::Setlkw, &l, b""), Operation::Setlk { lock, wait: true });
+    assert_eq!(ok(Opcode::Setlkw, &l, b""), Operation::Setlk { handle: 9, lock, wait: true });
     assert_eq!(ok(Opcode::Getlk, &l, b""), Operation::Getlk { lock });
     let backwards = wire::LkIn { lk: wire::FileLock { start: 6, ..lk }, ..l };
     assert_eq!(refused(Opcode::Setlk, &backwards, b""), Refusal::Errno(Errno::INVAL));

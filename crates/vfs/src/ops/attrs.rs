@@ -1,7 +1,7 @@
 //! stat, chmod, chown, utimens, truncate, readlink.
 
 use crate::acl;
-use crate::api::{Attr, Reply, SetAttr, SetTime};
+use crate::api::{Attr, Caller, Reply, SetAttr, SetTime};
 use crate::node::Body;
 use crate::view::{State, View};
 use crate::volume::errno;
@@ -20,7 +20,7 @@ impl View {
         Ok(self.shown(&st.node(node)?.attr))
     }
 
-    pub(super) fn setattr_of(&self, node: NodeId, set: SetAttr) -> Reply<Attr> {
+    pub(super) fn setattr_of(&self, caller: Caller, node: NodeId, set: SetAttr) -> Reply<Attr> {
         let mut st = self.state.lock();
         self.check_writable(&st, node)?;
         let now = self.now();
@@ -38,7 +38,7 @@ impl View {
             st = self.state.lock();
         }
         if set.uid.is_some() || set.gid.is_some() {
-            self.change_owner(&mut st, node, set)?;
+            self.change_owner(&mut st, caller, node, set)?;
         }
         if let Some(mode) = set.mode {
             self.change_mode(&mut st, node, mode)?;
@@ -56,16 +56,23 @@ impl View {
         Ok(self.shown(&n.attr))
     }
 
-    fn change_owner(&self, st: &mut State, node: NodeId, set: SetAttr) -> Reply<()> {
+    fn change_owner(
+        &self,
+        st: &mut State,
+        caller: Caller,
+        node: NodeId,
+        set: SetAttr,
+    ) -> Reply<()> {
         self.drop_caps(st, node)?;
         let n = st.node_mut(node)?;
+        let foreign = caller.uid != 0 && caller.gid != n.attr.gid;
         n.attr.uid = set.uid.unwrap_or(n.attr.uid);
         n.attr.gid = set.gid.unwrap_or(n.attr.gid);
         n.dirty.owner = true;
         // chown(2) of anything but a directory drops the set-id bits, whoever asks
         // (fs/open.c `chown_common`).
         if n.attr.kind != Kind::Dir {
-            self.drop_setid(st, node)?;
+            self.drop_setid(st, node, foreign)?;
         }
         Ok(())
     }
@@ -84,10 +91,13 @@ impl View {
     }
 
     /// Clears the set-id bits as a change of owner, or a write by somebody without privilege, does.
-    pub(super) fn drop_setid(&self, st: &mut State, node: NodeId) -> Reply<()> {
+    ///
+    /// `foreign`: whether the caller is neither privileged nor in the file's group, who loses a set-group-id
+    /// bit also where nobody of the group may execute the file (fs/attr.c `setattr_should_drop_sgid`).
+    pub(super) fn drop_setid(&self, st: &mut State, node: NodeId, foreign: bool) -> Reply<()> {
         let n = st.node_mut(node)?;
         let mut mode = n.attr.mode & !S_ISUID;
-        if mode & S_IXGRP != 0 {
+        if foreign || mode & S_IXGRP != 0 {
             mode &= !S_ISGID;
         }
         if mode != n.attr.mode {

@@ -228,7 +228,8 @@ impl View {
         let opened = self.open_backing(&mut st, node, content, &needed)?;
         self.drop_caps(&mut st, node)?;
         if kill_suidgid {
-            self.drop_setid(&mut st, node)?;
+            // Of who is privileged the kernel does not ask it; the group is not known, the bit goes.
+            self.drop_setid(&mut st, node, true)?;
         }
         drop(st);
         let (len, allocated) = {

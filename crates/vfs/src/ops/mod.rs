@@ -31,8 +31,8 @@ impl Requests for View {
     fn getattr(&self, node: NodeId) -> Reply<Attr> {
         self.getattr_of(node)
     }
-    fn setattr(&self, _caller: Caller, node: NodeId, set: SetAttr) -> Reply<Attr> {
-        self.setattr_of(node, set)
+    fn setattr(&self, caller: Caller, node: NodeId, set: SetAttr) -> Reply<Attr> {
+        self.setattr_of(caller, node, set)
     }
     fn readlink(&self, node: NodeId) -> Reply<Vec<u8>> {
         self.readlink_of(node)

@@ -74,7 +74,14 @@ impl Plain {
             // A change of owner moves the blocks to another quota.
             let _acting = Acting::writing(caller, false)?;
             let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
+            let before = sys::stat(&fd)?.attr;
             fs::chownat(&fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
+            // A set-group-id bit without the right to execute goes only where the caller is not in that group,
+            // and the kernel looks at the groups of this process.
+            let foreign = caller.uid != 0 && caller.gid != before.gid;
+            if node.kind == Kind::File && before.mode & S_ISGID != 0 && foreign {
+                fs::chmod(sys::path_of(&fd), Mode::from_raw_mode(before.mode & 0o7777 & !S_ISXID))?;
+            }
             node.no_caps.store(true, Relaxed);
         }
         if let Some(mode) = set.mode {
