@@ -10,6 +10,7 @@ pub mod claim;
 pub mod content;
 pub mod freeze;
 mod handles;
+pub mod limits;
 pub mod listing;
 mod node;
 mod ops;
