@@ -37,6 +37,44 @@ pub fn connect() -> Result<Client, Problem> {
     Ok(spawn::connect_or_start()?)
 }
 
+/// A connection to root's daemon as a guest of it; `None` if there is none, or this is root.
+///
+/// # Errors
+/// Something poses as it, or it does not answer.
+pub fn connect_as_guest() -> Result<Option<Client>, Problem> {
+    if rustix::process::geteuid().is_root() || inside().is_some() {
+        return Ok(None);
+    }
+    let Some(stream) = systx_daemon::guests::connect()? else { return Ok(None) };
+    Ok(Some(Client::new(stream)?))
+}
+
+/// Whether a directory (absolute, without symbolic links) is in a guarded one.
+pub fn is_guarded(dir: &Path) -> bool {
+    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = systx_session::mountinfo::parse(&text).unwrap_or_default();
+    let depth = |m: &&Mount| m.at.components().count();
+    let holder = mounts.iter().filter(|m| dir.starts_with(&m.at)).max_by_key(depth);
+    holder.is_some_and(|m| m.fs == "fuse.systx")
+}
+
+/// The open transaction whose id starts with `prefix`, and the daemon that has it: root's, if this user has it there as
+/// a guest, else the user's own.
+///
+/// # Errors
+/// None or several match, or the daemon does not answer.
+pub fn find_open(prefix: &str) -> Result<(Client, TxnId), Problem> {
+    if let Some(mut client) = connect_as_guest()? {
+        let ids: Vec<TxnId> = client.list()?.iter().map(|t| t.id).collect();
+        if let Ok(id) = resolve(prefix, &ids, "open") {
+            return Ok((client, id));
+        }
+    }
+    let mut client = connect()?;
+    let id = resolve_open(&mut client, prefix)?;
+    Ok((client, id))
+}
+
 /// Changes the directory if asked to, and says which volume is meant.
 ///
 /// # Errors

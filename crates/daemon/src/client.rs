@@ -113,6 +113,17 @@ impl Client {
     pub fn begin_open(&mut self, begin: BeginOpen) -> Answer<BegunOpen> {
         expect!(self.call(&Request::BeginOpen(begin), &[])?, Reply::BegunOpen(v) => v)
     }
+    /// As [`Client::begin_open`], of another user's daemon: `directory` is what the transaction is to show.
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn begin_as_guest(
+        &mut self,
+        begin: BeginOpen,
+        directory: BorrowedFd<'_>,
+    ) -> Answer<BegunOpen> {
+        expect!(self.call(&Request::BeginOpen(begin), &[directory])?, Reply::BegunOpen(v) => v)
+    }
     /// [`crate::protocol::Control::attach`].
     ///
     /// # Errors

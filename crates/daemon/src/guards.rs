@@ -62,6 +62,11 @@ impl Guards {
         Guards { runtime, keeper: None, roster: Roster::empty() }
     }
 
+    /// The runtime directory, and the mount namespace.
+    pub(crate) fn place(&self) -> Option<(PathBuf, u64)> {
+        self.runtime.as_ref().map(|r| (r.dir().to_owned(), r.namespace()))
+    }
+
     /// Writes the list, and sees to it that there is a keeper exactly if something is guarded.
     fn settle(&mut self) -> Result<(), Failure> {
         let Some(runtime) = &self.runtime else { return Ok(()) };
@@ -186,6 +191,9 @@ impl Transactions {
             return Ok(Mounted::InUse { holders: late });
         }
         tracing::info!(?dir, transport = ?guarded.transport, "guarded");
+        if let Some(runtime) = &guards.runtime {
+            self.take_guests(runtime.dir(), runtime.namespace());
+        }
         let mut listed = guarded.listed();
         listed.past.extend(late);
         Ok(Mounted::Guarded(listed))

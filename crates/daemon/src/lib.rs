@@ -8,6 +8,7 @@ pub mod describe;
 mod fuse_mount;
 pub mod guarded;
 mod guards;
+pub mod guests;
 pub mod history;
 pub mod holders;
 pub mod install;

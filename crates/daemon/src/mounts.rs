@@ -18,6 +18,8 @@ pub struct Mount {
     pub at: PathBuf,
     /// Nothing can be changed through it.
     pub read_only: bool,
+    /// Its file system keeps quotas of users, groups or projects.
+    pub quotas: bool,
     /// Its peer group, if what is mounted here appears there as well.
     pub shared: Option<u64>,
     /// The peer group from which it gets what is mounted there.
@@ -61,6 +63,12 @@ pub fn holding<'a>(table: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     table.iter().filter(|m| path.starts_with(&m.at)).max_by_key(depth)
 }
 
+/// Whether the file system that is mounted at a place keeps quotas; also if that cannot be told.
+pub(crate) fn has_quotas(at: &Path) -> bool {
+    let table = here().unwrap_or_default();
+    table.iter().rev().find(|m| m.at == at).is_none_or(|m| m.quotas)
+}
+
 /// What can be read of a mount table; lines that make no sense are passed over.
 pub fn parse(table: &[u8]) -> Vec<Mount> {
     table.split(|b| *b == b'\n').filter_map(parse_line).collect()
@@ -90,7 +98,14 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let fs = text(fields.next().unwrap_or_default());
     let of_all = fields.nth(1).unwrap_or_default();
     let read_only = [options, of_all].iter().any(|o| o.split(|b| *b == b',').any(|o| o == b"ro"));
-    Some(Mount { id, dev, root, at, read_only, shared, master, fs })
+    let quotas = of_all.split(|b| *b == b',').any(|option| {
+        let name = option.split(|b| *b == b'=').next().unwrap_or_default();
+        // The rest say that there are none.
+        name.ends_with(b"quota") && !name.starts_with(b"no")
+            || name.ends_with(b"jquota")
+            || name.ends_with(b"qnoenforce")
+    });
+    Some(Mount { id, dev, root, at, read_only, quotas, shared, master, fs })
 }
 
 /// Space, tab, newline and backslash stand as `\ooo`.
@@ -129,6 +144,21 @@ mod tests {
         assert_eq!(mount.inner(Path::new("/mnt/a b/c")), Some("/srv/data/c".into()));
         assert_eq!(mount.inner(Path::new("/mnt/a b")), Some("/srv/data".into()));
         assert_eq!(mount.inner(Path::new("/mnt/a")), None);
+    }
+
+    #[test]
+    fn quotas_are_told_by_their_options() {
+        let quotas = |options: &str| {
+            let line = format!("40 27 254:1 / /srv rw - ext4 /dev/vda {options}\n");
+            parse(line.as_bytes())[0].quotas
+        };
+        for with in ["rw,usrquota", "rw,grpquota", "rw,prjquota", "quota", "rw,uqnoenforce"] {
+            assert!(quotas(with), "{with}");
+        }
+        assert!(quotas("rw,usrjquota=aquota.user,jqfmt=vfsv1"));
+        for without in ["rw", "rw,noquota", "rw,attr2,inode64,noquota", "ro,errors=remount-ro"] {
+            assert!(!quotas(without), "{without}");
+        }
     }
 
     #[test]

@@ -11,6 +11,8 @@ use crate::protocol::*;
 use crate::top::Counts;
 use crate::transaction::{Ended, Terms, Transaction, engine_isolation};
 use crate::transactions::{Transactions, facts};
+use crate::volume::OpenVolume;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use systx_txn::BeginOptions;
 use systx_vfs::retired::{Lasting, StillOpen};
@@ -20,8 +22,12 @@ impl Transactions {
         &self,
         peer: Peer,
         begin: BeginOpen,
+        guest: Option<(Arc<OpenVolume>, &OwnedFd)>,
     ) -> Result<BegunOpen, Failure> {
-        let volume = self.volume(&begin.place)?;
+        let volume = match &guest {
+            Some((volume, _)) => Arc::clone(volume),
+            None => self.volume(&begin.place)?,
+        };
         let directory = begin.place.cwd.clone();
         let below = directory.as_path().strip_prefix(&volume.location.mount).map_err(|_| {
             let root = volume.location.mount.display();
@@ -39,6 +45,7 @@ impl Transactions {
         if let Some(before) = &before {
             Control::abort(self, before.id)?;
         }
+        let guest = guest.map(|(_, directory)| self.room_for(peer.uid, directory)).transpose()?;
         let id = self.new_id(&volume)?;
         let options = BeginOptions {
             isolation: engine_isolation(begin.isolation),
@@ -59,10 +66,11 @@ impl Transactions {
             client: 0,
             transport: begin.transport,
             lives_on: true,
+            guest: guest.is_some(),
         };
         let txn = Transaction::begin(id, volume.clone(), terms, options, self.ids(), None)?;
         let place = (directory.clone(), below);
-        let mounted = self.path_views.mount(id, txn.view.clone(), place, begin.transport);
+        let mounted = self.path_views.mount(id, txn.view.clone(), place, begin.transport, guest);
         let path_view = mounted.inspect_err(|_| {
             txn.abort();
             Counts::count(&volume.counts.aborted);

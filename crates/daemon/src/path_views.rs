@@ -17,9 +17,10 @@ use crate::guarded::FS_TYPE;
 use crate::mounts::{self, Mount};
 use crate::protocol::{Failure, FailureKind, HostPath, Transport};
 use crate::watch::{Keeps, Watcher};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
+use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
@@ -27,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use systx_base::sync::{Mutex, rank};
-use systx_base::{NodeId, TxnId};
+use systx_base::{NodeId, TxnId, Uid};
 use systx_fuse::Connection;
 use systx_vfs::retired::{Lasting, StillOpen};
 use systx_vfs::view::View;
@@ -60,6 +61,59 @@ pub struct PathView {
     mount: Mutex<Option<OwnedFd>>,
     lingering: Arc<AtomicUsize>,
     watcher: Arc<Watcher>,
+    /// Whoever else's it is, to the end of the last use.
+    _seat: Option<Seat>,
+}
+
+/// For whom a view is made that is not the daemon's own user.
+pub(crate) struct ForGuest<'a> {
+    /// Where its path is.
+    pub room: PathBuf,
+    /// Counts it.
+    pub seat: Seat,
+    /// The guest's own descriptor of the directory.
+    pub directory: &'a OwnedFd,
+}
+
+/// How many there are of something, for each user and in all.
+pub(crate) struct Seats {
+    /// Of one user, and of all.
+    limits: (usize, usize),
+    taken: Mutex<HashMap<Uid, usize>>,
+}
+
+/// One of them, until it is dropped.
+pub(crate) struct Seat {
+    of: Arc<Seats>,
+    uid: Uid,
+}
+
+impl Seats {
+    pub fn new(limits: (usize, usize)) -> Seats {
+        Seats { limits, taken: Mutex::new(rank::LEAF, HashMap::new()) }
+    }
+
+    /// `None` if there are enough.
+    pub fn take(self: &Arc<Self>, uid: Uid) -> Option<Seat> {
+        let mut taken = self.taken.lock();
+        let all: usize = taken.values().sum();
+        let own = taken.get(&uid).copied().unwrap_or(0);
+        if own >= self.limits.0 || all >= self.limits.1 {
+            return None;
+        }
+        taken.insert(uid, own + 1);
+        Some(Seat { of: Arc::clone(self), uid })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut taken = self.of.taken.lock();
+        match taken.get_mut(&self.uid) {
+            Some(own) if *own > 1 => *own -= 1,
+            _ => drop(taken.remove(&self.uid)),
+        }
+    }
 }
 
 /// Where the views of a daemon are.
@@ -91,18 +145,24 @@ impl PathViews {
     ///
     /// # Errors
     /// This user may not mount, or the directory is not there.
-    pub fn mount(
+    pub(crate) fn mount(
         &self,
         id: TxnId,
         view: Arc<View>,
         (directory, below): (HostPath, &Path),
         transport: Transport,
+        guest: Option<ForGuest<'_>>,
     ) -> Result<PathView, Failure> {
         let dir = self.dir.as_ref().ok_or_else(|| {
             Failure::new(FailureKind::Unsupported, "this daemon has no runtime directory")
         })?;
         private(dir)?;
-        let (mount, fuse) = fuse_mount::detached(MountAttrFlags::empty()).map_err(refused)?;
+        // What a guest makes of programs and devices is for nobody to trust.
+        let attributes = match &guest {
+            Some(_) => MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV,
+            None => MountAttrFlags::empty(),
+        };
+        let (mount, fuse) = fuse_mount::detached(attributes).map_err(refused)?;
         let lasting = Arc::new(Lasting::new(Arc::clone(&view)));
         let config = systx_fuse::Config {
             transport: transport.into(),
@@ -117,8 +177,12 @@ impl PathViews {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let seen = rustix::fs::statx(&mount, c"", flags, StatxFlags::empty());
         let device = seen.map(|s| format!("{:02x}:{:02x}", s.stx_dev_major, s.stx_dev_minor));
+        let (room, seat, reached) = match guest {
+            Some(guest) => (guest.room, Some(guest.seat), Some(guest.directory)),
+            None => (dir.clone(), None, None),
+        };
         let new = PathView {
-            path: dir.join(id.to_string()),
+            path: room.join(id.to_string()),
             whole: dir.join(format!(".{id}")),
             directory,
             lasting,
@@ -129,8 +193,9 @@ impl PathViews {
             mount: Mutex::new(rank::LEAF, None),
             lingering: Arc::clone(&self.lingering),
             watcher: Arc::clone(&self.watcher),
+            _seat: seat,
         };
-        match new.place(mount, below) {
+        match new.place(mount, below, reached) {
             Ok(()) => Ok(new),
             Err(e) => {
                 let text = format!("cannot show {}: {e}", new.directory);
@@ -143,14 +208,22 @@ impl PathViews {
 }
 
 impl PathView {
-    fn place(&self, mount: OwnedFd, below: &Path) -> Result<(), Errno> {
+    fn place(&self, mount: OwnedFd, below: &Path, reached: Option<&OwnedFd>) -> Result<(), Errno> {
         let from = rustix::io::fcntl_dupfd_cloexec(&mount, 0)?;
         *self.mount.lock() = Some(mount);
         attach(&from, &self.whole)?;
         let mut piece = from;
         if !below.as_os_str().is_empty() {
+            // A link that somebody puts in the way must not lead out of the view.
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            piece = rustix::fs::openat(&piece, below, flags, Mode::empty())?;
+            let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+            piece = rustix::fs::openat2(&piece, below, flags, Mode::empty(), within)?;
+        }
+        // By its name it may be another one by now, which the guest could not reach.
+        if let Some(reached) = reached
+            && inode_of(reached)? != inode_of(&piece)?
+        {
+            return Err(Errno::STALE);
         }
         let flags = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -292,6 +365,12 @@ impl Keeps for PathView {
     }
 }
 
+/// The number of an inode, without asking who serves it.
+fn inode_of(fd: &OwnedFd) -> Result<u64, Errno> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    Ok(rustix::fs::statx(fd, c"", flags, StatxFlags::INO)?.stx_ino)
+}
+
 fn attach(mount: &OwnedFd, at: &Path) -> Result<(), Errno> {
     rustix::fs::mkdir(at, Mode::from_raw_mode(0o700))?;
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
@@ -343,6 +422,16 @@ fn sweep(dir: &Path) {
         tracing::info!("clearing away {}", point.display());
         let _ = rustix::mount::unmount(&point, UnmountFlags::DETACH);
         let _ = std::fs::remove_dir(&point);
+    }
+}
+
+/// As [`sweep`], in a whole tree of directories.
+pub(crate) fn sweep_below(top: &Path) {
+    let ours = |m: &Mount| m.fs == FS_TYPE && m.at.starts_with(top) && m.at != top;
+    for mount in mounts::here().unwrap_or_default().iter().rev().filter(|m| ours(m)) {
+        tracing::info!("clearing away {}", mount.at.display());
+        let _ = rustix::mount::unmount(&mount.at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
+        let _ = std::fs::remove_dir(&mount.at);
     }
 }
 

@@ -18,7 +18,7 @@ use crate::transactions::is_below;
 use crate::volume::OpenVolume;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Time, TxnId};
 use systx_fuse::Connection;
@@ -28,6 +28,7 @@ use systx_store::{CommitMeta, DirStore, Slot as StoreSlot, TxnKind};
 use systx_txn::{Access, BeginOptions, Isolation, Side, Status};
 use systx_vfs::content::{Budget, Slot, Spill, Staging};
 use systx_vfs::freeze::{Frozen, Selection};
+use systx_vfs::limits::ViewLimits;
 use systx_vfs::view::{Ids, View, ViewConfig};
 
 /// Memory for the private data of one transaction; beyond it data goes to staging slots.
@@ -54,6 +55,8 @@ pub struct Terms {
     pub transport: protocol::Transport,
     /// Its view goes on after the commit, see [`systx_vfs::retired`].
     pub lives_on: bool,
+    /// It is another user's than the daemon.
+    pub guest: bool,
 }
 
 /// See the module.
@@ -161,12 +164,17 @@ impl Transaction {
     ) -> Result<Arc<Transaction>, Failure> {
         let isolation = options.isolation;
         let age = options.age;
-        let spill: Arc<dyn Spill> =
-            Arc::new(StoreSpill { store: volume.store.clone(), io: volume.vol.io.clone() });
+        let limits = if terms.guest { Limits::GUEST } else { Limits::NONE };
+        let staged = Arc::new(AtomicU64::new(limits.staged));
+        let spill: Arc<dyn Spill> = Arc::new(StoreSpill {
+            store: volume.store.clone(),
+            io: volume.vol.io.clone(),
+            left: staged,
+        });
         let frozen = if terms.read_only { volume.vol.snapshot(Arc::clone(&spill)) } else { None };
         let timestamp = volume.vol.engine.begin(id, options).0;
         // Who has lost often enough may hold plain requests up for a while.
-        if frozen.is_none() {
+        if frozen.is_none() && !terms.guest {
             volume.vol.engine.reserve(id);
         }
         let config = ViewConfig {
@@ -174,7 +182,7 @@ impl Transaction {
             isolation,
             ids,
             spill,
-            budget: Budget::new(BUDGET_BYTES),
+            budget: Budget::new(limits.memory),
             mount_points,
             // Its processes are not ended: they find out.
             opaque: terms.lives_on,
@@ -183,10 +191,11 @@ impl Transaction {
             Some(frozen) => View::of_snapshot(volume.vol.clone(), frozen, config),
             None => View::new(volume.vol.clone(), config),
         };
-        let view = made.map_err(|e| {
+        let mut view = made.map_err(|e| {
             volume.vol.engine.abort(id);
             Failure::new(FailureKind::Io, format!("cannot look at the volume's root: {e}"))
         })?;
+        view.set_limits(limits.view);
         let view = Arc::new(view);
         Counts::count(&volume.counts.begun);
         let (cut, theirs) = (Arc::downgrade(&view), Arc::downgrade(&volume));
@@ -686,16 +695,38 @@ impl Selection for Below<'_> {
     }
 }
 
+/// What one transaction may take of the daemon.
+struct Limits {
+    /// Bytes of private data in memory.
+    memory: u64,
+    /// Bytes that go to staging slots in all.
+    staged: u64,
+    view: ViewLimits,
+}
+
+impl Limits {
+    /// Whoever's daemon it is.
+    const NONE: Limits = Limits { memory: BUDGET_BYTES, staged: u64::MAX, view: ViewLimits::NONE };
+    /// Another user's.
+    const GUEST: Limits = Limits {
+        memory: 16 << 20,
+        staged: 2 << 30,
+        view: ViewLimits { objects: 200_000, names: 1_000_000, bytes: 16 << 20, locks: 256 },
+    };
+}
+
 /// Private data that is too much for memory goes to the store's staging slots.
 struct StoreSpill {
     store: Arc<DirStore>,
     io: Arc<dyn Io>,
+    /// Bytes that may still be written.
+    left: Arc<AtomicU64>,
 }
 
 impl Spill for StoreSpill {
     fn stage(&self) -> io::Result<Slot> {
         let slot = self.store.stage()?;
-        Ok(Arc::new(StoreSlotIo { slot, io: self.io.clone() }))
+        Ok(Arc::new(StoreSlotIo { slot, io: self.io.clone(), left: Arc::clone(&self.left) }))
     }
     fn max_len(&self) -> u64 {
         self.store.max_len()
@@ -705,6 +736,7 @@ impl Spill for StoreSpill {
 struct StoreSlotIo {
     slot: StoreSlot,
     io: Arc<dyn Io>,
+    left: Arc<AtomicU64>,
 }
 
 impl Staging for StoreSlotIo {
@@ -715,6 +747,11 @@ impl Staging for StoreSlotIo {
         self.io.read_at(self.slot.handle(), buf, offset)
     }
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let len = data.len() as u64;
+        let take = |left: u64| if left == u64::MAX { Some(left) } else { left.checked_sub(len) };
+        self.left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .map_err(|_| rustix::io::Errno::DQUOT)?;
         self.io.write_at(self.slot.handle(), data, offset)
     }
     fn set_len(&self, len: u64) -> io::Result<()> {

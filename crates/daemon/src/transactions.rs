@@ -2,6 +2,7 @@
 
 use crate::describe::Opponents;
 use crate::guards::Guards;
+use crate::guests::Guests;
 use crate::history;
 use crate::path_views::PathViews;
 use crate::patterns::Patterns;
@@ -14,7 +15,7 @@ use crate::volume::{self, Location, OpenVolume};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use systx_base::sync::{Event, Mutex, rank};
 use systx_base::{Gid, TxnId, Uid};
@@ -41,6 +42,8 @@ pub struct Transactions {
     pub(crate) me: Weak<Transactions>,
     /// Views with a path.
     pub(crate) path_views: PathViews,
+    /// Once something is guarded.
+    pub(crate) guests: OnceLock<Guests>,
 }
 
 /// Whose daemon this is.
@@ -77,6 +80,7 @@ impl Transactions {
             path_views: PathViews::new(runtime.as_ref().map(Runtime::dir)),
             guards: Mutex::new(rank::GUARDS, Guards::new(runtime)),
             me,
+            guests: OnceLock::new(),
         }
     }
 
@@ -94,6 +98,12 @@ impl Transactions {
             }
         });
         table.restore();
+        if !table.all_guarded().is_empty() {
+            let place = table.guards.lock().place();
+            if let Some((dir, namespace)) = place {
+                table.take_guests(&dir, namespace);
+            }
+        }
         table
     }
 
@@ -306,6 +316,7 @@ impl Control for Transactions {
             client: peer.pid,
             transport: begin.transport,
             lives_on: false,
+            guest: false,
         };
         let facts = facts(&volume);
         let txn =
@@ -316,7 +327,7 @@ impl Control for Transactions {
     }
 
     fn begin_open(&self, peer: Peer, begin: BeginOpen) -> Result<BegunOpen, Failure> {
-        self.begin_with_path(peer, begin)
+        self.begin_with_path(peer, begin, None)
     }
 
     fn attach(&self, attach: Attach, fuse: OwnedFd) -> Result<Attached, Failure> {

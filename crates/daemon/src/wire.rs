@@ -113,6 +113,25 @@ fn send_first(
 /// [`WireError::Closed`] if the connection ended between two frames; else a broken frame or
 /// connection.
 pub fn receive<T: DeserializeOwned>(stream: &UnixStream) -> Result<Frame<T>, WireError> {
+    receive_bounded(stream, MAX_JSON, MAX_BLOB)
+}
+
+/// As [`receive`], of somebody who is not trusted: at most `max` bytes of JSON, and nothing raw.
+///
+/// # Errors
+/// As [`receive`].
+pub fn receive_within<T: DeserializeOwned>(
+    stream: &UnixStream,
+    max: usize,
+) -> Result<Frame<T>, WireError> {
+    receive_bounded(stream, max, 0)
+}
+
+fn receive_bounded<T: DeserializeOwned>(
+    stream: &UnixStream,
+    max_json: usize,
+    max_blob: usize,
+) -> Result<Frame<T>, WireError> {
     let mut fds = Vec::new();
     let mut header = [0u8; HEADER];
     let mut have = 0;
@@ -127,8 +146,8 @@ pub fn receive<T: DeserializeOwned>(stream: &UnixStream) -> Result<Frame<T>, Wir
         have += n;
     }
     let [a, b, c, d, e, f, g, h] = header;
-    let json = checked(u32::from_le_bytes([a, b, c, d]), MAX_JSON)?;
-    let blob = checked(u32::from_le_bytes([e, f, g, h]), MAX_BLOB)?;
+    let json = checked(u32::from_le_bytes([a, b, c, d]), max_json)?;
+    let blob = checked(u32::from_le_bytes([e, f, g, h]), max_blob)?;
     let message = serde_json::from_slice(&body(stream, json)?)?;
     Ok(Frame { message, blob: body(stream, blob)?, fds })
 }

@@ -415,10 +415,8 @@ impl Drop for Lab {
 }
 
 fn remove(dir: &Path, image: Option<&Path>) {
-    // Views of transactions that were open when the daemon was killed.
-    for view in fs::read_dir(dir.join("run/views")).into_iter().flatten().flatten() {
-        let _ = Command::new("umount").arg("-l").arg(view.path()).stderr(Stdio::null()).status();
-    }
+    // Views of transactions that were open when the daemon was killed, its own user's and guests'.
+    clear_guards(dir);
     if let Some(image) = image {
         let _ = fs::remove_file(image);
     }

@@ -12,6 +12,7 @@ pub mod content;
 pub mod freeze;
 mod handles;
 pub mod inode_locks;
+pub mod limits;
 pub mod listing;
 mod node;
 mod ops;

@@ -16,6 +16,7 @@
 use crate::api::{Attr, Entry, Reply};
 use crate::content::{Budget, Spill};
 use crate::handles::HandleCache;
+use crate::limits::{Taken, ViewLimits};
 use crate::node::{Base, Body, Child, DirState, Dirty, Name, Node, Nodes, attr_of};
 use crate::ops::locks::{LockTable, Openings};
 use crate::past::Frozen;
@@ -95,6 +96,7 @@ pub struct View {
     pub(crate) dirs: HandleCache,
     pub(crate) files: HandleCache,
     pub(crate) locks: Mutex<LockTable>,
+    pub(crate) taken: Taken,
     pub(crate) openings: Mutex<Option<Arc<dyn Openings>>>,
     /// Requests that wait for a commit which is being installed.
     waiting: AtomicUsize,
@@ -169,6 +171,7 @@ impl View {
             dirs: HandleCache::new(rank::HANDLES, HANDLES_MAX),
             files: HandleCache::new(Rank(rank::HANDLES.0 + 1), HANDLES_MAX),
             locks: Mutex::new(Rank(rank::HANDLES.0 + 2), LockTable::default()),
+            taken: Taken::new(ViewLimits::NONE),
             openings: Mutex::new(rank::LEAF, None),
             waiting: AtomicUsize::new(0),
             lost: AtomicBool::new(false),
@@ -452,6 +455,8 @@ impl View {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
+        self.taken.object(st.nodes.len())?;
+        self.taken.names(1)?;
         let listed = dir.base_names.as_ref().map(|names| names.contains(name));
         let Some(base) = &st.node(parent)?.base else { return Ok(NOTHING) };
         if base.foreign || listed == Some(false) {

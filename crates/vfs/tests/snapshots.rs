@@ -25,7 +25,7 @@ use systx_vfs::content::{Budget, Slot, Spill, Staging};
 use systx_vfs::freeze::Everything;
 use systx_vfs::inode_locks::Ticket;
 use systx_vfs::past::Size;
-use systx_vfs::plain::{Order, Plain, STALL};
+use systx_vfs::plain::{Change, Gate, Order, Plain, STALL};
 use systx_vfs::publication::{Caches, Guarded};
 use systx_vfs::view::{Ids, View, ViewConfig};
 use systx_vfs::volume::Volume;
@@ -147,6 +147,13 @@ impl Place {
         self.vol.engine.abort(snapshot.0.txn());
     }
 
+    /// The store drops what it keeps for undo; of how many transactions.
+    fn forget(&self) -> usize {
+        self.store.checkpoint().expect("checkpoint");
+        let none = systx_store::Keep { count: 0, ..systx_store::Keep::default() };
+        self.store.gc(none).expect("gc").removed.len()
+    }
+
     /// Runs a transaction and commits it as the daemon does.  Whether it was committed.
     fn commit(&self, work: impl FnOnce(&Twin)) -> bool {
         let id = self.id();
@@ -265,8 +272,7 @@ proptest! {
                     }
                 }
                 Step::Collect => {
-                    let none = systx_store::Keep { count: 0, ..systx_store::Keep::default() };
-                    place.store.gc(none).expect("gc");
+                    place.forget();
                 }
                 Step::Begin | Step::End(_) => {}
             }
@@ -533,4 +539,76 @@ fn a_snapshot_is_in_nobodys_way_and_nobody_is_in_its() {
     assert_eq!(other.walk("d/f").unwrap().attr.ino, ino);
     place.end(other);
     place.end(snapshot);
+}
+
+#[test]
+fn a_tree_that_a_commit_removed_can_be_read_when_the_store_has_forgotten_it() {
+    let backing = scratch();
+    fs::create_dir_all(backing.path().join("d/e")).unwrap();
+    fs::write(backing.path().join("d/e/f"), b"there").unwrap();
+    let place = Place::open(backing.path(), ".");
+    let snapshot = place.snapshot();
+    assert!(place.commit(|twin| {
+        let (d, e) = (twin.walk("d").unwrap().node, twin.walk("d/e").unwrap().node);
+        twin.0.unlink(CALLER, e, b"f").unwrap();
+        twin.0.rmdir(CALLER, d, b"e").unwrap();
+        twin.0.rmdir(CALLER, NodeId::ROOT, b"d").unwrap();
+    }));
+    assert_eq!(place.forget(), 1);
+    assert_eq!(read(&*snapshot.0, "d/e/f").unwrap(), b"there");
+    place.end(snapshot);
+    assert_eq!(place.vol.past.size(), Size::default());
+}
+
+/// Whether a snapshot can begin while something is going on, given some time to do so.
+fn begins_within(place: &Place, meanwhile: impl FnOnce(&AtomicBool)) {
+    let begun = AtomicBool::new(false);
+    let (go, gone) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let (begun, place) = (&begun, &place);
+        scope.spawn(move || {
+            gone.recv().unwrap();
+            let snapshot = place.vol.snapshot(Arc::new(Files));
+            begun.store(true, Ordering::SeqCst);
+            drop(snapshot);
+        });
+        go.send(()).unwrap();
+        meanwhile(begun);
+    });
+    assert!(begun.load(Ordering::SeqCst), "it begins afterwards");
+}
+
+/// Long enough for a thread to begin a snapshot if nothing holds it.
+fn stays_out(begun: &AtomicBool) {
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert!(!begun.load(Ordering::SeqCst), "in the middle of a change");
+}
+
+#[test]
+fn a_snapshot_begins_neither_within_a_plain_request_nor_within_a_commit() {
+    let backing = scratch();
+    fs::write(backing.path().join("f"), b"old").unwrap();
+    let place = Place::open(backing.path(), ".");
+    let order = Order::new(place.vol.clone(), STALL);
+    begins_within(&place, |begun| {
+        let change = Change {
+            by: CALLER,
+            reads: &[],
+            writes: &[],
+            subject: None,
+            places: &[],
+            may_stall: false,
+        };
+        let act = &mut || {
+            stays_out(begun);
+            Ok(())
+        };
+        order.mutate(change, act).unwrap();
+    });
+    begins_within(&place, |begun| {
+        let publication = place.vol.publish(&systx_store::writeset::WriteSet::default());
+        publication.decide(|| Ok::<(), ()>(())).unwrap();
+        stays_out(begun);
+        drop(publication);
+    });
 }

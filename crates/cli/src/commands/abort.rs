@@ -11,8 +11,7 @@ use systx_daemon::protocol::Outcome;
 /// # Errors
 /// There is no such transaction, or it was decided already.
 pub fn abort(args: &Id, out: Out) -> Result<i32, Problem> {
-    let mut client = context::connect()?;
-    let id = context::resolve_open(&mut client, &args.id)?;
+    let (mut client, id) = context::find_open(&args.id)?;
     let outcome = client.abort(id)?;
     if out.json {
         out.json("aborted", &outcome);

@@ -4,6 +4,8 @@ use crate::args::{Begin, IsolationArg, TransportArg};
 use crate::context;
 use crate::output::{self, Out};
 use crate::problem::Problem;
+use rustix::fs::{Mode, OFlags};
+use std::os::fd::AsFd;
 use systx_daemon::protocol::{BeginOpen, HostPath, Isolation, Place, Transport};
 
 /// Begins it.
@@ -11,13 +13,27 @@ use systx_daemon::protocol::{BeginOpen, HostPath, Isolation, Place, Transport};
 /// # Errors
 /// The directory is not there, or its view cannot be made.
 pub fn begin(args: &Begin, out: Out) -> Result<i32, Problem> {
-    let mut client = context::connect()?;
     let named = args.directory.display();
     let directory = std::fs::canonicalize(&args.directory)
         .map_err(|e| Problem::new(format!("cannot find {named}: {e}")))?;
     if !directory.is_dir() {
         return Err(Problem::new(format!("{named} is not a directory")));
     }
+    let guest = if context::is_guarded(&directory) { context::connect_as_guest()? } else { None };
+    let is_guest = guest.is_some();
+    let mut client = match guest {
+        Some(client) => client,
+        None => context::connect()?,
+    };
+    let opened = if is_guest {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Some(
+            rustix::fs::open(&directory, flags, Mode::empty())
+                .map_err(|e| Problem::new(format!("cannot open {named}: {e}")))?,
+        )
+    } else {
+        None
+    };
     let store = match &args.store {
         Some(dir) => Some(HostPath::from(std::env::current_dir()?.join(dir))),
         None => None,
@@ -26,7 +42,7 @@ pub fn begin(args: &Begin, out: Out) -> Result<i32, Problem> {
         Some(id) => Some(context::resolve_open(&mut client, id)?),
         None => None,
     };
-    let begun = client.begin_open(BeginOpen {
+    let wanted = BeginOpen {
         retry,
         place: Place { cwd: HostPath::from(directory), root: None, store },
         isolation: match args.isolation {
@@ -40,7 +56,11 @@ pub fn begin(args: &Begin, out: Out) -> Result<i32, Problem> {
             TransportArg::IoUring => Transport::IoUring,
             TransportArg::Dev => Transport::Dev,
         },
-    })?;
+    };
+    let begun = match &opened {
+        Some(directory) => client.begin_as_guest(wanted, directory.as_fd())?,
+        None => client.begin_open(wanted)?,
+    };
     if out.json {
         out.json("begun", &begun);
         return Ok(0);

@@ -12,8 +12,7 @@ use systx_daemon::protocol::{FailureKind, Outcome, Target};
 /// # Errors
 /// There is no such transaction, it still runs, or a path names no change of it.
 pub fn commit(args: &Commit, out: Out) -> Result<i32, Problem> {
-    let mut client = context::connect()?;
-    let id = context::resolve_open(&mut client, &args.id)?;
+    let (mut client, id) = context::find_open(&args.id)?;
     let paths = context::absolute_paths(&args.paths)?;
     if args.dry_run {
         let changes: Vec<_> =

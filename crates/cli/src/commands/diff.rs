@@ -12,15 +12,17 @@ use systx_daemon::protocol::{Change, Target};
 /// # Errors
 /// There is no such transaction, or the daemon does not answer.
 pub fn diff(args: &Diff, out: Out) -> Result<i32, Problem> {
-    let mut client = context::connect()?;
     let place = context::place(&args.place)?;
     let paths = context::absolute_paths(&args.paths)?;
-    let target = match context::resolve_open(&mut client, &args.id) {
-        Ok(id) => Target::Open { id },
-        Err(open) => match context::resolve_committed(&mut client, &args.id, &place) {
-            Ok(id) => Target::Committed { place, id },
-            Err(_) => return Err(open),
-        },
+    let (mut client, target) = match context::find_open(&args.id) {
+        Ok((client, id)) => (client, Target::Open { id }),
+        Err(open) => {
+            let mut client = context::connect()?;
+            match context::resolve_committed(&mut client, &args.id, &place) {
+                Ok(id) => (client, Target::Committed { place, id }),
+                Err(_) => return Err(open),
+            }
+        }
     };
     let changes = client.diff(target.clone(), paths)?;
     if out.json {

@@ -40,10 +40,15 @@ pub fn open() -> Result<Vec<Listed>, Problem> {
     if context::inside().is_some() {
         return Ok(context::connect()?.list()?);
     }
-    match Runtime::find()?.connect()? {
-        Some(mut client) => Ok(client.list()?),
-        None => Ok(Vec::new()),
+    let mut open = match Runtime::find()?.connect()? {
+        Some(mut client) => client.list()?,
+        None => Vec::new(),
+    };
+    // Those that this user has in guarded directories.
+    if let Some(mut client) = context::connect_as_guest()? {
+        open.extend(client.list()?);
     }
+    Ok(open)
 }
 
 /// A state in one word.

@@ -14,7 +14,7 @@ use systx_base::TxnId;
 pub struct Peer {
     /// Process id, in the daemon's pid namespace; 0 if it is not in it.
     pub pid: u32,
-    /// User id: always the daemon's own.
+    /// User id: the daemon's own, or that of a guest (`crate::guests`).
     pub uid: u32,
 }
 

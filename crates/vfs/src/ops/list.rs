@@ -32,6 +32,7 @@ impl View {
                 })
                 .map_err(errno)?;
         }
+        self.taken.names(names.len())?;
         st.dir_mut(dir)?.base_names = Some(names);
         Ok(())
     }

@@ -72,6 +72,9 @@ impl View {
     fn try_lock(&self, owner: Owner, lock: Lock) -> Reply<bool> {
         let ino = self.state.lock().node(owner.node)?.attr.ino;
         let known = self.locks.lock().held.contains_key(&owner);
+        if !known {
+            self.taken.lock(self.locks.lock().held.len())?;
+        }
         let opened = if known { None } else { Some(self.lock_file(owner.node)?) };
         let openings = self.openings.lock().clone().filter(|_| owner.flock && !known);
         let found = openings.map(|o| o.descriptions(lock.pid, ino)).unwrap_or_default();

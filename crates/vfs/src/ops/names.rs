@@ -85,6 +85,8 @@ impl View {
         what: &Making<'_>,
         new: NewAttr,
     ) -> Reply<NodeId> {
+        self.taken.object(st.nodes.len())?;
+        self.taken.bytes(what.target.len())?;
         let up = st.node(parent)?.attr;
         let is_dir = what.kind == Kind::Dir;
         let inherits_group = up.mode & S_ISGID != 0;

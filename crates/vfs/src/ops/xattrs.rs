@@ -92,6 +92,7 @@ impl View {
             None if !exists => return Err(Errno::NODATA),
             None => None,
         };
+        self.taken.bytes(key.len() + value.as_ref().map_or(0, Vec::len))?;
         self.write_attr(&mut st, node)?;
         let value = match value {
             Some(acl) if key == acl::ACCESS || key == acl::DEFAULT => acl::normal(&acl)?,

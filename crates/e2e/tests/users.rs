@@ -1,0 +1,310 @@
+//! Ordinary users' transactions on a directory that root has guarded: their own, with the rights that they have,
+//! and none of the others'; and what they may try beyond that.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use systx_e2e::lab::{find_program, tool};
+use systx_e2e::run::{Limits, finish};
+use systx_e2e::{CONFLICT, Finished, Lab, skip};
+
+/// Two users that no machine has.
+const ANN: u32 = 12031;
+const BOB: u32 = 12032;
+
+const LIMITS: Limits = Limits { total: Duration::from_secs(60) };
+
+/// A lab with a guarded directory `g` that several users share.
+struct Shared {
+    lab: Lab,
+    binary: PathBuf,
+}
+
+impl Shared {
+    fn new(lab: Lab) -> Shared {
+        let make = "umask 022; mkdir -p g/ann g/bob g/all g/closed/in g/sticky; echo secret > g/all/secret; \
+             chmod 600 g/all/secret; echo both > g/all/both; chmod 666 g/all/both; chmod 777 g/all; \
+             echo roots > g/sticky/roots; chmod 666 g/sticky/roots; chmod 1777 g/sticky; chmod 700 g/closed; \
+             echo in > g/closed/in/f; chmod 777 g/closed/in; chmod 700 g/bob; mkdir -p out";
+        lab.native(make).ok();
+        for (name, uid) in [("ann", ANN), ("bob", BOB)] {
+            chown(lab.path("g").join(name), Some(uid), Some(uid)).expect("root may");
+        }
+        // Where these users can execute it.
+        let binary = lab.outside().join("systx");
+        let mut copy = std::process::Command::new("cp");
+        tool(copy.arg(lab.binary()).arg(&binary)).expect("a copy");
+        fs::set_permissions(&binary, PermissionsExt::from_mode(0o755)).expect("ours");
+        for uid in [ANN, BOB] {
+            let run = lab.outside().join(format!("run-{uid}"));
+            fs::create_dir(&run).expect("ours");
+            fs::set_permissions(&run, PermissionsExt::from_mode(0o700)).expect("ours");
+            chown(&run, Some(uid), Some(uid)).expect("root may");
+        }
+        lab.do_systx(["mount", "g"]).ok();
+        Shared { lab, binary }
+    }
+
+    /// The guests' directory of the lab's daemon.
+    fn guests(&self) -> PathBuf {
+        self.lab.root().with_file_name("run-guests")
+    }
+
+    /// A script of a user; `$SYSTX` is the program.
+    fn sh(&self, uid: u32, script: &str) -> Finished {
+        let mut command = self.lab.command("setpriv");
+        command
+            .args([format!("--reuid={uid}"), format!("--regid={uid}")])
+            .args(["--clear-groups", "--", "sh", "-c", script])
+            .env("SYSTX", &self.binary)
+            .env("SYSTX_GUESTS_DIR", self.guests())
+            .env("SYSTX_RUNTIME_DIR", self.lab.outside().join(format!("run-{uid}")))
+            .env("HOME", "/nonexistent");
+        finish(command, LIMITS, &self.lab)
+    }
+
+    /// Begins a transaction of a user; its id and path.
+    fn begin(&self, uid: u32, dir: &str) -> (String, PathBuf) {
+        let json = self.sh(uid, &format!("exec $SYSTX begin --json {dir}")).ok().json();
+        let text = |name: &str| json["begun"][name].as_str().expect("a string").to_owned();
+        (text("id"), PathBuf::from(text("path")))
+    }
+
+    /// The ids that a user's `list` shows.
+    fn list(&self, uid: u32) -> Vec<String> {
+        systx_e2e::run::ids(&self.sh(uid, "exec $SYSTX list --json").ok().json())
+    }
+
+    /// That a user's script fails, and what it says.
+    #[track_caller]
+    fn refused(&self, uid: u32, script: &str) -> String {
+        let done = self.sh(uid, script);
+        assert_ne!(done.code, 0, "{script}: {done:?}");
+        format!("{done:?}")
+    }
+}
+
+fn owner(path: impl AsRef<Path>) -> (u32, u32) {
+    let meta = fs::symlink_metadata(&path).unwrap_or_else(|e| panic!("{:?}: {e}", path.as_ref()));
+    (meta.uid(), meta.gid())
+}
+
+fn shared() -> Result<Shared, String> {
+    if find_program("setpriv").is_none() {
+        return Err("no setpriv (package util-linux)".into());
+    }
+    Lab::new().map(Shared::new)
+}
+
+macro_rules! shared {
+    () => {
+        match shared() {
+            Ok(shared) => shared,
+            Err(why) => skip!("{why}"),
+        }
+    };
+}
+
+#[test]
+fn a_user_has_the_rights_of_that_user_in_a_transaction_and_at_its_commit() {
+    let s = shared!();
+    let (id, path) = s.begin(ANN, "g");
+    assert_eq!(s.list(ANN), std::slice::from_ref(&id));
+    let at = path.display();
+    s.sh(ANN, &format!("set -e; cd {at}; echo new > ann/new; mkdir -p all/dir; echo x > all/dir/x; echo mine >> all/both; cat all/both")).ok();
+    // Each fails exactly as outside.
+    let all = [
+        "echo x > bob/x",
+        "ls bob",
+        "cat all/secret",
+        "echo x > all/secret",
+        "chmod 666 all/secret",
+        "chown $(id -u) all/secret",
+        "echo x > x",
+        "mkdir x",
+        "rm sticky/roots",
+        "mv sticky/roots sticky/moved",
+        "cat closed/in/f",
+        "ls closed",
+        "mknod all/dev c 1 3",
+        "chown 0 ann/new",
+        "ln all/secret all/link",
+    ];
+    for call in all {
+        for top in [path.clone(), s.lab.path("g")] {
+            s.refused(ANN, &format!("cd {} && {call}", top.display()));
+        }
+    }
+    s.sh(ANN, &format!("cd {at}; echo changed > sticky/roots; chmod 4711 ann/new; exec $SYSTX diff --name-status {id}")).ok();
+    assert!(!s.lab.has("g/ann/new"), "before the commit");
+    s.sh(ANN, &format!("exec $SYSTX commit {id}")).ok();
+    assert_eq!(
+        (s.lab.read("g/ann/new"), owner(s.lab.path("g/ann/new"))),
+        ("new\n".into(), (ANN, ANN))
+    );
+    assert_eq!(owner(s.lab.path("g/all/dir/x")), (ANN, ANN));
+    assert_eq!(
+        (s.lab.read("g/sticky/roots"), owner(s.lab.path("g/sticky/roots"))),
+        ("changed\n".into(), (0, 0))
+    );
+    assert_eq!(fs::metadata(s.lab.path("g/ann/new")).expect("there").mode() & 0o7777, 0o4711);
+    assert_eq!(s.lab.read("g/all/both"), "both\nmine\n");
+    assert_eq!(s.list(ANN), [""; 0]);
+    assert!(!path.exists());
+    // Rights that are taken away count at the commit.
+    let (id, path) = s.begin(ANN, "g");
+    s.sh(ANN, &format!("echo again > {}/all/both", path.display())).ok();
+    s.lab.native("chmod 600 g/all/both").ok();
+    assert_eq!(s.sh(ANN, &format!("$SYSTX commit {id}")).code, CONFLICT);
+    assert_eq!(s.lab.read("g/all/both"), "both\nmine\n");
+    s.sh(ANN, &format!("exec $SYSTX abort {id}")).ok();
+    s.lab.do_systx(["umount", "g"]).ok();
+}
+
+#[test]
+fn another_users_transaction_does_not_exist() {
+    let s = shared!();
+    let (anns, ann) = s.begin(ANN, "g");
+    let (bobs, bob) = s.begin(BOB, "g/bob");
+    s.sh(
+        ANN,
+        &format!("echo anns > {}/all/both; echo new > {}/ann/new", ann.display(), ann.display()),
+    )
+    .ok();
+    assert_eq!((s.list(ANN), s.list(BOB)), (vec![anns.clone()], vec![bobs.clone()]));
+    assert_eq!(s.lab.open_ids().len(), 2, "root sees all");
+    for command in ["status", "commit", "abort", "diff", "enter"] {
+        let said = s.refused(BOB, &format!("$SYSTX {command} {anns}"));
+        assert!(!said.contains("all/both"), "{said}");
+    }
+    s.refused(BOB, &format!("$SYSTX begin --retry {anns} g/bob"));
+    let (at, room) = (ann.display(), ann.parent().expect("below").display());
+    for call in [
+        format!("ls {at}"),
+        format!("cat {at}/all/both"),
+        format!("ls {room}"),
+        format!("echo x > {at}/all/x"),
+        format!("cd {at}"),
+        format!("ls {}/../{ANN}", bob.display()),
+        format!("cat {}/../../../all/both", bob.display()),
+        // Nobody puts anything where views are, not even their user.
+        format!("touch {room}/x"),
+        format!("mkdir {}/x", s.guests().display()),
+    ] {
+        s.refused(BOB, &call);
+    }
+    for call in [
+        format!("touch {room}/x"),
+        format!("rmdir {at}"),
+        format!("mv {at} {room}/x"),
+        format!("chmod 777 {room}"),
+    ] {
+        s.refused(ANN, &call);
+    }
+    // Who loses to somebody else is not told to whom.
+    let (rival, path) = s.begin(BOB, "g");
+    s.sh(BOB, &format!("echo bobs > {}/all/both", path.display()));
+    let said = s.sh(BOB, &format!("$SYSTX commit {rival}; $SYSTX status {rival}"));
+    assert!(!format!("{said:?}").contains(&anns), "{said:?}");
+    s.sh(BOB, &format!("$SYSTX abort {rival}"));
+    s.sh(ANN, &format!("exec $SYSTX commit {anns}")).ok();
+    s.sh(BOB, &format!("exec $SYSTX abort {bobs}")).ok();
+    assert_eq!(s.lab.read("g/all/both"), "anns\n");
+    s.lab.do_systx(["umount", "g"]).ok();
+}
+
+#[test]
+fn what_a_user_may_remove_but_not_read_is_not_shown() {
+    let s = shared!();
+    let (id, path) = s.begin(ANN, "g/all");
+    s.sh(ANN, &format!("cd {}; rm -f secret; echo own > own", path.display())).ok();
+    let shown = s.sh(ANN, &format!("$SYSTX diff {id}"));
+    let text = format!("{shown:?}");
+    assert!(text.contains("own") && !text.contains("-secret"), "{text}");
+    s.sh(ANN, &format!("exec $SYSTX commit {id}")).ok();
+    assert!(!s.lab.has("g/all/secret") && s.lab.has("g/all/own"), "as by rm");
+    s.lab.do_systx(["umount", "g"]).ok();
+}
+
+#[test]
+fn no_user_can_use_up_the_daemon() {
+    let s = shared!();
+    let fill =
+        "for i in 1 2 3 4 5 6 7 8; do $SYSTX begin g >/dev/null || exit 9; done; ! $SYSTX begin g";
+    s.sh(ANN, fill).ok().says("transactions of one user");
+    s.begin(BOB, "g");
+    let clear = "$SYSTX list --json | grep -o '\"id\":\"[0-9a-f]*\"' | cut -d'\"' -f4 | while read id; do $SYSTX abort $id; done";
+    s.sh(ANN, clear).ok();
+    assert_eq!(s.list(ANN), [""; 0]);
+    s.begin(ANN, "g");
+    if find_program("python3").is_none() {
+        skip!("no python3");
+    }
+    // Frames that no client of ours sends, and connections that say nothing.
+    let script = r#"
+import socket, struct, json, os, array, glob
+path = glob.glob(os.environ["SYSTX_GUESTS_DIR"] + "/*.sock")[0]
+def connect():
+    s = socket.socket(socket.AF_UNIX); s.settimeout(30); s.connect(path); return s
+def send(s, message, fds=()):
+    body = message if isinstance(message, bytes) else json.dumps(message).encode()
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    s.sendmsg([struct.pack("<II", len(body), 0) + body], rights)
+def receive(s):
+    head = b""
+    while len(head) < 8:
+        got = s.recv(8 - len(head))
+        if not got: return None
+        head += got
+    n, blob = struct.unpack("<II", head); body = b""
+    while len(body) < n + blob:
+        got = s.recv(n + blob - len(body))
+        if not got: return None
+        body += got
+    return json.loads(body[:n])
+def hello():
+    s = connect(); send(s, {"request": "hello", "args": {"version": 2, "release": "x"}}); version = receive(s)
+    assert "hello" in json.dumps(version), version
+    return s
+def ask(request, args=None, fds=()):
+    s = hello(); message = {"request": request}
+    if args is not None: message["args"] = args
+    send(s, message, fds); answer = receive(s); s.close()
+    return json.dumps(answer)
+place = {"cwd": "/root", "root": "/", "store": None}
+begin = {"place": place, "isolation": "serializable", "read_only": False, "nice": -20, "transport": "auto", "retry": None}
+for request, args in [("shutdown", {"force": True}), ("guarded", None), ("top", None), ("recover", place),
+                      ("log", {"place": place, "limit": None}), ("inspect", place)]:
+    answer = ask(request, args)
+    assert answer == "null" or "failed" in answer, (request, answer)
+top = os.environ["TOP"]
+refused = [("/etc", os.O_PATH), ("/", os.O_PATH), ("/proc/self", os.O_PATH), (top, os.O_PATH), (top + "/g/all/both", os.O_RDONLY)]
+for path_, flags in refused:
+    fd = os.open(path_, flags); answer = ask("begin_open", begin, [fd]); os.close(fd)
+    assert "failed" in answer and "guarded" in answer, (path_, answer)
+assert "failed" in ask("begin_open", begin), "without a descriptor"
+fd = os.open(top + "/g/all", os.O_PATH)
+assert "failed" in ask("begin_open", begin, [fd, fd]), "with two"
+# The path that it names means nothing.
+answer = ask("begin_open", begin, [fd])
+assert "begun" in answer and top + "/g/all" in answer, answer
+for bytes_ in [b"", b"{", b"\xff" * 100, b'{"request":"status","args":{"id":"zz"}}']:
+    s = hello(); send(s, bytes_); receive(s); s.close()
+s = hello(); s.sendall(struct.pack("<II", 1 << 31, 1 << 31)); assert receive(s) is None
+s = hello(); s.sendall(struct.pack("<II", 1 << 20, 0)); assert receive(s) is None
+idle = [connect() for _ in range(30)]
+import sys; print("done", file=sys.stderr, flush=True)
+"#;
+    let file = s.lab.outside().join("attack.py");
+    fs::write(&file, script).expect("ours");
+    let run = format!("TOP={} python3 {} < /dev/null", s.lab.root().display(), file.display());
+    s.sh(ANN, &run).ok().says("done");
+    // It goes on for everybody.
+    s.begin(BOB, "g/bob");
+    assert_eq!(s.lab.daemons().len(), 1);
+    for id in s.lab.open_ids() {
+        s.lab.do_systx(["abort", &id]).ok();
+    }
+    s.lab.do_systx(["umount", "g"]).ok();
+}
