@@ -257,10 +257,11 @@ impl Desk {
             last.state = abi::state::ABORTED;
             last.words = "ended by `systx abort`".into();
         } else if !commit {
+            last.state = abi::state::ABORTED;
+            // What had lost has lost, also if its program noticed first: another attempt is older.
             last.fail(txn.conflict(&*table), txn.age, txn.timestamp);
             txn.abort();
             table.retire(&txn, false);
-            last.state = abi::state::ABORTED;
         } else if let Some(conflict) = txn.conflict(&*table) {
             last.fail(Some(conflict), txn.age, txn.timestamp);
             txn.abort();

@@ -1,0 +1,140 @@
+"""System transactions for the threads of a program, on directories that ``systx mount`` guards.
+
+    with systx.transaction("/srv/accounts"):
+        ...
+
+    @systx.atomic("/srv/accounts")
+    def transfer(): ...
+
+``transaction`` raises ``Conflict`` if it has lost; ``atomic`` runs the function again until it has not, so what
+it does beside the guarded directory has to bear that.  Needs libsystx.so (``scripts/install-lib``), or its path
+in the environment variable SYSTX_LIBRARY.  See docs/LIBRARY.md for what each errno means.
+"""
+
+import contextlib
+import ctypes
+import errno
+import functools
+import os
+
+READ_ONLY, SNAPSHOT, RETRY = 1, 2, 4
+NONE, OPEN, LOST, COMMITTED, ABORTED, FAILED = range(6)
+
+
+class _Status(ctypes.Structure):
+    _fields_ = [
+        ("state", ctypes.c_uint32),
+        ("retries", ctypes.c_uint32),
+        ("id", ctypes.c_uint64),
+        ("opponent", ctypes.c_uint64),
+        ("path", ctypes.c_char * 1032),
+        ("words", ctypes.c_char * 496),
+    ]
+
+
+class Conflict(OSError):
+    """The transaction has lost a conflict: nothing was committed."""
+
+
+_lib = ctypes.CDLL(os.environ.get("SYSTX_LIBRARY", "libsystx.so"), use_errno=True)
+_lib.systx_begin_at.argtypes = [ctypes.c_char_p, ctypes.c_uint]
+_lib.xpause.restype = _lib.xid.restype = ctypes.c_uint64
+_lib.xresume.argtypes = [ctypes.c_uint64]
+
+
+def _check(result):
+    if result == 0:
+        return
+    number = ctypes.get_errno()
+    if number == errno.ECANCELED:
+        found = status()
+        what = f"conflict on {os.fsdecode(found.path)} with {os.fsdecode(found.words)}"
+        raise Conflict(number, what)
+    raise OSError(number, os.strerror(number))
+
+
+def begin(directory=None, flags=0):
+    """Begins a transaction of this thread; inside one it only counts."""
+    where = None if directory is None else os.fsencode(directory)
+    _check(_lib.systx_begin_at(where, flags))
+
+
+def end():
+    """Commits, if it is the outermost end."""
+    _check(_lib.xend())
+
+
+def abort():
+    """Drops the transaction."""
+    _check(_lib.xabort())
+
+
+def xid():
+    """The id of this thread's transaction; 0 if there is none."""
+    return _lib.xid()
+
+
+def status():
+    """This thread's transaction, or its last one: state, retries, id, opponent, path, words."""
+    found = _Status()
+    if _lib.xstatus(ctypes.byref(found)) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return found
+
+
+@contextlib.contextmanager
+def paused():
+    """What is inside is outside of the transaction: logs, answers to clients."""
+    number = _lib.xpause()
+    if number == 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    try:
+        yield
+    finally:
+        _check(_lib.xresume(number))
+
+
+@contextlib.contextmanager
+def transaction(directory=None, flags=0):
+    """Commits at the end of the block; an exception drops it."""
+    begin(directory, flags)
+    try:
+        yield
+    except BaseException:
+        lost = status().state == LOST
+        if xid():
+            abort()
+        if lost:
+            # What a transaction does that has lost means nothing.
+            raise Conflict(errno.ECANCELED, os.strerror(errno.ECANCELED)) from None
+        raise
+    try:
+        end()
+    except OSError as e:
+        if e.errno == errno.EBUSY:
+            abort()
+        raise
+
+
+def atomic(directory=None, flags=0):
+    """Runs the decorated function as a transaction, and again as long as that loses."""
+
+    def decorate(function):
+        @functools.wraps(function)
+        def run(*args, **kwargs):
+            if xid():
+                return function(*args, **kwargs)
+            attempt = flags
+            while True:
+                try:
+                    with transaction(directory, attempt):
+                        return function(*args, **kwargs)
+                except Conflict:
+                    if status().state == ABORTED and status().words:
+                        raise
+                    attempt = flags | RETRY
+
+        return run
+
+    return decorate

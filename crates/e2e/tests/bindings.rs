@@ -1,0 +1,86 @@
+//! libsystx from other languages: the programs in `examples/` move amounts between two files, three of each
+//! at a time, and no update is lost.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use systx_e2e::lab::{built, find_program, tool};
+use systx_e2e::{Lab, lab, skip};
+
+const PROGRAMS: usize = 3;
+const TIMES: i64 = 20;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The directory of libsystx.so.
+fn library() -> PathBuf {
+    let library = built(&["-p", "libsystx", "--lib"], "libsystx.so");
+    library.parent().expect("a directory").to_owned()
+}
+
+/// Runs several of a program at once on one directory.
+fn contend(lab: &Lab, program: impl Fn(&Path) -> Command) {
+    let dir = lab.path("guarded");
+    std::fs::create_dir(&dir).unwrap();
+    lab.write("guarded/a", "1000");
+    lab.write("guarded/b", "0");
+    lab.do_systx(["mount", "guarded"]).ok();
+    let start = |_| program(&dir).arg(TIMES.to_string()).stderr(Stdio::piped()).spawn().unwrap();
+    let running: Vec<Child> = (0..PROGRAMS).map(start).collect();
+    for child in running {
+        let done = child.wait_with_output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+    let number = |name: &str| lab.read(format!("guarded/{name}")).trim().parse::<i64>().unwrap();
+    let moved = TIMES * PROGRAMS as i64;
+    assert_eq!((number("a"), number("b")), (1000 - moved, moved));
+    assert!(lab.open_ids().is_empty());
+    lab.do_systx(["umount", "guarded"]).ok();
+}
+
+#[test]
+fn c_programs_lose_no_update() {
+    let lab = lab!();
+    if find_program("cc").is_none() {
+        skip!("there is no C compiler");
+    }
+    let (library, program) = (library(), lab.outside().join("transfer"));
+    let mut cc = Command::new("cc");
+    cc.args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&program);
+    cc.arg(root().join("examples/transfer.c")).arg("-I").arg(root().join("crates/lib/include"));
+    cc.arg("-L").arg(&library).arg("-lsystx").arg(format!("-Wl,-rpath,{}", library.display()));
+    tool(&mut cc).unwrap_or_else(|why| panic!("{why}"));
+    contend(&lab, |dir| {
+        let mut command = lab.command(&program);
+        command.arg(dir);
+        command
+    });
+}
+
+#[test]
+fn python_programs_lose_no_update() {
+    let lab = lab!();
+    if find_program("python3").is_none() {
+        skip!("there is no python3");
+    }
+    let library = library().join("libsystx.so");
+    contend(&lab, |dir| {
+        let mut command = lab.command("python3");
+        command.arg("-B").arg(root().join("examples/transfer.py")).arg(dir);
+        command.env("SYSTX_LIBRARY", &library);
+        command.env("PYTHONPATH", root().join("bindings/python"));
+        command
+    });
+}
+
+#[test]
+fn rust_programs_lose_no_update() {
+    let lab = lab!();
+    let program = built(&["-p", "libsystx", "--example", "transfer"], "examples/transfer");
+    contend(&lab, |dir| {
+        let mut command = lab.command(&program);
+        command.arg(dir);
+        command
+    });
+}

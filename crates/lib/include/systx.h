@@ -1,0 +1,75 @@
+/* systx.h: system transactions for the threads of a program, on directories that `systx mount` guards.
+ *
+ * Between xbegin() and xend() all that the calling thread does below the guarded directory, by path or by
+ * descriptors that it opens meanwhile, is one transaction: atomic, durable, isolated from everybody else, other
+ * threads of the program included.  Link with -lsystx.  See docs/LIBRARY.md.
+ *
+ * Functions return 0, or -1 with errno, unless told otherwise. */
+#ifndef SYSTX_H
+#define SYSTX_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Flags of xbegin(). */
+#define SYSTX_READ_ONLY 1u /* nothing will be committed; what is read is of one moment */
+#define SYSTX_SNAPSHOT  2u /* snapshot isolation instead of serializable */
+#define SYSTX_RETRY     4u /* another attempt of what this thread lost last: it keeps its age */
+
+/* systx_status.state */
+enum systx_state {
+    SYSTX_NONE = 0,      /* there was no transaction yet */
+    SYSTX_OPEN = 1,
+    SYSTX_LOST = 2,      /* it has lost a conflict: it can only be ended */
+    SYSTX_COMMITTED = 3,
+    SYSTX_ABORTED = 4,
+    SYSTX_FAILED = 5     /* it could not be committed for another reason, see words */
+};
+
+struct systx_status {
+    uint32_t state;
+    uint32_t retries;    /* how often it has lost */
+    uint64_t id;
+    uint64_t opponent;   /* the transaction it lost to; 0: a program outside, or it has not lost */
+    char path[1032];     /* what the conflict was about */
+    char words[496];     /* the opponent, or why it failed */
+};
+
+/* The guarded directory (or anything below it) for xbegin(), for the whole process; NULL: that of the
+ * environment variable SYSTX_DIR, or else the working directory. */
+int systx_use(const char *dir);
+
+/* Begins a transaction of this thread.  Inside a transaction it only counts.
+ * ENOTTY: not in a guarded directory.  EPERM: no right to change the thread's mount namespace (CAP_SYS_ADMIN).
+ * EINVAL: unknown flags.  EBUSY: one is paused.  EPROTO: a daemon of another version.  EOPNOTSUPP: the process has a
+ * root directory of its own, or a pid namespace that the daemon does not see. */
+int xbegin(unsigned flags);
+int systx_begin_at(const char *dir, unsigned flags);
+
+/* Ends the innermost xbegin(); the last one commits: on return, changes are durable and visible.
+ * ECANCELED: it has lost a conflict, nothing is committed; begin again with SYSTX_RETRY.  EBUSY: processes that
+ * were started inside are still there, the transaction stays open.  EINVAL: there is none, or it is paused.  EPERM: it
+ * is the parent's.  ENOSPC, EIO and others: nothing is committed. */
+int xend(void);
+
+/* Drops the transaction, however deep it is nested.  EINVAL, EPERM as above. */
+int xabort(void);
+
+/* Steps out of the transaction, which stays open, and back.  xpause() returns its id, or 0 with errno.
+ * EINVAL: there is none, or it is (not) paused.  EPERM: it is not this thread's. */
+uint64_t xpause(void);
+int xresume(uint64_t id);
+
+/* The id of this thread's transaction, 0 if there is none. */
+uint64_t xid(void);
+
+/* Tells of this thread's transaction, or of its last one.  EINVAL: it has not begun any. */
+int xstatus(struct systx_status *status);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
