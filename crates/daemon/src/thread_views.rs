@@ -226,6 +226,7 @@ impl Desk {
             client: caller.tid,
             transport: Transport::Auto,
             lives_on: true,
+            guest: caller.uid != rustix::process::geteuid().as_raw(),
         };
         let refused = |failure: protocol::Failure| {
             tracing::error!("a thread's transaction cannot begin: {failure}");

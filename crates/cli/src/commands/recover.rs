@@ -113,6 +113,7 @@ mod tests {
             shared: None,
             master: None,
             fs: "ext4".into(),
+            quotas: false,
         };
         assert!(!has_store(&here, own), "there is none");
         std::os::unix::fs::symlink("elsewhere", dir.path().join(STORE_DIR)).unwrap();
