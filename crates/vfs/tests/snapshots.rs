@@ -606,7 +606,8 @@ fn a_snapshot_begins_neither_within_a_plain_request_nor_within_a_commit() {
         order.mutate(change, act).unwrap();
     });
     begins_within(&place, |begun| {
-        let publication = place.vol.publish(&systx_store::writeset::WriteSet::default());
+        let publication =
+            place.vol.publish(systx_base::TxnId(99), &systx_store::writeset::WriteSet::default());
         publication.decide(|| Ok::<(), ()>(())).unwrap();
         stays_out(begun);
         drop(publication);
