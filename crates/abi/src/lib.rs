@@ -30,7 +30,8 @@ const fn iowr<T>(number: u32) -> u32 {
     (3 << 30) | ((size_of::<T>() as u32) << 16) | (TYPE << 8) | number
 }
 
-/// Gives the calling thread a seat; see [`Attach`].  `EALREADY`: the directory is that of a transaction already;
+/// Gives the calling thread a seat; see [`Attach`].  `EALREADY`: the directory is that of a transaction already; `EMFILE`: another
+/// user than the daemon's has many;
 /// `EOPNOTSUPP`: the thread is in a pid namespace that the daemon does not see.
 pub const ATTACH: u32 = iowr::<Attach>(1);
 /// Begins a transaction; see [`Begin`].  `EBUSY`: one is open.

@@ -38,6 +38,9 @@ const PIDFD_THREAD: u32 = rustix::fs::OFlags::EXCL.bits();
 /// How long another attempt waits at most for the end of who made the last one lose.
 const DEFER: Duration = Duration::from_millis(500);
 
+/// Most seats that another user than the daemon's has on one directory.
+const SEATS_OF_A_GUEST: usize = 64;
+
 /// Who serves the ioctls of one guarded directory.
 pub struct Desk {
     table: Weak<Transactions>,
@@ -121,6 +124,11 @@ impl Desk {
             return Err(Errno::OPNOTSUPP);
         }
         let (_, _, guarded) = self.parts()?;
+        let own = caller.uid == rustix::process::geteuid().as_raw();
+        let taken = || self.places.lock().values().filter(|p| p.uid == caller.uid).count();
+        if !own && taken() >= SEATS_OF_A_GUEST {
+            return Err(Errno::MFILE);
+        }
         let seat = guarded.aliases.seat(caller.tid);
         let argv = std::fs::read(format!("/proc/{}/cmdline", caller.tid)).unwrap_or_default();
         let argv = argv.split(|b| *b == 0).filter(|a| !a.is_empty());
