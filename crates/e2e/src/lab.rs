@@ -587,9 +587,10 @@ pub fn systx_binary() -> &'static Path {
 /// Builds something of this workspace with the suite's own profile; `place`: where it is then, below
 /// the profile's directory.
 pub fn built(what: &[&str], place: &str) -> PathBuf {
-    // .../target/PROFILE/deps/suite-0123
+    // .../target/PROFILE/deps/suite-0123, or a program in .../target/PROFILE
     let exe = std::env::current_exe().expect("own path");
-    let profile = exe.ancestors().nth(2).expect("target/PROFILE/deps").to_owned();
+    let dir = exe.parent().expect("a directory");
+    let profile = if dir.ends_with("deps") { dir.parent().unwrap_or(dir) } else { dir }.to_owned();
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "-q"]).args(what);
     if profile.ends_with("release") {

@@ -8,6 +8,7 @@
 //! - [`cache`]: things from package registries, fetched once;
 //! - [`others`]: test suites of others;
 //! - [`places`]: the same work on the host, in a guarded directory, in transactions;
+//! - [`soak`]: mixed load for a while, and what grows;
 //! - [`random`]: seeded choices, the seed printed.
 //!
 //! The suites drive `systx` as a user does.  They know its command line, its exit codes and its
@@ -19,6 +20,7 @@ pub mod others;
 pub mod places;
 pub mod random;
 pub mod run;
+pub mod soak;
 pub mod tree;
 pub mod twin;
 

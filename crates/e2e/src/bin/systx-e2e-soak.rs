@@ -1,0 +1,36 @@
+//! Mixed load for a while, and a look at what grows: `systx-e2e-soak [--minutes N] [--life CYCLES]`.
+
+use std::process::ExitCode;
+use std::time::Duration;
+use systx_e2e::Lab;
+use systx_e2e::soak::{Options, soak};
+
+fn main() -> ExitCode {
+    let mut options = Options { time: Duration::from_secs(120), life: 40 };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let number = args.next().and_then(|n| n.parse::<f64>().ok()).filter(|n| *n > 0.0);
+        match (arg.as_str(), number) {
+            ("--minutes", Some(n)) => options.time = Duration::from_secs_f64(n * 60.0),
+            ("--life", Some(n)) => options.life = n as usize,
+            _ => {
+                eprintln!("usage: systx-e2e-soak [--minutes N] [--life CYCLES]");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    let lab = match Lab::new() {
+        Ok(lab) => lab,
+        Err(why) => {
+            eprintln!("SKIPPED: {why}");
+            return ExitCode::SUCCESS;
+        }
+    };
+    let report = soak(&lab, options);
+    print!("{}", report.table(40));
+    println!("{} cycles, {} transactions lost", report.samples.len(), report.lost);
+    for line in &report.growth {
+        println!("grows: {line}");
+    }
+    if report.growth.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
