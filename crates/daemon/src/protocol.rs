@@ -36,7 +36,7 @@ pub use open::{BeginOpen, BegunOpen};
 pub use top::{Activity, Counts, GuardedActivity, Sides, VolumeActivity, WorksetSizes};
 
 /// Number of this protocol; changes whenever a message changes.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// A path or an argument: bytes, since Linux names need not be UTF-8.  In JSON a string where it
 /// is UTF-8, else an array of byte values.

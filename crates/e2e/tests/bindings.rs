@@ -75,6 +75,41 @@ fn python_programs_lose_no_update() {
 }
 
 #[test]
+fn java_programs_lose_no_update() {
+    let lab = lab!();
+    for program in ["cc", "javac"] {
+        if find_program(program).is_none() {
+            skip!("there is no {program}");
+        }
+    }
+    let (library, out) = (library(), lab.outside().join("java"));
+    std::fs::create_dir(&out).unwrap();
+    let mut javac = Command::new("javac");
+    javac.args(["-Xlint:all", "-Werror", "-h"]).arg(&out).arg("-d").arg(&out);
+    javac.arg(root().join("bindings/java/systx/SystemTransaction.java"));
+    tool(javac.arg(root().join("examples/Transfer.java"))).unwrap_or_else(|why| panic!("{why}"));
+    let mut home = Command::new("java");
+    home.args(["-XshowSettings:properties", "-version"]);
+    let shown = home.output().unwrap().stderr;
+    let shown = String::from_utf8_lossy(&shown);
+    let home = shown.lines().find_map(|l| l.trim().strip_prefix("java.home = ")).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-o"]);
+    cc.arg(out.join("libsystx_jni.so")).arg(root().join("bindings/java/systx_jni.c"));
+    cc.arg("-I").arg(root().join("crates/lib/include")).arg("-I").arg(format!("{home}/include"));
+    cc.arg("-I").arg(format!("{home}/include/linux")).arg("-I").arg(&out);
+    cc.arg("-L").arg(&library).arg("-lsystx").arg(format!("-Wl,-rpath,{}", library.display()));
+    tool(&mut cc).unwrap_or_else(|why| panic!("{why}"));
+    contend(&lab, |dir| {
+        let mut command = lab.command("java");
+        // Small heaps: the collector works meanwhile.
+        command.args(["-Xmx16m", "-cp"]).arg(&out);
+        command.arg(format!("-Djava.library.path={}", out.display())).arg("Transfer").arg(dir);
+        command
+    });
+}
+
+#[test]
 fn rust_programs_lose_no_update() {
     let lab = lab!();
     let program = built(&["-p", "libsystx", "--example", "transfer"], "examples/transfer");
@@ -83,4 +118,50 @@ fn rust_programs_lose_no_update() {
         command.arg(dir);
         command
     });
+}
+
+/// The same program with a lock file and in transactions: subscriptions of several at once all arrive,
+/// and nothing else is left.
+#[test]
+fn a_program_with_a_lock_file_becomes_one_with_transactions() {
+    let lab = lab!();
+    if find_program("python3").is_none() {
+        skip!("there is no python3");
+    }
+    let library = library().join("libsystx.so");
+    let dir = lab.path("guarded");
+    std::fs::create_dir(&dir).unwrap();
+    let example = |name: &str, args: &[&str]| {
+        let mut command = lab.command("python3");
+        command.arg("-B").arg(root().join("examples/lockfile").join(name)).arg(&dir).args(args);
+        command.env("SYSTX_LIBRARY", &library);
+        command.env("PYTHONPATH", root().join("bindings/python"));
+        command
+    };
+    let all = |name: &str, what: &str, addresses: &[String]| {
+        let start = |a: &String| example(name, &[what, a]).stderr(Stdio::piped()).spawn().unwrap();
+        let running: Vec<Child> = addresses.iter().map(start).collect();
+        for child in running {
+            let done = child.wait_with_output().unwrap();
+            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        }
+    };
+    let addresses: Vec<String> = (0..6).map(|n| format!("member{n}@example.org")).collect();
+    lab.write("guarded/members", "");
+    lab.write("guarded/count", "0");
+    all("before.py", "subscribe", &addresses);
+    all("before.py", "unsubscribe", &addresses[..3]);
+    tool(&mut example("before.py", &["check"])).unwrap();
+    lab.do_systx(["mount", "guarded"]).ok();
+    all("after.py", "subscribe", &addresses[..3]);
+    all("after.py", "unsubscribe", &addresses[3..]);
+    tool(&mut example("after.py", &["check"])).unwrap();
+    let mut left: Vec<String> = lab.read("guarded/members").lines().map(Into::into).collect();
+    left.sort();
+    assert_eq!(left, addresses[..3]);
+    lab.do_systx(["umount", "guarded"]).ok();
+    let mut names: Vec<_> =
+        std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["count", "members"]);
 }

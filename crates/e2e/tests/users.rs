@@ -264,7 +264,7 @@ def receive(s):
         body += got
     return json.loads(body[:n])
 def hello():
-    s = connect(); send(s, {"request": "hello", "args": {"version": 2, "release": "x"}}); version = receive(s)
+    s = connect(); send(s, {"request": "hello", "args": {"version": 3, "release": "x"}}); version = receive(s)
     assert "hello" in json.dumps(version), version
     return s
 def ask(request, args=None, fds=()):

@@ -1,0 +1,126 @@
+package systx;
+
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Path;
+import java.util.concurrent.Callable;
+
+/**
+ * System transactions for platform threads, on directories that {@code systx mount} guards: what the calling thread does
+ * below the directory between {@link #begin} and {@link #commit} happens at once or not at all.
+ *
+ * <pre>{@code
+ * try (var t = SystemTransaction.begin(dir)) {
+ *     ...
+ *     t.commit();
+ * }
+ * }</pre>
+ *
+ * Needs libsystx and libsystx_jni on {@code java.library.path}; see docs/LIBRARY.md. A virtual thread is carried by
+ * changing platform threads and cannot have a transaction.
+ */
+public final class SystemTransaction implements AutoCloseable {
+    /** Nothing will be committed; what is read is of one moment. */
+    public static final int READ_ONLY = 1;
+    /** Snapshot isolation instead of serializable. */
+    public static final int SNAPSHOT = 2;
+    /** Another attempt of what this thread lost last: it keeps its age. */
+    public static final int RETRY = 4;
+
+    private static final int ECANCELED = 125;
+    private static final int LOST = 2;
+
+    /** The transaction has lost a conflict: nothing was committed. */
+    public static final class ConflictException extends IOException {
+        private static final long serialVersionUID = 1;
+
+        ConflictException(String message) {
+            super(message);
+        }
+    }
+
+    static {
+        System.loadLibrary("systx_jni");
+    }
+
+    private final Thread owner = Thread.currentThread();
+    private boolean open = true;
+
+    private SystemTransaction() {}
+
+    /** As {@link #begin(Path, int)} without flags. */
+    public static SystemTransaction begin(Path dir) throws IOException {
+        return begin(dir, 0);
+    }
+
+    /** Begins a transaction of this thread; inside one it only counts. */
+    public static SystemTransaction begin(Path dir, int flags) throws IOException {
+        check(begin0(dir.toString().getBytes(StandardCharsets.UTF_8), flags));
+        return new SystemTransaction();
+    }
+
+    /**
+     * Runs {@code body} in a transaction, again and again until it has not lost a conflict. What it does beside the
+     * guarded directory happens at each attempt.
+     */
+    public static <T> T atomic(Path dir, Callable<T> body) throws Exception {
+        for (int flags = 0;; flags = RETRY) {
+            try (var t = begin(dir, flags)) {
+                T result = body.call();
+                t.commit();
+                return result;
+            } catch (Exception e) {
+                // What a transaction does that has lost means nothing, exceptions included.
+                if (state0() != LOST) {
+                    throw e;
+                }
+            }
+        }
+    }
+
+    /** Commits, if it is the outermost: on return, changes are durable and visible. */
+    public void commit() throws IOException {
+        mine();
+        check(end0());
+        open = false;
+    }
+
+    /** Drops the transaction, unless it is committed. */
+    @Override
+    public void close() throws IOException {
+        mine();
+        if (open && id0() != 0) {
+            check(abort0());
+        }
+        open = false;
+    }
+
+    private void mine() {
+        if (Thread.currentThread() != owner) {
+            throw new IllegalStateException("another thread's transaction");
+        }
+    }
+
+    private static void check(int errno) throws IOException {
+        if (errno == ECANCELED) {
+            throw new ConflictException("conflict " + conflict0());
+        }
+        if (errno != 0) {
+            throw new IOException(words0(errno));
+        }
+    }
+
+    private static native int begin0(byte[] dir, int flags);
+
+    private static native int end0();
+
+    private static native int abort0();
+
+    private static native long id0();
+
+    private static native int state0();
+
+    private static native String conflict0();
+
+    private static native String words0(int errno);
+}

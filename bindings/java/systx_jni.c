@@ -1,0 +1,65 @@
+/* The native half of systx.SystemTransaction.  cc -shared -fPIC -I JDK/include -I JDK/include/linux systx_jni.c -lsystx */
+#include <errno.h>
+#include <jni.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <systx.h>
+
+#define NATIVE(type, name) JNIEXPORT type JNICALL Java_systx_SystemTransaction_##name
+
+/* Functions return 0 or an errno: the JVM may change errno itself. */
+static jint told(int result) { return result == 0 ? 0 : errno; }
+
+NATIVE(jint, begin0)(JNIEnv *env, jclass class, jbyteArray dir, jint flags) {
+    char path[PATH_MAX];
+    jsize len = (*env)->GetArrayLength(env, dir);
+    (void)class;
+    if (len >= (jsize)sizeof path) return ENAMETOOLONG;
+    (*env)->GetByteArrayRegion(env, dir, 0, len, (jbyte *)path);
+    path[len] = 0;
+    return told(systx_begin_at(path, (unsigned)flags));
+}
+
+NATIVE(jint, end0)(JNIEnv *env, jclass class) {
+    (void)env, (void)class;
+    return told(xend());
+}
+
+NATIVE(jint, abort0)(JNIEnv *env, jclass class) {
+    (void)env, (void)class;
+    return told(xabort());
+}
+
+NATIVE(jlong, id0)(JNIEnv *env, jclass class) {
+    (void)env, (void)class;
+    return (jlong)xid();
+}
+
+NATIVE(jint, state0)(JNIEnv *env, jclass class) {
+    struct systx_status status;
+    (void)env, (void)class;
+    return xstatus(&status) ? SYSTX_NONE : (jint)status.state;
+}
+
+/* Modified UTF-8 has no bytes above 0x7f standing alone: others than ASCII become question marks. */
+static jstring text(JNIEnv *env, char *words) {
+    for (char *c = words; *c; c++)
+        if ((unsigned char)*c > 0x7e) *c = '?';
+    return (*env)->NewStringUTF(env, words);
+}
+
+NATIVE(jstring, conflict0)(JNIEnv *env, jclass class) {
+    struct systx_status status;
+    char words[2048] = "";
+    (void)class;
+    if (!xstatus(&status)) snprintf(words, sizeof words, "on %s with %s", status.path, status.words);
+    return text(env, words);
+}
+
+NATIVE(jstring, words0)(JNIEnv *env, jclass class, jint number) {
+    char words[256];
+    (void)class;
+    snprintf(words, sizeof words, "%s", strerror(number));
+    return text(env, words);
+}
