@@ -66,6 +66,8 @@ impl Transactions {
             client: 0,
             transport: begin.transport,
             lives_on: true,
+            // A page that cannot be read ends a program that has it mapped.
+            opaque: false,
             guest: guest.is_some(),
         };
         let txn = Transaction::begin(id, volume.clone(), terms, options, self.ids(), None)?;

@@ -234,6 +234,7 @@ impl Desk {
             client: caller.tid,
             transport: Transport::Auto,
             lives_on: true,
+            opaque: true,
             guest: caller.uid != rustix::process::geteuid().as_raw(),
         };
         let refused = |failure: protocol::Failure| {

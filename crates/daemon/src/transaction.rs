@@ -55,6 +55,9 @@ pub struct Terms {
     pub transport: protocol::Transport,
     /// Its view goes on after the commit, see [`systx_vfs::retired`].
     pub lives_on: bool,
+    /// Whoever is in it goes on for a while after a lost conflict, and must not see two moments then, see
+    /// [`ViewConfig::opaque`].
+    pub opaque: bool,
     /// It is another user's than the daemon.
     pub guest: bool,
 }
@@ -184,8 +187,7 @@ impl Transaction {
             spill,
             budget: Budget::new(limits.memory),
             mount_points,
-            // Its processes are not ended: they find out.
-            opaque: terms.lives_on,
+            opaque: terms.opaque,
         };
         let made = match frozen {
             Some(frozen) => View::of_snapshot(volume.vol.clone(), frozen, config),

@@ -316,6 +316,7 @@ impl Control for Transactions {
             client: peer.pid,
             transport: begin.transport,
             lives_on: false,
+            opaque: false,
             guest: false,
         };
         let facts = facts(&volume);

@@ -219,7 +219,7 @@ fn postgres_everywhere() {
     let lab = lab!();
     let Some(bin) = postgres() else { skip!("no PostgreSQL server below /usr/lib/postgresql") };
     let count = if long() { 2000 } else { 40 };
-    // It refuses to be root.  It keeps its socket, its shared memory and its log in the directory.
+    // It refuses to be root, and whoever has no name: the package brings an account.  It keeps its socket, its shared memory and its log in the directory.
     let inner = format!(
         "set -e; export PATH={}:$PATH LC_ALL=C PGHOST=$PWD PGUSER=me; \
          initdb -D d -U me -A trust >log 2>&1 || {{ cat log; exit 1; }}; \
@@ -235,8 +235,8 @@ fn postgres_everywhere() {
         bin.display()
     );
     let script = format!(
-        "mkdir pg && chown 12021:12021 pg && cd pg && \
-         exec setpriv --reuid=12021 --regid=12021 --clear-groups -- sh -c '{}'",
+        "mkdir pg && chown postgres:postgres pg && cd pg && \
+         exec setpriv --reuid=postgres --regid=postgres --clear-groups -- sh -c '{}'",
         inner.replace('\'', r"'\''")
     );
     // A cluster has a random identity, times and counters everywhere.

@@ -117,10 +117,12 @@ impl<'a> Worker<'a> {
         };
         // The body of the reply begins where its header would end.
         let payload = &mut self.buffer[size_of::<OutHeader>()..];
-        let _serving = self.post.serve(&header);
+        let serving = self.post.serve(&header);
         let server = &self.shared.server;
         let outcome = server.serve(&self.post, &header, &fixed[..fixed_len], payload, data);
         self.shared.tidy(&header, &fixed[..fixed_len]);
+        // Before the answer: when the client goes on, it is over.
+        drop(serving);
         match outcome {
             Outcome::Silence => Ok(()),
             Outcome::Reply { error, len } => {

@@ -364,9 +364,16 @@ impl Io for RealIo {
             let opened = match self.open_below(fd(at), name, flags | OFlags::NOATIME) {
                 Err(e) if refused(&e) => self.open_below(fd(at), name, flags),
                 other => other,
-            }?;
-            is_file(opened.as_fd())?;
-            return Ok(File::handle(opened, false));
+            };
+            match opened {
+                // A lease, see [`open_again`], which is how it is opened then.
+                Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
+                opened => {
+                    let opened = opened?;
+                    is_file(opened.as_fd())?;
+                    return Ok(File::handle(opened, false));
+                }
+            }
         }
         let path = self.entry(at, name)?;
         let path = path.as_ref().map_or(fd(at), OwnedFd::as_fd);

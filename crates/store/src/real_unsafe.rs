@@ -112,7 +112,8 @@ mod tests {
         std::fs::create_dir(&dir).unwrap();
         let file = std::fs::File::create(dir.join("f")).unwrap();
         let io = RealIo::open(&dir).unwrap();
-        let opens: [&(dyn Fn() -> Result<()> + Sync); 3] = [
+        let opens: [&(dyn Fn() -> Result<()> + Sync); 4] = [
+            &|| io.open_file(&io.root(), b"f", Open::ReadOwn).map(drop),
             &|| io.open_file(&io.root(), b"f", Open::Read).map(drop),
             &|| io.open_file(&io.root(), b"f", Open::Write).map(drop),
             &|| LockFile::of(&io, &io.root(), b"f").map(drop),

@@ -39,6 +39,9 @@ pub const FILE_BARRIER: &[u8] = b"system.systx\x01barrier.";
 /// ([`crate::publication`]), for whose pages a writer may be waiting.
 const TAKING: Duration = Duration::from_millis(100);
 
+/// The same for an aged transaction.
+const PATIENT: Duration = Duration::from_secs(1);
+
 /// How long an answer about attributes waits: its caller may himself have the lock.
 const LANDING: Duration = Duration::from_millis(500);
 
@@ -200,7 +203,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// A file that plain programs have open for writing in a guarded directory.
+/// A file that the kernel knows of a guarded directory, mostly one that plain programs have open for writing.
 struct Written {
     guarded: Arc<Guarded>,
     node: NodeId,
@@ -233,15 +236,28 @@ impl Volume {
     /// Before a transaction reads content of a file: if it is aged, plain programs are kept from
     /// writing to it until it ends, at most as long as the guarded directory allows.
     pub(crate) fn keep_writers_out(&self, owner: TxnId, id: HostId) {
-        let Some(written) = self.find_written(id) else { return };
-        let stall = written.guarded.stall;
-        if stall.is_zero() || !self.engine.is_reserved(owner) {
+        if !self.engine.is_reserved(owner) {
+            return;
+        }
+        // Not only from what is open for writing: who opens it at this moment may have come before the record.
+        let Some(known) = self.find_known(id) else { return };
+        let stall = known.guarded.stall;
+        if stall.is_zero() {
             return;
         }
         let ticket = self.inode_locks.want(Some(owner), id, Some(stall));
-        self.send_barrier(&written, ticket);
-        if !self.inode_locks.all_reached(&[ticket], TAKING) {
+        self.send_barrier(&known, ticket);
+        // Nobody waits for this transaction's own requests, so it may take longer than for others.
+        if !self.inode_locks.all_reached(&[ticket], stall.min(PATIENT)) {
             self.inode_locks.give_back(|t, _| *t == ticket);
+        }
+    }
+
+    /// The read is recorded, which holds up who opens the file from here on: without a writer that has it
+    /// open, the lock is not needed any more.
+    pub(crate) fn recorded(&self, owner: TxnId, id: HostId) {
+        if self.find_written(id).is_none() {
+            self.inode_locks.give_back(|_, w| w.owner == Some(owner) && w.file == id);
         }
     }
 
@@ -253,12 +269,7 @@ impl Volume {
     /// Waits until writes to a file that the daemon has performed have landed; not for long.
     /// Whether they have.
     pub(crate) fn land(&self, id: HostId) -> bool {
-        let known = |guarded: Arc<Guarded>| {
-            let node = guarded.plain.node_of(id)?;
-            Some(Written { guarded, node, id })
-        };
-        let file = self.guarded_now().into_iter().find_map(known);
-        file.is_some_and(|file| self.pass_barrier(&file, LANDING))
+        self.find_known(id).is_some_and(|file| self.pass_barrier(&file, LANDING))
     }
 
     /// Makes the kernel write back what plain programs have stored in mappings of this file, if one has
@@ -286,6 +297,13 @@ impl Volume {
         if let Some(written) = self.find_written(id) {
             drop_pages(&written);
         }
+    }
+
+    fn find_known(&self, id: HostId) -> Option<Written> {
+        self.guarded_now().into_iter().find_map(|guarded| {
+            let node = guarded.plain.node_of(id)?;
+            Some(Written { guarded, node, id })
+        })
     }
 
     fn find_written(&self, id: HostId) -> Option<Written> {

@@ -20,6 +20,7 @@ pub use ops::locks::Openings;
 pub mod past;
 pub mod plain;
 pub mod publication;
+mod reach;
 pub mod retired;
 pub mod validate;
 pub mod view;

@@ -261,12 +261,16 @@ impl View {
     fn record_pages(&self, st: &State, node: NodeId, needed: &[Range<u64>]) -> Reply<()> {
         let Some(base) = &st.node(node)?.base else { return Ok(()) };
         let shared = !self.is_frozen(base.oid());
-        if shared && !needed.is_empty() && self.files.get(node).is_none() {
+        let first_read = shared && !needed.is_empty() && self.files.get(node).is_none();
+        if first_read {
             self.vol.keep_writers_out(self.txn, base.stamp.id);
         }
         for pages in needed {
             let (first, last) = (pages.start, pages.end.saturating_sub(1));
             self.read_of(ObjectRef::Pages { oid: base.oid(), first, last })?;
+        }
+        if first_read {
+            self.vol.recorded(self.txn, base.stamp.id);
         }
         Ok(())
     }
