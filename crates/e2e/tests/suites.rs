@@ -64,11 +64,11 @@ fn stress(stressors: &str) {
     needs!("stress-ng");
     let seconds = if long() { 10 } else { 1 };
     // One after the other, all in one transaction; those that fail are named, and what they say further is in
-    // lines that begin with no name of one.
+    // lines that begin with no name of one.  Some leave a file behind now and then, natively, too.
     let script = format!(
         "mkdir s; for s in {stressors}; do \
          out=$(stress-ng --$s 1 --timeout {seconds} --verify --temp-path s --hdd-bytes 4M --iomix-bytes 4M \
-           --dirdeep-inodes 500 -q 2>&1) || echo \"$s: $? $out\"; done; rm -rf s"
+           --dirdeep-inodes 500 -q 2>&1) || echo \"$s: $? $out\"; done; rm -rf s stress-*"
     );
     let work = Work::new(&lab).any_output().limit(100 * seconds);
     let name = |line: &str| line.split(':').next().unwrap_or_default().to_owned();
