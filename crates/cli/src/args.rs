@@ -98,6 +98,8 @@ pub enum Command {
     Umount(Umount),
     /// Check what this machine allows
     Doctor(Doctor),
+    /// List all system calls, and what becomes of each in a transaction of a thread
+    Syscalls,
     /// Print a completion script
     Completions(Completions),
     /// The daemon itself; started on demand

@@ -69,6 +69,7 @@ fn dispatch(command: &Command, out: Out) -> Result<i32, Problem> {
         Command::Mount(args) => commands::mount::mount(args, out),
         Command::Umount(args) => commands::mount::umount(args, out),
         Command::Doctor(args) => commands::doctor::doctor(args, out),
+        Command::Syscalls => commands::syscalls::syscalls(out),
         Command::Completions(args) => commands::completions::completions(args),
         Command::Daemon { args } => commands::daemon::daemon(args),
     }

@@ -10,6 +10,7 @@ use systx_e2e::lab::tool;
 /// everybody uses, the built program and the library.
 const RANKS: &[(&str, u32)] = &[
     ("systx-abi", 0),
+    ("systx-calls", 0),
     ("libsystx", 1),
     ("systx-e2e", 2),
     ("systx-histories", 0),

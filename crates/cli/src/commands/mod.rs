@@ -16,5 +16,6 @@ pub mod recover;
 pub mod run;
 pub mod show;
 pub mod status;
+pub mod syscalls;
 pub mod top;
 pub mod undo;
