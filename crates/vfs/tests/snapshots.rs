@@ -95,6 +95,7 @@ struct Place {
     store: DirStore,
     vol: Arc<Volume>,
     plain: Arc<Plain>,
+    guarded: Arc<Guarded>,
     next: AtomicU64,
 }
 
@@ -110,12 +111,10 @@ impl Place {
         let dir = fs::File::open(root.join(guarded)).expect("guarded").into();
         let gate = Arc::new(Order::new(vol.clone(), STALL));
         let plain = Arc::new(Plain::new(dir, hidden, gate).expect("view 0"));
-        vol.guard(Arc::new(Guarded {
-            plain: plain.clone(),
-            caches: Arc::new(NoCaches),
-            stall: STALL,
-        }));
-        Place { store, vol, plain, next: AtomicU64::new(1) }
+        let caches = Arc::new(NoCaches);
+        let guarded = Arc::new(Guarded { plain: plain.clone(), caches, stall: STALL });
+        vol.guard(guarded.clone());
+        Place { store, vol, plain, guarded, next: AtomicU64::new(1) }
     }
 
     fn id(&self) -> u64 {
@@ -200,6 +199,13 @@ fn stamp_of(origin: &Origin) -> Option<Stamp> {
     }
 }
 
+/// The volume knows view 0, and view 0 the volume: without this the descriptors of each random case would stay open.
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.vol.unguard(&self.guarded);
+    }
+}
+
 /// Whether a random call can be made does not matter.
 fn attempted(_: Result<(), Errno>) {}
 
@@ -228,6 +234,15 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Whether a file below has further names.
+fn has_linked_files(dir: &Path) -> bool {
+    fs::read_dir(dir).expect("graveyard").any(|entry| {
+        let path = entry.expect("entry").path();
+        let meta = path.symlink_metadata().expect("metadata");
+        if meta.is_dir() { has_linked_files(&path) } else { meta.nlink() > 1 }
+    })
+}
+
 fn config() -> ProptestConfig {
     ProptestConfig { cases: cases(300), failure_persistence: None, ..ProptestConfig::default() }
 }
@@ -241,6 +256,7 @@ proptest! {
         let backing = scratch();
         populate(backing.path()).expect("populate");
         let place = Place::open(backing.path(), ".");
+        let graveyard = backing.path().join(STATE).join("g");
         let outside = Twin(place.plain.clone());
         let mut open: Vec<(Twin, Tree)> = Vec::new();
         for step in &steps {
@@ -271,6 +287,8 @@ proptest! {
                         prop_assert_eq!(there, want);
                     }
                 }
+                // See "Not built" of decision 0004.
+                Step::Collect if !open.is_empty() && has_linked_files(&graveyard) => {}
                 Step::Collect => {
                     place.forget();
                 }
@@ -560,28 +578,27 @@ fn a_tree_that_a_commit_removed_can_be_read_when_the_store_has_forgotten_it() {
     assert_eq!(place.vol.past.size(), Size::default());
 }
 
-/// Whether a snapshot can begin while something is going on, given some time to do so.
-fn begins_within(place: &Place, meanwhile: impl FnOnce(&AtomicBool)) {
+/// Has a snapshot begin while something is going on, which is when `meanwhile` calls what it is given: the snapshot
+/// has to wait until `meanwhile` is over.
+fn begins_only_after(place: &Place, meanwhile: impl FnOnce(&dyn Fn())) {
     let begun = AtomicBool::new(false);
     let (go, gone) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
-        let (begun, place) = (&begun, &place);
+        let begun = &begun;
         scope.spawn(move || {
             gone.recv().unwrap();
             let snapshot = place.vol.snapshot(Arc::new(Files));
             begun.store(true, Ordering::SeqCst);
             drop(snapshot);
         });
-        go.send(()).unwrap();
-        meanwhile(begun);
+        meanwhile(&|| {
+            go.send(()).unwrap();
+            // Long enough for a thread to begin a snapshot if nothing holds it; too short shows nothing wrong.
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            assert!(!begun.load(Ordering::SeqCst), "in the middle of a change");
+        });
     });
     assert!(begun.load(Ordering::SeqCst), "it begins afterwards");
-}
-
-/// Long enough for a thread to begin a snapshot if nothing holds it.
-fn stays_out(begun: &AtomicBool) {
-    std::thread::sleep(std::time::Duration::from_millis(100));
-    assert!(!begun.load(Ordering::SeqCst), "in the middle of a change");
 }
 
 #[test]
@@ -590,7 +607,7 @@ fn a_snapshot_begins_neither_within_a_plain_request_nor_within_a_commit() {
     fs::write(backing.path().join("f"), b"old").unwrap();
     let place = Place::open(backing.path(), ".");
     let order = Order::new(place.vol.clone(), STALL);
-    begins_within(&place, |begun| {
+    begins_only_after(&place, |stays_out| {
         let change = Change {
             by: CALLER,
             reads: &[],
@@ -600,16 +617,41 @@ fn a_snapshot_begins_neither_within_a_plain_request_nor_within_a_commit() {
             may_stall: false,
         };
         let act = &mut || {
-            stays_out(begun);
+            stays_out();
             Ok(())
         };
         order.mutate(change, act).unwrap();
     });
-    begins_within(&place, |begun| {
+    begins_only_after(&place, |stays_out| {
         let publication =
             place.vol.publish(systx_base::TxnId(99), &systx_store::writeset::WriteSet::default());
         publication.decide(|| Ok::<(), ()>(())).unwrap();
-        stays_out(begun);
+        stays_out();
         drop(publication);
     });
+}
+
+/// A file that is written in place, and loses the name by which an outsider has it open, is what it was: there is no
+/// other version that the outsider could still write into.
+#[test]
+fn a_name_is_taken_of_a_file_that_is_written_to_and_open() {
+    if !is_root() {
+        eprintln!("SKIPPED: needs root");
+        return;
+    }
+    let backing = scratch();
+    let place = Place::open(backing.path(), ".");
+    let outside = Twin(place.plain.clone());
+    let (a, b, other) = (0, 10, 1);
+    outside.run(&Op::Create(b, 0o644)).unwrap();
+    outside.run(&Op::Create(other, 0o644)).unwrap();
+    let writer = fs::OpenOptions::new().write(true).open(backing.path().join(PATHS[b])).unwrap();
+    assert!(place.commit(|twin| twin.run(&Op::Link(b, a)).unwrap()));
+    // `commit` asserts that nothing of an outsider is reported.
+    assert!(place.commit(|twin| {
+        twin.run(&Op::Write(a, 0, vec![1])).unwrap();
+        twin.run(&Op::Rename(other, b, RenameHow::Replace)).unwrap();
+    }));
+    drop(writer);
+    assert_eq!(fs::read(backing.path().join(PATHS[a])).unwrap(), [1]);
 }

@@ -13,7 +13,7 @@ use super::{Install, Later, Outside, Place, Step, is};
 use crate::history::OldContent;
 use crate::io::{Class, HostId, Open, Openers, Rename, Stat};
 use crate::layout::grave_name;
-use crate::writeset::{Bind, Content, Ix, Origin};
+use crate::writeset::{Bind, Ix, Origin};
 use std::collections::HashMap;
 use std::io::Result;
 use systx_base::Kind;
@@ -562,8 +562,15 @@ impl Install<'_> {
     /// graveyard keeps no link to it then, or users would count one too many; undo finds it by
     /// another name ([`crate::survivors`]).
     pub(super) fn lives_on(&self, ix: Ix, now: &Stat) -> bool {
-        let exchanged = self.befores.get(&ix).is_some_and(|b| b.content == OldContent::Exchanged);
-        now.kind != Kind::Dir && now.nlink > 1 && self.index.is_removed(ix) && !exchanged
+        now.kind != Kind::Dir
+            && now.nlink > 1
+            && self.index.is_removed(ix)
+            && !self.is_exchanged(ix)
+    }
+
+    /// Whether another inode takes the place of this one.
+    pub(super) fn is_exchanged(&self, ix: Ix) -> bool {
+        self.befores.get(&ix).is_some_and(|b| b.content == OldContent::Exchanged)
     }
 
     /// Whether an object is changed and loses every name that is known here: resuming might not find
@@ -598,9 +605,10 @@ impl Install<'_> {
         state.placed = false;
     }
 
-    /// Whether somebody could still write into a file that was exchanged for a rewritten one.
+    /// Whether somebody could still write into a file that was exchanged for a rewritten one.  One that was changed in
+    /// place, and only loses a name, goes on as what it is.
     fn has_writers(&self, ix: Ix, at: &Place, now: &Stat) -> Step<bool> {
-        if now.kind != Kind::File || self.object(ix).content == Content::Keep {
+        if now.kind != Kind::File || !self.is_exchanged(ix) {
             return Ok(false);
         }
         let probe = || -> Result<bool> {

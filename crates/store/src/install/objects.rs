@@ -4,7 +4,6 @@
 //! mode, times: each step may disturb what a later one sets, or take the right to set it.
 
 use super::{Install, Outside, Place, Step, is};
-use crate::history::OldContent;
 use crate::io::{Class, Handle, Open, Rename, Stat};
 use crate::layout::found;
 use crate::staging::slot_name;
@@ -349,7 +348,7 @@ impl Install<'_> {
         if object.kind() == Kind::Dir {
             return self.widen_dir(ix);
         }
-        let exchanged = self.befores.get(&ix).is_some_and(|b| b.content == OldContent::Exchanged);
+        let exchanged = self.is_exchanged(ix);
         if self.redo && exchanged {
             return self.replace_again(ix);
         }
