@@ -91,11 +91,11 @@ prepare_tests() {
     need sqlite3 sqlite3
     [ -d /usr/lib/postgresql ] || missing+=(postgresql)
     need npm npm
+    need pkg-config pkg-config
     need xz xz-utils
     [ ! -e /etc/debian_version ] || need debootstrap debootstrap
     /usr/bin/python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
     if [ -n "${SYSTX_LONG:-}" ]; then # nano from source
-        need pkg-config pkg-config
         need dpkg-source dpkg-dev
         [ -e /usr/include/ncurses.h ] || missing+=(libncurses-dev)
     fi

@@ -3,7 +3,9 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use systx_e2e::lab::{built, find_program, tool};
+use systx_e2e::run::{Limits, finish};
 use systx_e2e::{Lab, lab, skip};
 
 const PROGRAMS: usize = 3;
@@ -107,6 +109,112 @@ fn java_programs_lose_no_update() {
         command.arg(format!("-Djava.library.path={}", out.display())).arg("Transfer").arg(dir);
         command
     });
+}
+
+/// Go with what its builds need, nothing of it from the network.
+struct Go {
+    program: PathBuf,
+    library: PathBuf,
+    /// Compiled packages, and libsystx as `scripts/install-lib` leaves it.
+    place: PathBuf,
+}
+
+/// Installs libsystx below `to`, by links.  Another process may be doing the same.
+fn prefix(library: &Path, to: &Path) {
+    let config = to.join("lib/pkgconfig");
+    std::fs::create_dir_all(&config).unwrap();
+    let include = root().join("crates/lib/include").canonicalize().unwrap();
+    let links = [(library.join("libsystx.so"), "lib/libsystx.so"), (include, "include")];
+    for (target, name) in links {
+        let name = to.join(name);
+        if std::fs::read_link(&name).ok().as_ref() != Some(&target) {
+            let _ = std::fs::remove_file(&name);
+            let _ = std::os::unix::fs::symlink(target, name);
+        }
+    }
+    let text = std::fs::read_to_string(root().join("crates/lib/systx.pc.in")).unwrap();
+    std::fs::write(config.join("systx.pc"), text.replace("@PREFIX@", to.to_str().unwrap()))
+        .unwrap();
+}
+
+impl Go {
+    fn new() -> Result<Go, String> {
+        let usual = Some(PathBuf::from("/usr/local/go/bin/go")).filter(|p| p.is_file());
+        let program = find_program("go").or(usual).ok_or("there is no Go")?;
+        for needed in ["cc", "pkg-config"] {
+            find_program(needed).ok_or(format!("there is no {needed}"))?;
+        }
+        // As bindings/go/go.mod asks for; what is developed on has no such number.
+        let version = tool(Command::new(&program).arg("version"))?;
+        let minor = version.split("go1.").nth(1).and_then(|v| v.split(['.', ' ', 'r', 'b']).next());
+        if minor.and_then(|v| v.parse().ok()).is_some_and(|v: u32| v < 19) {
+            return Err(format!("Go is too old: {}", version.trim()));
+        }
+        let library = library();
+        // One place for all builds: the compiled package remembers where it was told that the library is.
+        let place = library.join("go");
+        static MADE: OnceLock<()> = OnceLock::new();
+        MADE.get_or_init(|| prefix(&library, &place.join("prefix")));
+        Ok(Go { program, library, place })
+    }
+
+    /// Builds in a directory of this repository.
+    fn build(&self, what: &[&str], place: &str, out: &Path) {
+        let mut go = Command::new(&self.program);
+        go.args(what).args(["-trimpath", "-buildvcs=false", "-o"]).arg(out).arg(".");
+        go.current_dir(root().join(place));
+        // The packages of the language itself are compiled once.
+        go.env("GOCACHE", self.place.join("build")).env("GOPATH", self.place.join("path"));
+        go.envs([("GOENV", "off"), ("GOFLAGS", ""), ("GOPROXY", "off"), ("GOWORK", "off")]);
+        go.envs([("GOTOOLCHAIN", "local"), ("CGO_ENABLED", "1"), ("CC", "cc")]);
+        go.env("PKG_CONFIG_PATH", self.place.join("prefix/lib/pkgconfig"));
+        tool(&mut go).unwrap_or_else(|why| panic!("{what:?} in {place}: {why}"));
+    }
+
+    fn command(&self, lab: &Lab, program: &Path) -> Command {
+        let mut command = lab.command(program);
+        command.env("LD_LIBRARY_PATH", &self.library);
+        command
+    }
+}
+
+#[test]
+fn go_programs_lose_no_update() {
+    let lab = lab!();
+    let go = match Go::new() {
+        Ok(go) => go,
+        Err(why) => skip!("{why}"),
+    };
+    let program = lab.outside().join("transfer");
+    go.build(&["build"], "examples/go", &program);
+    contend(&lab, |dir| {
+        let mut command = go.command(&lab, &program);
+        command.arg(dir);
+        command
+    });
+}
+
+/// The package's own tests: threads, panics, children, and contention while goroutines are preempted and
+/// garbage is collected.
+#[test]
+fn the_go_package_passes_its_tests() {
+    let lab = lab!();
+    let go = match Go::new() {
+        Ok(go) => go,
+        Err(why) => skip!("{why}"),
+    };
+    let program = lab.outside().join("systx.test");
+    go.build(&["test", "-c"], "bindings/go", &program);
+    let dir = lab.path("guarded");
+    std::fs::create_dir(&dir).unwrap();
+    lab.do_systx(["mount", "guarded"]).ok();
+    let mut command = go.command(&lab, &program);
+    command.args(["-test.v", "-test.timeout=240s"]).env("SYSTX_TEST_DIR", &dir);
+    command.env("GODEBUG", "asyncpreemptoff=0");
+    let done = finish(command, Limits::seconds(270), &lab).ok();
+    assert!(!done.out.contains("SKIP") && done.out.matches("--- PASS").count() >= 8, "{done}");
+    assert!(lab.open_ids().is_empty());
+    lab.do_systx(["umount", "guarded"]).ok();
 }
 
 #[test]

@@ -1,0 +1,3 @@
+module systx
+
+go 1.19

@@ -1,0 +1,213 @@
+// Package systx has system transactions for functions, on directories that `systx mount` guards: what a
+// function does below the directory happens at once or not at all, and nobody else's changes come in between.
+//
+//	err := systx.Run(func(t *systx.Tx) error {
+//		return os.WriteFile("/srv/accounts/a", sum, 0o644)
+//	}, systx.In("/srv/accounts"))
+//
+// It needs libsystx, which is found by pkg-config (`scripts/install-lib`). See docs/LIBRARY.md.
+package systx
+
+/*
+#cgo pkg-config: systx
+#include <stdlib.h>
+#include <systx.h>
+*/
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"syscall"
+	"unsafe"
+)
+
+// Option is how Run begins a transaction.
+type Option func(*options)
+
+type options struct {
+	dir      string
+	flags    C.uint
+	attempts int
+}
+
+// In names the guarded directory, or anything below it. Without it: that of the environment variable
+// SYSTX_DIR, or else the working directory.
+func In(dir string) Option { return func(o *options) { o.dir = dir } }
+
+// ReadOnly commits nothing; all that is read is of one moment.
+func ReadOnly() Option { return func(o *options) { o.flags |= C.SYSTX_READ_ONLY } }
+
+// Snapshot isolates as snapshots do, instead of serializably.
+func Snapshot() Option { return func(o *options) { o.flags |= C.SYSTX_SNAPSHOT } }
+
+// Attempts bounds how often the function is run; without it, Run goes on until it has not lost. Age is kept,
+// so few attempts are needed.
+func Attempts(n int) Option { return func(o *options) { o.attempts = n } }
+
+// State is where a transaction is.
+type State uint32
+
+// The states of a transaction.
+const (
+	None      = State(C.SYSTX_NONE)
+	Open      = State(C.SYSTX_OPEN)
+	Lost      = State(C.SYSTX_LOST)
+	Committed = State(C.SYSTX_COMMITTED)
+	Aborted   = State(C.SYSTX_ABORTED)
+	Failed    = State(C.SYSTX_FAILED)
+)
+
+// Status tells of a transaction.
+type Status struct {
+	State    State
+	Retries  uint32 // how often it has lost
+	ID       uint64 // as `systx log` shows it
+	Opponent uint64 // the transaction it lost to; 0: a program outside, or it has not lost
+	Path     string // what the conflict was about
+	Words    string // the opponent, or why it failed
+}
+
+// Error is a call of libsystx that failed: nothing was committed. errors.Is compares with its Errno
+// (docs/LIBRARY.md lists them); syscall.ECANCELED is a lost conflict.
+type Error struct {
+	Call   string
+	Errno  syscall.Errno
+	Status Status
+}
+
+func (e *Error) Error() string {
+	about := ""
+	if e.Status.Path != "" {
+		about += " on " + e.Status.Path
+	}
+	if e.Status.Words != "" {
+		about += " with " + e.Status.Words
+	}
+	if e.Errno == syscall.ECANCELED {
+		return fmt.Sprintf("%s: lost a conflict%s", e.Call, about)
+	}
+	return fmt.Sprintf("%s: %v", e.Call, e.Errno)
+}
+
+// Unwrap gives the Errno.
+func (e *Error) Unwrap() error { return e.Errno }
+
+// Tx is an open transaction. Its methods are for the goroutine that Run calls the function on.
+type Tx struct{}
+
+// Run calls fn in a transaction, and again as long as it loses a conflict; when it returns nil, what fn did
+// below the directory is durable and visible. An error of fn, or a panic, drops the transaction. What fn does
+// beside the guarded directory, in memory too, happens at each attempt.
+//
+// fn runs on a goroutine with a thread of its own. Only what this goroutine does is in the transaction, and
+// processes that it starts, which have to end before fn returns; other goroutines, those that it starts
+// included, are outside. The working directory is the caller's. A Run inside of fn is another transaction: hand
+// the Tx on instead.
+func Run(fn func(t *Tx) error, opts ...Option) error {
+	var o options
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if o.dir != "" {
+		dir, err := filepath.Abs(o.dir)
+		if err != nil {
+			return err
+		}
+		o.dir = dir
+	}
+	return onThread(func() (error, bool) { return o.run(fn) })
+}
+
+// Runs on a locked thread. False: the thread may not be outside of a transaction.
+func (o *options) run(fn func(t *Tx) error) (error, bool) {
+	var dir *C.char
+	if o.dir != "" {
+		dir = C.CString(o.dir)
+		defer C.free(unsafe.Pointer(dir))
+	}
+	for n, flags := 1, o.flags; ; n, flags = n+1, o.flags|C.SYSTX_RETRY {
+		if r, err := C.systx_begin_at(dir, flags); r != 0 {
+			return failed("systx_begin_at", err), false
+		}
+		err, clean := o.attempt(fn)
+		// What a transaction does that has lost means nothing, errors and panics included.
+		if err == nil || !clean || status().State != Lost || n == o.attempts {
+			return err, clean
+		}
+	}
+}
+
+// One attempt, from after its begin to its end.
+func (o *options) attempt(fn func(t *Tx) error) (err error, clean bool) {
+	ended := false
+	defer func() {
+		// It panics, or ends its goroutine.
+		if !ended {
+			lost := status()
+			r, _ := C.xabort()
+			if lost.State == Lost && recover() != nil {
+				err, clean = &Error{Call: "xend", Errno: syscall.ECANCELED, Status: lost}, r == 0
+			}
+		}
+	}()
+	err = fn(&Tx{})
+	ended = true
+	if err != nil {
+		lost := status()
+		r, _ := C.xabort()
+		if lost.State == Lost {
+			err = &Error{Call: "xend", Errno: syscall.ECANCELED, Status: lost}
+		}
+		return err, r == 0
+	}
+	if r, e := C.xend(); r != 0 {
+		err = failed("xend", e)
+		if C.xid() != 0 {
+			r, _ := C.xabort()
+			return err, r == 0
+		}
+		return err, errors.Is(err, syscall.ECANCELED)
+	}
+	return nil, true
+}
+
+// ID is the transaction's number, as `systx log` shows it.
+func (t *Tx) ID() uint64 { return uint64(C.xid()) }
+
+// Status tells of the transaction.
+func (t *Tx) Status() Status { return status() }
+
+// Outside calls fn outside of the transaction, which stays open: for logs, or answers to clients.
+func (t *Tx) Outside(fn func() error) (err error) {
+	id, e := C.xpause()
+	if id == 0 {
+		return failed("xpause", e)
+	}
+	defer func() {
+		if r, e := C.xresume(id); r != 0 && err == nil {
+			err = failed("xresume", e)
+		}
+	}()
+	return fn()
+}
+
+func status() Status {
+	var s C.struct_systx_status
+	if r, _ := C.xstatus(&s); r != 0 {
+		return Status{}
+	}
+	return Status{
+		State: State(s.state), Retries: uint32(s.retries), ID: uint64(s.id), Opponent: uint64(s.opponent),
+		Path: C.GoString(&s.path[0]), Words: C.GoString(&s.words[0]),
+	}
+}
+
+func failed(call string, err error) error {
+	errno, known := err.(syscall.Errno)
+	if !known {
+		errno = syscall.EIO
+	}
+	return &Error{Call: call, Errno: errno, Status: status()}
+}
