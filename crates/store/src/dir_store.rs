@@ -25,6 +25,7 @@ use crate::footprint::Footprint;
 use crate::history::{Commit, CommitMeta, History};
 use crate::install::{ApplyReport, Env, install};
 use crate::io::{Class, HostId, Io};
+use crate::joint::Joint;
 use crate::journal::{Body, Head, Ring};
 use crate::layout::Layout;
 use crate::prepare::{Prepared, prepare};
@@ -101,6 +102,8 @@ pub struct Committed {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Phase {
+    /// A part of a joint commit that is not decided yet.
+    Prepared,
     Durable,
     Applying,
     Applied,
@@ -301,12 +304,7 @@ impl DirStore {
         set.check()?;
         let footprint = Footprint::new(&set, self.root);
         let ticket = self.claim(footprint)?;
-        let result = self.commit_claimed(ticket, reservation, set, meta);
-        if result.is_err() {
-            self.state.lock().inflight.remove(&ticket);
-            self.changed.notify_all();
-        }
-        result.map(|lsn| Committed { lsn })
+        self.commit_claimed(ticket, reservation, set, meta, None).map(|lsn| Committed { lsn })
     }
 
     /// Waits for, or settles, every transaction that this one meets; then nobody else meets it.
@@ -345,12 +343,29 @@ impl DirStore {
         self.checkpoint().map_err(CommitError::Poisoned)
     }
 
-    fn commit_claimed(
+    /// Writes the record of a transaction whose claim this is; if there is an error, the claim is over.
+    pub(crate) fn commit_claimed(
         &self,
         ticket: u64,
         reservation: Reservation,
         set: WriteSet,
         meta: CommitMeta,
+        joint: Option<Joint>,
+    ) -> Result<u64, CommitError> {
+        let result = self.write_record(ticket, reservation, set, meta, joint);
+        if result.is_err() {
+            self.unclaim(ticket);
+        }
+        result
+    }
+
+    fn write_record(
+        &self,
+        ticket: u64,
+        reservation: Reservation,
+        set: WriteSet,
+        meta: CommitMeta,
+        joint: Option<Joint>,
     ) -> Result<u64, CommitError> {
         let mut slots = set.slots();
         if slots.iter().any(|slot| self.pool.handle(*slot).is_none()) {
@@ -362,7 +377,7 @@ impl DirStore {
             return Err(CommitError::Changed { paths: prepared.changed });
         }
         let Prepared { befores, files, .. } = prepared;
-        let commit = Arc::new(Commit { slots: self.file_slots(&set)?, meta, set, befores });
+        let commit = Arc::new(Commit { slots: self.file_slots(&set)?, meta, set, befores, joint });
         let mut e = Encoder::new();
         commit.encode(&mut e);
         let (body, side) = self.body(e.finish())?;
@@ -495,8 +510,9 @@ impl DirStore {
             let lsn = first + i as u64;
             let footprint = state.inflight.remove(&ticket).unwrap_or_default();
             state.highest_txn = state.highest_txn.max(commit.meta.txn);
+            let undecided = commit.joint.as_ref().is_some_and(|j| !j.decides());
             let entry = Entry {
-                phase: Phase::Durable,
+                phase: if undecided { Phase::Prepared } else { Phase::Durable },
                 txn: commit.meta.txn,
                 commit: Some(commit),
                 reservation: Some(reservation),
@@ -691,6 +707,8 @@ impl DirStore {
         History::new(commit, installed.done)
             .save(&*self.io, &self.layout)
             .map_err(|e| failed(b"history", e))?;
+        crate::joint::note(&*self.io, &self.layout, commit, self.config.boot)
+            .map_err(|e| failed(b"decision", e))?;
         Ok((report, installed.gone))
     }
 
@@ -763,6 +781,8 @@ impl DirStore {
         self.state.lock().entries.values().map(|e| e.txn).collect()
     }
 }
+
+mod joining;
 
 /// Spreads the bits of a number (the finalizer of splitmix64).
 fn mix(mut x: u64) -> u64 {

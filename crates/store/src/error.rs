@@ -62,6 +62,19 @@ pub enum OpenError {
         /// Which part.
         what: String,
     },
+    /// Whether a transaction that was prepared here is committed is written in another store.
+    #[error(
+        "transaction {txn} in {path} waits for the store in {decider}, which knows whether it was committed: \
+         mount that file system, then run `systx recover`; if it is lost for good, move {path} away"
+    )]
+    Waits {
+        /// The store's directory, below the volume root.
+        path: String,
+        /// Which.
+        txn: TxnId,
+        /// The other store's directory, absolute.
+        decider: String,
+    },
     /// A committed transaction could not be installed.
     #[error(
         "recovery of transaction {txn} stopped at {path}: {source}; it goes on at the next start"

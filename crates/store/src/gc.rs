@@ -50,6 +50,7 @@ impl DirStore {
                 lsn: h.done.lsn,
                 changes: changes(&h.commit.set),
                 outside: h.done.outside,
+                joint: h.commit.joint,
                 meta: h.commit.meta,
             })
             .collect();

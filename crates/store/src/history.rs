@@ -8,6 +8,7 @@
 //! checkpoint that lets the journal forget the record makes them durable.
 
 use crate::io::{HostId, Io, Open, Stamp, Stat};
+use crate::joint::{Joint, get_joint, put_joint};
 use crate::layout::{Layout, ensure_file, found, history_name};
 use crate::writeset::codec::{
     Xattrs, get_attrs, get_extent, get_id, get_stamp, get_xattrs, put_attrs, put_extent, put_id,
@@ -87,6 +88,8 @@ pub(crate) struct Commit {
     pub set: WriteSet,
     pub befores: Vec<Before>,
     pub slots: Vec<(SlotId, HostId)>,
+    /// The other stores, if it is part of a commit over several.
+    pub joint: Option<Joint>,
 }
 
 /// What an installation left.
@@ -109,7 +112,7 @@ pub(crate) struct History {
 }
 
 /// Format of a history file, after its checksum.
-const MAGIC: u32 = u32::from_le_bytes(*b"SXH1");
+const MAGIC: u32 = u32::from_le_bytes(*b"SXH2");
 
 fn put_meta(e: &mut Encoder, m: &CommitMeta) {
     e.u64(m.txn.0);
@@ -205,6 +208,7 @@ impl Commit {
             e.u64(slot.0);
             put_id(e, *id);
         });
+        e.option(self.joint.as_ref(), put_joint);
     }
 
     /// Reads a commit back and checks that it can be installed.
@@ -214,6 +218,7 @@ impl Commit {
             set: WriteSet::decode(d)?,
             befores: d.seq(get_before)?,
             slots: d.seq(|d| Ok((SlotId(d.u64()?), get_id(d)?)))?,
+            joint: d.option(get_joint)?,
         };
         if commit.set.check().is_err() {
             return Err(d.invalid("write set", 0));
@@ -252,6 +257,7 @@ impl History {
             set,
             befores: commit.befores.clone(),
             slots: commit.slots.clone(),
+            joint: commit.joint.clone(),
         };
         History { commit, done }
     }
@@ -365,6 +371,8 @@ pub struct HistoryEntry {
     pub changes: Vec<Change>,
     /// How much outsiders had changed meanwhile.
     pub outside: u32,
+    /// The other stores, if it is part of a commit over several.
+    pub joint: Option<Joint>,
 }
 
 /// The changes of a write set, by path.

@@ -9,6 +9,7 @@
 //! t/TXN.EPOCH.xIX          objects on their way into or out of the tree
 //! g/TXN.IX  g/TXN.IX.b     the graveyard: displaced objects, and overwritten content
 //! h/TXN                    history
+//! d/JOINT                  what this store decided for others, until all of them know
 //! conflict/TXN/N-NAME      what outsiders did and a commit would have destroyed
 //! ```
 //! All of it is on the volume's own file system, so that everything enters and leaves the tree by
@@ -91,6 +92,28 @@ impl Layout {
             owner: stat.uid,
             state,
         })
+    }
+
+    /// Opens the store's directory if it is there; makes nothing.
+    pub fn look(io: &dyn Io, path: &[u8]) -> Result<Option<Layout>> {
+        let mut state = io.root();
+        for part in path.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+            if part == b"." || part == b".." {
+                return Err(Error::from(ErrorKind::InvalidInput));
+            }
+            match found(io.open_dir(&state, part))? {
+                Some(below) => state = below,
+                None => return Ok(None),
+            }
+        }
+        let stat = io.stat(&state)?;
+        let open = |name: &[u8]| found(io.open_dir(&state, name));
+        let parts = (open(b"j")?, open(b"s")?, open(b"t")?, open(b"g")?, open(b"h")?);
+        let (Some(journal), Some(slots), Some(temp), Some(grave), Some(history)) = parts else {
+            return Ok(None);
+        };
+        let (id, owner, path) = (stat.id, stat.uid, path.to_vec());
+        Ok(Some(Layout { path, state, journal, slots, temp, grave, history, id, owner }))
     }
 
     /// Path below the volume root of something in the store's directory.

@@ -19,6 +19,7 @@ pub mod host_locks;
 mod host_locks_unsafe;
 mod install;
 pub mod io;
+mod joint;
 mod journal;
 mod layout;
 mod prepare;
@@ -40,6 +41,10 @@ pub use error::{ApplyError, CommitError, OpenError, Poisoned, ReserveError, Undo
 pub use gc::{GcReport, Keep};
 pub use history::{Change, ChangeKind, CommitMeta, HistoryEntry, TxnKind, changes};
 pub use install::{ApplyReport, Outside, OutsideChange};
+pub use joint::{
+    Decision, Joiner, Joint, JointError, Member, Nobody, Outcome, Outcomes, Part, is_undecided,
+    outcome,
+};
 pub use recovery::RecoveryReport;
 pub use staging::Slot;
 pub use undo::Undo;

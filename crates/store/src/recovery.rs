@@ -17,6 +17,7 @@ use crate::error::{OpenError, open_io, shown};
 use crate::history::{Commit, History};
 use crate::install::{Env, OutsideChange, install};
 use crate::io::{Class, Handle, Io, Open};
+use crate::joint::{Nobody, Outcome, Outcomes};
 use crate::journal::{Head, Identity, Record, Scan, scan};
 use crate::layout::{Layout, ensure_file, found, names, remove_all};
 use crate::staging::Pool;
@@ -33,6 +34,8 @@ use systx_base::codec::{Decoder, Encoder};
 pub struct RecoveryReport {
     /// Transactions that were committed and are installed now.
     pub finished: Vec<TxnId>,
+    /// Transactions over several stores that were prepared here and never committed.
+    pub dropped: Vec<TxnId>,
     /// Whether a commit was cut off before its commit point; nothing of it is left.
     pub discarded: bool,
     /// What outsiders had done meanwhile.
@@ -118,6 +121,15 @@ impl DirStore {
         config: Config,
         io: Arc<dyn Io>,
     ) -> std::result::Result<(DirStore, RecoveryReport), OpenError> {
+        DirStore::open_among(config, io, &Nobody)
+    }
+
+    /// As [`DirStore::open`]; `others` knows what other stores decided.
+    pub fn open_among(
+        config: Config,
+        io: Arc<dyn Io>,
+        others: &dyn Outcomes,
+    ) -> std::result::Result<(DirStore, RecoveryReport), OpenError> {
         let path = config.state_dir.clone();
         let failed = open_io(&path);
         let info = io.fs_info().map_err(&failed)?;
@@ -136,7 +148,10 @@ impl DirStore {
         let class = info.class;
         let pool = match &mut block {
             None => Pool::open(Arc::clone(&io), &layout, &[]).map_err(&failed)?,
-            Some(block) => recover(&io, &layout, class, &config, block, &mut report)?,
+            Some(block) => {
+                let stage = Stage { io: &io, layout: &layout, class, config: &config };
+                recover(stage, others, block, &mut report)?
+            }
         };
         let highest_txn =
             highest_txn(&*io, &layout).map_err(&failed)?.max(TxnId(block.map_or(0, |b| b.txn)));
@@ -173,15 +188,23 @@ fn find_super(io: &dyn Io, layout: &Layout) -> std::result::Result<Option<Super>
     }
 }
 
+/// Where recovery works.
+#[derive(Clone, Copy)]
+struct Stage<'a> {
+    io: &'a Arc<dyn Io>,
+    layout: &'a Layout,
+    class: Class,
+    config: &'a Config,
+}
+
 /// Reads the journal, installs what it holds, and begins a new epoch.
 fn recover(
-    io: &Arc<dyn Io>,
-    layout: &Layout,
-    class: Class,
-    config: &Config,
+    stage: Stage<'_>,
+    others: &dyn Outcomes,
     block: &mut Super,
     report: &mut RecoveryReport,
 ) -> std::result::Result<Arc<Pool>, OpenError> {
+    let Stage { io, layout, class, config } = stage;
     let failed = open_io(&layout.path);
     let Scan { records, damaged: lost, torn } =
         scan(&**io, layout, block.identity(), block.head).map_err(&failed)?;
@@ -201,6 +224,26 @@ fn recover(
         ));
     }
     let pending = decode_all(layout, records)?;
+    let same_boot = |m: &Mark| m.boot == config.boot && config.boot != [0; 16];
+    let installed = mark.filter(same_boot).map_or(0, |m| m.lsn);
+    // Before anything is changed.
+    let mut dropped = HashSet::new();
+    for p in pending.iter().filter(|p| p.record.lsn > installed) {
+        let Some(joint) = p.commit.joint.as_ref().filter(|j| !j.decides()) else { continue };
+        match others.outcome(joint) {
+            Outcome::Committed => {}
+            Outcome::Aborted => {
+                dropped.insert(p.record.lsn);
+            }
+            Outcome::Unknown => {
+                return Err(OpenError::Waits {
+                    path: shown(&layout.path),
+                    txn: p.commit.meta.txn,
+                    decider: shown(joint.decider().map_or(b"", |m| &m.path)),
+                });
+            }
+        }
+    }
     let keep: Vec<SlotId> = pending
         .iter()
         .flat_map(|p| p.commit.set.slots().into_iter().chain(p.record.side))
@@ -211,16 +254,18 @@ fn recover(
         return Ok(pool);
     }
     report.discarded = torn;
-    let same_boot = |m: &Mark| m.boot == config.boot && config.boot != [0; 16];
-    let installed = mark.filter(same_boot).map_or(0, |m| m.lsn);
     let env = Env { io: &**io, layout, pool: &pool, class };
     let mut gone = HashSet::new();
     for (n, p) in pending.iter().enumerate() {
         if p.record.lsn <= installed {
             continue;
         }
+        if dropped.contains(&p.record.lsn) {
+            report.dropped.push(p.commit.meta.txn);
+            continue;
+        }
         let run = block.epoch << 24 | 0x80_0000 | n as u64;
-        gone.extend(install_again(env, p, run, report)?);
+        gone.extend(install_again(env, p, (run, config.boot), report)?);
     }
     let txn = pending.iter().map(|p| p.commit.meta.txn.0).fold(block.txn, u64::max);
     finish(&**io, layout, class, block, end, txn).map_err(&failed)?;
@@ -261,7 +306,7 @@ fn decode_all(
 fn install_again(
     env: Env<'_>,
     pending: &Pending,
-    run: u64,
+    (run, boot): (u64, [u8; 16]),
     report: &mut RecoveryReport,
 ) -> std::result::Result<HashSet<SlotId>, OpenError> {
     let txn = pending.commit.meta.txn;
@@ -273,6 +318,8 @@ fn install_again(
     History::new(&pending.commit, installed.done)
         .save(env.io, env.layout)
         .map_err(|e| failed(b"history", e))?;
+    crate::joint::note(env.io, env.layout, &pending.commit, boot)
+        .map_err(|e| failed(b"decision", e))?;
     Ok(installed.gone)
 }
 

@@ -13,7 +13,7 @@ pub(crate) const BYTES: usize = 4096;
 /// "SYSTXSB" and the major number of the format's family.
 const MAGIC: u64 = u64::from_le_bytes(*b"SYSTXSB1");
 /// The version of every on-disk format of this store.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 const NAMES: [&[u8]; 2] = [b"super.0", b"super.1"];
 
 /// What a super block says.

@@ -99,7 +99,13 @@ fn sample() -> Commit {
         },
     };
     let id = crate::io::HostId { ino: 4, btime: Default::default() };
-    Commit { meta: meta(5), set: ws.done(), befores: vec![before], slots: vec![(SlotId(3), id)] }
+    Commit {
+        meta: meta(5),
+        set: ws.done(),
+        befores: vec![before],
+        slots: vec![(SlotId(3), id)],
+        joint: None,
+    }
 }
 
 #[test]

@@ -1,0 +1,83 @@
+//! What a joint commit ([`crate::joint`]) does in each of its stores.
+
+use super::{DirStore, Phase};
+use crate::error::{CommitError, Poisoned};
+use crate::footprint::Footprint;
+use crate::install::ApplyReport;
+use crate::super_block::Super;
+use crate::writeset::WriteSet;
+
+impl DirStore {
+    /// As [`DirStore::claim`], for what a write set touches.
+    pub(crate) fn claim_set(&self, set: &WriteSet) -> Result<u64, CommitError> {
+        self.claim(Footprint::new(set, self.root))
+    }
+
+    /// Gives a claim back.
+    pub(crate) fn unclaim(&self, ticket: u64) {
+        self.state.lock().inflight.remove(&ticket);
+        self.changed.notify_all();
+    }
+
+    /// What became of a prepared transaction.  One that was not committed leaves nothing but its place in the
+    /// journal.
+    pub(crate) fn decided(&self, lsn: u64, committed: bool) {
+        let mut state = self.state.lock();
+        if let Some(entry) = state.entries.get_mut(&lsn).filter(|e| e.phase == Phase::Prepared) {
+            if committed {
+                entry.phase = Phase::Durable;
+            } else {
+                entry.phase = Phase::Applied;
+                entry.commit = None;
+                entry.reservation = None;
+                let (stamps, outside) = (Vec::new(), Vec::new());
+                entry.report = Some(ApplyReport { txn: entry.txn, lsn, stamps, outside });
+                entry.taken = true;
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Whether a transaction is committed cannot be found out while this process lives.
+    pub(crate) fn in_doubt(&self, why: &str) {
+        let mut state = self.state.lock();
+        state.poisoned.get_or_insert(Poisoned { why: why.to_owned() });
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// What tells this store from all others; makes its journal if there is none.
+    pub(crate) fn number(&self) -> Result<u64, Poisoned> {
+        let mut state = self.live()?;
+        loop {
+            if let Some(poisoned) = &state.poisoned {
+                return Err(poisoned.clone());
+            }
+            if let Some(block) = state.block {
+                return Ok(block.store);
+            }
+            if !state.leading {
+                break;
+            }
+            self.changed.wait(&mut state);
+        }
+        state.leading = true;
+        drop(state);
+        let made = self.take_ring();
+        let mut state = self.state.lock();
+        state.leading = false;
+        let made = made.map(|ring| {
+            let number = ring.identity().store;
+            state.ring = Some(ring);
+            number
+        });
+        drop(state);
+        self.changed.notify_all();
+        made
+    }
+
+    pub(crate) fn block(&self) -> Option<Super> {
+        self.state.lock().block
+    }
+}
