@@ -102,6 +102,8 @@ pub enum Command {
     Syscalls,
     /// Print a completion script
     Completions(Completions),
+    /// Write the man pages of all commands
+    Manual(Manual),
     /// The daemon itself; started on demand
     #[command(hide = true)]
     Daemon {
@@ -428,6 +430,14 @@ pub struct Completions {
     /// For which shell
     #[arg(value_enum)]
     pub shell: clap_complete::Shell,
+}
+
+/// `systx manual`.
+#[derive(Clone, Debug, Args)]
+pub struct Manual {
+    /// Where to; made if it is not there
+    #[arg(value_name = "DIR")]
+    pub dir: PathBuf,
 }
 
 /// `90`, `1.5`, `90s`, `5m`, `2h`.

@@ -71,6 +71,7 @@ fn dispatch(command: &Command, out: Out) -> Result<i32, Problem> {
         Command::Doctor(args) => commands::doctor::doctor(args, out),
         Command::Syscalls => commands::syscalls::syscalls(out),
         Command::Completions(args) => commands::completions::completions(args),
+        Command::Manual(args) => commands::manual::manual(args),
         Command::Daemon { args } => commands::daemon::daemon(args),
     }
 }

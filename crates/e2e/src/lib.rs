@@ -8,6 +8,7 @@
 //! - [`cache`]: things from package registries, fetched once;
 //! - [`others`]: test suites of others;
 //! - [`places`]: the same work on the host, in a guarded directory, in transactions;
+//! - [`pages`]: man pages, formatted;
 //! - [`soak`]: mixed load for a while, and what grows;
 //! - [`random`]: seeded choices, the seed printed.
 //!
@@ -17,6 +18,7 @@
 pub mod cache;
 pub mod lab;
 pub mod others;
+pub mod pages;
 pub mod places;
 pub mod random;
 pub mod run;

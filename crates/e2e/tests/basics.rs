@@ -44,6 +44,23 @@ fn an_installation_of_systx_has_all_its_parts() {
     assert!(unit.contains("ExecStart=/usr/bin/systx recover --all\n"), "{unit}");
     let completion = to.join("usr/share/bash-completion/completions/systx");
     assert!(std::fs::read_to_string(completion).unwrap().contains("--on-exit"));
+    // A page for each command that help names.
+    let pages = to.join("usr/share/man/man1");
+    let help =
+        systx_e2e::lab::tool(std::process::Command::new(to.join("usr/bin/systx")).arg("help"));
+    let help = help.unwrap();
+    let commands = help.lines().skip_while(|l| *l != "Commands:").skip(1);
+    let commands: Vec<&str> = (commands.take_while(|l| l.starts_with("  ")))
+        .filter_map(|l| l.strip_prefix("  ")?.split([' ', ',']).next().filter(|c| !c.is_empty()))
+        .filter(|c| *c != "help")
+        .collect();
+    assert!(commands.len() > 15, "{help}");
+    let mut all = vec![pages.join("systx.1")];
+    all.extend(commands.iter().map(|c| pages.join(format!("systx-{c}.1"))));
+    let missing: Vec<_> = all.iter().filter(|page| !page.is_file()).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    assert_eq!(systx_e2e::pages::complaints(&all), "");
+    assert!(std::fs::read_to_string(pages.join("systx-run.1")).unwrap().contains("on\\-exit"));
 }
 
 #[test]

@@ -132,3 +132,100 @@ fn unsafe_is_where_the_name_says_so() {
     assert!(seen > 10, "the test looks for the wrong thing");
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+/// The functions that a header declares.
+fn declared(header: &str) -> Vec<String> {
+    let declares = |line: &&str| line.ends_with(");") && !line.starts_with([' ', '/', '#', '}']);
+    let name = |line: &str| {
+        let before = line.split('(').next().unwrap_or_default();
+        before.rsplit([' ', '*']).next().unwrap_or_default().to_owned()
+    };
+    header.lines().filter(declares).map(name).collect()
+}
+
+/// The words in capitals that name an error.
+fn errors(text: &str) -> Vec<&str> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let named =
+        |w: &&str| w.len() >= 3 && w.starts_with('E') && w.bytes().all(|b| b.is_ascii_uppercase());
+    words.filter(named).collect()
+}
+
+/// Each function of libsystx is in the header, in the library and on a page of section 3 with all the parts such a
+/// page has; the errors that docs/LIBRARY.md names are on it.
+#[test]
+fn every_function_of_libsystx_has_a_page() {
+    let lib = root().join("crates/lib");
+    let read = |path: PathBuf| {
+        std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    };
+    let mut functions = declared(&read(lib.join("include/systx.h")));
+    functions.sort();
+    assert!(functions.len() >= 9, "{functions:?}");
+    let defined = read(lib.join("src/c_unsafe.rs"));
+    let mut exported: Vec<String> = (defined.lines())
+        .filter(|line| line.starts_with("pub ") && line.contains("extern \"C\" fn "))
+        .filter_map(|line| line.split(" fn ").nth(1)?.split('(').next().map(Into::into))
+        .collect();
+    exported.sort();
+    assert_eq!(functions, exported, "systx.h against c_unsafe.rs");
+    let told = read(root().join("docs/LIBRARY.md"));
+    let mut wrong = Vec::new();
+    for function in &functions {
+        let page = read(lib.join(format!("man/{function}.3")));
+        // A page may be about several.
+        let page = match page.trim_end().strip_prefix(".so man3/") {
+            Some(other) => read(lib.join("man").join(other)),
+            None => page,
+        };
+        let title = page.lines().skip_while(|l| *l != ".SH NAME").nth(1).unwrap_or_default();
+        let names = title.split(" \\- ").next().unwrap_or_default();
+        if !names.split(", ").any(|name| name == function) {
+            wrong.push(format!("{function}: the page's name is {title:?}"));
+        }
+        let sections: Vec<&str> = page.lines().filter_map(|l| l.strip_prefix(".SH ")).collect();
+        let mut wanted = vec!["NAME", "SYNOPSIS", "DESCRIPTION", "RETURN VALUE"];
+        if !page.contains("It never fails.") {
+            wanted.push("ERRORS");
+        }
+        wanted.extend(sections.contains(&"NOTES").then_some("NOTES"));
+        wanted.push("SEE ALSO");
+        if sections != wanted || !page.starts_with(".TH ") {
+            wrong.push(format!("{function}: sections {sections:?}"));
+        }
+        let synopsis = page.lines().filter(|l| l.starts_with(".BI "));
+        if !synopsis.map(|l| l.to_owned()).any(|l| l.contains(&format!(" {function}("))) {
+            wrong.push(format!("{function}: not in the synopsis"));
+        }
+        let row = told.lines().find(|l| {
+            let first =
+                l.strip_prefix("| ").and_then(|l| l.split(" | ").next()).unwrap_or_default();
+            first.contains(&format!("`{function}`"))
+        });
+        for error in row.map(errors).unwrap_or_default() {
+            if !page.lines().any(|l| l.starts_with(".B ") && l.contains(error)) {
+                wrong.push(format!("{function}: docs/LIBRARY.md has {error}, the page has not"));
+            }
+        }
+        for other in page.lines().filter_map(|l| l.strip_prefix(".BR ")?.split(" (3)").next()) {
+            if page.contains(&format!(".BR {other} (3)")) && !functions.iter().any(|f| f == other) {
+                wrong.push(format!("{function}: refers to {other}(3), which is not there"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let pages = std::fs::read_dir(lib.join("man")).expect("a directory");
+    for page in pages.map(|e| e.expect("an entry").file_name().into_string().expect("UTF-8")) {
+        let function = page.strip_suffix(".3").unwrap_or_default();
+        assert!(functions.iter().any(|f| f == function), "{page} is about nothing");
+    }
+}
+
+#[test]
+fn pages_of_libsystx_are_well_formed() {
+    let pages = std::fs::read_dir(root().join("crates/lib/man")).expect("a directory");
+    let mut pages: Vec<PathBuf> = pages.map(|e| e.expect("an entry").path()).collect();
+    // What only leads to another page has no form.
+    pages.retain(|p| !std::fs::read_to_string(p).expect("UTF-8").starts_with(".so "));
+    assert_eq!(systx_e2e::pages::complaints(&pages), "");
+}

@@ -11,6 +11,7 @@ pub mod enter;
 pub mod gc;
 pub mod list;
 pub mod log;
+pub mod manual;
 pub mod mount;
 pub mod recover;
 pub mod run;
