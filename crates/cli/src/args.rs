@@ -83,6 +83,10 @@ pub enum Command {
     Log(Log),
     /// Show a committed transaction
     Show(Show),
+    /// List, do or forget what committed transactions wanted of service managers
+    Services(Services),
+    /// Show what of a run is isolated, and where each rule comes from
+    Config(Config),
     /// Undo a committed transaction, with a new one
     Undo(Undo),
     /// Take back an undo
@@ -144,6 +148,17 @@ pub enum LeftoversArg {
     Abort,
 }
 
+/// What becomes of actions on services after the commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ServicesArg {
+    /// They are carried out
+    Run,
+    /// At a terminal, ask; elsewhere they wait for `systx services`
+    Ask,
+    /// They are named and dropped
+    Skip,
+}
+
 /// How the kernel's requests travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
@@ -189,6 +204,9 @@ pub struct Run {
     /// What happens to processes that CMD leaves behind
     #[arg(long, value_enum, default_value = "kill", value_name = "WHAT")]
     pub leftovers: LeftoversArg,
+    /// What becomes of actions on services (systemctl restart, ...), which wait for the commit
+    #[arg(long, value_enum, default_value = "run", value_name = "WHAT")]
+    pub services: ServicesArg,
     /// End and abort everything after this time (seconds, or 90s, 5m, 2h)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub timeout: Option<Duration>,
@@ -312,6 +330,9 @@ pub struct Commit {
     /// Only show what would be committed
     #[arg(short = 'n', long)]
     pub dry_run: bool,
+    /// What becomes of actions on services that its command wanted after the commit
+    #[arg(long, value_enum, default_value = "run", value_name = "WHAT")]
+    pub services: ServicesArg,
 }
 
 /// `systx log`.
@@ -333,6 +354,40 @@ pub struct Show {
     /// How.
     #[command(flatten)]
     pub format: DiffFormat,
+    /// Where.
+    #[command(flatten)]
+    pub place: Where,
+}
+
+/// `systx services`.
+#[derive(Clone, Debug, Args)]
+pub struct Services {
+    /// Carry out what this transaction wanted
+    #[arg(long, value_name = "ID", conflicts_with = "drop")]
+    pub run: Option<String>,
+    /// Forget what this transaction wanted
+    #[arg(long, value_name = "ID")]
+    pub drop: Option<String>,
+    /// Where.
+    #[command(flatten)]
+    pub place: Where,
+}
+
+/// `systx config`.
+#[derive(Clone, Debug, Args)]
+pub struct Config {
+    /// As for run
+    #[arg(long, visible_alias = "no-commit", value_name = "GLOB")]
+    pub exclude: Vec<String>,
+    /// As for run
+    #[arg(long, value_name = "GLOB")]
+    pub passthrough: Vec<String>,
+    /// As for run
+    #[arg(long)]
+    pub no_ignore: bool,
+    /// As for run
+    #[arg(long)]
+    pub private_tmp: bool,
     /// Where.
     #[command(flatten)]
     pub place: Where,

@@ -33,6 +33,8 @@ pub struct Ignored {
     pub passthrough: Vec<String>,
     /// What could not be used.
     pub notes: Vec<String>,
+    /// The file that each pattern is from: of `no_commit`, then of `passthrough`.
+    pub from: (Vec<PathBuf>, Vec<PathBuf>),
 }
 
 /// Reads the files that count for a command in `cwd`.
@@ -68,6 +70,7 @@ fn parse(text: &str, dir: &Path, ignored: &mut Ignored) {
                 let Some(pattern) = patterns::anchor(line, dir, false) else { continue };
                 if !passthrough {
                     ignored.no_commit.push(pattern);
+                    ignored.from.0.push(dir.join(NAME));
                 } else if pattern.starts_with('!') || pattern.contains("/**/") {
                     ignored.notes.push(format!(
                         "{}: `{}` cannot be used under [passthrough]: name a path, as in /{}",
@@ -77,6 +80,7 @@ fn parse(text: &str, dir: &Path, ignored: &mut Ignored) {
                     ));
                 } else {
                     ignored.passthrough.push(pattern);
+                    ignored.from.1.push(dir.join(NAME));
                 }
             }
         }

@@ -8,6 +8,7 @@ mod ignore_file;
 mod output;
 mod problem;
 mod render;
+mod stand_in;
 mod table;
 
 use args::{Cli, Command};
@@ -21,6 +22,9 @@ fn main() {
 }
 
 fn run() -> i32 {
+    if let Some(name) = stand_in::name() {
+        return stand_in::be(name);
+    }
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
@@ -62,6 +66,8 @@ fn dispatch(command: &Command, out: Out) -> Result<i32, Problem> {
         Command::Abort(args) => commands::abort::abort(args, out),
         Command::Log(args) => commands::log::log(args, out),
         Command::Show(args) => commands::show::show(args, out),
+        Command::Services(args) => commands::services::services(args, out),
+        Command::Config(args) => commands::config::config(args, out),
         Command::Undo(args) => commands::undo::undo(args, false, out),
         Command::Redo(args) => commands::undo::undo(args, true, out),
         Command::Recover(args) => commands::recover::recover(args, out),

@@ -4,9 +4,9 @@
 
 use crate::protocol::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
-    Entered, Failure, FailureKind, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry,
-    Mount, Mounted, Outcome, Place, Recovered, Reply, Request, Target, Umount, Undo, Undone,
-    Unmounted, VERSION, Version, VolumeActivity,
+    Deferred, Entered, Failure, FailureKind, Finish, Gc, GuardedDir, HostPath, Inspected, Listed,
+    LogEntry, Mount, Mounted, Outcome, Place, Recovered, Reply, Request, Settle, Target, Umount,
+    Undo, Undone, Unmounted, VERSION, Version, VolumeActivity,
 };
 use crate::wire::{self, WireError};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -231,6 +231,20 @@ impl Client {
     /// See [`Client::begin`].
     pub fn log(&mut self, place: Place, limit: Option<u64>) -> Answer<Vec<LogEntry>> {
         expect!(self.call(&Request::Log { place, limit }, &[])?, Reply::Log(v) => v)
+    }
+    /// [`crate::protocol::Control::deferred`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn deferred(&mut self, place: Option<Place>) -> Answer<Vec<Deferred>> {
+        expect!(self.call(&Request::Deferred(place), &[])?, Reply::Deferred(v) => v)
+    }
+    /// [`crate::protocol::Control::settle`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn settle(&mut self, settle: Settle) -> Answer<()> {
+        expect!(self.call(&Request::Settle(settle), &[])?, Reply::Done => ())
     }
     /// [`crate::protocol::Control::undo`].
     ///

@@ -4,10 +4,11 @@
 //! is there now with what the undone transaction left), its names and objects are written in the
 //! engine, so that it conflicts with whatever runs, and it is decided and installed like any other.
 
+use crate::deferred;
 use crate::install::{NotInstalled, install};
 use crate::protocol::{
-    Change, ChangeKind, Collected, Content, Failure, FailureKind, Gc, HostPath, LogEntry, Outcome,
-    Summary, Undo, Undone, Version,
+    Action, Change, ChangeKind, Collected, Content, Failure, FailureKind, Gc, HostPath, LogEntry,
+    Outcome, Summary, Undo, Undone, Version,
 };
 use crate::top::Counts;
 use crate::transactions::Transactions;
@@ -48,6 +49,8 @@ fn entries(volume: &OpenVolume) -> Result<Vec<HistoryEntry>, Failure> {
 pub fn log(volume: &OpenVolume, limit: Option<u64>) -> Result<Vec<LogEntry>, Failure> {
     let all = entries(volume)?;
     let undone_by = undone_by(&all);
+    let waiting: HashMap<TxnId, Vec<Action>> =
+        deferred::due(volume)?.into_iter().map(|d| (d.id, d.actions)).collect();
     let limit = limit.map_or(usize::MAX, |l| usize::try_from(l).unwrap_or(usize::MAX));
     Ok(all
         .iter()
@@ -61,6 +64,7 @@ pub fn log(volume: &OpenVolume, limit: Option<u64>) -> Result<Vec<LogEntry>, Fai
             undoes: undoes(&e.meta),
             undone_by: undone_by.get(&e.meta.txn).copied(),
             undoable: !undone_by.contains_key(&e.meta.txn),
+            deferred: waiting.get(&e.meta.txn).cloned().unwrap_or_default(),
         })
         .collect())
 }

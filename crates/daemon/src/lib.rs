@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 pub mod client;
+mod deferred;
 pub mod describe;
 mod fuse_mount;
 pub mod guarded;

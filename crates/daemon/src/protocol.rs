@@ -22,12 +22,14 @@ use std::path::{Path, PathBuf};
 use systx_base::{Time, TxnId};
 
 mod control;
+mod deferred;
 mod guard;
 mod message;
 mod open;
 mod top;
 
 pub use control::{Control, Doorbell, Peer};
+pub use deferred::{ACTIONS_MAX, Action, Deferred, Settle};
 pub use guard::{
     GuardedAt, GuardedDir, Held, HeldAs, Holder, Mount, Mounted, STALL_MS_MAX, Umount, Unmounted,
 };
@@ -36,7 +38,7 @@ pub use open::{BeginOpen, BegunOpen};
 pub use top::{Activity, Counts, GuardedActivity, Sides, VolumeActivity, WorksetSizes};
 
 /// Number of this protocol; changes whenever a message changes.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// A path or an argument: bytes, since Linux names need not be UTF-8.  In JSON a string where it
 /// is UTF-8, else an array of byte values.
@@ -311,6 +313,8 @@ pub struct Finish {
     pub end: End,
     /// Exit code of the command as a shell would report it, if it ran.
     pub code: Option<i32>,
+    /// What is to be done outside after the commit.
+    pub deferred: Vec<Action>,
 }
 
 /// Which part of an object was in conflict (DESIGN §4).
@@ -488,6 +492,8 @@ pub struct Listed {
     pub summary: Summary,
     /// Why it lost, if it did.
     pub conflict: Option<Conflict>,
+    /// What is to be done outside after its commit.
+    pub deferred: Vec<Action>,
 }
 
 /// How a name changed.
@@ -624,6 +630,8 @@ pub struct LogEntry {
     pub undone_by: Option<TxnId>,
     /// It can be undone: its before-images are still there.
     pub undoable: bool,
+    /// What is still to be done outside.
+    pub deferred: Vec<Action>,
 }
 
 /// Asks to undo (or redo) a committed transaction.

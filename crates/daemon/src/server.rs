@@ -356,6 +356,11 @@ impl Connection<'_> {
             Request::Commit { id, paths } => Reply::Outcome(c.commit(id, paths)?),
             Request::Abort { id } => Reply::Outcome(c.abort(id)?),
             Request::Log { place, limit } => Reply::Log(c.log(place, limit)?),
+            Request::Deferred(place) => Reply::Deferred(c.deferred(place)?),
+            Request::Settle(settle) => {
+                c.settle(settle)?;
+                Reply::Done
+            }
             Request::Undo(undo) => Reply::Undone(c.undo(undo)?),
             Request::Redo(undo) => Reply::Undone(c.redo(undo)?),
             Request::Recover(place) => Reply::Recovered(c.recover(place)?),
@@ -408,6 +413,8 @@ fn name_of(request: &Request) -> &'static str {
         Request::Enter { .. } => "enter",
         Request::Leave { .. } => "leave",
         Request::Log { .. } => "log",
+        Request::Deferred(_) => "deferred",
+        Request::Settle(_) => "settle",
         Request::Undo(_) => "undo",
         Request::Redo(_) => "redo",
         Request::Recover(_) => "recover",

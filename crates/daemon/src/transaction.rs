@@ -5,6 +5,7 @@
 //! release.  Before the decision every failure leaves the transaction as it was; after it, only the
 //! store can fail, and then recovery finishes the work.
 
+use crate::deferred;
 use crate::describe::{self, Opponents};
 use crate::install::{Installed, NotInstalled, install};
 use crate::path_views::PathView;
@@ -80,6 +81,8 @@ pub struct Transaction {
     pub view: Arc<View>,
     /// An outsider changed what it had met; counted as lost.
     outdone: AtomicBool,
+    /// What its command wants done outside after the commit.
+    pub deferred: deferred::Wanted,
     life: Mutex<Life>,
 }
 
@@ -231,6 +234,7 @@ impl Transaction {
             volume,
             view,
             outdone: AtomicBool::new(false),
+            deferred: deferred::Wanted::default(),
             life: Mutex::new(rank::TXN_STATE, life),
         }))
     }
@@ -357,6 +361,7 @@ impl Transaction {
             view: path.map(|path| HostPath::from(path.path.as_path())),
             summary: self.summary(),
             conflict: self.conflict(opponents),
+            deferred: self.deferred.get(),
         }
     }
 
@@ -446,6 +451,10 @@ impl Transaction {
         let selection = Committed { patterns: &self.terms.patterns, volume: &self.volume };
         let changes = self.changes();
         let mut frozen = self.view.freeze(&selection);
+        let promise = match deferred::Promise::of(self) {
+            Ok(promise) => promise,
+            Err(failure) => return Ended::Refused(refused(failure)),
+        };
         let Some(quiet) = self.view.quiet_others() else {
             return Ended::Refused(refused(never_quiet()));
         };
@@ -472,6 +481,7 @@ impl Transaction {
         }
         if self.terms.read_only || frozen.is_empty() {
             let summary = Summary::default();
+            promise.keep();
             landed();
             self.volume.vol.engine.abort(self.id);
             return Ended::Committed(self.outcome(self.id, summary, vec![], stale, 0));
@@ -491,13 +501,17 @@ impl Transaction {
         };
         match self.install(self.id, writes, TxnKind::Run, placed) {
             Ok(installed) => {
+                promise.keep();
                 let outside = installed.outside;
                 let outcome = self.outcome(self.id, summary, outside, stale, dropped);
                 Ended::Committed(with_notes(outcome, notes))
             }
             Err(NotInstalled::Lost) => self.lost(None, false, opponents),
             Err(NotInstalled::Outside(paths)) => Ended::Refused(late_change(paths, false)),
-            Err(NotInstalled::Failed(failure)) => Ended::Refused(refused(failure)),
+            Err(NotInstalled::Failed(failure)) => {
+                promise.leave();
+                Ended::Refused(refused(failure))
+            }
         }
     }
 

@@ -1,5 +1,6 @@
 //! The daemon's table of volumes and open transactions, and what each request does to it.
 
+use crate::deferred;
 use crate::describe::Opponents;
 use crate::guards::Guards;
 use crate::guests::Guests;
@@ -122,6 +123,11 @@ impl Transactions {
         let location = volume::locate(dir.as_path(), store, self.owner.uid, home, &guarded)?;
         self.check_one_engine(&location)?;
         self.open_at(location)
+    }
+
+    /// The volume of a place; all that are open, if `None`.
+    fn volumes_of(&self, place: Option<&Place>) -> Result<Vec<Arc<OpenVolume>>, Failure> {
+        place.map_or_else(|| Ok(self.volumes()), |place| Ok(vec![self.volume(place)?]))
     }
 
     /// The volume at a location, opened (and recovered) if it is not open yet.
@@ -362,6 +368,7 @@ impl Control for Transactions {
             self.retire(&txn, false);
             return Ok(Outcome::Conflict { conflict, kept: false });
         }
+        txn.deferred.set(finish.deferred);
         match finish.end {
             End::Commit => {
                 let ended = txn.commit(self);
@@ -530,6 +537,18 @@ impl Control for Transactions {
 
     fn log(&self, place: Place, limit: Option<u64>) -> Result<Vec<LogEntry>, Failure> {
         history::log(&*self.volume(&place)?, limit)
+    }
+
+    fn deferred(&self, place: Option<Place>) -> Result<Vec<Deferred>, Failure> {
+        let mut all = Vec::new();
+        for volume in self.volumes_of(place.as_ref())? {
+            all.extend(deferred::due(&volume)?);
+        }
+        Ok(all)
+    }
+
+    fn settle(&self, settle: Settle) -> Result<(), Failure> {
+        deferred::settle(&self.volumes_of(settle.place.as_ref())?, settle.id, &settle.left)
     }
 
     fn undo(&self, undo: Undo) -> Result<Undone, Failure> {

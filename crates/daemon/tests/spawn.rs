@@ -37,6 +37,8 @@ impl Control for Empty {
         enter(Peer, TxnId) -> Entered;
         leave(TxnId) -> ();
         log(Place, Option<u64>) -> Vec<LogEntry>;
+        deferred(Option<Place>) -> Vec<Deferred>;
+        settle(Settle) -> ();
         undo(Undo) -> Undone;
         redo(Undo) -> Undone;
         recover(Place) -> Recovered;

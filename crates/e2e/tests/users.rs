@@ -263,8 +263,11 @@ def receive(s):
         if not got: return None
         body += got
     return json.loads(body[:n])
+def greet(s, version):
+    send(s, {"request": "hello", "args": {"version": version, "release": "x"}}); return receive(s)
+first = connect(); spoken = greet(first, 0)["value"]["version"]; first.close()
 def hello():
-    s = connect(); send(s, {"request": "hello", "args": {"version": 3, "release": "x"}}); version = receive(s)
+    s = connect(); version = greet(s, spoken)
     assert "hello" in json.dumps(version), version
     return s
 def ask(request, args=None, fds=()):
@@ -275,7 +278,8 @@ def ask(request, args=None, fds=()):
 place = {"cwd": "/root", "root": "/", "store": None}
 begin = {"place": place, "isolation": "serializable", "read_only": False, "nice": -20, "transport": "auto", "retry": None}
 for request, args in [("shutdown", {"force": True}), ("guarded", None), ("top", None), ("recover", place),
-                      ("log", {"place": place, "limit": None}), ("inspect", place)]:
+                      ("log", {"place": place, "limit": None}), ("inspect", place), ("deferred", None), ("deferred", place),
+                      ("settle", {"place": None, "id": "00000001", "left": []})]:
     answer = ask(request, args)
     assert answer == "null" or "failed" in answer, (request, answer)
 top = os.environ["TOP"]

@@ -6,6 +6,7 @@ mod error;
 pub mod mountinfo;
 pub mod plan;
 pub mod processes;
+pub mod stand_in;
 mod start;
 mod supervise;
 mod sys_unsafe;

@@ -4,6 +4,7 @@ use crate::channel::{self, Packet};
 use crate::error::{Failed, SessionError, step};
 use crate::mountinfo;
 use crate::plan::{self, Plan, Wish};
+use crate::stand_in::StandIns;
 use crate::supervise::Terminal;
 use crate::sys_unsafe::{self, Forked, Mask};
 use crate::view::{self, Backing, Fill, ViewSpec};
@@ -41,6 +42,8 @@ pub enum PlaceToRun {
         fill: Vec<Fill>,
         /// Without any network but a loopback interface of its own.
         no_net: bool,
+        /// Programs that stand in front of others.
+        stand_ins: StandIns,
     },
     /// In the view that this process is in.
     ViewOf(u32),
@@ -204,9 +207,9 @@ fn child(
     }
     let user_namespace = !privileged();
     let made = match &spec.place {
-        PlaceToRun::NewView { backing, wish, fill, no_net } => {
+        PlaceToRun::NewView { backing, wish, fill, no_net, stand_ins } => {
             let (volume, no_net) = (&*wish.volume, *no_net);
-            let view = ViewSpec { backing, plan, fill, volume, user_namespace, no_net };
+            let view = ViewSpec { backing, plan, fill, volume, user_namespace, no_net, stand_ins };
             view::make(&view, channel.as_fd())
         }
         PlaceToRun::ViewOf(pid) => view::join(*pid, user_namespace),

@@ -14,6 +14,7 @@
 use crate::channel::{self, Packet};
 use crate::error::{Failed, step};
 use crate::plan::{Plan, Step};
+use crate::stand_in::{self, StandIns};
 use crate::sys_unsafe;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -59,6 +60,8 @@ pub(crate) struct ViewSpec<'a> {
     pub(crate) user_namespace: bool,
     /// Make a network namespace, too.
     pub(crate) no_net: bool,
+    /// Programs that stand in front of others.
+    pub(crate) stand_ins: &'a StandIns,
 }
 
 type Done<T> = Result<T, Failed>;
@@ -223,6 +226,7 @@ fn build(spec: &ViewSpec<'_>, view: &OwnedFd) -> Done<(OwnedFd, Packet)> {
     for fill in spec.fill {
         builder.fill(fill)?;
     }
+    builder.stand_ins(spec.stand_ins)?;
     // For syncfs at the end.  O_PATH would not do.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let kept = rustix::fs::openat(&builder.root, relative(spec.volume), flags, Mode::empty()).ok();
@@ -309,6 +313,17 @@ impl Builder<'_> {
             result = attach(mount, &self.root, at);
         }
         result.map_err(failed("mount on", at.to_owned()))
+    }
+
+    fn stand_ins(&mut self, these: &StandIns) -> Done<()> {
+        if !self.in_private(Path::new(stand_in::LIST)) {
+            return Ok(());
+        }
+        let put = these.put(|program, at| self.put(&clone_host(program)?, at));
+        if !stand_in::without_program(put)? {
+            self.notes.push("commands of service managers are not caught".into());
+        }
+        Ok(())
     }
 
     fn in_private(&self, path: &Path) -> bool {

@@ -36,6 +36,7 @@ fn client(args: &[OsString]) -> i32 {
                 owner: (0, 0),
             }],
             no_net: std::env::var_os("NO_NET").is_some(),
+            stand_ins: Default::default(),
         },
     };
     let mut serve = |_, _| Ok(());

@@ -10,6 +10,7 @@
 //! g/TXN.IX  g/TXN.IX.b     the graveyard: displaced objects, and overwritten content
 //! h/TXN                    history
 //! d/JOINT                  what this store decided for others, until all of them know
+//! o/TXN.new o/TXN.due      what is to be done outside after TXN's commit
 //! conflict/TXN/N-NAME      what outsiders did and a commit would have destroyed
 //! ```
 //! All of it is on the volume's own file system, so that everything enters and leaves the tree by

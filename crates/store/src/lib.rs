@@ -8,6 +8,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod class;
+mod deferred;
 mod dir_store;
 mod error;
 mod footprint;

@@ -156,7 +156,11 @@ impl DirStore {
         let highest_txn =
             highest_txn(&*io, &layout).map_err(&failed)?.max(TxnId(block.map_or(0, |b| b.txn)));
         let opened = Opened { io, layout, pool, class, config, root, block, highest_txn, lock };
-        Ok((DirStore::assemble(opened), report))
+        let store = DirStore::assemble(opened);
+        if let Err(error) = store.settle_notes() {
+            tracing::warn!(%error, "what is to be done outside could not be looked through");
+        }
+        Ok((store, report))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::args::Commit;
 use crate::commands::run::{tell_committed, tell_conflict};
+use crate::commands::services;
 use crate::output::{self, Out};
 use crate::problem::{CONFLICT, ERROR, OUTSIDE, Problem};
 use crate::{context, render};
@@ -24,11 +25,16 @@ pub fn commit(args: &Commit, out: Out) -> Result<i32, Problem> {
         }
         return Ok(0);
     }
+    let wanted = if paths.is_empty() { client.status(id)?.deferred } else { Vec::new() };
     let outcome = client.commit(id, paths)?;
     if out.json {
         out.json("commit", &outcome);
     }
-    Ok(exit_code(&outcome, out, Some(&format!("transaction {id} is still there"))))
+    let code = exit_code(&outcome, out, Some(&format!("transaction {id} is still there")));
+    if matches!(outcome, Outcome::Committed { .. }) && !wanted.is_empty() {
+        services::carry_out(&mut client, id, &wanted, args.services, out);
+    }
+    Ok(code)
 }
 
 /// Tells how a commit ended (that was not a run's) and which exit code it means.

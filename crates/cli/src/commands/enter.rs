@@ -9,6 +9,7 @@ use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use systx_daemon::protocol::{Entered, FailureKind};
+use systx_session::stand_in::StandIns;
 use systx_session::{Backing, Ended, Leftovers, Listen, PlaceToRun, Spec};
 
 /// Enters it.
@@ -43,6 +44,7 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
             wish: wish(&volume, &cwd, false, &[]),
             fill: fill(),
             no_net: false,
+            stand_ins: StandIns::default(),
         },
     };
     let known: Vec<PathBuf> = match &place {

@@ -37,6 +37,9 @@ pub fn line(e: &LogEntry) -> String {
     if !e.undoable && e.undone_by.is_none() {
         marks.push("cannot be undone any more".into());
     }
+    for action in &e.deferred {
+        marks.push(format!("not done yet: {}", output::command(action)));
+    }
     let marks = if marks.is_empty() { String::new() } else { format!(" ({})", marks.join(", ")) };
     format!(
         "{}  {}  {}  {}{marks}\n",

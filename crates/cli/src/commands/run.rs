@@ -1,6 +1,7 @@
 //! `systx run`: begin, view, CMD, the end of its processes, commit; again if it lost and may.
 
 use crate::args::{IsolationArg, LeftoversArg, OnExit, Run, TransportArg};
+use crate::commands::services;
 use crate::output::{self, Out};
 use crate::problem::{CONFLICT, FAILED, OUTSIDE, Problem, TIMED_OUT};
 use crate::{context, glob, ignore_file};
@@ -16,10 +17,11 @@ use systx_base::TxnId;
 use systx_daemon::client::Client;
 use systx_daemon::patterns;
 use systx_daemon::protocol::{
-    Attach, Begin, Begun, Conflict, End, Failure, FailureKind, Finish, HostPath, Isolation,
+    Action, Attach, Begin, Begun, Conflict, End, Failure, FailureKind, Finish, HostPath, Isolation,
     Opponent, Outcome, Place, Transport, VolumeFacts,
 };
 use systx_session::plan::{Guarded, Wish};
+use systx_session::stand_in::StandIns;
 use systx_session::{
     Backing, Ended, Fill, Leftovers, Listen, PlaceToRun, Settled, Sighting, Spec, Started,
     ViewFacts,
@@ -40,6 +42,8 @@ struct Report {
     dropped_private: Vec<HostPath>,
     ended_leftovers: Vec<String>,
     reached_outside: Vec<String>,
+    /// What was wanted of service managers, and what became of it.
+    services: Vec<services::Done>,
 }
 
 /// Runs the command.
@@ -68,10 +72,11 @@ pub fn run(args: &Run, out: Out) -> Result<i32, Problem> {
         place,
         losses: 0,
         timestamp: None,
+        wanted: None,
     };
     loop {
         match runner.attempt()? {
-            Attempt::Over(code) => return Ok(code),
+            Attempt::Over(report) => return Ok(runner.over(*report)),
             Attempt::Again(opponent) => runner.wait_before_retry(opponent.as_ref()),
         }
     }
@@ -124,7 +129,7 @@ fn passthrough(args: &Run, cwd: &Path, globs: &[String]) -> Result<Vec<PathBuf>,
 }
 
 enum Attempt {
-    Over(i32),
+    Over(Box<Report>),
     /// It lost against this one, and may try again.
     Again(Option<Opponent>),
 }
@@ -139,6 +144,8 @@ struct Runner<'a> {
     client: Client,
     losses: u32,
     timestamp: Option<u64>,
+    /// What the committed attempt wants done outside.
+    wanted: Option<(TxnId, Vec<Action>)>,
 }
 
 /// What a run without commit ended for.
@@ -160,9 +167,10 @@ impl Runner<'_> {
         for note in &begun.notes {
             self.out.say(note);
         }
-        let fill = fill();
-        let known: Vec<PathBuf> = fill.iter().map(|f| f.path.clone()).collect();
-        let mut started = self.start(&begun, fill)?;
+        let stand_ins = services::stand_ins();
+        let fill = [fill(), services::fill()].concat();
+        let known = fill.iter().map(|f| f.path.clone()).chain(stand_ins.paths()).collect();
+        let mut started = self.start(&begun, fill, stand_ins)?;
         for note in &started.notes {
             self.out.detail(note);
         }
@@ -218,16 +226,24 @@ impl Runner<'_> {
         }
     }
 
-    fn start(&mut self, begun: &Begun, fill: Vec<Fill>) -> Result<Started, Problem> {
+    fn start(
+        &mut self,
+        begun: &Begun,
+        fill: Vec<Fill>,
+        stand_ins: StandIns,
+    ) -> Result<Started, Problem> {
         let cwd = self.place.cwd.as_path().to_owned();
+        let mut env = environment(begun.id, self.args.place.directory.is_some().then_some(&cwd));
+        env.extend(services::path(&stand_ins));
         let spec = Spec {
             argv: self.args.argv.clone(),
-            env: environment(begun.id, self.args.place.directory.is_some().then_some(&cwd)),
+            env,
             place: PlaceToRun::NewView {
                 backing: Backing::Fuse,
                 wish: wish(&begun.volume, &cwd, self.args.private_tmp, &self.passthrough),
                 fill,
                 no_net: self.args.no_net,
+                stand_ins,
             },
             cwd,
         };
@@ -236,7 +252,8 @@ impl Runner<'_> {
         let started = systx_session::start(&spec, &mut serve);
         drop(serve);
         started.map_err(|e| {
-            let finish = Finish { id: begun.id, end: End::Abort, code: None };
+            let deferred = Vec::new();
+            let finish = Finish { id: begun.id, end: End::Abort, code: None, deferred };
             // If this fails too, the end of the connection has the same effect.
             let _ = self.client.finish(finish);
             Problem::from(e)
@@ -277,7 +294,8 @@ impl Runner<'_> {
 
     fn finish(&mut self, after: &mut After, end: End, why: Why) -> Result<Attempt, Problem> {
         let code = after.what_happened().code();
-        let finish = Finish { id: after.id, end, code };
+        let wanted = services::parse(&after.started.deferred());
+        let finish = Finish { id: after.id, end, code, deferred: wanted.clone() };
         let outcome = self.client.finish(finish).map_err(|f| lost_track(f, end, after.id))?;
         let mut report = Report {
             id: after.id.to_string(),
@@ -299,17 +317,40 @@ impl Runner<'_> {
                 .map(|p| format!("{} ({})", p.name, p.pid))
                 .collect(),
             reached_outside: after.started.sightings().iter().map(sighting).collect(),
+            services: Vec::new(),
         };
         self.tell_what_left(&report);
         if let Some(again) = self.judge(&mut report, &outcome, why) {
             return Ok(again);
         }
+        let kept = matches!(outcome, Outcome::Kept { .. });
+        if matches!(outcome, Outcome::Committed { .. }) {
+            // Carried out once what belongs to the command, its signals and its view, is put back.
+            self.wanted = Some((after.id, wanted));
+        } else {
+            services::tell_dropped(self.out, &wanted, kept);
+            let state = if kept { "waits" } else { "dropped" };
+            report.services =
+                wanted.into_iter().map(|action| services::Done { action, state }).collect();
+        }
         // A lost conflict stands there already: the daemon was only told to drop what was left.
         report.end.get_or_insert(outcome);
+        Ok(Attempt::Over(Box::new(report)))
+    }
+
+    /// The end of all attempts: what is done outside after the commit, and the report.
+    fn over(&mut self, mut report: Report) -> i32 {
+        if let Some((id, wanted)) = self.wanted.take()
+            && !wanted.is_empty()
+            && !self.args.read_only
+        {
+            let how = self.args.services;
+            report.services = services::carry_out(&mut self.client, id, &wanted, how, self.out);
+        }
         if self.out.json {
             self.out.json_aside("run", &report);
         }
-        Ok(Attempt::Over(report.exit))
+        report.exit
     }
 
     fn tell_what_left(&self, report: &Report) {

@@ -22,6 +22,7 @@ pub fn status(args: &OptionalId, out: Out) -> Result<i32, Problem> {
             let all: Vec<String> = open.iter().map(describe).collect();
             output::print(&all.join("\n"));
         }
+        tell_waiting(out);
         return Ok(0);
     };
     let ids: Vec<_> = open.iter().map(|t| t.id).collect();
@@ -39,6 +40,21 @@ pub fn status(args: &OptionalId, out: Out) -> Result<i32, Problem> {
         }
     }
     Ok(0)
+}
+
+/// What committed transactions of this volume, and of those that are in use, still want done.
+fn tell_waiting(out: Out) {
+    let Ok(Some(mut client)) = systx_daemon::spawn::Runtime::find().and_then(|r| r.connect())
+    else {
+        return;
+    };
+    let waiting = client.deferred(None).unwrap_or_default();
+    for action in waiting.iter().flat_map(|d| d.actions.iter().map(move |a| (d.id, a))) {
+        out.say(&format!("not done yet, wanted by {}: {}", action.0, output::command(action.1)));
+    }
+    if !waiting.is_empty() {
+        out.hint("systx services --run ID does it, systx services --drop ID forgets it");
+    }
 }
 
 fn describe(t: &Listed) -> String {
@@ -64,6 +80,9 @@ fn describe(t: &Listed) -> String {
         line("process", pid.to_string());
     }
     line("changes", output::summary(&t.summary));
+    for action in &t.deferred {
+        line("after it", output::command(action));
+    }
     if let Some(c) = &t.conflict {
         line("lost", format!("on {} to {}", c.path, output::opponent(&c.opponent)));
     }

@@ -2,9 +2,9 @@
 
 use super::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
-    Entered, Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount,
-    Mounted, Outcome, Place, Recovered, Target, Umount, Undo, Undone, Unmounted, Version,
-    VolumeActivity,
+    Deferred, Entered, Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry,
+    Mount, Mounted, Outcome, Place, Recovered, Settle, Target, Umount, Undo, Undone, Unmounted,
+    Version, VolumeActivity,
 };
 use std::os::fd::OwnedFd;
 use systx_base::TxnId;
@@ -120,6 +120,16 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// The store cannot be used.
     fn log(&self, place: Place, limit: Option<u64>) -> Result<Vec<LogEntry>, Failure>;
+    /// What committed transactions wanted done outside, and nobody has done yet; on all open volumes, if `None`.
+    ///
+    /// # Errors
+    /// The store cannot be used.
+    fn deferred(&self, place: Option<Place>) -> Result<Vec<Deferred>, Failure>;
+    /// Some of it was done, or is not wanted any more.
+    ///
+    /// # Errors
+    /// The store cannot be used.
+    fn settle(&self, settle: Settle) -> Result<(), Failure>;
     /// Undoes a committed transaction, as a new transaction.
     ///
     /// # Errors

@@ -1,10 +1,10 @@
 //! Requests and replies as they travel.
 
 use super::{
-    Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Entered,
-    Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount, Mounted,
-    Outcome, Place, Recovered, Target, Umount, Undo, Undone, Unmounted, Version, VolumeActivity,
-    id_text,
+    Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Deferred,
+    Entered, Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount,
+    Mounted, Outcome, Place, Recovered, Settle, Target, Umount, Undo, Undone, Unmounted, Version,
+    VolumeActivity, id_text,
 };
 use serde::{Deserialize, Serialize};
 use systx_base::TxnId;
@@ -103,6 +103,10 @@ pub enum Request {
         /// At most this many, the latest first; all if `None`.
         limit: Option<u64>,
     },
+    /// [`super::Control::deferred`].
+    Deferred(Option<Place>),
+    /// [`super::Control::settle`].
+    Settle(Settle),
     /// [`super::Control::undo`].
     Undo(Undo),
     /// [`super::Control::redo`].
@@ -153,6 +157,7 @@ pub enum Reply {
     },
     Entered(Entered),
     Log(Vec<LogEntry>),
+    Deferred(Vec<Deferred>),
     Undone(Undone),
     Recovered(Recovered),
     Collected(Collected),

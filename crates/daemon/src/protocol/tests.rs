@@ -34,7 +34,12 @@ fn requests() -> Vec<Request> {
             transport: Transport::IoUring,
         }),
         Request::Attach(Attach { id: TxnId(1), pid: 2, mnt_ns: 3, connection: 4 }),
-        Request::Finish(Finish { id: TxnId(1), end: End::Keep, code: Some(3) }),
+        Request::Finish(Finish {
+            id: TxnId(1),
+            end: End::Keep,
+            code: Some(3),
+            deferred: vec![vec!["systemctl".into(), "restart".into()]],
+        }),
         Request::Doom { id: TxnId(9) },
         Request::WaitFor { id: TxnId(9), limit_ms: 5 },
         Request::List,
@@ -125,6 +130,7 @@ fn listed() -> Listed {
         view: Some("/v".into()),
         summary: Summary::default(),
         conflict: Some(conflict()),
+        deferred: vec![],
     }
 }
 
@@ -172,6 +178,7 @@ fn replies() -> Vec<Reply> {
             undoes: Some(TxnId(2)),
             undone_by: None,
             undoable: true,
+            deferred: vec![],
         }]),
         Reply::Undone(Undone {
             target: TxnId(1),

@@ -97,6 +97,12 @@ impl Control for Fake {
     fn log(&self, _: Place, _: Option<u64>) -> Result<Vec<LogEntry>, Failure> {
         Ok(vec![])
     }
+    fn deferred(&self, _: Option<Place>) -> Result<Vec<Deferred>, Failure> {
+        Ok(vec![])
+    }
+    fn settle(&self, _: Settle) -> Result<(), Failure> {
+        Ok(())
+    }
     fn undo(&self, _: Undo) -> Result<Undone, Failure> {
         Err(Failure::new(FailureKind::Overlap, "later changes overlap").path("/p"))
     }
@@ -204,7 +210,9 @@ fn a_whole_run_and_descriptors_arrive() {
     let mut count = [0; 8];
     rustix::io::read(&bell, &mut count).unwrap();
     assert_eq!(u64::from_ne_bytes(count), 1);
-    client.finish(Finish { id: begun.id, end: End::Abort, code: None }).unwrap();
+    client
+        .finish(Finish { id: begun.id, end: End::Abort, code: None, deferred: Vec::new() })
+        .unwrap();
     drop(client);
     server.client().shutdown(false).unwrap();
     assert_eq!(server.ended(), Ended::Asked);
@@ -217,7 +225,9 @@ fn a_client_that_vanishes_aborts_its_runs_and_visits() {
     let mut client = server.client();
     client.begin(begin(1), bell().as_fd()).unwrap();
     client.begin(begin(2), bell().as_fd()).unwrap();
-    client.finish(Finish { id: TxnId(1), end: End::Abort, code: None }).unwrap();
+    client
+        .finish(Finish { id: TxnId(1), end: End::Abort, code: None, deferred: Vec::new() })
+        .unwrap();
     client.enter(TxnId(3)).unwrap();
     client.enter(TxnId(4)).unwrap();
     client.leave(TxnId(4)).unwrap();

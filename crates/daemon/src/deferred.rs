@@ -1,0 +1,128 @@
+//! What transactions want done outside after their commit, kept with the volume until somebody has done it.
+//!
+//! The daemon keeps the list and nothing more: the client carries it out, with the environment and the rights of
+//! whoever started the transaction.  The store decides whether it is due by what became of the commit, so a client or
+//! a machine that dies in between loses nothing.
+
+use crate::protocol::{ACTIONS_MAX, Action, Deferred, Failure, FailureKind};
+use crate::transaction::Transaction;
+use crate::volume::OpenVolume;
+use std::sync::Arc;
+use systx_base::TxnId;
+use systx_base::sync::{Mutex, rank};
+
+/// What an open transaction wants done.
+pub struct Wanted(Mutex<Vec<Action>>);
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Wanted(Mutex::new(rank::LEAF, Vec::new()))
+    }
+}
+
+impl Wanted {
+    /// All of it; beyond a bound it is cut.
+    pub fn set(&self, mut actions: Vec<Action>) {
+        actions.truncate(ACTIONS_MAX);
+        *self.0.lock() = actions;
+    }
+
+    /// All of it.
+    pub fn get(&self) -> Vec<Action> {
+        self.0.lock().clone()
+    }
+}
+
+/// A list that was written before the commit, if there is anything to be done.  Dropped, it is forgotten.
+pub(crate) struct Promise<'a> {
+    txn: &'a Transaction,
+    written: bool,
+}
+
+impl<'a> Promise<'a> {
+    /// Writes the list of a transaction that is about to be committed.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn of(txn: &'a Transaction) -> Result<Promise<'a>, Failure> {
+        let actions = txn.deferred.get();
+        let written = !actions.is_empty() && !txn.terms.read_only;
+        if written {
+            let volume = &txn.volume;
+            volume.store.defer(txn.id, &encode(&actions)?).map_err(|e| {
+                let text = format!("cannot keep the list of what is to be done after it: {e}");
+                Failure::new(FailureKind::Io, text).path(volume.location.store.as_path())
+            })?;
+        }
+        Ok(Promise { txn, written })
+    }
+
+    /// The transaction is committed.
+    pub(crate) fn keep(mut self) {
+        if std::mem::take(&mut self.written)
+            && let Err(e) = self.txn.volume.store.due(self.txn.id)
+        {
+            tracing::warn!(id = %self.txn.id, "the list of what is to be done: {e}");
+        }
+    }
+
+    /// Whether it is committed is not known here; the store knows when it is opened next.
+    pub(crate) fn leave(mut self) {
+        self.written = false;
+    }
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        if self.written
+            && let Err(e) = self.txn.volume.store.not_due(self.txn.id)
+        {
+            tracing::warn!(id = %self.txn.id, "the list of what is not to be done: {e}");
+        }
+    }
+}
+
+/// What waits to be done.
+///
+/// # Errors
+/// The store cannot be read.
+pub(crate) fn due(volume: &OpenVolume) -> Result<Vec<Deferred>, Failure> {
+    let notes = volume.store.notes().map_err(|e| failed(volume, &e))?;
+    let decode = |(id, note): (TxnId, Vec<u8>)| match serde_json::from_slice(&note) {
+        Ok(actions) => Some(Deferred { id, actions }),
+        Err(e) => {
+            tracing::warn!(%id, "the list of what is to be done cannot be read: {e}");
+            None
+        }
+    };
+    Ok(notes.into_iter().filter_map(decode).collect())
+}
+
+/// Some was done.
+///
+/// # Errors
+/// The store cannot be written.
+pub(crate) fn settle(
+    volumes: &[Arc<OpenVolume>],
+    id: TxnId,
+    left: &[Action],
+) -> Result<(), Failure> {
+    let note = if left.is_empty() { None } else { Some(encode(left)?) };
+    for volume in volumes {
+        // Only what is there: nobody may add to a list.
+        if due(volume)?.iter().any(|d| d.id == id && left.iter().all(|a| d.actions.contains(a))) {
+            return volume.store.set_note(id, note.as_deref()).map_err(|e| failed(volume, &e));
+        }
+    }
+    let text = format!("nothing of transaction {id} waits to be done");
+    Err(Failure::new(FailureKind::NotFound, text))
+}
+
+fn encode(actions: &[Action]) -> Result<Vec<u8>, Failure> {
+    serde_json::to_vec(actions).map_err(|e| Failure::new(FailureKind::Internal, e.to_string()))
+}
+
+fn failed(volume: &OpenVolume, e: &std::io::Error) -> Failure {
+    let text = format!("cannot use the lists of what is to be done: {e}");
+    Failure::new(FailureKind::Store, text).path(volume.location.store.as_path())
+}

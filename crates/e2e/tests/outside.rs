@@ -1,0 +1,260 @@
+//! What a run does that reaches outside of its files: services that are to be restarted, programs that give other
+//! rights, and what the configuration says is isolated.
+//!
+//! No service manager runs here.  A script stands for systemctl; a mount namespace of the test's own has a /run in which
+//! systemd seems to have booted the machine.
+
+use std::fs;
+use std::path::PathBuf;
+use systx_e2e::lab::{chmod, find_program};
+use systx_e2e::run::{Limits, finish};
+use systx_e2e::{FAILED, Finished, Lab, lab, skip};
+
+/// A lab with commands of a service manager in `outside/bin`, which write what they did to `outside/calls`.
+struct Manager {
+    lab: Lab,
+}
+
+impl Manager {
+    fn new(lab: Lab) -> Manager {
+        let out = lab.outside();
+        let (out, vol) = (out.display(), lab.root());
+        let vol = vol.display();
+        // What it does to files, as systemctl enable; what it is asked; what it does to services.
+        let script = format!(
+            "#!/bin/sh\n\
+             name=$(basename \"$0\")\n\
+             [ \"$SYSTEMD_OFFLINE\" = 1 ] && {{ echo \"$@\" >> {vol}/enabled; exit; }}\n\
+             case \"$*\" in is-active*|*status*) echo \"asked: $*\"; exit 3;; esac\n\
+             echo \"$name $* [$(cat {vol}/unit)]\" >> {out}/calls || exit 4\n\
+             case \"$*\" in *broken*) test -e {vol}/repaired;; esac\n"
+        );
+        fs::create_dir(lab.outside().join("bin")).expect("ours");
+        for name in ["systemctl", "service", "invoke-rc.d"] {
+            let path = lab.outside().join("bin").join(name);
+            fs::write(&path, &script).expect("ours");
+            chmod(&path, 0o755);
+        }
+        lab.write("unit", "old\n");
+        Manager { lab }
+    }
+
+    /// A script on a machine that systemd has booted, or not; `systx` is in the path.
+    fn sh(&self, booted: bool, script: &str) -> Finished {
+        // The daemon of another mount namespace would have the store.
+        self.lab.kill_all();
+        let run = if booted { "/run/systemd/system" } else { "/run/other" };
+        let binary = self.lab.binary();
+        let path = format!(
+            "{}:{}:{}",
+            self.lab.outside().join("bin").display(),
+            binary.parent().expect("a directory").display(),
+            std::env::var("PATH").unwrap_or_default()
+        );
+        let mut command = self.lab.command("unshare");
+        let setup = format!(
+            "mount -t tmpfs -o mode=755 systx-e2e /run && mkdir -p {run} && cd {} && {script}",
+            self.lab.root().display()
+        );
+        command.args(["--mount", "--propagation", "private", "sh", "-c", &setup]);
+        command.env("PATH", path);
+        finish(command, Limits::default(), &self.lab)
+    }
+
+    /// What was done, line by line.
+    fn calls(&self) -> Vec<String> {
+        let text = fs::read_to_string(self.lab.outside().join("calls")).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+macro_rules! manager {
+    () => {{
+        if find_program("unshare").is_none() {
+            skip!("no unshare (package util-linux)");
+        }
+        Manager::new(lab!())
+    }};
+}
+
+#[test]
+fn actions_on_services_wait_for_the_commit_and_then_see_it() {
+    let m = manager!();
+    let calls = m.lab.outside().join("calls");
+    let inside = format!(
+        "set -e; systemctl stop a; echo new > unit; systemctl daemon-reload; systemctl --quiet restart a; \
+         systemctl daemon-reload; service cron restart; invoke-rc.d --quiet cron start; systemctl enable --now b; \
+         systemctl is-active a || echo code $?; test ! -e {}; test -d /run/systemd/system",
+        calls.display()
+    );
+    let done = m.sh(true, &format!("systx run -- sh -c '{inside}'")).ok();
+    // Questions are answered by the real one, now.
+    assert_eq!(done.out, "asked: is-active a\ncode 3\n", "{done}");
+    let wanted = [
+        "systemctl stop a",
+        "systemctl daemon-reload",
+        "systemctl --quiet restart a",
+        "service cron restart",
+        "invoke-rc.d --quiet cron start",
+        "systemctl start -- b",
+    ];
+    let after: Vec<String> = wanted.iter().map(|w| format!("{w} [new]")).collect();
+    assert_eq!(m.calls(), after, "{done}");
+    // What only changes files is part of the transaction, by the real program.
+    assert_eq!(m.lab.read("enabled"), "enable b\n");
+    for action in wanted {
+        assert!(done.err.contains(&format!("systx: after the commit: {action}\n")), "{done}");
+    }
+    assert!(!done.err.contains("dropped, was private"), "{done}");
+}
+
+#[test]
+fn nothing_is_done_for_a_run_that_is_not_committed() {
+    let m = manager!();
+    let script = "systx run -- sh -c 'echo new > unit; systemctl restart a; exit 3'";
+    let done = m.sh(true, script).expect(3);
+    assert!(
+        done.err.contains("not done, since nothing was committed: systemctl restart a"),
+        "{done}"
+    );
+    let script = "systx run --services=skip --json -- sh -c 'echo new > unit; systemctl restart a'";
+    let done = m.sh(true, script).ok();
+    let last = done.err.lines().last().unwrap_or_default();
+    let report: serde_json::Value = serde_json::from_str(last).expect("JSON");
+    assert_eq!(report["run"]["services"][0]["state"], "dropped", "{done}");
+    assert_eq!(report["run"]["services"][0]["action"][1], "restart", "{done}");
+    assert_eq!(m.sh(true, "systx services --json").ok().json()["services"], serde_json::json!([]));
+    assert_eq!(m.calls(), [""; 0]);
+    assert_eq!(m.lab.read("unit"), "new\n");
+}
+
+#[test]
+fn what_waits_outlives_client_and_daemon_until_it_is_done_or_dropped() {
+    let m = manager!();
+    // One transaction changes files, the other only wants something done.
+    let script = "systx run --services=ask -- sh -c 'echo new > unit; systemctl restart broken; systemctl restart a' && \
+                  systx run --services=ask -- systemctl reload c && systx status && systx log";
+    let done = m.sh(true, script).ok();
+    assert!(done.err.contains("systx: not done yet: systemctl restart a\n"), "{done}");
+    assert!(
+        done.out
+            .contains("not done yet: systemctl restart broken, not done yet: systemctl restart a"),
+        "{done}"
+    );
+    assert_eq!(m.calls(), [""; 0]);
+    let told = m.sh(true, "systx services --json").ok().json();
+    let of = |what: &str| {
+        let all = told["services"].as_array().expect("a list").clone();
+        let one = all.iter().find(|d| d["actions"].to_string().contains(what)).expect("waits");
+        one["id"].as_str().expect("an id").to_owned()
+    };
+    let (files, only) = (of("broken"), of("reload"));
+    // What fails stays on the list, the rest does not.
+    let script = format!(
+        "systx services --run {files}; echo code $?; systx services --drop {only} && systx services"
+    );
+    let done = m.sh(true, &script).ok();
+    assert_eq!(done.out, format!("code 1\n{files}  systemctl restart broken\n"), "{done}");
+    assert_eq!(m.calls(), ["systemctl restart broken [new]", "systemctl restart a [new]"]);
+    m.lab.write("repaired", "");
+    let done =
+        m.sh(true, &format!("systx services --run {files} && systx services && systx log")).ok();
+    assert!(done.err.contains("nothing waits") && !done.out.contains("not done yet"), "{done}");
+    assert_eq!(m.calls().len(), 3);
+    let again = m.sh(true, &format!("systx services --run {files}"));
+    assert!(again.code == 1 && again.err.contains("no waiting transaction"), "{again}");
+}
+
+#[test]
+fn a_kept_transaction_keeps_what_it_wants_done() {
+    let m = manager!();
+    let script = "systx run --on-exit=keep -- sh -c 'echo new > unit; systemctl restart a' && \
+                  systx status && systx commit $(systx list | cut -d\" \" -f1) && systx services";
+    let done = m.sh(true, script).ok();
+    assert!(done.err.contains("waits for the commit: systemctl restart a"), "{done}");
+    assert!(done.out.contains("  after it   systemctl restart a\n"), "{done}");
+    assert_eq!(m.calls(), ["systemctl restart a [new]"], "{done}");
+}
+
+#[test]
+fn the_real_commands_can_be_replaced_and_are_used_where_nothing_is_caught() {
+    let m = manager!();
+    // Where systemd has not booted the machine, systemctl does what it does there.
+    let script = "systx run -- sh -c 'echo new > unit; systemctl restart a'; echo code $?";
+    let done = m.sh(false, script).ok();
+    assert_eq!(done.out, "code 4\n", "it cannot write its log in the run: {done}");
+    assert_eq!(m.calls(), [""; 0]);
+    // A new version of the command itself: what a package manager does.
+    let bin = m.lab.outside().join("bin").join("systemctl");
+    let own = m.lab.path("bin");
+    fs::create_dir(&own).expect("ours");
+    fs::copy(bin, own.join("systemctl")).expect("ours");
+    let script = "PATH=$PWD/bin:$PATH; systx run -- sh -c 'systemctl restart a && cp bin/systemctl bin/new && mv bin/new bin/systemctl && rm -r bin'";
+    let done = m.sh(true, script).ok();
+    assert_eq!(m.calls(), ["systemctl restart a [old]"], "{done}");
+    assert!(!m.lab.has("bin"));
+}
+
+#[test]
+fn who_may_not_do_it_puts_nothing_on_the_list() {
+    let m = manager!();
+    if find_program("setpriv").is_none() {
+        skip!("no setpriv (package util-linux)");
+    }
+    let as_other = "setpriv --reuid=12041 --regid=12041 --clear-groups";
+    let script = format!(
+        "systx run -- sh -c '{as_other} systemctl restart a; echo code $?; \
+         echo \"[\\\"systemctl\\\",\\\"restart\\\",\\\"b\\\"]\" | {as_other} tee -a /run/systx/deferred; \
+         echo \"[\\\"touch\\\",\\\"$PWD/bad\\\"]\" >> /run/systx/deferred'"
+    );
+    let done = m.sh(true, &script).ok();
+    assert!(done.out.starts_with("code 1\n"), "{done}");
+    assert_eq!(m.calls(), [""; 0], "{done}");
+    assert!(!m.lab.has("bad"), "{done}");
+}
+
+#[test]
+fn an_ordinary_user_is_told_what_sudo_inside_means() {
+    let lab = lab!().as_user();
+    let bin = lab.path("bin");
+    fs::create_dir(&bin).expect("ours");
+    lab.give(&bin);
+    let sudo = lab.write("bin/sudo", "#!/bin/sh\necho real \"$@\"\nexit 7\n");
+    chmod(&sudo, 0o755);
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
+    let run = |args: &[&str]| -> Finished {
+        let mut command = lab.systx(args);
+        command.env("PATH", &path);
+        finish(command, Limits::default(), &lab)
+    };
+    let done = run(&["run", "--", "sudo", "-n", "true"]);
+    if done.code == FAILED {
+        skip!("no view for an ordinary user here: {}", done.err);
+    }
+    assert_eq!(done.out, "real -n true\n", "{done}");
+    let done = done.expect(7).says("sudo systx run -- CMD");
+    assert!(!done.err.contains("not caught"), "{done}");
+}
+
+#[test]
+fn the_configuration_says_what_is_isolated_and_who_says_so() {
+    let lab = lab!();
+    lab.write("p/here", "");
+    lab.write(".systxignore", "*.pyc\n[passthrough]\n/p\n");
+    let done = lab.do_systx(["config", "--json", "--exclude", "/x", "--private-tmp"]).ok();
+    let json = done.json();
+    let rules = json["config"]["rules"].as_array().expect("rules");
+    let has = |class: &str, path: PathBuf, from: &str| {
+        let path = path.display().to_string();
+        rules.iter().any(|r| r["class"] == class && r["path"] == *path && r["from"] == from)
+    };
+    let file = lab.path(".systxignore").display().to_string();
+    assert!(has("private", "/run".into(), "built in"), "{done}");
+    assert!(has("private", "/tmp".into(), "--private-tmp"), "{done}");
+    assert!(has("passthrough", "/dev".into(), "built in"), "{done}");
+    assert!(has("passthrough", lab.path("p"), &file), "{done}");
+    assert!(has("no-commit", lab.path("**/*.pyc"), &file), "{done}");
+    assert!(has("no-commit", lab.path("x"), "--exclude"), "{done}");
+    let text = lab.do_systx(["config", "--no-ignore"]).ok();
+    assert!(text.out.contains("/run") && !text.out.contains("pyc"), "{text}");
+}
