@@ -145,7 +145,7 @@ pub const TABLE: &[Call] = &[
     plain(70, "msgrcv", MESSAGES),
     plain(71, "msgctl", MESSAGES),
     on(72, "fcntl", DESCRIPTORS, 1),
-    on(73, "flock", DESCRIPTORS, 1),
+    plain(73, "flock", DESCRIPTORS),
     on(74, "fsync", DURABLE, 1),
     on(75, "fdatasync", DURABLE, 1),
     plain(76, "truncate", CONTENT),

@@ -22,6 +22,7 @@
 #![deny(unsafe_code)]
 
 mod c_unsafe;
+mod calls;
 mod seat;
 mod sys_unsafe;
 mod thread;
@@ -42,10 +43,27 @@ impl Flags {
     pub const SNAPSHOT: Flags = Flags(systx_abi::begin::SNAPSHOT);
     /// Another attempt of what this thread lost last: it keeps its age.
     pub const RETRY: Flags = Flags(systx_abi::begin::RETRY);
+    /// Descriptors that were opened before on the guarded directory are in the transaction, and those that are made
+    /// inside are closed by an abort.
+    pub const DESCRIPTORS: Flags = Flags(1 << 16);
+    /// A system call whose effect can neither wait nor be undone ends the transaction.
+    pub const UNSUPPORTED_ABORT: Flags = Flags(1 << 22);
+    /// Such a call fails with `EOPNOTSUPP`.
+    pub const UNSUPPORTED_ERROR: Flags = Flags(1 << 23);
+    /// Such a call is made, and told of on the standard error output, once for each.
+    pub const UNSUPPORTED_WARN: Flags = Flags(1 << 24);
+    /// Those for which calls are intercepted.
+    pub(crate) const CALLS: u32 = 0xffff << 16;
+    const CALLS_KNOWN: u32 = 1 << 16 | 7 << 22;
 
     /// The bits, as `systx.h` has them.
     pub fn bits(self) -> u32 {
         self.0
+    }
+
+    /// What is not the library's own business.
+    pub(crate) fn of_daemon(self) -> u32 {
+        self.0 & !Flags::CALLS_KNOWN
     }
 
     /// From bits; unknown ones are refused at the begin.

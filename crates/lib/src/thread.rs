@@ -1,5 +1,6 @@
 //! The transactions of this thread.
 
+use crate::calls;
 use crate::seat::{Seat, Where};
 use crate::sys_unsafe::has_children;
 use crate::{Flags, State, Status};
@@ -50,6 +51,7 @@ fn default_dir() -> PathBuf {
 }
 
 fn with<T>(run: impl FnOnce(&mut Mine) -> Result<T, Errno>) -> io::Result<T> {
+    let _quiet = calls::quiet();
     let done = MINE.try_with(|mine| {
         let mut mine = mine.try_borrow_mut().map_err(|_| Errno::BUSY)?;
         let tid = rustix::thread::gettid();
@@ -59,6 +61,7 @@ fn with<T>(run: impl FnOnce(&mut Mine) -> Result<T, Errno>) -> io::Result<T> {
             // are closed with this process.
             std::mem::forget(std::mem::take(&mut mine.seats));
             mine.tid = tid;
+            calls::forked();
             if let Some(open) = &mut mine.open {
                 open.joined = true;
                 open.depth = 0;
@@ -102,7 +105,7 @@ impl Mine {
             }
             Err(e) => return Err(e),
         }
-        let mut asked = abi::Begin { flags: flags.bits(), ..abi::Begin::default() };
+        let mut asked = abi::Begin { flags: flags.of_daemon(), ..abi::Begin::default() };
         match self.current()?.ask(abi::BEGIN, &mut asked) {
             // The directory was unmounted since, or its daemon was replaced.
             Err(Errno::NOTCONN | Errno::STALE | Errno::CONNABORTED | Errno::NODEV) => {
@@ -117,6 +120,12 @@ impl Mine {
             let _ = seat.ask(abi::ABORT, &mut abi::End::default());
         })?;
         self.open = Some(Open { id: asked.id, depth: 1, from: Some(from), joined: false });
+        if calls::wanted(flags) {
+            let begun = self.current().and_then(|seat| calls::begin(flags, &seat.control));
+            begun.inspect_err(|_| {
+                let _ = self.abort();
+            })?;
+        }
         Ok(())
     }
 
@@ -139,10 +148,18 @@ impl Mine {
             }
             return Err(Errno::BUSY);
         }
+        if calls::doomed() {
+            if let Some(open) = &mut self.open {
+                open.from = Some(from);
+            }
+            self.abort()?;
+            return Err(Errno::CANCELED);
+        }
         let moved = seat.go_out(&from)?;
         let mut asked = abi::End::default();
         let answer = seat.ask(abi::END, &mut asked);
         self.open = None;
+        calls::leave(answer.is_ok() && asked.state == abi::state::COMMITTED);
         answer?;
         match asked.state {
             abi::state::COMMITTED => {
@@ -165,10 +182,13 @@ impl Mine {
         let from = open.from.take();
         self.open = None;
         let seat = self.current()?;
-        if let Some(from) = from {
-            seat.go_out(&from)?;
-        }
-        seat.ask(abi::ABORT, &mut abi::End::default())
+        let done = match from {
+            Some(from) => seat.go_out(&from).map(drop),
+            None => Ok(()),
+        };
+        let done = done.and_then(|()| seat.ask(abi::ABORT, &mut abi::End::default()));
+        calls::leave(false);
+        done
     }
 }
 
@@ -190,12 +210,14 @@ fn anybody_in(namespace: u64) -> bool {
 
 impl Drop for Mine {
     fn drop(&mut self) {
+        let _quiet = calls::quiet();
         // The end of a thread: what it has open is dropped.  The copy in a forked child is not its.
         if self.tid != rustix::thread::gettid() {
             std::mem::forget(std::mem::take(&mut self.seats));
         } else if self.open.as_ref().is_some_and(|open| !open.joined) {
             let _ = self.abort();
         }
+        calls::gone();
     }
 }
 
@@ -246,6 +268,7 @@ pub fn xpause() -> io::Result<u64> {
         let open = mine.open.as_mut().filter(|open| !open.joined).ok_or(Errno::INVAL)?;
         let from = open.from.take().ok_or(Errno::INVAL)?;
         let id = open.id;
+        calls::pause();
         mine.current()?.go_out(&from)?;
         Ok(id)
     })
@@ -268,7 +291,7 @@ pub fn xresume(id: u64) -> io::Result<()> {
         if let Some(open) = &mut mine.open {
             open.from = Some(from);
         }
-        Ok(())
+        calls::again()
     })
 }
 

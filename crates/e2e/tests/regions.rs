@@ -1,0 +1,98 @@
+//! Transactions of threads whose system calls are intercepted, by libsystx in the helper `systx-e2e-regions`, which
+//! checks each case where it happens; and the table of all calls.
+
+use std::path::PathBuf;
+use std::process::Command;
+use systx_e2e::run::{Limits, finish};
+use systx_e2e::{Finished, Lab, lab};
+
+/// A guarded directory, until it is dropped.
+struct Guarded<'a> {
+    lab: &'a Lab,
+    dir: PathBuf,
+}
+
+impl<'a> Guarded<'a> {
+    fn new(lab: &'a Lab) -> Guarded<'a> {
+        let dir = lab.path("guarded");
+        std::fs::create_dir(&dir).expect("the lab is writable");
+        lab.do_systx(["mount", "guarded"]).ok();
+        Guarded { lab, dir }
+    }
+
+    fn program(&self, case: &str) -> Command {
+        let mut command = self.lab.command(env!("CARGO_BIN_EXE_systx-e2e-regions"));
+        command.arg(case).arg(&self.dir);
+        command
+    }
+
+    fn case(&self, case: &str) -> Finished {
+        let done = finish(self.program(case), Limits::seconds(240), self.lab).ok();
+        let open = self.lab.open_ids();
+        assert!(open.is_empty(), "{case} left {open:?}");
+        self.lab.native("rm -rf guarded/*").ok();
+        done
+    }
+}
+
+impl Drop for Guarded<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.lab.do_systx(["umount", "guarded"]).ok();
+        }
+    }
+}
+
+#[test]
+fn earlier_descriptors_are_in_the_transaction() {
+    let lab = lab!();
+    let guarded = Guarded::new(&lab);
+    for case in ["commit", "abort", "names", "directory", "paused", "threads", "again"] {
+        guarded.case(&format!("earlier-{case}"));
+    }
+}
+
+#[test]
+fn earlier_descriptors_of_children_are_in_the_transaction() {
+    let lab = lab!();
+    Guarded::new(&lab).case("earlier-children");
+}
+
+#[test]
+fn an_abort_closes_descriptors_from_inside_and_brings_closed_ones_back() {
+    let lab = lab!();
+    let guarded = Guarded::new(&lab);
+    guarded.case("made");
+    guarded.case("closed");
+}
+
+#[test]
+fn calls_that_cannot_be_undone_are_refused_as_the_flags_say() {
+    let lab = lab!();
+    let told = Guarded::new(&lab).case("refused");
+    assert_eq!(told.err.matches("systx: not in the transaction: sendto").count(), 1, "{told}");
+}
+
+#[test]
+fn what_programs_do_otherwise_works_as_ever() {
+    let lab = lab!();
+    Guarded::new(&lab).case("process");
+}
+
+#[test]
+fn all_system_calls_are_listed() {
+    let lab = lab!();
+    let text = lab.do_systx(["syscalls"]).ok().out;
+    assert!(
+        text.lines().any(|line| line.starts_with(" 62 kill ") && line.contains("held back")),
+        "{text}"
+    );
+    assert!(text.ends_with(" refused\n"), "{text}");
+    let told = lab.do_systx(["syscalls", "--json"]).ok().out;
+    let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
+    let calls = told["syscalls"]["calls"].as_array().expect("a list").len();
+    let counts = told["syscalls"]["counts"].as_array().expect("a list");
+    let sum: u64 = counts.iter().filter_map(|count| count["calls"].as_u64()).sum();
+    assert_eq!((calls as u64, counts.len()), (sum, 4));
+    assert_eq!(text.lines().count(), calls + 1);
+}

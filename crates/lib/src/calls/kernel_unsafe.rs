@@ -1,0 +1,216 @@
+//! System calls of the handler, by the gate: results as the kernel gives them, errors as negative numbers.
+//! Nothing here allocates.
+
+#![allow(unsafe_code)]
+
+use super::gate::raw;
+use libc::{c_int, c_long};
+
+/// Which file a descriptor is open on, and through which mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// Device, as (major, minor).
+    pub dev: (u32, u32),
+    /// Inode.
+    pub ino: u64,
+    /// Mount.
+    pub mount: u64,
+    /// Type bits of the mode.
+    pub kind: u32,
+    /// Of a device file: which.
+    pub rdev: (u32, u32),
+}
+
+fn call(number: c_long, args: [u64; 6]) -> i64 {
+    // SAFETY: all callers are in this file and give addresses of what lives as long as the call, with its length.
+    unsafe { raw(number, args) }
+}
+
+/// Asks without a message to whoever serves the file.
+pub fn identify(fd: c_int) -> Option<Identity> {
+    stat(fd, libc::AT_STATX_DONT_SYNC)
+}
+
+/// The same, and an inode's number as it is now: that of a new file is final when it is committed.
+pub fn identify_now(fd: c_int) -> Option<Identity> {
+    stat(fd, libc::AT_STATX_FORCE_SYNC)
+}
+
+fn stat(fd: c_int, how: c_int) -> Option<Identity> {
+    // SAFETY: all zero is one.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_EMPTY_PATH | libc::AT_NO_AUTOMOUNT | how;
+    let mask = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_MNT_ID;
+    let args =
+        [fd as u64, c"".as_ptr() as u64, flags as u64, u64::from(mask), &raw mut found as u64, 0];
+    (call(libc::SYS_statx, args) == 0).then(|| Identity {
+        dev: (found.stx_dev_major, found.stx_dev_minor),
+        ino: found.stx_ino,
+        mount: found.stx_mnt_id,
+        kind: u32::from(found.stx_mode) & libc::S_IFMT,
+        rdev: (found.stx_rdev_major, found.stx_rdev_minor),
+    })
+}
+
+/// Text with a number in it, and NUL behind.
+pub struct Text {
+    bytes: [u8; 64],
+    len: usize,
+}
+
+impl Text {
+    /// Nothing yet.
+    pub fn new() -> Text {
+        Text { bytes: [0; 64], len: 0 }
+    }
+
+    /// With this behind it.
+    pub fn and(mut self, more: &[u8]) -> Text {
+        for byte in more.iter().take(self.bytes.len() - 1 - self.len) {
+            self.bytes[self.len] = *byte;
+            self.len += 1;
+        }
+        self
+    }
+
+    /// With this number behind it.
+    pub fn number(self, n: u32) -> Text {
+        let (mut digits, mut at, mut n) = ([0u8; 10], 10, n);
+        loop {
+            at -= 1;
+            digits[at] = b'0' + (n % 10) as u8;
+            n /= 10;
+            if n == 0 {
+                break;
+            }
+        }
+        self.and(&digits[at..])
+    }
+
+    fn address(&self) -> u64 {
+        self.bytes.as_ptr() as u64
+    }
+}
+
+/// Where the kernel says that a descriptor's file is; not ended by anything.
+pub fn path_of(fd: c_int, path: &mut [u8]) -> i64 {
+    let link = Text::new().and(b"/proc/self/fd/").number(fd as u32);
+    let (at, len) = (path.as_mut_ptr() as u64, path.len() as u64);
+    call(libc::SYS_readlink, [link.address(), at, len, 0, 0, 0])
+}
+
+/// open(2); `path` ends with NUL.
+pub fn open(path: &[u8], flags: c_int) -> i64 {
+    debug_assert_eq!(path.last(), Some(&0));
+    let cwd = libc::AT_FDCWD as u64;
+    call(libc::SYS_openat, [cwd, path.as_ptr() as u64, (flags | libc::O_CLOEXEC) as u64, 0, 0, 0])
+}
+
+/// close(2).
+pub fn close(fd: c_int) -> i64 {
+    call(libc::SYS_close, [fd as u64, 0, 0, 0, 0, 0])
+}
+
+/// close_range(2).
+pub fn close_range(first: u32, last: u32, flags: u32) -> i64 {
+    call(libc::SYS_close_range, [first.into(), last.into(), flags.into(), 0, 0, 0])
+}
+
+/// A further descriptor, out of the way and closed by execve(2).
+pub fn keep(fd: c_int) -> i64 {
+    let dup =
+        |least| call(libc::SYS_fcntl, [fd as u64, libc::F_DUPFD_CLOEXEC as u64, least, 0, 0, 0]);
+    match dup(512) {
+        e if e < 0 => dup(3),
+        fd => fd,
+    }
+}
+
+/// dup3(2).
+pub fn put(fd: c_int, at: c_int, flags: c_int) -> i64 {
+    call(libc::SYS_dup3, [fd as u64, at as u64, flags as u64, 0, 0, 0])
+}
+
+/// fcntl(2) with F_GETFL, F_GETFD, F_SETFL, F_GETPIPE_SZ, F_SETPIPE_SZ.
+pub fn fcntl(fd: c_int, what: c_int, arg: u64) -> i64 {
+    call(libc::SYS_fcntl, [fd as u64, what as u64, arg, 0, 0, 0])
+}
+
+/// lseek(2).
+pub fn seek(fd: c_int, to: i64, whence: c_int) -> i64 {
+    call(libc::SYS_lseek, [fd as u64, to as u64, whence as u64, 0, 0, 0])
+}
+
+/// Whether two descriptors of this process are one open file; `pid` is its own.
+pub fn same(pid: c_int, a: c_int, b: c_int) -> bool {
+    const KCMP_FILE: u64 = 0;
+    a == b || call(libc::SYS_kcmp, [pid as u64, pid as u64, KCMP_FILE, a as u64, b as u64, 0]) == 0
+}
+
+/// This process.
+pub fn pid() -> c_int {
+    call(libc::SYS_getpid, [0; 6]) as c_int
+}
+
+/// This thread.
+pub fn tid() -> c_int {
+    call(libc::SYS_gettid, [0; 6]) as c_int
+}
+
+/// Sends this very thread a signal.
+pub fn signal_me(signal: c_int) {
+    call(libc::SYS_tgkill, [pid() as u64, tid() as u64, signal as u64, 0, 0, 0]);
+}
+
+/// Calls `each` with every descriptor that is open.
+pub fn each_open(mut each: impl FnMut(c_int)) -> i64 {
+    let dir = open(b"/proc/self/fd\0", libc::O_RDONLY | libc::O_DIRECTORY);
+    if dir < 0 {
+        return dir;
+    }
+    let mut buffer = [0u8; 1024];
+    loop {
+        let args = [dir as u64, buffer.as_mut_ptr() as u64, buffer.len() as u64, 0, 0, 0];
+        let got = call(libc::SYS_getdents64, args);
+        let Some(mut rest) = usize::try_from(got).ok().filter(|n| *n > 0) else { break };
+        let mut at = 0;
+        while rest >= 19 {
+            let len = usize::from(u16::from_ne_bytes([buffer[at + 16], buffer[at + 17]]));
+            if len < 19 || len > rest {
+                break;
+            }
+            let name = &buffer[at + 19..at + len];
+            let digits = name.iter().take_while(|b| b.is_ascii_digit());
+            let number = digits.clone().fold(0i64, |n, b| n * 10 + i64::from(b - b'0'));
+            if digits.count() > 0 && number != dir {
+                each(number as c_int);
+            }
+            (at, rest) = (at + len, rest - len);
+        }
+    }
+    close(dir as c_int);
+    0
+}
+
+/// A word of the program's memory that it gave the address of.
+pub fn word(address: u64) -> u64 {
+    // SAFETY: the program gave it to a system call that reads it; a bad one is a fault, as in its own code.
+    unsafe { (address as *const u64).read_unaligned() }
+}
+
+/// Writes one.
+pub fn set_word(address: u64, value: u64) {
+    // SAFETY: as above, of a call that writes it.
+    unsafe { (address as *mut u64).write_unaligned(value) }
+}
+
+/// Two descriptors, as pipe(2) gives them.
+pub fn pair(address: u64) -> [c_int; 2] {
+    // SAFETY: the kernel has just written them there.
+    unsafe { (address as *const [c_int; 2]).read_unaligned() }
+}
+
+/// Says something on the standard error output.
+pub fn say(text: &Text) {
+    call(libc::SYS_write, [2, text.address(), text.len as u64, 0, 0, 0]);
+}

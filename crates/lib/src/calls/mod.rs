@@ -1,0 +1,132 @@
+//! Calls of a thread in a transaction that are intercepted, for what no path says: see docs/decisions/0007.
+
+mod descriptors;
+#[path = "gate_unsafe.rs"]
+mod gate;
+#[path = "kernel_unsafe.rs"]
+mod kernel;
+mod region;
+#[path = "registry_unsafe.rs"]
+mod registry;
+
+use crate::Flags;
+use core::sync::atomic::{AtomicBool, Ordering};
+use gate::{SIGSYS_BIT, arm, disarm, key, mask, probe};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// That calls are intercepted here has been seen.
+static WORKS: AtomicBool = AtomicBool::new(false);
+
+/// While it lives, calls of this thread are not intercepted: the library is at work.
+pub struct Quiet(());
+
+/// See [`Quiet`].
+pub fn quiet() -> Quiet {
+    let _ = registry::look(key(), |region| region.select(false));
+    Quiet(())
+}
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        let _ = registry::look(key(), |region| region.select(region.is_armed()));
+    }
+}
+
+/// Whether any of the flags wants calls intercepted.
+pub fn wanted(flags: Flags) -> bool {
+    flags.bits() & Flags::CALLS != 0
+}
+
+/// From the end of the library's work on, calls of this thread are intercepted.
+pub fn begin(flags: Flags, control: impl AsFd) -> Result<(), Errno> {
+    registry::take(key());
+    strip_masks();
+    let before = mask(!0);
+    let blocked = before & SIGSYS_BIT != 0;
+    let control = control.as_fd().as_raw_fd();
+    registry::with(key(), |region| region.begin(flags, control, blocked));
+    mask(before & !SIGSYS_BIT);
+    if let Err(e) = again() {
+        leave(false);
+        return Err(e);
+    }
+    Ok(())
+}
+
+/// The same after a pause.
+pub fn again() -> Result<(), Errno> {
+    if registry::look(key(), |region| region.is_active()) != Some(true) {
+        return Ok(());
+    }
+    let armed = registry::look(key(), arm).unwrap_or(Err(libc::EINVAL));
+    armed.map_err(Errno::from_raw_os_error)?;
+    if !WORKS.load(Ordering::Relaxed) {
+        let count = || registry::look(key(), |region| region.traps()).unwrap_or(0);
+        let before = count();
+        let _ = registry::look(key(), |region| region.select(true));
+        probe();
+        let _ = registry::look(key(), |region| region.select(false));
+        if count() == before {
+            disarm();
+            return Err(Errno::NOSYS);
+        }
+        WORKS.store(true, Ordering::Relaxed);
+    }
+    registry::with(key(), |region| region.set_armed(true));
+    Ok(())
+}
+
+/// Nothing is intercepted until [`again`].
+pub fn pause() {
+    let was = registry::with(key(), |region| {
+        let was = region.is_armed();
+        region.set_armed(false);
+        region.select(false);
+        was
+    });
+    if was == Some(true) {
+        disarm();
+    }
+}
+
+/// Whether the program made a call for which the transaction can only be dropped.
+pub fn doomed() -> bool {
+    registry::look(key(), |region| region.doomed().is_some()) == Some(true)
+}
+
+/// The transaction is over.
+pub fn leave(committed: bool) {
+    if registry::look(key(), |region| region.is_active()) != Some(true) {
+        return;
+    }
+    pause();
+    let blocked = registry::with(key(), |region| region.end(committed));
+    if blocked == Some(true) {
+        let now = mask(!0);
+        mask(now | SIGSYS_BIT);
+    }
+}
+
+/// In a forked child: nothing is intercepted there, whatever the copy of the memory says.
+pub fn forked() {
+    registry::with(key(), |region| region.set_armed(false));
+    registry::give_back(key());
+}
+
+/// This thread ends.
+pub fn gone() {
+    pause();
+    registry::give_back(key());
+}
+
+/// A handler that runs with SIGSYS blocked could make no intercepted call.
+fn strip_masks() {
+    for signal in (1..=64).filter(|s| ![libc::SIGKILL, libc::SIGSTOP, libc::SIGSYS].contains(s)) {
+        let Ok(now) = gate::action(signal, None) else { continue };
+        if now.handler > 1 && now.mask & SIGSYS_BIT != 0 {
+            let without = gate::Action { mask: now.mask & !SIGSYS_BIT, ..now };
+            let _ = gate::action(signal, Some(&without));
+        }
+    }
+}
