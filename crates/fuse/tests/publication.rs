@@ -479,7 +479,7 @@ fn nobody_sees_the_old_after_the_new() {
             wrong.len(),
             &wrong[..wrong.len().min(5)]
         );
-        assert!(slowest < Duration::from_secs(5), "{slowest:?}");
+        assert!(slowest < Duration::from_secs(60), "{slowest:?}");
         let caught_up = looks(&arena.mount.dir)
             .into_iter()
             .map(|(what, mut look)| (what, look(&arena.mount.dir)));

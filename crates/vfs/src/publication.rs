@@ -30,7 +30,8 @@ use crate::volume::Volume;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 use systx_base::sync::{Event, Guard, Mutex, Rank, rank};
 use systx_base::{Kind, NodeId, Oid, TxnId};
@@ -60,6 +61,47 @@ const ROUNDS_MAX: usize = 200;
 
 /// Most directories that are locked at once: each takes a thread and a request.
 const LOCKED_MAX: usize = 32;
+
+/// How long after a commit attributes are told without validity. The kernel declares what it is told valid before it has
+/// stored all of it, and stat(2) takes no lock (`fuse_change_attributes_common`): who asks while somebody else is told
+/// the new owner or mode could see the old one. Told without validity it is stored, and believed by nobody; what is told
+/// afterwards, with validity, is what is there.
+const TOLD_AGAIN: Duration = Duration::from_millis(3);
+
+/// The time after a commit in which attributes are told without validity.
+pub(crate) struct Afterwards {
+    epoch: Instant,
+    /// When it ends, in nanoseconds since `epoch`; 0: it has.
+    until: AtomicU64,
+}
+
+impl Afterwards {
+    pub(crate) fn new() -> Afterwards {
+        Afterwards { epoch: Instant::now(), until: AtomicU64::new(0) }
+    }
+
+    fn after(&self, time: Duration) -> u64 {
+        u64::try_from((self.epoch.elapsed() + time).as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    fn begin(&self) {
+        self.until.store(self.after(TOLD_AGAIN), Release);
+    }
+
+    /// Whether it is that time.
+    pub(crate) fn is_now(&self) -> bool {
+        let until = self.until.load(Acquire);
+        if until == 0 {
+            return false;
+        }
+        let is_over = self.after(Duration::ZERO) >= until;
+        if is_over {
+            // No clock is read until the next commit. Another one may have begun: its time stays.
+            let _ = self.until.compare_exchange(until, 0, AcqRel, Relaxed);
+        }
+        !is_over
+    }
+}
 
 /// What the kernel has cached of a guarded directory, from the side of who serves it.  Nothing to drop
 /// is success, and so is a mount that is gone.
@@ -339,6 +381,7 @@ impl Drop for Publication<'_> {
     fn drop(&mut self) {
         self.marked.let_changes_go();
         if !self.guarded.is_empty() {
+            self.vol.afterwards.begin();
             *self.vol.marks.write() = None;
             self.vol.is_publishing.store(false, Release);
         }

@@ -13,7 +13,7 @@ use crate::client;
 use crate::content::Spill;
 use crate::inode_locks::InodeLocks;
 use crate::past::{Frozen, Past};
-use crate::publication::{Guarded, Marked};
+use crate::publication::{Afterwards, Guarded, Marked};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -46,6 +46,7 @@ pub struct Volume {
     pub(crate) marks: RwLock<Option<Arc<Marked>>>,
     /// Whether there may be marks: a hint that spares looking.
     pub(crate) is_publishing: AtomicBool,
+    pub(crate) afterwards: Afterwards,
     /// What open snapshots need of what has been changed since they began.
     pub past: Arc<Past>,
     /// Locks on inodes of guarded directories.
@@ -91,6 +92,7 @@ impl Volume {
             publishing: Mutex::new(rank::PUBLICATION, ()),
             marks: RwLock::new(rank::MARKS, None),
             is_publishing: AtomicBool::new(false),
+            afterwards: Afterwards::new(),
             past: Arc::new(Past::new()),
             inode_locks: Arc::new(InodeLocks::new()),
             waits: Mutex::new(rank::LEAF, Vec::new()),

@@ -139,17 +139,18 @@ impl Gate for Order {
     }
 
     fn is_publishing(&self) -> bool {
-        self.vol.is_publishing.load(Acquire)
+        self.vol.is_publishing.load(Acquire) || self.vol.afterwards.is_now()
     }
 
     fn valid(&self, oid: Oid, name: Option<&[u8]>) -> Valid {
+        let zero = Some(Duration::ZERO);
+        // Attributes may come along of anything that changes: none are to be kept meanwhile, nor right afterwards.
         match &*self.vol.marks.read() {
-            // Attributes may come along of anything that changes: none are to be kept meanwhile.
             Some(marked) => {
-                let zero = Some(Duration::ZERO);
                 let name = if marked.has_name(oid, name) { zero } else { None };
                 Valid { name, attr: zero }
             }
+            None if self.vol.afterwards.is_now() => Valid { name: None, attr: zero },
             None => Valid::default(),
         }
     }
