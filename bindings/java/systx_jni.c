@@ -11,14 +11,28 @@
 /* Functions return 0 or an errno: the JVM may change errno itself. */
 static jint told(int result) { return result == 0 ? 0 : errno; }
 
+/* A string of less than `room` bytes; false if it is longer. */
+static int string(JNIEnv *env, jbyteArray from, char *to, size_t room) {
+    jsize len = (*env)->GetArrayLength(env, from);
+    if (len >= (jsize)room) return 0;
+    (*env)->GetByteArrayRegion(env, from, 0, len, (jbyte *)to);
+    to[len] = 0;
+    return 1;
+}
+
 NATIVE(jint, begin0)(JNIEnv *env, jclass class, jbyteArray dir, jint flags) {
     char path[PATH_MAX];
-    jsize len = (*env)->GetArrayLength(env, dir);
     (void)class;
-    if (len >= (jsize)sizeof path) return ENAMETOOLONG;
-    (*env)->GetByteArrayRegion(env, dir, 0, len, (jbyte *)path);
-    path[len] = 0;
+    if (!string(env, dir, path, sizeof path)) return ENAMETOOLONG;
     return told(systx_begin_at(path, (unsigned)flags));
+}
+
+NATIVE(jint, order0)(JNIEnv *env, jclass class, jbyteArray dir, jint flags, jbyteArray order, jlong number) {
+    char path[PATH_MAX], name[256];
+    struct systx_begin begin = {(uint32_t)flags, 0, name, (uint64_t)number};
+    (void)class;
+    if (!string(env, dir, path, sizeof path) || !string(env, order, name, sizeof name)) return ENAMETOOLONG;
+    return told(systx_begin_with(path, &begin));
 }
 
 NATIVE(jint, end0)(JNIEnv *env, jclass class) {

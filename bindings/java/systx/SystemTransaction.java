@@ -60,6 +60,16 @@ public final class SystemTransaction implements AutoCloseable {
     }
 
     /**
+     * Begins a transaction of this thread with a place in an order: transactions of one order commit one after another with
+     * rising numbers from 0 on, whenever and by whichever thread they are begun.
+     */
+    public static SystemTransaction begin(Path dir, int flags, String order, long number) throws IOException {
+        byte[] name = order.getBytes(StandardCharsets.UTF_8);
+        check(order0(dir.toString().getBytes(StandardCharsets.UTF_8), flags, name, number));
+        return new SystemTransaction();
+    }
+
+    /**
      * Runs {@code body} in a transaction, again and again until it has not lost a conflict. What it does beside the
      * guarded directory happens at each attempt.
      */
@@ -111,6 +121,8 @@ public final class SystemTransaction implements AutoCloseable {
     }
 
     private static native int begin0(byte[] dir, int flags);
+
+    private static native int order0(byte[] dir, int flags, byte[] order, long number);
 
     private static native int end0();
 

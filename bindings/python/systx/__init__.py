@@ -18,6 +18,9 @@ import functools
 import os
 
 READ_ONLY, SNAPSHOT, RETRY = 1, 2, 4
+# Errors after which the transaction is still open, and of which status() tells more.
+_OPEN = (errno.EBUSY, errno.ETIMEDOUT)
+_TOLD = (*_OPEN, errno.EEXIST)
 NONE, OPEN, LOST, COMMITTED, ABORTED, FAILED = range(6)
 
 
@@ -32,6 +35,15 @@ class _Status(ctypes.Structure):
     ]
 
 
+class _Begin(ctypes.Structure):
+    _fields_ = [
+        ("flags", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("order", ctypes.c_char_p),
+        ("number", ctypes.c_uint64),
+    ]
+
+
 class Conflict(OSError):
     """The transaction has lost a conflict: nothing was committed."""
 
@@ -40,6 +52,8 @@ _lib = ctypes.CDLL(os.environ.get("SYSTX_LIBRARY", "libsystx.so"), use_errno=Tru
 _lib.systx_begin_at.argtypes = [ctypes.c_char_p, ctypes.c_uint]
 _lib.xpause.restype = _lib.xid.restype = ctypes.c_uint64
 _lib.xresume.argtypes = [ctypes.c_uint64]
+_lib.systx_reset_order.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint64]
+_lib.systx_patience.argtypes = [ctypes.c_uint]
 
 
 def _check(result):
@@ -50,13 +64,33 @@ def _check(result):
         found = status()
         what = f"conflict on {os.fsdecode(found.path)} with {os.fsdecode(found.words)}"
         raise Conflict(number, what)
-    raise OSError(number, os.strerror(number))
+    found = _Status()
+    words = found.words if number in _TOLD and _lib.xstatus(ctypes.byref(found)) == 0 else b""
+    raise OSError(number, ": ".join(filter(None, [os.strerror(number), os.fsdecode(words)])))
 
 
-def begin(directory=None, flags=0):
-    """Begins a transaction of this thread; inside one it only counts."""
-    where = None if directory is None else os.fsencode(directory)
-    _check(_lib.systx_begin_at(where, flags))
+def _place(directory):
+    return None if directory is None else os.fsencode(directory)
+
+
+def begin(directory=None, flags=0, order=None):
+    """Begins a transaction of this thread; inside one it only counts.
+
+    ``order``: a name and a number.  Transactions of one name commit with rising numbers, from 0 on.
+    """
+    name, number = (None, 0) if order is None else (os.fsencode(order[0]), order[1])
+    how = _Begin(flags, 0, name, number)
+    _check(_lib.systx_begin_with(_place(directory), ctypes.byref(how)))
+
+
+def reset_order(name, following, directory=None):
+    """From now on ``following`` is the number of that order that comes next."""
+    _check(_lib.systx_reset_order(_place(directory), os.fsencode(name), following))
+
+
+def patience(seconds):
+    """How long ends wait for lower numbers, in all threads; at first 30 seconds."""
+    _check(_lib.systx_patience(int(seconds * 1000)))
 
 
 def end():
@@ -96,9 +130,9 @@ def paused():
 
 
 @contextlib.contextmanager
-def transaction(directory=None, flags=0):
+def transaction(directory=None, flags=0, order=None):
     """Commits at the end of the block; an exception drops it."""
-    begin(directory, flags)
+    begin(directory, flags, order)
     try:
         yield
     except BaseException:
@@ -112,12 +146,12 @@ def transaction(directory=None, flags=0):
     try:
         end()
     except OSError as e:
-        if e.errno == errno.EBUSY:
+        if e.errno in _OPEN:
             abort()
         raise
 
 
-def atomic(directory=None, flags=0):
+def atomic(directory=None, flags=0, order=None):
     """Runs the decorated function as a transaction, and again as long as that loses."""
 
     def decorate(function):
@@ -128,7 +162,7 @@ def atomic(directory=None, flags=0):
             attempt = flags
             while True:
                 try:
-                    with transaction(directory, attempt):
+                    with transaction(directory, attempt, order):
                         return function(*args, **kwargs)
                 except Conflict:
                     if status().state == ABORTED and status().words:

@@ -20,7 +20,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Of this interface.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The type byte of all of its ioctls.
 const TYPE: u32 = 0xE7;
@@ -42,6 +42,9 @@ pub const END: u32 = iowr::<End>(3);
 pub const ABORT: u32 = iowr::<End>(4);
 /// Tells of the open transaction, or of the last one; see [`Status`].
 pub const STATUS: u32 = iowr::<Status>(5);
+
+/// Gives the transaction that was just begun its place in an order, or resets one; see [`Order`].
+pub const ORDER: u32 = iowr::<Order>(16);
 
 /// Flags of [`Begin::flags`].
 pub mod begin {
@@ -69,6 +72,27 @@ pub mod state {
     pub const ABORTED: u32 = 4;
     /// It could not be committed for another reason than a conflict, which is told in words.
     pub const FAILED: u32 = 5;
+    /// Of an [`END`](super::END): it is open and cannot be committed yet, [`STATUS`](super::STATUS) says in words why.
+    /// Ask again.
+    pub const WAITS: u32 = 6;
+}
+
+/// Flags of [`End::flags`].
+pub mod end {
+    /// Do not wait a while before answering [`WAITS`](super::state::WAITS).
+    pub const NOW: u32 = 1;
+    /// All that this version knows.
+    pub const ALL: u32 = NOW;
+}
+
+/// Values of [`Order::what`].
+pub mod order {
+    /// The transaction takes part, with this number.  Nothing may have been asked for in it yet.  With an error it is
+    /// ended, and [`STATUS`](super::STATUS) tells more.  `EEXIST`: the number is used up; `EBUSY`: another transaction has
+    /// it; `EINVAL`: no transaction is open, or it takes part already.
+    pub const JOIN: u32 = 0;
+    /// This number comes next.  `EBUSY`: transactions take part.
+    pub const RESET: u32 = 1;
 }
 
 /// Argument of [`ATTACH`].
@@ -95,11 +119,28 @@ pub struct Begin {
     pub id: u64,
 }
 
+/// Longest name of an order.
+pub const ORDER_MAX: usize = 64;
+
+/// Argument of [`ORDER`].  `EDQUOT`: the user has too many orders; `EINVAL` also: no name, or too long a one.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Order {
+    /// In: see [`order`].
+    pub what: u32,
+    /// In: length of the name.
+    pub name_len: u32,
+    /// In: the number.
+    pub number: u64,
+    /// In: the name; each user has names of their own on each file system.
+    pub name: [u8; ORDER_MAX],
+}
+
 /// Argument of [`END`] and [`ABORT`].
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct End {
-    /// In: 0.
+    /// In: see [`end`]; 0 with [`ABORT`].
     pub flags: u32,
     /// Out: see [`state`].
     pub state: u32,
@@ -148,6 +189,7 @@ mod tests {
         assert_eq!(size_of::<Begin>(), 16);
         assert_eq!(size_of::<End>(), 24);
         assert_eq!(size_of::<Status>(), 1544);
+        assert_eq!(size_of::<Order>(), 80);
         assert_eq!(ATTACH, 0xc040_e701);
         assert_eq!(BEGIN, 0xc010_e702);
     }

@@ -25,6 +25,7 @@ mod roster;
 pub mod server;
 pub mod spawn;
 mod spawn_unsafe;
+pub mod thread_orders;
 pub mod thread_views;
 pub mod top;
 pub mod transaction;

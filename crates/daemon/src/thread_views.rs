@@ -11,6 +11,7 @@
 use crate::guarded::Guarded;
 use crate::patterns::Patterns;
 use crate::protocol::{self, Conflict, HostPath, Opponent, Outcome, State, Transport};
+use crate::thread_orders;
 use crate::transaction::{Terms, Transaction, engine_isolation};
 use crate::transactions::Transactions;
 use crate::volume::OpenVolume;
@@ -65,6 +66,8 @@ struct Place {
 #[derive(Default)]
 struct Now {
     open: Option<Work>,
+    /// What its end waits for, in words.
+    waits: String,
     /// The last one that was open.
     last: Last,
 }
@@ -255,6 +258,39 @@ impl Desk {
         Ok(abi::Begin { flags: arg.flags, retries, id: id.0 })
     }
 
+    /// Gives what is open on a seat its place in an order, or resets one.
+    fn order(&self, place: &Place, arg: abi::Order) -> Reply<abi::Order> {
+        let (_, volume, _) = self.parts()?;
+        let group = thread_orders::group(&arg, place.uid)?;
+        match arg.what {
+            abi::order::RESET => thread_orders::reset(&volume.vol.engine, &group, arg.number)?,
+            abi::order::JOIN => {
+                let open = place.now.lock().open.clone().ok_or(Errno::INVAL)?;
+                if let Err((errno, words)) = thread_orders::join(&open.txn, group, arg.number) {
+                    // Without its place it must not be committed.
+                    self.end(place, false)?;
+                    let last = &mut place.now.lock().last;
+                    (last.state, last.errno) = (abi::state::FAILED, errno.raw_os_error());
+                    last.words = words;
+                    return Err(errno);
+                }
+            }
+            _ => return Err(Errno::INVAL),
+        }
+        Ok(arg)
+    }
+
+    /// What has to happen before what is open on a seat can be committed; waits a while for it if `wait`.
+    fn not_yet(&self, place: &Place, wait: bool) -> Reply<Option<abi::End>> {
+        let (table, ..) = self.parts()?;
+        let Work { txn, .. } = place.now.lock().open.clone().ok_or(Errno::INVAL)?;
+        let waits = thread_orders::await_turn(&txn, &table, wait).unwrap_or_default();
+        let state = if waits.is_empty() { abi::state::OPEN } else { abi::state::WAITS };
+        place.now.lock().waits = waits;
+        let end = abi::End { state, id: txn.id.0, ..abi::End::default() };
+        Ok((state == abi::state::WAITS).then_some(end))
+    }
+
     /// Commits or drops what is open on a seat.
     fn end(&self, place: &Place, commit: bool) -> Reply<abi::End> {
         let (table, _, guarded) = self.parts()?;
@@ -268,6 +304,7 @@ impl Desk {
             last.words = "ended by `systx abort`".into();
         } else if !commit {
             last.state = abi::state::ABORTED;
+            last.words = place.now.lock().waits.clone();
             // What had lost has lost, also if its program noticed first: another attempt is older.
             last.fail(txn.conflict(&*table), txn.age, txn.timestamp);
             txn.abort();
@@ -306,6 +343,7 @@ impl Desk {
         };
         let mut now = place.now.lock();
         now.open = None;
+        now.waits.clear();
         now.last = last;
         Ok(answer)
     }
@@ -341,15 +379,15 @@ impl Desk {
 
     fn status(&self, place: &Place) -> Reply<abi::Status> {
         let (table, ..) = self.parts()?;
-        let (open, last) = {
+        let (open, waits, last) = {
             let now = place.now.lock();
-            (now.open.clone(), now.last.clone())
+            (now.open.clone(), now.waits.clone(), now.last.clone())
         };
         let last = match open {
             None => last,
             Some(Work { txn, .. }) => {
                 let mut at = Last { id: txn.id.0, retries: txn.age, ..Last::default() };
-                at.state = abi::state::OPEN;
+                (at.state, at.words) = (abi::state::OPEN, waits);
                 if table.get(txn.id).is_err() {
                     at.state = abi::state::ABORTED;
                 } else if txn.state() == State::Doomed {
@@ -438,7 +476,7 @@ impl Control for Desk {
             }
             return answer(arg, |arg| self.attach(caller, arg));
         }
-        let known = [abi::BEGIN, abi::END, abi::ABORT, abi::STATUS].contains(&cmd);
+        let known = [abi::BEGIN, abi::END, abi::ABORT, abi::STATUS, abi::ORDER].contains(&cmd);
         let seat = seat.filter(|_| known).ok_or(Errno::NOTTY)?;
         let place = self.place(seat)?;
         if place.tid != caller.tid || place.uid != caller.uid && caller.uid != 0 {
@@ -446,7 +484,16 @@ impl Control for Desk {
         }
         match cmd {
             abi::BEGIN => answer(arg, |arg| self.begin(&place, caller, arg)),
-            abi::END => answer(arg, |_: abi::End| self.end(&place, true)),
+            abi::END => answer(arg, |arg: abi::End| {
+                if arg.flags & !abi::end::ALL != 0 {
+                    return Err(Errno::INVAL);
+                }
+                match self.not_yet(&place, arg.flags & abi::end::NOW == 0)? {
+                    Some(end) => Ok(end),
+                    None => self.end(&place, true),
+                }
+            }),
+            abi::ORDER => answer(arg, |arg| self.order(&place, arg)),
             abi::ABORT => answer(arg, |_: abi::End| self.end(&place, false)),
             _ => answer(arg, |_: abi::Status| self.status(&place)),
         }

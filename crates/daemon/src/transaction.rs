@@ -483,7 +483,7 @@ impl Transaction {
             let summary = Summary::default();
             promise.keep();
             landed();
-            self.volume.vol.engine.abort(self.id);
+            self.volume.vol.engine.pass(self.id);
             return Ended::Committed(self.outcome(self.id, summary, vec![], stale, 0));
         }
         // The decision does this once more: the publication before it may need these files.

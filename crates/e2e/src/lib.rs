@@ -6,6 +6,7 @@
 //! - [`tree`]: a whole directory tree as a value, for comparisons;
 //! - [`twin`]: does the same work natively and inside a run, and compares;
 //! - [`cache`]: things from package registries, fetched once;
+//! - [`cases`]: helper programs that use libsystx;
 //! - [`others`]: test suites of others;
 //! - [`places`]: the same work on the host, in a guarded directory, in transactions;
 //! - [`pages`]: man pages, formatted;
@@ -16,6 +17,7 @@
 //! JSON; they do not link any of its crates.
 
 pub mod cache;
+pub mod cases;
 pub mod lab;
 pub mod others;
 pub mod pages;

@@ -41,21 +41,81 @@ fn contend(lab: &Lab, program: impl Fn(&Path) -> Command) {
     lab.do_systx(["umount", "guarded"]).ok();
 }
 
+/// Compiles an example.
+fn compiled(lab: &Lab, name: &str) -> PathBuf {
+    let (library, program) = (library(), lab.outside().join(name));
+    let mut cc = Command::new("cc");
+    cc.args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&program);
+    cc.arg(root().join(format!("examples/{name}.c")));
+    cc.arg("-I").arg(root().join("crates/lib/include"));
+    cc.arg("-L").arg(&library).arg("-lsystx").arg(format!("-Wl,-rpath,{}", library.display()));
+    tool(&mut cc).unwrap_or_else(|why| panic!("{why}"));
+    program
+}
+
 #[test]
 fn c_programs_lose_no_update() {
     let lab = lab!();
     if find_program("cc").is_none() {
         skip!("there is no C compiler");
     }
-    let (library, program) = (library(), lab.outside().join("transfer"));
-    let mut cc = Command::new("cc");
-    cc.args(["-Wall", "-Wextra", "-Werror", "-O1", "-o"]).arg(&program);
-    cc.arg(root().join("examples/transfer.c")).arg("-I").arg(root().join("crates/lib/include"));
-    cc.arg("-L").arg(&library).arg("-lsystx").arg(format!("-Wl,-rpath,{}", library.display()));
-    tool(&mut cc).unwrap_or_else(|why| panic!("{why}"));
+    let program = compiled(&lab, "transfer");
     contend(&lab, |dir| {
         let mut command = lab.command(&program);
         command.arg(dir);
+        command
+    });
+}
+
+/// Several programs at once, each with a share of the numbers: the log has all of them in order.
+fn in_order(lab: &Lab, program: impl Fn(&Path) -> Command) {
+    const NUMBERS: usize = 24;
+    let dir = lab.path("guarded");
+    std::fs::create_dir(&dir).unwrap();
+    lab.do_systx(["mount", "guarded"]).ok();
+    let start = |first: usize| {
+        let mut command = program(&dir);
+        command.args([first, PROGRAMS, NUMBERS].map(|n| n.to_string()));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    // Whoever has the first number starts last.
+    let running: Vec<Child> = (0..PROGRAMS).rev().map(start).collect();
+    for child in running {
+        let done = child.wait_with_output().unwrap();
+        let told = [done.stdout, done.stderr].concat();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&told));
+    }
+    let want: String = (0..NUMBERS).map(|n| format!("{n}\n")).collect();
+    assert_eq!(lab.read("guarded/log"), want);
+    lab.do_systx(["umount", "guarded"]).ok();
+}
+
+#[test]
+fn c_programs_commit_in_order() {
+    let lab = lab!();
+    if find_program("cc").is_none() {
+        skip!("there is no C compiler");
+    }
+    let program = compiled(&lab, "ordered");
+    in_order(&lab, |dir| {
+        let mut command = lab.command(&program);
+        command.arg(dir);
+        command
+    });
+}
+
+#[test]
+fn python_programs_commit_in_order() {
+    let lab = lab!();
+    if find_program("python3").is_none() {
+        skip!("there is no python3");
+    }
+    let library = library().join("libsystx.so");
+    in_order(&lab, |dir| {
+        let mut command = lab.command("python3");
+        command.arg("-B").arg(root().join("examples/ordered.py")).arg(dir);
+        command.env("SYSTX_LIBRARY", &library);
+        command.env("PYTHONPATH", root().join("bindings/python"));
         command
     });
 }

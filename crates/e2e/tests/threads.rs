@@ -1,63 +1,19 @@
 //! Transactions of a program's threads, by libsystx in the helper `systx-e2e-threads`, which checks each
 //! case where it happens.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-use systx_e2e::run::{Limits, finish};
-use systx_e2e::{Finished, Lab, lab};
+use std::io::Write;
+use std::process::Child;
+use systx_e2e::cases::{Guarded, eventually, line, started};
+use systx_e2e::{Lab, lab};
 
-/// A guarded directory, until it is dropped.
-struct Guarded<'a> {
-    lab: &'a Lab,
-    dir: PathBuf,
-}
-
-impl<'a> Guarded<'a> {
-    fn new(lab: &'a Lab) -> Guarded<'a> {
-        let dir = lab.path("guarded");
-        std::fs::create_dir(&dir).expect("the lab is writable");
-        lab.do_systx(["mount", "guarded"]).ok();
-        Guarded { lab, dir }
-    }
-
-    fn program(&self, case: &str, rounds: u32) -> Command {
-        let mut command = self.lab.command(env!("CARGO_BIN_EXE_systx-e2e-threads"));
-        command.arg(case).arg(&self.dir).arg(rounds.to_string());
-        command
-    }
-
-    fn case(&self, case: &str, rounds: u32) -> Finished {
-        let done = finish(self.program(case, rounds), Limits::seconds(240), self.lab).ok();
-        let open = self.lab.open_ids();
-        assert!(open.is_empty(), "{case} left {open:?}");
-        done
-    }
-}
-
-impl Drop for Guarded<'_> {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            self.lab.do_systx(["umount", "guarded"]).ok();
-        }
-    }
-}
-
-/// Waits for something that happens by itself, soon.
-#[track_caller]
-fn eventually(what: &str, mut is: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !is() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
+fn guarded(lab: &Lab) -> Guarded<'_> {
+    Guarded::new(lab, env!("CARGO_BIN_EXE_systx-e2e-threads"))
 }
 
 #[test]
 fn a_transaction_of_one_thread() {
     let lab = lab!();
-    let guarded = Guarded::new(&lab);
+    let guarded = guarded(&lab);
     for case in ["siblings", "abort", "nesting", "pause", "cwd", "refused"] {
         guarded.case(case, 0);
         lab.native("rm -rf guarded/*").ok();
@@ -70,7 +26,7 @@ fn a_transaction_of_one_thread() {
 #[test]
 fn children_and_threads_join_and_executed_programs_too() {
     let lab = lab!();
-    let guarded = Guarded::new(&lab);
+    let guarded = guarded(&lab);
     for case in ["children", "threads-inside", "joined"] {
         guarded.case(case, 0);
         lab.native("rm -rf guarded/*").ok();
@@ -80,7 +36,7 @@ fn children_and_threads_join_and_executed_programs_too() {
 #[test]
 fn lost_conflicts_are_told_and_retried() {
     let lab = lab!();
-    let guarded = Guarded::new(&lab);
+    let guarded = guarded(&lab);
     for case in ["conflict", "read-only"] {
         guarded.case(case, 0);
         lab.native("rm -rf guarded/*").ok();
@@ -90,34 +46,21 @@ fn lost_conflicts_are_told_and_retried() {
 #[test]
 fn what_was_opened_inside_is_the_committed_file_afterwards() {
     let lab = lab!();
-    Guarded::new(&lab).case("descriptors", 0);
+    guarded(&lab).case("descriptors", 0);
 }
 
 #[test]
 fn contending_threads_lose_no_update_and_never_see_two_moments() {
     let lab = lab!();
-    let guarded = Guarded::new(&lab);
+    let guarded = guarded(&lab);
     let rounds = if std::env::var_os("SYSTX_LONG").is_some() { 3000 } else { 300 };
     guarded.case("contend", rounds);
-}
-
-fn started(mut command: Command) -> (Child, BufReader<std::process::ChildStdout>) {
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().expect("the helper starts");
-    let out = BufReader::new(child.stdout.take().expect("a pipe"));
-    (child, out)
-}
-
-fn line(out: &mut impl BufRead) -> String {
-    let mut line = String::new();
-    out.read_line(&mut line).expect("the helper's words");
-    line.trim_end().to_owned()
 }
 
 #[test]
 fn the_death_of_a_thread_or_process_drops_its_transaction() {
     let lab = lab!();
-    let guarded = Guarded::new(&lab);
+    let guarded = guarded(&lab);
     guarded.case("death", 0);
     let (mut child, mut out) = started(guarded.program("hang", 0));
     assert_eq!(line(&mut out), "open");
@@ -132,7 +75,7 @@ fn the_death_of_a_thread_or_process_drops_its_transaction() {
 #[test]
 fn a_transaction_that_is_aborted_from_outside_is_over() {
     let lab = lab!();
-    let guarded = Guarded::new(&lab);
+    let guarded = guarded(&lab);
     let (mut child, mut out) = started(guarded.program("hang", 0));
     assert_eq!(line(&mut out), "open");
     let open = lab.open_ids();
@@ -146,7 +89,7 @@ fn a_transaction_that_is_aborted_from_outside_is_over() {
 #[test]
 fn descriptors_and_threads_of_program_and_daemon_stay_as_many() {
     let lab = lab!();
-    let guarded = Guarded::new(&lab);
+    let guarded = guarded(&lab);
     let (mut child, mut out) = started(guarded.program("flat", 200));
     let count = |what: &str| {
         let pid = lab.daemons()[0];

@@ -52,7 +52,7 @@ struct systx_status {
     uint64_t id;
     uint64_t opponent;   /* the transaction it lost to; 0: a program outside, or it has not lost */
     char path[1032];     /* what the conflict was about */
-    char words[496];     /* the opponent, or why it failed */
+    char words[496];     /* the opponent, why it failed, or what xend() waits for */
 };
 
 /* The guarded directory (or anything below it) for xbegin(), for the whole process; NULL: that of the
@@ -66,10 +66,33 @@ int systx_use(const char *dir);
 int xbegin(unsigned flags);
 int systx_begin_at(const char *dir, unsigned flags);
 
+/* In an order: transactions that name the same order commit one after another with rising numbers from 0 on, whenever and
+ * by whichever thread or process of the user they are begun, and of two that are in conflict the lower number wins.
+ * They run side by side, and xend() waits for the lower numbers.  A number is used up by a commit, also of nothing; after an
+ * abort or a lost conflict it is still to come.  Inside a transaction: EINVAL.  EEXIST: the number is used up.  EBUSY: another
+ * transaction has it.  EDQUOT: too many orders.  EINVAL: a name of no or more than 64 bytes. */
+int xbegin_ordered(unsigned flags, const char *order, uint64_t number);
+
+struct systx_begin {
+    uint32_t flags;
+    uint32_t reserved;   /* 0 */
+    const char *order;   /* NULL: in none */
+    uint64_t number;
+};
+
+int systx_begin_with(const char *dir, const struct systx_begin *begin);
+
+/* From now on `next` is the number that comes next.  EBUSY: transactions of that order are open. */
+int systx_reset_order(const char *dir, const char *order, uint64_t next);
+
+/* How long xend() waits for lower numbers, in all threads of the process; at first 30000. */
+int systx_patience(unsigned milliseconds);
+
 /* Ends the innermost xbegin(); the last one commits: on return, changes are durable and visible.
  * ECANCELED: it has lost a conflict, nothing is committed; begin again with SYSTX_RETRY.  EBUSY: processes that
  * were started inside are still there, the transaction stays open.  EINVAL: there is none, or it is paused.  EPERM: it
- * is the parent's.  ENOSPC, EIO and others: nothing is committed. */
+ * is the parent's.  ETIMEDOUT: a lower number of its order was not committed in time, see systx_status.words; the transaction stays
+ * open.  ENOSPC, EIO and others: nothing is committed. */
 int xend(void);
 
 /* Drops the transaction, however deep it is nested.  EINVAL, EPERM as above. */

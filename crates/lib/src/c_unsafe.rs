@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::{Flags, thread};
+use crate::{Begin, Flags, set_patience, thread};
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -67,6 +67,71 @@ pub extern "C" fn systx_begin_at(dir: *const c_char, flags: u32) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn xbegin(flags: u32) -> c_int {
     done(|| thread::xbegin(None, Flags::from_bits(flags)))
+}
+
+/// `struct systx_begin`.
+#[repr(C)]
+pub struct CBegin {
+    flags: u32,
+    reserved: u32,
+    order: *const c_char,
+    number: u64,
+}
+
+/// The name of an order.
+fn name<'a>(order: *const c_char) -> io::Result<&'a str> {
+    if order.is_null() {
+        return Err(io::Error::from_raw_os_error(libc::EINVAL));
+    }
+    // SAFETY: as in `path`.
+    let name = unsafe { CStr::from_ptr(order) };
+    name.to_str().map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// See `systx.h`.
+///
+/// # Safety
+/// `begin` points to a `struct systx_begin`.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn systx_begin_with(dir: *const c_char, begin: *const CBegin) -> c_int {
+    done(|| {
+        // SAFETY: the caller says that it points to one, if not to nothing.
+        let c = unsafe { begin.as_ref() };
+        let c = c.ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))?;
+        if c.reserved != 0 {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        let order = if c.order.is_null() { None } else { Some((name(c.order)?, c.number)) };
+        thread::xbegin(path(dir), Begin { flags: Flags::from_bits(c.flags), order })
+    })
+}
+
+/// See `systx.h`.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn xbegin_ordered(flags: u32, order: *const c_char, number: u64) -> c_int {
+    done(|| {
+        let order = Some((name(order)?, number));
+        thread::xbegin(None, Begin { flags: Flags::from_bits(flags), order })
+    })
+}
+
+/// See `systx.h`.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn systx_reset_order(dir: *const c_char, order: *const c_char, next: u64) -> c_int {
+    done(|| thread::reset_order(path(dir), name(order)?, next))
+}
+
+/// See `systx.h`.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn systx_patience(milliseconds: u32) -> c_int {
+    done(|| {
+        set_patience(std::time::Duration::from_millis(milliseconds.into()));
+        Ok(())
+    })
 }
 
 /// See `systx.h`.

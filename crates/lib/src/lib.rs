@@ -23,61 +23,16 @@
 
 mod c_unsafe;
 mod calls;
+mod options;
 mod seat;
 mod sys_unsafe;
 mod thread;
 
-pub use thread::{use_dir, xabort, xbegin, xend, xid, xpause, xresume, xstatus};
+pub use options::{Begin, Flags, set_patience};
+pub use thread::{reset_order, use_dir, xabort, xbegin, xend, xid, xpause, xresume, xstatus};
 
 use std::io;
 use std::path::Path;
-
-/// How a transaction is begun.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flags(u32);
-
-impl Flags {
-    /// Nothing will be committed; what was read is of one moment, or the end says so.
-    pub const READ_ONLY: Flags = Flags(systx_abi::begin::READ_ONLY);
-    /// Snapshot isolation instead of serializable.
-    pub const SNAPSHOT: Flags = Flags(systx_abi::begin::SNAPSHOT);
-    /// Another attempt of what this thread lost last: it keeps its age.
-    pub const RETRY: Flags = Flags(systx_abi::begin::RETRY);
-    /// Descriptors that were opened before on the guarded directory are in the transaction, and those that are made
-    /// inside are closed by an abort.
-    pub const DESCRIPTORS: Flags = Flags(1 << 16);
-    /// A system call whose effect can neither wait nor be undone ends the transaction.
-    pub const UNSUPPORTED_ABORT: Flags = Flags(1 << 22);
-    /// Such a call fails with `EOPNOTSUPP`.
-    pub const UNSUPPORTED_ERROR: Flags = Flags(1 << 23);
-    /// Such a call is made, and told of on the standard error output, once for each.
-    pub const UNSUPPORTED_WARN: Flags = Flags(1 << 24);
-    /// Those for which calls are intercepted.
-    pub(crate) const CALLS: u32 = 0xffff << 16;
-    const CALLS_KNOWN: u32 = 1 << 16 | 7 << 22;
-
-    /// The bits, as `systx.h` has them.
-    pub fn bits(self) -> u32 {
-        self.0
-    }
-
-    /// What is not the library's own business.
-    pub(crate) fn of_daemon(self) -> u32 {
-        self.0 & !Flags::CALLS_KNOWN
-    }
-
-    /// From bits; unknown ones are refused at the begin.
-    pub const fn from_bits(bits: u32) -> Flags {
-        Flags(bits)
-    }
-}
-
-impl std::ops::BitOr for Flags {
-    type Output = Flags;
-    fn bitor(self, other: Flags) -> Flags {
-        Flags(self.0 | other.0)
-    }
-}
 
 /// Where a transaction is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,10 +99,10 @@ impl Transaction {
     /// Commits.
     ///
     /// # Errors
-    /// See [`xend`]; with `EBUSY` the transaction is dropped.
+    /// See [`xend`]; a transaction that would still be open is dropped.
     pub fn commit(mut self) -> io::Result<()> {
         let done = xend();
-        self.over = done.as_ref().err().and_then(io::Error::raw_os_error) != Some(libc::EBUSY);
+        self.over = done.is_ok() || xid() == 0;
         done
     }
 
@@ -173,8 +128,8 @@ impl Drop for Transaction {
 ///
 /// # Errors
 /// See [`xbegin`].
-pub fn begin(dir: impl AsRef<Path>, flags: Flags) -> io::Result<Transaction> {
-    xbegin(Some(dir.as_ref()), flags)?;
+pub fn begin<'a>(dir: impl AsRef<Path>, how: impl Into<Begin<'a>>) -> io::Result<Transaction> {
+    xbegin(Some(dir.as_ref()), how)?;
     Ok(Transaction { _here: std::marker::PhantomData, over: false })
 }
 
@@ -186,15 +141,15 @@ pub fn begin(dir: impl AsRef<Path>, flags: Flags) -> io::Result<Transaction> {
 ///
 /// # Errors
 /// Those of `body`, with nothing committed; those of [`xbegin`] and [`xend`], but for a lost conflict.
-pub fn atomic<T>(
+pub fn atomic<'a, T>(
     dir: impl AsRef<Path>,
-    flags: Flags,
+    how: impl Into<Begin<'a>>,
     mut body: impl FnMut(&Transaction) -> io::Result<T>,
 ) -> io::Result<T> {
-    let mut attempt = flags;
+    let mut attempt: Begin<'a> = how.into();
     loop {
         let nested = xid() != 0;
-        let transaction = begin(dir.as_ref(), attempt)?;
+        let transaction = begin(dir.as_ref(), attempt.clone())?;
         let result = body(&transaction);
         if nested {
             // The outermost one decides, and tries again.
@@ -216,6 +171,6 @@ pub fn atomic<T>(
         if xstatus()?.state == State::Aborted {
             return Err(lost);
         }
-        attempt = flags | Flags::RETRY;
+        attempt.flags = attempt.flags | Flags::RETRY;
     }
 }

@@ -108,6 +108,15 @@ impl Seat {
         Ok(now.filter(|now| from.path.as_ref() != Some(now)))
     }
 
+    /// Into it again after a [`Seat::go_out`] that told `moved`.
+    pub fn go_back(&self, from: Where, moved: Option<&Path>) -> Result<Where, Errno> {
+        self.go_in()?;
+        if let Some(moved) = moved {
+            rustix::process::chdir(moved)?;
+        }
+        Ok(from)
+    }
+
     /// Makes an ioctl on the seat.
     pub fn ask<T: zerocopy::FromBytes + zerocopy::IntoBytes>(
         &self,

@@ -1,14 +1,16 @@
 //! The transactions of this thread.
 
 use crate::calls;
+use crate::options::{Begin, patience};
 use crate::seat::{Seat, Where};
 use crate::sys_unsafe::has_children;
-use crate::{Flags, State, Status};
+use crate::{State, Status};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::Instant;
 use systx_abi as abi;
 
 /// The guarded directory for [`xbegin`] without one, see [`use_dir`].
@@ -88,8 +90,14 @@ impl Mine {
         self.seats.first().map(|(_, seat)| seat).ok_or(Errno::INVAL)
     }
 
-    fn begin(&mut self, dir: &Path, flags: Flags) -> Result<(), Errno> {
+    fn begin(&mut self, dir: &Path, how: &Begin<'_>) -> Result<(), Errno> {
+        let order = how.order.map(|(name, number)| order(abi::order::JOIN, name, number));
+        let order = order.transpose()?;
         if let Some(open) = &mut self.open {
+            if order.is_some() {
+                // What only counts has no place of its own.
+                return Err(Errno::INVAL);
+            }
             if open.from.is_none() && !open.joined {
                 return Err(Errno::BUSY);
             }
@@ -98,14 +106,17 @@ impl Mine {
         }
         match self.seat(dir) {
             Ok(()) => {}
-            // A program that was executed inside of a transaction.
+            // A thread that was made, or a program that was executed, inside of a transaction.
             Err(Errno::ALREADY) => {
+                if order.is_some() {
+                    return Err(Errno::INVAL);
+                }
                 self.open = Some(Open { id: u64::MAX, depth: 1, from: None, joined: true });
                 return Ok(());
             }
             Err(e) => return Err(e),
         }
-        let mut asked = abi::Begin { flags: flags.of_daemon(), ..abi::Begin::default() };
+        let mut asked = abi::Begin { flags: how.flags.of_daemon(), ..abi::Begin::default() };
         match self.current()?.ask(abi::BEGIN, &mut asked) {
             // The directory was unmounted since, or its daemon was replaced.
             Err(Errno::NOTCONN | Errno::STALE | Errno::CONNABORTED | Errno::NODEV) => {
@@ -116,12 +127,18 @@ impl Mine {
             other => other?,
         }
         let seat = self.current()?;
+        if let Some(mut order) = order {
+            // Without its place it must not be committed.
+            seat.ask(abi::ORDER, &mut order).inspect_err(|_| {
+                let _ = seat.ask(abi::ABORT, &mut abi::End::default());
+            })?;
+        }
         let from = seat.go_in().inspect_err(|_| {
             let _ = seat.ask(abi::ABORT, &mut abi::End::default());
         })?;
         self.open = Some(Open { id: asked.id, depth: 1, from: Some(from), joined: false });
-        if calls::wanted(flags) {
-            let begun = self.current().and_then(|seat| calls::begin(flags, &seat.control));
+        if calls::wanted(how.flags) {
+            let begun = self.current().and_then(|seat| calls::begin(how.flags, &seat.control));
             begun.inspect_err(|_| {
                 let _ = self.abort();
             })?;
@@ -156,8 +173,23 @@ impl Mine {
             return Err(Errno::CANCELED);
         }
         let moved = seat.go_out(&from)?;
+        let until = Instant::now().checked_add(patience());
         let mut asked = abi::End::default();
-        let answer = seat.ask(abi::END, &mut asked);
+        let answer = loop {
+            let late = until.is_some_and(|until| Instant::now() >= until);
+            asked = abi::End { flags: if late { abi::end::NOW } else { 0 }, ..asked };
+            let answer = seat.ask(abi::END, &mut asked);
+            if answer.is_err() || asked.state != abi::state::WAITS {
+                break answer;
+            }
+            if late {
+                let from = seat.go_back(from, moved.as_deref())?;
+                if let Some(open) = &mut self.open {
+                    open.from = Some(from);
+                }
+                return Err(Errno::TIMEDOUT);
+            }
+        };
         self.open = None;
         calls::leave(answer.is_ok() && asked.state == abi::state::COMMITTED);
         answer?;
@@ -230,13 +262,37 @@ impl Drop for Mine {
 /// # Errors
 /// `ENOTTY`: not in a guarded directory.  `EPERM`: no right to change the thread's mount namespace
 /// (`CAP_SYS_ADMIN`).  `EPROTO`: the daemon is of another version.  `EOPNOTSUPP`: the process has a root
-/// directory of its own, or a pid namespace that the daemon does not see.  `EBUSY`: a transaction is paused.
+/// directory of its own, or a pid namespace that the daemon does not see.  `EBUSY`: a transaction is paused.  With a
+/// place in an order: `EEXIST`: the number is used up; `EBUSY`: another transaction has it; `EDQUOT`: its user has too
+/// many orders; `EINVAL`: no name, or one of more than 64 bytes, or inside a transaction.
 /// Those of opening the directory.
-pub fn xbegin(dir: Option<&Path>, flags: Flags) -> io::Result<()> {
+pub fn xbegin<'a>(dir: Option<&Path>, how: impl Into<Begin<'a>>) -> io::Result<()> {
+    let how = how.into();
     with(|mine| match dir {
-        Some(dir) => mine.begin(dir, flags),
-        None => mine.begin(&default_dir(), flags),
+        Some(dir) => mine.begin(dir, &how),
+        None => mine.begin(&default_dir(), &how),
     })
+}
+
+/// Resets an order of transactions, see [`Begin::order`]: `next` comes next.
+///
+/// # Errors
+/// `EBUSY`: transactions take part; `EINVAL`: no name, or one of more than 64 bytes; `EDQUOT`: its user has too many
+/// orders; those of [`xbegin`].
+pub fn reset_order(dir: Option<&Path>, name: &str, next: u64) -> io::Result<()> {
+    let mut order = order(abi::order::RESET, name, next)?;
+    with(|mine| {
+        mine.seat(&dir.map_or_else(default_dir, Path::to_owned))?;
+        mine.current()?.ask(abi::ORDER, &mut order)
+    })
+}
+
+fn order(what: u32, name: &str, number: u64) -> Result<abi::Order, Errno> {
+    let mut order =
+        abi::Order { what, name_len: name.len() as u32, number, name: [0; abi::ORDER_MAX] };
+    let room = order.name.get_mut(..name.len()).filter(|room| !room.is_empty());
+    room.ok_or(Errno::INVAL)?.copy_from_slice(name.as_bytes());
+    Ok(order)
 }
 
 /// Ends the innermost [`xbegin`]; the last one commits.  When it returns the changes are durable and visible.
@@ -245,7 +301,8 @@ pub fn xbegin(dir: Option<&Path>, flags: Flags) -> io::Result<()> {
 /// `ECANCELED`: it has lost a conflict, nothing is committed; [`xstatus`] tells.  `EBUSY`: processes that were
 /// started inside are still there; the transaction is open and unchanged.  `EINVAL`: there is none, or it
 /// is paused.  `EPERM`: it belongs to the parent process.  `ENOSPC`, `EIO` and others: it could not be
-/// committed, nothing is.
+/// committed, nothing is.  `ETIMEDOUT`: a lower number of its order was not committed while it waited
+/// ([`set_patience`](crate::set_patience)); it is open and unchanged, and [`xstatus`] names the number.
 pub fn xend() -> io::Result<()> {
     with(Mine::end)
 }

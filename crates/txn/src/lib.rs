@@ -18,6 +18,7 @@
 //! | `table.rs` | who holds which object |
 //! | `hold.rs`, `pages.rs`, `index.rs` | its parts: holders in four bytes, sets of pages, containers |
 //! | `policy.rs` | who wins |
+//! | `order.rs`, `state/order.rs` | transactions that commit in an order given by their numbers |
 //! | `object.rs` | objects and conflicts |
 #![forbid(unsafe_code)]
 
@@ -26,6 +27,7 @@ mod gate;
 mod hold;
 mod index;
 mod object;
+mod order;
 mod pages;
 mod plain;
 mod policy;
@@ -36,5 +38,6 @@ pub use engine::{
     Access, BeginOptions, Census, Engine, Isolation, Stats, Status, Timestamp, Workset,
 };
 pub use object::{Conflict, Object, ObjectRef, Opponent, PAGE, Side};
+pub use order::{GroupName, Order, OrderError, Turn};
 pub use plain::{Caller, Mutation, Plain, Stall};
-pub use policy::{Contender, ContentionPolicy, OsPrio};
+pub use policy::{Contender, ContentionPolicy, OsPrio, Place};

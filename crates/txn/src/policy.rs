@@ -20,12 +20,24 @@ pub struct Contender {
     pub age: u32,
     /// When its first attempt began, in the engine's logical time.
     pub timestamp: u64,
+    /// Of a member of an order.  Then all but the id is that of the first member, see [`crate::Order`].
+    pub place: Option<Place>,
+}
+
+/// A place in an order, as policies see it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Place {
+    /// The same for the members of one group, another for those of others.
+    pub group: u32,
+    /// The lower one goes first.
+    pub number: u64,
 }
 
 /// Decides conflicts between active transactions.
 ///
 /// For progress, `challenger_wins` should be a strict total order: for two different contenders
-/// exactly one of `challenger_wins(a, b)` and `challenger_wins(b, a)` holds, and it is transitive.
+/// exactly one of `challenger_wins(a, b)` and `challenger_wins(b, a)` holds, and it is transitive.  Of two members of
+/// one group the lower number has to win, or they cannot commit in their order.
 /// It is called with the conflict table locked: it must neither block nor call the engine.
 pub trait ContentionPolicy: Send + Sync {
     /// Whether `challenger`, who asks for an object, beats `holder`, who has it.
@@ -54,9 +66,9 @@ impl Default for OsPrio {
 impl OsPrio {
     /// Sorts the winner first.  Aged ones ignore priority, or a low priority could still starve
     /// among other aged ones.
-    fn key(&self, c: &Contender) -> (bool, i32, u64, TxnId) {
+    fn key(&self, c: &Contender) -> (bool, i32, u64, Option<Place>, TxnId) {
         let aged = c.age >= self.aged_after;
-        (!aged, if aged { 0 } else { c.priority }, c.timestamp, c.id)
+        (!aged, if aged { 0 } else { c.priority }, c.timestamp, c.place, c.id)
     }
 }
 

@@ -15,16 +15,20 @@
 //! - S3 only an active transaction is ever told to wait, and only for a decided one; or a plain request
 //!   that holds nothing.
 //! - S4 a plain mutation is decided as it is entered, with all its objects.
+//! - S5 of a group, only the member is decided whose number is up, and the next number is up when that one's
+//!   changes are in place.
 
 use crate::engine::{Access, BeginOptions, Census, Isolation, Stats, Status, Workset};
 use crate::hold::{Flags, Hold, Slot};
 use crate::index::{Index, Slab};
 use crate::object::{Conflict, Object, ObjectRef, Opponent, Side};
+use crate::order::{Orders, Turn};
 use crate::plain::Caller;
 use crate::policy::{Contender, ContentionPolicy};
 use crate::table::{Place, Record, Table};
 use systx_base::TxnId;
 
+mod order;
 mod plain;
 pub(crate) use plain::Entered;
 
@@ -81,6 +85,8 @@ struct Txn {
     caller: Option<Caller>,
     /// What it asked plain mutations to wait for.
     reserved: bool,
+    /// Its place in an order.
+    place: Option<order::Seated>,
 }
 
 impl Txn {
@@ -99,6 +105,7 @@ impl Txn {
             on_doom: Vec::new(),
             caller: None,
             reserved: false,
+            place: None,
         }
     }
 }
@@ -109,6 +116,7 @@ pub(crate) struct State {
     table: Table,
     txns: Slab<Option<Txn>>,
     ids: Index,
+    orders: Orders,
     /// Timestamp of the youngest transaction.
     clock: u64,
     /// Transactions that may hold soft reads: while there are none, a commit notes nothing.
@@ -153,7 +161,7 @@ impl State {
         let timestamp = o.timestamp.unwrap_or(self.clock + 1);
         self.clock = self.clock.max(timestamp);
         let soft = o.isolation == Isolation::Snapshot || o.read_only;
-        let contender = Contender { id, priority: o.priority, age: o.age, timestamp };
+        let contender = Contender { id, priority: o.priority, age: o.age, timestamp, place: None };
         let mut txn = Txn::new(Phase::Active, contender);
         (txn.soft, txn.notes_stale, txn.read_only) = (soft, soft, o.read_only);
         let slot = self.txns.insert(Some(txn));
@@ -165,10 +173,12 @@ impl State {
 
     /// Active → Committing; `None` if there is no such transaction or it was aborted.
     pub(crate) fn decide(&mut self, id: TxnId) -> Option<Result<(), Conflict>> {
+        let turn = self.turn(id);
         let slot = self.find(id)?;
         let txn = self.txn_mut(slot);
         match txn.phase {
             Phase::Active => {
+                debug_assert!(turn == Turn::Now, "a number that is not up yet");
                 txn.phase = Phase::Committing;
                 txn.on_doom = Vec::new();
                 Some(Ok(()))
@@ -223,6 +233,8 @@ impl State {
     pub(crate) fn finish_end(&mut self, slot: Slot) -> bool {
         let id = self.txn(slot).contender.id;
         let plain = self.txn(slot).caller.is_some();
+        let installed = self.txn(slot).phase == Phase::Installing;
+        self.leave_order(slot, installed);
         self.plain -= usize::from(plain);
         self.note_takers -= usize::from(self.txn(slot).notes_stale);
         self.ids.remove(id_hash(id), slot);
@@ -385,9 +397,9 @@ impl State {
         fallout: &mut Fallout,
     ) -> bool {
         self.conflicts += 1;
-        let me = self.txn(ask.slot).contender;
+        let me = self.contender(ask.slot);
         let mine = side(ask.want);
-        let wins = |rival: Slot| policy.challenger_wins(&me, &self.txn(rival).contender);
+        let wins = |rival: Slot| policy.challenger_wins(&me, &self.contender(rival));
         if let Some((winner, theirs)) = rivals.iter().copied().find(|(rival, _)| !wins(*rival)) {
             let opponent = Opponent::Txn(self.txn(winner).contender.id);
             let why = Conflict { object: ask.o.to_object(), opponent, mine, theirs };

@@ -13,15 +13,13 @@ use std::process::{Command, Stdio};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use systx::{Flags, State};
+use systx_e2e::cases::{Asked, asked};
 
 const SERIALIZABLE: Flags = Flags::from_bits(0);
 
 fn main() {
-    let mut args = std::env::args().skip(1);
-    let case = args.next().expect("a case");
-    let dir = args.next().expect("a directory");
-    let rounds = args.next().map_or(0, |n| n.parse().expect("a number"));
-    let dir = Path::new(&dir);
+    let Asked { case, dir, number: rounds } = asked();
+    let dir = dir.as_path();
     match case.as_str() {
         "siblings" => siblings(dir),
         "abort" => abort(dir),

@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 use crate::PAGE;
-use crate::policy::Contender;
+use crate::policy::{Contender, Place};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use systx_base::Oid;
@@ -606,7 +606,14 @@ fn the_policy_is_a_total_order() {
             [(0, 0, 5), (0, 0, 6), (-5, 0, 9), (7, 2, 1), (7, 3, 8), (-7, 4, 9)]
         {
             let id = TxnId(all.len() as u64 * 3 + id);
-            all.push(Contender { id, priority, age, timestamp });
+            all.push(Contender { id, priority, age, timestamp, place: None });
+        }
+    }
+    // Members of groups contend as the first one of theirs.
+    for (group, timestamp) in [(1, 20), (2, 4)] {
+        for number in 0..3 {
+            let (id, place) = (TxnId(all.len() as u64 * 3), Some(Place { group, number }));
+            all.push(Contender { id, priority: 0, age: 0, timestamp, place });
         }
     }
     for a in &all {

@@ -1,0 +1,56 @@
+//! A program whose threads and processes work together in transactions, for the suites `ordered`, `sharing` and
+//! `composing`: each case is checked here, where it happens, and ends with a panic if something is wrong.
+
+#![deny(unsafe_code)]
+
+mod ordered;
+
+use std::io;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use systx_e2e::cases::{Asked, asked};
+
+fn main() {
+    let Asked { case, dir, number } = asked();
+    if !ordered::run(&case, &dir, number) {
+        panic!("no case {case}");
+    }
+    println!("ok");
+}
+
+/// The errno of what failed.
+fn errno<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|e| e.raw_os_error())
+}
+
+/// A thread that was there before a transaction, and so is in none: it does what it is asked.
+struct Sibling {
+    jobs: Sender<Box<dyn FnOnce() + Send>>,
+}
+
+/// What a sibling is doing.
+struct Doing<T>(Receiver<T>);
+
+impl<T> Doing<T> {
+    fn wait(self) -> T {
+        self.0.recv().expect("the sibling's words are above")
+    }
+}
+
+impl Sibling {
+    fn new() -> Sibling {
+        let (jobs, todo) = channel::<Box<dyn FnOnce() + Send>>();
+        std::thread::spawn(move || todo.into_iter().for_each(|job| job()));
+        Sibling { jobs }
+    }
+
+    fn start<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Doing<T> {
+        let (done, wait) = channel();
+        let job = move || drop(done.send(job()));
+        self.jobs.send(Box::new(job)).expect("the sibling's words are above");
+        Doing(wait)
+    }
+
+    fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        self.start(job).wait()
+    }
+}

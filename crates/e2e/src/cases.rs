@@ -1,0 +1,111 @@
+//! Helper programs with cases: a program that uses libsystx is given the name of a case and a guarded directory,
+//! checks the case where it happens, and says `ok`.
+//!
+//! The one place for how they are called and what they ask, for both sides: suites start them with [`Guarded`], the
+//! helpers in `src/bin` look at their arguments with [`asked`].
+
+use crate::run::{Limits, finish};
+use crate::{Finished, Lab};
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long something that has to happen may take.
+const SOON: Duration = Duration::from_secs(60);
+
+/// What a helper was asked: `HELPER CASE DIR [NUMBER]`.
+pub struct Asked {
+    /// The case.
+    pub case: String,
+    /// A guarded directory.
+    pub dir: PathBuf,
+    /// What it means depends on the case.
+    pub number: u64,
+}
+
+/// In a helper: what it was asked.
+///
+/// # Panics
+/// If the arguments are not those.
+pub fn asked() -> Asked {
+    let mut args = std::env::args().skip(1);
+    let case = args.next().expect("a case");
+    let dir = args.next().expect("a directory").into();
+    let number = args.next().map_or(0, |n| n.parse().expect("a number"));
+    Asked { case, dir, number }
+}
+
+/// An empty guarded directory, until it is dropped.
+pub struct Guarded<'a> {
+    lab: &'a Lab,
+    /// The directory.
+    pub dir: PathBuf,
+    helper: &'a str,
+}
+
+impl<'a> Guarded<'a> {
+    /// In the lab, for this helper.
+    pub fn new(lab: &'a Lab, helper: &'a str) -> Guarded<'a> {
+        let dir = lab.path("guarded");
+        std::fs::create_dir(&dir).expect("the lab is writable");
+        lab.do_systx(["mount", "guarded"]).ok();
+        Guarded { lab, dir, helper }
+    }
+
+    /// The helper with a case.
+    pub fn program(&self, case: &str, number: u32) -> Command {
+        let mut command = self.lab.command(self.helper);
+        command.arg(case).arg(&self.dir).arg(number.to_string());
+        command
+    }
+
+    /// Runs a case to its end, which has to be good and to leave no transaction.
+    pub fn case(&self, case: &str, number: u32) -> Finished {
+        let done = finish(self.program(case, number), Limits::seconds(240), self.lab).ok();
+        let open = self.lab.open_ids();
+        assert!(open.is_empty(), "{case} left {open:?}");
+        done
+    }
+
+    /// Runs cases, each in an empty directory.
+    pub fn cases(&self, cases: &[&str]) {
+        for case in cases {
+            self.case(case, 0);
+            self.lab.native("rm -rf guarded/*").ok();
+        }
+    }
+}
+
+impl Drop for Guarded<'_> {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.lab.do_systx(["umount", "guarded"]).ok();
+        }
+    }
+}
+
+/// Waits for something that happens by itself, soon.
+#[track_caller]
+pub fn eventually(what: &str, mut is: impl FnMut() -> bool) {
+    let deadline = Instant::now() + SOON;
+    while !is() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Starts a helper that is driven line by line.
+pub fn started(mut command: Command) -> (Child, BufReader<ChildStdout>) {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.spawn().expect("the helper starts");
+    let out = BufReader::new(child.stdout.take().expect("a pipe"));
+    (child, out)
+}
+
+/// The next line that it says.
+pub fn line(out: &mut impl BufRead) -> String {
+    let mut line = String::new();
+    out.read_line(&mut line).expect("the helper's words");
+    line.trim_end().to_owned()
+}

@@ -1,0 +1,88 @@
+//! How transactions are begun, and how long their ends wait.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// How a transaction is begun, as bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(u32);
+
+impl Flags {
+    /// Nothing will be committed; what was read is of one moment, or the end says so.
+    pub const READ_ONLY: Flags = Flags(systx_abi::begin::READ_ONLY);
+    /// Snapshot isolation instead of serializable.
+    pub const SNAPSHOT: Flags = Flags(systx_abi::begin::SNAPSHOT);
+    /// Another attempt of what this thread lost last: it keeps its age.
+    pub const RETRY: Flags = Flags(systx_abi::begin::RETRY);
+    /// Descriptors that were opened before on the guarded directory are in the transaction, and those that are made
+    /// inside are closed by an abort.
+    pub const DESCRIPTORS: Flags = Flags(1 << 16);
+    /// A system call whose effect can neither wait nor be undone ends the transaction.
+    pub const UNSUPPORTED_ABORT: Flags = Flags(1 << 22);
+    /// Such a call fails with `EOPNOTSUPP`.
+    pub const UNSUPPORTED_ERROR: Flags = Flags(1 << 23);
+    /// Such a call is made, and told of on the standard error output, once for each.
+    pub const UNSUPPORTED_WARN: Flags = Flags(1 << 24);
+    /// Those for which calls are intercepted.
+    pub(crate) const CALLS: u32 = 0xffff << 16;
+    const CALLS_KNOWN: u32 = 1 << 16 | 7 << 22;
+
+    /// The bits, as `systx.h` has them.
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// What is not the library's own business.
+    pub(crate) fn of_daemon(self) -> u32 {
+        self.0 & !Flags::CALLS_KNOWN
+    }
+
+    /// From bits; unknown ones are refused at the begin.
+    pub const fn from_bits(bits: u32) -> Flags {
+        Flags(bits)
+    }
+}
+
+impl std::ops::BitOr for Flags {
+    type Output = Flags;
+    fn bitor(self, other: Flags) -> Flags {
+        Flags(self.0 | other.0)
+    }
+}
+
+/// How a transaction is begun.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Begin<'a> {
+    /// As bits.
+    pub flags: Flags,
+    /// Its place in an order: the name of the order, and a number.  Transactions of one order commit one after another
+    /// with rising numbers from 0 on, and of two that are in conflict the lower number wins.  Each user has orders
+    /// of their own on each file system.
+    pub order: Option<(&'a str, u64)>,
+}
+
+impl<'a> Begin<'a> {
+    /// With a place in an order.
+    pub fn ordered(order: &'a str, number: u64) -> Begin<'a> {
+        Begin { order: Some((order, number)), ..Begin::default() }
+    }
+}
+
+impl From<Flags> for Begin<'_> {
+    fn from(flags: Flags) -> Self {
+        Begin { flags, ..Begin::default() }
+    }
+}
+
+/// Milliseconds.
+static PATIENCE: AtomicU64 = AtomicU64::new(30_000);
+
+/// How long [`xend`](crate::xend) waits for other members of the transaction, and for lower numbers, in all threads of
+/// the process; 30 seconds if nothing is said.
+pub fn set_patience(limit: Duration) {
+    PATIENCE.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Relaxed);
+}
+
+pub(crate) fn patience() -> Duration {
+    Duration::from_millis(PATIENCE.load(Relaxed))
+}
