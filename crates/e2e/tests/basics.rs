@@ -224,6 +224,13 @@ fn interrupt_from_the_terminal_ends_the_command_and_nothing_is_left() {
     command.arg("/dev/null");
     let mut terminal = systx_e2e::run::Dialogue::start(&lab, command);
     terminal.wait_for("ready");
+    // A shell that is just about to start a program may take the signal for one that concerns neither.
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let comm = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    while !lab.processes().iter().any(|pid| comm(pid) == "sleep\n") {
+        assert!(std::time::Instant::now() < limit, "sleep was not started");
+        std::thread::yield_now();
+    }
     terminal.send("\u{3}");
     let rest = terminal.wait_for("code ");
     assert!(!rest.is_empty());

@@ -258,3 +258,149 @@ fn the_configuration_says_what_is_isolated_and_who_says_so() {
     let text = lab.do_systx(["config", "--no-ignore"]).ok();
     assert!(text.out.contains("/run") && !text.out.contains("pyc"), "{text}");
 }
+
+/// The kernel can ask a supervisor about calls.
+fn calls_can_be_watched() -> bool {
+    fs::read_to_string("/proc/sys/kernel/seccomp/actions_avail")
+        .is_ok_and(|all| all.split_whitespace().any(|a| a == "user_notif"))
+}
+
+macro_rules! watched {
+    () => {
+        if !calls_can_be_watched() {
+            skip!("this kernel does not ask about calls (seccomp user notification)");
+        }
+        if find_program("python3").is_none() {
+            skip!("no python3");
+        }
+    };
+}
+
+/// Python: listens at a path, in the background once it does.
+const LISTEN: &str = "import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen(64)\n\
+    if os.fork() == 0:\n\x20   null = os.open('/dev/null', os.O_RDWR); [os.dup2(null, n) for n in (0, 1, 2)]\n\
+    \x20   while True: s.accept()[0].close()\n";
+
+/// Python: connects to a path once and says how that went.
+const CONNECT: &str = "import socket, sys; s = socket.socket(socket.AF_UNIX)\n\
+    try: s.connect(sys.argv[1]); print('connected')\n\
+    except OSError as e: print(type(e).__name__)\n";
+
+#[test]
+fn who_is_talked_to_outside_is_named_however_short_it_was() {
+    watched!();
+    let m = manager!();
+    fs::write(m.lab.outside().join("listen"), LISTEN).expect("ours");
+    fs::write(m.lab.outside().join("connect"), CONNECT).expect("ours");
+    let out = m.lab.outside();
+    let (listen, connect) = (out.join("listen"), out.join("connect"));
+    let (listen, connect) = (listen.display(), connect.display());
+    // Outside, at a place that is known; and one that the run makes itself, which concerns nobody.
+    let script = format!(
+        "python3 {listen} /run/docker.sock && \
+         systx run --passthrough /run/docker.sock -- sh -c 'python3 {connect} /run/docker.sock; \
+         python3 {listen} /run/own.sock; python3 {connect} /run/own.sock; python3 {connect} /run/none.sock' && \
+         systx run -- python3 {connect} /run/docker.sock && \
+         systx run --json -- python3 {connect} /run/docker.sock"
+    );
+    let done = m.sh(true, &script).ok();
+    let wanted = "connected\nconnected\nFileNotFoundError\nFileNotFoundError\nFileNotFoundError\n";
+    assert_eq!(done.out, wanted, "{done}");
+    assert!(
+        done.err.contains(
+            "not part of the transaction: python3 talked to /run/docker.sock (docker: containers,"
+        ),
+        "{done}"
+    );
+    assert!(done.err.contains("python3 wanted /run/docker.sock (docker)"), "{done}");
+    assert!(!done.err.contains("to /run/own.sock") && !done.err.contains("none.sock"), "{done}");
+    assert!(done.err.contains("dropped, was private to this run: /run/own.sock\n"), "{done}");
+    let last = done.err.lines().last().unwrap_or_default();
+    let report: serde_json::Value = serde_json::from_str(last).expect("JSON");
+    assert!(report["run"]["out_of_reach"][0].to_string().contains("docker.sock"), "{done}");
+    assert_eq!(report["run"]["reached_outside"], serde_json::json!([]), "{done}");
+}
+
+/// Python: a filter of its own, then many threads that connect; then what was asked for.
+const BUSY: &str = "import ctypes, os, socket, struct, sys, threading\n\
+    path = sys.argv[1]; s = socket.socket(socket.AF_UNIX); s.bind(path); s.listen(512)\n\
+    libc = ctypes.CDLL(None, use_errno=True)\n\
+    allow = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))\n\
+    program = ctypes.create_string_buffer(struct.pack('H6xQ', 1, ctypes.addressof(allow)))\n\
+    assert libc.prctl(38, 1, 0, 0, 0) == 0\n\
+    assert libc.prctl(22, 2, program, 0, 0) == 0, ctypes.get_errno()\n\
+    bad = []\n\
+    def work():\n\
+    \x20   for _ in range(25):\n\
+    \x20       c = socket.socket(socket.AF_UNIX)\n\
+    \x20       try: c.connect(path)\n\
+    \x20       except OSError as e: bad.append(e)\n\
+    \x20       c.close()\n\
+    threads = [threading.Thread(target=work) for _ in range(8)]\n\
+    [t.start() for t in threads]; [t.join() for t in threads]\n\
+    print('bad', bad, flush=True)\n\
+    while len(sys.argv) > 2:\n\
+    \x20   c = socket.socket(socket.AF_UNIX)\n\
+    \x20   try: c.connect(path)\n\
+    \x20   except OSError: pass\n\
+    \x20   c.close(); s.accept()[0].close()\n";
+
+#[test]
+fn filters_threads_and_descendants_go_on_as_without_it() {
+    watched!();
+    let lab = lab!();
+    let busy = lab.write("busy", BUSY);
+    let busy = busy.display();
+    let done = lab
+        .run(
+            &[],
+            &format!(
+                "python3 {busy} a.sock && (python3 {busy} b.sock &) ; wait; python3 {busy} c.sock"
+            ),
+        )
+        .ok();
+    assert_eq!(done.out.matches("bad []\n").count(), 3, "{done}");
+    assert!(!done.err.contains(".sock"), "{done}");
+}
+
+#[test]
+fn nobody_hangs_when_the_client_that_is_asked_dies() {
+    watched!();
+    let lab = lab!();
+    let busy = lab.write("busy", BUSY);
+    let mut command = lab.systx(["run", "--", "python3"]);
+    command.arg(&busy).args(["a.sock", "forever"]);
+    let mut run = systx_e2e::run::Dialogue::start(&lab, command);
+    run.wait_for("bad []");
+    let name = |pid: u32| fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    let clients: Vec<u32> = lab
+        .processes()
+        .into_iter()
+        .filter(|pid| name(*pid) == "systx\n" && !lab.daemons().contains(pid))
+        .collect();
+    systx_e2e::lab::signal(&clients, rustix::process::Signal::KILL);
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while lab.processes().iter().any(|pid| name(*pid).starts_with("python3")) {
+        assert!(std::time::Instant::now() < limit, "the command outlives its client");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    run.close();
+}
+
+#[test]
+fn a_set_id_program_of_an_ordinary_user_is_named() {
+    watched!();
+    let lab = lab!().as_user();
+    let program = lab.path("other-rights");
+    fs::copy("/bin/true", &program).expect("ours");
+    chmod(&program, 0o4755);
+    let done = lab.run(&[], "./other-rights; sh -c ./other-rights");
+    if done.code == FAILED {
+        skip!("no view for an ordinary user here: {}", done.err);
+    }
+    let done = done.ok();
+    assert!(
+        done.err.contains(&format!("ran {} with the user's own rights", program.display())),
+        "{done}"
+    );
+}

@@ -4,7 +4,8 @@
 //! 1. child -> parent [`Packet::Mounted`] with the FUSE descriptor; the parent has it served and
 //!    answers one byte ([`go`]); if the parent gives up or dies the child reads the end.
 //! 2. child -> parent [`Packet::Built`] with descriptors that the parent keeps.
-//! 3. The socket closes: CMD runs.  Or [`Packet::Failed`] at any time.
+//! 3. child -> parent [`Packet::Watched`] with the descriptor over which calls are asked about.
+//! 4. The socket closes: CMD runs.  Or [`Packet::Failed`] at any time.
 
 use crate::error::Failed;
 use rustix::io::{Errno, IoSlice, IoSliceMut};
@@ -43,6 +44,8 @@ pub(crate) enum Packet {
         /// Sentences for the user.
         notes: Vec<String>,
     },
+    /// The process has a filter now, and waits for answers.
+    Watched(OwnedFd),
     /// It went wrong.
     Failed(Failed),
 }
@@ -71,6 +74,10 @@ pub(crate) fn send(socket: BorrowedFd<'_>, packet: &Packet) -> Result<(), Errno>
             e.seq(kept, |e, (path, _)| e.bytes(path.as_os_str().as_bytes()));
             fds.extend(kept.iter().map(|(_, fd)| fd.as_fd()));
             e.seq(notes, |e, note| e.bytes(note.as_bytes()));
+        }
+        Packet::Watched(listener) => {
+            e.u8(4);
+            fds.push(listener.as_fd());
         }
         Packet::Failed(Failed { step, path, errno }) => {
             e.u8(3);
@@ -141,6 +148,7 @@ fn decode(bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Packet, DecodeError> {
             let notes = d.seq(|d| d.bytes().map(text))?;
             Ok(Packet::Built { view, private, notes })
         }
+        4 => Ok(Packet::Watched(fds.next().ok_or_else(|| missing(&d))?)),
         3 => {
             let step = text(d.bytes()?);
             let path = d.option(|d| d.bytes().map(path))?;

@@ -1,11 +1,13 @@
 //! The processes of one transaction: a private root for them, their start, their end.
 #![deny(unsafe_code)]
 
+mod calls;
 mod channel;
 mod error;
 pub mod mountinfo;
 pub mod plan;
 pub mod processes;
+mod seccomp_unsafe;
 pub mod stand_in;
 mod start;
 mod supervise;

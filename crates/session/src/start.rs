@@ -1,9 +1,11 @@
 //! Starts CMD in a view: fork, the child's way to exec, and the parent's part in it.
 
+use crate::calls::{self, Supervisor};
 use crate::channel::{self, Packet};
 use crate::error::{Failed, SessionError, step};
 use crate::mountinfo;
 use crate::plan::{self, Plan, Wish};
+use crate::seccomp_unsafe;
 use crate::stand_in::StandIns;
 use crate::supervise::Terminal;
 use crate::sys_unsafe::{self, Forked, Mask};
@@ -27,6 +29,8 @@ pub struct Spec {
     pub cwd: PathBuf,
     /// In what.
     pub place: PlaceToRun,
+    /// Note who is talked to outside, see [`Started::sightings`].
+    pub watch: bool,
 }
 
 /// Where a command runs.
@@ -82,6 +86,8 @@ pub struct Started {
     pub(crate) terminal: Option<Terminal>,
     /// Connections to the outside that were seen.
     pub(crate) sightings: Vec<Sighting>,
+    /// Notes calls that lead outside.
+    pub(crate) supervisor: Option<Supervisor>,
 }
 
 /// Signals that are CMD's business first.  They are blocked in the client, which reads them from a
@@ -156,20 +162,26 @@ pub fn start(spec: &Spec, serve: &mut Serve<'_>) -> Result<Started, SessionError
         let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
         sys_unsafe::restore(&mask);
     }
-    let (view, private, mut notes) = begun?;
+    let Kept { view, private, mut notes, supervisor } = begun?;
     notes.splice(0..0, plan.notes);
     let pidfd =
         rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(call("pidfd_open"))?;
     let sightings = Vec::new();
-    Ok(Started { pid, pidfd, signals, view, private, notes, mask, terminal, sightings })
+    Ok(Started { pid, pidfd, signals, view, private, notes, mask, terminal, sightings, supervisor })
 }
 
-type Kept = (Option<OwnedFd>, Vec<(PathBuf, OwnedFd)>, Vec<String>);
+#[derive(Default)]
+struct Kept {
+    view: Option<OwnedFd>,
+    private: Vec<(PathBuf, OwnedFd)>,
+    notes: Vec<String>,
+    supervisor: Option<Supervisor>,
+}
 
 /// The parent's part until the child executes CMD.
 fn oversee(pid: Pid, channel: &OwnedFd, serve: &mut Serve<'_>) -> Result<Kept, SessionError> {
     let call = |what| move |errno| SessionError::Call { what, errno };
-    let mut kept: Kept = (None, Vec::new(), Vec::new());
+    let mut kept = Kept::default();
     loop {
         match channel::receive(channel.as_fd()).map_err(call("recvmsg"))? {
             None => return Ok(kept),
@@ -178,7 +190,13 @@ fn oversee(pid: Pid, channel: &OwnedFd, serve: &mut Serve<'_>) -> Result<Kept, S
                 serve(ViewFacts { pid, mnt_ns, connection }, fuse).map_err(SessionError::Attach)?;
                 channel::go(channel.as_fd()).map_err(call("send"))?;
             }
-            Some(Packet::Built { view, private, notes }) => kept = (view, private, notes),
+            Some(Packet::Built { view, private, notes }) => {
+                kept = Kept { view, private, notes, supervisor: None };
+            }
+            Some(Packet::Watched(listener)) => {
+                let started = Supervisor::start(listener);
+                kept.supervisor = Some(started.map_err(call("start a thread that answers calls"))?);
+            }
             Some(Packet::Failed(Failed { step, path, errno })) => {
                 return Err(match path {
                     Some(path) if step == step::EXEC => SessionError::Exec { path, errno },
@@ -222,6 +240,12 @@ fn child(
     }
     sys_unsafe::default_sigpipe();
     sys_unsafe::restore(mask);
+    if spec.watch
+        && let Ok(listener) = seccomp_unsafe::install(&calls::wanted(!user_namespace))
+        && let Err(errno) = channel::send(channel.as_fd(), &Packet::Watched(listener))
+    {
+        return fail("report to the parent", None, errno);
+    }
     let (path, errno) = exec.run();
     fail(step::EXEC, Some(path), errno)
 }

@@ -11,6 +11,7 @@
 //! Afterwards the tree is brought to its end ([`Started::settle`]), dirty pages are sent to the
 //! daemon ([`Started::sync`]), and what lies in private places is counted.
 
+use crate::calls::Supervisor;
 use crate::processes::{self, Process};
 use crate::start::Started;
 use crate::sys_unsafe;
@@ -359,9 +360,22 @@ impl Started {
         found
     }
 
-    /// Connections to the outside that were seen.
-    pub fn sightings(&self) -> &[Sighting] {
-        &self.sightings
+    /// What was seen of the outside: by looking from time to time, and of the calls that the kernel asked about.
+    pub fn sightings(&self) -> Vec<Sighting> {
+        let asked = self.supervisor.as_ref().map(Supervisor::sightings).unwrap_or_default();
+        // A connection that was looked at while it was open is told once.
+        let again = |seen: &Sighting| {
+            let path = seen.what.strip_prefix("connected to the unix socket ");
+            path.is_some_and(|path| {
+                asked
+                    .iter()
+                    .any(|a| a.what.split(' ').nth(2) == Some(path) && a.process == seen.process)
+            })
+        };
+        let looked = self.sightings.iter().filter(|s| !again(s)).cloned();
+        let mut all: Vec<Sighting> = looked.chain(asked.iter().cloned()).collect();
+        all.sort();
+        all
     }
 }
 

@@ -26,6 +26,8 @@ pub struct Sighting {
     pub process: String,
     /// What it did, for instance `connected to tcp 192.0.2.1:443`.
     pub what: String,
+    /// It was reached; else it was wanted and is not to be seen inside.
+    pub reached: bool,
 }
 
 const FIRST: Duration = Duration::from_millis(30);
@@ -64,7 +66,7 @@ impl Watcher {
         let mut unix = None;
         for (process, open) in &tree {
             let mut note = |what: String| {
-                self.seen.insert(Sighting { process: process.name.clone(), what });
+                self.seen.insert(Sighting { process: process.name.clone(), what, reached: true });
             };
             open.devices.difference(&self.own.devices).for_each(|d| note(format!("opened {d}")));
             let mut left: BTreeSet<u64> =

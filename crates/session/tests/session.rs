@@ -18,6 +18,7 @@ fn client(args: &[OsString]) -> i32 {
     let text = |i: usize| args[i].to_str().expect("text").to_owned();
     let volume = PathBuf::from(text(0));
     let spec = Spec {
+        watch: true,
         argv: args[4..].to_vec(),
         env: vec![("SYSTX_TEST".into(), "1".into())],
         cwd: PathBuf::from(text(1)),

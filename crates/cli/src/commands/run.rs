@@ -42,6 +42,7 @@ struct Report {
     dropped_private: Vec<HostPath>,
     ended_leftovers: Vec<String>,
     reached_outside: Vec<String>,
+    out_of_reach: Vec<String>,
     /// What was wanted of service managers, and what became of it.
     services: Vec<services::Done>,
 }
@@ -169,7 +170,12 @@ impl Runner<'_> {
         }
         let stand_ins = services::stand_ins();
         let fill = [fill(), services::fill()].concat();
-        let known = fill.iter().map(|f| f.path.clone()).chain(stand_ins.paths()).collect();
+        let known = fill
+            .iter()
+            .map(|f| f.path.clone())
+            .chain(stand_ins.paths())
+            .chain(self.passthrough.iter().cloned())
+            .collect();
         let mut started = self.start(&begun, fill, stand_ins)?;
         for note in &started.notes {
             self.out.detail(note);
@@ -236,6 +242,7 @@ impl Runner<'_> {
         let mut env = environment(begun.id, self.args.place.directory.is_some().then_some(&cwd));
         env.extend(services::path(&stand_ins));
         let spec = Spec {
+            watch: true,
             argv: self.args.argv.clone(),
             env,
             place: PlaceToRun::NewView {
@@ -297,6 +304,10 @@ impl Runner<'_> {
         let wanted = services::parse(&after.started.deferred());
         let finish = Finish { id: after.id, end, code, deferred: wanted.clone() };
         let outcome = self.client.finish(finish).map_err(|f| lost_track(f, end, after.id))?;
+        let sightings = after.started.sightings();
+        let seen = |reached| {
+            sightings.iter().filter(|s| s.reached == reached).map(sighting).collect::<Vec<_>>()
+        };
         let mut report = Report {
             id: after.id.to_string(),
             attempts: self.losses + 1,
@@ -316,7 +327,8 @@ impl Runner<'_> {
                 .iter()
                 .map(|p| format!("{} ({})", p.name, p.pid))
                 .collect(),
-            reached_outside: after.started.sightings().iter().map(sighting).collect(),
+            reached_outside: seen(true),
+            out_of_reach: seen(false),
             services: Vec::new(),
         };
         self.tell_what_left(&report);
@@ -373,6 +385,10 @@ impl Runner<'_> {
         if !report.reached_outside.is_empty() {
             let which = list(&report.reached_outside);
             self.out.say(&format!("not part of the transaction: {which}"));
+        }
+        if !report.out_of_reach.is_empty() {
+            let which = list(&report.out_of_reach);
+            self.out.say(&format!("out of reach in the run (--passthrough PATH lets it): {which}"));
         }
     }
 

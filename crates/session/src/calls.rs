@@ -1,0 +1,318 @@
+//! Who a run talks to outside, and whose rights it wanted: calls of its processes that the kernel asks about.
+//!
+//! A filter ([`crate::seccomp_unsafe`]) that the first process installs before it executes CMD has the kernel ask about
+//! connect(2), and, in an ordinary user's run, about execve(2).  A thread of the client answers; the answer is always to go
+//! on.  What it looks at meanwhile is for the summary only, so nothing rests on it: memory that changes between the
+//! look and the call makes the summary wrong, no more.
+//!
+//! Every other call passes the filter in the kernel, where the verdict on it is a bit in a table.  If the client dies, the
+//! kernel fails the calls that wait, and those that come later, with ENOSYS: nobody hangs; CMD is killed then anyway.
+//!
+//! The thread ends with the last process that has the filter, or when it is told to.
+
+use crate::seccomp_unsafe::{self, Call};
+use crate::watch::Sighting;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::io::Errno;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use systx_base::sync::{Mutex, rank};
+
+/// What is noted at most.
+const MOST: usize = 200;
+const LONGEST_PATH: usize = 4096;
+
+/// The calls that are asked about.
+pub(crate) fn wanted(privileged: bool) -> Vec<u32> {
+    let mut calls = vec![libc::SYS_connect];
+    if !privileged {
+        calls.extend([libc::SYS_execve, libc::SYS_execveat]);
+    }
+    calls.into_iter().filter_map(|c| u32::try_from(c).ok()).collect()
+}
+
+/// The thread that answers, and what it has seen.
+pub(crate) struct Supervisor {
+    seen: Arc<Mutex<BTreeSet<Sighting>>>,
+    stop: Arc<OwnedFd>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Supervisor {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// There is no thread or descriptor for it.
+    pub(crate) fn start(listener: OwnedFd) -> Result<Supervisor, Errno> {
+        let seen = Arc::new(Mutex::new(rank::LEAF, BTreeSet::new()));
+        let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (theirs, stopped) = (Arc::clone(&seen), Arc::clone(&stop));
+        let thread = std::thread::Builder::new()
+            .name("calls".into())
+            .spawn(move || answer(&listener, &stopped, &theirs))
+            .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))?;
+        Ok(Supervisor { seen, stop, thread: Some(thread) })
+    }
+
+    /// What was seen so far.
+    pub(crate) fn sightings(&self) -> Vec<Sighting> {
+        self.seen.lock().iter().cloned().collect()
+    }
+}
+
+impl Drop for Supervisor {
+    /// Afterwards the client has one thread again, as it must have before its next fork.
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn answer(listener: &OwnedFd, stop: &OwnedFd, seen: &Mutex<BTreeSet<Sighting>>) {
+    loop {
+        let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+        let [asked, stopped] = fds.map(|fd| fd.revents());
+        if asked.contains(PollFlags::IN) {
+            match seccomp_unsafe::receive(listener.as_fd()) {
+                Ok(call) => {
+                    let found = look(listener, &call);
+                    seccomp_unsafe::go_on(listener.as_fd(), call.id);
+                    if let Some(sighting) = found {
+                        let mut seen = seen.lock();
+                        if seen.len() < MOST {
+                            seen.insert(sighting);
+                        }
+                    }
+                }
+                // Who asked is gone.
+                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+                Err(_) => return,
+            }
+        } else if stopped.contains(PollFlags::IN)
+            || asked.intersects(PollFlags::HUP | PollFlags::ERR)
+        {
+            return;
+        }
+    }
+}
+
+/// What a call is about, if it is worth telling.
+fn look(listener: &OwnedFd, call: &Call) -> Option<Sighting> {
+    let number = libc::c_long::from(call.number);
+    let (what, reached) = if number == libc::SYS_connect {
+        let path = address(call.thread, call.args[1], call.args[2])?;
+        let still = seccomp_unsafe::waits(listener.as_fd(), call.id);
+        socket(call.thread, &absolute(call.thread, path)?).filter(|_| still)?
+    } else {
+        let at = if number == libc::SYS_execve { call.args[0] } else { call.args[1] };
+        let path = text(call.thread, at)?;
+        if !seccomp_unsafe::waits(listener.as_fd(), call.id) {
+            return None;
+        }
+        (rights(&absolute(call.thread, path)?)?, true)
+    };
+    Some(Sighting { process: name(call.thread), what, reached })
+}
+
+/// The path in a `sockaddr_un`; of no other address.
+fn address(thread: u32, at: u64, len: u64) -> Option<PathBuf> {
+    let mut bytes = [0u8; 2 + 108];
+    let len = usize::try_from(len).ok()?.min(bytes.len());
+    let got = seccomp_unsafe::read_memory(thread, at, bytes.get_mut(..len)?);
+    path_of(bytes.get(..got)?)
+}
+
+fn path_of(sockaddr: &[u8]) -> Option<PathBuf> {
+    let (family, path) = sockaddr.split_first_chunk::<2>()?;
+    if i32::from(u16::from_ne_bytes(*family)) != libc::AF_UNIX {
+        return None;
+    }
+    let path = path.split(|b| *b == 0).next().filter(|p| !p.is_empty())?;
+    Some(PathBuf::from(OsStr::from_bytes(path)))
+}
+
+/// A string in a process's memory.
+fn text(thread: u32, mut at: u64) -> Option<PathBuf> {
+    const PAGE: u64 = 4096;
+    let mut bytes = Vec::new();
+    // Not beyond the page: the next one may not be there.
+    while bytes.len() < LONGEST_PATH {
+        let mut buf = [0u8; PAGE as usize];
+        let len = usize::try_from(PAGE - at % PAGE).ok()?;
+        let got = seccomp_unsafe::read_memory(thread, at, buf.get_mut(..len)?);
+        let part = buf.get(..got).filter(|p| !p.is_empty())?;
+        if let Some(end) = part.iter().position(|b| *b == 0) {
+            bytes.extend_from_slice(part.get(..end)?);
+            return Some(PathBuf::from(OsStr::from_bytes(&bytes))).filter(|_| !bytes.is_empty());
+        }
+        bytes.extend_from_slice(part);
+        at += got as u64;
+    }
+    None
+}
+
+fn absolute(thread: u32, path: PathBuf) -> Option<PathBuf> {
+    if path.is_absolute() {
+        return Some(path);
+    }
+    let cwd = std::fs::read_link(format!("/proc/{thread}/cwd")).ok()?;
+    // Without `.`; what `..` leads to depends on links.
+    Some(cwd.join(path).components().collect::<PathBuf>()).filter(|p| p.is_absolute())
+}
+
+fn name(thread: u32) -> String {
+    let name = std::fs::read(format!("/proc/{thread}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(&name).trim_end().to_owned()
+}
+
+/// What is told of a connection to a socket of this path, and whether it is in reach.  On the host first: most sockets
+/// are made by the run itself, and the view is not asked about them.
+fn socket(thread: u32, path: &Path) -> Option<(String, bool)> {
+    let path = std::fs::canonicalize(path).ok()?;
+    let host = identity(CWD, &path).filter(|(_, kind)| *kind == FileType::Socket)?.0;
+    let known = known(&path);
+    if known.is_some_and(|k| k.unimportant) {
+        return None;
+    }
+    let explained = |means: bool| match known {
+        Some(k) if means => format!("{} ({}: {})", path.display(), k.name, k.means),
+        Some(k) => format!("{} ({})", path.display(), k.name),
+        None => path.display().to_string(),
+    };
+    // As the process sees it: links lead to where they lead inside.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(format!("/proc/{thread}/root"), flags, Mode::empty()).ok()?;
+    let below = path.strip_prefix("/").ok()?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    match rustix::fs::openat2(&root, below, flags, Mode::empty(), how) {
+        Ok(inside) => {
+            let same = identity(&inside, Path::new("")).is_some_and(|(id, _)| id == host);
+            same.then(|| (format!("talked to {}", explained(true)), true))
+        }
+        Err(Errno::NOENT | Errno::NOTDIR) => Some((format!("wanted {}", explained(false)), false)),
+        Err(_) => None,
+    }
+}
+
+fn identity(at: impl AsFd, path: &Path) -> Option<((u32, u32, u64), FileType)> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW;
+    let s = rustix::fs::statx(at, path, flags, StatxFlags::BASIC_STATS).ok()?;
+    let kind = FileType::from_raw_mode(u32::from(s.stx_mode));
+    Some(((s.stx_dev_major, s.stx_dev_minor, s.stx_ino), kind))
+}
+
+/// What is told of executing a program that gives its owner's rights, in a view where it does not.
+fn rights(path: &Path) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    let meta = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
+    let bits = libc::S_ISUID | libc::S_ISGID;
+    // Set-group-id without the right to execute means locking.
+    if meta.mode() & bits == 0 || meta.mode() & 0o111 == 0 || meta.uid() == own_uid() {
+        return None;
+    }
+    Some(format!(
+        "ran {} with the user's own rights (set-id has no effect here; for root's: sudo systx run -- CMD)",
+        path.display()
+    ))
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// A socket that many programs talk to.
+struct Known {
+    /// Where: the path begins with the first and ends with the second.
+    at: (&'static str, &'static str),
+    name: &'static str,
+    means: &'static str,
+    /// Programs ask it in passing, and do without.
+    unimportant: bool,
+}
+
+const fn tell(at: (&'static str, &'static str), name: &'static str, means: &'static str) -> Known {
+    Known { at, name, means, unimportant: false }
+}
+
+const fn passing(at: (&'static str, &'static str)) -> Known {
+    Known { at, name: "", means: "", unimportant: true }
+}
+
+const KNOWN: &[Known] = &[
+    passing(("/run/nscd/", "")),
+    passing(("/run/systemd/userdb/", "")),
+    passing(("/run/systemd/resolve/", "")),
+    passing(("/var/lib/sss/pipes/", "")),
+    tell(
+        ("/run/docker.sock", ""),
+        "docker",
+        "containers, images and volumes are not part of the transaction",
+    ),
+    tell(("/run/podman/", ""), "podman", "containers and images are not part of the transaction"),
+    tell(
+        ("/run/containerd/", ""),
+        "containerd",
+        "containers and images are not part of the transaction",
+    ),
+    tell(("/run/systemd/private", ""), "systemd", "units are started and stopped at once"),
+    tell(("/run/systemd/journal/", ""), "journal", "what is logged stays"),
+    tell(("/run/systemd/notify", ""), "systemd", "readiness is told at once"),
+    tell(("/run/dbus/system_bus_socket", ""), "system bus", "what services do when asked stays"),
+    tell(("/run/user/", "/bus"), "session bus", "what services do when asked stays"),
+    tell(
+        ("/run/user/", "/systemd/private"),
+        "systemd of the user",
+        "units are started and stopped at once",
+    ),
+    tell(("/run/user/", "/keyring/"), "keyring", "stored secrets are not part of the transaction"),
+    tell(("", "/S.gpg-agent"), "gpg-agent", "it reads and writes keys outside of the run"),
+    tell(("", "/S.keyboxd"), "gpg keybox", "it writes keys outside of the run"),
+    tell(("/run/snapd", ".socket"), "snapd", "packages change at once"),
+    tell(("/run/cups/", ""), "printing", "jobs are not part of the transaction"),
+    tell(("/run/mysqld/", ""), "MySQL", "the database is not part of the transaction"),
+    tell(("/run/postgresql/", ""), "PostgreSQL", "the database is not part of the transaction"),
+    tell(("/run/libvirt/", ""), "libvirt", "virtual machines are not part of the transaction"),
+    tell(("/tmp/.X11-unix/", ""), "X11", "what is shown and copied stays"),
+];
+
+fn known(path: &Path) -> Option<&'static Known> {
+    let path = path.as_os_str().as_bytes();
+    KNOWN.iter().find(|k| path.starts_with(k.at.0.as_bytes()) && path.ends_with(k.at.1.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_with_care() {
+        let un = |path: &[u8]| [&(libc::AF_UNIX as u16).to_ne_bytes()[..], path].concat();
+        assert_eq!(path_of(&un(b"/run/x\0junk")), Some("/run/x".into()));
+        assert_eq!(path_of(&un(b"/run/x")), Some("/run/x".into()));
+        for none in [&b""[..], b"\x01", &un(b""), &un(b"\0abstract"), b"\x02\0/run/x"] {
+            assert_eq!(path_of(none), None);
+        }
+    }
+
+    #[test]
+    fn sockets_are_known_by_their_place() {
+        let name = |p: &str| known(Path::new(p)).map(|k| k.name);
+        assert_eq!(name("/run/docker.sock"), Some("docker"));
+        assert_eq!(name("/home/a/.gnupg/S.gpg-agent"), Some("gpg-agent"));
+        assert_eq!(name("/run/user/1000/bus"), Some("session bus"));
+        assert_eq!(name("/srv/app.sock"), None);
+        assert!(known(Path::new("/run/nscd/socket")).unwrap().unimportant);
+    }
+}
