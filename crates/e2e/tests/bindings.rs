@@ -136,39 +136,83 @@ fn python_programs_lose_no_update() {
     });
 }
 
+/// Compiles a Java program and the binding, with its native half.
+struct Java {
+    out: PathBuf,
+}
+
+impl Java {
+    fn new(lab: &Lab, program: &str) -> Result<Java, String> {
+        for needed in ["cc", "javac"] {
+            find_program(needed).ok_or(format!("there is no {needed}"))?;
+        }
+        let (library, out) = (library(), lab.outside().join("java"));
+        std::fs::create_dir(&out).unwrap();
+        let mut javac = Command::new("javac");
+        javac.args(["-Xlint:all", "-Werror", "-h"]).arg(&out).arg("-d").arg(&out);
+        javac.arg(root().join("bindings/java/systx/SystemTransaction.java"));
+        tool(javac.arg(root().join(program))).unwrap_or_else(|why| panic!("{why}"));
+        let mut home = Command::new("java");
+        home.args(["-XshowSettings:properties", "-version"]);
+        let shown = home.output().unwrap().stderr;
+        let shown = String::from_utf8_lossy(&shown);
+        let home = shown.lines().find_map(|l| l.trim().strip_prefix("java.home = ")).unwrap();
+        let mut cc = Command::new("cc");
+        cc.args(["-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-o"]);
+        cc.arg(out.join("libsystx_jni.so")).arg(root().join("bindings/java/systx_jni.c"));
+        cc.arg("-I")
+            .arg(root().join("crates/lib/include"))
+            .arg("-I")
+            .arg(format!("{home}/include"));
+        cc.arg("-I").arg(format!("{home}/include/linux")).arg("-I").arg(&out);
+        cc.arg("-L").arg(&library).arg("-lsystx").arg(format!("-Wl,-rpath,{}", library.display()));
+        tool(&mut cc).unwrap_or_else(|why| panic!("{why}"));
+        Ok(Java { out })
+    }
+
+    fn command(&self, lab: &Lab, options: &[&str], class: &str) -> Command {
+        let mut command = lab.command("java");
+        command.args(options).arg("-cp").arg(&self.out);
+        command.arg(format!("-Djava.library.path={}", self.out.display())).arg(class);
+        command
+    }
+}
+
 #[test]
 fn java_programs_lose_no_update() {
     let lab = lab!();
-    for program in ["cc", "javac"] {
-        if find_program(program).is_none() {
-            skip!("there is no {program}");
-        }
-    }
-    let (library, out) = (library(), lab.outside().join("java"));
-    std::fs::create_dir(&out).unwrap();
-    let mut javac = Command::new("javac");
-    javac.args(["-Xlint:all", "-Werror", "-h"]).arg(&out).arg("-d").arg(&out);
-    javac.arg(root().join("bindings/java/systx/SystemTransaction.java"));
-    tool(javac.arg(root().join("examples/Transfer.java"))).unwrap_or_else(|why| panic!("{why}"));
-    let mut home = Command::new("java");
-    home.args(["-XshowSettings:properties", "-version"]);
-    let shown = home.output().unwrap().stderr;
-    let shown = String::from_utf8_lossy(&shown);
-    let home = shown.lines().find_map(|l| l.trim().strip_prefix("java.home = ")).unwrap();
-    let mut cc = Command::new("cc");
-    cc.args(["-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-o"]);
-    cc.arg(out.join("libsystx_jni.so")).arg(root().join("bindings/java/systx_jni.c"));
-    cc.arg("-I").arg(root().join("crates/lib/include")).arg("-I").arg(format!("{home}/include"));
-    cc.arg("-I").arg(format!("{home}/include/linux")).arg("-I").arg(&out);
-    cc.arg("-L").arg(&library).arg("-lsystx").arg(format!("-Wl,-rpath,{}", library.display()));
-    tool(&mut cc).unwrap_or_else(|why| panic!("{why}"));
+    let java = match Java::new(&lab, "examples/Transfer.java") {
+        Ok(java) => java,
+        Err(why) => skip!("{why}"),
+    };
     contend(&lab, |dir| {
-        let mut command = lab.command("java");
         // Small heaps: the collector works meanwhile.
-        command.args(["-Xmx16m", "-cp"]).arg(&out);
-        command.arg(format!("-Djava.library.path={}", out.display())).arg("Transfer").arg(dir);
+        let mut command = java.command(&lab, &["-Xmx16m"], "Transfer");
+        command.arg(dir);
         command
     });
+}
+
+/// Each collector of the JVM stops and moves what a thread in a transaction has.
+#[test]
+fn java_transactions_go_on_while_garbage_is_collected() {
+    let lab = lab!();
+    let java = match Java::new(&lab, "crates/e2e/tests/Collect.java") {
+        Ok(java) => java,
+        Err(why) => skip!("{why}"),
+    };
+    std::fs::create_dir(lab.path("guarded")).unwrap();
+    lab.do_systx(["mount", "guarded"]).ok();
+    let rounds = if std::env::var_os("SYSTX_LONG").is_some() { 500 } else { 20 };
+    for collector in ["-XX:+UseSerialGC", "-XX:+UseParallelGC", "-XX:+UseG1GC"] {
+        let mut command = java.command(&lab, &["-Xmx48m", collector], "Collect");
+        command.arg(lab.path("guarded")).arg(rounds.to_string());
+        let done = finish(command, Limits::seconds(240), &lab).ok();
+        let collections: u32 = done.out.trim().parse().unwrap();
+        assert!(collections >= rounds, "{collector}: {done}");
+    }
+    assert!(lab.open_ids().is_empty());
+    lab.do_systx(["umount", "guarded"]).ok();
 }
 
 /// Go with what its builds need, nothing of it from the network.
