@@ -159,7 +159,8 @@ fn every_function_of_libsystx_has_a_page() {
     let read = |path: PathBuf| {
         std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
     };
-    let mut functions = declared(&read(lib.join("include/systx.h")));
+    let header = read(lib.join("include/systx.h"));
+    let mut functions = declared(&header);
     functions.sort();
     assert!(functions.len() >= 9, "{functions:?}");
     let defined = read(lib.join("src/c_unsafe.rs"));
@@ -171,6 +172,14 @@ fn every_function_of_libsystx_has_a_page() {
     assert_eq!(functions, exported, "systx.h against c_unsafe.rs");
     let told = read(root().join("docs/LIBRARY.md"));
     let mut wrong = Vec::new();
+    let begin = read(lib.join("man/xbegin.3"));
+    for flag in header.lines().filter_map(|l| l.strip_prefix("#define SYSTX_")) {
+        // Those with a value.
+        let (flag, value) = flag.split_once(' ').unwrap_or_default();
+        if !value.is_empty() && !begin.lines().any(|l| l == format!(".B SYSTX_{flag}")) {
+            wrong.push(format!("xbegin: the flag SYSTX_{flag} is not on its page"));
+        }
+    }
     for function in &functions {
         let page = read(lib.join(format!("man/{function}.3")));
         // A page may be about several.
