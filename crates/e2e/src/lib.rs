@@ -10,6 +10,7 @@
 //! - [`others`]: test suites of others;
 //! - [`places`]: the same work on the host, in a guarded directory, in transactions;
 //! - [`pages`]: man pages, formatted;
+//! - [`signals`]: what no safe function offers of signals;
 //! - [`soak`]: mixed load for a while, and what grows;
 //! - [`random`]: seeded choices, the seed printed.
 //!
@@ -24,6 +25,8 @@ pub mod pages;
 pub mod places;
 pub mod random;
 pub mod run;
+#[path = "signals_unsafe.rs"]
+pub mod signals;
 pub mod soak;
 pub mod tree;
 pub mod twin;

@@ -80,6 +80,30 @@ fn what_programs_do_otherwise_works_as_ever() {
 }
 
 #[test]
+fn signals_to_others_wait_for_the_commit() {
+    let lab = lab!();
+    Guarded::new(&lab).case("held");
+}
+
+#[test]
+fn signals_from_others_wait_for_the_end_or_come_again() {
+    let lab = lab!();
+    let guarded = Guarded::new(&lab);
+    for case in ["deferred", "speculative", "masks"] {
+        guarded.case(case);
+    }
+}
+
+/// The races of handlers in the TxOS paper (7.6): each is shown first, and then with the handler in a transaction.
+#[test]
+fn handlers_in_transactions_have_no_races() {
+    let lab = lab!();
+    let guarded = Guarded::new(&lab);
+    guarded.case("freed-twice");
+    guarded.case("half-done");
+}
+
+#[test]
 fn all_system_calls_are_listed() {
     let lab = lab!();
     let text = lab.do_systx(["syscalls"]).ok().out;

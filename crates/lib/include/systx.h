@@ -29,6 +29,18 @@ extern "C" {
  * has no name in the transaction any more.  In child processes they are the view's, too. */
 #define SYSTX_DESCRIPTORS 0x00010000u
 
+/* Signals that the thread sends to processes outside, or to sibling threads, wait for the commit and are sent in their
+ * order then; an abort drops them.  Whether they may be sent is told at once.  The program itself and processes from
+ * inside get theirs at once.  EAGAIN: more than 128 wait. */
+#define SYSTX_SIGNALS_HELD 0x00020000u
+
+/* Signals that come to the thread wait for the end of the transaction and are delivered in the order of their arrival then;
+ * or they are delivered at once, and again after an abort.  What ends the program by default counts as a handler.  Faults,
+ * SIGKILL and SIGSTOP are as ever.  A handler that does its work in a transaction which defers signals is atomic, for
+ * itself, for other handlers and for other threads. */
+#define SYSTX_SIGNALS_DEFERRED    0x00040000u
+#define SYSTX_SIGNALS_SPECULATIVE 0x00080000u
+
 /* A system call that has an effect outside which can neither wait nor be undone (`systx syscalls` lists them): the
  * transaction is over, the call fails with ECANCELED and so does xend(); or the call fails with EOPNOTSUPP; or it is made
  * and told of on the standard error output.  Without a flag it is made. */

@@ -17,6 +17,12 @@ impl Flags {
     /// Descriptors that were opened before on the guarded directory are in the transaction, and those that are made
     /// inside are closed by an abort.
     pub const DESCRIPTORS: Flags = Flags(1 << 16);
+    /// Signals to processes outside wait for the commit, and are dropped by an abort.
+    pub const SIGNALS_HELD: Flags = Flags(1 << 17);
+    /// Signals that come in wait for the end, in their order.
+    pub const SIGNALS_DEFERRED: Flags = Flags(1 << 18);
+    /// Signals that come in are delivered at once, and again after an abort.
+    pub const SIGNALS_SPECULATIVE: Flags = Flags(1 << 19);
     /// A system call whose effect can neither wait nor be undone ends the transaction.
     pub const UNSUPPORTED_ABORT: Flags = Flags(1 << 22);
     /// Such a call fails with `EOPNOTSUPP`.
@@ -25,7 +31,7 @@ impl Flags {
     pub const UNSUPPORTED_WARN: Flags = Flags(1 << 24);
     /// Those for which calls are intercepted.
     pub(crate) const CALLS: u32 = 0xffff << 16;
-    const CALLS_KNOWN: u32 = 1 << 16 | 7 << 22;
+    const CALLS_KNOWN: u32 = 0xf << 16 | 7 << 22;
 
     /// The bits, as `systx.h` has them.
     pub fn bits(self) -> u32 {

@@ -138,7 +138,9 @@ impl Mine {
         })?;
         self.open = Some(Open { id: asked.id, depth: 1, from: Some(from), joined: false });
         if calls::wanted(how.flags) {
-            let begun = self.current().and_then(|seat| calls::begin(how.flags, &seat.control));
+            let begun = self
+                .current()
+                .and_then(|seat| calls::begin(how.flags, &seat.control, seat.namespace));
             begun.inspect_err(|_| {
                 let _ = self.abort();
             })?;
@@ -268,6 +270,7 @@ impl Drop for Mine {
 /// Those of opening the directory.
 pub fn xbegin<'a>(dir: Option<&Path>, how: impl Into<Begin<'a>>) -> io::Result<()> {
     let how = how.into();
+    let _quiet = calls::quiet_for(how.flags);
     with(|mine| match dir {
         Some(dir) => mine.begin(dir, &how),
         None => mine.begin(&default_dir(), &how),

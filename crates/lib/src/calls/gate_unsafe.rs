@@ -185,6 +185,12 @@ const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
 /// What SIGSYS did in this program before, for those that are not of ours.
 static BEFORE: AtomicU64 = AtomicU64::new(0);
 
+/// A handler that returns by the gate.
+pub fn returning(handler: u64, flags: u64, mask: u64) -> Action {
+    let restorer = systx_restore as *const () as u64;
+    Action { handler, flags: flags | SA_RESTORER, restorer, mask }
+}
+
 /// Reads and sets what a signal does.
 pub fn action(signal: i32, new: Option<&Action>) -> Result<Action, i32> {
     let mut old = Action::default();
@@ -213,13 +219,7 @@ pub fn arm(region: &Region) -> Result<(), i32> {
     if now.handler != ours {
         BEFORE.store(now.handler, Ordering::Relaxed);
         let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
-        let action_of = Action {
-            handler: ours,
-            flags: flags as u64 | SA_RESTORER,
-            restorer: systx_restore as *const () as u64,
-            mask: !0,
-        };
-        action(libc::SIGSYS, Some(&action_of))?;
+        action(libc::SIGSYS, Some(&returning(ours, flags as u64, !0)))?;
     }
     let (begin, end) = (&raw const systx_gate_begin as u64, &raw const systx_gate_end as u64);
     let selector = region.selector() as u64;

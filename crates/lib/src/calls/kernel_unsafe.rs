@@ -162,6 +162,48 @@ pub fn signal_me(signal: c_int) {
     call(libc::SYS_tgkill, [pid() as u64, tid() as u64, signal as u64, 0, 0, 0]);
 }
 
+/// A call that sends a signal; addresses among `args` are those of a siginfo_t.
+pub fn send(number: u64, args: [u64; 6]) -> i64 {
+    call(number as c_long, args)
+}
+
+/// A descriptor of a process.
+pub fn pidfd(pid: c_int) -> i64 {
+    let low = call(libc::SYS_pidfd_open, [pid as u64, 0, 0, 0, 0, 0]);
+    if low < 0 {
+        return low;
+    }
+    let high = keep(low as c_int);
+    close(low as c_int);
+    high
+}
+
+/// The process of a descriptor of one; 0: unknown.
+pub fn pid_of(fd: c_int) -> c_int {
+    let path = Text::new().and(b"/proc/self/fdinfo/").number(fd as u32).and(b"\0");
+    let file = open(&path.bytes[..path.len], libc::O_RDONLY);
+    if file < 0 {
+        return 0;
+    }
+    let mut told = [0u8; 512];
+    let args = [file as u64, told.as_mut_ptr() as u64, told.len() as u64, 0, 0, 0];
+    let len = call(libc::SYS_read, args);
+    close(file as c_int);
+    let told = &told[..usize::try_from(len).unwrap_or(0)];
+    let mut lines = told.split(|b| *b == b'\n');
+    let Some(pid) = lines.find_map(|line| line.strip_prefix(b"Pid:")) else { return 0 };
+    let digits = pid.iter().filter(|b| b.is_ascii_digit());
+    digits.fold(0i32, |n, b| n.saturating_mul(10).saturating_add(i32::from(b - b'0')))
+}
+
+/// The inode behind a path.
+pub fn inode_of(path: &Text) -> Option<u64> {
+    // SAFETY: all zero is one.
+    let mut found: libc::stat = unsafe { std::mem::zeroed() };
+    let args = [libc::AT_FDCWD as u64, path.address(), &raw mut found as u64, 0, 0, 0];
+    (call(libc::SYS_newfstatat, args) == 0).then_some(found.st_ino)
+}
+
 /// Calls `each` with every descriptor that is open.
 pub fn each_open(mut each: impl FnMut(c_int)) -> i64 {
     let dir = open(b"/proc/self/fd\0", libc::O_RDONLY | libc::O_DIRECTORY);

@@ -3,8 +3,11 @@
 mod descriptors;
 #[path = "gate_unsafe.rs"]
 mod gate;
+#[path = "incoming_unsafe.rs"]
+mod incoming;
 #[path = "kernel_unsafe.rs"]
 mod kernel;
+mod outgoing;
 mod region;
 #[path = "registry_unsafe.rs"]
 mod registry;
@@ -12,23 +15,55 @@ mod registry;
 use crate::Flags;
 use core::sync::atomic::{AtomicBool, Ordering};
 use gate::{SIGSYS_BIT, arm, disarm, key, mask, probe};
+use incoming::Mode;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd};
 
 /// That calls are intercepted here has been seen.
 static WORKS: AtomicBool = AtomicBool::new(false);
 
-/// While it lives, calls of this thread are not intercepted: the library is at work.
-pub struct Quiet(());
+/// While it lives, calls of this thread are not intercepted: the library is at work.  Signals that are deferred wait for the
+/// end of it, too.
+pub struct Quiet {
+    mask: Option<u64>,
+}
 
 /// See [`Quiet`].
 pub fn quiet() -> Quiet {
-    let _ = registry::look(key(), |region| region.select(false));
-    Quiet(())
+    let defers = registry::look(key(), |region| {
+        region.select(false);
+        region.incoming.mode != Mode::Plain
+    });
+    Quiet { mask: (defers == Some(true)).then(|| mask(!0)) }
+}
+
+/// The same for a begin with these flags.
+pub fn quiet_for(flags: Flags) -> Quiet {
+    let quiet = quiet();
+    let defers = Flags::SIGNALS_DEFERRED | Flags::SIGNALS_SPECULATIVE;
+    if quiet.mask.is_some() || flags.bits() & defers.bits() == 0 {
+        return quiet;
+    }
+    registry::take(key());
+    let before = mask(!0);
+    registry::with(key(), |region| region.mask = Some(before));
+    Quiet { mask: Some(before) }
 }
 
 impl Drop for Quiet {
     fn drop(&mut self) {
+        if let Some(before) = self.mask {
+            let late = registry::with(key(), |region| region.incoming.late()).unwrap_or(0);
+            let rest = incoming::pending(late);
+            let before =
+                registry::look(key(), |region| region.visible_mask(before)).unwrap_or(before);
+            mask(before & !late);
+            // Those that waited for the end come now, in their order; their handlers may begin transactions.
+            while let Some(info) = registry::with(key(), |region| region.incoming.pop()).flatten() {
+                incoming::send_again(&info);
+            }
+            rest.iter().for_each(incoming::send_again);
+        }
         let _ = registry::look(key(), |region| region.select(region.is_armed()));
     }
 }
@@ -39,14 +74,15 @@ pub fn wanted(flags: Flags) -> bool {
 }
 
 /// From the end of the library's work on, calls of this thread are intercepted.
-pub fn begin(flags: Flags, control: impl AsFd) -> Result<(), Errno> {
+pub fn begin(flags: Flags, control: impl AsFd, namespace: u64) -> Result<(), Errno> {
     registry::take(key());
     strip_masks();
-    let before = mask(!0);
-    let blocked = before & SIGSYS_BIT != 0;
+    let blocked_before = registry::with(key(), |region| region.mask.take()).flatten();
+    let now = mask(!0);
+    let sigsys = blocked_before.unwrap_or(now) & SIGSYS_BIT != 0;
     let control = control.as_fd().as_raw_fd();
-    registry::with(key(), |region| region.begin(flags, control, blocked));
-    mask(before & !SIGSYS_BIT);
+    registry::with(key(), |region| region.begin(flags, control, namespace, sigsys));
+    mask(now & !SIGSYS_BIT);
     if let Err(e) = again() {
         leave(false);
         return Err(e);
@@ -101,16 +137,17 @@ pub fn leave(committed: bool) {
         return;
     }
     pause();
+    let before = mask(!0);
     let blocked = registry::with(key(), |region| region.end(committed));
-    if blocked == Some(true) {
-        let now = mask(!0);
-        mask(now | SIGSYS_BIT);
-    }
+    mask(if blocked == Some(true) { before | SIGSYS_BIT } else { before });
 }
 
 /// In a forked child: nothing is intercepted there, whatever the copy of the memory says.
 pub fn forked() {
-    registry::with(key(), |region| region.set_armed(false));
+    registry::with(key(), |region| {
+        region.set_armed(false);
+        region.incoming.forget();
+    });
     registry::give_back(key());
 }
 

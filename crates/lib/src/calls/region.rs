@@ -1,8 +1,10 @@
 //! What is intercepted in a thread, and what becomes of it: policy, driven by the table of `systx-calls`.
 
 use super::descriptors::Descriptors;
-use super::gate::SIGSYS_BIT;
+use super::gate::{Action, SIGSYS_BIT};
+use super::incoming::{self, Incoming, Mode};
 use super::kernel;
+use super::outgoing::Outgoing;
 use crate::Flags;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use libc::{c_int, c_long};
@@ -67,6 +69,10 @@ pub struct Region {
     words: [[u64; 4]; 16],
     next: usize,
     pub descriptors: Descriptors,
+    pub incoming: Incoming,
+    outgoing: Outgoing,
+    /// The mask of the thread while it begins.
+    pub mask: Option<u64>,
 }
 
 /// The call fails.
@@ -89,6 +95,9 @@ impl Region {
             words: [[0; 4]; 16],
             next: 0,
             descriptors: Descriptors::new(),
+            incoming: Incoming::new(),
+            outgoing: Outgoing::new(),
+            mask: None,
         }
     }
 
@@ -112,7 +121,8 @@ impl Region {
     }
 
     /// At the begin of a transaction.  `control`: a descriptor on the guarded mount.
-    pub fn begin(&mut self, flags: Flags, control: c_int, sigsys_blocked: bool) {
+    /// `namespace`: the inode of its mount namespace.  All signals are blocked.
+    pub fn begin(&mut self, flags: Flags, control: c_int, namespace: u64, sigsys_blocked: bool) {
         self.flags = flags;
         self.active = true;
         self.pid = kernel::pid();
@@ -120,6 +130,14 @@ impl Region {
         self.doomed = None;
         self.warned = [0; 8];
         self.descriptors.begin(self.pid, control);
+        self.outgoing.begin(self.pid, namespace);
+        let mode =
+            match flags.bits() & (Flags::SIGNALS_DEFERRED | Flags::SIGNALS_SPECULATIVE).bits() {
+                0 => Mode::Plain,
+                bits if bits & Flags::SIGNALS_DEFERRED.bits() != 0 => Mode::Deferred,
+                _ => Mode::Speculative,
+            };
+        self.incoming.begin(self.pid, mode);
     }
 
     /// At the end, when nothing is intercepted any more; whether SIGSYS is blocked, as far as the program knows.
@@ -127,7 +145,18 @@ impl Region {
         self.active = false;
         self.doomed = None;
         self.descriptors.end(committed);
+        self.outgoing.end(committed);
+        self.incoming.end(committed);
         self.sigsys_blocked
+    }
+
+    /// What a mask is to be when the library's work is over.
+    pub fn visible_mask(&self, before: u64) -> u64 {
+        match (self.active, self.sigsys_blocked) {
+            (true, _) => before & !SIGSYS_BIT,
+            (false, true) => before | SIGSYS_BIT,
+            (false, false) => before,
+        }
     }
 
     /// From the begin to the end.
@@ -169,6 +198,9 @@ impl Region {
             }
         }
         let Some(call) = call else { return Plan::Pass };
+        if call.class == Class::Held && self.has(Flags::SIGNALS_HELD) {
+            return self.outgoing.plan(trap);
+        }
         if self.has(Flags::DESCRIPTORS) {
             match self.descriptors.plan(call, trap) {
                 Plan::Pass => {}
@@ -220,7 +252,7 @@ impl Region {
             libc::SYS_arch_prctl if a == ARCH_SET_FS => error(libc::EBUSY),
             libc::SYS_rt_sigprocmask => self.sigprocmask(trap, a as c_int, b, c, d),
             libc::SYS_rt_sigaction if a as c_int == libc::SIGSYS => error(libc::EBUSY),
-            libc::SYS_rt_sigaction if b != 0 && d == 8 => self.sigaction(trap),
+            libc::SYS_rt_sigaction if d == 8 => self.sigaction(trap),
             libc::SYS_rt_sigsuspend if b == 8 => {
                 self.scratch(without(kernel::word(a)), |at| pass_with([at, b, c, d, e, 0]))
             }
@@ -277,9 +309,25 @@ impl Region {
     /// A handler must not block SIGSYS: its own calls are intercepted, too.
     fn sigaction(&mut self, trap: &Trap) -> Plan {
         let [signal, new, old, len, ..] = trap.args;
-        let words = [0, 1, 2, 3].map(|n| kernel::word(new + 8 * n));
-        let [handler, flags, restorer, mask] = words;
-        let at = self.scratch_words([handler, flags, restorer, mask & !SIGSYS_BIT]);
+        let [handler, flags, restorer, mask] = match new {
+            0 => [0; 4],
+            new => [0, 1, 2, 3].map(|n| kernel::word(new + 8 * n)),
+        };
+        let mask = mask & !SIGSYS_BIT;
+        if self.incoming.mode != Mode::Plain {
+            let wanted = (new != 0).then_some(Action { handler, flags, restorer, mask });
+            if let Some(was) = incoming::sigaction(signal as c_int, wanted) {
+                let words = [was.handler, was.flags, was.restorer, was.mask];
+                for (n, word) in words.into_iter().enumerate().filter(|_| old != 0) {
+                    kernel::set_word(old + 8 * n as u64, word);
+                }
+                return Plan::Answer(0);
+            }
+        }
+        if new == 0 {
+            return Plan::Pass;
+        }
+        let at = self.scratch_words([handler, flags, restorer, mask]);
         Plan::Call { args: [signal, at, old, len, 0, 0], wait: false, then: Then::Nothing }
     }
 

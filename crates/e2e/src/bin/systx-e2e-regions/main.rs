@@ -5,6 +5,8 @@
 
 #![deny(unsafe_code)]
 
+mod sent;
+
 use rustix::fs::{FlockOperation, OFlags};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -32,6 +34,14 @@ fn main() {
         "closed" => closed(dir),
         "refused" => refused(dir),
         "process" => process(dir),
+        "listen" => sent::listen(),
+        "held" => sent::held(dir),
+        "deferred" => sent::deferred(dir),
+        "speculative" => sent::speculative(dir),
+        "ended" => sent::ended(dir),
+        "masks" => sent::masks(dir),
+        "freed-twice" => sent::freed_twice(dir),
+        "half-done" => sent::half_done(dir),
         other => panic!("no case {other}"),
     }
     println!("ok");
