@@ -95,6 +95,14 @@ impl LockFile {
         host_locks_unsafe::set(self.fd.as_fd(), None, start, end).map(drop)
     }
 
+    /// Gives up all that this description holds, now: it may live on for a moment elsewhere, for instance in a
+    /// process that is about to execute a program.
+    pub fn release(&self) {
+        // Both kinds cannot fail on a descriptor that has locks; where there are none, nothing is lost.
+        let _ = self.flock(None);
+        let _ = self.clear(0, i64::MAX as u64);
+    }
+
     /// The first lock of others that is in the way, and the process that holds it (0: none known,
     /// as for locks of other owners in views).
     ///

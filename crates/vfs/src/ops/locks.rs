@@ -34,6 +34,8 @@ pub trait Openings: Send + Sync {
 #[derive(Default)]
 pub(crate) struct LockTable {
     held: HashMap<Owner, Held>,
+    /// Of the owner that is entered next.
+    serial: u64,
     /// What locks of files are made on that exist in this view only.
     unnamed: HashMap<NodeId, LockFile>,
 }
@@ -47,6 +49,8 @@ struct Owner {
 
 struct Held {
     file: LockFile,
+    /// Which entry of the table this is: the keys of owners come again.
+    serial: u64,
     /// The process that asked; an flock(2) lock may have been inherited by others.
     pid: u32,
     ino: u64,
@@ -64,9 +68,10 @@ impl View {
         if self.try_lock(owner, lock)? {
             return Ok(());
         }
-        let openings = self.openings.lock().clone();
-        let swept = openings.is_some_and(|o| self.sweep(Some(node), &*o) > 0);
-        if swept && self.try_lock(owner, lock)? { Ok(()) } else { Err(Errno::AGAIN) }
+        let Some(openings) = self.openings.lock().clone() else { return Err(Errno::AGAIN) };
+        self.sweep(Some(node), &*openings);
+        // Also if there was nothing left to sweep: what was in the way may have been swept by another thread since.
+        if self.try_lock(owner, lock)? { Ok(()) } else { Err(Errno::AGAIN) }
     }
 
     fn try_lock(&self, owner: Owner, lock: Lock) -> Reply<bool> {
@@ -83,7 +88,8 @@ impl View {
         let mut refused = None;
         let mut table = self.locks.lock();
         if let Some(file) = opened {
-            let new = Held { file, pid: lock.pid, ino, descriptions };
+            table.serial += 1;
+            let new = Held { file, serial: table.serial, pid: lock.pid, ino, descriptions };
             table.held.entry(owner).or_insert(new);
         }
         let Some(held) = table.held.get(&owner) else { return Err(Errno::AGAIN) };
@@ -106,6 +112,7 @@ impl View {
         let Some(held) = table.held.get(&owner) else { return Ok(()) };
         let all = lock.start == 0 && lock.end >= i64::MAX as u64;
         if owner.flock || all {
+            held.file.release();
             let released = table.held.remove(&owner);
             drop(table);
             drop(released);
@@ -167,21 +174,29 @@ impl View {
         let candidates: Vec<_> = {
             let table = self.locks.lock();
             let held = table.held.iter().filter(|(owner, _)| node.is_none_or(|n| n == owner.node));
-            held.map(|(owner, h)| (*owner, h.pid, h.ino, h.descriptions.clone())).collect()
+            held.map(|(owner, h)| (*owner, h.serial, h.pid, h.ino, h.descriptions.clone()))
+                .collect()
         };
         let lives = |owner: &Owner, pid: u32, ino: u64, descriptions: &[Arc<OwnedFd>]| match owner {
             Owner { flock: false, .. } => openings.has_open(Some(pid), ino),
             _ if descriptions.is_empty() => openings.has_open(None, ino),
             _ => openings.has_description(ino, descriptions),
         };
-        let closed: Vec<Owner> = candidates
+        let closed: Vec<(Owner, u64)> = candidates
             .into_iter()
-            .filter(|(owner, pid, ino, descriptions)| !lives(owner, *pid, *ino, descriptions))
-            .map(|(owner, ..)| owner)
+            .filter(|(owner, _, pid, ino, descriptions)| !lives(owner, *pid, *ino, descriptions))
+            .map(|(owner, serial, ..)| (owner, serial))
             .collect();
+        // Their locks end with the table's lock: whoever finds no entry finds no lock either.  What they have
+        // open is let go of later, which may bring requests.
         let gone: Vec<Held> = {
             let mut table = self.locks.lock();
-            closed.iter().filter_map(|owner| table.held.remove(owner)).collect()
+            let mut take = |(owner, serial): &(Owner, u64)| {
+                let held = table.held.get(owner).filter(|held| held.serial == *serial)?;
+                held.file.release();
+                table.held.remove(owner)
+            };
+            closed.iter().filter_map(&mut take).collect()
         };
         gone.len()
     }
