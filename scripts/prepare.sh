@@ -72,6 +72,14 @@ open_fuse_to_users() {
     fi
 }
 
+# What scripts/power-cut emulates a machine with; the kernel it unpacks itself.
+need_machine() {
+    need qemu-system-x86_64 qemu-system-x86
+    need busybox busybox-static
+    need mkfs.ext4 e2fsprogs
+    need xz xz-utils
+}
+
 prepare_tests() {
     prepare_build || return 1
     need make make
@@ -95,8 +103,9 @@ prepare_tests() {
     need xz xz-utils
     [ ! -e /etc/debian_version ] || need debootstrap debootstrap
     /usr/bin/python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
-    if [ -n "${SYSTX_LONG:-}" ]; then # nano from source
+    if [ -n "${SYSTX_LONG:-}" ]; then # nano from source, power cuts
         need dpkg-source dpkg-dev
+        need_machine
         [ -e /usr/include/ncurses.h ] || missing+=(libncurses-dev)
     fi
     # Without one of them some tests are skipped; that is no reason not to run the others.

@@ -21,8 +21,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
-const PREFIX: &str = "systx-e2e.";
-const RUNTIME_VARIABLE: &str = "SYSTX_RUNTIME_DIR";
+pub(crate) const PREFIX: &str = "systx-e2e.";
+pub(crate) const RUNTIME_VARIABLE: &str = "SYSTX_RUNTIME_DIR";
 /// An ordinary user that no machine has: also a check that no passwd entry is needed.
 pub const USER: u32 = 12021;
 
@@ -443,7 +443,7 @@ pub fn guard_mounts(below: &Path) -> Vec<PathBuf> {
     table.lines().filter_map(at).collect()
 }
 
-fn unmount(mnt: &Path) {
+pub(crate) fn unmount(mnt: &Path) {
     // A process that was killed lets go of its files a moment after it was reaped elsewhere.
     let deadline = Instant::now() + Duration::from_secs(5);
     while Instant::now() < deadline {
@@ -489,7 +489,7 @@ fn is_mount_point(path: &Path) -> bool {
     dev(path) != path.parent().and_then(dev)
 }
 
-fn base() -> PathBuf {
+pub(crate) fn base() -> PathBuf {
     std::env::var_os("SYSTX_E2E_DIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from)
 }
 
@@ -509,7 +509,7 @@ pub fn signal(pids: &[u32], signal: rustix::process::Signal) {
 }
 
 /// Ends processes for good and waits until they are gone.
-fn end(pids: &[u32]) {
+pub(crate) fn end(pids: &[u32]) {
     let fds: Vec<_> = pids
         .iter()
         .filter_map(|pid| rustix::process::Pid::from_raw(i32::try_from(*pid).ok()?))
@@ -528,7 +528,7 @@ fn end(pids: &[u32]) {
     }
 }
 
-fn processes_with(runtime: &Path) -> Vec<u32> {
+pub(crate) fn processes_with(runtime: &Path) -> Vec<u32> {
     let wanted =
         [RUNTIME_VARIABLE.as_bytes(), b"=", runtime.as_os_str().as_encoded_bytes()].concat();
     let own = std::process::id();

@@ -11,6 +11,7 @@
 //! - [`places`]: the same work on the host, in a guarded directory, in transactions;
 //! - [`pages`]: man pages, formatted;
 //! - [`signals`]: what no safe function offers of signals;
+//! - [`power_cut`]: a machine that loses its power while it commits;
 //! - [`soak`]: mixed load for a while, and what grows;
 //! - [`random`]: seeded choices, the seed printed.
 //!
@@ -23,6 +24,7 @@ pub mod lab;
 pub mod others;
 pub mod pages;
 pub mod places;
+pub mod power_cut;
 pub mod random;
 pub mod run;
 #[path = "signals_unsafe.rs"]
