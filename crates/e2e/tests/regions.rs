@@ -94,6 +94,15 @@ fn signals_from_others_wait_for_the_end_or_come_again() {
     }
 }
 
+#[test]
+fn what_goes_through_pipes_waits_for_the_commit_or_is_given_back() {
+    let lab = lab!();
+    let guarded = Guarded::new(&lab);
+    for case in ["written", "taken", "output"] {
+        guarded.case(case);
+    }
+}
+
 /// The races of handlers in the TxOS paper (7.6): each is shown first, and then with the handler in a transaction.
 #[test]
 fn handlers_in_transactions_have_no_races() {

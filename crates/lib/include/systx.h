@@ -41,6 +41,13 @@ extern "C" {
 #define SYSTX_SIGNALS_DEFERRED    0x00040000u
 #define SYSTX_SIGNALS_SPECULATIVE 0x00080000u
 
+/* What is written to pipes and FIFOs waits for the commit, which then waits for who reads; what is read from them is there
+ * again after an abort, for whoever reads.  Not those that pipe() made inside.  OUTPUT_HELD: what is written to terminals, and
+ * to files elsewhere that are open for appending, waits for the commit.  At most 64 MiB wait (EAGAIN).  Both include
+ * SYSTX_DESCRIPTORS. */
+#define SYSTX_PIPES_HELD  0x00100000u
+#define SYSTX_OUTPUT_HELD 0x00200000u
+
 /* A system call that has an effect outside which can neither wait nor be undone (`systx syscalls` lists them): the
  * transaction is over, the call fails with ECANCELED and so does xend(); or the call fails with EOPNOTSUPP; or it is made
  * and told of on the standard error output.  Without a flag it is made. */

@@ -23,6 +23,12 @@ impl Flags {
     pub const SIGNALS_DEFERRED: Flags = Flags(1 << 18);
     /// Signals that come in are delivered at once, and again after an abort.
     pub const SIGNALS_SPECULATIVE: Flags = Flags(1 << 19);
+    /// What is written to pipes and FIFOs from before waits for the commit; what is read from them is back after an
+    /// abort.  Descriptors are as with [`Flags::DESCRIPTORS`].
+    pub const PIPES_HELD: Flags = Flags(1 << 20);
+    /// What is written to terminals, and to files elsewhere that are open for appending, waits for the commit.  Descriptors are
+    /// as with [`Flags::DESCRIPTORS`].
+    pub const OUTPUT_HELD: Flags = Flags(1 << 21);
     /// A system call whose effect can neither wait nor be undone ends the transaction.
     pub const UNSUPPORTED_ABORT: Flags = Flags(1 << 22);
     /// Such a call fails with `EOPNOTSUPP`.
@@ -31,7 +37,7 @@ impl Flags {
     pub const UNSUPPORTED_WARN: Flags = Flags(1 << 24);
     /// Those for which calls are intercepted.
     pub(crate) const CALLS: u32 = 0xffff << 16;
-    const CALLS_KNOWN: u32 = 0xf << 16 | 7 << 22;
+    const CALLS_KNOWN: u32 = 0x1ff << 16;
 
     /// The bits, as `systx.h` has them.
     pub fn bits(self) -> u32 {

@@ -142,10 +142,15 @@ impl Descriptors {
         self.complete = false;
     }
 
-    /// A descriptor was made inside.
-    pub fn made(&mut self, fd: c_int) {
+    /// A descriptor was made inside, of something from `inside` or not.
+    pub fn made(&mut self, fd: c_int, inside: bool) {
         self.made.set(fd, true);
-        self.inside.set(fd, true);
+        self.inside.set(fd, inside);
+    }
+
+    /// Whether it is of something from inside.
+    pub fn is_inside(&self, fd: c_int) -> bool {
+        self.inside.has(fd)
     }
 
     /// One was made as a copy of another.
@@ -216,7 +221,9 @@ impl Descriptors {
         if fd < 0 || self.inside.has(fd) {
             return Seen::Other;
         }
-        if kernel::identify(fd).is_none_or(|found| found.dev != self.dev) {
+        // Pipes, sockets and devices have no content in a view.
+        let has_view = |kind| [libc::S_IFREG, libc::S_IFDIR, libc::S_IFLNK].contains(&kind);
+        if kernel::identify(fd).is_none_or(|found| found.dev != self.dev || !has_view(found.kind)) {
             return Seen::Other;
         }
         if self.is_ours(fd) {

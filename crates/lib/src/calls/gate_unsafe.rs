@@ -266,8 +266,15 @@ extern "C" fn on_sigsys(signal: i32, info: *mut libc::siginfo_t, context: *mut l
         mask: unsafe { (&raw const context.uc_sigmask).cast::<u64>().read() },
     };
     // The registers of a call that is over; nothing of this thread's state is held here.
-    let plan = registry::with(key(), |region| region.plan(&trap)).unwrap_or(Plan::Pass);
-    let answer = match plan {
+    let plan = || registry::with(key(), |region| region.plan(&trap)).unwrap_or(Plan::Pass);
+    let mut plan_now = plan();
+    while let Plan::Await(epoll) = plan_now {
+        mask(trap.mask & !SIGSYS_BIT);
+        let woken = kernel::await_edge(epoll);
+        mask(!0);
+        plan_now = if woken < 0 { Plan::Answer(woken) } else { plan() };
+    }
+    let answer = match plan_now {
         Plan::Pass => match stub(site) {
             Some(stub) => return go_on(context, stub),
             // SAFETY: what the program asked for, for want of stubs made here.
@@ -283,6 +290,8 @@ extern "C" fn on_sigsys(signal: i32, info: *mut libc::siginfo_t, context: *mut l
             unsafe { (&raw mut context.uc_sigmask).cast::<u64>().write(new) };
             answer
         }
+        // Not left over.
+        Plan::Await(_) => -i64::from(libc::EINTR),
         Plan::Call { args, wait, then } => {
             if wait {
                 // It may take long: the program's signals come through.

@@ -256,3 +256,222 @@ pub fn pair(address: u64) -> [c_int; 2] {
 pub fn say(text: &Text) {
     call(libc::SYS_write, [2, text.address(), text.len as u64, 0, 0, 0]);
 }
+
+/// Memory that grows without an allocator.
+pub struct Buffer {
+    start: *mut u8,
+    room: usize,
+    len: usize,
+}
+
+// SAFETY: the memory is its own.
+unsafe impl Send for Buffer {}
+
+impl Buffer {
+    /// Nothing.
+    pub const fn new() -> Buffer {
+        Buffer { start: std::ptr::null_mut(), room: 0, len: 0 }
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Makes room for so many more.
+    pub fn reserve(&mut self, more: usize) -> bool {
+        let Some(wanted) = self.len.checked_add(more) else { return false };
+        if wanted <= self.room {
+            return true;
+        }
+        let Some(room) = wanted.checked_next_power_of_two().map(|n| n.max(64 << 10)) else {
+            return false;
+        };
+        let at = match self.room {
+            0 => {
+                let (prot, flags) =
+                    (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+                call(libc::SYS_mmap, [0, room as u64, prot as u64, flags as u64, u64::MAX, 0])
+            }
+            old => {
+                let args =
+                    [self.start as u64, old as u64, room as u64, libc::MREMAP_MAYMOVE as u64, 0, 0];
+                call(libc::SYS_mremap, args)
+            }
+        };
+        if at < 0 {
+            return false;
+        }
+        (self.start, self.room) = (at as *mut u8, room);
+        true
+    }
+
+    /// Appends bytes of the program; there is room.
+    pub fn push_from(&mut self, from: u64, len: usize) {
+        assert!(len <= self.room - self.len);
+        // SAFETY: there is room; the program gave the address to a call that reads it.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, self.start.add(self.len), len) };
+        self.len += len;
+    }
+
+    /// Appends a word; there is room.
+    pub fn push_word(&mut self, word: u64) {
+        self.push_from(&raw const word as u64, 8);
+    }
+
+    /// A word at a place.
+    pub fn word(&self, at: usize) -> u64 {
+        self.part(at, 8).try_into().map_or(0, u64::from_ne_bytes)
+    }
+
+    /// Bytes at a place.
+    pub fn part(&self, at: usize, len: usize) -> &[u8] {
+        assert!(at <= self.len && len <= self.len - at);
+        if len == 0 {
+            return &[];
+        }
+        // SAFETY: they are there.
+        unsafe { std::slice::from_raw_parts(self.start.add(at), len) }
+    }
+
+    /// Gives bytes at a place to the program.
+    pub fn copy_to(&self, at: usize, len: usize, to: u64) {
+        let part = self.part(at, len);
+        // SAFETY: the program gave the address to a call that writes it.
+        unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to as *mut u8, len) };
+    }
+
+    /// Gives the memory back.
+    pub fn clear(&mut self) {
+        if self.room > 0 {
+            call(libc::SYS_munmap, [self.start as u64, self.room as u64, 0, 0, 0, 0]);
+        }
+        *self = Buffer { start: std::ptr::null_mut(), room: 0, len: 0 };
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.room > 0 {
+            call(libc::SYS_munmap, [self.start as u64, self.room as u64, 0, 0, 0, 0]);
+        }
+    }
+}
+
+/// What poll(2) says at once.
+pub fn poll(fd: c_int) -> libc::c_short {
+    wait_for(fd, libc::POLLIN | libc::POLLOUT, 0)
+}
+
+fn wait_for(fd: c_int, events: libc::c_short, ms: i64) -> libc::c_short {
+    let mut asked = libc::pollfd { fd, events, revents: 0 };
+    call(libc::SYS_poll, [&raw mut asked as u64, 1, ms as u64, 0, 0, 0]);
+    asked.revents
+}
+
+/// Whether it is a terminal.
+pub fn is_terminal(fd: c_int) -> bool {
+    // More than the kernel's structure has.
+    let mut told = [0u64; 16];
+    call(libc::SYS_ioctl, [fd as u64, libc::TCGETS, told.as_mut_ptr() as u64, 0, 0, 0]) == 0
+}
+
+/// An epoll that says when something comes.
+pub fn edges(fd: c_int) -> i64 {
+    let low = call(libc::SYS_epoll_create1, [libc::EPOLL_CLOEXEC as u64, 0, 0, 0, 0, 0]);
+    if low < 0 {
+        return low;
+    }
+    let epoll = keep(low as c_int);
+    close(low as c_int);
+    let mut event = libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: 0 };
+    let add = libc::EPOLL_CTL_ADD as u64;
+    let args = [epoll as u64, add, fd as u64, &raw mut event as u64, 0, 0];
+    match call(libc::SYS_epoll_ctl, args) {
+        e if e < 0 => {
+            close(epoll as c_int);
+            e
+        }
+        _ => epoll,
+    }
+}
+
+/// Waits for it.
+pub fn await_edge(epoll: c_int) -> i64 {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    call(libc::SYS_epoll_wait, [epoll as u64, &raw mut event as u64, 1, u64::MAX, 0, 0])
+}
+
+/// Makes `seen` all that is in a pipe, of which it is the beginning; takes nothing out.
+pub fn copy_pipe(pipe: c_int, seen: &mut Buffer) -> i64 {
+    let mut ends = [0 as c_int; 2];
+    let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64;
+    let made = call(libc::SYS_pipe2, [ends.as_mut_ptr() as u64, flags, 0, 0, 0, 0]);
+    if made < 0 {
+        return made;
+    }
+    let size = fcntl(pipe, libc::F_GETPIPE_SZ, 0);
+    let mut result = fcntl(ends[1], libc::F_SETPIPE_SZ, size as u64).min(0);
+    if result == 0 {
+        let all =
+            [pipe as u64, ends[1] as u64, i32::MAX as u64, libc::SPLICE_F_NONBLOCK.into(), 0, 0];
+        let got = call(libc::SYS_tee, all);
+        let known = seen.len();
+        if got > known as i64 {
+            let got = got as usize;
+            result = if seen.reserve(got - known) {
+                take_out(ends[0], known)
+            } else {
+                -i64::from(libc::ENOMEM)
+            };
+            while result >= 0 && seen.len < got {
+                // SAFETY: there is room.
+                let at = unsafe { seen.start.add(seen.len) } as u64;
+                let n =
+                    call(libc::SYS_read, [ends[0] as u64, at, (got - seen.len) as u64, 0, 0, 0]);
+                if n <= 0 {
+                    break;
+                }
+                seen.len += n as usize;
+            }
+        }
+    }
+    let _ = ends.map(close);
+    result
+}
+
+/// Takes so many bytes out of a pipe that has them.
+pub fn take_out(pipe: c_int, len: usize) -> i64 {
+    let (mut left, mut bytes) = (len, [0u8; 512]);
+    while left > 0 {
+        let args = [pipe as u64, bytes.as_mut_ptr() as u64, left.min(bytes.len()) as u64, 0, 0, 0];
+        let n = call(libc::SYS_read, args);
+        if n <= 0 {
+            return n.min(-1);
+        }
+        left -= n as usize;
+    }
+    0
+}
+
+/// Writes all, however long it takes; whether it could.  All signals are blocked.
+pub fn write_all(fd: c_int, mut bytes: &[u8]) -> bool {
+    while !bytes.is_empty() {
+        let args = [fd as u64, bytes.as_ptr() as u64, bytes.len() as u64, 0, 0, 0];
+        match call(libc::SYS_write, args) {
+            n if n > 0 => bytes = &bytes[(n as usize).min(bytes.len())..],
+            n if n == -i64::from(libc::EAGAIN) => drop(wait_for(fd, libc::POLLOUT, -1)),
+            n if n == -i64::from(libc::EPIPE) => {
+                // The signal for it is that of a call which the program did not make now.
+                let (set, none) = (1u64 << (libc::SIGPIPE - 1), [0u64; 2]);
+                call(
+                    libc::SYS_rt_sigtimedwait,
+                    [&raw const set as u64, 0, none.as_ptr() as u64, 8, 0, 0],
+                );
+                return false;
+            }
+            _ => return false,
+        }
+    }
+    true
+}

@@ -11,6 +11,7 @@ mod outgoing;
 mod region;
 #[path = "registry_unsafe.rs"]
 mod registry;
+mod streams;
 
 use crate::Flags;
 use core::sync::atomic::{AtomicBool, Ordering};

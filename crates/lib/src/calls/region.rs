@@ -5,6 +5,7 @@ use super::gate::{Action, SIGSYS_BIT};
 use super::incoming::{self, Incoming, Mode};
 use super::kernel;
 use super::outgoing::Outgoing;
+use super::streams::Streams;
 use crate::Flags;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use libc::{c_int, c_long};
@@ -32,6 +33,8 @@ pub enum Plan {
     Mask(u64, i64),
     /// It is made with other arguments; with `wait` it may take long.  Then [`Region::after`] has a look.
     Call { args: [u64; 6], wait: bool, then: Then },
+    /// It is decided again when this epoll has something to say.
+    Await(c_int),
 }
 
 /// What is left to do after a call.
@@ -71,6 +74,7 @@ pub struct Region {
     pub descriptors: Descriptors,
     pub incoming: Incoming,
     outgoing: Outgoing,
+    streams: Streams,
     /// The mask of the thread while it begins.
     pub mask: Option<u64>,
 }
@@ -97,6 +101,7 @@ impl Region {
             descriptors: Descriptors::new(),
             incoming: Incoming::new(),
             outgoing: Outgoing::new(),
+            streams: Streams::new(),
             mask: None,
         }
     }
@@ -131,6 +136,7 @@ impl Region {
         self.warned = [0; 8];
         self.descriptors.begin(self.pid, control);
         self.outgoing.begin(self.pid, namespace);
+        self.streams.begin(self.pid, flags);
         let mode =
             match flags.bits() & (Flags::SIGNALS_DEFERRED | Flags::SIGNALS_SPECULATIVE).bits() {
                 0 => Mode::Plain,
@@ -145,6 +151,7 @@ impl Region {
         self.active = false;
         self.doomed = None;
         self.descriptors.end(committed);
+        self.streams.end(committed);
         self.outgoing.end(committed);
         self.incoming.end(committed);
         self.sigsys_blocked
@@ -179,6 +186,11 @@ impl Region {
         self.descriptors.in_child();
     }
 
+    /// What is held is known by its descriptor.
+    fn tracks(&self) -> bool {
+        self.has(Flags::DESCRIPTORS | Flags::PIPES_HELD | Flags::OUTPUT_HELD)
+    }
+
     fn has(&self, flag: Flags) -> bool {
         self.flags.bits() & flag.bits() != 0
     }
@@ -201,8 +213,13 @@ impl Region {
         if call.class == Class::Held && self.has(Flags::SIGNALS_HELD) {
             return self.outgoing.plan(trap);
         }
-        if self.has(Flags::DESCRIPTORS) {
+        if self.tracks() {
             match self.descriptors.plan(call, trap) {
+                Plan::Pass => {}
+                plan => return plan,
+            }
+            let descriptors = &self.descriptors;
+            match self.streams.plan(trap, |fd| descriptors.is_inside(fd)) {
                 Plan::Pass => {}
                 plan => return plan,
             }
@@ -210,7 +227,7 @@ impl Region {
         if makes_process(trap) {
             return Plan::Fork;
         }
-        if !self.has(Flags::DESCRIPTORS) {
+        if !self.tracks() {
             return Plan::Pass;
         }
         let then = match call.makes {
@@ -228,11 +245,16 @@ impl Region {
         }
         match then {
             Then::Nothing => {}
-            Then::Made => self.descriptors.made(result as c_int),
+            Then::Made => {
+                let fd = result as c_int;
+                // A FIFO that was opened inside leads outside.
+                let pipe = kernel::identify(fd).is_some_and(|found| self.streams.is_pipe(&found));
+                self.descriptors.made(fd, !pipe);
+            }
             Then::Copy(from) => self.descriptors.copied(from, result as c_int),
             Then::Pair(address) => {
                 for fd in kernel::pair(address) {
-                    self.descriptors.made(fd);
+                    self.descriptors.made(fd, true);
                 }
             }
         }

@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 
 mod sent;
+mod streams;
 
 use rustix::fs::{FlockOperation, OFlags};
 use std::fs::{self, File, OpenOptions};
@@ -34,6 +35,9 @@ fn main() {
         "closed" => closed(dir),
         "refused" => refused(dir),
         "process" => process(dir),
+        "written" => streams::written(dir),
+        "taken" => streams::taken(dir),
+        "output" => streams::output(dir),
         "listen" => sent::listen(),
         "held" => sent::held(dir),
         "deferred" => sent::deferred(dir),
