@@ -204,6 +204,18 @@ pub struct Run {
     /// What happens to processes that CMD leaves behind
     #[arg(long, value_enum, default_value = "kill", value_name = "WHAT")]
     pub leftovers: LeftoversArg,
+    /// What its new content may take, in memory and on disk (bytes, or 100M, 2G); beyond it writes fail (EDQUOT)
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub limit_size: Option<u64>,
+    /// Address space of each process (bytes, or 100M, 2G)
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub limit_memory: Option<u64>,
+    /// Processes and threads in the run; not for root
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit_processes: Option<u64>,
+    /// Processor time of each process (seconds, or 90s, 5m, 2h)
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub limit_time: Option<Duration>,
     /// What becomes of actions on services (systemctl restart, ...), which wait for the commit
     #[arg(long, value_enum, default_value = "run", value_name = "WHAT")]
     pub services: ServicesArg,

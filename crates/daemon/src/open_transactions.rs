@@ -69,6 +69,7 @@ impl Transactions {
             // A page that cannot be read ends a program that has it mapped.
             opaque: false,
             guest: guest.is_some(),
+            limit_bytes: None,
         };
         let txn = Transaction::begin(id, volume.clone(), terms, options, self.ids(), None)?;
         let place = (directory.clone(), below);

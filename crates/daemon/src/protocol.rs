@@ -23,6 +23,7 @@ use systx_base::{Time, TxnId};
 
 mod control;
 mod deferred;
+mod failure;
 mod guard;
 mod message;
 mod open;
@@ -30,6 +31,7 @@ mod top;
 
 pub use control::{Control, Doorbell, Peer};
 pub use deferred::{ACTIONS_MAX, Action, Deferred, Settle};
+pub use failure::{Failure, FailureKind};
 pub use guard::{
     GuardedAt, GuardedDir, Held, HeldAs, Holder, Mount, Mounted, STALL_MS_MAX, Umount, Unmounted,
 };
@@ -38,7 +40,7 @@ pub use open::{BeginOpen, BegunOpen};
 pub use top::{Activity, Counts, GuardedActivity, Sides, VolumeActivity, WorksetSizes};
 
 /// Number of this protocol; changes whenever a message changes.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// A path or an argument: bytes, since Linux names need not be UTF-8.  In JSON a string where it
 /// is UTF-8, else an array of byte values.
@@ -237,6 +239,8 @@ pub struct Begin {
     pub timestamp: Option<u64>,
     /// Changes of paths that match are dropped at commit (see [`crate::patterns`]).
     pub no_commit: Vec<String>,
+    /// Its new content may take so many bytes.
+    pub limit_bytes: Option<u64>,
     /// How the view is served.
     pub transport: Transport,
 }
@@ -494,6 +498,8 @@ pub struct Listed {
     pub conflict: Option<Conflict>,
     /// What is to be done outside after its commit.
     pub deferred: Vec<Action>,
+    /// Writes were refused because of [`Begin::limit_bytes`].
+    pub limited: bool,
 }
 
 /// How a name changed.
@@ -715,74 +721,6 @@ pub struct Inspected {
     /// Sentences for the user.
     pub notes: Vec<String>,
 }
-
-/// Which kind of failure; decides the exit code and the hint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FailureKind {
-    /// No such transaction.
-    NotFound,
-    /// The request makes no sense in this state (for instance commit of a running transaction).
-    State,
-    /// The request itself is wrong (a path outside the volume, …).
-    Invalid,
-    /// Someone else uses it: another daemon the store, a process the file.
-    Busy,
-    /// Later changes overlap (undo).
-    Overlap,
-    /// This kernel, file system or user cannot do it.
-    Unsupported,
-    /// No space, no quota, a limit.
-    Space,
-    /// The store is damaged or of another version.
-    Store,
-    /// An I/O error.
-    Io,
-    /// The other side does not speak this version.
-    Version,
-    /// A fault of systx itself.
-    Internal,
-}
-
-/// A request failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failure {
-    /// Which kind.
-    pub kind: FailureKind,
-    /// For a person: lower case, no full stop, names what it was about.
-    pub message: String,
-    /// What the person could do.
-    pub hint: Option<String>,
-    /// What it was about.
-    pub paths: Vec<HostPath>,
-}
-
-impl Failure {
-    /// A failure without hint and paths.
-    pub fn new(kind: FailureKind, message: impl Into<String>) -> Self {
-        Failure { kind, message: message.into(), hint: None, paths: Vec::new() }
-    }
-    /// Adds what the person could do.
-    #[must_use]
-    pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
-        self
-    }
-    /// Adds what it was about.
-    #[must_use]
-    pub fn path(mut self, path: impl Into<HostPath>) -> Self {
-        self.paths.push(path.into());
-        self
-    }
-}
-
-impl std::fmt::Display for Failure {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for Failure {}
 
 #[cfg(test)]
 mod tests;

@@ -239,6 +239,7 @@ impl Desk {
             lives_on: true,
             opaque: true,
             guest: caller.uid != rustix::process::geteuid().as_raw(),
+            limit_bytes: None,
         };
         let refused = |failure: protocol::Failure| {
             tracing::error!("a thread's transaction cannot begin: {failure}");

@@ -27,7 +27,7 @@ use systx_store::io::{Io, Stamp};
 use systx_store::writeset::{Ix, SlotId, WriteSet};
 use systx_store::{CommitMeta, DirStore, Slot as StoreSlot, TxnKind};
 use systx_txn::{Access, BeginOptions, Isolation, Side, Status};
-use systx_vfs::content::{Budget, Slot, Spill, Staging};
+use systx_vfs::content::{Budget, Elsewhere, Slot, Spill, Staging};
 use systx_vfs::freeze::{Frozen, Selection};
 use systx_vfs::limits::ViewLimits;
 use systx_vfs::view::{Ids, View, ViewConfig};
@@ -61,6 +61,8 @@ pub struct Terms {
     pub opaque: bool,
     /// It is another user's than the daemon.
     pub guest: bool,
+    /// Bytes that its new content may take.
+    pub limit_bytes: Option<u64>,
 }
 
 /// See the module.
@@ -83,6 +85,7 @@ pub struct Transaction {
     outdone: AtomicBool,
     /// What its command wants done outside after the commit.
     pub deferred: deferred::Wanted,
+    budget: Budget,
     life: Mutex<Life>,
 }
 
@@ -172,10 +175,12 @@ impl Transaction {
         let age = options.age;
         let limits = if terms.guest { Limits::GUEST } else { Limits::NONE };
         let staged = Arc::new(AtomicU64::new(limits.staged));
+        let budget = Budget::with_most(limits.memory, terms.limit_bytes.unwrap_or(u64::MAX));
         let spill: Arc<dyn Spill> = Arc::new(StoreSpill {
             store: volume.store.clone(),
             io: volume.vol.io.clone(),
             left: staged,
+            budget: budget.clone(),
         });
         let frozen = if terms.read_only { volume.vol.snapshot(Arc::clone(&spill)) } else { None };
         let timestamp = volume.vol.engine.begin(id, options).0;
@@ -188,7 +193,7 @@ impl Transaction {
             isolation,
             ids,
             spill,
-            budget: Budget::new(limits.memory),
+            budget: budget.clone(),
             mount_points,
             opaque: terms.opaque,
         };
@@ -235,6 +240,7 @@ impl Transaction {
             view,
             outdone: AtomicBool::new(false),
             deferred: deferred::Wanted::default(),
+            budget,
             life: Mutex::new(rank::TXN_STATE, life),
         }))
     }
@@ -362,6 +368,7 @@ impl Transaction {
             summary: self.summary(),
             conflict: self.conflict(opponents),
             deferred: self.deferred.get(),
+            limited: self.budget.was_reached(),
         }
     }
 
@@ -737,12 +744,14 @@ struct StoreSpill {
     io: Arc<dyn Io>,
     /// Bytes that may still be written.
     left: Arc<AtomicU64>,
+    budget: Budget,
 }
 
 impl Spill for StoreSpill {
     fn stage(&self) -> io::Result<Slot> {
         let slot = self.store.stage()?;
-        Ok(Arc::new(StoreSlotIo { slot, io: self.io.clone(), left: Arc::clone(&self.left) }))
+        let (io, left) = (self.io.clone(), Arc::clone(&self.left));
+        Ok(Arc::new(StoreSlotIo { slot, io, left, taken: Elsewhere::new(&self.budget) }))
     }
     fn max_len(&self) -> u64 {
         self.store.max_len()
@@ -753,6 +762,7 @@ struct StoreSlotIo {
     slot: StoreSlot,
     io: Arc<dyn Io>,
     left: Arc<AtomicU64>,
+    taken: Elsewhere,
 }
 
 impl Staging for StoreSlotIo {
@@ -768,10 +778,13 @@ impl Staging for StoreSlotIo {
         self.left
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
             .map_err(|_| rustix::io::Errno::DQUOT)?;
+        self.taken.write(offset, len)?;
         self.io.write_at(self.slot.handle(), data, offset)
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.io.set_len(self.slot.handle(), len)
+        self.io.set_len(self.slot.handle(), len)?;
+        self.taken.set_len(len);
+        Ok(())
     }
     fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
         self.io.punch_hole(self.slot.handle(), offset, len)

@@ -324,6 +324,7 @@ impl Control for Transactions {
             lives_on: false,
             opaque: false,
             guest: false,
+            limit_bytes: begin.limit_bytes,
         };
         let facts = facts(&volume);
         let txn =

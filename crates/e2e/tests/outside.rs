@@ -355,7 +355,7 @@ fn filters_threads_and_descendants_go_on_as_without_it() {
         .run(
             &[],
             &format!(
-                "python3 {busy} a.sock && (python3 {busy} b.sock &) ; wait; python3 {busy} c.sock"
+                "python3 {busy} a.sock && {{ python3 {busy} b.sock & }}; wait; python3 {busy} c.sock"
             ),
         )
         .ok();
@@ -403,4 +403,47 @@ fn a_set_id_program_of_an_ordinary_user_is_named() {
         done.err.contains(&format!("ran {} with the user's own rights", program.display())),
         "{done}"
     );
+}
+
+#[test]
+fn what_a_run_may_write_is_bounded_in_memory_and_on_disk() {
+    let lab = lab!();
+    lab.write("old", "x".repeat(200_000));
+    // Small files in memory, a large one on disk, one that is written again and again, and room that comes back.
+    let script = "head -c 3000000 /dev/zero > big || echo refused; : > big; \
+                  for i in 1 2 3 4 5; do head -c 900000 /dev/zero > again || echo no; done; : > again; \
+                  for i in $(seq 60); do head -c 20000 old > small.$i || { echo full at $i; break; }; done 2>/dev/null; \
+                  cat small.1 | wc -c";
+    let done = lab.run(&["--limit-size", "1000000"], script);
+    let told = done.says("--limit-size").ok();
+    let lines: Vec<&str> = told.out.lines().collect();
+    assert_eq!(lines.first(), Some(&"refused"), "{told}");
+    let full = lines.get(1).and_then(|l| l.strip_prefix("full at ")).and_then(|n| n.parse().ok());
+    assert!(full.is_some_and(|n: u32| (25..=51).contains(&n)), "{told}");
+    assert_eq!(lines.get(2), Some(&"20000"), "{told}");
+    let quiet = lab.run(&["--limit-size", "1M", "--json"], "head -c 900000 /dev/zero > fits").ok();
+    assert!(quiet.err.contains("\"limited\":false"), "{quiet}");
+    assert_eq!(lab.path("fits").metadata().expect("committed").len(), 900_000);
+}
+
+#[test]
+fn processes_have_limits_of_memory_time_and_number() {
+    let lab = lab!();
+    let done =
+        lab.run(&["--limit-memory", "3G", "--limit-time", "90"], "ulimit -v; ulimit -t").ok();
+    assert_eq!(done.out, "3145728\n90\n", "{done}");
+    // Told by SIGXCPU, which ends it.
+    let done = lab.run_argv(&["--limit-time", "1"], &["sh", "-c", "while :; do :; done"]);
+    assert_eq!(done.code, 128 + 24, "{done}");
+    let refused = lab.run(&["--limit-processes", "5"], "true").expect(FAILED);
+    assert!(refused.err.contains("root"), "{refused}");
+    let lab = lab!().as_user();
+    let done = lab.run(
+        &["--limit-processes", "5"],
+        "for i in 1 2 3 4 5 6 7 8; do sleep 1000 & done; echo all; kill $(jobs -p)",
+    );
+    if done.code == FAILED {
+        skip!("no view for an ordinary user here: {}", done.err);
+    }
+    assert!(!done.out.contains("all"), "{done}");
 }

@@ -4,6 +4,7 @@
 mod calls;
 mod channel;
 mod error;
+mod limits;
 pub mod mountinfo;
 pub mod plan;
 pub mod processes;
@@ -20,6 +21,7 @@ mod watch;
 pub const VIEW_SOURCE: &str = "systx-view";
 
 pub use error::{Failed, SessionError};
+pub use limits::Limits;
 pub use start::{PlaceToRun, Serve, Spec, Started, ViewFacts, plan_here, privileged, start};
 pub use supervise::{Ended, GRACE, Leftovers, Listen, Settled};
 pub use view::{Backing, Fill};

@@ -3,6 +3,7 @@
 use crate::calls::{self, Supervisor};
 use crate::channel::{self, Packet};
 use crate::error::{Failed, SessionError, step};
+use crate::limits::Limits;
 use crate::mountinfo;
 use crate::plan::{self, Plan, Wish};
 use crate::seccomp_unsafe;
@@ -31,6 +32,8 @@ pub struct Spec {
     pub place: PlaceToRun,
     /// Note who is talked to outside, see [`Started::sightings`].
     pub watch: bool,
+    /// What its programs may take.
+    pub limits: Limits,
 }
 
 /// Where a command runs.
@@ -240,6 +243,9 @@ fn child(
     }
     sys_unsafe::default_sigpipe();
     sys_unsafe::restore(mask);
+    if let Err(errno) = spec.limits.set() {
+        return fail("limit resources", None, errno);
+    }
     if spec.watch
         && let Ok(listener) = seccomp_unsafe::install(&calls::wanted(!user_namespace))
         && let Err(errno) = channel::send(channel.as_fd(), &Packet::Watched(listener))

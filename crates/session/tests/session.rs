@@ -19,6 +19,7 @@ fn client(args: &[OsString]) -> i32 {
     let volume = PathBuf::from(text(0));
     let spec = Spec {
         watch: true,
+        limits: Default::default(),
         argv: args[4..].to_vec(),
         env: vec![("SYSTX_TEST".into(), "1".into())],
         cwd: PathBuf::from(text(1)),

@@ -38,7 +38,7 @@ mod spilled;
 #[cfg(test)]
 mod tests;
 
-pub use budget::Budget;
+pub use budget::{Budget, Elsewhere};
 pub use freeze::FrozenContent;
 
 use budget::Charge;
@@ -230,7 +230,7 @@ impl Content {
         let first = offset - head.len() as u64;
         let pages = offset / PAGE..end.div_ceil(PAGE);
         if !self.fits(budget, pages.clone(), data.len() as u64) {
-            self.spill(spill)?;
+            self.spill(spill, budget)?;
         }
         match &mut self.form {
             Form::Memory(segments) => {
@@ -315,8 +315,23 @@ impl Content {
     }
 
     /// Moves all private bytes to a new slot.
-    fn spill(&mut self, spill: &dyn Spill) -> io::Result<()> {
+    fn spill(&mut self, spill: &dyn Spill, budget: &Budget) -> io::Result<()> {
         let Form::Memory(segments) = &self.form else { return Ok(()) };
+        // They are not counted twice meanwhile.
+        self.charge.clear();
+        match self.spilled(spill, segments) {
+            Ok(spilled) => {
+                self.form = Form::Slot(Box::new(spilled));
+                Ok(())
+            }
+            Err(e) => {
+                self.charge.set(budget, segments.capacity());
+                Err(e)
+            }
+        }
+    }
+
+    fn spilled(&self, spill: &dyn Spill, segments: &Segments) -> io::Result<Spilled> {
         let mut spilled = Spilled::new(spill.stage()?);
         for (start, bytes) in segments.iter() {
             spilled.write(0, &[], start, bytes, &[])?;
@@ -325,9 +340,7 @@ impl Content {
             // `Spilled::set_len` would drop nothing here, but the slot may be short or exact.
             spilled.set_len(0, self.len)?;
         }
-        self.form = Form::Slot(Box::new(spilled));
-        self.charge.clear();
-        Ok(())
+        Ok(spilled)
     }
 
     fn is_private(&self, page: u64) -> bool {

@@ -51,7 +51,8 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
         PlaceToRun::NewView { fill, .. } => fill.iter().map(|f| f.path.clone()).collect(),
         PlaceToRun::ViewOf(_) => Vec::new(),
     };
-    let spec = Spec { argv, env: environment(id, Some(&cwd)), cwd, place, watch: false };
+    let limits = systx_session::Limits::default();
+    let spec = Spec { argv, env: environment(id, Some(&cwd)), cwd, place, watch: false, limits };
     let mut serve_it = serve(&mut client, id, out);
     let started = systx_session::start(&spec, &mut serve_it);
     drop(serve_it);

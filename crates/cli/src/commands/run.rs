@@ -23,7 +23,7 @@ use systx_daemon::protocol::{
 use systx_session::plan::{Guarded, Wish};
 use systx_session::stand_in::StandIns;
 use systx_session::{
-    Backing, Ended, Fill, Leftovers, Listen, PlaceToRun, Settled, Sighting, Spec, Started,
+    Backing, Ended, Fill, Leftovers, Limits, Listen, PlaceToRun, Settled, Sighting, Spec, Started,
     ViewFacts,
 };
 
@@ -43,6 +43,8 @@ struct Report {
     ended_leftovers: Vec<String>,
     reached_outside: Vec<String>,
     out_of_reach: Vec<String>,
+    /// Writes were refused because of `--limit-size`.
+    limited: bool,
     /// What was wanted of service managers, and what became of it.
     services: Vec<services::Done>,
 }
@@ -54,6 +56,12 @@ struct Report {
 pub fn run(args: &Run, out: Out) -> Result<i32, Problem> {
     if let Some(id) = context::inside() {
         return Err(join(args, &id, out));
+    }
+    if args.limit_processes.is_some() && rustix::process::geteuid().is_root() {
+        return Err(Problem::new(
+            "--limit-processes: the kernel does not bind root's processes by number",
+        )
+        .hint("as another user: systx run -- setpriv --reuid=... CMD; or in a container"));
     }
     let place = context::place(&args.place)?;
     let ignored = match args.no_ignore {
@@ -224,6 +232,7 @@ impl Runner<'_> {
             losses: self.losses,
             timestamp: self.timestamp,
             no_commit: self.no_commit.clone(),
+            limit_bytes: self.args.limit_size,
             transport: match self.args.transport {
                 TransportArg::Auto => Transport::Auto,
                 TransportArg::IoUring => Transport::IoUring,
@@ -243,6 +252,11 @@ impl Runner<'_> {
         env.extend(services::path(&stand_ins));
         let spec = Spec {
             watch: true,
+            limits: Limits {
+                memory: self.args.limit_memory,
+                processes: self.args.limit_processes,
+                time: self.args.limit_time,
+            },
             argv: self.args.argv.clone(),
             env,
             place: PlaceToRun::NewView {
@@ -302,6 +316,8 @@ impl Runner<'_> {
     fn finish(&mut self, after: &mut After, end: End, why: Why) -> Result<Attempt, Problem> {
         let code = after.what_happened().code();
         let wanted = services::parse(&after.started.deferred());
+        let limited =
+            self.args.limit_size.filter(|_| self.client.status(after.id).is_ok_and(|t| t.limited));
         let finish = Finish { id: after.id, end, code, deferred: wanted.clone() };
         let outcome = self.client.finish(finish).map_err(|f| lost_track(f, end, after.id))?;
         let sightings = after.started.sightings();
@@ -329,8 +345,15 @@ impl Runner<'_> {
                 .collect(),
             reached_outside: seen(true),
             out_of_reach: seen(false),
+            limited: limited.is_some(),
             services: Vec::new(),
         };
+        if let Some(limit) = limited {
+            self.out.warn(&format!(
+                "the run wanted to write more than {} (--limit-size): calls were refused with EDQUOT",
+                output::size(limit)
+            ));
+        }
         self.tell_what_left(&report);
         if let Some(again) = self.judge(&mut report, &outcome, why) {
             return Ok(again);

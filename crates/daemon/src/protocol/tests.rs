@@ -31,6 +31,7 @@ fn requests() -> Vec<Request> {
             losses: 2,
             timestamp: Some(u64::MAX),
             no_commit: vec!["*.o".into()],
+            limit_bytes: Some(1),
             transport: Transport::IoUring,
         }),
         Request::Attach(Attach { id: TxnId(1), pid: 2, mnt_ns: 3, connection: 4 }),
@@ -131,6 +132,7 @@ fn listed() -> Listed {
         summary: Summary::default(),
         conflict: Some(conflict()),
         deferred: vec![],
+        limited: true,
     }
 }
 

@@ -183,6 +183,7 @@ fn begin(id: u32) -> Begin {
         losses: id,
         timestamp: None,
         no_commit: vec![],
+        limit_bytes: None,
         transport: Transport::Auto,
     }
 }
