@@ -102,6 +102,8 @@ pub enum Command {
     Umount(Umount),
     /// Check what this machine allows
     Doctor(Doctor),
+    /// Run a program that uses libsystx without privilege: it may change its own mount namespaces
+    Exec(Exec),
     /// List all system calls, and what becomes of each in a transaction of a thread
     Syscalls,
     /// Print a completion script
@@ -329,6 +331,14 @@ pub struct Enter {
     pub directory: Option<PathBuf>,
     /// The command and its arguments; $SHELL if there is none
     #[arg(trailing_var_arg = true, value_name = "CMD")]
+    pub argv: Vec<OsString>,
+}
+
+/// `systx exec`.
+#[derive(Clone, Debug, Args)]
+pub struct Exec {
+    /// The program and its arguments
+    #[arg(trailing_var_arg = true, required = true, value_name = "SERVER")]
     pub argv: Vec<OsString>,
 }
 

@@ -34,7 +34,7 @@ fn run() -> i32 {
         }
     };
     let out = Out::new(&cli.global);
-    let theirs = matches!(cli.command, Command::Run(_) | Command::Enter(_));
+    let theirs = matches!(cli.command, Command::Run(_) | Command::Enter(_) | Command::Exec(_));
     match dispatch(&cli.command, out) {
         Ok(code) => code,
         Err(problem) => {
@@ -48,7 +48,7 @@ fn run() -> i32 {
 fn usage_code() -> i32 {
     let theirs = std::env::args_os().skip(1).find(|a| !a.to_string_lossy().starts_with('-'));
     match theirs {
-        Some(word) if word == "run" || word == "enter" => FAILED,
+        Some(word) if word == "run" || word == "enter" || word == "exec" => FAILED,
         _ => USAGE,
     }
 }
@@ -75,6 +75,7 @@ fn dispatch(command: &Command, out: Out) -> Result<i32, Problem> {
         Command::Mount(args) => commands::mount::mount(args, out),
         Command::Umount(args) => commands::mount::umount(args, out),
         Command::Doctor(args) => commands::doctor::doctor(args, out),
+        Command::Exec(args) => commands::exec::exec(args),
         Command::Syscalls => commands::syscalls::syscalls(out),
         Command::Completions(args) => commands::completions::completions(args),
         Command::Manual(args) => commands::manual::manual(args),

@@ -1,10 +1,13 @@
 //! Transactions of threads whose system calls are intercepted, by libsystx in the helper `systx-e2e-regions`, which
 //! checks each case where it happens; and the table of all calls.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use systx_e2e::lab::tool;
 use systx_e2e::run::{Limits, finish};
-use systx_e2e::{Finished, Lab, lab};
+use systx_e2e::{Finished, Lab, lab, skip};
 
 /// A guarded directory, until it is dropped.
 struct Guarded<'a> {
@@ -110,6 +113,54 @@ fn handlers_in_transactions_have_no_races() {
     let guarded = Guarded::new(&lab);
     guarded.case("freed-twice");
     guarded.case("half-done");
+}
+
+/// A user that no machine has.
+const USER: u32 = 12033;
+
+#[test]
+fn programs_without_privilege_have_transactions_when_they_are_launched() {
+    let lab = lab!();
+    let guarded = Guarded::new(&lab);
+    chown(&guarded.dir, Some(USER), Some(USER)).expect("root may");
+    // Where the user can execute them.
+    let copy = |from: &Path, name: &str| {
+        let to = lab.outside().join(name);
+        tool(Command::new("cp").arg(from).arg(&to)).expect("a copy");
+        std::fs::set_permissions(&to, PermissionsExt::from_mode(0o755)).expect("ours");
+        to
+    };
+    let systx = copy(&lab.binary(), "systx");
+    let program = copy(Path::new(env!("CARGO_BIN_EXE_systx-e2e-regions")), "regions");
+    let run = |launcher: &[&OsStr], case: &str| {
+        let mut command = lab.command("setpriv");
+        command
+            .args([format!("--reuid={USER}"), format!("--regid={USER}")])
+            .args(["--clear-groups", "--no-new-privs", "--"])
+            .args(launcher)
+            .arg(&program)
+            .args([OsStr::new(case), guarded.dir.as_os_str()]);
+        let done = finish(command, Limits::seconds(240), &lab);
+        lab.native("rm -rf guarded/*").ok();
+        done
+    };
+    let plain = run(&[], "earlier-commit");
+    assert!(plain.code != 0 && plain.err.contains("code: 1,"), "EPERM: {plain}");
+    let launched = [systx.as_os_str(), OsStr::new("exec"), OsStr::new("--")];
+    let first = run(&launched, "earlier-commit");
+    if first.code != 0 && first.err.contains("user namespace") {
+        skip!("user namespaces are not allowed here");
+    }
+    first.ok();
+    for case in
+        ["earlier-abort", "earlier-children", "made", "deferred", "held", "process", "privilege"]
+    {
+        run(&launched, case).ok();
+    }
+    assert!(lab.open_ids().is_empty());
+    let none =
+        run(&[systx.as_os_str(), OsStr::new("exec"), OsStr::new("--"), OsStr::new("/none")], "");
+    assert_eq!(none.code, 127, "{none}");
 }
 
 #[test]

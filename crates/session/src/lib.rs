@@ -4,6 +4,7 @@
 mod calls;
 mod channel;
 mod error;
+mod launch;
 mod limits;
 pub mod mountinfo;
 pub mod plan;
@@ -21,6 +22,7 @@ mod watch;
 pub const VIEW_SOURCE: &str = "systx-view";
 
 pub use error::{Failed, SessionError};
+pub use launch::become_server;
 pub use limits::Limits;
 pub use start::{PlaceToRun, Serve, Spec, Started, ViewFacts, plan_here, privileged, start};
 pub use supervise::{Ended, GRACE, Leftovers, Listen, Settled};

@@ -9,6 +9,7 @@ pub mod daemon;
 pub mod diff;
 pub mod doctor;
 pub mod enter;
+pub mod exec;
 pub mod gc;
 pub mod list;
 pub mod log;

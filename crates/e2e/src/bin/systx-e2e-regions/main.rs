@@ -35,6 +35,7 @@ fn main() {
         "closed" => closed(dir),
         "refused" => refused(dir),
         "process" => process(dir),
+        "privilege" => privilege(dir),
         "written" => streams::written(dir),
         "taken" => streams::taken(dir),
         "output" => streams::output(dir),
@@ -448,4 +449,19 @@ fn process(dir: &Path) {
         tx.commit().unwrap();
     }
     assert_eq!(read(&a), "bbb");
+}
+
+/// A launched program has the two capabilities, in a namespace of its own, and can do nothing with them to others.
+fn privilege(dir: &Path) {
+    use rustix::thread::{CapabilitySet, capabilities};
+    let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_CHROOT;
+    assert_eq!(capabilities(None).unwrap().permitted, needed);
+    assert_ne!(rustix::process::getuid().as_raw(), 0);
+    let host = rustix::system::sethostname(b"other");
+    assert_eq!(host, Err(rustix::io::Errno::PERM));
+    assert_eq!(errno(fs::write("/proc/sys/kernel/hostname", "other")), Some(libc::EACCES));
+    let tx = begin(dir);
+    fs::write(dir.join("a"), "a").unwrap();
+    tx.commit().unwrap();
+    assert_eq!(fs::metadata(dir.join("a")).unwrap().uid(), rustix::process::getuid().as_raw());
 }
