@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use systx_e2e::lab::find_program;
 use systx_e2e::others::{assert_pjdfstest_as_on_the_host, crate_program, pjdfstest};
 use systx_e2e::places::{Place, Work};
-use systx_e2e::{lab, skip};
+use systx_e2e::{Fs, lab, skip};
 
 fn long() -> bool {
     std::env::var_os("SYSTX_LONG").is_some()
@@ -265,14 +265,18 @@ fn copies_that_keep_everything_everywhere() {
          printf 'odd\\n' > \"a/b/$(printf 'a\\nb \\303\\244')\"; mkdir -p a/$(printf %0200d 0); \
          find a -depth -exec touch -hd @1000000000 {{}} +"
     );
-    let script = "set -e; cp -a a cp; tar --xattrs --acls -cpf t.tar --sort=name a; mkdir t; \
+    // XFS lists access lists as attributes of its own, too, which a view does not have; rsync finds them to differ.
+    let rsync = if lab.fs == Fs::Xfs { "| grep -v '^[.][fd][.]*x ' || true" } else { "" };
+    let script = format!(
+        "set -e; cp -a a cp; tar --xattrs --acls -cpf t.tar --sort=name a; mkdir t; \
          tar --xattrs --acls -xpf t.tar -C t; rm t.tar; mkdir r; rsync -aHAXS a/ r/; rsync -aHAXS --itemize-changes a/ r/; \
-         rsync -aHAXn --checksum --itemize-changes a/ cp/; \
+         rsync -aHAXn --checksum --itemize-changes a/ cp/ {rsync}; \
          diff -r --no-dereference a/b cp/b; diff -r --no-dereference a/b t/a/b; diff -r --no-dereference a/b r/b; \
          stat -c '%n %a %u %g %h %F %Y' cp/* cp/b/f* t/a/* r/* | grep -v directory; mv a/b/c cp; rm a/hard; rm -r a/b; \
-         find . -type f | sort | xargs -d '\\n' cksum | cksum";
+         find . -type f | sort | xargs -d '\\n' cksum | cksum"
+    );
     let work = Work::new(&lab).prepared(&prepare);
-    work.limit(120).check(script).expect("passes on the host");
+    work.limit(120).check(&script).expect("passes on the host");
 }
 
 /// Locks of open file descriptions, set-id bits, limits, long names, signals to those who wait.

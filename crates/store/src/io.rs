@@ -252,6 +252,10 @@ pub trait Io: Send + Sync {
     fn mkdir(&self, at: &Handle, name: &[u8], mode: u32) -> Result<()>;
     /// Makes a symbolic link.
     fn symlink(&self, target: &[u8], at: &Handle, name: &[u8]) -> Result<()>;
+    /// Longest target that [`Io::symlink`] takes, in bytes.
+    fn longest_target(&self) -> usize {
+        4095
+    }
     /// Makes a FIFO, socket or device node.
     fn mknod(&self, at: &Handle, name: &[u8], kind: Kind, mode: u32, rdev: u64) -> Result<()>;
     /// Gives an entry (never through a symbolic link) a second name; `EEXIST` if it is taken.

@@ -59,6 +59,7 @@ pub struct RealIo {
     /// Seconds at which the last successful `syncfs` began, where [`class::settles`].
     synced: AtomicI64,
     settles: bool,
+    longest_target: usize,
 }
 
 fn fd(h: &Handle) -> BorrowedFd<'_> {
@@ -210,6 +211,7 @@ impl RealIo {
             has_openat2: AtomicBool::new(true),
             synced: AtomicI64::new(i64::MIN),
             settles: class::settles(info.f_type as u64),
+            longest_target: class::longest_target(info.f_type as u64, info.f_bsize as u64),
         })
     }
 
@@ -520,6 +522,10 @@ impl Io for RealIo {
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
             other => other.map_err(errno),
         }
+    }
+
+    fn longest_target(&self) -> usize {
+        self.longest_target
     }
 
     fn max_len(&self, h: &Handle) -> u64 {

@@ -52,6 +52,10 @@ impl View {
         if child.now.is_some() {
             return Err(Errno::EXIST);
         }
+        if what.target.len() > self.vol.io.longest_target() {
+            // Or the commit could not make it.
+            return Err(Errno::NAMETOOLONG);
+        }
         self.write_entry(&mut st, parent, name)?;
         let node = self.new_node(&mut st, caller, parent, &what, new)?;
         self.bind(&mut st, parent, name, Some(node))?;
