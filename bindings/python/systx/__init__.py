@@ -19,7 +19,7 @@ import os
 
 READ_ONLY, SNAPSHOT, RETRY = 1, 2, 4
 # Errors after which the transaction is still open, and of which status() tells more.
-_OPEN = (errno.EBUSY, errno.ETIMEDOUT)
+_OPEN = (errno.EBUSY, errno.ETIMEDOUT, errno.EDEADLK)
 _TOLD = (*_OPEN, errno.EEXIST)
 NONE, OPEN, LOST, COMMITTED, ABORTED, FAILED = range(6)
 
@@ -146,7 +146,7 @@ def transaction(directory=None, flags=0, order=None):
     try:
         end()
     except OSError as e:
-        if e.errno in _OPEN:
+        if e.errno in _OPEN and xid():
             abort()
         raise
 

@@ -34,7 +34,8 @@ const fn iowr<T>(number: u32) -> u32 {
 /// user than the daemon's has many;
 /// `EOPNOTSUPP`: the thread is in a pid namespace that the daemon does not see.
 pub const ATTACH: u32 = iowr::<Attach>(1);
-/// Begins a transaction; see [`Begin`].  `EBUSY`: one is open.
+/// Begins a transaction; see [`Begin`].  `EBUSY`: one is open.  `EDEADLK`: the thread's attempts lost again and again while
+/// they waited for others; the next call begins.
 pub const BEGIN: u32 = iowr::<Begin>(2);
 /// Commits; see [`End`].  `EBUSY`: other processes are in the transaction, which goes on.
 pub const END: u32 = iowr::<End>(3);
@@ -144,7 +145,7 @@ pub struct End {
     pub flags: u32,
     /// Out: see [`state`].
     pub state: u32,
-    /// Out: with `FAILED`, an errno.
+    /// Out: with `FAILED`, an errno; with `WAITS`, the one for who has waited long enough.
     pub errno: i32,
     /// Out: how often it has lost by now.
     pub retries: u32,

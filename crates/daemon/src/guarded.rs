@@ -205,6 +205,13 @@ impl Guarded {
         }
     }
 
+    /// Threads whose transactions have lost hear of it.
+    pub(crate) fn desk_tells_losers(&self) {
+        if let Some(desk) = self.desk.get() {
+            desk.tell_losers();
+        }
+    }
+
     /// Calls `ended` in a thread if the connection ends and nobody here has asked for it.
     pub(crate) fn watch(self: &Arc<Self>, ended: impl FnOnce(&Arc<Guarded>) + Send + 'static) {
         let (alive, watched): (Sender<()>, _) = channel();

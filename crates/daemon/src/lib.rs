@@ -3,6 +3,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod blocked;
 pub mod client;
 mod deferred;
 pub mod describe;

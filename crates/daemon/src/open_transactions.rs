@@ -171,6 +171,9 @@ impl Transactions {
         for (_, view) in views.filter(|(txn, _)| txn.state() == State::Doomed) {
             view.lost();
         }
+        for (_, guarded) in self.all_guarded() {
+            guarded.desk_tells_losers();
+        }
     }
 
     /// Paths that a user may have given as they are in the view.

@@ -1,5 +1,6 @@
 //! Orders of threads' transactions (`systx_txn`, `order.rs`): joining one, resetting one, and what is awaited in words.
 
+use crate::blocked;
 use crate::transaction::Transaction;
 use crate::transactions::Transactions;
 use rustix::io::Errno;
@@ -42,21 +43,28 @@ pub fn reset(engine: &Engine, group: &GroupName, next: u64) -> Reply<()> {
     })
 }
 
-/// Waits a while for the turn of a transaction; what it still waits for, in words.
-pub fn await_turn(txn: &Transaction, table: &Transactions, wait: bool) -> Option<String> {
+/// What a transaction waits for, in words, and the errno for who has waited long enough.
+pub type Waits = (Errno, String);
+
+/// Waits a while for the turn of a transaction; what it still waits for.
+pub fn await_turn(txn: &Transaction, table: &Transactions, wait: bool) -> Option<Waits> {
     let limit = if wait { WAIT } else { Duration::ZERO };
     match txn.volume.vol.engine.wait_turn(txn.id, limit) {
         Turn::Now | Turn::Lost => None,
         Turn::After { number, by } => {
-            let known = by.and_then(|id| Some((id, table.get(id).ok()?)));
-            Some(match (by, known) {
-                (_, Some((id, other))) => {
-                    let argv: Vec<_> = other.terms.argv.iter().map(ToString::to_string).collect();
-                    format!("waits for number {number}: transaction {id} ({})", argv.join(" "))
-                }
-                (Some(id), None) => format!("waits for number {number}: transaction {id}"),
-                (None, None) => format!("waits for number {number}, which nobody has begun"),
-            })
+            let Some(id) = by else {
+                let words = format!("waits for number {number}, which nobody has begun");
+                return Some((Errno::TIMEDOUT, words));
+            };
+            let mut words = format!("waits for number {number}: transaction {id}");
+            let Ok(other) = table.get(id) else { return Some((Errno::TIMEDOUT, words)) };
+            let argv: Vec<_> = other.terms.argv.iter().map(ToString::to_string).collect();
+            words += &format!(" ({})", argv.join(" "));
+            // Perhaps for what the waiting one has.
+            let Some(what) = blocked::all_keep_waiting_for(other.terms.client) else {
+                return Some((Errno::TIMEDOUT, words));
+            };
+            Some((Errno::DEADLK, format!("{words}, which waits for {what}")))
         }
     }
 }

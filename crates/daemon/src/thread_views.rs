@@ -22,6 +22,7 @@ use rustix::process::{Pid, PidfdFlags, getpriority_process, pidfd_open};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use systx_abi as abi;
@@ -38,6 +39,9 @@ const PIDFD_THREAD: u32 = rustix::fs::OFlags::EXCL.bits();
 
 /// How long another attempt waits at most for the end of who made the last one lose.
 const DEFER: Duration = Duration::from_millis(500);
+
+/// So often may two threads make each other lose, one of them asleep, before it is told that this does not end.
+const ASLEEP: u32 = 8;
 
 /// Most seats that another user than the daemon's has on one directory.
 const SEATS_OF_A_GUEST: usize = 64;
@@ -76,6 +80,8 @@ struct Now {
 struct Work {
     txn: Arc<Transaction>,
     lasting: Arc<Lasting>,
+    /// It has lost, and the kernel was made to ask.
+    told: Arc<AtomicBool>,
 }
 
 /// How a transaction ended.
@@ -87,8 +93,30 @@ struct Last {
     /// How often it had lost by then, and its place in time, if it lost.
     retries: u32,
     timestamp: u64,
+    /// How it lost asleep, if it did.
+    slept: Slept,
     conflict: Option<Conflict>,
     words: String,
+}
+
+/// Attempts that lost asleep, one after another, each to the same thread, which committed nothing meanwhile: that one lost
+/// to the next attempt.
+#[derive(Clone, Copy, Default)]
+struct Slept {
+    times: u32,
+    /// The winner's thread.
+    tid: u32,
+    /// How often the winner had lost.
+    age: u32,
+}
+
+impl Slept {
+    /// One more, to this one.
+    fn and(self, winner: &Transaction) -> Slept {
+        let (tid, age) = (winner.terms.client, winner.age);
+        let on = self.times > 0 && self.tid == tid && age > self.age;
+        Slept { times: if on { self.times + 1 } else { 1 }, tid, age }
+    }
 }
 
 impl Desk {
@@ -208,6 +236,15 @@ impl Desk {
             now.last.clone()
         };
         let again = arg.flags & RETRY != 0 && last.state == abi::state::LOST;
+        if last.slept.times >= ASLEEP {
+            let last = &mut place.now.lock().last;
+            last.slept = Slept::default();
+            last.words = format!(
+                "lost {ASLEEP} times to one thread while it waited, and that one lost, too: a lock is held around transactions by one, \
+                 and taken inside of them by another"
+            );
+            return Err(Errno::DEADLK);
+        }
         let (table, volume, guarded) = self.parts()?;
         if again && let Some(winner) = last.winner() {
             // It would lose again at once.  Nobody waits for who waits here, since that has nothing open.
@@ -248,6 +285,9 @@ impl Desk {
         let id = table.new_id(&volume).map_err(refused)?;
         let begun = Transaction::begin_within(id, volume, terms, options, table.ids());
         let txn = begun.map_err(refused)?;
+        let tid = caller.tid;
+        let asleep = move || crate::blocked::all_keep_waiting_for(tid).is_some();
+        txn.volume.vol.engine.defer_while(txn.id, asleep);
         let lasting = Arc::new(Lasting::new(Arc::clone(&txn.view)));
         if let Err(errno) = guarded.aliases.attach(place.seat, lasting.clone(), self.below.clone())
         {
@@ -255,7 +295,7 @@ impl Desk {
             return Err(errno);
         }
         table.add(Arc::clone(&txn));
-        place.now.lock().open = Some(Work { txn, lasting });
+        place.now.lock().open = Some(Work { txn, lasting, told: Arc::default() });
         Ok(abi::Begin { flags: arg.flags, retries, id: id.0 })
     }
 
@@ -285,20 +325,25 @@ impl Desk {
     fn not_yet(&self, place: &Place, wait: bool) -> Reply<Option<abi::End>> {
         let (table, ..) = self.parts()?;
         let Work { txn, .. } = place.now.lock().open.clone().ok_or(Errno::INVAL)?;
-        let waits = thread_orders::await_turn(&txn, &table, wait).unwrap_or_default();
-        let state = if waits.is_empty() { abi::state::OPEN } else { abi::state::WAITS };
-        place.now.lock().waits = waits;
-        let end = abi::End { state, id: txn.id.0, ..abi::End::default() };
-        Ok((state == abi::state::WAITS).then_some(end))
+        let waits = thread_orders::await_turn(&txn, &table, wait);
+        let end = waits.as_ref().map(|(errno, _)| abi::End {
+            state: abi::state::WAITS,
+            errno: errno.raw_os_error(),
+            id: txn.id.0,
+            ..abi::End::default()
+        });
+        place.now.lock().waits = waits.map(|(_, words)| words).unwrap_or_default();
+        Ok(end)
     }
 
     /// Commits or drops what is open on a seat.
     fn end(&self, place: &Place, commit: bool) -> Reply<abi::End> {
         let (table, _, guarded) = self.parts()?;
         let work = place.now.lock().open.clone().ok_or(Errno::INVAL)?;
-        let Work { txn, lasting } = work;
+        let Work { txn, lasting, .. } = work;
         let _turn = txn.take_turn().map_err(|_| Errno::BUSY)?;
         let mut last = Last { id: txn.id.0, retries: txn.age, ..Last::default() };
+        let asleep = txn.volume.vol.engine.lost_asleep(txn.id);
         let mut open = None;
         if table.get(txn.id).is_err() {
             last.state = abi::state::ABORTED;
@@ -342,6 +387,11 @@ impl Desk {
             retries: last.retries,
             id: last.id,
         };
+        let before = place.now.lock().last.slept;
+        if last.state != abi::state::COMMITTED {
+            let winner = last.winner().filter(|_| asleep).and_then(|id| table.get(id).ok());
+            last.slept = winner.map(|winner| before.and(&winner)).unwrap_or_default();
+        }
         let mut now = place.now.lock();
         now.open = None;
         now.waits.clear();
@@ -375,6 +425,28 @@ impl Desk {
                 self.watcher.add(&keeps, node, file.as_fd());
             }
             keeps.drop_pages(node);
+        }
+    }
+
+    /// Has the kernel ask again about names that those know who have lost: a program that looks for a file again and
+    /// again would else not hear of it.  To be called from time to time.
+    pub(crate) fn tell_losers(&self) {
+        let Some(guarded) = self.guarded.upgrade() else { return };
+        let Some(connection) = guarded.connection() else { return };
+        let places: Vec<_> = self.places.lock().values().cloned().collect();
+        for place in places {
+            let Some(work) = place.now.lock().open.clone() else { continue };
+            if work.txn.state() != State::Doomed || work.told.swap(true, Ordering::Relaxed) {
+                continue;
+            }
+            for name in guarded.aliases.names(place.seat) {
+                let _ = connection.invalidate_entry(place.seat.node(), &name, false);
+            }
+            for (dir, name) in work.txn.view.names() {
+                if let Some(dir) = guarded.aliases.node_of(place.seat, dir) {
+                    let _ = connection.invalidate_entry(dir, &name, false);
+                }
+            }
         }
     }
 
@@ -436,7 +508,7 @@ impl Last {
             let path = &path[path.len().saturating_sub(abi::PATH_MAX)..];
             status.path[..path.len()].copy_from_slice(path);
             status.path_len = path.len() as u32;
-            words = match &conflict.opponent {
+            let opponent = match &conflict.opponent {
                 Opponent::Transaction { id, argv, .. } => {
                     status.opponent = id.0;
                     let argv: Vec<String> = argv.iter().map(ToString::to_string).collect();
@@ -444,6 +516,9 @@ impl Last {
                 }
                 Opponent::Outside { what } => format!("a program outside ({what})"),
             };
+            if words.is_empty() {
+                words = opponent;
+            }
         }
         let words = &words.as_bytes()[..words.len().min(abi::WORDS_MAX)];
         status.words[..words.len()].copy_from_slice(words);

@@ -80,7 +80,8 @@ int systx_use(const char *dir);
 
 /* Begins a transaction of this thread.  Inside a transaction it only counts.
  * ENOTTY: not in a guarded directory.  EPERM: no right to change the thread's mount namespace (CAP_SYS_ADMIN).
- * EINVAL: unknown flags.  EBUSY: one is paused.  EPROTO: a daemon of another version.  EOPNOTSUPP: the process has a
+ * EINVAL: unknown flags.  EBUSY: one is paused.  EDEADLK, once: attempts lose again and again while the thread sleeps
+ * inside for what others have.  EPROTO: a daemon of another version.  EOPNOTSUPP: the process has a
  * root directory of its own, or a pid namespace that the daemon does not see. */
 int xbegin(unsigned flags);
 int systx_begin_at(const char *dir, unsigned flags);
@@ -110,7 +111,8 @@ int systx_patience(unsigned milliseconds);
 /* Ends the innermost xbegin(); the last one commits: on return, changes are durable and visible.
  * ECANCELED: it has lost a conflict, nothing is committed; begin again with SYSTX_RETRY.  EBUSY: processes that
  * were started inside are still there, the transaction stays open.  EINVAL: there is none, or it is paused.  EPERM: it
- * is the parent's.  ETIMEDOUT: a lower number of its order was not committed in time, see systx_status.words; the transaction stays
+ * is the parent's.  ETIMEDOUT: a lower number of its order was not committed in time, see systx_status.words;
+ * EDEADLK: and its thread sleeps; the transaction stays
  * open.  ENOSPC, EIO and others: nothing is committed. */
 int xend(void);
 

@@ -189,7 +189,7 @@ impl Mine {
                 if let Some(open) = &mut self.open {
                     open.from = Some(from);
                 }
-                return Err(Errno::TIMEDOUT);
+                return Err(Errno::from_raw_os_error(asked.errno));
             }
         };
         self.open = None;

@@ -187,9 +187,24 @@ impl Engine {
 
     fn access(&self, t: TxnId, o: ObjectRef<'_>, intent: Intent) -> Access {
         let mut fallout = Fallout::new();
-        let answer = self.state.lock().access(t, o, intent, &*self.policy, &mut fallout);
-        tell(fallout);
-        answer
+        let mut looked = Vec::new();
+        loop {
+            let both = (&looked[..], &mut fallout);
+            let answer = self.state.lock().access(t, o, intent, &*self.policy, both);
+            match answer {
+                Ok(answer) => {
+                    tell(fallout);
+                    return answer;
+                }
+                // Nobody has lost yet.  Looking may take a while.
+                Err(stronger) => {
+                    if (stronger.look)() {
+                        self.state.lock().defer(stronger.id);
+                    }
+                    looked.push(stronger.id);
+                }
+            }
+        }
     }
 
     /// Blocks until a decided unit is installed or aborted; returns at once for any other.
@@ -313,8 +328,21 @@ impl Engine {
         }
     }
 
-    /// Changes the nice value of a running transaction: one that waits for others outside the
-    /// engine's sight defers to them so (TxOS+, EuroSys'12 §6).
+    /// Has `waits` asked, before somebody loses to `t`, whether `t` waits for something that the engine does not see, as a
+    /// lock of threads or a pipe: then it loses to everybody who does not (deferential mode of TxOS+, EuroSys'12
+    /// §6.1).
+    ///
+    /// The call is made without the engine's lock, on the thread of the access that would lose.
+    pub fn defer_while(&self, t: TxnId, waits: impl Fn() -> bool + Send + Sync + 'static) {
+        self.state.lock().defer_while(t, Arc::new(waits));
+    }
+
+    /// Whether `t` has lost, and slept when it did.
+    pub fn lost_asleep(&self, t: TxnId) -> bool {
+        self.state.lock().lost_asleep(t)
+    }
+
+    /// Changes the nice value of a running transaction.
     pub fn set_priority(&self, t: TxnId, priority: i32) {
         self.state.lock().set_priority(t, priority);
     }

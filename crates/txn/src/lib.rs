@@ -19,6 +19,7 @@
 //! | `hold.rs`, `pages.rs`, `index.rs` | its parts: holders in four bytes, sets of pages, containers |
 //! | `policy.rs` | who wins |
 //! | `order.rs`, `state/order.rs` | transactions that commit in an order given by their numbers |
+//! | `state/asleep.rs` | transactions that wait for what the engine does not see |
 //! | `object.rs` | objects and conflicts |
 #![forbid(unsafe_code)]
 

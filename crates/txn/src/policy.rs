@@ -4,7 +4,8 @@
 //! *timestamp* (TxOS, SOSP'09 §5.2.1): the more urgent process wins; among equals the older
 //! transaction.  Timestamp alone guarantees that the oldest makes progress; priority breaks that, so
 //! a transaction that has lost often enough is *aged* and then outranks every one that is not,
-//! whatever their priority.  Among aged ones the oldest wins.  A retry keeps the timestamp of its
+//! whatever their priority.  Among aged ones the oldest wins.  One that sleeps, waiting for something that may be in the
+//! hands of its rival, loses to every one that does not (deferential mode of TxOS+, EuroSys'12 §6.1).  A retry keeps the timestamp of its
 //! first attempt, so there is always one transaction that cannot lose to another transaction.
 
 use systx_base::TxnId;
@@ -22,6 +23,9 @@ pub struct Contender {
     pub timestamp: u64,
     /// Of a member of an order.  Then all but the id is that of the first member, see [`crate::Order`].
     pub place: Option<Place>,
+    /// It waits for something else, see [`crate::Engine::defer_while`]; of a member of an order also if one with a lower
+    /// number does.
+    pub asleep: bool,
 }
 
 /// A place in an order, as policies see it.
@@ -66,9 +70,9 @@ impl Default for OsPrio {
 impl OsPrio {
     /// Sorts the winner first.  Aged ones ignore priority, or a low priority could still starve
     /// among other aged ones.
-    fn key(&self, c: &Contender) -> (bool, i32, u64, Option<Place>, TxnId) {
+    fn key(&self, c: &Contender) -> (bool, bool, i32, u64, Option<Place>, TxnId) {
         let aged = c.age >= self.aged_after;
-        (!aged, if aged { 0 } else { c.priority }, c.timestamp, c.place, c.id)
+        (c.asleep, !aged, if aged { 0 } else { c.priority }, c.timestamp, c.place, c.id)
     }
 }
 

@@ -26,8 +26,10 @@ use crate::order::{Orders, Turn};
 use crate::plain::Caller;
 use crate::policy::{Contender, ContentionPolicy};
 use crate::table::{Place, Record, Table};
+use std::sync::Arc;
 use systx_base::TxnId;
 
+mod asleep;
 mod order;
 mod plain;
 pub(crate) use plain::Entered;
@@ -37,6 +39,15 @@ pub(crate) type DoomFn = Box<dyn FnOnce(TxnId, &Conflict) + Send>;
 
 /// Calls to make once the lock is released.
 pub(crate) type Fallout = Vec<(DoomFn, TxnId, Conflict)>;
+
+/// Who tells whether a transaction waits for something that the engine does not see.
+pub(crate) type Look = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// A rival would win, if it does not wait: somebody has to look.
+pub(crate) struct Stronger {
+    pub(crate) id: TxnId,
+    pub(crate) look: Look,
+}
 
 /// What an access is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,6 +98,10 @@ struct Txn {
     reserved: bool,
     /// Its place in an order.
     place: Option<order::Seated>,
+    /// Who tells whether it waits for something that is not seen here.
+    look: Option<Look>,
+    /// It did when somebody was in conflict with it, and has asked for nothing since.
+    asleep: bool,
 }
 
 impl Txn {
@@ -106,6 +121,8 @@ impl Txn {
             caller: None,
             reserved: false,
             place: None,
+            look: None,
+            asleep: false,
         }
     }
 }
@@ -161,7 +178,14 @@ impl State {
         let timestamp = o.timestamp.unwrap_or(self.clock + 1);
         self.clock = self.clock.max(timestamp);
         let soft = o.isolation == Isolation::Snapshot || o.read_only;
-        let contender = Contender { id, priority: o.priority, age: o.age, timestamp, place: None };
+        let contender = Contender {
+            id,
+            priority: o.priority,
+            age: o.age,
+            timestamp,
+            place: None,
+            asleep: false,
+        };
         let mut txn = Txn::new(Phase::Active, contender);
         (txn.soft, txn.notes_stale, txn.read_only) = (soft, soft, o.read_only);
         let slot = self.txns.insert(Some(txn));
@@ -288,19 +312,24 @@ impl State {
         o: ObjectRef<'_>,
         intent: Intent,
         policy: &dyn ContentionPolicy,
-        fallout: &mut Fallout,
-    ) -> Access {
-        let Some(slot) = self.find(id) else { return Access::Doomed };
-        let me = self.txn(slot);
+        (looked, fallout): (&[TxnId], &mut Fallout),
+    ) -> Result<Access, Stronger> {
+        let Some(slot) = self.find(id) else { return Ok(Access::Doomed) };
+        let me = self.txn_mut(slot);
+        // Who asks does not sleep.
+        if me.phase == Phase::Active {
+            me.asleep = false;
+        }
         let write = intent == Intent::Write;
         match me.phase {
             Phase::Active => {}
-            Phase::Doomed | Phase::Ending => return Access::Doomed,
+            Phase::Doomed | Phase::Ending => return Ok(Access::Doomed),
             // The outcome is fixed: a straggler may look, but not touch what it had not touched.
-            Phase::Committing | Phase::Installing if !write => return Access::Granted,
+            Phase::Committing | Phase::Installing if !write => return Ok(Access::Granted),
             Phase::Committing | Phase::Installing => {
                 let held = self.table.held(slot, o, self.table.locate(o, write));
-                return if held.any(Flags::WRITE) { Access::Granted } else { Access::Doomed };
+                let held = held.any(Flags::WRITE);
+                return Ok(if held { Access::Granted } else { Access::Doomed });
             }
         }
         let want = match intent {
@@ -313,27 +342,27 @@ impl State {
         let place = self.table.locate(o, write);
         let held = self.table.held(slot, o, place);
         if held.any(covering(o, want)) {
-            return Access::Granted;
+            return Ok(Access::Granted);
         }
         let ask = Ask { slot, o, place, write, want };
         let mut rivals = Vec::new();
         if let Some(winner) = self.rivals(&ask, &mut rivals) {
             self.waits += 1;
-            return Access::Wait(winner);
+            return Ok(Access::Wait(winner));
         }
         if let Some(why) = self.built_on_stale(&ask) {
             self.lose(slot, why, fallout);
-            return Access::Doomed;
+            return Ok(Access::Doomed);
         }
-        if !rivals.is_empty() && !self.arbitrate(&ask, &rivals, policy, fallout) {
-            return Access::Doomed;
+        if !rivals.is_empty() && !self.arbitrate(&ask, &rivals, policy, (looked, fallout))? {
+            return Ok(Access::Doomed);
         }
         // A soft read looks for commits that install every time, but is noted once.
         if want != Flags::NONE && !held.any(want) {
             let added = self.table.record(slot, o, place, want);
             self.add_to_workset(slot, &added);
         }
-        Access::Granted
+        Ok(Access::Granted)
     }
 
     fn add_to_workset(&mut self, slot: Slot, added: &crate::table::Added) {
@@ -394,24 +423,28 @@ impl State {
         ask: &Ask<'_>,
         rivals: &[(Slot, Side)],
         policy: &dyn ContentionPolicy,
-        fallout: &mut Fallout,
-    ) -> bool {
-        self.conflicts += 1;
+        (looked, fallout): (&[TxnId], &mut Fallout),
+    ) -> Result<bool, Stronger> {
         let me = self.contender(ask.slot);
         let mine = side(ask.want);
         let wins = |rival: Slot| policy.challenger_wins(&me, &self.contender(rival));
         if let Some((winner, theirs)) = rivals.iter().copied().find(|(rival, _)| !wins(*rival)) {
+            if let Some(stronger) = self.not_looked_at(winner, looked) {
+                return Err(stronger);
+            }
+            self.conflicts += 1;
             let opponent = Opponent::Txn(self.txn(winner).contender.id);
             let why = Conflict { object: ask.o.to_object(), opponent, mine, theirs };
             self.lose(ask.slot, why, fallout);
-            return false;
+            return Ok(false);
         }
+        self.conflicts += 1;
         for (rival, theirs) in rivals.iter().copied() {
             let opponent = Opponent::Txn(me.id);
             let why = Conflict { object: ask.o.to_object(), opponent, mine: theirs, theirs: mine };
             self.lose(rival, why, fallout);
         }
-        true
+        Ok(true)
     }
 
     pub(crate) fn outside_change(&mut self, o: ObjectRef<'_>, fallout: &mut Fallout) -> Vec<TxnId> {

@@ -258,6 +258,14 @@ impl Aliases {
         now?.number(node).ok()
     }
 
+    /// The names in an alias root that the kernel may remember, also those of nothing.
+    pub fn names(&self, seat: Seat) -> Vec<Vec<u8>> {
+        let now = self.table.lock().seats.get(&seat.0).and_then(|chair| chair.now.clone());
+        now.map_or_else(Vec::new, |member| {
+            member.names.lock().iter().map(|name| name.to_vec()).collect()
+        })
+    }
+
     /// Alias roots, and transactions of which the kernel still holds something.
     pub fn size(&self) -> (usize, usize) {
         let table = self.table.lock();

@@ -338,13 +338,16 @@ fn conflict(dir: &Path) {
     assert_eq!(read(&a), "two");
     systx::xend().unwrap();
     // Against another transaction: the younger one loses, and is told to whom.
-    let (first, second) = (Barrier::new(2), Barrier::new(2));
+    let (first, over) = (Barrier::new(2), AtomicBool::new(false));
     std::thread::scope(|s| {
         s.spawn(|| {
             let tx = systx::begin(dir, SERIALIZABLE).unwrap();
             fs::write(&a, "older").unwrap();
             first.wait();
-            second.wait();
+            // If it slept it would lose.
+            while !over.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
             tx.commit().unwrap();
         });
         first.wait();
@@ -353,7 +356,7 @@ fn conflict(dir: &Path) {
         let status = systx::xstatus().unwrap();
         assert!(status.state == State::Lost && status.opponent != 0, "{status:?}");
         assert_eq!(errno(tx.commit()), Some(libc::ECANCELED));
-        second.wait();
+        over.store(true, Ordering::SeqCst);
     });
     assert_eq!(read(&a), "older");
 }

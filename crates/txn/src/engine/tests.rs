@@ -606,14 +606,14 @@ fn the_policy_is_a_total_order() {
             [(0, 0, 5), (0, 0, 6), (-5, 0, 9), (7, 2, 1), (7, 3, 8), (-7, 4, 9)]
         {
             let id = TxnId(all.len() as u64 * 3 + id);
-            all.push(Contender { id, priority, age, timestamp, place: None });
+            all.push(Contender { id, priority, age, timestamp, place: None, asleep: age == 2 });
         }
     }
     // Members of groups contend as the first one of theirs.
     for (group, timestamp) in [(1, 20), (2, 4)] {
         for number in 0..3 {
             let (id, place) = (TxnId(all.len() as u64 * 3), Some(Place { group, number }));
-            all.push(Contender { id, priority: 0, age: 0, timestamp, place });
+            all.push(Contender { id, priority: 0, age: 0, timestamp, place, asleep: number > 1 });
         }
     }
     for a in &all {
@@ -625,6 +625,40 @@ fn the_policy_is_a_total_order() {
             }
         }
     }
+}
+
+/// Who sleeps loses, also if it is older and aged, until it asks for something itself.
+#[test]
+fn who_sleeps_loses_to_who_does_not() {
+    let e = Engine::new();
+    e.begin(A, BeginOptions { age: 9, ..BeginOptions::default() });
+    e.begin(B, BeginOptions::default());
+    e.begin(C, BeginOptions::default());
+    let (asleep, looks) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (sleeps, looked) = (asleep.clone(), looks.clone());
+    e.defer_while(A, move || {
+        looked.fetch_add(1, Ordering::SeqCst);
+        sleeps.load(Ordering::SeqCst)
+    });
+    e.write(A, entry("x"));
+    assert_eq!(e.read(B, entry("y")), Access::Granted);
+    assert_eq!(looks.load(Ordering::SeqCst), 0, "nobody is in conflict");
+    assert_eq!(e.write(B, entry("x")), Access::Doomed);
+    assert_eq!((looks.load(Ordering::SeqCst), e.lost_asleep(B)), (1, false));
+    asleep.store(true, Ordering::SeqCst);
+    assert_eq!(e.write(C, entry("x")), Access::Granted);
+    assert_eq!((e.status(A), e.lost_asleep(A)), (Some(Status::Doomed), true));
+    // Awake again it is as strong as it was.
+    for t in [A, C] {
+        e.abort(t);
+        e.begin(t, BeginOptions::default());
+    }
+    e.defer_while(A, || true);
+    e.write(A, entry("x"));
+    e.write(C, entry("z"));
+    e.state.lock().defer(A);
+    assert_eq!(e.write(A, entry("z")), Access::Granted);
+    assert_eq!(e.status(C), Some(Status::Doomed));
 }
 
 #[test]

@@ -77,13 +77,18 @@ impl State {
     /// its number.
     pub(super) fn contender(&self, slot: Slot) -> Contender {
         let txn = self.txn(slot);
-        let Some(Seated { group, number, .. }) = txn.place else { return txn.contender };
+        let Some(Seated { group, number, .. }) = txn.place else {
+            return Contender { asleep: txn.asleep, ..txn.contender };
+        };
         let members = self.orders.group(group).members.range(..=number);
-        let first = members
+        let mut before = members
             .filter_map(|(_, id)| Some(self.txn(self.find(*id)?)))
-            .find(|txn| txn.phase == Phase::Active);
-        let first = first.map_or(txn.contender, |txn| txn.contender);
+            .filter(|txn| txn.phase == Phase::Active)
+            .peekable();
+        let first = before.peek().map_or(txn.contender, |txn| txn.contender);
         let place = Some(Place { group, number });
-        Contender { id: txn.contender.id, place, ..first }
+        // It cannot commit before them.
+        let asleep = before.any(|txn| txn.asleep);
+        Contender { id: txn.contender.id, place, asleep, ..first }
     }
 }

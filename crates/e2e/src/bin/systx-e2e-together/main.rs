@@ -3,15 +3,17 @@
 
 #![deny(unsafe_code)]
 
+mod composing;
 mod ordered;
 
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::time::{Duration, Instant};
 use systx_e2e::cases::{Asked, asked};
 
 fn main() {
     let Asked { case, dir, number } = asked();
-    if !ordered::run(&case, &dir, number) {
+    if !ordered::run(&case, &dir, number) && !composing::run(&case, &dir, number) {
         panic!("no case {case}");
     }
     println!("ok");
@@ -20,6 +22,22 @@ fn main() {
 /// The errno of what failed.
 fn errno<T>(result: io::Result<T>) -> Option<i32> {
     result.err().and_then(|e| e.raw_os_error())
+}
+
+/// This thread's number.
+fn tid() -> u64 {
+    rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs().into()
+}
+
+/// Waits for something that happens by itself, without sleeping for it in a way that could be taken for waiting for
+/// another thread.
+#[track_caller]
+fn waits(mut until: impl FnMut() -> bool) {
+    let limit = Instant::now() + Duration::from_secs(60);
+    while !until() {
+        assert!(Instant::now() < limit, "it does not happen");
+        std::thread::yield_now();
+    }
 }
 
 /// A thread that was there before a transaction, and so is in none: it does what it is asked.
@@ -33,6 +51,14 @@ struct Doing<T>(Receiver<T>);
 impl<T> Doing<T> {
     fn wait(self) -> T {
         self.0.recv().expect("the sibling's words are above")
+    }
+
+    fn poll(&self) -> Option<T> {
+        match self.0.try_recv() {
+            Ok(done) => Some(done),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => panic!("the sibling's words are above"),
+        }
     }
 }
 

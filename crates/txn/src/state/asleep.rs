@@ -1,0 +1,35 @@
+//! Transactions that wait for what the engine does not see.
+
+use super::{Look, Phase, State, Stronger};
+use crate::hold::Slot;
+use systx_base::TxnId;
+
+impl State {
+    /// See [`crate::Engine::defer_while`].
+    pub(crate) fn defer_while(&mut self, id: TxnId, look: Look) {
+        if let Some(slot) = self.find(id) {
+            self.txn_mut(slot).look = Some(look);
+        }
+    }
+
+    /// A rival that would win, if nobody has looked at it yet and it can be looked at.
+    pub(super) fn not_looked_at(&self, rival: Slot, looked: &[TxnId]) -> Option<Stronger> {
+        let txn = self.txn(rival);
+        let (id, look) = (txn.contender.id, txn.look.clone()?);
+        (!looked.contains(&id)).then_some(Stronger { id, look })
+    }
+
+    /// It was seen to wait.
+    pub(crate) fn defer(&mut self, id: TxnId) {
+        if let Some(slot) = self.find(id) {
+            let txn = self.txn_mut(slot);
+            txn.asleep |= txn.phase == Phase::Active;
+        }
+    }
+
+    /// See [`crate::Engine::lost_asleep`].
+    pub(crate) fn lost_asleep(&self, id: TxnId) -> bool {
+        let lost = |slot: Slot| self.txn(slot).phase == Phase::Doomed && self.txn(slot).asleep;
+        self.find(id).is_some_and(lost)
+    }
+}
