@@ -348,7 +348,8 @@ tell('xattr value', lambda: os.setxattr('f', 'user.big', b'v' * 65537))
 # A signal reaches who waits for a lock.
 class Woken(Exception): pass
 def wake(*_): raise Woken
-holder, waiter = os.open('f', os.O_RDWR), os.open('f', os.O_RDWR)
+# (Of another file: a view knows only that a process has closed all of a file, not which of its descriptions.)
+holder, waiter = os.open('held', os.O_CREAT | os.O_RDWR), os.open('held', os.O_RDWR)
 for what, hold, wait in (('flock', lambda: fcntl.flock(holder, fcntl.LOCK_EX), lambda: fcntl.flock(waiter, fcntl.LOCK_EX)),
                          ('ofd', lambda: ofd(holder, fcntl.F_WRLCK, 0, 0), lambda: fcntl.fcntl(waiter, F_OFD_SETLKW, flock(fcntl.F_WRLCK, 0, 0)))):
     hold(); signal.signal(signal.SIGALRM, wake); signal.setitimer(signal.ITIMER_REAL, 0.2)
@@ -359,7 +360,7 @@ for what, hold, wait in (('flock', lambda: fcntl.flock(holder, fcntl.LOCK_EX), l
     if pid == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL); wait(); os._exit(7)
     time.sleep(0.2); os.kill(pid, signal.SIGKILL); print(what, 'killed', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-fcntl.flock(holder, fcntl.LOCK_UN); tell('free again', lambda: child(lambda: fcntl.flock(os.open('f', os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)))
+fcntl.flock(holder, fcntl.LOCK_UN); tell('free again', lambda: child(lambda: fcntl.flock(os.open('held', os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)))
 os.close(holder); os.close(waiter)
 "#;
 
