@@ -61,6 +61,14 @@ mod held {
             held.push(rank);
         });
     }
+    pub(super) fn push_beside(rank: Rank) {
+        HELD.with_borrow_mut(|held| {
+            if let Some(top) = held.iter().max() {
+                assert!(*top <= rank, "lock order: {rank:?} taken while {top:?} is held");
+            }
+            held.push(rank);
+        });
+    }
     pub(super) fn pop(rank: Rank) {
         HELD.with_borrow_mut(|held| {
             if let Some(at) = held.iter().rposition(|r| *r == rank) {
@@ -99,6 +107,18 @@ impl<T> Mutex<T> {
     pub fn lock(&self) -> Guard<'_, T> {
         #[cfg(debug_assertions)]
         held::push(self.rank);
+        let inner = self.inner.lock().expect("a holder of this lock panicked");
+        Guard { rank: self.rank, inner: Some(inner) }
+    }
+
+    /// As [`Mutex::lock`], also while this thread holds locks of the same rank.  Whoever takes several of
+    /// one rank takes them in one order that all follow.
+    ///
+    /// # Panics
+    /// If a holder panicked before; in debug builds also if a lock of a higher rank is held.
+    pub fn lock_beside(&self) -> Guard<'_, T> {
+        #[cfg(debug_assertions)]
+        held::push_beside(self.rank);
         let inner = self.inner.lock().expect("a holder of this lock panicked");
         Guard { rank: self.rank, inner: Some(inner) }
     }

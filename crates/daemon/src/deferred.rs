@@ -45,11 +45,18 @@ impl<'a> Promise<'a> {
     /// # Errors
     /// It cannot be written.
     pub(crate) fn of(txn: &'a Transaction) -> Result<Promise<'a>, Failure> {
-        let actions = txn.deferred.get();
+        Promise::on(txn, &txn.deferred.get())
+    }
+
+    /// As [`Promise::of`], where a part of the transaction is committed.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub(crate) fn on(txn: &'a Transaction, actions: &[Action]) -> Result<Promise<'a>, Failure> {
         let written = !actions.is_empty() && !txn.terms.read_only;
         if written {
             let volume = &txn.volume;
-            volume.store.defer(txn.id, &encode(&actions)?).map_err(|e| {
+            volume.store.defer(txn.id, &encode(actions)?).map_err(|e| {
                 let text = format!("cannot keep the list of what is to be done after it: {e}");
                 Failure::new(FailureKind::Io, text).path(volume.location.store.as_path())
             })?;

@@ -6,6 +6,7 @@
 
 use crate::deferred;
 use crate::install::{NotInstalled, install};
+use crate::joint::{Share, install_several};
 use crate::protocol::{
     Action, Change, ChangeKind, Collected, Content, Failure, FailureKind, Gc, HostPath, LogEntry,
     Outcome, Summary, Undo, Undone, Version,
@@ -14,9 +15,10 @@ use crate::top::Counts;
 use crate::transactions::Transactions;
 use crate::volume::OpenVolume;
 use std::collections::HashMap;
+use std::sync::Arc;
 use systx_base::TxnId;
 use systx_store::writeset::WriteSet;
-use systx_store::{self as stored, CommitMeta, HistoryEntry, Keep, TxnKind, UndoError};
+use systx_store::{self as stored, CommitMeta, HistoryEntry, Joint, Keep, TxnKind, UndoError};
 use systx_txn::{Access, BeginOptions, Object};
 
 /// Which way.
@@ -46,7 +48,11 @@ fn entries(volume: &OpenVolume) -> Result<Vec<HistoryEntry>, Failure> {
 ///
 /// # Errors
 /// The store cannot be read.
-pub fn log(volume: &OpenVolume, limit: Option<u64>) -> Result<Vec<LogEntry>, Failure> {
+pub fn log(
+    table: &Transactions,
+    volume: &OpenVolume,
+    limit: Option<u64>,
+) -> Result<Vec<LogEntry>, Failure> {
     let all = entries(volume)?;
     let undone_by = undone_by(&all);
     let waiting: HashMap<TxnId, Vec<Action>> =
@@ -60,7 +66,10 @@ pub fn log(volume: &OpenVolume, limit: Option<u64>) -> Result<Vec<LogEntry>, Fai
             time: e.meta.finished,
             argv: e.meta.argv.iter().map(|a| HostPath(a.clone())).collect(),
             cwd: HostPath(e.meta.cwd.clone()),
-            summary: summary(&e.changes),
+            summary: match e.joint {
+                Some(_) => summed(table, volume, e),
+                None => summary(&e.changes),
+            },
             undoes: undoes(&e.meta),
             undone_by: undone_by.get(&e.meta.txn).copied(),
             undoable: !undone_by.contains_key(&e.meta.txn),
@@ -89,6 +98,14 @@ fn undone_by(all: &[HistoryEntry]) -> HashMap<TxnId, TxnId> {
         }
     }
     by
+}
+
+/// Over all file systems.
+fn summed(table: &Transactions, volume: &OpenVolume, entry: &HistoryEntry) -> Summary {
+    match changes(table, volume, entry.meta.txn) {
+        Ok(all) => crate::describe::summary(all.iter()),
+        Err(_) => summary(&entry.changes),
+    }
 }
 
 fn summary(changes: &[stored::Change]) -> Summary {
@@ -127,13 +144,27 @@ fn find(volume: &OpenVolume, id: TxnId) -> Result<HistoryEntry, Failure> {
     })
 }
 
-/// What a committed transaction changed.
+/// What a committed transaction changed, on all file systems that are there.
 ///
 /// # Errors
 /// It is not in the history.
-pub fn changes(volume: &OpenVolume, id: TxnId) -> Result<Vec<Change>, Failure> {
+pub fn changes(
+    table: &Transactions,
+    volume: &OpenVolume,
+    id: TxnId,
+) -> Result<Vec<Change>, Failure> {
     let entry = find(volume, id)?;
-    Ok(entry.changes.iter().map(|c| described(&volume.vol.mount_path, c)).collect())
+    let of = |volume: &OpenVolume, entry: &HistoryEntry| {
+        let mount = &volume.vol.mount_path;
+        entry.changes.iter().map(|c| described(mount, c)).collect::<Vec<_>>()
+    };
+    let mut all = of(volume, &entry);
+    for member in entry.joint.iter().flat_map(Joint::others) {
+        let Ok(other) = table.volume_of(member) else { continue };
+        all.extend(find(&other, id).map(|entry| of(&other, &entry)).unwrap_or_default());
+    }
+    all.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(all)
 }
 
 /// Content of a side of a committed change: the history keeps what undo needs, not what a review
@@ -142,13 +173,14 @@ pub fn changes(volume: &OpenVolume, id: TxnId) -> Result<Vec<Change>, Failure> {
 /// # Errors
 /// The transaction is not in the history, or did not change the path.
 pub fn content(
+    table: &Transactions,
     volume: &OpenVolume,
     id: TxnId,
     path: &HostPath,
     _version: Version,
     _limit: u64,
 ) -> Result<Content, Failure> {
-    if !changes(volume, id)?.iter().any(|c| c.path == *path) {
+    if !changes(table, volume, id)?.iter().any(|c| c.path == *path) {
         let message = format!("transaction {id} did not change {path}");
         return Err(Failure::new(FailureKind::Invalid, message).path(path.clone()));
     }
@@ -162,16 +194,26 @@ pub fn content(
 pub fn undo(table: &Transactions, ask: &Undo, direction: Direction) -> Result<Undone, Failure> {
     let volume = table.volume(&ask.place)?;
     let target = choose(&volume, ask.id, direction)?;
-    // The slots live until the undo is committed.
-    let stored::Undo { set, slots } =
-        volume.store.undo_set(target.meta.txn).map_err(|e| cannot(&volume, &target, e))?;
-    let mount = &volume.vol.mount_path;
-    let changes: Vec<Change> = stored::changes(&set).iter().map(|c| described(mount, c)).collect();
+    let mut volumes = vec![volume];
+    for member in target.joint.iter().flat_map(Joint::others) {
+        volumes.push(table.volume_of(member)?);
+    }
+    let (mut sets, mut slots, mut changes) = (Vec::new(), Vec::new(), Vec::new());
+    for volume in &volumes {
+        let undo = volume.store.undo_set(target.meta.txn);
+        let undo = undo.map_err(|e| cannot(volume, &target, e))?;
+        let mount = &volume.vol.mount_path;
+        changes.extend(stored::changes(&undo.set).iter().map(|c| described(mount, c)));
+        sets.push(undo.set);
+        // They live until the undo is committed.
+        slots.extend(undo.slots);
+    }
     let argv = target.meta.argv.iter().map(|a| HostPath(a.clone())).collect();
     let outcome = if ask.dry_run {
         None
     } else {
-        Some(run(table, &volume, &target, set, &changes, direction, ask)?)
+        let parts = volumes.into_iter().zip(sets).collect();
+        Some(run(table, parts, &target, &changes, direction, ask)?)
     };
     drop(slots);
     Ok(Undone { target: target.meta.txn, argv, changes, outcome })
@@ -247,19 +289,25 @@ fn cannot(volume: &OpenVolume, target: &HistoryEntry, error: UndoError) -> Failu
 
 fn run(
     table: &Transactions,
-    volume: &OpenVolume,
+    mut parts: Vec<(Arc<OpenVolume>, WriteSet)>,
     target: &HistoryEntry,
-    set: WriteSet,
     changes: &[Change],
     direction: Direction,
     ask: &Undo,
 ) -> Result<Outcome, Failure> {
-    let id = table.new_id(volume)?;
-    let engine = &volume.vol.engine;
-    let started = volume.vol.io.now();
-    engine.begin(id, BeginOptions::default());
-    if !claim(volume, id, &set) {
-        engine.abort(id);
+    parts.sort_by_key(|(volume, _)| volume.vol.order());
+    let volumes: Vec<Arc<OpenVolume>> = parts.iter().map(|(v, _)| Arc::clone(v)).collect();
+    let Some(first) = volumes.first() else {
+        return Err(Failure::new(FailureKind::Internal, "a transaction without a volume"));
+    };
+    let id = table.new_id_in(&volumes)?;
+    let started = first.vol.io.now();
+    let give_up = || volumes.iter().for_each(|v| v.vol.engine.abort(id));
+    for volume in &volumes {
+        volume.vol.engine.begin(id, BeginOptions::default());
+    }
+    if !parts.iter().all(|(volume, set)| claim(volume, id, set)) {
+        give_up();
         return Err(Failure::new(
             FailureKind::Busy,
             format!("a running transaction uses what transaction {} changed", target.meta.txn),
@@ -278,23 +326,35 @@ fn run(
         cwd: ask.place.cwd.0.clone(),
         uid: rustix::process::geteuid().as_raw(),
         started,
-        finished: volume.vol.io.now(),
+        finished: first.vol.io.now(),
     };
-    match install(volume, id, set, meta, |_| ()) {
-        Ok(installed) => {
-            Counts::count(&volume.counts.begun);
-            Counts::count(&volume.counts.committed);
+    let share = |(n, (_, writes))| Share { volume: &volumes[n], writes };
+    let installed = match parts.len() {
+        1 => match parts.pop() {
+            Some((volume, set)) => {
+                install(&volume, id, set, meta, |_| ()).map(|installed| installed.outside)
+            }
+            None => Ok(Vec::new()),
+        },
+        _ => install_several(parts.into_iter().enumerate().map(share).collect(), id, &meta),
+    };
+    match installed {
+        Ok(outside) => {
+            for volume in &volumes {
+                Counts::count(&volume.counts.begun);
+                Counts::count(&volume.counts.committed);
+            }
             Ok(Outcome::Committed {
                 id,
                 summary: crate::describe::summary(changes),
-                outside: installed.outside,
+                outside,
                 stale: Vec::new(),
                 dropped: 0,
                 notes: Vec::new(),
             })
         }
         Err(NotInstalled::Lost) => {
-            engine.abort(id);
+            give_up();
             let message = "a running transaction won against it";
             Err(Failure::new(FailureKind::Busy, message).hint("try again"))
         }
@@ -305,7 +365,7 @@ fn run(
             Err(failure)
         }
         Err(NotInstalled::Failed(failure)) => {
-            engine.abort(id);
+            give_up();
             Err(failure)
         }
     }

@@ -104,7 +104,7 @@ fn checkpoint_soon(volume: &OpenVolume) {
 }
 
 /// The write set with the stamps that our own installations have left since it was made.
-fn carried_forward(volume: &OpenVolume, mut writes: WriteSet) -> WriteSet {
+pub(crate) fn carried_forward(volume: &OpenVolume, mut writes: WriteSet) -> WriteSet {
     for object in &mut writes.objects {
         if let Origin::Host { stamp, .. } = &mut object.origin {
             *stamp = volume.vol.current(*stamp);
@@ -113,7 +113,7 @@ fn carried_forward(volume: &OpenVolume, mut writes: WriteSet) -> WriteSet {
     writes
 }
 
-fn no_room(error: ReserveError) -> NotInstalled {
+pub(crate) fn no_room(error: ReserveError) -> NotInstalled {
     let kind = match &error {
         ReserveError::NoSpace { .. } | ReserveError::Quota { .. } => FailureKind::Space,
         ReserveError::Poisoned(_) => FailureKind::Store,
@@ -128,13 +128,13 @@ fn no_room(error: ReserveError) -> NotInstalled {
     })
 }
 
-fn not_published(errno: Errno) -> Failure {
+pub(crate) fn not_published(errno: Errno) -> Failure {
     let text =
         format!("the kernel's caches of a guarded directory could not be invalidated: {errno}");
     Failure::new(FailureKind::Io, text).hint("nothing was committed; try again")
 }
 
-fn not_committed(volume: &OpenVolume, error: CommitError) -> NotInstalled {
+pub(crate) fn not_committed(volume: &OpenVolume, error: CommitError) -> NotInstalled {
     let kind = match &error {
         CommitError::Changed { paths } => {
             let paths = paths.iter().map(|p| HostPath(volume.absolute(p))).collect();
@@ -150,7 +150,7 @@ fn not_committed(volume: &OpenVolume, error: CommitError) -> NotInstalled {
     NotInstalled::Failed(Failure::new(kind, error.to_string()))
 }
 
-fn not_applied(error: ApplyError) -> NotInstalled {
+pub(crate) fn not_applied(error: ApplyError) -> NotInstalled {
     NotInstalled::Failed(
         Failure::new(FailureKind::Store, error.to_string())
             .hint("`systx recover` finishes what was decided"),
@@ -174,7 +174,7 @@ pub(crate) fn outside_change(volume: &OpenVolume, c: &OutsideChange) -> protocol
     }
 }
 
-fn stamp_of(origin: &Origin) -> Option<Stamp> {
+pub(crate) fn stamp_of(origin: &Origin) -> Option<Stamp> {
     match origin {
         Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(*stamp),
         Origin::Root | Origin::New(_) => None,

@@ -243,6 +243,8 @@ pub struct Begin {
     pub limit_bytes: Option<u64>,
     /// How the view is served.
     pub transport: Transport,
+    /// Roots of further file systems, which the transaction covers where that is possible.
+    pub others: Vec<HostPath>,
 }
 
 /// What the client must know of the volume to build the view.
@@ -268,8 +270,12 @@ pub struct Begun {
     pub timestamp: u64,
     /// The volume.
     pub volume: VolumeFacts,
+    /// The further volumes that it covers.
+    pub others: Vec<VolumeFacts>,
     /// Sentences for the user.
     pub notes: Vec<String>,
+    /// Sentences for a user who asks for details.
+    pub details: Vec<String>,
 }
 
 /// Goes with the descriptor of /dev/fuse, already mounted.
@@ -278,6 +284,8 @@ pub struct Attach {
     /// The transaction.
     #[serde(with = "id_text")]
     pub id: TxnId,
+    /// Of which volume: 0 for [`Begun::volume`], then [`Begun::others`].
+    pub volume: u32,
     /// Process that is the first of the view, as the client numbers it.
     pub pid: u32,
     /// Inode of the view's mount namespace (`/proc/PID/ns/mnt`): if the client dies, the daemon
@@ -607,6 +615,8 @@ pub struct Content {
 pub struct Entered {
     /// The volume.
     pub volume: VolumeFacts,
+    /// The further volumes that it covers.
+    pub others: Vec<VolumeFacts>,
     /// A process that is in the view now: join its namespaces, do not mount and do not attach.
     pub live: Option<u32>,
     /// Where the volume is mounted as the transaction sees it: show that, do not attach, do not leave.

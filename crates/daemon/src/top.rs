@@ -42,7 +42,7 @@ impl Transactions {
         let stats = volume.vol.engine.stats();
         let counts = &volume.counts;
         let waits = volume.vol.waits();
-        let here = open.iter().filter(|t| Arc::ptr_eq(&t.volume, volume));
+        let here = open.iter().filter(|t| t.works_on(volume));
         VolumeActivity {
             volume: protocol::HostPath::from(volume.location.mount.as_path()),
             counts: protocol::Counts {

@@ -17,23 +17,23 @@ use crate::protocol::{
 use crate::top::Counts;
 use crate::transactions::is_below;
 use crate::volume::OpenVolume;
-use std::io;
-use std::sync::Arc;
+use several::Alarm;
+use spill::{Limits, StoreSpill};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Time, TxnId};
 use systx_fuse::Connection;
-use systx_store::io::{Io, Stamp};
-use systx_store::writeset::{Ix, SlotId, WriteSet};
-use systx_store::{CommitMeta, DirStore, Slot as StoreSlot, TxnKind};
+use systx_store::io::Stamp;
+use systx_store::writeset::{Ix, WriteSet};
+use systx_store::{CommitMeta, TxnKind};
 use systx_txn::{Access, BeginOptions, Isolation, Side, Status};
-use systx_vfs::content::{Budget, Elsewhere, Slot, Spill, Staging};
+use systx_vfs::content::{Budget, Spill};
 use systx_vfs::freeze::{Frozen, Selection};
-use systx_vfs::limits::ViewLimits;
 use systx_vfs::view::{Ids, View, ViewConfig};
 
-/// Memory for the private data of one transaction; beyond it data goes to staging slots.
-const BUDGET_BYTES: u64 = 64 << 20;
+mod several;
+mod spill;
 
 /// What a transaction was begun with.
 #[derive(Clone)]
@@ -81,6 +81,8 @@ pub struct Transaction {
     pub volume: Arc<OpenVolume>,
     /// What its processes see.
     pub view: Arc<View>,
+    /// Its parts on further file systems, see [`several`].
+    others: OnceLock<Vec<Arc<Transaction>>>,
     /// An outsider changed what it had met; counted as lost.
     outdone: AtomicBool,
     /// What its command wants done outside after the commit.
@@ -146,7 +148,8 @@ impl Transaction {
         doorbell: Option<Doorbell>,
     ) -> Result<Arc<Transaction>, Failure> {
         let mount_points = volume.mount_points();
-        Transaction::begin_over(id, volume, terms, options, (ids, mount_points), doorbell)
+        let alarm = Alarm::new(doorbell);
+        Transaction::begin_over(id, volume, terms, options, (ids, mount_points), alarm)
     }
 
     /// As [`Transaction::begin`], for who sees a guarded directory only, in which nothing is mounted.
@@ -160,7 +163,7 @@ impl Transaction {
         options: BeginOptions,
         ids: Ids,
     ) -> Result<Arc<Transaction>, Failure> {
-        Transaction::begin_over(id, volume, terms, options, (ids, Vec::new()), None)
+        Transaction::begin_over(id, volume, terms, options, (ids, Vec::new()), Alarm::new(None))
     }
 
     fn begin_over(
@@ -169,13 +172,15 @@ impl Transaction {
         terms: Terms,
         options: BeginOptions,
         (ids, mount_points): (Ids, Vec<Vec<u8>>),
-        doorbell: Option<Doorbell>,
+        alarm: Arc<Alarm>,
     ) -> Result<Arc<Transaction>, Failure> {
         let isolation = options.isolation;
         let age = options.age;
         let limits = if terms.guest { Limits::GUEST } else { Limits::NONE };
         let staged = Arc::new(AtomicU64::new(limits.staged));
-        let budget = Budget::with_most(limits.memory, terms.limit_bytes.unwrap_or(u64::MAX));
+        let most = terms.limit_bytes.unwrap_or(u64::MAX);
+        // One for all parts.
+        let budget = alarm.budget(|| Budget::with_most(limits.memory, most));
         let spill: Arc<dyn Spill> = Arc::new(StoreSpill {
             store: volume.store.clone(),
             io: volume.vol.io.clone(),
@@ -208,18 +213,14 @@ impl Transaction {
         view.set_limits(limits.view);
         let view = Arc::new(view);
         Counts::count(&volume.counts.begun);
-        let (cut, theirs) = (Arc::downgrade(&view), Arc::downgrade(&volume));
+        alarm.add(&view);
+        let theirs = Arc::downgrade(&volume);
         // Called on the winner's thread, which holds the lock of the winner's view: no lock of a view is taken.
         volume.vol.engine.on_doom(id, move |_, _| {
-            if let Some(view) = cut.upgrade() {
-                view.cancel();
-            }
             if let Some(volume) = theirs.upgrade() {
                 Counts::count(&volume.counts.lost);
             }
-            if let Some(doorbell) = &doorbell {
-                doorbell.ring();
-            }
+            alarm.ring();
         });
         let life = Life {
             state: State::Running,
@@ -238,6 +239,7 @@ impl Transaction {
             terms,
             volume,
             view,
+            others: OnceLock::new(),
             outdone: AtomicBool::new(false),
             deferred: deferred::Wanted::default(),
             budget,
@@ -293,6 +295,9 @@ impl Transaction {
 
     /// Why its changes may not be all that its command made: a connection was cut off.
     fn cut_off(&self) -> Option<Failure> {
+        if let Some(failure) = self.others().iter().find_map(|o| o.cut_off()) {
+            return Some(failure);
+        }
         let life = self.life.lock();
         let now = || life.connections.iter().find_map(Connection::cut_off);
         let why = life.cut_off.as_deref().or_else(now)?;
@@ -317,6 +322,7 @@ impl Transaction {
         for connection in connections {
             connection.stop();
         }
+        self.others().iter().for_each(|o| o.vacated());
     }
 
     /// Keeps it open after its command ended.
@@ -330,16 +336,23 @@ impl Transaction {
 
     /// Where it is.
     pub fn state(&self) -> State {
-        match self.volume.vol.engine.status(self.id) {
-            Some(Status::Doomed) => State::Doomed,
-            Some(Status::Committing) => State::Committing,
-            _ => self.life.lock().state,
+        let status = |t: &Transaction| t.volume.vol.engine.status(self.id);
+        let any = |wanted| self.parts().any(|t| status(t) == Some(wanted));
+        match () {
+            () if any(Status::Doomed) => State::Doomed,
+            () if any(Status::Committing) => State::Committing,
+            () => self.life.lock().state,
         }
     }
 
     /// Everything that changed.
     pub fn changes(&self) -> Vec<protocol::Change> {
-        describe::changes(&self.view, &self.terms.patterns)
+        let of = |t: &Transaction| describe::changes(&t.view, &self.terms.patterns);
+        let mut all: Vec<_> = self.parts().flat_map(of).collect();
+        if !self.others().is_empty() {
+            all.sort_by(|a, b| a.path.cmp(&b.path));
+        }
+        all
     }
 
     /// How much changed.
@@ -374,7 +387,9 @@ impl Transaction {
 
     /// Why it lost, if it did.
     pub fn conflict(&self, opponents: &dyn Opponents) -> Option<protocol::Conflict> {
-        let found = self.volume.vol.engine.conflict(self.id)?;
+        let Some(found) = self.volume.vol.engine.conflict(self.id) else {
+            return self.others().iter().find_map(|o| o.conflict(opponents));
+        };
         // Two writers exclude each other under every isolation.
         let stale_only = found.mine == Side::Read || found.theirs == Side::Read;
         Some(describe::conflict(&self.view, &found, stale_only, opponents))
@@ -395,6 +410,10 @@ impl Transaction {
         version: Version,
         limit: u64,
     ) -> Result<Content, Failure> {
+        let changed = |t: &Transaction| t.view.changes().iter().any(|c| c.path == path.0);
+        if let Some(other) = self.others().iter().find(|o| changed(o)) {
+            return other.content(path, version, limit);
+        }
         let changes = self.view.changes();
         let change = changes.iter().find(|c| c.path == path.0).ok_or_else(|| {
             let message = format!("transaction {} did not change {path}", self.id);
@@ -415,8 +434,10 @@ impl Transaction {
     /// Ends it without effect.
     pub fn abort(&self) -> Summary {
         let summary = self.summary();
-        self.view.cancel();
-        self.volume.vol.engine.abort(self.id);
+        for part in self.parts() {
+            part.view.cancel();
+            part.volume.vol.engine.abort(self.id);
+        }
         summary
     }
 
@@ -437,6 +458,9 @@ impl Transaction {
     pub fn commit(&self, opponents: &dyn Opponents) -> Ended {
         if let Some(failure) = self.cut_off() {
             return Ended::Refused(refused(failure));
+        }
+        if !self.others().is_empty() {
+            return self.commit_several(opponents);
         }
         self.view.let_go();
         self.commit_and(opponents, || ())
@@ -576,6 +600,13 @@ impl Transaction {
         if let Some(failure) = self.cut_off() {
             return Ended::Refused(Outcome::Refused { failure, kept: true });
         }
+        if !self.others().is_empty() {
+            return self.commit_part_of_several(id, paths, opponents);
+        }
+        self.commit_part_here(id, paths, opponents)
+    }
+
+    fn commit_part_here(&self, id: TxnId, paths: &[HostPath], opponents: &dyn Opponents) -> Ended {
         if self.path_view().is_some() {
             self.view.let_go_of_files();
         } else {
@@ -631,7 +662,11 @@ impl Transaction {
         kind: TxnKind,
         placed: impl FnOnce(&[(Ix, Stamp)]),
     ) -> Result<Installed, NotInstalled> {
-        let meta = CommitMeta {
+        install(&self.volume, id, writes, self.meta(id, kind), placed)
+    }
+
+    fn meta(&self, id: TxnId, kind: TxnKind) -> CommitMeta {
+        CommitMeta {
             txn: id,
             kind,
             argv: self.terms.argv.iter().map(|a| a.0.clone()).collect(),
@@ -639,8 +674,7 @@ impl Transaction {
             uid: self.terms.uid,
             started: self.begun,
             finished: self.volume.vol.io.now(),
-        };
-        install(&self.volume, id, writes, meta, placed)
+        }
     }
 }
 
@@ -715,78 +749,5 @@ impl Selection for Below<'_> {
     fn takes(&self, path: &[u8]) -> bool {
         let absolute = self.volume.absolute(path);
         self.has(&absolute) && !self.patterns.drops(&absolute)
-    }
-}
-
-/// What one transaction may take of the daemon.
-struct Limits {
-    /// Bytes of private data in memory.
-    memory: u64,
-    /// Bytes that go to staging slots in all.
-    staged: u64,
-    view: ViewLimits,
-}
-
-impl Limits {
-    /// Whoever's daemon it is.
-    const NONE: Limits = Limits { memory: BUDGET_BYTES, staged: u64::MAX, view: ViewLimits::NONE };
-    /// Another user's.
-    const GUEST: Limits = Limits {
-        memory: 16 << 20,
-        staged: 2 << 30,
-        view: ViewLimits { objects: 200_000, names: 1_000_000, bytes: 16 << 20, locks: 256 },
-    };
-}
-
-/// Private data that is too much for memory goes to the store's staging slots.
-struct StoreSpill {
-    store: Arc<DirStore>,
-    io: Arc<dyn Io>,
-    /// Bytes that may still be written.
-    left: Arc<AtomicU64>,
-    budget: Budget,
-}
-
-impl Spill for StoreSpill {
-    fn stage(&self) -> io::Result<Slot> {
-        let slot = self.store.stage()?;
-        let (io, left) = (self.io.clone(), Arc::clone(&self.left));
-        Ok(Arc::new(StoreSlotIo { slot, io, left, taken: Elsewhere::new(&self.budget) }))
-    }
-    fn max_len(&self) -> u64 {
-        self.store.max_len()
-    }
-}
-
-struct StoreSlotIo {
-    slot: StoreSlot,
-    io: Arc<dyn Io>,
-    left: Arc<AtomicU64>,
-    taken: Elsewhere,
-}
-
-impl Staging for StoreSlotIo {
-    fn id(&self) -> SlotId {
-        self.slot.id()
-    }
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.io.read_at(self.slot.handle(), buf, offset)
-    }
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
-        let len = data.len() as u64;
-        let take = |left: u64| if left == u64::MAX { Some(left) } else { left.checked_sub(len) };
-        self.left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
-            .map_err(|_| rustix::io::Errno::DQUOT)?;
-        self.taken.write(offset, len)?;
-        self.io.write_at(self.slot.handle(), data, offset)
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.io.set_len(self.slot.handle(), len)?;
-        self.taken.set_len(len);
-        Ok(())
-    }
-    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.io.punch_hole(self.slot.handle(), offset, len)
     }
 }

@@ -130,6 +130,29 @@ impl Transactions {
         place.map_or_else(|| Ok(self.volumes()), |place| Ok(vec![self.volume(place)?]))
     }
 
+    /// Opens the volumes of further file systems, where that is possible; sentences for everybody, and for who
+    /// wants details.
+    fn further(
+        &self,
+        roots: &[HostPath],
+        volumes: &mut Vec<Arc<OpenVolume>>,
+    ) -> (Vec<String>, Vec<String>) {
+        let (mut notes, mut details) = (Vec::new(), Vec::new());
+        for root in roots {
+            let place = Place { cwd: root.clone(), root: Some(root.clone()), store: None };
+            match self.volume(&place) {
+                Ok(volume) if volumes.iter().any(|v| Arc::ptr_eq(v, &volume)) => {}
+                Ok(volume) => volumes.push(volume),
+                Err(failure) => {
+                    let text = format!("{root} is read-only in the transaction: {failure}");
+                    let quiet = matches!(failure.kind, FailureKind::Unsupported | FailureKind::Io);
+                    if quiet { &mut details } else { &mut notes }.push(text);
+                }
+            }
+        }
+        (notes, details)
+    }
+
     /// The volume at a location, opened (and recovered) if it is not open yet.
     pub(crate) fn open_at(&self, location: Location) -> Result<Arc<OpenVolume>, Failure> {
         let mut tables = self.tables.lock();
@@ -139,12 +162,17 @@ impl Transactions {
         // Under the lock: two requests must not open one store twice.
         let open = Arc::new(volume::open(&location)?);
         tables.volumes.insert(location, open.clone());
+        drop(tables);
+        // What was committed together is there again together, as far as it is mounted.
+        for note in self.recover_others(&open) {
+            tracing::info!(note);
+        }
         Ok(open)
     }
 
     /// Whether somebody works on a volume.
     pub(crate) fn in_use(&self, volume: &Arc<OpenVolume>) -> bool {
-        self.tables.lock().open.values().any(|t| Arc::ptr_eq(&t.volume, volume))
+        self.tables.lock().open.values().any(|t| t.works_on(volume))
     }
 
     /// The open transactions of a volume that changed something below a directory.
@@ -152,8 +180,8 @@ impl Transactions {
         let open: Vec<_> = self.tables.lock().open.values().cloned().collect();
         let top = HostPath::from(dir);
         let below = |t: &Arc<Transaction>| {
-            Arc::ptr_eq(&t.volume, volume)
-                && t.view.changes().iter().any(|c| is_below(&c.path, &top.0))
+            t.works_on(volume)
+                && t.parts().any(|p| p.view.changes().iter().any(|c| is_below(&c.path, &top.0)))
         };
         let mut ids: Vec<TxnId> = open.iter().filter(|t| below(t)).map(|t| t.id).collect();
         ids.sort();
@@ -165,8 +193,9 @@ impl Transactions {
     pub fn sweep_locks(&self) {
         let open: Vec<_> = self.tables.lock().open.values().cloned().collect();
         for txn in open {
-            if let (true, Some(visitor)) = (txn.view.holds_locks(), txn.visitor()) {
-                txn.view.sweep_locks(&processes::InNamespace(visitor.mnt_ns));
+            let Some(visitor) = txn.visitor() else { continue };
+            for part in txn.parts().filter(|part| part.view.holds_locks()) {
+                part.view.sweep_locks(&processes::InNamespace(visitor.mnt_ns));
             }
         }
     }
@@ -179,7 +208,12 @@ impl Transactions {
     }
 
     /// A new id, unknown to the open transactions and to the volume's history.
-    pub(crate) fn new_id(&self, volume: &OpenVolume) -> Result<TxnId, Failure> {
+    pub(crate) fn new_id(&self, volume: &Arc<OpenVolume>) -> Result<TxnId, Failure> {
+        self.new_id_in(std::slice::from_ref(volume))
+    }
+
+    /// As [`Transactions::new_id`], unknown to the histories of several volumes.
+    pub(crate) fn new_id_in(&self, volumes: &[Arc<OpenVolume>]) -> Result<TxnId, Failure> {
         loop {
             let mut bytes = [0; 4];
             rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(
@@ -187,7 +221,7 @@ impl Transactions {
             )?;
             let id = TxnId(u64::from(u32::from_le_bytes(bytes)));
             let open = self.tables.lock().open.contains_key(&id);
-            if id.0 != 0 && !open && !history::knows(volume, id) {
+            if id.0 != 0 && !open && !volumes.iter().any(|v| history::knows(v, id)) {
                 return Ok(id);
             }
         }
@@ -199,7 +233,7 @@ impl Transactions {
         let mut tables = self.tables.lock();
         loop {
             let unsettled = |t: &Arc<Transaction>| {
-                Arc::ptr_eq(&t.volume, volume)
+                t.works_on(volume)
                     && t.state() != State::Kept
                     && !processes::is_alive(t.terms.client)
             };
@@ -233,16 +267,17 @@ impl Transactions {
 
     /// Takes an ended transaction off the table.
     pub(crate) fn retire(&self, txn: &Transaction, committed: bool) {
-        let counts = &txn.volume.counts;
-        Counts::count(if committed { &counts.committed } else { &counts.aborted });
+        for part in txn.parts() {
+            let counts = &part.volume.counts;
+            Counts::count(if committed { &counts.committed } else { &counts.aborted });
+        }
         let mut tables = self.tables.lock();
         tables.open.remove(&txn.id);
         if tables.past.len() >= ENDED_MAX {
             tables.past.remove(0);
         }
         tables.past.push((txn.id, txn.terms.argv.clone()));
-        let volume_idle =
-            |v: &Arc<OpenVolume>| !tables.open.values().any(|t| Arc::ptr_eq(&t.volume, v));
+        let volume_idle = |v: &Arc<OpenVolume>| !tables.open.values().any(|t| t.works_on(v));
         for volume in tables.volumes.values() {
             if volume_idle(volume) {
                 volume.vol.forget_history();
@@ -304,7 +339,9 @@ impl Control for Transactions {
     fn begin(&self, peer: Peer, begin: Begin, doorbell: Doorbell) -> Result<Begun, Failure> {
         let volume = self.volume(&begin.place)?;
         let patterns = Patterns::compile(&begin.no_commit)?;
-        let id = self.new_id(&volume)?;
+        let mut volumes = vec![volume];
+        let (notes, details) = self.further(&begin.others, &mut volumes);
+        let id = self.new_id_in(&volumes)?;
         let options = BeginOptions {
             isolation: engine_isolation(begin.isolation),
             priority: begin.nice,
@@ -326,12 +363,17 @@ impl Control for Transactions {
             guest: false,
             limit_bytes: begin.limit_bytes,
         };
-        let facts = facts(&volume);
-        let txn =
-            Transaction::begin(id, volume.clone(), terms, options, self.ids(), Some(doorbell))?;
+        let ids = self.ids();
+        let txn = Transaction::begin_several(id, &volumes, &terms, &options, &ids, doorbell)?;
         let timestamp = txn.timestamp;
         self.add(txn);
-        Ok(Begun { id, timestamp, volume: facts, notes: volume.recovery_notes() })
+        let mut notes = [notes, volumes.iter().flat_map(|v| v.recovery_notes()).collect()].concat();
+        notes.dedup();
+        let mut facts = volumes.iter().map(|v| facts(v));
+        let volume = facts
+            .next()
+            .ok_or_else(|| Failure::new(FailureKind::Internal, "a transaction without a volume"))?;
+        Ok(Begun { id, timestamp, volume, others: facts.collect(), notes, details })
     }
 
     fn begin_open(&self, peer: Peer, begin: BeginOpen) -> Result<BegunOpen, Failure> {
@@ -340,19 +382,23 @@ impl Control for Transactions {
 
     fn attach(&self, attach: Attach, fuse: OwnedFd) -> Result<Attached, Failure> {
         let txn = self.get(attach.id)?;
+        let part = txn.part(attach.volume).ok_or_else(|| {
+            let text = format!("transaction {} has no volume {}", attach.id, attach.volume);
+            Failure::new(FailureKind::Invalid, text)
+        })?;
         let config = systx_fuse::Config {
             transport: txn.terms.transport.into(),
             locks: systx_fuse::FileLocks::View,
             number: u32::try_from(attach.connection).ok().filter(|n| *n != 0),
             ..systx_fuse::Config::default()
         };
-        txn.view.set_openings(Arc::new(processes::InNamespace(attach.mnt_ns)));
-        let connection = systx_fuse::serve(fuse, txn.view.clone(), config).map_err(|e| {
+        part.view.set_openings(Arc::new(processes::InNamespace(attach.mnt_ns)));
+        let connection = systx_fuse::serve(fuse, part.view.clone(), config).map_err(|e| {
             Failure::new(FailureKind::Unsupported, format!("cannot serve the view: {e}"))
                 .hint("`systx doctor` shows what this kernel offers")
         })?;
         let transport = Transport::of(&connection);
-        txn.attached(
+        part.attached(
             connection,
             Visitor { pid: attach.pid, mnt_ns: attach.mnt_ns, connection: attach.connection },
         );
@@ -429,7 +475,7 @@ impl Control for Transactions {
                 paths = self.as_on_the_host(&txn, paths);
                 txn.changes()
             }
-            Target::Committed { place, id } => history::changes(&*self.volume(&place)?, id)?,
+            Target::Committed { place, id } => history::changes(self, &*self.volume(&place)?, id)?,
         };
         if !paths.is_empty() {
             changes.retain(|c| paths.iter().any(|p| is_below(&c.path.0, &p.0)));
@@ -447,7 +493,7 @@ impl Control for Transactions {
         match target {
             Target::Open { id } => self.get(id)?.content(&path, version, limit),
             Target::Committed { place, id } => {
-                history::content(&*self.volume(&place)?, id, &path, version, limit)
+                history::content(self, &*self.volume(&place)?, id, &path, version, limit)
             }
         }
     }
@@ -528,7 +574,8 @@ impl Control for Transactions {
         }
         let mounted = txn.path_view().map(|view| HostPath::from(view.whole.as_path()));
         let live = txn.visitor().map(|v| v.pid);
-        Ok(Entered { volume: facts(&txn.volume), live, mounted })
+        let others = txn.others().iter().map(|o| facts(&o.volume)).collect();
+        Ok(Entered { volume: facts(&txn.volume), others, live, mounted })
     }
 
     fn leave(&self, id: TxnId) -> Result<(), Failure> {
@@ -537,7 +584,7 @@ impl Control for Transactions {
     }
 
     fn log(&self, place: Place, limit: Option<u64>) -> Result<Vec<LogEntry>, Failure> {
-        history::log(&*self.volume(&place)?, limit)
+        history::log(self, &*self.volume(&place)?, limit)
     }
 
     fn deferred(&self, place: Option<Place>) -> Result<Vec<Deferred>, Failure> {
@@ -565,7 +612,10 @@ impl Control for Transactions {
         // being committed or about to be aborted: wait for that, so that the tree is at rest.
         let volume = self.volume(&place)?;
         self.wait_for_the_dead(&volume);
-        Ok(volume.recovered())
+        let mut recovered = volume.recovered();
+        recovered.notes.extend(self.recover_others(&volume));
+        recovered.notes.extend(volume.waiting_notes());
+        Ok(recovered)
     }
 
     fn gc(&self, gc: Gc) -> Result<Collected, Failure> {
@@ -639,10 +689,10 @@ pub(crate) fn is_below(path: &[u8], top: &[u8]) -> bool {
 impl From<volume::VolumeError> for Failure {
     fn from(error: volume::VolumeError) -> Self {
         use systx_store::OpenError;
-        use volume::VolumeError::{Io, NoMount, NoStore, Store};
+        use volume::VolumeError::{Io, NoMount, NoStore, Overlay, Store};
         let kind = match &error {
             Io { .. } => FailureKind::Io,
-            NoStore { .. } => FailureKind::Unsupported,
+            NoStore { .. } | Overlay { .. } => FailureKind::Unsupported,
             NoMount { .. } => FailureKind::Invalid,
             Store { error: OpenError::Locked { .. }, .. } => FailureKind::Busy,
             Store { .. } => FailureKind::Store,

@@ -1,6 +1,7 @@
 //! Which volume a command works on: the file system that holds a directory, where it is mounted, and
 //! where its store lives.
 
+use crate::elsewhere::{self, Elsewhere};
 use crate::guarded::Guarded;
 use crate::install::outside_change;
 use crate::mounts::{self, Mount};
@@ -24,6 +25,9 @@ use thiserror::Error;
 
 /// Name of the store's directory at the root of a volume, when root owns it.
 pub const STORE_DIR: &str = ".systx";
+
+/// `OVERLAYFS_SUPER_MAGIC`.
+const OVERLAY: u64 = 0x794c_7630;
 
 /// Why a volume cannot be used.
 #[derive(Debug, Error)]
@@ -53,6 +57,15 @@ pub enum VolumeError {
         path: String,
         /// Why.
         error: OpenError,
+    },
+    /// A file system that does not keep the identity of its files.
+    #[error(
+        "{mount} is an overlay file system, on which a file becomes another one when it is first written: \
+         work on the file system below it, or on a volume that is mounted into the container (-C DIR)"
+    )]
+    Overlay {
+        /// Where it is mounted.
+        mount: String,
     },
     /// The mount table makes no sense.
     #[error("cannot find the mount of {path} in the mount table")]
@@ -129,6 +142,11 @@ impl OpenVolume {
         if report.discarded {
             notes.push("recovery discarded a commit that was cut off before its decision".into());
         }
+        if !report.dropped.is_empty() {
+            let ids: Vec<_> = report.dropped.iter().map(ToString::to_string).collect();
+            let text = "recovery dropped what was prepared of transaction";
+            notes.push(format!("{text} {}, which was never committed", ids.join(", ")));
+        }
         let outside: Vec<_> = report.outside.iter().map(|c| outside_change(self, c)).collect();
         Recovered {
             store: HostPath::from(self.location.store.as_path()),
@@ -137,6 +155,18 @@ impl OpenVolume {
             outside,
             notes,
         }
+    }
+
+    /// What other file systems have to be mounted for: sentences.
+    pub fn waiting_notes(&self) -> Vec<String> {
+        let owner = rustix::process::geteuid().as_raw();
+        let say = |member| {
+            format!(
+                "part of a committed transaction waits in {}: mount that file system, then run `systx recover`",
+                elsewhere::named(member)
+            )
+        };
+        (Elsewhere { owner }).settle(&self.store).iter().map(say).collect()
     }
 
     /// Facts for `doctor`.
@@ -152,7 +182,7 @@ impl OpenVolume {
             class: class.into(),
             pending: 0,
             bytes: disk_usage(&self.location.store),
-            notes: self.recovery_notes(),
+            notes: [self.recovery_notes(), self.waiting_notes()].concat(),
         }
     }
 
@@ -247,6 +277,10 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
     let real = RealIo::from_dir(root).map_err(|e| failed("open", &location.mount, e))?;
     let real = Arc::new(real);
     let io: Arc<dyn Io> = real.clone();
+    let info = io.fs_info().map_err(|e| failed("look at", &location.mount, e))?;
+    if info.magic == OVERLAY {
+        return Err(VolumeError::Overlay { mount: location.mount.display().to_string() });
+    }
     let relative = location
         .store
         .strip_prefix(&location.mount)
@@ -259,7 +293,11 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
     config.owner = Some(rustix::process::geteuid().as_raw());
     config.seed = seed();
     let refused = |error| VolumeError::Store { path: location.store.display().to_string(), error };
-    let (store, recovery) = DirStore::open(config, io.clone()).map_err(refused)?;
+    let owner = rustix::process::geteuid().as_raw();
+    let (store, recovery) = elsewhere::open(config, io.clone(), owner).map_err(refused)?;
+    if !recovery.finished.is_empty() || store.known_as().is_some() {
+        Elsewhere { owner }.settle(&store);
+    }
     let mut mount = location.mount.as_os_str().as_bytes().to_vec();
     if mount == b"/" {
         mount.clear();

@@ -248,6 +248,8 @@ impl Lab {
         command
             .current_dir(self.root())
             .env(RUNTIME_VARIABLE, self.dir.join("run"))
+            // Not what else is mounted on this machine.
+            .env("SYSTX_ONE_FILE_SYSTEM", "1")
             .env("LC_ALL", "C.UTF-8")
             .env("NO_COLOR", "1")
             .env_remove("SYSTX_LOG")

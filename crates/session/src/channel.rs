@@ -1,7 +1,7 @@
 //! What the new process and its parent say to each other before CMD starts: packets over a socket
 //! pair that closes by itself when CMD is executed.
 //!
-//! 1. child -> parent [`Packet::Mounted`] with the FUSE descriptor; the parent has it served and
+//! 1. child -> parent, for each volume, [`Packet::Mounted`] with the FUSE descriptor; the parent has it served and
 //!    answers one byte ([`go`]); if the parent gives up or dies the child reads the end.
 //! 2. child -> parent [`Packet::Built`] with descriptors that the parent keeps.
 //! 3. child -> parent [`Packet::Watched`] with the descriptor over which calls are asked about.
@@ -28,6 +28,8 @@ const MAX_PACKET: usize = 64 << 10;
 pub(crate) enum Packet {
     /// The view is mounted and wants to be served.
     Mounted {
+        /// Of which volume.
+        volume: u32,
         /// Inode of the mount namespace.
         mnt_ns: u64,
         /// Minor number of the mount's device.
@@ -37,8 +39,8 @@ pub(crate) enum Packet {
     },
     /// The root is complete.
     Built {
-        /// A directory of the view, for syncfs.
-        view: Option<OwnedFd>,
+        /// A directory of each view, for syncfs.
+        views: Vec<OwnedFd>,
         /// Roots of the private places.
         private: Vec<(PathBuf, OwnedFd)>,
         /// Sentences for the user.
@@ -60,17 +62,20 @@ pub(crate) fn send(socket: BorrowedFd<'_>, packet: &Packet) -> Result<(), Errno>
     let mut e = Encoder::new();
     let mut fds: Vec<BorrowedFd<'_>> = Vec::new();
     match packet {
-        Packet::Mounted { mnt_ns, connection, fuse } => {
+        Packet::Mounted { volume, mnt_ns, connection, fuse } => {
             e.u8(1);
+            e.u32(*volume);
             e.u64(*mnt_ns);
             e.u64(*connection);
             fds.push(fuse.as_fd());
         }
-        Packet::Built { view, private, notes } => {
+        Packet::Built { views, private, notes } => {
             e.u8(2);
-            e.u8(u8::from(view.is_some()));
-            fds.extend(view.iter().map(AsFd::as_fd));
-            let kept = private.get(..private.len().min(MAX_FDS - 1)).unwrap_or_default();
+            let views = views.get(..views.len().min(MAX_FDS)).unwrap_or_default();
+            e.u32(u32::try_from(views.len()).unwrap_or_default());
+            fds.extend(views.iter().map(AsFd::as_fd));
+            let room = MAX_FDS - views.len();
+            let kept = private.get(..private.len().min(room)).unwrap_or_default();
             e.seq(kept, |e, (path, _)| e.bytes(path.as_os_str().as_bytes()));
             fds.extend(kept.iter().map(|(_, fd)| fd.as_fd()));
             e.seq(notes, |e, note| e.bytes(note.as_bytes()));
@@ -134,19 +139,19 @@ fn decode(bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Packet, DecodeError> {
     let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
     match d.u8()? {
         1 => {
-            let (mnt_ns, connection) = (d.u64()?, d.u64()?);
+            let (volume, mnt_ns, connection) = (d.u32()?, d.u64()?, d.u64()?);
             let fuse = fds.next().ok_or_else(|| missing(&d))?;
-            Ok(Packet::Mounted { mnt_ns, connection, fuse })
+            Ok(Packet::Mounted { volume, mnt_ns, connection, fuse })
         }
         2 => {
-            let view = match d.u8()? {
-                0 => None,
-                _ => Some(fds.next().ok_or_else(|| missing(&d))?),
-            };
+            let mut views = Vec::new();
+            for _ in 0..d.u32()? {
+                views.push(fds.next().ok_or_else(|| missing(&d))?);
+            }
             let paths = d.seq(|d| d.bytes().map(path))?;
             let private = paths.into_iter().zip(fds).collect();
             let notes = d.seq(|d| d.bytes().map(text))?;
-            Ok(Packet::Built { view, private, notes })
+            Ok(Packet::Built { views, private, notes })
         }
         4 => Ok(Packet::Watched(fds.next().ok_or_else(|| missing(&d))?)),
         3 => {
@@ -189,12 +194,13 @@ mod tests {
     fn packets_and_descriptors_travel() {
         let (a, b) = pair().unwrap();
         let file = || rustix::fs::open("/", rustix::fs::OFlags::PATH, rustix::fs::Mode::empty());
-        let mounted = Packet::Mounted { mnt_ns: 5, connection: 6, fuse: file().unwrap() };
+        let mounted =
+            Packet::Mounted { volume: 1, mnt_ns: 5, connection: 6, fuse: file().unwrap() };
         send(b.as_fd(), &mounted).unwrap();
         send(
             b.as_fd(),
             &Packet::Built {
-                view: Some(file().unwrap()),
+                views: vec![file().unwrap(), file().unwrap()],
                 private: vec![("/run".into(), file().unwrap())],
                 notes: vec!["n".into()],
             },
@@ -204,12 +210,14 @@ mod tests {
         send(b.as_fd(), &Packet::Failed(failed.clone())).unwrap();
         drop(b);
         let first = receive(a.as_fd()).unwrap();
-        assert!(matches!(first, Some(Packet::Mounted { mnt_ns: 5, connection: 6, .. })));
-        let Some(Packet::Built { view: Some(_), private, notes }) = receive(a.as_fd()).unwrap()
-        else {
+        assert!(matches!(first, Some(Packet::Mounted { volume: 1, mnt_ns: 5, connection: 6, .. })));
+        let Some(Packet::Built { views, private, notes }) = receive(a.as_fd()).unwrap() else {
             panic!("built")
         };
-        assert_eq!((private.len(), private[0].0.as_path()), (1, std::path::Path::new("/run")));
+        assert_eq!(
+            (views.len(), private.len(), private[0].0.as_path()),
+            (2, 1, std::path::Path::new("/run"))
+        );
         assert_eq!(notes, ["n"]);
         assert!(matches!(receive(a.as_fd()).unwrap(), Some(Packet::Failed(f)) if f == failed));
         assert!(receive(a.as_fd()).unwrap().is_none());
@@ -219,10 +227,11 @@ mod tests {
     fn a_packet_without_its_descriptor_is_refused() {
         let mut e = Encoder::new();
         e.u8(1);
+        e.u32(0);
         e.u64(1);
         e.u64(1);
         assert!(decode(&e.finish(), vec![]).is_err());
-        assert!(decode(&[2, 1], vec![]).is_err());
+        assert!(decode(&[2, 1, 0, 0, 0], vec![]).is_err());
         assert!(decode(&[9], vec![]).is_err());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Every place that is not simply "what its parent directory shows" is an entry of a table, path ->
 //! [`Kind`]:
-//! 1. every visible mount of the host: a part of the volume shows the view ([`Kind::Volume`]), the
+//! 1. every visible mount of the host: a part of a volume shows its view ([`Kind::Volume`]), the
 //!    rest shows the host read-only ([`Kind::Host`]);
 //! 2. the volume's root itself, where it is no mount point; also below every other mount that shows
 //!    a directory above it, or the volume could be reached around the view;
@@ -26,6 +26,8 @@ use std::path::{Path, PathBuf};
 pub struct Wish {
     /// The directory whose content the view's root shows; absolute, without symbolic links.
     pub volume: PathBuf,
+    /// The roots of further volumes: the view shows each at its places on the host.
+    pub others: Vec<PathBuf>,
     /// Paths that show the host, writable; absolute, without symbolic links, existing.
     pub passthrough: Vec<PathBuf>,
     /// Places that get an empty tmpfs of this mode; absolute, existing.
@@ -46,8 +48,9 @@ pub struct Guarded {
 /// What one place shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The view, from this path relative to its root (empty: the root).
-    Volume(PathBuf),
+    /// The view of a volume (0: [`Wish::volume`], then [`Wish::others`]), from this path relative to its
+    /// root (empty: the root).
+    Volume(usize, PathBuf),
     /// The host, read-only.
     Host,
     /// The host, as it is.
@@ -61,12 +64,14 @@ pub enum Kind {
 /// One step of building.  Paths are absolute, to be taken below the new root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// The new root is the view's root.
-    RootVolume,
+    /// The new root is the root of this volume's view.
+    RootVolume(usize),
     /// The new root is a recursive clone of the host's `/`.
     RootHost,
-    /// Mounts the view, from this path relative to its root.
+    /// Mounts the view of a volume, from this path relative to its root.
     Volume {
+        /// Which.
+        volume: usize,
         /// Relative to the view's root.
         sub: PathBuf,
         /// Where.
@@ -145,7 +150,12 @@ pub fn plan(mounts: &[Mount], wish: &Wish) -> Result<Plan, PlanError> {
         return Err(PlanError::ExcludesVolume { path: path.clone(), volume });
     }
     let mut notes = Vec::new();
-    let mut table = places(&visible, holder, wish, &mut notes);
+    let mut volumes = vec![Shown::of(holder, &wish.volume)];
+    for other in &wish.others {
+        let holder = holding(&visible, other).ok_or(PlanError::NoRoot)?;
+        volumes.push(Shown::of(holder, other));
+    }
+    let mut table = places(&visible, &volumes, wish, &mut notes);
     hide_in_private(&mut table, &wish.private);
     Ok(Plan { steps: steps(&table), notes })
 }
@@ -161,7 +171,7 @@ fn without_guards(mounts: &[Mount], wish: &Wish) -> Vec<Mount> {
             mount.parent = over.parent;
         }
         let shown = visible(&mounts);
-        let Some(holder) = holding(&shown, &wish.volume) else { continue };
+        let Some(holder) = holding(&shown, &over.at) else { continue };
         let (dev, place) = (holder.dev, join(&holder.root, below(&over.at, &holder.at)));
         for mount in mounts.iter_mut().filter(|m| m.dev == guarded.dev) {
             mount.root = join(&place, below(&mount.root, Path::new("/")));
@@ -171,32 +181,50 @@ fn without_guards(mounts: &[Mount], wish: &Wish) -> Vec<Mount> {
     mounts
 }
 
+/// A volume's root as a path of its file system.
+struct Shown {
+    dev: (u32, u32),
+    inner: PathBuf,
+}
+
+impl Shown {
+    fn of(holder: &Mount, root: &Path) -> Shown {
+        Shown { dev: holder.dev, inner: join(&holder.root, below(root, &holder.at)) }
+    }
+}
+
 fn places(
     visible: &[&Mount],
-    holder: &Mount,
+    volumes: &[Shown],
     wish: &Wish,
     notes: &mut Vec<String>,
 ) -> BTreeMap<PathBuf, Place> {
-    // The volume's root as a path of its file system.
-    let inner = join(&holder.root, below(&wish.volume, &holder.at));
     let mut table = BTreeMap::new();
     for mount in visible {
-        let same = mount.dev == holder.dev;
-        let kind = match mount.root.strip_prefix(&inner) {
-            Ok(sub) if same => Kind::Volume(sub.to_owned()),
-            _ if in_kernel_tree(&mount.at) => Kind::AsIs,
-            _ => Kind::Host,
+        let same = || volumes.iter().enumerate().filter(|(_, v)| v.dev == mount.dev);
+        // The one whose root is nearest.
+        let shown = same()
+            .filter(|(_, v)| mount.root.starts_with(&v.inner))
+            .max_by_key(|(_, v)| v.inner.components().count());
+        let kind = match shown {
+            Some((n, v)) => Kind::Volume(n, below(&mount.root, &v.inner).to_owned()),
+            None if in_kernel_tree(&mount.at) => Kind::AsIs,
+            None => Kind::Host,
         };
-        if let (true, Ok(sub)) = (same, inner.strip_prefix(&mount.root)) {
-            if !sub.as_os_str().is_empty() {
-                let at = join(&mount.at, sub);
-                // Only where that is what one sees there.
-                if holding(visible, &at).is_some_and(|m| m.id == mount.id) {
-                    let kind = Kind::Volume(PathBuf::new());
-                    table.insert(at, Place { kind, mounted: false, read_only: false });
-                }
+        let mut within = false;
+        for (n, volume) in same() {
+            let Ok(sub) = volume.inner.strip_prefix(&mount.root) else { continue };
+            within = true;
+            let at = join(&mount.at, sub);
+            // Only where that is what one sees there.
+            if !sub.as_os_str().is_empty()
+                && holding(visible, &at).is_some_and(|m| m.id == mount.id)
+            {
+                let kind = Kind::Volume(n, PathBuf::new());
+                table.insert(at, Place { kind, mounted: false, read_only: false });
             }
-        } else if same && kind == Kind::Host {
+        }
+        if !within && kind == Kind::Host && same().next().is_some() {
             notes.push(format!(
                 "{} is another part of the same file system: read-only in the view",
                 mount.at.display()
@@ -232,7 +260,7 @@ fn hide_in_private(table: &mut BTreeMap<PathBuf, Place>, private: &[(PathBuf, u3
         .collect();
     table.retain(|path, place| {
         let inside = private.iter().any(|at| path != *at && path.starts_with(at));
-        !inside || matches!(place.kind, Kind::Volume(_) | Kind::Passthrough)
+        !inside || matches!(place.kind, Kind::Volume(0, _) | Kind::Passthrough)
     });
 }
 
@@ -244,8 +272,10 @@ fn steps(table: &BTreeMap<PathBuf, Place>) -> Vec<Step> {
         let came_along = matches!(above, Some(Kind::Host | Kind::AsIs | Kind::Passthrough));
         let at = at.clone();
         match &place.kind {
-            Kind::Volume(_) if above.is_none() => steps.push(Step::RootVolume),
-            Kind::Volume(sub) => steps.push(Step::Volume { sub: sub.clone(), at }),
+            Kind::Volume(n, _) if above.is_none() => steps.push(Step::RootVolume(*n)),
+            Kind::Volume(n, sub) => {
+                steps.push(Step::Volume { volume: *n, sub: sub.clone(), at });
+            }
             Kind::Private(mode) => steps.push(Step::Private { at, mode: *mode }),
             Kind::Host => {
                 if above.is_none() {
@@ -273,6 +303,52 @@ fn steps(table: &BTreeMap<PathBuf, Place>) -> Vec<Step> {
         }
     }
     steps
+}
+
+/// Types of file systems that can be volumes, and are local.
+const LOCAL: [&str; 9] =
+    ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "jfs", "tmpfs"];
+
+/// Trees whose mounts are nobody's lasting work: private to a run.
+const TRANSIENT: [&str; 2] = ["/run", "/tmp"];
+
+/// More file systems than that are not put into one transaction.
+pub const FURTHER_MAX: usize = 15;
+
+/// Roots of further volumes beside the one at `volume`: local file systems that can be written and are in
+/// sight, each once, at the place that shows most of it.  What is in `excluded` is left out, and so are places
+/// that are private to a run.
+pub fn further(mounts: &[Mount], volume: &Path, excluded: &[PathBuf]) -> Vec<PathBuf> {
+    let visible = visible(mounts);
+    let Some(holder) = holding(&visible, volume) else { return Vec::new() };
+    let first = Shown::of(holder, volume);
+    let out = |at: &Path| {
+        let transient = TRANSIENT.iter().any(|t| {
+            let own = visible.iter().any(|m| m.at == Path::new(t)) || *t == "/run";
+            own && at.starts_with(t)
+        });
+        transient || in_kernel_tree(at) || excluded.iter().any(|e| at.starts_with(e))
+    };
+    let mut found: Vec<&Mount> = visible
+        .iter()
+        .copied()
+        .filter(|m| LOCAL.contains(&m.fs.as_str()) && !m.read_only && !out(&m.at))
+        .collect();
+    found.sort_by_key(|m| (m.root.components().count(), m.at.components().count()));
+    let mut taken = vec![first];
+    let mut roots = Vec::new();
+    for mount in found {
+        let overlaps = |t: &Shown| {
+            t.dev == mount.dev
+                && (mount.root.starts_with(&t.inner) || t.inner.starts_with(&mount.root))
+        };
+        if roots.len() < FURTHER_MAX && !taken.iter().any(overlaps) {
+            taken.push(Shown { dev: mount.dev, inner: mount.root.clone() });
+            roots.push(mount.at.clone());
+        }
+    }
+    roots.sort();
+    roots
 }
 
 fn in_kernel_tree(path: &Path) -> bool {

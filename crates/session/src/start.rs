@@ -38,6 +38,7 @@ pub struct Spec {
 
 /// Where a command runs.
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)] // one in a process
 pub enum PlaceToRun {
     /// In a new view.
     NewView {
@@ -59,6 +60,8 @@ pub enum PlaceToRun {
 /// Facts about a new view, for the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ViewFacts {
+    /// Of which volume: 0 for [`Wish::volume`], then [`Wish::others`].
+    pub volume: u32,
     /// First process in it.
     pub pid: u32,
     /// Inode of its mount namespace.
@@ -77,8 +80,8 @@ pub struct Started {
     pub(crate) pidfd: OwnedFd,
     /// Reads the signals that [`SIGNALS`] lists, which are blocked in this process from now on.
     pub(crate) signals: OwnedFd,
-    /// A directory of the view, for syncfs.
-    pub(crate) view: Option<OwnedFd>,
+    /// A directory of each view, for syncfs.
+    pub(crate) views: Vec<OwnedFd>,
     /// Roots of the private places.
     pub(crate) private: Vec<(PathBuf, OwnedFd)>,
     /// Sentences for the user, of interest only when asked for.
@@ -165,17 +168,28 @@ pub fn start(spec: &Spec, serve: &mut Serve<'_>) -> Result<Started, SessionError
         let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
         sys_unsafe::restore(&mask);
     }
-    let Kept { view, private, mut notes, supervisor } = begun?;
+    let Kept { views, private, mut notes, supervisor } = begun?;
     notes.splice(0..0, plan.notes);
     let pidfd =
         rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(call("pidfd_open"))?;
     let sightings = Vec::new();
-    Ok(Started { pid, pidfd, signals, view, private, notes, mask, terminal, sightings, supervisor })
+    Ok(Started {
+        pid,
+        pidfd,
+        signals,
+        views,
+        private,
+        notes,
+        mask,
+        terminal,
+        sightings,
+        supervisor,
+    })
 }
 
 #[derive(Default)]
 struct Kept {
-    view: Option<OwnedFd>,
+    views: Vec<OwnedFd>,
     private: Vec<(PathBuf, OwnedFd)>,
     notes: Vec<String>,
     supervisor: Option<Supervisor>,
@@ -188,13 +202,14 @@ fn oversee(pid: Pid, channel: &OwnedFd, serve: &mut Serve<'_>) -> Result<Kept, S
     loop {
         match channel::receive(channel.as_fd()).map_err(call("recvmsg"))? {
             None => return Ok(kept),
-            Some(Packet::Mounted { mnt_ns, connection, fuse }) => {
+            Some(Packet::Mounted { volume, mnt_ns, connection, fuse }) => {
                 let pid = pid.as_raw_nonzero().get().unsigned_abs();
-                serve(ViewFacts { pid, mnt_ns, connection }, fuse).map_err(SessionError::Attach)?;
+                serve(ViewFacts { volume, pid, mnt_ns, connection }, fuse)
+                    .map_err(SessionError::Attach)?;
                 channel::go(channel.as_fd()).map_err(call("send"))?;
             }
-            Some(Packet::Built { view, private, notes }) => {
-                kept = Kept { view, private, notes, supervisor: None };
+            Some(Packet::Built { views, private, notes }) => {
+                kept = Kept { views, private, notes, supervisor: None };
             }
             Some(Packet::Watched(listener)) => {
                 let started = Supervisor::start(listener);
@@ -229,8 +244,10 @@ fn child(
     let user_namespace = !privileged();
     let made = match &spec.place {
         PlaceToRun::NewView { backing, wish, fill, no_net, stand_ins } => {
-            let (volume, no_net) = (&*wish.volume, *no_net);
-            let view = ViewSpec { backing, plan, fill, volume, user_namespace, no_net, stand_ins };
+            let others = wish.others.iter().map(PathBuf::as_path);
+            let volumes: Vec<&Path> = std::iter::once(&*wish.volume).chain(others).collect();
+            let (volumes, no_net) = (&*volumes, *no_net);
+            let view = ViewSpec { backing, plan, fill, volumes, user_namespace, no_net, stand_ins };
             view::make(&view, channel.as_fd())
         }
         PlaceToRun::ViewOf(pid) => view::join(*pid, user_namespace),

@@ -342,10 +342,7 @@ impl Started {
     /// # Errors
     /// The view does not take them.
     pub fn sync(&self) -> Result<(), Errno> {
-        match &self.view {
-            Some(view) => rustix::fs::syncfs(view),
-            None => Ok(()),
-        }
+        self.views.iter().try_for_each(rustix::fs::syncfs)
     }
 
     /// Regular files and the like that lie in private places, apart from what they started with.

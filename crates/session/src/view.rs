@@ -54,8 +54,8 @@ pub(crate) struct ViewSpec<'a> {
     pub(crate) backing: &'a Backing,
     pub(crate) plan: &'a Plan,
     pub(crate) fill: &'a [Fill],
-    /// The volume's root, whose directory in the view is kept open for syncfs.
-    pub(crate) volume: &'a Path,
+    /// The roots of the volumes, whose directories in the views are kept open for syncfs.
+    pub(crate) volumes: &'a [&'a Path],
     /// Make a user namespace first.
     pub(crate) user_namespace: bool,
     /// Make a network namespace, too.
@@ -74,15 +74,20 @@ fn failed(step: &str, path: impl Into<Option<PathBuf>>) -> impl FnOnce(Errno) ->
 /// Does all of it; afterwards `/` of this process is the new root.
 pub(crate) fn make(spec: &ViewSpec<'_>, channel: BorrowedFd<'_>) -> Done<()> {
     namespaces(spec.user_namespace, spec.no_net)?;
-    let view = match spec.backing {
-        Backing::Fuse => mount_fuse(channel)?,
-        Backing::Directory(dir) => clone_host(dir)?,
-    };
-    let (root, built) = build(spec, &view)?;
+    let mut views = Vec::with_capacity(spec.volumes.len());
+    match spec.backing {
+        Backing::Fuse => {
+            for n in 0..spec.volumes.len() {
+                views.push(mount_fuse(channel, n as u32)?);
+            }
+        }
+        Backing::Directory(dir) => views.push(clone_host(dir)?),
+    }
+    let (root, built) = build(spec, &views)?;
     channel::send(channel, &built).map_err(failed("report to the parent", None))?;
     // These are of the old world; they would only keep it alive.
     drop(built);
-    drop(view);
+    drop(views);
     enter(&root)
 }
 
@@ -115,7 +120,7 @@ fn namespaces(user: bool, no_net: bool) -> Done<()> {
 }
 
 /// A FUSE mount that is not yet anywhere; served when this returns.
-fn mount_fuse(channel: BorrowedFd<'_>) -> Done<OwnedFd> {
+fn mount_fuse(channel: BorrowedFd<'_>, volume: u32) -> Done<OwnedFd> {
     let device = Path::new("/dev/fuse");
     let fuse = rustix::fs::open(device, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(failed(step::OPEN_FUSE, device.to_owned()))?;
@@ -139,7 +144,7 @@ fn mount_fuse(channel: BorrowedFd<'_>) -> Done<OwnedFd> {
         .map_or(0, |s| u64::from(s.stx_dev_minor));
     let ns = Path::new("/proc/self/ns/mnt");
     let mnt_ns = rustix::fs::stat(ns).map_err(failed("look at", ns.to_owned()))?.st_ino;
-    channel::send(channel, &Packet::Mounted { mnt_ns, connection, fuse })
+    channel::send(channel, &Packet::Mounted { volume, mnt_ns, connection, fuse })
         .map_err(failed("report to the parent", None))?;
     if channel::wait_for_go(channel) {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -197,29 +202,37 @@ fn attach_on_top(mount: &OwnedFd) -> Result<(), Errno> {
 }
 
 struct Builder<'a> {
-    view: &'a OwnedFd,
+    views: &'a [OwnedFd],
     root: OwnedFd,
     private: Vec<(PathBuf, OwnedFd)>,
     notes: Vec<String>,
 }
 
-fn build(spec: &ViewSpec<'_>, view: &OwnedFd) -> Done<(OwnedFd, Packet)> {
+fn build(spec: &ViewSpec<'_>, views: &[OwnedFd]) -> Done<(OwnedFd, Packet)> {
     let slash = || PathBuf::from("/");
-    let root = match spec.plan.steps.first() {
-        Some(Step::RootVolume) => {
-            attach_on_top(view).map_err(failed("put the view on", slash()))?;
+    let on_top = |mount| attach_on_top(mount).map_err(failed("put the view on", slash()));
+    let first = match spec.plan.steps.first() {
+        Some(Step::RootVolume(n)) => views.get(*n),
+        _ => None,
+    };
+    // A clone of the host first: one taken later would contain the views.
+    let host = if first.is_none() { Some(clone_host(Path::new("/"))?) } else { None };
+    // The views must be somewhere before pieces of them can be cloned (Linux before 6.15).
+    for view in views.iter().filter(|view| !first.is_some_and(|f| std::ptr::eq(f, *view))) {
+        on_top(view)?;
+    }
+    let root = match (host, first) {
+        (Some(host), _) => {
+            attach_on_top(&host).map_err(failed("put the root on", slash()))?;
+            host
+        }
+        (None, Some(view)) => {
+            on_top(view)?;
             rustix::io::dup(view).map_err(failed("keep the root", None))?
         }
-        _ => {
-            // First the clone: one taken later would contain the view.
-            let root = clone_host(Path::new("/"))?;
-            // The view must be somewhere before pieces of it can be cloned (Linux before 6.15).
-            attach_on_top(view).map_err(failed("put the view on", slash()))?;
-            attach_on_top(&root).map_err(failed("put the root on", slash()))?;
-            root
-        }
+        (None, None) => return Err(failed("find the root", slash())(Errno::NOENT)),
     };
-    let mut builder = Builder { view, root, private: Vec::new(), notes: Vec::new() };
+    let mut builder = Builder { views, root, private: Vec::new(), notes: Vec::new() };
     for step in &spec.plan.steps {
         builder.step(step)?;
     }
@@ -229,31 +242,43 @@ fn build(spec: &ViewSpec<'_>, view: &OwnedFd) -> Done<(OwnedFd, Packet)> {
     builder.stand_ins(spec.stand_ins)?;
     // For syncfs at the end.  O_PATH would not do.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let kept = rustix::fs::openat(&builder.root, relative(spec.volume), flags, Mode::empty()).ok();
+    let open = |volume: &&Path| {
+        rustix::fs::openat(&builder.root, relative(volume), flags, Mode::empty()).ok()
+    };
+    let kept = spec.volumes.iter().filter_map(open).collect();
     let Builder { root, private, notes, .. } = builder;
-    Ok((root, Packet::Built { view: kept, private, notes }))
+    Ok((root, Packet::Built { views: kept, private, notes }))
 }
 
 impl Builder<'_> {
     fn step(&mut self, step: &Step) -> Done<()> {
         match step {
-            Step::RootVolume | Step::RootHost => Ok(()),
-            Step::Volume { sub, at } => self.volume(sub, at),
+            Step::RootVolume(_) | Step::RootHost => Ok(()),
+            Step::Volume { volume, sub, at } => self.volume(*volume, sub, at),
             Step::Host { at } => self.host(at),
             Step::ReadOnly { at } => self.read_only(at),
             Step::Private { at, mode } => self.private(at, *mode),
         }
     }
 
-    fn volume(&mut self, sub: &Path, at: &Path) -> Done<()> {
+    fn volume(&mut self, volume: usize, sub: &Path, at: &Path) -> Done<()> {
+        let Some(view) = self.views.get(volume) else { return Ok(()) };
         let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
             | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
         if sub.as_os_str().is_empty() {
             flags |= OpenTreeFlags::AT_EMPTY_PATH;
         }
-        match rustix::mount::open_tree(self.view, sub, flags) {
-            Ok(mount) => self.put(&mount, at),
+        match rustix::mount::open_tree(view, sub, flags) {
+            Ok(mount) => match self.put(&mount, at) {
+                // Of another file system than the one that the command works on: unmounted, and its
+                // place removed, since the mounts were read.
+                Err(Failed { errno: Errno::NOENT | Errno::NOTDIR, .. }) if volume > 0 => {
+                    self.notes.push(format!("{}: gone, left out", at.display()));
+                    Ok(())
+                }
+                done => done,
+            },
             // Something else is mounted over it on the host, or it is hidden: the host then.
             Err(Errno::NOENT | Errno::NOTDIR) if !sub.as_os_str().is_empty() => {
                 self.notes.push(format!("{}: not part of the view, read-only", at.display()));

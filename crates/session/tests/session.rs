@@ -26,6 +26,7 @@ fn client(args: &[OsString]) -> i32 {
         place: PlaceToRun::NewView {
             backing: Backing::Directory(volume.clone()),
             wish: Wish {
+                others: vec![],
                 volume,
                 passthrough: vec![],
                 private: vec![("/run".into(), 0o755), ("/dev/shm".into(), 0o1777)],

@@ -304,6 +304,11 @@ pub fn outcome(io: &dyn Io, path: &[u8], owner: Option<Uid>, store: u64, id: u64
     })
 }
 
+/// Whether the store numbered `store` is in the directory `path` below the root of `io`.
+pub fn is_there(io: &dyn Io, path: &[u8], owner: Option<Uid>, store: u64) -> bool {
+    open(io, path, owner, store).is_ok_and(|found| found.is_some())
+}
+
 /// Whether the store numbered `store`, in the directory `path` below the root of `io`, may still ask for the
 /// decision about the joint commit `id`: it has a prepared record of it, or cannot be read.
 pub fn is_undecided(io: &dyn Io, path: &[u8], owner: Option<Uid>, store: u64, id: u64) -> bool {

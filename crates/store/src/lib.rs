@@ -43,8 +43,8 @@ pub use gc::{GcReport, Keep};
 pub use history::{Change, ChangeKind, CommitMeta, HistoryEntry, TxnKind, changes};
 pub use install::{ApplyReport, Outside, OutsideChange};
 pub use joint::{
-    Decision, Joiner, Joint, JointError, Member, Nobody, Outcome, Outcomes, Part, is_undecided,
-    outcome,
+    Decision, Joiner, Joint, JointError, Member, Nobody, Outcome, Outcomes, Part, is_there,
+    is_undecided, outcome,
 };
 pub use recovery::RecoveryReport;
 pub use staging::Slot;

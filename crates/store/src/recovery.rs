@@ -17,7 +17,7 @@ use crate::error::{OpenError, open_io, shown};
 use crate::history::{Commit, History};
 use crate::install::{Env, OutsideChange, install};
 use crate::io::{Class, Handle, Io, Open};
-use crate::joint::{Nobody, Outcome, Outcomes};
+use crate::joint::{Joint, Member, Nobody, Outcome, Outcomes};
 use crate::journal::{Head, Identity, Record, Scan, scan};
 use crate::layout::{Layout, ensure_file, found, names, remove_all};
 use crate::staging::Pool;
@@ -36,6 +36,8 @@ pub struct RecoveryReport {
     pub finished: Vec<TxnId>,
     /// Transactions over several stores that were prepared here and never committed.
     pub dropped: Vec<TxnId>,
+    /// Other stores of the transactions that the journal still had.
+    pub others: Vec<Member>,
     /// Whether a commit was cut off before its commit point; nothing of it is left.
     pub discarded: bool,
     /// What outsiders had done meanwhile.
@@ -261,6 +263,8 @@ fn recover(
     let env = Env { io: &**io, layout, pool: &pool, class };
     let mut gone = HashSet::new();
     for (n, p) in pending.iter().enumerate() {
+        // Also of what is installed here: it may not be there.
+        report.others.extend(p.commit.joint.iter().flat_map(Joint::others).cloned());
         if p.record.lsn <= installed {
             continue;
         }

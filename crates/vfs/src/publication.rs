@@ -177,9 +177,10 @@ pub struct Publication<'v> {
 }
 
 impl Volume {
-    /// Marks what `writes` of a transaction changes.  Waits for the publication before it to end.
+    /// Marks what `writes` of a transaction changes.  Waits for the publication before it to end.  Of several
+    /// volumes at once: always in the order of [`Volume::order`].
     pub fn publish(&self, txn: TxnId, writes: &WriteSet) -> Publication<'_> {
-        let alone = self.publishing.lock();
+        let alone = self.publishing.lock_beside();
         let guarded = self.guarded_now();
         let nothing = WriteSet::default();
         let root = self.io.stat(&self.io.root()).map(|stat| stat.id).ok();

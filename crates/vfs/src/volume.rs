@@ -227,19 +227,47 @@ impl Volume {
         objects: impl IntoIterator<Item = HostId>,
         install: impl FnOnce() -> (T, Vec<(Stamp, Stamp)>),
     ) -> T {
-        let _alone = self.install.lock();
-        self.objects.lock().installing.extend(objects);
+        let installing = self.start_installing(objects);
         let (result, moves) = install();
-        let mut table = self.objects.lock();
-        table.installing.clear();
-        table.own.extend(moves);
+        installing.end(moves);
         result
+    }
+
+    /// Begins an installation.  Of several volumes at once: always in the order of [`Volume::order`].
+    pub fn start_installing(&self, objects: impl IntoIterator<Item = HostId>) -> Installing<'_> {
+        let alone = self.install.lock_beside();
+        self.objects.lock().installing.extend(objects);
+        Installing { vol: self, _alone: alone }
+    }
+
+    /// Where this volume comes among others, wherever locks of several are taken at once.
+    pub fn order(&self) -> usize {
+        std::ptr::from_ref(self).addr()
     }
 
     /// Forgets own changes: only when no view exists.
     pub fn forget_history(&self) {
         let mut objects = self.objects.lock();
         objects.own = HashMap::new();
+    }
+}
+
+/// An installation under way, see [`Volume::start_installing`].
+pub struct Installing<'v> {
+    vol: &'v Volume,
+    _alone: Guard<'v, ()>,
+}
+
+impl Installing<'_> {
+    /// It is over; these are the stamps before and after.
+    pub fn end(self, moves: Vec<(Stamp, Stamp)>) {
+        self.vol.objects.lock().own.extend(moves);
+    }
+}
+
+impl Drop for Installing<'_> {
+    fn drop(&mut self) {
+        self.vol.objects.lock().installing.clear();
     }
 }
 

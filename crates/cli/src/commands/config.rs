@@ -56,7 +56,7 @@ pub fn config(args: &Config, out: Out) -> Result<i32, Problem> {
     let facts = volume(place.root.as_ref().unwrap_or(&place.cwd))?;
     let mut rules = Vec::new();
     let rule = |class, path, meaning, from: &str| Rule { class, path, meaning, from: from.into() };
-    for (path, _) in wish(&facts, &cwd, args.private_tmp, &[]).private {
+    for (path, _) in wish(&facts, &[], &cwd, args.private_tmp, &[]).private {
         let from = match path.to_str() {
             Some("/tmp") if args.private_tmp => "--private-tmp",
             Some("/tmp") => "built in: not part of the volume",

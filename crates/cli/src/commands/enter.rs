@@ -20,7 +20,7 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
     let mut client = context::connect()?;
     let id = context::resolve_open(&mut client, &args.id)?;
     let status = client.status(id)?;
-    let Entered { volume, live, mounted } = client.enter(id)?;
+    let Entered { volume, others, live, mounted } = client.enter(id)?;
     let argv = if args.argv.is_empty() {
         let shell = std::env::var_os("SHELL").filter(|s| !s.is_empty());
         vec![shell.unwrap_or_else(|| OsString::from("/bin/sh"))]
@@ -41,7 +41,7 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
                 Some(path) => Backing::Directory(path.as_path().to_owned()),
                 None => Backing::Fuse,
             },
-            wish: wish(&volume, &cwd, false, &[]),
+            wish: wish(&volume, &others, &cwd, false, &[]),
             fill: fill(),
             no_net: false,
             stand_ins: StandIns::default(),

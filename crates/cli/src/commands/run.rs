@@ -27,6 +27,9 @@ use systx_session::{
     ViewFacts,
 };
 
+/// Restricts a run to the file system of its working directory.
+const ONE_FILE_SYSTEM: &str = "SYSTX_ONE_FILE_SYSTEM";
+
 /// How long a loser waits for the winner before it tries again anyway.
 const WINNER_LIMIT: Duration = Duration::from_secs(30);
 
@@ -71,8 +74,10 @@ pub fn run(args: &Run, out: Out) -> Result<i32, Problem> {
     for note in &ignored.notes {
         out.warn(note);
     }
+    let passthrough = passthrough(args, place.cwd.as_path(), &ignored.passthrough)?;
     let mut runner = Runner {
-        passthrough: passthrough(args, place.cwd.as_path(), &ignored.passthrough)?,
+        others: others(&place, &passthrough),
+        passthrough,
         no_commit: no_commit(args, place.cwd.as_path(), ignored.no_commit),
         deadline: args.timeout.and_then(|t| Instant::now().checked_add(t)),
         client: context::connect()?,
@@ -115,6 +120,20 @@ fn join(args: &Run, id: &str, out: Out) -> Problem {
     Problem::new(format!("{}: {e}", program.to_string_lossy())).code(code)
 }
 
+/// Further file systems that the run covers: those of this mount namespace that can be written, unless one
+/// is named, or the environment says otherwise.
+fn others(place: &Place, passthrough: &[PathBuf]) -> Vec<HostPath> {
+    let one = std::env::var_os(ONE_FILE_SYSTEM).is_some_and(|v| !v.is_empty() && v != "0");
+    if one || place.root.is_some() || place.store.is_some() {
+        return Vec::new();
+    }
+    let text = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = systx_session::mountinfo::parse(&text).unwrap_or_default();
+    let roots = systx_session::plan::further(&mounts, place.cwd.as_path(), passthrough);
+    let is_dir = |path: &PathBuf| std::fs::symlink_metadata(path).is_ok_and(|m| m.is_dir());
+    roots.into_iter().filter(is_dir).map(HostPath::from).collect()
+}
+
 fn no_commit(args: &Run, cwd: &Path, from_files: Vec<String>) -> Vec<String> {
     let given = args.exclude.iter().filter_map(|p| patterns::anchor(p, cwd, true));
     from_files.into_iter().chain(given).collect()
@@ -149,6 +168,8 @@ struct Runner<'a> {
     place: Place,
     passthrough: Vec<PathBuf>,
     no_commit: Vec<String>,
+    /// Roots of further file systems.
+    others: Vec<HostPath>,
     deadline: Option<Instant>,
     client: Client,
     losses: u32,
@@ -175,6 +196,9 @@ impl Runner<'_> {
         self.timestamp = Some(begun.timestamp);
         for note in &begun.notes {
             self.out.say(note);
+        }
+        for note in &begun.details {
+            self.out.detail(note);
         }
         let stand_ins = services::stand_ins();
         let fill = [fill(), services::fill()].concat();
@@ -238,6 +262,7 @@ impl Runner<'_> {
                 TransportArg::IoUring => Transport::IoUring,
                 TransportArg::Dev => Transport::Dev,
             },
+            others: self.others.clone(),
         }
     }
 
@@ -261,7 +286,13 @@ impl Runner<'_> {
             env,
             place: PlaceToRun::NewView {
                 backing: Backing::Fuse,
-                wish: wish(&begun.volume, &cwd, self.args.private_tmp, &self.passthrough),
+                wish: wish(
+                    &begun.volume,
+                    &begun.others,
+                    &cwd,
+                    self.args.private_tmp,
+                    &self.passthrough,
+                ),
                 fill,
                 no_net: self.args.no_net,
                 stand_ins,
@@ -596,7 +627,13 @@ pub fn environment(id: TxnId, cwd: Option<&PathBuf>) -> Vec<(OsString, OsString)
 }
 
 /// What is where in the view.
-pub fn wish(volume: &VolumeFacts, cwd: &Path, private_tmp: bool, through: &[PathBuf]) -> Wish {
+pub fn wish(
+    volume: &VolumeFacts,
+    others: &[VolumeFacts],
+    cwd: &Path,
+    private_tmp: bool,
+    through: &[PathBuf],
+) -> Wish {
     let root = volume.root.as_path();
     let mut private = Vec::new();
     for (path, mode) in [("/run", 0o755), ("/dev/shm", 0o1777)] {
@@ -605,13 +642,17 @@ pub fn wish(volume: &VolumeFacts, cwd: &Path, private_tmp: bool, through: &[Path
             private.push((PathBuf::from(path), mode));
         }
     }
-    if private_tmp || needs_private_tmp(volume.dev, root, cwd) {
+    let shown = || std::iter::once(volume).chain(others);
+    let tmp = shown().all(|v| needs_private_tmp(v.dev, v.root.as_path(), cwd));
+    if private_tmp || tmp {
         private.push((PathBuf::from("/tmp"), 0o1777));
     }
     let split = |dev| (rustix::fs::major(dev), rustix::fs::minor(dev));
-    let guarded = volume.guarded.iter().map(|g| Guarded { mount: g.mount, dev: split(g.dev) });
+    let guarded =
+        shown().flat_map(|v| &v.guarded).map(|g| Guarded { mount: g.mount, dev: split(g.dev) });
     Wish {
         volume: root.to_owned(),
+        others: others.iter().map(|v| v.root.as_path().to_owned()).collect(),
         passthrough: through.to_vec(),
         private,
         guarded: guarded.collect(),
@@ -660,8 +701,8 @@ pub fn serve(
     out: Out,
 ) -> impl FnMut(ViewFacts, OwnedFd) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     move |facts, fuse| {
-        let attach =
-            Attach { id, pid: facts.pid, mnt_ns: facts.mnt_ns, connection: facts.connection };
+        let ViewFacts { volume, pid, mnt_ns, connection } = facts;
+        let attach = Attach { id, volume, pid, mnt_ns, connection };
         let attached = client.attach(attach, fuse)?;
         let how = match attached.transport {
             Transport::IoUring => "io_uring",

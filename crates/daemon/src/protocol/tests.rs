@@ -33,8 +33,9 @@ fn requests() -> Vec<Request> {
             no_commit: vec!["*.o".into()],
             limit_bytes: Some(1),
             transport: Transport::IoUring,
+            others: vec!["/home".into()],
         }),
-        Request::Attach(Attach { id: TxnId(1), pid: 2, mnt_ns: 3, connection: 4 }),
+        Request::Attach(Attach { id: TxnId(1), volume: 1, pid: 2, mnt_ns: 3, connection: 4 }),
         Request::Finish(Finish {
             id: TxnId(1),
             end: End::Keep,
@@ -161,7 +162,14 @@ fn replies() -> Vec<Reply> {
     };
     all.extend([
         Reply::Hello { version: 1, release: "r".into(), pid: 2 },
-        Reply::Begun(Begun { id: TxnId(1), timestamp: 2, volume: volume.clone(), notes: vec![] }),
+        Reply::Begun(Begun {
+            id: TxnId(1),
+            timestamp: 2,
+            volume: volume.clone(),
+            others: vec![volume.clone()],
+            notes: vec![],
+            details: vec![],
+        }),
         Reply::Attached(Attached { transport: Transport::Dev }),
         Reply::Doom(Some(conflict())),
         Reply::Doom(None),
@@ -170,7 +178,7 @@ fn replies() -> Vec<Reply> {
         Reply::Status(Box::new(listed())),
         Reply::Changes(vec![change()]),
         Reply::Content { total: 1, unknown: false },
-        Reply::Entered(Entered { volume, live: Some(3), mounted: None }),
+        Reply::Entered(Entered { volume, others: vec![], live: Some(3), mounted: None }),
         Reply::Log(vec![LogEntry {
             id: TxnId(1),
             time: Time::default(),

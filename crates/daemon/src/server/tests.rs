@@ -43,7 +43,14 @@ impl Control for Fake {
         self.open.lock().unwrap().insert(id);
         self.bells.lock().unwrap().push(doorbell);
         self.note(format!("begin {id}"));
-        Ok(Begun { id: TxnId(id), timestamp: 1, volume: facts(), notes: vec![] })
+        Ok(Begun {
+            id: TxnId(id),
+            timestamp: 1,
+            volume: facts(),
+            others: vec![],
+            notes: vec![],
+            details: vec![],
+        })
     }
     fn begin_open(&self, _: Peer, _: BeginOpen) -> Result<BegunOpen, Failure> {
         Err(Failure::new(FailureKind::Unsupported, "begin_open"))
@@ -88,7 +95,7 @@ impl Control for Fake {
     }
     fn enter(&self, _: Peer, id: TxnId) -> Result<Entered, Failure> {
         self.note(format!("enter {}", id.0));
-        Ok(Entered { volume: facts(), live: None, mounted: None })
+        Ok(Entered { volume: facts(), others: vec![], live: None, mounted: None })
     }
     fn leave(&self, id: TxnId) -> Result<(), Failure> {
         self.note(format!("leave {}", id.0));
@@ -185,6 +192,7 @@ fn begin(id: u32) -> Begin {
         no_commit: vec![],
         limit_bytes: None,
         transport: Transport::Auto,
+        others: vec![],
     }
 }
 
@@ -202,7 +210,7 @@ fn a_whole_run_and_descriptors_arrive() {
     let begun = client.begin(begin(4), bell.as_fd()).unwrap();
     assert_eq!(begun.id, TxnId(4));
     let (r, w) = rustix::pipe::pipe().unwrap();
-    let attach = Attach { id: begun.id, pid: 5, mnt_ns: 6, connection: 7 };
+    let attach = Attach { id: begun.id, volume: 0, pid: 5, mnt_ns: 6, connection: 7 };
     client.attach(attach, w).unwrap();
     let mut buf = [0; 6];
     rustix::io::read(&r, &mut buf).unwrap();

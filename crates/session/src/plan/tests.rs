@@ -32,6 +32,7 @@ fn wish(volume: &str) -> Wish {
         passthrough: vec![],
         private: vec![("/run".into(), 0o755), ("/dev/shm".into(), 0o1777)],
         guarded: vec![],
+        others: vec![],
     }
 }
 
@@ -39,9 +40,15 @@ fn show(plan: &Plan) -> Vec<String> {
     plan.steps
         .iter()
         .map(|s| match s {
-            Step::RootVolume => "volume / <- .".to_owned(),
+            Step::RootVolume(0) => "volume / <- .".to_owned(),
+            Step::RootVolume(n) => format!("volume {n}: / <- ."),
             Step::RootHost => "host /".to_owned(),
-            Step::Volume { sub, at } => format!("volume {} <- {}", at.display(), sub.display()),
+            Step::Volume { volume: 0, sub, at } => {
+                format!("volume {} <- {}", at.display(), sub.display())
+            }
+            Step::Volume { volume, sub, at } => {
+                format!("volume {volume}: {} <- {}", at.display(), sub.display())
+            }
             Step::Host { at } => format!("host {}", at.display()),
             Step::ReadOnly { at } => format!("ro {}", at.display()),
             Step::Private { at, mode } => format!("private {} {mode:o}", at.display()),
@@ -217,4 +224,59 @@ fn a_bind_mount_of_a_guarded_directory_is_a_part_of_the_volume() {
     let with = format!("{HOST}\n50 1 0:50 / /srv/g fuse.systx\n51 1 0:50 /sub /mnt fuse.systx");
     let steps = show(&plan(&mounts(&with), &guarded("/")).unwrap());
     assert!(steps.contains(&"volume /mnt <- srv/g/sub".to_owned()), "{steps:?}");
+}
+
+#[test]
+fn several_volumes_show_each_at_its_places() {
+    let text = "1 0 8:1 / / ext4
+        2 1 0:2 / /proc proc
+        3 1 8:2 / /home ext4
+        4 3 0:9 / /home/u/mem tmpfs
+        5 1 8:2 /u/src /mnt/src ext4
+        6 1 0:30 /@srv /srv btrfs
+        7 1 0:30 / /mnt/top btrfs";
+    let others = ["/", "/srv"].map(PathBuf::from).to_vec();
+    let wish = Wish { volume: "/home".into(), others, ..Wish::default() };
+    let plan = plan(&mounts(text), &wish).unwrap();
+    assert_eq!(
+        show(&plan),
+        [
+            "volume 1: / <- .",
+            "host /dev",
+            "volume /home <- ",
+            "host /home/u/mem",
+            "ro /home/u/mem",
+            "volume /mnt/src <- u/src",
+            "host /mnt/top",
+            "ro /mnt/top",
+            "volume 2: /mnt/top/@srv <- ",
+            "host /proc",
+            "volume 2: /srv <- ",
+            "host /sys",
+        ]
+    );
+}
+
+#[test]
+fn further_volumes_are_the_local_file_systems_that_can_be_written() {
+    let text = "1 0 8:1 / / ext4
+        2 1 0:2 / /proc proc
+        3 1 8:2 / /home ext4
+        4 3 0:9 / /home/u/mem tmpfs
+        5 1 8:2 /u/src /mnt/src ext4
+        6 1 0:30 /@srv /srv btrfs
+        7 1 0:31 / /net nfs4
+        8 1 0:32 / /fuse fuse.sshfs
+        9 1 0:33 / /run tmpfs
+        10 9 0:34 / /run/user/7 tmpfs
+        11 1 0:35 / /over overlay
+        12 1 8:3 / /efi vfat
+        13 1 8:1 /etc /mnt/etc ext4
+        14 1 0:36 / /tmp tmpfs";
+    let found = |volume: &str| {
+        let list = super::further(&mounts(text), Path::new(volume), &["/srv".into()]);
+        list.into_iter().map(|p| p.display().to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(found("/"), ["/home", "/home/u/mem"]);
+    assert_eq!(found("/home"), ["/", "/home/u/mem"]);
 }

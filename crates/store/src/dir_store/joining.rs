@@ -1,6 +1,6 @@
 //! What a joint commit ([`crate::joint`]) does in each of its stores.
 
-use super::{DirStore, Phase};
+use super::{Committed, DirStore, Phase};
 use crate::error::{CommitError, Poisoned};
 use crate::footprint::Footprint;
 use crate::install::ApplyReport;
@@ -75,6 +75,11 @@ impl DirStore {
         drop(state);
         self.changed.notify_all();
         made
+    }
+
+    /// Whether the journal does not need this record any more.
+    pub fn has_let_go(&self, committed: Committed) -> bool {
+        !self.state.lock().entries.contains_key(&committed.lsn)
     }
 
     pub(crate) fn block(&self) -> Option<Super> {

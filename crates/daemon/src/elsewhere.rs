@@ -1,0 +1,153 @@
+//! Stores on other file systems, as the recovery of one asks for them: by the path that a joint commit has noted, or, if
+//! that file system is mounted elsewhere now, at the top of every local one.
+
+use crate::mounts;
+use crate::protocol::{Failure, FailureKind, HostPath, Place};
+use crate::transactions::Transactions;
+use crate::volume::{OpenVolume, STORE_DIR, open_root};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use systx_base::Uid;
+use systx_store::io::Io;
+use systx_store::real::RealIo;
+use systx_store::{DirStore, Joint, Member, Outcome, Outcomes, is_undecided, outcome};
+
+/// Looking at others never waits for a server.
+const LOCAL: [&str; 9] =
+    ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "jfs", "tmpfs"];
+
+/// The stores of one user, on everything that is mounted.
+pub struct Elsewhere {
+    /// Whose stores are believed.
+    pub owner: Uid,
+}
+
+/// A place where a store may be: a mounted file system, and a path below its root.
+struct Spot {
+    io: RealIo,
+    below: Vec<u8>,
+    store: PathBuf,
+}
+
+impl Outcomes for Elsewhere {
+    fn outcome(&self, joint: &Joint) -> Outcome {
+        let Some(decider) = joint.decider() else { return Outcome::Unknown };
+        let ask =
+            |spot: Spot| outcome(&spot.io, &spot.below, Some(self.owner), decider.store, joint.id);
+        let answers = spots(decider).map(ask);
+        answers.into_iter().find(|o| *o != Outcome::Unknown).unwrap_or(Outcome::Unknown)
+    }
+}
+
+impl Elsewhere {
+    /// Where a store is now.
+    pub fn find(&self, member: &Member) -> Option<PathBuf> {
+        let here = |spot: &Spot| {
+            systx_store::is_there(&spot.io, &spot.below, Some(self.owner), member.store)
+        };
+        spots(member).find(here).map(|spot| spot.store)
+    }
+
+    /// Lets a store forget what no other store can ask for any more.  The stores that are not there and may.
+    pub fn settle(&self, store: &DirStore) -> Vec<Member> {
+        let decisions = store.decisions().unwrap_or_else(|error| {
+            tracing::warn!(%error, "decisions cannot be read");
+            Vec::new()
+        });
+        let mut absent: Vec<Member> = Vec::new();
+        for decision in decisions {
+            let mut wanted = false;
+            for member in &decision.others {
+                let mut there = false;
+                let mut waits = true;
+                for Spot { io, below, .. } in spots(member) {
+                    let owner = Some(self.owner);
+                    there |= systx_store::is_there(&io, &below, owner, member.store);
+                    waits &= is_undecided(&io, &below, owner, member.store, decision.id);
+                }
+                wanted |= waits;
+                if waits && !there && !absent.contains(member) {
+                    absent.push(member.clone());
+                }
+            }
+            if !wanted && let Err(error) = store.forget_decision(decision.id) {
+                tracing::warn!(%error, "a decision is kept");
+            }
+        }
+        absent
+    }
+}
+
+fn spots(member: &Member) -> impl Iterator<Item = Spot> {
+    let path = Path::new(OsStr::from_bytes(&member.path)).to_owned();
+    let table = mounts::here().unwrap_or_default();
+    let noted = mounts::holding(&table, &path).filter(|m| is_local(m));
+    let mut places: Vec<(PathBuf, PathBuf)> = Vec::new();
+    places.extend(noted.map(|m| (m.at.clone(), path)));
+    let all = table.iter().filter(|m| is_local(m)).map(|m| (m.at.clone(), m.at.join(STORE_DIR)));
+    for place in all {
+        if !places.contains(&place) {
+            places.push(place);
+        }
+    }
+    places.into_iter().filter_map(|(mount, store)| {
+        // Before anything is opened: most have none.
+        std::fs::symlink_metadata(&store).ok().filter(std::fs::Metadata::is_dir)?;
+        let below = store.strip_prefix(&mount).ok()?.as_os_str().as_bytes().to_vec();
+        let io = RealIo::from_dir(open_root(&mount).ok()?).ok()?;
+        Some(Spot { io, below, store })
+    })
+}
+
+fn is_local(mount: &mounts::Mount) -> bool {
+    LOCAL.contains(&mount.fs.as_str())
+}
+
+/// For messages.
+pub fn named(member: &Member) -> String {
+    String::from_utf8_lossy(&member.path).into_owned()
+}
+
+/// Opens a store among the others; see [`DirStore::open_among`].
+pub fn open(
+    config: systx_store::Config,
+    io: Arc<dyn Io>,
+    owner: Uid,
+) -> Result<(DirStore, systx_store::RecoveryReport), systx_store::OpenError> {
+    DirStore::open_among(config, io, &Elsewhere { owner })
+}
+
+impl Transactions {
+    /// The volume of another store of a joint commit.
+    pub(crate) fn volume_of(&self, member: &Member) -> Result<Arc<OpenVolume>, Failure> {
+        let owner = rustix::process::geteuid().as_raw();
+        let absent = || {
+            let text =
+                format!("part of the transaction is in {}, which is not there", named(member));
+            Failure::new(FailureKind::NotFound, text).hint("mount that file system")
+        };
+        let store = (Elsewhere { owner }).find(member).ok_or_else(absent)?;
+        let top = HostPath::from(store.parent().ok_or_else(absent)?);
+        let (root, store) = (Some(top.clone()), Some(HostPath::from(store)));
+        self.volume(&Place { cwd: top, root, store })
+    }
+
+    /// Opens the stores that this one has decided for, and which have not got to know it; sentences.
+    pub(crate) fn recover_others(&self, volume: &OpenVolume) -> Vec<String> {
+        let mut notes = Vec::new();
+        let decisions = volume.store.decisions().unwrap_or_default();
+        let decided = decisions.iter().flat_map(|d| &d.others);
+        for member in decided.chain(&volume.recovery.others) {
+            match self.volume_of(member) {
+                Ok(other) => notes.extend(other.recovery_notes()),
+                // It is named by `waiting_notes`.
+                Err(failure) if failure.kind == FailureKind::NotFound => {}
+                Err(failure) => notes.push(failure.to_string()),
+            }
+        }
+        notes.dedup();
+        notes
+    }
+}

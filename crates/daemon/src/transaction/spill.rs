@@ -1,0 +1,87 @@
+//! What one transaction may take of the daemon, and where its private data goes that is too much for memory.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use systx_store::io::Io;
+use systx_store::writeset::SlotId;
+use systx_store::{DirStore, Slot as StoreSlot};
+use systx_vfs::content::{Budget, Elsewhere, Slot, Spill, Staging};
+use systx_vfs::limits::ViewLimits;
+
+/// Memory for the private data of one transaction; beyond it data goes to staging slots.
+const BUDGET_BYTES: u64 = 64 << 20;
+
+/// What one transaction may take of the daemon.
+pub(super) struct Limits {
+    /// Bytes of private data in memory.
+    pub(super) memory: u64,
+    /// Bytes that go to staging slots in all.
+    pub(super) staged: u64,
+    pub(super) view: ViewLimits,
+}
+
+impl Limits {
+    /// Whoever's daemon it is.
+    pub(super) const NONE: Limits =
+        Limits { memory: BUDGET_BYTES, staged: u64::MAX, view: ViewLimits::NONE };
+    /// Another user's.
+    pub(super) const GUEST: Limits = Limits {
+        memory: 16 << 20,
+        staged: 2 << 30,
+        view: ViewLimits { objects: 200_000, names: 1_000_000, bytes: 16 << 20, locks: 256 },
+    };
+}
+
+/// Private data that is too much for memory goes to the store's staging slots.
+pub(super) struct StoreSpill {
+    pub(super) store: Arc<DirStore>,
+    pub(super) io: Arc<dyn Io>,
+    /// Bytes that may still be written.
+    pub(super) left: Arc<AtomicU64>,
+    pub(super) budget: Budget,
+}
+
+impl Spill for StoreSpill {
+    fn stage(&self) -> io::Result<Slot> {
+        let slot = self.store.stage()?;
+        let (io, left) = (self.io.clone(), Arc::clone(&self.left));
+        Ok(Arc::new(StoreSlotIo { slot, io, left, taken: Elsewhere::new(&self.budget) }))
+    }
+    fn max_len(&self) -> u64 {
+        self.store.max_len()
+    }
+}
+
+struct StoreSlotIo {
+    slot: StoreSlot,
+    io: Arc<dyn Io>,
+    left: Arc<AtomicU64>,
+    taken: Elsewhere,
+}
+
+impl Staging for StoreSlotIo {
+    fn id(&self) -> SlotId {
+        self.slot.id()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.io.read_at(self.slot.handle(), buf, offset)
+    }
+    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        let len = data.len() as u64;
+        let take = |left: u64| if left == u64::MAX { Some(left) } else { left.checked_sub(len) };
+        self.left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
+            .map_err(|_| rustix::io::Errno::DQUOT)?;
+        self.taken.write(offset, len)?;
+        self.io.write_at(self.slot.handle(), data, offset)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.io.set_len(self.slot.handle(), len)?;
+        self.taken.set_len(len);
+        Ok(())
+    }
+    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.io.punch_hole(self.slot.handle(), offset, len)
+    }
+}
