@@ -4,7 +4,8 @@
 //! - `table`: nodes, which live as long as the kernel knows them; `files`: what is open of them;
 //! - `names`, `attrs`, `data`, `list`, `locks`: the requests; `identity`: on whose behalf;
 //! - `adopt`: taking over from another view;
-//! - `gate`: where the order of these requests is decided, `order`: by the conflict engine; `sys`: system calls.
+//! - `gate`: where the order of these requests is decided, `order`: by the conflict engine, `echo`: of views beside
+//!   view 0; `sys`: system calls.
 //!
 //! The directory is reached by a descriptor that was opened before FUSE was mounted over it, and all
 //! else from there one name at a time, never through a symbolic link and never onto another mount.
@@ -16,6 +17,7 @@
 mod adopt;
 mod attrs;
 mod data;
+mod echo;
 pub(crate) mod files;
 mod gate;
 mod identity;
@@ -27,6 +29,7 @@ pub(crate) mod sys;
 mod sys_unsafe;
 mod table;
 
+pub(crate) use echo::Echo;
 pub use gate::{Change, Gate, NoGate};
 pub use order::{Order, STALL};
 

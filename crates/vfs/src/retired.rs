@@ -21,7 +21,7 @@
 use crate::api::*;
 use crate::client;
 use crate::plain::files::{Opens, handle_of};
-use crate::plain::{Gate, Order, Plain, STALL};
+use crate::plain::{Echo, Gate, Plain, STALL};
 use crate::view::View;
 use crate::volume::errno;
 use rustix::fs::{Mode, OFlags};
@@ -70,7 +70,7 @@ struct Committed {
 
 /// Who orders the requests that arrive after the commit: the one place where that is decided.
 fn gate_of(view: &View) -> Arc<dyn Gate> {
-    Arc::new(Order::new(Arc::clone(&view.vol), STALL))
+    Arc::new(Echo::new(Arc::clone(&view.vol), STALL))
 }
 
 /// What the kernel has open, held over the commit.

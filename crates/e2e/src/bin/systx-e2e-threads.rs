@@ -7,7 +7,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Barrier;
@@ -383,6 +383,16 @@ fn descriptors(dir: &Path) {
     made.write_all(b", written after").unwrap();
     made.sync_all().unwrap();
     assert_eq!(read(&new), "made inside, written after");
+    // Who has read it by its path has it cached by now, and still sees what comes by the descriptor.
+    for more in 0..20 {
+        let before = read(&new);
+        write!(made, ", {more}").unwrap();
+        made.set_permissions(fs::Permissions::from_mode(0o600 + more)).unwrap();
+        assert_eq!(read(&new), format!("{before}, {more}"));
+        assert_eq!(fs::metadata(&new).unwrap().mode() & 0o777, 0o600 + more);
+    }
+    made.set_len(4).unwrap();
+    assert_eq!(read(&new), "made");
     let ino = |m: io::Result<fs::Metadata>| m.map(|m| (m.dev(), m.ino())).unwrap();
     assert_eq!(ino(made.metadata()), ino(fs::metadata(&new)));
     fs::write(&a, "by its name").unwrap();

@@ -1,0 +1,141 @@
+//! The gate of plain views beside view 0: what they change, the kernel has to forget of view 0.
+//!
+//! A view that outlives its transaction is a mount, or a root, of its own, and so are its inodes in the kernel. A write through a
+//! descriptor from there reaches the file, and not what the kernel has cached of the file by its path.
+
+use super::gate::{Change, Gate};
+use super::order::Order;
+use super::sys;
+use crate::api::{Reply, Valid};
+use crate::inode_locks::Ticket;
+use crate::publication::Guarded;
+use crate::volume::Volume;
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+use systx_base::{NodeId, Oid};
+use systx_store::io::HostId;
+use systx_txn::ObjectRef;
+
+/// How long an answer waits until the kernel has forgotten. An invalidation may wait for somebody who waits for
+/// this very worker; it goes on by itself then.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub(crate) struct Echo {
+    order: Order,
+    vol: Arc<Volume>,
+}
+
+/// What the kernel is to forget of a node.
+#[derive(Debug, PartialEq, Eq)]
+enum Stale {
+    Attributes,
+    Pages,
+    Name(Box<[u8]>),
+}
+
+impl Echo {
+    pub(crate) fn new(vol: Arc<Volume>, stall: Duration) -> Echo {
+        Echo { order: Order::new(Arc::clone(&vol), stall), vol }
+    }
+
+    /// What a change makes stale of what view 0 knows.
+    fn stale(guarded: &Guarded, change: &Change<'_>) -> Vec<(NodeId, Stale)> {
+        let node = |id: Reply<HostId>| guarded.plain.node_of(id.ok()?);
+        let host = |fd| sys::stat(fd).map(|seen| seen.id);
+        let subject = change.subject.and_then(|(_, fd)| node(host(fd)));
+        let place = |dir: Oid| {
+            let (_, fd) = change.places.iter().find(|(oid, _)| *oid == dir)?;
+            node(host(*fd))
+        };
+        let mut stale = Vec::new();
+        // Whatever is done to an inode moves its change time.
+        stale.extend(subject.map(|file| (file, Stale::Attributes)));
+        for object in change.writes {
+            match *object {
+                ObjectRef::Pages { .. } => stale.extend(subject.map(|f| (f, Stale::Pages))),
+                ObjectRef::Entry { dir, name } => {
+                    stale.extend(place(dir).map(|dir| (dir, Stale::Name(name.into()))));
+                }
+                // A listing is what a directory has for pages; and its times go with it.
+                ObjectRef::List(dir) => stale.extend(place(dir).map(|dir| (dir, Stale::Pages))),
+                ObjectRef::Attr(_) | ObjectRef::Size(_) => {}
+            }
+        }
+        stale
+    }
+
+    /// Has the kernel forget what a change has made stale.
+    fn tell(&self, change: &Change<'_>) {
+        let stale = |guarded: Arc<Guarded>| {
+            let nodes = Echo::stale(&guarded, change);
+            if nodes.is_empty() { None } else { Some((guarded, nodes)) }
+        };
+        let all: Vec<_> = self.vol.guarded_now().into_iter().filter_map(stale).collect();
+        if all.is_empty() {
+            return;
+        }
+        let (done, is_done) = mpsc::channel::<()>();
+        let forget = move || {
+            for (guarded, nodes) in all {
+                for (node, what) in nodes {
+                    if let Err(errno) = drop_one(&guarded, node, &what) {
+                        tracing::warn!(%errno, ?node, ?what, "not invalidated");
+                    }
+                }
+            }
+            drop(done);
+        };
+        match std::thread::Builder::new().name("systx-echo".into()).spawn(forget) {
+            // It ends by dropping its side.
+            Ok(_) => _ = is_done.recv_timeout(PATIENCE),
+            Err(error) => tracing::warn!(%error, "no thread: caches not invalidated"),
+        }
+    }
+}
+
+fn drop_one(guarded: &Guarded, node: NodeId, what: &Stale) -> Result<(), Errno> {
+    match what {
+        Stale::Attributes => guarded.caches.drop_attributes(node),
+        Stale::Pages => guarded.caches.drop_pages(node),
+        Stale::Name(name) => guarded.caches.drop_name(node, name),
+    }
+}
+
+impl Gate for Echo {
+    fn read(&self, reads: &[ObjectRef<'_>], act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
+        self.order.read(reads, act)
+    }
+    fn mutate(&self, change: Change<'_>, act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
+        let done = self.order.mutate(change, act);
+        // Also of what has failed: it may have been done in part.
+        self.tell(&change);
+        done
+    }
+    fn born(&self, id: HostId) {
+        self.order.born(id);
+    }
+    fn is_publishing(&self) -> bool {
+        self.order.is_publishing()
+    }
+    fn valid(&self, oid: Oid, name: Option<&[u8]>) -> Valid {
+        self.order.valid(oid, name)
+    }
+    fn may_keep(&self, oid: Oid) -> bool {
+        self.order.may_keep(oid)
+    }
+    fn barrier(&self, dir: Oid) {
+        self.order.barrier(dir);
+    }
+    fn file_barrier(&self, ticket: Ticket) {
+        self.order.file_barrier(ticket);
+    }
+    fn land(&self, file: HostId) -> bool {
+        self.order.land(file)
+    }
+    fn before_writing(&self, file: Oid) -> Reply<()> {
+        self.order.before_writing(file)
+    }
+}
