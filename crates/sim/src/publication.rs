@@ -4,6 +4,8 @@
 //! The volume has one directory D with two names: *e*, which the commit lets stand for something
 //! else, and *f*, a file of which it changes attributes and a page.  The commit is one transaction;
 //! beside it there are readers, which choose freely what they look at, and at most one plain mutation.
+//! From the decision to the release everything about what is marked is held; nothing is invalidated
+//! after the decision.  The time for which a READ is held before it is any time.
 //!
 //! | file | holds |
 //! |---|---|
@@ -16,16 +18,20 @@
 //! `i_rwsem` shared until their reply has *landed*, a revalidation holds nothing
 //! (`fuse_dentry_revalidate`), a mutation and INVAL_ENTRY hold it exclusively, and one that waits for
 //! it exclusively keeps new readers of the lock out; the attribute version, by which a reply in flight
-//! is not cached if INVAL_INODE found the inode meanwhile (`fuse_change_attributes`); a directory's
+//! is not cached if INVAL_INODE found the inode meanwhile, or another reply was stored
+//! (`fuse_change_attributes`); that attributes are declared valid before they are stored, while
+//! stat(2) takes no lock (`fuse_change_attributes_common`); a directory's
 //! one dentry, which a second lookup attaches again (`d_splice_alias`); the lock of a page
 //! during READ, and during a WRITE of a part of a page that is not up to date
 //! (`fuse_fill_write_pages`); stores through a mapping, which send nothing (`fuse_page_mkwrite`); the
 //! cached listing, which is filled as the open says, not the reply (`fuse_add_dirent_to_cache`).
-//! Readers with an open descriptor and readers of a mapping meet the same page, so one kind of read
+//! INC_EPOCH makes all dentries stale, and no revalidation in flight makes one good again.  Readers with an
+//! open descriptor and readers of a mapping meet the same page, so one kind of read
 //! stands for both.
 //!
-//! Checked in every state: (a) an access that begins after anybody has seen a new value sees no old
-//! one; (b) some step is possible until all have ended, and the end can be reached; and at the end: (c) the mutation is neither lost
+//! Checked in every state: (a) an access that begins after anybody has seen a new value, or
+//! the commit has returned, or a mutation that comes after the transaction has, sees no old one, and the
+//! installation finds what it relies on; (b) some step is possible until all have ended, and the end can be reached; and at the end: (c) the mutation is neither lost
 //! nor ignored by a commit that should have lost to it; (d) no cache holds an old value as valid.
 
 mod daemon;
@@ -43,6 +49,10 @@ pub enum Mutation {
     Write,
     /// A store to f's page through a shared mapping.
     Mapped,
+    /// A change of something that the transaction has only read; nothing of D or f.
+    OnlyRead,
+    /// A change of the name in D by which the installation finds f.
+    Place,
 }
 
 /// What view 0 has cached to begin with.
@@ -112,73 +122,111 @@ impl Case {
 /// What closes the windows; each can be taken away.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Remedies {
-    /// A page that was answered old since its invalidation began is invalidated again in the fence.
-    pub pages_again: bool,
     /// Barrier(D) before INVAL_ENTRY and INVAL_INODE.
     pub barrier: bool,
+    /// So in each further round.
+    pub barrier_again: bool,
+    /// INVAL_ENTRY of a changed name.
+    pub names: bool,
+    /// INVAL_INODE(f, -1) for the attributes.
+    pub attributes: bool,
+    /// INVAL_INODE(D, 0) for the listing.
+    pub listing: bool,
+    /// INVAL_INODE(f, range) for the page.
+    pub pages: bool,
     /// The name of a directory that was answered old since its invalidation began is invalidated
     /// again.
     pub names_again: bool,
-    /// INVAL_INODE(D, 0) for the listing.
-    pub listing: bool,
-    /// A listing that was answered old to a descriptor that may fill the cache is invalidated again,
-    /// after another Barrier.
+    /// A listing counts as a look-up of each of its names.
+    pub listed_names: bool,
+    /// A listing that was answered old since its invalidation began is invalidated again.
     pub listing_again: bool,
+    /// So is a page, but for a READ that came before the invalidation began, which waits for it.
+    pub pages_again: bool,
+    /// Where D is locked for a further round, a name of a directory goes by INC_EPOCH.
+    pub epoch: bool,
+    /// A READ is not held until the decision, since the invalidation waits for its page.
+    pub reads_let_go: bool,
     /// A mutation of D is not held for a transaction that is not decided.
     pub directories_run: bool,
-    /// A held READ that an invalidation is stuck behind is answered old, and its page queued again.
-    pub spare_way: bool,
-    /// Mapped pages are flushed at the first transactional access and at validation.
-    pub flush: bool,
     /// A mutation in the way of a transaction that is not decided makes it lose.
     pub dooms: bool,
-    /// A mutation in the way of a decided one waits for its release.
+    /// A mutation of what a decided one changes waits for its release.
     pub waits: bool,
-    /// Requests on marked objects are held while the installation goes through them one by one.
+    /// So does a mutation of what it has only read.  Stricter than the model needs: with all reads
+    /// held, who sees such a mutation cannot miss the commit.
+    pub only_read: bool,
+    /// So does a mutation of the names by which the installation finds things.
+    pub places: bool,
+    /// Reads about what is marked are held from the decision to the release.
     pub holds: bool,
     /// Answers about marked objects carry timeout 0.
     pub marks: bool,
-    /// What a held mutation can lock out (names and listing of D, pages of files that somebody has
-    /// open for writing) is invalidated to the end before the decision, which checks it in one step,
-    /// and lookups, listings and reads of it are held from then on.  Without: in the fence.
+    /// Who is being answered is waited for when a commit is marked, decided, released.
+    pub alone: bool,
+    /// What was answered old is invalidated again before the decision, which checks it in the same
+    /// step. Without: after the decision.
     pub settled: bool,
+    /// After the release attributes are told without validity for a time.
+    pub afterwards: bool,
+    /// In that time somebody asks for them, and they are stored.  Not a remedy but an assumption:
+    /// decision 0003, "Not built".
+    pub asked: bool,
 }
 
 impl Remedies {
     /// The protocol.
     pub const ALL: Remedies = Remedies {
-        pages_again: true,
         barrier: true,
-        names_again: true,
+        barrier_again: true,
+        names: true,
+        attributes: true,
         listing: true,
+        pages: true,
+        names_again: true,
+        listed_names: true,
         listing_again: true,
+        pages_again: true,
+        epoch: true,
+        reads_let_go: true,
         directories_run: true,
-        spare_way: true,
-        flush: true,
         dooms: true,
         waits: true,
+        only_read: true,
+        places: true,
         holds: true,
         marks: true,
+        alone: true,
         settled: true,
+        afterwards: true,
+        asked: true,
     };
 
-    /// Each remedy taken away in turn, with its name.
+    /// Each remedy that is needed taken away in turn, with its name.
     pub fn each_without() -> Vec<(&'static str, Remedies)> {
         let all = Remedies::ALL;
         vec![
-            ("pages again", Remedies { pages_again: false, ..all }),
             ("barrier", Remedies { barrier: false, ..all }),
-            ("names again", Remedies { names_again: false, ..all }),
+            ("barrier again", Remedies { barrier_again: false, ..all }),
+            ("names", Remedies { names: false, ..all }),
+            ("attributes", Remedies { attributes: false, ..all }),
             ("listing", Remedies { listing: false, ..all }),
+            ("pages", Remedies { pages: false, ..all }),
+            ("names again", Remedies { names_again: false, ..all }),
+            ("noting listed names", Remedies { listed_names: false, ..all }),
             ("listing again", Remedies { listing_again: false, ..all }),
+            ("pages again", Remedies { pages_again: false, ..all }),
+            ("epoch", Remedies { epoch: false, ..all }),
+            ("letting reads go", Remedies { reads_let_go: false, ..all }),
             ("directories run", Remedies { directories_run: false, ..all }),
-            ("spare way", Remedies { spare_way: false, ..all }),
-            ("flush", Remedies { flush: false, ..all }),
             ("dooming", Remedies { dooms: false, ..all }),
             ("waiting", Remedies { waits: false, ..all }),
+            ("waiting where it finds things", Remedies { places: false, ..all }),
             ("holding", Remedies { holds: false, ..all }),
             ("marking", Remedies { marks: false, ..all }),
-            ("settled", Remedies { settled: false, ..all }),
+            ("being alone", Remedies { alone: false, ..all }),
+            ("settling", Remedies { settled: false, ..all }),
+            ("afterwards", Remedies { afterwards: false, ..all }),
         ]
     }
 }
@@ -195,14 +243,21 @@ pub fn cases(readers: usize, accesses: u8) -> Vec<Case> {
         [false, false, true, false, true],
         [false, false, false, true, true],
     ];
-    let mutations =
-        [None, Some(Mutation::Directory), Some(Mutation::Write), Some(Mutation::Mapped)];
+    let mutations = [
+        None,
+        Some(Mutation::Directory),
+        Some(Mutation::Write),
+        Some(Mutation::Mapped),
+        Some(Mutation::OnlyRead),
+        Some(Mutation::Place),
+    ];
     let mut all = Vec::new();
     for [entry, directory, attr, page, list] in changes {
         for mutation in mutations {
             // It has to be in the commit's way.
             let in_the_way = match mutation {
-                None => true,
+                None | Some(Mutation::OnlyRead) => true,
+                Some(Mutation::Place) => attr || page,
                 Some(Mutation::Directory) => entry || list,
                 Some(Mutation::Write | Mutation::Mapped) => page,
             };

@@ -12,22 +12,37 @@ fn small() -> impl Iterator<Item = Case> {
     sizes.into_iter().flat_map(|(readers, accesses)| cases(readers, accesses))
 }
 
-#[test]
-fn the_protocol_stands() {
-    for case in small() {
-        if let Some(Found { what, trace }) = explore(&case, &Remedies::ALL, LIMIT).found {
+fn stands(cases: impl IntoIterator<Item = Case>, remedies: &Remedies) {
+    let (mut all, mut states) = (0, 0);
+    for case in cases {
+        let explored = explore(&case, remedies, LIMIT);
+        if let Some(Found { what, trace }) = explored.found {
             panic!("{what}: {}\n{}", case.describe(), trace.join("\n"));
         }
+        all += 1;
+        states += explored.states;
     }
+    println!("{all} cases, {states} states");
+}
+
+#[test]
+fn the_protocol_stands() {
+    stands(small(), &Remedies::ALL);
+}
+
+#[test]
+fn the_protocol_stands_with_two_readers_of_two_accesses() {
+    if std::env::var_os("SYSTX_LONG").is_none() {
+        println!("SKIPPED: takes minutes; with SYSTX_LONG=1");
+        return;
+    }
+    stands(cases(2, 2), &Remedies::ALL);
 }
 
 #[test]
 fn no_remedy_is_idle() {
     for (name, remedies) in Remedies::each_without() {
-        // Two readers of two accesses only where one step of each is not enough.
-        let large = cases(2, 2).into_iter().filter(|c| c.mutation.is_none());
         let found = small()
-            .chain(large)
             .find_map(|case| explore(&case, &remedies, LIMIT).found.map(|found| (case, found)));
         let Some((case, Found { what, trace })) = found else {
             panic!("nothing is wrong without {name}");
@@ -36,37 +51,51 @@ fn no_remedy_is_idle() {
     }
 }
 
-/// Decision 0003 as first written invalidated again in the fence whatever was answered old.  Each of
-/// the three locks that a held mutation keeps then stops the commit that it is held for.
+/// What is invalidated after the decision, with everything held, waits for a lock that somebody keeps
+/// who is held: a mutation of D, a write or a page fault of f; readers are enough.
 #[test]
-fn what_a_held_mutation_locks_out_has_to_be_settled_before_the_decision() {
+fn nothing_can_be_invalidated_after_the_decision() {
     let unsettled = Remedies { settled: false, ..Remedies::ALL };
-    for mutation in [Mutation::Directory, Mutation::Write, Mutation::Mapped] {
-        let stuck = small().filter(|c| c.mutation == Some(mutation)).find_map(|case| {
+    for mutation in [None, Some(Mutation::Directory), Some(Mutation::Write)] {
+        let stuck = small().filter(|c| c.mutation == mutation).find_map(|case| {
             explore(&case, &unsettled, LIMIT).found.filter(|f| f.what == "nobody can go on")
         });
         assert!(stuck.is_some(), "{mutation:?}");
-    }
-    for case in small().filter(|c| c.mutation.is_none() && !c.later_kernel) {
-        let found = explore(&case, &unsettled, LIMIT).found;
-        assert!(found.is_none(), "{}: {found:?}", case.describe());
     }
 }
 
 /// There INVAL_ENTRY does not wait for lookups in flight, so each further one needs its Barrier.
 #[test]
 fn on_later_kernels_a_name_is_not_invalidated_again_without_a_barrier() {
-    let unsettled = Remedies { settled: false, ..Remedies::ALL };
-    let mut found = small()
-        .filter(|c| c.mutation.is_none() && c.later_kernel)
-        .filter_map(|case| explore(&case, &unsettled, LIMIT).found);
-    assert!(found.any(|f| f.what == "something stale stays in a cache"));
+    let without = Remedies { barrier_again: false, ..Remedies::ALL };
+    let stale = |later_kernel| {
+        let of_names = |c: &Case| c.entry && !c.list && c.later_kernel == later_kernel;
+        small()
+            .filter(of_names)
+            .filter_map(|case| explore(&case, &without, LIMIT).found)
+            .any(|found| found.what == "something stale stays in a cache")
+    };
+    assert!(stale(true));
+    assert!(!stale(false));
 }
 
-/// A page that was stored to through a mapping and not flushed stops the fence.
+/// Mutations of what the transaction has only read are held from the decision on.  Where all reads of
+/// what is marked are held as well, nobody could tell.
 #[test]
-fn mapped_pages_have_to_be_flushed() {
-    let without = Remedies { flush: false, ..Remedies::ALL };
-    let mut mapped = small().filter(|c| c.mutation == Some(Mutation::Mapped));
-    assert!(mapped.any(|case| explore(&case, &without, LIMIT).found.is_some()));
+fn what_is_only_read_is_held_for_good_measure() {
+    let without = Remedies { only_read: false, ..Remedies::ALL };
+    let both = cases(1, 2).into_iter().chain(cases(2, 1));
+    stands(both.filter(|c| c.mutation == Some(Mutation::OnlyRead)), &without);
+}
+
+/// A known hole (decision 0003, "Not built"): the first who asks for attributes when the time is over in
+/// which they are told without validity has the kernel declare the old ones valid for an instant.
+#[test]
+fn attributes_for_which_nobody_asks_in_time_can_be_seen_old() {
+    let without = Remedies { asked: false, ..Remedies::ALL };
+    let found = small().find_map(|case| explore(&case, &without, LIMIT).found);
+    let Found { what, trace } =
+        found.expect("the hole: if it is closed, decision 0003 is to say so");
+    assert_eq!(what, "an old value was seen after a new one");
+    assert!(trace.iter().any(|line| line.contains("declares the attributes valid")), "{trace:?}");
 }

@@ -48,14 +48,22 @@ impl Request {
     fn shares_lock(self) -> bool {
         matches!(self, Request::LookupE | Request::LookupF | Request::Readdir { .. })
     }
+
+    /// Its answer carries f's attributes.
+    fn tells_attributes(self) -> bool {
+        use Request::*;
+        matches!(self, LookupF | RevalidateF | Getattr | Readdir { .. })
+    }
 }
 
 /// An answer on its way into the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Reply {
     pub(super) value: Value,
-    /// With the long timeout; for OPENDIR: with CACHE_DIR and KEEP_CACHE.
+    /// A name with the long timeout; for OPENDIR: with CACHE_DIR and KEEP_CACHE.
     pub(super) long: bool,
+    /// Attributes with the long timeout.
+    pub(super) valid: bool,
 }
 
 /// A request in flight, from one reader.
@@ -63,6 +71,12 @@ pub(super) struct Reply {
 pub(super) struct Flight {
     pub(super) request: Request,
     pub(super) reply: Option<Reply>,
+    /// What it will be answered; only where others do not wait for those who are being answered.
+    pub(super) taken: Option<Value>,
+    /// A READ that came before the invalidation of its page began.
+    pub(super) early: bool,
+    /// It has declared the attributes valid, and is storing them.
+    pub(super) stores: bool,
     /// INVAL_INODE(f) found the inode meanwhile: attributes of the reply are not cached.
     pub(super) outdated: bool,
     /// The dentry that it revalidates was taken out of the tree meanwhile.
@@ -139,6 +153,10 @@ pub(super) struct State {
     /// f's inode is in memory.
     pub(super) inode: bool,
     pub(super) attr: Option<Value>,
+    /// f's attributes as they are stored, valid or not.
+    pub(super) stored: Value,
+    /// Somebody has the inode's spin lock, and stores attributes that are declared valid.
+    pub(super) storing: bool,
     pub(super) page: Page,
     pub(super) page_locked: bool,
     pub(super) list: Option<Value>,
@@ -152,12 +170,19 @@ pub(super) struct State {
     /// A notification of this step has begun and has not returned.
     pub(super) begun: bool,
     pub(super) marked: bool,
-    pub(super) holds: bool,
     pub(super) decided: bool,
     pub(super) doomed: bool,
+    /// The changes that were held may go.
+    pub(super) released: bool,
+    /// Attributes are told without validity: the time after the commit.
+    pub(super) afterwards: bool,
     /// D's names and listing are installed; and everything is.
     pub(super) half: bool,
     pub(super) flipped: bool,
+    /// Not the first round of invalidation; and what this one is for.
+    pub(super) again: bool,
+    pub(super) todo_dir: bool,
+    pub(super) todo_page: bool,
     /// Answered old since the invalidation began.
     pub(super) old_e: bool,
     pub(super) old_page: bool,
@@ -165,6 +190,8 @@ pub(super) struct State {
     /// The plain mutation is in what is committed; and in what the transaction made of it.
     pub(super) mutated: bool,
     pub(super) carried: bool,
+    /// The mutation comes after the transaction: who knows of it may not miss the commit.
+    pub(super) after: bool,
     /// What went wrong.
     pub(super) wrong: Option<&'static str>,
 }
@@ -191,6 +218,8 @@ impl State {
             f: old.map(|_| warm),
             inode: old.is_some(),
             attr: old.filter(|_| warm),
+            stored: Value::Old,
+            storing: false,
             page: old.map_or(Page::None, Page::Clean),
             page_locked: false,
             list: old,
@@ -204,9 +233,13 @@ impl State {
             step: Step::Flush,
             begun: false,
             marked: false,
-            holds: false,
             decided: false,
             doomed: false,
+            released: false,
+            afterwards: false,
+            again: false,
+            todo_dir: true,
+            todo_page: true,
             half: false,
             flipped: false,
             old_e: false,
@@ -214,6 +247,7 @@ impl State {
             old_list: false,
             mutated: false,
             carried: false,
+            after: false,
             wrong: None,
         }
     }
@@ -255,13 +289,7 @@ impl State {
                 At::Next(access) => self.clone().go_on(who, access, out),
                 At::Waits(flight) => {
                     if let Some(reply) = flight.reply {
-                        let mut next = self.clone();
-                        next.land(who, flight, reply, case);
-                        let what = flight.request.name();
-                        out.push((
-                            (Who::Reader(who), "gets its reply into the cache:", what),
-                            next,
-                        ));
+                        self.get_reply(who, flight, reply, case, out);
                     }
                 }
                 At::Idle => {}
@@ -294,7 +322,15 @@ impl State {
             }
             self.page_locked = true;
         }
-        let flight = Flight { request, reply: None, outdated: false, detached: false };
+        let flight = Flight {
+            request,
+            reply: None,
+            taken: None,
+            early: false,
+            stores: false,
+            outdated: false,
+            detached: false,
+        };
         self.readers[who].at = At::Waits(flight);
         out.push(((Who::Reader(who), "sends", request.name()), self));
     }
@@ -331,9 +367,42 @@ impl State {
         }
     }
 
+    fn get_reply(
+        &self,
+        who: usize,
+        flight: Flight,
+        reply: Reply,
+        case: &Case,
+        out: &mut Vec<(Label, State)>,
+    ) {
+        let mut next = self.clone();
+        let name = flight.request.name();
+        let attributes = case.attr && flight.request.tells_attributes();
+        let what = if attributes && self.inode && !flight.outdated && !flight.stores {
+            if self.storing {
+                return;
+            }
+            if reply.valid && self.stored != reply.value {
+                // Valid first, then stored: stat(2) takes no lock.
+                (next.storing, next.attr) = (true, Some(self.stored));
+                next.readers[who].at = At::Waits(Flight { stores: true, ..flight });
+                out.push(((Who::Reader(who), "declares the attributes valid:", name), next));
+                return;
+            }
+            "gets its reply into the cache:"
+        } else if flight.stores {
+            next.storing = false;
+            "has stored the attributes:"
+        } else {
+            "gets its reply into the cache:"
+        };
+        next.land(who, flight, reply, case);
+        out.push(((Who::Reader(who), what, name), next));
+    }
+
     /// A reply goes into the caches.
     fn land(&mut self, who: usize, flight: Flight, reply: Reply, case: &Case) {
-        let Reply { value, long } = reply;
+        let Reply { value, long, .. } = reply;
         if flight.request.shares_lock() {
             self.shared -= 1;
         }
@@ -358,7 +427,8 @@ impl State {
             },
             Request::LookupF | Request::RevalidateF => {
                 self.attributes(flight, reply);
-                self.f = Some(long);
+                // The name does not change.
+                self.f = Some(true);
                 self.readers[who].at = At::Next(Access::StatInode);
             }
             Request::Getattr => {
@@ -382,7 +452,7 @@ impl State {
                 }
                 if case.attr {
                     self.attributes(flight, reply);
-                    self.f = Some(long);
+                    self.f = Some(true);
                 }
                 if case.entry {
                     self.attach(value, long, case);
@@ -398,7 +468,18 @@ impl State {
             return;
         }
         self.inode = true;
-        self.attr = reply.long.then_some(reply.value);
+        self.outdate();
+        self.stored = reply.value;
+        self.attr = reply.valid.then_some(reply.value);
+    }
+
+    /// Another attribute version: what was asked before is not stored.
+    pub(super) fn outdate(&mut self) {
+        for reader in &mut self.readers {
+            if let At::Waits(flight) = &mut reader.at {
+                flight.outdated |= flight.request.tells_attributes();
+            }
+        }
     }
 
     /// A lookup's answer becomes a dentry.  A directory has one dentry: who revalidates it at this
@@ -432,9 +513,15 @@ impl State {
         let Some(kind) = case.mutation else { return };
         let mut next = self.clone();
         let what = match (self.plain, kind) {
-            (Plain::Idle, Mutation::Directory) if !self.exclusive && self.shared == 0 => {
+            (Plain::Idle, Mutation::Directory | Mutation::Place)
+                if !self.exclusive && self.shared == 0 =>
+            {
                 (next.exclusive, next.plain) = (true, Plain::Sent);
-                "sends MKDIR, under D's lock"
+                "sends a change of names, under D's lock"
+            }
+            (Plain::Idle, Mutation::OnlyRead) => {
+                next.plain = Plain::Sent;
+                "sends a change of what the transaction has only read"
             }
             (Plain::Idle, Mutation::Write) if !self.page_locked => {
                 // A page that is up to date is not kept locked.
@@ -468,8 +555,10 @@ impl State {
             }
             (Plain::Answered, _) => {
                 next.plain = Plain::Done;
+                next.seen_new |= self.after;
                 match kind {
-                    Mutation::Directory => next.exclusive = false,
+                    Mutation::Directory | Mutation::Place => next.exclusive = false,
+                    Mutation::OnlyRead => {}
                     Mutation::Write if self.write_locks => {
                         (next.page_locked, next.write_locks) = (false, false);
                     }
