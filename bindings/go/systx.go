@@ -42,6 +42,10 @@ func ReadOnly() Option { return func(o *options) { o.flags |= C.SYSTX_READ_ONLY 
 // Snapshot isolates as snapshots do, instead of serializably.
 func Snapshot() Option { return func(o *options) { o.flags |= C.SYSTX_SNAPSHOT } }
 
+// NonBlocking has Run fail with syscall.EAGAIN where the begin of an attempt would wait for others: for a caller that
+// holds a lock.
+func NonBlocking() Option { return func(o *options) { o.flags |= C.SYSTX_NONBLOCK } }
+
 // Attempts bounds how often the function is run; without it, Run goes on until it has not lost. Age is kept,
 // so few attempts are needed.
 func Attempts(n int) Option { return func(o *options) { o.attempts = n } }

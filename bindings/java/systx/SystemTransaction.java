@@ -26,6 +26,8 @@ public final class SystemTransaction implements AutoCloseable {
     public static final int SNAPSHOT = 2;
     /** Another attempt of what this thread lost last: it keeps its age. */
     public static final int RETRY = 4;
+    /** {@link #begin} fails with EAGAIN rather than wait for others: for a thread that holds a lock. */
+    public static final int NONBLOCK = 8;
 
     private static final int ECANCELED = 125;
     private static final int LOST = 2;

@@ -17,7 +17,7 @@ import errno
 import functools
 import os
 
-READ_ONLY, SNAPSHOT, RETRY = 1, 2, 4
+READ_ONLY, SNAPSHOT, RETRY, NONBLOCK = 1, 2, 4, 8
 # Errors after which the transaction is still open, and of which status() tells more.
 _OPEN = (errno.EBUSY, errno.ETIMEDOUT, errno.EDEADLK)
 _TOLD = (*_OPEN, errno.EEXIST)

@@ -35,7 +35,7 @@ const fn iowr<T>(number: u32) -> u32 {
 /// `EOPNOTSUPP`: the thread is in a pid namespace that the daemon does not see.
 pub const ATTACH: u32 = iowr::<Attach>(1);
 /// Begins a transaction; see [`Begin`].  `EBUSY`: one is open.  `EDEADLK`: the thread's attempts lost again and again while
-/// they waited for others; the next call begins.
+/// they waited for others; the next call begins.  `EAGAIN`: see [`begin::NONBLOCK`].
 pub const BEGIN: u32 = iowr::<Begin>(2);
 /// Commits; see [`End`].  `EBUSY`: other processes are in the transaction, which goes on.
 pub const END: u32 = iowr::<End>(3);
@@ -55,8 +55,11 @@ pub mod begin {
     pub const SNAPSHOT: u32 = 1 << 1;
     /// Another attempt of the transaction that this seat lost last: it keeps its age and its place in time.
     pub const RETRY: u32 = 1 << 2;
+    /// `EAGAIN` where it would wait for another transaction or a request from outside.  Nothing is open then, and what was
+    /// lost last is still what another attempt is of.
+    pub const NONBLOCK: u32 = 1 << 3;
     /// All that this version knows.
-    pub const ALL: u32 = READ_ONLY | SNAPSHOT | RETRY;
+    pub const ALL: u32 = READ_ONLY | SNAPSHOT | RETRY | NONBLOCK;
 }
 
 /// Values of [`End::state`] and [`Status::state`].

@@ -8,7 +8,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{
     Condvar, Mutex as StdMutex, MutexGuard as StdGuard, RwLock as StdRwLock, RwLockReadGuard,
-    RwLockWriteGuard,
+    RwLockWriteGuard, TryLockError,
 };
 use std::time::Duration;
 
@@ -109,6 +109,24 @@ impl<T> Mutex<T> {
         held::push(self.rank);
         let inner = self.inner.lock().expect("a holder of this lock panicked");
         Guard { rank: self.rank, inner: Some(inner) }
+    }
+
+    /// The lock, if nobody has it.
+    ///
+    /// # Panics
+    /// As [`Mutex::lock`].
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
+        #[cfg(debug_assertions)]
+        held::push(self.rank);
+        match self.inner.try_lock() {
+            Ok(inner) => Some(Guard { rank: self.rank, inner: Some(inner) }),
+            Err(TryLockError::WouldBlock) => {
+                #[cfg(debug_assertions)]
+                held::pop(self.rank);
+                None
+            }
+            Err(TryLockError::Poisoned(_)) => panic!("a holder of this lock panicked"),
+        }
     }
 
     /// As [`Mutex::lock`], also while this thread holds locks of the same rank.  Whoever takes several of
@@ -213,6 +231,19 @@ impl<T> RwLock<T> {
         ReadGuard { inner, _held: held }
     }
 
+    /// The lock alone, if nobody has it.
+    ///
+    /// # Panics
+    /// As [`Mutex::lock`].
+    pub fn try_write(&self) -> Option<WriteGuard<'_, T>> {
+        let held = Held::new(self.rank);
+        match self.inner.try_write() {
+            Ok(inner) => Some(WriteGuard { inner, _held: held }),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(_)) => panic!("a holder of this lock panicked"),
+        }
+    }
+
     /// Waits until nobody has the lock.
     ///
     /// # Panics
@@ -295,6 +326,21 @@ mod tests {
         drop(ga);
         drop(gb);
         assert_eq!(*b.lock() + 1, 3);
+    }
+
+    #[test]
+    fn a_lock_that_somebody_has_is_not_waited_for() {
+        let (a, b) = (Mutex::new(Rank(1), 1), RwLock::new(Rank(2), 2));
+        let (theirs, shared) = (a.lock(), b.read());
+        std::thread::scope(|s| {
+            let refused = s.spawn(|| a.try_lock().is_none() && b.try_write().is_none());
+            assert!(refused.join().expect("it looks"), "both are taken");
+        });
+        drop((theirs, shared));
+        // What was refused, or given back, is not counted as held: the lower rank can be taken again.
+        drop(b.try_write().expect("it is free"));
+        assert_eq!(*a.try_lock().expect("it is free") + *b.read(), 3);
+        drop(a.lock());
     }
 
     #[test]

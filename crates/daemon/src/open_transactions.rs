@@ -70,6 +70,7 @@ impl Transactions {
             opaque: false,
             guest: guest.is_some(),
             limit_bytes: None,
+            at_once: false,
         };
         let txn = Transaction::begin(id, volume.clone(), terms, options, self.ids(), None)?;
         let place = (directory.clone(), below);

@@ -224,7 +224,7 @@ impl Desk {
     // ---- transactions -----------------------------------------------------------------------
 
     fn begin(&self, place: &Place, caller: Caller, arg: abi::Begin) -> Reply<abi::Begin> {
-        use abi::begin::{ALL, READ_ONLY, RETRY, SNAPSHOT};
+        use abi::begin::{ALL, NONBLOCK, READ_ONLY, RETRY, SNAPSHOT};
         if arg.flags & !ALL != 0 {
             return Err(Errno::INVAL);
         }
@@ -235,6 +235,7 @@ impl Desk {
             }
             now.last.clone()
         };
+        let at_once = arg.flags & NONBLOCK != 0;
         let again = arg.flags & RETRY != 0 && last.state == abi::state::LOST;
         if last.slept.times >= ASLEEP {
             let last = &mut place.now.lock().last;
@@ -248,7 +249,10 @@ impl Desk {
         let (table, volume, guarded) = self.parts()?;
         if again && let Some(winner) = last.winner() {
             // It would lose again at once.  Nobody waits for who waits here, since that has nothing open.
-            volume.vol.engine.wait_ended(winner, DEFER);
+            let patience = if at_once { Duration::ZERO } else { DEFER };
+            if !volume.vol.engine.wait_ended(winner, patience) && at_once {
+                return Err(Errno::AGAIN);
+            }
         }
         let isolation = match arg.flags & SNAPSHOT {
             0 => protocol::Isolation::Serializable,
@@ -277,8 +281,12 @@ impl Desk {
             opaque: true,
             guest: caller.uid != rustix::process::geteuid().as_raw(),
             limit_bytes: None,
+            at_once,
         };
         let refused = |failure: protocol::Failure| {
+            if at_once && failure.kind == protocol::FailureKind::Busy {
+                return Errno::AGAIN;
+            }
             tracing::error!("a thread's transaction cannot begin: {failure}");
             Errno::IO
         };

@@ -63,6 +63,8 @@ pub struct Terms {
     pub guest: bool,
     /// Bytes that its new content may take.
     pub limit_bytes: Option<u64>,
+    /// Its begin fails (`Busy`) rather than wait for anybody.
+    pub at_once: bool,
 }
 
 /// See the module.
@@ -187,8 +189,24 @@ impl Transaction {
             left: staged,
             budget: budget.clone(),
         });
-        let frozen = if terms.read_only { volume.vol.snapshot(Arc::clone(&spill)) } else { None };
-        let timestamp = volume.vol.engine.begin(id, options).0;
+        let frozen = match (terms.read_only, terms.at_once) {
+            (false, _) => None,
+            (true, false) => volume.vol.snapshot(Arc::clone(&spill)),
+            (true, true) => volume.vol.try_snapshot(Arc::clone(&spill)).map_err(|_| {
+                Failure::new(
+                    FailureKind::Busy,
+                    "a commit, a request or a file that is written to is in the way",
+                )
+            })?,
+        };
+        let engine = &volume.vol.engine;
+        let begun = if terms.at_once {
+            engine.try_begin(id, options)
+        } else {
+            Some(engine.begin(id, options))
+        };
+        let busy = || Failure::new(FailureKind::Busy, "a change from outside is under way");
+        let timestamp = begun.ok_or_else(busy)?.0;
         // Who has lost often enough may hold plain requests up for a while.
         if frozen.is_none() && !terms.guest {
             volume.vol.engine.reserve(id);

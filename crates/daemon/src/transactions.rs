@@ -362,6 +362,7 @@ impl Control for Transactions {
             opaque: false,
             guest: false,
             limit_bytes: begin.limit_bytes,
+            at_once: false,
         };
         let ids = self.ids();
         let txn = Transaction::begin_several(id, &volumes, &terms, &options, &ids, doorbell)?;

@@ -44,6 +44,12 @@ fn lost_conflicts_are_told_and_retried() {
 }
 
 #[test]
+fn a_begin_that_must_not_wait_fails_where_it_would() {
+    let lab = lab!();
+    guarded(&lab).case("nonblock", 0);
+}
+
+#[test]
 fn what_was_opened_inside_is_the_committed_file_afterwards() {
     let lab = lab!();
     guarded(&lab).case("descriptors", 0);

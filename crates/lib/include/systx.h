@@ -18,6 +18,7 @@ extern "C" {
 #define SYSTX_READ_ONLY 1u /* nothing will be committed; what is read is of one moment */
 #define SYSTX_SNAPSHOT  2u /* snapshot isolation instead of serializable */
 #define SYSTX_RETRY     4u /* another attempt of what this thread lost last: it keeps its age */
+#define SYSTX_NONBLOCK  8u /* EAGAIN rather than wait for others: for a thread that holds a lock */
 
 /* Flags of xbegin() with which system calls of the thread are intercepted (decision 0007): about 2.5 microseconds more for
  * each call, from xbegin() to the end.  ENOSYS: the kernel cannot.  Not for a thread that changes its thread pointer.
@@ -80,7 +81,7 @@ int systx_use(const char *dir);
 
 /* Begins a transaction of this thread.  Inside a transaction it only counts.
  * ENOTTY: not in a guarded directory.  EPERM: no right to change the thread's mount namespace (CAP_SYS_ADMIN).
- * EINVAL: unknown flags.  EBUSY: one is paused.  EDEADLK, once: attempts lose again and again while the thread sleeps
+ * EINVAL: unknown flags.  EAGAIN: it would have to wait (SYSTX_NONBLOCK).  EBUSY: one is paused.  EDEADLK, once: attempts lose again and again while the thread sleeps
  * inside for what others have.  EPROTO: a daemon of another version.  EOPNOTSUPP: the process has a
  * root directory of its own, or a pid namespace that the daemon does not see. */
 int xbegin(unsigned flags);

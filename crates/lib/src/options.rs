@@ -14,6 +14,8 @@ impl Flags {
     pub const SNAPSHOT: Flags = Flags(systx_abi::begin::SNAPSHOT);
     /// Another attempt of what this thread lost last: it keeps its age.
     pub const RETRY: Flags = Flags(systx_abi::begin::RETRY);
+    /// The begin fails with `EAGAIN` rather than wait: for a thread that holds a lock.
+    pub const NONBLOCK: Flags = Flags(systx_abi::begin::NONBLOCK);
     /// Descriptors that were opened before on the guarded directory are in the transaction, and those that are made
     /// inside are closed by an abort.
     pub const DESCRIPTORS: Flags = Flags(1 << 16);

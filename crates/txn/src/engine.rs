@@ -254,7 +254,20 @@ impl Engine {
     /// If a transaction of this id exists, or the id has its top bit set.
     pub fn begin(&self, id: TxnId, o: BeginOptions) -> Timestamp {
         self.gate.close();
-        let begun = self.state.lock().begin(id, &o);
+        self.begin_closed(id, &o)
+    }
+
+    /// As [`Engine::begin`]; `None`, and nothing is begun, if it would have to wait.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn try_begin(&self, id: TxnId, o: BeginOptions) -> Option<Timestamp> {
+        self.gate.try_close().then(|| self.begin_closed(id, &o))
+    }
+
+    /// With the gate closed for it.
+    fn begin_closed(&self, id: TxnId, o: &BeginOptions) -> Timestamp {
+        let begun = self.state.lock().begin(id, o);
         if begun.is_none() {
             self.gate.open();
         }

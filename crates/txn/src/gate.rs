@@ -99,6 +99,20 @@ impl Gate {
         }
     }
 
+    /// As [`Gate::close`]; false, and nothing is done, if somebody is inside.
+    pub(crate) fn try_close(&self) -> bool {
+        let mut keepers = self.keepers.lock();
+        self.closed.store(true, SeqCst);
+        let free = self.shards.iter().all(|s| s.0.load(SeqCst) == 0);
+        if free {
+            *keepers += 1;
+        } else if *keepers == 0 {
+            // Who turned back meanwhile is recorded, as if a transaction had been open for a moment.
+            self.closed.store(false, SeqCst);
+        }
+        free
+    }
+
     /// Takes back one [`Gate::close`].
     pub(crate) fn open(&self) {
         let mut keepers = self.keepers.lock();

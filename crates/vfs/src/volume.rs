@@ -189,6 +189,25 @@ impl Volume {
         }
         let _no_commit = self.publishing.lock();
         let _no_request = self.marks.write();
+        self.freeze(spill)
+    }
+
+    /// As [`Volume::snapshot`].
+    ///
+    /// # Errors
+    /// `EAGAIN`: it would have to wait: for a commit or a request under way, or for the write-back of a file
+    /// that somebody has open for writing, who may have stored something in a mapping.
+    pub fn try_snapshot(&self, spill: Arc<dyn Spill>) -> Reply<Option<Frozen>> {
+        if self.guarded_now().iter().any(|g| !g.plain.open_for_writing().is_empty()) {
+            return Err(Errno::AGAIN);
+        }
+        let _no_commit = self.publishing.try_lock().ok_or(Errno::AGAIN)?;
+        let _no_request = self.marks.try_write().ok_or(Errno::AGAIN)?;
+        Ok(self.freeze(spill))
+    }
+
+    /// With commits and requests kept out.
+    fn freeze(&self, spill: Arc<dyn Spill>) -> Option<Frozen> {
         let roots = self.guarded_roots();
         if roots.is_empty() || self.locks.is_none() {
             return None;
@@ -302,5 +321,32 @@ mod tests {
         assert!(volume.is_own(a, c) && volume.is_own(a, d));
         // The old inode is still there for whoever has it open, and is not what its name means.
         assert!(!volume.is_own(a, a) && !volume.is_own(a, b));
+    }
+
+    struct Nowhere;
+
+    impl Spill for Nowhere {
+        fn stage(&self) -> std::io::Result<crate::content::Slot> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+    }
+
+    #[test]
+    fn a_snapshot_that_does_not_wait_fails_while_a_commit_or_a_request_is_under_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::File::open(dir.path()).unwrap().into();
+        let io = Arc::new(RealIo::from_dir(root).unwrap());
+        let volume = Volume::new(io, Vec::new(), HashSet::new()).unwrap();
+        let refused = || {
+            let attempt = || volume.try_snapshot(Arc::new(Nowhere)).err();
+            std::thread::scope(|s| s.spawn(attempt).join().unwrap())
+        };
+        let commit = volume.publishing.lock();
+        assert_eq!(refused(), Some(Errno::AGAIN));
+        drop(commit);
+        let request = volume.marks.read();
+        assert_eq!(refused(), Some(Errno::AGAIN));
+        drop(request);
+        assert_eq!(refused(), None);
     }
 }

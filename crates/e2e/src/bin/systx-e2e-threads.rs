@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use systx::{Flags, State};
-use systx_e2e::cases::{Asked, asked};
+use systx_e2e::cases::{Asked, asked, eventually};
 
 const SERIALIZABLE: Flags = Flags::from_bits(0);
 
@@ -32,6 +32,7 @@ fn main() {
         "contend" => contend(dir, rounds),
         "read-only" => read_only(dir),
         "conflict" => conflict(dir),
+        "nonblock" => nonblock(dir),
         "descriptors" => descriptors(dir),
         "refused" => refused(dir),
         "flat" => flat(dir, rounds),
@@ -359,6 +360,75 @@ fn conflict(dir: &Path) {
         over.store(true, Ordering::SeqCst);
     });
     assert_eq!(read(&a), "older");
+}
+
+/// A begin that must not wait fails where it would, leaves nothing behind, and works when nothing is in the way.
+fn nonblock(dir: &Path) {
+    let a = dir.join("a");
+    fs::write(&a, "one").unwrap();
+    let begin = |flags: Flags| errno(systx::xbegin(Some(dir), flags | Flags::NONBLOCK));
+    // What the kernel still has to say about a file that was closed is a change from outside under way.
+    let soon = |flags: Flags| {
+        eventually("nothing is in the way", || match begin(flags) {
+            None => true,
+            Some(errno) => {
+                assert_eq!((errno, systx::xid()), (libc::EAGAIN, 0));
+                false
+            }
+        });
+    };
+    soon(SERIALIZABLE);
+    fs::write(&a, "two").unwrap();
+    systx::xend().unwrap();
+    assert_eq!(outside(&a).as_deref(), Some("two"));
+    // Another attempt, while what it lost to is open.
+    let (wrote, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (mut held, hold) = io::pipe().unwrap();
+    std::thread::scope(|s| {
+        // Closed when a check in here fails, which ends the other thread.
+        let mut hold = hold;
+        let other = s.spawn({
+            let (wrote, over, a) = (&wrote, &over, &a);
+            move || {
+                let tx = systx::begin(dir, SERIALIZABLE).unwrap();
+                fs::write(a, "older").unwrap();
+                wrote.store(true, Ordering::SeqCst);
+                // If it slept it would lose.
+                while !over.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                assert_eq!(held.read(&mut [0]).unwrap(), 1);
+                tx.commit().unwrap();
+            }
+        });
+        while !wrote.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
+        assert_eq!(errno(fs::write(&a, "younger")), Some(libc::ECANCELED));
+        assert_eq!(errno(systx::xend()), Some(libc::ECANCELED));
+        over.store(true, Ordering::SeqCst);
+        for _ in 0..3 {
+            assert_eq!((begin(Flags::RETRY), systx::xid()), (Some(libc::EAGAIN), 0));
+            let status = systx::xstatus().unwrap();
+            assert!(status.state == State::Lost && status.opponent != 0, "{status:?}");
+        }
+        hold.write_all(b".").unwrap();
+        other.join().unwrap();
+        soon(Flags::RETRY);
+        assert_eq!(systx::xstatus().unwrap().retries, 1, "refused begins are no attempts");
+        assert_eq!(read(&a), "older");
+        fs::write(&a, "younger").unwrap();
+        systx::xend().unwrap();
+    });
+    assert_eq!(outside(&a).as_deref(), Some("younger"));
+    // A snapshot, while somebody may have stored something in a mapping.
+    let writes = File::options().write(true).open(&a).unwrap();
+    assert_eq!((begin(Flags::READ_ONLY), systx::xid()), (Some(libc::EAGAIN), 0));
+    drop(writes);
+    soon(Flags::READ_ONLY);
+    assert_eq!(read(&a), "younger");
+    systx::xend().unwrap();
 }
 
 /// What was opened inside is the committed file afterwards.

@@ -189,3 +189,24 @@ fn mutations_are_held_only_where_the_aged_one_has_not_written() {
 fn ids_of_plain_mutations_are_not_for_transactions() {
     Engine::new().begin(TxnId(1 << 63), BeginOptions::default());
 }
+
+#[test]
+fn a_begin_that_does_not_wait_fails_while_a_mutation_is_inside_the_gate() {
+    let e = Engine::new();
+    let inside = decided(&e, &[ObjectRef::Attr(F)]);
+    assert_eq!(inside.id(), None);
+    assert_eq!(e.try_begin(A, BeginOptions::default()), None);
+    // It left nothing behind: the gate is open for the next one.
+    let second = decided(&e, &[ObjectRef::Attr(F)]);
+    assert_eq!(second.id(), None, "the gate is open again");
+    drop((inside, second));
+    assert!(e.try_begin(A, BeginOptions::default()).is_some());
+    let third = decided(&e, &[ObjectRef::Attr(F)]);
+    assert!(third.id().is_some(), "closed");
+    // What is recorded is in nobody's way.
+    assert!(e.try_begin(B, BeginOptions::default()).is_some());
+    drop(third);
+    e.abort(A);
+    e.abort(B);
+    assert_eq!(decided(&e, &[ObjectRef::Attr(F)]).id(), None, "open again");
+}
