@@ -50,7 +50,9 @@ impl Drop for Guarded<'_> {
 fn earlier_descriptors_are_in_the_transaction() {
     let lab = lab!();
     let guarded = Guarded::new(&lab);
-    for case in ["commit", "abort", "names", "directory", "paused", "threads", "again"] {
+    for case in
+        ["commit", "abort", "names", "below", "others", "directory", "paused", "threads", "again"]
+    {
         guarded.case(&format!("earlier-{case}"));
     }
 }

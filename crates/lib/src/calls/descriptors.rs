@@ -102,7 +102,20 @@ pub struct Descriptors {
     complete: bool,
     /// For paths: the handler's stack may be small.
     path: Box<[u8]>,
+    /// For those of names that are about to change.
+    targets: [Box<[u8]>; 2],
 }
+
+/// Bytes for a path.
+const PATH: usize = 4352;
+
+/// Whether a file of this path is the target or lies below it.
+fn is_at_or_below(path: &[u8], target: &[u8]) -> bool {
+    path.strip_prefix(target).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+}
+
+/// What the kernel says behind the path of a file whose cached name is gone.
+const DELETED: &[u8] = b" (deleted)";
 
 /// What a descriptor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +140,8 @@ impl Descriptors {
             made: Numbers::new(),
             inside: Numbers::new(),
             complete: false,
-            path: vec![0; 4352].into(),
+            path: vec![0; PATH].into(),
+            targets: [vec![0; PATH].into(), vec![0; PATH].into()],
         }
     }
 
@@ -183,8 +197,19 @@ impl Descriptors {
             libc::SYS_mmap if args[3] & libc::MAP_ANONYMOUS as u64 != 0 => return Plan::Pass,
             // What an earlier descriptor stands for in the view can only be found by the names that the
             // transaction has not changed yet.
-            libc::SYS_rename | libc::SYS_renameat | libc::SYS_renameat2 => self.complete(),
-            libc::SYS_unlink | libc::SYS_unlinkat | libc::SYS_rmdir => self.complete(),
+            libc::SYS_rename => {
+                self.before_change([
+                    Some((libc::AT_FDCWD, args[0])),
+                    Some((libc::AT_FDCWD, args[1])),
+                ]);
+            }
+            libc::SYS_renameat | libc::SYS_renameat2 => {
+                self.before_change([Some((fd, args[1])), Some((args[2] as c_int, args[3]))]);
+            }
+            libc::SYS_unlink | libc::SYS_rmdir => {
+                self.before_change([Some((libc::AT_FDCWD, args[0])), None]);
+            }
+            libc::SYS_unlinkat => self.before_change([Some((fd, args[1])), None]),
             _ if makes_process(trap) => self.complete(),
             _ => {}
         }
@@ -270,7 +295,6 @@ impl Descriptors {
 
     /// Opens the same file by the name that the kernel knows.
     fn open_in_view(&mut self, fd: c_int, found: &Identity) -> Result<c_int, c_int> {
-        const DELETED: &[u8] = b" (deleted)";
         let room = self.path.len() - 1;
         let len = kernel::path_of(fd, &mut self.path[..room]);
         let Some(mut len) = usize::try_from(len).ok().filter(|len| *len < room) else {
@@ -314,6 +338,72 @@ impl Descriptors {
                 None => return Err(libc::ESTALE),
             }
         }
+    }
+
+    /// Shadows for the earlier descriptors of what these names, each in a directory and with the address of a path,
+    /// lead to now, and of all below.  The others are found by their names later, too.
+    fn before_change(&mut self, names: [Option<(c_int, u64)>; 2]) {
+        if self.complete {
+            return;
+        }
+        // What is there, and the length of its path.
+        let mut found = [None; 2];
+        for (at, (dir, path)) in
+            names.into_iter().enumerate().filter_map(|(n, name)| Some((n, name?)))
+        {
+            let dir = match self.look(dir) {
+                Seen::Other => dir,
+                Seen::Shadow(shadow) => shadow,
+                // The call itself fails.
+                Seen::Failed(_) => return,
+            };
+            found[at] = match self.find(dir, path, at) {
+                Ok(found) => Some(found),
+                Err(libc::ENOENT | libc::ENOTDIR) => None,
+                Err(_) => return self.complete(),
+            };
+        }
+        if found == [None; 2] {
+            return;
+        }
+        kernel::each_open(|fd| {
+            if !self.is_ours(fd) && !self.inside.has(fd) && self.is_concerned(fd, &found) {
+                let _ = self.look(fd);
+            }
+        });
+    }
+
+    /// Where a name leads to in the view; its path is in `targets` then.
+    fn find(&mut self, dir: c_int, path: u64, at: usize) -> Result<(u64, usize), c_int> {
+        let opened = kernel::find(dir, path);
+        if opened < 0 {
+            return Err(-opened as c_int);
+        }
+        let opened = opened as c_int;
+        let len = kernel::path_of(opened, &mut self.targets[at]);
+        let ino = kernel::identify(opened).map(|found| found.ino);
+        kernel::close(opened);
+        match (ino, usize::try_from(len)) {
+            (Some(ino), Ok(len)) if len < PATH => Ok((ino, len)),
+            _ => Err(libc::ESTALE),
+        }
+    }
+
+    /// Whether a descriptor is of one of these, or of something below.
+    fn is_concerned(&mut self, fd: c_int, found: &[Option<(u64, usize)>; 2]) -> bool {
+        let Some(this) = kernel::identify(fd).filter(|this| this.dev == self.dev) else {
+            return false;
+        };
+        let Ok(len) = usize::try_from(kernel::path_of(fd, &mut self.path)) else { return true };
+        let path = &self.path[..len];
+        let shorter = path.strip_suffix(DELETED).unwrap_or(path);
+        found.iter().enumerate().filter_map(|(n, found)| Some((n, (*found)?))).any(
+            |(n, (ino, len))| {
+                let target = &self.targets[n][..len];
+                // By another mount the same file has another path.
+                ino == this.ino || is_at_or_below(path, target) || is_at_or_below(shorter, target)
+            },
+        )
     }
 
     /// Shadows for all earlier descriptors.

@@ -26,6 +26,8 @@ fn main() {
         "earlier-commit" => earlier_commit(dir),
         "earlier-abort" => earlier_abort(dir),
         "earlier-names" => earlier_names(dir),
+        "earlier-below" => earlier_below(dir),
+        "earlier-others" => earlier_others(dir),
         "earlier-directory" => earlier_directory(dir),
         "earlier-children" => earlier_children(dir),
         "earlier-paused" => earlier_paused(dir),
@@ -177,6 +179,90 @@ fn earlier_names(dir: &Path) {
             assert_eq!((read(&a), read(&b), read(&c)), ("a".into(), "b".into(), "c".into()));
         }
     }
+}
+
+/// The same below directories that change their names, whatever way the names are told.
+fn earlier_below(dir: &Path) {
+    let (sub, other) = (dir.join("sub"), dir.join("other"));
+    let inner = sub.join("in").join("file");
+    fs::create_dir_all(sub.join("in")).unwrap();
+    fs::create_dir(&other).unwrap();
+    for (path, text) in
+        [(&inner, "inner"), (&other.join("file"), "other"), (&dir.join("sub2"), "2")]
+    {
+        fs::write(path, text).unwrap();
+    }
+    for commit in [false, true] {
+        let (file, of_dir) = (open(&inner), File::open(sub.join("in")).unwrap());
+        let (beside, alike) = (open(&other.join("file")), open(&dir.join("sub2")));
+        let root = File::open(dir).unwrap();
+        std::env::set_current_dir(dir).unwrap();
+        let tx = begin(dir);
+        // Relative to a descriptor, with a way round, and exchanged.
+        rustix::fs::renameat_with(
+            &root,
+            "other/../sub",
+            rustix::fs::CWD,
+            "other",
+            rustix::fs::RenameFlags::EXCHANGE,
+        )
+        .unwrap();
+        fs::rename(other.join("in"), dir.join("up")).unwrap();
+        for (file, text) in [(&file, "INNER"), (&beside, "OTHER"), (&alike, "3")] {
+            put(file, text);
+        }
+        assert_eq!(read(dir.join("up/file")), "INNER");
+        assert_eq!((read(sub.join("file")), read(dir.join("sub2"))), ("OTHER".into(), "3".into()));
+        // A second change of what has moved already, and a removal.
+        fs::rename(dir.join("up"), dir.join("top")).unwrap();
+        rustix::fs::unlinkat(&of_dir, "file", rustix::fs::AtFlags::empty()).unwrap();
+        assert_eq!(fs::read_dir(dir.join("top")).unwrap().count(), 0);
+        assert_eq!(file.metadata().unwrap().len(), 5);
+        if commit {
+            tx.commit().unwrap();
+            assert_eq!(
+                (read(sub.join("file")), dir.join("top/file").exists()),
+                ("OTHER".into(), false)
+            );
+        } else {
+            tx.abort().unwrap();
+            assert_eq!((read(&inner), read(other.join("file"))), ("inner".into(), "other".into()));
+        }
+        std::env::set_current_dir("/").unwrap();
+    }
+}
+
+/// Names change, and others who write at the same time what the program has open are not in the way.
+fn earlier_others(dir: &Path) {
+    let [a, b, c, of_thread] = ["a", "b", "c", "thread"].map(|name| dir.join(name));
+    fs::create_dir(dir.join("sub")).unwrap();
+    for path in [&a, &b, &c, &of_thread] {
+        fs::write(path, "before").unwrap();
+    }
+    let files = [&a, &b, &of_thread].map(|path| open(path));
+    let here = std::sync::Barrier::new(2);
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            here.wait();
+            files[2].write_at(b"plainly", 0).unwrap();
+            here.wait();
+            let tx = begin(dir);
+            files[2].write_at(b"inside of its own", 0).unwrap();
+            tx.commit().unwrap();
+            here.wait();
+        });
+        let tx = begin(dir);
+        fs::rename(&a, &b).unwrap();
+        fs::remove_file(&c).unwrap();
+        fs::remove_dir(dir.join("sub")).unwrap();
+        for _ in 0..3 {
+            here.wait();
+        }
+        put(&files[0], "after!");
+        tx.commit().unwrap();
+    });
+    assert_eq!((read(&b), read(&of_thread)), ("after!".into(), "inside of its own".into()));
+    assert!(!a.exists() && !c.exists() && !dir.join("sub").exists());
 }
 
 /// Names below an earlier descriptor of a directory, and the working directory, are those of the view.
