@@ -107,6 +107,9 @@ pub fn conflict(
         Opponent::Outside => {
             protocol::Opponent::Outside { what: "changed by a process outside".into() }
         }
+        Opponent::Injected => protocol::Opponent::Outside {
+            what: format!("a test: {} is set", crate::spawn::INJECT_VARIABLE),
+        },
         Opponent::Plain(caller) => protocol::Opponent::Outside { what: by_caller(&caller) },
     };
     let stale = if stale_only { vec![path.clone()] } else { Vec::new() };

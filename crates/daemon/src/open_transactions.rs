@@ -53,6 +53,7 @@ impl Transactions {
             age: before.as_ref().map_or(0, |t| t.age.saturating_add(1)),
             read_only: begin.read_only,
             timestamp: before.as_ref().map(|t| t.timestamp),
+            inject: self.inject(),
         };
         let argv = ["systx", "begin"].map(HostPath::from).into_iter().chain([directory.clone()]);
         let terms = Terms {

@@ -38,9 +38,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use systx_txn::Inject;
 
 /// Names the directory of the socket, for tests and for unusual set-ups.
 pub const DIR_VARIABLE: &str = "SYSTX_RUNTIME_DIR";
+/// For tests: see [`inject`].
+pub const INJECT_VARIABLE: &str = "SYSTX_INJECT_ABORTS";
 /// A daemon recovers its stores before it is ready, so this is generous.
 const READY_LIMIT: Duration = Duration::from_secs(120);
 /// How long a client waits for the first answer, for which a daemon has to do nothing else.
@@ -289,7 +292,10 @@ fn open_log(path: &Path) -> Result<std::fs::File, Failure> {
 fn command() -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("systx").arg("daemon").env_clear();
-    for name in ["PATH", "HOME", "SYSTX_LOG", "SYSTX_IDLE", "RUST_BACKTRACE", DIR_VARIABLE] {
+    let ours = [DIR_VARIABLE, INJECT_VARIABLE];
+    for name in
+        ["PATH", "HOME", "SYSTX_LOG", "SYSTX_IDLE", "RUST_BACKTRACE"].into_iter().chain(ours)
+    {
         if let Some(value) = std::env::var_os(name) {
             command.env(name, value);
         }
@@ -436,6 +442,23 @@ fn prepare(
 /// Seconds, from `SYSTX_IDLE` of the client that started this daemon; for tests.
 fn idle_limit() -> Option<Duration> {
     std::env::var("SYSTX_IDLE").ok()?.parse().ok().map(Duration::from_secs)
+}
+
+/// Aborts for tests, from [`INJECT_VARIABLE`] of the client that started this daemon.
+///
+/// # Errors
+/// The variable says something else.
+pub fn inject() -> Result<Option<Inject>, Failure> {
+    let Some(value) = std::env::var_os(INJECT_VARIABLE).filter(|v| !v.is_empty()) else {
+        return Ok(None);
+    };
+    let inject = value.to_str().and_then(|v| v.parse().ok()).ok_or_else(|| {
+        let text = format!("{INJECT_VARIABLE}={}: no such aborts", value.display());
+        Failure::new(FailureKind::Invalid, text)
+            .hint("once, each, or a number as a seed; or unset it")
+    })?;
+    tracing::warn!("{INJECT_VARIABLE} is set: transactions lose without an opponent");
+    Ok(Some(inject))
 }
 
 /// Waits for the daemon before this one to be gone.

@@ -266,6 +266,7 @@ impl Desk {
             age: if again { last.retries } else { 0 },
             read_only,
             timestamp: again.then_some(last.timestamp),
+            inject: table.inject(),
         };
         let retries = options.age;
         let terms = Terms {

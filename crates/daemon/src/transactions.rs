@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use systx_base::sync::{Event, Mutex, rank};
 use systx_base::{Gid, TxnId, Uid};
-use systx_txn::BeginOptions;
+use systx_txn::{BeginOptions, Inject};
 use systx_vfs::view::Ids;
 
 /// Longest wait for the transactions of dead clients: a commit of any size ends within it.
@@ -45,6 +45,7 @@ pub struct Transactions {
     pub(crate) path_views: PathViews,
     /// Once something is guarded.
     pub(crate) guests: OnceLock<Guests>,
+    inject: Option<Inject>,
 }
 
 /// Whose daemon this is.
@@ -65,7 +66,7 @@ struct Tables {
 
 impl Transactions {
     /// Nothing open.
-    fn new(runtime: Option<Runtime>, me: Weak<Transactions>) -> Self {
+    fn new(runtime: Option<Runtime>, inject: Option<Inject>, me: Weak<Transactions>) -> Self {
         let owner = Owner {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
@@ -82,13 +83,20 @@ impl Transactions {
             guards: Mutex::new(rank::GUARDS, Guards::new(runtime)),
             me,
             guests: OnceLock::new(),
+            inject,
         }
     }
 
+    /// Where transactions of programs lose for a test.
+    pub(crate) fn inject(&self) -> Option<Inject> {
+        self.inject
+    }
+
     /// With the housekeeping thread, which ends with the last reference.  The directories that are guarded
-    /// according to the files of `runtime` are mounted again.
-    pub fn start(runtime: Option<Runtime>) -> Arc<Transactions> {
-        let table = Arc::new_cyclic(|me| Transactions::new(runtime, me.clone()));
+    /// according to the files of `runtime` are mounted again.  `inject`: where transactions of programs lose for a
+    /// test.
+    pub fn start(runtime: Option<Runtime>, inject: Option<Inject>) -> Arc<Transactions> {
+        let table = Arc::new_cyclic(|me| Transactions::new(runtime, inject, me.clone()));
         let housekeeping = Arc::downgrade(&table);
         std::thread::spawn(move || {
             loop {
@@ -348,6 +356,7 @@ impl Control for Transactions {
             age: begin.losses,
             read_only: begin.read_only,
             timestamp: begin.timestamp,
+            inject: self.inject(),
         };
         let terms = Terms {
             argv: begin.argv,

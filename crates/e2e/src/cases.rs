@@ -47,9 +47,16 @@ pub struct Guarded<'a> {
 impl<'a> Guarded<'a> {
     /// In the lab, for this helper.
     pub fn new(lab: &'a Lab, helper: &'a str) -> Guarded<'a> {
+        Guarded::with_aborts(lab, helper, "")
+    }
+
+    /// The same, by a daemon that makes transactions lose without an opponent, as `SYSTX_INJECT_ABORTS` says it.
+    pub fn with_aborts(lab: &'a Lab, helper: &'a str, aborts: &str) -> Guarded<'a> {
         let dir = lab.path("guarded");
         std::fs::create_dir(&dir).expect("the lab is writable");
-        lab.do_systx(["mount", "guarded"]).ok();
+        let mut mount = lab.systx(["mount", "guarded"]);
+        mount.env("SYSTX_INJECT_ABORTS", aborts);
+        finish(mount, Limits::default(), lab).ok();
         Guarded { lab, dir, helper }
     }
 

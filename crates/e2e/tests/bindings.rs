@@ -21,21 +21,38 @@ fn library() -> PathBuf {
     library.parent().expect("a directory").to_owned()
 }
 
+/// Ways in which a daemon makes transactions lose without an opponent.
+const ABORTS: [&str; 3] = ["once", "each", "20111"];
+
+/// Guards a directory by a daemon whose transactions lose so.
+fn mount(lab: &Lab, aborts: &str) {
+    let mut mount = lab.systx(["mount", "guarded"]);
+    mount.env("SYSTX_INJECT_ABORTS", aborts);
+    finish(mount, Limits::default(), lab).ok();
+}
+
 /// Runs several of a program at once on one directory.
 fn contend(lab: &Lab, program: impl Fn(&Path) -> Command) {
+    contend_with(lab, "", program);
+}
+
+/// The same, where transactions lose as well without an opponent.
+fn contend_with(lab: &Lab, aborts: &str, program: impl Fn(&Path) -> Command) {
     let dir = lab.path("guarded");
+    // There each takes several attempts.
+    let times = if aborts.is_empty() { TIMES } else { 8 };
     std::fs::create_dir(&dir).unwrap();
     lab.write("guarded/a", "1000");
     lab.write("guarded/b", "0");
-    lab.do_systx(["mount", "guarded"]).ok();
-    let start = |_| program(&dir).arg(TIMES.to_string()).stderr(Stdio::piped()).spawn().unwrap();
+    mount(lab, aborts);
+    let start = |_| program(&dir).arg(times.to_string()).stderr(Stdio::piped()).spawn().unwrap();
     let running: Vec<Child> = (0..PROGRAMS).map(start).collect();
     for child in running {
         let done = child.wait_with_output().unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
     }
     let number = |name: &str| lab.read(format!("guarded/{name}")).trim().parse::<i64>().unwrap();
-    let moved = TIMES * PROGRAMS as i64;
+    let moved = times * PROGRAMS as i64;
     assert_eq!((number("a"), number("b")), (1000 - moved, moved));
     assert!(lab.open_ids().is_empty());
     lab.do_systx(["umount", "guarded"]).ok();
@@ -68,11 +85,11 @@ fn c_programs_lose_no_update() {
 }
 
 /// Several programs at once, each with a share of the numbers: the log has all of them in order.
-fn in_order(lab: &Lab, program: impl Fn(&Path) -> Command) {
+fn in_order(lab: &Lab, aborts: &str, program: impl Fn(&Path) -> Command) {
     const NUMBERS: usize = 24;
     let dir = lab.path("guarded");
     std::fs::create_dir(&dir).unwrap();
-    lab.do_systx(["mount", "guarded"]).ok();
+    mount(lab, aborts);
     let start = |first: usize| {
         let mut command = program(&dir);
         command.args([first, PROGRAMS, NUMBERS].map(|n| n.to_string()));
@@ -97,7 +114,7 @@ fn c_programs_commit_in_order() {
         skip!("there is no C compiler");
     }
     let program = compiled(&lab, "ordered");
-    in_order(&lab, |dir| {
+    in_order(&lab, "", |dir| {
         let mut command = lab.command(&program);
         command.arg(dir);
         command
@@ -111,7 +128,7 @@ fn python_programs_commit_in_order() {
         skip!("there is no python3");
     }
     let library = library().join("libsystx.so");
-    in_order(&lab, |dir| {
+    in_order(&lab, "", |dir| {
         let mut command = lab.command("python3");
         command.arg("-B").arg(root().join("examples/ordered.py")).arg(dir);
         command.env("SYSTX_LIBRARY", &library);
@@ -340,6 +357,10 @@ fn a_program_with_a_lock_file_becomes_one_with_transactions() {
     if find_program("python3").is_none() {
         skip!("there is no python3");
     }
+    lock_file(&lab, "");
+}
+
+fn lock_file(lab: &Lab, aborts: &str) {
     let library = library().join("libsystx.so");
     let dir = lab.path("guarded");
     std::fs::create_dir(&dir).unwrap();
@@ -364,7 +385,7 @@ fn a_program_with_a_lock_file_becomes_one_with_transactions() {
     all("before.py", "subscribe", &addresses);
     all("before.py", "unsubscribe", &addresses[..3]);
     tool(&mut example("before.py", &["check"])).unwrap();
-    lab.do_systx(["mount", "guarded"]).ok();
+    mount(lab, aborts);
     all("after.py", "subscribe", &addresses[..3]);
     all("after.py", "unsubscribe", &addresses[3..]);
     tool(&mut example("after.py", &["check"])).unwrap();
@@ -376,4 +397,110 @@ fn a_program_with_a_lock_file_becomes_one_with_transactions() {
         std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
     names.sort();
     assert_eq!(names, ["count", "members"]);
+}
+
+/// In each way, with a lab of its own.
+macro_rules! aborts {
+    ($check:expr) => {
+        for aborts in ABORTS {
+            let lab = lab!();
+            $check(&lab, aborts);
+        }
+    };
+}
+
+/// An example in Python.
+fn python(lab: &Lab, name: &str, dir: &Path) -> Command {
+    let mut command = lab.command("python3");
+    command.arg("-B").arg(root().join("examples").join(name)).arg(dir);
+    command.env("SYSTX_LIBRARY", library().join("libsystx.so"));
+    command.env("PYTHONPATH", root().join("bindings/python"));
+    command
+}
+
+/// A program with its directory.
+fn on(lab: &Lab, program: &Path, dir: &Path) -> Command {
+    let mut command = lab.command(program);
+    command.arg(dir);
+    command
+}
+
+#[test]
+fn aborts_are_told_as_lost_conflicts() {
+    let lab = lab!();
+    lab.write("a", "old");
+    let mut run = lab.systx(["run", "--", "sh", "-c", "echo new > a"]);
+    run.env("SYSTX_INJECT_ABORTS", "once");
+    let lost = finish(run, Limits::default(), &lab);
+    assert_ne!(lost.code, 0, "{lost}");
+    assert!(lost.err.contains("a test: SYSTX_INJECT_ABORTS is set"), "{lost}");
+    assert_eq!(lab.read("a"), "old");
+    // The next attempt keeps its age, which is what lets it through.
+    lab.run(&["--retries", "1"], "echo new > a").ok();
+    assert_eq!(lab.read("a"), "new\n");
+}
+
+#[test]
+fn aborts_of_c_programs_lose_no_update_nor_order() {
+    if find_program("cc").is_none() {
+        skip!("there is no C compiler");
+    }
+    aborts!(|lab: &Lab, aborts| {
+        let program = compiled(lab, "transfer");
+        contend_with(lab, aborts, |dir| on(lab, &program, dir));
+    });
+    aborts!(|lab: &Lab, aborts| {
+        let program = compiled(lab, "ordered");
+        in_order(lab, aborts, |dir| on(lab, &program, dir));
+    });
+}
+
+#[test]
+fn aborts_of_rust_programs_lose_no_update() {
+    let program = built(&["-p", "libsystx", "--example", "transfer"], "examples/transfer");
+    aborts!(|lab: &Lab, aborts| contend_with(lab, aborts, |dir| on(lab, &program, dir)));
+}
+
+#[test]
+fn aborts_of_python_programs_lose_no_update_nor_order() {
+    if find_program("python3").is_none() {
+        skip!("there is no python3");
+    }
+    aborts!(|lab: &Lab, aborts| {
+        contend_with(lab, aborts, |dir| python(lab, "transfer.py", dir));
+    });
+    aborts!(|lab: &Lab, aborts| {
+        in_order(lab, aborts, |dir| python(lab, "ordered.py", dir));
+    });
+    aborts!(lock_file);
+}
+
+#[test]
+fn aborts_of_java_programs_lose_no_update() {
+    let home = lab!();
+    let java = match Java::new(&home, "examples/Transfer.java") {
+        Ok(java) => java,
+        Err(why) => skip!("{why}"),
+    };
+    aborts!(|lab: &Lab, aborts| contend_with(lab, aborts, |dir| {
+        let mut command = java.command(lab, &["-Xmx16m"], "Transfer");
+        command.arg(dir);
+        command
+    }));
+}
+
+#[test]
+fn aborts_of_go_programs_lose_no_update() {
+    let home = lab!();
+    let go = match Go::new() {
+        Ok(go) => go,
+        Err(why) => skip!("{why}"),
+    };
+    let program = home.outside().join("transfer");
+    go.build(&["build"], "examples/go", &program);
+    aborts!(|lab: &Lab, aborts| contend_with(lab, aborts, |dir| {
+        let mut command = go.command(lab, &program);
+        command.arg(dir);
+        command
+    }));
 }

@@ -117,3 +117,31 @@ fn descriptors_and_threads_of_program_and_daemon_stay_as_many() {
     assert_eq!(line(&mut out), "ok");
     assert!(child.wait().expect("it ends").success());
 }
+
+/// Once per transaction, at every object, by chance: the threads get through all the same, and the daemon keeps nothing
+/// of the attempts.
+#[test]
+fn aborts_of_contending_threads_lose_no_update_and_leave_nothing() {
+    for aborts in ["once", "each", "20111"] {
+        let lab = lab!();
+        let guarded = Guarded::with_aborts(&lab, env!("CARGO_BIN_EXE_systx-e2e-threads"), aborts);
+        let count = |what: &str| {
+            let pid = lab.daemons()[0];
+            std::fs::read_dir(format!("/proc/{pid}/{what}")).expect("the daemon runs").count()
+        };
+        let lost = |rounds: u32| -> u32 {
+            let done = guarded.case("contend", rounds);
+            let words = done.out.lines().find_map(|l| l.strip_suffix(" attempts lost"));
+            words.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("{done}"))
+        };
+        lost(20);
+        let before = (count("fd"), count("task"));
+        // Three threads write in every round, and lose at least once in two of the ways.
+        let attempts = lost(40);
+        assert!(attempts >= if aborts == "20111" { 1 } else { 120 }, "{aborts}: {attempts}");
+        // How many workers were busy at once is by chance; what every attempt leaves would be far more.
+        eventually("the daemon is as before", || {
+            count("fd") <= before.0 + 16 && count("task") <= before.1 + 16
+        });
+    }
+}

@@ -116,27 +116,40 @@ impl Mine {
             }
             Err(e) => return Err(e),
         }
-        let mut asked = abi::Begin { flags: how.flags.of_daemon(), ..abi::Begin::default() };
-        match self.current()?.ask(abi::BEGIN, &mut asked) {
-            // The directory was unmounted since, or its daemon was replaced.
-            Err(Errno::NOTCONN | Errno::STALE | Errno::CONNABORTED | Errno::NODEV) => {
-                self.seats.remove(0);
-                self.seat(dir)?;
-                self.current()?.ask(abi::BEGIN, &mut asked)?;
+        let mut flags = how.flags.of_daemon();
+        let (id, from) = loop {
+            let mut asked = abi::Begin { flags, ..abi::Begin::default() };
+            match self.current()?.ask(abi::BEGIN, &mut asked) {
+                // The directory was unmounted since, or its daemon was replaced.
+                Err(Errno::NOTCONN | Errno::STALE | Errno::CONNABORTED | Errno::NODEV) => {
+                    self.seats.remove(0);
+                    self.seat(dir)?;
+                    self.current()?.ask(abi::BEGIN, &mut asked)?;
+                }
+                other => other?,
             }
-            other => other?,
-        }
-        let seat = self.current()?;
-        if let Some(mut order) = order {
-            // Without its place it must not be committed.
-            seat.ask(abi::ORDER, &mut order).inspect_err(|_| {
-                let _ = seat.ask(abi::ABORT, &mut abi::End::default());
-            })?;
-        }
-        let from = seat.go_in().inspect_err(|_| {
-            let _ = seat.ask(abi::ABORT, &mut abi::End::default());
-        })?;
-        self.open = Some(Open { id: asked.id, depth: 1, from: Some(from), joined: false });
+            let seat = self.current()?;
+            if let Some(order) = &order {
+                // Without its place it must not be committed.
+                seat.ask(abi::ORDER, &mut order.clone()).inspect_err(|_| {
+                    let _ = seat.ask(abi::ABORT, &mut abi::End::default());
+                })?;
+            }
+            match seat.go_in() {
+                Ok(from) => break (asked.id, from),
+                Err(e) => {
+                    let mut end = abi::End::default();
+                    let told = seat.ask(abi::ABORT, &mut end);
+                    // The working directory is the first thing that it looks up.  If it lost by that, the program has
+                    // done nothing yet that it would have to know.
+                    if e != Errno::CANCELED || told.is_err() || end.state != abi::state::LOST {
+                        return Err(e);
+                    }
+                    flags |= abi::begin::RETRY;
+                }
+            }
+        };
+        self.open = Some(Open { id, depth: 1, from: Some(from), joined: false });
         if calls::wanted(how.flags) {
             let begun = self
                 .current()

@@ -23,6 +23,7 @@
 //! process that serves them.
 
 use crate::gate::Gate;
+use crate::inject::Inject;
 use crate::object::{Conflict, Object, ObjectRef, Opponent, Side};
 use crate::policy::{ContentionPolicy, OsPrio};
 use crate::state::{DoomFn, Fallout, Intent, State};
@@ -61,6 +62,8 @@ pub struct BeginOptions {
     pub read_only: bool,
     /// The first attempt's timestamp, on a retry.
     pub timestamp: Option<u64>,
+    /// For tests: where it loses without an opponent.  Not with `read_only`.
+    pub inject: Option<Inject>,
 }
 
 /// Answer to a request for an object.
@@ -284,7 +287,9 @@ impl Engine {
     /// # Panics
     /// If there is no such transaction (it was aborted, or is installed).
     pub fn decide(&self, t: TxnId) -> Result<(), Conflict> {
-        let decided = self.state.lock().decide(t);
+        let mut fallout = Fallout::new();
+        let decided = self.state.lock().decide(t, &mut fallout);
+        tell(fallout);
         decided.unwrap_or_else(|| panic!("transaction {t} has ended"))
     }
 

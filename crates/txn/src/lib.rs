@@ -19,6 +19,7 @@
 //! | `hold.rs`, `pages.rs`, `index.rs` | its parts: holders in four bytes, sets of pages, containers |
 //! | `policy.rs` | who wins |
 //! | `order.rs`, `state/order.rs` | transactions that commit in an order given by their numbers |
+//! | `inject.rs`, `state/inject.rs` | aborts for tests |
 //! | `state/asleep.rs` | transactions that wait for what the engine does not see |
 //! | `object.rs` | objects and conflicts |
 #![forbid(unsafe_code)]
@@ -27,6 +28,7 @@ mod engine;
 mod gate;
 mod hold;
 mod index;
+mod inject;
 mod object;
 mod order;
 mod pages;
@@ -38,6 +40,7 @@ mod table;
 pub use engine::{
     Access, BeginOptions, Census, Engine, Isolation, Stats, Status, Timestamp, Workset,
 };
+pub use inject::{Inject, NoInject};
 pub use object::{Conflict, Object, ObjectRef, Opponent, PAGE, Side};
 pub use order::{GroupName, Order, OrderError, Turn};
 pub use plain::{Caller, Mutation, Plain, Stall};

@@ -141,6 +141,8 @@ pub enum Opponent {
     Outside,
     /// A program outside every transaction, whose request came through the daemon.
     Plain(Caller),
+    /// Nobody: a test wants it to lose, see [`crate::Inject`].
+    Injected,
 }
 
 /// A lost conflict, as the loser is told.

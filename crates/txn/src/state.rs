@@ -21,6 +21,7 @@
 use crate::engine::{Access, BeginOptions, Census, Isolation, Stats, Status, Workset};
 use crate::hold::{Flags, Hold, Slot};
 use crate::index::{Index, Slab};
+use crate::inject::Inject;
 use crate::object::{Conflict, Object, ObjectRef, Opponent, Side};
 use crate::order::{Orders, Turn};
 use crate::plain::Caller;
@@ -30,6 +31,7 @@ use std::sync::Arc;
 use systx_base::TxnId;
 
 mod asleep;
+mod inject;
 mod order;
 mod plain;
 pub(crate) use plain::Entered;
@@ -102,6 +104,10 @@ struct Txn {
     look: Option<Look>,
     /// It did when somebody was in conflict with it, and has asked for nothing since.
     asleep: bool,
+    /// Where it loses for a test.
+    inject: Option<Inject>,
+    /// Objects that it added, while that matters.
+    added: u32,
 }
 
 impl Txn {
@@ -123,6 +129,8 @@ impl Txn {
             place: None,
             look: None,
             asleep: false,
+            inject: None,
+            added: 0,
         }
     }
 }
@@ -188,6 +196,7 @@ impl State {
         };
         let mut txn = Txn::new(Phase::Active, contender);
         (txn.soft, txn.notes_stale, txn.read_only) = (soft, soft, o.read_only);
+        txn.inject = o.inject.filter(|_| !o.read_only);
         let slot = self.txns.insert(Some(txn));
         assert!(slot < Hold::SLOTS, "memory ends before a hundred million transactions");
         self.note_takers += usize::from(soft);
@@ -196,9 +205,14 @@ impl State {
     }
 
     /// Active → Committing; `None` if there is no such transaction or it was aborted.
-    pub(crate) fn decide(&mut self, id: TxnId) -> Option<Result<(), Conflict>> {
+    pub(crate) fn decide(
+        &mut self,
+        id: TxnId,
+        fallout: &mut Fallout,
+    ) -> Option<Result<(), Conflict>> {
         let turn = self.turn(id);
         let slot = self.find(id)?;
+        self.inject_at_end(slot, fallout);
         let txn = self.txn_mut(slot);
         match txn.phase {
             Phase::Active => {
@@ -361,6 +375,9 @@ impl State {
         if want != Flags::NONE && !held.any(want) {
             let added = self.table.record(slot, o, place, want);
             self.add_to_workset(slot, &added);
+            if self.inject_at(slot, (o, want), fallout) {
+                return Ok(Access::Doomed);
+            }
         }
         Ok(Access::Granted)
     }

@@ -36,5 +36,6 @@ pub fn daemon(args: &[OsString]) -> Result<i32, Problem> {
 }
 
 fn control(runtime: Runtime) -> Result<Arc<dyn Control>, Failure> {
-    Ok(systx_daemon::transactions::Transactions::start(Some(runtime)))
+    let inject = spawn::inject()?;
+    Ok(systx_daemon::transactions::Transactions::start(Some(runtime), inject))
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use systx_base::Oid;
 
+mod inject;
 mod model;
 mod plain;
 mod threads;

@@ -430,7 +430,10 @@ fn begin<'e>(
     // Retries keep an old timestamp; two may then be equal, and the id decides.
     let timestamp = (retry && m.clock > 0).then(|| 1 + m.clock / 2);
     let isolation = if snapshot { Isolation::Snapshot } else { Isolation::Serializable };
-    let began = e.begin(TxnId(t), BeginOptions { isolation, priority, age, read_only, timestamp });
+    let began = e.begin(
+        TxnId(t),
+        BeginOptions { isolation, priority, age, read_only, timestamp, inject: None },
+    );
     m.clock = m.clock.max(timestamp.unwrap_or(m.clock + 1));
     let expected = timestamp.unwrap_or(m.clock);
     prop_assert_eq!(began, Timestamp(expected));
