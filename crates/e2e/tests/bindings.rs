@@ -17,7 +17,8 @@ fn root() -> PathBuf {
 
 /// The directory of libsystx.so.
 fn library() -> PathBuf {
-    let library = built(&["-p", "libsystx", "--lib"], "libsystx.so");
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let library = BUILT.get_or_init(|| built(&["-p", "libsystx", "--lib"], "libsystx.so"));
     library.parent().expect("a directory").to_owned()
 }
 
