@@ -65,7 +65,8 @@ const LOCKED_MAX: usize = 32;
 /// How long after a commit attributes are told without validity. The kernel declares what it is told valid before it has
 /// stored all of it, and stat(2) takes no lock (`fuse_change_attributes_common`): who asks while somebody else is told
 /// the new owner or mode could see the old one. Told without validity it is stored, and believed by nobody; what is told
-/// afterwards, with validity, is what is there.
+/// afterwards, with validity, is what is there. That is so of what somebody asks for in this time; of the rest, see "Not
+/// built" of decision 0003.
 const TOLD_AGAIN: Duration = Duration::from_millis(3);
 
 /// The time after a commit in which attributes are told without validity.
