@@ -210,7 +210,7 @@ impl Descriptors {
                 self.before_change([Some((libc::AT_FDCWD, args[0])), None]);
             }
             libc::SYS_unlinkat => self.before_change([Some((fd, args[1])), None]),
-            _ if makes_process(trap) => self.complete(),
+            _ if makes_process(trap) && !self.complete() => return error(libc::ECANCELED),
             _ => {}
         }
         self.translate(call, trap)
@@ -360,7 +360,10 @@ impl Descriptors {
             found[at] = match self.find(dir, path, at) {
                 Ok(found) => Some(found),
                 Err(libc::ENOENT | libc::ENOTDIR) => None,
-                Err(_) => return self.complete(),
+                Err(_) => {
+                    self.complete();
+                    return;
+                }
             };
         }
         if found == [None; 2] {
@@ -406,16 +409,20 @@ impl Descriptors {
         )
     }
 
-    /// Shadows for all earlier descriptors.
-    fn complete(&mut self) {
-        if std::mem::replace(&mut self.complete, true) {
-            return;
+    /// Shadows for all earlier descriptors; `false` if the transaction has lost: a process would have those that are
+    /// missing as they are outside.
+    fn complete(&mut self) -> bool {
+        if self.complete {
+            return true;
         }
+        let mut lost = false;
         kernel::each_open(|fd| {
-            if !self.is_ours(fd) {
-                let _ = self.look(fd);
+            if !lost && !self.is_ours(fd) {
+                lost = self.look(fd) == Seen::Failed(libc::ECANCELED);
             }
         });
+        self.complete = !lost;
+        !lost
     }
 
     /// An abort opens it again.
