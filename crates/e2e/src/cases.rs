@@ -6,8 +6,9 @@
 
 use crate::run::{Limits, finish};
 use crate::{Finished, Lab};
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::fs;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,33 @@ pub fn asked() -> Asked {
     let dir = args.next().expect("a directory").into();
     let number = args.next().map_or(0, |n| n.parse().expect("a number"));
     Asked { case, dir, number }
+}
+
+/// In a helper: the error of a call, if there is one.
+pub fn errno<T>(result: io::Result<T>) -> Option<i32> {
+    result.err().and_then(|e| e.raw_os_error())
+}
+
+/// In a helper: the text of a file.
+///
+/// # Panics
+/// If it cannot be read.
+pub fn read(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path.as_ref()).unwrap_or_else(|e| panic!("{:?}: {e}", path.as_ref()))
+}
+
+/// In a helper: what is there for everybody else, asked by this thread itself.
+///
+/// # Panics
+/// If its transaction can be neither paused nor resumed.
+pub fn outside(path: &Path) -> Option<String> {
+    if systx::xid() == 0 {
+        return fs::read_to_string(path).ok();
+    }
+    let id = systx::xpause().expect("it can be paused");
+    let seen = fs::read_to_string(path).ok();
+    systx::xresume(id).expect("it was paused");
+    seen
 }
 
 /// An empty guarded directory, until it is dropped.

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use systx::{Flags, State};
-use systx_e2e::cases::{Asked, asked, eventually};
+use systx_e2e::cases::{Asked, asked, errno, eventually, outside, read};
 
 const SERIALIZABLE: Flags = Flags::from_bits(0);
 
@@ -41,25 +41,6 @@ fn main() {
         other => panic!("no case {other}"),
     }
     println!("ok");
-}
-
-fn errno<T>(result: io::Result<T>) -> Option<i32> {
-    result.err().and_then(|e| e.raw_os_error())
-}
-
-fn read(path: impl AsRef<Path>) -> String {
-    fs::read_to_string(path.as_ref()).unwrap_or_else(|e| panic!("{:?}: {e}", path.as_ref()))
-}
-
-/// What is there for everybody else, asked by this thread itself.
-fn outside(path: &Path) -> Option<String> {
-    if systx::xid() == 0 {
-        return fs::read_to_string(path).ok();
-    }
-    let id = systx::xpause().unwrap();
-    let seen = fs::read_to_string(path).ok();
-    systx::xresume(id).unwrap();
-    seen
 }
 
 /// Nothing shows before the commit to sibling threads, and all of it after; identities are the same.

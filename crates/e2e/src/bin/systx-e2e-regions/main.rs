@@ -16,12 +16,11 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::Command;
 use systx::{Flags, State};
+use systx_e2e::cases::{Asked, asked, errno, outside, read};
 
 fn main() {
-    let mut args = std::env::args().skip(1);
-    let case = args.next().expect("a case");
-    let dir = args.next().expect("a directory");
-    let dir = Path::new(&dir);
+    let Asked { case, dir, .. } = asked();
+    let dir = dir.as_path();
     match case.as_str() {
         "earlier-commit" => earlier_commit(dir),
         "earlier-abort" => earlier_abort(dir),
@@ -52,25 +51,6 @@ fn main() {
         other => panic!("no case {other}"),
     }
     println!("ok");
-}
-
-fn errno<T>(result: io::Result<T>) -> Option<i32> {
-    result.err().and_then(|e| e.raw_os_error())
-}
-
-fn read(path: impl AsRef<Path>) -> String {
-    fs::read_to_string(path.as_ref()).unwrap_or_else(|e| panic!("{:?}: {e}", path.as_ref()))
-}
-
-/// What is there for everybody else, asked by this thread itself.
-fn outside(path: &Path) -> Option<String> {
-    if systx::xid() == 0 {
-        return fs::read_to_string(path).ok();
-    }
-    let id = systx::xpause().unwrap();
-    let seen = fs::read_to_string(path).ok();
-    systx::xresume(id).unwrap();
-    seen
 }
 
 fn begin(dir: &Path) -> systx::Transaction {
