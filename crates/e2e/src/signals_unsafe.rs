@@ -111,6 +111,16 @@ pub fn block(signals: &[i32]) {
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
 }
 
+/// Where the alternate stack of this thread is, and its size; `None`: it has none.
+pub fn alternate_stack() -> Option<(usize, usize)> {
+    // SAFETY: all zero is one, and the call writes to it.
+    unsafe {
+        let mut now: libc::stack_t = std::mem::zeroed();
+        assert_eq!(libc::sigaltstack(std::ptr::null(), &raw mut now), 0);
+        (now.ss_flags & libc::SS_DISABLE == 0).then_some((now.ss_sp as usize, now.ss_size))
+    }
+}
+
 /// Blocks all, does something, and puts back what was.
 pub fn with_all_blocked<T>(work: impl FnOnce() -> T) -> T {
     // SAFETY: all zero is an empty one; `sigfillset` and `pthread_sigmask` write to theirs.

@@ -99,6 +99,13 @@ fn signals_from_others_wait_for_the_end_or_come_again() {
     }
 }
 
+/// Whatever the registers of the processor take of an alternate stack.
+#[test]
+fn handlers_have_room_while_a_call_waits() {
+    let lab = lab!();
+    Guarded::new(&lab).case("room");
+}
+
 #[test]
 fn what_goes_through_pipes_waits_for_the_commit_or_is_given_back() {
     let lab = lab!();

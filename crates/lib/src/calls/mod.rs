@@ -11,6 +11,8 @@ mod outgoing;
 mod region;
 #[path = "registry_unsafe.rs"]
 mod registry;
+#[path = "stack_unsafe.rs"]
+mod stack;
 mod streams;
 
 use crate::Flags;
@@ -96,8 +98,12 @@ pub fn again() -> Result<(), Errno> {
     if registry::look(key(), |region| region.is_active()) != Some(true) {
         return Ok(());
     }
+    registry::with(key(), |region| region.stack.enter());
     let armed = registry::look(key(), arm).unwrap_or(Err(libc::EINVAL));
-    armed.map_err(Errno::from_raw_os_error)?;
+    if let Err(e) = armed {
+        disarmed();
+        return Err(Errno::from_raw_os_error(e));
+    }
     if !WORKS.load(Ordering::Relaxed) {
         let count = || registry::look(key(), |region| region.traps()).unwrap_or(0);
         let before = count();
@@ -106,6 +112,7 @@ pub fn again() -> Result<(), Errno> {
         let _ = registry::look(key(), |region| region.select(false));
         if count() == before {
             disarm();
+            disarmed();
             return Err(Errno::NOSYS);
         }
         WORKS.store(true, Ordering::Relaxed);
@@ -124,7 +131,13 @@ pub fn pause() {
     });
     if was == Some(true) {
         disarm();
+        disarmed();
     }
+}
+
+/// What is put back when nothing is intercepted any more.
+fn disarmed() {
+    registry::with(key(), |region| region.stack.leave());
 }
 
 /// Whether the program made a call for which the transaction can only be dropped.

@@ -5,6 +5,7 @@ use super::gate::{Action, SIGSYS_BIT};
 use super::incoming::{self, Incoming, Mode};
 use super::kernel;
 use super::outgoing::Outgoing;
+use super::stack::SignalStack;
 use super::streams::Streams;
 use crate::Flags;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -75,6 +76,8 @@ pub struct Region {
     pub incoming: Incoming,
     outgoing: Outgoing,
     streams: Streams,
+    /// Where its handler runs.
+    pub stack: SignalStack,
     /// The mask of the thread while it begins.
     pub mask: Option<u64>,
 }
@@ -102,6 +105,7 @@ impl Region {
             incoming: Incoming::new(),
             outgoing: Outgoing::new(),
             streams: Streams::new(),
+            stack: SignalStack::new(),
             mask: None,
         }
     }

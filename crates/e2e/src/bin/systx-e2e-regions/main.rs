@@ -46,6 +46,7 @@ fn main() {
         "speculative" => sent::speculative(dir),
         "ended" => sent::ended(dir),
         "masks" => sent::masks(dir),
+        "room" => sent::room(dir),
         "freed-twice" => sent::freed_twice(dir),
         "half-done" => sent::half_done(dir),
         other => panic!("no case {other}"),

@@ -226,6 +226,42 @@ pub fn masks(dir: &Path) {
     assert_eq!(read(dir.join("a")), "blocked");
 }
 
+/// How often [`wide`] came to its end.
+static WIDE: AtomicI32 = AtomicI32::new(0);
+
+/// A handler for the ordinary stack, with calls of its own.
+extern "C" fn wide(_: i32) {
+    let mut room = [1_u8; 64 << 10];
+    std::hint::black_box(&mut room);
+    let path = PLACE.get().unwrap().join("wide");
+    fs::write(path, "x".repeat(usize::from(room[room.len() / 2]))).unwrap();
+    WIDE.fetch_add(1, Ordering::SeqCst);
+}
+
+/// While a call waits, handlers have the room that they have elsewhere, though the thread has an alternate stack of a
+/// few pages, as a Rust program does.  Which it has again afterwards.
+pub fn room(dir: &Path) {
+    PLACE.set(dir.to_owned()).unwrap();
+    let before = signals::alternate_stack();
+    assert!(before.is_some_and(|(_, size)| size < 32 << 10), "nothing to show: {before:?}");
+    signals::on(libc::SIGUSR1, wide);
+    for (round, commit) in [true, false, true].into_iter().enumerate() {
+        let tx = begin(dir);
+        signals::waits_with_masks(libc::SIGUSR1);
+        assert_eq!(WIDE.swap(0, Ordering::SeqCst), 3, "round {round}");
+        let id = systx::xpause().unwrap();
+        assert_eq!(signals::alternate_stack(), before, "in a pause");
+        systx::xresume(id).unwrap();
+        if commit {
+            tx.commit().unwrap();
+        } else {
+            tx.abort().unwrap();
+        }
+        assert_eq!(signals::alternate_stack(), before, "round {round}");
+    }
+    assert_eq!(read(dir.join("wide")), "x");
+}
+
 /// Where the handlers below work, and whether in a transaction.
 static PLACE: OnceLock<PathBuf> = OnceLock::new();
 static WRAPPED: AtomicBool = AtomicBool::new(false);
