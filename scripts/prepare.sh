@@ -21,11 +21,28 @@ install() {
         return 1
     fi
     echo "installing: $*"
+    local said package left=0
     # The package lists of a fresh machine are empty.
-    if ! "${as[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null 2>&1; then
-        "${as[@]}" apt-get update -qq >/dev/null
-        "${as[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >/dev/null
-    fi
+    said=$(apt install "$@" 2>&1) && return
+    said=$(apt update 2>&1) || echo "the package lists cannot be had: $(tail -n 1 <<<"$said")" >&2
+    said=$(apt install "$@" 2>&1) && return
+    # One that cannot be had is no reason to do without the others.
+    for package; do
+        said=$(apt install "$package" 2>&1) && continue
+        echo "cannot be installed: $package: $(tail -n 1 <<<"$said")" >&2
+        left=1
+    done
+    return $left
+}
+
+# apt install|update ...: for `install`, whose `as` is how to become root.  A mirror that does not answer is given up; another
+# program that is installing something is waited for.
+apt() {
+    local what=$1
+    shift
+    [ "$what" = update ] || set -- --no-install-recommends "$@"
+    timeout 900 "${as[@]}" env DEBIAN_FRONTEND=noninteractive apt-get "$what" -qq -y -o Acquire::Retries=3 \
+        -o Acquire::http::Timeout=30 -o Acquire::https::Timeout=30 -o DPkg::Lock::Timeout=300 "$@" </dev/null
 }
 
 # need PROGRAM PACKAGE: remembers the package if the program is missing.

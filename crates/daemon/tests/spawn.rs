@@ -151,7 +151,7 @@ fn a_killed_daemon_is_replaced() {
     let start = Instant::now();
     let next = said(client(&dir.0));
     assert!(next.parse::<u32>().is_ok() && next != pid, "{next}");
-    assert!(start.elapsed() < Duration::from_secs(60));
+    assert!(start.elapsed() < Duration::from_secs(300));
     end(&dir.0, &next);
 }
 

@@ -4,16 +4,13 @@
 //! The one place for how they are called and what they ask, for both sides: suites start them with [`Guarded`], the
 //! helpers in `src/bin` look at their arguments with [`asked`].
 
+pub use crate::run::eventually;
 use crate::run::{Limits, finish};
 use crate::{Finished, Lab};
 use std::fs;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
-
-/// How long something that has to happen may take.
-const SOON: Duration = Duration::from_secs(60);
 
 /// What a helper was asked: `HELPER CASE DIR [NUMBER]`.
 pub struct Asked {
@@ -117,16 +114,6 @@ impl Drop for Guarded<'_> {
         if !std::thread::panicking() {
             self.lab.do_systx(["umount", "guarded"]).ok();
         }
-    }
-}
-
-/// Waits for something that happens by itself, soon.
-#[track_caller]
-pub fn eventually(what: &str, mut is: impl FnMut() -> bool) {
-    let deadline = Instant::now() + SOON;
-    while !is() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

@@ -328,7 +328,10 @@ impl Lab {
 
     /// Pids of the lab's daemon.
     pub fn daemons(&self) -> Vec<u32> {
-        self.daemon_processes(|part| part != b"--keep")
+        let found = self.daemon_processes(|part| part == b"--serve");
+        // A process that it is just about to execute a program in looks as itself.
+        let is_copy = |pid: &u32| parent(*pid).is_some_and(|parent| found.contains(&parent));
+        found.iter().copied().filter(|pid| !is_copy(pid)).collect()
     }
 
     /// Pids of the process that starts the daemon again if it dies.
@@ -447,7 +450,7 @@ pub fn guard_mounts(below: &Path) -> Vec<PathBuf> {
 
 pub(crate) fn unmount(mnt: &Path) {
     // A process that was killed lets go of its files a moment after it was reaped elsewhere.
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(20);
     while Instant::now() < deadline {
         let done = Command::new("umount").arg(mnt).stderr(Stdio::null()).status();
         if done.is_ok_and(|s| s.success()) {
@@ -486,6 +489,11 @@ pub fn sweep() {
     }
 }
 
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
+}
+
 fn is_mount_point(path: &Path) -> bool {
     let dev = |p: &Path| p.metadata().map(|m| m.dev()).ok();
     dev(path) != path.parent().and_then(dev)
@@ -522,7 +530,7 @@ pub(crate) fn end(pids: &[u32]) {
     for fd in &fds {
         let _ = rustix::process::pidfd_send_signal(fd, rustix::process::Signal::KILL);
     }
-    let limit = Instant::now() + Duration::from_secs(10);
+    let limit = Instant::now() + Duration::from_secs(60);
     for fd in &fds {
         if !crate::run::wait_readable(fd, limit) {
             eprintln!("a killed process does not end");
@@ -551,6 +559,14 @@ pub(crate) fn processes_with(runtime: &Path) -> Vec<u32> {
 pub fn chmod(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
         .unwrap_or_else(|e| panic!("chmod {}: {e}", path.display()));
+}
+
+/// Writes a program.  By a process of its own: a descriptor open for writing in this one could be inherited by what
+/// another thread starts just now, and then executing the file is refused.
+pub fn executable(path: &Path, text: &str) {
+    let mut sh = Command::new("sh");
+    sh.args(["-ec", "printf %s \"$2\" > \"$1\"; chmod 755 \"$1\"", "sh"]).arg(path).arg(text);
+    tool(&mut sh).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
 }
 
 /// Runs a tool that must succeed.

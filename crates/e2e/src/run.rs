@@ -15,7 +15,21 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long things may take.  Generous: a hang must fail, a busy machine must not.
+/// After this, something that has to happen is taken never to happen.  The one place for it: a hang must fail, and a
+/// machine that is ten times slower, and busy with other things, must not.
+pub const HANG: Duration = Duration::from_secs(300);
+
+/// Waits for something that happens by itself, and tells nobody when it does.
+#[track_caller]
+pub fn eventually(what: &str, mut is: impl FnMut() -> bool) {
+    let deadline = Instant::now() + HANG;
+    while !is() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// How long things may take: never less than [`HANG`].
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// From start to end.
@@ -24,14 +38,14 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { total: Duration::from_secs(120) }
+        Limits { total: HANG }
     }
 }
 
 impl Limits {
-    /// So many seconds.
+    /// So many seconds, for what takes minutes.
     pub fn seconds(seconds: u64) -> Limits {
-        Limits { total: Duration::from_secs(seconds) }
+        Limits { total: HANG.max(Duration::from_secs(seconds)) }
     }
 }
 
@@ -289,7 +303,7 @@ impl<'a> Shell<'a> {
         let input = self.input.as_mut().expect("the shell was ended");
         let sent = writeln!(input, "{{ {script}\n}} 2>&1 </dev/null; echo '{MARK}' $?");
         sent.and_then(|()| input.flush()).ok()?;
-        let deadline = Instant::now() + Duration::from_secs(90);
+        let deadline = Instant::now() + HANG;
         let mut out = String::new();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -413,7 +427,7 @@ impl<'a> Dialogue<'a> {
     /// Waits until it has printed this; everything up to there.
     #[track_caller]
     pub fn wait_for(&mut self, text: &str) -> String {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + HANG;
         loop {
             if let Some(at) = self.seen.find(text) {
                 let rest = self.seen.split_off(at + text.len());

@@ -7,7 +7,7 @@
 
 use crate::Lab;
 use crate::lab::guard_mounts;
-use crate::run::{Finished, Limits, Running};
+use crate::run::{Finished, HANG, Limits, Running};
 use crate::{CONFLICT, OUTSIDE};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -102,7 +102,7 @@ pub fn soak(lab: &Lab, options: Options) -> Report {
         cycle += 1;
         if cycle % options.life == 0 && begun.elapsed() < options.time {
             lab.kill_daemon();
-            let back = Instant::now() + Duration::from_secs(60);
+            let back = Instant::now() + HANG;
             // The mount answers again when the next daemon serves it.
             while lab.native("cat g/count").code != 0 {
                 assert!(
@@ -180,7 +180,7 @@ fn one_cycle(lab: &Lab, cycle: usize, lost: &mut u64) -> u64 {
 
 /// Waits until nothing is open any more, then looks.
 fn quiet_sample(lab: &Lab) -> Sample {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + HANG;
     let mut last = sample(lab);
     // Views go when the last descriptor in them is closed, their threads a moment later.
     loop {

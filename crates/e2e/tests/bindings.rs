@@ -331,9 +331,9 @@ fn the_go_package_passes_its_tests() {
     std::fs::create_dir(&dir).unwrap();
     lab.do_systx(["mount", "guarded"]).ok();
     let mut command = go.command(&lab, &program);
-    command.args(["-test.v", "-test.timeout=240s"]).env("SYSTX_TEST_DIR", &dir);
+    command.args(["-test.v", "-test.timeout=900s"]).env("SYSTX_TEST_DIR", &dir);
     command.env("GODEBUG", "asyncpreemptoff=0");
-    let done = finish(command, Limits::seconds(270), &lab).ok();
+    let done = finish(command, Limits::seconds(930), &lab).ok();
     assert!(!done.out.contains("SKIP") && done.out.matches("--- PASS").count() >= 8, "{done}");
     assert!(lab.open_ids().is_empty());
     lab.do_systx(["umount", "guarded"]).ok();

@@ -68,7 +68,7 @@ impl Crash {
     }
 
     fn start(&self) -> Running {
-        Running::start(self.lab.systx(["run", "--", "sh", "-c", &self.script]), Limits::seconds(60))
+        Running::start(self.lab.systx(["run", "--", "sh", "-c", &self.script]), Limits::default())
     }
 
     fn wait_for_end_of_command(&mut self) {
@@ -165,7 +165,8 @@ fn rounds(lab: Lab, victim: Victim) {
     let deadline = Instant::now() + Duration::from_secs(budget);
     let mut crash = Crash::new(lab);
     let (mut committed, mut total) = (0, 0);
-    while Instant::now() < deadline && total < 400 {
+    // Those that are needed to say anything, however slow the machine is.
+    while total < 4 || (Instant::now() < deadline && total < 400) {
         committed += u32::from(crash.round(victim, &mut random));
         total += 1;
     }
@@ -173,7 +174,6 @@ fn rounds(lab: Lab, victim: Victim) {
     // The volume goes on working.
     crash.lab.run(&[], "echo works > afterwards").ok();
     assert_eq!(crash.lab.read("afterwards"), "works\n");
-    assert!(total > 3, "too few rounds to mean anything");
 }
 
 #[test]

@@ -10,9 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use systx_e2e::lab::{find_program, systx_binary};
-use systx_e2e::run::wait_readable;
-
-const LONG: Duration = Duration::from_secs(60);
+use systx_e2e::run::{HANG, wait_readable};
 
 /// Everything that can be written is made read-only here, but for /run, which is new, and for what the test mounts.
 const SEAL: &str = "mount --make-rprivate / && mount -t tmpfs -o mode=755 systx-e2e /run && \
@@ -61,7 +59,7 @@ impl Room {
             return None;
         }
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir = PathBuf::from(format!("/var/tmp/systx-fs.{}.{n}", std::process::id()));
+        let dir = PathBuf::from(format!("/var/tmp/systx-e2e.{}.fs{n}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         for sub in ["a", "b", "m"] {
             fs::create_dir(dir.join(sub)).unwrap();
@@ -94,7 +92,7 @@ impl Room {
     }
 
     fn wait(&self, what: &str, condition: impl Fn(&Room) -> bool) {
-        let until = Instant::now() + LONG;
+        let until = Instant::now() + HANG;
         while !condition(self) {
             assert!(Instant::now() < until, "{what} does not come");
             std::thread::sleep(Duration::from_millis(5));
@@ -106,7 +104,7 @@ impl Room {
         command
             .arg("-t")
             .arg(self.holder.id().to_string())
-            .args(["-m", "--", "timeout", "120", "sh", "-c"])
+            .args(["-m", "--", "timeout", "300", "sh", "-c"])
             .arg(format!("cd {} && {script}", self.dir.display()))
             .env("S", systx_binary())
             .env("D", &self.dir)
@@ -294,7 +292,7 @@ fn die_in_commit(room: &Room, after: Duration) {
         format!("exec 9>/run/e2e/done; cd a && $S run -q -- sh -c 'cd ..; {WORK}; echo >&9'");
     let mut run = room.command(&script);
     let mut run = run.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    assert!(wait_readable(&done, Instant::now() + LONG), "the command does not come to its end");
+    assert!(wait_readable(&done, Instant::now() + HANG), "the command does not come to its end");
     done.read_exact(&mut [0]).unwrap();
     std::thread::sleep(after);
     for pid in daemon {

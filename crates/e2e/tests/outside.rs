@@ -6,8 +6,9 @@
 
 use std::fs;
 use std::path::PathBuf;
-use systx_e2e::lab::{chmod, find_program};
-use systx_e2e::run::{Limits, finish};
+use std::process::Command;
+use systx_e2e::lab::{chmod, executable, find_program, tool};
+use systx_e2e::run::{Limits, eventually, finish};
 use systx_e2e::{FAILED, Finished, Lab, lab, skip};
 
 /// A lab with commands of a service manager in `outside/bin`, which write what they did to `outside/calls`.
@@ -32,8 +33,7 @@ impl Manager {
         fs::create_dir(lab.outside().join("bin")).expect("ours");
         for name in ["systemctl", "service", "invoke-rc.d"] {
             let path = lab.outside().join("bin").join(name);
-            fs::write(&path, &script).expect("ours");
-            chmod(&path, 0o755);
+            executable(&path, &script);
         }
         lab.write("unit", "old\n");
         Manager { lab }
@@ -188,7 +188,7 @@ fn the_real_commands_can_be_replaced_and_are_used_where_nothing_is_caught() {
     let bin = m.lab.outside().join("bin").join("systemctl");
     let own = m.lab.path("bin");
     fs::create_dir(&own).expect("ours");
-    fs::copy(bin, own.join("systemctl")).expect("ours");
+    tool(Command::new("cp").arg(bin).arg(own.join("systemctl"))).expect("a copy");
     let script = "PATH=$PWD/bin:$PATH; systx run -- sh -c 'systemctl restart a && cp bin/systemctl bin/new && mv bin/new bin/systemctl && rm -r bin'";
     let done = m.sh(true, script).ok();
     assert_eq!(m.calls(), ["systemctl restart a [old]"], "{done}");
@@ -219,8 +219,9 @@ fn an_ordinary_user_is_told_what_sudo_inside_means() {
     let bin = lab.path("bin");
     fs::create_dir(&bin).expect("ours");
     lab.give(&bin);
-    let sudo = lab.write("bin/sudo", "#!/bin/sh\necho real \"$@\"\nexit 7\n");
-    chmod(&sudo, 0o755);
+    let sudo = lab.path("bin/sudo");
+    executable(&sudo, "#!/bin/sh\necho real \"$@\"\nexit 7\n");
+    lab.give(&sudo);
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
     let run = |args: &[&str]| -> Finished {
         let mut command = lab.systx(args);
@@ -382,11 +383,9 @@ fn nobody_hangs_when_the_client_that_is_asked_dies() {
         .filter(|pid| name(*pid) == "systx\n" && !lab.daemons().contains(pid))
         .collect();
     systx_e2e::lab::signal(&clients, rustix::process::Signal::KILL);
-    let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while lab.processes().iter().any(|pid| name(*pid).starts_with("python3")) {
-        assert!(std::time::Instant::now() < limit, "the command outlives its client");
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    eventually("the command ends with its client", || {
+        !lab.processes().iter().any(|pid| name(*pid).starts_with("python3"))
+    });
     run.close();
 }
 
@@ -395,7 +394,7 @@ fn a_set_id_program_of_an_ordinary_user_is_named() {
     watched!();
     let lab = lab!().as_user();
     let program = lab.path("other-rights");
-    fs::copy("/bin/true", &program).expect("ours");
+    tool(Command::new("cp").arg("/bin/true").arg(&program)).expect("a copy");
     chmod(&program, 0o4755);
     let done = lab.run(&[], "./other-rights; sh -c ./other-rights");
     if done.code == FAILED {

@@ -24,7 +24,7 @@ fn debian() -> Result<std::path::PathBuf, String> {
             &format!(
                 "s=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null || true); \
                  uri=$(echo \"$s\" | sed -n 's/^URIs: *//p; s/^deb *\\(\\[[^]]*\\] *\\)\\?\\([^ ]*\\) .*/\\2/p' | head -n 1); \
-                 debootstrap --variant=minbase $(. /etc/os-release; echo $VERSION_CODENAME) root $uri >&2; \
+                 unshare --mount debootstrap --variant=minbase $(. /etc/os-release; echo $VERSION_CODENAME) root $uri >&2; \
                  cp /etc/resolv.conf root/etc/; \
                  chroot root apt-get -qq update; \
                  chroot root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends --download-only {PACKAGES} {MORE}; \

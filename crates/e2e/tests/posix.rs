@@ -459,7 +459,7 @@ fn executables_made_inside_run_inside() {
     let done = lab.run(
         &[],
         "cp /bin/echo ./mine; ./mine direct; printf '#!/bin/sh\\necho script $0\\n' > s; chmod +x s; ./s; \
-         cp /bin/sleep busy; ./busy 1000 & sleep 0.05; (echo x > busy) 2>&1 | grep -c 'busy'; kill $!; wait; rm busy",
+         cp /bin/sleep busy; ./busy 1000 & until [ $(cat /proc/$!/comm) = busy ]; do :; done; (echo x > busy) 2>&1 | grep -c 'busy'; kill $!; wait; rm busy",
     );
     assert_eq!(done.ok().out, "direct\nscript ./s\n1\n");
     assert_eq!(lab.native("./mine again").ok().out, "again\n");

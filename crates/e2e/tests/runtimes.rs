@@ -57,7 +57,7 @@ impl CPython<'_> {
         command.arg(&out).arg(how).args(tests).current_dir(self.lab.path(dir));
         command.env("SYSTX_LIBRARY", self.library.join("libsystx.so"));
         command.env("PYTHONPATH", root().join("bindings/python"));
-        let done = finish(command, Limits::seconds(if long() { 1200 } else { 280 }), self.lab);
+        let done = finish(command, Limits::seconds(1200), self.lab);
         assert_eq!(done.code, 0, "{how}: {done}\n{}", self.lab.daemon_log());
         let text = std::fs::read_to_string(&out).expect("the results");
         std::fs::remove_file(&out).expect("it is ours");

@@ -10,11 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 use systx_e2e::lab::find_program;
-use systx_e2e::run::{Limits, finish};
+use systx_e2e::run::{HANG, Limits, finish};
 use systx_e2e::{CONFLICT, Finished, Lab, Tree, lab, skip};
-
-/// Longer than anything here takes, and short of what a person would call a hang.
-const LIMIT: Duration = Duration::from_secs(120);
 
 /// Files of the stair.
 const STAIR: usize = 5;
@@ -22,13 +19,13 @@ const STAIR: usize = 5;
 fn sh(lab: &Lab, script: &str) -> Finished {
     let mut command = lab.command("sh");
     command.args(["-c", script]);
-    finish(command, Limits { total: LIMIT }, lab)
+    finish(command, Limits::default(), lab)
 }
 
 /// Something that is bound to happen, and tells nobody when it does.
 #[track_caller]
 fn until(what: &str, lab: &Lab, mut happened: impl FnMut() -> bool) {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + HANG;
     while !happened() {
         assert!(Instant::now() < deadline, "never happened: {what}\n{}", lab.daemon_log());
         std::thread::sleep(Duration::from_millis(2));
@@ -110,7 +107,7 @@ impl<'a> Busy<'a> {
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.flag);
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + HANG;
         while self.child.try_wait().is_ok_and(|end| end.is_none()) && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(2));
         }

@@ -7,9 +7,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 use systx_e2e::lab::{USER, find_program};
-use systx_e2e::run::{Limits, finish};
+use systx_e2e::run::{Limits, eventually, finish};
 use systx_e2e::{CONFLICT, Finished, Lab, Tree, lab};
 
 const ECANCELED: i32 = 125;
@@ -42,16 +41,6 @@ impl<'a> Open<'a> {
     /// `list --json` of it.
     fn listed(&self) -> serde_json::Value {
         self.lab.do_systx(["status", "--json", &self.id]).ok().json()["transaction"].clone()
-    }
-}
-
-/// Waits for something that happens by itself, soon.
-#[track_caller]
-fn eventually(what: &str, mut is: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !is() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

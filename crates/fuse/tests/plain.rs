@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{Host, acl_bytes, cases, difference, host_tree, op, populate, scratch, xattr_name};
-use guarded::{Guarded, obstacle};
+use guarded::{Guarded, HANG, obstacle};
 use proptest::prelude::*;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags,
@@ -164,7 +164,7 @@ fn nodes_go_when_the_kernel_forgets_them() {
         }
         // FORGET and RELEASE come some time after.
         let settled = |n| {
-            let until = Instant::now() + Duration::from_secs(20);
+            let until = Instant::now() + HANG;
             while m.plain.size().0 != n && Instant::now() < until {
                 std::thread::sleep(Duration::from_millis(2));
             }
@@ -312,7 +312,7 @@ fn locks_exclude_those_outside_and_end_with_the_close() {
         assert!(!outside.set(range).unwrap());
         assert_eq!(outside.test(range).unwrap().map(|(r, _)| r.start), Some(0));
         // The first close by the owner ends it, whatever else is open.
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + HANG;
         drop(open(m.path("f")));
         while !outside.set(range).unwrap() {
             assert!(Instant::now() < until);

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use common::scratch;
-use guarded::{Guarded, obstacle};
+use guarded::{Guarded, HANG, obstacle};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use systx_base::{Kind, NodeId, Oid, TxnId};
@@ -616,7 +616,7 @@ fn appends_go_to_the_end_that_a_commit_moved() {
         assert_eq!(fs::read(&below).unwrap(), b"12345678");
         assert_eq!(path.metadata().unwrap().len(), 8);
         // The pages that had it in the wrong place are dropped a moment later.
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + HANG;
         while fs::read(&path).unwrap() != b"12345678" {
             assert!(Instant::now() < until, "the kernel's pages stay wrong");
             std::thread::yield_now();

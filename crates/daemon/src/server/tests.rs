@@ -24,7 +24,7 @@ impl Fake {
     }
     fn wait_for_call(&self, what: &str) {
         let calls = self.calls.lock().unwrap();
-        let limit = Duration::from_secs(20);
+        let limit = Duration::from_secs(300);
         let (_calls, late) = self
             .gone
             .wait_timeout_while(calls, limit, |calls| !calls.iter().any(|c| c == what))

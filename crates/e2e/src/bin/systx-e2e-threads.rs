@@ -448,11 +448,7 @@ fn descriptors(dir: &Path) {
     assert_eq!(ino(made.metadata()), ino(fs::metadata(&new)));
     fs::write(&a, "by its name").unwrap();
     // The kernel drops the pages of the old view's inode a moment later, when the change is noticed.
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while all(&mut old) != "by its name" {
-        assert!(std::time::Instant::now() < until, "{:?}", all(&mut old));
-        std::thread::yield_now();
-    }
+    eventually("the pages are dropped", || all(&mut old) == "by its name");
     // After an abort, what was opened inside can be read as it was, and not changed.
     let tx = systx::begin(dir, SERIALIZABLE).unwrap();
     let mut file = rw(&a);

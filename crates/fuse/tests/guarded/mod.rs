@@ -97,10 +97,14 @@ impl Guarded {
     }
 }
 
+/// After this, something that has to happen is taken never to happen.
+pub const HANG: Duration = Duration::from_secs(300);
+
+/// As of memfs: a test that hangs loses its mount.  Some look for something rare, which takes a while.
 fn watch(dir: PathBuf) -> Sender<()> {
     let (alive, ended) = channel();
     std::thread::spawn(move || {
-        if ended.recv_timeout(Duration::from_secs(120)) == Err(RecvTimeoutError::Timeout) {
+        if ended.recv_timeout(2 * HANG) == Err(RecvTimeoutError::Timeout) {
             eprintln!("{}: the test hangs, its mount is aborted", dir.display());
             let _ = unmount(&dir, UnmountFlags::FORCE);
         }

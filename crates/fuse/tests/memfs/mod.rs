@@ -548,7 +548,7 @@ pub struct Mount {
 fn watch(dir: PathBuf) -> std::sync::mpsc::Sender<()> {
     let (alive, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let limit = std::time::Duration::from_secs(60);
+        let limit = std::time::Duration::from_secs(300);
         if ended.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
             eprintln!("{}: the test hangs, its mount is aborted", dir.display());
             let _ = rustix::mount::unmount(&dir, rustix::mount::UnmountFlags::FORCE);

@@ -94,7 +94,7 @@ fn a_length_is_not_told_before_it_can_be_read() {
 
 /// Waits for the end of a process; whether it came while others may still be held.
 fn ends(child: &mut std::process::Child) -> bool {
-    let until = Instant::now() + Duration::from_secs(60);
+    let until = Instant::now() + HANG;
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > until {
             return false;
@@ -147,7 +147,7 @@ fn who_is_killed_is_not_held_any_more() {
         let before = asked();
         killed.iter_mut().for_each(go);
         go(&mut patient);
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + HANG;
         while asked() < before + 4 {
             assert!(Instant::now() < until, "nobody asks");
             std::thread::sleep(Duration::from_millis(1));

@@ -8,8 +8,9 @@ mod ordered;
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use systx_e2e::cases::{Asked, asked};
+use systx_e2e::run::HANG;
 
 fn main() {
     let Asked { case, dir, number } = asked();
@@ -33,7 +34,7 @@ fn tid() -> u64 {
 /// another thread.
 #[track_caller]
 fn waits(mut until: impl FnMut() -> bool) {
-    let limit = Instant::now() + Duration::from_secs(60);
+    let limit = Instant::now() + HANG;
     while !until() {
         assert!(Instant::now() < limit, "it does not happen");
         std::thread::yield_now();
