@@ -142,7 +142,9 @@ pub(crate) fn not_committed(volume: &OpenVolume, error: CommitError) -> NotInsta
         }
         CommitError::Io(e) if e.kind() == io::ErrorKind::StorageFull => FailureKind::Space,
         CommitError::Io(_) => FailureKind::Io,
-        CommitError::Invalid(_) | CommitError::UnknownSlot => FailureKind::Internal,
+        CommitError::Invalid(_) | CommitError::Overlaps | CommitError::UnknownSlot => {
+            FailureKind::Internal
+        }
         CommitError::Blocked { .. } | CommitError::Poisoned(_) | CommitError::InDoubt(_) => {
             FailureKind::Store
         }

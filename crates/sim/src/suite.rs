@@ -26,7 +26,7 @@ use std::sync::Arc;
 use systx_base::{Time, TxnId};
 use systx_store::io::{Class, Io};
 use systx_store::writeset::WriteSet;
-use systx_store::{CommitMeta, Config, DirStore, Slot, TxnKind};
+use systx_store::{CommitError, CommitMeta, Config, DirStore, Ready, Slot, TxnKind};
 
 /// Where the store is, below the root.
 pub const STATE: &str = ".systx";
@@ -49,6 +49,8 @@ pub struct How {
     pub process_death: bool,
     /// At the end the last transaction is taken back, and then that.
     pub undo: bool,
+    /// Up to so many transactions are committed as one group: neighbours that touch nothing together.
+    pub group: usize,
 }
 
 impl How {
@@ -61,6 +63,7 @@ impl How {
             again: None,
             process_death: false,
             undo: false,
+            group: 1,
         }
     }
     /// Process death at every call.
@@ -80,6 +83,8 @@ pub struct Stats {
     pub states: u64,
     /// Of these, inside a recovery.
     pub nested: u64,
+    /// Groups of more than one transaction.
+    pub groups: u64,
 }
 
 impl Stats {
@@ -89,6 +94,7 @@ impl Stats {
         self.points += other.points;
         self.states += other.states;
         self.nested += other.nested;
+        self.groups += other.groups;
     }
 }
 
@@ -173,8 +179,13 @@ impl Session {
 
     /// Reserves and commits a write set as transaction `n`; the position in the log.
     pub fn commit_set(&mut self, set: WriteSet, n: u64, kind: TxnKind) -> Result<u64, Failure> {
-        let store = &self.store;
-        let reservation = store.reserve(&set).map_err(|e| format!("reserve: {e}"))?;
+        let Ready { reservation, set, meta } = self.ready(set, n, kind)?;
+        let committed = self.store.commit(reservation, set, meta);
+        Ok(committed.map_err(|e| format!("commit: {e}"))?.lsn)
+    }
+
+    fn ready(&self, set: WriteSet, n: u64, kind: TxnKind) -> Result<Ready, Failure> {
+        let reservation = self.store.reserve(&set).map_err(|e| format!("reserve: {e}"))?;
         let meta = CommitMeta {
             txn: TxnId(n + 1),
             kind,
@@ -184,8 +195,39 @@ impl Session {
             started: Time::default(),
             finished: Time::default(),
         };
-        let committed = store.commit(reservation, set, meta).map_err(|e| format!("commit: {e}"))?;
-        Ok(committed.lsn)
+        Ok(Ready { reservation, set, meta })
+    }
+
+    /// The write sets of as many of these drafts, from the first on, as may be committed as one group.
+    pub fn disjoint<'d>(
+        &mut self,
+        drafts: impl IntoIterator<Item = &'d Draft>,
+        inline: usize,
+    ) -> Result<Vec<WriteSet>, Failure> {
+        let (mut disjoint, mut sets) = (self.store.disjoint(), Vec::new());
+        for draft in drafts {
+            match self.write_set(draft, inline) {
+                Ok(set) if disjoint.add(&set) => sets.push(set),
+                // It builds on what one before it makes.
+                Ok(_) | Err(_) if !sets.is_empty() => break,
+                Ok(_) => return Err("a write set meets nothing".to_owned()),
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(sets)
+    }
+
+    /// Reserves and commits write sets as one group, the first as transaction `n`; the position of each in the log.
+    pub fn commit_group(
+        &mut self,
+        sets: Vec<WriteSet>,
+        n: u64,
+    ) -> Result<Vec<Result<u64, CommitError>>, Failure> {
+        let numbered = sets.into_iter().zip(n..);
+        let ready: Result<Vec<Ready>, Failure> =
+            numbered.map(|(set, n)| self.ready(set, n, TxnKind::Run)).collect();
+        let done = self.store.commit_group(ready?);
+        Ok(done.into_iter().map(|one| one.map(|committed| committed.lsn)).collect())
     }
 
     /// Makes everything durable that was installed.
@@ -323,11 +365,12 @@ impl Run<'_> {
     fn all(&self) -> Result<Stats, Failure> {
         let sim = self.bench.fork();
         sim.record(self.record());
-        self.forward(&sim)?;
+        let groups = self.forward(&sim)?;
         sim.record(Record::Off);
         let mut points = sim.take_points();
         points.push(sim.here());
-        let mut stats = Stats { cases: 1, points: points.len() as u64, ..Stats::default() };
+        let points_seen = points.len() as u64;
+        let mut stats = Stats { cases: 1, points: points_seen, groups, ..Stats::default() };
         for point in &points {
             self.crashes(point, &self.how.plan, &mut stats, true)?;
         }
@@ -341,21 +384,48 @@ impl Run<'_> {
         }
     }
 
-    /// The workload without a crash.
-    fn forward(&self, sim: &SimFs) -> Result<(), Failure> {
+    /// The workload without a crash; how many groups there were.
+    fn forward(&self, sim: &SimFs) -> Result<u64, Failure> {
         let mut session = Session::open((self.bench.wrap)(sim), sim.boot())?;
-        for (n, step) in self.steps.iter().enumerate() {
-            sim.mark(Bounds { acked: n, submitted: n + 1 }.mark());
-            let lsn = self.commit(&mut session, step, n as u64)?;
-            sim.mark(Bounds { acked: n + 1, submitted: n + 1 }.mark());
-            session.apply(lsn)?;
-            if self.how.checkpoint {
-                session.checkpoint()?;
+        let (mut n, mut groups) = (0, 0);
+        while n < self.steps.len() {
+            let lsns = self.commit_some(&mut session, sim, n)?;
+            groups += u64::from(lsns.len() > 1);
+            sim.mark(Bounds { acked: n + lsns.len(), submitted: n + lsns.len() }.mark());
+            for lsn in lsns {
+                session.apply(lsn)?;
+                if self.how.checkpoint {
+                    session.checkpoint()?;
+                }
+                n += 1;
+                self.compare(sim, Bounds { acked: n, submitted: n })
+                    .map_err(|e| format!("after installing transaction {}: {e}", n - 1))?;
             }
-            self.compare(sim, Bounds { acked: n + 1, submitted: n + 1 })
-                .map_err(|e| format!("after installing transaction {n}: {e}"))?;
         }
-        Ok(())
+        Ok(groups)
+    }
+
+    /// Commits the step `n`, and those after it that may be in one group with it.
+    fn commit_some(
+        &self,
+        session: &mut Session,
+        sim: &SimFs,
+        n: usize,
+    ) -> Result<Vec<u64>, Failure> {
+        let drafts = self.steps[n..].iter().map_while(|step| match step {
+            Step::Draft(draft) => Some(&**draft),
+            Step::Undo(_) => None,
+        });
+        let drafts: Vec<&Draft> = drafts.take(self.how.group).collect();
+        if self.how.group < 2 || drafts.is_empty() {
+            sim.mark(Bounds { acked: n, submitted: n + 1 }.mark());
+            return Ok(vec![self.commit(session, &self.steps[n], n as u64)?]);
+        }
+        sim.mark(Bounds { acked: n, submitted: n }.mark());
+        let sets = session.disjoint(drafts, self.how.inline)?;
+        sim.mark(Bounds { acked: n, submitted: n + sets.len() }.mark());
+        let done = session.commit_group(sets, n as u64)?.into_iter();
+        done.map(|lsn| lsn.map_err(|e| format!("commit: {e}"))).collect()
     }
 
     /// The workload on a file system that fails; how far it came.

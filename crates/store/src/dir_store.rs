@@ -8,8 +8,9 @@
 //! 4. [`DirStore::apply`]: installs it in the tree ([`crate::install`]) and writes its history.
 //! 5. [`DirStore::checkpoint`]: syncs the file system and lets the journal forget what is installed.
 //!
-//! **Group commit.**  Callers put their record into a queue; the first one that finds no leader
-//! becomes it, writes all that is queued with one durable write, and wakes the rest.
+//! **Group commit** ([`committing`]).  Callers put their records into a queue; the first one that finds no leader
+//! becomes it, writes all that is queued with one durable write, and wakes the rest.  Who has several
+//! transactions at hand commits them by [`DirStore::commit_group`], which also syncs what they refer to only once.
 //!
 //! **Overlap.**  The journal never holds two transactions that touch the same things (see
 //! [`crate::footprint`]): a commit that meets an earlier one first installs and checkpoints that.
@@ -20,22 +21,19 @@
 //! **Errors.**  After a failed sync or journal write the store is poisoned: every later call says so.
 //! Opening it again decides by what is on disk.
 
-use crate::error::{ApplyError, CommitError, Poisoned, ReserveError, available, is_full, shown};
+use crate::error::{ApplyError, Poisoned, ReserveError, available, is_full, shown};
 use crate::footprint::Footprint;
-use crate::history::{Commit, CommitMeta, History};
+use crate::history::{Commit, History};
 use crate::install::{ApplyReport, Env, install};
 use crate::io::{Class, HostId, Io};
-use crate::joint::Joint;
 use crate::journal::{Body, Head, Ring};
 use crate::layout::Layout;
-use crate::prepare::{Prepared, prepare};
 use crate::space::space_needed;
 use crate::staging::{Pool, Slot};
 use crate::super_block::{Super, Supers};
-use crate::writeset::{Content, SlotId, WriteSet};
+use crate::writeset::{SlotId, WriteSet};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use systx_base::codec::Encoder;
 use systx_base::sync::{Event, Guard, Mutex, rank};
 use systx_base::{TxnId, Uid};
 
@@ -293,315 +291,6 @@ impl DirStore {
         }
     }
 
-    /// Commits: when this returns, the transaction is durable.  It is in the tree after
-    /// [`DirStore::apply`].
-    pub fn commit(
-        &self,
-        reservation: Reservation,
-        set: WriteSet,
-        meta: CommitMeta,
-    ) -> Result<Committed, CommitError> {
-        set.check()?;
-        let footprint = Footprint::new(&set, self.root);
-        let ticket = self.claim(footprint)?;
-        self.commit_claimed(ticket, reservation, set, meta, None).map(|lsn| Committed { lsn })
-    }
-
-    /// Waits for, or settles, every transaction that this one meets; then nobody else meets it.
-    fn claim(&self, footprint: Footprint) -> Result<u64, CommitError> {
-        loop {
-            let mut state = self.live().map_err(CommitError::Poisoned)?;
-            if state.inflight.values().any(|other| other.meets(&footprint)) {
-                self.changed.wait(&mut state);
-                continue;
-            }
-            let met = state.entries.iter().rev().find(|(_, e)| e.footprint.meets(&footprint));
-            let Some((lsn, _)) = met else {
-                let ticket = state.next_ticket;
-                state.next_ticket += 1;
-                state.inflight.insert(ticket, footprint);
-                return Ok(ticket);
-            };
-            let lsn = *lsn;
-            drop(state);
-            self.settle(lsn)?;
-        }
-    }
-
-    /// Installs and checkpoints everything up to `lsn`.
-    fn settle(&self, lsn: u64) -> Result<(), CommitError> {
-        let due: Vec<u64> = {
-            let state = self.live().map_err(CommitError::Poisoned)?;
-            state.entries.range(..=lsn).map(|(lsn, _)| *lsn).collect()
-        };
-        for lsn in due {
-            match self.install_entry(lsn) {
-                Ok(_) | Err(ApplyError::Unknown(_)) => {}
-                Err(source) => return Err(CommitError::Blocked { lsn, source: Box::new(source) }),
-            }
-        }
-        self.checkpoint().map_err(CommitError::Poisoned)
-    }
-
-    /// Writes the record of a transaction whose claim this is; if there is an error, the claim is over.
-    pub(crate) fn commit_claimed(
-        &self,
-        ticket: u64,
-        reservation: Reservation,
-        set: WriteSet,
-        meta: CommitMeta,
-        joint: Option<Joint>,
-    ) -> Result<u64, CommitError> {
-        let result = self.write_record(ticket, reservation, set, meta, joint);
-        if result.is_err() {
-            self.unclaim(ticket);
-        }
-        result
-    }
-
-    fn write_record(
-        &self,
-        ticket: u64,
-        reservation: Reservation,
-        set: WriteSet,
-        meta: CommitMeta,
-        joint: Option<Joint>,
-    ) -> Result<u64, CommitError> {
-        let mut slots = set.slots();
-        if slots.iter().any(|slot| self.pool.handle(*slot).is_none()) {
-            return Err(CommitError::UnknownSlot);
-        }
-        let prepared = prepare(self.env(), meta.txn, &set, self.config.inline_before)
-            .map_err(CommitError::Io)?;
-        if !prepared.changed.is_empty() {
-            return Err(CommitError::Changed { paths: prepared.changed });
-        }
-        let Prepared { befores, files, .. } = prepared;
-        let commit = Arc::new(Commit { slots: self.file_slots(&set)?, meta, set, befores, joint });
-        let mut e = Encoder::new();
-        commit.encode(&mut e);
-        let (body, side) = self.body(e.finish())?;
-        slots.extend(side.as_ref().map(Slot::id));
-        self.sync_slots(&slots, &files)?;
-        self.pool.commit(&slots);
-        drop(side);
-        let queued = Queued { ticket, body, commit, slots: slots.clone(), reservation };
-        let lsn = self.enqueue(queued);
-        if lsn.is_err() {
-            // The slots stay committed: the record may be on disk.
-            tracing::warn!(?slots, "slots of a commit in doubt are kept");
-        }
-        lsn
-    }
-
-    /// The identity of every slot that becomes a file.
-    fn file_slots(&self, set: &WriteSet) -> Result<Vec<(SlotId, HostId)>, CommitError> {
-        let mut out = Vec::new();
-        for object in &set.objects {
-            if let Content::Slot(slot) = object.content {
-                let handle = self.pool.handle(slot).ok_or(CommitError::UnknownSlot)?;
-                out.push((slot, self.io.stat(&handle).map_err(CommitError::Io)?.id));
-            }
-        }
-        Ok(out)
-    }
-
-    /// Puts a record's body into a side log if the ring is not made for it.
-    fn body(&self, bytes: Vec<u8>) -> Result<(Body, Option<Slot>), CommitError> {
-        let segment = self.live().map_err(CommitError::Poisoned)?.block;
-        let segment = segment.map_or(self.config.segment_bytes, |b| b.segment_bytes);
-        let body = Body::Inline(bytes);
-        if body.extent() <= segment / 2 {
-            return Ok((body, None));
-        }
-        let Body::Inline(bytes) = body else { return Err(CommitError::UnknownSlot) };
-        let write = || -> std::io::Result<Slot> {
-            let slot = self.pool.take()?;
-            self.io.write_at(slot.handle(), &bytes, 0)?;
-            Ok(slot)
-        };
-        let slot = write().map_err(CommitError::Io)?;
-        let body =
-            Body::Side { slot: slot.id(), len: bytes.len() as u64, crc: crc32c::crc32c(&bytes) };
-        Ok((body, Some(slot)))
-    }
-
-    /// Makes what a record refers to durable, before the record is.
-    fn sync_slots(&self, slots: &[SlotId], files: &[crate::io::Handle]) -> Result<(), CommitError> {
-        if slots.is_empty() && files.is_empty() {
-            return Ok(());
-        }
-        let sync = || -> std::io::Result<()> {
-            match self.class {
-                Class::Memory => Ok(()),
-                Class::Strong if slots.len() + files.len() <= SYNC_EACH => {
-                    for slot in slots {
-                        if let Some(handle) = self.pool.handle(*slot) {
-                            self.io.sync_all(&handle)?;
-                        }
-                    }
-                    for file in files {
-                        self.io.sync_all(file)?;
-                    }
-                    // The names of what was made.
-                    if !slots.is_empty() {
-                        self.io.sync_all(&self.layout.slots)?;
-                    }
-                    if files.is_empty() { Ok(()) } else { self.io.sync_all(&self.layout.grave) }
-                }
-                _ => self.io.sync_fs(),
-            }
-        };
-        sync().map_err(|e| CommitError::Poisoned(self.poison("syncing staged data", &e)))
-    }
-
-    /// Hands a record to the leader, or becomes it.
-    fn enqueue(&self, queued: Queued) -> Result<u64, CommitError> {
-        let ticket = queued.ticket;
-        let mut state = self.live().map_err(CommitError::Poisoned)?;
-        state.queue.push(queued);
-        loop {
-            if let Some(result) = state.results.remove(&ticket) {
-                return result.map_err(|p| CommitError::InDoubt(p.why));
-            }
-            if state.leading {
-                self.changed.wait(&mut state);
-                continue;
-            }
-            state.leading = true;
-            let limit = state.block.map_or(self.config.segment_bytes, |b| b.segment_bytes) / 2;
-            let mut group = Vec::new();
-            let mut total = 0;
-            while let Some(next) = state.queue.first() {
-                total += next.body.extent();
-                if total > limit && !group.is_empty() {
-                    break;
-                }
-                group.push(state.queue.remove(0));
-            }
-            drop(state);
-            let tickets: Vec<u64> = group.iter().map(|q| q.ticket).collect();
-            let failed = self.write_group(group).err();
-            state = self.state.lock();
-            state.leading = false;
-            if let Some(poisoned) = failed {
-                for ticket in tickets {
-                    state.results.insert(ticket, Err(poisoned.clone()));
-                }
-            }
-            self.changed.notify_all();
-        }
-    }
-
-    /// Writes a group's records and enters them into the table.
-    fn write_group(&self, group: Vec<Queued>) -> Result<(), Poisoned> {
-        let mut ring = self.take_ring()?;
-        self.make_room(&ring, &group)?;
-        let (bodies, rest): (Vec<Body>, Vec<_>) = group
-            .into_iter()
-            .map(|q| (q.body, (q.ticket, q.commit, q.slots, q.reservation)))
-            .unzip();
-        let first = ring.head().lsn;
-        let after = ring
-            .append(&*self.io, &self.layout, self.class, &bodies)
-            .map_err(|e| self.poison("writing the journal", &e))?;
-        let mut state = self.state.lock();
-        for (i, (ticket, commit, slots, reservation)) in rest.into_iter().enumerate() {
-            let lsn = first + i as u64;
-            let footprint = state.inflight.remove(&ticket).unwrap_or_default();
-            state.highest_txn = state.highest_txn.max(commit.meta.txn);
-            let undecided = commit.joint.as_ref().is_some_and(|j| !j.decides());
-            let entry = Entry {
-                phase: if undecided { Phase::Prepared } else { Phase::Durable },
-                txn: commit.meta.txn,
-                commit: Some(commit),
-                reservation: Some(reservation),
-                footprint,
-                slots,
-                gone: HashSet::new(),
-                segment: after[i].segment,
-                after: after[i],
-                report: None,
-                taken: false,
-                redo: false,
-            };
-            state.entries.insert(lsn, entry);
-            state.results.insert(ticket, Ok(lsn));
-        }
-        state.ring = Some(ring);
-        Ok(())
-    }
-
-    /// The ring, made with the first commit: most stores of a short command never need one.
-    fn take_ring(&self) -> Result<Ring, Poisoned> {
-        let (ring, config) = (self.live()?.ring.take(), &self.config);
-        if let Some(ring) = ring {
-            return Ok(ring);
-        }
-        let now = self.io.now();
-        let store = mix(now.secs as u64 ^ u64::from(now.nanos) << 32)
-            ^ mix(self.layout.id.ino.wrapping_add(config.seed));
-        let block = Super {
-            seq: 2,
-            store,
-            epoch: 1,
-            head: Head { segment: 0, offset: 0, lsn: 1, chain: 0 },
-            txn: 0,
-            segments: config.segments,
-            segment_bytes: config.segment_bytes,
-        };
-        let mut ring = Ring::new(block.identity(), block.head);
-        let make = || -> std::io::Result<Supers> {
-            ring.prepare(&*self.io, &self.layout)?;
-            let supers = Supers::create(&*self.io, &self.layout)?;
-            if self.class != Class::Memory {
-                // Once: names and blocks of all that was made so far.
-                self.io.sync_fs()?;
-            }
-            supers.write(&*self.io, &Super { seq: 1, ..block })?;
-            supers.write(&*self.io, &block)?;
-            Ok(supers)
-        };
-        let mut make = make;
-        let supers = make().map_err(|e| self.poison("making the journal", &e))?;
-        let mut state = self.state.lock();
-        state.block = Some(block);
-        state.supers = Some(Arc::new(supers));
-        Ok(ring)
-    }
-
-    /// Frees the segment that a group will enter.
-    fn make_room(&self, ring: &Ring, group: &[Queued]) -> Result<(), Poisoned> {
-        let mut offset = ring.head().offset;
-        let mut enters = false;
-        for queued in group {
-            let extent = queued.body.extent();
-            if offset + extent > ring.identity().segment_bytes {
-                enters = true;
-                offset = 0;
-            }
-            offset += extent;
-        }
-        if !enters {
-            return Ok(());
-        }
-        let next = (ring.head().segment + 1) % ring.identity().segments;
-        loop {
-            let state = self.live()?;
-            let last = state.entries.iter().rev().find(|(_, e)| e.segment == next);
-            let Some((lsn, _)) = last else { return Ok(()) };
-            let lsn = *lsn;
-            drop(state);
-            self.settle(lsn).map_err(|e| match e {
-                CommitError::Poisoned(p) => p,
-                other => self.poison(
-                    "making room in the journal",
-                    &std::io::Error::other(other.to_string()),
-                ),
-            })?;
-        }
-    }
-
     /// Installs a committed transaction in the tree, or waits for whoever does, and returns the report.
     /// Calling it again returns the same report until the checkpoint.
     pub fn apply(&self, lsn: u64) -> Result<ApplyReport, ApplyError> {
@@ -782,7 +471,10 @@ impl DirStore {
     }
 }
 
+mod committing;
 mod joining;
+
+pub use committing::{Disjoint, Ready};
 
 /// Spreads the bits of a number (the finalizer of splitmix64).
 fn mix(mut x: u64) -> u64 {

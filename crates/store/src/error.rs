@@ -137,6 +137,9 @@ pub enum CommitError {
         /// Paths below the volume root.
         paths: Vec<Vec<u8>>,
     },
+    /// It touches what another one of its group touches.  Nothing was committed.
+    #[error("the write set touches what another one of the same group touches")]
+    Overlaps,
     /// It refers to a staging slot that this store does not have.
     #[error("the write set refers to an unknown staging slot")]
     UnknownSlot,

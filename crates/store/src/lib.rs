@@ -37,7 +37,7 @@ mod testing;
 mod undo;
 pub mod writeset;
 
-pub use dir_store::{Committed, Config, DirStore, Reservation};
+pub use dir_store::{Committed, Config, DirStore, Disjoint, Ready, Reservation};
 pub use error::{ApplyError, CommitError, OpenError, Poisoned, ReserveError, UndoError};
 pub use gc::{GcReport, Keep};
 pub use history::{Change, ChangeKind, CommitMeta, HistoryEntry, TxnKind, changes};

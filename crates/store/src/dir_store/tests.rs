@@ -1,5 +1,8 @@
 use super::*;
+use crate::error::CommitError;
+use crate::history::CommitMeta;
 use crate::testing::*;
+use crate::writeset::Content;
 use crate::writeset::{Data, Extent};
 use crate::{Outside, TxnKind, UndoError};
 use std::os::unix::fs::MetadataExt;

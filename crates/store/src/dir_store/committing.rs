@@ -1,0 +1,487 @@
+//! From a reservation to a durable record: of one transaction, or of several in one write.
+//!
+//! A *group* ([`DirStore::commit_group`]) are transactions of which none touches what another one touches
+//! ([`Disjoint`]).  Each has a record, an entry in the history and an undo of its own; what they share are the two waits
+//! for the disk: one sync of all that the records refer to, then one durable write of the records, in the order of the
+//! group.  A power cut in that write leaves a prefix of them (see [`crate::journal`]).  A member that cannot be
+//! committed is left out and told its own error.
+
+use super::{Committed, DirStore, Entry, Phase, Queued, Reservation, SYNC_EACH, State, mix};
+use crate::error::{ApplyError, CommitError, Poisoned};
+use crate::footprint::Footprint;
+use crate::history::{Commit, CommitMeta};
+use crate::io::{Class, Handle, HostId};
+use crate::joint::Joint;
+use crate::journal::{Body, Head, Ring};
+use crate::prepare::{Prepared, prepare};
+use crate::staging::Slot;
+use crate::super_block::{Super, Supers};
+use crate::writeset::{Content, SlotId, WriteSet};
+use std::collections::HashSet;
+use std::sync::Arc;
+use systx_base::codec::Encoder;
+use systx_base::sync::Guard;
+
+/// A transaction that is ready to be committed.
+#[derive(Debug)]
+pub struct Ready {
+    /// Its room.
+    pub reservation: Reservation,
+    /// What it changes.
+    pub set: WriteSet,
+    /// What its history says about it.
+    pub meta: CommitMeta,
+}
+
+/// Write sets of which none touches what another one touches: they may be committed as one group.
+pub struct Disjoint {
+    root: HostId,
+    footprints: Vec<Footprint>,
+}
+
+impl Disjoint {
+    /// Adds a write set; false, and it is not added, if it touches what one of the others touches.
+    pub fn add(&mut self, set: &WriteSet) -> bool {
+        let footprint = Footprint::new(set, self.root);
+        let fits = !self.footprints.iter().any(|other| other.meets(&footprint));
+        if fits {
+            self.footprints.push(footprint);
+        }
+        fits
+    }
+}
+
+/// What a record needs before it may be written.
+struct Staged {
+    queued: Queued,
+    files: Vec<Handle>,
+    /// Its side log, kept until the pool knows that it is committed.
+    side: Option<Slot>,
+}
+
+impl DirStore {
+    /// No write sets yet.
+    pub fn disjoint(&self) -> Disjoint {
+        Disjoint { root: self.root, footprints: Vec::new() }
+    }
+
+    /// Commits: when this returns, the transaction is durable.  It is in the tree after
+    /// [`DirStore::apply`].
+    pub fn commit(
+        &self,
+        reservation: Reservation,
+        set: WriteSet,
+        meta: CommitMeta,
+    ) -> Result<Committed, CommitError> {
+        let done = self.commit_group(vec![Ready { reservation, set, meta }]).pop();
+        done.unwrap_or(Err(CommitError::UnknownSlot))
+    }
+
+    /// Commits several transactions, with one wait for the journal; what becomes of each is in the order of
+    /// `members`.  Their records are in that order, too.  Those that are committed are durable when this
+    /// returns, and in the tree after [`DirStore::apply`] of each.
+    ///
+    /// Who touches what one before it touches is refused with [`CommitError::Overlaps`]: ask [`Disjoint`].
+    pub fn commit_group(&self, members: Vec<Ready>) -> Vec<Result<Committed, CommitError>> {
+        let mut wanted: Vec<Result<Footprint, CommitError>> = Vec::with_capacity(members.len());
+        for Ready { set, .. } in &members {
+            let mine = set.check().map_err(CommitError::from).and_then(|()| {
+                let mine = Footprint::new(set, self.root);
+                let overlaps = wanted.iter().flatten().any(|other| other.meets(&mine));
+                if overlaps { Err(CommitError::Overlaps) } else { Ok(mine) }
+            });
+            wanted.push(mine);
+        }
+        let claims = self.claim_all(wanted).into_iter().zip(members);
+        let staged: Vec<_> = claims
+            .map(|(ticket, Ready { reservation, set, meta })| {
+                self.stage_record(ticket?, reservation, set, meta, None)
+            })
+            .collect();
+        let written = self.write_staged(staged);
+        written.into_iter().map(|lsn| lsn.map(|lsn| Committed { lsn })).collect()
+    }
+
+    /// Waits for, or settles, every transaction that this one meets; then nobody else meets it.
+    pub(super) fn claim(&self, footprint: Footprint) -> Result<u64, CommitError> {
+        let ticket = self.claim_all(vec![Ok(footprint)]).pop();
+        ticket.unwrap_or(Err(CommitError::UnknownSlot))
+    }
+
+    /// As [`DirStore::claim`], all at once: two groups that claimed one after the other could wait for each
+    /// other.  What cannot be claimed, or has failed before, is left out.
+    fn claim_all(
+        &self,
+        mut wanted: Vec<Result<Footprint, CommitError>>,
+    ) -> Vec<Result<u64, CommitError>> {
+        let all_poisoned = |wanted: Vec<Result<Footprint, CommitError>>, why: &Poisoned| {
+            let refuse = |w: Result<_, _>| w.and_then(|_| Err(CommitError::Poisoned(why.clone())));
+            wanted.into_iter().map(refuse).collect()
+        };
+        loop {
+            let mut state = match self.live() {
+                Ok(state) => state,
+                Err(why) => return all_poisoned(wanted, &why),
+            };
+            let mut left = wanted.iter().flatten();
+            if left.any(|mine| state.inflight.values().any(|other| other.meets(mine))) {
+                self.changed.wait(&mut state);
+                continue;
+            }
+            let met = wanted.iter().enumerate().find_map(|(n, mine)| {
+                let mine = mine.as_ref().ok()?;
+                let (lsn, _) = state.entries.iter().rev().find(|(_, e)| e.footprint.meets(mine))?;
+                Some((n, *lsn))
+            });
+            let Some((n, lsn)) = met else {
+                let claim = |footprint: Result<Footprint, CommitError>| {
+                    let ticket = state.next_ticket;
+                    state.next_ticket += 1;
+                    state.inflight.insert(ticket, footprint?);
+                    Ok(ticket)
+                };
+                return wanted.into_iter().map(claim).collect();
+            };
+            drop(state);
+            if let Err(error) = self.settle(lsn) {
+                wanted[n] = Err(error);
+            }
+        }
+    }
+
+    /// Installs and checkpoints everything up to `lsn`.
+    fn settle(&self, lsn: u64) -> Result<(), CommitError> {
+        let due: Vec<u64> = {
+            let state = self.live().map_err(CommitError::Poisoned)?;
+            state.entries.range(..=lsn).map(|(lsn, _)| *lsn).collect()
+        };
+        for lsn in due {
+            match self.install_entry(lsn) {
+                Ok(_) | Err(ApplyError::Unknown(_)) => {}
+                Err(source) => return Err(CommitError::Blocked { lsn, source: Box::new(source) }),
+            }
+        }
+        self.checkpoint().map_err(CommitError::Poisoned)
+    }
+
+    /// Writes the record of a transaction whose claim this is; if there is an error, the claim is over.
+    pub(crate) fn commit_claimed(
+        &self,
+        ticket: u64,
+        reservation: Reservation,
+        set: WriteSet,
+        meta: CommitMeta,
+        joint: Option<Joint>,
+    ) -> Result<u64, CommitError> {
+        let staged = self.stage_record(ticket, reservation, set, meta, joint);
+        self.write_staged(vec![staged]).pop().unwrap_or(Err(CommitError::UnknownSlot))
+    }
+
+    /// Makes the record of a transaction whose claim this is, but for what has to be synced first; if there is an
+    /// error, the claim is over.
+    fn stage_record(
+        &self,
+        ticket: u64,
+        reservation: Reservation,
+        set: WriteSet,
+        meta: CommitMeta,
+        joint: Option<Joint>,
+    ) -> Result<Staged, CommitError> {
+        let made = self.make_record(ticket, reservation, set, meta, joint);
+        if made.is_err() {
+            self.unclaim(ticket);
+        }
+        made
+    }
+
+    fn make_record(
+        &self,
+        ticket: u64,
+        reservation: Reservation,
+        set: WriteSet,
+        meta: CommitMeta,
+        joint: Option<Joint>,
+    ) -> Result<Staged, CommitError> {
+        let mut slots = set.slots();
+        if slots.iter().any(|slot| self.pool.handle(*slot).is_none()) {
+            return Err(CommitError::UnknownSlot);
+        }
+        let prepared = prepare(self.env(), meta.txn, &set, self.config.inline_before)
+            .map_err(CommitError::Io)?;
+        if !prepared.changed.is_empty() {
+            return Err(CommitError::Changed { paths: prepared.changed });
+        }
+        let Prepared { befores, files, .. } = prepared;
+        let commit = Arc::new(Commit { slots: self.file_slots(&set)?, meta, set, befores, joint });
+        let mut e = Encoder::new();
+        commit.encode(&mut e);
+        let (body, side) = self.body(e.finish())?;
+        slots.extend(side.as_ref().map(Slot::id));
+        Ok(Staged { queued: Queued { ticket, body, commit, slots, reservation }, files, side })
+    }
+
+    /// Makes staged records durable: first what they refer to, then they themselves.  The claims of those that are
+    /// not written are over.
+    fn write_staged(
+        &self,
+        staged: Vec<Result<Staged, CommitError>>,
+    ) -> Vec<Result<u64, CommitError>> {
+        let all = || staged.iter().flatten();
+        let slots: Vec<SlotId> = all().flat_map(|s| &s.queued.slots).copied().collect();
+        let files: Vec<Handle> = all().flat_map(|s| &s.files).cloned().collect();
+        let tickets: Vec<Option<u64>> =
+            staged.iter().map(|s| Some(s.as_ref().ok()?.queued.ticket)).collect();
+        let synced = self.sync_slots(&slots, &files);
+        if synced.is_ok() {
+            self.pool.commit(&slots);
+        }
+        let mut queue = Vec::new();
+        let mut out: Vec<Result<u64, CommitError>> = Vec::with_capacity(staged.len());
+        for record in staged {
+            out.push(record.and_then(|Staged { queued, side, .. }| {
+                synced.clone().map_err(CommitError::Poisoned)?;
+                drop(side);
+                let ticket = queued.ticket;
+                queue.push(queued);
+                Ok(ticket)
+            }));
+        }
+        let mut written = self.enqueue(queue).into_iter();
+        for (n, ticket) in tickets.into_iter().enumerate() {
+            let Some(ticket) = ticket else { continue };
+            if out[n].is_ok() {
+                out[n] = written.next().unwrap_or(Err(CommitError::UnknownSlot));
+            }
+            if out[n].is_err() {
+                // The slots stay committed: the record may be on disk.
+                tracing::warn!(?slots, "slots of a commit in doubt are kept");
+                self.unclaim(ticket);
+            }
+        }
+        out
+    }
+
+    /// The identity of every slot that becomes a file.
+    fn file_slots(&self, set: &WriteSet) -> Result<Vec<(SlotId, HostId)>, CommitError> {
+        let mut out = Vec::new();
+        for object in &set.objects {
+            if let Content::Slot(slot) = object.content {
+                let handle = self.pool.handle(slot).ok_or(CommitError::UnknownSlot)?;
+                out.push((slot, self.io.stat(&handle).map_err(CommitError::Io)?.id));
+            }
+        }
+        Ok(out)
+    }
+
+    /// Puts a record's body into a side log if the ring is not made for it.
+    fn body(&self, bytes: Vec<u8>) -> Result<(Body, Option<Slot>), CommitError> {
+        let segment = self.live().map_err(CommitError::Poisoned)?.block;
+        let segment = segment.map_or(self.config.segment_bytes, |b| b.segment_bytes);
+        let body = Body::Inline(bytes);
+        if body.extent() <= segment / 2 {
+            return Ok((body, None));
+        }
+        let Body::Inline(bytes) = body else { return Err(CommitError::UnknownSlot) };
+        let write = || -> std::io::Result<Slot> {
+            let slot = self.pool.take()?;
+            self.io.write_at(slot.handle(), &bytes, 0)?;
+            Ok(slot)
+        };
+        let slot = write().map_err(CommitError::Io)?;
+        let body =
+            Body::Side { slot: slot.id(), len: bytes.len() as u64, crc: crc32c::crc32c(&bytes) };
+        Ok((body, Some(slot)))
+    }
+
+    /// Makes what a record refers to durable, before the record is.
+    fn sync_slots(&self, slots: &[SlotId], files: &[Handle]) -> Result<(), Poisoned> {
+        if slots.is_empty() && files.is_empty() {
+            return Ok(());
+        }
+        let sync = || -> std::io::Result<()> {
+            match self.class {
+                Class::Memory => Ok(()),
+                Class::Strong if slots.len() + files.len() <= SYNC_EACH => {
+                    for slot in slots {
+                        if let Some(handle) = self.pool.handle(*slot) {
+                            self.io.sync_all(&handle)?;
+                        }
+                    }
+                    for file in files {
+                        self.io.sync_all(file)?;
+                    }
+                    // The names of what was made.
+                    if !slots.is_empty() {
+                        self.io.sync_all(&self.layout.slots)?;
+                    }
+                    if files.is_empty() { Ok(()) } else { self.io.sync_all(&self.layout.grave) }
+                }
+                _ => self.io.sync_fs(),
+            }
+        };
+        sync().map_err(|e| self.poison("syncing staged data", &e))
+    }
+
+    /// Hands records to the leader, or becomes it; what became of each.
+    fn enqueue(&self, records: Vec<Queued>) -> Vec<Result<u64, CommitError>> {
+        if records.is_empty() {
+            return Vec::new();
+        }
+        let tickets: Vec<u64> = records.iter().map(|q| q.ticket).collect();
+        let mut state = match self.live() {
+            Ok(state) => state,
+            Err(why) => {
+                let refused = |_| Err(CommitError::Poisoned(why.clone()));
+                return records.into_iter().map(refused).collect();
+            }
+        };
+        state.queue.extend(records);
+        loop {
+            if tickets.iter().all(|ticket| state.results.contains_key(ticket)) {
+                let taken = tickets.iter().filter_map(|ticket| state.results.remove(ticket));
+                return taken.map(|r| r.map_err(|p| CommitError::InDoubt(p.why))).collect();
+            }
+            if state.leading {
+                self.changed.wait(&mut state);
+                continue;
+            }
+            state = self.lead(state);
+        }
+    }
+
+    /// Writes what is queued, as much as fits into one write.
+    fn lead<'s>(&'s self, mut state: Guard<'s, State>) -> Guard<'s, State> {
+        state.leading = true;
+        let limit = state.block.map_or(self.config.segment_bytes, |b| b.segment_bytes) / 2;
+        let mut group = Vec::new();
+        let mut total = 0;
+        while let Some(next) = state.queue.first() {
+            total += next.body.extent();
+            if total > limit && !group.is_empty() {
+                break;
+            }
+            group.push(state.queue.remove(0));
+        }
+        drop(state);
+        let tickets: Vec<u64> = group.iter().map(|q| q.ticket).collect();
+        let failed = self.write_group(group).err();
+        let mut state = self.state.lock();
+        state.leading = false;
+        if let Some(poisoned) = failed {
+            for ticket in tickets {
+                state.results.insert(ticket, Err(poisoned.clone()));
+            }
+        }
+        self.changed.notify_all();
+        state
+    }
+
+    /// Writes a group's records and enters them into the table.
+    fn write_group(&self, group: Vec<Queued>) -> Result<(), Poisoned> {
+        let mut ring = self.take_ring()?;
+        self.make_room(&ring, &group)?;
+        let (bodies, rest): (Vec<Body>, Vec<_>) = group
+            .into_iter()
+            .map(|q| (q.body, (q.ticket, q.commit, q.slots, q.reservation)))
+            .unzip();
+        let first = ring.head().lsn;
+        let after = ring
+            .append(&*self.io, &self.layout, self.class, &bodies)
+            .map_err(|e| self.poison("writing the journal", &e))?;
+        let mut state = self.state.lock();
+        for (i, (ticket, commit, slots, reservation)) in rest.into_iter().enumerate() {
+            let lsn = first + i as u64;
+            let footprint = state.inflight.remove(&ticket).unwrap_or_default();
+            state.highest_txn = state.highest_txn.max(commit.meta.txn);
+            let undecided = commit.joint.as_ref().is_some_and(|j| !j.decides());
+            let entry = Entry {
+                phase: if undecided { Phase::Prepared } else { Phase::Durable },
+                txn: commit.meta.txn,
+                commit: Some(commit),
+                reservation: Some(reservation),
+                footprint,
+                slots,
+                gone: HashSet::new(),
+                segment: after[i].segment,
+                after: after[i],
+                report: None,
+                taken: false,
+                redo: false,
+            };
+            state.entries.insert(lsn, entry);
+            state.results.insert(ticket, Ok(lsn));
+        }
+        state.ring = Some(ring);
+        Ok(())
+    }
+
+    /// The ring, made with the first commit: most stores of a short command never need one.
+    pub(super) fn take_ring(&self) -> Result<Ring, Poisoned> {
+        let (ring, config) = (self.live()?.ring.take(), &self.config);
+        if let Some(ring) = ring {
+            return Ok(ring);
+        }
+        let now = self.io.now();
+        let store = mix(now.secs as u64 ^ u64::from(now.nanos) << 32)
+            ^ mix(self.layout.id.ino.wrapping_add(config.seed));
+        let block = Super {
+            seq: 2,
+            store,
+            epoch: 1,
+            head: Head { segment: 0, offset: 0, lsn: 1, chain: 0 },
+            txn: 0,
+            segments: config.segments,
+            segment_bytes: config.segment_bytes,
+        };
+        let mut ring = Ring::new(block.identity(), block.head);
+        let make = || -> std::io::Result<Supers> {
+            ring.prepare(&*self.io, &self.layout)?;
+            let supers = Supers::create(&*self.io, &self.layout)?;
+            if self.class != Class::Memory {
+                // Once: names and blocks of all that was made so far.
+                self.io.sync_fs()?;
+            }
+            supers.write(&*self.io, &Super { seq: 1, ..block })?;
+            supers.write(&*self.io, &block)?;
+            Ok(supers)
+        };
+        let mut make = make;
+        let supers = make().map_err(|e| self.poison("making the journal", &e))?;
+        let mut state = self.state.lock();
+        state.block = Some(block);
+        state.supers = Some(Arc::new(supers));
+        Ok(ring)
+    }
+
+    /// Frees the segment that a group will enter.
+    fn make_room(&self, ring: &Ring, group: &[Queued]) -> Result<(), Poisoned> {
+        let mut offset = ring.head().offset;
+        let mut enters = false;
+        for queued in group {
+            let extent = queued.body.extent();
+            if offset + extent > ring.identity().segment_bytes {
+                enters = true;
+                offset = 0;
+            }
+            offset += extent;
+        }
+        if !enters {
+            return Ok(());
+        }
+        let next = (ring.head().segment + 1) % ring.identity().segments;
+        loop {
+            let state = self.live()?;
+            let last = state.entries.iter().rev().find(|(_, e)| e.segment == next);
+            let Some((lsn, _)) = last else { return Ok(()) };
+            let lsn = *lsn;
+            drop(state);
+            self.settle(lsn).map_err(|e| match e {
+                CommitError::Poisoned(p) => p,
+                other => self.poison(
+                    "making room in the journal",
+                    &std::io::Error::other(other.to_string()),
+                ),
+            })?;
+        }
+    }
+}
