@@ -69,6 +69,9 @@ mod held {
             held.push(rank);
         });
     }
+    pub(super) fn is_held(rank: Rank) -> bool {
+        HELD.with_borrow(|held| held.contains(&rank))
+    }
     pub(super) fn pop(rank: Rank) {
         HELD.with_borrow_mut(|held| {
             if let Some(at) = held.iter().rposition(|r| *r == rank) {
@@ -76,6 +79,13 @@ mod held {
             }
         });
     }
+}
+
+/// Whether this thread holds a lock of this rank, for tests that make something happen in the middle of a call: only
+/// debug builds know.
+#[cfg(debug_assertions)]
+pub fn is_held(rank: Rank) -> bool {
+    held::is_held(rank)
 }
 
 /// A mutex with a rank.

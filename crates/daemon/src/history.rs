@@ -5,7 +5,7 @@
 //! engine, so that it conflicts with whatever runs, and it is decided and installed like any other.
 
 use crate::deferred;
-use crate::install::{NotInstalled, install};
+use crate::install::{NotInstalled, install, stamp_of};
 use crate::joint::{Share, install_several};
 use crate::protocol::{
     Action, Change, ChangeKind, Collected, Content, Failure, FailureKind, Gc, HostPath, LogEntry,
@@ -17,6 +17,7 @@ use crate::volume::OpenVolume;
 use std::collections::HashMap;
 use std::sync::Arc;
 use systx_base::TxnId;
+use systx_store::io::Stamp;
 use systx_store::writeset::WriteSet;
 use systx_store::{self as stored, CommitMeta, HistoryEntry, Joint, Keep, TxnKind, UndoError};
 use systx_txn::{Access, BeginOptions, Object};
@@ -198,25 +199,73 @@ pub fn undo(table: &Transactions, ask: &Undo, direction: Direction) -> Result<Un
     for member in target.joint.iter().flat_map(Joint::others) {
         volumes.push(table.volume_of(member)?);
     }
-    let (mut sets, mut slots, mut changes) = (Vec::new(), Vec::new(), Vec::new());
-    for volume in &volumes {
-        let undo = volume.store.undo_set(target.meta.txn);
-        let undo = undo.map_err(|e| cannot(volume, &target, e))?;
-        let mount = &volume.vol.mount_path;
-        changes.extend(stored::changes(&undo.set).iter().map(|c| described(mount, c)));
-        sets.push(undo.set);
-        // They live until the undo is committed.
-        slots.extend(undo.slots);
-    }
+    // One order wherever locks of several volumes are taken.
+    volumes.sort_by_key(|volume| volume.vol.order());
     let argv = target.meta.argv.iter().map(|a| HostPath(a.clone())).collect();
-    let outcome = if ask.dry_run {
-        None
+    let (changes, outcome) = if ask.dry_run {
+        (Plan::make(&volumes, &target)?.changes, None)
     } else {
-        let parts = volumes.into_iter().zip(sets).collect();
-        Some(run(table, parts, &target, &changes, direction, ask)?)
+        let (changes, outcome) = run(table, &volumes, &target, direction, ask)?;
+        (changes, Some(outcome))
     };
-    drop(slots);
     Ok(Undone { target: target.meta.txn, argv, changes, outcome })
+}
+
+/// What takes a transaction back.
+struct Plan {
+    /// For each volume.
+    sets: Vec<WriteSet>,
+    changes: Vec<Change>,
+    /// What the sets refer to: they must live until they are committed.
+    _slots: Vec<stored::Slot>,
+}
+
+impl Plan {
+    /// By what is there at this moment.
+    fn make(volumes: &[Arc<OpenVolume>], target: &HistoryEntry) -> Result<Plan, Failure> {
+        let mut plan = Plan { sets: Vec::new(), changes: Vec::new(), _slots: Vec::new() };
+        for volume in volumes {
+            let undo = volume.store.undo_set(target.meta.txn);
+            let undo = undo.map_err(|e| cannot(volume, target, e))?;
+            let mount = &volume.vol.mount_path;
+            plan.changes.extend(stored::changes(&undo.set).iter().map(|c| described(mount, c)));
+            plan.sets.push(undo.set);
+            plan._slots.extend(undo.slots);
+        }
+        Ok(plan)
+    }
+
+    /// With everything that it changes recorded as written by transaction `id`, and what it displaces as read.  What that
+    /// is can be said only by looking, and only then can it be recorded; somebody may have committed in between, whose
+    /// changes would be taken back, too.  So it is looked at again until nothing is new in it.
+    fn claim(
+        volumes: &[Arc<OpenVolume>],
+        target: &HistoryEntry,
+        id: TxnId,
+    ) -> Result<Plan, Failure> {
+        let moments = || volumes.iter().map(|v| v.vol.engine.moment()).collect::<Vec<_>>();
+        let mut claimed = None;
+        loop {
+            let before = moments();
+            let plan = Plan::make(volumes, target)?;
+            let worksets: Vec<_> =
+                volumes.iter().zip(&plan.sets).map(|(v, set)| Workset::of(v, set)).collect();
+            if claimed.as_ref() == Some(&worksets) {
+                return Ok(plan);
+            }
+            let mut all = volumes.iter().zip(&worksets);
+            if !all.all(|(volume, workset)| workset.record(volume, id)) {
+                let of = target.meta.txn;
+                let message = format!("a running transaction uses what transaction {of} changed");
+                return Err(Failure::new(FailureKind::Busy, message)
+                    .hint("try again when it has ended; `systx list` shows it"));
+            }
+            if moments() == before {
+                return Ok(plan);
+            }
+            claimed = Some(worksets);
+        }
+    }
 }
 
 /// The transaction to take back: the given one, or the latest that was not taken back yet.
@@ -289,31 +338,21 @@ fn cannot(volume: &OpenVolume, target: &HistoryEntry, error: UndoError) -> Failu
 
 fn run(
     table: &Transactions,
-    mut parts: Vec<(Arc<OpenVolume>, WriteSet)>,
+    volumes: &[Arc<OpenVolume>],
     target: &HistoryEntry,
-    changes: &[Change],
     direction: Direction,
     ask: &Undo,
-) -> Result<Outcome, Failure> {
-    parts.sort_by_key(|(volume, _)| volume.vol.order());
-    let volumes: Vec<Arc<OpenVolume>> = parts.iter().map(|(v, _)| Arc::clone(v)).collect();
+) -> Result<(Vec<Change>, Outcome), Failure> {
     let Some(first) = volumes.first() else {
         return Err(Failure::new(FailureKind::Internal, "a transaction without a volume"));
     };
-    let id = table.new_id_in(&volumes)?;
+    let id = table.new_id_in(volumes)?;
     let started = first.vol.io.now();
     let give_up = || volumes.iter().for_each(|v| v.vol.engine.abort(id));
-    for volume in &volumes {
+    for volume in volumes {
         volume.vol.engine.begin(id, BeginOptions::default());
     }
-    if !parts.iter().all(|(volume, set)| claim(volume, id, set)) {
-        give_up();
-        return Err(Failure::new(
-            FailureKind::Busy,
-            format!("a running transaction uses what transaction {} changed", target.meta.txn),
-        )
-        .hint("try again when it has ended; `systx list` shows it"));
-    }
+    let mut plan = Plan::claim(volumes, target, id).inspect_err(|_| give_up())?;
     let of = target.meta.txn;
     let (kind, word) = match direction {
         Direction::Undo => (TxnKind::Undo { of }, "undo"),
@@ -328,30 +367,24 @@ fn run(
         started,
         finished: first.vol.io.now(),
     };
-    let share = |(n, (_, writes))| Share { volume: &volumes[n], writes };
-    let installed = match parts.len() {
-        1 => match parts.pop() {
-            Some((volume, set)) => {
-                install(&volume, id, set, meta, |_| ()).map(|installed| installed.outside)
-            }
-            None => Ok(Vec::new()),
-        },
-        _ => install_several(parts.into_iter().enumerate().map(share).collect(), id, &meta),
+    let sets = std::mem::take(&mut plan.sets);
+    let mut shares = volumes.iter().zip(sets).map(|(volume, writes)| Share { volume, writes });
+    let installed = match (shares.next(), shares.len()) {
+        (Some(Share { volume, writes }), 0) => {
+            install(volume, id, writes, meta, |_| ()).map(|installed| installed.outside)
+        }
+        (first, _) => install_several(first.into_iter().chain(shares).collect(), id, &meta),
     };
     match installed {
         Ok(outside) => {
-            for volume in &volumes {
+            for volume in volumes {
                 Counts::count(&volume.counts.begun);
                 Counts::count(&volume.counts.committed);
             }
-            Ok(Outcome::Committed {
-                id,
-                summary: crate::describe::summary(changes),
-                outside,
-                stale: Vec::new(),
-                dropped: 0,
-                notes: Vec::new(),
-            })
+            let summary = crate::describe::summary(&plan.changes);
+            let (stale, notes) = (Vec::new(), Vec::new());
+            let outcome = Outcome::Committed { id, summary, outside, stale, dropped: 0, notes };
+            Ok((plan.changes, outcome))
         }
         Err(NotInstalled::Lost) => {
             give_up();
@@ -371,17 +404,38 @@ fn run(
     }
 }
 
-/// Records everything that a write set changes as written; false if the transaction lost.
-fn claim(volume: &OpenVolume, id: TxnId, set: &WriteSet) -> bool {
-    let engine = &volume.vol.engine;
-    let write = |object: &Object| loop {
-        match engine.write(id, object.as_ref()) {
-            Access::Granted => return true,
-            Access::Doomed => return false,
-            Access::Wait(winner) => engine.wait_installed(winner),
-        }
-    };
-    systx_vfs::claim::written(&volume.vol, set).iter().all(write)
+/// What a write set that was made by looking touches in the engine.
+#[derive(PartialEq)]
+struct Workset {
+    written: Vec<Object>,
+    /// Every version that it was made for: who displaces a file relies on its being that one.
+    read: Vec<Object>,
+}
+
+impl Workset {
+    fn of(volume: &OpenVolume, set: &WriteSet) -> Workset {
+        let written = systx_vfs::claim::written(&volume.vol, set);
+        let met = set.objects.iter().filter_map(|object| stamp_of(&object.origin));
+        let whole = |stamp: Stamp| {
+            let oid = volume.vol.oid(stamp.id);
+            [Object::Attr(oid), Object::Size(oid), Object::Pages { oid, first: 0, last: u64::MAX }]
+        };
+        Workset { written, read: met.flat_map(whole).collect() }
+    }
+
+    /// False if the transaction lost.
+    fn record(&self, volume: &OpenVolume, id: TxnId) -> bool {
+        let engine = &volume.vol.engine;
+        let granted = |ask: &dyn Fn() -> Access| loop {
+            match ask() {
+                Access::Granted => return true,
+                Access::Doomed => return false,
+                Access::Wait(winner) => engine.wait_installed(winner),
+            }
+        };
+        self.read.iter().all(|o| granted(&|| engine.read(id, o.as_ref())))
+            && self.written.iter().all(|o| granted(&|| engine.write(id, o.as_ref())))
+    }
 }
 
 /// Frees what only old undos need.

@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use systx_e2e::lab::{USER, find_program};
-use systx_e2e::run::{Limits, eventually, finish};
+use systx_e2e::run::{Limits, Running, eventually, finish};
 use systx_e2e::{CONFLICT, Finished, Lab, Tree, lab};
 
 const ECANCELED: i32 = 125;
@@ -664,4 +664,35 @@ fn two_hundred_transactions_leave_nothing_in_the_daemon() {
     let views = fs::read_dir(keep.path.parent().unwrap()).unwrap().count();
     assert_eq!(views, 2, "one view, and the volume that it is a piece of");
     keep.systx("abort").ok();
+}
+
+/// Whoever comes last is there in the end: a commit beside an undo comes before it, and then they overlap, or after it.
+#[test]
+fn an_undo_beside_a_commit_does_not_take_that_back() {
+    let lab = lab!();
+    lab.write("f", "0");
+    let (mut undone, mut refused) = (0, 0);
+    for round in 0..60 {
+        lab.write("f", "0");
+        lab.run(&[], "printf 1 > f").ok();
+        let last = lab.logged_ids()[0].clone();
+        let later = Open::begin(&lab, "", &[]);
+        later.sh("printf 2 > f").ok();
+        let commit = Running::start(lab.systx(["commit", &later.id]), Limits::default());
+        let undo = Running::start(lab.systx(["undo", &last]), Limits::default());
+        let (commit, undo) = (commit.finish(&lab), undo.finish(&lab));
+        let now = lab.read("f");
+        match (commit.code, undo.code) {
+            (0, 0) => assert_eq!(now, "2", "round {round}: the commit was taken back\n{undo}"),
+            (0, _) => assert_eq!(now, "2", "round {round}: {undo}"),
+            (_, 0) => assert_eq!(now, "0", "round {round}: {commit}"),
+            _ => panic!("round {round}: nobody won\n{commit}\n{undo}"),
+        }
+        undone += usize::from(undo.code == 0);
+        refused += usize::from(undo.code != 0);
+        if commit.code != 0 {
+            later.systx("abort");
+        }
+    }
+    eprintln!("{undone} undone, {refused} refused");
 }

@@ -28,6 +28,7 @@ use crate::object::{Conflict, Object, ObjectRef, Opponent, Side};
 use crate::policy::{ContentionPolicy, OsPrio};
 use crate::state::{DoomFn, Fallout, Intent, State};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use systx_base::TxnId;
 use systx_base::sync::{Event, Mutex, rank};
@@ -140,6 +141,8 @@ pub struct Engine {
     pub(crate) policy: Box<dyn ContentionPolicy>,
     /// Closed while there are transactions.
     pub(crate) gate: Gate,
+    /// Ends of units so far; see [`Engine::moment`].
+    moment: AtomicU64,
 }
 
 impl Default for Engine {
@@ -161,6 +164,7 @@ impl Engine {
             ended: Arc::new(Event::new()),
             policy,
             gate: Gate::new(),
+            moment: AtomicU64::new(0),
         }
     }
 
@@ -306,7 +310,11 @@ impl Engine {
     }
 
     pub(crate) fn end(&self, t: TxnId, installed: bool) {
-        let Some((slot, records)) = self.state.lock().start_end(t, installed) else { return };
+        let mut state = self.state.lock();
+        let Some((slot, records)) = state.start_end(t, installed) else { return };
+        // Before the first of its holds is released, and also where it failed: it may have changed something.
+        self.moment.fetch_add(1, Ordering::AcqRel);
+        drop(state);
         for some in records.chunks(SWEEP) {
             self.state.lock().sweep(slot, some);
         }
@@ -402,6 +410,16 @@ impl Engine {
     /// among it.
     pub fn workset_objects(&self, t: TxnId) -> Vec<(Object, Side)> {
         self.state.lock().workset_objects(t)
+    }
+
+    /// A number that is another one when a transaction has ended since, or a plain mutation that was recorded.
+    ///
+    /// For who has to look at something before it can name it in a record, as an inode behind a name: if the
+    /// number is the same before the look and after the record, what was seen is what was recorded.  Whoever
+    /// changed it in between would have ended in between; whoever had not ended yet would have made the record wait;
+    /// and whoever comes later makes this transaction lose.  Else look again.
+    pub fn moment(&self) -> u64 {
+        self.moment.load(Ordering::Acquire)
     }
 
     /// Numbers.

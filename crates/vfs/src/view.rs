@@ -215,6 +215,13 @@ impl View {
         self.vol.io.now()
     }
 
+    /// After a look at the backing file system: what was seen is of the moment that the view shows.  Who makes
+    /// this transaction lose does so before it changes anything, so as long as it has not lost, all that it has
+    /// looked at is of one moment; what it sees afterwards may be of another.
+    pub(crate) fn still_one_moment(&self) -> Reply<()> {
+        self.alive()
+    }
+
     // ---- workset ----------------------------------------------------------------------------
 
     /// Records an access; returns whether a commit had to be waited for, after which what was seen
@@ -361,6 +368,7 @@ impl View {
         if let Some(child) = dir.child(name) {
             return Ok(child);
         }
+        let moment = self.vol.engine.moment();
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
@@ -382,13 +390,14 @@ impl View {
         let found = match self.io().stat_at(&handle, &name) {
             Ok(stat) if self.vol.is_hidden(stat.id) => None,
             Ok(stat) if covered => Some(self.add_place(st, (parent, &name), &stat, true)),
-            Ok(stat) => Some(self.meet(st, (parent, &name), &handle, stat)?),
+            Ok(stat) => Some(self.meet(st, (parent, &name), &handle, (stat, moment))?),
             Err(e) if is_gone(&e) => None,
             Err(e) if Errno::from_io_error(&e) == Some(Errno::XDEV) => {
                 self.meet_foreign(st, (parent, &name), &handle)?
             }
             Err(e) => return Err(errno(e)),
         };
+        self.still_one_moment()?;
         let child = Child { now: found, base: found };
         st.dir_mut(parent)?.set_child(name, child);
         Ok(child)
@@ -405,12 +414,14 @@ impl View {
     }
 
     /// Makes a node for a backing object, or finds the one that it has already (another hard link).
+    ///
+    /// `seen`: what was seen under its name, and the engine's moment before that look.
     fn meet(
         &self,
         st: &mut State,
         place: (NodeId, &Name),
         dir: &Handle,
-        mut stat: Stat,
+        (mut stat, moment): (Stat, u64),
     ) -> Reply<NodeId> {
         let foreign = stat.dev != self.vol.dev;
         if let Some(known) = st.nodes.of_host(stat.id).filter(|_| !foreign) {
@@ -440,14 +451,17 @@ impl View {
             let again = read().inspect_err(|_| {
                 *self.lost_at.lock() = st.path_in(&self.vol, place.0, place.1);
             })?;
-            if again || self.vol.is_installing(stat.id) {
+            // Which object this is was seen before it could be recorded; who has changed it in between did not
+            // meet the record, and own changes are no outsider's: what was seen would pass for what is there.
+            let now = self.vol.engine.moment();
+            if again || now != moment || self.vol.is_installing(stat.id) {
                 let recorded = stat.id;
                 let quiet = self.vol.quiesce();
                 stat = self.io().stat_at(dir, place.1).map_err(errno)?;
                 drop(quiet);
                 if stat.id != recorded {
                     // Another inode by now, of which nothing is recorded: who changes it must meet us.
-                    return self.meet(st, place, dir, stat);
+                    return self.meet(st, place, dir, (stat, now));
                 }
             }
         }

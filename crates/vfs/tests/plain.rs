@@ -225,6 +225,49 @@ fn a_gate_that_refuses_keeps_everything_as_it_is() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 
+/// Whatever a request waits for, it tells all that it changes.
+#[test]
+fn a_write_tells_what_it_changes_beside_the_bytes_after_it_has_waited() {
+    type Commit = fn(&File);
+    /// Once, something is committed that the request waits for.
+    struct Meanwhile(Mutex<Option<(File, Commit)>>, Notes);
+    impl Gate for Meanwhile {
+        fn read(&self, _: &[ObjectRef<'_>], act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
+            act()
+        }
+        fn mutate(&self, change: Change<'_>, act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
+            if let Some((file, committed)) = self.0.lock().unwrap().take() {
+                committed(&file);
+            }
+            self.1.take();
+            self.1.note("w", change.writes);
+            act()
+        }
+    }
+    if !is_root() {
+        return;
+    }
+    let cases: [(Commit, &str); 2] = [
+        (|file| file.set_len(5).unwrap(), "size"),
+        (|file| file.set_permissions(Permissions::from_mode(0o4755)).unwrap(), "attr"),
+    ];
+    for (committed, what) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        fs::write(&path, vec![b'x'; 10_000]).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        let gate = Arc::new(Meanwhile(Mutex::new(Some((file, committed))), Notes::default()));
+        let v = Plain::new(open_dir(dir.path()), HashSet::new(), gate.clone()).unwrap();
+        let f = v.lookup(ROOT, NodeId::ROOT, b"f").unwrap().unwrap().node;
+        assert_eq!(v.write(f, 8, b"y", true), Ok(1));
+        let n = ino(&path);
+        let mut want = [format!("w pages {n} 0-0"), format!("w {what} {n}")];
+        want.sort();
+        assert_eq!(gate.1.take(), want);
+        assert_eq!(fs::read(&path).unwrap()[8], b'y');
+    }
+}
+
 #[test]
 fn nodes_live_as_long_as_the_kernel_knows_them() {
     let dir = tempfile::tempdir().unwrap();

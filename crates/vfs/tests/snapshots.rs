@@ -5,60 +5,22 @@
 
 mod common;
 
+use common::place::Place;
 use common::*;
 use proptest::prelude::*;
 use rustix::io::Errno;
-use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use systx_base::{NodeId, Time, TxnId};
-use systx_store::io::{HostId, Io, Stamp};
-use systx_store::real::RealIo;
-use systx_store::writeset::Origin;
-use systx_store::{CommitMeta, Config, DirStore, TxnKind};
+use systx_base::{NodeId, TxnId};
 use systx_txn::{BeginOptions, Isolation};
 use systx_vfs::api::*;
 use systx_vfs::content::{Budget, Slot, Spill, Staging};
-use systx_vfs::freeze::Everything;
-use systx_vfs::inode_locks::Ticket;
 use systx_vfs::past::Size;
-use systx_vfs::plain::{Change, Gate, Order, Plain, STALL};
-use systx_vfs::publication::{Caches, Guarded};
+use systx_vfs::plain::{Change, Gate, Order, STALL};
 use systx_vfs::view::{Ids, View, ViewConfig};
-use systx_vfs::volume::Volume;
-
-/// Nothing is cached: requests are made directly.
-struct NoCaches;
-
-impl Caches for NoCaches {
-    fn drop_name(&self, _: NodeId, _: &[u8]) -> Result<(), Errno> {
-        Ok(())
-    }
-    fn drop_attributes(&self, _: NodeId) -> Result<(), Errno> {
-        Ok(())
-    }
-    fn drop_listing(&self, _: NodeId) -> Result<(), Errno> {
-        Ok(())
-    }
-    fn drop_pages(&self, _: NodeId) -> Result<(), Errno> {
-        Ok(())
-    }
-    fn drop_all_names(&self) -> Result<(), Errno> {
-        Ok(())
-    }
-    fn barrier(&self, _: NodeId) -> Result<(), Errno> {
-        Ok(())
-    }
-    fn file_barrier(&self, _: NodeId, _: Ticket) -> Result<(), Errno> {
-        Ok(())
-    }
-    fn is_in_flight(&self, _: NodeId) -> bool {
-        false
-    }
-}
 
 /// Slots that are files of the host.
 struct Files;
@@ -90,37 +52,7 @@ impl Staging for FileSlot {
     }
 }
 
-/// A volume with a store, of which one directory is guarded.
-struct Place {
-    store: DirStore,
-    vol: Arc<Volume>,
-    plain: Arc<Plain>,
-    guarded: Arc<Guarded>,
-    next: AtomicU64,
-}
-
 impl Place {
-    fn open(root: &Path, guarded: &str) -> Place {
-        let real = Arc::new(RealIo::open(root).expect("backing directory"));
-        let io: Arc<dyn Io> = real.clone();
-        let config = Config { segment_bytes: 64 << 10, ..Config::new(STATE) };
-        let (store, _) = DirStore::open(config, io.clone()).expect("store");
-        let hidden = HashSet::from([store.state_dir_id()]);
-        let vol = Volume::new(io, Vec::new(), hidden.clone()).expect("volume").with_locks(real);
-        let vol = Arc::new(vol);
-        let dir = fs::File::open(root.join(guarded)).expect("guarded").into();
-        let gate = Arc::new(Order::new(vol.clone(), STALL));
-        let plain = Arc::new(Plain::new(dir, hidden, gate).expect("view 0"));
-        let caches = Arc::new(NoCaches);
-        let guarded = Arc::new(Guarded { plain: plain.clone(), caches, stall: STALL });
-        vol.guard(guarded.clone());
-        Place { store, vol, plain, guarded, next: AtomicU64::new(1) }
-    }
-
-    fn id(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
-    }
-
     fn snapshot(&self) -> Twin {
         let txn = TxnId(self.id());
         let frozen = self.vol.snapshot(Arc::new(Files)).expect("something is guarded");
@@ -151,58 +83,6 @@ impl Place {
         self.store.checkpoint().expect("checkpoint");
         let none = systx_store::Keep { count: 0, ..systx_store::Keep::default() };
         self.store.gc(none).expect("gc").removed.len()
-    }
-
-    /// Runs a transaction and commits it as the daemon does.  Whether it was committed.
-    fn commit(&self, work: impl FnOnce(&Twin)) -> bool {
-        let id = self.id();
-        let twin = Twin(open_view(&self.vol, id, Isolation::Serializable));
-        work(&twin);
-        let writes = twin.0.freeze(&Everything).writes;
-        let lost = !twin.0.validate().is_empty() || twin.0.claim(TxnId(id), &writes).is_err();
-        if lost || self.vol.engine.conflict(TxnId(id)).is_some() {
-            self.vol.engine.abort(TxnId(id));
-            return false;
-        }
-        let publication = self.vol.publish(TxnId(id), &writes);
-        if publication.decide(|| self.vol.engine.decide(TxnId(id))).is_err() {
-            self.vol.engine.abort(TxnId(id));
-            return false;
-        }
-        self.vol.keep_past(&writes);
-        let now = Time::default();
-        let (argv, cwd) = (vec![b"test".to_vec()], b"/".to_vec());
-        let (txn, kind) = (TxnId(id), TxnKind::Run);
-        let meta = CommitMeta { txn, kind, argv, cwd, uid: 0, started: now, finished: now };
-        let before: Vec<Option<Stamp>> =
-            writes.objects.iter().map(|o| stamp_of(&o.origin)).collect();
-        let ids: Vec<HostId> = before.iter().flatten().map(|stamp| stamp.id).collect();
-        self.vol.installing(ids, || {
-            let room = self.store.reserve(&writes).expect("reserve");
-            let committed = self.store.commit(room, writes.clone(), meta).expect("commit");
-            let report = self.store.apply(committed.lsn).expect("apply");
-            assert_eq!(report.outside, [], "nobody else was there");
-            let pairs = before.iter().zip(&report.stamps);
-            let moves = pairs.filter_map(|(old, new)| Some(((*old)?, (*new)?))).collect::<Vec<_>>();
-            publication.replaced(&moves);
-            ((), moves)
-        });
-        self.vol.engine.installed(TxnId(id));
-        true
-    }
-}
-
-fn stamp_of(origin: &Origin) -> Option<Stamp> {
-    match origin {
-        Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(*stamp),
-        Origin::Root | Origin::New(_) => None,
-    }
-}
-
-/// The volume knows view 0, and view 0 the volume: without this the descriptors of each random case would stay open.
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.vol.unguard(&self.guarded);
     }
 }
 

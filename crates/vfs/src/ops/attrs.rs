@@ -158,6 +158,7 @@ impl View {
         let oid = st.base(node)?.oid();
         self.read_of(ObjectRef::Pages { oid, first: 0, last: 0 })?;
         let target = self.io().read_link(&dir, &name).map_err(errno)?;
+        self.still_one_moment()?;
         st.node_mut(node)?.body = Body::Symlink(Some(Arc::new(target.clone())));
         Ok(target)
     }

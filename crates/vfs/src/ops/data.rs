@@ -40,6 +40,27 @@ impl BaseBytes for Backing {
     }
 }
 
+/// The backing file for a change, which must not take over bytes of another moment: a loser would read its own
+/// bytes in a page of them.
+struct StillOneMoment<'a> {
+    view: &'a View,
+    backing: &'a Backing,
+}
+
+impl BaseBytes for StillOneMoment<'_> {
+    fn len(&self) -> u64 {
+        self.backing.len()
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let n = self.backing.read_at(buf, offset)?;
+        self.view.still_one_moment()?;
+        Ok(n)
+    }
+    fn next_data(&self, offset: u64) -> io::Result<Option<(u64, u64)>> {
+        self.backing.next_data(offset)
+    }
+}
+
 /// Which bytes of the backing file a change takes over.
 #[derive(Clone, Copy)]
 enum Reads {
@@ -233,8 +254,11 @@ impl View {
         }
         drop(st);
         let (len, allocated) = {
+            let backing = opened.backing.as_ref();
+            let base = backing.map(|backing| StillOneMoment { view: self, backing });
             let mut content = opened.content.lock();
-            run(self, &mut content, opened.base()).map_err(errno)?;
+            run(self, &mut content, base.as_ref().map(|base| base as &dyn BaseBytes))
+                .map_err(errno)?;
             (content.len(), content.allocated())
         };
         self.verify(&opened)?;

@@ -33,6 +33,7 @@ impl View {
                 other => return Err(other),
             },
         };
+        self.still_one_moment()?;
         if let Some(dir) = st.node_mut(node)?.dir_mut() {
             dir.read_xattrs.get_or_insert_default().insert(Box::from(key), value.clone());
         }
@@ -52,6 +53,7 @@ impl View {
                     other => return Err(other),
                 },
             }
+            self.still_one_moment()?;
         }
         for (key, value) in n.xattrs.iter().flat_map(|x| x.iter()) {
             if value.is_some() {

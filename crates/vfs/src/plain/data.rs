@@ -3,7 +3,7 @@
 use super::identity::Acting;
 use super::table::Node;
 use super::{Change, Plain, sys};
-use crate::api::{Fallocate, Reply, Seek};
+use crate::api::{Attr, Fallocate, Reply, Seek};
 use crate::content::PAGE;
 use rustix::fs::{self, FallocateFlags, SeekFrom};
 use rustix::io::{self, Errno};
@@ -191,34 +191,49 @@ impl Plain {
         node: &Node,
         reads: &[ObjectRef<'_>],
         extent: Extent,
-        act: impl FnOnce(BorrowedFd<'_>) -> Reply<T>,
+        mut act: impl FnMut(BorrowedFd<'_>) -> Reply<T>,
     ) -> Reply<T> {
-        let (fd, by) = self.writer(node)?;
-        let now = sys::stat(&*fd)?.attr;
         let oid = node.oid();
-        let mut writes = [ObjectRef::Size(oid); 3];
-        let mut count = 1;
-        writes[0] = pages(oid, extent.offset, extent.len);
-        if extent.end > now.size {
-            writes[count] = ObjectRef::Size(oid);
-            count += 1;
+        loop {
+            let (fd, by) = self.writer(node)?;
+            let now = sys::stat(&*fd)?.attr;
+            let beside = |now: &Attr| {
+                let is_moved = extent.end > now.size;
+                (is_moved, self.loses_privileges(node, now.mode, extent.kill_suidgid))
+            };
+            let told = beside(&now);
+            let mut writes = [ObjectRef::Size(oid); 3];
+            let mut count = 1;
+            writes[0] = pages(oid, extent.offset, extent.len);
+            if told.0 {
+                writes[count] = ObjectRef::Size(oid);
+                count += 1;
+            }
+            if told.1 {
+                writes[count] = ObjectRef::Attr(oid);
+                count += 1;
+            }
+            let subject = Some((oid, fd.as_fd()));
+            // Who has seen what is held must not see the transaction that it is held for as if that came later.  What
+            // lies beyond the end is seen only when the call is over.
+            let may_stall = !extent.shows || extent.offset >= now.size;
+            let writes = &writes[..count];
+            let change = Change { by, reads, writes, subject, places: &[], may_stall };
+            let done = self.mutating(change, || {
+                // A commit that it waited for may have cut the file off, so that it does more than it has told.
+                let needs = beside(&sys::stat(&*fd)?.attr);
+                if (needs.0 && !told.0) || (needs.1 && !told.1) {
+                    return Ok(None);
+                }
+                let _acting = Acting::writing(by, extent.kill_suidgid)?;
+                let done = act(fd.as_fd())?;
+                node.no_caps.store(true, Relaxed);
+                Ok(Some(done))
+            })?;
+            if let Some(done) = done {
+                return Ok(done);
+            }
         }
-        if self.loses_privileges(node, now.mode, extent.kill_suidgid) {
-            writes[count] = ObjectRef::Attr(oid);
-            count += 1;
-        }
-        let subject = Some((oid, fd.as_fd()));
-        // Who has seen what is held must not see the transaction that it is held for as if that came later.  What lies
-        // beyond the end is seen only when the call is over.
-        let may_stall = !extent.shows || extent.offset >= now.size;
-        let writes = &writes[..count];
-        let change = Change { by, reads, writes, subject, places: &[], may_stall };
-        self.mutating(change, || {
-            let _acting = Acting::writing(by, extent.kill_suidgid)?;
-            let done = act(fd.as_fd())?;
-            node.no_caps.store(true, Relaxed);
-            Ok(done)
-        })
     }
 
     /// Durability is the backing file system's.

@@ -2,7 +2,9 @@
 //! the view side that makes them as the kernel would, and trees to compare.
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod hooked;
 pub mod model;
+pub mod place;
 
 use proptest::prelude::*;
 use rustix::fs::{
@@ -349,8 +351,13 @@ fn acl_allowed(kind: Kind, k: u8) -> Result<(), Errno> {
 
 /// A view of a new transaction, which learns of its loss as in the daemon.
 pub fn open_view(vol: &Arc<Volume>, txn: u64, isolation: Isolation) -> Arc<View> {
+    new_view(vol, txn, BeginOptions { isolation, ..BeginOptions::default() }, false)
+}
+
+pub fn new_view(vol: &Arc<Volume>, txn: u64, options: BeginOptions, opaque: bool) -> Arc<View> {
     let txn = TxnId(txn);
-    vol.engine.begin(txn, BeginOptions { isolation, ..BeginOptions::default() });
+    let isolation = options.isolation;
+    vol.engine.begin(txn, options);
     let config = ViewConfig {
         txn,
         isolation,
@@ -358,7 +365,7 @@ pub fn open_view(vol: &Arc<Volume>, txn: u64, isolation: Isolation) -> Arc<View>
         spill: Arc::new(NoSpill),
         budget: Budget::new(64 << 20),
         mount_points: Vec::new(),
-        opaque: false,
+        opaque,
     };
     let view = Arc::new(View::new(vol.clone(), config).expect("view"));
     let lost = Arc::downgrade(&view);
