@@ -62,7 +62,9 @@ def _check(result):
     number = ctypes.get_errno()
     if number == errno.ECANCELED:
         found = status()
-        what = f"conflict on {os.fsdecode(found.path)} with {os.fsdecode(found.words)}"
+        what = os.fsdecode(found.words)
+        if found.path:
+            what = f"conflict on {os.fsdecode(found.path)} with {what}"
         raise Conflict(number, what)
     found = _Status()
     words = found.words if number in _TOLD and _lib.xstatus(ctypes.byref(found)) == 0 else b""

@@ -20,7 +20,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Of this interface.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// The type byte of all of its ioctls.
 const TYPE: u32 = 0xE7;
@@ -35,9 +35,10 @@ const fn iowr<T>(number: u32) -> u32 {
 /// `EOPNOTSUPP`: the thread is in a pid namespace that the daemon does not see.
 pub const ATTACH: u32 = iowr::<Attach>(1);
 /// Begins a transaction; see [`Begin`].  `EBUSY`: one is open.  `EDEADLK`: the thread's attempts lost again and again while
-/// they waited for others; the next call begins.  `EAGAIN`: see [`begin::NONBLOCK`].
+/// they waited for others; the next call begins.  `EAGAIN`: see [`begin::NONBLOCK`].  `ESTALE`: the seat can be used no more, since
+/// somebody is still inside after the end of the last transaction; the thread needs another one.
 pub const BEGIN: u32 = iowr::<Begin>(2);
-/// Commits; see [`End`].  `EBUSY`: other processes are in the transaction, which goes on.
+/// Commits; see [`End`].
 pub const END: u32 = iowr::<End>(3);
 /// Drops the transaction; see [`End`].
 pub const ABORT: u32 = iowr::<End>(4);
@@ -85,8 +86,10 @@ pub mod state {
 pub mod end {
     /// Do not wait a while before answering [`WAITS`](super::state::WAITS).
     pub const NOW: u32 = 1;
+    /// Nor for others that take part to end: [`WAITS`](super::state::WAITS) with `EBUSY` as long as there are any.
+    pub const ALONE: u32 = 1 << 1;
     /// All that this version knows.
-    pub const ALL: u32 = NOW;
+    pub const ALL: u32 = NOW | ALONE;
 }
 
 /// Values of [`Order::what`].
@@ -121,6 +124,8 @@ pub struct Begin {
     pub retries: u32,
     /// Out: the transaction.
     pub id: u64,
+    /// In: the mount namespace that the thread enters, by its inode number.  Who else is in there takes part.
+    pub namespace: u64,
 }
 
 /// Longest name of an order.
@@ -190,11 +195,11 @@ mod tests {
     #[test]
     fn sizes_and_numbers_are_those_of_the_header() {
         assert_eq!(size_of::<Attach>(), 64);
-        assert_eq!(size_of::<Begin>(), 16);
+        assert_eq!(size_of::<Begin>(), 24);
         assert_eq!(size_of::<End>(), 24);
         assert_eq!(size_of::<Status>(), 1544);
         assert_eq!(size_of::<Order>(), 80);
         assert_eq!(ATTACH, 0xc040_e701);
-        assert_eq!(BEGIN, 0xc010_e702);
+        assert_eq!(BEGIN, 0xc018_e702);
     }
 }

@@ -9,9 +9,9 @@ use systx_abi as abi;
 use systx_txn::{Engine, GroupName, Order, OrderError, Turn};
 use systx_vfs::api::Reply;
 
-/// How long one request to commit waits for its turn.  Short, since the thread that waits cannot be killed meanwhile;
+/// How long one request to commit waits for its turn, or for others that take part.  Short, since the thread that waits cannot be killed meanwhile;
 /// it asks again.
-const WAIT: Duration = Duration::from_millis(250);
+pub const WAIT: Duration = Duration::from_millis(250);
 
 /// An order as a user names it.
 pub fn group(arg: &abi::Order, owner: u32) -> Reply<GroupName> {

@@ -9,6 +9,7 @@
 //! for as long as it takes, and the kernel holds no lock of a file meanwhile.
 
 use crate::guarded::Guarded;
+use crate::members::{Members, PIDFD_THREAD};
 use crate::patterns::Patterns;
 use crate::protocol::{self, Conflict, HostPath, Opponent, Outcome, State, Transport};
 use crate::thread_orders;
@@ -18,7 +19,7 @@ use crate::volume::OpenVolume;
 use crate::watch::{Keeps, Watcher};
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, getpriority_process, pidfd_open};
+use rustix::process::{Pid, getpriority_process, pidfd_open};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -33,9 +34,6 @@ use systx_vfs::aliases::{Control, Left, Seat};
 use systx_vfs::api::{Caller, Reply};
 use systx_vfs::retired::{Lasting, StillOpen};
 use zerocopy::{FromBytes, IntoBytes};
-
-/// `PIDFD_THREAD` (Linux 6.9).
-const PIDFD_THREAD: u32 = rustix::fs::OFlags::EXCL.bits();
 
 /// How long another attempt waits at most for the end of who made the last one lose.
 const DEFER: Duration = Duration::from_millis(500);
@@ -74,6 +72,8 @@ struct Now {
     waits: String,
     /// The last one that was open.
     last: Last,
+    /// Somebody stayed inside after its end, and would be in the next one.
+    worn: bool,
 }
 
 #[derive(Clone)]
@@ -82,6 +82,7 @@ struct Work {
     lasting: Arc<Lasting>,
     /// It has lost, and the kernel was made to ask.
     told: Arc<AtomicBool>,
+    members: Arc<Members>,
 }
 
 /// How a transaction ended.
@@ -163,12 +164,21 @@ impl Desk {
         let seat = guarded.aliases.seat(caller.tid);
         let argv = std::fs::read(format!("/proc/{}/cmdline", caller.tid)).unwrap_or_default();
         let argv = argv.split(|b| *b == 0).filter(|a| !a.is_empty());
+        let places: Vec<_> = self.places.lock().values().cloned().collect();
+        let mut own_places =
+            places.into_iter().filter(|p| (p.tid, p.uid) == (caller.tid, caller.uid));
+        // The next attempt is that of the same thread.
+        let last = own_places.find_map(|place| {
+            let now = place.now.lock();
+            now.worn.then(|| now.last.clone())
+        });
+        let last = last.unwrap_or_default();
         let place = Arc::new(Place {
             seat,
             tid: caller.tid,
             uid: caller.uid,
             argv: argv.map(|a| HostPath(a.to_vec())).collect(),
-            now: Mutex::new(rank::LEAF, Now::default()),
+            now: Mutex::new(rank::LEAF, Now { last, ..Now::default() }),
         });
         self.places.lock().insert(seat, place);
         self.watch_over(caller.tid, seat);
@@ -185,8 +195,7 @@ impl Desk {
             return;
         };
         let pid = i32::try_from(tid).ok().and_then(Pid::from_raw);
-        let flags = PidfdFlags::from_bits_retain(PIDFD_THREAD);
-        match pid.map(|pid| pidfd_open(pid, flags)) {
+        match pid.map(|pid| pidfd_open(pid, PIDFD_THREAD)) {
             Some(Ok(fd)) => deaths.add(seat, fd),
             Some(Err(errno)) => tracing::info!(%errno, "no pidfd of a thread"),
             None => {}
@@ -232,6 +241,9 @@ impl Desk {
             let now = place.now.lock();
             if now.open.is_some() {
                 return Err(Errno::BUSY);
+            }
+            if now.worn {
+                return Err(Errno::STALE);
             }
             now.last.clone()
         };
@@ -304,8 +316,9 @@ impl Desk {
             return Err(errno);
         }
         table.add(Arc::clone(&txn));
-        place.now.lock().open = Some(Work { txn, lasting, told: Arc::default() });
-        Ok(abi::Begin { flags: arg.flags, retries, id: id.0 })
+        let members = Arc::new(Members::new(tid, arg.namespace));
+        place.now.lock().open = Some(Work { txn, lasting, told: Arc::default(), members });
+        Ok(abi::Begin { retries, id: id.0, ..arg })
     }
 
     /// Gives what is open on a seat its place in an order, or resets one.
@@ -330,11 +343,20 @@ impl Desk {
         Ok(arg)
     }
 
-    /// What has to happen before what is open on a seat can be committed; waits a while for it if `wait`.
-    fn not_yet(&self, place: &Place, wait: bool) -> Reply<Option<abi::End>> {
+    /// What has to happen before what is open on a seat can be committed; waits a while for it, if the flags say so.
+    fn not_yet(&self, place: &Place, flags: u32) -> Reply<Option<abi::End>> {
         let (table, ..) = self.parts()?;
-        let Work { txn, .. } = place.now.lock().open.clone().ok_or(Errno::INVAL)?;
-        let waits = thread_orders::await_turn(&txn, &table, wait);
+        let Work { txn, members, .. } = place.now.lock().open.clone().ok_or(Errno::INVAL)?;
+        if table.get(txn.id).is_err() || txn.state() == State::Doomed {
+            return Ok(None);
+        }
+        let wait = flags & abi::end::NOW == 0;
+        let alone = flags & abi::end::ALONE != 0;
+        let limit = if wait && !alone { thread_orders::WAIT } else { Duration::ZERO };
+        let busy = if alone { Errno::BUSY } else { Errno::TIMEDOUT };
+        // Their turn comes first: they may still do what the order is about.
+        let inside = members.wait(limit).map(|words| (busy, words));
+        let waits = inside.or_else(|| thread_orders::await_turn(&txn, &table, wait));
         let end = waits.as_ref().map(|(errno, _)| abi::End {
             state: abi::state::WAITS,
             errno: errno.raw_os_error(),
@@ -349,7 +371,7 @@ impl Desk {
     fn end(&self, place: &Place, commit: bool) -> Reply<abi::End> {
         let (table, _, guarded) = self.parts()?;
         let work = place.now.lock().open.clone().ok_or(Errno::INVAL)?;
-        let Work { txn, lasting, .. } = work;
+        let Work { txn, lasting, members, .. } = work;
         let _turn = txn.take_turn().map_err(|_| Errno::BUSY)?;
         let mut last = Last { id: txn.id.0, retries: txn.age, ..Last::default() };
         let asleep = txn.volume.vol.engine.lost_asleep(txn.id);
@@ -366,6 +388,11 @@ impl Desk {
             table.retire(&txn, false);
         } else if let Some(conflict) = txn.conflict(&*table) {
             last.fail(Some(conflict), txn.age, txn.timestamp);
+            txn.abort();
+            table.retire(&txn, false);
+        } else if let Some(words) = members.killed() {
+            // It may have died half way through what it had to do.
+            (last.state, last.words) = (abi::state::ABORTED, words);
             txn.abort();
             table.retire(&txn, false);
         } else {
@@ -401,7 +428,9 @@ impl Desk {
             let winner = last.winner().filter(|_| asleep).and_then(|id| table.get(id).ok());
             last.slept = winner.map(|winner| before.and(&winner)).unwrap_or_default();
         }
+        let worn = last.state != abi::state::COMMITTED && members.any();
         let mut now = place.now.lock();
+        now.worn |= worn;
         now.open = None;
         now.waits.clear();
         now.last = last;
@@ -573,7 +602,7 @@ impl Control for Desk {
                 if arg.flags & !abi::end::ALL != 0 {
                     return Err(Errno::INVAL);
                 }
-                match self.not_yet(&place, arg.flags & abi::end::NOW == 0)? {
+                match self.not_yet(&place, arg.flags)? {
                     Some(end) => Ok(end),
                     None => self.end(&place, true),
                 }
@@ -581,6 +610,13 @@ impl Control for Desk {
             abi::ORDER => answer(arg, |arg| self.order(&place, arg)),
             abi::ABORT => answer(arg, |_: abi::End| self.end(&place, false)),
             _ => answer(arg, |_: abi::Status| self.status(&place)),
+        }
+    }
+
+    fn met(&self, seat: Seat, tid: u32) {
+        let open = self.place(seat).ok().and_then(|place| place.now.lock().open.clone());
+        if let Some(work) = open {
+            work.members.met(tid);
         }
     }
 

@@ -65,7 +65,7 @@ impl CPython<'_> {
     }
 }
 
-/// Whatever passes on the host's file system passes in a transaction, which then commits and leaves nothing.
+/// Whatever passes on the host's file system passes in a transaction, which leaves nothing; it commits if no test kills a process.
 fn suites_of_cpython(modules: &[&str], at_least: usize) {
     let lab = lab!();
     let Some(python) = python_with_tests() else {

@@ -106,22 +106,25 @@ int systx_begin_with(const char *dir, const struct systx_begin *begin);
 /* From now on `next` is the number that comes next.  EBUSY: transactions of that order are open. */
 int systx_reset_order(const char *dir, const char *order, uint64_t next);
 
-/* How long xend() waits for lower numbers, in all threads of the process; at first 30000. */
+/* How long xend() waits for who takes part and for lower numbers, in all threads of the process; at first 30000. */
 int systx_patience(unsigned milliseconds);
 
-/* Ends the innermost xbegin(); the last one commits: on return, changes are durable and visible.
- * ECANCELED: it has lost a conflict, nothing is committed; begin again with SYSTX_RETRY.  EBUSY: processes that
- * were started inside are still there, the transaction stays open.  EINVAL: there is none, or it is paused.  EPERM: it
- * is the parent's.  ETIMEDOUT: a lower number of its order was not committed in time, see systx_status.words;
- * EDEADLK: and its thread sleeps; the transaction stays
+/* Ends the innermost xbegin(); the last one commits: on return, changes are durable and visible.  It waits until threads and
+ * processes that were made inside have ended, or have stepped out.
+ * ECANCELED: it has lost a conflict, nothing is committed; begin again with SYSTX_RETRY; or, with SYSTX_ABORTED, a process
+ * inside was killed.  EBUSY: with SYSTX_NONBLOCK at the begin, others are inside, the transaction stays open.  EINVAL: there is
+ * none, or it is paused.  EPERM: it is the parent's.  ETIMEDOUT: who is inside did not end in time, or a lower number of its
+ * order was not committed, see systx_status.words; EDEADLK: and its thread sleeps; the transaction stays
  * open.  ENOSPC, EIO and others: nothing is committed. */
 int xend(void);
 
 /* Drops the transaction, however deep it is nested.  EINVAL, EPERM as above. */
 int xabort(void);
 
-/* Steps out of the transaction, which stays open, and back.  xpause() returns its id, or 0 with errno.
- * EINVAL: there is none, or it is (not) paused.  EPERM: it is not this thread's. */
+/* Steps out of the transaction, which stays open, and back.  xpause() returns its id, or 0 with errno.  A thread that was made
+ * inside another one's transaction does so for itself, and gets out by xpause() also after the end.
+ * EINVAL: there is none, or it is (not) paused.  EPERM: it is not this thread's.  Of a thread that was made inside, ECANCELED: it is over;
+ * EBUSY: it is being ended. */
 uint64_t xpause(void);
 int xresume(uint64_t id);
 

@@ -23,6 +23,7 @@
 
 mod c_unsafe;
 mod calls;
+mod door;
 mod options;
 mod seat;
 mod sys_unsafe;

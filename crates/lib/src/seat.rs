@@ -7,6 +7,7 @@
 //!
 //! Mounts that are made outside later are seen inside, not the other way round.
 
+use crate::door::Door;
 use crate::sys_unsafe::{enter, ioctl, unshare};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -14,6 +15,7 @@ use rustix::mount::{MountPropagationFlags, MoveMountFlags, OpenTreeFlags};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use systx_abi as abi;
 
 /// Type of guarded mounts in the mount table.
@@ -23,10 +25,8 @@ const FS_TYPE: &[u8] = b"fuse.systx";
 pub struct Seat {
     /// Where the ioctls go.
     pub control: OwnedFd,
-    inside: OwnedFd,
-    outside: OwnedFd,
-    /// `st_ino` of `inside`.
-    pub namespace: u64,
+    /// Of its mount namespace.
+    pub door: Arc<Door>,
 }
 
 /// Where a thread works.
@@ -43,7 +43,7 @@ impl Where {
     }
 }
 
-fn here() -> Option<PathBuf> {
+pub fn here() -> Option<PathBuf> {
     let path = rustix::process::getcwd(Vec::new()).ok()?;
     // One that is not below the root has no path.
     let path = PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes()));
@@ -79,21 +79,20 @@ impl Seat {
         }
         rustix::process::fchdir(&back.dir)?;
         let inside = made?;
-        let namespace = rustix::fs::fstat(&inside)?.st_ino;
-        Ok(Seat { control, inside, outside, namespace })
+        Ok(Seat { control, door: Door::new(inside, outside)? })
     }
 
     /// Into the transaction; the working directory goes along.
     pub fn go_in(&self) -> Result<Where, Errno> {
         let from = Where::now()?;
-        go(self.inside.as_fd())?;
+        self.door.go_in()?;
         let Some(path) = from.path.as_deref().filter(|p| *p != Path::new("/")) else {
             return Ok(from);
         };
         match rustix::process::chdir(path) {
             Ok(()) => Ok(from),
             Err(e) => {
-                go(self.outside.as_fd())?;
+                self.door.go_out()?;
                 rustix::process::fchdir(&from.dir)?;
                 Err(e)
             }
@@ -103,7 +102,7 @@ impl Seat {
     /// Out of it; where the thread works now, if not where it came in.
     pub fn go_out(&self, from: &Where) -> Result<Option<PathBuf>, Errno> {
         let now = here();
-        go(self.outside.as_fd())?;
+        self.door.go_out()?;
         rustix::process::fchdir(&from.dir)?;
         Ok(now.filter(|now| from.path.as_ref() != Some(now)))
     }
@@ -124,17 +123,6 @@ impl Seat {
         arg: &mut T,
     ) -> Result<(), Errno> {
         ioctl(&self.control, cmd, arg)
-    }
-}
-
-fn go(namespace: std::os::fd::BorrowedFd<'_>) -> Result<(), Errno> {
-    match enter(namespace) {
-        // A thread that was made since shares the working directory with this one.
-        Err(Errno::INVAL) => {
-            unshare(false)?;
-            enter(namespace)
-        }
-        other => other,
     }
 }
 

@@ -30,15 +30,6 @@ pub fn enter(namespace: BorrowedFd<'_>) -> Result<(), Errno> {
     if unsafe { libc::setns(fd, libc::CLONE_NEWNS) } == 0 { Ok(()) } else { Err(last()) }
 }
 
-/// Whether this thread has a child process that was not waited for.
-pub fn has_children() -> bool {
-    let flags = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WNOTHREAD | libc::__WALL;
-    // SAFETY: an all-zero `siginfo_t` is one.
-    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the kernel writes to `info` alone, and takes no child away (WNOWAIT).
-    unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, flags) == 0 }
-}
-
 fn last() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

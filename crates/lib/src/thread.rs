@@ -1,15 +1,15 @@
 //! The transactions of this thread.
 
 use crate::calls;
-use crate::options::{Begin, patience};
-use crate::seat::{Seat, Where};
-use crate::sys_unsafe::has_children;
+use crate::door::{Door, Phase};
+use crate::options::{Begin, Flags, patience};
+use crate::seat::{Seat, Where, here};
 use crate::{State, Status};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use systx_abi as abi;
 
@@ -33,6 +33,34 @@ struct Open {
     from: Option<Where>,
     /// It is another process's or thread's, which this one was made in.
     joined: bool,
+    /// If it is another thread's of this process: the way out.
+    guest: Option<Guest>,
+    /// Its end fails rather than wait for others that take part.
+    alone: bool,
+}
+
+/// A thread in another one's transaction, in which it was made.
+struct Guest {
+    door: Arc<Door>,
+    /// It has stepped out.
+    out: bool,
+}
+
+impl Open {
+    fn joined(id: u64, depth: u32, guest: Option<Guest>) -> Open {
+        Open { id, depth, from: None, joined: true, guest, alone: false }
+    }
+
+    /// How the transaction that a guest takes part in has ended.
+    fn over(&self) -> Option<State> {
+        let now = *self.guest.as_ref()?.door.now();
+        match now.phase {
+            Phase::Over(state) if now.id == self.id => Some(state),
+            // What came of it is not known any more.
+            _ if now.id != self.id => Some(State::Aborted),
+            _ => None,
+        }
+    }
 }
 
 thread_local! {
@@ -57,7 +85,7 @@ fn with<T>(run: impl FnOnce(&mut Mine) -> Result<T, Errno>) -> io::Result<T> {
     let done = MINE.try_with(|mine| {
         let mut mine = mine.try_borrow_mut().map_err(|_| Errno::BUSY)?;
         let tid = rustix::thread::gettid();
-        let mine = mine.get_or_insert_with(|| Mine { tid, seats: Vec::new(), open: None });
+        let mine = mine.get_or_insert_with(|| Mine { tid, seats: Vec::new(), open: made_inside() });
         if mine.tid != tid {
             // After a fork: the seats are the parent's, and so is the transaction.  Their descriptors
             // are closed with this process.
@@ -67,12 +95,20 @@ fn with<T>(run: impl FnOnce(&mut Mine) -> Result<T, Errno>) -> io::Result<T> {
             if let Some(open) = &mut mine.open {
                 open.joined = true;
                 open.depth = 0;
+                open.guest = None;
             }
         }
         run(mine)
     });
     // At the very end of a thread there is nothing left to ask.
     Ok(done.unwrap_or(Err(Errno::INVAL))?)
+}
+
+/// What a thread takes part in that has done nothing yet.
+fn made_inside() -> Option<Open> {
+    let door = Door::here()?;
+    let id = door.now().id;
+    Some(Open::joined(id, 0, Some(Guest { door, out: false })))
 }
 
 impl Mine {
@@ -93,6 +129,16 @@ impl Mine {
     fn begin(&mut self, dir: &Path, how: &Begin<'_>) -> Result<(), Errno> {
         let order = how.order.map(|(name, number)| order(abi::order::JOIN, name, number));
         let order = order.transpose()?;
+        if let Some(guest) = self.open.as_ref().and_then(|open| open.guest.as_ref()) {
+            let (out, over) = (guest.out, self.open.as_ref().and_then(Open::over).is_some());
+            match (out, over) {
+                (true, true) => self.open = None,
+                (true, false) => return Err(Errno::BUSY),
+                // It can do nothing here but step out.
+                (false, true) => return Err(Errno::CANCELED),
+                (false, false) => {}
+            }
+        }
         if let Some(open) = &mut self.open {
             if order.is_some() {
                 // What only counts has no place of its own.
@@ -111,7 +157,7 @@ impl Mine {
                 if order.is_some() {
                     return Err(Errno::INVAL);
                 }
-                self.open = Some(Open { id: u64::MAX, depth: 1, from: None, joined: true });
+                self.open = Some(Open::joined(u64::MAX, 1, None));
                 return Ok(());
             }
             Err(e) => return Err(e),
@@ -119,11 +165,15 @@ impl Mine {
         let mut flags = how.flags.of_daemon();
         let (id, from) = loop {
             let mut asked = abi::Begin { flags, ..abi::Begin::default() };
+            asked.namespace = self.current()?.door.namespace;
             match self.current()?.ask(abi::BEGIN, &mut asked) {
-                // The directory was unmounted since, or its daemon was replaced.
+                // The directory was unmounted since, its daemon was replaced, or somebody is left in there.
                 Err(Errno::NOTCONN | Errno::STALE | Errno::CONNABORTED | Errno::NODEV) => {
-                    self.seats.remove(0);
+                    // It is needed until the daemon has made the next one: that takes over how often it has lost.
+                    let (_, old) = self.seats.remove(0);
+                    Door::leave(&old.door);
                     self.seat(dir)?;
+                    asked.namespace = self.current()?.door.namespace;
                     self.current()?.ask(abi::BEGIN, &mut asked)?;
                 }
                 other => other?,
@@ -149,11 +199,14 @@ impl Mine {
                 }
             }
         };
-        self.open = Some(Open { id, depth: 1, from: Some(from), joined: false });
+        let alone = how.flags.bits() & Flags::NONBLOCK.bits() != 0;
+        self.current()?.door.set(id, Phase::Open);
+        self.open =
+            Some(Open { id, depth: 1, from: Some(from), joined: false, guest: None, alone });
         if calls::wanted(how.flags) {
             let begun = self
                 .current()
-                .and_then(|seat| calls::begin(how.flags, &seat.control, seat.namespace));
+                .and_then(|seat| calls::begin(how.flags, &seat.control, seat.door.namespace));
             begun.inspect_err(|_| {
                 let _ = self.abort();
             })?;
@@ -173,13 +226,8 @@ impl Mine {
             return Ok(());
         }
         let from = open.from.take().ok_or(Errno::INVAL)?;
+        let (id, alone) = (open.id, open.alone);
         let seat = self.current()?;
-        if has_children() && anybody_in(seat.namespace) {
-            if let Some(open) = &mut self.open {
-                open.from = Some(from);
-            }
-            return Err(Errno::BUSY);
-        }
         if calls::doomed() {
             if let Some(open) = &mut self.open {
                 open.from = Some(from);
@@ -188,23 +236,30 @@ impl Mine {
             return Err(Errno::CANCELED);
         }
         let moved = seat.go_out(&from)?;
+        seat.door.set(id, Phase::Ending);
         let until = Instant::now().checked_add(patience());
         let mut asked = abi::End::default();
         let answer = loop {
             let late = until.is_some_and(|until| Instant::now() >= until);
-            asked = abi::End { flags: if late { abi::end::NOW } else { 0 }, ..asked };
+            let flags = if late { abi::end::NOW } else { 0 };
+            let flags = flags | if alone { abi::end::ALONE } else { 0 };
+            asked = abi::End { flags, ..asked };
             let answer = seat.ask(abi::END, &mut asked);
             if answer.is_err() || asked.state != abi::state::WAITS {
                 break answer;
             }
-            if late {
+            let waits = Errno::from_raw_os_error(asked.errno);
+            if late || waits == Errno::BUSY {
+                seat.door.set(id, Phase::Open);
                 let from = seat.go_back(from, moved.as_deref())?;
                 if let Some(open) = &mut self.open {
                     open.from = Some(from);
                 }
-                return Err(Errno::from_raw_os_error(asked.errno));
+                return Err(waits);
             }
         };
+        let ended = answer.map_or(State::Failed, |()| State::from_abi(asked.state));
+        seat.door.set(id, Phase::Over(ended));
         self.open = None;
         calls::leave(answer.is_ok() && asked.state == abi::state::COMMITTED);
         answer?;
@@ -226,9 +281,10 @@ impl Mine {
         if open.joined {
             return Err(Errno::PERM);
         }
-        let from = open.from.take();
+        let (from, id) = (open.from.take(), open.id);
         self.open = None;
         let seat = self.current()?;
+        seat.door.set(id, Phase::Over(State::Aborted));
         let done = match from {
             Some(from) => seat.go_out(&from).map(drop),
             None => Ok(()),
@@ -239,20 +295,64 @@ impl Mine {
     }
 }
 
-/// Whether a thread or process other than this thread is in a mount namespace.
-fn anybody_in(namespace: u64) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    let me = rustix::thread::gettid().as_raw_nonzero().get();
-    let ids = |dir: &str| {
-        let read = std::fs::read_dir(dir).into_iter().flatten().flatten();
-        read.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok()).collect::<Vec<_>>()
-    };
-    ids("/proc").into_iter().any(|pid| {
-        ids(&format!("/proc/{pid}/task")).into_iter().filter(|tid| *tid != me).any(|tid| {
-            let ns = std::fs::metadata(format!("/proc/{pid}/task/{tid}/ns/mnt"));
-            ns.is_ok_and(|ns| ns.ino() == namespace)
-        })
-    })
+impl Guest {
+    /// To where everybody else is; the working directory is the same path, if it is there.
+    fn step_out(&mut self) -> Result<(), Errno> {
+        if self.out {
+            return Err(Errno::INVAL);
+        }
+        self.move_by(Door::go_out)?;
+        self.out = true;
+        Ok(())
+    }
+
+    fn step_in(&mut self, id: u64) -> Result<(), Errno> {
+        if !self.out {
+            return Err(Errno::INVAL);
+        }
+        // Nobody ends it before this thread is inside.
+        let now = self.door.now();
+        match now.phase {
+            Phase::Open if now.id == id => {}
+            Phase::Ending if now.id == id => return Err(Errno::BUSY),
+            _ => return Err(Errno::CANCELED),
+        }
+        self.move_by(Door::go_in)?;
+        drop(now);
+        self.out = false;
+        Ok(())
+    }
+
+    fn move_by(&self, go: impl Fn(&Door) -> Result<(), Errno>) -> Result<(), Errno> {
+        let path = here();
+        go(&self.door)?;
+        if let Some(path) = path {
+            // What is not there leaves it in the root, where setns(2) has put it.
+            let _ = rustix::process::chdir(path);
+        }
+        Ok(())
+    }
+}
+
+impl Open {
+    /// What a guest can know.
+    fn status_of_guest(&self) -> Status {
+        let over = self.over();
+        let inside = self.guest.as_ref().is_some_and(|guest| !guest.out);
+        let words = match over {
+            Some(_) if inside => "it is over: xpause() takes this thread back to the directory",
+            _ => "",
+        };
+        let state = over.unwrap_or(State::Open);
+        Status {
+            state,
+            retries: 0,
+            id: self.id,
+            opponent: 0,
+            path: Vec::new(),
+            words: words.into(),
+        }
+    }
 }
 
 impl Drop for Mine {
@@ -314,12 +414,15 @@ fn order(what: u32, name: &str, number: u64) -> Result<abi::Order, Errno> {
 
 /// Ends the innermost [`xbegin`]; the last one commits.  When it returns the changes are durable and visible.
 ///
+/// It waits until the threads and processes that were made inside have ended, or have stepped out ([`xpause`]).
+///
 /// # Errors
-/// `ECANCELED`: it has lost a conflict, nothing is committed; [`xstatus`] tells.  `EBUSY`: processes that were
-/// started inside are still there; the transaction is open and unchanged.  `EINVAL`: there is none, or it
+/// `ECANCELED`: it has lost a conflict, or ([`State::Aborted`]) a process inside was killed by a signal; nothing is committed;
+/// [`xstatus`] tells.  `EBUSY`: others are inside, and it was begun with [`Flags::NONBLOCK`]; the transaction is open
+/// and unchanged.  `EINVAL`: there is none, or it
 /// is paused.  `EPERM`: it belongs to the parent process.  `ENOSPC`, `EIO` and others: it could not be
-/// committed, nothing is.  `ETIMEDOUT`: a lower number of its order was not committed while it waited
-/// ([`set_patience`](crate::set_patience)); it is open and unchanged, and [`xstatus`] names the number.
+/// committed, nothing is.  `ETIMEDOUT`: others were inside as long as it waited ([`set_patience`](crate::set_patience)), or a lower
+/// number of its order was not committed; it is open and unchanged, and [`xstatus`] names what it waits for.
 pub fn xend() -> io::Result<()> {
     with(Mine::end)
 }
@@ -335,13 +438,21 @@ pub fn xabort() -> io::Result<()> {
 /// Steps out of the transaction, which stays open: what the thread does from now on is not in it.  Returns
 /// its id.
 ///
+/// A thread that was made inside another one's transaction steps out of that by itself, also after its end.
+///
 /// # Errors
 /// `EINVAL`: there is none, or it is paused already.
 pub fn xpause() -> io::Result<u64> {
     with(|mine| {
-        let open = mine.open.as_mut().filter(|open| !open.joined).ok_or(Errno::INVAL)?;
-        let from = open.from.take().ok_or(Errno::INVAL)?;
+        let open = mine.open.as_mut().ok_or(Errno::INVAL)?;
         let id = open.id;
+        if let Some(guest) = &mut open.guest {
+            return guest.step_out().map(|()| id);
+        }
+        if open.joined {
+            return Err(Errno::INVAL);
+        }
+        let from = open.from.take().ok_or(Errno::INVAL)?;
         calls::pause();
         mine.current()?.go_out(&from)?;
         Ok(id)
@@ -351,12 +462,16 @@ pub fn xpause() -> io::Result<u64> {
 /// Steps back into a paused transaction.
 ///
 /// # Errors
-/// `EINVAL`: none is paused.  `EPERM`: it is not this thread's.
+/// `EINVAL`: none is paused.  `EPERM`: it is not this thread's.  Of a thread that was made inside another one's transaction:
+/// `ECANCELED`: that is over; `EBUSY`: it is being ended.
 pub fn xresume(id: u64) -> io::Result<()> {
     with(|mine| {
-        let open = mine.open.as_ref().ok_or(Errno::INVAL)?;
-        if open.id != id || open.joined {
+        let open = mine.open.as_mut().ok_or(Errno::INVAL)?;
+        if open.id != id || open.joined && open.guest.is_none() {
             return Err(Errno::PERM);
+        }
+        if let Some(guest) = &mut open.guest {
+            return guest.step_in(id);
         }
         if open.from.is_some() {
             return Err(Errno::INVAL);
@@ -380,6 +495,9 @@ pub fn xid() -> u64 {
 /// `EINVAL`: it has not begun any.
 pub fn xstatus() -> io::Result<Status> {
     with(|mine| {
+        if let Some(open) = mine.open.as_ref().filter(|open| open.guest.is_some()) {
+            return Ok(open.status_of_guest());
+        }
         let mut status = abi::Status {
             state: 0,
             retries: 0,

@@ -15,6 +15,7 @@
 //! View 0 has the numbers without tag.  **Lock order**: the table is a leaf; nothing is called under it.
 
 use crate::api::*;
+use crate::client;
 use crate::plain::Plain;
 use crate::retired::Lasting;
 use rustix::io::Errno;
@@ -82,6 +83,8 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// Those of the ioctl; `ENOTTY` if it is none of theirs.
     fn control(&self, caller: Caller, seat: Option<Seat>, cmd: u32, arg: &[u8]) -> Reply<Vec<u8>>;
+    /// Another thread than the seat's asks for something in the transaction that is attached; once for each.
+    fn met(&self, seat: Seat, tid: u32);
     /// The last control descriptor of a seat is closed.
     fn vacated(&self, seat: Seat);
 }
@@ -90,6 +93,9 @@ pub trait Control: Send + Sync {
 struct Member {
     tag: u32,
     seat: Seat,
+    /// The thread of the seat, and others that have asked for something.
+    tid: u32,
+    others: Mutex<HashSet<u32>>,
     lasting: Arc<Lasting>,
     /// The names that lead from the volume's root to the guarded directory.
     below: Arc<[Vec<u8>]>,
@@ -224,6 +230,8 @@ impl Aliases {
         let member = Arc::new(Member {
             tag,
             seat,
+            tid: chair.tid,
+            others: Mutex::new(rank::LEAF, HashSet::new()),
             lasting,
             root: OnceLock::new(),
             below,
@@ -282,16 +290,32 @@ impl Aliases {
             return Ok(At::Control(Seat(tag)));
         }
         if node != NodeId::ROOT {
-            let member = table.members.get(&tag).ok_or(Errno::STALE)?;
-            return Ok(At::In(Arc::clone(member), node));
+            let member = table.members.get(&tag).map(Arc::clone).ok_or(Errno::STALE)?;
+            drop(table);
+            self.meet(&member);
+            return Ok(At::In(member, node));
         }
-        let chair = table.seats.get(&tag).ok_or(Errno::STALE)?;
-        let Some(member) = chair.now.as_ref().map(Arc::clone) else {
+        // Who was left behind in a seat that is gone finds what it would find in an empty one.
+        let Some(member) = table.seats.get(&tag).and_then(|chair| chair.now.clone()) else {
             return Ok(At::Idle);
         };
         drop(table);
+        self.meet(&member);
         let root = member.root()?;
         Ok(At::In(member, root))
+    }
+
+    /// Tells of who takes part in a transaction beside its own thread.
+    fn meet(&self, member: &Member) {
+        let tid = client::thread();
+        if tid == 0 || tid == member.tid || member.ended.load(SeqCst) {
+            return;
+        }
+        if member.others.lock().insert(tid)
+            && let Some(control) = self.control.get()
+        {
+            control.met(member.seat, tid);
+        }
     }
 
     /// A request about one node, which answers with no other.

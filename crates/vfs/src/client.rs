@@ -37,6 +37,11 @@ impl Drop for Serving {
     }
 }
 
+/// The thread whose request this one serves; 0: nobody's.
+pub(crate) fn thread() -> u32 {
+    CLIENT.get()
+}
+
 /// To be asked now and then by who holds a request up.
 ///
 /// # Errors

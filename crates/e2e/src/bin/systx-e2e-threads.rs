@@ -159,7 +159,7 @@ fn pause(dir: &Path) {
 
 /// A child joins; the transaction does not end before it has.
 fn children(dir: &Path) {
-    let tx = systx::begin(dir, SERIALIZABLE).unwrap();
+    let tx = systx::begin(dir, Flags::NONBLOCK).unwrap();
     fs::write(dir.join("from parent"), "p").unwrap();
     let script =
         "cat 'from parent' > 'from child'; mkdir made; read line; echo $line > made/answer";

@@ -56,9 +56,11 @@ pub fn written(dir: &Path) {
         );
         assert_eq!(refused, Err(rustix::io::Errno::INVAL));
         if commit {
-            // The commit waits for who reads.
+            // The commit waits for who reads; for a thread from inside it would wait before.
             let all = std::thread::scope(|s| {
+                let id = systx::xpause().unwrap();
                 let reading = s.spawn(|| some(&mut reader, 300_013));
+                systx::xresume(id).unwrap();
                 tx.commit().unwrap();
                 reading.join().unwrap()
             });
