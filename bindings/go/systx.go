@@ -18,8 +18,10 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"math"
 	"path/filepath"
 	"syscall"
+	"time"
 	"unsafe"
 )
 
@@ -30,6 +32,13 @@ type options struct {
 	dir      string
 	flags    C.uint
 	attempts int
+	order    *place
+}
+
+// A place in an order.
+type place struct {
+	name   string
+	number uint64
 }
 
 // In names the guarded directory, or anything below it. Without it: that of the environment variable
@@ -49,6 +58,49 @@ func NonBlocking() Option { return func(o *options) { o.flags |= C.SYSTX_NONBLOC
 // Attempts bounds how often the function is run; without it, Run goes on until it has not lost. Age is kept,
 // so few attempts are needed.
 func Attempts(n int) Option { return func(o *options) { o.attempts = n } }
+
+// Ordered gives the transaction a place in an order: those that name the same one commit one after another, with rising
+// numbers from 0 on, whenever and by whichever program of the user they are begun, and of two that are in conflict the lower
+// number wins. They run side by side, and the end of Run waits for the lower numbers (Patience): syscall.ETIMEDOUT, and the
+// Status of the Error names the number that did not come. A number is used up by a commit, also of nothing.
+func Ordered(name string, number uint64) Option {
+	return func(o *options) { o.order = &place{name, number} }
+}
+
+// ResetOrder has `next` come next in an order on the guarded directory that holds dir; "" is as without In.
+// syscall.EBUSY: transactions of that order are open.
+func ResetOrder(dir, name string, next uint64) error {
+	var o options
+	if dir != "" {
+		In(dir)(&o)
+	}
+	if err := o.absolute(); err != nil {
+		return err
+	}
+	// The thread needs what it needs for a transaction.
+	return onThread(func() (error, bool) {
+		where, free := o.place()
+		defer free()
+		order := C.CString(name)
+		defer C.free(unsafe.Pointer(order))
+		if r, err := C.systx_reset_order(where, order, C.uint64_t(next)); r != 0 {
+			return failed("systx_reset_order", err), true
+		}
+		return nil, true
+	})
+}
+
+// Patience says how long ends of transactions wait for processes that were started inside, and for lower numbers of their order, in
+// the whole program; at first 30 seconds.
+func Patience(limit time.Duration) {
+	ms := limit.Milliseconds()
+	if ms < 0 {
+		ms = 0
+	} else if ms > math.MaxUint32 {
+		ms = math.MaxUint32
+	}
+	C.systx_patience(C.uint(ms))
+}
 
 // State is where a transaction is.
 type State uint32
@@ -106,7 +158,7 @@ type Tx struct{}
 // beside the guarded directory, in memory too, happens at each attempt.
 //
 // fn runs on a goroutine with a thread of its own. Only what this goroutine does is in the transaction, and
-// processes that it starts, which have to end before fn returns; other goroutines, those that it starts
+// processes that it starts, for whose end Run waits (Patience); other goroutines, those that it starts
 // included, are outside. The working directory is the caller's. A Run inside of fn is another transaction: hand
 // the Tx on instead.
 func Run(fn func(t *Tx) error, opts ...Option) error {
@@ -114,26 +166,46 @@ func Run(fn func(t *Tx) error, opts ...Option) error {
 	for _, opt := range opts {
 		opt(&o)
 	}
-	if o.dir != "" {
-		dir, err := filepath.Abs(o.dir)
-		if err != nil {
-			return err
-		}
-		o.dir = dir
+	if err := o.absolute(); err != nil {
+		return err
 	}
 	return onThread(func() (error, bool) { return o.run(fn) })
 }
 
+func (o *options) absolute() error {
+	if o.dir == "" {
+		return nil
+	}
+	dir, err := filepath.Abs(o.dir)
+	o.dir = dir
+	return err
+}
+
+// The directory for C.
+func (o *options) place() (dir *C.char, free func()) {
+	if o.dir == "" {
+		return nil, func() {}
+	}
+	dir = C.CString(o.dir)
+	return dir, func() { C.free(unsafe.Pointer(dir)) }
+}
+
 // Runs on a locked thread. False: the thread may not be outside of a transaction.
 func (o *options) run(fn func(t *Tx) error) (error, bool) {
-	var dir *C.char
-	if o.dir != "" {
-		dir = C.CString(o.dir)
-		defer C.free(unsafe.Pointer(dir))
+	dir, free := o.place()
+	defer free()
+	// In the memory of C, since it points there.
+	how := (*C.struct_systx_begin)(C.calloc(1, C.sizeof_struct_systx_begin))
+	defer C.free(unsafe.Pointer(how))
+	if o.order != nil {
+		how.order = C.CString(o.order.name)
+		how.number = C.uint64_t(o.order.number)
+		defer C.free(unsafe.Pointer(how.order))
 	}
 	for n, flags := 1, o.flags; ; n, flags = n+1, o.flags|C.SYSTX_RETRY {
-		if r, err := C.systx_begin_at(dir, flags); r != 0 {
-			return failed("systx_begin_at", err), false
+		how.flags = C.uint32_t(flags)
+		if r, err := C.systx_begin_with(dir, how); r != 0 {
+			return failed("systx_begin_with", err), false
 		}
 		err, clean := o.attempt(fn)
 		// What a transaction does that has lost means nothing, errors and panics included.

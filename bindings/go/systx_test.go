@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // A new directory below the guarded one that SYSTX_TEST_DIR names.
@@ -271,6 +272,45 @@ func TestProcessesThatAreStartedInsideJoin(t *testing.T) {
 	}, In(dir))
 	if err != nil || !there(name) {
 		t.Fatal(err)
+	}
+}
+
+func TestNumbersAreUsedUpByCommitsAndMissingOnesAreNamed(t *testing.T) {
+	dir := directory(t)
+	file := filepath.Join(dir, "file")
+	name := filepath.Base(dir)
+	put := func(number uint64) error {
+		return Run(func(*Tx) error {
+			return os.WriteFile(file, []byte(strconv.FormatUint(number, 10)), 0o644)
+		}, In(dir), Ordered(name, number))
+	}
+	if err := put(0); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(0); !errors.Is(err, syscall.EEXIST) {
+		t.Fatalf("used up: %v", err)
+	}
+	Patience(0)
+	err := put(2)
+	Patience(30 * time.Second)
+	var told *Error
+	if !errors.Is(err, syscall.ETIMEDOUT) || !errors.As(err, &told) || !strings.Contains(told.Status.Words, "number 1") {
+		t.Fatalf("nobody has number 1: %v", err)
+	}
+	if value, err := read(file); err != nil || value != 0 {
+		t.Fatalf("number 2 was dropped: %d, %v", value, err)
+	}
+	if err := ResetOrder(dir, name, 2); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(2); err != nil {
+		t.Fatal(err)
+	}
+	if value, err := read(file); err != nil || value != 2 {
+		t.Fatalf("number 2: %d, %v", value, err)
+	}
+	if err := put(1); !errors.Is(err, syscall.EEXIST) {
+		t.Fatalf("over: %v", err)
 	}
 }
 

@@ -316,6 +316,22 @@ fn go_programs_lose_no_update() {
     });
 }
 
+#[test]
+fn go_programs_commit_in_order() {
+    let lab = lab!();
+    let go = match Go::new() {
+        Ok(go) => go,
+        Err(why) => skip!("{why}"),
+    };
+    let program = lab.outside().join("ordered");
+    go.build(&["build"], "examples/go/ordered", &program);
+    in_order(&lab, "", |dir| {
+        let mut command = go.command(&lab, &program);
+        command.arg(dir);
+        command
+    });
+}
+
 /// The package's own tests: threads, panics, children, and contention while goroutines are preempted and
 /// garbage is collected.
 #[test]
@@ -334,7 +350,7 @@ fn the_go_package_passes_its_tests() {
     command.args(["-test.v", "-test.timeout=900s"]).env("SYSTX_TEST_DIR", &dir);
     command.env("GODEBUG", "asyncpreemptoff=0");
     let done = finish(command, Limits::seconds(930), &lab).ok();
-    assert!(!done.out.contains("SKIP") && done.out.matches("--- PASS").count() >= 8, "{done}");
+    assert!(!done.out.contains("SKIP") && done.out.matches("--- PASS").count() >= 9, "{done}");
     assert!(lab.open_ids().is_empty());
     lab.do_systx(["umount", "guarded"]).ok();
 }
