@@ -104,7 +104,7 @@ impl Transactions {
                 format!("transaction {} has no view any more", txn.id),
             ));
         };
-        let _turn = txn.take_turn()?;
+        let _turn = self.turn(txn)?;
         if let Some(conflict) = txn.conflict(self) {
             return Ok(Outcome::Conflict { conflict, kept: true });
         }

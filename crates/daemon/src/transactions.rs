@@ -11,7 +11,7 @@ use crate::processes;
 use crate::protocol::*;
 use crate::spawn::Runtime;
 use crate::top::Counts;
-use crate::transaction::{Ended, Terms, Transaction, Visitor, engine_isolation};
+use crate::transaction::{Ended, Terms, Transaction, Turn, Visitor, engine_isolation};
 use crate::volume::{self, Location, OpenVolume};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -300,6 +300,15 @@ impl Transactions {
         txn.leave_path();
     }
 
+    /// Takes the right to end a transaction that is open.  An abort beside a commit would take the ground away from under
+    /// its decision.
+    pub(crate) fn turn<'t>(&self, txn: &'t Transaction) -> Result<Turn<'t>, Failure> {
+        let turn = txn.take_turn()?;
+        // Who had it before may have ended it.
+        self.get(txn.id)?;
+        Ok(turn)
+    }
+
     pub(crate) fn end(&self, txn: &Transaction, ended: Ended) -> Outcome {
         match ended {
             Ended::Committed(outcome) => {
@@ -417,6 +426,7 @@ impl Control for Transactions {
 
     fn finish(&self, finish: Finish) -> Result<Outcome, Failure> {
         let txn = self.get(finish.id)?;
+        let _turn = self.turn(&txn)?;
         if finish.end != End::Commit
             && let Some(conflict) = txn.conflict(self)
         {
@@ -530,6 +540,7 @@ impl Control for Transactions {
             return self.commit_open(&txn, &paths);
         }
         if paths.is_empty() {
+            let _turn = self.turn(&txn)?;
             let ended = txn.commit(self);
             return Ok(self.end_kept(&txn, ended));
         }
@@ -546,6 +557,7 @@ impl Control for Transactions {
         if with_path {
             return self.commit_open(&txn, &paths);
         }
+        let _turn = self.turn(&txn)?;
         let part = self.new_id(&txn.volume)?;
         let ended = txn.commit_part(part, &paths, self);
         Ok(match ended {
@@ -561,7 +573,7 @@ impl Control for Transactions {
                 format!("transaction {id} is decided and cannot be aborted any more"),
             ));
         }
-        let _turn = txn.take_turn()?;
+        let _turn = self.turn(&txn)?;
         let running = txn.visitor();
         let summary = txn.abort();
         if let Some(visitor) = running {
@@ -656,6 +668,7 @@ impl Control for Transactions {
         if txn.state() == State::Kept {
             txn.vacated();
         } else {
+            let Ok(_turn) = self.turn(&txn) else { return };
             tracing::warn!(%id, "client is gone, transaction aborted");
             txn.abort();
             self.retire(&txn, false);
@@ -673,8 +686,11 @@ impl Control for Transactions {
             if let Some(visitor) = txn.visitor() {
                 processes::end_all_in(visitor.mnt_ns, visitor.connection);
             }
-            txn.abort();
-            self.retire(&txn, false);
+            // What somebody is committing is decided, or recovery finds that it was not.
+            if let Ok(_turn) = self.turn(&txn) {
+                txn.abort();
+                self.retire(&txn, false);
+            }
         }
         self.unguard_all();
         self.tables.lock().volumes.clear();

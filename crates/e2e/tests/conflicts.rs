@@ -574,3 +574,30 @@ fn what_an_editor_outside_holds_open_is_still_its_file() {
     assert_eq!(text, "old content\n");
     assert_eq!(lab.read("file"), "new content\n");
 }
+
+/// Whoever comes first ends it, and nobody else is harmed by that.
+#[test]
+fn a_commit_and_an_abort_at_once_do_one_of_the_two() {
+    let lab = lab!();
+    let (mut committed, mut aborted) = (0, 0);
+    for round in 0..40 {
+        // Enough to do that the commit takes a while before it is decided.
+        let work =
+            format!("mkdir d{round}; for i in $(seq 100); do echo {round} > d{round}/$i; done");
+        lab.run(&["--on-exit=keep"], &work).ok();
+        let id = lab.open_ids().remove(0);
+        let start = |command: &str| Running::start(lab.systx([command, &id]), Limits::default());
+        let (commit, abort) = (start("commit"), start("abort"));
+        let (commit, abort) = (commit.finish(&lab), abort.finish(&lab));
+        let there = lab.has(format!("d{round}/100"));
+        assert_eq!(there, commit.code == 0, "round {round}\n{commit}\n{abort}");
+        assert_ne!(there, abort.code == 0, "round {round}\n{commit}\n{abort}");
+        committed += usize::from(there);
+        aborted += usize::from(!there);
+    }
+    eprintln!("{committed} committed, {aborted} aborted");
+    assert!(lab.open_ids().is_empty());
+    lab.run(&[], "echo last > last").ok();
+    let log = lab.daemon_log();
+    assert!(!log.contains("panicked"), "{log}");
+}

@@ -1,10 +1,15 @@
+#[allow(dead_code, reason = "the tests of views use all of it")]
+#[path = "../../tests/common/hooked.rs"]
+mod hooked;
+
 use super::*;
 use crate::content::Slot;
 use crate::plain::{Change, sys};
+use hooked::Hooked;
 use std::fs::File;
 use std::os::fd::AsFd;
-use systx_base::{Gid, Oid, Time, Uid};
-use systx_store::io::{FsInfo, Io, ListItem, Open, Openers, Rename};
+use systx_base::Oid;
+use systx_store::io::{Io, Open};
 use systx_store::real::RealIo;
 use systx_txn::ObjectRef;
 
@@ -93,80 +98,7 @@ fn what_was_made_since_is_not_kept() {
     drop(first);
 }
 
-/// The file system, with something that happens right before a call.
-struct Hooked {
-    io: RealIo,
-    before: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-}
-
-impl Hooked {
-    fn run(&self) {
-        let before = self.before.lock().take();
-        if let Some(before) = before {
-            before();
-        }
-    }
-}
-
-macro_rules! pass_on {
-    ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
-        $(fn $name(&self, $($arg: $type),*) -> $result {
-            self.run();
-            self.io.$name($($arg),*)
-        })*
-    };
-}
-
-type Out<T> = std::io::Result<T>;
-
-impl Io for Hooked {
-    pass_on! {
-        open_dir(at: &Handle, name: &[u8]) -> Out<Handle>;
-        open_file(at: &Handle, name: &[u8], how: Open) -> Out<Handle>;
-        pin(at: &Handle, name: &[u8]) -> Out<Handle>;
-        create_file(at: &Handle, name: &[u8], mode: u32) -> Out<Handle>;
-        stat_at(at: &Handle, name: &[u8]) -> Out<Stat>;
-        stat(h: &Handle) -> Out<Stat>;
-        list(dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Out<()>;
-        read_link(at: &Handle, name: &[u8]) -> Out<Vec<u8>>;
-        get_xattr(at: &Handle, name: &[u8], key: &[u8]) -> Out<Vec<u8>>;
-        list_xattr(at: &Handle, name: &[u8]) -> Out<Vec<Vec<u8>>>;
-        read_at(h: &Handle, buf: &mut [u8], offset: u64) -> Out<usize>;
-        write_at(h: &Handle, data: &[u8], offset: u64) -> Out<()>;
-        write_durable(h: &Handle, data: &[u8], offset: u64) -> Out<()>;
-        set_len(h: &Handle, len: u64) -> Out<()>;
-        punch_hole(h: &Handle, offset: u64, len: u64) -> Out<()>;
-        allocate(h: &Handle, offset: u64, len: u64) -> Out<()>;
-        next_data(h: &Handle, offset: u64) -> Out<Option<(u64, u64)>>;
-        copy_range(a: &Handle, b: u64, c: &Handle, d: u64, e: u64) -> Out<()>;
-        mkdir(at: &Handle, name: &[u8], mode: u32) -> Out<()>;
-        symlink(target: &[u8], at: &Handle, name: &[u8]) -> Out<()>;
-        mknod(at: &Handle, name: &[u8], kind: Kind, mode: u32, rdev: u64) -> Out<()>;
-        link(a: &Handle, b: &[u8], c: &Handle, d: &[u8]) -> Out<()>;
-        rename(a: &Handle, b: &[u8], c: &Handle, d: &[u8], how: Rename) -> Out<()>;
-        unlink(at: &Handle, name: &[u8]) -> Out<()>;
-        rmdir(at: &Handle, name: &[u8]) -> Out<()>;
-        set_mode(at: &Handle, name: &[u8], mode: u32) -> Out<()>;
-        set_owner(at: &Handle, name: &[u8], uid: Uid, gid: Gid) -> Out<()>;
-        set_times(at: &Handle, name: &[u8], a: Option<Time>, m: Option<Time>) -> Out<()>;
-        set_xattr(at: &Handle, name: &[u8], key: &[u8], value: &[u8]) -> Out<()>;
-        remove_xattr(at: &Handle, name: &[u8], key: &[u8]) -> Out<()>;
-        sync_data(h: &Handle) -> Out<()>;
-        sync_all(h: &Handle) -> Out<()>;
-        sync_fs() -> Out<()>;
-        openers(h: &Handle) -> Out<Openers>;
-        try_lock(h: &Handle) -> Out<bool>;
-        fs_info() -> Out<FsInfo>;
-    }
-    fn root(&self) -> Handle {
-        self.io.root()
-    }
-    fn now(&self) -> Time {
-        self.io.now()
-    }
-}
-
-/// Everything is changed right before the file system below is asked: the old value must be found, although there
+/// Everything is changed right before the file system below is asked, or after: the old value must be found, although there
 /// was none a moment ago.
 #[test]
 fn a_change_between_the_question_and_the_answer_is_not_seen() {
@@ -195,8 +127,7 @@ fn a_change_between_the_question_and_the_answer_is_not_seen() {
         ("attributes", |io, d| io.stat(d).unwrap().nlink.to_string()),
     ];
     for (what, ask) in asks {
-        // Before which of the calls below the change comes.
-        for nth in 0..6 {
+        for moment in 0..12 {
             let scratch = tempfile::tempdir().unwrap();
             let at = |name: &str| scratch.path().join(name);
             std::fs::write(at("f"), OLD).unwrap();
@@ -205,8 +136,7 @@ fn a_change_between_the_question_and_the_answer_is_not_seen() {
             let _ = rustix::fs::setxattr(at("f"), "user.key", b"before", flags);
             let dir = File::open(scratch.path()).unwrap();
             let root = sys::stat(&dir).unwrap().id;
-            let io = RealIo::open(scratch.path()).unwrap();
-            let hooked = Arc::new(Hooked { io, before: Mutex::new(rank::VIEW, None) });
+            let hooked = Hooked::new(RealIo::open(scratch.path()).unwrap());
             let past = Arc::new(Past::with_limits(100, 100));
             let snapshot = past.begin(Arc::new(NoSpace));
             let frozen = Frozen::new(hooked.clone(), snapshot, HashSet::from([root]));
@@ -216,28 +146,11 @@ fn a_change_between_the_question_and_the_answer_is_not_seen() {
                 let (path, past) = (scratch.path().to_owned(), Arc::clone(&past));
                 move || change_everything(&path, &past)
             };
-            let late = {
-                let hooked = Arc::downgrade(&hooked);
-                move |left: usize| delayed(hooked, left, Box::new(change))
-            };
-            *hooked.before.lock() = Some(late(nth));
-            assert_eq!(ask(&*frozen.io, &top), want, "{what}, changed before call {nth}");
+            hooked.at(moment, change);
+            assert_eq!(ask(&*frozen.io, &top), want, "{what}, changed at moment {moment}");
             assert_eq!(ask(&*frozen.io, &top), want, "{what}, later");
         }
     }
-}
-
-type Hook = Box<dyn FnOnce() + Send>;
-
-/// `change` happens so many calls later.
-fn delayed(hooked: std::sync::Weak<Hooked>, left: usize, change: Hook) -> Hook {
-    Box::new(move || match (left, hooked.upgrade()) {
-        (1.., Some(hooked)) => {
-            let next = delayed(Arc::downgrade(&hooked), left - 1, change);
-            *hooked.before.lock() = Some(next);
-        }
-        _ => change(),
-    })
 }
 
 /// As plain requests do it.
