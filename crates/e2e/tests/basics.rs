@@ -425,7 +425,10 @@ fn undo_and_redo() {
     lab.do_systx(["show", &log[0]]).ok();
     lab.do_systx(["show", &log[0], "--json"]).ok().json();
 
-    lab.do_systx(["undo", &log[0]]).ok();
+    // "text" is there and changed; "gone" comes back; "added", "linked" and the new place of "dir" go.
+    let undone = lab.do_systx(["undo", &log[0]]).ok();
+    let undone = undone.says("1 modified").says("1 added").says("2 deleted");
+    undone.says("1 renamed");
     before.assert_same(&lab.tree(), "undone");
     lab.do_systx(["redo"]).ok();
     after.assert_same(&lab.tree(), "redone");

@@ -385,8 +385,10 @@ pub fn changes(set: &WriteSet) -> Vec<Change> {
             (None, None) => continue,
             (None, Some(moved)) if !index.targets(moved).is_empty() => continue,
             (None, Some(_)) => ChangeKind::Removed,
-            (Some(t), _) if !set.object(t).is_new() => match index.origin_path(t) {
+            (Some(t), displaced) if !set.object(t).is_new() => match index.origin_path(t) {
                 Some(from) if from != path => ChangeKind::Renamed { from },
+                // What an undo gives back.
+                _ if displaced.is_some() => ChangeKind::Replaced,
                 _ => ChangeKind::Created,
             },
             (Some(_), Some(_)) => ChangeKind::Replaced,
