@@ -18,7 +18,7 @@
 //! **No deadlock.**  One joint commit at a time is between its first claim and its decision ([`Joiner`]), so a
 //! prepared record waits for nobody who waits for it.
 
-use crate::dir_store::{Committed, DirStore, Reservation};
+use crate::dir_store::{Committed, DirStore, Ready, Reservation};
 use crate::error::CommitError;
 use crate::history::{Commit, CommitMeta};
 use crate::io::{Class, Io, Open};
@@ -214,10 +214,11 @@ impl Joiner {
         let mut lsns = vec![0; parts.len()];
         // The decider last.
         for n in (0..parts.len()).rev() {
+            let part = &mut parts[n];
             let (reservation, set) =
-                (std::mem::take(&mut parts[n].reservation), std::mem::take(&mut parts[n].set));
-            let (store, meta) = (parts[n].store, meta.clone());
-            match store.commit_claimed(tickets[n], reservation, set, meta, Some(joint(n))) {
+                (std::mem::take(&mut part.reservation), std::mem::take(&mut part.set));
+            let ready = Ready { reservation, set, meta: meta.clone() };
+            match part.store.commit_claimed(tickets[n], ready, Some(joint(n))) {
                 Ok(lsn) => lsns[n] = lsn,
                 Err(error) => {
                     for (part, ticket) in parts[..n].iter().zip(&tickets) {

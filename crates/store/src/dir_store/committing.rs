@@ -93,11 +93,8 @@ impl DirStore {
             wanted.push(mine);
         }
         let claims = self.claim_all(wanted).into_iter().zip(members);
-        let staged: Vec<_> = claims
-            .map(|(ticket, Ready { reservation, set, meta })| {
-                self.stage_record(ticket?, reservation, set, meta, None)
-            })
-            .collect();
+        let staged: Vec<_> =
+            claims.map(|(ticket, ready)| self.stage_record(ticket?, ready, None)).collect();
         let written = self.write_staged(staged);
         written.into_iter().map(|lsn| lsn.map(|lsn| Committed { lsn })).collect()
     }
@@ -168,12 +165,10 @@ impl DirStore {
     pub(crate) fn commit_claimed(
         &self,
         ticket: u64,
-        reservation: Reservation,
-        set: WriteSet,
-        meta: CommitMeta,
+        ready: Ready,
         joint: Option<Joint>,
     ) -> Result<u64, CommitError> {
-        let staged = self.stage_record(ticket, reservation, set, meta, joint);
+        let staged = self.stage_record(ticket, ready, joint);
         self.write_staged(vec![staged]).pop().unwrap_or(Err(CommitError::UnknownSlot))
     }
 
@@ -182,12 +177,10 @@ impl DirStore {
     fn stage_record(
         &self,
         ticket: u64,
-        reservation: Reservation,
-        set: WriteSet,
-        meta: CommitMeta,
+        ready: Ready,
         joint: Option<Joint>,
     ) -> Result<Staged, CommitError> {
-        let made = self.make_record(ticket, reservation, set, meta, joint);
+        let made = self.make_record(ticket, ready, joint);
         if made.is_err() {
             self.unclaim(ticket);
         }
@@ -197,9 +190,7 @@ impl DirStore {
     fn make_record(
         &self,
         ticket: u64,
-        reservation: Reservation,
-        set: WriteSet,
-        meta: CommitMeta,
+        Ready { reservation, set, meta }: Ready,
         joint: Option<Joint>,
     ) -> Result<Staged, CommitError> {
         let mut slots = set.slots();
@@ -229,36 +220,32 @@ impl DirStore {
         let all = || staged.iter().flatten();
         let slots: Vec<SlotId> = all().flat_map(|s| &s.queued.slots).copied().collect();
         let files: Vec<Handle> = all().flat_map(|s| &s.files).cloned().collect();
-        let tickets: Vec<Option<u64>> =
-            staged.iter().map(|s| Some(s.as_ref().ok()?.queued.ticket)).collect();
-        let synced = self.sync_slots(&slots, &files);
-        if synced.is_ok() {
-            self.pool.commit(&slots);
+        if let Err(why) = self.sync_slots(&slots, &files) {
+            let refuse = |staged: Staged| {
+                self.unclaim(staged.queued.ticket);
+                Err(CommitError::Poisoned(why.clone()))
+            };
+            return staged.into_iter().map(|s| s.and_then(refuse)).collect();
         }
+        self.pool.commit(&slots);
         let mut queue = Vec::new();
-        let mut out: Vec<Result<u64, CommitError>> = Vec::with_capacity(staged.len());
-        for record in staged {
-            out.push(record.and_then(|Staged { queued, side, .. }| {
-                synced.clone().map_err(CommitError::Poisoned)?;
-                drop(side);
-                let ticket = queued.ticket;
-                queue.push(queued);
-                Ok(ticket)
-            }));
-        }
+        let mut put = |Staged { queued, side, .. }: Staged| {
+            drop(side);
+            let ticket = queued.ticket;
+            queue.push(queued);
+            ticket
+        };
+        let tickets: Vec<_> = staged.into_iter().map(|s| s.map(&mut put)).collect();
         let mut written = self.enqueue(queue).into_iter();
-        for (n, ticket) in tickets.into_iter().enumerate() {
-            let Some(ticket) = ticket else { continue };
-            if out[n].is_ok() {
-                out[n] = written.next().unwrap_or(Err(CommitError::UnknownSlot));
-            }
-            if out[n].is_err() {
+        let mut outcome = |ticket: u64| {
+            let lsn = written.next().unwrap_or(Err(CommitError::UnknownSlot));
+            lsn.inspect_err(|_| {
                 // The slots stay committed: the record may be on disk.
                 tracing::warn!(?slots, "slots of a commit in doubt are kept");
                 self.unclaim(ticket);
-            }
-        }
-        out
+            })
+        };
+        tickets.into_iter().map(|ticket| ticket.and_then(&mut outcome)).collect()
     }
 
     /// The identity of every slot that becomes a file.
