@@ -1,10 +1,11 @@
 //! Ground of every other crate: identifiers, time stamps, the binary codec of the on-disk formats,
-//! and ranked locks.  No I/O and no threads of its own.
+//! ranked locks, and the count of how far long work is.  No I/O and no threads of its own.
 
 #![forbid(unsafe_code)]
 
 pub mod codec;
 pub mod id;
+pub mod progress;
 pub mod sync;
 
 pub use id::{FIRST_OPEN, Gid, Kind, NodeId, Oid, Time, TxnId, Uid};

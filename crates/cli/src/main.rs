@@ -7,6 +7,7 @@ mod glob;
 mod ignore_file;
 mod output;
 mod problem;
+mod progress;
 mod render;
 mod stand_in;
 mod table;

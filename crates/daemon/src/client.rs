@@ -1,24 +1,44 @@
 //! The client's end of the control connection: one method per request.
 //!
-//! Single-threaded by design: `systx run` forks, and a process that forks should have one thread.
+//! Single-threaded by design: `systx run` forks, and a process that forks should have one thread.  So
+//! whoever wants to be told how far a request is ([`Watcher`]) is told between two looks for the answer.
 
 use crate::protocol::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
     Deferred, Entered, Failure, FailureKind, Finish, Gc, GuardedDir, HostPath, Inspected, Listed,
-    LogEntry, Mount, Mounted, Outcome, Place, Recovered, Reply, Request, Settle, Target, Umount,
-    Undo, Undone, Unmounted, VERSION, Version, VolumeActivity,
+    LogEntry, Mount, Mounted, Outcome, Place, Progress, Recovered, Reply, Request, Settle, Target,
+    Umount, Undo, Undone, Unmounted, VERSION, Version, VolumeActivity,
 };
 use crate::wire::{self, WireError};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 use systx_base::TxnId;
+
+/// What is answered within this time needs no telling how far it is.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// Between two looks at how far a request is.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// A connection to the daemon.
 #[derive(Debug)]
 pub struct Client {
     stream: UnixStream,
     daemon: DaemonFacts,
+    /// What the daemon calls this connection.
+    connection: u64,
+    watcher: Option<Box<dyn Watcher>>,
+}
+
+/// Is told how far a request is while its answer is waited for, if that takes long.
+pub trait Watcher: std::fmt::Debug {
+    /// Another connection to the same daemon; `None`: then nothing is told.
+    fn connect(&mut self) -> Option<Client>;
+    /// It is there now.
+    fn at(&mut self, progress: Progress);
+    /// The answer is there, after [`Watcher::at`] was called.
+    fn over(&mut self);
 }
 
 /// What the daemon said of itself.
@@ -63,14 +83,15 @@ impl Client {
     /// [`FailureKind::Version`] if the daemon is of another version; or the connection failed.
     pub fn new(stream: UnixStream) -> Answer<Client> {
         let none = DaemonFacts { version: 0, release: String::new(), pid: 0 };
-        let mut client = Client { stream, daemon: none };
+        let mut client = Client { stream, daemon: none, connection: 0, watcher: None };
         let release = env!("CARGO_PKG_VERSION").to_owned();
         match client.call(&Request::Hello { version: VERSION, release }, &[])? {
-            (Reply::Hello { version: VERSION, release, pid }, _) => {
+            (Reply::Hello { version: VERSION, release, pid, connection }, _) => {
+                client.connection = connection;
                 client.daemon = DaemonFacts { version: VERSION, release, pid };
                 Ok(client)
             }
-            (Reply::Hello { version, release, pid }, _) => Err(Failure::new(
+            (Reply::Hello { version, release, pid, .. }, _) => Err(Failure::new(
                 FailureKind::Version,
                 format!(
                     "the running daemon (pid {pid}, systx {release}) speaks protocol {version}, \
@@ -91,11 +112,49 @@ impl Client {
 
     fn call(&mut self, request: &Request, fds: &[BorrowedFd<'_>]) -> Answer<(Reply, Vec<u8>)> {
         wire::send(&self.stream, request, &[], fds)?;
+        self.tell_watcher();
         let frame = wire::receive::<Reply>(&self.stream)?;
         match frame.message {
             Reply::Failed(failure) => Err(failure),
             reply => Ok((reply, frame.blob)),
         }
+    }
+
+    /// From now on `watcher` is told how far requests are.
+    pub fn watch(&mut self, watcher: Box<dyn Watcher>) {
+        self.watcher = Some(watcher);
+    }
+
+    /// Tells the watcher how far the request is, until there is an answer to receive.
+    fn tell_watcher(&mut self) {
+        let Some(watcher) = &mut self.watcher else { return };
+        if is_readable(&self.stream, PATIENCE) {
+            return;
+        }
+        let Some(mut other) = watcher.connect() else { return };
+        let mut told = false;
+        // Where that connection fails the answer is waited for without.
+        while let Ok(seen) = other.progress(self.connection) {
+            if let Some(progress) = seen {
+                watcher.at(progress);
+                told = true;
+            }
+            if is_readable(&self.stream, LOOK) {
+                break;
+            }
+        }
+        if told {
+            watcher.over();
+        }
+    }
+
+    /// How far the request is that another connection, of this number, waits for; `None`: nothing that takes
+    /// long is under way.
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn progress(&mut self, connection: u64) -> Answer<Option<Progress>> {
+        expect!(self.call(&Request::Progress { connection }, &[])?, Reply::Progress(v) => v)
     }
 
     /// [`crate::protocol::Control::begin`]; `doorbell` is an eventfd, a copy of which goes to the
@@ -316,6 +375,14 @@ impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
+}
+
+/// Whether there is something to receive (the end included), now or within the time given.
+fn is_readable(stream: &UnixStream, limit: Duration) -> bool {
+    let nanos = limit.subsec_nanos().into();
+    let limit = Timespec { tv_sec: limit.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: nanos };
+    // An error, also an interruption, is no answer: whoever asks looks again.
+    poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&limit)).is_ok_and(|ready| ready > 0)
 }
 
 fn out_of_step(reply: &Reply) -> Failure {

@@ -207,7 +207,7 @@ fn receive_all(listener: &UnixListener, table: &Weak<Transactions>, seats: &Arc<
 fn serve(stream: &UnixStream, peer: Peer, table: &Weak<Transactions>) -> Result<(), WireError> {
     let hello = wire::receive_within::<Request>(stream, REQUEST_MAX)?.message;
     let release = env!("CARGO_PKG_VERSION").to_owned();
-    let mine = Reply::Hello { version: VERSION, release, pid: std::process::id() };
+    let mine = Reply::Hello { version: VERSION, release, pid: std::process::id(), connection: 0 };
     wire::send(stream, &mine, &[], &[])?;
     if !matches!(hello, Request::Hello { version: VERSION, .. }) {
         return Ok(());

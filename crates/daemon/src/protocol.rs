@@ -6,6 +6,8 @@
 //! has to say unasked, "your transaction lost", is one ring of a [`Doorbell`], an eventfd that came
 //! with [`Begin`]; the client then asks with [`Request::Doom`].  So a daemon thread can ring with
 //! any lock held, and the client's wait loop has one more descriptor to poll and nothing to parse.
+//! How far a request is a client learns over a second connection ([`Request::Progress`]): the daemon
+//! never waits, with a commit half done, for somebody to read.
 //!
 //! Life of a run: `Begin` -> `Attach` (with the FUSE descriptor) -> CMD runs -> `Finish`.  A
 //! connection that closes before `Finish` means that the client died: [`Control::client_gone`].
@@ -27,6 +29,7 @@ mod failure;
 mod guard;
 mod message;
 mod open;
+mod progress;
 mod top;
 
 pub use control::{Control, Doorbell, Peer};
@@ -37,10 +40,11 @@ pub use guard::{
 };
 pub use message::{Reply, Request};
 pub use open::{BeginOpen, BegunOpen};
+pub use progress::{Phase, Progress};
 pub use top::{Activity, Counts, GuardedActivity, Sides, VolumeActivity, WorksetSizes};
 
 /// Number of this protocol; changes whenever a message changes.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// A path or an argument: bytes, since Linux names need not be UTF-8.  In JSON a string where it
 /// is UTF-8, else an array of byte values.

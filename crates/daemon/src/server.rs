@@ -18,13 +18,14 @@ use crate::protocol::{
 use crate::wire::{self, WireError};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systx_base::TxnId;
+use systx_base::progress::{self, Progress};
 use systx_base::sync::{Mutex, rank};
 
 /// How long the daemon outlives its last use.
@@ -66,6 +67,10 @@ struct Shared {
 #[derive(Default)]
 struct Table {
     connections: usize,
+    /// How far the request is that a connection waits for, by the connection's number.
+    progress: BTreeMap<u64, Arc<Progress>>,
+    /// The last number that was given.
+    number: u64,
     asked_to_end: bool,
 }
 
@@ -186,11 +191,23 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) -> std::io::Result<bool
     let Some(peer) = peer(&stream) else {
         return Ok(false);
     };
-    shared.change(|t| t.connections += 1);
+    let progress = Arc::new(Progress::default());
+    let mut number = 0;
+    shared.change(|t| {
+        t.connections += 1;
+        t.number += 1;
+        number = t.number;
+        t.progress.insert(number, Arc::clone(&progress));
+    });
+    let gone = move |t: &mut Table| {
+        t.connections -= 1;
+        t.progress.remove(&number);
+    };
     let theirs = shared.clone();
     let spawned = std::thread::Builder::new().name("control".into()).spawn(move || {
-        let mut connection =
-            Connection { stream, peer, control: &theirs.control, runs: BTreeSet::new() };
+        let control = &theirs.control;
+        let runs = BTreeSet::new();
+        let mut connection = Connection { stream, peer, number, progress, control, runs };
         let end = connection.run(&theirs);
         if let Err(e) = end {
             tracing::warn!(pid = peer.pid, "control connection ended: {e}");
@@ -202,11 +219,11 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) -> std::io::Result<bool
             }
         }
         drop(connection);
-        theirs.change(|t| t.connections -= 1);
+        theirs.change(gone);
     });
     if let Err(e) = spawned {
         tracing::error!("no thread for a connection: {e}");
-        shared.change(|t| t.connections -= 1);
+        shared.change(gone);
     }
     Ok(true)
 }
@@ -232,6 +249,10 @@ fn peer(stream: &UnixStream) -> Option<Peer> {
 struct Connection<'a> {
     stream: UnixStream,
     peer: Peer,
+    /// What the client calls it to another connection.
+    number: u64,
+    /// How far its request is.
+    progress: Arc<Progress>,
     control: &'a Arc<dyn Control>,
     /// Runs and visits that were begun here and are not yet ended.
     runs: BTreeSet<TxnId>,
@@ -244,6 +265,7 @@ impl Connection<'_> {
             version: VERSION,
             release: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
+            connection: self.number,
         };
         wire::send(&self.stream, &mine, &[], &[])?;
         if !matches!(hello, Request::Hello { version: VERSION, .. }) {
@@ -265,8 +287,17 @@ impl Connection<'_> {
                 self.reply(&done, &[])?;
                 continue;
             }
+            if let Request::Progress { connection } = frame.message {
+                let theirs = shared.table.lock().progress.get(&connection).cloned();
+                let seen = theirs.and_then(|progress| progress.seen());
+                self.reply(&Reply::Progress(seen.map(Into::into)), &[])?;
+                continue;
+            }
             let name = name_of(&frame.message);
-            let answer = catch_unwind(AssertUnwindSafe(|| self.dispatch(frame.message, frame.fds)));
+            let progress = Arc::clone(&self.progress);
+            let answer = catch_unwind(AssertUnwindSafe(|| {
+                progress::watched(&progress, || self.dispatch(frame.message, frame.fds))
+            }));
             let (reply, blob) = match answer {
                 Ok(Ok(answer)) => answer,
                 Ok(Err(failure)) => {
@@ -369,7 +400,7 @@ impl Connection<'_> {
             Request::Mount(mount) => Reply::Mounted(c.mount(self.peer, mount)?),
             Request::Umount(umount) => Reply::Unmounted(c.umount(self.peer, umount)?),
             Request::Guarded => Reply::Guarded(c.guarded()?),
-            Request::Hello { .. } | Request::Shutdown { .. } => {
+            Request::Hello { .. } | Request::Shutdown { .. } | Request::Progress { .. } => {
                 return Err(Failure::new(FailureKind::Invalid, "request out of step"));
             }
         };
@@ -423,6 +454,7 @@ fn name_of(request: &Request) -> &'static str {
         Request::Mount(_) => "mount",
         Request::Umount(_) => "umount",
         Request::Guarded => "guarded",
+        Request::Progress { .. } => "progress",
         Request::Shutdown { .. } => "shutdown",
     }
 }

@@ -21,6 +21,7 @@ use several::Alarm;
 use spill::{Limits, StoreSpill};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use systx_base::progress::{self, Phase};
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Time, TxnId};
 use systx_fuse::Connection;
@@ -474,6 +475,7 @@ impl Transaction {
 
     /// Commits everything (but what is never committed): the end of the transaction.
     pub fn commit(&self, opponents: &dyn Opponents) -> Ended {
+        progress::phase(Phase::Checking, || 0);
         if let Some(failure) = self.cut_off() {
             return Ended::Refused(refused(failure));
         }

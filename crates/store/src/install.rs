@@ -38,6 +38,7 @@ use crate::writeset::index::Index;
 use crate::writeset::{Bind, Ix, Origin, SlotId};
 use std::collections::{HashMap, HashSet};
 use std::io::{Error, Result};
+use systx_base::progress::{self, Phase};
 use systx_base::{Kind, TxnId};
 
 /// What an outsider did that met a commit.
@@ -250,6 +251,11 @@ impl<'a> Install<'a> {
             self.note_leftovers()?;
         }
         let all = || (0..self.commit.set.objects.len() as u32).map(Ix);
+        let changed = |s: &Self, ix| !s.object(ix).is_new() && s.object(ix).is_changed();
+        progress::phase(Phase::Installing, || {
+            let changed = all().filter(|ix| changed(self, *ix)).count();
+            (changed + self.commit.set.binds.len()) as u64
+        });
         for ix in all() {
             if !self.object(ix).is_new() {
                 self.locate(ix)?;
@@ -261,8 +267,9 @@ impl<'a> Install<'a> {
             }
         }
         for ix in all() {
-            if !self.object(ix).is_new() && self.object(ix).is_changed() {
+            if changed(self, ix) {
                 self.change(ix)?;
+                progress::step();
             }
         }
         self.widen()?;

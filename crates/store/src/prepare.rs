@@ -12,6 +12,7 @@ use crate::layout::before_name;
 use crate::writeset::index::Index;
 use crate::writeset::{Attrs, Content, Data, Extent, Ix, Origin, WriteSet};
 use std::io::{Error, Result};
+use systx_base::progress::{self, Phase};
 use systx_base::{Kind, TxnId};
 
 /// What was found out.
@@ -47,7 +48,9 @@ pub(crate) fn prepare(env: Env<'_>, txn: TxnId, set: &WriteSet, room: u64) -> Re
         room,
         out: Prepared { befores: Vec::new(), changed: Vec::new(), files: Vec::new() },
     };
+    progress::phase(Phase::Saving, || set.objects.len() as u64);
     for (i, object) in set.objects.iter().enumerate() {
+        progress::step();
         let ix = Ix(i as u32);
         let removed = this.index.is_removed(ix) && object.kind() == Kind::File;
         if !object.is_new() && (object.is_changed() || removed) {

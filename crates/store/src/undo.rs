@@ -22,6 +22,7 @@ use crate::writeset::index::{Index, join};
 use crate::writeset::{Attrs, Bind, Content, Data, Extent, Ix, Object, Origin, SlotId, WriteSet};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::io::Error;
+use systx_base::progress::{self, Phase};
 use systx_base::{Kind, Time, TxnId};
 
 /// A write set that undoes a transaction, and the staging slots that it refers to: they must live
@@ -108,8 +109,12 @@ impl<'a> Builder<'a> {
         });
         self.made.insert(Ix(0), Ix(0));
         self.dirs.insert(Ix(0), self.store.io.root());
+        progress::phase(Phase::Checking, || {
+            (self.set().binds.len() + self.history.commit.befores.len()) as u64
+        });
         for bind in &self.set().binds {
             self.reverse(bind)?;
+            progress::step();
         }
         for ix in (0..self.set().objects.len() as u32).map(Ix) {
             self.back_inside(ix)?;
@@ -117,6 +122,7 @@ impl<'a> Builder<'a> {
         let befores: Vec<&Before> = self.history.commit.befores.iter().collect();
         for before in befores {
             self.restore(before)?;
+            progress::step();
         }
         Ok(())
     }

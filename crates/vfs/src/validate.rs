@@ -6,6 +6,7 @@ use crate::inode_locks::Locked;
 use crate::node::{Base, Name, Node};
 use crate::view::{State, View};
 use std::collections::HashSet;
+use systx_base::progress::{self, Phase};
 use systx_base::{Kind, NodeId};
 use systx_store::io::{Handle, Stat};
 use systx_txn::{Object, Opponent};
@@ -71,6 +72,10 @@ impl View {
         let by_us = |(object, by): (Object, Opponent)| (by != Opponent::Outside).then_some(object);
         let stale: Stale =
             self.vol.engine.stale_reads(self.txn).into_iter().filter_map(by_us).collect();
+        progress::phase(Phase::Checking, || {
+            let names = |n: &Node| n.dir().map_or(0, |dir| dir.children().count() as u64);
+            st.nodes.iter().map(|(_, node)| names(node)).sum()
+        });
         let mut found = Vec::new();
         if let Some(what) = self.judge_root(st, &stale) {
             let path = st.path_of(&self.vol, NodeId::ROOT);
@@ -107,6 +112,7 @@ impl View {
         // they met it, and an outsider may have been there in between.
         let same_names = self.io().stat(&handle).is_ok_and(|stat| base.stamp == stat.stamp());
         for (name, child) in dir.children() {
+            progress::step();
             let what = match child.base {
                 Some(met) => self.judge(st, &handle, name, met, stale),
                 None if same_names => None,

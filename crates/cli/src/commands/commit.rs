@@ -5,7 +5,7 @@ use crate::commands::run::{tell_committed, tell_conflict};
 use crate::commands::services;
 use crate::output::{self, Out};
 use crate::problem::{CONFLICT, ERROR, OUTSIDE, Problem};
-use crate::{context, render};
+use crate::{context, progress, render};
 use systx_daemon::protocol::{FailureKind, Outcome, Target};
 
 /// Commits it.
@@ -14,6 +14,7 @@ use systx_daemon::protocol::{FailureKind, Outcome, Target};
 /// There is no such transaction, it still runs, or a path names no change of it.
 pub fn commit(args: &Commit, out: Out) -> Result<i32, Problem> {
     let (mut client, id) = context::find_open(&args.id)?;
+    progress::show(&mut client, out);
     let paths = context::absolute_paths(&args.paths)?;
     if args.dry_run {
         let changes: Vec<_> =

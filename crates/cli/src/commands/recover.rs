@@ -1,9 +1,9 @@
 //! `systx recover`: finishes or discards what a crash left.
 
 use crate::args::Recover;
-use crate::context;
 use crate::output::Out;
 use crate::problem::{ERROR, OUTSIDE, Problem};
+use crate::{context, progress};
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -20,11 +20,18 @@ pub fn recover(args: &Recover, out: Out) -> Result<i32, Problem> {
         return all(out);
     }
     let place = context::place(&args.place)?;
-    let found = context::connect()?.recover(place)?;
+    let found = ask(place, out)?;
     if out.json {
         out.json("recovered", &found);
     }
     Ok(told(&found, out))
+}
+
+/// Has one store recovered.
+fn ask(place: Place, out: Out) -> Result<Recovered, Problem> {
+    let mut client = context::connect()?;
+    progress::show(&mut client, out);
+    Ok(client.recover(place)?)
 }
 
 /// What happened to one store, in words; the exit code.
@@ -60,7 +67,7 @@ fn all(out: Out) -> Result<i32, Problem> {
             root: Some(HostPath::from(root.as_path())),
             store: None,
         };
-        match context::connect().and_then(|mut client| Ok(client.recover(place)?)) {
+        match ask(place, out) {
             Ok(found) => {
                 out.say(&format!("{}:", root.display()));
                 code = code.max(told(&found, out));

@@ -4,7 +4,7 @@ use crate::args::{IsolationArg, LeftoversArg, OnExit, Run, TransportArg};
 use crate::commands::services;
 use crate::output::{self, Out};
 use crate::problem::{CONFLICT, FAILED, OUTSIDE, Problem, TIMED_OUT};
-use crate::{context, glob, ignore_file};
+use crate::{context, glob, ignore_file, progress};
 use rustix::event::{EventfdFlags, eventfd};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -88,6 +88,7 @@ pub fn run(args: &Run, out: Out) -> Result<i32, Problem> {
         timestamp: None,
         wanted: None,
     };
+    progress::show(&mut runner.client, out);
     loop {
         match runner.attempt()? {
             Attempt::Over(report) => return Ok(runner.over(*report)),

@@ -4,7 +4,7 @@ use crate::args::Undo;
 use crate::commands::commit;
 use crate::output::{self, Out};
 use crate::problem::Problem;
-use crate::{context, render};
+use crate::{context, progress, render};
 use systx_daemon::protocol::{self, Undone};
 
 /// Undoes a committed transaction (`redo`: an undo).
@@ -14,6 +14,7 @@ use systx_daemon::protocol::{self, Undone};
 pub fn undo(args: &Undo, redo: bool, out: Out) -> Result<i32, Problem> {
     let place = context::place(&args.place)?;
     let mut client = context::connect()?;
+    progress::show(&mut client, out);
     let id = match &args.id {
         Some(prefix) => Some(context::resolve_committed(&mut client, prefix, &place)?),
         None => None,

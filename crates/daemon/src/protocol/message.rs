@@ -3,8 +3,8 @@
 use super::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Deferred,
     Entered, Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount,
-    Mounted, Outcome, Place, Recovered, Settle, Target, Umount, Undo, Undone, Unmounted, Version,
-    VolumeActivity, id_text,
+    Mounted, Outcome, Place, Progress, Recovered, Settle, Target, Umount, Undo, Undone, Unmounted,
+    Version, VolumeActivity, id_text,
 };
 use serde::{Deserialize, Serialize};
 use systx_base::TxnId;
@@ -123,6 +123,11 @@ pub enum Request {
     Umount(Umount),
     /// [`super::Control::guarded`].
     Guarded,
+    /// How far the request is that another connection waits for.
+    Progress {
+        /// What the daemon called that connection in its hello.
+        connection: u64,
+    },
     /// Ends the daemon once nothing is open.
     Shutdown {
         /// Also if transactions are open, which abort, and directories guarded, which are unmounted.
@@ -139,6 +144,9 @@ pub enum Reply {
         version: u32,
         release: String,
         pid: u32,
+        /// Its number, for [`Request::Progress`]; 0 if it has none.
+        #[serde(default)]
+        connection: u64,
     },
     Begun(Begun),
     BegunOpen(BegunOpen),
@@ -165,6 +173,8 @@ pub enum Reply {
     Mounted(Mounted),
     Unmounted(Unmounted),
     Guarded(Vec<GuardedDir>),
+    /// `None`: nothing that takes long is under way.
+    Progress(Option<Progress>),
     Done,
     Failed(Failure),
 }

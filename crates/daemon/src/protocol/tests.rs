@@ -22,6 +22,7 @@ fn requests() -> Vec<Request> {
     let undo = Undo { place: place(), id: Some(TxnId(u64::MAX)), dry_run: true };
     vec![
         Request::Hello { version: 1, release: "x".into() },
+        Request::Progress { connection: 3 },
         Request::Begin(Begin {
             place: place(),
             argv: vec!["sh".into(), HostPath(vec![0xc3, 0x28])],
@@ -161,7 +162,7 @@ fn replies() -> Vec<Reply> {
         guarded: vec![GuardedAt { dir: "/g".into(), mount: 3, dev: 8 }],
     };
     all.extend([
-        Reply::Hello { version: 1, release: "r".into(), pid: 2 },
+        Reply::Hello { version: 1, release: "r".into(), pid: 2, connection: 3 },
         Reply::Begun(Begun {
             id: TxnId(1),
             timestamp: 2,

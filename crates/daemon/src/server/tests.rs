@@ -4,8 +4,11 @@ use crate::protocol::*;
 use std::sync::Mutex as StdMutex;
 use std::thread::JoinHandle;
 
+/// A transaction whose commit waits until somebody notes that it may go on.
+const SLOW: TxnId = TxnId(99);
+
 /// Remembers what was asked of it.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Fake {
     calls: StdMutex<Vec<String>>,
     open: StdMutex<BTreeSet<u64>>,
@@ -87,7 +90,13 @@ impl Control for Fake {
         let n = usize::try_from(l).unwrap();
         Ok(Content { bytes: vec![7; n], total: l + 1, unknown: false })
     }
-    fn commit(&self, _: TxnId, _: Vec<HostPath>) -> Result<Outcome, Failure> {
+    fn commit(&self, id: TxnId, _: Vec<HostPath>) -> Result<Outcome, Failure> {
+        if id == SLOW {
+            progress::phase(progress::Phase::Installing, || 3);
+            progress::step();
+            self.note("installing");
+            self.wait_for_call("go on");
+        }
         Ok(Outcome::Kept { summary: Summary::default() })
     }
     fn abort(&self, _: TxnId) -> Result<Outcome, Failure> {
@@ -339,7 +348,8 @@ fn another_version_is_told_apart_and_served_nothing() {
     let (ours, theirs) = UnixStream::pair().unwrap();
     let answer = std::thread::spawn(move || {
         wire::receive::<Request>(&theirs).unwrap();
-        let hello = Reply::Hello { version: VERSION + 1, release: "9.9".into(), pid: 77 };
+        let hello =
+            Reply::Hello { version: VERSION + 1, release: "9.9".into(), pid: 77, connection: 0 };
         wire::send(&theirs, &hello, &[], &[]).unwrap();
     });
     let failure = Client::new(ours).unwrap_err();
@@ -375,4 +385,42 @@ fn garbage_ends_its_connection_and_nothing_else() {
     wire::send(&stream, &Request::Begin(begin(1)), &[], &[]).unwrap();
     let frame = wire::receive::<Reply>(&stream).unwrap();
     assert!(matches!(frame.message, Reply::Failed(f) if f.kind == FailureKind::Invalid));
+}
+
+/// Lets the commit go on as soon as it was told how far it is.
+#[derive(Debug)]
+struct Told {
+    path: std::path::PathBuf,
+    fake: Arc<Fake>,
+}
+
+impl crate::client::Watcher for Told {
+    fn connect(&mut self) -> Option<Client> {
+        Client::new(UnixStream::connect(&self.path).ok()?).ok()
+    }
+    fn at(&mut self, progress: crate::protocol::Progress) {
+        self.fake.note(format!("{:?} {} of {}", progress.phase, progress.done, progress.total));
+        self.fake.note("go on");
+    }
+    fn over(&mut self) {
+        self.fake.note("over");
+    }
+}
+
+#[test]
+fn a_second_connection_is_told_how_far_a_request_is() {
+    let daemon = Running::start("progress", Duration::from_secs(300), None);
+    let mut client = daemon.client();
+    assert_eq!(client.progress(12345), Ok(None), "there is no such connection");
+    client.watch(Box::new(Told { path: daemon.path.clone(), fake: daemon.fake.clone() }));
+    client.commit(TxnId(1), vec![]).unwrap();
+    assert!(!daemon.fake.calls().iter().any(|c| c == "over"), "{:?}", daemon.fake.calls());
+    client.commit(SLOW, vec![]).unwrap();
+    let calls = daemon.fake.calls();
+    let told: Vec<&String> = calls.iter().filter(|c| *c != "go on").collect();
+    assert_eq!(told[..2], ["installing", "Installing 1 of 3"], "{calls:?}");
+    assert_eq!(told.last().unwrap().as_str(), "over");
+    // What has been answered is under way no more.
+    let mut other = daemon.client();
+    assert!((0..10).all(|connection| other.progress(connection) == Ok(None)));
 }

@@ -20,6 +20,7 @@ use crate::writeset::{Content, SlotId, WriteSet};
 use std::collections::HashSet;
 use std::sync::Arc;
 use systx_base::codec::Encoder;
+use systx_base::progress;
 use systx_base::sync::Guard;
 
 /// A transaction that is ready to be committed.
@@ -220,6 +221,7 @@ impl DirStore {
         let all = || staged.iter().flatten();
         let slots: Vec<SlotId> = all().flat_map(|s| &s.queued.slots).copied().collect();
         let files: Vec<Handle> = all().flat_map(|s| &s.files).cloned().collect();
+        progress::phase(progress::Phase::Syncing, || 0);
         if let Err(why) = self.sync_slots(&slots, &files) {
             let refuse = |staged: Staged| {
                 self.unclaim(staged.queued.ticket);

@@ -16,7 +16,7 @@ use crate::layout::grave_name;
 use crate::writeset::{Bind, Ix, Origin};
 use std::collections::HashMap;
 use std::io::Result;
-use systx_base::Kind;
+use systx_base::{Kind, progress};
 
 /// How often a step is tried again because an outsider changed the name in between.
 const TRIES: usize = 64;
@@ -46,6 +46,7 @@ impl Install<'_> {
             for i in tried {
                 let bind = &self.commit.set.binds[i];
                 if self.try_bind(i, bind, &open)? {
+                    progress::step();
                     count_down(&mut open.inside, bind.dir);
                     if let Some(target) = bind.target {
                         count_down(&mut open.moves, target);

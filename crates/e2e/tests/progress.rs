@@ -1,0 +1,157 @@
+//! How far a long commit is, on a terminal, and nowhere else.  A frozen disk makes every commit long.
+
+use std::path::PathBuf;
+use std::process::Command;
+use systx_e2e::lab::{Fs, Lab, find_program};
+use systx_e2e::run::{Dialogue, Limits, finish};
+use systx_e2e::{lab, skip};
+
+/// What a line begins with that tells how far something is.
+const PHASES: [&str; 4] = ["checking", "saving for undo", "syncing", "installing"];
+
+/// The disk, while nothing can be written to it.
+struct Frozen(PathBuf);
+
+impl Frozen {
+    fn fsfreeze(&self, how: &str) -> bool {
+        Command::new("fsfreeze").arg(how).arg(&self.0).status().is_ok_and(|s| s.success())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.fsfreeze("--unfreeze");
+    }
+}
+
+fn freeze(root: PathBuf) -> Frozen {
+    let frozen = Frozen(root);
+    assert!(frozen.fsfreeze("--freeze"));
+    frozen
+}
+
+/// Why this cannot be seen here.
+fn impossible(lab: &Lab) -> Option<&'static str> {
+    match () {
+        () if lab.fs == Fs::Tmpfs => Some("a tmpfs cannot be frozen"),
+        () if find_program("fsfreeze").is_none() => Some("there is no fsfreeze"),
+        () if find_program("script").is_none() => Some("no script(1) to make a terminal with"),
+        () => None,
+    }
+}
+
+/// A command on a terminal of its own.
+fn on_terminal<'a>(lab: &'a Lab, line: &str) -> Dialogue<'a> {
+    let mut command = lab.command("script");
+    command.args(["-qec", line, "/dev/null"]).env("TERM", "xterm").env_remove("NO_COLOR");
+    Dialogue::start(lab, command)
+}
+
+/// A run that makes `count` files in `dir` and ends when a line is typed.
+fn run(lab: &Lab, options: &str, dir: &str, count: u32) -> String {
+    let make = format!(
+        "mkdir {dir}; seq {count} | sed s,^,{dir}/, | xargs touch; echo re\"\"ady; read go"
+    );
+    format!("{} run {options} -- sh -c '{make}'", lab.binary().display())
+}
+
+/// The number behind ` of `, after what comes before it was waited for.
+fn total(terminal: &mut Dialogue<'_>, phase: &str) -> u64 {
+    terminal.wait_for(&format!("systx: {phase} ["));
+    terminal.wait_for(" of ");
+    let text = terminal.wait_for("\u{1b}[");
+    let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or_else(|e| panic!("{e}: {text:?}"))
+}
+
+#[test]
+fn a_terminal_shows_how_far_a_commit_and_an_undo_are() {
+    let lab = lab!();
+    if let Some(why) = impossible(&lab) {
+        skip!("{why}");
+    }
+    // The store is there.
+    lab.run(&[], "echo x > first").ok();
+    let mut terminal = on_terminal(&lab, &run(&lab, "", "many", 3000));
+    terminal.wait_for("ready");
+    let frozen = freeze(lab.root());
+    terminal.send("\n");
+    let names = total(&mut terminal, "checking");
+    assert!(names >= 3000, "{names}");
+    // A commit that is under way is not ended by this.
+    terminal.send("\u{3}");
+    drop(frozen);
+    let rest = terminal.wait_for("committed");
+    assert!(rest.contains("\u{1b}[2K"), "the line was taken back: {rest:?}");
+    terminal.close().ok();
+    assert_eq!(std::fs::read_dir(lab.path("many")).unwrap().count(), 3000);
+
+    let frozen = freeze(lab.root());
+    let mut terminal = on_terminal(&lab, &format!("{} undo", lab.binary().display()));
+    let names = total(&mut terminal, "checking");
+    assert!(names >= 3000, "{names}");
+    drop(frozen);
+    let rest = terminal.wait_for("undone");
+    assert!(rest.contains("\u{1b}[2K"), "the line was taken back: {rest:?}");
+    terminal.close().ok();
+    assert!(!lab.has("many"));
+}
+
+#[test]
+fn without_a_terminal_or_with_quiet_nothing_of_it_is_printed() {
+    let lab = lab!();
+    if let Some(why) = impossible(&lab) {
+        skip!("{why}");
+    }
+    lab.run(&[], "echo x > first").ok();
+    let err = lab.outside().join("err");
+    let mut piped = lab.command("sh");
+    piped.args(["-c", &format!("{} 2>{}", run(&lab, "", "piped", 10), err.display())]);
+    let mut piped = Dialogue::start(&lab, piped);
+    let mut quiet = on_terminal(&lab, &run(&lab, "--quiet", "quiet", 10));
+    let mut json = on_terminal(&lab, &run(&lab, "--json", "json", 10));
+    let mut shown = on_terminal(&lab, &run(&lab, "", "shown", 10));
+    for run in [&mut piped, &mut quiet, &mut json, &mut shown] {
+        run.wait_for("ready");
+    }
+    let frozen = freeze(lab.root());
+    for run in [&mut piped, &mut quiet, &mut json, &mut shown] {
+        run.send("\n");
+    }
+    // The others have waited as long as this one, which began last, and says nothing else.
+    shown.wait_for("systx: ");
+    drop(frozen);
+    shown.close().ok();
+    piped.close().ok();
+    let texts =
+        [std::fs::read_to_string(err).unwrap(), quiet.close().ok().out, json.close().ok().out];
+    assert!(texts[0].contains("committed") && texts[2].contains("committed"), "{texts:?}");
+    for text in &texts {
+        let line = |phase: &&str| text.contains(&format!("systx: {phase}"));
+        assert!(!PHASES.iter().any(line) && !text.contains('\u{1b}'), "{text:?}");
+    }
+}
+
+#[test]
+fn a_hundred_thousand_files_show_every_phase() {
+    if std::env::var_os("SYSTX_LONG").is_none() {
+        skip!("long");
+    }
+    let lab = match Lab::sized(Fs::default_for_suites(), 2000) {
+        Ok(lab) => lab,
+        Err(why) => skip!("{why}"),
+    };
+    if let Some(why) = impossible(&lab) {
+        skip!("{why}");
+    }
+    let mut terminal = on_terminal(&lab, &run(&lab, "", "many", 100_000));
+    terminal.wait_for("ready");
+    terminal.send("\n");
+    assert!(total(&mut terminal, "installing") >= 100_000);
+    terminal.wait_for("committed");
+    terminal.close().ok();
+    let mut command = lab.command(lab.binary());
+    command.arg("undo");
+    let undone = finish(command, Limits::default(), &lab).ok();
+    assert!(!undone.err.contains('\u{1b}') && !lab.has("many"), "{undone}");
+}
