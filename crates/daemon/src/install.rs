@@ -5,9 +5,8 @@ use crate::protocol::{self, Failure, FailureKind, HostPath};
 use crate::volume::OpenVolume;
 use rustix::io::Errno;
 use std::io;
-use std::sync::Arc;
 use systx_base::TxnId;
-use systx_store::io::{HostId, Stamp};
+use systx_store::io::Stamp;
 use systx_store::writeset::{Ix, Origin, WriteSet};
 use systx_store::{ApplyError, CommitError, CommitMeta, Outside, OutsideChange, ReserveError};
 use systx_vfs::publication::NotDecided;
@@ -45,31 +44,26 @@ pub fn install(
 ) -> Result<Installed, NotInstalled> {
     let engine = &volume.vol.engine;
     let reservation = volume.store.reserve(&writes).map_err(no_room)?;
-    let publication = volume.vol.publish(id, &writes);
+    let mut publication = volume.vol.publish(id, &writes);
     publication.decide(|| engine.decide(id)).map_err(|e| match e {
         NotDecided::Lost(_) => NotInstalled::Lost,
         NotDecided::Kernel(errno) => NotInstalled::Failed(not_published(errno)),
     })?;
-    let ids: Vec<HostId> =
-        writes.objects.iter().filter_map(|o| stamp_of(&o.origin)).map(|s| s.id).collect();
+    // Another transaction may have installed since this one was frozen.  None that is under way meets it.
+    let writes = carried_forward(volume, writes);
+    publication.let_next();
     volume.vol.keep_past(&writes);
-    let result = volume.vol.installing(ids, || {
-        // Another transaction may have installed since this one was frozen.
-        let writes = carried_forward(volume, writes);
-        let before: Vec<_> = writes.objects.iter().map(|o| stamp_of(&o.origin)).collect();
-        let done = volume
-            .store
-            .commit(reservation, writes, meta)
-            .map_err(|e| not_committed(volume, e))
-            .and_then(|committed| volume.store.apply(committed.lsn).map_err(not_applied));
-        let moved =
-            |(before, after): (&Option<Stamp>, &Option<Stamp>)| Some(((*before)?, (*after)?));
-        let moves: Vec<_> = match &done {
-            Ok(report) => before.iter().zip(&report.stamps).filter_map(moved).collect(),
-            Err(_) => Vec::new(),
-        };
-        publication.replaced(&moves);
-        (done, moves)
+    let origins: Vec<_> = writes.objects.iter().map(|o| stamp_of(&o.origin)).collect();
+    let committed = volume.store.commit(reservation, writes, meta);
+    let result = committed.map_err(|e| not_committed(volume, e)).and_then(|committed| {
+        let ids = origins.iter().flatten().map(|stamp| stamp.id);
+        volume.vol.installing(ids, || {
+            let before = versions(volume, &origins);
+            let done = volume.store.apply(committed.lsn).map_err(not_applied);
+            let moves = done.as_ref().map_or_else(|_| Vec::new(), |r| moves(&before, &r.stamps));
+            publication.replaced(&moves);
+            (done, moves)
+        })
     });
     let report = match result {
         Ok(report) => report,
@@ -85,22 +79,22 @@ pub fn install(
     placed(&stamps);
     engine.installed(id);
     drop(publication);
-    checkpoint_soon(volume);
+    volume.checkpoints.soon(&volume.store);
     Ok(Installed {
         stamps,
         outside: report.outside.iter().map(|c| outside_change(volume, c)).collect(),
     })
 }
 
-/// Lets the journal forget what is installed, beside the answer to the client.  Until it has, a power cut
-/// makes recovery install the transaction again, and could only keep aside what others wrote since.
-fn checkpoint_soon(volume: &OpenVolume) {
-    let store = Arc::clone(&volume.store);
-    std::thread::spawn(move || {
-        if let Err(error) = store.checkpoint() {
-            tracing::error!(%error, "checkpoint");
-        }
-    });
+/// What versions have become by our own installations.  In an installation: others may have changed names in the
+/// same directories while this one waited for the disk.
+pub(crate) fn versions(volume: &OpenVolume, origins: &[Option<Stamp>]) -> Vec<Option<Stamp>> {
+    origins.iter().map(|stamp| stamp.map(|stamp| volume.vol.current(stamp))).collect()
+}
+
+/// The versions that an installation has moved.
+pub(crate) fn moves(before: &[Option<Stamp>], after: &[Option<Stamp>]) -> Vec<(Stamp, Stamp)> {
+    before.iter().zip(after).filter_map(|(before, after)| Some(((*before)?, (*after)?))).collect()
 }
 
 /// The write set with the stamps that our own installations have left since it was made.

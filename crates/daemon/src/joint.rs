@@ -5,15 +5,15 @@
 //! anything of it; if a later decision is lost, the earlier ones are given up.
 
 use crate::install::{
-    NotInstalled, carried_forward, no_room, not_applied, not_committed, not_published,
-    outside_change, stamp_of,
+    NotInstalled, carried_forward, moves, no_room, not_applied, not_committed, not_published,
+    outside_change, stamp_of, versions,
 };
 use crate::protocol::{self, Failure, FailureKind};
 use crate::volume::OpenVolume;
 use std::path::Path;
 use std::sync::Arc;
 use systx_base::TxnId;
-use systx_store::io::{Class, HostId, Stamp};
+use systx_store::io::{Class, Stamp};
 use systx_store::writeset::WriteSet;
 use systx_store::{CommitMeta, Committed, DirStore, Joiner, Part};
 use systx_vfs::publication::{NotDecided, Publication};
@@ -97,33 +97,32 @@ fn decide_and_install<'a>(
     for share in shares.iter().filter(|share| share.changes()) {
         share.volume.vol.keep_past(&share.writes);
     }
-    let mut installations = Vec::with_capacity(shares.len());
     for share in &mut shares {
-        let vol = &share.volume.vol;
-        let stamps = share.writes.objects.iter().filter_map(|o| stamp_of(&o.origin));
-        let ids: Vec<HostId> = stamps.map(|s| s.id).collect();
-        installations.push(vol.start_installing(ids));
         // Other transactions may have installed since this one was frozen.
         share.writes = carried_forward(share.volume, std::mem::take(&mut share.writes));
     }
-    let before: Vec<Vec<Option<Stamp>>> = shares
+    let origins: Vec<Vec<Option<Stamp>>> = shares
         .iter()
         .map(|s| s.writes.objects.iter().map(|o| stamp_of(&o.origin)).collect())
         .collect();
     let mut writers: Vec<usize> = (0..shares.len()).filter(|n| shares[*n].changes()).collect();
     writers.sort_by_key(|n| (shares[*n].rank(), &shares[*n].volume.location.mount));
     let (lsns, joint) = commit(&mut shares, &mut room, &writers, meta)?;
+    let mut installations = Vec::with_capacity(shares.len());
+    for (share, origins) in shares.iter().zip(&origins) {
+        let ids = origins.iter().flatten().map(|stamp| stamp.id);
+        installations.push(share.volume.vol.start_installing(ids));
+    }
     let mut outside = Vec::new();
     let mut failed = None;
     let installed = publications.iter().zip(installations).enumerate();
     for (n, (publication, installation)) in installed {
         let Some(at) = writers.iter().position(|w| *w == n) else { continue };
         let volume = shares[n].volume;
+        let before = versions(volume, &origins[n]);
         match volume.store.apply(lsns[at].lsn) {
             Ok(report) => {
-                let moved = |(b, a): (&Option<Stamp>, &Option<Stamp>)| Some(((*b)?, (*a)?));
-                let moves: Vec<_> =
-                    before[n].iter().zip(&report.stamps).filter_map(moved).collect();
+                let moves = moves(&before, &report.stamps);
                 publication.replaced(&moves);
                 installation.end(moves);
                 outside.extend(report.outside.iter().map(|c| outside_change(volume, c)));

@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 pub mod blocked;
+mod checkpoints;
 pub mod client;
 mod deferred;
 pub mod describe;

@@ -1,6 +1,7 @@
 //! Which volume a command works on: the file system that holds a directory, where it is mounted, and
 //! where its store lives.
 
+use crate::checkpoints::Checkpoints;
 use crate::elsewhere::{self, Elsewhere};
 use crate::guarded::Guarded;
 use crate::install::outside_change;
@@ -96,6 +97,7 @@ pub struct OpenVolume {
     pub store: Arc<DirStore>,
     /// What recovery did when it was opened.
     pub recovery: RecoveryReport,
+    pub(crate) checkpoints: Checkpoints,
     guarded: Mutex<Vec<Arc<Guarded>>>,
     /// What happened since.
     pub counts: Counts,
@@ -292,6 +294,7 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
     config.boot = boot_id();
     config.owner = Some(rustix::process::geteuid().as_raw());
     config.seed = seed();
+    config.committer_applies = true;
     let refused = |error| VolumeError::Store { path: location.store.display().to_string(), error };
     let owner = rustix::process::geteuid().as_raw();
     let (store, recovery) = elsewhere::open(config, io.clone(), owner).map_err(refused)?;
@@ -311,6 +314,7 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
         vol: Arc::new(vol),
         store: Arc::new(store),
         recovery,
+        checkpoints: Checkpoints::new(),
         guarded: Mutex::new(rank::LEAF, Vec::new()),
         counts: Counts::default(),
     })

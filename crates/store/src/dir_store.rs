@@ -59,6 +59,9 @@ pub struct Config {
     /// Who must own the store's directory: recovery does what the journal in there says, with the
     /// rights of this process.  `None`: not checked.
     pub owner: Option<Uid>,
+    /// Who commits applies at once, and may have something to do around that: others who need what is
+    /// committed in the tree wait for him.  Else they install it themselves.
+    pub committer_applies: bool,
     /// Mixed into the identity of a new store.
     pub seed: u64,
     /// Segments of a new store's journal.
@@ -76,6 +79,7 @@ impl Config {
             state_dir: state_dir.into(),
             boot: [0; 16],
             owner: None,
+            committer_applies: false,
             seed: 0,
             segments: 4,
             segment_bytes: 1 << 20,
@@ -297,7 +301,7 @@ impl DirStore {
         if let Some(report) = self.state.lock().reports.remove(&lsn) {
             return Ok(report);
         }
-        let result = self.install_entry(lsn);
+        let result = self.install_entry(lsn, true);
         let mut state = self.state.lock();
         if let Some(entry) = state.entries.get_mut(&lsn) {
             entry.taken |= result.is_ok();
@@ -314,7 +318,9 @@ impl DirStore {
         }
     }
 
-    fn install_entry(&self, lsn: u64) -> Result<ApplyReport, ApplyError> {
+    /// Installs, or waits for whoever does; `mine`: this is who committed it.
+    fn install_entry(&self, lsn: u64, mine: bool) -> Result<ApplyReport, ApplyError> {
+        let wait = self.config.committer_applies && !mine;
         let (commit, reservation, run, redo) = {
             let mut state = self.live().map_err(ApplyError::Poisoned)?;
             loop {
@@ -325,6 +331,8 @@ impl DirStore {
                 let entry = state.entries.get_mut(&lsn).ok_or(ApplyError::Unknown(lsn))?;
                 match (entry.phase, &entry.report, &entry.commit) {
                     (Phase::Applied, Some(report), _) => return Ok(report.clone()),
+                    // One that he has tried in vain is for whoever needs it.
+                    (Phase::Durable, ..) if wait && !entry.redo => self.changed.wait(&mut state),
                     (Phase::Durable, _, Some(commit)) => {
                         let commit = Arc::clone(commit);
                         let redo = std::mem::replace(&mut entry.redo, true);

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 
 /// What a transaction changes, and what it needs to find unchanged.
 #[derive(Default, Debug)]
-pub(crate) struct Footprint {
+pub struct Footprint {
     /// Objects that are changed, made, moved or displaced.
     touched: HashSet<HostId>,
     /// Objects that are referred to in any way.
@@ -40,7 +40,7 @@ impl Footprint {
     }
 
     /// Adds what the installation made.
-    pub fn installed(&mut self, set: &WriteSet, stamps: &[Option<Stamp>], root: HostId) {
+    pub(crate) fn installed(&mut self, set: &WriteSet, stamps: &[Option<Stamp>], root: HostId) {
         for (i, stamp) in stamps.iter().enumerate() {
             let (Some(stamp), ix) = (stamp, Ix(i as u32)) else { continue };
             // Exchanged files have a new identity, too.

@@ -8,7 +8,7 @@
 //!    listed without pause is locked for that ([`Marked::lock`]).
 //! 3. *Settle and decide* in one step: nothing is left, and nobody is being answered.  From here on all
 //!    requests about what is marked are held, so that nothing has to be invalidated any more.
-//! 4. The caller makes durable and installs.
+//! 4. The caller makes durable and installs; the next publication may begin ([`Publication::let_next`]).
 //! 5. *Release*: the held changes go first, and only when they are done the reads, and the marks.  (An
 //!    invalidation may have dropped a page while a write of it was on its way here: a READ that is
 //!    answered before that write is performed would be kept by the kernel without it.)
@@ -18,6 +18,13 @@
 //! waits for that page, so the old value leaves again.  One that came later is let go, and noted, if the
 //! invalidation has not ended a moment later.  Nothing else waits for pages: after the decision nothing is
 //! invalidated, and before it a held READ is let go after [`PATIENCE`] in any case.
+//!
+//! **Several at once.**  One is on its way to its decision; any number are decided, and wait for the disk or are being
+//! installed.  So several share a wait for the disk.  What is on its way does not meet what is decided
+//! ([`Footprint`]): it waits for that in [`Volume::publish`].  They may change names of one directory; then what the decided
+//! one holds there is to the other a request that is slow: its invalidations wait for it, as they would for any.
+//! Nobody decided ever waits for somebody who is not.  A request that was held is answered before the next
+//! decision that would hold it ([`Publication::let_waiting_go`]), or a stream of commits could hold it for ever.
 //!
 //! **Lock order**: `publishing` (PUBLICATION), `marks` (MARKS), then everything that requests need.  A plain
 //! read shares `marks` while it is performed; who takes it alone waits for those.
@@ -35,6 +42,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 use systx_base::sync::{Event, Guard, Mutex, Rank, rank};
 use systx_base::{Kind, NodeId, Oid, TxnId};
+use systx_store::Footprint;
 use systx_store::io::{HostId, Stamp};
 use systx_store::writeset::{Content, Ix, Origin, WriteSet};
 use systx_txn::ObjectRef;
@@ -174,31 +182,47 @@ pub struct Publication<'v> {
     txn: TxnId,
     marked: Arc<Marked>,
     guarded: Vec<Arc<Guarded>>,
-    _alone: Guard<'v, ()>,
+    /// Until the next one may begin.
+    alone: Option<Guard<'v, ()>>,
 }
 
 impl Volume {
-    /// Marks what `writes` of a transaction changes.  Waits for the publication before it to end.  Of several
-    /// volumes at once: always in the order of [`Volume::order`].
+    /// Marks what `writes` of a transaction changes.  Waits for the decision of the publication before it, and for the
+    /// end of those that it meets.  Of several volumes at once: always in the order of [`Volume::order`].
     pub fn publish(&self, txn: TxnId, writes: &WriteSet) -> Publication<'_> {
         let alone = self.publishing.lock_beside();
         let guarded = self.guarded_now();
-        let nothing = WriteSet::default();
         let root = self.io.stat(&self.io.root()).map(|stat| stat.id).ok();
-        let marked = Marked::new(if guarded.is_empty() { &nothing } else { writes }, root);
-        let marked = Arc::new(marked);
-        if !guarded.is_empty() {
+        let marked = Arc::new(Marked::new(writes, root, !guarded.is_empty()));
+        self.wait_over(|other| other.footprint.meets(&marked.footprint));
+        {
             let mut marks = self.marks.write();
             self.is_publishing.store(true, Release);
-            *marks = Some(Arc::clone(&marked));
+            marks.push(Arc::clone(&marked));
         }
-        Publication { vol: self, txn, marked, guarded, _alone: alone }
+        Publication { vol: self, txn, marked, guarded, alone: Some(alone) }
+    }
+
+    /// Waits until no publication like this is under way.  For who has `publishing`: no other begins.
+    fn wait_over(&self, like: impl Fn(&Marked) -> bool) {
+        loop {
+            let met = self.marks.read().iter().find(|marked| like(marked)).cloned();
+            let Some(met) = met else { return };
+            met.wait_over();
+        }
+    }
+
+    /// No commit is under way as long as the guard lives.
+    pub(crate) fn without_commits(&self) -> Guard<'_, ()> {
+        let alone = self.publishing.lock();
+        self.wait_over(|_| true);
+        alone
     }
 
     /// From now on commits are published in this directory.
     pub fn guard(&self, guarded: Arc<Guarded>) {
-        // Not while a commit is on its way, which would not know of it.
-        let _alone = self.publishing.lock();
+        // A commit on its way would not know of it.
+        let _alone = self.without_commits();
         self.guarded.lock().push(guarded);
     }
 
@@ -238,6 +262,7 @@ impl Publication<'_> {
         let mut todo = self.marked.everything();
         for round in 0..ROUNDS_MAX {
             self.invalidate(&todo).map_err(NotDecided::Kernel)?;
+            self.let_waiting_go();
             // After the barriers of directories: who removes a file has its directory locked while he waits for the
             // file's lock.
             let Some(files) = self.vol.lock_written(self.txn) else {
@@ -279,6 +304,21 @@ impl Publication<'_> {
         // From here on they are held where that matters.
         self.vol.let_writers_in(self.txn);
         Ok(true)
+    }
+
+    /// Waits for those that are decided and hold requests about what this one marks, until these are answered.
+    /// Whoever is held from here on waits for two decisions, not for more.
+    fn let_waiting_go(&self) {
+        let others: Vec<_> = self.vol.marks.read().iter().cloned().collect();
+        let shared = |other: &&Arc<Marked>| {
+            !Arc::ptr_eq(other, &self.marked) && other.shares_a_directory(&self.marked)
+        };
+        others.iter().filter(shared).for_each(|other| other.wait_answered());
+    }
+
+    /// Decided, and nothing is invalidated any more: the next publication may begin.
+    pub fn let_next(&mut self) {
+        self.alone = None;
     }
 
     fn invalidate(&self, todo: &Objects) -> Result<(), Errno> {
@@ -384,8 +424,11 @@ impl Drop for Publication<'_> {
         self.marked.let_changes_go();
         if !self.guarded.is_empty() {
             self.vol.afterwards.begin();
-            *self.vol.marks.write() = None;
-            self.vol.is_publishing.store(false, Release);
+        }
+        {
+            let mut marks = self.vol.marks.write();
+            marks.retain(|marked| !Arc::ptr_eq(marked, &self.marked));
+            self.vol.is_publishing.store(!marks.is_empty(), Release);
         }
         self.marked.phase.lock().over = true;
         self.marked.changed.notify_all();
@@ -395,9 +438,34 @@ impl Drop for Publication<'_> {
 /// A change that is held, or is being performed after it was.
 pub(crate) struct Held(Arc<Marked>);
 
+impl Held {
+    /// Whether it is held by this one.
+    pub fn is_of(&self, marked: &Arc<Marked>) -> bool {
+        Arc::ptr_eq(&self.0, marked)
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         self.0.phase.lock().held -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+/// A request that waits for a publication.
+pub(crate) struct Waiting(Arc<Marked>);
+
+impl Waiting {
+    /// Waits until it is worth asking again, for a change or a read, or whether the client lives.  Nothing may be
+    /// held.
+    pub fn wait(&self, is_change: bool) {
+        self.0.wait(is_change);
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.phase.lock().waiting -= 1;
         self.0.changed.notify_all();
     }
 }
@@ -423,6 +491,8 @@ struct Objects {
 
 /// What a publication marks.
 pub(crate) struct Marked {
+    /// What it must not meet while it is decided and not over.
+    footprint: Footprint,
     all: Objects,
     /// Changed names by directory; whether what has the name so far is a directory.
     names: HashMap<Oid, HashMap<Box<[u8]>, bool>>,
@@ -442,6 +512,8 @@ struct Phase {
     released: bool,
     /// How many of them were held and are not yet done.
     held: usize,
+    /// Requests that wait for it.
+    waiting: usize,
     over: bool,
     /// What was answered old since its invalidation began.
     old: Old,
@@ -485,7 +557,11 @@ pub(crate) struct Arrival {
 }
 
 impl Marked {
-    fn new(writes: &WriteSet, root: Option<HostId>) -> Marked {
+    /// `guarded`: whether there is a guarded directory, in which it could be seen.
+    fn new(writes: &WriteSet, root: Option<HostId>, guarded: bool) -> Marked {
+        let footprint = root.map_or_else(Footprint::default, |root| Footprint::new(writes, root));
+        let nothing = WriteSet::default();
+        let writes = if guarded { writes } else { &nothing };
         let id_of = |ix: Ix| match &writes.objects.get(ix.0 as usize)?.origin {
             Origin::Root => root,
             Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(stamp.id),
@@ -538,6 +614,7 @@ impl Marked {
             }
         }
         Marked {
+            footprint,
             names,
             places,
             attrs: attrs.keys().copied().collect(),
@@ -649,8 +726,7 @@ impl Marked {
         Admitted::Now
     }
 
-    /// Waits until it is worth asking again, for a change or a read, or whether the client lives.  Nothing may be held.
-    pub fn wait(&self, changes: bool) {
+    fn wait(&self, changes: bool) {
         let mut phase = self.phase.lock();
         if phase.over || changes && phase.released {
             return;
@@ -660,6 +736,31 @@ impl Marked {
         } else {
             self.changed.wait_for(&mut phase, STUCK);
         }
+    }
+
+    /// A request has to wait.  To be called before `marks` is given back, or the release could miss it.
+    pub fn wait_for(self: &Arc<Self>) -> Waiting {
+        self.phase.lock().waiting += 1;
+        Waiting(Arc::clone(self))
+    }
+
+    fn wait_over(&self) {
+        let mut phase = self.phase.lock();
+        while !phase.over {
+            self.changed.wait(&mut phase);
+        }
+    }
+
+    /// If requests wait for it: until it is over, and they have been answered.
+    fn wait_answered(&self) {
+        let mut phase = self.phase.lock();
+        while phase.waiting > 0 {
+            self.changed.wait_for(&mut phase, HELD_MAX);
+        }
+    }
+
+    fn shares_a_directory(&self, other: &Marked) -> bool {
+        self.names.keys().any(|dir| other.names.contains_key(dir))
     }
 
     /// A change has to wait: reads wait for it in turn, until the answer is dropped.

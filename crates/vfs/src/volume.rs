@@ -43,7 +43,8 @@ pub struct Volume {
     // The rest is explained in `publication.rs`.
     pub(crate) guarded: Mutex<Vec<Arc<Guarded>>>,
     pub(crate) publishing: Mutex<()>,
-    pub(crate) marks: RwLock<Option<Arc<Marked>>>,
+    /// In the order in which they were decided; the last one may be on its way to that.
+    pub(crate) marks: RwLock<Vec<Arc<Marked>>>,
     /// Whether there may be marks: a hint that spares looking.
     pub(crate) is_publishing: AtomicBool,
     pub(crate) afterwards: Afterwards,
@@ -90,7 +91,7 @@ impl Volume {
             install: Mutex::new(rank::INSTALL, ()),
             guarded: Mutex::new(rank::LEAF, Vec::new()),
             publishing: Mutex::new(rank::PUBLICATION, ()),
-            marks: RwLock::new(rank::MARKS, None),
+            marks: RwLock::new(rank::MARKS, Vec::new()),
             is_publishing: AtomicBool::new(false),
             afterwards: Afterwards::new(),
             past: Arc::new(Past::new()),
@@ -187,7 +188,7 @@ impl Volume {
                 self.flush(None, id);
             }
         }
-        let _no_commit = self.publishing.lock();
+        let _no_commit = self.without_commits();
         let _no_request = self.marks.write();
         self.freeze(spill)
     }
@@ -202,7 +203,10 @@ impl Volume {
             return Err(Errno::AGAIN);
         }
         let _no_commit = self.publishing.try_lock().ok_or(Errno::AGAIN)?;
-        let _no_request = self.marks.try_write().ok_or(Errno::AGAIN)?;
+        let no_request = self.marks.try_write().ok_or(Errno::AGAIN)?;
+        if !no_request.is_empty() {
+            return Err(Errno::AGAIN);
+        }
         Ok(self.freeze(spill))
     }
 

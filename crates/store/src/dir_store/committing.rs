@@ -154,7 +154,7 @@ impl DirStore {
             state.entries.range(..=lsn).map(|(lsn, _)| *lsn).collect()
         };
         for lsn in due {
-            match self.install_entry(lsn) {
+            match self.install_entry(lsn, false) {
                 Ok(_) | Err(ApplyError::Unknown(_)) => {}
                 Err(source) => return Err(CommitError::Blocked { lsn, source: Box::new(source) }),
             }

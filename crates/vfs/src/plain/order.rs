@@ -6,7 +6,7 @@ use super::sys;
 use crate::api::{Caller, Reply, Valid};
 use crate::client::{self, LOOK};
 use crate::inode_locks::Ticket;
-use crate::publication::{Admitted, Held, Marked};
+use crate::publication::{Admitted, Held, Marked, Waiting};
 use crate::volume::Volume;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -42,23 +42,25 @@ impl Order {
         reads: &[ObjectRef<'_>],
         changes: (&[ObjectRef<'_>], Option<Oid>),
         held: &mut Option<Held>,
-    ) -> Reply<ReadGuard<'_, Option<Arc<Marked>>>> {
+    ) -> Reply<ReadGuard<'_, Vec<Arc<Marked>>>> {
         let mut arrival = None;
         let mut looked = Instant::now();
+        // Kept while it asks again: who lets waiting requests go waits until this one is answered, or waits for another.
+        let mut waiting: Option<Waiting> = None;
+        let is_change = !changes.0.is_empty();
         loop {
             let marks = self.vol.marks.read();
-            let Some(marked) = &*marks else { return Ok(marks) };
-            if marked.admit(reads, changes, &mut arrival) == Admitted::Now {
-                return Ok(marks);
-            }
-            let marked = Arc::clone(marked);
+            let later = |marked: &&Arc<Marked>| {
+                marked.admit(reads, changes, &mut arrival) == Admitted::Later
+            };
+            let Some(marked) = marks.iter().find(later) else { return Ok(marks) };
             // Before the lock is given back, so that the release cannot miss it.
-            let is_change = !changes.0.is_empty();
-            if is_change && held.is_none() {
+            let waits = waiting.insert(marked.wait_for());
+            if is_change && !held.as_ref().is_some_and(|held| held.is_of(marked)) {
                 *held = Some(marked.hold());
             }
             drop(marks);
-            marked.wait(is_change);
+            waits.wait(is_change);
             if looked.elapsed() >= LOOK {
                 client::check()?;
                 looked = Instant::now();
@@ -145,14 +147,13 @@ impl Gate for Order {
     fn valid(&self, oid: Oid, name: Option<&[u8]>) -> Valid {
         let zero = Some(Duration::ZERO);
         // Attributes may come along of anything that changes: none are to be kept meanwhile, nor right afterwards.
-        match &*self.vol.marks.read() {
-            Some(marked) => {
-                let name = if marked.has_name(oid, name) { zero } else { None };
-                Valid { name, attr: zero }
-            }
-            None if self.vol.afterwards.is_now() => Valid { name: None, attr: zero },
-            None => Valid::default(),
+        let marks = self.vol.marks.read();
+        if marks.is_empty() {
+            let attr = if self.vol.afterwards.is_now() { zero } else { None };
+            return Valid { name: None, attr };
         }
+        let changes = marks.iter().any(|marked| marked.has_name(oid, name));
+        Valid { name: if changes { zero } else { None }, attr: zero }
     }
 
     fn born(&self, id: HostId) {
@@ -163,7 +164,7 @@ impl Gate for Order {
 
     fn may_keep(&self, oid: Oid) -> bool {
         !self.is_publishing()
-            || !self.vol.marks.read().as_ref().is_some_and(|marked| marked.has_name(oid, None))
+            || !self.vol.marks.read().iter().any(|marked| marked.has_name(oid, None))
     }
 
     fn file_barrier(&self, ticket: Ticket) {
@@ -185,10 +186,9 @@ impl Gate for Order {
     }
 
     fn barrier(&self, dir: Oid) {
-        let marked = self.vol.marks.read().clone();
-        if let Some(marked) = marked {
-            marked.reached(dir, true);
-        }
+        // Of one at most: the others are decided.
+        let marks: Vec<_> = self.vol.marks.read().iter().cloned().collect();
+        marks.iter().for_each(|marked| marked.reached(dir, true));
     }
 }
 
