@@ -51,8 +51,8 @@ pub fn install(
     })?;
     // Another transaction may have installed since this one was frozen.  None that is under way meets it.
     let writes = carried_forward(volume, writes);
-    publication.let_next();
     volume.vol.keep_past(&writes);
+    publication.let_next();
     let origins: Vec<_> = writes.objects.iter().map(|o| stamp_of(&o.origin)).collect();
     let committed = volume.store.commit(reservation, writes, meta);
     let result = committed.map_err(|e| not_committed(volume, e)).and_then(|committed| {

@@ -8,6 +8,8 @@ mod guarded;
 #[path = "publication/in_flight.rs"]
 mod in_flight;
 mod map_unsafe;
+#[path = "publication/several.rs"]
+mod several;
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -171,8 +173,9 @@ impl Arena {
         for object in &change.claims {
             assert!(matches!(engine.write(id, object.as_ref()), Access::Granted));
         }
-        let publication = self.vol.publish(id, &change.writes);
+        let mut publication = self.vol.publish(id, &change.writes);
         let decided = publication.decide(|| engine.decide(id));
+        publication.let_next();
         if decided.is_err() {
             engine.abort(id);
             return decided;

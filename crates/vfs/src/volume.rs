@@ -351,6 +351,11 @@ mod tests {
         let request = volume.marks.read();
         assert_eq!(refused(), Some(Errno::AGAIN));
         drop(request);
+        let mut decided = volume.publish(TxnId(1), &WriteSet::default());
+        decided.decide(|| Ok::<(), ()>(())).unwrap();
+        decided.let_next();
+        assert_eq!(refused(), Some(Errno::AGAIN));
+        drop(decided);
         assert_eq!(refused(), None);
     }
 }

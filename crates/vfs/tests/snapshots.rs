@@ -472,7 +472,8 @@ fn begins_only_after(place: &Place, meanwhile: impl FnOnce(&dyn Fn())) {
             drop(snapshot);
         });
         meanwhile(&|| {
-            go.send(()).unwrap();
+            // The first time only: the snapshot waits from then on.
+            let _ = go.send(());
             // Long enough for a thread to begin a snapshot if nothing holds it; too short shows nothing wrong.
             std::thread::sleep(std::time::Duration::from_millis(100));
             assert!(!begun.load(Ordering::SeqCst), "in the middle of a change");
@@ -503,10 +504,14 @@ fn a_snapshot_begins_neither_within_a_plain_request_nor_within_a_commit() {
         order.mutate(change, act).unwrap();
     });
     begins_only_after(&place, |stays_out| {
-        let publication =
+        let mut publication =
             place.vol.publish(systx_base::TxnId(99), &systx_store::writeset::WriteSet::default());
         publication.decide(|| Ok::<(), ()>(())).unwrap();
         stays_out();
+        // Nor while others may begin.
+        publication.let_next();
+        stays_out();
+        assert_eq!(place.vol.try_snapshot(Arc::new(Files)).err(), Some(Errno::AGAIN));
         drop(publication);
     });
 }

@@ -474,3 +474,6 @@ impl DirStore {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

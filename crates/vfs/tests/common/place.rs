@@ -65,7 +65,8 @@ impl Place {
 
     /// With another way to the backing directory than the usual one.
     pub fn open_over(root: &Path, guarded: &str, io: Arc<dyn Io>, real: Arc<RealIo>) -> Place {
-        let config = Config { segment_bytes: 64 << 10, ..Config::new(STATE) };
+        let config =
+            Config { segment_bytes: 64 << 10, committer_applies: true, ..Config::new(STATE) };
         let (store, _) = DirStore::open(config, real.clone()).expect("store");
         let hidden = HashSet::from([store.state_dir_id()]);
         let vol = Volume::new(io, Vec::new(), hidden.clone()).expect("volume").with_locks(real);
@@ -104,28 +105,30 @@ impl Place {
             self.vol.engine.abort(id);
             return false;
         }
-        let publication = self.vol.publish(id, &writes);
+        let mut publication = self.vol.publish(id, &writes);
         if publication.decide(|| self.vol.engine.decide(id)).is_err() {
             self.vol.engine.abort(id);
             return false;
         }
+        let mut writes = writes;
+        for object in &mut writes.objects {
+            if let Origin::Host { stamp, .. } = &mut object.origin {
+                *stamp = self.vol.current(*stamp);
+            }
+        }
         self.vol.keep_past(&writes);
+        publication.let_next();
         let now = Time::default();
         let (argv, cwd) = (vec![b"test".to_vec()], b"/".to_vec());
         let (txn, kind) = (id, TxnKind::Run);
         let meta = CommitMeta { txn, kind, argv, cwd, uid: 0, started: now, finished: now };
-        let ids: Vec<HostId> =
-            writes.objects.iter().filter_map(|o| stamp_of(&o.origin)).map(|s| s.id).collect();
+        let origins: Vec<_> = writes.objects.iter().map(|o| stamp_of(&o.origin)).collect();
+        let ids: Vec<HostId> = origins.iter().flatten().map(|stamp| stamp.id).collect();
+        let room = self.store.reserve(&writes).expect("reserve");
+        let committed = self.store.commit(room, writes, meta).expect("commit");
         self.vol.installing(ids, || {
-            let mut writes = writes;
-            for object in &mut writes.objects {
-                if let Origin::Host { stamp, .. } = &mut object.origin {
-                    *stamp = self.vol.current(*stamp);
-                }
-            }
-            let before: Vec<_> = writes.objects.iter().map(|o| stamp_of(&o.origin)).collect();
-            let room = self.store.reserve(&writes).expect("reserve");
-            let committed = self.store.commit(room, writes, meta).expect("commit");
+            let current = |stamp: &Option<Stamp>| stamp.map(|stamp| self.vol.current(stamp));
+            let before: Vec<_> = origins.iter().map(current).collect();
             let report = self.store.apply(committed.lsn).expect("apply");
             assert_eq!(report.outside, [], "nobody else was there");
             let pairs = before.iter().zip(&report.stamps);

@@ -1,0 +1,208 @@
+//! Commits that are under way at once.
+
+use super::*;
+use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc::channel;
+
+const COMMITTERS: u64 = 3;
+const ROUNDS: u64 = 150;
+/// How long a commit waits for another one to be decided beside it.
+const BESIDE: Duration = Duration::from_millis(3);
+/// Long enough to show who does not wait; too short shows nothing wrong.
+const A_WHILE: Duration = Duration::from_millis(100);
+
+/// Every how many rounds a commit also changes names where all do: who looks there and is held has those directories
+/// locked, so the next commit waits for that.
+const SHARED: u64 = 4;
+
+/// One committer's next commit: a page of its file, a name more in its directory; sometimes also another file by
+/// its name, and a name more in a directory of all.
+fn advance(arena: &Arena, who: u64, to: u64, under_way: &AtomicUsize, most: &AtomicUsize) {
+    let held = format!("held.{who}");
+    let (own, swapped) = (format!("own.{who}"), format!("swapped.{who}"));
+    let name = format!("g.{who}.{to}");
+    let shared = to.is_multiple_of(SHARED);
+    let mut shape = Shape::new();
+    shape.content(arena, &held);
+    shape.new_name_in(arena, &own, &name);
+    if shared {
+        shape.name(arena, &swapped, Some(Kind::File));
+        shape.new_name_in(arena, "grow", &name);
+    }
+    let done = arena.commit(to * COMMITTERS + who, &shape, || {
+        under_way.fetch_add(1, SeqCst);
+        let begun = Instant::now();
+        while under_way.load(SeqCst) < 2 && begun.elapsed() < BESIDE {
+            std::thread::yield_now();
+        }
+        most.fetch_max(under_way.load(SeqCst), SeqCst);
+        let below = &arena.below;
+        let file = File::options().write(true).open(below.join(&held)).unwrap();
+        file.write_all_at(format!("{to:8}").as_bytes(), 0).unwrap();
+        fs::write(below.join(&own).join(&name), b"").unwrap();
+        if shared {
+            let staged = format!("staged.{who}");
+            put(below, &staged, to);
+            fs::rename(below.join(&staged), below.join(&swapped)).unwrap();
+            fs::write(below.join("grow").join(&name), b"").unwrap();
+        }
+        under_way.fetch_sub(1, SeqCst);
+    });
+    done.unwrap();
+}
+
+/// Every way to see how far a committer is.
+fn looks(dir: &Path, who: u64) -> Vec<(&'static str, Look)> {
+    let held = File::open(dir.join(format!("held.{who}"))).unwrap();
+    let mapped = map_unsafe::Shared::new(&held, 4096).unwrap();
+    let prefix = format!("g.{who}.");
+    let listing = |of: String, prefix: String| -> Look {
+        Box::new(move |dir| {
+            let names = fs::read_dir(dir.join(&of)).unwrap();
+            let names = names.map(|e| e.unwrap().file_name().into_string().unwrap());
+            names.filter_map(|n| number_after(&n, &prefix)).max()
+        })
+    };
+    let by_descriptor = |of: &str, prefix: String| -> Look {
+        let listed = open(&dir.join(of));
+        Box::new(move |_| names_of(&listed).iter().filter_map(|n| number_after(n, &prefix)).max())
+    };
+    let own = format!("own.{who}");
+    vec![
+        (
+            "a page",
+            Box::new(move |_| {
+                let mut buf = [0; 8];
+                held.read_exact_at(&mut buf, 0).unwrap();
+                number(&buf)
+            }),
+        ),
+        ("a mapping", Box::new(move |_| number(&mapped.read(8)))),
+        ("its listing by a descriptor", by_descriptor(&own, prefix.clone())),
+        ("its listing", listing(own, prefix)),
+    ]
+}
+
+/// The same of what only some commits change.
+fn shared_looks(dir: &Path, who: u64) -> Vec<(&'static str, Look)> {
+    let prefix = format!("g.{who}.");
+    let of_all = open(&dir.join("grow"));
+    vec![
+        (
+            "a file by its path",
+            Box::new(move |dir| number(&fs::read(dir.join(format!("swapped.{who}"))).unwrap())),
+        ),
+        (
+            "the listing of all",
+            Box::new(move |_| {
+                names_of(&of_all).iter().filter_map(|n| number_after(n, &prefix)).max()
+            }),
+        ),
+    ]
+}
+
+#[test]
+fn nobody_sees_the_old_after_the_new_of_commits_that_are_under_way_at_once() {
+    arenas(|arena| {
+        fs::create_dir(arena.below.join("grow")).unwrap();
+        for who in 0..COMMITTERS {
+            put(&arena.below, &format!("held.{who}"), 1);
+            put(&arena.below, &format!("swapped.{who}"), 1);
+            fs::create_dir(arena.below.join(format!("own.{who}"))).unwrap();
+            for dir in ["grow".to_owned(), format!("own.{who}")] {
+                fs::write(arena.below.join(dir).join(format!("g.{who}.1")), b"").unwrap();
+            }
+        }
+        type Looks = fn(&Path, u64) -> Vec<(&'static str, Look)>;
+        let both: [(Looks, Vec<AtomicU64>); 2] = [looks as Looks, shared_looks]
+            .map(|l| (l, (0..COMMITTERS).map(|_| AtomicU64::new(0)).collect()));
+        let (stop, wrong) = (AtomicBool::new(false), std::sync::Mutex::new(Vec::new()));
+        let (under_way, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for first in 0..4 {
+                let (both, stop, wrong, dir) = (&both, &stop, &wrong, &arena.mount.dir);
+                scope.spawn(move || {
+                    let mut all = Vec::new();
+                    for who in 0..COMMITTERS {
+                        for (looks, newest) in both {
+                            let newest = &newest[who as usize];
+                            all.extend(looks(dir, who).into_iter().map(|look| (who, newest, look)));
+                        }
+                    }
+                    let mut at = first;
+                    while !stop.load(SeqCst) {
+                        at = (at + 1) % all.len();
+                        let (who, newest, (what, look)) = &mut all[at];
+                        let must = newest.load(SeqCst);
+                        let Some(seen) = look(dir) else { continue };
+                        if seen < must {
+                            let told = format!("{what} of {who}: {seen} after {must}");
+                            wrong.lock().unwrap().push(told);
+                        }
+                        newest.fetch_max(seen, SeqCst);
+                    }
+                });
+            }
+            let _stop = Stop(&stop);
+            std::thread::scope(|committers| {
+                for who in 0..COMMITTERS {
+                    let (under_way, most) = (&under_way, &most);
+                    committers.spawn(move || {
+                        (2..=ROUNDS).for_each(|to| advance(arena, who, to, under_way, most));
+                    });
+                }
+            });
+        });
+        let wrong = wrong.into_inner().unwrap();
+        assert!(wrong.is_empty(), "{} times, first {:?}", wrong.len(), wrong.first());
+        assert!(most.into_inner() > 1, "never two at once");
+        for who in 0..COMMITTERS {
+            let dir = &arena.mount.dir;
+            for (what, mut look) in looks(dir, who) {
+                assert_eq!(look(dir), Some(ROUNDS), "{what} of {who}, at the end");
+            }
+            for (what, mut look) in shared_looks(dir, who) {
+                let last = ROUNDS - ROUNDS % SHARED;
+                assert_eq!(look(dir), Some(last), "{what} of {who}, at the end");
+            }
+        }
+    });
+}
+
+/// Or commits that follow each other closely could hold it for ever: nothing in the kernel would keep the second
+/// one from its decision.
+#[test]
+fn who_is_held_by_one_commit_is_answered_before_the_next_one_is_decided() {
+    arenas(|arena| {
+        fs::create_dir(arena.below.join("grow")).unwrap();
+        let grow = File::open(arena.mount.path("grow")).unwrap();
+        grow.metadata().unwrap();
+        let shape = |name: &str| {
+            let mut shape = Shape::new();
+            shape.new_name_in(arena, "grow", name);
+            shape
+        };
+        let asked = || arena.mount.connection().stats().count(Opcode::Getattr);
+        let (tell, decided) = channel();
+        std::thread::scope(|scope| {
+            let first = arena.commit(1, &shape("a"), || {
+                let before = asked();
+                let looker = scope.spawn(|| grow.metadata().unwrap());
+                let until = Instant::now() + HANG;
+                while asked() == before {
+                    assert!(Instant::now() < until && !looker.is_finished(), "nobody is held");
+                    std::thread::yield_now();
+                }
+                let second = shape("b");
+                scope.spawn(move || {
+                    let done = arena.commit(2, &second, || tell.send(()).unwrap());
+                    done.unwrap();
+                });
+                assert!(decided.recv_timeout(A_WHILE).is_err(), "decided beside who is held");
+                assert!(!looker.is_finished(), "told of what is decided");
+            });
+            first.unwrap();
+            decided.recv_timeout(HANG).unwrap();
+        });
+    });
+}

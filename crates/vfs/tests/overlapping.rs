@@ -1,0 +1,136 @@
+//! Commits that are under way at once: which may be, who waits for whom, and that what comes out is what they did.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::place::Place;
+use common::{Op, PATHS, scratch};
+use std::fs;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+use systx_base::{Kind, TxnId};
+use systx_store::writeset::{Attrs, Bind, Content, Ix, Object, Origin, WriteSet};
+use systx_txn::BeginOptions;
+use systx_vfs::publication::Publication;
+
+/// Long enough to show who does not wait; too short shows nothing wrong.
+const A_WHILE: Duration = Duration::from_millis(100);
+/// Only a hang takes longer.
+const HANG: Duration = Duration::from_secs(300);
+
+fn object(origin: Origin) -> Object {
+    Object { origin, attrs: Attrs::default(), xattrs: vec![], content: Content::Keep }
+}
+
+/// Gives a file of the root another mode.
+fn chmod(place: &Place, name: &str) -> WriteSet {
+    let stamp = place.vol.io.stat_at(&place.vol.io.root(), name.as_bytes()).unwrap().stamp();
+    let origin = Origin::Host { parent: Ix(0), name: name.into(), kind: Kind::File, stamp };
+    let attrs = Attrs { mode: Some(0o600), ..Attrs::default() };
+    let changed = Object { attrs, ..object(origin) };
+    WriteSet { objects: vec![object(Origin::Root), changed], binds: vec![] }
+}
+
+/// Takes a name out of the root.
+fn name(name: &str) -> WriteSet {
+    let bind = Bind { dir: Ix(0), name: name.into(), target: None, displaces: None };
+    WriteSet { objects: vec![object(Origin::Root)], binds: vec![bind] }
+}
+
+fn decided<'v>(place: &'v Place, id: u64, writes: &WriteSet) -> Publication<'v> {
+    let mut publication = place.vol.publish(TxnId(id), writes);
+    publication.decide(|| Ok::<(), ()>(())).unwrap();
+    publication.let_next();
+    publication
+}
+
+/// Whether a publication of `second` begins while one of `first` is decided and not over; it does begin afterwards.
+fn begins_beside(place: &Place, first: &WriteSet, second: &WriteSet) -> bool {
+    let (begun, begins) = channel();
+    let publication = decided(place, 1, first);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            drop(place.vol.publish(TxnId(2), second));
+            begun.send(()).unwrap();
+        });
+        let beside = match begins.recv_timeout(A_WHILE) {
+            Ok(()) => true,
+            Err(RecvTimeoutError::Timeout) => false,
+            Err(e) => panic!("{e}"),
+        };
+        drop(publication);
+        if !beside {
+            begins.recv_timeout(HANG).unwrap();
+        }
+        beside
+    })
+}
+
+#[test]
+fn who_does_not_meet_what_is_decided_does_not_wait_for_it() {
+    let backing = scratch();
+    for file in ["f", "g"] {
+        fs::write(backing.path().join(file), b"old").unwrap();
+    }
+    let place = Place::open(backing.path(), ".");
+    let (f, g) = (chmod(&place, "f"), chmod(&place, "g"));
+    // The first may take its time: who begins within `A_WHILE` has not waited.
+    let beside = |first: &WriteSet, second: &WriteSet| begins_beside(&place, first, second);
+    assert!(beside(&f, &g) && beside(&name("x"), &name("y")) && beside(&f, &name("x")));
+    assert!(!beside(&f, &f) && !beside(&name("x"), &name("x")));
+}
+
+#[test]
+fn one_at_a_time_is_on_its_way_to_a_decision() {
+    let backing = scratch();
+    let place = Place::open(backing.path(), ".");
+    let (begun, begins) = channel();
+    let mut first = place.vol.publish(TxnId(1), &name("x"));
+    std::thread::scope(|scope| {
+        let place = &place;
+        scope.spawn(move || {
+            drop(place.vol.publish(TxnId(2), &name("y")));
+            begun.send(()).unwrap();
+        });
+        assert!(begins.recv_timeout(A_WHILE).is_err(), "beside one that is not decided");
+        first.decide(|| Ok::<(), ()>(())).unwrap();
+        assert!(begins.recv_timeout(A_WHILE).is_err(), "before it lets the next one begin");
+        first.let_next();
+        begins.recv_timeout(HANG).unwrap();
+    });
+}
+
+/// Threads that commit all the time, each in files of its own and names of one directory; validation would take for an
+/// outsider's what does not follow from the others' notes.
+#[test]
+fn what_several_commit_at_once_is_what_is_there_and_nobody_is_taken_for_an_outsider() {
+    const THREADS: usize = 4;
+    const ROUNDS: u8 = 60;
+    let backing = scratch();
+    let place = Place::open(backing.path(), ".");
+    for mine in 0..THREADS {
+        fs::write(backing.path().join(PATHS[mine]), b"old").unwrap();
+    }
+    std::thread::scope(|scope| {
+        for mine in 0..THREADS {
+            let place = &place;
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    let twin = place.begin(BeginOptions::default(), false);
+                    // In place, by another inode, and through names of the directory that all of them change.
+                    if round % 3 == 0 {
+                        twin.run(&Op::Unlink(mine)).unwrap();
+                        twin.run(&Op::Create(mine, 0o644)).unwrap();
+                    } else if round % 3 == 1 {
+                        twin.run(&Op::Truncate(mine, 0)).unwrap();
+                    }
+                    twin.run(&Op::Write(mine, 0, vec![round; 300])).unwrap();
+                    assert!(place.end_of(&twin), "thread {mine}, round {round}");
+                }
+            });
+        }
+    });
+    for mine in 0..THREADS {
+        assert_eq!(fs::read(backing.path().join(PATHS[mine])).unwrap(), [ROUNDS - 1; 300]);
+    }
+}
