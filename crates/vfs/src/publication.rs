@@ -21,10 +21,9 @@
 //!
 //! **Several at once.**  One is on its way to its decision; any number are decided, and wait for the disk or are being
 //! installed.  So several share a wait for the disk.  What is on its way does not meet what is decided
-//! ([`Footprint`]): it waits for that in [`Volume::publish`].  They may change names of one directory; then what the decided
-//! one holds there is to the other a request that is slow: its invalidations wait for it, as they would for any.
-//! Nobody decided ever waits for somebody who is not.  A request that was held is answered before the next
-//! decision that would hold it ([`Publication::let_waiting_go`]), or a stream of commits could hold it for ever.
+//! ([`Marked::meets`]): it waits for that in [`Volume::publish`], and so lets those go that were held by it.  So no two
+//! publications mark the same, and to the one on its way what others hold is a request that is slow: an invalidation
+//! that would wait for any waits for it.  Nobody decided ever waits for somebody who is not.
 //!
 //! **Lock order**: `publishing` (PUBLICATION), `marks` (MARKS), then everything that requests need.  A plain
 //! read shares `marks` while it is performed; who takes it alone waits for those.
@@ -194,7 +193,7 @@ impl Volume {
         let guarded = self.guarded_now();
         let root = self.io.stat(&self.io.root()).map(|stat| stat.id).ok();
         let marked = Arc::new(Marked::new(writes, root, !guarded.is_empty()));
-        self.wait_over(|other| other.footprint.meets(&marked.footprint));
+        self.wait_over(|other| other.meets(&marked));
         {
             let mut marks = self.marks.write();
             self.is_publishing.store(true, Release);
@@ -262,7 +261,6 @@ impl Publication<'_> {
         let mut todo = self.marked.everything();
         for round in 0..ROUNDS_MAX {
             self.invalidate(&todo).map_err(NotDecided::Kernel)?;
-            self.let_waiting_go();
             // After the barriers of directories: who removes a file has its directory locked while he waits for the
             // file's lock.
             let Some(files) = self.vol.lock_written(self.txn) else {
@@ -304,16 +302,6 @@ impl Publication<'_> {
         // From here on they are held where that matters.
         self.vol.let_writers_in(self.txn);
         Ok(true)
-    }
-
-    /// Waits for those that are decided and hold requests about what this one marks, until these are answered.
-    /// Whoever is held from here on waits for two decisions, not for more.
-    fn let_waiting_go(&self) {
-        let others: Vec<_> = self.vol.marks.read().iter().cloned().collect();
-        let shared = |other: &&Arc<Marked>| {
-            !Arc::ptr_eq(other, &self.marked) && other.shares_a_directory(&self.marked)
-        };
-        others.iter().filter(shared).for_each(|other| other.wait_answered());
     }
 
     /// Decided, and nothing is invalidated any more: the next publication may begin.
@@ -452,24 +440,6 @@ impl Drop for Held {
     }
 }
 
-/// A request that waits for a publication.
-pub(crate) struct Waiting(Arc<Marked>);
-
-impl Waiting {
-    /// Waits until it is worth asking again, for a change or a read, or whether the client lives.  Nothing may be
-    /// held.
-    pub fn wait(&self, is_change: bool) {
-        self.0.wait(is_change);
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.phase.lock().waiting -= 1;
-        self.0.changed.notify_all();
-    }
-}
-
 /// Ends the locks on directories.
 struct Unlock<'m>(&'m Marked);
 
@@ -512,8 +482,6 @@ struct Phase {
     released: bool,
     /// How many of them were held and are not yet done.
     held: usize,
-    /// Requests that wait for it.
-    waiting: usize,
     over: bool,
     /// What was answered old since its invalidation began.
     old: Old,
@@ -726,7 +694,8 @@ impl Marked {
         Admitted::Now
     }
 
-    fn wait(&self, changes: bool) {
+    /// Waits until it is worth asking again, for a change or a read, or whether the client lives.  Nothing may be held.
+    pub fn wait(&self, changes: bool) {
         let mut phase = self.phase.lock();
         if phase.over || changes && phase.released {
             return;
@@ -738,12 +707,6 @@ impl Marked {
         }
     }
 
-    /// A request has to wait.  To be called before `marks` is given back, or the release could miss it.
-    pub fn wait_for(self: &Arc<Self>) -> Waiting {
-        self.phase.lock().waiting += 1;
-        Waiting(Arc::clone(self))
-    }
-
     fn wait_over(&self) {
         let mut phase = self.phase.lock();
         while !phase.over {
@@ -751,16 +714,11 @@ impl Marked {
         }
     }
 
-    /// If requests wait for it: until it is over, and they have been answered.
-    fn wait_answered(&self) {
-        let mut phase = self.phase.lock();
-        while phase.waiting > 0 {
-            self.changed.wait_for(&mut phase, HELD_MAX);
-        }
-    }
-
-    fn shares_a_directory(&self, other: &Marked) -> bool {
-        self.names.keys().any(|dir| other.names.contains_key(dir))
+    /// Whether another one has to wait for the end of this one: they touch the same, or change names in one directory.
+    /// There a barrier waits in any case: it needs the attributes of the directory, and these are held.
+    fn meets(&self, other: &Marked) -> bool {
+        self.footprint.meets(&other.footprint)
+            || self.names.keys().any(|dir| other.names.contains_key(dir))
     }
 
     /// A change has to wait: reads wait for it in turn, until the answer is dropped.

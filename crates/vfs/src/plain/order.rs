@@ -6,7 +6,7 @@ use super::sys;
 use crate::api::{Caller, Reply, Valid};
 use crate::client::{self, LOOK};
 use crate::inode_locks::Ticket;
-use crate::publication::{Admitted, Held, Marked, Waiting};
+use crate::publication::{Admitted, Held, Marked};
 use crate::volume::Volume;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -45,8 +45,6 @@ impl Order {
     ) -> Reply<ReadGuard<'_, Vec<Arc<Marked>>>> {
         let mut arrival = None;
         let mut looked = Instant::now();
-        // Kept while it asks again: who lets waiting requests go waits until this one is answered, or waits for another.
-        let mut waiting: Option<Waiting> = None;
         let is_change = !changes.0.is_empty();
         loop {
             let marks = self.vol.marks.read();
@@ -54,13 +52,13 @@ impl Order {
                 marked.admit(reads, changes, &mut arrival) == Admitted::Later
             };
             let Some(marked) = marks.iter().find(later) else { return Ok(marks) };
+            let marked = Arc::clone(marked);
             // Before the lock is given back, so that the release cannot miss it.
-            let waits = waiting.insert(marked.wait_for());
-            if is_change && !held.as_ref().is_some_and(|held| held.is_of(marked)) {
+            if is_change && !held.as_ref().is_some_and(|held| held.is_of(&marked)) {
                 *held = Some(marked.hold());
             }
             drop(marks);
-            waits.wait(is_change);
+            marked.wait(is_change);
             if looked.elapsed() >= LOOK {
                 client::check()?;
                 looked = Instant::now();
