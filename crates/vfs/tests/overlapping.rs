@@ -110,8 +110,8 @@ fn what_several_commit_at_once_is_what_is_there_and_nobody_is_taken_for_an_outsi
     const ROUNDS: u8 = 60;
     let backing = scratch();
     let place = Place::open(backing.path(), ".");
-    for mine in 0..THREADS {
-        fs::write(backing.path().join(PATHS[mine]), b"old").unwrap();
+    for file in &PATHS[..THREADS] {
+        fs::write(backing.path().join(file), b"old").unwrap();
     }
     std::thread::scope(|scope| {
         for mine in 0..THREADS {
@@ -132,7 +132,7 @@ fn what_several_commit_at_once_is_what_is_there_and_nobody_is_taken_for_an_outsi
             });
         }
     });
-    for mine in 0..THREADS {
-        assert_eq!(fs::read(backing.path().join(PATHS[mine])).unwrap(), [ROUNDS - 1; 300]);
+    for file in &PATHS[..THREADS] {
+        assert_eq!(fs::read(backing.path().join(file)).unwrap(), [ROUNDS - 1; 300]);
     }
 }
