@@ -5,7 +5,7 @@
 //! [`SWEEP`] records of an end; nothing is called while it is held but the policy.  The gate's lock is
 //! never held together with it.
 //!
-//! Waiting: three calls block.  [`Engine::wait_installed`], of an active transaction, a plain read or
+//! Waiting: these calls block.  [`Engine::wait_installed`], of an active transaction, a plain read or
 //! a plain mutation, for a decided unit.  [`Engine::wait_ended`], of a plain mutation, for an
 //! active transaction that asks for time; it is bounded.  The first [`Engine::begin`], for the
 //! mutations inside the gate.  No circle of waits can arise.  Units come in four kinds:
@@ -13,7 +13,8 @@
 //! 2. active transactions: wait for kind 1 only;
 //! 3. plain requests not decided yet: wait for kinds 1 and 2.  They hold nothing, since a mutation
 //!    gets all its objects at once or none, so nobody waits for them;
-//! 4. transactions that do not exist yet, in `begin`: wait for kind 1; nobody knows them.
+//! 4. transactions that do not exist yet, in `begin`: wait for kind 1; nobody knows them.  With a scope, in line for their
+//!    turn: wait for kinds 1 and 2, and for those before them in line.
 //!
 //! Each waits for lower kinds, and where it waits for its own there is none.  What the proof does not
 //! see are locks that the waiting *caller* holds: see the calls, and docs/decisions/0003, Choice 5,
@@ -123,6 +124,8 @@ pub struct Stats {
     pub inodes: u64,
     /// Names that are held.
     pub entries: u64,
+    /// Scopes in line, and of running transactions.
+    pub scopes: u64,
     /// Conflicts between transactions since the engine was made.
     pub conflicts: u64,
     /// Accesses that were told to wait since the engine was made.
@@ -274,7 +277,14 @@ impl Engine {
 
     /// With the gate closed for it.
     fn begin_closed(&self, id: TxnId, o: &BeginOptions) -> Timestamp {
-        let begun = self.state.lock().begin(id, o);
+        let mut state = self.state.lock();
+        let begun = state.begin(id, o);
+        if begun.is_some() && state.scopes.runs(id) {
+            // Who waits for what it claims.
+            let ended = self.ended.clone();
+            state.on_doom(id, Box::new(move |_, _: &_| ended.notify_all()));
+        }
+        drop(state);
         if begun.is_none() {
             self.gate.open();
         }

@@ -19,6 +19,7 @@
 //! | `hold.rs`, `pages.rs`, `index.rs` | its parts: holders in four bytes, sets of pages, containers |
 //! | `policy.rs` | who wins |
 //! | `order.rs`, `state/order.rs` | transactions that commit in an order given by their numbers |
+//! | `scope.rs`, `state/scope.rs` | what transactions declare before they begin |
 //! | `inject.rs`, `state/inject.rs` | aborts for tests |
 //! | `state/asleep.rs` | transactions that wait for what the engine does not see |
 //! | `object.rs` | objects and conflicts |
@@ -34,6 +35,7 @@ mod order;
 mod pages;
 mod plain;
 mod policy;
+mod scope;
 mod state;
 mod table;
 
@@ -45,3 +47,4 @@ pub use object::{Conflict, Object, ObjectRef, Opponent, PAGE, Side};
 pub use order::{GroupName, Order, OrderError, Turn};
 pub use plain::{Caller, Mutation, Plain, Stall};
 pub use policy::{Contender, ContentionPolicy, OsPrio, Place};
+pub use scope::{Ahead, Claim, Part};

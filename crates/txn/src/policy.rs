@@ -23,6 +23,8 @@ pub struct Contender {
     pub timestamp: u64,
     /// Of a member of an order.  Then all but the id is that of the first member, see [`crate::Order`].
     pub place: Option<Place>,
+    /// It has a scope ([`crate::Engine::line_up`]): what is in that is not contended for, elsewhere it counts as aged.
+    pub scoped: bool,
     /// It waits for something else, see [`crate::Engine::defer_while`]; of a member of an order also if one with a lower
     /// number does.
     pub asleep: bool,
@@ -68,10 +70,14 @@ impl Default for OsPrio {
 }
 
 impl OsPrio {
+    fn is_aged(&self, c: &Contender) -> bool {
+        c.scoped || c.age >= self.aged_after
+    }
+
     /// Sorts the winner first.  Aged ones ignore priority, or a low priority could still starve
     /// among other aged ones.
     fn key(&self, c: &Contender) -> (bool, bool, i32, u64, Option<Place>, TxnId) {
-        let aged = c.age >= self.aged_after;
+        let aged = self.is_aged(c);
         (c.asleep, !aged, if aged { 0 } else { c.priority }, c.timestamp, c.place, c.id)
     }
 }
@@ -82,6 +88,6 @@ impl ContentionPolicy for OsPrio {
     }
 
     fn may_reserve(&self, contender: &Contender) -> bool {
-        contender.age >= self.aged_after
+        self.is_aged(contender)
     }
 }

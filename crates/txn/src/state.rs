@@ -4,8 +4,9 @@
 //! the object in this way, done.  3 look at the other holders: one that is decided and wrote the
 //! object makes the caller wait for its installation; those that are active and in the way are
 //! rivals.  4 a snapshot read that has gone stale may not be built upon: the caller loses to whoever
-//! made it stale.  5 the policy compares the caller with each rival; if one of them is stronger the
-//! caller loses *and nobody else does*, else all rivals lose.  6 the hold is recorded.
+//! made it stale.  Before all that, what is in the scope of another transaction makes the caller lose.
+//! 5 the policy compares the caller with each rival (in a scope, its owner is the stronger one); if one of
+//! them is stronger the caller loses *and nobody else does*, else all rivals lose.  6 the hold is recorded.
 //!
 //! Invariants:
 //! - S1 two transactions that are active or decided never hold one object in conflicting ways, except
@@ -26,6 +27,7 @@ use crate::object::{Conflict, Object, ObjectRef, Opponent, Side};
 use crate::order::{Orders, Turn};
 use crate::plain::Caller;
 use crate::policy::{Contender, ContentionPolicy};
+use crate::scope::Scopes;
 use crate::table::{Place, Record, Table};
 use std::sync::Arc;
 use systx_base::TxnId;
@@ -34,6 +36,7 @@ mod asleep;
 mod inject;
 mod order;
 mod plain;
+mod scope;
 pub(crate) use plain::Entered;
 
 /// What is called when a transaction loses.
@@ -142,6 +145,7 @@ pub(crate) struct State {
     txns: Slab<Option<Txn>>,
     ids: Index,
     orders: Orders,
+    pub(crate) scopes: Scopes,
     /// Timestamp of the youngest transaction.
     clock: u64,
     /// Transactions that may hold soft reads: while there are none, a commit notes nothing.
@@ -192,6 +196,7 @@ impl State {
             age: o.age,
             timestamp,
             place: None,
+            scoped: self.scopes.runs(id),
             asleep: false,
         };
         let mut txn = Txn::new(Phase::Active, contender);
@@ -273,6 +278,7 @@ impl State {
         let plain = self.txn(slot).caller.is_some();
         let installed = self.txn(slot).phase == Phase::Installing;
         self.leave_order(slot, installed);
+        self.scopes.remove(id);
         self.plain -= usize::from(plain);
         self.note_takers -= usize::from(self.txn(slot).notes_stale);
         self.ids.remove(id_hash(id), slot);
@@ -298,6 +304,7 @@ impl State {
             fallout.push((call, id, why.clone()));
         }
         txn.conflict = Some(why);
+        self.scopes.remove(id);
         true
     }
 
@@ -346,11 +353,14 @@ impl State {
                 return Ok(if held { Access::Granted } else { Access::Doomed });
             }
         }
+        let sure = self.in_scope(slot, o, write);
+        let me = self.txn(slot);
         let want = match intent {
             Intent::Write if me.read_only => Flags::NONE,
             Intent::Write => Flags::WRITE,
             Intent::Depend if !me.read_only => Flags::READ,
-            Intent::Depend | Intent::Read if me.soft => Flags::SOFT,
+            // What is in its scope is its own.
+            Intent::Depend | Intent::Read if me.soft && !sure => Flags::SOFT,
             Intent::Depend | Intent::Read => Flags::READ,
         };
         let place = self.table.locate(o, write);
@@ -358,7 +368,11 @@ impl State {
         if held.any(covering(o, want)) {
             return Ok(Access::Granted);
         }
-        let ask = Ask { slot, o, place, write, want };
+        let hard = want.any(Flags::READ.and(Flags::WRITE));
+        if hard && !sure && self.trespasses(slot, (o, want), fallout) {
+            return Ok(Access::Doomed);
+        }
+        let ask = Ask { slot, o, place, write, want, sure };
         let mut rivals = Vec::new();
         if let Some(winner) = self.rivals(&ask, &mut rivals) {
             self.waits += 1;
@@ -444,9 +458,16 @@ impl State {
     ) -> Result<bool, Stronger> {
         let me = self.contender(ask.slot);
         let mine = side(ask.want);
-        let wins = |rival: Slot| policy.challenger_wins(&me, &self.contender(rival));
-        if let Some((winner, theirs)) = rivals.iter().copied().find(|(rival, _)| !wins(*rival)) {
-            if let Some(stronger) = self.not_looked_at(winner, looked) {
+        let owns = |rival: Slot, theirs| self.in_scope(rival, ask.o, theirs == Side::Write);
+        let wins = |(rival, theirs): &(Slot, Side)| {
+            ask.sure
+                || !owns(*rival, *theirs) && policy.challenger_wins(&me, &self.contender(*rival))
+        };
+        if let Some((winner, theirs)) = rivals.iter().copied().find(|rival| !wins(rival)) {
+            // In its scope it does not defer.
+            if !owns(winner, theirs)
+                && let Some(stronger) = self.not_looked_at(winner, looked)
+            {
                 return Err(stronger);
             }
             self.conflicts += 1;
@@ -611,6 +632,7 @@ impl State {
             transactions: (self.txns.len() - self.plain) as u64,
             inodes: inodes as u64,
             entries: entries as u64,
+            scopes: self.scopes.len() as u64,
             conflicts: self.conflicts,
             waits: self.waits,
         }
@@ -642,6 +664,8 @@ struct Ask<'a> {
     write: bool,
     /// How the object is to be held.
     want: Flags,
+    /// It is in the scope of who asks.
+    sure: bool,
 }
 
 /// The holds with which an access to an object needs no second look.

@@ -606,15 +606,17 @@ fn the_policy_is_a_total_order() {
         for (priority, age, timestamp) in
             [(0, 0, 5), (0, 0, 6), (-5, 0, 9), (7, 2, 1), (7, 3, 8), (-7, 4, 9)]
         {
-            let id = TxnId(all.len() as u64 * 3 + id);
-            all.push(Contender { id, priority, age, timestamp, place: None, asleep: age == 2 });
+            let (id, place, scoped) = (TxnId(all.len() as u64 * 3 + id), None, timestamp == 6);
+            let asleep = age == 2;
+            all.push(Contender { id, priority, age, timestamp, place, scoped, asleep });
         }
     }
     // Members of groups contend as the first one of theirs.
     for (group, timestamp) in [(1, 20), (2, 4)] {
         for number in 0..3 {
             let (id, place) = (TxnId(all.len() as u64 * 3), Some(Place { group, number }));
-            all.push(Contender { id, priority: 0, age: 0, timestamp, place, asleep: number > 1 });
+            let (scoped, asleep, priority, age) = (false, number > 1, 0, 0);
+            all.push(Contender { id, priority, age, timestamp, place, scoped, asleep });
         }
     }
     for a in &all {

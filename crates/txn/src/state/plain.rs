@@ -154,8 +154,15 @@ impl State {
     fn enter_plain(&mut self, objects: &[ObjectRef<'_>], by: Caller) -> TxnId {
         let id = TxnId(PLAIN | self.next_plain);
         self.next_plain += 1;
-        let contender =
-            Contender { id, priority: 0, age: 0, timestamp: 0, place: None, asleep: false };
+        let contender = Contender {
+            id,
+            priority: 0,
+            age: 0,
+            timestamp: 0,
+            place: None,
+            scoped: false,
+            asleep: false,
+        };
         let mut txn = Txn::new(Phase::Committing, contender);
         txn.caller = Some(by);
         let slot = self.txns.insert(Some(txn));
