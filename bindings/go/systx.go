@@ -33,6 +33,7 @@ type options struct {
 	flags    C.uint
 	attempts int
 	order    *place
+	scope    []Path
 }
 
 // A place in an order.
@@ -67,6 +68,24 @@ func Ordered(name string, number uint64) Option {
 	return func(o *options) { o.order = &place{name, number} }
 }
 
+// Path is a path of a scope, and what it is for.
+type Path struct {
+	path  string
+	reads bool
+}
+
+// Write is a path that is written, made or removed.
+func Write(path string) Path { return Path{path, false} }
+
+// Read is a path that is only read.
+func Read(path string) Path { return Path{path, true} }
+
+// Scope declares what the transaction will touch, for callers that cannot try again: it waits until nobody else has declared the same
+// (Patience: syscall.ETIMEDOUT, or EDEADLK if who has it sleeps), and then loses to no transaction on these paths, however old that is; the
+// other one loses. A path is one object: a file and its name; a directory: which names are in it; what is not there: its
+// name. Not together with Ordered or ReadOnly.
+func Scope(paths ...Path) Option { return func(o *options) { o.scope = paths } }
+
 // ResetOrder has `next` come next in an order on the guarded directory that holds dir; "" is as without In.
 // syscall.EBUSY: transactions of that order are open.
 func ResetOrder(dir, name string, next uint64) error {
@@ -90,8 +109,8 @@ func ResetOrder(dir, name string, next uint64) error {
 	})
 }
 
-// Patience says how long ends of transactions wait for processes that were started inside, and for lower numbers of their order, in
-// the whole program; at first 30 seconds.
+// Patience says how long ends of transactions wait for processes that were started inside, and for lower numbers of their order, and begins
+// for their scope, in the whole program; at first 30 seconds.
 func Patience(limit time.Duration) {
 	ms := limit.Milliseconds()
 	if ms < 0 {
@@ -173,12 +192,39 @@ func Run(fn func(t *Tx) error, opts ...Option) error {
 }
 
 func (o *options) absolute() error {
+	scope := make([]Path, len(o.scope))
+	for i, p := range o.scope {
+		path, err := filepath.Abs(p.path)
+		if err != nil {
+			return err
+		}
+		scope[i] = Path{path, p.reads}
+	}
+	o.scope = scope
 	if o.dir == "" {
 		return nil
 	}
 	dir, err := filepath.Abs(o.dir)
 	o.dir = dir
 	return err
+}
+
+// The scope in the memory of C.
+func (o *options) paths() (scope *C.struct_systx_path, free func()) {
+	scope = (*C.struct_systx_path)(C.calloc(C.size_t(len(o.scope)+1), C.sizeof_struct_systx_path))
+	all := unsafe.Slice(scope, len(o.scope))
+	for i, p := range o.scope {
+		all[i].path = C.CString(p.path)
+		if p.reads {
+			all[i].access = C.SYSTX_READ
+		}
+	}
+	return scope, func() {
+		for _, p := range all {
+			C.free(unsafe.Pointer(p.path))
+		}
+		C.free(unsafe.Pointer(scope))
+	}
 }
 
 // The directory for C.
@@ -197,6 +243,9 @@ func (o *options) run(fn func(t *Tx) error) (error, bool) {
 	// In the memory of C, since it points there.
 	how := (*C.struct_systx_begin)(C.calloc(1, C.sizeof_struct_systx_begin))
 	defer C.free(unsafe.Pointer(how))
+	scope, release := o.paths()
+	defer release()
+	how.scope, how.paths = scope, C.uint32_t(len(o.scope))
 	if o.order != nil {
 		how.order = C.CString(o.order.name)
 		how.number = C.uint64_t(o.order.number)

@@ -3,6 +3,7 @@
 #include <jni.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <systx.h>
 
@@ -29,10 +30,34 @@ NATIVE(jint, begin0)(JNIEnv *env, jclass class, jbyteArray dir, jint flags) {
 
 NATIVE(jint, order0)(JNIEnv *env, jclass class, jbyteArray dir, jint flags, jbyteArray order, jlong number) {
     char path[PATH_MAX], name[256];
-    struct systx_begin begin = {(uint32_t)flags, 0, name, (uint64_t)number};
+    struct systx_begin begin = {(uint32_t)flags, 0, name, (uint64_t)number, NULL};
     (void)class;
     if (!string(env, dir, path, sizeof path) || !string(env, order, name, sizeof name)) return ENAMETOOLONG;
     return told(systx_begin_with(path, &begin));
+}
+
+NATIVE(jint, scoped0)(JNIEnv *env, jclass class, jbyteArray dir, jint flags, jobjectArray paths, jbooleanArray reads) {
+    jsize many = (*env)->GetArrayLength(env, paths);
+    struct systx_path *scope = calloc((size_t)many + 1, sizeof *scope);
+    char place[PATH_MAX], *names = calloc((size_t)many + 1, PATH_MAX);
+    int errors = !scope || !names ? ENOMEM : string(env, dir, place, sizeof place) ? 0 : ENAMETOOLONG;
+    (void)class;
+    for (jsize i = 0; i < many && !errors; i++) {
+        jbyteArray path = (*env)->GetObjectArrayElement(env, paths, i);
+        jboolean only = JNI_FALSE;
+        char *name = names + (size_t)i * PATH_MAX;
+        (*env)->GetBooleanArrayRegion(env, reads, i, 1, &only);
+        if (!string(env, path, name, PATH_MAX)) errors = ENAMETOOLONG;
+        (*env)->DeleteLocalRef(env, path);
+        scope[i] = (struct systx_path){name, only ? SYSTX_READ : SYSTX_WRITE, 0};
+    }
+    if (!errors) {
+        struct systx_begin begin = {(uint32_t)flags, (uint32_t)many, NULL, 0, scope};
+        errors = told(systx_begin_with(place, &begin));
+    }
+    free(scope);
+    free(names);
+    return errors;
 }
 
 NATIVE(jint, end0)(JNIEnv *env, jclass class) {

@@ -71,6 +71,34 @@ public final class SystemTransaction implements AutoCloseable {
         return new SystemTransaction();
     }
 
+    /** A path of a scope: {@code reads}, or else it is written, made or removed. */
+    public record Declared(Path path, boolean reads) {
+        /** To be written, made or removed. */
+        public static Declared write(Path path) {
+            return new Declared(path, false);
+        }
+
+        /** To be read. */
+        public static Declared read(Path path) {
+            return new Declared(path, true);
+        }
+    }
+
+    /**
+     * Begins a transaction of this thread that declares what it will touch, for callers that cannot try again: it waits until nobody
+     * else has declared the same, and then loses to no other one on these paths.
+     */
+    public static SystemTransaction begin(Path dir, int flags, Declared... scope) throws IOException {
+        byte[][] paths = new byte[scope.length][];
+        boolean[] reads = new boolean[scope.length];
+        for (int i = 0; i < scope.length; i++) {
+            paths[i] = scope[i].path.toString().getBytes(StandardCharsets.UTF_8);
+            reads[i] = scope[i].reads;
+        }
+        check(scoped0(dir.toString().getBytes(StandardCharsets.UTF_8), flags, paths, reads));
+        return new SystemTransaction();
+    }
+
     /**
      * Runs {@code body} in a transaction, again and again until it has not lost a conflict. What it does beside the
      * guarded directory happens at each attempt.
@@ -125,6 +153,8 @@ public final class SystemTransaction implements AutoCloseable {
     private static native int begin0(byte[] dir, int flags);
 
     private static native int order0(byte[] dir, int flags, byte[] order, long number);
+
+    private static native int scoped0(byte[] dir, int flags, byte[][] paths, boolean[] reads);
 
     private static native int end0();
 

@@ -35,13 +35,25 @@ class _Status(ctypes.Structure):
     ]
 
 
+class _Path(ctypes.Structure):
+    _fields_ = [("path", ctypes.c_char_p), ("access", ctypes.c_uint32), ("reserved", ctypes.c_uint32)]
+
+
 class _Begin(ctypes.Structure):
     _fields_ = [
         ("flags", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("paths", ctypes.c_uint32),
         ("order", ctypes.c_char_p),
         ("number", ctypes.c_uint64),
+        ("scope", ctypes.POINTER(_Path)),
     ]
+
+
+class read:
+    """A path in a scope that is only read."""
+
+    def __init__(self, path):
+        self.path = path
 
 
 class Conflict(OSError):
@@ -71,17 +83,26 @@ def _check(result):
     raise OSError(number, ": ".join(filter(None, [os.strerror(number), os.fsdecode(words)])))
 
 
+def _declared(path):
+    reads = isinstance(path, read)
+    return _Path(os.fsencode(path.path if reads else path), int(reads), 0)
+
+
 def _place(directory):
     return None if directory is None else os.fsencode(directory)
 
 
-def begin(directory=None, flags=0, order=None):
+def begin(directory=None, flags=0, order=None, scope=None):
     """Begins a transaction of this thread; inside one it only counts.
 
     ``order``: a name and a number.  Transactions of one name commit with rising numbers, from 0 on.
+    ``scope``: paths that it will write, make or remove, or read (``systx.read(path)``).  It waits until nobody else
+    has declared them, and loses to no transaction there: for callers that cannot try again.
     """
     name, number = (None, 0) if order is None else (os.fsencode(order[0]), order[1])
-    how = _Begin(flags, 0, name, number)
+    scope = [] if scope is None else list(scope)
+    paths = (_Path * len(scope))(*map(_declared, scope))
+    how = _Begin(flags, len(scope), name, number, paths)
     _check(_lib.systx_begin_with(_place(directory), ctypes.byref(how)))
 
 
@@ -91,7 +112,7 @@ def reset_order(name, following, directory=None):
 
 
 def patience(seconds):
-    """How long ends wait for lower numbers, in all threads; at first 30 seconds."""
+    """How long ends wait for lower numbers, and begins for their scope, in all threads; at first 30 seconds."""
     _check(_lib.systx_patience(int(seconds * 1000)))
 
 
@@ -132,9 +153,9 @@ def paused():
 
 
 @contextlib.contextmanager
-def transaction(directory=None, flags=0, order=None):
+def transaction(directory=None, flags=0, order=None, scope=None):
     """Commits at the end of the block; an exception drops it."""
-    begin(directory, flags, order)
+    begin(directory, flags, order, scope)
     try:
         yield
     except BaseException:
@@ -153,7 +174,7 @@ def transaction(directory=None, flags=0, order=None):
         raise
 
 
-def atomic(directory=None, flags=0, order=None):
+def atomic(directory=None, flags=0, order=None, scope=None):
     """Runs the decorated function as a transaction, and again as long as that loses."""
 
     def decorate(function):
@@ -164,7 +185,7 @@ def atomic(directory=None, flags=0, order=None):
             attempt = flags
             while True:
                 try:
-                    with transaction(directory, attempt, order):
+                    with transaction(directory, attempt, order, scope):
                         return function(*args, **kwargs)
                 except Conflict:
                     if status().state == ABORTED and status().words:

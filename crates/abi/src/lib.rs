@@ -20,7 +20,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Of this interface.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// The type byte of all of its ioctls.
 const TYPE: u32 = 0xE7;
@@ -36,7 +36,8 @@ const fn iowr<T>(number: u32) -> u32 {
 pub const ATTACH: u32 = iowr::<Attach>(1);
 /// Begins a transaction; see [`Begin`].  `EBUSY`: one is open.  `EDEADLK`: the thread's attempts lost again and again while
 /// they waited for others; the next call begins.  `EAGAIN`: see [`begin::NONBLOCK`].  `ESTALE`: the seat can be used no more, since
-/// somebody is still inside after the end of the last transaction; the thread needs another one.
+/// somebody is still inside after the end of the last transaction; the thread needs another one.  With a scope also `EINVAL`: none
+/// was told, or nothing will be committed.
 pub const BEGIN: u32 = iowr::<Begin>(2);
 /// Commits; see [`End`].
 pub const END: u32 = iowr::<End>(3);
@@ -47,6 +48,9 @@ pub const STATUS: u32 = iowr::<Status>(5);
 
 /// Gives the transaction that was just begun its place in an order, or resets one; see [`Order`].
 pub const ORDER: u32 = iowr::<Order>(16);
+
+/// Tells one path of the scope of the next transaction; see [`Scope`].
+pub const SCOPE: u32 = iowr::<Scope>(17);
 
 /// Flags of [`Begin::flags`].
 pub mod begin {
@@ -59,8 +63,13 @@ pub mod begin {
     /// `EAGAIN` where it would wait for another transaction or a request from outside.  Nothing is open then, and what was
     /// lost last is still what another attempt is of.
     pub const NONBLOCK: u32 = 1 << 3;
+    /// With the scope that was told by [`SCOPE`](super::SCOPE)s.  The seat gets in line; if it is not its turn within a
+    /// while the answer is [`WAITS`](super::state::WAITS).  It keeps its place in line: ask again.
+    pub const SCOPED: u32 = 1 << 4;
+    /// With a scope: do not wait a while.  If it is not its turn, the seat leaves the line.
+    pub const NOW: u32 = 1 << 5;
     /// All that this version knows.
-    pub const ALL: u32 = READ_ONLY | SNAPSHOT | RETRY | NONBLOCK;
+    pub const ALL: u32 = READ_ONLY | SNAPSHOT | RETRY | NONBLOCK | SCOPED | NOW;
 }
 
 /// Values of [`End::state`] and [`Status::state`].
@@ -77,6 +86,7 @@ pub mod state {
     pub const ABORTED: u32 = 4;
     /// It could not be committed for another reason than a conflict, which is told in words.
     pub const FAILED: u32 = 5;
+    /// Of a [`BEGIN`](super::BEGIN): it is not its turn, nothing is open.
     /// Of an [`END`](super::END): it is open and cannot be committed yet, [`STATUS`](super::STATUS) says in words why.
     /// Ask again.
     pub const WAITS: u32 = 6;
@@ -126,6 +136,42 @@ pub struct Begin {
     pub id: u64,
     /// In: the mount namespace that the thread enters, by its inode number.  Who else is in there takes part.
     pub namespace: u64,
+    /// Out: see [`state`].
+    pub state: u32,
+    /// Out: with `WAITS`, the errno for who has waited long enough.
+    pub errno: i32,
+}
+
+/// Values of [`Scope::how`].
+pub mod scope {
+    /// The path is read.
+    pub const READ: u32 = 0;
+    /// It is written, made or removed.
+    pub const WRITE: u32 = 1;
+    /// It is only looked up.
+    pub const WAY: u32 = 2;
+}
+
+/// Most paths of a scope.
+pub const SCOPE_MAX: usize = 256;
+/// Longest path of a scope.
+pub const SCOPE_PATH_MAX: usize = 4080;
+
+/// Argument of [`SCOPE`], all of it in.  `EBUSY`: a transaction is open; `E2BIG`: more than [`SCOPE_MAX`] paths; `EINVAL`: no
+/// such path.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Scope {
+    /// See [`scope`].
+    pub how: u32,
+    /// 1: it is the first one, what was told before is forgotten.
+    pub first: u32,
+    /// Length of the path.
+    pub path_len: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Names separated by `/`, from the guarded directory on; none for that itself.  No `.` and `..`.
+    pub path: [u8; SCOPE_PATH_MAX],
 }
 
 /// Longest name of an order.
@@ -195,11 +241,12 @@ mod tests {
     #[test]
     fn sizes_and_numbers_are_those_of_the_header() {
         assert_eq!(size_of::<Attach>(), 64);
-        assert_eq!(size_of::<Begin>(), 24);
+        assert_eq!(size_of::<Begin>(), 32);
+        assert_eq!(size_of::<Scope>(), 4096);
         assert_eq!(size_of::<End>(), 24);
         assert_eq!(size_of::<Status>(), 1544);
         assert_eq!(size_of::<Order>(), 80);
         assert_eq!(ATTACH, 0xc040_e701);
-        assert_eq!(BEGIN, 0xc018_e702);
+        assert_eq!(BEGIN, 0xc020_e702);
     }
 }

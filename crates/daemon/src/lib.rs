@@ -32,6 +32,7 @@ pub mod server;
 pub mod spawn;
 mod spawn_unsafe;
 pub mod thread_orders;
+pub mod thread_scopes;
 pub mod thread_views;
 pub mod top;
 pub mod transaction;

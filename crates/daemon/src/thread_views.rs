@@ -13,6 +13,7 @@ use crate::members::{Members, PIDFD_THREAD};
 use crate::patterns::Patterns;
 use crate::protocol::{self, Conflict, HostPath, Opponent, Outcome, State, Transport};
 use crate::thread_orders;
+use crate::thread_scopes::{self, Scope};
 use crate::transaction::{Terms, Transaction, engine_isolation};
 use crate::transactions::Transactions;
 use crate::volume::OpenVolume;
@@ -70,6 +71,8 @@ struct Now {
     open: Option<Work>,
     /// What its end waits for, in words.
     waits: String,
+    /// What the next one declares, while it is told and in line.
+    scope: Scope,
     /// The last one that was open.
     last: Last,
     /// Somebody stayed inside after its end, and would be in the next one.
@@ -212,6 +215,7 @@ impl Desk {
         if let Some(Some(deaths)) = self.deaths.get() {
             deaths.remove(seat);
         }
+        self.leave_line(&place);
         if place.now.lock().open.is_some()
             && let Err(errno) = self.end(&place, false)
         {
@@ -232,9 +236,45 @@ impl Desk {
 
     // ---- transactions -----------------------------------------------------------------------
 
+    /// Tells one path of the scope of the next transaction.
+    fn tell_scope(&self, place: &Place, arg: abi::Scope) -> Reply<abi::Scope> {
+        self.leave_line(place);
+        let mut now = place.now.lock();
+        if now.open.is_some() {
+            return Err(Errno::BUSY);
+        }
+        now.scope.tell(&arg, &self.below)?;
+        Ok(arg)
+    }
+
+    /// A begin that was in line is not there any more, if it has not begun.
+    fn leave_line(&self, place: &Place) {
+        let line = place.now.lock().scope.leave();
+        if let (Some(id), Some(volume)) = (line, self.volume.upgrade()) {
+            volume.vol.engine.leave_line(id);
+        }
+    }
+
     fn begin(&self, place: &Place, caller: Caller, arg: abi::Begin) -> Reply<abi::Begin> {
-        use abi::begin::{ALL, NONBLOCK, READ_ONLY, RETRY, SNAPSHOT};
+        let begun = self.begin_or_wait(place, caller, arg);
+        let last_word = arg.flags & (abi::begin::NOW | abi::begin::NONBLOCK) != 0;
+        // Who is gone meanwhile has left for the last time.
+        let last_word = last_word || self.place(place.seat).is_err();
+        let stays = |b: &abi::Begin| b.state == abi::state::WAITS && !last_word;
+        if !begun.as_ref().is_ok_and(stays) {
+            self.leave_line(place);
+        }
+        begun
+    }
+
+    fn begin_or_wait(&self, place: &Place, caller: Caller, arg: abi::Begin) -> Reply<abi::Begin> {
+        use abi::begin::{ALL, NONBLOCK, NOW, READ_ONLY, RETRY, SCOPED, SNAPSHOT};
         if arg.flags & !ALL != 0 {
+            return Err(Errno::INVAL);
+        }
+        let mut scope = place.now.lock().scope.clone();
+        let scoped = arg.flags & SCOPED != 0;
+        if scoped && (arg.flags & READ_ONLY != 0 || !scope.is_told()) {
             return Err(Errno::INVAL);
         }
         let last = {
@@ -259,7 +299,11 @@ impl Desk {
             return Err(Errno::DEADLK);
         }
         let (table, volume, guarded) = self.parts()?;
-        if again && let Some(winner) = last.winner() {
+        // In its scope it will not lose to that again.
+        if again
+            && !scoped
+            && let Some(winner) = last.winner()
+        {
             // It would lose again at once.  Nobody waits for who waits here, since that has nothing open.
             let patience = if at_once { Duration::ZERO } else { DEFER };
             if !volume.vol.engine.wait_ended(winner, patience) && at_once {
@@ -303,9 +347,29 @@ impl Desk {
             tracing::error!("a thread's transaction cannot begin: {failure}");
             Errno::IO
         };
-        let id = table.new_id(&volume).map_err(refused)?;
-        let begun = Transaction::begin_within(id, volume, terms, options, table.ids());
-        let txn = begun.map_err(refused)?;
+        let trusted = !terms.guest;
+        let new_id = || table.new_id(&volume).map_err(refused);
+        let begin = |id| {
+            let (terms, options) = (terms.clone(), options.clone());
+            let begun = Transaction::begin_within(id, volume.clone(), terms, options, table.ids());
+            begun.map_err(refused)
+        };
+        let txn = if scoped {
+            let (table, volume, late) = (&*table, &*volume.vol, arg.flags & NOW != 0);
+            let how = thread_scopes::Begin { table, volume, caller, trusted, at_once, late };
+            let begun = how.run(&mut scope, new_id, begin);
+            place.now.lock().scope = scope;
+            match begun? {
+                Ok(txn) => txn,
+                Err((errno, words)) => {
+                    place.now.lock().last.words = words;
+                    let (state, errno) = (abi::state::WAITS, errno.raw_os_error());
+                    return Ok(abi::Begin { state, errno, ..arg });
+                }
+            }
+        } else {
+            begin(new_id()?)?
+        };
         let tid = caller.tid;
         let asleep = move || crate::blocked::all_keep_waiting_for(tid).is_some();
         txn.volume.vol.engine.defer_while(txn.id, asleep);
@@ -317,8 +381,9 @@ impl Desk {
         }
         table.add(Arc::clone(&txn));
         let members = Arc::new(Members::new(tid, arg.namespace));
+        let id = txn.id;
         place.now.lock().open = Some(Work { txn, lasting, told: Arc::default(), members });
-        Ok(abi::Begin { retries, id: id.0, ..arg })
+        Ok(abi::Begin { retries, id: id.0, state: abi::state::OPEN, ..arg })
     }
 
     /// Gives what is open on a seat its place in an order, or resets one.
@@ -590,7 +655,8 @@ impl Control for Desk {
             }
             return answer(arg, |arg| self.attach(caller, arg));
         }
-        let known = [abi::BEGIN, abi::END, abi::ABORT, abi::STATUS, abi::ORDER].contains(&cmd);
+        let known =
+            [abi::BEGIN, abi::END, abi::ABORT, abi::STATUS, abi::ORDER, abi::SCOPE].contains(&cmd);
         let seat = seat.filter(|_| known).ok_or(Errno::NOTTY)?;
         let place = self.place(seat)?;
         if place.tid != caller.tid || place.uid != caller.uid && caller.uid != 0 {
@@ -607,6 +673,7 @@ impl Control for Desk {
                     None => self.end(&place, true),
                 }
             }),
+            abi::SCOPE => answer(arg, |arg| self.tell_scope(&place, arg)),
             abi::ORDER => answer(arg, |arg| self.order(&place, arg)),
             abi::ABORT => answer(arg, |_: abi::End| self.end(&place, false)),
             _ => answer(arg, |_: abi::Status| self.status(&place)),

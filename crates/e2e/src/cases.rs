@@ -77,9 +77,18 @@ impl<'a> Guarded<'a> {
 
     /// The same, by a daemon that makes transactions lose without an opponent, as `SYSTX_INJECT_ABORTS` says it.
     pub fn with_aborts(lab: &'a Lab, helper: &'a str, aborts: &str) -> Guarded<'a> {
+        Guarded::mounted(lab, helper, aborts, &[])
+    }
+
+    /// The same, where plain changes may be held for as long as it takes.
+    pub fn stalling(lab: &'a Lab, helper: &'a str) -> Guarded<'a> {
+        Guarded::mounted(lab, helper, "", &["--stall", "60000"])
+    }
+
+    fn mounted(lab: &'a Lab, helper: &'a str, aborts: &str, how: &[&str]) -> Guarded<'a> {
         let dir = lab.path("guarded");
         std::fs::create_dir(&dir).expect("the lab is writable");
-        let mut mount = lab.systx(["mount", "guarded"]);
+        let mut mount = lab.systx(["mount", "guarded"].iter().chain(how));
         mount.env("SYSTX_INJECT_ABORTS", aborts);
         finish(mount, Limits::default(), lab).ok();
         Guarded { lab, dir, helper }

@@ -71,18 +71,28 @@ fn compiled(lab: &Lab, name: &str) -> PathBuf {
     program
 }
 
-#[test]
-fn c_programs_lose_no_update() {
+fn contend_in_c(example: &str) {
     let lab = lab!();
     if find_program("cc").is_none() {
         skip!("there is no C compiler");
     }
-    let program = compiled(&lab, "transfer");
+    let program = compiled(&lab, example);
     contend(&lab, |dir| {
         let mut command = lab.command(&program);
         command.arg(dir);
         command
     });
+}
+
+#[test]
+fn c_programs_lose_no_update() {
+    contend_in_c("transfer");
+}
+
+/// The scoped ones end with the first attempt that fails.
+#[test]
+fn c_programs_with_a_scope_need_one_attempt() {
+    contend_in_c("scoped");
 }
 
 /// Several programs at once, each with a share of the numbers: the log has all of them in order.
@@ -138,8 +148,7 @@ fn python_programs_commit_in_order() {
     });
 }
 
-#[test]
-fn python_programs_lose_no_update() {
+fn contend_in_python(example: &str) {
     let lab = lab!();
     if find_program("python3").is_none() {
         skip!("there is no python3");
@@ -147,11 +156,21 @@ fn python_programs_lose_no_update() {
     let library = library().join("libsystx.so");
     contend(&lab, |dir| {
         let mut command = lab.command("python3");
-        command.arg("-B").arg(root().join("examples/transfer.py")).arg(dir);
+        command.arg("-B").arg(root().join(format!("examples/{example}.py"))).arg(dir);
         command.env("SYSTX_LIBRARY", &library);
         command.env("PYTHONPATH", root().join("bindings/python"));
         command
     });
+}
+
+#[test]
+fn python_programs_lose_no_update() {
+    contend_in_python("transfer");
+}
+
+#[test]
+fn python_programs_with_a_scope_need_one_attempt() {
+    contend_in_python("scoped");
 }
 
 /// Compiles a Java program and the binding, with its native half.
@@ -196,19 +215,28 @@ impl Java {
     }
 }
 
-#[test]
-fn java_programs_lose_no_update() {
+fn contend_in_java(class: &str) {
     let lab = lab!();
-    let java = match Java::new(&lab, "examples/Transfer.java") {
+    let java = match Java::new(&lab, &format!("examples/{class}.java")) {
         Ok(java) => java,
         Err(why) => skip!("{why}"),
     };
     contend(&lab, |dir| {
         // Small heaps: the collector works meanwhile.
-        let mut command = java.command(&lab, &["-Xmx16m"], "Transfer");
+        let mut command = java.command(&lab, &["-Xmx16m"], class);
         command.arg(dir);
         command
     });
+}
+
+#[test]
+fn java_programs_lose_no_update() {
+    contend_in_java("Transfer");
+}
+
+#[test]
+fn java_programs_with_a_scope_need_one_attempt() {
+    contend_in_java("Scoped");
 }
 
 /// Each collector of the JVM stops and moves what a thread in a transaction has.
@@ -300,20 +328,29 @@ impl Go {
     }
 }
 
-#[test]
-fn go_programs_lose_no_update() {
+fn contend_in_go(place: &str) {
     let lab = lab!();
     let go = match Go::new() {
         Ok(go) => go,
         Err(why) => skip!("{why}"),
     };
     let program = lab.outside().join("transfer");
-    go.build(&["build"], "examples/go", &program);
+    go.build(&["build"], place, &program);
     contend(&lab, |dir| {
         let mut command = go.command(&lab, &program);
         command.arg(dir);
         command
     });
+}
+
+#[test]
+fn go_programs_lose_no_update() {
+    contend_in_go("examples/go");
+}
+
+#[test]
+fn go_programs_with_a_scope_need_one_attempt() {
+    contend_in_go("examples/go/scoped");
 }
 
 #[test]

@@ -94,11 +94,33 @@ int systx_begin_at(const char *dir, unsigned flags);
  * transaction has it.  EDQUOT: too many orders.  EINVAL: a name of no or more than 64 bytes. */
 int xbegin_ordered(unsigned flags, const char *order, uint64_t number);
 
+/* With a scope: the paths that the transaction will touch, at most 256.  The call waits until no other transaction that runs, or that
+ * has been in line longer, has one of the same to write it, or has to write one that is read here.  From then on this one
+ * loses to no transaction on these paths, however old the others are: they lose there.  For callers that cannot try again.
+ * Elsewhere, and to plain programs, it loses as an aged one does: they are held for a while where it has only read.
+ * A path is one object: a file and its name; a directory: which names are in it; what is not there: its name.
+ * ETIMEDOUT: it was not its turn (systx_patience), EDEADLK: and the thread of who has it sleeps; EBUSY: so with SYSTX_NONBLOCK, at
+ * once.  Nothing is open, and systx_status.words name who has it.  EXDEV: a path outside of the directory.  EACCES: not with this
+ * user's rights.  EINVAL: no path, with an order or SYSTX_READ_ONLY, or inside a transaction. */
+enum systx_access {
+    SYSTX_WRITE = 0,     /* written, made or removed, and read */
+    SYSTX_READ = 1
+};
+
+struct systx_path {
+    const char *path;    /* as open() takes it */
+    uint32_t access;
+    uint32_t reserved;   /* 0 */
+};
+
+int xbegin_scoped(unsigned flags, const struct systx_path *scope, uint32_t paths);
+
 struct systx_begin {
     uint32_t flags;
-    uint32_t reserved;   /* 0 */
+    uint32_t paths;      /* how many scope has; 0: there is none, and the member is not looked at */
     const char *order;   /* NULL: in none */
     uint64_t number;
+    const struct systx_path *scope;
 };
 
 int systx_begin_with(const char *dir, const struct systx_begin *begin);
@@ -106,7 +128,8 @@ int systx_begin_with(const char *dir, const struct systx_begin *begin);
 /* From now on `next` is the number that comes next.  EBUSY: transactions of that order are open. */
 int systx_reset_order(const char *dir, const char *order, uint64_t next);
 
-/* How long xend() waits for who takes part and for lower numbers, in all threads of the process; at first 30000. */
+/* How long xend() waits for who takes part and for lower numbers, and xbegin_scoped() for its turn, in all threads of the process; at
+ * first 30000. */
 int systx_patience(unsigned milliseconds);
 
 /* Ends the innermost xbegin(); the last one commits: on return, changes are durable and visible.  It waits until threads and

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::{Begin, Flags, set_patience, thread};
+use crate::{Begin, Declared, Flags, set_patience, thread};
 use std::ffi::{CStr, OsStr, c_char, c_int};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -73,9 +73,42 @@ pub extern "C" fn xbegin(flags: u32) -> c_int {
 #[repr(C)]
 pub struct CBegin {
     flags: u32,
-    reserved: u32,
+    /// How many `scope` has.
+    paths: u32,
     order: *const c_char,
     number: u64,
+    /// Not there in programs that were compiled before it was, which have 0 `paths`.
+    scope: *const CPath,
+}
+
+/// `struct systx_path`.
+#[repr(C)]
+pub struct CPath {
+    path: *const c_char,
+    access: u32,
+    reserved: u32,
+}
+
+/// `SYSTX_READ`.
+const READ: u32 = 1;
+
+/// The paths of a scope.
+///
+/// # Safety
+/// `scope` points to `paths` of them, or is null.
+unsafe fn scope<'a>(scope: *const CPath, paths: u32) -> io::Result<Vec<Declared<'a>>> {
+    if scope.is_null() {
+        return Err(io::Error::from_raw_os_error(libc::EFAULT));
+    }
+    // SAFETY: the caller says so.
+    let all = unsafe { std::slice::from_raw_parts(scope, paths as usize) };
+    let declared = all.iter().map(|c| {
+        let known = c.access <= READ && c.reserved == 0;
+        let path = path(c.path).filter(|_| known);
+        let path = path.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+        Ok(Declared { path, write: c.access != READ })
+    });
+    declared.collect()
 }
 
 /// The name of an order.
@@ -96,14 +129,37 @@ fn name<'a>(order: *const c_char) -> io::Result<&'a str> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn systx_begin_with(dir: *const c_char, begin: *const CBegin) -> c_int {
     done(|| {
-        // SAFETY: the caller says that it points to one, if not to nothing.
-        let c = unsafe { begin.as_ref() };
-        let c = c.ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))?;
-        if c.reserved != 0 {
+        if begin.is_null() {
+            return Err(io::Error::from_raw_os_error(libc::EFAULT));
+        }
+        // SAFETY: the caller says that it points to one; its last field need not be there.
+        let (flags, paths, order, number) =
+            unsafe { ((*begin).flags, (*begin).paths, (*begin).order, (*begin).number) };
+        let order = if order.is_null() { None } else { Some((name(order)?, number)) };
+        let scope = match paths {
+            0 => Vec::new(),
+            // SAFETY: with paths it is there, and so are they.
+            _ => unsafe { scope((*begin).scope, paths)? },
+        };
+        thread::xbegin(path(dir), Begin { flags: Flags::from_bits(flags), order, scope })
+    })
+}
+
+/// See `systx.h`.
+///
+/// # Safety
+/// `paths` points to `number` of `struct systx_path`.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn xbegin_scoped(flags: u32, paths: *const CPath, number: u32) -> c_int {
+    done(|| {
+        // No path would be no scope.
+        if number == 0 {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
-        let order = if c.order.is_null() { None } else { Some((name(c.order)?, c.number)) };
-        thread::xbegin(path(dir), Begin { flags: Flags::from_bits(c.flags), order })
+        // SAFETY: the caller says so.
+        let scope = unsafe { scope(paths, number)? };
+        thread::xbegin(None, Begin { flags: Flags::from_bits(flags), order: None, scope })
     })
 }
 
@@ -113,7 +169,8 @@ pub unsafe extern "C" fn systx_begin_with(dir: *const c_char, begin: *const CBeg
 pub extern "C" fn xbegin_ordered(flags: u32, order: *const c_char, number: u64) -> c_int {
     done(|| {
         let order = Some((name(order)?, number));
-        thread::xbegin(None, Begin { flags: Flags::from_bits(flags), order })
+        let scope = Vec::new();
+        thread::xbegin(None, Begin { flags: Flags::from_bits(flags), order, scope })
     })
 }
 

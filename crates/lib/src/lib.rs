@@ -25,11 +25,12 @@ mod c_unsafe;
 mod calls;
 mod door;
 mod options;
+mod scope;
 mod seat;
 mod sys_unsafe;
 mod thread;
 
-pub use options::{Begin, Flags, set_patience};
+pub use options::{Begin, Declared, Flags, set_patience};
 pub use thread::{reset_order, use_dir, xabort, xbegin, xend, xid, xpause, xresume, xstatus};
 
 use std::io;

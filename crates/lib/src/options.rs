@@ -1,5 +1,6 @@
 //! How transactions are begun, and how long their ends wait.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -64,6 +65,27 @@ impl std::ops::BitOr for Flags {
     }
 }
 
+/// A path of a scope, see [`Begin::scope`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Declared<'a> {
+    /// As open(2) takes it.
+    pub path: &'a Path,
+    /// It is written, made or removed; else only read.
+    pub write: bool,
+}
+
+impl<'a> Declared<'a> {
+    /// To be written, made or removed, and read.
+    pub fn write<P: AsRef<Path> + ?Sized>(path: &'a P) -> Declared<'a> {
+        Declared { path: path.as_ref(), write: true }
+    }
+
+    /// To be read.
+    pub fn read<P: AsRef<Path> + ?Sized>(path: &'a P) -> Declared<'a> {
+        Declared { path: path.as_ref(), write: false }
+    }
+}
+
 /// How a transaction is begun.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Begin<'a> {
@@ -73,12 +95,24 @@ pub struct Begin<'a> {
     /// with rising numbers from 0 on, and of two that are in conflict the lower number wins.  Each user has orders
     /// of their own on each file system.
     pub order: Option<(&'a str, u64)>,
+    /// What it will touch; empty: that is not said.  The begin waits until no other transaction that runs, or that began to wait earlier,
+    /// has declared any of the same to write it (or to read it what this one writes).  Then it loses to no transaction
+    /// on these paths, whatever its age; others lose there.  For callers that cannot try again.
+    ///
+    /// Each path is one object: a file, with its name; a directory: which names are in it; what is not there: its name.
+    /// Not together with an order, or [`Flags::READ_ONLY`].
+    pub scope: Vec<Declared<'a>>,
 }
 
 impl<'a> Begin<'a> {
     /// With a place in an order.
     pub fn ordered(order: &'a str, number: u64) -> Begin<'a> {
         Begin { order: Some((order, number)), ..Begin::default() }
+    }
+
+    /// With a scope.
+    pub fn scoped(scope: impl IntoIterator<Item = Declared<'a>>) -> Begin<'a> {
+        Begin { scope: scope.into_iter().collect(), ..Begin::default() }
     }
 }
 
@@ -91,8 +125,8 @@ impl From<Flags> for Begin<'_> {
 /// Milliseconds.
 static PATIENCE: AtomicU64 = AtomicU64::new(30_000);
 
-/// How long [`xend`](crate::xend) waits for other members of the transaction, and for lower numbers, in all threads of
-/// the process; 30 seconds if nothing is said.
+/// How long [`xend`](crate::xend) waits for other members of the transaction, and for lower numbers, and
+/// [`xbegin`](crate::xbegin) for others with the same in their scopes, in all threads of the process; 30 seconds if nothing is said.
 pub fn set_patience(limit: Duration) {
     PATIENCE.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Relaxed);
 }

@@ -27,6 +27,8 @@ pub struct Seat {
     pub control: OwnedFd,
     /// Of its mount namespace.
     pub door: Arc<Door>,
+    /// Where the guarded directory is.
+    pub at: PathBuf,
 }
 
 /// Where a thread works.
@@ -79,7 +81,7 @@ impl Seat {
         }
         rustix::process::fchdir(&back.dir)?;
         let inside = made?;
-        Ok(Seat { control, door: Door::new(inside, outside)? })
+        Ok(Seat { control, door: Door::new(inside, outside)?, at })
     }
 
     /// Into the transaction; the working directory goes along.

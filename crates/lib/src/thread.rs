@@ -2,7 +2,8 @@
 
 use crate::calls;
 use crate::door::{Door, Phase};
-use crate::options::{Begin, Flags, patience};
+use crate::options::{Begin, Declared, Flags, patience};
+use crate::scope;
 use crate::seat::{Seat, Where, here};
 use crate::{State, Status};
 use rustix::io::Errno;
@@ -129,6 +130,12 @@ impl Mine {
     fn begin(&mut self, dir: &Path, how: &Begin<'_>) -> Result<(), Errno> {
         let order = how.order.map(|(name, number)| order(abi::order::JOIN, name, number));
         let order = order.transpose()?;
+        let scoped = !how.scope.is_empty();
+        if scoped && order.is_some() {
+            return Err(Errno::INVAL);
+        }
+        // What only counts has neither.
+        let plain = order.is_none() && !scoped;
         if let Some(guest) = self.open.as_ref().and_then(|open| open.guest.as_ref()) {
             let (out, over) = (guest.out, self.open.as_ref().and_then(Open::over).is_some());
             match (out, over) {
@@ -140,8 +147,7 @@ impl Mine {
             }
         }
         if let Some(open) = &mut self.open {
-            if order.is_some() {
-                // What only counts has no place of its own.
+            if !plain {
                 return Err(Errno::INVAL);
             }
             if open.from.is_none() && !open.joined {
@@ -154,7 +160,7 @@ impl Mine {
             Ok(()) => {}
             // A thread that was made, or a program that was executed, inside of a transaction.
             Err(Errno::ALREADY) => {
-                if order.is_some() {
+                if !plain {
                     return Err(Errno::INVAL);
                 }
                 self.open = Some(Open::joined(u64::MAX, 1, None));
@@ -164,20 +170,17 @@ impl Mine {
         }
         let mut flags = how.flags.of_daemon();
         let (id, from) = loop {
-            let mut asked = abi::Begin { flags, ..abi::Begin::default() };
-            asked.namespace = self.current()?.door.namespace;
-            match self.current()?.ask(abi::BEGIN, &mut asked) {
+            let asked = match self.current()?.begin(flags, &how.scope) {
                 // The directory was unmounted since, its daemon was replaced, or somebody is left in there.
                 Err(Errno::NOTCONN | Errno::STALE | Errno::CONNABORTED | Errno::NODEV) => {
                     // It is needed until the daemon has made the next one: that takes over how often it has lost.
                     let (_, old) = self.seats.remove(0);
                     Door::leave(&old.door);
                     self.seat(dir)?;
-                    asked.namespace = self.current()?.door.namespace;
-                    self.current()?.ask(abi::BEGIN, &mut asked)?;
+                    self.current()?.begin(flags, &how.scope)?
                 }
                 other => other?,
-            }
+            };
             let seat = self.current()?;
             if let Some(order) = &order {
                 // Without its place it must not be committed.
@@ -295,6 +298,33 @@ impl Mine {
     }
 }
 
+impl Seat {
+    /// Asks for a transaction; with a scope, until it is its turn or the patience has ended.
+    fn begin(&self, mut flags: u32, scope: &[Declared<'_>]) -> Result<abi::Begin, Errno> {
+        if !scope.is_empty() {
+            for mut path in scope::told(scope, &self.at)? {
+                self.ask(abi::SCOPE, &mut path)?;
+            }
+            flags |= abi::begin::SCOPED;
+        }
+        let until = Instant::now().checked_add(patience());
+        loop {
+            let late = until.is_some_and(|until| Instant::now() >= until);
+            let flags = flags | if late { abi::begin::NOW } else { 0 };
+            let namespace = self.door.namespace;
+            let mut asked = abi::Begin { flags, namespace, ..abi::Begin::default() };
+            self.ask(abi::BEGIN, &mut asked)?;
+            if asked.state != abi::state::WAITS {
+                return Ok(asked);
+            }
+            let waits = Errno::from_raw_os_error(asked.errno);
+            if late || waits == Errno::BUSY {
+                return Err(waits);
+            }
+        }
+    }
+}
+
 impl Guest {
     /// To where everybody else is; the working directory is the same path, if it is there.
     fn step_out(&mut self) -> Result<(), Errno> {
@@ -381,6 +411,10 @@ impl Drop for Mine {
 /// have to wait, and [`Flags::NONBLOCK`](crate::Flags::NONBLOCK) says not to.  With a
 /// place in an order: `EEXIST`: the number is used up; `EBUSY`: another transaction has it; `EDQUOT`: its user has too
 /// many orders; `EINVAL`: no name, or one of more than 64 bytes, or inside a transaction.
+/// With a scope: `ETIMEDOUT`: others that run, or wait since before, have the same in theirs
+/// ([`set_patience`](crate::set_patience)); `EDEADLK`: and the thread of who runs sleeps; [`xstatus`] names them; `EBUSY`: the same, at once, with `NONBLOCK`;
+/// `EXDEV`: a path outside of the directory; `E2BIG`: more than 256 paths; `EACCES`: the user may not do that to a path;
+/// `EINVAL`: with an order or `READ_ONLY`, or inside a transaction.
 /// Those of opening the directory.
 pub fn xbegin<'a>(dir: Option<&Path>, how: impl Into<Begin<'a>>) -> io::Result<()> {
     let how = how.into();

@@ -55,7 +55,7 @@ pub(crate) fn check() -> Reply<()> {
 }
 
 /// The command that a thread runs, as in `/proc/TID/comm`; empty if it is gone.
-pub(crate) fn command(tid: u32) -> Vec<u8> {
+pub fn command(tid: u32) -> Vec<u8> {
     let mut name = std::fs::read(format!("/proc/{tid}/comm")).unwrap_or_default();
     if name.last() == Some(&b'\n') {
         name.pop();

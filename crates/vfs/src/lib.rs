@@ -22,6 +22,7 @@ pub mod plain;
 pub mod publication;
 mod reach;
 pub mod retired;
+pub mod scope;
 pub mod validate;
 pub mod view;
 pub mod volume;

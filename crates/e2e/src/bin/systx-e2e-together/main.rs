@@ -1,10 +1,11 @@
-//! A program whose threads and processes work together in transactions, for the suites `ordered`, `sharing` and
-//! `composing`: each case is checked here, where it happens, and ends with a panic if something is wrong.
+//! A program whose threads and processes work together in transactions, for the suites `ordered`, `scoped`, `sharing`
+//! and `composing`: each case is checked here, where it happens, and ends with a panic if something is wrong.
 
 #![deny(unsafe_code)]
 
 mod composing;
 mod ordered;
+mod scoped;
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -14,7 +15,8 @@ use systx_e2e::run::HANG;
 
 fn main() {
     let Asked { case, dir, number } = asked();
-    if !ordered::run(&case, &dir, number) && !composing::run(&case, &dir, number) {
+    let suites = [ordered::run, composing::run, scoped::run];
+    if !suites.iter().any(|run| run(&case, &dir, number)) {
         panic!("no case {case}");
     }
     println!("ok");
