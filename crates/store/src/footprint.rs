@@ -1,17 +1,35 @@
 //! Which transactions touch the same things.  Two whose installations could meet are never both in
 //! the part of the journal that recovery would install: the earlier one is checkpointed first.  So
 //! recovery can take each record for itself, and needs no order among them.
+//!
+//! The one exception are files that both change *in place*, content or attributes: such a file is found by the same
+//! inode under the same name whatever is installed of either, so the earlier one needs only be installed before
+//! the later one is committed, and recovery does both in their order ([`crate::recovery`]).  A small file that is
+//! changed again and again costs no checkpoint each time.  That is so only if the later one met the version that
+//! the earlier one left: doing the earlier one again would undo what somebody else did in between.
 
 use crate::io::{HostId, Stamp};
 use crate::writeset::index::Index;
-use crate::writeset::{Ix, Origin, WriteSet};
-use std::collections::HashSet;
+use crate::writeset::{Content, Ix, Origin, WriteSet};
+use std::collections::{HashMap, HashSet};
+use systx_base::Kind;
+
+/// A file that is changed in place.
+#[derive(Debug)]
+struct InPlace {
+    /// The version that the transaction met.
+    met: Stamp,
+    /// The one that it left; `None`: it is not installed.
+    left: Option<Stamp>,
+}
 
 /// What a transaction changes, and what it needs to find unchanged.
 #[derive(Default, Debug)]
 pub struct Footprint {
-    /// Objects that are changed, made, moved or displaced.
+    /// Objects that are changed, made, moved or displaced, but for those that are changed in place.
     touched: HashSet<HostId>,
+    /// Files that are changed in place, under the name and with the inode that they have.
+    in_place: HashMap<HostId, InPlace>,
     /// Objects that are referred to in any way.
     needed: HashSet<HostId>,
     /// Names that are changed.
@@ -27,7 +45,12 @@ impl Footprint {
             let ix = Ix(i as u32);
             let Some(id) = id_of(set, ix, root) else { continue };
             this.needed.insert(id);
-            if object.is_changed() || index.is_displaced(ix) || !index.targets(ix).is_empty() {
+            if is_in_place(&index, ix)
+                && let Origin::Host { stamp, .. } = &object.origin
+            {
+                this.in_place.insert(id, InPlace { met: *stamp, left: None });
+            } else if object.is_changed() || index.is_displaced(ix) || !index.targets(ix).is_empty()
+            {
                 this.touched.insert(id);
             }
         }
@@ -46,6 +69,8 @@ impl Footprint {
             // Exchanged files have a new identity, too.
             if id_of(set, ix, root) != Some(stamp.id) {
                 self.touched.insert(stamp.id);
+            } else if let Some(file) = self.in_place.get_mut(&stamp.id) {
+                file.left = Some(*stamp);
             }
         }
         for bind in &set.binds {
@@ -55,17 +80,67 @@ impl Footprint {
         }
     }
 
-    /// Whether `later` meets this one.
-    pub fn meets(&self, later: &Footprint) -> bool {
-        let (few, many) = if self.touched.len() < later.needed.len() {
-            (&self.touched, &later.needed)
-        } else {
-            (&later.needed, &self.touched)
+    /// Whether, and how, `later` meets this one.
+    pub fn meets(&self, later: &Footprint) -> Meeting {
+        let any = |a: &HashSet<HostId>, b: &HashSet<HostId>| {
+            let (few, many) = if a.len() < b.len() { (a, b) } else { (b, a) };
+            few.iter().any(|id| many.contains(id))
         };
-        few.iter().any(|id| many.contains(id))
-            || later.touched.iter().any(|id| self.needed.contains(id))
+        if any(&self.touched, &later.needed)
+            || any(&later.touched, &self.needed)
             || self.names.iter().any(|name| later.names.contains(name))
+        {
+            Meeting::Full
+        } else {
+            self.meets_in_place(later)
+        }
     }
+
+    /// It was not committed after all: what it met is what is there.
+    pub(crate) fn dropped(&mut self) {
+        self.in_place.values_mut().for_each(|file| file.left = Some(file.met));
+    }
+
+    /// `later` has met what this one left, and is in the journal: for files that both change in place it is the one to
+    /// be met from now on.
+    pub(crate) fn followed_by(&mut self, later: &Footprint) {
+        self.in_place.retain(|id, _| !later.in_place.contains_key(id));
+    }
+
+    fn meets_in_place(&self, later: &Footprint) -> Meeting {
+        let mut meeting = Meeting::Apart;
+        for (id, file) in &later.in_place {
+            match self.in_place.get(id).map(|earlier| earlier.left) {
+                None => {}
+                Some(left) if left.is_none_or(|left| left == file.met) => {
+                    meeting = Meeting::InPlace
+                }
+                Some(_) => return Meeting::Full,
+            }
+        }
+        meeting
+    }
+}
+
+/// How two transactions meet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Meeting {
+    /// They do not: their order means nothing.
+    Apart,
+    /// Only in files that both change in place, nobody else in between: the later one may be committed when the earlier
+    /// one is installed.
+    InPlace,
+    /// The later one may be committed when the earlier one is installed for good.
+    Full,
+}
+
+/// Whether all that happens to an object is a change in place of a file.
+pub(crate) fn is_in_place(index: &Index<'_>, ix: Ix) -> bool {
+    let object = index.set.object(ix);
+    let stays = matches!(object.origin, Origin::Host { kind: Kind::File, .. })
+        && !index.is_displaced(ix)
+        && index.targets(ix).is_empty();
+    stays && object.is_changed() && matches!(object.content, Content::Keep | Content::Patch { .. })
 }
 
 fn id_of(set: &WriteSet, ix: Ix, root: HostId) -> Option<HostId> {

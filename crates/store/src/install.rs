@@ -153,6 +153,8 @@ pub(crate) struct Install<'a> {
     index: Index<'a>,
     befores: HashMap<Ix, &'a Before>,
     redo: bool,
+    /// For resuming: what else the journal has of files that are changed in place.
+    versions: Versions<'a>,
     run: u64,
     states: Vec<State>,
     /// Objects that existed before, by identity.
@@ -205,6 +207,10 @@ fn is(e: &Error, code: i32) -> bool {
     e.raw_os_error() == Some(code)
 }
 
+/// For objects that further records of the journal change in place as well: all records that do, in their order, with
+/// the object's position in each.  Empty where an earlier one of them was installed again: that looked for all.
+pub(crate) type Versions<'a> = HashMap<Ix, Vec<(&'a Commit, Ix)>>;
+
 /// Installs a commit.  `run` is unique to this attempt; `redo` says that an earlier one may have
 /// done any part of it.
 pub(crate) fn install(
@@ -214,6 +220,17 @@ pub(crate) fn install(
     run: u64,
     redo: bool,
 ) -> Step<Installed> {
+    install_among(env, commit, lsn, (run, redo), Versions::new())
+}
+
+/// As [`install`], while the journal has more of some files.
+pub(crate) fn install_among<'a>(
+    env: Env<'a>,
+    commit: &'a Commit,
+    lsn: u64,
+    (run, redo): (u64, bool),
+    versions: Versions<'a>,
+) -> Step<Installed> {
     let count = commit.set.objects.len();
     let mut this = Install {
         env,
@@ -221,6 +238,7 @@ pub(crate) fn install(
         index: Index::new(&commit.set),
         befores: commit.befores.iter().map(|b| (b.ix, b)).collect(),
         redo,
+        versions,
         run,
         states: std::iter::repeat_with(State::default).take(count).collect(),
         old: old_ids(commit),

@@ -39,7 +39,7 @@ pub mod writeset;
 
 pub use dir_store::{Committed, Config, DirStore, Disjoint, Ready, Reservation};
 pub use error::{ApplyError, CommitError, OpenError, Poisoned, ReserveError, UndoError};
-pub use footprint::Footprint;
+pub use footprint::{Footprint, Meeting};
 pub use gc::{GcReport, Keep};
 pub use history::{Change, ChangeKind, CommitMeta, HistoryEntry, TxnKind, changes};
 pub use install::{ApplyReport, Outside, OutsideChange};

@@ -2,7 +2,8 @@
 //!
 //! 1. Lock the store; read the newest valid super block.
 //! 2. Read the journal from there on.  No super block means that nothing was ever committed.
-//! 3. Install every record again, in order.  Records never overlap, so each is taken for itself.  If
+//! 3. Install every record again, in order.  Records overlap in files at most that they change in place
+//!    ([`crate::footprint`]): whether what is found in such a file is ours is asked of all of them, at the first.  If
 //!    the kernel has run all the time (a process died, no power was lost), those that the mark calls
 //!    installed are skipped.
 //! 4. Sync, then write a super block that begins after the last record, with the next epoch: what is
@@ -14,16 +15,18 @@
 use crate::class::network;
 use crate::dir_store::{Config, DirStore, Opened};
 use crate::error::{OpenError, open_io, shown};
+use crate::footprint::is_in_place;
 use crate::history::{Commit, History};
-use crate::install::{Env, OutsideChange, install};
-use crate::io::{Class, Handle, Io, Open};
+use crate::install::{Env, OutsideChange, Versions, install_among};
+use crate::io::{Class, Handle, HostId, Io, Open, Stamp};
 use crate::joint::{Joint, Member, Nobody, Outcome, Outcomes};
 use crate::journal::{Head, Identity, Record, Scan, scan};
 use crate::layout::{Layout, ensure_file, found, names, remove_all};
 use crate::staging::Pool;
 use crate::super_block::{FORMAT, Found, Super, Supers, read};
-use crate::writeset::SlotId;
-use std::collections::HashSet;
+use crate::writeset::index::Index;
+use crate::writeset::{Ix, Origin, SlotId};
+use std::collections::{HashMap, HashSet};
 use std::io::Result;
 use std::sync::Arc;
 use systx_base::TxnId;
@@ -229,7 +232,7 @@ fn recover(
             format!("record {} of the journal, which was installed", mark.lsn),
         ));
     }
-    let pending = decode_all(layout, records)?;
+    let mut pending = decode_all(layout, records)?;
     let same_boot = |m: &Mark| m.boot == config.boot && config.boot != [0; 16];
     let installed = mark.filter(same_boot).map_or(0, |m| m.lsn);
     // Before anything is changed.
@@ -262,7 +265,10 @@ fn recover(
     report.discarded = torn;
     let env = Env { io: &**io, layout, pool: &pool, class };
     let mut gone = HashSet::new();
-    for (n, p) in pending.iter().enumerate() {
+    let again = |p: &Pending| p.record.lsn > installed && !dropped.contains(&p.record.lsn);
+    let chains = Chains::new(&pending, again);
+    for n in 0..pending.len() {
+        let p = &pending[n];
         // Also of what is installed here: it may not be there.
         report.others.extend(p.commit.joint.iter().flat_map(Joint::others).cloned());
         if p.record.lsn <= installed {
@@ -273,7 +279,10 @@ fn recover(
             continue;
         }
         let run = block.epoch << 24 | 0x80_0000 | n as u64;
-        gone.extend(install_again(env, p, (run, config.boot), report)?);
+        let versions = chains.versions(n, &pending);
+        let (slots, stamps) = install_again(env, p, (run, config.boot), versions, report)?;
+        gone.extend(slots);
+        chains.carry_forward(n, &stamps, &mut pending);
     }
     let txn = pending.iter().map(|p| p.commit.meta.txn.0).fold(block.txn, u64::max);
     finish(&**io, layout, class, block, end, txn).map_err(&failed)?;
@@ -311,24 +320,81 @@ fn decode_all(
     Ok(pending)
 }
 
+/// The files that several records change in place: which records, by their position, and the object in each.
+struct Chains(HashMap<HostId, Vec<(usize, Ix)>>);
+
+impl Chains {
+    /// Of the records that are to be installed `again`.
+    fn new(pending: &[Pending], again: impl Fn(&Pending) -> bool) -> Chains {
+        let mut files: HashMap<HostId, Vec<(usize, Ix)>> = HashMap::new();
+        for (n, p) in pending.iter().enumerate().filter(|(_, p)| again(p)) {
+            let index = Index::new(&p.commit.set);
+            for (i, object) in p.commit.set.objects.iter().enumerate() {
+                let ix = Ix(u32::try_from(i).unwrap_or(u32::MAX));
+                if let Origin::Host { stamp, .. } = &object.origin
+                    && is_in_place(&index, ix)
+                {
+                    files.entry(stamp.id).or_default().push((n, ix));
+                }
+            }
+        }
+        files.retain(|_, records| records.len() > 1);
+        Chains(files)
+    }
+
+    /// The files that record `n` has in common with others.
+    fn of(&self, n: usize) -> impl Iterator<Item = (Ix, HostId, &[(usize, Ix)])> {
+        self.0.iter().filter_map(move |(id, records)| {
+            let (_, ix) = records.iter().find(|(at, _)| *at == n)?;
+            Some((*ix, *id, &records[..]))
+        })
+    }
+
+    /// All records of each such file, if this is the first of them.
+    fn versions<'a>(&self, n: usize, pending: &'a [Pending]) -> Versions<'a> {
+        let commits = |records: &[(usize, Ix)]| match records.first() {
+            Some((first, _)) if *first == n => {
+                records.iter().map(|(at, ix)| (&pending[*at].commit, *ix)).collect()
+            }
+            _ => Vec::new(),
+        };
+        self.of(n).map(|(ix, _, records)| (ix, commits(records))).collect()
+    }
+
+    /// A record that met what record `n` left meets what it has left now: so undo goes from one to the next.
+    fn carry_forward(&self, n: usize, stamps: &[Option<Stamp>], pending: &mut [Pending]) {
+        for (ix, id, records) in self.of(n) {
+            let now = stamps.get(ix.0 as usize).copied().flatten().filter(|now| now.id == id);
+            for (at, ix) in records.iter().filter(|(at, _)| *at > n) {
+                let object = &mut pending[*at].commit.set.objects[ix.0 as usize];
+                if let (Some(now), Origin::Host { stamp, .. }) = (now, &mut object.origin) {
+                    *stamp = now;
+                }
+            }
+        }
+    }
+}
+
 fn install_again(
     env: Env<'_>,
     pending: &Pending,
     (run, boot): (u64, [u8; 16]),
+    versions: Versions<'_>,
     report: &mut RecoveryReport,
-) -> std::result::Result<HashSet<SlotId>, OpenError> {
+) -> std::result::Result<(HashSet<SlotId>, Vec<Option<Stamp>>), OpenError> {
     let txn = pending.commit.meta.txn;
     let failed = |path: &[u8], source| OpenError::Recovery { txn, path: shown(path), source };
-    let installed = install(env, &pending.commit, pending.record.lsn, run, true)
+    let installed = install_among(env, &pending.commit, pending.record.lsn, (run, true), versions)
         .map_err(|stopped| failed(&stopped.path, stopped.error))?;
     report.outside.extend(installed.outside);
     report.finished.push(txn);
+    let stamps = installed.done.stamps.clone();
     History::new(&pending.commit, installed.done)
         .save(env.io, env.layout)
         .map_err(|e| failed(b"history", e))?;
     crate::joint::note(env.io, env.layout, &pending.commit, boot)
         .map_err(|e| failed(b"decision", e))?;
-    Ok(installed.gone)
+    Ok((installed.gone, stamps))
 }
 
 /// Makes the installation durable and begins a new epoch after the last record.
@@ -375,5 +441,7 @@ fn highest_txn(io: &dyn Io, layout: &Layout) -> Result<TxnId> {
     Ok(TxnId(highest))
 }
 
+#[cfg(test)]
+mod in_place;
 #[cfg(test)]
 mod tests;

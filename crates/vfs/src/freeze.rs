@@ -13,6 +13,9 @@ use systx_base::{Kind, NodeId};
 use systx_store::io::{Open, Openers, Stamp};
 use systx_store::writeset::{Attrs, Bind, Content, Ix, NewKind, Object, Origin, WriteSet};
 
+/// Files up to this length, bytes, before and after, are overwritten in guarded directories.
+const IN_PLACE_MAX: u64 = 64 << 10;
+
 /// Which changes are committed.
 pub trait Selection {
     /// Whether a change of this path (relative to the volume's root, no leading slash) is taken.
@@ -461,8 +464,43 @@ impl<'a> Frost<'a> {
         path
     }
 
-    fn done(self) -> Frozen {
+    fn done(mut self) -> Frozen {
+        self.keep_inodes();
         self.out
+    }
+
+    /// Small files of guarded directories that were rewritten from empty are overwritten: nobody can see that half
+    /// done there, the inode stays what it was, and neither names nor another inode have to be published.
+    fn keep_inodes(&mut self) {
+        let roots = self.view.vol.guarded_roots();
+        if roots.is_empty() {
+            return;
+        }
+        let io = self.view.io();
+        let all = io.stat(&io.root()).is_ok_and(|stat| roots.contains(&stat.id));
+        let writes = &mut self.out.writes;
+        let named: HashSet<Ix> =
+            writes.binds.iter().flat_map(|bind| [bind.target, bind.displaces]).flatten().collect();
+        let mut inside: Vec<bool> = Vec::with_capacity(writes.objects.len());
+        for (i, object) in writes.objects.iter_mut().enumerate() {
+            let Origin::Host { parent, stamp, .. } = &object.origin else {
+                inside.push(all && object.origin == Origin::Root);
+                continue;
+            };
+            // Parents come first.
+            let parent_is = inside.get(parent.0 as usize).copied().unwrap_or(false);
+            inside.push(parent_is || roots.contains(&stamp.id));
+            let is_named = named.contains(&Ix(u32::try_from(i).unwrap_or(u32::MAX)));
+            if parent_is
+                && !is_named
+                && stamp.size <= IN_PLACE_MAX
+                && let Content::Whole { len, extents } = &mut object.content
+                && *len <= IN_PLACE_MAX
+            {
+                let extents = std::mem::take(extents);
+                object.content = Content::Patch { len: *len, keep: 0, extents };
+            }
+        }
     }
 }
 

@@ -41,9 +41,9 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 use systx_base::sync::{Event, Guard, Mutex, Rank, rank};
 use systx_base::{Kind, NodeId, Oid, TxnId};
-use systx_store::Footprint;
 use systx_store::io::{HostId, Stamp};
 use systx_store::writeset::{Content, Ix, Origin, WriteSet};
+use systx_store::{Footprint, Meeting};
 use systx_txn::ObjectRef;
 
 /// The name that a barrier asks for: nothing has it in any guarded directory.
@@ -717,7 +717,7 @@ impl Marked {
     /// Whether another one has to wait for the end of this one: they touch the same, or change names in one directory.
     /// There a barrier waits in any case: it needs the attributes of the directory, and these are held.
     fn meets(&self, other: &Marked) -> bool {
-        self.footprint.meets(&other.footprint)
+        self.footprint.meets(&other.footprint) != Meeting::Apart
             || self.names.keys().any(|dir| other.names.contains_key(dir))
     }
 

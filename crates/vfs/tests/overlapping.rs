@@ -6,6 +6,7 @@ mod common;
 use common::place::Place;
 use common::{Op, PATHS, scratch};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 use systx_base::{Kind, TxnId};
@@ -134,5 +135,41 @@ fn what_several_commit_at_once_is_what_is_there_and_nobody_is_taken_for_an_outsi
     });
     for file in &PATHS[..THREADS] {
         assert_eq!(fs::read(backing.path().join(file)).unwrap(), [ROUNDS - 1; 300]);
+    }
+}
+
+/// The inode of what a transaction rewrites from empty is the same afterwards where all go through us; elsewhere another one takes
+/// its place at once, and large files are not copied into the journal.
+#[test]
+fn small_files_that_are_rewritten_keep_their_inode_where_all_go_through_us() {
+    let large = 70_000;
+    for (guarded, file, len, keeps) in [
+        (".", "f", 300, true),
+        ("d", "d/f", 300, true),
+        ("d", "f", 300, false),
+        (".", "f", large, false),
+    ] {
+        let backing = scratch();
+        fs::create_dir(backing.path().join("d")).unwrap();
+        let path = backing.path().join(file);
+        fs::write(&path, b"old").unwrap();
+        let before = fs::metadata(&path).unwrap().ino();
+        let place = Place::open(backing.path(), guarded);
+        let at = PATHS.iter().position(|known| *known == file).unwrap();
+        assert!(place.commit(|twin| {
+            twin.run(&Op::Truncate(at, 0)).unwrap();
+            for piece in 0..len / 100 {
+                let offset = u16::try_from(piece * 100).unwrap_or(u16::MAX);
+                twin.run(&Op::Write(
+                    at,
+                    offset,
+                    vec![7; if offset == u16::MAX { 9000 } else { 100 }],
+                ))
+                .unwrap();
+            }
+        }));
+        let now = fs::metadata(&path).unwrap();
+        assert!(now.len() >= len.min(65_000));
+        assert_eq!(now.ino() == before, keeps, "{file} of {len}, {guarded} guarded");
     }
 }

@@ -8,7 +8,7 @@
 
 use super::{Committed, DirStore, Entry, Phase, Queued, Reservation, SYNC_EACH, State, mix};
 use crate::error::{ApplyError, CommitError, Poisoned};
-use crate::footprint::Footprint;
+use crate::footprint::{Footprint, Meeting};
 use crate::history::{Commit, CommitMeta};
 use crate::io::{Class, Handle, HostId};
 use crate::joint::Joint;
@@ -18,6 +18,7 @@ use crate::staging::Slot;
 use crate::super_block::{Super, Supers};
 use crate::writeset::{Content, SlotId, WriteSet};
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use systx_base::codec::Encoder;
 use systx_base::progress;
@@ -44,7 +45,8 @@ impl Disjoint {
     /// Adds a write set; false, and it is not added, if it touches what one of the others touches.
     pub fn add(&mut self, set: &WriteSet) -> bool {
         let footprint = Footprint::new(set, self.root);
-        let fits = !self.footprints.iter().any(|other| other.meets(&footprint));
+        let apart = |other: &Footprint| other.meets(&footprint) == Meeting::Apart;
+        let fits = self.footprints.iter().all(apart);
         if fits {
             self.footprints.push(footprint);
         }
@@ -88,8 +90,9 @@ impl DirStore {
         for Ready { set, .. } in &members {
             let mine = set.check().map_err(CommitError::from).and_then(|()| {
                 let mine = Footprint::new(set, self.root);
-                let overlaps = wanted.iter().flatten().any(|other| other.meets(&mine));
-                if overlaps { Err(CommitError::Overlaps) } else { Ok(mine) }
+                let apart = |other: &Footprint| other.meets(&mine) == Meeting::Apart;
+                let apart = wanted.iter().flatten().all(apart);
+                if apart { Ok(mine) } else { Err(CommitError::Overlaps) }
             });
             wanted.push(mine);
         }
@@ -122,16 +125,21 @@ impl DirStore {
                 Err(why) => return all_poisoned(wanted, &why),
             };
             let mut left = wanted.iter().flatten();
-            if left.any(|mine| state.inflight.values().any(|other| other.meets(mine))) {
+            let meets = |a: &Footprint, b| a.meets(b) != Meeting::Apart;
+            if left.any(|mine| state.inflight.values().any(|other| meets(other, mine))) {
                 self.changed.wait(&mut state);
                 continue;
             }
             let met = wanted.iter().enumerate().find_map(|(n, mine)| {
                 let mine = mine.as_ref().ok()?;
-                let (lsn, _) = state.entries.iter().rev().find(|(_, e)| e.footprint.meets(mine))?;
-                Some((n, *lsn))
+                let mut entries = state.entries.iter().rev();
+                entries.find_map(|(lsn, e)| match e.footprint.meets(mine) {
+                    Meeting::Full => Some((n, *lsn, true)),
+                    Meeting::InPlace if e.phase != Phase::Applied => Some((n, *lsn, false)),
+                    _ => None,
+                })
             });
-            let Some((n, lsn)) = met else {
+            let Some((n, lsn, for_good)) = met else {
                 let claim = |footprint: Result<Footprint, CommitError>| {
                     let ticket = state.next_ticket;
                     state.next_ticket += 1;
@@ -141,7 +149,8 @@ impl DirStore {
                 return wanted.into_iter().map(claim).collect();
             };
             drop(state);
-            if let Err(error) = self.settle(lsn) {
+            let settled = if for_good { self.settle(lsn) } else { self.install_all(lsn..=lsn) };
+            if let Err(error) = settled {
                 wanted[n] = Err(error);
             }
         }
@@ -149,9 +158,14 @@ impl DirStore {
 
     /// Installs and checkpoints everything up to `lsn`.
     fn settle(&self, lsn: u64) -> Result<(), CommitError> {
+        self.install_all(0..=lsn)?;
+        self.checkpoint().map_err(CommitError::Poisoned)
+    }
+
+    fn install_all(&self, which: RangeInclusive<u64>) -> Result<(), CommitError> {
         let due: Vec<u64> = {
             let state = self.live().map_err(CommitError::Poisoned)?;
-            state.entries.range(..=lsn).map(|(lsn, _)| *lsn).collect()
+            state.entries.range(which).map(|(lsn, _)| *lsn).collect()
         };
         for lsn in due {
             match self.install_entry(lsn, false) {
@@ -159,7 +173,7 @@ impl DirStore {
                 Err(source) => return Err(CommitError::Blocked { lsn, source: Box::new(source) }),
             }
         }
-        self.checkpoint().map_err(CommitError::Poisoned)
+        Ok(())
     }
 
     /// Writes the record of a transaction whose claim this is; if there is an error, the claim is over.
@@ -381,6 +395,9 @@ impl DirStore {
         for (i, (ticket, commit, slots, reservation)) in rest.into_iter().enumerate() {
             let lsn = first + i as u64;
             let footprint = state.inflight.remove(&ticket).unwrap_or_default();
+            for earlier in state.entries.values_mut() {
+                earlier.footprint.followed_by(&footprint);
+            }
             state.highest_txn = state.highest_txn.max(commit.meta.txn);
             let undecided = commit.joint.as_ref().is_some_and(|j| !j.decides());
             let entry = Entry {

@@ -28,6 +28,7 @@ impl DirStore {
                 entry.phase = Phase::Durable;
             } else {
                 entry.phase = Phase::Applied;
+                entry.footprint.dropped();
                 entry.commit = None;
                 entry.reservation = None;
                 let (stamps, outside) = (Vec::new(), Vec::new());

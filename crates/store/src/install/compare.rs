@@ -1,11 +1,12 @@
 //! Telling our own half-finished work from an outsider's, by content.
 
 use super::{Install, Place, Step};
-use crate::history::OldContent;
+use crate::history::{Commit, OldContent};
 use crate::io::{Handle, Open, Stat};
 use crate::layout::{before_name, found};
 use crate::writeset::{Content, Data, Extent, Ix, NewKind, Origin};
 use std::io::Result;
+use std::ops::Range;
 use systx_base::Kind;
 
 /// What a power cut leaves is whole sectors.
@@ -56,6 +57,51 @@ fn check_from(
     Ok(first == buf.len() || check(&buf[first..], at + first as u64)?)
 }
 
+/// What one record makes of a file that it changes in place.
+struct Version<'c> {
+    new: &'c [Extent],
+    /// The old bytes of what is overwritten, where they are holes in `file`.
+    old: &'c [Extent],
+    file: Option<Handle>,
+    /// What is cut off or made a hole of what there was.
+    cleared: Vec<Range<u64>>,
+    /// The longer one of the lengths before and after, bytes.
+    longest: u64,
+}
+
+/// What writing `extents` (of a file that counts up to `keep` and is to have the length `len`) does not keep of `was`
+/// bytes and does not overwrite, see `Install::write_patch`.
+fn cleared(len: u64, keep: u64, extents: &[Extent], was: u64) -> Vec<Range<u64>> {
+    let mut ranges = Vec::new();
+    let mut at = keep;
+    for extent in extents {
+        let end = extent.offset + extent.data.len();
+        ranges.push(at..extent.offset);
+        if matches!(extent.data, Data::Hole { .. }) {
+            ranges.push(extent.offset..end);
+        }
+        at = at.max(end);
+    }
+    ranges.extend([at..len, len..was]);
+    ranges.into_iter().map(|r| r.start..r.end.min(was)).filter(|r| !r.is_empty()).collect()
+}
+
+#[cfg(test)]
+#[test]
+fn what_a_change_in_place_clears() {
+    let extent = |offset, len, hole| {
+        let data = if hole { Data::Hole { len } } else { Data::Inline(vec![1; len as usize]) };
+        Extent { offset, data }
+    };
+    assert_eq!(cleared(50, 0, &[extent(0, 50, false)], 80), [50..80]);
+    assert_eq!(
+        cleared(90, 30, &[extent(20, 20, false), extent(60, 10, false)], 80),
+        [40..60, 70..80]
+    );
+    assert_eq!(cleared(80, 80, &[extent(20, 20, true)], 80), [20..40]);
+    assert_eq!(cleared(200, 80, &[extent(100, 20, false)], 80), [] as [Range<u64>; 0]);
+}
+
 impl Install<'_> {
     /// Whether what is at `place` can only be the object `ix` as this transaction makes it, complete
     /// or as a power cut left it.
@@ -103,28 +149,78 @@ impl Install<'_> {
         Ok(true)
     }
 
-    /// For resuming a change in place: whether every byte that is about to be overwritten is the new
-    /// one, the old one, or zero.
+    /// For resuming a change in place: whether every byte that is about to be overwritten is a new
+    /// one, an old one, or zero, by any record that changes the file; and nothing lies beyond what any of them had.
     pub(super) fn only_ours_or_old(&self, ix: Ix, file: &Handle) -> Result<bool> {
-        let extents = match &self.object(ix).content {
-            Content::Patch { extents, .. } | Content::Whole { extents, .. } => extents,
-            _ => return Ok(true),
-        };
-        let (old, old_file) = self.old_content(ix)?;
-        for extent in extents {
+        let this = [(self.commit, ix)];
+        let records = self.versions.get(&ix).map_or(&this[..], Vec::as_slice);
+        let versions = records
+            .iter()
+            .map(|(commit, ix)| self.version(commit, *ix))
+            .collect::<Result<Vec<_>>>()?;
+        let versions: Vec<Version<'_>> = versions.into_iter().flatten().collect();
+        let Some(longest) = versions.iter().map(|v| v.longest).max() else { return Ok(true) };
+        if self.env.io.stat(file)?.size > longest {
+            return Ok(false);
+        }
+        for (n, extent) in
+            versions.iter().enumerate().flat_map(|(n, v)| v.new.iter().map(move |e| (n, e)))
+        {
             let end = extent.offset + extent.data.len();
+            // What another record cuts off or clears may be anything until that is done again.
+            let others = versions.iter().enumerate().filter(|(other, _)| *other != n);
+            let cleared: Vec<&Range<u64>> = others.flat_map(|(_, v)| &v.cleared).collect();
             let explained = self.each_piece(file, extent.offset, end, |have, from| {
-                let (mut new, mut was) = (vec![0; have.len()], vec![0; have.len()]);
-                self.read_extents(extents, None, from, &mut new)?;
-                self.read_extents(old, old_file.as_ref(), from, &mut was)?;
-                let known = sectors(&new).zip(sectors(&was));
-                Ok(sectors(have).zip(known).all(|(h, (n, w))| is_explained(h, n, w)))
+                let blank = |mut bytes: Vec<u8>| {
+                    for range in &cleared {
+                        let at = |offset: u64| offset.clamp(from, from + bytes.len() as u64) - from;
+                        let (start, end) = (at(range.start) as usize, at(range.end) as usize);
+                        bytes[start..end].fill(0);
+                    }
+                    bytes
+                };
+                let mut images = Vec::with_capacity(versions.len());
+                for version in &versions {
+                    let (mut new, mut was) = (vec![0; have.len()], vec![0; have.len()]);
+                    self.read_extents(version.new, None, from, &mut new)?;
+                    self.read_extents(version.old, version.file.as_ref(), from, &mut was)?;
+                    images.push((blank(new), blank(was)));
+                }
+                let have = blank(have.to_vec());
+                Ok(sectors(&have).enumerate().all(|(n, h)| {
+                    let at = n * SECTOR..n * SECTOR + h.len();
+                    let is_of = |(new, was): &(Vec<u8>, Vec<u8>)| {
+                        is_explained(h, &new[at.clone()], &was[at.clone()])
+                    };
+                    images.iter().any(is_of)
+                }))
             })?;
             if !explained {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    /// What a record makes of a file in place; `None` if not its bytes.
+    fn version<'c>(&self, commit: &'c Commit, ix: Ix) -> Result<Option<Version<'c>>> {
+        let (len, keep, new) = match &commit.set.object(ix).content {
+            Content::Patch { len, keep, extents } => (*len, *keep, extents),
+            Content::Whole { len, extents } => (*len, 0, extents),
+            _ => return Ok(None),
+        };
+        let before = commit.befores.iter().find(|before| before.ix == ix);
+        let Some(OldContent::InPlace { len: was, file, extents: old, .. }) =
+            before.map(|b| &b.content)
+        else {
+            let (old, file, cleared) = (&[][..], None, Vec::new());
+            return Ok(Some(Version { new, old, file, cleared, longest: u64::MAX }));
+        };
+        let name = before_name(commit.meta.txn, ix.0);
+        let open = || self.env.io.open_file(&self.env.layout.grave, &name, Open::Read);
+        let file = if *file { found(open())? } else { None };
+        let cleared = cleared(len, keep, new, *was);
+        Ok(Some(Version { new, old, file, cleared, longest: len.max(*was) }))
     }
 
     /// Reads a range piece by piece, each beginning at a sector; false as soon as `check` says so.
@@ -148,18 +244,6 @@ impl Install<'_> {
             at += size as u64;
         }
         Ok(true)
-    }
-
-    /// The old bytes of what is overwritten in place.
-    fn old_content(&self, ix: Ix) -> Result<(&[Extent], Option<Handle>)> {
-        let Some(before) = self.befores.get(&ix) else { return Ok((&[], None)) };
-        let OldContent::InPlace { file, extents, .. } = &before.content else {
-            return Ok((&[], None));
-        };
-        let name = before_name(self.txn(), ix.0);
-        let open = || self.env.io.open_file(&self.env.layout.grave, &name, Open::Read);
-        let handle = if *file { found(open())? } else { None };
-        Ok((extents, handle))
     }
 
     /// Reads what extents say at `offset`; zeros where they say nothing.  `file` holds the bytes of

@@ -1,0 +1,136 @@
+//! Records that change the same files in place are installed again in their order.
+
+use super::*;
+use crate::testing::*;
+use crate::writeset::WriteSet;
+use crate::{CommitMeta, TxnKind};
+
+/// Another boot: nothing of what was installed counts as being there.
+fn after_power_cut(s: &Scratch) -> (DirStore, RecoveryReport) {
+    DirStore::open(Config { boot: [9; 16], ..config() }, s.io()).unwrap()
+}
+
+fn set(s: &Scratch, fill: impl FnOnce(&mut Ws<'_>)) -> WriteSet {
+    let io = s.io();
+    let mut ws = Ws::new(&*io);
+    fill(&mut ws);
+    ws.done()
+}
+
+fn run(s: &Scratch, store: &DirStore, txn: u64, fill: impl FnOnce(&mut Ws<'_>)) {
+    let set = set(s, fill);
+    let committed = store.commit(store.reserve(&set).unwrap(), set, meta(txn)).unwrap();
+    assert_eq!(store.apply(committed.lsn).unwrap().outside, []);
+}
+
+fn text(n: u64) -> String {
+    "x".repeat(n as usize % 7) + &n.to_string()
+}
+
+/// Small rewrites in place, longer and shorter, and changes of attributes between them.
+fn history(s: &Scratch, store: &DirStore, txns: std::ops::RangeInclusive<u64>) {
+    for n in txns {
+        let text = text(n);
+        run(s, store, n, |ws| match n % 4 {
+            3 => {
+                let f = ws.host("f");
+                ws.obj(f).attrs.mode = Some(0o600 | n as u32 % 8);
+            }
+            _ => ws.patch("f", text.len() as u64, 0, &[(0, text.as_bytes())]),
+        });
+    }
+}
+
+#[test]
+fn one_file_changed_in_place_again_and_again_needs_no_checkpoint_between() {
+    let s = Scratch::new();
+    s.write("f", "old");
+    let store = s.store();
+    history(&s, &store, 1..=6);
+    assert_eq!(store.uncheckpointed().len(), 6);
+    // Whoever does more to it meets all of them.
+    run(&s, &store, 7, |ws| ws.rename("f", "g"));
+    assert_eq!(store.uncheckpointed().len(), 1);
+    drop(store);
+    let (_, report) = after_power_cut(&s);
+    assert_eq!((report.finished.len(), report.outside), (1, vec![]));
+    assert_eq!(s.read("g"), text(6).as_bytes());
+}
+
+#[test]
+fn whatever_of_it_has_reached_the_disk_the_last_one_counts_and_each_can_be_undone() {
+    // What the file holds when power comes back: the state after any of them.
+    for reached in 0..=6u64 {
+        let s = Scratch::new();
+        s.write("f", "old");
+        let store = s.store();
+        history(&s, &store, 1..=6);
+        drop(store);
+        let there = match reached {
+            0 => "old".to_owned(),
+            n => text(if n % 4 == 3 { n - 1 } else { n }),
+        };
+        std::fs::write(s.path("f"), &there).unwrap();
+        let (store, report) = after_power_cut(&s);
+        assert_eq!((report.finished.len(), report.outside), (6, vec![]), "{there}");
+        assert_eq!(s.read("f"), text(6).as_bytes());
+        for (undone, left) in [(6, 5), (5, 4), (4, 2), (3, 2), (2, 1)] {
+            let undo = store.undo_set(TxnId(undone)).unwrap();
+            let meta =
+                CommitMeta { kind: TxnKind::Undo { of: TxnId(undone) }, ..meta(20 - undone) };
+            let room = store.reserve(&undo.set).unwrap();
+            let committed = store.commit(room, undo.set, meta).unwrap();
+            drop(undo.slots);
+            store.apply(committed.lsn).unwrap();
+            assert_eq!(s.read("f"), text(left).as_bytes(), "{there}, {undone} undone");
+        }
+    }
+}
+
+#[test]
+fn what_an_outsider_wrote_after_the_last_one_is_kept() {
+    for outside in ["strange", "some more than anybody had in this file"] {
+        let s = Scratch::new();
+        s.write("f", "old");
+        let store = s.store();
+        history(&s, &store, 1..=2);
+        drop(store);
+        std::fs::write(s.path("f"), outside).unwrap();
+        let (_, report) = after_power_cut(&s);
+        assert_eq!(s.read("f"), text(2).as_bytes());
+        let [met] = &report.outside[..] else { panic!("{report:?}") };
+        let kept = String::from_utf8(met.kept_as.clone().unwrap()).unwrap();
+        assert_eq!(s.read(&kept), outside.as_bytes());
+    }
+}
+
+#[test]
+fn a_tail_that_somebody_appended_is_not_cut_off_unseen() {
+    let s = Scratch::new();
+    s.write("f", "old");
+    let store = s.store();
+    run(&s, &store, 1, |ws| ws.patch("f", 3, 3, &[(0, b"new")]));
+    drop(store);
+    std::fs::write(s.path("f"), "new and appended").unwrap();
+    let (_, report) = after_power_cut(&s);
+    assert_eq!(report.outside.len(), 1, "{report:?}");
+    let kept = String::from_utf8(report.outside[0].kept_as.clone().unwrap()).unwrap();
+    assert_eq!(s.read(&kept), b"new and appended");
+}
+
+#[test]
+fn what_somebody_wrote_between_two_of_them_is_not_undone() {
+    let s = Scratch::new();
+    s.write("f", "old");
+    let store = s.store();
+    run(&s, &store, 1, |ws| ws.patch("f", 3, 3, &[(0, b"new")]));
+    std::fs::write(s.path("f"), "between, and longer").unwrap();
+    run(&s, &store, 2, |ws| ws.patch("f", 19, 19, &[(0, b"B")]));
+    assert_eq!(store.uncheckpointed(), [TxnId(2)]);
+    run(&s, &store, 3, |ws| ws.patch("f", 20, 19, &[(19, b"!")]));
+    assert_eq!(store.uncheckpointed(), [TxnId(2), TxnId(3)]);
+    drop(store);
+    let (_, report) = after_power_cut(&s);
+    assert_eq!(report.outside, []);
+    assert_eq!(s.read("f"), b"Between, and longer!");
+}
