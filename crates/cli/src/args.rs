@@ -191,6 +191,12 @@ pub struct Run {
     /// Do not commit changes of paths that match (gitignore syntax; may be repeated)
     #[arg(long, visible_alias = "no-commit", value_name = "GLOB")]
     pub exclude: Vec<String>,
+    /// Append to files that match behind what others append meanwhile, as to logs (may be repeated)
+    #[arg(long, value_name = "GLOB")]
+    pub merge: Vec<String>,
+    /// Append-merge nothing, logs neither
+    #[arg(long, conflicts_with = "merge")]
+    pub no_merge: bool,
     /// Do not isolate existing paths that match: CMD works on the originals (may be repeated)
     #[arg(long, value_name = "GLOB")]
     pub passthrough: Vec<String>,
@@ -401,6 +407,12 @@ pub struct Config {
     /// As for run
     #[arg(long, visible_alias = "no-commit", value_name = "GLOB")]
     pub exclude: Vec<String>,
+    /// As for run
+    #[arg(long, value_name = "GLOB")]
+    pub merge: Vec<String>,
+    /// As for run
+    #[arg(long, conflicts_with = "merge")]
+    pub no_merge: bool,
     /// As for run
     #[arg(long, value_name = "GLOB")]
     pub passthrough: Vec<String>,

@@ -10,6 +10,9 @@
 //!
 //! [no-commit]           # back to the first meaning
 //! *.swp
+//!
+//! [append-merge]        # others may append to it meanwhile: see SEMANTICS.md
+//! /logs/*.log
 //! ```
 //!
 //! The files of the working directory and of all directories above it count, the nearest last, so
@@ -31,6 +34,8 @@ pub struct Ignored {
     pub no_commit: Vec<String>,
     /// Absolute globs of what is not isolated.
     pub passthrough: Vec<String>,
+    /// Anchored patterns of files that others may append to, and the file that each is from.
+    pub merge: Vec<(String, PathBuf)>,
     /// What could not be used.
     pub notes: Vec<String>,
     /// The file that each pattern is from: of `no_commit`, then of `passthrough`.
@@ -60,15 +65,25 @@ pub fn read(cwd: &Path) -> Ignored {
     ignored
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Section {
+    NoCommit,
+    Passthrough,
+    AppendMerge,
+}
+
 fn parse(text: &str, dir: &Path, ignored: &mut Ignored) {
-    let mut passthrough = false;
+    let mut section = Section::NoCommit;
     for line in text.lines() {
         match line.trim() {
-            "[passthrough]" => passthrough = true,
-            "[no-commit]" => passthrough = false,
+            "[passthrough]" => section = Section::Passthrough,
+            "[no-commit]" => section = Section::NoCommit,
+            "[append-merge]" => section = Section::AppendMerge,
             _ => {
                 let Some(pattern) = patterns::anchor(line, dir, false) else { continue };
-                if !passthrough {
+                if section == Section::AppendMerge {
+                    ignored.merge.push((pattern, dir.join(NAME)));
+                } else if section == Section::NoCommit {
                     ignored.no_commit.push(pattern);
                     ignored.from.0.push(dir.join(NAME));
                 } else if pattern.starts_with('!') || pattern.contains("/**/") {
@@ -92,12 +107,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_sections_with_two_meanings() {
-        let text = "*.o\n# c\n\n[passthrough]\n/.cache\n!x\n*.deep\n[no-commit]\n/out\n";
+    fn sections_with_meanings_of_their_own() {
+        let text = "*.o\n# c\n\n[passthrough]\n/.cache\n!x\n*.deep\n[no-commit]\n/out\n\
+                    [append-merge]\n/a.log\n";
         let mut i = Ignored::default();
         parse(text, Path::new("/w"), &mut i);
         assert_eq!(i.no_commit, ["/w/**/*.o", "/w/out"]);
         assert_eq!(i.passthrough, ["/w/.cache"]);
+        assert_eq!(i.merge, [("/w/a.log".to_owned(), PathBuf::from("/w/.systxignore"))]);
         assert_eq!(i.notes.len(), 2);
     }
 }

@@ -5,6 +5,7 @@ mod commands;
 mod context;
 mod glob;
 mod ignore_file;
+mod merging;
 mod output;
 mod problem;
 mod progress;

@@ -368,12 +368,19 @@ fn run(
         finished: first.vol.io.now(),
     };
     let sets = std::mem::take(&mut plan.sets);
-    let mut shares = volumes.iter().zip(sets).map(|(volume, writes)| Share { volume, writes });
+    let mut shares = volumes.iter().zip(sets).map(|(volume, writes)| Share {
+        volume,
+        writes,
+        appended: Vec::new(),
+    });
     let installed = match (shares.next(), shares.len()) {
-        (Some(Share { volume, writes }), 0) => {
-            install(volume, id, writes, meta, |_| ()).map(|installed| installed.outside)
+        (Some(Share { volume, writes, .. }), 0) => {
+            install(volume, id, writes, &[], meta, |_| ()).map(|installed| installed.outside)
         }
-        (first, _) => install_several(first.into_iter().chain(shares).collect(), id, &meta),
+        (first, _) => {
+            let shares = first.into_iter().chain(shares).collect();
+            install_several(shares, id, &meta).map(|(outside, _)| outside)
+        }
     };
     match installed {
         Ok(outside) => {

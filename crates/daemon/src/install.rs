@@ -9,6 +9,7 @@ use systx_base::TxnId;
 use systx_store::io::Stamp;
 use systx_store::writeset::{Ix, Origin, WriteSet};
 use systx_store::{ApplyError, CommitError, CommitMeta, Outside, OutsideChange, ReserveError};
+use systx_vfs::growing::{Appended, Merged};
 use systx_vfs::publication::NotDecided;
 
 /// What an installation left.
@@ -17,6 +18,8 @@ pub struct Installed {
     pub stamps: Vec<(Ix, Stamp)>,
     /// What outsiders had put in the way.
     pub outside: Vec<protocol::OutsideChange>,
+    /// Sentences for the user.
+    pub notes: Vec<String>,
 }
 
 /// Why nothing was installed.
@@ -30,8 +33,8 @@ pub enum NotInstalled {
 }
 
 /// From the reservation to the release: reserve, mark and invalidate in guarded directories, decide,
-/// make durable, install.  `placed` is called before the release, with the versions after the
-/// installation.
+/// make durable, install.  What is `appended` goes behind the ends of now.  `placed` is called before the
+/// release, with the versions after the installation.
 ///
 /// # Errors
 /// Nothing was committed.  (If the store fails after the commit point, the failure says so.)
@@ -39,6 +42,7 @@ pub fn install(
     volume: &OpenVolume,
     id: TxnId,
     writes: WriteSet,
+    appended: &[Appended],
     meta: CommitMeta,
     placed: impl FnOnce(&[(Ix, Stamp)]),
 ) -> Result<Installed, NotInstalled> {
@@ -50,7 +54,13 @@ pub fn install(
         NotDecided::Kernel(errno) => NotInstalled::Failed(not_published(errno)),
     })?;
     // Another transaction may have installed since this one was frozen.  None that is under way meets it.
-    let writes = carried_forward(volume, writes);
+    let (writes, notes) = match carried_forward(volume, writes, appended) {
+        Ok(forward) => forward,
+        Err(changed) => {
+            engine.abort(id);
+            return Err(changed);
+        }
+    };
     volume.vol.keep_past(&writes);
     publication.let_next();
     let origins: Vec<_> = writes.objects.iter().map(|o| stamp_of(&o.origin)).collect();
@@ -83,6 +93,7 @@ pub fn install(
     Ok(Installed {
         stamps,
         outside: report.outside.iter().map(|c| outside_change(volume, c)).collect(),
+        notes,
     })
 }
 
@@ -97,14 +108,28 @@ pub(crate) fn moves(before: &[Option<Stamp>], after: &[Option<Stamp>]) -> Vec<(S
     before.iter().zip(after).filter_map(|(before, after)| Some(((*before)?, (*after)?))).collect()
 }
 
-/// The write set with the stamps that our own installations have left since it was made.
-pub(crate) fn carried_forward(volume: &OpenVolume, mut writes: WriteSet) -> WriteSet {
+/// The write set with the stamps that our own installations have left since it was made, and what is appended behind
+/// what others have appended since; also what the user should know of that.
+pub(crate) fn carried_forward(
+    volume: &OpenVolume,
+    mut writes: WriteSet,
+    appended: &[Appended],
+) -> Result<(WriteSet, Vec<String>), NotInstalled> {
     for object in &mut writes.objects {
         if let Origin::Host { stamp, .. } = &mut object.origin {
             *stamp = volume.vol.current(*stamp);
         }
     }
-    writes
+    let changed = |paths: Vec<Vec<u8>>| {
+        let absolute = |path: &Vec<u8>| HostPath(volume.absolute(path));
+        NotInstalled::Outside(paths.iter().map(absolute).collect())
+    };
+    let merged = volume.vol.rebase_appended(&mut writes, appended).map_err(changed)?;
+    let say = |Merged { path, between }: &Merged| {
+        let path = HostPath(volume.absolute(path));
+        format!("merged: {path}: others had appended {between} bytes, which come first")
+    };
+    Ok((writes, merged.iter().map(say).collect()))
 }
 
 pub(crate) fn no_room(error: ReserveError) -> NotInstalled {

@@ -16,6 +16,7 @@ use systx_base::TxnId;
 use systx_store::io::{Class, Stamp};
 use systx_store::writeset::WriteSet;
 use systx_store::{CommitMeta, Committed, DirStore, Joiner, Part};
+use systx_vfs::growing::Appended;
 use systx_vfs::publication::{NotDecided, Publication};
 
 /// One at a time between the first claim and the decision, in this process.
@@ -27,6 +28,8 @@ pub struct Share<'a> {
     pub volume: &'a Arc<OpenVolume>,
     /// What it changes there; empty if it only read.
     pub writes: WriteSet,
+    /// What of it goes behind the ends of files that others append to.
+    pub appended: Vec<Appended>,
 }
 
 impl Share<'_> {
@@ -45,7 +48,7 @@ impl Share<'_> {
 }
 
 /// From the reservations to the release, of all shares, which are in the order of their volumes.  Also what outsiders
-/// had put in the way.
+/// had put in the way, and sentences for the user.
 ///
 /// # Errors
 /// Nothing was committed.  (If a store fails after the commit point, the failure says so.)
@@ -53,7 +56,7 @@ pub fn install_several(
     shares: Vec<Share<'_>>,
     id: TxnId,
     meta: &CommitMeta,
-) -> Result<Vec<protocol::OutsideChange>, NotInstalled> {
+) -> Result<(Vec<protocol::OutsideChange>, Vec<String>), NotInstalled> {
     let volumes: Vec<&Arc<OpenVolume>> = shares.iter().map(|s| s.volume).collect();
     let mut publications = Vec::with_capacity(shares.len());
     let done = decide_and_install(shares, id, meta, &mut publications);
@@ -66,12 +69,12 @@ pub fn install_several(
         }
     }
     drop(publications);
-    let (outside, checkpoint) = done?;
+    let (outside, notes, checkpoint) = done?;
     std::thread::spawn(checkpoint);
-    Ok(outside)
+    Ok((outside, notes))
 }
 
-type Done = (Vec<protocol::OutsideChange>, Box<dyn FnOnce() + Send>);
+type Done = (Vec<protocol::OutsideChange>, Vec<String>, Box<dyn FnOnce() + Send>);
 
 fn decide_and_install<'a>(
     mut shares: Vec<Share<'a>>,
@@ -97,9 +100,13 @@ fn decide_and_install<'a>(
     for share in shares.iter().filter(|share| share.changes()) {
         share.volume.vol.keep_past(&share.writes);
     }
+    let mut notes = Vec::new();
     for share in &mut shares {
         // Other transactions may have installed since this one was frozen.
-        share.writes = carried_forward(share.volume, std::mem::take(&mut share.writes));
+        let writes = std::mem::take(&mut share.writes);
+        let (writes, merged) = carried_forward(share.volume, writes, &share.appended)?;
+        share.writes = writes;
+        notes.extend(merged);
     }
     let origins: Vec<Vec<Option<Stamp>>> = shares
         .iter()
@@ -135,7 +142,7 @@ fn decide_and_install<'a>(
     }
     let stores = writers.iter().map(|n| Arc::clone(&shares[*n].volume.store));
     let stores: Vec<(Arc<DirStore>, Committed)> = stores.zip(lsns).collect();
-    Ok((outside, Box::new(move || checkpoint(&stores, joint))))
+    Ok((outside, notes, Box::new(move || checkpoint(&stores, joint))))
 }
 
 /// The commit point.

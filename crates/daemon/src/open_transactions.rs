@@ -62,6 +62,7 @@ impl Transactions {
             isolation: begin.isolation,
             read_only: begin.read_only,
             patterns: Patterns::compile(&[])?,
+            merged: Patterns::default(),
             uid: peer.uid,
             // Nobody whose end would mean anything.
             client: 0,

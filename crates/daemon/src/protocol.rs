@@ -243,6 +243,8 @@ pub struct Begin {
     pub timestamp: Option<u64>,
     /// Changes of paths that match are dropped at commit (see [`crate::patterns`]).
     pub no_commit: Vec<String>,
+    /// Files that match are appended to behind what others append meanwhile.
+    pub merge: Vec<String>,
     /// Its new content may take so many bytes.
     pub limit_bytes: Option<u64>,
     /// How the view is served.

@@ -331,6 +331,7 @@ impl Desk {
             isolation,
             read_only,
             patterns: Patterns::default(),
+            merged: Patterns::default(),
             uid: caller.uid,
             client: caller.tid,
             transport: Transport::Auto,

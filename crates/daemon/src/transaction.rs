@@ -31,6 +31,7 @@ use systx_store::{CommitMeta, TxnKind};
 use systx_txn::{Access, BeginOptions, Isolation, Side, Status};
 use systx_vfs::content::{Budget, Spill};
 use systx_vfs::freeze::{Frozen, Selection};
+use systx_vfs::growing::Appended;
 use systx_vfs::view::{Ids, View, ViewConfig};
 
 mod several;
@@ -49,6 +50,8 @@ pub struct Terms {
     pub read_only: bool,
     /// What is not committed.
     pub patterns: Patterns,
+    /// Which files others may append to, beside it.
+    pub merged: Patterns,
     /// Who runs it.
     pub uid: u32,
     /// The client process; 0 if it is in another pid namespace.
@@ -178,6 +181,7 @@ impl Transaction {
         alarm: Arc<Alarm>,
     ) -> Result<Arc<Transaction>, Failure> {
         let isolation = options.isolation;
+        let merged = terms.merged.clone();
         let age = options.age;
         let limits = if terms.guest { Limits::GUEST } else { Limits::NONE };
         let staged = Arc::new(AtomicU64::new(limits.staged));
@@ -230,6 +234,9 @@ impl Transaction {
             Failure::new(FailureKind::Io, format!("cannot look at the volume's root: {e}"))
         })?;
         view.set_limits(limits.view);
+        if !merged.is_empty() {
+            view.let_grow(Arc::new(merged));
+        }
         let view = Arc::new(view);
         Counts::count(&volume.counts.begun);
         alarm.add(&view);
@@ -539,10 +546,11 @@ impl Transaction {
         }
         // The decision does this once more: the publication before it may need these files.
         drop(quiet);
-        let notes = self.open_elsewhere(&frozen);
+        let mut notes = self.open_elsewhere(&frozen);
         let dropped = changes.iter().filter(|c| c.dropped).count() as u64;
         let summary = describe::summary(changes.iter().filter(|c| !c.dropped));
         let writes = std::mem::take(&mut frozen.writes);
+        let appended = std::mem::take(&mut frozen.appended);
         let lives_on = self.terms.lives_on;
         let placed = |stamps: &[(Ix, Stamp)]| {
             if lives_on {
@@ -550,9 +558,10 @@ impl Transaction {
             }
             landed();
         };
-        match self.install(self.id, writes, TxnKind::Run, placed) {
+        match self.install(self.id, (writes, &appended), TxnKind::Run, placed) {
             Ok(installed) => {
                 promise.keep();
+                notes.extend(installed.notes);
                 let outside = installed.outside;
                 let outcome = self.outcome(self.id, summary, outside, stale, dropped);
                 Ended::Committed(with_notes(outcome, notes))
@@ -634,6 +643,12 @@ impl Transaction {
         }
         let selection = Below { patterns: &self.terms.patterns, paths, volume: &self.volume };
         let mut frozen = self.view.freeze(&selection);
+        if !frozen.appended.is_empty() {
+            if self.view.stop_growing_in(&frozen).is_err() {
+                return self.lost(None, true, opponents);
+            }
+            frozen = self.view.freeze(&selection);
+        }
         let Some(quiet) = self.view.quiet_others() else {
             return Ended::Refused(Outcome::Refused { failure: never_quiet(), kept: true });
         };
@@ -656,7 +671,7 @@ impl Transaction {
             return self.lost(lost, true, opponents);
         }
         let writes = std::mem::take(&mut frozen.writes);
-        match self.install(id, writes, TxnKind::Partial, |_| ()) {
+        match self.install(id, (writes, &[]), TxnKind::Partial, |_| ()) {
             Ok(installed) => {
                 Counts::count(&self.volume.counts.begun);
                 Counts::count(&self.volume.counts.committed);
@@ -678,11 +693,11 @@ impl Transaction {
     fn install(
         &self,
         id: TxnId,
-        writes: WriteSet,
+        (writes, appended): (WriteSet, &[Appended]),
         kind: TxnKind,
         placed: impl FnOnce(&[(Ix, Stamp)]),
     ) -> Result<Installed, NotInstalled> {
-        install(&self.volume, id, writes, self.meta(id, kind), placed)
+        install(&self.volume, id, writes, appended, self.meta(id, kind), placed)
     }
 
     fn meta(&self, id: TxnId, kind: TxnKind) -> CommitMeta {

@@ -356,6 +356,7 @@ impl Control for Transactions {
     fn begin(&self, peer: Peer, begin: Begin, doorbell: Doorbell) -> Result<Begun, Failure> {
         let volume = self.volume(&begin.place)?;
         let patterns = Patterns::compile(&begin.no_commit)?;
+        let merged = Patterns::compile(&begin.merge)?;
         let mut volumes = vec![volume];
         let (notes, details) = self.further(&begin.others, &mut volumes);
         let id = self.new_id_in(&volumes)?;
@@ -373,6 +374,7 @@ impl Control for Transactions {
             isolation: begin.isolation,
             read_only: begin.read_only,
             patterns,
+            merged,
             uid: peer.uid,
             client: peer.pid,
             transport: begin.transport,

@@ -6,6 +6,7 @@
 //! installed again after a crash) without knowing in which order things were done.
 
 use crate::content::Slot;
+use crate::growing::Appended;
 use crate::node::{Base, Body, Child, DirState, Dirty, Name, Node};
 use crate::view::{State, View};
 use std::collections::{HashMap, HashSet};
@@ -37,6 +38,8 @@ pub struct Frozen {
     pub writes: WriteSet,
     /// Staging slots that it names.
     pub slots: Vec<Slot>,
+    /// Which objects are files that are only appended to, see [`crate::growing`].
+    pub appended: Vec<Appended>,
     /// The host path of each object, for reports.
     pub paths: Vec<Vec<u8>>,
     /// Changed paths that the selection left out.
@@ -50,6 +53,11 @@ pub struct Frozen {
 }
 
 impl Frozen {
+    /// The nodes of what is appended to.
+    pub(crate) fn appended_nodes(&self) -> impl Iterator<Item = NodeId> {
+        self.appended.iter().filter_map(|file| self.nodes.get(file.ix.0 as usize).copied())
+    }
+
     /// Whether there is nothing to commit.
     pub fn is_empty(&self) -> bool {
         let changed = |o: &Object| {
@@ -211,6 +219,10 @@ impl View {
             if object.content == Content::Keep || !matches!(object.origin, Origin::Host { .. }) {
                 return None;
             }
+            // What appends to it goes on behind what was appended here.
+            if frozen.appended.iter().any(|file| file.ix.0 as usize == i) {
+                return None;
+            }
             if self.vol.is_open_guarded(st.base(*frozen.nodes.get(i)?).ok()?.stamp.id) {
                 return None;
             }
@@ -234,6 +246,7 @@ impl<'a> Frost<'a> {
         let out = Frozen {
             writes: WriteSet::default(),
             slots: Vec::new(),
+            appended: Vec::new(),
             paths: Vec::new(),
             left_out: Vec::new(),
             nodes: Vec::new(),
@@ -425,7 +438,9 @@ impl<'a> Frost<'a> {
         if node.attr.nlink > 0 && self.out.taken.contains(&id) {
             self.fill(&mut object, node);
         }
+        let appended = self.st.growing.appended(id, node, &mut object.content);
         let ix = self.push(id, object);
+        self.out.appended.extend(appended.map(|(from, tail)| Appended { ix, from, tail }));
         self.ixs.insert(id, ix);
     }
 

@@ -114,7 +114,10 @@ impl View {
         for (name, child) in dir.children() {
             progress::step();
             let what = match child.base {
-                Some(met) => self.judge(st, &handle, name, met, stale),
+                Some(met) => {
+                    let named = child.now == child.base;
+                    self.judge(st, (&handle, name), (met, named), stale)
+                }
                 None if same_names => None,
                 None => {
                     let there = self.io().stat_at(&handle, name);
@@ -159,12 +162,12 @@ impl View {
         listed.is_ok() && missing == 0 && extra == 0
     }
 
+    /// What happened to what was met at a name; `named`: it has that name in this view, too.
     fn judge(
         &self,
         st: &State,
-        dir: &Handle,
-        name: &Name,
-        met: NodeId,
+        (dir, name): (&Handle, &Name),
+        (met, named): (NodeId, bool),
         stale: &Stale,
     ) -> Option<What> {
         let node = st.nodes.get(met)?;
@@ -178,6 +181,7 @@ impl View {
             Ok(stat) if stat.kind == Kind::Dir => {
                 (!self.same_dir(node, base, &stat, stale, (dir, name))).then_some(What::Changed)
             }
+            Ok(stat) if self.has_only_grown(st, met, &stat) && named => None,
             Ok(stat) => {
                 let frozen = self.is_frozen(base.oid());
                 let current = if frozen { base.stamp } else { self.vol.current(base.stamp) };

@@ -15,6 +15,7 @@
 
 use crate::api::{Attr, Entry, Reply};
 use crate::content::{Budget, Spill};
+use crate::growing::{Growing, MayGrow};
 use crate::handles::HandleCache;
 use crate::limits::{Taken, ViewLimits};
 use crate::node::{Base, Body, Child, DirState, Dirty, Name, Node, Nodes, attr_of};
@@ -90,6 +91,7 @@ pub struct View {
     pub(crate) spill: Arc<dyn Spill>,
     pub(crate) budget: Budget,
     pub(crate) opaque: bool,
+    pub(crate) may_grow: Option<Arc<dyn MayGrow>>,
     /// Names of mount points, by the path of their directory.
     covered: HashMap<Vec<u8>, Arc<HashSet<Name>>>,
     pub(crate) state: Mutex<State>,
@@ -107,6 +109,7 @@ pub struct View {
 
 pub(crate) struct State {
     pub nodes: Nodes,
+    pub growing: Growing,
     /// Names, in this view, of nodes that have several known ones, beyond `Node::place`.
     more_names: HashMap<NodeId, BTreeSet<(NodeId, Name)>>,
     /// How often the kernel holds each file that the transaction made.
@@ -163,10 +166,17 @@ impl View {
             spill: config.spill,
             budget: config.budget,
             opaque: config.opaque,
+            may_grow: None,
             covered,
             state: Mutex::new(
                 rank::VIEW,
-                State { nodes, more_names: HashMap::new(), lookups: HashMap::new(), new_inos: 0 },
+                State {
+                    nodes,
+                    growing: Growing::default(),
+                    more_names: HashMap::new(),
+                    lookups: HashMap::new(),
+                    new_inos: 0,
+                },
             ),
             dirs: HandleCache::new(rank::HANDLES, HANDLES_MAX),
             files: HandleCache::new(Rank(rank::HANDLES.0 + 1), HANDLES_MAX),
@@ -426,7 +436,10 @@ impl View {
         let foreign = stat.dev != self.vol.dev;
         if let Some(known) = st.nodes.of_host(stat.id).filter(|_| !foreign) {
             let base = st.base(known)?;
-            if !self.is_current(base, &stat) && stat.kind != Kind::Dir {
+            if !self.is_current(base, &stat)
+                && stat.kind != Kind::Dir
+                && !self.has_only_grown(st, known, &stat)
+            {
                 // Snapshot isolation goes on with what was met first.
                 self.lose_unless_snapshot(whole(base))?;
             }
@@ -441,11 +454,14 @@ impl View {
             }
             return Ok(known);
         }
+        let mut grows = false;
         if !foreign && !self.meet_frozen(st, place.0, stat.id) {
+            grows = self.grows_in(st, place.0, place.1, &stat);
             let oid = self.vol.oid(stat.id);
             let read = || -> Reply<bool> {
                 let again = self.read_of(ObjectRef::Attr(oid))?;
-                let size = stat.kind == Kind::File && self.read_of(ObjectRef::Size(oid))?;
+                let sized = stat.kind == Kind::File && !grows;
+                let size = sized && self.read_of(ObjectRef::Size(oid))?;
                 Ok(again || size)
             };
             let again = read().inspect_err(|_| {
@@ -465,7 +481,11 @@ impl View {
                 }
             }
         }
-        Ok(self.add_place(st, place, &stat, foreign))
+        let node = self.add_place(st, place, &stat, foreign);
+        if grows && stat.kind == Kind::File {
+            st.growing.add(node, &stat);
+        }
+        Ok(node)
     }
 
     fn add_place(

@@ -5,7 +5,7 @@ use crate::commands::run::wish;
 use crate::commands::services;
 use crate::output::{self, Out};
 use crate::problem::Problem;
-use crate::{context, ignore_file};
+use crate::{context, ignore_file, merging};
 use serde::Serialize;
 use std::path::PathBuf;
 use systx_daemon::patterns;
@@ -38,6 +38,7 @@ const PRIVATE: &str = "empty in the run, dropped at the end";
 const AS_IS: &str = "the kernel's own, as it is";
 const THROUGH: &str = "not isolated: CMD works on the original";
 const NO_COMMIT: &str = "seen in the run, not committed";
+const MERGED: &str = "appended behind what others append meanwhile";
 
 /// Shows it.
 ///
@@ -80,6 +81,9 @@ pub fn config(args: &Config, out: Out) -> Result<i32, Problem> {
     }
     for pattern in args.exclude.iter().filter_map(|p| patterns::anchor(p, &cwd, true)) {
         rules.push(rule("no-commit", pattern.as_str().into(), NO_COMMIT, "--exclude"));
+    }
+    for r in merging::rules(&cwd, &ignored, &args.merge, args.no_merge) {
+        rules.push(rule("append-merge", r.pattern.as_str().into(), MERGED, &r.from));
     }
     let shown =
         Shown { directory: place.cwd, rules, deferred_commands: services::stand_ins().names };

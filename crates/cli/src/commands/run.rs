@@ -4,7 +4,7 @@ use crate::args::{IsolationArg, LeftoversArg, OnExit, Run, TransportArg};
 use crate::commands::services;
 use crate::output::{self, Out};
 use crate::problem::{CONFLICT, FAILED, OUTSIDE, Problem, TIMED_OUT};
-use crate::{context, glob, ignore_file, progress};
+use crate::{context, glob, ignore_file, merging, progress};
 use rustix::event::{EventfdFlags, eventfd};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -75,9 +75,11 @@ pub fn run(args: &Run, out: Out) -> Result<i32, Problem> {
         out.warn(note);
     }
     let passthrough = passthrough(args, place.cwd.as_path(), &ignored.passthrough)?;
+    let merge = merging::rules(place.cwd.as_path(), &ignored, &args.merge, args.no_merge);
     let mut runner = Runner {
         others: others(&place, &passthrough),
         passthrough,
+        merge: merge.into_iter().map(|rule| rule.pattern).collect(),
         no_commit: no_commit(args, place.cwd.as_path(), ignored.no_commit),
         deadline: args.timeout.and_then(|t| Instant::now().checked_add(t)),
         client: context::connect()?,
@@ -169,6 +171,7 @@ struct Runner<'a> {
     place: Place,
     passthrough: Vec<PathBuf>,
     no_commit: Vec<String>,
+    merge: Vec<String>,
     /// Roots of further file systems.
     others: Vec<HostPath>,
     deadline: Option<Instant>,
@@ -257,6 +260,7 @@ impl Runner<'_> {
             losses: self.losses,
             timestamp: self.timestamp,
             no_commit: self.no_commit.clone(),
+            merge: self.merge.clone(),
             limit_bytes: self.args.limit_size,
             transport: match self.args.transport {
                 TransportArg::Auto => Transport::Auto,

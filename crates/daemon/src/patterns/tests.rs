@@ -83,3 +83,23 @@ fn many_stars_take_no_time() {
     assert!(!list.drops(format!("/{}", "a".repeat(39)).as_bytes()));
     assert!(list.drops(format!("/{}", "a".repeat(200)).as_bytes()));
 }
+
+#[test]
+fn where_something_may_match_is_told_by_directory() {
+    let lines = ["/var/log/**/*.log", "/var/log/syslog", "/w/logs/", "!/x/y", "/o\\*/a"];
+    let patterns = Patterns::compile(&lines.map(str::to_owned)).unwrap();
+    for dir in ["/var/log", "/var/log/apt", "/w", "/w/logs/deep", "/anything"] {
+        // The last pattern begins with a sign that means another one.
+        assert!(patterns.any_in(dir.as_bytes()), "{dir}");
+    }
+    let patterns = Patterns::compile(&lines[..4].iter().map(|l| (*l).into()).collect::<Vec<_>>());
+    let patterns = patterns.unwrap();
+    for dir in ["/", "", "/var", "/var/logs", "/x", "/x/y"] {
+        assert!(!patterns.any_in(dir.as_bytes()), "{dir}");
+    }
+    for path in ["/var/log/a.log", "/var/log/apt/history.log", "/var/log/syslog", "/w/logs/x"] {
+        let (dir, _) = path.rsplit_once('/').unwrap();
+        assert!(patterns.any_in(dir.as_bytes()) && patterns.is_one(path.as_bytes()), "{path}");
+    }
+    assert!(!patterns.is_one(b"/var/log/wtmp"));
+}

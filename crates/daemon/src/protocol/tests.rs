@@ -32,6 +32,7 @@ fn requests() -> Vec<Request> {
             losses: 2,
             timestamp: Some(u64::MAX),
             no_commit: vec!["*.o".into()],
+            merge: vec!["/var/log/**/*.log".into()],
             limit_bytes: Some(1),
             transport: Transport::IoUring,
             others: vec!["/home".into()],

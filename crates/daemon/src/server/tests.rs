@@ -199,6 +199,7 @@ fn begin(id: u32) -> Begin {
         losses: id,
         timestamp: None,
         no_commit: vec![],
+        merge: vec![],
         limit_bytes: None,
         transport: Transport::Auto,
         others: vec![],

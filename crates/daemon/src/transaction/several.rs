@@ -170,7 +170,7 @@ impl Transaction {
                 notes.extend(part.open_elsewhere(&frozen));
                 writes = std::mem::take(&mut frozen.writes);
             }
-            shares.push(Share { volume: &part.volume, writes });
+            shares.push(Share { volume: &part.volume, writes, appended: frozen.appended });
         }
         // Where something is committed, or the store would not know what became of it.
         let at = shares.iter().position(|s| !s.writes.objects.is_empty()).unwrap_or(0);
@@ -188,8 +188,9 @@ impl Transaction {
         let dropped = changes.iter().filter(|c| c.dropped).count() as u64;
         let summary = describe::summary(changes.iter().filter(|c| !c.dropped));
         match joint::install_several(shares, self.id, &self.meta(self.id, TxnKind::Run)) {
-            Ok(outside) => {
+            Ok((outside, more)) => {
                 promise.into_iter().for_each(Promise::keep);
+                notes.extend(more);
                 let outcome = self.outcome(self.id, summary, outside, stale, dropped);
                 Ended::Committed(super::with_notes(outcome, notes))
             }

@@ -90,7 +90,10 @@ impl View {
         let content = self.content_of(&mut st, node)?;
         let len = buf.len() as u64;
         let needed = content.lock().base_pages_needed(offset, len);
-        match self.record_pages(&st, node, &needed) {
+        // Also where the old bytes are private by now, beside what was appended.
+        let old = st.node(node)?.base.as_ref().is_some_and(|base| offset < base.stamp.size);
+        let recorded = if old { self.stop_growing(&mut st, node) } else { Ok(()) };
+        match recorded.and_then(|()| self.record_pages(&st, node, &needed)) {
             // Pages are served to the end: a page fault that fails would kill a program that only
             // waits to be ended.
             Ok(()) | Err(Errno::CANCELED) => {}
@@ -125,6 +128,7 @@ impl View {
     }
 
     pub(super) fn truncate_to(&self, node: NodeId, len: u64, kill_suidgid: bool) -> Reply<()> {
+        self.stop_growing(&mut self.state.lock(), node)?;
         let from = self.state.lock().node(node)?.attr.size.min(len);
         // Everything from the cut on changes, up to whatever end other transactions see.
         let rest = FILE_MAX - from.min(FILE_MAX);
@@ -149,6 +153,7 @@ impl View {
         if offset + len > self.spill.max_len() {
             return Err(Errno::FBIG);
         }
+        self.stop_growing(&mut self.state.lock(), node)?;
         // Everything behind a shift moves.
         let shifts = matches!(how, Fallocate::CollapseRange | Fallocate::InsertRange);
         let touched = if shifts { FILE_MAX - offset } else { len };
@@ -176,6 +181,7 @@ impl View {
         let mut st = self.state.lock();
         let content = self.content_of(&mut st, node)?;
         let all = 0..u64::MAX / PAGE;
+        self.stop_growing(&mut st, node)?;
         self.record_pages(&st, node, std::slice::from_ref(&all))?;
         let opened = self.open_backing(&mut st, node, content, std::slice::from_ref(&all))?;
         drop(st);
@@ -233,7 +239,14 @@ impl View {
             };
             (needed, content.len())
         };
-        if let Some(base) = &st.node(node)?.base {
+        if offset == old_len {
+            self.append_to(&mut st, node)?;
+        } else {
+            self.stop_growing(&mut st, node)?;
+        }
+        // Nobody's concern before the commit, which appends at the end of then.
+        let grows = st.growing.has(node);
+        if let Some(base) = st.node(node)?.base.as_ref().filter(|_| !grows) {
             let oid = base.oid();
             let last = end.saturating_sub(1) / PAGE;
             self.write_of(ObjectRef::Pages { oid, first: offset / PAGE, last })?;
@@ -245,7 +258,9 @@ impl View {
                 self.depend_on(ObjectRef::Size(oid))?;
             }
         }
-        self.record_pages(&st, node, &needed)?;
+        if !grows {
+            self.record_pages(&st, node, &needed)?;
+        }
         let opened = self.open_backing(&mut st, node, content, &needed)?;
         self.drop_caps(&mut st, node)?;
         if kill_suidgid {
@@ -261,7 +276,9 @@ impl View {
                 .map_err(errno)?;
             (content.len(), content.allocated())
         };
-        self.verify(&opened)?;
+        if !grows {
+            self.verify(&opened)?;
+        }
         self.touch(&mut self.state.lock(), node, len, allocated)
     }
 

@@ -1,0 +1,360 @@
+//! Files that many programs append to (logs): what a transaction appends is put behind what others have
+//! appended meanwhile, as `O_APPEND` would have done, instead of being a conflict.
+//!
+//! **What grows.**  A regular file whose path the transaction's owner named ([`View::let_grow`]), as long as
+//! the transaction has done nothing to its content but write at its end, and has not read what was there
+//! before.  Its length is then not isolated: neither looking it up nor appending is recorded in the
+//! engine, and validation takes another version for the same if it has only grown.  The first
+//! read of old bytes, or any other change, ends that ([`View::stop_growing`]): from there the file is like
+//! any other, and must still be the version that was met.
+//!
+//! **What "only grown" means**: the same inode with the same rights, not shorter than when it was met, and
+//! before the old end the same bytes (up to [`TAIL`] of them) as when the transaction first
+//! appended.  A file that was replaced, cut, or cut and written anew is a conflict.
+//!
+//! **The commit.**  The write set says what is appended to the file as it was met.  Right before the store takes
+//! it, with the transaction decided, [`Volume::rebase_appended`] moves that behind the end of now;
+//! from there it is a patch like any other, with before-image, journal and recovery.  What others append in between is an
+//! outsider's change that meets an installation.
+//!
+//! **Not** in guarded directories, where plain programs are isolated anyway, not under snapshot isolation, and not in
+//! views that live on.
+
+use crate::api::Reply;
+use crate::content::PAGE;
+use crate::freeze::Frozen;
+use crate::node::{Base, Name, Node};
+use crate::view::{State, View, is_gone};
+use crate::volume::{Volume, errno};
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+use systx_base::{Gid, Kind, NodeId, Uid};
+use systx_store::io::{Handle, Open, Stamp, Stat};
+use systx_store::writeset::{Content, Data, Extent, Ix, Origin, WriteSet};
+use systx_txn::{Isolation, ObjectRef};
+
+/// So many bytes before the old end are compared.
+pub const TAIL: u64 = PAGE;
+
+/// How often the end of a file is looked for that moves while it is looked at.
+const TRIES: usize = 16;
+
+/// Says which files may grow.
+pub trait MayGrow: Send + Sync {
+    /// Whether there may be any directly in the directory with this path on the host.
+    fn any_in(&self, dir: &[u8]) -> bool;
+    /// Whether the one with this path on the host is one.
+    fn is_one(&self, path: &[u8]) -> bool;
+}
+
+/// The files of one view that grow.
+#[derive(Default)]
+pub(crate) struct Growing {
+    files: HashMap<NodeId, File>,
+    /// What [`MayGrow::any_in`] said of directories.
+    dirs: HashMap<NodeId, bool>,
+}
+
+/// What is remembered of one.
+struct File {
+    rights: (u32, Uid, Gid),
+    /// The bytes before its end when the transaction first appended.
+    tail: Option<Vec<u8>>,
+}
+
+impl File {
+    /// Whether this can be the file, with more at its end.
+    fn has_grown_to(&self, base: &Base, now: &Stat) -> bool {
+        let stamp = now.stamp();
+        stamp.id == base.stamp.id
+            && stamp.size >= base.stamp.size
+            && self.rights == (now.mode, now.uid, now.gid)
+    }
+}
+
+/// What a write set appends to a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// The object.
+    pub ix: Ix,
+    /// Where the file ended when it was met.
+    pub from: u64,
+    /// What stood before that.
+    pub tail: Vec<u8>,
+}
+
+/// A file in which something of others now stands before what was appended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Merged {
+    /// Its path, below the volume's root.
+    pub path: Vec<u8>,
+    /// Bytes of others.
+    pub between: u64,
+}
+
+impl View {
+    /// From now on files that are met at these paths may grow, see the module.
+    pub fn let_grow(&mut self, may_grow: Arc<dyn MayGrow>) {
+        self.may_grow = Some(may_grow);
+    }
+
+    /// Something is about to be met in a directory: true if it grows, and so its length is not recorded.
+    pub(crate) fn grows_in(&self, st: &mut State, dir: NodeId, name: &Name, stat: &Stat) -> bool {
+        let Some(may) = self.may_grow.as_ref().filter(|_| stat.kind == Kind::File) else {
+            return false;
+        };
+        let any = match st.growing.dirs.get(&dir) {
+            Some(any) => *any,
+            None => {
+                let any = may.any_in(&st.path_of(&self.vol, dir));
+                st.growing.dirs.insert(dir, any);
+                any
+            }
+        };
+        any && self.isolation == Isolation::Serializable
+            && self.vol.guarded_now().is_empty()
+            && may.is_one(&st.path_in(&self.vol, dir, name))
+    }
+
+    /// Before old bytes of a file are handed out, or changed: it must be as it was met, and is from now on a
+    /// file like any other.
+    pub(crate) fn stop_growing(&self, st: &mut State, node: NodeId) -> Reply<()> {
+        if st.growing.files.remove(&node).is_none() {
+            return Ok(());
+        }
+        let base = st.base(node)?.clone();
+        let oid = base.oid();
+        self.read_of(ObjectRef::Size(oid))?;
+        if st.nodes.get(node).is_some_and(Node::is_changed) {
+            let end = base.stamp.size / PAGE;
+            self.read_of(ObjectRef::Pages { oid, first: end, last: end })?;
+            self.write_of(ObjectRef::Pages { oid, first: end, last: u64::MAX })?;
+            self.write_of(ObjectRef::Size(oid))?;
+        }
+        // Who appended before that was recorded has not met this transaction.
+        let (dir, name) = self.backing_place(st, node)?;
+        let quiet = self.vol.quiesce();
+        let now = self.io().stat_at(&dir, &name);
+        drop(quiet);
+        match now {
+            Ok(now) if now.stamp() == base.stamp => Ok(()),
+            Err(e) if !is_gone(&e) => Err(errno(e)),
+            _ => Err(self.outsider(ObjectRef::Size(oid))),
+        }
+    }
+
+    /// [`View::stop_growing`] of all files that a part of the changes appends to: what is committed of them is what the
+    /// rest goes on from.
+    ///
+    /// # Errors
+    /// The transaction has lost.
+    pub fn stop_growing_in(&self, part: &Frozen) -> Reply<()> {
+        let mut st = self.state.lock();
+        part.appended_nodes().try_for_each(|node| self.stop_growing(&mut st, node))
+    }
+
+    /// Before a write at the end of a growing file: notes what stands there.
+    pub(crate) fn append_to(&self, st: &mut State, node: NodeId) -> Reply<()> {
+        if st.growing.files.get(&node).is_none_or(|file| file.tail.is_some()) {
+            return Ok(());
+        }
+        let base = st.base(node)?.clone();
+        let handle = self.file_handle(st, node)?;
+        let tail = tail_of(&**self.io(), &handle, base.stamp.size).map_err(errno)?;
+        let now = self.io().stat(&handle).map_err(errno)?;
+        let Some(file) = st.growing.files.get_mut(&node) else { return Ok(()) };
+        if !file.has_grown_to(&base, &now) {
+            return Err(self.outsider(ObjectRef::Size(base.oid())));
+        }
+        file.tail = Some(tail);
+        Ok(())
+    }
+
+    /// Whether a file is growing, and another version of it is the same one, only longer.
+    pub(crate) fn has_only_grown(&self, st: &State, node: NodeId, now: &Stat) -> bool {
+        let file = st.growing.files.get(&node);
+        let base = st.nodes.get(node).and_then(|n| n.base.as_ref());
+        file.zip(base).is_some_and(|(file, base)| file.has_grown_to(base, now))
+    }
+}
+
+impl Growing {
+    pub(crate) fn add(&mut self, node: NodeId, stat: &Stat) {
+        let rights = (stat.mode, stat.uid, stat.gid);
+        self.files.insert(node, File { rights, tail: None });
+    }
+
+    pub(crate) fn has(&self, node: NodeId) -> bool {
+        self.files.contains_key(&node)
+    }
+
+    /// Leaves of the write set's content of a node nothing but what was appended; returns where, and what stood
+    /// before that.  `None`: it does not grow.
+    pub(crate) fn appended(
+        &self,
+        id: NodeId,
+        node: &Node,
+        content: &mut Content,
+    ) -> Option<(u64, Vec<u8>)> {
+        let tail = self.files.get(&id)?.tail.clone()?;
+        let from = node.base.as_ref()?.stamp.size;
+        if let Content::Slot(slot) = content {
+            // Nothing was there before: all of it is in the slot.
+            let data = Data::Slot { slot: *slot, at: 0, len: node.attr.size };
+            *content =
+                Content::Whole { len: node.attr.size, extents: vec![Extent { offset: 0, data }] };
+        }
+        let (len, extents) = match content {
+            Content::Patch { len, keep, extents } if *keep == from => (*len, extents),
+            Content::Whole { len, extents } if from == 0 => (*len, extents),
+            _ => return None,
+        };
+        let extents = std::mem::take(extents).into_iter().filter_map(|e| cut(e, from)).collect();
+        *content = Content::Patch { len, keep: from, extents };
+        Some((from, tail))
+    }
+}
+
+/// What of an extent lies at or behind an offset.
+fn cut(extent: Extent, from: u64) -> Option<Extent> {
+    let skip = from.saturating_sub(extent.offset);
+    let left = extent.data.len().checked_sub(skip).filter(|left| *left > 0)?;
+    let data = match extent.data {
+        Data::Inline(mut bytes) => {
+            // Within the bytes: something is left of them.
+            bytes.drain(..usize::try_from(skip).ok()?);
+            Data::Inline(bytes)
+        }
+        Data::Slot { slot, at, .. } => Data::Slot { slot, at: at + skip, len: left },
+        Data::Hole { .. } => Data::Hole { len: left },
+    };
+    Some(Extent { offset: extent.offset + skip, data })
+}
+
+/// The bytes of a file before an offset.
+fn tail_of(io: &dyn systx_store::io::Io, file: &Handle, end: u64) -> io::Result<Vec<u8>> {
+    let start = end.saturating_sub(TAIL);
+    let mut bytes = vec![0; usize::try_from(end - start).unwrap_or(0)];
+    let got = io.read_at(file, &mut bytes, start)?;
+    bytes.truncate(got);
+    Ok(bytes)
+}
+
+impl Volume {
+    /// Moves what a write set appends behind the ends that the files have now.  To be called when the transaction is decided: until it
+    /// is installed no other one changes these files.
+    ///
+    /// # Errors
+    /// The paths, below the volume's root, of files that have not only grown.
+    pub fn rebase_appended(
+        &self,
+        writes: &mut WriteSet,
+        appended: &[Appended],
+    ) -> Result<Vec<Merged>, Vec<Vec<u8>>> {
+        let (mut merged, mut changed) = (Vec::new(), Vec::new());
+        for file in appended {
+            match self.end_of(writes, file) {
+                Some(now) => {
+                    if let Some(between) = shift(writes, file, now) {
+                        let path = origin_path(writes, file.ix);
+                        merged.push(Merged { path, between });
+                    }
+                }
+                None => changed.push(origin_path(writes, file.ix)),
+            }
+        }
+        if changed.is_empty() { Ok(merged) } else { Err(changed) }
+    }
+
+    /// The version of the file now, if it has only grown.
+    fn end_of(&self, writes: &WriteSet, file: &Appended) -> Option<Stamp> {
+        let Origin::Host { parent, name, stamp, .. } =
+            &writes.objects.get(file.ix.0 as usize)?.origin
+        else {
+            return None;
+        };
+        let dir = self.dir_of(writes, *parent)?;
+        for _ in 0..TRIES {
+            let handle = self.io.open_file(&dir, name, Open::Read).ok()?;
+            let before = self.io.stat(&handle).ok()?;
+            let tail = tail_of(&*self.io, &handle, file.from).ok()?;
+            let now = self.io.stat_at(&dir, name).ok()?.stamp();
+            if now.id != stamp.id || now.size < file.from || tail != file.tail {
+                return None;
+            }
+            // In a guarded directory the pages behind the end that was met are not held.
+            let same = now == *stamp && now.size == file.from;
+            if !same && !self.guarded_now().is_empty() {
+                return None;
+            }
+            if before.stamp() == now {
+                return Some(now);
+            }
+        }
+        None
+    }
+
+    fn dir_of(&self, writes: &WriteSet, ix: Ix) -> Option<Handle> {
+        let mut names = Vec::new();
+        let mut at = ix;
+        while let Origin::Host { parent, name, .. } = &writes.objects.get(at.0 as usize)?.origin {
+            names.push(name);
+            at = *parent;
+        }
+        let mut dir = self.io.root();
+        for name in names.into_iter().rev() {
+            dir = self.io.open_dir(&dir, name).ok()?;
+        }
+        Some(dir)
+    }
+}
+
+/// Below the volume's root.
+fn origin_path(writes: &WriteSet, ix: Ix) -> Vec<u8> {
+    let mut names: Vec<&[u8]> = Vec::new();
+    let mut at = Some(ix);
+    while let Some(object) = at.and_then(|ix| writes.objects.get(ix.0 as usize)) {
+        let Origin::Host { parent, name, .. } = &object.origin else { break };
+        names.push(name);
+        at = Some(*parent);
+    }
+    names.reverse();
+    names.join(&b'/')
+}
+
+/// Bytes of others that stand before what is appended now, if there are any.
+fn shift(writes: &mut WriteSet, file: &Appended, now: Stamp) -> Option<u64> {
+    let object = writes.objects.get_mut(file.ix.0 as usize)?;
+    if let Origin::Host { stamp, .. } = &mut object.origin {
+        *stamp = now;
+    }
+    let by = now.size - file.from;
+    if by == 0 {
+        return None;
+    }
+    let Content::Patch { len, keep, extents } = &mut object.content else { return None };
+    *len += by;
+    *keep += by;
+    for extent in extents {
+        extent.offset += by;
+    }
+    // Who looks for the last change finds the last one.
+    object.attrs.mtime = object.attrs.mtime.map(|mtime| mtime.max(now.mtime));
+    Some(by)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_cut_off_an_extent() {
+        let inline = |offset, bytes: &[u8]| Extent { offset, data: Data::Inline(bytes.to_vec()) };
+        assert_eq!(cut(inline(0, b"oldnew"), 3), Some(inline(3, b"new")));
+        assert_eq!(cut(inline(3, b"new"), 3), Some(inline(3, b"new")));
+        assert_eq!(cut(inline(0, b"old"), 3), None);
+        let hole = |offset, len| Extent { offset, data: Data::Hole { len } };
+        assert_eq!(cut(hole(4096, 4096), 5000), Some(hole(5000, 3192)));
+    }
+}
