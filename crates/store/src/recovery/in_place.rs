@@ -34,7 +34,7 @@ fn history(s: &Scratch, store: &DirStore, txns: std::ops::RangeInclusive<u64>) {
         run(s, store, n, |ws| match n % 4 {
             3 => {
                 let f = ws.host("f");
-                ws.obj(f).attrs.mode = Some(0o600 | n as u32 % 8);
+                ws.obj(f).attrs.mode = Some(0o600 | (n as u32 % 8));
             }
             _ => ws.patch("f", text.len() as u64, 0, &[(0, text.as_bytes())]),
         });
