@@ -93,13 +93,15 @@ fn what_a_change_in_place_clears() {
         let data = if hole { Data::Hole { len } } else { Data::Inline(vec![1; len as usize]) };
         Extent { offset, data }
     };
-    assert_eq!(cleared(50, 0, &[extent(0, 50, false)], 80), [50..80]);
-    assert_eq!(
-        cleared(90, 30, &[extent(20, 20, false), extent(60, 10, false)], 80),
-        [40..60, 70..80]
-    );
-    assert_eq!(cleared(80, 80, &[extent(20, 20, true)], 80), [20..40]);
-    assert_eq!(cleared(200, 80, &[extent(100, 20, false)], 80), [] as [Range<u64>; 0]);
+    fn check(len: u64, keep: u64, extents: &[Extent], wanted: &[(u64, u64)]) {
+        let ranges = cleared(len, keep, extents, 80);
+        let ranges: Vec<_> = ranges.iter().map(|r| (r.start, r.end)).collect();
+        assert_eq!(ranges, wanted);
+    }
+    check(50, 0, &[extent(0, 50, false)], &[(50, 80)]);
+    check(90, 30, &[extent(20, 20, false), extent(60, 10, false)], &[(40, 60), (70, 80)]);
+    check(80, 80, &[extent(20, 20, true)], &[(20, 40)]);
+    check(200, 80, &[extent(100, 20, false)], &[]);
 }
 
 impl Install<'_> {
