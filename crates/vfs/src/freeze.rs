@@ -485,7 +485,8 @@ impl<'a> Frost<'a> {
     }
 
     /// Small files of guarded directories that were rewritten from empty are overwritten: nobody can see that half
-    /// done there, the inode stays what it was, and neither names nor another inode have to be published.
+    /// done there, the inode stays what it was, and neither names nor another inode have to be published.  Not those
+    /// that may be running as programs: these cannot be overwritten, and another inode needs its name published.
     fn keep_inodes(&mut self) {
         let roots = self.view.vol.guarded_roots();
         if roots.is_empty() {
@@ -505,9 +506,13 @@ impl<'a> Frost<'a> {
             // Parents come first.
             let parent_is = inside.get(parent.0 as usize).copied().unwrap_or(false);
             inside.push(parent_is || roots.contains(&stamp.id));
+            let mode =
+                self.out.nodes.get(i).and_then(|id| self.st.nodes.get(*id)).map(|n| n.attr.mode);
+            let may_run = mode.is_none_or(|mode| mode & 0o111 != 0);
             let is_named = named.contains(&Ix(u32::try_from(i).unwrap_or(u32::MAX)));
             if parent_is
                 && !is_named
+                && !may_run
                 && stamp.size <= IN_PLACE_MAX
                 && let Content::Whole { len, extents } = &mut object.content
                 && *len <= IN_PLACE_MAX

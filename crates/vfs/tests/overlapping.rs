@@ -6,7 +6,7 @@ mod common;
 use common::place::Place;
 use common::{Op, PATHS, scratch};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 use systx_base::{Kind, TxnId};
@@ -139,20 +139,22 @@ fn what_several_commit_at_once_is_what_is_there_and_nobody_is_taken_for_an_outsi
 }
 
 /// The inode of what a transaction rewrites from empty is the same afterwards where all go through us; elsewhere another one takes
-/// its place at once, and large files are not copied into the journal.
+/// its place at once, large files are not copied into the journal, and what may be a running program cannot be written to.
 #[test]
 fn small_files_that_are_rewritten_keep_their_inode_where_all_go_through_us() {
     let large = 70_000;
-    for (guarded, file, len, keeps) in [
-        (".", "f", 300, true),
-        ("d", "d/f", 300, true),
-        ("d", "f", 300, false),
-        (".", "f", large, false),
+    for (guarded, file, len, mode, keeps) in [
+        (".", "f", 300, 0o644, true),
+        ("d", "d/f", 300, 0o644, true),
+        ("d", "f", 300, 0o644, false),
+        (".", "f", large, 0o644, false),
+        (".", "f", 300, 0o755, false),
     ] {
         let backing = scratch();
         fs::create_dir(backing.path().join("d")).unwrap();
         let path = backing.path().join(file);
         fs::write(&path, b"old").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         let before = fs::metadata(&path).unwrap().ino();
         let place = Place::open(backing.path(), guarded);
         let at = PATHS.iter().position(|known| *known == file).unwrap();
