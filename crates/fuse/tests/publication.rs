@@ -131,7 +131,7 @@ impl Gate for Without<Order> {
     fn land(&self, file: HostId) -> bool {
         self.it.land(file)
     }
-    fn before_writing(&self, file: Oid) -> Reply<()> {
+    fn before_writing(&self, file: HostId) -> Reply<()> {
         self.it.before_writing(file)
     }
 }

@@ -155,6 +155,13 @@ impl Engine {
         self.gate.is_closed() && self.state.lock().is_held(o)
     }
 
+    /// Whether a plain mutation of an inode's attributes, length or content is being performed: one look at the inode may
+    /// find it half done, as a new ctime beside an old mtime.  One that has ended has moved [`Engine::moment`], which is to
+    /// be asked after this.
+    pub fn is_changing(&self, inode: Oid) -> bool {
+        self.gate.is_closed() && self.state.lock().is_changing(inode)
+    }
+
     fn mutation(&self, way: Way, doomed: Vec<TxnId>) -> Mutation<'_> {
         Mutation { engine: self, way, doomed }
     }

@@ -120,6 +120,13 @@ impl InodeLocks {
         ticket
     }
 
+    /// It ends so long from now.
+    fn limit(&self, ticket: Ticket, hold: Duration) {
+        if let Some(wanted) = self.state.lock().wanted.get_mut(&ticket) {
+            wanted.until = Some(Instant::now() + hold);
+        }
+    }
+
     /// The barrier's call is over: what the kernel does not know nobody writes to.
     fn returned(&self, ticket: Ticket) {
         if let Some(wanted) = self.state.lock().wanted.get_mut(&ticket) {
@@ -143,6 +150,16 @@ impl InodeLocks {
             wanted.until = until;
         }
         self.changed.notify_all();
+    }
+
+    /// Aged transactions that are about to read a file, or have it locked.
+    fn readers(&self, file: HostId) -> Vec<TxnId> {
+        let state = self.state.lock();
+        // Others have locks without an end of their own.
+        let now = Instant::now();
+        let lasts = |w: &&Wanted| w.file == file && w.until.is_some_and(|until| now < until);
+        let theirs = state.wanted.values().filter(lasts);
+        theirs.filter_map(|w| w.owner).collect()
     }
 
     /// Whether a transaction has a file locked.
@@ -239,13 +256,16 @@ impl Volume {
         if !self.engine.is_reserved(owner) {
             return;
         }
-        // Not only from what is open for writing: who opens it at this moment may have come before the record.
+        // Said before looking: who opens it from here on waits, see `reader_of`.
+        let longest = self.guarded_now().iter().map(|guarded| guarded.stall).max();
+        let ticket = self.inode_locks.want(Some(owner), id, longest.or(Some(Duration::ZERO)));
+        // Not only from what is open for writing: who opens it at this moment may have come before that.
         let Some(known) = self.find_known(id) else { return };
         let stall = known.guarded.stall;
+        self.inode_locks.limit(ticket, stall);
         if stall.is_zero() {
             return;
         }
-        let ticket = self.inode_locks.want(Some(owner), id, Some(stall));
         self.send_barrier(&known, ticket);
         // Nobody waits for this transaction's own requests, so it may take longer than for others.
         if !self.inode_locks.all_reached(&[ticket], stall.min(PATIENT)) {
@@ -259,6 +279,14 @@ impl Volume {
         if self.find_written(id).is_none() {
             self.inode_locks.give_back(|_, w| w.owner == Some(owner) && w.file == id);
         }
+    }
+
+    /// An aged transaction for which the opening of a file for writing is to be held: it has read content of the file, or
+    /// is about to.
+    pub(crate) fn reader_of(&self, file: HostId) -> Option<TxnId> {
+        let waits = |t: &TxnId| self.engine.is_reserved(*t);
+        let about_to = || self.inode_locks.readers(file).into_iter().find(waits);
+        self.engine.reserved_for(self.oid(file)).or_else(about_to)
     }
 
     /// A transaction keeps nobody out any more.
@@ -382,6 +410,19 @@ mod tests {
         assert_eq!(Ticket::in_name(b"system.systx\x01barrier.x"), Some(Ticket::PASS));
         assert_eq!(Ticket::in_name(b"system.systx"), None);
         assert_eq!(Ticket::in_name(b"user.systx"), None);
+    }
+
+    #[test]
+    fn an_aged_reader_is_known_before_its_lock_is_there_and_as_long_as_it_lasts() {
+        let locks = InodeLocks::new();
+        locks.want(Some(TxnId(1)), FILE, None);
+        locks.want(None, FILE, Some(Duration::from_secs(300)));
+        assert_eq!(locks.readers(FILE), [], "locked for a moment, or by nobody");
+        let ticket = locks.want(Some(TxnId(2)), FILE, Some(Duration::from_secs(300)));
+        assert_eq!(locks.readers(FILE), [TxnId(2)]);
+        assert_eq!(locks.readers(HostId { ino: 8, ..FILE }), []);
+        locks.limit(ticket, Duration::ZERO);
+        assert_eq!(locks.readers(FILE), []);
     }
 
     #[test]

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use systx_base::sync::{Mutex, Rank, rank};
 use systx_base::{Gid, Kind, NodeId, Oid, Time, TxnId, Uid};
-use systx_store::io::{Handle, HostId, Io, ListItem, Stat};
+use systx_store::io::{Handle, HostId, Io, ListItem, Stamp, Stat};
 use systx_txn::{Access, Conflict, Isolation, Object, ObjectRef, Opponent, Side};
 
 /// Open directories, and open files, that one view keeps at the most.
@@ -349,23 +349,49 @@ impl View {
 
     // ---- backing objects --------------------------------------------------------------------
 
-    /// Whether the backing object is still the version that was met, own commits aside.
-    pub(crate) fn is_current(&self, base: &Base, stat: &Stat) -> bool {
+    /// Whether the backing object is still the version that was met, own commits aside: by what was seen, or else by
+    /// looking again.
+    pub(crate) fn is_current(
+        &self,
+        base: &Base,
+        seen: &Stat,
+        look: impl Fn() -> std::io::Result<Stat>,
+    ) -> bool {
         if self.is_frozen(base.oid()) {
-            return base.stamp == stat.stamp();
+            return base.stamp == seen.stamp();
         }
-        let same = || self.vol.is_own(base.stamp, stat.stamp());
-        if same() {
+        let same = |now: Stamp| self.vol.is_own(base.stamp, now);
+        if same(seen.stamp()) {
             return true;
         }
-        // The difference may come from a plain request that has yet to say so; or from a commit that is
-        // installing, or did so between the two looks.
-        drop(self.vol.marks.write());
+        // The difference may come from a plain request that has yet to say so, and was perhaps half done; or from a
+        // commit that is installing, or did so between the two looks.
+        let _nobody = self.vol.marks.write();
+        let again = || look().is_ok_and(|now| same(now.stamp()));
+        if again() {
+            return true;
+        }
         if !self.vol.is_installing(base.stamp.id) && self.vol.current(base.stamp) == base.stamp {
-            return same();
+            return false;
         }
         let _quiet = self.vol.quiesce();
-        same()
+        again()
+    }
+
+    /// Looks at an object of which this transaction has recorded attributes and length.
+    fn look_whole(&self, look: impl Fn() -> std::io::Result<Stat>) -> Reply<Stat> {
+        let engine = &self.vol.engine;
+        let moment = engine.moment();
+        let quiet = self.vol.quiesce();
+        let seen = look().map_err(errno)?;
+        drop(quiet);
+        if !engine.is_changing(self.vol.oid(seen.id)) && engine.moment() == moment {
+            return Ok(seen);
+        }
+        // A plain write leaves alone what was recorded, and moves the version.
+        let _nobody = self.vol.marks.write();
+        let _quiet = self.vol.quiesce();
+        look().map_err(errno)
     }
 
     // ---- names ------------------------------------------------------------------------------
@@ -436,7 +462,7 @@ impl View {
         let foreign = stat.dev != self.vol.dev;
         if let Some(known) = st.nodes.of_host(stat.id).filter(|_| !foreign) {
             let base = st.base(known)?;
-            if !self.is_current(base, &stat)
+            if !self.is_current(base, &stat, || self.io().stat_at(dir, place.1))
                 && stat.kind != Kind::Dir
                 && !self.has_only_grown(st, known, &stat)
             {
@@ -469,12 +495,11 @@ impl View {
             })?;
             // Which object this is was seen before it could be recorded; who has changed it in between did not
             // meet the record, and own changes are no outsider's: what was seen would pass for what is there.
+            let moving = self.vol.is_installing(stat.id) || self.vol.engine.is_changing(oid);
             let now = self.vol.engine.moment();
-            if again || now != moment || self.vol.is_installing(stat.id) {
+            if again || moving || now != moment {
                 let recorded = stat.id;
-                let quiet = self.vol.quiesce();
-                stat = self.io().stat_at(dir, place.1).map_err(errno)?;
-                drop(quiet);
+                stat = self.look_whole(|| self.io().stat_at(dir, place.1))?;
                 if stat.id != recorded {
                     // Another inode by now, of which nothing is recorded: who changes it must meet us.
                     return self.meet(st, place, dir, (stat, now));

@@ -99,6 +99,20 @@ impl State {
         held
     }
 
+    /// See [`crate::Engine::is_changing`].
+    pub(crate) fn is_changing(&self, oid: Oid) -> bool {
+        let pages = ObjectRef::Pages { oid, first: 0, last: u64::MAX };
+        let parts = [ObjectRef::Attr(oid), ObjectRef::Size(oid), pages];
+        parts.into_iter().any(|part| {
+            let mut plain = false;
+            self.table.holders(part, self.table.locate(part, false), false, |slot, _| {
+                plain = self.txn(slot).caller.is_some();
+                !plain
+            });
+            plain
+        })
+    }
+
     /// See [`crate::Engine::holds`].
     pub(crate) fn holds(&self, id: TxnId, o: ObjectRef<'_>) -> bool {
         let kinds = Flags::READ.and(Flags::WRITE).and(Flags::SOFT);

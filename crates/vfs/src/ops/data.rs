@@ -338,7 +338,8 @@ impl View {
         // What was recorded is the inode that was met: one that has replaced it is another object, of which
         // this transaction does not hear if it changes.
         let recorded = self.isolation == Isolation::Snapshot || stat.id == backing.base.stamp.id;
-        if recorded && self.is_current(&backing.base, &stat) {
+        let again = || self.io().stat(&backing.handle);
+        if recorded && self.is_current(&backing.base, &stat, again) {
             return Ok(());
         }
         match self.outsider(whole(&backing.base)) {

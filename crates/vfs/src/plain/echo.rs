@@ -135,7 +135,7 @@ impl Gate for Echo {
     fn land(&self, file: HostId) -> bool {
         self.order.land(file)
     }
-    fn before_writing(&self, file: Oid) -> Reply<()> {
+    fn before_writing(&self, file: HostId) -> Reply<()> {
         self.order.before_writing(file)
     }
 }

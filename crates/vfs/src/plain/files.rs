@@ -130,9 +130,9 @@ impl Plain {
     pub(crate) fn open_node(&self, caller: Caller, id: NodeId, how: OpenHow) -> Reply<Opened> {
         let node = self.table.node(id)?;
         let oid = node.oid();
-        if how.write {
-            self.gate.before_writing(oid)?;
-        }
+        let may_write = || if how.write { self.gate.before_writing(node.host) } else { Ok(()) };
+        // Who waits here opens what is there afterwards.
+        may_write()?;
         // Before the answer is made: a commit that begins meanwhile waits for it.
         let keeps = self.gate.may_keep(oid);
         let handle = self.reading(&[ObjectRef::Attr(oid), ObjectRef::Size(oid)], || {
@@ -144,6 +144,11 @@ impl Plain {
             }
         })?;
         self.table.opened(id);
+        // Who has read it since then, and found nobody that has it open for writing, does not keep it locked.
+        if let Err(killed) = may_write() {
+            self.release_node(id, handle);
+            return Err(killed);
+        }
         // Pages go when the commit has them dropped, with nobody writing: not at a moment of the opener's.
         let keep_cache = keeps || node.kind != Kind::Dir;
         Ok(Opened { handle, keep_cache, cache_listing: false })

@@ -62,11 +62,12 @@ pub trait Gate: Send + Sync {
     fn land(&self, _file: HostId) -> bool {
         false
     }
-    /// A file is about to be opened for writing: it may be held for an aged transaction that has read it.
+    /// A file is about to be opened for writing: it may be held for an aged transaction that has read it,
+    /// or is about to.
     ///
     /// # Errors
     /// `EINTR`: who asks has been killed.
-    fn before_writing(&self, _file: Oid) -> Reply<()> {
+    fn before_writing(&self, _file: HostId) -> Reply<()> {
         Ok(())
     }
 }

@@ -173,9 +173,9 @@ impl Gate for Order {
         self.vol.land(file)
     }
 
-    fn before_writing(&self, file: Oid) -> Reply<()> {
+    fn before_writing(&self, file: HostId) -> Reply<()> {
         let until = Instant::now() + self.stall;
-        while let Some(aged) = self.vol.engine.reserved_for(file) {
+        while let Some(aged) = self.vol.reader_of(file) {
             if !self.wait_for_aged(aged, until)? {
                 break;
             }

@@ -14,7 +14,7 @@ use systx_store::{CommitMeta, Config, DirStore, TxnKind};
 use systx_txn::BeginOptions;
 use systx_vfs::freeze::Everything;
 use systx_vfs::inode_locks::Ticket;
-use systx_vfs::plain::{Order, Plain, STALL};
+use systx_vfs::plain::{Gate, Order, Plain, STALL};
 use systx_vfs::publication::{Caches, Guarded};
 use systx_vfs::volume::Volume;
 
@@ -65,6 +65,16 @@ impl Place {
 
     /// With another way to the backing directory than the usual one.
     pub fn open_over(root: &Path, guarded: &str, io: Arc<dyn Io>, real: Arc<RealIo>) -> Place {
+        Place::open_through(root, guarded, (io, real), |order| Arc::new(order))
+    }
+
+    /// With something around the order of plain requests as well.
+    pub fn open_through(
+        root: &Path,
+        guarded: &str,
+        (io, real): (Arc<dyn Io>, Arc<RealIo>),
+        gate: impl FnOnce(Order) -> Arc<dyn Gate>,
+    ) -> Place {
         let config =
             Config { segment_bytes: 64 << 10, committer_applies: true, ..Config::new(STATE) };
         let (store, _) = DirStore::open(config, real.clone()).expect("store");
@@ -72,7 +82,7 @@ impl Place {
         let vol = Volume::new(io, Vec::new(), hidden.clone()).expect("volume").with_locks(real);
         let vol = Arc::new(vol);
         let dir = std::fs::File::open(root.join(guarded)).expect("guarded").into();
-        let gate = Arc::new(Order::new(vol.clone(), STALL));
+        let gate = gate(Order::new(vol.clone(), STALL));
         let plain = Arc::new(Plain::new(dir, hidden, gate).expect("view 0"));
         let caches = Arc::new(NoCaches);
         let guarded = Arc::new(Guarded { plain: plain.clone(), caches, stall: STALL });

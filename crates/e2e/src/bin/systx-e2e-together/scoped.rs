@@ -244,7 +244,8 @@ fn replaced(dir: &Path) {
 }
 
 fn amount(path: &Path) -> i64 {
-    let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+    let why = |e| panic!("{path:?}: {e}: {:?}", systx::xstatus());
+    let text = fs::read_to_string(path).unwrap_or_else(why);
     text.trim().parse().unwrap_or_else(|_| panic!("{path:?}: {text:?}"))
 }
 
