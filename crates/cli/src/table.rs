@@ -3,7 +3,7 @@
 use crate::commands::list::state;
 use crate::output;
 use systx_base::Time;
-use systx_daemon::protocol::{Activity, Isolation, Sides, VolumeActivity};
+use systx_daemon::protocol::{Activity, Before, InLine, Isolation, Sides, VolumeActivity};
 
 /// Commits per second of each volume between two looks; `None` where it was not there before.
 pub fn rates(before: &[VolumeActivity], now: &[VolumeActivity], seconds: f64) -> Vec<Option<f64>> {
@@ -33,24 +33,27 @@ pub fn lines(volumes: &[VolumeActivity], rates: &[Option<f64>], now: Time) -> Ve
         for g in &volume.guarded {
             out.push(format!("  {} is guarded, stall {} ms", g.dir, g.stall_ms));
         }
-        if volume.transactions.is_empty() {
-            continue;
+        if !volume.transactions.is_empty() {
+            out.push(row([
+                "ID",
+                "STATE",
+                "AGE",
+                "COMMAND",
+                "NAMES",
+                "LISTS",
+                "ATTRS",
+                "SIZES",
+                "PAGES",
+                "ISOLATION",
+            ]));
         }
-        out.push(row([
-            "ID",
-            "STATE",
-            "AGE",
-            "COMMAND",
-            "NAMES",
-            "LISTS",
-            "ATTRS",
-            "SIZES",
-            "PAGES",
-            "ISOLATION",
-        ]));
         for transaction in &volume.transactions {
             out.extend(rows(transaction, now));
         }
+        if !volume.line.is_empty() {
+            out.push("  in line to begin with a scope:".into());
+        }
+        out.extend(volume.line.iter().map(|waiting| in_line(waiting, now)));
     }
     out
 }
@@ -92,6 +95,23 @@ fn rows(t: &Activity, now: Time) -> Vec<String> {
     out
 }
 
+/// One that waits to begin.
+fn in_line(w: &InLine, now: Time) -> String {
+    let command = output::short_command(&w.argv, 24);
+    let behind = match &w.behind {
+        None => "about to begin".to_owned(),
+        Some(behind) => {
+            let by = match behind.by {
+                Before::Transaction(id) => format!("transaction {id}"),
+                Before::Position(number) => format!("number {number} in line"),
+            };
+            format!("waits for {}, behind {by}", behind.path)
+        }
+    };
+    let age = age(now, w.since);
+    format!("  {:>8}  {:<10} {age:>6}  {command:<24} {behind}", w.position, w.pid)
+}
+
 /// One line of the table.
 fn row([id, state, age, command, rest @ ..]: [&str; 10]) -> String {
     let [names, lists, attrs, sizes, pages, isolation] = rest;
@@ -128,11 +148,17 @@ fn age(now: Time, then: Time) -> String {
 mod tests {
     use super::*;
     use systx_base::TxnId;
-    use systx_daemon::protocol::{Conflict, Counts, Opponent, Part, State, WorksetSizes};
+    use systx_daemon::protocol::{Behind, Conflict, Counts, Opponent, Part, State, WorksetSizes};
 
     fn volume(committed: u64, transactions: Vec<Activity>) -> VolumeActivity {
         let counts = Counts { begun: 7, committed, lost: 1, ..Counts::default() };
-        VolumeActivity { volume: "/srv".into(), counts, guarded: vec![], transactions }
+        VolumeActivity {
+            volume: "/srv".into(),
+            counts,
+            guarded: vec![],
+            transactions,
+            line: vec![],
+        }
     }
 
     fn activity() -> Activity {
@@ -189,6 +215,32 @@ mod tests {
         let column = |line: &str, what: &str| line.find(what).expect("there") + what.len();
         assert_eq!(column(&lines[3], "NAMES"), column(&lines[4], "12/3"), "columns are straight");
         assert_eq!(column(&lines[3], "PAGES"), column(&lines[4], "123k/0"));
+    }
+
+    #[test]
+    fn who_is_in_line_is_shown_with_what_for_and_behind_whom_also_without_a_transaction() {
+        let behind = |by| Some(Behind { path: "/srv/f".into(), by });
+        let waiting = |position, behind| InLine {
+            position,
+            pid: 4711,
+            tid: 4712,
+            argv: vec!["mv".into(), "a".into()],
+            since: Time { secs: 1000, nanos: 0 },
+            behind,
+        };
+        let mut volume = volume(0, vec![]);
+        volume.line = vec![
+            waiting(1, None),
+            waiting(2, behind(Before::Transaction(TxnId(0xabc)))),
+            waiting(3, behind(Before::Position(2))),
+        ];
+        let lines = lines(&[volume], &[], Time { secs: 1130, nanos: 0 });
+        assert_eq!(lines.len(), 7, "{lines:?}");
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(words(&lines[4]), "1 4711 2m10 mv a about to begin");
+        let second = "2 4711 2m10 mv a waits for /srv/f, behind transaction 00000abc";
+        assert_eq!(words(&lines[5]), second);
+        assert_eq!(words(&lines[6]), "3 4711 2m10 mv a waits for /srv/f, behind number 2 in line");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 use crate::fuse_mount;
 use crate::protocol::{Failure, FailureKind, GuardedAt, GuardedDir, Holder, HostPath, Transport};
+use crate::thread_scopes::Waiting;
 use crate::thread_views::Desk;
 use crate::transactions::Transactions;
 use crate::volume::{Location, OpenVolume};
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
 use systx_fuse::{Config, Connection, FileLocks};
 use systx_vfs::aliases::{Aliases, Control, Seat};
@@ -203,6 +205,11 @@ impl Guarded {
         if let Some(desk) = self.desk.get() {
             desk.vacated(seat);
         }
+    }
+
+    /// Who is in line to begin here, see [`Desk::waiting`].
+    pub(crate) fn waiting(&self, ids: &[TxnId]) -> Vec<(Waiting, Vec<HostPath>)> {
+        self.desk.get().map(|desk| desk.waiting(ids)).unwrap_or_default()
     }
 
     /// Threads whose transactions have lost hear of it.

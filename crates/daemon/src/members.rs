@@ -226,7 +226,8 @@ fn namespace(tid: u32) -> Option<u64> {
     Some(fs::metadata(format!("/proc/{tid}/ns/mnt")).ok()?.ino())
 }
 
-fn process_of(tid: u32) -> Option<u32> {
+/// The process of a thread that has not ended.
+pub(crate) fn process_of(tid: u32) -> Option<u32> {
     let status = fs::read(format!("/proc/{tid}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);
     status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())

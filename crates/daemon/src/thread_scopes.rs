@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
 use systx_abi as abi;
-use systx_base::TxnId;
-use systx_txn::Ahead;
+use systx_base::{Time, TxnId};
+use systx_txn::{Ahead, Part};
 use systx_vfs::api::{Caller, Reply};
 use systx_vfs::client::command;
 use systx_vfs::scope::{Claims, Declared, How, within};
@@ -21,9 +21,38 @@ const ROUNDS: usize = 8;
 /// The scope of a seat's next transaction.
 #[derive(Clone, Default)]
 pub struct Scope {
-    declared: Vec<Declared>,
-    /// As whom it gets in line, and where it is.
-    line: Option<(TxnId, u64)>,
+    declared: Arc<Vec<Declared>>,
+    line: Option<Place>,
+}
+
+/// A place in line.
+#[derive(Clone, Copy)]
+struct Place {
+    /// As whom.
+    id: TxnId,
+    number: u64,
+    since: Time,
+}
+
+/// One in line, as others see it.
+#[derive(Clone)]
+pub struct Waiting {
+    /// The transaction that it will be.
+    pub id: TxnId,
+    /// Since when.
+    pub since: Time,
+    declared: Arc<Vec<Declared>>,
+    claims: Arc<Claims>,
+}
+
+impl Waiting {
+    /// The path that a part of its scope was declared by, as it is on the host.
+    pub fn path(&self, volume: &Volume, part: &Part) -> Vec<u8> {
+        let of = self.claims.iter().find(|(claim, _)| claim.part == *part);
+        let declared = of.and_then(|(_, of)| self.declared.get(*of));
+        let names = declared.map(|d| d.names.join(&b"/"[..])).unwrap_or_default();
+        [&volume.mount_path, &b"/"[..], &names].concat()
+    }
 }
 
 impl Scope {
@@ -39,7 +68,7 @@ impl Scope {
             return Err(Errno::INVAL);
         }
         if arg.first == 1 {
-            self.declared.clear();
+            Arc::make_mut(&mut self.declared).clear();
         }
         if self.declared.len() >= abi::SCOPE_MAX {
             return Err(Errno::TOOBIG);
@@ -54,7 +83,7 @@ impl Scope {
         if names.iter().any(bad) {
             return Err(Errno::INVAL);
         }
-        self.declared.push(Declared { names, how });
+        Arc::make_mut(&mut self.declared).push(Declared { names, how });
         Ok(())
     }
 
@@ -65,14 +94,7 @@ impl Scope {
 
     /// It has no place in line from now on; as whom it had one.
     pub fn leave(&mut self) -> Option<TxnId> {
-        self.line.take().map(|(id, _)| id)
-    }
-
-    /// The path of a claim, as it is on the host.
-    fn path(&self, volume: &Volume, of: Option<usize>) -> String {
-        let names = of.and_then(|of| self.declared.get(of)).map(|d| d.names.join(&b"/"[..]));
-        let path = [&volume.mount_path, &b"/"[..], &names.unwrap_or_default()].concat();
-        String::from_utf8_lossy(&path).into_owned()
+        self.line.take().map(|place| place.id)
     }
 }
 
@@ -90,6 +112,8 @@ pub struct Begin<'a> {
     pub at_once: bool,
     /// It has waited long enough.
     pub late: bool,
+    /// Told whenever it gets in line.
+    pub shows: &'a dyn Fn(Waiting),
 }
 
 impl Begin<'_> {
@@ -112,16 +136,12 @@ impl Begin<'_> {
     ) -> Reply<Result<Arc<Transaction>, Waits>> {
         let limit = if self.at_once || self.late { Duration::ZERO } else { WAIT };
         for _ in 0..ROUNDS {
-            let claims = self.claims(scope)?;
-            let (id, since) = match scope.line {
-                Some((id, since)) => (id, Some(since)),
-                None => (new_id()?, None),
-            };
-            self.line_up(scope, (id, since), &claims);
+            let claims = Arc::new(self.claims(scope)?);
+            let id = scope.line.map_or_else(&new_id, |place| Ok(place.id))?;
+            let waiting = self.line_up(scope, id, &claims);
             if let Err(ahead) = self.volume.engine.await_scope(id, limit) {
-                let of = claims.iter().find(|(claim, _)| claim.part == ahead.part);
-                let path = scope.path(self.volume, of.map(|(_, of)| *of));
-                return Ok(Err(self.waits(&path, &ahead)));
+                let path = waiting.path(self.volume, &ahead.part);
+                return Ok(Err(self.waits(&String::from_utf8_lossy(&path), &ahead)));
             }
             let txn = begin(id)?;
             let again = match txn.view.claims(&scope.declared, self.who()) {
@@ -131,8 +151,8 @@ impl Begin<'_> {
                 Err(e) => Err(e),
             };
             // That id is used up, the place is not.
-            if let (Ok(id), Some((_, since))) = (&again, scope.line) {
-                self.line_up(scope, (*id, Some(since)), &claims);
+            if let Ok(id) = &again {
+                self.line_up(scope, *id, &claims);
             }
             txn.abort();
             again?;
@@ -140,10 +160,18 @@ impl Begin<'_> {
         Ok(Err((Errno::TIMEDOUT, "its paths change all the time".into())))
     }
 
-    fn line_up(&self, scope: &mut Scope, (id, since): (TxnId, Option<u64>), claims: &Claims) {
+    /// Takes a place in line, or the same one again.
+    fn line_up(&self, scope: &mut Scope, id: TxnId, claims: &Arc<Claims>) -> Waiting {
+        let since = scope.line.map_or_else(|| self.volume.io.now(), |place| place.since);
+        let (declared, shown) = (Arc::clone(&scope.declared), Arc::clone(claims));
+        let waiting = Waiting { id, since, declared, claims: shown };
+        // First, so that whoever finds it in line finds this, too.
+        (self.shows)(waiting.clone());
         let claims = claims.iter().map(|(claim, _)| claim.clone()).collect();
-        let since = self.volume.engine.line_up(id, self.caller.tid, claims, since);
-        scope.line = Some((id, since));
+        let place = scope.line.map(|place| place.number);
+        let number = self.volume.engine.line_up(id, self.caller.tid, claims, place);
+        scope.line = Some(Place { id, number, since });
+        waiting
     }
 
     /// Who is awaited, and the errno for who has waited long enough.

@@ -13,7 +13,7 @@ use crate::members::{Members, PIDFD_THREAD};
 use crate::patterns::Patterns;
 use crate::protocol::{self, Conflict, HostPath, Opponent, Outcome, State, Transport};
 use crate::thread_orders;
-use crate::thread_scopes::{self, Scope};
+use crate::thread_scopes::{self, Scope, Waiting};
 use crate::transaction::{Terms, Transaction, engine_isolation};
 use crate::transactions::Transactions;
 use crate::volume::OpenVolume;
@@ -73,6 +73,8 @@ struct Now {
     waits: String,
     /// What the next one declares, while it is told and in line.
     scope: Scope,
+    /// The same as others see it; what is in line no more may be here still.
+    waiting: Option<Waiting>,
     /// The last one that was open.
     last: Last,
     /// Somebody stayed inside after its end, and would be in the next one.
@@ -249,10 +251,24 @@ impl Desk {
 
     /// A begin that was in line is not there any more, if it has not begun.
     fn leave_line(&self, place: &Place) {
-        let line = place.now.lock().scope.leave();
+        let line = {
+            let mut now = place.now.lock();
+            now.waiting = None;
+            now.scope.leave()
+        };
         if let (Some(id), Some(volume)) = (line, self.volume.upgrade()) {
             volume.vol.engine.leave_line(id);
         }
+    }
+
+    /// Who of the transactions with these ids, which are in line, begins here, with the command.
+    pub(crate) fn waiting(&self, ids: &[TxnId]) -> Vec<(Waiting, Vec<HostPath>)> {
+        let places: Vec<_> = self.places.lock().values().cloned().collect();
+        let of = |place: Arc<Place>| {
+            let waiting = place.now.lock().waiting.clone()?;
+            ids.contains(&waiting.id).then(|| (waiting, place.argv.clone()))
+        };
+        places.into_iter().filter_map(of).collect()
     }
 
     fn begin(&self, place: &Place, caller: Caller, arg: abi::Begin) -> Reply<abi::Begin> {
@@ -357,7 +373,8 @@ impl Desk {
         };
         let txn = if scoped {
             let (table, volume, late) = (&*table, &*volume.vol, arg.flags & NOW != 0);
-            let how = thread_scopes::Begin { table, volume, caller, trusted, at_once, late };
+            let shows = &|waiting| place.now.lock().waiting = Some(waiting);
+            let how = thread_scopes::Begin { table, volume, caller, trusted, at_once, late, shows };
             let begun = how.run(&mut scope, new_id, begin);
             place.now.lock().scope = scope;
             match begun? {

@@ -1,6 +1,10 @@
 //! What goes on, for `systx top`: counted per volume as it happens, worksets asked of the engine.
 
-use crate::protocol::{self, Activity, GuardedActivity, Sides, VolumeActivity, WorksetSizes};
+use crate::members::process_of;
+use crate::protocol::{
+    self, Activity, Before, Behind, GuardedActivity, HostPath, InLine, Sides, VolumeActivity,
+    WorksetSizes,
+};
 use crate::transaction::Transaction;
 use crate::transactions::Transactions;
 use crate::volume::OpenVolume;
@@ -44,7 +48,7 @@ impl Transactions {
         let waits = volume.vol.waits();
         let here = open.iter().filter(|t| t.works_on(volume));
         VolumeActivity {
-            volume: protocol::HostPath::from(volume.location.mount.as_path()),
+            volume: HostPath::from(volume.location.mount.as_path()),
             counts: protocol::Counts {
                 begun: counts.begun.load(Relaxed),
                 committed: counts.committed.load(Relaxed),
@@ -55,6 +59,7 @@ impl Transactions {
             },
             guarded: guarded_of(volume),
             transactions: here.map(|txn| self.of_transaction(txn, &waits)).collect(),
+            line: line_of(volume),
         }
     }
 
@@ -76,6 +81,38 @@ impl Transactions {
 fn guarded_of(volume: &OpenVolume) -> Vec<GuardedActivity> {
     let listed = volume.guarded().into_iter().map(|g| g.listed());
     listed.map(|g| GuardedActivity { dir: g.dir, stall_ms: g.stall_ms }).collect()
+}
+
+/// Who waits to begin with a scope.
+fn line_of(volume: &OpenVolume) -> Vec<InLine> {
+    let line = volume.vol.engine.in_line();
+    let ids: Vec<_> = line.iter().map(|w| w.id).collect();
+    if ids.is_empty() {
+        return Vec::new();
+    }
+    let told: Vec<_> = volume.guarded().iter().flat_map(|g| g.waiting(&ids)).collect();
+    let position = |id: TxnId| ids.iter().position(|other| *other == id).map(|at| at as u64 + 1);
+    let shown = |waits: &systx_txn::InLine| {
+        // Who is not here has left meanwhile.
+        let (waiting, argv) = told.iter().find(|(waiting, _)| waiting.id == waits.id)?;
+        let behind = waits.ahead.as_ref().and_then(|ahead| {
+            let path = HostPath(waiting.path(&volume.vol, &ahead.part));
+            let by = match ahead.runs {
+                true => Before::Transaction(ahead.by),
+                false => Before::Position(position(ahead.by)?),
+            };
+            Some(Behind { path, by })
+        });
+        Some(InLine {
+            position: position(waits.id)?,
+            pid: process_of(waits.client)?,
+            tid: waits.client,
+            argv: argv.clone(),
+            since: waiting.since,
+            behind,
+        })
+    };
+    line.iter().filter_map(shown).collect()
 }
 
 fn sizes(census: &Census) -> WorksetSizes {

@@ -1,8 +1,9 @@
 //! Transactions that declare what they will touch and get in line for it, by the helper `systx-e2e-together`, which checks
 //! each case where it happens.
 
+use serde_json::{Value, json};
 use std::io::Write;
-use systx_e2e::cases::{Guarded, line, started};
+use systx_e2e::cases::{Guarded, eventually, line, started};
 use systx_e2e::run::{Limits, finish};
 use systx_e2e::{Lab, lab};
 
@@ -89,4 +90,61 @@ fn who_is_killed_in_line_or_inside_is_waited_for_no_more() {
     assert!(waiter.wait().unwrap().success());
     assert_eq!(lab.read("guarded/a"), "waited");
     probe(0);
+}
+
+#[test]
+fn top_shows_who_is_in_line_for_what_and_behind_whom() {
+    let lab = lab!();
+    let guarded = guarded(&lab);
+    // The line of the volume, as soon as so many are in it.
+    let in_line = |count: usize| {
+        let mut line = Vec::new();
+        eventually(&format!("{count} in line"), || {
+            let top = lab.do_systx(["top", "--once", "--json"]).ok().json();
+            line = top["top"]["volumes"][0]["line"].as_array().expect("a list").clone();
+            line.len() == count
+        });
+        line
+    };
+    let (mut holder, mut held) = started(guarded.program("scope-hold", 0));
+    assert_eq!(line(&mut held), "in");
+    let holds = lab.open_ids().remove(0);
+    assert_eq!(in_line(0), [Value::Null; 0], "who has begun is in line no more");
+    let (mut first, mut first_says) = started(guarded.program("scope-wait", 0));
+    in_line(1);
+    let (mut second, mut second_says) = started(guarded.program("scope-wait", 1));
+    let waiting = in_line(2);
+    let path = |name: &str| guarded.dir.join(name).to_str().expect("UTF-8").to_owned();
+    let expected = [
+        (first.id(), json!({ "path": path("a"), "transaction": holds })),
+        (second.id(), json!({ "path": path("mark"), "position": 1 })),
+    ];
+    let since = |w: &Value| w["since"]["secs"].as_i64().expect("a time");
+    for (n, (w, (pid, behind))) in waiting.iter().zip(expected).enumerate() {
+        let here = (&w["position"], &w["pid"], &w["behind"]);
+        assert_eq!(here, (&json!(n + 1), &json!(pid), &behind), "{waiting:?}");
+        let command = w["argv"][0].as_str().expect("a command");
+        assert!(command.ends_with("systx-e2e-together"), "{waiting:?}");
+        assert!(w["tid"].is_u64() && since(w) > 1_600_000_000, "{waiting:?}");
+    }
+    let text = lab.do_systx(["top", "--once"]).ok().out;
+    let words = [
+        "in line to begin with a scope".to_owned(),
+        format!("waits for {}, behind transaction {holds}", path("a")),
+        format!("waits for {}, behind number 1 in line", path("mark")),
+    ];
+    assert!(words.iter().all(|words| text.contains(words)), "{text}");
+    // It has waited since it came, however often it was asked again meanwhile.
+    let again = in_line(2);
+    let times = |all: &[Value]| all.iter().map(|w| w["since"].clone()).collect::<Vec<_>>();
+    assert_eq!(times(&again), times(&waiting));
+    // Who gives up makes room.
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert_eq!(line(&mut second_says), "in", "nobody has the mark");
+    assert!(second.wait().unwrap().success());
+    assert_eq!(in_line(0), [Value::Null; 0]);
+    assert_eq!(line(&mut first_says), "");
+    holder.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(holder.wait().unwrap().success());
 }

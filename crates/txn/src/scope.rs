@@ -90,6 +90,17 @@ pub struct Ahead {
     pub part: Part,
 }
 
+/// One that waits in line.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct InLine {
+    /// The transaction that it will be.
+    pub id: TxnId,
+    /// What it was lined up for, see [`Engine::line_up`].
+    pub client: u32,
+    /// Who has to be waited for; `None`: it is its turn.
+    pub ahead: Option<Ahead>,
+}
+
 /// One in line, or running.
 struct Scope {
     id: TxnId,
@@ -192,6 +203,13 @@ impl Scopes {
         })
     }
 
+    /// See [`Engine::in_line`].
+    fn waiting(&self) -> Vec<InLine> {
+        let waiting = self.line.values().filter(|scope| !scope.runs);
+        let of = |s: &Scope| InLine { id: s.id, client: s.client, ahead: self.ahead(s.id) };
+        waiting.map(of).collect()
+    }
+
     /// It has its turn, if it is in line and nobody is ahead.
     pub(crate) fn admit(&mut self, id: TxnId) -> Result<(), Ahead> {
         if let Some(ahead) = self.ahead(id) {
@@ -258,6 +276,11 @@ impl Engine {
     pub fn await_scope(&self, id: TxnId, limit: Duration) -> Result<(), Ahead> {
         self.wait_while(limit, |state| state.scopes.ahead(id).is_some());
         self.state.lock().scopes.admit(id)
+    }
+
+    /// Who is in line and has not had its turn, in that order.
+    pub fn in_line(&self) -> Vec<InLine> {
+        self.state.lock().scopes.waiting()
     }
 
     /// It waits no more.  Nothing happens if its transaction has begun, or it is not in line.

@@ -405,6 +405,9 @@ fn a_line_is_left_by_its_place_and_nobody_passes() {
     assert_eq!((turn(2), turn(3), turn(4)), (Err(1), Err(2), Ok(())));
     let ahead = e.await_scope(TxnId(3), Duration::ZERO).unwrap_err();
     assert_eq!((ahead.client, ahead.runs, ahead.part), (2, false, part(4)));
+    // Who runs is not shown in line, who has had its turn neither.
+    let shown = e.in_line().into_iter().map(|w| (w.id.0, w.client, w.ahead.map(|a| a.by.0)));
+    assert_eq!(shown.collect::<Vec<_>>(), [(2, 2, Some(1)), (3, 3, Some(2))]);
     // It comes again with other claims, and keeps its place.
     assert_eq!(e.line_up(TxnId(2), 2, vec![claim(4, true)], Some(second)), second);
     assert_eq!((turn(3), turn(2), turn(3)), (Err(2), Ok(()), Err(2)));

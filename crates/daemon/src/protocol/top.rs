@@ -15,6 +15,46 @@ pub struct VolumeActivity {
     pub guarded: Vec<GuardedActivity>,
     /// The open transactions, the oldest first.
     pub transactions: Vec<Activity>,
+    /// Who waits to begin with a scope, in the order of arrival.
+    pub line: Vec<InLine>,
+}
+
+/// One that waits to begin a transaction with a scope.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InLine {
+    /// 1 is the first.
+    pub position: u64,
+    /// Its process.
+    pub pid: u32,
+    /// The thread that begins.
+    pub tid: u32,
+    /// The command.
+    pub argv: Vec<HostPath>,
+    /// Since when it waits.
+    #[serde(with = "time_parts")]
+    pub since: Time,
+    /// What is in its way; `None`: nothing any more, it is about to begin.
+    pub behind: Option<Behind>,
+}
+
+/// What somebody in line waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Behind {
+    /// The path that it has declared and the other one has, too.
+    pub path: HostPath,
+    /// Who has it in a scope.
+    #[serde(flatten)]
+    pub by: Before,
+}
+
+/// Whom somebody in line waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Before {
+    /// One that runs.
+    Transaction(#[serde(with = "id_text")] TxnId),
+    /// One at an earlier position.
+    Position(u64),
 }
 
 /// A guarded directory, as far as it bears on what goes on.

@@ -21,7 +21,7 @@ pub fn run(case: &str, dir: &Path, number: u64) -> bool {
         "scope-noise" => noise(dir, number),
         "scope-plain" => plain(dir),
         "scope-hold" => hold(dir),
-        "scope-wait" => wait(dir),
+        "scope-wait" => wait(dir, number != 0),
         "scope-probe" => probe(dir, number != 0),
         _ => return false,
     }
@@ -320,10 +320,13 @@ fn hold(dir: &Path) {
     tx.commit().unwrap();
 }
 
-fn wait(dir: &Path) {
-    let tx = begin(dir, Flags::default(), &["a", "mark"]).unwrap();
+/// Waits for `a`, with a mark; or, as the last one in line, for the mark.
+fn wait(dir: &Path, last: bool) {
+    systx::set_patience(10 * MINUTE);
+    let scope: &[&str] = if last { &["mark"] } else { &["a", "mark"] };
+    let tx = begin(dir, Flags::default(), scope).unwrap();
     said("in");
-    fs::write(dir.join("a"), "waited").unwrap();
+    fs::write(dir.join(scope[0]), "waited").unwrap();
     tx.commit().unwrap();
 }
 
