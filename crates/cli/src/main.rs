@@ -1,6 +1,7 @@
 //! `systx`: system transactions for unmodified programs.
 
 mod args;
+mod classes;
 mod commands;
 mod context;
 mod glob;

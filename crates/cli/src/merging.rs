@@ -1,8 +1,10 @@
 //! Which files a run only appends to, behind what others append: logs.
 
+use crate::classes::rule;
 use crate::ignore_file::Ignored;
 use std::path::Path;
 use systx_daemon::patterns;
+use systx_daemon::protocol::{Class, Rule};
 
 /// Logs as text, by what writes them; not wtmp, lastlog and journals, which are records of fixed places.
 const LOGS: [&str; 11] = [
@@ -19,23 +21,14 @@ const LOGS: [&str; 11] = [
     "!/var/log/journal/**",
 ];
 
-/// One pattern, anchored, and who says so.
-pub struct Rule {
-    /// In the syntax of gitignore(5), absolute.
-    pub pattern: String,
-    /// `built in`, a file, or an option.
-    pub from: String,
-}
-
 /// All patterns for a command in `cwd`, the last one that matches counts.
 pub fn rules(cwd: &Path, ignored: &Ignored, given: &[String], none: bool) -> Vec<Rule> {
     if none {
         return Vec::new();
     }
-    let rule = |pattern: String, from: &str| Rule { pattern, from: from.to_owned() };
-    let built_in = LOGS.iter().map(|p| rule((*p).to_owned(), "built in"));
-    let from_files =
-        ignored.merge.iter().map(|(p, from)| rule(p.clone(), &from.display().to_string()));
+    let rule = |pattern: &str, from: &str| rule(Class::AppendMerge, pattern, from);
+    let built_in = LOGS.iter().map(|p| rule(p, "built in"));
+    let from_files = ignored.merge.iter().map(|(p, from)| rule(p, &from.display().to_string()));
     let options = given.iter().filter_map(|p| patterns::anchor(p, cwd, true));
-    built_in.chain(from_files).chain(options.map(|p| rule(p, "--merge"))).collect()
+    built_in.chain(from_files).chain(options.map(|p| rule(&p, "--merge"))).collect()
 }

@@ -6,8 +6,8 @@
 use crate::protocol::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
     Deferred, Entered, Failure, FailureKind, Finish, Gc, GuardedDir, HostPath, Inspected, Listed,
-    LogEntry, Mount, Mounted, Outcome, Place, Progress, Recovered, Reply, Request, Settle, Target,
-    Umount, Undo, Undone, Unmounted, VERSION, Version, VolumeActivity,
+    LogEntry, Mount, Mounted, Outcome, Place, Progress, Recovered, Reply, Request, Settle, Status,
+    Target, Umount, Undo, Undone, Unmounted, VERSION, Version, VolumeActivity,
 };
 use crate::wire::{self, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -230,7 +230,7 @@ impl Client {
     ///
     /// # Errors
     /// See [`Client::begin`].
-    pub fn status(&mut self, id: TxnId) -> Answer<Listed> {
+    pub fn status(&mut self, id: TxnId) -> Answer<Status> {
         expect!(self.call(&Request::Status { id }, &[])?, Reply::Status(v) => *v)
     }
     /// [`crate::protocol::Control::diff`].

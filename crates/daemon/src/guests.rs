@@ -15,7 +15,7 @@
 use crate::path_views::{ForGuest, Seat, Seats};
 use crate::protocol::{
     BeginOpen, BegunOpen, Conflict, Content, Control, Failure, FailureKind, HostPath, Listed,
-    Opponent, Outcome, Peer, Place, Reply, Request, Target, VERSION, Version,
+    Opponent, Outcome, Peer, Place, Reply, Request, Status, Target, VERSION, Version,
 };
 use crate::transaction::Transaction;
 use crate::transactions::{Transactions, is_below};
@@ -262,7 +262,8 @@ fn answer(
         }
         Request::Status { id } => {
             own(id)?;
-            Reply::Status(Box::new(listed(table.status(id)?)))
+            let Status { listed: open, classes } = table.status(id)?;
+            Reply::Status(Box::new(Status { listed: listed(open), classes }))
         }
         Request::Diff { target: Target::Open { id }, paths } => {
             own(id)?;

@@ -5,6 +5,7 @@
 
 pub mod blocked;
 mod checkpoints;
+mod classes;
 pub mod client;
 mod deferred;
 pub mod describe;

@@ -7,6 +7,7 @@
 //! it along, and `!` brings back what no matched directory holds.
 
 use crate::protocol::{Failure, FailureKind};
+use ignore::Match;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -120,14 +121,23 @@ impl Patterns {
 
     /// Whether a pattern matches this absolute path, or a directory that it is in.
     pub fn matches(&self, path: &[u8]) -> bool {
+        self.which(path).is_some()
+    }
+
+    /// The pattern by which [`Patterns::matches`], as it was compiled.
+    pub fn which(&self, path: &[u8]) -> Option<&str> {
         if self.set.is_empty() {
-            return false;
+            return None;
         }
         let path = Path::new(OsStr::from_bytes(path));
         // A pattern for directories (`target/`) also matches the directory's own name; and below a
         // matched directory nothing is brought back.
-        let holds = |p: &Path, is_dir| self.set.matched(p, is_dir).is_ignore();
-        holds(path, false) || path.ancestors().any(|p| p != Path::new("/") && holds(p, true))
+        let by = |p: &Path, is_dir| match self.set.matched(p, is_dir) {
+            Match::Ignore(glob) => Some(glob.original()),
+            Match::None | Match::Whitelist(_) => None,
+        };
+        let mut dirs = path.ancestors().filter(|p| *p != Path::new("/"));
+        by(path, false).or_else(|| dirs.find_map(|p| by(p, true)))
     }
 }
 

@@ -23,6 +23,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use systx_base::{Time, TxnId};
 
+mod classes;
 mod control;
 mod deferred;
 mod failure;
@@ -32,6 +33,7 @@ mod open;
 mod progress;
 mod top;
 
+pub use classes::{Class, Rule, RuleInUse, Status};
 pub use control::{Control, Doorbell, Peer};
 pub use deferred::{ACTIONS_MAX, Action, Deferred, Settle};
 pub use failure::{Failure, FailureKind};
@@ -46,7 +48,7 @@ pub use top::{
 };
 
 /// Number of this protocol; changes whenever a message changes.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// A path or an argument: bytes, since Linux names need not be UTF-8.  In JSON a string where it
 /// is UTF-8, else an array of byte values.
@@ -243,10 +245,8 @@ pub struct Begin {
     pub losses: u32,
     /// [`Begun::timestamp`] of the first attempt, so that a retry keeps its seniority.
     pub timestamp: Option<u64>,
-    /// Changes of paths that match are dropped at commit (see [`crate::patterns`]).
-    pub no_commit: Vec<String>,
-    /// Files that match are appended to behind what others append meanwhile.
-    pub merge: Vec<String>,
+    /// Patterns of what is not committed, and of what others may append to meanwhile.
+    pub rules: Vec<Rule>,
     /// Its new content may take so many bytes.
     pub limit_bytes: Option<u64>,
     /// How the view is served.
@@ -302,6 +302,8 @@ pub struct Attach {
     /// Minor number of the mount's `st_dev` = number of the connection in /sys/fs/fuse/connections;
     /// 0 if not known.
     pub connection: u64,
+    /// With the first volume: what in the view is not the transaction's, and why.
+    pub rules: Vec<Rule>,
 }
 
 /// The view is served.

@@ -5,6 +5,7 @@
 //! release.  Before the decision every failure leaves the transaction as it was; after it, only the
 //! store can fail, and then recovery finishes the work.
 
+use crate::classes;
 use crate::deferred;
 use crate::describe::{self, Opponents};
 use crate::install::{Installed, NotInstalled, install};
@@ -93,6 +94,8 @@ pub struct Transaction {
     outdone: AtomicBool,
     /// What its command wants done outside after the commit.
     pub deferred: deferred::Wanted,
+    /// What in it is not isolated as everything else is.
+    pub told: classes::Told,
     budget: Budget,
     life: Mutex<Life>,
 }
@@ -268,6 +271,7 @@ impl Transaction {
             others: OnceLock::new(),
             outdone: AtomicBool::new(false),
             deferred: deferred::Wanted::default(),
+            told: classes::Told::default(),
             budget,
             life: Mutex::new(rank::TXN_STATE, life),
         }))

@@ -1,5 +1,6 @@
 //! The daemon's table of volumes and open transactions, and what each request does to it.
 
+use crate::classes::of_class;
 use crate::deferred;
 use crate::describe::Opponents;
 use crate::guards::Guards;
@@ -355,8 +356,8 @@ impl Opponents for Transactions {
 impl Control for Transactions {
     fn begin(&self, peer: Peer, begin: Begin, doorbell: Doorbell) -> Result<Begun, Failure> {
         let volume = self.volume(&begin.place)?;
-        let patterns = Patterns::compile(&begin.no_commit)?;
-        let merged = Patterns::compile(&begin.merge)?;
+        let patterns = Patterns::compile(&of_class(&begin.rules, Class::NoCommit))?;
+        let merged = Patterns::compile(&of_class(&begin.rules, Class::AppendMerge))?;
         let mut volumes = vec![volume];
         let (notes, details) = self.further(&begin.others, &mut volumes);
         let id = self.new_id_in(&volumes)?;
@@ -387,6 +388,7 @@ impl Control for Transactions {
         let ids = self.ids();
         let txn = Transaction::begin_several(id, &volumes, &terms, &options, &ids, doorbell)?;
         let timestamp = txn.timestamp;
+        txn.told.patterns(begin.rules);
         self.add(txn);
         let mut notes = [notes, volumes.iter().flat_map(|v| v.recovery_notes()).collect()].concat();
         notes.dedup();
@@ -419,6 +421,9 @@ impl Control for Transactions {
                 .hint("`systx doctor` shows what this kernel offers")
         })?;
         let transport = Transport::of(&connection);
+        if attach.volume == 0 {
+            txn.told.places(attach.rules);
+        }
         part.attached(
             connection,
             Visitor { pid: attach.pid, mnt_ns: attach.mnt_ns, connection: attach.connection },
@@ -486,8 +491,9 @@ impl Control for Transactions {
         Ok(self.activity())
     }
 
-    fn status(&self, id: TxnId) -> Result<Listed, Failure> {
-        Ok(self.get(id)?.listed(self))
+    fn status(&self, id: TxnId) -> Result<Status, Failure> {
+        let txn = self.get(id)?;
+        Ok(Status { listed: txn.listed(self), classes: txn.classes() })
     }
 
     fn diff(&self, target: Target, mut paths: Vec<HostPath>) -> Result<Vec<Change>, Failure> {

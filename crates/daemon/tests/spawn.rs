@@ -29,7 +29,7 @@ impl Control for Empty {
         doom(TxnId) -> Option<Conflict>;
         wait_for(TxnId, u64) -> bool;
         top() -> Vec<VolumeActivity>;
-        status(TxnId) -> Listed;
+        status(TxnId) -> Status;
         diff(Target, Vec<HostPath>) -> Vec<Change>;
         content(Target, HostPath, Version, u64) -> Content;
         commit(TxnId, Vec<HostPath>) -> Outcome;

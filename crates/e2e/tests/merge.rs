@@ -201,3 +201,81 @@ fn the_classes_are_told() {
     assert!(line("/var/log/journal").contains('!'), "{shown}");
     assert!(!lab.do_systx(["config", "--no-merge"]).ok().out.contains("append-merge"));
 }
+
+#[test]
+fn status_tells_which_classes_hold_for_a_transaction_by_whom_and_what_it_did_there() {
+    let lab = lab!();
+    let ignore = "*.o\n[passthrough]\n/p\n/absent\n[append-merge]\n/here.txt\n";
+    lab.write(".systxignore", ignore);
+    for name in ["p/x", "a.log", "here.txt", "b.log", "c.log"] {
+        lab.write(name, "old\n");
+    }
+    let options =
+        ["--merge", "*.log", "--exclude", "/drop", "--private-tmp", "--on-exit=keep"].as_slice();
+    let mut run = lab.shell(options);
+    run.eval("echo 1 > x.o; mkdir d; echo 2 > d/y.o; echo k > kept; echo x > p/x");
+    run.eval("echo l >> a.log; cat here.txt; echo m >> here.txt; cat b.log; stat c.log");
+    let id = lab.open_ids().remove(0);
+    let status = || lab.do_systx(["status", &id, "--json"]).ok().json()["transaction"].clone();
+    let file = lab.path(".systxignore").display().to_string();
+    let at = |name: &str| lab.path(name).display().to_string();
+    let classes = |status: &serde_json::Value| {
+        let all = status["classes"].as_array().unwrap_or_else(|| panic!("{status}")).clone();
+        let text = |v: &serde_json::Value| v.as_str().expect("a text").to_owned();
+        let of = |r: &serde_json::Value| {
+            (text(&r["class"]), text(&r["path"]), text(&r["from"]), r["used"].as_u64())
+        };
+        all.iter().map(of).collect::<Vec<_>>()
+    };
+    let places = [
+        ("private", "/run", "built in"),
+        ("private", "/tmp", "--private-tmp"),
+        ("passthrough", "/proc", "built in"),
+        ("passthrough", &at("p"), file.as_str()),
+    ];
+    let used = [
+        ("no-commit", at("**/*.o"), file.as_str(), 2),
+        ("no-commit", at("drop"), "--exclude", 0),
+        ("append-merge", "/var/log/**/*.log".into(), "built in", 0),
+        // What was read is like any other file from then on, what was looked at is not appended to.
+        ("append-merge", at("here.txt"), file.as_str(), 0),
+        ("append-merge", "/**/*.log".into(), "--merge", 1),
+    ];
+    let check = |status: &serde_json::Value| {
+        let classes = classes(status);
+        let has = |class: &str, path: &str, from: &str, used| {
+            let one = (class.to_owned(), path.to_owned(), from.to_owned(), used);
+            assert!(classes.contains(&one), "{one:?} in {classes:?}");
+        };
+        places.iter().for_each(|(class, path, from)| has(class, path, from, None));
+        used.iter().for_each(|(class, path, from, n)| has(class, path, from, Some(*n)));
+        assert!(!classes.iter().any(|(_, path, ..)| path.ends_with("absent")), "{classes:?}");
+    };
+    check(&status());
+    run.exit(0).ok();
+    // Also of what is kept.
+    check(&status());
+    let text = lab.do_systx(["status", &id]).ok().out;
+    let line = format!("no-commit: {} ({file}); 2 paths so far", at("**/*.o"));
+    let logs = "append-merge: /var/log/**/*.log, /var/log/syslog, /var/log/messages and ";
+    assert!(text.contains(&line) && text.contains(logs), "{text}");
+    let all = lab.do_systx(["status", &id, "-v"]).ok().out;
+    assert!(all.contains("!/var/log/journal/**") && !text.contains("journal"), "{all}");
+    assert!(!lab.do_systx(["status"]).ok().out.contains("append-merge"), "short without an id");
+    lab.do_systx(["abort", &id]).ok();
+    assert_eq!(lab.read("p/x"), "x\n");
+    // Where nothing is merged nothing is said to be.
+    let mut snapshot = lab.shell(&["--isolation=snapshot"]);
+    snapshot.eval("true");
+    let id = lab.open_ids().remove(0);
+    let told = lab.do_systx(["status", &id]).ok().out;
+    assert!(told.contains("private: /run") && !told.contains("append-merge"), "{told}");
+    snapshot.exit(0).ok();
+    // One with a path has none of its own.
+    let begun = lab.do_systx(["begin", ".", "--json"]).ok().json();
+    let id = begun["begun"]["id"].as_str().expect("an id");
+    let told = lab.do_systx(["status", id, "--json"]).ok().json();
+    assert_eq!(classes(&told["transaction"]), []);
+    assert!(!lab.do_systx(["status", id]).ok().out.contains("classes"));
+    lab.do_systx(["abort", id]).ok();
+}

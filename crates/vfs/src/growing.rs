@@ -171,6 +171,13 @@ impl View {
         Ok(())
     }
 
+    /// The paths, on the host, of the files that grow and were appended to.
+    pub fn appended_to(&self) -> Vec<Vec<u8>> {
+        let st = self.state.lock();
+        let files = st.growing.files.iter().filter(|(_, file)| file.tail.is_some());
+        files.map(|(node, _)| st.path_of(&self.vol, *node)).collect()
+    }
+
     /// Whether a file is growing, and another version of it is the same one, only longer.
     pub(crate) fn has_only_grown(&self, st: &State, node: NodeId, now: &Stat) -> bool {
         let file = st.growing.files.get(&node);

@@ -26,7 +26,7 @@ pub fn commit(args: &Commit, out: Out) -> Result<i32, Problem> {
         }
         return Ok(0);
     }
-    let wanted = if paths.is_empty() { client.status(id)?.deferred } else { Vec::new() };
+    let wanted = if paths.is_empty() { client.status(id)?.listed.deferred } else { Vec::new() };
     let outcome = client.commit(id, paths)?;
     if out.json {
         out.json("commit", &outcome);

@@ -1,44 +1,33 @@
 //! `systx config`: what of a run in this place is isolated how, and where each rule comes from.
 
 use crate::args::Config;
+use crate::classes::{self, rule};
 use crate::commands::run::wish;
 use crate::commands::services;
 use crate::output::{self, Out};
 use crate::problem::Problem;
-use crate::{context, ignore_file, merging};
+use crate::{context, ignore_file};
 use serde::Serialize;
 use std::path::PathBuf;
-use systx_daemon::patterns;
-use systx_daemon::protocol::{HostPath, VolumeFacts};
+use systx_daemon::protocol::{Class, HostPath, Rule, VolumeFacts};
 use systx_session::mountinfo;
 
-/// One rule.
+/// One rule, and what it means.
 #[derive(Debug, Serialize)]
-struct Rule {
-    /// How what matches is treated.
-    class: &'static str,
-    /// A path or a pattern.
-    path: HostPath,
-    /// What it means.
+struct ShownRule {
+    #[serde(flatten)]
+    rule: Rule,
     meaning: &'static str,
-    /// Who says so.
-    from: String,
 }
 
 #[derive(Debug, Serialize)]
 struct Shown {
     /// The working directory that it holds for.
     directory: HostPath,
-    rules: Vec<Rule>,
+    rules: Vec<ShownRule>,
     /// Commands that are caught and done after the commit.
     deferred_commands: Vec<String>,
 }
-
-const PRIVATE: &str = "empty in the run, dropped at the end";
-const AS_IS: &str = "the kernel's own, as it is";
-const THROUGH: &str = "not isolated: CMD works on the original";
-const NO_COMMIT: &str = "seen in the run, not committed";
-const MERGED: &str = "appended behind what others append meanwhile";
 
 /// Shows it.
 ///
@@ -55,36 +44,18 @@ pub fn config(args: &Config, out: Out) -> Result<i32, Problem> {
         out.warn(note);
     }
     let facts = volume(place.root.as_ref().unwrap_or(&place.cwd))?;
-    let mut rules = Vec::new();
-    let rule = |class, path, meaning, from: &str| Rule { class, path, meaning, from: from.into() };
-    for (path, _) in wish(&facts, &[], &cwd, args.private_tmp, &[]).private {
-        let from = match path.to_str() {
-            Some("/tmp") if args.private_tmp => "--private-tmp",
-            Some("/tmp") => "built in: not part of the volume",
-            _ => "built in",
-        };
-        rules.push(rule("private", path.into(), PRIVATE, from));
-    }
-    for path in ["/proc", "/sys", "/dev"] {
-        rules.push(rule("passthrough", path.into(), AS_IS, "built in"));
-    }
+    let private = wish(&facts, &[], &cwd, args.private_tmp, &[]).private;
+    let mut rules = classes::places(&private, args.private_tmp);
     for (pattern, from) in ignored.passthrough.iter().zip(&ignored.from.1) {
         let from = from.display().to_string();
-        rules.push(rule("passthrough", pattern.as_str().into(), THROUGH, &from));
+        rules.push(rule(Class::Passthrough, pattern.as_str(), &from));
     }
     for pattern in &args.passthrough {
-        rules.push(rule("passthrough", pattern.as_str().into(), THROUGH, "--passthrough"));
+        rules.push(rule(Class::Passthrough, pattern.as_str(), "--passthrough"));
     }
-    for (pattern, from) in ignored.no_commit.iter().zip(&ignored.from.0) {
-        let from = from.display().to_string();
-        rules.push(rule("no-commit", pattern.as_str().into(), NO_COMMIT, &from));
-    }
-    for pattern in args.exclude.iter().filter_map(|p| patterns::anchor(p, &cwd, true)) {
-        rules.push(rule("no-commit", pattern.as_str().into(), NO_COMMIT, "--exclude"));
-    }
-    for r in merging::rules(&cwd, &ignored, &args.merge, args.no_merge) {
-        rules.push(rule("append-merge", r.pattern.as_str().into(), MERGED, &r.from));
-    }
+    rules.extend(classes::patterns(&cwd, &ignored, &args.exclude, (&args.merge, args.no_merge)));
+    let shown_rule = |rule| ShownRule { meaning: classes::meaning(&rule), rule };
+    let rules = rules.into_iter().map(shown_rule).collect();
     let shown =
         Shown { directory: place.cwd, rules, deferred_commands: services::stand_ins().names };
     if out.json {
@@ -98,7 +69,9 @@ pub fn config(args: &Config, out: Out) -> Result<i32, Problem> {
 fn text(shown: &Shown) -> String {
     let mut rows = vec![["class", "path", "meaning", "from"].map(str::to_owned)];
     rows.extend(shown.rules.iter().map(|r| {
-        [r.class.to_owned(), r.path.display().into_owned(), r.meaning.to_owned(), r.from.clone()]
+        let ShownRule { rule, meaning } = r;
+        let path = rule.path.display().into_owned();
+        [rule.class.name().to_owned(), path, (*meaning).to_owned(), rule.from.clone()]
     }));
     let mut text = columns(&rows);
     if !shown.deferred_commands.is_empty() {

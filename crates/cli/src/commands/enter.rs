@@ -2,9 +2,9 @@
 
 use crate::args::Enter;
 use crate::commands::run::{environment, fill, serve, wish};
-use crate::context;
 use crate::output::Out;
 use crate::problem::{FAILED, Problem};
+use crate::{classes, context};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use systx_session::{Backing, Ended, Leftovers, Listen, PlaceToRun, Spec};
 pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
     let mut client = context::connect()?;
     let id = context::resolve_open(&mut client, &args.id)?;
-    let status = client.status(id)?;
+    let status = client.status(id)?.listed;
     let Entered { volume, others, live, mounted } = client.enter(id)?;
     let argv = if args.argv.is_empty() {
         let shell = std::env::var_os("SHELL").filter(|s| !s.is_empty());
@@ -34,6 +34,8 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
         Some(dir) => std::env::current_dir()?.join(dir),
         None => status.cwd.as_path().to_owned(),
     };
+    let wish = wish(&volume, &others, &cwd, false, &[]);
+    let rules = classes::places(&wish.private, false);
     let place = match live {
         Some(pid) => PlaceToRun::ViewOf(pid),
         None => PlaceToRun::NewView {
@@ -41,7 +43,7 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
                 Some(path) => Backing::Directory(path.as_path().to_owned()),
                 None => Backing::Fuse,
             },
-            wish: wish(&volume, &others, &cwd, false, &[]),
+            wish,
             fill: fill(),
             no_net: false,
             stand_ins: StandIns::default(),
@@ -53,7 +55,7 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
     };
     let limits = systx_session::Limits::default();
     let spec = Spec { argv, env: environment(id, Some(&cwd)), cwd, place, watch: false, limits };
-    let mut serve_it = serve(&mut client, id, out);
+    let mut serve_it = serve(&mut client, id, rules, out);
     let started = systx_session::start(&spec, &mut serve_it);
     drop(serve_it);
     let mut started = match started {

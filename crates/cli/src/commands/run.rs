@@ -4,7 +4,7 @@ use crate::args::{IsolationArg, LeftoversArg, OnExit, Run, TransportArg};
 use crate::commands::services;
 use crate::output::{self, Out};
 use crate::problem::{CONFLICT, FAILED, OUTSIDE, Problem, TIMED_OUT};
-use crate::{context, glob, ignore_file, merging, progress};
+use crate::{classes, context, glob, ignore_file, progress};
 use rustix::event::{EventfdFlags, eventfd};
 use serde::Serialize;
 use std::ffi::OsString;
@@ -15,10 +15,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use systx_base::TxnId;
 use systx_daemon::client::Client;
-use systx_daemon::patterns;
 use systx_daemon::protocol::{
-    Action, Attach, Begin, Begun, Conflict, End, Failure, FailureKind, Finish, HostPath, Isolation,
-    Opponent, Outcome, Place, Transport, VolumeFacts,
+    Action, Attach, Begin, Begun, Class, Conflict, End, Failure, FailureKind, Finish, HostPath,
+    Isolation, Opponent, Outcome, Place, Rule, Transport, VolumeFacts,
 };
 use systx_session::plan::{Guarded, Wish};
 use systx_session::stand_in::StandIns;
@@ -74,13 +73,14 @@ pub fn run(args: &Run, out: Out) -> Result<i32, Problem> {
     for note in &ignored.notes {
         out.warn(note);
     }
-    let passthrough = passthrough(args, place.cwd.as_path(), &ignored.passthrough)?;
-    let merge = merging::rules(place.cwd.as_path(), &ignored, &args.merge, args.no_merge);
+    let through = passthrough(args, place.cwd.as_path(), &ignored)?;
+    let passthrough: Vec<_> = through.iter().map(|rule| rule.path.as_path().to_owned()).collect();
+    let merge = (args.merge.as_slice(), args.no_merge);
     let mut runner = Runner {
         others: others(&place, &passthrough),
         passthrough,
-        merge: merge.into_iter().map(|rule| rule.pattern).collect(),
-        no_commit: no_commit(args, place.cwd.as_path(), ignored.no_commit),
+        through,
+        patterns: classes::patterns(place.cwd.as_path(), &ignored, &args.exclude, merge),
         deadline: args.timeout.and_then(|t| Instant::now().checked_add(t)),
         client: context::connect()?,
         args,
@@ -137,26 +137,29 @@ fn others(place: &Place, passthrough: &[PathBuf]) -> Vec<HostPath> {
     roots.into_iter().filter(is_dir).map(HostPath::from).collect()
 }
 
-fn no_commit(args: &Run, cwd: &Path, from_files: Vec<String>) -> Vec<String> {
-    let given = args.exclude.iter().filter_map(|p| patterns::anchor(p, cwd, true));
-    from_files.into_iter().chain(given).collect()
-}
-
 /// Existing paths that are not isolated.
-fn passthrough(args: &Run, cwd: &Path, globs: &[String]) -> Result<Vec<PathBuf>, Problem> {
-    let mut paths = Vec::new();
+fn passthrough(
+    args: &Run,
+    cwd: &Path,
+    ignored: &ignore_file::Ignored,
+) -> Result<Vec<Rule>, Problem> {
+    let mut rules = Vec::new();
+    let rule = |path: PathBuf, from: &str| classes::rule(Class::Passthrough, path, from);
     for given in &args.passthrough {
         let found = glob::expand(&glob::absolute(given.as_ref(), cwd));
         if found.is_empty() {
             return Err(Problem::new(format!("--passthrough {given}: nothing there"))
                 .hint("only what exists when the run begins can be left out of isolation"));
         }
-        paths.extend(found);
+        rules.extend(found.into_iter().map(|path| rule(path, "--passthrough")));
     }
-    paths.extend(globs.iter().flat_map(|g| glob::expand(g)));
-    paths.sort();
-    paths.dedup();
-    Ok(paths)
+    for (pattern, from) in ignored.passthrough.iter().zip(&ignored.from.1) {
+        let from = from.display().to_string();
+        rules.extend(glob::expand(pattern).into_iter().map(|path| rule(path, &from)));
+    }
+    rules.sort_by(|a, b| a.path.as_path().cmp(b.path.as_path()));
+    rules.dedup_by(|later, kept| later.path == kept.path);
+    Ok(rules)
 }
 
 enum Attempt {
@@ -170,8 +173,10 @@ struct Runner<'a> {
     out: Out,
     place: Place,
     passthrough: Vec<PathBuf>,
-    no_commit: Vec<String>,
-    merge: Vec<String>,
+    /// The same, and who says so.
+    through: Vec<Rule>,
+    /// What is not committed, and what is merged.
+    patterns: Vec<Rule>,
     /// Roots of further file systems.
     others: Vec<HostPath>,
     deadline: Option<Instant>,
@@ -259,8 +264,7 @@ impl Runner<'_> {
             nice: rustix::process::getpriority_process(None).unwrap_or(0),
             losses: self.losses,
             timestamp: self.timestamp,
-            no_commit: self.no_commit.clone(),
-            merge: self.merge.clone(),
+            rules: self.patterns.clone(),
             limit_bytes: self.args.limit_size,
             transport: match self.args.transport {
                 TransportArg::Auto => Transport::Auto,
@@ -280,6 +284,10 @@ impl Runner<'_> {
         let cwd = self.place.cwd.as_path().to_owned();
         let mut env = environment(begun.id, self.args.place.directory.is_some().then_some(&cwd));
         env.extend(services::path(&stand_ins));
+        let private_tmp = self.args.private_tmp;
+        let wish = wish(&begun.volume, &begun.others, &cwd, private_tmp, &self.passthrough);
+        let mut rules = classes::places(&wish.private, private_tmp);
+        rules.extend(self.through.iter().cloned());
         let spec = Spec {
             watch: true,
             limits: Limits {
@@ -291,13 +299,7 @@ impl Runner<'_> {
             env,
             place: PlaceToRun::NewView {
                 backing: Backing::Fuse,
-                wish: wish(
-                    &begun.volume,
-                    &begun.others,
-                    &cwd,
-                    self.args.private_tmp,
-                    &self.passthrough,
-                ),
+                wish,
                 fill,
                 no_net: self.args.no_net,
                 stand_ins,
@@ -305,7 +307,7 @@ impl Runner<'_> {
             cwd,
         };
         let (client, out) = (&mut self.client, self.out);
-        let mut serve = serve(client, begun.id, out);
+        let mut serve = serve(client, begun.id, rules, out);
         let started = systx_session::start(&spec, &mut serve);
         drop(serve);
         started.map_err(|e| {
@@ -352,8 +354,10 @@ impl Runner<'_> {
     fn finish(&mut self, after: &mut After, end: End, why: Why) -> Result<Attempt, Problem> {
         let code = after.what_happened().code();
         let wanted = services::parse(&after.started.deferred());
-        let limited =
-            self.args.limit_size.filter(|_| self.client.status(after.id).is_ok_and(|t| t.limited));
+        let limited = self
+            .args
+            .limit_size
+            .filter(|_| self.client.status(after.id).is_ok_and(|t| t.listed.limited));
         let finish = Finish { id: after.id, end, code, deferred: wanted.clone() };
         let outcome = self.client.finish(finish).map_err(|f| lost_track(f, end, after.id))?;
         let sightings = after.started.sightings();
@@ -699,15 +703,17 @@ pub fn fill() -> Vec<Fill> {
     all
 }
 
-/// Has a view served by the daemon.
+/// Has a view served by the daemon, and says what in it is not the transaction's.
 pub fn serve(
     client: &mut Client,
     id: TxnId,
+    places: Vec<Rule>,
     out: Out,
 ) -> impl FnMut(ViewFacts, OwnedFd) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     move |facts, fuse| {
         let ViewFacts { volume, pid, mnt_ns, connection } = facts;
-        let attach = Attach { id, volume, pid, mnt_ns, connection };
+        let rules = if volume == 0 { places.clone() } else { Vec::new() };
+        let attach = Attach { id, volume, pid, mnt_ns, connection, rules };
         let attached = client.attach(attach, fuse)?;
         let how = match attached.transport {
             Transport::IoUring => "io_uring",

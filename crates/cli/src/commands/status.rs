@@ -2,10 +2,12 @@
 
 use crate::args::OptionalId;
 use crate::commands::list;
-use crate::context;
 use crate::output::{self, Out};
 use crate::problem::Problem;
-use systx_daemon::protocol::{Isolation, Listed, State};
+use crate::{classes, context};
+use systx_base::TxnId;
+use systx_daemon::protocol::{FailureKind, Isolation, Listed, State, Status};
+use systx_daemon::spawn::Runtime;
 
 /// Shows it.
 ///
@@ -28,13 +30,15 @@ pub fn status(args: &OptionalId, out: Out) -> Result<i32, Problem> {
     let ids: Vec<_> = open.iter().map(|t| t.id).collect();
     let id = context::resolve(prefix, &ids, "open")
         .map_err(|p| p.hint("`systx list` shows the open ones, `systx log` the committed ones"))?;
-    let Some(listed) = open.iter().find(|t| t.id == id) else {
-        return Err(Problem::new(format!("no open transaction {id}")));
-    };
+    let status = detail(id)?;
     if out.json {
-        out.json("transaction", listed);
+        out.json("transaction", &status);
     } else {
-        output::print(&describe(listed));
+        let (listed, mut text) = (&status.listed, describe(&status.listed));
+        for (n, class) in classes::lines(&status.classes, out).iter().enumerate() {
+            text.push_str(&line(if n == 0 { "classes" } else { "" }, class));
+        }
+        output::print(&text);
         if matches!(listed.state, State::Kept | State::Open) {
             out.hint(&format!("systx diff {id}; systx commit {id}; systx abort {id}"));
         }
@@ -42,12 +46,23 @@ pub fn status(args: &OptionalId, out: Out) -> Result<i32, Problem> {
     Ok(0)
 }
 
+/// One that is listed as open, by the daemon that has it.
+fn detail(id: TxnId) -> Result<Status, Problem> {
+    if let Some(mut client) = Runtime::find()?.connect()? {
+        match client.status(id) {
+            Err(f) if f.kind == FailureKind::NotFound => {}
+            answer => return Ok(answer?),
+        }
+    }
+    match context::connect_as_guest()? {
+        Some(mut client) => Ok(client.status(id)?),
+        None => Err(Problem::new(format!("transaction {id} has ended meanwhile"))),
+    }
+}
+
 /// What committed transactions of this volume, and of those that are in use, still want done.
 fn tell_waiting(out: Out) {
-    let Ok(Some(mut client)) = systx_daemon::spawn::Runtime::find().and_then(|r| r.connect())
-    else {
-        return;
-    };
+    let Ok(Some(mut client)) = Runtime::find().and_then(|r| r.connect()) else { return };
     let waiting = client.deferred(None).unwrap_or_default();
     for action in waiting.iter().flat_map(|d| d.actions.iter().map(move |a| (d.id, a))) {
         out.say(&format!("not done yet, wanted by {}: {}", action.0, output::command(action.1)));
@@ -57,9 +72,13 @@ fn tell_waiting(out: Out) {
     }
 }
 
+fn line(name: &str, value: &str) -> String {
+    format!("  {name:<10} {value}\n")
+}
+
 fn describe(t: &Listed) -> String {
     let mut text = format!("transaction {}: {}\n", t.id, list::state(t.state));
-    let mut line = |name: &str, value: String| text.push_str(&format!("  {name:<10} {value}\n"));
+    let mut line = |name: &str, value: String| text.push_str(&line(name, &value));
     line("command", output::command(&t.argv));
     if let Some(code) = t.code {
         line("exit code", code.to_string());

@@ -103,3 +103,13 @@ fn where_something_may_match_is_told_by_directory() {
     }
     assert!(!patterns.is_one(b"/var/log/wtmp"));
 }
+
+#[test]
+fn the_pattern_that_decided_is_named_as_it_was_given() {
+    let list = list(&["*.o", "/out", "!keep.o", "/a\\ "]);
+    let which = |path: &str| list.which(path.as_bytes()).map(str::to_owned);
+    assert_eq!(which("/w/p/x/a.o").as_deref(), Some("/w/p/**/*.o"));
+    assert_eq!(which("/w/p/out/x/y").as_deref(), Some("/w/p/out"));
+    assert_eq!(which("/w/p/a ").as_deref(), Some("/w/p/a\\ "));
+    assert_eq!((which("/w/p/keep.o"), which("/w/p/x")), (None, None));
+}

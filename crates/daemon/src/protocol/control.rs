@@ -3,8 +3,8 @@
 use super::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
     Deferred, Entered, Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry,
-    Mount, Mounted, Outcome, Place, Recovered, Settle, Target, Umount, Undo, Undone, Unmounted,
-    Version, VolumeActivity,
+    Mount, Mounted, Outcome, Place, Recovered, Settle, Status, Target, Umount, Undo, Undone,
+    Unmounted, Version, VolumeActivity,
 };
 use std::os::fd::OwnedFd;
 use systx_base::TxnId;
@@ -77,7 +77,7 @@ pub trait Control: Send + Sync {
     ///
     /// # Errors
     /// The transaction is not there.
-    fn status(&self, id: TxnId) -> Result<Listed, Failure>;
+    fn status(&self, id: TxnId) -> Result<Status, Failure>;
     /// What changed, sorted by path.
     ///
     /// # Errors

@@ -3,8 +3,8 @@
 use super::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Deferred,
     Entered, Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount,
-    Mounted, Outcome, Place, Progress, Recovered, Settle, Target, Umount, Undo, Undone, Unmounted,
-    Version, VolumeActivity, id_text,
+    Mounted, Outcome, Place, Progress, Recovered, Settle, Status, Target, Umount, Undo, Undone,
+    Unmounted, Version, VolumeActivity, id_text,
 };
 use serde::{Deserialize, Serialize};
 use systx_base::TxnId;
@@ -156,7 +156,7 @@ pub enum Reply {
     Ended(bool),
     List(Vec<Listed>),
     Top(Vec<VolumeActivity>),
-    Status(Box<Listed>),
+    Status(Box<Status>),
     Changes(Vec<Change>),
     /// The bytes travel beside the JSON.
     Content {

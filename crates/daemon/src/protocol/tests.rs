@@ -31,13 +31,19 @@ fn requests() -> Vec<Request> {
             nice: -5,
             losses: 2,
             timestamp: Some(u64::MAX),
-            no_commit: vec!["*.o".into()],
-            merge: vec!["/var/log/**/*.log".into()],
+            rules: vec![rule(Class::NoCommit), rule(Class::AppendMerge)],
             limit_bytes: Some(1),
             transport: Transport::IoUring,
             others: vec!["/home".into()],
         }),
-        Request::Attach(Attach { id: TxnId(1), volume: 1, pid: 2, mnt_ns: 3, connection: 4 }),
+        Request::Attach(Attach {
+            id: TxnId(1),
+            volume: 1,
+            pid: 2,
+            mnt_ns: 3,
+            connection: 4,
+            rules: vec![rule(Class::Private), rule(Class::Passthrough)],
+        }),
         Request::Finish(Finish {
             id: TxnId(1),
             end: End::Keep,
@@ -119,6 +125,10 @@ fn change() -> Change {
     }
 }
 
+fn rule(class: Class) -> Rule {
+    Rule { class, path: HostPath(b"/var/log/**/\xff".to_vec()), from: "built in".into() }
+}
+
 fn listed() -> Listed {
     Listed {
         id: TxnId(1),
@@ -177,7 +187,10 @@ fn replies() -> Vec<Reply> {
         Reply::Doom(None),
         Reply::Ended(true),
         Reply::List(vec![listed()]),
-        Reply::Status(Box::new(listed())),
+        Reply::Status(Box::new(Status {
+            listed: listed(),
+            classes: vec![RuleInUse { rule: rule(Class::NoCommit), used: Some(3) }],
+        })),
         Reply::Changes(vec![change()]),
         Reply::Content { total: 1, unknown: false },
         Reply::Entered(Entered { volume, others: vec![], live: Some(3), mounted: None }),

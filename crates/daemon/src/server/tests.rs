@@ -80,7 +80,7 @@ impl Control for Fake {
     fn top(&self) -> Result<Vec<VolumeActivity>, Failure> {
         Ok(vec![])
     }
-    fn status(&self, id: TxnId) -> Result<Listed, Failure> {
+    fn status(&self, id: TxnId) -> Result<Status, Failure> {
         Err(Failure::new(FailureKind::NotFound, format!("no transaction {id}")).hint("systx list"))
     }
     fn diff(&self, _: Target, _: Vec<HostPath>) -> Result<Vec<Change>, Failure> {
@@ -198,8 +198,7 @@ fn begin(id: u32) -> Begin {
         nice: 0,
         losses: id,
         timestamp: None,
-        no_commit: vec![],
-        merge: vec![],
+        rules: vec![],
         limit_bytes: None,
         transport: Transport::Auto,
         others: vec![],
@@ -220,7 +219,8 @@ fn a_whole_run_and_descriptors_arrive() {
     let begun = client.begin(begin(4), bell.as_fd()).unwrap();
     assert_eq!(begun.id, TxnId(4));
     let (r, w) = rustix::pipe::pipe().unwrap();
-    let attach = Attach { id: begun.id, volume: 0, pid: 5, mnt_ns: 6, connection: 7 };
+    let attach =
+        Attach { id: begun.id, volume: 0, pid: 5, mnt_ns: 6, connection: 7, rules: vec![] };
     client.attach(attach, w).unwrap();
     let mut buf = [0; 6];
     rustix::io::read(&r, &mut buf).unwrap();
