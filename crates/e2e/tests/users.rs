@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use systx_e2e::lab::{find_program, tool};
+use systx_e2e::lab::{built, find_program, tool};
 use systx_e2e::run::{Limits, finish};
 use systx_e2e::{CONFLICT, Finished, Lab, skip};
 
@@ -307,5 +307,93 @@ import sys; print("done", file=sys.stderr, flush=True)
     for id in s.lab.open_ids() {
         s.lab.do_systx(["abort", &id]).ok();
     }
+    s.lab.do_systx(["umount", "g"]).ok();
+}
+
+/// A program that begins with a scope, adds a line to its file, and ends; it says how that went.
+const SCOPED: &str = r#"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <systx.h>
+#include <unistd.h>
+
+int main(int argc, char **argv) {
+    if (argc != 3 || chdir(argv[1])) return perror(argv[1]), 2;
+    const struct systx_path scope[] = {{argv[2], SYSTX_WRITE, 0}};
+    if (xbegin_scoped(0, scope, 1)) return printf("not begun: %s\n", strerror(errno)), 1;
+    FILE *file = fopen(argv[2], "a");
+    if (!file || fprintf(file, "scoped\n") < 0 || fclose(file))
+        return printf("not written: %s\n", strerror(errno)), 1;
+    if (xend()) return printf("not committed: %s\n", strerror(errno)), 1;
+    puts("committed");
+    return 0;
+}
+"#;
+
+#[test]
+fn a_users_program_with_a_scope_is_one_of_the_directory_and_begins_none_in_a_view() {
+    if find_program("cc").is_none() {
+        skip!("there is no C compiler");
+    }
+    let s = shared!();
+    let out = s.lab.outside();
+    // Where these users can execute and load it.
+    let library = built(&["-p", "libsystx", "--lib"], "libsystx.so");
+    fs::write(out.join("scoped.c"), SCOPED).expect("ours");
+    let mut copy = std::process::Command::new("cp");
+    tool(copy.arg(&library).arg(out.join("libsystx.so"))).expect("a copy");
+    let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lib/include");
+    let mut cc = std::process::Command::new("cc");
+    cc.args(["-Wall", "-Wextra", "-Werror", "-o"]).arg(out.join("scoped"));
+    cc.arg(out.join("scoped.c")).arg("-I").arg(include).arg("-L").arg(&out);
+    cc.arg("-lsystx").arg(format!("-Wl,-rpath,{}", out.display()));
+    tool(&mut cc).expect("a program");
+    for name in ["scoped", "libsystx.so"] {
+        fs::set_permissions(out.join(name), PermissionsExt::from_mode(0o755)).expect("ours");
+    }
+    let program = out.join("scoped").display().to_string();
+    let g = s.lab.path("g").display().to_string();
+    let told = |uid, how: &str, dir: &str, path: &str| {
+        let done = s.sh(uid, &format!("{how} {program} {dir} {path}"));
+        done.out.trim_end().to_owned()
+    };
+    // Which needs a namespace of its own, as the daemon of the directory is root's.
+    let exec = "$SYSTX exec --";
+    assert_eq!(told(ANN, "", &g, "all/both"), "not begun: Operation not permitted");
+    let first = s.sh(ANN, &format!("{exec} {program} {g} all/both"));
+    if first.err.contains("user namespace") {
+        skip!("user namespaces are not allowed here");
+    }
+    assert_eq!(first.out, "committed\n", "{first}");
+    assert_eq!(told(ANN, exec, &g, "ann/new"), "committed");
+    assert_eq!(s.lab.read("g/all/both"), "both\nscoped\n");
+    assert_eq!(owner(s.lab.path("g/ann/new")), (ANN, ANN));
+    // What the user has no right to cannot be claimed, whether it is there or not.
+    for path in ["bob/x", "new", "closed/in/f"] {
+        assert_eq!(told(ANN, exec, &g, path), "not begun: Permission denied", "{path}");
+    }
+    // What may be replaced can be, and is not written for that.
+    assert_eq!(told(ANN, exec, &g, "all/secret"), "not written: Permission denied");
+    // It wins against transactions with a path that have the same, the user's own and others'.
+    let (anns, ann) = s.begin(ANN, "g");
+    let (bobs, bob) = s.begin(BOB, "g");
+    s.sh(BOB, &format!("echo bobs >> {}/all/both", bob.display())).ok();
+    assert_eq!(told(ANN, exec, &g, "all/both"), "committed");
+    assert_eq!(s.sh(BOB, &format!("$SYSTX commit {bobs}")).code, CONFLICT);
+    s.sh(BOB, &format!("exec $SYSTX abort {bobs}")).ok();
+    // In a view there is no second transaction; the first one goes on.
+    let view = ann.display().to_string();
+    s.sh(ANN, &format!("echo anns > {view}/ann/more")).ok();
+    let nowhere = "not begun: Inappropriate ioctl for device";
+    assert_eq!(told(ANN, exec, &view, "ann/more"), nowhere);
+    assert_eq!(told(ANN, exec, &format!("{view}/ann"), "more"), nowhere);
+    // Nor does a transaction of the directory reach into it.
+    let across = format!("{view}/ann/more");
+    assert_eq!(told(ANN, exec, &g, &across), "not begun: Invalid cross-device link");
+    s.sh(ANN, &format!("exec $SYSTX commit {anns}")).ok();
+    assert_eq!(s.lab.read("g/ann/more"), "anns\n");
+    assert_eq!(s.lab.read("g/all/both"), "both\nscoped\nscoped\n");
+    assert!(s.lab.open_ids().is_empty());
     s.lab.do_systx(["umount", "g"]).ok();
 }

@@ -571,7 +571,13 @@ impl Requests for Aliases {
         })
     }
     fn getxattr(&self, node: NodeId, key: &[u8]) -> Reply<Vec<u8>> {
-        self.about(node, |view, node| view.getxattr(node, key))
+        match self.at(node)? {
+            At::Zero(node) => self.plain.getxattr(node, key),
+            At::In(member, node) => member.lasting.getxattr(node, key),
+            // Before others than the directory's owner may open it, the kernel asks for its access control list.
+            At::Control(_) => Err(Errno::NODATA),
+            At::Idle => Err(Errno::CANCELED),
+        }
     }
     fn listxattr(&self, node: NodeId) -> Reply<Vec<u8>> {
         self.about(node, |view, node| view.listxattr(node))
