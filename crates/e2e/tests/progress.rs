@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use systx_e2e::lab::{Fs, Lab, find_program};
 use systx_e2e::run::{Dialogue, Limits, finish};
-use systx_e2e::{lab, skip};
+use systx_e2e::{FAILED, lab, skip};
 
 /// What a line begins with that tells how far something is.
 const PHASES: [&str; 4] = ["checking", "saving for undo", "syncing", "installing"];
@@ -99,6 +99,57 @@ fn a_terminal_shows_how_far_a_commit_and_an_undo_are() {
     assert!(is_gone, "the line was taken back: {rest:?}");
     terminal.close().ok();
     assert!(!lab.has("many"));
+}
+
+/// Holds a lease of a file: whoever opens that to write waits, and the holder says so.
+const LEASE: &str = "import fcntl, os, signal, sys\n\
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGIO})\n\
+    fcntl.fcntl(os.open(sys.argv[1], os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_RDLCK)\n\
+    print('held', flush=True)\n\
+    signal.sigwait({signal.SIGIO})\n\
+    print('wanted', flush=True)\n\
+    sys.stdin.read()\n";
+
+#[test]
+fn a_terminal_shows_how_far_a_recovery_is() {
+    let lab = lab!();
+    for program in ["script", "python3"] {
+        if find_program(program).is_none() {
+            skip!("there is no {program}");
+        }
+    }
+    lab.write("held", "old\n");
+    lab.run(&[], "echo x > first").ok();
+    let mut run = lab.shell(&[]);
+    run.eval("mkdir many; seq 3000 | sed s,^,many/, | xargs touch; echo new >> held");
+    let lease = || {
+        let mut holder = lab.command("python3");
+        holder.args(["-c", LEASE]).arg(lab.path("held"));
+        let mut holder = Dialogue::start(&lab, holder);
+        holder.wait_for("held");
+        holder
+    };
+    // So the daemon is killed when the run is committed, and nothing of it is in place yet.
+    let mut held = lease();
+    run.begin_exit(0);
+    held.wait_for("wanted");
+    lab.kill_daemon();
+    run.finished().expect(FAILED);
+    held.close().ok();
+    assert!(!lab.has("many"));
+
+    let mut held = lease();
+    let mut terminal = on_terminal(&lab, &format!("{} recover", lab.binary().display()));
+    held.wait_for("wanted");
+    let names = total(&mut terminal, "installing");
+    assert!(names >= 3000, "{names}");
+    held.close().ok();
+    let rest = terminal.wait_for("1 committed transactions installed");
+    let is_gone = rest.contains("\u{1b}[2K") && !rest.contains('\n');
+    assert!(is_gone, "the line was taken back: {rest:?}");
+    terminal.close().ok();
+    assert_eq!(std::fs::read_dir(lab.path("many")).unwrap().count(), 3000);
+    assert_eq!(lab.read("held"), "old\nnew\n");
 }
 
 #[test]
