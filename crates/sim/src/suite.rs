@@ -524,7 +524,7 @@ impl Run<'_> {
         sim.record(Record::Off);
         let k = self.compare(sim, bounds)?;
         let exact = Bounds { acked: k, submitted: k };
-        self.leftovers(sim)?;
+        leftovers(sim)?;
         drop(session);
         if let Some(plan) = nested {
             for mut point in sim.take_points() {
@@ -534,30 +534,6 @@ impl Run<'_> {
             }
         }
         self.use_again(sim, k)
-    }
-
-    /// Nothing may be left in the places of passage.
-    fn leftovers(&self, sim: &SimFs) -> Result<(), Failure> {
-        let temp = sim.inode(&format!("{STATE}/t"));
-        let names = temp.iter().filter_map(|d| d.entries()).flat_map(|e| e.keys());
-        let names: Vec<_> = names.map(|n| String::from_utf8_lossy(n)).collect();
-        if !names.is_empty() {
-            return Err(format!("left over in {STATE}/t: {names:?}"));
-        }
-        if let Some(kept) = sim.inode(&format!("{STATE}/conflict"))
-            && kept.entries().is_some_and(|e| !e.is_empty())
-        {
-            return Err("something of ours was kept as an outsider's work".to_owned());
-        }
-        let slots = sim.inode(&format!("{STATE}/s"));
-        for (name, ino) in slots.iter().filter_map(|d| d.entries()).flatten() {
-            let state = sim.state();
-            let slot = state.get(*ino);
-            if slot.is_some_and(|s| s.meta.size > 0 || s.blocks() > 0) {
-                return Err(format!("slot {} is not empty", String::from_utf8_lossy(name)));
-            }
-        }
-        Ok(())
     }
 
     /// A second opening changes nothing, and the store goes on working.
@@ -588,4 +564,31 @@ impl Run<'_> {
         let found = tree::read(sim, &hidden).map_err(|e| format!("reading back: {e}"))?;
         if found == *tree { Ok(()) } else { Err(tree::diff(&found, tree)) }
     }
+}
+
+/// Nothing may be left in the places of passage.
+///
+/// # Errors
+/// What is.
+pub fn leftovers(sim: &SimFs) -> Result<(), Failure> {
+    let temp = sim.inode(&format!("{STATE}/t"));
+    let names = temp.iter().filter_map(|d| d.entries()).flat_map(|e| e.keys());
+    let names: Vec<_> = names.map(|n| String::from_utf8_lossy(n)).collect();
+    if !names.is_empty() {
+        return Err(format!("left over in {STATE}/t: {names:?}"));
+    }
+    if let Some(kept) = sim.inode(&format!("{STATE}/conflict"))
+        && kept.entries().is_some_and(|e| !e.is_empty())
+    {
+        return Err("something of ours was kept as an outsider's work".to_owned());
+    }
+    let slots = sim.inode(&format!("{STATE}/s"));
+    for (name, ino) in slots.iter().filter_map(|d| d.entries()).flatten() {
+        let state = sim.state();
+        let slot = state.get(*ino);
+        if slot.is_some_and(|s| s.meta.size > 0 || s.blocks() > 0) {
+            return Err(format!("slot {} is not empty", String::from_utf8_lossy(name)));
+        }
+    }
+    Ok(())
 }
