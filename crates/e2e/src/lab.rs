@@ -65,7 +65,8 @@ impl Fs {
             .unwrap_or_else(|| panic!("SYSTX_E2E_FS: no file system {name:?}"))
     }
 
-    fn mkfs(self) -> Option<(&'static str, &'static [&'static str])> {
+    /// The program that makes one, with its options; tmpfs has none.
+    pub(crate) fn mkfs(self) -> Option<(&'static str, &'static [&'static str])> {
         match self {
             Fs::Ext4 => Some(("mkfs.ext4", &["-q", "-F", "-m", "0"])),
             Fs::Ext4NoJournal => {

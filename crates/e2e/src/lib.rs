@@ -4,6 +4,8 @@
 //! - [`run`]: starts the built `systx`, with a limit on everything; a shell inside a run that is
 //!   driven line by line, so that tests order events by pipes and never by sleeping;
 //! - [`tree`]: a whole directory tree as a value, for comparisons;
+//! - [`room`]: a mount namespace with several disposable file systems;
+//! - [`stop`]: ends a process at its n-th call that changes a file system;
 //! - [`twin`]: does the same work natively and inside a run, and compares;
 //! - [`cache`]: things from package registries, fetched once;
 //! - [`cases`]: helper programs that use libsystx;
@@ -26,10 +28,13 @@ pub mod pages;
 pub mod places;
 pub mod power_cut;
 pub mod random;
+pub mod room;
 pub mod run;
 #[path = "signals_unsafe.rs"]
 pub mod signals;
 pub mod soak;
+#[path = "stop_unsafe.rs"]
+pub mod stop;
 pub mod tree;
 pub mod twin;
 
