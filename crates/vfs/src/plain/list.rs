@@ -6,6 +6,7 @@ use crate::publication::BARRIER;
 use rustix::fs::{self, RawDir, SeekFrom};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
 use systx_base::{Kind, NodeId};
 use systx_store::real::kind_of;
 use systx_txn::ObjectRef;
@@ -117,7 +118,14 @@ enum Listed {
 }
 
 /// Names from a cookie on; none at the end.
-fn chunk(dir: &std::os::fd::OwnedFd, from: u64) -> Reply<Vec<Item>> {
+fn chunk(dir: &OwnedFd, from: u64) -> Reply<Vec<Item>> {
+    let items = read_from(dir, from)?;
+    // Of a descriptor that was first read at its end, ext4 (Linux 6.18, `ext4_dx_readdir`) goes on from there when it is
+    // read from the start: it takes 0 for where it stopped.  That read is remembered, so the next one is right.
+    if items.is_empty() && from == 0 { read_from(dir, from) } else { Ok(items) }
+}
+
+fn read_from(dir: &OwnedFd, from: u64) -> Reply<Vec<Item>> {
     fs::seek(dir, SeekFrom::Start(from))?;
     let mut buf = [MaybeUninit::uninit(); CHUNK];
     let mut raw = RawDir::new(dir, &mut buf);
@@ -135,4 +143,22 @@ fn chunk(dir: &std::os::fd::OwnedFd, from: u64) -> Reply<Vec<Item>> {
         }
     }
     Ok(items)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// As when a listing that another one has brought to its end asks once more, and the next one gets the descriptor that was
+    /// opened for that.
+    #[test]
+    fn a_descriptor_that_was_first_read_at_its_end_shows_everything_from_the_start() {
+        // Mostly ext4, while /tmp may be a tmpfs, which has no such fault.
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        std::fs::write(dir.path().join("name"), "").unwrap();
+        let open = OwnedFd::from(std::fs::File::open(dir.path()).unwrap());
+        assert!(chunk(&open, i64::MAX as u64).unwrap().is_empty());
+        assert!(chunk(&open, 0).unwrap().iter().any(|item| item.name == b"name"));
+    }
 }
