@@ -190,12 +190,15 @@ impl Client {
     pub fn attach(&mut self, attach: Attach, fuse: OwnedFd) -> Answer<Attached> {
         expect!(self.call(&Request::Attach(attach), &[fuse.as_fd()])?, Reply::Attached(v) => v)
     }
-    /// [`crate::protocol::Control::finish`].
+    /// [`crate::protocol::Control::finish`].  `views`: a directory of each of its views, which nobody needs any more;
+    /// the daemon closes them when this client is gone, so that it need not wait for the kernel to free them.
     ///
     /// # Errors
     /// See [`Client::begin`].
-    pub fn finish(&mut self, finish: Finish) -> Answer<Outcome> {
-        expect!(self.call(&Request::Finish(finish), &[])?, Reply::Outcome(v) => v)
+    pub fn finish(&mut self, finish: Finish, views: &[OwnedFd]) -> Answer<Outcome> {
+        // Of more than fit, this process closes the rest itself.
+        let views: Vec<_> = views.iter().take(wire::MAX_FDS).map(AsFd::as_fd).collect();
+        expect!(self.call(&Request::Finish(finish), &views)?, Reply::Outcome(v) => v)
     }
     /// [`crate::protocol::Control::doom`].
     ///

@@ -207,7 +207,8 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) -> std::io::Result<bool
     let spawned = std::thread::Builder::new().name("control".into()).spawn(move || {
         let control = &theirs.control;
         let runs = BTreeSet::new();
-        let mut connection = Connection { stream, peer, number, progress, control, runs };
+        let views = Vec::new();
+        let mut connection = Connection { stream, peer, number, progress, control, runs, views };
         let end = connection.run(&theirs);
         if let Err(e) = end {
             tracing::warn!(pid = peer.pid, "control connection ended: {e}");
@@ -256,6 +257,10 @@ struct Connection<'a> {
     control: &'a Arc<dyn Control>,
     /// Runs and visits that were begun here and are not yet ended.
     runs: BTreeSet<TxnId>,
+    /// A directory of each view of a run that has ended, given along with the end.  The kernel frees what it knew of
+    /// a view with the last of them, some microseconds for each file: here nobody waits for that.  Not before the
+    /// client is gone, or it would be the last.
+    views: Vec<OwnedFd>,
 }
 
 impl Connection<'_> {
@@ -356,6 +361,7 @@ impl Connection<'_> {
             Request::Attach(attach) => Reply::Attached(c.attach(attach, descriptor(&mut fds)?)?),
             Request::Finish(finish) => {
                 let id = finish.id;
+                self.views.append(&mut fds);
                 let outcome = c.finish(finish)?;
                 self.runs.remove(&id);
                 Reply::Outcome(outcome)
@@ -408,6 +414,8 @@ impl Connection<'_> {
     }
 
     fn begin(&mut self, begin: Begin, doorbell: OwnedFd) -> Result<Reply, Failure> {
+        // Of the attempt before.
+        self.views.clear();
         // The daemon rings with locks held: whatever descriptor the client sent must not block it.
         let flags = rustix::fs::fcntl_getfl(&doorbell).and_then(|flags| {
             rustix::fs::fcntl_setfl(doorbell.as_fd(), flags | rustix::fs::OFlags::NONBLOCK)

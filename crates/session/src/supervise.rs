@@ -345,6 +345,16 @@ impl Started {
         self.views.iter().try_for_each(rustix::fs::syncfs)
     }
 
+    /// A directory of each view.  With the last of all that are open in it, the kernel frees what it knew of the view.
+    pub fn views(&self) -> &[OwnedFd] {
+        &self.views
+    }
+
+    /// Closes what [`Started::views`] says.
+    pub fn close_views(&mut self) {
+        self.views.clear();
+    }
+
     /// Regular files and the like that lie in private places, apart from what they started with.
     pub fn private_remains(&self, known: &[PathBuf]) -> Vec<PathBuf> {
         let mut found = Vec::new();

@@ -5,7 +5,7 @@
 //! 2. *Make* new directories out of sight, with all that is new in them.
 //! 3. *Change* content and attributes of existing objects: in place, or by a new inode that is
 //!    exchanged for the old one.
-//! 4. *Names* ([`names`]): each changed name is brought to its outcome.  What is in the way is
+//! 4. *Names* ([`names`]): each changed name is brought to its outcome; new files are made somewhat [`ahead`].  What is in the way is
 //!    exchanged out first and looked at then: what the transaction knew goes to the graveyard, what an
 //!    outsider put there to `conflict/`, reported.  Moves go first where their target is free;
 //!    only a cycle parks one of its members in staging.
@@ -25,6 +25,7 @@
 //! No locks are taken here: the store lets one thread install a transaction, and never two that
 //! overlap.
 
+mod ahead;
 mod compare;
 mod locate;
 mod names;
@@ -118,6 +119,8 @@ struct State {
     dir: Option<Handle>,
     /// Made by this run and not yet under any name that an outsider could see.
     hidden: bool,
+    /// A new file that is complete and waits for its name, see [`ahead`].
+    ahead: bool,
     /// Found where the tree shows it, not in staging or the graveyard.
     in_tree: bool,
     /// Changed or linked by this run, which moves its stamp.

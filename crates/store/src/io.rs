@@ -312,4 +312,12 @@ pub trait Io: Send + Sync {
     fn fs_info(&self) -> Result<FsInfo>;
     /// Wall clock.
     fn now(&self) -> Time;
+
+    /// How many threads are worth making many files with.  1 where calls come one at a time, as in a simulator.
+    fn makers(&self) -> usize {
+        1
+    }
+    /// Has the modes with which *this thread* makes something count in full, whatever the process's umask, where
+    /// that can be had.  For a thread that does nothing else.
+    fn unmask(&self) {}
 }

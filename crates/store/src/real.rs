@@ -15,7 +15,7 @@
 
 use crate::class;
 use crate::io::{FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat};
-use crate::real_unsafe::{Lease, lock_description, probe_lease};
+use crate::real_unsafe::{Lease, lock_description, own_umask, probe_lease};
 use rustix::fs::{
     self as sys, AtFlags, FallocateFlags, FileType, Mode, OFlags, RawDir, RenameFlags,
     ResolveFlags, SeekFrom, Statx, StatxAttributes, StatxFlags, Timespec, Timestamps, UTIME_OMIT,
@@ -750,6 +750,18 @@ impl Io for RealIo {
     fn now(&self) -> Time {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         Time { secs: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }
+    }
+
+    fn makers(&self) -> usize {
+        // More than a few stand in each other's way in the file system's journal.
+        std::thread::available_parallelism().map_or(1, |n| n.get().min(4))
+    }
+
+    fn unmask(&self) {
+        // The umask is the process's, unless the thread has its own: a container may refuse that.
+        if own_umask().is_ok() {
+            rustix::process::umask(Mode::empty());
+        }
     }
 }
 

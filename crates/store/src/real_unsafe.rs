@@ -1,5 +1,5 @@
-//! The few system calls of [`crate::real`] that `rustix` does not wrap: leases and locks that belong
-//! to an open file description.  Nothing else in this crate is unsafe.
+//! The few system calls of [`crate::real`] that `rustix` does not wrap, or not safely: leases and locks that belong
+//! to an open file description, and a thread's own umask.  Nothing else in this crate is unsafe.
 
 #![allow(unsafe_code)]
 
@@ -55,6 +55,12 @@ fn give_lease_back(fd: BorrowedFd<'_>) {
     // SAFETY: F_SETLEASE takes an int and no pointer; `fd` is open for the whole call.  A failure
     // leaves a lease that ends with the descriptor; there is nothing better to do about it.
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
+}
+
+/// Gives this thread a umask, working directory and root of its own, all as they are (unshare(2), `CLONE_FS`).
+pub(crate) fn own_umask() -> rustix::io::Result<()> {
+    // SAFETY: what makes the call unsafe is to unshare the descriptor table; it stays shared.
+    unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }
 }
 
 /// Takes the write lock of the whole file for this open file description; `false` if another

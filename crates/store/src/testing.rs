@@ -336,6 +336,12 @@ impl Io for Dying {
     fn now(&self) -> Time {
         self.inner.now()
     }
+    fn makers(&self) -> usize {
+        3
+    }
+    fn unmask(&self) {
+        self.inner.unmask();
+    }
     fn fs_info(&self) -> Result<FsInfo> {
         self.alive()?;
         let info = self.inner.fs_info()?;

@@ -314,7 +314,7 @@ impl Runner<'_> {
             let deferred = Vec::new();
             let finish = Finish { id: begun.id, end: End::Abort, code: None, deferred };
             // If this fails too, the end of the connection has the same effect.
-            let _ = self.client.finish(finish);
+            let _ = self.client.finish(finish, &[]);
             Problem::from(e)
         })
     }
@@ -359,7 +359,11 @@ impl Runner<'_> {
             .limit_size
             .filter(|_| self.client.status(after.id).is_ok_and(|t| t.listed.limited));
         let finish = Finish { id: after.id, end, code, deferred: wanted.clone() };
-        let outcome = self.client.finish(finish).map_err(|f| lost_track(f, end, after.id))?;
+        // What is kept may be entered at once: its first view is over by then.
+        let given = if end == End::Keep { &[][..] } else { after.started.views() };
+        let outcome = self.client.finish(finish, given);
+        after.started.close_views();
+        let outcome = outcome.map_err(|f| lost_track(f, end, after.id))?;
         let sightings = after.started.sightings();
         let seen = |reached| {
             sightings.iter().filter(|s| s.reached == reached).map(sighting).collect::<Vec<_>>()

@@ -230,7 +230,7 @@ fn a_whole_run_and_descriptors_arrive() {
     rustix::io::read(&bell, &mut count).unwrap();
     assert_eq!(u64::from_ne_bytes(count), 1);
     client
-        .finish(Finish { id: begun.id, end: End::Abort, code: None, deferred: Vec::new() })
+        .finish(Finish { id: begun.id, end: End::Abort, code: None, deferred: Vec::new() }, &[])
         .unwrap();
     drop(client);
     server.client().shutdown(false).unwrap();
@@ -245,7 +245,7 @@ fn a_client_that_vanishes_aborts_its_runs_and_visits() {
     client.begin(begin(1), bell().as_fd()).unwrap();
     client.begin(begin(2), bell().as_fd()).unwrap();
     client
-        .finish(Finish { id: TxnId(1), end: End::Abort, code: None, deferred: Vec::new() })
+        .finish(Finish { id: TxnId(1), end: End::Abort, code: None, deferred: Vec::new() }, &[])
         .unwrap();
     client.enter(TxnId(3)).unwrap();
     client.enter(TxnId(4)).unwrap();
@@ -424,4 +424,24 @@ fn a_second_connection_is_told_how_far_a_request_is() {
     // What has been answered is under way no more.
     let mut other = daemon.client();
     assert!((0..10).all(|connection| other.progress(connection) == Ok(None)));
+}
+
+#[test]
+fn what_is_left_of_a_view_is_let_go_of_when_its_client_is_gone() {
+    let server = Running::start("views", LONG, None);
+    let mut client = server.client();
+    client.begin(begin(1), bell().as_fd()).unwrap();
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    let finish = Finish { id: TxnId(1), end: End::Commit, code: None, deferred: Vec::new() };
+    client.finish(finish, &[write]).unwrap();
+    // The daemon alone has the other end of the pipe now, as long as the client is there.
+    let at_end = |limit: i64| {
+        let mut fds = [rustix::event::PollFd::new(&read, rustix::event::PollFlags::IN)];
+        let limit = rustix::event::Timespec { tv_sec: limit, tv_nsec: 0 };
+        rustix::event::poll(&mut fds, Some(&limit)).unwrap() == 1
+    };
+    client.list().unwrap();
+    assert!(!at_end(0));
+    drop(client);
+    assert!(at_end(300));
 }

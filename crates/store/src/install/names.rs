@@ -9,6 +9,7 @@
 //! `RENAME_NOREPLACE` or link, and what is in the way comes out by `RENAME_EXCHANGE` or a rename into
 //! the graveyard, and is looked at where it arrived.
 
+use super::ahead::WINDOW;
 use super::{Install, Later, Outside, Place, Step, is};
 use crate::history::OldContent;
 use crate::io::{Class, HostId, Open, Openers, Rename, Stat};
@@ -43,16 +44,19 @@ impl Install<'_> {
             let mut waiting = Vec::new();
             let tried = std::mem::take(&mut self.pending);
             let before = tried.len();
-            for i in tried {
-                let bind = &self.commit.set.binds[i];
-                if self.try_bind(i, bind, &open)? {
-                    progress::step();
-                    count_down(&mut open.inside, bind.dir);
-                    if let Some(target) = bind.target {
-                        count_down(&mut open.moves, target);
+            for some in tried.chunks(WINDOW) {
+                self.make_ahead(some)?;
+                for i in some {
+                    let bind = &self.commit.set.binds[*i];
+                    if self.try_bind(*i, bind, &open)? {
+                        progress::step();
+                        count_down(&mut open.inside, bind.dir);
+                        if let Some(target) = bind.target {
+                            count_down(&mut open.moves, target);
+                        }
+                    } else {
+                        waiting.push(*i);
                     }
-                } else {
-                    waiting.push(i);
                 }
             }
             let stuck = waiting.len() == before;
@@ -280,9 +284,11 @@ impl Install<'_> {
             }
         } else {
             let in_place = now.is_none() && self.states[bind.dir.0 as usize].hidden;
-            let at = if in_place { place.clone() } else { self.temp('b', ix) };
-            if !self.build(ix, &at)? {
-                return Ok(true);
+            if !std::mem::take(&mut self.state(ix).ahead) {
+                let at = if in_place { place.clone() } else { self.temp('b', ix) };
+                if !self.build(ix, &at)? {
+                    return Ok(true);
+                }
             }
             if in_place {
                 self.arrived(ix, place);

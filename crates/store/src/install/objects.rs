@@ -3,7 +3,7 @@
 //! Order on every object: data, owner, extended attributes (POSIX ACLs and capabilities among them),
 //! mode, times: each step may disturb what a later one sets, or take the right to set it.
 
-use super::{Install, Outside, Place, Step, is};
+use super::{Env, Install, Outside, Place, Step, is};
 use crate::io::{Class, Handle, Open, Rename, Stat};
 use crate::layout::found;
 use crate::staging::slot_name;
@@ -62,42 +62,23 @@ impl Install<'_> {
         Ok(true)
     }
 
-    /// Gives a new object its attributes; returns what it is then.  Mostly only the times are left to
-    /// set, so they come first, and one look tells whether owner and mode are wanting: setting those
-    /// does not move the times again.
+    /// Gives a new object its attributes; returns what it is then.
     fn dress(&mut self, ix: Ix, at: &Place) -> Step<Stat> {
         let io = self.env.io;
         let object = self.object(ix);
-        let look = |s: &Self| io.stat_at(&at.dir, &at.name).map_err(|e| s.stop(s.path(ix), e));
-        if !object.xattrs.is_empty() {
+        let looked = if object.xattrs.is_empty() {
+            let mode = object.attrs.mode.filter(|_| object.kind() != Kind::Symlink);
+            let attrs = Attrs { mode, ..object.attrs };
+            let mut masked = self.masked;
+            let report = |set| self.soft(|s| s.path(ix), set).map(drop);
+            let looked = dress(io, at, attrs, &mut masked, report)?;
+            self.masked = masked;
+            looked
+        } else {
             self.set_attributes(ix, at)?;
-            return look(self);
-        }
-        let Attrs { mode, owner, atime, mtime } = object.attrs;
-        let mode = mode.filter(|_| object.kind() != Kind::Symlink);
-        // Where the umask takes bits, it does so every time.
-        if let Some(mode) = mode.filter(|_| self.masked) {
-            let set = io.set_mode(&at.dir, &at.name, mode);
-            self.soft(|s| s.path(ix), set)?;
-        }
-        if atime.is_some() || mtime.is_some() {
-            let set = io.set_times(&at.dir, &at.name, atime, mtime);
-            self.soft(|s| s.path(ix), set)?;
-        }
-        let stat = look(self)?;
-        let chown = owner.filter(|o| *o != (stat.uid, stat.gid));
-        if let Some((uid, gid)) = chown {
-            let set = io.set_owner(&at.dir, &at.name, uid, gid);
-            self.soft(|s| s.path(ix), set)?;
-        }
-        // A change of owner may have cleared bits.
-        let chmod = mode.filter(|m| chown.is_some() || *m != stat.mode);
-        if let Some(mode) = chmod {
-            self.masked |= mode != stat.mode;
-            let set = io.set_mode(&at.dir, &at.name, mode);
-            self.soft(|s| s.path(ix), set)?;
-        }
-        if chown.is_some() || chmod.is_some() { look(self) } else { Ok(stat) }
+            io.stat_at(&at.dir, &at.name)
+        };
+        looked.map_err(|e| self.stop(self.path(ix), e))
     }
 
     /// Makes a new object; the open file, if it is one that was just made.
@@ -120,7 +101,7 @@ impl Install<'_> {
                 let mode = object.attrs.mode.map_or(0o600, |m| m & 0o777);
                 let file = io.create_file(&place.dir, &place.name, mode)?;
                 if let Content::Whole { len, extents } = content {
-                    self.write_whole(&file, *len, extents, true)?;
+                    self.env.write_whole(&file, *len, extents, true)?;
                 }
                 return Ok(Some(file));
             }
@@ -158,59 +139,6 @@ impl Install<'_> {
         let left = id.and_then(|id| self.leftovers.get(&id)).cloned();
         let left = left.ok_or_else(|| Error::from_raw_os_error(libc::ENOENT))?;
         Ok(Place { dir: self.env.layout.temp.clone(), name: left })
-    }
-
-    /// Writes data and holes; `fresh` says that the file is empty.
-    fn write_whole(&self, file: &Handle, len: u64, extents: &[Extent], fresh: bool) -> Result<()> {
-        let io = self.env.io;
-        let old = if fresh { 0 } else { io.stat(file)?.size };
-        let mut at = 0;
-        for extent in extents {
-            self.clear(file, at, extent.offset, old)?;
-            self.write_extent(file, extent, old)?;
-            at = extent.offset + extent.data.len();
-        }
-        self.clear(file, at, len, old)?;
-        if fresh {
-            // It ends where the last bytes were written.
-            let is_data = |e: &&Extent| !e.data.is_empty() && !matches!(e.data, Data::Hole { .. });
-            let end = extents.iter().rfind(is_data);
-            let end = end.map_or(0, |e| e.offset + e.data.len());
-            return if end != len { io.set_len(file, len) } else { Ok(()) };
-        }
-        if io.stat(file)?.size != len { io.set_len(file, len) } else { Ok(()) }
-    }
-
-    /// Makes a range read as zeros, as far as it lies within the old length.
-    fn clear(&self, file: &Handle, from: u64, to: u64, old: u64) -> Result<()> {
-        let to = to.min(old);
-        if from < to { self.env.io.punch_hole(file, from, to - from) } else { Ok(()) }
-    }
-
-    fn write_extent(&self, file: &Handle, extent: &Extent, old: u64) -> Result<()> {
-        match &extent.data {
-            Data::Inline(bytes) => self.env.io.write_at(file, bytes, extent.offset),
-            Data::Hole { len } => self.clear(file, extent.offset, extent.offset + len, old),
-            Data::Slot { slot, at, len } => {
-                let from = self.env.pool.handle(*slot);
-                let from = from.ok_or_else(|| Error::from_raw_os_error(libc::ENOENT))?;
-                self.env.io.copy_range(&from, *at, file, extent.offset, *len)
-            }
-        }
-    }
-
-    /// Overwrites part of a file.
-    fn write_patch(&self, file: &Handle, len: u64, keep: u64, extents: &[Extent]) -> Result<()> {
-        let io = self.env.io;
-        let old = io.stat(file)?.size;
-        let mut at = 0;
-        for extent in extents {
-            self.clear(file, keep.max(at), extent.offset, old)?;
-            self.write_extent(file, extent, old)?;
-            at = extent.offset + extent.data.len();
-        }
-        self.clear(file, keep.max(at), len, old)?;
-        if io.stat(file)?.size != len { io.set_len(file, len) } else { Ok(()) }
     }
 
     /// Sets everything that a write set says about an object, in the one right order.
@@ -435,8 +363,8 @@ impl Install<'_> {
         }
         self.state(ix).touched = true;
         let written = match &self.object(ix).content {
-            Content::Patch { len, keep, extents } => self.write_patch(&file, *len, *keep, extents),
-            Content::Whole { len, extents } => self.write_whole(&file, *len, extents, false),
+            Content::Patch { len, keep, extents } => self.env.write_patch(&file, *len, *keep, extents),
+            Content::Whole { len, extents } => self.env.write_whole(&file, *len, extents, false),
             Content::Slot(slot) => self.copy_slot(*slot, &file),
             Content::Keep => Ok(()),
         };
@@ -448,7 +376,7 @@ impl Install<'_> {
         let from = self.env.pool.handle(slot);
         let from = from.ok_or_else(|| Error::from_raw_os_error(libc::ENOENT))?;
         let len = self.env.io.stat(&from)?.size;
-        self.clear(file, 0, len, self.env.io.stat(file)?.size)?;
+        self.env.clear(file, 0, len, self.env.io.stat(file)?.size)?;
         copy_data(self.env.io, &from, file, len)?;
         self.env.io.set_len(file, len)
     }
@@ -539,11 +467,11 @@ impl Install<'_> {
         } else {
             let file = io.create_file(&new.dir, &new.name, 0o600)?;
             match &self.object(ix).content {
-                Content::Whole { len, extents } => self.write_whole(&file, *len, extents, true)?,
+                Content::Whole { len, extents } => self.env.write_whole(&file, *len, extents, true)?,
                 Content::Patch { len, keep, extents } => {
                     let from = io.open_file(&old.dir, &old.name, Open::Read)?;
                     copy_data(io, &from, &file, stat.size.min(*keep))?;
-                    self.write_patch(&file, *len, *keep, extents)?;
+                    self.env.write_patch(&file, *len, *keep, extents)?;
                 }
                 _ => {}
             }
@@ -600,7 +528,7 @@ impl Install<'_> {
                 let io = self.env.io;
                 let open = || io.open_file(&place.dir, &place.name, Open::Write);
                 let file = self.as_owner(place, open)?;
-                self.write_whole(&file, *len, extents, false)
+                self.env.write_whole(&file, *len, extents, false)
             };
             write().map_err(|e| self.stop(self.path(ix), e))?;
         }
@@ -613,6 +541,96 @@ impl Install<'_> {
             self.set_attributes(ix, place)?;
         }
         Ok(())
+    }
+}
+
+/// Gives a new object without extended attributes its owner, mode and times; returns what it is then.  Mostly only the
+/// times are left to set, so they come first, and one look tells whether owner and mode are wanting: setting those does
+/// not move the times again.  `masked`: the umask took bits from the one before, as it does every time.  What the system
+/// refuses is for `tell` to judge.
+pub(super) fn dress<E>(
+    io: &dyn crate::io::Io,
+    at: &Place,
+    Attrs { mode, owner, atime, mtime }: Attrs,
+    masked: &mut bool,
+    mut tell: impl FnMut(Result<()>) -> std::result::Result<(), E>,
+) -> std::result::Result<Result<Stat>, E> {
+    if let Some(mode) = mode.filter(|_| *masked) {
+        tell(io.set_mode(&at.dir, &at.name, mode))?;
+    }
+    if atime.is_some() || mtime.is_some() {
+        tell(io.set_times(&at.dir, &at.name, atime, mtime))?;
+    }
+    let stat = match io.stat_at(&at.dir, &at.name) {
+        Ok(stat) => stat,
+        failed => return Ok(failed),
+    };
+    let chown = owner.filter(|o| *o != (stat.uid, stat.gid));
+    if let Some((uid, gid)) = chown {
+        tell(io.set_owner(&at.dir, &at.name, uid, gid))?;
+    }
+    // A change of owner may have cleared bits.
+    let chmod = mode.filter(|m| chown.is_some() || *m != stat.mode);
+    if let Some(mode) = chmod {
+        *masked |= mode != stat.mode;
+        tell(io.set_mode(&at.dir, &at.name, mode))?;
+    }
+    let again = chown.is_some() || chmod.is_some();
+    Ok(if again { io.stat_at(&at.dir, &at.name) } else { Ok(stat) })
+}
+
+impl Env<'_> {
+    /// Writes data and holes; `fresh` says that the file is empty.
+    pub(super) fn write_whole(&self, file: &Handle, len: u64, extents: &[Extent], fresh: bool) -> Result<()> {
+        let io = self.io;
+        let old = if fresh { 0 } else { io.stat(file)?.size };
+        let mut at = 0;
+        for extent in extents {
+            self.clear(file, at, extent.offset, old)?;
+            self.write_extent(file, extent, old)?;
+            at = extent.offset + extent.data.len();
+        }
+        self.clear(file, at, len, old)?;
+        if fresh {
+            // It ends where the last bytes were written.
+            let is_data = |e: &&Extent| !e.data.is_empty() && !matches!(e.data, Data::Hole { .. });
+            let end = extents.iter().rfind(is_data);
+            let end = end.map_or(0, |e| e.offset + e.data.len());
+            return if end != len { io.set_len(file, len) } else { Ok(()) };
+        }
+        if io.stat(file)?.size != len { io.set_len(file, len) } else { Ok(()) }
+    }
+
+    /// Makes a range read as zeros, as far as it lies within the old length.
+    fn clear(&self, file: &Handle, from: u64, to: u64, old: u64) -> Result<()> {
+        let to = to.min(old);
+        if from < to { self.io.punch_hole(file, from, to - from) } else { Ok(()) }
+    }
+
+    fn write_extent(&self, file: &Handle, extent: &Extent, old: u64) -> Result<()> {
+        match &extent.data {
+            Data::Inline(bytes) => self.io.write_at(file, bytes, extent.offset),
+            Data::Hole { len } => self.clear(file, extent.offset, extent.offset + len, old),
+            Data::Slot { slot, at, len } => {
+                let from = self.pool.handle(*slot);
+                let from = from.ok_or_else(|| Error::from_raw_os_error(libc::ENOENT))?;
+                self.io.copy_range(&from, *at, file, extent.offset, *len)
+            }
+        }
+    }
+
+    /// Overwrites part of a file.
+    fn write_patch(&self, file: &Handle, len: u64, keep: u64, extents: &[Extent]) -> Result<()> {
+        let io = self.io;
+        let old = io.stat(file)?.size;
+        let mut at = 0;
+        for extent in extents {
+            self.clear(file, keep.max(at), extent.offset, old)?;
+            self.write_extent(file, extent, old)?;
+            at = extent.offset + extent.data.len();
+        }
+        self.clear(file, keep.max(at), len, old)?;
+        if io.stat(file)?.size != len { io.set_len(file, len) } else { Ok(()) }
     }
 }
 

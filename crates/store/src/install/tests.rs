@@ -5,7 +5,9 @@ use crate::testing::*;
 use crate::writeset::{Bind, Ix, WriteSet};
 use crate::{ApplyReport, CommitMeta, DirStore, TxnKind};
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 use systx_base::TxnId;
 
 fn run(store: &DirStore, txn: u64, set: WriteSet, kind: TxnKind) -> ApplyReport {
@@ -190,4 +192,102 @@ fn a_changed_file_with_a_further_name_in_a_new_directory_is_undone_and_redone() 
             assert_eq!(s.tree().get(path).map(|s| without_count(s)), Some(without_count(looks)));
         }
     }
+}
+
+/// More files than are made at a time, in new directories and in one that is there, with one that gives way and one
+/// that has two names.
+fn many(ws: &mut Ws<'_>) {
+    let modes = [0o644, 0o666, 0o600, 0o444, 0o4755, 0o777];
+    let tops = [ws.mkdir(), ws.mkdir()];
+    ws.bind("new", Some(tops[0]));
+    ws.bind("other", Some(tops[1]));
+    for n in 0..1200usize {
+        let file = ws.file(if n % 7 == 0 { String::new() } else { format!("content of {n}") });
+        ws.obj(file).attrs.mode = Some(modes[n % modes.len()]);
+        match n % 4 {
+            3 => ws.bind(format!("dir/f{n}"), Some(file)),
+            top => ws.bind_in(tops[top % 2], &format!("f{n}"), file),
+        }
+        if n == 100 {
+            ws.bind_in(tops[1], "also 100", file);
+        }
+    }
+}
+
+fn populate(s: &Scratch) {
+    s.write("dir/f3", "gives way");
+    s.write("dir/beside", "stays");
+}
+
+fn staged(s: &Scratch) -> Vec<String> {
+    let names = std::fs::read_dir(s.path(STATE).join("t"));
+    names.unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn many_files_made_by_several_threads_are_what_they_should_be() {
+    let s = Scratch::new();
+    populate(&s);
+    let before = s.tree();
+    let (store, _) = DirStore::open(config(), Dying::after(s.io(), u64::MAX)).unwrap();
+    let io = s.io();
+    let mut ws = Ws::new(&*io);
+    many(&mut ws);
+    assert_eq!(run(&store, 1, ws.done(), TxnKind::Run).outside, []);
+    for (path, mode, content) in [
+        ("new/f4", 0o4755, "content of 4"),
+        ("other/f1", 0o666, "content of 1"),
+        ("other/f1193", 0o777, "content of 1193"),
+        ("dir/f3", 0o444, "content of 3"),
+        ("dir/f1195", 0o666, "content of 1195"),
+        ("new/f0", 0o644, ""),
+        ("other/also 100", 0o4755, "content of 100"),
+        ("dir/beside", 0o644, "stays"),
+    ] {
+        let seen = std::fs::metadata(s.path(path)).unwrap().permissions().mode() & 0o7777;
+        assert_eq!(seen, mode, "{path}");
+        assert_eq!(s.read(path), content.as_bytes(), "{path}");
+    }
+    let after = s.tree();
+    assert_eq!(after.len(), before.len() + 1202);
+    assert_eq!(staged(&s), [""; 0]);
+    assert_eq!(undo(&store, 1, 2).outside, []);
+    assert_eq!(s.tree(), before);
+    assert_eq!(undo(&store, 2, 3).outside, []);
+    assert_eq!(s.tree(), after);
+}
+
+#[test]
+fn a_death_while_many_files_are_made_leaves_all_or_nothing() {
+    let whole = Scratch::new();
+    populate(&whole);
+    let before = whole.tree();
+    let life = |s: &Scratch, io: Arc<Dying>| -> Option<()> {
+        let (store, _) = DirStore::open(config(), io).ok()?;
+        let io = s.io();
+        let mut ws = Ws::new(&*io);
+        many(&mut ws);
+        let set = ws.done();
+        let reservation = store.reserve(&set).ok()?;
+        let committed = store.commit(reservation, set, meta(1)).ok()?;
+        store.apply(committed.lsn).ok().map(drop)
+    };
+    let counted = Dying::after(whole.io(), u64::MAX);
+    life(&whole, Arc::clone(&counted)).unwrap();
+    let (after, calls) = (whole.tree(), counted.calls());
+    let mut outcomes = [0, 0];
+    for n in (0..20).map(|part| calls * part / 20 + part) {
+        let s = Scratch::new();
+        populate(&s);
+        assert_eq!(life(&s, Dying::after(s.io(), n)), None, "there are more than {n} calls");
+        let (store, report) = s.open();
+        assert_eq!(report.outside, [], "after {n} calls");
+        let all = s.tree() == after;
+        outcomes[usize::from(all)] += 1;
+        assert!(all || s.tree() == before, "after {n} calls");
+        drop(store);
+        s.store();
+        assert_eq!(staged(&s), [""; 0], "after {n} calls");
+    }
+    assert!(outcomes[0] > 0 && outcomes[1] > 5, "{outcomes:?}");
 }
