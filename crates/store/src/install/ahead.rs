@@ -50,11 +50,14 @@ impl<'a> Install<'a> {
             std::thread::scope(|scope| {
                 let makers: Vec<_> = orders
                     .chunks_mut(share)
-                    .map(|orders| {
-                        scope.spawn(move || {
+                    .filter_map(|orders| {
+                        let make = move || {
                             env.io.unmask();
                             make_all(env, orders)
-                        })
+                        };
+                        let maker = std::thread::Builder::new().name("maker".into());
+                        // What a thread that could not be had would have made is made in its turn.
+                        maker.spawn_scoped(scope, make).ok()
                     })
                     .collect();
                 // A panic of a maker is one of the installation.

@@ -363,7 +363,9 @@ impl Install<'_> {
         }
         self.state(ix).touched = true;
         let written = match &self.object(ix).content {
-            Content::Patch { len, keep, extents } => self.env.write_patch(&file, *len, *keep, extents),
+            Content::Patch { len, keep, extents } => {
+                self.env.write_patch(&file, *len, *keep, extents)
+            }
             Content::Whole { len, extents } => self.env.write_whole(&file, *len, extents, false),
             Content::Slot(slot) => self.copy_slot(*slot, &file),
             Content::Keep => Ok(()),
@@ -467,7 +469,9 @@ impl Install<'_> {
         } else {
             let file = io.create_file(&new.dir, &new.name, 0o600)?;
             match &self.object(ix).content {
-                Content::Whole { len, extents } => self.env.write_whole(&file, *len, extents, true)?,
+                Content::Whole { len, extents } => {
+                    self.env.write_whole(&file, *len, extents, true)?
+                }
                 Content::Patch { len, keep, extents } => {
                     let from = io.open_file(&old.dir, &old.name, Open::Read)?;
                     copy_data(io, &from, &file, stat.size.min(*keep))?;
@@ -581,7 +585,13 @@ pub(super) fn dress<E>(
 
 impl Env<'_> {
     /// Writes data and holes; `fresh` says that the file is empty.
-    pub(super) fn write_whole(&self, file: &Handle, len: u64, extents: &[Extent], fresh: bool) -> Result<()> {
+    pub(super) fn write_whole(
+        &self,
+        file: &Handle,
+        len: u64,
+        extents: &[Extent],
+        fresh: bool,
+    ) -> Result<()> {
         let io = self.io;
         let old = if fresh { 0 } else { io.stat(file)?.size };
         let mut at = 0;
