@@ -11,9 +11,10 @@
 //!
 //! Not under /tmp or /dev/shm: runs may put a private tmpfs there.
 
-use crate::run::{Finished, Limits, Shell, finish};
+use crate::run::{Finished, HANG, Limits, Shell, eventually, finish, wait_readable};
 use std::ffi::OsStr;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -354,6 +355,19 @@ impl Lab {
         end(&self.daemons());
     }
 
+    /// kill -9 of the daemon; returns when its keeper has started the next one and gone home.
+    ///
+    /// # Panics
+    /// If that does not happen.
+    pub fn kill_and_come_back(&self) {
+        eventually("there is one keeper", || self.keepers().len() == 1);
+        let (daemon, keeper) = (one(self.daemons()), watch(one(self.keepers())));
+        self.kill_daemon();
+        let home = wait_readable(&keeper, Instant::now() + HANG);
+        assert!(home, "the keeper works for ever\n{}", self.daemon_log());
+        assert_ne!(one(self.daemons()), daemon, "{}", self.daemon_log());
+    }
+
     /// kill -9 of the daemon and its keeper, neither of which gets to do anything about it.
     pub fn kill_daemon_and_keeper(&self) {
         let both = [self.daemons(), self.keepers()].concat();
@@ -519,6 +533,24 @@ pub fn signal(pids: &[u32], signal: rustix::process::Signal) {
     }
 }
 
+/// The only one of them.
+///
+/// # Panics
+/// If there is another number of them.
+pub fn one(pids: Vec<u32>) -> u32 {
+    assert_eq!(pids.len(), 1, "{pids:?}");
+    pids[0]
+}
+
+/// To wait for a process's end.
+///
+/// # Panics
+/// If there is no such process.
+pub fn watch(pid: u32) -> OwnedFd {
+    let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
+    rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).expect("it lives")
+}
+
 /// Ends processes for good and waits until they are gone.
 pub(crate) fn end(pids: &[u32]) {
     let fds: Vec<_> = pids
@@ -533,7 +565,7 @@ pub(crate) fn end(pids: &[u32]) {
     }
     let limit = Instant::now() + Duration::from_secs(60);
     for fd in &fds {
-        if !crate::run::wait_readable(fd, limit) {
+        if !wait_readable(fd, limit) {
             eprintln!("a killed process does not end");
         }
     }

@@ -3,15 +3,15 @@
 //!
 //! Whatever may hang does so in a process with a limit, never in the test itself.
 
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use systx_e2e::lab::{find_program, guard_mounts, signal};
+use systx_e2e::lab::{one, watch};
 use systx_e2e::run::{HANG, Limits, Running, finish, wait_readable};
 use systx_e2e::{CONFLICT, Finished, Fs, Lab, Tree, lab, skip};
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use rustix::process::Signal;
 
 /// A lab with a directory `g` of some files, guarded.
 fn guarded(lab: &Lab) -> PathBuf {
@@ -47,26 +47,6 @@ fn until(what: &str, lab: &Lab, happened: impl Fn() -> bool) {
         assert!(Instant::now() < deadline, "never happened: {what}\n{}", lab.daemon_log());
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-fn one(pids: Vec<u32>) -> u32 {
-    assert_eq!(pids.len(), 1, "{pids:?}");
-    pids[0]
-}
-
-/// To wait for a process's end.
-fn watch(pid: u32) -> OwnedFd {
-    let pid = Pid::from_raw(i32::try_from(pid).expect("a pid")).expect("a pid");
-    pidfd_open(pid, PidfdFlags::empty()).expect("it lives")
-}
-
-/// kill -9 of the daemon; returns when its keeper has started the next one and gone home.
-fn kill_and_come_back(lab: &Lab) {
-    until("there is one keeper", lab, || lab.keepers().len() == 1);
-    let (daemon, keeper) = (one(lab.daemons()), watch(one(lab.keepers())));
-    lab.kill_daemon();
-    assert!(wait_readable(&keeper, Instant::now() + HANG), "the keeper works for ever");
-    assert_ne!(one(lab.daemons()), daemon, "{}", lab.daemon_log());
 }
 
 /// A process that is told when to end.
@@ -275,7 +255,7 @@ fn the_root_of_a_volume_can_be_guarded() {
     assert_eq!(guard_mounts(&lab.root()), [lab.root()]);
     assert!(!lab.has(".systx"), "the store shows");
     lab.run(&[], "echo run > dir/file").ok();
-    kill_and_come_back(&lab);
+    lab.kill_and_come_back();
     assert_eq!(sh(&lab, "cat dir/file; echo plain > dir/file").ok().out, "run\n");
     from("/", &["umount", root]).ok();
     before.assert_same(&lab.tree(), "after all");
@@ -337,7 +317,7 @@ fn a_killed_daemon_comes_back_with_everything_that_was_done() {
             let done = std::fs::read_to_string(lab.path("one.done")).unwrap_or_default();
             done.lines().count() > round * 40
         });
-        kill_and_come_back(&lab);
+        lab.kill_and_come_back();
         assert_eq!(guard_mounts(&g), std::slice::from_ref(&g), "after kill {round}");
     }
     for worker in workers {
@@ -372,7 +352,7 @@ fn a_run_whose_daemon_is_killed_aborts() {
     lab.run(&["--on-exit=keep"], "echo kept > g/kept").ok();
     let mut shell = lab.shell(&["-C", "g"]);
     shell.eval("echo lost > sub/file; echo lost > ../outside");
-    kill_and_come_back(&lab);
+    lab.kill_and_come_back();
     shell.begin_exit(0);
     let done = shell.finished();
     assert_ne!(done.code, 0, "{done}");
@@ -387,7 +367,7 @@ fn a_killed_keeper_is_replaced_and_if_both_are_killed_the_next_command_mounts_ag
     let first = one(lab.keepers());
     signal(&[first], Signal::KILL);
     until("another keeper", &lab, || lab.keepers().iter().any(|k| *k != first));
-    kill_and_come_back(&lab);
+    lab.kill_and_come_back();
     assert_eq!(sh(&lab, "cat g/sub/file").ok().out, "plain\n");
 
     until("a keeper", &lab, || lab.keepers().len() == 1);
@@ -399,7 +379,7 @@ fn a_killed_keeper_is_replaced_and_if_both_are_killed_the_next_command_mounts_ag
     });
     assert_eq!(listed(&lab), [g.to_str().unwrap()]);
     assert_eq!(sh(&lab, "cat g/sub/file").ok().out, "plain\n");
-    kill_and_come_back(&lab);
+    lab.kill_and_come_back();
     assert_eq!(guard_mounts(&lab.root()), [g]);
 }
 
@@ -479,10 +459,10 @@ fn a_daemon_that_dies_again_and_again_gives_the_directory_up() {
     let lab = lab!();
     guarded(&lab);
     for _ in 0..5 {
-        kill_and_come_back(&lab);
+        lab.kill_and_come_back();
     }
     assert_eq!(listed(&lab).len(), 1);
-    kill_and_come_back(&lab);
+    lab.kill_and_come_back();
     assert!(listed(&lab).is_empty());
     assert!(guard_mounts(&lab.root()).is_empty());
     assert_eq!(lab.read("g/sub/file"), "plain\n");
@@ -539,7 +519,7 @@ fn how_long_changes_are_held_is_told_and_outlives_the_daemon() {
     assert!(text.contains("is guarded, stall 1234 ms"), "{text}");
     let top = lab.do_systx(["top", "--once", "--json"]).ok().json();
     assert_eq!(top["top"]["volumes"][0]["guarded"][0]["stall_ms"], 1234, "{top}");
-    kill_and_come_back(&lab);
+    lab.kill_and_come_back();
     assert_eq!(told(), 1234);
     lab.do_systx(["umount", "g"]).ok();
 }

@@ -79,6 +79,22 @@ fn the_death_of_a_thread_or_process_drops_its_transaction() {
 }
 
 #[test]
+fn a_thread_that_is_inside_when_the_daemon_is_killed_comes_out_and_begins_again() {
+    let lab = lab!();
+    let guarded = guarded(&lab);
+    let (mut child, mut out) = started(guarded.program("daemon", 0));
+    let mut say = child.stdin.take().expect("a pipe");
+    for round in 0..4 {
+        assert_eq!(line(&mut out), "open", "round {round}: {}", lab.daemon_log());
+        lab.kill_and_come_back();
+        say.write_all(b"\n").expect("it reads");
+    }
+    assert_eq!(line(&mut out), "ok");
+    assert!(child.wait().expect("it ends").success());
+    assert!(!lab.has("guarded/never"));
+}
+
+#[test]
 fn a_transaction_that_is_aborted_from_outside_is_over() {
     let lab = lab!();
     let guarded = guarded(&lab);

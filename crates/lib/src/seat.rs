@@ -105,7 +105,11 @@ impl Seat {
     pub fn go_out(&self, from: &Where) -> Result<Option<PathBuf>, Errno> {
         let now = here();
         self.door.go_out()?;
-        rustix::process::fchdir(&from.dir)?;
+        if let Err(e) = rustix::process::fchdir(&from.dir) {
+            // In the guarded directory, whose daemon has ended: the same place in the mount that took its place.
+            let path = from.path.as_ref().ok_or(e)?;
+            rustix::process::chdir(path).map_err(|_| e)?;
+        }
         Ok(now.filter(|now| from.path.as_ref() != Some(now)))
     }
 

@@ -172,7 +172,7 @@ impl Mine {
         let (id, from) = loop {
             let asked = match self.current()?.begin(flags, &how.scope) {
                 // The directory was unmounted since, its daemon was replaced, or somebody is left in there.
-                Err(Errno::NOTCONN | Errno::STALE | Errno::CONNABORTED | Errno::NODEV) => {
+                Err(e) if has_ended(e) || matches!(e, Errno::STALE | Errno::NODEV) => {
                     // It is needed until the daemon has made the next one: that takes over how often it has lost.
                     let (_, old) = self.seats.remove(0);
                     Door::leave(&old.door);
@@ -231,6 +231,7 @@ impl Mine {
         let from = open.from.take().ok_or(Errno::INVAL)?;
         let (id, alone) = (open.id, open.alone);
         let seat = self.current()?;
+        let over = |state| seat.door.set(id, Phase::Over(state));
         if calls::doomed() {
             if let Some(open) = &mut self.open {
                 open.from = Some(from);
@@ -238,7 +239,15 @@ impl Mine {
             self.abort()?;
             return Err(Errno::CANCELED);
         }
-        let moved = seat.go_out(&from)?;
+        let moved = match seat.go_out(&from) {
+            Err(e) if has_ended(e) => {
+                over(State::Aborted);
+                self.open = None;
+                calls::leave(false);
+                return Err(e);
+            }
+            other => other?,
+        };
         seat.door.set(id, Phase::Ending);
         let until = Instant::now().checked_add(patience());
         let mut asked = abi::End::default();
@@ -261,8 +270,12 @@ impl Mine {
                 return Err(waits);
             }
         };
-        let ended = answer.map_or(State::Failed, |()| State::from_abi(asked.state));
-        seat.door.set(id, Phase::Over(ended));
+        over(match answer {
+            Ok(()) => State::from_abi(asked.state),
+            // It was not asked.
+            Err(Errno::NOTCONN) => State::Aborted,
+            Err(_) => State::Failed,
+        });
         self.open = None;
         calls::leave(answer.is_ok() && asked.state == abi::state::COMMITTED);
         answer?;
@@ -292,13 +305,40 @@ impl Mine {
             Some(from) => seat.go_out(&from).map(drop),
             None => Ok(()),
         };
-        let done = done.and_then(|()| seat.ask(abi::ABORT, &mut abi::End::default()));
+        let done = done.and_then(|()| match seat.ask(abi::ABORT, &mut abi::End::default()) {
+            // It has taken the transaction with it.
+            Err(e) if has_ended(e) => Ok(()),
+            told => told,
+        });
         calls::leave(false);
         done
     }
 }
 
+/// Whether an error is that of a guarded directory whose daemon has ended: `ECONNABORTED` if it had been asked, `ENOTCONN`
+/// from then on (`fuse_dev_end_requests()` and `fuse_block_alloc()` of the kernel).
+fn has_ended(e: Errno) -> bool {
+    matches!(e, Errno::NOTCONN | Errno::CONNABORTED)
+}
+
 impl Seat {
+    /// What is known of the last transaction without the daemon, which has ended.
+    fn status_without_daemon(&self) -> Status {
+        let now = *self.door.now();
+        let (state, words) = match now.phase {
+            Phase::Open | Phase::Ending => {
+                (State::Aborted, "the daemon has ended, and the transaction with it")
+            }
+            Phase::Over(State::Failed) => (
+                State::Failed,
+                "the daemon has ended: `systx show ID` finds it if it was committed",
+            ),
+            Phase::Over(state) => (state, "the daemon has ended"),
+        };
+        let words = words.into();
+        Status { state, retries: 0, id: now.id, opponent: 0, path: Vec::new(), words }
+    }
+
     /// Asks for a transaction; with a scope, until it is its turn or the patience has ended.
     fn begin(&self, mut flags: u32, scope: &[Declared<'_>]) -> Result<abi::Begin, Errno> {
         if !scope.is_empty() {
@@ -457,11 +497,13 @@ fn order(what: u32, name: &str, number: u64) -> Result<abi::Order, Errno> {
 /// is paused.  `EPERM`: it belongs to the parent process.  `ENOSPC`, `EIO` and others: it could not be
 /// committed, nothing is.  `ETIMEDOUT`: others were inside as long as it waited ([`set_patience`](crate::set_patience)), or a lower
 /// number of its order was not committed; it is open and unchanged, and [`xstatus`] names what it waits for.
+/// `ENOTCONN`: the daemon has ended, and the transaction with it; nothing is committed.  `ECONNABORTED`: it ended while it
+/// committed; the number that [`xstatus`] tells is in the log if that had been decided.
 pub fn xend() -> io::Result<()> {
     with(Mine::end)
 }
 
-/// Drops the transaction, however deep it is nested.
+/// Drops the transaction, however deep it is nested.  One whose daemon has ended is dropped.
 ///
 /// # Errors
 /// `EINVAL`: there is none.  `EPERM`: it belongs to the parent process.
@@ -542,7 +584,10 @@ pub fn xstatus() -> io::Result<Status> {
             path: [0; abi::PATH_MAX],
             words: [0; abi::WORDS_MAX],
         };
-        mine.current()?.ask(abi::STATUS, &mut status)?;
+        match mine.current()?.ask(abi::STATUS, &mut status) {
+            Err(e) if has_ended(e) => return Ok(mine.current()?.status_without_daemon()),
+            told => told?,
+        }
         let cut = |bytes: &[u8], len: u32| bytes[..bytes.len().min(len as usize)].to_vec();
         Ok(Status {
             state: State::from_abi(status.state),

@@ -29,6 +29,7 @@ fn main() {
         "threads-inside" => threads_inside(dir),
         "death" => death(dir),
         "hang" => hang(dir),
+        "daemon" => daemon(dir),
         "contend" => contend(dir, rounds),
         "read-only" => read_only(dir),
         "conflict" => conflict(dir),
@@ -223,6 +224,38 @@ fn hang(dir: &Path) {
     println!("open");
     io::stdout().flush().unwrap();
     let _ = io::stdin().read(&mut [0]);
+}
+
+/// The daemon is killed while this thread is inside, once for each way out, from outside of the directory and from
+/// within it: the thread comes out, is where it was, and the next transaction is as any other.
+fn daemon(dir: &Path) {
+    let start = std::env::current_dir().unwrap();
+    for (from, ends) in [(start.as_path(), true), (&start, false), (dir, true), (dir, false)] {
+        std::env::set_current_dir(from).unwrap();
+        systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
+        fs::write(dir.join("never"), "never").unwrap();
+        println!("open");
+        io::stdout().flush().unwrap();
+        io::stdin().read_exact(&mut [0]).unwrap();
+        assert_eq!(errno(fs::write(dir.join("never"), "at all")), Some(libc::ENOTCONN));
+        let status = systx::xstatus().unwrap();
+        assert_eq!(status.state, State::Aborted, "{status:?}");
+        assert_eq!(status.id, systx::xid());
+        assert!(status.words.contains("daemon has ended"), "{status:?}");
+        match ends {
+            true => assert_eq!(errno(systx::xend()), Some(libc::ENOTCONN)),
+            false => systx::xabort().unwrap(),
+        }
+        assert_eq!((systx::xid(), systx::xstatus().unwrap().state), (0, State::Aborted));
+        assert_eq!(std::env::current_dir().unwrap(), from);
+        assert!(fs::metadata(dir).is_ok() && !dir.join("never").exists());
+        systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
+        fs::write(dir.join("again"), "again").unwrap();
+        assert_eq!(outside(&dir.join("again")), None);
+        systx::xend().unwrap();
+        assert_eq!(read(dir.join("again")), "again");
+        fs::remove_file(dir.join("again")).unwrap();
+    }
 }
 
 /// Threads that move amounts between two files, and others that only look: no update is lost, and nobody, in
