@@ -165,7 +165,7 @@ pub enum ServicesArg {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum TransportArg {
-    /// io_uring where the kernel has it; for `systx begin` /dev/fuse
+    /// io_uring where the kernel has it
     Auto,
     /// io_uring only
     IoUring,

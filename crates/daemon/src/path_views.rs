@@ -165,7 +165,7 @@ impl PathViews {
         let (mount, fuse) = fuse_mount::detached(attributes).map_err(refused)?;
         let lasting = Arc::new(Lasting::new(Arc::clone(&view)));
         let config = systx_fuse::Config {
-            transport: by_read_and_write(transport).into(),
+            transport: transport.into(),
             // Whoever works here may be any process: only closes that are told of are known.
             locks: systx_fuse::FileLocks::ViewToldOfClose,
             ..systx_fuse::Config::default()
@@ -406,13 +406,6 @@ fn private(dir: &Path) -> Result<(), Failure> {
     }
     let text = format!("{} is not a directory of your own that is closed to others", dir.display());
     Err(Failure::new(FailureKind::Invalid, text).hint("remove it").path(dir))
-}
-
-/// Unless asked for, no io_uring: the daemon itself walks into a view that it mounts.  If it is killed then, that thread waits on and
-/// keeps all descriptors; on Linux 6.18 the end of a connection over io_uring, whose threads are gone, does not end
-/// what waits for it, nobody would ever be answered again, and nothing could be killed.  Over /dev/fuse it does.
-fn by_read_and_write(transport: Transport) -> Transport {
-    if transport == Transport::Auto { Transport::Dev } else { transport }
 }
 
 /// Where views are mounted in this mount namespace, the last one first: one may lie over another.

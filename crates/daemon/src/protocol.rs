@@ -199,7 +199,7 @@ pub enum Isolation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
-    /// io_uring where the kernel has it, else /dev/fuse; of a view below a path always /dev/fuse.
+    /// io_uring where the kernel has it, else /dev/fuse.
     #[default]
     Auto,
     /// io_uring or an error.

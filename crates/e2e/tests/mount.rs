@@ -469,7 +469,45 @@ fn a_daemon_that_dies_again_and_again_gives_the_directory_up() {
     assert!(lab.daemon_log().contains("again and again"), "{}", lab.daemon_log());
 }
 
-/// A thread of the daemon hangs in the kernel, so that the killed daemon cannot let go of anything.
+/// The states of a process's threads, as proc(5) tells them.
+fn threads_of(pid: u32) -> Vec<char> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    let state = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
+    };
+    tasks.flatten().filter_map(state).collect()
+}
+
+/// A lab's disk that is frozen; whatever comes of it, it does not stay so.
+struct Frozen {
+    fsfreeze: PathBuf,
+    disk: PathBuf,
+}
+
+impl Frozen {
+    fn new(lab: &Lab, fsfreeze: PathBuf) -> Frozen {
+        let frozen = Frozen { fsfreeze, disk: lab.root() };
+        assert!(frozen.done("--freeze"), "fsfreeze");
+        frozen
+    }
+
+    fn done(&self, how: &str) -> bool {
+        let done = Command::new(&self.fsfreeze).arg(how).arg(&self.disk).status();
+        done.is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        if !self.done("--unfreeze") {
+            eprintln!("{} stays frozen", self.disk.display());
+        }
+    }
+}
+
+/// A thread of the daemon hangs in the kernel, so that the killed daemon cannot let go of anything.  Nobody waits for
+/// it: neither whom that thread was to answer, nor whose requests came to threads that did not get to them any more.
 #[test]
 fn nobody_waits_for_a_killed_daemon_that_hangs() {
     let lab = lab!();
@@ -479,32 +517,39 @@ fn nobody_waits_for_a_killed_daemon_that_hangs() {
     let Some(fsfreeze) = find_program("fsfreeze") else { skip!("there is no fsfreeze") };
     guarded(&lab);
     let daemon = one(lab.daemons());
-    let freeze = |how: &str| {
-        let done = Command::new(&fsfreeze).arg(how).arg(lab.root()).status();
-        assert!(done.expect("fsfreeze").success(), "fsfreeze {how}");
-    };
     let keeper = watch(one(lab.keepers()));
-    freeze("--freeze");
+    let mut clients = Vec::new();
+    let frozen = Frozen::new(&lab, fsfreeze);
+    // It keeps the lock of that directory, so the others go to another one.
     let mut command = lab.command("sh");
-    command.args(["-c", "echo x > g/new"]);
-    let writer = Running::start(command, Limits::default());
-    let hangs = || {
-        let tasks = std::fs::read_dir(format!("/proc/{daemon}/task")).into_iter().flatten();
-        tasks.flatten().any(|task| {
-            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'))
-        })
-    };
-    until("the daemon waits for the disk", &lab, hangs);
+    command.args(["-c", "echo x > g/sub/new"]);
+    clients.push(Running::start(command, Limits::default()));
+    until("the daemon waits for the disk", &lab, || threads_of(daemon).contains(&'D'));
+    signal(&[daemon], Signal::STOP);
+    until("the rest of it stops", &lab, || threads_of(daemon).iter().all(|s| "DT".contains(*s)));
+    for late in ["g/late-0", "g/late-1", "g/late-2"] {
+        let mut command = lab.command("stat");
+        command.arg(late);
+        let client = Running::start(command, Limits::default());
+        let wchan = format!("/proc/{}/wchan", client.pid());
+        let waits = || std::fs::read(&wchan).is_ok_and(|at| at == b"request_wait_answer");
+        until("a request is on its way", &lab, waits);
+        clients.push(client);
+    }
     signal(&[daemon], Signal::KILL);
-    let pid = writer.pid();
-    let ended = wait_readable(&watch(pid), Instant::now() + HANG);
-    // Whatever came of it, the disk must not stay so.
-    freeze("--unfreeze");
-    assert!(ended, "the writer still waits\n{}", lab.daemon_log());
-    assert_ne!(writer.finish(&lab).code, 0);
+    let deadline = Instant::now() + HANG;
+    let waiting = clients.iter().filter(|client| !wait_readable(&watch(client.pid()), deadline));
+    let waiting: Vec<u32> = waiting.map(Running::pid).collect();
+    drop(frozen);
+    assert!(waiting.is_empty(), "{waiting:?} still wait\n{}", lab.daemon_log());
+    for client in clients {
+        assert_ne!(client.finish(&lab).code, 0);
+    }
     assert!(wait_readable(&keeper, Instant::now() + HANG), "{}", lab.daemon_log());
-    assert_eq!(sh(&lab, "cat g/sub/file; echo y > g/new; cat g/new").ok().out, "plain\ny\n");
+    assert_eq!(
+        sh(&lab, "cat g/sub/file; echo y > g/sub/new; cat g/sub/new").ok().out,
+        "plain\ny\n"
+    );
 }
 
 #[test]

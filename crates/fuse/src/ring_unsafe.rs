@@ -113,12 +113,14 @@ impl Ring {
         // One more for the poll on the stop descriptor.
         let entries = u32::try_from(queues.len() + 1).map_err(|_| io::ErrorKind::InvalidInput)?;
         let entries = entries.next_power_of_two();
-        // One thread submits and waits, and looks for requests nowhere but in `submit`: the kernel
-        // then needs neither locks nor interruptions of that thread.  It is not this thread, so the
-        // ring starts disabled.  Older than FUSE over io_uring: Linux 6.1.
+        // One thread submits and waits, and enters the kernel again soon: the kernel then needs neither locks
+        // nor interruptions of that thread.  It is not this thread, so the ring starts disabled.  Older than FUSE over
+        // io_uring: Linux 6.0.  Not DEFER_TASKRUN: a request that is on its way to a thread that was killed would stay
+        // there until the last thread of the process lets go of the ring, and no abort of the connection
+        // (fuse_uring_abort(), Linux 6.18) ends it; with one that waits for it, that is never.
         let ring = IoUring::<squeue::Entry128, cqueue::Entry>::builder()
             .setup_single_issuer()
-            .setup_defer_taskrun()
+            .setup_coop_taskrun()
             .setup_r_disabled()
             .setup_submit_all()
             .build(entries)?;
