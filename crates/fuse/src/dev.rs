@@ -7,12 +7,16 @@
 //! clients (measured with 20 us: a lookup took 35 us instead of 14), and the threads float, since
 //! the scheduler then wakes them where the client runs.
 //!
-//! Beside io_uring one such worker serves INTERRUPT and FORGET, which the kernel sends only here.
+//! Beside io_uring one such worker serves INTERRUPT and FORGET, which the kernel sends only here. Nobody waits for an
+//! answer to these, and each would wake it, on another processor as a rule, while the client that causes them is in the
+//! middle of its work. So after a FORGET it rests for [`REST`] and then takes all that have come meanwhile.
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, epoll, poll};
+use rustix::time::Timespec;
 use zerocopy::FromBytes;
 
 use crate::connection::Shared;
@@ -24,6 +28,10 @@ use crate::wire::{self, InHeader, Opcode, OutHeader};
 
 const REQUEST: u64 = 0;
 const STOP: u64 = 1;
+
+/// How long FORGETs wait for others to come beside io_uring. As long an object that was removed may keep its space, and a
+/// signal may take to reach a request that waits for a file lock.
+const REST: Duration = Duration::from_millis(2);
 
 /// Starts a worker.
 pub(crate) fn hire(shared: &Arc<Shared>) -> io::Result<()> {
@@ -48,6 +56,8 @@ struct Worker<'a> {
     device: Device,
     epoll: std::os::fd::OwnedFd,
     buffer: Vec<u8>,
+    /// A FORGET came since it slept or rested.
+    forgot: bool,
 }
 
 impl<'a> Worker<'a> {
@@ -59,7 +69,8 @@ impl<'a> Worker<'a> {
         let stop = shared.crew.stop_fd();
         epoll::add(&epoll, stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
         let buffer = vec![0; buffer_len(shared.payload())];
-        Ok(Worker { shared, post: shared.posts.take(group), device, epoll, buffer })
+        let post = shared.posts.take(group);
+        Ok(Worker { shared, post, device, epoll, buffer, forgot: false })
     }
 
     fn run(&mut self) -> io::Result<()> {
@@ -73,11 +84,25 @@ impl<'a> Worker<'a> {
                 }
                 Fetched::Ended => return Ok(()),
                 Fetched::Nothing => {
-                    if self.sleep()? {
+                    // Where everything comes this way, clients wait.
+                    let rests = std::mem::take(&mut self.forgot) && self.shared.over_io_uring();
+                    let over = if rests { self.rest()? } else { self.sleep()? };
+                    if over {
                         return Ok(());
                     }
                 }
             }
+        }
+    }
+
+    /// Lets FORGETs gather.  True: stop.
+    fn rest(&self) -> io::Result<bool> {
+        let mut stop = [PollFd::from_borrowed_fd(self.shared.crew.stop_fd(), PollFlags::IN)];
+        let time = Timespec { tv_sec: 0, tv_nsec: REST.subsec_nanos().into() };
+        match poll(&mut stop, Some(&time)) {
+            Ok(n) => Ok(n > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
         }
     }
 
@@ -115,6 +140,8 @@ impl<'a> Worker<'a> {
         let Some(Split { header, fixed, fixed_len, data }) = split(&self.buffer, len) else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a request without header"));
         };
+        let opcode = Opcode::from_wire(header.opcode);
+        self.forgot |= matches!(opcode, Some(Opcode::Forget | Opcode::BatchForget));
         // The body of the reply begins where its header would end.
         let payload = &mut self.buffer[size_of::<OutHeader>()..];
         let serving = self.post.serve(&header);

@@ -8,7 +8,8 @@ use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use memfs::Mount;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, XattrFlags};
@@ -474,6 +475,43 @@ fn waiting_for_a_lock_can_be_killed_and_is_granted_when_others_release() {
         assert!(granted.wait().unwrap().success());
         // The lock of a process that ended is gone, RELEASE being asynchronous.
         while m.fs.lock_outside(node, exclusive(99, LockKind::Exclusive, true)).is_err() {
+            std::thread::yield_now();
+        }
+    });
+}
+
+/// Beside io_uring FORGETs are taken in batches, and who is interrupted is told of on the same way.
+#[test]
+fn waiting_for_a_lock_can_be_killed_while_files_are_removed_without_pause() {
+    const FILES: usize = 300;
+    over_both(&remote_locks(), |m| {
+        std::fs::write(m.path("lock"), b"").unwrap();
+        let node = std::fs::metadata(m.path("lock")).unwrap().ino();
+        m.fs.lock_outside(node, exclusive(99, LockKind::Exclusive, true)).unwrap();
+        let over = AtomicBool::new(false);
+        std::thread::scope(|s| {
+            s.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    File::create(m.path("f")).unwrap();
+                    std::fs::remove_file(m.path("f")).unwrap();
+                }
+            });
+            for round in 1..4 {
+                let mut killed = flock(m, "true");
+                wait_for_setlkw(m, round);
+                let begun = Instant::now();
+                killed.kill().unwrap();
+                assert!(!killed.wait().unwrap().success());
+                assert!(begun.elapsed() < Duration::from_secs(20), "it was not told of");
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        // And nothing of what was removed is kept.
+        let names = || (0..FILES).map(|i| m.path(&format!("g{i}")));
+        names().for_each(|name| drop(File::create(name).unwrap()));
+        let known = m.fs.nodes();
+        names().for_each(|name| std::fs::remove_file(name).unwrap());
+        while m.fs.nodes() > known - FILES {
             std::thread::yield_now();
         }
     });

@@ -156,11 +156,14 @@ fn nodes_go_when_the_kernel_forgets_them() {
     guarded(|m| {
         for i in 0..300 {
             fs::write(m.path(&format!("f{i}")), b"x").unwrap();
+            fs::hard_link(m.path(&format!("f{i}")), m.path(&format!("l{i}"))).unwrap();
         }
         assert_eq!(m.plain.size().0, 301);
         let kept = File::open(m.path("f7")).unwrap();
         for i in 0..300 {
             fs::remove_file(m.path(&format!("f{i}"))).unwrap();
+            assert_eq!(fs::metadata(m.path(&format!("l{i}"))).unwrap().nlink(), 1);
+            fs::remove_file(m.path(&format!("l{i}"))).unwrap();
         }
         // FORGET and RELEASE come some time after.
         let settled = |n| {

@@ -261,6 +261,11 @@ impl Table {
         state.nodes.values().filter(|s| s.opens > 0).map(|s| Arc::clone(&s.node)).collect()
     }
 
+    /// One more lookup of a node that the kernel knows.
+    pub fn looked_up(&self, id: NodeId) {
+        self.change(id, |slot| slot.lookups += 1);
+    }
+
     /// Takes lookups back.
     pub fn forget(&self, id: NodeId, count: u64) {
         self.change(id, |slot| slot.lookups = slot.lookups.saturating_sub(count));
