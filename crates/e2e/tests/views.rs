@@ -277,6 +277,37 @@ fn an_outside_change_of_what_was_read_is_a_conflict() {
 }
 
 #[test]
+fn a_plain_write_that_takes_committed_capabilities_away_is_a_conflict() {
+    const CAPS: &str = "security.capability";
+    // Version 2: cap_net_raw, effective.
+    let mut caps = [0; 20];
+    (caps[0], caps[3], caps[5]) = (1, 2, 0x20);
+    let lab = lab!();
+    lab.write("g/file", "old");
+    lab.write("g/other", "old");
+    lab.do_systx(["mount", "g"]).ok();
+    // Now it is known there that the file has none.
+    lab.write("g/file", "plain");
+    let giver = Open::begin(&lab, "g", &[]);
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(giver.path.join("file"), CAPS, &caps, flags).expect("root may");
+    giver.systx("commit").ok();
+    let reader = Open::begin(&lab, "g", &[]);
+    let read = rustix::fs::getxattr(reader.path.join("file"), CAPS, &mut [0; 64]);
+    assert_eq!(read, Ok(caps.len()));
+    reader.sh("echo new > other").ok();
+    let file = rw(&lab.path("g/file"));
+    file.write_at(b"P", 0).expect("a plain write");
+    let left = rustix::fs::getxattr(lab.path("g/file"), CAPS, &mut [0; 64]);
+    assert_eq!(left, Err(rustix::io::Errno::NODATA));
+    reader.systx("commit").expect(CONFLICT);
+    reader.systx("abort").ok();
+    assert_eq!(lab.read("g/other"), "old");
+    drop(file);
+    lab.do_systx(["umount", "g"]).ok();
+}
+
+#[test]
 fn descriptors_stay_valid_over_a_commit() {
     let lab = lab!();
     for transport in ["auto", "dev"] {
