@@ -16,7 +16,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use systx_abi as abi;
+
+/// How long a guarded directory whose daemon has ended is waited for.
+const COMES_BACK: Duration = Duration::from_secs(10);
 
 /// Type of guarded mounts in the mount table.
 const FS_TYPE: &[u8] = b"fuse.systx";
@@ -43,6 +47,39 @@ impl Where {
         let dir = rustix::fs::open(c".", flags, Mode::empty())?;
         Ok(Where { dir, path: here() })
     }
+
+    /// There again.
+    fn back(&self) -> Result<(), Errno> {
+        match rustix::process::fchdir(&self.dir) {
+            Err(e) if has_ended(e) => self.back_by_path(),
+            other => other,
+        }
+    }
+
+    /// At the same path, in the guarded directory whose daemon has ended, when it is back.  That is waited for: what the
+    /// program calls by relative paths must go neither to `/`, where setns(2) leaves a thread, nor to the dead mount.
+    fn back_by_path(&self) -> Result<(), Errno> {
+        let path = self.path.as_ref().ok_or(Errno::NOTCONN)?;
+        let until = Instant::now() + COMES_BACK;
+        loop {
+            // By what the kernel remembers of it, a dead directory can be entered.
+            let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+            let asked = || rustix::fs::statx(CWD, c"", flags, StatxFlags::MODE).map(drop);
+            match rustix::process::chdir(path).and_then(|()| asked()) {
+                Err(e) if has_ended(e) && Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                other => return other,
+            }
+        }
+    }
+}
+
+/// Whether an error of what the daemon does not refuse so itself says that it has ended: `ECONNABORTED` if it had been
+/// asked, `ECANCELED` if a thread of it that was killed did not get to that any more, `ENOTCONN` from then on
+/// (`fuse_dev_end_requests()`, `fuse_uring_send_in_task()` and `fuse_get_req()` of the kernel).
+pub fn has_ended(e: Errno) -> bool {
+    matches!(e, Errno::NOTCONN | Errno::CANCELED | Errno::CONNABORTED)
 }
 
 pub fn here() -> Option<PathBuf> {
@@ -95,7 +132,7 @@ impl Seat {
             Ok(()) => Ok(from),
             Err(e) => {
                 self.door.go_out()?;
-                rustix::process::fchdir(&from.dir)?;
+                from.back()?;
                 Err(e)
             }
         }
@@ -105,12 +142,17 @@ impl Seat {
     pub fn go_out(&self, from: &Where) -> Result<Option<PathBuf>, Errno> {
         let now = here();
         self.door.go_out()?;
-        if let Err(e) = rustix::process::fchdir(&from.dir) {
-            // In the guarded directory, whose daemon has ended: the same place in the mount that took its place.
-            let path = from.path.as_ref().ok_or(e)?;
-            rustix::process::chdir(path).map_err(|_| e)?;
-        }
+        from.back()?;
         Ok(now.filter(|now| from.path.as_ref() != Some(now)))
+    }
+
+    /// After a [`Seat::go_out`], if the daemon turns out to have ended.
+    ///
+    /// # Errors
+    /// The directory does not come back.
+    pub fn daemon_has_ended(&self, from: &Where) -> Result<(), Errno> {
+        let inside = from.path.as_ref().is_some_and(|path| path.starts_with(&self.at));
+        if inside { from.back_by_path() } else { Ok(()) }
     }
 
     /// Into it again after a [`Seat::go_out`] that told `moved`.

@@ -4,7 +4,7 @@ use crate::calls;
 use crate::door::{Door, Phase};
 use crate::options::{Begin, Declared, Flags, patience};
 use crate::scope;
-use crate::seat::{Seat, Where, here};
+use crate::seat::{Seat, Where, has_ended, here};
 use crate::{State, Status};
 use rustix::io::Errno;
 use std::cell::RefCell;
@@ -273,9 +273,13 @@ impl Mine {
         over(match answer {
             Ok(()) => State::from_abi(asked.state),
             // It was not asked.
-            Err(Errno::NOTCONN) => State::Aborted,
+            Err(Errno::NOTCONN | Errno::CANCELED) => State::Aborted,
             Err(_) => State::Failed,
         });
+        if answer.is_err_and(has_ended) {
+            // What it says is what the program should know.
+            let _ = seat.daemon_has_ended(&from);
+        }
         self.open = None;
         calls::leave(answer.is_ok() && asked.state == abi::state::COMMITTED);
         answer?;
@@ -301,24 +305,17 @@ impl Mine {
         self.open = None;
         let seat = self.current()?;
         seat.door.set(id, Phase::Over(State::Aborted));
-        let done = match from {
-            Some(from) => seat.go_out(&from).map(drop),
-            None => Ok(()),
-        };
-        let done = done.and_then(|()| match seat.ask(abi::ABORT, &mut abi::End::default()) {
+        let out = from.as_ref().map_or(Ok(None), |from| seat.go_out(from));
+        let done = out.and_then(|_| match seat.ask(abi::ABORT, &mut abi::End::default()) {
             // It has taken the transaction with it.
-            Err(e) if has_ended(e) => Ok(()),
+            Err(e) if has_ended(e) => {
+                from.as_ref().map_or(Ok(()), |from| seat.daemon_has_ended(from))
+            }
             told => told,
         });
         calls::leave(false);
         done
     }
-}
-
-/// Whether an error is that of a guarded directory whose daemon has ended: `ECONNABORTED` if it had been asked, `ENOTCONN`
-/// from then on (`fuse_dev_end_requests()` and `fuse_block_alloc()` of the kernel).
-fn has_ended(e: Errno) -> bool {
-    matches!(e, Errno::NOTCONN | Errno::CONNABORTED)
 }
 
 impl Seat {

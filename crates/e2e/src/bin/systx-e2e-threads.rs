@@ -237,7 +237,10 @@ fn daemon(dir: &Path) {
         println!("open");
         io::stdout().flush().unwrap();
         io::stdin().read_exact(&mut [0]).unwrap();
-        assert_eq!(errno(fs::write(dir.join("never"), "at all")), Some(libc::ENOTCONN));
+        // The others: it was on its way when the daemon, or then the connection, ended.
+        let ended = [libc::ENOTCONN, libc::ECANCELED, libc::ECONNABORTED].map(Some);
+        let gone = errno(fs::write(dir.join("never"), "at all"));
+        assert!(ended.contains(&gone), "{gone:?}");
         let status = systx::xstatus().unwrap();
         assert_eq!(status.state, State::Aborted, "{status:?}");
         assert_eq!(status.id, systx::xid());
@@ -248,8 +251,8 @@ fn daemon(dir: &Path) {
         }
         assert_eq!((systx::xid(), systx::xstatus().unwrap().state), (0, State::Aborted));
         assert_eq!(std::env::current_dir().unwrap(), from);
-        assert!(fs::metadata(dir).is_ok() && !dir.join("never").exists());
-        systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
+        eventually("the directory is back", || systx::xbegin(Some(dir), SERIALIZABLE).is_ok());
+        assert!(!dir.join("never").exists());
         fs::write(dir.join("again"), "again").unwrap();
         assert_eq!(outside(&dir.join("again")), None);
         systx::xend().unwrap();

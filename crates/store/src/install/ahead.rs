@@ -121,14 +121,13 @@ fn make(env: Env<'_>, order: &Order<'_>, masked: &mut bool) -> Step<Option<Stat>
     // Nobody sees it yet, so it may have its bits from the start.
     let mode = object.attrs.mode.map_or(0o600, |m| m & 0o777);
     let Ok(file) = env.io.create_file(&place.dir, &place.name, mode) else { return Ok(None) };
-    let fill = || -> Result<Stat> {
+    let mut fill = || -> Result<Stat> {
         if let Content::Whole { len, extents } = &object.content {
             env.write_whole(&file, *len, extents, true)?;
         }
         let at = Place { dir: file.clone(), name: Vec::new() };
         dress(env.io, &at, object.attrs, masked, |set| set)?
     };
-    let mut fill = fill;
     if let Ok(stat) = fill() {
         return Ok(Some(stat));
     }
