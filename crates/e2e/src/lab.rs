@@ -11,7 +11,7 @@
 //!
 //! Not under /tmp or /dev/shm: runs may put a private tmpfs there.
 
-use crate::run::{Finished, HANG, Limits, Shell, eventually, finish, wait_readable};
+use crate::run::{Finished, HANG, Limits, Shell, finish, wait_readable};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -355,12 +355,36 @@ impl Lab {
         end(&self.daemons());
     }
 
+    /// Waits for something that is bound to happen, and tells nobody when it does.
+    ///
+    /// # Panics
+    /// If it does not happen for long, with the daemon's log.
+    #[track_caller]
+    pub fn until(&self, what: &str, mut happened: impl FnMut() -> bool) {
+        let deadline = Instant::now() + HANG;
+        while !happened() {
+            assert!(Instant::now() < deadline, "never happened: {what}\n{}", self.daemon_log());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Keeps everybody from writing to the disk, until the answer is dropped.  Takes fsfreeze(8), which not all have, and
+    /// a file system that can be frozen: not a tmpfs.
+    ///
+    /// # Panics
+    /// If it cannot be done.
+    pub fn freeze(&self) -> Frozen {
+        let frozen = Frozen(self.root());
+        assert!(frozen.fsfreeze("--freeze"), "fsfreeze");
+        frozen
+    }
+
     /// kill -9 of the daemon; returns when its keeper has started the next one and gone home.
     ///
     /// # Panics
     /// If that does not happen.
     pub fn kill_and_come_back(&self) {
-        eventually("there is one keeper", || self.keepers().len() == 1);
+        self.until("there is one keeper", || self.keepers().len() == 1);
         let (daemon, keeper) = (one(self.daemons()), watch(one(self.keepers())));
         self.kill_daemon();
         let home = wait_readable(&keeper, Instant::now() + HANG);
@@ -529,6 +553,23 @@ pub fn signal(pids: &[u32], signal: rustix::process::Signal) {
     for pid in pids {
         if let Some(pid) = i32::try_from(*pid).ok().and_then(rustix::process::Pid::from_raw) {
             let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+}
+
+/// The disk of a lab, while nothing can be written to it.  Whatever comes of the test, it does not stay so.
+pub struct Frozen(PathBuf);
+
+impl Frozen {
+    fn fsfreeze(&self, how: &str) -> bool {
+        Command::new("fsfreeze").arg(how).arg(&self.0).status().is_ok_and(|s| s.success())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        if !self.fsfreeze("--unfreeze") {
+            eprintln!("{} stays frozen", self.0.display());
         }
     }
 }

@@ -4,7 +4,7 @@
 //! Whatever may hang does so in a process with a limit, never in the test itself.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 use systx_e2e::lab::{find_program, guard_mounts, signal};
 use systx_e2e::lab::{one, watch};
@@ -38,15 +38,6 @@ fn listed(lab: &Lab) -> Vec<String> {
     let json = lab.do_systx(["mount", "--json"]).ok().json();
     let guarded = json["guarded"].as_array().expect("a list").clone();
     guarded.iter().map(|g| g["dir"].as_str().expect("a path").to_owned()).collect()
-}
-
-/// Something that is bound to happen, and tells nobody when it does.
-fn until(what: &str, lab: &Lab, happened: impl Fn() -> bool) {
-    let deadline = Instant::now() + HANG;
-    while !happened() {
-        assert!(Instant::now() < deadline, "never happened: {what}\n{}", lab.daemon_log());
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// A process that is told when to end.
@@ -107,7 +98,7 @@ fn mount_and_umount_leave_the_directory_as_it_was() {
     lab.do_systx(["umount", "g"]).ok();
     work.assert_same(&Tree::capture(&g), "work through the mount");
     assert_eq!(lab.read("g/hard"), "text\nmore\n");
-    until("no keeper without guarded directories", &lab, || lab.keepers().is_empty());
+    lab.until("no keeper without guarded directories", || lab.keepers().is_empty());
 }
 
 #[test]
@@ -291,7 +282,7 @@ fn a_directory_in_use_is_unmounted_by_force_only() {
     mount(&lab, "g");
     // By hand, if nobody uses it.
     sh(&lab, "umount g").ok();
-    until("the daemon has noticed", &lab, || listed(&lab).is_empty());
+    lab.until("the daemon has noticed", || listed(&lab).is_empty());
 }
 
 /// Programs go on in loops, and shall all come to their end.
@@ -313,7 +304,7 @@ fn a_killed_daemon_comes_back_with_everything_that_was_done() {
     };
     let workers: Vec<_> = ["one", "two", "three"].map(worker).into();
     for round in 0..3 {
-        until("they are at work", &lab, || {
+        lab.until("they are at work", || {
             let done = std::fs::read_to_string(lab.path("one.done")).unwrap_or_default();
             done.lines().count() > round * 40
         });
@@ -366,15 +357,15 @@ fn a_killed_keeper_is_replaced_and_if_both_are_killed_the_next_command_mounts_ag
     let g = guarded(&lab);
     let first = one(lab.keepers());
     signal(&[first], Signal::KILL);
-    until("another keeper", &lab, || lab.keepers().iter().any(|k| *k != first));
+    lab.until("another keeper", || lab.keepers().iter().any(|k| *k != first));
     lab.kill_and_come_back();
     assert_eq!(sh(&lab, "cat g/sub/file").ok().out, "plain\n");
 
-    until("a keeper", &lab, || lab.keepers().len() == 1);
+    lab.until("a keeper", || lab.keepers().len() == 1);
     lab.kill_daemon_and_keeper();
     assert!(lab.daemons().is_empty() && lab.keepers().is_empty());
     // A request may have been under way when the kernel closed the device.
-    until("the connection has ended", &lab, || {
+    lab.until("the connection has ended", || {
         sh(&lab, "cat g/sub/file").expect(1).err.contains("Transport endpoint is not connected")
     });
     assert_eq!(listed(&lab), [g.to_str().unwrap()]);
@@ -407,13 +398,13 @@ fn nobody_but_the_daemon_has_the_device() {
     // This keeper was started before the device was opened, the next one is not.
     let first = one(lab.keepers());
     signal(&[first], Signal::KILL);
-    until("another keeper", &lab, || lab.keepers().iter().any(|k| *k != first));
+    lab.until("another keeper", || lab.keepers().iter().any(|k| *k != first));
     let holds = |pid: &u32| {
         let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         fds.filter_map(|fd| std::fs::read_link(fd.path()).ok()).any(|l| l == Path::new("/dev/fuse"))
     };
     // Between fork and exec a child has everything, for a moment.
-    until("the daemon has it alone", &lab, || {
+    lab.until("the daemon has it alone", || {
         let holders: Vec<u32> = lab.processes().into_iter().filter(holds).collect();
         lab.keepers().len() == 1 && holders == lab.daemons()
     });
@@ -430,7 +421,7 @@ fn the_daemon_stays_as_long_as_something_is_guarded() {
     assert!(!wait_readable(&daemon, Instant::now() + Duration::from_millis(1800)), "it left");
     lab.do_systx(["umount", "g"]).ok();
     assert!(wait_readable(&daemon, Instant::now() + HANG), "it stays for nothing");
-    until("no keeper without a daemon", &lab, || lab.keepers().is_empty());
+    lab.until("no keeper without a daemon", || lab.keepers().is_empty());
 }
 
 #[test]
@@ -479,33 +470,6 @@ fn threads_of(pid: u32) -> Vec<char> {
     tasks.flatten().filter_map(state).collect()
 }
 
-/// A lab's disk that is frozen; whatever comes of it, it does not stay so.
-struct Frozen {
-    fsfreeze: PathBuf,
-    disk: PathBuf,
-}
-
-impl Frozen {
-    fn new(lab: &Lab, fsfreeze: PathBuf) -> Frozen {
-        let frozen = Frozen { fsfreeze, disk: lab.root() };
-        assert!(frozen.done("--freeze"), "fsfreeze");
-        frozen
-    }
-
-    fn done(&self, how: &str) -> bool {
-        let done = Command::new(&self.fsfreeze).arg(how).arg(&self.disk).status();
-        done.is_ok_and(|status| status.success())
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        if !self.done("--unfreeze") {
-            eprintln!("{} stays frozen", self.disk.display());
-        }
-    }
-}
-
 /// A thread of the daemon hangs in the kernel, so that the killed daemon cannot let go of anything.  Nobody waits for
 /// it: neither whom that thread was to answer, nor whose requests came to threads that did not get to them any more.
 #[test]
@@ -514,26 +478,28 @@ fn nobody_waits_for_a_killed_daemon_that_hangs() {
     if lab.fs == Fs::Tmpfs {
         skip!("a tmpfs cannot be frozen");
     }
-    let Some(fsfreeze) = find_program("fsfreeze") else { skip!("there is no fsfreeze") };
+    if find_program("fsfreeze").is_none() {
+        skip!("there is no fsfreeze");
+    }
     guarded(&lab);
     let daemon = one(lab.daemons());
     let keeper = watch(one(lab.keepers()));
     let mut clients = Vec::new();
-    let frozen = Frozen::new(&lab, fsfreeze);
+    let frozen = lab.freeze();
     // It keeps the lock of that directory, so the others go to another one.
     let mut command = lab.command("sh");
     command.args(["-c", "echo x > g/sub/new"]);
     clients.push(Running::start(command, Limits::default()));
-    until("the daemon waits for the disk", &lab, || threads_of(daemon).contains(&'D'));
+    lab.until("the daemon waits for the disk", || threads_of(daemon).contains(&'D'));
     signal(&[daemon], Signal::STOP);
-    until("the rest of it stops", &lab, || threads_of(daemon).iter().all(|s| "DT".contains(*s)));
+    lab.until("the rest of it stops", || threads_of(daemon).iter().all(|s| "DT".contains(*s)));
     for late in ["g/late-0", "g/late-1", "g/late-2"] {
         let mut command = lab.command("stat");
         command.arg(late);
         let client = Running::start(command, Limits::default());
         let wchan = format!("/proc/{}/wchan", client.pid());
         let waits = || std::fs::read(&wchan).is_ok_and(|at| at == b"request_wait_answer");
-        until("a request is on its way", &lab, waits);
+        lab.until("a request is on its way", waits);
         clients.push(client);
     }
     signal(&[daemon], Signal::KILL);

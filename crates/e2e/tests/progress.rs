@@ -1,34 +1,11 @@
 //! How far a long commit is, on a terminal, and nowhere else.  A frozen disk makes every commit long.
 
-use std::path::PathBuf;
-use std::process::Command;
 use systx_e2e::lab::{Fs, Lab, find_program};
 use systx_e2e::run::{Dialogue, Limits, finish};
 use systx_e2e::{FAILED, lab, skip};
 
 /// What a line begins with that tells how far something is.
 const PHASES: [&str; 4] = ["checking", "saving for undo", "syncing", "installing"];
-
-/// The disk, while nothing can be written to it.
-struct Frozen(PathBuf);
-
-impl Frozen {
-    fn fsfreeze(&self, how: &str) -> bool {
-        Command::new("fsfreeze").arg(how).arg(&self.0).status().is_ok_and(|s| s.success())
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        self.fsfreeze("--unfreeze");
-    }
-}
-
-fn freeze(root: PathBuf) -> Frozen {
-    let frozen = Frozen(root);
-    assert!(frozen.fsfreeze("--freeze"));
-    frozen
-}
 
 /// Why this cannot be seen here.
 fn impossible(lab: &Lab) -> Option<&'static str> {
@@ -74,7 +51,7 @@ fn a_terminal_shows_how_far_a_commit_and_an_undo_are() {
     lab.run(&[], "echo x > first").ok();
     let mut terminal = on_terminal(&lab, &run(&lab, "", "many", 3000));
     terminal.wait_for("ready");
-    let frozen = freeze(lab.root());
+    let frozen = lab.freeze();
     terminal.send("\n");
     let names = total(&mut terminal, "checking");
     assert!(names >= 3000, "{names}");
@@ -89,7 +66,7 @@ fn a_terminal_shows_how_far_a_commit_and_an_undo_are() {
     assert!([0, 130].contains(&ended.code), "{ended:?}");
     assert_eq!(std::fs::read_dir(lab.path("many")).unwrap().count(), 3000);
 
-    let frozen = freeze(lab.root());
+    let frozen = lab.freeze();
     let mut terminal = on_terminal(&lab, &format!("{} undo", lab.binary().display()));
     let names = total(&mut terminal, "checking");
     assert!(names >= 3000, "{names}");
@@ -169,7 +146,7 @@ fn without_a_terminal_or_with_quiet_nothing_of_it_is_printed() {
     for run in [&mut piped, &mut quiet, &mut json, &mut shown] {
         run.wait_for("ready");
     }
-    let frozen = freeze(lab.root());
+    let frozen = lab.freeze();
     for run in [&mut piped, &mut quiet, &mut json, &mut shown] {
         run.send("\n");
     }

@@ -22,16 +22,6 @@ fn sh(lab: &Lab, script: &str) -> Finished {
     finish(command, Limits::default(), lab)
 }
 
-/// Something that is bound to happen, and tells nobody when it does.
-#[track_caller]
-fn until(what: &str, lab: &Lab, mut happened: impl FnMut() -> bool) {
-    let deadline = Instant::now() + HANG;
-    while !happened() {
-        assert!(Instant::now() < deadline, "never happened: {what}\n{}", lab.daemon_log());
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 /// An open read-only transaction.
 struct Snapshot<'a> {
     lab: &'a Lab,
@@ -92,7 +82,7 @@ impl<'a> Busy<'a> {
     /// Waits until it has begun a round and ended it: the one under way may have done its work.
     fn go_on(&mut self) {
         let before = self.rounds();
-        until("the next round", self.lab, || {
+        self.lab.until("the next round", || {
             assert!(self.child.try_wait().expect("ours").is_none(), "it has ended");
             self.rounds() > before + 1
         });
@@ -223,7 +213,7 @@ fn tar_of_a_busy_tree_is_of_one_moment_and_never_conflicts() {
     plain.stop();
     transactions.stop();
     assert!(seen.windows(2).all(|s| s[0].0 < s[1].0 && s[0].1 < s[1].1), "{seen:?}");
-    until("nothing is held", &lab, || held(&lab) == 0);
+    lab.until("nothing is held", || held(&lab) == 0);
     lab.do_systx(["umount", "g"]).ok();
 }
 
@@ -267,7 +257,7 @@ fn a_path_view_stays_as_it_was_and_several_are_of_several_moments() {
     }
     plain.stop();
     transactions.stop();
-    until("nothing is held", &lab, || held(&lab) == 0);
+    lab.until("nothing is held", || held(&lab) == 0);
     assert_eq!(fs::metadata(lab.path("g/s0")).expect("it is there").len(), start);
     lab.do_systx(["umount", "g"]).ok();
 }
@@ -330,7 +320,7 @@ fn removed_replaced_cut_and_stored_through_mappings() {
     open.read_exact_at(&mut buf, 0).expect("what is open stays as it was");
     assert!(buf == big);
     drop((open, mapped, store));
-    until("nothing is held", &lab, || held(&lab) == 0);
+    lab.until("nothing is held", || held(&lab) == 0);
     lab.do_systx(["umount", "g"]).ok();
 }
 
@@ -376,13 +366,7 @@ fn a_killed_daemon_takes_its_snapshots_with_it_and_the_next_one_makes_new_ones()
     assert_eq!(fs::read_to_string(snapshot.path.join("f")).expect("it is there"), "old\n");
     sh(&lab, "echo new > g/f; rm -f g/none; echo more > g/more").ok();
     assert_eq!(fs::read_to_string(snapshot.path.join("f")).expect("it is there"), "old\n");
-    until("there is one keeper", &lab, || lab.keepers().len() == 1);
-    let before = lab.daemons();
-    lab.kill_daemon();
-    until("the next daemon", &lab, || {
-        let now = lab.daemons();
-        now.len() == 1 && now != before && lab.has("g/f")
-    });
+    lab.kill_and_come_back();
     assert_eq!(lab.read("g/f"), "new\n");
     assert!(fs::read(snapshot.path.join("f")).is_err(), "it went with its daemon");
     let next = Snapshot::begin(&lab, "g");
