@@ -22,6 +22,7 @@ use zerocopy::FromBytes;
 use crate::connection::Shared;
 use crate::crew::Remains;
 use crate::device::{Device, Fetched};
+use crate::idle_class::{self, Enrolled};
 use crate::post::{Group, Post};
 use crate::server::Outcome;
 use crate::wire::{self, InHeader, Opcode, OutHeader};
@@ -53,6 +54,8 @@ pub(crate) fn hire(shared: &Arc<Shared>) -> io::Result<()> {
 struct Worker<'a> {
     shared: &'a Arc<Shared>,
     post: Arc<Post>,
+    /// Not beside io_uring, where no client waits for this one.
+    enrolled: Option<Enrolled>,
     device: Device,
     epoll: std::os::fd::OwnedFd,
     buffer: Vec<u8>,
@@ -70,7 +73,8 @@ impl<'a> Worker<'a> {
         epoll::add(&epoll, stop, epoll::EventData::new_u64(STOP), epoll::EventFlags::IN)?;
         let buffer = vec![0; buffer_len(shared.payload())];
         let post = shared.posts.take(group);
-        Ok(Worker { shared, post, device, epoll, buffer, forgot: false })
+        let enrolled = (group == Group::Device).then(|| idle_class::enroll(&post));
+        Ok(Worker { shared, post, enrolled, device, epoll, buffer, forgot: false })
     }
 
     fn run(&mut self) -> io::Result<()> {
@@ -150,6 +154,7 @@ impl<'a> Worker<'a> {
         self.shared.tidy(&header, &fixed[..fixed_len]);
         // Before the answer: when the client goes on, it is over.
         drop(serving);
+        self.enrolled.iter().for_each(Enrolled::served);
         match outcome {
             Outcome::Silence => Ok(()),
             Outcome::Reply { error, len } => {

@@ -8,6 +8,7 @@
 //! - `server`: one request from bytes to answer; `locks`: waiting for file locks;
 //! - `post`, `watchdog`, `control`: who serves what since when, and the end of a connection that does
 //!   not answer;
+//! - `idle_class`: the scheduling class of the workers, by what else the machine has to do;
 //! - `decode`, `reply`, `init`, `wire`: the protocol, pure.
 //!
 //! Trust: the kernel is trusted to be the kernel, yet every length is checked: malformed bytes end
@@ -33,6 +34,7 @@ pub mod decode;
 mod dev;
 mod device;
 mod device_unsafe;
+mod idle_class;
 mod in_flight;
 mod init;
 mod locks;
@@ -40,6 +42,7 @@ mod node_unsafe;
 mod post;
 mod reply;
 mod ring_unsafe;
+mod sched_unsafe;
 mod server;
 mod stats;
 mod uring;

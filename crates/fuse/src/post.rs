@@ -73,6 +73,16 @@ impl Post {
         self.beats.store(self.beats.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
+    /// The thread that this is the place of.
+    pub fn thread(&self) -> i32 {
+        self.thread
+    }
+
+    /// Requests that were in service so far.
+    pub fn served(&self) -> u64 {
+        self.turn.load(Ordering::Relaxed) / 2
+    }
+
     fn step(&self) {
         self.turn.store(self.turn.load(Ordering::Relaxed) + 1, Ordering::Release);
         // What the next turn writes is not seen with this one's number.

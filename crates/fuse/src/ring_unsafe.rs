@@ -26,6 +26,11 @@ use crate::wire::{RING_COMMIT_AND_FETCH, RING_REGISTER, RingCommand, RingHeader}
 /// `user_data` of the poll for the stop descriptor; slots count from 0.
 const STOP: u64 = u64::MAX;
 const PAGE: usize = 4096;
+/// `IORING_ENTER_GETEVENTS`: wait, and run what is to be run in this thread.
+const GETEVENTS: u32 = 1 << 0;
+/// `IORING_ENTER_NO_IOWAIT` (Linux 6.15).  A worker that waits for requests does not wait for a disk; without
+/// this the time of an idle CPU on which it fell asleep counts as "waiting for I/O".
+const NO_IOWAIT: u32 = 1 << 7;
 /// Where in the header page the two `iovec`s of a registration lie.
 const IOVECS_AT: usize = 1024;
 
@@ -105,6 +110,8 @@ pub(crate) struct Ring {
     device: Device,
     /// The thread that lends slots, see [`Ring::adopt`].
     submitter: Option<rustix::thread::Pid>,
+    /// [`NO_IOWAIT`], or 0 if the kernel does not know it.
+    no_iowait: u32,
 }
 
 impl Ring {
@@ -125,7 +132,7 @@ impl Ring {
             .setup_submit_all()
             .build(entries)?;
         let slots = queues.iter().map(|q| Slot::map(*q, payload)).collect::<io::Result<_>>()?;
-        Ok(Ring { ring: Some(ring), slots, device, submitter: None })
+        Ok(Ring { ring: Some(ring), slots, device, submitter: None, no_iowait: NO_IOWAIT })
     }
 
     /// Makes the calling thread the one that uses the ring from here on.
@@ -198,9 +205,24 @@ impl Ring {
     }
 
     /// Submits, and waits until there are `want` completions.
-    pub fn submit(&mut self, want: usize) -> io::Result<()> {
+    pub fn submit(&mut self, want: u32) -> io::Result<()> {
         let ring = self.ring.as_mut().ok_or(io::ErrorKind::NotConnected)?;
-        match ring.submit_and_wait(want) {
+        // At most the few entries of this ring.
+        let lent = ring.submission().len() as u32;
+        let enter = |flags| {
+            // SAFETY: no argument, so the kernel reads nothing beyond the ring's own entries, whose memory
+            // is described above.
+            unsafe { ring.submitter().enter::<libc::sigset_t>(lent, want, flags, None) }
+        };
+        let result = match enter(GETEVENTS | self.no_iowait) {
+            // It looks at the flags before it takes anything: an older kernel.
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) && self.no_iowait != 0 => {
+                self.no_iowait = 0;
+                enter(GETEVENTS)
+            }
+            result => result,
+        };
+        match result {
             Ok(_) => Ok(()),
             Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(e) => Err(e),

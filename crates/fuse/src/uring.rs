@@ -33,6 +33,7 @@ use crate::connection::Shared;
 use crate::cpu::{Cpus, pin};
 use crate::crew::{Pool, Remains};
 use crate::device::Device;
+use crate::idle_class::{self, Enrolled};
 use crate::post::{Group, Post};
 use crate::ring_unsafe::{Event, Ring};
 use crate::server::Outcome;
@@ -144,11 +145,13 @@ fn hire(shared: &Arc<Shared>, setup: Setup, first: bool) -> io::Result<()> {
     let mine = Arc::clone(shared);
     let name = setup.cpu.map_or("fuse-keep".into(), |cpu| format!("fuse-cpu{cpu}"));
     shared.crew.hire(name, move || {
+        let post = mine.posts.take(setup.cpu.map_or(Group::Alone, Group::Queue));
+        let enrolled = idle_class::enroll(&post);
         if let Some(cpu) = setup.cpu {
             pin(cpu);
         }
-        let post = mine.posts.take(setup.cpu.map_or(Group::Alone, Group::Queue));
-        let mut worker = Worker { shared: &mine, post, ring: setup.ring, live: 0, stop: false };
+        let ring = setup.ring;
+        let mut worker = Worker { shared: &mine, post, enrolled, ring, live: 0, stop: false };
         let ended = worker.run(first);
         let ring = worker.ring;
         mine.worker_ended(ended);
@@ -203,6 +206,7 @@ pub(crate) fn nudge_all(shared: &Shared) {
 struct Worker<'a> {
     shared: &'a Arc<Shared>,
     post: Arc<Post>,
+    enrolled: Enrolled,
     ring: Ring,
     /// Entries that the kernel has not taken back for good.
     live: usize,
@@ -308,6 +312,7 @@ impl Worker<'_> {
         let serving = self.post.serve(&request);
         let reply = serve(self.shared, &self.post, &request, header, payload, shares);
         drop(serving);
+        self.enrolled.served();
         header.in_out[..size_of::<OutHeader>()].copy_from_slice(reply.as_bytes());
         header.entry.payload_sz = reply.len - size_of::<OutHeader>() as u32;
         self.ring.commit(slot, commit_id)?;
