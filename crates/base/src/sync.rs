@@ -6,6 +6,7 @@
 //! of the whole project is to pass the panic on to every later user of that state.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{
     Condvar, Mutex as StdMutex, MutexGuard as StdGuard, RwLock as StdRwLock, RwLockReadGuard,
     RwLockWriteGuard, TryLockError,
@@ -286,21 +287,31 @@ impl<T> DerefMut for WriteGuard<'_, T> {
 }
 
 /// A condition variable for a ranked mutex.
+///
+/// To notify costs no system call while nobody waits.  So what is waited for has to change under the mutex: then
+/// who has found it unchanged is counted before the change is made, and who comes later sees it.
 #[derive(Debug, Default)]
-pub struct Event(Condvar);
+pub struct Event {
+    condition: Condvar,
+    waiters: AtomicUsize,
+}
 
 impl Event {
     /// A condition nobody waits for yet.
     pub const fn new() -> Self {
-        Event(Condvar::new())
+        Event { condition: Condvar::new(), waiters: AtomicUsize::new(0) }
     }
     /// Wakes every waiter.
     pub fn notify_all(&self) {
-        self.0.notify_all();
+        if self.waiters.load(Ordering::Relaxed) > 0 {
+            self.condition.notify_all();
+        }
     }
     /// Wakes one waiter.
     pub fn notify_one(&self) {
-        self.0.notify_one();
+        if self.waiters.load(Ordering::Relaxed) > 0 {
+            self.condition.notify_one();
+        }
     }
     /// Releases the lock, waits for a notification, takes the lock again.  Wakes spuriously: call in
     /// a loop over the condition.
@@ -309,7 +320,8 @@ impl Event {
     /// If a holder of the lock panicked.
     pub fn wait<T>(&self, guard: &mut Guard<'_, T>) {
         let inner = guard.inner.take().expect("guard in use");
-        guard.inner = Some(self.0.wait(inner).expect("a holder of this lock panicked"));
+        let _waiting = Waiting::new(&self.waiters);
+        guard.inner = Some(self.condition.wait(inner).expect("a holder of this lock panicked"));
     }
     /// As [`Event::wait`], at most `limit` long.
     ///
@@ -317,8 +329,25 @@ impl Event {
     /// If a holder of the lock panicked.
     pub fn wait_for<T>(&self, guard: &mut Guard<'_, T>, limit: Duration) {
         let inner = guard.inner.take().expect("guard in use");
-        let (inner, _) = self.0.wait_timeout(inner, limit).expect("a holder of this lock panicked");
-        guard.inner = Some(inner);
+        let _waiting = Waiting::new(&self.waiters);
+        let woken = self.condition.wait_timeout(inner, limit);
+        guard.inner = Some(woken.expect("a holder of this lock panicked").0);
+    }
+}
+
+/// Counted from before the lock is released, by who holds it: the lock orders the count.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(waiters: &'a AtomicUsize) -> Self {
+        waiters.fetch_add(1, Ordering::Relaxed);
+        Waiting(waiters)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -336,6 +365,30 @@ mod tests {
         drop(ga);
         drop(gb);
         assert_eq!(*b.lock() + 1, 3);
+    }
+
+    #[test]
+    fn no_notification_is_lost_on_somebody_who_is_about_to_wait() {
+        const ROUNDS: u32 = 20_000;
+        let (turn, changed) = (Mutex::new(rank::LEAF, 0), Event::new());
+        let play = |mine: u32| {
+            let mut now = turn.lock();
+            while *now < ROUNDS {
+                if *now % 2 == mine {
+                    *now += 1;
+                    drop(now);
+                    changed.notify_one();
+                    now = turn.lock();
+                } else {
+                    changed.wait(&mut now);
+                }
+            }
+        };
+        std::thread::scope(|s| {
+            s.spawn(|| play(0));
+            s.spawn(|| play(1));
+        });
+        assert_eq!((*turn.lock(), changed.waiters.into_inner()), (ROUNDS, 0));
     }
 
     #[test]

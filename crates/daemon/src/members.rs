@@ -35,9 +35,9 @@ const ROUNDS: u32 = 64;
 
 /// Of one transaction.
 pub struct Members {
-    /// The thread, and its process.
     tid: u32,
-    pid: u32,
+    /// Of the thread; looked up when it is first asked for, since that is a tenth of a transaction in which nothing is made.
+    pid: OnceLock<u32>,
     namespace: u64,
     begun: Instant,
     /// The last number that the kernel had given out.
@@ -63,7 +63,11 @@ impl Members {
     pub fn new(tid: u32, namespace: u64) -> Members {
         let seen = Mutex::new(rank::LEAF, Vec::new());
         let (begun, first) = (Instant::now(), last_number());
-        Members { tid, pid: process_of(tid).unwrap_or(tid), namespace, begun, first, seen }
+        Members { tid, pid: OnceLock::new(), namespace, begun, first, seen }
+    }
+
+    fn pid(&self) -> u32 {
+        *self.pid.get_or_init(|| process_of(self.tid).unwrap_or(self.tid))
     }
 
     /// A thread asks for something in the transaction.  It cannot end before it is answered.
@@ -74,7 +78,7 @@ impl Members {
     }
 
     fn note(&self, pid: u32) {
-        if pid == self.pid || self.seen.lock().iter().any(|m| m.pid == pid && !m.has_ended()) {
+        if pid == self.pid() || self.seen.lock().iter().any(|m| m.pid == pid && !m.has_ended()) {
             return;
         }
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
@@ -171,7 +175,7 @@ impl Members {
     fn search_all(&self) -> Vec<Inside> {
         // Of another process the first thread tells, if it is there.
         let may =
-            |pid: &u32| *pid == self.pid || namespace(*pid).is_none_or(|of| of == self.namespace);
+            |pid: &u32| *pid == self.pid() || namespace(*pid).is_none_or(|of| of == self.namespace);
         let threads = ids("/proc").filter(may).flat_map(|pid| ids(&format!("/proc/{pid}/task")));
         threads.filter_map(|tid| self.inside(tid)).collect()
     }

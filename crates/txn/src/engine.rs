@@ -330,12 +330,8 @@ impl Engine {
         }
         let mut state = self.state.lock();
         let plain = state.finish_end(slot);
-        let sleepers = state.sleepers > 0;
         drop(state);
-        // Waking is a system call even if nobody sleeps.
-        if sleepers {
-            self.ended.notify_all();
-        }
+        self.ended.notify_all();
         // A plain mutation may outlive the last transaction: those that pass the gate then are ordered
         // with it as they are with each other, by the kernel's locks.
         if !plain {

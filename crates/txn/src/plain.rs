@@ -197,7 +197,6 @@ impl Engine {
         // The one look at a clock in this crate; no answer of the engine depends on it.
         let until = Instant::now().checked_add(limit);
         let mut state = self.state.lock();
-        state.sleepers += 1;
         let mut left = until.map(|_| limit);
         while holds(&state) && left != Some(Duration::ZERO) {
             match left {
@@ -206,7 +205,6 @@ impl Engine {
             }
             left = until.map(|until| until.saturating_duration_since(Instant::now()));
         }
-        state.sleepers -= 1;
         !holds(&state)
     }
 }

@@ -153,8 +153,6 @@ pub(crate) struct State {
     /// Plain mutations among the transactions.
     plain: usize,
     next_plain: u64,
-    /// Threads that wait for an end.
-    pub(crate) sleepers: usize,
     conflicts: u64,
     waits: u64,
 }
