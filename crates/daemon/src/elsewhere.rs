@@ -131,7 +131,12 @@ impl Transactions {
         let store = (Elsewhere { owner }).find(member).ok_or_else(absent)?;
         let top = HostPath::from(store.parent().ok_or_else(absent)?);
         let (root, store) = (Some(top.clone()), Some(HostPath::from(store)));
-        self.volume(&Place { cwd: top, root, store })
+        let mut opened = self.volumes_that_answer(vec![Place { cwd: top, root, store }]);
+        let named = |mut failure: Failure| {
+            failure.message = format!("{}: {}", named(member), failure.message);
+            failure
+        };
+        opened.pop().ok_or_else(absent)?.map_err(named)
     }
 
     /// Opens the stores that this one has decided for, and which have not got to know it; sentences.

@@ -23,6 +23,7 @@ pub mod keeper;
 pub mod members;
 pub mod mounts;
 mod open_transactions;
+mod opening;
 pub mod path_views;
 pub mod patterns;
 mod pidfd_unsafe;

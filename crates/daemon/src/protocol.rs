@@ -174,7 +174,7 @@ mod time_parts {
 }
 
 /// Which volume, and where its store is.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
     /// The client's working directory, absolute.
     pub cwd: HostPath,

@@ -6,6 +6,7 @@ use crate::describe::Opponents;
 use crate::guards::Guards;
 use crate::guests::Guests;
 use crate::history;
+use crate::opening::Openings;
 use crate::path_views::PathViews;
 use crate::patterns::Patterns;
 use crate::processes;
@@ -14,7 +15,7 @@ use crate::spawn::Runtime;
 use crate::top::Counts;
 use crate::transaction::{Ended, Terms, Transaction, Turn, Visitor, engine_isolation};
 use crate::volume::{self, Location, OpenVolume};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
@@ -39,6 +40,9 @@ pub struct Transactions {
     tables: Mutex<Tables>,
     /// Something ended.
     ended: Event,
+    /// A volume was opened, or cannot be.
+    opened: Event,
+    pub(crate) openings: Openings,
     pub(crate) guards: Mutex<Guards>,
     /// This table, for threads that outlive a call.
     pub(crate) me: Weak<Transactions>,
@@ -60,9 +64,24 @@ struct Owner {
 #[derive(Default)]
 struct Tables {
     volumes: HashMap<Location, Arc<OpenVolume>>,
+    /// Somebody is opening them.
+    opening: HashSet<Location>,
     open: HashMap<TxnId, Arc<Transaction>>,
     /// Commands of transactions that ended, for messages about conflicts with them.
     past: Vec<(TxnId, Vec<HostPath>)>,
+}
+
+/// The right to open the volume at a location, which ends also with a panic.
+struct OpeningTurn<'a> {
+    table: &'a Transactions,
+    location: &'a Location,
+}
+
+impl Drop for OpeningTurn<'_> {
+    fn drop(&mut self) {
+        self.table.tables.lock().opening.remove(self.location);
+        self.table.opened.notify_all();
+    }
 }
 
 impl Transactions {
@@ -80,6 +99,8 @@ impl Transactions {
             owner,
             tables: Mutex::new(rank::DAEMON, Tables::default()),
             ended: Event::new(),
+            opened: Event::new(),
+            openings: Openings::new(),
             path_views: PathViews::new(runtime.as_ref().map(Runtime::dir)),
             guards: Mutex::new(rank::GUARDS, Guards::new(runtime)),
             me,
@@ -139,39 +160,30 @@ impl Transactions {
         place.map_or_else(|| Ok(self.volumes()), |place| Ok(vec![self.volume(place)?]))
     }
 
-    /// Opens the volumes of further file systems, where that is possible; sentences for everybody, and for who
-    /// wants details.
-    fn further(
-        &self,
-        roots: &[HostPath],
-        volumes: &mut Vec<Arc<OpenVolume>>,
-    ) -> (Vec<String>, Vec<String>) {
-        let (mut notes, mut details) = (Vec::new(), Vec::new());
-        for root in roots {
-            let place = Place { cwd: root.clone(), root: Some(root.clone()), store: None };
-            match self.volume(&place) {
-                Ok(volume) if volumes.iter().any(|v| Arc::ptr_eq(v, &volume)) => {}
-                Ok(volume) => volumes.push(volume),
-                Err(failure) => {
-                    let text = format!("{root} is read-only in the transaction: {failure}");
-                    let quiet = matches!(failure.kind, FailureKind::Unsupported | FailureKind::Io);
-                    if quiet { &mut details } else { &mut notes }.push(text);
-                }
-            }
-        }
-        (notes, details)
-    }
-
     /// The volume at a location, opened (and recovered) if it is not open yet.
     pub(crate) fn open_at(&self, location: Location) -> Result<Arc<OpenVolume>, Failure> {
         let mut tables = self.tables.lock();
-        if let Some(open) = tables.volumes.get(&location) {
-            return Ok(open.clone());
+        loop {
+            if let Some(open) = tables.volumes.get(&location) {
+                return Ok(open.clone());
+            }
+            // Two requests must not open one store twice.  The table is not held meanwhile: who has nothing to do
+            // with a file system that hangs does not wait for it.
+            if tables.opening.insert(location.clone()) {
+                break;
+            }
+            self.opened.wait(&mut tables);
         }
-        // Under the lock: two requests must not open one store twice.
-        let open = Arc::new(volume::open(&location)?);
-        tables.volumes.insert(location, open.clone());
         drop(tables);
+        let opened = {
+            let _turn = OpeningTurn { table: self, location: &location };
+            let opened = volume::open(&location).map(Arc::new);
+            if let Ok(open) = &opened {
+                self.tables.lock().volumes.insert(location.clone(), open.clone());
+            }
+            opened
+        };
+        let open = opened?;
         // What was committed together is there again together, as far as it is mounted.
         for note in self.recover_others(&open) {
             tracing::info!(note);
@@ -685,7 +697,9 @@ impl Control for Transactions {
 
     fn idle(&self) -> bool {
         let open = !self.tables.lock().open.is_empty();
-        !open && self.all_guarded().is_empty() && self.path_views.lingering() == 0
+        // A thread that hangs keeps what is left of a process, and with it descriptors, from ending.
+        let opening = !self.openings.is_empty();
+        !open && !opening && self.all_guarded().is_empty() && self.path_views.lingering() == 0
     }
 
     fn shutdown(&self) {

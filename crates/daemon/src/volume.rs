@@ -287,7 +287,8 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
         .store
         .strip_prefix(&location.mount)
         .map_err(|_| VolumeError::NoStore { mount: location.mount.display().to_string() })?;
-    if let Some(parent) = location.store.parent() {
+    // What is there is not made: that would be a write, for which a frozen file system lets nobody in.
+    if let Some(parent) = location.store.parent().filter(|parent| !parent.is_dir()) {
         std::fs::create_dir_all(parent).map_err(|e| failed("create", parent, e))?;
     }
     let mut config = Config::new(relative.as_os_str().as_bytes());

@@ -374,9 +374,7 @@ impl Lab {
     /// # Panics
     /// If it cannot be done.
     pub fn freeze(&self) -> Frozen {
-        let frozen = Frozen(self.root());
-        assert!(frozen.fsfreeze("--freeze"), "fsfreeze");
-        frozen
+        Frozen::at(self.root())
     }
 
     /// kill -9 of the daemon; returns when its keeper has started the next one and gone home.
@@ -561,6 +559,12 @@ pub fn signal(pids: &[u32], signal: rustix::process::Signal) {
 pub struct Frozen(PathBuf);
 
 impl Frozen {
+    pub(crate) fn at(root: PathBuf) -> Frozen {
+        let frozen = Frozen(root);
+        assert!(frozen.fsfreeze("--freeze"), "fsfreeze");
+        frozen
+    }
+
     fn fsfreeze(&self, how: &str) -> bool {
         Command::new("fsfreeze").arg(how).arg(&self.0).status().is_ok_and(|s| s.success())
     }

@@ -1,7 +1,7 @@
 //! A mount namespace with disposable file systems, in which nothing else can be written, so that what is mounted on the
 //! machine plays no part: for suites about transactions over several file systems.
 
-use crate::lab::{Fs, PREFIX, base, find_program, systx_binary};
+use crate::lab::{Frozen, Fs, PREFIX, base, find_program, systx_binary};
 use crate::run::HANG;
 use crate::tree::Tree;
 use rustix::process::{Pid, Signal};
@@ -148,6 +148,14 @@ impl Room {
     /// Unmounts `a` or `b`.  The kernel may need a moment after the end of what used it.
     pub fn umount(&self, which: &str) {
         self.wait("the end of its use", |room| room.sh(&format!("umount {which}")).code == Some(0));
+    }
+
+    /// Keeps everybody from writing to `a` or `b`, until the answer is dropped, which must be before the room is.
+    ///
+    /// # Panics
+    /// If it cannot be done.
+    pub fn freeze(&self, which: &str) -> Frozen {
+        Frozen::at(self.path(which))
     }
 
     /// Processes in this namespace whose command line has all of `parts`.

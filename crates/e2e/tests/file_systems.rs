@@ -1,6 +1,9 @@
 //! One transaction over several file systems: ext4, xfs and a tmpfs.  What a crash in its commit leaves is looked at in
 //! `joint_crash`.
 
+use std::io::Read;
+use std::process::Stdio;
+use systx_e2e::lab::find_program;
 use systx_e2e::room::Room;
 use systx_e2e::{Tree, skip};
 
@@ -97,4 +100,58 @@ fn several_file_systems_look_as_on_the_host() {
     // Restricted to the file system of the working directory.
     let one = room.sh("cd a && SYSTX_ONE_FILE_SYSTEM=1 $S run -- sh -c 'echo x > ../b/x'").failed();
     assert!(one.contains("Read-only file system"), "{one}");
+}
+
+/// Who wants to write to a frozen file system waits in the kernel, and opening a new store writes.
+#[test]
+fn a_run_does_not_wait_for_a_frozen_file_system_that_it_does_not_write_to() {
+    let room = match Room::new() {
+        Ok(room) => room,
+        Err(why) => skip!("{why}"),
+    };
+    if find_program("fsfreeze").is_none() {
+        skip!("there is no fsfreeze(8)");
+    }
+    let frozen = room.freeze("b");
+    let said = room.sh("cd a && $S run -- sh -c 'cat ../b/file > made; echo m > ../m/made'").ok();
+    assert!(said.contains("/b is read-only in the transaction") && said.contains("frozen"), "{said}");
+    assert_eq!(room.sh("cat a/made m/made").ok().lines().skip(1).collect::<Vec<_>>(), ["old", "m"]);
+    // Nothing goes past the transaction either: who writes there waits, as anywhere, and is refused then.
+    let mut writer = room.command("cd m && exec $S run -- sh -c 'echo begun; echo x > ../b/file'");
+    let mut writer = writer.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut begun = [0; 6];
+    writer.stdout.take().unwrap().read_exact(&mut begun).unwrap();
+    drop(frozen);
+    assert!(!writer.wait().unwrap().success());
+    assert_eq!(room.sh("cat b/file").ok().lines().last(), Some("old"));
+    // It is there again: so is its part.
+    room.sh("cd a && $S run -- sh -c 'echo x > ../b/file; echo x > file'").ok();
+    assert_eq!(room.sh("cat a/file b/file").ok().lines().skip(1).collect::<Vec<_>>(), ["x", "x"]);
+    room.sh("cd a && $S undo").ok();
+    assert!(room.sh("cat b/file").ok().ends_with("old\n"));
+}
+
+/// A store that is there is opened, and read, without a write.
+#[test]
+fn a_frozen_file_system_with_a_store_is_covered_like_any_other() {
+    let room = match Room::new() {
+        Ok(room) => room,
+        Err(why) => skip!("{why}"),
+    };
+    if find_program("fsfreeze").is_none() {
+        skip!("there is no fsfreeze(8)");
+    }
+    room.sh("cd a && $S run -- sh -c 'echo x > ../b/file; echo x > file'").ok();
+    for new_daemon in [false, true] {
+        if new_daemon {
+            room.kill_daemon();
+        }
+        let frozen = room.freeze("b");
+        let said = room.sh("cd a && $S run -- sh -c 'cat ../b/file > made'").ok();
+        assert!(!said.contains("read-only"), "{said}");
+        // What is dropped was never written.
+        let said = room.sh("cd a && $S run -- sh -c 'echo y > ../b/file; cat ../b/file; false'").failed();
+        assert!(said.contains("y\n") && said.contains("nothing committed"), "{said}");
+        drop(frozen);
+    }
 }

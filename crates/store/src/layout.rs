@@ -49,9 +49,14 @@ pub(crate) fn ensure_dir(io: &dyn Io, at: &Handle, name: &[u8]) -> Result<Handle
 
 /// Opens a file for writing, making it first if it is not there.
 pub(crate) fn ensure_file(io: &dyn Io, at: &Handle, name: &[u8]) -> Result<Handle> {
-    match io.open_file(at, name, Open::Write) {
-        Err(e) if e.kind() == ErrorKind::NotFound => {}
-        other => return other,
+    // Looked up before it is opened for writing: the kernel asks leave to write for a name that it does not know yet, and on
+    // a frozen file system that waits.
+    match found(io.stat_at(at, name))? {
+        Some(_) => match io.open_file(at, name, Open::Write) {
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            other => return other,
+        },
+        None => {}
     }
     match io.create_file(at, name, 0o600) {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => io.open_file(at, name, Open::Write),
@@ -76,7 +81,10 @@ impl Layout {
         }
         let stat = io.stat(&state)?;
         // Objects in staging are made as if nothing surrounded them.
-        let _ = io.remove_xattr(&state, b"", b"system.posix_acl_default");
+        let acl = b"system.posix_acl_default";
+        if io.get_xattr(&state, b"", acl).is_ok() {
+            let _ = io.remove_xattr(&state, b"", acl);
+        }
         // Displaced files lie in here with the permissions that they had, below directories that may
         // have kept them private.
         if stat.mode & 0o077 != 0 {
