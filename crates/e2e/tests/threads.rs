@@ -56,6 +56,14 @@ fn what_was_opened_inside_is_the_committed_file_afterwards() {
 }
 
 #[test]
+fn a_transaction_ends_also_where_the_thread_cannot_go_back() {
+    let lab = lab!();
+    guarded(&lab).case("way-back", 0);
+    assert!(lab.open_ids().is_empty());
+    assert_eq!(lab.logged_ids().len(), 1);
+}
+
+#[test]
 fn contending_threads_lose_no_update_and_never_see_two_moments() {
     let lab = lab!();
     let guarded = guarded(&lab);

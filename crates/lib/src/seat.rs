@@ -41,6 +41,15 @@ pub struct Where {
     path: Option<PathBuf>,
 }
 
+/// A thread that went out.
+pub struct Out {
+    /// Where it worked inside, if not where it came in.
+    pub moved: Option<PathBuf>,
+    /// Whether it works again where it came in.  If not it is in `/`.  That may concern a file system that has nothing to
+    /// do with the transaction.
+    pub back: Result<(), Errno>,
+}
+
 impl Where {
     pub fn now() -> Result<Where, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -138,12 +147,15 @@ impl Seat {
         }
     }
 
-    /// Out of it; where the thread works now, if not where it came in.
-    pub fn go_out(&self, from: &Where) -> Result<Option<PathBuf>, Errno> {
+    /// Out of it.
+    ///
+    /// # Errors
+    /// The thread is inside as before.
+    pub fn go_out(&self, from: &Where) -> Result<Out, Errno> {
         let now = here();
         self.door.go_out()?;
-        from.back()?;
-        Ok(now.filter(|now| from.path.as_ref() != Some(now)))
+        let moved = now.filter(|now| from.path.as_ref() != Some(now));
+        Ok(Out { moved, back: from.back() })
     }
 
     /// After a [`Seat::go_out`], if the daemon turns out to have ended.

@@ -230,27 +230,24 @@ impl Mine {
         }
         let from = open.from.take().ok_or(Errno::INVAL)?;
         let (id, alone) = (open.id, open.alone);
-        let seat = self.current()?;
-        let over = |state| seat.door.set(id, Phase::Over(state));
         if calls::doomed() {
-            if let Some(open) = &mut self.open {
-                open.from = Some(from);
-            }
+            open.from = Some(from);
             self.abort()?;
             return Err(Errno::CANCELED);
         }
-        let moved = match seat.go_out(&from) {
-            Err(e) if has_ended(e) => {
-                over(State::Aborted);
-                self.open = None;
-                calls::leave(false);
+        let out = match self.current().and_then(|seat| seat.go_out(&from)) {
+            Ok(out) => out,
+            Err(e) => {
+                self.is_inside(from);
                 return Err(e);
             }
-            other => other?,
         };
+        let seat = self.current()?;
         seat.door.set(id, Phase::Ending);
         let until = Instant::now().checked_add(patience());
         let mut asked = abi::End::default();
+        // Whatever came of the way back: that may be the fault of another file system, and who is not asked keeps the
+        // transaction open.
         let answer = loop {
             let late = until.is_some_and(|until| Instant::now() >= until);
             let flags = if late { abi::end::NOW } else { 0 };
@@ -263,36 +260,51 @@ impl Mine {
             let waits = Errno::from_raw_os_error(asked.errno);
             if late || waits == Errno::BUSY {
                 seat.door.set(id, Phase::Open);
-                let from = seat.go_back(from, moved.as_deref())?;
-                if let Some(open) = &mut self.open {
-                    open.from = Some(from);
-                }
+                let from = seat.go_back(from, out.moved.as_deref())?;
+                self.is_inside(from);
                 return Err(waits);
             }
         };
-        over(match answer {
+        let state = match answer {
             Ok(()) => State::from_abi(asked.state),
             // It was not asked.
             Err(Errno::NOTCONN | Errno::CANCELED) => State::Aborted,
             Err(_) => State::Failed,
-        });
-        if answer.is_err_and(has_ended) {
+        };
+        self.settle(id, state);
+        if answer.is_err_and(has_ended) && out.back.is_ok() {
             // What it says is what the program should know.
-            let _ = seat.daemon_has_ended(&from);
+            let _ = self.current()?.daemon_has_ended(&from);
         }
-        self.open = None;
-        calls::leave(answer.is_ok() && asked.state == abi::state::COMMITTED);
         answer?;
         match asked.state {
             abi::state::COMMITTED => {
-                if let Some(moved) = moved {
+                let there = out.back.and_then(|()| match out.moved {
                     // Where it went inside is there now.
-                    rustix::process::chdir(&moved)?;
-                }
-                Ok(())
+                    Some(moved) => rustix::process::chdir(&moved),
+                    None => Ok(()),
+                });
+                // No other error of an end leaves something committed.
+                there.map_err(|_| Errno::STALE)
             }
             abi::state::FAILED => Err(Errno::from_raw_os_error(asked.errno)),
             _ => Err(Errno::CANCELED),
+        }
+    }
+
+    /// The transaction is over, and this thread is outside.
+    fn settle(&mut self, id: u64, state: State) {
+        self.open = None;
+        if let Ok(seat) = self.current() {
+            seat.door.set(id, Phase::Over(state));
+        }
+        calls::leave(state == State::Committed);
+    }
+
+    /// The transaction is open, and this thread in it, which came `from` there.
+    fn is_inside(&mut self, from: Where) {
+        if let Some(open) = &mut self.open {
+            open.from = Some(from);
         }
     }
 
@@ -302,19 +314,20 @@ impl Mine {
             return Err(Errno::PERM);
         }
         let (from, id) = (open.from.take(), open.id);
-        self.open = None;
         let seat = self.current()?;
-        seat.door.set(id, Phase::Over(State::Aborted));
-        let out = from.as_ref().map_or(Ok(None), |from| seat.go_out(from));
-        let done = out.and_then(|_| match seat.ask(abi::ABORT, &mut abi::End::default()) {
+        seat.door.set(id, Phase::Ending);
+        let out = from.as_ref().map_or(Ok(()), |from| seat.go_out(from)?.back);
+        // Also where the way out was refused: who is not asked keeps it open.
+        let done = match seat.ask(abi::ABORT, &mut abi::End::default()) {
             // It has taken the transaction with it.
-            Err(e) if has_ended(e) => {
-                from.as_ref().map_or(Ok(()), |from| seat.daemon_has_ended(from))
-            }
+            Err(e) if has_ended(e) => match (&from, out) {
+                (Some(from), Ok(())) => seat.daemon_has_ended(from),
+                _ => Ok(()),
+            },
             told => told,
-        });
-        calls::leave(false);
-        done
+        };
+        self.settle(id, State::Aborted);
+        out.and(done)
     }
 }
 
@@ -495,7 +508,8 @@ fn order(what: u32, name: &str, number: u64) -> Result<abi::Order, Errno> {
 /// committed, nothing is.  `ETIMEDOUT`: others were inside as long as it waited ([`set_patience`](crate::set_patience)), or a lower
 /// number of its order was not committed; it is open and unchanged, and [`xstatus`] names what it waits for.
 /// `ENOTCONN`: the daemon has ended, and the transaction with it; nothing is committed.  `ECONNABORTED`: it ended while it
-/// committed; the number that [`xstatus`] tells is in the log if that had been decided.
+/// committed; the number that [`xstatus`] tells is in the log if that had been decided.  `ESTALE`: it is committed, but the
+/// thread cannot go to its working directory any more, and is in `/`.
 pub fn xend() -> io::Result<()> {
     with(Mine::end)
 }
@@ -527,8 +541,14 @@ pub fn xpause() -> io::Result<u64> {
         }
         let from = open.from.take().ok_or(Errno::INVAL)?;
         calls::pause();
-        mine.current()?.go_out(&from)?;
-        Ok(id)
+        match mine.current()?.go_out(&from) {
+            Ok(out) => out.back.map(|()| id),
+            Err(e) => {
+                mine.is_inside(from);
+                calls::again()?;
+                Err(e)
+            }
+        }
     })
 }
 

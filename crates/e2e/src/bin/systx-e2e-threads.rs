@@ -39,9 +39,47 @@ fn main() {
         "flat" => flat(dir, rounds),
         "cwd" => cwd(dir),
         "joined" => joined(dir),
+        "way-back" => way_back(dir),
         other => panic!("no case {other}"),
     }
     println!("ok");
+}
+
+/// A transaction ends as it is told to, also where the thread cannot go back to its working directory.
+fn way_back(dir: &Path) {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    let (a, elsewhere) = (dir.join("a"), dir.with_file_name("elsewhere"));
+    let bits = |mode| fs::set_permissions(&elsewhere, fs::Permissions::from_mode(mode)).unwrap();
+    fs::create_dir(&elsewhere).unwrap();
+    std::os::unix::fs::chown(&elsewhere, Some(12021), Some(12021)).unwrap();
+    let mut caps = capabilities(None).unwrap();
+    caps.effective -= CapabilitySet::DAC_OVERRIDE | CapabilitySet::DAC_READ_SEARCH;
+    set_capabilities(None, caps).unwrap();
+    let begin = |text: &str| {
+        bits(0o711);
+        std::env::set_current_dir(&elsewhere).unwrap();
+        systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
+        fs::write(&a, text).unwrap();
+        bits(0o700);
+    };
+    begin("committed");
+    assert_eq!(errno(systx::xend()), Some(libc::ESTALE));
+    assert_eq!((systx::xstatus().unwrap().state, systx::xid()), (State::Committed, 0));
+    assert_eq!(std::env::current_dir().unwrap(), Path::new("/"));
+    assert_eq!(read(&a), "committed");
+    begin("dropped");
+    assert_eq!(errno(systx::xabort()), Some(libc::EACCES));
+    assert_eq!((systx::xstatus().unwrap().state, systx::xid()), (State::Aborted, 0));
+    assert_eq!(read(&a), "committed");
+    // The thread is out all the same.
+    begin("paused");
+    assert_eq!(errno(systx::xpause()), Some(libc::EACCES));
+    assert_eq!(read(&a), "committed");
+    systx::xresume(systx::xid()).unwrap();
+    assert_eq!(read(&a), "paused");
+    bits(0o711);
+    std::env::set_current_dir(&elsewhere).unwrap();
+    systx::xabort().unwrap();
 }
 
 /// Nothing shows before the commit to sibling threads, and all of it after; identities are the same.
