@@ -19,7 +19,9 @@ use std::sync::Arc;
 use systx_base::TxnId;
 use systx_store::io::Stamp;
 use systx_store::writeset::WriteSet;
-use systx_store::{self as stored, CommitMeta, HistoryEntry, Joint, Keep, TxnKind, UndoError};
+use systx_store::{
+    self as stored, CommitMeta, HistoryEntry, Joint, Keep, Member, TxnKind, UndoError,
+};
 use systx_txn::{Access, BeginOptions, Object};
 
 /// Which way.
@@ -59,6 +61,12 @@ pub fn log(
     let waiting: HashMap<TxnId, Vec<Action>> =
         deferred::due(volume)?.into_iter().map(|d| (d.id, d.actions)).collect();
     let limit = limit.map_or(usize::MAX, |l| usize::try_from(l).unwrap_or(usize::MAX));
+    let mut others = Others::new(|member: &Member| {
+        let other = table.volume_of(member).ok()?;
+        let all = entries(&other).ok()?.into_iter();
+        let joint = all.filter(|entry| entry.joint.is_some());
+        Some(joint.map(|entry| (entry.meta.txn, entry.changes)).collect())
+    });
     Ok(all
         .iter()
         .take(limit)
@@ -67,10 +75,7 @@ pub fn log(
             time: e.meta.finished,
             argv: e.meta.argv.iter().map(|a| HostPath(a.clone())).collect(),
             cwd: HostPath(e.meta.cwd.clone()),
-            summary: match e.joint {
-                Some(_) => summed(table, volume, e),
-                None => summary(&e.changes),
-            },
+            summary: summary(&e.changes, others.changes(e)),
             undoes: undoes(&e.meta),
             undone_by: undone_by.get(&e.meta.txn).copied(),
             undoable: !undone_by.contains_key(&e.meta.txn),
@@ -101,16 +106,37 @@ fn undone_by(all: &[HistoryEntry]) -> HashMap<TxnId, TxnId> {
     by
 }
 
-/// Over all file systems.
-fn summed(table: &Transactions, volume: &OpenVolume, entry: &HistoryEntry) -> Summary {
-    match changes(table, volume, entry.meta.txn) {
-        Ok(all) => crate::describe::summary(all.iter()),
-        Err(_) => summary(&entry.changes),
+/// What joint transactions changed on other file systems.  Each history is read once, however many transactions of it are
+/// asked for.
+struct Others<R> {
+    /// Reads one, if it is there.
+    read: R,
+    /// By store.
+    known: HashMap<u64, HashMap<TxnId, Vec<stored::Change>>>,
+}
+
+impl<R: FnMut(&Member) -> Option<HashMap<TxnId, Vec<stored::Change>>>> Others<R> {
+    fn new(read: R) -> Others<R> {
+        Others { read, known: HashMap::new() }
+    }
+
+    fn changes(&mut self, entry: &HistoryEntry) -> Vec<&stored::Change> {
+        let members = || entry.joint.iter().flat_map(Joint::others);
+        for member in members() {
+            let read = || (self.read)(member).unwrap_or_default();
+            self.known.entry(member.store).or_insert_with(read);
+        }
+        let of = |member: &Member| self.known.get(&member.store)?.get(&entry.meta.txn);
+        members().filter_map(of).flatten().collect()
     }
 }
 
-fn summary(changes: &[stored::Change]) -> Summary {
-    crate::describe::summary(changes.iter().map(|c| described(b"", c)).collect::<Vec<_>>().iter())
+fn summary<'a>(
+    changes: &'a [stored::Change],
+    others: impl IntoIterator<Item = &'a stored::Change>,
+) -> Summary {
+    let all = changes.iter().chain(others);
+    crate::describe::summary(all.map(|c| described(b"", c)).collect::<Vec<_>>().iter())
 }
 
 fn described(mount: &[u8], change: &stored::Change) -> Change {
@@ -471,4 +497,55 @@ pub fn gc(volume: &OpenVolume, ask: &Gc) -> Result<Collected, Failure> {
         bytes: report.freed,
         remaining: report.kept,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systx_base::Time;
+
+    fn member(store: u64) -> Member {
+        Member { store, memory: false, path: format!("/{store}/.systx").into_bytes() }
+    }
+
+    fn created(path: String) -> stored::Change {
+        stored::Change { kind: stored::ChangeKind::Created, path: path.into_bytes() }
+    }
+
+    #[test]
+    fn a_log_of_joint_transactions_reads_each_other_history_once() {
+        const MANY: u64 = 3000;
+        let entry = |n: u64| HistoryEntry {
+            meta: CommitMeta {
+                txn: TxnId(n),
+                kind: TxnKind::Run,
+                argv: Vec::new(),
+                cwd: Vec::new(),
+                uid: 0,
+                started: Time::default(),
+                finished: Time::default(),
+            },
+            lsn: n,
+            changes: vec![created(format!("a{n}"))],
+            outside: 0,
+            joint: Some(Joint {
+                id: n,
+                members: vec![member(1), member(2), member(3)],
+                decider: 0,
+                me: 0,
+            }),
+        };
+        let mut reads = Vec::new();
+        let mut others = Others::new(|member: &Member| {
+            reads.push(member.store);
+            // One of them is not there.
+            let changes = |n| (TxnId(n), vec![created(format!("b{n}"))]);
+            (member.store == 2).then(|| (1..=MANY).map(changes).collect())
+        });
+        for n in 1..=MANY {
+            let entry = entry(n);
+            assert_eq!(summary(&entry.changes, others.changes(&entry)).added, 2);
+        }
+        assert_eq!(reads, [2, 3]);
+    }
 }

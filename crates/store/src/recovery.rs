@@ -266,7 +266,7 @@ fn recover(
     let env = Env { io: &**io, layout, pool: &pool, class };
     let mut gone = HashSet::new();
     let again = |p: &Pending| p.record.lsn > installed && !dropped.contains(&p.record.lsn);
-    let chains = Chains::new(&pending, again);
+    let mut chains = Chains::new(&pending, again);
     for n in 0..pending.len() {
         let p = &pending[n];
         // Also of what is installed here: it may not be there.
@@ -279,10 +279,12 @@ fn recover(
             continue;
         }
         let run = block.epoch << 24 | 0x80_0000 | n as u64;
+        chains.carry_forward(n, &mut pending);
+        let p = &pending[n];
         let versions = chains.versions(n, &pending);
         let (slots, stamps) = install_again(env, p, (run, config.boot), versions, report)?;
         gone.extend(slots);
-        chains.carry_forward(n, &stamps, &mut pending);
+        chains.installed(n, &stamps);
     }
     let txn = pending.iter().map(|p| p.commit.meta.txn.0).fold(block.txn, u64::max);
     finish(&**io, layout, class, block, end, txn).map_err(&failed)?;
@@ -321,12 +323,23 @@ fn decode_all(
 }
 
 /// The files that several records change in place: which records, by their position, and the object in each.
-struct Chains(HashMap<HostId, Vec<(usize, Ix)>>);
+struct Chains {
+    files: HashMap<HostId, Chain>,
+    /// The files that a record has in common with others, by the record's number.
+    of: HashMap<usize, Vec<(Ix, HostId)>>,
+}
+
+#[derive(Default)]
+struct Chain {
+    records: Vec<(usize, Ix)>,
+    /// What the last one of them that was installed has left.
+    left: Option<Stamp>,
+}
 
 impl Chains {
     /// Of the records that are to be installed `again`.
     fn new(pending: &[Pending], again: impl Fn(&Pending) -> bool) -> Chains {
-        let mut files: HashMap<HostId, Vec<(usize, Ix)>> = HashMap::new();
+        let mut files: HashMap<HostId, Chain> = HashMap::new();
         for (n, p) in pending.iter().enumerate().filter(|(_, p)| again(p)) {
             let index = Index::new(&p.commit.set);
             for (i, object) in p.commit.set.objects.iter().enumerate() {
@@ -334,42 +347,53 @@ impl Chains {
                 if let Origin::Host { stamp, .. } = &object.origin
                     && is_in_place(&index, ix)
                 {
-                    files.entry(stamp.id).or_default().push((n, ix));
+                    files.entry(stamp.id).or_default().records.push((n, ix));
                 }
             }
         }
-        files.retain(|_, records| records.len() > 1);
-        Chains(files)
+        files.retain(|_, chain| chain.records.len() > 1);
+        let mut of: HashMap<usize, Vec<(Ix, HostId)>> = HashMap::new();
+        for (id, chain) in &files {
+            for (n, ix) in &chain.records {
+                of.entry(*n).or_default().push((*ix, *id));
+            }
+        }
+        Chains { files, of }
     }
 
     /// The files that record `n` has in common with others.
-    fn of(&self, n: usize) -> impl Iterator<Item = (Ix, HostId, &[(usize, Ix)])> {
-        self.0.iter().filter_map(move |(id, records)| {
-            let (_, ix) = records.iter().find(|(at, _)| *at == n)?;
-            Some((*ix, *id, &records[..]))
-        })
+    fn of(&self, n: usize) -> &[(Ix, HostId)] {
+        self.of.get(&n).map_or(&[], Vec::as_slice)
     }
 
     /// All records of each such file, if this is the first of them.
     fn versions<'a>(&self, n: usize, pending: &'a [Pending]) -> Versions<'a> {
-        let commits = |records: &[(usize, Ix)]| match records.first() {
-            Some((first, _)) if *first == n => {
+        let commits = |id: &HostId| match self.files.get(id).map(|chain| &chain.records[..]) {
+            Some(records @ [(first, _), ..]) if *first == n => {
                 records.iter().map(|(at, ix)| (&pending[*at].commit, *ix)).collect()
             }
             _ => Vec::new(),
         };
-        self.of(n).map(|(ix, _, records)| (ix, commits(records))).collect()
+        self.of(n).iter().map(|(ix, id)| (*ix, commits(id))).collect()
     }
 
-    /// A record that met what record `n` left meets what it has left now: so undo goes from one to the next.
-    fn carry_forward(&self, n: usize, stamps: &[Option<Stamp>], pending: &mut [Pending]) {
-        for (ix, id, records) in self.of(n) {
-            let now = stamps.get(ix.0 as usize).copied().flatten().filter(|now| now.id == id);
-            for (at, ix) in records.iter().filter(|(at, _)| *at > n) {
-                let object = &mut pending[*at].commit.set.objects[ix.0 as usize];
-                if let (Some(now), Origin::Host { stamp, .. }) = (now, &mut object.origin) {
-                    *stamp = now;
-                }
+    /// A record that met what an earlier one left meets what that has left now: so undo goes from one to the next.
+    fn carry_forward(&self, n: usize, pending: &mut [Pending]) {
+        for (ix, id) in self.of(n) {
+            let object = &mut pending[n].commit.set.objects[ix.0 as usize];
+            let left = self.files.get(id).and_then(|chain| chain.left);
+            if let (Some(left), Origin::Host { stamp, .. }) = (left, &mut object.origin) {
+                *stamp = left;
+            }
+        }
+    }
+
+    /// Record `n` was installed, which left these.
+    fn installed(&mut self, n: usize, stamps: &[Option<Stamp>]) {
+        for (ix, id) in self.of.get(&n).into_iter().flatten() {
+            let now = stamps.get(ix.0 as usize).copied().flatten().filter(|now| now.id == *id);
+            if let (Some(now), Some(chain)) = (now, self.files.get_mut(id)) {
+                chain.left = Some(now);
             }
         }
     }

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::testing::*;
-use crate::writeset::WriteSet;
+use crate::journal::{Head, Record};
+use systx_base::Time;
+use crate::writeset::{Object, WriteSet};
 use crate::{CommitMeta, TxnKind};
 
 /// Another boot: nothing of what was installed counts as being there.
@@ -133,4 +135,61 @@ fn what_somebody_wrote_between_two_of_them_is_not_undone() {
     let (_, report) = after_power_cut(&s);
     assert_eq!(report.outside, []);
     assert_eq!(s.read("f"), b"Between, and longer!");
+}
+
+/// What is looked at for a record is what that record has in common with others, however many files they all have.
+#[test]
+fn a_record_costs_by_its_own_files() {
+    const RECORDS: usize = 2000;
+    const FILES: usize = 500;
+    let s = Scratch::new();
+    s.write("f", "old");
+    for n in 0..FILES {
+        s.write(&format!("f{n}"), "old");
+    }
+    let pending = |n: usize| {
+        let set = set(&s, |ws| {
+            ws.patch("f", 3, 3, &[(0, b"new")]);
+            ws.patch(&format!("f{}", n % FILES), 3, 3, &[(0, b"new")]);
+        });
+        let commit = Commit {
+            meta: meta(n as u64 + 1),
+            set,
+            befores: Vec::new(),
+            slots: Vec::new(),
+            joint: None,
+        };
+        let lsn = n as u64 + 1;
+        Pending { record: Record { lsn, after: Head::default(), side: None, body: vec![] }, commit }
+    };
+    let mut pending: Vec<Pending> = (0..RECORDS).map(pending).collect();
+    let mut chains = Chains::new(&pending, |p| p.record.lsn != 1);
+    assert_eq!(chains.of(0), []);
+    let looked_at: usize = (0..RECORDS).map(|n| chains.of(n).len()).sum();
+    assert_eq!(looked_at, 2 * (RECORDS - 1));
+    // Each meets what the one before it has left; one after which the file has no place leaves nothing.
+    let mut left = None;
+    for n in 1..RECORDS {
+        chains.carry_forward(n, &mut pending);
+        let objects = &pending[n].commit.set.objects;
+        let stamp = |object: &Object| match &object.origin {
+            Origin::Host { stamp, .. } => Some(*stamp),
+            _ => None,
+        };
+        let common = chains.of(1).iter().find(|(_, id)| chains.files[id].records.len() > 4);
+        let (_, common) = common.unwrap();
+        let met: Vec<_> = objects.iter().map(stamp).collect();
+        let met_common = met.iter().flatten().find(|stamp| stamp.id == *common).copied().unwrap();
+        assert!(left.is_none_or(|left| left == met_common), "{n}");
+        let changed = |stamp: Option<Stamp>| {
+            stamp.map(|stamp| Stamp { ctime: Time { secs: n as i64, nanos: 7 }, ..stamp })
+        };
+        let mut now: Vec<_> = met.into_iter().map(changed).collect();
+        if n % 3 == 0 {
+            now.iter_mut().for_each(|stamp| *stamp = None);
+        } else {
+            left = changed(Some(met_common));
+        }
+        chains.installed(n, &now);
+    }
 }
