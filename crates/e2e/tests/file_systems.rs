@@ -102,6 +102,28 @@ fn several_file_systems_look_as_on_the_host() {
     assert!(one.contains("Read-only file system"), "{one}");
 }
 
+#[test]
+fn the_configuration_names_the_file_systems_that_it_is_about() {
+    let room = match Room::new() {
+        Ok(room) => room,
+        Err(why) => skip!("{why}"),
+    };
+    let at =
+        |which: &str| room.sh(&format!("echo $D/{which}")).ok().lines().last().unwrap().to_owned();
+    let (a, b, m) = (at("a"), at("b"), at("m"));
+    for (dir, first, further) in [("a", &a, [&b, &m]), ("b/dir", &b, [&a, &m])] {
+        let text = room.sh(&format!("$S config -C {dir}")).ok();
+        assert!(text.contains(&format!("\nfile system: {first}, of {}\n", at(dir))), "{text}");
+        let line = text.lines().find_map(|l| l.strip_prefix("further ones of a run: ")).unwrap();
+        let named: Vec<&str> = line.split(", ").collect();
+        assert!(further.iter().all(|f| named.contains(&f.as_str())), "{text}");
+        assert!(!named.contains(&first.as_str()), "{text}");
+    }
+    // What a run does not touch it does not name.
+    let one = room.sh("SYSTX_ONE_FILE_SYSTEM=1 $S config -C a").ok();
+    assert!(!one.contains("further"), "{one}");
+}
+
 /// Who wants to write to a frozen file system waits in the kernel, and opening a new store writes.
 #[test]
 fn a_run_does_not_wait_for_a_frozen_file_system_that_it_does_not_write_to() {
@@ -114,7 +136,10 @@ fn a_run_does_not_wait_for_a_frozen_file_system_that_it_does_not_write_to() {
     }
     let frozen = room.freeze("b");
     let said = room.sh("cd a && $S run -- sh -c 'cat ../b/file > made; echo m > ../m/made'").ok();
-    assert!(said.contains("/b is read-only in the transaction") && said.contains("frozen"), "{said}");
+    assert!(
+        said.contains("/b is read-only in the transaction") && said.contains("frozen"),
+        "{said}"
+    );
     assert_eq!(room.sh("cat a/made m/made").ok().lines().skip(1).collect::<Vec<_>>(), ["old", "m"]);
     // Nothing goes past the transaction either: who writes there waits, as anywhere, and is refused then.
     let mut writer = room.command("cd m && exec $S run -- sh -c 'echo begun; echo x > ../b/file'");
@@ -150,7 +175,8 @@ fn a_frozen_file_system_with_a_store_is_covered_like_any_other() {
         let said = room.sh("cd a && $S run -- sh -c 'cat ../b/file > made'").ok();
         assert!(!said.contains("read-only"), "{said}");
         // What is dropped was never written.
-        let said = room.sh("cd a && $S run -- sh -c 'echo y > ../b/file; cat ../b/file; false'").failed();
+        let said =
+            room.sh("cd a && $S run -- sh -c 'echo y > ../b/file; cat ../b/file; false'").failed();
         assert!(said.contains("y\n") && said.contains("nothing committed"), "{said}");
         drop(frozen);
     }

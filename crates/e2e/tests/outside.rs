@@ -258,6 +258,19 @@ fn the_configuration_says_what_is_isolated_and_who_says_so() {
     assert!(has("no-commit", lab.path("x"), "--exclude"), "{done}");
     let text = lab.do_systx(["config", "--no-ignore"]).ok();
     assert!(text.out.contains("/run") && !text.out.contains("pyc"), "{text}");
+    // Which places are private depends on all file systems that a run covers: /tmp is not, where it is a part of one.
+    let mut several = lab.systx(["config", "--json"]);
+    several.env_remove("SYSTX_ONE_FILE_SYSTEM");
+    let several = finish(several, Limits::default(), &lab).ok().json();
+    let has = |list: &str, key: &str, path: &str| {
+        let list = several["config"][list].as_array().expect("a list");
+        list.iter().any(|item| if key.is_empty() { item == path } else { item[key] == path })
+    };
+    let dev =
+        |path: &str| std::fs::metadata(path).map(|m| std::os::unix::fs::MetadataExt::dev(&m)).ok();
+    let part = has("further", "", "/") && dev("/tmp") == dev("/");
+    assert_eq!(has("rules", "path", "/tmp"), !part, "{several}");
+    assert_eq!(several["config"]["file_system"], lab.root().display().to_string());
 }
 
 /// Python: succeeds if this process may have a supervisor asked about calls; it has none then.

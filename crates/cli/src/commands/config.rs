@@ -2,11 +2,11 @@
 
 use crate::args::Config;
 use crate::classes::{self, rule};
-use crate::commands::run::wish;
+use crate::commands::run::{others, wish};
 use crate::commands::services;
 use crate::output::{self, Out};
 use crate::problem::Problem;
-use crate::{context, ignore_file};
+use crate::{context, glob, ignore_file};
 use serde::Serialize;
 use std::path::PathBuf;
 use systx_daemon::protocol::{Class, HostPath, Rule, VolumeFacts};
@@ -24,6 +24,10 @@ struct ShownRule {
 struct Shown {
     /// The working directory that it holds for.
     directory: HostPath,
+    /// Where the file system that holds it is mounted: the one that a transaction from here works on first.
+    file_system: HostPath,
+    /// Further ones that a run covers, if their stores can be used.
+    further: Vec<HostPath>,
     rules: Vec<ShownRule>,
     /// Commands that are caught and done after the commit.
     deferred_commands: Vec<String>,
@@ -44,7 +48,12 @@ pub fn config(args: &Config, out: Out) -> Result<i32, Problem> {
         out.warn(note);
     }
     let facts = volume(place.root.as_ref().unwrap_or(&place.cwd))?;
-    let private = wish(&facts, &[], &cwd, args.private_tmp, &[]).private;
+    let through = args.passthrough.iter().map(|given| glob::absolute(given.as_ref(), &cwd));
+    let through = through.chain(ignored.passthrough.iter().cloned());
+    let through: Vec<_> = through.flat_map(|pattern| glob::expand(&pattern)).collect();
+    let further: Vec<_> =
+        others(&place, &through).iter().filter_map(|root| volume(root).ok()).collect();
+    let private = wish(&facts, &further, &cwd, args.private_tmp, &[]).private;
     let mut rules = classes::places(&private, args.private_tmp);
     for (pattern, from) in ignored.passthrough.iter().zip(&ignored.from.1) {
         let from = from.display().to_string();
@@ -56,8 +65,13 @@ pub fn config(args: &Config, out: Out) -> Result<i32, Problem> {
     rules.extend(classes::patterns(&cwd, &ignored, &args.exclude, (&args.merge, args.no_merge)));
     let shown_rule = |rule| ShownRule { meaning: classes::meaning(&rule), rule };
     let rules = rules.into_iter().map(shown_rule).collect();
-    let shown =
-        Shown { directory: place.cwd, rules, deferred_commands: services::stand_ins().names };
+    let shown = Shown {
+        directory: place.cwd,
+        file_system: facts.root,
+        further: further.into_iter().map(|facts| facts.root).collect(),
+        rules,
+        deferred_commands: services::stand_ins().names,
+    };
     if out.json {
         out.json("config", &shown);
         return Ok(0);
@@ -73,7 +87,12 @@ fn text(shown: &Shown) -> String {
         let path = rule.path.display().into_owned();
         [rule.class.name().to_owned(), path, (*meaning).to_owned(), rule.from.clone()]
     }));
-    let mut text = columns(&rows);
+    let mut text = format!("file system: {}, of {}\n", shown.file_system, shown.directory);
+    if !shown.further.is_empty() {
+        let further = shown.further.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        text.push_str(&format!("further ones of a run: {further}\n"));
+    }
+    text.push_str(&columns(&rows));
     if !shown.deferred_commands.is_empty() {
         let names = shown.deferred_commands.join(", ");
         text.push_str(&format!("caught, and done after the commit: {names}\n"));

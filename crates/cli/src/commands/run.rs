@@ -125,7 +125,7 @@ fn join(args: &Run, id: &str, out: Out) -> Problem {
 
 /// Further file systems that the run covers: those of this mount namespace that can be written, unless one
 /// is named, or the environment says otherwise.
-fn others(place: &Place, passthrough: &[PathBuf]) -> Vec<HostPath> {
+pub fn others(place: &Place, passthrough: &[PathBuf]) -> Vec<HostPath> {
     let one = std::env::var_os(ONE_FILE_SYSTEM).is_some_and(|v| !v.is_empty() && v != "0");
     if one || place.root.is_some() || place.store.is_some() {
         return Vec::new();

@@ -1,11 +1,11 @@
 //! Records that change the same files in place are installed again in their order.
 
 use super::*;
-use crate::testing::*;
 use crate::journal::{Head, Record};
-use systx_base::Time;
+use crate::testing::*;
 use crate::writeset::{Object, WriteSet};
 use crate::{CommitMeta, TxnKind};
+use systx_base::Time;
 
 /// Another boot: nothing of what was installed counts as being there.
 fn after_power_cut(s: &Scratch) -> (DirStore, RecoveryReport) {
