@@ -5,7 +5,7 @@ use crate::args::Global;
 use crate::problem::Problem;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
-use systx_base::Time;
+use systx_base::{Time, TxnId};
 use systx_daemon::protocol::{Held, HeldAs, Holder, HostPath, Opponent, Summary};
 
 /// Version of the JSON output.
@@ -182,11 +182,12 @@ pub fn short_command(argv: &[HostPath], most: usize) -> String {
 /// Against whom, for a sentence.
 pub fn opponent(o: &Opponent) -> String {
     match o {
+        Opponent::Transaction { id: TxnId(0), .. } => "another user's transaction".into(),
         Opponent::Transaction { id, argv, .. } if argv.is_empty() => format!("transaction {id}"),
         Opponent::Transaction { id, argv, .. } => {
             format!("transaction {id} ({})", short_command(argv, 60))
         }
-        Opponent::Outside { what } => format!("a program outside ({what})"),
+        Opponent::Outside { what, .. } => format!("a program outside ({what})"),
     }
 }
 

@@ -195,7 +195,12 @@ mod tests {
         lost.conflict = Some(Conflict {
             path: "/srv/f".into(),
             part: Part::Data,
-            opponent: Opponent::Transaction { id: TxnId(1), argv: vec!["x".into()], ended: false },
+            opponent: Opponent::Transaction {
+                id: TxnId(1),
+                argv: vec!["x".into()],
+                ended: false,
+                uid: None,
+            },
             stale_only: false,
             stale: vec![],
         });

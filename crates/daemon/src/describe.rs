@@ -2,7 +2,7 @@
 
 use crate::patterns::Patterns;
 use crate::protocol::{self, ChangeKind, HostPath, Part, Side, Summary};
-use systx_base::{Kind, TxnId};
+use systx_base::{Kind, TxnId, Uid};
 use systx_txn::{Caller, Conflict, Object, Opponent};
 use systx_vfs::changes::{Change, Side as ViewSide, Status};
 use systx_vfs::validate::{OutsideChange, What};
@@ -87,8 +87,8 @@ pub fn summary<'a>(changes: impl IntoIterator<Item = &'a protocol::Change>) -> S
 
 /// What is known of another transaction, for messages.
 pub trait Opponents {
-    /// Its command, and whether it has ended.
-    fn find(&self, id: TxnId) -> (Vec<HostPath>, bool);
+    /// Whose it is, if that is known, its command, and whether it has ended.
+    fn find(&self, id: TxnId) -> (Option<Uid>, Vec<HostPath>, bool);
 }
 
 /// A conflict that the engine found.
@@ -101,28 +101,65 @@ pub fn conflict(
     let path = HostPath(view.path_of_object(&found.object));
     let opponent = match found.opponent {
         Opponent::Txn(id) => {
-            let (argv, ended) = opponents.find(id);
-            protocol::Opponent::Transaction { id, argv, ended }
+            let (uid, argv, ended) = opponents.find(id);
+            protocol::Opponent::Transaction { id, argv, ended, uid }
         }
-        Opponent::Outside => {
-            protocol::Opponent::Outside { what: "changed by a process outside".into() }
+        Opponent::Outside => protocol::Opponent::outside("changed by a process outside"),
+        Opponent::Injected => {
+            let text = format!("a test: {} is set", crate::spawn::INJECT_VARIABLE);
+            protocol::Opponent::outside(text)
         }
-        Opponent::Injected => protocol::Opponent::Outside {
-            what: format!("a test: {} is set", crate::spawn::INJECT_VARIABLE),
-        },
-        Opponent::Plain(caller) => protocol::Opponent::Outside { what: by_caller(&caller) },
+        Opponent::Plain(caller) => by_caller(&caller),
     };
     let stale = if stale_only { vec![path.clone()] } else { Vec::new() };
     protocol::Conflict { part: part(&found.object), path, opponent, stale_only, stale }
 }
 
 /// A request that came through the daemon: it knows who made it.
-fn by_caller(caller: &Caller) -> String {
-    match (caller.pid, String::from_utf8_lossy(caller.command())) {
+fn by_caller(caller: &Caller) -> protocol::Opponent {
+    let what = match (caller.pid, String::from_utf8_lossy(caller.command())) {
         (0, _) => "changed by a process outside".into(),
-        (pid, command) if command.is_empty() => format!("changed by process {pid} outside"),
+        (pid, command) if command.is_empty() => by_process(pid),
         (pid, command) => format!("changed by {command} (process {pid}) outside"),
+    };
+    let by = (caller.pid != 0).then_some((caller.pid, caller.uid));
+    protocol::Opponent::Outside { what, by }
+}
+
+fn by_process(pid: u32) -> String {
+    format!("changed by process {pid} outside")
+}
+
+impl protocol::Opponent {
+    /// Nobody in particular.
+    pub fn outside(what: impl Into<String>) -> protocol::Opponent {
+        protocol::Opponent::Outside { what: what.into(), by: None }
     }
+}
+
+/// Whether a user may know what another one's processes are called and do: where /proc is mounted with `hidepid`, nobody
+/// else does.
+pub fn may_know(viewer: Uid, owner: Option<Uid>) -> bool {
+    viewer == 0 || owner == Some(viewer)
+}
+
+/// What of a conflict is for the eyes of a user: of others' processes the number, of others' transactions that there was
+/// one.
+pub fn for_user(mut conflict: protocol::Conflict, viewer: Uid) -> protocol::Conflict {
+    match &mut conflict.opponent {
+        protocol::Opponent::Transaction { id, argv, uid, .. } => {
+            if !may_know(viewer, *uid) {
+                (*id, *argv) = (TxnId(0), Vec::new());
+            }
+        }
+        protocol::Opponent::Outside { what, by: Some((pid, uid)) } => {
+            if !may_know(viewer, Some(*uid)) {
+                *what = by_process(*pid);
+            }
+        }
+        protocol::Opponent::Outside { by: None, .. } => {}
+    }
+    conflict
 }
 
 fn part(object: &Object) -> Part {
@@ -149,7 +186,7 @@ pub fn outside(found: &[OutsideChange]) -> Option<protocol::Conflict> {
     Some(protocol::Conflict {
         path: HostPath(worst.path.clone()),
         part,
-        opponent: protocol::Opponent::Outside { what: what.into() },
+        opponent: protocol::Opponent::outside(what),
         stale_only,
         stale,
     })

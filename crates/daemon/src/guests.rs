@@ -12,10 +12,11 @@
 //!   an access control list lets that one user through.
 //! - A guest's use of the daemon is bounded: connections, transactions, the memory and the staged bytes of each.
 
+use crate::describe::for_user;
 use crate::path_views::{ForGuest, Seat, Seats};
 use crate::protocol::{
-    BeginOpen, BegunOpen, Conflict, Content, Control, Failure, FailureKind, HostPath, Listed,
-    Opponent, Outcome, Peer, Place, Reply, Request, Status, Target, VERSION, Version,
+    BeginOpen, BegunOpen, Content, Control, Failure, FailureKind, HostPath, Listed, Outcome, Peer,
+    Place, Reply, Request, Status, Target, VERSION, Version,
 };
 use crate::transaction::Transaction;
 use crate::transactions::{Transactions, is_below};
@@ -258,12 +259,12 @@ fn answer(
         Request::List => {
             let mut all = table.list()?;
             all.retain(|t| own(t.id).is_ok());
-            Reply::List(all.into_iter().map(listed).collect())
+            Reply::List(all.into_iter().map(|t| listed(t, peer.uid)).collect())
         }
         Request::Status { id } => {
             own(id)?;
             let Status { listed: open, classes } = table.status(id)?;
-            Reply::Status(Box::new(Status { listed: listed(open), classes }))
+            Reply::Status(Box::new(Status { listed: listed(open, peer.uid), classes }))
         }
         Request::Diff { target: Target::Open { id }, paths } => {
             own(id)?;
@@ -276,11 +277,11 @@ fn answer(
         }
         Request::Commit { id, paths } => {
             own(id)?;
-            Reply::Outcome(outcome(table.commit(id, paths)?))
+            Reply::Outcome(outcome(table.commit(id, paths)?, peer.uid))
         }
         Request::Abort { id } => {
             own(id)?;
-            Reply::Outcome(outcome(table.abort(id)?))
+            Reply::Outcome(outcome(table.abort(id)?, peer.uid))
         }
         _ => {
             let text = "another user's daemon does not do that for you";
@@ -291,22 +292,15 @@ fn answer(
 }
 
 /// Who else works there, and how, is nobody's business.
-fn without_others(mut conflict: Conflict) -> Conflict {
-    if let Opponent::Transaction { id, argv, .. } = &mut conflict.opponent {
-        (*id, *argv) = (TxnId(0), Vec::new());
-    }
-    conflict
-}
-
-fn listed(mut t: Listed) -> Listed {
-    t.conflict = t.conflict.map(without_others);
+fn listed(mut t: Listed, uid: Uid) -> Listed {
+    t.conflict = t.conflict.map(|conflict| for_user(conflict, uid));
     t
 }
 
-fn outcome(outcome: Outcome) -> Outcome {
+fn outcome(outcome: Outcome, uid: Uid) -> Outcome {
     match outcome {
         Outcome::Conflict { conflict, kept } => {
-            Outcome::Conflict { conflict: without_others(conflict), kept }
+            Outcome::Conflict { conflict: for_user(conflict, uid), kept }
         }
         other => other,
     }

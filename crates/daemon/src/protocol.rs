@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use systx_base::{Time, TxnId};
+use systx_base::{Time, TxnId, Uid};
 
 mod classes;
 mod control;
@@ -370,11 +370,17 @@ pub enum Opponent {
         argv: Vec<HostPath>,
         /// It has ended: waiting for it is pointless.
         ended: bool,
+        /// Whose it is, within the daemon.
+        #[serde(skip)]
+        uid: Option<Uid>,
     },
     /// A process that runs outside every transaction.
     Outside {
         /// What was noticed, for instance `changed after it was read`.
         what: String,
+        /// Which process, and whose, within the daemon; where it is known.
+        #[serde(skip)]
+        by: Option<(u32, Uid)>,
     },
 }
 

@@ -1,10 +1,12 @@
 //! Begins with a scope: the paths that a thread has told, its place in line, and who is awaited in words.
 
 use crate::blocked;
+use crate::describe::may_know;
 use crate::thread_orders::{WAIT, Waits};
 use crate::transaction::Transaction;
 use crate::transactions::Transactions;
 use rustix::io::Errno;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::Duration;
 use systx_abi as abi;
@@ -176,21 +178,34 @@ impl Begin<'_> {
 
     /// Who is awaited, and the errno for who has waited long enough.
     fn waits(&self, path: &str, ahead: &Ahead) -> Waits {
-        let by = ahead.by;
-        let comm = String::from_utf8_lossy(&command(ahead.client)).into_owned();
+        let (by, client) = (ahead.by, ahead.client);
         let errno = if self.at_once { Errno::BUSY } else { Errno::TIMEDOUT };
+        let runs = self.table.get(by).ok();
+        let owner = match &runs {
+            Some(txn) => Some(txn.terms.uid),
+            None => std::fs::metadata(format!("/proc/{client}")).ok().map(|m| m.uid()),
+        };
+        let known = may_know(self.caller.uid, owner);
+        let comm = || String::from_utf8_lossy(&command(client)).into_owned();
+        let words = match (ahead.runs, known) {
+            (false, true) => format!("{path}: thread {client} ({}) is in line before", comm()),
+            (false, false) => format!("{path}: thread {client} is in line before"),
+            (true, true) => {
+                let argv = runs.map(|txn| {
+                    txn.terms.argv.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+                });
+                let argv = argv.unwrap_or_else(comm);
+                format!("{path} is in the scope of transaction {by} ({argv})")
+            }
+            (true, false) => format!("{path} is in the scope of another user's transaction"),
+        };
         if !ahead.runs {
-            let words = format!("{path}: thread {} ({comm}) is in line before", ahead.client);
             return (errno, words);
         }
-        let argv = self.table.get(by).map(|txn| {
-            txn.terms.argv.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
-        });
-        let argv = argv.unwrap_or(comm);
-        let words = format!("{path} is in the scope of transaction {by} ({argv})");
         // Perhaps for what the waiting one has.  To look takes a moment.
         let look = self.late && !self.at_once;
-        match look.then(|| blocked::all_keep_waiting_for(ahead.client)).flatten() {
+        match look.then(|| blocked::all_keep_waiting_for(client)).flatten() {
+            Some(_) if !known => (Errno::DEADLK, format!("{words}, which waits")),
             Some(what) => (Errno::DEADLK, format!("{words}, which waits for {what}")),
             None => (errno, words),
         }

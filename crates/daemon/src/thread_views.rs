@@ -8,6 +8,7 @@
 //! The ioctls are served by the threads that serve the mount, which may wait: each has a worker of its own
 //! for as long as it takes, and the kernel holds no lock of a file meanwhile.
 
+use crate::describe::for_user;
 use crate::guarded::Guarded;
 use crate::members::{Members, PIDFD_THREAD};
 use crate::patterns::Patterns;
@@ -28,8 +29,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use systx_abi as abi;
-use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
+use systx_base::{TxnId, Uid};
 use systx_txn::BeginOptions;
 use systx_vfs::aliases::{Control, Left, Seat};
 use systx_vfs::api::{Caller, Reply};
@@ -590,7 +591,7 @@ impl Desk {
                 at
             }
         };
-        Ok(last.status())
+        Ok(last.status(place.uid))
     }
 }
 
@@ -612,7 +613,8 @@ impl Last {
         self.conflict = conflict;
     }
 
-    fn status(&self) -> abi::Status {
+    /// As far as it is for a user's eyes.
+    fn status(&self, viewer: Uid) -> abi::Status {
         let mut status = abi::Status {
             state: self.state,
             retries: self.retries,
@@ -624,18 +626,19 @@ impl Last {
             words: [0; abi::WORDS_MAX],
         };
         let mut words = self.words.clone();
-        if let Some(conflict) = &self.conflict {
+        if let Some(conflict) = self.conflict.clone().map(|c| for_user(c, viewer)) {
             let path = &conflict.path.0;
             let path = &path[path.len().saturating_sub(abi::PATH_MAX)..];
             status.path[..path.len()].copy_from_slice(path);
             status.path_len = path.len() as u32;
             let opponent = match &conflict.opponent {
+                Opponent::Transaction { id: TxnId(0), .. } => "another user's transaction".into(),
                 Opponent::Transaction { id, argv, .. } => {
                     status.opponent = id.0;
                     let argv: Vec<String> = argv.iter().map(ToString::to_string).collect();
                     format!("transaction {id} ({})", argv.join(" "))
                 }
-                Opponent::Outside { what } => format!("a program outside ({what})"),
+                Opponent::Outside { what, .. } => format!("a program outside ({what})"),
             };
             if words.is_empty() {
                 words = opponent;

@@ -735,7 +735,7 @@ fn late_change(paths: Vec<HostPath>, kept: bool) -> Outcome {
     let conflict = protocol::Conflict {
         path: paths.first().cloned().unwrap_or_default(),
         part: protocol::Part::Any,
-        opponent: protocol::Opponent::Outside { what: "changed while it was committed".into() },
+        opponent: protocol::Opponent::outside("changed while it was committed"),
         stale_only: false,
         stale: paths,
     };

@@ -67,8 +67,8 @@ struct Tables {
     /// Somebody is opening them.
     opening: HashSet<Location>,
     open: HashMap<TxnId, Arc<Transaction>>,
-    /// Commands of transactions that ended, for messages about conflicts with them.
-    past: Vec<(TxnId, Vec<HostPath>)>,
+    /// Owners and commands of transactions that ended, for messages about conflicts with them.
+    past: Vec<(TxnId, Uid, Vec<HostPath>)>,
 }
 
 /// The right to open the volume at a location, which ends also with a panic.
@@ -297,7 +297,7 @@ impl Transactions {
         if tables.past.len() >= ENDED_MAX {
             tables.past.remove(0);
         }
-        tables.past.push((txn.id, txn.terms.argv.clone()));
+        tables.past.push((txn.id, txn.terms.uid, txn.terms.argv.clone()));
         let volume_idle = |v: &Arc<OpenVolume>| !tables.open.values().any(|t| t.works_on(v));
         for volume in tables.volumes.values() {
             if volume_idle(volume) {
@@ -355,13 +355,15 @@ impl Transactions {
 }
 
 impl Opponents for Transactions {
-    fn find(&self, id: TxnId) -> (Vec<HostPath>, bool) {
+    fn find(&self, id: TxnId) -> (Option<Uid>, Vec<HostPath>, bool) {
         let tables = self.tables.lock();
         if let Some(open) = tables.open.get(&id) {
-            return (open.terms.argv.clone(), false);
+            return (Some(open.terms.uid), open.terms.argv.clone(), false);
         }
-        let past = tables.past.iter().rev().find(|(past, _)| *past == id);
-        (past.map(|(_, argv)| argv.clone()).unwrap_or_default(), true)
+        match tables.past.iter().rev().find(|(past, ..)| *past == id) {
+            Some((_, uid, argv)) => (Some(*uid), argv.clone(), true),
+            None => (None, Vec::new(), true),
+        }
     }
 }
 

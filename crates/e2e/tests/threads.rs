@@ -4,7 +4,8 @@
 use std::io::Write;
 use std::process::Child;
 use systx_e2e::cases::{Guarded, eventually, line, started};
-use systx_e2e::{Lab, lab};
+use systx_e2e::lab::find_program;
+use systx_e2e::{Lab, lab, skip};
 
 fn guarded(lab: &Lab) -> Guarded<'_> {
     Guarded::new(lab, env!("CARGO_BIN_EXE_systx-e2e-threads"))
@@ -61,6 +62,54 @@ fn a_transaction_ends_also_where_the_thread_cannot_go_back() {
     guarded(&lab).case("way-back", 0);
     assert!(lab.open_ids().is_empty());
     assert_eq!(lab.logged_ids().len(), 1);
+}
+
+/// What another user's programs are called is not told to whoever loses to them; where /proc has `hidepid` nobody else
+/// does either.
+#[test]
+fn what_others_run_is_told_to_root_and_to_themselves_only() {
+    if find_program("setpriv").is_none() {
+        skip!("no setpriv (package util-linux)");
+    }
+    let lab = lab!();
+    let guarded = guarded(&lab);
+    lab.write("guarded/a", "old");
+    let as_user: &[&str] = &[
+        "--reuid=12021",
+        "--regid=12021",
+        "--clear-groups",
+        "--inh-caps=+sys_admin,+sys_chroot",
+        "--ambient-caps=+sys_admin,+sys_chroot",
+    ];
+    for (who, known) in [(&[][..], true), (as_user, false)] {
+        let program = guarded.program("told", 0);
+        let mut command = lab.command("setpriv");
+        command.args(who).arg("--").arg(program.get_program()).args(program.get_args());
+        let (mut child, mut out) = started(command);
+        let mut say = child.stdin.take().expect("a pipe");
+        let mut next = |out: &mut _| {
+            say.write_all(b"\n").expect("it reads");
+            line(out)
+        };
+        assert_eq!(line(&mut out), "ready", "{}", lab.daemon_log());
+        // A program outside.
+        assert_eq!(next(&mut out), "read");
+        lab.native("cp /proc/self/comm guarded/a").ok();
+        let told = next(&mut out);
+        assert!(told.starts_with("0 ") && told.contains("process "), "{told}");
+        assert_eq!(told.contains("changed by cp (process "), known, "{told}");
+        // An older transaction.
+        let mut shell = lab.shell(&[]);
+        shell.eval("echo new > guarded/a");
+        assert_eq!(next(&mut out), "read");
+        let told = next(&mut out);
+        let words = if known { "(sh)" } else { "0 another user's transaction" };
+        assert!(told.contains(words), "{told}");
+        assert_eq!(told.starts_with("0 "), !known, "{told}");
+        drop(say);
+        assert_eq!(line(&mut out), "ok");
+        child.wait().expect("it ends");
+    }
 }
 
 #[test]

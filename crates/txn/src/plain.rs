@@ -21,14 +21,16 @@ use systx_base::{Oid, TxnId};
 pub struct Caller {
     /// Its process; 0 if the kernel did not say, as for pages that it writes back.
     pub pid: u32,
+    /// Whose it is.
+    pub uid: u32,
     /// Its command as in `/proc/PID/comm`, filled up with zeros; all zeros if nobody looked.
     pub comm: [u8; 16],
 }
 
 impl Caller {
     /// Longer commands are cut, as the kernel does.
-    pub fn new(pid: u32, comm: &[u8]) -> Caller {
-        let mut caller = Caller { pid, ..Caller::default() };
+    pub fn new(pid: u32, uid: u32, comm: &[u8]) -> Caller {
+        let mut caller = Caller { pid, uid, ..Caller::default() };
         let len = comm.len().min(caller.comm.len());
         caller.comm[..len].copy_from_slice(&comm[..len]);
         caller

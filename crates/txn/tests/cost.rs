@@ -69,7 +69,7 @@ fn time(what: &str, count: u64, f: impl FnOnce()) {
 /// No transaction open, then one that is in nobody's way.
 fn plain_times(engine: &Engine) {
     const COUNT: u64 = 1_000_000;
-    let by = Caller::new(1, b"bench");
+    let by = Caller::new(1, 0, b"bench");
     let mutate = |name: &[u8]| {
         let dir = Oid(3);
         let objects = [ObjectRef::Entry { dir, name }, ObjectRef::Attr(Oid(4))];

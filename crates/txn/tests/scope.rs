@@ -244,7 +244,7 @@ impl Schedule {
     fn plain(&mut self, random: &mut Random) {
         let cell = [0, 1, 3, 4][random.below(4) as usize];
         let stall = if random.below(4) == 0 { Stall::Never } else { Stall::Bounded };
-        let by = Caller::new(1, b"plain");
+        let by = Caller::new(1, 0, b"plain");
         let entered = object(cell, |o| self.engine.plain_mutation(&[o], by, stall));
         if let Plain::Decided(mutation) = entered {
             let value = random.below(u64::MAX);

@@ -12,7 +12,12 @@ fn conflict() -> Conflict {
     Conflict {
         path: HostPath(b"/a/\xff".to_vec()),
         part: Part::List,
-        opponent: Opponent::Transaction { id: TxnId(7), argv: vec!["make".into()], ended: true },
+        opponent: Opponent::Transaction {
+            id: TxnId(7),
+            argv: vec!["make".into()],
+            ended: true,
+            uid: None,
+        },
         stale_only: true,
         stale: vec!["/a".into()],
     }

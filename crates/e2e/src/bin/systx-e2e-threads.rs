@@ -40,9 +40,27 @@ fn main() {
         "cwd" => cwd(dir),
         "joined" => joined(dir),
         "way-back" => way_back(dir),
+        "told" => told(dir),
         other => panic!("no case {other}"),
     }
     println!("ok");
+}
+
+/// Says what it is told about those that it loses to, once for each line that it reads.
+fn told(dir: &Path) {
+    let mut lines = io::stdin().lines();
+    println!("ready");
+    while let Some(Ok(_)) = lines.next() {
+        systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
+        // It loses by this, or by what is written then.
+        let _ = fs::read(dir.join("a"));
+        println!("read");
+        lines.next().unwrap().unwrap();
+        assert_eq!(errno(systx::xend()), Some(libc::ECANCELED));
+        let status = systx::xstatus().unwrap();
+        assert_eq!(status.state, State::Lost);
+        println!("{} {}", status.opponent, status.words);
+    }
 }
 
 /// A transaction ends as it is told to, also where the thread cannot go back to its working directory.

@@ -91,7 +91,7 @@ impl Gate for Order {
 
     fn mutate(&self, change: Change<'_>, act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
         let engine = &self.vol.engine;
-        let by = Opponent::new(change.by.tid, b"");
+        let by = Opponent::new(change.by.tid, change.by.uid, b"");
         let until = Instant::now() + self.stall;
         // To the end of the change.
         let mut held = None;
@@ -198,5 +198,5 @@ fn stamp_of(subject: Option<(Oid, BorrowedFd<'_>)>) -> Option<Stamp> {
 
 /// Whom the losers of a request are told of.
 fn opponent(by: Caller) -> Opponent {
-    Opponent::new(by.tid, &client::command(by.tid))
+    Opponent::new(by.tid, by.uid, &client::command(by.tid))
 }

@@ -154,7 +154,7 @@ enum ExpectedPlain {
 }
 
 fn caller(p: u64) -> Caller {
-    Caller::new(u32::try_from(p).unwrap(), b"plain")
+    Caller::new(u32::try_from(p).unwrap(), 0, b"plain")
 }
 
 /// Writers of a list do not disturb each other.

@@ -5,7 +5,7 @@ use crate::plain::{Caller, Mutation, Plain, Stall};
 use std::time::Duration;
 
 fn who() -> Caller {
-    Caller::new(4711, b"vi")
+    Caller::new(4711, 0, b"vi")
 }
 
 fn decided<'e>(e: &'e Engine, objects: &[ObjectRef<'_>]) -> Mutation<'e> {

@@ -113,7 +113,7 @@ fn mutate(e: &Engine, pairs: &[Pair], choices: &mut Choices) {
     let which = choices.below(pairs.len() as u64) as usize;
     let object = [ObjectRef::Size(Oid(which as u64))];
     let guard = loop {
-        match e.plain_mutation(&object, Caller::new(1, b"stress"), Stall::Never) {
+        match e.plain_mutation(&object, Caller::new(1, 0, b"stress"), Stall::Never) {
             Plain::Decided(guard) => break guard,
             Plain::Wait(winner) => e.wait_installed(winner),
             Plain::Hold(_) => unreachable!("it may not be held"),
