@@ -514,3 +514,43 @@ fn a_lock_by_flock_goes_to_who_waits_when_its_holder_ends() {
     assert_eq!(native.out, "got\ngot\ngot\ninherited\nlate\ndone\n");
     assert_eq!(inside.out, native.out);
 }
+
+/// What nobody may change (chattr(1)) is refused when it is tried, as on the host, and not found at the commit.
+#[test]
+fn what_chattr_has_fixed_is_refused_at_once() {
+    let lab = lab!();
+    if find_program("chattr").is_none() {
+        skip!("no chattr (package e2fsprogs)");
+    }
+    lab.native(
+        "for f in i a di/f da/f; do mkdir -p $(dirname $f); echo old > $f; done; echo free > free",
+    )
+    .ok();
+    let fixed = lab.native("chattr +i i di && chattr +a a da");
+    if fixed.code != 0 {
+        skip!("chattr cannot be had on {}: {}", lab.fs.name(), fixed.err);
+    }
+    // Each says what it is refused, or that it is not.
+    let refused = "t() { if out=$(\"$@\" 2>&1); then echo \"$* is allowed\"; \
+        else case $out in *'not permitted'*) echo \"$*: EPERM\";; *) echo \"$*: $out\";; esac; fi; }; \
+        for f in i a; do t dd if=free of=$f conv=notrunc bs=1; t truncate -s 1 $f; t chmod 600 $f; t chown 1 $f; \
+        t touch -d 2001-01-01 $f; t rm -f $f; t mv $f moved; t mv free $f; t ln $f linked; done; \
+        t touch i; t fallocate -l 9999 i; \
+        t touch di/new; t mkdir di/new; t ln free di/new; t rm -f di/f; t mv di/f f; t mv free di/new; t rm -rf di; t mv di d; \
+        t chmod 700 di; t rm -f da/f; t mv da/f f; t mv free da/f; t mv da d; t chmod 700 da; cat i a di/f da/f;";
+    let native = lab.native(refused).ok().out;
+    assert_eq!((native.matches(": EPERM").count(), native.lines().count()), (34, 38), "{native}");
+    let run = lab.run(&[], &format!("{refused} echo changed > free"));
+    assert_eq!(run.clone().ok().out, native);
+    // Also of what had been met before.
+    let run = lab.run(&[], "cat i >/dev/null; chmod 600 i; rm -f a; echo x > i; cat i");
+    assert_eq!(run.out, "old\n", "{run}");
+    assert_eq!(lab.read("free"), "changed\n");
+    // What may only grow cannot be written to at all: a commit sets its times.
+    let run = lab.run(&[], "touch a; echo more >> a; cat a");
+    assert!(run.out == "old\n" && run.err.contains("not permitted"), "{run}");
+    // Names may be added where nothing may go.
+    lab.run(&[], "echo new > da/new; mkdir da/sub; mv free da/moved").ok();
+    assert_eq!(lab.native("ls da").ok().out, "f\nmoved\nnew\nsub\n");
+    lab.native("chattr -i i di; chattr -a a da").ok();
+}

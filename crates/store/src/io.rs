@@ -50,6 +50,18 @@ pub struct HostId {
     pub btime: Time,
 }
 
+/// What keeps everybody from changing something (chattr(1)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Fixed {
+    /// Nothing does.
+    #[default]
+    No,
+    /// A file may only grow, a directory only get names.
+    Append,
+    /// Nothing of it may change.
+    Immutable,
+}
+
 /// What one `statx` tells.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stat {
@@ -209,6 +221,10 @@ pub trait Io: Send + Sync {
     fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat>;
     /// Attributes of an open file or directory.
     fn stat(&self, h: &Handle) -> Result<Stat>;
+    /// Whether an entry is kept from being changed, whoever wants to; of a file system that knows nothing of it nothing is.
+    fn fixed(&self, _at: &Handle, _name: &[u8]) -> Result<Fixed> {
+        Ok(Fixed::No)
+    }
     /// Calls `each` for every name, in the file system's order, until it returns false.
     fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()>;
     /// Target of a symbolic link; with the empty name, of the one that `at` was pinned for.

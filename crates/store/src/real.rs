@@ -14,7 +14,7 @@
 //! so that a write-back error is reported once and not lost.
 
 use crate::class;
-use crate::io::{FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat};
+use crate::io::{Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat};
 use crate::real_unsafe::{Lease, lock_description, own_umask, probe_lease};
 use rustix::fs::{
     self as sys, AtFlags, FallocateFlags, FileType, Mode, OFlags, RawDir, RenameFlags,
@@ -405,6 +405,21 @@ impl Io for RealIo {
             self.same_mount(&seen)?;
         }
         to_stat(&seen)
+    }
+
+    fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed> {
+        let flags = statx(fd(at), name)?.stx_attributes;
+        let has = |flag| flags.contains(flag);
+        Ok(match (has(StatxAttributes::IMMUTABLE), has(StatxAttributes::APPEND)) {
+            (true, _) => Fixed::Immutable,
+            (false, append) => {
+                if append {
+                    Fixed::Append
+                } else {
+                    Fixed::No
+                }
+            }
+        })
     }
 
     fn stat(&self, h: &Handle) -> Result<Stat> {

@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use systx_base::sync::Mutex;
 use systx_base::{Gid, NodeId, Oid, Uid};
-use systx_store::io::{HostId, Stamp, Stat};
+use systx_store::io::{Fixed, HostId, Stamp, Stat};
 
 /// A name, shared between the directory's tables and the node.
 pub(crate) type Name = Arc<[u8]>;
@@ -26,6 +26,8 @@ pub(crate) struct Base {
     pub place: Option<(NodeId, Name)>,
     /// Another file system is mounted there: nothing in it belongs to the volume.
     pub foreign: bool,
+    /// Whether it may be changed at all, once that was asked.
+    pub fixed: Option<Fixed>,
 }
 
 impl Base {

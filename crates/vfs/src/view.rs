@@ -149,7 +149,7 @@ impl View {
         root.covered = covered.get(root_path).cloned();
         let mut nodes = Nodes::default();
         nodes.add(Node {
-            base: Some(Base { stamp: stat.stamp(), place: None, foreign: false }),
+            base: Some(Base { stamp: stat.stamp(), place: None, foreign: false, fixed: None }),
             attr: attr_of(&stat),
             dirty: Dirty::default(),
             place: None,
@@ -535,7 +535,12 @@ impl View {
         };
         let place = (place.0, place.1.clone());
         st.nodes.add(Node {
-            base: Some(Base { stamp: stat.stamp(), place: Some(place.clone()), foreign }),
+            base: Some(Base {
+                stamp: stat.stamp(),
+                place: Some(place.clone()),
+                foreign,
+                fixed: None,
+            }),
             attr: attr_of(stat),
             dirty: Dirty::default(),
             place: Some(place),

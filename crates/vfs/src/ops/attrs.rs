@@ -8,6 +8,7 @@ use crate::volume::errno;
 use rustix::io::Errno;
 use std::sync::Arc;
 use systx_base::{Kind, NodeId, Time};
+use systx_store::io::Fixed;
 use systx_txn::ObjectRef;
 
 const S_ISUID: u32 = 0o4000;
@@ -30,6 +31,7 @@ impl View {
         };
         let named = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         if named || set.atime.is_some() || set.mtime.is_some() {
+            self.check_fixed(&mut st, node, Fixed::No)?;
             self.write_attr(&mut st, node)?;
         }
         if let Some(size) = set.size {
@@ -147,6 +149,34 @@ impl View {
             Some(base) if base.foreign => Err(Errno::ROFS),
             _ => Ok(()),
         }
+    }
+
+    /// That nothing keeps an object from being changed: at most `bearable` does.
+    pub(super) fn check_fixed(&self, st: &mut State, node: NodeId, bearable: Fixed) -> Reply<()> {
+        let Some(base) = &st.node(node)?.base else { return Ok(()) };
+        let fixed = match base.fixed {
+            Some(fixed) => fixed,
+            None => {
+                let (dir, name) = self.backing_place(st, node)?;
+                let fixed = match self.io().fixed(&dir, &name) {
+                    Ok(fixed) => fixed,
+                    // It is found at the commit what has become of it.
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => Fixed::No,
+                    Err(e) => return Err(errno(e)),
+                };
+                if let Some(base) = &mut st.node_mut(node)?.base {
+                    base.fixed = Some(fixed);
+                }
+                fixed
+            }
+        };
+        if fixed == Fixed::No || fixed == bearable { Ok(()) } else { Err(Errno::PERM) }
+    }
+
+    /// That a name in a directory may be made; with `goes`, that one may go.
+    pub(super) fn check_names(&self, st: &mut State, dir: NodeId, goes: bool) -> Reply<()> {
+        let bearable = if goes { Fixed::No } else { Fixed::Append };
+        self.check_fixed(st, dir, bearable)
     }
 
     pub(super) fn readlink_of(&self, node: NodeId) -> Reply<Vec<u8>> {

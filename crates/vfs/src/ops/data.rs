@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use systx_base::NodeId;
 use systx_base::sync::{Mutex, rank};
-use systx_store::io::{Handle, Io};
+use systx_store::io::{Fixed, Handle, Io};
 use systx_txn::{Isolation, ObjectRef};
 
 /// Longest file: what the kernel's signed offsets allow.
@@ -228,6 +228,7 @@ impl View {
         let end = offset.checked_add(len).filter(|end| *end <= FILE_MAX).ok_or(Errno::FBIG)?;
         let mut st = self.state.lock();
         self.check_writable(&st, node)?;
+        self.check_fixed(&mut st, node, Fixed::No)?;
         self.depend_on_place(&mut st, node)?;
         let content = self.content_of(&mut st, node)?;
         let (needed, old_len) = {

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Kind, NodeId};
+use systx_store::io::Fixed;
 use systx_txn::ObjectRef;
 
 const S_ISGID: u32 = 0o2000;
@@ -56,6 +57,7 @@ impl View {
             // Or the commit could not make it.
             return Err(Errno::NAMETOOLONG);
         }
+        self.check_names(&mut st, parent, false)?;
         self.write_entry(&mut st, parent, name)?;
         let node = self.new_node(&mut st, caller, parent, &what, new)?;
         self.bind(&mut st, parent, name, Some(node))?;
@@ -166,6 +168,8 @@ impl View {
         if self.child(&mut st, parent, name)?.now.is_some() {
             return Err(Errno::EXIST);
         }
+        self.check_names(&mut st, parent, false)?;
+        self.check_fixed(&mut st, node, Fixed::No)?;
         self.write_entry(&mut st, parent, name)?;
         self.bind(&mut st, parent, name, Some(node))?;
         let now = self.now();
@@ -192,6 +196,8 @@ impl View {
         }
         self.check_sticky(&st, caller, parent, node)?;
         self.check_local(&st, node)?;
+        self.check_names(&mut st, parent, true)?;
+        self.check_fixed(&mut st, node, Fixed::No)?;
         if is_dir && !self.is_empty(&mut st, node)? {
             return Err(Errno::NOTEMPTY);
         }
@@ -223,7 +229,11 @@ impl View {
         }
         self.check_sticky(&st, caller, from.0, node)?;
         self.check_local(&st, node)?;
+        self.check_names(&mut st, from.0, true)?;
+        self.check_names(&mut st, to.0, target.is_some())?;
+        self.check_fixed(&mut st, node, Fixed::No)?;
         if let Some(target) = target {
+            self.check_fixed(&mut st, target, Fixed::No)?;
             if self.is_above(&st, target, from.0)? {
                 let exchange = how == RenameHow::Exchange;
                 return Err(if exchange { Errno::INVAL } else { Errno::NOTEMPTY });

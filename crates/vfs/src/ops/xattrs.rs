@@ -7,6 +7,7 @@ use crate::volume::errno;
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use systx_base::{Kind, NodeId};
+use systx_store::io::Fixed;
 
 /// Longest value (`XATTR_SIZE_MAX`).
 const VALUE_MAX: usize = 65_536;
@@ -79,6 +80,7 @@ impl View {
     ) -> Reply<()> {
         let mut st = self.state.lock();
         self.check_writable(&st, node)?;
+        self.check_fixed(&mut st, node, Fixed::No)?;
         let kind = st.node(node)?.attr.kind;
         if key.starts_with(b"user.") && !matches!(kind, Kind::File | Kind::Dir) {
             return Err(Errno::PERM);

@@ -10,7 +10,7 @@ use std::io::Result;
 use std::sync::Arc;
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Gid, Kind, Oid, Time, Uid};
-use systx_store::io::{FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat};
+use systx_store::io::{Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat};
 
 /// What the view of a snapshot is made over.
 pub struct Frozen {
@@ -145,6 +145,11 @@ impl Io for PastIo {
 
     fn create_file(&self, _: &Handle, _: &[u8], _: u32) -> Result<Handle> {
         read_only()
+    }
+
+    fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed> {
+        let found = self.find(at, name)?;
+        self.now.fixed(&found.handle, b"")
     }
 
     fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat> {
