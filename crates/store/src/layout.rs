@@ -51,12 +51,11 @@ pub(crate) fn ensure_dir(io: &dyn Io, at: &Handle, name: &[u8]) -> Result<Handle
 pub(crate) fn ensure_file(io: &dyn Io, at: &Handle, name: &[u8]) -> Result<Handle> {
     // Looked up before it is opened for writing: the kernel asks leave to write for a name that it does not know yet, and on
     // a frozen file system that waits.
-    match found(io.stat_at(at, name))? {
-        Some(_) => match io.open_file(at, name, Open::Write) {
+    if found(io.stat_at(at, name))?.is_some() {
+        match io.open_file(at, name, Open::Write) {
             Err(e) if e.kind() == ErrorKind::NotFound => {}
             other => return other,
-        },
-        None => {}
+        }
     }
     match io.create_file(at, name, 0o600) {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => io.open_file(at, name, Open::Write),

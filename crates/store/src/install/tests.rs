@@ -291,3 +291,32 @@ fn a_death_while_many_files_are_made_leaves_all_or_nothing() {
     }
     assert!(outcomes[0] > 0 && outcomes[1] > 5, "{outcomes:?}");
 }
+
+/// What is resumed makes each file in its turn: who dies again and again leaves no more behind than who dies once.
+#[test]
+fn a_resumed_installation_makes_nothing_ahead() {
+    let committed = |s: &Scratch| {
+        populate(s);
+        let store = s.store();
+        let io = s.io();
+        let mut ws = Ws::new(&*io);
+        many(&mut ws);
+        let set = ws.done();
+        let reservation = store.reserve(&set).unwrap();
+        store.commit(reservation, set, meta(1)).unwrap();
+    };
+    let whole = Scratch::new();
+    committed(&whole);
+    let counted = Dying::after(whole.io(), u64::MAX);
+    DirStore::open(config(), counted.clone()).unwrap();
+    let (after, calls) = (whole.tree(), counted.calls());
+    for n in (1..20).map(|part| calls * part / 20) {
+        let s = Scratch::new();
+        committed(&s);
+        assert!(DirStore::open(config(), Dying::after(s.io(), n)).is_err(), "after {n} calls");
+        // The new directories, and what was just being made.
+        assert!(staged(&s).len() <= 4, "after {n} calls: {:?}", staged(&s));
+        s.store();
+        assert_eq!((s.tree(), staged(&s)), (after.clone(), vec![]), "after {n} calls");
+    }
+}
