@@ -80,6 +80,37 @@ impl Fs {
     }
 }
 
+/// What disposable file systems cannot do without and this machine does not have; everything else that goes wrong with them
+/// is a failure.  `programs` that are needed beside.
+pub(crate) fn obstacle(programs: &[&str]) -> Option<String> {
+    use rustix::thread::{CapabilitySet, capabilities};
+    let may_mount =
+        capabilities(None).is_ok_and(|c| c.effective.contains(CapabilitySet::SYS_ADMIN));
+    if !rustix::process::geteuid().is_root() || !may_mount {
+        return Some("only root with CAP_SYS_ADMIN can mount a disposable file system".into());
+    }
+    // A tmpfs takes no program and no disk.
+    let disk = (!programs.is_empty()).then_some("/dev/loop-control");
+    if let Some(device) = ["/dev/fuse"].into_iter().chain(disk).find(|d| !Path::new(d).exists()) {
+        return Some(format!("there is no {device}"));
+    }
+    let missing = programs.iter().find(|program| find_program(program).is_none());
+    missing.map(|program| format!("there is no {program}"))
+}
+
+/// Something of the lab that must have been made.
+#[track_caller]
+fn made(what: &Path, result: std::io::Result<()>) {
+    result.unwrap_or_else(|e| panic!("no lab: {}: {e}", what.display()));
+}
+
+/// Whether the kernel has a file system, once something of that kind was to be mounted.
+fn kernel_knows(kind: Fs) -> bool {
+    let kind = kind.name().split('-').next().unwrap_or_default();
+    let all = fs::read_to_string("/proc/filesystems").expect("/proc is there");
+    all.lines().any(|line| line.split_whitespace().last() == Some(kind))
+}
+
 /// A disposable file system with its own daemon.
 pub struct Lab {
     dir: PathBuf,
@@ -95,7 +126,10 @@ impl Lab {
     /// On the default file system.
     ///
     /// # Errors
-    /// Why no lab can be made here, for the skip message.
+    /// What this machine does not have: for the skip message.
+    ///
+    /// # Panics
+    /// If it has all of that, and yet no lab can be made.
     pub fn new() -> Result<Lab, String> {
         Lab::on(Fs::default_for_suites())
     }
@@ -103,7 +137,10 @@ impl Lab {
     /// On the given one.
     ///
     /// # Errors
-    /// Why no lab can be made here.
+    /// As for [`Lab::new`].
+    ///
+    /// # Panics
+    /// As for it.
     pub fn on(fs: Fs) -> Result<Lab, String> {
         Lab::sized(fs, 768)
     }
@@ -111,25 +148,25 @@ impl Lab {
     /// With so many megabytes of room.
     ///
     /// # Errors
-    /// Why no lab can be made here.
+    /// As for [`Lab::new`].
+    ///
+    /// # Panics
+    /// As for it.
     pub fn sized(fs: Fs, megabytes: u64) -> Result<Lab, String> {
         static SWEEP: Once = Once::new();
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        if !rustix::process::geteuid().is_root() {
-            return Err("only root can mount a disposable file system".into());
-        }
-        if !Path::new("/dev/fuse").exists() {
-            return Err("there is no /dev/fuse".into());
-        }
+        let programs: Vec<&str> = fs.mkfs().into_iter().map(|(mkfs, _)| mkfs).collect();
+        obstacle(&programs).map_or(Ok(()), Err)?;
         SWEEP.call_once(sweep);
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}{}.{n}", std::process::id());
         let dir = base().join(&name);
-        fs::create_dir(&dir).map_err(|e| format!("cannot make {}: {e}", dir.display()))?;
+        made(&dir, fs::create_dir(&dir));
         let mut lab =
             Lab { dir, image: None, mounted: false, user: None, copied: OnceLock::new(), fs };
         for sub in ["mnt", "run"] {
-            fs::create_dir(lab.dir.join(sub)).map_err(|e| e.to_string())?;
+            let sub = lab.dir.join(sub);
+            made(&sub, fs::create_dir(&sub));
         }
         chmod(&lab.dir, 0o755);
         chmod(&lab.dir.join("run"), 0o700);
@@ -139,16 +176,26 @@ impl Lab {
 
     fn mount(&mut self, name: &str, megabytes: u64) -> Result<(), String> {
         let mnt = self.root();
+        let must = |done: Result<String, String>| {
+            done.unwrap_or_else(|why| panic!("no lab on {}: {why}", self.fs.name()));
+        };
         if let Some((mkfs, options)) = self.fs.mkfs() {
             let image = image_dir(megabytes).join(format!("{name}.img"));
-            let file = fs::File::create(&image).map_err(|e| format!("{}: {e}", image.display()))?;
-            file.set_len(megabytes << 20).map_err(|e| e.to_string())?;
             self.image = Some(image.clone());
-            tool(Command::new(mkfs).args(options).arg(&image))?;
-            tool(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&mnt))?;
+            let file = fs::File::create(&image);
+            made(&image, file.and_then(|file| file.set_len(megabytes << 20)));
+            must(tool(Command::new(mkfs).args(options).arg(&image)));
+            // Only an attempt tells whether the kernel has it, since that may load a module first.
+            let mounted = tool(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&mnt));
+            if let (Err(why), false) = (&mounted, kernel_knows(self.fs)) {
+                return Err(format!("this kernel has no {}: {why}", self.fs.name()));
+            }
+            must(mounted);
         } else {
             let size = format!("size={megabytes}m,mode=0755");
-            tool(Command::new("mount").args(["-t", "tmpfs", "-o", &size, "systx-e2e"]).arg(&mnt))?;
+            must(tool(
+                Command::new("mount").args(["-t", "tmpfs", "-o", &size, "systx-e2e"]).arg(&mnt),
+            ));
         }
         self.mounted = true;
         chmod(&mnt, 0o755);

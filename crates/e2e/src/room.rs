@@ -1,14 +1,14 @@
 //! A mount namespace with disposable file systems, in which nothing else can be written, so that what is mounted on the
 //! machine plays no part: for suites about transactions over several file systems.
 
-use crate::lab::{Frozen, Fs, PREFIX, base, find_program, systx_binary};
+use crate::lab::{Frozen, Fs, PREFIX, base, obstacle, systx_binary};
 use crate::run::HANG;
 use crate::tree::Tree;
 use rustix::process::{Pid, Signal};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -54,7 +54,7 @@ impl Room {
     /// With an ext4 on `a`, an xfs on `b`, a tmpfs on `m`.
     ///
     /// # Errors
-    /// Why it cannot be made here, for the skip message.
+    /// What this machine does not have: for the skip message.
     pub fn new() -> Result<Room, String> {
         Room::on([Fs::Ext4, Fs::Xfs])
     }
@@ -62,17 +62,11 @@ impl Room {
     /// With these on `a` and on `b`.
     ///
     /// # Errors
-    /// Why it cannot be made here.
+    /// As for [`Room::new`].
     pub fn on(kinds: [Fs; 2]) -> Result<Room, String> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        if !rustix::process::geteuid().is_root() || !Path::new("/dev/fuse").exists() {
-            return Err("only root can mount disposable file systems, with /dev/fuse".into());
-        }
         let disks = kinds.map(|kind| kind.mkfs().expect("a file system with a disk"));
-        let mut tools = ["unshare", "nsenter", "findmnt"].into_iter().chain(disks.map(|d| d.0));
-        if let Some(tool) = tools.find(|tool| find_program(tool).is_none()) {
-            return Err(format!("there is no {tool}"));
-        }
+        obstacle(&["unshare", "nsenter", "findmnt", disks[0].0, disks[1].0]).map_or(Ok(()), Err)?;
         let n = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir = base().join(format!("{PREFIX}{}.fs{n}", std::process::id()));
         fs::create_dir(&dir).unwrap();

@@ -3,8 +3,26 @@
 
 use rustix::process::Signal;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use systx_e2e::run::{Limits, Running, Shell, eventually, finish};
 use systx_e2e::{CANNOT_EXEC, NOT_FOUND, lab, skip};
+
+/// What a machine does not have skips a test; what goes wrong on one that has it all does not.
+#[test]
+fn a_lab_that_cannot_be_made_fails_its_test() {
+    const BROKEN: &str = "/nonexistent/systx-e2e";
+    let _lab = lab!();
+    if std::env::var_os("SYSTX_E2E_DIR").is_some_and(|dir| dir == BROKEN) {
+        return;
+    }
+    let mut again = Command::new(std::env::current_exe().expect("own path"));
+    again
+        .args(["--exact", "a_lab_that_cannot_be_made_fails_its_test"])
+        .env("SYSTX_E2E_DIR", BROKEN);
+    let done = again.output().expect("it starts");
+    let said = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(!done.status.success() && said.contains("1 failed"), "{said}");
+}
 
 #[test]
 fn without_network_only_the_own_loopback_is_there() {
