@@ -129,6 +129,11 @@ impl Transactions {
             Failure::new(FailureKind::NotFound, text).hint("mount that file system")
         };
         let store = (Elsewhere { owner }).find(member).ok_or_else(absent)?;
+        // One that is open may itself be waiting, in its opening, for the one that asks: who waits here is open already,
+        // and waits only for what is not, so nobody waits in a circle.
+        if let Some(open) = self.volumes().into_iter().find(|v| v.location.store == store) {
+            return Ok(open);
+        }
         let top = HostPath::from(store.parent().ok_or_else(absent)?);
         let (root, store) = (Some(top.clone()), Some(HostPath::from(store)));
         let mut opened = self.volumes_that_answer(vec![Place { cwd: top, root, store }]);
