@@ -81,3 +81,20 @@ macro_rules! lab {
         }
     };
 }
+
+/// A room on its usual file systems or on the given ones, or the test is skipped with the reason.
+#[macro_export]
+macro_rules! room {
+    () => {
+        match $crate::room::Room::new() {
+            Ok(room) => room,
+            Err(why) => $crate::skip!("{why}"),
+        }
+    };
+    ($kinds:expr) => {
+        match $crate::room::Room::on($kinds) {
+            Ok(room) => room,
+            Err(why) => $crate::skip!("{why}"),
+        }
+    };
+}

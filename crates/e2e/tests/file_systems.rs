@@ -5,7 +5,7 @@ use std::io::Read;
 use std::process::Stdio;
 use systx_e2e::lab::find_program;
 use systx_e2e::room::Room;
-use systx_e2e::{Tree, skip};
+use systx_e2e::{Tree, room, skip};
 
 /// Changes all three.
 const WORK: &str = "mv a/file b/moved; echo new > b/file; echo new > m/file; mkdir a/made; echo n > a/made/n; \
@@ -27,10 +27,7 @@ fn assert_same(found: &[Tree; 3], wanted: &[Tree; 3], what: &str) {
 
 #[test]
 fn a_run_over_three_file_systems_is_committed_undone_and_redone_as_one() {
-    let room = match Room::new() {
-        Ok(room) => room,
-        Err(why) => skip!("{why}"),
-    };
+    let room = room!();
     let (before, after) = (room.trees(), after(&room));
     let said = room.sh(&format!("cd a && $S run -- sh -c 'cd ..; {WORK}'")).ok();
     assert!(said.contains("committed"), "{said}");
@@ -51,10 +48,7 @@ fn a_run_over_three_file_systems_is_committed_undone_and_redone_as_one() {
 
 #[test]
 fn what_is_not_committed_leaves_no_trace_on_any() {
-    let room = match Room::new() {
-        Ok(room) => room,
-        Err(why) => skip!("{why}"),
-    };
+    let room = room!();
     let before = room.trees();
     room.sh(&format!("cd a && $S run -- sh -c 'cd ..; {WORK}; exit 3'")).failed();
     assert_same(&room.trees(), &before, "failed");
@@ -77,10 +71,7 @@ fn what_is_not_committed_leaves_no_trace_on_any() {
 
 #[test]
 fn several_file_systems_look_as_on_the_host() {
-    let room = match Room::new() {
-        Ok(room) => room,
-        Err(why) => skip!("{why}"),
-    };
+    let room = room!();
     let script = "[ $(stat -c %d a b m / | sort -u | wc -l) = 4 ] && echo four; \
         ln a/file b/hard 2>&1; find . -xdev -name file; df --output=target a b m; \
         find a -xdev | sort; mkdir b/nested; rmdir b 2>&1; touch /etc/systx-e2e 2>&1";
@@ -104,10 +95,7 @@ fn several_file_systems_look_as_on_the_host() {
 
 #[test]
 fn the_configuration_names_the_file_systems_that_it_is_about() {
-    let room = match Room::new() {
-        Ok(room) => room,
-        Err(why) => skip!("{why}"),
-    };
+    let room = room!();
     let at =
         |which: &str| room.sh(&format!("echo $D/{which}")).ok().lines().last().unwrap().to_owned();
     let (a, b, m) = (at("a"), at("b"), at("m"));
@@ -127,10 +115,7 @@ fn the_configuration_names_the_file_systems_that_it_is_about() {
 /// Who wants to write to a frozen file system waits in the kernel, and opening a new store writes.
 #[test]
 fn a_run_does_not_wait_for_a_frozen_file_system_that_it_does_not_write_to() {
-    let room = match Room::new() {
-        Ok(room) => room,
-        Err(why) => skip!("{why}"),
-    };
+    let room = room!();
     if find_program("fsfreeze").is_none() {
         skip!("there is no fsfreeze(8)");
     }
@@ -159,10 +144,7 @@ fn a_run_does_not_wait_for_a_frozen_file_system_that_it_does_not_write_to() {
 /// A store that is there is opened, and read, without a write.
 #[test]
 fn a_frozen_file_system_with_a_store_is_covered_like_any_other() {
-    let room = match Room::new() {
-        Ok(room) => room,
-        Err(why) => skip!("{why}"),
-    };
+    let room = room!();
     if find_program("fsfreeze").is_none() {
         skip!("there is no fsfreeze(8)");
     }

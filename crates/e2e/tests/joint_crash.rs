@@ -16,7 +16,7 @@ use systx_e2e::room::Room;
 use systx_e2e::run::{HANG, wait_readable};
 use systx_e2e::stop::Stop;
 use systx_e2e::tree::Detail;
-use systx_e2e::{Fs, Tree, skip};
+use systx_e2e::{Fs, Tree, room};
 
 /// How many calls are looked at without `SYSTX_LONG`, beside those around synced writes.
 const OTHERS: usize = 6;
@@ -381,10 +381,7 @@ fn chosen(calls: &[&str], random: &mut Random) -> BTreeSet<usize> {
 
 /// `first`: of commits that are the first of their stores.
 fn trials(kinds: [Fs; 2], absents: &[Absent], first: bool) {
-    let room = match Room::on(kinds) {
-        Ok(room) => room,
-        Err(why) => skip!("{why}"),
-    };
+    let room = room!(kinds);
     let mut random = Random::from_environment();
     let mut crash = Crash::new(room);
     let (mut seen, mut waited, mut all) = ([0, 0], 0, 0);

@@ -410,15 +410,12 @@ impl Io for RealIo {
     fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed> {
         let flags = statx(fd(at), name)?.stx_attributes;
         let has = |flag| flags.contains(flag);
-        Ok(match (has(StatxAttributes::IMMUTABLE), has(StatxAttributes::APPEND)) {
-            (true, _) => Fixed::Immutable,
-            (false, append) => {
-                if append {
-                    Fixed::Append
-                } else {
-                    Fixed::No
-                }
-            }
+        Ok(if has(StatxAttributes::IMMUTABLE) {
+            Fixed::Immutable
+        } else if has(StatxAttributes::APPEND) {
+            Fixed::Append
+        } else {
+            Fixed::No
         })
     }
 
