@@ -47,7 +47,7 @@ pub fn install(
     placed: impl FnOnce(&[(Ix, Stamp)]),
 ) -> Result<Installed, NotInstalled> {
     let engine = &volume.vol.engine;
-    let reservation = volume.store.reserve(&writes).map_err(no_room)?;
+    let reservation = volume.store.reserve(&writes).map_err(|e| no_room(volume, e))?;
     let mut publication = volume.vol.publish(id, &writes);
     publication.decide(|| engine.decide(id)).map_err(|e| match e {
         NotDecided::Lost(_) => NotInstalled::Lost,
@@ -132,16 +132,27 @@ pub(crate) fn carried_forward(
     Ok((writes, merged.iter().map(say).collect()))
 }
 
-pub(crate) fn no_room(error: ReserveError) -> NotInstalled {
+pub(crate) fn no_room(volume: &OpenVolume, mut error: ReserveError) -> NotInstalled {
+    if let ReserveError::Xattr(refused) = &mut error {
+        refused.path = volume.absolute(&refused.path);
+    }
     let kind = match &error {
-        ReserveError::NoSpace { .. } | ReserveError::Quota { .. } => FailureKind::Space,
+        ReserveError::NoSpace { .. }
+        | ReserveError::NoInodes { .. }
+        | ReserveError::Quota { .. }
+        | ReserveError::Xattr(_) => FailureKind::Space,
         ReserveError::Poisoned(_) => FailureKind::Store,
         ReserveError::Io(_) => FailureKind::Io,
         ReserveError::Invalid(_) => FailureKind::Internal,
     };
     let failure = Failure::new(kind, error.to_string());
-    NotInstalled::Failed(match kind {
-        FailureKind::Space => failure
+    NotInstalled::Failed(match (&error, kind) {
+        (ReserveError::Xattr(_), _) => {
+            failure.hint("nothing was committed; no file there can have such attributes")
+        }
+        (ReserveError::NoInodes { .. }, _) => failure
+            .hint("nothing was committed; remove some files (`systx gc` removes what undo keeps)"),
+        (_, FailureKind::Space) => failure
             .hint("nothing was committed; free some space (`systx gc` frees what undo keeps)"),
         _ => failure,
     })
@@ -186,6 +197,10 @@ pub(crate) fn outside_change(volume: &OpenVolume, c: &OutsideChange) -> protocol
         Outside::Gone => "was gone".to_owned(),
         Outside::Refused(errno) => {
             format!("could not be written: {}", io::Error::from_raw_os_error(errno))
+        }
+        Outside::NoXattr { ref key, errno } => {
+            let (key, why) = (HostPath(key.clone()), io::Error::from_raw_os_error(errno));
+            format!("could not be given its extended attribute {key}: {why}")
         }
     };
     protocol::OutsideChange {

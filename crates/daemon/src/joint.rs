@@ -83,7 +83,7 @@ fn decide_and_install<'a>(
     publications: &mut Vec<Publication<'a>>,
 ) -> Result<Done, NotInstalled> {
     let reserve = |share: &Share<'_>| match share.changes() {
-        true => share.volume.store.reserve(&share.writes).map_err(no_room),
+        true => share.volume.store.reserve(&share.writes).map_err(|e| no_room(share.volume, e)),
         false => Ok(systx_store::Reservation::default()),
     };
     let mut room: Vec<_> = shares.iter().map(reserve).collect::<Result<_, _>>()?;

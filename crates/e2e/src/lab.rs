@@ -27,13 +27,15 @@ pub(crate) const RUNTIME_VARIABLE: &str = "SYSTX_RUNTIME_DIR";
 /// An ordinary user that no machine has: also a check that no passwd entry is needed.
 pub const USER: u32 = 12021;
 
-/// The file systems that systx must work on.
+/// File systems that systx must work on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fs {
     /// ext4 as mkfs makes it.
     Ext4,
     /// ext4 with `-O ^has_journal`.
     Ext4NoJournal,
+    /// ext4 that has room for few files.
+    Ext4FewInodes,
     /// xfs.
     Xfs,
     /// btrfs.
@@ -43,7 +45,7 @@ pub enum Fs {
 }
 
 impl Fs {
-    /// All of them.
+    /// All of them that come as their tools make them.
     pub const ALL: [Fs; 5] = [Fs::Ext4, Fs::Ext4NoJournal, Fs::Xfs, Fs::Btrfs, Fs::Tmpfs];
 
     /// As `SYSTX_E2E_FS` spells it.
@@ -51,6 +53,7 @@ impl Fs {
         match self {
             Fs::Ext4 => "ext4",
             Fs::Ext4NoJournal => "ext4-nojournal",
+            Fs::Ext4FewInodes => "ext4-few-inodes",
             Fs::Xfs => "xfs",
             Fs::Btrfs => "btrfs",
             Fs::Tmpfs => "tmpfs",
@@ -73,6 +76,7 @@ impl Fs {
             Fs::Ext4NoJournal => {
                 Some(("mkfs.ext4", &["-q", "-F", "-m", "0", "-O", "^has_journal"]))
             }
+            Fs::Ext4FewInodes => Some(("mkfs.ext4", &["-q", "-F", "-m", "0", "-N", "256"])),
             Fs::Xfs => Some(("mkfs.xfs", &["-q", "-f"])),
             Fs::Btrfs => Some(("mkfs.btrfs", &["-q", "-f"])),
             Fs::Tmpfs => None,

@@ -279,6 +279,55 @@ fn a_damaged_store() {
     }
 }
 
+/// Of what a file system does not take, it is known before the commit: afterwards nobody could install it.
+#[test]
+fn more_files_than_the_file_system_has_inodes_are_no_commit() {
+    let lab = match Lab::sized(Fs::Ext4FewInodes, 128) {
+        Ok(lab) => lab,
+        Err(why) => skip!("{why}"),
+    };
+    lab.run(&[], "echo 1 > first").ok(); // the store has its room now
+    let before = lab.tree();
+    let free = rustix::fs::statvfs(lab.root()).unwrap().f_ffree;
+    assert!(free < 300, "{free} inodes");
+    let done = lab.run(&[], &format!("for i in $(seq {free}); do echo $i > n.$i; done"));
+    assert!(done.code != 0 && done.err.contains("no inodes left"), "{done}");
+    before.assert_same(&lab.tree(), "more files than there can be");
+    // What there is room for; the store is as good as before, also after a death.
+    lab.run(&[], "for i in $(seq 20); do echo $i > n.$i; done").ok();
+    lab.kill_daemon();
+    lab.run(&[], "rm n.*; echo 2 > first").ok();
+    assert_eq!((lab.read("first").trim(), lab.has("n.1")), ("2", false));
+}
+
+#[test]
+fn an_extended_attribute_that_the_file_system_does_not_take_is_no_commit() {
+    let lab = lab!(Fs::Ext4);
+    lab.write("d/there", "old");
+    let set = |len: u32| {
+        format!(
+            "echo new > d/new; echo new >> d/there; python3 -c 'import os; \
+             [os.setxattr(f, \"user.big\", b\"x\" * {len}) for f in (\"d/there\", \"d/new\", \"d\")]'"
+        )
+    };
+    let before = lab.tree();
+    let done = lab.run(&[], &set(60_000));
+    assert!(done.code != 0, "{done}");
+    let named =
+        done.err.contains("user.big") && done.err.contains(&*lab.path("d").to_string_lossy());
+    assert!(named, "{done}");
+    before.assert_same(&lab.tree(), "more than a file can have");
+    // The store goes on, in this daemon and the next.
+    lab.run(&[], &set(3000)).ok();
+    lab.kill_daemon();
+    lab.run(&[], "echo last > d/new").ok();
+    assert_eq!((lab.read("d/there"), lab.read("d/new")), ("oldnew\n".into(), "last\n".into()));
+    for (path, len) in [("d/there", 3000), ("d/new", 3000), ("d", 3000)] {
+        let mut value = vec![0; 5000];
+        assert_eq!(rustix::fs::getxattr(lab.path(path), "user.big", &mut value), Ok(len), "{path}");
+    }
+}
+
 #[test]
 fn a_full_disk() {
     let lab = match Lab::sized(Fs::Ext4, 300) {

@@ -537,6 +537,11 @@ impl Io for SimFs {
                 if value.len() > 65536 {
                     return Err(Errno::TOOBIG);
                 }
+                let others = w.inode(ino)?.xattrs.iter().filter(|(k, _)| k[..] != *key);
+                let others: usize = others.map(|(_, value)| value.len()).sum();
+                if others + value.len() > w.xattr_room {
+                    return Err(Errno::NOSPC);
+                }
                 w.set_xattrs(ino, |x| {
                     x.insert(key.to_vec(), value.to_vec());
                 });

@@ -114,6 +114,10 @@ impl SimFs {
         let mut world = self.world();
         world.max_inodes = (world.now.inodes.len() as u64).saturating_add(inodes);
     }
+    /// Lets an inode have extended attributes with values of so many bytes in all.
+    pub fn set_xattr_room(&self, bytes: usize) {
+        self.world().xattr_room = bytes;
+    }
     /// What a probe for other users of a file finds; `path` is relative to the root.
     pub fn set_openers(&self, path: &str, who: Openers) {
         let mut world = self.world();

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use systx_base::{Time, TxnId};
 use systx_store::io::{Class, Io};
 use systx_store::writeset::WriteSet;
-use systx_store::{CommitError, CommitMeta, Config, DirStore, Ready, Slot, TxnKind};
+use systx_store::{CommitError, CommitMeta, Config, DirStore, OutsideChange, Ready, Slot, TxnKind};
 
 /// Where the store is, below the root.
 pub const STATE: &str = ".systx";
@@ -134,6 +134,7 @@ pub struct Session {
     store: DirStore,
     slots: Vec<Slot>,
     finished: usize,
+    outside: Vec<OutsideChange>,
 }
 
 impl Session {
@@ -142,7 +143,12 @@ impl Session {
         let (store, report) =
             DirStore::open(config(boot), io.clone()).map_err(|e| format!("open: {e}"))?;
         let finished = report.finished.len();
-        Ok(Session { io, store, slots: Vec::new(), finished })
+        Ok(Session { io, store, slots: Vec::new(), finished, outside: report.outside })
+    }
+
+    /// What opening reported beside.
+    pub fn outside(&self) -> &[OutsideChange] {
+        &self.outside
     }
 
     /// How many transactions opening had to finish.

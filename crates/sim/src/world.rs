@@ -59,6 +59,8 @@ pub(crate) struct World {
     pub(crate) openers: BTreeMap<u64, Openers>,
     pub(crate) capacity: u64,
     pub(crate) max_inodes: u64,
+    /// Bytes of values of extended attributes that one inode has room for.
+    pub(crate) xattr_room: usize,
     next_ino: u64,
     entries: Vec<Entry>,
 }
@@ -82,6 +84,7 @@ impl World {
             openers: BTreeMap::new(),
             capacity: 1 << 30,
             max_inodes: 1 << 30,
+            xattr_room: usize::MAX,
             next_ino: FIRST_INO,
             entries: Vec::new(),
         }

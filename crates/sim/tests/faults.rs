@@ -8,10 +8,11 @@ use common::{budget, sample, seed};
 use rustix::io::Errno;
 use std::sync::Arc;
 use systx_sim::intercept::{Action, Intercept};
-use systx_sim::model::Op;
+use systx_sim::model::{Model, Op};
 use systx_sim::suite::{self, Bench, How, Session};
 use systx_sim::workload::{self, Workload};
 use systx_sim::{Plan, Profile, SimFs, tree};
+use systx_store::Outside;
 use systx_store::io::Io;
 
 fn how() -> How {
@@ -94,6 +95,136 @@ fn a_full_disk_is_met_before_the_commit_and_never_after() {
             }
         }
         assert!(refused > 0, "there was always room for {workload:?}");
+    }
+}
+
+/// A store on a file system of which a file may have extended attributes of 1000 bytes.
+fn little_room_for_xattrs() -> (SimFs, Model) {
+    let sim = SimFs::new(Profile::STRONG);
+    workload::base(&sim).unwrap();
+    sim.set_xattr_room(1000);
+    let base = Model::read(&sim, &suite::hidden).unwrap();
+    (sim, base)
+}
+
+#[test]
+fn what_a_file_has_no_room_for_is_refused_before_the_commit() {
+    let (sim, base) = little_room_for_xattrs();
+    let mut session = Session::open(Arc::new(sim.clone()), sim.boot()).unwrap();
+    // To a new file, one that is there, a directory; of several.
+    let new = vec![Op::Create("A/n", 10), Op::SetXattr("A/n", "user.k", 2000)];
+    let several = vec![Op::SetXattr("A/a", "user.a", 600), Op::SetXattr("A/a", "user.b", 600)];
+    let dir = vec![Op::Chmod("A", 0o700), Op::SetXattr("A", "user.k", 1001)];
+    for work in [new, several, vec![Op::SetXattr("A/a", "user.k", 2000)], dir] {
+        let draft = &workload::drafts(&base, std::slice::from_ref(&work)).unwrap()[0];
+        let said = session.commit(draft, 0, 8192).unwrap_err();
+        assert!(said.contains("reserve") && said.contains("user.") && said.contains("A"), "{said}");
+        assert_eq!(tree::read(&sim, &suite::hidden).unwrap(), base.tree(), "{work:?}");
+        let state = sim.open_dir(&sim.root(), suite::STATE.as_bytes()).unwrap();
+        let temp = sim.open_dir(&state, b"t").unwrap();
+        sim.list(&temp, &mut |item| panic!("left over: {item:?}")).unwrap();
+    }
+    // What fits beside what is there, or in its place.
+    let fits = [
+        vec![Op::Create("A/n", 10), Op::SetXattr("A/n", "user.k", 1000)],
+        vec![Op::RemoveXattr("A/n", "user.k"), Op::SetXattr("A/n", "user.a", 900)],
+        vec![Op::SetXattr("A/n", "user.a", 100), Op::SetXattr("A/n", "user.0", 900)],
+    ];
+    for (n, draft) in workload::drafts(&base, &fits).unwrap().iter().enumerate() {
+        let lsn = session.commit(draft, n as u64, 8192).unwrap();
+        session.apply(lsn).unwrap();
+        assert_eq!(tree::read(&sim, &suite::hidden).unwrap(), draft.after().tree());
+    }
+}
+
+/// One that was committed by who did not ask.
+#[test]
+fn a_store_opens_whose_journal_has_what_a_file_has_no_room_for() {
+    let (sim, base) = little_room_for_xattrs();
+    sim.set_xattr_room(usize::MAX);
+    let work = vec![
+        Op::SetXattr("A/a", "user.big", 2000),
+        Op::SetXattr("A/a", "user.small", 20),
+        Op::Write("A/a", 0, 100),
+    ];
+    let drafts = workload::drafts(&base, &[work]).unwrap();
+    let mut session = Session::open(Arc::new(sim.clone()), sim.boot()).unwrap();
+    session.commit(&drafts[0], 0, 8192).unwrap();
+    let sim = sim.here().process_death();
+    sim.set_xattr_room(1000);
+    let session = Session::open(Arc::new(sim.clone()), sim.boot()).unwrap();
+    let [met] = session.outside() else { panic!("{:?}", session.outside()) };
+    assert_eq!(met.path, b"A/a");
+    assert!(
+        matches!(&met.what, Outside::NoXattr { key, errno } if key == b"user.big" && *errno == Errno::NOSPC.raw_os_error())
+    );
+    // The rest is there, and the value where it is said to be.
+    let there = |key: &[u8]| {
+        let dir = sim.open_dir(&sim.root(), b"A").unwrap();
+        sim.get_xattr(&dir, b"a", key)
+    };
+    assert_eq!(there(b"user.small").unwrap().len(), 20);
+    there(b"user.big").unwrap_err();
+    let wanted = drafts[0].after().tree();
+    let found = tree::read(&sim, &suite::hidden).unwrap();
+    let differs = tree::diff(&found, &wanted);
+    assert_eq!(differs.lines().count(), 3, "nothing but that file: {differs}");
+    let kept = met.kept_as.clone().unwrap();
+    let mut dir = sim.root();
+    let mut parts: Vec<&[u8]> = kept.split(|b| *b == b'/').collect();
+    let name = parts.pop().unwrap();
+    parts.iter().for_each(|part| dir = sim.open_dir(&dir, part).unwrap());
+    let file = sim.open_file(&dir, name, systx_store::io::Open::Read).unwrap();
+    let mut value = vec![0; 4000];
+    assert_eq!(sim.read_at(&file, &mut value, 0).unwrap(), 2000);
+    assert!(value[..2000].iter().all(|b| *b == value[0]) && value[0] != 0);
+    // And the next opening has nothing to do.
+    drop(session);
+    let session = Session::open(Arc::new(sim.clone()), sim.boot()).unwrap();
+    assert_eq!((session.finished(), session.outside()), (0, &[][..]));
+}
+
+/// On a full disk there may be room later: nothing is given up.
+#[test]
+fn an_attribute_waits_for_a_disk_that_is_full() {
+    let (sim, base) = little_room_for_xattrs();
+    sim.set_xattr_room(usize::MAX);
+    let drafts = workload::drafts(&base, &[vec![Op::SetXattr("A/a", "user.big", 2000)]]).unwrap();
+    let mut session = Session::open(Arc::new(sim.clone()), sim.boot()).unwrap();
+    session.commit(&drafts[0], 0, 8192).unwrap();
+    let sim = sim.here().process_death();
+    sim.set_xattr_room(1000);
+    sim.set_free_blocks(20);
+    let said = Session::open(Arc::new(sim.clone()), sim.boot()).map(|_| ()).unwrap_err();
+    assert!(said.contains("goes on at the next start, once there is room"), "{said}");
+    sim.set_xattr_room(usize::MAX);
+    let session = Session::open(Arc::new(sim.clone()), sim.boot()).unwrap();
+    assert_eq!((session.finished(), session.outside()), (1, &[][..]));
+    assert_eq!(tree::read(&sim, &suite::hidden).unwrap(), drafts[0].after().tree());
+}
+
+#[test]
+fn too_many_new_files_are_refused_before_the_commit_and_never_after() {
+    let bench = Bench::new(Profile::STRONG, &suite::plain).unwrap();
+    for workload in workloads(&bench) {
+        let (mut refused, mut done) = (0, 0);
+        for free in 0..40 {
+            let few = |sim: &SimFs| {
+                sim.set_free_inodes(free);
+                Arc::new(sim.clone()) as Arc<dyn Io>
+            };
+            match bench.with_faults(&workload, &how(), &few) {
+                Err(e) => panic!("{free} inodes free: {e}"),
+                Ok(errors) => {
+                    refused += errors.len();
+                    done += u32::from(errors.is_empty());
+                    let late =
+                        errors.iter().find(|e| e.starts_with("commit") || e.starts_with("apply"));
+                    assert!(late.is_none(), "{free} inodes free: {late:?}");
+                }
+            }
+        }
+        assert!(refused > 0 && done > 0, "{refused} {done} {workload:?}");
     }
 }
 

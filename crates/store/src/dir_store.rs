@@ -21,14 +21,14 @@
 //! **Errors.**  After a failed sync or journal write the store is poisoned: every later call says so.
 //! Opening it again decides by what is on disk.
 
-use crate::error::{ApplyError, Poisoned, ReserveError, available, is_full, shown};
+use crate::error::{ApplyError, Poisoned, ReserveError, is_full, shown};
 use crate::footprint::Footprint;
 use crate::history::{Commit, History};
 use crate::install::{ApplyReport, Env, install};
 use crate::io::{Class, HostId, Io};
 use crate::journal::{Body, Head, Ring};
 use crate::layout::Layout;
-use crate::space::space_needed;
+use crate::space::{Inodes, Promise, space_needed};
 use crate::staging::{Pool, Slot};
 use crate::super_block::{Super, Supers};
 use crate::writeset::{SlotId, WriteSet};
@@ -42,7 +42,7 @@ const SYNC_EACH: usize = 8;
 /// Below this need, and with plenty of free space, no blocks are set aside.
 const BALLAST_FROM: u64 = 1 << 20;
 /// What always stays free.
-const MARGIN: u64 = 4 << 20;
+pub(crate) const MARGIN: u64 = 4 << 20;
 
 /// Reports that wait for the one who committed.
 const REPORTS: usize = 4096;
@@ -92,7 +92,9 @@ impl Config {
 #[derive(Debug, Default)]
 pub struct Reservation {
     /// Holds blocks until they are needed; only its drop matters.
-    _ballast: Option<Slot>,
+    ballast: Option<Slot>,
+    /// Until what needs them is installed.
+    _inodes: Promise,
 }
 
 /// A commit that survives.
@@ -171,6 +173,7 @@ pub struct DirStore {
     changed: Event,
     /// The longest file that the file system takes.
     max_len: u64,
+    inodes: Arc<Inodes>,
     /// Keeps the store's lock.
     _lock: crate::io::Handle,
 }
@@ -221,6 +224,7 @@ impl DirStore {
             root: opened.root,
             state: Mutex::new(rank::STORE, state),
             changed: Event::new(),
+            inodes: Arc::default(),
             _lock: opened.lock,
         }
     }
@@ -273,14 +277,21 @@ impl DirStore {
         set.check()?;
         drop(self.live().map_err(ReserveError::Poisoned)?);
         let needed = space_needed(set, self.config.inline_before);
-        let free = available(&*self.io).map_err(ReserveError::Io)?;
+        let info = self.io.fs_info().map_err(ReserveError::Io)?;
+        let free = info.bavail.saturating_mul(info.bsize);
         if free < needed.saturating_add(MARGIN) {
             return Err(ReserveError::NoSpace { needed, available: free });
+        }
+        let inodes = self.inodes.promise(set, &info)?;
+        match crate::xattrs::try_out(self.env(), set) {
+            Ok(None) => {}
+            Ok(Some(refused)) => return Err(ReserveError::Xattr(refused)),
+            Err(e) => return Err(ReserveError::Io(e)),
         }
         let plenty = free > needed.saturating_mul(4).saturating_add(16 * MARGIN);
         // In memory, holding blocks costs as much as writing them.
         if plenty && (needed < BALLAST_FROM || self.class == Class::Memory) {
-            return Ok(Reservation::default());
+            return Ok(Reservation { ballast: None, _inodes: inodes });
         }
         let hold = || -> std::io::Result<Slot> {
             let slot = self.pool.take()?;
@@ -288,7 +299,7 @@ impl DirStore {
             Ok(slot)
         };
         match hold() {
-            Ok(slot) => Ok(Reservation { _ballast: Some(slot) }),
+            Ok(slot) => Ok(Reservation { ballast: Some(slot), _inodes: inodes }),
             Err(e) if e.raw_os_error() == Some(libc::EDQUOT) => Err(ReserveError::Quota { needed }),
             Err(e) if is_full(&e) => Err(ReserveError::NoSpace { needed, available: free }),
             Err(e) => Err(ReserveError::Io(e)),
@@ -321,7 +332,7 @@ impl DirStore {
     /// Installs, or waits for whoever does; `mine`: this is who committed it.
     fn install_entry(&self, lsn: u64, mine: bool) -> Result<ApplyReport, ApplyError> {
         let wait = self.config.committer_applies && !mine;
-        let (commit, reservation, run, redo) = {
+        let (commit, ballast, run, redo) = {
             let mut state = self.live().map_err(ApplyError::Poisoned)?;
             loop {
                 if let Some(poisoned) = &state.poisoned {
@@ -337,16 +348,16 @@ impl DirStore {
                         let commit = Arc::clone(commit);
                         let redo = std::mem::replace(&mut entry.redo, true);
                         entry.phase = Phase::Applying;
-                        let reservation = entry.reservation.take();
+                        let ballast = entry.reservation.as_mut().and_then(|r| r.ballast.take());
                         state.runs += 1;
-                        break (commit, reservation, run, redo);
+                        break (commit, ballast, run, redo);
                     }
                     _ => self.changed.wait(&mut state),
                 }
             }
         };
         // The room that was held is for what comes now.
-        drop(reservation);
+        drop(ballast);
         let epoch = self.state.lock().block.map_or(0, |b| b.epoch);
         let run = epoch << 24 | run;
         let result = self.install_one(&commit, lsn, run, redo);
@@ -356,6 +367,7 @@ impl DirStore {
                 Ok((report, gone)) => {
                     entry.phase = Phase::Applied;
                     entry.commit = None;
+                    entry.reservation = None;
                     entry.gone = gone.clone();
                     entry.footprint.installed(&commit.set, &report.stamps, self.root);
                     entry.report = Some(report.clone());

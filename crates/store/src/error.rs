@@ -77,7 +77,8 @@ pub enum OpenError {
     },
     /// A committed transaction could not be installed.
     #[error(
-        "recovery of transaction {txn} stopped at {path}: {source}; it goes on at the next start"
+        "recovery of transaction {txn} stopped at {path}: {source}; it goes on at the next start{}",
+        once_there_is_room(source)
     )]
     Recovery {
         /// Which.
@@ -97,6 +98,24 @@ pub enum OpenError {
     },
 }
 
+/// An extended attribute that the file system does not take.
+#[derive(Debug, Error)]
+#[error(
+    "the file system does not take the extended attribute {} ({bytes} bytes) of {}: {source}",
+    Shown(key),
+    Shown(path)
+)]
+pub struct Refused {
+    /// Of what, below the volume root.
+    pub path: Vec<u8>,
+    /// Its name.
+    pub key: Vec<u8>,
+    /// The size of its value.
+    pub bytes: usize,
+    /// What the file system said.
+    pub source: std::io::Error,
+}
+
 /// Why no room could be set aside.
 #[derive(Debug, Error)]
 pub enum ReserveError {
@@ -108,6 +127,17 @@ pub enum ReserveError {
         /// Bytes that there are.
         available: u64,
     },
+    /// The file system cannot have so many more files.
+    #[error("no inodes left for the commit: {needed} needed, {available} available")]
+    NoInodes {
+        /// Inodes that the commit may need.
+        needed: u64,
+        /// Inodes that there are.
+        available: u64,
+    },
+    /// The file system does not take an extended attribute.
+    #[error("{0}")]
+    Xattr(Refused),
     /// The user's quota is used up.
     #[error("disk quota exceeded: the commit needs {needed} bytes")]
     Quota {
@@ -234,6 +264,14 @@ pub(crate) fn shown(path: &[u8]) -> String {
 /// Maps the errors of opening to where they happened.
 pub(crate) fn open_io(path: &[u8]) -> impl Fn(std::io::Error) -> OpenError + '_ {
     move |source| OpenError::Io { path: shown(path), source }
+}
+
+fn once_there_is_room(e: &std::io::Error) -> &'static str {
+    if is_full(e) {
+        ", once there is room: remove some files (`df` and `df -i` tell what is used up)"
+    } else {
+        ""
+    }
 }
 
 /// Whether an error says that there is no room.

@@ -18,8 +18,8 @@
 //! An object of ours that was placed before a power cut is known by its content, where a block may
 //! also be zeros (written, never flushed).  Anything else at a name counts as an outsider's.
 //!
-//! **Failing steps.**  No space and device errors stop the installation, which can be resumed.  Any
-//! other refusal (an immutable file, a parent directory that an outsider removed) is reported, what
+//! **Failing steps.**  No space and device errors stop the installation, which can be resumed.  An extended attribute that
+//! the file system has no room for with that file is kept in `conflict/`.  Any other refusal (an immutable file, a parent directory that an outsider removed) is reported, what
 //! could not be placed is kept in `conflict/`, and the rest goes on: committed work is never undone.
 //!
 //! No locks are taken here: the store lets one thread install a transaction, and never two that
@@ -53,6 +53,13 @@ pub enum Outside {
     Gone,
     /// The system refused a step, with this errno.
     Refused(i32),
+    /// The file system did not take an extended attribute; its value is kept.
+    NoXattr {
+        /// Its name.
+        key: Vec<u8>,
+        /// What the file system said.
+        errno: i32,
+    },
 }
 
 /// One collision of an installation with an outsider.

@@ -23,6 +23,7 @@ pub mod io;
 mod joint;
 mod journal;
 mod layout;
+mod origins;
 mod prepare;
 pub mod real;
 mod real_unsafe;
@@ -36,6 +37,7 @@ mod survivors;
 mod testing;
 mod undo;
 pub mod writeset;
+mod xattrs;
 
 pub use dir_store::{Committed, Config, DirStore, Disjoint, Ready, Reservation};
 pub use error::{ApplyError, CommitError, OpenError, Poisoned, ReserveError, UndoError};

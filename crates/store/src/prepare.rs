@@ -9,6 +9,7 @@ use crate::history::{Before, OldContent, all_attrs};
 use crate::install::{Env, copy_data};
 use crate::io::{Handle, HostId, Open, Openers, Stat};
 use crate::layout::before_name;
+use crate::origins::{Origins, is_gone};
 use crate::writeset::index::Index;
 use crate::writeset::{Attrs, Content, Data, Extent, Ix, Origin, WriteSet};
 use std::io::{Error, Result};
@@ -28,7 +29,7 @@ struct Prepare<'a> {
     env: Env<'a>,
     txn: TxnId,
     index: Index<'a>,
-    dirs: Vec<Option<Handle>>,
+    origins: Origins<'a>,
     /// Owner of the store: who new inodes belong to at first.
     owner: (u32, u32),
     /// Bytes of before-images that still fit into the record.
@@ -43,7 +44,7 @@ pub(crate) fn prepare(env: Env<'_>, txn: TxnId, set: &WriteSet, room: u64) -> Re
         env,
         txn,
         index: Index::new(set),
-        dirs: vec![None; set.objects.len()],
+        origins: Origins::new(env, set),
         owner: (state.uid, state.gid),
         room,
         out: Prepared { befores: Vec::new(), changed: Vec::new(), files: Vec::new() },
@@ -61,34 +62,6 @@ pub(crate) fn prepare(env: Env<'_>, txn: TxnId, set: &WriteSet, room: u64) -> Re
 }
 
 impl<'a> Prepare<'a> {
-    /// The directory that an object was in, and its name there.
-    fn place(&mut self, ix: Ix) -> Result<Option<(Handle, &'a [u8])>> {
-        match &self.index.set.object(ix).origin {
-            Origin::Host { parent, name, .. } => Ok(self.dir(*parent)?.map(|dir| (dir, &name[..]))),
-            Origin::Grave { name, .. } => Ok(Some((self.env.layout.grave.clone(), name))),
-            Origin::Root => Ok(Some((self.env.io.root(), b""))),
-            Origin::New(_) => Ok(None),
-        }
-    }
-
-    fn dir(&mut self, ix: Ix) -> Result<Option<Handle>> {
-        if let Some(dir) = &self.dirs[ix.0 as usize] {
-            return Ok(Some(dir.clone()));
-        }
-        let Some((parent, name)) = self.place(ix)? else { return Ok(None) };
-        let dir = if name.is_empty() {
-            parent
-        } else {
-            match self.env.io.open_dir(&parent, name) {
-                Ok(dir) => dir,
-                Err(e) if is_gone(&e) => return Ok(None),
-                Err(e) => return Err(e),
-            }
-        };
-        self.dirs[ix.0 as usize] = Some(dir.clone());
-        Ok(Some(dir))
-    }
-
     fn changed(&mut self, ix: Ix) {
         self.out.changed.push(self.index.origin_path(ix).unwrap_or_default());
     }
@@ -103,7 +76,7 @@ impl<'a> Prepare<'a> {
     fn object(&mut self, ix: Ix) -> Result<()> {
         let set = self.index.set;
         let object = set.object(ix);
-        let stat = match self.place(ix)? {
+        let stat = match self.origins.place(ix)? {
             None => None,
             Some((dir, name)) => match self.env.io.stat_at(&dir, name) {
                 Ok(stat) => Some((dir, name, stat)),
@@ -265,10 +238,6 @@ fn overwritten(size: u64, len: u64, keep: u64, extents: &[Extent]) -> Vec<(u64, 
         }
     }
     ranges
-}
-
-fn is_gone(e: &Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::EXDEV))
 }
 
 #[cfg(test)]

@@ -1,6 +1,66 @@
-//! How much room a commit may need.
+//! How much room a commit may need: bytes, and inodes.
 
+use crate::error::ReserveError;
+use crate::io::FsInfo;
 use crate::writeset::{Content, Data, Extent, Object, Origin, WriteSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What a store may make for itself with one commit: segments, history, a side log, directories.
+const OWN_INODES: u64 = 16;
+
+/// An upper estimate of the inodes that a commit and its installation take.
+fn inodes_needed(set: &WriteSet) -> u64 {
+    let takes = |o: &&Object| match o.content {
+        // It is there already.
+        Content::Slot(_) if o.is_new() => false,
+        // A new inode in the place of the old one, or a copy of what is overwritten.
+        _ => o.is_new() || o.content != Content::Keep,
+    };
+    set.objects.iter().filter(takes).count() as u64 + OWN_INODES
+}
+
+/// The inodes that commits under way were promised and may not have taken yet.
+#[derive(Debug, Default)]
+pub(crate) struct Inodes(AtomicU64);
+
+/// A share of them, until it is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Promise {
+    of: Option<Arc<Inodes>>,
+    count: u64,
+}
+
+impl Inodes {
+    /// Promises what a commit needs, where the file system has a fixed number of inodes and not enough are taken.
+    pub fn promise(
+        self: &Arc<Self>,
+        set: &WriteSet,
+        info: &FsInfo,
+    ) -> Result<Promise, ReserveError> {
+        // A file system that makes them as they are needed says that it has none at all, or counts what its free
+        // space would be enough for.
+        if info.files == 0 {
+            return Ok(Promise::default());
+        }
+        let count = inodes_needed(set);
+        let promised = self.0.fetch_add(count, Relaxed);
+        let promise = Promise { of: Some(Arc::clone(self)), count };
+        let available = info.ffree.saturating_sub(promised);
+        if available < count {
+            return Err(ReserveError::NoInodes { needed: count, available });
+        }
+        Ok(promise)
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if let Some(inodes) = &self.of {
+            inodes.0.fetch_sub(self.count, Relaxed);
+        }
+    }
+}
 
 /// An upper estimate of the bytes that a commit and its installation allocate.
 pub(crate) fn space_needed(set: &WriteSet, inline_before: u64) -> u64 {
@@ -32,7 +92,10 @@ pub(crate) fn space_needed(set: &WriteSet, inline_before: u64) -> u64 {
                 if o.is_new() { new } else { new.saturating_add(blocks(old)) }
             }
         };
-        content.saturating_add(if o.is_new() { BLOCK + 512 } else { 512 })
+        let xattrs = o.xattrs.iter().filter_map(|(_, value)| value.as_ref());
+        let xattrs: u64 = xattrs.map(|value| blocks(value.len() as u64) + BLOCK).sum();
+        let inode = if o.is_new() { BLOCK + 512 } else { 512 };
+        content.saturating_add(xattrs).saturating_add(inode)
     };
     let objects = set.objects.iter().map(object).fold(0, u64::saturating_add);
     let names = set.binds.iter().map(|b| b.name.len() as u64 + 64).fold(0, u64::saturating_add);

@@ -662,7 +662,7 @@ fn stamps_in_the_report_are_what_stat_says() {
 fn a_full_disk_is_reported_by_reserve_and_only_there() {
     let s = Scratch::new();
     let store = s.store();
-    let free = available(&*store.io).unwrap();
+    let free = crate::error::available(&*store.io).unwrap();
     let mut ws = Ws::new(&*store.io);
     let slot = store.stage().unwrap();
     let f = ws.file("");

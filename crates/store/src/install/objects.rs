@@ -4,10 +4,12 @@
 //! mode, times: each step may disturb what a later one sets, or take the right to set it.
 
 use super::{Env, Install, Outside, Place, Step, is};
+use crate::error::available;
 use crate::io::{Class, Handle, Open, Rename, Stat};
 use crate::layout::found;
 use crate::staging::slot_name;
 use crate::writeset::{Attrs, Content, Data, Extent, Ix, NewKind, Origin, SlotId};
+use crate::xattrs::{is_refused, set_all};
 use std::io::{Error, Result};
 use systx_base::Kind;
 
@@ -257,16 +259,44 @@ impl Install<'_> {
         xattrs: &[(Vec<u8>, Option<Vec<u8>>)],
     ) -> Step<()> {
         let io = self.env.io;
-        for (key, value) in xattrs {
-            let set = self.as_owner(place, || match value {
+        let failed = set_all(xattrs, |key, value| {
+            self.as_owner(place, || match value {
                 Some(value) => io.set_xattr(&place.dir, &place.name, key, value),
                 None => match io.remove_xattr(&place.dir, &place.name, key) {
                     Err(e) if is(&e, libc::ENODATA) => Ok(()),
                     other => other,
                 },
-            });
-            self.soft(|s| s.path(ix), set)?;
+            })
+        });
+        for ((key, value), e) in failed {
+            match value {
+                Some(value) if is_refused(&e) && !self.is_full(&e, value.len()) => {
+                    self.keep_xattr(ix, key, value, &e)?;
+                }
+                _ => drop(self.soft(|s| s.path(ix), Err::<(), _>(e))?),
+            }
         }
+        Ok(())
+    }
+
+    /// Whether there may be room later: the disk is full, not the file.
+    fn is_full(&self, e: &Error, len: usize) -> bool {
+        let room = crate::dir_store::MARGIN.saturating_add(len as u64);
+        is(e, libc::ENOSPC) && available(self.env.io).is_ok_and(|free| free < room)
+    }
+
+    /// The file system does not take an extended attribute, although it was asked before the commit (or by a version of
+    /// this program that did not ask): the installation goes on, and the value is kept where the user finds it.
+    fn keep_xattr(&mut self, ix: Ix, key: &[u8], value: &[u8], e: &Error) -> Step<()> {
+        let path = self.path(ix);
+        let base = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
+        let room = 200usize.saturating_sub(key.len());
+        let name = [&base[..base.len().min(room)], b".", key].concat();
+        let name: Vec<u8> = name.into_iter().map(|b| if b == b'/' { b'_' } else { b }).collect();
+        let (kept, copy) = self.new_in_conflict(&path, &name)?;
+        self.env.io.write_at(&copy, value, 0).map_err(|e| self.stop(path.clone(), e))?;
+        let (key, errno) = (key.to_vec(), e.raw_os_error().unwrap_or(0));
+        self.report(path, Outside::NoXattr { key, errno }, Some(kept));
         Ok(())
     }
 
@@ -387,23 +417,30 @@ impl Install<'_> {
     fn keep_copy(&mut self, ix: Ix, file: &Handle) -> Step<()> {
         let path = self.path(ix);
         let base = path.rsplit(|b| *b == b'/').next().unwrap_or_default().to_vec();
-        let (dir, below) = self.conflict_dir()?;
-        let (name, copy) = loop {
-            let name = self.conflict_name(&base);
-            match self.env.io.create_file(&dir, &name, 0o600) {
-                Ok(copy) => break (name, copy),
-                Err(e) if is(&e, libc::EEXIST) => {}
-                Err(e) => return Err(self.stop(path, e)),
-            }
-        };
+        let (kept, copy) = self.new_in_conflict(&path, &base)?;
         let copied = self.env.io.stat(file).and_then(|stat| {
             copy_data(self.env.io, file, &copy, stat.size)?;
             self.env.io.set_len(&copy, stat.size)
         });
         copied.map_err(|e| self.stop(path.clone(), e))?;
-        let kept = self.env.layout.path_of(&[&below[..], b"/", &name].concat());
         self.report(path, Outside::Changed, Some(kept));
         Ok(())
+    }
+
+    /// An empty file in `conflict/`, and where that is.
+    fn new_in_conflict(&mut self, path: &[u8], base: &[u8]) -> Step<(Vec<u8>, Handle)> {
+        let (dir, below) = self.conflict_dir()?;
+        loop {
+            let name = self.conflict_name(base);
+            match self.env.io.create_file(&dir, &name, 0o600) {
+                Ok(file) => {
+                    let below = [&below[..], b"/", &name].concat();
+                    return Ok((self.env.layout.path_of(&below), file));
+                }
+                Err(e) if is(&e, libc::EEXIST) => {}
+                Err(e) => return Err(self.stop(path.to_vec(), e)),
+            }
+        }
     }
 
     /// Replaces an object by a new inode with all of its attributes; the old one is exchanged out.
