@@ -201,6 +201,12 @@ fn attach_on_top(mount: &OwnedFd) -> Result<(), Errno> {
     rustix::mount::move_mount(mount, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
+/// What says that a place cannot be used by this user, and therefore not by CMD: behind a directory that is closed to
+/// them, another user's FUSE, a dead NFS server.
+fn out_of_reach(errno: Errno) -> bool {
+    matches!(errno, Errno::ACCESS | Errno::NOTCONN | Errno::STALE)
+}
+
 struct Builder<'a> {
     views: &'a [OwnedFd],
     root: OwnedFd,
@@ -277,8 +283,11 @@ impl Builder<'_> {
                     self.notes.push(format!("{}: gone, left out", at.display()));
                     Ok(())
                 }
+                Err(Failed { errno, .. }) if out_of_reach(errno) => self.left_out(at),
                 done => done,
             },
+            // Another mount of a part of the volume, below a directory that is closed to this user.
+            Err(errno) if out_of_reach(errno) => self.left_out(at),
             // Something else is mounted over it on the host, or it is hidden: the host then.
             Err(Errno::NOENT | Errno::NOTDIR) if !sub.as_os_str().is_empty() => {
                 self.notes.push(format!("{}: not part of the view, read-only", at.display()));
@@ -293,14 +302,16 @@ impl Builder<'_> {
         match clone_host(at).and_then(|mount| self.put(&mount, at)) {
             // Unmounted, or its place removed, since the mounts were read.
             Err(Failed { errno: Errno::NOENT | Errno::NOTDIR, .. }) => Ok(()),
-            // A mount that this user cannot look into (another user's FUSE, a dead NFS server): its
-            // place then shows what the parent shows there.
-            Err(Failed { errno: Errno::ACCESS | Errno::NOTCONN | Errno::STALE, .. }) => {
-                self.notes.push(format!("{}: cannot be reached, left out", at.display()));
-                Ok(())
-            }
+            Err(Failed { errno, .. }) if out_of_reach(errno) => self.left_out(at),
             other => other,
         }
+    }
+
+    /// A place that this user cannot get to, or look into: it then shows what its parent shows there.
+    #[allow(clippy::unnecessary_wraps)] // an arm of results
+    fn left_out(&mut self, at: &Path) -> Done<()> {
+        self.notes.push(format!("{}: cannot be reached, left out", at.display()));
+        Ok(())
     }
 
     fn read_only(&mut self, at: &Path) -> Done<()> {
@@ -308,7 +319,7 @@ impl Builder<'_> {
         let place = match rustix::fs::openat(&self.root, relative(at), flags, Mode::empty()) {
             Ok(place) => place,
             // Not reachable for the command either.
-            Err(Errno::ACCESS | Errno::NOTCONN | Errno::STALE | Errno::NOENT) => return Ok(()),
+            Err(e) if e == Errno::NOENT || out_of_reach(e) => return Ok(()),
             Err(e) => return Err(failed("open", at.to_owned())(e)),
         };
         match sys_unsafe::mount_read_only(place.as_fd()) {
