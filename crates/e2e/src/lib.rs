@@ -5,6 +5,7 @@
 //!   driven line by line, so that tests order events by pipes and never by sleeping;
 //! - [`tree`]: a whole directory tree as a value, for comparisons;
 //! - [`room`]: a mount namespace with several disposable file systems;
+//! - [`confine`]: commands with less than root has;
 //! - [`stop`]: ends a process at its n-th call that changes a file system;
 //! - [`twin`]: does the same work natively and inside a run, and compares;
 //! - [`cache`]: things from package registries, fetched once;
@@ -22,6 +23,8 @@
 
 pub mod cache;
 pub mod cases;
+#[path = "confine_unsafe.rs"]
+pub mod confine;
 pub mod lab;
 pub mod others;
 pub mod pages;

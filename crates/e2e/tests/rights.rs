@@ -1,11 +1,14 @@
 //! Who may less than root: what is out of reach of an ordinary user, and what root in a container may not.
 
+use std::os::unix::fs::MetadataExt;
+use systx_e2e::confine::in_container;
 use systx_e2e::lab::find_program;
 use systx_e2e::run::{Limits, finish};
 use systx_e2e::{Finished, Lab, lab, skip};
 
-/// An id that no machine has.
+/// Ids that no machine has.
 const ANN: u32 = 12041;
+const BOB: u32 = 12042;
 
 /// A script of root in a mount namespace of its own, with all that it starts; `$SYSTX` is the program, `$U` in front of a
 /// command has an ordinary user do it.
@@ -41,4 +44,54 @@ fn mounts_out_of_reach_keep_nobody_from_a_run() {
     let done = apart(&lab, &script).ok();
     assert!(done.out.contains("Permission denied"), "{done}");
     lab.kill_all();
+}
+
+/// `systx` of root with the rights that container engines give.
+fn contained(lab: &Lab, args: &[&str]) -> Finished {
+    let mut command = in_container(lab, lab.binary());
+    command.args(args);
+    finish(command, Limits::default(), lab)
+}
+
+fn owner(lab: &Lab, path: &str) -> (u32, u32) {
+    let meta = lab.path(path).symlink_metadata().unwrap_or_else(|e| panic!("{path}: {e}"));
+    (meta.uid(), meta.gid())
+}
+
+#[test]
+fn root_in_a_container_changes_owners_and_users_in_a_run() {
+    let lab = lab!();
+    if find_program("setpriv").is_none() {
+        skip!("no setpriv (package util-linux)");
+    }
+    lab.write("old", "old\n");
+    let mut mount = in_container(&lab, "mount");
+    mount.args(["-t", "tmpfs", "none", "."]);
+    assert_ne!(finish(mount, Limits::default(), &lab).code, 0, "it has no right to mount");
+    // As package managers do: files of others, work as somebody else, in groups of their own.
+    let user = format!("setpriv --reuid={ANN} --regid={ANN} --groups {BOB} --");
+    let work = format!(
+        "set -e; test $(id -u) = 0; echo a > a; mkdir d; chown {ANN}:{BOB} a d; chown {BOB} old; \
+         {user} sh -c 'test $(id -u) = {ANN}; echo mine > d/mine; ! echo x > x; id -G' > ids; \
+         chown -h 65534:65533 d/mine; cp /usr/bin/id who; chown {BOB} who; chmod 4755 who; \
+         {user} ./who -u > who-it-is; test \"$(stat -c '%u %g' a)\" = '{ANN} {BOB}'"
+    );
+    contained(&lab, &["run", "--", "sh", "-c", &work]).ok();
+    assert_eq!(owner(&lab, "a"), (ANN, BOB));
+    assert_eq!(owner(&lab, "d"), (ANN, BOB));
+    assert_eq!(owner(&lab, "old"), (BOB, 0));
+    assert_eq!(owner(&lab, "d/mine"), (65534, 65533));
+    assert_eq!(lab.read("ids"), format!("{ANN} {BOB}\n"));
+    assert_eq!(lab.read("who-it-is"), format!("{BOB}\n"), "set-id programs are what they are");
+    assert_eq!(owner(&lab, "who"), (BOB, 0));
+    // What is kept is entered with the same ids.
+    contained(&lab, &["run", "--on-exit=keep", "--", "chown", &ANN.to_string(), "old"]).ok();
+    let json = contained(&lab, &["list", "--json"]).ok().json();
+    let [id] = &systx_e2e::run::ids(&json)[..] else { panic!("{json}") };
+    contained(&lab, &["enter", id, "--", "chown", &format!(":{ANN}"), "old"]).ok();
+    assert_eq!(owner(&lab, "old"), (BOB, 0));
+    contained(&lab, &["commit", id]).ok();
+    assert_eq!(owner(&lab, "old"), (ANN, ANN));
+    contained(&lab, &["undo", id]).ok();
+    assert_eq!(owner(&lab, "old"), (BOB, 0));
 }

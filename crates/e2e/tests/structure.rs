@@ -133,6 +133,24 @@ fn unsafe_is_where_the_name_says_so() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// A suite that nobody runs proves nothing.
+#[test]
+fn every_suite_is_run_by_the_test_script() {
+    let script = std::fs::read_to_string(root().join("test")).expect("the script");
+    let lists = script.lines().filter_map(|line| line.split_once("suites=\"")?.1.split('"').next());
+    let mut named: Vec<String> =
+        lists.flat_map(str::split_whitespace).filter(|n| *n != "$suites").map(Into::into).collect();
+    let files = std::fs::read_dir(root().join("crates/e2e/tests")).expect("a directory");
+    let mut suites: Vec<String> = files
+        .filter_map(|e| {
+            e.expect("an entry").file_name().to_str()?.strip_suffix(".rs").map(Into::into)
+        })
+        .collect();
+    named.sort();
+    suites.sort();
+    assert_eq!(named, suites, "./test against crates/e2e/tests");
+}
+
 /// The functions that a header declares.
 fn declared(header: &str) -> Vec<String> {
     let declares = |line: &&str| line.ends_with(");") && !line.starts_with([' ', '/', '#', '}']);

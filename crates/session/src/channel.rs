@@ -1,6 +1,7 @@
 //! What the new process and its parent say to each other before CMD starts: packets over a socket
 //! pair that closes by itself when CMD is executed.
 //!
+//! 0. child -> parent [`Packet::Nobody`], if it waits for its ids ([`crate::ids`]); answered likewise.
 //! 1. child -> parent, for each volume, [`Packet::Mounted`] with the FUSE descriptor; the parent has it served and
 //!    answers one byte ([`go`]); if the parent gives up or dies the child reads the end.
 //! 2. child -> parent [`Packet::Built`] with descriptors that the parent keeps.
@@ -26,6 +27,8 @@ const MAX_PACKET: usize = 64 << 10;
 /// What the child says.
 #[derive(Debug)]
 pub(crate) enum Packet {
+    /// The process is in a user namespace without any ids, and waits for them.
+    Nobody,
     /// The view is mounted and wants to be served.
     Mounted {
         /// Of which volume.
@@ -80,6 +83,7 @@ pub(crate) fn send(socket: BorrowedFd<'_>, packet: &Packet) -> Result<(), Errno>
             fds.extend(kept.iter().map(|(_, fd)| fd.as_fd()));
             e.seq(notes, |e, note| e.bytes(note.as_bytes()));
         }
+        Packet::Nobody => e.u8(5),
         Packet::Watched(listener) => {
             e.u8(4);
             fds.push(listener.as_fd());
@@ -153,6 +157,7 @@ fn decode(bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Packet, DecodeError> {
             let notes = d.seq(|d| d.bytes().map(text))?;
             Ok(Packet::Built { views, private, notes })
         }
+        5 => Ok(Packet::Nobody),
         4 => Ok(Packet::Watched(fds.next().ok_or_else(|| missing(&d))?)),
         3 => {
             let step = text(d.bytes()?);
@@ -165,7 +170,7 @@ fn decode(bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Packet, DecodeError> {
     }
 }
 
-/// Tells the child that the view is served.
+/// Tells the child that what it waits for is done.
 pub(crate) fn go(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     loop {
         match rustix::net::send(socket, b"g", SendFlags::NOSIGNAL) {

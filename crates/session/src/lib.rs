@@ -4,6 +4,7 @@
 mod calls;
 mod channel;
 mod error;
+mod ids;
 mod launch;
 mod limits;
 pub mod mountinfo;

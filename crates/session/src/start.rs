@@ -3,6 +3,7 @@
 use crate::calls::{self, Supervisor};
 use crate::channel::{self, Packet};
 use crate::error::{Failed, SessionError, step};
+use crate::ids;
 use crate::limits::Limits;
 use crate::mountinfo;
 use crate::plan::{self, Plan, Wish};
@@ -202,6 +203,10 @@ fn oversee(pid: Pid, channel: &OwnedFd, serve: &mut Serve<'_>) -> Result<Kept, S
     loop {
         match channel::receive(channel.as_fd()).map_err(call("recvmsg"))? {
             None => return Ok(kept),
+            Some(Packet::Nobody) => {
+                ids::map_all(pid).map_err(SessionError::Setup)?;
+                channel::go(channel.as_fd()).map_err(call("send"))?;
+            }
             Some(Packet::Mounted { volume, mnt_ns, connection, fuse }) => {
                 let pid = pid.as_raw_nonzero().get().unsigned_abs();
                 serve(ViewFacts { volume, pid, mnt_ns, connection }, fuse)
@@ -242,6 +247,8 @@ fn child(
         sys_unsafe::exit_now(125);
     }
     let user_namespace = !privileged();
+    // In a namespace of one user no program has more rights than its caller.
+    let without_set_id = user_namespace && !ids::all_can_be_mapped();
     let made = match &spec.place {
         PlaceToRun::NewView { backing, wish, fill, no_net, stand_ins } => {
             let others = wish.others.iter().map(PathBuf::as_path);
@@ -264,7 +271,7 @@ fn child(
         return fail("limit resources", None, errno);
     }
     if spec.watch
-        && let Ok(listener) = seccomp_unsafe::install(&calls::wanted(!user_namespace))
+        && let Ok(listener) = seccomp_unsafe::install(&calls::wanted(!without_set_id))
         && let Err(errno) = channel::send(channel.as_fd(), &Packet::Watched(listener))
     {
         return fail("report to the parent", None, errno);

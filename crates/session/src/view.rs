@@ -1,7 +1,8 @@
 //! The new process's work between fork and exec: namespaces, the view, the new root.
 //!
 //! 1. A mount namespace of its own, and a network namespace if there is to be no network; without privilege first a user namespace, in which the user
-//!    keeps their own uid and gid (so `id` says the same as outside) and has the right to mount.
+//!    keeps their own uid and gid (so `id` says the same as outside) and has the right to mount.  Who may become others keeps all ids
+//!    ([`crate::ids`]).
 //! 2. The view: /dev/fuse opened here (the kernel wants it opened in the namespace that mounts),
 //!    made into a mount that is not yet anywhere, and handed to the parent, which has it served.
 //! 3. The new root is put together on top of `/`.  A path walk of this process starts at the old
@@ -13,6 +14,7 @@
 
 use crate::channel::{self, Packet};
 use crate::error::{Failed, step};
+use crate::ids;
 use crate::plan::{Plan, Step};
 use crate::stand_in::{self, StandIns};
 use crate::sys_unsafe;
@@ -73,7 +75,7 @@ fn failed(step: &str, path: impl Into<Option<PathBuf>>) -> impl FnOnce(Errno) ->
 
 /// Does all of it; afterwards `/` of this process is the new root.
 pub(crate) fn make(spec: &ViewSpec<'_>, channel: BorrowedFd<'_>) -> Done<()> {
-    namespaces(spec.user_namespace, spec.no_net)?;
+    namespaces(spec.user_namespace, spec.no_net, channel)?;
     let mut views = Vec::with_capacity(spec.volumes.len());
     match spec.backing {
         Backing::Fuse => {
@@ -91,21 +93,24 @@ pub(crate) fn make(spec: &ViewSpec<'_>, channel: BorrowedFd<'_>) -> Done<()> {
     enter(&root)
 }
 
-fn namespaces(user: bool, no_net: bool) -> Done<()> {
+fn namespaces(user: bool, no_net: bool, channel: BorrowedFd<'_>) -> Done<()> {
     if user {
         let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        // Inside, every right is there, and says nothing about those outside.
+        let all = ids::all_can_be_mapped();
         // Both at once: the mount namespace must belong to the user namespace.
         sys_unsafe::unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)
             .map_err(failed(step::USER_NAMESPACE, None))?;
-        let write = |path: &str, text: String| {
-            std::fs::write(path, text).map_err(|e| {
-                let errno = Errno::from_io_error(&e).unwrap_or(Errno::IO);
-                failed(step::MAP_IDS, PathBuf::from(path))(errno)
-            })
-        };
-        write("/proc/self/setgroups", "deny".into())?;
-        write("/proc/self/uid_map", format!("{0} {0} 1", uid.as_raw()))?;
-        write("/proc/self/gid_map", format!("{0} {0} 1", gid.as_raw()))?;
+        if all {
+            channel::send(channel, &Packet::Nobody)
+                .map_err(failed("report to the parent", None))?;
+            if !channel::wait_for_go(channel) {
+                // The parent gave up, and knows why.
+                return Err(failed("go on", None)(Errno::CANCELED));
+            }
+        } else {
+            ids::map_own(uid.as_raw(), gid.as_raw())?;
+        }
     } else {
         sys_unsafe::unshare(UnshareFlags::NEWNS).map_err(failed(step::MOUNT_NAMESPACE, None))?;
     }
