@@ -4,7 +4,7 @@ use crate::{kcmp_unsafe, mounts};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long processes are given to be gone after SIGKILL: they can only linger in the kernel.
@@ -52,6 +52,19 @@ pub fn is_alive(pid: u32) -> bool {
     // The name in parentheses may hold anything; the state follows its last parenthesis.
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
+/// Whether the system calls are allowed here by which one process learns what another one has open: the filters of container
+/// engines forbid them, and some kernels do not have them.  Asked once, about this process itself.
+pub fn can_be_looked_at() -> bool {
+    static ANSWER: OnceLock<bool> = OnceLock::new();
+    *ANSWER.get_or_init(|| {
+        let me = rustix::process::getpid();
+        let Ok(own) = pidfd_open(me, PidfdFlags::empty()) else { return false };
+        let fd = own.as_raw_fd();
+        kcmp_unsafe::same_description((me, fd), (me, fd)) == Some(true)
+            && pidfd_getfd(&own, fd, PidfdGetfdFlags::empty()).is_ok()
+    })
 }
 
 /// What the processes in one mount namespace have open, read from /proc without touching the files.

@@ -22,6 +22,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use systx_base::sync::{Event, Mutex, rank};
 use systx_base::{Gid, TxnId, Uid};
+use systx_fuse::FileLocks;
 use systx_txn::{BeginOptions, Inject};
 use systx_vfs::view::Ids;
 
@@ -212,6 +213,10 @@ impl Transactions {
     /// Releases the locks of owners in views that have closed: to be called from time to time, for
     /// the sake of processes outside that wait for them.
     pub fn sweep_locks(&self) {
+        // Views are told of closes then.
+        if !processes::can_be_looked_at() {
+            return;
+        }
         let open: Vec<_> = self.tables.lock().open.values().cloned().collect();
         for txn in open {
             let Some(visitor) = txn.visitor() else { continue };
@@ -423,13 +428,16 @@ impl Control for Transactions {
             let text = format!("transaction {} has no volume {}", attach.id, attach.volume);
             Failure::new(FailureKind::Invalid, text)
         })?;
+        let looks = processes::can_be_looked_at();
         let config = systx_fuse::Config {
             transport: txn.terms.transport.into(),
-            locks: systx_fuse::FileLocks::View,
+            locks: if looks { FileLocks::View } else { FileLocks::ViewToldOfClose },
             number: u32::try_from(attach.connection).ok().filter(|n| *n != 0),
             ..systx_fuse::Config::default()
         };
-        part.view.set_openings(Arc::new(processes::InNamespace(attach.mnt_ns)));
+        if looks {
+            part.view.set_openings(Arc::new(processes::InNamespace(attach.mnt_ns)));
+        }
         let connection = systx_fuse::serve(fuse, part.view.clone(), config).map_err(|e| {
             Failure::new(FailureKind::Unsupported, format!("cannot serve the view: {e}"))
                 .hint("`systx doctor` shows what this kernel offers")

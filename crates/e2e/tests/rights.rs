@@ -1,7 +1,7 @@
 //! Who may less than root: what is out of reach of an ordinary user, and what root in a container may not.
 
 use std::os::unix::fs::MetadataExt;
-use systx_e2e::confine::in_container;
+use systx_e2e::confine::{LOOKING, in_container, without_calls};
 use systx_e2e::lab::find_program;
 use systx_e2e::run::{Limits, finish};
 use systx_e2e::{Finished, Lab, lab, skip};
@@ -94,4 +94,68 @@ fn root_in_a_container_changes_owners_and_users_in_a_run() {
     assert_eq!(owner(&lab, "old"), (ANN, ANN));
     contained(&lab, &["undo", id]).ok();
     assert_eq!(owner(&lab, "old"), (BOB, 0));
+}
+
+/// Who has closed a file has no lock of it any more, also where the daemon may not look at what processes have open.
+#[test]
+fn locks_end_with_their_descriptions_where_nobody_may_look() {
+    let lab = lab!();
+    let transports = ["auto", "dev"];
+    for (n, transport) in transports.into_iter().enumerate() {
+        let lock = format!("lock{n}");
+        // An flock and a lock by fcntl(2), each taken again by others, without waiting, once it was closed.
+        let work = format!(
+            "set -e; echo > {lock}; flock -n {lock} true; \
+             for i in $(seq 30); do flock -n {lock} true || echo still locked; \
+               (exec 9<{lock}; flock -n 9; exec 9<&-; flock -n {lock} true || echo closed, and still locked); done; \
+             exec 8<{lock}; flock -n {lock} true || echo who has it open is no owner; \
+             mkfifo ready stop; (exec 9<{lock}; flock -n 9; sh -c 'echo > ready; read x < stop' &); \
+             read x < ready; flock -n {lock} true && echo an inherited lock was lost; \
+             echo > stop; flock {lock} true; rm ready stop; echo done"
+        );
+        let mut command = lab.systx(["run", "--transport", transport, "--", "sh", "-c", &work]);
+        without_calls(&mut command, LOOKING);
+        let done = finish(command, Limits::default(), &lab).ok();
+        assert_eq!(done.out, "done\n", "{transport}: {done}");
+        assert!(lab.has(&lock));
+    }
+}
+
+#[test]
+fn records_end_with_their_descriptions_where_nobody_may_look() {
+    let lab = lab!();
+    if find_program("python3").is_none() {
+        skip!("no python3");
+    }
+    // Of a process, and of a description, whose names no module has before Python 3.9.
+    let work = r#"
+import fcntl, os, signal, struct
+signal.alarm(240)
+OFD_SETLK, OFD_SETLKW = 37, 38
+record = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+def another_can(lock):
+    pid = os.fork()
+    if pid: return os.waitpid(pid, 0)[1] == 0
+    try: fcntl.fcntl(os.open("f", os.O_RDWR), lock, record)
+    except OSError: os._exit(1)
+    os._exit(0)
+for wait, lock in (fcntl.F_SETLK, fcntl.F_SETLK), (OFD_SETLKW, OFD_SETLK):
+    for _ in range(20):
+        fd = os.open("f", os.O_RDWR | os.O_CREAT)
+        fcntl.fcntl(fd, wait, record)
+        assert not another_can(lock), "locked"
+        after = os.open("f", os.O_RDWR)
+        os.close(fd)
+        # The end of a description is told of a moment later.
+        if lock == fcntl.F_SETLK: assert another_can(lock), "closed"
+        fcntl.fcntl(after, wait, record)
+        os.close(after)
+print("done")
+"#;
+    let script = lab.outside().join("records.py");
+    std::fs::write(&script, work).expect("ours");
+    let script = script.display().to_string();
+    let mut command = lab.systx(["run", "--", "python3", &script]);
+    without_calls(&mut command, LOOKING);
+    assert_eq!(finish(command, Limits::default(), &lab).ok().out, "done\n");
 }

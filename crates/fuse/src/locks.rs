@@ -14,12 +14,14 @@
 //! owner) and by RELEASE (flock, and locks of open file descriptions).  It sends neither for zero-message opens: with
 //! [`FileLocks::View`](crate::FileLocks) the view finds out by itself, at the latest when somebody
 //! else wants the lock; with `ViewToldOfClose` opens have messages, and `held` remembers who ever
-//! locked, so that all other closes cost the view nothing.
+//! locked, so that all other closes cost the view nothing.  close(2) waits for FLUSH and not for RELEASE: who asks for a lock
+//! right after its holder has closed could come first.  So an flock(2) that does not wait is refused only when RELEASE has had
+//! [`RELEASE_MAX`] to follow the last FLUSH.
 //!
 //! Lock order: `Locks::state` is a leaf; it is never held while the view is called.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use systx_base::NodeId;
@@ -30,12 +32,16 @@ use crate::post::Post;
 
 /// Longest time until a lock is tried again.
 const PAUSE_MAX: Duration = Duration::from_millis(10);
+/// Between FLUSH and RELEASE of one close.  A FLUSH may come without: descriptors are duplicated, and inherited.
+const RELEASE_MAX: Duration = Duration::from_millis(200);
 /// Unmatched interrupts that are remembered.  Every request can be interrupted, few wait.
 const EARLY_MAX: usize = 256;
 
 pub(crate) struct Locks {
     state: Mutex<State>,
     changed: Event,
+    /// [`RELEASE_MAX`]
+    release_max: Duration,
 }
 
 #[derive(Default)]
@@ -47,12 +53,18 @@ struct State {
     releases: u64,
     /// Who ever locked (node, owner, whether by flock), with the opens through which it was done.
     held: HashMap<(NodeId, u64, bool), HashSet<u64>>,
+    /// Files with locks by flock(2), with the moment of the last FLUSH.
+    flushed: HashMap<NodeId, Instant>,
     stopped: bool,
 }
 
 impl Locks {
     pub fn new() -> Self {
-        Locks { state: Mutex::new(rank::LEAF, State::default()), changed: Event::new() }
+        Locks {
+            state: Mutex::new(rank::LEAF, State::default()),
+            changed: Event::new(),
+            release_max: RELEASE_MAX,
+        }
     }
 
     /// Sets or releases a lock, by this open.  `wait`: the request's `unique` if it may wait.
@@ -68,7 +80,13 @@ impl Locks {
             Some(unique) if lock.kind != LockKind::Unlock => {
                 self.wait(view, post, node, lock, unique)
             }
-            _ => view.setlk(node, lock),
+            _ => {
+                let ends = lock.flock && self.ends_soon(node);
+                match view.setlk(node, lock) {
+                    Err(Errno::AGAIN) if ends => self.after_release(view, post, node, lock),
+                    decided => decided,
+                }
+            }
         };
         if result.is_ok() {
             let mut state = self.state.lock();
@@ -122,6 +140,50 @@ impl Locks {
         }
     }
 
+    /// Whether a RELEASE is to be expected.
+    fn ends_soon(&self, node: NodeId) -> bool {
+        let mut state = self.state.lock();
+        let over = |since: &Instant| since.elapsed() >= self.release_max;
+        let soon = !state.stopped && !state.flushed.get(&node).is_none_or(over);
+        if !soon {
+            state.flushed.remove(&node);
+        }
+        soon
+    }
+
+    /// Tries again until no RELEASE is to be expected any more.
+    fn after_release(
+        &self,
+        view: &dyn Requests,
+        post: &Post,
+        node: NodeId,
+        lock: Lock,
+    ) -> Reply<()> {
+        let mut pause = Duration::from_millis(1);
+        loop {
+            post.beat();
+            // In this order: what ended in between has let go of its lock.
+            let (ends, seen) = (self.ends_soon(node), self.state.lock().releases);
+            match view.setlk(node, lock) {
+                Err(Errno::AGAIN) if ends => {}
+                decided => return decided,
+            }
+            let mut state = self.state.lock();
+            if state.releases == seen {
+                self.changed.wait_for(&mut state, pause);
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// A FLUSH, perhaps of the last descriptor of a description that has a lock.
+    pub fn may_end(&self, node: NodeId) {
+        let mut state = self.state.lock();
+        if state.held.keys().any(|(n, _, flock)| *n == node && *flock) {
+            state.flushed.insert(node, Instant::now());
+        }
+    }
+
     /// INTERRUPT of the request `unique`.
     pub fn interrupt(&self, unique: u64) {
         let mut state = self.state.lock();
@@ -142,6 +204,11 @@ impl Locks {
             return;
         }
         self.unlock(view, node, owner, flock);
+        let mut state = self.state.lock();
+        // Not before it has let go.
+        if !state.held.keys().any(|(n, _, flock)| *n == node && *flock) {
+            state.flushed.remove(&node);
+        }
     }
 
     /// An open ended: releases what locks of open file descriptions (`F_OFD_SETLK`) were taken by it.  Their
@@ -233,6 +300,30 @@ mod tests {
         both.0.close(&both.1, FILE, 1, true);
         assert_eq!(waiter.join().unwrap(), Ok(()));
         assert!(both.0.state.lock().waiting.is_empty());
+    }
+
+    #[test]
+    fn who_asks_right_after_a_close_does_not_come_before_its_end() {
+        let with = |release_max| {
+            let both = (Locks { release_max, ..Locks::new() }, Memfs::default());
+            set(&both, lock(1, LockKind::Exclusive), None).unwrap();
+            both
+        };
+        let both = Arc::new(with(Duration::from_secs(60)));
+        assert_eq!(set(&both, lock(2, LockKind::Exclusive), None), Err(Errno::AGAIN), "no close");
+        both.0.may_end(FILE);
+        let theirs = Arc::clone(&both);
+        let asks = std::thread::spawn(move || set(&theirs, lock(2, LockKind::Exclusive), None));
+        both.0.close(&both.1, FILE, 1, true);
+        assert_eq!(asks.join().unwrap(), Ok(()));
+        assert!(both.0.state.lock().flushed.is_empty());
+        both.0.may_end(NodeId(8));
+        assert!(both.0.state.lock().flushed.is_empty(), "nobody has a lock there");
+        // A FLUSH that nothing follows.
+        let both = with(Duration::from_millis(1));
+        both.0.may_end(FILE);
+        assert_eq!(set(&both, lock(2, LockKind::Exclusive), None), Err(Errno::AGAIN));
+        assert!(both.0.state.lock().flushed.is_empty(), "it has been waited for");
     }
 
     #[test]

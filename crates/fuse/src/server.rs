@@ -53,6 +53,8 @@ pub(crate) struct Server {
     /// Kept where programs come and go that have nothing to do with each other.
     pub in_flight: InFlight,
     pub counters: Counters,
+    /// The number of the next open that the view has none for.
+    opens: AtomicU64,
     /// Nobody has looked up [`FIRST_OPEN`] yet.
     opens_unknown: AtomicBool,
     /// Files whose cached pages have appended data in the wrong place.
@@ -76,6 +78,7 @@ impl Server {
             locks: Locks::new(),
             in_flight: InFlight::new(),
             counters: Counters::default(),
+            opens: AtomicU64::new(1),
             opens_unknown: AtomicBool::new(true),
             misplaced: Mutex::new(rank::LEAF, Vec::new()),
             recent: [const { AtomicU64::new(0) }; RECENT],
@@ -105,7 +108,7 @@ impl Server {
     /// The file that [`FIRST_OPEN`] stands for, once.
     fn first_open(&self, caller: Caller, dir: NodeId, name: &[u8]) -> Option<Answer> {
         let is_it = dir == NodeId::ROOT && name == FIRST_OPEN.as_bytes();
-        if !is_it || !self.opens_unknown.swap(false, Relaxed) {
+        if !is_it || self.told_of_close || !self.opens_unknown.swap(false, Relaxed) {
             return None;
         }
         let (node, time) = (FIRST_NODE, Time::default());
@@ -362,12 +365,15 @@ impl Server {
                 Ok(Answer::Empty)
             }
             O::Open { how } => match view.open(caller, node, how) {
-                Err(Errno::NOSYS) if self.told_of_close && !how.dir => Ok(Answer::Open(told_out())),
+                Err(Errno::NOSYS) if self.told_of_close && !how.dir => {
+                    Ok(Answer::Open(self.told_out()))
+                }
                 opened => Ok(Answer::Open(open_out(opened?))),
             },
             O::Flush { owner } if self.told_of_close => {
                 self.in_flight.next_call(node, caller);
                 self.locks.close(view, node, owner, false);
+                self.locks.may_end(node);
                 Ok(Answer::Empty)
             }
             O::Release { handle, owner, unlock } => {
@@ -429,10 +435,17 @@ impl Server {
         self.created(caller, ttls, entry, asked.how)
     }
 
+    /// An open that is of no interest to the view, and has a number all the same: locks of descriptions end with it.
+    fn told_out(&self) -> wire::OpenOut {
+        let handle = self.opens.fetch_add(1, Relaxed);
+        open_out(Opened { handle, keep_cache: true, cache_listing: true })
+    }
+
     /// Opens a file that was just handed out.
     fn created(&self, caller: Caller, ttls: Ttls, entry: Entry, how: OpenHow) -> Reply<Answer> {
         let open = match self.view.open(caller, entry.node, how) {
             Ok(opened) => open_out(opened),
+            Err(Errno::NOSYS) if self.told_of_close => self.told_out(),
             Err(Errno::NOSYS) => {
                 wire::OpenOut { open_flags: wire::FOPEN_KEEP_CACHE, ..Default::default() }
             }
@@ -485,11 +498,6 @@ impl Server {
             }
         }
     }
-}
-
-/// What an open is answered with that only serves to hear of the close.
-fn told_out() -> wire::OpenOut {
-    open_out(Opened { handle: 0, keep_cache: true, cache_listing: true })
 }
 
 fn open_out(opened: Opened) -> wire::OpenOut {

@@ -5,7 +5,8 @@
 //! against the processes of the view, whenever a lock is in the way and from time to time
 //! ([`View::sweep_locks`]): an owner whose process has the file open no more has lost its locks.  A lock by
 //! flock(2) belongs to an open file description, which other processes may have inherited, and whoever asks
-//! for a lock has the file open, too: so a duplicate of the description is kept, and compared.
+//! for a lock has the file open, too: so a duplicate of the description is kept, and compared.  Without [`Openings`] whoever
+//! serves the view is told of closes.
 
 use crate::api::{Lock, LockKind, Reply};
 use crate::node::Base;
