@@ -1,6 +1,8 @@
 //! Directories that are moved into what was below them, and undo of such, whatever the order of the names in
 //! the write set.
 
+use crate::dir_store::tests::pretty;
+use crate::io::Class;
 use crate::testing::*;
 use crate::writeset::{Bind, Ix, WriteSet};
 use crate::{ApplyReport, CommitMeta, DirStore, TxnKind};
@@ -318,5 +320,30 @@ fn a_resumed_installation_makes_nothing_ahead() {
         assert!(staged(&s).len() <= 4, "after {n} calls: {:?}", staged(&s));
         s.store();
         assert_eq!((s.tree(), staged(&s)), (after.clone(), vec![]), "after {n} calls");
+    }
+}
+
+/// On a weak file system a slot keeps its own name until the new one is durable, and losing it moves the file's change time.
+#[test]
+fn a_slot_in_a_new_directory_is_undone_on_every_class_of_file_system() {
+    for class in [Class::Memory, Class::Strong, Class::Weak] {
+        let s = Scratch::new();
+        populate(&s);
+        let before = s.tree();
+        let io = Dying::of_class(s.io(), u64::MAX, class);
+        let (store, _) = DirStore::open(config(), io).unwrap();
+        let slot = store.stage().unwrap();
+        store.io.write_at(slot.handle(), &[b's'; 9000], 0).unwrap();
+        let io = s.io();
+        let mut ws = Ws::new(&*io);
+        let top = ws.mkdir();
+        ws.bind("made", Some(top));
+        let file = ws.slot_file(slot.id());
+        ws.bind_in(top, "slot", file);
+        assert_eq!(run(&store, 1, ws.done(), TxnKind::Run).outside, []);
+        drop(slot);
+        assert_eq!(s.read("made/slot").len(), 9000);
+        undo(&store, 1, 2);
+        pretty(&format!("{class:?}"), &s.tree(), &before);
     }
 }
