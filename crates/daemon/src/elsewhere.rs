@@ -15,8 +15,8 @@ use systx_store::real::RealIo;
 use systx_store::{DirStore, Joint, Member, Outcome, Outcomes, is_undecided, outcome};
 
 /// Looking at others never waits for a server.
-const LOCAL: [&str; 9] =
-    ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "jfs", "tmpfs"];
+const LOCAL: [&str; 10] =
+    ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "jfs", "tmpfs", "overlay"];
 
 /// The stores of one user, on everything that is mounted.
 pub struct Elsewhere {

@@ -137,6 +137,7 @@ impl Transactions {
         let store = request.store.clone();
         let volume =
             self.volume(&Place { cwd: HostPath::from(dir.as_path()), root: None, store })?;
+        volume.check_lasting()?;
         check_store(&dir, &volume)?;
         self.check_no_other_engine(&dir, &volume)?;
         let inner = holder.inner(&dir).ok_or_else(|| odd(&dir))?;

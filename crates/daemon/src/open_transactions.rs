@@ -28,6 +28,7 @@ impl Transactions {
             Some((volume, _)) => Arc::clone(volume),
             None => self.volume(&begin.place)?,
         };
+        volume.check_lasting()?;
         let directory = begin.place.cwd.clone();
         let below = directory.as_path().strip_prefix(&volume.location.mount).map_err(|_| {
             let root = volume.location.mount.display();

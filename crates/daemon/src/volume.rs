@@ -6,7 +6,7 @@ use crate::elsewhere::{self, Elsewhere};
 use crate::guarded::Guarded;
 use crate::install::outside_change;
 use crate::mounts::{self, Mount};
-use crate::protocol::{HostPath, Inspected, Recovered};
+use crate::protocol::{Failure, FailureKind, HostPath, Inspected, Recovered};
 use crate::top::Counts;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -14,11 +14,13 @@ use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systx_base::Uid;
 use systx_base::sync::{Mutex, rank};
 use systx_store::io::{Class, Io};
+use systx_store::overlay::{described, is_overlay};
 use systx_store::real::RealIo;
 use systx_store::{Config, DirStore, OpenError, RecoveryReport};
 use systx_vfs::volume::Volume;
@@ -26,9 +28,6 @@ use thiserror::Error;
 
 /// Name of the store's directory at the root of a volume, when root owns it.
 pub const STORE_DIR: &str = ".systx";
-
-/// `OVERLAYFS_SUPER_MAGIC`.
-const OVERLAY: u64 = 0x794c_7630;
 
 /// Why a volume cannot be used.
 #[derive(Debug, Error)]
@@ -61,8 +60,9 @@ pub enum VolumeError {
     },
     /// A file system that does not keep the identity of its files.
     #[error(
-        "{mount} is an overlay file system, on which a file becomes another one when it is first written: \
-         work on the file system below it, or on a volume that is mounted into the container (-C DIR)"
+        "{mount} is an overlay file system over layers on several file systems, on which a file gets another inode \
+         number when it is first written: mount it with xino=on, or work on a volume that is mounted into the \
+         container (-C DIR)"
     )]
     Overlay {
         /// Where it is mounted.
@@ -171,6 +171,33 @@ impl OpenVolume {
         (Elsewhere { owner }).settle(&self.store).iter().map(say).collect()
     }
 
+    /// Whether it is an overlay file system.
+    pub fn is_overlay(&self) -> bool {
+        self.store.overlay().is_some()
+    }
+
+    /// What is special about its file system: sentences.
+    fn kind_notes(&self) -> Vec<String> {
+        self.is_overlay().then(|| described(self.location.dev)).into_iter().collect()
+    }
+
+    /// Why its transactions cannot outlive the process that began them, or be seen by others, if so.
+    ///
+    /// # Errors
+    /// It is an overlay file system: what is open there stays what it was before the first change.
+    pub(crate) fn check_lasting(&self) -> Result<(), Failure> {
+        if !self.is_overlay() {
+            return Ok(());
+        }
+        let text = format!(
+            "{} is an overlay file system, on which a file that is open for reading stays the old one when it is \
+             first changed: only `systx run` works there",
+            self.location.mount.display()
+        );
+        Err(Failure::new(FailureKind::Unsupported, text)
+            .hint("use a directory of another file system, such as a volume of the container"))
+    }
+
     /// Facts for `doctor`.
     pub fn inspected(&self) -> Inspected {
         let class = match self.store.class() {
@@ -184,7 +211,7 @@ impl OpenVolume {
             class: class.into(),
             pending: 0,
             bytes: disk_usage(&self.location.store),
-            notes: [self.recovery_notes(), self.waiting_notes()].concat(),
+            notes: [self.kind_notes(), self.recovery_notes(), self.waiting_notes()].concat(),
         }
     }
 
@@ -280,9 +307,6 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
     let real = Arc::new(real);
     let io: Arc<dyn Io> = real.clone();
     let info = io.fs_info().map_err(|e| failed("look at", &location.mount, e))?;
-    if info.magic == OVERLAY {
-        return Err(VolumeError::Overlay { mount: location.mount.display().to_string() });
-    }
     let relative = location
         .store
         .strip_prefix(&location.mount)
@@ -290,6 +314,9 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
     // What is there is not made: that would be a write, for which a frozen file system lets nobody in.
     if let Some(parent) = location.store.parent().filter(|parent| !parent.is_dir()) {
         std::fs::create_dir_all(parent).map_err(|e| failed("create", parent, e))?;
+    }
+    if is_overlay(info.magic) && !has_lasting_numbers(location)? {
+        return Err(VolumeError::Overlay { mount: location.mount.display().to_string() });
     }
     let mut config = Config::new(relative.as_os_str().as_bytes());
     config.boot = boot_id();
@@ -309,6 +336,7 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
     let hidden = HashSet::from([store.state_dir_id()]);
     let vol = Volume::new(io, mount, hidden)
         .map_err(|e| failed("look at", &location.mount, e.into()))?
+        .with_overlay(store.overlay())
         .with_locks(real);
     Ok(OpenVolume {
         location: location.clone(),
@@ -319,6 +347,28 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
         guarded: Mutex::new(rank::LEAF, Vec::new()),
         counts: Counts::default(),
     })
+}
+
+/// Whether inode numbers of an overlay stay what they are when a file is copied up.  Where they do, all that is in it
+/// has the device number of the overlay; where they do not, a file has another one than a directory.
+fn has_lasting_numbers(location: &Location) -> Result<bool, VolumeError> {
+    let lock = location.store.join("lock");
+    let mut made = Vec::new();
+    if lock.symlink_metadata().is_err() {
+        // As the store would make them: of what is there already nothing is changed.
+        let new = std::fs::DirBuilder::new().mode(0o700).create(&location.store).is_ok();
+        made.extend(new.then(|| location.store.clone()));
+        let options = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).clone();
+        options.open(&lock).map_err(|e| failed("create", &lock, e))?;
+        made.push(lock.clone());
+    }
+    let lasting = device(&lock)? == device(&location.mount)?;
+    if !lasting {
+        for path in made.iter().rev() {
+            let _ = std::fs::remove_file(path).or_else(|_| std::fs::remove_dir(path));
+        }
+    }
+    Ok(lasting)
 }
 
 /// Identity of this run of the kernel; zero if it does not tell.

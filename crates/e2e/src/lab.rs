@@ -11,6 +11,7 @@
 //!
 //! Not under /tmp or /dev/shm: runs may put a private tmpfs there.
 
+pub use crate::frozen::Frozen;
 use crate::run::{Finished, HANG, Limits, Shell, finish, wait_readable};
 use std::ffi::OsStr;
 use std::fs;
@@ -21,6 +22,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
+
+mod layers;
 
 pub(crate) const PREFIX: &str = "systx-e2e.";
 pub(crate) const RUNTIME_VARIABLE: &str = "SYSTX_RUNTIME_DIR";
@@ -42,6 +45,8 @@ pub enum Fs {
     Btrfs,
     /// tmpfs.
     Tmpfs,
+    /// An overlay with its layers on one ext4; not among those that every suite may meet.
+    Overlay,
 }
 
 impl Fs {
@@ -57,6 +62,7 @@ impl Fs {
             Fs::Xfs => "xfs",
             Fs::Btrfs => "btrfs",
             Fs::Tmpfs => "tmpfs",
+            Fs::Overlay => "overlay",
         }
     }
 
@@ -65,6 +71,7 @@ impl Fs {
         let Some(name) = std::env::var_os("SYSTX_E2E_FS") else { return Fs::Ext4 };
         *Fs::ALL
             .iter()
+            .chain(&[Fs::Overlay])
             .find(|fs| OsStr::new(fs.name()) == name)
             .unwrap_or_else(|| panic!("SYSTX_E2E_FS: no file system {name:?}"))
     }
@@ -72,7 +79,7 @@ impl Fs {
     /// The program that makes one, with its options; tmpfs has none.
     pub(crate) fn mkfs(self) -> Option<(&'static str, &'static [&'static str])> {
         match self {
-            Fs::Ext4 => Some(("mkfs.ext4", &["-q", "-F", "-m", "0"])),
+            Fs::Ext4 | Fs::Overlay => Some(("mkfs.ext4", &["-q", "-F", "-m", "0"])),
             Fs::Ext4NoJournal => {
                 Some(("mkfs.ext4", &["-q", "-F", "-m", "0", "-O", "^has_journal"]))
             }
@@ -122,6 +129,8 @@ pub struct Lab {
     mounted: bool,
     user: Option<u32>,
     copied: OnceLock<()>,
+    /// Further options of an overlay.
+    options: String,
     /// Which file system it is.
     pub fs: Fs,
 }
@@ -157,6 +166,10 @@ impl Lab {
     /// # Panics
     /// As for it.
     pub fn sized(fs: Fs, megabytes: u64) -> Result<Lab, String> {
+        Lab::made(fs, megabytes, "", "")
+    }
+
+    fn made(fs: Fs, megabytes: u64, options: &str, script: &str) -> Result<Lab, String> {
         static SWEEP: Once = Once::new();
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let programs: Vec<&str> = fs.mkfs().into_iter().map(|(mkfs, _)| mkfs).collect();
@@ -166,20 +179,42 @@ impl Lab {
         let name = format!("{PREFIX}{}.{n}", std::process::id());
         let dir = base().join(&name);
         made(&dir, fs::create_dir(&dir));
-        let mut lab =
-            Lab { dir, image: None, mounted: false, user: None, copied: OnceLock::new(), fs };
-        for sub in ["mnt", "run"] {
+        let mut lab = Lab {
+            dir,
+            image: None,
+            mounted: false,
+            user: None,
+            copied: OnceLock::new(),
+            options: options.to_owned(),
+            fs,
+        };
+        for sub in ["mnt", "run", "disk"] {
             let sub = lab.dir.join(sub);
             made(&sub, fs::create_dir(&sub));
         }
         chmod(&lab.dir, 0o755);
         chmod(&lab.dir.join("run"), 0o700);
         lab.mount(&name, megabytes)?;
+        if fs == Fs::Overlay {
+            let lower = lab.layer("lower");
+            for layer in [&lower, &lab.layer("upper"), &lab.layer("work")] {
+                made(layer, fs::create_dir(layer));
+                chmod(layer, 0o755);
+            }
+            let mut sh = Command::new("sh");
+            tool(sh.args(["-ec", script]).current_dir(&lower)).expect("a script that works");
+            match lab.lay() {
+                Err(why) if !kernel_knows(fs) => {
+                    return Err(format!("this kernel has none: {why}"));
+                }
+                laid => drop(laid.unwrap_or_else(|why| panic!("no overlay: {why}"))),
+            }
+        }
         Ok(lab)
     }
 
     fn mount(&mut self, name: &str, megabytes: u64) -> Result<(), String> {
-        let mnt = self.root();
+        let mnt = self.disk();
         let must = |done: Result<String, String>| {
             done.unwrap_or_else(|why| panic!("no lab on {}: {why}", self.fs.name()));
         };
@@ -224,6 +259,11 @@ impl Lab {
     /// Root of the volume.
     pub fn root(&self) -> PathBuf {
         self.dir.join("mnt")
+    }
+
+    /// Where the disk is mounted.
+    fn disk(&self) -> PathBuf {
+        self.dir.join(if self.fs == Fs::Overlay { "disk" } else { "mnt" })
     }
 
     /// A path in the volume.
@@ -486,9 +526,15 @@ impl Lab {
         assert!(self.fs != Fs::Tmpfs, "a tmpfs does not survive");
         let image = self.image.clone().expect("not a tmpfs");
         unmount(&self.root());
+        if self.fs == Fs::Overlay {
+            unmount(&self.disk());
+        }
         self.mounted = false;
-        tool(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(self.root())).unwrap();
+        tool(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(self.disk())).unwrap();
         self.mounted = true;
+        if self.fs == Fs::Overlay {
+            self.lay().unwrap();
+        }
     }
 }
 
@@ -501,7 +547,11 @@ impl Drop for Lab {
         }
         if self.mounted {
             clear_guards(&self.root());
-            unmount(&self.root());
+            for at in [self.root(), self.disk()] {
+                if is_mount_point(&at) {
+                    unmount(&at);
+                }
+            }
         }
         remove(&self.dir, self.image.as_deref());
     }
@@ -566,8 +616,10 @@ pub fn sweep() {
                 end(&processes_with(&path.join("run")));
                 let mnt = path.join("mnt");
                 clear_guards(&mnt);
-                if is_mount_point(&mnt) {
-                    unmount(&mnt);
+                for at in [mnt, path.join("disk")] {
+                    if is_mount_point(&at) {
+                        unmount(&at);
+                    }
                 }
                 remove(&path, None);
             } else {
@@ -602,29 +654,6 @@ pub fn signal(pids: &[u32], signal: rustix::process::Signal) {
     for pid in pids {
         if let Some(pid) = i32::try_from(*pid).ok().and_then(rustix::process::Pid::from_raw) {
             let _ = rustix::process::kill_process(pid, signal);
-        }
-    }
-}
-
-/// The disk of a lab, while nothing can be written to it.  Whatever comes of the test, it does not stay so.
-pub struct Frozen(PathBuf);
-
-impl Frozen {
-    pub(crate) fn at(root: PathBuf) -> Frozen {
-        let frozen = Frozen(root);
-        assert!(frozen.fsfreeze("--freeze"), "fsfreeze");
-        frozen
-    }
-
-    fn fsfreeze(&self, how: &str) -> bool {
-        Command::new("fsfreeze").arg(how).arg(&self.0).status().is_ok_and(|s| s.success())
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        if !self.fsfreeze("--unfreeze") {
-            eprintln!("{} stays frozen", self.0.display());
         }
     }
 }

@@ -25,6 +25,7 @@ pub mod cache;
 pub mod cases;
 #[path = "confine_unsafe.rs"]
 pub mod confine;
+mod frozen;
 pub mod lab;
 pub mod others;
 pub mod pages;

@@ -201,7 +201,7 @@ impl Shape {
             xattrs: vec![],
             content: Content::Keep,
         };
-        Shape { writes: WriteSet { objects: vec![root], binds: vec![] }, claims: vec![] }
+        Shape { writes: WriteSet { objects: vec![root], ..WriteSet::default() }, claims: vec![] }
     }
     fn object(&mut self, arena: &Arena, name: &str, kind: Kind) -> Ix {
         let stamp = arena.stamp(name);

@@ -309,6 +309,12 @@ fn steps(table: &BTreeMap<PathBuf, Place>) -> Vec<Step> {
 const LOCAL: [&str; 9] =
     ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "jfs", "tmpfs"];
 
+/// Of overlays only the one that is the root of everything, as in a container: others are the roots of somebody
+/// else's containers.
+fn is_local(mount: &Mount) -> bool {
+    LOCAL.contains(&mount.fs.as_str()) || mount.fs == "overlay" && mount.at == Path::new("/")
+}
+
 /// Trees whose mounts are nobody's lasting work: private to a run.
 const TRANSIENT: [&str; 2] = ["/run", "/tmp"];
 
@@ -329,11 +335,8 @@ pub fn further(mounts: &[Mount], volume: &Path, excluded: &[PathBuf]) -> Vec<Pat
         });
         transient || in_kernel_tree(at) || excluded.iter().any(|e| at.starts_with(e))
     };
-    let mut found: Vec<&Mount> = visible
-        .iter()
-        .copied()
-        .filter(|m| LOCAL.contains(&m.fs.as_str()) && !m.read_only && !out(&m.at))
-        .collect();
+    let mut found: Vec<&Mount> =
+        visible.iter().copied().filter(|m| is_local(m) && !m.read_only && !out(&m.at)).collect();
     found.sort_by_key(|m| (m.root.components().count(), m.at.components().count()));
     let mut taken = vec![first];
     let mut roots = Vec::new();

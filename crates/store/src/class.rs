@@ -10,6 +10,8 @@ const BTRFS: u64 = 0x9123_683e;
 const F2FS: u64 = 0xf2f5_2010;
 const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;
+/// `OVERLAYFS_SUPER_MAGIC`.
+pub(crate) const OVERLAY: u64 = 0x794c_7630;
 
 /// Names of the file systems whose files live on another machine: renames, locks and stamps there
 /// do not mean what the store relies on.
@@ -42,6 +44,8 @@ pub(crate) fn of(magic: u64, dev: u64) -> Class {
         XFS | BTRFS | F2FS => Class::Strong,
         TMPFS | RAMFS => Class::Memory,
         EXT if has_journal(dev) => Class::Strong,
+        // Which file system the upper layer is on cannot be told from the mount.
+        OVERLAY if crate::overlay::is_volatile(dev) => Class::Memory,
         _ => Class::Weak,
     }
 }

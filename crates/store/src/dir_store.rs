@@ -167,6 +167,7 @@ pub struct DirStore {
     pub(crate) layout: Layout,
     pub(crate) pool: Arc<Pool>,
     pub(crate) class: Class,
+    pub(crate) overlay: bool,
     pub(crate) config: Config,
     root: HostId,
     state: Mutex<State>,
@@ -184,6 +185,7 @@ pub(crate) struct Opened {
     pub layout: Layout,
     pub pool: Arc<Pool>,
     pub class: Class,
+    pub overlay: bool,
     pub config: Config,
     pub root: HostId,
     pub block: Option<Super>,
@@ -220,6 +222,7 @@ impl DirStore {
             layout: opened.layout,
             pool: opened.pool,
             class: opened.class,
+            overlay: opened.overlay,
             config: opened.config,
             root: opened.root,
             state: Mutex::new(rank::STORE, state),
@@ -232,6 +235,12 @@ impl DirStore {
     /// The store's directory: views hide it.
     pub fn state_dir_id(&self) -> HostId {
         self.layout.id
+    }
+
+    /// The overlay file system that it is on, if it is on one.
+    pub fn overlay(&self) -> Option<crate::overlay::Overlay> {
+        let new = || crate::overlay::Overlay::new(Arc::clone(&self.io), self.layout.state.clone());
+        self.overlay.then(new)
     }
 
     /// The crash behaviour of the file system below.
@@ -251,7 +260,13 @@ impl DirStore {
     }
 
     pub(crate) fn env(&self) -> Env<'_> {
-        Env { io: &*self.io, layout: &self.layout, pool: &self.pool, class: self.class }
+        Env {
+            io: &*self.io,
+            layout: &self.layout,
+            pool: &self.pool,
+            class: self.class,
+            overlay: self.overlay,
+        }
     }
 
     fn live(&self) -> Result<Guard<'_, State>, Poisoned> {

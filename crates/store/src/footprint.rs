@@ -80,6 +80,16 @@ impl Footprint {
         }
     }
 
+    /// What it changes has been copied up, which moves stamps and may give files other numbers.
+    pub(crate) fn raised(&mut self, set: &WriteSet, root: HostId) {
+        let now = Footprint::new(set, root);
+        // Under their old numbers others may know them.
+        self.touched.extend(self.in_place.keys().filter(|id| !now.in_place.contains_key(id)));
+        self.touched.extend(now.touched);
+        self.needed.extend(now.needed);
+        self.in_place = now.in_place;
+    }
+
     /// Whether, and how, `later` meets this one.
     pub fn meets(&self, later: &Footprint) -> Meeting {
         let any = |a: &HashSet<HostId>, b: &HashSet<HostId>| {

@@ -251,6 +251,7 @@ impl History {
         let set = WriteSet {
             objects: commit.set.objects.iter().map(without_data).collect(),
             binds: commit.set.binds.clone(),
+            kept: Vec::new(),
         };
         let commit = Commit {
             meta: commit.meta.clone(),

@@ -26,6 +26,7 @@
 //! overlap.
 
 mod ahead;
+mod carry;
 mod compare;
 mod locate;
 mod names;
@@ -105,6 +106,8 @@ pub(crate) struct Env<'a> {
     pub layout: &'a Layout,
     pub pool: &'a Pool,
     pub class: Class,
+    /// Whether this is an overlay file system, see [`crate::overlay`].
+    pub overlay: bool,
 }
 
 /// A name in an open directory.
@@ -198,7 +201,7 @@ fn old_ids(commit: &Commit) -> HashMap<HostId, Ix> {
 }
 
 /// Whether an error concerns the whole store, so that going on makes no sense.
-fn is_fatal(e: &Error) -> bool {
+pub(crate) fn is_fatal(e: &Error) -> bool {
     matches!(
         e.raw_os_error(),
         Some(
@@ -385,8 +388,10 @@ impl<'a> Install<'a> {
                 continue;
             }
             let name = crate::layout::grave_name(self.txn(), ix.0);
+            // A directory may have been carried: its substitute has another number.
+            let carried = self.env.overlay && self.object(ix).kind() == Kind::Dir;
             if let Some(stat) = self.soft_stat(&self.env.layout.grave, &name)?
-                && self.origin_id(ix) == Some(stat.id)
+                && (self.origin_id(ix) == Some(stat.id) || carried && stat.kind == Kind::Dir)
             {
                 graves.push((ix, stat.stamp()));
             }
@@ -485,6 +490,10 @@ impl<'a> Install<'a> {
                     return Ok(self.env.layout.path_of(&kept));
                 }
                 Err(e) if is(&e, libc::EEXIST) => {}
+                Err(e) if is(&e, libc::EXDEV) && self.env.overlay => {
+                    self.carry(from, &Place { dir: dir.clone(), name: name.clone() })?;
+                    return Ok(self.env.layout.path_of(&[&below[..], b"/", &name].concat()));
+                }
                 Err(e) => return Err(self.stop(from.name.clone(), e)),
             }
         }

@@ -7,6 +7,7 @@
 //! j/NN                     segments of the journal ring, written once with zeros, then recycled
 //! s/SLOT                   staging slots
 //! t/TXN.EPOCH.xIX          objects on their way into or out of the tree
+//! p/p                      on overlays: never empty, so nothing is renamed onto it
 //! g/TXN.IX  g/TXN.IX.b     the graveyard: displaced objects, and overwritten content
 //! h/TXN                    history
 //! d/JOINT                  what this store decided for others, until all of them know

@@ -24,6 +24,7 @@ mod joint;
 mod journal;
 mod layout;
 mod origins;
+pub mod overlay;
 mod prepare;
 pub mod real;
 mod real_unsafe;

@@ -28,7 +28,8 @@ impl<'a> Origins<'a> {
         }
     }
 
-    fn dir(&mut self, ix: Ix) -> Result<Option<Handle>> {
+    /// The directory that an object is; `None` as for [`Origins::place`].
+    pub fn dir(&mut self, ix: Ix) -> Result<Option<Handle>> {
         if let Some(dir) = &self.dirs[ix.0 as usize] {
             return Ok(Some(dir.clone()));
         }

@@ -7,7 +7,7 @@
 
 use crate::history::{Before, OldContent, all_attrs};
 use crate::install::{Env, copy_data};
-use crate::io::{Handle, HostId, Open, Openers, Stat};
+use crate::io::{Handle, Open, Openers, Stat};
 use crate::layout::before_name;
 use crate::origins::{Origins, is_gone};
 use crate::writeset::index::Index;
@@ -66,13 +66,6 @@ impl<'a> Prepare<'a> {
         self.out.changed.push(self.index.origin_path(ix).unwrap_or_default());
     }
 
-    fn seen_id(&self, ix: Ix) -> Option<HostId> {
-        match &self.index.set.object(ix).origin {
-            Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(stamp.id),
-            _ => None,
-        }
-    }
-
     fn object(&mut self, ix: Ix) -> Result<()> {
         let set = self.index.set;
         let object = set.object(ix);
@@ -84,7 +77,7 @@ impl<'a> Prepare<'a> {
                 Err(e) => return Err(e),
             },
         };
-        let Some((dir, name, stat)) = stat.filter(|(_, _, s)| self.is_version(ix, s)) else {
+        let Some((dir, name, stat)) = stat.filter(|(_, _, s)| is_version(&object.origin, s)) else {
             self.changed(ix);
             return Ok(());
         };
@@ -112,20 +105,6 @@ impl<'a> Prepare<'a> {
         let attrs = restored(&object.attrs, &stat, object.content != Content::Keep);
         self.out.befores.push(Before { ix, attrs, xattrs, content });
         Ok(())
-    }
-
-    /// Whether an object is still what the transaction saw.  A directory's times move with every name
-    /// in it, which is nobody's conflict here.
-    fn is_version(&self, ix: Ix, stat: &Stat) -> bool {
-        let now = stat.stamp();
-        match &self.index.set.object(ix).origin {
-            _ if stat.kind == Kind::Dir => self.seen_id(ix).is_none_or(|id| id == now.id),
-            Origin::Host { stamp, .. } => *stamp == now,
-            Origin::Grave { stamp, .. } => {
-                (stamp.id, stamp.mtime, stamp.size) == (now.id, now.mtime, now.size)
-            }
-            _ => true,
-        }
     }
 
     fn content(
@@ -203,6 +182,22 @@ impl<'a> Prepare<'a> {
         let hole =
             |(from, to): &(u64, u64)| Extent { offset: *from, data: Data::Hole { len: to - from } };
         Ok(ranges.iter().map(hole).collect())
+    }
+}
+
+/// Whether an object is still what the transaction saw.  A directory's times move with every name
+/// in it, which is nobody's conflict here.
+pub(crate) fn is_version(origin: &Origin, stat: &Stat) -> bool {
+    let now = stat.stamp();
+    match origin {
+        Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } if stat.kind == Kind::Dir => {
+            stamp.id == now.id
+        }
+        Origin::Host { stamp, .. } => *stamp == now,
+        Origin::Grave { stamp, .. } => {
+            (stamp.id, stamp.mtime, stamp.size) == (now.id, now.mtime, now.size)
+        }
+        _ => true,
     }
 }
 

@@ -16,6 +16,7 @@
 use crate::class;
 use crate::io::{Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat};
 use crate::real_unsafe::{Lease, lock_description, own_umask, probe_lease};
+use by_hand::{copy_by_hand, fill_with_zeros};
 use rustix::fs::{
     self as sys, AtFlags, FallocateFlags, FileType, Mode, OFlags, RawDir, RenameFlags,
     ResolveFlags, SeekFrom, Statx, StatxAttributes, StatxFlags, Timespec, Timestamps, UTIME_OMIT,
@@ -60,6 +61,7 @@ pub struct RealIo {
     synced: AtomicI64,
     settles: bool,
     longest_target: usize,
+    overlay: bool,
 }
 
 fn fd(h: &Handle) -> BorrowedFd<'_> {
@@ -212,7 +214,17 @@ impl RealIo {
             synced: AtomicI64::new(i64::MIN),
             settles: class::settles(info.f_type as u64),
             longest_target: class::longest_target(info.f_type as u64, info.f_bsize as u64),
+            overlay: info.f_type as u64 == class::OVERLAY,
         })
+    }
+
+    /// What `statx` tells.  On an overlay the number alone identifies, see [`crate::overlay`].
+    fn told(&self, s: &Statx) -> Result<Stat> {
+        let mut stat = to_stat(s)?;
+        if self.overlay {
+            stat.id.btime = Time::default();
+        }
+        Ok(stat)
     }
 
     /// Opens one component below `at`, never across a mount.
@@ -295,17 +307,6 @@ fn write_durable_direct(direct: &OwnedFd, data: &[u8], offset: u64) -> rustix::i
         }
         rest = &rest[done..];
         at += done as u64;
-    }
-    Ok(())
-}
-
-fn fill_with_zeros(h: &Handle, offset: u64, len: u64) -> Result<()> {
-    let zeros = [0u8; 65536];
-    let mut done = 0;
-    while done < len {
-        let n = (len - done).min(zeros.len() as u64);
-        write_all(h, &zeros[..n as usize], offset + done)?;
-        done += n;
     }
     Ok(())
 }
@@ -404,7 +405,7 @@ impl Io for RealIo {
         if !name.is_empty() {
             self.same_mount(&seen)?;
         }
-        to_stat(&seen)
+        self.told(&seen)
     }
 
     fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed> {
@@ -420,7 +421,7 @@ impl Io for RealIo {
     }
 
     fn stat(&self, h: &Handle) -> Result<Stat> {
-        to_stat(&statx(fd(h), b"")?)
+        self.told(&statx(fd(h), b"")?)
     }
 
     fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()> {
@@ -777,23 +778,7 @@ impl Io for RealIo {
     }
 }
 
-/// [`Io::copy_range`] where the kernel has no shorter way.
-fn copy_by_hand(from: &Handle, mut src: u64, to: &Handle, mut dst: u64, len: u64) -> Result<()> {
-    let mut buf = vec![0; 256 * 1024];
-    let mut left = len;
-    while left > 0 {
-        let wanted = usize::try_from(left).unwrap_or(buf.len()).min(buf.len());
-        let got = read_full(from, &mut buf[..wanted], src)?;
-        if got == 0 {
-            return Err(Error::from(std::io::ErrorKind::UnexpectedEof));
-        }
-        write_all(to, &buf[..got], dst)?;
-        src += got as u64;
-        dst += got as u64;
-        left -= got as u64;
-    }
-    Ok(())
-}
+mod by_hand;
 
 #[cfg(test)]
 mod tests;

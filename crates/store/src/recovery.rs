@@ -151,16 +151,25 @@ impl DirStore {
         let root = io.stat(&io.root()).map_err(&failed)?.id;
         let mut report = RecoveryReport::default();
         let class = info.class;
+        let overlay = info.magic == crate::class::OVERLAY;
+        if overlay {
+            crate::overlay::prepare(&*io, &layout).map_err(&failed)?;
+        }
         let pool = match &mut block {
-            None => Pool::open(Arc::clone(&io), &layout, &[]).map_err(&failed)?,
+            None => {
+                // A first commit may have been cut off before its record.
+                clear_staging(&*io, &layout).map_err(&failed)?;
+                Pool::open(Arc::clone(&io), &layout, &[]).map_err(&failed)?
+            }
             Some(block) => {
-                let stage = Stage { io: &io, layout: &layout, class, config: &config };
+                let stage = Stage { io: &io, layout: &layout, class, overlay, config: &config };
                 recover(stage, others, block, &mut report)?
             }
         };
         let highest_txn =
             highest_txn(&*io, &layout).map_err(&failed)?.max(TxnId(block.map_or(0, |b| b.txn)));
-        let opened = Opened { io, layout, pool, class, config, root, block, highest_txn, lock };
+        let opened =
+            Opened { io, layout, pool, class, overlay, config, root, block, highest_txn, lock };
         let store = DirStore::assemble(opened);
         if let Err(error) = store.settle_notes() {
             tracing::warn!(%error, "what is to be done outside could not be looked through");
@@ -203,6 +212,7 @@ struct Stage<'a> {
     io: &'a Arc<dyn Io>,
     layout: &'a Layout,
     class: Class,
+    overlay: bool,
     config: &'a Config,
 }
 
@@ -213,7 +223,7 @@ fn recover(
     block: &mut Super,
     report: &mut RecoveryReport,
 ) -> std::result::Result<Arc<Pool>, OpenError> {
-    let Stage { io, layout, class, config } = stage;
+    let Stage { io, layout, class, overlay, config } = stage;
     let failed = open_io(&layout.path);
     let Scan { records, damaged: lost, torn } =
         scan(&**io, layout, block.identity(), block.head).map_err(&failed)?;
@@ -263,7 +273,7 @@ fn recover(
         return Ok(pool);
     }
     report.discarded = torn;
-    let env = Env { io: &**io, layout, pool: &pool, class };
+    let env = Env { io: &**io, layout, pool: &pool, class, overlay };
     let mut gone = HashSet::new();
     let again = |p: &Pending| p.record.lsn > installed && !dropped.contains(&p.record.lsn);
     let mut chains = Chains::new(&pending, again);

@@ -234,7 +234,7 @@ impl<'a> Builder<'a> {
         let moved = !self.index.targets(ix).is_empty();
         let same = if now.kind == Kind::Dir {
             let attrs = object.attrs;
-            left.id == now.id
+            self.is_dir_left(left, now)
                 && attrs.mode.is_none_or(|m| m == now.mode)
                 && attrs.owner.is_none_or(|o| o == (now.uid, now.gid))
         } else if object.is_changed() || moved {
@@ -259,6 +259,12 @@ impl<'a> Builder<'a> {
             self.check_below(&dir, &path, since)?;
         }
         Ok(())
+    }
+
+    /// Whether a directory is the one that was left.  On an overlay it is known by its path: one that was removed in
+    /// between and brought back has another number ([`crate::overlay`]).
+    fn is_dir_left(&self, left: Stamp, now: &Stat) -> bool {
+        left.id == now.id || self.store.overlay && now.kind == Kind::Dir
     }
 
     /// Whether an object was not in the tree before the transaction.
@@ -309,7 +315,7 @@ impl<'a> Builder<'a> {
             bind.target.and_then(|t| self.history.done.stamps.get(t.0 as usize).copied().flatten());
         let as_left = match (&now, left, bind.target) {
             (None, _, None) => true,
-            (Some(now), Some(left), Some(_)) => now.id == left.id,
+            (Some(now), Some(left), Some(_)) => now.id == left.id || self.is_dir_left(left, now),
             _ => false,
         };
         if !as_left {

@@ -34,6 +34,20 @@ pub struct WriteSet {
     pub objects: Vec<Object>,
     /// Every changed name.
     pub binds: Vec<Bind>,
+    /// Further names that files keep, as far as they were met.  Only where a change could part a file from them
+    /// ([`crate::overlay`]), and not part of the record: they are seen to before it is made.
+    pub kept: Vec<Kept>,
+}
+
+/// A name that a file keeps beside the one that its origin tells.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kept {
+    /// The file.
+    pub file: Ix,
+    /// The directory.
+    pub dir: Ix,
+    /// The name in it.
+    pub name: Vec<u8>,
 }
 
 /// One file, directory, link or special file.

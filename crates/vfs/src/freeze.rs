@@ -12,7 +12,7 @@ use crate::view::{State, View};
 use std::collections::{HashMap, HashSet};
 use systx_base::{Kind, NodeId};
 use systx_store::io::{Open, Openers, Stamp};
-use systx_store::writeset::{Attrs, Bind, Content, Ix, NewKind, Object, Origin, WriteSet};
+use systx_store::writeset::{Attrs, Bind, Content, Ix, Kept, NewKind, Object, Origin, WriteSet};
 
 /// Files up to this length, bytes, before and after, are overwritten in guarded directories.
 const IN_PLACE_MAX: u64 = 64 << 10;
@@ -268,6 +268,30 @@ impl<'a> Frost<'a> {
         changed.sort_unstable();
         for id in changed {
             self.object(id);
+        }
+        if self.view.vol.overlay.is_some() {
+            self.keep_names();
+        }
+    }
+
+    /// The further names of existing files that are changed.
+    fn keep_names(&mut self) {
+        for (i, id) in self.out.nodes.clone().into_iter().enumerate() {
+            let node = self.st.nodes.get(id);
+            let Some((base, node)) = node.and_then(|n| Some((n.base.as_ref()?, n))) else {
+                continue;
+            };
+            if node.dir().is_some() || !self.out.taken.contains(&id) {
+                continue;
+            }
+            let (st, file) = (self.st, Ix(u32::try_from(i).unwrap_or(u32::MAX)));
+            for (dir, name) in st.kept_names_of(id) {
+                if base.place.as_ref().is_some_and(|(d, n)| (*d, n) == (dir, name)) {
+                    continue;
+                }
+                let dir = self.object(dir);
+                self.out.writes.kept.push(Kept { file, dir, name: name.to_vec() });
+            }
         }
     }
 

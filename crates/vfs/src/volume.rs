@@ -21,6 +21,7 @@ use std::sync::atomic::AtomicBool;
 use systx_base::sync::{Guard, Mutex, RwLock, rank};
 use systx_base::{Oid, TxnId};
 use systx_store::io::{HostId, Io, Stamp};
+use systx_store::overlay::Overlay;
 use systx_store::real::RealIo;
 use systx_store::writeset::WriteSet;
 use systx_txn::{Engine, ObjectRef};
@@ -37,6 +38,8 @@ pub struct Volume {
     pub mount_path: Vec<u8>,
     /// Where locks are forwarded to; without it, locks are not served.
     pub(crate) locks: Option<Arc<RealIo>>,
+    /// It is an overlay file system.
+    pub(crate) overlay: Option<Overlay>,
     hidden: HashSet<HostId>,
     objects: Mutex<Objects>,
     install: Mutex<()>,
@@ -86,6 +89,7 @@ impl Volume {
             dev: root.dev,
             mount_path,
             locks: None,
+            overlay: None,
             hidden,
             objects: Mutex::new(rank::LEAF, Objects::default()),
             install: Mutex::new(rank::INSTALL, ()),
@@ -104,6 +108,13 @@ impl Volume {
     #[must_use]
     pub fn with_locks(mut self, io: Arc<RealIo>) -> Volume {
         self.locks = Some(io);
+        self
+    }
+
+    /// The volume is an overlay file system, on which some calls do less.
+    #[must_use]
+    pub fn with_overlay(mut self, overlay: Option<Overlay>) -> Volume {
+        self.overlay = overlay;
         self
     }
 

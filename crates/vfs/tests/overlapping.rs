@@ -29,13 +29,13 @@ fn chmod(place: &Place, name: &str) -> WriteSet {
     let origin = Origin::Host { parent: Ix(0), name: name.into(), kind: Kind::File, stamp };
     let attrs = Attrs { mode: Some(0o600), ..Attrs::default() };
     let changed = Object { attrs, ..object(origin) };
-    WriteSet { objects: vec![object(Origin::Root), changed], binds: vec![] }
+    WriteSet { objects: vec![object(Origin::Root), changed], ..WriteSet::default() }
 }
 
 /// Takes a name out of the root.
 fn name(name: &str) -> WriteSet {
     let bind = Bind { dir: Ix(0), name: name.into(), target: None, displaces: None };
-    WriteSet { objects: vec![object(Origin::Root)], binds: vec![bind] }
+    WriteSet { objects: vec![object(Origin::Root)], binds: vec![bind], kept: vec![] }
 }
 
 fn decided<'v>(place: &'v Place, id: u64, writes: &WriteSet) -> Publication<'v> {

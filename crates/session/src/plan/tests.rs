@@ -279,4 +279,9 @@ fn further_volumes_are_the_local_file_systems_that_can_be_written() {
     };
     assert_eq!(found("/"), ["/home", "/home/u/mem"]);
     assert_eq!(found("/home"), ["/", "/home/u/mem"]);
+    // Of overlays the root of a container only.
+    let text = "1 0 0:30 / / overlay
+        2 1 8:2 / /src ext4
+        3 1 0:31 / /other/merged overlay";
+    assert_eq!(super::further(&mounts(text), Path::new("/src"), &[]), [Path::new("/")]);
 }

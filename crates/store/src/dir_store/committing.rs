@@ -212,12 +212,24 @@ impl DirStore {
         if slots.iter().any(|slot| self.pool.handle(*slot).is_none()) {
             return Err(CommitError::UnknownSlot);
         }
+        let mut set = set;
+        let raised = if self.overlay {
+            let raised =
+                crate::overlay::raise(self.env(), meta.txn, &mut set).map_err(CommitError::Io)?;
+            if let Some(claim) = self.state.lock().inflight.get_mut(&ticket) {
+                claim.raised(&set, self.root);
+            }
+            raised
+        } else {
+            None
+        };
         let prepared = prepare(self.env(), meta.txn, &set, self.config.inline_before)
             .map_err(CommitError::Io)?;
         if !prepared.changed.is_empty() {
             return Err(CommitError::Changed { paths: prepared.changed });
         }
-        let Prepared { befores, files, .. } = prepared;
+        let Prepared { befores, mut files, .. } = prepared;
+        files.extend(raised);
         let commit = Arc::new(Commit { slots: self.file_slots(&set)?, meta, set, befores, joint });
         let mut e = Encoder::new();
         commit.encode(&mut e);

@@ -505,6 +505,9 @@ impl Install<'_> {
                     return Ok(true);
                 }
                 Err(e) if is(&e, libc::ENOENT) => {}
+                Err(e) if is(&e, libc::EXDEV) && before.kind == Kind::Dir && self.env.overlay => {
+                    self.carry_away(to, expected, &before, &path)?;
+                }
                 Err(e) if is(&e, libc::EINVAL) => {
                     // No exchange on this file system: the old one steps aside first.
                     let aside = self.temp('x', expected.unwrap_or(Ix(0)));
@@ -687,10 +690,16 @@ impl Install<'_> {
             if here.is_some_and(|h| h.id == there.id) {
                 return self.drop_name(ix, from, there.id);
             }
+            if self.is_begun(ix, here, &there) {
+                return self.carry_to_grave(ix, from, grave);
+            }
             crate::layout::remove_all(self.env.io, &grave.dir, &grave.name)
                 .map_err(|e| self.stop(grave.name.clone(), e))?;
         }
         let moved = self.rename(from, &grave, Rename::NoReplace);
+        if moved.as_ref().is_err_and(|e| is(e, libc::EXDEV)) && self.is_unmovable(ix, from)? {
+            return self.carry_to_grave(ix, from, grave);
+        }
         let Some(()) = self.soft(|s| s.path(ix), moved)? else { return Ok(()) };
         let arrived = self.soft_stat(&grave.dir, &grave.name)?;
         if let Some(stat) = arrived

@@ -122,6 +122,12 @@ impl WriteSet {
         for bind in &self.binds {
             self.check_bind(bind)?;
         }
+        for kept in &self.kept {
+            self.in_range(kept.file)?;
+            if self.in_range(kept.dir)?.kind() != Kind::Dir {
+                return Err(CheckError::Parent(kept.dir.0));
+            }
+        }
         let index = Index::new(self);
         if let Some(bind) = index.twice() {
             return Err(CheckError::Twice(bind.name.clone()));

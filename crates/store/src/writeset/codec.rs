@@ -222,6 +222,6 @@ impl WriteSet {
                 displaces: d.option(|d| Ok(Ix(d.u32()?)))?,
             })
         })?;
-        Ok(WriteSet { objects, binds })
+        Ok(WriteSet { objects, binds, kept: Vec::new() })
     }
 }

@@ -18,6 +18,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use systx_base::NodeId;
 use systx_store::host_locks::{LockFile, LockRange};
+use systx_store::io::Handle;
+use systx_store::real::RealIo;
 
 /// Who has which files of the view open.
 pub trait Openings: Send + Sync {
@@ -153,7 +155,7 @@ impl View {
         let shared = |b: &Base| !b.foreign && !self.is_frozen(b.oid());
         if st.node(node)?.base.as_ref().is_some_and(shared) {
             let (dir, name) = self.backing_place(&st, node)?;
-            return LockFile::of(io, self.bare(&dir), &name).map_err(errno);
+            return self.lock_file_of(io, self.bare(&dir), &name);
         }
         drop(st);
         let mut table = self.locks.lock();
@@ -164,6 +166,20 @@ impl View {
         let another = first.another().map_err(errno)?;
         table.unnamed.insert(node, first);
         Ok(another)
+    }
+
+    /// On an overlay opening for writing copies a file up, as it would have for the program itself: what that moves
+    /// is no outsider's change.
+    fn lock_file_of(&self, io: &RealIo, dir: &Handle, name: &[u8]) -> Reply<LockFile> {
+        let look = || self.io().stat_at(dir, name).ok().map(|stat| stat.stamp());
+        let before = self.vol.overlay.as_ref().and_then(|_| look());
+        let file = LockFile::of(io, dir, name).map_err(errno)?;
+        if let (Some(before), Some(after)) = (before, before.and_then(|_| look()))
+            && (before.id, before.mtime, before.size) == (after.id, after.mtime, after.size)
+        {
+            self.vol.note_own(before, after);
+        }
+        Ok(file)
     }
 
     /// Releases the locks of owners that have closed; returns how many did.

@@ -9,6 +9,7 @@ use crate::api::{Attr, Caller, Entry, NewAttr, RenameHow, Reply};
 use crate::content::Content;
 use crate::node::{Body, Child, Dirty, Name, Node};
 use crate::view::{Ids, NAME_MAX, State, View};
+use crate::volume::errno;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,6 +53,10 @@ impl View {
         let child = self.child(&mut st, parent, name)?;
         if child.now.is_some() {
             return Err(Errno::EXIST);
+        }
+        if self.vol.overlay.is_some() && what.kind == Kind::CharDev && what.rdev == 0 {
+            // What an overlay takes for a whiteout.
+            return Err(Errno::PERM);
         }
         if what.target.len() > self.vol.io.longest_target() {
             // Or the commit could not make it.
@@ -244,6 +249,10 @@ impl View {
                 self.check_replace(&mut st, node, target)?;
             }
         }
+        self.check_movable(&st, node, how)?;
+        if let (RenameHow::Exchange, Some(target)) = (how, target) {
+            self.check_movable(&st, target, how)?;
+        }
         self.write_entry(&mut st, from.0, from.1)?;
         self.write_entry(&mut st, to.0, to.1)?;
         if how == RenameHow::Exchange {
@@ -294,6 +303,21 @@ impl View {
     fn check_local(&self, st: &State, node: NodeId) -> Reply<()> {
         let foreign = st.node(node)?.base.as_ref().is_some_and(|b| b.foreign);
         if foreign || node == NodeId::ROOT { Err(Errno::BUSY) } else { Ok(()) }
+    }
+
+    /// What an overlay file system does not rename.
+    fn check_movable(&self, st: &State, node: NodeId, how: RenameHow) -> Reply<()> {
+        let Some(overlay) = &self.vol.overlay else { return Ok(()) };
+        if how == RenameHow::Whiteout {
+            return Err(Errno::INVAL);
+        }
+        let is_old_dir = |n: &Node| n.base.is_some() && n.attr.kind == Kind::Dir;
+        if !is_old_dir(st.node(node)?) {
+            return Ok(());
+        }
+        let (dir, name) = self.backing_place(st, node)?;
+        let movable = overlay.is_movable(self.bare(&dir), &name).map_err(errno)?;
+        if movable { Ok(()) } else { Err(Errno::XDEV) }
     }
 
     /// The kernel checks the sticky bit itself, except where it was shown other owners than the
