@@ -364,6 +364,8 @@ fn own_limits() {
         let hard = getrlimit(resource).maximum;
         let _ = setrlimit(resource, Rlimit { current: hard, maximum: hard });
     }
+    // `ulimit -f` sets both limits. Root may have none.
+    let _ = setrlimit(Resource::Fsize, Rlimit { current: None, maximum: None });
     let _ = rustix::process::setpriority_process(None, 0);
 }
 
@@ -386,6 +388,8 @@ pub fn serve(
     dir: &Path,
     control: impl FnOnce(Runtime) -> Result<Arc<dyn Control>, Failure>,
 ) -> Result<server::Ended, Failure> {
+    // What it writes for somebody fails, then, and only that.
+    spawn_unsafe::ignore_file_size_signal();
     let mut ready = std::fs::File::from(
         rustix::stdio::stdout()
             .try_clone_to_owned()

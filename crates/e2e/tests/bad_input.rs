@@ -328,6 +328,30 @@ fn an_extended_attribute_that_the_file_system_does_not_take_is_no_commit() {
     }
 }
 
+/// What the daemon may not write for somebody is an error of that, not its end (SIGXFSZ).
+#[test]
+fn a_limit_of_file_sizes_does_not_end_the_daemon() {
+    let lab = lab!().as_user();
+    lab.write("f", "old");
+    let systx = lab.binary().display().to_string();
+    let limited = |how: &str, script: &str| {
+        lab.native(&format!("ulimit {how} -f 64 && exec {systx} run -- sh -c '{script}'"))
+    };
+    // The run starts the daemon, which cannot lift a hard limit: the journal is longer than that.
+    let done = clear_failure(limited("", "echo new > f"), &["File too large"]);
+    assert!(!done.err.contains("ended") && !done.err.contains("connection"), "{done}");
+    let daemons = lab.daemons();
+    assert_eq!(daemons.len(), 1, "it has survived: {done}");
+    lab.run(&[], "cat f").ok();
+    assert_eq!((lab.daemons(), lab.read("f")), (daemons, "old".into()));
+    lab.kill_daemon();
+    lab.run(&[], "echo new > f").ok();
+    lab.kill_daemon();
+    // A soft one it lifts.
+    limited("-S", "echo newer > f").ok();
+    assert_eq!(lab.read("f"), "newer\n");
+}
+
 #[test]
 fn a_full_disk() {
     let lab = match Lab::sized(Fs::Ext4, 300) {

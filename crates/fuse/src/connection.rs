@@ -5,12 +5,13 @@
 //! back until every queue has an entry, which is when the last ring worker has registered.
 //!
 //! End: after umount(2) or an abort every worker is told by the kernel and leaves.  [`Connection::
-//! stop`] ends them from this side.  A worker that fails unexpectedly dismisses the whole crew: a
-//! connection that is served by half of its workers would hang clients.  One whose workers do not come
-//! back from a request is cut off by the watchdog.
+//! stop`] ends them from this side.  A worker that fails unexpectedly, or panics, cuts the connection off: one that is
+//! served by half of its workers would hang clients, and so would one that nobody serves while its descriptors are open.
+//! So does the watchdog with one whose workers do not come back from a request.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -33,7 +34,7 @@ use crate::post::Posts;
 use crate::server::Server;
 use crate::stats::{Counters, Stats};
 use crate::uring::{self, Queues};
-use crate::watchdog::{self, Finding, Judge, Picture, Reason};
+use crate::watchdog::{self, Finding, Judge, Picture};
 use crate::wire::{self, InHeader, Opcode, init};
 
 /// The kernel queues INIT inside mount(2), so it is there already or the device is not mounted.
@@ -168,12 +169,19 @@ impl Shared {
         self.device.notify(wire::notify::INC_EPOCH, &[])
     }
 
-    /// Called by each worker at its end.
-    pub fn worker_ended(&self, result: io::Result<()>) {
-        if let Err(error) = result {
-            tracing::error!(%error, "a worker failed: the connection ends");
-            self.dismiss();
+    /// The work of a worker, from its first request to its end: nobody else would answer what is asked of it
+    /// afterwards.
+    pub fn worker(&self, work: impl FnOnce() -> io::Result<()>) {
+        let ended = catch_unwind(AssertUnwindSafe(work));
+        let Err(error) = ended.unwrap_or_else(|_| Err(io::Error::other("it panicked"))) else {
+            return;
+        };
+        // Whoever ends a connection takes it away from its workers.
+        if self.crew.stopping() {
+            tracing::debug!(%error, "a worker failed at the end of its connection");
+            return;
         }
+        self.cut_off(&format!("a worker failed: {error}"));
     }
 
     fn dismiss(&self) {
@@ -219,18 +227,18 @@ impl Shared {
                     tracing::error!(seconds, "requests wait while every worker is idle");
                     uring::nudge_all(self);
                 }
-                Finding::Cut(reason) => self.cut_off(reason),
+                Finding::Cut(reason) => self.cut_off(&reason.to_string()),
             }
         }
         findings
     }
 
     /// Ends the connection for its clients' sake.
-    fn cut_off(&self, reason: &Reason) {
-        tracing::error!("the connection is cut off: {reason}");
-        if self.cut.set(reason.to_string()).is_err() {
+    fn cut_off(&self, reason: &str) {
+        if self.cut.set(reason.to_owned()).is_err() {
             return;
         }
+        tracing::error!("the connection is cut off: {reason}");
         let abort = |c: &Control| c.abort(&self.device);
         let aborted = self.watch.lock().control(&self.device).and_then(abort);
         if let Err(error) = aborted {

@@ -40,9 +40,8 @@ pub(crate) fn hire(shared: &Arc<Shared>) -> io::Result<()> {
     shared.dev_pool.enter();
     let group = if shared.over_io_uring() { Group::Alone } else { Group::Device };
     let hired = shared.crew.hire("fuse-dev".into(), move || {
-        let ended = Worker::new(&mine, group).and_then(|mut worker| worker.run());
+        mine.worker(|| Worker::new(&mine, group)?.run());
         mine.dev_pool.leave();
-        mine.worker_ended(ended);
         Remains::None
     });
     if hired.is_err() {

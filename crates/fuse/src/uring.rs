@@ -145,16 +145,20 @@ fn hire(shared: &Arc<Shared>, setup: Setup, first: bool) -> io::Result<()> {
     let mine = Arc::clone(shared);
     let name = setup.cpu.map_or("fuse-keep".into(), |cpu| format!("fuse-cpu{cpu}"));
     shared.crew.hire(name, move || {
-        let post = mine.posts.take(setup.cpu.map_or(Group::Alone, Group::Queue));
-        let enrolled = idle_class::enroll(&post);
-        if let Some(cpu) = setup.cpu {
-            pin(cpu);
+        let Setup { mut ring, cpu } = setup;
+        let mut reported = !first;
+        mine.worker(|| {
+            let post = mine.posts.take(cpu.map_or(Group::Alone, Group::Queue));
+            let enrolled = idle_class::enroll(&post);
+            cpu.into_iter().for_each(pin);
+            let (shared, ring) = (&mine, &mut ring);
+            let mut worker = Worker { shared, post, enrolled, ring, live: 0, stop: false };
+            worker.run(first, &mut reported)
+        });
+        if !reported {
+            // It panicked before it could say so itself; somebody waits for the last report.
+            let _ = mine.start.report(false, || Ok(()));
         }
-        let ring = setup.ring;
-        let mut worker = Worker { shared: &mine, post, enrolled, ring, live: 0, stop: false };
-        let ended = worker.run(first);
-        let ring = worker.ring;
-        mine.worker_ended(ended);
         Remains::Some(Box::new(ring))
     })
 }
@@ -207,20 +211,21 @@ struct Worker<'a> {
     shared: &'a Arc<Shared>,
     post: Arc<Post>,
     enrolled: Enrolled,
-    ring: Ring,
+    ring: &'a mut Ring,
     /// Entries that the kernel has not taken back for good.
     live: usize,
     stop: bool,
 }
 
 impl Worker<'_> {
-    fn run(&mut self, first: bool) -> io::Result<()> {
+    fn run(&mut self, first: bool, reported: &mut bool) -> io::Result<()> {
         if !first {
             (0..self.ring.len()).filter_map(|slot| self.pool(slot)).for_each(Pool::started);
         }
         let registered = self.register();
         if first {
             let accepted = matches!(registered, Ok(true));
+            *reported = true;
             self.shared.start.report(accepted, || self.shared.fall_back())?;
         }
         if !registered? {

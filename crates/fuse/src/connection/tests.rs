@@ -48,3 +48,47 @@ fn a_refused_entry_moves_the_connection_to_dev_fuse() {
     rustix::mount::unmount(&m.dir, rustix::mount::UnmountFlags::empty()).unwrap();
     m.connection().wait();
 }
+
+/// Whoever asks something afterwards would wait for ever.
+#[test]
+fn a_worker_that_fails_or_panics_ends_the_connection() {
+    for transport in [Transport::IoUring, Transport::DevFuse] {
+        let fail = || Err(io::Error::from_raw_os_error(libc::ENOMEM));
+        let panic = || panic!("on purpose");
+        for (what, work) in
+            [("os error 12", &fail as &dyn Fn() -> io::Result<()>), ("panicked", &panic)]
+        {
+            let config = Config { transport, locks: FileLocks::View, ..Config::default() };
+            let fs = Arc::new(Memfs::default());
+            let mounted = match obstacle() {
+                Some(why) => Err(io::Error::other(why)),
+                None => Mount::served(fs, |dev, fs| serve_on(dev, fs, &config, &Cpus::detect())),
+            };
+            let m = match mounted {
+                Ok(m) => m,
+                Err(why) => {
+                    eprintln!("SKIPPED: {why}");
+                    continue;
+                }
+            };
+            std::fs::write(m.path("a"), b"served").unwrap();
+            assert_eq!(m.connection().cut_off(), None);
+            m.connection().shared.worker(work);
+            let why = m.connection().cut_off().unwrap();
+            assert!(why.contains("a worker failed") && why.contains(what), "{why}");
+            // Also what the kernel knows how to ask for.
+            let refused = std::fs::write(m.path("b"), b"x").unwrap_err();
+            let over = [libc::ENOTCONN, libc::ECONNABORTED];
+            assert!(over.contains(&refused.raw_os_error().unwrap()), "{transport:?}: {refused}");
+            m.connection().wait();
+        }
+    }
+}
+
+#[test]
+fn a_worker_that_fails_at_the_end_of_its_connection_is_no_fault() {
+    let Some(m) = mount(&Cpus::detect()) else { return };
+    m.connection().stop();
+    m.connection().shared.worker(|| Err(io::ErrorKind::NotConnected.into()));
+    assert_eq!(m.connection().cut_off(), None);
+}
