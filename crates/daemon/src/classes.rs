@@ -2,32 +2,52 @@
 
 use crate::protocol::{Class, Isolation, Rule, RuleInUse};
 use crate::transaction::Transaction;
+use std::collections::BTreeSet;
 use systx_base::sync::{Mutex, rank};
 
 /// What the client has told of one transaction.
-pub struct Told(Mutex<Vec<Rule>>);
+pub struct Told {
+    rules: Mutex<Vec<Rule>>,
+    /// What any of its views has passed through.
+    passed: Mutex<BTreeSet<Vec<u8>>>,
+}
 
 impl Default for Told {
     fn default() -> Self {
-        Told(Mutex::new(rank::LEAF, Vec::new()))
+        Told {
+            rules: Mutex::new(rank::LEAF, Vec::new()),
+            passed: Mutex::new(rank::LEAF, BTreeSet::new()),
+        }
     }
 }
 
 impl Told {
     /// At the begin: the patterns.
     pub fn patterns(&self, rules: Vec<Rule>) {
-        *self.0.lock() = rules;
+        *self.rules.lock() = rules;
+    }
+
+    /// Before a view is put together: what will be mounted over it there.
+    pub fn passed_through(&self, rules: &[Rule]) {
+        let rules = rules.iter().filter(|rule| rule.class == Class::Passthrough);
+        self.passed.lock().extend(rules.map(|rule| rule.path.0.clone()));
+    }
+
+    /// Whether a view shows the original there.  It was met all the same, by who mounted that: how it changes, by the
+    /// transaction's own programs above all, is nobody's conflict.
+    pub fn is_passed_through(&self, path: &[u8]) -> bool {
+        self.passed.lock().contains(path)
     }
 
     /// How a view was put together, instead of what was told of an earlier one.
     pub fn places(&self, rules: Vec<Rule>) {
-        let mut told = self.0.lock();
+        let mut told = self.rules.lock();
         told.retain(|rule| is_pattern(rule.class));
         told.splice(..0, rules);
     }
 
     fn get(&self) -> Vec<Rule> {
-        self.0.lock().clone()
+        self.rules.lock().clone()
     }
 }
 

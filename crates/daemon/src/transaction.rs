@@ -474,7 +474,8 @@ impl Transaction {
     /// What the transaction met and outsiders have changed since, as the conflict that it is under
     /// this transaction's isolation; stale reads that only need to be told are the second part.
     fn validate(&self) -> (Option<protocol::Conflict>, Vec<HostPath>) {
-        let found = self.view.validate();
+        let mut found = self.view.validate();
+        found.retain(|c| c.written || !self.told.is_passed_through(&c.path));
         let serializable = self.terms.isolation == protocol::Isolation::Serializable;
         let fatal: Vec<_> = found.iter().filter(|c| serializable || c.written).cloned().collect();
         let stale = found.iter().filter(|c| !c.written).map(|c| HostPath(c.path.clone())).collect();

@@ -435,6 +435,7 @@ impl Control for Transactions {
             number: u32::try_from(attach.connection).ok().filter(|n| *n != 0),
             ..systx_fuse::Config::default()
         };
+        part.told.passed_through(&attach.rules);
         if looks {
             part.view.set_openings(Arc::new(processes::InNamespace(attach.mnt_ns)));
         }
