@@ -31,7 +31,7 @@ impl Out {
     /// Something the user should know.
     pub fn say(&self, text: &str) {
         if !self.quiet && !self.json {
-            eprintln!("systx: {text}");
+            aside(&format!("systx: {text}"));
         }
     }
     /// Something that only the curious want to know.
@@ -43,13 +43,13 @@ impl Out {
     /// Something that is not as it should be.
     pub fn warn(&self, text: &str) {
         if !self.json {
-            eprintln!("{} {text}", paint("systx: warning:", YELLOW));
+            aside(&format!("{} {text}", paint("systx: warning:", YELLOW)));
         }
     }
     /// A next step.
     pub fn hint(&self, text: &str) {
         if !self.quiet && !self.json {
-            eprintln!("{} {text}", paint("hint:", CYAN));
+            aside(&format!("{} {text}", paint("hint:", CYAN)));
         }
     }
     /// What went wrong.  As JSON on stdout, or on stderr for commands whose stdout is CMD's.
@@ -57,19 +57,19 @@ impl Out {
         if self.json {
             let text = json_text("error", problem);
             if stdout_is_theirs {
-                eprintln!("{text}")
+                aside(&text)
             } else {
                 print(&format!("{text}\n"))
             }
             return;
         }
-        eprintln!("{} {}", paint("systx:", RED), problem.message);
+        aside(&format!("{} {}", paint("systx:", RED), problem.message));
         let unnamed = |p: &&HostPath| !problem.message.contains(&*p.display());
         for path in problem.paths.iter().filter(unnamed) {
-            eprintln!("systx:   {path}");
+            aside(&format!("systx:   {path}"));
         }
         for holder in &problem.holders {
-            eprintln!("systx:   {}", self::holder(holder));
+            aside(&format!("systx:   {}", self::holder(holder)));
         }
         if let Some(hint) = &problem.hint {
             self.hint(hint);
@@ -81,7 +81,7 @@ impl Out {
     }
     /// The same on stderr, for run.
     pub fn json_aside(&self, name: &str, value: &impl Serialize) {
-        eprintln!("{}", json_text(name, value));
+        aside(&json_text(name, value));
     }
 }
 
@@ -91,6 +91,17 @@ fn json_text(name: &str, value: &impl Serialize) -> String {
     let value = serde_json::to_value(value).unwrap_or(serde_json::Value::Null);
     map.insert(name.into(), value);
     serde_json::Value::Object(map).to_string()
+}
+
+/// A line on stderr.  Where nobody can read it any more (a closed pipe, a full disk), it is not said: what was done stays
+/// done, and the exit code tells of it.
+pub fn aside(text: &str) {
+    aside_bytes(format!("{text}\n").as_bytes());
+}
+
+/// As [`aside`], without the end of the line.
+pub fn aside_bytes(bytes: &[u8]) {
+    let _ = std::io::stderr().lock().write_all(bytes);
 }
 
 /// Writes to stdout; a reader that went away ends the program quietly.

@@ -4,6 +4,7 @@
 //! done after the commit, and succeeds; what only changes files (`systemctl enable`) is done at once by the real
 //! program, as in any root that is not booted; what asks is asked of the real program.
 
+use crate::output::aside;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -32,10 +33,10 @@ pub fn name() -> Option<&'static str> {
 pub fn be(name: &str) -> i32 {
     let args: Vec<OsString> = std::env::args_os().skip(1).collect();
     if RIGHTS.contains(&name) {
-        eprintln!(
+        aside(&format!(
             "systx: {name} gives no other rights inside a run of an ordinary user; \
              for a run with root's rights: sudo systx run -- CMD"
-        );
+        ));
         return become_real(name, &args);
     }
     let words: Vec<String> = args.iter().map(|a| a.to_string_lossy().into_owned()).collect();
@@ -59,7 +60,7 @@ pub fn be(name: &str) -> i32 {
                 }
                 Ok(status) => status.code().unwrap_or(1),
                 Err(e) => {
-                    eprintln!("{name}: {e}");
+                    aside(&format!("{name}: {e}"));
                     126
                 }
             }
@@ -268,11 +269,13 @@ fn later(actions: &[Action]) -> i32 {
         .open(LIST);
     // One call: what several processes append stays apart.
     if let Err(e) = open.and_then(|mut list| list.write_all(&lines)) {
-        eprintln!("systx: this cannot be put on the list of what is done after the commit: {e}");
+        aside(&format!(
+            "systx: this cannot be put on the list of what is done after the commit: {e}"
+        ));
         return 1;
     }
     for action in actions {
-        eprintln!("systx: after the commit: {}", crate::output::command(action));
+        aside(&format!("systx: after the commit: {}", crate::output::command(action)));
     }
     0
 }
@@ -298,12 +301,12 @@ pub fn find(name: &str, path: &OsStr) -> Option<PathBuf> {
 fn become_real(name: &str, args: &[OsString]) -> i32 {
     let Some(mut command) = real_program(name) else { return missing(name) };
     let e = command.args(args).exec();
-    eprintln!("{name}: {e}");
+    aside(&format!("{name}: {e}"));
     126
 }
 
 fn missing(name: &str) -> i32 {
-    eprintln!("{name}: not found");
+    aside(&format!("{name}: not found"));
     127
 }
 

@@ -5,7 +5,7 @@ use rustix::process::Signal;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use systx_e2e::run::{Limits, Running, Shell, eventually, finish};
-use systx_e2e::{CANNOT_EXEC, NOT_FOUND, lab, skip};
+use systx_e2e::{CANNOT_EXEC, CONFLICT, NOT_FOUND, lab, skip};
 
 /// What a machine does not have skips a test; what goes wrong on one that has it all does not.
 #[test]
@@ -594,6 +594,30 @@ fn excluded_paths() {
     assert!(!lab.has("drop.tmp") && !lab.has("d/e.tmp"));
 }
 
+/// What is passed through is met by who mounts it in the view, and not by the command.
+#[test]
+fn a_file_that_is_passed_through_is_no_conflict_with_itself() {
+    let lab = lab!();
+    for path in ["p/file", "p/replaced", "isolated"] {
+        lab.write(path, "old\n");
+    }
+    let through = ["--passthrough", "p/file", "--passthrough", "p/repl*"];
+    lab.run(&through, "echo new > p/file; chmod 600 p/file; cat p/file > made").ok();
+    assert_eq!((lab.read("p/file"), lab.read("made")), ("new\n".into(), "new\n".into()));
+    // Nor is what others do to it.
+    let mut shell = lab.shell(&through);
+    assert_eq!(shell.eval("echo 1 > of-the-run; cat p/file"), "new\n");
+    lab.native("echo newer > p/file; echo x > x; mv x p/replaced").ok();
+    assert_eq!(shell.eval("cat p/file"), "newer\n");
+    shell.exit(0).ok();
+    assert!(lab.has("of-the-run"));
+    // Everything else is.
+    let mut shell = lab.shell(&through);
+    assert_eq!(shell.eval("cat isolated p/other 2>&1 | head -1"), "old\n");
+    lab.native("echo x >> isolated").ok();
+    shell.exit(0).expect(CONFLICT);
+}
+
 #[test]
 fn an_ignore_file_has_two_meanings() {
     let lab = lab!();
@@ -626,6 +650,33 @@ fn a_failed_command_can_be_kept_for_review() {
     before.assert_same(&lab.tree(), "a dry run of a commit");
     lab.do_systx(["abort", &id]).ok();
     before.assert_same(&lab.tree(), "aborted after review");
+}
+
+/// What is said, nobody may be there to read; what was done counts.
+#[test]
+fn the_exit_code_is_the_commands_when_nobody_reads_what_is_said() {
+    let lab = lab!();
+    let systx = lab.binary().display().to_string();
+    let with_closed_pipe = |script: &str| {
+        let program = format!(
+            "import os, subprocess, sys; r, w = os.pipe(); os.close(r); \
+             sys.exit(subprocess.run(['{systx}', 'run', '-v', '--', 'sh', '-c', '{script}'], stderr=w).returncode)"
+        );
+        lab.native(&format!("python3 -c \"{program}\"")).code
+    };
+    assert_eq!(with_closed_pipe("echo 1 > made"), 0);
+    assert_eq!(lab.read("made"), "1\n");
+    assert_eq!(with_closed_pipe("echo 2 > made; exit 3"), 3);
+    assert_eq!(lab.read("made"), "1\n");
+    for (how, path) in [("2>&-", "closed"), ("2>/dev/full", "full"), (">&- 2>&- <&-", "none")] {
+        let said = lab.native(&format!("{systx} run -v -- sh -c 'echo 1 > {path}' {how}; echo $?"));
+        assert_eq!((said.out.trim(), lab.read(path).trim()), ("0", "1"), "{how}");
+        let said = lab
+            .native(&format!("{systx} run -v -- sh -c 'echo 2 > {path}; exit 3' {how}; echo $?"));
+        assert_eq!((said.out.trim(), lab.read(path).trim()), ("3", "1"), "{how}");
+    }
+    let error = lab.native(&format!("{systx} undo no-such-id 2>/dev/full; echo $?"));
+    assert_eq!(error.out.trim(), "1");
 }
 
 #[test]

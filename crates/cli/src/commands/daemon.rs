@@ -30,6 +30,8 @@ pub fn daemon(args: &[OsString]) -> Result<i32, Problem> {
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(false)
+        // It would say on stderr, or panic, that stderr is full.
+        .log_internal_errors(false)
         .init();
     spawn::serve(&dir, control)?;
     Ok(0)

@@ -157,9 +157,9 @@ fn ask(actions: &[Action], out: Out) -> bool {
         return false;
     }
     for action in actions {
-        eprintln!("  {}", output::command(action));
+        output::aside(&format!("  {}", output::command(action)));
     }
-    eprint!("systx: the run wanted this done after its commit; now? [y/N] ");
+    output::aside_bytes(b"systx: the run wanted this done after its commit; now? [y/N] ");
     let mut answer = String::new();
     stdin.lock().read_line(&mut answer).is_ok()
         && ["y", "yes"].contains(&answer.trim().to_lowercase().as_str())
