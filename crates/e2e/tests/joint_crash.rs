@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
-use std::process::Stdio;
 use std::time::Instant;
 use systx_e2e::random::Random;
 use systx_e2e::room::Room;
@@ -112,15 +111,21 @@ impl Crash {
             WORK.replace('\'', "'\\''")
         );
         let mut run = self.room.command(&script);
-        let run = run.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        assert!(wait_readable(&self.done, Instant::now() + HANG), "the command does not end");
+        // A file, which can be read while the run goes on.
+        let said = self.room.path("/run/e2e/said");
+        let file = fs::File::create(&said).unwrap();
+        let mut run = run.stdout(file.try_clone().unwrap()).stderr(file).spawn().unwrap();
+        let said = || fs::read_to_string(&said).unwrap_or_default();
+        if !wait_readable(&self.done, Instant::now() + HANG) {
+            let ended = run.try_wait();
+            panic!("the command does not end; the run: {ended:?}, it said:\n{}", said());
+        }
         self.done.read_exact(&mut [0]).unwrap();
         let daemon = self.room.processes(&["daemon"]);
         let [daemon] = daemon[..] else { panic!("one daemon: {daemon:?}") };
         let stop = Stop::at_call(daemon, n);
         self.go.write_all(b"\n").unwrap();
-        let end = run.wait_with_output().unwrap();
-        let told = end.status.code() == Some(0);
+        let told = run.wait().unwrap().code() == Some(0);
         // The journals forget it after the answer, and the decider its decision after them.
         self.room.wait("the end of the commit", |room| {
             room.processes(&["daemon"]).is_empty() || (told && self.kept("a", "d").is_empty())
@@ -128,7 +133,7 @@ impl Crash {
         self.room.kill_daemon();
         let calls = stop.wait();
         let at = calls.last().copied().unwrap_or_default();
-        let said = String::from_utf8_lossy(&end.stderr);
+        let said = said();
         let reached = n == Some(calls.len());
         let what = match n {
             Some(n) if reached => format!("killed at call {n}, {at}, over {dirs}"),
