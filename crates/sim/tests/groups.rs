@@ -72,8 +72,8 @@ fn groups_survive_power_cuts() {
 #[test]
 fn groups_survive_crashes_inside_recovery() {
     for profile in [Profile::STRONG, Profile::WEAK] {
-        let again = Some(Plan { exhaustive: 8, budget: 4, seed: seed() });
-        let how = How { group: 4, again, ..How::power_cuts(6, seed()) };
+        let again = Some(Plan { exhaustive: 8, budget: 20, seed: seed() });
+        let how = How { group: 4, again, ..How::power_cuts(30, seed()) };
         let stats = run(profile, how);
         assert!(stats.nested > 200, "{stats:?}");
     }

@@ -27,6 +27,7 @@
 
 mod ahead;
 mod carry;
+mod chain;
 mod compare;
 mod locate;
 mod names;
@@ -221,7 +222,7 @@ fn is(e: &Error, code: i32) -> bool {
 }
 
 /// For objects that further records of the journal change in place as well: all records that do, in their order, with
-/// the object's position in each.  Empty where an earlier one of them was installed again: that looked for all.
+/// the object's position in each.  Empty where another one of them looks, and writes, for all.
 pub(crate) type Versions<'a> = HashMap<Ix, Vec<(&'a Commit, Ix)>>;
 
 /// Installs a commit.  `run` is unique to this attempt; `redo` says that an earlier one may have

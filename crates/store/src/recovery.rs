@@ -3,9 +3,9 @@
 //! 1. Lock the store; read the newest valid super block.
 //! 2. Read the journal from there on.  No super block means that nothing was ever committed.
 //! 3. Install every record again, in order.  Records overlap in files at most that they change in place
-//!    ([`crate::footprint`]): whether what is found in such a file is ours is asked of all of them, at the first.  If
-//!    the kernel has run all the time (a process died, no power was lost), those that the mark calls
-//!    installed are skipped.
+//!    ([`crate::footprint`]): whether what is found in such a file is ours is asked of all of them, at the first,
+//!    which also makes its bytes what the last of them leaves ([`crate::install`], `chain`).  If the kernel has run
+//!    all the time (a process died, no power was lost), those that the mark calls installed are skipped.
 //! 4. Sync, then write a super block that begins after the last record, with the next epoch: what is
 //!    left of a torn group can never become valid.  Only now slots are emptied.
 //!
@@ -25,7 +25,7 @@ use crate::layout::{Layout, ensure_file, found, names, remove_all};
 use crate::staging::Pool;
 use crate::super_block::{FORMAT, Found, Super, Supers, read};
 use crate::writeset::index::Index;
-use crate::writeset::{Ix, Origin, SlotId};
+use crate::writeset::{Content, Ix, Origin, SlotId};
 use std::collections::{HashMap, HashSet};
 use std::io::Result;
 use std::sync::Arc;
@@ -376,13 +376,16 @@ impl Chains {
         self.of.get(&n).map_or(&[], Vec::as_slice)
     }
 
-    /// All records of each such file, if this is the first of them.
+    /// All records of each such file, if this is the first of them that changes its bytes: it does so for all.
     fn versions<'a>(&self, n: usize, pending: &'a [Pending]) -> Versions<'a> {
-        let commits = |id: &HostId| match self.files.get(id).map(|chain| &chain.records[..]) {
-            Some(records @ [(first, _), ..]) if *first == n => {
-                records.iter().map(|(at, ix)| (&pending[*at].commit, *ix)).collect()
-            }
-            _ => Vec::new(),
+        let commits = |id: &HostId| {
+            let chain = self.files.get(id).map_or(&[][..], |chain| &chain.records);
+            let all = chain.iter().map(|(at, ix)| (*at, (&pending[*at].commit, *ix)));
+            let writes = |(_, (commit, ix)): &(usize, (&Commit, Ix))| {
+                commit.set.object(*ix).content != Content::Keep
+            };
+            let first = all.clone().find(writes).map(|(at, _)| at);
+            if first == Some(n) { all.map(|(_, record)| record).collect() } else { Vec::new() }
         };
         self.of(n).iter().map(|(ix, id)| (*ix, commits(id))).collect()
     }

@@ -3,6 +3,7 @@
 //! Order on every object: data, owner, extended attributes (POSIX ACLs and capabilities among them),
 //! mode, times: each step may disturb what a later one sets, or take the right to set it.
 
+use super::chain::Patch;
 use super::{Env, Install, Outside, Place, Step, is};
 use crate::error::available;
 use crate::io::{Class, Handle, Open, Rename, Stat};
@@ -372,6 +373,10 @@ impl Install<'_> {
     /// Overwrites content in place.
     fn overwrite(&mut self, ix: Ix, place: &Place) -> Step<()> {
         let io = self.env.io;
+        if self.is_written_by_another(ix) {
+            self.state(ix).touched = true;
+            return self.set_attributes(ix, place);
+        }
         let Some(seen) = self.soft_stat(&place.dir, &place.name)? else { return Ok(()) };
         let open = || io.open_file(&place.dir, &place.name, Open::Write);
         let file = match self.as_owner(place, open) {
@@ -396,15 +401,30 @@ impl Install<'_> {
         }
         self.state(ix).touched = true;
         let written = match &self.object(ix).content {
-            Content::Patch { len, keep, extents } => {
-                self.env.write_patch(&file, *len, *keep, extents)
-            }
+            Content::Patch { .. } => match self.patch(ix) {
+                Some(patch) => self.env.write_patch(&file, &patch),
+                None => Ok(()),
+            },
             Content::Whole { len, extents } => self.env.write_whole(&file, *len, extents, false),
             Content::Slot(slot) => self.copy_slot(*slot, &file),
             Content::Keep => Ok(()),
         };
         written.map_err(|e| stop(self, e))?;
         self.set_attributes(ix, &Place { dir: file, name: Vec::new() })
+    }
+
+    /// Whether another record of the journal has brought about what this one changes in place, too.
+    fn is_written_by_another(&self, ix: Ix) -> bool {
+        self.versions.get(&ix).is_some_and(Vec::is_empty)
+    }
+
+    /// How the bytes of a file change in place, by all records of the journal that change it.
+    fn patch(&self, ix: Ix) -> Option<Patch<'_>> {
+        let Some(records) = self.versions.get(&ix) else {
+            return Patch::of(&self.object(ix).content);
+        };
+        let each = records.iter().filter_map(|(c, ix)| Patch::of(&c.set.object(*ix).content));
+        each.reduce(Patch::then)
     }
 
     fn copy_slot(&self, slot: SlotId, file: &Handle) -> Result<()> {
@@ -512,10 +532,12 @@ impl Install<'_> {
                 Content::Whole { len, extents } => {
                     self.env.write_whole(&file, *len, extents, true)?
                 }
-                Content::Patch { len, keep, extents } => {
-                    let from = io.open_file(&old.dir, &old.name, Open::Read)?;
-                    copy_data(io, &from, &file, stat.size.min(*keep))?;
-                    self.env.write_patch(&file, *len, *keep, extents)?;
+                Content::Patch { .. } => {
+                    if let Some(patch) = self.patch(ix) {
+                        let from = io.open_file(&old.dir, &old.name, Open::Read)?;
+                        copy_data(io, &from, &file, stat.size.min(patch.keep))?;
+                        self.env.write_patch(&file, &patch)?;
+                    }
                 }
                 _ => {}
             }
@@ -670,11 +692,12 @@ impl Env<'_> {
     }
 
     /// Overwrites part of a file.
-    fn write_patch(&self, file: &Handle, len: u64, keep: u64, extents: &[Extent]) -> Result<()> {
+    fn write_patch(&self, file: &Handle, patch: &Patch<'_>) -> Result<()> {
         let io = self.io;
+        let Patch { len, keep, ref extents } = *patch;
         let old = io.stat(file)?.size;
         let mut at = 0;
-        for extent in extents {
+        for extent in &**extents {
             self.clear(file, keep.max(at), extent.offset, old)?;
             self.write_extent(file, extent, old)?;
             at = extent.offset + extent.data.len();

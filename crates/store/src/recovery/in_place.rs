@@ -106,6 +106,45 @@ fn what_an_outsider_wrote_after_the_last_one_is_kept() {
     }
 }
 
+/// The first record of a chain says nothing of the bytes: who changes them first looks.
+#[test]
+fn what_an_outsider_wrote_is_kept_though_attributes_were_changed_first() {
+    let s = Scratch::new();
+    s.write("f", "old");
+    let store = s.store();
+    history(&s, &store, 3..=6);
+    drop(store);
+    std::fs::write(s.path("f"), "strange").unwrap();
+    let (_, report) = after_power_cut(&s);
+    assert_eq!((s.read("f"), report.finished.len()), (text(6).into_bytes(), 4));
+    let [met] = &report.outside[..] else { panic!("{report:?}") };
+    let kept = String::from_utf8(met.kept_as.clone().unwrap()).unwrap();
+    assert_eq!(s.read(&kept), b"strange");
+}
+
+/// Cut off and made longer again, in pieces: what the last one left, from whatever is found.
+#[test]
+fn several_lengths_come_to_the_last_one() {
+    let found: [Option<Vec<u8>>; 3] = [Some(vec![b'o'; 3000]), Some(vec![b'o'; 200]), None];
+    for found in found {
+        let s = Scratch::new();
+        s.write("f", [b'o'; 3000]);
+        let store = s.store();
+        run(&s, &store, 1, |ws| ws.patch("f", 3500, 3000, &[(100, b"one"), (3400, &[b'1'; 100])]));
+        run(&s, &store, 2, |ws| ws.patch("f", 200, 200, &[(150, b"two")]));
+        run(&s, &store, 3, |ws| ws.patch("f", 2500, 200, &[(10, b"3rd"), (2000, &[b'3'; 300])]));
+        assert_eq!(store.uncheckpointed().len(), 3);
+        drop(store);
+        let after = s.read("f");
+        if let Some(found) = found {
+            std::fs::write(s.path("f"), found).unwrap();
+        }
+        let (_, report) = after_power_cut(&s);
+        assert_eq!((report.finished.len(), report.outside), (3, vec![]));
+        assert_eq!(s.read("f"), after);
+    }
+}
+
 #[test]
 fn a_tail_that_somebody_appended_is_not_cut_off_unseen() {
     let s = Scratch::new();
