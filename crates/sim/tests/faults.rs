@@ -7,7 +7,8 @@ mod common;
 use common::{budget, sample, seed};
 use rustix::io::Errno;
 use std::sync::Arc;
-use systx_sim::intercept::{Action, Intercept};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use systx_sim::intercept::{Action, Intercept, Op as On};
 use systx_sim::model::{Model, Op};
 use systx_sim::suite::{self, Bench, How, Session};
 use systx_sim::workload::{self, Workload};
@@ -226,6 +227,27 @@ fn too_many_new_files_are_refused_before_the_commit_and_never_after() {
         }
         assert!(refused > 0 && done > 0, "{refused} {done} {workload:?}");
     }
+}
+
+#[test]
+fn who_has_to_wait_for_an_installation_that_fails_is_told_whose() {
+    let sim = SimFs::new(Profile::STRONG);
+    workload::base(&sim).unwrap();
+    let base = Model::read(&sim, &suite::hidden).unwrap();
+    let work = [vec![Op::Create("A/new", 100)]];
+    let drafts = workload::drafts(&base, &work).unwrap();
+    let broken = Arc::new(AtomicBool::new(false));
+    let failing = Arc::clone(&broken);
+    let io = Intercept::new(&sim, move |call| {
+        let hit = failing.load(Relaxed) && call.op == On::SetTimes;
+        if hit { Action::Fail(Errno::IO) } else { Action::Pass }
+    });
+    let mut session = Session::open(Arc::new(io), sim.boot()).unwrap();
+    session.commit(&drafts[0], 0x41, 8192).unwrap();
+    // Somebody else needs what it made, say the same name.
+    broken.store(true, Relaxed);
+    let said = session.commit(&drafts[0], 0x50, 8192).unwrap_err();
+    assert!(said.contains("transaction 00000042 has to be installed first"), "{said}");
 }
 
 /// Two transactions acknowledged, none installed; as the process died then.

@@ -174,10 +174,10 @@ pub enum CommitError {
     #[error("the write set refers to an unknown staging slot")]
     UnknownSlot,
     /// An earlier transaction that it builds on could not be installed.  Nothing was committed.
-    #[error("transaction {lsn} has to be installed first: {source}")]
+    #[error("transaction {txn} has to be installed first: {source}")]
     Blocked {
-        /// Its position in the log.
-        lsn: u64,
+        /// Which.
+        txn: TxnId,
         /// Why it could not be.
         source: Box<ApplyError>,
     },

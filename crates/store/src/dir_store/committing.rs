@@ -20,6 +20,7 @@ use crate::writeset::{Content, SlotId, WriteSet};
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use systx_base::TxnId;
 use systx_base::codec::Encoder;
 use systx_base::progress;
 use systx_base::sync::Guard;
@@ -163,14 +164,14 @@ impl DirStore {
     }
 
     fn install_all(&self, which: RangeInclusive<u64>) -> Result<(), CommitError> {
-        let due: Vec<u64> = {
+        let due: Vec<(u64, TxnId)> = {
             let state = self.live().map_err(CommitError::Poisoned)?;
-            state.entries.range(which).map(|(lsn, _)| *lsn).collect()
+            state.entries.range(which).map(|(lsn, entry)| (*lsn, entry.txn)).collect()
         };
-        for lsn in due {
+        for (lsn, txn) in due {
             match self.install_entry(lsn, false) {
                 Ok(_) | Err(ApplyError::Unknown(_)) => {}
-                Err(source) => return Err(CommitError::Blocked { lsn, source: Box::new(source) }),
+                Err(source) => return Err(CommitError::Blocked { txn, source: Box::new(source) }),
             }
         }
         Ok(())
