@@ -538,8 +538,9 @@ impl Desk {
             // That it does not know (any more) is fine.
             let _ = connection.invalidate_entry(seat.node(), name, false);
         }
-        // Its listing, and its attributes.
-        let _ = connection.invalidate_inode(seat.node(), Some((0, 0)));
+        if left.root {
+            let _ = connection.invalidate_inode(seat.node(), Some((0, 0)));
+        }
         let keeps: Arc<dyn Keeps> = guarded.clone();
         for still in open {
             let Some(node) = left.node(still.node) else { continue };

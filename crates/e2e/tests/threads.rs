@@ -45,6 +45,12 @@ fn lost_conflicts_are_told_and_retried() {
 }
 
 #[test]
+fn what_a_transaction_sees_of_the_directory_itself_is_of_its_own_time() {
+    let lab = lab!();
+    guarded(&lab).case("top", 0);
+}
+
+#[test]
 fn a_begin_that_must_not_wait_fails_where_it_would() {
     let lab = lab!();
     guarded(&lab).case("nonblock", 0);

@@ -27,13 +27,15 @@ use crate::history::{Commit, History};
 use crate::install::{ApplyReport, Env, install};
 use crate::io::{Class, HostId, Io};
 use crate::journal::{Body, Head, Ring};
+use crate::kept::Kept;
 use crate::layout::Layout;
+use crate::recovery::Mark;
 use crate::space::{Inodes, Promise, space_needed};
 use crate::staging::{Pool, Slot};
 use crate::super_block::{Super, Supers};
 use crate::writeset::{SlotId, WriteSet};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use systx_base::sync::{Event, Guard, Mutex, rank};
 use systx_base::{TxnId, Uid};
 
@@ -172,6 +174,9 @@ pub struct DirStore {
     root: HostId,
     state: Mutex<State>,
     changed: Event,
+    pub(crate) kept: Kept,
+    /// Where the [`Mark`] is, once it was written.
+    mark: OnceLock<crate::io::Handle>,
     /// The longest file that the file system takes.
     max_len: u64,
     inodes: Arc<Inodes>,
@@ -228,6 +233,8 @@ impl DirStore {
             state: Mutex::new(rank::STORE, state),
             changed: Event::new(),
             inodes: Arc::default(),
+            kept: Kept::new(),
+            mark: OnceLock::new(),
             _lock: opened.lock,
         }
     }
@@ -395,19 +402,19 @@ impl DirStore {
         drop(state);
         if let Some(mark) = mark {
             // A hint: without it recovery looks at more than it needs to.
-            if let Err(error) = mark.save(&*self.io, &self.layout) {
+            if let Err(error) = mark.save(&*self.io, &self.layout, &self.mark) {
                 tracing::warn!(%error, "the mark of what is installed was not written");
             }
         }
         result.map(|(report, _)| report)
     }
 
-    fn mark(&self, state: &State) -> Option<crate::recovery::Mark> {
+    fn mark(&self, state: &State) -> Option<Mark> {
         let block = state.block?;
         let applied = state.entries.iter().take_while(|(_, e)| e.phase == Phase::Applied);
         let lsn = *applied.last()?.0;
         let (store, epoch, boot) = (block.store, block.epoch, self.config.boot);
-        Some(crate::recovery::Mark { store, epoch, lsn, boot })
+        Some(Mark { store, epoch, lsn, boot })
     }
 
     fn install_one(
@@ -428,6 +435,7 @@ impl DirStore {
             }
         }
         let report = ApplyReport { txn: commit.meta.txn, lsn, stamps, outside: installed.outside };
+        self.kept.comes(commit.meta.txn);
         History::new(commit, installed.done)
             .save(&*self.io, &self.layout)
             .map_err(|e| failed(b"history", e))?;

@@ -7,7 +7,7 @@
 use crate::dir_store::DirStore;
 use crate::history::{History, HistoryEntry, changes};
 use crate::io::{Handle, Io};
-use crate::layout::{found, grave_prefix, history_name, names, remove_all};
+use crate::layout::{grave_prefix, history_name, names, remove_all};
 use std::collections::HashSet;
 use std::io::Result;
 use systx_base::{Kind, Time, TxnId};
@@ -58,10 +58,9 @@ impl DirStore {
         Ok(entries)
     }
 
-    /// Whether a transaction is kept: one look at its name.
+    /// Whether a transaction is kept.
     pub fn has_history(&self, txn: TxnId) -> Result<bool> {
-        let seen = self.io.stat_at(&self.layout.history, &history_name(txn));
-        Ok(found(seen)?.is_some())
+        self.kept.has(&*self.io, &self.layout.history, txn)
     }
 
     pub(crate) fn histories(&self) -> Result<Vec<History>> {
@@ -104,6 +103,7 @@ impl DirStore {
                 remove_all(&*self.io, &self.layout.grave, name)?;
             }
             self.io.unlink(&self.layout.history, &history_name(meta.txn))?;
+            self.kept.went(meta.txn);
             report.removed.push(meta.txn);
             report.freed = report.freed.saturating_add(size);
         }

@@ -9,14 +9,14 @@
 
 use crate::io::{HostId, Io, Open, Stamp, Stat};
 use crate::joint::{Joint, get_joint, put_joint};
-use crate::layout::{Layout, ensure_file, found, history_name};
+use crate::layout::{Layout, found, history_name};
 use crate::writeset::codec::{
     Xattrs, get_attrs, get_extent, get_id, get_stamp, get_xattrs, put_attrs, put_extent, put_id,
     put_stamp, put_xattrs,
 };
 use crate::writeset::index::Index;
 use crate::writeset::{Attrs, Content, Extent, Ix, Object, SlotId, WriteSet};
-use std::io::Result;
+use std::io::{ErrorKind, Result};
 use systx_base::codec::{DecodeError, Decoder, Encoder};
 use systx_base::{Time, TxnId, Uid};
 
@@ -307,7 +307,14 @@ impl History {
     /// Writes the history file; durable with the next checkpoint.
     pub fn save(&self, io: &dyn Io, layout: &Layout) -> Result<()> {
         let bytes = self.encode();
-        let file = ensure_file(io, &layout.history, &history_name(self.commit.meta.txn))?;
+        let name = history_name(self.commit.meta.txn);
+        // It is there only if an earlier attempt was stopped.
+        let file = match io.create_file(&layout.history, &name, 0o600) {
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+                io.open_file(&layout.history, &name, Open::Write)
+            }
+            other => other,
+        }?;
         io.write_at(&file, &bytes, 0)?;
         io.set_len(&file, bytes.len() as u64)
     }

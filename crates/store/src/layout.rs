@@ -136,6 +136,12 @@ pub(crate) fn history_name(txn: TxnId) -> Vec<u8> {
     format!("{:016x}", txn.0).into_bytes()
 }
 
+/// The transaction whose history a file of this name is.
+pub(crate) fn history_of(name: &[u8]) -> Option<TxnId> {
+    let text = std::str::from_utf8(name).ok().filter(|text| text.len() == 16)?;
+    u64::from_str_radix(text, 16).ok().map(TxnId)
+}
+
 /// Name in the graveyard of what `txn` displaced.
 pub(crate) fn grave_name(txn: TxnId, ix: u32) -> Vec<u8> {
     format!("{:016x}.{ix}", txn.0).into_bytes()

@@ -22,6 +22,7 @@ mod install;
 pub mod io;
 mod joint;
 mod journal;
+mod kept;
 mod layout;
 mod origins;
 pub mod overlay;

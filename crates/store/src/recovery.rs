@@ -28,7 +28,7 @@ use crate::writeset::index::Index;
 use crate::writeset::{Content, Ix, Origin, SlotId};
 use std::collections::{HashMap, HashSet};
 use std::io::Result;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use systx_base::TxnId;
 use systx_base::codec::{Decoder, Encoder};
 
@@ -88,9 +88,16 @@ impl Mark {
         Some(Mark { store, epoch, lsn, boot })
     }
 
-    pub fn save(&self, io: &dyn Io, layout: &Layout) -> Result<()> {
-        let file = ensure_file(io, &layout.state, MARK)?;
-        io.write_at(&file, &self.encode(), 0)
+    /// `file`: kept open from one to the next.
+    pub fn save(&self, io: &dyn Io, layout: &Layout, file: &OnceLock<Handle>) -> Result<()> {
+        let file = match file.get() {
+            Some(file) => file,
+            None => {
+                let opened = ensure_file(io, &layout.state, MARK)?;
+                file.get_or_init(|| opened)
+            }
+        };
+        io.write_at(file, &self.encode(), 0)
     }
 
     fn load(io: &dyn Io, layout: &Layout) -> Result<Option<Mark>> {

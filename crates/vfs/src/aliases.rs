@@ -137,6 +137,9 @@ struct Chair {
     tid: u32,
     opens: u32,
     now: Option<Arc<Member>>,
+    /// The kernel may have attributes of its root, from when that was made or of what is attached.  Said before they are asked
+    /// for: who detaches either knows of it or is there first.
+    known: bool,
 }
 
 #[derive(Default)]
@@ -170,6 +173,8 @@ pub struct Aliases {
 pub struct Left {
     /// The names in the alias root that the kernel may remember.
     pub names: Vec<Vec<u8>>,
+    /// Whether it may remember attributes and the listing of the alias root.
+    pub root: bool,
     /// The tag of its nodes.
     tag: u32,
 }
@@ -207,7 +212,7 @@ impl Aliases {
     pub fn seat(&self, tid: u32) -> Seat {
         let mut table = self.table.lock();
         let tag = table.tag();
-        table.seats.insert(tag, Chair { tid, opens: 0, now: None });
+        table.seats.insert(tag, Chair { tid, opens: 0, now: None, known: true });
         Seat(tag)
     }
 
@@ -247,17 +252,18 @@ impl Aliases {
     /// The seat shows nothing any more.  Until the kernel has been made to forget the names that are
     /// returned, nothing else may be attached.
     pub fn detach(&self, seat: Seat) -> Left {
-        let member = {
+        let left = {
             let mut table = self.table.lock();
-            table.seats.get_mut(&seat.0).and_then(|chair| chair.now.take())
+            let chair = table.seats.get_mut(&seat.0);
+            chair.and_then(|chair| Some((chair.now.take()?, std::mem::take(&mut chair.known))))
         };
-        let Some(member) = member else { return Left::default() };
+        let Some((member, root)) = left else { return Left::default() };
         member.ended.store(true, SeqCst);
         if member.held.load(SeqCst) == 0 {
             self.table.lock().members.remove(&member.tag);
         }
         let names = std::mem::take(&mut *member.names.lock());
-        Left { names: names.into_iter().map(Vec::from).collect(), tag: member.tag }
+        Left { names: names.into_iter().map(Vec::from).collect(), root, tag: member.tag }
     }
 
     /// A node of what is attached to a seat, as the kernel knows it.
@@ -285,7 +291,7 @@ impl Aliases {
         if tag == 0 {
             return Ok(At::Zero(id));
         }
-        let table = self.table.lock();
+        let mut table = self.table.lock();
         if node == CONTROL && table.seats.contains_key(&tag) {
             return Ok(At::Control(Seat(tag)));
         }
@@ -296,9 +302,11 @@ impl Aliases {
             return Ok(At::In(member, node));
         }
         // Who was left behind in a seat that is gone finds what it would find in an empty one.
-        let Some(member) = table.seats.get(&tag).and_then(|chair| chair.now.clone()) else {
+        let chair = table.seats.get_mut(&tag);
+        let Some((chair, member)) = chair.and_then(|c| c.now.clone().map(|now| (c, now))) else {
             return Ok(At::Idle);
         };
+        chair.known = true;
         drop(table);
         self.meet(&member);
         let root = member.root()?;

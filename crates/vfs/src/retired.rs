@@ -29,7 +29,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use systx_base::sync::{Event, Mutex, rank};
 use systx_base::{Kind, NodeId};
@@ -63,7 +63,8 @@ enum Serving {
 /// A view after its commit.
 struct Committed {
     view: Arc<View>,
-    plain: Plain,
+    /// Made when it is needed first: of most transactions nothing is asked any more.
+    plain: OnceLock<Plain>,
     /// The last node that the view handed out.
     last: NodeId,
 }
@@ -83,13 +84,29 @@ struct Pinned {
 }
 
 impl Committed {
+    /// The plain view of the volume in which the view's nodes keep their numbers.
+    ///
+    /// # Errors
+    /// The volume's root is gone; the view then answers as after an abort.
+    fn plain(&self) -> Reply<&Plain> {
+        if let Some(plain) = self.plain.get() {
+            return Ok(plain);
+        }
+        let made = self.view.plain_successor(self.last).inspect_err(|errno| {
+            tracing::error!(%errno, "what a committed view has open is lost");
+            self.view.cancel();
+        })?;
+        Ok(self.plain.get_or_init(|| made))
+    }
+
     /// Makes sure that the plain view has the node.
     fn ensure(&self, id: NodeId) -> Reply<()> {
-        if id > self.last || self.plain.has(id) {
+        let plain = self.plain()?;
+        if id > self.last || plain.has(id) {
             return Ok(());
         }
         let (fd, host, kind) = self.view.committed_object(id)?;
-        self.plain.adopt(id, fd, host, kind, Opens::default());
+        plain.adopt(id, fd, host, kind, Opens::default());
         Ok(())
     }
 }
@@ -105,7 +122,10 @@ impl Pass<'_> {
     fn requests(&self) -> &dyn Requests {
         match &self.serving {
             Serving::View(view) => &**view,
-            Serving::Committed(committed) => &committed.plain,
+            Serving::Committed(committed) => match committed.plain() {
+                Ok(plain) => plain,
+                Err(_) => &*committed.view,
+            },
         }
     }
 }
@@ -275,10 +295,11 @@ impl Pause<'_> {
     /// which it has to drop all that it keeps, and again the pages of a file when that is changed.
     ///
     /// # Errors
-    /// The volume's root is gone; the view then answers as after an abort.
+    /// Something is open, and the volume's root is gone.
     pub fn retire(mut self) -> Reply<Vec<StillOpen>> {
         let Some(view) = self.view() else { return Ok(Vec::new()) };
-        let committed = view.plain_successor().inspect_err(|_| view.cancel())?;
+        let last = NodeId(view.objects_met() as u64);
+        let committed = Committed { view: Arc::clone(&view), plain: OnceLock::new(), last };
         let opens = std::mem::take(&mut *self.lasting.opens.lock());
         let mut open = Vec::new();
         for (id, opens) in opens {
@@ -287,12 +308,12 @@ impl Pause<'_> {
                 if kind == Kind::File && !copy {
                     still.file = rustix::io::fcntl_dupfd_cloexec(&fd, 0).ok();
                 }
-                committed.plain.adopt(id, fd, host, kind, opens);
+                committed.plain()?.adopt(id, fd, host, kind, opens);
             }
             open.push(still);
         }
         for (node, key, flock, file) in view.take_locks() {
-            committed.plain.adopt_lock(node, key, flock, file);
+            committed.plain()?.adopt_lock(node, key, flock, file);
         }
         self.lasting.passage.lock().serving = Serving::Committed(Arc::new(committed));
         Ok(open)
@@ -380,12 +401,11 @@ impl View {
         Ok(copy)
     }
 
-    /// The plain view of the volume in which this view's nodes keep their numbers.
-    fn plain_successor(self: &Arc<Self>) -> Reply<Committed> {
+    /// A plain view of the volume, in which this view's nodes, up to the `last` one, keep their numbers.
+    fn plain_successor(&self, last: NodeId) -> Reply<Plain> {
         let root = self.real()?.duplicate(&self.vol.io.root()).map_err(errno)?;
         let plain = Plain::new(root, self.vol.hidden(), gate_of(self))?;
         let st = self.state.lock();
-        let last = NodeId(st.nodes.len() as u64);
         let numbers: Vec<(HostId, NodeId)> = st
             .nodes
             .iter()
@@ -396,7 +416,7 @@ impl View {
             .collect();
         drop(st);
         plain.keep_numbers(numbers.into_iter(), last.0);
-        Ok(Committed { view: Arc::clone(self), plain, last })
+        Ok(plain)
     }
 
     /// Every name that the kernel may have been told of, also that there is nothing of it.
@@ -421,7 +441,11 @@ impl Requests for Lasting {
     fn forget(&self, node: NodeId, count: u64) {
         match self.serving() {
             Serving::View(view) => view.forget(node, count),
-            Serving::Committed(committed) => committed.plain.forget(node, count),
+            Serving::Committed(committed) => {
+                if let Some(plain) = committed.plain.get() {
+                    plain.forget(node, count);
+                }
+            }
         }
     }
     fn getattr(&self, node: NodeId) -> Reply<Attr> {
@@ -568,7 +592,7 @@ impl Requests for Lasting {
                 Ok(Opened { handle, keep_cache: true, cache_listing: how.dir })
             }
             Serving::Committed(committed) => {
-                let opened = committed.plain.open_node(caller, node, how)?;
+                let opened = committed.plain()?.open_node(caller, node, how)?;
                 Ok(Opened { keep_cache: false, cache_listing: false, ..opened })
             }
         }
@@ -576,7 +600,8 @@ impl Requests for Lasting {
     fn release(&self, node: NodeId, handle: u64) {
         let pass = self.pass();
         if let Serving::Committed(committed) = &pass.serving {
-            return committed.plain.release(node, handle);
+            // What was open at the commit, it has.
+            return committed.plain.get().map_or((), |plain| plain.release(node, handle));
         }
         let mut opens = self.opens.lock();
         if let Some(open) = opens.get_mut(&node) {
@@ -591,7 +616,7 @@ impl Requests for Lasting {
         match &pass.serving {
             // Durability comes with the commit; but the kernel has to ask again after it.
             Serving::View(_) => Ok(()),
-            Serving::Committed(committed) => committed.plain.fsync(node, data_only),
+            Serving::Committed(committed) => committed.plain()?.fsync(node, data_only),
         }
     }
     fn waits(&self) -> bool {

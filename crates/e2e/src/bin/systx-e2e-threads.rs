@@ -41,9 +41,34 @@ fn main() {
         "joined" => joined(dir),
         "way-back" => way_back(dir),
         "told" => told(dir),
+        "top" => top(dir),
         other => panic!("no case {other}"),
     }
     println!("ok");
+}
+
+/// What the kernel remembers of the guarded directory itself is not what an earlier transaction saw, whatever that asked for.
+fn top(dir: &Path) {
+    let look = || {
+        let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        let meta = fs::metadata(dir).unwrap();
+        (names, meta.mode(), meta.mtime(), meta.mtime_nsec())
+    };
+    for round in 0..6_u32 {
+        fs::write(dir.join(format!("file {round}")), "").unwrap();
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700 | round)).unwrap();
+        let now = look();
+        systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
+        assert_eq!(look(), now, "round {round}");
+        if round % 2 == 0 { systx::xend() } else { systx::xabort() }.unwrap();
+        for _ in 0..round % 3 {
+            systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
+            systx::xend().unwrap();
+        }
+        assert_eq!(look(), now, "round {round}");
+    }
 }
 
 /// Says what it is told about those that it loses to, once for each line that it reads.
