@@ -108,6 +108,7 @@ prepare_tests() {
     need setfattr attr
     need setfacl acl
     need setcap libcap2-bin
+    need fusermount3 fuse3
     need script bsdutils
     need stress-ng stress-ng
     need fio fio

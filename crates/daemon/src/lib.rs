@@ -11,6 +11,7 @@ mod deferred;
 pub mod describe;
 mod elsewhere;
 mod fuse_mount;
+mod fusermount;
 pub mod guarded;
 mod guards;
 pub mod guests;

@@ -4,6 +4,8 @@
 //! 1. A FUSE mount of its own for each view, of the whole volume, at `views/.ID`; served from then on.
 //! 2. A clone of the directory in it, at `views/ID`.  (A mount must be somewhere before a piece of it
 //!    can be cloned, before Linux 6.15.  `systx enter` shows the whole one.)
+//!    An ordinary user's daemon may not mount: [`crate::fusermount`] mounts the whole one for it, and
+//!    `views/ID` is a symbolic link into that.
 //! 3. When the transaction has ended both leave the name space; what is still open keeps the
 //!    connection alive, and a thread waits for its end.
 //!
@@ -13,6 +15,7 @@
 //! answers of that view.
 
 use crate::fuse_mount;
+use crate::fusermount;
 use crate::guarded::FS_TYPE;
 use crate::mounts::{self, Mount};
 use crate::protocol::{Failure, FailureKind, HostPath, Transport};
@@ -47,6 +50,8 @@ pub struct PathView {
     pub path: PathBuf,
     /// The whole volume as the transaction sees it.
     pub whole: PathBuf,
+    /// Where `path` leads if it is a symbolic link, as the mount was made by fusermount3.
+    linked: Option<PathBuf>,
     /// The directory of the host that `path` shows.
     pub directory: HostPath,
     /// Who answers.
@@ -162,7 +167,12 @@ impl PathViews {
             Some(_) => MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV,
             None => MountAttrFlags::empty(),
         };
-        let (mount, fuse) = fuse_mount::detached(attributes).map_err(refused)?;
+        let whole = dir.join(format!(".{id}"));
+        let (mount, fuse) = match fuse_mount::detached(attributes) {
+            Ok((mount, fuse)) => (Some(mount), fuse),
+            Err(Errno::PERM) if guest.is_none() => (None, by_helper(&whole)?),
+            Err(errno) => return Err(refused(errno)),
+        };
         let lasting = Arc::new(Lasting::new(Arc::clone(&view)));
         let config = systx_fuse::Config {
             transport: transport.into(),
@@ -171,9 +181,20 @@ impl PathViews {
             ..systx_fuse::Config::default()
         };
         let connection = systx_fuse::serve(fuse, lasting.clone(), config).map_err(|e| {
+            if mount.is_none() {
+                take_away(&whole);
+            }
             Failure::new(FailureKind::Unsupported, format!("cannot serve the view: {e}"))
                 .hint("`systx doctor` shows what this kernel offers")
         })?;
+        let linked = mount.is_none().then(|| join(&whole, below));
+        let mount = match mount {
+            Some(mount) => mount,
+            None => root_of(&whole).map_err(|errno| {
+                take_away(&whole);
+                refused(errno)
+            })?,
+        };
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let seen = rustix::fs::statx(&mount, c"", flags, StatxFlags::empty());
         let device = seen.map(|s| format!("{:02x}:{:02x}", s.stx_dev_major, s.stx_dev_minor));
@@ -183,7 +204,8 @@ impl PathViews {
         };
         let new = PathView {
             path: room.join(id.to_string()),
-            whole: dir.join(format!(".{id}")),
+            whole,
+            linked,
             directory,
             lasting,
             view,
@@ -211,7 +233,9 @@ impl PathView {
     fn place(&self, mount: OwnedFd, below: &Path, reached: Option<&OwnedFd>) -> Result<(), Errno> {
         let from = rustix::io::fcntl_dupfd_cloexec(&mount, 0)?;
         *self.mount.lock() = Some(mount);
-        attach(&from, &self.whole)?;
+        if self.linked.is_none() {
+            attach(&from, &self.whole)?;
+        }
         let mut piece = from;
         if !below.as_os_str().is_empty() {
             // A link that somebody puts in the way must not lead out of the view.
@@ -224,6 +248,10 @@ impl PathView {
             && inode_of(reached)? != inode_of(&piece)?
         {
             return Err(Errno::STALE);
+        }
+        if let (Some(_), Some(name)) = (&self.linked, self.whole.file_name()) {
+            // Relative, as it is for whoever sees the directory somewhere else.
+            return rustix::fs::symlink(join(Path::new(name), below), &self.path);
         }
         let flags = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -315,7 +343,12 @@ impl PathView {
 
     /// Takes the view out of the name space.  It is served until nobody has anything of it open.
     pub fn leave(self: Arc<Self>) {
-        for place in [&self.path, &self.whole] {
+        if self.linked.is_some() {
+            remove_link(&self.path);
+            take_away(&self.whole);
+        }
+        let mounts = [&self.path, &self.whole];
+        for place in mounts.into_iter().filter(|_| self.linked.is_none()) {
             match rustix::mount::unmount(place, UnmountFlags::DETACH) {
                 // Not there: somebody unmounted it, or it never got that far.
                 Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
@@ -349,10 +382,10 @@ impl PathView {
 
     /// A path below the view as one of the host; any other as it is.
     pub fn to_host(&self, path: HostPath) -> HostPath {
-        match path.as_path().strip_prefix(&self.path) {
-            Ok(rest) if rest.as_os_str().is_empty() => self.directory.clone(),
-            Ok(rest) => HostPath::from(self.directory.as_path().join(rest)),
-            Err(_) => path,
+        let tops = std::iter::once(&self.path).chain(&self.linked);
+        match tops.filter_map(|top| path.as_path().strip_prefix(top).ok()).next() {
+            Some(rest) => HostPath::from(join(self.directory.as_path(), rest)),
+            None => path,
         }
     }
 }
@@ -377,15 +410,68 @@ fn attach(mount: &OwnedFd, at: &Path) -> Result<(), Errno> {
     rustix::mount::move_mount(mount, c"", CWD, at, flags)
 }
 
-fn refused(errno: Errno) -> Failure {
-    let failure = Failure::new(FailureKind::Unsupported, format!("cannot mount the view: {errno}"));
-    match errno {
-        Errno::PERM | Errno::ACCESS if !rustix::process::geteuid().is_root() => failure.hint(
-            "only root may mount; `systx run --on-exit=keep -- CMD` and then `systx enter ID` do the same \
-             without a path",
-        ),
-        _ => failure.hint("`systx doctor` shows what this machine offers"),
+/// Has a view mounted where this user may not; the device by which it is served.
+fn by_helper(whole: &Path) -> Result<OwnedFd, Failure> {
+    rustix::fs::mkdir(whole, Mode::from_raw_mode(0o700)).map_err(refused)?;
+    fusermount::mount(whole).inspect_err(|_| {
+        let _ = std::fs::remove_dir(whole);
+    })
+}
+
+/// The root of a mount that is served.
+fn root_of(whole: &Path) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let root = rustix::fs::open(whole, flags, Mode::empty())?;
+    // Not the directory below it.
+    let there =
+        mounts::here().unwrap_or_default().into_iter().any(|m| is_view(&m) && m.at == whole);
+    if there { Ok(root) } else { Err(Errno::INVAL) }
+}
+
+/// Unmounts a view that may be anybody's work, and removes its directory.
+fn take_away(place: &Path) {
+    let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
+    match rustix::mount::unmount(place, flags) {
+        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
+        Err(Errno::PERM) => {
+            // Somebody else may have unmounted it.
+            let table = mounts::here().unwrap_or_default();
+            if table.iter().any(|m| is_view(m) && m.at == place)
+                && let Err(error) = fusermount::unmount(place)
+            {
+                tracing::warn!(%error, path = %place.display(), "unmount");
+            }
+        }
+        Err(errno) => tracing::warn!(%errno, path = %place.display(), "unmount"),
     }
+    match std::fs::remove_dir(place) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!("cannot remove {}: {e}", place.display());
+        }
+        _ => {}
+    }
+}
+
+fn remove_link(path: &Path) {
+    if std::fs::symlink_metadata(path).is_ok_and(|m| m.is_symlink())
+        && let Err(e) = std::fs::remove_file(path)
+    {
+        tracing::warn!("cannot remove {}: {e}", path.display());
+    }
+}
+
+fn is_view(mount: &Mount) -> bool {
+    mount.fs == FS_TYPE
+}
+
+/// As `Path::join`, without the trailing slash for an empty tail.
+fn join(base: &Path, tail: &Path) -> PathBuf {
+    if tail.as_os_str().is_empty() { base.to_owned() } else { base.join(tail) }
+}
+
+fn refused(errno: Errno) -> Failure {
+    Failure::new(FailureKind::Unsupported, format!("cannot mount the view: {errno}"))
+        .hint("`systx doctor` shows what this machine offers")
 }
 
 /// Makes the directory of the views, or checks that it is closed to others.
@@ -410,7 +496,7 @@ fn private(dir: &Path) -> Result<(), Failure> {
 
 /// Where views are mounted in this mount namespace, the last one first: one may lie over another.
 pub(crate) fn mounted(dir: &Path) -> Vec<PathBuf> {
-    let ours = |m: &Mount| m.fs == FS_TYPE && m.at.parent() == Some(dir);
+    let ours = |m: &Mount| is_view(m) && m.at.parent() == Some(dir);
     let table = mounts::here().unwrap_or_default();
     table.into_iter().rev().filter(ours).map(|m| m.at).collect()
 }
@@ -420,14 +506,18 @@ pub(crate) fn mounted(dir: &Path) -> Vec<PathBuf> {
 fn sweep(dir: &Path) {
     for point in mounted(dir) {
         tracing::info!("clearing away {}", point.display());
-        let _ = rustix::mount::unmount(&point, UnmountFlags::DETACH);
-        let _ = std::fs::remove_dir(&point);
+        take_away(&point);
+        // What leads there.
+        let name = point.file_name().and_then(|name| name.to_str()?.strip_prefix('.'));
+        if let Some(id) = name {
+            remove_link(&dir.join(id));
+        }
     }
 }
 
 /// As [`sweep`], in a whole tree of directories.
 pub(crate) fn sweep_below(top: &Path) {
-    let ours = |m: &Mount| m.fs == FS_TYPE && m.at.starts_with(top) && m.at != top;
+    let ours = |m: &Mount| is_view(m) && m.at.starts_with(top) && m.at != top;
     for mount in mounts::here().unwrap_or_default().iter().rev().filter(|m| ours(m)) {
         tracing::info!("clearing away {}", mount.at.display());
         let _ = rustix::mount::unmount(&mount.at, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);

@@ -10,6 +10,7 @@
 //! - [`twin`]: does the same work natively and inside a run, and compares;
 //! - [`cache`]: things from package registries, fetched once;
 //! - [`cases`]: helper programs that use libsystx;
+//! - [`open`]: transactions with a path;
 //! - [`others`]: test suites of others;
 //! - [`places`]: the same work on the host, in a guarded directory, in transactions;
 //! - [`pages`]: man pages, formatted;
@@ -27,6 +28,7 @@ pub mod cases;
 pub mod confine;
 mod frozen;
 pub mod lab;
+pub mod open;
 pub mod others;
 pub mod pages;
 pub mod places;

@@ -8,41 +8,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use systx_e2e::lab::{USER, find_program};
+use systx_e2e::open::{Open, OrCanceled};
 use systx_e2e::run::{Limits, Running, eventually, finish};
-use systx_e2e::{CONFLICT, Finished, Lab, Tree, lab};
+use systx_e2e::{CONFLICT, Lab, Tree, lab};
 
 const ECANCELED: i32 = 125;
-
-/// An open transaction.
-struct Open<'a> {
-    lab: &'a Lab,
-    id: String,
-    path: PathBuf,
-}
-
-impl<'a> Open<'a> {
-    #[track_caller]
-    fn begin(lab: &'a Lab, dir: &str, options: &[&str]) -> Open<'a> {
-        let dir = lab.path(dir);
-        let dir = dir.to_str().expect("UTF-8");
-        let json = lab.do_systx(["begin", "--json", dir].iter().chain(options)).ok().json();
-        let text = |name: &str| json["begun"][name].as_str().expect("a string").to_owned();
-        Open { lab, id: text("id"), path: PathBuf::from(text("path")) }
-    }
-    /// `sh -c SCRIPT` below the path.
-    fn sh(&self, script: &str) -> Finished {
-        let mut command = self.lab.command("sh");
-        command.args(["-c", script]).current_dir(&self.path);
-        finish(command, Limits::default(), self.lab)
-    }
-    fn systx(&self, command: &str) -> Finished {
-        self.lab.do_systx([command, &self.id])
-    }
-    /// `list --json` of it.
-    fn listed(&self) -> serde_json::Value {
-        self.lab.do_systx(["status", "--json", &self.id]).ok().json()["transaction"].clone()
-    }
-}
 
 fn read_all(file: &File) -> io::Result<String> {
     let mut buf = vec![0; 1 << 16];
@@ -158,16 +128,6 @@ fn nobody_else_can_enter() {
 }
 
 #[test]
-fn an_ordinary_user_is_told_what_to_do_instead() {
-    let lab = lab!().as_user();
-    lab.native("mkdir d").ok();
-    let refused = lab.do_systx(["begin", "d"]).expect(1);
-    assert!(refused.err.contains("systx run --on-exit=keep"), "{refused}");
-    assert!(refused.err.contains("systx enter"), "{refused}");
-    assert!(lab.open_ids().is_empty(), "nothing is left");
-}
-
-#[test]
 fn two_views_of_one_tree_with_different_changes_both_commit() {
     let lab = lab!();
     lab.native("mkdir d; echo 1 > d/a; echo 2 > d/b").ok();
@@ -184,21 +144,6 @@ fn two_views_of_one_tree_with_different_changes_both_commit() {
     two.systx("commit").ok();
     assert_eq!((lab.read("d/a").as_str(), lab.read("d/b").as_str()), ("one\n", "two\n"));
     assert!(lab.has("d/new-one") && lab.has("d/new-two"));
-}
-
-trait OrCanceled {
-    fn ok_or_canceled(self) -> Option<String>;
-}
-
-impl OrCanceled for Finished {
-    /// Its output; `None` if its calls were cancelled.
-    fn ok_or_canceled(self) -> Option<String> {
-        if self.code == 0 {
-            return Some(self.out);
-        }
-        assert!(self.err.contains("Operation canceled"), "{self}");
-        None
-    }
 }
 
 #[test]

@@ -180,7 +180,10 @@ fn dead_views() -> Check {
         return check(what, Level::Ok, ours.len().to_string());
     }
     check(what, Level::Slow, format!("nobody serves {}", dead.join(", ")))
-        .hint("a new daemon brings guarded directories back: systx list; others: umount --lazy")
+        .hint(
+            "a new daemon brings guarded directories back and clears its user's views away: systx list; others: \
+             umount --lazy (of an ordinary user: fusermount3 -u -z)",
+        )
 }
 
 fn memory_locks() -> Check {
