@@ -114,4 +114,6 @@ matrix! {
     btrfs_user: Fs::Btrfs, true;
     tmpfs_root: Fs::Tmpfs, false;
     tmpfs_user: Fs::Tmpfs, true;
+    overlay_root: Fs::Overlay, false;
+    overlay_user: Fs::Overlay, true;
 }
