@@ -199,7 +199,8 @@ impl Raise<'_> {
                 done => done,
             },
             Kind::Dir => touch(),
-            _ if self.loses_number(stat) => self.make_anew(dir, name, ix, stat),
+            // One of several names has a lasting number already, or gets one.
+            _ if stat.nlink == 1 && self.loses_number(stat) => self.make_anew(dir, name, ix, stat),
             _ => touch(),
         };
         match done {

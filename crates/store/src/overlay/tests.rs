@@ -12,6 +12,7 @@ use std::path::PathBuf;
 /// An overlay file system on a scratch directory, unmounted at the end.
 struct Overlaid {
     below: PathBuf,
+    options: std::ffi::CString,
     /// Its root is the overlay's.
     s: Scratch,
 }
@@ -39,7 +40,7 @@ impl Overlaid {
         // By a call: a child process would hold the locks of other tests' stores for a moment.
         let none = MountFlags::empty();
         let mounted = mount("overlay", &s.0, "overlay", none, options.as_c_str());
-        let made = Overlaid { below, s };
+        let made = Overlaid { below, options, s };
         match mounted {
             Ok(()) => return Some(made),
             Err(Errno::PERM | Errno::NODEV) => {}
@@ -47,6 +48,13 @@ impl Overlaid {
         }
         println!("SKIPPED: an overlay cannot be mounted here");
         None
+    }
+
+    /// As after a restart: nothing of it is in any cache.
+    fn mount_again(&self) {
+        unmount(&self.s.0, UnmountFlags::empty()).unwrap();
+        let none = MountFlags::empty();
+        mount("overlay", &self.s.0, "overlay", none, self.options.as_c_str()).unwrap();
     }
 
     /// What is in the upper layer, but for the store.
@@ -283,4 +291,71 @@ fn how_it_is_mounted_is_told() {
         assert!(told.contains(word), "{told}");
     }
     assert_eq!(o.s.store().class(), Class::Memory);
+}
+
+#[test]
+fn what_a_commit_changes_is_copied_up_before_its_installation() {
+    for kind in KINDS {
+        let Some(o) = Overlaid::new(&bases()[0], kind, fill) else { return };
+        above(&o.s);
+        let before = o.s.tree();
+        let store = o.s.store();
+        let (set, slots) = changes(&store, &*o.s.io()).unwrap();
+        let committed = store.commit(store.reserve(&set).unwrap(), set, meta(1)).unwrap();
+        drop(slots);
+        pretty("not installed", &o.s.tree(), &before);
+        let upper = o.below.join("upper");
+        for path in
+            ["plain", "big", "gone", "sym", "link1", "doomed/deep/deeper/f", "replaced/sub/f"]
+        {
+            assert!(upper.join(path).symlink_metadata().is_ok(), "{path}{kind}");
+        }
+        store.apply(committed.lsn).unwrap();
+    }
+}
+
+#[test]
+fn numbers_outlast_a_commit_and_the_mount() {
+    for kind in KINDS {
+        let Some(o) = Overlaid::new(&bases()[1], kind, fill) else { return };
+        let before = o.s.tree();
+        let store = o.s.store();
+        let io = o.s.io();
+        let mut ws = Ws::new(&*io);
+        let sym = ws.host("sym");
+        ws.bind("sym2", Some(sym));
+        ws.rename("plain", "plain2");
+        ws.create("dir/sub/new", "new");
+        run(&store, 1, ws.done());
+        let numbers = || {
+            let paths = ["sym", "sym2", "plain2", "dir/sub", "dir/sub/new"];
+            paths.map(|p| std::fs::symlink_metadata(o.s.path(p)).unwrap().ino())
+        };
+        let then = numbers();
+        drop((store, io));
+        o.mount_again();
+        assert_eq!(numbers(), then, "{kind}");
+        undo(&o.s.store(), 1, 2);
+        pretty(&format!("undone{kind}"), &o.s.tree(), &before);
+    }
+}
+
+#[test]
+fn what_was_done_in_a_directory_is_undone_after_it_was_removed_and_brought_back() {
+    let Some(o) = Overlaid::new(&bases()[0], "", fill) else { return };
+    let before = o.s.tree();
+    let store = o.s.store();
+    let io = o.s.io();
+    let mut ws = Ws::new(&*io);
+    ws.remove("doomed/deep/sym");
+    let deep = ws.host("doomed/deep");
+    ws.obj(deep).attrs.mode = Some(0o700);
+    run(&store, 1, ws.done());
+    let mut ws = Ws::new(&*io);
+    ws.remove("doomed");
+    run(&store, 2, ws.done());
+    assert!(!o.s.path("doomed").exists());
+    undo(&store, 2, 3);
+    undo(&store, 1, 4);
+    pretty("both undone", &o.s.tree(), &before);
 }
