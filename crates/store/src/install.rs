@@ -583,8 +583,10 @@ impl<'a> Install<'a> {
                 }
                 continue;
             }
-            let built = parse_temp(&place.name).map(|(_, _, _, ix)| Ix(ix));
-            let built = built.filter(|ix| (ix.0 as usize) < self.states.len());
+            let built = parse_temp(&place.name).and_then(|(_, _, role, number)| match role {
+                'l' => self.commit.set.binds.get(number as usize)?.target,
+                _ => Some(Ix(number)).filter(|ix| (ix.0 as usize) < self.states.len()),
+            });
             if stat.kind != Kind::Dir && stat.nlink > 1 {
                 // Another name of a file that is in the tree.
                 self.drop_temp(&place)?;

@@ -157,7 +157,8 @@ pub(crate) fn grave_prefix(txn: TxnId) -> Vec<u8> {
     format!("{:016x}.", txn.0).into_bytes()
 }
 
-/// Name of a staged object: `role` is `b` for built, `p` for parked, `l` for a link.
+/// Name of a staged object: `role` is `b` for built, `p` for parked, with the object's index; or `l` for a link, with that of
+/// the bind.
 pub(crate) fn temp_name(txn: TxnId, epoch: u64, role: char, ix: u32) -> Vec<u8> {
     format!("{:016x}.{epoch:x}.{role}{ix}", txn.0).into_bytes()
 }

@@ -267,9 +267,16 @@ impl<'a> Builder<'a> {
         left.id == now.id || self.store.overlay && now.kind == Kind::Dir
     }
 
-    /// Whether an object was not in the tree before the transaction.
-    fn came(&self, ix: Ix) -> bool {
-        matches!(self.set().object(ix).origin, Origin::New(_) | Origin::Grave { .. })
+    /// Whether an object was not in the tree before the transaction: it was made, or brought back, also within a directory
+    /// that was.
+    fn came(&self, mut ix: Ix) -> bool {
+        loop {
+            match self.set().object(ix).origin {
+                Origin::New(_) | Origin::Grave { .. } => return true,
+                Origin::Host { parent, .. } => ix = parent,
+                Origin::Root => return false,
+            }
+        }
     }
 
     /// A directory that the transaction brought back goes again with all that is in it: nothing below

@@ -449,7 +449,9 @@ impl Install<'_> {
         let put = match linked {
             Ok(()) => true,
             Err(e) if is(&e, libc::EEXIST) => {
-                let staged = self.temp('l', ix);
+                // What gives way may stay there for a while: each name has its own.
+                let number = self.index.position(bind.dir, &bind.name).unwrap_or_default();
+                let staged = self.temp('l', Ix(number as u32));
                 let made = io.link(&from.dir, &from.name, &staged.dir, &staged.name);
                 match self.soft(|s| s.path(ix), made)? {
                     Some(()) => self.put(&staged, place, bind)?,

@@ -2,9 +2,9 @@
 //! the write set.
 
 use crate::dir_store::tests::pretty;
-use crate::io::Class;
+use crate::io::{Class, Io};
 use crate::testing::*;
-use crate::writeset::{Bind, Ix, WriteSet};
+use crate::writeset::{Bind, Content, Ix, WriteSet};
 use crate::{ApplyReport, CommitMeta, DirStore, TxnKind};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -163,10 +163,67 @@ fn directories_move_into_what_was_below_them() {
             let report = run(&store, 1, set, TxnKind::Run);
             assert_eq!(report.outside, [], "{order}");
             assert_eq!(s.tree(), want, "{order}");
-            assert_eq!(undo(&store, 1, 2).outside, [], "{order}");
-            assert_eq!(s.tree(), before, "undone: {order}");
-            assert_eq!(undo(&store, 2, 3).outside, [], "{order}");
-            assert_eq!(s.tree(), want, "redone: {order}");
+            for (of, want) in (1..=4).zip([&before, &want, &before, &want]) {
+                assert_eq!(undo(&store, of, of + 1).outside, [], "{order}");
+                assert_eq!(&s.tree(), want, "undo of {of}: {order}");
+            }
+        }
+    }
+}
+
+/// What had moved out of a directory that was removed, or into one that is new, is in it each time that it comes back.
+#[test]
+fn what_was_in_a_directory_that_comes_and_goes_comes_and_goes_with_it() {
+    let s = Scratch::new();
+    s.write("d/x/f", "was deep in d");
+    s.write("m/inside", "went deep into n");
+    let before = s.tree();
+    let store = s.store();
+    let io = s.io();
+    let mut ws = Ws::new(&*io);
+    let (file, moved) = (ws.host("d/x/f"), ws.host("m"));
+    let (top, below) = (ws.mkdir(), ws.mkdir());
+    ws.bind("d", Some(file));
+    ws.bind("n", Some(top));
+    ws.bind_in(top, "k", below);
+    ws.bind_in(below, "m", moved);
+    ws.bind("m", None);
+    run(&store, 1, ws.done(), TxnKind::Run);
+    let after = s.tree();
+    assert_eq!((s.read("d"), s.read("n/k/m/inside").len()), (b"was deep in d".to_vec(), 16));
+    for of in 1..=6 {
+        assert_eq!(undo(&store, of, of + 1).outside, []);
+        assert_eq!(s.tree(), if of % 2 == 1 { &before } else { &after }.clone(), "undo of {of}");
+    }
+}
+
+/// One file takes two names from another that was changed and lives on under a name that the transaction has not met, and
+/// from a third.  What gives way is still in staging when the next one does.
+#[test]
+fn a_file_takes_several_names() {
+    let looks = |s: &Scratch| ["f", "d/f", "d/s/f", "e/f"].map(|path| s.read(path));
+    for class in [Class::Memory, Class::Strong, Class::Weak] {
+        let s = Scratch::new();
+        s.write("f", "first");
+        s.write("d/f", [b'x'; 9000]);
+        s.write("d/s/f", "third");
+        s.write("e/other", "");
+        std::fs::hard_link(s.path("d/f"), s.path("e/f")).unwrap();
+        let before = looks(&s);
+        let io: Arc<dyn Io> = Dying::of_class(s.io(), u64::MAX, class);
+        let (store, _) = DirStore::open(config(), io.clone()).unwrap();
+        let mut ws = Ws::new(&*io);
+        let (file, changed) = (ws.host("f"), ws.host("e/f"));
+        ws.obj(changed).content =
+            Content::Patch { len: 9000, keep: 9000, extents: vec![inline(0, b"0")] };
+        ws.bind("e/f", Some(file));
+        ws.bind("d/s/f", Some(file));
+        assert_eq!(run(&store, 1, ws.done(), TxnKind::Run).outside, []);
+        let after = looks(&s);
+        assert_eq!(after, [&b"first"[..], &[b"0", &[b'x'; 8999][..]].concat(), b"first", b"first"]);
+        for of in 1..=4 {
+            assert_eq!(undo(&store, of, of + 1).outside, [], "undo of {of}");
+            assert_eq!(&looks(&s), if of % 2 == 1 { &before } else { &after }, "undo of {of}");
         }
     }
 }

@@ -56,10 +56,14 @@ impl<'a> Index<'a> {
 
     /// The outcome of a name.
     pub fn at(&self, dir: Ix, name: &[u8]) -> Option<&'a Bind> {
+        self.position(dir, name).map(|i| &self.set.binds[i])
+    }
+
+    /// The outcome of a name, as a position in `binds`.
+    pub fn position(&self, dir: Ix, name: &[u8]) -> Option<usize> {
         let key = |i: &usize| (self.set.binds[*i].dir, &self.set.binds[*i].name[..]);
         let end = self.places.partition_point(|i| key(i) <= (dir, name));
-        let i = self.places[..end].last().filter(|i| key(i) == (dir, name))?;
-        Some(&self.set.binds[*i])
+        self.places[..end].last().filter(|i| key(i) == (dir, name)).copied()
     }
 
     /// Two outcomes for one name, if there are.
