@@ -151,7 +151,8 @@ impl Locks {
         soon
     }
 
-    /// Tries again until no RELEASE is to be expected any more.
+    /// Tries again until no RELEASE is to be expected any more; others that open and close the file meanwhile make it
+    /// no longer.
     fn after_release(
         &self,
         view: &dyn Requests,
@@ -160,10 +161,12 @@ impl Locks {
         lock: Lock,
     ) -> Reply<()> {
         let mut pause = Duration::from_millis(1);
+        let begun = Instant::now();
         loop {
             post.beat();
             // In this order: what ended in between has let go of its lock.
-            let (ends, seen) = (self.ends_soon(node), self.state.lock().releases);
+            let ends = self.ends_soon(node) && begun.elapsed() < self.release_max;
+            let seen = self.state.lock().releases;
             match view.setlk(node, lock) {
                 Err(Errno::AGAIN) if ends => {}
                 decided => return decided,
@@ -263,6 +266,7 @@ impl Drop for Waiting<'_> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
     use super::*;
     use crate::memfs::Memfs;
@@ -316,14 +320,35 @@ mod tests {
         let asks = std::thread::spawn(move || set(&theirs, lock(2, LockKind::Exclusive), None));
         both.0.close(&both.1, FILE, 1, true);
         assert_eq!(asks.join().unwrap(), Ok(()));
-        assert!(both.0.state.lock().flushed.is_empty());
         both.0.may_end(NodeId(8));
-        assert!(both.0.state.lock().flushed.is_empty(), "nobody has a lock there");
+        assert!(!both.0.state.lock().flushed.contains_key(&NodeId(8)), "nobody has a lock there");
         // A FLUSH that nothing follows.
         let both = with(Duration::from_millis(1));
         both.0.may_end(FILE);
         assert_eq!(set(&both, lock(2, LockKind::Exclusive), None), Err(Errno::AGAIN));
-        assert!(both.0.state.lock().flushed.is_empty(), "it has been waited for");
+        assert!(!both.0.ends_soon(FILE), "it has been waited for");
+    }
+
+    #[test]
+    fn who_closes_again_and_again_keeps_nobody_waiting() {
+        let both =
+            (Locks { release_max: Duration::from_millis(50), ..Locks::new() }, Memfs::default());
+        set(&both, lock(1, LockKind::Exclusive), None).unwrap();
+        let (both, ended) = (Arc::new(both), Arc::new(AtomicBool::new(false)));
+        both.0.may_end(FILE);
+        let (theirs, told) = (Arc::clone(&both), Arc::clone(&ended));
+        let asks = std::thread::spawn(move || {
+            let decided = set(&theirs, lock(2, LockKind::Exclusive), None);
+            told.store(true, Relaxed);
+            decided
+        });
+        let until = Instant::now() + Duration::from_secs(60);
+        while !ended.load(Relaxed) && Instant::now() < until {
+            both.0.may_end(FILE);
+            std::thread::yield_now();
+        }
+        assert!(ended.load(Relaxed), "it waits as long as somebody closes the file");
+        assert_eq!(asks.join().unwrap(), Err(Errno::AGAIN));
     }
 
     #[test]
