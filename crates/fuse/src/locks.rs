@@ -58,6 +58,13 @@ struct State {
     stopped: bool,
 }
 
+impl State {
+    /// Whether somebody has locked the file by flock(2).
+    fn has_flock(&self, node: NodeId) -> bool {
+        self.held.keys().any(|(n, _, flock)| *n == node && *flock)
+    }
+}
+
 impl Locks {
     pub fn new() -> Self {
         Locks {
@@ -182,7 +189,7 @@ impl Locks {
     /// A FLUSH, perhaps of the last descriptor of a description that has a lock.
     pub fn may_end(&self, node: NodeId) {
         let mut state = self.state.lock();
-        if state.held.keys().any(|(n, _, flock)| *n == node && *flock) {
+        if state.has_flock(node) {
             state.flushed.insert(node, Instant::now());
         }
     }
@@ -209,7 +216,7 @@ impl Locks {
         self.unlock(view, node, owner, flock);
         let mut state = self.state.lock();
         // Not before it has let go.
-        if !state.held.keys().any(|(n, _, flock)| *n == node && *flock) {
+        if !state.has_flock(node) {
             state.flushed.remove(&node);
         }
     }

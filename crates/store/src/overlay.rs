@@ -68,7 +68,11 @@ pub fn options(dev: u64) -> Vec<String> {
 
 /// Whether nothing of the overlay on `dev` is ever synced.
 pub(crate) fn is_volatile(dev: u64) -> bool {
-    options(dev).iter().any(|o| o == "volatile" || o == "fsync=volatile")
+    says_volatile(&options(dev))
+}
+
+fn says_volatile(options: &[String]) -> bool {
+    options.iter().any(|o| o == "volatile" || o == "fsync=volatile")
 }
 
 /// What kind of overlay it is, in words.
@@ -88,7 +92,7 @@ pub fn described(dev: u64) -> String {
             words.push(option.into());
         }
     }
-    if has("volatile") || has("fsync=volatile") {
+    if says_volatile(&options) {
         words.push("mounted volatile: nothing survives a power cut".into());
     }
     words.join(", ")

@@ -292,6 +292,24 @@ pub fn meta(txn: u64) -> CommitMeta {
     }
 }
 
+/// Commits and installs, with nobody else there.
+pub fn run(store: &DirStore, txn: u64, set: WriteSet) {
+    let reservation = store.reserve(&set).unwrap();
+    let committed = store.commit(reservation, set, meta(txn)).unwrap();
+    assert_eq!(store.apply(committed.lsn).unwrap().outside, []);
+}
+
+/// Takes `of` back, as transaction `txn`.
+pub fn undo(store: &DirStore, of: u64, txn: u64) {
+    let undo = store.undo_set(TxnId(of)).unwrap();
+    undo.set.check().unwrap();
+    let reservation = store.reserve(&undo.set).unwrap();
+    let meta = CommitMeta { kind: TxnKind::Undo { of: TxnId(of) }, ..meta(txn) };
+    let committed = store.commit(reservation, undo.set, meta).unwrap();
+    drop(undo.slots);
+    assert_eq!(store.apply(committed.lsn).unwrap().outside, []);
+}
+
 /// An [`Io`] whose calls fail from the n-th on, as if the process had died there.
 pub struct Dying {
     inner: Arc<dyn Io>,

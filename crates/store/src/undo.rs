@@ -15,13 +15,13 @@ use crate::history::{Before, History, OldContent};
 use crate::install::copy_data;
 use crate::io::{Handle, HostId, Open, Stamp, Stat};
 use crate::layout::{before_name, grave_name, history_name, names};
+use crate::origins::is_gone;
 use crate::returned::Returned;
 use crate::staging::Slot;
 use crate::survivors::{Search, Survivor, Way};
 use crate::writeset::index::{Index, join};
 use crate::writeset::{Attrs, Bind, Content, Data, Extent, Ix, Object, Origin, SlotId, WriteSet};
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::io::Error;
 use systx_base::progress::{self, Phase};
 use systx_base::{Kind, Time, TxnId};
 
@@ -157,7 +157,7 @@ impl<'a> Builder<'a> {
                 self.dirs.insert(ix, dir.clone());
                 Ok(Some(dir))
             }
-            Err(e) if gone(&e) => Ok(None),
+            Err(e) if is_gone(&e) => Ok(None),
             Err(e) => Err(e.into()),
         }
     }
@@ -166,7 +166,7 @@ impl<'a> Builder<'a> {
         let Some(dir) = self.dir(dir)? else { return Ok(None) };
         match self.store.io.stat_at(&dir, name) {
             Ok(stat) => Ok(Some(stat)),
-            Err(e) if gone(&e) => Ok(None),
+            Err(e) if is_gone(&e) => Ok(None),
             Err(e) => Err(e.into()),
         }
     }
@@ -365,7 +365,7 @@ impl<'a> Builder<'a> {
         let lost = UndoError::Gone { txn: self.txn(), path };
         let stat = match self.store.io.stat_at(&self.store.layout.grave, &name) {
             Ok(stat) => Some(stat),
-            Err(e) if gone(&e) => None,
+            Err(e) if is_gone(&e) => None,
             Err(e) => return Err(e.into()),
         };
         let left = self.graves.get(&ix).copied();
@@ -438,7 +438,7 @@ impl<'a> Builder<'a> {
         for name in way {
             let stat = match self.store.io.stat_at(&dir, name) {
                 Ok(stat) => stat,
-                Err(e) if gone(&e) => return Ok(None),
+                Err(e) if is_gone(&e) => return Ok(None),
                 Err(e) => return Err(e.into()),
             };
             let here = match at {
@@ -469,7 +469,7 @@ impl<'a> Builder<'a> {
         let stat = match self.store.io.stat_at(&dir, name) {
             Ok(stat) if stat.kind == *kind => stat,
             Ok(_) => return Err(lost),
-            Err(e) if gone(&e) => return Err(lost),
+            Err(e) if is_gone(&e) => return Err(lost),
             Err(e) => return Err(e.into()),
         };
         let made = self.in_tree(above, name.clone(), &stat);
@@ -488,7 +488,7 @@ impl<'a> Builder<'a> {
         let Some(parent) = parent else { return Ok(None) };
         match self.store.io.open_dir(&parent, &name) {
             Ok(dir) => Ok(Some(dir)),
-            Err(e) if gone(&e) => Ok(None),
+            Err(e) if is_gone(&e) => Ok(None),
             Err(e) => Err(e.into()),
         }
     }
@@ -550,7 +550,7 @@ impl<'a> Builder<'a> {
         let stat = match self.store.io.stat_at(&self.store.layout.grave, &name) {
             Ok(stat) if self.graves.get(&ix).is_some_and(|left| left.id == stat.id) => stat,
             Ok(_) => return Err(UndoError::Gone { txn: self.txn(), path: self.path(ix) }),
-            Err(e) if gone(&e) => {
+            Err(e) if is_gone(&e) => {
                 return Err(UndoError::Gone { txn: self.txn(), path: self.path(ix) });
             }
             Err(e) => return Err(e.into()),
@@ -592,7 +592,7 @@ impl<'a> Builder<'a> {
         let name = before_name(self.txn(), ix.0);
         let file = match io.open_file(&self.store.layout.grave, &name, Open::Read) {
             Ok(file) => file,
-            Err(e) if gone(&e) => {
+            Err(e) if is_gone(&e) => {
                 return Err(UndoError::Gone { txn: self.txn(), path: self.path(ix) });
             }
             Err(e) => return Err(e.into()),
@@ -608,8 +608,4 @@ impl<'a> Builder<'a> {
         };
         Ok(extents.iter().map(refer).collect())
     }
-}
-
-fn gone(e: &Error) -> bool {
-    matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENOTDIR | libc::EXDEV))
 }

@@ -4,6 +4,7 @@
 
 use crate::error::Refused;
 use crate::install::Env;
+use crate::io::{Handle, Io};
 use crate::layout::remove_all;
 use crate::origins::{Origins, is_gone};
 use crate::writeset::index::Index;
@@ -46,6 +47,22 @@ pub(crate) fn set_all(
     }
 }
 
+/// Sets an extended attribute, or removes it if it is there.
+pub(crate) fn change(
+    io: &dyn Io,
+    (dir, name): (&Handle, &[u8]),
+    key: &[u8],
+    value: Option<&[u8]>,
+) -> Result<()> {
+    let Some(value) = value else {
+        return match io.remove_xattr(dir, name, key) {
+            Err(e) if e.raw_os_error() == Some(libc::ENODATA) => Ok(()),
+            done => done,
+        };
+    };
+    io.set_xattr(dir, name, key, value)
+}
+
 fn size(key: &[u8], value: &[u8]) -> usize {
     key.len() + value.len() + EACH
 }
@@ -83,7 +100,7 @@ pub(crate) fn try_out(env: Env<'_>, set: &WriteSet) -> Result<Option<Refused>> {
 }
 
 /// What an object has now.
-fn has(env: Env<'_>, (dir, name): (&crate::io::Handle, &[u8])) -> Result<Vec<Xattr>> {
+fn has(env: Env<'_>, (dir, name): (&Handle, &[u8])) -> Result<Vec<Xattr>> {
     let keys = match env.io.list_xattr(dir, name) {
         Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Vec::new(),
         keys => keys?,
@@ -122,13 +139,7 @@ fn try_one(
             Err(e) => return Err(e),
         }
     };
-    let set = |key: &[u8], value: Option<&[u8]>| match value {
-        Some(value) => io.set_xattr(temp, &name, key, value),
-        None => match io.remove_xattr(temp, &name, key) {
-            Err(e) if e.raw_os_error() == Some(libc::ENODATA) => Ok(()),
-            done => done,
-        },
-    };
+    let set = |key: &[u8], value: Option<&[u8]>| change(io, (temp, &name), key, value);
     // What cannot be had again here was not counted in the file's own favour either.
     drop(set_all(has, set));
     let failed = set_all(gets, set);

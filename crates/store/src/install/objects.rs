@@ -10,7 +10,7 @@ use crate::io::{Class, Handle, Open, Rename, Stat};
 use crate::layout::found;
 use crate::staging::slot_name;
 use crate::writeset::{Attrs, Content, Data, Extent, Ix, NewKind, Origin, SlotId};
-use crate::xattrs::{is_refused, set_all};
+use crate::xattrs::{change, is_refused, set_all};
 use std::io::{Error, Result};
 use systx_base::Kind;
 
@@ -264,13 +264,7 @@ impl Install<'_> {
     ) -> Step<()> {
         let io = self.env.io;
         let failed = set_all(xattrs, |key, value| {
-            self.as_owner(place, || match value {
-                Some(value) => io.set_xattr(&place.dir, &place.name, key, value),
-                None => match io.remove_xattr(&place.dir, &place.name, key) {
-                    Err(e) if is(&e, libc::ENODATA) => Ok(()),
-                    other => other,
-                },
-            })
+            self.as_owner(place, || change(io, (&place.dir, &place.name), key, value))
         });
         for ((key, value), e) in failed {
             match value {

@@ -1,9 +1,8 @@
 use super::*;
+use crate::DirStore;
 use crate::dir_store::tests::{everything, populate, pretty};
-use crate::history::CommitMeta;
 use crate::io::Class;
 use crate::testing::*;
-use crate::{DirStore, TxnKind};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::os::unix::fs::MetadataExt;
@@ -73,20 +72,6 @@ impl Drop for Overlaid {
 }
 
 const KINDS: [&str; 2] = ["", ",userxattr"];
-
-fn run(store: &DirStore, txn: u64, set: WriteSet) {
-    let reservation = store.reserve(&set).unwrap();
-    let committed = store.commit(reservation, set, meta(txn)).unwrap();
-    assert_eq!(store.apply(committed.lsn).unwrap().outside, []);
-}
-
-fn undo(store: &DirStore, of: u64, txn: u64) {
-    let undo = store.undo_set(TxnId(of)).unwrap();
-    let reservation = store.reserve(&undo.set).unwrap();
-    let meta = CommitMeta { kind: TxnKind::Undo { of: TxnId(of) }, ..meta(txn) };
-    let committed = store.commit(reservation, undo.set, meta).unwrap();
-    assert_eq!(store.apply(committed.lsn).unwrap().outside, []);
-}
 
 /// The lower layer.  No file of two names: which of them are met is for views to tell.
 fn fill(s: &Scratch) {

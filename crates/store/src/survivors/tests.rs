@@ -1,27 +1,10 @@
-use crate::dir_store::DirStore;
+use crate::UndoError;
 use crate::testing::*;
 use crate::writeset::{Bind, WriteSet};
-use crate::{CommitMeta, TxnKind, UndoError};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use systx_base::TxnId;
-
-fn run(store: &DirStore, txn: u64, set: WriteSet) {
-    let reservation = store.reserve(&set).unwrap();
-    let committed = store.commit(reservation, set, meta(txn)).unwrap();
-    assert_eq!(store.apply(committed.lsn).unwrap().outside, []);
-}
-
-fn undo(store: &DirStore, of: u64, txn: u64) {
-    let undo = store.undo_set(TxnId(of)).unwrap();
-    undo.set.check().unwrap();
-    let reservation = store.reserve(&undo.set).unwrap();
-    let meta = CommitMeta { kind: TxnKind::Undo { of: TxnId(of) }, ..meta(txn) };
-    let committed = store.commit(reservation, undo.set, meta).unwrap();
-    drop(undo.slots);
-    assert_eq!(store.apply(committed.lsn).unwrap().outside, []);
-}
 
 /// A file with these names.
 fn linked(s: &Scratch, names: &[&str]) {
