@@ -52,6 +52,9 @@ func ReadOnly() Option { return func(o *options) { o.flags |= C.SYSTX_READ_ONLY 
 // Snapshot isolates as snapshots do, instead of serializably.
 func Snapshot() Option { return func(o *options) { o.flags |= C.SYSTX_SNAPSHOT } }
 
+// Relaxed has the commit not wait for the disk: it is durable a moment later, in the order of the commits.
+func Relaxed() Option { return func(o *options) { o.flags |= C.SYSTX_RELAXED } }
+
 // NonBlocking has Run fail with syscall.EAGAIN where the begin of an attempt would wait for others: for a caller that
 // holds a lock.
 func NonBlocking() Option { return func(o *options) { o.flags |= C.SYSTX_NONBLOCK } }

@@ -28,6 +28,8 @@ public final class SystemTransaction implements AutoCloseable {
     public static final int RETRY = 4;
     /** {@link #begin} fails with EAGAIN rather than wait for others: for a thread that holds a lock. */
     public static final int NONBLOCK = 8;
+    /** The commit does not wait for the disk: it is durable a moment later, in the order of the commits. */
+    public static final int RELAXED = 64;
 
     private static final int ECANCELED = 125;
     private static final int LOST = 2;

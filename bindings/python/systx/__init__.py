@@ -17,7 +17,7 @@ import errno
 import functools
 import os
 
-READ_ONLY, SNAPSHOT, RETRY, NONBLOCK = 1, 2, 4, 8
+READ_ONLY, SNAPSHOT, RETRY, NONBLOCK, RELAXED = 1, 2, 4, 8, 64
 # Errors after which the transaction is still open, and of which status() tells more.
 _OPEN = (errno.EBUSY, errno.ETIMEDOUT, errno.EDEADLK)
 _TOLD = (*_OPEN, errno.EEXIST)

@@ -68,8 +68,10 @@ pub mod begin {
     pub const SCOPED: u32 = 1 << 4;
     /// With a scope: do not wait a while.  If it is not its turn, the seat leaves the line.
     pub const NOW: u32 = 1 << 5;
+    /// The end does not wait for the disk: what is committed is atomic and isolated, and durable a moment later.
+    pub const RELAXED: u32 = 1 << 6;
     /// All that this version knows.
-    pub const ALL: u32 = READ_ONLY | SNAPSHOT | RETRY | NONBLOCK | SCOPED | NOW;
+    pub const ALL: u32 = READ_ONLY | SNAPSHOT | RETRY | NONBLOCK | SCOPED | NOW | RELAXED;
 }
 
 /// Values of [`End::state`] and [`Status::state`].

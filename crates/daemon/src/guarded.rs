@@ -212,6 +212,11 @@ impl Guarded {
         self.desk.get().map(|desk| desk.waiting(ids)).unwrap_or_default()
     }
 
+    /// Who serves the threads that use it.
+    pub(crate) fn desk(&self) -> Option<&Desk> {
+        self.desk.get().map(|desk| &**desk)
+    }
+
     /// Threads whose transactions have lost hear of it.
     pub(crate) fn desk_tells_losers(&self) {
         if let Some(desk) = self.desk.get() {

@@ -39,6 +39,8 @@ pub fn knows(volume: &OpenVolume, id: TxnId) -> bool {
 }
 
 fn entries(volume: &OpenVolume) -> Result<Vec<HistoryEntry>, Failure> {
+    // What its program has been told of is there.
+    volume.vol.wait_durable();
     let mut all = volume.store.history().map_err(|e| {
         Failure::new(FailureKind::Store, format!("cannot read the history: {e}"))
             .path(volume.location.store.as_path())
@@ -401,7 +403,7 @@ fn run(
     });
     let installed = match (shares.next(), shares.len()) {
         (Some(Share { volume, writes, .. }), 0) => {
-            install(volume, id, writes, &[], meta, |_| ()).map(|installed| installed.outside)
+            install(volume, id, writes, &[], meta).map(|installed| installed.outside)
         }
         (first, _) => {
             let shares = first.into_iter().chain(shares).collect();

@@ -5,12 +5,15 @@ use crate::protocol::{self, Failure, FailureKind, HostPath};
 use crate::volume::OpenVolume;
 use rustix::io::Errno;
 use std::io;
+use std::sync::Arc;
 use systx_base::TxnId;
 use systx_store::io::Stamp;
 use systx_store::writeset::{Ix, Origin, WriteSet};
-use systx_store::{ApplyError, CommitError, CommitMeta, Outside, OutsideChange, ReserveError};
+use systx_store::{
+    ApplyError, CommitError, CommitMeta, Committed, Outside, OutsideChange, Ready, ReserveError,
+};
 use systx_vfs::growing::{Appended, Merged};
-use systx_vfs::publication::NotDecided;
+use systx_vfs::publication::{NotDecided, UnderWay};
 
 /// What an installation left.
 pub struct Installed {
@@ -32,69 +35,157 @@ pub enum NotInstalled {
     Failed(Failure),
 }
 
-/// From the reservation to the release: reserve, mark and invalidate in guarded directories, decide,
-/// make durable, install.  What is `appended` goes behind the ends of now.  `placed` is called before the
-/// release, with the versions after the installation.
+/// A commit that cannot lose any more: what is left needs the disk only.  Requests about what it changes are held until
+/// it is in place.
+pub struct Decided {
+    volume: Arc<OpenVolume>,
+    id: TxnId,
+    under_way: UnderWay,
+    ready: Ready,
+    /// The versions that it has met.
+    origins: Vec<Option<Stamp>>,
+    notes: Vec<String>,
+}
+
+/// From the reservation to the decision: reserve, mark and invalidate in guarded directories, decide.  What is `appended`
+/// goes behind the ends of now.
 ///
 /// # Errors
-/// Nothing was committed.  (If the store fails after the commit point, the failure says so.)
-pub fn install(
-    volume: &OpenVolume,
+/// Nothing was committed.
+pub fn decide(
+    volume: &Arc<OpenVolume>,
     id: TxnId,
     writes: WriteSet,
     appended: &[Appended],
     meta: CommitMeta,
-    placed: impl FnOnce(&[(Ix, Stamp)]),
-) -> Result<Installed, NotInstalled> {
+) -> Result<Decided, NotInstalled> {
     let engine = &volume.vol.engine;
     let reservation = volume.store.reserve(&writes).map_err(|e| no_room(volume, e))?;
-    let mut publication = volume.vol.publish(id, &writes);
+    let publication = volume.vol.publish(id, &writes);
     publication.decide(|| engine.decide(id)).map_err(|e| match e {
         NotDecided::Lost(_) => NotInstalled::Lost,
         NotDecided::Kernel(errno) => NotInstalled::Failed(not_published(errno)),
     })?;
     // Another transaction may have installed since this one was frozen.  None that is under way meets it.
-    let (writes, notes) = match carried_forward(volume, writes, appended) {
+    let (set, notes) = match carried_forward(volume, writes, appended) {
         Ok(forward) => forward,
         Err(changed) => {
             engine.abort(id);
             return Err(changed);
         }
     };
-    volume.vol.keep_past(&writes);
-    publication.let_next();
-    let origins: Vec<_> = writes.objects.iter().map(|o| stamp_of(&o.origin)).collect();
-    let committed = volume.store.commit(reservation, writes, meta);
-    let result = committed.map_err(|e| not_committed(volume, e)).and_then(|committed| {
-        let ids = origins.iter().flatten().map(|stamp| stamp.id);
-        volume.vol.installing(ids, || {
-            let before = versions(volume, &origins);
-            let done = volume.store.apply(committed.lsn).map_err(not_applied);
-            let moves = done.as_ref().map_or_else(|_| Vec::new(), |r| moves(&before, &r.stamps));
-            publication.replaced(&moves);
-            (done, moves)
-        })
-    });
-    let report = match result {
-        Ok(report) => report,
-        Err(error) => {
-            // Where the store could not even install it, whoever waits sees what is there; the
-            // store refuses further commits until recovery has finished this one.
-            engine.abort(id);
-            return Err(error);
-        }
+    volume.vol.keep_past(&set);
+    let under_way = publication.into_under_way();
+    let origins = set.objects.iter().map(|o| stamp_of(&o.origin)).collect();
+    let ready = Ready { reservation, set, meta };
+    Ok(Decided { volume: Arc::clone(volume), id, under_way, ready, origins, notes })
+}
+
+impl Decided {
+    /// From the decision to the release: make durable, install.  `placed` is called before the release, with the versions
+    /// after the installation.
+    ///
+    /// # Errors
+    /// The store failed, or somebody outside was faster.
+    pub fn finish(self, placed: impl FnOnce(&[(Ix, Stamp)])) -> Result<Installed, NotInstalled> {
+        // Who has heard of an earlier commit, and that is its program at least, does not find this one without it after
+        // a power cut.
+        self.volume.vol.wait_durable();
+        let (ready, unwritten) = self.split();
+        let Ready { reservation, set, meta } = ready;
+        let written = unwritten.volume.store.commit(reservation, set, meta);
+        Written { of: unwritten, written }.place(placed)
+    }
+
+    /// Its program goes on before it is durable: it is to be finished by [`write_all`].
+    pub fn relax(&self) {
+        self.under_way.relax();
+    }
+
+    fn split(self) -> (Ready, Unwritten) {
+        let Decided { volume, id, under_way, ready, origins, notes } = self;
+        (ready, Unwritten { volume, id, under_way, origins, notes })
+    }
+}
+
+struct Unwritten {
+    volume: Arc<OpenVolume>,
+    id: TxnId,
+    under_way: UnderWay,
+    origins: Vec<Option<Stamp>>,
+    notes: Vec<String>,
+}
+
+/// A commit whose record is on the disk, or cannot be.
+pub struct Written {
+    of: Unwritten,
+    written: Result<Committed, CommitError>,
+}
+
+/// Makes several commits of one volume durable, with one wait for the disk, in their order.
+pub fn write_all(several: Vec<Decided>) -> Vec<Written> {
+    let (ready, unwritten): (Vec<_>, Vec<_>) = several.into_iter().map(Decided::split).unzip();
+    let Some(store) = unwritten.first().map(|of| Arc::clone(&of.volume.store)) else {
+        return Vec::new();
     };
-    let stamp = |(i, stamp): (usize, &Option<Stamp>)| Some((Ix(i as u32), (*stamp)?));
-    let stamps: Vec<_> = report.stamps.iter().enumerate().filter_map(stamp).collect();
-    placed(&stamps);
-    engine.installed(id);
-    drop(publication);
-    volume.checkpoints.soon(&volume.store);
-    Ok(Installed {
-        stamps,
-        outside: report.outside.iter().map(|c| outside_change(volume, c)).collect(),
-        notes,
-    })
+    let written = store.commit_group(ready);
+    unwritten.into_iter().zip(written).map(|(of, written)| Written { of, written }).collect()
+}
+
+impl Written {
+    /// Installs, and releases.  `placed` is called before the release, with the versions after the installation.
+    ///
+    /// # Errors
+    /// As [`Decided::finish`].
+    pub fn place(self, placed: impl FnOnce(&[(Ix, Stamp)])) -> Result<Installed, NotInstalled> {
+        let Written { of: Unwritten { volume, id, under_way, origins, notes }, written } = self;
+        let engine = &volume.vol.engine;
+        let result = written.map_err(|e| not_committed(&volume, e)).and_then(|committed| {
+            let ids = origins.iter().flatten().map(|stamp| stamp.id);
+            volume.vol.installing(ids, || {
+                let before = versions(&volume, &origins);
+                let done = volume.store.apply(committed.lsn).map_err(not_applied);
+                let moves =
+                    done.as_ref().map_or_else(|_| Vec::new(), |r| moves(&before, &r.stamps));
+                under_way.replaced(&moves);
+                (done, moves)
+            })
+        });
+        let report = match result {
+            Ok(report) => report,
+            Err(error) => {
+                // Where the store could not even install it, whoever waits sees what is there; the
+                // store refuses further commits until recovery has finished this one.
+                engine.abort(id);
+                return Err(error);
+            }
+        };
+        let stamp = |(i, stamp): (usize, &Option<Stamp>)| Some((Ix(i as u32), (*stamp)?));
+        let stamps: Vec<_> = report.stamps.iter().enumerate().filter_map(stamp).collect();
+        placed(&stamps);
+        engine.installed(id);
+        drop(under_way);
+        volume.checkpoints.soon(&volume.store);
+        Ok(Installed {
+            stamps,
+            outside: report.outside.iter().map(|c| outside_change(&volume, c)).collect(),
+            notes,
+        })
+    }
+}
+
+/// [`decide`] and [`Decided::finish`].
+///
+/// # Errors
+/// Nothing was committed.  (If the store fails after the commit point, the failure says so.)
+pub fn install(
+    volume: &Arc<OpenVolume>,
+    id: TxnId,
+    writes: WriteSet,
+    appended: &[Appended],
+    meta: CommitMeta,
+) -> Result<Installed, NotInstalled> {
+    decide(volume, id, writes, appended, meta)?.finish(|_| ())
 }
 
 /// What versions have become by our own installations.  In an installation: others may have changed names in the

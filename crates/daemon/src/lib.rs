@@ -30,6 +30,7 @@ pub mod patterns;
 mod pidfd_unsafe;
 pub mod processes;
 pub mod protocol;
+mod relaxed;
 mod roster;
 pub mod server;
 pub mod spawn;

@@ -6,16 +6,17 @@
 //! from then on requests are plain ones, the kernel drops what it keeps, and the path goes.  Where it
 //! is refused, requests go on as before.
 
+use crate::install::Decided;
 use crate::patterns::Patterns;
 use crate::protocol::*;
 use crate::top::Counts;
-use crate::transaction::{Ended, Terms, Transaction, engine_isolation};
+use crate::transaction::{Ended, Rest, Step, Terms, Transaction, engine_isolation};
 use crate::transactions::{Transactions, facts};
 use crate::volume::OpenVolume;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use systx_txn::BeginOptions;
-use systx_vfs::retired::{Lasting, StillOpen};
+use systx_vfs::retired::{Lasting, Pause, StillOpen};
 
 impl Transactions {
     pub(crate) fn begin_with_path(
@@ -147,7 +148,7 @@ impl Transactions {
     pub(crate) fn commit_lasting(
         &self,
         txn: &Transaction,
-        lasting: &Lasting,
+        lasting: &Arc<Lasting>,
     ) -> (Ended, Option<Vec<StillOpen>>) {
         let mut pause = lasting.pause();
         if txn.view.is_snapshot() {
@@ -160,11 +161,34 @@ impl Transactions {
         }
         pause.pin(txn.terms.read_only);
         let ended = txn.commit_and(self, || pause.landed());
-        let Ended::Committed(_) = &ended else { return (ended, None) };
-        let open = pause.retire().inspect_err(|errno| {
-            tracing::error!(%errno, "open files of a committed view are lost");
-        });
-        (ended, open.ok())
+        let open = retire(pause, &ended);
+        (ended, open)
+    }
+
+    /// As [`Transactions::commit_lasting`], of a transaction whose program does not wait for the disk.
+    pub(crate) fn commit_relaxed(
+        &self,
+        txn: &Arc<Transaction>,
+        lasting: &Arc<Lasting>,
+    ) -> Relaxing {
+        let mut pause = lasting.pause();
+        pause.pin(txn.terms.read_only);
+        let step = txn.decide(self);
+        txn.volume.vol.let_writers_in(txn.id);
+        match step {
+            Step::Decided(half) => {
+                let (decided, rest) = half.relax();
+                Relaxing::Decided(Box::new(Tail { txn: Arc::clone(txn), decided, rest, pause }))
+            }
+            Step::Nothing(outcome) => {
+                pause.landed();
+                txn.volume.vol.engine.pass(txn.id);
+                let ended = Ended::Committed(outcome);
+                let open = retire(pause, &ended);
+                Relaxing::Ended(ended, open)
+            }
+            Step::Refused(outcome) => Relaxing::Ended(Ended::Refused(outcome), None),
+        }
     }
 
     /// Has the kernel forget the names of views that have lost: to be called from time to time, since
@@ -199,6 +223,49 @@ impl Transactions {
             }
         }
         Ok(())
+    }
+}
+
+/// What the kernel has open of a view, which goes on as a plain one if it is committed.
+fn retire(pause: Pause, ended: &Ended) -> Option<Vec<StillOpen>> {
+    let Ended::Committed(_) = ended else { return None };
+    let open = pause.retire().inspect_err(|errno| {
+        tracing::error!(%errno, "open files of a committed view are lost");
+    });
+    open.ok()
+}
+
+/// How far a commit has come when its program may go on.
+pub(crate) enum Relaxing {
+    /// It is decided, and this is left to do.
+    Decided(Box<Tail>),
+    /// To its end.
+    Ended(Ended, Option<Vec<StillOpen>>),
+}
+
+/// What is left of a commit after its decision.
+pub(crate) struct Tail {
+    txn: Arc<Transaction>,
+    decided: Decided,
+    rest: Rest,
+    pause: Pause,
+}
+
+impl Tail {
+    /// Has it done by the volume's own thread; `then` is called with how it ended, and what is still open.
+    pub(crate) fn finish(
+        self,
+        table: &Arc<Transactions>,
+        then: impl FnOnce(Outcome, Option<Vec<StillOpen>>) + Send + 'static,
+    ) {
+        let Tail { txn, decided, rest, mut pause } = self;
+        let (table, volume) = (Arc::clone(table), Arc::clone(&txn.volume));
+        let end = move |written| {
+            let ended = rest.finish(&txn, &*table, written, || pause.landed());
+            let open = retire(pause, &ended);
+            then(table.end(&txn, ended), open);
+        };
+        volume.relaxed.finish(decided, Box::new(end));
     }
 }
 

@@ -11,6 +11,7 @@
 use crate::describe::for_user;
 use crate::guarded::Guarded;
 use crate::members::{Members, PIDFD_THREAD};
+use crate::open_transactions::Relaxing;
 use crate::patterns::Patterns;
 use crate::protocol::{self, Conflict, HostPath, Opponent, Outcome, State, Transport};
 use crate::thread_orders;
@@ -19,11 +20,11 @@ use crate::transaction::{Terms, Transaction, engine_isolation};
 use crate::transactions::Transactions;
 use crate::volume::OpenVolume;
 use crate::watch::{Keeps, Watcher};
-use rustix::event::epoll;
+use deaths::Deaths;
 use rustix::io::Errno;
 use rustix::process::{Pid, getpriority_process, pidfd_open};
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -32,10 +33,12 @@ use systx_abi as abi;
 use systx_base::sync::{Mutex, rank};
 use systx_base::{TxnId, Uid};
 use systx_txn::BeginOptions;
-use systx_vfs::aliases::{Control, Left, Seat};
+use systx_vfs::aliases::{Control, Left, Seat, Tag};
 use systx_vfs::api::{Caller, Reply};
 use systx_vfs::retired::{Lasting, StillOpen};
 use zerocopy::{FromBytes, IntoBytes};
+
+mod deaths;
 
 /// How long another attempt waits at most for the end of who made the last one lose.
 const DEFER: Duration = Duration::from_millis(500);
@@ -80,6 +83,8 @@ struct Now {
     last: Last,
     /// Somebody stayed inside after its end, and would be in the next one.
     worn: bool,
+    /// What was said to be committed, and could not be made durable afterwards.
+    not_durable: Option<(TxnId, String)>,
 }
 
 #[derive(Clone)]
@@ -89,6 +94,8 @@ struct Work {
     /// It has lost, and the kernel was made to ask.
     told: Arc<AtomicBool>,
     members: Arc<Members>,
+    /// Its end does not wait for the disk.
+    relaxed: bool,
 }
 
 /// How a transaction ended.
@@ -285,7 +292,7 @@ impl Desk {
     }
 
     fn begin_or_wait(&self, place: &Place, caller: Caller, arg: abi::Begin) -> Reply<abi::Begin> {
-        use abi::begin::{ALL, NONBLOCK, NOW, READ_ONLY, RETRY, SCOPED, SNAPSHOT};
+        use abi::begin::{ALL, NONBLOCK, NOW, READ_ONLY, RELAXED, RETRY, SCOPED, SNAPSHOT};
         if arg.flags & !ALL != 0 {
             return Err(Errno::INVAL);
         }
@@ -295,12 +302,17 @@ impl Desk {
             return Err(Errno::INVAL);
         }
         let last = {
-            let now = place.now.lock();
+            let mut now = place.now.lock();
             if now.open.is_some() {
                 return Err(Errno::BUSY);
             }
             if now.worn {
                 return Err(Errno::STALE);
+            }
+            if let Some((id, words)) = now.not_durable.take() {
+                let (state, errno) = (abi::state::FAILED, Errno::IO.raw_os_error());
+                now.last = Last { id: id.0, state, errno, words, ..Last::default() };
+                return Err(Errno::IO);
             }
             now.last.clone()
         };
@@ -401,7 +413,9 @@ impl Desk {
         table.add(Arc::clone(&txn));
         let members = Arc::new(Members::new(tid, arg.namespace));
         let id = txn.id;
-        place.now.lock().open = Some(Work { txn, lasting, told: Arc::default(), members });
+        // What reads only, a snapshot among them, has nothing that could be durable.
+        let relaxed = arg.flags & RELAXED != 0 && !read_only;
+        place.now.lock().open = Some(Work { txn, lasting, told: Arc::default(), members, relaxed });
         Ok(abi::Begin { retries, id: id.0, state: abi::state::OPEN, ..arg })
     }
 
@@ -455,11 +469,12 @@ impl Desk {
     fn end(&self, place: &Place, commit: bool) -> Reply<abi::End> {
         let (table, _, guarded) = self.parts()?;
         let work = place.now.lock().open.clone().ok_or(Errno::INVAL)?;
-        let Work { txn, lasting, members, .. } = work;
-        let _turn = txn.take_turn().map_err(|_| Errno::BUSY)?;
+        let Work { txn, lasting, members, relaxed, .. } = work;
+        let turn = txn.take_turn().map_err(|_| Errno::BUSY)?;
         let mut last = Last { id: txn.id.0, retries: txn.age, ..Last::default() };
         let asleep = txn.volume.vol.engine.lost_asleep(txn.id);
         let mut open = None;
+        let mut tail = None;
         if table.get(txn.id).is_err() {
             last.state = abi::state::ABORTED;
             last.words = "ended by `systx abort`".into();
@@ -481,25 +496,38 @@ impl Desk {
             table.retire(&txn, false);
         } else {
             self.flush(&guarded, place.seat, &lasting);
-            let (ended, still) = table.commit_lasting(&txn, &lasting);
-            open = still;
-            match table.end(&txn, ended) {
-                Outcome::Committed { .. } => last.state = abi::state::COMMITTED,
-                Outcome::Conflict { conflict, .. } => {
-                    last.fail(Some(conflict), txn.age, txn.timestamp);
+            let step = if relaxed {
+                table.commit_relaxed(&txn, &lasting)
+            } else {
+                let (ended, still) = table.commit_lasting(&txn, &lasting);
+                Relaxing::Ended(ended, still)
+            };
+            match step {
+                Relaxing::Decided(rest) => {
+                    last.state = abi::state::COMMITTED;
+                    tail = Some(rest);
                 }
-                Outcome::Refused { failure, .. } => {
-                    last.state = abi::state::FAILED;
-                    last.errno = errno_of(&failure).raw_os_error();
-                    last.words = failure.to_string();
-                }
-                Outcome::Aborted { .. } | Outcome::Kept { .. } => {
-                    last.state = abi::state::ABORTED;
+                Relaxing::Ended(ended, still) => {
+                    open = still;
+                    last.ended(table.end(&txn, ended), &txn);
                 }
             }
         }
         let left = guarded.aliases.detach(place.seat);
-        self.forget(&guarded, place.seat, &left, &open.unwrap_or_default());
+        if let Some(tail) = tail {
+            turn.keep();
+            // Before anything below, which may have to wait for a request that waits for this.
+            let (guarded, seat, tag) = (Arc::downgrade(&guarded), place.seat, left.tag);
+            let id = txn.id;
+            tail.finish(&table, move |outcome, open| {
+                let Some(guarded) = guarded.upgrade() else { return };
+                if let Some(desk) = guarded.desk() {
+                    desk.has_ended(&guarded, (seat, id), outcome, (tag, &open.unwrap_or_default()));
+                }
+            });
+        }
+        self.forget(&guarded, place.seat, &left);
+        self.keep_up(&guarded, left.tag, &open.unwrap_or_default());
         let answer = abi::End {
             flags: 0,
             state: last.state,
@@ -531,8 +559,31 @@ impl Desk {
         }
     }
 
-    /// Has the kernel forget what the next transaction must not see, and what a commit has made old.
-    fn forget(&self, guarded: &Arc<Guarded>, seat: Seat, left: &Left, open: &[StillOpen]) {
+    /// A relaxed commit is in place, or could not be.
+    pub(crate) fn has_ended(
+        &self,
+        guarded: &Arc<Guarded>,
+        (seat, id): (Seat, TxnId),
+        outcome: Outcome,
+        (tag, open): (Tag, &[StillOpen]),
+    ) {
+        let words = match outcome {
+            Outcome::Committed { .. } => return self.keep_up(guarded, tag, open),
+            Outcome::Refused { failure, .. } => failure.to_string(),
+            Outcome::Conflict { conflict, .. } => {
+                format!("{} was changed past the guard meanwhile", conflict.path)
+            }
+            Outcome::Aborted { .. } | Outcome::Kept { .. } => "it was dropped".into(),
+        };
+        let words = format!("{id}, which was to be durable later, is not committed: {words}");
+        tracing::error!(%words, "a relaxed commit");
+        if let Ok(place) = self.place(seat) {
+            place.now.lock().not_durable = Some((id, words));
+        }
+    }
+
+    /// Has the kernel forget what the next transaction must not see.
+    fn forget(&self, guarded: &Arc<Guarded>, seat: Seat, left: &Left) {
         let Some(connection) = guarded.connection() else { return };
         for name in &left.names {
             // That it does not know (any more) is fine.
@@ -541,9 +592,13 @@ impl Desk {
         if left.root {
             let _ = connection.invalidate_inode(seat.node(), Some((0, 0)));
         }
+    }
+
+    /// Has the kernel forget what a commit has made old in files that are still open, and what others change in them.
+    fn keep_up(&self, guarded: &Arc<Guarded>, tag: Tag, open: &[StillOpen]) {
         let keeps: Arc<dyn Keeps> = guarded.clone();
         for still in open {
-            let Some(node) = left.node(still.node) else { continue };
+            let Some(node) = tag.node(still.node) else { continue };
             if let Some(file) = &still.file {
                 self.watcher.add(&keeps, node, file.as_fd());
             }
@@ -602,6 +657,22 @@ impl Last {
         match self.conflict.as_ref()?.opponent {
             Opponent::Transaction { id, .. } => Some(id),
             Opponent::Outside { .. } => None,
+        }
+    }
+
+    /// How a commit ended.
+    fn ended(&mut self, outcome: Outcome, txn: &Transaction) {
+        match outcome {
+            Outcome::Committed { .. } => self.state = abi::state::COMMITTED,
+            Outcome::Conflict { conflict, .. } => {
+                self.fail(Some(conflict), txn.age, txn.timestamp);
+            }
+            Outcome::Refused { failure, .. } => {
+                self.state = abi::state::FAILED;
+                self.errno = errno_of(&failure).raw_os_error();
+                self.words = failure.to_string();
+            }
+            Outcome::Aborted { .. } | Outcome::Kept { .. } => self.state = abi::state::ABORTED,
         }
     }
 
@@ -718,71 +789,5 @@ impl Keeps for Guarded {
     fn drop_pages(&self, node: systx_base::NodeId) -> bool {
         let Some(connection) = self.connection() else { return false };
         connection.invalidate_inode(node, Some((0, 0))).is_ok()
-    }
-}
-
-/// Waits for the ends of threads.
-struct Deaths {
-    epoll: OwnedFd,
-    watched: Mutex<HashMap<Seat, OwnedFd>>,
-}
-
-impl Deaths {
-    fn start(guarded: Weak<Guarded>) -> Option<Arc<Deaths>> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC);
-        let epoll = epoll.inspect_err(|errno| tracing::error!(%errno, "epoll")).ok()?;
-        let watched = Mutex::new(rank::LEAF, HashMap::new());
-        let deaths = Arc::new(Deaths { epoll, watched });
-        let own = Arc::downgrade(&deaths);
-        let thread = std::thread::Builder::new().name("seats".into());
-        thread.spawn(move || Deaths::run(&own, &guarded)).ok()?;
-        Some(deaths)
-    }
-
-    fn add(&self, seat: Seat, fd: OwnedFd) {
-        let mut watched = self.watched.lock();
-        let data = epoll::EventData::new_u64(seat.node().0);
-        match epoll::add(&self.epoll, &fd, data, epoll::EventFlags::IN) {
-            Ok(()) => drop(watched.insert(seat, fd)),
-            Err(errno) => tracing::warn!(%errno, "a thread is not watched"),
-        }
-    }
-
-    /// Closing the descriptor takes it off the list.
-    fn remove(&self, seat: Seat) {
-        let gone = self.watched.lock().remove(&seat);
-        drop(gone);
-    }
-
-    fn run(this: &Weak<Deaths>, guarded: &Weak<Guarded>) {
-        const LOOK: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };
-        let mut events = Vec::with_capacity(16);
-        loop {
-            // Not kept alive while it waits for long: the directory may be unmounted.
-            let Some(deaths) = this.upgrade() else { return };
-            events.clear();
-            let waited = epoll::wait(
-                &deaths.epoll,
-                rustix::buffer::spare_capacity(&mut events),
-                Some(&LOOK),
-            );
-            match waited {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => {
-                    tracing::error!(%errno, "epoll");
-                    return;
-                }
-            }
-            let gone: Vec<u64> = events.iter().map(|e: &epoll::Event| e.data.u64()).collect();
-            let seats: Vec<Seat> = {
-                let watched = deaths.watched.lock();
-                watched.keys().filter(|seat| gone.contains(&seat.node().0)).copied().collect()
-            };
-            drop(deaths);
-            let Some(guarded) = guarded.upgrade() else { return };
-            for seat in seats {
-                guarded.desk_closes(seat);
-            }
-        }
     }
 }

@@ -8,7 +8,7 @@
 use crate::classes;
 use crate::deferred;
 use crate::describe::{self, Opponents};
-use crate::install::{Installed, NotInstalled, install};
+use crate::install::{NotInstalled, install};
 use crate::path_views::PathView;
 use crate::patterns::Patterns;
 use crate::protocol::{
@@ -22,21 +22,20 @@ use several::Alarm;
 use spill::{Limits, StoreSpill};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use systx_base::progress::{self, Phase};
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Time, TxnId};
 use systx_fuse::Connection;
-use systx_store::io::Stamp;
-use systx_store::writeset::{Ix, WriteSet};
 use systx_store::{CommitMeta, TxnKind};
 use systx_txn::{Access, BeginOptions, Isolation, Side, Status};
 use systx_vfs::content::{Budget, Spill};
 use systx_vfs::freeze::{Frozen, Selection};
-use systx_vfs::growing::Appended;
 use systx_vfs::view::{Ids, View, ViewConfig};
 
+mod committing;
 mod several;
 mod spill;
+
+pub use committing::{Rest, Step};
 
 /// What a transaction was begun with.
 #[derive(Clone)]
@@ -117,6 +116,13 @@ struct Life {
 
 /// The right to end a transaction that several may try to end at once.
 pub struct Turn<'a>(&'a Transaction);
+
+impl Turn<'_> {
+    /// Nobody else gets it any more: its end is under way.
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+}
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
@@ -485,101 +491,6 @@ impl Transaction {
         (describe::outside(&fatal), stale)
     }
 
-    /// Commits everything (but what is never committed): the end of the transaction.
-    pub fn commit(&self, opponents: &dyn Opponents) -> Ended {
-        progress::phase(Phase::Checking, || 0);
-        if let Some(failure) = self.cut_off() {
-            return Ended::Refused(refused(failure));
-        }
-        if !self.others().is_empty() {
-            return self.commit_several(opponents);
-        }
-        self.view.let_go();
-        self.commit_and(opponents, || ())
-    }
-
-    /// As [`Transaction::commit`], of a view that processes still work in.  `landed` is called when
-    /// everything is in place and nobody else can touch it yet.
-    pub fn commit_and(&self, opponents: &dyn Opponents, landed: impl FnOnce()) -> Ended {
-        let ended = self.commit_now(opponents, landed);
-        self.volume.vol.let_writers_in(self.id);
-        ended
-    }
-
-    fn commit_now(&self, opponents: &dyn Opponents, landed: impl FnOnce()) -> Ended {
-        self.view.let_go_of_files();
-        if self.view.is_given_up() {
-            return Ended::Refused(refused(given_up()));
-        }
-        let selection = Committed { patterns: &self.terms.patterns, volume: &self.volume };
-        let changes = self.changes();
-        let mut frozen = self.view.freeze(&selection);
-        let promise = match deferred::Promise::of(self) {
-            Ok(promise) => promise,
-            Err(failure) => return Ended::Refused(refused(failure)),
-        };
-        let Some(quiet) = self.view.quiet_others() else {
-            return Ended::Refused(refused(never_quiet()));
-        };
-        let (conflict, mut stale) = self.validate();
-        if let Some(conflict) = conflict.or_else(|| self.conflict(opponents)) {
-            return Ended::Refused(Outcome::Conflict { conflict, kept: false });
-        }
-        if !self.terms.read_only
-            && let Err(lost) = self.view.claim(self.id, &frozen.writes)
-        {
-            return self.lost(lost, false, opponents);
-        }
-        let reads = self.volume.vol.engine.stale_reads(self.id);
-        for (object, _) in &reads {
-            stale.push(HostPath(self.view.path_of_object(object)));
-        }
-        if let (true, Some((object, opponent))) = (self.must_be_of_one_moment(), reads.first()) {
-            let (object, opponent) = (object.clone(), *opponent);
-            let (mine, theirs) = (Side::Read, Side::Write);
-            let why = systx_txn::Conflict { object, opponent, mine, theirs };
-            let mut conflict = describe::conflict(&self.view, &why, true, opponents);
-            conflict.stale = stale;
-            return Ended::Refused(Outcome::Conflict { conflict, kept: false });
-        }
-        if self.terms.read_only || frozen.is_empty() {
-            let summary = Summary::default();
-            promise.keep();
-            landed();
-            self.volume.vol.engine.pass(self.id);
-            return Ended::Committed(self.outcome(self.id, summary, vec![], stale, 0));
-        }
-        // The decision does this once more: the publication before it may need these files.
-        drop(quiet);
-        let mut notes = self.open_elsewhere(&frozen);
-        let dropped = changes.iter().filter(|c| c.dropped).count() as u64;
-        let summary = describe::summary(changes.iter().filter(|c| !c.dropped));
-        let writes = std::mem::take(&mut frozen.writes);
-        let appended = std::mem::take(&mut frozen.appended);
-        let lives_on = self.terms.lives_on;
-        let placed = |stamps: &[(Ix, Stamp)]| {
-            if lives_on {
-                self.view.rebase(&frozen, stamps);
-            }
-            landed();
-        };
-        match self.install(self.id, (writes, &appended), TxnKind::Run, placed) {
-            Ok(installed) => {
-                promise.keep();
-                notes.extend(installed.notes);
-                let outside = installed.outside;
-                let outcome = self.outcome(self.id, summary, outside, stale, dropped);
-                Ended::Committed(with_notes(outcome, notes))
-            }
-            Err(NotInstalled::Lost) => self.lost(None, false, opponents),
-            Err(NotInstalled::Outside(paths)) => Ended::Refused(late_change(paths, false)),
-            Err(NotInstalled::Failed(failure)) => {
-                promise.leave();
-                Ended::Refused(refused(failure))
-            }
-        }
-    }
-
     /// What a transaction has read that commits nothing is all that it is good for.
     fn must_be_of_one_moment(&self) -> bool {
         self.terms.read_only && self.terms.isolation == protocol::Isolation::Serializable
@@ -617,15 +528,23 @@ impl Transaction {
         kept: bool,
         opponents: &dyn Opponents,
     ) -> Ended {
+        Ended::Refused(self.lost_to(why, kept, opponents))
+    }
+
+    fn lost_to(
+        &self,
+        why: Option<systx_txn::Conflict>,
+        kept: bool,
+        opponents: &dyn Opponents,
+    ) -> Outcome {
         let why = why.map(|c| describe::conflict(&self.view, &c, false, opponents));
-        let outcome = match why.or_else(|| self.conflict(opponents)) {
+        match why.or_else(|| self.conflict(opponents)) {
             Some(conflict) => Outcome::Conflict { conflict, kept },
             None => refused(Failure::new(
                 FailureKind::State,
                 "the transaction was aborted while it was being committed",
             )),
-        };
-        Ended::Refused(outcome)
+        }
     }
 
     /// Commits what lies below `paths`, as transaction `id`, which has this one's reads; the rest
@@ -676,7 +595,7 @@ impl Transaction {
             return self.lost(lost, true, opponents);
         }
         let writes = std::mem::take(&mut frozen.writes);
-        match self.install(id, (writes, &[]), TxnKind::Partial, |_| ()) {
+        match install(&self.volume, id, writes, &[], self.meta(id, TxnKind::Partial)) {
             Ok(installed) => {
                 Counts::count(&self.volume.counts.begun);
                 Counts::count(&self.volume.counts.committed);
@@ -693,16 +612,6 @@ impl Transaction {
                 Ended::Refused(refused(failure))
             }
         }
-    }
-
-    fn install(
-        &self,
-        id: TxnId,
-        (writes, appended): (WriteSet, &[Appended]),
-        kind: TxnKind,
-        placed: impl FnOnce(&[(Ix, Stamp)]),
-    ) -> Result<Installed, NotInstalled> {
-        install(&self.volume, id, writes, appended, self.meta(id, kind), placed)
     }
 
     fn meta(&self, id: TxnId, kind: TxnKind) -> CommitMeta {

@@ -7,6 +7,7 @@ use crate::guarded::Guarded;
 use crate::install::outside_change;
 use crate::mounts::{self, Mount};
 use crate::protocol::{Failure, FailureKind, HostPath, Inspected, Recovered};
+use crate::relaxed::Relaxed;
 use crate::top::Counts;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -98,6 +99,7 @@ pub struct OpenVolume {
     /// What recovery did when it was opened.
     pub recovery: RecoveryReport,
     pub(crate) checkpoints: Checkpoints,
+    pub(crate) relaxed: Relaxed,
     guarded: Mutex<Vec<Arc<Guarded>>>,
     /// What happened since.
     pub counts: Counts,
@@ -344,6 +346,7 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
         store: Arc::new(store),
         recovery,
         checkpoints: Checkpoints::new(),
+        relaxed: Relaxed::new(),
         guarded: Mutex::new(rank::LEAF, Vec::new()),
         counts: Counts::default(),
     })

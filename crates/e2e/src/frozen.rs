@@ -1,5 +1,7 @@
 //! fsfreeze(8) for a while.
 
+use crate::lab::find_program;
+use crate::{Fs, Lab};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -7,6 +9,15 @@ use std::process::Command;
 pub struct Frozen(PathBuf);
 
 impl Frozen {
+    /// Why the disk of a lab cannot be frozen, if so.
+    pub fn impossible(lab: &Lab) -> Option<&'static str> {
+        match () {
+            () if lab.fs == Fs::Tmpfs => Some("a tmpfs cannot be frozen"),
+            () if find_program("fsfreeze").is_none() => Some("there is no fsfreeze"),
+            () => None,
+        }
+    }
+
     pub(crate) fn at(root: PathBuf) -> Frozen {
         let frozen = Frozen(root);
         assert!(frozen.fsfreeze("--freeze"), "fsfreeze");

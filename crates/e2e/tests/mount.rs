@@ -6,10 +6,10 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
-use systx_e2e::lab::{find_program, guard_mounts, signal};
+use systx_e2e::lab::{Frozen, guard_mounts, signal};
 use systx_e2e::lab::{one, watch};
 use systx_e2e::run::{HANG, Limits, Running, finish, wait_readable};
-use systx_e2e::{CONFLICT, Finished, Fs, Lab, Tree, lab, skip};
+use systx_e2e::{CONFLICT, Finished, Lab, Tree, lab, skip};
 
 use rustix::process::Signal;
 
@@ -475,11 +475,8 @@ fn threads_of(pid: u32) -> Vec<char> {
 #[test]
 fn nobody_waits_for_a_killed_daemon_that_hangs() {
     let lab = lab!();
-    if lab.fs == Fs::Tmpfs {
-        skip!("a tmpfs cannot be frozen");
-    }
-    if find_program("fsfreeze").is_none() {
-        skip!("there is no fsfreeze");
+    if let Some(why) = Frozen::impossible(&lab) {
+        skip!("{why}");
     }
     guarded(&lab);
     let daemon = one(lab.daemons());

@@ -1,6 +1,6 @@
 //! How far a long commit is, on a terminal, and nowhere else.  A frozen disk makes every commit long.
 
-use systx_e2e::lab::{Fs, Lab, find_program};
+use systx_e2e::lab::{Frozen, Lab, find_program};
 use systx_e2e::run::{Dialogue, Limits, finish};
 use systx_e2e::{FAILED, lab, skip};
 
@@ -9,12 +9,9 @@ const PHASES: [&str; 4] = ["checking", "saving for undo", "syncing", "installing
 
 /// Why this cannot be seen here.
 fn impossible(lab: &Lab) -> Option<&'static str> {
-    match () {
-        () if lab.fs == Fs::Tmpfs => Some("a tmpfs cannot be frozen"),
-        () if find_program("fsfreeze").is_none() => Some("there is no fsfreeze"),
-        () if find_program("script").is_none() => Some("no script(1) to make a terminal with"),
-        () => None,
-    }
+    let no_script = || find_program("script").is_none();
+    let no_terminal = || no_script().then_some("no script(1) to make a terminal with");
+    Frozen::impossible(lab).or_else(no_terminal)
 }
 
 /// A command on a terminal of its own.

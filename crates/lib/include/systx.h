@@ -19,6 +19,7 @@ extern "C" {
 #define SYSTX_SNAPSHOT  2u /* snapshot isolation instead of serializable */
 #define SYSTX_RETRY     4u /* another attempt of what this thread lost last: it keeps its age */
 #define SYSTX_NONBLOCK  8u /* EAGAIN rather than wait for others: for a thread that holds a lock */
+#define SYSTX_RELAXED  64u /* xend() does not wait for the disk: durable a moment later, in the order of the commits */
 
 /* Flags of xbegin() with which system calls of the thread are intercepted (decision 0007): about 2.5 microseconds more for
  * each call, from xbegin() to the end.  ENOSYS: the kernel cannot.  Not for a thread that changes its thread pointer.

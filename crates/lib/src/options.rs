@@ -17,6 +17,10 @@ impl Flags {
     pub const RETRY: Flags = Flags(systx_abi::begin::RETRY);
     /// The begin fails with `EAGAIN` rather than wait: for a thread that holds a lock.
     pub const NONBLOCK: Flags = Flags(systx_abi::begin::NONBLOCK);
+    /// The end does not wait for the disk.  What is committed is atomic and isolated as ever, and durable a moment later, in the
+    /// order of the commits of a program, before what it commits without this flag, and before fsync(2) returns in the
+    /// guarded directory.
+    pub const RELAXED: Flags = Flags(systx_abi::begin::RELAXED);
     /// Descriptors that were opened before on the guarded directory are in the transaction, and those that are made
     /// inside are closed by an abort.
     pub const DESCRIPTORS: Flags = Flags(1 << 16);

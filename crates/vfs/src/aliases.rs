@@ -175,14 +175,18 @@ pub struct Left {
     pub names: Vec<Vec<u8>>,
     /// Whether it may remember attributes and the listing of the alias root.
     pub root: bool,
-    /// The tag of its nodes.
-    tag: u32,
+    /// Of its nodes.
+    pub tag: Tag,
 }
 
-impl Left {
+/// What the numbers of all nodes of a transaction have in common.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tag(u32);
+
+impl Tag {
     /// A node of the transaction as the kernel knows it.
-    pub fn node(&self, node: NodeId) -> Option<NodeId> {
-        joined(self.tag, node).ok()
+    pub fn node(self, node: NodeId) -> Option<NodeId> {
+        joined(self.0, node).ok()
     }
 }
 
@@ -263,7 +267,7 @@ impl Aliases {
             self.table.lock().members.remove(&member.tag);
         }
         let names = std::mem::take(&mut *member.names.lock());
-        Left { names: names.into_iter().map(Vec::from).collect(), root, tag: member.tag }
+        Left { names: names.into_iter().map(Vec::from).collect(), root, tag: Tag(member.tag) }
     }
 
     /// A node of what is attached to a seat, as the kernel knows it.

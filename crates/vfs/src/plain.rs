@@ -312,6 +312,8 @@ impl Requests for Plain {
         self.release_node(node, handle);
     }
     fn fsync(&self, node: NodeId, data_only: bool) -> Reply<()> {
+        // Whoever wants what it has done to be durable, wants that, too.
+        self.gate.wait_durable();
         self.sync_node(node, data_only)
     }
     fn land(&self, node: NodeId) -> bool {

@@ -157,13 +157,14 @@ impl Lasting {
 
     /// Lets no request in any more and waits for those under way.  Hold no lock that one of them may
     /// need.  Requests go on when the pause is dropped.
-    pub fn pause(&self) -> Pause<'_> {
+    pub fn pause(self: &Arc<Self>) -> Pause {
         let mut passage = self.passage.lock();
         passage.closed = true;
         while passage.under_way > 0 {
             self.changed.wait(&mut passage);
         }
-        Pause { lasting: self, pinned: HashMap::new() }
+        drop(passage);
+        Pause { lasting: Arc::clone(self), pinned: HashMap::new() }
     }
 
     /// Waits until every request that had to wait for a pause has been performed, so that what is
@@ -238,19 +239,19 @@ pub struct StillOpen {
 }
 
 /// No request is under way.
-pub struct Pause<'a> {
-    lasting: &'a Lasting,
+pub struct Pause {
+    lasting: Arc<Lasting>,
     pinned: HashMap<NodeId, Pinned>,
 }
 
-impl Drop for Pause<'_> {
+impl Drop for Pause {
     fn drop(&mut self) {
         self.lasting.passage.lock().closed = false;
         self.lasting.changed.notify_all();
     }
 }
 
-impl Pause<'_> {
+impl Pause {
     fn view(&self) -> Option<Arc<View>> {
         match self.lasting.serving() {
             Serving::View(view) => Some(view),

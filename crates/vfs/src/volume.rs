@@ -351,7 +351,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = std::fs::File::open(dir.path()).unwrap().into();
         let io = Arc::new(RealIo::from_dir(root).unwrap());
-        let volume = Volume::new(io, Vec::new(), HashSet::new()).unwrap();
+        let volume = Arc::new(Volume::new(io, Vec::new(), HashSet::new()).unwrap());
         let refused = || {
             let attempt = || volume.try_snapshot(Arc::new(Nowhere)).err();
             std::thread::scope(|s| s.spawn(attempt).join().unwrap())

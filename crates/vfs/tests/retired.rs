@@ -40,7 +40,7 @@ fn read(view: &Lasting, node: NodeId) -> Reply<Vec<u8>> {
 }
 
 /// As a commit that changed nothing.
-fn retire(view: &Lasting) -> usize {
+fn retire(view: &Arc<Lasting>) -> usize {
     let mut pause = view.pause();
     pause.pin(false);
     pause.landed();

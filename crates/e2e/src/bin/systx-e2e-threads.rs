@@ -42,9 +42,96 @@ fn main() {
         "way-back" => way_back(dir),
         "told" => told(dir),
         "top" => top(dir),
+        "relaxed" => relaxed(dir),
+        "relaxed-stream" => relaxed_stream(dir),
+        "relaxed-failure" => relaxed_failure(dir),
         other => panic!("no case {other}"),
     }
     println!("ok");
+}
+
+/// The next line from whoever drives this.
+fn told_to_go_on() {
+    io::stdin().lines().next().unwrap().unwrap();
+}
+
+fn rewrite(path: &Path, text: &str, flags: Flags) -> io::Result<()> {
+    systx::xbegin(path.parent(), flags)?;
+    fs::write(path, text)?;
+    systx::xend()
+}
+
+/// What an end that does not wait for the disk leaves to others, who wait: for a disk that takes nothing for now.
+fn relaxed(dir: &Path) {
+    let [a, b, c] = ["a", "b", "c"].map(|name| dir.join(name));
+    for path in [&a, &b, &c] {
+        fs::write(path, "old").unwrap();
+        rewrite(path, "before", SERIALIZABLE).unwrap();
+    }
+    println!("ready");
+    told_to_go_on();
+    rewrite(&a, "after", Flags::RELAXED).unwrap();
+    rewrite(&b, "after", Flags::RELAXED).unwrap();
+    assert_eq!(systx::xstatus().unwrap().state, State::Committed);
+    println!("committed");
+    std::thread::scope(|s| {
+        s.spawn(|| {
+            assert_eq!(read(&a), "after");
+            println!("read");
+        });
+        s.spawn(|| {
+            File::open(dir).unwrap().sync_all().unwrap();
+            println!("synced");
+        });
+        s.spawn(|| {
+            rewrite(&c, "after", SERIALIZABLE).unwrap();
+            println!("durable");
+        });
+    });
+    assert_eq!(["a", "b", "c"].map(|name| read(dir.join(name))), ["after"; 3]);
+}
+
+/// Counts in eight files in turn, every tenth time durably, and says how far it is, until the daemon is gone.
+fn relaxed_stream(dir: &Path) {
+    let files: Vec<_> = (0..8).map(|n| dir.join(format!("count-{n}"))).collect();
+    for file in &files {
+        fs::write(file, "0").unwrap();
+    }
+    for n in 1_u64.. {
+        let (flags, word) =
+            if n % 10 == 0 { (SERIALIZABLE, "durable") } else { (Flags::RELAXED, "relaxed") };
+        if let Err(error) = rewrite(&files[n as usize % files.len()], &n.to_string(), flags) {
+            let gone = [libc::ENOTCONN, libc::ECANCELED, libc::ECONNABORTED, libc::EIO];
+            assert!(error.raw_os_error().is_some_and(|e| gone.contains(&e)), "{n}: {error}");
+            if systx::xid() != 0 {
+                systx::xabort().unwrap();
+            }
+            return;
+        }
+        println!("{n} {word}");
+    }
+}
+
+/// A commit that cannot be made durable after its end: told once, by the next begin.
+fn relaxed_failure(dir: &Path) {
+    let a = dir.join("a");
+    fs::write(&a, "old").unwrap();
+    rewrite(&a, "before", SERIALIZABLE).unwrap();
+    println!("ready");
+    told_to_go_on();
+    rewrite(&a, "after", Flags::RELAXED).unwrap();
+    let status = systx::xstatus().unwrap();
+    let id = status.id;
+    assert_eq!(status.state, State::Committed);
+    // It has ended when this returns.
+    assert_eq!(read(&a), "before");
+    assert_eq!(errno(systx::xbegin(Some(dir), SERIALIZABLE)), Some(libc::EIO));
+    let status = systx::xstatus().unwrap();
+    assert_eq!((status.state, status.id), (State::Failed, id), "{status:?}");
+    assert!(status.words.contains("is not committed"), "{status:?}");
+    systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
+    systx::xabort().unwrap();
+    println!("told");
 }
 
 /// What the kernel remembers of the guarded directory itself is not what an earlier transaction saw, whatever that asked for.

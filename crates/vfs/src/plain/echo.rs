@@ -132,6 +132,9 @@ impl Gate for Echo {
     fn file_barrier(&self, ticket: Ticket) {
         self.order.file_barrier(ticket);
     }
+    fn wait_durable(&self) {
+        self.order.wait_durable();
+    }
     fn land(&self, file: HostId) -> bool {
         self.order.land(file)
     }

@@ -57,6 +57,8 @@ pub trait Gate: Send + Sync {
     fn barrier(&self, _dir: Oid) {}
     /// The same, of a file.
     fn file_barrier(&self, _ticket: Ticket) {}
+    /// Waits until all that was committed without waiting for the disk is durable.
+    fn wait_durable(&self) {}
     /// Waits, not for long, until writes of a file that have been performed are in the kernel's caches, too.
     /// Whether they are.
     fn land(&self, _file: HostId) -> bool {

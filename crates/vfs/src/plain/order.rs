@@ -169,6 +169,10 @@ impl Gate for Order {
         self.vol.inode_locks.stay(ticket);
     }
 
+    fn wait_durable(&self) {
+        self.vol.wait_durable();
+    }
+
     fn land(&self, file: HostId) -> bool {
         self.vol.land(file)
     }

@@ -1,0 +1,76 @@
+//! The ends of threads that have seats.
+
+use crate::guarded::Guarded;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+use systx_base::sync::{Mutex, rank};
+use systx_vfs::aliases::Seat;
+
+/// Waits for the ends of threads.
+pub(super) struct Deaths {
+    epoll: OwnedFd,
+    watched: Mutex<HashMap<Seat, OwnedFd>>,
+}
+
+impl Deaths {
+    pub fn start(guarded: Weak<Guarded>) -> Option<Arc<Deaths>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC);
+        let epoll = epoll.inspect_err(|errno| tracing::error!(%errno, "epoll")).ok()?;
+        let watched = Mutex::new(rank::LEAF, HashMap::new());
+        let deaths = Arc::new(Deaths { epoll, watched });
+        let own = Arc::downgrade(&deaths);
+        let thread = std::thread::Builder::new().name("seats".into());
+        thread.spawn(move || Deaths::run(&own, &guarded)).ok()?;
+        Some(deaths)
+    }
+
+    pub fn add(&self, seat: Seat, fd: OwnedFd) {
+        let mut watched = self.watched.lock();
+        let data = epoll::EventData::new_u64(seat.node().0);
+        match epoll::add(&self.epoll, &fd, data, epoll::EventFlags::IN) {
+            Ok(()) => drop(watched.insert(seat, fd)),
+            Err(errno) => tracing::warn!(%errno, "a thread is not watched"),
+        }
+    }
+
+    /// Closing the descriptor takes it off the list.
+    pub fn remove(&self, seat: Seat) {
+        let gone = self.watched.lock().remove(&seat);
+        drop(gone);
+    }
+
+    fn run(this: &Weak<Deaths>, guarded: &Weak<Guarded>) {
+        const LOOK: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };
+        let mut events = Vec::with_capacity(16);
+        loop {
+            // Not kept alive while it waits for long: the directory may be unmounted.
+            let Some(deaths) = this.upgrade() else { return };
+            events.clear();
+            let waited = epoll::wait(
+                &deaths.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                Some(&LOOK),
+            );
+            match waited {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => {
+                    tracing::error!(%errno, "epoll");
+                    return;
+                }
+            }
+            let gone: Vec<u64> = events.iter().map(|e: &epoll::Event| e.data.u64()).collect();
+            let seats: Vec<Seat> = {
+                let watched = deaths.watched.lock();
+                watched.keys().filter(|seat| gone.contains(&seat.node().0)).copied().collect()
+            };
+            drop(deaths);
+            let Some(guarded) = guarded.upgrade() else { return };
+            for seat in seats {
+                guarded.desk_closes(seat);
+            }
+        }
+    }
+}
