@@ -224,11 +224,20 @@ impl Server {
         let ttls = attributes.then(|| self.ttls.but(self.view.valid(node, None)));
         let mut listing = Listing::new(&mut payload[..size], ttls);
         let mut refused = false;
-        self.view.readdir(node, window.offset, attributes, &mut |entry| {
+        let mut told = Vec::new();
+        let done = self.view.readdir(node, window.offset, attributes, &mut |entry| {
             let taken = listing.push(&entry);
             refused |= !taken;
+            told.extend(entry.entry.filter(|_| taken).map(|e| e.node));
             taken
-        })?;
+        });
+        if let Err(errno) = done {
+            // The kernel gets nothing of it, and so forgets nothing of it.
+            for node in told {
+                self.view.forget(node, 1);
+            }
+            return Err(errno);
+        }
         // An empty answer means the end of the directory: a name must not vanish that way.
         if refused && listing.len() == 0 { Err(Errno::INVAL) } else { Ok(listing.len()) }
     }

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
@@ -12,6 +13,7 @@ use crate::dev;
 use crate::memfs::Memfs;
 use crate::server::{Outcome, Server};
 use crate::wire::InHeader;
+use systx_vfs::api::{Caller, Requests};
 
 fn ok<'a>(opcode: Opcode, fixed: &impl AsBytes, data: &'a [u8]) -> Operation<'a> {
     decode(opcode, fixed.bytes(), data).unwrap()
@@ -316,6 +318,25 @@ fn data_beyond_the_buffer_is_refused() {
         assert_eq!(outcome, Outcome::Reply { error: -libc::EIO, len: 0 });
     }
     assert_eq!(server.counters.snapshot(0).malformed, 3);
+}
+
+/// As when a transaction loses while it lists: what had been listed never reaches the kernel, which so will never say that it
+/// has forgotten it.
+#[test]
+fn what_a_listing_that_fails_had_handed_out_is_taken_back() {
+    let fs = Arc::new(Memfs::default());
+    let (nobody, new) = (Caller { uid: 0, gid: 0, tid: 0 }, NewAttr { mode: 0o644, umask: 0 });
+    for name in ["a", "b", "unlisted", "c"] {
+        fs.create(nobody, NodeId::ROOT, name.as_bytes(), new, true).unwrap();
+    }
+    let before = fs.lookups.load(SeqCst);
+    let server = Server::new(fs.clone(), &Config::default());
+    let opcode = Opcode::Readdirplus as u32;
+    let header = InHeader { opcode, nodeid: NodeId::ROOT.0, ..Default::default() };
+    let list = wire::ReadIn { size: 4096, ..Default::default() };
+    let outcome = server.serve(&post(), &header, list.as_bytes(), &mut [0; 4096], 0..0);
+    assert_eq!(outcome, Outcome::Reply { error: -libc::ECANCELED, len: 0 });
+    assert_eq!(fs.lookups.load(SeqCst), before);
 }
 
 fn post() -> std::sync::Arc<crate::post::Post> {

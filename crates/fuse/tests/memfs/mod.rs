@@ -437,6 +437,9 @@ impl Requests for Memfs {
         names.sort_by_key(|n| n.2);
         all.extend(names);
         for (name, ino, next) in all.into_iter().filter(|e| e.2 > from) {
+            if name.starts_with(b"unlisted") {
+                return Err(Errno::CANCELED);
+            }
             let child = s.get(NodeId(ino))?.attr;
             let dots = name == b"." || name == b"..";
             let entry = (attributes && !dots).then_some(Entry {
