@@ -5,10 +5,12 @@
 //! anywhere; in transactions on a guarded one it must find nothing.
 
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 use systx_e2e::lab::{built, tool};
-use systx_e2e::run::{Limits, finish};
+use systx_e2e::run::{HANG, Limits, finish};
 use systx_e2e::{Finished, Lab, lab, skip};
 
 /// What a program found.
@@ -168,6 +170,78 @@ fn an_aged_listing_wins_against_a_tight_loop() {
         let found = in_transactions(&lab, "maildir", "renames", &[&few, more].concat());
         assert!(found.number("retries") <= losses * 50, "{}", found.report);
     }
+}
+
+/// Through the library there are so many rounds in a second that each may be made to meet a change in its
+/// middle: none of them is whole by luck.
+#[test]
+fn a_change_in_the_middle_of_every_listing_is_in_none_of_them() {
+    let lab = lab!();
+    let met = ["--meet", "--messages", "300", "--buffer", "4096"];
+    let dir = empty(&lab, "plain");
+    let plain = ["maildir", "--dir", text(&dir), "--rounds", "1000"];
+    let found = histories(&lab, 60, &[&plain, &met[..]].concat());
+    assert!(found.violated && found.number("disturbed") == 1000, "{}", found.report);
+
+    for (more, least, most) in [(&[][..], 1, 3), (&["--read-only"][..], 0, 0)] {
+        let few = [&["--rounds", "400"], &met[..], more].concat();
+        let found = by_library(&lab, "maildir", &few);
+        assert_eq!(found.number("disturbed"), 400, "{}", found.report);
+        // Who reads while others write has lost at first, and wins when it is old enough; a snapshot does not lose.
+        let lost = found.number("retries");
+        assert!((400 * least..=400 * most).contains(&lost), "{}", found.report);
+    }
+}
+
+#[test]
+fn a_flip_between_every_check_and_its_open_is_in_none_of_them() {
+    if !Path::new("/usr/bin/setpriv").exists() {
+        skip!("no setpriv (package util-linux)");
+    }
+    let lab = lab!();
+    for (more, most) in [(&["--read-only"][..], 0), (&[], 3)] {
+        let few = [&["--rounds", "100", "--meet", "--depth", "5"], more].concat();
+        let found = by_library(&lab, "access", &few);
+        let checks = found.number("rounds") + found.number("refused");
+        assert!(found.number("disturbed") >= 100, "{}", found.report);
+        assert!(found.number("retries") <= most * checks, "{}", found.report);
+    }
+}
+
+/// Each transaction has descriptors of the same directories: the daemon has closed them.
+#[track_caller]
+fn nothing_is_left_of_transactions(lab: &Lab) {
+    let pid = *lab.daemons().first().expect("a daemon");
+    let most = || {
+        let mut times: BTreeMap<PathBuf, u32> = BTreeMap::new();
+        for fd in std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it lives").flatten() {
+            let target = std::fs::read_link(fd.path()).unwrap_or_default();
+            if target.is_absolute() && !target.starts_with("/dev") {
+                *times.entry(target).or_default() += 1;
+            }
+        }
+        times.into_iter().max_by_key(|(_, n)| *n).expect("some are open")
+    };
+    // The kernel forgets in its own time, and then the daemon does.
+    let late = Instant::now() + HANG;
+    while most().1 > 8 {
+        assert!(Instant::now() < late, "{:?}", most());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// One of the pairs on a guarded directory, in transactions of the library.
+#[track_caller]
+fn by_library(lab: &Lab, program: &str, options: &[&str]) -> Found {
+    let guarded = Guarded::over(lab, "guarded");
+    let args = [program, "--dir", guarded.path(), "--library"];
+    let found = histories(lab, 120, &[&args, options].concat());
+    assert!(!found.violated, "{}", found.report);
+    nothing_is_left_of_transactions(lab);
+    let dir = guarded.dir.clone();
+    guarded.end();
+    std::fs::remove_dir_all(dir).expect("it is the lab's");
+    found
 }
 
 /// One of the pairs on a guarded directory: nothing is violated, and the other program did something.

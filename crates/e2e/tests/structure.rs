@@ -13,7 +13,7 @@ const RANKS: &[(&str, u32)] = &[
     ("systx-calls", 0),
     ("libsystx", 1),
     ("systx-e2e", 2),
-    ("systx-histories", 0),
+    ("systx-histories", 2),
     ("systx-base", 0),
     ("systx-store", 1),
     ("systx-txn", 1),

@@ -4,7 +4,7 @@
 //! that is a transaction sees one generation; a plain reader may see a later one in what it reads
 //! later, never an earlier one; and nobody sees less than what was acknowledged before he began.
 
-use crate::arena::{Arena, Ending, canceled};
+use crate::arena::{Arena, Ending, Transactions, canceled};
 use crate::dice::Dice;
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -21,15 +21,14 @@ use std::time::{Duration, Instant};
 /// What to do.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// An empty directory, guarded if there is a --transaction
+    /// An empty directory, guarded if there are transactions
     #[arg(long)]
     dir: PathBuf,
     /// Updates that are acknowledged
     #[arg(long, default_value_t = 200)]
     rounds: u64,
-    /// The systx command: each update is a transaction
-    #[arg(long, value_name = "SYSTX")]
-    transaction: Option<PathBuf>,
+    #[command(flatten)]
+    transactions: Transactions,
     /// The transaction of a reader is a frozen snapshot
     #[arg(long)]
     read_only: bool,
@@ -341,7 +340,7 @@ pub fn run(options: &Options) -> Result<Report> {
     }
     let shared = Shared {
         options,
-        arena: Arena::new(options.dir.clone(), options.transaction.clone()),
+        arena: Arena::new(options.dir.clone(), options.transactions.by()),
         stop: AtomicBool::new(false),
         acknowledged: AtomicU64::new(0),
         crashes: AtomicU64::new(0),

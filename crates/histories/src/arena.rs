@@ -1,6 +1,8 @@
-//! A directory to work in, and what a transaction over it is: the command of systx, or nothing.
+//! A directory to work in, and what a transaction over it is: the command of systx, its library, or nothing.
 
 use anyhow::{Context, Result, bail};
+use clap::Args;
+use rustix::io::Errno;
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -8,20 +10,58 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+use systx::Flags;
 
 /// Exit code of a transaction that lost a conflict.
 const CONFLICT: i32 = 75;
 /// Exit code of a commit that met a change by a program outside while it was installed.
 const OUTSIDE: i32 = 76;
 
+/// Longer than a daemon that was killed takes to be back.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What begins and ends transactions, as options of a program.
+#[derive(Args, Clone, Debug)]
+pub struct Transactions {
+    /// Transactions are those of this systx command
+    #[arg(long, value_name = "SYSTX")]
+    transaction: Option<PathBuf>,
+    /// Transactions are those of the library: a hundred times as many in the same time
+    #[arg(long, conflicts_with = "transaction")]
+    library: bool,
+}
+
+impl Transactions {
+    /// What was chosen.
+    pub fn by(&self) -> By {
+        match &self.transaction {
+            Some(systx) => By::Command(systx.clone()),
+            None if self.library => By::Library,
+            None => By::Nothing,
+        }
+    }
+}
+
+/// What begins and ends transactions.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum By {
+    /// Nothing: a "transaction" is the same calls on the directory itself, its commit and its abort do
+    /// nothing.
+    Nothing,
+    /// The command of systx: a transaction has a path of its own.
+    Command(PathBuf),
+    /// The library: a transaction is what the thread does, by the paths of everybody.
+    Library,
+}
+
 /// Where programs meet.
 #[derive(Debug)]
 pub struct Arena {
     /// The path by which plain programs reach it.
     pub dir: PathBuf,
-    /// The command that begins and ends transactions.  Without: a "transaction" is the same calls
-    /// on the directory itself, its commit and its abort do nothing.
-    pub systx: Option<PathBuf>,
+    /// What begins and ends transactions.
+    pub by: By,
     /// What lost last, by thread: its next transaction is another attempt of that.
     lost: Mutex<HashMap<ThreadId, String>>,
 }
@@ -57,17 +97,19 @@ pub enum Ending {
 
 impl Arena {
     /// See the fields.
-    pub fn new(dir: PathBuf, systx: Option<PathBuf>) -> Arena {
-        Arena { dir, systx, lost: Mutex::default() }
+    pub fn new(dir: PathBuf, by: By) -> Arena {
+        Arena { dir, by, lost: Mutex::default() }
     }
 
     /// Begins a transaction.
     ///
     /// # Errors
-    /// That the command cannot be started, fails, or says what nobody understands.
+    /// That the command cannot be started, fails, or says what nobody understands; that of the library.
     pub fn begin(&self, read_only: bool) -> Result<View> {
-        if self.systx.is_none() {
-            return Ok(View { id: String::new(), path: self.dir.clone() });
+        match self.by {
+            By::Nothing => return Ok(View { id: String::new(), path: self.dir.clone() }),
+            By::Library => return self.begin_here(read_only),
+            By::Command(_) => {}
         }
         let mut args: Vec<&OsStr> = vec!["begin".as_ref(), "--json".as_ref()];
         args.extend(read_only.then_some(OsStr::new("--read-only")));
@@ -89,12 +131,51 @@ impl Arena {
         Ok(said.begun)
     }
 
+    /// Begins a transaction of this thread.
+    fn begin_here(&self, read_only: bool) -> Result<View> {
+        if systx::xid() != 0 {
+            // Work that failed has left it open.
+            let _ = systx::xabort();
+        }
+        let mut flags = if read_only { Flags::READ_ONLY } else { Flags::default() };
+        if self.losers().remove(&thread::current().id()).is_some() {
+            flags = flags | Flags::RETRY;
+        }
+        let late = Instant::now() + PATIENCE;
+        loop {
+            match systx::xbegin(Some(&self.dir), flags) {
+                Ok(()) => break,
+                // The daemon was killed, and is not back yet.
+                Err(e) if is(&e, Errno::NOTCONN) && Instant::now() < late => {
+                    thread::sleep(Duration::from_millis(20));
+                }
+                Err(e) => return Err(e).context("xbegin"),
+            }
+        }
+        Ok(View { id: systx::xid().to_string(), path: self.dir.clone() })
+    }
+
+    /// Ends a transaction of this thread with all that it did.
+    fn end_here(&self, view: &View) -> Ending {
+        let Err(error) = systx::xend() else { return Ending::Committed };
+        if canceled(&error) {
+            self.lost(view);
+            return Ending::Conflict;
+        }
+        let words = systx::xstatus().map_or(String::new(), |status| status.words);
+        Ending::Failed(format!("xend: {error} ({words})"))
+    }
+
     /// Ends it with all that it did, if it has not lost.
     ///
     /// # Errors
     /// That the command cannot be started.
     pub fn commit(&self, view: &View) -> Result<Ending> {
-        self.end("commit", view)
+        match self.by {
+            By::Nothing => Ok(Ending::Committed),
+            By::Library => Ok(self.end_here(view)),
+            By::Command(_) => self.end("commit", view),
+        }
     }
 
     /// Ends it without effect; of a directory without transactions, nothing is taken back.
@@ -102,14 +183,21 @@ impl Arena {
     /// # Errors
     /// That the command cannot be started.
     pub fn abort(&self, view: &View) -> Result<Ending> {
-        self.end("abort", view)
+        match self.by {
+            By::Nothing => Ok(Ending::Committed),
+            By::Library => Ok(match systx::xabort() {
+                Ok(()) => Ending::Committed,
+                Err(e) => Ending::Failed(format!("xabort: {e}")),
+            }),
+            By::Command(_) => self.end("abort", view),
+        }
     }
 
     /// One attempt of a transaction that does `work` below the path that it is given.  `None`: it lost a
     /// conflict, and the next one is another attempt of it.
     ///
     /// # Errors
-    /// Those of `work`, and of the commit but for a conflict.
+    /// Those of `work`, with what it did dropped; those of the commit but for a conflict.
     pub fn attempt<T>(
         &self,
         read_only: bool,
@@ -122,29 +210,38 @@ impl Arena {
                 Ending::Conflict => Ok(None),
                 Ending::Displaced(why) | Ending::Failed(why) => bail!("the commit failed: {why}"),
             },
-            Err(e) if canceled(&e) => {
+            Err(e) if canceled(&e) || self.has_lost() => {
                 self.lost(&view);
                 Ok(None)
             }
-            Err(e) => Err(e.into()),
+            Err(e) => {
+                self.abort(&view)?;
+                Err(e.into())
+            }
         }
     }
 
     /// It was told that it has lost: the next one is another attempt of it.
     pub fn lost(&self, view: &View) {
-        if self.systx.is_some() {
+        if self.by == By::Library && systx::xid() != 0 {
+            let _ = systx::xabort();
+        }
+        if self.by != By::Nothing {
             self.losers().insert(thread::current().id(), view.id.clone());
         }
+    }
+
+    /// What a transaction of this thread does that has lost means nothing.
+    fn has_lost(&self) -> bool {
+        self.by == By::Library && systx::xstatus().is_ok_and(|s| s.state == systx::State::Lost)
     }
 
     fn losers(&self) -> MutexGuard<'_, HashMap<ThreadId, String>> {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Ends one of the command.
     fn end(&self, how: &str, view: &View) -> Result<Ending> {
-        if self.systx.is_none() {
-            return Ok(Ending::Committed);
-        }
         let done = self.systx([how, view.id.as_str()])?;
         Ok(match done.status.code() {
             Some(0) => Ending::Committed,
@@ -158,7 +255,10 @@ impl Arena {
     }
 
     fn systx<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Result<Output> {
-        let systx = self.systx.as_deref().unwrap_or(Path::new("systx"));
+        let systx = match &self.by {
+            By::Command(systx) => systx.as_path(),
+            By::Nothing | By::Library => bail!("there is no command"),
+        };
         let mut command = Command::new(systx);
         command.args(args).stdin(Stdio::null());
         command.output().with_context(|| format!("cannot start {}", systx.display()))
@@ -175,7 +275,11 @@ impl Drop for Arena {
 
 /// The call was refused because its transaction has lost.
 pub fn canceled(error: &std::io::Error) -> bool {
-    error.raw_os_error() == Some(rustix::io::Errno::CANCELED.raw_os_error())
+    is(error, Errno::CANCELED)
+}
+
+fn is(error: &std::io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno.raw_os_error())
 }
 
 fn told(done: &Output) -> String {

@@ -2,7 +2,7 @@
 //! one that lets them work for a moment, then looks at everything, and checks what was recorded.
 //! So a history is checked moment by moment, and what cannot be explained is near.
 
-use crate::arena::{Arena, Ending, canceled};
+use crate::arena::{Arena, By, Ending, canceled};
 use crate::dice::Dice;
 use crate::explain::verify;
 use crate::history::{Atom, History, Kind, Outcome, Step, Unit};
@@ -158,7 +158,8 @@ const MOST: u64 = 2000;
 /// A call that failed as none may.
 pub fn worker(worker: &Worker) -> Result<()> {
     let o = &worker.options;
-    let arena = Arena::new(o.arena.clone(), (!o.unguarded).then(|| o.systx.clone()));
+    let by = if o.unguarded { By::Nothing } else { By::Command(o.systx.clone()) };
+    let arena = Arena::new(o.arena.clone(), by);
     let mut actor = Actor::new(&o.arena, worker.process, !worker.transactions)?;
     actor.leave_out(&o.without);
     let mut dice = Dice::new(o.seed.wrapping_mul(1009).wrapping_add(worker.process.into()));

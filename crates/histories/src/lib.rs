@@ -8,7 +8,7 @@
 //! - [`maildir`], [`maze`]: pairs of programs that fail on a plain directory;
 //! - [`accounts`]: three files that belong together, with crashes.
 //!
-//! Nothing here knows how systx works: it is used as everybody uses it, by paths and by its command.
+//! Nothing here knows how systx works: it is used as everybody uses it, by paths, by its command and by its library.
 
 pub mod accounts;
 pub mod arena;

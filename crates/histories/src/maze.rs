@@ -3,8 +3,8 @@
 //! symbolic links, as Borisov, Johnson, Sastry and Wagner built them (USENIX Security 2005), makes each walk of the
 //! path take long, and so the time between the two.
 
-use crate::arena::Arena;
-use crate::pair::{Other, until_told};
+use crate::arena::{Arena, Transactions};
+use crate::pair::{Busy, Middle, Other, Told};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, openat, statat};
@@ -14,27 +14,28 @@ use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, chown, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// What to do.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
-    /// An empty directory, guarded if there is a --transaction
+    /// An empty directory, guarded if there are transactions
     #[arg(long)]
     dir: PathBuf,
     /// Attempts that count: the check said yes
     #[arg(long, default_value_t = 1000)]
     rounds: u64,
-    /// The systx command: check and open are one transaction
-    #[arg(long, value_name = "SYSTX")]
-    transaction: Option<PathBuf>,
+    #[command(flatten)]
+    transactions: Transactions,
     /// The transaction is a frozen snapshot
     #[arg(long)]
     read_only: bool,
     /// Microseconds between two flips
     #[arg(long, default_value_t = 0)]
     pause: u64,
+    /// Each round waits between its check and its open until the link has changed
+    #[arg(long)]
+    meet: bool,
     /// How the victim asks
     #[arg(long, value_enum, default_value_t = Check::Access)]
     check: Check,
@@ -69,8 +70,11 @@ pub struct Report {
     pub refused: u64,
     /// Transactions that lost a conflict and were tried again.
     pub retries: u64,
-    /// What the attacker did meanwhile.
+    /// What the attacker did in all.
     pub flips: u64,
+    /// What the attacker did in the middle of transactions, also of those in which the check said no.
+    #[serde(flatten)]
+    pub busy: Busy,
 }
 
 const SECRET: &str = "secret\n";
@@ -137,16 +141,22 @@ pub fn run(options: &Options) -> Result<Report> {
     other.arg("--dir").arg(&options.dir).args(["--pause", &options.pause.to_string()]);
     let mut other = Other::start(other)?;
     let mut report = Report::default();
-    let arena = Arena::new(options.dir.clone(), options.transaction.clone());
+    let arena = Arena::new(options.dir.clone(), options.transactions.by());
     while report.rounds < options.rounds {
         if other.is_gone() {
             bail!("the attacker ended");
         }
-        let got = arena.attempt(options.read_only, |dir| attempt(options, dir));
+        let got = arena.attempt(options.read_only, |dir| {
+            report.busy.while_at(&other, options.meet, |middle| attempt(options, dir, middle))
+        });
         match got.context("the victim failed")? {
-            Some(None) => report.refused += 1,
+            Some(None) => {
+                report.refused += 1;
+                report.busy.round();
+            }
             Some(Some(content)) => {
                 report.rounds += 1;
+                report.busy.round();
                 report.stolen += u64::from(content == SECRET);
             }
             None => report.retries += 1,
@@ -157,7 +167,7 @@ pub fn run(options: &Options) -> Result<Report> {
 }
 
 /// What the victim read after the check said yes.
-fn attempt(options: &Options, dir: &Path) -> std::io::Result<Option<String>> {
+fn attempt(options: &Options, dir: &Path, middle: Middle<'_>) -> std::io::Result<Option<String>> {
     let flags = OFlags::DIRECTORY | OFlags::PATH | OFlags::CLOEXEC;
     // Only the maze is walked as the user: to the arena leads a path of ours.
     let dir = openat(CWD, dir, flags, Mode::empty())?;
@@ -170,6 +180,7 @@ fn attempt(options: &Options, dir: &Path) -> std::io::Result<Option<String>> {
     if !may {
         return Ok(None);
     }
+    middle()?;
     let file = openat(&dir, entrance(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     let mut content = String::new();
     File::from(file).read_to_string(&mut content)?;
@@ -194,13 +205,14 @@ pub fn start(options: &Options, args: &[std::ffi::OsString]) -> Result<i32> {
 /// A flip that failed: plain programs never do.
 pub fn attacker(options: &Options) -> Result<()> {
     let user = options.dir.join("user");
-    let (stop, mut flips) = (until_told(), 0_u64);
-    while !stop.load(Ordering::Relaxed) {
+    let (told, mut flips) = (Told::new()?, 0_u64);
+    while !told.to_stop() {
         let target = if flips % 2 == 0 { "../private" } else { "public" };
         let (new, old) = (user.join("switch.new"), user.join(SWITCH));
         symlink(target, &new).context("cannot make a symbolic link")?;
         fs::rename(&new, &old).context("cannot flip the switch")?;
         flips += 1;
+        told.done(flips)?;
         if options.pause > 0 {
             std::thread::sleep(Duration::from_micros(options.pause));
         }
