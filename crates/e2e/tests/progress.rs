@@ -2,7 +2,7 @@
 
 use systx_e2e::lab::{Frozen, Lab, find_program};
 use systx_e2e::run::{Dialogue, Limits, finish};
-use systx_e2e::{FAILED, lab, skip};
+use systx_e2e::{FAILED, Fs, lab, skip};
 
 /// What a line begins with that tells how far something is.
 const PHASES: [&str; 4] = ["checking", "saving for undo", "syncing", "installing"];
