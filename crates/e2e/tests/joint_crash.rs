@@ -303,7 +303,12 @@ impl Crash {
                 assert_eq!((meta.len(), meta.nlink()), (0, 1), "{what}: {which}: slot {slot}");
             }
             // What undo keeps is of transactions that there are.
-            let history: BTreeSet<String> = self.kept(which, "h").into_iter().collect();
+            let log = room.sh(&format!("cd {which} && $S log --limit 100000")).ok();
+            let history: BTreeSet<String> = log
+                .lines()
+                .filter_map(|line| line.split(' ').next())
+                .map(|id| format!("{id:0>16}"))
+                .collect();
             for name in self.kept(which, "g") {
                 let txn = name.split('.').next().unwrap_or_default();
                 assert!(history.contains(txn), "{what}: {which}/.systx/g/{name} of no transaction");

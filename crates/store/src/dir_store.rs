@@ -21,6 +21,7 @@
 //! **Errors.**  After a failed sync or journal write the store is poisoned: every later call says so.
 //! Opening it again decides by what is on disk.
 
+use crate::bundle::Bundles;
 use crate::error::{ApplyError, Poisoned, ReserveError, is_full, shown};
 use crate::footprint::Footprint;
 use crate::history::{Commit, History};
@@ -32,7 +33,7 @@ use crate::layout::Layout;
 use crate::recovery::Mark;
 use crate::space::{Inodes, Promise, space_needed};
 use crate::staging::{Pool, Slot};
-use crate::super_block::{Super, Supers};
+use crate::super_block::{FORMAT, Super, Supers};
 use crate::writeset::{SlotId, WriteSet};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -175,6 +176,7 @@ pub struct DirStore {
     state: Mutex<State>,
     changed: Event,
     pub(crate) kept: Kept,
+    pub(crate) bundles: Bundles,
     /// Where the [`Mark`] is, once it was written.
     mark: OnceLock<crate::io::Handle>,
     /// The longest file that the file system takes.
@@ -195,6 +197,7 @@ pub(crate) struct Opened {
     pub root: HostId,
     pub block: Option<Super>,
     pub highest_txn: TxnId,
+    pub kept: Kept,
     pub lock: crate::io::Handle,
 }
 
@@ -233,7 +236,8 @@ impl DirStore {
             state: Mutex::new(rank::STORE, state),
             changed: Event::new(),
             inodes: Arc::default(),
-            kept: Kept::new(),
+            kept: opened.kept,
+            bundles: Bundles::new(),
             mark: OnceLock::new(),
             _lock: opened.lock,
         }
@@ -436,12 +440,24 @@ impl DirStore {
         }
         let report = ApplyReport { txn: commit.meta.txn, lsn, stamps, outside: installed.outside };
         self.kept.comes(commit.meta.txn);
-        History::new(commit, installed.done)
-            .save(&*self.io, &self.layout)
+        self.save(&History::new(commit, installed.done), redo)
             .map_err(|e| failed(b"history", e))?;
         crate::joint::note(&*self.io, &self.layout, commit, self.config.boot)
             .map_err(|e| failed(b"decision", e))?;
         Ok((report, installed.gone))
+    }
+
+    /// Writes a history; durable with the next checkpoint.  `redo`: an earlier attempt may have written it.
+    pub(crate) fn save(&self, history: &History, redo: bool) -> std::io::Result<()> {
+        let bytes = history.encode();
+        let txn = history.commit.meta.txn;
+        let block = self.block().filter(|block| block.has_bundles() && !redo);
+        if let Some(block) = block
+            && self.bundles.append(&*self.io, &self.layout.history, block.store, txn, &bytes)?
+        {
+            return Ok(());
+        }
+        crate::history::save(&*self.io, &self.layout, txn, &bytes)
     }
 
     /// Makes what is installed durable, and lets the journal forget it.
@@ -463,7 +479,7 @@ impl DirStore {
             state.checkpointing = true;
             (lsn, after, txn, block, state.supers.clone())
         };
-        let block = Super { seq: block.seq + 1, head: after, txn, ..block };
+        let block = Super { format: FORMAT, seq: block.seq + 1, head: after, txn, ..block };
         let write = || -> std::io::Result<Arc<Supers>> {
             if self.class != Class::Memory {
                 self.io.sync_fs()?;

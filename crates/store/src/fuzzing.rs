@@ -9,7 +9,7 @@ pub fn journal(bytes: &[u8]) {
     crate::journal::fuzzing::scan_made_up(bytes);
 }
 
-/// These bytes as a history file and as a super block, each with a sum that is right, and as the body
+/// These bytes as a history file, as a bundle of histories and as a super block, each with a sum that is right, and as the body
 /// of a journal record.
 pub fn history(bytes: &[u8]) {
     if let Ok(history) = History::decode(&summed(bytes.to_vec())) {
@@ -20,6 +20,7 @@ pub fn history(bytes: &[u8]) {
         commit.encode(&mut e);
         assert!(Commit::decode(&mut Decoder::new(&e.finish())).is_ok());
     }
+    crate::bundle::read_made_up(bytes);
     let mut block = bytes.to_vec();
     block.resize(BYTES - 4, 0);
     let _ = Super::decode(&summed(block));

@@ -4,8 +4,8 @@
 //! A journal record holds the [`Commit`]: who and what, the write set with its data, the before-images
 //! of what is changed in place, and the identity of every slot that becomes a file.  When it is
 //! installed, a history file takes its place for undo: the same without the new data, and with the
-//! stamps that the installation left ([`Done`]).  History files are written without a sync; the
-//! checkpoint that lets the journal forget the record makes them durable.
+//! stamps that the installation left ([`Done`]).  Small ones share a file ([`crate::bundle`]).  They are
+//! written without a sync; the checkpoint that lets the journal forget the record makes them durable.
 
 use crate::io::{HostId, Io, Open, Stamp, Stat};
 use crate::joint::{Joint, get_joint, put_joint};
@@ -306,17 +306,7 @@ impl History {
 
     /// Writes the history file; durable with the next checkpoint.
     pub fn save(&self, io: &dyn Io, layout: &Layout) -> Result<()> {
-        let bytes = self.encode();
-        let name = history_name(self.commit.meta.txn);
-        // It is there only if an earlier attempt was stopped.
-        let file = match io.create_file(&layout.history, &name, 0o600) {
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-                io.open_file(&layout.history, &name, Open::Write)
-            }
-            other => other,
-        }?;
-        io.write_at(&file, &bytes, 0)?;
-        io.set_len(&file, bytes.len() as u64)
+        save(io, layout, self.commit.meta.txn, &self.encode())
     }
 
     /// Reads a history file; `None` if there is none or it was torn by a power cut.
@@ -329,6 +319,20 @@ impl History {
         let got = io.read_at(&file, &mut bytes, 0)?;
         Ok(History::decode(&bytes[..got]).ok())
     }
+}
+
+/// Writes a history file.
+pub(crate) fn save(io: &dyn Io, layout: &Layout, txn: TxnId, bytes: &[u8]) -> Result<()> {
+    let name = history_name(txn);
+    // It is there only if an earlier attempt was stopped.
+    let file = match io.create_file(&layout.history, &name, 0o600) {
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+            io.open_file(&layout.history, &name, Open::Write)
+        }
+        other => other,
+    }?;
+    io.write_at(&file, bytes, 0)?;
+    io.set_len(&file, bytes.len() as u64)
 }
 
 /// All attributes that a write set could restore.

@@ -1,46 +1,38 @@
-//! Which transactions have a history file, without a look for each: to look for a name that is not there, a file system
+//! Which transactions have a history, without a look for each: to look for a name that is not there, a file system
 //! reads the directory and remembers the answer, which is the larger part of a small begin.
 
+use crate::bundle;
 use crate::io::{Handle, Io};
-use crate::layout::{found, history_name, history_of, names};
+use crate::layout::{bundle_of, history_of};
 use std::collections::HashSet;
 use std::io::Result;
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
 
-/// So many questions are answered by a look each before all names are read: who asks once does not pay for a long history.
-const LOOKS: u32 = 16;
-
 /// See the module.  Nobody else writes to the directory.
 pub(crate) struct Kept(Mutex<State>);
 
-#[derive(Default)]
 struct State {
     known: HashSet<TxnId>,
-    /// `known` are all.
-    all: bool,
-    asked: u32,
+    /// Bundles that nobody has looked into, by their first transaction.
+    unread: Vec<TxnId>,
 }
 
 impl Kept {
-    pub fn new() -> Kept {
-        Kept(Mutex::new(rank::LEAF, State::default()))
+    /// From the names in the directory.
+    pub fn new(names: &[Vec<u8>]) -> Kept {
+        let known = names.iter().filter_map(|name| history_of(name)).collect();
+        let unread = names.iter().filter_map(|name| bundle_of(name)).collect();
+        Kept(Mutex::new(rank::LEAF, State { known, unread }))
     }
 
-    /// Whether the directory `history` has a file of this transaction.
-    pub fn has(&self, io: &dyn Io, history: &Handle, txn: TxnId) -> Result<bool> {
+    /// Whether the directory `history` of this store has something of this transaction.
+    pub fn has(&self, io: &dyn Io, history: &Handle, store: u64, txn: TxnId) -> Result<bool> {
         let mut state = self.0.lock();
-        if state.known.contains(&txn) {
-            return Ok(true);
-        }
-        if !state.all && state.asked < LOOKS {
-            state.asked += 1;
-            drop(state);
-            return Ok(found(io.stat_at(history, &history_name(txn)))?.is_some());
-        }
-        if !state.all {
-            state.known.extend(names(io, history)?.iter().filter_map(|name| history_of(name)));
-            state.all = true;
+        while let Some(first) = state.unread.last().copied() {
+            let there = bundle::transactions(io, history, store, first)?;
+            state.known.extend(there);
+            state.unread.pop();
         }
         Ok(state.known.contains(&txn))
     }
@@ -59,39 +51,33 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bundle::Bundles;
+    use crate::layout::{bundle_name, history_name, names};
     use crate::testing::Scratch;
 
     #[test]
-    fn what_is_kept_is_known_by_looks_and_by_a_listing() {
+    fn what_is_kept_is_known_by_the_names_and_from_bundles() {
         let scratch = Scratch::new();
         let io = scratch.io();
         let dir = io.root();
-        let file = |n| history_name(TxnId(n));
-        io.create_file(&dir, &file(7), 0o600).expect("a history file");
+        io.create_file(&dir, &history_name(TxnId(7)), 0o600).expect("a history file");
         io.create_file(&dir, b"something else, of the same length", 0o600).expect("no history");
-        let kept = Kept::new();
-        for n in 1..=2 * u64::from(LOOKS) {
-            let here = kept.has(&*io, &dir, TxnId(n)).expect("an answer");
-            assert_eq!(here, n == 7, "transaction {n}");
+        let bundles = Bundles::new();
+        for n in [3, 11] {
+            let done = bundles.append(&*io, &dir, 5, TxnId(n), b"a history");
+            assert!(done.expect("an entry"));
+        }
+        let there = names(&*io, &dir).expect("names");
+        assert!(there.contains(&bundle_name(TxnId(3))));
+        let kept = Kept::new(&there);
+        for n in 1..=20 {
+            let here = kept.has(&*io, &dir, 5, TxnId(n)).expect("an answer");
+            assert_eq!(here, [3, 7, 11].contains(&n), "transaction {n}");
         }
         // From now on it is told.
         for (known, tell) in [(true, Kept::comes as fn(&Kept, TxnId)), (false, Kept::went)] {
             tell(&kept, TxnId(9));
-            assert_eq!(kept.has(&*io, &dir, TxnId(9)).expect("an answer"), known);
+            assert_eq!(kept.has(&*io, &dir, 5, TxnId(9)).expect("an answer"), known);
         }
-    }
-
-    #[test]
-    fn what_came_before_the_listing_is_known() {
-        let scratch = Scratch::new();
-        let io = scratch.io();
-        let dir = io.root();
-        let kept = Kept::new();
-        // Told, and not there yet when the names are read.
-        kept.comes(TxnId(5));
-        for _ in 0..=LOOKS {
-            assert!(!kept.has(&*io, &dir, TxnId(6)).expect("an answer"));
-        }
-        assert!(kept.has(&*io, &dir, TxnId(5)).expect("an answer"));
     }
 }

@@ -10,6 +10,7 @@
 //! p/p                      on overlays: never empty, so nothing is renamed onto it
 //! g/TXN.IX  g/TXN.IX.b     the graveyard: displaced objects, and overwritten content
 //! h/TXN                    history
+//! h/bTXN                   histories of small commits, TXN the first of them
 //! d/JOINT                  what this store decided for others, until all of them know
 //! o/TXN.new o/TXN.due      what is to be done outside after TXN's commit
 //! conflict/TXN/N-NAME      what outsiders did and a commit would have destroyed
@@ -140,6 +141,16 @@ pub(crate) fn history_name(txn: TxnId) -> Vec<u8> {
 pub(crate) fn history_of(name: &[u8]) -> Option<TxnId> {
     let text = std::str::from_utf8(name).ok().filter(|text| text.len() == 16)?;
     u64::from_str_radix(text, 16).ok().map(TxnId)
+}
+
+/// Name of the bundle of histories that begins with this one.
+pub(crate) fn bundle_name(first: TxnId) -> Vec<u8> {
+    format!("b{:016x}", first.0).into_bytes()
+}
+
+/// The first transaction in a bundle of this name.
+pub(crate) fn bundle_of(name: &[u8]) -> Option<TxnId> {
+    history_of(name.strip_prefix(b"b")?)
 }
 
 /// Name in the graveyard of what `txn` displaced.

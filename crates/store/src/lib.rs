@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod bundle;
 mod class;
 mod deferred;
 mod dir_store;

@@ -21,7 +21,8 @@ use crate::install::{Env, OutsideChange, Versions, install_among};
 use crate::io::{Class, Handle, HostId, Io, Open, Stamp};
 use crate::joint::{Joint, Member, Nobody, Outcome, Outcomes};
 use crate::journal::{Head, Identity, Record, Scan, scan};
-use crate::layout::{Layout, ensure_file, found, names, remove_all};
+use crate::kept::Kept;
+use crate::layout::{Layout, ensure_file, found, history_of, names, remove_all};
 use crate::staging::Pool;
 use crate::super_block::{FORMAT, Found, Super, Supers, read};
 use crate::writeset::index::Index;
@@ -173,10 +174,21 @@ impl DirStore {
                 recover(stage, others, block, &mut report)?
             }
         };
-        let highest_txn =
-            highest_txn(&*io, &layout).map_err(&failed)?.max(TxnId(block.map_or(0, |b| b.txn)));
-        let opened =
-            Opened { io, layout, pool, class, overlay, config, root, block, highest_txn, lock };
+        let (highest, kept) = kept(&*io, &layout).map_err(&failed)?;
+        let highest_txn = highest.max(TxnId(block.map_or(0, |b| b.txn)));
+        let opened = Opened {
+            io,
+            layout,
+            pool,
+            class,
+            overlay,
+            config,
+            root,
+            block,
+            highest_txn,
+            kept,
+            lock,
+        };
         let store = DirStore::assemble(opened);
         if let Err(error) = store.settle_notes() {
             tracing::warn!(%error, "what is to be done outside could not be looked through");
@@ -433,6 +445,7 @@ fn install_again(
     report.outside.extend(installed.outside);
     report.finished.push(txn);
     let stamps = installed.done.stamps.clone();
+    // Not into a bundle: an earlier attempt may have left it in one, and a file counts instead.
     History::new(&pending.commit, installed.done)
         .save(env.io, env.layout)
         .map_err(|e| failed(b"history", e))?;
@@ -453,7 +466,8 @@ fn finish(
     if class != Class::Memory {
         io.sync_fs()?;
     }
-    let next = Super { seq: block.seq + 1, epoch: block.epoch + 1, head: end, txn, ..*block };
+    let (seq, epoch) = (block.seq + 1, block.epoch + 1);
+    let next = Super { format: FORMAT, seq, epoch, head: end, txn, ..*block };
     Supers::open(io, layout)?.write(io, &next)?;
     *block = next;
     Ok(())
@@ -468,8 +482,9 @@ fn clear_staging(io: &dyn Io, layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// The highest id among the history, the graveyard and the conflicts.
-fn highest_txn(io: &dyn Io, layout: &Layout) -> Result<TxnId> {
+/// The highest id among the history files, the graveyard and the conflicts (what else was committed the super block
+/// knows), and which have a history.
+fn kept(io: &dyn Io, layout: &Layout) -> Result<(TxnId, Kept)> {
     let mut highest = 0;
     let mut note = |name: &[u8]| {
         let id = name.split(|b| *b == b'.').next().and_then(|id| std::str::from_utf8(id).ok());
@@ -477,12 +492,13 @@ fn highest_txn(io: &dyn Io, layout: &Layout) -> Result<TxnId> {
             highest = highest.max(id);
         }
     };
-    names(io, &layout.history)?.iter().for_each(|n| note(n));
+    let history = names(io, &layout.history)?;
+    history.iter().filter(|n| history_of(n).is_some()).for_each(|n| note(n));
     names(io, &layout.grave)?.iter().for_each(|n| note(n));
     if let Some(conflict) = found(io.open_dir(&layout.state, b"conflict"))? {
         names(io, &conflict)?.iter().for_each(|n| note(n));
     }
-    Ok(TxnId(highest))
+    Ok((TxnId(highest), Kept::new(&history)))
 }
 
 #[cfg(test)]

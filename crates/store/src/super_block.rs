@@ -13,12 +13,17 @@ pub(crate) const BYTES: usize = 4096;
 /// "SYSTXSB" and the major number of the format's family.
 const MAGIC: u64 = u64::from_le_bytes(*b"SYSTXSB1");
 /// The version of every on-disk format of this store.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
+/// The oldest version that is read: it has no bundles ([`crate::bundle`]).  A store of it becomes one of this version
+/// with the next super block that is written.
+const OLDEST: u32 = 2;
 const NAMES: [&[u8]; 2] = [b"super.0", b"super.1"];
 
 /// What a super block says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Super {
+    /// Which version the store has.
+    pub format: u32,
     /// Rises with every write.
     pub seq: u64,
     /// Tells this store's journal blocks from any other's.
@@ -52,7 +57,7 @@ impl Super {
     pub fn encode(&self) -> Vec<u8> {
         let mut e = Encoder::new();
         e.u64(MAGIC);
-        e.u32(FORMAT);
+        e.u32(self.format);
         e.u64(self.seq);
         e.u64(self.store);
         e.u64(self.epoch);
@@ -70,8 +75,9 @@ impl Super {
         bytes
     }
 
-    fn decode_fields(d: &mut Decoder<'_>) -> std::result::Result<Super, DecodeError> {
+    fn decode_fields(format: u32, d: &mut Decoder<'_>) -> std::result::Result<Super, DecodeError> {
         let found = Super {
+            format,
             seq: d.u64()?,
             store: d.u64()?,
             epoch: d.u64()?,
@@ -89,6 +95,11 @@ impl Super {
         if geometry_ok { Ok(found) } else { Err(d.invalid("geometry", found.segment_bytes)) }
     }
 
+    /// Whether histories may be in bundles.
+    pub fn has_bundles(&self) -> bool {
+        self.format > OLDEST
+    }
+
     /// Reads one copy.
     pub fn decode(bytes: &[u8]) -> Found {
         if bytes.iter().all(|b| *b == 0) {
@@ -102,12 +113,12 @@ impl Super {
             return Found::Damaged;
         }
         let mut d = Decoder::new(body);
-        match (d.u64(), d.u32()) {
-            (Ok(MAGIC), Ok(FORMAT)) => {}
+        let format = match (d.u64(), d.u32()) {
+            (Ok(MAGIC), Ok(known @ OLDEST..=FORMAT)) => known,
             (Ok(MAGIC), Ok(other)) => return Found::Version(other),
             _ => return Found::Damaged,
-        }
-        Super::decode_fields(&mut d).map_or(Found::Damaged, Found::Valid)
+        };
+        Super::decode_fields(format, &mut d).map_or(Found::Damaged, Found::Valid)
     }
 }
 
@@ -173,7 +184,16 @@ mod tests {
 
     fn sample() -> Super {
         let head = Head { segment: 1, offset: 8192, lsn: 17, chain: 99 };
-        Super { seq: 5, store: 3, epoch: 2, head, txn: 40, segments: 4, segment_bytes: 1 << 20 }
+        Super {
+            format: FORMAT,
+            seq: 5,
+            store: 3,
+            epoch: 2,
+            head,
+            txn: 40,
+            segments: 4,
+            segment_bytes: 1 << 20,
+        }
     }
 
     #[test]

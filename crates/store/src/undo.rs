@@ -14,7 +14,7 @@ use crate::error::UndoError;
 use crate::history::{Before, History, OldContent};
 use crate::install::copy_data;
 use crate::io::{Handle, HostId, Open, Stamp, Stat};
-use crate::layout::{before_name, grave_name, history_name, names};
+use crate::layout::{before_name, grave_name, names};
 use crate::origins::is_gone;
 use crate::returned::Returned;
 use crate::staging::Slot;
@@ -63,9 +63,9 @@ struct Builder<'a> {
 impl DirStore {
     /// The write set that takes `txn` back, if nothing that came later overlaps.
     pub fn undo_set(&self, txn: TxnId) -> Result<Undo> {
-        let name = history_name(txn);
-        let history =
-            History::load(&*self.io, &self.layout, &name)?.ok_or(UndoError::Unknown(txn))?;
+        let all = self.histories()?;
+        let history = all.iter().find(|h| h.commit.meta.txn == txn).cloned();
+        let history = history.ok_or(UndoError::Unknown(txn))?;
         let mut builder = Builder {
             store: self,
             history: &history,
@@ -77,7 +77,7 @@ impl DirStore {
             out: WriteSet::default(),
             slots: Vec::new(),
             overlap: BTreeSet::new(),
-            returned: Returned::of(self.histories()?),
+            returned: Returned::of(all),
         };
         builder.build()?;
         if !builder.overlap.is_empty() {

@@ -15,7 +15,7 @@ use crate::joint::Joint;
 use crate::journal::{Body, Head, Ring};
 use crate::prepare::{Prepared, prepare};
 use crate::staging::Slot;
-use crate::super_block::{Super, Supers};
+use crate::super_block::{FORMAT, Super, Supers};
 use crate::writeset::{Content, SlotId, WriteSet};
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -444,6 +444,7 @@ impl DirStore {
         let store = mix(now.secs as u64 ^ u64::from(now.nanos) << 32)
             ^ mix(self.layout.id.ino.wrapping_add(config.seed));
         let block = Super {
+            format: FORMAT,
             seq: 2,
             store,
             epoch: 1,
