@@ -33,7 +33,7 @@ mod locate;
 mod names;
 mod objects;
 
-use crate::history::{Before, Commit, Done};
+use crate::history::{Before, Commit, Done, OldContent};
 use crate::io::{Class, Handle, HostId, Io, Stamp, Stat};
 use crate::layout::{Layout, ensure_dir, parse_temp};
 use crate::staging::Pool;
@@ -381,10 +381,14 @@ impl<'a> Install<'a> {
     fn graves(&self) -> Step<Vec<(Ix, Stamp)>> {
         let mut graves = Vec::new();
         for ix in (0..self.states.len() as u32).map(Ix) {
-            let exchanged = self
-                .befores
-                .get(&ix)
-                .is_some_and(|b| b.content != crate::history::OldContent::Keep);
+            // A name that is not there is not looked for without need: the file system searches the directory, and keeps
+            // the answer.  An earlier run may have exchanged what is to be overwritten, and so may this one.
+            let may_be = self.redo || self.id(ix) != self.origin_id(ix);
+            let exchanged = self.befores.get(&ix).is_some_and(|b| match b.content {
+                OldContent::Keep => false,
+                OldContent::InPlace { .. } => may_be,
+                OldContent::Exchanged => true,
+            });
             if !self.index.is_displaced(ix) && !exchanged {
                 continue;
             }
