@@ -33,6 +33,8 @@ pub mod others;
 pub mod pages;
 pub mod places;
 pub mod power_cut;
+#[path = "processes_unsafe.rs"]
+pub mod processes;
 pub mod random;
 pub mod room;
 pub mod run;

@@ -63,6 +63,29 @@ fn earlier_descriptors_of_children_are_in_the_transaction() {
     Guarded::new(&lab).case("earlier-children");
 }
 
+/// Nothing is lost, and nothing of an attempt that was not committed is there.
+#[test]
+fn threads_signals_processes_and_pipes_all_at_once() {
+    let lab = lab!();
+    let guarded = Guarded::new(&lab);
+    let rounds = if std::env::var_os("SYSTX_LONG").is_some() { 1000 } else { 15 };
+    let mut program = guarded.program("stress");
+    program.arg(rounds.to_string());
+    let done = finish(program, Limits::seconds(400), &lab).ok();
+    println!("{}", done.err);
+    assert!(lab.open_ids().is_empty());
+}
+
+/// What they do before they execute a program, whatever way they are made.
+#[test]
+fn calls_of_processes_that_are_made_inside_are_intercepted() {
+    let lab = lab!();
+    let guarded = Guarded::new(&lab);
+    for case in ["others", "offsets", "own", "sent", "handlers", "refused", "programs", "lost"] {
+        guarded.case(&format!("children-{case}"));
+    }
+}
+
 #[test]
 fn an_abort_closes_descriptors_from_inside_and_brings_closed_ones_back() {
     let lab = lab!();

@@ -22,13 +22,14 @@ extern "C" {
 #define SYSTX_RELAXED  64u /* xend() does not wait for the disk: durable a moment later, in the order of the commits */
 
 /* Flags of xbegin() with which system calls of the thread are intercepted (decision 0007): about 2.5 microseconds more for
- * each call, from xbegin() to the end.  ENOSYS: the kernel cannot.  Not for a thread that changes its thread pointer.
+ * each call, from xbegin() to the end.  Processes that it makes are, too, until they execute a program.  ENOSYS: the kernel cannot.  Not for a thread that changes its thread pointer.
  *
  * SYSTX_DESCRIPTORS: descriptors that were opened before, on the guarded directory, are in the transaction: content,
  * offset, O_APPEND, attributes, mappings, names below a directory.  After a commit their offsets are carried over, after
  * an abort they are as they were.  Descriptors that are made inside are closed by an abort: their owners must
  * not close them again; those of the directory that were closed or replaced inside are back then.  ESTALE: the file
- * has no name in the transaction any more.  In child processes they are the view's, too. */
+ * has no name in the transaction any more.  In child processes they are the view's, too; a program that is executed makes the
+ * transaction depend on the files of those that it gets, which are open without close-on-exec. */
 #define SYSTX_DESCRIPTORS 0x00010000u
 
 /* Signals that the thread sends to processes outside, or to sibling threads, wait for the commit and are sent in their

@@ -7,10 +7,14 @@
 //!
 //! Those that are made inside are noted down; an abort closes them, and puts back those in whose place they came.
 //!
-//! A new process has a table of its own, in which the shadows simply take the places of the descriptors.
+//! A new process has a table of its own, and its calls are intercepted like those of the thread.  A shadow that one of
+//! them makes is everybody's ([`Family`]), since they share the open file and so its offset.  When it executes a program, the
+//! shadows simply take the places of the descriptors that the program gets.  Where calls of a new process cannot be
+//! intercepted, all of them do so at once.
 
+use super::family::Family;
 use super::kernel::{self, Identity};
-use super::region::{Plan, Then, Trap, error, makes_process};
+use super::region::{Plan, Then, Trap, error};
 use libc::{c_int, c_long};
 use systx_calls::Call;
 
@@ -83,6 +87,20 @@ impl Numbers {
         self.bits[..self.end].fill(0);
         self.end = 0;
     }
+
+    fn copy_from(&mut self, other: &Numbers) {
+        self.clear();
+        self.bits[..other.end].copy_from_slice(&other.bits[..other.end]);
+        self.end = other.end;
+    }
+}
+
+/// What a process that is lent the memory may change of it: to be put back after it.
+struct Lent {
+    pid: c_int,
+    shadowed: usize,
+    seen: u64,
+    complete: bool,
 }
 
 /// See the module.
@@ -100,6 +118,12 @@ pub struct Descriptors {
     inside: Numbers,
     /// All that are open have been looked at.
     complete: bool,
+    /// It is a process that was made inside; an abort puts nothing back there.
+    child: bool,
+    /// While a process is lent this: what was, with `made` and `inside`.
+    lent: Option<Lent>,
+    before: [Numbers; 2],
+    pub family: Family,
     /// For paths: the handler's stack may be small.
     path: Box<[u8]>,
     /// For those of names that are about to change.
@@ -140,6 +164,10 @@ impl Descriptors {
             made: Numbers::new(),
             inside: Numbers::new(),
             complete: false,
+            child: false,
+            lent: None,
+            before: [Numbers::new(), Numbers::new()],
+            family: Family::new(),
             path: vec![0; PATH].into(),
             targets: [vec![0; PATH].into(), vec![0; PATH].into()],
         }
@@ -154,6 +182,39 @@ impl Descriptors {
         self.made.clear();
         self.inside.clear();
         self.complete = false;
+        self.child = false;
+        self.lent = None;
+        self.family.end();
+    }
+
+    /// In a new process that has a copy of the memory.
+    pub fn forked(&mut self, pid: c_int) {
+        self.pid = pid;
+        self.child = true;
+        self.lent = None;
+    }
+
+    /// In a new process that has the memory itself, as long as the thread waits for it.
+    pub fn lend(&mut self, pid: c_int) {
+        let (shadowed, seen, complete) = (self.shadowed, self.family.seen(), self.complete);
+        self.lent = Some(Lent { pid: self.pid, shadowed, seen, complete });
+        self.before[0].copy_from(&self.made);
+        self.before[1].copy_from(&self.inside);
+        self.pid = pid;
+    }
+
+    /// The thread goes on.  What that process has made are descriptors of its own.
+    pub fn take_back(&mut self) {
+        let Some(lent) = self.lent.take() else { return };
+        (self.pid, self.shadowed, self.complete) = (lent.pid, lent.shadowed, lent.complete);
+        self.family.see_from(lent.seen);
+        self.made.copy_from(&self.before[0]);
+        self.inside.copy_from(&self.before[1]);
+    }
+
+    /// Whether it is a process that was made inside.
+    fn is_child(&self) -> bool {
+        self.child || self.lent.is_some()
     }
 
     /// A descriptor was made inside, of something from `inside` or not.
@@ -179,6 +240,7 @@ impl Descriptors {
         let closed = self.closed[..self.were_closed].iter();
         shadows.clone().any(|s| s.original == fd || s.shadow == fd)
             || closed.clone().any(|c| c.copy == fd)
+            || self.family.has(fd)
     }
 
     /// What becomes of a call because of the descriptors that it names.
@@ -210,7 +272,8 @@ impl Descriptors {
                 self.before_change([Some((libc::AT_FDCWD, args[0])), None]);
             }
             libc::SYS_unlinkat => self.before_change([Some((fd, args[1])), None]),
-            _ if makes_process(trap) && !self.complete() => return error(libc::ECANCELED),
+            libc::SYS_execve if self.is_child() => return self.before_program(None),
+            libc::SYS_execveat if self.is_child() => return self.before_program(Some(fd)),
             _ => {}
         }
         self.translate(call, trap)
@@ -236,8 +299,11 @@ impl Descriptors {
             systx_calls::Makes::One => Then::Made,
             _ => Then::Nothing,
         };
-        // These may wait for the other side of a pipe or socket.
-        let wait = matches!(trap.number as c_long, libc::SYS_splice | libc::SYS_sendfile);
+        // These may wait for the other side of a pipe or socket; a program gets the mask.
+        let wait = matches!(
+            trap.number as c_long,
+            libc::SYS_splice | libc::SYS_sendfile | libc::SYS_execveat
+        );
         Plan::Call { args, wait: wait || then == Then::Made, then }
     }
 
@@ -254,24 +320,61 @@ impl Descriptors {
         if self.is_ours(fd) {
             return Seen::Failed(libc::EBADF);
         }
-        let pid = self.pid;
-        let known = &mut self.shadows[..self.shadowed];
-        // The number may be another file's by now, since it belongs to all threads.
-        let by_number =
-            known.iter().position(|s| s.number == fd && kernel::same(pid, fd, s.original));
-        if let Some(at) =
-            by_number.or_else(|| known.iter().position(|s| kernel::same(pid, fd, s.original)))
-        {
-            known[at].number = fd;
-            return Seen::Shadow(known[at].shadow);
+        if let Some(shadow) = self.known(fd) {
+            return Seen::Shadow(shadow);
         }
-        match kernel::identify_now(fd).ok_or(libc::EBADF).and_then(|found| self.make(fd, &found)) {
+        let shared = match self.family.lock() {
+            Ok(shared) => shared,
+            Err(errno) => return Seen::Failed(errno),
+        };
+        let shadow = self.made_by_others(fd, shared).map_or_else(
+            || {
+                let found = kernel::identify_now(fd).ok_or(libc::EBADF)?;
+                self.make(fd, &found, shared)
+            },
+            Ok,
+        );
+        if shared {
+            self.family.unlock();
+        }
+        match shadow {
             Ok(shadow) => Seen::Shadow(shadow),
             Err(errno) => Seen::Failed(errno),
         }
     }
 
-    fn make(&mut self, fd: c_int, found: &Identity) -> Result<c_int, c_int> {
+    /// The shadow that it has already.
+    fn known(&mut self, fd: c_int) -> Option<c_int> {
+        let pid = self.pid;
+        let known = &mut self.shadows[..self.shadowed];
+        // The number may be another file's by now, since it belongs to all threads.
+        let by_number =
+            known.iter().position(|s| s.number == fd && kernel::same(pid, fd, s.original));
+        let at =
+            by_number.or_else(|| known.iter().position(|s| kernel::same(pid, fd, s.original)))?;
+        known[at].number = fd;
+        Some(known[at].shadow)
+    }
+
+    /// The shadow that another process has made meanwhile.
+    fn made_by_others(&mut self, fd: c_int, shared: bool) -> Option<c_int> {
+        let before = self.shadowed;
+        if shared {
+            self.catch_up();
+        }
+        if before == self.shadowed { None } else { self.known(fd) }
+    }
+
+    /// Takes over the shadows that others have made.
+    fn catch_up(&mut self) {
+        while self.shadowed < SHADOWS {
+            let Some([original, shadow]) = self.family.next() else { return };
+            self.shadows[self.shadowed] = Shadow { number: -1, original, shadow };
+            self.shadowed += 1;
+        }
+    }
+
+    fn make(&mut self, fd: c_int, found: &Identity, shared: bool) -> Result<c_int, c_int> {
         if self.shadowed == SHADOWS {
             return Err(libc::EMFILE);
         }
@@ -287,6 +390,11 @@ impl Descriptors {
         let at = kernel::seek(fd, 0, libc::SEEK_CUR);
         if at > 0 {
             kernel::seek(shadow, at, libc::SEEK_SET);
+        }
+        if shared && let Err(errno) = self.family.add([original, shadow]) {
+            kernel::close(shadow);
+            kernel::close(original);
+            return Err(errno);
         }
         self.shadows[self.shadowed] = Shadow { number: fd, original, shadow };
         self.shadowed += 1;
@@ -409,9 +517,9 @@ impl Descriptors {
         )
     }
 
-    /// Shadows for all earlier descriptors; `false` if the transaction has lost: a process would have those that are
-    /// missing as they are outside.
-    fn complete(&mut self) -> bool {
+    /// Shadows for all earlier descriptors; `false` if the transaction has lost: a process that is not intercepted would
+    /// have those that are missing as they are outside.
+    pub fn complete(&mut self) -> bool {
         if self.complete {
             return true;
         }
@@ -427,7 +535,7 @@ impl Descriptors {
 
     /// An abort opens it again.
     fn put_aside(&mut self, fd: c_int) {
-        if fd < 0 || self.made.has(fd) || self.were_closed == CLOSED {
+        if fd < 0 || self.is_child() || self.made.has(fd) || self.were_closed == CLOSED {
             return;
         }
         let flags = kernel::fcntl(fd, libc::F_GETFD, 0);
@@ -449,6 +557,9 @@ impl Descriptors {
         if self.made.has(fd) {
             self.made.set(fd, false);
             self.inside.set(fd, false);
+            return Plan::Pass;
+        }
+        if self.is_child() {
             return Plan::Pass;
         }
         // Others are not put aside: whoever reads a pipe waits for its end.
@@ -483,7 +594,10 @@ impl Descriptors {
         while first <= last {
             let shadows = self.shadows[..self.shadowed].iter().flat_map(|s| [s.original, s.shadow]);
             let closed = self.closed[..self.were_closed].iter().map(|c| c.copy);
-            let ours = shadows.chain(closed).filter_map(|fd| u32::try_from(fd).ok());
+            let ours = shadows
+                .chain(closed)
+                .chain(self.family.fds())
+                .filter_map(|fd| u32::try_from(fd).ok());
             let next = ours.filter(|fd| (first..=last).contains(fd)).min();
             let end = next.map_or(last, |fd| fd.wrapping_sub(1));
             if next != Some(first) {
@@ -528,7 +642,32 @@ impl Descriptors {
         }
     }
 
-    /// In a new process: its own table.
+    /// Before a program is executed in a new process: what the program gets, and the descriptor that it may be executed
+    /// by, becomes the view's.  Its own table.
+    fn before_program(&mut self, by: Option<c_int>) -> Plan {
+        let mut lost = false;
+        kernel::each_open(|fd| {
+            if lost || self.inside.has(fd) || self.is_ours(fd) {
+                return;
+            }
+            let flags = kernel::fcntl(fd, libc::F_GETFD, 0);
+            let closes = flags & i64::from(libc::FD_CLOEXEC) != 0;
+            if closes && by != Some(fd) {
+                return;
+            }
+            match self.look(fd) {
+                Seen::Shadow(shadow) => {
+                    kernel::put(shadow, fd, if closes { libc::O_CLOEXEC } else { 0 });
+                    self.inside.set(fd, true);
+                }
+                Seen::Failed(libc::ECANCELED) => lost = true,
+                Seen::Failed(_) | Seen::Other => {}
+            }
+        });
+        if lost { error(libc::ECANCELED) } else { Plan::Pass }
+    }
+
+    /// In a new process that is not intercepted: its own table.
     pub fn in_child(&self) {
         if self.shadowed == 0 {
             return;
@@ -548,6 +687,10 @@ impl Descriptors {
 
     /// At the end.  Nothing is intercepted any more, and the thread is outside.
     pub fn end(&mut self, committed: bool) {
+        // All other processes have ended.
+        if committed {
+            self.catch_up();
+        }
         for s in &self.shadows[..self.shadowed] {
             if committed {
                 carry_over(s);
@@ -571,6 +714,7 @@ impl Descriptors {
         self.were_closed = 0;
         self.made.clear();
         self.inside.clear();
+        self.family.end();
     }
 }
 

@@ -8,7 +8,11 @@
 //!   the program go on: `syscall`, and a jump to where the program was.  So it happens on the program's stack,
 //!   with its mask, and may be a vfork(2), a sigaltstack(2) or a sigreturn(2).  Each place in the program that makes
 //!   system calls gets a stub of its own, with a word that holds the way back; stubs and words lie equally far apart.
-//! - stubs for new processes, in which the child first puts the view's descriptors in place.
+//! - stubs for new processes.  A process that has this memory while the thread waits for it first makes itself
+//!   intercepted; one that shares it with the running thread first puts the view's descriptors in place.
+//!
+//! A process that gets a copy of the memory, as by fork(2), is made by the handler: it goes on there, before any handler of the
+//! program can run, and makes itself intercepted.
 //!
 //! The handler runs with all signals blocked and on the alternate stack, if there is one.  It allocates nothing,
 //! takes no lock and uses no thread-local variable: what it knows of a thread is found by its thread pointer.
@@ -16,6 +20,7 @@
 #![allow(unsafe_code)]
 
 use super::kernel;
+use super::making::{self, Making};
 use super::region::{Plan, Region, Trap};
 use super::registry;
 use core::arch::{asm, global_asm};
@@ -23,7 +28,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// Places in the program that can make calls by stubs.
 const STUBS: usize = 4096;
-/// Places that make processes.
+/// Places that make processes, of each of two kinds.
 const FORKS: usize = 16;
 /// Bytes of a stub.
 const STUB: usize = 8;
@@ -40,7 +45,7 @@ global_asm!(
     ".hidden systx_fork_slots",
     ".globl systx_fork_slots",
     "systx_fork_slots:",
-    ".zero {forks} * 32",
+    ".zero {forks} * 2 * 32",
     ".popsection",
     ".pushsection .text.systx_gate,\"ax\",@progbits",
     ".p2align 12",
@@ -68,10 +73,16 @@ global_asm!(
     "systx_restore:",
     ".byte 0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0",
     "syscall",
-    // What a new process does first: `systx_child`, with all registers as they were afterwards.
+    // What a new process does first, with all registers as they were afterwards: `systx_lent` or `systx_alone`.
     ".p2align 4",
-    "systx_fork_child:",
+    "systx_fork_lent:",
     "push rdi",
+    "lea rdi, [rip + {lent}]",
+    "jmp 76f",
+    "systx_fork_alone:",
+    "push rdi",
+    "lea rdi, [rip + {alone}]",
+    "76:",
     "push rsi",
     "push rdx",
     "push r8",
@@ -84,7 +95,7 @@ global_asm!(
     "sub rsp, 512",
     "fxsave64 [rsp]",
     "cld",
-    "call {child}",
+    "call rdi",
     "fxrstor64 [rsp]",
     "mov rsp, rbp",
     "pop rax",
@@ -116,7 +127,22 @@ global_asm!(
     "jnz 78f",
     // Not where the program may keep something below its stack pointer.
     "lea rsp, [rsp - 128]",
-    "call systx_fork_child",
+    "call systx_fork_lent",
+    "lea rsp, [rsp + 128]",
+    "78:",
+    ".byte 0xff, 0x25",
+    ".long systx_fork_slots - systx_forks - (79f - 77b)",
+    "79:",
+    ".p2align 5, 0xcc",
+    ".endr",
+    ".rept {forks}",
+    "77:",
+    "syscall",
+    "test eax, eax",
+    "jnz 78f",
+    // Not where the program may keep something below its stack pointer.
+    "lea rsp, [rsp - 128]",
+    "call systx_fork_alone",
     "lea rsp, [rsp + 128]",
     "78:",
     ".byte 0xff, 0x25",
@@ -130,13 +156,14 @@ global_asm!(
     ".popsection",
     stubs = const STUBS,
     forks = const FORKS,
-    child = sym systx_child,
+    lent = sym systx_lent,
+    alone = sym systx_alone,
 );
 
 // SAFETY: these are what the assembly above defines.
 unsafe extern "C" {
     static systx_slots: [AtomicU64; STUBS];
-    static systx_fork_slots: [[AtomicU64; 4]; FORKS];
+    static systx_fork_slots: [[[AtomicU64; 4]; FORKS]; 2];
     static systx_gate_begin: u8;
     static systx_gate_end: u8;
     static systx_stubs: u8;
@@ -217,7 +244,10 @@ pub fn arm(region: &Region) -> Result<(), i32> {
     let now = action(libc::SIGSYS, None)?;
     let ours = on_sigsys as *const () as u64;
     if now.handler != ours {
-        BEFORE.store(now.handler, Ordering::Relaxed);
+        // A process with handlers of its own may have lost this one; what was before it is known.
+        if !region.is_child() {
+            BEFORE.store(now.handler, Ordering::Relaxed);
+        }
         let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
         action(libc::SIGSYS, Some(&returning(ours, flags as u64, !0)))?;
     }
@@ -262,6 +292,11 @@ extern "C" fn on_sigsys(signal: i32, info: *mut libc::siginfo_t, context: *mut l
             g(context, libc::REG_R8),
             g(context, libc::REG_R9),
         ],
+        on_signal_stack: {
+            let stack = context.uc_stack;
+            let from = (stack.ss_sp as u64, stack.ss_size as u64);
+            g(context, libc::REG_RSP).wrapping_sub(from.0) < from.1
+        },
         // SAFETY: the kernel's mask of 64 bits stands at the beginning of the C library's.
         mask: unsafe { (&raw const context.uc_sigmask).cast::<u64>().read() },
     };
@@ -280,7 +315,8 @@ extern "C" fn on_sigsys(signal: i32, info: *mut libc::siginfo_t, context: *mut l
             // SAFETY: what the program asked for, for want of stubs made here.
             None => unsafe { raw(trap.number as i64, trap.args) },
         },
-        Plan::Fork => match fork_stub(site) {
+        Plan::Make(Making::Copied) => copy(context, &trap),
+        Plan::Make(making) => match fork_stub(site, making) {
             Some(stub) => return go_on(context, stub),
             None => -i64::from(libc::EAGAIN),
         },
@@ -321,11 +357,37 @@ fn stub(site: u64) -> Option<u64> {
     Some(&raw const systx_stubs as u64 + (at * STUB) as u64)
 }
 
-fn fork_stub(site: u64) -> Option<u64> {
+fn fork_stub(site: u64, making: Making) -> Option<u64> {
+    let kind = usize::from(making == Making::Alone);
     // SAFETY: as above.
-    let slots = unsafe { &systx_fork_slots };
+    let slots = unsafe { &systx_fork_slots[kind] };
     let at = find(slots.len(), site, |n| &slots[n][0])?;
-    Some(&raw const systx_forks as u64 + (at * FORK) as u64)
+    Some(&raw const systx_forks as u64 + ((kind * FORKS + at) * FORK) as u64)
+}
+
+/// Makes a process that has a copy of the memory, and so goes on here, too.
+fn copy(context: &mut libc::ucontext_t, trap: &Trap) -> i64 {
+    let mut room = [0; making::WORDS];
+    let (args, stack) = Making::on_this_stack(trap, &mut room);
+    // SAFETY: what the program asked for, but for the stack, which the copy gets when this handler returns.
+    let result = unsafe { raw(trap.number as i64, args) };
+    if result == 0 {
+        registry::with(key(), Region::forked);
+        intercept();
+        if let Some(stack) = stack {
+            context.uc_mcontext.gregs[libc::REG_RSP as usize] = stack as i64;
+        }
+    }
+    result
+}
+
+/// In a new process.
+fn intercept() {
+    if registry::look(key(), arm).is_none_or(|armed| armed.is_err()) {
+        // It would do outside what is to be inside.
+        kernel::say(&kernel::Text::new().and(b"systx: calls cannot be intercepted\n"));
+        kernel::end_process(127);
+    }
 }
 
 /// The slot that holds a place, or gets it now.
@@ -342,9 +404,16 @@ fn find<'a>(len: usize, site: u64, slot: impl Fn(usize) -> &'a AtomicU64) -> Opt
     None
 }
 
-/// What a new process does first.
-extern "C" fn systx_child() {
-    // It may share its parent's memory (vfork): it reads, and changes nothing but its descriptors.
+/// What a new process does first that has this memory while the thread waits for it.
+extern "C" fn systx_lent() {
+    let before = mask(!0);
+    registry::with(key(), Region::lend);
+    intercept();
+    mask(before);
+}
+
+/// What one does that shares this memory with the running thread: it reads, and changes nothing but its descriptors.
+extern "C" fn systx_alone() {
     let _ = registry::look(key(), |region| region.in_child());
 }
 

@@ -78,6 +78,15 @@ impl Incoming {
         unwrap_all();
     }
 
+    /// In a new process that has a copy: handlers are what they are for the program.
+    pub fn forked(&mut self) {
+        if self.mode != Mode::Plain {
+            // The count is one of the other process's threads, whose lock somebody may have had.
+            restore_all();
+        }
+        self.forget();
+    }
+
     /// In a forked child.
     pub fn forget(&mut self) {
         self.mode = Mode::Plain;
@@ -209,9 +218,12 @@ fn wrap_all() {
 fn unwrap_all() {
     let mut users = USERS.lock().unwrap_or_else(|e| e.into_inner());
     *users = users.saturating_sub(1);
-    if *users > 0 {
-        return;
+    if *users == 0 {
+        restore_all();
     }
+}
+
+fn restore_all() {
     for signal in (1..=64).filter(|s| can_be_wrapped(*s)) {
         if action(signal, None).is_ok_and(|now| now.handler == wrapper()) {
             let _ = action(signal, Some(&behind(signal)));

@@ -154,6 +154,130 @@ pub fn same(pid: c_int, a: c_int, b: c_int) -> bool {
     a == b || call(libc::SYS_kcmp, [pid as u64, pid as u64, KCMP_FILE, a as u64, b as u64, 0]) == 0
 }
 
+/// What processes of one transaction have in common: the two ends of a socket, and a file that is a lock.
+pub fn row() -> Result<[c_int; 3], i64> {
+    let mut ends = [-1 as c_int; 2];
+    let how = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as u64;
+    let args = [libc::AF_UNIX as u64, how, 0, ends.as_mut_ptr() as u64, 0, 0];
+    let made = call(libc::SYS_socketpair, args);
+    if made < 0 {
+        return Err(made);
+    }
+    // As much as there may be: each pair takes some hundred bytes.
+    let room = 1 << 20;
+    let args = [
+        ends[0] as u64,
+        libc::SOL_SOCKET as u64,
+        libc::SO_SNDBUF as u64,
+        &raw const room as u64,
+        size_of::<c_int>() as u64,
+        0,
+    ];
+    call(libc::SYS_setsockopt, args);
+    let name = c"systx".as_ptr() as u64;
+    let lock = call(libc::SYS_memfd_create, [name, libc::MFD_CLOEXEC.into(), 0, 0, 0, 0]);
+    let low = [ends[0], ends[1], lock as c_int];
+    let high = low.map(|fd| if fd < 0 { i64::from(fd) } else { keep(fd) });
+    low.iter().filter(|fd| **fd >= 0).for_each(|fd| {
+        close(*fd);
+    });
+    match high.iter().find(|fd| **fd < 0) {
+        None => Ok(high.map(|fd| fd as c_int)),
+        Some(failed) => {
+            high.iter().filter(|fd| **fd >= 0).for_each(|fd| {
+                close(*fd as c_int);
+            });
+            Err(if lock < 0 { lock } else { *failed })
+        }
+    }
+}
+
+/// Takes a lock on a file that other processes take, too, or gives it back.
+pub fn lock(fd: c_int, taken: bool) -> i64 {
+    // SAFETY: all zero is one.
+    let mut how: libc::flock = unsafe { std::mem::zeroed() };
+    how.l_type = (if taken { libc::F_WRLCK } else { libc::F_UNLCK }) as libc::c_short;
+    fcntl(fd, libc::F_SETLKW, &raw mut how as u64)
+}
+
+/// Bytes for each pair in a row.
+const STEP: usize = 8;
+
+/// Two descriptors on the way through a socket.
+#[repr(C)]
+struct Passing {
+    len: usize,
+    level: c_int,
+    kind: c_int,
+    pair: [c_int; 2],
+}
+
+fn message(bytes: &mut libc::iovec, passing: &mut Passing) -> libc::msghdr {
+    // SAFETY: all zero is one.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = std::ptr::from_mut(bytes);
+    message.msg_iovlen = 1;
+    message.msg_control = std::ptr::from_mut(passing).cast();
+    message.msg_controllen = size_of::<Passing>();
+    message
+}
+
+/// Adds a pair to a row.
+pub fn add_to(row: c_int, pair: [c_int; 2]) -> i64 {
+    let mut nothing = [0u8; STEP];
+    let mut bytes = libc::iovec { iov_base: nothing.as_mut_ptr().cast(), iov_len: STEP };
+    let (level, kind) = (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+    let mut passing = Passing { len: size_of::<Passing>(), level, kind, pair };
+    let message = message(&mut bytes, &mut passing);
+    let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as u64;
+    call(libc::SYS_sendmsg, [row as u64, &raw const message as u64, flags, 0, 0, 0])
+}
+
+/// Looks at one, which stays there: as new descriptors, out of the way.
+pub fn look_at(row: c_int, n: u64) -> Result<[c_int; 2], i64> {
+    let at = c_int::try_from(n * STEP as u64).map_err(|_| -i64::from(libc::EINVAL))?;
+    let args = [
+        row as u64,
+        libc::SOL_SOCKET as u64,
+        libc::SO_PEEK_OFF as u64,
+        &raw const at as u64,
+        size_of::<c_int>() as u64,
+        0,
+    ];
+    let set = call(libc::SYS_setsockopt, args);
+    if set < 0 {
+        return Err(set);
+    }
+    let mut room = [0u8; STEP];
+    let mut bytes = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: STEP };
+    let mut passing = Passing { len: 0, level: 0, kind: 0, pair: [-1; 2] };
+    let mut message = message(&mut bytes, &mut passing);
+    let flags = (libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) as u64;
+    let got = call(libc::SYS_recvmsg, [row as u64, &raw mut message as u64, flags, 0, 0, 0]);
+    if got < 0 {
+        return Err(got);
+    }
+    let low = passing.pair;
+    let high = low.map(|fd| if fd < 0 { -i64::from(libc::EMFILE) } else { keep(fd) });
+    low.iter().filter(|fd| **fd >= 0).for_each(|fd| {
+        close(*fd);
+    });
+    match high {
+        [a, b] if a >= 0 && b >= 0 => Ok([a as c_int, b as c_int]),
+        failed => {
+            failed.iter().filter(|fd| **fd >= 0).for_each(|fd| {
+                close(*fd as c_int);
+            });
+            Err(-i64::from(libc::EMFILE))
+        }
+    }
+}
+
+/// Ends this process.
+pub fn end_process(code: c_int) {
+    call(libc::SYS_exit_group, [code as u64, 0, 0, 0, 0, 0]);
+}
+
 /// This process.
 pub fn pid() -> c_int {
     call(libc::SYS_getpid, [0; 6]) as c_int
@@ -174,15 +298,25 @@ pub fn send(number: u64, args: [u64; 6]) -> i64 {
     call(number as c_long, args)
 }
 
-/// A descriptor of a process.
+/// A descriptor of a process, or of a thread that is no process's first.
 pub fn pidfd(pid: c_int) -> i64 {
-    let low = call(libc::SYS_pidfd_open, [pid as u64, 0, 0, 0, 0, 0]);
-    if low < 0 {
-        return low;
+    const PIDFD_THREAD: c_int = libc::O_EXCL;
+    let open = |flags: c_int| call(libc::SYS_pidfd_open, [pid as u64, flags as u64, 0, 0, 0, 0]);
+    match open(0) {
+        e if e == -i64::from(libc::EINVAL) || e == -i64::from(libc::ENOENT) => open(PIDFD_THREAD),
+        fd => fd,
     }
-    let high = keep(low as c_int);
-    close(low as c_int);
-    high
+}
+
+/// What tells a process from all others, as long as the machine runs; 0: unknown.
+pub fn process(pid: c_int) -> u64 {
+    let fd = pidfd(pid);
+    if fd < 0 {
+        return 0;
+    }
+    let ino = identify(fd as c_int).map_or(0, |found| found.ino);
+    close(fd as c_int);
+    ino
 }
 
 /// The process of a descriptor of one; 0: unknown.

@@ -1,12 +1,15 @@
 //! Calls of a thread in a transaction that are intercepted, for what no path says: see docs/decisions/0007.
 
 mod descriptors;
+#[path = "family_unsafe.rs"]
+mod family;
 #[path = "gate_unsafe.rs"]
 mod gate;
 #[path = "incoming_unsafe.rs"]
 mod incoming;
 #[path = "kernel_unsafe.rs"]
 mod kernel;
+mod making;
 mod outgoing;
 mod region;
 #[path = "registry_unsafe.rs"]
@@ -33,7 +36,8 @@ pub struct Quiet {
 
 /// See [`Quiet`].
 pub fn quiet() -> Quiet {
-    let defers = registry::look(key(), |region| {
+    let defers = registry::with(key(), |region| {
+        region.take_back();
         region.select(false);
         region.incoming.mode != Mode::Plain
     });
@@ -142,7 +146,7 @@ fn disarmed() {
 
 /// Whether the program made a call for which the transaction can only be dropped.
 pub fn doomed() -> bool {
-    registry::look(key(), |region| region.doomed().is_some()) == Some(true)
+    registry::look(key(), |region| region.is_doomed()) == Some(true)
 }
 
 /// The transaction is over.
@@ -156,8 +160,11 @@ pub fn leave(committed: bool) {
     mask(if blocked == Some(true) { before | SIGSYS_BIT } else { before });
 }
 
-/// In a forked child: nothing is intercepted there, whatever the copy of the memory says.
+/// In a forked child: one that was made where nothing was intercepted is not, whatever the copy of the memory says.
 pub fn forked() {
+    if registry::look(key(), |region| region.is_child()) == Some(true) {
+        return;
+    }
     registry::with(key(), |region| {
         region.set_armed(false);
         region.incoming.forget();

@@ -1,53 +1,99 @@
 //! Signals to processes outside: they wait for the commit.
 //!
 //! Who shares the thread's mount namespace is inside, and gets signals at once; so does the program itself, but for
-//! other threads of it that are named.  A process is held by a descriptor, so that no other one that has its
-//! number later gets the signal.
+//! other threads of it that are named.  A process is known by more than its number, so that no other one that has that
+//! later gets the signal.  Those that processes from inside send wait in the same list.
 
+use super::family::{Family, WORDS};
 use super::kernel::{self, Text};
 use super::region::{Plan, Trap, error};
 use libc::{c_int, c_long};
 
-/// Signals that wait, at most.
-const MOST: usize = 128;
 /// Those by which the C library speaks to its own threads.
 const OF_THE_LIBRARY: std::ops::RangeInclusive<c_int> = 32..=33;
 
+/// One that waits.
 #[derive(Clone, Copy)]
 struct Held {
     /// The call.
     number: u64,
     args: [u64; 6],
     signal: c_int,
-    /// The process, or -1.
-    pidfd: c_int,
+    /// The process, if it is one, and what it is known by, or 0.
+    who: c_int,
+    known: u64,
     info: Option<[u64; 16]>,
+}
+
+impl Held {
+    fn words(&self) -> [u64; WORDS] {
+        let mut words = [0; WORDS];
+        words[0] = self.number;
+        words[1..7].copy_from_slice(&self.args);
+        words[7] = self.signal as u64;
+        words[8] = self.who as u64;
+        words[9] = self.known;
+        words[10] = self.info.is_some().into();
+        words[11..].copy_from_slice(&self.info.unwrap_or_default());
+        words
+    }
+
+    fn of(words: &[u64; WORDS]) -> Held {
+        Held {
+            number: words[0],
+            args: std::array::from_fn(|n| words[1 + n]),
+            signal: words[7] as c_int,
+            who: words[8] as c_int,
+            known: words[9],
+            info: (words[10] != 0).then(|| std::array::from_fn(|n| words[11 + n])),
+        }
+    }
+
+    fn send(&self) {
+        let info = self.info.as_ref().map_or(0, |info| info.as_ptr() as u64);
+        if self.known != 0 {
+            let pidfd = kernel::pidfd(self.who);
+            if pidfd < 0 {
+                return;
+            }
+            if kernel::identify(pidfd as c_int).is_some_and(|found| found.ino == self.known) {
+                let args = [pidfd as u64, self.signal as u64, info, 0, 0, 0];
+                kernel::send(libc::SYS_pidfd_send_signal as u64, args);
+            }
+            kernel::close(pidfd as c_int);
+            return;
+        }
+        let mut args = self.args;
+        match self.number as c_long {
+            libc::SYS_rt_sigqueueinfo => args[2] = info,
+            libc::SYS_rt_tgsigqueueinfo => args[3] = info,
+            _ => {}
+        }
+        kernel::send(self.number, args);
+    }
 }
 
 /// See the module.
 pub struct Outgoing {
-    held: Box<[Held]>,
-    len: usize,
+    /// The program's.
     pid: c_int,
     namespace: u64,
 }
 
 impl Outgoing {
     pub fn new() -> Outgoing {
-        let none = Held { number: 0, args: [0; 6], signal: 0, pidfd: -1, info: None };
-        Outgoing { held: vec![none; MOST].into(), len: 0, pid: 0, namespace: 0 }
+        Outgoing { pid: 0, namespace: 0 }
     }
 
     /// At the begin; `namespace`: the inode of the mount namespace of the transaction.
     pub fn begin(&mut self, pid: c_int, namespace: u64) {
-        self.len = 0;
         self.pid = pid;
         self.namespace = namespace;
     }
 
     /// What becomes of a call that sends a signal.
-    pub fn plan(&mut self, trap: &Trap) -> Plan {
-        let [a, b, c, d, ..] = trap.args.map(|arg| arg as c_int);
+    pub fn plan(&self, trap: &Trap, family: &mut Family) -> Plan {
+        let [a, b, c, ..] = trap.args.map(|arg| arg as c_int);
         let info_at = |n: usize| Some(trap.args[n]).filter(|at| *at != 0);
         // To whom (a process, or a thread of one), which signal, and where more is told.
         let (process, thread, signal, info) = match trap.number as c_long {
@@ -59,12 +105,16 @@ impl Outgoing {
             libc::SYS_pidfd_send_signal => (kernel::pid_of(a), 0, b, info_at(2)),
             _ => return Plan::Pass,
         };
-        let _ = d;
         let by_pidfd = trap.number as c_long == libc::SYS_pidfd_send_signal;
         if !(1..=64).contains(&signal) || OF_THE_LIBRARY.contains(&signal) && thread != 0 {
             return Plan::Pass;
         }
-        let itself = if thread != 0 { thread == kernel::tid() } else { process == self.pid };
+        // In a process from inside, the program that has made it is meant, too.
+        let itself = if thread != 0 {
+            thread == kernel::tid()
+        } else {
+            process == self.pid || process == kernel::pid()
+        };
         let who = if thread != 0 { thread } else { process };
         if itself || who > 0 && self.is_inside(who) {
             return Plan::Pass;
@@ -84,27 +134,20 @@ impl Outgoing {
         if possible < 0 {
             return Plan::Answer(possible);
         }
-        if self.len == MOST {
-            return error(libc::EAGAIN);
-        }
-        let pidfd = match (by_pidfd, thread) {
-            (true, _) => kernel::keep(a),
-            (false, 0) if process > 0 => kernel::pidfd(process),
-            _ => -1,
+        let known = match (by_pidfd, thread) {
+            (true, _) => kernel::identify(a).map_or(0, |found| found.ino),
+            (false, 0) if process > 0 => kernel::process(process),
+            _ => 0,
         };
-        if by_pidfd && pidfd < 0 {
-            return Plan::Answer(pidfd);
+        if by_pidfd && (known == 0 || process <= 0) {
+            return error(libc::ESRCH);
         }
         let info = info.map(|at| std::array::from_fn(|n| kernel::word(at + 8 * n as u64)));
-        self.held[self.len] = Held {
-            number: trap.number,
-            args: trap.args,
-            signal,
-            pidfd: pidfd.max(-1) as c_int,
-            info,
-        };
-        self.len += 1;
-        Plan::Answer(0)
+        let held = Held { number: trap.number, args: trap.args, signal, who: process, known, info };
+        match family.push(&held.words()) {
+            Ok(()) => Plan::Answer(0),
+            Err(errno) => error(errno),
+        }
     }
 
     fn is_inside(&self, who: c_int) -> bool {
@@ -113,25 +156,9 @@ impl Outgoing {
     }
 
     /// At the end: sends them, in their order, or drops them.
-    pub fn end(&mut self, committed: bool) {
-        for held in &self.held[..self.len] {
-            let info = held.info.as_ref().map_or(0, |info| info.as_ptr() as u64);
-            if committed && held.pidfd >= 0 {
-                let args = [held.pidfd as u64, held.signal as u64, info, 0, 0, 0];
-                kernel::send(libc::SYS_pidfd_send_signal as u64, args);
-            } else if committed {
-                let mut args = held.args;
-                match held.number as c_long {
-                    libc::SYS_rt_sigqueueinfo => args[2] = info,
-                    libc::SYS_rt_tgsigqueueinfo => args[3] = info,
-                    _ => {}
-                }
-                kernel::send(held.number, args);
-            }
-            if held.pidfd >= 0 {
-                kernel::close(held.pidfd);
-            }
+    pub fn end(&self, committed: bool, family: &Family) {
+        if committed {
+            family.each(|words| Held::of(&words).send());
         }
-        self.len = 0;
     }
 }

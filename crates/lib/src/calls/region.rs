@@ -4,6 +4,7 @@ use super::descriptors::Descriptors;
 use super::gate::{Action, SIGSYS_BIT};
 use super::incoming::{self, Incoming, Mode};
 use super::kernel;
+use super::making::Making;
 use super::outgoing::Outgoing;
 use super::stack::SignalStack;
 use super::streams::Streams;
@@ -19,6 +20,8 @@ pub struct Trap {
     pub args: [u64; 6],
     /// The signals that the program has blocked.
     pub mask: u64,
+    /// It was made on the alternate stack.
+    pub on_signal_stack: bool,
 }
 
 /// What becomes of it.
@@ -27,7 +30,7 @@ pub enum Plan {
     /// It is made as it stands.
     Pass,
     /// The same; it makes a process.
-    Fork,
+    Make(Making),
     /// It is not made.
     Answer(i64),
     /// It is not made; the program's mask is another one from here on.
@@ -61,8 +64,13 @@ pub struct Region {
     /// Calls that were intercepted.
     traps: AtomicU64,
     flags: Flags,
-    /// The process that it is about; a forked child has a copy.
+    /// The process that it is about.
     pid: c_int,
+    /// It is a copy, in a process that was made inside.
+    child: bool,
+    /// A process that was made inside has this memory, and the thread waits for it: what `sigsys_blocked` is to be
+    /// afterwards.
+    lent: Option<bool>,
     /// SIGSYS is blocked, as far as the program knows.
     sigsys_blocked: bool,
     /// The program made a call that the flags do not allow: the transaction can only be dropped.
@@ -96,6 +104,8 @@ impl Region {
             traps: AtomicU64::new(0),
             flags: Flags::default(),
             pid: 0,
+            child: false,
+            lent: None,
             sigsys_blocked: false,
             doomed: None,
             warned: [0; 8],
@@ -135,6 +145,8 @@ impl Region {
         self.flags = flags;
         self.active = true;
         self.pid = kernel::pid();
+        self.child = false;
+        self.lent = None;
         self.sigsys_blocked = sigsys_blocked;
         self.doomed = None;
         self.warned = [0; 8];
@@ -154,9 +166,9 @@ impl Region {
     pub fn end(&mut self, committed: bool) -> bool {
         self.active = false;
         self.doomed = None;
-        self.descriptors.end(committed);
         self.streams.end(committed);
-        self.outgoing.end(committed);
+        self.outgoing.end(committed, &self.descriptors.family);
+        self.descriptors.end(committed);
         self.incoming.end(committed);
         self.sigsys_blocked
     }
@@ -175,9 +187,9 @@ impl Region {
         self.active
     }
 
-    /// The number of a call for which the transaction has to be dropped.
-    pub fn doomed(&self) -> Option<u64> {
-        self.doomed
+    /// Whether a call was made for which the transaction has to be dropped.
+    pub fn is_doomed(&self) -> bool {
+        self.doomed.is_some() || self.descriptors.family.is_doomed()
     }
 
     /// Calls that were intercepted.
@@ -185,9 +197,38 @@ impl Region {
         self.traps.load(Ordering::Relaxed)
     }
 
-    /// In a new process, before anything else; it may share this memory.
+    /// In a new process that shares this memory with the running thread, and is not intercepted: before anything else.
     pub fn in_child(&self) {
         self.descriptors.in_child();
+    }
+
+    /// In a new process that has a copy of this memory.  All signals are blocked.
+    pub fn forked(&mut self) {
+        self.pid = kernel::pid();
+        self.child = true;
+        self.lent = None;
+        self.descriptors.forked(self.pid);
+        self.streams.forked();
+        self.incoming.forked();
+    }
+
+    /// In a new process that has this memory while the thread waits for it.  All signals are blocked.
+    pub fn lend(&mut self) {
+        self.lent = Some(self.sigsys_blocked);
+        self.descriptors.lend(kernel::pid());
+    }
+
+    /// Whoever comes here may be the thread that has lent its memory, and goes on.
+    pub fn take_back(&mut self) {
+        if self.lent.is_some() && kernel::pid() == self.pid {
+            self.sigsys_blocked = self.lent.take().unwrap_or_default();
+            self.descriptors.take_back();
+        }
+    }
+
+    /// Whether this is a process that was made inside, and is intercepted.
+    pub fn is_child(&self) -> bool {
+        self.child || self.lent.is_some()
     }
 
     /// What is held is known by its descriptor.
@@ -202,6 +243,7 @@ impl Region {
     /// Decides.
     pub fn plan(&mut self, trap: &Trap) -> Plan {
         self.traps.fetch_add(1, Ordering::Relaxed);
+        self.take_back();
         let special = self.always(trap);
         if special != Plan::Pass {
             return special;
@@ -215,21 +257,23 @@ impl Region {
         }
         let Some(call) = call else { return Plan::Pass };
         if call.class == Class::Held && self.has(Flags::SIGNALS_HELD) {
-            return self.outgoing.plan(trap);
+            return self.outgoing.plan(trap, &mut self.descriptors.family);
         }
+        let is_child = self.is_child();
         if self.tracks() {
             match self.descriptors.plan(call, trap) {
                 Plan::Pass => {}
                 plan => return plan,
             }
             let descriptors = &self.descriptors;
-            match self.streams.plan(trap, |fd| descriptors.is_inside(fd)) {
+            let plan = |streams: &mut Streams| streams.plan(trap, |fd| descriptors.is_inside(fd));
+            match if is_child { Plan::Pass } else { plan(&mut self.streams) } {
                 Plan::Pass => {}
                 plan => return plan,
             }
         }
-        if makes_process(trap) {
-            return Plan::Fork;
+        if let Some(making) = Making::of(trap) {
+            return self.make(making);
         }
         if !self.tracks() {
             return Plan::Pass;
@@ -240,6 +284,27 @@ impl Region {
             Makes::Pair(n) => Then::Pair(trap.args[usize::from(n)]),
         };
         Plan::Call { args: trap.args, wait: true, then }
+    }
+
+    /// A process is made.
+    fn make(&mut self, making: Making) -> Plan {
+        // Who has this memory already cannot lend it.
+        let making = match making {
+            Making::Lent if self.lent.is_some() => Making::Alone,
+            making => making,
+        };
+        match making {
+            Making::Alone if self.tracks() && !self.descriptors.complete() => {
+                return error(libc::ECANCELED);
+            }
+            Making::Alone => {}
+            _ => {
+                if let Err(errno) = self.descriptors.family.found(self.tracks()) {
+                    return error(errno);
+                }
+            }
+        }
+        Plan::Make(making)
     }
 
     /// After a call of [`Plan::Call`]: the result that the program gets.
@@ -340,7 +405,7 @@ impl Region {
             new => [0, 1, 2, 3].map(|n| kernel::word(new + 8 * n)),
         };
         let mask = mask & !SIGSYS_BIT;
-        if self.incoming.mode != Mode::Plain {
+        if self.incoming.mode != Mode::Plain && !self.is_child() {
             let wanted = (new != 0).then_some(Action { handler, flags, restorer, mask });
             if let Some(was) = incoming::sigaction(signal as c_int, wanted) {
                 let words = [was.handler, was.flags, was.restorer, was.mask];
@@ -361,6 +426,7 @@ impl Region {
     fn refused(&mut self, trap: &Trap) -> Plan {
         if self.has(Flags::UNSUPPORTED_ABORT) {
             self.doomed.get_or_insert(trap.number);
+            self.descriptors.family.doom(trap.number);
             return error(libc::ECANCELED);
         }
         if self.has(Flags::UNSUPPORTED_ERROR) {
@@ -377,16 +443,5 @@ impl Region {
             }
         }
         Plan::Pass
-    }
-}
-
-/// Whether a call makes a process, not a thread.
-pub fn makes_process(trap: &Trap) -> bool {
-    const CLONE_FILES: u64 = libc::CLONE_FILES as u64;
-    match trap.number as c_long {
-        libc::SYS_fork | libc::SYS_vfork => true,
-        libc::SYS_clone => trap.args[0] & CLONE_FILES == 0,
-        libc::SYS_clone3 => trap.args[0] != 0 && kernel::word(trap.args[0]) & CLONE_FILES == 0,
-        _ => false,
     }
 }

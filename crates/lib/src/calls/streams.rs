@@ -191,16 +191,25 @@ impl Streams {
         Plan::Answer(n as i64)
     }
 
+    /// In a new process that has a copy: what is held is the thread's.
+    pub fn forked(&mut self) {
+        for pipe in self.pipes.iter_mut().filter_map(Option::take) {
+            pipe.close();
+        }
+        self.output.clear();
+        for file in &self.files[..self.written] {
+            kernel::close(*file);
+        }
+        (self.written, self.flags) = (0, 0);
+    }
+
     /// At the end.
     pub fn end(&mut self, committed: bool) {
         for pipe in self.pipes.iter_mut().filter_map(Option::take) {
             if committed {
                 kernel::take_out(pipe.original, pipe.had);
             }
-            kernel::close(pipe.original);
-            if pipe.epoll >= 0 {
-                kernel::close(pipe.epoll);
-            }
+            pipe.close();
         }
         let mut at = 0;
         // A file whose reader is gone gets no more.
@@ -224,6 +233,13 @@ impl Streams {
 }
 
 impl Pipe {
+    fn close(self) {
+        kernel::close(self.original);
+        if self.epoll >= 0 {
+            kernel::close(self.epoll);
+        }
+    }
+
     /// Sees what has come.
     fn look(&mut self) -> i64 {
         let size = kernel::fcntl(self.original, libc::F_GETPIPE_SZ, 0);

@@ -5,8 +5,10 @@
 
 #![deny(unsafe_code)]
 
+mod children;
 mod sent;
 mod streams;
+mod stress;
 
 use rustix::fs::{FlockOperation, OFlags};
 use std::fs::{self, File, OpenOptions};
@@ -19,7 +21,7 @@ use systx::{Flags, State};
 use systx_e2e::cases::{Asked, asked, errno, outside, read};
 
 fn main() {
-    let Asked { case, dir, .. } = asked();
+    let Asked { case, dir, number } = asked();
     let dir = dir.as_path();
     match case.as_str() {
         "earlier-commit" => earlier_commit(dir),
@@ -48,6 +50,15 @@ fn main() {
         "masks" => sent::masks(dir),
         "room" => sent::room(dir),
         "freed-twice" => sent::freed_twice(dir),
+        "children-others" => children::others(dir),
+        "children-offsets" => children::offsets(dir),
+        "children-own" => children::own(dir),
+        "children-sent" => children::sent(dir),
+        "children-handlers" => children::handlers(dir),
+        "children-refused" => children::refused(dir),
+        "children-programs" => children::programs(dir),
+        "children-lost" => children::lost(dir),
+        "stress" => stress::stress(dir, number),
         "half-done" => sent::half_done(dir),
         other => panic!("no case {other}"),
     }

@@ -25,7 +25,7 @@ pub fn listen() {
     }
 }
 
-fn listener(dir: &Path) -> (Child, BufReader<ChildStdout>) {
+pub fn listener(dir: &Path) -> (Child, BufReader<ChildStdout>) {
     let mut child = Command::new("/proc/self/exe");
     let mut child = child.arg("listen").arg(dir).stdout(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
@@ -36,7 +36,7 @@ fn listener(dir: &Path) -> (Child, BufReader<ChildStdout>) {
 }
 
 /// All that it told.
-fn heard(mut child: Child, mut out: BufReader<ChildStdout>) -> Vec<String> {
+pub fn heard(mut child: Child, mut out: BufReader<ChildStdout>) -> Vec<String> {
     signals::queue(child.id(), signals::real_time(9), 0).unwrap();
     let mut all = String::new();
     out.read_to_string(&mut all).unwrap();
