@@ -224,6 +224,42 @@ fn what_a_user_may_remove_but_not_read_is_not_shown() {
     s.lab.do_systx(["umount", "g"]).ok();
 }
 
+/// What the file system keeps for the superuser (`mkfs.ext4 -m`) is not for others: in a guarded directory as beside it, and not by a commit.
+#[test]
+fn what_is_reserved_for_root_is_not_for_others() {
+    let s = shared!();
+    let kind = s.lab.native("stat -f -c %T .").ok().out;
+    if !kind.starts_with("ext") || find_program("tune2fs").is_none() {
+        skip!("no ext4, or no tune2fs (package e2fsprogs): nothing is reserved");
+    }
+    // Half of all blocks; then all but 16 MiB of the others are taken.
+    let reserve = "tune2fs -m 50 $(findmnt -no SOURCE --target .) && sync && mkdir n && chmod 777 n && \
+         set -- $(stat -f -c '%a %S' .) && fallocate -l $(($1 * $2 - 16777216)) taken && sync";
+    s.lab.native(reserve).ok();
+    let fill = |file: &str| {
+        let full = s.refused(ANN, &format!("LC_ALL=C dd if=/dev/zero of={file} bs=16k"));
+        assert!(full.contains("No space left"), "{full}");
+        let filled = fs::metadata(s.lab.path(file)).expect("it is there").len();
+        s.lab.native(&format!("rm {file}; sync")).ok();
+        filled
+    };
+    let native = fill("n/f");
+    assert!(native > 8 << 20, "{native}");
+    let guarded = fill("g/all/f");
+    assert!(native.abs_diff(guarded) <= 256 << 10, "{native} beside it, {guarded} in it");
+
+    let (id, view) = s.begin(ANN, "g/all");
+    let staged =
+        s.refused(ANN, &format!("dd if=/dev/zero of={}/f bs=16k count=1536", view.display()));
+    assert!(staged.contains("No space left"), "{staged}");
+    s.refused(ANN, &format!("exec $SYSTX commit {id}"));
+    s.sh(ANN, &format!("exec $SYSTX abort {id}"));
+    assert!(!s.lab.has("g/all/f"), "nothing of it is committed");
+
+    s.lab.native("dd if=/dev/zero of=g/all/roots bs=16k count=1536").ok();
+    s.lab.do_systx(["umount", "g"]).ok();
+}
+
 #[test]
 fn no_user_can_use_up_the_daemon() {
     let s = shared!();

@@ -70,9 +70,17 @@ impl Staging for StoreSlotIo {
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         let len = data.len() as u64;
         let take = |left: u64| if left == u64::MAX { Some(left) } else { left.checked_sub(len) };
-        self.left
+        let before = self
+            .left
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take)
             .map_err(|_| rustix::io::Errno::DQUOT)?;
+        if before != u64::MAX {
+            // The slot is root's, and its user must not use up what is kept for root.
+            let info = self.io.fs_info()?;
+            if info.bavail.saturating_mul(info.bsize) < len {
+                return Err(rustix::io::Errno::NOSPC.into());
+            }
+        }
         self.taken.write(offset, len)?;
         self.io.write_at(self.slot.handle(), data, offset)
     }
