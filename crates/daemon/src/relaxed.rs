@@ -103,3 +103,6 @@ impl Drop for EndsProcess {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
