@@ -10,7 +10,9 @@
 //! 2. All others go to a descriptor of the file with that name and `.control` behind it: the last close
 //!    of it ends the seat, with whatever transaction is open.
 //! 3. Between [`BEGIN`] and [`END`] or [`ABORT`], the alias shows the guarded directory as the transaction
-//!    has it; at other times it shows nothing (`ECANCELED`).
+//!    has it; at other times it shows nothing (`ECANCELED`).  Where the mount routes by thread number
+//!    ([`Attach::routed`]) the alias is never used: what the thread itself asks for of the directory is then asked of the
+//!    transaction.
 //!
 //! Errors of the ioctl itself: `ENOTTY` no guarded directory, or a daemon without threads' transactions; `EPROTO`
 //! another version; `EPERM` another thread's seat; `EINVAL` out of turn; `EBUSY` see each.
@@ -20,7 +22,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Of this interface.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// The type byte of all of its ioctls.
 const TYPE: u32 = 0xE7;
@@ -32,7 +34,8 @@ const fn iowr<T>(number: u32) -> u32 {
 
 /// Gives the calling thread a seat; see [`Attach`].  `EALREADY`: the directory is that of a transaction already; `EMFILE`: another
 /// user than the daemon's has many;
-/// `EOPNOTSUPP`: the thread is in a pid namespace that the daemon does not see.
+/// `EOPNOTSUPP`: the thread is in a pid namespace that the daemon does not see, or the mount routes and the kernel has no
+/// pidfds of threads (Linux 6.9).
 pub const ATTACH: u32 = iowr::<Attach>(1);
 /// Begins a transaction; see [`Begin`].  `EBUSY`: one is open.  `EDEADLK`: the thread's attempts lost again and again while
 /// they waited for others; the next call begins.  `EAGAIN`: see [`begin::NONBLOCK`].  `ESTALE`: the seat can be used no more, since
@@ -51,6 +54,10 @@ pub const ORDER: u32 = iowr::<Order>(16);
 
 /// Tells one path of the scope of the next transaction; see [`Scope`].
 pub const SCOPE: u32 = iowr::<Scope>(17);
+
+/// Steps out of the open transaction and back into it, where the mount routes; see [`Route`].  On a directory: the calling
+/// thread knows that its transaction has ended with the daemon that had it, and is not refused any more.
+pub const ROUTE: u32 = iowr::<Route>(18);
 
 /// Flags of [`Begin::flags`].
 pub mod begin {
@@ -122,8 +129,20 @@ pub struct Attach {
     pub version: u32,
     /// Out: length of the name.
     pub name_len: u32,
+    /// Out: 1 if the mount routes by thread number.
+    pub routed: u32,
     /// Out: a name in the root of the mount.
-    pub name: [u8; 56],
+    pub name: [u8; 52],
+}
+
+/// Argument of [`ROUTE`].
+#[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Route {
+    /// In: 1 into the transaction, 0 out of it.
+    pub on: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// Argument of [`BEGIN`].
@@ -248,6 +267,7 @@ mod tests {
         assert_eq!(size_of::<End>(), 24);
         assert_eq!(size_of::<Status>(), 1544);
         assert_eq!(size_of::<Order>(), 80);
+        assert_eq!(size_of::<Route>(), 8);
         assert_eq!(ATTACH, 0xc040_e701);
         assert_eq!(BEGIN, 0xc020_e702);
     }

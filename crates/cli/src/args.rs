@@ -487,6 +487,11 @@ pub struct Mount {
     #[arg(long, value_name = "MS", default_value_t = 500, requires = "dir",
           value_parser = clap::value_parser!(u64).range(0..=STALL_MS_MAX))]
     pub stall: u64,
+    /// Threads have transactions in it without any privilege: their requests are told from others' by
+    /// the thread's number.  For small directories: the kernel remembers no names and listings then,
+    /// and each stat(2) or open(2) asks the daemon, also those of programs without transactions
+    #[arg(long, requires = "dir")]
+    pub routed: bool,
 }
 
 /// `systx umount`.

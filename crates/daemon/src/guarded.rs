@@ -7,6 +7,7 @@
 
 use crate::fuse_mount;
 use crate::protocol::{Failure, FailureKind, GuardedAt, GuardedDir, Holder, HostPath, Transport};
+use crate::strays::Strays;
 use crate::thread_scopes::Waiting;
 use crate::thread_views::Desk;
 use crate::transactions::Transactions;
@@ -115,6 +116,8 @@ pub(crate) struct Wanted<'a> {
     pub transport: Transport,
     /// How long a plain change may be held for an aged transaction.
     pub stall: Duration,
+    /// Transactions of threads are seen by routing; where the list of them is kept, if anywhere.
+    pub routed: Option<Option<PathBuf>>,
     pub past: Vec<Holder>,
     pub notes: Vec<String>,
     /// A dead mount of ours lies over the directory, and gives way.
@@ -134,8 +137,8 @@ impl Guarded {
     /// # Errors
     /// The kernel refuses, or the directory cannot be read.
     pub(crate) fn over(wanted: Wanted<'_>) -> Result<Arc<Guarded>, Failure> {
-        let Wanted { dir, identity: meant, volume, transport, stall, past, notes, replaces, table } =
-            wanted;
+        let Wanted { dir, identity: meant, volume, transport, stall, past, .. } = wanted;
+        let Wanted { routed, notes, replaces, table, .. } = wanted;
         let refused = |what: &'static str| move |e| refusal(dir, what, e);
         let backing = match &replaces {
             Some(replaced) => open_dir(replaced.backing.as_fd(), Path::new(".")),
@@ -149,13 +152,20 @@ impl Guarded {
         }
         let root = open_dir(backing.as_fd(), Path::new(".")).map_err(refused("open"))?;
         let hidden = HashSet::from([volume.store.state_dir_id()]);
-        let order = Arc::new(Order::new(Arc::clone(&volume.vol), stall));
+        let order = if routed.is_some() { Order::of_routed } else { Order::new };
+        let order = Arc::new(order(Arc::clone(&volume.vol), stall));
         let plain = Plain::new(root, hidden, order).map_err(refused("look at"))?;
         let plain = Arc::new(plain);
         let (mount, device) =
             detached_mount(backing.as_fd()).map_err(refused("make a mount for"))?;
         let (dev, id) = identity(mount.as_fd()).map_err(refused("look at the mount of"))?;
-        let aliases = Arc::new(Aliases::new(Arc::clone(&plain)));
+        let aliases = if routed.is_some() { Aliases::routed } else { Aliases::new };
+        let aliases = Arc::new(aliases(Arc::clone(&plain)));
+        let (strays, found) = match &routed {
+            Some(Some(path)) => Strays::load(path),
+            _ => Default::default(),
+        };
+        found.into_iter().for_each(|rider| aliases.strand(rider));
         let connection = systx_fuse::serve(device, aliases.clone(), config(transport));
         let connection = connection.map_err(|e| {
             let text = format!("cannot serve {}: {e}", dir.display());
@@ -181,7 +191,7 @@ impl Guarded {
             published: Mutex::new(rank::LEAF, None),
         });
         register(volume, &guarded);
-        let desk = Arc::new(Desk::new(table, volume, &guarded));
+        let desk = Arc::new(Desk::new(table, volume, &guarded, strays));
         guarded.aliases.set_control(desk.clone());
         let _ = guarded.desk.set(desk);
         let put = match replaces {
@@ -344,6 +354,7 @@ impl Guarded {
             dev: self.dev,
             transport: self.transport,
             stall_ms: u64::try_from(self.stall.as_millis()).unwrap_or(u64::MAX),
+            routed: self.aliases.routes(),
             past: self.past.clone(),
             notes: self.notes.clone(),
         }

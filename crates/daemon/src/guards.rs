@@ -13,6 +13,7 @@ use crate::protocol::{
 };
 use crate::roster::{Entry, Roster};
 use crate::spawn::Runtime;
+use crate::strays::Strays;
 use crate::transactions::Transactions;
 use crate::volume::{self, Location, OpenVolume};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
@@ -82,7 +83,17 @@ impl Guards {
         Ok(())
     }
 
+    /// Where it is known which threads are in transactions of a directory that routes.
+    fn strays(&self, identity: (u64, u64)) -> Option<PathBuf> {
+        Some(Strays::path(self.runtime.as_ref()?.dir(), identity))
+    }
+
     fn strike(&mut self, dir: &Path) {
+        let gone = self.roster.entries.iter().filter(|e| e.routed && e.dir.as_path() == dir);
+        for path in gone.filter_map(|entry| self.strays((entry.ino, entry.dev))) {
+            // Also where there is none.
+            let _ = std::fs::remove_file(path);
+        }
         self.roster.entries.retain(|e| e.dir.as_path() != dir);
         if let Err(failure) = self.settle() {
             tracing::error!("the list of guarded directories: {failure}");
@@ -158,6 +169,7 @@ impl Transactions {
             store: HostPath::from(volume.location.store.as_path()),
             transport: request.transport,
             stall_ms: request.stall_ms,
+            routed: request.routed,
         });
         let mounted = guards.settle().and_then(|()| {
             self.mount_now(Wanted {
@@ -166,6 +178,7 @@ impl Transactions {
                 volume: &volume,
                 transport: request.transport,
                 stall: Duration::from_millis(request.stall_ms),
+                routed: request.routed.then(|| guards.strays((stat.st_ino, stat.st_dev))),
                 past,
                 notes: bypasses.iter().map(bypass_note).collect(),
                 replaces: None,
@@ -368,7 +381,9 @@ impl Transactions {
         tracing::error!(?dir, "the connection broke: mounting again");
         let entry = guards.roster.entries.iter().find(|e| e.dir.as_path() == dir).cloned();
         let again = match entry {
-            Some(entry) if guards.roster.note_restart() => self.bring_back(&entry),
+            Some(entry) if guards.roster.note_restart() => {
+                self.bring_back(&entry, guards.strays((entry.ino, entry.dev)))
+            }
             _ => Err(Failure::new(FailureKind::Internal, "it breaks again and again")),
         };
         if let Err(failure) = again {
@@ -394,7 +409,7 @@ impl Transactions {
         for entry in entries {
             let dir = entry.dir.as_path().to_owned();
             let back = match calm {
-                true => self.bring_back(&entry),
+                true => self.bring_back(&entry, guards.strays((entry.ino, entry.dev))),
                 false => {
                     let text = "the daemon has died again and again";
                     Err(Failure::new(FailureKind::Internal, text))
@@ -413,7 +428,8 @@ impl Transactions {
         }
     }
 
-    fn bring_back(&self, entry: &Entry) -> Result<(), Failure> {
+    /// `strays`: where it is known which threads were in transactions there.
+    fn bring_back(&self, entry: &Entry, strays: Option<PathBuf>) -> Result<(), Failure> {
         let (dir, location) = (entry.dir.as_path(), entry.location());
         let cleared = |e| unreadable(dir, e);
         if location.mount == dir {
@@ -437,6 +453,7 @@ impl Transactions {
             volume: &volume,
             transport: entry.transport,
             stall: Duration::from_millis(entry.stall_ms),
+            routed: entry.routed.then_some(strays),
             past,
             notes: Vec::new(),
             replaces: replaces.then_some(Replaced { backing }),

@@ -35,6 +35,7 @@ mod roster;
 pub mod server;
 pub mod spawn;
 mod spawn_unsafe;
+mod strays;
 pub mod thread_orders;
 pub mod thread_scopes;
 pub mod thread_views;

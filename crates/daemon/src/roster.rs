@@ -38,6 +38,9 @@ pub struct Entry {
     pub transport: Transport,
     /// How long a plain change may be held, see [`crate::protocol::Mount::stall_ms`].
     pub stall_ms: u64,
+    /// Transactions of threads are seen by routing, see [`crate::protocol::Mount::routed`].
+    #[serde(default)]
+    pub routed: bool,
 }
 
 impl Entry {
@@ -205,6 +208,7 @@ mod tests {
             store: "/srv/.systx".into(),
             transport: Transport::Auto,
             stall_ms: 500,
+            routed: true,
         }
     }
 

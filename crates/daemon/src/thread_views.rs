@@ -8,12 +8,12 @@
 //! The ioctls are served by the threads that serve the mount, which may wait: each has a worker of its own
 //! for as long as it takes, and the kernel holds no lock of a file meanwhile.
 
-use crate::describe::for_user;
 use crate::guarded::Guarded;
 use crate::members::{Members, PIDFD_THREAD};
 use crate::open_transactions::Relaxing;
 use crate::patterns::Patterns;
-use crate::protocol::{self, Conflict, HostPath, Opponent, Outcome, State, Transport};
+use crate::protocol::{self, HostPath, Outcome, State, Transport};
+use crate::strays::Strays;
 use crate::thread_orders;
 use crate::thread_scopes::{self, Scope, Waiting};
 use crate::transaction::{Terms, Transaction, engine_isolation};
@@ -21,24 +21,26 @@ use crate::transactions::Transactions;
 use crate::volume::OpenVolume;
 use crate::watch::{Keeps, Watcher};
 use deaths::Deaths;
+use last::{Last, Slept};
 use rustix::io::Errno;
 use rustix::process::{Pid, getpriority_process, pidfd_open};
 use std::collections::HashMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use systx_abi as abi;
+use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
-use systx_base::{TxnId, Uid};
 use systx_txn::BeginOptions;
-use systx_vfs::aliases::{Control, Left, Seat, Tag};
+use systx_vfs::aliases::{Control, Left, Rider, Seat, Tag};
 use systx_vfs::api::{Caller, Reply};
 use systx_vfs::retired::{Lasting, StillOpen};
 use zerocopy::{FromBytes, IntoBytes};
 
 mod deaths;
+mod last;
 
 /// How long another attempt waits at most for the end of who made the last one lose.
 const DEFER: Duration = Duration::from_millis(500);
@@ -59,6 +61,8 @@ pub struct Desk {
     places: Mutex<HashMap<Seat, Arc<Place>>>,
     watcher: Watcher,
     deaths: OnceLock<Option<Arc<Deaths>>>,
+    /// Of a mount that routes.
+    strays: Strays,
 }
 
 /// A seat and what happens on it.
@@ -66,6 +70,9 @@ struct Place {
     seat: Seat,
     tid: u32,
     uid: u32,
+    gid: u32,
+    /// Its pidfd, where the kernel has those of threads.
+    thread: Option<Arc<OwnedFd>>,
     argv: Vec<HostPath>,
     now: Mutex<Now>,
 }
@@ -93,44 +100,10 @@ struct Work {
     lasting: Arc<Lasting>,
     /// It has lost, and the kernel was made to ask.
     told: Arc<AtomicBool>,
-    members: Arc<Members>,
+    /// Not where it is routed: nobody takes part but the thread itself.
+    members: Option<Arc<Members>>,
     /// Its end does not wait for the disk.
     relaxed: bool,
-}
-
-/// How a transaction ended.
-#[derive(Clone, Default)]
-struct Last {
-    id: u64,
-    state: u32,
-    errno: i32,
-    /// How often it had lost by then, and its place in time, if it lost.
-    retries: u32,
-    timestamp: u64,
-    /// How it lost asleep, if it did.
-    slept: Slept,
-    conflict: Option<Conflict>,
-    words: String,
-}
-
-/// Attempts that lost asleep, one after another, each to the same thread, which committed nothing meanwhile: that one lost
-/// to the next attempt.
-#[derive(Clone, Copy, Default)]
-struct Slept {
-    times: u32,
-    /// The winner's thread.
-    tid: u32,
-    /// How often the winner had lost.
-    age: u32,
-}
-
-impl Slept {
-    /// One more, to this one.
-    fn and(self, winner: &Transaction) -> Slept {
-        let (tid, age) = (winner.terms.client, winner.age);
-        let on = self.times > 0 && self.tid == tid && age > self.age;
-        Slept { times: if on { self.times + 1 } else { 1 }, tid, age }
-    }
 }
 
 impl Desk {
@@ -139,6 +112,7 @@ impl Desk {
         table: Weak<Transactions>,
         volume: &Arc<OpenVolume>,
         guarded: &Arc<Guarded>,
+        strays: Strays,
     ) -> Desk {
         let below = guarded.dir.strip_prefix(&volume.location.mount).unwrap_or(&guarded.dir);
         Desk {
@@ -149,6 +123,7 @@ impl Desk {
             places: Mutex::new(rank::LEAF, HashMap::new()),
             watcher: Watcher::default(),
             deaths: OnceLock::new(),
+            strays,
         }
     }
 
@@ -174,6 +149,14 @@ impl Desk {
         if !own && taken() >= SEATS_OF_A_GUEST {
             return Err(Errno::MFILE);
         }
+        let number = i32::try_from(caller.tid).ok().and_then(Pid::from_raw);
+        let thread = pidfd_open(number.ok_or(Errno::OPNOTSUPP)?, PIDFD_THREAD);
+        let thread = thread.inspect_err(|errno| tracing::info!(%errno, "no pidfd of a thread"));
+        let thread = thread.ok().map(Arc::new);
+        let routed = guarded.aliases.routes();
+        if routed && thread.is_none() {
+            return Err(Errno::OPNOTSUPP);
+        }
         let seat = guarded.aliases.seat(caller.tid);
         let argv = std::fs::read(format!("/proc/{}/cmdline", caller.tid)).unwrap_or_default();
         let argv = argv.split(|b| *b == 0).filter(|a| !a.is_empty());
@@ -190,28 +173,28 @@ impl Desk {
             seat,
             tid: caller.tid,
             uid: caller.uid,
+            gid: caller.gid,
+            thread: thread.clone(),
             argv: argv.map(|a| HostPath(a.to_vec())).collect(),
             now: Mutex::new(rank::LEAF, Now { last, ..Now::default() }),
         });
         self.places.lock().insert(seat, place);
-        self.watch_over(caller.tid, seat);
+        if let Some(thread) = thread {
+            self.watch_over(thread, seat);
+        }
         let text = seat.name();
-        let mut name = [0; 56];
+        let mut name = [0; 52];
         name.get_mut(..text.len()).ok_or(Errno::NAMETOOLONG)?.copy_from_slice(&text);
-        Ok(abi::Attach { version: abi::VERSION, name_len: text.len() as u32, name })
+        let (version, routed) = (abi::VERSION, u32::from(routed));
+        Ok(abi::Attach { version, name_len: text.len() as u32, routed, name })
     }
 
     /// Has the seat ended when its thread has.  Without pidfds of threads, the last close of the control
     /// descriptor does that, for the whole process.
-    fn watch_over(&self, tid: u32, seat: Seat) {
-        let Some(deaths) = self.deaths.get_or_init(|| Deaths::start(self.guarded.clone())) else {
-            return;
-        };
-        let pid = i32::try_from(tid).ok().and_then(Pid::from_raw);
-        match pid.map(|pid| pidfd_open(pid, PIDFD_THREAD)) {
-            Some(Ok(fd)) => deaths.add(seat, fd),
-            Some(Err(errno)) => tracing::info!(%errno, "no pidfd of a thread"),
-            None => {}
+    fn watch_over(&self, thread: Arc<OwnedFd>, seat: Seat) {
+        let deaths = self.deaths.get_or_init(|| Deaths::start(self.guarded.clone()));
+        if let Some(deaths) = deaths {
+            deaths.add(seat, thread);
         }
     }
 
@@ -238,6 +221,7 @@ impl Desk {
 
     /// Ends all seats: the directory is not served any more.
     pub(crate) fn close_all(&self) {
+        self.strays.leave_behind();
         let seats: Vec<Seat> = self.places.lock().keys().copied().collect();
         for seat in seats {
             self.close(seat);
@@ -405,18 +389,28 @@ impl Desk {
         let asleep = move || crate::blocked::all_keep_waiting_for(tid).is_some();
         txn.volume.vol.engine.defer_while(txn.id, asleep);
         let lasting = Arc::new(Lasting::new(Arc::clone(&txn.view)));
-        if let Err(errno) = guarded.aliases.attach(place.seat, lasting.clone(), self.below.clone())
-        {
+        let rider = self.rider(place, &guarded);
+        let routed = rider.is_some();
+        let attached =
+            guarded.aliases.attach(place.seat, lasting.clone(), self.below.clone(), rider);
+        if let Err(errno) = attached {
             txn.abort();
             return Err(errno);
         }
         table.add(Arc::clone(&txn));
-        let members = Arc::new(Members::new(tid, arg.namespace));
+        let members = (!routed).then(|| Arc::new(Members::new(tid, arg.namespace)));
         let id = txn.id;
         // What reads only, a snapshot among them, has nothing that could be durable.
         let relaxed = arg.flags & RELAXED != 0 && !read_only;
         place.now.lock().open = Some(Work { txn, lasting, told: Arc::default(), members, relaxed });
         Ok(abi::Begin { retries, id: id.0, state: abi::state::OPEN, ..arg })
+    }
+
+    /// Whose requests are routed, if those of a transaction on this seat are.
+    fn rider(&self, place: &Place, guarded: &Guarded) -> Option<Rider> {
+        let thread = place.thread.clone().filter(|_| guarded.aliases.routes())?;
+        self.strays.enter(place.tid, thread.as_fd());
+        Some(Rider { tid: place.tid, uid: place.uid, gid: place.gid, thread })
     }
 
     /// Gives what is open on a seat its place in an order, or resets one.
@@ -453,7 +447,8 @@ impl Desk {
         let limit = if wait && !alone { thread_orders::WAIT } else { Duration::ZERO };
         let busy = if alone { Errno::BUSY } else { Errno::TIMEDOUT };
         // Their turn comes first: they may still do what the order is about.
-        let inside = members.wait(limit).map(|words| (busy, words));
+        let inside = members.and_then(|members| members.wait(limit));
+        let inside = inside.map(|words| (busy, words));
         let waits = inside.or_else(|| thread_orders::await_turn(&txn, &table, wait));
         let end = waits.as_ref().map(|(errno, _)| abi::End {
             state: abi::state::WAITS,
@@ -489,7 +484,7 @@ impl Desk {
             last.fail(Some(conflict), txn.age, txn.timestamp);
             txn.abort();
             table.retire(&txn, false);
-        } else if let Some(words) = members.killed() {
+        } else if let Some(words) = members.as_ref().and_then(|members| members.killed()) {
             // It may have died half way through what it had to do.
             (last.state, last.words) = (abi::state::ABORTED, words);
             txn.abort();
@@ -514,6 +509,7 @@ impl Desk {
             }
         }
         let left = guarded.aliases.detach(place.seat);
+        self.strays.leave(place.tid);
         if let Some(tail) = tail {
             turn.keep();
             // Before anything below, which may have to wait for a request that waits for this.
@@ -540,7 +536,8 @@ impl Desk {
             let winner = last.winner().filter(|_| asleep).and_then(|id| table.get(id).ok());
             last.slept = winner.map(|winner| before.and(&winner)).unwrap_or_default();
         }
-        let worn = last.state != abi::state::COMMITTED && members.any();
+        let worn =
+            last.state != abi::state::COMMITTED && members.is_some_and(|members| members.any());
         let mut now = place.now.lock();
         now.worn |= worn;
         now.open = None;
@@ -591,6 +588,10 @@ impl Desk {
         }
         if left.root {
             let _ = connection.invalidate_inode(seat.node(), Some((0, 0)));
+        }
+        if !left.loose.is_empty() {
+            // Before Linux 6.18 it finds out when it needs the memory.
+            let _ = connection.prune(&left.loose);
         }
     }
 
@@ -651,86 +652,6 @@ impl Desk {
     }
 }
 
-impl Last {
-    /// The transaction that it lost to.
-    fn winner(&self) -> Option<TxnId> {
-        match self.conflict.as_ref()?.opponent {
-            Opponent::Transaction { id, .. } => Some(id),
-            Opponent::Outside { .. } => None,
-        }
-    }
-
-    /// How a commit ended.
-    fn ended(&mut self, outcome: Outcome, txn: &Transaction) {
-        match outcome {
-            Outcome::Committed { .. } => self.state = abi::state::COMMITTED,
-            Outcome::Conflict { conflict, .. } => {
-                self.fail(Some(conflict), txn.age, txn.timestamp);
-            }
-            Outcome::Refused { failure, .. } => {
-                self.state = abi::state::FAILED;
-                self.errno = errno_of(&failure).raw_os_error();
-                self.words = failure.to_string();
-            }
-            Outcome::Aborted { .. } | Outcome::Kept { .. } => self.state = abi::state::ABORTED,
-        }
-    }
-
-    fn fail(&mut self, conflict: Option<Conflict>, age: u32, timestamp: u64) {
-        if conflict.is_some() {
-            self.state = abi::state::LOST;
-            self.retries = age.saturating_add(1);
-        }
-        self.timestamp = timestamp;
-        self.conflict = conflict;
-    }
-
-    /// As far as it is for a user's eyes.
-    fn status(&self, viewer: Uid) -> abi::Status {
-        let mut status = abi::Status {
-            state: self.state,
-            retries: self.retries,
-            id: self.id,
-            opponent: 0,
-            path_len: 0,
-            words_len: 0,
-            path: [0; abi::PATH_MAX],
-            words: [0; abi::WORDS_MAX],
-        };
-        let mut words = self.words.clone();
-        if let Some(conflict) = self.conflict.clone().map(|c| for_user(c, viewer)) {
-            let path = &conflict.path.0;
-            let path = &path[path.len().saturating_sub(abi::PATH_MAX)..];
-            status.path[..path.len()].copy_from_slice(path);
-            status.path_len = path.len() as u32;
-            let opponent = match &conflict.opponent {
-                Opponent::Transaction { id: TxnId(0), .. } => "another user's transaction".into(),
-                Opponent::Transaction { id, argv, .. } => {
-                    status.opponent = id.0;
-                    let argv: Vec<String> = argv.iter().map(ToString::to_string).collect();
-                    format!("transaction {id} ({})", argv.join(" "))
-                }
-                Opponent::Outside { what, .. } => format!("a program outside ({what})"),
-            };
-            if words.is_empty() {
-                words = opponent;
-            }
-        }
-        let words = &words.as_bytes()[..words.len().min(abi::WORDS_MAX)];
-        status.words[..words.len()].copy_from_slice(words);
-        status.words_len = words.len() as u32;
-        status
-    }
-}
-
-fn errno_of(failure: &protocol::Failure) -> Errno {
-    match failure.kind {
-        protocol::FailureKind::Space => Errno::NOSPC,
-        protocol::FailureKind::Busy => Errno::BUSY,
-        _ => Errno::IO,
-    }
-}
-
 /// One kind of argument, and its answer.
 fn answer<T: FromBytes + IntoBytes + zerocopy::Immutable>(
     arg: &[u8],
@@ -748,8 +669,16 @@ impl Control for Desk {
             }
             return answer(arg, |arg| self.attach(caller, arg));
         }
+        if (cmd, seat) == (abi::ROUTE, None) {
+            return answer(arg, |arg: abi::Route| {
+                self.parts()?.2.aliases.is_told(caller.tid);
+                self.strays.leave(caller.tid);
+                Ok(arg)
+            });
+        }
         let known =
-            [abi::BEGIN, abi::END, abi::ABORT, abi::STATUS, abi::ORDER, abi::SCOPE].contains(&cmd);
+            [abi::BEGIN, abi::END, abi::ABORT, abi::STATUS, abi::ORDER, abi::SCOPE, abi::ROUTE];
+        let known = known.contains(&cmd);
         let seat = seat.filter(|_| known).ok_or(Errno::NOTTY)?;
         let place = self.place(seat)?;
         if place.tid != caller.tid || place.uid != caller.uid && caller.uid != 0 {
@@ -768,6 +697,10 @@ impl Control for Desk {
             }),
             abi::SCOPE => answer(arg, |arg| self.tell_scope(&place, arg)),
             abi::ORDER => answer(arg, |arg| self.order(&place, arg)),
+            abi::ROUTE => answer(arg, |arg: abi::Route| {
+                self.parts()?.2.aliases.switch(seat, arg.on != 0);
+                Ok(arg)
+            }),
             abi::ABORT => answer(arg, |_: abi::End| self.end(&place, false)),
             _ => answer(arg, |_: abi::Status| self.status(&place)),
         }
@@ -776,7 +709,15 @@ impl Control for Desk {
     fn met(&self, seat: Seat, tid: u32) {
         let open = self.place(seat).ok().and_then(|place| place.now.lock().open.clone());
         if let Some(work) = open {
-            work.members.met(tid);
+            work.members.inspect(|members| members.met(tid));
+        }
+    }
+
+    fn closes(&self, seat: Seat, tid: u32) {
+        // The thread goes on as another program, which has its number: descriptors are closed before that begins.
+        let routed = self.parts().is_ok_and(|(_, _, guarded)| guarded.aliases.routes());
+        if routed && self.place(seat).is_ok_and(|place| place.tid == tid) {
+            self.close(seat);
         }
     }
 

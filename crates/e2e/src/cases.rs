@@ -85,6 +85,11 @@ impl<'a> Guarded<'a> {
         Guarded::mounted(lab, helper, "", &["--stall", "60000"])
     }
 
+    /// The same, where the daemon tells threads by their numbers.
+    pub fn routed(lab: &'a Lab, helper: &'a str) -> Guarded<'a> {
+        Guarded::mounted(lab, helper, "", &["--routed"])
+    }
+
     fn mounted(lab: &'a Lab, helper: &'a str, aborts: &str, how: &[&str]) -> Guarded<'a> {
         let dir = lab.path("guarded");
         std::fs::create_dir(&dir).expect("the lab is writable");

@@ -28,6 +28,8 @@ pub mod cases;
 pub mod confine;
 mod frozen;
 pub mod lab;
+#[path = "mapped_unsafe.rs"]
+pub mod mapped;
 pub mod open;
 pub mod others;
 pub mod pages;

@@ -30,6 +30,7 @@ impl From<Duration> for Ttl {
 pub(crate) struct Ttls {
     entry: Ttl,
     attr: Ttl,
+    dir_attr: Ttl,
     negative: Ttl,
 }
 
@@ -38,6 +39,7 @@ impl From<&Config> for Ttls {
         Ttls {
             entry: c.entry_timeout.into(),
             attr: c.attr_timeout.into(),
+            dir_attr: c.attr_timeout.into(),
             negative: c.negative_timeout.into(),
         }
     }
@@ -113,18 +115,20 @@ impl Ttls {
         Ttls {
             entry: valid.name.map_or(self.entry, Ttl::from),
             attr: valid.attr.map_or(self.attr, Ttl::from),
+            dir_attr: valid.dir_attr.or(valid.attr).map_or(self.dir_attr, Ttl::from),
             negative: valid.name.map_or(self.negative, Ttl::from),
         }
     }
 
     pub fn entry(&self, e: &Entry) -> wire::EntryOut {
+        let valid = if e.attr.kind == Kind::Dir { self.dir_attr } else { self.attr };
         wire::EntryOut {
             nodeid: e.node.0,
             generation: e.generation,
             entry_valid: self.entry.secs,
             entry_valid_nsec: self.entry.nanos,
-            attr_valid: self.attr.secs,
-            attr_valid_nsec: self.attr.nanos,
+            attr_valid: valid.secs,
+            attr_valid_nsec: valid.nanos,
             attr: attr(&e.attr),
         }
     }
@@ -139,9 +143,10 @@ impl Ttls {
     }
 
     pub fn attr(&self, a: &Attr) -> wire::AttrOut {
+        let valid = if a.kind == Kind::Dir { self.dir_attr } else { self.attr };
         wire::AttrOut {
-            attr_valid: self.attr.secs,
-            attr_valid_nsec: self.attr.nanos,
+            attr_valid: valid.secs,
+            attr_valid_nsec: valid.nanos,
             dummy: 0,
             attr: attr(a),
         }

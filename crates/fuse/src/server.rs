@@ -128,7 +128,7 @@ impl Server {
             ctime: time,
         };
         // The name is not to be believed any longer than it takes to open it.
-        let ttls = self.ttls.but(Valid { name: Some(Duration::ZERO), attr: None });
+        let ttls = self.ttls.but(Valid { name: Some(Duration::ZERO), ..Valid::default() });
         Some(Answer::Entry(ttls.entry(&Entry { node, generation: 0, attr })))
     }
 
@@ -193,7 +193,8 @@ impl Server {
         let operation = decode(opcode, fixed, data)?;
         // What the kernel writes back is not the business of who happens to be there.
         let back = matches!(operation, Operation::Write { back: true, .. });
-        let _client = client::serving(if back { 0 } else { header.pid });
+        let tid = if back { 0 } else { header.pid };
+        let _client = client::serving(Caller { uid: header.uid, gid: header.gid, tid });
         match operation {
             Operation::Read(window) => Ok(self.read(node, window, payload)?),
             Operation::List { window, attributes } => {
@@ -381,6 +382,7 @@ impl Server {
             },
             O::Flush { owner } if self.told_of_close => {
                 self.in_flight.next_call(node, caller);
+                view.closes(caller, node);
                 self.locks.close(view, node, owner, false);
                 self.locks.may_end(node);
                 Ok(Answer::Empty)

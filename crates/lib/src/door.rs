@@ -25,9 +25,9 @@ static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 /// See the module.
 pub struct Door {
-    inside: OwnedFd,
-    outside: OwnedFd,
-    /// `st_ino` of `inside`.
+    /// Inside and outside; none if the daemon routes the thread's requests.
+    ways: Option<(OwnedFd, OwnedFd)>,
+    /// `st_ino` of the inside; 0 if there is none.
     pub namespace: u64,
     /// A forked child has a copy, which tells it nothing.
     process: rustix::process::Pid,
@@ -56,7 +56,8 @@ impl Door {
         let namespace = rustix::fs::fstat(&inside)?.st_ino;
         let now = Mutex::new(Now { id: 0, phase: Phase::Over(State::None) });
         let process = rustix::process::getpid();
-        let door = Arc::new(Door { inside, outside, namespace, process, now });
+        let ways = Some((inside, outside));
+        let door = Arc::new(Door { ways, namespace, process, now });
         let mut doors = DOORS.lock().unwrap_or_else(PoisonError::into_inner);
         PROCESS.store(process.as_raw_nonzero().get(), Relaxed);
         doors.left.retain(|door| door.has_somebody());
@@ -65,9 +66,21 @@ impl Door {
         Ok(door)
     }
 
+    /// Of a seat whose thread goes nowhere.  Nobody is made inside.
+    pub fn routed() -> Arc<Door> {
+        let now = Mutex::new(Now { id: 0, phase: Phase::Over(State::None) });
+        let process = rustix::process::getpid();
+        Arc::new(Door { ways: None, namespace: 0, process, now })
+    }
+
+    /// Whether it is one of those.
+    pub fn is_routed(&self) -> bool {
+        self.ways.is_none()
+    }
+
     /// Its seat goes, and threads may be inside that have to find out.
     pub fn leave(door: &Arc<Door>) {
-        if door.has_somebody() {
+        if !door.is_routed() && door.has_somebody() {
             DOORS.lock().unwrap_or_else(PoisonError::into_inner).left.push(Arc::clone(door));
         }
     }
@@ -101,11 +114,11 @@ impl Door {
     }
 
     pub fn go_in(&self) -> Result<(), Errno> {
-        go(self.inside.as_fd())
+        self.ways.as_ref().map_or(Ok(()), |(inside, _)| go(inside.as_fd()))
     }
 
     pub fn go_out(&self) -> Result<(), Errno> {
-        go(self.outside.as_fd())
+        self.ways.as_ref().map_or(Ok(()), |(_, outside)| go(outside.as_fd()))
     }
 }
 

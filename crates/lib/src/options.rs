@@ -44,7 +44,7 @@ impl Flags {
     pub const UNSUPPORTED_WARN: Flags = Flags(1 << 24);
     /// Those for which calls are intercepted.
     pub(crate) const CALLS: u32 = 0xffff << 16;
-    const CALLS_KNOWN: u32 = 0x1ff << 16;
+    pub(crate) const CALLS_KNOWN: u32 = 0x1ff << 16;
 
     /// The bits, as `systx.h` has them.
     pub fn bits(self) -> u32 {

@@ -6,6 +6,9 @@
 //! 3. It goes back.  From then on entering and leaving is one setns(2) each.
 //!
 //! Mounts that are made outside later are seen inside, not the other way round.
+//!
+//! On a directory whose daemon routes by thread number there is only the control file: the thread stays where it is, and its
+//! requests go to the transaction from its begin to its end.
 
 use crate::door::Door;
 use crate::sys_unsafe::{enter, ioctl, unshare};
@@ -37,7 +40,8 @@ pub struct Seat {
 
 /// Where a thread works.
 pub struct Where {
-    dir: OwnedFd,
+    /// None if it stays there.
+    dir: Option<OwnedFd>,
     path: Option<PathBuf>,
 }
 
@@ -54,12 +58,18 @@ impl Where {
     pub fn now() -> Result<Where, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let dir = rustix::fs::open(c".", flags, Mode::empty())?;
-        Ok(Where { dir, path: here() })
+        Ok(Where { dir: Some(dir), path: here() })
+    }
+
+    /// Where it is.
+    fn stays() -> Where {
+        Where { dir: None, path: None }
     }
 
     /// There again.
     fn back(&self) -> Result<(), Errno> {
-        match rustix::process::fchdir(&self.dir) {
+        let Some(dir) = &self.dir else { return Ok(()) };
+        match rustix::process::fchdir(dir) {
             Err(e) if has_ended(e) => self.back_by_path(),
             other => other,
         }
@@ -102,7 +112,8 @@ impl Seat {
     /// For this thread, on the guarded directory that holds `dir`.  `ENOTTY`: it lies in none.
     pub fn new(dir: &Path) -> Result<Seat, Errno> {
         let fd = open_dir(dir)?;
-        let mut attach = abi::Attach { version: abi::VERSION, name_len: 0, name: [0; 56] };
+        let mut attach =
+            abi::Attach { version: abi::VERSION, name_len: 0, routed: 0, name: [0; 52] };
         let at = mount_of(&fd)?;
         ioctl(&fd, abi::ATTACH, &mut attach)?;
         let name = attach.name.get(..attach.name_len as usize).ok_or(Errno::PROTO)?;
@@ -110,6 +121,9 @@ impl Seat {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let control = [name, b".control"].concat();
         let control = rustix::fs::openat(&root, control, flags, Mode::empty())?;
+        if attach.routed != 0 {
+            return Ok(Seat { control, door: Door::routed(), at });
+        }
         let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
         let tree = rustix::mount::open_tree(&root, name, flags)?;
         let back = Where::now()?;
@@ -125,13 +139,16 @@ impl Seat {
             // that of the transaction either.
             return Err(Errno::OPNOTSUPP);
         }
-        rustix::process::fchdir(&back.dir)?;
+        back.back()?;
         let inside = made?;
         Ok(Seat { control, door: Door::new(inside, outside)?, at })
     }
 
     /// Into the transaction; the working directory goes along.
     pub fn go_in(&self) -> Result<Where, Errno> {
+        if self.door.is_routed() {
+            return Ok(Where::stays());
+        }
         let from = Where::now()?;
         self.door.go_in()?;
         let Some(path) = from.path.as_deref().filter(|p| *p != Path::new("/")) else {
@@ -152,6 +169,9 @@ impl Seat {
     /// # Errors
     /// The thread is inside as before.
     pub fn go_out(&self, from: &Where) -> Result<Out, Errno> {
+        if self.door.is_routed() {
+            return Ok(Out { moved: None, back: Ok(()) });
+        }
         let now = here();
         self.door.go_out()?;
         let moved = now.filter(|now| from.path.as_ref() != Some(now));
@@ -163,8 +183,51 @@ impl Seat {
     /// # Errors
     /// The directory does not come back.
     pub fn daemon_has_ended(&self, from: &Where) -> Result<(), Errno> {
+        if self.door.is_routed() {
+            return self.knows();
+        }
         let inside = from.path.as_ref().is_some_and(|path| path.starts_with(&self.at));
         if inside { from.back_by_path() } else { Ok(()) }
+    }
+
+    /// Tells the next daemon, as soon as there is one, that the program knows what became of its transaction: what the thread
+    /// asks of the directory from then on is not refused any more.
+    fn knows(&self) -> Result<(), Errno> {
+        let until = Instant::now() + COMES_BACK;
+        loop {
+            let told = open_dir(&self.at)
+                .and_then(|dir| ioctl(dir, abi::ROUTE, &mut abi::Route::default()));
+            match told {
+                Err(e) if has_ended(e) && Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                // It is not guarded any more, or not in that way.
+                Err(Errno::NOTTY) => return Ok(()),
+                other => return other,
+            }
+        }
+    }
+
+    /// Out of a transaction that stays open.
+    ///
+    /// # Errors
+    /// As [`Seat::go_out`].
+    pub fn step_out(&self, from: &Where) -> Result<Out, Errno> {
+        self.route(false)?;
+        self.go_out(from)
+    }
+
+    /// Into it again.
+    pub fn step_in(&self) -> Result<Where, Errno> {
+        self.route(true)?;
+        self.go_in()
+    }
+
+    fn route(&self, on: bool) -> Result<(), Errno> {
+        if !self.door.is_routed() {
+            return Ok(());
+        }
+        self.ask(abi::ROUTE, &mut abi::Route { on: u32::from(on), reserved: 0 })
     }
 
     /// Into it again after a [`Seat::go_out`] that told `moved`.

@@ -38,6 +38,8 @@ struct Open {
     guest: Option<Guest>,
     /// Its end fails rather than wait for others that take part.
     alone: bool,
+    /// The daemon routes this thread's requests.
+    routed: bool,
 }
 
 /// A thread in another one's transaction, in which it was made.
@@ -49,7 +51,7 @@ struct Guest {
 
 impl Open {
     fn joined(id: u64, depth: u32, guest: Option<Guest>) -> Open {
-        Open { id, depth, from: None, joined: true, guest, alone: false }
+        Open { id, depth, from: None, joined: true, guest, alone: false, routed: false }
     }
 
     /// How the transaction that a guest takes part in has ended.
@@ -93,6 +95,10 @@ fn with<T>(run: impl FnOnce(&mut Mine) -> Result<T, Errno>) -> io::Result<T> {
             std::mem::forget(std::mem::take(&mut mine.seats));
             mine.tid = tid;
             calls::forked();
+            // Whose requests are routed is one thread, and this is another one.
+            if mine.open.as_ref().is_some_and(|open| open.routed) {
+                mine.open = None;
+            }
             if let Some(open) = &mut mine.open {
                 open.joined = true;
                 open.depth = 0;
@@ -168,6 +174,10 @@ impl Mine {
             }
             Err(e) => return Err(e),
         }
+        let routed = self.current()?.door.is_routed();
+        if routed && how.flags.bits() & Flags::CALLS_KNOWN != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
         let mut flags = how.flags.of_daemon();
         let (id, from) = loop {
             let asked = match self.current()?.begin(flags, &how.scope) {
@@ -204,8 +214,8 @@ impl Mine {
         };
         let alone = how.flags.bits() & Flags::NONBLOCK.bits() != 0;
         self.current()?.door.set(id, Phase::Open);
-        self.open =
-            Some(Open { id, depth: 1, from: Some(from), joined: false, guest: None, alone });
+        let (from, joined, guest) = (Some(from), false, None);
+        self.open = Some(Open { id, depth: 1, from, joined, guest, alone, routed });
         if calls::wanted(how.flags) {
             let begun = self
                 .current()
@@ -541,7 +551,7 @@ pub fn xpause() -> io::Result<u64> {
         }
         let from = open.from.take().ok_or(Errno::INVAL)?;
         calls::pause();
-        match mine.current()?.go_out(&from) {
+        match mine.current()?.step_out(&from) {
             Ok(out) => out.back.map(|()| id),
             Err(e) => {
                 mine.is_inside(from);
@@ -569,7 +579,7 @@ pub fn xresume(id: u64) -> io::Result<()> {
         if open.from.is_some() {
             return Err(Errno::INVAL);
         }
-        let from = mine.current()?.go_in()?;
+        let from = mine.current()?.step_in()?;
         if let Some(open) = &mut mine.open {
             open.from = Some(from);
         }

@@ -12,15 +12,33 @@
 //! - When a transaction has ended, its nodes are served until the kernel has forgotten them: what stays open
 //!   over a commit is the committed file (`retired.rs`).
 //!
-//! View 0 has the numbers without tag.  **Lock order**: the table is a leaf; nothing is called under it.
+//! View 0 has the numbers without tag.
+//!
+//! **Routing** (decision 0017): in a mount of which [`Aliases::routed`] was asked, a transaction has no root of its own.
+//! Requests of its thread about *directories* without tag go to it, and the names that it is told of there have its tag.
+//! So the kernel may believe nothing about these directories that another thread was told: no name, no listing, none
+//! of their attributes.  Below them tagged nodes belong to one transaction, as ever.  A directory without tag is one inode
+//! for all of them, whose owner and mode the kernel checks: they are those of view 0 for everybody, and can be
+//! changed by its path from above only, in a directory.
+//!
+//! **Lock order**: the table and the routes are leaves; nothing is called under them.
 
+mod member;
+mod routes;
+mod seats;
+
+pub use routes::Rider;
+pub use seats::{Left, Tag};
+
+use crate::acl;
 use crate::api::*;
 use crate::client;
 use crate::plain::Plain;
-use crate::retired::Lasting;
+use member::Member;
+use routes::Routes;
 use rustix::io::Errno;
-use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use seats::Table;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use systx_base::sync::{Mutex, rank};
@@ -38,6 +56,9 @@ const TAGS: u32 = 0x7fff_ff00;
 const CONTROL: NodeId = NodeId(2);
 /// What the name of that file has more.
 const CONTROL_SUFFIX: &str = ".control";
+
+/// The handle of an open directory, which nobody asks for.
+const DIRECTORY: u64 = u64::MAX;
 
 /// The tag of a node, 0 for view 0, and its number in its view.
 fn split(id: NodeId) -> (u32, NodeId) {
@@ -87,78 +108,8 @@ pub trait Control: Send + Sync {
     fn met(&self, seat: Seat, tid: u32);
     /// The last control descriptor of a seat is closed.
     fn vacated(&self, seat: Seat);
-}
-
-/// One transaction behind an alias root.
-struct Member {
-    tag: u32,
-    seat: Seat,
-    /// The thread of the seat, and others that have asked for something.
-    tid: u32,
-    others: Mutex<HashSet<u32>>,
-    lasting: Arc<Lasting>,
-    /// The names that lead from the volume's root to the guarded directory.
-    below: Arc<[Vec<u8>]>,
-    /// The guarded directory in the view; it is looked up when it is needed first.
-    root: OnceLock<NodeId>,
-    /// How often the kernel holds nodes of this tag.
-    held: AtomicU64,
-    ended: AtomicBool,
-    /// Names in the alias root that the kernel was told of.
-    names: Mutex<HashSet<Box<[u8]>>>,
-}
-
-impl Member {
-    fn root(&self) -> Reply<NodeId> {
-        if let Some(root) = self.root.get() {
-            return Ok(*root);
-        }
-        let nobody = Caller { uid: 0, gid: 0, tid: 0 };
-        let mut at = NodeId::ROOT;
-        for name in self.below.iter() {
-            at = self.lasting.lookup(nobody, at, name)?.ok_or(Errno::STALE)?.node;
-        }
-        Ok(*self.root.get_or_init(|| at))
-    }
-
-    fn number(&self, node: NodeId) -> Reply<NodeId> {
-        if self.root.get() == Some(&node) { Ok(self.seat.node()) } else { joined(self.tag, node) }
-    }
-
-    fn told(&self, entry: Entry) -> Reply<Entry> {
-        let node = joined(self.tag, entry.node)?;
-        self.held.fetch_add(1, SeqCst);
-        Ok(Entry { node, ..entry })
-    }
-}
-
-struct Chair {
-    /// The thread that may open it.
-    tid: u32,
-    opens: u32,
-    now: Option<Arc<Member>>,
-    /// The kernel may have attributes of its root, from when that was made or of what is attached.  Said before they are asked
-    /// for: who detaches either knows of it or is there first.
-    known: bool,
-}
-
-#[derive(Default)]
-struct Table {
-    seats: HashMap<u32, Chair>,
-    members: HashMap<u32, Arc<Member>>,
-    last: u32,
-}
-
-impl Table {
-    fn tag(&mut self) -> u32 {
-        loop {
-            self.last = if self.last >= TAGS { 1 } else { self.last + 1 };
-            let tag = self.last;
-            if !self.seats.contains_key(&tag) && !self.members.contains_key(&tag) {
-                return tag;
-            }
-        }
-    }
+    /// This thread closes one of them.
+    fn closes(&self, seat: Seat, tid: u32);
 }
 
 /// View 0 with alias roots.  See the module.
@@ -166,28 +117,8 @@ pub struct Aliases {
     plain: Arc<Plain>,
     table: Mutex<Table>,
     control: OnceLock<Arc<dyn Control>>,
-}
-
-/// A transaction that is not attached any more.
-#[derive(Debug, Default)]
-pub struct Left {
-    /// The names in the alias root that the kernel may remember.
-    pub names: Vec<Vec<u8>>,
-    /// Whether it may remember attributes and the listing of the alias root.
-    pub root: bool,
-    /// Of its nodes.
-    pub tag: Tag,
-}
-
-/// What the numbers of all nodes of a transaction have in common.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Tag(u32);
-
-impl Tag {
-    /// A node of the transaction as the kernel knows it.
-    pub fn node(self, node: NodeId) -> Option<NodeId> {
-        joined(self.0, node).ok()
-    }
+    /// Of a mount that routes by thread number.
+    routes: Option<Routes>,
 }
 
 /// Whose a node is.
@@ -204,7 +135,17 @@ impl Aliases {
     /// View 0, without seats.
     pub fn new(plain: Arc<Plain>) -> Aliases {
         let table = Mutex::new(rank::LEAF, Table::default());
-        Aliases { plain, table, control: OnceLock::new() }
+        Aliases { plain, table, control: OnceLock::new(), routes: None }
+    }
+
+    /// The same, where transactions are seen by routing.
+    pub fn routed(plain: Arc<Plain>) -> Aliases {
+        Aliases { routes: Some(Routes::new()), ..Aliases::new(plain) }
+    }
+
+    /// Whether they are.
+    pub fn routes(&self) -> bool {
+        self.routes.is_some()
     }
 
     /// Who answers the ioctls; the first call counts.
@@ -212,88 +153,10 @@ impl Aliases {
         let _ = self.control.set(control);
     }
 
-    /// A new alias root, which the thread `tid` may open.
-    pub fn seat(&self, tid: u32) -> Seat {
-        let mut table = self.table.lock();
-        let tag = table.tag();
-        table.seats.insert(tag, Chair { tid, opens: 0, now: None, known: true });
-        Seat(tag)
-    }
-
-    /// Ends an alias root.
-    pub fn remove(&self, seat: Seat) {
-        self.table.lock().seats.remove(&seat.0);
-    }
-
-    /// From now on the seat shows `lasting`, of which it shows the directory `below` the volume's root.
-    ///
-    /// # Errors
-    /// `ENOENT`: the seat is gone; `EBUSY`: another one is attached.
-    pub fn attach(&self, seat: Seat, lasting: Arc<Lasting>, below: Arc<[Vec<u8>]>) -> Reply<()> {
-        let mut table = self.table.lock();
-        let tag = table.tag();
-        let chair = table.seats.get_mut(&seat.0).ok_or(Errno::NOENT)?;
-        if chair.now.is_some() {
-            return Err(Errno::BUSY);
-        }
-        let member = Arc::new(Member {
-            tag,
-            seat,
-            tid: chair.tid,
-            others: Mutex::new(rank::LEAF, HashSet::new()),
-            lasting,
-            root: OnceLock::new(),
-            below,
-            held: AtomicU64::new(0),
-            ended: AtomicBool::new(false),
-            names: Mutex::new(rank::LEAF, HashSet::new()),
-        });
-        chair.now = Some(Arc::clone(&member));
-        table.members.insert(tag, member);
-        Ok(())
-    }
-
-    /// The seat shows nothing any more.  Until the kernel has been made to forget the names that are
-    /// returned, nothing else may be attached.
-    pub fn detach(&self, seat: Seat) -> Left {
-        let left = {
-            let mut table = self.table.lock();
-            let chair = table.seats.get_mut(&seat.0);
-            chair.and_then(|chair| Some((chair.now.take()?, std::mem::take(&mut chair.known))))
-        };
-        let Some((member, root)) = left else { return Left::default() };
-        member.ended.store(true, SeqCst);
-        if member.held.load(SeqCst) == 0 {
-            self.table.lock().members.remove(&member.tag);
-        }
-        let names = std::mem::take(&mut *member.names.lock());
-        Left { names: names.into_iter().map(Vec::from).collect(), root, tag: Tag(member.tag) }
-    }
-
-    /// A node of what is attached to a seat, as the kernel knows it.
-    pub fn node_of(&self, seat: Seat, node: NodeId) -> Option<NodeId> {
-        let now = self.table.lock().seats.get(&seat.0)?.now.clone();
-        now?.number(node).ok()
-    }
-
-    /// The names in an alias root that the kernel may remember, also those of nothing.
-    pub fn names(&self, seat: Seat) -> Vec<Vec<u8>> {
-        let now = self.table.lock().seats.get(&seat.0).and_then(|chair| chair.now.clone());
-        now.map_or_else(Vec::new, |member| {
-            member.names.lock().iter().map(|name| name.to_vec()).collect()
-        })
-    }
-
-    /// Alias roots, and transactions of which the kernel still holds something.
-    pub fn size(&self) -> (usize, usize) {
-        let table = self.table.lock();
-        (table.seats.len(), table.members.len())
-    }
-
     fn at(&self, id: NodeId) -> Reply<At> {
         let (tag, node) = split(id);
         if tag == 0 {
-            return Ok(At::Zero(id));
+            return self.route(id);
         }
         let mut table = self.table.lock();
         if node == CONTROL && table.seats.contains_key(&tag) {
@@ -315,6 +178,33 @@ impl Aliases {
         self.meet(&member);
         let root = member.root()?;
         Ok(At::In(member, root))
+    }
+
+    /// Whose a node without tag is for the thread that asks.
+    fn route(&self, id: NodeId) -> Reply<At> {
+        match self.routes.as_ref().map(Routes::find) {
+            None | Some(Ok(None)) => Ok(At::Zero(id)),
+            Some(_) if !self.plain.is_dir(id) => Ok(At::Zero(id)),
+            Some(Ok(Some(member))) => {
+                let node = member.place_of(id, &self.plain)?;
+                Ok(At::In(member, node))
+            }
+            Some(Err(errno)) => Err(errno),
+        }
+    }
+
+    /// The same for what is looked at before anything is done in a directory: who has not been told of the end of its
+    /// transaction has to be able to ask.
+    fn at_or_plain(&self, id: NodeId) -> Reply<At> {
+        match self.at(id) {
+            Err(Errno::NOTCONN) => Ok(At::Zero(id)),
+            at => at,
+        }
+    }
+
+    /// A directory that several transactions share.
+    fn is_shared(&self, id: NodeId) -> bool {
+        self.routes.is_some() && split(id).0 == 0
     }
 
     /// Tells of who takes part in a transaction beside its own thread.
@@ -368,7 +258,12 @@ impl Aliases {
             At::Zero(node) => ask(&*self.plain, node),
             At::In(member, node) => {
                 self.note(&member, dir, name);
-                ask(&*member.lasting, node)?.map(|entry| member.told(entry)).transpose()
+                let told = ask(&*member.lasting, node)?.map(|entry| member.told(entry));
+                let told = told.transpose()?;
+                if let Some(entry) = told.filter(|_| self.is_shared(dir)) {
+                    member.loose.lock().insert(entry.node);
+                }
+                Ok(told)
             }
             At::Idle | At::Control(_) => Err(Errno::CANCELED),
         }
@@ -391,6 +286,12 @@ impl Aliases {
                 names.insert(name.into());
             }
         }
+    }
+
+    /// What everybody's rights in a shared directory rest on is not changed by a transaction.
+    fn check_shared(&self, node: NodeId, key: &[u8]) -> Reply<()> {
+        let shared = is_acl(key) && self.is_shared(node) && matches!(self.at(node)?, At::In(..));
+        if shared { Err(Errno::OPNOTSUPP) } else { Ok(()) }
     }
 
     /// The alias root of a hidden name, for the thread that it was made for.
@@ -425,6 +326,10 @@ impl Aliases {
     }
 }
 
+fn is_acl(key: &[u8]) -> bool {
+    key == acl::ACCESS || key == acl::DEFAULT
+}
+
 impl Requests for Aliases {
     fn root(&self) -> Reply<Entry> {
         self.plain.root()
@@ -451,15 +356,27 @@ impl Requests for Aliases {
         }
     }
     fn getattr(&self, node: NodeId) -> Reply<Attr> {
-        match self.at(node)? {
+        match self.at_or_plain(node)? {
             At::Zero(node) => self.plain.getattr(node),
+            At::In(member, at) if self.is_shared(node) => {
+                let Attr { mode, uid, gid, .. } = self.plain.getattr(node)?;
+                Ok(Attr { mode, uid, gid, ..member.lasting.getattr(at)? })
+            }
             At::In(member, node) => member.lasting.getattr(node),
             At::Idle => Ok(self.plain.root()?.attr),
             At::Control(seat) => self.control_attr(seat),
         }
     }
     fn setattr(&self, caller: Caller, node: NodeId, set: SetAttr) -> Reply<Attr> {
-        self.about(node, |view, node| view.setattr(caller, node, set))
+        let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        match self.at(node)? {
+            At::In(..) if rights && self.is_shared(node) => Err(Errno::OPNOTSUPP),
+            At::In(member, at) if self.is_shared(node) => {
+                member.lasting.setattr(caller, at, set)?;
+                self.getattr(node)
+            }
+            _ => self.about(node, |view, node| view.setattr(caller, node, set)),
+        }
     }
     fn readlink(&self, node: NodeId) -> Reply<Vec<u8>> {
         self.about(node, |view, node| view.readlink(node))
@@ -531,7 +448,12 @@ impl Requests for Aliases {
     fn worn_listing(&self, file: NodeId) -> Option<NodeId> {
         match self.at(file).ok()? {
             At::Zero(file) => self.plain.worn_listing(file),
-            At::In(member, file) => member.number(member.lasting.worn_listing(file)?).ok(),
+            At::In(member, file) => {
+                let dir = member.lasting.worn_listing(file)?;
+                // Of what has no root of its own the kernel keeps no listing there.
+                let root = member.routed.is_some() && member.root.get() == Some(&dir);
+                if root { None } else { member.number(dir).ok() }
+            }
             At::Idle | At::Control(_) => None,
         }
     }
@@ -567,11 +489,15 @@ impl Requests for Aliases {
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Reply<()> {
         let (member, node) = match self.at(id)? {
-            At::Zero(node) => return self.plain.readdir(node, from, attributes, sink),
+            // Where the kernel believes no name it need not be told of any.
+            At::Zero(node) => {
+                let attributes = attributes && self.routes.is_none();
+                return self.plain.readdir(node, from, attributes, sink);
+            }
             At::In(member, node) => (member, node),
             At::Idle | At::Control(_) => return Err(Errno::CANCELED),
         };
-        let at_root = id == member.seat.node();
+        let at_root = id == member.seat.node() || self.is_shared(id);
         member.lasting.readdir(node, from, attributes && !at_root, &mut |entry| {
             let told = entry.entry.map(|e| member.told(e)).transpose();
             let Ok(told) = told else { return false };
@@ -583,8 +509,13 @@ impl Requests for Aliases {
         })
     }
     fn getxattr(&self, node: NodeId, key: &[u8]) -> Reply<Vec<u8>> {
-        match self.at(node)? {
+        match self.at_or_plain(node)? {
             At::Zero(node) => self.plain.getxattr(node, key),
+            At::In(member, at) if self.is_shared(node) && is_acl(key) => {
+                // The transaction relies on its own all the same.
+                let _ = member.lasting.getxattr(at, key);
+                self.plain.getxattr(node, key)
+            }
             At::In(member, node) => member.lasting.getxattr(node, key),
             // Before others than the directory's owner may open it, the kernel asks for its access control list.
             At::Control(_) => Err(Errno::NODATA),
@@ -603,9 +534,11 @@ impl Requests for Aliases {
         how: SetXattr,
         kill_sgid: bool,
     ) -> Reply<()> {
+        self.check_shared(node, key)?;
         self.about(node, |view, node| view.setxattr(caller, node, key, value, how, kill_sgid))
     }
     fn removexattr(&self, caller: Caller, node: NodeId, key: &[u8]) -> Reply<()> {
+        self.check_shared(node, key)?;
         self.about(node, |view, node| view.removexattr(caller, node, key))
     }
     fn statfs(&self) -> Reply<StatFs> {
@@ -638,7 +571,11 @@ impl Requests for Aliases {
     fn open(&self, caller: Caller, id: NodeId, how: OpenHow) -> Reply<Opened> {
         if how.dir {
             // As view 0 says, and one answer holds for the mount.
-            return Err(Errno::NOSYS);
+            if self.routes.is_none() {
+                return Err(Errno::NOSYS);
+            }
+            let own = split(id).0 != 0;
+            return Ok(Opened { handle: DIRECTORY, keep_cache: own, cache_listing: own });
         }
         match self.at(id)? {
             At::Zero(node) => self.plain.open(caller, node, how),
@@ -656,7 +593,18 @@ impl Requests for Aliases {
             }
         }
     }
+    fn closes(&self, caller: Caller, node: NodeId) {
+        if let (tag @ 1.., CONTROL) = split(node)
+            && self.table.lock().seats.contains_key(&tag)
+            && let Some(control) = self.control.get()
+        {
+            control.closes(Seat(tag), caller.tid);
+        }
+    }
     fn release(&self, id: NodeId, handle: u64) {
+        if handle == DIRECTORY {
+            return;
+        }
         let (tag, node) = split(id);
         if tag == 0 {
             return self.plain.release(id, handle);
@@ -689,7 +637,13 @@ impl Requests for Aliases {
         self.plain.waits() || members.iter().any(|member| member.lasting.waits())
     }
     fn valid(&self, node: NodeId, name: Option<&[u8]>) -> Valid {
-        const NO: Valid = Valid { name: Some(Duration::ZERO), attr: Some(Duration::ZERO) };
+        const ZERO: Option<Duration> = Some(Duration::ZERO);
+        const NO: Valid = Valid { name: ZERO, attr: ZERO, dir_attr: ZERO };
+        if self.is_shared(node) {
+            // Whoever asks: the next one may be another one.
+            let valid = self.plain.valid(node, name);
+            return Valid { name: ZERO, attr: valid.attr, dir_attr: ZERO };
+        }
         match self.at(node) {
             Ok(At::Zero(NodeId::ROOT)) if name.is_some_and(|n| n.starts_with(HIDDEN)) => NO,
             Ok(At::Zero(node)) => self.plain.valid(node, name),

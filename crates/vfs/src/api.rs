@@ -252,6 +252,8 @@ pub struct Valid {
     pub name: Option<Duration>,
     /// The attributes.
     pub attr: Option<Duration>,
+    /// Those of a directory, if that is not the same.
+    pub dir_attr: Option<Duration>,
 }
 
 /// The requests of one view.  All methods may be called from several threads at once.  None may
@@ -392,6 +394,8 @@ pub trait Requests: Send + Sync {
     }
     /// The last descriptor of an open is closed and its mappings are gone.
     fn release(&self, _node: NodeId, _handle: u64) {}
+    /// A descriptor is being closed by this thread; perhaps not the last one.
+    fn closes(&self, _caller: Caller, _node: NodeId) {}
     /// fsync(2), and fdatasync(2) with `data_only`.  `ENOSYS`, the default: it succeeds and the kernel
     /// never asks again, because durability comes otherwise.
     fn fsync(&self, _node: NodeId, _data_only: bool) -> Reply<()> {

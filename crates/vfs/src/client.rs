@@ -6,29 +6,32 @@
 //! goes on: programs outside must not get errors that they would not get without us.  (INTERRUPT alone does not do: the kernel sends one for the
 //! first signal, whatever that is, and none for the SIGKILL after it.)
 
-use crate::api::Reply;
+use crate::api::{Caller, Reply};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::time::Duration;
+use systx_base::{Gid, Uid};
 
 /// How often whoever holds a request up looks whether its client lives.
 pub const LOOK: Duration = Duration::from_millis(50);
 
+const NOBODY: Caller = Caller { uid: 0, gid: 0, tid: 0 };
+
 thread_local! {
-    /// Whose request this thread serves; 0: nobody's.
-    static CLIENT: Cell<u32> = const { Cell::new(0) };
+    /// Whose request this thread serves; thread 0: nobody's.
+    static CLIENT: Cell<Caller> = const { Cell::new(NOBODY) };
 }
 
 /// This thread serves a client until this is dropped.
 #[must_use = "dropping it ends the service"]
 pub struct Serving {
-    before: u32,
+    before: Caller,
 }
 
-/// This thread serves a request of thread `tid` from now on; 0: of nobody who could be killed, as the kernel's
+/// This thread serves a request of `caller` from now on; of thread 0: of nobody who could be killed, as the kernel's
 /// own write-back, which must not be lost.
-pub fn serving(tid: u32) -> Serving {
-    Serving { before: CLIENT.replace(tid) }
+pub fn serving(caller: Caller) -> Serving {
+    Serving { before: CLIENT.replace(caller) }
 }
 
 impl Drop for Serving {
@@ -39,7 +42,13 @@ impl Drop for Serving {
 
 /// The thread whose request this one serves; 0: nobody's.
 pub(crate) fn thread() -> u32 {
-    CLIENT.get()
+    CLIENT.get().tid
+}
+
+/// On whose behalf it asks.
+pub(crate) fn user() -> (Uid, Gid) {
+    let caller = CLIENT.get();
+    (caller.uid, caller.gid)
 }
 
 /// To be asked now and then by who holds a request up.
@@ -47,7 +56,7 @@ pub(crate) fn thread() -> u32 {
 /// # Errors
 /// `EINTR`: its client has been killed.
 pub(crate) fn check() -> Reply<()> {
-    match CLIENT.get() {
+    match thread() {
         0 => Ok(()),
         tid if is_killed(tid) => Err(Errno::INTR),
         _ => Ok(()),
@@ -100,7 +109,7 @@ mod tests {
     fn who_lives_is_not_killed_and_neither_is_who_is_gone() {
         let own = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         assert!(!is_killed(own) && !is_killed(u32::MAX));
-        let _serving = serving(own);
+        let _serving = serving(Caller { tid: own, ..NOBODY });
         assert_eq!(check(), Ok(()));
         assert!(!command(own).is_empty());
     }

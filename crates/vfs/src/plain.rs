@@ -38,7 +38,7 @@ use crate::publication::BARRIER;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashSet;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -99,6 +99,30 @@ impl Plain {
     /// The node of a backing inode, if the kernel knows it.
     pub(crate) fn node_of(&self, id: HostId) -> Option<NodeId> {
         self.table.of_host(id).map(|node| node.id)
+    }
+
+    /// Whether a node is a directory.
+    pub(crate) fn is_dir(&self, node: NodeId) -> bool {
+        self.table.node(node).is_ok_and(|node| node.kind == Kind::Dir)
+    }
+
+    /// The names that lead from the root to a directory, as the kernel knows them now.
+    ///
+    /// # Errors
+    /// `ENOENT`: it is removed, or not below the root any more.
+    pub(crate) fn names_of(&self, dir: NodeId) -> Reply<Vec<Vec<u8>>> {
+        let path = |node| {
+            let fd = self.table.path(&*self.table.node(node)?)?;
+            let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+            Ok(rustix::fs::readlink(link, Vec::new())?.into_bytes())
+        };
+        if dir == NodeId::ROOT {
+            return Ok(Vec::new());
+        }
+        // Of what is removed it ends in " (deleted)", which no name then is, or another inode's.
+        let (root, path): (Vec<u8>, Vec<u8>) = (path(NodeId::ROOT)?, path(dir)?);
+        let rest = path.strip_prefix(&*root).and_then(|rest| rest.strip_prefix(b"/"));
+        Ok(rest.ok_or(Errno::NOENT)?.split(|b| *b == b'/').map(<[u8]>::to_vec).collect())
     }
 
     /// The directory that it is a view of.
@@ -321,7 +345,7 @@ impl Requests for Plain {
     }
     fn valid(&self, node: NodeId, name: Option<&[u8]>) -> Valid {
         if name == Some(BARRIER) {
-            return Valid { name: Some(Duration::ZERO), attr: None };
+            return Valid { name: Some(Duration::ZERO), ..Valid::default() };
         }
         if !self.gate.is_publishing() {
             return Valid::default();

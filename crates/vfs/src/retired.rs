@@ -430,7 +430,8 @@ impl View {
 }
 
 /// The kernel may believe this for no time at all.
-const NOT_VALID: Valid = Valid { name: Some(Duration::ZERO), attr: Some(Duration::ZERO) };
+const NOT_VALID: Valid =
+    Valid { name: Some(Duration::ZERO), attr: Some(Duration::ZERO), dir_attr: None };
 
 impl Requests for Lasting {
     fn root(&self) -> Reply<Entry> {

@@ -69,7 +69,7 @@ fn nodes_keep_their_numbers_and_new_ones_get_others() {
     assert_eq!(view.getattr(NodeId(g.0 + 1)).unwrap_err(), Errno::STALE);
     assert_eq!(view.getattr(NodeId(0)).unwrap_err(), Errno::STALE);
     let zero = Some(Duration::ZERO);
-    assert_eq!(view.valid(d, Some(b"f")), Valid { name: zero, attr: zero });
+    assert_eq!(view.valid(d, Some(b"f")), Valid { name: zero, attr: zero, dir_attr: None });
 }
 
 #[test]

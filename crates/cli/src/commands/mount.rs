@@ -32,6 +32,7 @@ pub fn mount(args: &Mount, out: Out) -> Result<i32, Problem> {
             TransportArg::Dev => Transport::Dev,
         },
         stall_ms: args.stall,
+        routed: args.routed,
     };
     let guarded = match context::connect()?.mount(request)? {
         Mounted::Guarded(guarded) => guarded,
@@ -122,7 +123,8 @@ fn list(out: Out) -> Result<i32, Problem> {
     }
     let mut text = String::new();
     for g in &guarded {
-        text.push_str(&format!("{}  on {}  stall {} ms\n", g.dir, g.volume, g.stall_ms));
+        let routed = if g.routed { "  routed" } else { "" };
+        text.push_str(&format!("{}  on {}  stall {} ms{routed}\n", g.dir, g.volume, g.stall_ms));
     }
     output::print(&text);
     Ok(0)

@@ -18,6 +18,8 @@ pub struct Mount {
     pub transport: Transport,
     /// How long a plain change may be held for an aged transaction, in milliseconds; 0: never.
     pub stall_ms: u64,
+    /// Transactions of threads are seen by routing their requests, not through roots of their own.
+    pub routed: bool,
 }
 
 /// Asks to end the guard of a directory.
@@ -81,6 +83,8 @@ pub struct GuardedDir {
     pub transport: Transport,
     /// As it was asked for, see [`Mount::stall_ms`].
     pub stall_ms: u64,
+    /// See [`Mount::routed`].
+    pub routed: bool,
     /// Processes that held something below it when it was mounted: that goes past the guard.
     pub past: Vec<Holder>,
     /// Sentences for the user.

@@ -83,6 +83,7 @@ fn requests() -> Vec<Request> {
             force: true,
             transport: Transport::Auto,
             stall_ms: 7,
+            routed: true,
         }),
         Request::Umount(Umount { dir: "/g".into(), force: false }),
         Request::Guarded,
@@ -103,6 +104,7 @@ fn guarded() -> GuardedDir {
         dev: 5,
         transport: Transport::IoUring,
         stall_ms: 500,
+        routed: false,
         past: vec![holder()],
         notes: vec!["n".into()],
     }

@@ -302,6 +302,7 @@ fn shutdown_is_refused_while_directories_are_guarded_unless_forced() {
         dev: 1,
         transport: Transport::Dev,
         stall_ms: 500,
+        routed: false,
         past: vec![],
         notes: vec![],
     }];

@@ -12,7 +12,7 @@ use systx_vfs::aliases::Seat;
 /// Waits for the ends of threads.
 pub(super) struct Deaths {
     epoll: OwnedFd,
-    watched: Mutex<HashMap<Seat, OwnedFd>>,
+    watched: Mutex<HashMap<Seat, Arc<OwnedFd>>>,
 }
 
 impl Deaths {
@@ -27,19 +27,22 @@ impl Deaths {
         Some(deaths)
     }
 
-    pub fn add(&self, seat: Seat, fd: OwnedFd) {
+    pub fn add(&self, seat: Seat, fd: Arc<OwnedFd>) {
         let mut watched = self.watched.lock();
         let data = epoll::EventData::new_u64(seat.node().0);
-        match epoll::add(&self.epoll, &fd, data, epoll::EventFlags::IN) {
+        match epoll::add(&self.epoll, &*fd, data, epoll::EventFlags::IN) {
             Ok(()) => drop(watched.insert(seat, fd)),
             Err(errno) => tracing::warn!(%errno, "a thread is not watched"),
         }
     }
 
-    /// Closing the descriptor takes it off the list.
+    /// This thread is not waited for any more.
     pub fn remove(&self, seat: Seat) {
         let gone = self.watched.lock().remove(&seat);
-        drop(gone);
+        // It may be held by others, so closing it would not do.
+        if let Some(fd) = gone {
+            let _ = epoll::delete(&self.epoll, &*fd);
+        }
     }
 
     fn run(this: &Weak<Deaths>, guarded: &Weak<Guarded>) {

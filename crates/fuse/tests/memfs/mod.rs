@@ -528,7 +528,7 @@ impl Requests for Memfs {
     fn valid(&self, _: NodeId, name: Option<&[u8]>) -> Valid {
         let brief = name.is_some_and(|n| n.starts_with(b"brief"));
         let limit = brief.then_some(std::time::Duration::ZERO);
-        Valid { name: limit, attr: limit }
+        Valid { name: limit, attr: limit, dir_attr: None }
     }
 }
 

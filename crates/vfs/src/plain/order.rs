@@ -24,13 +24,21 @@ pub const STALL: Duration = Duration::from_millis(500);
 pub struct Order {
     vol: Arc<Volume>,
     stall: Duration,
+    /// Changes of names are never held.
+    names_go: bool,
 }
 
 impl Order {
     /// The order of a volume.  `stall`: how long a mutation may be held for an aged transaction, see
     /// [`systx_txn::Engine::reserve`].
     pub fn new(vol: Arc<Volume>, stall: Duration) -> Order {
-        Order { vol, stall }
+        Order { vol, stall, names_go: false }
+    }
+
+    /// The same where the transactions for which it is held need the kernel's lock of the directory themselves: who is held
+    /// in the middle of a change of names has that lock, so there no such change is held.
+    pub fn of_routed(vol: Arc<Volume>, stall: Duration) -> Order {
+        Order { vol, stall, names_go: true }
     }
 
     /// Waits until these objects may be read and changed; they may as long as the guard is held.
@@ -95,7 +103,9 @@ impl Gate for Order {
         let until = Instant::now() + self.stall;
         // To the end of the change.
         let mut held = None;
-        let mut stall = if change.may_stall { Stall::Bounded } else { Stall::Never };
+        let is_name = |o: &ObjectRef<'_>| matches!(o, ObjectRef::Entry { .. });
+        let goes = self.names_go && change.writes.iter().any(is_name);
+        let mut stall = if change.may_stall && !goes { Stall::Bounded } else { Stall::Never };
         loop {
             // Kept to the end: whoever decides a commit, or doubts a version, waits for it.
             let marks =
@@ -148,10 +158,10 @@ impl Gate for Order {
         let marks = self.vol.marks.read();
         if marks.is_empty() {
             let attr = if self.vol.afterwards.is_now() { zero } else { None };
-            return Valid { name: None, attr };
+            return Valid { attr, ..Valid::default() };
         }
         let changes = marks.iter().any(|marked| marked.has_name(oid, name));
-        Valid { name: if changes { zero } else { None }, attr: zero }
+        Valid { name: if changes { zero } else { None }, attr: zero, dir_attr: None }
     }
 
     fn born(&self, id: HostId) {

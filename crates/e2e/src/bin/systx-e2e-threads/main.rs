@@ -1,9 +1,12 @@
 //! A program with transactions in its threads, for the suite `threads`: each case is checked here, where it
 //! happens, and ends with a panic if something is wrong.
 //!
-//! `systx-e2e-threads CASE DIR`, with DIR guarded and empty.
+//! `systx-e2e-threads CASE DIR`, with DIR guarded and empty.  Those of a directory that routes by thread number only are in
+//! `routed`.
 
 #![deny(unsafe_code)]
+
+mod routed;
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -29,7 +32,7 @@ fn main() {
         "threads-inside" => threads_inside(dir),
         "death" => death(dir),
         "hang" => hang(dir),
-        "daemon" => daemon(dir),
+        "daemon" => daemon(dir, rounds),
         "contend" => contend(dir, rounds),
         "read-only" => read_only(dir),
         "conflict" => conflict(dir),
@@ -45,7 +48,7 @@ fn main() {
         "relaxed" => relaxed(dir),
         "relaxed-stream" => relaxed_stream(dir),
         "relaxed-failure" => relaxed_failure(dir),
-        other => panic!("no case {other}"),
+        other => routed::case(other, dir),
     }
     println!("ok");
 }
@@ -395,10 +398,12 @@ fn hang(dir: &Path) {
 }
 
 /// The daemon is killed while this thread is inside, once for each way out, from outside of the directory and from
-/// within it: the thread comes out, is where it was, and the next transaction is as any other.
-fn daemon(dir: &Path) {
+/// within it unless `outside_only`: the thread comes out, is where it was, and the next transaction is as any other.
+fn daemon(dir: &Path, outside_only: u64) {
     let start = std::env::current_dir().unwrap();
-    for (from, ends) in [(start.as_path(), true), (&start, false), (dir, true), (dir, false)] {
+    let within = if outside_only == 0 { dir } else { &start };
+    for (from, ends) in [(start.as_path(), true), (&start, false), (within, true), (within, false)]
+    {
         std::env::set_current_dir(from).unwrap();
         systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
         fs::write(dir.join("never"), "never").unwrap();

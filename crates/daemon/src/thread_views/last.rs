@@ -1,0 +1,123 @@
+//! How the last transaction of a seat has ended, and what is told of that.
+
+use crate::describe::for_user;
+use crate::protocol::{self, Conflict, Opponent, Outcome};
+use crate::transaction::Transaction;
+use rustix::io::Errno;
+use systx_abi as abi;
+use systx_base::{TxnId, Uid};
+
+/// How a transaction ended.
+#[derive(Clone, Default)]
+pub(super) struct Last {
+    pub id: u64,
+    pub state: u32,
+    pub errno: i32,
+    /// How often it had lost by then, and its place in time, if it lost.
+    pub retries: u32,
+    pub timestamp: u64,
+    /// How it lost asleep, if it did.
+    pub slept: Slept,
+    pub conflict: Option<Conflict>,
+    pub words: String,
+}
+
+/// Attempts that lost asleep, one after another, each to the same thread, which committed nothing meanwhile: that one lost
+/// to the next attempt.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Slept {
+    pub times: u32,
+    /// The winner's thread.
+    pub tid: u32,
+    /// How often the winner had lost.
+    pub age: u32,
+}
+
+impl Slept {
+    /// One more, to this one.
+    pub fn and(self, winner: &Transaction) -> Slept {
+        let (tid, age) = (winner.terms.client, winner.age);
+        let on = self.times > 0 && self.tid == tid && age > self.age;
+        Slept { times: if on { self.times + 1 } else { 1 }, tid, age }
+    }
+}
+
+impl Last {
+    /// The transaction that it lost to.
+    pub fn winner(&self) -> Option<TxnId> {
+        match self.conflict.as_ref()?.opponent {
+            Opponent::Transaction { id, .. } => Some(id),
+            Opponent::Outside { .. } => None,
+        }
+    }
+
+    /// How a commit ended.
+    pub fn ended(&mut self, outcome: Outcome, txn: &Transaction) {
+        match outcome {
+            Outcome::Committed { .. } => self.state = abi::state::COMMITTED,
+            Outcome::Conflict { conflict, .. } => {
+                self.fail(Some(conflict), txn.age, txn.timestamp);
+            }
+            Outcome::Refused { failure, .. } => {
+                self.state = abi::state::FAILED;
+                self.errno = errno_of(&failure).raw_os_error();
+                self.words = failure.to_string();
+            }
+            Outcome::Aborted { .. } | Outcome::Kept { .. } => self.state = abi::state::ABORTED,
+        }
+    }
+
+    pub fn fail(&mut self, conflict: Option<Conflict>, age: u32, timestamp: u64) {
+        if conflict.is_some() {
+            self.state = abi::state::LOST;
+            self.retries = age.saturating_add(1);
+        }
+        self.timestamp = timestamp;
+        self.conflict = conflict;
+    }
+
+    /// As far as it is for a user's eyes.
+    pub fn status(&self, viewer: Uid) -> abi::Status {
+        let mut status = abi::Status {
+            state: self.state,
+            retries: self.retries,
+            id: self.id,
+            opponent: 0,
+            path_len: 0,
+            words_len: 0,
+            path: [0; abi::PATH_MAX],
+            words: [0; abi::WORDS_MAX],
+        };
+        let mut words = self.words.clone();
+        if let Some(conflict) = self.conflict.clone().map(|c| for_user(c, viewer)) {
+            let path = &conflict.path.0;
+            let path = &path[path.len().saturating_sub(abi::PATH_MAX)..];
+            status.path[..path.len()].copy_from_slice(path);
+            status.path_len = path.len() as u32;
+            let opponent = match &conflict.opponent {
+                Opponent::Transaction { id: TxnId(0), .. } => "another user's transaction".into(),
+                Opponent::Transaction { id, argv, .. } => {
+                    status.opponent = id.0;
+                    let argv: Vec<String> = argv.iter().map(ToString::to_string).collect();
+                    format!("transaction {id} ({})", argv.join(" "))
+                }
+                Opponent::Outside { what, .. } => format!("a program outside ({what})"),
+            };
+            if words.is_empty() {
+                words = opponent;
+            }
+        }
+        let words = &words.as_bytes()[..words.len().min(abi::WORDS_MAX)];
+        status.words[..words.len()].copy_from_slice(words);
+        status.words_len = words.len() as u32;
+        status
+    }
+}
+
+pub(super) fn errno_of(failure: &protocol::Failure) -> Errno {
+    match failure.kind {
+        protocol::FailureKind::Space => Errno::NOSPC,
+        protocol::FailureKind::Busy => Errno::BUSY,
+        _ => Errno::IO,
+    }
+}
