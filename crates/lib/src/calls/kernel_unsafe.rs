@@ -482,12 +482,9 @@ impl Buffer {
         unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), to as *mut u8, len) };
     }
 
-    /// Gives the memory back.
+    /// Gives the memory back, once: another thread may have memory there at once.
     pub fn clear(&mut self) {
-        if self.room > 0 {
-            call(libc::SYS_munmap, [self.start as u64, self.room as u64, 0, 0, 0, 0]);
-        }
-        *self = Buffer { start: std::ptr::null_mut(), room: 0, len: 0 };
+        *self = Buffer::new();
     }
 }
 
