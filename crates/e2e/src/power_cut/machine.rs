@@ -313,6 +313,8 @@ pub fn make_image(dir: &Path, image: &Path, dice: &mut Random) -> Res<()> {
     }
     let systx = dir.join("bin/systx");
     copy(systx_binary(), &systx, 0o755)?;
+    // With what debuggers want of it, it may not fit; without strip(1) it is tried as it is.
+    let _ = tool(Command::new("strip").arg(&systx));
     for library in tool(Command::new("ldd").arg(&systx))?.split_whitespace() {
         if library.starts_with('/') {
             let to = dir.join(library.trim_start_matches('/'));
