@@ -128,6 +128,9 @@ fn what_cannot_be_made_durable_afterwards_is_told_by_the_next_begin() {
     }
     let lab = lab!();
     let guarded = Guarded::new(&lab, env!("CARGO_BIN_EXE_systx-e2e-threads"));
+    lab.run(&[], "printf before > guarded/a").ok();
+    // A daemon that has just begun has no checkpoint before it, which the limit would stop as well.
+    lab.kill_and_come_back();
     let mut helper = Helper::start(&lab, &guarded, "relaxed-failure");
     helper.expect("ready");
     let limit = |bytes: &str| {

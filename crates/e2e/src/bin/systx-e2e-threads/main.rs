@@ -118,8 +118,6 @@ fn relaxed_stream(dir: &Path) {
 /// A commit that cannot be made durable after its end: told once, by the next begin.
 fn relaxed_failure(dir: &Path) {
     let a = dir.join("a");
-    fs::write(&a, "old").unwrap();
-    rewrite(&a, "before", SERIALIZABLE).unwrap();
     println!("ready");
     told_to_go_on();
     rewrite(&a, "after", Flags::RELAXED).unwrap();
