@@ -38,10 +38,15 @@ pub enum NotInstalled {
 /// A commit that cannot lose any more: what is left needs the disk only.  Requests about what it changes are held until
 /// it is in place.
 pub struct Decided {
+    ready: Ready,
+    of: Unwritten,
+}
+
+/// What the end of a commit needs beside its record.
+struct Unwritten {
     volume: Arc<OpenVolume>,
     id: TxnId,
     under_way: UnderWay,
-    ready: Ready,
     /// The versions that it has met.
     origins: Vec<Option<Stamp>>,
     notes: Vec<String>,
@@ -78,7 +83,8 @@ pub fn decide(
     let under_way = publication.into_under_way();
     let origins = set.objects.iter().map(|o| stamp_of(&o.origin)).collect();
     let ready = Ready { reservation, set, meta };
-    Ok(Decided { volume: Arc::clone(volume), id, under_way, ready, origins, notes })
+    let of = Unwritten { volume: Arc::clone(volume), id, under_way, origins, notes };
+    Ok(Decided { ready, of })
 }
 
 impl Decided {
@@ -90,30 +96,16 @@ impl Decided {
     pub fn finish(self, placed: impl FnOnce(&[(Ix, Stamp)])) -> Result<Installed, NotInstalled> {
         // Who has heard of an earlier commit, and that is its program at least, does not find this one without it after
         // a power cut.
-        self.volume.vol.wait_durable();
-        let (ready, unwritten) = self.split();
-        let Ready { reservation, set, meta } = ready;
-        let written = unwritten.volume.store.commit(reservation, set, meta);
-        Written { of: unwritten, written }.place(placed)
+        let Decided { ready: Ready { reservation, set, meta }, of } = self;
+        of.volume.vol.wait_durable();
+        let written = of.volume.store.commit(reservation, set, meta);
+        Written { of, written }.place(placed)
     }
 
     /// Its program goes on before it is durable: it is to be finished by [`write_all`].
     pub fn relax(&self) {
-        self.under_way.relax();
+        self.of.under_way.relax();
     }
-
-    fn split(self) -> (Ready, Unwritten) {
-        let Decided { volume, id, under_way, ready, origins, notes } = self;
-        (ready, Unwritten { volume, id, under_way, origins, notes })
-    }
-}
-
-struct Unwritten {
-    volume: Arc<OpenVolume>,
-    id: TxnId,
-    under_way: UnderWay,
-    origins: Vec<Option<Stamp>>,
-    notes: Vec<String>,
 }
 
 /// A commit whose record is on the disk, or cannot be.
@@ -124,7 +116,8 @@ pub struct Written {
 
 /// Makes several commits of one volume durable, with one wait for the disk, in their order.
 pub fn write_all(several: Vec<Decided>) -> Vec<Written> {
-    let (ready, unwritten): (Vec<_>, Vec<_>) = several.into_iter().map(Decided::split).unzip();
+    let (ready, unwritten): (Vec<_>, Vec<_>) =
+        several.into_iter().map(|Decided { ready, of }| (ready, of)).unzip();
     let Some(store) = unwritten.first().map(|of| Arc::clone(&of.volume.store)) else {
         return Vec::new();
     };

@@ -7,7 +7,7 @@ use crate::real::RealIo;
 use crate::writeset::{
     Attrs, Bind, Content, Data, Extent, Ix, NewKind, Object, Origin, SlotId, WriteSet,
 };
-use crate::{Config, DirStore, RecoveryReport};
+use crate::{ApplyReport, Config, DirStore, RecoveryReport};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Error, Result};
 use std::os::unix::ffi::OsStrExt;
@@ -294,20 +294,30 @@ pub fn meta(txn: u64) -> CommitMeta {
 
 /// Commits and installs, with nobody else there.
 pub fn run(store: &DirStore, txn: u64, set: WriteSet) {
-    let reservation = store.reserve(&set).unwrap();
-    let committed = store.commit(reservation, set, meta(txn)).unwrap();
-    assert_eq!(store.apply(committed.lsn).unwrap().outside, []);
+    assert_eq!(run_beside(store, txn, set).outside, []);
 }
 
-/// Takes `of` back, as transaction `txn`.
+/// Commits and installs, whoever else is there.
+pub fn run_beside(store: &DirStore, txn: u64, set: WriteSet) -> ApplyReport {
+    let reservation = store.reserve(&set).unwrap();
+    let committed = store.commit(reservation, set, meta(txn)).unwrap();
+    store.apply(committed.lsn).unwrap()
+}
+
+/// Takes `of` back, as transaction `txn`, with nobody else there.
 pub fn undo(store: &DirStore, of: u64, txn: u64) {
+    assert_eq!(undo_beside(store, of, txn).outside, []);
+}
+
+/// Takes `of` back, as transaction `txn`, whoever else is there.
+pub fn undo_beside(store: &DirStore, of: u64, txn: u64) -> ApplyReport {
     let undo = store.undo_set(TxnId(of)).unwrap();
     undo.set.check().unwrap();
     let reservation = store.reserve(&undo.set).unwrap();
     let meta = CommitMeta { kind: TxnKind::Undo { of: TxnId(of) }, ..meta(txn) };
     let committed = store.commit(reservation, undo.set, meta).unwrap();
     drop(undo.slots);
-    assert_eq!(store.apply(committed.lsn).unwrap().outside, []);
+    store.apply(committed.lsn).unwrap()
 }
 
 /// An [`Io`] whose calls fail from the n-th on, as if the process had died there.

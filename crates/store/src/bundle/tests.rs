@@ -1,7 +1,7 @@
 use super::*;
 use crate::layout::{history_name, names};
 use crate::testing::*;
-use crate::{CommitMeta, DirStore, Keep, TxnKind, UndoError};
+use crate::{DirStore, Keep, UndoError};
 
 const STORE: u64 = 5;
 
@@ -88,14 +88,6 @@ fn kept(s: &Scratch) -> Vec<Vec<u8>> {
     let io = s.io();
     let state = io.open_dir(&io.root(), STATE.as_bytes()).unwrap();
     names(&*io, &io.open_dir(&state, b"h").unwrap()).unwrap()
-}
-
-fn undo(store: &DirStore, of: u64, txn: u64) {
-    let undo = store.undo_set(TxnId(of)).unwrap();
-    let reservation = store.reserve(&undo.set).unwrap();
-    let meta = CommitMeta { kind: TxnKind::Undo { of: TxnId(of) }, ..meta(txn) };
-    let committed = store.commit(reservation, undo.set, meta).unwrap();
-    store.apply(committed.lsn).unwrap();
 }
 
 fn log(store: &DirStore) -> Vec<u64> {

@@ -1,28 +1,12 @@
 use super::*;
 use crate::error::CommitError;
-use crate::history::CommitMeta;
 use crate::testing::*;
+use crate::testing::{run_beside as run, undo_beside as undo};
 use crate::writeset::Content;
 use crate::writeset::{Data, Extent};
 use crate::{Outside, TxnKind, UndoError};
 use std::os::unix::fs::MetadataExt;
 use systx_base::Time;
-
-fn run(store: &DirStore, txn: u64, set: WriteSet) -> ApplyReport {
-    let reservation = store.reserve(&set).unwrap();
-    let committed = store.commit(reservation, set, meta(txn)).unwrap();
-    store.apply(committed.lsn).unwrap()
-}
-
-fn undo(store: &DirStore, of: u64, txn: u64) -> ApplyReport {
-    let undo = store.undo_set(TxnId(of)).unwrap();
-    undo.set.check().unwrap();
-    let reservation = store.reserve(&undo.set).unwrap();
-    let meta = CommitMeta { kind: TxnKind::Undo { of: TxnId(of) }, ..meta(txn) };
-    let committed = store.commit(reservation, undo.set, meta).unwrap();
-    drop(undo.slots);
-    store.apply(committed.lsn).unwrap()
-}
 
 /// A tree with one of everything that a transaction may meet.
 pub(crate) fn populate(s: &Scratch) {
