@@ -1,7 +1,7 @@
 //! A mount namespace with disposable file systems, in which nothing else can be written, so that what is mounted on the
 //! machine plays no part: for suites about transactions over several file systems.
 
-use crate::lab::{Frozen, Fs, PREFIX, base, obstacle, systx_binary};
+use crate::lab::{Frozen, Fs, PREFIX, base, end, obstacle, systx_binary};
 use crate::run::HANG;
 use crate::tree::Tree;
 use rustix::process::{Pid, Signal};
@@ -170,12 +170,13 @@ impl Room {
         found
     }
 
-    /// SIGKILL for it, and its end.
+    /// SIGKILL for it, and its end: its memory, with its command line, goes before its descriptors, whose end may write.
     pub fn kill_daemon(&self) {
-        for pid in self.processes(&["daemon"]) {
-            let _ = rustix::process::kill_process(pid, Signal::KILL);
-        }
-        self.wait("the daemon's end", |room| room.processes(&["daemon"]).is_empty());
+        let daemons = self.processes(&["daemon"]);
+        end(&daemons
+            .iter()
+            .map(|pid| pid.as_raw_nonzero().get().unsigned_abs())
+            .collect::<Vec<_>>());
     }
 
     /// Where something in the namespace is for this process; relative to the directory that has `a`, `b` and `m`.
