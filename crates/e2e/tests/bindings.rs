@@ -558,3 +558,35 @@ fn aborts_of_go_programs_lose_no_update() {
         command
     }));
 }
+
+/// What `bench/library` measures, with tiny numbers: each part of it checks its own work.
+#[test]
+fn the_benchmarks_of_the_library_work() {
+    let lab = lab!();
+    if find_program("python3").is_none() {
+        skip!("there is no python3");
+    }
+    library();
+    let example =
+        built(&["-p", "libsystx", "--example", "bench_library"], "examples/bench_library");
+    // Beside the library and the directory of the example.
+    let binary = example.parent().and_then(Path::parent).expect("a directory").join("systx");
+    if binary != lab.binary() {
+        skip!("the program under test is not beside the library");
+    }
+    let results = lab.outside().join("results");
+    let mut bench = lab.command(root().join("bench/library"));
+    bench.args(["--quick", "--rounds", "1", "--dir"]).arg(lab.root());
+    bench.arg("--results").arg(&results).arg("--binary").arg(&binary);
+    finish(bench, Limits::seconds(150), &lab).ok();
+    let raw = std::fs::read_to_string(results.join("raw.csv")).unwrap();
+    for part in ["empty", "calls", "region", "update", "mixes"] {
+        let rows = raw.lines().filter(|row| row.starts_with(&format!("{part},"))).count();
+        assert!(rows >= 10, "{part}: {rows} rows\n{raw}");
+    }
+    // Each side of each mix has got something done.
+    let done: Vec<&str> = raw.lines().filter(|row| row.contains(", commits\"")).collect();
+    let nothing = done.iter().any(|row| row.ends_with(",0.000"));
+    assert!(done.len() == 2 * 3 * 7 && !nothing, "{done:#?}");
+    assert!(lab.open_ids().is_empty());
+}
