@@ -432,7 +432,7 @@ fn run(
             failure.paths = paths;
             Err(failure)
         }
-        Err(NotInstalled::Failed(failure)) => {
+        Err(NotInstalled::Failed(failure) | NotInstalled::Unfinished(failure)) => {
             give_up();
             Err(failure)
         }

@@ -33,6 +33,8 @@ pub enum NotInstalled {
     Outside(Vec<HostPath>),
     /// The store cannot.
     Failed(Failure),
+    /// It is decided, and may be durable: the rest is done later, or by recovery.
+    Unfinished(Failure),
 }
 
 /// A commit that cannot lose any more: what is left needs the disk only.  Requests about what it changes are held until
@@ -148,7 +150,7 @@ impl Written {
             Ok(report) => report,
             Err(error) => {
                 // Where the store could not even install it, whoever waits sees what is there; the
-                // store refuses further commits until recovery has finished this one.
+                // store refuses what meets it until it is finished.
                 engine.abort(id);
                 return Err(error);
             }
@@ -259,18 +261,28 @@ pub(crate) fn not_committed(volume: &OpenVolume, error: CommitError) -> NotInsta
         CommitError::Invalid(_) | CommitError::Overlaps | CommitError::UnknownSlot => {
             FailureKind::Internal
         }
-        CommitError::Blocked { .. } | CommitError::Poisoned(_) | CommitError::InDoubt(_) => {
-            FailureKind::Store
+        CommitError::Blocked { .. } | CommitError::Poisoned(_) => FailureKind::Store,
+        CommitError::InDoubt(_) => {
+            let failure = Failure::new(FailureKind::Store, error.to_string());
+            return NotInstalled::Unfinished(failure.hint(
+                "the next daemon finds out: end this one, then `systx recover`, and `systx log` shows whether it is committed",
+            ));
         }
     };
     NotInstalled::Failed(Failure::new(kind, error.to_string()))
 }
 
 pub(crate) fn not_applied(error: ApplyError) -> NotInstalled {
-    NotInstalled::Failed(
-        Failure::new(FailureKind::Store, error.to_string())
-            .hint("`systx recover` finishes what was decided"),
-    )
+    let (text, hint) = match &error {
+        ApplyError::Io { .. } => {
+            (error.to_string(), "`systx recover` tries again, and so does the next commit there")
+        }
+        ApplyError::Poisoned(_) | ApplyError::Later | ApplyError::Unknown(_) => (
+            format!("the transaction is committed, but not in place yet: {error}"),
+            "the next daemon installs it: end this one, then `systx recover`",
+        ),
+    };
+    NotInstalled::Unfinished(Failure::new(FailureKind::Store, text).hint(hint))
 }
 
 /// An outsider's change that an installation or a recovery met.

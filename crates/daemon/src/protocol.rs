@@ -48,7 +48,7 @@ pub use top::{
 };
 
 /// Number of this protocol; changes whenever a message changes.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// A path or an argument: bytes, since Linux names need not be UTF-8.  In JSON a string where it
 /// is UTF-8, else an array of byte values.
@@ -462,6 +462,16 @@ pub enum Outcome {
         /// Why.
         conflict: Conflict,
         /// The transaction still exists (it was a kept one).
+        kept: bool,
+    },
+    /// Decided, but not in place, or not known to be durable: what is left is done later, or by recovery.
+    Unfinished {
+        /// The id under which `log`, `show` and `undo` will know it.
+        #[serde(with = "id_text")]
+        id: TxnId,
+        /// What stopped it, and what to do.
+        failure: Failure,
+        /// A part of a transaction was committed: the rest still exists.
         kept: bool,
     },
     /// Cannot be committed for another reason (no space, a file in use, a limit); nothing was.

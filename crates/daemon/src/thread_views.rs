@@ -566,6 +566,9 @@ impl Desk {
     ) {
         let words = match outcome {
             Outcome::Committed { .. } => return self.keep_up(guarded, tag, open),
+            Outcome::Unfinished { failure, .. } => {
+                return self.tell_relaxed(seat, id, format!("{id} is not in place: {failure}"));
+            }
             Outcome::Refused { failure, .. } => failure.to_string(),
             Outcome::Conflict { conflict, .. } => {
                 format!("{} was changed past the guard meanwhile", conflict.path)
@@ -573,6 +576,11 @@ impl Desk {
             Outcome::Aborted { .. } | Outcome::Kept { .. } => "it was dropped".into(),
         };
         let words = format!("{id}, which was to be durable later, is not committed: {words}");
+        self.tell_relaxed(seat, id, words);
+    }
+
+    /// What the next begin of a thread says of a relaxed commit before it.
+    fn tell_relaxed(&self, seat: Seat, id: TxnId, words: String) {
         tracing::error!(%words, "a relaxed commit");
         if let Ok(place) = self.place(seat) {
             place.now.lock().not_durable = Some((id, words));

@@ -145,7 +145,8 @@ pub struct Visitor {
 pub enum Ended {
     /// It is done.
     Committed(Outcome),
-    /// It lost, or could not: nothing was committed, the transaction still is.
+    /// It lost, or could not: nothing was committed, the transaction still is.  Or it is decided and not in place
+    /// ([`Outcome::Unfinished`]), and the transaction is over.
     Refused(Outcome),
 }
 
@@ -610,6 +611,9 @@ impl Transaction {
             Err(NotInstalled::Failed(failure)) => {
                 engine.abort(id);
                 Ended::Refused(refused(failure))
+            }
+            Err(NotInstalled::Unfinished(failure)) => {
+                Ended::Refused(Outcome::Unfinished { id, failure, kept: true })
             }
         }
     }

@@ -348,6 +348,8 @@ impl Transactions {
                 self.retire(txn, true);
                 outcome
             }
+            // What is decided cannot be committed once more, nor dropped.
+            unfinished @ Ended::Refused(Outcome::Unfinished { .. }) => self.end(txn, unfinished),
             Ended::Refused(Outcome::Conflict { conflict, .. }) => {
                 Outcome::Conflict { conflict, kept: true }
             }

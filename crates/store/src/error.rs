@@ -200,6 +200,9 @@ pub enum ApplyError {
     /// No such transaction waits for it.
     #[error("no committed transaction {0} waits to be installed")]
     Unknown(u64),
+    /// Whoever committed it has tried in vain, and has to try again.
+    #[error("installing it has failed, and is to be tried again first (`systx recover`)")]
+    Later,
     /// The store gave up after an earlier error.
     #[error("{0}")]
     Poisoned(Poisoned),

@@ -63,6 +63,15 @@ pub fn exit_code(outcome: &Outcome, out: Out, if_kept: Option<&str>) -> i32 {
             }
             if failure.kind == FailureKind::Busy { CONFLICT } else { ERROR }
         }
+        Outcome::Unfinished { failure, kept, .. } => {
+            if !out.json {
+                out.problem(&Problem::from(failure.clone()), false);
+            }
+            if let (true, Some(text)) = (*kept, if_kept) {
+                out.say(&format!("{text}, with what was not to be committed"));
+            }
+            ERROR
+        }
         Outcome::Aborted { .. } | Outcome::Kept { .. } => 0,
     }
 }

@@ -402,7 +402,7 @@ impl Runner<'_> {
         if let Some(again) = self.judge(&mut report, &outcome, why) {
             return Ok(again);
         }
-        let kept = matches!(outcome, Outcome::Kept { .. });
+        let kept = matches!(outcome, Outcome::Kept { .. } | Outcome::Unfinished { .. });
         if matches!(outcome, Outcome::Committed { .. }) {
             // Carried out once what belongs to the command, its signals and its view, is put back.
             self.wanted = Some((after.id, wanted));
@@ -481,6 +481,12 @@ impl Runner<'_> {
                     "systx diff {0}; systx commit {0}; systx abort {0}; systx enter {0}",
                     report.id
                 ));
+            }
+            (Outcome::Unfinished { failure, .. }, _) => {
+                if !out.json {
+                    out.problem(&Problem::from(failure.clone()), true);
+                }
+                report.exit = FAILED;
             }
             (Outcome::Refused { failure, .. }, _) => {
                 if failure.kind == FailureKind::Busy && self.losses < self.args.retries {

@@ -171,6 +171,7 @@ fn replies() -> Vec<Reply> {
         Outcome::Kept { summary: Summary::default() },
         Outcome::Conflict { conflict: conflict(), kept: false },
         Outcome::Refused { failure: failure.clone(), kept: true },
+        Outcome::Unfinished { id: TxnId(7), failure: failure.clone(), kept: true },
     ];
     let mut all: Vec<Reply> = outcomes.into_iter().map(Reply::Outcome).collect();
     let volume = VolumeFacts {

@@ -58,6 +58,12 @@ impl Last {
             Outcome::Conflict { conflict, .. } => {
                 self.fail(Some(conflict), txn.age, txn.timestamp);
             }
+            // Not that nothing was committed.
+            Outcome::Unfinished { failure, .. } => {
+                self.state = abi::state::FAILED;
+                self.errno = Errno::CONNABORTED.raw_os_error();
+                self.words = failure.to_string();
+            }
             Outcome::Refused { failure, .. } => {
                 self.state = abi::state::FAILED;
                 self.errno = errno_of(&failure).raw_os_error();

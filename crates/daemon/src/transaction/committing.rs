@@ -86,7 +86,7 @@ impl Transaction {
                 Ended::Committed(outcome)
             }
             Ended::Refused(outcome) => {
-                if matches!(outcome, Outcome::Refused { .. }) {
+                if matches!(outcome, Outcome::Refused { .. } | Outcome::Unfinished { .. }) {
                     promise.leave();
                 }
                 Ended::Refused(outcome)
@@ -154,6 +154,9 @@ impl Transaction {
             NotInstalled::Lost => self.lost_to(None, false, opponents),
             NotInstalled::Outside(paths) => late_change(paths, false),
             NotInstalled::Failed(failure) => refused(failure),
+            NotInstalled::Unfinished(failure) => {
+                Outcome::Unfinished { id: self.id, failure, kept: false }
+            }
         }
     }
 }

@@ -200,6 +200,10 @@ impl Transaction {
                 promise.into_iter().for_each(Promise::leave);
                 Ended::Refused(refused(failure))
             }
+            Err(NotInstalled::Unfinished(failure)) => {
+                promise.into_iter().for_each(Promise::leave);
+                Ended::Refused(Outcome::Unfinished { id: self.id, failure, kept: false })
+            }
         }
     }
 
