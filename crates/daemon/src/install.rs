@@ -4,6 +4,8 @@
 use crate::protocol::{self, Failure, FailureKind, HostPath};
 use crate::volume::OpenVolume;
 use rustix::io::Errno;
+use std::collections::HashSet;
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use systx_base::TxnId;
@@ -68,7 +70,17 @@ pub fn decide(
 ) -> Result<Decided, NotInstalled> {
     let engine = &volume.vol.engine;
     let reservation = volume.store.reserve(&writes).map_err(|e| no_room(volume, e))?;
-    let publication = volume.vol.publish(id, &writes);
+    let mut tried = HashSet::new();
+    let publication = loop {
+        if let Err(failure) = finish_late(volume, &mut tried) {
+            tracing::error!(%failure, "what is late");
+        }
+        let publication = volume.vol.publish(id, &writes);
+        // One that this had to wait for may have failed.
+        if volume.store.late().iter().all(|late| tried.contains(&late.lsn)) {
+            break publication;
+        }
+    };
     publication.decide(|| engine.decide(id)).map_err(|e| match e {
         NotDecided::Lost(_) => NotInstalled::Lost,
         NotDecided::Kernel(errno) => NotInstalled::Failed(not_published(errno)),
@@ -183,6 +195,41 @@ pub fn install(
     decide(volume, id, writes, appended, meta)?.finish(|_| ())
 }
 
+/// Installs what is decided and could not be installed then, but for what is `tried` already.  As every commit it goes
+/// through the kernel's caches first: they may have what was there meanwhile.  Which are in place now.
+///
+/// # Errors
+/// One of them cannot be installed now either.
+pub(crate) fn finish_late(
+    volume: &Arc<OpenVolume>,
+    tried: &mut HashSet<u64>,
+) -> Result<Vec<TxnId>, Failure> {
+    let mut finished = Vec::new();
+    for late in volume.store.late() {
+        if !tried.insert(late.lsn) {
+            continue;
+        }
+        let publication = volume.vol.publish(late.txn(), late.set());
+        let decided = publication.decide(|| Ok::<(), Infallible>(()));
+        if let Err(NotDecided::Kernel(errno)) = decided {
+            return Err(not_published(errno));
+        }
+        let under_way = publication.into_under_way();
+        let ids = late.set().objects.iter().filter_map(|o| Some(stamp_of(&o.origin)?.id));
+        // Whoever has met what was there meanwhile has met something else: its versions are not carried forward.
+        let done = volume.vol.installing(ids, || (volume.store.apply(late.lsn), Vec::new()));
+        match done {
+            Ok(_) => finished.push(late.txn()),
+            // Somebody else was faster.
+            Err(ApplyError::Unknown(_)) => {}
+            Err(error) => return Err(unfinished(&error)),
+        }
+        drop(under_way);
+        volume.checkpoints.soon(&volume.store);
+    }
+    Ok(finished)
+}
+
 /// What versions have become by our own installations.  In an installation: others may have changed names in the
 /// same directories while this one waited for the disk.
 pub(crate) fn versions(volume: &OpenVolume, origins: &[Option<Stamp>]) -> Vec<Option<Stamp>> {
@@ -273,7 +320,12 @@ pub(crate) fn not_committed(volume: &OpenVolume, error: CommitError) -> NotInsta
 }
 
 pub(crate) fn not_applied(error: ApplyError) -> NotInstalled {
-    let (text, hint) = match &error {
+    NotInstalled::Unfinished(unfinished(&error))
+}
+
+/// It is committed, and not in place.
+fn unfinished(error: &ApplyError) -> Failure {
+    let (text, hint) = match error {
         ApplyError::Io { .. } => {
             (error.to_string(), "`systx recover` tries again, and so does the next commit there")
         }
@@ -282,7 +334,7 @@ pub(crate) fn not_applied(error: ApplyError) -> NotInstalled {
             "the next daemon installs it: end this one, then `systx recover`",
         ),
     };
-    NotInstalled::Unfinished(Failure::new(FailureKind::Store, text).hint(hint))
+    Failure::new(FailureKind::Store, text).hint(hint)
 }
 
 /// An outsider's change that an installation or a recovery met.

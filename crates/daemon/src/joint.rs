@@ -5,11 +5,12 @@
 //! anything of it; if a later decision is lost, the earlier ones are given up.
 
 use crate::install::{
-    NotInstalled, carried_forward, moves, no_room, not_applied, not_committed, not_published,
-    outside_change, stamp_of, versions,
+    NotInstalled, carried_forward, finish_late, moves, no_room, not_applied, not_committed,
+    not_published, outside_change, stamp_of, versions,
 };
 use crate::protocol::{self, Failure, FailureKind};
 use crate::volume::OpenVolume;
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use systx_base::TxnId;
@@ -86,6 +87,12 @@ fn decide_and_install<'a>(
         true => share.volume.store.reserve(&share.writes).map_err(|e| no_room(share.volume, e)),
         false => Ok(systx_store::Reservation::default()),
     };
+    for share in &shares {
+        // What meets one that is late all the same is refused by its store.
+        if let Err(failure) = finish_late(share.volume, &mut HashSet::new()) {
+            tracing::error!(%failure, "what is late");
+        }
+    }
     let mut room: Vec<_> = shares.iter().map(reserve).collect::<Result<_, _>>()?;
     for share in &shares {
         let volume: &'a Arc<OpenVolume> = share.volume;

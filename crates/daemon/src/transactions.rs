@@ -6,6 +6,7 @@ use crate::describe::Opponents;
 use crate::guards::Guards;
 use crate::guests::Guests;
 use crate::history;
+use crate::install;
 use crate::opening::Openings;
 use crate::path_views::PathViews;
 use crate::patterns::Patterns;
@@ -667,7 +668,10 @@ impl Control for Transactions {
         // being committed or about to be aborted: wait for that, so that the tree is at rest.
         let volume = self.volume(&place)?;
         self.wait_for_the_dead(&volume);
+        let finished = install::finish_late(&volume, &mut HashSet::new())?;
         let mut recovered = volume.recovered();
+        recovered.finished += finished.len() as u64;
+        recovered.notes.extend(finished.iter().map(|id| format!("installed transaction {id}")));
         recovered.notes.extend(self.recover_others(&volume));
         recovered.notes.extend(volume.waiting_notes());
         Ok(recovered)

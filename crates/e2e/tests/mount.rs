@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
-use systx_e2e::lab::{Frozen, guard_mounts, signal};
+use systx_e2e::lab::{Frozen, find_program, guard_mounts, signal};
 use systx_e2e::lab::{one, watch};
 use systx_e2e::run::{HANG, Limits, Running, finish, wait_readable};
 use systx_e2e::{CONFLICT, Finished, Lab, Tree, lab, skip};
@@ -582,4 +582,54 @@ fn an_aged_run_wins_against_programs_that_write_without_pause() {
     assert_eq!(run_against_writers(&lab, "30000"), 0);
     // Nobody is held for it: it loses as ever.
     assert_eq!(run_against_writers(&lab, "0"), CONFLICT);
+}
+
+/// A commit that is durable and cannot be installed: what is told of it is true, and when it is installed after all, who has
+/// read the file before in the guarded directory sees it.
+#[test]
+fn what_is_decided_and_not_installed_is_told_so_and_is_seen_when_it_is_installed_later() {
+    if find_program("prlimit").is_none() {
+        skip!("there is no prlimit");
+    }
+    let lab = lab!();
+    for (dir, mounted) in [("plain", false), ("g", true)] {
+        let at = 24 << 20;
+        lab.native(&format!(
+            "mkdir {dir} && truncate -s 32M {dir}/big && printf before | dd of={dir}/big bs=1 seek={at} conv=notrunc status=none"
+        ))
+        .ok();
+        if mounted {
+            mount(&lab, dir);
+        }
+        let says = || sh(&lab, &format!("tail -c +{} {dir}/big | head -c 6", at + 1)).ok().out;
+        let write =
+            format!("printf after. | dd of={dir}/big bs=1 seek={at} conv=notrunc status=none");
+        // A daemon that has just begun has no checkpoint before it.
+        lab.run(&[], &format!("echo x > {dir}/x")).ok();
+        for again in ["recover", "commit"] {
+            lab.run(&["--on-exit=keep"], &write).ok();
+            let id = lab.open_ids().remove(0);
+            assert_eq!(says(), "before", "{dir}");
+            let limit = |bytes: &str| {
+                let daemon = one(lab.daemons());
+                lab.native(&format!("prlimit --pid {daemon} --fsize={bytes}:")).ok();
+            };
+            // The journal may be written, the file not that far.
+            limit(&(at - 1).to_string());
+            let told = lab.do_systx(["commit", &id]).expect(1).says("the transaction is committed");
+            assert!(!told.err.contains("still there"), "{told}");
+            assert_eq!(lab.open_ids(), [""; 0], "{told}");
+            assert_eq!(says(), "before", "{dir}");
+            limit("unlimited");
+            match again {
+                "recover" => drop(lab.do_systx(["recover"]).ok().says(&id)),
+                _ => drop(lab.run(&[], &format!("echo {again} > {dir}/x")).ok()),
+            }
+            assert_eq!(says(), "after.", "{dir}, {again}\n{}", lab.daemon_log());
+            assert!(lab.logged_ids().contains(&id));
+            let back =
+                format!("printf before | dd of={dir}/big bs=1 seek={at} conv=notrunc status=none");
+            sh(&lab, &back).ok();
+        }
+    }
 }

@@ -368,8 +368,9 @@ impl DirStore {
                 let entry = state.entries.get_mut(&lsn).ok_or(ApplyError::Unknown(lsn))?;
                 match (entry.phase, &entry.report, &entry.commit) {
                     (Phase::Applied, Some(report), _) => return Ok(report.clone()),
-                    // One that he has tried in vain is for whoever needs it.
-                    (Phase::Durable, ..) if wait && !entry.redo => self.changed.wait(&mut state),
+                    // One that he has tried in vain is not for whoever meets it: what changes is published first.
+                    (Phase::Durable, ..) if wait && entry.redo => return Err(ApplyError::Later),
+                    (Phase::Durable, ..) if wait => self.changed.wait(&mut state),
                     (Phase::Durable, _, Some(commit)) => {
                         let commit = Arc::clone(commit);
                         let redo = std::mem::replace(&mut entry.redo, true);
@@ -411,6 +412,17 @@ impl DirStore {
             }
         }
         result.map(|(report, _)| report)
+    }
+
+    /// Committed transactions whose installation was tried in vain, the oldest first: [`DirStore::apply`] tries again.
+    pub fn late(&self) -> Vec<Late> {
+        let state = self.state.lock();
+        let tried = state.entries.iter().filter(|(_, e)| e.phase == Phase::Durable && e.redo);
+        let late = tried.filter_map(|(lsn, entry)| {
+            let commit = Arc::clone(entry.commit.as_ref()?);
+            Some(Late { lsn: *lsn, commit })
+        });
+        late.collect()
     }
 
     fn mark(&self, state: &State) -> Option<Mark> {
@@ -527,6 +539,25 @@ impl DirStore {
     /// Transactions whose record the journal still needs.
     pub(crate) fn uncheckpointed(&self) -> Vec<TxnId> {
         self.state.lock().entries.values().map(|e| e.txn).collect()
+    }
+}
+
+/// See [`DirStore::late`].
+pub struct Late {
+    /// Which.
+    pub lsn: u64,
+    commit: Arc<Commit>,
+}
+
+impl Late {
+    /// Its id.
+    pub fn txn(&self) -> TxnId {
+        self.commit.meta.txn
+    }
+
+    /// What it changes.
+    pub fn set(&self) -> &WriteSet {
+        &self.commit.set
     }
 }
 

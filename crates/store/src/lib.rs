@@ -42,7 +42,7 @@ mod undo;
 pub mod writeset;
 mod xattrs;
 
-pub use dir_store::{Committed, Config, DirStore, Disjoint, Ready, Reservation};
+pub use dir_store::{Committed, Config, DirStore, Disjoint, Late, Ready, Reservation};
 pub use error::{ApplyError, CommitError, OpenError, Poisoned, ReserveError, UndoError};
 pub use footprint::{Footprint, Meeting};
 pub use gc::{GcReport, Keep};
