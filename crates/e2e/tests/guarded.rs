@@ -88,3 +88,47 @@ fn daily_work_in_a_guarded_directory_leaves_what_it_leaves_natively() {
     drop(guarded);
     tree.assert_same(&Tree::capture(&dir), "native against what lies below");
 }
+
+/// What an ordinary user may by a supplementary group, and what becomes of set-id bits: by what it is told, and by what lies
+/// below. One thing is not as on the host (decision 0003, "Not built"), and is not asked for.
+#[test]
+fn groups_and_set_id_bits_of_ordinary_users_are_as_on_the_host() {
+    if !Path::new("/usr/bin/setpriv").exists() {
+        skip!("no setpriv (package util-linux)");
+    }
+    let lab = lab!();
+    let script = r#"umask 022
+        user() { setpriv --reuid=12031 --regid=12031 --groups=12031,12500 -- sh -c "$1" 2>&1; }
+        look() { stat -c '%n %a %u:%g' "$@"; }
+        for g in 12500 12999; do
+            echo text > r$g; mkdir d$g s$g
+            chown 0:$g r$g d$g s$g; chmod 640 r$g; chmod 770 d$g; chmod 2770 s$g
+            user "cat r$g; echo x > d$g/f; mkdir d$g/k; echo x > s$g/f; mkdir s$g/k; ln -s x s$g/l; mkfifo s$g/p"
+            look d$g/* s$g/*
+        done
+        mkdir o; chown 12031:12031 o
+        user 'echo > o/a; chgrp 12500 o/a; chgrp 12999 o/a; stat -c %a:%g o/a; chmod 2755 o/a; stat -c %a:%g o/a'
+        for mode in 4755 6775 2755 2644 4644; do
+            for act in 'echo more >> w' 'echo > w' 'truncate -s 3 w' 'fallocate -l 9000 w' 'fallocate -p -o 0 -l 4096 w' 'chmod u+r w' 'touch w'; do
+                for owner in 12031:12031 12031:12999; do
+                    echo first > w; chown $owner w; chmod $mode w
+                    user "stat -c %a w; $act; stat -c %a w" | tr '\n' ' '
+                    echo "$mode $owner $act"
+                done
+            done
+            # Somebody else's, who lets everybody write.
+            echo first > w; chown 0:0 w; chmod $mode w; chmod o+w w
+            user 'stat -c %a w; echo more >> w; stat -c %a w'
+            mv w left$mode
+        done"#;
+    let native = lab.path("native");
+    std::fs::create_dir(&native).unwrap();
+    let guarded = Guarded::new(&lab, "guarded");
+    let want = shell(&lab, &native, 60, script).ok();
+    let got = shell(&lab, &guarded.dir, 60, script).ok();
+    assert!(want.out.contains("6755") || want.out.contains("6775"), "{want}");
+    assert_eq!(want.out, got.out);
+    let dir = guarded.dir.clone();
+    drop(guarded);
+    Tree::capture(&native).assert_same(&Tree::capture(&dir), "native against what lies below");
+}

@@ -197,9 +197,11 @@ impl Plain {
         loop {
             let (fd, by) = self.writer(node)?;
             let now = sys::stat(&*fd)?.attr;
+            // Of calls that are performed here alone the kernel does not say that the bits have to go: it leaves that to us.
+            let kill_suidgid = extent.kill_suidgid || (!extent.shows && by.uid != 0);
             let beside = |now: &Attr| {
                 let is_moved = extent.end > now.size;
-                (is_moved, self.loses_privileges(node, now.mode, extent.kill_suidgid))
+                (is_moved, self.loses_privileges(node, now.mode, kill_suidgid))
             };
             let told = beside(&now);
             let mut writes = [ObjectRef::Size(oid); 3];
@@ -225,12 +227,15 @@ impl Plain {
                 if (needs.0 && !told.0) || (needs.1 && !told.1) {
                     return Ok(None);
                 }
-                let _acting = Acting::writing(by, extent.kill_suidgid)?;
+                let _acting = Acting::writing(by, kill_suidgid)?;
                 let done = act(fd.as_fd())?;
                 node.no_caps.store(true, Relaxed);
                 Ok(Some(done))
             })?;
             if let Some(done) = done {
+                if told.1 {
+                    self.gate.changed_mode(node.host);
+                }
                 return Ok(done);
             }
         }

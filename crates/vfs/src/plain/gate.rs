@@ -59,6 +59,9 @@ pub trait Gate: Send + Sync {
     fn file_barrier(&self, _ticket: Ticket) {}
     /// Waits until all that was committed without waiting for the disk is durable.
     fn wait_durable(&self) {}
+    /// A change of a file's content has taken set-id bits or capabilities from it. The answer does not tell the kernel so, which would go on
+    /// showing the old mode, and execute by it.
+    fn changed_mode(&self, _file: HostId) {}
     /// Waits, not for long, until writes of a file that have been performed are in the kernel's caches, too.
     /// Whether they are.
     fn land(&self, _file: HostId) -> bool {

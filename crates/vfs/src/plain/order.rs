@@ -179,6 +179,15 @@ impl Gate for Order {
         self.vol.inode_locks.stay(ticket);
     }
 
+    fn changed_mode(&self, file: HostId) {
+        for guarded in self.vol.guarded_now() {
+            if let Some(node) = guarded.plain.node_of(file)
+                && let Err(errno) = guarded.caches.drop_attributes(node)
+            {
+                tracing::warn!(%errno, ?node, "the kernel has an old mode");
+            }
+        }
+    }
     fn wait_durable(&self) {
         self.vol.wait_durable();
     }
