@@ -9,6 +9,7 @@ use crate::Lab;
 use crate::lab::guard_mounts;
 use crate::run::{Finished, HANG, Limits, Running};
 use crate::{CONFLICT, OUTSIDE};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ pub struct Options {
 }
 
 /// What was seen in a quiet moment.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Sample {
     /// Seconds since the beginning.
     pub second: u64,
@@ -32,6 +33,8 @@ pub struct Sample {
     pub memory: u64,
     /// Open descriptors.
     pub descriptors: usize,
+    /// These by what they are of.
+    pub kinds: BTreeMap<String, usize>,
     /// Threads.
     pub threads: usize,
     /// Mounts of systx in the lab.
@@ -76,6 +79,28 @@ impl Report {
                 s.store,
                 s.committed
             );
+        }
+        out
+    }
+
+    /// Which kinds of descriptors were more or fewer at the end of each daemon's life than after its first cycle.
+    pub fn opened(&self) -> String {
+        let mut out = String::new();
+        for life in 0..=self.samples.last().map_or(0, |s| s.life) {
+            let mut of = self.samples.iter().filter(|s| s.life == life);
+            let Some(first) = of.next() else { continue };
+            let last = of.next_back().unwrap_or(first);
+            out += &format!(
+                "life {life}: {} descriptors, then {}\n",
+                first.descriptors, last.descriptors
+            );
+            let kinds: BTreeSet<&String> = first.kinds.keys().chain(last.kinds.keys()).collect();
+            for kind in kinds {
+                let of = |sample: &Sample| sample.kinds.get(kind).copied().unwrap_or(0);
+                if of(first) != of(last) {
+                    out += &format!("{:>6} {:>6} {kind}\n", of(first), of(last));
+                }
+            }
         }
         out
     }
@@ -138,13 +163,6 @@ fn one_cycle(lab: &Lab, cycle: usize, lost: &mut u64) -> u64 {
     lab.run(&[], made);
     lab.run(&["--on-exit=abort"], "rm -rf g/* p/*");
     assert_ne!(lab.run(&[], "echo lost >g/f3; false").code, 0);
-    let kept = lab.run(&["--on-exit=keep"], "echo kept >p/kept");
-    if kept.code == 0 {
-        for id in lab.open_ids() {
-            // Perhaps that of a racer, which is nobody's to abort.
-            lab.do_systx(["abort", &id]);
-        }
-    }
     let mut views = Vec::new();
     for dir in ["g", "p", "g"] {
         let begun = lab.do_systx(["begin", "--json", dir]).ok().json();
@@ -172,6 +190,13 @@ fn one_cycle(lab: &Lab, cycle: usize, lost: &mut u64) -> u64 {
             other => {
                 panic!("{other}\n{}", if other.code == OUTSIDE { "(from outside)" } else { "" })
             }
+        }
+    }
+    // Now that it is the only one that is open.
+    let kept = lab.run(&["--on-exit=keep"], "echo kept >p/kept");
+    if kept.code == 0 {
+        for id in lab.open_ids() {
+            lab.do_systx(["abort", &id]);
         }
     }
     plain.finish(lab).ok();
@@ -208,19 +233,56 @@ fn sample(lab: &Lab) -> Sample {
         let line = status.lines().find_map(|l| l.strip_prefix(key)).unwrap_or_default();
         line.split_whitespace().next().and_then(|n| n.parse::<u64>().ok()).unwrap_or(0)
     };
-    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
+    let kinds = kinds(lab, pid);
     let table = std::fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
     let mounts = table.lines().filter(|l| l.contains(" - fuse.systx ")).count();
     Sample {
         memory: number("VmRSS:"),
         threads: usize::try_from(number("Threads:")).unwrap_or(0),
-        descriptors,
+        descriptors: kinds.values().sum(),
+        kinds,
         mounts,
         open,
         store: allocated(&lab.path(".systx")) / 1024,
         committed,
         ..Sample::default()
     }
+}
+
+/// The journal's ring: each segment is opened when it is first reached, and there are few.
+const SEGMENT: &str = "/.systx/j/N";
+
+/// What a process has open, by the names without their numbers.
+fn kinds(lab: &Lab, pid: u32) -> BTreeMap<String, usize> {
+    let mut kinds = BTreeMap::new();
+    let here = lab.root().to_string_lossy().into_owned();
+    for fd in std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+        let Ok(target) = std::fs::read_link(fd.path()) else { continue };
+        let target = target.to_string_lossy().replace(&here, "");
+        *kinds.entry(without_numbers(&target)).or_insert(0) += 1;
+    }
+    kinds
+}
+
+/// Each number is `N`, each word of eight hexadecimal digits and more is `ID`.
+fn without_numbers(text: &str) -> String {
+    let mut out = String::new();
+    for word in text.split_inclusive(|c: char| !c.is_ascii_alphanumeric()) {
+        let plain = word.trim_end_matches(|c: char| !c.is_ascii_alphanumeric());
+        if plain.len() >= 8 && plain.bytes().all(|b| b.is_ascii_hexdigit()) {
+            out += "ID";
+        } else {
+            for c in plain.chars() {
+                match c {
+                    '0'..='9' if out.ends_with('N') => {}
+                    '0'..='9' => out.push('N'),
+                    c => out.push(c),
+                }
+            }
+        }
+        out += &word[plain.len()..];
+    }
+    out
 }
 
 /// Bytes that are allocated below a directory.
@@ -266,7 +328,9 @@ fn growth(samples: &[Sample]) -> Vec<String> {
         // a few descriptors and perhaps a thread.
         let long = third >= LONG;
         compare("memory in KiB", if long { 4096 } else { 16384 }, &|s| s.memory);
-        compare("descriptors", if long { 4 } else { 16 }, &|s| s.descriptors as u64);
+        compare("descriptors", if long { 4 } else { 16 }, &|s| {
+            (s.descriptors - s.kinds.get(SEGMENT).copied().unwrap_or(0)) as u64
+        });
         compare("threads", if long { 3 } else { 8 }, &|s| s.threads as u64);
         compare("mounts", if long { 1 } else { 4 }, &|s| s.mounts as u64);
         compare("store in KiB", 4096, &|s| s.store);

@@ -27,7 +27,7 @@ fn main() -> ExitCode {
         }
     };
     let report = soak(&lab, options);
-    print!("{}", report.table(40));
+    print!("{}{}", report.table(40), report.opened());
     println!("{} cycles, {} transactions lost", report.samples.len(), report.lost);
     for line in &report.growth {
         println!("grows: {line}");
