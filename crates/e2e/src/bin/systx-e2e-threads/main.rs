@@ -135,7 +135,11 @@ fn relaxed_failure(dir: &Path) {
     });
     let status = systx::xstatus().unwrap();
     assert_eq!((status.state, status.id), (State::Failed, id), "{status:?}");
-    assert!(status.words.contains("is not committed"), "{status:?}");
+    // Its record could not be written, or could: nobody knows before the next daemon.
+    assert!(
+        status.words.contains("is not in place") && status.words.contains("in doubt"),
+        "{status:?}"
+    );
     systx::xbegin(Some(dir), SERIALIZABLE).unwrap();
     systx::xabort().unwrap();
     println!("told");
