@@ -1,4 +1,5 @@
-//! Commits whose programs do not wait for the disk (`SYSTX_RELAXED`), by libsystx in the helper `systx-e2e-threads`.
+//! Commits whose programs do not wait for the disk (`SYSTX_RELAXED`), by libsystx in the helper `systx-e2e-threads`: where threads
+//! go into views, and where the daemon tells them by their numbers.
 
 use std::io::{BufRead, Write};
 use std::process::{Child, ChildStdin};
@@ -7,6 +8,19 @@ use std::time::Duration;
 use systx_e2e::cases::{Guarded, started};
 use systx_e2e::lab::{Frozen, find_program};
 use systx_e2e::{Lab, lab, skip};
+
+const HELPER: &str = env!("CARGO_BIN_EXE_systx-e2e-threads");
+
+/// How threads get at what is theirs.
+type Mount = fn(&Lab) -> Guarded<'_>;
+
+fn by_views(lab: &Lab) -> Guarded<'_> {
+    Guarded::new(lab, HELPER)
+}
+
+fn by_numbers(lab: &Lab) -> Guarded<'_> {
+    Guarded::routed(lab, HELPER)
+}
 
 /// Only a hang takes longer.
 const HANG: Duration = Duration::from_secs(120);
@@ -69,11 +83,21 @@ impl Drop for Helper<'_> {
 
 #[test]
 fn an_end_does_not_wait_for_the_disk_and_who_looks_or_wants_it_durable_does() {
+    waiting(by_views);
+}
+
+#[test]
+fn an_end_does_not_wait_for_the_disk_and_who_looks_or_wants_it_durable_does_where_threads_are_known_by_numbers()
+ {
+    waiting(by_numbers);
+}
+
+fn waiting(mount: Mount) {
     let lab = lab!();
     if let Some(why) = Frozen::impossible(&lab) {
         skip!("{why}");
     }
-    let guarded = Guarded::new(&lab, env!("CARGO_BIN_EXE_systx-e2e-threads"));
+    let guarded = mount(&lab);
     let mut helper = Helper::start(&lab, &guarded, "relaxed");
     helper.expect("ready");
     let frozen = lab.freeze();
@@ -92,8 +116,18 @@ fn an_end_does_not_wait_for_the_disk_and_who_looks_or_wants_it_durable_does() {
 
 #[test]
 fn a_daemon_that_dies_loses_the_last_ones_of_a_program_and_none_before_a_durable_one() {
+    dying(by_views);
+}
+
+#[test]
+fn a_daemon_that_dies_loses_the_last_ones_of_a_program_and_none_before_a_durable_one_where_threads_are_known_by_numbers()
+ {
+    dying(by_numbers);
+}
+
+fn dying(mount: Mount) {
     let lab = lab!();
-    let guarded = Guarded::new(&lab, env!("CARGO_BIN_EXE_systx-e2e-threads"));
+    let guarded = mount(&lab);
     // More of them within a minute, and the directory would not come back.
     for round in 0..4_u64 {
         let helper = Helper::start(&lab, &guarded, "relaxed-stream");
@@ -123,11 +157,21 @@ fn a_daemon_that_dies_loses_the_last_ones_of_a_program_and_none_before_a_durable
 
 #[test]
 fn what_cannot_be_made_durable_afterwards_is_told_by_the_next_begin() {
+    failing(by_views);
+}
+
+#[test]
+fn what_cannot_be_made_durable_afterwards_is_told_by_the_next_begin_where_threads_are_known_by_numbers()
+ {
+    failing(by_numbers);
+}
+
+fn failing(mount: Mount) {
     if find_program("prlimit").is_none() {
         skip!("there is no prlimit");
     }
     let lab = lab!();
-    let guarded = Guarded::new(&lab, env!("CARGO_BIN_EXE_systx-e2e-threads"));
+    let guarded = mount(&lab);
     lab.run(&[], "printf before > guarded/a").ok();
     // A daemon that has just begun has no checkpoint before it, which the limit would stop as well.
     lab.kill_and_come_back();

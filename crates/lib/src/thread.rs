@@ -518,7 +518,8 @@ fn order(what: u32, name: &str, number: u64) -> Result<abi::Order, Errno> {
 /// committed, nothing is.  `ETIMEDOUT`: others were inside as long as it waited ([`set_patience`](crate::set_patience)), or a lower
 /// number of its order was not committed; it is open and unchanged, and [`xstatus`] names what it waits for.
 /// `ENOTCONN`: the daemon has ended, and the transaction with it; nothing is committed.  `ECONNABORTED`: it ended while it
-/// committed; the number that [`xstatus`] tells is in the log if that had been decided.  `ESTALE`: it is committed, but the
+/// committed; the number that [`xstatus`] tells is in the log if that had been decided; or the disk failed after the decision, and the
+/// words of [`xstatus`] say what to do.  `ESTALE`: it is committed, but the
 /// thread cannot go to its working directory any more, and is in `/`.
 pub fn xend() -> io::Result<()> {
     with(Mine::end)

@@ -35,7 +35,7 @@ use crate::space::{Inodes, Promise, space_needed};
 use crate::staging::{Pool, Slot};
 use crate::super_block::{FORMAT, Super, Supers};
 use crate::writeset::{SlotId, WriteSet};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use systx_base::sync::{Event, Guard, Mutex, rank};
 use systx_base::{TxnId, Uid};
@@ -158,6 +158,8 @@ pub(crate) struct State {
     supers: Option<Arc<Supers>>,
     /// Reports of installations that another commit needed, and that are checkpointed already.
     reports: BTreeMap<u64, ApplyReport>,
+    /// Entries whose installation was tried in vain; every commit asks.
+    late: BTreeSet<u64>,
     checkpointing: bool,
     poisoned: Option<Poisoned>,
     runs: u64,
@@ -219,6 +221,7 @@ impl DirStore {
             block: opened.block,
             supers: None,
             reports: BTreeMap::new(),
+            late: BTreeSet::new(),
             checkpointing: false,
             poisoned: None,
             runs: 1,
@@ -376,6 +379,7 @@ impl DirStore {
                         let redo = std::mem::replace(&mut entry.redo, true);
                         entry.phase = Phase::Applying;
                         let ballast = entry.reservation.as_mut().and_then(|r| r.ballast.take());
+                        state.late.remove(&lsn);
                         state.runs += 1;
                         break (commit, ballast, run, redo);
                     }
@@ -399,7 +403,10 @@ impl DirStore {
                     entry.footprint.installed(&commit.set, &report.stamps, self.root);
                     entry.report = Some(report.clone());
                 }
-                Err(_) => entry.phase = Phase::Durable,
+                Err(_) => {
+                    entry.phase = Phase::Durable;
+                    state.late.insert(lsn);
+                }
             }
         }
         self.changed.notify_all();
@@ -417,10 +424,9 @@ impl DirStore {
     /// Committed transactions whose installation was tried in vain, the oldest first: [`DirStore::apply`] tries again.
     pub fn late(&self) -> Vec<Late> {
         let state = self.state.lock();
-        let tried = state.entries.iter().filter(|(_, e)| e.phase == Phase::Durable && e.redo);
-        let late = tried.filter_map(|(lsn, entry)| {
-            let commit = Arc::clone(entry.commit.as_ref()?);
-            Some(Late { lsn: *lsn, commit })
+        let late = state.late.iter().filter_map(|lsn| {
+            let commit = state.entries.get(lsn)?.commit.as_ref()?;
+            Some(Late { lsn: *lsn, commit: Arc::clone(commit) })
         });
         late.collect()
     }

@@ -4,8 +4,9 @@ use crate::{open, read};
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, PipeWriter, Write};
 use std::os::unix::fs::FileExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use systx::Flags;
@@ -253,6 +254,8 @@ impl Worker<'_> {
     }
 }
 
-fn ended(status: std::process::ExitStatus) -> io::Result<()> {
+/// In a transaction that has lost a process is refused what it asks for, and says so; a signal that ends it nobody has sent.
+fn ended(status: ExitStatus) -> io::Result<()> {
+    assert_eq!(status.signal(), None, "{status}");
     if status.success() { Ok(()) } else { Err(io::Error::other(format!("{status}"))) }
 }
