@@ -338,6 +338,110 @@ fn who_is_talked_to_outside_is_named_however_short_it_was() {
     assert_eq!(report["run"]["reached_outside"], serde_json::json!([]), "{done}");
 }
 
+/// Python: listens at a path, and writes what the kernel tells of who connects; at another path with room for one, of which it
+/// lets the first in when it is told to; and at a third one for datagrams.
+const SERVE: &str = "import os, socket, struct, sys, threading\n\
+    def at(path, kind=socket.SOCK_STREAM):\n\
+    \x20   s = socket.socket(socket.AF_UNIX, kind); s.bind(path); os.chmod(path, 0o777); return s\n\
+    many, one, dgram = at('many'), at('one'), at('dgram', socket.SOCK_DGRAM); many.listen(64); one.listen(0)\n\
+    shut = at('shut'); shut.listen(1); os.chmod('shut', 0o700)\n\
+    def serve():\n\
+    \x20   while True:\n\
+    \x20       c = many.accept()[0]\n\
+    \x20       _, uid, gid = struct.unpack('iii', c.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))\n\
+    \x20       c.sendall(f'{uid} {gid}'.encode()); c.close()\n\
+    threading.Thread(target=serve, daemon=True).start()\n\
+    print('up', flush=True)\n\
+    sys.stdin.readline(); one.accept(); one.accept(); print('let in', flush=True)\n\
+    print(dgram.recv(100).decode(), flush=True); sys.stdin.readline()\n";
+
+/// Python: connects by a path, an absolute one, a link and a relative one, and tells what it is told.
+const ASK: &str = "import os, socket, sys\n\
+    def ask(path, kind=socket.SOCK_STREAM, blocking=True):\n\
+    \x20   s = socket.socket(socket.AF_UNIX, kind); s.setblocking(blocking)\n\
+    \x20   try: s.connect(path)\n\
+    \x20   except OSError as e: return type(e).__name__\n\
+    \x20   return s\n\
+    what = sys.argv[1]\n\
+    if what == 'who': print(*(r if isinstance(r, str) else r.recv(99).decode() for r in map(ask, sys.argv[2:])), sep=', ')\n\
+    if what == 'full': first = ask('one'); print(ask('one', blocking=False)); print('waits', flush=True); ask('one'); print('in')\n\
+    if what == 'dgram': ask('dgram', socket.SOCK_DGRAM).send(b'a datagram')\n";
+
+/// One that ordinary users may execute, too.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// What programs of a run are told by, and tell, sockets of the host that lie where the run sees a view.
+fn talk(lab: &Lab, as_others: bool) {
+    let (serve, ask) = (lab.outside().join("serve"), lab.outside().join("ask"));
+    fs::write(&serve, SERVE).expect("ours");
+    fs::write(&ask, ASK).expect("ours");
+    let ask = ask.display();
+    let here = lab.root().display().to_string();
+    lab.native("ln -s many link; mkdir closed sub; ln -s ../many sub/link").ok();
+    let mut command = lab.command(PYTHON);
+    command.arg(&serve);
+    let mut server = systx_e2e::run::Dialogue::start(lab, command);
+    server.wait_for("up");
+    let own = lab.native("echo $(id -u) $(id -g)").ok().out.trim().to_owned();
+    let who = |paths: &str| lab.run(&[], &format!("{PYTHON} {ask} who {paths}")).ok();
+    let done = who(&format!("many {here}/many link sub/../sub/link nothing"));
+    assert_eq!(done.out, format!("{own}, {own}, {own}, {own}, FileNotFoundError\n"), "{done}");
+    assert!(done.err.contains(&format!("talked to {here}/many")), "{done}");
+    // One that the run has put there is its own, and nobody's elsewhere.
+    let script = format!(
+        "rm many; {PYTHON} -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"many\")'; {PYTHON} {ask} who many"
+    );
+    let done = lab.run(&["--on-exit=abort"], &script);
+    assert_eq!(done.out, "ConnectionRefusedError\n", "{done}");
+    if as_others {
+        let other = format!("setpriv --reuid=65534 --regid=65533 --clear-groups {PYTHON}");
+        let script = format!(
+            "mv many closed/; chmod 711 closed; {other} {ask} who shut closed/many; \
+             chmod 700 closed; {other} {ask} who closed/many"
+        );
+        // A socket that was moved is another one, since it is not at that place on the host.
+        let done = lab.run(&["--on-exit=abort"], &script);
+        assert_eq!(
+            done.out, "PermissionError, ConnectionRefusedError\nPermissionError\n",
+            "{done}"
+        );
+        let done = lab.run(&[], &format!("{other} {ask} who many")).ok();
+        assert_eq!(done.out, "65534 65533\n", "{done}");
+    }
+    let mut full = lab.systx(["run", "--", PYTHON]);
+    full.arg(lab.outside().join("ask")).arg("full");
+    let mut full = systx_e2e::run::Dialogue::start(lab, full);
+    full.wait_for("BlockingIOError");
+    full.wait_for("waits");
+    server.send("let in\n");
+    full.wait_for("in");
+    full.close();
+    server.wait_for("let in");
+    lab.run(&[], &format!("{PYTHON} {ask} dgram")).ok();
+    server.wait_for("a datagram");
+    server.close();
+    // Nobody listens any more, and the kernel's word for that is passed on.
+    assert_eq!(who("many").out, "ConnectionRefusedError\n");
+}
+
+#[test]
+fn sockets_of_the_host_are_reached_where_the_run_sees_a_view() {
+    watched!();
+    if !std::path::Path::new(PYTHON).exists() {
+        skip!("no /usr/bin/python3");
+    }
+    talk(&lab!(), find_program("setpriv").is_some());
+}
+
+#[test]
+fn sockets_of_the_host_are_reached_by_ordinary_users() {
+    watched!();
+    if !std::path::Path::new(PYTHON).exists() {
+        skip!("no /usr/bin/python3");
+    }
+    talk(&lab!().as_user(), false);
+}
+
 /// Python: a filter of its own, then many threads that connect; then what was asked for.
 const BUSY: &str = "import ctypes, os, socket, struct, sys, threading\n\
     path = sys.argv[1]; s = socket.socket(socket.AF_UNIX); s.bind(path); s.listen(512)\n\

@@ -1,9 +1,10 @@
 //! Who a run talks to outside, and whose rights it wanted: calls of its processes that the kernel asks about.
 //!
 //! A filter ([`crate::seccomp_unsafe`]) that the first process installs before it executes CMD has the kernel ask about
-//! connect(2), and, in an ordinary user's run, about execve(2).  A thread of the client answers; the answer is always to go
-//! on.  What it looks at meanwhile is for the summary only, so nothing rests on it: memory that changes between the
-//! look and the call makes the summary wrong, no more.
+//! connect(2), and, in an ordinary user's run, about execve(2).  A thread of the client answers: to go on, but for sockets of the
+//! host that the view shows, to which the client connects the program (`sockets`).  What it looks at otherwise is for
+//! the summary only, so nothing rests on it: memory that changes between the look and the call makes the summary
+//! wrong, no more.
 //!
 //! Every other call passes the filter in the kernel, where the verdict on it is a bit in a table.  If the client dies, the
 //! kernel fails the calls that wait, and those that come later, with ENOSYS: nobody hangs; CMD is killed then anyway.
@@ -11,9 +12,10 @@
 //! The thread ends with the last process that has the filter, or when it is told to.
 
 use crate::seccomp_unsafe::{self, Call};
+use crate::sockets::{self, Host, Identity, Wanted};
 use crate::watch::Sighting;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -21,6 +23,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use systx_base::sync::{Mutex, rank};
 
 /// What is noted at most.
@@ -76,53 +79,102 @@ impl Drop for Supervisor {
 }
 
 fn answer(listener: &OwnedFd, stop: &OwnedFd, seen: &Mutex<BTreeSet<Sighting>>) {
+    let goes_on = AtomicBool::new(true);
+    std::thread::scope(|threads| {
+        while next(listener, stop) {
+            let call = match seccomp_unsafe::receive(listener.as_fd()) {
+                Ok(call) => call,
+                // Who asked is gone.
+                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
+                Err(_) => break,
+            };
+            let Found { told, wanted } = look(listener, &call);
+            let Some(wanted) = wanted else {
+                seccomp_unsafe::go_on(listener.as_fd(), call.id);
+                note(seen, told);
+                continue;
+            };
+            let goes_on = &goes_on;
+            let connect = move || {
+                if sockets::serve(&wanted, listener, call.id, || goes_on.load(Relaxed)) {
+                    note(seen, told);
+                }
+            };
+            if std::thread::Builder::new()
+                .name("connect".into())
+                .spawn_scoped(threads, connect)
+                .is_err()
+            {
+                seccomp_unsafe::go_on(listener.as_fd(), call.id);
+            }
+        }
+        goes_on.store(false, Relaxed);
+    });
+}
+
+/// Waits for a call to be asked about; whether there will be one.
+fn next(listener: &OwnedFd, stop: &OwnedFd) -> bool {
     loop {
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         match poll(&mut fds, None) {
             Ok(_) | Err(Errno::INTR) => {}
-            Err(_) => return,
+            Err(_) => return false,
         }
         let [asked, stopped] = fds.map(|fd| fd.revents());
         if asked.contains(PollFlags::IN) {
-            match seccomp_unsafe::receive(listener.as_fd()) {
-                Ok(call) => {
-                    let found = look(listener, &call);
-                    seccomp_unsafe::go_on(listener.as_fd(), call.id);
-                    if let Some(sighting) = found {
-                        let mut seen = seen.lock();
-                        if seen.len() < MOST {
-                            seen.insert(sighting);
-                        }
-                    }
-                }
-                // Who asked is gone.
-                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
-                Err(_) => return,
-            }
-        } else if stopped.contains(PollFlags::IN)
-            || asked.intersects(PollFlags::HUP | PollFlags::ERR)
-        {
-            return;
+            return true;
+        }
+        if stopped.contains(PollFlags::IN) || asked.intersects(PollFlags::HUP | PollFlags::ERR) {
+            return false;
         }
     }
 }
 
-/// What a call is about, if it is worth telling.
-fn look(listener: &OwnedFd, call: &Call) -> Option<Sighting> {
-    let number = libc::c_long::from(call.number);
-    let (what, reached) = if number == libc::SYS_connect {
-        let path = address(call.thread, call.args[1], call.args[2])?;
-        let still = seccomp_unsafe::waits(listener.as_fd(), call.id);
-        socket(call.thread, &absolute(call.thread, path)?).filter(|_| still)?
+fn note(seen: &Mutex<BTreeSet<Sighting>>, told: Option<Sighting>) {
+    let mut seen = seen.lock();
+    if seen.len() < MOST {
+        seen.extend(told);
+    }
+}
+
+/// What there is to a call.
+#[derive(Default)]
+struct Found {
+    /// What is worth telling.
+    told: Option<Sighting>,
+    /// A connection that the kernel would refuse.
+    wanted: Option<Wanted>,
+}
+
+/// What a call is about.
+fn look(listener: &OwnedFd, call: &Call) -> Found {
+    let still = || seccomp_unsafe::waits(listener.as_fd(), call.id);
+    let told = |what, reached| Some(Sighting { process: name(call.thread), what, reached });
+    let found = if libc::c_long::from(call.number) == libc::SYS_connect {
+        let path = address(call.thread, call.args[1], call.args[2]);
+        let path = path.and_then(|path| absolute(call.thread, path)).filter(|_| still());
+        path.map(|path| match socket(call.thread, &path) {
+            Met::Nothing => Found::default(),
+            Met::Hidden(what) => Found { told: told(what, false), wanted: None },
+            Met::Itself(what) => {
+                Found { told: what.and_then(|what| told(what, true)), wanted: None }
+            }
+            Met::Shown { what, host } => Found {
+                told: what.and_then(|what| told(what, true)),
+                wanted: Wanted::new(call.thread, call.args[0], &path, host),
+            },
+        })
     } else {
-        let at = if number == libc::SYS_execve { call.args[0] } else { call.args[1] };
-        let path = text(call.thread, at)?;
-        if !seccomp_unsafe::waits(listener.as_fd(), call.id) {
-            return None;
-        }
-        (rights(&absolute(call.thread, path)?)?, true)
+        let execve = libc::c_long::from(call.number) == libc::SYS_execve;
+        let path = text(call.thread, if execve { call.args[0] } else { call.args[1] });
+        let path = path.filter(|_| still()).and_then(|path| absolute(call.thread, path));
+        path.map(|path| Found {
+            told: rights(&path).and_then(|what| told(what, true)),
+            wanted: None,
+        })
     };
-    Some(Sighting { process: name(call.thread), what, reached })
+    // What was read from /proc since is of the thread that asked.
+    found.filter(|_| still()).unwrap_or_default()
 }
 
 /// The path in a `sockaddr_un`; of no other address.
@@ -176,41 +228,60 @@ fn name(thread: u32) -> String {
     String::from_utf8_lossy(&name).trim_end().to_owned()
 }
 
-/// What is told of a connection to a socket of this path, and whether it is in reach.  On the host first: most sockets
-/// are made by the run itself, and the view is not asked about them.
-fn socket(thread: u32, path: &Path) -> Option<(String, bool)> {
-    let path = std::fs::canonicalize(path).ok()?;
-    let host = identity(CWD, &path).filter(|(_, kind)| *kind == FileType::Socket)?.0;
-    let known = known(&path);
-    if known.is_some_and(|k| k.unimportant) {
-        return None;
-    }
-    let explained = |means: bool| match known {
-        Some(k) if means => format!("{} ({}: {})", path.display(), k.name, k.means),
-        Some(k) => format!("{} ({})", path.display(), k.name),
-        None => path.display().to_string(),
-    };
-    // As the process sees it: links lead to where they lead inside.
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::open(format!("/proc/{thread}/root"), flags, Mode::empty()).ok()?;
-    let below = path.strip_prefix("/").ok()?;
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let how = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-    match rustix::fs::openat2(&root, below, flags, Mode::empty(), how) {
-        Ok(inside) => {
-            let same = identity(&inside, Path::new("")).is_some_and(|(id, _)| id == host);
-            same.then(|| (format!("talked to {}", explained(true)), true))
-        }
-        Err(Errno::NOENT | Errno::NOTDIR) => Some((format!("wanted {}", explained(false)), false)),
-        Err(_) => None,
-    }
+/// What a program of the run finds where the host has a socket.
+enum Met {
+    /// Nothing that concerns the host.
+    Nothing,
+    /// Nothing, since its place is private to the run.  With what is told of it.
+    Hidden(String),
+    /// The socket of the host itself, with what is told of a connection to it.
+    Itself(Option<String>),
+    /// It may be the same, as a view shows it.
+    Shown {
+        /// What is told of a connection to it.
+        what: Option<String>,
+        /// The socket of the host.
+        host: Host,
+    },
 }
 
-fn identity(at: impl AsFd, path: &Path) -> Option<((u32, u32, u64), FileType)> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC | AtFlags::SYMLINK_NOFOLLOW;
-    let s = rustix::fs::statx(at, path, flags, StatxFlags::BASIC_STATS).ok()?;
-    let kind = FileType::from_raw_mode(u32::from(s.stx_mode));
-    Some(((s.stx_dev_major, s.stx_dev_minor, s.stx_ino), kind))
+/// What a thread finds at a path.  On the host it is looked at first: most sockets are made by the run itself, and the
+/// view is not asked about them.
+fn socket(thread: u32, at: &Path) -> Met {
+    let open = || {
+        let path = std::fs::canonicalize(at).ok()?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(CWD, &path, flags, Mode::empty()).ok()?;
+        let id = Identity::of(&file).filter(Identity::is_socket)?;
+        Some((path, Host { file, id }))
+    };
+    let Some((path, host)) = open() else { return Met::Nothing };
+    let known = known(&path);
+    let explained = |means: bool| {
+        let words = match known {
+            Some(k) if k.unimportant => return None,
+            Some(k) if means => format!("{} ({}: {})", path.display(), k.name, k.means),
+            Some(k) => format!("{} ({})", path.display(), k.name),
+            None => path.display().to_string(),
+        };
+        Some(words)
+    };
+    let talked = || explained(true).map(|words| format!("talked to {words}"));
+    // As the process sees it: links lead to where they lead inside.
+    match sockets::root_of(thread).and_then(|root| sockets::find(root, &path)) {
+        Ok(inside) => match Identity::of(&inside) {
+            Some(inside) if inside == host.id => Met::Itself(talked()),
+            Some(inside) if inside.shows(&host.id) => Met::Shown { what: talked(), host },
+            _ => Met::Nothing,
+        },
+        // Nobody looks into an ordinary user's view who is not in its user namespace.
+        Err(Errno::ACCESS) => Met::Shown { what: talked(), host },
+        Err(Errno::NOENT | Errno::NOTDIR) => match explained(false) {
+            Some(words) => Met::Hidden(format!("wanted {words}")),
+            None => Met::Nothing,
+        },
+        Err(_) => Met::Nothing,
+    }
 }
 
 /// What is told of executing a program that gives its owner's rights, in a view where it does not.

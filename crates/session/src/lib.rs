@@ -11,6 +11,7 @@ pub mod mountinfo;
 pub mod plan;
 pub mod processes;
 mod seccomp_unsafe;
+mod sockets;
 pub mod stand_in;
 mod start;
 mod supervise;

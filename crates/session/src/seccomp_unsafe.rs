@@ -123,9 +123,18 @@ pub(crate) fn waits(listener: BorrowedFd<'_>, id: u64) -> bool {
 
 /// Lets a call go on as if nobody had asked.
 pub(crate) fn go_on(listener: BorrowedFd<'_>, id: u64) {
-    let flags = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
-    let mut answer = libc::seccomp_notif_resp { id, val: 0, error: 0, flags };
-    // Fails if whoever made the call is gone, or where the kernel does not know the flag (before 5.5); see `calls`.
+    // Fails where the kernel does not know the flag (before 5.5); see `calls`.
+    send(listener, id, 0, libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32);
+}
+
+/// Ends a call, which the kernel then does not make: it returns 0, or fails.
+pub(crate) fn answer(listener: BorrowedFd<'_>, id: u64, result: Result<()>) {
+    send(listener, id, result.err().map_or(0, |errno| -errno.raw_os_error()), 0);
+}
+
+fn send(listener: BorrowedFd<'_>, id: u64, error: i32, flags: u32) {
+    let mut answer = libc::seccomp_notif_resp { id, val: 0, error, flags };
+    // Fails if whoever made the call is gone.
     // SAFETY: the request reads one `seccomp_notif_resp`, which lives until the call returns.
     let _ = unsafe {
         libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SEND, &raw mut answer)
