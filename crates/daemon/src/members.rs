@@ -89,6 +89,11 @@ impl Members {
         }
     }
 
+    /// Whether this thread is in the transaction's namespace.
+    pub fn has(&self, tid: u32) -> bool {
+        namespace(tid) == Some(self.namespace)
+    }
+
     /// Whether anybody is inside.
     pub fn any(&self) -> bool {
         self.find().is_some()

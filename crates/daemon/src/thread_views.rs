@@ -721,6 +721,12 @@ impl Control for Desk {
         }
     }
 
+    fn is_inside(&self, tid: u32) -> bool {
+        let places: Vec<_> = self.places.lock().values().cloned().collect();
+        let open = places.iter().filter_map(|place| place.now.lock().open.clone());
+        open.filter_map(|work| work.members).any(|members| members.has(tid))
+    }
+
     fn closes(&self, seat: Seat, tid: u32) {
         // The thread goes on as another program, which has its number: descriptors are closed before that begins.
         let routed = self.parts().is_ok_and(|(_, _, guarded)| guarded.aliases.routes());

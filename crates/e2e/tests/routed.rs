@@ -77,6 +77,7 @@ const ONE: &[(&str, u32)] = &[
     ("descriptors", 0),
     ("top", 0),
     ("death", 0),
+    ("special", 1),
 ];
 
 const OWN: &[(&str, u32)] = &[

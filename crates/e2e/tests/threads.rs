@@ -63,6 +63,12 @@ fn what_was_opened_inside_is_the_committed_file_afterwards() {
 }
 
 #[test]
+fn who_is_at_the_other_end_of_a_socket_or_fifo_is_met_from_inside() {
+    let lab = lab!();
+    guarded(&lab).case("special", 0);
+}
+
+#[test]
 fn a_transaction_ends_also_where_the_thread_cannot_go_back() {
     let lab = lab!();
     guarded(&lab).case("way-back", 0);

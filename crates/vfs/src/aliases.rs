@@ -26,6 +26,7 @@
 mod member;
 mod routes;
 mod seats;
+mod special;
 
 pub use routes::Rider;
 pub use seats::{Left, Tag};
@@ -38,6 +39,7 @@ use member::Member;
 use routes::Routes;
 use rustix::io::Errno;
 use seats::Table;
+use special::is_special;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -110,6 +112,8 @@ pub trait Control: Send + Sync {
     fn vacated(&self, seat: Seat);
     /// This thread closes one of them.
     fn closes(&self, seat: Seat, tid: u32);
+    /// Whether a thread is in a transaction of this directory, by a root of its own.
+    fn is_inside(&self, tid: u32) -> bool;
 }
 
 /// View 0 with alias roots.  See the module.
@@ -258,9 +262,10 @@ impl Aliases {
             At::Zero(node) => ask(&*self.plain, node),
             At::In(member, node) => {
                 self.note(&member, dir, name);
-                let told = ask(&*member.lasting, node)?.map(|entry| member.told(entry));
+                let told = ask(&*member.lasting, node)?.map(|entry| self.told(&member, entry));
                 let told = told.transpose()?;
-                if let Some(entry) = told.filter(|_| self.is_shared(dir)) {
+                let loose = |entry: &Entry| self.is_shared(dir) && split(entry.node).0 != 0;
+                if let Some(entry) = told.filter(loose) {
                     member.loose.lock().insert(entry.node);
                 }
                 Ok(told)
@@ -369,7 +374,9 @@ impl Requests for Aliases {
     }
     fn setattr(&self, caller: Caller, node: NodeId, set: SetAttr) -> Reply<Attr> {
         let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
-        match self.at(node)? {
+        let at = self.at(node)?;
+        self.check_special(&at)?;
+        match at {
             At::In(..) if rights && self.is_shared(node) => Err(Errno::OPNOTSUPP),
             At::In(member, at) if self.is_shared(node) => {
                 member.lasting.setattr(caller, at, set)?;
@@ -403,7 +410,12 @@ impl Requests for Aliases {
             (At::Zero(node), At::Zero(dir)) => self.plain.link(caller, node, dir, name),
             (At::In(a, node), At::In(b, dir)) if Arc::ptr_eq(&a, &b) => {
                 self.note(&a, parent, name);
-                a.told(a.lasting.link(caller, node, dir, name)?)
+                self.told(&a, a.lasting.link(caller, node, dir, name)?)
+            }
+            (At::Zero(node), At::In(member, dir)) => {
+                let node = self.in_member(&member, node).ok_or(Errno::XDEV)?;
+                self.note(&member, parent, name);
+                self.told(&member, member.lasting.link(caller, node, dir, name)?)
             }
             _ => Err(Errno::XDEV),
         }
@@ -498,15 +510,22 @@ impl Requests for Aliases {
             At::Idle | At::Control(_) => return Err(Errno::CANCELED),
         };
         let at_root = id == member.seat.node() || self.is_shared(id);
-        member.lasting.readdir(node, from, attributes && !at_root, &mut |entry| {
-            let told = entry.entry.map(|e| member.told(e)).transpose();
+        // What may have to be told as something else is looked up by itself.
+        let mut left_out = Vec::new();
+        let done = member.lasting.readdir(node, from, attributes && !at_root, &mut |entry| {
+            let special = entry.entry.filter(|e| is_special(e.attr.kind));
+            let told = entry.entry.filter(|_| special.is_none());
+            let told = told.map(|e| member.told(e)).transpose();
             let Ok(told) = told else { return false };
             let taken = sink(DirEntry { entry: told, ..entry });
             if told.is_some() && !taken {
                 member.held.fetch_sub(1, SeqCst);
             }
+            left_out.extend(special.filter(|_| taken).map(|e| e.node));
             taken
-        })
+        });
+        left_out.into_iter().for_each(|node| member.lasting.forget(node, 1));
+        done
     }
     fn getxattr(&self, node: NodeId, key: &[u8]) -> Reply<Vec<u8>> {
         match self.at_or_plain(node)? {
@@ -535,10 +554,12 @@ impl Requests for Aliases {
         kill_sgid: bool,
     ) -> Reply<()> {
         self.check_shared(node, key)?;
+        self.check_special(&self.at(node)?)?;
         self.about(node, |view, node| view.setxattr(caller, node, key, value, how, kill_sgid))
     }
     fn removexattr(&self, caller: Caller, node: NodeId, key: &[u8]) -> Reply<()> {
         self.check_shared(node, key)?;
+        self.check_special(&self.at(node)?)?;
         self.about(node, |view, node| view.removexattr(caller, node, key))
     }
     fn statfs(&self) -> Reply<StatFs> {

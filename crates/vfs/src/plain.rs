@@ -106,6 +106,12 @@ impl Plain {
         self.table.node(node).is_ok_and(|node| node.kind == Kind::Dir)
     }
 
+    /// Which inode a node is, if it is a socket or a FIFO.
+    pub(crate) fn special(&self, node: NodeId) -> Option<HostId> {
+        let node = self.table.node(node).ok()?;
+        matches!(node.kind, Kind::Socket | Kind::Fifo).then_some(node.host)
+    }
+
     /// The names that lead from the root to a directory, as the kernel knows them now.
     ///
     /// # Errors

@@ -225,6 +225,21 @@ impl Lasting {
         Ok(pass)
     }
 
+    /// A descriptor (`O_PATH`) of what a node was before the transaction, if that is open and has not changed it.
+    pub(crate) fn untouched(&self, id: NodeId) -> Option<OwnedFd> {
+        let Serving::View(view) = self.serving() else { return None };
+        if view.state.lock().node(id).ok()?.is_changed() {
+            return None;
+        }
+        view.committed_object(id).ok().map(|(file, ..)| file)
+    }
+
+    /// The node of an inode of the host that an open transaction has met.
+    pub(crate) fn node_of(&self, id: HostId) -> Option<NodeId> {
+        let Serving::View(view) = self.serving() else { return None };
+        view.state.lock().nodes.of_host(id)
+    }
+
     fn serving(&self) -> Serving {
         self.passage.lock().serving.clone()
     }

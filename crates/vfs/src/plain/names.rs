@@ -54,7 +54,7 @@ impl Plain {
     }
 
     /// The entry of an object that was just opened, with one more lookup; `None` if it is hidden.
-    pub(super) fn hand_out(&self, fd: OwnedFd) -> Reply<Option<Entry>> {
+    pub(crate) fn hand_out(&self, fd: OwnedFd) -> Reply<Option<Entry>> {
         let seen = sys::stat(&fd)?;
         if self.hidden.contains(&seen.id) {
             return Ok(None);

@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod routed;
+mod special;
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -45,6 +46,7 @@ fn main() {
         "way-back" => way_back(dir),
         "told" => told(dir),
         "top" => top(dir),
+        "special" => special::case(dir, rounds == 0),
         "relaxed" => relaxed(dir),
         "relaxed-stream" => relaxed_stream(dir),
         "relaxed-failure" => relaxed_failure(dir),
