@@ -29,6 +29,7 @@ use systx_store::{CommitMeta, TxnKind};
 use systx_txn::{Access, BeginOptions, Isolation, Side, Status};
 use systx_vfs::content::{Budget, Spill};
 use systx_vfs::freeze::{Frozen, Selection};
+use systx_vfs::inode_locks::NotQuiet;
 use systx_vfs::view::{Ids, View, ViewConfig};
 
 mod committing;
@@ -574,8 +575,11 @@ impl Transaction {
             }
             frozen = self.view.freeze(&selection);
         }
-        let Some(quiet) = self.view.quiet_others() else {
-            return Ended::Refused(Outcome::Refused { failure: never_quiet(), kept: true });
+        let quiet = match self.view.quiet_others() {
+            Ok(quiet) => quiet,
+            Err(why) => {
+                return Ended::Refused(Outcome::Refused { failure: never_quiet(why), kept: true });
+            }
         };
         let (conflict, stale) = self.validate();
         drop(quiet);
@@ -656,9 +660,20 @@ fn late_change(paths: Vec<HostPath>, kept: bool) -> Outcome {
     Outcome::Conflict { conflict, kept }
 }
 
-fn never_quiet() -> Failure {
-    let text = "a program outside does not come to the end of a write to what was read";
-    Failure::new(FailureKind::State, text).hint("nothing was committed; try again")
+fn never_quiet(why: NotQuiet) -> Failure {
+    match why {
+        NotQuiet::Busy => {
+            let text = "a program outside does not come to the end of a write to what was read";
+            Failure::new(FailureKind::State, text).hint("nothing was committed; try again")
+        }
+        NotQuiet::Many(count) => {
+            let text = format!(
+                "{count} of the files that were read are open for writing outside, too many to keep their writers waiting"
+            );
+            let hint = "nothing was committed; --read-only reads all of them as of one moment";
+            Failure::new(FailureKind::State, text).hint(hint)
+        }
+    }
 }
 
 fn refused(failure: Failure) -> Outcome {

@@ -218,6 +218,40 @@ fn tar_of_a_busy_tree_is_of_one_moment_and_never_conflicts() {
 }
 
 #[test]
+fn what_many_programs_have_open_for_writing_is_read_whole_or_not_at_all() {
+    let lab = lab!();
+    if find_program("python3").is_none() {
+        skip!("no python3");
+    }
+    lab.native("mkdir g; for n in $(seq 200); do echo $n >g/$n; done").ok();
+    lab.do_systx(["mount", "g"]).ok();
+    let open = "import sys\nheld = [open(f'g/{n + 1}', 'r+b') for n in range(200)]\n\
+        for line in sys.stdin:\n\
+        \x20   while len(held) > int(line): held.pop().close()\n\
+        \x20   print('open:', len(held), flush=True)\n";
+    let mut command = lab.command("python3");
+    command.args(["-c", open]);
+    let mut writers = systx_e2e::run::Dialogue::start(&lab, command);
+    let mut keep = |number: u32| {
+        writers.send(&format!("{number}\n"));
+        writers.wait_for(&format!("open: {number}\n"));
+    };
+    let all = "cat g/* >sum && wc -l <sum";
+    keep(200);
+    let done = lab.run(&[], all);
+    assert_ne!(done.code, 0);
+    assert!(done.err.contains("200 of the files that were read are open for writing"), "{done}");
+    assert!(!lab.path("sum").exists());
+    assert_eq!(lab.run(&["--read-only"], "cat g/* | wc -l").ok().out, "200\n");
+    for number in [100, 0] {
+        keep(number);
+        assert_eq!(lab.run(&[], all).ok().out, "200\n");
+    }
+    writers.close().ok();
+    lab.do_systx(["umount", "g"]).ok();
+}
+
+#[test]
 fn a_path_view_stays_as_it_was_and_several_are_of_several_moments() {
     let lab = lab!();
     let _alone = BUSY.lock().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -45,9 +45,17 @@ const PATIENT: Duration = Duration::from_secs(1);
 /// How long an answer about attributes waits: its caller may himself have the lock.
 const LANDING: Duration = Duration::from_millis(500);
 
-/// Most files that are locked at once: each takes a thread and a request.  Beyond that, files are only
-/// waited for.
-const LOCKED_MAX: usize = 32;
+/// Most files that are locked at once: each takes a thread and a request, of the 256 that a queue of the kernel has.
+const LOCKED_MAX: usize = 128;
+
+/// Why nobody could be kept from writing to what a transaction has read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotQuiet {
+    /// Somebody writes all the time: it may be tried again.
+    Busy,
+    /// So many files are open for writing, more than can be locked.
+    Many(usize),
+}
 
 /// One lock that is wanted, or held.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -228,26 +236,30 @@ struct Written {
 }
 
 impl Volume {
-    /// Locks every file that a transaction relies on and plain programs may be writing to.  `None`: that
-    /// could not be had in time.
+    /// Locks every file that a transaction relies on and plain programs may be writing to.
     ///
     /// Hold no lock that a request of a plain program may need.
-    pub(crate) fn lock_written(&self, owner: TxnId) -> Option<Locked<'_>> {
+    ///
+    /// # Errors
+    /// That could not be had, or not in time.
+    pub(crate) fn lock_written(&self, owner: TxnId) -> Result<Locked<'_>, NotQuiet> {
         let written = self.written_by_others(owner);
+        if written.len() > LOCKED_MAX {
+            return Err(NotQuiet::Many(written.len()));
+        }
         let files = written.iter().map(|w| w.id).collect();
         let mut locked = Locked { vol: self, owner, tickets: Vec::new(), kept: Vec::new(), files };
         for w in &written {
             if let Some(kept) = self.inode_locks.keep(owner, w.id) {
                 locked.kept.push(kept);
-            } else if locked.tickets.len() < LOCKED_MAX {
+            } else {
                 let ticket = self.inode_locks.want(Some(owner), w.id, None);
                 locked.tickets.push(ticket);
                 self.send_barrier(w, ticket);
-            } else {
-                self.pass_barrier(w, TAKING);
             }
         }
-        self.inode_locks.all_reached(&locked.tickets, TAKING).then_some(locked)
+        let is_quiet = self.inode_locks.all_reached(&locked.tickets, TAKING);
+        if is_quiet { Ok(locked) } else { Err(NotQuiet::Busy) }
     }
 
     /// Before a transaction reads content of a file: if it is aged, plain programs are kept from

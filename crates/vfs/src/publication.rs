@@ -302,7 +302,7 @@ impl UnderWay {
             self.invalidate(&todo).map_err(NotDecided::Kernel)?;
             // After the barriers of directories: who removes a file has its directory locked while he waits for the
             // file's lock.
-            let Some(files) = self.vol.lock_written(self.txn) else {
+            let Ok(files) = self.vol.lock_written(self.txn) else {
                 let pages = std::mem::take(&mut todo.pages);
                 todo = self.marked.answered_old();
                 todo.pages.extend(pages);

@@ -2,7 +2,7 @@
 //! of this daemon were found by the engine when they happened; here outsiders' changes are found, by
 //! one `statx` per object that was met, and by a look into directories that changed.
 
-use crate::inode_locks::Locked;
+use crate::inode_locks::{Locked, NotQuiet};
 use crate::node::{Base, Name, Node};
 use crate::view::{State, View};
 use std::collections::HashSet;
@@ -46,12 +46,21 @@ type Stale = HashSet<Object>;
 impl View {
     /// Makes known what plain programs are writing to the files that were read: writes in flight land, and
     /// stores to mappings arrive as the writes that they are.  To be called before [`View::validate`]; none
-    /// begins while the answer lives.  `None`: somebody writes without end.
-    pub fn quiet_others(&self) -> Option<Quiet<'_>> {
+    /// begins while the answer lives.
+    ///
+    /// # Errors
+    /// They cannot be kept from it.
+    pub fn quiet_others(&self) -> Result<Quiet<'_>, NotQuiet> {
         const TRIES: usize = 50;
-        let locked = (0..TRIES).find_map(|_| self.vol.lock_written(self.txn))?;
+        let mut tries = 0;
+        let locked = loop {
+            match self.vol.lock_written(self.txn) {
+                Err(NotQuiet::Busy) if tries < TRIES => tries += 1,
+                done => break done?,
+            }
+        };
         locked.flush();
-        Some(Quiet { _locked: locked })
+        Ok(Quiet { _locked: locked })
     }
 
     /// Every difference between what was met and what is there; waits for an installation in progress

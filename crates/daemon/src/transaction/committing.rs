@@ -103,8 +103,9 @@ impl Transaction {
         let selection = Committed { patterns: &self.terms.patterns, volume: &self.volume };
         let changes = self.changes();
         let mut frozen = self.view.freeze(&selection);
-        let Some(quiet) = self.view.quiet_others() else {
-            return Step::Refused(refused(never_quiet()));
+        let quiet = match self.view.quiet_others() {
+            Ok(quiet) => quiet,
+            Err(why) => return Step::Refused(refused(never_quiet(why))),
         };
         let (conflict, mut stale) = self.validate();
         if let Some(conflict) = conflict.or_else(|| self.conflict(opponents)) {

@@ -140,8 +140,9 @@ impl Transaction {
             }
             let selection = Committed { patterns: &self.terms.patterns, volume: &part.volume };
             let mut frozen = part.view.freeze(&selection);
-            let Some(quiet) = part.view.quiet_others() else {
-                return Ended::Refused(refused(never_quiet()));
+            let quiet = match part.view.quiet_others() {
+                Ok(quiet) => quiet,
+                Err(why) => return Ended::Refused(refused(never_quiet(why))),
             };
             let (conflict, old) = part.validate();
             stale.extend(old);

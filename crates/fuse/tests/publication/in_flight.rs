@@ -3,13 +3,20 @@
 use super::*;
 
 /// How often, at the moment of a decision, a file that the transaction has read was newer in the kernel's page than
-/// below: a write(2) was in flight.
-fn ahead_at_decisions(arena: &Arena, rounds: u64, enough: usize) -> usize {
+/// below: a write(2) was in flight.  It has read so many `others` that are open for writing, too.
+fn ahead_at_decisions(arena: &Arena, others: usize, rounds: u64, enough: usize) -> usize {
     prepare(arena);
+    let open = |n| File::create(arena.mount.path(&format!("other-{n}"))).unwrap();
+    let open: Vec<File> = (0..others).map(open).collect();
     let file = File::options().read(true).write(true).open(arena.mount.path("held")).unwrap();
     let page = map_unsafe::Shared::new(&file, 4096).unwrap();
     assert_eq!(number(&page.read(8)), Some(1));
-    let pages = ObjectRef::Pages { oid: arena.vol.oid(arena.stamp("held").id), first: 0, last: 0 };
+    let pages_of = |name: &str| {
+        let oid = arena.vol.oid(arena.stamp(name).id);
+        ObjectRef::Pages { oid, first: 0, last: 0 }
+    };
+    let names = (0..others).map(|n| format!("other-{n}"));
+    let all: Vec<_> = names.chain(["held".into()]).map(|name| pages_of(&name)).collect();
     let below = File::open(arena.below.join("held")).unwrap();
     let stop = AtomicBool::new(false);
     let mut ahead = 0;
@@ -29,8 +36,10 @@ fn ahead_at_decisions(arena: &Arena, rounds: u64, enough: usize) -> usize {
             }
             let (id, engine) = (TxnId(100 + round), &arena.vol.engine);
             engine.begin(id, BeginOptions::default());
-            while let Access::Wait(winner) = engine.read(id, pages) {
-                engine.wait_installed(winner);
+            for pages in &all {
+                while let Access::Wait(winner) = engine.read(id, *pages) {
+                    engine.wait_installed(winner);
+                }
             }
             let mut shape = Shape::new();
             shape.owner(arena, "owned");
@@ -47,15 +56,21 @@ fn ahead_at_decisions(arena: &Arena, rounds: u64, enough: usize) -> usize {
             engine.abort(id);
         }
     });
+    drop(open);
     ahead
 }
 
 #[test]
 fn no_write_is_in_flight_at_a_decision() {
-    arenas(|arena| assert_eq!(ahead_at_decisions(arena, 300, 1), 0));
+    arenas(|arena| assert_eq!(ahead_at_decisions(arena, 0, 300, 1), 0));
     arenas_without(Remedy::FileBarrier, |arena| {
-        assert_eq!(ahead_at_decisions(arena, 100_000, 1), 1, "the barrier is idle");
+        assert_eq!(ahead_at_decisions(arena, 0, 100_000, 1), 1, "the barrier is idle");
     });
+}
+
+#[test]
+fn nor_where_many_files_are_open() {
+    arenas(|arena| assert_eq!(ahead_at_decisions(arena, 100, 100, 1), 0));
 }
 
 /// A length that one thread is told while another appends is one up to which it can read.
