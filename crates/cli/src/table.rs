@@ -148,7 +148,9 @@ fn age(now: Time, then: Time) -> String {
 mod tests {
     use super::*;
     use systx_base::TxnId;
-    use systx_daemon::protocol::{Behind, Conflict, Counts, Opponent, Part, State, WorksetSizes};
+    use systx_daemon::protocol::{
+        Behind, Conflict, Counts, Opponent, Part, Remembered, State, WorksetSizes,
+    };
 
     fn volume(committed: u64, transactions: Vec<Activity>) -> VolumeActivity {
         let counts = Counts { begun: 7, committed, lost: 1, ..Counts::default() };
@@ -158,6 +160,7 @@ mod tests {
             guarded: vec![],
             transactions,
             line: vec![],
+            remembered: Remembered::default(),
         }
     }
 

@@ -1,9 +1,10 @@
 //! What goes on, for `systx top`: counted per volume as it happens, worksets asked of the engine.
 
+use crate::guarded::Guarded;
 use crate::members::process_of;
 use crate::protocol::{
-    self, Activity, Before, Behind, GuardedActivity, HostPath, InLine, Sides, VolumeActivity,
-    WorksetSizes,
+    self, Activity, Before, Behind, GuardedActivity, HostPath, InLine, Remembered, Sides,
+    VolumeActivity, WorksetSizes,
 };
 use crate::transaction::Transaction;
 use crate::transactions::Transactions;
@@ -60,6 +61,7 @@ impl Transactions {
             guarded: guarded_of(volume),
             transactions: here.map(|txn| self.of_transaction(txn, &waits)).collect(),
             line: line_of(volume),
+            remembered: remembered_of(volume),
         }
     }
 
@@ -79,8 +81,28 @@ impl Transactions {
 }
 
 fn guarded_of(volume: &OpenVolume) -> Vec<GuardedActivity> {
-    let listed = volume.guarded().into_iter().map(|g| g.listed());
-    listed.map(|g| GuardedActivity { dir: g.dir, stall_ms: g.stall_ms }).collect()
+    let of = |guarded: Arc<Guarded>| {
+        let listed = guarded.listed();
+        let (seats, members) = guarded.aliases.size();
+        GuardedActivity {
+            dir: listed.dir,
+            stall_ms: listed.stall_ms,
+            nodes: guarded.plain.size().0 as u64,
+            seats: seats as u64,
+            members: members as u64,
+        }
+    };
+    volume.guarded().into_iter().map(of).collect()
+}
+
+fn remembered_of(volume: &OpenVolume) -> Remembered {
+    let (stats, past) = (volume.vol.engine.stats(), volume.vol.past.size());
+    Remembered {
+        inodes: stats.inodes,
+        names: stats.entries,
+        snapshots: past.snapshots as u64,
+        past: past.items as u64,
+    }
 }
 
 /// Who waits to begin with a scope.

@@ -561,6 +561,8 @@ fn top_shows_transactions_worksets_conflicts_and_counts() {
     assert!(workset["pages"]["read"].as_u64() >= Some(1), "{top}");
     assert_eq!(of(&two)["state"], "doomed", "{top}");
     assert_eq!(of(&two)["conflict"]["opponent"]["id"], one.id, "{top}");
+    let remembered = |name: &str| volume["remembered"][name].as_u64().expect("a number");
+    assert!(remembered("inodes") >= 2 && remembered("names") >= 1, "{top}");
     let text = lab.do_systx(["top", "--once"]).ok().out;
     assert!(text.contains(&one.id) && text.contains("2 begun, 0 committed"), "{text}");
     assert!(text.contains("d/g to transaction"), "{text}");

@@ -17,6 +17,21 @@ pub struct VolumeActivity {
     pub transactions: Vec<Activity>,
     /// Who waits to begin with a scope, in the order of arrival.
     pub line: Vec<InLine>,
+    /// What the daemon remembers.
+    pub remembered: Remembered,
+}
+
+/// What the daemon remembers of a volume for those that are open.  Nothing of it is left when nobody is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Remembered {
+    /// Inodes of which a transaction has read or written something.
+    pub inodes: u64,
+    /// Names that one has.
+    pub names: u64,
+    /// Frozen snapshots.
+    pub snapshots: u64,
+    /// Inodes and names as these began with them, since they are others now.
+    pub past: u64,
 }
 
 /// One that waits to begin a transaction with a scope.
@@ -64,6 +79,13 @@ pub struct GuardedActivity {
     pub dir: HostPath,
     /// See [`super::Mount::stall_ms`].
     pub stall_ms: u64,
+    /// Inodes that the kernel knows, but those of open transactions: it forgets them when it needs the room, or they are removed.
+    pub nodes: u64,
+    /// Threads that have had a transaction, and live.
+    pub seats: u64,
+    /// Transactions of threads that the kernel knows something of.  Those that are over: as long as something of them is in use, and a
+    /// moment longer.
+    pub members: u64,
 }
 
 /// Numbers that only grow.
