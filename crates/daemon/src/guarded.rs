@@ -227,10 +227,11 @@ impl Guarded {
         self.desk.get().map(|desk| &**desk)
     }
 
-    /// Threads whose transactions have lost hear of it.
-    pub(crate) fn desk_tells_losers(&self) {
+    /// Threads whose transactions have lost hear of it, and what is left of those that are over goes.
+    pub(crate) fn desk_looks_round(&self) {
         if let Some(desk) = self.desk.get() {
             desk.tell_losers();
+            desk.clear_up();
         }
     }
 

@@ -200,7 +200,7 @@ impl Transactions {
             view.lost();
         }
         for (_, guarded) in self.all_guarded() {
-            guarded.desk_tells_losers();
+            guarded.desk_looks_round();
         }
     }
 

@@ -637,6 +637,16 @@ impl Desk {
         }
     }
 
+    /// Has the kernel let go of what was in use at the end of a transaction and is not any more.  To be called from time to time.
+    pub(crate) fn clear_up(&self) {
+        let Some(guarded) = self.guarded.upgrade() else { return };
+        let nodes = guarded.aliases.unreachable();
+        if let Some(connection) = guarded.connection().filter(|_| !nodes.is_empty()) {
+            // Before Linux 6.18 it does so when it needs the memory.
+            let _ = connection.prune(&nodes);
+        }
+    }
+
     fn status(&self, place: &Place) -> Reply<abi::Status> {
         let (table, ..) = self.parts()?;
         let (open, waits, last) = {

@@ -65,6 +65,13 @@ pub const CANNOT_EXEC: i32 = 126;
 /// The command was not found.
 pub const NOT_FOUND: i32 = 127;
 
+/// Whether the kernel is of this release or a later one.
+pub fn kernel_is(major: u32, minor: u32) -> bool {
+    let release = rustix::system::uname().release().to_string_lossy().into_owned();
+    let mut numbers = release.split(['.', '-']).map_while(|n| n.parse().ok());
+    (numbers.next(), numbers.next()) >= (Some(major), Some(minor))
+}
+
 /// Ends the test early, saying why.  A skip is printed in one form, so that `./test` can count it; a
 /// part of a test that is left out is printed as `left out: WHY` and does not count.
 #[macro_export]

@@ -183,9 +183,21 @@ fn a_transaction_that_is_aborted_from_outside_is_over() {
 
 #[test]
 fn descriptors_and_threads_of_program_and_daemon_stay_as_many() {
+    stay_as_many("flat");
+}
+
+#[test]
+fn what_is_open_over_an_end_and_then_closed_leaves_nothing() {
+    if !systx_e2e::kernel_is(6, 18) {
+        skip!("the kernel keeps names that cannot be reached until it needs the memory");
+    }
+    stay_as_many("flat-open");
+}
+
+fn stay_as_many(case: &str) {
     let lab = lab!();
     let guarded = guarded(&lab);
-    let (mut child, mut out) = started(guarded.program("flat", 200));
+    let (mut child, mut out) = started(guarded.program(case, 200));
     let count = |what: &str| {
         let pid = lab.daemons()[0];
         std::fs::read_dir(format!("/proc/{pid}/{what}")).expect("the daemon runs").count()
@@ -205,6 +217,13 @@ fn descriptors_and_threads_of_program_and_daemon_stay_as_many() {
     go_on(&mut child);
     assert_eq!(line(&mut out), "ok");
     assert!(child.wait().expect("it ends").success());
+    // Nor does the kernel hold anything of a transaction that is over.
+    eventually("all is let go of", || {
+        let top = lab.do_systx(["top", "--once", "--json"]).ok().json();
+        let guarded = &top["top"]["volumes"][0]["guarded"][0];
+        let held = ["seats", "members"].map(|what| guarded[what].as_u64().expect("a number"));
+        held == [0, 0] || !systx_e2e::kernel_is(6, 18)
+    });
 }
 
 /// Once per transaction, at every object, by chance: the threads get through all the same, and the daemon keeps nothing

@@ -38,8 +38,8 @@ use crate::plain::Plain;
 use member::Member;
 use routes::Routes;
 use rustix::io::Errno;
-use seats::Table;
 use special::is_special;
+use seats::{Over, Table};
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -641,6 +641,9 @@ impl Requests for Aliases {
             return;
         }
         let Some(member) = table.members.get(&tag).cloned() else { return };
+        if let Some(over) = table.over.get_mut(&tag) {
+            *over = Over::soon();
+        }
         drop(table);
         member.lasting.release(node, handle & 0xffff_ffff);
     }

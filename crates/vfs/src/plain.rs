@@ -96,6 +96,11 @@ impl Plain {
         self.table.size()
     }
 
+    /// The last number that was given to a node, or kept for one.
+    pub(crate) fn last_node(&self) -> NodeId {
+        self.table.last()
+    }
+
     /// The node of a backing inode, if the kernel knows it.
     pub(crate) fn node_of(&self, id: HostId) -> Option<NodeId> {
         self.table.of_host(id).map(|node| node.id)

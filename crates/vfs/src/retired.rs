@@ -187,6 +187,16 @@ impl Lasting {
         opens.iter().filter(|(_, opens)| opens.writes()).map(|(node, _)| *node).collect()
     }
 
+    /// The last node that was handed out.
+    pub(crate) fn last_node(&self) -> NodeId {
+        match self.serving() {
+            Serving::View(view) => NodeId(view.objects_met() as u64),
+            Serving::Committed(committed) => {
+                committed.plain.get().map_or(committed.last, Plain::last_node)
+            }
+        }
+    }
+
     fn pass(&self) -> Pass<'_> {
         let Ok(pass) = self.pass_if::<Infallible>(|| Ok(()));
         pass

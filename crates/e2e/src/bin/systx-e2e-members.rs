@@ -132,9 +132,7 @@ fn impatient(dir: &Path) {
 
 /// Whether the kernel remembers how a process ended that its parent has waited for.
 fn remembers() -> bool {
-    let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let mut numbers = release.split(['.', '-']).map_while(|n| n.parse::<u32>().ok());
-    (numbers.next(), numbers.next()) >= (Some(6), Some(15))
+    systx_e2e::kernel_is(6, 15)
 }
 
 /// A process that was killed has the transaction dropped; one that failed has not.

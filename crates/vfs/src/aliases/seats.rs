@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 use systx_base::NodeId;
 use systx_base::sync::{Mutex, rank};
 
@@ -25,7 +26,25 @@ pub(super) struct Chair {
 pub(super) struct Table {
     pub seats: HashMap<u32, Chair>,
     pub members: HashMap<u32, Arc<Member>>,
+    /// Those that are over.
+    pub over: HashMap<u32, Over>,
     pub last: u32,
+}
+
+/// A transaction that is over while the kernel holds something of it: when it is to be asked to let go the next time.
+pub(super) struct Over {
+    next: Instant,
+    pause: Duration,
+}
+
+/// How long after the end of a transaction, or the close of a file of it, the kernel is first asked, and how long at most it is not.
+/// In between twice as long each time.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
+
+impl Over {
+    pub fn soon() -> Over {
+        Over { next: Instant::now() + PAUSE.0, pause: PAUSE.0 }
+    }
 }
 
 impl Table {
@@ -169,8 +188,13 @@ impl Aliases {
         if let Some(routes) = &self.routes {
             routes.leave(&member);
         }
-        if member.held.load(SeqCst) == 0 {
-            self.table.lock().members.remove(&member.tag);
+        {
+            let mut table = self.table.lock();
+            if member.held.load(SeqCst) == 0 {
+                table.members.remove(&member.tag);
+            } else {
+                table.over.insert(member.tag, Over::soon());
+            }
         }
         let names = std::mem::take(&mut *member.names.lock());
         let loose = std::mem::take(&mut *member.loose.lock()).into_iter().collect();
@@ -180,6 +204,32 @@ impl Aliases {
             loose,
             tag: Tag(member.tag),
         }
+    }
+
+    /// Nodes of transactions that are over, as the kernel knows them, if it is time to ask it to let go of those that nobody uses.
+    ///
+    /// What was in use at the end, by a descriptor or as a working directory, it keeps under names in directories that cannot
+    /// be reached any more: without being asked, until it needs the memory, long after the last use.  For directories it does not
+    /// tell that, so it is asked again and again, ever more rarely.
+    pub fn unreachable(&self) -> Vec<NodeId> {
+        let now = Instant::now();
+        let due: Vec<Arc<Member>> = {
+            let mut guard = self.table.lock();
+            let Table { members, over, .. } = &mut *guard;
+            over.retain(|tag, _| members.contains_key(tag));
+            let due = over.iter_mut().filter(|(_, over)| over.next <= now);
+            due.filter_map(|(tag, over)| {
+                over.pause = (over.pause * 2).min(PAUSE.1);
+                over.next = now + over.pause;
+                members.get(tag).cloned()
+            })
+            .collect()
+        };
+        let nodes = |member: &Arc<Member>| {
+            let (tag, last) = (member.tag, member.lasting.last_node().0);
+            (1..=last).filter_map(move |node| joined(tag, NodeId(node)).ok())
+        };
+        due.iter().flat_map(nodes).collect()
     }
 
     /// A node of what is attached to a seat, as the kernel knows it.

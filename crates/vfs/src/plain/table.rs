@@ -359,6 +359,11 @@ impl Table {
         self.state.lock().nodes.len() > self.open.load(Relaxed)
     }
 
+    /// The last number.
+    pub fn last(&self) -> NodeId {
+        NodeId(self.state.lock().last)
+    }
+
     /// Nodes that the kernel knows, and descriptors that they hold.
     pub fn size(&self) -> (usize, usize) {
         (self.state.lock().nodes.len(), self.open.load(Relaxed))

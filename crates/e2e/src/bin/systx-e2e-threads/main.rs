@@ -40,7 +40,8 @@ fn main() {
         "nonblock" => nonblock(dir),
         "descriptors" => descriptors(dir),
         "refused" => refused(dir),
-        "flat" => flat(dir, rounds),
+        "flat" => flat(dir, rounds, 0),
+        "flat-open" => flat(dir, rounds, 3),
         "cwd" => cwd(dir),
         "joined" => joined(dir),
         "way-back" => way_back(dir),
@@ -688,15 +689,22 @@ fn refused(dir: &Path) {
     systx::begin(dir, SERIALIZABLE).unwrap().commit().unwrap();
 }
 
-/// Many rounds leave as many descriptors and threads as a few.
-fn flat(dir: &Path, rounds: u64) {
+/// Many rounds leave as many descriptors and threads as a few.  A file, and a directory, of each stay open over its end, until
+/// there are so many of them.
+fn flat(dir: &Path, rounds: u64, open: usize) {
     let count = |of: &str| fs::read_dir(format!("/proc/self/{of}")).unwrap().count();
-    let round = |n: u64| {
-        systx::atomic(dir, SERIALIZABLE, |_| {
+    let sub = dir.join("sub/deeper");
+    fs::create_dir_all(&sub).unwrap();
+    let mut kept = std::collections::VecDeque::new();
+    let mut round = |n: u64| {
+        let done = systx::atomic(dir, SERIALIZABLE, |_| {
             fs::write(dir.join(format!("f{}", n % 7)), n.to_string())?;
             fs::read_dir(dir)?.count();
+            kept.push_back((File::create(sub.join(format!("f{}", n % 5)))?, File::open(&sub)?));
             if n.is_multiple_of(3) { Err(io::Error::other("dropped")) } else { Ok(()) }
-        })
+        });
+        kept.drain(..kept.len().saturating_sub(open));
+        done
     };
     (1..20).for_each(|n| drop(round(n)));
     let before = (count("fd"), count("task"));
