@@ -3,11 +3,17 @@
 use std::process::ExitCode;
 use std::time::Duration;
 use systx_e2e::Lab;
-use systx_e2e::soak::{Options, soak};
+use systx_e2e::soak::{Options, PROGRAM, obstacle, program, soak};
 
 fn main() -> ExitCode {
     let mut options = Options { time: Duration::from_secs(120), life: 40 };
-    let mut args = std::env::args().skip(1);
+    let mut args = std::env::args().skip(1).peekable();
+    // The programs of the load are this one, too.
+    if args.next_if(|arg| arg == PROGRAM).is_some() {
+        let (which, dir) = (args.next().unwrap_or_default(), args.next().unwrap_or_default());
+        program(&which, dir.as_ref());
+        return ExitCode::SUCCESS;
+    }
     while let Some(arg) = args.next() {
         let number = args.next().and_then(|n| n.parse::<f64>().ok()).filter(|n| *n > 0.0);
         match (arg.as_str(), number) {
@@ -19,7 +25,7 @@ fn main() -> ExitCode {
             }
         }
     }
-    let lab = match Lab::new() {
+    let lab = match obstacle().map_or_else(Lab::new, Err) {
         Ok(lab) => lab,
         Err(why) => {
             eprintln!("SKIPPED: {why}");
