@@ -6,6 +6,9 @@ use rustix::io::Errno;
 use serde::Deserialize;
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,7 +40,7 @@ impl Transactions {
     pub fn by(&self) -> By {
         match &self.transaction {
             Some(systx) => By::Command(systx.clone()),
-            None if self.library => By::Library,
+            None if self.library => By::Library(Flags::default()),
             None => By::Nothing,
         }
     }
@@ -51,8 +54,18 @@ pub enum By {
     Nothing,
     /// The command of systx: a transaction has a path of its own.
     Command(PathBuf),
-    /// The library: a transaction is what the thread does, by the paths of everybody.
-    Library,
+    /// The library, with these flags: a transaction is what the thread does, by the paths of everybody.
+    Library(Flags),
+}
+
+/// Which of the things that a program had opened before its transaction belong to it.  Requests by the others
+/// are plain ones, wherever they are made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Reach {
+    /// Descriptors of files.  Mappings never do.
+    pub files: bool,
+    /// Directories, for names that are looked up from there.
+    pub directories: bool,
 }
 
 /// Where programs meet.
@@ -62,6 +75,8 @@ pub struct Arena {
     pub dir: PathBuf,
     /// What begins and ends transactions.
     pub by: By,
+    /// What was opened before a transaction and is in it.
+    pub reach: Reach,
     /// What lost last, by thread: its next transaction is another attempt of that.
     lost: Mutex<HashMap<ThreadId, String>>,
 }
@@ -98,7 +113,33 @@ pub enum Ending {
 impl Arena {
     /// See the fields.
     pub fn new(dir: PathBuf, by: By) -> Arena {
-        Arena { dir, by, lost: Mutex::default() }
+        let files =
+            matches!(by, By::Library(flags) if flags.bits() & Flags::DESCRIPTORS.bits() != 0);
+        let reach = Reach { files, directories: false };
+        Arena { dir, by, reach, lost: Mutex::default() }
+    }
+
+    /// Finds out whether directories that were opened before are in transactions of threads, which depends on how
+    /// the directory was mounted.  `name` is one in it that nobody has, and nobody will have.
+    ///
+    /// # Errors
+    /// Those of a transaction that makes it and is dropped.
+    pub fn find_reach(&mut self, name: &str) -> Result<()> {
+        let By::Library(_) = self.by else { return Ok(()) };
+        let before = File::open(&self.dir)?;
+        let view = self.begin(false)?;
+        let made = File::create(view.path.join(name)).and_then(|made| Ok(made.metadata()?.ino()));
+        // By the link in /proc, as whoever keeps the directory goes.
+        let seen = fs::metadata(format!("/proc/self/fd/{}/{name}", before.as_raw_fd()));
+        self.abort(&view)?;
+        let made = made.with_context(|| format!("cannot make {name} in a transaction"))?;
+        self.reach.directories = match seen {
+            Ok(seen) if seen.ino() == made => true,
+            Err(e) if is(&e, Errno::NOENT) => false,
+            Ok(_) => bail!("{name} is another file by a directory from before"),
+            Err(e) => return Err(e).context("a directory from before"),
+        };
+        Ok(())
     }
 
     /// Begins a transaction.
@@ -108,7 +149,7 @@ impl Arena {
     pub fn begin(&self, read_only: bool) -> Result<View> {
         match self.by {
             By::Nothing => return Ok(View { id: String::new(), path: self.dir.clone() }),
-            By::Library => return self.begin_here(read_only),
+            By::Library(flags) => return self.begin_here(flags, read_only),
             By::Command(_) => {}
         }
         let mut args: Vec<&OsStr> = vec!["begin".as_ref(), "--json".as_ref()];
@@ -132,12 +173,14 @@ impl Arena {
     }
 
     /// Begins a transaction of this thread.
-    fn begin_here(&self, read_only: bool) -> Result<View> {
+    fn begin_here(&self, mut flags: Flags, read_only: bool) -> Result<View> {
         if systx::xid() != 0 {
             // Work that failed has left it open.
             let _ = systx::xabort();
         }
-        let mut flags = if read_only { Flags::READ_ONLY } else { Flags::default() };
+        if read_only {
+            flags = flags | Flags::READ_ONLY;
+        }
         if self.losers().remove(&thread::current().id()).is_some() {
             flags = flags | Flags::RETRY;
         }
@@ -173,7 +216,7 @@ impl Arena {
     pub fn commit(&self, view: &View) -> Result<Ending> {
         match self.by {
             By::Nothing => Ok(Ending::Committed),
-            By::Library => Ok(self.end_here(view)),
+            By::Library(_) => Ok(self.end_here(view)),
             By::Command(_) => self.end("commit", view),
         }
     }
@@ -185,7 +228,11 @@ impl Arena {
     pub fn abort(&self, view: &View) -> Result<Ending> {
         match self.by {
             By::Nothing => Ok(Ending::Committed),
-            By::Library => Ok(match systx::xabort() {
+            By::Library(_) if self.has_lost(view) => {
+                self.lost(view);
+                Ok(Ending::Conflict)
+            }
+            By::Library(_) => Ok(match systx::xabort() {
                 Ok(()) => Ending::Committed,
                 Err(e) => Ending::Failed(format!("xabort: {e}")),
             }),
@@ -210,7 +257,7 @@ impl Arena {
                 Ending::Conflict => Ok(None),
                 Ending::Displaced(why) | Ending::Failed(why) => bail!("the commit failed: {why}"),
             },
-            Err(e) if canceled(&e) || self.has_lost() => {
+            Err(e) if canceled(&e) || self.has_lost(&view) => {
                 self.lost(&view);
                 Ok(None)
             }
@@ -223,7 +270,7 @@ impl Arena {
 
     /// It was told that it has lost: the next one is another attempt of it.
     pub fn lost(&self, view: &View) {
-        if self.by == By::Library && systx::xid() != 0 {
+        if matches!(self.by, By::Library(_)) && systx::xid() != 0 {
             let _ = systx::xabort();
         }
         if self.by != By::Nothing {
@@ -231,9 +278,16 @@ impl Arena {
         }
     }
 
-    /// What a transaction of this thread does that has lost means nothing.
-    fn has_lost(&self) -> bool {
-        self.by == By::Library && systx::xstatus().is_ok_and(|s| s.state == systx::State::Lost)
+    /// Whether a running transaction has lost: then what it does means nothing, whatever a call of it says.
+    pub fn has_lost(&self, view: &View) -> bool {
+        match self.by {
+            By::Nothing => false,
+            By::Library(_) => systx::xstatus().is_ok_and(|s| s.state == systx::State::Lost),
+            // By a name that nobody has: what has lost is not even told that.
+            By::Command(_) => {
+                fs::symlink_metadata(view.path.join("probe")).is_err_and(|e| canceled(&e))
+            }
+        }
     }
 
     fn losers(&self) -> MutexGuard<'_, HashMap<ThreadId, String>> {
@@ -257,7 +311,7 @@ impl Arena {
     fn systx<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Result<Output> {
         let systx = match &self.by {
             By::Command(systx) => systx.as_path(),
-            By::Nothing | By::Library => bail!("there is no command"),
+            By::Nothing | By::Library(_) => bail!("there is no command"),
         };
         let mut command = Command::new(systx);
         command.args(args).stdin(Stdio::null());
@@ -278,7 +332,8 @@ pub fn canceled(error: &std::io::Error) -> bool {
     is(error, Errno::CANCELED)
 }
 
-fn is(error: &std::io::Error, errno: Errno) -> bool {
+/// The call failed with this.
+pub fn is(error: &std::io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 

@@ -2,13 +2,14 @@
 //! one that lets them work for a moment, then looks at everything, and checks what was recorded.
 //! So a history is checked moment by moment, and what cannot be explained is near.
 
-use crate::arena::{Arena, By, Ending, canceled};
+use crate::arena::{Arena, By, Ending, Reach, canceled, is};
 use crate::dice::Dice;
 use crate::explain::verify;
 use crate::history::{Atom, History, Kind, Outcome, Step, Unit};
-use crate::hot::{self, Actor, Work};
+use crate::hot::{self, Actor, Done, Work};
 use anyhow::{Context, Result, bail};
 use clap::{Args, ValueEnum};
+use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, BufWriter, Write};
@@ -16,6 +17,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
+use systx::Flags;
 
 /// What to do.
 #[derive(Args, Clone, Debug)]
@@ -29,6 +31,12 @@ pub struct Options {
     /// Transactions are the same calls without any command: this must fail
     #[arg(long)]
     unguarded: bool,
+    /// Transactions are those of the library, not of the command
+    #[arg(long, conflicts_with = "unguarded")]
+    library: bool,
+    /// And descriptors that were opened before are in them: not where the directory is mounted --routed
+    #[arg(long, requires = "library")]
+    descriptors: bool,
     /// Operations, of all processes together
     #[arg(long, default_value_t = 10_000)]
     ops: u64,
@@ -65,6 +73,18 @@ pub struct Options {
     keep: Option<PathBuf>,
 }
 
+impl Options {
+    /// What begins and ends transactions.
+    fn by(&self) -> By {
+        match (self.unguarded, self.library, self.descriptors) {
+            (true, ..) => By::Nothing,
+            (_, true, true) => By::Library(Flags::DESCRIPTORS),
+            (_, true, false) => By::Library(Flags::default()),
+            _ => By::Command(self.systx.clone()),
+        }
+    }
+}
+
 /// Which transactions are aborted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Aborts {
@@ -85,6 +105,9 @@ pub struct Worker {
     process: u32,
     #[arg(long)]
     transactions: bool,
+    /// Directories that were opened before are in transactions
+    #[arg(long)]
+    directories: bool,
 }
 
 /// For one moment.
@@ -110,6 +133,10 @@ pub struct Counts {
     pub operations: u64,
     /// Of these, plain calls.
     pub plain: u64,
+    /// Of these, calls in the middle of a transaction that are not in it, since they go by what was opened before.
+    pub beside: u64,
+    /// Operations that are in a transaction although they go by what was opened before it.
+    pub before: u64,
     /// Transactions that committed.
     pub committed: u64,
     /// Transactions that lost a conflict.
@@ -122,6 +149,8 @@ impl Counts {
     fn add(&mut self, other: &Counts) {
         self.operations += other.operations;
         self.plain += other.plain;
+        self.beside += other.beside;
+        self.before += other.before;
         self.committed += other.committed;
         self.conflicts += other.conflicts;
         self.aborted += other.aborted;
@@ -134,6 +163,8 @@ pub struct Report {
     /// What was done.
     #[serde(flatten)]
     pub counts: Counts,
+    /// Directories that were opened before a transaction are in it, as the directory is mounted.
+    pub directories: bool,
     /// Histories that were checked one by one.
     pub slices: u64,
     /// Seconds, checks included.
@@ -158,9 +189,9 @@ const MOST: u64 = 2000;
 /// A call that failed as none may.
 pub fn worker(worker: &Worker) -> Result<()> {
     let o = &worker.options;
-    let by = if o.unguarded { By::Nothing } else { By::Command(o.systx.clone()) };
-    let arena = Arena::new(o.arena.clone(), by);
-    let mut actor = Actor::new(&o.arena, worker.process, !worker.transactions)?;
+    let mut arena = Arena::new(o.arena.clone(), o.by());
+    arena.reach.directories = worker.directories;
+    let mut actor = Actor::new(&o.arena, worker.process, true)?;
     actor.leave_out(&o.without);
     let mut dice = Dice::new(o.seed.wrapping_mul(1009).wrapping_add(worker.process.into()));
     let mut out = BufWriter::new(std::io::stdout().lock());
@@ -187,13 +218,21 @@ pub fn worker(worker: &Worker) -> Result<()> {
 fn call(actor: &mut Actor, process: u32, dice: &mut Dice, to: &mut Recorded) -> Result<()> {
     let begin = now();
     let done = actor.work(dice).context("a plain call failed")?;
-    let end = now();
-    let kind = if done.survey { Kind::Survey } else { Kind::Call };
-    to.counts.operations += 1;
-    to.counts.plain += 1;
-    let outcome = Outcome::Done;
-    to.units.push(Unit { process, kind, outcome, begin, end, steps: done.steps });
+    to.called(process, begin, done);
     Ok(())
+}
+
+impl Recorded {
+    /// A plain call that has just ended: a unit of its own.
+    fn called(&mut self, process: u32, begin: u64, done: Done) {
+        let end = now();
+        let kind = if done.survey { Kind::Survey } else { Kind::Call };
+        self.counts.operations += 1;
+        self.counts.plain += 1;
+        self.counts.beside += u64::from(done.beside);
+        let outcome = Outcome::Done;
+        self.units.push(Unit { process, kind, outcome, begin, end, steps: done.steps });
+    }
 }
 
 /// One transaction, with the aborted attempts before it.
@@ -216,24 +255,28 @@ fn transact(
     for (length, abort) in attempts {
         let begin = now();
         let view = arena.begin(false)?;
-        actor.enter(&view.path, !o.unguarded);
+        actor.enter(&view.path, !o.unguarded, arena.reach);
         let mut dice = Dice::new(seed);
         let mut steps: Vec<Step> = Vec::new();
         let mut lost = false;
         for _ in 0..length {
+            let begin = now();
             match actor.work(&mut dice) {
-                Ok(done) => steps.extend(done.steps),
-                Err(e) if canceled(&e) => {
+                Ok(done) if done.beside => to.called(process, begin, done),
+                Ok(done) => {
+                    to.counts.operations += 1;
+                    to.counts.before += u64::from(done.before);
+                    steps.extend(done.steps);
+                }
+                // Of a mapping it is told in another way.
+                Err(e) if canceled(&e) || is(&e, Errno::FAULT) && arena.has_lost(&view) => {
                     lost = true;
                     break;
                 }
                 Err(e) => return Err(e).context("a call in a transaction failed"),
             }
-            to.counts.operations += 1;
         }
-        // A name that nobody has: a transaction that has lost is not even told that.
-        let probe = || std::fs::symlink_metadata(view.path.join("probe"));
-        lost = lost || abort && probe().is_err_and(|e| canceled(&e));
+        lost = lost || abort && arena.has_lost(&view);
         let outcome = if lost || abort {
             arena.abort(&view)?;
             Outcome::Aborted
@@ -252,6 +295,7 @@ fn transact(
             }
         };
         let end = now();
+        actor.leave(&arena.dir, &mut dice)?;
         if lost && !o.opaque {
             steps.clear();
         }
@@ -272,7 +316,7 @@ struct Hand {
 }
 
 impl Hand {
-    fn start(o: &Options, process: u32, transactions: bool) -> Result<Hand> {
+    fn start(o: &Options, process: u32, transactions: bool, directories: bool) -> Result<Hand> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("worker").arg("--arena").arg(&o.arena).arg("--systx").arg(&o.systx);
         command.args(["--process", &process.to_string(), "--seed", &o.seed.to_string()]);
@@ -284,9 +328,14 @@ impl Hand {
             let work = work.to_possible_value().context("every choice has a name")?;
             command.args(["--without", work.get_name()]);
         }
-        for (flag, on) in
-            [("--unguarded", o.unguarded), ("--opaque", o.opaque), ("--transactions", transactions)]
-        {
+        for (flag, on) in [
+            ("--unguarded", o.unguarded),
+            ("--library", o.library),
+            ("--descriptors", o.descriptors),
+            ("--opaque", o.opaque),
+            ("--transactions", transactions),
+            ("--directories", directories),
+        ] {
             command.args(on.then_some(flag));
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -326,6 +375,19 @@ impl Report {
     }
 }
 
+/// What of that which was opened before is in transactions, found out by one of a thread that ends then: the others
+/// are started by who has never had any.
+fn find_reach(o: &Options) -> Result<Reach> {
+    let find = || {
+        let mut arena = Arena::new(o.arena.clone(), o.by());
+        arena.find_reach("reach")?;
+        Ok(arena.reach)
+    };
+    let found = std::thread::scope(|scope| scope.spawn(find).join());
+    let found = found.unwrap_or_else(|_| bail!("it panicked"));
+    found.context("cannot find out what is in a transaction")
+}
+
 /// Lets processes work, and checks what they saw.
 ///
 /// # Errors
@@ -333,12 +395,14 @@ impl Report {
 pub fn run(o: &Options) -> Result<Report> {
     let begun = Instant::now();
     hot::make(&o.arena).with_context(|| format!("cannot use {}", o.arena.display()))?;
+    let directories = find_reach(o)?.directories;
     let all = o.txn_workers + o.plain_workers;
-    let hands = (0..all).map(|process| Hand::start(o, process, process < o.txn_workers));
+    let hands =
+        (0..all).map(|process| Hand::start(o, process, process < o.txn_workers, directories));
     let mut hands = hands.collect::<Result<Vec<Hand>>>()?;
     let mut auditor = Actor::new(&o.arena, all, false)?;
     let mut initial = auditor.audit().context("cannot look at the hot set")?;
-    let mut report = Report::default();
+    let mut report = Report { directories, ..Report::default() };
     let mut said = Instant::now();
     while report.counts.operations < o.ops {
         let slice = Slice { until: now() + o.slice * 1_000_000, most: MOST };

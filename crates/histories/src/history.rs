@@ -165,7 +165,7 @@ pub enum Outcome {
 /// A transaction or a plain call of one process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Unit {
-    /// Which process; a process does one unit after the other.
+    /// Which process; a process does one unit after the other, but for plain calls in the middle of its transaction.
     pub process: u32,
     /// What it is.
     pub kind: Kind,

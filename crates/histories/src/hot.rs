@@ -9,7 +9,12 @@
 //! - `t/`: where each process writes the files that it then renames into `n`.
 //!
 //! Every write has a token of its own, so what was seen says who wrote it.
+//!
+//! Who works in transactions goes for all of this also by what it had opened before: by descriptors and
+//! mappings of the registers, and through a descriptor of the directory.  Whether that is in the transaction
+//! is said by [`Reach`]; what is not is a plain call, which is told apart ([`Done::beside`]).
 
+use crate::arena::Reach;
 use crate::dice::Dice;
 use crate::history::{Atom, Cell, State, Step, token};
 use crate::mapping_unsafe::Mapping;
@@ -17,6 +22,7 @@ use clap::ValueEnum;
 use rustix::io::Errno;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -25,12 +31,16 @@ pub const REGISTERS: u32 = 3;
 const RECORDS: u32 = 4;
 /// From one record of a register to the next.
 const STRIDE: usize = 2048;
+/// Of eight bytes, in a register.
+const WORDS: usize = STRIDE * RECORDS as usize / 8;
 const LOGS: u32 = 2;
 const NAMES: u32 = 6;
 /// A log with so many records is cut.
 const LONG: usize = 24;
 /// Records of a log that are read at most.
 const MOST: usize = 4096;
+/// Operations of a transaction that go by what was opened before it, in thousandths.
+const BEFORE: u64 = 300;
 /// File numbers of logs.
 const LOG: u32 = 100;
 /// The one directory of names.
@@ -50,11 +60,17 @@ fn name(dir: &Path, n: u32) -> PathBuf {
     dir.join(format!("n/{n}"))
 }
 
+/// Whether the mode of a register is asked of a kept descriptor, by who has one; that of the others by name.
+fn is_kept(r: u32) -> bool {
+    r.is_multiple_of(2)
+}
+
 fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
-/// What an operation may be, for [`Actor::leave_out`]; the last two need a transaction.
+/// What an operation may be, for [`Actor::leave_out`]; `Rewrite` and `Modify` need a transaction.  `Before` is all
+/// that a transaction does by what was opened before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 #[allow(missing_docs)]
 pub enum Work {
@@ -76,6 +92,7 @@ pub enum Work {
     List,
     Rewrite,
     Modify,
+    Before,
 }
 
 /// By the dice; some are more frequent.
@@ -121,18 +138,45 @@ pub fn make(dir: &Path) -> io::Result<()> {
 
 /// Who works: its tokens, and the descriptors and mappings that it keeps.
 pub struct Actor {
+    /// Where it works: everybody's path, or that of its transaction.
     dir: PathBuf,
     process: u32,
     number: u32,
-    isolated: bool,
     left_out: Vec<Work>,
     kept: Option<Kept>,
+    inside: Option<Inside>,
+    /// What the operation at hand works below.
+    base: PathBuf,
+    /// It goes by what was opened before.
+    before: bool,
 }
 
-/// By register.
+/// What a process has opened and goes on to use.
 struct Kept {
+    dir: File,
+    /// By register.
     files: Vec<File>,
     maps: Vec<Mapping>,
+}
+
+impl Kept {
+    fn open(dir: &Path) -> io::Result<Kept> {
+        let (mut files, mut maps) = (Vec::new(), Vec::new());
+        for n in 0..REGISTERS {
+            let file = OpenOptions::new().read(true).write(true).open(register(dir, n))?;
+            maps.push(Mapping::new(&file, WORDS)?);
+            files.push(file);
+        }
+        Ok(Kept { dir: File::open(dir)?, files, maps })
+    }
+}
+
+/// What is known of the transaction that an actor is in.
+#[derive(Clone, Copy)]
+struct Inside {
+    /// Nobody else sees what it does.
+    isolated: bool,
+    reach: Reach,
 }
 
 /// What an operation did and saw.
@@ -142,6 +186,10 @@ pub struct Done {
     pub steps: Vec<Step>,
     /// The steps are of no known order.
     pub survey: bool,
+    /// It went by what was opened before the transaction that it was done in.
+    pub before: bool,
+    /// And is no part of that transaction: a plain call.
+    pub beside: bool,
 }
 
 impl Done {
@@ -161,27 +209,37 @@ fn word(bytes: &[u8]) -> u64 {
 }
 
 impl Actor {
-    /// Someone who works below `dir`; who is plain keeps descriptors and mappings.
+    /// Someone who works below `dir`, and may keep descriptors and mappings.
     ///
     /// # Errors
     /// As of the calls.
     pub fn new(dir: &Path, process: u32, keeps: bool) -> io::Result<Actor> {
-        let mut kept = Kept { files: Vec::new(), maps: Vec::new() };
-        for n in 0..if keeps { REGISTERS } else { 0 } {
-            let file = OpenOptions::new().read(true).write(true).open(register(dir, n))?;
-            kept.maps.push(Mapping::new(&file, STRIDE * RECORDS as usize / 8)?);
-            kept.files.push(file);
-        }
-        let dir = dir.to_path_buf();
-        let kept = keeps.then_some(kept);
-        Ok(Actor { dir, process, number: 0, isolated: false, left_out: Vec::new(), kept })
+        let kept = if keeps { Some(Kept::open(dir)?) } else { None };
+        let (dir, base) = (dir.to_path_buf(), dir.to_path_buf());
+        let left_out = Vec::new();
+        let (number, inside, before) = (0, None, false);
+        Ok(Actor { dir, process, number, left_out, kept, inside, base, before })
     }
 
     /// Works below another directory from now on: the view of a transaction.  Whether nobody else
-    /// sees what it does.
-    pub fn enter(&mut self, dir: &Path, isolated: bool) {
+    /// sees what it does, and what of that which was opened before is in it.
+    pub fn enter(&mut self, dir: &Path, isolated: bool, reach: Reach) {
         self.dir = dir.to_path_buf();
-        self.isolated = isolated;
+        self.inside = Some(Inside { isolated, reach });
+    }
+
+    /// Is in no transaction any more, and works below this directory.  Now and then it opens anew what it
+    /// keeps, so that this is not always the same.
+    ///
+    /// # Errors
+    /// As of the calls.
+    pub fn leave(&mut self, dir: &Path, dice: &mut Dice) -> io::Result<()> {
+        self.dir = dir.to_path_buf();
+        self.inside = None;
+        if self.kept.is_some() && dice.permille(20) {
+            self.kept = Some(Kept::open(dir)?);
+        }
+        Ok(())
     }
 
     /// Never does any of these, to see what else there is.
@@ -203,21 +261,45 @@ impl Actor {
         let l = dice.below(LOGS.into()) as u32;
         let a = dice.below(NAMES.into()) as u32;
         let b = (a + 1 + dice.below(u64::from(NAMES) - 1) as u32) % NAMES;
+        self.before = match self.inside {
+            Some(_) => {
+                self.kept.is_some() && dice.permille(BEFORE) && !self.leaves_out(Work::Before)
+            }
+            // Names by path, so that they are looked up by everybody.
+            None => self.kept.is_some(),
+        };
+        let reach = self.inside.map(|inside| inside.reach);
+        // Through the link in /proc, as openat(2) does: from the descriptor's mount, whatever the path leads to.
+        self.base = match &self.kept {
+            Some(kept) if self.before && reach.is_some() => {
+                PathBuf::from(format!("/proc/self/fd/{}", kept.dir.as_raw_fd()))
+            }
+            _ => self.dir.clone(),
+        };
+        let plain = reach.is_none_or(|reach| self.before && !reach.directories);
         let transactional = [Work::Rewrite, Work::Modify].into_iter();
         let works: Vec<Work> = PLAIN
             .into_iter()
-            .chain(transactional.filter(|_| self.kept.is_none()))
-            .filter(|work| !self.left_out.contains(work))
+            .chain(transactional.filter(|_| !plain))
+            .filter(|work| !self.leaves_out(*work))
             .collect();
         let Some(work) = works.get(dice.below(works.len() as u64) as usize) else {
             return Ok(Done::default());
         };
-        match work {
+        let mapped = self.before && *work == Work::ReadMapped && dice.permille(500);
+        let beside = self.before
+            && reach.is_some_and(|reach| match work {
+                Work::ReadMapped if mapped => true,
+                Work::ReadKept | Work::ReadMapped | Work::Write => !reach.files,
+                Work::Mode if is_kept(r) => !reach.files,
+                _ => !reach.directories,
+            });
+        let done = match work {
             Work::Read => self.read(r, slot),
             Work::ReadKept => self.read_kept(r, slot),
-            Work::ReadMapped => self.read_mapped(r, slot),
+            Work::ReadMapped => self.read_mapped(r, slot, mapped),
             Work::ReadAll => self.read_all(r),
-            Work::Write => self.write(r, slot),
+            Work::Write => self.write(r, slot, self.before),
             Work::Append => self.append(l),
             Work::ReadLog => self.read_log(l, true),
             Work::Size => self.size(l),
@@ -233,11 +315,30 @@ impl Actor {
             // Several requests: only in a transaction does that make one thing.
             Work::Rewrite => self.rewrite(r),
             Work::Modify => self.modify(r, slot),
+            Work::Before => Ok(Done::default()),
+        };
+        let before = self.before && reach.is_some();
+        match done {
+            Ok(done) => Ok(Done { before, beside, ..done }),
+            // Nothing that becomes of the transaction is its concern.
+            Err(e) if beside => {
+                Err(io::Error::other(format!("a call beside the transaction: {e}")))
+            }
+            Err(e) => Err(e),
         }
     }
 
+    fn leaves_out(&self, work: Work) -> bool {
+        self.left_out.contains(&work)
+    }
+
+    /// What it has opened before, if the operation goes by that.
+    fn before(&self) -> Option<&Kept> {
+        self.kept.as_ref().filter(|_| self.before)
+    }
+
     fn read(&mut self, r: u32, slot: u32) -> io::Result<Done> {
-        let file = File::open(register(&self.dir, r))?;
+        let file = File::open(register(&self.base, r))?;
         Self::read_by(&file, r, slot, "open, pread")
     }
 
@@ -248,19 +349,26 @@ impl Actor {
     }
 
     fn read_kept(&mut self, r: u32, slot: u32) -> io::Result<Done> {
-        match &self.kept {
+        match self.before() {
             Some(kept) => Self::read_by(&kept.files[r as usize], r, slot, "pread, kept descriptor"),
             None => self.read(r, slot),
         }
     }
 
-    fn read_mapped(&mut self, r: u32, slot: u32) -> io::Result<Done> {
+    /// By a mapping: one that it has kept, or one that is made now, of what it has opened before or opens now.
+    fn read_mapped(&mut self, r: u32, slot: u32, mapped: bool) -> io::Result<Done> {
         let at = slot as usize * STRIDE / 8;
-        let (value, how) = match &self.kept {
-            Some(kept) => (kept.maps[r as usize].word(at), "kept mapping"),
+        let (value, how) = match self.before() {
+            Some(kept) if mapped || self.inside.is_none() => {
+                (kept.maps[r as usize].word(at), "kept mapping")
+            }
+            Some(kept) => {
+                let file = &kept.files[r as usize];
+                (Mapping::new(file, WORDS)?.fetch(at)?, "mapping of a kept descriptor")
+            }
             None => {
-                let file = File::open(register(&self.dir, r))?;
-                (Mapping::new(&file, at + 1)?.word(at), "mapping")
+                let file = File::open(register(&self.base, r))?;
+                (Mapping::new(&file, WORDS)?.fetch(at)?, "mapping")
             }
         };
         Ok(Done::one(how, &[Atom::Is(Cell::Slot(r, slot), value)]))
@@ -268,7 +376,7 @@ impl Actor {
 
     fn read_all(&mut self, r: u32) -> io::Result<Done> {
         let mut bytes = vec![0; STRIDE * RECORDS as usize];
-        let n = File::open(register(&self.dir, r))?.read_at(&mut bytes, 0)?;
+        let n = File::open(register(&self.base, r))?.read_at(&mut bytes, 0)?;
         let mut done = Done::default();
         for slot in 0..RECORDS {
             let at = slot as usize * STRIDE;
@@ -278,29 +386,34 @@ impl Actor {
         Ok(done)
     }
 
-    fn write(&mut self, r: u32, slot: u32) -> io::Result<Done> {
+    fn write(&mut self, r: u32, slot: u32, before: bool) -> io::Result<Done> {
         let value = self.token();
         let (at, bytes) = (slot as u64 * STRIDE as u64, value.to_le_bytes());
-        match &self.kept {
-            Some(kept) => kept.files[r as usize].write_all_at(&bytes, at)?,
-            None => {
-                let file = OpenOptions::new().write(true).open(register(&self.dir, r))?;
-                file.write_all_at(&bytes, at)?;
+        let how = match self.kept.as_ref().filter(|_| before) {
+            Some(kept) => {
+                kept.files[r as usize].write_all_at(&bytes, at)?;
+                "pwrite, kept descriptor"
             }
-        }
-        Ok(Done::one("pwrite", &[Atom::Set(Cell::Slot(r, slot), value)]))
+            None => {
+                let file = OpenOptions::new().write(true).open(register(&self.base, r))?;
+                file.write_all_at(&bytes, at)?;
+                "open, pwrite"
+            }
+        };
+        Ok(Done::one(how, &[Atom::Set(Cell::Slot(r, slot), value)]))
     }
 
     fn modify(&mut self, r: u32, slot: u32) -> io::Result<Done> {
         let mut done = self.read(r, slot)?;
-        done.steps.extend(self.write(r, slot)?.steps);
+        done.steps.extend(self.write(r, slot, false)?.steps);
         Ok(done)
     }
 
     fn rewrite(&mut self, r: u32) -> io::Result<Done> {
-        let path = register(&self.dir, r);
+        let path = register(&self.base, r);
         // Who has the file mapped would not survive that it is shorter for a moment.
-        let file = OpenOptions::new().write(true).truncate(self.isolated).open(path)?;
+        let isolated = self.inside.is_some_and(|inside| inside.isolated);
+        let file = OpenOptions::new().write(true).truncate(isolated).open(path)?;
         let mut bytes = vec![0; STRIDE * RECORDS as usize];
         let mut atoms = Vec::new();
         for slot in 0..RECORDS {
@@ -314,7 +427,7 @@ impl Actor {
 
     fn append(&mut self, l: u32) -> io::Result<Done> {
         let value = self.token();
-        let file = OpenOptions::new().append(true).open(log(&self.dir, l))?;
+        let file = OpenOptions::new().append(true).open(log(&self.base, l))?;
         let n = rustix::io::write(&file, &value.to_le_bytes())?;
         if n != 8 {
             return Err(io::Error::other(format!("an append of 8 bytes wrote {n}")));
@@ -323,7 +436,7 @@ impl Actor {
     }
 
     fn read_log(&mut self, l: u32, cut: bool) -> io::Result<Done> {
-        let path = log(&self.dir, l);
+        let path = log(&self.base, l);
         let mut bytes = vec![0; 8 * MOST];
         let n = File::open(&path)?.read_at(&mut bytes, 0)?;
         if cut && n >= 8 * LONG {
@@ -342,28 +455,28 @@ impl Actor {
     }
 
     fn size(&mut self, l: u32) -> io::Result<Done> {
-        let size = fs::metadata(log(&self.dir, l))?.len();
+        let size = fs::metadata(log(&self.base, l))?.len();
         let size = if size.is_multiple_of(8) { size / 8 } else { BROKEN };
         Ok(Done::one("stat", &[Atom::Is(Cell::Size(LOG + l), size)]))
     }
 
     fn chmod(&mut self, r: u32, mode: u32) -> io::Result<Done> {
-        fs::set_permissions(register(&self.dir, r), Permissions::from_mode(mode))?;
+        fs::set_permissions(register(&self.base, r), Permissions::from_mode(mode))?;
         Ok(Done::one("chmod", &[Atom::Set(Cell::Mode(r), mode.into())]))
     }
 
     fn mode(&mut self, r: u32) -> io::Result<Done> {
-        let (mode, how) = match &self.kept {
-            Some(kept) if r.is_multiple_of(2) => {
-                (kept.files[r as usize].metadata()?.mode(), "fstat")
+        let (mode, how) = match self.before() {
+            Some(kept) if is_kept(r) => {
+                (kept.files[r as usize].metadata()?.mode(), "fstat, kept descriptor")
             }
-            _ => (fs::metadata(register(&self.dir, r))?.mode(), "stat"),
+            _ => (fs::metadata(register(&self.base, r))?.mode(), "stat"),
         };
         Ok(Done::one(how, &[Atom::Is(Cell::Mode(r), u64::from(mode & 0o7777))]))
     }
 
     fn look(&mut self, a: u32, open: bool) -> io::Result<Done> {
-        let (path, cell) = (name(&self.dir, a), Cell::Entry(DIR, a));
+        let (path, cell) = (name(&self.base, a), Cell::Entry(DIR, a));
         if open {
             let flags = rustix::fs::OFlags::NOFOLLOW.bits() as i32;
             let file = OpenOptions::new().read(true).custom_flags(flags).open(path);
@@ -393,7 +506,7 @@ impl Actor {
 
     fn symlink(&mut self, a: u32) -> io::Result<Done> {
         let (value, cell) = (self.token(), Cell::Entry(DIR, a));
-        match symlink(value.to_string(), name(&self.dir, a)) {
+        match symlink(value.to_string(), name(&self.base, a)) {
             Ok(()) => Ok(Done::one("symlink", &[Atom::Is(cell, 0), Atom::Set(cell, value)])),
             Err(e) if is(&e, Errno::EXIST) => Ok(Done::one("symlink", &[Atom::Present(cell)])),
             Err(e) => Err(e),
@@ -402,7 +515,7 @@ impl Actor {
 
     fn unlink(&mut self, a: u32) -> io::Result<Done> {
         let cell = Cell::Entry(DIR, a);
-        match fs::remove_file(name(&self.dir, a)) {
+        match fs::remove_file(name(&self.base, a)) {
             Ok(()) => Ok(Done::one("unlink", &[Atom::Present(cell), Atom::Set(cell, 0)])),
             Err(e) if is(&e, Errno::NOENT) => Ok(Done::one("unlink", &[Atom::Is(cell, 0)])),
             Err(e) => Err(e),
@@ -411,7 +524,7 @@ impl Actor {
 
     fn rename(&mut self, a: u32, b: u32) -> io::Result<Done> {
         let (from, to) = (Cell::Entry(DIR, a), Cell::Entry(DIR, b));
-        match fs::rename(name(&self.dir, a), name(&self.dir, b)) {
+        match fs::rename(name(&self.base, a), name(&self.base, b)) {
             Ok(()) => Ok(Done::one("rename", &[Atom::Rename(from, to)])),
             Err(e) if is(&e, Errno::NOENT) => Ok(Done::one("rename", &[Atom::Is(from, 0)])),
             Err(e) => Err(e),
@@ -420,9 +533,11 @@ impl Actor {
 
     fn replace(&mut self, a: u32) -> io::Result<Done> {
         let value = self.token();
-        let new = self.dir.join(format!("t/{}", self.process));
+        // What it does beside its transaction does not take the transaction's name.
+        let by = if self.before && self.inside.is_some() { "b" } else { "" };
+        let new = self.base.join(format!("t/{}{by}", self.process));
         fs::write(&new, value.to_le_bytes())?;
-        fs::rename(&new, name(&self.dir, a))?;
+        fs::rename(&new, name(&self.base, a))?;
         let how = "rename of a new file to it";
         Ok(Done::one(how, &[Atom::Set(Cell::Entry(DIR, a), value)]))
     }
@@ -430,7 +545,7 @@ impl Actor {
     fn link(&mut self, a: u32, b: u32) -> io::Result<Done> {
         let (from, to) = (Cell::Entry(DIR, a), Cell::Entry(DIR, b));
         let mut done = Done::default();
-        match fs::hard_link(name(&self.dir, a), name(&self.dir, b)) {
+        match fs::hard_link(name(&self.base, a), name(&self.base, b)) {
             Ok(()) => {
                 done.step("link, first name", &[Atom::Resolve(from)]);
                 done.step("link, second name", &[Atom::Bind(to)]);
@@ -449,7 +564,7 @@ impl Actor {
     fn list(&mut self) -> io::Result<Done> {
         let mut seen = [0; NAMES as usize];
         let mut strangers = false;
-        for entry in fs::read_dir(self.dir.join("n"))? {
+        for entry in fs::read_dir(self.base.join("n"))? {
             let entry = entry?.file_name();
             let n = entry.to_str().and_then(|n| n.parse::<usize>().ok());
             match n.and_then(|n| seen.get_mut(n)) {

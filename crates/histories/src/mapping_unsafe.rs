@@ -40,6 +40,32 @@ impl Mapping {
     }
 }
 
+impl Mapping {
+    /// The same, but what would be SIGBUS is an error: a page that a transaction which has lost reads for the first
+    /// time is refused.  The kernel reads it in the place of the program, through the same mapping.
+    ///
+    /// # Errors
+    /// EFAULT: the page cannot be had.
+    ///
+    /// # Panics
+    /// If it was not mapped.
+    pub fn fetch(&self, n: usize) -> io::Result<u64> {
+        assert!(n < self.words, "word {n} of {}", self.words);
+        let mut bytes = [0_u8; 8];
+        let here = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 8 };
+        let there = libc::iovec { iov_base: self.at.as_ptr().wrapping_add(n).cast(), iov_len: 8 };
+        let me = rustix::process::getpid().as_raw_nonzero().get();
+        // SAFETY: the first is eight bytes of our own, which nobody else uses; the second is only read, and by the
+        // kernel, to which no address can do harm.
+        let read = unsafe { libc::process_vm_readv(me, &here, 1, &there, 1, 0) };
+        match read {
+            8 => Ok(u64::from_le_bytes(bytes)),
+            -1 => Err(io::Error::last_os_error()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: exactly what `new` mapped, and no reference into it outlives `self`.
