@@ -13,9 +13,11 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use systx::Flags;
 
@@ -37,6 +39,9 @@ pub struct Options {
     /// And descriptors that were opened before are in them: not where the directory is mounted --routed
     #[arg(long, requires = "library")]
     descriptors: bool,
+    /// Who works are threads of one process, not processes
+    #[arg(long)]
+    threads: bool,
     /// Operations, of all processes together
     #[arg(long, default_value_t = 10_000)]
     ops: u64,
@@ -135,6 +140,8 @@ pub struct Counts {
     pub plain: u64,
     /// Of these, calls in the middle of a transaction that are not in it, since they go by what was opened before.
     pub beside: u64,
+    /// Of these, by descriptors that were opened inside of an earlier transaction.
+    pub former: u64,
     /// Operations that are in a transaction although they go by what was opened before it.
     pub before: u64,
     /// Transactions that committed.
@@ -150,6 +157,7 @@ impl Counts {
         self.operations += other.operations;
         self.plain += other.plain;
         self.beside += other.beside;
+        self.former += other.former;
         self.before += other.before;
         self.committed += other.committed;
         self.conflicts += other.conflicts;
@@ -183,19 +191,24 @@ fn now() -> u64 {
 /// Operations of one process in a slice: what the search has to go through stays small.
 const MOST: u64 = 2000;
 
-/// One process.
+/// One process, told by its standard input.
 ///
 /// # Errors
 /// A call that failed as none may.
 pub fn worker(worker: &Worker) -> Result<()> {
+    work(worker, std::io::stdin().lock(), std::io::stdout().lock())
+}
+
+/// Works as long as it is told to, and says what it has seen.
+fn work(worker: &Worker, told: impl BufRead, out: impl Write) -> Result<()> {
     let o = &worker.options;
     let mut arena = Arena::new(o.arena.clone(), o.by());
     arena.reach.directories = worker.directories;
     let mut actor = Actor::new(&o.arena, worker.process, true)?;
     actor.leave_out(&o.without);
     let mut dice = Dice::new(o.seed.wrapping_mul(1009).wrapping_add(worker.process.into()));
-    let mut out = BufWriter::new(std::io::stdout().lock());
-    for line in std::io::stdin().lock().lines() {
+    let mut out = BufWriter::new(out);
+    for line in told.lines() {
         let slice: Slice = serde_json::from_str(&line?)?;
         let mut recorded = Recorded::default();
         while now() < slice.until && recorded.counts.operations < slice.most {
@@ -230,6 +243,7 @@ impl Recorded {
         self.counts.operations += 1;
         self.counts.plain += 1;
         self.counts.beside += u64::from(done.beside);
+        self.counts.former += u64::from(done.former);
         let outcome = Outcome::Done;
         self.units.push(Unit { process, kind, outcome, begin, end, steps: done.steps });
     }
@@ -295,7 +309,7 @@ fn transact(
             }
         };
         let end = now();
-        actor.leave(&arena.dir, &mut dice)?;
+        actor.leave(&arena.dir, outcome == Outcome::Done, &mut dice)?;
         if lost && !o.opaque {
             steps.clear();
         }
@@ -307,16 +321,83 @@ fn transact(
     Ok(())
 }
 
-/// A process that works, seen from here.
+/// Who works, seen from here.
 struct Hand {
     name: String,
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
+    body: Body,
+    input: Box<dyn Write>,
+    output: Box<dyn BufRead>,
+}
+
+enum Body {
+    Process(Child),
+    Thread(JoinHandle<Result<()>>),
+}
+
+impl Body {
+    /// How it has ended, if not well.
+    fn end(self) -> Result<()> {
+        match self {
+            Body::Process(mut child) => {
+                let status = child.wait()?;
+                match status.signal() {
+                    _ if status.success() => Ok(()),
+                    Some(7) => bail!("SIGBUS: a page of a mapped file was gone for a moment"),
+                    _ => bail!("{status}"),
+                }
+            }
+            Body::Thread(thread) => thread.join().unwrap_or_else(|_| bail!("it panicked")),
+        }
+    }
 }
 
 impl Hand {
-    fn start(o: &Options, process: u32, transactions: bool, directories: bool) -> Result<Hand> {
+    fn start(worker: Worker) -> Result<Hand> {
+        let kind = if worker.transactions { "transactional" } else { "plain" };
+        let name = format!("{kind} process {}", worker.process);
+        if worker.options.threads {
+            let (here, there) = UnixStream::pair()?;
+            let (input, output) = (here.try_clone()?, BufReader::new(here));
+            let told = BufReader::new(there.try_clone()?);
+            let body = Body::Thread(std::thread::spawn(move || work(&worker, told, there)));
+            let (input, output) = (Box::new(input), Box::new(output));
+            return Ok(Hand { name, body, input, output });
+        }
+        let mut child = worker.command()?.spawn().context("cannot start a worker")?;
+        let input = Box::new(child.stdin.take().context("it has an input")?);
+        let output = BufReader::new(child.stdout.take().context("it has an output")?);
+        Ok(Hand { name, body: Body::Process(child), input, output: Box::new(output) })
+    }
+
+    fn tell(&mut self, slice: &Slice) -> Result<()> {
+        let line = serde_json::to_string(slice)?;
+        // If it has ended, its answer says so.
+        let _ = writeln!(self.input, "{line}").and_then(|()| self.input.flush());
+        Ok(())
+    }
+
+    /// Nothing, if it has ended.
+    fn answer(&mut self) -> Result<Option<Recorded>> {
+        let mut line = String::new();
+        if self.output.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        let recorded = serde_json::from_str(&line);
+        recorded.map(Some).with_context(|| format!("{} said nonsense", self.name))
+    }
+
+    /// It has to end.
+    fn end(self) -> Result<()> {
+        let Hand { name, body, input, output } = self;
+        drop((input, output));
+        body.end().with_context(|| format!("{name} ended"))
+    }
+}
+
+impl Worker {
+    /// The process that is this one.
+    fn command(&self) -> Result<Command> {
+        let (o, process) = (&self.options, self.process);
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("worker").arg("--arena").arg(&o.arena).arg("--systx").arg(&o.systx);
         command.args(["--process", &process.to_string(), "--seed", &o.seed.to_string()]);
@@ -333,38 +414,13 @@ impl Hand {
             ("--library", o.library),
             ("--descriptors", o.descriptors),
             ("--opaque", o.opaque),
-            ("--transactions", transactions),
-            ("--directories", directories),
+            ("--transactions", self.transactions),
+            ("--directories", self.directories),
         ] {
             command.args(on.then_some(flag));
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().context("cannot start a worker")?;
-        let input = child.stdin.take().context("it has an input")?;
-        let output = child.stdout.take().context("it has an output")?;
-        let kind = if transactions { "transactional" } else { "plain" };
-        let name = format!("{kind} process {process}");
-        Ok(Hand { name, child, input, output: BufReader::new(output) })
-    }
-
-    fn tell(&mut self, slice: &Slice) -> Result<()> {
-        let line = serde_json::to_string(slice)?;
-        // If it has ended, its answer says so.
-        let _ = writeln!(self.input, "{line}").and_then(|()| self.input.flush());
-        Ok(())
-    }
-
-    fn answer(&mut self) -> Result<Recorded> {
-        let mut line = String::new();
-        if self.output.read_line(&mut line)? == 0 {
-            let status = self.child.wait()?;
-            let why = match status.signal() {
-                Some(7) => "SIGBUS: a page of a mapped file was gone for a moment".into(),
-                _ => status.to_string(),
-            };
-            bail!("{} ended: {why}", self.name);
-        }
-        serde_json::from_str(&line).with_context(|| format!("{} said nonsense", self.name))
+        Ok(command)
     }
 }
 
@@ -397,8 +453,11 @@ pub fn run(o: &Options) -> Result<Report> {
     hot::make(&o.arena).with_context(|| format!("cannot use {}", o.arena.display()))?;
     let directories = find_reach(o)?.directories;
     let all = o.txn_workers + o.plain_workers;
-    let hands =
-        (0..all).map(|process| Hand::start(o, process, process < o.txn_workers, directories));
+    let worker = |process| {
+        let (options, transactions) = (o.clone(), process < o.txn_workers);
+        Worker { options, process, transactions, directories }
+    };
+    let hands = (0..all).map(|process| Hand::start(worker(process)));
     let mut hands = hands.collect::<Result<Vec<Hand>>>()?;
     let mut auditor = Actor::new(&o.arena, all, false)?;
     let mut initial = auditor.audit().context("cannot look at the hot set")?;
@@ -408,8 +467,11 @@ pub fn run(o: &Options) -> Result<Report> {
         let slice = Slice { until: now() + o.slice * 1_000_000, most: MOST };
         hands.iter_mut().try_for_each(|hand| hand.tell(&slice))?;
         let mut history = History { initial, units: Vec::new() };
-        for hand in &mut hands {
-            let recorded = hand.answer()?;
+        for n in 0..hands.len() {
+            let Some(recorded) = hands[n].answer()? else {
+                hands.swap_remove(n).end()?;
+                bail!("a worker ended early");
+            };
             report.counts.add(&recorded.counts);
             report.displaced.extend(recorded.displaced);
             history.units.extend(recorded.units);
@@ -437,13 +499,6 @@ pub fn run(o: &Options) -> Result<Report> {
         }
     }
     report.seconds = begun.elapsed().as_secs_f64();
-    for hand in hands {
-        let Hand { name, mut child, input, .. } = hand;
-        drop(input);
-        let status = child.wait()?;
-        if !status.success() {
-            bail!("{name} ended: {status}");
-        }
-    }
+    hands.into_iter().try_for_each(Hand::end)?;
     Ok(report)
 }

@@ -12,7 +12,9 @@
 //!
 //! Who works in transactions goes for all of this also by what it had opened before: by descriptors and
 //! mappings of the registers, and through a descriptor of the directory.  Whether that is in the transaction
-//! is said by [`Reach`]; what is not is a plain call, which is told apart ([`Done::beside`]).
+//! is said by [`Reach`]; what is not is a plain call, which is told apart ([`Done::beside`]).  Registers are also
+//! written by descriptors that were opened inside of an earlier transaction, which is committed.  What is read by
+//! those is not looked at: they may show what was there a moment ago.
 
 use crate::arena::Reach;
 use crate::dice::Dice;
@@ -70,7 +72,7 @@ fn is(error: &io::Error, errno: Errno) -> bool {
 }
 
 /// What an operation may be, for [`Actor::leave_out`]; `Rewrite` and `Modify` need a transaction.  `Before` is all
-/// that a transaction does by what was opened before it.
+/// that a transaction does by what was opened before it, `Former` what it does by what was opened in an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 #[allow(missing_docs)]
 pub enum Work {
@@ -93,6 +95,7 @@ pub enum Work {
     Rewrite,
     Modify,
     Before,
+    Former,
 }
 
 /// By the dice; some are more frequent.
@@ -144,6 +147,8 @@ pub struct Actor {
     number: u32,
     left_out: Vec<Work>,
     kept: Option<Kept>,
+    /// By register: a descriptor for writing that was opened inside of a transaction which is committed.
+    former: Vec<Option<File>>,
     inside: Option<Inside>,
     /// What the operation at hand works below.
     base: PathBuf,
@@ -171,12 +176,13 @@ impl Kept {
     }
 }
 
-/// What is known of the transaction that an actor is in.
-#[derive(Clone, Copy)]
+/// The transaction that an actor is in.
 struct Inside {
     /// Nobody else sees what it does.
     isolated: bool,
     reach: Reach,
+    /// Registers that it has open for writing, and keeps if it commits.
+    open: Vec<(u32, File)>,
 }
 
 /// What an operation did and saw.
@@ -190,6 +196,8 @@ pub struct Done {
     pub before: bool,
     /// And is no part of that transaction: a plain call.
     pub beside: bool,
+    /// It went by what was opened inside of an earlier one.
+    pub former: bool,
 }
 
 impl Done {
@@ -217,25 +225,29 @@ impl Actor {
         let kept = if keeps { Some(Kept::open(dir)?) } else { None };
         let (dir, base) = (dir.to_path_buf(), dir.to_path_buf());
         let left_out = Vec::new();
+        let former = (0..REGISTERS).map(|_| None).collect();
         let (number, inside, before) = (0, None, false);
-        Ok(Actor { dir, process, number, left_out, kept, inside, base, before })
+        Ok(Actor { dir, process, number, left_out, kept, former, inside, base, before })
     }
 
     /// Works below another directory from now on: the view of a transaction.  Whether nobody else
     /// sees what it does, and what of that which was opened before is in it.
     pub fn enter(&mut self, dir: &Path, isolated: bool, reach: Reach) {
         self.dir = dir.to_path_buf();
-        self.inside = Some(Inside { isolated, reach });
+        self.inside = Some(Inside { isolated, reach, open: Vec::new() });
     }
 
-    /// Is in no transaction any more, and works below this directory.  Now and then it opens anew what it
+    /// Is in no transaction any more, which was committed or not, and works below this directory.  Now and then it opens anew what it
     /// keeps, so that this is not always the same.
     ///
     /// # Errors
     /// As of the calls.
-    pub fn leave(&mut self, dir: &Path, dice: &mut Dice) -> io::Result<()> {
+    pub fn leave(&mut self, dir: &Path, committed: bool, dice: &mut Dice) -> io::Result<()> {
         self.dir = dir.to_path_buf();
-        self.inside = None;
+        let open = self.inside.take().map(|inside| inside.open).unwrap_or_default();
+        for (r, file) in open.into_iter().filter(|_| committed) {
+            self.former[r as usize] = Some(file);
+        }
         if self.kept.is_some() && dice.permille(20) {
             self.kept = Some(Kept::open(dir)?);
         }
@@ -268,7 +280,7 @@ impl Actor {
             // Names by path, so that they are looked up by everybody.
             None => self.kept.is_some(),
         };
-        let reach = self.inside.map(|inside| inside.reach);
+        let reach = self.inside.as_ref().map(|inside| inside.reach);
         // Through the link in /proc, as openat(2) does: from the descriptor's mount, whatever the path leads to.
         self.base = match &self.kept {
             Some(kept) if self.before && reach.is_some() => {
@@ -278,9 +290,11 @@ impl Actor {
         };
         let plain = reach.is_none_or(|reach| self.before && !reach.directories);
         let transactional = [Work::Rewrite, Work::Modify].into_iter();
+        let earlier = self.before && reach.is_some_and(|reach| !reach.files);
         let works: Vec<Work> = PLAIN
             .into_iter()
             .chain(transactional.filter(|_| !plain))
+            .chain(earlier.then_some(Work::Former))
             .filter(|work| !self.leaves_out(*work))
             .collect();
         let Some(work) = works.get(dice.below(works.len() as u64) as usize) else {
@@ -290,6 +304,7 @@ impl Actor {
         let beside = self.before
             && reach.is_some_and(|reach| match work {
                 Work::ReadMapped if mapped => true,
+                Work::Former => true,
                 Work::ReadKept | Work::ReadMapped | Work::Write => !reach.files,
                 Work::Mode if is_kept(r) => !reach.files,
                 _ => !reach.directories,
@@ -315,6 +330,7 @@ impl Actor {
             // Several requests: only in a transaction does that make one thing.
             Work::Rewrite => self.rewrite(r),
             Work::Modify => self.modify(r, slot),
+            Work::Former => self.write_former(r, slot),
             Work::Before => Ok(Done::default()),
         };
         let before = self.before && reach.is_some();
@@ -376,7 +392,15 @@ impl Actor {
 
     fn read_all(&mut self, r: u32) -> io::Result<Done> {
         let mut bytes = vec![0; STRIDE * RECORDS as usize];
-        let n = File::open(register(&self.base, r))?.read_at(&mut bytes, 0)?;
+        let file = File::open(register(&self.base, r))?;
+        let mut n = 0;
+        // Where a transaction loses in the middle, the second page is refused, and the first is all that is read.
+        while n < bytes.len() {
+            match file.read_at(&mut bytes[n..], n as u64)? {
+                0 => break,
+                more => n += more,
+            }
+        }
         let mut done = Done::default();
         for slot in 0..RECORDS {
             let at = slot as usize * STRIDE;
@@ -397,10 +421,27 @@ impl Actor {
             None => {
                 let file = OpenOptions::new().write(true).open(register(&self.base, r))?;
                 file.write_all_at(&bytes, at)?;
+                // A descriptor that is in transactions is closed with one that is aborted, and not ours any more.
+                if let Some(inside) = self.inside.as_mut().filter(|i| i.isolated && !i.reach.files)
+                    && !self.before
+                {
+                    inside.open.push((r, file));
+                }
                 "open, pwrite"
             }
         };
         Ok(Done::one(how, &[Atom::Set(Cell::Slot(r, slot), value)]))
+    }
+
+    /// By a descriptor of an earlier transaction; or of before, if there is none.
+    fn write_former(&mut self, r: u32, slot: u32) -> io::Result<Done> {
+        let Some(file) = self.former[r as usize].take() else { return self.write(r, slot, true) };
+        let value = self.token();
+        file.write_all_at(&value.to_le_bytes(), slot as u64 * STRIDE as u64)?;
+        self.former[r as usize] = Some(file);
+        let how = "pwrite, descriptor of an earlier transaction";
+        let done = Done::one(how, &[Atom::Set(Cell::Slot(r, slot), value)]);
+        Ok(Done { former: true, ..done })
     }
 
     fn modify(&mut self, r: u32, slot: u32) -> io::Result<Done> {
@@ -412,7 +453,7 @@ impl Actor {
     fn rewrite(&mut self, r: u32) -> io::Result<Done> {
         let path = register(&self.base, r);
         // Who has the file mapped would not survive that it is shorter for a moment.
-        let isolated = self.inside.is_some_and(|inside| inside.isolated);
+        let isolated = self.inside.as_ref().is_some_and(|inside| inside.isolated);
         let file = OpenOptions::new().write(true).truncate(isolated).open(path)?;
         let mut bytes = vec![0; STRIDE * RECORDS as usize];
         let mut atoms = Vec::new();
