@@ -44,7 +44,11 @@ struct Arena {
     mount: Guarded,
     vol: Arc<Volume>,
     below: std::path::PathBuf,
+    late: Late,
 }
+
+/// As long as it is set, plain changes that have been performed are not answered.
+type Late = Arc<AtomicBool>;
 
 fn open(dir: &Path) -> std::os::fd::OwnedFd {
     rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -59,7 +63,7 @@ enum Remedy {
     DropListing,
     DropPages,
     Barrier,
-    /// Locks on files that are being written to.
+    /// Locks on files that are being written to, or otherwise changed.
     FileBarrier,
     /// Answers about what is marked have timeout 0.
     Timeout,
@@ -71,6 +75,7 @@ enum Remedy {
 struct Without<T> {
     it: T,
     missing: Option<Remedy>,
+    late: Late,
 }
 
 impl<T> Without<T> {
@@ -111,7 +116,11 @@ impl Gate for Without<Order> {
         if self.has(Remedy::Admission) { self.it.read(reads, act) } else { act() }
     }
     fn mutate(&self, change: Change<'_>, act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
-        self.it.mutate(change, act)
+        let done = self.it.mutate(change, act);
+        while self.late.load(SeqCst) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        done
     }
     fn valid(&self, oid: Oid, name: Option<&[u8]>) -> Valid {
         if self.has(Remedy::Timeout) { self.it.valid(oid, name) } else { Valid::default() }
@@ -142,17 +151,18 @@ impl Arena {
         let vol =
             Arc::new(Volume::new(io, dir.as_os_str().as_encoded_bytes().to_vec(), HashSet::new())?);
         let it = Order::new(Arc::clone(&vol), STALL);
-        let order = Arc::new(Without { it, missing });
+        let late = Late::default();
+        let order = Arc::new(Without { it, missing, late: Arc::clone(&late) });
         let plain = Arc::new(Plain::new(open(dir), HashSet::new(), order)?);
         let below = open(dir);
         let config = Config { transport, ..Config::default() };
         let mount = Guarded::serving(dir, below, Arc::clone(&plain), &config)?;
         let root = dir.to_path_buf();
         let it = mount.connection().caches(move || Ok(open(&root)));
-        let caches = Arc::new(Without { it, missing });
+        let caches = Arc::new(Without { it, missing, late: Arc::clone(&late) });
         vol.guard(Arc::new(publication::Guarded { plain, caches, stall: STALL }));
         let below = mount.below("");
-        Ok(Arena { mount, vol, below })
+        Ok(Arena { mount, vol, below, late })
     }
 
     fn stamp(&self, name: &str) -> Stamp {

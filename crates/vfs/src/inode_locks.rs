@@ -63,7 +63,7 @@ pub struct Ticket(u64);
 
 impl Ticket {
     /// Of a barrier that does not stay.
-    const PASS: Ticket = Ticket(0);
+    pub(crate) const PASS: Ticket = Ticket(0);
 
     /// The extended attribute's name.
     pub fn name(self) -> Vec<u8> {

@@ -44,7 +44,7 @@ pub struct Quiet<'v> {
 type Stale = HashSet<Object>;
 
 impl View {
-    /// Makes known what plain programs are writing to the files that were read: writes in flight land, and
+    /// Makes known what plain programs have changed of names and attributes that were read, and what they are writing to the files that were: writes in flight land, and
     /// stores to mappings arrive as the writes that they are.  To be called before [`View::validate`]; none
     /// begins while the answer lives.
     ///
@@ -52,6 +52,8 @@ impl View {
     /// They cannot be kept from it.
     pub fn quiet_others(&self) -> Result<Quiet<'_>, NotQuiet> {
         const TRIES: usize = 50;
+        // First: a barrier would wait for the locks that are taken then.
+        self.vol.land_seen(self.txn, self.frozen.is_some());
         let mut tries = 0;
         let locked = loop {
             match self.vol.lock_written(self.txn) {

@@ -12,6 +12,7 @@ use crate::api::Reply;
 use crate::client;
 use crate::content::Spill;
 use crate::inode_locks::InodeLocks;
+use crate::landing::Landing;
 use crate::past::{Frozen, Past};
 use crate::publication::{Afterwards, Guarded, Marked};
 use rustix::io::Errno;
@@ -55,6 +56,8 @@ pub struct Volume {
     pub past: Arc<Past>,
     /// Locks on inodes of guarded directories.
     pub(crate) inode_locks: Arc<InodeLocks>,
+    /// Plain changes of names and attributes that the kernel may not know of yet.
+    pub(crate) landing: Arc<Landing>,
     /// Who waits for whose installation.
     waits: Mutex<Vec<(TxnId, TxnId)>>,
 }
@@ -100,6 +103,7 @@ impl Volume {
             afterwards: Afterwards::new(),
             past: Arc::new(Past::new()),
             inode_locks: Arc::new(InodeLocks::new()),
+            landing: Arc::new(Landing::new()),
             waits: Mutex::new(rank::LEAF, Vec::new()),
         })
     }

@@ -1,6 +1,7 @@
-//! Plain writes in flight, and programs that are killed while they are held.
+//! Plain calls in flight, and programs that are killed while they are held.
 
 use super::*;
+use std::os::unix::fs::PermissionsExt;
 
 /// How often, at the moment of a decision, a file that the transaction has read was newer in the kernel's page than
 /// below: a write(2) was in flight.  It has read so many `others` that are open for writing, too.
@@ -182,4 +183,92 @@ fn who_is_killed_is_not_held_any_more() {
         assert_eq!(text("held"), b"       1", "what was killed wrote nothing");
         assert_eq!(text("mapped"), b"       1patient\n");
     });
+}
+
+/// Answers go out at the end, whatever happens.
+struct InTime<'a>(&'a Late);
+
+impl Drop for InTime<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, SeqCst);
+    }
+}
+
+fn eventually(what: &str, holds: impl Fn() -> bool) {
+    let until = Instant::now() + HANG;
+    while !holds() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A plain change whose answer is on its way, of which a transaction has seen `object`. Whether a program that asks the kernel sees it, too, when the transaction ends.
+fn known_at_the_end(
+    arena: &Arena,
+    change: impl FnOnce() + Send,
+    is_there: impl Fn(&Path) -> bool + Sync,
+    object: Item,
+) -> bool {
+    let (vol, engine) = (&arena.vol, &arena.vol.engine);
+    let above = arena.mount.path("");
+    assert!(!is_there(&above), "the kernel keeps what it has been told");
+    std::thread::scope(|scope| {
+        let _in_time = InTime(&arena.late);
+        arena.late.store(true, SeqCst);
+        scope.spawn(change);
+        eventually("it is not performed", || is_there(&arena.below));
+        assert!(!is_there(&above), "it is answered");
+        let [saw, else_where, snapshot] = [100, 101, 102].map(TxnId);
+        for id in [saw, else_where, snapshot] {
+            engine.begin(id, BeginOptions::default());
+        }
+        while let Access::Wait(winner) = engine.read(saw, object.as_ref()) {
+            engine.wait_installed(winner);
+        }
+        // Who has not seen it waits for nobody.
+        vol.land_seen(else_where, false);
+        assert!(!is_there(&above), "it is answered");
+        let (told, ends) = std::sync::mpsc::channel();
+        for (id, all) in [(saw, false), (snapshot, true)] {
+            let (told, is_there, above) = (told.clone(), &is_there, &above);
+            scope.spawn(move || {
+                vol.land_seen(id, all);
+                told.send(is_there(above)).unwrap();
+            });
+        }
+        let early = ends.recv_timeout(Duration::from_millis(100)).ok();
+        arena.late.store(false, SeqCst);
+        let known = early.unwrap_or_else(|| ends.recv_timeout(HANG).unwrap());
+        let known = known & ends.recv_timeout(HANG).unwrap();
+        for id in [saw, else_where, snapshot] {
+            engine.abort(id);
+        }
+        known
+    })
+}
+
+#[test]
+fn what_a_transaction_has_seen_of_plain_changes_is_known_when_it_ends() {
+    let name = |arena: &Arena| {
+        let is_there = |dir: &Path| dir.join("new").symlink_metadata().is_ok();
+        let make = || std::os::unix::fs::symlink("there", arena.mount.path("new")).unwrap();
+        let object = Item::Entry { dir: arena.vol.oid(root_id(arena)), name: b"new"[..].into() };
+        let made = known_at_the_end(arena, make, is_there, object);
+        let is_gone = |dir: &Path| !is_there(dir);
+        let list = Item::List(arena.vol.oid(root_id(arena)));
+        let remove = || fs::remove_file(arena.mount.path("new")).unwrap();
+        made & known_at_the_end(arena, remove, is_gone, list)
+    };
+    let mode = |arena: &Arena| {
+        prepare(arena);
+        let other = fs::Permissions::from_mode(0o640);
+        let is_there =
+            |dir: &Path| fs::metadata(dir.join("owned")).unwrap().mode() & 0o777 == 0o640;
+        let object = Item::Attr(arena.vol.oid(arena.stamp("owned").id));
+        let change = || fs::set_permissions(arena.mount.path("owned"), other).unwrap();
+        known_at_the_end(arena, change, is_there, object)
+    };
+    arenas(|arena| assert!(name(arena) && mode(arena)));
+    arenas_without(Remedy::Barrier, |arena| assert!(!name(arena), "the barrier is idle"));
+    arenas_without(Remedy::FileBarrier, |arena| assert!(!mode(arena), "the barrier is idle"));
 }

@@ -38,7 +38,7 @@ enum Stale {
 
 impl Echo {
     pub(crate) fn new(vol: Arc<Volume>, stall: Duration) -> Echo {
-        Echo { order: Order::new(Arc::clone(&vol), stall), vol }
+        Echo { order: Order::aside(Arc::clone(&vol), stall), vol }
     }
 
     /// What a change makes stale of what view 0 knows.

@@ -26,19 +26,26 @@ pub struct Order {
     stall: Duration,
     /// Changes of names are never held.
     names_go: bool,
+    /// The kernel has the locks of view 0 while it asks.
+    has_locks: bool,
 }
 
 impl Order {
     /// The order of a volume.  `stall`: how long a mutation may be held for an aged transaction, see
     /// [`systx_txn::Engine::reserve`].
     pub fn new(vol: Arc<Volume>, stall: Duration) -> Order {
-        Order { vol, stall, names_go: false }
+        Order { vol, stall, names_go: false, has_locks: true }
     }
 
     /// The same where the transactions for which it is held need the kernel's lock of the directory themselves: who is held
     /// in the middle of a change of names has that lock, so there no such change is held.
     pub fn of_routed(vol: Arc<Volume>, stall: Duration) -> Order {
-        Order { vol, stall, names_go: true }
+        Order { vol, stall, names_go: true, has_locks: true }
+    }
+
+    /// The same for a view beside view 0, whose inodes are others in the kernel.
+    pub(super) fn aside(vol: Arc<Volume>, stall: Duration) -> Order {
+        Order { vol, stall, names_go: false, has_locks: false }
     }
 
     /// Waits until these objects may be read and changed; they may as long as the guard is held.
@@ -101,6 +108,9 @@ impl Gate for Order {
         let engine = &self.vol.engine;
         let by = Opponent::new(change.by.tid, change.by.uid, b"");
         let until = Instant::now() + self.stall;
+        if self.has_locks {
+            self.vol.landing.asks(&change);
+        }
         // To the end of the change.
         let mut held = None;
         let is_name = |o: &ObjectRef<'_>| matches!(o, ObjectRef::Entry { .. });
@@ -120,6 +130,9 @@ impl Gate for Order {
                     }
                     let recorded = mutation.id().is_some();
                     let before = if recorded { stamp_of(change.subject) } else { None };
+                    if self.has_locks {
+                        self.vol.landing.performs(&change);
+                    }
                     let done = act();
                     if let (Some(before), Some(after)) =
                         (before, if recorded { stamp_of(change.subject) } else { None })
