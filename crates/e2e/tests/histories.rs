@@ -56,8 +56,12 @@ struct Guarded<'a> {
 
 impl Guarded<'_> {
     fn over<'a>(lab: &'a Lab, name: &str) -> Guarded<'a> {
+        Guarded::mounted(lab, name, &[])
+    }
+
+    fn mounted<'a>(lab: &'a Lab, name: &str, how: &[&str]) -> Guarded<'a> {
         let dir = empty(lab, name);
-        lab.do_systx([Path::new("mount"), &dir]).ok();
+        lab.do_systx(["mount", text(&dir)].iter().chain(how)).ok();
         Guarded { lab, dir }
     }
 
@@ -101,34 +105,30 @@ fn plain_calls_have_a_serial_order_and_transactions_without_systx_have_none() {
     assert!(found.violated, "nothing was found where there is no isolation: {}", found.report);
 }
 
-/// Transactions beside plain calls, with aborts of one kind.
-fn random_histories(aborts: &str, ops: &str) {
-    let lab = lab!();
-    let guarded = Guarded::over(&lab, "guarded");
-    let systx = lab.binary();
+/// Transactions beside plain calls; the directory is mounted so, and these are options beside the usual ones.
+#[track_caller]
+fn recorded(lab: &Lab, mount: &[&str], options: &[&str]) -> Found {
+    let guarded = Guarded::mounted(lab, "guarded", mount);
     let seed = std::env::var("SYSTX_SEED").unwrap_or_else(|_| "1".into());
-    let args = [
-        "random",
-        "--arena",
-        guarded.path(),
-        "--systx",
-        text(&systx),
-        "--ops",
-        ops,
-        "--seed",
-        &seed,
-        "--aborts",
-        aborts,
-        "--pace",
-        "2000",
-    ];
-    let found = histories(&lab, 120, &args);
+    let args = ["random", "--arena", guarded.path(), "--seed", &seed, "--pace", "2000"];
+    let found = histories(lab, 120, &[&args, options].concat());
     let anomaly = found.report["anomaly"].as_str().unwrap_or_default();
     assert!(!found.violated, "{anomaly}\n{}", found.report);
-    for what in ["committed", "aborted", "plain"] {
+    // By a directory, a file, or a mapping from before the transaction.
+    for what in ["committed", "aborted", "plain", "beside"] {
         assert!(found.number(what) > 0, "{what}: {}", found.report);
     }
+    let dir = guarded.dir.clone();
     guarded.end();
+    std::fs::remove_dir_all(dir).expect("it is the lab's");
+    found
+}
+
+/// Transactions of the command, with aborts of one kind.
+fn random_histories(aborts: &str, ops: &str) {
+    let lab = lab!();
+    let systx = lab.binary();
+    recorded(&lab, &[], &["--systx", text(&systx), "--aborts", aborts, "--ops", ops]);
 }
 
 #[test]
@@ -144,6 +144,35 @@ fn so_they_have_if_every_transaction_is_aborted_once() {
 #[test]
 fn so_they_have_if_every_transaction_is_aborted_after_every_object() {
     random_histories("each", "3000");
+}
+
+/// Transactions of the library, by processes and by threads of one; also those that lost have seen one moment.
+fn random_histories_of_the_library(mount: &[&str], more: &[&[&str]]) {
+    let lab = lab!();
+    let routed = mount.contains(&"--routed");
+    let usual = ["--library", "--opaque", "--ops", "6000"];
+    for more in more {
+        let found = recorded(&lab, mount, &[&usual, *more].concat());
+        let descriptors = more.contains(&"--descriptors");
+        // Files from before are outside, but for that flag; directories are inside where threads are told by their numbers.
+        assert_eq!(found.report["directories"], routed, "{}", found.report);
+        assert_eq!(found.number("before") > 0, routed || descriptors, "{}", found.report);
+        assert_eq!(found.number("former") > 0, !descriptors, "{}", found.report);
+        assert!(found.number("conflicts") > 0, "{}", found.report);
+        nothing_is_left_of_transactions(&lab);
+    }
+}
+
+#[test]
+fn random_histories_of_the_library_have_a_serial_order() {
+    let each = ["--aborts", "each"];
+    random_histories_of_the_library(&[], &[&[], &["--threads"], &each, &["--descriptors"]]);
+}
+
+#[test]
+fn so_they_have_where_threads_are_told_by_their_numbers() {
+    let each = ["--aborts", "each"];
+    random_histories_of_the_library(&["--routed"], &[&[], &["--threads"], &each]);
 }
 
 #[test]
