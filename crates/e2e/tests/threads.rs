@@ -65,7 +65,9 @@ fn what_was_opened_inside_is_the_committed_file_afterwards() {
 #[test]
 fn who_is_at_the_other_end_of_a_socket_or_fifo_is_met_from_inside() {
     let lab = lab!();
-    guarded(&lab).case("special", 0);
+    let guarded = guarded(&lab);
+    guarded.case("special", 0);
+    all_is_let_go_of(&lab);
 }
 
 #[test]
@@ -217,7 +219,11 @@ fn stay_as_many(case: &str) {
     go_on(&mut child);
     assert_eq!(line(&mut out), "ok");
     assert!(child.wait().expect("it ends").success());
-    // Nor does the kernel hold anything of a transaction that is over.
+    all_is_let_go_of(&lab);
+}
+
+/// The kernel holds nothing of a transaction that is over.
+fn all_is_let_go_of(lab: &Lab) {
     eventually("all is let go of", || {
         let top = lab.do_systx(["top", "--once", "--json"]).ok().json();
         let guarded = &top["top"]["volumes"][0]["guarded"][0];

@@ -32,6 +32,8 @@ pub(super) struct Member {
     pub routed: Option<Mutex<HashMap<NodeId, NodeId>>>,
     /// Nodes that the kernel was told of under names in these, as it knows them.
     pub loose: Mutex<HashSet<NodeId>>,
+    /// Nodes of view 0 that it was told of under names of the transaction.
+    pub shared: Mutex<HashSet<NodeId>>,
 }
 
 impl Member {

@@ -147,6 +147,7 @@ impl Aliases {
             names: Mutex::new(rank::LEAF, HashSet::new()),
             routed: self.routes.as_ref().map(|_| Mutex::new(rank::LEAF, HashMap::new())),
             loose: Mutex::new(rank::LEAF, HashSet::new()),
+            shared: Mutex::new(rank::LEAF, HashSet::new()),
         });
         chair.now = Some(Arc::clone(&member));
         table.members.insert(tag, Arc::clone(&member));
@@ -225,9 +226,12 @@ impl Aliases {
             })
             .collect()
         };
+        // A directory goes when nothing in it is left.
         let nodes = |member: &Arc<Member>| {
             let (tag, last) = (member.tag, member.lasting.last_node().0);
-            (1..=last).filter_map(move |node| joined(tag, NodeId(node)).ok())
+            let shared: Vec<NodeId> = member.shared.lock().iter().copied().collect();
+            let own = (1..=last).filter_map(move |node| joined(tag, NodeId(node)).ok());
+            shared.into_iter().chain(own)
         };
         due.iter().flat_map(nodes).collect()
     }

@@ -30,6 +30,7 @@ impl Aliases {
         if let Some(file) = before.and_then(|node| member.lasting.untouched(node))
             && let Some(shared) = self.plain.hand_out(file)?
         {
+            member.shared.lock().insert(shared.node);
             return Ok(shared);
         }
         member.told(entry)

@@ -107,6 +107,8 @@ pub fn case(dir: &Path, joined: bool) {
     systx::xbegin(Some(dir), Flags::from_bits(0)).unwrap();
     met(dir, &outside);
     assert_eq!(all(), before);
+    // Stays open over the end.
+    let _open = File::options().read(true).write(true).open(&deep).unwrap();
     change_names(dir);
     assert_eq!(hear(dir.join("moved")), "heard");
     assert_eq!(identity(&dir.join("second")), before[1]);
