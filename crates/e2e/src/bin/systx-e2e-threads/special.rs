@@ -67,7 +67,7 @@ fn met(dir: &Path, outside: &Outside) {
     let (fifo, deep) = (dir.join("fifo"), sub.join("deep"));
     // A listing with attributes comes first, which tells the kernel of files.
     let listed = fs::read_dir(&sub).unwrap().map(|e| e.unwrap().metadata().unwrap().file_type());
-    assert_eq!(listed.filter(|t| t.is_fifo() || t.is_socket()).count(), 2);
+    assert_eq!(listed.filter(|t| t.is_fifo() || t.is_socket()).count(), 3);
     assert_eq!([hear(&sock), hear(sub.join("other"))], ["heard", "heard"]);
     for path in [&fifo, &deep] {
         let theirs = path.clone();
@@ -97,7 +97,8 @@ pub fn case(dir: &Path, joined: bool) {
     let sub = dir.join("sub");
     let [sock, fifo, deep] = ["sock", "fifo", "sub/deep"].map(|name| dir.join(name));
     fs::create_dir(&sub).unwrap();
-    make_fifos(&[&fifo, &deep]);
+    let kept = sub.join("kept");
+    make_fifos(&[&fifo, &deep, &kept]);
     listen(&sock);
     listen(&sub.join("other"));
     let outside = Outside::start();
@@ -108,7 +109,7 @@ pub fn case(dir: &Path, joined: bool) {
     met(dir, &outside);
     assert_eq!(all(), before);
     // Stays open over the end.
-    let _open = File::options().read(true).write(true).open(&deep).unwrap();
+    let _open = File::options().read(true).write(true).open(&kept).unwrap();
     change_names(dir);
     assert_eq!(hear(dir.join("moved")), "heard");
     assert_eq!(identity(&dir.join("second")), before[1]);
