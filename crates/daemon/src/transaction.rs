@@ -474,6 +474,8 @@ impl Transaction {
         let summary = self.summary();
         for part in self.parts() {
             part.view.cancel();
+            // Its program may tell of what it has seen.
+            part.view.land_seen();
             part.volume.vol.engine.abort(self.id);
         }
         summary

@@ -1,12 +1,12 @@
-//! Plain changes of names and attributes that have been performed, and of which the kernel may not know yet.
+//! Plain changes of names, attributes and lengths that have been performed, and of which the kernel may not know yet.
 //!
 //! The answer to such a change is on its way for a moment, and for long on a busy machine.  All that time whoever asks
-//! the kernel sees what was before: a name that it has cached, or that it has cached to stand for nothing, an old mode.  A
+//! the kernel sees what was before: a name that it has cached, or that it has cached to stand for nothing, an old mode or length.  A
 //! transaction asks the daemon, and sees what is.  So before it ends it waits until what it has seen has *landed*
 //! ([`Volume::land_seen`]); else a program could look for what it has told of, and not find it.
 //!
 //! A call that changes names has their directory locked from before its request until it is over, one that changes
-//! attributes its inode (`i_rwsem`).  So there is one at the most for each of these, and it is over when
+//! attributes or the length its inode (`i_rwsem`).  So there is one at the most for each of these, and it is over when
 //! - the next one in the same place asks for something: it is only performed when it has the lock;
 //! - its thread asks for another change;
 //! - a barrier has returned ([`Caches::barrier`], [`Caches::file_barrier`]).
@@ -30,6 +30,17 @@ use systx_base::{Oid, TxnId};
 use systx_store::io::HostId;
 use systx_txn::ObjectRef;
 
+/// What a transaction is about to do that waits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Before {
+    /// To end.
+    End,
+    /// To end; it is a snapshot, which is in no conflict with anybody, and may have seen everything.
+    EndOfSnapshot,
+    /// To take the locks of the files that it relies on and that are open for writing: so these land in any case.
+    Locks,
+}
+
 /// How long a transaction waits: longer than an answer takes to arrive on the busiest machine.
 const LANDING: Duration = Duration::from_secs(2);
 
@@ -48,7 +59,7 @@ pub(crate) struct Landing {
 #[derive(Default)]
 struct State {
     last: u64,
-    /// By the directory whose names are changed, or the inode whose attributes are.
+    /// By the directory whose names are changed, or the inode whose attributes or length are.
     calls: HashMap<Oid, Call>,
     /// The last call of each thread, and where.
     threads: HashMap<u32, (u64, Vec<Oid>)>,
@@ -65,11 +76,13 @@ struct Call {
     since: Instant,
 }
 
-#[derive(Clone)]
-enum What {
-    /// These, in the directory.
-    Names(Vec<Box<[u8]>>),
-    Attributes,
+/// What is changed in one place.
+#[derive(Clone, Default)]
+struct What {
+    /// Names in the directory.
+    names: Vec<Box<[u8]>>,
+    attributes: bool,
+    length: bool,
 }
 
 /// Where the kernel has a lock for a change, and what is changed there.
@@ -79,15 +92,24 @@ fn places<'a>(change: &'a Change<'_>) -> impl Iterator<Item = (Oid, What)> + 'a 
             ObjectRef::Entry { dir: of, name } if of == dir => Some(name.into()),
             _ => None,
         };
-        What::Names(change.writes.iter().filter_map(of_it).collect())
+        change.writes.iter().filter_map(of_it).collect()
     };
-    let is_attr = |o: &ObjectRef<'_>| matches!(o, ObjectRef::Attr(_));
-    // What is stored in a mapping is written back without the lock.
-    let is_content = |o: &ObjectRef<'_>| matches!(o, ObjectRef::Pages { .. });
-    let attributes = change.writes.iter().any(is_attr) && !change.writes.iter().any(is_content);
-    let subject = change.subject.filter(|_| attributes);
-    let dirs = change.places.iter().map(move |(dir, _)| (*dir, names(*dir)));
-    dirs.chain(subject.map(|(inode, _)| (inode, What::Attributes)))
+    let has = |is: fn(&ObjectRef<'_>) -> bool| change.writes.iter().any(is);
+    let length = has(|o| matches!(o, ObjectRef::Size(_)));
+    // What is stored in a mapping is written back without the lock, and changes no length.
+    let locked = length || !has(|o| matches!(o, ObjectRef::Pages { .. }));
+    let attributes = locked && has(|o| matches!(o, ObjectRef::Attr(_)));
+    let subject = change.subject.filter(|_| attributes || length);
+    let of_it = What { attributes, length, ..What::default() };
+    let dirs = change.places.iter();
+    let dirs = dirs.map(move |(dir, _)| (*dir, What { names: names(*dir), ..What::default() }));
+    dirs.chain(subject.map(move |(inode, _)| (inode, of_it)))
+}
+
+/// Whose call it is; 0: that is not known.  Of content it is not: the change is of who has opened the file.
+fn thread_of(change: &Change<'_>) -> u32 {
+    let content = change.writes.iter().any(|o| matches!(o, ObjectRef::Pages { .. }));
+    if content { 0 } else { change.by.tid }
 }
 
 impl Landing {
@@ -103,9 +125,10 @@ impl Landing {
         for (place, _) in places(change) {
             state.calls.remove(&place);
         }
+        let thread = thread_of(change);
         // Threads that the kernel cannot name here are all 0.
-        if change.by.tid != 0
-            && let Some((number, places)) = state.threads.remove(&change.by.tid)
+        if thread != 0
+            && let Some((number, places)) = state.threads.remove(&thread)
         {
             places.iter().for_each(|place| state.is_over(*place, number));
         }
@@ -128,7 +151,7 @@ impl Landing {
         }
         let (mut state, since) = (self.state.lock(), Instant::now());
         state.last += 1;
-        let (number, thread) = (state.last, change.by.tid);
+        let (number, thread) = (state.last, thread_of(change));
         state.threads.insert(thread, (number, here.iter().map(|(place, ..)| *place).collect()));
         for (place, host, what) in here {
             state.calls.insert(place, Call { number, host, what, thread, since });
@@ -175,22 +198,22 @@ impl State {
 }
 
 impl Volume {
-    /// Waits until the kernel knows of every plain change of a name or of attributes that a transaction may have seen; one of
-    /// a snapshot, which is in no conflict with anybody, may have seen `all`.  No longer than a moment: what an answer
-    /// takes to arrive, nobody has to be sure of.
+    /// Waits until the kernel knows of every plain change of a name, of attributes or of a length that a transaction may have seen.
+    /// No longer than a moment: what an answer takes to arrive, nobody has to be sure of.
     ///
     /// Hold no lock that a request of a plain program may need.
-    pub fn land_seen(&self, owner: TxnId, all: bool) {
+    pub fn land_seen(&self, owner: TxnId, before: Before) {
         let engine = &self.engine;
-        let saw = |(place, call): &(Oid, Call)| match &call.what {
-            _ if all => true,
-            What::Attributes => engine.holds(owner, ObjectRef::Attr(*place)),
-            What::Names(names) => {
-                engine.holds(owner, ObjectRef::List(*place))
-                    || names
-                        .iter()
-                        .any(|name| engine.holds(owner, ObjectRef::Entry { dir: *place, name }))
-            }
+        let saw = |(place, call): &(Oid, Call)| {
+            let (place, what) = (*place, &call.what);
+            let entry = |name| engine.holds(owner, ObjectRef::Entry { dir: place, name });
+            before == Before::EndOfSnapshot
+                || what.attributes && engine.holds(owner, ObjectRef::Attr(place))
+                || !what.names.is_empty() && engine.holds(owner, ObjectRef::List(place))
+                || what.names.iter().any(|name| entry(name))
+                || what.length
+                    && engine.holds(owner, ObjectRef::Size(place))
+                    && !(before == Before::Locks && self.is_open_guarded(call.host))
         };
         let seen: Vec<_> = self.landing.all().into_iter().filter(saw).collect();
         let until = Instant::now() + LANDING;
@@ -234,5 +257,81 @@ impl Volume {
         if let Err(error) = std::thread::Builder::new().name("landing".into()).spawn(barrier) {
             tracing::warn!(%error, "no thread for a barrier");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Caller;
+    use std::os::fd::AsFd;
+
+    const HOME: Oid = Oid(1);
+    const AWAY: Oid = Oid(2);
+
+    /// A change of a name in a directory by a thread.
+    fn rename(tid: u32, dir: Oid, act: impl FnOnce(&Change<'_>)) {
+        let at = std::fs::File::open("/").unwrap();
+        let writes = [ObjectRef::Entry { dir, name: b"name" }, ObjectRef::List(dir)];
+        let (by, places) = (Caller { uid: 0, gid: 0, tid }, [(dir, at.as_fd())]);
+        let (reads, subject, may_stall) = (&[][..], None, false);
+        act(&Change { by, reads, writes: &writes, subject, places: &places, may_stall });
+    }
+
+    fn perform(landing: &Landing, tid: u32, dir: Oid) {
+        rename(tid, dir, |change| {
+            landing.asks(change);
+            landing.performs(change);
+        });
+    }
+
+    fn places_of(landing: &Landing) -> Vec<Oid> {
+        let mut places: Vec<Oid> = landing.all().into_iter().map(|(place, _)| place).collect();
+        places.sort_by_key(|oid| oid.0);
+        places
+    }
+
+    #[test]
+    fn a_call_is_over_when_the_next_one_has_its_lock_or_its_thread() {
+        let landing = Landing::new();
+        perform(&landing, 7, HOME);
+        perform(&landing, 8, AWAY);
+        assert_eq!(places_of(&landing), [HOME, AWAY]);
+        // Who only asks has the lock, and may be held before anybody sees what he does.
+        rename(9, HOME, |change| landing.asks(change));
+        assert_eq!(places_of(&landing), [AWAY]);
+        perform(&landing, 8, HOME);
+        assert_eq!(places_of(&landing), [HOME]);
+        // Threads that are not known may be several.
+        perform(&landing, 0, HOME);
+        perform(&landing, 0, AWAY);
+        assert_eq!(places_of(&landing), [HOME, AWAY]);
+    }
+
+    #[test]
+    fn who_waits_goes_on_when_it_is_over() {
+        let landing = Landing::new();
+        perform(&landing, 7, HOME);
+        let (place, call) = landing.all().remove(0);
+        assert!(!landing.wait(place, call.number, Instant::now()));
+        std::thread::scope(|scope| {
+            scope.spawn(|| perform(&landing, 8, HOME));
+            assert!(landing.wait(place, call.number, Instant::now() + OLD * 30));
+        });
+        // What came in its place is another one.
+        landing.landed(place, call.number);
+        assert_eq!(places_of(&landing), [HOME]);
+    }
+
+    #[test]
+    fn what_is_old_is_not_remembered_without_end() {
+        let landing = Landing::new();
+        for n in 0..10 * MANY as u32 {
+            perform(&landing, n + 1, Oid(u64::from(n)));
+            let long_ago = Instant::now().checked_sub(OLD).unwrap();
+            landing.state.lock().calls.values_mut().for_each(|call| call.since = long_ago);
+        }
+        let state = landing.state.lock();
+        assert!(state.calls.len() <= MANY + 1 && state.threads.len() <= MANY + 1);
     }
 }

@@ -13,7 +13,7 @@ pub mod freeze;
 pub mod growing;
 mod handles;
 pub mod inode_locks;
-mod landing;
+pub mod landing;
 pub mod limits;
 pub mod listing;
 mod node;

@@ -3,6 +3,7 @@
 //! one `statx` per object that was met, and by a look into directories that changed.
 
 use crate::inode_locks::{Locked, NotQuiet};
+use crate::landing::Before;
 use crate::node::{Base, Name, Node};
 use crate::view::{State, View};
 use std::collections::HashSet;
@@ -44,16 +45,18 @@ pub struct Quiet<'v> {
 type Stale = HashSet<Object>;
 
 impl View {
-    /// Makes known what plain programs have changed of names and attributes that were read, and what they are writing to the files that were: writes in flight land, and
-    /// stores to mappings arrive as the writes that they are.  To be called before [`View::validate`]; none
-    /// begins while the answer lives.
+    /// Makes known what plain programs have changed of names and attributes that were read, and what they are writing to the
+    /// files that were: writes in flight land, and stores to mappings arrive as the writes that they are.  To be called
+    /// before [`View::validate`]; none begins while the answer lives.
     ///
     /// # Errors
     /// They cannot be kept from it.
     pub fn quiet_others(&self) -> Result<Quiet<'_>, NotQuiet> {
         const TRIES: usize = 50;
         // First: a barrier would wait for the locks that are taken then.
-        self.vol.land_seen(self.txn, self.frozen.is_some());
+        let snapshot = self.frozen.is_some();
+        let before = if snapshot { Before::EndOfSnapshot } else { Before::Locks };
+        self.vol.land_seen(self.txn, before);
         let mut tries = 0;
         let locked = loop {
             match self.vol.lock_written(self.txn) {
@@ -63,6 +66,14 @@ impl View {
         };
         locked.flush();
         Ok(Quiet { _locked: locked })
+    }
+
+    /// Waits until the kernel knows what the transaction has seen of plain changes of names, attributes and lengths: to be called
+    /// before it ends without effect.
+    pub fn land_seen(&self) {
+        let snapshot = self.frozen.is_some();
+        let before = if snapshot { Before::EndOfSnapshot } else { Before::End };
+        self.vol.land_seen(self.txn, before);
     }
 
     /// Every difference between what was met and what is there; waits for an installation in progress

@@ -2,6 +2,7 @@
 
 use super::*;
 use std::os::unix::fs::PermissionsExt;
+use systx_vfs::landing::Before;
 
 /// How often, at the moment of a decision, a file that the transaction has read was newer in the kernel's page than
 /// below: a write(2) was in flight.  It has read so many `others` that are open for writing, too.
@@ -226,13 +227,13 @@ fn known_at_the_end(
             engine.wait_installed(winner);
         }
         // Who has not seen it waits for nobody.
-        vol.land_seen(else_where, false);
+        vol.land_seen(else_where, Before::End);
         assert!(!is_there(&above), "it is answered");
         let (told, ends) = std::sync::mpsc::channel();
-        for (id, all) in [(saw, false), (snapshot, true)] {
+        for (id, before) in [(saw, Before::End), (snapshot, Before::EndOfSnapshot)] {
             let (told, is_there, above) = (told.clone(), &is_there, &above);
             scope.spawn(move || {
-                vol.land_seen(id, all);
+                vol.land_seen(id, before);
                 told.send(is_there(above)).unwrap();
             });
         }
@@ -268,7 +269,16 @@ fn what_a_transaction_has_seen_of_plain_changes_is_known_when_it_ends() {
         let change = || fs::set_permissions(arena.mount.path("owned"), other).unwrap();
         known_at_the_end(arena, change, is_there, object)
     };
-    arenas(|arena| assert!(name(arena) && mode(arena)));
+    let length = |arena: &Arena| {
+        let is_there = |dir: &Path| fs::metadata(dir.join("long")).unwrap().len() == 0;
+        let object = Item::Size(arena.vol.oid(arena.stamp("long").id));
+        let file = File::options().write(true).open(arena.mount.path("long")).unwrap();
+        let cut = || file.set_len(0).unwrap();
+        known_at_the_end(arena, cut, is_there, object)
+    };
+    arenas(|arena| assert!(name(arena) && mode(arena) && length(arena)));
     arenas_without(Remedy::Barrier, |arena| assert!(!name(arena), "the barrier is idle"));
-    arenas_without(Remedy::FileBarrier, |arena| assert!(!mode(arena), "the barrier is idle"));
+    arenas_without(Remedy::FileBarrier, |arena| {
+        assert!(!mode(arena) && !length(arena), "the barrier is idle");
+    });
 }
