@@ -47,7 +47,10 @@ const LANDING: Duration = Duration::from_secs(2);
 /// Calls that are remembered in any case.
 const MANY: usize = 64;
 
-/// Beyond that, those that are so old are over.
+/// Barriers at once: each takes a thread.
+const AT_ONCE: usize = 32;
+
+/// What is so old is over.
 const OLD: Duration = Duration::from_secs(10);
 
 /// See the module.
@@ -215,18 +218,22 @@ impl Volume {
                     && engine.holds(owner, ObjectRef::Size(place))
                     && !(before == Before::Locks && self.is_open_guarded(call.host))
         };
-        let seen: Vec<_> = self.landing.all().into_iter().filter(saw).collect();
+        let is_recent = |(_, call): &(Oid, Call)| call.since.elapsed() < OLD;
+        let seen = self.landing.all().into_iter().filter(|call| is_recent(call) && saw(call));
+        let seen: Vec<_> = seen.collect();
         let until = Instant::now() + LANDING;
-        for (place, call) in &seen {
-            self.send_landing(*place, call);
-        }
-        for (place, call) in &seen {
-            if !self.landing.wait(*place, call.number, until) {
-                tracing::warn!(
-                    ?place,
-                    thread = call.thread,
-                    "a change that was seen may not be known everywhere"
-                );
+        for some in seen.chunks(AT_ONCE) {
+            for (place, call) in some {
+                self.send_landing(*place, call);
+            }
+            for (place, call) in some {
+                if !self.landing.wait(*place, call.number, until) {
+                    tracing::warn!(
+                        ?place,
+                        thread = call.thread,
+                        "a change that was seen may not be known everywhere"
+                    );
+                }
             }
         }
     }
