@@ -63,14 +63,13 @@ pub(crate) struct Landing {
 struct State {
     last: u64,
     /// By the directory whose names are changed, or the inode whose attributes or length are.
-    calls: HashMap<Oid, Call>,
+    calls: HashMap<Oid, Arc<Call>>,
     /// The last call of each thread, and where.
     threads: HashMap<u32, (u64, Vec<Oid>)>,
     /// When so many are remembered, old ones are forgotten.
     many: usize,
 }
 
-#[derive(Clone)]
 struct Call {
     number: u64,
     host: HostId,
@@ -157,20 +156,24 @@ impl Landing {
         let (number, thread) = (state.last, thread_of(change));
         state.threads.insert(thread, (number, here.iter().map(|(place, ..)| *place).collect()));
         for (place, host, what) in here {
-            state.calls.insert(place, Call { number, host, what, thread, since });
+            state.calls.insert(place, Arc::new(Call { number, host, what, thread, since }));
         }
-        if state.calls.len() > state.many {
+        // Of threads that have ended nobody asks any more.
+        if state.size() > state.many {
             state.calls.retain(|_, call| call.since.elapsed() < OLD);
             let State { calls, threads, .. } = &mut *state;
             threads.retain(|_, (number, places)| {
                 places.iter().any(|p| calls.get(p).is_some_and(|c| c.number == *number))
             });
-            state.many = MANY.max(2 * state.calls.len());
+            state.many = MANY.max(2 * state.size());
         }
     }
 
-    fn all(&self) -> Vec<(Oid, Call)> {
-        self.state.lock().calls.iter().map(|(place, call)| (*place, call.clone())).collect()
+    /// Those that may not be over.
+    fn all(&self) -> Vec<(Oid, Arc<Call>)> {
+        let state = self.state.lock();
+        let recent = state.calls.iter().filter(|(_, call)| call.since.elapsed() < OLD);
+        recent.map(|(place, call)| (*place, Arc::clone(call))).collect()
     }
 
     fn landed(&self, place: Oid, number: u64) {
@@ -193,6 +196,10 @@ impl Landing {
 }
 
 impl State {
+    fn size(&self) -> usize {
+        self.calls.len().max(self.threads.len())
+    }
+
     fn is_over(&mut self, place: Oid, number: u64) {
         if self.calls.get(&place).is_some_and(|call| call.number == number) {
             self.calls.remove(&place);
@@ -207,7 +214,7 @@ impl Volume {
     /// Hold no lock that a request of a plain program may need.
     pub fn land_seen(&self, owner: TxnId, before: Before) {
         let engine = &self.engine;
-        let saw = |(place, call): &(Oid, Call)| {
+        let saw = |(place, call): &(Oid, Arc<Call>)| {
             let (place, what) = (*place, &call.what);
             let entry = |name| engine.holds(owner, ObjectRef::Entry { dir: place, name });
             before == Before::EndOfSnapshot
@@ -218,9 +225,7 @@ impl Volume {
                     && engine.holds(owner, ObjectRef::Size(place))
                     && !(before == Before::Locks && self.is_open_guarded(call.host))
         };
-        let is_recent = |(_, call): &(Oid, Call)| call.since.elapsed() < OLD;
-        let seen = self.landing.all().into_iter().filter(|call| is_recent(call) && saw(call));
-        let seen: Vec<_> = seen.collect();
+        let seen: Vec<_> = self.landing.all().into_iter().filter(saw).collect();
         let until = Instant::now() + LANDING;
         for some in seen.chunks(AT_ONCE) {
             for (place, call) in some {
@@ -285,6 +290,13 @@ mod tests {
         act(&Change { by, reads, writes: &writes, subject, places: &places, may_stall });
     }
 
+    #[test]
+    fn threads_that_have_ended_are_forgotten() {
+        let landing = Landing::new();
+        (1..10_000).for_each(|tid| perform(&landing, tid, HOME));
+        assert!(landing.state.lock().size() < 3 * MANY);
+    }
+
     fn perform(landing: &Landing, tid: u32, dir: Oid) {
         rename(tid, dir, |change| {
             landing.asks(change);
@@ -336,7 +348,12 @@ mod tests {
         for n in 0..10 * MANY as u32 {
             perform(&landing, n + 1, Oid(u64::from(n)));
             let long_ago = Instant::now().checked_sub(OLD).unwrap();
-            landing.state.lock().calls.values_mut().for_each(|call| call.since = long_ago);
+            landing
+                .state
+                .lock()
+                .calls
+                .values_mut()
+                .for_each(|call| Arc::get_mut(call).unwrap().since = long_ago);
         }
         let state = landing.state.lock();
         assert!(state.calls.len() <= MANY + 1 && state.threads.len() <= MANY + 1);
