@@ -26,9 +26,12 @@ pub use threads::{PROGRAM, program};
 pub struct Options {
     /// In all.
     pub time: Duration,
-    /// Cycles until the daemon is killed.
+    /// Cycles until the daemon is killed; at least [`LIFE`].
     pub life: usize,
 }
+
+/// The least that a daemon lives.  One that was started five times within a minute leaves its directories unguarded.
+pub const LIFE: Duration = Duration::from_secs(15);
 
 /// What a soak was.
 #[derive(Debug, Default)]
@@ -125,6 +128,7 @@ pub fn soak(lab: &Lab, options: Options) -> Report {
     let mut load = Load::new(lab);
     let mut report = Report::default();
     let (mut life, mut cycle) = (0, 0);
+    let (mut born, mut first) = (begun, 0);
     while begun.elapsed() < options.time || report.samples.len() < 3 {
         load.cycle(cycle);
         lab.do_systx(["gc", "--keep", "5", "--max-size", "1M"]).ok();
@@ -132,10 +136,15 @@ pub fn soak(lab: &Lab, options: Options) -> Report {
         (sample.second, sample.life) = (begun.elapsed().as_secs(), life);
         report.samples.push(sample);
         cycle += 1;
-        if cycle % options.life == 0 && begun.elapsed() < options.time {
+        let old = cycle - first >= options.life && born.elapsed() >= LIFE;
+        if old && begun.elapsed() < options.time {
             lab.kill_daemon();
-            // The mounts answer again when the next daemon serves them.
-            lab.until("the daemon comes back", || lab.native("cat g/count r/counted").code == 0);
+            // The mounts answer again when the next daemon serves them; without a mount it is the plain directory.
+            lab.until("the daemon comes back", || {
+                let answers = lab.native("cat g/count r/counted").code == 0;
+                answers && guard_mounts(&lab.root()).len() == 2
+            });
+            (born, first) = (Instant::now(), cycle);
             life += 1;
         }
     }

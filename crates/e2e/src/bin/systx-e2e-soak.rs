@@ -1,4 +1,4 @@
-//! Mixed load for a while, and a look at what grows: `systx-e2e-soak [--minutes N] [--life CYCLES]`.
+//! Mixed load for a while, and a look at what grows: `systx-e2e-soak [--minutes N] [--life CYCLES] [--rows N]`.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use systx_e2e::Lab;
 use systx_e2e::soak::{Options, PROGRAM, obstacle, program, soak};
 
 fn main() -> ExitCode {
+    let mut rows = 40;
     let mut options = Options { time: Duration::from_secs(120), life: 40 };
     let mut args = std::env::args().skip(1).peekable();
     // The programs of the load are this one, too.
@@ -19,8 +20,9 @@ fn main() -> ExitCode {
         match (arg.as_str(), number) {
             ("--minutes", Some(n)) => options.time = Duration::from_secs_f64(n * 60.0),
             ("--life", Some(n)) => options.life = n as usize,
+            ("--rows", Some(n)) => rows = n as usize,
             _ => {
-                eprintln!("usage: systx-e2e-soak [--minutes N] [--life CYCLES]");
+                eprintln!("usage: systx-e2e-soak [--minutes N] [--life CYCLES] [--rows N]");
                 return ExitCode::from(2);
             }
         }
@@ -33,7 +35,7 @@ fn main() -> ExitCode {
         }
     };
     let report = soak(&lab, options);
-    print!("{}{}", report.table(40), report.opened());
+    print!("{}{}", report.table(rows), report.opened());
     println!("{} cycles, {} transactions lost", report.samples.len(), report.lost);
     for line in &report.growth {
         println!("grows: {line}");
