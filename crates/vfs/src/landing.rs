@@ -11,8 +11,8 @@
 //! - its thread asks for another change;
 //! - a barrier has returned ([`Caches::barrier`], [`Caches::file_barrier`]).
 //!
-//! **Why nobody waits in a circle.**  A barrier waits for whoever has the lock.  He may be held for the very transaction that waits
-//! here, if it is aged; but then he has asked already, and that is the first of the above.  And it does not wait for ever.
+//! **Why nobody waits in a circle.**  A barrier waits for whoever has the lock.  He may be held for the very transaction that
+//! would wait here, if it is aged: so those do not wait.  And nobody waits for ever.
 //!
 //! What is in flight in content is in [`inode_locks`](crate::inode_locks).
 //!
@@ -214,6 +214,10 @@ impl Volume {
     /// Hold no lock that a request of a plain program may need.
     pub fn land_seen(&self, owner: TxnId, before: Before) {
         let engine = &self.engine;
+        // Plain changes are held for an aged one, with the lock that a barrier needs: it would lose to them when their time is up.
+        if engine.is_reserved(owner) {
+            return;
+        }
         let saw = |(place, call): &(Oid, Arc<Call>)| {
             let (place, what) = (*place, &call.what);
             let entry = |name| engine.holds(owner, ObjectRef::Entry { dir: place, name });
