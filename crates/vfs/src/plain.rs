@@ -114,7 +114,7 @@ impl Plain {
     /// Which inode a node is, if it is a socket or a FIFO.
     pub(crate) fn special(&self, node: NodeId) -> Option<HostId> {
         let node = self.table.node(node).ok()?;
-        matches!(node.kind, Kind::Socket | Kind::Fifo).then_some(node.host)
+        is_special(node.kind).then_some(node.host)
     }
 
     /// The names that lead from the root to a directory, as the kernel knows them now.
@@ -176,6 +176,11 @@ impl Plain {
     fn mutating<T>(&self, change: Change<'_>, act: impl FnOnce() -> Reply<T>) -> Reply<T> {
         once(act, |act| self.gate.mutate(change, act))
     }
+}
+
+/// Whether an inode is more than what is stored of it.
+pub(crate) fn is_special(kind: Kind) -> bool {
+    matches!(kind, Kind::Socket | Kind::Fifo)
 }
 
 /// Which inode a descriptor refers to.

@@ -54,9 +54,7 @@ impl View {
     pub fn quiet_others(&self) -> Result<Quiet<'_>, NotQuiet> {
         const TRIES: usize = 50;
         // First: a barrier would wait for the locks that are taken then.
-        let snapshot = self.frozen.is_some();
-        let before = if snapshot { Before::EndOfSnapshot } else { Before::Locks };
-        self.vol.land_seen(self.txn, before);
+        self.land(Before::Locks);
         let mut tries = 0;
         let locked = loop {
             match self.vol.lock_written(self.txn) {
@@ -71,8 +69,11 @@ impl View {
     /// Waits until the kernel knows what the transaction has seen of plain changes of names, attributes and lengths: to be called
     /// before it ends without effect.
     pub fn land_seen(&self) {
-        let snapshot = self.frozen.is_some();
-        let before = if snapshot { Before::EndOfSnapshot } else { Before::End };
+        self.land(Before::End);
+    }
+
+    fn land(&self, before: Before) {
+        let before = if self.frozen.is_some() { Before::EndOfSnapshot } else { before };
         self.vol.land_seen(self.txn, before);
     }
 

@@ -11,14 +11,10 @@ use super::member::Member;
 use super::{Aliases, At};
 use crate::api::*;
 use crate::client;
+use crate::plain::is_special;
 use rustix::io::Errno;
 use std::sync::Arc;
-use systx_base::{Kind, NodeId};
-
-/// Whether an inode is more than what is stored of it.
-pub(super) fn is_special(kind: Kind) -> bool {
-    matches!(kind, Kind::Socket | Kind::Fifo)
-}
+use systx_base::NodeId;
 
 impl Aliases {
     /// What is found in a transaction, as the kernel is told of it.
