@@ -44,11 +44,25 @@ struct Arena {
     mount: Guarded,
     vol: Arc<Volume>,
     below: std::path::PathBuf,
-    late: Late,
+    slow: Arc<Slow>,
 }
 
-/// As long as it is set, plain changes that have been performed are not answered.
-type Late = Arc<AtomicBool>;
+/// What is slow as long as it is set.
+#[derive(Default)]
+struct Slow {
+    /// Plain changes are not performed.
+    early: AtomicBool,
+    /// Plain changes that have been performed are not answered.
+    late: AtomicBool,
+    /// The kernel is not told to drop pages.
+    drops: AtomicBool,
+}
+
+fn while_set(flag: &AtomicBool) {
+    while flag.load(SeqCst) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
 
 fn open(dir: &Path) -> std::os::fd::OwnedFd {
     rustix::fs::open(dir, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
@@ -69,13 +83,15 @@ enum Remedy {
     Timeout,
     /// Reads of what is decided wait for the release; others are noted.
     Admission,
+    /// Who opens a file for writing waits for what must not happen beside a writer.
+    Opening,
 }
 
 /// The kernel's caches, or the order of requests, without one remedy.
 struct Without<T> {
     it: T,
     missing: Option<Remedy>,
-    late: Late,
+    slow: Arc<Slow>,
 }
 
 impl<T> Without<T> {
@@ -95,6 +111,7 @@ impl Caches for Without<KernelCaches> {
         if self.has(Remedy::DropListing) { self.it.drop_listing(dir) } else { Ok(()) }
     }
     fn drop_pages(&self, node: NodeId) -> Result<(), Errno> {
+        while_set(&self.slow.drops);
         if self.has(Remedy::DropPages) { self.it.drop_pages(node) } else { Ok(()) }
     }
     fn drop_all_names(&self) -> Result<(), Errno> {
@@ -116,10 +133,9 @@ impl Gate for Without<Order> {
         if self.has(Remedy::Admission) { self.it.read(reads, act) } else { act() }
     }
     fn mutate(&self, change: Change<'_>, act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
+        while_set(&self.slow.early);
         let done = self.it.mutate(change, act);
-        while self.late.load(SeqCst) {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        while_set(&self.slow.late);
         done
     }
     fn valid(&self, oid: Oid, name: Option<&[u8]>) -> Valid {
@@ -141,7 +157,10 @@ impl Gate for Without<Order> {
         self.it.land(file)
     }
     fn before_writing(&self, file: HostId) -> Reply<()> {
-        self.it.before_writing(file)
+        if self.has(Remedy::Opening) { self.it.before_writing(file) } else { Ok(()) }
+    }
+    fn appended_elsewhere(&self, file: HostId) -> bool {
+        self.it.appended_elsewhere(file)
     }
 }
 
@@ -151,18 +170,18 @@ impl Arena {
         let vol =
             Arc::new(Volume::new(io, dir.as_os_str().as_encoded_bytes().to_vec(), HashSet::new())?);
         let it = Order::new(Arc::clone(&vol), STALL);
-        let late = Late::default();
-        let order = Arc::new(Without { it, missing, late: Arc::clone(&late) });
+        let slow = Arc::<Slow>::default();
+        let order = Arc::new(Without { it, missing, slow: Arc::clone(&slow) });
         let plain = Arc::new(Plain::new(open(dir), HashSet::new(), order)?);
         let below = open(dir);
         let config = Config { transport, ..Config::default() };
         let mount = Guarded::serving(dir, below, Arc::clone(&plain), &config)?;
         let root = dir.to_path_buf();
         let it = mount.connection().caches(move || Ok(open(&root)));
-        let caches = Arc::new(Without { it, missing, late: Arc::clone(&late) });
+        let caches = Arc::new(Without { it, missing, slow: Arc::clone(&slow) });
         vol.guard(Arc::new(publication::Guarded { plain, caches, stall: STALL }));
         let below = mount.below("");
-        Ok(Arena { mount, vol, below, late })
+        Ok(Arena { mount, vol, below, slow })
     }
 
     fn stamp(&self, name: &str) -> Stamp {

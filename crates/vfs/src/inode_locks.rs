@@ -12,7 +12,9 @@
 //!   Else somebody may have seen that, and then something that the commit changes, unchanged
 //!   ([`Volume::lock_written`]);
 //! - *dropping pages*: a page that a write in flight has changed must not be read anew before the daemon
-//!   knows of it (the same, and [`Volume::flush`]);
+//!   knows of it: it would stay without that write (the same, [`Volume::flush`] and [`Volume::drop_changed`]). Of a file
+//!   that nobody has open for writing they are dropped without the lock, and who opens it for that waits meanwhile
+//!   ([`Volume::without_writers`]);
 //! - *attributes*: the daemon knows of a new length before the kernel does ([`Volume::land`]);
 //! - *an aged transaction* keeps writers out before it reads: a write that is held when it comes is in the page
 //!   already ([`Volume::keep_writers_out`]).
@@ -44,6 +46,12 @@ const PATIENT: Duration = Duration::from_secs(1);
 
 /// How long an answer about attributes waits: its caller may himself have the lock.
 const LANDING: Duration = Duration::from_millis(500);
+
+/// How long it may take to get the lock for dropping what must not stay: longer only where a disk hangs.
+const AT_LAST: Duration = Duration::from_secs(60);
+
+/// How long opening a file for writing waits for its pages to be dropped: for a READ of them, and nobody else.
+const DROPPING: Duration = Duration::from_secs(1);
 
 /// Most files that are locked at once: each takes a thread and a request, of the 256 that a queue of the kernel has.
 const LOCKED_MAX: usize = 128;
@@ -87,6 +95,8 @@ pub(crate) struct InodeLocks {
 struct State {
     last: u64,
     wanted: HashMap<Ticket, Wanted>,
+    /// Files whose pages are being dropped without a lock; how many times at once.
+    dropping: HashMap<HostId, usize>,
 }
 
 struct Wanted {
@@ -170,10 +180,21 @@ impl InodeLocks {
         theirs.filter_map(|w| w.owner).collect()
     }
 
-    /// Whether a transaction has a file locked.
-    fn has(&self, owner: TxnId, file: HostId) -> bool {
-        let state = self.state.lock();
-        state.wanted.values().any(|w| w.owner == Some(owner) && w.file == file && w.reached)
+    fn is_dropping(&self, file: HostId) -> bool {
+        self.state.lock().dropping.contains_key(&file)
+    }
+
+    /// Waits until no pages of a file are being dropped without its lock; not for ever.
+    fn wait_dropped(&self, file: HostId) {
+        let begun = Instant::now();
+        let mut state = self.state.lock();
+        while state.dropping.contains_key(&file) {
+            let left = DROPPING.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return tracing::warn!(?file, "opened for writing while its pages are dropped");
+            }
+            self.changed.wait_for(&mut state, left);
+        }
     }
 
     fn all_reached(&self, tickets: &[Ticket], limit: Duration) -> bool {
@@ -197,10 +218,32 @@ impl InodeLocks {
     }
 }
 
+/// Nobody opens a file for writing as long as this lives.
+pub(crate) struct Unwritten<'v> {
+    locks: &'v InodeLocks,
+    file: HostId,
+}
+
+impl Drop for Unwritten<'_> {
+    fn drop(&mut self) {
+        let mut state = self.locks.state.lock();
+        if let Some(count) = state.dropping.get_mut(&self.file) {
+            *count -= 1;
+            if *count == 0 {
+                state.dropping.remove(&self.file);
+            }
+        }
+        drop(state);
+        self.locks.changed.notify_all();
+    }
+}
+
 /// Files that nobody writes to as long as this lives.
 pub(crate) struct Locked<'v> {
     vol: &'v Volume,
     owner: TxnId,
+    /// Files that have to be locked whatever the transaction has read.
+    changed: &'v [HostId],
     tickets: Vec<Ticket>,
     /// Locks that the transaction had before.
     kept: Vec<(Ticket, Option<Instant>)>,
@@ -210,7 +253,12 @@ pub(crate) struct Locked<'v> {
 impl Locked<'_> {
     /// Whether no other file that has to be locked has been opened for writing since.
     pub fn is_enough(&self) -> bool {
-        self.vol.written_by_others(self.owner).iter().all(|w| self.files.contains(&w.id))
+        let written = self.vol.written_by_others(self.owner, self.changed);
+        written.iter().all(|w| self.has(w.id))
+    }
+
+    pub fn has(&self, file: HostId) -> bool {
+        self.files.contains(&file)
     }
 
     /// Makes stores to mappings of these files known.
@@ -236,19 +284,24 @@ struct Written {
 }
 
 impl Volume {
-    /// Locks every file that a transaction relies on and plain programs may be writing to.
+    /// Locks every file that a transaction relies on or has `changed`, and plain programs may be writing to.
     ///
     /// Hold no lock that a request of a plain program may need.
     ///
     /// # Errors
     /// That could not be had, or not in time.
-    pub(crate) fn lock_written(&self, owner: TxnId) -> Result<Locked<'_>, NotQuiet> {
-        let written = self.written_by_others(owner);
+    pub(crate) fn lock_written<'v>(
+        &'v self,
+        owner: TxnId,
+        changed: &'v [HostId],
+    ) -> Result<Locked<'v>, NotQuiet> {
+        let written = self.written_by_others(owner, changed);
         if written.len() > LOCKED_MAX {
             return Err(NotQuiet::Many(written.len()));
         }
         let files = written.iter().map(|w| w.id).collect();
-        let mut locked = Locked { vol: self, owner, tickets: Vec::new(), kept: Vec::new(), files };
+        let (tickets, kept) = (Vec::new(), Vec::new());
+        let mut locked = Locked { vol: self, owner, changed, tickets, kept, files };
         for w in &written {
             if let Some(kept) = self.inode_locks.keep(owner, w.id) {
                 locked.kept.push(kept);
@@ -318,18 +371,63 @@ impl Volume {
     /// Hold no lock that a request of a plain program may need.
     pub fn flush(&self, owner: Option<TxnId>, id: HostId) -> bool {
         let Some(written) = self.find_written(id) else { return false };
-        if owner.is_some_and(|owner| self.inode_locks.has(owner, id)) {
+        if let Some(kept) = owner.and_then(|owner| self.inode_locks.keep(owner, id)) {
             drop_pages(&written);
+            self.inode_locks.unkeep(kept);
             return true;
         }
-        let ticket = self.inode_locks.want(owner, id, None);
-        self.send_barrier(&written, ticket);
-        // What a write in flight has put into a page must not be dropped.  What is not flushed now is before the decision.
-        if self.inode_locks.all_reached(&[ticket], TAKING) {
-            drop_pages(&written);
+        // What is not flushed now is before the decision.
+        self.drop_locked(owner, &written, TAKING);
+        true
+    }
+
+    /// Drops a file's pages with its lock; whether that could be had in time.
+    fn drop_locked(&self, owner: Option<TxnId>, file: &Written, limit: Duration) -> bool {
+        let ticket = self.inode_locks.want(owner, file.id, None);
+        self.send_barrier(file, ticket);
+        let is_locked = self.inode_locks.all_reached(&[ticket], limit);
+        if is_locked {
+            drop_pages(file);
         }
         self.inode_locks.give_back(|t, _| *t == ticket);
-        true
+        is_locked
+    }
+
+    /// Keeps everybody from opening a file for writing, if nobody has: so its pages may be dropped without its lock. Not for
+    /// longer than that takes.
+    pub(crate) fn without_writers(&self, id: HostId) -> Option<Unwritten<'_>> {
+        // Said before looking: who opens it counts first, and asks then.
+        *self.inode_locks.state.lock().dropping.entry(id).or_default() += 1;
+        let unwritten = Unwritten { locks: &self.inode_locks, file: id };
+        self.find_written(id).is_none().then_some(unwritten)
+    }
+
+    /// A file is about to be opened for writing, or has been and nobody knows of it yet.
+    pub(crate) fn wait_dropped(&self, id: HostId) {
+        self.inode_locks.wait_dropped(id);
+    }
+
+    /// Whether somebody is dropping pages of a file without its lock.
+    pub fn is_dropping(&self, id: HostId) -> bool {
+        self.inode_locks.is_dropping(id)
+    }
+
+    /// Has the kernel forget the pages of a file that was changed otherwise than by the kernel's own calls on it.
+    /// Writes in flight land first: a page without one of them would stay.
+    ///
+    /// Waits for whoever is writing to the file: not for a thread that serves requests.
+    pub fn drop_changed(&self, id: HostId) {
+        loop {
+            if let Some(_unwritten) = self.without_writers(id) {
+                return self.find_known(id).iter().for_each(drop_pages);
+            }
+            let Some(written) = self.find_written(id) else { continue };
+            if !self.drop_locked(None, &written, AT_LAST) {
+                tracing::warn!(?id, "pages dropped while they may be written to");
+                drop_pages(&written);
+            }
+            return;
+        }
     }
 
     /// As [`Volume::flush`], of a file that is locked.
@@ -354,14 +452,15 @@ impl Volume {
     }
 
     /// What has to be locked before a transaction is decided: files open for writing whose content it has read
-    /// or changed; of those whose length it has seen, the ones with a write that the daemon knows of.
-    fn written_by_others(&self, owner: TxnId) -> Vec<Written> {
+    /// or `changed`; of those whose length it has seen, the ones with a write that the daemon knows of.
+    fn written_by_others(&self, owner: TxnId, changed: &[HostId]) -> Vec<Written> {
         let mut found = Vec::new();
         for guarded in self.guarded_now() {
             for (node, id) in guarded.plain.open_for_writing() {
                 let oid = self.oid(id);
                 let pages = ObjectRef::Pages { oid, first: 0, last: u64::MAX };
-                let relies = self.engine.holds(owner, pages)
+                let relies = changed.contains(&id)
+                    || self.engine.holds(owner, pages)
                     || self.engine.holds(owner, ObjectRef::Size(oid))
                         && guarded.caches.is_in_flight(node);
                 if relies {

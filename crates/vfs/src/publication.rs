@@ -177,6 +177,12 @@ pub enum NotDecided<E> {
     Kernel(Errno),
 }
 
+impl<E> From<Errno> for NotDecided<E> {
+    fn from(errno: Errno) -> Self {
+        NotDecided::Kernel(errno)
+    }
+}
+
 /// A commit on its way into view 0.  Dropping it unmarks.
 pub struct Publication<'v> {
     on: UnderWay,
@@ -299,16 +305,19 @@ impl UnderWay {
         }
         let mut todo = self.marked.everything();
         for round in 0..ROUNDS_MAX {
-            self.invalidate(&todo).map_err(NotDecided::Kernel)?;
+            self.invalidate(&todo)?;
             // After the barriers of directories: who removes a file has its directory locked while he waits for the
             // file's lock.
-            let Ok(files) = self.vol.lock_written(self.txn) else {
-                let pages = std::mem::take(&mut todo.pages);
-                todo = self.marked.answered_old();
-                todo.pages.extend(pages);
-                continue;
+            let files = self.vol.lock_written(self.txn, &self.marked.all.pages).ok();
+            let files = match files {
+                Some(files) if self.invalidate_pages(&todo.pages, &files)? => files,
+                _ => {
+                    let pages = std::mem::take(&mut todo.pages);
+                    todo = self.marked.answered_old();
+                    todo.pages.extend(pages);
+                    continue;
+                }
             };
-            self.invalidate_pages(&todo.pages).map_err(NotDecided::Kernel)?;
             if round >= ROUNDS_FREE && !todo.dirs.is_empty() && todo.dirs.len() <= LOCKED_MAX {
                 if let Some(done) = self.decide_locked(&todo, &files, &mut decide) {
                     return done;
@@ -366,9 +375,15 @@ impl UnderWay {
         Ok(())
     }
 
-    fn invalidate_pages(&self, files: &[HostId]) -> Result<(), Errno> {
+    /// Drops pages; whether no write could be in flight in any of them.
+    fn invalidate_pages(&self, files: &[HostId], locked: &Locked<'_>) -> Result<bool, Errno> {
         for g in &self.guarded {
             for id in files {
+                // Somebody may have opened it for writing since the locks were taken.
+                let unwritten = self.vol.without_writers(*id);
+                if unwritten.is_none() && !locked.has(*id) {
+                    return Ok(false);
+                }
                 self.marked.begin_pages(oid_of(*id));
                 let node = g.plain.node_of(*id);
                 let dropped = node.map_or(Ok(()), |node| g.caches.drop_pages(node));
@@ -376,7 +391,7 @@ impl UnderWay {
                 dropped?;
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// As [`Publication::settle`], with directories locked in which somebody looks up names or reads

@@ -186,8 +186,15 @@ fn who_is_killed_is_not_held_any_more() {
     });
 }
 
-/// Answers go out at the end, whatever happens.
-struct InTime<'a>(&'a Late);
+/// It goes on at the end, whatever happens.
+struct InTime<'a>(&'a AtomicBool);
+
+impl<'a> InTime<'a> {
+    fn stop(flag: &'a AtomicBool) -> InTime<'a> {
+        flag.store(true, SeqCst);
+        InTime(flag)
+    }
+}
 
 impl Drop for InTime<'_> {
     fn drop(&mut self) {
@@ -214,8 +221,7 @@ fn known_at_the_end(
     let above = arena.mount.path("");
     assert!(!is_there(&above), "the kernel keeps what it has been told");
     std::thread::scope(|scope| {
-        let _in_time = InTime(&arena.late);
-        arena.late.store(true, SeqCst);
+        let _in_time = InTime::stop(&arena.slow.late);
         scope.spawn(change);
         eventually("it is not performed", || is_there(&arena.below));
         assert!(!is_there(&above), "it is answered");
@@ -238,7 +244,7 @@ fn known_at_the_end(
             });
         }
         let early = ends.recv_timeout(Duration::from_millis(100)).ok();
-        arena.late.store(false, SeqCst);
+        arena.slow.late.store(false, SeqCst);
         let known = early.unwrap_or_else(|| ends.recv_timeout(HANG).unwrap());
         let known = known & ends.recv_timeout(HANG).unwrap();
         for id in [saw, else_where, snapshot] {
@@ -280,5 +286,78 @@ fn what_a_transaction_has_seen_of_plain_changes_is_known_when_it_ends() {
     arenas_without(Remedy::Barrier, |arena| assert!(!name(arena), "the barrier is idle"));
     arenas_without(Remedy::FileBarrier, |arena| {
         assert!(!mode(arena) && !length(arena), "the barrier is idle");
+    });
+}
+
+/// What is read of a file whose pages are dropped, by who has changed it past the kernel, while a write of it is in flight.
+fn read_after_a_drop(arena: &Arena) -> Option<u64> {
+    prepare(arena);
+    let file = File::options().read(true).write(true).open(arena.mount.path("held")).unwrap();
+    let look = || {
+        let mut text = [0; 8];
+        file.read_exact_at(&mut text, 0).unwrap();
+        number(&text)
+    };
+    assert_eq!(look(), Some(1));
+    let id = arena.stamp("held").id;
+    std::thread::scope(|scope| {
+        let in_time = InTime::stop(&arena.slow.early);
+        let writer = scope.spawn(|| file.write_all_at(b"       2", 0).unwrap());
+        // It is in the page already, of which other readers do not ask.
+        let reader = File::open(arena.mount.path("held")).unwrap();
+        let mapped = map_unsafe::Shared::new(&reader, 4096).unwrap();
+        eventually("nothing is written", || number(&mapped.read(8)) == Some(2));
+        let (told, ends) = std::sync::mpsc::channel();
+        scope.spawn(move || {
+            arena.vol.drop_changed(id);
+            told.send(()).unwrap();
+        });
+        let early = ends.recv_timeout(Duration::from_millis(100));
+        // Where the page is gone it comes back as the file is below, without the write.
+        look();
+        drop(in_time);
+        writer.join().unwrap();
+        early.unwrap_or_else(|_| ends.recv_timeout(HANG).unwrap());
+        look()
+    })
+}
+
+#[test]
+fn a_page_is_not_dropped_with_a_write_that_is_in_flight() {
+    arenas(|arena| assert_eq!(read_after_a_drop(arena), Some(2)));
+    arenas_without(Remedy::FileBarrier, |arena| {
+        assert_eq!(read_after_a_drop(arena), Some(1), "the barrier is idle");
+    });
+}
+
+/// Whether a file can be opened for writing while its pages are dropped without its lock.
+fn is_opened_meanwhile(arena: &Arena) -> bool {
+    prepare(arena);
+    assert_eq!(fs::read(arena.mount.path("held")).unwrap(), b"       1");
+    let id = arena.stamp("held").id;
+    std::thread::scope(|scope| {
+        let in_time = InTime::stop(&arena.slow.drops);
+        let dropper = scope.spawn(|| arena.vol.drop_changed(id));
+        let (told, opens) = std::sync::mpsc::channel();
+        // Nobody keeps a reader waiting.
+        eventually("nothing is dropped", || arena.vol.is_dropping(id));
+        let open = |write| File::options().read(true).write(write).open(arena.mount.path("held"));
+        open(false).unwrap();
+        scope.spawn(move || told.send(open(true).unwrap()).unwrap());
+        let early = opens.recv_timeout(Duration::from_millis(100)).is_ok();
+        drop(in_time);
+        dropper.join().unwrap();
+        if !early {
+            opens.recv_timeout(HANG).unwrap();
+        }
+        early
+    })
+}
+
+#[test]
+fn who_opens_a_file_for_writing_waits_until_its_pages_are_dropped() {
+    arenas(|arena| assert!(!is_opened_meanwhile(arena)));
+    arenas_without(Remedy::Opening, |arena| {
+        assert!(is_opened_meanwhile(arena), "waiting is idle");
     });
 }

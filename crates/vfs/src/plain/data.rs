@@ -110,7 +110,8 @@ impl Plain {
                 if moved { Ok(None) } else { write_all(fd, at, data).map(Some) }
             })?;
             if let Some(written) = written {
-                return Ok((written, at != offset));
+                let elsewhere = at != offset && !self.gate.appended_elsewhere(node.host);
+                return Ok((written, elsewhere));
             }
         }
     }

@@ -11,6 +11,7 @@ use crate::inode_locks::Ticket;
 use crate::publication::Guarded;
 use crate::volume::Volume;
 use rustix::io::Errno;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -31,9 +32,12 @@ pub(crate) struct Echo {
 /// What the kernel is to forget of a node.
 #[derive(Debug, PartialEq, Eq)]
 enum Stale {
+    /// What lookups and listings of a directory that are under way are about to tell it.
+    UnderWay,
     Attributes,
-    Pages,
+    Pages(HostId),
     Name(Box<[u8]>),
+    Listing,
 }
 
 impl Echo {
@@ -43,24 +47,28 @@ impl Echo {
 
     /// What a change makes stale of what view 0 knows.
     fn stale(guarded: &Guarded, change: &Change<'_>) -> Vec<(NodeId, Stale)> {
-        let node = |id: Reply<HostId>| guarded.plain.node_of(id.ok()?);
-        let host = |fd| sys::stat(fd).map(|seen| seen.id);
-        let subject = change.subject.and_then(|(_, fd)| node(host(fd)));
-        let place = |dir: Oid| {
-            let (_, fd) = change.places.iter().find(|(oid, _)| *oid == dir)?;
-            node(host(*fd))
+        let known = |fd| {
+            let host = sys::stat(fd).ok()?.id;
+            Some((guarded.plain.node_of(host)?, host))
         };
-        let mut stale = Vec::new();
+        let subject = change.subject.and_then(|(_, fd)| known(fd));
+        let places: HashMap<Oid, NodeId> =
+            change.places.iter().filter_map(|(dir, fd)| Some((*dir, known(*fd)?.0))).collect();
+        let mut stale: Vec<_> = places.values().map(|dir| (*dir, Stale::UnderWay)).collect();
         // Whatever is done to an inode moves its change time.
-        stale.extend(subject.map(|file| (file, Stale::Attributes)));
+        stale.extend(subject.map(|(file, _)| (file, Stale::Attributes)));
         for object in change.writes {
             match *object {
-                ObjectRef::Pages { .. } => stale.extend(subject.map(|f| (f, Stale::Pages))),
-                ObjectRef::Entry { dir, name } => {
-                    stale.extend(place(dir).map(|dir| (dir, Stale::Name(name.into()))));
+                ObjectRef::Pages { .. } => {
+                    stale.extend(subject.map(|(f, id)| (f, Stale::Pages(id))))
                 }
-                // A listing is what a directory has for pages; and its times go with it.
-                ObjectRef::List(dir) => stale.extend(place(dir).map(|dir| (dir, Stale::Pages))),
+                ObjectRef::Entry { dir, name } => {
+                    stale.extend(places.get(&dir).map(|dir| (*dir, Stale::Name(name.into()))));
+                }
+                // The directory's times go with it.
+                ObjectRef::List(dir) => {
+                    stale.extend(places.get(&dir).map(|dir| (*dir, Stale::Listing)));
+                }
                 ObjectRef::Attr(_) | ObjectRef::Size(_) => {}
             }
         }
@@ -78,10 +86,11 @@ impl Echo {
             return;
         }
         let (done, is_done) = mpsc::channel::<()>();
+        let vol = Arc::clone(&self.vol);
         let forget = move || {
             for (guarded, nodes) in all {
                 for (node, what) in nodes {
-                    if let Err(errno) = drop_one(&guarded, node, &what) {
+                    if let Err(errno) = drop_one(&vol, &guarded, node, &what) {
                         tracing::warn!(%errno, ?node, ?what, "not invalidated");
                     }
                 }
@@ -96,11 +105,16 @@ impl Echo {
     }
 }
 
-fn drop_one(guarded: &Guarded, node: NodeId, what: &Stale) -> Result<(), Errno> {
+fn drop_one(vol: &Volume, guarded: &Guarded, node: NodeId, what: &Stale) -> Result<(), Errno> {
     match what {
+        Stale::UnderWay => guarded.caches.barrier(node),
         Stale::Attributes => guarded.caches.drop_attributes(node),
-        Stale::Pages => guarded.caches.drop_pages(node),
+        Stale::Pages(file) => {
+            vol.drop_changed(*file);
+            Ok(())
+        }
         Stale::Name(name) => guarded.caches.drop_name(node, name),
+        Stale::Listing => guarded.caches.drop_listing(node),
     }
 }
 

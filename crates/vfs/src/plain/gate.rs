@@ -75,6 +75,10 @@ pub trait Gate: Send + Sync {
     fn before_writing(&self, _file: HostId) -> Reply<()> {
         Ok(())
     }
+    /// The kernel has appended to a file's pages elsewhere than where its end was: it will forget them, if that is said here.
+    fn appended_elsewhere(&self, _file: HostId) -> bool {
+        false
+    }
 }
 
 /// No order: there are no transactions.

@@ -216,7 +216,20 @@ impl Gate for Order {
                 break;
             }
         }
+        if self.has_locks {
+            self.vol.wait_dropped(file);
+        }
         Ok(())
+    }
+
+    fn appended_elsewhere(&self, file: HostId) -> bool {
+        if !self.has_locks {
+            return false;
+        }
+        // The caller has the file's lock until it is answered.
+        let vol = Arc::clone(&self.vol);
+        let drop = move || vol.drop_changed(file);
+        std::thread::Builder::new().name("systx-drop".into()).spawn(drop).is_ok()
     }
 
     fn barrier(&self, dir: Oid) {
