@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
-use rustix::fs::{AtFlags, removexattr, unlinkat};
+use rustix::fs::{AtFlags, StatxFlags, removexattr, statx, unlinkat};
 use rustix::io::Errno;
 use systx_base::NodeId;
 use systx_vfs::inode_locks::Ticket;
@@ -61,6 +61,22 @@ impl Caches for KernelCaches {
 
     fn drop_attributes(&self, node: NodeId) -> Result<(), Errno> {
         self.notify(|shared| shared.invalidate_inode(node, None))
+    }
+
+    fn store_attributes(&self, nodes: &[NodeId]) -> Result<(), Errno> {
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let told = (self.root)().and_then(|root| {
+            nodes.iter().try_for_each(|node| {
+                let asked = open_node(root.as_fd(), *node).and_then(|node| {
+                    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
+                    statx(node, "", flags, StatxFlags::BASIC_STATS)
+                });
+                asked.map(drop).or_else(|errno| if is_gone(errno) { Ok(()) } else { Err(errno) })
+            })
+        });
+        told.or_else(|errno| if is_gone(errno) { Ok(()) } else { Err(errno) })
     }
 
     fn drop_listing(&self, dir: NodeId) -> Result<(), Errno> {

@@ -54,6 +54,9 @@ struct Slow {
     early: AtomicBool,
     /// Plain changes that have been performed are not answered.
     late: AtomicBool,
+    /// What was read is not answered; how many are at that.
+    answers: AtomicBool,
+    answering: AtomicU64,
     /// The kernel is not told to drop pages.
     drops: AtomicBool,
 }
@@ -83,6 +86,8 @@ enum Remedy {
     Timeout,
     /// Reads of what is decided wait for the release; others are noted.
     Admission,
+    /// The kernel has stored the attributes when a commit is over.
+    Told,
     /// Who opens a file for writing waits for what must not happen beside a writer.
     Opening,
 }
@@ -107,6 +112,11 @@ impl Caches for Without<KernelCaches> {
     fn drop_attributes(&self, node: NodeId) -> Result<(), Errno> {
         if self.has(Remedy::DropAttributes) { self.it.drop_attributes(node) } else { Ok(()) }
     }
+    fn store_attributes(&self, nodes: &[NodeId]) -> Result<(), Errno> {
+        // The kernel drops a listing, too, when it is told another time of the directory.
+        let has = self.has(Remedy::Told) && self.has(Remedy::DropListing);
+        if has { self.it.store_attributes(nodes) } else { Ok(()) }
+    }
     fn drop_listing(&self, dir: NodeId) -> Result<(), Errno> {
         if self.has(Remedy::DropListing) { self.it.drop_listing(dir) } else { Ok(()) }
     }
@@ -130,7 +140,13 @@ impl Caches for Without<KernelCaches> {
 
 impl Gate for Without<Order> {
     fn read(&self, reads: &[ObjectRef<'_>], act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
-        if self.has(Remedy::Admission) { self.it.read(reads, act) } else { act() }
+        let done = if self.has(Remedy::Admission) { self.it.read(reads, act) } else { act() };
+        if self.slow.answers.load(SeqCst) {
+            self.slow.answering.fetch_add(1, SeqCst);
+            while_set(&self.slow.answers);
+            self.slow.answering.fetch_sub(1, SeqCst);
+        }
+        done
     }
     fn mutate(&self, change: Change<'_>, act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
         while_set(&self.slow.early);

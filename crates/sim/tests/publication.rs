@@ -88,8 +88,8 @@ fn what_is_only_read_is_held_for_good_measure() {
     stands(both.filter(|c| c.mutation == Some(Mutation::OnlyRead)), &without);
 }
 
-/// A known hole (decision 0003, "Not built"): the first who asks for attributes when the time is over in
-/// which they are told without validity has the kernel declare the old ones valid for an instant.
+/// Why the daemon itself asks for attributes before a commit is over (decision 0003), and what is left of that for very many objects: the
+/// first who asks when the time is over in which they are told without validity has the kernel declare the old ones valid for an instant.
 #[test]
 fn attributes_for_which_nobody_asks_in_time_can_be_seen_old() {
     let without = Remedies { asked: false, ..Remedies::ALL };

@@ -9,9 +9,10 @@
 //! 3. *Settle and decide* in one step: nothing is left, and nobody is being answered.  From here on all
 //!    requests about what is marked are held, so that nothing has to be invalidated any more.
 //! 4. The caller makes durable and installs; the next publication may begin ([`Publication::let_next`]).
-//! 5. *Release*: the held changes go first, and only when they are done the reads, and the marks.  (An
+//! 5. *Release*: the held changes go first, and only when they are done the reads.  (An
 //!    invalidation may have dropped a page while a write of it was on its way here: a READ that is
 //!    answered before that write is performed would be kept by the kernel without it.)
+//! 6. *Tell* the kernel the attributes, while answers about them have timeout 0 still, and only then drop the marks ([`UnderWay::tell`]).
 //!
 //! **Why a held READ does no harm.**  It keeps its pages locked, and INVAL_INODE waits for each page.  A
 //! READ that came before the invalidation of its file began is let go at its beginning: the invalidation
@@ -71,11 +72,11 @@ const ROUNDS_MAX: usize = 200;
 /// Most directories that are locked at once: each takes a thread and a request.
 const LOCKED_MAX: usize = 32;
 
-/// How long after a commit attributes are told without validity. The kernel declares what it is told valid before it has
-/// stored all of it, and stat(2) takes no lock (`fuse_change_attributes_common`): who asks while somebody else is told
-/// the new owner or mode could see the old one. Told without validity it is stored, and believed by nobody; what is told
-/// afterwards, with validity, is what is there. That is so of what somebody asks for in this time; of the rest, see "Not
-/// built" of decision 0003.
+/// Most objects of which the kernel is told the attributes after a commit: each takes a request.
+const TOLD_MAX: usize = 512;
+
+/// How long after a commit of more than these attributes are told without validity, so that what somebody asks for is stored, see
+/// [`UnderWay::tell`].
 const TOLD_AGAIN: Duration = Duration::from_millis(3);
 
 /// The time after a commit in which attributes are told without validity.
@@ -126,6 +127,11 @@ pub trait Caches: Send + Sync {
     /// # Errors
     /// The kernel's.
     fn drop_attributes(&self, node: NodeId) -> Result<(), Errno>;
+    /// Has it ask for the attributes of these nodes, and returns when it has stored them.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn store_attributes(&self, nodes: &[NodeId]) -> Result<(), Errno>;
     /// Makes it forget a listing.
     ///
     /// # Errors
@@ -235,7 +241,7 @@ impl Volume {
             let marks = self.marks.read();
             marks.iter().filter(|marked| marked.phase.lock().relaxed).cloned().collect()
         };
-        relaxed.iter().for_each(|marked| marked.wait_over());
+        relaxed.iter().for_each(|marked| marked.wait_seen());
     }
 
     /// No commit is under way as long as the guard lives.
@@ -450,6 +456,27 @@ impl UnderWay {
         self.marked.phase.lock().relaxed = true;
     }
 
+    /// Nobody is held any more, and the kernel stores the attributes that were changed. It declares what it is told valid before it
+    /// has stored all of it, and stat(2) takes no lock (`fuse_change_attributes_common`): who asks while somebody else is told
+    /// the new owner or mode could see the old one. Told without validity, as long as they are marked, they are stored and believed
+    /// by nobody; what is told from then on, with validity, is what is there. And a length that is not stored is not the end up to
+    /// which read(2) reads, even if somebody is just asking for it: the next commit's invalidation has the kernel drop that answer.
+    fn tell(&self) {
+        self.marked.phase.lock().seen = true;
+        self.marked.changed.notify_all();
+        let attrs = &self.marked.all.attrs;
+        if attrs.len() > TOLD_MAX {
+            self.vol.afterwards.begin();
+        }
+        for g in &self.guarded {
+            let known = attrs.iter().take(TOLD_MAX).filter_map(|id| g.plain.node_of(*id));
+            let known: Vec<_> = known.collect();
+            if let Err(errno) = g.caches.store_attributes(&known) {
+                tracing::warn!(%errno, "attributes are not told");
+            }
+        }
+    }
+
     /// The objects that were replaced by others when the commit was installed: versions before and after.
     /// Who found one by its name and has yet to open it is to look again.
     pub fn replaced(&self, moves: &[(Stamp, Stamp)]) {
@@ -464,8 +491,8 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.marked.let_changes_go();
-        if !self.guarded.is_empty() {
-            self.vol.afterwards.begin();
+        if self.marked.phase.lock().decided {
+            self.tell();
         }
         {
             let mut marks = self.vol.marks.write();

@@ -361,3 +361,30 @@ fn who_opens_a_file_for_writing_waits_until_its_pages_are_dropped() {
         assert!(is_opened_meanwhile(arena), "waiting is idle");
     });
 }
+
+/// Whether a program reads up to the length that a commit has left, if the next one has the kernel drop the answer by which
+/// that program would have learnt it.
+fn reads_to_the_end(arena: &Arena) -> bool {
+    prepare(arena);
+    let file = File::open(arena.mount.path("long")).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 1);
+    let mut longer = Shape::new();
+    longer.content(arena, "long");
+    let below = File::options().write(true).open(arena.below.join("long")).unwrap();
+    arena.commit(7, &longer, || below.write_all_at(b"12345", 0).unwrap()).unwrap();
+    let mut owner = Shape::new();
+    owner.owner(arena, "long");
+    std::thread::scope(|scope| {
+        let in_time = InTime::stop(&arena.slow.answers);
+        let reader = scope.spawn(|| file.read_at(&mut [0], 4).unwrap() == 1);
+        eventually("nobody asks", || arena.slow.answering.load(SeqCst) > 0);
+        arena.commit(8, &owner, || drop(in_time)).unwrap();
+        reader.join().unwrap()
+    })
+}
+
+#[test]
+fn a_read_does_not_go_by_a_length_from_before_the_last_commit() {
+    arenas(|arena| assert!(reads_to_the_end(arena)));
+    arenas_without(Remedy::Told, |arena| assert!(!reads_to_the_end(arena), "telling is idle"));
+}

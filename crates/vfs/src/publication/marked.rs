@@ -64,6 +64,8 @@ pub(super) struct Phase {
     released: bool,
     /// How many of them were held and are not yet done.
     held: usize,
+    /// It can be seen: nobody is held any more.
+    pub seen: bool,
     pub over: bool,
     /// What was answered old since its invalidation began.
     pub old: Old,
@@ -236,6 +238,9 @@ impl Marked {
             return Admitted::Now;
         }
         let mut phase = self.phase.lock();
+        if phase.seen {
+            return Admitted::Now;
+        }
         if phase.decided {
             let goes = phase.released && !writes.is_empty();
             return if goes { Admitted::Now } else { Admitted::Later };
@@ -279,7 +284,7 @@ impl Marked {
     /// Waits until it is worth asking again, for a change or a read, or whether the client lives.  Nothing may be held.
     pub fn wait(&self, changes: bool) {
         let mut phase = self.phase.lock();
-        if phase.over || changes && phase.released {
+        if phase.seen || phase.over || changes && phase.released {
             return;
         }
         if phase.decided {
@@ -292,6 +297,14 @@ impl Marked {
     pub(super) fn wait_over(&self) {
         let mut phase = self.phase.lock();
         while !phase.over {
+            self.changed.wait(&mut phase);
+        }
+    }
+
+    /// Until it is in place, or given up.
+    pub(super) fn wait_seen(&self) {
+        let mut phase = self.phase.lock();
+        while !phase.seen && !phase.over {
             self.changed.wait(&mut phase);
         }
     }

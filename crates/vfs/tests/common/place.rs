@@ -22,6 +22,9 @@ use systx_vfs::volume::Volume;
 struct NoCaches;
 
 impl Caches for NoCaches {
+    fn store_attributes(&self, _: &[NodeId]) -> Result<(), Errno> {
+        Ok(())
+    }
     fn drop_name(&self, _: NodeId, _: &[u8]) -> Result<(), Errno> {
         Ok(())
     }
