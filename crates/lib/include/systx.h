@@ -74,7 +74,8 @@ struct systx_status {
     uint64_t id;
     uint64_t opponent;   /* the transaction it lost to; 0: a program outside, or it has not lost */
     char path[1032];     /* what the conflict was about */
-    char words[496];     /* the opponent, why it failed, or what xend() waits for */
+    char words[496];     /* the opponent, why it failed, what xend() waits for, or, if it is committed,
+                            what others had changed past the guard of what it has changed */
 };
 
 /* The guarded directory (or anything below it) for xbegin(), for the whole process; NULL: that of the

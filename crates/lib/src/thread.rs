@@ -129,6 +129,15 @@ impl Mine {
         Ok(())
     }
 
+    /// The seat of a directory that was unmounted since, whose daemon was replaced, or in which somebody is left, gives way to
+    /// another one.
+    fn renew(&mut self, dir: &Path) -> Result<(), Errno> {
+        // It is needed until the daemon has made the next one: that takes over how often it has lost.
+        let (_, old) = self.seats.remove(0);
+        Door::leave(&old.door);
+        self.seat(dir)
+    }
+
     fn current(&self) -> Result<&Seat, Errno> {
         self.seats.first().map(|(_, seat)| seat).ok_or(Errno::INVAL)
     }
@@ -181,12 +190,8 @@ impl Mine {
         let mut flags = how.flags.of_daemon();
         let (id, from) = loop {
             let asked = match self.current()?.begin(flags, &how.scope) {
-                // The directory was unmounted since, its daemon was replaced, or somebody is left in there.
-                Err(e) if has_ended(e) || matches!(e, Errno::STALE | Errno::NODEV) => {
-                    // It is needed until the daemon has made the next one: that takes over how often it has lost.
-                    let (_, old) = self.seats.remove(0);
-                    Door::leave(&old.door);
-                    self.seat(dir)?;
+                Err(e) if is_worn(e) => {
+                    self.renew(dir)?;
                     self.current()?.begin(flags, &how.scope)?
                 }
                 other => other?,
@@ -493,9 +498,21 @@ pub fn xbegin<'a>(dir: Option<&Path>, how: impl Into<Begin<'a>>) -> io::Result<(
 pub fn reset_order(dir: Option<&Path>, name: &str, next: u64) -> io::Result<()> {
     let mut order = order(abi::order::RESET, name, next)?;
     with(|mine| {
-        mine.seat(&dir.map_or_else(default_dir, Path::to_owned))?;
-        mine.current()?.ask(abi::ORDER, &mut order)
+        let dir = dir.map_or_else(default_dir, Path::to_owned);
+        mine.seat(&dir)?;
+        match mine.current()?.ask(abi::ORDER, &mut order) {
+            Err(e) if is_worn(e) && mine.open.is_none() => {
+                mine.renew(&dir)?;
+                mine.current()?.ask(abi::ORDER, &mut order)
+            }
+            asked => asked,
+        }
     })
+}
+
+/// Whether a seat answers so that is none any more, see [`Mine::renew`].
+fn is_worn(errno: Errno) -> bool {
+    has_ended(errno) || matches!(errno, Errno::STALE | Errno::NODEV)
 }
 
 fn order(what: u32, name: &str, number: u64) -> Result<abi::Order, Errno> {

@@ -54,7 +54,10 @@ impl Last {
     /// How a commit ended.
     pub fn ended(&mut self, outcome: Outcome, txn: &Transaction) {
         match outcome {
-            Outcome::Committed { .. } => self.state = abi::state::COMMITTED,
+            Outcome::Committed { outside, .. } => {
+                self.state = abi::state::COMMITTED;
+                self.words = past_the_guard(&outside);
+            }
             Outcome::Conflict { conflict, .. } => {
                 self.fail(Some(conflict), txn.age, txn.timestamp);
             }
@@ -120,10 +123,44 @@ impl Last {
     }
 }
 
+/// What others had changed behind the guard's back of what a commit has changed; empty nearly always.
+fn past_the_guard(changes: &[protocol::OutsideChange]) -> String {
+    let Some(protocol::OutsideChange { path, saved, what }) = changes.first() else {
+        return String::new();
+    };
+    let saved = saved.as_ref().map_or_else(String::new, |saved| format!(", kept as {saved}"));
+    let more = match changes.len() {
+        1 => String::new(),
+        n => format!("; and {} more", n - 1),
+    };
+    format!("committed, but past the guard {path} {what}{saved}{more}")
+}
+
 pub(super) fn errno_of(failure: &protocol::Failure) -> Errno {
     match failure.kind {
         protocol::FailureKind::Space => Errno::NOSPC,
         protocol::FailureKind::Busy => Errno::BUSY,
         _ => Errno::IO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{HostPath, OutsideChange};
+
+    #[test]
+    fn a_commit_tells_what_it_met_past_the_guard() {
+        assert_eq!(past_the_guard(&[]), "");
+        let path = HostPath(b"/srv/a".to_vec());
+        let met = |saved: Option<&[u8]>| OutsideChange {
+            path: path.clone(),
+            saved: saved.map(|saved| HostPath(saved.to_vec())),
+            what: "had been changed".into(),
+        };
+        let one = "committed, but past the guard /srv/a had been changed";
+        assert_eq!(past_the_guard(&[met(None)]), one);
+        let both = past_the_guard(&[met(Some(b"/srv/.systx/a")), met(None)]);
+        assert_eq!(both, format!("{one}, kept as /srv/.systx/a; and 1 more"));
     }
 }

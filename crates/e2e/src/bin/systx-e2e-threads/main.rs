@@ -435,6 +435,10 @@ fn daemon(dir: &Path, outside_only: u64) {
         }
         assert_eq!((systx::xid(), systx::xstatus().unwrap().state), (0, State::Aborted));
         assert_eq!(std::env::current_dir().unwrap(), from);
+        if ends {
+            // Whatever is asked first finds the next daemon.
+            eventually("the order is reset", || systx::reset_order(Some(dir), "n", 1).is_ok());
+        }
         eventually("the directory is back", || systx::xbegin(Some(dir), SERIALIZABLE).is_ok());
         assert!(!dir.join("never").exists());
         fs::write(dir.join("again"), "again").unwrap();
