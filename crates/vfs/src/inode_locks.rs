@@ -30,7 +30,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systx_base::sync::{Event, Mutex, rank};
-use systx_base::{NodeId, TxnId};
+use systx_base::{NodeId, Oid, TxnId};
 use systx_store::io::HostId;
 use systx_txn::ObjectRef;
 
@@ -243,7 +243,7 @@ pub(crate) struct Locked<'v> {
     vol: &'v Volume,
     owner: TxnId,
     /// Files that have to be locked whatever the transaction has read.
-    changed: &'v [HostId],
+    changed: Option<&'v HashSet<Oid>>,
     tickets: Vec<Ticket>,
     /// Locks that the transaction had before.
     kept: Vec<(Ticket, Option<Instant>)>,
@@ -293,7 +293,7 @@ impl Volume {
     pub(crate) fn lock_written<'v>(
         &'v self,
         owner: TxnId,
-        changed: &'v [HostId],
+        changed: Option<&'v HashSet<Oid>>,
     ) -> Result<Locked<'v>, NotQuiet> {
         let written = self.written_by_others(owner, changed);
         if written.len() > LOCKED_MAX {
@@ -453,13 +453,13 @@ impl Volume {
 
     /// What has to be locked before a transaction is decided: files open for writing whose content it has read
     /// or `changed`; of those whose length it has seen, the ones with a write that the daemon knows of.
-    fn written_by_others(&self, owner: TxnId, changed: &[HostId]) -> Vec<Written> {
+    fn written_by_others(&self, owner: TxnId, changed: Option<&HashSet<Oid>>) -> Vec<Written> {
         let mut found = Vec::new();
         for guarded in self.guarded_now() {
             for (node, id) in guarded.plain.open_for_writing() {
                 let oid = self.oid(id);
                 let pages = ObjectRef::Pages { oid, first: 0, last: u64::MAX };
-                let relies = changed.contains(&id)
+                let relies = changed.is_some_and(|changed| changed.contains(&oid))
                     || self.engine.holds(owner, pages)
                     || self.engine.holds(owner, ObjectRef::Size(oid))
                         && guarded.caches.is_in_flight(node);

@@ -314,7 +314,7 @@ impl UnderWay {
             self.invalidate(&todo)?;
             // After the barriers of directories: who removes a file has its directory locked while he waits for the
             // file's lock.
-            let files = self.vol.lock_written(self.txn, &self.marked.all.pages).ok();
+            let files = self.vol.lock_written(self.txn, Some(&self.marked.pages)).ok();
             let files = match files {
                 Some(files) if self.invalidate_pages(&todo.pages, &files)? => files,
                 _ => {

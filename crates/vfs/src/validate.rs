@@ -57,7 +57,7 @@ impl View {
         self.land(Before::Locks);
         let mut tries = 0;
         let locked = loop {
-            match self.vol.lock_written(self.txn, &[]) {
+            match self.vol.lock_written(self.txn, None) {
                 Err(NotQuiet::Busy) if tries < TRIES => tries += 1,
                 done => break done?,
             }

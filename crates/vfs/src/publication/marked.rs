@@ -47,7 +47,7 @@ pub(crate) struct Marked {
     /// Changed names by directory; whether what has the name so far is a directory.
     pub(super) names: HashMap<Oid, HashMap<Box<[u8]>, bool>>,
     attrs: HashSet<Oid>,
-    pages: HashSet<Oid>,
+    pub(super) pages: HashSet<Oid>,
     /// Names by which the installation finds what is there, by directory.
     places: HashMap<Oid, HashSet<Box<[u8]>>>,
     /// Taken after `marks`; the decision is made with it held.
