@@ -27,16 +27,29 @@ class Bench:
         self.volume, runtime = f"{self.base}/volume", f"{self.base}/run"
         os.makedirs(self.volume)
         os.mkdir(runtime, 0o700)
-        self.guarded = []
+        self.guarded, self.disk = [], None
         if o.dir:
             runtime = os.environ.get("SYSTX_RUNTIME_DIR", runtime)
         self.environment = dict(os.environ, SYSTX_RUNTIME_DIR=runtime, LC_ALL="C.UTF-8")
         if o.dir:
             return
-        with open(f"{self.base}/image", "wb") as f:
-            f.truncate(3 << 30)
-        subprocess.run(["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0", f"{self.base}/image"], check=True)
-        subprocess.run(["mount", "-o", "loop", f"{self.base}/image", self.volume], check=True)
+        image = f"{self.base}/image"
+        if o.flush_ms:
+            image = self.slow_disk(o.flush_ms)
+        else:
+            with open(image, "wb") as f:
+                f.truncate(3 << 30)
+        subprocess.run(["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard", image], check=True)
+        subprocess.run(["mount", "-o", "loop", image, self.volume], check=True)
+
+    def slow_disk(self, flush_ms):
+        """The file of a disk in memory each of whose flushes takes so long."""
+        subprocess.run(["cargo", "build", "-q", "--release", "-p", "systx-sim", "--example", "slow-disk"], cwd=TOP, check=True)
+        where = f"{self.base}/disk"
+        os.mkdir(where)
+        program = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(TOP, "target")), "release/examples/slow-disk")
+        self.disk = subprocess.Popen([program, where, "2048", str(flush_ms)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return self.disk.stdout.readline().strip()
 
     def build(self):
         for what in (["-p", "systx", "--bin", "systx"], ["-p", "libsystx", "--lib"], *(["-p", "libsystx", "--example", e] for e in self.EXAMPLES)):
@@ -60,6 +73,8 @@ class Bench:
             self.systx("umount", place, check=False)
         for _ in range(100):
             if self.o.dir or subprocess.run(["umount", self.volume], stderr=subprocess.DEVNULL).returncode == 0:
+                if self.disk:
+                    self.disk.communicate()
                 shutil.rmtree(self.base, ignore_errors=True)
                 return
             time.sleep(0.1)
@@ -135,7 +150,7 @@ class Bench:
         commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=TOP, text=True, capture_output=True).stdout.strip()
         machine = [f"date: {datetime.datetime.now().isoformat(timespec='minutes')}", f"commit: {commit}", f"kernel: {platform.release()}",
                    f"cpu: {cpu.group(1) if cpu else '?'} x {os.cpu_count()}", f"load at the end: {read('/proc/loadavg')}",
-                   f"volume: {self.o.dir or 'ext4 image, loop-mounted, on the disk'}", f"FUSE over io_uring: {read('/sys/module/fuse/parameters/enable_uring')}",
+                   f"volume: {self.o.dir or 'ext4 image, loop-mounted, on ' + (f'a disk in memory each of whose flushes takes {self.o.flush_ms} ms' if self.o.flush_ms else 'the disk')}", f"FUSE over io_uring: {read('/sys/module/fuse/parameters/enable_uring')}",
                    *(["quick: few rounds, small numbers"] if self.o.quick else [])]
         os.makedirs(self.results, exist_ok=True)
         with open(os.path.join(self.results, "raw.csv"), "w", newline="") as f:
@@ -226,6 +241,7 @@ def main(bench, doc):
     p.add_argument("--rounds", type=int, help="instead of each part's own number")
     p.add_argument("--name", default=bench.NAME, help="of the result directory")
     p.add_argument("--results", help="the result directory, instead of one of today below bench/results")
+    p.add_argument("--flush-ms", type=int, help="on a disk in memory each of whose flushes takes so many milliseconds")
     p.add_argument("--dir", help="work below this directory, instead of in an image of its own")
     p.add_argument("--only", help="these parts")
     p.add_argument("--binary", help="a built systx, with the library and the examples beside it, instead of building them")

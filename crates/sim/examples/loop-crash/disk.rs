@@ -13,6 +13,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Unit in which the disk takes writes.
 pub const BLOCK: usize = 4096;
@@ -34,7 +35,8 @@ pub enum Event {
 #[derive(Default)]
 struct Content {
     blocks: Blocks,
-    log: Vec<Event>,
+    /// `None`: it does not record.
+    log: Option<Vec<Event>>,
 }
 
 /// A mounted recording disk.
@@ -49,16 +51,20 @@ fn lock(content: &Mutex<Content>) -> std::sync::MutexGuard<'_, Content> {
 }
 
 impl Disk {
-    /// Mounts a disk of `size` bytes at the directory `dir`.
-    pub fn mount(dir: &Path, size: u64) -> Result<Disk> {
+    /// Mounts a disk of `size` bytes at the directory `dir`: one that records, or (`flush`) records nothing and takes this long for
+    /// each flush.
+    pub fn mount(dir: &Path, size: u64, flush: Option<Duration>) -> Result<Disk> {
+        let log = if flush.is_none() { Some(Vec::new()) } else { None };
+        let content = Content { log, ..Content::default() };
         let device = OpenOptions::new().read(true).write(true).open("/dev/fuse")?;
         let options = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
         let options = std::ffi::CString::new(options)?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
         mount("systx-disk", dir, "fuse", flags, options.as_c_str())?;
-        let content = Arc::new(Mutex::new(Content::default()));
+        let content = Arc::new(Mutex::new(content));
         let shared = content.clone();
-        let server = std::thread::spawn(move || serve(device, size, &shared));
+        let server =
+            std::thread::spawn(move || serve(device, size, &shared, flush.unwrap_or_default()));
         Ok(Disk { dir: dir.to_owned(), content, server: Some(server) })
     }
 
@@ -70,18 +76,18 @@ impl Disk {
     /// Forgets the past; what is there is the disk to begin with.
     pub fn restart_log(&self) -> Blocks {
         let mut content = lock(&self.content);
-        content.log.clear();
+        content.log.iter_mut().for_each(Vec::clear);
         content.blocks.clone()
     }
 
     /// Notes that the run reached a point.
     pub fn mark(&self, mark: u64) {
-        lock(&self.content).log.push(Event::Mark(mark));
+        lock(&self.content).note(Event::Mark(mark));
     }
 
     /// What happened since [`Disk::restart_log`].
     pub fn log(&self) -> Vec<Event> {
-        lock(&self.content).log.clone()
+        lock(&self.content).log.clone().unwrap_or_default()
     }
 }
 
@@ -107,6 +113,12 @@ pub fn put(blocks: &mut Blocks, list: &[(u64, Option<Arc<[u8; BLOCK]>>)]) {
 }
 
 impl Content {
+    fn note(&mut self, event: Event) {
+        if let Some(log) = &mut self.log {
+            log.push(event);
+        }
+    }
+
     fn write(&mut self, offset: u64, data: &[u8]) {
         let mut list = Vec::new();
         let mut done = 0;
@@ -120,7 +132,7 @@ impl Content {
             done += len;
         }
         put(&mut self.blocks, &list);
-        self.log.push(Event::Write(list));
+        self.note(Event::Write(list));
     }
 
     fn discard(&mut self, offset: u64, len: u64) {
@@ -132,7 +144,7 @@ impl Content {
             .map(|(n, _)| (*n, None))
             .collect();
         put(&mut self.blocks, &list);
-        self.log.push(Event::Write(list));
+        self.note(Event::Write(list));
     }
 
     fn read(&self, offset: u64, len: usize) -> Vec<u8> {
@@ -189,7 +201,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }
 
-fn serve(mut device: File, size: u64, content: &Mutex<Content>) {
+fn serve(mut device: File, size: u64, content: &Mutex<Content>, flush: Duration) {
     let mut buf = vec![0; MAX_WRITE + 4096];
     loop {
         let n = match device.read(&mut buf) {
@@ -207,6 +219,9 @@ fn serve(mut device: File, size: u64, content: &Mutex<Content>) {
         };
         if matches!(request.opcode, FORGET | BATCH_FORGET) {
             continue;
+        }
+        if request.opcode == FSYNC {
+            std::thread::sleep(flush);
         }
         let (error, body) = match answer(&request, size, content) {
             Ok(body) => (0, body),
@@ -266,7 +281,7 @@ fn answer(
             lock(content).write(u64_at(body, 8), data);
             out.u32s(&[data.len() as u32, 0]);
         }
-        FSYNC => lock(content).log.push(Event::Flush),
+        FSYNC => lock(content).note(Event::Flush),
         FALLOCATE => lock(content).discard(u64_at(body, 8), u64_at(body, 16)),
         STATFS => out.0.resize(80, 0),
         FLUSH | RELEASE | RELEASEDIR | DESTROY => {}

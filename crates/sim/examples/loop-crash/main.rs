@@ -157,7 +157,7 @@ struct Recorded {
 /// Runs the workload on the real file system.
 fn record(o: &Options, scratch: &Scratch) -> Res<Recorded> {
     let text = |e: std::io::Error| e.to_string();
-    let disk = Disk::mount(&scratch.0.join("disk"), size_of(&o.fs)).map_err(text)?;
+    let disk = Disk::mount(&scratch.0.join("disk"), size_of(&o.fs), None).map_err(text)?;
     let device = Loop::over(&disk.file())?;
     mkfs(&o.fs, &device.0)?;
     let mounted = Mount::of(&device, scratch.0.join("mnt"))?;
