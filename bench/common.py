@@ -197,6 +197,49 @@ def in_threads_of_python(client, n, seconds):
     return sum(done) / (time.perf_counter() - begun)
 
 
+def in_processes_of_python(client, n, seconds):
+    """The same of n processes."""
+    ready, go = os.pipe()
+    def child(k, out):
+        os.close(go)
+        step, end = client(k)
+        step(0)
+        os.write(out, b"r")
+        os.read(ready, 1)
+        done, begun = 0, time.perf_counter()
+        while time.perf_counter() < begun + seconds:
+            done += 1
+            step(done)
+        os.write(out, f"{done} {time.perf_counter() - begun}".encode())
+        end()
+    children = []
+    for k in range(n):
+        told, out = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                child(k, out)
+                code = 0
+            except BaseException as e:
+                print(f"client {k}: {e!r}", file=sys.stderr)
+            finally:
+                os._exit(code)
+        os.close(out)
+        children.append((pid, told))
+    [os.read(told, 1) for _, told in children]
+    os.close(ready)
+    os.close(go)
+    rates = []
+    for pid, told in children:
+        text = os.read(told, 100).decode().split()
+        os.close(told)
+        if os.waitpid(pid, 0)[1] != 0 or len(text) != 2:
+            raise SystemExit("a client has failed")
+        rates.append((int(text[0]), float(text[1])))
+    return sum(done for done, _ in rates) / max(took for _, took in rates)
+
+
 def import_lmdb():
     try:
         import lmdb
@@ -225,8 +268,12 @@ def with_sqlite(path, sync, rows=1):
 
 
 def with_lmdb(lmdb, path, sync, rows=1):
-    env = lmdb.open(path, map_size=1 << 28, sync=sync, metasync=sync)
+    envs = {}
     def client(k):
+        # One for all threads of a process, and none that was opened before a fork.
+        if os.getpid() not in envs:
+            envs[os.getpid()] = lmdb.open(path, map_size=1 << 28, sync=sync, metasync=sync)
+        env = envs[os.getpid()]
         def step(i):
             with env.begin(write=True) as txn:
                 for n in range(rows):
