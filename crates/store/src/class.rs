@@ -6,7 +6,8 @@ use crate::io::Class;
 
 const EXT: u64 = 0xef53;
 const XFS: u64 = 0x5846_5342;
-const BTRFS: u64 = 0x9123_683e;
+/// `BTRFS_SUPER_MAGIC`.
+pub(crate) const BTRFS: u64 = 0x9123_683e;
 const F2FS: u64 = 0xf2f5_2010;
 const TMPFS: u64 = 0x0102_1994;
 const RAMFS: u64 = 0x8584_58f6;

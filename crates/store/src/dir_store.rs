@@ -22,7 +22,9 @@
 //! Opening it again decides by what is on disk.
 
 use crate::bundle::Bundles;
-use crate::error::{ApplyError, Poisoned, ReserveError, is_full, shown};
+use crate::error::{
+    ApplyError, CheckpointError, Poisoned, ReserveError, is_full, is_over_quota, shown,
+};
 use crate::footprint::Footprint;
 use crate::history::{Commit, History};
 use crate::install::{ApplyReport, Env, install};
@@ -31,7 +33,8 @@ use crate::journal::{Body, Head, Ring};
 use crate::kept::Kept;
 use crate::layout::Layout;
 use crate::recovery::Mark;
-use crate::space::{Inodes, Promise, space_needed};
+use crate::space::{Inodes, Promise, room_under_quota, space_needed};
+use crate::spare::Spare;
 use crate::staging::{Pool, Slot};
 use crate::super_block::{FORMAT, Super, Supers};
 use crate::writeset::{SlotId, WriteSet};
@@ -94,7 +97,9 @@ impl Config {
 /// Room for one commit.
 #[derive(Debug, Default)]
 pub struct Reservation {
-    /// Holds blocks until they are needed; only its drop matters.
+    /// Holds blocks until the record is made, where a quota may bind; only its drop matters.
+    ahead: Option<Slot>,
+    /// As well, until it is installed.
     ballast: Option<Slot>,
     /// Until what needs them is installed.
     _inodes: Promise,
@@ -105,6 +110,21 @@ pub struct Reservation {
 pub struct Committed {
     /// Its position in the log, for [`DirStore::apply`].
     pub lsn: u64,
+}
+
+/// Why a record is not in the journal.
+#[derive(Clone)]
+enum NotWritten {
+    /// It may be.
+    InDoubt(Poisoned),
+    /// There was no room for it, as this errno says: nothing of it is there.
+    NoRoom(i32),
+}
+
+impl From<Poisoned> for NotWritten {
+    fn from(poisoned: Poisoned) -> NotWritten {
+        NotWritten::InDoubt(poisoned)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,7 +171,7 @@ pub(crate) struct State {
     inflight: HashMap<u64, Footprint>,
     queue: Vec<Queued>,
     leading: bool,
-    results: HashMap<u64, Result<u64, Poisoned>>,
+    results: HashMap<u64, Result<u64, NotWritten>>,
     pub(crate) entries: BTreeMap<u64, Entry>,
     ring: Option<Ring>,
     pub(crate) block: Option<Super>,
@@ -184,6 +204,7 @@ pub struct DirStore {
     /// The longest file that the file system takes.
     max_len: u64,
     inodes: Arc<Inodes>,
+    spare: Spare,
     /// Keeps the store's lock.
     _lock: crate::io::Handle,
 }
@@ -239,6 +260,7 @@ impl DirStore {
             state: Mutex::new(rank::STORE, state),
             changed: Event::new(),
             inodes: Arc::default(),
+            spare: Spare::default(),
             kept: opened.kept,
             bundles: Bundles::new(),
             mark: OnceLock::new(),
@@ -312,27 +334,41 @@ impl DirStore {
             return Err(ReserveError::NoSpace { needed, available: free });
         }
         let inodes = self.inodes.promise(set, &info)?;
+        let segment = self.block().map_or(self.config.segment_bytes, |b| b.segment_bytes);
+        let limits = self.io.has_quota().then(|| room_under_quota(needed, segment));
+        let held = limits.map_or(needed, |[ahead, after]| ahead.saturating_add(after));
+        let no_room = |e: std::io::Error| match e {
+            e if is_over_quota(&e) => ReserveError::Quota { needed: held },
+            e if is_full(&e) => ReserveError::NoSpace { needed: held, available: free },
+            e => ReserveError::Io(e),
+        };
         match crate::xattrs::try_out(self.env(), set) {
             Ok(None) => {}
+            Ok(Some(refused)) if is_over_quota(&refused.source) => {
+                return Err(no_room(refused.source));
+            }
             Ok(Some(refused)) => return Err(ReserveError::Xattr(refused)),
-            Err(e) => return Err(ReserveError::Io(e)),
+            Err(e) => return Err(no_room(e)),
+        }
+        let hold = |bytes: u64| -> std::io::Result<Option<Slot>> {
+            let slot = self.pool.take()?;
+            self.io.allocate(slot.handle(), 0, bytes)?;
+            Ok(Some(slot))
+        };
+        if let Some([ahead, after]) = limits {
+            let hold_all = || -> std::io::Result<Reservation> {
+                self.spare.keep(&*self.io, &self.layout)?;
+                Ok(Reservation { ahead: hold(ahead)?, ballast: hold(after)?, _inodes: inodes })
+            };
+            return hold_all().map_err(no_room);
         }
         let plenty = free > needed.saturating_mul(4).saturating_add(16 * MARGIN);
         // In memory, holding blocks costs as much as writing them.
         if plenty && (needed < BALLAST_FROM || self.class == Class::Memory) {
-            return Ok(Reservation { ballast: None, _inodes: inodes });
+            return Ok(Reservation { _inodes: inodes, ..Reservation::default() });
         }
-        let hold = || -> std::io::Result<Slot> {
-            let slot = self.pool.take()?;
-            self.io.allocate(slot.handle(), 0, needed)?;
-            Ok(slot)
-        };
-        match hold() {
-            Ok(slot) => Ok(Reservation { ballast: Some(slot), _inodes: inodes }),
-            Err(e) if e.raw_os_error() == Some(libc::EDQUOT) => Err(ReserveError::Quota { needed }),
-            Err(e) if is_full(&e) => Err(ReserveError::NoSpace { needed, available: free }),
-            Err(e) => Err(ReserveError::Io(e)),
-        }
+        let ballast = hold(needed).map_err(no_room)?;
+        Ok(Reservation { ahead: None, ballast, _inodes: inodes })
     }
 
     /// Installs a committed transaction in the tree, or waits for whoever does, and returns the report.
@@ -361,7 +397,7 @@ impl DirStore {
     /// Installs, or waits for whoever does; `mine`: this is who committed it.
     fn install_entry(&self, lsn: u64, mine: bool) -> Result<ApplyReport, ApplyError> {
         let wait = self.config.committer_applies && !mine;
-        let (commit, ballast, run, redo) = {
+        let (commit, ballast, mut run, redo) = {
             let mut state = self.live().map_err(ApplyError::Poisoned)?;
             loop {
                 if let Some(poisoned) = &state.poisoned {
@@ -390,8 +426,15 @@ impl DirStore {
         // The room that was held is for what comes now.
         drop(ballast);
         let epoch = self.state.lock().block.map_or(0, |b| b.epoch);
-        let run = epoch << 24 | run;
-        let result = self.install_one(&commit, lsn, run, redo);
+        let mut result = self.install_one(&commit, lsn, epoch << 24 | run, redo);
+        // Others may have used up a quota since.
+        if let Err(ApplyError::Io { source, .. }) = &result
+            && is_full(source)
+            && self.spare.give_up(&*self.io, &self.layout)
+        {
+            run = self.next_run();
+            result = self.install_one(&commit, lsn, epoch << 24 | run, true);
+        }
         let mut state = self.state.lock();
         if let Some(entry) = state.entries.get_mut(&lsn) {
             match &result {
@@ -429,6 +472,12 @@ impl DirStore {
             Some(Late { lsn: *lsn, commit: Arc::clone(commit) })
         });
         late.collect()
+    }
+
+    fn next_run(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.runs += 1;
+        state.runs - 1
     }
 
     fn mark(&self, state: &State) -> Option<Mark> {
@@ -479,13 +528,16 @@ impl DirStore {
     }
 
     /// Makes what is installed durable, and lets the journal forget it.
-    pub fn checkpoint(&self) -> Result<(), Poisoned> {
+    ///
+    /// # Errors
+    /// Nothing is lost: the journal keeps what is installed until the next attempt, or the next opening.
+    pub fn checkpoint(&self) -> Result<(), CheckpointError> {
         let (upto, after, txn, block, supers) = {
             let mut state = self.live()?;
             while state.checkpointing {
                 self.changed.wait(&mut state);
                 if let Some(poisoned) = &state.poisoned {
-                    return Err(poisoned.clone());
+                    return Err(poisoned.clone().into());
                 }
             }
             let applied = state.entries.iter().take_while(|(_, e)| e.phase == Phase::Applied);
@@ -506,7 +558,12 @@ impl DirStore {
                 Some(supers) => supers,
                 None => Arc::new(Supers::open(&*self.io, &self.layout)?),
             };
-            supers.write(&*self.io, &block)?;
+            match supers.write(&*self.io, &block) {
+                Err(e) if is_full(&e) && self.spare.give_up(&*self.io, &self.layout) => {
+                    supers.write(&*self.io, &block)?;
+                }
+                written => written?,
+            }
             Ok(supers)
         };
         let written = write();
@@ -533,7 +590,10 @@ impl DirStore {
         };
         drop(state);
         self.changed.notify_all();
-        let done = done.map_err(|e| self.poison("writing a checkpoint", &e))?;
+        let done = match done {
+            Err(e) if is_full(&e) => return Err(CheckpointError::NoRoom(e)),
+            done => done.map_err(|e| self.poison("writing a checkpoint", &e))?,
+        };
         for entry in done.into_values() {
             for slot in entry.slots {
                 self.pool.release(slot, entry.gone.contains(&slot));

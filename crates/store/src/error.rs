@@ -98,6 +98,16 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// Whether there was no room for it.
+    pub(crate) fn is_full(&self) -> bool {
+        match self {
+            OpenError::Recovery { source, .. } | OpenError::Io { source, .. } => is_full(source),
+            _ => false,
+        }
+    }
+}
+
 /// An extended attribute that the file system does not take.
 #[derive(Debug, Error)]
 #[error(
@@ -138,8 +148,8 @@ pub enum ReserveError {
     /// The file system does not take an extended attribute.
     #[error("{0}")]
     Xattr(Refused),
-    /// The user's quota is used up.
-    #[error("disk quota exceeded: the commit needs {needed} bytes")]
+    /// A quota leaves too little.
+    #[error("disk quota exceeded: the commit may need {needed} bytes, and the quota leaves less")]
     Quota {
         /// Bytes that the commit may need.
         needed: u64,
@@ -191,6 +201,17 @@ pub enum CommitError {
     /// again.
     #[error("the outcome of the commit is in doubt until the store is opened again: {0}")]
     InDoubt(String),
+}
+
+/// Why the journal does not let go of what is installed.
+#[derive(Debug, Error)]
+pub enum CheckpointError {
+    /// The store gave up after an earlier error.
+    #[error("{0}")]
+    Poisoned(#[from] Poisoned),
+    /// There is no room for a super block.  Nothing is lost: the journal is longer until the next attempt.
+    #[error("no room for a checkpoint: {0}")]
+    NoRoom(std::io::Error),
 }
 
 /// Why a committed transaction is not installed yet.  It stays committed; installing can be tried
@@ -275,6 +296,11 @@ fn once_there_is_room(e: &std::io::Error) -> &'static str {
     } else {
         ""
     }
+}
+
+/// Whether an error says that a quota is used up.
+pub(crate) fn is_over_quota(e: &std::io::Error) -> bool {
+    e.raw_os_error() == Some(libc::EDQUOT)
 }
 
 /// Whether an error says that there is no room.

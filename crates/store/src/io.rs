@@ -240,7 +240,7 @@ pub trait Io: Send + Sync {
     fn write_at(&self, h: &Handle, data: &[u8], offset: u64) -> Result<()>;
     /// Writes all of `data` so that it is durable when the call returns, with one flush of the
     /// device at most and no change of metadata: for files whose blocks were all written before.
-    /// Offset and length are multiples of 4096.
+    /// Offset and length are multiples of 4096.  `ENOSPC` and `EDQUOT`: nothing was written.
     fn write_durable(&self, h: &Handle, data: &[u8], offset: u64) -> Result<()>;
     /// Sets the length.
     fn set_len(&self, h: &Handle, len: u64) -> Result<()>;
@@ -326,6 +326,10 @@ pub trait Io: Send + Sync {
     fn try_lock(&self, h: &Handle) -> Result<bool>;
     /// Space, limits and crash behaviour.
     fn fs_info(&self) -> Result<FsInfo>;
+    /// Whether a quota may leave this process less room than [`Io::fs_info`] tells.  May change at any time.
+    fn has_quota(&self) -> bool {
+        false
+    }
     /// Wall clock.
     fn now(&self) -> Time;
 

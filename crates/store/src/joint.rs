@@ -198,7 +198,7 @@ impl Joiner {
         let mut members = Vec::with_capacity(parts.len());
         for (n, part) in parts.iter().enumerate() {
             part.set.check().map_err(|e| at(n)(e.into()))?;
-            let store = part.store.number().map_err(|p| at(n)(CommitError::Poisoned(p)))?;
+            let store = part.store.number().map_err(at(n))?;
             let memory = part.store.class() == Class::Memory;
             members.push(Member { store, memory, path: part.path.clone() });
         }

@@ -15,10 +15,12 @@
 //! valid record of a *later* group after the end means that an acknowledged record was damaged:
 //! that is refused, not cut off.
 
+use crate::error::is_full;
 use crate::io::{Class, Handle, Io, Open, Rename};
+
 use crate::layout::{Layout, ensure_file, found};
 use crate::writeset::SlotId;
-use std::io::Result;
+use std::io::{Error, Result};
 use systx_base::codec::{DecodeError, Decoder, Encoder};
 
 /// Unit of the ring.
@@ -238,7 +240,48 @@ impl Ring {
     }
 
     /// Writes a group; durable on return.  Returns the place after each record.
+    ///
+    /// # Errors
+    /// `ENOSPC` and `EDQUOT`: nothing of it is in the journal, and it may be written again.  After any other some of it may be.
     pub fn append(
+        &mut self,
+        io: &dyn Io,
+        layout: &Layout,
+        class: Class,
+        bodies: &[Body],
+    ) -> Result<Vec<Head>> {
+        let before = self.head;
+        let first = bodies.first().map_or(0, Body::extent);
+        self.write_group(io, layout, class, bodies).map_err(|e| {
+            if !is_full(&e) {
+                return e;
+            }
+            // Also what was written in part, in a cache perhaps, would be found by its beginning.
+            let (segment, offset) = {
+                self.head = before;
+                self.place(first)
+            };
+            match self.begins_at(io, layout, segment, offset) {
+                Ok(false) => e,
+                Ok(true) => Error::other(format!("a part of the record was written ({e})")),
+                Err(error) => error,
+            }
+        })
+    }
+
+    /// Whether what is found at a place is the beginning of the next record.
+    fn begins_at(&self, io: &dyn Io, layout: &Layout, segment: u32, offset: u64) -> Result<bool> {
+        let open = io.open_file(&layout.journal, &segment_name(segment), Open::Read);
+        let Some(file) = found(open)? else { return Ok(false) };
+        let mut bytes = [0; HEADER];
+        let got = io.read_at(&file, &mut bytes, offset)?;
+        let ours = |h: Header| {
+            (h.store, h.epoch, h.lsn) == (self.identity.store, self.identity.epoch, self.head.lsn)
+        };
+        Ok(Header::decode(&bytes[..got]).is_some_and(ours))
+    }
+
+    fn write_group(
         &mut self,
         io: &dyn Io,
         layout: &Layout,

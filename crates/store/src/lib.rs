@@ -28,11 +28,13 @@ mod layout;
 mod origins;
 pub mod overlay;
 mod prepare;
+pub mod quota;
 pub mod real;
 mod real_unsafe;
 mod recovery;
 mod returned;
 mod space;
+mod spare;
 mod staging;
 mod super_block;
 mod survivors;
@@ -43,7 +45,9 @@ pub mod writeset;
 mod xattrs;
 
 pub use dir_store::{Committed, Config, DirStore, Disjoint, Late, Ready, Reservation};
-pub use error::{ApplyError, CommitError, OpenError, Poisoned, ReserveError, UndoError};
+pub use error::{
+    ApplyError, CheckpointError, CommitError, OpenError, Poisoned, ReserveError, UndoError,
+};
 pub use footprint::{Footprint, Meeting};
 pub use gc::{GcReport, Keep};
 pub use history::{Change, ChangeKind, CommitMeta, HistoryEntry, TxnKind, changes};

@@ -15,6 +15,7 @@
 
 use crate::class;
 use crate::io::{Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat};
+use crate::quota::Quotas;
 use crate::real_unsafe::{Lease, lock_description, own_umask, probe_lease};
 use by_hand::{copy_by_hand, fill_with_zeros};
 use rustix::fs::{
@@ -22,17 +23,14 @@ use rustix::fs::{
     ResolveFlags, SeekFrom, Statx, StatxAttributes, StatxFlags, Timespec, Timestamps, UTIME_OMIT,
     XattrFlags,
 };
-use rustix::io::{Errno, ReadWriteFlags};
-use std::io::{Error, IoSlice, Result};
+use rustix::io::Errno;
+use std::io::{Error, Result};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use systx_base::{Gid, Kind, Time, Uid};
-
-/// Alignment that `O_DIRECT` needs at most.
-const ALIGN: usize = 4096;
 
 /// What is inside a [`Handle`] of this implementation.
 struct File {
@@ -62,6 +60,7 @@ pub struct RealIo {
     settles: bool,
     longest_target: usize,
     overlay: bool,
+    quotas: Quotas,
 }
 
 fn fd(h: &Handle) -> BorrowedFd<'_> {
@@ -205,6 +204,7 @@ impl RealIo {
         let sync = sys::openat(&dir, c".", flags, Mode::empty())?;
         let info = sys::fstatfs(&dir)?;
         let class = class::of(info.f_type as u64, stat.dev);
+        let quotas = Quotas::of(sync.as_fd(), info.f_type as u64, stat.dev);
         Ok(RealIo {
             root: File::handle(dir, false),
             sync,
@@ -215,6 +215,7 @@ impl RealIo {
             settles: class::settles(info.f_type as u64),
             longest_target: class::longest_target(info.f_type as u64, info.f_bsize as u64),
             overlay: info.f_type as u64 == class::OVERLAY,
+            quotas,
         })
     }
 
@@ -284,31 +285,6 @@ impl RealIo {
         let flags = sys::fcntl_getfl(fd(h))?;
         if flags.contains(OFlags::PATH) { self.readable_dir(h).map(Some) } else { Ok(None) }
     }
-}
-
-/// The part of `data` from the first aligned byte of `space` on; copies `data` there.
-fn aligned<'a>(space: &'a mut Vec<u8>, data: &[u8]) -> &'a [u8] {
-    space.resize(data.len() + ALIGN, 0);
-    let skip = space.as_ptr().align_offset(ALIGN);
-    let slice = &mut space[skip..skip + data.len()];
-    slice.copy_from_slice(data);
-    slice
-}
-
-fn write_durable_direct(direct: &OwnedFd, data: &[u8], offset: u64) -> rustix::io::Result<()> {
-    let mut space = Vec::new();
-    let mut rest =
-        if data.as_ptr().align_offset(ALIGN) == 0 { data } else { aligned(&mut space, data) };
-    let mut at = offset;
-    while !rest.is_empty() {
-        let done = rustix::io::pwritev2(direct, &[IoSlice::new(rest)], at, ReadWriteFlags::DSYNC)?;
-        if done == 0 || !done.is_multiple_of(ALIGN) {
-            return Err(Errno::IO);
-        }
-        rest = &rest[done..];
-        at += done as u64;
-    }
-    Ok(())
 }
 
 fn write_all(h: &Handle, data: &[u8], offset: u64) -> Result<()> {
@@ -493,24 +469,7 @@ impl Io for RealIo {
     }
 
     fn write_durable(&self, h: &Handle, data: &[u8], offset: u64) -> Result<()> {
-        if !data.len().is_multiple_of(ALIGN) || !offset.is_multiple_of(ALIGN as u64) {
-            return Err(errno(Errno::INVAL));
-        }
-        let file = h.inner::<File>();
-        let direct = file.direct.get_or_init(|| {
-            let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
-            sys::open(&proc_path(file.fd.as_fd(), b"")[..], flags, Mode::empty()).ok()
-        });
-        if let Some(direct) = direct {
-            match write_durable_direct(direct, data, offset) {
-                // Refused before anything was written: alignment or flags that this file system
-                // does not take.  Any other error is the device's and is never papered over.
-                Err(Errno::INVAL | Errno::OPNOTSUPP) => {}
-                other => return other.map_err(errno),
-            }
-        }
-        write_all(h, data, offset)?;
-        sys::fdatasync(fd(h)).map_err(errno)
+        durable::write(h.inner::<File>(), data, offset).map_err(errno)
     }
 
     fn set_len(&self, h: &Handle, len: u64) -> Result<()> {
@@ -760,6 +719,10 @@ impl Io for RealIo {
         })
     }
 
+    fn has_quota(&self) -> bool {
+        self.quotas.may_bind()
+    }
+
     fn now(&self) -> Time {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
         Time { secs: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }
@@ -779,6 +742,7 @@ impl Io for RealIo {
 }
 
 mod by_hand;
+mod durable;
 
 #[cfg(test)]
 mod tests;

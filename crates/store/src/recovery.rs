@@ -171,7 +171,14 @@ impl DirStore {
             }
             Some(block) => {
                 let stage = Stage { io: &io, layout: &layout, class, overlay, config: &config };
-                recover(stage, others, block, &mut report)?
+                match recover(stage, others, block, &mut report) {
+                    // Others have used up a quota since.  It starts over, as after a crash.
+                    Err(error) if error.is_full() && crate::spare::give_up(&*io, &layout) => {
+                        report = RecoveryReport::default();
+                        recover(stage, others, block, &mut report)?
+                    }
+                    recovered => recovered?,
+                }
             }
         };
         let (highest, kept) = kept(&*io, &layout).map_err(&failed)?;

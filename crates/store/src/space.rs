@@ -1,4 +1,9 @@
 //! How much room a commit may need: bytes, and inodes.
+//!
+//! Free space is what the file system tells; a quota tells nobody.  So where there may be one, room is held by an allocation for
+//! every commit, in two parts: one for what comes before the record is durable, one for the installation.  Tree blocks count
+//! in a quota group of btrfs as well: a call that changes names is charged, until the next transaction of the file system, with
+//! all that it might touch, and refused if that is too much; and so is one that overwrites, for blocks are never written in place.
 
 use crate::error::ReserveError;
 use crate::io::FsInfo;
@@ -8,6 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What a store may make for itself with one commit: segments, history, a side log, directories.
 const OWN_INODES: u64 = 16;
+/// What several calls that change names at once, and small files, may be charged with beside the bytes.
+const TREE_BLOCKS: u64 = 1 << 20;
+/// What is kept for super blocks and for recovery where a quota may be used up by others.
+pub(crate) const SPARE: u64 = 1 << 20;
 
 /// An upper estimate of the inodes that a commit and its installation take.
 fn inodes_needed(set: &WriteSet) -> u64 {
@@ -60,6 +69,12 @@ impl Drop for Promise {
             inodes.0.fetch_sub(self.count, Relaxed);
         }
     }
+}
+
+/// What has to be held for a commit that may need `needed` bytes: until its record is written, and until it is installed.  A
+/// record may enter a segment of the journal that is not made yet.
+pub(crate) fn room_under_quota(needed: u64, segment: u64) -> [u64; 2] {
+    [needed.saturating_add(segment + TREE_BLOCKS), needed.saturating_add(TREE_BLOCKS)]
 }
 
 /// An upper estimate of the bytes that a commit and its installation allocate.

@@ -320,22 +320,36 @@ pub fn undo_beside(store: &DirStore, of: u64, txn: u64) -> ApplyReport {
     store.apply(committed.lsn).unwrap()
 }
 
-/// An [`Io`] whose calls fail from the n-th on, as if the process had died there.
+/// An [`Io`] whose calls fail from the n-th on, as if the process had died there; or that has a quota.
 pub struct Dying {
     inner: Arc<dyn Io>,
     left: AtomicU64,
     made: AtomicU64,
     class: Option<Class>,
+    limited: bool,
+    /// So many durable writes are beyond the quota.
+    beyond: AtomicU64,
 }
 
 impl Dying {
     pub fn after(inner: Arc<dyn Io>, calls: u64) -> Arc<Dying> {
-        Arc::new(Dying { inner, left: AtomicU64::new(calls), made: AtomicU64::new(0), class: None })
+        Arc::new(Dying::new(inner, calls))
+    }
+    fn new(inner: Arc<dyn Io>, calls: u64) -> Dying {
+        let [left, made, beyond] = [calls, 0, 0].map(AtomicU64::new);
+        Dying { inner, left, made, class: None, limited: false, beyond }
+    }
+    /// One that does not die and has a quota.
+    pub fn limited(inner: Arc<dyn Io>) -> Arc<Dying> {
+        Arc::new(Dying { limited: true, ..Dying::new(inner, u64::MAX) })
+    }
+    /// From now on so many durable writes are beyond the quota.
+    pub fn is_beyond(&self, writes: u64) {
+        self.beyond.store(writes, Ordering::Relaxed);
     }
     /// The same, pretending that the file system is of this class.
     pub fn of_class(inner: Arc<dyn Io>, calls: u64, class: Class) -> Arc<Dying> {
-        let (left, made) = (AtomicU64::new(calls), AtomicU64::new(0));
-        Arc::new(Dying { inner, left, made, class: Some(class) })
+        Arc::new(Dying { class: Some(class), ..Dying::new(inner, calls) })
     }
     pub fn calls(&self) -> u64 {
         self.made.load(Ordering::Relaxed)
@@ -375,6 +389,17 @@ impl Io for Dying {
         let info = self.inner.fs_info()?;
         Ok(FsInfo { class: self.class.unwrap_or(info.class), ..info })
     }
+    fn has_quota(&self) -> bool {
+        self.limited
+    }
+    fn write_durable(&self, h: &Handle, data: &[u8], offset: u64) -> Result<()> {
+        self.alive()?;
+        let less = |n: u64| n.checked_sub(1);
+        match self.beyond.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
+            Ok(_) => Err(Error::from_raw_os_error(libc::EDQUOT)),
+            Err(_) => self.inner.write_durable(h, data, offset),
+        }
+    }
     forward! {
         fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
         fn open_file(&self, at: &Handle, name: &[u8], how: Open) -> Result<Handle>;
@@ -388,7 +413,6 @@ impl Io for Dying {
         fn list_xattr(&self, at: &Handle, name: &[u8]) -> Result<Vec<Vec<u8>>>;
         fn read_at(&self, h: &Handle, buf: &mut [u8], offset: u64) -> Result<usize>;
         fn write_at(&self, h: &Handle, data: &[u8], offset: u64) -> Result<()>;
-        fn write_durable(&self, h: &Handle, data: &[u8], offset: u64) -> Result<()>;
         fn set_len(&self, h: &Handle, len: u64) -> Result<()>;
         fn punch_hole(&self, h: &Handle, offset: u64, len: u64) -> Result<()>;
         fn allocate(&self, h: &Handle, offset: u64, len: u64) -> Result<()>;

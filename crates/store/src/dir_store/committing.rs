@@ -6,8 +6,10 @@
 //! group.  A power cut in that write leaves a prefix of them (see [`crate::journal`]).  A member that cannot be
 //! committed is left out and told its own error.
 
-use super::{Committed, DirStore, Entry, Phase, Queued, Reservation, SYNC_EACH, State, mix};
-use crate::error::{ApplyError, CommitError, Poisoned};
+use super::{
+    Committed, DirStore, Entry, NotWritten, Phase, Queued, Reservation, SYNC_EACH, State, mix,
+};
+use crate::error::{ApplyError, CheckpointError, CommitError, Poisoned, is_full};
 use crate::footprint::{Footprint, Meeting};
 use crate::history::{Commit, CommitMeta};
 use crate::io::{Class, Handle, HostId};
@@ -160,7 +162,10 @@ impl DirStore {
     /// Installs and checkpoints everything up to `lsn`.
     fn settle(&self, lsn: u64) -> Result<(), CommitError> {
         self.install_all(0..=lsn)?;
-        self.checkpoint().map_err(CommitError::Poisoned)
+        self.checkpoint().map_err(|e| match e {
+            CheckpointError::Poisoned(why) => CommitError::Poisoned(why),
+            CheckpointError::NoRoom(e) => CommitError::Io(e),
+        })
     }
 
     fn install_all(&self, which: RangeInclusive<u64>) -> Result<(), CommitError> {
@@ -206,9 +211,11 @@ impl DirStore {
     fn make_record(
         &self,
         ticket: u64,
-        Ready { reservation, set, meta }: Ready,
+        Ready { mut reservation, set, meta }: Ready,
         joint: Option<Joint>,
     ) -> Result<Staged, CommitError> {
+        // The room that was held is for what comes now.
+        drop(reservation.ahead.take());
         let mut slots = set.slots();
         if slots.iter().any(|slot| self.pool.handle(*slot).is_none()) {
             return Err(CommitError::UnknownSlot);
@@ -260,21 +267,25 @@ impl DirStore {
         let mut queue = Vec::new();
         let mut put = |Staged { queued, side, .. }: Staged| {
             drop(side);
-            let ticket = queued.ticket;
+            let mine = (queued.ticket, queued.slots.clone());
             queue.push(queued);
-            ticket
+            mine
         };
         let tickets: Vec<_> = staged.into_iter().map(|s| s.map(&mut put)).collect();
         let mut written = self.enqueue(queue).into_iter();
-        let mut outcome = |ticket: u64| {
+        let mut outcome = |(ticket, slots): (u64, Vec<SlotId>)| {
             let lsn = written.next().unwrap_or(Err(CommitError::UnknownSlot));
-            lsn.inspect_err(|_| {
-                // The slots stay committed: the record may be on disk.
-                tracing::warn!(?slots, "slots of a commit in doubt are kept");
+            lsn.inspect_err(|error| {
+                if matches!(error, CommitError::Io(_)) {
+                    slots.iter().for_each(|slot| self.pool.release(*slot, false));
+                } else {
+                    // The slots stay committed: the record may be on disk.
+                    tracing::warn!(?slots, "slots of a commit in doubt are kept");
+                }
                 self.unclaim(ticket);
             })
         };
-        tickets.into_iter().map(|ticket| ticket.and_then(&mut outcome)).collect()
+        tickets.into_iter().map(|mine| mine.and_then(&mut outcome)).collect()
     }
 
     /// The identity of every slot that becomes a file.
@@ -355,7 +366,13 @@ impl DirStore {
         loop {
             if tickets.iter().all(|ticket| state.results.contains_key(ticket)) {
                 let taken = tickets.iter().filter_map(|ticket| state.results.remove(ticket));
-                return taken.map(|r| r.map_err(|p| CommitError::InDoubt(p.why))).collect();
+                let error = |e| match e {
+                    NotWritten::InDoubt(poisoned) => CommitError::InDoubt(poisoned.why),
+                    NotWritten::NoRoom(code) => {
+                        CommitError::Io(std::io::Error::from_raw_os_error(code))
+                    }
+                };
+                return taken.map(|r| r.map_err(error)).collect();
             }
             if state.leading {
                 self.changed.wait(&mut state);
@@ -383,9 +400,9 @@ impl DirStore {
         let failed = self.write_group(group).err();
         let mut state = self.state.lock();
         state.leading = false;
-        if let Some(poisoned) = failed {
+        if let Some(why) = failed {
             for ticket in tickets {
-                state.results.insert(ticket, Err(poisoned.clone()));
+                state.results.insert(ticket, Err(why.clone()));
             }
         }
         self.changed.notify_all();
@@ -393,17 +410,30 @@ impl DirStore {
     }
 
     /// Writes a group's records and enters them into the table.
-    fn write_group(&self, group: Vec<Queued>) -> Result<(), Poisoned> {
+    fn write_group(&self, group: Vec<Queued>) -> Result<(), NotWritten> {
         let mut ring = self.take_ring()?;
-        self.make_room(&ring, &group)?;
+        if let Err(why) = self.make_room(&ring, &group) {
+            self.state.lock().ring = Some(ring);
+            return Err(why);
+        }
         let (bodies, rest): (Vec<Body>, Vec<_>) = group
             .into_iter()
             .map(|q| (q.body, (q.ticket, q.commit, q.slots, q.reservation)))
             .unzip();
         let first = ring.head().lsn;
-        let after = ring
-            .append(&*self.io, &self.layout, self.class, &bodies)
-            .map_err(|e| self.poison("writing the journal", &e))?;
+        let mut append = || ring.append(&*self.io, &self.layout, self.class, &bodies);
+        let written = match append() {
+            Err(e) if is_full(&e) && self.spare.give_up(&*self.io, &self.layout) => append(),
+            written => written,
+        };
+        let after = match written {
+            Ok(after) => after,
+            Err(e) if is_full(&e) => {
+                self.state.lock().ring = Some(ring);
+                return Err(no_room(&e));
+            }
+            Err(e) => return Err(self.poison("writing the journal", &e).into()),
+        };
         let mut state = self.state.lock();
         for (i, (ticket, commit, slots, reservation)) in rest.into_iter().enumerate() {
             let lsn = first + i as u64;
@@ -435,7 +465,7 @@ impl DirStore {
     }
 
     /// The ring, made with the first commit: most stores of a short command never need one.
-    pub(super) fn take_ring(&self) -> Result<Ring, Poisoned> {
+    pub(super) fn take_ring(&self) -> Result<Ring, NotWritten> {
         let (ring, config) = (self.live()?.ring.take(), &self.config);
         if let Some(ring) = ring {
             return Ok(ring);
@@ -466,7 +496,12 @@ impl DirStore {
             Ok(supers)
         };
         let mut make = make;
-        let supers = make().map_err(|e| self.poison("making the journal", &e))?;
+        let supers = match make() {
+            Ok(supers) => supers,
+            // No super block, or one of a store that has no record: the next attempt makes all of it anew.
+            Err(e) if is_full(&e) => return Err(no_room(&e)),
+            Err(e) => return Err(self.poison("making the journal", &e).into()),
+        };
         let mut state = self.state.lock();
         state.block = Some(block);
         state.supers = Some(Arc::new(supers));
@@ -474,7 +509,7 @@ impl DirStore {
     }
 
     /// Frees the segment that a group will enter.
-    fn make_room(&self, ring: &Ring, group: &[Queued]) -> Result<(), Poisoned> {
+    fn make_room(&self, ring: &Ring, group: &[Queued]) -> Result<(), NotWritten> {
         let mut offset = ring.head().offset;
         let mut enters = false;
         for queued in group {
@@ -496,14 +531,19 @@ impl DirStore {
             let lsn = *lsn;
             drop(state);
             self.settle(lsn).map_err(|e| match e {
-                CommitError::Poisoned(p) => p,
-                other => self.poison(
-                    "making room in the journal",
-                    &std::io::Error::other(other.to_string()),
-                ),
+                CommitError::Poisoned(p) => p.into(),
+                CommitError::Io(e) if is_full(&e) => no_room(&e),
+                other => {
+                    let why = std::io::Error::other(other.to_string());
+                    self.poison("making room in the journal", &why).into()
+                }
             })?;
         }
     }
+}
+
+fn no_room(e: &std::io::Error) -> NotWritten {
+    NotWritten::NoRoom(e.raw_os_error().unwrap_or(libc::ENOSPC))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What a joint commit ([`crate::joint`]) does in each of its stores.
 
-use super::{Committed, DirStore, Phase};
+use super::{Committed, DirStore, NotWritten, Phase};
 use crate::error::{CommitError, Poisoned};
 use crate::footprint::Footprint;
 use crate::install::ApplyReport;
@@ -49,11 +49,11 @@ impl DirStore {
     }
 
     /// What tells this store from all others; makes its journal if there is none.
-    pub(crate) fn number(&self) -> Result<u64, Poisoned> {
-        let mut state = self.live()?;
+    pub(crate) fn number(&self) -> Result<u64, CommitError> {
+        let mut state = self.live().map_err(CommitError::Poisoned)?;
         loop {
             if let Some(poisoned) = &state.poisoned {
-                return Err(poisoned.clone());
+                return Err(CommitError::Poisoned(poisoned.clone()));
             }
             if let Some(block) = state.block {
                 return Ok(block.store);
@@ -72,6 +72,10 @@ impl DirStore {
             let number = ring.identity().store;
             state.ring = Some(ring);
             number
+        });
+        let made = made.map_err(|e| match e {
+            NotWritten::InDoubt(why) => CommitError::Poisoned(why),
+            NotWritten::NoRoom(code) => CommitError::Io(std::io::Error::from_raw_os_error(code)),
         });
         drop(state);
         self.changed.notify_all();

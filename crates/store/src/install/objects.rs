@@ -277,10 +277,11 @@ impl Install<'_> {
         Ok(())
     }
 
-    /// Whether there may be room later: the disk is full, not the file.
+    /// Whether there may be room later: the disk is full, or a quota used up, not the file.
     fn is_full(&self, e: &Error, len: usize) -> bool {
         let room = crate::dir_store::MARGIN.saturating_add(len as u64);
-        is(e, libc::ENOSPC) && available(self.env.io).is_ok_and(|free| free < room)
+        is(e, libc::EDQUOT)
+            || is(e, libc::ENOSPC) && available(self.env.io).is_ok_and(|free| free < room)
     }
 
     /// The file system does not take an extended attribute, although it was asked before the commit (or by a version of
