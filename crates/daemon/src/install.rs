@@ -265,15 +265,17 @@ pub(crate) fn carried_forward(
     Ok((writes, merged.iter().map(say).collect()))
 }
 
+const BEYOND_QUOTA: &str = "nothing was committed; remove some files (`systx gc` removes what undo keeps), or have the quota raised";
+
 pub(crate) fn no_room(volume: &OpenVolume, mut error: ReserveError) -> NotInstalled {
     if let ReserveError::Xattr(refused) = &mut error {
         refused.path = volume.absolute(&refused.path);
     }
     let kind = match &error {
-        ReserveError::NoSpace { .. }
-        | ReserveError::NoInodes { .. }
-        | ReserveError::Quota { .. }
-        | ReserveError::Xattr(_) => FailureKind::Space,
+        ReserveError::NoSpace { .. } | ReserveError::NoInodes { .. } | ReserveError::Xattr(_) => {
+            FailureKind::Space
+        }
+        ReserveError::Quota { .. } => FailureKind::Quota,
         ReserveError::Poisoned(_) => FailureKind::Store,
         ReserveError::Io(_) => FailureKind::Io,
         ReserveError::Invalid(_) => FailureKind::Internal,
@@ -285,6 +287,7 @@ pub(crate) fn no_room(volume: &OpenVolume, mut error: ReserveError) -> NotInstal
         }
         (ReserveError::NoInodes { .. }, _) => failure
             .hint("nothing was committed; remove some files (`systx gc` removes what undo keeps)"),
+        (_, FailureKind::Quota) => failure.hint(BEYOND_QUOTA),
         (_, FailureKind::Space) => failure
             .hint("nothing was committed; free some space (`systx gc` frees what undo keeps)"),
         _ => failure,
@@ -304,6 +307,7 @@ pub(crate) fn not_committed(volume: &OpenVolume, error: CommitError) -> NotInsta
             return NotInstalled::Outside(paths);
         }
         CommitError::Io(e) if e.kind() == io::ErrorKind::StorageFull => FailureKind::Space,
+        CommitError::Io(e) if e.kind() == io::ErrorKind::QuotaExceeded => FailureKind::Quota,
         CommitError::Io(_) => FailureKind::Io,
         CommitError::Invalid(_) | CommitError::Overlaps | CommitError::UnknownSlot => {
             FailureKind::Internal
@@ -316,7 +320,11 @@ pub(crate) fn not_committed(volume: &OpenVolume, error: CommitError) -> NotInsta
             ));
         }
     };
-    NotInstalled::Failed(Failure::new(kind, error.to_string()))
+    let failure = Failure::new(kind, error.to_string());
+    NotInstalled::Failed(match kind {
+        FailureKind::Quota => failure.hint(BEYOND_QUOTA),
+        _ => failure,
+    })
 }
 
 pub(crate) fn not_applied(error: ApplyError) -> NotInstalled {

@@ -98,13 +98,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let fs = text(fields.next().unwrap_or_default());
     let of_all = fields.nth(1).unwrap_or_default();
     let read_only = [options, of_all].iter().any(|o| o.split(|b| *b == b',').any(|o| o == b"ro"));
-    let quotas = of_all.split(|b| *b == b',').any(|option| {
-        let name = option.split(|b| *b == b'=').next().unwrap_or_default();
-        // The rest say that there are none.
-        name.ends_with(b"quota") && !name.starts_with(b"no")
-            || name.ends_with(b"jquota")
-            || name.ends_with(b"qnoenforce")
-    });
+    let quotas = systx_store::quota::in_options(of_all);
     Some(Mount { id, dev, root, at, read_only, quotas, shared, master, fs })
 }
 

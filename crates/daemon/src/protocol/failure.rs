@@ -19,8 +19,10 @@ pub enum FailureKind {
     Overlap,
     /// This kernel, file system or user cannot do it.
     Unsupported,
-    /// No space, no quota, a limit.
+    /// No space, a limit.
     Space,
+    /// A quota is used up.
+    Quota,
     /// The store is damaged or of another version.
     Store,
     /// An I/O error.

@@ -139,6 +139,7 @@ fn past_the_guard(changes: &[protocol::OutsideChange]) -> String {
 pub(super) fn errno_of(failure: &protocol::Failure) -> Errno {
     match failure.kind {
         protocol::FailureKind::Space => Errno::NOSPC,
+        protocol::FailureKind::Quota => Errno::DQUOT,
         protocol::FailureKind::Busy => Errno::BUSY,
         _ => Errno::IO,
     }
