@@ -24,6 +24,7 @@ use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
 mod layers;
+mod limited;
 
 pub(crate) const PREFIX: &str = "systx-e2e.";
 pub(crate) const RUNTIME_VARIABLE: &str = "SYSTX_RUNTIME_DIR";
@@ -129,7 +130,7 @@ pub struct Lab {
     mounted: bool,
     user: Option<u32>,
     copied: OnceLock<()>,
-    /// Further options of an overlay.
+    /// Further options of an overlay, or of a mount by loop.
     options: String,
     /// Which file system it is.
     pub fs: Fs,
@@ -550,7 +551,9 @@ impl Lab {
             unmount(&self.disk());
         }
         self.mounted = false;
-        tool(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(self.disk())).unwrap();
+        let options = if self.fs == Fs::Overlay { "" } else { &self.options };
+        let mut mount = Command::new("mount");
+        tool(mount.arg("-o").arg(format!("loop{options}")).arg(&image).arg(self.disk())).unwrap();
         self.mounted = true;
         if self.fs == Fs::Overlay {
             self.lay().unwrap();
