@@ -291,7 +291,9 @@ pub(crate) fn open_io(path: &[u8]) -> impl Fn(std::io::Error) -> OpenError + '_ 
 }
 
 fn once_there_is_room(e: &std::io::Error) -> &'static str {
-    if is_full(e) {
+    if is_over_quota(e) {
+        ", once the quota has room: remove some files, or have it raised"
+    } else if is_full(e) {
         ", once there is room: remove some files (`df` and `df -i` tell what is used up)"
     } else {
         ""
