@@ -531,7 +531,7 @@ fn order(what: u32, name: &str, number: u64) -> Result<abi::Order, Errno> {
 /// `ECANCELED`: it has lost a conflict, or ([`State::Aborted`]) a process inside was killed by a signal; nothing is committed;
 /// [`xstatus`] tells.  `EBUSY`: others are inside, and it was begun with [`Flags::NONBLOCK`]; the transaction is open
 /// and unchanged.  `EINVAL`: there is none, or it
-/// is paused.  `EPERM`: it belongs to the parent process.  `ENOSPC`, `EIO` and others: it could not be
+/// is paused.  `EPERM`: it belongs to the parent process.  `ENOSPC`, `EDQUOT`, `EIO` and others: it could not be
 /// committed, nothing is.  `ETIMEDOUT`: others were inside as long as it waited ([`set_patience`](crate::set_patience)), or a lower
 /// number of its order was not committed; it is open and unchanged, and [`xstatus`] names what it waits for.
 /// `ENOTCONN`: the daemon has ended, and the transaction with it; nothing is committed.  `ECONNABORTED`: it ended while it
