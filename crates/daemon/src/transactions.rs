@@ -754,10 +754,10 @@ pub(crate) fn is_below(path: &[u8], top: &[u8]) -> bool {
 impl From<volume::VolumeError> for Failure {
     fn from(error: volume::VolumeError) -> Self {
         use systx_store::OpenError;
-        use volume::VolumeError::{Io, NoMount, NoStore, Overlay, Store};
+        use volume::VolumeError::{Io, NoMount, NoStore, Overlay, Store, Subvolume};
         let kind = match &error {
             Io { .. } => FailureKind::Io,
-            NoStore { .. } | Overlay { .. } => FailureKind::Unsupported,
+            NoStore { .. } | Overlay { .. } | Subvolume { .. } => FailureKind::Unsupported,
             NoMount { .. } => FailureKind::Invalid,
             Store { error: OpenError::Locked { .. }, .. } => FailureKind::Busy,
             Store { .. } => FailureKind::Store,

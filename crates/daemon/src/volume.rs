@@ -69,6 +69,16 @@ pub enum VolumeError {
         /// Where it is mounted.
         mount: String,
     },
+    /// A part of a btrfs that has names and links of its own.
+    #[error(
+        "{path} is in a subvolume of {mount} that is not mounted by itself: mount it (mount -o subvol=…), and work there"
+    )]
+    Subvolume {
+        /// The directory.
+        path: String,
+        /// Where the file system is mounted.
+        mount: String,
+    },
     /// The mount table makes no sense.
     #[error("cannot find the mount of {path} in the mount table")]
     NoMount {
@@ -257,6 +267,12 @@ pub fn locate(
     }
     let mount = mount_point(&table, mount_id(&dir)?)
         .ok_or_else(|| VolumeError::NoMount { path: dir.display().to_string() })?;
+    // Nothing can be linked or renamed into it from outside; a view of the mount shows an empty place there.
+    if mount.fs == "btrfs" && device(&mount.at)? != dev {
+        let (path, mount) = (dir.display().to_string(), mount.at.display().to_string());
+        return Err(VolumeError::Subvolume { path, mount });
+    }
+    let mount = mount.at.clone();
     let store = match given {
         Some(given) => given,
         None => default_store(&mount, dev, uid, &dir, home)?,
@@ -266,10 +282,10 @@ pub fn locate(
 
 /// Where the mount with this id is mounted.  By id, not by device: a btrfs subvolume has a device
 /// number that the mount table does not know, and several mounts may show one device.
-fn mount_point(table: &[Mount], id: u64) -> Option<PathBuf> {
+fn mount_point(table: &[Mount], id: u64) -> Option<&Mount> {
     let mount = table.iter().find(|m| m.id == id)?;
     tracing::debug!(root = %mount.root.display(), "volume found");
-    Some(mount.at.clone())
+    Some(mount)
 }
 
 /// Root keeps the store at the volume's root.  Anybody else in the own state directory if that is on
@@ -449,7 +465,7 @@ mod tests {
     #[test]
     fn a_mount_is_found_by_its_id() {
         let table = mounts::parse(TABLE);
-        let find = |id| mount_point(&table, id);
+        let find = |id| mount_point(&table, id).map(|m| m.at.clone());
         assert_eq!(find(27), Some(PathBuf::from("/")));
         assert_eq!(find(40), Some(PathBuf::from("/mnt/a b")));
         assert_eq!(find(41), Some(PathBuf::from("/mnt")));
