@@ -545,16 +545,12 @@ impl Lab {
     pub fn remount(&mut self) {
         self.kill_all();
         assert!(self.fs != Fs::Tmpfs, "a tmpfs does not survive");
-        let image = self.image.clone().expect("not a tmpfs");
         unmount(&self.root());
         if self.fs == Fs::Overlay {
             unmount(&self.disk());
         }
         self.mounted = false;
-        let options = if self.fs == Fs::Overlay { "" } else { &self.options };
-        let mut mount = Command::new("mount");
-        tool(mount.arg("-o").arg(format!("loop{options}")).arg(&image).arg(self.disk())).unwrap();
-        self.mounted = true;
+        self.mount_again();
         if self.fs == Fs::Overlay {
             self.lay().unwrap();
         }

@@ -6,7 +6,6 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-
 use std::time::Instant;
 use systx_e2e::cases::{Guarded, line, started};
 use systx_e2e::lab::{USER, executable, find_program, one};
@@ -379,4 +378,22 @@ fn a_guarded_directory_comes_back_at_the_limit() {
     lab.make_room();
     lab.run(&[], "echo again > g/file").ok();
     assert_eq!(lab.native("cat g/file g/made").ok().out, "again\nmade\n");
+}
+
+/// Nothing can be moved into it from the store of the mount that it is in.
+#[test]
+fn a_subvolume_that_is_not_mounted_by_itself_is_refused_by_name() {
+    let lab = limited!();
+    lab.native("btrfs subvolume create inner >/dev/null && mkdir inner/g").ok();
+    let inner = lab.path("inner");
+    for arguments in [&["run", "--", "true"][..], &["mount", "g"], &["begin", "g"]] {
+        let mut command = lab.systx(arguments);
+        command.current_dir(&inner);
+        let refused = finish(command, Limits::default(), &lab);
+        assert_ne!(refused.code, 0, "{refused}");
+        refused.says("a subvolume").says("not mounted by itself");
+    }
+    // Beside it everything goes on.
+    lab.run(&[], "echo new > file").ok();
+    lab.native("btrfs subvolume delete inner >/dev/null").ok();
 }

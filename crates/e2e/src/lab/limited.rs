@@ -32,14 +32,19 @@ impl Lab {
         lab.options = format!(",subvol={SUBVOLUME}");
         unmount(&root);
         lab.mounted = false;
-        let options = format!("loop{}", lab.options);
-        let image = lab.image.as_ref().expect("a disk");
-        tool(Command::new("mount").args(["-o", &options]).arg(image).arg(&root))
-            .expect("it was mounted before");
-        lab.mounted = true;
+        lab.mount_again();
         chmod(&root, 0o755);
         lab.limit(megabytes);
         Ok(lab)
+    }
+
+    /// Mounts the disk, which was mounted before.
+    pub(super) fn mount_again(&mut self) {
+        let options = if self.fs == Fs::Overlay { "" } else { &self.options };
+        let (image, at) = (self.image.as_ref().expect("a disk"), self.disk());
+        let mut mount = Command::new("mount");
+        tool(mount.arg("-o").arg(format!("loop{options}")).arg(image).arg(at)).expect("a mount");
+        self.mounted = true;
     }
 
     /// Sets the limit.

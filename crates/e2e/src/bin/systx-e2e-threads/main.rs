@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+mod quota;
 mod routed;
 mod special;
 
@@ -51,7 +52,7 @@ fn main() {
         "relaxed" => relaxed(dir),
         "relaxed-stream" => relaxed_stream(dir),
         "relaxed-failure" => relaxed_failure(dir),
-        "quota" => quota(dir),
+        "quota" => quota::case(dir),
         other => routed::case(other, dir),
     }
     println!("ok");
@@ -96,32 +97,6 @@ fn relaxed(dir: &Path) {
         });
     });
     assert_eq!(["a", "b", "c"].map(|name| read(dir.join(name))), ["after"; 3]);
-}
-
-/// Ends that a quota has no room for, until there is some; who drives this sees to both.
-fn quota(dir: &Path) {
-    let [a, b] = ["a", "b"].map(|name| dir.join(name));
-    fs::write(&a, "old").unwrap();
-    rewrite(&a, "before", SERIALIZABLE).unwrap();
-    for flags in [SERIALIZABLE, Flags::RELAXED] {
-        systx::xbegin(Some(dir), flags).unwrap();
-        fs::write(&a, "after").unwrap();
-        fs::write(&b, "made").unwrap();
-        println!("ready");
-        told_to_go_on();
-        assert_eq!(errno(systx::xend()), Some(libc::EDQUOT));
-        let status = systx::xstatus().unwrap();
-        assert!(status.words.contains("quota"), "{status:?}");
-        assert_eq!((systx::xid(), read(&a).as_str(), b.exists()), (0, "before", false));
-        // What changes nothing needs nothing.
-        systx::xbegin(Some(dir), flags).unwrap();
-        assert_eq!(read(&a), "before");
-        systx::xend().unwrap();
-        println!("refused");
-        told_to_go_on();
-    }
-    rewrite(&a, "after", SERIALIZABLE).unwrap();
-    assert_eq!(read(&a), "after");
 }
 
 /// Counts in eight files in turn, every tenth time durably, and says how far it is, until the daemon is gone.
