@@ -313,6 +313,10 @@ impl Event {
             self.condition.notify_one();
         }
     }
+    /// Whether anybody waits: what is said with the lock held holds until it is released.
+    pub fn has_waiters(&self) -> bool {
+        self.waiters.load(Ordering::Relaxed) > 0
+    }
     /// Releases the lock, waits for a notification, takes the lock again.  Wakes spuriously: call in
     /// a loop over the condition.
     ///

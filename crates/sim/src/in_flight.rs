@@ -1,7 +1,7 @@
 //! A model of a plain write(2) in flight, explored state by state: what the kernel shows before the daemon knows
 //! of it, or after, and what the inode's lock closes of that (`crates/vfs/src/inode_locks.rs`).
 //!
-//! There is one file *f*, one write to it, one transaction that reads *f* and changes something else, *o*, one
+//! There is one file *f*, one program that opens it and writes to it, one transaction that reads *f* and changes something else, *o*, one
 //! moment at which the daemon has f's page dropped, and readers.
 //!
 //! What is modelled of the kernel (fs/fuse of 6.18): write(2) has f's `i_rwsem` exclusively all the time. An
@@ -52,8 +52,12 @@ pub struct Remedies {
     pub attributes: bool,
     /// That barrier is not waited for without end.
     pub bounded: bool,
-    /// An aged transaction locks f before it reads it, until it is decided.
+    /// An aged transaction locks f before it reads it, until it is decided; unless nobody has f open for writing.
     pub keep_out: bool,
+    /// It says so before it looks who has.
+    pub says_first: bool,
+    /// Who opens f for writing is counted first, and asks then whether an aged one has said so, or has read it.
+    pub counts_first: bool,
     /// No READ waits for a barrier.
     pub reads_go: bool,
 }
@@ -66,6 +70,8 @@ impl Remedies {
         attributes: true,
         bounded: true,
         keep_out: true,
+        says_first: true,
+        counts_first: true,
         reads_go: true,
     };
 
@@ -78,6 +84,8 @@ impl Remedies {
             ("attributes", Remedies { attributes: false, ..all }),
             ("bounded", Remedies { bounded: false, ..all }),
             ("keeping out", Remedies { keep_out: false, ..all }),
+            ("saying first", Remedies { says_first: false, ..all }),
+            ("counting first", Remedies { counts_first: false, ..all }),
             ("reads go", Remedies { reads_go: false, ..all }),
         ]
     }
@@ -107,6 +115,10 @@ enum Holder {
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 enum Writer {
+    Closed,
+    /// One half of open(2) is done: it is counted, or has asked and may go on.
+    Opening,
+    /// It has f open for writing.
     Idle,
     /// It has the lock.
     Begun,
@@ -120,6 +132,11 @@ enum Writer {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 enum Commit {
     Begun,
+    /// Aged: one half is done: it has said that it is about to read, or has seen that nobody has f open.
+    Looking,
+    /// It has done both, and somebody has f open, or nobody.
+    Meets,
+    Alone,
     Read,
     Locked,
     Decided,
@@ -198,7 +215,7 @@ impl State {
             page: Some(false),
             page_locked: false,
             size: false,
-            writer: Writer::Idle,
+            writer: Writer::Closed,
             commit: Commit::Begun,
             read: None,
             dropper: Dropper::Idle,
@@ -226,7 +243,7 @@ impl State {
 
     fn steps(&self, case: &Case, r: &Remedies) -> Vec<(&'static str, State)> {
         let mut out = Vec::new();
-        self.writer_steps(case, &mut out);
+        self.writer_steps(case, r, &mut out);
         self.commit_steps(case, r, &mut out);
         self.dropper_steps(r, &mut out);
         self.asker_steps(r, &mut out);
@@ -236,9 +253,38 @@ impl State {
         out
     }
 
-    fn writer_steps(&self, case: &Case, out: &mut Vec<(&'static str, State)>) {
+    /// Whether who asks before he opens f for writing has to wait.
+    fn is_kept_out(&self, case: &Case, r: &Remedies) -> bool {
+        let says = match self.commit {
+            Commit::Looking => r.says_first,
+            Commit::Meets | Commit::Alone | Commit::Read | Commit::Locked => true,
+            Commit::Begun | Commit::Decided | Commit::Lost => false,
+        };
+        case.aged && says
+    }
+
+    /// Whether f is counted as open for writing.
+    fn is_counted(&self, r: &Remedies) -> bool {
+        self.writer > Writer::Opening || self.writer == Writer::Opening && r.counts_first
+    }
+
+    fn opening_step(&self, case: &Case, r: &Remedies, out: &mut Vec<(&'static str, State)>) {
+        let asks = (self.writer == Writer::Opening) == r.counts_first;
+        if asks && self.is_kept_out(case, r) {
+            return;
+        }
+        let mut next = self.clone();
+        let closed = self.writer == Writer::Closed;
+        next.writer = if closed { Writer::Opening } else { Writer::Idle };
+        let what =
+            if asks { "open(2) asks, and may go on" } else { "open(2) for writing is counted" };
+        out.push((what, next));
+    }
+
+    fn writer_steps(&self, case: &Case, r: &Remedies, out: &mut Vec<(&'static str, State)>) {
         let mut next = self.clone();
         let what = match self.writer {
+            Writer::Closed | Writer::Opening => return self.opening_step(case, r, out),
             Writer::Idle if self.lock.is_none() => {
                 (next.lock, next.writer) = (Some(Holder::Writer), Writer::Begun);
                 "write(2) has f's lock"
@@ -277,15 +323,33 @@ impl State {
     fn commit_steps(&self, case: &Case, r: &Remedies, out: &mut Vec<(&'static str, State)>) {
         let mut next = self.clone();
         let early = case.aged && r.keep_out;
+        let found = if self.is_counted(r) { Commit::Meets } else { Commit::Alone };
         let what = match self.commit {
-            Commit::Begun if early && self.lock != Some(Holder::Commit) => {
+            Commit::Begun if early && r.says_first => {
+                next.commit = Commit::Looking;
+                "the aged transaction says that it is about to read f"
+            }
+            Commit::Looking if r.says_first => {
+                next.commit = found;
+                "it looks who has f open for writing"
+            }
+            // Whom it meets it locks out in any order.
+            Commit::Begun if early => {
+                next.commit = if found == Commit::Meets { found } else { Commit::Looking };
+                "the aged transaction looks who has f open for writing"
+            }
+            Commit::Looking => {
+                next.commit = Commit::Alone;
+                "it says that it is about to read f"
+            }
+            Commit::Meets if self.lock != Some(Holder::Commit) => {
                 if self.lock.is_some() {
                     return;
                 }
                 next.lock = Some(Holder::Commit);
                 "the aged transaction locks f"
             }
-            Commit::Begun => {
+            Commit::Begun | Commit::Meets | Commit::Alone => {
                 (next.read, next.commit) = (Some(self.performed()), Commit::Read);
                 "the transaction reads f"
             }

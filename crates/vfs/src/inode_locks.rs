@@ -17,7 +17,8 @@
 //!   ([`Volume::without_writers`]);
 //! - *attributes*: the daemon knows of a new length before the kernel does ([`Volume::land`]);
 //! - *an aged transaction* keeps writers out before it reads: a write that is held when it comes is in the page
-//!   already ([`Volume::keep_writers_out`]).
+//!   already ([`Volume::keep_writers_out`]). Of a file that nobody has open for writing without the lock: it says so before it looks, and
+//!   who opens it is counted first and asks then.
 //!
 //! **Why nobody waits in a circle.**  A barrier's request is answered without asking for anything.  Who
 //! waits for one has no request that a writer could wait for: a READ never does, since it keeps its pages locked.
@@ -197,19 +198,26 @@ impl InodeLocks {
         }
     }
 
+    /// Whether all of them are there in time.  One that was given back meanwhile, as of a transaction that has lost, will not be.
     fn all_reached(&self, tickets: &[Ticket], limit: Duration) -> bool {
         let begun = Instant::now();
         let mut state = self.state.lock();
         loop {
-            if tickets.iter().all(|t| state.wanted.get(t).is_some_and(|w| w.reached)) {
+            let mut all = tickets.iter().map(|t| state.wanted.get(t));
+            if all.clone().all(|w| w.is_some_and(|w| w.reached)) {
                 return true;
             }
             let left = limit.saturating_sub(begun.elapsed());
-            if left.is_zero() {
+            if left.is_zero() || all.any(|w| w.is_none()) {
                 return false;
             }
             self.changed.wait_for(&mut state, left);
         }
+    }
+
+    /// Gives back the locks of a transaction that have an end of their own: on others somebody relies just now.
+    fn let_in(&self, owner: TxnId) {
+        self.give_back(|_, w| w.owner == Some(owner) && w.until.is_some());
     }
 
     fn give_back(&self, which: impl Fn(&Ticket, &Wanted) -> bool) {
@@ -321,17 +329,16 @@ impl Volume {
         if !self.engine.is_reserved(owner) {
             return;
         }
-        // Said before looking: who opens it from here on waits, see `reader_of`.
+        // Said before looking: who opens it is counted first, and asks then; so whoever is not found waits, see `reader_of`.
         let longest = self.guarded_now().iter().map(|guarded| guarded.stall).max();
         let ticket = self.inode_locks.want(Some(owner), id, longest.or(Some(Duration::ZERO)));
-        // Not only from what is open for writing: who opens it at this moment may have come before that.
-        let Some(known) = self.find_known(id) else { return };
-        let stall = known.guarded.stall;
+        let Some(written) = self.find_written(id) else { return };
+        let stall = written.guarded.stall;
         self.inode_locks.limit(ticket, stall);
         if stall.is_zero() {
             return;
         }
-        self.send_barrier(&known, ticket);
+        self.send_barrier(&written, ticket);
         // Nobody waits for this transaction's own requests, so it may take longer than for others.
         if !self.inode_locks.all_reached(&[ticket], stall.min(PATIENT)) {
             self.inode_locks.give_back(|t, _| *t == ticket);
@@ -354,9 +361,10 @@ impl Volume {
         self.engine.reserved_for(self.oid(file)).or_else(about_to)
     }
 
-    /// A transaction keeps nobody out any more.
+    /// A transaction keeps nobody out any more, but where just now pages are dropped for it, or it is being decided: whoever does
+    /// that relies on these locks, also if it has lost meanwhile, and gives them back.
     pub fn let_writers_in(&self, owner: TxnId) {
-        self.inode_locks.give_back(|_, wanted| wanted.owner == Some(owner));
+        self.inode_locks.let_in(owner);
     }
 
     /// Waits until writes to a file that the daemon has performed have landed; not for long.
@@ -534,6 +542,27 @@ mod tests {
         assert_eq!(locks.readers(HostId { ino: 8, ..FILE }), []);
         locks.limit(ticket, Duration::ZERO);
         assert_eq!(locks.readers(FILE), []);
+    }
+
+    #[test]
+    fn who_has_lost_does_not_wait_for_a_lock_that_was_given_back_for_it() {
+        const HANG: Duration = Duration::from_secs(300);
+        let locks = Arc::new(InodeLocks::new());
+        let kept = locks.want(Some(TxnId(1)), FILE, None);
+        let aged = locks.want(Some(TxnId(1)), FILE, Some(HANG));
+        locks.returned(kept);
+        let (done, is_done) = std::sync::mpsc::channel();
+        let theirs = Arc::clone(&locks);
+        let waits = std::thread::spawn(move || {
+            done.send(theirs.all_reached(&[kept, aged], HANG)).unwrap();
+        });
+        while !locks.changed.has_waiters() {
+            std::thread::yield_now();
+        }
+        locks.let_in(TxnId(1));
+        assert_eq!(is_done.recv_timeout(HANG / 10), Ok(false));
+        waits.join().unwrap();
+        assert!(locks.all_reached(&[kept], Duration::ZERO), "somebody relies on this one");
     }
 
     #[test]

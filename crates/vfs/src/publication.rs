@@ -309,6 +309,16 @@ impl UnderWay {
         if self.guarded.is_empty() {
             return decide().map_err(NotDecided::Lost);
         }
+        self.decide_guarded(decide)?;
+        // From here on they are held where that matters.
+        self.vol.let_writers_in(self.txn);
+        Ok(())
+    }
+
+    fn decide_guarded<E>(
+        &self,
+        mut decide: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), NotDecided<E>> {
         let mut todo = self.marked.everything();
         for round in 0..ROUNDS_MAX {
             self.invalidate(&todo)?;
@@ -325,7 +335,7 @@ impl UnderWay {
                 }
             };
             if round >= ROUNDS_FREE && !todo.dirs.is_empty() && todo.dirs.len() <= LOCKED_MAX {
-                if let Some(done) = self.decide_locked(&todo, &files, &mut decide) {
+                if let Some(done) = self.decide_locked(&todo, files, &mut decide) {
                     return done;
                 }
             } else if self.settle(&files, &mut decide).map_err(NotDecided::Lost)? {
@@ -353,8 +363,6 @@ impl UnderWay {
         }
         decide()?;
         phase.decided = true;
-        // From here on they are held where that matters.
-        self.vol.let_writers_in(self.txn);
         Ok(true)
     }
 
@@ -405,7 +413,7 @@ impl UnderWay {
     fn decide_locked<E>(
         &self,
         todo: &Objects,
-        files: &Locked<'_>,
+        files: Locked<'_>,
         decide: &mut impl FnMut() -> Result<(), E>,
     ) -> Option<Result<(), NotDecided<E>>> {
         let known = |dir: &HostId| {
@@ -428,6 +436,8 @@ impl UnderWay {
                 });
             }
             if !self.marked.all_reached(LOCKING) {
+                // Who removes a file may have a directory locked, and wait for the file's lock.
+                drop(files);
                 return None;
             }
             let dropped = dirs.iter().try_for_each(|(g, node, oid)| {
@@ -439,7 +449,7 @@ impl UnderWay {
                 Ok(())
             });
             let decided = match dropped {
-                Ok(()) => self.settle(files, decide).map_err(NotDecided::Lost),
+                Ok(()) => self.settle(&files, decide).map_err(NotDecided::Lost),
                 Err(errno) => Err(NotDecided::Kernel(errno)),
             };
             drop(unlock);

@@ -175,3 +175,28 @@ fn who_opens_a_file_for_writing_while_an_aged_transaction_reads_it_waits() {
     writer.join().unwrap();
     assert_eq!(fs::read(backing.path().join("f")).unwrap()[..2], *b"yx");
 }
+
+#[test]
+fn an_aged_transaction_locks_what_it_reads_only_where_somebody_may_be_writing() {
+    let backing = scratch();
+    fs::write(backing.path().join("f"), vec![b'x'; PAGE as usize]).unwrap();
+    let place = Place::open(backing.path(), ".");
+    let plain = Twin(place.plain.clone());
+    let theirs = plain.walk("f").unwrap().node;
+    let reads = || {
+        let twin = place.begin(BeginOptions { age: 100, ..BeginOptions::default() }, false);
+        assert!(place.vol.engine.reserve(twin.0.txn()));
+        let node = twin.walk("f").unwrap().node;
+        read_first_page(&twin, node).unwrap();
+        let asked_for = place.file_barriers();
+        assert!(place.end_of(&twin));
+        asked_for
+    };
+    assert_eq!(reads(), 0);
+    let how = OpenHow { write: true, ..OpenHow::default() };
+    let opened = plain.0.open(CALLER, theirs, how).unwrap();
+    assert_eq!(reads(), 1);
+    let before = place.file_barriers();
+    plain.0.release(theirs, opened.handle);
+    assert_eq!(reads(), before);
+}

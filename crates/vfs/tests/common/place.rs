@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use systx_base::{NodeId, Time};
 use systx_store::io::{HostId, Io, Stamp};
 use systx_store::real::RealIo;
@@ -19,7 +19,11 @@ use systx_vfs::publication::{Caches, Guarded};
 use systx_vfs::volume::Volume;
 
 /// Nothing is cached: requests are made directly.
-struct NoCaches;
+#[derive(Default)]
+struct NoCaches {
+    /// Locks of files that were asked for.
+    file_barriers: AtomicUsize,
+}
 
 impl Caches for NoCaches {
     fn store_attributes(&self, _: &[NodeId]) -> Result<(), Errno> {
@@ -44,6 +48,7 @@ impl Caches for NoCaches {
         Ok(())
     }
     fn file_barrier(&self, _: NodeId, _: Ticket) -> Result<(), Errno> {
+        self.file_barriers.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
     fn is_in_flight(&self, _: NodeId) -> bool {
@@ -57,6 +62,7 @@ pub struct Place {
     pub vol: Arc<Volume>,
     pub plain: Arc<Plain>,
     guarded: Arc<Guarded>,
+    caches: Arc<NoCaches>,
     next: AtomicU64,
 }
 
@@ -87,10 +93,16 @@ impl Place {
         let dir = std::fs::File::open(root.join(guarded)).expect("guarded").into();
         let gate = gate(Order::new(vol.clone(), STALL));
         let plain = Arc::new(Plain::new(dir, hidden, gate).expect("view 0"));
-        let caches = Arc::new(NoCaches);
-        let guarded = Arc::new(Guarded { plain: plain.clone(), caches, stall: STALL });
+        let caches = Arc::new(NoCaches::default());
+        let told = caches.clone();
+        let guarded = Arc::new(Guarded { plain: plain.clone(), caches: told, stall: STALL });
         vol.guard(guarded.clone());
-        Place { store, vol, plain, guarded, next: AtomicU64::new(1) }
+        Place { store, vol, plain, guarded, caches, next: AtomicU64::new(1) }
+    }
+
+    /// How often the lock of a file was asked for.
+    pub fn file_barriers(&self) -> usize {
+        self.caches.file_barriers.load(Ordering::Relaxed)
     }
 
     pub fn id(&self) -> u64 {
