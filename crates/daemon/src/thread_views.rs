@@ -42,7 +42,7 @@ use zerocopy::{FromBytes, IntoBytes};
 mod deaths;
 mod last;
 
-/// How long another attempt waits at most for the end of who made the last one lose.
+/// How long another attempt waits at most for the end of who made the last one lose, and for stronger ones that lost over the same.
 const DEFER: Duration = Duration::from_millis(500);
 
 /// So often may two threads make each other lose, one of them asleep, before it is told that this does not end.
@@ -315,13 +315,11 @@ impl Desk {
         // In its scope it will not lose to that again.
         if again
             && !scoped
+            && at_once
             && let Some(winner) = last.winner()
+            && !volume.vol.engine.wait_ended(winner, Duration::ZERO)
         {
-            // It would lose again at once.  Nobody waits for who waits here, since that has nothing open.
-            let patience = if at_once { Duration::ZERO } else { DEFER };
-            if !volume.vol.engine.wait_ended(winner, patience) && at_once {
-                return Err(Errno::AGAIN);
-            }
+            return Err(Errno::AGAIN);
         }
         let isolation = match arg.flags & SNAPSHOT {
             0 => protocol::Isolation::Serializable,
@@ -383,7 +381,13 @@ impl Desk {
                 }
             }
         } else {
-            begin(new_id()?)?
+            let id = new_id()?;
+            // It would lose again at once.  Nobody waits for who waits here, since that has nothing open.
+            let turn = (again && !at_once)
+                .then(|| volume.vol.engine.await_turn(id, &options, &last.lost, DEFER));
+            let txn = begin(id)?;
+            drop(turn);
+            txn
         };
         let tid = caller.tid;
         let asleep = move || crate::blocked::all_keep_waiting_for(tid).is_some();
@@ -467,7 +471,9 @@ impl Desk {
         let Work { txn, lasting, members, relaxed, .. } = work;
         let turn = txn.take_turn().map_err(|_| Errno::BUSY)?;
         let mut last = Last { id: txn.id.0, retries: txn.age, ..Last::default() };
-        let asleep = txn.volume.vol.engine.lost_asleep(txn.id);
+        let engine = &txn.volume.vol.engine;
+        let asleep = engine.lost_asleep(txn.id);
+        last.lost.extend(engine.conflict(txn.id));
         let mut open = None;
         let mut tail = None;
         if table.get(txn.id).is_err() {
@@ -504,6 +510,7 @@ impl Desk {
                 }
                 Relaxing::Ended(ended, still) => {
                     open = still;
+                    last.lost.extend(engine.conflict(txn.id));
                     last.ended(table.end(&txn, ended), &txn);
                 }
             }
@@ -539,6 +546,9 @@ impl Desk {
         let worn =
             last.state != abi::state::COMMITTED && members.is_some_and(|members| members.any());
         let mut now = place.now.lock();
+        if txn.age > 0 {
+            last.after(&now.last.lost);
+        }
         now.worn |= worn;
         now.open = None;
         now.waits.clear();

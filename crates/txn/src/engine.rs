@@ -14,7 +14,7 @@
 //! 3. plain requests not decided yet: wait for kinds 1 and 2.  They hold nothing, since a mutation
 //!    gets all its objects at once or none, so nobody waits for them;
 //! 4. transactions that do not exist yet, in `begin`: wait for kind 1; nobody knows them.  With a scope, in line for their
-//!    turn: wait for kinds 1 and 2, and for those before them in line.
+//!    turn, or after a loss (`again.rs`): wait for kinds 1 and 2, and for those before them in line.
 //!
 //! Each waits for lower kinds, and where it waits for its own there is none.  What the proof does not
 //! see are locks that the waiting *caller* holds: see the calls, and docs/decisions/0003, Choice 5,
@@ -126,6 +126,8 @@ pub struct Stats {
     pub entries: u64,
     /// Scopes in line, and of running transactions.
     pub scopes: u64,
+    /// Attempts after a loss: in line, or running.
+    pub again: u64,
     /// Conflicts between transactions since the engine was made.
     pub conflicts: u64,
     /// Accesses that were told to wait since the engine was made.

@@ -20,11 +20,13 @@
 //! | `policy.rs` | who wins |
 //! | `order.rs`, `state/order.rs` | transactions that commit in an order given by their numbers |
 //! | `scope.rs`, `state/scope.rs` | what transactions declare before they begin |
+//! | `again.rs` | attempts after a loss, in line |
 //! | `inject.rs`, `state/inject.rs` | aborts for tests |
 //! | `state/asleep.rs` | transactions that wait for what the engine does not see |
 //! | `object.rs` | objects and conflicts |
 #![forbid(unsafe_code)]
 
+mod again;
 mod engine;
 mod gate;
 mod hold;
@@ -39,6 +41,7 @@ mod scope;
 mod state;
 mod table;
 
+pub use again::Attempt;
 pub use engine::{
     Access, BeginOptions, Census, Engine, Isolation, Stats, Status, Timestamp, Workset,
 };

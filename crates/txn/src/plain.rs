@@ -196,7 +196,7 @@ impl Engine {
 
     /// Waits as long as this holds, at most `limit` long; whether it has ceased to.
     pub(crate) fn wait_while(&self, limit: Duration, holds: impl Fn(&State) -> bool) -> bool {
-        // The one look at a clock in this crate; no answer of the engine depends on it.
+        // As in `again.rs`, and nowhere else in this crate; no answer of the engine depends on it.
         let until = Instant::now().checked_add(limit);
         let mut state = self.state.lock();
         let mut left = until.map(|_| limit);

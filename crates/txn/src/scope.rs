@@ -42,7 +42,7 @@ impl Part {
     }
 
     /// Whether two have something in common.
-    fn overlaps(&self, other: &Part) -> bool {
+    pub(crate) fn overlaps(&self, other: &Part) -> bool {
         match (self, other) {
             (Part::Name { dir, .. }, Part::Names(all))
             | (Part::Names(all), Part::Name { dir, .. }) => dir == all,

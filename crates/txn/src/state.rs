@@ -19,6 +19,7 @@
 //! - S5 of a group, only the member is decided whose number is up, and the next number is up when that one's
 //!   changes are in place.
 
+use crate::again::Again;
 use crate::engine::{Access, BeginOptions, Census, Isolation, Stats, Status, Workset};
 use crate::hold::{Flags, Hold, Slot};
 use crate::index::{Index, Slab};
@@ -146,6 +147,7 @@ pub(crate) struct State {
     ids: Index,
     orders: Orders,
     pub(crate) scopes: Scopes,
+    pub(crate) again: Again,
     /// Timestamp of the youngest transaction.
     clock: u64,
     /// Transactions that may hold soft reads: while there are none, a commit notes nothing.
@@ -180,23 +182,28 @@ impl State {
 
     // ---- life cycle -------------------------------------------------------------------------
 
+    /// As whom a transaction begins.
+    pub(crate) fn contender_of(&self, id: TxnId, o: &BeginOptions) -> Contender {
+        Contender {
+            id,
+            priority: o.priority,
+            age: o.age,
+            timestamp: o.timestamp.unwrap_or(self.clock + 1),
+            place: None,
+            scoped: self.scopes.runs(id),
+            asleep: false,
+        }
+    }
+
     /// `None` if the id is in use, or one of a plain mutation.
     pub(crate) fn begin(&mut self, id: TxnId, o: &BeginOptions) -> Option<u64> {
         if plain::is_plain(id) || self.find(id).is_some() {
             return None;
         }
-        let timestamp = o.timestamp.unwrap_or(self.clock + 1);
+        let contender = self.contender_of(id, o);
+        let timestamp = contender.timestamp;
         self.clock = self.clock.max(timestamp);
         let soft = o.isolation == Isolation::Snapshot || o.read_only;
-        let contender = Contender {
-            id,
-            priority: o.priority,
-            age: o.age,
-            timestamp,
-            place: None,
-            scoped: self.scopes.runs(id),
-            asleep: false,
-        };
         let mut txn = Txn::new(Phase::Active, contender);
         (txn.soft, txn.notes_stale, txn.read_only) = (soft, soft, o.read_only);
         txn.inject = o.inject.filter(|_| !o.read_only);
@@ -222,6 +229,8 @@ impl State {
                 debug_assert!(turn == Turn::Now, "a number that is not up yet");
                 txn.phase = Phase::Committing;
                 txn.on_doom = Vec::new();
+                // Whoever meets it from here on waits, and does not lose.
+                self.again.leave(id);
                 Some(Ok(()))
             }
             Phase::Doomed => txn.conflict.clone().map(Err),
@@ -277,6 +286,7 @@ impl State {
         let installed = self.txn(slot).phase == Phase::Installing;
         self.leave_order(slot, installed);
         self.scopes.remove(id);
+        self.again.leave(id);
         self.plain -= usize::from(plain);
         self.note_takers -= usize::from(self.txn(slot).notes_stale);
         self.ids.remove(id_hash(id), slot);
@@ -303,6 +313,7 @@ impl State {
         }
         txn.conflict = Some(why);
         self.scopes.remove(id);
+        self.again.leave(id);
         true
     }
 
@@ -631,6 +642,7 @@ impl State {
             inodes: inodes as u64,
             entries: entries as u64,
             scopes: self.scopes.len() as u64,
+            again: self.again.len() as u64,
             conflicts: self.conflicts,
             waits: self.waits,
         }

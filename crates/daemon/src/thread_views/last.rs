@@ -19,6 +19,8 @@ pub(super) struct Last {
     /// How it lost asleep, if it did.
     pub slept: Slept,
     pub conflict: Option<Conflict>,
+    /// The same, as the engine has it, and those of the attempts before: the last ones.
+    pub lost: Vec<systx_txn::Conflict>,
     pub words: String,
 }
 
@@ -42,7 +44,16 @@ impl Slept {
     }
 }
 
+/// Most conflicts that are remembered of one piece of work.
+const LOST_MAX: usize = 8;
+
 impl Last {
+    /// One more attempt at the same has lost by this.
+    pub fn after(&mut self, before: &[systx_txn::Conflict]) {
+        let old = before.iter().rev().take(LOST_MAX - self.lost.len().min(LOST_MAX)).rev();
+        self.lost.splice(0..0, old.cloned());
+    }
+
     /// The transaction that it lost to.
     pub fn winner(&self) -> Option<TxnId> {
         match self.conflict.as_ref()?.opponent {

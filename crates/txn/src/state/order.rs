@@ -33,6 +33,8 @@ impl State {
         let txn = self.txn_mut(slot);
         txn.place = Some(Seated { group, number: order.number, passes: false });
         txn.on_doom.push(wake);
+        // It may have to wait for one that is weaker.
+        self.again.leave(id);
         Ok(())
     }
 
