@@ -33,6 +33,8 @@ struct Share {
     /// Attempts that lost, and the most of them for one piece of work.
     lost: u64,
     longest: u64,
+    /// The longest that what is done in an attempt took, without its begin and end.
+    slowest: Duration,
     took: Duration,
 }
 
@@ -94,7 +96,19 @@ impl Mix {
     ) -> io::Result<bool> {
         let mut flags = flags;
         let mut lost = 0;
-        while !self.attempt(flags, &body)? {
+        let slowest = std::cell::Cell::new(Duration::ZERO);
+        let timed = || {
+            let begun = Instant::now();
+            let done = body();
+            slowest.set(slowest.get().max(begun.elapsed()));
+            done
+        };
+        loop {
+            let won = self.attempt(flags, timed)?;
+            share.slowest = share.slowest.max(slowest.get());
+            if won {
+                return Ok(true);
+            }
             lost += 1;
             share.lost += 1;
             share.longest = share.longest.max(lost);
@@ -103,7 +117,6 @@ impl Mix {
                 return Ok(false);
             }
         }
-        Ok(true)
     }
 
     fn write(&self, picked: &[usize], sync: Option<bool>) -> io::Result<()> {
@@ -221,6 +234,7 @@ pub fn run(args: &mut Args) -> io::Result<Numbers> {
     }
     let lost: u64 = shares.iter().map(|s| s.lost).sum();
     let took = shares.iter().map(|s| s.took).max().unwrap_or_default().as_secs_f64();
+    let slowest = shares.iter().map(|s| s.slowest).max().unwrap_or_default();
     let most = shares.iter().map(|s| s.done).max().unwrap_or(0);
     let least = shares.iter().map(|s| s.done).min().unwrap_or(0);
     let mut numbers = vec![
@@ -228,6 +242,7 @@ pub fn run(args: &mut Args) -> io::Result<Numbers> {
         ("per second".into(), done as f64 / took),
         ("lost per commit".into(), lost as f64 / done as f64),
         ("longest".into(), shares.iter().map(|s| s.longest).max().unwrap_or(0) as f64),
+        ("slowest body, ms".into(), slowest.as_secs_f64() * 1e3),
         ("jain".into(), jain(&shares)),
         ("least to most".into(), least as f64 / most as f64),
     ];
