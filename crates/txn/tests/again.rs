@@ -4,7 +4,7 @@
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use systx_base::{Oid, TxnId};
 use systx_txn::{Access, BeginOptions, Conflict, Engine, ObjectRef, Opponent};
 
@@ -43,7 +43,9 @@ fn commits(engine: &Engine, id: TxnId) {
 }
 
 fn in_line(engine: &Engine, many: u64) {
+    let begun = Instant::now();
     while engine.stats().again != many {
+        assert!(begun.elapsed() < HANG / 10, "{} in line, not {many}", engine.stats().again);
         thread::yield_now();
     }
 }
