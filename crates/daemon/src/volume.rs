@@ -355,10 +355,13 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
     let vol = Volume::new(io, mount, hidden)
         .map_err(|e| failed("look at", &location.mount, e.into()))?
         .with_overlay(store.overlay())
-        .with_locks(real);
+        .with_locks(real.clone());
+    let vol = Arc::new(vol);
+    let programs = Arc::downgrade(&vol);
+    real.ask_first(move |file| programs.upgrade()?.openers(file));
     Ok(OpenVolume {
         location: location.clone(),
-        vol: Arc::new(vol),
+        vol,
         store: Arc::new(store),
         recovery,
         checkpoints: Checkpoints::new(),

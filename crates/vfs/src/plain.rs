@@ -44,7 +44,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Kind, NodeId};
-use systx_store::io::HostId;
+use systx_store::io::{HostId, Openers};
 use systx_txn::ObjectRef;
 
 /// View 0 of a guarded directory.
@@ -144,6 +144,11 @@ impl Plain {
     /// As [`Plain::node_of`], if somebody has it open for writing.
     pub(crate) fn written_to(&self, id: HostId) -> Option<NodeId> {
         self.table.of_host(id).filter(|node| node.files.lock().is_written()).map(|node| node.id)
+    }
+
+    /// Who has an inode open; `None`: nobody.
+    pub(crate) fn openers(&self, id: HostId) -> Option<Openers> {
+        self.table.of_host(id)?.files.lock().openers()
     }
 
     /// All that is open for writing.

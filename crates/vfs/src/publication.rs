@@ -42,7 +42,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 use systx_base::sync::Guard;
 use systx_base::{NodeId, TxnId};
-use systx_store::io::{HostId, Stamp};
+use systx_store::io::{HostId, Openers, Stamp, Stat};
 use systx_store::writeset::WriteSet;
 
 mod marked;
@@ -271,6 +271,14 @@ impl Volume {
     /// The directory is not served any more.
     pub fn unguard(&self, guarded: &Arc<Guarded>) {
         self.guarded.lock().retain(|g| !Arc::ptr_eq(g, guarded));
+    }
+
+    /// Who has a file open in a guarded directory, as far as it concerns whether another inode may take its place; `None`: nobody
+    /// there.  Who reads a file that may be executed may be running it: to him it stays what it is, so he is not in the way.
+    pub fn openers(&self, file: &Stat) -> Option<Openers> {
+        let open = self.guarded_now().iter().find_map(|g| g.plain.openers(file.id))?;
+        let may_run = file.mode & 0o111 != 0;
+        Some(if may_run && open == Openers::Readers { Openers::None } else { open })
     }
 
     /// Whether a file is open for writing in a guarded directory.

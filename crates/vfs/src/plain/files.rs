@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Kind, NodeId};
+use systx_store::io::Openers;
 use systx_txn::ObjectRef;
 
 /// What is open of one node.
@@ -52,6 +53,15 @@ impl Files {
 
     pub fn is_written(&self) -> bool {
         self.writers > 0
+    }
+
+    /// Who has it open; `None`: nobody.
+    pub fn openers(&self) -> Option<Openers> {
+        match (self.writers, self.readers) {
+            (0, 0) => None,
+            (0, _) => Some(Openers::Readers),
+            _ => Some(Openers::Writers),
+        }
     }
 
     /// Closes what nobody needs.
