@@ -492,6 +492,11 @@ pub struct Mount {
     /// and each stat(2) or open(2) asks the daemon, also those of programs without transactions
     #[arg(long, requires = "dir")]
     pub routed: bool,
+    /// Opening and closing a file asks nobody, so programs that open many (grep, git, compilers) are as fast as
+    /// without the guard.  Then programs have no transactions of their own here (libsystx), only runs and
+    /// paths, and file locks of programs here exclude no program that reaches the files otherwise
+    #[arg(long, requires = "dir", conflicts_with = "routed")]
+    pub fast_open: bool,
 }
 
 /// `systx umount`.

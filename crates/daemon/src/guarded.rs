@@ -27,6 +27,7 @@ use systx_fuse::{Config, Connection, FileLocks};
 use systx_vfs::aliases::{Aliases, Control, Seat};
 use systx_vfs::plain::{Order, Plain};
 use systx_vfs::publication;
+use systx_vfs::writers::Writing;
 
 /// Type of our mounts in mount tables.
 pub const FS_TYPE: &str = "fuse.systx";
@@ -102,8 +103,9 @@ fn unregister(volume: &Arc<OpenVolume>, guarded: &Arc<Guarded>) {
 }
 
 /// What the kernel may believe, and for how long: everything until it is told otherwise, by a commit.
-fn config(transport: Transport) -> Config {
-    Config { transport: transport.into(), locks: FileLocks::ViewToldOfClose, ..Config::default() }
+fn config(transport: Transport, fast_open: bool) -> Config {
+    let locks = if fast_open { FileLocks::Kernel } else { FileLocks::ViewToldOfClose };
+    Config { transport: transport.into(), locks, shared: true, ..Config::default() }
 }
 
 /// What a directory is guarded with.
@@ -118,6 +120,8 @@ pub(crate) struct Wanted<'a> {
     pub stall: Duration,
     /// Transactions of threads are seen by routing; where the list of them is kept, if anywhere.
     pub routed: Option<Option<PathBuf>>,
+    /// Opens make no messages.
+    pub fast_open: bool,
     pub past: Vec<Holder>,
     pub notes: Vec<String>,
     /// A dead mount of ours lies over the directory, and gives way.
@@ -138,7 +142,7 @@ impl Guarded {
     /// The kernel refuses, or the directory cannot be read.
     pub(crate) fn over(wanted: Wanted<'_>) -> Result<Arc<Guarded>, Failure> {
         let Wanted { dir, identity: meant, volume, transport, stall, past, .. } = wanted;
-        let Wanted { routed, notes, replaces, table, .. } = wanted;
+        let Wanted { routed, fast_open, notes, replaces, table, .. } = wanted;
         let refused = |what: &'static str| move |e| refusal(dir, what, e);
         let backing = match &replaces {
             Some(replaced) => open_dir(replaced.backing.as_fd(), Path::new(".")),
@@ -155,7 +159,7 @@ impl Guarded {
         let order = if routed.is_some() { Order::of_routed } else { Order::new };
         let order = Arc::new(order(Arc::clone(&volume.vol), stall));
         let plain = Plain::new(root, hidden, order).map_err(refused("look at"))?;
-        let plain = Arc::new(plain);
+        let plain = Arc::new(if fast_open { plain.untold() } else { plain });
         let (mount, device) =
             detached_mount(backing.as_fd()).map_err(refused("make a mount for"))?;
         let (dev, id) = identity(mount.as_fd()).map_err(refused("look at the mount of"))?;
@@ -166,7 +170,7 @@ impl Guarded {
             _ => Default::default(),
         };
         found.into_iter().for_each(|rider| aliases.strand(rider));
-        let connection = systx_fuse::serve(device, aliases.clone(), config(transport));
+        let connection = systx_fuse::serve(device, aliases.clone(), config(transport, fast_open));
         let connection = connection.map_err(|e| {
             let text = format!("cannot serve {}: {e}", dir.display());
             Failure::new(FailureKind::Unsupported, text)
@@ -190,6 +194,14 @@ impl Guarded {
             serving: Mutex::new(rank::LEAF, Some(serving)),
             published: Mutex::new(rank::LEAF, None),
         });
+        if fast_open && let Err(e) = learn_opens(mount.as_fd()) {
+            guarded.end(volume);
+            let text = format!("cannot guard {} with --fast-open: {e}", dir.display());
+            return Err(Failure::new(FailureKind::Unsupported, text).path(dir).hint(
+                "the kernel has to give leases on files of FUSE (/proc/sys/fs/leases-enable), which tell who writes; without the \
+                 option they are not needed",
+            ));
+        }
         register(volume, &guarded);
         let desk = Arc::new(Desk::new(table, volume, &guarded, strays));
         guarded.aliases.set_control(desk.clone());
@@ -356,6 +368,7 @@ impl Guarded {
             transport: self.transport,
             stall_ms: u64::try_from(self.stall.as_millis()).unwrap_or(u64::MAX),
             routed: self.aliases.routes(),
+            fast_open: !self.plain.is_told(),
             past: self.past.clone(),
             notes: self.notes.clone(),
         }
@@ -401,6 +414,12 @@ fn detached_mount(around: BorrowedFd<'_>) -> Result<(OwnedFd, OwnedFd), Errno> {
         }
     }
     fuse_mount::detached(attributes)
+}
+
+/// Has the kernel learn that opens are not to be told, and looks whether it gives leases, by which they are found.
+fn learn_opens(mount: BorrowedFd<'_>) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Writing::of(rustix::fs::openat(mount, systx_base::FIRST_OPEN, flags, Mode::empty())?).map(drop)
 }
 
 /// Device and mount id, without a request to the server.

@@ -170,6 +170,7 @@ impl Transactions {
             transport: request.transport,
             stall_ms: request.stall_ms,
             routed: request.routed,
+            fast_open: request.fast_open,
         });
         let mounted = guards.settle().and_then(|()| {
             self.mount_now(Wanted {
@@ -178,6 +179,7 @@ impl Transactions {
                 volume: &volume,
                 transport: request.transport,
                 stall: Duration::from_millis(request.stall_ms),
+                fast_open: request.fast_open,
                 routed: request.routed.then(|| guards.strays((stat.st_ino, stat.st_dev))),
                 past,
                 notes: bypasses.iter().map(bypass_note).collect(),
@@ -453,6 +455,7 @@ impl Transactions {
             volume: &volume,
             transport: entry.transport,
             stall: Duration::from_millis(entry.stall_ms),
+            fast_open: entry.fast_open,
             routed: entry.routed.then_some(strays),
             past,
             notes: Vec::new(),

@@ -41,6 +41,9 @@ pub struct Entry {
     /// Transactions of threads are seen by routing, see [`crate::protocol::Mount::routed`].
     #[serde(default)]
     pub routed: bool,
+    /// Opens make no messages, see [`crate::protocol::Mount::fast_open`].
+    #[serde(default)]
+    pub fast_open: bool,
 }
 
 impl Entry {
@@ -209,6 +212,7 @@ mod tests {
             transport: Transport::Auto,
             stall_ms: 500,
             routed: true,
+            fast_open: true,
         }
     }
 

@@ -144,6 +144,10 @@ impl Desk {
             return Err(Errno::OPNOTSUPP);
         }
         let (_, _, guarded) = self.parts()?;
+        // What a thread has open at the end of its transaction has to be known, and who has locks.
+        if !guarded.plain.is_told() {
+            return Err(Errno::OPNOTSUPP);
+        }
         let own = caller.uid == rustix::process::geteuid().as_raw();
         let taken = || self.places.lock().values().filter(|p| p.uid == caller.uid).count();
         if !own && taken() >= SEATS_OF_A_GUEST {

@@ -6,6 +6,9 @@ use systx_e2e::others::{assert_pjdfstest_as_on_the_host, crate_program, pjdfstes
 use systx_e2e::run::{Limits, finish};
 use systx_e2e::{Finished, Lab, Tree, lab, skip};
 
+/// How directories are mounted: opens are told to the daemon, or not.
+const WAYS: [&[&str]; 2] = [&[], &["--fast-open"]];
+
 /// A guarded directory, until it is dropped.
 struct Guarded<'a> {
     lab: &'a Lab,
@@ -13,10 +16,10 @@ struct Guarded<'a> {
 }
 
 impl<'a> Guarded<'a> {
-    fn new(lab: &'a Lab, name: &str) -> Guarded<'a> {
+    fn new(lab: &'a Lab, name: &str, way: &[&str]) -> Guarded<'a> {
         let dir = lab.path(name);
         std::fs::create_dir_all(&dir).expect("the lab is writable");
-        lab.do_systx(["mount", name]).ok();
+        lab.do_systx(["mount", name].iter().chain(way)).ok();
         Guarded { lab, dir }
     }
 }
@@ -43,10 +46,12 @@ fn pjdfstest_in_a_guarded_directory_is_as_on_the_host() {
         Ok(script) => script,
         Err(why) => skip!("pjdfstest cannot be had: {why}"),
     };
-    let guarded = Guarded::new(&lab, "guarded");
     let host = shell(&lab, &lab.root(), 120, &script);
-    let ours = shell(&lab, &guarded.dir, 240, &script);
-    assert_pjdfstest_as_on_the_host(&host, &ours);
+    for (n, way) in WAYS.iter().enumerate() {
+        let guarded = Guarded::new(&lab, &format!("guarded-{n}"), way);
+        let ours = shell(&lab, &guarded.dir, 240, &script);
+        assert_pjdfstest_as_on_the_host(&host, &ours);
+    }
 }
 
 #[test]
@@ -56,8 +61,8 @@ fn fsx_in_a_guarded_directory() {
         Ok(program) => program,
         Err(why) => skip!("fsx cannot be had: {why}"),
     };
-    let guarded = Guarded::new(&lab, "guarded");
     for seed in 1..=4 {
+        let guarded = Guarded::new(&lab, "guarded", WAYS[seed % 2]);
         let script = format!("{} -q -N 3000 -S {seed} file && cksum file", program.display());
         let host = shell(&lab, &lab.root(), 200, &script).ok();
         let ours = shell(&lab, &guarded.dir, 300, &script).ok();
@@ -68,12 +73,16 @@ fn fsx_in_a_guarded_directory() {
 
 #[test]
 fn daily_work_in_a_guarded_directory_leaves_what_it_leaves_natively() {
+    WAYS.iter().for_each(|way| daily_work(way));
+}
+
+fn daily_work(way: &[&str]) {
     let lab = lab!();
     let script = "set -e; umask 022; mkdir -p a/b; for i in $(seq 200); do echo $i > a/f$i; done; \
          cp -a a copy; tar cf all.tar --sort=name a; mkdir x; tar xf all.tar -C x; ln copy/f1 hard; \
          find copy -name '*7' -delete; sed -i s/1/one/ x/a/f1*; mv x/a/b x/c; rm -r a; \
          truncate -s 5G sparse; ln -s copy/f2 link; cat link";
-    let guarded = Guarded::new(&lab, "guarded");
+    let guarded = Guarded::new(&lab, "guarded", way);
     let native = lab.path("native");
     std::fs::create_dir(&native).unwrap();
     let want = shell(&lab, &native, 60, script).ok();
@@ -123,12 +132,14 @@ fn groups_and_set_id_bits_of_ordinary_users_are_as_on_the_host() {
         done"#;
     let native = lab.path("native");
     std::fs::create_dir(&native).unwrap();
-    let guarded = Guarded::new(&lab, "guarded");
     let want = shell(&lab, &native, 60, script).ok();
-    let got = shell(&lab, &guarded.dir, 60, script).ok();
     assert!(want.out.contains("6755") || want.out.contains("6775"), "{want}");
-    assert_eq!(want.out, got.out);
-    let dir = guarded.dir.clone();
-    drop(guarded);
-    Tree::capture(&native).assert_same(&Tree::capture(&dir), "native against what lies below");
+    for (n, way) in WAYS.iter().enumerate() {
+        let guarded = Guarded::new(&lab, &format!("guarded-{n}"), way);
+        let got = shell(&lab, &guarded.dir, 60, script).ok();
+        assert_eq!(want.out, got.out, "{way:?}");
+        let dir = guarded.dir.clone();
+        drop(guarded);
+        Tree::capture(&native).assert_same(&Tree::capture(&dir), "native against what lies below");
+    }
 }

@@ -125,25 +125,31 @@ fn recorded(lab: &Lab, mount: &[&str], options: &[&str]) -> Found {
 }
 
 /// Transactions of the command, with aborts of one kind.
-fn random_histories(aborts: &str, ops: &str) {
+fn random_histories(mount: &[&str], aborts: &str, ops: &str) {
     let lab = lab!();
     let systx = lab.binary();
-    recorded(&lab, &[], &["--systx", text(&systx), "--aborts", aborts, "--ops", ops]);
+    recorded(&lab, mount, &["--systx", text(&systx), "--aborts", aborts, "--ops", ops]);
 }
 
 #[test]
 fn random_histories_on_a_guarded_directory_have_a_serial_order() {
-    random_histories("random", "3000");
+    random_histories(&[], "random", "3000");
+}
+
+#[test]
+fn so_they_have_where_opens_are_not_told() {
+    random_histories(&["--fast-open"], "random", "6000");
+    random_histories(&["--fast-open"], "each", "3000");
 }
 
 #[test]
 fn so_they_have_if_every_transaction_is_aborted_once() {
-    random_histories("once", "2000");
+    random_histories(&[], "once", "2000");
 }
 
 #[test]
 fn so_they_have_if_every_transaction_is_aborted_after_every_object() {
-    random_histories("each", "3000");
+    random_histories(&[], "each", "3000");
 }
 
 /// Transactions of the library, by processes and by threads of one; also those that lost have seen one moment.

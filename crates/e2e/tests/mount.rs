@@ -548,11 +548,11 @@ impl Drop for Writer<'_> {
 
 /// Programs write to two files without pause, one by a descriptor that it keeps, one by a new one each time; a run
 /// that reads both and takes its time tries four times.
-fn run_against_writers(lab: &Lab, stall: &str) -> i32 {
+fn run_against_writers(lab: &Lab, stall: &str, way: &[&str]) -> i32 {
     for name in ["kept", "opened"] {
         lab.write(format!("g/{name}"), "x".repeat(8192));
     }
-    lab.do_systx(["mount", "--stall", stall, "g"]).ok();
+    lab.do_systx(["mount", "--stall", stall, "g"].iter().chain(way)).ok();
     let stop = std::sync::atomic::AtomicBool::new(false);
     let kept = std::fs::File::options().write(true).open(lab.path("g/kept")).expect("kept");
     let code = std::thread::scope(|scope| {
@@ -577,11 +577,13 @@ fn run_against_writers(lab: &Lab, stall: &str) -> i32 {
 
 #[test]
 fn an_aged_run_wins_against_programs_that_write_without_pause() {
-    let lab = lab!();
-    // Longer than it takes on any machine.
-    assert_eq!(run_against_writers(&lab, "30000"), 0);
-    // Nobody is held for it: it loses as ever.
-    assert_eq!(run_against_writers(&lab, "0"), CONFLICT);
+    for way in [&[][..], &["--fast-open"]] {
+        let lab = lab!();
+        // Longer than it takes on any machine.
+        assert_eq!(run_against_writers(&lab, "30000", way), 0);
+        // Nobody is held for it: it loses as ever.
+        assert_eq!(run_against_writers(&lab, "0", way), CONFLICT);
+    }
 }
 
 /// A commit that is durable and cannot be installed: what is told of it is true, and when it is installed after all, who has

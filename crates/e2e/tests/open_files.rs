@@ -1,12 +1,18 @@
-//! What plain programs have open in a guarded directory while transactions commit changes of it.
+//! What plain programs have open in a guarded directory while transactions commit changes of it; where opens are told to the
+//! daemon, and where they are not (`--fast-open`, decision 0019).
 
+use rustix::process::Signal;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use systx_e2e::{Lab, lab};
+use systx_e2e::lab::{one, signal};
+use systx_e2e::run::{Limits, finish};
+use systx_e2e::{CONFLICT, Finished, Lab, lab};
+
+const FAST: &[&str] = &["--fast-open"];
 
 /// How directories are mounted here.
-const WAYS: [&[&str]; 1] = [&[]];
+const WAYS: [&[&str]; 2] = [&[], FAST];
 
 fn mount(lab: &Lab, options: &[&str]) {
     let call: Vec<&str> = [&["mount", "g"], options].concat();
@@ -38,8 +44,8 @@ fn who_has_a_file_open_sees_a_commit_that_rewrites_it() {
         let lab = lab!();
         std::fs::create_dir(lab.path("g")).expect("mkdir");
         for len in [300, 200_001, 3_000_000] {
-            filled(&lab.path(&format!("g/{len}")), "old", len);
-            filled(&lab.path(&format!("g/run-{len}")), "old", len);
+            filled(&lab.path(format!("g/{len}")), "old", len);
+            filled(&lab.path(format!("g/run-{len}")), "old", len);
         }
         lab.native("chmod 755 g/run-*").ok();
         mount(&lab, way);
@@ -70,4 +76,158 @@ fn who_has_a_file_open_sees_a_commit_that_rewrites_it() {
         }
         lab.do_systx(["umount", "g"]).ok();
     }
+}
+
+/// A program that runs is replaced, and an undo brings back the inode that it runs from: it can be opened, executed and changed
+/// as ever.
+#[test]
+fn a_running_program_that_came_and_went_is_there_again() {
+    for way in WAYS {
+        let lab = lab!();
+        lab.native("mkdir g; cp /bin/sleep g/run; cp /bin/true true").ok();
+        mount(&lab, way);
+        let path = lab.path("g/run");
+        let mut running = lab.command(&path);
+        let mut running = running.arg("1000").spawn().expect("it runs");
+        let before = path.metadata().expect("stat").ino();
+        lab.run(&[], "cp true g/run").ok();
+        assert_ne!(path.metadata().expect("stat").ino(), before, "{way:?}");
+        sh(&lab, "g/run").ok();
+        assert!(running.try_wait().expect("wait").is_none(), "{way:?}: it runs");
+        lab.do_systx(["undo"]).ok();
+        assert_eq!(path.metadata().expect("stat").ino(), before, "{way:?}");
+        sh(&lab, "g/run 0 && cat g/run >/dev/null && chmod 700 g/run && ln g/run g/other").ok();
+        running.kill().expect("kill");
+        running.wait().expect("wait");
+        assert_eq!(path.metadata().expect("stat").mode() & 0o7777, 0o700);
+        lab.do_systx(["umount", "g"]).ok();
+    }
+}
+
+fn rw(path: &Path) -> File {
+    File::options().read(true).write(true).open(path).expect("open")
+}
+
+/// A script outside every transaction.
+fn sh(lab: &Lab, script: &str) -> Finished {
+    let mut command = lab.command("sh");
+    command.args(["-c", script]);
+    finish(command, Limits::default(), lab)
+}
+
+/// What the kernel has it gives out while the daemon is stopped; and after a daemon was killed, the next one keeps to it.
+#[test]
+fn opens_ask_nobody() {
+    let lab = lab!();
+    lab.write("g/sub/file", "text\n");
+    mount(&lab, FAST);
+    for _ in 0..2 {
+        let listed = lab.do_systx(["mount", "--json"]).ok().json();
+        assert_eq!(listed["guarded"][0]["fast_open"], true, "{listed}");
+        let look = "cat g/sub/file && exec 7<>g/sub/file && exec 7>&-";
+        // Once more, since a reading makes the kernel doubt the access time.
+        sh(&lab, look).ok();
+        sh(&lab, look).ok();
+        let daemon = one(lab.daemons());
+        signal(&[daemon], Signal::STOP);
+        let seen = sh(&lab, look);
+        signal(&[daemon], Signal::CONT);
+        assert_eq!(seen.ok().out, "text\n");
+        lab.kill_and_come_back();
+    }
+    lab.do_systx(["umount", "g"]).ok();
+}
+
+/// A file that is open for writing, or is opened for that and closed again for each write, or was stored to through a mapping: a
+/// transaction that has read it loses to a write, and commits if there was none since.
+#[test]
+fn who_has_read_what_a_program_writes_loses() {
+    for way in WAYS {
+        let lab = lab!();
+        lab.write("g/file", "0123456789");
+        mount(&lab, way);
+        let path = lab.path("g/file");
+        let kept = rw(&path);
+        for (n, write) in [
+            &(|| kept.write_all_at(b"a", 0).expect("write")) as &dyn Fn(),
+            &|| rw(&path).write_all_at(b"b", 1).expect("write"),
+            &|| std::fs::write(&path, "shorter").expect("write"),
+            &|| drop(sh(&lab, "truncate -s 3 g/file").ok()),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            for writes in [false, true] {
+                let (id, view) = begin(&lab);
+                std::fs::read(view.join("file")).expect("read");
+                std::fs::write(view.join(format!("made-{n}-{writes}")), "x").expect("write");
+                if writes {
+                    write();
+                }
+                let code = lab.do_systx(["commit", &id]).code;
+                assert_eq!(code, if writes { CONFLICT } else { 0 }, "{way:?}: {n}, {writes}");
+                if writes {
+                    lab.do_systx(["abort", &id]).ok();
+                }
+            }
+        }
+        drop(kept);
+        lab.do_systx(["umount", "g"]).ok();
+    }
+}
+
+#[test]
+fn locks_exclude_between_views_and_programs_outside() {
+    for way in WAYS {
+        let lab = lab!();
+        // One that nobody has looked at, and one whose path is another one inside.
+        lab.native("mkdir -p g/sub/deep; echo x > g/sub/deep/f; echo x > g/moved").ok();
+        mount(&lab, way);
+        for (inside_name, outside_name) in [("sub/deep/f", "g/sub/deep/f"), ("sub/new", "g/moved")]
+        {
+            let (id, view) = begin(&lab);
+            std::fs::rename(view.join("moved"), view.join("sub/new")).expect("rename");
+            let (inside, there) = (rw(&view.join(inside_name)), rw(&lab.path(outside_name)));
+            inside.try_lock().expect("free");
+            assert!(there.try_lock().is_err(), "{way:?}: held inside");
+            inside.unlock().expect("unlock");
+            there.try_lock().expect("free");
+            assert!(inside.try_lock().is_err(), "{way:?}: held outside");
+            // Another transaction, which must not touch what the first one has changed.
+            let (other, second) = begin(&lab);
+            if inside_name == &outside_name[2..] {
+                let third = rw(&second.join(inside_name));
+                assert!(third.try_lock().is_err(), "{way:?}: held outside");
+                there.unlock().expect("unlock");
+                third.try_lock().expect("free");
+                assert!(inside.try_lock().is_err(), "{way:?}: held in another view");
+            }
+            lab.do_systx(["abort", &other]).ok();
+            there.unlock().expect("unlock");
+            lab.until("it is free", || inside.try_lock().is_ok());
+            // Over the commit it stays what it is.
+            lab.do_systx(["commit", &id]).ok();
+            assert!(there.try_lock().is_err(), "{way:?}: still held");
+            drop(inside);
+            lab.until("released by closing", || there.try_lock().is_ok());
+            drop(there);
+            sh(&lab, "test ! -e g/sub/new || mv g/sub/new g/moved").ok();
+        }
+        lab.do_systx(["umount", "g"]).ok();
+    }
+}
+
+#[test]
+fn programs_have_no_transactions_of_their_own_where_opens_are_not_told() {
+    let lab = lab!();
+    lab.write("g/file", "x");
+    mount(&lab, FAST);
+    let dir = lab.path("g");
+    let begun = std::thread::spawn(move || {
+        systx::begin(&dir, systx::Flags::default()).map(drop).map_err(|e| e.raw_os_error())
+    });
+    let refused = begun.join().expect("the thread lives");
+    assert_eq!(refused, Err(Some(rustix::io::Errno::OPNOTSUPP.raw_os_error())));
+    lab.do_systx(["mount", "--fast-open", "--routed", "g"]).expect(2);
+    lab.do_systx(["umount", "g"]).ok();
 }

@@ -122,7 +122,7 @@ const TOGETHER: &str = "set -e; n=$(printf %08d $i); \
 /// Tests with programs that never pause run one after the other.
 static BUSY: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-fn busy_tree(lab: &Lab) {
+fn busy_tree(lab: &Lab, way: &[&str]) {
     sh(
         lab,
         "mkdir -p g/d g/u/dir-00000000 g/t/00000000/x; cd g; : > d/at-00000000; \
@@ -131,7 +131,7 @@ fn busy_tree(lab: &Lab) {
          for i in $(seq 300); do echo $i > d/other-$i; done",
     )
     .ok();
-    lab.do_systx(["mount", "g"]).ok();
+    lab.do_systx(["mount", "g"].iter().chain(way)).ok();
 }
 
 /// That a copy is of one moment; which.
@@ -188,12 +188,17 @@ fn held(lab: &Lab) -> usize {
 
 #[test]
 fn tar_of_a_busy_tree_is_of_one_moment_and_never_conflicts() {
+    tar_of_a_busy_tree(&[]);
+    tar_of_a_busy_tree(&["--fast-open"]);
+}
+
+fn tar_of_a_busy_tree(way: &[&str]) {
     let lab = lab!();
     if find_program("tar").is_none() {
         skip!("there is no tar");
     }
     let _alone = BUSY.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    busy_tree(&lab);
+    busy_tree(&lab, way);
     let mut plain = Busy::start(&lab, "plain", CLIMB);
     let mut transactions = Busy::start(&lab, "transactions", TOGETHER);
     let copies = lab.outside();
@@ -255,7 +260,7 @@ fn what_many_programs_have_open_for_writing_is_read_whole_or_not_at_all() {
 fn a_path_view_stays_as_it_was_and_several_are_of_several_moments() {
     let lab = lab!();
     let _alone = BUSY.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    busy_tree(&lab);
+    busy_tree(&lab, &[]);
     let start = fs::metadata(lab.path("g/s0")).expect("it is there").len();
     let mut plain = Busy::start(&lab, "plain", CLIMB);
     let mut transactions = Busy::start(&lab, "transactions", TOGETHER);

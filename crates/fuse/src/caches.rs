@@ -5,14 +5,17 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
-use rustix::fs::{AtFlags, StatxFlags, removexattr, statx, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat2, removexattr, statx, unlinkat,
+};
 use rustix::io::Errno;
 use systx_base::NodeId;
 use systx_vfs::inode_locks::Ticket;
 use systx_vfs::publication::{BARRIER, Caches};
+use systx_vfs::writers::Writing;
 
 use crate::connection::{Connection, Shared};
-use crate::node_unsafe::open_node;
+use crate::node_unsafe::{open_node, open_node_to_read};
 
 /// See the module.
 pub struct KernelCaches {
@@ -120,6 +123,38 @@ impl Caches for KernelCaches {
             Err(errno) if !is_gone(errno) => Err(errno),
             _ => Ok(()),
         }
+    }
+
+    fn keep_unwritten(&self, files: &[NodeId]) -> Result<Vec<Writing>, Errno> {
+        if files.is_empty() {
+            return Ok(Vec::new());
+        }
+        let root = match (self.root)() {
+            // Of a mount that is not there nobody has anything open.
+            Err(errno) if is_gone(errno) => {
+                return Ok(files.iter().map(|_| Writing::Unknown).collect());
+            }
+            root => root?,
+        };
+        let ask = |node: &NodeId| {
+            let file = match open_node_to_read(root.as_fd(), *node) {
+                Err(errno) if is_gone(errno) => return Ok(Writing::Unknown),
+                file => file?,
+            };
+            Writing::of(file)
+        };
+        files.iter().map(ask).collect()
+    }
+
+    fn find(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let device = |fd: &OwnedFd| {
+            let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+            statx(fd, "", flags, StatxFlags::empty())
+                .map(|seen| (seen.stx_dev_major, seen.stx_dev_minor))
+        };
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let found = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+        if device(&found)? == device(&(self.root)()?)? { Ok(found) } else { Err(Errno::XDEV) }
     }
 
     fn is_in_flight(&self, file: NodeId) -> bool {

@@ -74,6 +74,9 @@ pub struct Config {
     pub readdirplus: Readdirplus,
     /// Who keeps file locks.
     pub locks: FileLocks,
+    /// Programs come and go that have nothing to do with each other: what calls have done that may not be over is remembered, see
+    /// `in_flight.rs`.  So it is where closes are told.
+    pub shared: bool,
     /// Threads per queue at the start; more are added while requests block.  0: chosen by the
     /// transport.
     pub workers: usize,
@@ -94,6 +97,7 @@ impl Default for Config {
             max_write: 0,
             readdirplus: Readdirplus::Always,
             locks: FileLocks::Kernel,
+            shared: false,
             workers: 0,
             patience: Patience::default(),
             number: None,

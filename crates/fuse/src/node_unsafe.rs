@@ -24,6 +24,18 @@ struct NodeHandle {
 /// # Errors
 /// `ESTALE` if it has not; `EPERM` without the right to open by handle.
 pub(crate) fn open_node(mount: BorrowedFd<'_>, node: NodeId) -> Result<OwnedFd, Errno> {
+    open(mount, node, libc::O_PATH)
+}
+
+/// The same of a regular file, for reading: a request where opens make messages.
+///
+/// # Errors
+/// As there, and those of open(2).
+pub(crate) fn open_node_to_read(mount: BorrowedFd<'_>, node: NodeId) -> Result<OwnedFd, Errno> {
+    open(mount, node, libc::O_RDONLY | libc::O_NONBLOCK)
+}
+
+fn open(mount: BorrowedFd<'_>, node: NodeId, how: libc::c_int) -> Result<OwnedFd, Errno> {
     let mut handle = NodeHandle {
         bytes: 12,
         kind: INO64_GEN,
@@ -31,7 +43,7 @@ pub(crate) fn open_node(mount: BorrowedFd<'_>, node: NodeId) -> Result<OwnedFd, 
         node_low: node.0 as u32,
         generation: 0,
     };
-    let flags = libc::O_PATH | libc::O_CLOEXEC | libc::O_NOFOLLOW;
+    let flags = how | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     // SAFETY: the structure has the kernel's layout, with the 12 bytes that it announces, and lives
     // for the whole call.
     let fd = unsafe { libc::open_by_handle_at(mount.as_raw_fd(), (&raw mut handle).cast(), flags) };

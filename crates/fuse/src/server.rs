@@ -49,6 +49,7 @@ pub(crate) struct Server {
     view: Arc<dyn Requests>,
     ttls: Ttls,
     told_of_close: bool,
+    shared: bool,
     pub locks: Locks,
     /// Kept where programs come and go that have nothing to do with each other.
     pub in_flight: InFlight,
@@ -75,6 +76,7 @@ impl Server {
             view,
             ttls: config.into(),
             told_of_close: config.locks == FileLocks::ViewToldOfClose,
+            shared: config.shared || config.locks == FileLocks::ViewToldOfClose,
             locks: Locks::new(),
             in_flight: InFlight::new(),
             counters: Counters::default(),
@@ -404,7 +406,7 @@ impl Server {
 
     /// A request that changes content: the kernel learns of it later than the view.
     fn changing(&self, node: NodeId, caller: Caller) {
-        if self.told_of_close {
+        if self.shared {
             self.in_flight.begins(node, caller);
         }
     }

@@ -14,7 +14,7 @@ mod several;
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
@@ -38,6 +38,7 @@ use systx_vfs::inode_locks::Ticket;
 use systx_vfs::plain::{Change, Gate, Order, Plain, STALL};
 use systx_vfs::publication::{self, Caches, NotDecided};
 use systx_vfs::volume::Volume;
+use systx_vfs::writers::Writing;
 
 /// A guarded directory whose commits this test makes itself, by hand.
 struct Arena {
@@ -90,6 +91,8 @@ enum Remedy {
     Told,
     /// Who opens a file for writing waits for what must not happen beside a writer.
     Opening,
+    /// Where opens are not told: who has a file open for writing is asked of the kernel, and nobody else opens it.
+    Lease,
 }
 
 /// The kernel's caches, or the order of requests, without one remedy.
@@ -132,6 +135,17 @@ impl Caches for Without<KernelCaches> {
     }
     fn file_barrier(&self, file: NodeId, ticket: Ticket) -> Result<(), Errno> {
         if self.has(Remedy::FileBarrier) { self.it.file_barrier(file, ticket) } else { Ok(()) }
+    }
+    fn keep_unwritten(&self, files: &[NodeId]) -> Result<Vec<Writing>, Errno> {
+        if self.has(Remedy::Lease) {
+            return self.it.keep_unwritten(files);
+        }
+        // As if nobody had it open; nobody is kept from that: these are leases on another file.
+        let other = || File::open("/proc/self/exe").map_err(|_| Errno::IO);
+        files.iter().map(|_| Writing::of(other()?.into())).collect()
+    }
+    fn find(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        self.it.find(path)
     }
     fn is_in_flight(&self, file: NodeId) -> bool {
         self.it.is_in_flight(file)
@@ -181,14 +195,19 @@ impl Gate for Without<Order> {
 }
 
 impl Arena {
-    fn new(dir: &Path, transport: Transport, missing: Option<Remedy>) -> std::io::Result<Arena> {
+    fn new(
+        dir: &Path,
+        (transport, told): (Transport, bool),
+        missing: Option<Remedy>,
+    ) -> std::io::Result<Arena> {
         let io = Arc::new(RealIo::from_dir(open(dir))?);
         let vol =
             Arc::new(Volume::new(io, dir.as_os_str().as_encoded_bytes().to_vec(), HashSet::new())?);
         let it = Order::new(Arc::clone(&vol), STALL);
         let slow = Arc::<Slow>::default();
         let order = Arc::new(Without { it, missing, slow: Arc::clone(&slow) });
-        let plain = Arc::new(Plain::new(open(dir), HashSet::new(), order)?);
+        let plain = Plain::new(open(dir), HashSet::new(), order)?;
+        let plain = Arc::new(if told { plain } else { plain.untold() });
         let below = open(dir);
         let config = Config { transport, ..Config::default() };
         let mount = Guarded::serving(dir, below, Arc::clone(&plain), &config)?;
@@ -304,10 +323,22 @@ fn each_arena(missing: Option<Remedy>, test: impl Fn(&Arena)) {
         eprintln!("skipped: {why}");
         return;
     }
-    for transport in [Transport::DevFuse, Transport::IoUring] {
+    // Where opens are told and where they are not, as far as the remedy is one.
+    let told = [true, false].into_iter().filter(|told| match missing {
+        None => true,
+        Some(Remedy::Lease) => !told,
+        Some(_) => *told,
+    });
+    let transports = [Transport::DevFuse, Transport::IoUring];
+    let ways = told.flat_map(|told| transports.map(|transport| (transport, told)));
+    for way @ (transport, told) in ways {
         let dir = scratch();
-        match Arena::new(dir.path(), transport, missing) {
+        match Arena::new(dir.path(), way, missing) {
             Ok(arena) => {
+                if !told {
+                    // From here on the kernel knows.
+                    let _ = File::open(arena.mount.path(systx_base::FIRST_OPEN));
+                }
                 test(&arena);
                 let stats = arena.mount.connection().stats();
                 assert_eq!((stats.malformed, stats.panicked), (0, 0), "{stats:?}");
@@ -547,7 +578,7 @@ fn no_remedy_is_idle() {
     // The barrier's window is too narrow to be met by luck: the model has it (crates/sim).
     for missing in [DropName, DropAttributes, DropPages, Timeout, Admission] {
         let dir = scratch();
-        let arena = Arena::new(dir.path(), Transport::Auto, Some(missing)).unwrap();
+        let arena = Arena::new(dir.path(), (Transport::Auto, true), Some(missing)).unwrap();
         prepare(&arena);
         let mut to = 1;
         let mut wrong = Vec::new();
@@ -574,7 +605,7 @@ fn a_cached_listing_is_dropped() {
     }
     for missing in [None, Some(Remedy::DropListing)] {
         let scratch = scratch();
-        let arena = Arena::new(scratch.path(), Transport::Auto, missing).unwrap();
+        let arena = Arena::new(scratch.path(), (Transport::Auto, true), missing).unwrap();
         prepare(&arena);
         let grows = open(&arena.mount.path("grow"));
         let newest = || names_of(&grows).iter().filter_map(|n| number_after(n, "g.")).max();

@@ -472,7 +472,7 @@ impl Drop for Mine {
 /// # Errors
 /// `ENOTTY`: not in a guarded directory.  `EPERM`: no right to change the thread's mount namespace
 /// (`CAP_SYS_ADMIN`).  `EPROTO`: the daemon is of another version.  `EOPNOTSUPP`: the process has a root
-/// directory of its own, or a pid namespace that the daemon does not see.  `EBUSY`: a transaction is paused.  `EAGAIN`: it would
+/// directory of its own, or a pid namespace that the daemon does not see, or the directory is mounted `--fast-open`.  `EBUSY`: a transaction is paused.  `EAGAIN`: it would
 /// have to wait, and [`Flags::NONBLOCK`](crate::Flags::NONBLOCK) says not to.  With a
 /// place in an order: `EEXIST`: the number is used up; `EBUSY`: another transaction has it; `EDQUOT`: its user has too
 /// many orders; `EINVAL`: no name, or one of more than 64 bytes, or inside a transaction.

@@ -25,6 +25,7 @@ mod joint;
 mod journal;
 mod kept;
 mod layout;
+pub mod lease;
 mod origins;
 pub mod overlay;
 mod prepare;

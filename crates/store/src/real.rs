@@ -181,7 +181,7 @@ impl RealIo {
     }
 
     /// The descriptor inside a handle of this implementation.
-    pub(crate) fn descriptor<'h>(&self, h: &'h Handle) -> BorrowedFd<'h> {
+    pub fn descriptor<'h>(&self, h: &'h Handle) -> BorrowedFd<'h> {
         fd(h)
     }
 

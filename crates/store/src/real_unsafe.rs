@@ -27,7 +27,8 @@ pub(crate) fn probe_lease(fd: BorrowedFd<'_>, lease: Lease) -> Result<bool> {
     Ok(granted)
 }
 
-fn take_lease(fd: BorrowedFd<'_>, lease: Lease) -> Result<bool> {
+/// Asks for a lease, which ends with the descriptor; `false` if somebody is in the way.
+pub(crate) fn take_lease(fd: BorrowedFd<'_>, lease: Lease) -> Result<bool> {
     let kind = match lease {
         Lease::Write => libc::F_WRLCK,
         Lease::Read => libc::F_RDLCK,
@@ -51,7 +52,8 @@ fn take_lease(fd: BorrowedFd<'_>, lease: Lease) -> Result<bool> {
     }
 }
 
-fn give_lease_back(fd: BorrowedFd<'_>) {
+/// Gives the lease back that a descriptor has.
+pub(crate) fn give_lease_back(fd: BorrowedFd<'_>) {
     // SAFETY: F_SETLEASE takes an int and no pointer; `fd` is open for the whole call.  A failure
     // leaves a lease that ends with the descriptor; there is nothing better to do about it.
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };

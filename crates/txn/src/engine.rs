@@ -31,8 +31,8 @@ use crate::state::{DoomFn, Fallout, Intent, State};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use systx_base::TxnId;
 use systx_base::sync::{Event, Mutex, rank};
+use systx_base::{Oid, TxnId};
 
 /// Records that an end releases before it lets others have the lock: some 100 µs.
 const SWEEP: usize = 1024;
@@ -418,6 +418,11 @@ impl Engine {
     /// among it.
     pub fn workset_objects(&self, t: TxnId) -> Vec<(Object, Side)> {
         self.state.lock().workset_objects(t)
+    }
+
+    /// The inodes of which a transaction has read or written content or length.
+    pub fn files_of(&self, t: TxnId) -> Vec<Oid> {
+        self.state.lock().files_of(t)
     }
 
     /// A number that is another one when a transaction has ended since, or a plain mutation that was recorded.

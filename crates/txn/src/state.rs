@@ -31,7 +31,7 @@ use crate::policy::{Contender, ContentionPolicy};
 use crate::scope::Scopes;
 use crate::table::{Place, Record, Table};
 use std::sync::Arc;
-use systx_base::TxnId;
+use systx_base::{Oid, TxnId};
 
 mod asleep;
 mod inject;
@@ -633,6 +633,12 @@ impl State {
             }
         }
         all
+    }
+
+    pub(crate) fn files_of(&self, id: TxnId) -> Vec<Oid> {
+        let Some(slot) = self.find(id) else { return Vec::new() };
+        let records = self.txn(slot).records.iter();
+        records.filter_map(|record| self.table.file_of(slot, *record)).collect()
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -379,6 +379,17 @@ impl Table {
         all
     }
 
+    /// The inode of a record, if a transaction holds its length or pages of it.
+    pub(crate) fn file_of(&self, slot: Slot, record: Record) -> Option<Oid> {
+        if record.0 & ENTRY != 0 {
+            return None;
+        }
+        let inode = &self.inodes[record.0];
+        let pages = || self.page_holds(record.0).is_some_and(|p| p.iter().any(|h| h.slot == slot));
+        let held = !inode.size.flags(slot, &self.lists).is_none() || pages();
+        held.then_some(Oid(inode.oid))
+    }
+
     /// Takes a transaction out of a record, and drops the record if it was the last.
     pub(crate) fn release(&mut self, slot: Slot, record: Record) {
         if record.0 & ENTRY != 0 {

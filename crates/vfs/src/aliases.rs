@@ -597,6 +597,10 @@ impl Requests for Aliases {
             let own = split(id).0 != 0;
             return Ok(Opened { handle: DIRECTORY, keep_cache: own, cache_listing: own });
         }
+        // One answer for the mount, and nobody has another root in it.
+        if !self.plain.is_told() {
+            return Err(Errno::NOSYS);
+        }
         match self.at(id)? {
             At::Zero(node) => self.plain.open(caller, node, how),
             At::In(member, node) => {

@@ -45,10 +45,21 @@ pub(crate) fn thread() -> u32 {
     CLIENT.get().tid
 }
 
+/// All of that; of the kernel's own write-back the superuser, since that must not be lost.
+pub(crate) fn asking() -> Caller {
+    CLIENT.get()
+}
+
 /// On whose behalf it asks.
 pub(crate) fn user() -> (Uid, Gid) {
     let caller = CLIENT.get();
     (caller.uid, caller.gid)
+}
+
+/// Whether it is a thread of this process.
+pub(crate) fn is_own() -> bool {
+    let tid = thread();
+    tid != 0 && std::path::Path::new(&format!("/proc/self/task/{tid}")).exists()
 }
 
 /// To be asked now and then by who holds a request up.

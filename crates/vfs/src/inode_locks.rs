@@ -14,7 +14,7 @@
 //! - *dropping pages*: a page that a write in flight has changed must not be read anew before the daemon
 //!   knows of it: it would stay without that write (the same, [`Volume::flush`] and [`Volume::drop_changed`]). Of a file
 //!   that nobody has open for writing they are dropped without the lock, and who opens it for that waits meanwhile
-//!   ([`Volume::without_writers`]);
+//!   ([`Volume::without_writers`]). Where opens make no messages, see [`writers`](crate::writers);
 //! - *attributes*: the daemon knows of a new length before the kernel does ([`Volume::land`]);
 //! - *an aged transaction* keeps writers out before it reads: a write that is held when it comes is in the page
 //!   already ([`Volume::keep_writers_out`]). Of a file that nobody has open for writing without the lock: it says so before it looks, and
@@ -27,12 +27,14 @@
 
 use crate::publication::Guarded;
 use crate::volume::Volume;
+use crate::writers::{Absent, FileAt, KeptOut};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systx_base::sync::{Event, Mutex, rank};
 use systx_base::{NodeId, Oid, TxnId};
 use systx_store::io::HostId;
+use systx_store::lease::ReadLease;
 use systx_txn::ObjectRef;
 
 /// The extended attribute that a barrier asks to remove, followed by a [`Ticket`]: nothing has it.
@@ -112,6 +114,12 @@ struct Wanted {
 impl InodeLocks {
     pub fn new() -> InodeLocks {
         InodeLocks { state: Mutex::new(rank::LEAF, State::default()), changed: Event::new() }
+    }
+
+    /// Whether a transaction may keep a further file locked.
+    fn has_room(&self, owner: TxnId) -> bool {
+        let state = self.state.lock();
+        state.wanted.values().filter(|w| w.owner == Some(owner)).count() <= LOCKED_MAX
     }
 
     /// A barrier's request is here: returns when the lock may be given back.
@@ -226,10 +234,18 @@ impl InodeLocks {
     }
 }
 
-/// Nobody opens a file for writing as long as this lives.
+/// Nobody opens a file for writing as long as this lives, and [is still](Unwritten::is_still) so.
 pub(crate) struct Unwritten<'v> {
     locks: &'v InodeLocks,
     file: HostId,
+    kept_out: KeptOut,
+}
+
+impl Unwritten<'_> {
+    /// Whether nobody can have opened it meanwhile where opens are not told.
+    pub fn is_still(&self) -> bool {
+        self.kept_out.is_still()
+    }
 }
 
 impl Drop for Unwritten<'_> {
@@ -249,20 +265,27 @@ impl Drop for Unwritten<'_> {
 /// Files that nobody writes to as long as this lives.
 pub(crate) struct Locked<'v> {
     vol: &'v Volume,
-    owner: TxnId,
+    pub(crate) owner: TxnId,
     /// Files that have to be locked whatever the transaction has read.
-    changed: Option<&'v HashSet<Oid>>,
+    pub(crate) changed: Option<&'v HashSet<Oid>>,
     tickets: Vec<Ticket>,
     /// Locks that the transaction had before.
     kept: Vec<(Ticket, Option<Instant>)>,
-    files: HashSet<HostId>,
+    /// All of them.
+    pub(crate) files: HashSet<HostId>,
+    /// Of these, the ones that somebody has open for writing.
+    written: Vec<HostId>,
+    /// On the others, where opens are not told.
+    pub(crate) leases: Vec<ReadLease>,
+    /// What the kernel does not know there.
+    pub(crate) absent: Vec<Absent>,
 }
 
 impl Locked<'_> {
     /// Whether no other file that has to be locked has been opened for writing since.
     pub fn is_enough(&self) -> bool {
         let written = self.vol.written_by_others(self.owner, self.changed);
-        written.iter().all(|w| self.has(w.id))
+        written.iter().all(|w| self.has(w.id)) && self.vol.is_kept_out(self)
     }
 
     pub fn has(&self, file: HostId) -> bool {
@@ -271,7 +294,7 @@ impl Locked<'_> {
 
     /// Makes stores to mappings of these files known.
     pub fn flush(&self) {
-        for id in &self.files {
+        for id in &self.written {
             self.vol.flush_locked(*id);
         }
     }
@@ -303,13 +326,29 @@ impl Volume {
         owner: TxnId,
         changed: Option<&'v HashSet<Oid>>,
     ) -> Result<Locked<'v>, NotQuiet> {
-        let written = self.written_by_others(owner, changed);
+        let mut written = self.written_by_others(owner, changed);
+        let mut locked = Locked {
+            vol: self,
+            owner,
+            changed,
+            tickets: Vec::new(),
+            kept: Vec::new(),
+            files: HashSet::new(),
+            written: Vec::new(),
+            leases: Vec::new(),
+            absent: Vec::new(),
+        };
+        let untold = self.keep_all_out(&mut locked)?;
+        written.extend(untold.into_iter().map(|(guarded, FileAt { node, id, .. })| Written {
+            guarded,
+            node,
+            id,
+        }));
         if written.len() > LOCKED_MAX {
             return Err(NotQuiet::Many(written.len()));
         }
-        let files = written.iter().map(|w| w.id).collect();
-        let (tickets, kept) = (Vec::new(), Vec::new());
-        let mut locked = Locked { vol: self, owner, changed, tickets, kept, files };
+        locked.written = written.iter().map(|w| w.id).collect();
+        locked.files.extend(&locked.written);
         for w in &written {
             if let Some(kept) = self.inode_locks.keep(owner, w.id) {
                 locked.kept.push(kept);
@@ -332,7 +371,9 @@ impl Volume {
         // Said before looking: who opens it is counted first, and asks then; so whoever is not found waits, see `reader_of`.
         let longest = self.guarded_now().iter().map(|guarded| guarded.stall).max();
         let ticket = self.inode_locks.want(Some(owner), id, longest.or(Some(Duration::ZERO)));
-        let Some(written) = self.find_written(id) else { return };
+        // Where opens are not told nobody who opens it waits, so it is locked in any case.
+        let locked = || self.find_untold(id).filter(|_| self.inode_locks.has_room(owner));
+        let Some(written) = locked().or_else(|| self.find_written(id)) else { return };
         let stall = written.guarded.stall;
         self.inode_locks.limit(ticket, stall);
         if stall.is_zero() {
@@ -348,7 +389,7 @@ impl Volume {
     /// The read is recorded, which holds up who opens the file from here on: without a writer that has it
     /// open, the lock is not needed any more.
     pub(crate) fn recorded(&self, owner: TxnId, id: HostId) {
-        if self.find_written(id).is_none() {
+        if self.find_untold(id).is_none() && self.find_written(id).is_none() {
             self.inode_locks.give_back(|_, w| w.owner == Some(owner) && w.file == id);
         }
     }
@@ -406,8 +447,13 @@ impl Volume {
     pub(crate) fn without_writers(&self, id: HostId) -> Option<Unwritten<'_>> {
         // Said before looking: who opens it counts first, and asks then.
         *self.inode_locks.state.lock().dropping.entry(id).or_default() += 1;
-        let unwritten = Unwritten { locks: &self.inode_locks, file: id };
-        self.find_written(id).is_none().then_some(unwritten)
+        let mut unwritten =
+            Unwritten { locks: &self.inode_locks, file: id, kept_out: KeptOut::default() };
+        if self.guarded_now().iter().any(|g| g.plain.is_told() && g.written_to(id).is_some()) {
+            return None;
+        }
+        unwritten.kept_out = self.keep_out(id)?;
+        Some(unwritten)
     }
 
     /// A file is about to be opened for writing, or has been and nobody knows of it yet.
@@ -426,8 +472,12 @@ impl Volume {
     /// Waits for whoever is writing to the file: not for a thread that serves requests.
     pub fn drop_changed(&self, id: HostId) {
         loop {
-            if let Some(_unwritten) = self.without_writers(id) {
-                return self.find_known(id).iter().for_each(drop_pages);
+            if let Some(unwritten) = self.without_writers(id) {
+                self.find_known(id).iter().for_each(drop_pages);
+                if unwritten.is_still() {
+                    return;
+                }
+                continue;
             }
             let Some(written) = self.find_written(id) else { continue };
             if !self.drop_locked(None, &written, AT_LAST) {
@@ -452,18 +502,23 @@ impl Volume {
         })
     }
 
+    /// A file that is known where opens are not told.
+    fn find_untold(&self, id: HostId) -> Option<Written> {
+        self.find_known(id).filter(|file| !file.guarded.plain.is_told())
+    }
+
     fn find_written(&self, id: HostId) -> Option<Written> {
         self.guarded_now().into_iter().find_map(|guarded| {
-            let node = guarded.plain.written_to(id)?;
+            let node = guarded.written_to(id)?;
             Some(Written { guarded, node, id })
         })
     }
 
-    /// What has to be locked before a transaction is decided: files open for writing whose content it has read
+    /// What has to be locked before a transaction is decided, where opens are told: files open for writing whose content it has read
     /// or `changed`; of those whose length it has seen, the ones with a write that the daemon knows of.
     fn written_by_others(&self, owner: TxnId, changed: Option<&HashSet<Oid>>) -> Vec<Written> {
         let mut found = Vec::new();
-        for guarded in self.guarded_now() {
+        for guarded in self.guarded_now().into_iter().filter(|guarded| guarded.plain.is_told()) {
             for (node, id) in guarded.plain.open_for_writing() {
                 let oid = self.oid(id);
                 let pages = ObjectRef::Pages { oid, first: 0, last: u64::MAX };

@@ -28,3 +28,4 @@ pub mod scope;
 pub mod validate;
 pub mod view;
 pub mod volume;
+pub mod writers;

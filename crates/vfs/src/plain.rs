@@ -35,15 +35,16 @@ pub use order::{Order, STALL};
 
 use crate::api::*;
 use crate::publication::BARRIER;
+use crate::writers::FileAt;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashSet;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use systx_base::sync::{Mutex, rank};
-use systx_base::{Kind, NodeId};
+use systx_base::{Kind, NodeId, Oid};
 use systx_store::io::{HostId, Openers};
 use systx_txn::ObjectRef;
 
@@ -54,6 +55,8 @@ pub struct Plain {
     dev: u64,
     hidden: HashSet<HostId>,
     gate: Arc<dyn Gate>,
+    /// Opens make messages.
+    told: bool,
     locks: Mutex<locks::LockTable>,
     listers: Mutex<files::Listers>,
 }
@@ -86,9 +89,21 @@ impl Plain {
             table: table::Table::new(root, limit)?,
             hidden,
             gate,
+            told: true,
             locks: Mutex::new(rank::HANDLES, locks::LockTable::default()),
             listers: Mutex::new(rank::LEAF, files::Listers::default()),
         })
+    }
+
+    /// The same, where opens make no messages: nobody knows who has what open.
+    #[must_use]
+    pub fn untold(self) -> Plain {
+        Plain { told: false, ..self }
+    }
+
+    /// Whether opens make messages.
+    pub fn is_told(&self) -> bool {
+        self.told
     }
 
     /// Nodes that the kernel knows, and the descriptors that they hold.
@@ -104,6 +119,21 @@ impl Plain {
     /// The node of a backing inode, if the kernel knows it.
     pub(crate) fn node_of(&self, id: HostId) -> Option<NodeId> {
         self.table.of_host(id).map(|node| node.id)
+    }
+
+    /// The same of a regular file.
+    pub(crate) fn file_node(&self, id: HostId) -> Option<NodeId> {
+        self.table.of_host(id).filter(|node| node.kind == Kind::File).map(|node| node.id)
+    }
+
+    /// A regular file that the kernel knows, by its key in the conflict engine.
+    pub(crate) fn file_of(&self, oid: Oid) -> Option<FileAt> {
+        self.table.of_oid(oid)
+    }
+
+    /// All regular files that the kernel knows.
+    pub(crate) fn files(&self) -> Vec<(NodeId, HostId)> {
+        self.table.files()
     }
 
     /// Whether a node is a directory.
@@ -122,18 +152,12 @@ impl Plain {
     /// # Errors
     /// `ENOENT`: it is removed, or not below the root any more.
     pub(crate) fn names_of(&self, dir: NodeId) -> Reply<Vec<Vec<u8>>> {
-        let path = |node| {
-            let fd = self.table.path(&*self.table.node(node)?)?;
-            let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
-            Ok(rustix::fs::readlink(link, Vec::new())?.into_bytes())
-        };
         if dir == NodeId::ROOT {
             return Ok(Vec::new());
         }
-        // Of what is removed it ends in " (deleted)", which no name then is, or another inode's.
-        let (root, path): (Vec<u8>, Vec<u8>) = (path(NodeId::ROOT)?, path(dir)?);
-        let rest = path.strip_prefix(&*root).and_then(|rest| rest.strip_prefix(b"/"));
-        Ok(rest.ok_or(Errno::NOENT)?.split(|b| *b == b'/').map(<[u8]>::to_vec).collect())
+        let open = |node| self.table.path(&*self.table.node(node)?);
+        let rest = sys::path_below(open(NodeId::ROOT)?.as_fd(), open(dir)?.as_fd())?;
+        Ok(rest.split(|b| *b == b'/').map(<[u8]>::to_vec).collect())
     }
 
     /// The directory that it is a view of.
@@ -163,6 +187,13 @@ impl Plain {
         if let Some(node) = self.table.of_host(id) {
             node.superseded.store(true, Relaxed);
         }
+    }
+
+    /// Fails if a commit has put another inode in the place of this one, and it is changed by who found it by its name before
+    /// that: the kernel then walks the path once more.  By a descriptor, an old inode is changed as it would be without us.
+    fn check_current(&self, node: &table::Node) -> Reply<()> {
+        let by_name = || !self.told || node.files.lock().openers().is_none();
+        if node.superseded.load(Relaxed) && by_name() { Err(Errno::STALE) } else { Ok(()) }
     }
 
     /// This request has made an object.
@@ -346,8 +377,9 @@ impl Requests for Plain {
     }
     fn open(&self, caller: Caller, node: NodeId, how: OpenHow) -> Reply<Opened> {
         // Of a directory there is nothing to know: whoever lists it asks for its entries, and what the
-        // kernel keeps of them is dropped by the publication of a commit, whoever has it open.
-        if how.dir {
+        // kernel keeps of them is dropped by the publication of a commit, whoever has it open.  The kernel knows one answer for
+        // directories and one for everything else.
+        if how.dir || !self.told {
             return Err(Errno::NOSYS);
         }
         // ENOSYS would mean something else.

@@ -33,9 +33,11 @@ use crate::inode_locks::{Locked, Ticket};
 use crate::node::oid_of;
 use crate::plain::Plain;
 use crate::volume::Volume;
+use crate::writers::Writing;
 use marked::{Objects, Old};
 use rustix::io::Errno;
 use std::collections::HashSet;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -160,6 +162,16 @@ pub trait Caches: Send + Sync {
     /// # Errors
     /// The kernel's.
     fn file_barrier(&self, file: NodeId, ticket: Ticket) -> Result<(), Errno>;
+    /// Of files in a mount where opens make no messages: who may be writing to them.
+    ///
+    /// # Errors
+    /// The kernel's.
+    fn keep_unwritten(&self, files: &[NodeId]) -> Result<Vec<Writing>, Errno>;
+    /// A descriptor (`O_PATH`) of what has this path on the host, through the mount.
+    ///
+    /// # Errors
+    /// The kernel's; `EXDEV`: it is not in the mount.
+    fn find(&self, path: &[u8]) -> Result<OwnedFd, Errno>;
     /// Whether a call that changes the content of a file may have been performed, but not have landed.
     fn is_in_flight(&self, file: NodeId) -> bool;
 }
@@ -276,14 +288,14 @@ impl Volume {
     /// Who has a file open in a guarded directory, as far as it concerns whether another inode may take its place; `None`: nobody
     /// there.  Who reads a file that may be executed may be running it: to him it stays what it is, so he is not in the way.
     pub fn openers(&self, file: &Stat) -> Option<Openers> {
-        let open = self.guarded_now().iter().find_map(|g| g.plain.openers(file.id))?;
+        let open = self.guarded_now().iter().find_map(|g| g.openers(file.id))?;
         let may_run = file.mode & 0o111 != 0;
         Some(if may_run && open == Openers::Readers { Openers::None } else { open })
     }
 
     /// Whether a file is open for writing in a guarded directory.
     pub(crate) fn is_open_guarded(&self, id: HostId) -> bool {
-        self.guarded_now().iter().any(|g| g.plain.written_to(id).is_some())
+        self.guarded_now().iter().any(|g| g.written_to(id).is_some())
     }
 }
 
@@ -411,6 +423,9 @@ impl UnderWay {
                 let dropped = node.map_or(Ok(()), |node| g.caches.drop_pages(node));
                 self.marked.end_pages();
                 dropped?;
+                if unwritten.is_some_and(|unwritten| !unwritten.is_still()) {
+                    return Ok(false);
+                }
             }
         }
         Ok(true)

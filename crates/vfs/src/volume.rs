@@ -199,7 +199,7 @@ impl Volume {
     /// Old content that is too much for memory goes to `spill`.
     pub fn snapshot(&self, spill: Arc<dyn Spill>) -> Option<Frozen> {
         for guarded in self.guarded_now() {
-            for (_, id) in guarded.plain.open_for_writing() {
+            for (_, id) in guarded.open_for_writing() {
                 self.flush(None, id);
             }
         }
@@ -214,7 +214,7 @@ impl Volume {
     /// `EAGAIN`: it would have to wait: for a commit or a request under way, or for the write-back of a file
     /// that somebody has open for writing, who may have stored something in a mapping.
     pub fn try_snapshot(&self, spill: Arc<dyn Spill>) -> Reply<Option<Frozen>> {
-        if self.guarded_now().iter().any(|g| !g.plain.open_for_writing().is_empty()) {
+        if self.guarded_now().iter().any(|g| !g.open_for_writing().is_empty()) {
             return Err(Errno::AGAIN);
         }
         let _no_commit = self.publishing.try_lock().ok_or(Errno::AGAIN)?;

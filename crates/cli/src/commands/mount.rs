@@ -33,6 +33,7 @@ pub fn mount(args: &Mount, out: Out) -> Result<i32, Problem> {
         },
         stall_ms: args.stall,
         routed: args.routed,
+        fast_open: args.fast_open,
     };
     let guarded = match context::connect()?.mount(request)? {
         Mounted::Guarded(guarded) => guarded,
@@ -124,7 +125,9 @@ fn list(out: Out) -> Result<i32, Problem> {
     let mut text = String::new();
     for g in &guarded {
         let routed = if g.routed { "  routed" } else { "" };
-        text.push_str(&format!("{}  on {}  stall {} ms{routed}\n", g.dir, g.volume, g.stall_ms));
+        let fast = if g.fast_open { "  fast-open" } else { "" };
+        let (dir, volume, stall) = (&g.dir, &g.volume, g.stall_ms);
+        text.push_str(&format!("{dir}  on {volume}  stall {stall} ms{routed}{fast}\n"));
     }
     output::print(&text);
     Ok(0)

@@ -20,6 +20,9 @@ pub struct Mount {
     pub stall_ms: u64,
     /// Transactions of threads are seen by routing their requests, not through roots of their own.
     pub routed: bool,
+    /// Opens of plain programs make no messages; threads have no transactions there.
+    #[serde(default)]
+    pub fast_open: bool,
 }
 
 /// Asks to end the guard of a directory.
@@ -85,6 +88,8 @@ pub struct GuardedDir {
     pub stall_ms: u64,
     /// See [`Mount::routed`].
     pub routed: bool,
+    /// See [`Mount::fast_open`].
+    pub fast_open: bool,
     /// Processes that held something below it when it was mounted: that goes past the guard.
     pub past: Vec<Holder>,
     /// Sentences for the user.

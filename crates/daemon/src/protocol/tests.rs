@@ -84,6 +84,7 @@ fn requests() -> Vec<Request> {
             transport: Transport::Auto,
             stall_ms: 7,
             routed: true,
+            fast_open: false,
         }),
         Request::Umount(Umount { dir: "/g".into(), force: false }),
         Request::Guarded,
@@ -105,6 +106,7 @@ fn guarded() -> GuardedDir {
         transport: Transport::IoUring,
         stall_ms: 500,
         routed: false,
+        fast_open: false,
         past: vec![holder()],
         notes: vec!["n".into()],
     }

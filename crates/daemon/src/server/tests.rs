@@ -303,6 +303,7 @@ fn shutdown_is_refused_while_directories_are_guarded_unless_forced() {
         transport: Transport::Dev,
         stall_ms: 500,
         routed: false,
+        fast_open: false,
         past: vec![],
         notes: vec![],
     }];

@@ -73,7 +73,9 @@ impl Guarded {
             connection: None,
             alive: Some(watch(dir.to_path_buf())),
         };
-        let config = Config { locks: FileLocks::ViewToldOfClose, ..config.clone() };
+        let told = guarded.plain.is_told();
+        let locks = if told { FileLocks::ViewToldOfClose } else { FileLocks::Kernel };
+        let config = Config { locks, shared: true, ..config.clone() };
         let serving = systx_fuse::serve(dev, guarded.plain.clone(), config)?;
         guarded.connection = Some(serving);
         Ok(guarded)

@@ -7,10 +7,16 @@ use systx_vfs::landing::Before;
 /// How often, at the moment of a decision, a file that the transaction has read was newer in the kernel's page than
 /// below: a write(2) was in flight.  It has read so many `others` that are open for writing, too.
 fn ahead_at_decisions(arena: &Arena, others: usize, rounds: u64, enough: usize) -> usize {
+    ahead_of((arena, others), rounds, enough, false)
+}
+
+/// The same; the writer `reopens` the file for each write.
+fn ahead_of((arena, others): (&Arena, usize), rounds: u64, enough: usize, reopens: bool) -> usize {
     prepare(arena);
-    let open = |n| File::create(arena.mount.path(&format!("other-{n}"))).unwrap();
-    let open: Vec<File> = (0..others).map(open).collect();
-    let file = File::options().read(true).write(true).open(arena.mount.path("held")).unwrap();
+    let other = |n| File::create(arena.mount.path(&format!("other-{n}"))).unwrap();
+    let held: Vec<File> = (0..others).map(other).collect();
+    let open = || File::options().read(true).write(true).open(arena.mount.path("held")).unwrap();
+    let file = if reopens { File::open(arena.mount.path("held")).unwrap() } else { open() };
     let page = map_unsafe::Shared::new(&file, 4096).unwrap();
     assert_eq!(number(&page.read(8)), Some(1));
     let pages_of = |name: &str| {
@@ -28,7 +34,9 @@ fn ahead_at_decisions(arena: &Arena, others: usize, rounds: u64, enough: usize) 
                 if stop.load(SeqCst) {
                     break;
                 }
-                file.write_all_at(format!("{n:8}").as_bytes(), 0).unwrap();
+                let write =
+                    |file: &File| file.write_all_at(format!("{n:8}").as_bytes(), 0).unwrap();
+                if reopens { write(&open()) } else { write(&file) }
             }
         });
         let _stop = Stop(&stop);
@@ -58,7 +66,7 @@ fn ahead_at_decisions(arena: &Arena, others: usize, rounds: u64, enough: usize) 
             engine.abort(id);
         }
     });
-    drop(open);
+    drop(held);
     ahead
 }
 
@@ -67,6 +75,14 @@ fn no_write_is_in_flight_at_a_decision() {
     arenas(|arena| assert_eq!(ahead_at_decisions(arena, 0, 300, 1), 0));
     arenas_without(Remedy::FileBarrier, |arena| {
         assert_eq!(ahead_at_decisions(arena, 0, 100_000, 1), 1, "the barrier is idle");
+    });
+}
+
+#[test]
+fn nor_of_who_opens_the_file_for_each_write() {
+    arenas(|arena| assert_eq!(ahead_of((arena, 0), 300, 1, true), 0));
+    arenas_without(Remedy::Lease, |arena| {
+        assert_eq!(ahead_of((arena, 0), 100_000, 1, true), 1, "the lease is idle");
     });
 }
 

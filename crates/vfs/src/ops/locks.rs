@@ -155,7 +155,15 @@ impl View {
         let shared = |b: &Base| !b.foreign && !self.is_frozen(b.oid());
         if st.node(node)?.base.as_ref().is_some_and(shared) {
             let (dir, name) = self.backing_place(&st, node)?;
-            return self.lock_file_of(io, self.bare(&dir), &name);
+            let id = st.base(node)?.stamp.id;
+            drop(st);
+            let (root, dir) = (self.io().root(), self.bare(&dir));
+            if let Some(shown) =
+                self.vol.shown(id, (io.descriptor(&root), io.descriptor(dir)), &name)?
+            {
+                return LockFile::over(shown).map_err(errno);
+            }
+            return self.lock_file_of(io, dir, &name);
         }
         drop(st);
         let mut table = self.locks.lock();

@@ -46,8 +46,9 @@ impl Plain {
             writes.push(ObjectRef::Attr(oid));
         }
         self.mutating(Self::touching(caller, &node, path.as_fd(), &writes), || {
+            self.check_current(&node)?;
             if let Some(size) = set.size {
-                let (fd, _) = self.writer(&node)?;
+                let (fd, _) = self.writer(&node, false)?;
                 let _acting = Acting::writing(caller, set.kill_suidgid)?;
                 fs::ftruncate(&*fd, size)?;
                 node.no_caps.store(true, Relaxed);
@@ -159,6 +160,7 @@ impl Plain {
             if key == CAPS {
                 node.no_caps.store(false, Relaxed);
             }
+            self.check_current(&node)?;
             let at = sys::path_of(&*path);
             fs::setxattr(at.as_str(), key, value, flags)?;
             if kill_sgid {
@@ -181,6 +183,7 @@ impl Plain {
         let path = self.table.path(&node)?;
         let writes = [ObjectRef::Attr(node.oid())];
         self.mutating(Self::touching(caller, &node, path.as_fd(), &writes), || {
+            self.check_current(&node)?;
             fs::removexattr(sys::path_of(&*path), key)
         })
     }

@@ -49,6 +49,8 @@ struct Extent {
     kill_suidgid: bool,
     /// It is in the kernel's pages already.
     shows: bool,
+    /// At the end of the file, wherever that is.
+    append: bool,
 }
 
 impl Plain {
@@ -85,9 +87,12 @@ impl Plain {
         let len = data.len() as u64;
         let end = offset.checked_add(len).filter(|e| *e <= FILE_MAX).ok_or(Errno::FBIG)?;
         let node = self.table.node(id)?;
-        self.change(&node, &[], Extent { offset, len, end, kill_suidgid, shows: true }, |fd| {
-            write_all(fd, offset, data)
-        })
+        self.change(
+            &node,
+            &[],
+            Extent { offset, len, end, kill_suidgid, shows: true, append: false },
+            |fd| write_all(fd, offset, data),
+        )
     }
 
     /// The kernel looks for the end of the file before it sends the request; a commit that the request
@@ -104,7 +109,7 @@ impl Plain {
         loop {
             let at = sys::stat(&*self.table.path(&node)?)?.attr.size;
             let end = at.checked_add(len).filter(|e| *e <= FILE_MAX).ok_or(Errno::FBIG)?;
-            let extent = Extent { offset: at, len, end, kill_suidgid, shows: true };
+            let extent = Extent { offset: at, len, end, kill_suidgid, shows: true, append: true };
             let written = self.change(&node, &[], extent, |fd| {
                 let moved = sys::stat(fd)?.attr.size != at;
                 if moved { Ok(None) } else { write_all(fd, at, data).map(Some) }
@@ -139,7 +144,8 @@ impl Plain {
             Fallocate::CollapseRange => (FallocateFlags::COLLAPSE_RANGE, FILE_MAX, u64::MAX),
             Fallocate::InsertRange => (FallocateFlags::INSERT_RANGE, FILE_MAX, u64::MAX),
         };
-        let change = Extent { offset, len: touched, end, kill_suidgid: false, shows: false };
+        let change =
+            Extent { offset, len: touched, end, kill_suidgid: false, shows: false, append: false };
         self.change(&node, &[], change, |fd| fs::fallocate(fd, flags, offset, len))
     }
 
@@ -172,13 +178,15 @@ impl Plain {
             return Ok(0);
         }
         let end = to.1.checked_add(len).filter(|e| *e <= FILE_MAX).ok_or(Errno::FBIG)?;
-        if source.id != target.id && source.files.lock().is_written() {
+        let may_be_written = !self.told || source.files.lock().is_written();
+        if source.id != target.id && may_be_written {
             // The caller may have seen what is being written there.
             self.gate.land(source.host);
         }
         let count = usize::try_from(len).map_err(|_| Errno::INVAL)?;
         let reads = [pages(source.oid(), from.1, len)];
-        let change = Extent { offset: to.1, len, end, kill_suidgid: false, shows: false };
+        let change =
+            Extent { offset: to.1, len, end, kill_suidgid: false, shows: false, append: false };
         self.change(&target, &reads, change, |fd| {
             let (mut at_in, mut at_out) = (from.1, to.1);
             let n = fs::copy_file_range(&*fd_in, Some(&mut at_in), fd, Some(&mut at_out), count)?;
@@ -196,7 +204,7 @@ impl Plain {
     ) -> Reply<T> {
         let oid = node.oid();
         loop {
-            let (fd, by) = self.writer(node)?;
+            let (fd, by) = self.writer(node, extent.append)?;
             let now = sys::stat(&*fd)?.attr;
             // Of calls that are performed here alone the kernel does not say that the bits have to go: it leaves that to us.
             let kill_suidgid = extent.kill_suidgid || (!extent.shows && by.uid != 0);
@@ -223,6 +231,7 @@ impl Plain {
             let writes = &writes[..count];
             let change = Change { by, reads, writes, subject, places: &[], may_stall };
             let done = self.mutating(change, || {
+                self.check_current(node)?;
                 // A commit that it waited for may have cut the file off, so that it does more than it has told.
                 let needs = beside(&sys::stat(&*fd)?.attr);
                 if (needs.0 && !told.0) || (needs.1 && !told.1) {

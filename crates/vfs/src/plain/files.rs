@@ -3,6 +3,7 @@
 use super::table::Node;
 use super::{Plain, sys};
 use crate::api::{Caller, OpenHow, Opened, Reply};
+use crate::client;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -223,10 +224,11 @@ impl Plain {
     }
 
     /// A descriptor for writing, kept while somebody has the node open for that, and who writes.
-    pub(super) fn writer(&self, node: &Node) -> Reply<(Arc<OwnedFd>, Caller)> {
+    pub(super) fn writer(&self, node: &Node, append: bool) -> Reply<(Arc<OwnedFd>, Caller)> {
         let mut files = node.files.lock();
-        let by = files.writes_as();
-        let fd = self.write_of(node, &mut files, false)?;
+        let by = if self.told { files.writes_as() } else { client::asking() };
+        // Where opens are told, it was opened so.
+        let fd = self.write_of(node, &mut files, append && !self.told)?;
         files.tidy();
         Ok((fd, by))
     }

@@ -230,6 +230,7 @@ impl Plain {
         let subject = Some((node.oid(), file.as_fd()));
         let change = Change { subject, ..Self::renaming(caller, &writes, &places) };
         self.mutating(change, || {
+            self.check_current(&node)?;
             match fs::linkat(&*file, c"", &*path, name, AtFlags::EMPTY_PATH) {
                 // Without CAP_DAC_READ_SEARCH; or there is no link to be had.
                 Err(Errno::NOENT) => {

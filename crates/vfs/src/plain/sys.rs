@@ -5,7 +5,7 @@ use rustix::fs::{
     self, AtFlags, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags, StatxTimestamp,
 };
 use rustix::io::Errno;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use systx_base::{Kind, Time};
 use systx_store::io::HostId;
 
@@ -91,5 +91,21 @@ pub(crate) fn file_type(kind: Kind) -> FileType {
         Kind::Socket => FileType::Socket,
         Kind::CharDev => FileType::CharacterDevice,
         Kind::BlockDev => FileType::BlockDevice,
+    }
+}
+
+/// The path that leads from one directory to another one below it, both of one mount; empty if they are the same.
+///
+/// # Errors
+/// `ENOENT`: it is removed, or not below.
+pub(crate) fn path_below(root: BorrowedFd<'_>, dir: BorrowedFd<'_>) -> Reply<Vec<u8>> {
+    let path = |fd| Ok::<_, Errno>(fs::readlink(path_of(fd), Vec::new())?.into_bytes());
+    // Of what is removed it ends in " (deleted)", which no name then is, or another inode's.
+    let (root, path) = (path(root)?, path(dir)?);
+    let rest = path.strip_prefix(&*root).ok_or(Errno::NOENT)?;
+    match rest.strip_prefix(b"/") {
+        Some(rest) => Ok(rest.to_vec()),
+        None if rest.is_empty() || root == b"/" => Ok(rest.to_vec()),
+        None => Err(Errno::NOENT),
     }
 }

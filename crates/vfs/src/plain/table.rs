@@ -14,11 +14,13 @@
 use super::sys;
 use super::sys_unsafe::FileHandle;
 use crate::api::Reply;
+use crate::writers::FileAt;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Instant;
 use systx_base::sync::{Mutex, Rank, rank};
 use systx_base::{Kind, NodeId, Oid};
 use systx_store::io::HostId;
@@ -93,13 +95,26 @@ impl Node {
 struct Slot {
     node: Arc<Node>,
     lookups: u64,
+    /// All that there ever were, and when the last one was.
+    looked_up: (u64, Instant),
     opens: u64,
+}
+
+impl Slot {
+    fn look_up(&mut self) {
+        self.lookups += 1;
+        self.looked_up = (self.looked_up.0 + 1, Instant::now());
+        // It has a name: an undo may have brought it back.
+        self.node.superseded.store(false, Relaxed);
+    }
 }
 
 #[derive(Default)]
 struct State {
     nodes: HashMap<NodeId, Slot>,
     by_host: HashMap<HostId, NodeId>,
+    /// The last one with this number.
+    by_oid: HashMap<Oid, NodeId>,
     last: u64,
 }
 
@@ -125,9 +140,11 @@ impl State {
             no_caps: AtomicBool::new(false),
             superseded: AtomicBool::new(false),
         });
-        let slot = Slot { node: Arc::clone(&node), lookups: 1, opens: 0 };
+        let slot =
+            Slot { node: Arc::clone(&node), lookups: 1, looked_up: (1, Instant::now()), opens: 0 };
         self.nodes.insert(id, slot);
         self.by_host.insert(host, id);
+        self.by_oid.insert(node.oid(), id);
         node
     }
 }
@@ -180,7 +197,7 @@ impl Table {
             let known = state.by_host.get(&host).and_then(|id| state.nodes.get_mut(id));
             match known {
                 Some(slot) if slot.node.is(&fd) => {
-                    slot.lookups += 1;
+                    slot.look_up();
                     Arc::clone(&slot.node)
                 }
                 // The number was used again meanwhile: the old node is left without a key.
@@ -241,7 +258,7 @@ impl Table {
         if !matches!(*slot.node.place.lock(), Place::Open(_)) {
             return None;
         }
-        slot.lookups += 1;
+        slot.look_up();
         Some(Arc::clone(&slot.node))
     }
 
@@ -255,6 +272,23 @@ impl Table {
             .map(|slot| Arc::clone(&slot.node))
     }
 
+    /// A regular file, by its key in the conflict engine.
+    pub fn of_oid(&self, oid: Oid) -> Option<FileAt> {
+        let state = self.state.lock();
+        let slot = state.by_oid.get(&oid).and_then(|id| state.nodes.get(id))?;
+        let node = &slot.node;
+        let (looked_up, at) = slot.looked_up;
+        let file = FileAt { node: node.id, id: node.host, looked_up, at };
+        (node.kind == Kind::File).then_some(file)
+    }
+
+    /// All regular files.
+    pub fn files(&self) -> Vec<(NodeId, HostId)> {
+        let state = self.state.lock();
+        let files = state.nodes.values().filter(|slot| slot.node.kind == Kind::File);
+        files.map(|slot| (slot.node.id, slot.node.host)).collect()
+    }
+
     /// All nodes that are open.
     pub fn open_nodes(&self) -> Vec<Arc<Node>> {
         let state = self.state.lock();
@@ -263,7 +297,7 @@ impl Table {
 
     /// One more lookup of a node that the kernel knows.
     pub fn looked_up(&self, id: NodeId) {
-        self.change(id, |slot| slot.lookups += 1);
+        self.change(id, Slot::look_up);
     }
 
     /// Takes lookups back.
@@ -292,6 +326,9 @@ impl Table {
         let Some(gone) = state.nodes.remove(&id) else { return };
         if state.by_host.get(&gone.node.host) == Some(&id) {
             state.by_host.remove(&gone.node.host);
+        }
+        if state.by_oid.get(&gone.node.oid()) == Some(&id) {
+            state.by_oid.remove(&gone.node.oid());
         }
         drop(guard);
         // Closing descriptors may be the end of an unlinked file, which takes its time.

@@ -17,6 +17,7 @@ use systx_vfs::inode_locks::Ticket;
 use systx_vfs::plain::{Gate, Order, Plain, STALL};
 use systx_vfs::publication::{Caches, Guarded};
 use systx_vfs::volume::Volume;
+use systx_vfs::writers::Writing;
 
 /// Nothing is cached: requests are made directly.
 #[derive(Default)]
@@ -50,6 +51,12 @@ impl Caches for NoCaches {
     fn file_barrier(&self, _: NodeId, _: Ticket) -> Result<(), Errno> {
         self.file_barriers.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+    fn keep_unwritten(&self, files: &[NodeId]) -> Result<Vec<Writing>, Errno> {
+        Ok(files.iter().map(|_| Writing::Unknown).collect())
+    }
+    fn find(&self, _: &[u8]) -> Result<std::os::fd::OwnedFd, Errno> {
+        Err(Errno::XDEV)
     }
     fn is_in_flight(&self, _: NodeId) -> bool {
         false
