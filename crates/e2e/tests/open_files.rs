@@ -78,6 +78,41 @@ fn who_has_a_file_open_sees_a_commit_that_rewrites_it() {
     }
 }
 
+/// The daemon has nothing open that programs have made, written and closed.
+#[test]
+fn what_programs_have_closed_the_daemon_has_not_open() {
+    for way in WAYS {
+        let lab = lab!();
+        lab.write("g/before", "x");
+        mount(&lab, way);
+        sh(
+            &lab,
+            "cd g; for i in $(seq 100); do echo $i > new-$i; echo $i >> before; cat new-$i; done",
+        )
+        .ok();
+        let daemon = one(lab.daemons());
+        let is_open = |fd: std::fs::DirEntry| {
+            let of_it = |path: &Path| path.starts_with(lab.path("g")) && path.extension().is_none();
+            let info = std::fs::read_to_string(format!(
+                "/proc/{daemon}/fdinfo/{}",
+                fd.file_name().display()
+            ));
+            let flags = info
+                .ok()?
+                .lines()
+                .find_map(|l| u32::from_str_radix(l.strip_prefix("flags:")?.trim(), 8).ok())?;
+            let is_path = flags & rustix::fs::OFlags::PATH.bits() != 0;
+            let to = std::fs::read_link(fd.path()).ok().filter(|to| of_it(to))?;
+            (!is_path && to.is_file()).then_some(to)
+        };
+        lab.until("nothing is open", || {
+            let fds = std::fs::read_dir(format!("/proc/{daemon}/fd")).expect("it lives");
+            fds.flatten().filter_map(is_open).count() == 0
+        });
+        lab.do_systx(["umount", "g"]).ok();
+    }
+}
+
 /// A program that runs is replaced, and an undo brings back the inode that it runs from: it can be opened, executed and changed
 /// as ever.
 #[test]

@@ -189,7 +189,10 @@ impl Plain {
     fn hand_out_open(&self, fd: OwnedFd) -> Reply<Entry> {
         let entry = self.hand_out_new(sys::reopen(&fd, OFlags::PATH)?)?;
         self.has_made(&entry);
-        if let Ok(node) = self.table.node(entry.node) {
+        // Where opens are not told none follows, and nobody would say when it is over.
+        if let Ok(node) = self.table.node(entry.node)
+            && self.told
+        {
             node.files.lock().write.get_or_insert(Arc::new(fd));
         }
         Ok(entry)
