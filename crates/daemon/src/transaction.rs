@@ -675,6 +675,16 @@ fn never_quiet(why: NotQuiet) -> Failure {
             let hint = "nothing was committed; --read-only reads all of them as of one moment";
             Failure::new(FailureKind::State, text).hint(hint)
         }
+        NotQuiet::Unwatched(count) => {
+            let text = format!(
+                "{count} of the files that were read are known to programs of a directory that is mounted --fast-open: \
+                 too many to watch at once with the daemon's limit of open files"
+            );
+            Failure::new(FailureKind::State, text).hint(
+                "nothing was committed; raise that limit (ulimit -n, a quarter of which serves here) and start the daemon anew, or \
+                 mount without --fast-open",
+            )
+        }
     }
 }
 

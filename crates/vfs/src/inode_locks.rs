@@ -66,6 +66,8 @@ pub enum NotQuiet {
     Busy,
     /// So many files are open for writing, more than can be locked.
     Many(usize),
+    /// So many files would have to be watched at once, more than this process may have descriptors for.
+    Unwatched(usize),
 }
 
 /// One lock that is wanted, or held.

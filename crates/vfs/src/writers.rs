@@ -13,6 +13,7 @@ use crate::plain::sys::path_below;
 use crate::publication::Guarded;
 use crate::volume::{self, Volume};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use std::collections::HashSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -221,7 +222,8 @@ impl Volume {
     /// nobody has open for writing by leases; the others are returned.
     ///
     /// # Errors
-    /// The kernel does not know of a file yet that it was told of just now: to be tried again.
+    /// The kernel does not know of a file yet that it was told of just now: to be tried again. More files than there may be
+    /// descriptors.
     pub(crate) fn keep_all_out(
         &self,
         locked: &mut Locked<'_>,
@@ -234,6 +236,11 @@ impl Volume {
                     Some(file) => files.push((oid, file)),
                     None => locked.absent.push(Absent::of(&guarded, oid, None)),
                 }
+            }
+            // Nodes and snapshots have their shares of the descriptors, too.
+            let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX) / 4;
+            if files.len() as u64 > limit {
+                return Err(NotQuiet::Unwatched(files.len()));
             }
             let nodes: Vec<NodeId> = files.iter().map(|(_, file)| file.node).collect();
             for ((oid, file), said) in files.into_iter().zip(guarded.ask(&nodes)) {
