@@ -35,7 +35,6 @@ use systx_base::sync::{Event, Mutex, rank};
 use systx_base::{NodeId, Oid, TxnId};
 use systx_store::io::HostId;
 use systx_store::lease::ReadLease;
-use systx_txn::ObjectRef;
 
 /// The extended attribute that a barrier asks to remove, followed by a [`Ticket`]: nothing has it.
 pub const FILE_BARRIER: &[u8] = b"system.systx\x01barrier.";
@@ -451,7 +450,7 @@ impl Volume {
         *self.inode_locks.state.lock().dropping.entry(id).or_default() += 1;
         let mut unwritten =
             Unwritten { locks: &self.inode_locks, file: id, kept_out: KeptOut::default() };
-        if self.guarded_now().iter().any(|g| g.plain.is_told() && g.written_to(id).is_some()) {
+        if self.guarded_now().iter().any(|g| g.plain.written_to(id).is_some()) {
             return None;
         }
         unwritten.kept_out = self.keep_out(id)?;
@@ -523,11 +522,8 @@ impl Volume {
         for guarded in self.guarded_now().into_iter().filter(|guarded| guarded.plain.is_told()) {
             for (node, id) in guarded.plain.open_for_writing() {
                 let oid = self.oid(id);
-                let pages = ObjectRef::Pages { oid, first: 0, last: u64::MAX };
                 let relies = changed.is_some_and(|changed| changed.contains(&oid))
-                    || self.engine.holds(owner, pages)
-                    || self.engine.holds(owner, ObjectRef::Size(oid))
-                        && guarded.caches.is_in_flight(node);
+                    || self.relies(owner, oid, (&guarded, Some(node)));
                 if relies {
                     found.push(Written { guarded: Arc::clone(&guarded), node, id });
                 }

@@ -34,6 +34,7 @@ pub use gate::{Change, Gate, NoGate};
 pub use order::{Order, STALL};
 
 use crate::api::*;
+use crate::node::oid_of;
 use crate::publication::BARRIER;
 use crate::writers::FileAt;
 use rustix::io::Errno;
@@ -122,8 +123,8 @@ impl Plain {
     }
 
     /// The same of a regular file.
-    pub(crate) fn file_node(&self, id: HostId) -> Option<NodeId> {
-        self.table.of_host(id).filter(|node| node.kind == Kind::File).map(|node| node.id)
+    pub(crate) fn file_at(&self, id: HostId) -> Option<FileAt> {
+        self.file_of(oid_of(id)).filter(|file| file.id == id)
     }
 
     /// A regular file that the kernel knows, by its key in the conflict engine.

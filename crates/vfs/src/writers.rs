@@ -107,7 +107,7 @@ impl Guarded {
         if self.plain.is_told() {
             return self.plain.written_to(id);
         }
-        let node = self.plain.file_node(id)?;
+        let node = self.plain.file_at(id)?.node;
         matches!(self.ask(&[node]).first(), Some(Writing::Open)).then_some(node)
     }
 
@@ -131,7 +131,7 @@ impl Guarded {
         if self.plain.is_told() {
             return self.plain.openers(id);
         }
-        let node = self.plain.file_node(id)?;
+        let node = self.plain.file_at(id)?.node;
         match self.ask(&[node]).first() {
             Some(Writing::Open) => Some(Openers::Writers),
             Some(Writing::Kept(_)) => Some(Openers::Readers),
@@ -161,7 +161,7 @@ impl Volume {
         for guarded in self.untold() {
             loop {
                 // Before it is asked for: what is looked up afterwards is seen.
-                let file = guarded.plain.file_of(self.oid(id)).filter(|file| file.id == id);
+                let file = guarded.plain.file_at(id);
                 let absent = Absent::of(&guarded, self.oid(id), file);
                 let Some(file) = file else {
                     kept.absent.push(absent);
@@ -283,14 +283,20 @@ impl Volume {
         changed: Option<&HashSet<Oid>>,
     ) -> Vec<Oid> {
         let mut all: HashSet<Oid> = changed.into_iter().flatten().copied().collect();
-        let in_flight = |oid| {
-            let file = guarded.plain.file_of(oid);
-            file.is_some_and(|file| guarded.caches.is_in_flight(file.node))
-        };
         all.extend(self.engine.files_of(owner).into_iter().filter(|oid| {
-            let pages = ObjectRef::Pages { oid: *oid, first: 0, last: u64::MAX };
-            self.engine.holds(owner, pages) || in_flight(*oid)
+            let node = guarded.plain.file_of(*oid).map(|file| file.node);
+            self.relies(owner, *oid, (guarded, node))
         }));
         all.into_iter().collect()
+    }
+
+    /// Whether a transaction has read or written content of a file; or has seen its length, and a write that the daemon knows of may
+    /// not have landed. `at`: where the file is guarded, and its node if the kernel knows it.
+    pub(crate) fn relies(&self, owner: TxnId, oid: Oid, at: (&Guarded, Option<NodeId>)) -> bool {
+        let (guarded, node) = at;
+        let holds = |object| self.engine.holds(owner, object);
+        holds(ObjectRef::Pages { oid, first: 0, last: u64::MAX })
+            || holds(ObjectRef::Size(oid))
+                && node.is_some_and(|node| guarded.caches.is_in_flight(node))
     }
 }
