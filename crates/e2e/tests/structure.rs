@@ -14,6 +14,7 @@ const RANKS: &[(&str, u32)] = &[
     ("libsystx", 1),
     ("systx-e2e", 2),
     ("systx-histories", 2),
+    ("systx-structure", 0),
     ("systx-base", 0),
     ("systx-store", 1),
     ("systx-txn", 1),
