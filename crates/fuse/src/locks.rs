@@ -51,17 +51,43 @@ struct State {
     early: VecDeque<u64>,
     /// Counts releases, so that one between a try and the wait is not missed.
     releases: u64,
-    /// Who ever locked (node, owner, whether by flock), with the opens through which it was done.
-    held: HashMap<(NodeId, u64, bool), HashSet<u64>>,
+    /// Who ever locked a file, with the opens through which it was done.
+    held: HashMap<NodeId, HashMap<Owner, HashSet<u64>>>,
     /// Files with locks by flock(2), with the moment of the last FLUSH.
     flushed: HashMap<NodeId, Instant>,
     stopped: bool,
 }
 
+/// The owner of an flock(2) lock is its open: the kernel's own number for a description is given again before RELEASE
+/// has come.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Owner {
+    key: u64,
+    flock: bool,
+}
+
+impl Owner {
+    fn of(handle: u64, lock: &Lock) -> Owner {
+        let key = if lock.flock && handle != 0 { handle } else { lock.owner };
+        Owner { key, flock: lock.flock }
+    }
+}
+
 impl State {
     /// Whether somebody has locked the file by flock(2).
     fn has_flock(&self, node: NodeId) -> bool {
-        self.held.keys().any(|(n, _, flock)| *n == node && *flock)
+        self.held.get(&node).is_some_and(|owners| owners.keys().any(|owner| owner.flock))
+    }
+
+    /// Takes out the owners of which this is true, with these opens.
+    fn take(&mut self, node: NodeId, is: impl Fn(&Owner, &HashSet<u64>) -> bool) -> Vec<Owner> {
+        let Some(owners) = self.held.get_mut(&node) else { return Vec::new() };
+        let taken = owners.extract_if(|owner, handles| is(owner, handles)).map(|(owner, _)| owner);
+        let taken = taken.collect();
+        if owners.is_empty() {
+            self.held.remove(&node);
+        }
+        taken
     }
 }
 
@@ -83,6 +109,8 @@ impl Locks {
         (handle, lock): (u64, Lock),
         wait: Option<u64>,
     ) -> Reply<()> {
+        let owner = Owner::of(handle, &lock);
+        let lock = Lock { owner: owner.key, ..lock };
         let result = match wait {
             Some(unique) if lock.kind != LockKind::Unlock => {
                 self.wait(view, post, node, lock, unique)
@@ -98,7 +126,8 @@ impl Locks {
         if result.is_ok() {
             let mut state = self.state.lock();
             if lock.kind != LockKind::Unlock {
-                state.held.entry((node, lock.owner, lock.flock)).or_default().insert(handle);
+                let owners = state.held.entry(node).or_default();
+                owners.entry(owner).or_default().insert(handle);
             }
             if lock.kind != LockKind::Exclusive {
                 // An unlock, or a step down from exclusive.
@@ -209,38 +238,36 @@ impl Locks {
     }
 
     /// The owner closed: releases what it may hold.
-    pub fn close(&self, view: &dyn Requests, node: NodeId, owner: u64, flock: bool) {
-        if self.state.lock().held.remove(&(node, owner, flock)).is_none() {
+    pub fn close(&self, view: &dyn Requests, node: NodeId, key: u64, flock: bool) {
+        let closed = self.state.lock().take(node, |owner, _| *owner == Owner { key, flock });
+        self.unlock_all(view, node, closed);
+    }
+
+    fn unlock_all(&self, view: &dyn Requests, node: NodeId, owners: Vec<Owner>) {
+        if owners.is_empty() {
             return;
         }
-        self.unlock(view, node, owner, flock);
+        owners.into_iter().for_each(|owner| self.unlock(view, node, owner));
+        // Not before they have let go.
         let mut state = self.state.lock();
-        // Not before it has let go.
         if !state.has_flock(node) {
             state.flushed.remove(&node);
         }
     }
 
-    /// An open ended: releases what locks of open file descriptions (`F_OFD_SETLK`) were taken by it.  Their
-    /// owner is the description, which neither FLUSH nor RELEASE names.  Who else locked by this open, a process,
+    /// An open ended: releases what locks of its description were taken, by flock(2) and by `F_OFD_SETLK`.  The owner of
+    /// the latter is not named by FLUSH nor RELEASE.  Who else locked by this open, a process,
     /// has closed since and holds nothing of it any more.
     pub fn end(&self, view: &dyn Requests, node: NodeId, handle: u64) {
         // The kernel opened without us: no open can be told from another.
         if handle == 0 {
             return;
         }
-        let mut owners = Vec::new();
-        self.state.lock().held.retain(|(n, owner, flock), handles| {
-            let ends = *n == node && !*flock && handles.contains(&handle);
-            owners.extend(ends.then_some(*owner));
-            !ends
-        });
-        for owner in owners {
-            self.unlock(view, node, owner, false);
-        }
+        let ended = self.state.lock().take(node, |_, handles| handles.contains(&handle));
+        self.unlock_all(view, node, ended);
     }
 
-    fn unlock(&self, view: &dyn Requests, node: NodeId, owner: u64, flock: bool) {
+    fn unlock(&self, view: &dyn Requests, node: NodeId, Owner { key: owner, flock }: Owner) {
         let kind = LockKind::Unlock;
         let lock = Lock { owner, pid: 0, start: 0, end: u64::MAX, kind, flock };
         if let Err(errno) = view.setlk(node, lock) {
@@ -287,7 +314,7 @@ mod tests {
 
     fn set(all: &(Locks, Memfs), lock: Lock, wait: Option<u64>) -> Reply<()> {
         let post = Posts::new().take(Group::Alone);
-        all.0.set(&all.1, &post, FILE, (5, lock), wait)
+        all.0.set(&all.1, &post, FILE, (lock.owner, lock), wait)
     }
 
     /// A holder, and a thread that waits for it as request 42.
@@ -308,7 +335,7 @@ mod tests {
         assert!(!waiter.is_finished());
         both.0.close(&both.1, FILE, 1, false);
         assert!(!waiter.is_finished(), "closing for fcntl does not release a flock");
-        both.0.close(&both.1, FILE, 1, true);
+        both.0.end(&both.1, FILE, 1);
         assert_eq!(waiter.join().unwrap(), Ok(()));
         assert!(both.0.state.lock().waiting.is_empty());
     }
@@ -325,7 +352,7 @@ mod tests {
         both.0.may_end(FILE);
         let theirs = Arc::clone(&both);
         let asks = std::thread::spawn(move || set(&theirs, lock(2, LockKind::Exclusive), None));
-        both.0.close(&both.1, FILE, 1, true);
+        both.0.end(&both.1, FILE, 1);
         assert_eq!(asks.join().unwrap(), Ok(()));
         both.0.may_end(NodeId(8));
         assert!(!both.0.state.lock().flushed.contains_key(&NodeId(8)), "nobody has a lock there");
@@ -365,9 +392,28 @@ mod tests {
         set(&both, record(1, LockKind::Exclusive), None).unwrap();
         both.0.end(&both.1, FILE, 6);
         assert_eq!(set(&both, record(2, LockKind::Exclusive), None), Err(Errno::AGAIN));
-        both.0.end(&both.1, FILE, 5);
+        both.0.end(&both.1, FILE, 1);
         assert_eq!(set(&both, record(2, LockKind::Exclusive), None), Ok(()));
-        assert!(both.0.state.lock().held.keys().all(|(_, owner, _)| *owner == 2));
+        assert!(both.0.state.lock().held[&FILE].keys().all(|owner| owner.key == 2));
+    }
+
+    /// The kernel's number for a description is that of an address, which the next one may have before the end of the
+    /// first has been told.
+    #[test]
+    fn who_locks_under_the_number_of_one_that_has_closed_keeps_the_lock() {
+        let both = (Locks::new(), Memfs::default());
+        let post = Posts::new().take(Group::Alone);
+        let ask = |handle, owner, flock| {
+            let lock = Lock { flock, ..lock(owner, LockKind::Exclusive) };
+            both.0.set(&both.1, &post, FILE, (handle, lock), None)
+        };
+        ask(10, 1, true).unwrap();
+        both.0.stop();
+        assert_eq!(ask(11, 1, true), Err(Errno::AGAIN), "another open of the same number");
+        both.0.end(&both.1, FILE, 10);
+        ask(11, 1, true).unwrap();
+        both.0.end(&both.1, FILE, 10);
+        assert_eq!(ask(12, 2, true), Err(Errno::AGAIN));
     }
 
     #[test]

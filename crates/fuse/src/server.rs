@@ -54,7 +54,7 @@ pub(crate) struct Server {
     /// Kept where programs come and go that have nothing to do with each other.
     pub in_flight: InFlight,
     pub counters: Counters,
-    /// The number of the next open that the view has none for.
+    /// The number of the next open.
     opens: AtomicU64,
     /// Nobody has looked up [`FIRST_OPEN`] yet.
     opens_unknown: AtomicBool,
@@ -380,7 +380,7 @@ impl Server {
                 Err(Errno::NOSYS) if self.told_of_close && !how.dir => {
                     Ok(Answer::Open(self.told_out()))
                 }
-                opened => Ok(Answer::Open(open_out(opened?))),
+                opened => Ok(Answer::Open(self.open_out(opened?))),
             },
             O::Flush { owner } if self.told_of_close => {
                 self.in_flight.next_call(node, caller);
@@ -390,11 +390,12 @@ impl Server {
                 Ok(Answer::Empty)
             }
             O::Release { handle, owner, unlock } => {
-                if unlock {
+                if unlock && handle == 0 {
                     self.locks.close(view, node, owner, true);
                 }
                 self.locks.end(view, node, handle);
-                view.release(node, handle);
+                // The view's part of it, see `open_out`.
+                view.release(node, handle as u8);
                 Ok(Answer::Empty)
             }
             O::Fsync { data_only } => view.fsync(node, data_only).map(done),
@@ -450,14 +451,23 @@ impl Server {
 
     /// An open that is of no interest to the view, and has a number all the same: locks of descriptions end with it.
     fn told_out(&self) -> wire::OpenOut {
-        let handle = self.opens.fetch_add(1, Relaxed);
-        open_out(Opened { handle, keep_cache: true, cache_listing: true })
+        self.open_out(Opened { handle: 0, keep_cache: true, cache_listing: true })
+    }
+
+    /// The answer to an open.  Each has a number of its own, never 0: locks of descriptions, which requests name by
+    /// nothing else, end with theirs and with no other.
+    fn open_out(&self, opened: Opened) -> wire::OpenOut {
+        let flag = |on: bool, bit: u32| if on { bit } else { 0 };
+        let open_flags = flag(opened.keep_cache, wire::FOPEN_KEEP_CACHE)
+            | flag(opened.cache_listing, wire::FOPEN_CACHE_DIR);
+        let fh = self.opens.fetch_add(1, Relaxed) << u8::BITS | u64::from(opened.handle);
+        wire::OpenOut { fh, open_flags, backing_id: 0 }
     }
 
     /// Opens a file that was just handed out.
     fn created(&self, caller: Caller, ttls: Ttls, entry: Entry, how: OpenHow) -> Reply<Answer> {
         let open = match self.view.open(caller, entry.node, how) {
-            Ok(opened) => open_out(opened),
+            Ok(opened) => self.open_out(opened),
             Err(Errno::NOSYS) if self.told_of_close => self.told_out(),
             Err(Errno::NOSYS) => {
                 wire::OpenOut { open_flags: wire::FOPEN_KEEP_CACHE, ..Default::default() }
@@ -511,13 +521,6 @@ impl Server {
             }
         }
     }
-}
-
-fn open_out(opened: Opened) -> wire::OpenOut {
-    let flag = |on: bool, bit: u32| if on { bit } else { 0 };
-    let open_flags = flag(opened.keep_cache, wire::FOPEN_KEEP_CACHE)
-        | flag(opened.cache_listing, wire::FOPEN_CACHE_DIR);
-    wire::OpenOut { fh: opened.handle, open_flags, backing_id: 0 }
 }
 
 fn done((): ()) -> Answer {

@@ -332,6 +332,36 @@ fn locks_exclude_those_outside_and_end_with_the_close() {
     });
 }
 
+/// A process that only opens a file and closes it holds nothing, and nothing of others ends with that.
+#[test]
+fn locks_outlive_the_opens_of_others() {
+    guarded(|m| {
+        let open = |path| File::options().read(true).write(true).open(path).unwrap();
+        let below = |name| LockFile::over(open(m.below(name))).unwrap();
+        ["f", "g"].iter().for_each(|name| fs::write(m.path(name), b"x").unwrap());
+        // The three kinds of holders: a process, an open by `F_OFD_SETLK`, an open by flock(2).
+        let (process, whole) = (open(m.path("f")), open(m.path("f")));
+        let description = LockFile::over(open(m.path("g"))).unwrap();
+        let range = LockRange { start: 0, end: 9, exclusive: true };
+        rustix::fs::fcntl_lock(&process, FlockOperation::NonBlockingLockExclusive).unwrap();
+        assert!(description.set(range).unwrap());
+        rustix::fs::flock(&whole, FlockOperation::NonBlockingLockExclusive).unwrap();
+        let released = || m.connection().stats().count(Opcode::Release);
+        for how in ["<", "<>", ">>"] {
+            let before = released();
+            let script = format!("exec 8{how}f 9{how}g; exec 8>&- 9>&-");
+            let mut sh = Command::new("sh");
+            assert!(sh.args(["-c", &script]).current_dir(&m.dir).status().unwrap().success());
+            while released() < before + 2 {
+                std::thread::yield_now();
+            }
+            assert!(!below("f").set(range).unwrap(), "of the process: {how}");
+            assert!(!below("g").set(range).unwrap(), "of the description: {how}");
+            assert!(!below("f").flock(Some(false)).unwrap(), "by flock(2): {how}");
+        }
+    });
+}
+
 /// Runs a script as an ordinary user; what it prints, and how it ends.
 fn as_user(dir: &Path, script: &str) -> (Option<i32>, String) {
     let mut sh = Command::new("sh");

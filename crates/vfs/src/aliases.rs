@@ -59,7 +59,7 @@ const CONTROL: NodeId = NodeId(2);
 const CONTROL_SUFFIX: &str = ".control";
 
 /// The handle of an open directory, which nobody asks for.
-const DIRECTORY: u64 = u64::MAX;
+const DIRECTORY: u8 = u8::MAX;
 
 /// The tag of a node, 0 for view 0, and its number in its view.
 fn split(id: NodeId) -> (u32, NodeId) {
@@ -603,11 +603,7 @@ impl Requests for Aliases {
         }
         match self.at(id)? {
             At::Zero(node) => self.plain.open(caller, node, how),
-            At::In(member, node) => {
-                let opened = member.lasting.open(caller, node, how)?;
-                let handle = opened.handle & 0xffff_ffff | u64::from(member.tag) << 32;
-                Ok(Opened { handle, ..opened })
-            }
+            At::In(member, node) => member.lasting.open(caller, node, how),
             At::Idle => Err(Errno::CANCELED),
             At::Control(seat) => {
                 let mut table = self.table.lock();
@@ -625,7 +621,7 @@ impl Requests for Aliases {
             control.closes(Seat(tag), caller.tid);
         }
     }
-    fn release(&self, id: NodeId, handle: u64) {
+    fn release(&self, id: NodeId, handle: u8) {
         if handle == DIRECTORY {
             return;
         }
@@ -648,7 +644,7 @@ impl Requests for Aliases {
             *over = Over::soon();
         }
         drop(table);
-        member.lasting.release(node, handle & 0xffff_ffff);
+        member.lasting.release(node, handle);
     }
     fn fsync(&self, node: NodeId, data_only: bool) -> Reply<()> {
         self.about(node, |view, node| view.fsync(node, data_only))

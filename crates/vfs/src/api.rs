@@ -237,8 +237,8 @@ pub struct OpenHow {
 /// An open file or directory, until [`Requests::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// Given back by the release; means nothing to the kernel.
-    pub handle: u64,
+    /// What the release has to know of it.  Not what tells opens from each other: the layer above numbers them.
+    pub handle: u8,
     /// Opening does not drop the pages, or the listing, that the kernel has cached.
     pub keep_cache: bool,
     /// The kernel may keep the listing of a directory.
@@ -393,7 +393,7 @@ pub trait Requests: Send + Sync {
         Err(Errno::NOSYS)
     }
     /// The last descriptor of an open is closed and its mappings are gone.
-    fn release(&self, _node: NodeId, _handle: u64) {}
+    fn release(&self, _node: NodeId, _handle: u8) {}
     /// A descriptor is being closed by this thread; perhaps not the last one.
     fn closes(&self, _caller: Caller, _node: NodeId) {}
     /// fsync(2), and fdatasync(2) with `data_only`.  `ENOSYS`, the default: it succeeds and the kernel

@@ -386,7 +386,7 @@ impl Requests for Plain {
         // ENOSYS would mean something else.
         self.open_node(caller, node, how).map_err(|e| if e == Errno::NOSYS { Errno::IO } else { e })
     }
-    fn release(&self, node: NodeId, handle: u64) {
+    fn release(&self, node: NodeId, handle: u8) {
         self.release_node(node, handle);
     }
     fn fsync(&self, node: NodeId, data_only: bool) -> Reply<()> {

@@ -624,7 +624,7 @@ impl Requests for Lasting {
             }
         }
     }
-    fn release(&self, node: NodeId, handle: u64) {
+    fn release(&self, node: NodeId, handle: u8) {
         let pass = self.pass();
         if let Serving::Committed(committed) = &pass.serving {
             // What was open at the commit, it has.

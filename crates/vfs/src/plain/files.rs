@@ -78,12 +78,12 @@ impl Files {
 }
 
 /// The bits of [`Opened::handle`]; never all clear.
-const OPEN: u64 = 1;
-const WRITES: u64 = 2;
-const PRIVILEGED: u64 = 4;
+const OPEN: u8 = 1;
+const WRITES: u8 = 2;
+const PRIVILEGED: u8 = 4;
 
 /// What [`Opened::handle`] says of an open; nothing else is remembered of it.
-pub(crate) fn handle_of(caller: Caller, how: OpenHow) -> u64 {
+pub(crate) fn handle_of(caller: Caller, how: OpenHow) -> u8 {
     match (how.write, caller.uid) {
         (false, _) => OPEN,
         (true, 0) => OPEN | WRITES | PRIVILEGED,
@@ -101,7 +101,7 @@ pub(crate) struct Opens {
 }
 
 impl Opens {
-    pub fn add(&mut self, caller: Caller, handle: u64) {
+    pub fn add(&mut self, caller: Caller, handle: u8) {
         if handle & WRITES == 0 {
             self.readers = self.readers.saturating_add(1);
             return;
@@ -110,7 +110,7 @@ impl Opens {
         self.writer = Some(caller);
         self.privileged = self.privileged.saturating_add(u32::from(handle & PRIVILEGED != 0));
     }
-    pub fn remove(&mut self, handle: u64) {
+    pub fn remove(&mut self, handle: u8) {
         if handle & WRITES == 0 {
             self.readers = self.readers.saturating_sub(1);
             return;
@@ -165,7 +165,7 @@ impl Plain {
         Ok(Opened { handle, keep_cache, cache_listing: false })
     }
 
-    fn enter_open(&self, caller: Caller, node: &Node, how: OpenHow) -> Reply<u64> {
+    fn enter_open(&self, caller: Caller, node: &Node, how: OpenHow) -> Reply<u8> {
         let mut handle = OPEN;
         {
             let mut files = node.files.lock();
@@ -192,7 +192,7 @@ impl Plain {
         Ok(handle)
     }
 
-    pub(super) fn release_node(&self, id: NodeId, handle: u64) {
+    pub(super) fn release_node(&self, id: NodeId, handle: u8) {
         let Ok(node) = self.table.node(id) else { return };
         if handle & OPEN == 0 {
             return;
