@@ -40,15 +40,7 @@ pub(crate) struct Promise<'a> {
 }
 
 impl<'a> Promise<'a> {
-    /// Writes the list of a transaction that is about to be committed.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    pub(crate) fn of(txn: &'a Transaction) -> Result<Promise<'a>, Failure> {
-        Promise::on(txn, &txn.deferred.get())
-    }
-
-    /// As [`Promise::of`], where a part of the transaction is committed.
+    /// Writes the list of a transaction that is about to be committed, where a part of it is.
     ///
     /// # Errors
     /// It cannot be written.

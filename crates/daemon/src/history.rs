@@ -5,18 +5,18 @@
 //! engine, so that it conflicts with whatever runs, and it is decided and installed like any other.
 
 use crate::deferred;
-use crate::install::{NotInstalled, install, stamp_of};
-use crate::joint::{Share, install_several};
 use crate::protocol::{
     Action, Change, ChangeKind, Collected, Content, Failure, FailureKind, Gc, HostPath, LogEntry,
     Outcome, Summary, Undo, Undone, Version,
 };
+use crate::stopped;
 use crate::top::Counts;
 use crate::transactions::Transactions;
 use crate::volume::OpenVolume;
 use std::collections::HashMap;
 use std::sync::Arc;
 use systx_base::TxnId;
+use systx_commit::{Commit, Durable, Part, stamp_of};
 use systx_store::io::Stamp;
 use systx_store::writeset::WriteSet;
 use systx_store::{
@@ -396,22 +396,15 @@ fn run(
         finished: first.vol.io.now(),
     };
     let sets = std::mem::take(&mut plan.sets);
-    let mut shares = volumes.iter().zip(sets).map(|(volume, writes)| Share {
-        volume,
+    let parts = volumes.iter().zip(sets).map(|(volume, writes)| Part {
+        site: Arc::clone(&volume.site),
         writes,
         appended: Vec::new(),
     });
-    let installed = match (shares.next(), shares.len()) {
-        (Some(Share { volume, writes, .. }), 0) => {
-            install(volume, id, writes, &[], meta).map(|installed| installed.outside)
-        }
-        (first, _) => {
-            let shares = first.into_iter().chain(shares).collect();
-            install_several(shares, id, &meta).map(|(outside, _)| outside)
-        }
-    };
-    match installed {
-        Ok(outside) => {
+    let decided = Commit::new(id, meta, parts.collect()).reserve().and_then(|r| r.decide());
+    match decided.and_then(|decided| decided.durable()).and_then(Durable::place) {
+        Ok(placed) => {
+            let outside = stopped::outside_changes(&placed.release());
             for volume in volumes {
                 Counts::count(&volume.counts.begun);
                 Counts::count(&volume.counts.committed);
@@ -421,20 +414,9 @@ fn run(
             let outcome = Outcome::Committed { id, summary, outside, stale, dropped: 0, notes };
             Ok((plan.changes, outcome))
         }
-        Err(NotInstalled::Lost) => {
+        Err(why) => {
             give_up();
-            let message = "a running transaction won against it";
-            Err(Failure::new(FailureKind::Busy, message).hint("try again"))
-        }
-        Err(NotInstalled::Outside(paths)) => {
-            let mut failure =
-                Failure::new(FailureKind::Overlap, "processes outside are changing these paths");
-            failure.paths = paths;
-            Err(failure)
-        }
-        Err(NotInstalled::Failed(failure) | NotInstalled::Unfinished(failure)) => {
-            give_up();
-            Err(failure)
+            Err(stopped::failure(why))
         }
     }
 }

@@ -4,7 +4,6 @@
 #![deny(unsafe_code)]
 
 pub mod blocked;
-mod checkpoints;
 mod classes;
 pub mod client;
 mod deferred;
@@ -17,8 +16,6 @@ mod guards;
 pub mod guests;
 pub mod history;
 pub mod holders;
-pub mod install;
-pub mod joint;
 mod kcmp_unsafe;
 pub mod keeper;
 pub mod members;
@@ -30,11 +27,11 @@ pub mod patterns;
 mod pidfd_unsafe;
 pub mod processes;
 pub mod protocol;
-mod relaxed;
 mod roster;
 pub mod server;
 pub mod spawn;
 mod spawn_unsafe;
+mod stopped;
 mod strays;
 pub mod thread_orders;
 pub mod thread_scopes;

@@ -6,7 +6,6 @@
 //! from then on requests are plain ones, the kernel drops what it keeps, and the path goes.  Where it
 //! is refused, requests go on as before.
 
-use crate::install::Decided;
 use crate::patterns::Patterns;
 use crate::protocol::*;
 use crate::top::Counts;
@@ -15,6 +14,7 @@ use crate::transactions::{Transactions, facts};
 use crate::volume::OpenVolume;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use systx_commit::Decided;
 use systx_txn::BeginOptions;
 use systx_vfs::retired::{Lasting, Pause, StillOpen};
 
@@ -174,7 +174,7 @@ impl Transactions {
         let mut pause = lasting.pause();
         pause.pin(txn.terms.read_only);
         let step = txn.decide(self);
-        txn.volume.vol.let_writers_in(txn.id);
+        txn.let_writers_in();
         match step {
             Step::Decided(half) => {
                 let (decided, rest) = half.relax();
@@ -182,7 +182,7 @@ impl Transactions {
             }
             Step::Nothing(outcome) => {
                 pause.landed();
-                txn.volume.vol.engine.pass(txn.id);
+                txn.pass();
                 let ended = Ended::Committed(outcome);
                 let open = retire(pause, &ended);
                 Relaxing::Ended(ended, open)
@@ -260,8 +260,8 @@ impl Tail {
     ) {
         let Tail { txn, decided, rest, mut pause } = self;
         let (table, volume) = (Arc::clone(table), Arc::clone(&txn.volume));
-        let end = move |written| {
-            let ended = rest.finish(&txn, &*table, written, || pause.landed());
+        let end = move |durable| {
+            let ended = rest.finish(&txn, &*table, durable, || pause.landed());
             let open = retire(pause, &ended);
             then(table.end(&txn, ended), open);
         };

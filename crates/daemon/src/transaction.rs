@@ -8,13 +8,13 @@
 use crate::classes;
 use crate::deferred;
 use crate::describe::{self, Opponents};
-use crate::install::{NotInstalled, install};
 use crate::path_views::PathView;
 use crate::patterns::Patterns;
 use crate::protocol::{
     self, Content, Doorbell, Failure, FailureKind, HostPath, Listed, Outcome, State, Summary,
     Version,
 };
+use crate::stopped::{NotInstalled, outside_changes};
 use crate::top::Counts;
 use crate::transactions::is_below;
 use crate::volume::OpenVolume;
@@ -24,7 +24,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Time, TxnId};
+use systx_commit::{Commit, Durable, Part, Stopped};
 use systx_fuse::Connection;
+use systx_store::writeset::WriteSet;
 use systx_store::{CommitMeta, TxnKind};
 use systx_txn::{Access, BeginOptions, Isolation, Side, Status};
 use systx_vfs::content::{Budget, Spill};
@@ -602,26 +604,40 @@ impl Transaction {
             return self.lost(lost, true, opponents);
         }
         let writes = std::mem::take(&mut frozen.writes);
-        match install(&self.volume, id, writes, &[], self.meta(id, TxnKind::Partial)) {
-            Ok(installed) => {
+        match self.install_part(id, writes, &frozen) {
+            Ok(outside) => {
                 Counts::count(&self.volume.counts.begun);
                 Counts::count(&self.volume.counts.committed);
-                self.view.rebase(&frozen, &installed.stamps);
-                Ended::Committed(self.outcome(id, summary, installed.outside, stale, 0))
+                Ended::Committed(self.outcome(id, summary, outside, stale, 0))
             }
-            Err(NotInstalled::Lost) => {
+            Err(stopped) => {
+                // What was not decided is still known to the engine.
                 engine.abort(id);
-                self.lost(None, true, opponents)
-            }
-            Err(NotInstalled::Outside(paths)) => Ended::Refused(late_change(paths, true)),
-            Err(NotInstalled::Failed(failure)) => {
-                engine.abort(id);
-                Ended::Refused(refused(failure))
-            }
-            Err(NotInstalled::Unfinished(failure)) => {
-                Ended::Refused(Outcome::Unfinished { id, failure, kept: true })
+                match NotInstalled::from(stopped) {
+                    NotInstalled::Lost => self.lost(None, true, opponents),
+                    NotInstalled::Outside(paths) => Ended::Refused(late_change(paths, true)),
+                    NotInstalled::Failed(failure) => Ended::Refused(refused(failure)),
+                    NotInstalled::Unfinished(failure) => {
+                        Ended::Refused(Outcome::Unfinished { id, failure, kept: true })
+                    }
+                }
             }
         }
+    }
+
+    fn install_part(
+        &self,
+        id: TxnId,
+        writes: WriteSet,
+        frozen: &Frozen,
+    ) -> Result<Vec<protocol::OutsideChange>, Stopped> {
+        let site = &self.volume.site;
+        let part = Part { site: Arc::clone(site), writes, appended: Vec::new() };
+        let decided = Commit::new(id, self.meta(id, TxnKind::Partial), vec![part]);
+        let decided = decided.reserve()?.decide()?;
+        let placed = decided.durable().and_then(Durable::place)?;
+        self.view.rebase(frozen, placed.stamps(site));
+        Ok(outside_changes(&placed.release()))
     }
 
     fn meta(&self, id: TxnId, kind: TxnKind) -> CommitMeta {

@@ -6,13 +6,13 @@ use crate::describe::Opponents;
 use crate::guards::Guards;
 use crate::guests::Guests;
 use crate::history;
-use crate::install;
 use crate::opening::Openings;
 use crate::path_views::PathViews;
 use crate::patterns::Patterns;
 use crate::processes;
 use crate::protocol::*;
 use crate::spawn::Runtime;
+use crate::stopped;
 use crate::top::Counts;
 use crate::transaction::{Ended, Terms, Transaction, Turn, Visitor, engine_isolation};
 use crate::volume::{self, Location, OpenVolume};
@@ -668,7 +668,8 @@ impl Control for Transactions {
         // being committed or about to be aborted: wait for that, so that the tree is at rest.
         let volume = self.volume(&place)?;
         self.wait_for_the_dead(&volume);
-        let finished = install::finish_late(&volume, &mut HashSet::new())?;
+        let finished = systx_commit::finish_late(&volume.site, &mut HashSet::new())
+            .map_err(stopped::failure)?;
         let mut recovered = volume.recovered();
         recovered.finished += finished.len() as u64;
         recovered.notes.extend(finished.iter().map(|id| format!("installed transaction {id}")));

@@ -1,13 +1,11 @@
 //! Which volume a command works on: the file system that holds a directory, where it is mounted, and
 //! where its store lives.
 
-use crate::checkpoints::Checkpoints;
 use crate::elsewhere::{self, Elsewhere};
 use crate::guarded::Guarded;
-use crate::install::outside_change;
 use crate::mounts::{self, Mount};
 use crate::protocol::{Failure, FailureKind, HostPath, Inspected, Recovered};
-use crate::relaxed::Relaxed;
+use crate::stopped::outside_change;
 use crate::top::Counts;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -20,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systx_base::Uid;
 use systx_base::sync::{Mutex, rank};
+use systx_commit::{Checkpoints, Relaxed, Site};
 use systx_store::io::{Class, Io};
 use systx_store::overlay::{described, is_overlay};
 use systx_store::real::RealIo;
@@ -108,7 +107,8 @@ pub struct OpenVolume {
     pub store: Arc<DirStore>,
     /// What recovery did when it was opened.
     pub recovery: RecoveryReport,
-    pub(crate) checkpoints: Checkpoints,
+    /// The same two, as a commit knows them.
+    pub site: Arc<Site>,
     pub(crate) relaxed: Relaxed,
     guarded: Mutex<Vec<Arc<Guarded>>>,
     /// What happened since.
@@ -161,7 +161,8 @@ impl OpenVolume {
             let text = "recovery dropped what was prepared of transaction";
             notes.push(format!("{text} {}, which was never committed", ids.join(", ")));
         }
-        let outside: Vec<_> = report.outside.iter().map(|c| outside_change(self, c)).collect();
+        let outside = report.outside.iter();
+        let outside = outside.map(|c| outside_change(|path| self.absolute(path), c)).collect();
         Recovered {
             store: HostPath::from(self.location.store.as_path()),
             finished: report.finished.len() as u64,
@@ -229,10 +230,7 @@ impl OpenVolume {
 
     /// The absolute host path of a path below the volume's root.
     pub fn absolute(&self, relative: &[u8]) -> Vec<u8> {
-        let mut path = self.vol.mount_path.clone();
-        path.push(b'/');
-        path.extend_from_slice(relative);
-        path
+        self.site.absolute(relative)
     }
 }
 
@@ -359,12 +357,20 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
     let vol = Arc::new(vol);
     let programs = Arc::downgrade(&vol);
     real.ask_first(move |file| programs.upgrade()?.openers(file));
+    let store = Arc::new(store);
+    let site = Site {
+        vol: Arc::clone(&vol),
+        store: Arc::clone(&store),
+        checkpoints: Checkpoints::new(),
+        store_path: location.store.as_os_str().as_bytes().to_vec(),
+        is_root: location.mount == Path::new("/"),
+    };
     Ok(OpenVolume {
         location: location.clone(),
         vol,
-        store: Arc::new(store),
+        store,
+        site: Arc::new(site),
         recovery,
-        checkpoints: Checkpoints::new(),
         relaxed: Relaxed::new(),
         guarded: Mutex::new(rank::LEAF, Vec::new()),
         counts: Counts::default(),

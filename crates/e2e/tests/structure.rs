@@ -22,8 +22,9 @@ const RANKS: &[(&str, u32)] = &[
     ("systx-sim", 2),
     ("systx-vfs", 2),
     ("systx-fuse", 3),
-    ("systx-daemon", 4),
-    ("systx", 5),
+    ("systx-commit", 4),
+    ("systx-daemon", 5),
+    ("systx", 6),
 ];
 
 /// Lines before the tests of a file.

@@ -1,21 +1,30 @@
-//! The commit of a transaction on one file system, in two steps: to its decision ([`Transaction::decide`]), and from there
-//! to its end ([`Half::finish`]), which needs the disk.
+//! The commit of a transaction, over all of its parts: the check ([`Transaction::decide`] begins
+//! with it), the decision, and from there to its end ([`Half::finish`]), which needs the disk.  The
+//! order of the steps is that of [`systx_commit`].
 
 use super::{
     Committed, Ended, Transaction, given_up, late_change, never_quiet, refused, with_notes,
 };
-use crate::deferred;
+use crate::deferred::Promise;
 use crate::describe::{self, Opponents};
-use crate::install::{Decided, Installed, NotInstalled, Written, decide};
-use crate::protocol::{HostPath, Outcome, Summary};
+use crate::protocol::{self, HostPath, Outcome, Summary};
+use crate::stopped::{NotInstalled, outside_changes};
 use std::sync::Arc;
 use systx_base::progress::{self, Phase};
+use systx_commit::{Commit, Decided, Durable, Installed, Part, Placed, Site, Stopped};
 use systx_store::TxnKind;
-use systx_store::io::Stamp;
-use systx_store::writeset::Ix;
 use systx_txn::Side;
 use systx_vfs::freeze::Frozen;
 use systx_vfs::view::View;
+
+/// A transaction that everybody who was asked agrees with.
+struct Checked<'t> {
+    /// Its parts, and what each changes.
+    parts: Vec<(&'t Transaction, Frozen)>,
+    stale: Vec<HostPath>,
+    summary: Summary,
+    dropped: u64,
+}
 
 /// A commit that cannot lose any more.
 pub struct Half {
@@ -26,18 +35,25 @@ pub struct Half {
 /// What the end of a commit needs beside the store.
 pub struct Rest {
     /// What was committed, if its view goes on.
-    lives_on: Option<(Arc<View>, Frozen)>,
+    lives_on: Option<LivesOn>,
     summary: Summary,
     stale: Vec<HostPath>,
     dropped: u64,
     notes: Vec<String>,
 }
 
+/// A view that goes on after the commit, and what was committed of it.
+struct LivesOn {
+    view: Arc<View>,
+    frozen: Frozen,
+    site: Arc<Site>,
+}
+
 /// How far a commit has come.
 pub enum Step {
     /// Everybody who was asked agrees, and there is something to be written.
     Decided(Box<Half>),
-    /// There is nothing to be written; it is to be passed by the engine.
+    /// There is nothing to be written; it is to be passed by the engines ([`Transaction::pass`]).
     Nothing(Outcome),
     /// Nothing is committed, the transaction still is.
     Refused(Outcome),
@@ -50,10 +66,7 @@ impl Transaction {
         if let Some(failure) = self.cut_off() {
             return Ended::Refused(refused(failure));
         }
-        if !self.others().is_empty() {
-            return self.commit_several(opponents);
-        }
-        self.view.let_go();
+        self.parts().for_each(|part| part.view.let_go());
         self.commit_and(opponents, || ())
     }
 
@@ -61,21 +74,36 @@ impl Transaction {
     /// everything is in place and nobody else can touch it yet.
     pub fn commit_and(&self, opponents: &dyn Opponents, landed: impl FnOnce()) -> Ended {
         let ended = self.commit_now(opponents, landed);
-        self.volume.vol.let_writers_in(self.id);
+        self.let_writers_in();
         ended
     }
 
+    /// Programs that were kept from writing to what it has read may go on.
+    pub fn let_writers_in(&self) {
+        self.parts().for_each(|part| part.volume.vol.let_writers_in(self.id));
+    }
+
+    /// Ends a transaction that has nothing to be written.
+    pub fn pass(&self) {
+        self.parts().for_each(|part| part.volume.vol.engine.pass(self.id));
+    }
+
     fn commit_now(&self, opponents: &dyn Opponents, landed: impl FnOnce()) -> Ended {
-        let promise = match deferred::Promise::of(self) {
+        let checked = match self.check(opponents) {
+            Ok(checked) => checked,
+            Err(outcome) => return Ended::Refused(outcome),
+        };
+        // Where something is committed, or that store would not know what became of it.
+        let promise = match Promise::on(checked.keeper(self), &self.deferred.get()) {
             Ok(promise) => promise,
             Err(failure) => return Ended::Refused(refused(failure)),
         };
-        let half = match self.decide(opponents) {
+        let half = match self.decide_checked(checked, opponents) {
             Step::Decided(half) => half,
             Step::Nothing(outcome) => {
                 promise.keep();
                 landed();
-                self.volume.vol.engine.pass(self.id);
+                self.pass();
                 return Ended::Committed(outcome);
             }
             Step::Refused(outcome) => return Ended::Refused(outcome),
@@ -96,57 +124,111 @@ impl Transaction {
 
     /// From the freeze to the decision.
     pub fn decide(&self, opponents: &dyn Opponents) -> Step {
+        match self.check(opponents) {
+            Ok(checked) => self.decide_checked(checked, opponents),
+            Err(outcome) => Step::Refused(outcome),
+        }
+    }
+
+    /// Freezes all parts, and asks everybody who may be against it.  The parts are in the order of
+    /// their volumes, in which locks of several are taken.
+    fn check(&self, opponents: &dyn Opponents) -> Result<Checked<'_>, Outcome> {
+        let changes = self.changes();
+        let mut in_order: Vec<&Transaction> = self.parts().collect();
+        in_order.sort_by_key(|part| part.volume.vol.order());
+        let (mut parts, mut stale) = (Vec::with_capacity(in_order.len()), Vec::new());
+        let mut lost: Option<protocol::Conflict> = None;
+        for part in in_order {
+            let (frozen, conflict) = part.check_here(&mut stale, opponents)?;
+            match conflict {
+                // All that it has read is to be told of, whatever the part.
+                Some(mut conflict) if self.must_be_of_one_moment() => {
+                    stale.append(&mut conflict.stale);
+                    lost.get_or_insert(conflict);
+                }
+                Some(conflict) => return Err(Outcome::Conflict { conflict, kept: false }),
+                None => {}
+            }
+            parts.push((part, frozen));
+        }
+        stale.sort();
+        stale.dedup();
+        if let Some(mut conflict) = lost {
+            conflict.stale = stale;
+            return Err(Outcome::Conflict { conflict, kept: false });
+        }
+        let dropped = changes.iter().filter(|c| c.dropped).count() as u64;
+        let summary = describe::summary(changes.iter().filter(|c| !c.dropped));
+        Ok(Checked { parts, stale, summary, dropped })
+    }
+
+    /// As [`Transaction::check`], of one part; also what its reads have lost to.
+    fn check_here(
+        &self,
+        stale: &mut Vec<HostPath>,
+        opponents: &dyn Opponents,
+    ) -> Result<(Frozen, Option<protocol::Conflict>), Outcome> {
         self.view.let_go_of_files();
         if self.view.is_given_up() {
-            return Step::Refused(refused(given_up()));
+            return Err(refused(given_up()));
         }
         let selection = Committed { patterns: &self.terms.patterns, volume: &self.volume };
-        let changes = self.changes();
-        let mut frozen = self.view.freeze(&selection);
-        let quiet = match self.view.quiet_others() {
-            Ok(quiet) => quiet,
-            Err(why) => return Step::Refused(refused(never_quiet(why))),
-        };
-        let (conflict, mut stale) = self.validate();
-        if let Some(conflict) = conflict.or_else(|| self.conflict(opponents)) {
-            return Step::Refused(Outcome::Conflict { conflict, kept: false });
+        let frozen = self.view.freeze(&selection);
+        // Until the end of this check; the decision keeps them out once more.
+        let _quiet = self.view.quiet_others().map_err(|why| refused(never_quiet(why)))?;
+        let (conflict, old) = self.validate();
+        stale.extend(old);
+        if conflict.is_some() {
+            return Ok((frozen, conflict));
+        }
+        if let Some(conflict) = self.conflict(opponents) {
+            return Err(Outcome::Conflict { conflict, kept: false });
         }
         if !self.terms.read_only
             && let Err(lost) = self.view.claim(self.id, &frozen.writes)
         {
-            return Step::Refused(self.lost_to(lost, false, opponents));
+            return Err(self.lost_to(lost, false, opponents));
         }
         let reads = self.volume.vol.engine.stale_reads(self.id);
-        for (object, _) in &reads {
-            stale.push(HostPath(self.view.path_of_object(object)));
-        }
-        if let (true, Some((object, opponent))) = (self.must_be_of_one_moment(), reads.first()) {
+        stale.extend(reads.iter().map(|(o, _)| HostPath(self.view.path_of_object(o))));
+        let first = reads.first().filter(|_| self.must_be_of_one_moment());
+        let conflict = first.map(|(object, opponent)| {
             let (object, opponent) = (object.clone(), *opponent);
             let (mine, theirs) = (Side::Read, Side::Write);
             let why = systx_txn::Conflict { object, opponent, mine, theirs };
-            let mut conflict = describe::conflict(&self.view, &why, true, opponents);
-            conflict.stale = stale;
-            return Step::Refused(Outcome::Conflict { conflict, kept: false });
-        }
-        if self.terms.read_only || frozen.is_empty() {
+            describe::conflict(&self.view, &why, true, opponents)
+        });
+        Ok((frozen, conflict))
+    }
+
+    fn decide_checked(&self, checked: Checked<'_>, opponents: &dyn Opponents) -> Step {
+        let Checked { parts, stale, summary, dropped } = checked;
+        if self.terms.read_only || parts.iter().all(|(_, frozen)| frozen.is_empty()) {
             let outcome = self.outcome(self.id, Summary::default(), vec![], stale, 0);
             return Step::Nothing(outcome);
         }
-        // The decision does this once more: the publication before it may need these files.
-        drop(quiet);
-        let notes = self.open_elsewhere(&frozen);
-        let dropped = changes.iter().filter(|c| c.dropped).count() as u64;
-        let summary = describe::summary(changes.iter().filter(|c| !c.dropped));
-        let writes = std::mem::take(&mut frozen.writes);
-        let appended = std::mem::take(&mut frozen.appended);
-        let meta = self.meta(self.id, TxnKind::Run);
-        match decide(&self.volume, self.id, writes, &appended, meta) {
+        let (mut notes, mut lives_on) = (Vec::new(), None);
+        let mut all = Vec::with_capacity(parts.len());
+        for (part, mut frozen) in parts {
+            let (mut writes, mut appended) = Default::default();
+            if !frozen.is_empty() {
+                notes.extend(part.open_elsewhere(&frozen));
+                writes = std::mem::take(&mut frozen.writes);
+                appended = std::mem::take(&mut frozen.appended);
+            }
+            let site = Arc::clone(&part.volume.site);
+            all.push(Part { site: Arc::clone(&site), writes, appended });
+            if self.terms.lives_on {
+                lives_on = Some(LivesOn { view: Arc::clone(&part.view), frozen, site });
+            }
+        }
+        let commit = Commit::new(self.id, self.meta(self.id, TxnKind::Run), all);
+        match commit.reserve().and_then(|reserved| reserved.decide()) {
             Ok(decided) => {
-                let lives_on = self.terms.lives_on.then(|| (Arc::clone(&self.view), frozen));
                 let rest = Rest { lives_on, summary, stale, dropped, notes };
                 Step::Decided(Box::new(Half { decided, rest }))
             }
-            Err(error) => Step::Refused(self.not_installed(error, opponents)),
+            Err(stopped) => Step::Refused(self.not_installed(stopped.into(), opponents)),
         }
     }
 
@@ -162,12 +244,19 @@ impl Transaction {
     }
 }
 
+impl<'t> Checked<'t> {
+    /// The part whose store keeps what is promised for after the commit.
+    fn keeper(&self, whole: &'t Transaction) -> &'t Transaction {
+        let changed = self.parts.iter().find(|(_, frozen)| !frozen.is_empty());
+        changed.or(self.parts.first()).map_or(whole, |(part, _)| part)
+    }
+}
+
 impl Half {
     /// Makes durable, and installs; `landed` as in [`Transaction::commit_and`].
     fn finish(self, txn: &Transaction, opponents: &dyn Opponents, landed: impl FnOnce()) -> Ended {
         let Half { decided, rest } = self;
-        let done = decided.finish(|stamps| rest.place(stamps, landed));
-        rest.end(txn, opponents, done)
+        rest.finish(txn, opponents, decided.durable(), landed)
     }
 
     /// What is to be written, for others to do, while the program goes on; and what is left then.
@@ -178,39 +267,33 @@ impl Half {
 }
 
 impl Rest {
-    /// As the second step of [`Half::finish`].
+    /// From the record to the end.
     pub fn finish(
         self,
         txn: &Transaction,
         opponents: &dyn Opponents,
-        written: Written,
+        durable: Result<Durable, Stopped>,
         landed: impl FnOnce(),
     ) -> Ended {
-        let done = written.place(|stamps| self.place(stamps, landed));
-        self.end(txn, opponents, done)
-    }
-
-    fn place(&self, stamps: &[(Ix, Stamp)], landed: impl FnOnce()) {
-        if let Some((view, frozen)) = &self.lives_on {
-            view.rebase(frozen, stamps);
-        }
-        landed();
-    }
-
-    fn end(
-        self,
-        txn: &Transaction,
-        opponents: &dyn Opponents,
-        done: Result<Installed, NotInstalled>,
-    ) -> Ended {
+        let done = durable.and_then(Durable::place).map(|placed| self.land(placed, landed));
         let Rest { summary, stale, dropped, mut notes, .. } = self;
         match done {
             Ok(installed) => {
+                let outside = outside_changes(&installed);
                 notes.extend(installed.notes);
-                let outcome = txn.outcome(txn.id, summary, installed.outside, stale, dropped);
+                let outcome = txn.outcome(txn.id, summary, outside, stale, dropped);
                 Ended::Committed(with_notes(outcome, notes))
             }
-            Err(error) => Ended::Refused(txn.not_installed(error, opponents)),
+            Err(stopped) => Ended::Refused(txn.not_installed(stopped.into(), opponents)),
         }
+    }
+
+    /// A view that goes on becomes one of what is in place, before anybody else sees that.
+    fn land(&self, placed: Placed, landed: impl FnOnce()) -> Installed {
+        if let Some(LivesOn { view, frozen, site }) = &self.lives_on {
+            view.rebase(frozen, placed.stamps(site));
+        }
+        landed();
+        placed.release()
     }
 }

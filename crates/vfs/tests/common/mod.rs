@@ -4,7 +4,6 @@
 
 pub mod hooked;
 pub mod model;
-pub mod place;
 
 use proptest::prelude::*;
 use rustix::fs::{

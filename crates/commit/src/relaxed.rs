@@ -1,17 +1,19 @@
-//! Commits whose programs do not wait for the disk: one thread per volume finishes what is decided, in the order in which
-//! it came, all that waits with one write of the journal.
+//! Commits whose programs do not wait for the disk: one thread per volume finishes what is decided,
+//! in the order in which it came, all that waits with one write of the journal.
 //!
-//! Atomic and isolated they are as any other: until such a commit is in place, requests about what it changes are held.
-//! What its program commits afterwards is not durable before it ([`crate::install::Decided::finish`]).
+//! Atomic and isolated they are as any other: until such a commit is in place, requests about what
+//! it changes are held.  What its program commits afterwards is not durable before it
+//! ([`Decided::durable`]).
 
-use crate::install::{Decided, Written, write_all};
+use crate::{Decided, Durable, Stopped, durable_all};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use systx_base::sync::{Event, Mutex, rank};
 
-/// So many commits are decided and not in place: who decides one more waits for the disk.  Each holds what it has written
-/// in memory, and every request of a plain program is compared with it.
+/// So many commits are decided and not in place: a thread that decides one more waits for the disk.
+/// Each holds what it has written in memory, and every request of a plain program is compared with
+/// it.
 const MOST: usize = 64;
 
 /// So long the thread waits for more.
@@ -19,7 +21,7 @@ const IDLE: Duration = Duration::from_secs(1);
 
 /// See the module.
 #[derive(Clone)]
-pub(crate) struct Relaxed(Arc<Shared>);
+pub struct Relaxed(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
@@ -34,15 +36,23 @@ struct State {
     working: bool,
 }
 
-/// What is to be done with a commit when its record is written.
-type Then = Box<dyn FnOnce(Written) + Send>;
+/// What is to be done with a commit when its record is written, or cannot be.
+pub type Then = Box<dyn FnOnce(Result<Durable, Stopped>) + Send>;
 
 struct Item {
     decided: Decided,
     then: Then,
 }
 
+impl Default for Relaxed {
+    fn default() -> Relaxed {
+        Relaxed::new()
+    }
+}
+
 impl Relaxed {
+    /// With nothing to do.
+    #[must_use]
     pub fn new() -> Relaxed {
         let state = Mutex::new(rank::LEAF, State::default());
         Relaxed(Arc::new(Shared { state, changed: Event::new() }))
@@ -84,8 +94,8 @@ impl Relaxed {
             let count = items.len();
             let (decided, then): (Vec<_>, Vec<_>) =
                 items.into_iter().map(|item| (item.decided, item.then)).unzip();
-            for (written, then) in write_all(decided).into_iter().zip(then) {
-                then(written);
+            for (durable, then) in durable_all(decided).into_iter().zip(then) {
+                then(durable);
             }
             self.0.state.lock().open -= count;
             self.0.changed.notify_all();

@@ -1,16 +1,18 @@
 //! Commits that are under way at once: which may be, who waits for whom, and that what comes out is what they did.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../vfs/tests/common/mod.rs"]
 mod common;
+mod place;
 
-use common::place::Place;
 use common::{Op, PATHS, scratch};
+use place::{Place, chmod, object};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
-use systx_base::{Kind, TxnId};
-use systx_store::writeset::{Attrs, Bind, Content, Ix, Object, Origin, WriteSet};
+use systx_base::TxnId;
+use systx_store::writeset::{Bind, Ix, Origin, WriteSet};
 use systx_txn::BeginOptions;
 use systx_vfs::publication::Publication;
 
@@ -18,19 +20,6 @@ use systx_vfs::publication::Publication;
 const A_WHILE: Duration = Duration::from_millis(100);
 /// Only a hang takes longer.
 const HANG: Duration = Duration::from_secs(300);
-
-fn object(origin: Origin) -> Object {
-    Object { origin, attrs: Attrs::default(), xattrs: vec![], content: Content::Keep }
-}
-
-/// Gives a file of the root another mode.
-fn chmod(place: &Place, name: &str) -> WriteSet {
-    let stamp = place.vol.io.stat_at(&place.vol.io.root(), name.as_bytes()).unwrap().stamp();
-    let origin = Origin::Host { parent: Ix(0), name: name.into(), kind: Kind::File, stamp };
-    let attrs = Attrs { mode: Some(0o600), ..Attrs::default() };
-    let changed = Object { attrs, ..object(origin) };
-    WriteSet { objects: vec![object(Origin::Root), changed], ..WriteSet::default() }
-}
 
 /// Takes a name out of the root.
 fn name(name: &str) -> WriteSet {

@@ -5,12 +5,14 @@ use std::time::{Duration, Instant};
 use systx_base::sync::{Mutex, rank};
 use systx_store::DirStore;
 
-/// From the end of a checkpoint to the next one, at the least and at the most.  Until one has passed, a power cut makes recovery
-/// install the transaction again, and could only keep aside what others wrote since.
+/// From the end of a checkpoint to the next one, at the least and at the most.  Until one has
+/// passed, a power cut makes recovery install the transaction again, and could only keep aside what
+/// others wrote since.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
-/// How many times as long as a checkpoint the pause after it is: each is a `syncfs` and a write of the super block, three flushes,
-/// and the records of a stream of commits wait behind these, on a slow disk always.
+/// How many times as long as a checkpoint the pause after it is: each is a `syncfs` and a write of
+/// the super block, three flushes, and the records of a stream of commits wait behind these, on a
+/// slow disk always.
 const REST: u32 = 9;
 
 fn pause_after(checkpoint: Duration) -> Duration {
@@ -19,7 +21,7 @@ fn pause_after(checkpoint: Duration) -> Duration {
 
 /// Lets a journal forget what is installed.
 #[derive(Clone)]
-pub(crate) struct Checkpoints(Arc<Mutex<State>>);
+pub struct Checkpoints(Arc<Mutex<State>>);
 
 enum State {
     /// No thread.
@@ -30,7 +32,15 @@ enum State {
     More,
 }
 
+impl Default for Checkpoints {
+    fn default() -> Checkpoints {
+        Checkpoints::new()
+    }
+}
+
 impl Checkpoints {
+    /// Nothing to forget yet.
+    #[must_use]
     pub fn new() -> Checkpoints {
         Checkpoints(Arc::new(Mutex::new(rank::LEAF, State::Idle)))
     }

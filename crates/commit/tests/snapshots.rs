@@ -3,18 +3,22 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../vfs/tests/common/mod.rs"]
 mod common;
+mod place;
 
-use common::place::Place;
 use common::*;
+use place::{Place, chmod, meta};
 use proptest::prelude::*;
 use rustix::io::Errno;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use systx_base::{NodeId, TxnId};
+use systx_commit::{Commit, Durable, Part};
 use systx_txn::{BeginOptions, Isolation};
 use systx_vfs::api::*;
 use systx_vfs::content::{Budget, Slot, Spill, Staging};
@@ -80,9 +84,9 @@ impl Place {
 
     /// The store drops what it keeps for undo; of how many transactions.
     fn forget(&self) -> usize {
-        self.store.checkpoint().expect("checkpoint");
+        self.site.store.checkpoint().expect("checkpoint");
         let none = systx_store::Keep { count: 0, ..systx_store::Keep::default() };
-        self.store.gc(none).expect("gc").removed.len()
+        self.site.store.gc(none).expect("gc").removed.len()
     }
 }
 
@@ -539,4 +543,42 @@ fn a_name_is_taken_of_a_file_that_is_written_to_and_open() {
     }));
     drop(writer);
     assert_eq!(fs::read(backing.path().join(PATHS[a])).unwrap(), [1]);
+}
+
+/// The past is kept under the versions that are there when the commit is decided, not under those
+/// that its transaction has met: another commit may have put another inode in their place.
+#[test]
+fn a_commit_over_two_file_systems_keeps_the_past_of_what_another_has_replaced() {
+    if !is_root() {
+        eprintln!("SKIPPED: needs root");
+        return;
+    }
+    let (backing, elsewhere) = (scratch(), scratch());
+    let (program, file) = (backing.path().join(PATHS[0]), elsewhere.path().join("g"));
+    for path in [&program, &file] {
+        fs::write(path, b"old").unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let places = [Place::open(backing.path(), "."), Place::open(elsewhere.path(), ".")];
+    let sets = [chmod(&places[0], PATHS[0]), chmod(&places[1], "g")];
+    let before = fs::metadata(&program).unwrap().ino();
+    assert!(places[0].commit(|twin| {
+        twin.run(&Op::Truncate(0, 0)).unwrap();
+        twin.run(&Op::Write(0, 0, b"new".to_vec())).unwrap();
+    }));
+    assert_ne!(fs::metadata(&program).unwrap().ino(), before, "the case is not the one wanted");
+    let snapshot = places[0].snapshot();
+    let id = TxnId(1000);
+    let parts = places.iter().zip(sets).map(|(place, writes)| {
+        place.vol.engine.begin(id, BeginOptions::default());
+        Part { site: place.site.clone(), writes, appended: Vec::new() }
+    });
+    let decided = Commit::new(id, meta(id), parts.collect()).reserve().and_then(|r| r.decide());
+    let placed = decided.and_then(|decided| decided.durable()).and_then(Durable::place).unwrap();
+    let _ = placed.release();
+    for path in [&program, &file] {
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o7777, 0o600);
+    }
+    assert_eq!(snapshot.walk(PATHS[0]).unwrap().attr.mode & 0o7777, 0o755, "the snapshot is old");
+    places[0].end(snapshot);
 }

@@ -1,15 +1,18 @@
-//! A volume with a store and a guarded directory, and commits as the daemon makes them.
+//! A volume with a store and a guarded directory, and commits of views of it.
 
-use super::{STATE, Twin, new_view};
+#![allow(dead_code)] // Each test binary uses a part of this.
+
+use crate::common::{STATE, Twin, new_view};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use systx_base::{NodeId, Time};
-use systx_store::io::{HostId, Io, Stamp};
+use systx_base::{Kind, NodeId, Time, TxnId};
+use systx_commit::{Checkpoints, Commit, Durable, Part, Site, Stopped};
+use systx_store::io::Io;
 use systx_store::real::RealIo;
-use systx_store::writeset::Origin;
+use systx_store::writeset::{Attrs, Content, Ix, Object, Origin, WriteSet};
 use systx_store::{CommitMeta, Config, DirStore, TxnKind};
 use systx_txn::BeginOptions;
 use systx_vfs::freeze::Everything;
@@ -65,7 +68,7 @@ impl Caches for NoCaches {
 
 /// A volume with a store, of which one directory is guarded.
 pub struct Place {
-    pub store: DirStore,
+    pub site: Arc<Site>,
     pub vol: Arc<Volume>,
     pub plain: Arc<Plain>,
     guarded: Arc<Guarded>,
@@ -104,7 +107,15 @@ impl Place {
         let told = caches.clone();
         let guarded = Arc::new(Guarded { plain: plain.clone(), caches: told, stall: STALL });
         vol.guard(guarded.clone());
-        Place { store, vol, plain, guarded, caches, next: AtomicU64::new(1) }
+        let site = Site {
+            vol: vol.clone(),
+            store: Arc::new(store),
+            checkpoints: Checkpoints::new(),
+            store_path: root.join("state").into_os_string().into_encoded_bytes(),
+            is_root: false,
+        };
+        let (site, next) = (Arc::new(site), AtomicU64::new(1));
+        Place { site, vol, plain, guarded, caches, next }
     }
 
     /// How often the lock of a file was asked for.
@@ -128,7 +139,7 @@ impl Place {
         self.end_of(&twin)
     }
 
-    /// Commits as the daemon does.  Whether it was committed.
+    /// Commits.  Whether it was committed.
     pub fn end_of(&self, twin: &Twin) -> bool {
         let id = twin.0.txn();
         let writes = twin.0.freeze(&Everything).writes;
@@ -137,47 +148,41 @@ impl Place {
             self.vol.engine.abort(id);
             return false;
         }
-        let mut publication = self.vol.publish(id, &writes);
-        if publication.decide(|| self.vol.engine.decide(id)).is_err() {
-            self.vol.engine.abort(id);
-            return false;
-        }
-        let mut writes = writes;
-        for object in &mut writes.objects {
-            if let Origin::Host { stamp, .. } = &mut object.origin {
-                *stamp = self.vol.current(*stamp);
+        let part = Part { site: self.site.clone(), writes, appended: Vec::new() };
+        let decided = Commit::new(id, meta(id), vec![part]).reserve().and_then(|r| r.decide());
+        let decided = match decided {
+            Ok(decided) => decided,
+            Err(Stopped::Lost | Stopped::NotPublished(_)) => {
+                self.vol.engine.abort(id);
+                return false;
             }
-        }
-        self.vol.keep_past(&writes);
-        publication.let_next();
-        let now = Time::default();
-        let (argv, cwd) = (vec![b"test".to_vec()], b"/".to_vec());
-        let (txn, kind) = (id, TxnKind::Run);
-        let meta = CommitMeta { txn, kind, argv, cwd, uid: 0, started: now, finished: now };
-        let origins: Vec<_> = writes.objects.iter().map(|o| stamp_of(&o.origin)).collect();
-        let ids: Vec<HostId> = origins.iter().flatten().map(|stamp| stamp.id).collect();
-        let room = self.store.reserve(&writes).expect("reserve");
-        let committed = self.store.commit(room, writes, meta).expect("commit");
-        self.vol.installing(ids, || {
-            let current = |stamp: &Option<Stamp>| stamp.map(|stamp| self.vol.current(stamp));
-            let before: Vec<_> = origins.iter().map(current).collect();
-            let report = self.store.apply(committed.lsn).expect("apply");
-            assert_eq!(report.outside, [], "nobody else was there");
-            let pairs = before.iter().zip(&report.stamps);
-            let moves = pairs.filter_map(|(old, new)| Some(((*old)?, (*new)?))).collect::<Vec<_>>();
-            publication.replaced(&moves);
-            ((), moves)
-        });
-        self.vol.engine.installed(id);
+            Err(why) => panic!("{why}"),
+        };
+        let placed = decided.durable().and_then(Durable::place);
+        let installed = placed.unwrap_or_else(|why| panic!("{why}")).release();
+        assert!(installed.outside.is_empty(), "nobody else was there");
         true
     }
 }
 
-fn stamp_of(origin: &Origin) -> Option<Stamp> {
-    match origin {
-        Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(*stamp),
-        Origin::Root | Origin::New(_) => None,
-    }
+/// What the history says of a test's commit.
+pub fn meta(txn: TxnId) -> CommitMeta {
+    let (argv, cwd, now) = (vec![b"test".to_vec()], b"/".to_vec(), Time::default());
+    CommitMeta { txn, kind: TxnKind::Run, argv, cwd, uid: 0, started: now, finished: now }
+}
+
+/// An object of a write set that stays as it is.
+pub fn object(origin: Origin) -> Object {
+    Object { origin, attrs: Attrs::default(), xattrs: vec![], content: Content::Keep }
+}
+
+/// Gives a file of the root another mode.
+pub fn chmod(place: &Place, name: &str) -> WriteSet {
+    let stamp = place.vol.io.stat_at(&place.vol.io.root(), name.as_bytes()).unwrap().stamp();
+    let origin = Origin::Host { parent: Ix(0), name: name.into(), kind: Kind::File, stamp };
+    let attrs = Attrs { mode: Some(0o600), ..Attrs::default() };
+    let changed = Object { attrs, ..object(origin) };
+    WriteSet { objects: vec![object(Origin::Root), changed], ..WriteSet::default() }
 }
 
 /// The volume knows view 0, and view 0 the volume: without this the descriptors of each case would stay open.

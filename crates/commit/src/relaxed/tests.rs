@@ -1,53 +1,26 @@
 use super::*;
-use crate::install::decide;
-use crate::volume::{self, Location, OpenVolume};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::path::Path;
+use crate::testing::{commit_of, open};
+use crate::{Site, Stopped};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
-use systx_base::{Kind, TxnId};
-use systx_store::writeset::{Attrs, Content, Ix, Object, Origin, WriteSet};
-use systx_store::{CommitMeta, TxnKind};
-use systx_txn::BeginOptions;
 
 /// Long enough to show who does not wait; too short shows nothing wrong.
 const A_WHILE: Duration = Duration::from_millis(100);
 /// Only a hang takes longer.
 const HANG: Duration = Duration::from_secs(60);
 
-fn open(dir: &Path) -> Arc<OpenVolume> {
-    let dev = std::fs::metadata(dir).unwrap().dev();
-    let location = Location { mount: dir.to_owned(), dev, store: dir.join(".systx") };
-    Arc::new(volume::open(&location).unwrap())
-}
-
 /// A commit that gives a file of the root another mode, decided.
-fn decided(volume: &Arc<OpenVolume>, id: u64, name: &str) -> Decided {
-    let io = &volume.vol.io;
-    let stamp = io.stat_at(&io.root(), name.as_bytes()).unwrap().stamp();
-    let origin = Origin::Host { parent: Ix(0), name: name.into(), kind: Kind::File, stamp };
-    let attrs = Attrs { mode: Some(0o600), ..Attrs::default() };
-    let object = |origin, attrs| Object { origin, attrs, xattrs: vec![], content: Content::Keep };
-    let objects = vec![object(Origin::Root, Attrs::default()), object(origin, attrs)];
-    let writes = WriteSet { objects, ..WriteSet::default() };
-    let meta = CommitMeta {
-        txn: TxnId(id),
-        kind: TxnKind::Run,
-        argv: vec![b"true".to_vec()],
-        cwd: b"/".to_vec(),
-        uid: 0,
-        started: io.now(),
-        finished: io.now(),
-    };
-    volume.vol.engine.begin(TxnId(id), BeginOptions::default());
-    let Ok(decided) = decide(volume, TxnId(id), writes, &[], meta) else { panic!("{id} lost") };
-    decided
+fn decided(site: &Arc<Site>, id: u64, name: &str) -> Decided {
+    let decided = commit_of(id, &[(site, name)]).reserve().and_then(|reserved| reserved.decide());
+    decided.unwrap_or_else(|why| panic!("{id}: {why}"))
 }
 
 /// What is done with a commit when its record is written: it is put in its place, and told of.
 fn placed(name: &'static str, to: &Sender<&'static str>) -> Then {
     let to = to.clone();
-    Box::new(move |written: Written| {
-        assert!(written.place(|_| ()).is_ok(), "{name}");
+    Box::new(move |durable: Result<Durable, Stopped>| {
+        let placed = durable.and_then(Durable::place).unwrap_or_else(|why| panic!("{name}: {why}"));
+        let _ = placed.release();
         to.send(name).unwrap();
     })
 }
@@ -82,7 +55,8 @@ fn they_are_finished_in_their_order_and_a_durable_one_comes_after_those_before_i
     let durable = decided(&volume, 4, "d");
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            assert!(durable.finish(|_| ()).is_ok());
+            let placed = durable.durable().and_then(Durable::place).unwrap();
+            let _ = placed.release();
             said.send("d").unwrap();
         });
         let early = says.recv_timeout(A_WHILE);
@@ -134,4 +108,40 @@ fn who_decides_one_too_many_waits() {
     let words: Vec<_> = (0..MOST + 2).map(|_| says.recv_timeout(HANG).unwrap()).collect();
     assert_eq!(words[0], "first");
     assert_eq!(words.iter().filter(|word| **word == "other").count(), MOST);
+}
+
+#[test]
+fn a_commit_over_several_file_systems_waits_for_relaxed_ones_before_it() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    for (dir, name) in [(&dirs[0], "a"), (&dirs[0], "b"), (&dirs[0], "c"), (&dirs[1], "x")] {
+        std::fs::write(dir.path().join(name), name).unwrap();
+    }
+    let sites = [open(dirs[0].path()), open(dirs[1].path())];
+    let (relaxed, (said, says)) = (Relaxed::new(), channel());
+    // The first one keeps the thread from the second.
+    let (let_go, held) = channel::<()>();
+    let first = placed("first", &said);
+    let then: Then = Box::new(move |durable| {
+        held.recv_timeout(HANG).unwrap();
+        first(durable);
+    });
+    for (id, name, then) in [(1, "a", then), (2, "b", placed("second", &said))] {
+        let decided = decided(&sites[0], id, name);
+        decided.relax();
+        relaxed.finish(decided, then);
+    }
+    let both = commit_of(3, &[(&sites[0], "c"), (&sites[1], "x")]);
+    let both = both.reserve().and_then(|reserved| reserved.decide()).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let placed = both.durable().and_then(Durable::place).unwrap();
+            let _ = placed.release();
+            said.send("both").unwrap();
+        });
+        let early = says.recv_timeout(A_WHILE);
+        assert_eq!(early, Err(RecvTimeoutError::Timeout), "before what came before it");
+        let_go.send(()).unwrap();
+    });
+    let order: Vec<_> = (0..3).map(|_| says.recv_timeout(HANG).unwrap()).collect();
+    assert_eq!(order, ["first", "second", "both"]);
 }

@@ -1,10 +1,12 @@
 //! A plain program that writes to a file while a transaction reads it, at the very moments that matter.
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../vfs/tests/common/mod.rs"]
 mod common;
+mod place;
 
-use common::place::Place;
 use common::{CALLER, Twin, scratch};
+use place::Place;
 use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens};
 use std::fs::{self, File};
 use std::os::fd::AsFd;

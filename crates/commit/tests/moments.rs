@@ -7,11 +7,13 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "../../vfs/tests/common/mod.rs"]
 mod common;
+mod place;
 
 use common::hooked::Hooked;
-use common::place::Place;
 use common::*;
+use place::Place;
 use rustix::io::Errno;
 use std::fs;
 use std::os::unix::fs::symlink;

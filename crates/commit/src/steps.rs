@@ -1,0 +1,234 @@
+//! The steps up to the decision.
+
+use crate::late::finish_late;
+use crate::{Site, Stopped};
+use std::collections::HashSet;
+use std::sync::Arc;
+use systx_base::TxnId;
+use systx_store::io::Stamp;
+use systx_store::writeset::{Origin, WriteSet};
+use systx_store::{CommitMeta, Reservation, ReserveError};
+use systx_vfs::growing::{Appended, Merged};
+use systx_vfs::publication::{NotDecided, Publication, UnderWay};
+
+/// What a transaction does on one file system.
+pub struct Part {
+    /// Where.
+    pub site: Arc<Site>,
+    /// What it changes there, frozen and validated; empty if the transaction has only read there.
+    pub writes: WriteSet,
+    /// What of it goes behind the ends of files to which others append.
+    pub appended: Vec<Appended>,
+}
+
+impl Part {
+    fn changes(&self) -> bool {
+        !self.writes.objects.is_empty()
+    }
+}
+
+/// A commit of which nothing is done.
+#[must_use = "a commit that is not reserved does nothing"]
+pub struct Commit {
+    id: TxnId,
+    meta: CommitMeta,
+    parts: Vec<Part>,
+}
+
+/// A commit for which there is room.
+#[must_use = "a commit that is not decided does nothing"]
+pub struct Reserved {
+    commit: Commit,
+    rooms: Vec<Reservation>,
+}
+
+/// A commit that cannot lose any more: what is left needs the disk only.  Requests about what it
+/// changes are held until it is released.
+#[must_use = "dropping a decided commit aborts it"]
+pub struct Decided {
+    // Before `parts`: whoever is released by their drop must find the transaction aborted.
+    pub(crate) fate: Fate,
+    pub(crate) meta: CommitMeta,
+    pub(crate) parts: Vec<DecidedPart>,
+    pub(crate) notes: Vec<String>,
+}
+
+/// One part of a decided commit.
+pub(crate) struct DecidedPart {
+    pub(crate) on: Held,
+    pub(crate) room: Reservation,
+    pub(crate) set: WriteSet,
+}
+
+/// What a part keeps from its decision to its release.
+pub(crate) struct Held {
+    pub(crate) site: Arc<Site>,
+    pub(crate) under_way: UnderWay,
+    /// The versions that the transaction has met.
+    pub(crate) origins: Vec<Option<Stamp>>,
+    pub(crate) changes: bool,
+}
+
+/// What becomes of a transaction of which at least one part is decided: unless it is released it
+/// is aborted, on every file system.
+pub(crate) struct Fate {
+    id: TxnId,
+    sites: Vec<Arc<Site>>,
+    is_open: bool,
+}
+
+impl Fate {
+    fn new(id: TxnId, sites: Vec<Arc<Site>>) -> Fate {
+        Fate { id, sites, is_open: false }
+    }
+
+    /// The transaction is in place.
+    pub(crate) fn installed(mut self) {
+        self.is_open = false;
+        for site in &self.sites {
+            site.vol.engine.installed(self.id);
+        }
+    }
+}
+
+impl Drop for Fate {
+    fn drop(&mut self) {
+        if self.is_open {
+            for site in &self.sites {
+                site.vol.engine.abort(self.id);
+            }
+        }
+    }
+}
+
+impl Commit {
+    /// A commit of transaction `id`, which the engines of all parts know.
+    ///
+    /// The parts are put into the order of their volumes, in which locks of several are taken.
+    pub fn new(id: TxnId, meta: CommitMeta, mut parts: Vec<Part>) -> Commit {
+        parts.sort_by_key(|part| part.site.vol.order());
+        Commit { id, meta, parts }
+    }
+
+    /// Makes sure that there is room for all parts.
+    ///
+    /// # Errors
+    /// [`Stopped::NoRoom`]; the transaction is as it was.
+    pub fn reserve(self) -> Result<Reserved, Stopped> {
+        let reserve = |part: &Part| match part.changes() {
+            true => part.site.store.reserve(&part.writes).map_err(|e| no_room(&part.site, e)),
+            false => Ok(Reservation::default()),
+        };
+        let rooms = self.parts.iter().map(reserve).collect::<Result<_, _>>()?;
+        Ok(Reserved { commit: self, rooms })
+    }
+}
+
+fn no_room(site: &Site, mut error: ReserveError) -> Stopped {
+    if let ReserveError::Xattr(refused) = &mut error {
+        refused.path = site.absolute(&refused.path);
+    }
+    Stopped::NoRoom(error)
+}
+
+impl Reserved {
+    /// Marks and invalidates what is changed in guarded directories, and decides: part by part, so
+    /// that nobody sees anything of it between the first decision and the last.
+    ///
+    /// # Errors
+    /// [`Stopped::Lost`], [`Stopped::NotPublished`], [`Stopped::Changed`].
+    pub fn decide(self) -> Result<Decided, Stopped> {
+        let Reserved { commit: Commit { id, meta, parts }, rooms } = self;
+        let sites: Vec<Arc<Site>> = parts.iter().map(|part| Arc::clone(&part.site)).collect();
+        let mut publications = Vec::with_capacity(parts.len());
+        // What is declared last is dropped first: an abort comes before the release of what is held.
+        let mut fate = Fate::new(id, sites.clone());
+        for (site, part) in sites.iter().zip(&parts) {
+            let publication = mark(site, id, &part.writes);
+            publication.decide(|| site.vol.engine.decide(id)).map_err(|why| match why {
+                NotDecided::Lost(_) => Stopped::Lost,
+                NotDecided::Kernel(errno) => Stopped::NotPublished(errno),
+            })?;
+            fate.is_open = true;
+            publications.push(publication);
+        }
+        // Other transactions may have installed since this one was frozen.  None of those that are
+        // under way meets it.
+        let mut notes = Vec::new();
+        let mut forward = Vec::with_capacity(parts.len());
+        for part in parts {
+            let changes = part.changes();
+            let set = carried_forward(&part.site, part.writes, &part.appended, &mut notes)?;
+            forward.push((changes, set));
+        }
+        // Snapshots keep what was there under the versions that are there now, so not before that.
+        for (site, (_, set)) in sites.iter().zip(&forward).filter(|(_, (changes, _))| *changes) {
+            site.vol.keep_past(set);
+        }
+        let under_way: Vec<UnderWay> =
+            publications.into_iter().map(Publication::into_under_way).collect();
+        let parts = sites.into_iter().zip(rooms).zip(under_way).zip(forward);
+        let parts = parts.map(|(((site, room), under_way), (changes, set))| {
+            let origins = set.objects.iter().map(|object| stamp_of(&object.origin)).collect();
+            DecidedPart { on: Held { site, under_way, origins, changes }, room, set }
+        });
+        let parts = parts.collect();
+        Ok(Decided { fate, meta, parts, notes })
+    }
+}
+
+impl Decided {
+    /// Its program goes on before it is durable: it is to be finished by [`crate::Relaxed`].
+    pub fn relax(&self) {
+        self.parts.iter().for_each(|part| part.on.under_way.relax());
+    }
+}
+
+/// Marks what is about to change, when everything that is late on the file system was tried again.
+fn mark<'v>(site: &'v Site, id: TxnId, writes: &WriteSet) -> Publication<'v> {
+    let mut tried = HashSet::new();
+    loop {
+        if let Err(failure) = finish_late(site, &mut tried) {
+            tracing::error!(%failure, "what is late");
+        }
+        let publication = site.vol.publish(id, writes);
+        // A commit that this one had to wait for may have failed.
+        if site.store.late().iter().all(|late| tried.contains(&late.lsn)) {
+            return publication;
+        }
+    }
+}
+
+/// The write set with the stamps that own installations have left since it was made, and what is
+/// appended behind what others have appended since; `notes` tell the user of that.
+fn carried_forward(
+    site: &Site,
+    mut writes: WriteSet,
+    appended: &[Appended],
+    notes: &mut Vec<String>,
+) -> Result<WriteSet, Stopped> {
+    for object in &mut writes.objects {
+        if let Origin::Host { stamp, .. } = &mut object.origin {
+            *stamp = site.vol.current(*stamp);
+        }
+    }
+    let merged =
+        site.vol.rebase_appended(&mut writes, appended).map_err(|paths: Vec<Vec<u8>>| {
+            Stopped::Changed(paths.iter().map(|path| site.absolute(path)).collect())
+        })?;
+    notes.extend(merged.iter().map(|Merged { path, between }| {
+        let path = site.absolute(path);
+        let path = String::from_utf8_lossy(&path);
+        format!("merged: {path}: others had appended {between} bytes, which come first")
+    }));
+    Ok(writes)
+}
+
+/// The version of what a write set changes, if it is something that was there.
+#[must_use]
+pub fn stamp_of(origin: &Origin) -> Option<Stamp> {
+    match origin {
+        Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(*stamp),
+        Origin::Root | Origin::New(_) => None,
+    }
+}

@@ -1,0 +1,44 @@
+//! Why a commit went no further.
+
+use rustix::io::Errno;
+use systx_store::{ApplyError, CommitError, ReserveError};
+use thiserror::Error;
+
+/// Why a commit went no further.  Paths are absolute.
+#[derive(Debug, Error)]
+pub enum Stopped {
+    /// Another transaction has won before the decision.
+    #[error("another transaction has won")]
+    Lost,
+    /// Programs outside have changed these paths after the validation.
+    #[error("programs outside have changed what it changes")]
+    Changed(Vec<Vec<u8>>),
+    /// There is no room for it.  It is still there, and may commit when there is.
+    #[error(transparent)]
+    NoRoom(ReserveError),
+    /// The kernel's caches of a guarded directory could not be invalidated.
+    #[error("the kernel's caches of a guarded directory could not be invalidated: {0}")]
+    NotPublished(Errno),
+    /// The store has refused the record.
+    #[error(transparent)]
+    NotCommitted(CommitError),
+    /// The commit point was reached or may have been.  Recovery finds out, and finishes it.
+    #[error(transparent)]
+    InDoubt(CommitError),
+    /// It is committed and not in place.  A later commit there, or recovery, tries again.
+    #[error(transparent)]
+    NotPlaced(ApplyError),
+}
+
+impl Stopped {
+    /// The store's answer to a record; `absolute` makes a path of that store absolute.
+    pub(crate) fn by_store(error: CommitError, absolute: impl Fn(&[u8]) -> Vec<u8>) -> Stopped {
+        match error {
+            CommitError::Changed { paths } => {
+                Stopped::Changed(paths.iter().map(|path| absolute(path)).collect())
+            }
+            CommitError::InDoubt(_) => Stopped::InDoubt(error),
+            _ => Stopped::NotCommitted(error),
+        }
+    }
+}
