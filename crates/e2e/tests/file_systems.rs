@@ -69,6 +69,21 @@ fn what_is_not_committed_leaves_no_trace_on_any() {
     assert!(!room.sh("ls m").ok().contains('x'), "{text}");
 }
 
+/// Whatever the file system: a snapshot that is not of one moment says all that made it so.
+#[test]
+fn a_read_only_run_that_has_lost_names_what_changed_on_every_file_system() {
+    let room = room!();
+    let said = room.sh(
+        "cd a && $S run --read-only -- sh -c 'cat file ../b/file ../m/file; \
+         for x in a b m; do echo outside > /proc/'$$'/root'$D'/$x/file; done'; echo code $?",
+    );
+    let text = said.ok();
+    assert!(text.contains("code 75"), "{text}");
+    for path in ["a/file", "b/file", "m/file"] {
+        assert!(text.contains(&format!("/{path}")), "{path} is not named: {text}");
+    }
+}
+
 #[test]
 fn several_file_systems_look_as_on_the_host() {
     let room = room!();
