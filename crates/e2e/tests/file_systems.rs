@@ -73,10 +73,8 @@ fn what_is_not_committed_leaves_no_trace_on_any() {
 #[test]
 fn a_read_only_run_that_has_lost_names_what_changed_on_every_file_system() {
     let room = room!();
-    let said = room.sh(
-        "cd a && $S run --read-only -- sh -c 'cat file ../b/file ../m/file; \
-         for x in a b m; do echo outside > /proc/'$$'/root'$D'/$x/file; done'; echo code $?",
-    );
+    let said = room.sh("cd a && $S run --read-only -- sh -c 'cat file ../b/file ../m/file; \
+         for x in a b m; do echo outside > /proc/'$$'/root'$D'/$x/file; done'; echo code $?");
     let text = said.ok();
     assert!(text.contains("code 75"), "{text}");
     for path in ["a/file", "b/file", "m/file"] {
