@@ -91,7 +91,7 @@ impl Transaction {
     fn commit_now(&self, opponents: &dyn Opponents, landed: impl FnOnce()) -> Ended {
         let checked = match self.check(opponents) {
             Ok(checked) => checked,
-            Err(outcome) => return Ended::Refused(outcome),
+            Err(outcome) => return Ended::Refused(*outcome),
         };
         // Where something is committed, or that store would not know what became of it.
         let promise = match Promise::on(checked.keeper(self), &self.deferred.get()) {
@@ -126,13 +126,13 @@ impl Transaction {
     pub fn decide(&self, opponents: &dyn Opponents) -> Step {
         match self.check(opponents) {
             Ok(checked) => self.decide_checked(checked, opponents),
-            Err(outcome) => Step::Refused(outcome),
+            Err(outcome) => Step::Refused(*outcome),
         }
     }
 
     /// Freezes all parts, and asks everybody who may be against it.  The parts are in the order of
     /// their volumes, in which locks of several are taken.
-    fn check(&self, opponents: &dyn Opponents) -> Result<Checked<'_>, Outcome> {
+    fn check(&self, opponents: &dyn Opponents) -> Result<Checked<'_>, Box<Outcome>> {
         let changes = self.changes();
         let mut in_order: Vec<&Transaction> = self.parts().collect();
         in_order.sort_by_key(|part| part.volume.vol.order());
@@ -146,7 +146,7 @@ impl Transaction {
                     stale.append(&mut conflict.stale);
                     lost.get_or_insert(conflict);
                 }
-                Some(conflict) => return Err(Outcome::Conflict { conflict, kept: false }),
+                Some(conflict) => return Err(Outcome::Conflict { conflict, kept: false }.into()),
                 None => {}
             }
             parts.push((part, frozen));
@@ -155,7 +155,7 @@ impl Transaction {
         stale.dedup();
         if let Some(mut conflict) = lost {
             conflict.stale = stale;
-            return Err(Outcome::Conflict { conflict, kept: false });
+            return Err(Outcome::Conflict { conflict, kept: false }.into());
         }
         let dropped = changes.iter().filter(|c| c.dropped).count() as u64;
         let summary = describe::summary(changes.iter().filter(|c| !c.dropped));
@@ -167,27 +167,27 @@ impl Transaction {
         &self,
         stale: &mut Vec<HostPath>,
         opponents: &dyn Opponents,
-    ) -> Result<(Frozen, Option<protocol::Conflict>), Outcome> {
+    ) -> Result<(Frozen, Option<protocol::Conflict>), Box<Outcome>> {
         self.view.let_go_of_files();
         if self.view.is_given_up() {
-            return Err(refused(given_up()));
+            return Err(refused(given_up()).into());
         }
         let selection = Committed { patterns: &self.terms.patterns, volume: &self.volume };
         let frozen = self.view.freeze(&selection);
         // Until the end of this check; the decision keeps them out once more.
-        let _quiet = self.view.quiet_others().map_err(|why| refused(never_quiet(why)))?;
+        let _quiet = self.view.quiet_others().map_err(|why| Box::new(refused(never_quiet(why))))?;
         let (conflict, old) = self.validate();
         stale.extend(old);
         if conflict.is_some() {
             return Ok((frozen, conflict));
         }
         if let Some(conflict) = self.conflict(opponents) {
-            return Err(Outcome::Conflict { conflict, kept: false });
+            return Err(Outcome::Conflict { conflict, kept: false }.into());
         }
         if !self.terms.read_only
             && let Err(lost) = self.view.claim(self.id, &frozen.writes)
         {
-            return Err(self.lost_to(lost, false, opponents));
+            return Err(self.lost_to(lost, false, opponents).into());
         }
         let reads = self.volume.vol.engine.stale_reads(self.id);
         stale.extend(reads.iter().map(|(o, _)| HostPath(self.view.path_of_object(o))));
