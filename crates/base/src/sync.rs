@@ -48,7 +48,7 @@ pub mod rank {
     pub const LEAF: Rank = Rank(100);
 }
 
-#[cfg(debug_assertions)]
+#[cfg(any(debug_assertions, feature = "ranks"))]
 mod held {
     use super::Rank;
     use std::cell::RefCell;
@@ -82,9 +82,9 @@ mod held {
     }
 }
 
-/// Whether this thread holds a lock of this rank, for tests that make something happen in the middle of a call: only
-/// debug builds know.
-#[cfg(debug_assertions)]
+/// Whether this thread holds a lock of this rank, for tests that make something happen in the
+/// middle of a call: only debug builds know, and those with the feature `ranks`.
+#[cfg(any(debug_assertions, feature = "ranks"))]
 pub fn is_held(rank: Rank) -> bool {
     held::is_held(rank)
 }
@@ -98,7 +98,7 @@ pub struct Mutex<T> {
 
 /// Access to the state inside a [`Mutex`].
 pub struct Guard<'a, T> {
-    #[cfg_attr(not(debug_assertions), allow(dead_code))]
+    #[cfg_attr(not(any(debug_assertions, feature = "ranks")), allow(dead_code))]
     rank: Rank,
     // `None` only while `Event::wait` has handed the guard to the condition variable.
     inner: Option<StdGuard<'a, T>>,
@@ -116,7 +116,7 @@ impl<T> Mutex<T> {
     /// If a holder panicked before; in debug builds also if a lock of the same or a higher rank is
     /// held by this thread.
     pub fn lock(&self) -> Guard<'_, T> {
-        #[cfg(debug_assertions)]
+        #[cfg(any(debug_assertions, feature = "ranks"))]
         held::push(self.rank);
         let inner = self.inner.lock().expect("a holder of this lock panicked");
         Guard { rank: self.rank, inner: Some(inner) }
@@ -127,12 +127,12 @@ impl<T> Mutex<T> {
     /// # Panics
     /// As [`Mutex::lock`].
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
-        #[cfg(debug_assertions)]
+        #[cfg(any(debug_assertions, feature = "ranks"))]
         held::push(self.rank);
         match self.inner.try_lock() {
             Ok(inner) => Some(Guard { rank: self.rank, inner: Some(inner) }),
             Err(TryLockError::WouldBlock) => {
-                #[cfg(debug_assertions)]
+                #[cfg(any(debug_assertions, feature = "ranks"))]
                 held::pop(self.rank);
                 None
             }
@@ -146,7 +146,7 @@ impl<T> Mutex<T> {
     /// # Panics
     /// If a holder panicked before; in debug builds also if a lock of a higher rank is held.
     pub fn lock_beside(&self) -> Guard<'_, T> {
-        #[cfg(debug_assertions)]
+        #[cfg(any(debug_assertions, feature = "ranks"))]
         held::push_beside(self.rank);
         let inner = self.inner.lock().expect("a holder of this lock panicked");
         Guard { rank: self.rank, inner: Some(inner) }
@@ -177,7 +177,7 @@ impl<T> DerefMut for Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
         self.inner = None;
-        #[cfg(debug_assertions)]
+        #[cfg(any(debug_assertions, feature = "ranks"))]
         held::pop(self.rank);
     }
 }
@@ -203,17 +203,17 @@ pub struct WriteGuard<'a, T> {
 
 /// An entry in this thread's list of held locks.  Fields are dropped in order: the lock goes first.
 struct Held {
-    #[cfg(debug_assertions)]
+    #[cfg(any(debug_assertions, feature = "ranks"))]
     rank: Rank,
 }
 
 impl Held {
     #[cfg_attr(not(debug_assertions), allow(unused_variables))]
     fn new(rank: Rank) -> Held {
-        #[cfg(debug_assertions)]
+        #[cfg(any(debug_assertions, feature = "ranks"))]
         held::push(rank);
         Held {
-            #[cfg(debug_assertions)]
+            #[cfg(any(debug_assertions, feature = "ranks"))]
             rank,
         }
     }
@@ -221,7 +221,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        #[cfg(debug_assertions)]
+        #[cfg(any(debug_assertions, feature = "ranks"))]
         held::pop(self.rank);
     }
 }
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    #[cfg(debug_assertions)]
+    #[cfg(any(debug_assertions, feature = "ranks"))]
     #[should_panic(expected = "lock order")]
     fn a_falling_rank_panics_in_debug_builds() {
         let a = Mutex::new(Rank(1), ());
