@@ -674,3 +674,55 @@ fn an_undo_beside_a_commit_does_not_take_that_back() {
     }
     eprintln!("{undone} undone, {refused} refused");
 }
+
+/// Three directories, one of them deep below the next, and what makes another tree of them: most of them end below what
+/// was below them.
+const BEFORE: [&str; 3] = ["b/a", "c/a/c/d", "a/c/c"];
+const MOVES: [(&str, &str, &str); 8] = [
+    ("exchange", "b", "c/a"),
+    ("move", "b", "a/c/d"),
+    ("move", "a/c", "d"),
+    ("mkdir", "a/b", ""),
+    ("exchange", "d", "c/a/a"),
+    ("exchange", "d", "c/a/a/d"),
+    ("move", "a/b", "c/a/a/d/b"),
+    ("move", "a", "c/a/a/d/b/c"),
+];
+
+fn change_places(root: &std::path::Path) {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    for (what, from, to) in MOVES {
+        let (from, to) = (root.join(from), root.join(to));
+        let done = match what {
+            "mkdir" => fs::create_dir(&from),
+            "move" => fs::rename(&from, &to),
+            _ => renameat_with(CWD, &from, CWD, &to, RenameFlags::EXCHANGE).map_err(Into::into),
+        };
+        done.unwrap_or_else(|e| panic!("{what} {from:?} {to:?}: {e}"));
+    }
+}
+
+#[test]
+fn directories_that_change_places_are_committed_as_the_view_shows_them() {
+    let lab = lab!();
+    for dir in ["native", "plain", "guarded"] {
+        for path in BEFORE {
+            lab.write(format!("{dir}/{path}/file"), path);
+        }
+    }
+    lab.do_systx(["mount", "guarded"]).ok();
+    let before = Tree::capture(lab.path("native"));
+    change_places(&lab.path("native"));
+    let after = Tree::capture(lab.path("native"));
+    for dir in ["plain", "guarded"] {
+        let open = Open::begin(&lab, dir, &[]);
+        change_places(&open.path);
+        after.assert_same(&Tree::capture(&open.path), "the view");
+        open.systx("commit").ok();
+        after.assert_same(&Tree::capture(lab.path(dir)), dir);
+        lab.do_systx(["undo", &open.id]).ok();
+        before.assert_same(&Tree::capture(lab.path(dir)), &format!("{dir}, undone"));
+        lab.do_systx(["redo"]).ok();
+        after.assert_same(&Tree::capture(lab.path(dir)), &format!("{dir}, redone"));
+    }
+}

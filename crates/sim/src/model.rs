@@ -114,7 +114,13 @@ impl Model {
         Ok(model)
     }
 
-    fn add(&mut self, item: Item) -> Id {
+    /// The objects, with what names each directory has.
+    pub fn items(&mut self) -> &mut BTreeMap<Id, Item> {
+        &mut self.items
+    }
+
+    /// Adds an object, which has no name yet.
+    pub fn add(&mut self, item: Item) -> Id {
         let id = self.next;
         self.next += 1;
         self.items.insert(id, item);
@@ -288,6 +294,13 @@ impl Draft {
             now: Time { secs: 1_000_000 + i64::from(seq), nanos: 7 },
             fill: (seq % 250) as u8 + 1,
         }
+    }
+
+    /// One that makes `after`, which has the objects of `before` and perhaps more.
+    pub fn between(before: &Model, after: Model) -> Draft {
+        let mut draft = Draft { after, ..Draft::new(before, 0) };
+        draft.after.prune();
+        draft
     }
 
     /// The tree after it.

@@ -256,9 +256,18 @@ impl Session {
 impl<'a> Bench<'a> {
     /// Prepares: the tree of [`workload::base`] and an empty store.
     pub fn new(profile: Profile, wrap: &'a Wrap<'a>) -> Result<Bench<'a>, Failure> {
+        Bench::over(profile, wrap, workload::base)
+    }
+
+    /// Prepares: the tree that `build` makes, and an empty store.
+    pub fn over(
+        profile: Profile,
+        wrap: &'a Wrap<'a>,
+        build: impl FnOnce(&dyn Io) -> io::Result<()>,
+    ) -> Result<Bench<'a>, Failure> {
         let sim = SimFs::new(profile);
         let prepare = |e: io::Error| format!("prepare: {e}");
-        workload::base(&sim).map_err(prepare)?;
+        build(&sim).map_err(prepare)?;
         let base = Model::read(&sim, &hidden).map_err(prepare)?;
         drop(Session::open(plain(&sim), sim.boot())?);
         sim.sync_fs().map_err(prepare)?;
@@ -281,9 +290,26 @@ impl<'a> Bench<'a> {
         run.all().map_err(|e| format!("workload {workload:?}\n{e}"))
     }
 
+    /// Runs a transaction and every crash of it.
+    pub fn draft(&self, draft: Draft, how: &How) -> Result<Stats, Failure> {
+        self.steps(vec![draft], how).all()
+    }
+
+    /// Runs a transaction without a crash.
+    pub fn undisturbed(&self, draft: Draft, how: &How) -> Result<Stats, Failure> {
+        let sim = self.fork();
+        self.steps(vec![draft], how).forward(&sim)?;
+        leftovers(&sim)?;
+        Ok(Stats { cases: 1, ..Stats::default() })
+    }
+
     fn run<'r>(&'r self, workload: &[Txn], how: &'r How) -> Result<Run<'r>, Failure> {
         let drafts = workload::drafts(&self.base, workload)
             .map_err(|_| format!("illegal workload {workload:?}"))?;
+        Ok(self.steps(drafts, how))
+    }
+
+    fn steps<'r>(&'r self, drafts: Vec<Draft>, how: &'r How) -> Run<'r> {
         let mut models = vec![self.base.clone()];
         let mut steps = Vec::new();
         for draft in drafts {
@@ -297,7 +323,7 @@ impl<'a> Bench<'a> {
             }
         }
         let trees = models.iter().map(Model::tree).collect();
-        Ok(Run { bench: self, how, steps, models, trees, seen: RefCell::default() })
+        Run { bench: self, how, steps, models, trees, seen: RefCell::default() }
     }
 }
 

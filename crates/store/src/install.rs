@@ -5,22 +5,24 @@
 //! 2. *Make* new directories out of sight, with all that is new in them.
 //! 3. *Change* content and attributes of existing objects: in place, or by a new inode that is
 //!    exchanged for the old one.
-//! 4. *Names* ([`names`]): each changed name is brought to its outcome; new files are made somewhat [`ahead`].  What is in the way is
-//!    exchanged out first and looked at then: what the transaction knew goes to the graveyard, what an
-//!    outsider put there to `conflict/`, reported.  Moves go first where their target is free;
-//!    only a cycle parks one of its members in staging.
+//! 4. *Names* ([`names`]): each changed name is brought to its outcome; new files are made somewhat
+//!    [`ahead`].  What is in the way is exchanged out first and looked at then: what the
+//!    transaction knew goes to the graveyard, what an outsider put there to `conflict/`, reported.
+//!    What a name waits for goes first; only a cycle parks one of its members in staging.
 //! 5. On a weak file system everything so far only added names; after one sync the old names go.
 //! 6. *Finish*: times and narrow modes of directories, then the stamps that are reported.
 //!
 //! **Idempotence.**  Each step looks before it acts and does nothing where the outcome holds, so a
-//! resumed installation (`redo`) ends in the same tree from any point.  Resuming never trusts what it
-//! finds under a staging name: it builds anew under new names and sorts the old ones out at the end.
-//! An object of ours that was placed before a power cut is known by its content, where a block may
-//! also be zeros (written, never flushed).  Anything else at a name counts as an outsider's.
+//! resumed installation (`redo`) ends in the same tree from any point.  Resuming never trusts what
+//! it finds under a staging name: it builds anew under new names and sorts the old ones out at the
+//! end. An object of ours that was placed before a power cut is known by its content, where a block
+//! may also be zeros (written, never flushed).  Anything else at a name counts as an outsider's.
 //!
-//! **Failing steps.**  No space and device errors stop the installation, which can be resumed.  An extended attribute that
-//! the file system has no room for with that file is kept in `conflict/`.  Any other refusal (an immutable file, a parent directory that an outsider removed) is reported, what
-//! could not be placed is kept in `conflict/`, and the rest goes on: committed work is never undone.
+//! **Failing steps.**  No space and device errors stop the installation, which can be resumed.  An
+//! extended attribute that the file system has no room for with that file is kept in `conflict/`.
+//! Any other refusal (an immutable file, a parent directory that an outsider removed) is reported,
+//! what could not be placed is kept in `conflict/`, and the rest goes on: committed work is never
+//! undone.
 //!
 //! No locks are taken here: the store lets one thread install a transaction, and never two that
 //! overlap.
@@ -43,6 +45,8 @@ use std::collections::{HashMap, HashSet};
 use std::io::{Error, Result};
 use systx_base::progress::{self, Phase};
 use systx_base::{Kind, TxnId};
+
+use names::Turn;
 
 /// What an outsider did that met a commit.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -116,6 +120,21 @@ pub(crate) struct Env<'a> {
 struct Place {
     dir: Handle,
     name: Vec<u8>,
+    /// Which object the directory is; `None`: one of the store's own, or none that the transaction
+    /// names.
+    of: Option<Ix>,
+}
+
+impl Place {
+    /// In a directory of the store.
+    fn own(dir: &Handle, name: &[u8]) -> Place {
+        Place { dir: dir.clone(), name: name.to_vec(), of: None }
+    }
+
+    /// What is open.
+    fn open(dir: Handle) -> Place {
+        Place { dir, name: Vec::new(), of: None }
+    }
 }
 
 /// What is known about an object while it is installed.
@@ -132,8 +151,6 @@ struct State {
     hidden: bool,
     /// A new file that is complete and waits for its name, see [`ahead`].
     ahead: bool,
-    /// Found where the tree shows it, not in staging or the graveyard.
-    in_tree: bool,
     /// Changed or linked by this run, which moves its stamp.
     touched: bool,
     /// In the tree under at least one final name.
@@ -175,7 +192,8 @@ pub(crate) struct Install<'a> {
     old: HashMap<HostId, Ix>,
     /// For resuming: where identities were left in staging.
     leftovers: HashMap<HostId, Vec<u8>>,
-    pending: Vec<usize>,
+    /// How far each bind is.
+    turns: Vec<Turn>,
     later: Vec<Later>,
     /// Host directories that are writable for the time being, and their modes.
     widened: Vec<(Ix, u32)>,
@@ -257,7 +275,7 @@ pub(crate) fn install_among<'a>(
         states: std::iter::repeat_with(State::default).take(count).collect(),
         old: old_ids(commit),
         leftovers: HashMap::new(),
-        pending: Vec::new(),
+        turns: vec![Turn::Open; commit.set.binds.len()],
         later: Vec::new(),
         needs_sync: false,
         widened: Vec::new(),
@@ -434,7 +452,7 @@ impl<'a> Install<'a> {
 
     fn temp(&self, role: char, ix: Ix) -> Place {
         let name = crate::layout::temp_name(self.txn(), self.run, role, ix.0);
-        Place { dir: self.env.layout.temp.clone(), name }
+        Place::own(&self.env.layout.temp, &name)
     }
 
     /// Path of an object for reports: where it ends up, or where it was.
@@ -489,14 +507,14 @@ impl<'a> Install<'a> {
         loop {
             let name = self.conflict_name(as_name);
             let how = crate::io::Rename::NoReplace;
-            match self.rename(from, &Place { dir: dir.clone(), name: name.clone() }, how) {
+            match self.rename(from, &Place::own(&dir, &name), how) {
                 Ok(()) => {
                     let kept = [&below[..], b"/", &name].concat();
                     return Ok(self.env.layout.path_of(&kept));
                 }
                 Err(e) if is(&e, libc::EEXIST) => {}
                 Err(e) if is(&e, libc::EXDEV) && self.env.overlay => {
-                    self.carry(from, &Place { dir: dir.clone(), name: name.clone() })?;
+                    self.carry(from, &Place::own(&dir, &name))?;
                     return Ok(self.env.layout.path_of(&[&below[..], b"/", &name].concat()));
                 }
                 Err(e) => return Err(self.stop(from.name.clone(), e)),
@@ -572,7 +590,7 @@ impl<'a> Install<'a> {
             self.sync()?;
         }
         for name in names {
-            let place = Place { dir: self.env.layout.temp.clone(), name };
+            let place = Place::own(&self.env.layout.temp, &name);
             let Some(stat) = self.soft_stat(&place.dir, &place.name)? else { continue };
             if let Some(ix) = self.old.get(&stat.id).copied() {
                 let elsewhere = !self.index.targets(ix).is_empty()

@@ -389,6 +389,8 @@ impl<'a> Builder<'a> {
             return Ok(None);
         }
         let left = self.history.done.stamps.get(ix.0 as usize).copied().flatten();
+        // Recovery may have met it no more; then it is what it was.
+        let left = left.or(Some(*stamp).filter(|_| !object.is_changed()));
         let (io, layout) = (&*self.store.io, &self.store.layout);
         let found = Search { io, layout, id: stamp.id, kind: *kind }.find(self.near(ix))?;
         let found = match found {

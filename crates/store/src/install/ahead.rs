@@ -94,7 +94,9 @@ impl<'a> Install<'a> {
         }
         let parent = &self.states[bind.dir.0 as usize];
         let place = match &parent.dir {
-            Some(dir) if parent.hidden => Place { dir: dir.clone(), name: bind.name.clone() },
+            Some(dir) if parent.hidden => {
+                Place { dir: dir.clone(), name: bind.name.clone(), of: Some(bind.dir) }
+            }
             _ => self.temp('b', ix),
         };
         Some(Order { ix, object, place, made: None })
@@ -125,7 +127,7 @@ fn make(env: Env<'_>, order: &Order<'_>, masked: &mut bool) -> Step<Option<Stat>
         if let Content::Whole { len, extents } = &object.content {
             env.write_whole(&file, *len, extents, true)?;
         }
-        let at = Place { dir: file.clone(), name: Vec::new() };
+        let at = Place::open(file.clone());
         dress(env.io, &at, object.attrs, masked, |set| set)?
     };
     if let Ok(stat) = fill() {

@@ -106,8 +106,8 @@ impl Install<'_> {
         let stat = seen.unwrap_or(now);
         let mut below = Vec::new();
         for name in names(io, &old).map_err(|e| stop(self, e))? {
-            let here = Place { dir: old.clone(), name: name.clone() };
-            let there = Place { dir: new.clone(), name };
+            let here = Place::own(&old, &name);
+            let there = Place::own(&new, &name);
             let Some(seen) = self.soft_stat(&here.dir, &here.name)? else { continue };
             let known = self.old.get(&seen.id).copied();
             if let Some(ix) = known.filter(|ix| !self.index.targets(*ix).is_empty()) {
@@ -163,10 +163,7 @@ impl Install<'_> {
             self.drop_temp(here)?;
         }
         self.stirred.extend(self.origin_id(ix));
-        let state = self.state(ix);
-        state.home = Some(parked.clone());
-        state.place = Some(parked);
-        state.in_tree = false;
+        self.is_parked(ix, &parked);
         Ok(())
     }
 }

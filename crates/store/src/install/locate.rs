@@ -51,13 +51,11 @@ impl Install<'_> {
         let found = self.search(ix, id);
         self.state(ix).busy = false;
         if let Some((place, at)) = found? {
-            let (in_tree, arrived) = (at != At::Store, at == At::Target);
             let state = self.state(ix);
             state.id = Some(id);
             // A final name is not to be moved away from.
-            state.home = (!arrived).then(|| place.clone());
+            state.home = (at != At::Target).then(|| place.clone());
             state.place = Some(place);
-            state.in_tree = in_tree;
         }
         Ok(())
     }
@@ -65,14 +63,14 @@ impl Install<'_> {
     fn search(&mut self, ix: Ix, id: HostId) -> Step<Option<(Place, At)>> {
         match &self.object(ix).origin {
             Origin::Host { parent, name, .. } => {
-                let dir = self.dir_of(*parent)?;
-                if let Some(place) = self.check_place(dir, name, id)? {
+                let place = self.place_of(*parent, name)?;
+                if let Some(place) = self.check_place(place, id)? {
                     return Ok(Some((place, At::Origin)));
                 }
             }
             Origin::Grave { name, .. } => {
-                let grave = self.env.layout.grave.clone();
-                if let Some(place) = self.check_place(Some(grave), name, id)? {
+                let place = Place::own(&self.env.layout.grave, name);
+                if let Some(place) = self.check_place(Some(place), id)? {
                     return Ok(Some((place, At::Store)));
                 }
             }
@@ -83,17 +81,16 @@ impl Install<'_> {
         }
         for bind in self.index.targets(ix).to_vec() {
             let bind = &self.commit.set.binds[bind];
-            let dir = self.dir_of(bind.dir)?;
-            if let Some(place) = self.check_place(dir, &bind.name, id)? {
+            let place = self.place_of(bind.dir, &bind.name)?;
+            if let Some(place) = self.check_place(place, id)? {
                 return Ok(Some((place, At::Target)));
             }
         }
-        if let Some(name) = self.leftovers.get(&id).cloned() {
-            return Ok(Some((Place { dir: self.env.layout.temp.clone(), name }, At::Store)));
+        if let Some(name) = self.leftovers.get(&id) {
+            return Ok(Some((Place::own(&self.env.layout.temp, name), At::Store)));
         }
-        let grave = self.env.layout.grave.clone();
-        let name = grave_name(self.txn(), ix.0);
-        if let Some(place) = self.check_place(Some(grave), &name, id)? {
+        let grave = Place::own(&self.env.layout.grave, &grave_name(self.txn(), ix.0));
+        if let Some(place) = self.check_place(Some(grave), id)? {
             return Ok(Some((place, At::Store)));
         }
         Ok(self.search_lost_and_found(id)?.map(|place| (place, At::Store)))
@@ -104,13 +101,19 @@ impl Install<'_> {
         let root = self.env.io.root();
         let Ok(dir) = self.env.io.open_dir(&root, b"lost+found") else { return Ok(None) };
         let name = format!("#{}", id.ino).into_bytes();
-        self.check_place(Some(dir), &name, id)
+        self.check_place(Some(Place::own(&dir, &name)), id)
     }
 
-    fn check_place(&self, dir: Option<Handle>, name: &[u8], id: HostId) -> Step<Option<Place>> {
-        let Some(dir) = dir else { return Ok(None) };
-        let stat = self.soft_stat(&dir, name)?;
-        Ok(stat.filter(|s| s.id == id).map(|_| Place { dir, name: name.to_vec() }))
+    fn check_place(&self, place: Option<Place>, id: HostId) -> Step<Option<Place>> {
+        let Some(place) = place else { return Ok(None) };
+        let stat = self.soft_stat(&place.dir, &place.name)?;
+        Ok(stat.filter(|s| s.id == id).map(|_| place))
+    }
+
+    /// A name in a directory; `None` while that is nowhere to be found.
+    pub(super) fn place_of(&mut self, dir: Ix, name: &[u8]) -> Step<Option<Place>> {
+        let of = Some(dir);
+        Ok(self.dir_of(dir)?.map(|dir| Place { dir, name: name.to_vec(), of }))
     }
 
     /// The open directory of an object; `None` while it is nowhere to be found.
@@ -141,22 +144,22 @@ impl Install<'_> {
         let Some(bind) = self.index.targets(ix).first().copied() else { return Ok(None) };
         let bind = &self.commit.set.binds[bind];
         self.state(ix).busy = true;
-        let parent = self.dir_of(bind.dir);
+        let parent = self.place_of(bind.dir, &bind.name);
         self.state(ix).busy = false;
         let parent = parent?;
         let leftovers: Vec<Vec<u8>> = self.leftovers.values().cloned().collect();
         for name in &leftovers {
             let begun = parse_temp(name).is_some_and(|(_, _, role, n)| role == 'b' && n == ix.0);
             if begun {
-                let place = Place { dir: self.env.layout.temp.clone(), name: name.clone() };
+                let place = Place::own(&self.env.layout.temp, name);
                 if let Some(dir) = self.take_new_dir(ix, place, true, false)? {
                     return Ok(Some(dir));
                 }
             }
         }
-        let Some(dir) = parent else { return Ok(None) };
+        let Some(place) = parent else { return Ok(None) };
         let hidden = self.state(bind.dir).hidden;
-        self.take_new_dir(ix, Place { dir, name: bind.name.clone() }, hidden, true)
+        self.take_new_dir(ix, place, hidden, true)
     }
 
     fn take_new_dir(

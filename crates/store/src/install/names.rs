@@ -1,75 +1,104 @@
 //! Bringing every changed name to its outcome.
 //!
-//! A bind waits while the object at its name has yet to move elsewhere, and a bind of a new directory
-//! while names inside it are not done, so that a directory appears complete.  Binds are tried until
-//! none is left; if a round does nothing, the waiting ones form cycles, and one member is exchanged
-//! with its partner or parked in staging.
+//! **Order.**  New directories come first, the deepest before those that they are in, so that one
+//! is complete when it appears (on a weak file system, but for existing directories in it); names
+//! that go come last.  A bind is done in that order unless it waits for another object:
+//! - the one at its name, which has yet to move elsewhere, or
+//! - where it would put a directory below itself, one on the way between, which has yet to move
+//!   out.
+//!
+//! That one's bind is done first.  If that one waits, directly or not, for this bind, the two names
+//! are exchanged, or the object that is waited for is parked in staging, which nothing can prevent.
+//! docs/decisions/0022-order-of-moves.md has why this always ends, from any tree that an
+//! interrupted installation may leave.
 //!
 //! Nothing at a visible name is overwritten or removed blindly: what is put there is put with
-//! `RENAME_NOREPLACE` or link, and what is in the way comes out by `RENAME_EXCHANGE` or a rename into
-//! the graveyard, and is looked at where it arrived.
+//! `RENAME_NOREPLACE` or link, and what is in the way comes out by `RENAME_EXCHANGE` or a rename
+//! into the graveyard, and is looked at where it arrived.
 
 use super::ahead::WINDOW;
 use super::{Install, Later, Outside, Place, Step, is};
 use crate::history::OldContent;
 use crate::io::{Class, HostId, Open, Openers, Rename, Stat};
-use crate::layout::grave_name;
+use crate::layout::{grave_name, parse_temp};
 use crate::writeset::{Bind, Ix, Origin};
-use std::collections::HashMap;
 use std::io::Result;
 use systx_base::{Kind, progress};
 
 /// How often a step is tried again because an outsider changed the name in between.
 const TRIES: usize = 64;
 
-/// Binds that are still to be done, counted.
-struct Waiting {
-    /// By target.
-    moves: HashMap<Ix, usize>,
-    /// By directory.
-    inside: HashMap<Ix, usize>,
+/// How far a bind is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    Open,
+    /// It waits for what is being done, or for a sync.
+    Begun,
+    Done,
 }
 
 impl Install<'_> {
     pub(super) fn bind_all(&mut self) -> Step<()> {
-        let mut open = Waiting { moves: HashMap::new(), inside: HashMap::new() };
-        for bind in &self.commit.set.binds {
-            *open.inside.entry(bind.dir).or_default() += 1;
-            if let Some(target) = bind.target {
-                *open.moves.entry(target).or_default() += 1;
+        let (now, late): (Vec<_>, Vec<_>) =
+            self.ordered().into_iter().partition(|i| !self.is_late(*i));
+        late.iter().for_each(|i| self.turns[*i] = Turn::Begun);
+        for some in now.chunks(WINDOW) {
+            self.make_ahead(some)?;
+            for i in some {
+                self.bind_in_turn(*i)?;
             }
         }
-        self.pending = self.ordered();
-        while !self.pending.is_empty() {
-            let mut waiting = Vec::new();
-            let tried = std::mem::take(&mut self.pending);
-            let before = tried.len();
-            for some in tried.chunks(WINDOW) {
-                self.make_ahead(some)?;
-                for i in some {
-                    let bind = &self.commit.set.binds[*i];
-                    if self.try_bind(*i, bind, &open)? {
-                        progress::step();
-                        count_down(&mut open.inside, bind.dir);
-                        if let Some(target) = bind.target {
-                            count_down(&mut open.moves, target);
-                        }
-                    } else {
-                        waiting.push(*i);
+        if !late.is_empty() {
+            self.sync()?;
+            late.iter().for_each(|i| self.turns[*i] = Turn::Open);
+        }
+        late.into_iter().try_for_each(|i| self.bind_in_turn(i))
+    }
+
+    /// Weak file systems: whether an existing directory gets into a new one, which has to be
+    /// durable before: a rename may lose both names, and nothing tells then what the new directory
+    /// was and had in it.
+    fn is_late(&self, i: usize) -> bool {
+        let bind = &self.commit.set.binds[i];
+        let moves = |ix: Ix| !self.object(ix).is_new() && self.object(ix).kind() == Kind::Dir;
+        let into_new = self.object(bind.dir).is_new() && bind.target.is_some_and(moves);
+        self.env.class == Class::Weak && into_new
+    }
+
+    /// Does a bind, and before it those that it waits for.  Not by recursion: they may be many.
+    fn bind_in_turn(&mut self, i: usize) -> Step<()> {
+        let mut begun: Vec<usize> =
+            Some(i).filter(|i| self.turns[*i] != Turn::Done).into_iter().collect();
+        while let Some(i) = begun.last().copied() {
+            self.turns[i] = Turn::Begun;
+            let bind = &self.commit.set.binds[i];
+            let next = match self.try_bind(i, bind)? {
+                None => None,
+                Some(other) => match self.next_bind(other) {
+                    Some(next) if self.turns[next] == Turn::Open => Some(next),
+                    _ if self.swap(bind, other)? || self.park(other)?.is_some() => continue,
+                    // It cannot be moved at all, which was reported.
+                    _ => {
+                        self.give_up(bind)?;
+                        None
                     }
-                }
-            }
-            let stuck = waiting.len() == before;
-            self.pending = waiting;
-            if stuck && !self.break_cycle()? {
-                // Only reached when outsiders rearrange directories meanwhile.
-                for i in std::mem::take(&mut self.pending) {
-                    let path = self.bind_path(&self.commit.set.binds[i]);
-                    self.report(path, Outside::Refused(libc::ELOOP), None);
+                },
+            };
+            match next {
+                Some(next) => begun.push(next),
+                None => {
+                    progress::step();
+                    self.turns[i] = Turn::Done;
+                    begun.pop();
                 }
             }
         }
         Ok(())
+    }
+
+    /// The first of the names of an object that it does not have yet.
+    fn next_bind(&self, ix: Ix) -> Option<usize> {
+        self.index.targets(ix).iter().copied().find(|i| self.turns[*i] != Turn::Done)
     }
 
     /// Weak file systems: a file that lives on and whose old name is given to another object gets a
@@ -122,35 +151,17 @@ impl Install<'_> {
         order
     }
 
-    /// Does one bind if it can be done now.
-    fn try_bind(&mut self, i: usize, bind: &Bind, open: &Waiting) -> Step<bool> {
-        let Some(dir) = self.dir_of(bind.dir)? else {
-            self.no_parent(bind)?;
-            return Ok(true);
+    /// Does one bind if it can be done now; else returns the object that has to leave its place
+    /// first.
+    fn try_bind(&mut self, i: usize, bind: &Bind) -> Step<Option<Ix>> {
+        let Some(place) = self.place_of(bind.dir, &bind.name)? else {
+            self.give_up(bind)?;
+            return Ok(None);
         };
-        let place = Place { dir, name: bind.name.clone() };
         let Some(target) = bind.target else {
-            if let Some(displaced) = bind.displaces
-                && open.moves.contains_key(&displaced)
-            {
-                return Ok(false);
-            }
-            let last_look = bind.displaces.is_some_and(|d| self.is_last_look(d));
-            if bind.displaces.is_some() && (self.env.class == Class::Weak || last_look) {
-                // Under another name that nobody knows here the file lives on, with the change.
-                self.needs_sync |= bind.displaces.is_some_and(|d| self.object(d).is_changed());
-                self.later.push(Later::Name(i));
-                return Ok(true);
-            }
-            self.remove_name(bind)?;
-            return Ok(true);
+            self.unbind(i, bind)?;
+            return Ok(None);
         };
-        if self.object(target).kind() == Kind::Dir && open.inside.contains_key(&target) {
-            // A host directory is in the tree all the time; only new ones must be complete.
-            if self.object(target).is_new() {
-                return Ok(false);
-            }
-        }
         // Where nothing was, a new object is put without a look: putting it never overwrites.
         let free = bind.displaces.is_none() && self.object(target).is_new();
         let fresh = (free || self.states[bind.dir.0 as usize].hidden) && !self.redo;
@@ -158,61 +169,64 @@ impl Install<'_> {
         if let Some(stat) = &now {
             if self.id(target) == Some(stat.id) {
                 self.arrived(target, &place);
-                return Ok(true);
+                return Ok(None);
             }
             let occupant = self.old.get(&stat.id).copied();
             if let Some(occupant) = occupant
-                && open.moves.contains_key(&occupant)
-                && self.is_home(occupant, &place)?
+                && self.next_bind(occupant).is_some()
+                && self.is_home(occupant, &place)
             {
-                return Ok(false);
+                return Ok(Some(occupant));
             }
         }
-        if self.object(target).is_new() {
-            self.bind_new(target, bind, &place, now)
-        } else if self.is_below(bind.dir, target) {
-            // What is on the way between them has yet to move out.  To park the directory meanwhile would
-            // park that place with it.
-            Ok(false)
-        } else {
-            let last = open.moves.get(&target) == Some(&1);
-            self.bind_host(target, bind, &place, now, last)
+        if let Some(between) = self.between(bind.dir, target) {
+            return Ok(Some(between));
         }
+        if self.object(target).is_new() {
+            self.bind_new(target, bind, &place, now)?;
+        } else {
+            self.bind_host(target, bind, &place, now.is_some())?;
+        }
+        Ok(None)
+    }
+
+    /// Does a bind to nothing.  What moves elsewhere has done so.
+    fn unbind(&mut self, i: usize, bind: &Bind) -> Step<()> {
+        let last_look = bind.displaces.is_some_and(|d| self.is_last_look(d));
+        if bind.displaces.is_some() && (self.env.class == Class::Weak || last_look) {
+            // Under another name that nobody knows here the file lives on, with the change.
+            self.needs_sync |= bind.displaces.is_some_and(|d| self.object(d).is_changed());
+            self.later.push(Later::Name(i));
+            return Ok(());
+        }
+        self.remove_name(bind)
     }
 
     /// Whether this is the name that an object is to be moved away from.
-    fn is_home(&self, ix: Ix, place: &Place) -> Step<bool> {
-        let Some(home) = &self.states[ix.0 as usize].home else { return Ok(false) };
-        if home.name != place.name {
-            return Ok(false);
-        }
-        let id = |dir| self.env.io.stat(dir).map(|s| s.id);
-        let same = id(&home.dir).and_then(|a| Ok(a == id(&place.dir)?));
-        same.map_err(|e| self.stop(place.name.clone(), e))
+    fn is_home(&self, ix: Ix, place: &Place) -> bool {
+        let home = self.states[ix.0 as usize].home.as_ref();
+        home.is_some_and(|home| home.of == place.of && home.name == place.name)
     }
 
-    /// Whether a directory is, now, the other one or somewhere below it.
-    fn is_below(&self, dir: Ix, above: Ix) -> bool {
-        let mut at = dir;
+    /// Where the directory `dir` is `top`, which has yet to get its name, or now somewhere below
+    /// it: what has yet to move on the way up from there.  There is such a thing, or else `dir`
+    /// would be below `top` in the end, too.
+    fn between(&self, dir: Ix, top: Ix) -> Option<Ix> {
+        if self.object(top).kind() != Kind::Dir || self.states[top.0 as usize].placed {
+            return None;
+        }
+        let (mut at, mut found) = (dir, None);
         // Bounded, should outsiders have made what is known a circle.
         for _ in 0..=self.states.len() {
-            if at == above {
-                return true;
+            if at == top {
+                return found;
             }
-            let state = &self.states[at.0 as usize];
-            if state.hidden {
-                return false;
+            if !self.object(at).is_new() && self.next_bind(at).is_some() {
+                found = found.or(Some(at));
             }
-            let arrived = state.placed || state.home.is_none();
-            let target = self.index.targets(at).first().filter(|_| arrived);
-            at = match (&self.object(at).origin, target) {
-                (_, Some(bind)) => self.commit.set.binds[*bind].dir,
-                (Origin::Host { parent, .. }, None) if state.in_tree => *parent,
-                // The root, or parked.
-                _ => return false,
-            };
+            at = self.states[at.0 as usize].place.as_ref()?.of?;
         }
-        false
+        None
     }
 
     fn arrived(&mut self, ix: Ix, place: &Place) {
@@ -222,22 +236,20 @@ impl Install<'_> {
         state.place = Some(place.clone());
     }
 
-    /// The directory that a name belongs in is gone: a new object is kept aside.
-    fn no_parent(&mut self, bind: &Bind) -> Step<()> {
-        let Some(target) = bind.target.filter(|t| self.object(*t).is_new()) else { return Ok(()) };
-        let path = self.bind_path(bind);
-        let staged = match self.place(target) {
-            Some(place) if self.states[target.0 as usize].hidden => place,
-            Some(_) => return Ok(()),
-            None => {
-                let place = self.temp('b', target);
-                if !self.build(target, &place)? {
-                    return Ok(());
-                }
-                place
+    /// An object cannot get a name, for the directory is gone: what nobody sees is kept aside.
+    fn give_up(&mut self, bind: &Bind) -> Step<()> {
+        let Some(target) = bind.target else { return Ok(()) };
+        if self.place(target).is_none() && self.object(target).is_new() {
+            let place = self.temp('b', target);
+            if !self.build(target, &place)? {
+                return Ok(());
             }
-        };
-        let kept = self.keep(&staged, &bind.name)?;
+        }
+        let state = &self.states[target.0 as usize];
+        let staged = |p: &Place| p.of.is_none() && !state.placed && parse_temp(&p.name).is_some();
+        let Some(place) = state.place.clone().filter(staged) else { return Ok(()) };
+        let path = self.bind_path(bind);
+        let kept = self.keep(&place, &bind.name)?;
         self.state(target).place = None;
         self.report(path, Outside::Gone, Some(kept));
         Ok(())
@@ -248,8 +260,7 @@ impl Install<'_> {
     fn adopt(&mut self, ix: Ix) -> Step<()> {
         for i in self.index.targets(ix).to_vec() {
             let bind = &self.commit.set.binds[i];
-            let Some(dir) = self.dir_of(bind.dir)? else { continue };
-            let place = Place { dir, name: bind.name.clone() };
+            let Some(place) = self.place_of(bind.dir, &bind.name)? else { continue };
             let Some(stat) = self.soft_stat(&place.dir, &place.name)? else { continue };
             if self.old.contains_key(&stat.id) || !self.is_ours(ix, &place, &stat)? {
                 continue;
@@ -264,14 +275,14 @@ impl Install<'_> {
         Ok(())
     }
 
-    fn bind_new(&mut self, ix: Ix, bind: &Bind, place: &Place, now: Option<Stat>) -> Step<bool> {
+    fn bind_new(&mut self, ix: Ix, bind: &Bind, place: &Place, now: Option<Stat>) -> Step<()> {
         let is_dir = self.object(ix).kind() == Kind::Dir;
         if self.redo && !is_dir && !self.states[ix.0 as usize].placed {
             self.adopt(ix)?;
         }
         if now.is_some_and(|stat| Some(stat.id) == self.id(ix)) {
             self.arrived(ix, place);
-            return Ok(true);
+            return Ok(());
         }
         if !is_dir && self.states[ix.0 as usize].placed {
             return self.add_link(ix, bind, place, now.is_some());
@@ -280,42 +291,33 @@ impl Install<'_> {
             self.dress_dir(ix)?;
             if self.states[ix.0 as usize].placed {
                 self.arrived(ix, place);
-                return Ok(true);
+                return Ok(());
             }
         } else {
             let in_place = now.is_none() && self.states[bind.dir.0 as usize].hidden;
             if !std::mem::take(&mut self.state(ix).ahead) {
                 let at = if in_place { place.clone() } else { self.temp('b', ix) };
                 if !self.build(ix, &at)? {
-                    return Ok(true);
+                    return Ok(());
                 }
             }
             if in_place {
                 self.arrived(ix, place);
-                return Ok(true);
+                return Ok(());
             }
         }
-        let Some(staged) = self.place(ix) else { return Ok(true) };
+        let Some(staged) = self.place(ix) else { return Ok(()) };
         // Getting its name moves its change time.
         self.state(ix).stamp = None;
         if self.put(&staged, place, bind)? {
-            let state = self.state(ix);
-            state.place = Some(place.clone());
             self.arrived(ix, place);
         }
-        Ok(true)
+        Ok(())
     }
 
-    fn bind_host(
-        &mut self,
-        ix: Ix,
-        bind: &Bind,
-        place: &Place,
-        now: Option<Stat>,
-        last: bool,
-    ) -> Step<bool> {
+    fn bind_host(&mut self, ix: Ix, bind: &Bind, place: &Place, occupied: bool) -> Step<()> {
         if self.place(ix).is_none() {
-            return Ok(true);
+            return Ok(());
         }
         let is_dir = self.object(ix).kind() == Kind::Dir;
         let leaves = match &self.object(ix).origin {
@@ -324,17 +326,20 @@ impl Install<'_> {
             }
             _ => true,
         };
+        let mut open =
+            self.index.targets(ix).iter().rev().filter(|i| self.turns[**i] != Turn::Done);
+        let last = open.nth(1).is_none();
         // On a weak file system a rename may lose both names; a link and a later unlink cannot.
         if !is_dir && (!leaves || !last || self.env.class == Class::Weak) {
-            let linked = self.add_link(ix, bind, place, now.is_some())?;
+            self.add_link(ix, bind, place, occupied)?;
             if leaves && last && self.states[ix.0 as usize].placed {
                 self.leave_home(ix)?;
             }
-            return Ok(linked);
+            return Ok(());
         }
         match self.states[ix.0 as usize].home.clone() {
-            Some(from) => self.move_host(ix, bind, place, now.is_some(), from),
-            None => self.add_link(ix, bind, place, now.is_some()),
+            Some(from) => self.move_host(ix, bind, place, occupied, from),
+            None => self.add_link(ix, bind, place, occupied),
         }
     }
 
@@ -345,39 +350,39 @@ impl Install<'_> {
         place: &Place,
         occupied: bool,
         mut from: Place,
-    ) -> Step<bool> {
+    ) -> Step<()> {
         self.stirred.extend(self.id(ix));
         if occupied {
-            let parked = self.temp('p', ix);
-            if from.name != parked.name {
-                let moved = self.rename(&from, &parked, Rename::NoReplace);
-                let Some(()) = self.soft(|s| s.path(ix), moved)? else { return Ok(true) };
-                let state = self.state(ix);
-                state.place = Some(parked.clone());
-                state.home = Some(parked.clone());
-                state.in_tree = false;
-                from = parked;
-            }
-        }
-        if !occupied {
-            match self.rename(&from, place, Rename::NoReplace) {
-                // Into a directory below itself, which has yet to move out.
-                Err(e) if is(&e, libc::EINVAL) => return Ok(false),
-                Err(e) if is(&e, libc::EEXIST) => {}
-                other => {
-                    if self.soft(|s| s.path(ix), other)?.is_some() {
-                        self.state(ix).home = None;
-                        self.arrived(ix, place);
-                    }
-                    return Ok(true);
-                }
-            }
+            // What comes out of the way arrives where this was.
+            let Some(parked) = self.park(ix)? else { return Ok(()) };
+            from = parked;
         }
         if self.put(&from, place, bind)? {
             self.state(ix).home = None;
             self.arrived(ix, place);
         }
-        Ok(true)
+        Ok(())
+    }
+
+    /// Moves an object to staging, until its turn comes.
+    fn park(&mut self, ix: Ix) -> Step<Option<Place>> {
+        let parked = self.temp('p', ix);
+        let state = &self.states[ix.0 as usize];
+        let Some(home) = state.home.as_ref().or(state.place.as_ref()).cloned() else {
+            return Ok(None);
+        };
+        if home.name != parked.name {
+            let moved = self.rename(&home, &parked, Rename::NoReplace);
+            let Some(()) = self.soft(|s| s.path(ix), moved)? else { return Ok(None) };
+            self.is_parked(ix, &parked);
+        }
+        Ok(Some(parked))
+    }
+
+    pub(super) fn is_parked(&mut self, ix: Ix, at: &Place) {
+        let state = self.state(ix);
+        state.home = Some(at.clone());
+        state.place = Some(at.clone());
     }
 
     /// The old name of a file that moved by link goes with its own bind; one that has none (it was
@@ -386,7 +391,7 @@ impl Install<'_> {
         let Some(home) = self.state(ix).home.take() else { return Ok(()) };
         if let Origin::Host { parent, name, .. } = &self.object(ix).origin
             && self.index.at(*parent, name).is_some()
-            && self.states[ix.0 as usize].in_tree
+            && home.of == Some(*parent)
             && home.name == *name
         {
             return Ok(());
@@ -403,11 +408,9 @@ impl Install<'_> {
             }
             let old = match &self.object(ix).origin {
                 Origin::Host { parent, name, .. } if self.index.inside_removed(ix) => {
-                    self.dir_of(*parent)?.map(|dir| Place { dir, name: name.clone() })
+                    self.place_of(*parent, name)?
                 }
-                Origin::Grave { name, .. } => {
-                    Some(Place { dir: self.env.layout.grave.clone(), name: name.clone() })
-                }
+                Origin::Grave { name, .. } => Some(Place::own(&self.env.layout.grave, name)),
                 _ => None,
             };
             let Some(old) = old else { continue };
@@ -435,8 +438,8 @@ impl Install<'_> {
     }
 
     /// Gives an object that is in the tree a further name.
-    fn add_link(&mut self, ix: Ix, bind: &Bind, place: &Place, occupied: bool) -> Step<bool> {
-        let Some(from) = self.place(ix) else { return Ok(true) };
+    fn add_link(&mut self, ix: Ix, bind: &Bind, place: &Place, occupied: bool) -> Step<()> {
+        let Some(from) = self.place(ix) else { return Ok(()) };
         let io = self.env.io;
         let linked = if occupied {
             Err(std::io::Error::from_raw_os_error(libc::EEXIST))
@@ -470,14 +473,15 @@ impl Install<'_> {
             state.hidden = false;
             state.place = Some(place.clone());
         }
-        Ok(true)
+        Ok(())
     }
 
-    /// Gives what is at `from`, which no outsider sees, the name `to`.  Returns whether it has it.
+    /// Gives what is at `from` the name `to`.  Returns whether it has it.
     fn put(&mut self, from: &Place, to: &Place, bind: &Bind) -> Step<bool> {
         let path = self.bind_path(bind);
         let placed = self.exchange_in(from, to, bind.displaces, path.clone())?;
-        if !placed {
+        // What somebody sees stays where it is.
+        if !placed && from.of.is_none() {
             let kept = self.keep(from, &bind.name)?;
             if let Some(last) = self.outside.last_mut().filter(|o| o.path == path) {
                 last.kept_as = Some(kept);
@@ -556,7 +560,13 @@ impl Install<'_> {
             return Ok(());
         }
         if !self.index.targets(ix).is_empty() {
-            return self.drop_later(at.clone());
+            if self.states[ix.0 as usize].placed || self.next_bind(ix).is_some() {
+                return self.drop_later(at.clone());
+            }
+            // It could not get the name that it was to have.
+            let kept = self.keep(at, &base)?;
+            self.report(path, Outside::Gone, Some(kept));
+            return Ok(());
         }
         if self.lives_on(ix, &now) {
             if self.is_last_look(ix) {
@@ -632,8 +642,8 @@ impl Install<'_> {
 
     /// Removes a name, if what it names is what the transaction knew.
     pub(super) fn remove_name(&mut self, bind: &Bind) -> Step<()> {
-        let (Some(ix), Some(dir)) = (bind.displaces, self.dir_of(bind.dir)?) else { return Ok(()) };
-        let place = Place { dir, name: bind.name.clone() };
+        let place = self.place_of(bind.dir, &bind.name)?;
+        let (Some(ix), Some(place)) = (bind.displaces, place) else { return Ok(()) };
         let Some(stat) = self.soft_stat(&place.dir, &place.name)? else { return Ok(()) };
         if self.origin_id(ix) != Some(stat.id) {
             // Made after the transaction removed its own: that is a serial order, it stays.
@@ -641,8 +651,11 @@ impl Install<'_> {
             self.report(path, Outside::Appeared, None);
             return Ok(());
         }
-        let elsewhere = !self.index.targets(ix).is_empty() && self.states[ix.0 as usize].placed;
-        if elsewhere && stat.kind != Kind::Dir {
+        if !self.index.targets(ix).is_empty() {
+            if !self.states[ix.0 as usize].placed || stat.kind == Kind::Dir {
+                // It could not be moved, which was reported, or an outsider has moved it back.
+                return Ok(());
+            }
             self.stirred.insert(stat.id);
             return self.drop_name(ix, &place, stat.id);
         }
@@ -686,7 +699,7 @@ impl Install<'_> {
     pub(super) fn bury(&mut self, ix: Ix, from: &Place) -> Step<()> {
         self.stirred.extend(self.origin_id(ix));
         let name = grave_name(self.txn(), ix.0);
-        let grave = Place { dir: self.env.layout.grave.clone(), name };
+        let grave = Place::own(&self.env.layout.grave, &name);
         if let Some(there) = self.soft_stat(&grave.dir, &grave.name)? {
             let here = self.soft_stat(&from.dir, &from.name)?;
             if here.is_some_and(|h| h.id == there.id) {
@@ -725,70 +738,28 @@ impl Install<'_> {
         Ok(())
     }
 
-    /// Lets a cycle of moves go on: two names that swap are exchanged, of any other cycle one member
-    /// is parked.  False if there is none.
-    fn break_cycle(&mut self) -> Step<bool> {
-        for i in self.pending.clone() {
-            let bind = &self.commit.set.binds[i];
-            let Some(dir) = self.dir_of(bind.dir)? else { continue };
-            let Some(stat) = self.soft_stat(&dir, &bind.name)? else { continue };
-            let Some(occupant) = self.old.get(&stat.id).copied() else { continue };
-            let here = Place { dir, name: bind.name.clone() };
-            if self.index.targets(occupant).is_empty()
-                || bind.target == Some(occupant)
-                || !self.is_home(occupant, &here)?
-            {
-                continue;
-            }
-            if self.swap(bind, occupant, &here)? {
-                return Ok(true);
-            }
-            let parked = self.temp('p', occupant);
-            let moved = self.rename(&here, &parked, Rename::NoReplace);
-            if self.soft(|s| s.path(occupant), moved)?.is_some() {
-                let state = self.state(occupant);
-                state.home = Some(parked.clone());
-                state.place = Some(parked);
-                state.in_tree = false;
-                return Ok(true);
-            }
-        }
-        Ok(false)
-    }
-
-    /// Exchanges two names whose objects swap places.
-    fn swap(&mut self, bind: &Bind, occupant: Ix, here: &Place) -> Step<bool> {
+    /// Exchanges the names of two objects, if the other one is at the name of this bind and is to
+    /// have the one that its target has now.
+    fn swap(&mut self, bind: &Bind, other: Ix) -> Step<bool> {
         let Some(target) = bind.target.filter(|t| !self.object(*t).is_new()) else {
             return Ok(false);
         };
-        let home = self.states[target.0 as usize].home.clone();
-        let (Some(there), [other]) = (home, self.index.targets(occupant)) else {
+        let homes = [target, other].map(|ix| self.states[ix.0 as usize].home.clone());
+        let ([Some(there), Some(here)], [i]) = (homes, self.index.targets(other)) else {
             return Ok(false);
         };
-        let other = &self.commit.set.binds[*other];
-        let other_dir = self.states[other.dir.0 as usize].id;
-        let there_dir = self.env.io.stat(&there.dir).ok().map(|s| s.id);
-        if other.name != there.name || other_dir.is_none() || other_dir != there_dir {
+        let is_at =
+            |place: &Place, bind: &Bind| place.of == Some(bind.dir) && place.name == bind.name;
+        if !is_at(&here, bind) || !is_at(&there, &self.commit.set.binds[*i]) {
             return Ok(false);
         }
-        if self.rename(&there, here, Rename::Exchange).is_err() {
+        if self.rename(&there, &here, Rename::Exchange).is_err() {
             return Ok(false);
         }
-        for (ix, place) in [(target, here), (occupant, &there)] {
-            let state = self.state(ix);
-            state.home = None;
-            state.place = Some(place.clone());
-            state.placed = true;
+        for (ix, place) in [(target, here), (other, there)] {
+            self.state(ix).home = None;
+            self.arrived(ix, &place);
         }
         Ok(true)
-    }
-}
-
-fn count_down(counts: &mut HashMap<Ix, usize>, key: Ix) {
-    if let Some(n) = counts.get_mut(&key) {
-        *n -= 1;
-        if *n == 0 {
-            counts.remove(&key);
-        }
     }
 }

@@ -33,7 +33,7 @@ impl Install<'_> {
         let parent = self.states[bind.dir.0 as usize].dir.clone();
         let inside = self.state(bind.dir).hidden;
         let place = match parent {
-            Some(dir) if inside => Place { dir, name: bind.name.clone() },
+            Some(dir) if inside => Place { dir, name: bind.name.clone(), of: Some(bind.dir) },
             _ => self.temp('b', ix),
         };
         let make = || -> Result<Handle> {
@@ -56,7 +56,7 @@ impl Install<'_> {
         let made = self.create(ix, place);
         let Some(file) = self.soft(|s| s.path(ix), made)? else { return Ok(false) };
         // By its descriptor, where there is one: no name is looked up again.
-        let at = file.map_or_else(|| place.clone(), |dir| Place { dir, name: Vec::new() });
+        let at = file.map_or_else(|| place.clone(), Place::open);
         let stat = self.dress(ix, &at)?;
         // A slot that has yet to lose its own name (weak file systems) changes once more.
         let later = self.env.class == Class::Weak;
@@ -139,12 +139,12 @@ impl Install<'_> {
         if let Some(stat) = found(io.stat_at(&dir, &name))?
             && id.is_none_or(|id| id == stat.id)
         {
-            return Ok(Place { dir, name });
+            return Ok(Place::own(&dir, &name));
         }
         // A resumed installation: an earlier run had taken it out already.
         let left = id.and_then(|id| self.leftovers.get(&id)).cloned();
         let left = left.ok_or_else(|| Error::from_raw_os_error(libc::ENOENT))?;
-        Ok(Place { dir: self.env.layout.temp.clone(), name: left })
+        Ok(Place::own(&self.env.layout.temp, &left))
     }
 
     /// Sets everything that a write set says about an object, in the one right order.
@@ -310,7 +310,7 @@ impl Install<'_> {
             return self.replace_again(ix);
         }
         let Some(place) = self.place(ix) else { return Ok(()) };
-        let swapped = object.content != Content::Keep && !self.states[ix.0 as usize].in_tree;
+        let swapped = object.content != Content::Keep && place.of.is_none();
         if swapped && self.redo && self.index.targets(ix).is_empty() && !self.index.is_displaced(ix)
         {
             // An earlier run found it in use as a program and has already exchanged it.
@@ -405,7 +405,7 @@ impl Install<'_> {
             Content::Keep => Ok(()),
         };
         written.map_err(|e| stop(self, e))?;
-        self.set_attributes(ix, &Place { dir: file, name: Vec::new() })
+        self.set_attributes(ix, &Place::open(file))
     }
 
     /// Whether another record of the journal has brought about what this one changes in place, too.
@@ -487,8 +487,7 @@ impl Install<'_> {
     /// [`Install::replace`] when an earlier run may have got anywhere in it.
     fn replace_again(&mut self, ix: Ix) -> Step<()> {
         let Origin::Host { parent, name, .. } = &self.object(ix).origin else { return Ok(()) };
-        let Some(dir) = self.dir_of(*parent)? else { return Ok(()) };
-        let place = Place { dir, name: name.clone() };
+        let Some(place) = self.place_of(*parent, name)? else { return Ok(()) };
         let stat = self.soft_stat(&place.dir, &place.name)?;
         if let Some(stat) = &stat
             && self.origin_id(ix) != Some(stat.id)
@@ -566,14 +565,14 @@ impl Install<'_> {
             let Some(place) = self.place(ix) else { return Ok(()) };
             return self.set_attributes(ix, &place);
         };
-        self.set_attributes(ix, &Place { dir, name: Vec::new() })
+        self.set_attributes(ix, &Place::open(dir))
     }
 
     /// Owner, extended attributes and (if it stays writable) mode of a new directory, before it is
     /// seen.
     pub(super) fn dress_dir(&mut self, ix: Ix) -> Step<()> {
         let Some(dir) = self.states[ix.0 as usize].dir.clone() else { return Ok(()) };
-        let place = Place { dir, name: Vec::new() };
+        let place = Place::open(dir);
         let object = self.object(ix);
         let mode = object.attrs.mode.filter(|m| m & OWNER_WX == OWNER_WX);
         self.set_owner(ix, &place, object.attrs)?;

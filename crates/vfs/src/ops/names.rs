@@ -246,7 +246,7 @@ impl View {
             self.check_sticky(&st, caller, to.0, target)?;
             self.check_local(&st, target)?;
             if how != RenameHow::Exchange {
-                self.check_replace(&mut st, node, target)?;
+                self.check_replace(&mut st, node, target, how)?;
             }
         }
         self.check_movable(&st, node, how)?;
@@ -332,13 +332,23 @@ impl View {
         Ok(())
     }
 
-    fn check_replace(&self, st: &mut State, node: NodeId, target: NodeId) -> Reply<()> {
+    fn check_replace(
+        &self,
+        st: &mut State,
+        node: NodeId,
+        target: NodeId,
+        how: RenameHow,
+    ) -> Reply<()> {
         let from_dir = st.node(node)?.attr.kind == Kind::Dir;
         let to_dir = st.node(target)?.attr.kind == Kind::Dir;
         match (from_dir, to_dir) {
             (true, false) => Err(Errno::NOTDIR),
             (false, true) => Err(Errno::ISDIR),
-            (true, true) if !self.is_empty(st, target)? => Err(Errno::NOTEMPTY),
+            (true, true) => {
+                // An overlay looks at that first.
+                self.check_movable(st, node, how)?;
+                if self.is_empty(st, target)? { Ok(()) } else { Err(Errno::NOTEMPTY) }
+            }
             _ => Ok(()),
         }
     }

@@ -19,13 +19,33 @@ pub struct Hooked {
     moments: AtomicUsize,
     /// What happens, at which of them, and on a thread of its own.
     act: Mutex<Option<(usize, Act)>>,
+    /// What the file system is said to be.
+    class: Option<Class>,
+    /// After so many calls nothing succeeds any more, as if this process had died.
+    left: AtomicUsize,
 }
 
 impl Hooked {
     /// Calls of the thread that makes it count.
     pub fn new(io: RealIo) -> Arc<Hooked> {
+        Hooked::of_class(io, None)
+    }
+
+    /// A file system that is said to be of this class.
+    pub fn of_class(io: RealIo, class: Option<Class>) -> Arc<Hooked> {
         let whose = std::thread::current().id();
-        Arc::new(Hooked { io, whose, moments: AtomicUsize::new(0), act: Mutex::new(None) })
+        let (moments, left) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
+        Arc::new(Hooked { io, whose, moments, act: Mutex::new(None), class, left })
+    }
+
+    /// Fails all calls after so many.  Not for several threads.
+    pub fn die_after(&self, calls: usize) {
+        self.left.store(calls, SeqCst);
+    }
+
+    /// How many calls are left.
+    pub fn left(&self) -> usize {
+        self.left.load(SeqCst)
     }
 
     /// Has something happen at the `nth` moment from now on: before the first call, after it, before the second...
@@ -64,6 +84,11 @@ macro_rules! pass_on {
     ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty;)*) => {
         $(fn $name(&self, $($arg: $type),*) -> $result {
             self.moment();
+            let left = self.left.load(SeqCst);
+            if left == 0 {
+                return Err(std::io::Error::from_raw_os_error(libc::EIO));
+            }
+            self.left.store(left - 1, SeqCst);
             let answer = self.io.$name($($arg),*);
             self.moment();
             answer
@@ -108,7 +133,10 @@ impl Io for Hooked {
         sync_fs() -> Out<()>;
         openers(h: &Handle) -> Out<Openers>;
         try_lock(h: &Handle) -> Out<bool>;
-        fs_info() -> Out<FsInfo>;
+    }
+    fn fs_info(&self) -> Out<FsInfo> {
+        let info = self.io.fs_info()?;
+        Ok(FsInfo { class: self.class.unwrap_or(info.class), ..info })
     }
     fn root(&self) -> Handle {
         self.io.root()
