@@ -443,7 +443,7 @@ pub struct Undo {
 /// `systx recover`.
 #[derive(Clone, Debug, Args)]
 pub struct Recover {
-    /// The stores of all mounted file systems that belong to this user and lie where they lie by default
+    /// All stores of this user that are there now
     #[arg(long, conflicts_with_all = ["root", "store"])]
     pub all: bool,
     /// Where.

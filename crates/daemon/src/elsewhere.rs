@@ -144,20 +144,24 @@ impl Transactions {
         opened.pop().ok_or_else(absent)?.map_err(named)
     }
 
-    /// Opens the stores that this one has decided for, and which have not got to know it; sentences.
-    pub(crate) fn recover_others(&self, volume: &OpenVolume) -> Vec<String> {
-        let mut notes = Vec::new();
+    /// Opens the stores that this one has decided for, and which have not got to know it; sentences
+    /// about those that cannot be opened.
+    pub(crate) fn recover_others(
+        &self,
+        volume: &OpenVolume,
+    ) -> (Vec<Arc<OpenVolume>>, Vec<String>) {
+        let (mut opened, mut failed) = (Vec::new(), Vec::new());
         let decisions = volume.store.decisions().unwrap_or_default();
         let decided = decisions.iter().flat_map(|d| &d.others);
         for member in decided.chain(&volume.recovery.others) {
             match self.volume_of(member) {
-                Ok(other) => notes.extend(other.recovery_notes()),
+                Ok(other) => opened.push(other),
                 // It is named by `waiting_notes`.
                 Err(failure) if failure.kind == FailureKind::NotFound => {}
-                Err(failure) => notes.push(failure.to_string()),
+                Err(failure) => failed.push(failure.to_string()),
             }
         }
-        notes.dedup();
-        notes
+        failed.dedup();
+        (opened, failed)
     }
 }

@@ -20,6 +20,7 @@ mod kcmp_unsafe;
 pub mod keeper;
 pub mod members;
 pub mod mounts;
+pub mod noted;
 mod open_transactions;
 mod opening;
 pub mod path_views;

@@ -91,7 +91,7 @@ impl Transactions {
             path,
             directory,
             volume: facts(&volume),
-            notes: volume.recovery_notes(),
+            notes: volume.tell_recovered().notes,
         })
     }
 

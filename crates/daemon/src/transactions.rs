@@ -186,8 +186,10 @@ impl Transactions {
             opened
         };
         let open = opened?;
+        volume::note(&open.location, self.owner.uid, self.owner.home.as_deref());
         // What was committed together is there again together, as far as it is mounted.
-        for note in self.recover_others(&open) {
+        let (others, failed) = self.recover_others(&open);
+        for note in others.iter().flat_map(|other| other.recovery_notes()).chain(failed) {
             tracing::info!(note);
         }
         Ok(open)
@@ -412,7 +414,8 @@ impl Control for Transactions {
         let timestamp = txn.timestamp;
         txn.told.patterns(begin.rules);
         self.add(txn);
-        let mut notes = [notes, volumes.iter().flat_map(|v| v.recovery_notes()).collect()].concat();
+        let mut notes =
+            [notes, volumes.iter().flat_map(|v| v.tell_recovered().notes).collect()].concat();
         notes.dedup();
         let mut facts = volumes.iter().map(|v| facts(v));
         let volume = facts
@@ -670,10 +673,16 @@ impl Control for Transactions {
         self.wait_for_the_dead(&volume);
         let finished = systx_commit::finish_late(&volume.site, &mut HashSet::new())
             .map_err(stopped::failure)?;
-        let mut recovered = volume.recovered();
+        let mut recovered = volume.tell_recovered();
         recovered.finished += finished.len() as u64;
         recovered.notes.extend(finished.iter().map(|id| format!("installed transaction {id}")));
-        recovered.notes.extend(self.recover_others(&volume));
+        let (others, failed) = self.recover_others(&volume);
+        for other in others.iter().map(|other| other.tell_recovered()) {
+            recovered.notes.extend(other.notes);
+            recovered.outside.extend(other.outside);
+        }
+        recovered.notes.extend(failed);
+        recovered.notes.dedup();
         recovered.notes.extend(volume.waiting_notes());
         Ok(recovered)
     }

@@ -4,6 +4,7 @@
 use crate::elsewhere::{self, Elsewhere};
 use crate::guarded::Guarded;
 use crate::mounts::{self, Mount};
+use crate::noted::Noted;
 use crate::protocol::{Failure, FailureKind, HostPath, Inspected, Recovered};
 use crate::stopped::outside_change;
 use crate::top::Counts;
@@ -11,18 +12,19 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use systx_base::Uid;
 use systx_base::sync::{Mutex, rank};
 use systx_commit::{Checkpoints, Relaxed, Site};
 use systx_store::io::{Class, Io};
 use systx_store::overlay::{described, is_overlay};
 use systx_store::real::RealIo;
-use systx_store::{Config, DirStore, OpenError, RecoveryReport};
+use systx_store::{Config, DirStore, Instance, OpenError, RecoveryReport};
 use systx_vfs::volume::Volume;
 use thiserror::Error;
 
@@ -110,6 +112,8 @@ pub struct OpenVolume {
     /// The same two, as a commit knows them.
     pub site: Arc<Site>,
     pub(crate) relaxed: Relaxed,
+    /// Whether somebody was told what recovery did.
+    told: AtomicBool,
     guarded: Mutex<Vec<Arc<Guarded>>>,
     /// What happened since.
     pub counts: Counts,
@@ -143,6 +147,16 @@ impl OpenVolume {
     /// What recovery did when the volume was opened, as sentences; empty if there was nothing to do.
     pub fn recovery_notes(&self) -> Vec<String> {
         self.recovered().notes
+    }
+
+    /// As [`OpenVolume::recovered`], for whoever asks first.  Everybody else is told that there was
+    /// nothing to do.
+    pub fn tell_recovered(&self) -> Recovered {
+        if self.told.swap(true, Ordering::Relaxed) {
+            let store = HostPath::from(self.location.store.as_path());
+            return Recovered { store, ..Recovered::default() };
+        }
+        self.recovered()
     }
 
     /// What recovery did when the volume was opened.
@@ -286,6 +300,31 @@ fn mount_point(table: &[Mount], id: u64) -> Option<&Mount> {
     Some(mount)
 }
 
+/// Whether a user's store is where it is found without a list: at the root of its file system, or
+/// in the state directory.
+fn is_easily_found(location: &Location, home: Option<&Path>) -> bool {
+    let top = location.mount.join(STORE_DIR);
+    let own = home.map(own_store);
+    location.store == top || own.is_some_and(|own| location.store == own)
+}
+
+/// The store of an ordinary user on the file system of the home directory.
+pub fn own_store(home: &Path) -> PathBuf {
+    home.join(".local/state/systx")
+}
+
+/// Puts the store of a user on the list of those that are not easily found, if it is one.
+pub(crate) fn note(location: &Location, uid: Uid, home: Option<&Path>) {
+    if is_easily_found(location, home) {
+        return;
+    }
+    let Some(noted) = Noted::of(uid, home) else { return };
+    if let Err(error) = noted.note(&location.store) {
+        let store = location.store.display();
+        tracing::warn!(%error, %store, "`recover --all` will not find it");
+    }
+}
+
 /// Root keeps the store at the volume's root.  Anybody else in the own state directory if that is on
 /// the volume, else next to the work: in the topmost directory above `dir` that is theirs.
 fn default_store(
@@ -303,7 +342,7 @@ fn default_store(
         && owner(home) == Some(uid)
         && home.starts_with(mount)
     {
-        return Ok(home.join(".local/state/systx"));
+        return Ok(own_store(home));
     }
     let own = dir
         .ancestors()
@@ -335,7 +374,7 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
         return Err(VolumeError::Overlay { mount: location.mount.display().to_string() });
     }
     let mut config = Config::new(relative.as_os_str().as_bytes());
-    config.boot = boot_id();
+    config.instance = instance(&location.mount)?;
     config.owner = Some(rustix::process::geteuid().as_raw());
     config.seed = seed();
     config.committer_applies = true;
@@ -372,6 +411,7 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
         site: Arc::new(site),
         recovery,
         relaxed: Relaxed::new(),
+        told: AtomicBool::new(false),
         guarded: Mutex::new(rank::LEAF, Vec::new()),
         counts: Counts::default(),
     })
@@ -399,11 +439,11 @@ fn has_lasting_numbers(location: &Location) -> Result<bool, VolumeError> {
     Ok(lasting)
 }
 
-/// Identity of this run of the kernel; zero if it does not tell.
-fn boot_id() -> [u8; 16] {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes()
+/// The mount instance of a file system, looked at where it is mounted.
+fn instance(mount: &Path) -> Result<Instance, VolumeError> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = rustix::fs::open(mount, flags, Mode::empty());
+    Ok(Instance::of(dir.map_err(|e| failed("open", mount, e.into()))?.as_fd()))
 }
 
 fn seed() -> u64 {

@@ -6,6 +6,7 @@
 //! - [`tree`]: a whole directory tree as a value, for comparisons;
 //! - [`room`]: a mount namespace with several disposable file systems;
 //! - [`confine`]: commands with less than root has;
+//! - [`lost`]: a disk that loses what it was not told to keep;
 //! - [`stop`]: ends a process at its n-th call that changes a file system;
 //! - [`twin`]: does the same work natively and inside a run, and compares;
 //! - [`cache`]: things from package registries, fetched once;
@@ -28,6 +29,8 @@ pub mod cases;
 pub mod confine;
 mod frozen;
 pub mod lab;
+#[path = "lost_unsafe.rs"]
+pub mod lost;
 #[path = "mapped_unsafe.rs"]
 pub mod mapped;
 pub mod open;

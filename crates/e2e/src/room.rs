@@ -2,6 +2,7 @@
 //! machine plays no part: for suites about transactions over several file systems.
 
 use crate::lab::{Frozen, Fs, PREFIX, base, end, obstacle, systx_binary};
+use crate::lost::shut_down;
 use crate::run::HANG;
 use crate::tree::Tree;
 use rustix::process::{Pid, Signal};
@@ -142,6 +143,13 @@ impl Room {
     /// Unmounts `a` or `b`.  The kernel may need a moment after the end of what used it.
     pub fn umount(&self, which: &str) {
         self.wait("the end of its use", |room| room.sh(&format!("umount {which}")).code == Some(0));
+    }
+
+    /// The disk of `a` or `b` goes away, with what it was not told to keep, and comes back.
+    pub fn lose_disk(&self, which: &str) {
+        shut_down(&self.path(which));
+        self.umount(which);
+        self.mount(which);
     }
 
     /// Keeps everybody from writing to `a` or `b`, until the answer is dropped, which must be before the room is.

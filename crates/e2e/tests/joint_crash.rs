@@ -1,5 +1,6 @@
-//! A transaction over two file systems, and often a third in memory, whose daemon is killed at its n-th system call, then
-//! recovery, also with one of the two unmounted at first.  All of it is on all of them, or none.
+//! A transaction over two file systems, and often a third in memory, whose daemon is killed at its
+//! n-th system call, then recovery, also with one of the two unmounted at first, or with disks that
+//! have lost what was not synced.  All of it is on all of them, or none.
 //!
 //! n goes over the calls that a commit makes, from the end of the command until the decision is forgotten: those around each
 //! synced write, and some of the others, chosen by `SYSTX_SEED`, or all (`SYSTX_LONG=1`).  The command waits at its end
@@ -10,6 +11,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::time::Instant;
+use systx_e2e::lost::reaches_the_disk;
 use systx_e2e::random::Random;
 use systx_e2e::room::Room;
 use systx_e2e::run::{HANG, wait_readable};
@@ -46,6 +48,9 @@ enum Absent {
     Part,
     /// The one whose store decides: the first by its path.
     Decider,
+    /// None, but the disks of some went away with what they were not told to keep, and came back:
+    /// the kernel runs on.
+    Disks,
 }
 
 struct Crash {
@@ -173,6 +178,15 @@ impl Crash {
     /// With everything there.  Whichever is recovered, the others are, too.
     fn recover_all(&self, random: &mut Random) {
         self.recover(["a", "b"][random.below(2) as usize]);
+    }
+
+    /// One disk or both go away and come back.
+    fn lose_disks(&self, random: &mut Random) {
+        for which in [&SIDES[..1], &SIDES[1..2], &SIDES[..2]][random.below(3) as usize] {
+            let path = self.room.path(which);
+            reaches_the_disk(&path.join(".systx"), &path.join("w"), random);
+            self.room.lose_disk(which);
+        }
     }
 
     /// `b` is not there, and then is; whether it was waited for.
@@ -340,6 +354,11 @@ impl Crash {
                 self.recover_all(random);
                 false
             }
+            Absent::Disks => {
+                self.lose_disks(random);
+                self.recover_all(random);
+                false
+            }
             Absent::Part => self.recover_without_part(what, ended.told, third, random),
             Absent::Decider => self.recover_without_decider(what, ended.told, third, random),
         };
@@ -419,7 +438,8 @@ fn trials(kinds: [Fs; 2], absents: &[Absent], first: bool) {
     let [before, after] = seen;
     eprintln!("{all} calls, {absents:?}: {before} before, {after} after, {waited} waited for");
     assert!(before > 0 && after > 0, "{before} before, {after} after");
-    assert!(waited > 0 || absents == [Absent::None], "nothing was waited for");
+    let waits = |absent: &Absent| matches!(absent, Absent::Part | Absent::Decider);
+    assert!(waited > 0 || !absents.iter().any(waits), "nothing was waited for");
 }
 
 #[test]
@@ -440,4 +460,28 @@ fn a_part_that_is_absent_is_finished_when_it_is_there_again() {
 #[test]
 fn a_part_waits_for_a_decider_that_is_absent() {
     trials([Fs::Ext4, Fs::Btrfs], &[Absent::Decider], false);
+}
+
+#[test]
+fn disks_that_come_back_without_what_was_not_synced_have_all_or_nothing() {
+    let room = room!([Fs::Ext4, Fs::Xfs]);
+    let mut random = Random::from_environment();
+    let mut crash = Crash::new(room);
+    crash.trial(Absent::None, None, false, &mut random);
+    let calls = crash.trial(Absent::None, None, false, &mut random).calls;
+    // From the first record on: what is installed then is not synced before the checkpoints.
+    let durable = calls.iter().position(|call| *call == "pwritev2").unwrap();
+    let all = std::env::var_os("SYSTX_LONG").is_some();
+    let chosen: BTreeSet<usize> = match all {
+        true => (durable + 1..=calls.len()).collect(),
+        false => (0..12)
+            .map(|_| durable + 1 + random.below((calls.len() - durable) as u64) as usize)
+            .collect(),
+    };
+    let mut seen = [0, 0];
+    for n in chosen {
+        let trial = crash.trial(Absent::Disks, Some(n), false, &mut random);
+        seen[usize::from(trial.there)] += 1;
+    }
+    assert!(seen[1] > 0, "{seen:?}");
 }

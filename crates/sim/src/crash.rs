@@ -175,6 +175,28 @@ impl Disk {
         }
     }
 
+    /// The disk refuses dirty pages, all but what `choice` says, and the kernel drops them: what is
+    /// read from now on is what the disk has.  Everything else stays dirty.
+    pub fn lose_pages(&mut self, now: &mut State, choice: &Choice) {
+        let pages = |unit: &Unit| matches!(unit, Unit::Page(..));
+        let picks: BTreeMap<Unit, Pick> =
+            self.pending.keys().cloned().zip(choice.picks.iter().copied()).collect();
+        let all = std::mem::take(&mut self.pending);
+        let (lost, kept): (BTreeMap<_, _>, _) = all.into_iter().partition(|(unit, _)| pages(unit));
+        self.pending = kept;
+        for (unit, versions) in lost {
+            apply(
+                &mut self.image,
+                &unit,
+                &versions,
+                picks.get(&unit).copied().unwrap_or(Pick::NONE),
+            );
+            if let Unit::Page(ino, n) = unit {
+                set_page(now, ino, n, page_of(&self.image, ino, n));
+            }
+        }
+    }
+
     /// The states that a power cut now may leave: their number.
     pub fn count(&self) -> u64 {
         self.pending.values().fold(1u64, |n, v| n.saturating_mul(v.len() as u64 + 1))

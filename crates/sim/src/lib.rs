@@ -8,6 +8,7 @@
 
 mod calls;
 pub mod crash;
+pub mod image;
 pub mod in_flight;
 pub mod intercept;
 pub mod model;

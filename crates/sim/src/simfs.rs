@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use systx_base::sync::{Guard, Mutex, Rank};
 use systx_base::{Kind, Time};
+use systx_store::Instance;
 use systx_store::io::{Handle, Openers};
 
 /// Below every lock of the store: calls into the file system are made under all of them.
@@ -55,11 +56,18 @@ impl SimFs {
     /// An empty file system.
     pub fn new(profile: Profile) -> SimFs {
         let state = State::new(Time { secs: CLOCK, nanos: 0 });
-        SimFs::over(state.clone(), Disk::new(state, profile), 0, 1)
+        let instance = Instance { boot: [1; 16], mount: 1 };
+        SimFs::over(state.clone(), Disk::new(state, profile), 0, instance)
     }
 
-    fn over(now: State, disk: Disk, tick: u64, boot: u64) -> SimFs {
-        SimFs { shared: Arc::new(Mutex::new(SIM, World::new(now, disk, tick, boot))) }
+    /// A file system that holds this, all of it on its disk, mounted for the first time.
+    pub fn holding(state: State, profile: Profile) -> SimFs {
+        let instance = Instance { boot: [2; 16], mount: 1 };
+        SimFs::over(state.clone(), Disk::new(state, profile), 1_000_000_000, instance)
+    }
+
+    fn over(now: State, disk: Disk, tick: u64, instance: Instance) -> SimFs {
+        SimFs { shared: Arc::new(Mutex::new(SIM, World::new(now, disk, tick, instance))) }
     }
 
     pub(crate) fn world(&self) -> Guard<'_, World> {
@@ -100,9 +108,9 @@ impl SimFs {
     pub fn calls(&self) -> u64 {
         self.world().call
     }
-    /// Identifies the run of the kernel: another one after every power cut.
-    pub fn boot(&self) -> [u8; 16] {
-        u128::from(self.world().boot).to_le_bytes()
+    /// The mount instance: another one after every power cut.
+    pub fn instance(&self) -> Instance {
+        self.world().instance
     }
     /// Limits the disk to `blocks` of 4096 bytes more than are in use.
     pub fn set_free_blocks(&self, blocks: u64) {
@@ -138,6 +146,12 @@ impl SimFs {
         let world = self.world();
         resolve(&world, path).ok().and_then(|ino| world.now.get(ino).cloned())
     }
+    /// The disk refuses dirty pages, all but what `choice` says, and the kernel drops them, on a
+    /// file system that stays mounted.  Whoever syncs has to be told of it, once.
+    pub fn lose_pages(&self, choice: &Choice) {
+        let World { now, disk, .. } = &mut *self.world();
+        disk.lose_pages(now, choice);
+    }
     /// Flips one bit of a file on disk and in memory; false if there is no such byte.
     pub fn flip_bit(&self, path: &str, offset: u64, bit: u8) -> bool {
         use crate::state::{Body, PAGE, Page};
@@ -158,6 +172,10 @@ impl SimFs {
 }
 
 impl Point {
+    /// The mount instance.
+    pub fn instance(&self) -> Instance {
+        self.instance
+    }
     /// How many states a power cut at this instant may leave.
     pub fn count(&self) -> u64 {
         self.disk.count()
@@ -167,18 +185,23 @@ impl Point {
         self.disk.choices(plan)
     }
     /// The file system as mounted after a power cut in which `choice` was persisted.
+    ///
+    /// It is the disk that has lost its power, and been found again by a kernel that ran on:
+    /// whoever does not notice that believes what was never synced.  A machine that was restarted
+    /// is the easier case.
     pub fn power_cut(&self, choice: &Choice) -> SimFs {
         let state = self.disk.crash(choice);
         let disk = Disk::new(state.clone(), self.disk.profile);
-        // The clock went on while the machine was down.
-        SimFs::over(state, disk, self.tick + 1000, self.boot + 1)
+        let instance = Instance { mount: self.instance.mount + 1, ..self.instance };
+        // The clock went on while the disk was away.
+        SimFs::over(state, disk, self.tick + 1000, instance)
     }
     /// The file system after the death of every process at this instant.
     pub fn process_death(&self) -> SimFs {
         let mut now = self.now.clone();
         // Open files without a name die with their processes.
         now.repair(false, false);
-        SimFs::over(now, self.disk.clone(), self.tick + 1, self.boot)
+        SimFs::over(now, self.disk.clone(), self.tick + 1, self.instance)
     }
     /// Every state that a power cut may leave, or a sample (see [`Plan`]).
     pub fn crash_states(&self, plan: &Plan) -> impl Iterator<Item = SimFs> + '_ {

@@ -26,7 +26,9 @@ use std::sync::Arc;
 use systx_base::{Time, TxnId};
 use systx_store::io::{Class, Io};
 use systx_store::writeset::WriteSet;
-use systx_store::{CommitError, CommitMeta, Config, DirStore, OutsideChange, Ready, Slot, TxnKind};
+use systx_store::{
+    CommitError, CommitMeta, Config, DirStore, Instance, OutsideChange, Ready, Slot, TxnKind,
+};
 
 /// Where the store is, below the root.
 pub const STATE: &str = ".systx";
@@ -51,6 +53,8 @@ pub struct How {
     pub undo: bool,
     /// Up to so many transactions are committed as one group: neighbours that touch nothing together.
     pub group: usize,
+    /// A lie: the store is told that the file system has been mounted all the time.
+    pub never_unmounted: bool,
 }
 
 impl How {
@@ -64,6 +68,7 @@ impl How {
             process_death: false,
             undo: false,
             group: 1,
+            never_unmounted: false,
         }
     }
     /// Process death at every call.
@@ -119,9 +124,9 @@ pub struct Bench<'a> {
 }
 
 /// The store's configuration in the suite: the smallest ring there is.
-pub fn config(boot: [u8; 16]) -> Config {
+pub fn config(instance: Instance) -> Config {
     let mut config = Config::new(STATE);
-    config.boot = boot;
+    config.instance = instance;
     config.segments = 2;
     config.segment_bytes = 64 * 1024;
     config.inline_before = 8192;
@@ -138,10 +143,10 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens the store, in the run of the kernel that `boot` names; recovers.
-    pub fn open(io: Arc<dyn Io>, boot: [u8; 16]) -> Result<Session, Failure> {
+    /// Opens the store, on that mount instance; recovers.
+    pub fn open(io: Arc<dyn Io>, instance: Instance) -> Result<Session, Failure> {
         let (store, report) =
-            DirStore::open(config(boot), io.clone()).map_err(|e| format!("open: {e}"))?;
+            DirStore::open(config(instance), io.clone()).map_err(|e| format!("open: {e}"))?;
         let finished = report.finished.len();
         Ok(Session { io, store, slots: Vec::new(), finished, outside: report.outside })
     }
@@ -269,7 +274,7 @@ impl<'a> Bench<'a> {
         let prepare = |e: io::Error| format!("prepare: {e}");
         build(&sim).map_err(prepare)?;
         let base = Model::read(&sim, &hidden).map_err(prepare)?;
-        drop(Session::open(plain(&sim), sim.boot())?);
+        drop(Session::open(plain(&sim), sim.instance())?);
         sim.sync_fs().map_err(prepare)?;
         Ok(Bench { start: sim.here(), base, wrap })
     }
@@ -341,7 +346,7 @@ impl Bench<'_> {
         let run = self.run(workload, how)?;
         let sim = self.fork();
         let mut errors = Vec::new();
-        let bounds = run.stumble(&faulty(&sim), sim.boot(), &mut errors);
+        let bounds = run.stumble(&faulty(&sim), sim.instance(), &mut errors);
         let mut stats = Stats::default();
         let context = |e| format!("workload {workload:?}, after {errors:?}:\n{e}");
         let after = sim.here();
@@ -390,6 +395,14 @@ impl Bounds {
 }
 
 impl Run<'_> {
+    fn open(&self, sim: &SimFs) -> Result<Session, Failure> {
+        let instance = match self.how.never_unmounted {
+            true => self.bench.start.instance(),
+            false => sim.instance(),
+        };
+        Session::open((self.bench.wrap)(sim), instance)
+    }
+
     fn record(&self) -> Record {
         if self.how.process_death { Record::Calls } else { Record::Syncs }
     }
@@ -418,7 +431,7 @@ impl Run<'_> {
 
     /// The workload without a crash; how many groups there were.
     fn forward(&self, sim: &SimFs) -> Result<u64, Failure> {
-        let mut session = Session::open((self.bench.wrap)(sim), sim.boot())?;
+        let mut session = self.open(sim)?;
         let (mut n, mut groups) = (0, 0);
         while n < self.steps.len() {
             let lsns = self.commit_some(&mut session, sim, n)?;
@@ -461,7 +474,7 @@ impl Run<'_> {
     }
 
     /// The workload on a file system that fails; how far it came.
-    fn stumble(&self, io: &Arc<dyn Io>, boot: [u8; 16], errors: &mut Vec<Failure>) -> Bounds {
+    fn stumble(&self, io: &Arc<dyn Io>, instance: Instance, errors: &mut Vec<Failure>) -> Bounds {
         let mut twice = |f: &mut dyn FnMut() -> Result<u64, Failure>| {
             f().or_else(|e| {
                 errors.push(e);
@@ -472,7 +485,7 @@ impl Run<'_> {
         let mut bounds = Bounds { acked: 0, submitted: 0 };
         let mut session = None;
         let mut open = || {
-            session = Some(Session::open(io.clone(), boot)?);
+            session = Some(Session::open(io.clone(), instance)?);
             Ok(0)
         };
         if twice(&mut open).is_err() {
@@ -551,8 +564,7 @@ impl Run<'_> {
         if nested.is_some() {
             sim.record(self.record());
         }
-        let session = Session::open((self.bench.wrap)(sim), sim.boot())
-            .map_err(|e| format!("recovery: {e}"))?;
+        let session = self.open(sim).map_err(|e| format!("recovery: {e}"))?;
         sim.record(Record::Off);
         let k = self.compare(sim, bounds)?;
         let exact = Bounds { acked: k, submitted: k };
@@ -571,8 +583,7 @@ impl Run<'_> {
     /// A second opening changes nothing, and the store goes on working.
     fn use_again(&self, sim: &SimFs, k: usize) -> Result<(), Failure> {
         let exact = Bounds { acked: k, submitted: k };
-        let mut session = Session::open((self.bench.wrap)(sim), sim.boot())
-            .map_err(|e| format!("second opening: {e}"))?;
+        let mut session = self.open(sim).map_err(|e| format!("second opening: {e}"))?;
         self.compare(sim, exact).map_err(|e| format!("second opening: {e}"))?;
         let mut draft = Draft::new(&self.models[k], 9000);
         draft.run(&Op::Create("probe", 300)).map_err(|_| "probe exists".to_owned())?;
@@ -588,7 +599,7 @@ impl Run<'_> {
         let lasting = self.how.process_death || acked.disk.profile.class == Class::Memory;
         let worst = acked.crash_states(&bare).next().filter(|_| !lasting);
         let cut = worst.unwrap_or_else(|| acked.process_death());
-        drop(Session::open((self.bench.wrap)(&cut), cut.boot()).map_err(failed)?);
+        drop(Session::open((self.bench.wrap)(&cut), cut.instance()).map_err(failed)?);
         self.same(&cut, &probe).map_err(|e| format!("a commit after recovery was lost: {e}"))
     }
 

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use systx_base::{Kind, Time};
+use systx_store::Instance;
 use systx_store::io::{Class, Openers};
 
 /// When the simulated clock begins.
@@ -41,14 +42,14 @@ pub struct Point {
     /// The call before which, or after which, this is.
     pub label: String,
     pub(crate) tick: u64,
-    pub(crate) boot: u64,
+    pub(crate) instance: Instance,
 }
 
 pub(crate) struct World {
     pub(crate) now: State,
     pub(crate) disk: Disk,
     pub(crate) tick: u64,
-    pub(crate) boot: u64,
+    pub(crate) instance: Instance,
     pub(crate) call: u64,
     pub(crate) mark: u64,
     pub(crate) record: Record,
@@ -68,12 +69,12 @@ pub(crate) struct World {
 pub(crate) type Res<T> = Result<T, Errno>;
 
 impl World {
-    pub(crate) fn new(now: State, disk: Disk, tick: u64, boot: u64) -> World {
+    pub(crate) fn new(now: State, disk: Disk, tick: u64, instance: Instance) -> World {
         World {
             now,
             disk,
             tick,
-            boot,
+            instance,
             call: 0,
             mark: 0,
             record: Record::Off,
@@ -143,7 +144,7 @@ impl World {
             call: self.call,
             label,
             tick: self.tick,
-            boot: self.boot,
+            instance: self.instance,
         }
     }
 

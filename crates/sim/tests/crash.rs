@@ -133,7 +133,7 @@ fn the_making_of_a_store_may_be_cut_off() {
         workload::base(&sim).unwrap();
         let base = tree::read(&sim, &suite::hidden).unwrap();
         sim.record(Record::Calls);
-        drop(Session::open(Arc::new(sim.clone()), sim.boot()).unwrap());
+        drop(Session::open(Arc::new(sim.clone()), sim.instance()).unwrap());
         sim.record(Record::Off);
         let mut count = 0;
         for point in sim.take_points() {
@@ -142,7 +142,7 @@ fn the_making_of_a_store_may_be_cut_off() {
             for state in states {
                 count += 1;
                 let label = &point.label;
-                if let Err(e) = Session::open(Arc::new(state.clone()), state.boot()) {
+                if let Err(e) = Session::open(Arc::new(state.clone()), state.instance()) {
                     panic!("{:?}: cut off at {label}: {e}", profile.class);
                 }
                 let found = tree::read(&state, &suite::hidden).unwrap();

@@ -111,7 +111,7 @@ fn little_room_for_xattrs() -> (SimFs, Model) {
 #[test]
 fn what_a_file_has_no_room_for_is_refused_before_the_commit() {
     let (sim, base) = little_room_for_xattrs();
-    let mut session = Session::open(Arc::new(sim.clone()), sim.boot()).unwrap();
+    let mut session = Session::open(Arc::new(sim.clone()), sim.instance()).unwrap();
     // To a new file, one that is there, a directory; of several.
     let new = vec![Op::Create("A/n", 10), Op::SetXattr("A/n", "user.k", 2000)];
     let several = vec![Op::SetXattr("A/a", "user.a", 600), Op::SetXattr("A/a", "user.b", 600)];
@@ -149,11 +149,11 @@ fn a_store_opens_whose_journal_has_what_a_file_has_no_room_for() {
         Op::Write("A/a", 0, 100),
     ];
     let drafts = workload::drafts(&base, &[work]).unwrap();
-    let mut session = Session::open(Arc::new(sim.clone()), sim.boot()).unwrap();
+    let mut session = Session::open(Arc::new(sim.clone()), sim.instance()).unwrap();
     session.commit(&drafts[0], 0, 8192).unwrap();
     let sim = sim.here().process_death();
     sim.set_xattr_room(1000);
-    let session = Session::open(Arc::new(sim.clone()), sim.boot()).unwrap();
+    let session = Session::open(Arc::new(sim.clone()), sim.instance()).unwrap();
     let [met] = session.outside() else { panic!("{:?}", session.outside()) };
     assert_eq!(met.path, b"A/a");
     assert!(
@@ -181,7 +181,7 @@ fn a_store_opens_whose_journal_has_what_a_file_has_no_room_for() {
     assert!(value[..2000].iter().all(|b| *b == value[0]) && value[0] != 0);
     // And the next opening has nothing to do.
     drop(session);
-    let session = Session::open(Arc::new(sim.clone()), sim.boot()).unwrap();
+    let session = Session::open(Arc::new(sim.clone()), sim.instance()).unwrap();
     assert_eq!((session.finished(), session.outside()), (0, &[][..]));
 }
 
@@ -191,15 +191,15 @@ fn an_attribute_waits_for_a_disk_that_is_full() {
     let (sim, base) = little_room_for_xattrs();
     sim.set_xattr_room(usize::MAX);
     let drafts = workload::drafts(&base, &[vec![Op::SetXattr("A/a", "user.big", 2000)]]).unwrap();
-    let mut session = Session::open(Arc::new(sim.clone()), sim.boot()).unwrap();
+    let mut session = Session::open(Arc::new(sim.clone()), sim.instance()).unwrap();
     session.commit(&drafts[0], 0, 8192).unwrap();
     let sim = sim.here().process_death();
     sim.set_xattr_room(1000);
     sim.set_free_blocks(20);
-    let said = Session::open(Arc::new(sim.clone()), sim.boot()).map(|_| ()).unwrap_err();
+    let said = Session::open(Arc::new(sim.clone()), sim.instance()).map(|_| ()).unwrap_err();
     assert!(said.contains("goes on at the next start, once there is room"), "{said}");
     sim.set_xattr_room(usize::MAX);
-    let session = Session::open(Arc::new(sim.clone()), sim.boot()).unwrap();
+    let session = Session::open(Arc::new(sim.clone()), sim.instance()).unwrap();
     assert_eq!((session.finished(), session.outside()), (1, &[][..]));
     assert_eq!(tree::read(&sim, &suite::hidden).unwrap(), drafts[0].after().tree());
 }
@@ -242,7 +242,7 @@ fn who_has_to_wait_for_an_installation_that_fails_is_told_whose() {
         let hit = failing.load(Relaxed) && call.op == On::SetTimes;
         if hit { Action::Fail(Errno::IO) } else { Action::Pass }
     });
-    let mut session = Session::open(Arc::new(io), sim.boot()).unwrap();
+    let mut session = Session::open(Arc::new(io), sim.instance()).unwrap();
     session.commit(&drafts[0], 0x41, 8192).unwrap();
     // Somebody else needs what it made, say the same name.
     broken.store(true, Relaxed);
@@ -257,7 +257,7 @@ fn two_in_the_journal() -> (SimFs, Vec<tree::Tree>) {
     let base = systx_sim::model::Model::read(&sim, &suite::hidden).unwrap();
     let work = [vec![Op::Create("A/b", 100)], vec![Op::Unlink("B/l")]];
     let drafts = workload::drafts(&base, &work).unwrap();
-    let mut session = Session::open(Arc::new(sim.clone()), sim.boot()).unwrap();
+    let mut session = Session::open(Arc::new(sim.clone()), sim.instance()).unwrap();
     for (n, draft) in drafts.iter().enumerate() {
         session.commit(draft, n as u64, 8192).unwrap();
     }
@@ -275,7 +275,7 @@ fn no_flipped_bit_of_the_journal_gets_into_the_tree() {
     for at in (0..16 * 1024).step_by(if budget() > 9 { 1 } else { 13 }) {
         let sim = start.process_death();
         assert!(sim.flip_bit(&segment, at, (at % 8) as u8));
-        if Session::open(Arc::new(sim.clone()), sim.boot()).is_err() {
+        if Session::open(Arc::new(sim.clone()), sim.instance()).is_err() {
             refused += 1;
             // Refused means: nothing was touched.
             let found = tree::read(&sim, &suite::hidden).unwrap();
@@ -304,7 +304,7 @@ fn one_super_block_is_enough_and_none_is_not() {
                 // A copy that was never written has nothing to damage.
                 sim.flip_bit(p, 20, 3);
             }
-            let opened = Session::open(Arc::new(sim.clone()), sim.boot());
+            let opened = Session::open(Arc::new(sim.clone()), sim.instance());
             let found = tree::read(&sim, &suite::hidden).unwrap();
             if both {
                 assert!(opened.is_err(), "a store without a super block was opened");

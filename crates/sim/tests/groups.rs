@@ -17,8 +17,8 @@ use systx_sim::suite::{self, Bench, How, Session, Stats};
 use systx_sim::tree::{self, Tree};
 use systx_sim::workload::{self, Workload};
 use systx_sim::{Intercept, Plan, Profile, SimFs};
-use systx_store::CommitError;
 use systx_store::io::Io;
+use systx_store::{CommitError, Instance};
 
 /// No two of them touch the same thing, so the order in which they are made means nothing: content in place, by a new
 /// inode and through a slot, new names, a name that goes, a new directory with something in it, attributes.
@@ -108,7 +108,7 @@ impl Case {
     fn new(profile: Profile) -> Case {
         let start = SimFs::new(profile);
         workload::base(&start).unwrap();
-        drop(Session::open(suite::plain(&start), start.boot()).unwrap());
+        drop(Session::open(suite::plain(&start), start.instance()).unwrap());
         start.sync_fs().unwrap();
         let base = Model::read(&start, &suite::hidden).unwrap();
         let members = members();
@@ -131,9 +131,9 @@ impl Case {
     }
 
     /// Commits the group and installs what was committed, by a process for which `io` stands.
-    fn live(&self, io: Arc<dyn Io>, boot: [u8; 16]) -> Met {
+    fn live(&self, io: Arc<dyn Io>, instance: Instance) -> Met {
         let mut met = Met::default();
-        let Ok(mut session) = Session::open(io, boot) else { return met };
+        let Ok(mut session) = Session::open(io, instance) else { return met };
         let sets = self.drafts.iter().map(|draft| session.write_set(draft, 4096));
         let Ok(sets) = sets.collect::<Result<Vec<_>, _>>() else { return met };
         met.maybe = (0..sets.len()).collect();
@@ -157,7 +157,7 @@ impl Case {
 
     /// Opens the store again.
     fn recovered(&self, sim: &SimFs, met: &Met) -> Result<BTreeSet<usize>, String> {
-        drop(Session::open(suite::plain(sim), sim.boot())?);
+        drop(Session::open(suite::plain(sim), sim.instance())?);
         let found = tree::read(sim, &suite::hidden).unwrap();
         let Some(subset) = self.trees.iter().position(|tree| *tree == found) else {
             let whole = self.trees.last().unwrap();
@@ -203,7 +203,8 @@ fn any_call_of_a_group_may_fail_once() {
             let (mut some, mut none) = (0, 0);
             for n in 0..300 {
                 let sim = case.fork();
-                let met = case.live(Arc::new(Intercept::failing_once(&sim, n, fault)), sim.boot());
+                let met =
+                    case.live(Arc::new(Intercept::failing_once(&sim, n, fault)), sim.instance());
                 some += u32::from((1..case.drafts.len()).contains(&met.acknowledged.len()));
                 none += u32::from(met.acknowledged.is_empty());
                 if let Err(e) = case.check(&sim, &met) {
@@ -222,7 +223,7 @@ fn a_process_may_die_inside_any_call_of_a_group() {
         let case = Case::new(profile);
         for n in 0..300 {
             let sim = case.fork();
-            let met = case.live(Arc::new(Intercept::dying(&sim, n)), sim.boot());
+            let met = case.live(Arc::new(Intercept::dying(&sim, n)), sim.instance());
             if let Err(e) = case.check(&sim, &met) {
                 panic!("{:?}: dying at call {n}: {e}", profile.class);
             }
@@ -234,7 +235,7 @@ fn a_process_may_die_inside_any_call_of_a_group() {
 fn what_an_outsider_changed_fails_alone() {
     let case = Case::new(Profile::STRONG);
     let sim = case.fork();
-    let mut session = Session::open(suite::plain(&sim), sim.boot()).unwrap();
+    let mut session = Session::open(suite::plain(&sim), sim.instance()).unwrap();
     let sets = session.disjoint(&case.drafts, 4096).unwrap();
     // Of the third one's file.
     let dir = sim.open_dir(&sim.root(), b"B").unwrap();
@@ -276,7 +277,8 @@ fn a_group_waits_for_the_disk_as_often_as_one_transaction() {
             }
             Action::Pass
         };
-        let mut session = Session::open(Arc::new(Intercept::new(&sim, note)), sim.boot()).unwrap();
+        let mut session =
+            Session::open(Arc::new(Intercept::new(&sim, note)), sim.instance()).unwrap();
         // The first one makes the journal.
         let mut first = Draft::new(&case.base, 0);
         first.run(&Op::Mkdir("D")).unwrap();
@@ -318,7 +320,7 @@ fn who_touches_what_another_one_touches_is_not_in_its_group() {
     for pair in pairs {
         for pair in [pair, [pair[1], pair[0]]] {
             let sim = case.fork();
-            let mut session = Session::open(suite::plain(&sim), sim.boot()).unwrap();
+            let mut session = Session::open(suite::plain(&sim), sim.instance()).unwrap();
             let drafts = pair.map(draft);
             assert_eq!(session.disjoint(&drafts, 4096).unwrap().len(), 1, "{pair:?}");
             let sets = drafts.iter().map(|d| session.write_set(d, 4096).unwrap()).collect();

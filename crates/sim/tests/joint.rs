@@ -141,7 +141,7 @@ impl Case {
         let start = profiles.map(|profile| {
             let sim = SimFs::new(profile);
             workload::base(&sim).unwrap();
-            drop(DirStore::open(config(sim.boot()), Arc::new(sim.clone())).unwrap());
+            drop(DirStore::open(config(sim.instance()), Arc::new(sim.clone())).unwrap());
             sim.sync_fs().unwrap();
             sim
         });
@@ -172,7 +172,7 @@ impl Case {
         let recorder = Recorder::default();
         let ios = recorder.wrap(pair, lie);
         let stores = [0, 1].map(|side: usize| {
-            DirStore::open(config(pair[side].boot()), Arc::clone(&ios[side])).unwrap().0
+            DirStore::open(config(pair[side].instance()), Arc::clone(&ios[side])).unwrap().0
         });
         let mut slots = Vec::new();
         for (side, draft) in self.earlier.iter().flatten().enumerate() {
@@ -230,7 +230,7 @@ fn join(
 
 fn open(pair: &Pair, side: usize, mounted: &Mounted<'_>) -> Result<DirStore, OpenError> {
     let io: Arc<dyn Io> = Arc::new(pair[side].clone());
-    let (store, report) = DirStore::open_among(config(pair[side].boot()), io, mounted)?;
+    let (store, report) = DirStore::open_among(config(pair[side].instance()), io, mounted)?;
     assert!(report.outside.is_empty(), "outsiders where there are none: {:?}", report.outside);
     Ok(store)
 }
@@ -429,23 +429,35 @@ fn power(
     let (mut seen, mut states) = ([0; 2], 0);
     for (n, instant) in instants.iter().enumerate().filter(|(_, i)| i.sync) {
         for (k, choice) in cuts(instant, budget, seed() + n as u64).iter().enumerate() {
-            let make = || [0, 1].map(|side: usize| instant.disks[side].power_cut(&choice[side]));
-            let what = || {
-                let one = |side: usize| instant.disks[side].describe(&choice[side]);
-                format!("power cut {k} at call {n}, {}\n{}\n{}", instant.label, one(0), one(1))
-            };
             // All orders at the corners, one of them for each of the others.
             let orders = if k < 4 { &ORDERS[..] } else { &ORDERS[k % 4..=k % 4] };
-            let there = case
-                .check(&make, instant.acknowledged, orders, "")
-                .map_err(|e| format!("{}{e}", what()))?;
-            seen[usize::from(there)] += 1;
-            states += orders.len() as u64;
+            for lost in if k < 4 { &LOST[..] } else { &LOST[k % 3..=k % 3] } {
+                let make = || {
+                    [0, 1].map(|side: usize| match lost[side] {
+                        true => instant.disks[side].power_cut(&choice[side]),
+                        false => instant.disks[side].process_death(),
+                    })
+                };
+                let what = || {
+                    let one = |side: usize| instant.disks[side].describe(&choice[side]);
+                    let at = format!("at call {n}, {}", instant.label);
+                    format!("power cut {k} of {lost:?} {at}\n{}\n{}", one(0), one(1))
+                };
+                let there = case
+                    .check(&make, instant.acknowledged, orders, "")
+                    .map_err(|e| format!("{}{e}", what()))?;
+                seen[usize::from(there)] += 1;
+                states += orders.len() as u64;
+            }
         }
     }
     assert!(seen[0] > 20 && seen[1] > 20, "{seen:?}");
     Ok(states)
 }
+
+/// Which of the disks loses what it has not been told to keep: both, or one, while the other is
+/// mounted all the time.
+const LOST: [[bool; SIDES]; 3] = [[true, true], [true, false], [false, true]];
 
 const STRONG: Profile = Profile::STRONG;
 const WEAK: Profile = Profile::WEAK;
@@ -468,7 +480,7 @@ fn a_process_that_dies_at_any_call_leaves_both_before_or_both_after() {
 }
 
 #[test]
-fn a_power_cut_at_any_sync_leaves_both_before_or_both_after() {
+fn a_power_cut_of_one_disk_or_both_at_any_sync_leaves_both_before_or_both_after() {
     for case @ (profiles, earlier) in CASES {
         let classes = profiles.map(|p| p.class);
         let states =
@@ -505,7 +517,7 @@ fn recovery_is_stopped(case: &Case) {
                     }
                 }
                 let (io, others) = (Arc::clone(&ios[side]), Through(ios.clone()));
-                drop(DirStore::open_among(config(pair[side].boot()), io, &others).unwrap());
+                drop(DirStore::open_among(config(pair[side].instance()), io, &others).unwrap());
             }
             let stops = std::mem::take(&mut *recorder.instants.lock().unwrap());
             for (n, stop) in stops.iter().enumerate() {
@@ -575,7 +587,7 @@ fn what_is_aborted_leaves_nothing_and_its_number_may_be_used_again() {
     });
     let ios: [Arc<dyn Io>; SIDES] = [Arc::new(failing), Arc::new(pair[1].clone())];
     let stores = [0, 1].map(|side: usize| {
-        DirStore::open(config(pair[side].boot()), Arc::clone(&ios[side])).unwrap().0
+        DirStore::open(config(pair[side].instance()), Arc::clone(&ios[side])).unwrap().0
     });
     let mut slots = Vec::new();
     let sets = [0, 1]

@@ -158,6 +158,16 @@ fn a_sync_of_a_file_that_lies_is_noticed() {
 }
 
 #[test]
+fn a_mark_that_is_believed_after_the_disk_was_lost_is_noticed() {
+    let blind = How { never_unmounted: true, ..How::power_cuts(60, seed()) };
+    for profile in [Profile::STRONG, Profile::WEAK] {
+        noticed("every mount is taken for the same", profile, blind, || {
+            lie(|_| false, Action::Pass)
+        });
+    }
+}
+
+#[test]
 fn a_journal_that_was_never_filled_with_zeros_is_noticed() {
     noticed("the journal has no blocks of its own", Profile::WEAK, cuts(), || {
         lie(|c| on(c, Op::WriteAt, JOURNAL), Action::Skip)

@@ -72,7 +72,7 @@ fn meet(bench: &Bench<'_>, txn: &Txn, dir: &'static str, name: &'static str, n: 
         }
         Action::Pass
     }));
-    let mut session = Session::open(io.clone(), sim.boot()).unwrap();
+    let mut session = Session::open(io.clone(), sim.instance()).unwrap();
     let draft = workload::drafts(bench.base(), std::slice::from_ref(txn)).unwrap().remove(0);
     // What he did before the transaction looked is no conflict.
     let set = session.write_set(&draft, 8192).unwrap();

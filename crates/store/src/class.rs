@@ -3,6 +3,7 @@
 //! never data.
 
 use crate::io::Class;
+use std::path::{Path, PathBuf};
 
 const EXT: u64 = 0xef53;
 const XFS: u64 = 0x5846_5342;
@@ -67,13 +68,23 @@ pub(crate) fn longest_target(magic: u64, block: u64) -> usize {
 /// Whether the ext4 file system on `dev` has a journal: its sysfs file then names the journal's
 /// thread, and `<none>` otherwise.  The ext2 driver has no such file.
 fn has_journal(dev: u64) -> bool {
-    let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
-    let Ok(link) = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")) else {
-        return false;
+    let Some(kept) = kept_by_kernel(EXT, dev) else { return false };
+    let task = std::fs::read_to_string(kept.join("journal_task"));
+    task.is_ok_and(|task| task.trim() != "<none>")
+}
+
+/// The directory in sysfs that the kernel keeps for a mounted file system of type `magic` on block
+/// device `dev`, if it keeps one for that type.
+pub(crate) fn kept_by_kernel(magic: u64, dev: u64) -> Option<PathBuf> {
+    let kind = match magic {
+        EXT => "ext4",
+        XFS => "xfs",
+        F2FS => "f2fs",
+        _ => return None,
     };
-    let Some(name) = link.file_name() else { return false };
-    let path = std::path::Path::new("/sys/fs/ext4").join(name).join("journal_task");
-    std::fs::read_to_string(path).is_ok_and(|task| task.trim() != "<none>")
+    let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
+    let link = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    Some(Path::new("/sys/fs").join(kind).join(link.file_name()?))
 }
 
 #[cfg(test)]

@@ -28,18 +28,19 @@ use crate::error::{
 use crate::footprint::Footprint;
 use crate::history::{Commit, History};
 use crate::install::{ApplyReport, Env, install};
+use crate::instance::Instance;
 use crate::io::{Class, HostId, Io};
 use crate::journal::{Body, Head, Ring};
 use crate::kept::Kept;
 use crate::layout::Layout;
-use crate::recovery::Mark;
+use crate::mark::{Mark, Marks};
 use crate::space::{Inodes, Promise, room_under_quota, space_needed};
 use crate::spare::Spare;
 use crate::staging::{Pool, Slot};
 use crate::super_block::{FORMAT, Super, Supers};
 use crate::writeset::{SlotId, WriteSet};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use systx_base::sync::{Event, Guard, Mutex, rank};
 use systx_base::{TxnId, Uid};
 
@@ -59,9 +60,9 @@ pub struct Config {
     /// The store's directory: a relative path below the volume root.  Missing parts are made with
     /// mode 0700.
     pub state_dir: Vec<u8>,
-    /// Identifies this run of the kernel (`/proc/sys/kernel/random/boot_id`): if it is the one that a
-    /// mark was written under, nothing that was written can have been lost since.  Zero: unknown.
-    pub boot: [u8; 16],
+    /// The mount instance of the volume's file system: if it is the one that a mark was written
+    /// under, what the mark speaks of is there.
+    pub instance: Instance,
     /// Who must own the store's directory: recovery does what the journal in there says, with the
     /// rights of this process.  `None`: not checked.
     pub owner: Option<Uid>,
@@ -83,7 +84,7 @@ impl Config {
     pub fn new(state_dir: impl Into<Vec<u8>>) -> Config {
         Config {
             state_dir: state_dir.into(),
-            boot: [0; 16],
+            instance: Instance::default(),
             owner: None,
             committer_applies: false,
             seed: 0,
@@ -199,8 +200,7 @@ pub struct DirStore {
     changed: Event,
     pub(crate) kept: Kept,
     pub(crate) bundles: Bundles,
-    /// Where the [`Mark`] is, once it was written.
-    mark: OnceLock<crate::io::Handle>,
+    marks: Marks,
     /// The longest file that the file system takes.
     max_len: u64,
     inodes: Arc<Inodes>,
@@ -263,7 +263,7 @@ impl DirStore {
             spare: Spare::default(),
             kept: opened.kept,
             bundles: Bundles::new(),
-            mark: OnceLock::new(),
+            marks: Marks::new(),
             _lock: opened.lock,
         }
     }
@@ -321,6 +321,12 @@ impl DirStore {
         drop(state);
         self.changed.notify_all();
         poisoned
+    }
+
+    /// As [`DirStore::poison`], where what was installed may be gone as well.
+    fn sync_failed(&self, what: &str, error: &std::io::Error) -> Poisoned {
+        self.marks.withdraw(&*self.io, &self.layout);
+        self.poison(what, error)
     }
 
     /// Makes sure that a commit of this write set, and its installation, will find room.
@@ -457,7 +463,7 @@ impl DirStore {
         drop(state);
         if let Some(mark) = mark {
             // A hint: without it recovery looks at more than it needs to.
-            if let Err(error) = mark.save(&*self.io, &self.layout, &self.mark) {
+            if let Err(error) = self.marks.advance(&*self.io, &self.layout, mark) {
                 tracing::warn!(%error, "the mark of what is installed was not written");
             }
         }
@@ -484,8 +490,8 @@ impl DirStore {
         let block = state.block?;
         let applied = state.entries.iter().take_while(|(_, e)| e.phase == Phase::Applied);
         let lsn = *applied.last()?.0;
-        let (store, epoch, boot) = (block.store, block.epoch, self.config.boot);
-        Some(Mark { store, epoch, lsn, boot })
+        let (store, epoch, instance) = (block.store, block.epoch, self.config.instance);
+        Some(Mark { store, epoch, lsn, instance })
     }
 
     fn install_one(
@@ -509,7 +515,7 @@ impl DirStore {
         self.kept.comes(commit.meta.txn);
         self.save(&History::new(commit, installed.done), redo)
             .map_err(|e| failed(b"history", e))?;
-        crate::joint::note(&*self.io, &self.layout, commit, self.config.boot)
+        crate::joint::note(&*self.io, &self.layout, commit, self.config.instance.boot)
             .map_err(|e| failed(b"decision", e))?;
         Ok((report, installed.gone))
     }
@@ -592,7 +598,7 @@ impl DirStore {
         self.changed.notify_all();
         let done = match done {
             Err(e) if is_full(&e) => return Err(CheckpointError::NoRoom(e)),
-            done => done.map_err(|e| self.poison("writing a checkpoint", &e))?,
+            done => done.map_err(|e| self.sync_failed("writing a checkpoint", &e))?,
         };
         for entry in done.into_values() {
             for slot in entry.slots {
@@ -631,13 +637,6 @@ mod committing;
 mod joining;
 
 pub use committing::{Disjoint, Ready};
-
-/// Spreads the bits of a number (the finalizer of splitmix64).
-fn mix(mut x: u64) -> u64 {
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ x >> 31
-}
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -9,7 +9,7 @@
 
 use crate::io::{HostId, Io, Open, Stamp, Stat};
 use crate::joint::{Joint, get_joint, put_joint};
-use crate::layout::{Layout, found, history_name};
+use crate::layout::{Layout, found, history_name, read_first};
 use crate::writeset::codec::{
     Xattrs, get_attrs, get_extent, get_id, get_stamp, get_xattrs, put_attrs, put_extent, put_id,
     put_stamp, put_xattrs,
@@ -314,10 +314,8 @@ impl History {
         let Some(file) = found(io.open_file(&layout.history, name, Open::Read))? else {
             return Ok(None);
         };
-        let Ok(len) = usize::try_from(io.stat(&file)?.size) else { return Ok(None) };
-        let mut bytes = vec![0; len];
-        let got = io.read_at(&file, &mut bytes, 0)?;
-        Ok(History::decode(&bytes[..got]).ok())
+        let bytes = read_first(io, &file, u64::MAX)?;
+        Ok(bytes.and_then(|bytes| History::decode(&bytes).ok()))
     }
 }
 

@@ -23,10 +23,10 @@ use crate::error::CommitError;
 use crate::history::{Commit, CommitMeta};
 use crate::io::{Class, Io, Open};
 use crate::journal::scan;
-use crate::layout::{Layout, ensure_dir, ensure_file, found, names};
+use crate::layout::{Layout, ensure_dir, ensure_file, found, names, read_first};
 use crate::super_block::{Found, Super, read};
 use crate::writeset::WriteSet;
-use std::io::{Error, Result};
+use std::io::Result;
 use systx_base::codec::{DecodeError, Decoder, Encoder};
 use systx_base::sync::{Event, Mutex, rank};
 use systx_base::{TxnId, Uid};
@@ -253,9 +253,9 @@ impl DirStore {
         let mut all = Vec::new();
         for name in names(&*self.io, &dir)? {
             let Some(kept) = Kept::load(&*self.io, &dir, &name)? else { continue };
-            let boot = self.config.boot;
             // What was in memory then is gone since.
-            let rebooted = boot != [0; 16] && kept.boot != boot;
+            let rebooted =
+                self.config.instance.boot != [0; 16] && self.config.instance.boot != kept.boot;
             let others = kept.joint.others().filter(|m| !(m.memory && rebooted)).cloned().collect();
             all.push(Decision { id: kept.joint.id, txn: kept.txn, others });
         }
@@ -331,8 +331,12 @@ fn open(
     if owner.is_some_and(|uid| uid != layout.owner) {
         return Ok(None);
     }
-    if io.fs_info()?.class != Class::Memory {
-        io.sync_fs()?;
+    if io.fs_info()?.class != Class::Memory
+        && let Err(error) = io.sync_fs()
+    {
+        // The kernel tells each error once, and this one was for that store as well.
+        crate::mark::withdraw(io, &layout);
+        return Err(error);
     }
     match read(io, &layout)? {
         Found::Valid(block) if block.store == store => Ok(Some((layout, block))),
@@ -399,10 +403,8 @@ pub(crate) fn note(io: &dyn Io, layout: &Layout, commit: &Commit, boot: [u8; 16]
 impl Kept {
     fn load(io: &dyn Io, dir: &crate::io::Handle, name: &[u8]) -> Result<Option<Kept>> {
         let Some(file) = found(io.open_file(dir, name, Open::Read))? else { return Ok(None) };
-        let len = usize::try_from(io.stat(&file)?.size).map_err(|_| Error::other("too long"))?;
-        let mut bytes = vec![0; len.min(MEMBERS * 5000)];
-        let got = io.read_at(&file, &mut bytes, 0)?;
-        Ok(Kept::decode(&bytes[..got]).ok())
+        let bytes = read_first(io, &file, MEMBERS as u64 * 5000)?;
+        Ok(bytes.and_then(|bytes| Kept::decode(&bytes).ok()))
     }
 
     fn decode(bytes: &[u8]) -> std::result::Result<Kept, DecodeError> {

@@ -18,7 +18,7 @@
 use crate::error::is_full;
 use crate::io::{Class, Handle, Io, Open, Rename};
 
-use crate::layout::{Layout, ensure_file, found};
+use crate::layout::{Layout, end_of_data, ensure_file, found, read_first};
 use crate::writeset::SlotId;
 use std::io::{Error, Result};
 use systx_base::codec::{DecodeError, Decoder, Encoder};
@@ -360,8 +360,10 @@ pub(crate) fn scan(io: &dyn Io, layout: &Layout, identity: Identity, head: Head)
         let open = io.open_file(&layout.journal, &segment_name(n), Open::Read);
         let mut bytes = Vec::new();
         if let Some(file) = found(open)? {
-            let len = io.stat(&file)?.size.min(identity.segment_bytes);
-            bytes.resize(usize::try_from(len).unwrap_or(0), 0);
+            // Where the file system keeps zeros as holes, or somebody made a file of nothing else,
+            // there is no record.
+            let end = end_of_data(io, &file)?.min(identity.segment_bytes);
+            bytes.resize(usize::try_from(end).unwrap_or(0), 0);
             let got = io.read_at(&file, &mut bytes, 0)?;
             bytes.truncate(got);
         }
@@ -370,13 +372,7 @@ pub(crate) fn scan(io: &dyn Io, layout: &Layout, identity: Identity, head: Head)
     let side = |slot: SlotId, len: u64| -> Result<Option<Vec<u8>>> {
         let open = io.open_file(&layout.slots, &crate::staging::slot_name(slot), Open::Read);
         let Some(file) = found(open)? else { return Ok(None) };
-        if io.stat(&file)?.size < len {
-            return Ok(None);
-        }
-        let Ok(size) = usize::try_from(len) else { return Ok(None) };
-        let mut bytes = vec![0; size];
-        let got = io.read_at(&file, &mut bytes, 0)?;
-        Ok((got == size).then_some(bytes))
+        Ok(read_first(io, &file, len)?.filter(|bytes| bytes.len() as u64 == len))
     };
     scan_bytes(identity, head, &segments, side)
 }
@@ -466,4 +462,4 @@ fn look_beyond(identity: Identity, end: Head, segments: &[Vec<u8>]) -> (Option<u
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

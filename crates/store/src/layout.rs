@@ -215,6 +215,40 @@ pub(crate) fn remove_all(io: &dyn Io, at: &Handle, name: &[u8]) -> Result<()> {
     io.rmdir(at, name)
 }
 
+/// Where a file's last byte of data ends; behind it are only zeros.
+pub(crate) fn end_of_data(io: &dyn Io, file: &Handle) -> Result<u64> {
+    let mut end = 0;
+    while let Some((_, to)) = io.next_data(file, end)? {
+        end = to;
+    }
+    Ok(end)
+}
+
+/// The first `len` bytes of a file, or all if it is shorter; `None` if it has so little data for
+/// that length that a store has not written it.  So a medium takes memory by what is on it, and not
+/// by what it says.
+pub(crate) fn read_first(io: &dyn Io, file: &Handle, len: u64) -> Result<Option<Vec<u8>>> {
+    let len = len.min(io.stat(file)?.size);
+    let (mut data, mut at) = (0_u64, 0);
+    while data.saturating_mul(SPARSE).saturating_add(SMALL) < len {
+        match io.next_data(file, at)? {
+            Some((from, to)) if from < len => (data, at) = (data + (to.min(len) - from), to),
+            _ => return Ok(None),
+        }
+    }
+    let Ok(size) = usize::try_from(len) else { return Ok(None) };
+    let mut bytes = vec![0; size];
+    let got = io.read_at(file, &mut bytes, 0)?;
+    bytes.truncate(got);
+    Ok(Some(bytes))
+}
+
+/// What is written with zeros may be kept as a hole (ZFS), and records of files of zeros have many;
+/// not so many.
+const SPARSE: u64 = 1024;
+/// Files up to this length are read whatever they have.
+const SMALL: u64 = 1 << 20;
+
 /// The result, or `None` where the error is `ENOENT`.
 pub(crate) fn found<T>(result: Result<T>) -> Result<Option<T>> {
     match result {

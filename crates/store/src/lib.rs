@@ -7,6 +7,9 @@
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+#[cfg(test)]
+#[path = "allocations_unsafe.rs"]
+mod allocations;
 mod bundle;
 mod class;
 mod deferred;
@@ -20,12 +23,14 @@ mod history;
 pub mod host_locks;
 mod host_locks_unsafe;
 mod install;
+mod instance;
 pub mod io;
 mod joint;
 mod journal;
 mod kept;
 mod layout;
 pub mod lease;
+mod mark;
 mod origins;
 pub mod overlay;
 mod prepare;
@@ -53,6 +58,7 @@ pub use footprint::{Footprint, Meeting};
 pub use gc::{GcReport, Keep};
 pub use history::{Change, ChangeKind, CommitMeta, HistoryEntry, TxnKind, changes};
 pub use install::{ApplyReport, Outside, OutsideChange};
+pub use instance::Instance;
 pub use joint::{
     Decision, Joiner, Joint, JointError, Member, Nobody, Outcome, Outcomes, Part, is_there,
     is_undecided, outcome,

@@ -20,10 +20,7 @@ impl Quotas {
     /// Of the file system of type `magic`, on device `dev`, that a descriptor is on.
     pub fn of(fd: BorrowedFd<'_>, magic: u64, dev: u64) -> Quotas {
         match magic {
-            BTRFS => match crate::real_unsafe::btrfs_id(fd) {
-                Some(id) => Quotas::Btrfs(PathBuf::from("/sys/fs/btrfs").join(uuid(id))),
-                None => Quotas::Fixed(true),
-            },
+            BTRFS => kept_of_btrfs(fd).map_or(Quotas::Fixed(true), Quotas::Btrfs),
             // Nothing tells of the file system of the upper layer.
             OVERLAY => Quotas::Fixed(true),
             _ => {
@@ -41,6 +38,12 @@ impl Quotas {
             Quotas::Btrfs(dir) => dir.join("qgroups").exists() || !dir.exists(),
         }
     }
+}
+
+/// The kernel's directory of the btrfs that a descriptor, which is not `O_PATH`, is on.
+pub(crate) fn kept_of_btrfs(fd: BorrowedFd<'_>) -> Option<PathBuf> {
+    let id = crate::real_unsafe::btrfs_id(fd)?;
+    Some(PathBuf::from("/sys/fs/btrfs").join(uuid(id)))
 }
 
 fn uuid(id: [u8; 16]) -> String {

@@ -2,10 +2,12 @@
 //!
 //! 1. Lock the store; read the newest valid super block.
 //! 2. Read the journal from there on.  No super block means that nothing was ever committed.
-//! 3. Install every record again, in order.  Records overlap in files at most that they change in place
-//!    ([`crate::footprint`]): whether what is found in such a file is ours is asked of all of them, at the first,
-//!    which also makes its bytes what the last of them leaves ([`crate::install`], `chain`).  If the kernel has run
-//!    all the time (a process died, no power was lost), those that the mark calls installed are skipped.
+//! 3. Install every record again, in order.  Records overlap in files at most that they change in
+//!    place ([`crate::footprint`]): whether what is found in such a file is ours is asked of all of
+//!    them, at the first, which also makes its bytes what the last of them leaves
+//!    ([`crate::install`], `chain`).  If the file system has been mounted all the time (a process
+//!    died, nothing that was written is lost), those that the mark calls installed are skipped
+//!    ([`crate::mark`]).
 //! 4. Sync, then write a super block that begins after the last record, with the next epoch: what is
 //!    left of a torn group can never become valid.  Only now slots are emptied.
 //!
@@ -18,20 +20,21 @@ use crate::error::{OpenError, open_io, shown};
 use crate::footprint::is_in_place;
 use crate::history::{Commit, History};
 use crate::install::{Env, OutsideChange, Versions, install_among};
-use crate::io::{Class, Handle, HostId, Io, Open, Stamp};
+use crate::io::{Class, Handle, HostId, Io, Stamp};
 use crate::joint::{Joint, Member, Nobody, Outcome, Outcomes};
 use crate::journal::{Head, Identity, Record, Scan, scan};
 use crate::kept::Kept;
 use crate::layout::{Layout, ensure_file, found, history_of, names, remove_all};
+use crate::mark::Mark;
 use crate::staging::Pool;
 use crate::super_block::{FORMAT, Found, Super, Supers, read};
 use crate::writeset::index::Index;
 use crate::writeset::{Content, Ix, Origin, SlotId};
 use std::collections::{HashMap, HashSet};
 use std::io::Result;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use systx_base::TxnId;
-use systx_base::codec::{Decoder, Encoder};
+use systx_base::codec::Decoder;
 
 /// What opening a store had to do.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -46,69 +49,6 @@ pub struct RecoveryReport {
     pub discarded: bool,
     /// What outsiders had done meanwhile.
     pub outside: Vec<OutsideChange>,
-}
-
-/// The note of how far installing went.  It is written without a sync, so it only counts while the
-/// kernel that took it is running.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Mark {
-    pub store: u64,
-    pub epoch: u64,
-    pub lsn: u64,
-    pub boot: [u8; 16],
-}
-
-const MARK: &[u8] = b"applied";
-const MARK_BYTES: usize = 64;
-
-impl Mark {
-    fn encode(&self) -> Vec<u8> {
-        let mut e = Encoder::new();
-        e.u64(self.store);
-        e.u64(self.epoch);
-        e.u64(self.lsn);
-        self.boot.iter().for_each(|b| e.u8(*b));
-        let mut bytes = e.finish();
-        bytes.resize(MARK_BYTES - 4, 0);
-        let crc = crc32c::crc32c(&bytes);
-        bytes.extend_from_slice(&crc.to_le_bytes());
-        bytes
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Mark> {
-        let (body, crc) = bytes.split_last_chunk::<4>().filter(|_| bytes.len() == MARK_BYTES)?;
-        if u32::from_le_bytes(*crc) != crc32c::crc32c(body) {
-            return None;
-        }
-        let mut d = Decoder::new(body);
-        let (store, epoch, lsn) = (d.u64().ok()?, d.u64().ok()?, d.u64().ok()?);
-        let mut boot = [0; 16];
-        for byte in &mut boot {
-            *byte = d.u8().ok()?;
-        }
-        Some(Mark { store, epoch, lsn, boot })
-    }
-
-    /// `file`: kept open from one to the next.
-    pub fn save(&self, io: &dyn Io, layout: &Layout, file: &OnceLock<Handle>) -> Result<()> {
-        let file = match file.get() {
-            Some(file) => file,
-            None => {
-                let opened = ensure_file(io, &layout.state, MARK)?;
-                file.get_or_init(|| opened)
-            }
-        };
-        io.write_at(file, &self.encode(), 0)
-    }
-
-    fn load(io: &dyn Io, layout: &Layout) -> Result<Option<Mark>> {
-        let Some(file) = found(io.open_file(&layout.state, MARK, Open::Read))? else {
-            return Ok(None);
-        };
-        let mut bytes = vec![0; MARK_BYTES];
-        let got = io.read_at(&file, &mut bytes, 0)?;
-        Ok(Mark::decode(&bytes[..got]))
-    }
 }
 
 impl Super {
@@ -269,8 +209,8 @@ fn recover(
         ));
     }
     let mut pending = decode_all(layout, records)?;
-    let same_boot = |m: &Mark| m.boot == config.boot && config.boot != [0; 16];
-    let installed = mark.filter(same_boot).map_or(0, |m| m.lsn);
+    let believed = |m: Mark| m.believed(&**io, layout, config.instance, class);
+    let installed = mark.filter(|_| !pending.is_empty()).map_or(0, believed);
     // Before anything is changed.
     let mut dropped = HashSet::new();
     for p in pending.iter().filter(|p| p.record.lsn > installed) {
@@ -318,7 +258,7 @@ fn recover(
         chains.carry_forward(n, &mut pending);
         let p = &pending[n];
         let versions = chains.versions(n, &pending);
-        let (slots, stamps) = install_again(env, p, (run, config.boot), versions, report)?;
+        let (slots, stamps) = install_again(env, p, (run, config.instance.boot), versions, report)?;
         gone.extend(slots);
         chains.installed(n, &stamps);
     }
@@ -508,6 +448,8 @@ fn kept(io: &dyn Io, layout: &Layout) -> Result<(TxnId, Kept)> {
     Ok((TxnId(highest), Kept::new(&history)))
 }
 
+#[cfg(test)]
+mod hostile;
 #[cfg(test)]
 mod in_place;
 #[cfg(test)]

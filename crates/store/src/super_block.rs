@@ -17,6 +17,8 @@ pub const FORMAT: u32 = 3;
 /// The oldest version that is read: it has no bundles ([`crate::bundle`]).  A store of it becomes one of this version
 /// with the next super block that is written.
 const OLDEST: u32 = 2;
+/// Recovery holds the whole ring in memory, and a medium may say anything.
+const LONGEST_RING: u64 = 64 << 20;
 const NAMES: [&[u8]; 2] = [b"super.0", b"super.1"];
 
 /// What a super block says.
@@ -86,9 +88,11 @@ impl Super {
             segments: d.u32()?,
             segment_bytes: d.u64()?,
         };
-        let geometry_ok = (2..=4096).contains(&found.segments)
+        let ring = found.segment_bytes.checked_mul(found.segments.into());
+        let geometry_ok = found.segments >= 2
             && found.segment_bytes.is_multiple_of(4096)
-            && (65536..=1 << 30).contains(&found.segment_bytes)
+            && found.segment_bytes >= 65536
+            && ring.is_some_and(|bytes| bytes <= LONGEST_RING)
             && found.head.segment < found.segments
             && found.head.offset <= found.segment_bytes
             && found.head.offset.is_multiple_of(4096);
@@ -208,6 +212,18 @@ mod tests {
         assert!(matches!(Super::decode(&bytes[..100]), Found::Damaged));
         assert!(matches!(Super::decode(&[0; BYTES]), Found::Nothing));
         assert!(matches!(Super::decode(&[]), Found::Nothing));
+    }
+
+    #[test]
+    fn a_ring_is_no_longer_than_memory_is_made_for() {
+        let with = |segments, segment_bytes| {
+            let block = Super { segments, segment_bytes, ..sample() };
+            matches!(Super::decode(&block.encode()), Found::Valid(_))
+        };
+        assert!(with(4, 1 << 20) && with(64, 1 << 20) && with(2, 32 << 20) && with(1024, 65536));
+        assert!(!with(65, 1 << 20) && !with(2, (32 << 20) + 4096) && !with(1025, 65536));
+        assert!(!with(u32::MAX, u64::MAX - 4095) && !with(4096, 1 << 30));
+        assert!(!with(1, 1 << 20) && !with(4, 4096) && !with(4, (1 << 20) + 1));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! trees, and an [`Io`] that dies at its n-th call.
 
 use crate::history::{CommitMeta, TxnKind};
+use crate::instance::Instance;
 use crate::io::{Class, FsInfo, Handle, Io, ListItem, Open, Openers, Rename, Stat};
 use crate::real::RealIo;
 use crate::writeset::{
@@ -76,7 +77,13 @@ impl Drop for Scratch {
 }
 
 pub fn config() -> Config {
-    Config { boot: [7; 16], segment_bytes: 128 << 10, inline_before: 4096, ..Config::new(STATE) }
+    let instance = Instance { boot: [7; 16], mount: 7 };
+    Config { instance, segment_bytes: 128 << 10, inline_before: 4096, ..Config::new(STATE) }
+}
+
+/// As [`config`], in the next run of the kernel.
+pub fn rebooted() -> Config {
+    Config { instance: Instance { boot: [8; 16], mount: 7 }, ..config() }
 }
 
 /// Everything that is the same after a faithful copy; times where a test set them.

@@ -8,8 +8,9 @@ use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use systx_daemon::mounts::{self, Mount};
+use systx_daemon::noted::Noted;
 use systx_daemon::protocol::{HostPath, Place, Recovered};
-use systx_daemon::volume::STORE_DIR;
+use systx_daemon::volume::{STORE_DIR, own_store};
 
 /// Recovers the store of one volume, or of all.
 ///
@@ -57,24 +58,25 @@ fn told(found: &Recovered, out: Out) -> i32 {
 /// One that fails does not keep the others from being recovered: this runs while the machine starts.
 fn all(out: Out) -> Result<i32, Problem> {
     let (mut code, mut recovered) = (0, Vec::new());
-    let volumes = volumes()?;
-    if volumes.is_empty() {
-        out.say("no store here: nothing to recover");
+    let stores = stores(out)?;
+    if stores.is_empty() {
+        out.say("you have no store here: nothing to recover");
     }
-    for root in volumes {
+    for store in stores {
+        let top = store.parent().unwrap_or(&store);
         let place = Place {
-            cwd: HostPath::from(root.as_path()),
-            root: Some(HostPath::from(root.as_path())),
-            store: None,
+            cwd: HostPath::from(top),
+            root: Some(HostPath::from(top)),
+            store: Some(HostPath::from(store.as_path())),
         };
         match ask(place, out) {
             Ok(found) => {
-                out.say(&format!("{}:", root.display()));
+                out.say(&format!("{}:", top.display()));
                 code = code.max(told(&found, out));
                 recovered.push(found);
             }
             Err(problem) => {
-                out.warn(&format!("{}: {}", root.display(), problem.message));
+                out.warn(&format!("{}: {}", top.display(), problem.message));
                 code = ERROR;
             }
         }
@@ -85,12 +87,32 @@ fn all(out: Out) -> Result<i32, Problem> {
     Ok(code)
 }
 
-/// Where the file systems are mounted that have a store of this user, each once.
-fn volumes() -> Result<Vec<PathBuf>, Problem> {
+/// The stores of this user, each once: at the roots of file systems, in the state directory, and
+/// those on the list of stores that lie elsewhere.
+fn stores(out: Out) -> Result<Vec<PathBuf>, Problem> {
     let own = rustix::process::geteuid().as_raw();
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let table = mounts::here()?;
+    let at_roots = table.iter().filter(|m| has_store(m, own)).map(|m| m.at.join(STORE_DIR));
+    let in_home = home.as_deref().filter(|_| own != 0).map(own_store);
+    let noted = Noted::of(own, home.as_deref()).map_or(Ok(Vec::new()), |noted| noted.stores());
+    let noted = noted.unwrap_or_else(|e| {
+        out.warn(&format!("the list of stores that lie elsewhere cannot be read: {e}"));
+        Vec::new()
+    });
+    let elsewhere = in_home.into_iter().chain(noted).filter(|store| is_ours(store, own));
     let mut seen = HashSet::new();
-    let table = mounts::here()?.into_iter();
-    Ok(table.filter(|m| has_store(m, own) && seen.insert(m.dev)).map(|m| m.at).collect())
+    let once = |store: &PathBuf| match std::fs::metadata(store) {
+        Ok(m) => seen.insert((m.dev(), m.ino())),
+        Err(_) => false,
+    };
+    Ok(at_roots.chain(elsewhere).filter(once).collect())
+}
+
+/// Whether a directory with a store's lock is there, and is this user's.
+fn is_ours(store: &Path, own: u32) -> bool {
+    std::fs::symlink_metadata(store).is_ok_and(|m| m.is_dir() && m.uid() == own)
+        && store.join("lock").symlink_metadata().is_ok_and(|m| m.is_file())
 }
 
 /// Whether the root of a file system is mounted here, with a store of this user's in it.

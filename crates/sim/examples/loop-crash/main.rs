@@ -16,17 +16,16 @@ mod disk;
 use disk::{BLOCK, Blocks, Disk, Event, put};
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use systx_sim::model::{Draft, Model};
 use systx_sim::suite::{self, Session};
 use systx_sim::{Rng, tree, workload};
+use systx_store::Instance;
 use systx_store::io::Io;
 use systx_store::real::RealIo;
-
-/// Unknown: nothing is taken for granted.
-const BOOT: [u8; 16] = [0; 16];
 
 type Res<T> = Result<T, String>;
 
@@ -163,14 +162,14 @@ fn record(o: &Options, scratch: &Scratch) -> Res<Recorded> {
     let mounted = Mount::of(&device, scratch.0.join("mnt"))?;
     let io: Arc<dyn Io> = Arc::new(RealIo::open(&mounted.0).map_err(text)?);
     workload::base(&*io).map_err(text)?;
-    drop(Session::open(io.clone(), BOOT)?);
+    drop(Session::open(io.clone(), instance(&mounted)?)?);
     io.sync_fs().map_err(text)?;
     let base = Model::read(&*io, &suite::hidden).map_err(text)?;
     let work = workload::random(&base, o.txns, 4, o.seed);
     let drafts = workload::drafts(&base, &work).map_err(|_| "illegal workload")?;
     let blocks = disk.restart_log();
     let mut rng = Rng::new(o.seed);
-    let mut session = Session::open(io.clone(), BOOT)?;
+    let mut session = Session::open(io.clone(), instance(&mounted)?)?;
     for (n, draft) in drafts.iter().enumerate() {
         disk.mark((n as u64) << 32 | (n as u64 + 1));
         let lsn = session.commit(draft, n as u64, 20_000)?;
@@ -186,6 +185,12 @@ fn record(o: &Options, scratch: &Scratch) -> Res<Recorded> {
     drop((session, io, mounted, device, disk));
     let models = std::iter::once(base).chain(drafts.iter().map(Draft::after).cloned()).collect();
     Ok(Recorded { base: blocks, log, models })
+}
+
+/// The kernel runs on over all power cuts: what was mounted again is told by this alone.
+fn instance(mounted: &Mount) -> Res<Instance> {
+    let dir = File::open(&mounted.0).map_err(|e| e.to_string())?;
+    Ok(Instance::of(dir.as_fd()))
 }
 
 /// What other programs sync reaches the disk early.
@@ -248,7 +253,8 @@ fn check(
     }
     let mounted = Mount::of(&device, scratch.0.join("mnt"))?;
     let io: Arc<dyn Io> = Arc::new(RealIo::open(&mounted.0).map_err(text)?);
-    let session = Session::open(io.clone(), BOOT).map_err(|e| format!("recovery: {e}"))?;
+    let session = Session::open(io.clone(), instance(&mounted)?);
+    let session = session.map_err(|e| format!("recovery: {e}"))?;
     let found = tree::read(&*io, &suite::hidden).map_err(text)?;
     let finished = session.finished();
     drop(session);

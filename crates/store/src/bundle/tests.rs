@@ -211,8 +211,7 @@ fn after_a_power_cut_the_file_counts_and_not_what_an_attempt_left_in_a_bundle() 
     change(&s, &store, 1, b"1");
     change(&s, &store, 2, b"2");
     drop(store);
-    let boot = crate::Config { boot: [8; 16], ..config() };
-    let (store, report) = DirStore::open(boot, s.io()).unwrap();
+    let (store, report) = DirStore::open(rebooted(), s.io()).unwrap();
     assert_eq!(report.finished, [TxnId(1), TxnId(2)]);
     let files = [history_name(TxnId(1)), history_name(TxnId(2))];
     assert_eq!(kept(&s), [&files[..], &[bundle_name(TxnId(1))]].concat());

@@ -6,12 +6,11 @@
 //! group.  A power cut in that write leaves a prefix of them (see [`crate::journal`]).  A member that cannot be
 //! committed is left out and told its own error.
 
-use super::{
-    Committed, DirStore, Entry, NotWritten, Phase, Queued, Reservation, SYNC_EACH, State, mix,
-};
+use super::{Committed, DirStore, Entry, NotWritten, Phase, Queued, Reservation, SYNC_EACH, State};
 use crate::error::{ApplyError, CheckpointError, CommitError, Poisoned, is_full};
 use crate::footprint::{Footprint, Meeting};
 use crate::history::{Commit, CommitMeta};
+use crate::instance::mix;
 use crate::io::{Class, Handle, HostId};
 use crate::joint::Joint;
 use crate::journal::{Body, Head, Ring};
@@ -346,7 +345,7 @@ impl DirStore {
                 _ => self.io.sync_fs(),
             }
         };
-        sync().map_err(|e| self.poison("syncing staged data", &e))
+        sync().map_err(|e| self.sync_failed("syncing staged data", &e))
     }
 
     /// Hands records to the leader, or becomes it; what became of each.

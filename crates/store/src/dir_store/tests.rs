@@ -484,7 +484,7 @@ fn transactions_that_meet_are_kept_apart_by_a_checkpoint() {
         assert!(!s.path("f").exists() && !s.path("g").exists());
     }
     // Power was lost: everything that the journal still has is looked at again.
-    let (_, report) = DirStore::open(Config { boot: [9; 16], ..config() }, s.io()).unwrap();
+    let (_, report) = DirStore::open(rebooted(), s.io()).unwrap();
     assert_eq!(report.outside, []);
     assert!(!s.path("f").exists() && !s.path("g").exists());
 }

@@ -31,6 +31,13 @@ fn written(groups: &[Vec<Vec<u8>>]) -> Vec<Vec<u8>> {
     segments
 }
 
+/// The next record, whose body of `len` bytes is in a slot.
+pub(crate) fn side_record(identity: Identity, head: Head, slot: u64, len: u64) -> Vec<u8> {
+    let body = Body::Side { slot: SlotId(slot), len, crc: 0 };
+    let header = Ring::new(identity, head).header(head.lsn, &body).encode();
+    [&header[..], &slot.to_le_bytes()].concat()
+}
+
 fn no_side(_: SlotId, _: u64) -> Result<Option<Vec<u8>>> {
     Ok(None)
 }

@@ -9,7 +9,7 @@ use systx_base::Time;
 
 /// Another boot: nothing of what was installed counts as being there.
 fn after_power_cut(s: &Scratch) -> (DirStore, RecoveryReport) {
-    DirStore::open(Config { boot: [9; 16], ..config() }, s.io()).unwrap()
+    DirStore::open(rebooted(), s.io()).unwrap()
 }
 
 fn set(s: &Scratch, fill: impl FnOnce(&mut Ws<'_>)) -> WriteSet {

@@ -152,7 +152,7 @@ fn without_the_mark_everything_is_looked_at_again_and_nothing_changes() {
     }
     let after = s.tree();
     // Another boot: what was not synced may be gone, so the mark counts for nothing.
-    let (_, report) = DirStore::open(crate::Config { boot: [8; 16], ..config() }, io).unwrap();
+    let (_, report) = DirStore::open(rebooted(), io).unwrap();
     assert_eq!(report.finished, [TxnId(1)]);
     assert_eq!(report.outside, []);
     pretty("looked at again", &s.tree(), &after);
