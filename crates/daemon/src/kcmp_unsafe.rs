@@ -1,53 +1,56 @@
 //! kcmp(2), which no safe binding offers.
 #![allow(unsafe_code)]
 
+use rustix::io::Errno;
 use rustix::process::Pid;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-/// `KCMP_FILE`.
-const FILE: libc::c_int = 0;
+/// `KCMP_EPOLL_TFD`.
+const EPOLL_TFD: libc::c_int = 7;
 
-/// Whether two descriptors of two processes are one open file description; `None` where the kernel does not
-/// tell: without `CONFIG_KCMP`, or where a process may not be looked at.
-pub(crate) fn same_description(a: (Pid, RawFd), b: (Pid, RawFd)) -> Option<bool> {
-    let (pid_a, pid_b) = (a.0.as_raw_nonzero().get(), b.0.as_raw_nonzero().get());
-    let (Ok(fd_a), Ok(fd_b)) = (libc::c_ulong::try_from(a.1), libc::c_ulong::try_from(b.1)) else {
-        return Some(false);
-    };
-    // SAFETY: kcmp(2) takes five numbers and touches no memory of this process.
-    let order = unsafe { libc::syscall(libc::SYS_kcmp, pid_a, pid_b, FILE, fd_a, fd_b) };
-    match order {
-        0 => Some(true),
-        1.. => Some(false),
-        // One of the two descriptors has been closed.
-        _ if rustix::io::Errno::from_io_error(&std::io::Error::last_os_error())
-            == Some(rustix::io::Errno::BADF) =>
-        {
-            Some(false)
-        }
-        _ => None,
-    }
+/// `struct kcmp_epoll_slot`.
+#[repr(C)]
+struct Slot {
+    epoll: u32,
+    number: u32,
+    /// Which one of those that were registered by that number.
+    offset: u32,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::fs::File;
-    use std::os::fd::AsRawFd;
+/// What a descriptor of some process is, beside a description that was registered with epoll.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Compared {
+    /// That description.
+    Same,
+    /// Another one.
+    Other,
+    /// There is no such descriptor, or no such process.
+    Closed,
+    /// The description that was registered has ended.
+    Gone,
+    /// The kernel does not tell: without `CONFIG_KCMP`, or since that process may not be looked at.
+    Unknown,
+}
 
-    #[test]
-    fn a_duplicate_is_the_same_and_a_second_open_is_not() {
-        let me = rustix::process::getpid();
-        let open = || File::open("/proc/self/exe").expect("this program can be read");
-        let (first, second) = (open(), open());
-        let copy = first.try_clone().expect("a descriptor can be duplicated");
-        let same = |a: &File, b: &File| same_description((me, a.as_raw_fd()), (me, b.as_raw_fd()));
-        if same(&first, &first).is_none() {
-            println!("SKIPPED: this kernel has no kcmp");
-            return;
-        }
-        assert_eq!(same(&first, &second), Some(false));
-        assert_eq!(same(&first, &copy), Some(true));
-        assert_eq!(same_description((me, first.as_raw_fd()), (me, 1 << 30)), Some(false));
+/// Compares a descriptor of a process with the one description in an epoll instance of this
+/// process, registered as `number`.
+pub(crate) fn watched((pid, fd): (Pid, RawFd), (epoll, number): (&impl AsFd, RawFd)) -> Compared {
+    let me = rustix::process::getpid();
+    let (pid, me) = (pid.as_raw_nonzero().get(), me.as_raw_nonzero().get());
+    let known = |fd: RawFd| u32::try_from(fd).unwrap_or(u32::MAX);
+    let epoll = known(epoll.as_fd().as_raw_fd());
+    let slot = Slot { epoll, number: known(number), offset: 0 };
+    let fd = libc::c_ulong::from(known(fd));
+    // SAFETY: kcmp(2) takes numbers here and the address of a slot, which it reads and which lives
+    // for the whole call.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, pid, me, EPOLL_TFD, fd, &raw const slot) };
+    match order {
+        0 => Compared::Same,
+        1.. => Compared::Other,
+        _ => match Errno::from_io_error(&std::io::Error::last_os_error()) {
+            Some(Errno::BADF | Errno::SRCH) => Compared::Closed,
+            Some(Errno::NOENT) => Compared::Gone,
+            _ => Compared::Unknown,
+        },
     }
 }

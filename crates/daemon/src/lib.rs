@@ -8,6 +8,7 @@ mod classes;
 pub mod client;
 mod deferred;
 pub mod describe;
+mod descriptors;
 mod elsewhere;
 mod fuse_mount;
 mod fusermount;

@@ -1,10 +1,8 @@
 //! Ends what still runs in a view whose client has died.
 
-use crate::{kcmp_unsafe, mounts};
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use crate::mounts;
+use rustix::process::Pid;
 use std::os::unix::fs::MetadataExt;
-use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// How long processes are given to be gone after SIGKILL: they can only linger in the kernel.
@@ -54,68 +52,13 @@ pub fn is_alive(pid: u32) -> bool {
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
-/// Whether the system calls are allowed here by which one process learns what another one has open: the filters of container
-/// engines forbid them, and some kernels do not have them.  Asked once, about this process itself.
-pub fn can_be_looked_at() -> bool {
-    static ANSWER: OnceLock<bool> = OnceLock::new();
-    *ANSWER.get_or_init(|| {
-        let me = rustix::process::getpid();
-        let Ok(own) = pidfd_open(me, PidfdFlags::empty()) else { return false };
-        let fd = own.as_raw_fd();
-        kcmp_unsafe::same_description((me, fd), (me, fd)) == Some(true)
-            && pidfd_getfd(&own, fd, PidfdGetfdFlags::empty()).is_ok()
-    })
-}
-
-/// What the processes in one mount namespace have open, read from /proc without touching the files.
-pub struct InNamespace(pub u64);
-
-impl systx_vfs::Openings for InNamespace {
-    fn has_open(&self, pid: Option<u32>, ino: u64) -> bool {
-        match pid {
-            Some(pid) => process(pid).is_some_and(|pid| descriptors_of(pid, ino).next().is_some()),
-            None => {
-                members(self.0).into_iter().any(|pid| descriptors_of(pid, ino).next().is_some())
-            }
-        }
-    }
-    fn descriptions(&self, pid: u32, ino: u64) -> Vec<OwnedFd> {
-        let Some(pid) = process(pid) else { return Vec::new() };
-        let Ok(handle) = pidfd_open(pid, PidfdFlags::empty()) else { return Vec::new() };
-        let duplicate = |fd| pidfd_getfd(&handle, fd, PidfdGetfdFlags::empty()).ok();
-        descriptors_of(pid, ino).filter_map(duplicate).collect()
-    }
-    fn has_description(&self, ino: u64, descriptions: &[Arc<OwnedFd>]) -> bool {
-        let me = rustix::process::getpid();
-        members(self.0).into_iter().any(|pid| {
-            descriptors_of(pid, ino).any(|fd| {
-                let same = |mine: &Arc<OwnedFd>| {
-                    kcmp_unsafe::same_description((me, mine.as_raw_fd()), (pid, fd))
-                };
-                // What cannot be compared may be the same.
-                descriptions.iter().any(|mine| same(mine).unwrap_or(true))
-            })
-        })
-    }
-}
-
-fn process(pid: u32) -> Option<Pid> {
-    Pid::from_raw(i32::try_from(pid).ok()?)
-}
-
-/// The descriptors of an inode that a process has.  fdinfo tells the inode's number (Linux 5.14).  A file of
-/// another file system with the same number keeps a lock longer than needed, never shorter.
-fn descriptors_of(pid: Pid, ino: u64) -> impl Iterator<Item = RawFd> {
-    let pid = pid.as_raw_nonzero();
-    let list = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
-    list.filter(move |entry| {
-        std::fs::read_to_string(entry.path()).is_ok_and(|text| {
-            text.lines()
-                .filter_map(|line| line.strip_prefix("ino:"))
-                .any(|value| value.trim().parse() == Ok(ino))
-        })
-    })
-    .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+/// When a process started, in ticks since the boot; its number may be another one's at another
+/// time.
+pub fn started(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, rest) = stat.rsplit_once(')')?;
+    // The 22nd field; the first of the rest is the third.
+    rest.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 fn own_namespace() -> Option<u64> {

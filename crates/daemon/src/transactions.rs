@@ -3,6 +3,7 @@
 use crate::classes::of_class;
 use crate::deferred;
 use crate::describe::Opponents;
+use crate::descriptors::{self, Descriptors};
 use crate::guards::Guards;
 use crate::guests::Guests;
 use crate::history;
@@ -216,15 +217,10 @@ impl Transactions {
     /// Releases the locks of owners in views that have closed: to be called from time to time, for
     /// the sake of processes outside that wait for them.
     pub fn sweep_locks(&self) {
-        // Views are told of closes then.
-        if !processes::can_be_looked_at() {
-            return;
-        }
         let open: Vec<_> = self.tables.lock().open.values().cloned().collect();
         for txn in open {
-            let Some(visitor) = txn.visitor() else { continue };
             for part in txn.parts().filter(|part| part.view.holds_locks()) {
-                part.view.sweep_locks(&processes::InNamespace(visitor.mnt_ns));
+                part.view.sweep_locks();
             }
         }
     }
@@ -434,7 +430,7 @@ impl Control for Transactions {
             let text = format!("transaction {} has no volume {}", attach.id, attach.volume);
             Failure::new(FailureKind::Invalid, text)
         })?;
-        let looks = processes::can_be_looked_at();
+        let looks = descriptors::can_be_seen(attach.pid);
         let config = systx_fuse::Config {
             transport: txn.terms.transport.into(),
             locks: if looks { FileLocks::View } else { FileLocks::ViewToldOfClose },
@@ -443,7 +439,7 @@ impl Control for Transactions {
         };
         part.told.passed_through(&attach.rules);
         if looks {
-            part.view.set_openings(Arc::new(processes::InNamespace(attach.mnt_ns)));
+            part.view.set_openings(Arc::new(Descriptors));
         }
         let connection = systx_fuse::serve(fuse, part.view.clone(), config).map_err(|e| {
             Failure::new(FailureKind::Unsupported, format!("cannot serve the view: {e}"))

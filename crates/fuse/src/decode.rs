@@ -80,7 +80,7 @@ pub enum Operation<'a> {
     Open { how: OpenHow },
     Create(Create<'a>),
     Tmpfile { new: NewAttr, how: OpenHow },
-    Release { handle: u64, owner: u64, unlock: bool },
+    Release { handle: u64 },
     Flush { owner: u64 },
     Fsync { data_only: bool },
     Read(Window),
@@ -92,7 +92,7 @@ pub enum Operation<'a> {
     Listxattr { size: u32 },
     Removexattr { key: &'a [u8] },
     Init(wire::InitIn),
-    Getlk { lock: Lock },
+    Getlk { handle: u64, lock: Lock },
     Setlk { handle: u64, lock: Lock, wait: bool },
     Interrupt { unique: u64 },
     Destroy,
@@ -128,9 +128,7 @@ pub fn decode<'a>(opcode: Opcode, fixed: &[u8], data: &'a [u8]) -> Result<Operat
             Operation::Open { how: open_how(o.flags, opcode == O::Opendir) }
         }
         O::Release | O::Releasedir => {
-            let r: wire::ReleaseIn = take(fixed)?;
-            let unlock = r.release_flags & wire::RELEASE_FLOCK_UNLOCK != 0;
-            Operation::Release { handle: r.fh, owner: r.lock_owner, unlock }
+            Operation::Release { handle: take::<wire::ReleaseIn>(fixed)?.fh }
         }
         O::Flush => Operation::Flush { owner: take::<wire::FlushIn>(fixed)?.lock_owner },
         O::Fsync | O::Fsyncdir => {
@@ -150,7 +148,10 @@ pub fn decode<'a>(opcode: Opcode, fixed: &[u8], data: &'a [u8]) -> Result<Operat
         O::Listxattr => Operation::Listxattr { size: take::<wire::GetxattrIn>(fixed)?.size },
         O::Removexattr => Operation::Removexattr { key: only_string(data)? },
         O::Init => Operation::Init(take(fixed)?),
-        O::Getlk => Operation::Getlk { lock: lock(fixed)?.1 },
+        O::Getlk => {
+            let (handle, lock) = lock(fixed)?;
+            Operation::Getlk { handle, lock }
+        }
         O::Setlk | O::Setlkw => {
             let (handle, lock) = lock(fixed)?;
             Operation::Setlk { handle, lock, wait: opcode == O::Setlkw }
@@ -365,7 +366,8 @@ fn lock(fixed: &[u8]) -> Result<(u64, Lock), Refusal> {
     }
     let (start, end) = (l.lk.start, l.lk.end);
     let flock = l.lk_flags & wire::LK_FLOCK != 0;
-    Ok((l.fh, Lock { owner: l.owner, pid: l.lk.pid, start, end, kind, flock }))
+    let (owner, pid, description) = (l.owner, l.lk.pid, false);
+    Ok((l.fh, Lock { owner, pid, start, end, kind, flock, description }))
 }
 
 fn fallocate(f: &wire::FallocateIn) -> Result<Operation<'static>, Refusal> {

@@ -29,7 +29,7 @@ use zerocopy::FromBytes;
 use crate::config::{Config, FileLocks};
 use crate::decode::{Create, Operation, Refusal, Window, decode};
 use crate::in_flight::InFlight;
-use crate::locks::Locks;
+use crate::locks::{By, Locks};
 use crate::post::Post;
 use crate::reply::{self, Answer, Listing, Ttls};
 use crate::stats::Counters;
@@ -366,11 +366,16 @@ impl Server {
                 Ok(Answer::Written(u32::try_from(n).map_err(|_| Errno::IO)?))
             }
             O::Ioctl { cmd, arg, out_size } => self.ioctl(caller, node, (cmd, arg), out_size),
-            O::Getlk { lock } => Ok(Answer::Lock(reply::lock(view.getlk(node, lock)?, &lock))),
+            O::Getlk { handle, lock } => {
+                let by = By { tid: header.pid, handle };
+                let found = self.locks.get(view, post, node, (by, lock))?;
+                Ok(Answer::Lock(reply::lock(found, &lock)))
+            }
             O::Setlk { handle, lock, wait } => {
                 self.remember(node);
                 let unique = wait.then_some(header.unique);
-                self.locks.set(view, post, node, (handle, lock), unique).map(done)
+                let by = By { tid: header.pid, handle };
+                self.locks.set(view, post, node, (by, lock), unique).map(done)
             }
             O::Interrupt { unique } => {
                 self.locks.interrupt(unique);
@@ -385,14 +390,11 @@ impl Server {
             O::Flush { owner } if self.told_of_close => {
                 self.in_flight.next_call(node, caller);
                 view.closes(caller, node);
-                self.locks.close(view, node, owner, false);
+                self.locks.close(view, node, owner);
                 self.locks.may_end(node);
                 Ok(Answer::Empty)
             }
-            O::Release { handle, owner, unlock } => {
-                if unlock && handle == 0 {
-                    self.locks.close(view, node, owner, true);
-                }
+            O::Release { handle } => {
                 self.locks.end(view, node, handle);
                 // The view's part of it, see `open_out`.
                 view.release(node, handle as u8);

@@ -277,8 +277,6 @@ pub const SETXATTR_ACL_KILL_SGID: u32 = 1;
 pub const FSYNC_FDATASYNC: u32 = 1;
 /// `FUSE_LK_FLOCK`.
 pub const LK_FLOCK: u32 = 1;
-/// `FUSE_RELEASE_FLOCK_UNLOCK`.
-pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 /// `FUSE_EXPIRE_ONLY` of [`NotifyEntry`].
 pub const NOTIFY_EXPIRE_ONLY: u32 = 1;
 

@@ -442,7 +442,7 @@ fn a_client_killed_in_a_held_request_leaves_the_connection_alive() {
 }
 
 fn exclusive(owner: u64, kind: LockKind, flock: bool) -> Lock {
-    Lock { owner, pid: 0, start: 0, end: i64::MAX as u64, kind, flock }
+    Lock { owner, pid: 0, start: 0, end: i64::MAX as u64, kind, flock, description: false }
 }
 
 /// util-linux flock(1), waiting for a lock on `file`.

@@ -6,6 +6,7 @@
 //! - [`arena`]: a directory, and transactions over it;
 //! - [`driver`], [`hot`]: random work of several processes, recorded and checked;
 //! - [`maildir`], [`maze`]: pairs of programs that fail on a plain directory;
+//! - [`exclusion`]: locks of files, tried out by processes that come, go and are killed;
 //! - [`accounts`]: three files that belong together, with crashes.
 //!
 //! Nothing here knows how systx works: it is used as everybody uses it, by paths, by its command and by its library.
@@ -14,6 +15,7 @@ pub mod accounts;
 pub mod arena;
 pub mod dice;
 pub mod driver;
+pub mod exclusion;
 pub mod explain;
 pub mod history;
 pub mod hot;
@@ -21,6 +23,7 @@ pub mod maildir;
 mod mapping_unsafe;
 pub mod maze;
 pub mod pair;
+mod record_unsafe;
 pub mod search;
 pub mod world;
 

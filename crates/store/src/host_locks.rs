@@ -8,7 +8,7 @@
 use crate::host_locks_unsafe;
 use crate::io::Handle;
 use crate::real::{RealIo, open_again};
-use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation, MemfdFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::io::Result;
 use std::os::fd::{AsFd, OwnedFd};
@@ -68,6 +68,17 @@ impl LockFile {
             other => other?,
         };
         Ok(LockFile { fd })
+    }
+
+    /// Device and inode: no other file has them while this one is open.  Nobody who serves the file
+    /// is asked.
+    ///
+    /// # Errors
+    /// Those of statx(2).
+    pub fn identity(&self) -> Result<(u64, u64)> {
+        let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let seen = rustix::fs::statx(&self.fd, c"", how, StatxFlags::INO)?;
+        Ok((rustix::fs::makedev(seen.stx_dev_major, seen.stx_dev_minor), seen.stx_ino))
     }
 
     /// Another description of the same file.

@@ -34,6 +34,7 @@ pub use seats::{Left, Tag};
 use crate::acl;
 use crate::api::*;
 use crate::client;
+use crate::locks::Wait;
 use crate::plain::{Plain, is_special};
 use member::Member;
 use routes::Routes;
@@ -573,6 +574,9 @@ impl Requests for Aliases {
             Err(Errno::STALE | Errno::CANCELED) if lock.kind == LockKind::Unlock => Ok(()),
             done => done,
         }
+    }
+    fn setlkw(&self, node: NodeId, lock: Lock, wait: &Arc<Wait>) -> Reply<()> {
+        self.about(node, |view, node| view.setlkw(node, lock, wait))
     }
     fn inode_flags(&self, node: NodeId) -> Reply<u32> {
         self.about(node, |view, node| view.inode_flags(node))

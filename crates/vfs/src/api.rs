@@ -3,7 +3,9 @@
 //! names are single components (never empty, `.`, `..`, or with `/` or NUL), the caller's right to
 //! do it was checked by the kernel (`default_permissions`), file types are right for the call.
 
+use crate::locks::Wait;
 use rustix::io::Errno;
+use std::sync::Arc;
 use std::time::Duration;
 use systx_base::{Gid, Kind, NodeId, Time, Uid};
 
@@ -219,6 +221,9 @@ pub struct Lock {
     pub kind: LockKind,
     /// flock(2) rather than fcntl(2).
     pub flock: bool,
+    /// By fcntl(2) for the open file description (`F_OFD_SETLK`) and not for the process, as far as
+    /// is known.
+    pub description: bool,
 }
 
 /// How a file or directory is opened.
@@ -375,6 +380,12 @@ pub trait Requests: Send + Sync {
     /// `F_SETLK`, `flock` with `LOCK_NB`: `EAGAIN` if another lock is in the way.  A blocking
     /// request is brought as repeated calls by the layer above, which knows about interruption.
     fn setlk(&self, node: NodeId, lock: Lock) -> Reply<()>;
+    /// One try of a blocking request, `F_SETLKW` or `flock`: `EAGAIN` if another lock is in the way,
+    /// and `wait` is woken when that may have changed; `EDEADLK` if it would wait for ever.  Who is
+    /// not ours wakes nobody.
+    fn setlkw(&self, node: NodeId, lock: Lock, _wait: &Arc<Wait>) -> Reply<()> {
+        self.setlk(node, lock)
+    }
     /// `FS_IOC_GETFLAGS` and its siblings: `ENOTTY` where there is nothing to tell.
     fn inode_flags(&self, node: NodeId) -> Reply<u32>;
 

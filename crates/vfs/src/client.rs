@@ -104,6 +104,59 @@ fn mask(status: &str, field: &str) -> Option<u64> {
     u64::from_str_radix(&status.lines().find_map(value)?, 16).ok()
 }
 
+/// How a thread asks for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockCall {
+    /// By which descriptor.
+    pub fd: i32,
+    /// For the open file description (`F_OFD_SETLK`), not for its process.
+    pub description: bool,
+}
+
+/// The call for a lock in which a thread waits now, as `/proc/TID/syscall` tells it.  `None`: it
+/// is in no such call, or may not be looked at.  The request itself does not say whether a lock is
+/// a process's or a description's.
+pub fn lock_call(tid: u32) -> Option<LockCall> {
+    /// It sends its request first, and goes to sleep a moment later.
+    const LOOKS: u32 = 200;
+    if tid == 0 {
+        return None;
+    }
+    let path = format!("/proc/{tid}/syscall");
+    for look in 0..LOOKS {
+        let text = std::fs::read_to_string(&path).ok()?;
+        match text.starts_with("running") {
+            true if look < 10 => std::thread::yield_now(),
+            true => std::thread::sleep(Duration::from_micros(100)),
+            false => return lock_call_in(&text),
+        }
+    }
+    None
+}
+
+/// The number of the call and its arguments; those of 32-bit programs have numbers of their own.
+fn lock_call_in(text: &str) -> Option<LockCall> {
+    const FCNTL: [i64; 3] = [libc::SYS_fcntl, 55, 221];
+    const FLOCK: [i64; 2] = [libc::SYS_flock, 143];
+    /// `F_SETLK`, `F_SETLKW`, and those with 64 bits of 32-bit programs.
+    const PROCESS: [u64; 4] = [6, 7, 13, 14];
+    /// `F_OFD_SETLK`, `F_OFD_SETLKW`.
+    const DESCRIPTION: [u64; 2] = [37, 38];
+    let mut words = text.split_ascii_whitespace();
+    let number: i64 = words.next()?.parse().ok()?;
+    let mut argument = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+    let fd = i32::try_from(argument()? & 0xffff_ffff).ok()?;
+    let command = argument()? & 0xffff_ffff;
+    let call = |description| Some(LockCall { fd, description });
+    if FCNTL.contains(&number) && PROCESS.contains(&command) {
+        return call(false);
+    }
+    if FCNTL.contains(&number) && DESCRIPTION.contains(&command) {
+        return call(true);
+    }
+    FLOCK.contains(&number).then_some(LockCall { fd, description: false })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +167,28 @@ mod tests {
         assert_eq!(mask(text, "SigPnd"), Some(0x100));
         assert_eq!(mask(text, "ShdPnd"), None);
         assert_eq!(mask(text, "Sig"), None);
+    }
+
+    #[test]
+    fn the_call_for_a_lock_is_read_from_what_a_thread_waits_in() {
+        let call = |number: i64, fd: u32, command: u32| {
+            lock_call_in(&format!(
+                "{number} 0x{fd:x} 0x{command:x} 0x7ffe7d3bbad0 0x0 0x0 0x0 0x1 0x2\n"
+            ))
+        };
+        let is = |fd, description| Some(LockCall { fd, description });
+        for (command, description) in [(6, false), (7, false), (37, true), (38, true)] {
+            assert_eq!(call(libc::SYS_fcntl, 3, command), is(3, description));
+            // Of a 32-bit program.
+            assert_eq!(call(221, 3, command), is(3, description));
+        }
+        assert_eq!(call(libc::SYS_flock, 4, 2), is(4, false));
+        assert_eq!(call(libc::SYS_fcntl, 3, 5), None, "F_GETLK");
+        assert_eq!(call(libc::SYS_read, 3, 6), None);
+        for text in ["", "running\n", "-1 0x7ffe 0x1\n", "72", "72 3 6"] {
+            assert_eq!(lock_call_in(text), None, "{text}");
+        }
+        assert_eq!((lock_call(0), lock_call(u32::MAX)), (None, None));
     }
 
     #[test]

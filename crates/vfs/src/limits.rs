@@ -51,6 +51,11 @@ impl Taken {
         add(&self.bytes, more, self.limits.bytes, Errno::DQUOT)
     }
 
+    /// Whether holders of locks have to be counted.
+    pub fn limits_locks(&self) -> bool {
+        self.limits.locks != usize::MAX
+    }
+
     /// So many holders of locks are there.
     pub fn lock(&self, there: usize) -> Reply<()> {
         if there >= self.limits.locks { Err(Errno::NOLCK) } else { Ok(()) }

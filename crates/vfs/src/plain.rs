@@ -34,6 +34,7 @@ pub use gate::{Change, Gate, NoGate};
 pub use order::{Order, STALL};
 
 use crate::api::*;
+use crate::locks::{Locks, Wait};
 use crate::node::oid_of;
 use crate::publication::BARRIER;
 use crate::writers::FileAt;
@@ -58,7 +59,7 @@ pub struct Plain {
     gate: Arc<dyn Gate>,
     /// Opens make messages.
     told: bool,
-    locks: Mutex<locks::LockTable>,
+    locks: Mutex<Arc<Locks>>,
     listers: Mutex<files::Listers>,
 }
 
@@ -91,7 +92,7 @@ impl Plain {
             hidden,
             gate,
             told: true,
-            locks: Mutex::new(rank::HANDLES, locks::LockTable::default()),
+            locks: Mutex::new(rank::LEAF, Locks::new()),
             listers: Mutex::new(rank::LEAF, files::Listers::default()),
         })
     }
@@ -371,7 +372,10 @@ impl Requests for Plain {
         self.test_lock(node, lock)
     }
     fn setlk(&self, node: NodeId, lock: Lock) -> Reply<()> {
-        self.set_lock(node, lock)
+        self.set_lock(node, lock, None)
+    }
+    fn setlkw(&self, node: NodeId, lock: Lock, wait: &Arc<Wait>) -> Reply<()> {
+        self.set_lock(node, lock, Some(wait))
     }
     fn inode_flags(&self, node: NodeId) -> Reply<u32> {
         self.flags_of(node)

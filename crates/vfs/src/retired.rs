@@ -20,6 +20,7 @@
 
 use crate::api::*;
 use crate::client;
+use crate::locks::Wait;
 use crate::plain::files::{Opens, handle_of};
 use crate::plain::{Echo, Gate, Plain, STALL};
 use crate::view::View;
@@ -299,7 +300,8 @@ impl Pause {
     }
 
     /// Right after an installation, while nobody else can touch what was written: holds what is open
-    /// and is another inode now than before.
+    /// and is another inode now than before.  Locks of files that the transaction has made, or has
+    /// put another inode in the place of, exclude programs outside from now on.
     pub fn landed(&mut self) {
         let Some(view) = self.view() else { return };
         let open: Vec<NodeId> = self.lasting.opens.lock().keys().copied().collect();
@@ -315,6 +317,7 @@ impl Pause {
                 self.pinned.insert(id, Pinned { fd, id: host, kind, copy: false });
             }
         }
+        view.move_locks(false);
     }
 
     /// After the commit: from now on requests are plain ones.  Returns what the kernel has open, of
@@ -338,8 +341,10 @@ impl Pause {
             }
             open.push(still);
         }
-        for (node, key, flock, file) in view.take_locks() {
-            committed.plain()?.adopt_lock(node, key, flock, file);
+        view.move_locks(true);
+        let locks = view.take_locks();
+        if locks.count() > 0 {
+            committed.plain()?.adopt_locks(locks);
         }
         self.lasting.passage.lock().serving = Serving::Committed(Arc::new(committed));
         Ok(open)
@@ -605,6 +610,9 @@ impl Requests for Lasting {
             _ => self.about(&[node])?,
         };
         pass.requests().setlk(node, lock)
+    }
+    fn setlkw(&self, node: NodeId, lock: Lock, wait: &Arc<Wait>) -> Reply<()> {
+        self.about(&[node])?.requests().setlkw(node, lock, wait)
     }
     fn inode_flags(&self, node: NodeId) -> Reply<u32> {
         self.about(&[node])?.requests().inode_flags(node)

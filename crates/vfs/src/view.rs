@@ -18,8 +18,8 @@ use crate::content::{Budget, Spill};
 use crate::growing::{Growing, MayGrow};
 use crate::handles::HandleCache;
 use crate::limits::{Taken, ViewLimits};
+use crate::locks::{Locks, Openings};
 use crate::node::{Base, Body, Child, DirState, Dirty, Name, Node, Nodes, attr_of};
-use crate::ops::locks::{LockTable, Openings};
 use crate::past::Frozen;
 use crate::volume::{Volume, errno};
 use rustix::io::Errno;
@@ -97,7 +97,7 @@ pub struct View {
     pub(crate) state: Mutex<State>,
     pub(crate) dirs: HandleCache,
     pub(crate) files: HandleCache,
-    pub(crate) locks: Mutex<LockTable>,
+    pub(crate) locks: Mutex<Arc<Locks>>,
     pub(crate) taken: Taken,
     pub(crate) openings: Mutex<Option<Arc<dyn Openings>>>,
     /// Requests that wait for a commit which is being installed.
@@ -180,7 +180,7 @@ impl View {
             ),
             dirs: HandleCache::new(rank::HANDLES, HANDLES_MAX),
             files: HandleCache::new(Rank(rank::HANDLES.0 + 1), HANDLES_MAX),
-            locks: Mutex::new(Rank(rank::HANDLES.0 + 2), LockTable::default()),
+            locks: Mutex::new(rank::LEAF, Locks::new()),
             taken: Taken::new(ViewLimits::NONE),
             openings: Mutex::new(rank::LEAF, None),
             waiting: AtomicUsize::new(0),
@@ -205,11 +205,6 @@ impl View {
     pub fn cancel(&self) {
         self.lost.store(true, Ordering::Release);
         self.vol.let_writers_in(self.txn);
-    }
-
-    /// Tells who can say which files the processes of the view have open.
-    pub fn set_openings(&self, openings: Arc<dyn Openings>) {
-        *self.openings.lock() = Some(openings);
     }
 
     pub(crate) fn alive(&self) -> Reply<()> {

@@ -214,7 +214,7 @@ impl Volume {
         Ok(None)
     }
 
-    fn untold(&self) -> impl Iterator<Item = Arc<Guarded>> + use<> {
+    pub(crate) fn untold(&self) -> impl Iterator<Item = Arc<Guarded>> + use<> {
         self.guarded_now().into_iter().filter(|guarded| !guarded.plain.is_told())
     }
 

@@ -1,33 +1,49 @@
-//! Locks of files through a view, where nobody says that a descriptor was closed: who wants a lock and who looks
-//! from time to time may find out at the same moment.
+//! Locks of files through a view, where nobody says that a descriptor was closed.
 
 mod common;
 
 use common::*;
 use rustix::io::Errno;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use systx_base::NodeId;
 use systx_store::real::RealIo;
 use systx_txn::Isolation;
 use systx_vfs::Openings;
 use systx_vfs::api::*;
+use systx_vfs::locks::{Asker, Class, Taken};
 use systx_vfs::view::View;
 use systx_vfs::volume::Volume;
 
-/// What the processes of the view have open, told by a function that may do something meanwhile.
-struct Told<F>(F);
+/// What one owner has open of the file.
+#[derive(Default)]
+struct Open {
+    closed: AtomicBool,
+}
 
-impl<F: Fn() -> bool + Send + Sync> Openings for Told<F> {
-    fn has_open(&self, _: Option<u32>, _: u64) -> bool {
-        self.0()
+impl Taken for Open {
+    fn lives(&self) -> bool {
+        !self.closed.load(SeqCst)
     }
-    fn descriptions(&self, _: u32, _: u64) -> Vec<OwnedFd> {
-        Vec::new()
+    fn class(&self) -> Option<Class> {
+        None
     }
-    fn has_description(&self, _: u64, _: &[Arc<OwnedFd>]) -> bool {
-        self.0()
+}
+
+/// The opens by which locks are taken from now on.
+struct Opens(Arc<Open>);
+
+impl Openings for Opens {
+    fn taken(&self, _: &Asker, _: Option<Arc<dyn Taken>>) -> Arc<dyn Taken> {
+        self.0.clone()
     }
+}
+
+/// From now on locks are taken by an open of its own.
+fn open(view: &View) -> Arc<Open> {
+    let open = Arc::new(Open::default());
+    view.set_openings(Arc::new(Opens(open.clone())));
+    open
 }
 
 fn view() -> (tempfile::TempDir, Arc<View>, NodeId) {
@@ -41,43 +57,43 @@ fn view() -> (tempfile::TempDir, Arc<View>, NodeId) {
 }
 
 fn lock(owner: u64, flock: bool) -> Lock {
-    let end = i64::MAX as u64;
-    Lock { owner, pid: owner as u32, start: 0, end, kind: LockKind::Exclusive, flock }
+    let (start, end, kind) = (0, i64::MAX as u64, LockKind::Exclusive);
+    Lock { owner, pid: owner as u32, start, end, kind, flock, description: false }
 }
 
 #[test]
-fn what_was_swept_meanwhile_is_not_in_the_way() {
+fn what_an_owner_held_that_has_closed_is_not_in_the_way() {
     for flock in [true, false] {
         let (_dir, view, node) = view();
+        let first = open(&view);
         view.setlk(node, lock(1, flock)).expect("nobody has it");
-        view.set_openings(Arc::new(Told(|| true)));
+        open(&view);
         assert_eq!(view.setlk(node, lock(2, flock)), Err(Errno::AGAIN));
-        // The owner has closed, and somebody else finds out while this one looks.
-        let other: Weak<View> = Arc::downgrade(&view);
-        view.set_openings(Arc::new(Told(move || {
-            assert_eq!(other.upgrade().expect("a view").sweep_locks(&Told(|| false)), 1);
-            false
-        })));
+        assert_eq!(view.sweep_locks(), 0);
+        first.closed.store(true, SeqCst);
         assert_eq!(view.setlk(node, lock(2, flock)), Ok(()));
+        assert_eq!(view.setlk(node, lock(1, flock)), Err(Errno::AGAIN));
     }
 }
 
+/// The keys of owners come again, and one process may close, open and lock anew.
 #[test]
 fn who_locks_under_the_key_of_one_that_has_closed_keeps_the_lock() {
-    let (_dir, view, node) = view();
-    view.setlk(node, lock(1, true)).expect("nobody has it");
-    view.set_openings(Arc::new(Told(|| true)));
-    let other = Arc::downgrade(&view);
-    // Found closed, and swept by somebody else; then the key comes again.
-    let swept = view.sweep_locks(&Told(move || {
-        let view = other.upgrade().expect("a view");
-        assert_eq!(view.sweep_locks(&Told(|| false)), 1);
-        view.setlk(node, lock(1, true)).expect("nobody has it");
-        false
-    }));
-    assert_eq!(swept, 0);
-    assert!(view.holds_locks());
-    assert_eq!(view.setlk(node, lock(2, true)), Err(Errno::AGAIN));
+    for flock in [true, false] {
+        let (_dir, view, node) = view();
+        let first = open(&view);
+        view.setlk(node, lock(1, flock)).expect("nobody has it");
+        first.closed.store(true, SeqCst);
+        let second = open(&view);
+        view.setlk(node, lock(1, flock)).expect("its own");
+        assert_eq!(view.sweep_locks(), 0);
+        assert!(view.holds_locks());
+        open(&view);
+        assert_eq!(view.setlk(node, lock(2, flock)), Err(Errno::AGAIN));
+        second.closed.store(true, SeqCst);
+        assert_eq!(view.sweep_locks(), 1);
+        assert!(!view.holds_locks());
+    }
 }
 
 /// The lock has ended when the table has no entry, not when the descriptor is closed later.
@@ -91,10 +107,13 @@ fn a_swept_lock_is_free_for_outsiders_at_once() {
         let _ = rustix::fs::flock(&outsider, rustix::fs::FlockOperation::Unlock);
         free
     };
+    let owner = open(&view);
     view.setlk(node, lock(1, true)).expect("nobody has it");
     assert!(!free());
-    assert_eq!(view.sweep_locks(&Told(|| false)), 1);
+    owner.closed.store(true, SeqCst);
+    assert_eq!(view.sweep_locks(), 1);
     assert!(free());
+    open(&view);
     view.setlk(node, lock(1, true)).expect("nobody has it");
     view.setlk(node, Lock { kind: LockKind::Unlock, ..lock(1, true) }).expect("unlock");
     assert!(free());

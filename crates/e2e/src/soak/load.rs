@@ -1,7 +1,7 @@
 //! One cycle of the load: work of every kind, the same each time.
 
 use super::threads::{self, Program};
-use crate::lab::tool;
+use crate::lab::{built, tool};
 use crate::open::Open;
 use crate::run::{Finished, Limits, Running, finish};
 use crate::{CONFLICT, Lab, OUTSIDE};
@@ -18,6 +18,8 @@ pub struct Load<'a> {
     /// The soak's own binary and that of `systx`, where the user can execute them.
     soak: PathBuf,
     systx: PathBuf,
+    /// The judge of locks.
+    histories: PathBuf,
     /// With threads that go into views, and with those that the daemon tells by their numbers.
     programs: [Program; 2],
     /// What the counter of runs should say.
@@ -64,12 +66,24 @@ impl<'a> Load<'a> {
             Program::start(command(lab, who, &soak), &dir)
         };
         let programs = [start(Who::Root, "g/threads"), start(Who::User, "r")];
-        Load { lab, soak, systx, programs, counted: 0, lost: 0 }
+        let histories = built(&["-p", "systx-histories"], "systx-histories");
+        Load { lab, soak, systx, histories, programs, counted: 0, lost: 0 }
     }
 
     /// Programs that live as long as this.
     pub fn pids(&self) -> Vec<u32> {
         self.programs.iter().map(Program::pid).collect()
+    }
+
+    /// Programs that lock files of the guarded directory, plain ones and each in a run; they fail
+    /// if two are inside at once.
+    fn locks(&self, cycle: usize) -> Command {
+        let run = format!("{} -q run --on-exit=abort --", self.systx.display());
+        let mut command = self.lab.command(&self.histories);
+        command.args(["locks", "--seconds", "2", "--workers", "4", "--no-late-duplicates"]);
+        command.args(["--by", "", "--by", &run, "--seed", &cycle.to_string(), "--dir"]);
+        command.arg(self.lab.path("g"));
+        command
     }
 
     /// Work of every kind, and a look at what became of it.
@@ -81,6 +95,7 @@ impl<'a> Load<'a> {
         plain.args(["-ec", "cd g; for i in $(seq 60); do echo $i >new; mv new f$((i % 50 + 1)); cat f7 >/dev/null; ls >/dev/null; \
              mkdir d; : >d/x; rm -r d; done"]);
         let plain = start(plain);
+        let locks = start(self.locks(cycle));
         // The same counter, several at a time: some lose.
         let count = "n=$(cat g/count); echo $((n + 1)) >g/count";
         let racers: Vec<Running> = (0..3)
@@ -106,6 +121,7 @@ impl<'a> Load<'a> {
             self.lost += program.done(lab).lost;
         }
         plain.finish(lab).ok();
+        locks.finish(lab).ok();
         // Names that were there go, others come, and content changes.
         lab.native("cd g/past; rm f1; echo new >f2; echo more >>f3; mv f4 f6; mkdir d; : >d/f")
             .ok();
@@ -130,7 +146,8 @@ impl<'a> Load<'a> {
         assert_ne!(self.lab.run(&[], "echo lost >g/f3; false").code, 0);
     }
 
-    /// The user's transactions in the directory that root guards: one that commits, one that is dropped.
+    /// The user's transactions in the directory that root guards: one that commits, one that is
+    /// dropped.
     fn guests(&mut self) {
         for end in ["commit", "abort"] {
             let begun = self.guest("exec $SYSTX begin --json g").ok().json();
@@ -158,7 +175,8 @@ impl<'a> Load<'a> {
             let script = format!("echo {cycle} >v{n} && cat f* >/dev/null");
             view.sh(&script);
             let open = std::fs::File::open(view.path.join(format!("v{n}")));
-            // The middle one is aborted, the others commit or have lost; who has a file open stays so.
+            // The middle one is aborted, the others commit or have lost; who has a file open stays
+            // so.
             let done = view.systx(if n == 1 { "abort" } else { "commit" });
             if done.code != 0 {
                 self.lost += 1;

@@ -178,9 +178,10 @@ fn locks_allocations_seeks_and_copies() {
     let lk = wire::FileLock { start: 1, end: 5, kind: 1, pid: 77 };
     let l = wire::LkIn { fh: 9, owner: 4, lk, lk_flags: 1, ..Default::default() };
     let kind = LockKind::Exclusive;
-    let lock = Lock { owner: 4, pid: 77, start: 1, end: 5, kind, flock: true };
+    let (flock, description) = (true, false);
+    let lock = Lock { owner: 4, pid: 77, start: 1, end: 5, kind, flock, description };
     assert_eq!(ok(Opcode::Setlkw, &l, b""), Operation::Setlk { handle: 9, lock, wait: true });
-    assert_eq!(ok(Opcode::Getlk, &l, b""), Operation::Getlk { lock });
+    assert_eq!(ok(Opcode::Getlk, &l, b""), Operation::Getlk { handle: 9, lock });
     let backwards = wire::LkIn { lk: wire::FileLock { start: 6, ..lk }, ..l };
     assert_eq!(refused(Opcode::Setlk, &backwards, b""), Refusal::Errno(Errno::INVAL));
 

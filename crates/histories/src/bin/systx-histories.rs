@@ -5,7 +5,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 use std::process::ExitCode;
-use systx_histories::{accounts, driver, maildir, maze};
+use systx_histories::{accounts, driver, exclusion, maildir, maze};
 
 #[derive(Parser)]
 #[command(about = "Isolation, tried out from the outside")]
@@ -32,6 +32,10 @@ enum Task {
     AccessAttacker(maze::Options),
     /// Update passwd, shadow and group together while others read them
     Accounts(accounts::Options),
+    /// Lock parts of files in every way, and look who else is inside
+    Locks(exclusion::Options),
+    #[command(hide = true)]
+    LockWorker(exclusion::Worker),
 }
 
 fn say(report: &impl Serialize, violated: bool) -> Result<ExitCode> {
@@ -72,6 +76,14 @@ fn run() -> Result<ExitCode> {
         Task::Accounts(options) => {
             let report = accounts::run(&options)?;
             say(&report, report.violations() > 0)
+        }
+        Task::Locks(options) => {
+            let report = exclusion::run(&options)?;
+            say(&report, report.is_violated())
+        }
+        Task::LockWorker(worker) => {
+            exclusion::worker(&worker)?;
+            Ok(ExitCode::SUCCESS)
         }
         Task::AccessAttacker(options) => {
             maze::attacker(&options)?;

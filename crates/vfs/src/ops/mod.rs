@@ -8,8 +8,10 @@ mod names;
 mod xattrs;
 
 use crate::api::*;
+use crate::locks::Wait;
 use crate::view::View;
 use rustix::io::Errno;
+use std::sync::Arc;
 use systx_base::{Kind, NodeId};
 
 impl Requests for View {
@@ -161,7 +163,10 @@ impl Requests for View {
         self.test_lock(node, lock)
     }
     fn setlk(&self, node: NodeId, lock: Lock) -> Reply<()> {
-        self.set_lock(node, lock)
+        self.set_lock(node, lock, None)
+    }
+    fn setlkw(&self, node: NodeId, lock: Lock, wait: &Arc<Wait>) -> Reply<()> {
+        self.set_lock(node, lock, Some(wait))
     }
     fn inode_flags(&self, _node: NodeId) -> Reply<u32> {
         // Flags like append-only or no-copy-on-write are not carried into views; none are set.

@@ -1,11 +1,9 @@
-//! Taking over from another view: nodes that the kernel knows, what is open of them, and locks.
+//! Taking over from another view: nodes that the kernel knows, and what is open of them.
 
 use super::Plain;
-use super::locks::Owner;
 use crate::plain::files::Opens;
 use std::os::fd::OwnedFd;
 use systx_base::{Kind, NodeId};
-use systx_store::host_locks::LockFile;
 use systx_store::io::HostId;
 
 impl Plain {
@@ -27,10 +25,5 @@ impl Plain {
         for _ in 0..opens.count() {
             self.table.opened(id);
         }
-    }
-
-    /// An owner holds locks by this description.
-    pub(crate) fn adopt_lock(&self, node: NodeId, key: u64, flock: bool, file: LockFile) {
-        self.locks.lock().adopt(Owner { node, key, flock }, file);
     }
 }

@@ -1,0 +1,286 @@
+//! File locks are what they are natively, in every place: as answers of single calls, and as
+//! mutual exclusion between processes that come, go, and are killed.  Longer runs:
+//! docs/TESTING.md.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use systx_e2e::lab::{built, find_program, tool};
+use systx_e2e::open::Open;
+use systx_e2e::run::{Limits, finish};
+use systx_e2e::{Finished, Lab, lab, skip};
+
+/// Where programs lock files of the directory `d`.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// On the file system itself.
+    Host,
+    /// In the guarded directory, mounted so.
+    Guarded(&'static [&'static str]),
+    /// In a transaction that has a path.
+    View(&'static [&'static str]),
+    /// In a `systx run`, on the plain directory.
+    Run(&'static [&'static str]),
+    /// In a `systx run`, on the guarded directory.
+    RunOver(&'static [&'static str]),
+}
+
+use Place::*;
+
+const PLACES: &[Place] = &[
+    Guarded(&[]),
+    Guarded(&["--routed"]),
+    Guarded(&["--fast-open"]),
+    View(&[]),
+    View(&["--transport", "dev"]),
+    Run(&[]),
+    Run(&["--transport", "dev"]),
+    RunOver(&[]),
+    RunOver(&["--fast-open"]),
+];
+
+/// Those that an ordinary user makes for itself.
+const OF_USERS: &[Place] = &[Run(&[]), Run(&["--transport", "dev"])];
+
+impl Place {
+    /// Makes it.
+    fn enter(self, lab: &Lab) -> There<'_> {
+        let files = "cd d; touch f0 f1 locked0 locked1 locked2 locked3; chmod 666 *";
+        lab.native(&format!("rm -rf d; mkdir d; chmod 777 d; {files}")).ok();
+        let mut there = There { lab, place: self, open: None };
+        if let Guarded(how) | RunOver(how) = self {
+            lab.do_systx(["mount", "d"].iter().chain(how)).ok();
+        }
+        if let View(how) = self {
+            there.open = Some(Open::begin(lab, "d", how));
+        }
+        there
+    }
+
+    /// Whether nobody tells the daemon of opens and closes.
+    fn looks(self) -> bool {
+        matches!(self, Run(_) | RunOver(_))
+    }
+}
+
+struct There<'a> {
+    lab: &'a Lab,
+    place: Place,
+    open: Option<Open<'a>>,
+}
+
+impl There<'_> {
+    /// Its directory, for programs that are in it.
+    fn dir(&self) -> PathBuf {
+        self.open.as_ref().map_or_else(|| self.lab.path("d"), |open| open.path.clone())
+    }
+
+    /// What begins the command line of a program there.
+    fn by(&self) -> Vec<String> {
+        let run = |how: &[&str]| {
+            let systx = self.lab.binary().display().to_string();
+            let run = [&systx, "-q", "run", "--on-exit=abort"];
+            run.iter().chain(how).map(ToString::to_string).chain(["--".into()]).collect()
+        };
+        match self.place {
+            Run(how) => run(how),
+            RunOver(_) => run(&[]),
+            Host | Guarded(_) | View(_) => Vec::new(),
+        }
+    }
+
+    /// `sh -c` there.
+    fn sh(&self, script: &str) -> Finished {
+        let words = [self.by(), vec!["sh".into(), "-c".into(), script.into()]].concat();
+        let mut command = self.lab.command(&words[0]);
+        command.args(&words[1..]).current_dir(self.dir());
+        finish(command, Limits::seconds(240), self.lab)
+    }
+
+    fn leave(self) {
+        if let Some(open) = &self.open {
+            open.systx("abort").ok();
+        }
+        if let Guarded(_) | RunOver(_) = self.place {
+            self.lab.do_systx(["umount", "d"]).ok();
+        }
+    }
+}
+
+/// A copy that every user of the lab can read.
+fn given(lab: &Lab, name: &str, from: &Path) -> PathBuf {
+    let copy = lab.outside().join(name);
+    if !copy.exists() {
+        tool(Command::new("cp").arg(from).arg(&copy)).expect("a copy");
+        lab.give(&copy);
+    }
+    copy
+}
+
+#[test]
+fn random_lock_calls_are_answered_as_natively() {
+    answered(&lab!(), PLACES);
+    answered(&lab!().as_user(), OF_USERS);
+}
+
+fn answered(lab: &Lab, places: &[Place]) {
+    if find_program("python3").is_none() {
+        skip!("no python3");
+    }
+    let calls = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/locks.py");
+    let calls = given(lab, "locks.py", &calls);
+    let seed: u64 = std::env::var("SYSTX_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    for place in places {
+        let seen = if place.looks() { "seen" } else { "" };
+        for seed in seed * 10..seed * 10 + 3 {
+            let script = format!("python3 {} {seed} 250 {seen}", calls.display());
+            let asked = |place: Place| {
+                let there = place.enter(lab);
+                let said = there.sh(&script).ok().out;
+                there.leave();
+                said
+            };
+            let (want, got) = (asked(Host), asked(*place));
+            let differs = want.lines().zip(got.lines()).position(|(want, got)| want != got);
+            if let Some(at) = differs {
+                let until = |text: &str| text.lines().take(at + 1).collect::<Vec<_>>().join("\n");
+                let last = got.lines().nth(at).unwrap_or_default();
+                panic!("{place:?}, seed {seed}, natively:\n{}\nnot: {last}", until(&want));
+            }
+            assert_eq!(want.lines().count(), got.lines().count(), "{place:?}, seed {seed}");
+        }
+    }
+}
+
+/// Lets processes lock in a directory, all started by `within` and those of each command line of
+/// `by` in turn, and fails if two were inside at once.
+#[track_caller]
+fn exclude(there: &There<'_>, within: &[String], by: &[String], what: &str) {
+    let (lab, dir) = (there.lab, there.dir());
+    let program = built(&["-p", "systx-histories"], "systx-histories");
+    let program = given(lab, "systx-histories", &program).display().to_string();
+    let words = [within, &[program]].concat();
+    let mut command = lab.command(&words[0]);
+    command.args(&words[1..]).current_dir(&dir);
+    let seed = std::env::var("SYSTX_SEED").unwrap_or_else(|_| "1".into());
+    let seconds = std::env::var("SYSTX_LOCK_SECONDS").unwrap_or_else(|_| "4".into());
+    let limit = Limits::seconds(seconds.parse::<u64>().expect("a number") + 120);
+    command.args(["locks", "--seed", &seed, "--seconds", &seconds, "--dir"]).arg(dir);
+    for by in by {
+        command.args(["--by", by]);
+    }
+    if there.place.looks() {
+        command.arg("--no-late-duplicates");
+    }
+    let done = finish(command, limit, lab);
+    eprintln!("{what}: {}{}", done.out, done.err);
+    assert_eq!(done.code, 0, "{what}: {done}\n{}", lab.daemon_log());
+    let report = done.json();
+    for seen in ["entered", "refused", "killed", "opened"] {
+        assert!(report[seen].as_u64() > Some(0), "{what}: nothing was {seen}: {report}");
+    }
+}
+
+#[test]
+fn two_are_never_inside_at_once() {
+    let lab = lab!();
+    for place in [Host].iter().chain(PLACES) {
+        let there = place.enter(&lab);
+        exclude(&there, &there.by(), &[], &format!("{place:?}"));
+        there.leave();
+    }
+}
+
+#[test]
+fn runs_views_and_programs_outside_exclude_each_other() {
+    let lab = lab!();
+    for place in [Run(&[]), RunOver(&[]), RunOver(&["--routed"]), RunOver(&["--fast-open"])] {
+        let there = place.enter(&lab);
+        // Programs outside, and two runs beside each of them.
+        let run = there.by().join(" ");
+        let by = [String::new(), run.clone(), run];
+        exclude(&there, &[], &by, &format!("{place:?} and outside"));
+        there.leave();
+    }
+}
+
+#[test]
+fn ordinary_users_exclude_each_other_in_their_runs() {
+    let lab = lab!().as_user();
+    for place in OF_USERS {
+        let there = place.enter(&lab);
+        exclude(&there, &there.by(), &[], &format!("{place:?} of a user"));
+        let by = [String::new(), there.by().join(" ")];
+        exclude(&there, &[], &by, &format!("{place:?} of a user, and outside"));
+        there.leave();
+    }
+}
+
+/// Two processes, each of which waits for what the other one has.
+const CIRCLE: &str = r#"
+import fcntl, os, signal
+signal.alarm(100)
+def lock(fd, start, how=fcntl.LOCK_EX): fcntl.lockf(fd, how, 1, start)
+(go, gone), (told, tell) = os.pipe(), os.pipe()
+child = os.fork() == 0
+fd = os.open("f0", os.O_RDWR)
+lock(fd, 10 if child else 20)
+# Both have theirs.
+os.write(tell if child else gone, b"x"); os.read(go if child else told, 1)
+try:
+    lock(fd, 20 if child else 10)
+    said = "got it"
+except OSError as e:
+    said = e.strerror
+os.write(1, (said + "\n").encode())
+os.close(fd)
+child or os.wait()
+"#;
+
+/// Of two processes that wait for each other one is told so, and the other one gets what it waits
+/// for.
+#[test]
+fn a_wait_that_closes_a_circle_ends() {
+    let lab = lab!();
+    if find_program("python3").is_none() {
+        skip!("no python3");
+    }
+    for place in [Host].iter().chain(PLACES) {
+        let there = place.enter(&lab);
+        std::fs::write(lab.outside().join("circle.py"), CIRCLE).expect("a script");
+        let script = format!("python3 {}", lab.outside().join("circle.py").display());
+        let out = there.sh(&script).ok().out;
+        let mut said: Vec<&str> = out.lines().collect();
+        said.sort_unstable();
+        assert_eq!(said, ["Resource deadlock avoided", "got it"], "{place:?}");
+        there.leave();
+    }
+}
+
+fn rw(path: &Path) -> File {
+    File::options().read(true).write(true).open(path).expect("open")
+}
+
+/// A lock of a file that the transaction has made, or has put in the place of another one, is one
+/// of the file that is there after the commit.
+#[test]
+fn locks_go_with_their_files_into_the_commit() {
+    let lab = lab!();
+    for way in [&[][..], &["--fast-open"]] {
+        lab.native("rm -rf g; mkdir g; echo old >g/replaced; echo old >g/kept").ok();
+        lab.do_systx(["mount", "g"].iter().chain(way)).ok();
+        let open = Open::begin(&lab, "g", &[]);
+        open.sh("echo new >new; echo other >other; mv other replaced; echo more >>kept").ok();
+        let names = ["new", "replaced", "kept"];
+        let inside = names.map(|name| rw(&open.path.join(name)));
+        inside.iter().for_each(|file| file.try_lock().expect("free"));
+        open.systx("commit").ok();
+        for (name, file) in names.iter().zip(inside) {
+            let outside = rw(&lab.path("g").join(name));
+            assert!(outside.try_lock().is_err(), "{way:?}: {name} is locked");
+            drop(file);
+            lab.until("its close ends the lock", || outside.try_lock().is_ok());
+        }
+        lab.do_systx(["umount", "g"]).ok();
+    }
+}
