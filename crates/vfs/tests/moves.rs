@@ -19,13 +19,13 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systx_base::{Kind, Time, TxnId};
-use systx_store::io::Class;
+use systx_store::io::{Class, Stamp};
 use systx_store::real::RealIo;
-use systx_store::writeset::{Attrs, Content, Ix, Origin, WriteSet};
+use systx_store::writeset::{Attrs, Content, Ix, Object, Origin, WriteSet};
 use systx_store::{CommitMeta, Config, DirStore, TxnKind, UndoError};
 use systx_txn::Isolation;
 use systx_vfs::api::{NewAttr, RenameHow, Requests, SetAttr};
-use systx_vfs::freeze::Everything;
+use systx_vfs::freeze::{Everything, Frozen, Selection};
 use systx_vfs::volume::Volume;
 
 /// A call.  Paths are below the root, without a leading slash.
@@ -184,7 +184,10 @@ fn below(dir: &str, name: &str) -> String {
     if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") }
 }
 
-const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+/// One of five names, which are short, or as long as a name can be.
+fn name(dice: &mut Dice, long: bool) -> String {
+    ["a", "b", "c", "d", "e"][dice.below(5)].repeat(if long { 255 } else { 1 })
+}
 
 /// What calls are for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -199,12 +202,12 @@ enum For {
 }
 
 /// A call that may well succeed.
-fn act(dice: &mut Dice, root: &Path, why: For) -> Act {
+fn act(dice: &mut Dice, root: &Path, why: For, long: bool) -> Act {
     let (dirs, rest) = paths(root);
     let all: Vec<String> = dirs[1..].iter().chain(&rest).cloned().collect();
     loop {
         let fill = dice.below(255) as u8;
-        let new = below(dice.of(&dirs).unwrap(), dice.of(&NAMES).unwrap());
+        let new = below(dice.of(&dirs).unwrap(), &name(dice, long));
         let dir = dice.of(&dirs[1..]).cloned();
         let other = dice.of(&dirs[1..]).cloned();
         let file = dice.of(&rest).cloned();
@@ -326,37 +329,78 @@ impl Open {
         Ok(Open { io, store })
     }
 
-    fn view(&self) -> Twin {
+    fn view(&self) -> (Arc<Volume>, Twin) {
         let hidden = HashSet::from([self.store.state_dir_id()]);
         let vol = Volume::new(self.io.clone(), Vec::new(), hidden).unwrap();
         let vol = Arc::new(vol.with_overlay(self.store.overlay()));
-        Twin(open_view(&vol, 7, Isolation::Serializable))
+        let twin = Twin(open_view(&vol, 7, Isolation::Serializable));
+        (vol, twin)
     }
 
-    /// Commits and installs, as far as the file system lets it: whether it was committed, and
-    /// installed.
-    fn commit(&self, writes: &WriteSet, txn: u64, kind: TxnKind) -> Result<(bool, bool), String> {
+    /// Commits and installs, as far as the file system lets it: whether it was committed, and, if
+    /// it was installed, the version of each object.
+    fn commit(&self, writes: &WriteSet, txn: u64, kind: TxnKind) -> Result<Done, String> {
         let now = Time::default();
         let (argv, cwd) = (vec![b"test".to_vec()], b"/".to_vec());
         let txn = TxnId(txn);
         let meta = CommitMeta { txn, kind, argv, cwd, uid: 0, started: now, finished: now };
-        let Ok(room) = self.store.reserve(writes) else { return Ok((false, false)) };
+        let Ok(room) = self.store.reserve(writes) else { return Ok((false, None)) };
         let Ok(committed) = self.store.commit(room, writes.clone(), meta) else {
-            return Ok((false, false));
+            return Ok((false, None));
         };
-        let Ok(report) = self.store.apply(committed.lsn) else { return Ok((true, false)) };
+        let Ok(report) = self.store.apply(committed.lsn) else { return Ok((true, None)) };
         same(&Vec::new(), &report.outside)?;
-        Ok((true, true))
+        Ok((true, Some(report.stamps)))
+    }
+
+    /// Commits a part of what a view has done, which goes on.
+    fn part(&self, vol: &Volume, twin: &Twin, frozen: &Frozen) -> Result<(), String> {
+        let before: Vec<Option<Stamp>> = frozen.writes.objects.iter().map(stamp_of).collect();
+        let ids: Vec<_> = before.iter().flatten().map(|stamp| stamp.id).collect();
+        let done = vol.installing(ids, || {
+            let done = self.commit(&frozen.writes, 1, TxnKind::Run);
+            let stamps = done.iter().flat_map(|done| &done.1).flatten();
+            let moves = before.iter().zip(stamps).filter_map(|(a, b)| Some(((*a)?, (*b)?)));
+            let moves = moves.collect();
+            (done, moves)
+        })?;
+        let stamps = (0..).map(Ix).zip(done.1.ok_or("not installed")?);
+        let stamps: Vec<_> = stamps.filter_map(|(ix, stamp)| Some((ix, stamp?))).collect();
+        twin.0.rebase(frozen, &stamps);
+        same(&Vec::new(), &twin.0.validate())
     }
 }
 
-/// A case: what is there (of that, in a lower layer), what is done in the view, after how many
-/// calls the committing process dies, and whether the machine starts anew then.
+type Done = (bool, Option<Vec<Option<Stamp>>>);
+
+fn stamp_of(object: &Object) -> Option<Stamp> {
+    match &object.origin {
+        Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(*stamp),
+        Origin::Root | Origin::New(_) => None,
+    }
+}
+
+/// What lies at or below some paths.
+struct At<'a>(&'a [String]);
+
+impl Selection for At<'_> {
+    fn takes(&self, path: &[u8]) -> bool {
+        self.0.iter().any(|at| {
+            let rest = path.strip_prefix(at.as_bytes());
+            rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+        })
+    }
+}
+
+/// A case: what is there (of that, in a lower layer), what is done in the view, what of it is
+/// committed when half is done, after how many calls of the other commit its process dies, and
+/// whether the machine starts anew then.
 #[derive(Clone, Debug)]
 struct Case {
     lower: Vec<Act>,
     upper: Vec<Act>,
     acts: Vec<Act>,
+    part: Vec<String>,
     death: Option<usize>,
     boot: u8,
 }
@@ -367,6 +411,8 @@ struct Seen {
     cases: u32,
     /// In which the process died before all was installed.
     deaths: u32,
+    /// In which a part was committed first.
+    parts: u32,
     /// In which directories got new places.
     moved: u32,
     /// Calls, and those that succeeded.
@@ -377,11 +423,12 @@ impl Case {
     fn random(seed: u64) -> Case {
         let mut dice = Dice(seed);
         let tree = common::scratch();
+        let long = dice.below(6) == 0;
         let mut some = |count: usize, why: For| {
             let count = dice.below(count) + 1;
             let mut acts = Vec::new();
             for _ in 0..count {
-                let act = act(&mut dice, tree.path(), why);
+                let act = act(&mut dice, tree.path(), why, long);
                 // Few of those that fail: they say little.
                 if act.on_host(tree.path()).is_ok() || dice.below(8) == 0 {
                     acts.push(act);
@@ -393,8 +440,11 @@ impl Case {
         let (lower, upper) = if seed.is_multiple_of(3) { (24, 12) } else { (4, 24) };
         let (lower, upper) = (some(lower, For::Below), some(upper, For::Above));
         let acts = some(24, For::Moving);
+        let picked = paths(tree.path());
+        let picked: Vec<String> = picked.0.into_iter().skip(1).chain(picked.1).collect();
+        let part = (0..dice.below(3)).filter_map(|_| dice.of(&picked).cloned()).collect();
         let death = Some(dice.below(300)).filter(|_| seed.is_multiple_of(2));
-        Case { lower, upper, acts, death, boot: dice.below(2) as u8 }
+        Case { lower, upper, acts, part, death, boot: dice.below(2) as u8 }
     }
 
     fn run(&self, bed: Bed, seen: &mut Seen) -> Result<(), String> {
@@ -407,20 +457,25 @@ impl Case {
             self.upper.iter().for_each(|act| _ = act.on_host(side));
             mark(side);
         }
-        let before = host_tree(&inside);
+        let first = host_tree(&inside);
         let open = Open::new(&inside, bed, 1)?;
-        let twin = open.view();
-        for act in &self.acts {
-            let (want, got) = (act.on_host(&native), act.in_view(&twin));
-            same(&want, &got).map_err(|e| format!("{act:?}: {e}"))?;
-            seen.calls[0] += 1;
-            seen.calls[1] += u32::from(want.is_ok());
+        let (vol, twin) = open.view();
+        let half = if self.part.is_empty() { 0 } else { self.acts.len() / 2 };
+        both(&self.acts[..half], &native, &twin, seen)?;
+        let part = twin.0.freeze(&At(&self.part));
+        if !self.part.is_empty() {
+            let at = |e| format!("{}part: {e}", brief(&part.writes));
+            open.part(&vol, &twin, &part).map_err(at)?;
+            matches(&host_tree(&native), &view_tree(&twin.0)).map_err(at)?;
+            seen.parts += u32::from(!part.is_empty());
         }
+        let before = host_tree(&inside);
+        both(&self.acts[half..], &native, &twin, seen).map_err(|e| brief(&part.writes) + &e)?;
         let after = host_tree(&native);
         matches(&after, &view_tree(&twin.0)).map_err(|e| format!("the view: {e}"))?;
         let writes = twin.0.freeze(&Everything).writes;
         drop(twin);
-        let at = |what: &str| format!("{}{what}: ", brief(&writes));
+        let at = |what: &str| format!("{}then\n{}{what}: ", brief(&part.writes), brief(&writes));
         seen.cases += 1;
         seen.moved += u32::from(writes.binds.iter().any(|bind| {
             let target = bind.target.map(|ix| &writes.objects[ix.0 as usize].origin);
@@ -428,9 +483,9 @@ impl Case {
         }));
         open.io.die_after(self.death.unwrap_or(usize::MAX));
         let (committed, installed) =
-            open.commit(&writes, 1, TxnKind::Run).map_err(|e| at("") + &e)?;
+            open.commit(&writes, 2, TxnKind::Run).map_err(|e| at("") + &e)?;
         let mut now = open;
-        if !installed {
+        if installed.is_none() {
             seen.deaths += 1;
             drop(now);
             now = Open::new(&inside, bed, 1 + self.boot).map_err(|e| at("recovery") + &e)?;
@@ -442,30 +497,13 @@ impl Case {
         }
         now.io.die_after(usize::MAX);
         matches(&after, &host_tree(&inside)).map_err(|e| at("committed") + &e)?;
-        self.and_back(&now, (&before, &after), (&inside, &lost(&writes))).map_err(|e| at("") + &e)
-    }
-
-    /// Each takes the one before it back.
-    fn and_back(
-        &self,
-        open: &Open,
-        (before, after): (&Tree, &Tree),
-        (root, lost): (&Path, &[Vec<u8>]),
-    ) -> Result<(), String> {
-        for (txn, want) in (1..).zip([before, after, before]) {
-            let of = TxnId(txn);
-            let undo = match open.store.undo_set(of) {
-                Err(UndoError::Overlap(paths)) if paths.iter().all(|path| lost.contains(path)) => {
-                    return Ok(());
-                }
-                undo => undo.map_err(|e| format!("undo of {txn}: {e}"))?,
-            };
-            let told = format!("undone {txn}\n{}", brief(&undo.set));
-            let done = open.commit(&undo.set, txn + 1, TxnKind::Undo { of });
-            done.and_then(|done| same(&(true, true), &done)).map_err(|e| format!("{told}{e}"))?;
-            matches(want, &host_tree(root)).map_err(|e| format!("{told}{e}"))?;
+        let (whole, part) = (lost(&writes), lost(&part.writes));
+        let mut steps = vec![(2, &before, &whole), (3, &after, &whole), (4, &before, &whole)];
+        // On an overlay, what is changed again is touched first, and is another version then.
+        if half > 0 && matches!(bed, Bed::Dir(_)) {
+            steps.push((1, &first, &part));
         }
-        Ok(())
+        and_back(&now, &inside, &steps).map_err(|e| at("") + &e)
     }
 
     /// The same failure with fewer calls.
@@ -507,6 +545,37 @@ fn lost(writes: &WriteSet) -> Vec<Vec<u8>> {
             (changed && removed).then_some(path)
         })
         .collect()
+}
+
+/// The same calls on the host and in the view.
+fn both(acts: &[Act], native: &Path, twin: &Twin, seen: &mut Seen) -> Result<(), String> {
+    for act in acts {
+        let (want, got) = (act.on_host(native), act.in_view(twin));
+        same(&want, &got).map_err(|e| format!("{act:?}: {e}"))?;
+        seen.calls[0] += 1;
+        seen.calls[1] += u32::from(want.is_ok());
+    }
+    Ok(())
+}
+
+/// Takes transactions back, one after the other: which, what is to be there then, and of what it may
+/// be said that it is lost.
+fn and_back(open: &Open, root: &Path, steps: &[(u64, &Tree, &Vec<Vec<u8>>)]) -> Result<(), String> {
+    for ((txn, want, lost), next) in steps.iter().zip(3..) {
+        let of = TxnId(*txn);
+        let undo = match open.store.undo_set(of) {
+            Err(UndoError::Overlap(paths)) if paths.iter().all(|path| lost.contains(path)) => {
+                return Ok(());
+            }
+            undo => undo.map_err(|e| format!("undo of {txn}: {e}"))?,
+        };
+        let told = format!("undone {txn}\n{}", brief(&undo.set));
+        let done = open.commit(&undo.set, next, TxnKind::Undo { of });
+        let done = done.map_err(|e| format!("{told}{e}"))?;
+        same(&(true, true), &(done.0, done.1.is_some())).map_err(|e| format!("{told}{e}"))?;
+        matches(want, &host_tree(root)).map_err(|e| format!("{told}{e}"))?;
+    }
+    Ok(())
 }
 
 /// Gives each directory something to know it by.
