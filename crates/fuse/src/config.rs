@@ -1,6 +1,7 @@
 //! What the owner of a view chooses about its connection.
 
 use std::time::Duration;
+use systx_base::NodeId;
 
 /// How requests reach this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +81,8 @@ pub struct Config {
     /// Threads per queue at the start; more are added while requests block.  0: chosen by the
     /// transport.
     pub workers: usize,
+    /// The node that is shown as the root of the mount; the view's own, as a rule.
+    pub root: NodeId,
     /// When a request takes too long.
     pub patience: Patience,
     /// The connection's number, which is the minor device number of its mount, where the mounter
@@ -99,6 +102,7 @@ impl Default for Config {
             locks: FileLocks::Kernel,
             shared: false,
             workers: 0,
+            root: NodeId::ROOT,
             patience: Patience::default(),
             number: None,
         }

@@ -146,7 +146,7 @@ impl Shared {
     /// See [`Connection::invalidate_inode`].
     pub fn invalidate_inode(&self, node: NodeId, range: Option<(i64, i64)>) -> io::Result<()> {
         let (off, len) = range.unwrap_or((-1, 0));
-        let body = wire::NotifyInode { ino: node.0, off, len };
+        let body = wire::NotifyInode { ino: self.server.number(node), off, len };
         self.device.notify(wire::notify::INVAL_INODE, &[body.as_bytes()])
     }
 
@@ -159,7 +159,8 @@ impl Shared {
     ) -> io::Result<()> {
         let namelen = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
         let flags = if expire_only { wire::NOTIFY_EXPIRE_ONLY } else { 0 };
-        let body = wire::NotifyEntry { parent: parent.0, namelen, flags };
+        let parent = self.server.number(parent);
+        let body = wire::NotifyEntry { parent, namelen, flags };
         let name = [name, b"\0"].concat();
         self.device.notify(wire::notify::INVAL_ENTRY, &[body.as_bytes(), &name])
     }
@@ -450,7 +451,8 @@ impl Connection {
     /// The kernel's answer.
     pub fn notify_delete(&self, parent: NodeId, child: NodeId, name: &[u8]) -> io::Result<()> {
         let namelen = u32::try_from(name.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let body = wire::NotifyDelete { parent: parent.0, child: child.0, namelen, padding: 0 };
+        let parent = self.shared.server.number(parent);
+        let body = wire::NotifyDelete { parent, child: child.0, namelen, padding: 0 };
         let name = [name, b"\0"].concat();
         self.shared.device.notify(wire::notify::DELETE, &[body.as_bytes(), &name])
     }

@@ -50,6 +50,7 @@ pub(crate) struct Server {
     ttls: Ttls,
     told_of_close: bool,
     shared: bool,
+    root: NodeId,
     pub locks: Locks,
     /// Kept where programs come and go that have nothing to do with each other.
     pub in_flight: InFlight,
@@ -77,6 +78,7 @@ impl Server {
             ttls: config.into(),
             told_of_close: config.locks == FileLocks::ViewToldOfClose,
             shared: config.shared || config.locks == FileLocks::ViewToldOfClose,
+            root: config.root,
             locks: Locks::new(),
             in_flight: InFlight::new(),
             counters: Counters::default(),
@@ -109,7 +111,7 @@ impl Server {
 
     /// The file that [`FIRST_OPEN`] stands for, once.
     fn first_open(&self, caller: Caller, dir: NodeId, name: &[u8]) -> Option<Answer> {
-        let is_it = dir == NodeId::ROOT && name == FIRST_OPEN.as_bytes();
+        let is_it = dir == self.root && name == FIRST_OPEN.as_bytes();
         if !is_it || self.told_of_close || !self.opens_unknown.swap(false, Relaxed) {
             return None;
         }
@@ -132,6 +134,16 @@ impl Server {
         // The name is not to be believed any longer than it takes to open it.
         let ttls = self.ttls.but(Valid { name: Some(Duration::ZERO), ..Valid::default() });
         Some(Answer::Entry(ttls.entry(&Entry { node, generation: 0, attr })))
+    }
+
+    /// A node of the view, by the number that the kernel has for it.
+    fn node(&self, number: u64) -> NodeId {
+        if number == NodeId::ROOT.0 { self.root } else { NodeId(number) }
+    }
+
+    /// The number that the kernel has for a node.
+    pub fn number(&self, node: NodeId) -> u64 {
+        if node == self.root { NodeId::ROOT.0 } else { node.0 }
     }
 
     fn remember(&self, node: NodeId) {
@@ -191,7 +203,7 @@ impl Server {
         data: std::ops::Range<usize>,
     ) -> Result<usize, Refusal> {
         let data = payload.get(data).ok_or(Refusal::Malformed("data beyond the buffer"))?;
-        let node = NodeId(header.nodeid);
+        let node = self.node(header.nodeid);
         let operation = decode(opcode, fixed, data)?;
         // What the kernel writes back is not the business of who happens to be there.
         let back = matches!(operation, Operation::Write { back: true, .. });
@@ -247,7 +259,7 @@ impl Server {
 
     fn answer(&self, post: &Post, header: &InHeader, operation: Operation<'_>) -> Reply<Answer> {
         let view = &*self.view;
-        let node = NodeId(header.nodeid);
+        let node = self.node(header.nodeid);
         let caller = Caller { uid: header.uid, gid: header.gid, tid: header.pid };
         use Operation as O;
         match operation {
@@ -308,6 +320,7 @@ impl Server {
             O::Unlink { name } => view.unlink(caller, node, name).map(done),
             O::Rmdir { name } => view.rmdir(caller, node, name).map(done),
             O::Rename { name, to, to_name, how } => {
+                let to = self.node(to.0);
                 view.rename(caller, (node, name), (to, to_name), how).map(done)
             }
             O::Write { offset, data, kill, append, back } => {
@@ -338,7 +351,7 @@ impl Server {
         operation: Operation<'_>,
     ) -> Reply<Answer> {
         let view = &*self.view;
-        let node = NodeId(header.nodeid);
+        let node = self.node(header.nodeid);
         use Operation as O;
         match operation {
             O::Statfs => Ok(Answer::Statfs(reply::statfs(&view.statfs()?))),
@@ -349,7 +362,8 @@ impl Server {
                 Ok(Answer::Value { value: view.getxattr(node, key)?, space: size })
             }
             O::Listxattr { size } => {
-                Ok(Answer::Value { value: view.listxattr(node)?, space: size })
+                let value = client::visible_xattrs(view.listxattr(node)?);
+                Ok(Answer::Value { value, space: size })
             }
             O::Removexattr { key } => view.removexattr(caller, node, key).map(done),
             O::Fallocate { how, offset, len } => {

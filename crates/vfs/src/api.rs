@@ -1,7 +1,9 @@
 //! The contract between a view and whatever brings requests to it (FUSE; later the library): one
 //! method per request, typed, without a word of the wire.  The contract follows fs/fuse of Linux:
 //! names are single components (never empty, `.`, `..`, or with `/` or NUL), the caller's right to
-//! do it was checked by the kernel (`default_permissions`), file types are right for the call.
+//! do it was checked by the kernel (`default_permissions`), file types are right for the call.  For
+//! a name, the kernel has checked what it knew under it; another object that a view finds there
+//! counts as unchecked.
 
 use crate::locks::Wait;
 use rustix::io::Errno;
@@ -64,6 +66,20 @@ pub struct Entry {
     pub generation: u64,
     /// Its attributes.
     pub attr: Attr,
+}
+
+impl Entry {
+    /// Whether an existing object may answer a CREATE, after which the kernel checks nothing any
+    /// more: only the caller's own regular file, which its owner may read and write.
+    ///
+    /// # Errors
+    /// `ESTALE`: upon which the kernel walks the path once more, finds the object, and checks it.
+    pub fn opens_unchecked(&self, caller: Caller) -> Reply<()> {
+        const OWNER_RW: u32 = 0o600;
+        let Attr { kind, mode, uid, .. } = self.attr;
+        let own = uid == caller.uid && mode & OWNER_RW == OWNER_RW;
+        if kind == Kind::File && own { Ok(()) } else { Err(Errno::STALE) }
+    }
 }
 
 /// A new time stamp.
@@ -306,7 +322,7 @@ pub trait Requests: Send + Sync {
         how: RenameHow,
     ) -> Reply<()>;
     /// open(2) with `O_CREAT` of a name the kernel believes absent; `exclusive`: `EEXIST` if it is
-    /// not.
+    /// not.  Else an existing object is an answer only if [`Entry::opens_unchecked`].
     fn create(
         &self,
         caller: Caller,

@@ -92,6 +92,103 @@ fn is_killed(tid: u32) -> bool {
     pending("SigPnd") || pending("ShdPnd")
 }
 
+/// The capabilities that decisions are made by here, as bits (`linux/capability.h`).
+mod capability {
+    pub const FOWNER: u64 = 1 << 3;
+    pub const FSETID: u64 = 1 << 4;
+    pub const SYS_ADMIN: u64 = 1 << 21;
+}
+
+/// What a thread may do with inodes of others (`CAP_FOWNER`).
+pub(crate) enum Privilege {
+    /// What nobody told: it is gone, or cannot be seen from here.
+    Unknown,
+    /// Nothing.
+    None,
+    /// Everything.
+    OverAll,
+    /// What the owners and groups of its user namespace own.
+    Over(Ids),
+}
+
+/// The users and the groups that a user namespace has, by their numbers here.
+pub(crate) struct Ids {
+    users: String,
+    groups: String,
+}
+
+impl Ids {
+    /// Whether it has these.
+    pub fn contain(&self, uid: Uid, gid: Gid) -> bool {
+        ranges(&self.users).any(|all| all.contains(&uid.into()))
+            && ranges(&self.groups).any(|all| all.contains(&gid.into()))
+    }
+
+    fn are_all(&self) -> bool {
+        let all = |map| ranges(map).any(|ids| ids.start == 0 && ids.end >= u64::from(u32::MAX));
+        all(&self.users) && all(&self.groups)
+    }
+}
+
+/// The numbers here, of each line of a map of ids.
+fn ranges(map: &str) -> impl Iterator<Item = std::ops::Range<u64>> {
+    map.lines().filter_map(|line| {
+        let mut numbers = line.split_whitespace().map(str::parse::<u64>);
+        let (_, start, count) =
+            (numbers.next()?.ok()?, numbers.next()?.ok()?, numbers.next()?.ok()?);
+        Some(start..start.checked_add(count)?)
+    })
+}
+
+/// What a thread is privileged over.
+pub(crate) fn privilege(tid: u32) -> Privilege {
+    privilege_by(tid, capability::FOWNER)
+}
+
+/// Whether who asks has a capability in all of the system; the superuser of whom nothing is known
+/// has it.
+fn has(capability: u64) -> bool {
+    let caller = asking();
+    match privilege_by(caller.tid, capability) {
+        Privilege::OverAll => true,
+        Privilege::Unknown => caller.uid == 0,
+        Privilege::None | Privilege::Over(_) => false,
+    }
+}
+
+/// Whether set-id bits stay on a file of which who asks changes the content, where the kernel does
+/// not say (fallocate(2), copy_file_range(2)).
+pub(crate) fn keeps_set_ids() -> bool {
+    has(capability::FSETID)
+}
+
+/// The names of extended attributes that who asks may see: `trusted.*` are for administrators, as
+/// xattr(7) says, and the kernel leaves it to the file system to list them to nobody else.
+pub fn visible_xattrs(names: Vec<u8>) -> Vec<u8> {
+    let is_trusted = |name: &&[u8]| name.starts_with(b"trusted.");
+    let each = || names.split_inclusive(|b| *b == 0);
+    if !each().any(|name| is_trusted(&name)) || has(capability::SYS_ADMIN) {
+        return names;
+    }
+    each().filter(|name| !is_trusted(name)).collect::<Vec<_>>().concat()
+}
+
+fn privilege_by(tid: u32, capability: u64) -> Privilege {
+    let read = |what| std::fs::read_to_string(format!("/proc/{tid}/{what}")).ok();
+    let effective = Some(tid).filter(|tid| *tid != 0).and_then(status);
+    let Some(effective) = effective.and_then(|status| mask(&status, "CapEff")) else {
+        return Privilege::Unknown;
+    };
+    if effective & capability == 0 {
+        return Privilege::None;
+    }
+    let (Some(users), Some(groups)) = (read("uid_map"), read("gid_map")) else {
+        return Privilege::Unknown;
+    };
+    let ids = Ids { users, groups };
+    if ids.are_all() { Privilege::OverAll } else { Privilege::Over(ids) }
+}
+
 /// `/proc/TID/status`: the one place that reads it.
 fn status(tid: u32) -> Option<String> {
     std::fs::read(format!("/proc/{tid}/status")).ok().map(|b| String::from_utf8_lossy(&b).into())

@@ -2,7 +2,8 @@
 //! the system call that the program made, and the backing file system's errors are the answers.
 //!
 //! - `table`: nodes, which live as long as the kernel knows them; `files`: what is open of them;
-//! - `names`, `attrs`, `data`, `list`, `locks`: the requests; `identity`: on whose behalf;
+//! - `names`, `attrs`, `data`, `list`, `locks`: the requests; `identity`, `unnaming`: on whose
+//!   behalf;
 //! - `adopt`: taking over from another view;
 //! - `gate`: where the order of these requests is decided, `order`: by the conflict engine, `echo`: of views beside
 //!   view 0; `sys`: system calls.
@@ -28,6 +29,7 @@ mod order;
 pub(crate) mod sys;
 mod sys_unsafe;
 mod table;
+mod unnaming;
 
 pub(crate) use echo::Echo;
 pub use gate::{Change, Gate, NoGate};

@@ -2,6 +2,7 @@
 //! the file's lock is taken under the view's lock; the transfer itself runs without the view's lock.
 
 use crate::api::{Fallocate, Reply, Seek};
+use crate::client;
 use crate::content::{Base as BaseBytes, Content, PAGE};
 use crate::node::{Base, Body};
 use crate::view::{State, View, whole};
@@ -14,6 +15,9 @@ use systx_base::NodeId;
 use systx_base::sync::{Mutex, rank};
 use systx_store::io::{Fixed, Handle, Io};
 use systx_txn::{Isolation, ObjectRef};
+
+/// Set-user-id and set-group-id.
+const S_ISXID: u32 = 0o6000;
 
 /// Longest file: what the kernel's signed offsets allow.
 const FILE_MAX: u64 = i64::MAX as u64;
@@ -158,8 +162,8 @@ impl View {
         let shifts = matches!(how, Fallocate::CollapseRange | Fallocate::InsertRange);
         let touched = if shifts { FILE_MAX - offset } else { len };
         let reads = if shifts { Reads::Rest } else { Reads::Edges };
-        // The kernel has dropped the set-id bits itself where it must (fs/fuse/file.c).
-        self.change(node, false, reads, offset, touched, |view, content, base| {
+        let kill_suidgid = self.loses_set_ids(node)?;
+        self.change(node, kill_suidgid, reads, offset, touched, |view, content, base| {
             let (spill, budget) = (&*view.spill, &view.budget);
             match how {
                 Fallocate::Allocate => content.allocate(offset, len, false),
@@ -201,6 +205,7 @@ impl View {
     ) -> Reply<u64> {
         const STEP: u64 = 1 << 20;
         let mut buf = vec![0; usize::try_from(len.min(STEP)).map_err(|_| Errno::INVAL)?];
+        let kill_suidgid = self.loses_set_ids(to.0)?;
         let mut done = 0;
         while done < len {
             let want = usize::try_from((len - done).min(STEP)).map_err(|_| Errno::INVAL)?;
@@ -208,10 +213,17 @@ impl View {
             if count == 0 {
                 break;
             }
-            self.write_to(to.0, to.1 + done, &buf[..count], false)?;
+            self.write_to(to.0, to.1 + done, &buf[..count], kill_suidgid)?;
             done += count as u64;
         }
         Ok(done)
+    }
+
+    /// Whether a change takes a file's set-id bits, of which the kernel says nothing: it leaves
+    /// that to us for calls that are performed here alone.
+    fn loses_set_ids(&self, node: NodeId) -> Reply<bool> {
+        let mode = self.state.lock().node(node)?.attr.mode;
+        Ok(mode & S_ISXID != 0 && !client::keeps_set_ids())
     }
 
     /// Runs a change of `len` bytes from `offset`, with everything that goes with it: records,

@@ -86,6 +86,7 @@ impl Requests for View {
         if !exclusive {
             let mut st = self.state.lock();
             if let Some(node) = self.find(&mut st, parent, name)? {
+                self.entry(&st, node)?.opens_unchecked(caller)?;
                 return self.handed_out(&mut st, node);
             }
         }

@@ -16,7 +16,7 @@ use systx_txn::ObjectRef;
 
 const S_ISGID: u32 = 0o2000;
 /// Set-user-id and set-group-id.
-const S_ISXID: u32 = 0o6000;
+pub(super) const S_ISXID: u32 = 0o6000;
 const CAPS: &[u8] = b"security.capability";
 
 impl Plain {

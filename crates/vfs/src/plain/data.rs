@@ -1,9 +1,11 @@
 //! Bytes of regular files.
 
+use super::attrs::S_ISXID;
 use super::identity::Acting;
 use super::table::Node;
 use super::{Change, Plain, sys};
 use crate::api::{Attr, Fallocate, Reply, Seek};
+use crate::client;
 use crate::content::PAGE;
 use rustix::fs::{self, FallocateFlags, SeekFrom};
 use rustix::io::{self, Errno};
@@ -207,10 +209,11 @@ impl Plain {
             let (fd, by) = self.writer(node, extent.append)?;
             let now = sys::stat(&*fd)?.attr;
             // Of calls that are performed here alone the kernel does not say that the bits have to go: it leaves that to us.
-            let kill_suidgid = extent.kill_suidgid || (!extent.shows && by.uid != 0);
+            let untold = |mode| !extent.shows && mode & S_ISXID != 0 && !client::keeps_set_ids();
+            let kills = |mode| extent.kill_suidgid || untold(mode);
             let beside = |now: &Attr| {
                 let is_moved = extent.end > now.size;
-                (is_moved, self.loses_privileges(node, now.mode, kill_suidgid))
+                (is_moved, self.loses_privileges(node, now.mode, kills(now.mode)))
             };
             let told = beside(&now);
             let mut writes = [ObjectRef::Size(oid); 3];
@@ -233,11 +236,12 @@ impl Plain {
             let done = self.mutating(change, || {
                 self.check_current(node)?;
                 // A commit that it waited for may have cut the file off, so that it does more than it has told.
-                let needs = beside(&sys::stat(&*fd)?.attr);
+                let now = sys::stat(&*fd)?.attr;
+                let needs = beside(&now);
                 if (needs.0 && !told.0) || (needs.1 && !told.1) {
                     return Ok(None);
                 }
-                let _acting = Acting::writing(by, kill_suidgid)?;
+                let _acting = Acting::writing(by, kills(now.mode))?;
                 let done = act(fd.as_fd())?;
                 node.no_caps.store(true, Relaxed);
                 Ok(Some(done))

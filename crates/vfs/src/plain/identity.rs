@@ -66,6 +66,26 @@ impl Acting {
         Ok(acting)
     }
 
+    /// As the caller who takes names away, whom the sticky bit of a directory binds if not
+    /// `privileged`.
+    pub fn unnaming(caller: Caller, privileged: bool) -> Reply<Acting> {
+        let mut acting = Acting::nobody_else();
+        // A daemon of an ordinary user has that user's rights, for whomever it acts.
+        if caller.uid != 0 && rustix::process::geteuid().is_root() {
+            acting.become_caller(caller, CapabilitySet::empty())?;
+        }
+        acting.unprivileged(!privileged)
+    }
+
+    /// The same without the privilege over what others own, if it is to be `without`.
+    pub fn unprivileged(mut self, without: bool) -> Reply<Acting> {
+        if without {
+            let before = self::without(CapabilitySet::FOWNER)?;
+            self.caps = self.caps.or(before);
+        }
+        Ok(self)
+    }
+
     /// With the thread's capabilities but `less` and, for an ordinary user, the one over limits.
     fn become_caller(&mut self, caller: Caller, mut less: CapabilitySet) -> Reply<()> {
         if caller.uid == NO_ID || caller.gid == NO_ID {

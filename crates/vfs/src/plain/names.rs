@@ -2,6 +2,7 @@
 
 use super::identity::Acting;
 use super::table::Node;
+use super::unnaming::Unnaming;
 use super::{Change, Plain, sys};
 use crate::api::{Caller, Entry, NewAttr, RenameHow, Reply};
 use crate::publication::BARRIER;
@@ -173,15 +174,12 @@ impl Plain {
         })?;
         match made {
             Some(entry) => Ok(entry),
-            // An outsider was faster.  Where that is no file, the kernel has to look again.
-            None => match self.find(parent, name)? {
-                Some(entry) if entry.attr.kind == Kind::File => Ok(entry),
-                Some(entry) => {
-                    self.table.forget(entry.node, 1);
-                    Err(Errno::STALE)
-                }
-                None => Err(Errno::STALE),
-            },
+            // An outsider was faster.
+            None => {
+                let entry = self.find(parent, name)?.ok_or(Errno::STALE)?;
+                entry.opens_unchecked(caller).inspect_err(|_| self.table.forget(entry.node, 1))?;
+                Ok(entry)
+            }
         }
     }
 
@@ -292,7 +290,9 @@ impl Plain {
         let places = [(dir.oid(), path.as_fd())];
         let writes = Self::change_of(&dir, name);
         let done = self.mutating(Self::renaming(caller, &writes, &places), || {
-            fs::unlinkat(&*path, name, AtFlags::empty())
+            let lost = [(path.as_fd(), name)];
+            let how = Unnaming { caller, lost: &lost, makes: false };
+            Self::unname(&how, || fs::unlinkat(&*path, name, AtFlags::empty()))
         });
         self.after_loss(loss);
         done
@@ -308,7 +308,11 @@ impl Plain {
         let places = [(dir.oid(), path.as_fd())];
         let change =
             Change { reads: emptied.as_slice(), ..Self::renaming(caller, &writes, &places) };
-        let done = self.mutating(change, || fs::unlinkat(&*path, name, AtFlags::REMOVEDIR));
+        let done = self.mutating(change, || {
+            let lost = [(path.as_fd(), name)];
+            let how = Unnaming { caller, lost: &lost, makes: false };
+            Self::unname(&how, || fs::unlinkat(&*path, name, AtFlags::REMOVEDIR))
+        });
         self.after_loss(loss);
         done
     }
@@ -346,12 +350,10 @@ impl Plain {
         let places = &places[..];
         let change = Change { by: caller, reads, writes, subject: None, places, may_stall };
         let done = self.mutating(change, || {
+            let lost = [(from_path.as_fd(), from.1), (to_path.as_fd(), to.1)];
             // A whiteout is a new object, and the caller's.
-            let _acting = match how {
-                RenameHow::Whiteout => Some(Acting::creating(caller, 0)?),
-                _ => None,
-            };
-            fs::renameat_with(&*from_path, from.1, &*to_path, to.1, flags)
+            let how = Unnaming { caller, lost: &lost, makes: how == RenameHow::Whiteout };
+            Self::unname(&how, || fs::renameat_with(&*from_path, from.1, &*to_path, to.1, flags))
         });
         self.after_loss(loss);
         done
