@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use systx_abi as abi;
 use systx_base::{Time, TxnId};
-use systx_txn::{Ahead, Part};
+use systx_txn::{Ahead, Claimant, Part};
 use systx_vfs::api::{Caller, Reply};
 use systx_vfs::client::command;
 use systx_vfs::scope::{Claims, Declared, How, within};
@@ -171,7 +171,8 @@ impl Begin<'_> {
         (self.shows)(waiting.clone());
         let claims = claims.iter().map(|(claim, _)| claim.clone()).collect();
         let place = scope.line.map(|place| place.number);
-        let number = self.volume.engine.line_up(id, self.caller.tid, claims, place);
+        let who = Claimant { id, client: self.caller.tid, guest: !self.trusted };
+        let number = self.volume.engine.line_up(who, claims, place);
         scope.line = Some(Place { id, number, since });
         waiting
     }

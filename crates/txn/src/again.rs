@@ -76,7 +76,8 @@ impl State {
             |e: &Entry| e.winner != me.winner && e.winner.is_some_and(|winner| self.stands(winner));
         let stronger = others().filter(|e| wins(e, me) && !waits_for_another(e));
         let next = stronger.reduce(|a, b| if wins(a, b) { b } else { a });
-        let next = next.or_else(|| others().find(|e| e.runs)).map(|e| e.contender.id);
+        let in_the_way = |e: &&Entry| e.runs && !me.contender.outranks(&e.contender);
+        let next = next.or_else(|| others().find(in_the_way)).map(|e| e.contender.id);
         self.again.line.entry(id).and_modify(|me| me.behind = next);
         next.is_some()
     }

@@ -64,6 +64,8 @@ pub struct BeginOptions {
     pub read_only: bool,
     /// The first attempt's timestamp, on a retry.
     pub timestamp: Option<u64>,
+    /// It belongs to another user than the engine does, see [`crate::Contender`].
+    pub guest: bool,
     /// For tests: where it loses without an opponent.  Not with `read_only`.
     pub inject: Option<Inject>,
 }

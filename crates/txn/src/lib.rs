@@ -50,4 +50,4 @@ pub use object::{Conflict, Object, ObjectRef, Opponent, PAGE, Side};
 pub use order::{GroupName, Order, OrderError, Turn};
 pub use plain::{Caller, Mutation, Plain, Stall};
 pub use policy::{Contender, ContentionPolicy, OsPrio, Place};
-pub use scope::{Ahead, Claim, InLine, Part};
+pub use scope::{Ahead, Claim, Claimant, InLine, Part};

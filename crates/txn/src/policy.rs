@@ -7,6 +7,10 @@
 //! whatever their priority.  Among aged ones the oldest wins.  One that sleeps, waiting for something that may be in the
 //! hands of its rival, loses to every one that does not (deferential mode of TxOS+, EuroSys'12 §6.1).  A retry keeps the timestamp of its
 //! first attempt, so there is always one transaction that cannot lose to another transaction.
+//!
+//! Before all that a *guest* gives way to everybody else: whoever lets others have transactions
+//! does not wait for them, however often those have lost, and whatever they have declared.  Among
+//! guests the rest holds, so there is progress among them.
 
 use systx_base::TxnId;
 
@@ -21,9 +25,12 @@ pub struct Contender {
     pub age: u32,
     /// When its first attempt began, in the engine's logical time.
     pub timestamp: u64,
+    /// It belongs to another user than the engine does: it loses to all that do not.
+    pub guest: bool,
     /// Of a member of an order.  Then all but the id is that of the first member, see [`crate::Order`].
     pub place: Option<Place>,
-    /// It has a scope ([`crate::Engine::line_up`]): what is in that is not contended for, elsewhere it counts as aged.
+    /// It has a scope ([`crate::Engine::line_up`]): what is in that is not contended for, but with
+    /// a guest, elsewhere it counts as aged.
     pub scoped: bool,
     /// It waits for something else, see [`crate::Engine::defer_while`]; of a member of an order also if one with a lower
     /// number does.
@@ -37,6 +44,13 @@ pub struct Place {
     pub group: u32,
     /// The lower one goes first.
     pub number: u64,
+}
+
+impl Contender {
+    /// Whether `other` gives way to this one, whatever else is known of the two.
+    pub fn outranks(&self, other: &Contender) -> bool {
+        !self.guest && other.guest
+    }
 }
 
 /// Decides conflicts between active transactions.
@@ -56,7 +70,7 @@ pub trait ContentionPolicy: Send + Sync {
     }
 }
 
-/// Priority, then age of the transaction, with aging of losers: the default.
+/// Priority, then age of the transaction, with aging of losers, guests last: the default.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OsPrio {
     /// A transaction that lost this often outranks all that did not.
@@ -76,9 +90,10 @@ impl OsPrio {
 
     /// Sorts the winner first.  Aged ones ignore priority, or a low priority could still starve
     /// among other aged ones.
-    fn key(&self, c: &Contender) -> (bool, bool, i32, u64, Option<Place>, TxnId) {
+    fn key(&self, c: &Contender) -> impl Ord + use<> {
         let aged = self.is_aged(c);
-        (c.asleep, !aged, if aged { 0 } else { c.priority }, c.timestamp, c.place, c.id)
+        let priority = if aged { 0 } else { c.priority };
+        (c.guest, c.asleep, !aged, priority, c.timestamp, c.place, c.id)
     }
 }
 
@@ -88,6 +103,6 @@ impl ContentionPolicy for OsPrio {
     }
 
     fn may_reserve(&self, contender: &Contender) -> bool {
-        self.is_aged(contender)
+        self.is_aged(contender) && !contender.guest
     }
 }

@@ -10,6 +10,8 @@
 //! before it in line only.  No starvation within its claims: from its turn on nobody else gets hold of them anew, so who is
 //! in its way is decided already, or loses.
 //!
+//! The scope of a guest counts among guests: nobody else waits for it, or loses by going there.
+//!
 //! Plain mutations are above all this, see `plain.rs`: a transaction with a scope has them held as an aged one does.
 
 use crate::engine::Engine;
@@ -77,6 +79,17 @@ pub struct Claim {
     pub write: bool,
 }
 
+/// Who gets in line.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Claimant {
+    /// The transaction that is still to begin.
+    pub id: TxnId,
+    /// For those who wait for it.
+    pub client: u32,
+    /// See [`crate::BeginOptions`].
+    pub guest: bool,
+}
+
 /// Who is before a scope in line, or has begun.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ahead {
@@ -105,6 +118,7 @@ pub struct InLine {
 struct Scope {
     id: TxnId,
     client: u32,
+    guest: bool,
     /// Sorted by the inode, each part once.
     claims: Vec<Claim>,
     /// It has had its turn.
@@ -138,7 +152,7 @@ impl Scopes {
     /// See [`Engine::line_up`].
     pub(crate) fn line_up(
         &mut self,
-        (id, client): (TxnId, u32),
+        Claimant { id, client, guest }: Claimant,
         mut claims: Vec<Claim>,
         since: Option<u64>,
     ) -> u64 {
@@ -157,7 +171,7 @@ impl Scopes {
             }
         }
         self.places.insert(id, place);
-        self.line.insert(place, Scope { id, client, claims, runs: false });
+        self.line.insert(place, Scope { id, client, guest, claims, runs: false });
         place
     }
 
@@ -193,7 +207,9 @@ impl Scopes {
             let oid = mine.part.oid();
             let others = self.claimed.get(&oid)?.iter().filter(|other| **other != place);
             let others = others.map(|at| (*at, &self.line[at]));
-            let mut others = others.filter(|(at, other)| *at < place || other.runs);
+            let counts = |other: &Scope| !other.guest || scope.guest;
+            let mut others =
+                others.filter(|(at, other)| counts(other) && (*at < place || other.runs));
             let (_, other) = others.find(|(_, other)| {
                 let meets = |c: &Claim| (c.write || mine.write) && c.part.overlaps(&mine.part);
                 other.claims_on(oid).any(meets)
@@ -236,14 +252,17 @@ impl Scopes {
         })
     }
 
-    /// The running scopes with a claim that an access conflicts with, and whether that is to be written.
+    /// The running scopes with a claim that an access, of a `guest`, conflicts with, and whether
+    /// that is to be written.
     pub(crate) fn claimants(
         &self,
         o: ObjectRef<'_>,
         write: bool,
+        guest: bool,
     ) -> impl Iterator<Item = (TxnId, bool)> {
         let claimed = if self.running == 0 { None } else { self.claimed.get(&o.oid()) };
-        let scopes = claimed.into_iter().flatten().map(|at| &self.line[at]).filter(|s| s.runs);
+        let scopes = claimed.into_iter().flatten().map(|at| &self.line[at]);
+        let scopes = scopes.filter(move |s| s.runs && (!s.guest || guest));
         scopes.filter_map(move |scope| {
             let meets = |c: &&Claim| (c.write || write) && c.part.contains(o);
             scope.claims_on(o.oid()).find(meets).map(|c| (scope.id, c.write))
@@ -252,14 +271,14 @@ impl Scopes {
 }
 
 impl Engine {
-    /// Puts a transaction that is still to begin, as `id`, in line with a scope: at the end, or at a place that an earlier
-    /// call returned (`since`).  That is taken over with other claims, from the same one, or from another one
-    /// that was begun and has to be aborted.  `client` is for those who wait for it.  Returns its place.
+    /// Puts a transaction that is still to begin, `who`, in line with a scope: at the end, or at a
+    /// place that an earlier call returned (`since`).  That is taken over with other claims, from
+    /// the same one, or from another one that was begun and has to be aborted.  Returns its place.
     ///
     /// It leaves by [`Engine::leave_line`], or with the end or the loss of the transaction that [`Engine::begin`] makes
     /// of it.
-    pub fn line_up(&self, id: TxnId, client: u32, claims: Vec<Claim>, since: Option<u64>) -> u64 {
-        let place = self.state.lock().line_up((id, client), claims, since);
+    pub fn line_up(&self, who: Claimant, claims: Vec<Claim>, since: Option<u64>) -> u64 {
+        let place = self.state.lock().line_up(who, claims, since);
         if since.is_some() {
             // It may claim less than before.
             self.ended.notify_all();

@@ -189,6 +189,7 @@ impl State {
             priority: o.priority,
             age: o.age,
             timestamp: o.timestamp.unwrap_or(self.clock + 1),
+            guest: o.guest,
             place: None,
             scoped: self.scopes.runs(id),
             asleep: false,
@@ -469,12 +470,16 @@ impl State {
         let mine = side(ask.want);
         let owns = |rival: Slot, theirs| self.in_scope(rival, ask.o, theirs == Side::Write);
         let wins = |(rival, theirs): &(Slot, Side)| {
-            ask.sure
-                || !owns(*rival, *theirs) && policy.challenger_wins(&me, &self.contender(*rival))
+            let other = self.contender(*rival);
+            // A scope is no matter between a guest and who is none.
+            let sure = ask.sure && !other.outranks(&me);
+            let lost = owns(*rival, *theirs) && !me.outranks(&other);
+            sure || !lost && policy.challenger_wins(&me, &other)
         };
         if let Some((winner, theirs)) = rivals.iter().copied().find(|rival| !wins(rival)) {
-            // In its scope it does not defer.
+            // In its scope it does not defer, nor to a guest.
             if !owns(winner, theirs)
+                && !self.contender(winner).outranks(&me)
                 && let Some(stronger) = self.not_looked_at(winner, looked)
             {
                 return Err(stronger);

@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use systx_base::{Oid, TxnId};
 use systx_txn::{
-    Access, Ahead, BeginOptions, Caller, Claim, Engine, Isolation, ObjectRef, Opponent, Part,
-    Plain, Stall, Status,
+    Access, Ahead, BeginOptions, Caller, Claim, Claimant, Engine, Isolation, ObjectRef, Opponent,
+    Part, Plain, Stall, Status,
 };
 
 #[allow(dead_code)]
@@ -165,7 +165,7 @@ impl Schedule {
                 if let Some(scope) = &party.scope {
                     let claim = |op: &Op| Claim { part: part(op.cell), write: op.write };
                     let claims = scope.iter().map(claim).collect();
-                    party.place = engine.line_up(party.id, at as u32, claims, None);
+                    party.place = engine.line_up(claimant(party.id, at as u32), claims, None);
                     party.stage = Stage::InLine;
                 } else {
                     self.begin(at, random);
@@ -338,13 +338,17 @@ fn who_stays_in_its_scope_loses_to_no_transaction_and_all_are_serializable() {
     assert!(lost > 0);
 }
 
+fn claimant(id: TxnId, client: u32) -> Claimant {
+    Claimant { id, client, guest: false }
+}
+
 fn claim(cell: u64, write: bool) -> Claim {
     Claim { part: part(cell), write }
 }
 
 fn begun(e: &Engine, id: u64, claims: Vec<Claim>) -> TxnId {
     let id = TxnId(id);
-    e.line_up(id, 0, claims, None);
+    e.line_up(claimant(id, 0), claims, None);
     e.await_scope(id, Duration::ZERO).unwrap();
     e.begin(id, BeginOptions::default());
     id
@@ -396,7 +400,7 @@ fn an_older_more_urgent_aged_one_loses_where_somebody_declared() {
 fn a_line_is_left_by_its_place_and_nobody_passes() {
     let e = Engine::new();
     let first = begun(&e, 1, vec![claim(3, true)]);
-    let line = |id, claims| e.line_up(TxnId(id), id as u32, claims, None);
+    let line = |id, claims| e.line_up(claimant(TxnId(id), id as u32), claims, None);
     let turn = |id| e.await_scope(TxnId(id), Duration::ZERO).map_err(|ahead| ahead.by.0);
     let second = line(2, vec![claim(3, true), claim(4, true)]);
     // The third could run beside the first, and has to wait for the second all the same.
@@ -409,7 +413,7 @@ fn a_line_is_left_by_its_place_and_nobody_passes() {
     let shown = e.in_line().into_iter().map(|w| (w.id.0, w.client, w.ahead.map(|a| a.by.0)));
     assert_eq!(shown.collect::<Vec<_>>(), [(2, 2, Some(1)), (3, 3, Some(2))]);
     // It comes again with other claims, and keeps its place.
-    assert_eq!(e.line_up(TxnId(2), 2, vec![claim(4, true)], Some(second)), second);
+    assert_eq!(e.line_up(claimant(TxnId(2), 2), vec![claim(4, true)], Some(second)), second);
     assert_eq!((turn(3), turn(2), turn(3)), (Err(2), Ok(()), Err(2)));
     // One that has had its turn and never begins can still leave.
     e.leave_line(TxnId(2));
@@ -431,10 +435,10 @@ fn who_is_in_line_is_woken_by_an_end_a_loss_and_a_leave() {
         let holder = begun(&e, 10 * how + 1, vec![claim(3, true)]);
         if how == 2 {
             e.abort(holder);
-            e.line_up(holder, 0, vec![claim(3, true)], None);
+            e.line_up(claimant(holder, 0), vec![claim(3, true)], None);
             e.await_scope(holder, limit).unwrap();
         }
-        e.line_up(id(2), 0, vec![claim(3, false)], None);
+        e.line_up(claimant(id(2), 0), vec![claim(3, false)], None);
         std::thread::scope(|s| {
             // Whether it sleeps already or not.
             let waits = s.spawn(|| e.await_scope(id(2), limit));

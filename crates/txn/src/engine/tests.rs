@@ -608,7 +608,10 @@ fn the_policy_is_a_total_order() {
         {
             let (id, place, scoped) = (TxnId(all.len() as u64 * 3 + id), None, timestamp == 6);
             let asleep = age == 2;
-            all.push(Contender { id, priority, age, timestamp, place, scoped, asleep });
+            for guest in [false, true] {
+                let id = TxnId(id.0 * 2 + u64::from(guest));
+                all.push(Contender { id, priority, age, timestamp, guest, place, scoped, asleep });
+            }
         }
     }
     // Members of groups contend as the first one of theirs.
@@ -616,7 +619,8 @@ fn the_policy_is_a_total_order() {
         for number in 0..3 {
             let (id, place) = (TxnId(all.len() as u64 * 3), Some(Place { group, number }));
             let (scoped, asleep, priority, age) = (false, number > 1, 0, 0);
-            all.push(Contender { id, priority, age, timestamp, place, scoped, asleep });
+            let guest = group == 2;
+            all.push(Contender { id, priority, age, timestamp, guest, place, scoped, asleep });
         }
     }
     for a in &all {

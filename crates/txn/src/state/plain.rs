@@ -173,6 +173,7 @@ impl State {
             priority: 0,
             age: 0,
             timestamp: 0,
+            guest: false,
             place: None,
             scoped: false,
             asleep: false,

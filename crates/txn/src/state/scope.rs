@@ -3,18 +3,13 @@
 use super::{Fallout, State, side};
 use crate::hold::{Flags, Slot};
 use crate::object::{Conflict, ObjectRef, Opponent, Side};
-use crate::scope::Claim;
+use crate::scope::{Claim, Claimant};
 use systx_base::TxnId;
 
 impl State {
     /// See [`crate::Engine::line_up`].
-    pub(crate) fn line_up(
-        &mut self,
-        who: (TxnId, u32),
-        claims: Vec<Claim>,
-        since: Option<u64>,
-    ) -> u64 {
-        debug_assert!(self.find(who.0).is_none(), "a scope comes before its transaction");
+    pub(crate) fn line_up(&mut self, who: Claimant, claims: Vec<Claim>, since: Option<u64>) -> u64 {
+        debug_assert!(self.find(who.id).is_none(), "a scope comes before its transaction");
         self.scopes.line_up(who, claims, since)
     }
 
@@ -37,9 +32,10 @@ impl State {
         fallout: &mut Fallout,
     ) -> bool {
         let (family, mine) = (self.txn(slot).family, side(want));
+        let guest = self.txn(slot).contender.guest;
         // One that has its turn may be about to begin.
         let other = |id: TxnId| self.find(id).is_none_or(|at| self.txn(at).family != family);
-        let mut claimants = self.scopes.claimants(o, mine == Side::Write);
+        let mut claimants = self.scopes.claimants(o, mine == Side::Write, guest);
         let Some((id, write)) = claimants.find(|(id, _)| other(*id)) else { return false };
         drop(claimants);
         let theirs = if write { Side::Write } else { Side::Read };

@@ -100,6 +100,11 @@ enum Step {
     PlainEnd { p: u64, failed: bool },
 }
 
+/// Some are.
+fn is_guest(t: u64) -> bool {
+    t % 4 == 3
+}
+
 #[derive(Clone, Debug)]
 struct Txn {
     status: Status,
@@ -167,7 +172,8 @@ impl Model {
     fn stronger(&self, a: u64, b: u64) -> bool {
         let key = |t: u64| {
             let x = &self.txns[&t];
-            if x.age >= 3 { (0, 0, x.timestamp, t) } else { (1, x.priority, x.timestamp, t) }
+            let (class, priority) = if x.age >= 3 { (0, 0) } else { (1, x.priority) };
+            (is_guest(t), class, priority, x.timestamp, t)
         };
         key(a) < key(b)
     }
@@ -432,7 +438,15 @@ fn begin<'e>(
     let isolation = if snapshot { Isolation::Snapshot } else { Isolation::Serializable };
     let began = e.begin(
         TxnId(t),
-        BeginOptions { isolation, priority, age, read_only, timestamp, inject: None },
+        BeginOptions {
+            isolation,
+            priority,
+            age,
+            read_only,
+            timestamp,
+            guest: is_guest(t),
+            inject: None,
+        },
     );
     m.clock = m.clock.max(timestamp.unwrap_or(m.clock + 1));
     let expected = timestamp.unwrap_or(m.clock);
@@ -550,7 +564,8 @@ fn perform<'e>(
             m.plain_end(*p, *failed);
         }
         Step::Reserve(t) => {
-            let aged = m.txns.get_mut(t).filter(|x| x.status == Status::Active && x.age >= 3);
+            let may = |x: &&mut Txn| x.status == Status::Active && x.age >= 3 && !is_guest(*t);
+            let aged = m.txns.get_mut(t).filter(may);
             prop_assert_eq!(e.reserve(TxnId(*t)), aged.is_some());
             if let Some(x) = aged {
                 x.reserved = true;
