@@ -1,11 +1,14 @@
 //! Ground of every other crate: identifiers, time stamps, the binary codec of the on-disk formats,
-//! ranked locks, and the count of how far long work is.  No I/O and no threads of its own.
+//! ranked locks, names as persons may read them, and the count of how far long work is.  No I/O and
+//! no threads of its own.
 
 #![forbid(unsafe_code)]
 
 pub mod codec;
 pub mod id;
 pub mod progress;
+mod shown;
 pub mod sync;
 
 pub use id::{FIRST_OPEN, Gid, Kind, NodeId, Oid, Time, TxnId, Uid};
+pub use shown::{shown, shown_lines};

@@ -6,6 +6,7 @@ mod commands;
 mod context;
 mod glob;
 mod ignore_file;
+mod log_limit;
 mod merging;
 mod output;
 mod problem;

@@ -5,7 +5,7 @@ use crate::args::Global;
 use crate::problem::Problem;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
-use systx_base::{Time, TxnId};
+use systx_base::{Time, TxnId, shown, shown_lines};
 use systx_daemon::protocol::{Held, HeldAs, Holder, HostPath, Opponent, Summary};
 
 /// Version of the JSON output.
@@ -43,27 +43,26 @@ impl Out {
     /// Something that is not as it should be.
     pub fn warn(&self, text: &str) {
         if !self.json {
-            aside(&format!("{} {text}", paint("systx: warning:", YELLOW)));
+            painted("systx: warning:", YELLOW, text);
         }
     }
     /// A next step.
     pub fn hint(&self, text: &str) {
         if !self.quiet && !self.json {
-            aside(&format!("{} {text}", paint("hint:", CYAN)));
+            painted("hint:", CYAN, text);
         }
     }
     /// What went wrong.  As JSON on stdout, or on stderr for commands whose stdout is CMD's.
     pub fn problem(&self, problem: &Problem, stdout_is_theirs: bool) {
         if self.json {
-            let text = json_text("error", problem);
             if stdout_is_theirs {
-                aside(&text)
+                self.json_aside("error", problem);
             } else {
-                print(&format!("{text}\n"))
+                self.json("error", problem);
             }
             return;
         }
-        aside(&format!("{} {}", paint("systx:", RED), problem.message));
+        painted("systx:", RED, &problem.message);
         let unnamed = |p: &&HostPath| !problem.message.contains(&*p.display());
         for path in problem.paths.iter().filter(unnamed) {
             aside(&format!("systx:   {path}"));
@@ -77,11 +76,11 @@ impl Out {
     }
     /// The result of a command as JSON on stdout.
     pub fn json(&self, name: &str, value: &impl Serialize) {
-        print(&format!("{}\n", json_text(name, value)));
+        put(format!("{}\n", json_text(name, value)).as_bytes());
     }
     /// The same on stderr, for run.
     pub fn json_aside(&self, name: &str, value: &impl Serialize) {
-        aside(&json_text(name, value));
+        aside_bytes(format!("{}\n", json_text(name, value)).as_bytes());
     }
 }
 
@@ -93,24 +92,39 @@ fn json_text(name: &str, value: &impl Serialize) -> String {
     serde_json::Value::Object(map).to_string()
 }
 
-/// A line on stderr.  Where nobody can read it any more (a closed pipe, a full disk), it is not said: what was done stays
-/// done, and the exit code tells of it.
+/// A line on stderr, of which everything is shown ([`shown`]).  Where nobody can read it any more
+/// (a closed pipe, a full disk), it is not said: what was done stays done, and the exit code tells
+/// of it.
 pub fn aside(text: &str) {
-    aside_bytes(format!("{text}\n").as_bytes());
+    aside_bytes(format!("{}\n", shown(text.as_bytes())).as_bytes());
 }
 
-/// As [`aside`], without the end of the line.
+/// The same after a word in a color.
+fn painted(word: &str, color: &str, text: &str) {
+    let word = paint(word, color);
+    aside_bytes(format!("{word} {}\n", shown(text.as_bytes())).as_bytes());
+}
+
+/// As [`aside`], without the end of the line, and as it is.
 pub fn aside_bytes(bytes: &[u8]) {
     let _ = std::io::stderr().lock().write_all(bytes);
 }
 
-/// Writes to stdout; a reader that went away ends the program quietly.
+/// Writes lines to stdout, of which everything is shown ([`shown_lines`]); a reader that went away
+/// ends the program quietly.
 pub fn print(text: &str) {
-    print_bytes(text.as_bytes());
+    put(shown_lines(text.as_bytes()).as_bytes());
 }
 
-/// As [`print`], for bytes.
+/// As [`print`], where the reader may be a program: as it is, but on a terminal.
 pub fn print_bytes(bytes: &[u8]) {
+    match std::io::stdout().is_terminal() {
+        true => put(shown_lines(bytes).as_bytes()),
+        false => put(bytes),
+    }
+}
+
+fn put(bytes: &[u8]) {
     let mut out = std::io::stdout().lock();
     if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
         std::process::exit(crate::problem::ERROR);
@@ -183,7 +197,7 @@ fn quote(word: &str) -> String {
 
 /// The same, short enough for a line.
 pub fn short_command(argv: &[HostPath], most: usize) -> String {
-    let text = command(argv).replace('\n', " ");
+    let text = command(argv);
     if text.chars().count() <= most {
         return text;
     }

@@ -9,6 +9,10 @@
 //! 3. When the transaction has ended both leave the name space; what is still open keeps the
 //!    connection alive, and a thread waits for its end.
 //!
+//! The view of a guest has its directory as the root of the one mount, in a place with a name by
+//! chance: everybody may read the list of mounts, and finds neither directories nor ids of others
+//! there.
+//!
 //! `views` is the daemon's user's alone, so nobody else gets to a view, whatever the modes inside.
 //!
 //! Nothing here is called by a thread that serves a view: opening, syncing and invalidating wait for
@@ -26,13 +30,15 @@ use rustix::mount::{MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags}
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use systx_base::sync::{Mutex, rank};
-use systx_base::{NodeId, TxnId, Uid};
+use systx_base::{Kind, NodeId, TxnId, Uid};
 use systx_fuse::Connection;
+use systx_vfs::api::{Caller, Requests};
 use systx_vfs::retired::{Lasting, StillOpen};
 use systx_vfs::view::View;
 
@@ -78,6 +84,24 @@ pub(crate) struct ForGuest<'a> {
     pub seat: Seat,
     /// The guest's own descriptor of the directory.
     pub directory: &'a OwnedFd,
+}
+
+impl ForGuest<'_> {
+    /// The directory in the view.
+    ///
+    /// # Errors
+    /// `ESTALE`: by its name it is another one by now, which the guest could not reach.
+    fn reached(&self, view: &Lasting, below: &Path) -> Result<NodeId, Errno> {
+        let nobody = Caller { uid: 0, gid: 0, tid: 0 };
+        let mut at = view.root()?;
+        for name in below.components() {
+            // A link that somebody puts in the way leads nowhere.
+            let name = name.as_os_str().as_bytes();
+            at = view.lookup(nobody, at.node, name)?.ok_or(Errno::NOENT)?;
+        }
+        let same = at.attr.kind == Kind::Dir && at.attr.ino == inode_of(self.directory)?;
+        if same { Ok(at.node) } else { Err(Errno::STALE) }
+    }
 }
 
 /// How many there are of something, for each user and in all.
@@ -167,15 +191,23 @@ impl PathViews {
             Some(_) => MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV,
             None => MountAttrFlags::empty(),
         };
-        let whole = dir.join(format!(".{id}"));
+        let whole = match &guest {
+            Some(guest) => guest.room.join(by_chance()?),
+            None => dir.join(format!(".{id}")),
+        };
         let (mount, fuse) = match fuse_mount::detached(attributes) {
             Ok((mount, fuse)) => (Some(mount), fuse),
             Err(Errno::PERM) if guest.is_none() => (None, by_helper(&whole)?),
             Err(errno) => return Err(refused(errno)),
         };
         let lasting = Arc::new(Lasting::new(Arc::clone(&view)));
+        let root = match &guest {
+            Some(guest) => guest.reached(&lasting, below).map_err(|e| not_shown(&directory, e))?,
+            None => NodeId::ROOT,
+        };
         let config = systx_fuse::Config {
             transport: transport.into(),
+            root,
             // Whoever works here may be any process: only closes that are told of are known.
             locks: systx_fuse::FileLocks::ViewToldOfClose,
             ..systx_fuse::Config::default()
@@ -198,12 +230,12 @@ impl PathViews {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
         let seen = rustix::fs::statx(&mount, c"", flags, StatxFlags::empty());
         let device = seen.map(|s| format!("{:02x}:{:02x}", s.stx_dev_major, s.stx_dev_minor));
-        let (room, seat, reached) = match guest {
-            Some(guest) => (guest.room, Some(guest.seat), Some(guest.directory)),
-            None => (dir.clone(), None, None),
+        let (path, below, seat) = match guest {
+            Some(guest) => (whole.clone(), Path::new(""), Some(guest.seat)),
+            None => (dir.join(id.to_string()), below, None),
         };
         let new = PathView {
-            path: room.join(id.to_string()),
+            path,
             whole,
             linked,
             directory,
@@ -217,11 +249,10 @@ impl PathViews {
             watcher: Arc::clone(&self.watcher),
             _seat: seat,
         };
-        match new.place(mount, below, reached) {
+        match new.place(mount, below) {
             Ok(()) => Ok(new),
             Err(e) => {
-                let text = format!("cannot show {}: {e}", new.directory);
-                let failure = Failure::new(FailureKind::Io, text).path(new.directory.clone());
+                let failure = not_shown(&new.directory, e);
                 Arc::new(new).leave();
                 Err(failure)
             }
@@ -230,11 +261,14 @@ impl PathViews {
 }
 
 impl PathView {
-    fn place(&self, mount: OwnedFd, below: &Path, reached: Option<&OwnedFd>) -> Result<(), Errno> {
+    fn place(&self, mount: OwnedFd, below: &Path) -> Result<(), Errno> {
         let from = rustix::io::fcntl_dupfd_cloexec(&mount, 0)?;
         *self.mount.lock() = Some(mount);
         if self.linked.is_none() {
             attach(&from, &self.whole)?;
+        }
+        if self.path == self.whole {
+            return Ok(());
         }
         let mut piece = from;
         if !below.as_os_str().is_empty() {
@@ -242,12 +276,6 @@ impl PathView {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
             piece = rustix::fs::openat2(&piece, below, flags, Mode::empty(), within)?;
-        }
-        // By its name it may be another one by now, which the guest could not reach.
-        if let Some(reached) = reached
-            && inode_of(reached)? != inode_of(&piece)?
-        {
-            return Err(Errno::STALE);
         }
         if let (Some(_), Some(name)) = (&self.linked, self.whole.file_name()) {
             // Relative, as it is for whoever sees the directory somewhere else.
@@ -467,6 +495,18 @@ fn is_view(mount: &Mount) -> bool {
 /// As `Path::join`, without the trailing slash for an empty tail.
 fn join(base: &Path, tail: &Path) -> PathBuf {
     if tail.as_os_str().is_empty() { base.to_owned() } else { base.join(tail) }
+}
+
+/// A name that says nothing.
+fn by_chance() -> Result<String, Failure> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(refused)?;
+    Ok(format!("{:016x}", u64::from_ne_bytes(bytes)))
+}
+
+fn not_shown(directory: &HostPath, errno: Errno) -> Failure {
+    let text = format!("cannot show {directory}: {errno}");
+    Failure::new(FailureKind::Io, text).path(directory.clone())
 }
 
 fn refused(errno: Errno) -> Failure {

@@ -61,9 +61,9 @@ impl HostPath {
     pub fn as_path(&self) -> &Path {
         Path::new(OsStr::from_bytes(&self.0))
     }
-    /// For messages to persons; lossy.
+    /// For messages to persons, see [`systx_base::shown`].
     pub fn display(&self) -> std::borrow::Cow<'_, str> {
-        String::from_utf8_lossy(&self.0)
+        systx_base::shown(&self.0)
     }
 }
 

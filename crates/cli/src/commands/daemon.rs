@@ -1,11 +1,14 @@
 //! `systx daemon`: the daemon itself.  Started by the other commands, not by hand.
 
+use crate::log_limit::{LogLimit, to_stderr};
 use crate::problem::Problem;
 use std::ffi::OsString;
 use std::sync::Arc;
 use systx_daemon::keeper;
 use systx_daemon::protocol::{Control, Failure};
 use systx_daemon::spawn::{self, Part, Runtime};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Becomes the daemon.
 ///
@@ -26,13 +29,14 @@ pub fn daemon(args: &[OsString]) -> Result<i32, Problem> {
     }
     let filter = tracing_subscriber::EnvFilter::try_from_env("SYSTX_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         .with_ansi(false)
         // It would say on stderr, or panic, that stderr is full.
-        .log_internal_errors(false)
-        .init();
+        .log_internal_errors(false);
+    // The limit is asked after the filter.
+    let limited = tracing_subscriber::registry().with(LogLimit::new(to_stderr)).with(filter);
+    limited.with(lines).init();
     spawn::serve(&dir, control)?;
     Ok(0)
 }

@@ -126,6 +126,7 @@ impl Screen {
         let (width, height) = size()?;
         let mut out = std::io::stdout().lock();
         for (row, line) in (0..height).zip(lines) {
+            let line = systx_base::shown(line.as_bytes());
             let cut: String = line.chars().take(width.into()).collect();
             // Cleared first: after the last column there is nothing to clear.
             queue!(out, cursor::MoveTo(0, row), Clear(ClearType::CurrentLine), style::Print(cut))?;
