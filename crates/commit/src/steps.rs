@@ -146,7 +146,7 @@ impl Reserved {
         for (site, part) in sites.iter().zip(&parts) {
             let publication = mark(site, id, &part.writes);
             publication.decide(|| site.vol.engine.decide(id)).map_err(|why| match why {
-                NotDecided::Lost(_) => Stopped::Lost,
+                NotDecided::Lost(why) => Stopped::Lost { at: site.vol.order(), why: Box::new(why) },
                 NotDecided::Kernel(errno) => Stopped::NotPublished(errno),
             })?;
             fate.is_open = true;

@@ -2,6 +2,7 @@
 
 use rustix::io::Errno;
 use systx_store::{ApplyError, CommitError, ReserveError};
+use systx_txn::Conflict;
 use thiserror::Error;
 
 /// Why a commit went no further.  Paths are absolute.
@@ -9,7 +10,12 @@ use thiserror::Error;
 pub enum Stopped {
     /// Another transaction has won before the decision.
     #[error("another transaction has won")]
-    Lost,
+    Lost {
+        /// The place of the file system among all, see [`systx_vfs::volume::Volume::order`].
+        at: usize,
+        /// Over what.  The engine may know it no more.
+        why: Box<Conflict>,
+    },
     /// Programs outside have changed these paths after the validation.
     #[error("programs outside have changed what it changes")]
     Changed(Vec<Vec<u8>>),

@@ -99,7 +99,14 @@ pub fn conflict(
     opponents: &dyn Opponents,
 ) -> protocol::Conflict {
     let path = HostPath(view.path_of_object(&found.object));
-    let opponent = match found.opponent {
+    let opponent = opponent(&found.opponent, opponents);
+    let stale = if stale_only { vec![path.clone()] } else { Vec::new() };
+    protocol::Conflict { part: part(&found.object), path, opponent, stale_only, stale }
+}
+
+/// The other side of a conflict.
+pub fn opponent(by: &Opponent, opponents: &dyn Opponents) -> protocol::Opponent {
+    match *by {
         Opponent::Txn(id) => {
             let (uid, argv, ended) = opponents.find(id);
             protocol::Opponent::Transaction { id, argv, ended, uid }
@@ -110,9 +117,7 @@ pub fn conflict(
             protocol::Opponent::outside(text)
         }
         Opponent::Plain(caller) => by_caller(&caller),
-    };
-    let stale = if stale_only { vec![path.clone()] } else { Vec::new() };
-    protocol::Conflict { part: part(&found.object), path, opponent, stale_only, stale }
+    }
 }
 
 /// A request that came through the daemon: it knows who made it.

@@ -55,6 +55,7 @@ impl Transactions {
             age: before.as_ref().map_or(0, |t| t.age.saturating_add(1)),
             read_only: begin.read_only,
             timestamp: before.as_ref().map(|t| t.timestamp),
+            guest: guest.is_some(),
             inject: self.inject(),
         };
         let argv = ["systx", "begin"].map(HostPath::from).into_iter().chain([directory.clone()]);
@@ -129,6 +130,7 @@ impl Transactions {
             let part = self.new_id(&txn.volume)?;
             let ended = txn.commit_part(part, paths, self);
             drop(pause);
+            txn.settle();
             // What was made has other inode numbers now.
             path_view.forget(&[]);
             let (Ended::Committed(outcome) | Ended::Refused(outcome)) = ended;

@@ -4,11 +4,12 @@ use crate::protocol::{self, Failure, FailureKind, HostPath};
 use std::io;
 use systx_commit::Stopped;
 use systx_store::{ApplyError, CommitError, Outside, OutsideChange, ReserveError};
+use systx_txn::Conflict;
 
 /// Why nothing was installed, as a client is told.
 pub enum NotInstalled {
-    /// Another transaction won before the decision.
-    Lost,
+    /// Another transaction won before the decision, see [`Stopped::Lost`].
+    Lost(usize, Box<Conflict>),
     /// Outsiders changed these paths after validation.
     Outside(Vec<HostPath>),
     /// The store cannot.
@@ -20,7 +21,7 @@ pub enum NotInstalled {
 impl From<Stopped> for NotInstalled {
     fn from(stopped: Stopped) -> NotInstalled {
         match stopped {
-            Stopped::Lost => NotInstalled::Lost,
+            Stopped::Lost { at, why } => NotInstalled::Lost(at, why),
             Stopped::Changed(paths) => {
                 NotInstalled::Outside(paths.into_iter().map(HostPath).collect())
             }
@@ -46,7 +47,7 @@ impl From<Stopped> for NotInstalled {
 pub(crate) fn failure(stopped: Stopped) -> Failure {
     match NotInstalled::from(stopped) {
         NotInstalled::Failed(failure) | NotInstalled::Unfinished(failure) => failure,
-        NotInstalled::Lost => {
+        NotInstalled::Lost(..) => {
             Failure::new(FailureKind::Busy, "a running transaction won against it")
                 .hint("try again")
         }

@@ -331,12 +331,14 @@ impl Desk {
         };
         let thread = i32::try_from(caller.tid).ok().and_then(Pid::from_raw);
         let read_only = arg.flags & READ_ONLY != 0;
+        let guest = caller.uid != rustix::process::geteuid().as_raw();
         let options = BeginOptions {
             isolation: engine_isolation(isolation),
             priority: getpriority_process(thread).unwrap_or(0),
             age: if again { last.retries } else { 0 },
             read_only,
             timestamp: again.then_some(last.timestamp),
+            guest,
             inject: table.inject(),
         };
         let retries = options.age;
@@ -352,7 +354,7 @@ impl Desk {
             transport: Transport::Auto,
             lives_on: true,
             opaque: true,
-            guest: caller.uid != rustix::process::geteuid().as_raw(),
+            guest,
             limit_bytes: None,
             at_once,
         };
@@ -360,10 +362,10 @@ impl Desk {
             if at_once && failure.kind == protocol::FailureKind::Busy {
                 return Errno::AGAIN;
             }
-            tracing::error!("a thread's transaction cannot begin: {failure}");
+            tracing::error!(uid = caller.uid, "a thread's transaction cannot begin: {failure}");
             Errno::IO
         };
-        let trusted = !terms.guest;
+        let trusted = !guest;
         let new_id = || table.new_id(&volume).map_err(refused);
         let begin = |id| {
             let (terms, options) = (terms.clone(), options.clone());

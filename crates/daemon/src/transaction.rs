@@ -23,12 +23,12 @@ use spill::{Limits, StoreSpill};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use systx_base::sync::{Mutex, rank};
-use systx_base::{Time, TxnId};
+use systx_base::{Oid, Time, TxnId};
 use systx_commit::{Commit, Durable, Part, Stopped};
 use systx_fuse::Connection;
 use systx_store::writeset::WriteSet;
 use systx_store::{CommitMeta, TxnKind};
-use systx_txn::{Access, BeginOptions, Isolation, Side, Status};
+use systx_txn::{Access, BeginOptions, Isolation, Object, Opponent, Side, Status};
 use systx_vfs::content::{Budget, Spill};
 use systx_vfs::freeze::{Frozen, Selection};
 use systx_vfs::inode_locks::NotQuiet;
@@ -92,8 +92,10 @@ pub struct Transaction {
     pub view: Arc<View>,
     /// Its parts on further file systems, see [`several`].
     others: OnceLock<Vec<Arc<Transaction>>>,
-    /// An outsider changed what it had met; counted as lost.
-    outdone: AtomicBool,
+    /// It is counted as lost.
+    outdone: Arc<AtomicBool>,
+    /// The conflict that it has lost to somebody whom the engine does not know.
+    verdict: OnceLock<protocol::Conflict>,
     /// What its command wants done outside after the commit.
     pub deferred: deferred::Wanted,
     /// What in it is not isolated as everything else is.
@@ -226,7 +228,7 @@ impl Transaction {
         let busy = || Failure::new(FailureKind::Busy, "a change from outside is under way");
         let timestamp = begun.ok_or_else(busy)?.0;
         // Who has lost often enough may hold plain requests up for a while.
-        if frozen.is_none() && !terms.guest {
+        if frozen.is_none() {
             volume.vol.engine.reserve(id);
         }
         let config = ViewConfig {
@@ -254,9 +256,13 @@ impl Transaction {
         Counts::count(&volume.counts.begun);
         alarm.add(&view);
         let theirs = Arc::downgrade(&volume);
+        let outdone = Arc::new(AtomicBool::new(false));
+        let counted = Arc::clone(&outdone);
         // Called on the winner's thread, which holds the lock of the winner's view: no lock of a view is taken.
         volume.vol.engine.on_doom(id, move |_, _| {
-            if let Some(volume) = theirs.upgrade() {
+            if let Some(volume) = theirs.upgrade()
+                && !counted.swap(true, Ordering::Relaxed)
+            {
                 Counts::count(&volume.counts.lost);
             }
             alarm.ring();
@@ -279,7 +285,8 @@ impl Transaction {
             volume,
             view,
             others: OnceLock::new(),
-            outdone: AtomicBool::new(false),
+            outdone,
+            verdict: OnceLock::new(),
             deferred: deferred::Wanted::default(),
             told: classes::Told::default(),
             budget,
@@ -427,11 +434,16 @@ impl Transaction {
 
     /// Why it lost, if it did.
     pub fn conflict(&self, opponents: &dyn Opponents) -> Option<protocol::Conflict> {
+        if let Some(verdict) = self.parts().find_map(|part| part.verdict.get()) {
+            return Some(verdict.clone());
+        }
         let Some(found) = self.volume.vol.engine.conflict(self.id) else {
             return self.others().iter().find_map(|o| o.conflict(opponents));
         };
         // Two writers exclude each other under every isolation.
-        let stale_only = found.mine == Side::Read || found.theirs == Side::Read;
+        let read = found.mine == Side::Read || found.theirs == Side::Read;
+        let path = self.view.path_of_object(&found.object);
+        let stale_only = read && !self.view.changes().iter().any(|c| c.path == path);
         Some(describe::conflict(&self.view, &found, stale_only, opponents))
     }
 
@@ -485,7 +497,9 @@ impl Transaction {
 
     /// What the transaction met and outsiders have changed since, as the conflict that it is under
     /// this transaction's isolation; stale reads that only need to be told are the second part.
-    fn validate(&self) -> (Option<protocol::Conflict>, Vec<HostPath>) {
+    ///
+    /// With a conflict it has lost for good: [`Transaction::settle`], or its end, has to follow.
+    fn validate(&self, opponents: &dyn Opponents) -> (Option<protocol::Conflict>, Vec<HostPath>) {
         let mut found = self.view.validate();
         found.retain(|c| c.written || !self.told.is_passed_through(&c.path));
         let serializable = self.terms.isolation == protocol::Isolation::Serializable;
@@ -494,7 +508,37 @@ impl Transaction {
         if !fatal.is_empty() && !self.outdone.swap(true, Ordering::Relaxed) {
             Counts::count(&self.volume.counts.lost);
         }
-        (describe::outside(&fatal), stale)
+        let conflict = describe::outside(&fatal).map(|mut conflict| {
+            if let Some(by) = self.who_replaced(&conflict.path) {
+                conflict.opponent = describe::opponent(&by, opponents);
+            }
+            self.verdict.get_or_init(|| conflict).clone()
+        });
+        (conflict, stale)
+    }
+
+    /// Who made a path stale that was read under snapshot isolation, if the engine knows: what
+    /// was found there is not what was met, but it need not be an outsider's.
+    fn who_replaced(&self, path: &HostPath) -> Option<Opponent> {
+        let stale = self.volume.vol.engine.stale_reads(self.id);
+        let known = stale.into_iter().filter(|(_, by)| *by != Opponent::Outside);
+        let is_it = |object: &Object| self.view.path_of_object(object) == path.0;
+        known.into_iter().find(|(object, _)| is_it(object)).map(|(_, by)| by)
+    }
+
+    /// Where its commit has found that it has lost to somebody whom the engine does not know: it
+    /// is in nobody's way any more, and nothing more is done in it.
+    pub fn settle(&self) {
+        if !self.parts().any(|part| part.verdict.get().is_some()) {
+            return;
+        }
+        for part in self.parts() {
+            let object = Object::List(Oid(0));
+            let (opponent, mine, theirs) = (Opponent::Outside, Side::Read, Side::Write);
+            // What is told is the verdict.
+            let why = systx_txn::Conflict { object, opponent, mine, theirs };
+            part.volume.vol.engine.doom(self.id, why);
+        }
     }
 
     /// What a transaction has read that commits nothing is all that it is good for.
@@ -585,7 +629,7 @@ impl Transaction {
                 return Ended::Refused(Outcome::Refused { failure: never_quiet(why), kept: true });
             }
         };
-        let (conflict, stale) = self.validate();
+        let (conflict, stale) = self.validate(opponents);
         drop(quiet);
         if let Some(conflict) = conflict.or_else(|| self.conflict(opponents)) {
             return Ended::Refused(Outcome::Conflict { conflict, kept: true });
@@ -594,12 +638,15 @@ impl Transaction {
         let summary = describe::summary(self.changes().iter().filter(below));
         let engine = &self.volume.vol.engine;
         let isolation = engine_isolation(self.terms.isolation);
-        engine.begin(id, BeginOptions { isolation, ..BeginOptions::default() });
+        let guest = self.terms.guest;
+        engine.begin(id, BeginOptions { isolation, guest, ..BeginOptions::default() });
         let owned = match engine.merge_reads(self.id, id) {
             Access::Granted => self.view.claim(id, &frozen.writes),
             Access::Doomed | Access::Wait(_) => Err(None),
         };
         if let Err(lost) = owned {
+            // The part's own, which nobody knows any more when that has ended.
+            let lost = lost.or_else(|| engine.conflict(id));
             engine.abort(id);
             return self.lost(lost, true, opponents);
         }
@@ -614,7 +661,7 @@ impl Transaction {
                 // What was not decided is still known to the engine.
                 engine.abort(id);
                 match NotInstalled::from(stopped) {
-                    NotInstalled::Lost => self.lost(None, true, opponents),
+                    NotInstalled::Lost(_, why) => self.lost(Some(*why), true, opponents),
                     NotInstalled::Outside(paths) => Ended::Refused(late_change(paths, true)),
                     NotInstalled::Failed(failure) => Ended::Refused(refused(failure)),
                     NotInstalled::Unfinished(failure) => {

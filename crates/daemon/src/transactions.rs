@@ -350,6 +350,7 @@ impl Transactions {
             // What is decided cannot be committed once more, nor dropped.
             unfinished @ Ended::Refused(Outcome::Unfinished { .. }) => self.end(txn, unfinished),
             Ended::Refused(Outcome::Conflict { conflict, .. }) => {
+                txn.settle();
                 Outcome::Conflict { conflict, kept: true }
             }
             Ended::Refused(Outcome::Refused { failure, .. }) => {
@@ -387,6 +388,7 @@ impl Control for Transactions {
             age: begin.losses,
             read_only: begin.read_only,
             timestamp: begin.timestamp,
+            guest: false,
             inject: self.inject(),
         };
         let terms = Terms {
@@ -593,6 +595,7 @@ impl Control for Transactions {
         let _turn = self.turn(&txn)?;
         let part = self.new_id(&txn.volume)?;
         let ended = txn.commit_part(part, &paths, self);
+        txn.settle();
         Ok(match ended {
             Ended::Committed(outcome) | Ended::Refused(outcome) => outcome,
         })

@@ -152,7 +152,7 @@ impl Place {
         let decided = Commit::new(id, meta(id), vec![part]).reserve().and_then(|r| r.decide());
         let decided = match decided {
             Ok(decided) => decided,
-            Err(Stopped::Lost | Stopped::NotPublished(_)) => {
+            Err(Stopped::Lost { .. } | Stopped::NotPublished(_)) => {
                 self.vol.engine.abort(id);
                 return false;
             }

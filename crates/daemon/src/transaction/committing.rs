@@ -176,7 +176,7 @@ impl Transaction {
         let frozen = self.view.freeze(&selection);
         // Until the end of this check; the decision keeps them out once more.
         let _quiet = self.view.quiet_others().map_err(|why| Box::new(refused(never_quiet(why))))?;
-        let (conflict, old) = self.validate();
+        let (conflict, old) = self.validate(opponents);
         stale.extend(old);
         if conflict.is_some() {
             return Ok((frozen, conflict));
@@ -234,7 +234,10 @@ impl Transaction {
 
     fn not_installed(&self, error: NotInstalled, opponents: &dyn Opponents) -> Outcome {
         match error {
-            NotInstalled::Lost => self.lost_to(None, false, opponents),
+            NotInstalled::Lost(at, why) => {
+                let part = self.parts().find(|part| part.volume.vol.order() == at);
+                part.unwrap_or(self).lost_to(Some(*why), false, opponents)
+            }
             NotInstalled::Outside(paths) => late_change(paths, false),
             NotInstalled::Failed(failure) => refused(failure),
             NotInstalled::Unfinished(failure) => {

@@ -1,0 +1,122 @@
+//! Verdicts: who has lost has lost for good, to whom it is said that it did, and with the right advice.
+
+use std::path::PathBuf;
+use systx_e2e::{CONFLICT, Finished, Lab, lab};
+
+/// Begins a transaction with a path; its id and the path.
+fn begin(lab: &Lab, options: &[&str]) -> (String, PathBuf) {
+    let begun = lab.do_systx(["begin"].iter().chain(options).chain(&["."])).ok();
+    let (id, path) = begun.out.trim().split_once(' ').expect("an id and a path");
+    (id.to_owned(), PathBuf::from(path))
+}
+
+fn sh(lab: &Lab, at: &PathBuf, script: &str) -> Finished {
+    lab.native(&format!("cd {} && {{ {script}; }}", at.display()))
+}
+
+fn state(lab: &Lab, id: &str) -> String {
+    let list = lab.do_systx(["list", "--json"]).ok().json().to_string();
+    let of = list.split(id).nth(1).unwrap_or_else(|| panic!("no {id} in {list}"));
+    let state = of.split("\"state\":\"").nth(1).expect("a state");
+    state.split('"').next().expect("text").to_owned()
+}
+
+/// Kept, or with a path: a commit that has lost to a program outside was the last word.  It is lost, nothing more is done in it,
+/// and it beats nobody.
+#[test]
+fn who_has_lost_at_its_commit_beats_nobody_any_more() {
+    let lab = lab!();
+    for with_path in [false, true] {
+        lab.native("echo one > f; echo one > other").ok();
+        let work = "cat f; echo mine > other";
+        let (id, path) = match with_path {
+            true => {
+                let (id, path) = begin(&lab, &[]);
+                sh(&lab, &path, work).ok();
+                (id, Some(path))
+            }
+            false => {
+                lab.run(&["--on-exit=keep"], work).ok();
+                (lab.open_ids().pop().expect("it is kept"), None)
+            }
+        };
+        lab.native("echo outside >> f").ok();
+        let lost = lab.do_systx(["commit", &id]).expect(CONFLICT);
+        assert!(lost.err.contains("/f"), "{lost}");
+        assert_eq!(state(&lab, &id), "doomed", "which list shows as lost");
+        if let Some(path) = path {
+            let late = sh(&lab, &path, "echo late > late");
+            assert!(late.code != 0 && late.err.contains("cancel"), "{late}");
+        }
+        // What it has written is as free as if it were not there.
+        lab.run(&["--retries", "0"], "cat other; echo theirs > other").ok();
+        assert_eq!(lab.read("other"), "theirs\n");
+        // It says the same again.
+        let again = lab.do_systx(["commit", &id]).expect(CONFLICT);
+        assert!(again.err.contains("/f"), "{again}");
+        lab.do_systx(["abort", &id]).ok();
+    }
+}
+
+/// Under snapshot isolation who replaced a file is found at the end, and was another transaction.
+#[test]
+fn a_file_that_a_transaction_has_replaced_is_not_said_to_be_an_outsiders() {
+    let lab = lab!();
+    lab.native("echo one > f").ok();
+    let (id, path) = begin(&lab, &["--isolation=snapshot"]);
+    sh(&lab, &path, "cat f; echo mine > new; mv new f").ok();
+    lab.run(&[], "echo theirs > new; mv new f").ok();
+    let winner = lab.logged_ids().remove(0);
+    let lost = lab.do_systx(["commit", &id]).expect(CONFLICT);
+    assert!(lost.err.contains(&winner) && !lost.err.contains("outside"), "{lost}");
+    lab.do_systx(["abort", &id]).ok();
+    // By a program outside it is one.
+    let (id, path) = begin(&lab, &["--isolation=snapshot"]);
+    sh(&lab, &path, "cat f; echo mine > new; mv new f").ok();
+    lab.native("echo outside > new; mv new f").ok();
+    let lost = lab.do_systx(["commit", &id]).expect(CONFLICT);
+    assert!(lost.err.contains("outside"), "{lost}");
+    lab.do_systx(["abort", &id]).ok();
+}
+
+/// A part of a transaction is a transaction of its own for the moment of its commit; what it loses is told as such.
+#[test]
+fn a_part_that_loses_has_a_conflict_and_was_not_aborted() {
+    let lab = lab!();
+    lab.native("echo one > f; echo one > g").ok();
+    let (older, its) = begin(&lab, &[]);
+    sh(&lab, &its, "cat f").ok();
+    let (id, path) = begin(&lab, &["--isolation=snapshot"]);
+    sh(&lab, &path, "echo more >> f; echo more >> g").ok();
+    let file = lab.path("f");
+    let lost = lab.do_systx(["commit", &id, file.to_str().expect("text")]).expect(CONFLICT);
+    assert!(lost.err.contains("/f") && lost.err.contains(&older), "{lost}");
+    assert!(!lost.err.contains("aborted"), "{lost}");
+    // The rest is as it was.
+    let rest = lab.path("g");
+    lab.do_systx(["commit", &id, rest.to_str().expect("text")]).ok();
+    assert_eq!((lab.read("f"), lab.read("g")), ("one\n".into(), "one\nmore\n".into()));
+    lab.do_systx(["abort", &id]).ok();
+    lab.do_systx(["abort", &older]).ok();
+}
+
+/// Other isolation helps only who has read what it lost over, and not written there as well.
+#[test]
+fn snapshot_isolation_is_not_advised_where_the_file_was_written_as_well() {
+    let lab = lab!();
+    let advice = "--isolation=snapshot";
+    for writes in [false, true] {
+        lab.native("head -c 12288 /dev/zero > f").ok();
+        let (older, its) = begin(&lab, &[]);
+        let (id, path) = begin(&lab, &[]);
+        sh(&lab, &path, "cat f >/dev/null").ok();
+        if writes {
+            sh(&lab, &path, "printf x | dd of=f bs=4096 seek=2 conv=notrunc status=none").ok();
+        }
+        sh(&lab, &its, "printf x | dd of=f bs=4096 seek=0 conv=notrunc status=none").ok();
+        let lost = lab.do_systx(["commit", &id]).expect(CONFLICT);
+        assert_eq!(lost.err.contains(advice), !writes, "{lost}");
+        lab.do_systx(["abort", &id]).ok();
+        lab.do_systx(["abort", &older]).ok();
+    }
+}
