@@ -254,7 +254,7 @@ fn a_waiter_is_woken_by_every_kind_of_release() {
     let views = Views::new();
     let woken = Arc::new(AtomicUsize::new(0));
     let count = woken.clone();
-    let wait = Wait::new(move || drop(count.fetch_add(1, SeqCst)));
+    let wait = Wait::new(move || _ = count.fetch_add(1, SeqCst));
     let asks = |expected| {
         let got = views.ask(1, lock(2, LockKind::Shared, ALL), (None, Some(&wait)));
         assert_eq!(got, expected);

@@ -100,7 +100,7 @@ mod tests {
         assert!(graph.block((2, 20), 3));
         assert!(graph.block((4, 40), 3), "two for one");
         assert!(!graph.block((3, 30), 1), "1 waits for 2, 2 for 3");
-        assert!(graph.block((3, 31), 4) == false, "4 waits for 3");
+        assert!(!graph.block((3, 31), 4), "4 waits for 3");
         // Another thread of 1 waits elsewhere.
         assert!(graph.block((1, 11), 5));
         assert!(!graph.block((5, 50), 1));
