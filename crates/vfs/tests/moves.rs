@@ -22,7 +22,7 @@ use systx_base::{Kind, Time, TxnId};
 use systx_store::io::{Class, Stamp};
 use systx_store::real::RealIo;
 use systx_store::writeset::{Attrs, Content, Ix, Object, Origin, WriteSet};
-use systx_store::{CommitMeta, Config, DirStore, TxnKind, UndoError};
+use systx_store::{CommitMeta, Config, DirStore, Instance, TxnKind, UndoError};
 use systx_txn::Isolation;
 use systx_vfs::api::{NewAttr, RenameHow, Requests, SetAttr};
 use systx_vfs::freeze::{Everything, Frozen, Selection};
@@ -323,7 +323,8 @@ impl Open {
             Bed::Overlay(_) => None,
         };
         let io = Hooked::of_class(RealIo::open(root).unwrap(), class);
-        let config = Config { segment_bytes: 64 << 10, boot: [boot; 16], ..Config::new(STATE) };
+        let instance = Instance { boot: [boot; 16], mount: 1 };
+        let config = Config { segment_bytes: 64 << 10, instance, ..Config::new(STATE) };
         let (store, report) = DirStore::open(config, io.clone()).unwrap();
         same(&Vec::new(), &report.outside)?;
         Ok(Open { io, store })
