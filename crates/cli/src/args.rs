@@ -28,6 +28,12 @@ Exit codes of run: CMD's own; 75 lost a conflict, try again; 76 committed, but a
 met and kept; 124 time limit; 125 systx failed; 126 CMD cannot be executed; 127 CMD not found.
 Other commands: 0 done; 1 failed; 2 bad usage; 75, 76 as above.";
 
+const GC_HELP: &str = "\
+Without --keep and --max-size the usual bound is kept, as it is after commits by itself: undos take at most a
+tenth of the file system, and no more than is free then; they reach 30 days back; the latest transaction can
+be undone in any case.  A commit that finds no room first forgets how to undo the oldest transactions, and
+says so.  Transactions that cannot be undone any more stay in the log, the latest 10000 of them.";
+
 /// Options of every command.
 #[derive(Clone, Debug, Args)]
 pub struct Global {
@@ -90,10 +96,11 @@ pub enum Command {
     /// Undo a committed transaction, with a new one
     Undo(Undo),
     /// Take back an undo
-    Redo(Undo),
+    Redo(Redo),
     /// Finish or discard what a crash left
     Recover(Recover),
-    /// Bound the space that undo information takes
+    /// Give back space that is kept for undos
+    #[command(after_help = GC_HELP)]
     Gc(Gc),
     /// Guard a directory: every process goes through systx (lists the guarded ones, without DIR)
     Mount(Mount),
@@ -366,6 +373,8 @@ pub struct Commit {
 /// `systx log`.
 #[derive(Clone, Debug, Args)]
 pub struct Log {
+    /// Only transactions that changed something at these paths, or below
+    pub paths: Vec<PathBuf>,
     /// At most N
     #[arg(short = 'n', long, value_name = "N")]
     pub limit: Option<u64>,
@@ -427,11 +436,26 @@ pub struct Config {
     pub place: Where,
 }
 
-/// `systx undo` and `systx redo`.
+/// `systx redo`.
+#[derive(Clone, Debug, Args)]
+pub struct Redo {
+    /// The undo, or what it undid; without ID the latest undo of this directory
+    pub id: Option<String>,
+    /// Only show what would be done
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Where.
+    #[command(flatten)]
+    pub place: Where,
+}
+
+/// `systx undo`.
 #[derive(Clone, Debug, Args)]
 pub struct Undo {
-    /// The transaction; the latest that can be, without ID
+    /// The transaction; without ID the latest one that changed something in this directory, or was run in it
     pub id: Option<String>,
+    /// Only what it changed at these paths, or below
+    pub paths: Vec<PathBuf>,
     /// Only show what would be done
     #[arg(short = 'n', long)]
     pub dry_run: bool,
@@ -454,10 +478,10 @@ pub struct Recover {
 /// `systx gc`.
 #[derive(Clone, Debug, Args)]
 pub struct Gc {
-    /// Keep undo information of at least N transactions
+    /// Of the newest N transactions keep how to undo them, of no others
     #[arg(long, value_name = "N")]
     pub keep: Option<u64>,
-    /// Shrink undo information to at most SIZE (bytes, or 100M, 2G)
+    /// Keep at most SIZE for undos (bytes, or 100M, 2G), of the newest transactions
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_size: Option<u64>,
     /// Only say what would be done

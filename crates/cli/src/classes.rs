@@ -1,6 +1,7 @@
 //! What of a run is not isolated as everything else is, by path, and who says so: for the run itself, and for whoever
 //! wants to see it.
 
+use crate::glob;
 use crate::ignore_file::Ignored;
 use crate::merging;
 use crate::output::Out;
@@ -39,9 +40,35 @@ pub fn patterns(
     let files = ignored.no_commit.iter().zip(&ignored.from.0);
     let files =
         files.map(|(p, from)| rule(Class::NoCommit, p.as_str(), &from.display().to_string()));
-    let given = exclude.iter().filter_map(|p| patterns::anchor(p, cwd, true));
+    let given = exclude.iter().filter_map(|p| argument(p, cwd));
     let given = given.map(|p| rule(Class::NoCommit, p.as_str(), "--exclude"));
     files.chain(given).chain(merging::rules(cwd, ignored, merge, no_merge)).collect()
+}
+
+/// A pattern of the command line, anchored.
+pub fn argument(pattern: &str, cwd: &Path) -> Option<String> {
+    let (not, path) = match pattern.strip_prefix('!') {
+        Some(path) => ("!", path),
+        None => ("", pattern),
+    };
+    match path.starts_with('/') {
+        true => patterns::anchor_argument(&format!("{not}{}", glob::real(path, cwd)), cwd),
+        false => patterns::anchor_argument(pattern, cwd),
+    }
+}
+
+/// A sentence for each pattern that begins with a slash and names nothing, where the working directory has something of that
+/// name: in a .systxignore file that is what it would mean.
+pub fn doubts(exclude: &[String], cwd: &Path) -> Vec<String> {
+    let mut out = Vec::new();
+    for pattern in exclude.iter().filter(|p| p.starts_with('/')) {
+        let here = pattern.trim_start_matches('/');
+        let at = |path: &str| !glob::expand(path).is_empty();
+        if !at(&glob::real(pattern, cwd)) && at(&format!("{}/{here}", glob::quote(cwd))) {
+            out.push(format!("--exclude {pattern} names nothing; here it would be ./{here}"));
+        }
+    }
+    out
 }
 
 /// What a class means, in words.

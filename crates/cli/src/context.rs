@@ -171,7 +171,8 @@ pub fn resolve_committed(
     prefix: &str,
     place: &Place,
 ) -> Result<TxnId, Problem> {
-    let ids: Vec<TxnId> = client.log(place.clone(), None)?.iter().map(|t| t.id).collect();
+    let ids: Vec<TxnId> =
+        client.log(place.clone(), None, Vec::new())?.iter().map(|t| t.id).collect();
     resolve(prefix, &ids, "committed")
         .map_err(|p| p.hint("`systx log` shows them; -C DIR or --root DIR names another volume"))
 }

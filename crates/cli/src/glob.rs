@@ -1,11 +1,12 @@
 //! Expands globs against the file system, for paths that are not isolated.
 
+use globset::{GlobBuilder, GlobMatcher};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// What an absolute glob names now; sorted, links resolved, each once.  `*`, `?` and `[…]` do not
-/// match a slash, nor a dot at the start of a name.
+/// match a slash, nor a dot at the start of a name; `{a,b}` is one of several.
 pub fn expand(glob: &str) -> Vec<PathBuf> {
     let mut found = vec![PathBuf::from("/")];
     for segment in glob.split('/').filter(|s| !s.is_empty()) {
@@ -19,15 +20,15 @@ pub fn expand(glob: &str) -> Vec<PathBuf> {
 }
 
 fn step(dir: &Path, segment: &str) -> Vec<PathBuf> {
-    if !segment.contains(['*', '?', '[', '\\']) {
+    if !segment.contains(['*', '?', '[', '{', '\\']) {
         let path = dir.join(segment);
         return if path.symlink_metadata().is_ok() { vec![path] } else { Vec::new() };
     }
     let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let Some(matcher) = matcher(segment) else { return Vec::new() };
     let wanted = |name: &OsString| {
-        let name = name.as_bytes();
-        let hidden = name.first() == Some(&b'.') && !segment.starts_with('.');
-        !hidden && matches(segment.as_bytes(), name)
+        let hidden = name.as_bytes().first() == Some(&b'.') && !segment.starts_with('.');
+        !hidden && matcher.is_match(name)
     };
     entries.flatten().map(|e| e.file_name()).filter(wanted).map(|n| dir.join(n)).collect()
 }
@@ -36,7 +37,7 @@ fn step(dir: &Path, segment: &str) -> Vec<PathBuf> {
 pub fn quote(path: &Path) -> String {
     let mut out = String::new();
     for c in path.as_os_str().to_string_lossy().chars() {
-        if matches!(c, '*' | '?' | '[' | '\\') {
+        if matches!(c, '*' | '?' | '[' | ']' | '{' | '}' | '\\') {
             out.push('\\');
         }
         out.push(c);
@@ -44,67 +45,24 @@ pub fn quote(path: &Path) -> String {
     out
 }
 
-/// One name against one segment.
-fn matches(glob: &[u8], name: &[u8]) -> bool {
-    let (mut g, mut n) = (0, 0);
-    // Where to go on after the last star took one byte more.
-    let mut again: Option<(usize, usize)> = None;
-    loop {
-        if g == glob.len() && n == name.len() {
-            return true;
-        }
-        if glob.get(g) == Some(&b'*') {
-            again = Some((g + 1, n));
-            g += 1;
-            continue;
-        }
-        match (name.get(n).and_then(|byte| one(&glob[g..], *byte)), again) {
-            (Some(used), _) => {
-                g += used;
-                n += 1;
-            }
-            (None, Some((star, taken))) if taken < name.len() => {
-                again = Some((star, taken + 1));
-                g = star;
-                n = taken + 1;
-            }
-            (None, _) => return false,
-        }
-    }
+/// A segment as a matcher of names; one that is no valid glob names only itself, as in a shell.
+fn matcher(segment: &str) -> Option<GlobMatcher> {
+    let glob = |text: &str| {
+        let built = GlobBuilder::new(text).literal_separator(true).backslash_escape(true).build();
+        built.ok().map(|glob| glob.compile_matcher())
+    };
+    glob(segment).or_else(|| glob(&quote(Path::new(segment))))
 }
 
-/// Whether the first item of a glob, which is not a star, matches a byte: how long the item is.
-fn one(glob: &[u8], byte: u8) -> Option<usize> {
-    match *glob.first()? {
-        b'?' => Some(1),
-        b'\\' if glob.len() > 1 => (glob[1] == byte).then_some(2),
-        b'[' => match class(glob, byte) {
-            Some((matched, used)) => matched.then_some(used),
-            // Not closed: an ordinary character.
-            None => (byte == b'[').then_some(1),
-        },
-        c => (c == byte).then_some(1),
-    }
-}
-
-/// `[abc]`, `[a-z]`, `[!…]`, with `]` as an ordinary character right after the start.
-fn class(glob: &[u8], byte: u8) -> Option<(bool, usize)> {
-    let negated = matches!(glob.get(1), Some(b'!' | b'^'));
-    let start = if negated { 2 } else { 1 };
-    let mut at = start;
-    let mut matched = false;
-    loop {
-        let low = *glob.get(at)?;
-        if low == b']' && at > start {
-            return Some((matched != negated, at + 1));
-        }
-        let mut high = low;
-        if glob.get(at + 1) == Some(&b'-') && !matches!(glob.get(at + 2), None | Some(b']')) {
-            high = *glob.get(at + 2)?;
-            at += 2;
-        }
-        matched |= (low..=high).contains(&byte);
-        at += 1;
+/// A path that a user gave, perhaps with signs of a glob: absolute, and as the kernel knows it, without symbolic links as far as
+/// it is plain.
+pub fn real(glob: &str, cwd: &Path) -> String {
+    let text = absolute(OsStr::new(glob), cwd);
+    let plain = text.find(['*', '?', '[', '{', '\\']).unwrap_or(text.trim_end_matches('/').len());
+    let Some(slash) = text[..plain].rfind('/').filter(|at| *at > 0) else { return text };
+    match std::fs::canonicalize(&text[..slash]) {
+        Ok(dir) => format!("{}{}", quote(&dir), &text[slash..]),
+        Err(_) => text,
     }
 }
 
@@ -120,10 +78,25 @@ mod tests {
 
     #[test]
     fn segments_match_as_in_a_shell() {
-        let m = |g: &str, n: &str| matches(g.as_bytes(), n.as_bytes());
+        let m = |g: &str, n: &str| matcher(g).is_some_and(|m| m.is_match(n));
         assert!(m("*.o", "a.o") && m("a?c", "abc") && m("[a-c]*", "bx") && m("\\*", "*"));
         assert!(!m("*.o", "a.oo") && !m("[!a]", "a") && !m("a", "ab") && m("[x", "[x"));
         assert!(!m(&"*a".repeat(40), &"a".repeat(39)));
+    }
+
+    #[test]
+    fn a_path_is_what_the_kernel_calls_it() {
+        let dir = std::fs::canonicalize(std::env::temp_dir()).unwrap();
+        let dir = dir.join(format!("systx-real-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("a[1]/b")).unwrap();
+        std::os::unix::fs::symlink("a[1]", dir.join("link")).unwrap();
+        let base = dir.display();
+        let at = |glob: &str| real(glob, &dir);
+        assert_eq!(at(&format!("{base}/link/x*")), format!("{base}/a\\[1\\]/x*"));
+        assert_eq!(at(&format!("{base}/link/b/")), format!("{base}/a\\[1\\]/b/"));
+        assert_eq!(at("nowhere/*"), format!("{base}/nowhere/*"));
+        assert_eq!(at("/*"), "/*");
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[test]

@@ -1,9 +1,8 @@
 //! Which files a run only appends to, behind what others append: logs.
 
-use crate::classes::rule;
+use crate::classes::{argument, rule};
 use crate::ignore_file::Ignored;
 use std::path::Path;
-use systx_daemon::patterns;
 use systx_daemon::protocol::{Class, Rule};
 
 /// Logs as text, by what writes them; not wtmp, lastlog and journals, which are records of fixed places.
@@ -29,6 +28,6 @@ pub fn rules(cwd: &Path, ignored: &Ignored, given: &[String], none: bool) -> Vec
     let rule = |pattern: &str, from: &str| rule(Class::AppendMerge, pattern, from);
     let built_in = LOGS.iter().map(|p| rule(p, "built in"));
     let from_files = ignored.merge.iter().map(|(p, from)| rule(p, &from.display().to_string()));
-    let options = given.iter().filter_map(|p| patterns::anchor(p, cwd, true));
+    let options = given.iter().filter_map(|p| argument(p, cwd));
     built_in.chain(from_files).chain(options.map(|p| rule(&p, "--merge"))).collect()
 }

@@ -1,4 +1,5 @@
-//! Checkpoints beside the answers to clients: one thread per volume while there is something to forget.
+//! Checkpoints beside the answers to clients: one thread per volume while there is something to forget, of the journal and of
+//! the history.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -66,6 +67,7 @@ impl Checkpoints {
             if let Err(error) = store.checkpoint() {
                 tracing::error!(%error, "checkpoint");
             }
+            bound_history(&store);
             drop(store);
             std::thread::sleep(pause_after(begun.elapsed()));
             let mut state = self.0.lock();
@@ -75,6 +77,19 @@ impl Checkpoints {
             }
             *state = State::Busy;
         }
+    }
+}
+
+/// After a checkpoint: what the journal needs cannot be forgotten.
+pub(crate) fn bound_history(store: &DirStore) {
+    match store.bound_history() {
+        Ok(Some(report)) => tracing::info!(
+            transactions = report.removed.len(),
+            bytes = report.freed,
+            "forgotten, to bound the history"
+        ),
+        Ok(None) => {}
+        Err(error) => tracing::warn!(%error, "the history was not bounded"),
     }
 }
 

@@ -139,6 +139,7 @@ fn forget(joint: u64, mut records: Vec<(Arc<Site>, Committed)>) {
             tracing::error!(%error, "checkpoint");
             return;
         }
+        crate::checkpoints::bound_history(store);
     }
     // Behind a record that could not be installed: the next start looks again.
     if let Some((decider, _)) = stores.first()

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use systx_base::TxnId;
 use systx_store::io::Stamp;
 use systx_store::writeset::{Origin, WriteSet};
-use systx_store::{CommitMeta, Reservation, ReserveError};
+use systx_store::{CommitMeta, Forgotten, Reservation, ReserveError};
 use systx_vfs::growing::{Appended, Merged};
 use systx_vfs::publication::{NotDecided, Publication, UnderWay};
 
@@ -124,6 +124,15 @@ impl Commit {
     }
 }
 
+/// What making room has cost: a sentence.
+fn forgotten(room: &Reservation) -> Option<String> {
+    let Forgotten { transactions, bytes } = room.forgotten();
+    let s = if transactions == 1 { "" } else { "s" };
+    (transactions > 0).then(|| {
+        format!("forgot how to undo {transactions} old transaction{s} to make room: {bytes} bytes")
+    })
+}
+
 fn no_room(site: &Site, mut error: ReserveError) -> Stopped {
     if let ReserveError::Xattr(refused) = &mut error {
         refused.path = site.absolute(&refused.path);
@@ -154,7 +163,7 @@ impl Reserved {
         }
         // Other transactions may have installed since this one was frozen.  None of those that are
         // under way meets it.
-        let mut notes = Vec::new();
+        let mut notes: Vec<String> = rooms.iter().filter_map(forgotten).collect();
         let mut forward = Vec::with_capacity(parts.len());
         for part in parts {
             let changes = part.changes();

@@ -58,6 +58,7 @@ pub fn commit_of(id: u64, files: &[(&Arc<Site>, &str)]) -> Commit {
         uid: 0,
         started: now,
         finished: now,
+        told: None,
     };
     Commit::new(TxnId(id), meta, parts)
 }

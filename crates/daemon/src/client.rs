@@ -291,8 +291,13 @@ impl Client {
     ///
     /// # Errors
     /// See [`Client::begin`].
-    pub fn log(&mut self, place: Place, limit: Option<u64>) -> Answer<Vec<LogEntry>> {
-        expect!(self.call(&Request::Log { place, limit }, &[])?, Reply::Log(v) => v)
+    pub fn log(
+        &mut self,
+        place: Place,
+        limit: Option<u64>,
+        paths: Vec<HostPath>,
+    ) -> Answer<Vec<LogEntry>> {
+        expect!(self.call(&Request::Log { place, limit, paths }, &[])?, Reply::Log(v) => v)
     }
     /// [`crate::protocol::Control::deferred`].
     ///

@@ -3,6 +3,7 @@
 use crate::patterns::Patterns;
 use crate::protocol::{self, ChangeKind, HostPath, Part, Side, Summary};
 use systx_base::{Kind, TxnId, Uid};
+use systx_store::Told;
 use systx_txn::{Caller, Conflict, Object, Opponent};
 use systx_vfs::changes::{Change, Side as ViewSide, Status};
 use systx_vfs::validate::{OutsideChange, What};
@@ -38,6 +39,7 @@ fn change(view: &View, c: &Change, patterns: &Patterns) -> protocol::Change {
         old: c.old.as_ref().map(|s| side(view, s)),
         new: c.new.as_ref().map(|s| side(view, s)),
         content: c.content,
+        bytes: c.bytes,
         xattrs,
         dropped: patterns.drops(&c.path),
         path: HostPath(c.path.clone()),
@@ -78,11 +80,21 @@ pub fn summary<'a>(changes: impl IntoIterator<Item = &'a protocol::Change>) -> S
             ChangeKind::Modified | ChangeKind::Retyped => s.modified += 1,
             ChangeKind::Attributes => s.attributes += 1,
         }
-        if let (true, Some(new)) = (c.content, &c.new) {
-            s.bytes += new.size;
-        }
+        s.bytes += c.bytes;
     }
     s
+}
+
+/// The same, for the history.
+pub fn told(s: Summary) -> Told {
+    let Summary { added, modified, deleted, renamed, attributes, bytes } = s;
+    Told { added, modified, deleted, renamed, attributes, bytes }
+}
+
+/// What the history says a commit was.
+pub fn as_told(t: Told) -> Summary {
+    let Told { added, modified, deleted, renamed, attributes, bytes } = t;
+    Summary { added, modified, deleted, renamed, attributes, bytes }
 }
 
 /// What is known of another transaction, for messages.

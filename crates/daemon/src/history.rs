@@ -6,23 +6,29 @@
 
 use crate::deferred;
 use crate::protocol::{
-    Action, Change, ChangeKind, Collected, Content, Failure, FailureKind, Gc, HostPath, LogEntry,
-    Outcome, Summary, Undo, Undone, Version,
+    Action, Change, ChangeKind, Collected, Failure, FailureKind, Gc, HostPath, LogEntry, Outcome,
+    Summary, Undo, Undone,
 };
 use crate::stopped;
 use crate::top::Counts;
-use crate::transactions::Transactions;
+use crate::transactions::{Transactions, is_below};
 use crate::volume::OpenVolume;
+use choose::{Choice, choose};
 use std::collections::HashMap;
 use std::sync::Arc;
 use systx_base::TxnId;
 use systx_commit::{Commit, Durable, Part, stamp_of};
 use systx_store::io::Stamp;
-use systx_store::writeset::WriteSet;
+use systx_store::writeset::{self, WriteSet};
 use systx_store::{
     self as stored, CommitMeta, HistoryEntry, Joint, Keep, Member, TxnKind, UndoError,
 };
 use systx_txn::{Access, BeginOptions, Object};
+
+mod choose;
+mod review;
+
+pub use review::{changes, content};
 
 /// Which way.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,6 +37,15 @@ pub enum Direction {
     Undo,
     /// Take an undo back.
     Redo,
+}
+
+impl Direction {
+    fn word(self) -> &'static str {
+        match self {
+            Direction::Undo => "undo",
+            Direction::Redo => "redo",
+        }
+    }
 }
 
 /// Whether the volume's history has this id.
@@ -57,6 +72,7 @@ pub fn log(
     table: &Transactions,
     volume: &OpenVolume,
     limit: Option<u64>,
+    paths: &[HostPath],
 ) -> Result<Vec<LogEntry>, Failure> {
     let all = entries(volume)?;
     let undone_by = undone_by(&all);
@@ -69,18 +85,25 @@ pub fn log(
         let joint = all.filter(|entry| entry.joint.is_some());
         Some(joint.map(|entry| (entry.meta.txn, entry.changes)).collect())
     });
+    let wanted = |e: &&HistoryEntry| {
+        paths.is_empty() || paths.iter().any(|path| choose::touches(volume, e, &path.0))
+    };
     Ok(all
         .iter()
+        .filter(wanted)
         .take(limit)
         .map(|e| LogEntry {
             id: e.meta.txn,
             time: e.meta.finished,
             argv: e.meta.argv.iter().map(|a| HostPath(a.clone())).collect(),
             cwd: HostPath(e.meta.cwd.clone()),
-            summary: summary(&e.changes, others.changes(e)),
+            summary: match e.meta.told {
+                Some(told) => crate::describe::as_told(told),
+                None => summary(&e.changes, others.changes(e)),
+            },
             undoes: undoes(&e.meta),
             undone_by: undone_by.get(&e.meta.txn).copied(),
-            undoable: !undone_by.contains_key(&e.meta.txn),
+            undoable: !e.forgotten && !undone_by.contains_key(&e.meta.txn),
             deferred: waiting.get(&e.meta.txn).cloned().unwrap_or_default(),
         })
         .collect())
@@ -89,7 +112,7 @@ pub fn log(
 fn undoes(meta: &CommitMeta) -> Option<TxnId> {
     match meta.kind {
         TxnKind::Undo { of } | TxnKind::Redo { of } => Some(of),
-        TxnKind::Run | TxnKind::Partial => None,
+        TxnKind::Run | TxnKind::Partial | TxnKind::UndoPart { .. } => None,
     }
 }
 
@@ -161,6 +184,7 @@ fn described(mount: &[u8], change: &stored::Change) -> Change {
         old: None,
         new: None,
         content: true,
+        bytes: 0,
         xattrs: Vec::new(),
         dropped: false,
     }
@@ -173,56 +197,13 @@ fn find(volume: &OpenVolume, id: TxnId) -> Result<HistoryEntry, Failure> {
     })
 }
 
-/// What a committed transaction changed, on all file systems that are there.
-///
-/// # Errors
-/// It is not in the history.
-pub fn changes(
-    table: &Transactions,
-    volume: &OpenVolume,
-    id: TxnId,
-) -> Result<Vec<Change>, Failure> {
-    let entry = find(volume, id)?;
-    let of = |volume: &OpenVolume, entry: &HistoryEntry| {
-        let mount = &volume.vol.mount_path;
-        entry.changes.iter().map(|c| described(mount, c)).collect::<Vec<_>>()
-    };
-    let mut all = of(volume, &entry);
-    for member in entry.joint.iter().flat_map(Joint::others) {
-        let Ok(other) = table.volume_of(member) else { continue };
-        all.extend(find(&other, id).map(|entry| of(&other, &entry)).unwrap_or_default());
-    }
-    all.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(all)
-}
-
-/// Content of a side of a committed change: the history keeps what undo needs, not what a review
-/// would show, so this is unknown.
-///
-/// # Errors
-/// The transaction is not in the history, or did not change the path.
-pub fn content(
-    table: &Transactions,
-    volume: &OpenVolume,
-    id: TxnId,
-    path: &HostPath,
-    _version: Version,
-    _limit: u64,
-) -> Result<Content, Failure> {
-    if !changes(table, volume, id)?.iter().any(|c| c.path == *path) {
-        let message = format!("transaction {id} did not change {path}");
-        return Err(Failure::new(FailureKind::Invalid, message).path(path.clone()));
-    }
-    Ok(Content { unknown: true, ..Content::default() })
-}
-
 /// Undoes or redoes.
 ///
 /// # Errors
 /// There is nothing to undo, it cannot be undone any more, or later changes overlap.
 pub fn undo(table: &Transactions, ask: &Undo, direction: Direction) -> Result<Undone, Failure> {
     let volume = table.volume(&ask.place)?;
-    let target = choose(&volume, ask.id, direction)?;
+    let Choice { target, notes } = choose(&volume, &ask.place, ask.id, direction)?;
     let mut volumes = vec![volume];
     for member in target.joint.iter().flat_map(Joint::others) {
         volumes.push(table.volume_of(member)?);
@@ -230,35 +211,60 @@ pub fn undo(table: &Transactions, ask: &Undo, direction: Direction) -> Result<Un
     // One order wherever locks of several volumes are taken.
     volumes.sort_by_key(|volume| volume.vol.order());
     let argv = target.meta.argv.iter().map(|a| HostPath(a.clone())).collect();
+    if !ask.paths.is_empty() {
+        check_paths(table, &volumes, &target, &ask.paths)?;
+        volumes.retain(|volume| {
+            let has = |entry: HistoryEntry| {
+                ask.paths.iter().any(|path| choose::changed_below(volume, &entry, &path.0))
+            };
+            find(volume, target.meta.txn).is_ok_and(has)
+        });
+    }
     let (changes, outcome) = if ask.dry_run {
-        (Plan::make(&volumes, &target)?.changes, None)
+        (Plan::make(&volumes, &target, &ask.paths)?.changes, None)
     } else {
         let (changes, outcome) = run(table, &volumes, &target, direction, ask)?;
         (changes, Some(outcome))
     };
-    Ok(Undone { target: target.meta.txn, argv, changes, outcome })
+    let cwd = HostPath(target.meta.cwd.clone());
+    Ok(Undone { target: target.meta.txn, argv, cwd, changes, notes, outcome })
 }
 
 /// What takes a transaction back.
+#[derive(Default)]
 struct Plan {
     /// For each volume.
     sets: Vec<WriteSet>,
     changes: Vec<Change>,
     /// What the sets refer to: they must live until they are committed.
     _slots: Vec<stored::Slot>,
+    /// Until it is installed.
+    _in_use: Vec<stored::InUse>,
 }
 
 impl Plan {
     /// By what is there at this moment.
-    fn make(volumes: &[Arc<OpenVolume>], target: &HistoryEntry) -> Result<Plan, Failure> {
-        let mut plan = Plan { sets: Vec::new(), changes: Vec::new(), _slots: Vec::new() };
+    fn make(
+        volumes: &[Arc<OpenVolume>],
+        target: &HistoryEntry,
+        paths: &[HostPath],
+    ) -> Result<Plan, Failure> {
+        let mut plan = Plan::default();
         for volume in volumes {
-            let undo = volume.store.undo_set(target.meta.txn);
+            let wanted = |path: &[u8]| {
+                let path = volume.absolute(path);
+                paths.iter().any(|top| is_below(&path, &top.0))
+            };
+            let undo = match paths.is_empty() {
+                true => volume.store.undo_set(target.meta.txn),
+                false => volume.store.undo_part(target.meta.txn, &wanted),
+            };
             let undo = undo.map_err(|e| cannot(volume, target, e))?;
             let mount = &volume.vol.mount_path;
             plan.changes.extend(stored::changes(&undo.set).iter().map(|c| described(mount, c)));
             plan.sets.push(undo.set);
             plan._slots.extend(undo.slots);
+            plan._in_use.extend(undo.in_use);
         }
         Ok(plan)
     }
@@ -269,13 +275,14 @@ impl Plan {
     fn claim(
         volumes: &[Arc<OpenVolume>],
         target: &HistoryEntry,
+        paths: &[HostPath],
         id: TxnId,
     ) -> Result<Plan, Failure> {
         let moments = || volumes.iter().map(|v| v.vol.engine.moment()).collect::<Vec<_>>();
         let mut claimed = None;
         loop {
             let before = moments();
-            let plan = Plan::make(volumes, target)?;
+            let plan = Plan::make(volumes, target, paths)?;
             let worksets: Vec<_> =
                 volumes.iter().zip(&plan.sets).map(|(v, set)| Workset::of(v, set)).collect();
             if claimed.as_ref() == Some(&worksets) {
@@ -296,45 +303,11 @@ impl Plan {
     }
 }
 
-/// The transaction to take back: the given one, or the latest that was not taken back yet.
-fn choose(
-    volume: &OpenVolume,
-    id: Option<TxnId>,
-    direction: Direction,
-) -> Result<HistoryEntry, Failure> {
-    let all = entries(volume)?;
-    let undone = undone_by(&all);
-    let is_undo = |e: &HistoryEntry| matches!(e.meta.kind, TxnKind::Undo { .. });
-    let fits = |e: &HistoryEntry| is_undo(e) == (direction == Direction::Redo);
-    let word = if direction == Direction::Undo { "undo" } else { "redo" };
-    match id {
-        // `redo ID` may name the undone transaction or the undo.
-        Some(id) => {
-            let named = if direction == Direction::Redo {
-                undone.get(&id).copied().unwrap_or(id)
-            } else {
-                id
-            };
-            let entry = all.into_iter().find(|e| e.meta.txn == named).ok_or_else(|| {
-                Failure::new(FailureKind::NotFound, format!("the history has no transaction {id}"))
-                    .hint("`systx log` lists what it has")
-            })?;
-            if let Some(by) = undone.get(&entry.meta.txn) {
-                let message = format!("transaction {} was undone already, by {by}", entry.meta.txn);
-                return Err(Failure::new(FailureKind::State, message)
-                    .hint(format!("`systx redo {by}` brings it back")));
-            }
-            if direction == Direction::Redo && !is_undo(&entry) {
-                let message = format!("transaction {id} was not undone");
-                return Err(Failure::new(FailureKind::State, message));
-            }
-            Ok(entry)
-        }
-        None => all
-            .into_iter()
-            .find(|e| fits(e) && !undone.contains_key(&e.meta.txn))
-            .ok_or_else(|| Failure::new(FailureKind::NotFound, format!("nothing to {word}"))),
-    }
+fn forgotten(id: TxnId) -> Failure {
+    let message =
+        format!("transaction {id} cannot be undone any more: what it replaced was given back");
+    Failure::new(FailureKind::State, message)
+        .hint("the history has a bound, `systx gc --help` says which; `systx log` marks what is beyond it")
 }
 
 fn cannot(volume: &OpenVolume, target: &HistoryEntry, error: UndoError) -> Failure {
@@ -343,25 +316,97 @@ fn cannot(volume: &OpenVolume, target: &HistoryEntry, error: UndoError) -> Failu
         UndoError::Unknown(_) => {
             Failure::new(FailureKind::NotFound, format!("the history has no transaction {id}"))
         }
+        UndoError::Forgotten(_) => forgotten(id),
         UndoError::Gone { path, .. } => {
             let message = format!(
-                "transaction {id} cannot be undone any more: gc has freed what it replaced, or the file has lost its last name since"
+                "transaction {id} cannot be undone any more: the file has lost its last name since"
             );
             Failure::new(FailureKind::State, message).path(HostPath(volume.absolute(&path)))
         }
-        UndoError::Overlap(paths) => {
-            let message = format!("later changes overlap with transaction {id}");
-            let mut failure = Failure::new(FailureKind::Overlap, message)
-                .hint("undo the later transactions first, or restore these paths by hand");
-            for path in paths {
-                failure = failure.path(HostPath(volume.absolute(&path)));
-            }
-            failure
-        }
+        UndoError::Overlap(paths) => overlap(volume, target, paths),
         UndoError::Io(e) => {
             Failure::new(FailureKind::Io, format!("cannot look at what transaction {id} left: {e}"))
         }
     }
+}
+
+/// What came later stands in the way: by whom each path was changed, and what to do about it.
+fn overlap(volume: &OpenVolume, target: &HistoryEntry, paths: Vec<Vec<u8>>) -> Failure {
+    const SHOWN: usize = 10;
+    let id = target.meta.txn;
+    let all = entries(volume).unwrap_or_default();
+    let undone = undone_by(&all);
+    let mut first: Vec<TxnId> = Vec::new();
+    let (mut named, mut outside) = (Vec::new(), false);
+    let mut failure = Failure::new(FailureKind::Overlap, "");
+    for path in paths {
+        let path = HostPath(volume.absolute(&path));
+        let later = |e: &&HistoryEntry| {
+            e.lsn > target.lsn
+                && undoes(&e.meta) != Some(id)
+                && !undone.contains_key(&e.meta.txn)
+                && choose::touches(volume, e, &path.0)
+        };
+        let by = match all.iter().find(later) {
+            Some(entry) => {
+                if !first.contains(&entry.meta.txn) {
+                    first.push(entry.meta.txn);
+                }
+                format!("transaction {}", entry.meta.txn)
+            }
+            None => {
+                outside = true;
+                "a program outside of transactions".into()
+            }
+        };
+        if named.len() < SHOWN {
+            named.push(format!("{path} (by {by})"));
+        }
+        failure = failure.path(path);
+    }
+    failure.message = format!("changed again since transaction {id}: {}", named.join(", "));
+    let mut hint = Vec::new();
+    if !first.is_empty() {
+        let ids: Vec<String> = first.iter().map(|id| format!("systx undo {id}")).collect();
+        hint.push(format!("undo what came later first: {}", ids.join("; ")));
+    }
+    if outside {
+        hint.push("put back by hand what was changed outside".into());
+    }
+    hint.push(format!("or take back a part only: systx undo {id} PATH"));
+    failure.hint(hint.join("; "))
+}
+
+/// Each path must be one of what the transaction changed, or above some of it.
+fn check_paths(
+    table: &Transactions,
+    volumes: &[Arc<OpenVolume>],
+    target: &HistoryEntry,
+    paths: &[HostPath],
+) -> Result<(), Failure> {
+    let id = target.meta.txn;
+    let Some(first) = volumes.first() else { return Ok(()) };
+    for path in paths {
+        let has = |volume: &Arc<OpenVolume>| {
+            find(volume, id).is_ok_and(|entry| choose::changed_below(volume, &entry, &path.0))
+        };
+        if volumes.iter().any(has) {
+            continue;
+        }
+        let changes = changes(table, first, id)?;
+        let failure = Failure::new(
+            FailureKind::Invalid,
+            format!("transaction {id} changed nothing at {path}"),
+        );
+        let above = |c: &&Change| is_below(&path.0, &c.path.0) && c.kind != ChangeKind::Modified;
+        return Err(match changes.iter().find(above) {
+            Some(c) => {
+                failure.hint(format!("it changed {} as a whole: that can be taken back", c.path))
+            }
+            None => failure.hint(format!("`systx show {id}` lists what it changed")),
+        });
+    }
+    Ok(())
 }
 
 fn run(
@@ -380,20 +425,26 @@ fn run(
     for volume in volumes {
         volume.vol.engine.begin(id, BeginOptions::default());
     }
-    let mut plan = Plan::claim(volumes, target, id).inspect_err(|_| give_up())?;
+    let mut plan = Plan::claim(volumes, target, &ask.paths, id).inspect_err(|_| give_up())?;
     let of = target.meta.txn;
-    let (kind, word) = match direction {
-        Direction::Undo => (TxnKind::Undo { of }, "undo"),
-        Direction::Redo => (TxnKind::Redo { of }, "redo"),
+    let kind = match direction {
+        Direction::Undo if !ask.paths.is_empty() => TxnKind::UndoPart { of },
+        Direction::Undo => TxnKind::Undo { of },
+        Direction::Redo => TxnKind::Redo { of },
     };
+    let word = direction.word();
+    let summary = mirrored(target, &plan, ask.paths.is_empty());
+    let mut argv = vec![b"systx".to_vec(), word.into(), of.to_string().into_bytes()];
+    argv.extend(ask.paths.iter().map(|path| path.0.clone()));
     let meta = CommitMeta {
         txn: id,
         kind,
-        argv: vec![b"systx".to_vec(), word.into(), of.to_string().into_bytes()],
+        argv,
         cwd: ask.place.cwd.0.clone(),
         uid: rustix::process::geteuid().as_raw(),
         started,
         finished: first.vol.io.now(),
+        told: Some(crate::describe::told(summary)),
     };
     let sets = std::mem::take(&mut plan.sets);
     let parts = volumes.iter().zip(sets).map(|(volume, writes)| Part {
@@ -404,13 +455,13 @@ fn run(
     let decided = Commit::new(id, meta, parts.collect()).reserve().and_then(|r| r.decide());
     match decided.and_then(|decided| decided.durable()).and_then(Durable::place) {
         Ok(placed) => {
-            let outside = stopped::outside_changes(&placed.release());
+            let installed = placed.release();
+            let outside = stopped::outside_changes(&installed);
             for volume in volumes {
                 Counts::count(&volume.counts.begun);
                 Counts::count(&volume.counts.committed);
             }
-            let summary = crate::describe::summary(&plan.changes);
-            let (stale, notes) = (Vec::new(), Vec::new());
+            let (stale, notes) = (Vec::new(), installed.notes);
             let outcome = Outcome::Committed { id, summary, outside, stale, dropped: 0, notes };
             Ok((plan.changes, outcome))
         }
@@ -419,6 +470,29 @@ fn run(
             Err(stopped::failure(why))
         }
     }
+}
+
+/// What is told of an undo: what was told of the transaction that it takes back, the other way round.  Its own write set
+/// has one name for a directory that goes with all that is in it.
+fn mirrored(target: &HistoryEntry, plan: &Plan, whole: bool) -> Summary {
+    let own = crate::describe::summary(&plan.changes);
+    if !whole {
+        return own;
+    }
+    let Some(told) = target.meta.told.map(crate::describe::as_told) else { return own };
+    let bytes = plan.sets.iter().map(written).sum();
+    Summary { added: told.deleted, deleted: told.added, bytes, ..told }
+}
+
+/// Bytes that a write set writes; what comes back from the graveyard is not written again.
+fn written(set: &WriteSet) -> u64 {
+    let of = |object: &writeset::Object| match &object.content {
+        writeset::Content::Patch { extents, .. } | writeset::Content::Whole { extents, .. } => {
+            extents.iter().map(|e| e.data.len()).sum()
+        }
+        writeset::Content::Keep | writeset::Content::Slot(_) => 0,
+    };
+    set.objects.iter().map(of).sum()
 }
 
 /// What a write set that was made by looking touches in the engine.
@@ -455,31 +529,38 @@ impl Workset {
     }
 }
 
-/// Frees what only old undos need.
+/// Frees what only old undos need: what is beyond the limits that are given, or else the usual ones.
 ///
 /// # Errors
 /// The store cannot be written.
 pub fn gc(volume: &OpenVolume, ask: &Gc) -> Result<Collected, Failure> {
-    let count = ask.keep.map_or(usize::MAX, |k| usize::try_from(k).unwrap_or(usize::MAX));
-    if ask.dry_run {
-        let transactions = entries(volume)?.len().saturating_sub(count) as u64;
-        return Ok(Collected { transactions, ..Collected::default() });
-    }
-    let mut keep = Keep::default();
-    if ask.keep.is_some() {
-        keep.count = count;
-    }
-    if let Some(bytes) = ask.max_bytes {
-        keep.bytes = bytes;
-    }
-    let report = volume.store.gc(keep).map_err(|e| {
+    let failed = |e: std::io::Error| {
         Failure::new(FailureKind::Store, format!("gc failed: {e}"))
             .path(volume.location.store.as_path())
-    })?;
+    };
+    // What the journal needs cannot go.
+    volume.vol.wait_durable();
+    volume.store.checkpoint().map_err(|e| failed(std::io::Error::other(e)))?;
+    let keep = if ask.keep.is_none() && ask.max_bytes.is_none() {
+        volume.store.usual_limits().map_err(failed)?
+    } else {
+        Keep {
+            count: ask.keep.map_or(usize::MAX, |k| usize::try_from(k).unwrap_or(usize::MAX)),
+            bytes: ask.max_bytes.unwrap_or(u64::MAX),
+            log: stored::LOGGED,
+            ..Keep::default()
+        }
+    };
+    let report = match ask.dry_run {
+        true => volume.store.would_gc(keep),
+        false => volume.store.gc(keep),
+    };
+    let report = report.map_err(failed)?;
     Ok(Collected {
         transactions: report.removed.len() as u64,
         bytes: report.freed,
         remaining: report.kept,
+        undoable: report.left as u64,
     })
 }
 
@@ -508,8 +589,10 @@ mod tests {
                 uid: 0,
                 started: Time::default(),
                 finished: Time::default(),
+                told: None,
             },
             lsn: n,
+            forgotten: false,
             changes: vec![created(format!("a{n}"))],
             outside: 0,
             joint: Some(Joint {

@@ -28,6 +28,33 @@ impl Default for Patterns {
     }
 }
 
+/// Makes a pattern of the command line absolute; `None` for an empty one.  A path is the one that any other command would
+/// take it for: from `/` if it begins so, else from `dir`.  A name without a slash is meant at any depth of the whole root.
+pub fn anchor_argument(pattern: &str, dir: &Path) -> Option<String> {
+    let (not, mut path) = match pattern.strip_prefix('!') {
+        Some(path) => ("!", path),
+        None => ("", pattern),
+    };
+    if path.starts_with('/') {
+        return (!path.trim_matches('/').is_empty()).then(|| format!("{not}{path}"));
+    }
+    let mut dir = dir;
+    let mut plain = false;
+    loop {
+        if let Some(rest) = path.strip_prefix("./") {
+            path = rest;
+        } else if let Some(rest) = path.strip_prefix("../") {
+            (dir, path) = (dir.parent().unwrap_or(dir), rest);
+        } else {
+            break;
+        }
+        plain = true;
+    }
+    // `./x` is the one here, as in a shell.
+    let path = if plain { format!("/{path}") } else { path.to_owned() };
+    anchor(&format!("{not}{path}"), dir, true)
+}
+
 /// Makes a line absolute; `None` for blank lines and comments.  `everywhere`: a name without a slash
 /// is meant at any depth of the whole root, not only below `dir` (options of the command line).
 pub fn anchor(line: &str, dir: &Path, everywhere: bool) -> Option<String> {

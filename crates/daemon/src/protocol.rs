@@ -49,7 +49,7 @@ pub use top::{
 };
 
 /// Number of this protocol; changes whenever a message changes.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// A path or an argument: bytes, since Linux names need not be UTF-8.  In JSON a string where it
 /// is UTF-8, else an array of byte values.
@@ -535,6 +535,8 @@ pub struct Listed {
     pub deferred: Vec<Action>,
     /// Writes were refused because of [`Begin::limit_bytes`].
     pub limited: bool,
+    /// Writes were refused because the file system, or a quota, was full.
+    pub full: bool,
 }
 
 /// How a name changed.
@@ -590,6 +592,8 @@ pub struct Change {
     pub new: Option<Side>,
     /// The content differs.
     pub content: bool,
+    /// Bytes of new content.
+    pub bytes: u64,
     /// Names of extended attributes that differ.
     pub xattrs: Vec<HostPath>,
     /// Matches a `no_commit` pattern: will not be committed.
@@ -682,9 +686,11 @@ pub struct LogEntry {
 pub struct Undo {
     /// Which volume.
     pub place: Place,
-    /// Which transaction; `None`: the latest that can be.
+    /// Which transaction; `None`: the latest that can be of the directory of `place`.
     #[serde(with = "id_text::option")]
     pub id: Option<TxnId>,
+    /// Only what it changed there, and below; everything, if there are none.
+    pub paths: Vec<HostPath>,
     /// Only say what would be done.
     pub dry_run: bool,
 }
@@ -697,8 +703,12 @@ pub struct Undone {
     pub target: TxnId,
     /// Its command.
     pub argv: Vec<HostPath>,
+    /// Where that was run.
+    pub cwd: HostPath,
     /// The changes of the undo itself.
     pub changes: Vec<Change>,
+    /// Sentences for the user.
+    pub notes: Vec<String>,
     /// How it ended; `None` for a dry run.
     pub outcome: Option<Outcome>,
 }
@@ -723,9 +733,9 @@ pub struct Recovered {
 pub struct Gc {
     /// Which volume.
     pub place: Place,
-    /// Keep undo information of at least this many transactions.
+    /// Of at most this many transactions is it kept how to undo them.  Without any limit the usual ones hold.
     pub keep: Option<u64>,
-    /// Shrink undo information to at most this many bytes.
+    /// And at most this many bytes for that.
     pub max_bytes: Option<u64>,
     /// Only say what would be done.
     pub dry_run: bool,
@@ -740,6 +750,8 @@ pub struct Collected {
     pub bytes: u64,
     /// Bytes still in use.
     pub remaining: u64,
+    /// Transactions that can still be undone.
+    pub undoable: u64,
 }
 
 /// What `doctor` asks about one volume.

@@ -392,7 +392,7 @@ impl Connection<'_> {
             }
             Request::Commit { id, paths } => Reply::Outcome(c.commit(id, paths)?),
             Request::Abort { id } => Reply::Outcome(c.abort(id)?),
-            Request::Log { place, limit } => Reply::Log(c.log(place, limit)?),
+            Request::Log { place, limit, paths } => Reply::Log(c.log(place, limit, paths)?),
             Request::Deferred(place) => Reply::Deferred(c.deferred(place)?),
             Request::Settle(settle) => {
                 c.settle(settle)?;

@@ -60,8 +60,18 @@ pub(crate) fn failure(stopped: Stopped) -> Failure {
     }
 }
 
-const BEYOND_QUOTA: &str = "nothing was committed; remove some files (`systx gc` removes what \
-                            undo keeps), or have the quota raised";
+/// What can be given back by hand: nothing of it is forgotten where all of it would not be enough, and the newest is not
+/// forgotten without an order.
+const UNDO_KEEPS: &str =
+    "`systx gc --keep 0` gives back what undos keep, `-n` with it says how much";
+
+fn hint(more: &str) -> String {
+    format!("nothing was committed; {more} ({UNDO_KEEPS})")
+}
+
+fn beyond_quota() -> String {
+    hint("remove some files, or have the quota raised")
+}
 
 fn no_room(error: &ReserveError) -> Failure {
     let kind = match error {
@@ -78,11 +88,9 @@ fn no_room(error: &ReserveError) -> Failure {
         (ReserveError::Xattr(_), _) => {
             failure.hint("nothing was committed; no file there can have such attributes")
         }
-        (ReserveError::NoInodes { .. }, _) => failure
-            .hint("nothing was committed; remove some files (`systx gc` removes what undo keeps)"),
-        (_, FailureKind::Quota) => failure.hint(BEYOND_QUOTA),
-        (_, FailureKind::Space) => failure
-            .hint("nothing was committed; free some space (`systx gc` frees what undo keeps)"),
+        (ReserveError::NoInodes { .. }, _) => failure.hint(hint("remove some files")),
+        (_, FailureKind::Quota) => failure.hint(beyond_quota()),
+        (_, FailureKind::Space) => failure.hint(hint("free some space")),
         _ => failure,
     }
 }
@@ -97,7 +105,7 @@ fn not_committed(error: &CommitError) -> Failure {
     };
     let failure = Failure::new(kind, error.to_string());
     match kind {
-        FailureKind::Quota => failure.hint(BEYOND_QUOTA),
+        FailureKind::Quota => failure.hint(beyond_quota()),
         _ => failure,
     }
 }

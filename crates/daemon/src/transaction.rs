@@ -101,6 +101,8 @@ pub struct Transaction {
     /// What in it is not isolated as everything else is.
     pub told: classes::Told,
     budget: Budget,
+    /// There was no room for its content.
+    full: Arc<AtomicBool>,
     life: Mutex<Life>,
 }
 
@@ -203,11 +205,13 @@ impl Transaction {
         let most = terms.limit_bytes.unwrap_or(u64::MAX);
         // One for all parts.
         let budget = alarm.budget(|| Budget::with_most(limits.memory, most));
+        let full = Arc::new(AtomicBool::new(false));
         let spill: Arc<dyn Spill> = Arc::new(StoreSpill {
             store: volume.store.clone(),
             io: volume.vol.io.clone(),
             left: staged,
             budget: budget.clone(),
+            full: Arc::clone(&full),
         });
         let frozen = match (terms.read_only, terms.at_once) {
             (false, _) => None,
@@ -290,6 +294,7 @@ impl Transaction {
             deferred: deferred::Wanted::default(),
             told: classes::Told::default(),
             budget,
+            full,
             life: Mutex::new(rank::TXN_STATE, life),
         }))
     }
@@ -429,6 +434,7 @@ impl Transaction {
             conflict: self.conflict(opponents),
             deferred: self.deferred.get(),
             limited: self.budget.was_reached(),
+            full: self.parts().any(|part| part.full.load(Ordering::Relaxed)),
         }
     }
 
@@ -558,6 +564,22 @@ impl Transaction {
         paths.iter().map(say).collect()
     }
 
+    /// What a transaction that commits nothing has written all the same: a sentence.
+    fn read_only_note(&self, changes: &[protocol::Change]) -> Option<String> {
+        const SHOWN: usize = 3;
+        if !self.terms.read_only || changes.is_empty() {
+            return None;
+        }
+        let shown: Vec<String> = changes.iter().take(SHOWN).map(|c| c.path.to_string()).collect();
+        let more = match changes.len().saturating_sub(SHOWN) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let (n, s) = (changes.len(), if changes.len() == 1 { "" } else { "s" });
+        let shown = shown.join(", ");
+        Some(format!("read-only: {n} change{s} dropped, of {shown}{more}"))
+    }
+
     fn outcome(
         &self,
         id: TxnId,
@@ -651,7 +673,8 @@ impl Transaction {
             return self.lost(lost, true, opponents);
         }
         let writes = std::mem::take(&mut frozen.writes);
-        match self.install_part(id, writes, &frozen) {
+        let meta = self.meta(id, TxnKind::Partial, summary);
+        match self.install_part(id, meta, writes, &frozen) {
             Ok(outside) => {
                 Counts::count(&self.volume.counts.begun);
                 Counts::count(&self.volume.counts.committed);
@@ -675,19 +698,20 @@ impl Transaction {
     fn install_part(
         &self,
         id: TxnId,
+        meta: CommitMeta,
         writes: WriteSet,
         frozen: &Frozen,
     ) -> Result<Vec<protocol::OutsideChange>, Stopped> {
         let site = &self.volume.site;
         let part = Part { site: Arc::clone(site), writes, appended: Vec::new() };
-        let decided = Commit::new(id, self.meta(id, TxnKind::Partial), vec![part]);
+        let decided = Commit::new(id, meta, vec![part]);
         let decided = decided.reserve()?.decide()?;
         let placed = decided.durable().and_then(Durable::place)?;
         self.view.rebase(frozen, placed.stamps(site));
         Ok(outside_changes(&placed.release()))
     }
 
-    fn meta(&self, id: TxnId, kind: TxnKind) -> CommitMeta {
+    fn meta(&self, id: TxnId, kind: TxnKind, summary: Summary) -> CommitMeta {
         CommitMeta {
             txn: id,
             kind,
@@ -696,6 +720,7 @@ impl Transaction {
             uid: self.terms.uid,
             started: self.begun,
             finished: self.volume.vol.io.now(),
+            told: Some(describe::told(summary)),
         }
     }
 }

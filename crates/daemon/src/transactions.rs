@@ -641,8 +641,13 @@ impl Control for Transactions {
         Ok(())
     }
 
-    fn log(&self, place: Place, limit: Option<u64>) -> Result<Vec<LogEntry>, Failure> {
-        history::log(self, &*self.volume(&place)?, limit)
+    fn log(
+        &self,
+        place: Place,
+        limit: Option<u64>,
+        paths: Vec<HostPath>,
+    ) -> Result<Vec<LogEntry>, Failure> {
+        history::log(self, &*self.volume(&place)?, limit, &paths)
     }
 
     fn deferred(&self, place: Option<Place>) -> Result<Vec<Deferred>, Failure> {

@@ -18,13 +18,13 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use systx_base::Uid;
 use systx_base::sync::{Mutex, rank};
+use systx_base::{TxnId, Uid};
 use systx_commit::{Checkpoints, Relaxed, Site};
 use systx_store::io::{Class, Io};
 use systx_store::overlay::{described, is_overlay};
 use systx_store::real::RealIo;
-use systx_store::{Config, DirStore, Instance, OpenError, RecoveryReport};
+use systx_store::{Config, DirStore, Instance, OpenError, Past, RecoveryReport};
 use systx_vfs::volume::Volume;
 use thiserror::Error;
 
@@ -115,6 +115,8 @@ pub struct OpenVolume {
     /// Whether somebody was told what recovery did.
     told: AtomicBool,
     guarded: Mutex<Vec<Arc<Guarded>>>,
+    /// What a committed transaction changed, that was asked for last: a diff asks for many contents.
+    looked: Mutex<Option<(TxnId, Arc<Vec<Past>>)>>,
     /// What happened since.
     pub counts: Counts,
 }
@@ -123,6 +125,17 @@ impl OpenVolume {
     /// The guarded directories of this volume.
     pub fn guarded(&self) -> Vec<Arc<Guarded>> {
         self.guarded.lock().clone()
+    }
+
+    /// Keeps what a look at a committed transaction has found.
+    pub(crate) fn has_looked_at(&self, id: TxnId, found: Arc<Vec<Past>>) {
+        *self.looked.lock() = Some((id, found));
+    }
+
+    /// What the last look has found, if it was at this transaction.
+    pub(crate) fn looked_at(&self, id: TxnId) -> Option<Arc<Vec<Past>>> {
+        let looked = self.looked.lock();
+        looked.as_ref().filter(|(of, _)| *of == id).map(|(_, found)| Arc::clone(found))
     }
 
     pub(crate) fn add_guarded(&self, guarded: Arc<Guarded>) {
@@ -413,6 +426,7 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
         relaxed: Relaxed::new(),
         told: AtomicBool::new(false),
         guarded: Mutex::new(rank::LEAF, Vec::new()),
+        looked: Mutex::new(rank::LEAF, None),
         counts: Counts::default(),
     })
 }

@@ -36,7 +36,7 @@ impl Control for Empty {
         abort(TxnId) -> Outcome;
         enter(Peer, TxnId) -> Entered;
         leave(TxnId) -> ();
-        log(Place, Option<u64>) -> Vec<LogEntry>;
+        log(Place, Option<u64>, Vec<HostPath>) -> Vec<LogEntry>;
         deferred(Option<Place>) -> Vec<Deferred>;
         settle(Settle) -> ();
         undo(Undo) -> Undone;

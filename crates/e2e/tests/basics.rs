@@ -585,6 +585,26 @@ fn a_write_elsewhere_is_refused() {
 }
 
 #[test]
+fn what_is_excluded_by_its_path_is_not_committed_however_the_path_is_written() {
+    let lab = lab!();
+    let inside = lab.path("d").join("x").display().to_string();
+    std::fs::create_dir_all(lab.path("d/e")).expect("a directory");
+    std::os::unix::fs::symlink("d", lab.path("link")).expect("a link");
+    let by_link = lab.path("link/x").display().to_string();
+    let everything = format!("{}/*", lab.path("d").display());
+    for given in [&inside, &by_link, &everything, "./d/x", "d/x", "../mnt/d/x", "x"] {
+        lab.write("d/x", "kept");
+        lab.write("other", "gone");
+        let done = lab.run(&["--exclude", given], "rm d/x other").ok();
+        assert!(lab.has("d/x") && !lab.has("other"), "{given}: {done}");
+    }
+    // What names nothing there is told where something of that name is here.
+    lab.write("d/x", "gone");
+    let done = lab.run(&["--exclude", "/d/x"], "rm d/x").ok();
+    assert!(done.err.contains("./d/x") && !lab.has("d/x"), "{done}");
+}
+
+#[test]
 fn excluded_paths() {
     let lab = lab!();
     lab.write("log/a", "1\n");

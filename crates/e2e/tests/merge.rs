@@ -211,7 +211,7 @@ fn status_tells_which_classes_hold_for_a_transaction_by_whom_and_what_it_did_the
         lab.write(name, "old\n");
     }
     let options =
-        ["--merge", "*.log", "--exclude", "/drop", "--private-tmp", "--on-exit=keep"].as_slice();
+        ["--merge", "*.log", "--exclude", "./drop", "--private-tmp", "--on-exit=keep"].as_slice();
     let mut run = lab.shell(options);
     run.eval("echo 1 > x.o; mkdir d; echo 2 > d/y.o; echo k > kept; echo x > p/x");
     run.eval("echo l >> a.log; cat here.txt; echo m >> here.txt; cat b.log; stat c.log");

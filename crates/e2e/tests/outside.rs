@@ -242,7 +242,7 @@ fn the_configuration_says_what_is_isolated_and_who_says_so() {
     let lab = lab!();
     lab.write("p/here", "");
     lab.write(".systxignore", "*.pyc\n[passthrough]\n/p\n");
-    let done = lab.do_systx(["config", "--json", "--exclude", "/x", "--private-tmp"]).ok();
+    let done = lab.do_systx(["config", "--json", "--exclude", "./x", "--private-tmp"]).ok();
     let json = done.json();
     let rules = json["config"]["rules"].as_array().expect("rules");
     let has = |class: &str, path: PathBuf, from: &str| {

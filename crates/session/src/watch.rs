@@ -63,7 +63,7 @@ impl Watcher {
             .collect();
         let inside: BTreeSet<u64> =
             tree.iter().flat_map(|(_, open)| open.sockets.iter().copied()).collect();
-        let mut unix = None;
+        let (mut unix, mut suspects) = (None, Vec::new());
         for (process, open) in &tree {
             let mut note = |what: String| {
                 self.seen.insert(Sighting { process: process.name.clone(), what, reached: true });
@@ -86,15 +86,32 @@ impl Watcher {
                 continue;
             }
             let unix = unix.get_or_insert_with(unix_diag::sockets);
-            for inode in left {
-                if let Some(name) = outside_peer(inode, unix, &inside) {
-                    note(format!("connected to the unix socket {name}"));
-                }
-            }
+            let outside = left.iter().filter(|i| outside_peer(**i, unix, &inside).is_some());
+            suspects.extend(outside.map(|inode| (process.name.clone(), *inode)));
         }
+        self.confirm(&suspects);
         // Never more than a hundredth of the time, whatever the tree's size.
         self.pause = (self.pause * 2).min(SLOWEST).max(start.elapsed() * 100);
         self.next = Instant::now() + self.pause;
+    }
+
+    /// Notes those connections that lead outside.  The descriptors of a tree are not read at one moment: what one of its own
+    /// processes (an agent, a server of a build) has accepted since it was looked at is not outside.  So they are all looked
+    /// at again, and what is still connected then to something that nobody in the tree has is.
+    fn confirm(&mut self, suspects: &[(String, u64)]) {
+        if suspects.is_empty() {
+            return;
+        }
+        let tree = processes::descendants(std::process::id());
+        let inside: BTreeSet<u64> = tree.iter().flat_map(|p| open(p.pid).sockets).collect();
+        let unix = unix_diag::sockets();
+        for (process, inode) in suspects {
+            if let Some(name) = outside_peer(*inode, &unix, &inside) {
+                let what = format!("connected to the unix socket {name}");
+                let process = process.clone();
+                self.seen.insert(Sighting { process, what, reached: true });
+            }
+        }
     }
 
     pub(crate) fn finish(self) -> Vec<Sighting> {
@@ -251,6 +268,47 @@ mod tests {
         child.wait().unwrap();
         let wanted = format!("connected to the unix socket {}", path.display());
         assert!(seen.iter().any(|s| s.process == "cat" && s.what == wanted), "{seen:?}");
+    }
+
+    #[test]
+    fn a_server_of_the_tree_is_not_outside_whenever_it_accepts() {
+        use std::process::{Command, Stdio};
+        let dir = std::env::temp_dir().join(format!("systx-agent-{}", std::process::id()));
+        let script = "
+import os, socket, sys
+path = sys.argv[1]
+server = socket.socket(socket.AF_UNIX); server.bind(path); server.listen(64)
+print('up', flush=True)
+if os.fork() == 0:
+    for _ in range(4):
+        if os.fork() == 0: break
+    while True:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path); client.recv(1)
+while True:
+    one, _ = server.accept(); one.send(b'x'); one.recv(1); one.close()
+";
+        let mut child = Command::new("python3")
+            .args(["-c", script])
+            .arg(&dir)
+            .stdout(Stdio::piped())
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut up = [0; 3];
+        std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut up).unwrap();
+        let mut watcher = Watcher::new();
+        (0..100).for_each(|_| watcher.look());
+        let tree = processes::descendants(child.id());
+        for pid in tree.iter().map(|p| p.pid).chain([child.id()]) {
+            let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        child.wait().unwrap();
+        std::fs::remove_file(&dir).unwrap();
+        let seen = watcher.finish();
+        let of_it = seen.iter().filter(|s| s.what.contains("systx-agent"));
+        assert_eq!(of_it.count(), 0, "{seen:?}");
     }
 
     #[test]

@@ -27,7 +27,8 @@ use systx_base::{Time, TxnId};
 use systx_store::io::{Class, Io};
 use systx_store::writeset::WriteSet;
 use systx_store::{
-    CommitError, CommitMeta, Config, DirStore, Instance, OutsideChange, Ready, Slot, TxnKind,
+    CommitError, CommitMeta, Config, DirStore, Instance, Keep, OutsideChange, Ready, Slot, TxnKind,
+    UndoError,
 };
 
 /// Where the store is, below the root.
@@ -51,6 +52,8 @@ pub struct How {
     pub process_death: bool,
     /// At the end the last transaction is taken back, and then that.
     pub undo: bool,
+    /// After each checkpoint all but the newest transaction are forgotten.
+    pub gc: bool,
     /// Up to so many transactions are committed as one group: neighbours that touch nothing together.
     pub group: usize,
     /// A lie: the store is told that the file system has been mounted all the time.
@@ -67,6 +70,7 @@ impl How {
             again: None,
             process_death: false,
             undo: false,
+            gc: false,
             group: 1,
             never_unmounted: false,
         }
@@ -205,6 +209,7 @@ impl Session {
             uid: 0,
             started: Time::default(),
             finished: Time::default(),
+            told: None,
         };
         Ok(Ready { reservation, set, meta })
     }
@@ -244,6 +249,31 @@ impl Session {
     /// Makes everything durable that was installed.
     pub fn checkpoint(&mut self) -> Result<(), Failure> {
         self.store.checkpoint().map(|_| ()).map_err(|e| format!("checkpoint: {e}"))
+    }
+
+    /// Forgets all but the newest `least` transactions, of which `log` stay in the log.
+    pub fn gc(&mut self, least: usize, log: usize) -> Result<(), Failure> {
+        let keep = Keep { count: 0, least, log, ..Keep::default() };
+        self.store.gc(keep).map(drop).map_err(|e| format!("gc: {e}"))
+    }
+
+    /// Every history is one that can be undone, is forgotten, or has lost what was displaced to a collection.
+    fn look_back(&mut self) -> Result<(), Failure> {
+        let history = self.store.history().map_err(|e| format!("the history: {e}"))?;
+        let mut seen = HashSet::new();
+        for entry in history {
+            let txn = entry.meta.txn;
+            if !seen.insert(txn) {
+                return Err(format!("transaction {txn} is in the history twice"));
+            }
+            match self.store.undo_set(txn) {
+                Err(UndoError::Forgotten(_)) if entry.forgotten => {}
+                Ok(_) | Err(UndoError::Overlap(_) | UndoError::Gone { .. }) if !entry.forgotten => {
+                }
+                other => return Err(format!("the undo of {txn}: {other:?}")),
+            }
+        }
+        Ok(())
     }
 
     /// Installs.
@@ -442,6 +472,9 @@ impl Run<'_> {
                 if self.how.checkpoint {
                     session.checkpoint()?;
                 }
+                if self.how.gc {
+                    session.gc(1, 1)?;
+                }
                 n += 1;
                 self.compare(sim, Bounds { acked: n, submitted: n })
                     .map_err(|e| format!("after installing transaction {}: {e}", n - 1))?;
@@ -594,6 +627,10 @@ impl Run<'_> {
         drop(session);
         let probe = draft.after().tree();
         self.same(sim, &probe).map_err(failed)?;
+        if self.how.gc {
+            self.collect_all(sim).map_err(|e| format!("a collection after recovery: {e}"))?;
+            self.same(sim, &probe).map_err(|e| format!("a collection after recovery: {e}"))?;
+        }
         // The worst that can become of what was just acknowledged.
         let bare = Plan { exhaustive: 0, budget: 1, seed: 0 };
         let lasting = self.how.process_death || acked.disk.profile.class == Class::Memory;
@@ -601,6 +638,21 @@ impl Run<'_> {
         let cut = worst.unwrap_or_else(|| acked.process_death());
         drop(Session::open((self.bench.wrap)(&cut), cut.instance()).map_err(failed)?);
         self.same(&cut, &probe).map_err(|e| format!("a commit after recovery was lost: {e}"))
+    }
+
+    /// Whatever a collection that was cut off has left goes with the next.
+    fn collect_all(&self, sim: &SimFs) -> Result<(), Failure> {
+        let mut session = self.open(sim)?;
+        session.look_back()?;
+        session.checkpoint()?;
+        session.gc(0, 0)?;
+        for dir in ["g", "h"] {
+            let dir = sim.inode(&format!("{STATE}/{dir}"));
+            if let Some((name, _)) = dir.iter().filter_map(|d| d.entries()).flatten().next() {
+                return Err(format!("left over: {}", String::from_utf8_lossy(name)));
+            }
+        }
+        Ok(())
     }
 
     fn same(&self, sim: &SimFs, tree: &Tree) -> Result<(), Failure> {

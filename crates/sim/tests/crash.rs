@@ -101,6 +101,18 @@ fn undo_and_redo_survive_power_cuts_and_process_death() {
 }
 
 #[test]
+fn collections_survive_power_cuts_and_process_death() {
+    for profile in [Profile::STRONG, Profile::WEAK] {
+        let singles = bounded(profile, 1);
+        let pairs = sample(&bounded(profile, 2), 20 * budget() as usize, seed());
+        let how = How { gc: true, checkpoint: true, undo: true, ..How::power_cuts(20, seed()) };
+        run(profile, how, &pairs);
+        run(profile, How { process_death: true, ..how }, &singles);
+        run(profile, How { checkpoint: false, ..how }, &random(profile, budget(), 8));
+    }
+}
+
+#[test]
 fn friendlier_file_systems_are_no_harder() {
     let strong = Profile { fsync_persists_names: true, ..Profile::STRONG };
     let weak = Profile { fsync_persists_inode: true, ..Profile::WEAK };

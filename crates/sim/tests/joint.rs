@@ -78,6 +78,7 @@ fn meta(txn: u64) -> CommitMeta {
         uid: 0,
         started: Time::default(),
         finished: Time::default(),
+        told: None,
     }
 }
 

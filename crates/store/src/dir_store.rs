@@ -22,10 +22,9 @@
 //! Opening it again decides by what is on disk.
 
 use crate::bundle::Bundles;
-use crate::error::{
-    ApplyError, CheckpointError, Poisoned, ReserveError, is_full, is_over_quota, shown,
-};
+use crate::error::{ApplyError, CheckpointError, Poisoned, is_full, shown};
 use crate::footprint::Footprint;
+use crate::gc::Users;
 use crate::history::{Commit, History};
 use crate::install::{ApplyReport, Env, install};
 use crate::instance::Instance;
@@ -34,7 +33,7 @@ use crate::journal::{Body, Head, Ring};
 use crate::kept::Kept;
 use crate::layout::Layout;
 use crate::mark::{Mark, Marks};
-use crate::space::{Inodes, Promise, room_under_quota, space_needed};
+use crate::space::{Inodes, Promise};
 use crate::spare::Spare;
 use crate::staging::{Pool, Slot};
 use crate::super_block::{FORMAT, Super, Supers};
@@ -104,6 +103,7 @@ pub struct Reservation {
     ballast: Option<Slot>,
     /// Until what needs them is installed.
     _inodes: Promise,
+    forgotten: Forgotten,
 }
 
 /// A commit that survives.
@@ -200,6 +200,8 @@ pub struct DirStore {
     changed: Event,
     pub(crate) kept: Kept,
     pub(crate) bundles: Bundles,
+    pub(crate) users: Users,
+    looks: Looks,
     marks: Marks,
     /// The longest file that the file system takes.
     max_len: u64,
@@ -263,6 +265,8 @@ impl DirStore {
             spare: Spare::default(),
             kept: opened.kept,
             bundles: Bundles::new(),
+            users: Users::new(),
+            looks: Looks::default(),
             marks: Marks::new(),
             _lock: opened.lock,
         }
@@ -327,54 +331,6 @@ impl DirStore {
     fn sync_failed(&self, what: &str, error: &std::io::Error) -> Poisoned {
         self.marks.withdraw(&*self.io, &self.layout);
         self.poison(what, error)
-    }
-
-    /// Makes sure that a commit of this write set, and its installation, will find room.
-    pub fn reserve(&self, set: &WriteSet) -> Result<Reservation, ReserveError> {
-        set.check()?;
-        drop(self.live().map_err(ReserveError::Poisoned)?);
-        let needed = space_needed(set, self.config.inline_before);
-        let info = self.io.fs_info().map_err(ReserveError::Io)?;
-        let free = info.bavail.saturating_mul(info.bsize);
-        if free < needed.saturating_add(MARGIN) {
-            return Err(ReserveError::NoSpace { needed, available: free });
-        }
-        let inodes = self.inodes.promise(set, &info)?;
-        let segment = self.block().map_or(self.config.segment_bytes, |b| b.segment_bytes);
-        let limits = self.io.has_quota().then(|| room_under_quota(needed, segment));
-        let held = limits.map_or(needed, |[ahead, after]| ahead.saturating_add(after));
-        let no_room = |e: std::io::Error| match e {
-            e if is_over_quota(&e) => ReserveError::Quota { needed: held },
-            e if is_full(&e) => ReserveError::NoSpace { needed: held, available: free },
-            e => ReserveError::Io(e),
-        };
-        match crate::xattrs::try_out(self.env(), set) {
-            Ok(None) => {}
-            Ok(Some(refused)) if is_over_quota(&refused.source) => {
-                return Err(no_room(refused.source));
-            }
-            Ok(Some(refused)) => return Err(ReserveError::Xattr(refused)),
-            Err(e) => return Err(no_room(e)),
-        }
-        let hold = |bytes: u64| -> std::io::Result<Option<Slot>> {
-            let slot = self.pool.take()?;
-            self.io.allocate(slot.handle(), 0, bytes)?;
-            Ok(Some(slot))
-        };
-        if let Some([ahead, after]) = limits {
-            let hold_all = || -> std::io::Result<Reservation> {
-                self.spare.keep(&*self.io, &self.layout)?;
-                Ok(Reservation { ahead: hold(ahead)?, ballast: hold(after)?, _inodes: inodes })
-            };
-            return hold_all().map_err(no_room);
-        }
-        let plenty = free > needed.saturating_mul(4).saturating_add(16 * MARGIN);
-        // In memory, holding blocks costs as much as writing them.
-        if plenty && (needed < BALLAST_FROM || self.class == Class::Memory) {
-            return Ok(Reservation { _inodes: inodes, ..Reservation::default() });
-        }
-        let ballast = hold(needed).map_err(no_room)?;
-        Ok(Reservation { ahead: None, ballast, _inodes: inodes })
     }
 
     /// Installs a committed transaction in the tree, or waits for whoever does, and returns the report.
@@ -513,8 +469,9 @@ impl DirStore {
         }
         let report = ApplyReport { txn: commit.meta.txn, lsn, stamps, outside: installed.outside };
         self.kept.comes(commit.meta.txn);
-        self.save(&History::new(commit, installed.done), redo)
-            .map_err(|e| failed(b"history", e))?;
+        let history = History::new(commit, installed.done);
+        self.save(&history, redo).map_err(|e| failed(b"history", e))?;
+        self.displaced(&history);
         crate::joint::note(&*self.io, &self.layout, commit, self.config.instance.boot)
             .map_err(|e| failed(b"decision", e))?;
         Ok((report, installed.gone))
@@ -609,8 +566,19 @@ impl DirStore {
     }
 
     /// Transactions whose record the journal still needs.
+    #[cfg(test)]
     pub(crate) fn uncheckpointed(&self) -> Vec<TxnId> {
         self.state.lock().entries.values().map(|e| e.txn).collect()
+    }
+
+    /// Transactions whose record the journal still needs, and those whose displaced objects such a record brings back.
+    pub(crate) fn needed_by_journal(&self) -> HashSet<TxnId> {
+        let state = self.state.lock();
+        let mut needed: HashSet<TxnId> = state.entries.values().map(|e| e.txn).collect();
+        for commit in state.entries.values().filter_map(|e| e.commit.as_ref()) {
+            needed.extend(crate::gc::brought_back(&commit.set));
+        }
+        needed
     }
 }
 
@@ -635,6 +603,10 @@ impl Late {
 
 mod committing;
 mod joining;
+mod reserving;
+
+use reserving::Looks;
+pub use reserving::{AGE, Forgotten, LEAST, LOGGED, SHARE};
 
 pub use committing::{Disjoint, Ready};
 

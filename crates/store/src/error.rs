@@ -245,6 +245,9 @@ pub enum UndoError {
     /// There is no such transaction.
     #[error("no transaction {0} in the history")]
     Unknown(TxnId),
+    /// It was forgotten: what it displaced was given back.
+    #[error("transaction {0} was forgotten, and what it displaced given back")]
+    Forgotten(TxnId),
     /// What it displaced is not kept any more.
     #[error(
         "what transaction {txn} displaced is no longer kept ({})",

@@ -15,7 +15,7 @@ use crate::writeset::codec::{
     put_stamp, put_xattrs,
 };
 use crate::writeset::index::Index;
-use crate::writeset::{Attrs, Content, Extent, Ix, Object, SlotId, WriteSet};
+use crate::writeset::{Attrs, Content, Extent, Ix, Object, Origin, SlotId, WriteSet};
 use std::io::{ErrorKind, Result};
 use systx_base::codec::{DecodeError, Decoder, Encoder};
 use systx_base::{Time, TxnId, Uid};
@@ -34,11 +34,34 @@ pub enum TxnKind {
         /// Which.
         of: TxnId,
     },
+    /// It takes a part of another one back.
+    UndoPart {
+        /// Of which.
+        of: TxnId,
+    },
     /// It takes an undo back.
     Redo {
         /// Which undo.
         of: TxnId,
     },
+}
+
+/// How much a transaction changed, as its user was told when it was committed.  It cannot be counted
+/// afterwards: a directory that was removed with all that is in it is one name of the write set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Told {
+    /// New names.
+    pub added: u64,
+    /// Objects with another content.
+    pub modified: u64,
+    /// Names that are gone.
+    pub deleted: u64,
+    /// Names that moved.
+    pub renamed: u64,
+    /// Objects with other attributes only.
+    pub attributes: u64,
+    /// Bytes of new content.
+    pub bytes: u64,
 }
 
 /// Who committed what, as `systx log` shows it.
@@ -58,6 +81,8 @@ pub struct CommitMeta {
     pub started: Time,
     /// When it was committed.
     pub finished: Time,
+    /// How much it changed, on all file systems; `None` in records of older versions.
+    pub told: Option<Told>,
 }
 
 /// How an object's content was before.
@@ -109,7 +134,12 @@ pub(crate) struct Done {
 pub(crate) struct History {
     pub commit: Commit,
     pub done: Done,
+    /// It is only for the log: what an undo needs was given back, and the write set is empty.
+    pub forgotten: bool,
 }
+
+/// Longest command in the log of a transaction that was forgotten, in bytes.
+const SHORT: usize = 4096;
 
 /// Format of a history file, after its checksum.
 const MAGIC: u32 = u32::from_le_bytes(*b"SXH2");
@@ -127,6 +157,10 @@ fn put_meta(e: &mut Encoder, m: &CommitMeta) {
             e.u8(3);
             e.u64(of.0);
         }
+        TxnKind::UndoPart { of } => {
+            e.u8(4);
+            e.u64(of.0);
+        }
     }
     e.seq(&m.argv, |e, arg| e.bytes(arg));
     e.bytes(&m.cwd);
@@ -142,6 +176,7 @@ fn get_meta(d: &mut Decoder<'_>) -> Decoded<CommitMeta> {
         1 => TxnKind::Partial,
         2 => TxnKind::Undo { of: TxnId(d.u64()?) },
         3 => TxnKind::Redo { of: TxnId(d.u64()?) },
+        4 => TxnKind::UndoPart { of: TxnId(d.u64()?) },
         other => return Err(d.invalid("kind of transaction", other.into())),
     };
     Ok(CommitMeta {
@@ -152,6 +187,23 @@ fn get_meta(d: &mut Decoder<'_>) -> Decoded<CommitMeta> {
         uid: d.u32()?,
         started: d.time()?,
         finished: d.time()?,
+        told: None,
+    })
+}
+
+fn put_told(e: &mut Encoder, told: &Told) {
+    let Told { added, modified, deleted, renamed, attributes, bytes } = *told;
+    [added, modified, deleted, renamed, attributes, bytes].iter().for_each(|n| e.u64(*n));
+}
+
+fn get_told(d: &mut Decoder<'_>) -> Decoded<Told> {
+    Ok(Told {
+        added: d.u64()?,
+        modified: d.u64()?,
+        deleted: d.u64()?,
+        renamed: d.u64()?,
+        attributes: d.u64()?,
+        bytes: d.u64()?,
     })
 }
 
@@ -209,17 +261,22 @@ impl Commit {
             put_id(e, *id);
         });
         e.option(self.joint.as_ref(), put_joint);
+        e.option(self.meta.told.as_ref(), put_told);
     }
 
     /// Reads a commit back and checks that it can be installed.
     pub fn decode(d: &mut Decoder<'_>) -> Decoded<Commit> {
-        let commit = Commit {
+        let mut commit = Commit {
             meta: get_meta(d)?,
             set: WriteSet::decode(d)?,
             befores: d.seq(get_before)?,
             slots: d.seq(|d| Ok((SlotId(d.u64()?), get_id(d)?)))?,
             joint: d.option(get_joint)?,
         };
+        // Older versions end here.
+        if d.remaining() > 0 {
+            commit.meta.told = d.option(get_told)?;
+        }
         if commit.set.check().is_err() {
             return Err(d.invalid("write set", 0));
         }
@@ -260,7 +317,30 @@ impl History {
             slots: commit.slots.clone(),
             joint: commit.joint.clone(),
         };
-        History { commit, done }
+        History { commit, done, forgotten: false }
+    }
+
+    /// What stays of it in the log when it cannot be undone any more: short enough for a bundle.
+    pub fn forget(&self) -> History {
+        let mut meta = self.commit.meta.clone();
+        let mut room = SHORT;
+        meta.argv.retain(|word| {
+            let fits = word.len() < room;
+            room = if fits { room - word.len() - 1 } else { 0 };
+            fits
+        });
+        let joint = self.commit.joint.clone();
+        let root = Object {
+            origin: Origin::Root,
+            attrs: Attrs::default(),
+            xattrs: Vec::new(),
+            content: Content::Keep,
+        };
+        let set = WriteSet { objects: vec![root], ..WriteSet::default() };
+        let commit = Commit { meta, set, befores: Vec::new(), slots: Vec::new(), joint };
+        let Done { lsn, outside, .. } = self.done;
+        let done = Done { lsn, outside, stamps: vec![None], graves: Vec::new() };
+        History { commit, done, forgotten: true }
     }
 
     pub fn encode(&self) -> Vec<u8> {
@@ -274,6 +354,7 @@ impl History {
             put_stamp(e, s);
         });
         self.commit.encode(&mut e);
+        e.u8(self.forgotten.into());
         let mut bytes = e.finish();
         let crc = crc32c::crc32c(&bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
@@ -301,7 +382,9 @@ impl History {
         if done.stamps.len() != commit.set.objects.len() {
             return Err(d.invalid("number of stamps", done.stamps.len() as u64));
         }
-        Ok(History { commit, done })
+        // Older versions end here.
+        let forgotten = d.remaining() > 0 && get_bool(&mut d)?;
+        Ok(History { commit, done, forgotten })
     }
 
     /// Writes the history file; durable with the next checkpoint.
@@ -383,6 +466,8 @@ pub struct HistoryEntry {
     pub outside: u32,
     /// The other stores, if it is part of a commit over several.
     pub joint: Option<Joint>,
+    /// It cannot be undone any more, and what it changed is not known any more.
+    pub forgotten: bool,
 }
 
 /// The changes of a write set, by path.

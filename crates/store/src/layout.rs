@@ -163,9 +163,9 @@ pub(crate) fn before_name(txn: TxnId, ix: u32) -> Vec<u8> {
     format!("{:016x}.{ix}.b", txn.0).into_bytes()
 }
 
-/// What all names of a transaction in the graveyard begin with.
-pub(crate) fn grave_prefix(txn: TxnId) -> Vec<u8> {
-    format!("{:016x}.", txn.0).into_bytes()
+/// The transaction that a name in the graveyard belongs to.
+pub(crate) fn grave_of(name: &[u8]) -> Option<TxnId> {
+    history_of(name.split(|byte| *byte == b'.').next()?)
 }
 
 /// Name of a staged object: `role` is `b` for built, `p` for parked, with the object's index; or `l` for a link, with that of

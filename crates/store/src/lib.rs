@@ -30,6 +30,7 @@ mod journal;
 mod kept;
 mod layout;
 pub mod lease;
+mod look_back;
 mod mark;
 mod origins;
 pub mod overlay;
@@ -50,19 +51,21 @@ mod undo;
 pub mod writeset;
 mod xattrs;
 
+pub use dir_store::{AGE, Forgotten, LEAST, LOGGED, SHARE};
 pub use dir_store::{Committed, Config, DirStore, Disjoint, Late, Ready, Reservation};
 pub use error::{
     ApplyError, CheckpointError, CommitError, OpenError, Poisoned, ReserveError, UndoError,
 };
 pub use footprint::{Footprint, Meeting};
-pub use gc::{GcReport, Keep};
-pub use history::{Change, ChangeKind, CommitMeta, HistoryEntry, TxnKind, changes};
+pub use gc::{GcReport, InUse, Keep};
+pub use history::{Change, ChangeKind, CommitMeta, HistoryEntry, Told, TxnKind, changes};
 pub use install::{ApplyReport, Outside, OutsideChange};
 pub use instance::Instance;
 pub use joint::{
     Decision, Joiner, Joint, JointError, Member, Nobody, Outcome, Outcomes, Part, is_there,
     is_undecided, outcome,
 };
+pub use look_back::{Past, PastSide};
 pub use recovery::RecoveryReport;
 pub use staging::Slot;
 pub use undo::Undo;

@@ -19,7 +19,9 @@ impl Returned {
         let by_txn: HashMap<TxnId, &History> = all.iter().map(|h| (h.commit.meta.txn, h)).collect();
         let mut steps: HashMap<HostId, Vec<(Stamp, Stamp)>> = HashMap::new();
         for undo in &all {
-            let (TxnKind::Undo { of } | TxnKind::Redo { of }) = undo.commit.meta.kind else {
+            let (TxnKind::Undo { of } | TxnKind::UndoPart { of } | TxnKind::Redo { of }) =
+                undo.commit.meta.kind
+            else {
                 continue;
             };
             let Some(undone) = by_txn.get(&of) else { continue };

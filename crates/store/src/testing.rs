@@ -296,6 +296,7 @@ pub fn meta(txn: u64) -> CommitMeta {
         uid: 0,
         started: Time { secs: 1, nanos: 0 },
         finished: Time { secs: 2 + txn as i64, nanos: 0 },
+        told: None,
     }
 }
 

@@ -11,6 +11,7 @@
 
 use crate::dir_store::DirStore;
 use crate::error::UndoError;
+use crate::gc::{InUse, brought_back};
 use crate::history::{Before, History, OldContent};
 use crate::install::copy_data;
 use crate::io::{Handle, HostId, Open, Stamp, Stat};
@@ -33,7 +34,12 @@ pub struct Undo {
     pub set: WriteSet,
     /// Its slots.
     pub slots: Vec<Slot>,
+    /// What it brings back is not collected meanwhile.
+    pub in_use: Vec<InUse>,
 }
+
+/// Which paths below the volume root are meant.
+pub type Wanted<'a> = &'a dyn Fn(&[u8]) -> bool;
 
 type Result<T> = std::result::Result<T, UndoError>;
 
@@ -44,8 +50,12 @@ struct Here {
     name: Vec<u8>,
 }
 
+mod part;
+use part::Part;
+
 struct Builder<'a> {
     store: &'a DirStore,
+    part: Part,
     history: &'a History,
     index: Index<'a>,
     graves: HashMap<Ix, Stamp>,
@@ -63,13 +73,28 @@ struct Builder<'a> {
 impl DirStore {
     /// The write set that takes `txn` back, if nothing that came later overlaps.
     pub fn undo_set(&self, txn: TxnId) -> Result<Undo> {
+        self.undo_some(txn, None)
+    }
+
+    /// As [`DirStore::undo_set`], of what it changed at the paths (below the volume root) that are `wanted`.
+    pub fn undo_part(&self, txn: TxnId, wanted: Wanted<'_>) -> Result<Undo> {
+        self.undo_some(txn, Some(wanted))
+    }
+
+    fn undo_some(&self, txn: TxnId, wanted: Option<Wanted<'_>>) -> Result<Undo> {
+        let in_use = self.users.hold(vec![txn]).ok_or(UndoError::Forgotten(txn))?;
         let all = self.histories()?;
         let history = all.iter().find(|h| h.commit.meta.txn == txn).cloned();
         let history = history.ok_or(UndoError::Unknown(txn))?;
+        if history.forgotten {
+            return Err(UndoError::Forgotten(txn));
+        }
+        let index = Index::new(&history.commit.set);
         let mut builder = Builder {
             store: self,
+            part: wanted.map_or_else(|| Part::all(&index), |wanted| Part::of(&index, wanted)),
             history: &history,
-            index: Index::new(&history.commit.set),
+            index,
             graves: history.done.graves.iter().copied().collect(),
             made: HashMap::new(),
             dirs: HashMap::new(),
@@ -83,7 +108,10 @@ impl DirStore {
         if !builder.overlap.is_empty() {
             return Err(UndoError::Overlap(builder.overlap.into_iter().collect()));
         }
-        Ok(Undo { set: builder.out, slots: builder.slots })
+        // An object of another transaction's part of the graveyard may be among them.
+        let others = brought_back(&builder.out).collect();
+        let others = self.users.hold(others).ok_or(UndoError::Forgotten(txn))?;
+        Ok(Undo { set: builder.out, slots: builder.slots, in_use: vec![in_use, others] })
     }
 }
 
@@ -112,14 +140,19 @@ impl<'a> Builder<'a> {
         progress::phase(Phase::Checking, || {
             (self.set().binds.len() + self.history.commit.befores.len()) as u64
         });
-        for bind in &self.set().binds {
-            self.reverse(bind)?;
+        for (i, bind) in self.set().binds.iter().enumerate() {
+            if self.part.has_bind(i) {
+                self.reverse(bind)?;
+            }
             progress::step();
         }
         for ix in (0..self.set().objects.len() as u32).map(Ix) {
-            self.back_inside(ix)?;
+            if self.part.has(ix) {
+                self.back_inside(ix)?;
+            }
         }
-        let befores: Vec<&Before> = self.history.commit.befores.iter().collect();
+        let befores: Vec<&Before> =
+            self.history.commit.befores.iter().filter(|b| self.part.has(b.ix)).collect();
         for before in befores {
             self.restore(before)?;
             progress::step();
@@ -246,10 +279,10 @@ impl<'a> Builder<'a> {
             let path = self.path(ix);
             self.overlap.insert(path);
         }
-        if now.kind == Kind::Dir && object.is_new() {
+        if now.kind == Kind::Dir && object.is_new() && self.goes(ix) {
             self.check_inside(ix)?;
         } else if now.kind == Kind::Dir
-            && self.came(ix)
+            && self.goes(ix)
             && let Some(dir) = self.dir(ix)?
         {
             let path = self.path(ix);
@@ -267,12 +300,13 @@ impl<'a> Builder<'a> {
         left.id == now.id || self.store.overlay && now.kind == Kind::Dir
     }
 
-    /// Whether an object was not in the tree before the transaction: it was made, or brought back, also within a directory
-    /// that was.
-    fn came(&self, mut ix: Ix) -> bool {
+    /// Whether an object goes with the undo because the directory does that it came with.
+    fn goes(&self, mut ix: Ix) -> bool {
         loop {
             match self.set().object(ix).origin {
-                Origin::New(_) | Origin::Grave { .. } => return true,
+                Origin::New(_) | Origin::Grave { .. } => {
+                    return self.index.targets(ix).iter().any(|i| self.part.has_bind(*i));
+                }
                 Origin::Host { parent, .. } => ix = parent,
                 Origin::Root => return false,
             }
@@ -335,7 +369,7 @@ impl<'a> Builder<'a> {
         };
         // Names inside a directory that the transaction made or brought back go away with it; what
         // moved into it moves out by its own name.
-        let Some(dir) = self.host(bind.dir)?.filter(|_| !self.came(bind.dir)) else {
+        let Some(dir) = self.host(bind.dir)?.filter(|_| !self.goes(bind.dir)) else {
             return Ok(());
         };
         let target = match bind.displaces {
@@ -611,3 +645,6 @@ impl<'a> Builder<'a> {
         Ok(extents.iter().map(refer).collect())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -40,6 +40,8 @@ pub struct Change {
     pub new: Option<Side>,
     /// Whether the content (or a link's target) differs, not only attributes.
     pub content: bool,
+    /// Bytes of new content: whole pages of what was written, not what stays of the old.
+    pub bytes: u64,
 }
 
 /// One side of a change.
@@ -103,7 +105,8 @@ impl View {
                 (None, Some(base)) => self.compared(st, path, replaced(st, base, now), base, now),
                 (None, None) => {
                     let new = self.side(st, now, false);
-                    Change { path, status: Status::Added, old: None, new, content: true }
+                    let bytes = written(st, now);
+                    Change { path, status: Status::Added, old: None, new, content: true, bytes }
                 }
             };
             out.push(change);
@@ -113,7 +116,8 @@ impl View {
             if !moved.contains(&(entry.dir, entry.name)) {
                 let path = self.base_path_at(st, entry.dir, entry.name);
                 let old = self.side(st, base, true);
-                out.push(Change { path, status: Status::Deleted, old, new: None, content: true });
+                let status = Status::Deleted;
+                out.push(Change { path, status, old, new: None, content: true, bytes: 0 });
             }
         }
     }
@@ -160,6 +164,7 @@ impl View {
             old: self.side(st, old, true),
             new: self.side(st, new, false),
             content,
+            bytes: if content { written(st, new) } else { 0 },
         }
     }
 
@@ -279,6 +284,16 @@ fn below(mut path: Vec<u8>, name: &[u8]) -> Vec<u8> {
     }
     path.extend_from_slice(name);
     path
+}
+
+/// Bytes of a node's content that are the transaction's own.
+fn written(st: &State, node: NodeId) -> u64 {
+    let Some(node) = st.nodes.get(node) else { return 0 };
+    match node.content() {
+        Some(content) => content.lock().written(),
+        None if node.base.is_none() => node.attr.size,
+        None => 0,
+    }
 }
 
 fn replaced(st: &State, base: NodeId, now: NodeId) -> Status {

@@ -20,11 +20,13 @@ pub fn gc(args: &Gc, out: Out) -> Result<i32, Problem> {
         out.json("collected", &done);
     } else {
         let verb = if args.dry_run { "would forget" } else { "forgot" };
+        let s = if done.transactions == 1 { "" } else { "s" };
         out.say(&format!(
-            "{verb} how to undo {} transactions; {} given back, {} in use",
+            "{verb} how to undo {} transaction{s}: {} given back; {} kept for {} more",
             done.transactions,
             output::size(done.bytes),
             output::size(done.remaining),
+            done.undoable,
         ));
     }
     Ok(0)

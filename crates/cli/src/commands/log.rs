@@ -13,11 +13,15 @@ use systx_daemon::protocol::LogEntry;
 pub fn log(args: &Log, out: Out) -> Result<i32, Problem> {
     let place = context::place(&args.place)?;
     let mut client = context::connect()?;
-    let entries = client.log(place, args.limit)?;
+    let paths = context::absolute_paths(&args.paths)?;
+    let entries = client.log(place, args.limit, paths)?;
     if out.json {
         out.json("log", &entries);
-    } else if entries.is_empty() {
-        out.say("nothing was committed on this volume yet");
+    } else if entries.is_empty() && args.limit != Some(0) {
+        out.say(match args.paths.is_empty() {
+            true => "nothing was committed on this volume yet",
+            false => "no transaction in the log changed anything there",
+        });
     } else {
         let lines: Vec<String> = entries.iter().map(line).collect();
         output::print(&lines.concat());

@@ -17,7 +17,7 @@ use systx_base::TxnId;
 use systx_daemon::client::Client;
 use systx_daemon::protocol::{
     Action, Attach, Begin, Begun, Class, Conflict, End, Failure, FailureKind, Finish, HostPath,
-    Isolation, Opponent, Outcome, Place, Rule, Transport, VolumeFacts,
+    Isolation, Listed, Opponent, Outcome, Place, Rule, Transport, VolumeFacts,
 };
 use systx_session::plan::{Guarded, Wish};
 use systx_session::stand_in::StandIns;
@@ -75,6 +75,9 @@ pub fn run(args: &Run, out: Out) -> Result<i32, Problem> {
     }
     let through = passthrough(args, place.cwd.as_path(), &ignored)?;
     let passthrough: Vec<_> = through.iter().map(|rule| rule.path.as_path().to_owned()).collect();
+    for doubt in classes::doubts(&args.exclude, place.cwd.as_path()) {
+        out.warn(&doubt);
+    }
     let merge = (args.merge.as_slice(), args.no_merge);
     let mut runner = Runner {
         others: others(&place, &passthrough),
@@ -354,10 +357,10 @@ impl Runner<'_> {
     fn finish(&mut self, after: &mut After, end: End, why: Why) -> Result<Attempt, Problem> {
         let code = after.what_happened().code();
         let wanted = services::parse(&after.started.deferred());
-        let limited = self
-            .args
-            .limit_size
-            .filter(|_| self.client.status(after.id).is_ok_and(|t| t.listed.limited));
+        let listed = self.client.status(after.id).map(|status| status.listed);
+        let of = |is: fn(&Listed) -> bool| listed.as_ref().is_ok_and(is);
+        let limited = self.args.limit_size.filter(|_| of(|t| t.limited));
+        let full = of(|t| t.full);
         let finish = Finish { id: after.id, end, code, deferred: wanted.clone() };
         // What is kept may be entered at once: its first view is over by then.
         let given = if end == End::Keep { &[][..] } else { after.started.views() };
@@ -397,6 +400,10 @@ impl Runner<'_> {
                 "the run wanted to write more than {} (--limit-size): calls were refused with EDQUOT",
                 output::size(limit)
             ));
+        }
+        if full {
+            self.out.warn("the file system was full: calls of the run were refused");
+            self.out.hint("free some space; `systx gc --keep 0` gives back what undos keep");
         }
         self.tell_what_left(&report);
         if let Some(again) = self.judge(&mut report, &outcome, why) {

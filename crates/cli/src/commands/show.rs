@@ -22,7 +22,7 @@ struct Shown<'a> {
 pub fn show(args: &Show, out: Out) -> Result<i32, Problem> {
     let place = context::place(&args.place)?;
     let mut client = context::connect()?;
-    let entries = client.log(place.clone(), None)?;
+    let entries = client.log(place.clone(), None, Vec::new())?;
     let ids: Vec<_> = entries.iter().map(|e| e.id).collect();
     let id = context::resolve(&args.id, &ids, "committed")
         .map_err(|p| p.hint("`systx log` shows them; -C DIR or --root DIR names another volume"))?;

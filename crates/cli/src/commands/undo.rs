@@ -1,42 +1,58 @@
 //! `systx undo` and `systx redo`.
 
-use crate::args::Undo;
+use crate::args::{Redo, Undo};
 use crate::commands::commit;
 use crate::output::{self, Out};
 use crate::problem::Problem;
 use crate::{context, progress, render};
 use systx_daemon::protocol::{self, Undone};
 
-/// Undoes a committed transaction (`redo`: an undo).
+/// Undoes a committed transaction, or a part of it.
 ///
 /// # Errors
 /// There is none, it cannot be undone any more, or later changes overlap (they are named).
-pub fn undo(args: &Undo, redo: bool, out: Out) -> Result<i32, Problem> {
+pub fn undo(args: &Undo, out: Out) -> Result<i32, Problem> {
+    take_back(args, false, out)
+}
+
+/// Takes an undo back.
+///
+/// # Errors
+/// As [`undo`].
+pub fn redo(args: &Redo, out: Out) -> Result<i32, Problem> {
+    let Redo { id, dry_run, place } = args.clone();
+    take_back(&Undo { id, paths: Vec::new(), dry_run, place }, true, out)
+}
+
+fn take_back(args: &Undo, redo: bool, out: Out) -> Result<i32, Problem> {
     let place = context::place(&args.place)?;
+    let paths = context::absolute_paths(&args.paths)?;
     let mut client = context::connect()?;
     progress::show(&mut client, out);
     let id = match &args.id {
         Some(prefix) => Some(context::resolve_committed(&mut client, prefix, &place)?),
         None => None,
     };
-    let request = protocol::Undo { place, id, dry_run: args.dry_run };
+    let request = protocol::Undo { place, id, paths, dry_run: args.dry_run };
     let undone = if redo { client.redo(request)? } else { client.undo(request)? };
     if out.json {
         out.json(if redo { "redo" } else { "undo" }, &undone);
     }
-    let Undone { target, argv, changes, outcome } = &undone;
-    let what = output::short_command(argv, 60);
+    let Undone { target, argv, cwd, changes, notes, outcome } = &undone;
+    let what = format!("{target} ({}) in {cwd}", output::short_command(argv, 60));
     let verb = if redo { "redo" } else { "undo" };
     let Some(outcome) = outcome else {
         if !out.json {
-            out.say(&format!("would {verb} {target} ({what}):"));
+            out.say(&format!("would {verb} {what}:"));
+            notes.iter().for_each(|note| out.say(note));
             output::print_bytes(&render::name_status(changes, false));
         }
         return Ok(0);
     };
     if matches!(outcome, protocol::Outcome::Committed { .. }) {
         let verb = if redo { "redone" } else { "undone" };
-        out.say(&format!("{verb}: {target} ({what})"));
+        out.say(&format!("{verb}: {what}"));
     }
+    notes.iter().for_each(|note| out.say(note));
     Ok(commit::exit_code(outcome, out, None))
 }

@@ -21,6 +21,7 @@ fn change(kind: ChangeKind, path: &str, old: Option<Side>, new: Option<Side>) ->
         old,
         new,
         content: false,
+        bytes: 0,
         xattrs: vec![],
         dropped: false,
     }

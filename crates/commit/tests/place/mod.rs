@@ -168,7 +168,16 @@ impl Place {
 /// What the history says of a test's commit.
 pub fn meta(txn: TxnId) -> CommitMeta {
     let (argv, cwd, now) = (vec![b"test".to_vec()], b"/".to_vec(), Time::default());
-    CommitMeta { txn, kind: TxnKind::Run, argv, cwd, uid: 0, started: now, finished: now }
+    CommitMeta {
+        txn,
+        kind: TxnKind::Run,
+        argv,
+        cwd,
+        uid: 0,
+        started: now,
+        finished: now,
+        told: None,
+    }
 }
 
 /// An object of a write set that stays as it is.

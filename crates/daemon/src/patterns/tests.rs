@@ -26,6 +26,26 @@ fn a_name_matches_at_any_depth_below_its_file() {
 }
 
 #[test]
+fn a_path_on_the_command_line_is_what_it_is_for_any_other_command() {
+    let anchored = |pattern: &str| anchor_argument(pattern, Path::new("/w/p"));
+    for (given, meant) in [
+        ("/srv/data", "/srv/data"),
+        ("/srv/data/*.log", "/srv/data/*.log"),
+        ("./x", "/w/p/x"),
+        ("./*.o", "/w/p/*.o"),
+        ("../q/x", "/w/q/x"),
+        ("../../../x", "/x"),
+        ("d/x", "/w/p/d/x"),
+        ("*.o", "/**/*.o"),
+        ("x/", "/**/x/"),
+        ("!/srv/data/keep", "!/srv/data/keep"),
+    ] {
+        assert_eq!(anchored(given).as_deref(), Some(meant), "{given}");
+    }
+    assert_eq!((anchored(""), anchored("/")), (None, None));
+}
+
+#[test]
 fn a_path_is_relative_to_its_file() {
     check(
         &["/build", "doc/*.pdf", "a/**/z"],

@@ -115,11 +115,17 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// The transaction is not there.
     fn leave(&self, id: TxnId) -> Result<(), Failure>;
-    /// Committed transactions, the latest first.
+    /// Committed transactions, the latest first; of those that changed something at one of the paths, if there are
+    /// some.
     ///
     /// # Errors
     /// The store cannot be used.
-    fn log(&self, place: Place, limit: Option<u64>) -> Result<Vec<LogEntry>, Failure>;
+    fn log(
+        &self,
+        place: Place,
+        limit: Option<u64>,
+        paths: Vec<HostPath>,
+    ) -> Result<Vec<LogEntry>, Failure>;
     /// What committed transactions wanted done outside, and nobody has done yet; on all open volumes, if `None`.
     ///
     /// # Errors

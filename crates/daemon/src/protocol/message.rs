@@ -102,6 +102,8 @@ pub enum Request {
         place: Place,
         /// At most this many, the latest first; all if `None`.
         limit: Option<u64>,
+        /// Only what changed something there.
+        paths: Vec<HostPath>,
     },
     /// [`super::Control::deferred`].
     Deferred(Option<Place>),

@@ -24,7 +24,7 @@ fn conflict() -> Conflict {
 }
 
 fn requests() -> Vec<Request> {
-    let undo = Undo { place: place(), id: Some(TxnId(u64::MAX)), dry_run: true };
+    let undo = Undo { place: place(), id: Some(TxnId(u64::MAX)), paths: vec![], dry_run: true };
     vec![
         Request::Hello { version: 1, release: "x".into() },
         Request::Progress { connection: 3 },
@@ -70,7 +70,7 @@ fn requests() -> Vec<Request> {
         Request::Abort { id: TxnId(1) },
         Request::Enter { id: TxnId(1) },
         Request::Leave { id: TxnId(1) },
-        Request::Log { place: place(), limit: None },
+        Request::Log { place: place(), limit: None, paths: vec!["/p".into()] },
         Request::Undo(undo.clone()),
         Request::Redo(undo),
         Request::Recover(place()),
@@ -129,6 +129,7 @@ fn change() -> Change {
         old: Some(side.clone()),
         new: Some(side),
         content: true,
+        bytes: 3,
         xattrs: vec!["user.a".into()],
         dropped: false,
     }
@@ -155,6 +156,7 @@ fn listed() -> Listed {
         conflict: Some(conflict()),
         deferred: vec![],
         limited: true,
+        full: false,
     }
 }
 
@@ -218,6 +220,8 @@ fn replies() -> Vec<Reply> {
         Reply::Undone(Undone {
             target: TxnId(1),
             argv: vec![],
+            cwd: "/srv".into(),
+            notes: vec!["a note".into()],
             changes: vec![change()],
             outcome: None,
         }),

@@ -110,7 +110,7 @@ impl Control for Fake {
         self.note(format!("leave {}", id.0));
         Ok(())
     }
-    fn log(&self, _: Place, _: Option<u64>) -> Result<Vec<LogEntry>, Failure> {
+    fn log(&self, _: Place, _: Option<u64>, _: Vec<HostPath>) -> Result<Vec<LogEntry>, Failure> {
         Ok(vec![])
     }
     fn deferred(&self, _: Option<Place>) -> Result<Vec<Deferred>, Failure> {

@@ -24,6 +24,8 @@ struct Checked<'t> {
     stale: Vec<HostPath>,
     summary: Summary,
     dropped: u64,
+    /// What was written, though nothing is to be committed.
+    unwanted: Option<String>,
 }
 
 /// A commit that cannot lose any more.
@@ -159,7 +161,8 @@ impl Transaction {
         }
         let dropped = changes.iter().filter(|c| c.dropped).count() as u64;
         let summary = describe::summary(changes.iter().filter(|c| !c.dropped));
-        Ok(Checked { parts, stale, summary, dropped })
+        let unwanted = self.read_only_note(&changes);
+        Ok(Checked { parts, stale, summary, dropped, unwanted })
     }
 
     /// As [`Transaction::check`], of one part; also what its reads have lost to.
@@ -202,10 +205,11 @@ impl Transaction {
     }
 
     fn decide_checked(&self, checked: Checked<'_>, opponents: &dyn Opponents) -> Step {
-        let Checked { parts, stale, summary, dropped } = checked;
+        let Checked { parts, stale, summary, dropped, unwanted } = checked;
         if self.terms.read_only || parts.iter().all(|(_, frozen)| frozen.is_empty()) {
             let outcome = self.outcome(self.id, Summary::default(), vec![], stale, 0);
-            return Step::Nothing(outcome);
+            let notes = unwanted.into_iter().collect();
+            return Step::Nothing(with_notes(outcome, notes));
         }
         let (mut notes, mut lives_on) = (Vec::new(), None);
         let mut all = Vec::with_capacity(parts.len());
@@ -222,7 +226,7 @@ impl Transaction {
                 lives_on = Some(LivesOn { view: Arc::clone(&part.view), frozen, site });
             }
         }
-        let commit = Commit::new(self.id, self.meta(self.id, TxnKind::Run), all);
+        let commit = Commit::new(self.id, self.meta(self.id, TxnKind::Run, summary), all);
         match commit.reserve().and_then(|reserved| reserved.decide()) {
             Ok(decided) => {
                 let rest = Rest { lives_on, summary, stale, dropped, notes };

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use systx_store::io::Io;
 use systx_store::writeset::SlotId;
 use systx_store::{DirStore, Slot as StoreSlot};
@@ -40,24 +40,34 @@ pub(super) struct StoreSpill {
     /// Bytes that may still be written.
     pub(super) left: Arc<AtomicU64>,
     pub(super) budget: Budget,
+    /// Set where there is no room.
+    pub(super) full: Arc<AtomicBool>,
 }
 
 impl Spill for StoreSpill {
     fn stage(&self) -> io::Result<Slot> {
         let slot = self.store.stage()?;
         let (io, left) = (self.io.clone(), Arc::clone(&self.left));
-        Ok(Arc::new(StoreSlotIo { slot, io, left, taken: Elsewhere::new(&self.budget) }))
+        let (store, taken) = (Arc::clone(&self.store), Elsewhere::new(&self.budget));
+        let full = Arc::clone(&self.full);
+        Ok(Arc::new(StoreSlotIo { slot, store, io, left, taken, full }))
     }
     fn max_len(&self) -> u64 {
         self.store.max_len()
     }
 }
 
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
 struct StoreSlotIo {
     slot: StoreSlot,
+    store: Arc<DirStore>,
     io: Arc<dyn Io>,
     left: Arc<AtomicU64>,
     taken: Elsewhere,
+    full: Arc<AtomicBool>,
 }
 
 impl Staging for StoreSlotIo {
@@ -76,13 +86,25 @@ impl Staging for StoreSlotIo {
             .map_err(|_| rustix::io::Errno::DQUOT)?;
         if before != u64::MAX {
             // The slot is root's, and its user must not use up what is kept for root.
-            let info = self.io.fs_info()?;
-            if info.bavail.saturating_mul(info.bsize) < len {
+            let too_full = || -> io::Result<bool> {
+                let info = self.io.fs_info()?;
+                Ok(info.bavail.saturating_mul(info.bsize) < len)
+            };
+            if too_full()? && (!self.store.forget_for_content(len) || too_full()?) {
+                self.full.store(true, Ordering::Relaxed);
                 return Err(rustix::io::Errno::NOSPC.into());
             }
         }
         self.taken.write(offset, len)?;
-        self.io.write_at(self.slot.handle(), data, offset)
+        loop {
+            match self.io.write_at(self.slot.handle(), data, offset) {
+                Err(e) if is_full(&e) && self.store.forget_for_content(len) => {}
+                done => {
+                    self.full.fetch_or(done.as_ref().is_err_and(is_full), Ordering::Relaxed);
+                    return done;
+                }
+            }
+        }
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.io.set_len(self.slot.handle(), len)?;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::error::CommitError;
+use crate::error::{CommitError, ReserveError};
 use crate::testing::*;
 use crate::testing::{run_beside as run, undo_beside as undo};
 use crate::writeset::Content;
@@ -406,32 +406,6 @@ fn undos_go_back_step_by_step() {
     s.write("plain", "later");
     let Err(UndoError::Overlap(paths)) = store.undo_set(TxnId(11)) else { panic!() };
     assert_eq!(paths, [b"plain".to_vec()]);
-}
-
-#[test]
-fn gc_bounds_the_history() {
-    let s = Scratch::new();
-    populate(&s);
-    let store = s.store();
-    for n in 1..=5 {
-        one(&s, &store, n, |ws| ws.rewrite("big", vec![n as u8; 70_000]));
-    }
-    store.checkpoint().unwrap();
-    let all = store.gc(crate::Keep::default()).unwrap();
-    assert_eq!(all.removed, []);
-    let report = store.gc(crate::Keep { count: 3, ..Default::default() }).unwrap();
-    assert_eq!(report.removed, [TxnId(1), TxnId(2)]);
-    assert!(report.freed >= 140_000);
-    let report = store.gc(crate::Keep { bytes: 80_000, ..Default::default() }).unwrap();
-    assert_eq!(report.removed, [TxnId(3), TxnId(4)]);
-    let since = Some(Time { secs: 100, nanos: 0 });
-    let report = store.gc(crate::Keep { since, ..Default::default() }).unwrap();
-    assert_eq!(report.removed, [TxnId(5)]);
-    assert_eq!(report.kept, 0);
-    assert!(std::fs::read_dir(s.path(STATE).join("g")).unwrap().next().is_none());
-    assert!(matches!(store.undo_set(TxnId(5)), Err(UndoError::Unknown(_))));
-    drop(store);
-    assert_eq!(s.store().highest_txn(), TxnId(5));
 }
 
 #[test]

@@ -257,6 +257,16 @@ impl Content {
         own.saturating_mul(PAGE).saturating_add(base)
     }
 
+    /// Bytes that are private: what a commit writes.
+    pub fn written(&self) -> u64 {
+        let mut bytes = 0;
+        self.each_private(|run| {
+            let end = run.end.saturating_mul(PAGE).min(self.len);
+            bytes += end.saturating_sub(run.start.saturating_mul(PAGE));
+        });
+        bytes
+    }
+
     fn reserved_within(&self, range: &Range<u64>) -> u64 {
         if self.reserved.is_empty() {
             return 0;

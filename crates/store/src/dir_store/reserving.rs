@@ -1,0 +1,260 @@
+//! Room for a commit: reserved before the decision, and made, where it is short, by forgetting how to undo the oldest
+//! transactions.
+//!
+//! The history has a bound as well, which is kept after commits ([`DirStore::bound_history`]): its own is the share of
+//! the file system that it may take, and what is free, so that it is never the larger part of why a disk is full.
+
+use super::{BALLAST_FROM, DirStore, MARGIN, Reservation};
+use crate::error::{ReserveError, is_full, is_over_quota};
+use crate::gc::{GcReport, Keep};
+use crate::history::History;
+use crate::io::Class;
+use crate::space::{room_under_quota, space_needed};
+use crate::staging::Slot;
+use crate::writeset::{Object, Origin, WriteSet};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use systx_base::{Kind, Time};
+
+/// The history takes at most this part of a file system.
+pub const SHARE: u64 = 10;
+/// It reaches so far back, in seconds.
+pub const AGE: i64 = 30 * 86_400;
+/// So many of the newest transactions can be undone, also if they are old, or large.
+pub const LEAST: usize = 1;
+/// So many that cannot be undone any more are in the log.
+pub const LOGGED: usize = 10_000;
+
+/// The bound is looked at once this many bytes were displaced, or a part of what there may be.
+const LOOK_FROM: u64 = 1 << 20;
+const LOOK_PART: u64 = 64;
+/// Or after so many seconds: what is too old.
+const LOOK_AGAIN: i64 = 3600;
+/// What a directory that was displaced counts for, until it is looked into.
+const DIRECTORY: u64 = 1 << 20;
+
+/// When the bound was looked at.
+#[derive(Default)]
+pub(crate) struct Looks {
+    /// Bytes that were displaced since.
+    displaced: AtomicU64,
+    /// Seconds.
+    last: AtomicI64,
+    /// What was forgotten for content that is written, and nobody was told of: transactions and bytes.
+    untold: (AtomicU64, AtomicU64),
+}
+
+/// What was forgotten to make room for a commit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Forgotten {
+    /// Transactions.
+    pub transactions: u64,
+    /// Bytes that they had kept.
+    pub bytes: u64,
+}
+
+impl Reservation {
+    /// What was forgotten for it.
+    pub fn forgotten(&self) -> Forgotten {
+        self.forgotten
+    }
+}
+
+impl DirStore {
+    /// Makes sure that a commit of this write set, and its installation, will find room.  Where there is not enough, the
+    /// oldest transactions are forgotten until there is.
+    pub fn reserve(&self, set: &WriteSet) -> Result<Reservation, ReserveError> {
+        let mut forgotten = Forgotten::default();
+        loop {
+            let error = match self.reserve_once(set) {
+                Ok(reservation) => {
+                    let (transactions, bytes) = &self.looks.untold;
+                    forgotten.transactions += transactions.swap(0, Relaxed);
+                    forgotten.bytes = forgotten.bytes.saturating_add(bytes.swap(0, Relaxed));
+                    return Ok(Reservation { forgotten, ..reservation });
+                }
+                Err(error) => error,
+            };
+            let report = match lacking(&error).map(|bytes| self.forget_for(bytes)) {
+                Some(Ok(report)) if !report.removed.is_empty() => report,
+                Some(Err(why)) => {
+                    tracing::warn!(%why, "no room could be made by forgetting transactions");
+                    return Err(error);
+                }
+                _ => return Err(error),
+            };
+            forgotten.transactions += report.removed.len() as u64;
+            forgotten.bytes = forgotten.bytes.saturating_add(report.freed);
+        }
+    }
+
+    /// As where a commit finds no room: for content of a transaction that goes to a staging slot.  Whether there is more room
+    /// now; the next commit tells of it.
+    pub fn forget_for_content(&self, bytes: u64) -> bool {
+        const STEP: u64 = 16 << 20;
+        match self.forget_for(Lacking::Unknown(bytes.max(STEP))) {
+            Ok(report) => {
+                self.looks.untold.0.fetch_add(report.removed.len() as u64, Relaxed);
+                self.looks.untold.1.fetch_add(report.freed, Relaxed);
+                report.freed > 0
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no room could be made by forgetting transactions");
+                false
+            }
+        }
+    }
+
+    /// Forgets the oldest transactions, until that gives so many bytes back; none if all together would not do.
+    fn forget_for(&self, bytes: Lacking) -> std::io::Result<GcReport> {
+        let all = Keep { count: LEAST, log: LOGGED, ..Keep::default() };
+        let can = self.would_gc(all)?;
+        let wanted = match bytes {
+            Lacking::Bytes(bytes) if can.freed < bytes => return Ok(GcReport::default()),
+            Lacking::Bytes(bytes) | Lacking::Unknown(bytes) => bytes,
+        };
+        // In growing steps, where nobody says how much is enough.
+        let left = can.removed.len() + can.left;
+        let count = match bytes {
+            Lacking::Bytes(_) => usize::MAX,
+            Lacking::Unknown(_) => left - can.removed.len().div_ceil(4),
+        };
+        let keep = (can.freed + can.kept).saturating_sub(wanted);
+        let report = self.gc(Keep { count: count.max(LEAST), bytes: keep, least: LEAST, ..all })?;
+        if !report.removed.is_empty() && self.class != Class::Memory {
+            // Until then some file systems do not give out what was freed.
+            self.io.sync_fs()?;
+        }
+        Ok(report)
+    }
+
+    /// The limits that hold without anybody's order.
+    pub fn usual_limits(&self) -> std::io::Result<Keep> {
+        let (info, now) = (self.io.fs_info()?, self.io.now());
+        let share = info.blocks.saturating_mul(info.bsize) / SHARE;
+        let free = info.bavail.saturating_mul(info.bsize);
+        let since = Some(Time { secs: now.secs.saturating_sub(AGE), nanos: now.nanos });
+        // What is given back is free then: half of both.
+        let held = self.would_gc(Keep::default())?.kept;
+        let bytes = share.min(free.saturating_add(held) / 2);
+        Ok(Keep { count: usize::MAX, since, bytes, least: LEAST, log: LOGGED })
+    }
+
+    /// Forgets what is beyond the usual limits, if there may be something.
+    pub fn bound_history(&self) -> std::io::Result<Option<GcReport>> {
+        let now = self.io.now();
+        let displaced = self.looks.displaced.load(Relaxed);
+        let late = now.secs.saturating_sub(self.looks.last.load(Relaxed)) >= LOOK_AGAIN;
+        if displaced < LOOK_FROM && !late {
+            return Ok(None);
+        }
+        let info = self.io.fs_info()?;
+        let bound = (info.blocks / SHARE).min(info.bavail).saturating_mul(info.bsize);
+        if displaced < bound / LOOK_PART && !late {
+            return Ok(None);
+        }
+        self.looks.displaced.fetch_sub(displaced, Relaxed);
+        self.looks.last.store(now.secs, Relaxed);
+        let keep = self.usual_limits()?;
+        let needed = !self.would_gc(keep)?.removed.is_empty();
+        needed.then(|| self.gc(keep)).transpose()
+    }
+
+    /// Notes what an installation has put into the graveyard.
+    pub(super) fn displaced(&self, history: &History) {
+        let graves = history.done.graves.iter();
+        let size = |ix, size| match history.commit.set.object(ix).kind() {
+            Kind::Dir => DIRECTORY,
+            _ => size,
+        };
+        let mut bytes: u64 = graves.map(|(ix, stamp)| size(*ix, stamp.size)).sum();
+        for before in &history.commit.befores {
+            if let crate::history::OldContent::InPlace { file: true, extents, .. } = &before.content
+            {
+                bytes += extents.iter().map(|e| e.data.len()).sum::<u64>();
+            }
+        }
+        self.looks.displaced.fetch_add(bytes, Relaxed);
+        let brought_back = |o: &Object| matches!(o.origin, Origin::Grave { .. });
+        if history.commit.set.objects.iter().any(brought_back) {
+            self.users.taken_out();
+        }
+    }
+
+    fn reserve_once(&self, set: &WriteSet) -> Result<Reservation, ReserveError> {
+        set.check()?;
+        drop(self.live().map_err(ReserveError::Poisoned)?);
+        let needed = space_needed(set, self.config.inline_before);
+        let info = self.io.fs_info().map_err(ReserveError::Io)?;
+        let free = info.bavail.saturating_mul(info.bsize);
+        if free < needed.saturating_add(MARGIN) {
+            return Err(ReserveError::NoSpace { needed, available: free });
+        }
+        let inodes = self.inodes.promise(set, &info)?;
+        let segment = self.block().map_or(self.config.segment_bytes, |b| b.segment_bytes);
+        let limits = self.io.has_quota().then(|| room_under_quota(needed, segment));
+        let held = limits.map_or(needed, |[ahead, after]| ahead.saturating_add(after));
+        let no_room = |e: std::io::Error| match e {
+            e if is_over_quota(&e) => ReserveError::Quota { needed: held },
+            e if is_full(&e) => ReserveError::NoSpace { needed: held, available: free },
+            e => ReserveError::Io(e),
+        };
+        match crate::xattrs::try_out(self.env(), set) {
+            Ok(None) => {}
+            Ok(Some(refused)) if is_over_quota(&refused.source) => {
+                return Err(no_room(refused.source));
+            }
+            Ok(Some(refused)) => return Err(ReserveError::Xattr(refused)),
+            Err(e) => return Err(no_room(e)),
+        }
+        let hold = |bytes: u64| -> std::io::Result<Option<Slot>> {
+            let slot = self.pool.take()?;
+            self.io.allocate(slot.handle(), 0, bytes)?;
+            Ok(Some(slot))
+        };
+        let room = |ahead, ballast, inodes| Reservation {
+            ahead,
+            ballast,
+            _inodes: inodes,
+            forgotten: Forgotten::default(),
+        };
+        if let Some([ahead, after]) = limits {
+            let hold_all = || -> std::io::Result<Reservation> {
+                self.spare.keep(&*self.io, &self.layout)?;
+                Ok(room(hold(ahead)?, hold(after)?, inodes))
+            };
+            return hold_all().map_err(no_room);
+        }
+        let plenty = free > needed.saturating_mul(4).saturating_add(16 * MARGIN);
+        // In memory, holding blocks costs as much as writing them.
+        if plenty && (needed < BALLAST_FROM || self.class == Class::Memory) {
+            return Ok(room(None, None, inodes));
+        }
+        let ballast = hold(needed).map_err(no_room)?;
+        Ok(room(None, ballast, inodes))
+    }
+}
+
+/// What there is too little of.
+#[derive(Clone, Copy)]
+enum Lacking {
+    /// So many bytes.
+    Bytes(u64),
+    /// Nobody says how much is enough: of inodes, or within a quota; this is an upper estimate.
+    Unknown(u64),
+}
+
+fn lacking(error: &ReserveError) -> Option<Lacking> {
+    match error {
+        ReserveError::NoSpace { needed, available }
+            if *available < needed.saturating_add(MARGIN) =>
+        {
+            Some(Lacking::Bytes(needed.saturating_add(MARGIN) - available))
+        }
+        // There are blocks, but not for this.
+        ReserveError::NoSpace { needed, .. } | ReserveError::Quota { needed } => {
+            Some(Lacking::Unknown(*needed))
+        }
+        ReserveError::NoInodes { .. } => Some(Lacking::Unknown(0)),
+        _ => None,
+    }
+}

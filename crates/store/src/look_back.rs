@@ -1,0 +1,473 @@
+//! What a committed transaction changed, with both sides, from what undo keeps.
+//!
+//! The bytes of an old version are nowhere as such.  They are what its inode holds now, less what later transactions
+//! changed in place, from the latest back: each of those has kept what it overwrote.  The inode is in the tree, or in
+//! the graveyard of whoever displaced it, also below a directory that was removed as a whole, and the histories
+//! say where.  What no transaction has left as it is now was changed by somebody outside: of such a version only the attributes
+//! that the history has are told.
+
+use crate::dir_store::DirStore;
+use crate::history::{Before, ChangeKind, History, OldContent};
+use crate::io::{Handle, HostId, Open, Stamp, Stat};
+use crate::layout::{before_name, found, grave_name, names};
+use crate::writeset::index::{Index, join};
+use crate::writeset::{Attrs, Content, Data, Extent, Ix, NewKind, Origin};
+use std::collections::{HashMap, HashSet};
+use std::io::Result;
+use systx_base::{Gid, Kind, Time, TxnId, Uid};
+
+/// One changed path of a committed transaction.
+#[derive(Clone, Debug)]
+pub struct Past {
+    /// Path below the volume root.
+    pub path: Vec<u8>,
+    /// What happened.
+    pub kind: ChangeKind,
+    /// What was there before.
+    pub old: Option<PastSide>,
+    /// What was there after.
+    pub new: Option<PastSide>,
+    /// Whether the content differs, not only attributes.
+    pub content: bool,
+    /// Bytes of new content.
+    pub bytes: u64,
+    /// Extended attributes that differ.
+    pub xattrs: Vec<Vec<u8>>,
+}
+
+/// One side of it.
+#[derive(Clone, Debug)]
+pub struct PastSide {
+    /// Its type.
+    pub kind: Kind,
+    /// Permission bits.
+    pub mode: u32,
+    /// Owner.
+    pub uid: Uid,
+    /// Group.
+    pub gid: Gid,
+    /// Length.
+    pub size: u64,
+    /// Modification time.
+    pub mtime: Time,
+    /// Device number of a device node.
+    pub rdev: u64,
+    /// Where its bytes are; `None` where that is not known any more.
+    seat: Option<Seat>,
+}
+
+/// An inode, and what has to be taken back of it.
+#[derive(Clone, Debug)]
+struct Seat {
+    dir: Handle,
+    name: Vec<u8>,
+    now: Stamp,
+    /// The latest first.
+    patches: Vec<Patch>,
+}
+
+/// What a later transaction has overwritten in place.
+#[derive(Clone, Debug)]
+struct Patch {
+    len: u64,
+    /// The before-file in the graveyard, if the bytes are there.
+    file: Option<Vec<u8>>,
+    extents: Vec<Extent>,
+}
+
+/// Where something may be: a directory, and the path from there.
+type Place = (Handle, Vec<u8>);
+
+struct Finder<'a> {
+    store: &'a DirStore,
+    /// In the order of the log.
+    all: &'a [History],
+    /// Paths below the root at which an inode was.
+    paths: HashMap<HostId, Vec<Vec<u8>>>,
+    /// Where it is in the graveyard.
+    graves: HashMap<HostId, Vec<u8>>,
+    /// Directories that were removed as a whole: their paths, and what they are called in the graveyard.
+    removed: Vec<(Vec<u8>, Vec<u8>)>,
+    /// The latest version that a transaction has left of an inode.
+    left: HashMap<HostId, Stamp>,
+}
+
+impl DirStore {
+    /// What a committed transaction changed; `None` if it has no history, or was forgotten.
+    pub fn look_back(&self, txn: TxnId) -> Result<Option<Vec<Past>>> {
+        let mut all = self.histories()?;
+        all.sort_by_key(|h| h.done.lsn);
+        let Some(history) = all.iter().find(|h| h.commit.meta.txn == txn && !h.forgotten) else {
+            return Ok(None);
+        };
+        let mut finder = Finder::new(self, &all);
+        finder.changes(history).map(Some)
+    }
+
+    /// The content of one side of a file, at most `limit` bytes, or the target of a link; `None` if it is not known any more.
+    pub fn read_back(&self, side: &PastSide, limit: usize) -> Result<Option<Vec<u8>>> {
+        let Some(seat) = &side.seat else { return Ok(None) };
+        let io = &*self.io;
+        if side.kind == Kind::Symlink {
+            return found(io.read_link(&seat.dir, &seat.name));
+        }
+        let Some(file) = found(io.open_file(&seat.dir, &seat.name, Open::Read))? else {
+            return Ok(None);
+        };
+        let now = io.stat(&file)?;
+        if (now.id, now.mtime, now.size) != (seat.now.id, seat.now.mtime, seat.now.size) {
+            return Ok(None);
+        }
+        let longest = seat.patches.iter().map(|p| p.len).fold(now.size, u64::max);
+        let len = usize::try_from(longest).unwrap_or(usize::MAX).min(limit);
+        let mut bytes = vec![0; len];
+        let mut end = io.read_at(&file, &mut bytes, 0)? as u64;
+        for patch in &seat.patches {
+            self.take_back(patch, &mut bytes, &mut end)?;
+        }
+        bytes.truncate(usize::try_from(end).unwrap_or(usize::MAX).min(limit));
+        Ok(Some(bytes))
+    }
+
+    fn take_back(&self, patch: &Patch, bytes: &mut [u8], end: &mut u64) -> Result<()> {
+        let io = &*self.io;
+        let file = match &patch.file {
+            Some(name) => Some(io.open_file(&self.layout.grave, name, Open::Read)?),
+            None => None,
+        };
+        // What it had beyond the present end is in the extents, or was a hole.
+        let cut = usize::try_from(*end).unwrap_or(usize::MAX).min(bytes.len());
+        bytes[cut..].fill(0);
+        for extent in &patch.extents {
+            let Ok(from) = usize::try_from(extent.offset) else { continue };
+            let len = usize::try_from(extent.data.len()).unwrap_or(usize::MAX);
+            let to = from.saturating_add(len).min(bytes.len());
+            let Some(place) = bytes.get_mut(from..to) else { continue };
+            match (&extent.data, &file) {
+                (Data::Inline(old), _) => place.copy_from_slice(&old[..place.len()]),
+                (Data::Hole { .. }, _) => place.fill(0),
+                (_, Some(file)) => {
+                    let got = io.read_at(file, place, extent.offset)?;
+                    place[got..].fill(0);
+                }
+                (_, None) => place.fill(0),
+            }
+        }
+        *end = patch.len;
+        Ok(())
+    }
+}
+
+impl<'a> Finder<'a> {
+    fn new(store: &'a DirStore, all: &'a [History]) -> Finder<'a> {
+        let mut finder = Finder {
+            store,
+            all,
+            paths: HashMap::new(),
+            graves: HashMap::new(),
+            removed: Vec::new(),
+            left: HashMap::new(),
+        };
+        for history in all {
+            let index = Index::new(&history.commit.set);
+            let txn = history.commit.meta.txn;
+            for (ix, stamp) in (0..).map(Ix).zip(&history.done.stamps) {
+                let Some(stamp) = stamp else { continue };
+                if let Some(path) = index.final_path(ix) {
+                    finder.paths.entry(stamp.id).or_default().push(path);
+                }
+                finder.left.insert(stamp.id, *stamp);
+            }
+            for (ix, stamp) in &history.done.graves {
+                finder.graves.insert(stamp.id, grave_name(txn, ix.0));
+                finder.left.insert(stamp.id, *stamp);
+                if let Some(path) = index
+                    .origin_path(*ix)
+                    .filter(|_| history.commit.set.object(*ix).kind() == Kind::Dir)
+                {
+                    finder.removed.push((path, grave_name(txn, ix.0)));
+                }
+            }
+        }
+        finder
+    }
+
+    /// Where an inode is now; `hint` is a path at which it was.
+    fn find(&self, id: HostId, hint: Option<&[u8]>) -> Result<Option<(Handle, Vec<u8>, Stat)>> {
+        let root = self.store.io.root();
+        let mut places: Vec<Place> = Vec::new();
+        let paths = self.paths.get(&id).into_iter().flatten().map(Vec::as_slice).chain(hint);
+        for path in paths {
+            places.push((root.clone(), path.to_vec()));
+            for (top, grave) in &self.removed {
+                let rest = path.strip_prefix(&top[..]).and_then(|rest| rest.strip_prefix(b"/"));
+                if let Some(rest) = rest {
+                    places.push((self.store.layout.grave.clone(), join(grave.clone(), rest)));
+                }
+            }
+        }
+        places.extend(
+            self.graves.get(&id).map(|name| (self.store.layout.grave.clone(), name.clone())),
+        );
+        for (top, path) in places.into_iter().rev() {
+            let Some((dir, name)) = self.walk(top, &path)? else { continue };
+            let Some(stat) = gone(self.store.io.stat_at(&dir, &name))? else { continue };
+            if stat.id == id {
+                return Ok(Some((dir, name, stat)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The directory that a path ends in, and the last name.
+    fn walk(&self, mut dir: Handle, path: &[u8]) -> Result<Option<(Handle, Vec<u8>)>> {
+        let mut parts: Vec<&[u8]> = path.split(|b| *b == b'/').filter(|p| !p.is_empty()).collect();
+        let Some(last) = parts.pop() else { return Ok(Some((dir, Vec::new()))) };
+        for part in parts {
+            match gone(self.store.io.open_dir(&dir, part))? {
+                Some(below) => dir = below,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some((dir, last.to_vec())))
+    }
+
+    /// An inode as it was before the transaction with number `lsn`, and those after it, changed it.
+    fn side(
+        &self,
+        was: Option<Stamp>,
+        id: HostId,
+        lsn: u64,
+        hint: Option<&[u8]>,
+    ) -> Result<Option<PastSide>> {
+        let Some((dir, name, now)) = self.find(id, hint)? else { return Ok(None) };
+        let left = self.left.get(&id).copied().or(was);
+        // An inode that no transaction has left differently is as it was met.
+        let known = left.is_none_or(|left| (left.mtime, left.size) == (now.mtime, now.size));
+        let mut side = PastSide {
+            kind: now.kind,
+            mode: now.mode,
+            uid: now.uid,
+            gid: now.gid,
+            size: was.map_or(now.size, |was| was.size),
+            mtime: was.map_or(now.mtime, |was| was.mtime),
+            rdev: now.rdev,
+            seat: None,
+        };
+        let mut patches = Vec::new();
+        for history in self.all.iter().rev().take_while(|h| h.done.lsn >= lsn) {
+            let Some(before) = self.before_of(history, id) else { continue };
+            let Attrs { mode, owner, .. } = before.attrs;
+            side.mode = mode.unwrap_or(side.mode);
+            (side.uid, side.gid) = owner.unwrap_or((side.uid, side.gid));
+            if let OldContent::InPlace { len, file, extents, .. } = &before.content {
+                let txn = history.commit.meta.txn;
+                let file = file.then(|| before_name(txn, before.ix.0));
+                patches.push(Patch { len: *len, file, extents: extents.clone() });
+            }
+        }
+        side.seat = known.then(|| Seat { dir, name, now: now.stamp(), patches });
+        Ok(Some(side))
+    }
+
+    fn before_of<'h>(&self, history: &'h History, id: HostId) -> Option<&'h Before> {
+        history.commit.befores.iter().find(|before| {
+            before.content != OldContent::Exchanged
+                && met(history, before.ix).is_some_and(|stamp| stamp.id == id)
+        })
+    }
+
+    /// What an object was before the transaction.
+    fn old(&self, history: &History, index: &Index<'_>, ix: Ix) -> Result<Option<PastSide>> {
+        let Some(stamp) = met(history, ix) else { return Ok(None) };
+        let path = index.origin_path(ix);
+        let side = self.side(Some(stamp), stamp.id, history.done.lsn, path.as_deref())?;
+        Ok(side.or_else(|| Some(unknown(history.commit.set.object(ix).kind(), stamp))))
+    }
+
+    /// What an object was after it.
+    fn new_side(&self, history: &History, ix: Ix) -> Result<Option<PastSide>> {
+        let object = history.commit.set.object(ix);
+        let stamp = history.done.stamps.get(ix.0 as usize).copied().flatten();
+        let Some(stamp) = stamp else { return Ok(None) };
+        let side = self.side(Some(stamp), stamp.id, history.done.lsn + 1, None)?;
+        let mut side = side.unwrap_or_else(|| unknown(object.kind(), stamp));
+        if let Origin::New(NewKind::Special { rdev, .. }) = &object.origin {
+            side.rdev = *rdev;
+        }
+        side.mode = object.attrs.mode.unwrap_or(side.mode);
+        (side.uid, side.gid) = object.attrs.owner.unwrap_or((side.uid, side.gid));
+        Ok(Some(side))
+    }
+
+    fn changes(&mut self, history: &History) -> Result<Vec<Past>> {
+        let set = &history.commit.set;
+        let index = Index::new(set);
+        let mut told: HashSet<Ix> = HashSet::new();
+        let mut out = Vec::new();
+        for bind in &set.binds {
+            let Some(path) = index.bind_path(bind) else { continue };
+            let moved = |ix: Ix| !index.targets(ix).is_empty();
+            let displaced = bind.displaces.filter(|old| !moved(*old));
+            let old = match displaced {
+                Some(old) => self.old(history, &index, old)?,
+                None => None,
+            };
+            let Some(target) = bind.target else {
+                let (Some(gone), Some(old)) = (displaced, old) else { continue };
+                let was = (index.origin_path(gone), met(history, gone));
+                if let (true, (_, Some(stamp))) = (old.kind == Kind::Dir, &was) {
+                    let hint = was.0.as_deref();
+                    self.inside(history, stamp.id, hint, &path, ChangeKind::Removed, &mut out)?;
+                }
+                out.push(Past::new(path, ChangeKind::Removed, Some(old), None));
+                continue;
+            };
+            let new = self.new_side(history, target)?;
+            let object = set.object(target);
+            let from = index.origin_path(target).filter(|from| *from != path);
+            told.insert(target);
+            match from {
+                Some(from) => {
+                    let old = self.old(history, &index, target)?;
+                    let kind = ChangeKind::Renamed { from };
+                    let content = object.content != Content::Keep;
+                    let bytes = written(history, target);
+                    out.push(Past { content, bytes, ..Past::new(path, kind, old, new) });
+                }
+                None if matches!(object.origin, Origin::Grave { .. }) && old.is_none() => {
+                    if let (Some(Kind::Dir), Some(stamp)) = (
+                        new.as_ref().map(|n| n.kind),
+                        history.done.stamps.get(target.0 as usize).copied().flatten(),
+                    ) {
+                        self.inside(history, stamp.id, None, &path, ChangeKind::Created, &mut out)?;
+                    }
+                    out.push(Past::new(path, ChangeKind::Created, None, new));
+                }
+                None => {
+                    let kind =
+                        if old.is_some() { ChangeKind::Replaced } else { ChangeKind::Created };
+                    out.push(Past::new(path, kind, old, new));
+                }
+            }
+        }
+        self.modified(history, &index, &told, &mut out)?;
+        out.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(out)
+    }
+
+    /// Objects that kept their names.
+    fn modified(
+        &self,
+        history: &History,
+        index: &Index<'_>,
+        told: &HashSet<Ix>,
+        out: &mut Vec<Past>,
+    ) -> Result<()> {
+        let set = &history.commit.set;
+        for (ix, object) in (0..).map(Ix).zip(&set.objects) {
+            if !object.is_changed() || object.is_new() || told.contains(&ix) {
+                continue;
+            }
+            let Some(path) = index.final_path(ix) else { continue };
+            let content = object.content != Content::Keep;
+            let (old, new) = (self.old(history, index, ix)?, self.new_side(history, ix)?);
+            let xattrs = object.xattrs.iter().map(|(key, _)| key.clone()).collect();
+            let past = Past::new(path, ChangeKind::Modified, old, new);
+            out.push(Past { content, xattrs, bytes: written(history, ix), ..past });
+        }
+        Ok(())
+    }
+
+    /// What is in a directory that went, or came, as a whole.
+    fn inside(
+        &self,
+        history: &History,
+        dir: HostId,
+        hint: Option<&[u8]>,
+        path: &[u8],
+        kind: ChangeKind,
+        out: &mut Vec<Past>,
+    ) -> Result<()> {
+        let Some((at, name, _)) = self.find(dir, hint)? else { return Ok(()) };
+        let io = &*self.store.io;
+        let Some(top) = gone(io.open_dir(&at, &name))? else { return Ok(()) };
+        let mut todo = vec![(top, path.to_vec())];
+        while let Some((dir, path)) = todo.pop() {
+            for name in names(io, &dir)? {
+                let Some(stat) = gone(io.stat_at(&dir, &name))? else { continue };
+                let below = join(path.clone(), &name);
+                if stat.kind == Kind::Dir
+                    && let Some(child) = gone(io.open_dir(&dir, &name))?
+                {
+                    todo.push((child, below.clone()));
+                }
+                let known = self.left.get(&stat.id).is_none_or(|left| {
+                    (left.mtime, left.size) == (stat.mtime, stat.size) || left.id != stat.id
+                });
+                let mut side = unknown(stat.kind, stat.stamp());
+                (side.mode, side.uid, side.gid) = (stat.mode, stat.uid, stat.gid);
+                side.rdev = stat.rdev;
+                let after = history.done.lsn + 1;
+                let later = self.all.iter().filter(|h| h.done.lsn >= after);
+                let untouched = later.into_iter().all(|h| self.before_of(h, stat.id).is_none());
+                side.seat = (known && untouched).then(|| Seat {
+                    dir: dir.clone(),
+                    name: name.clone(),
+                    now: stat.stamp(),
+                    patches: Vec::new(),
+                });
+                let (old, new) = match kind {
+                    ChangeKind::Removed => (Some(side), None),
+                    _ => (None, Some(side)),
+                };
+                out.push(Past::new(below, kind.clone(), old, new));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Past {
+    fn new(path: Vec<u8>, kind: ChangeKind, old: Option<PastSide>, new: Option<PastSide>) -> Past {
+        let bytes = new.as_ref().filter(|new| new.kind != Kind::Dir).map_or(0, |new| new.size);
+        Past { path, kind, old, new, content: true, bytes, xattrs: Vec::new() }
+    }
+}
+
+/// Bytes that a transaction has written into an object that was there before.
+fn written(history: &History, ix: Ix) -> u64 {
+    let now = history.done.stamps.get(ix.0 as usize).copied().flatten().map_or(0, |s| s.size);
+    let is = |before: &&Before| before.ix == ix;
+    let before = history.commit.befores.iter().find(is).map(|before| &before.content);
+    match (&history.commit.set.object(ix).content, before) {
+        (Content::Keep, _) => 0,
+        (Content::Patch { .. }, Some(OldContent::InPlace { len, extents, .. })) => {
+            let over: u64 = extents.iter().map(|e| e.data.len()).sum();
+            over.min(now).saturating_add(now.saturating_sub(*len))
+        }
+        _ => now,
+    }
+}
+
+/// The version that a transaction met.
+fn met(history: &History, ix: Ix) -> Option<Stamp> {
+    match &history.commit.set.object(ix).origin {
+        Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(*stamp),
+        Origin::Root | Origin::New(_) => None,
+    }
+}
+
+/// All that the history says of something that is nowhere any more.
+fn unknown(kind: Kind, stamp: Stamp) -> PastSide {
+    let (size, mtime) = (stamp.size, stamp.mtime);
+    PastSide { kind, mode: 0, uid: 0, gid: 0, size, mtime, rdev: 0, seat: None }
+}
+
+/// `None` if there is nothing at a path any more.
+fn gone<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Err(e) if crate::origins::is_gone(&e) => Ok(None),
+        other => other.map(Some),
+    }
+}
