@@ -22,7 +22,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use systx_base::sync::{Mutex, rank};
 use systx_base::{FIRST_OPEN, Kind, NodeId, Time};
-use systx_vfs::api::{Attr, Caller, Entry, OpenHow, Opened, Reply, Requests, SetAttr, Valid};
+use systx_vfs::api::{Attr, Caller, Entry, Lock, OpenHow, Opened, Reply, Requests, SetAttr, Valid};
 use systx_vfs::client;
 use zerocopy::FromBytes;
 
@@ -380,11 +380,7 @@ impl Server {
                 Ok(Answer::Written(u32::try_from(n).map_err(|_| Errno::IO)?))
             }
             O::Ioctl { cmd, arg, out_size } => self.ioctl(caller, node, (cmd, arg), out_size),
-            O::Getlk { handle, lock } => {
-                let by = By { tid: header.pid, handle };
-                let found = self.locks.get(view, post, node, (by, lock))?;
-                Ok(Answer::Lock(reply::lock(found, &lock)))
-            }
+            O::Getlk { handle, lock } => self.lock_in_the_way(post, header, (handle, lock)),
             O::Setlk { handle, lock, wait } => {
                 self.remember(node);
                 let unique = wait.then_some(header.unique);
@@ -419,6 +415,17 @@ impl Server {
             O::Syncfs | O::Destroy | O::NotifyReply => Ok(Answer::Empty),
             _ => Err(Errno::NOSYS),
         }
+    }
+
+    fn lock_in_the_way(
+        &self,
+        post: &Post,
+        header: &InHeader,
+        (handle, lock): (u64, Lock),
+    ) -> Reply<Answer> {
+        let by = By { tid: header.pid, handle };
+        let found = self.locks.get(&*self.view, post, NodeId(header.nodeid), (by, lock))?;
+        Ok(Answer::Lock(reply::lock(found, &lock)))
     }
 
     /// A request that changes content: the kernel learns of it later than the view.

@@ -38,10 +38,10 @@ impl Owner {
 pub(super) struct Object {
     /// Device and inode: nobody else's while one of ours has it open.
     id: (u64, u64),
-    state: Mutex<State>,
+    state: Mutex<Entry>,
 }
 
-struct State {
+struct Entry {
     holders: Holders<Owner>,
     grips: BTreeMap<Owner, Grip>,
     /// Those that somebody was in the way of since the last release.
@@ -125,7 +125,7 @@ pub(super) fn object_at(file: &LockFile) -> Reply<Arc<Object>> {
     if let Some(object) = table.objects.get(&id).and_then(Weak::upgrade) {
         return Ok(object);
     }
-    let state = State { holders: Holders::new(), grips: BTreeMap::new(), waiting: Vec::new() };
+    let state = Entry { holders: Holders::new(), grips: BTreeMap::new(), waiting: Vec::new() };
     let object = Arc::new(Object { id, state: Mutex::new(Rank(rank::HANDLES.0 + 2), state) });
     table.objects.insert(id, Arc::downgrade(&object));
     Ok(object)
@@ -154,7 +154,7 @@ pub(super) fn range_of(lock: &Lock) -> LockRange {
     }
 }
 
-impl State {
+impl Entry {
     /// All waits are over: each asks again.
     fn wake(&mut self, released: &mut Released) {
         for wait in self.waiting.drain(..).filter_map(|wait| wait.upgrade()) {
