@@ -14,6 +14,7 @@
 //! - [`open`]: transactions with a path;
 //! - [`others`]: test suites of others;
 //! - [`places`]: the same work on the host, in a guarded directory, in transactions;
+//! - [`spots`]: work that knows itself what is right, in every place, for each user and transport;
 //! - [`pages`]: man pages, formatted;
 //! - [`signals`]: what no safe function offers of signals;
 //! - [`power_cut`]: a machine that loses its power while it commits;
@@ -46,6 +47,7 @@ pub mod run;
 #[path = "signals_unsafe.rs"]
 pub mod signals;
 pub mod soak;
+pub mod spots;
 #[path = "stop_unsafe.rs"]
 pub mod stop;
 pub mod tree;

@@ -294,9 +294,10 @@ fn serve_on(
     let rings = prepare_rings(&device, &offer, config, cpus, payload)?;
     let (agreement, answer) = negotiate(&offer, config, cpus.online.len(), rings.is_some())
         .map_err(|why| io::Error::new(io::ErrorKind::Unsupported, why))?;
+    let pages = Arc::new(device.clone());
     let shared = Arc::new(Shared {
         device,
-        server: Server::new(view, config),
+        server: Server::new(view, config, pages),
         crew: Arc::new(Crew::new()?),
         queues: Queues::new(cpus),
         dev_pool: Pool::new(DEV_WORKERS_MAX),

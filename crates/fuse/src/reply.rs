@@ -8,6 +8,7 @@ use systx_vfs::api::{Attr, DirEntry, Entry, Lock, LockKind, StatFs, Valid};
 use zerocopy::IntoBytes;
 
 use crate::config::Config;
+use crate::mapped::is_hollow;
 use crate::wire;
 
 /// A time to live as the kernel counts it.
@@ -120,8 +121,17 @@ impl Ttls {
         }
     }
 
+    fn valid(&self, a: &Attr) -> Ttl {
+        match a.kind {
+            Kind::Dir => self.dir_attr,
+            // A store to a mapping may be all that there is in it.
+            _ if is_hollow(a) => Duration::ZERO.into(),
+            _ => self.attr,
+        }
+    }
+
     pub fn entry(&self, e: &Entry) -> wire::EntryOut {
-        let valid = if e.attr.kind == Kind::Dir { self.dir_attr } else { self.attr };
+        let valid = self.valid(&e.attr);
         wire::EntryOut {
             nodeid: e.node.0,
             generation: e.generation,
@@ -143,7 +153,7 @@ impl Ttls {
     }
 
     pub fn attr(&self, a: &Attr) -> wire::AttrOut {
-        let valid = if a.kind == Kind::Dir { self.dir_attr } else { self.attr };
+        let valid = self.valid(a);
         wire::AttrOut {
             attr_valid: valid.secs,
             attr_valid_nsec: valid.nanos,

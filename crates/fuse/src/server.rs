@@ -30,6 +30,7 @@ use crate::config::{Config, FileLocks};
 use crate::decode::{Create, Operation, Refusal, Window, decode};
 use crate::in_flight::InFlight;
 use crate::locks::{By, Locks};
+use crate::mapped::{Mapped, Pages};
 use crate::post::Post;
 use crate::reply::{self, Answer, Listing, Ttls};
 use crate::stats::Counters;
@@ -54,6 +55,7 @@ pub(crate) struct Server {
     pub locks: Locks,
     /// Kept where programs come and go that have nothing to do with each other.
     pub in_flight: InFlight,
+    mapped: Mapped,
     pub counters: Counters,
     /// The number of the next open.
     opens: AtomicU64,
@@ -72,7 +74,7 @@ const FIRST_NODE: NodeId = NodeId(u64::MAX - 1);
 const RECENT: usize = 8;
 
 impl Server {
-    pub fn new(view: Arc<dyn Requests>, config: &Config) -> Self {
+    pub fn new(view: Arc<dyn Requests>, config: &Config, pages: Arc<dyn Pages>) -> Self {
         Server {
             view,
             ttls: config.into(),
@@ -81,6 +83,7 @@ impl Server {
             root: config.root,
             locks: Locks::new(),
             in_flight: InFlight::new(),
+            mapped: Mapped::new(pages),
             counters: Counters::default(),
             opens: AtomicU64::new(1),
             opens_unknown: AtomicBool::new(true),
@@ -215,7 +218,14 @@ impl Server {
                 Ok(self.list(node, window, attributes, payload)?)
             }
             operation => {
+                let changed = match &operation {
+                    Operation::Copy { to, .. } => *to,
+                    _ => node,
+                };
                 let answer = self.answer(post, header, operation)?;
+                if let Some(gap) = client::gap() {
+                    self.mapped.fill(changed, gap);
+                }
                 Ok(answer.encode(payload)?)
             }
         }
@@ -223,6 +233,7 @@ impl Server {
 
     fn read(&self, node: NodeId, window: Window, payload: &mut [u8]) -> Reply<usize> {
         let size = (window.size as usize).min(payload.len());
+        self.mapped.has(node, window.offset.saturating_add(size as u64));
         let n = self.view.read(node, window.offset, &mut payload[..size])?;
         // A view that claims more than it was given must not make us send stale memory.
         if n > size { Err(Errno::IO) } else { Ok(n) }
@@ -282,7 +293,7 @@ impl Server {
                 Ok(Answer::Empty)
             }
             O::Getattr { open } => self.attr(node, || {
-                let attr = view.getattr(node)?;
+                let attr = self.mapped.shown(node, view.getattr(node)?);
                 // Where the kernel asks by a descriptor it is for itself, and it may have the inode locked.
                 if !open
                     && attr.kind == Kind::File
@@ -323,10 +334,13 @@ impl Server {
                 let to = self.node(to.0);
                 view.rename(caller, (node, name), (to, to_name), how).map(done)
             }
-            O::Write { offset, data, kill, append, back } => {
-                if !back {
-                    self.changing(node, caller);
-                }
+            O::Write { offset, data, back: true, .. } => {
+                view.write_back(node, offset, &self.mapped.with_gaps(node, offset, data))?;
+                Ok(Answer::Written(u32::try_from(data.len()).map_err(|_| Errno::IO)?))
+            }
+            O::Write { offset, data, kill, append, back: false } => {
+                self.changing(node, caller);
+                self.mapped.written(node, offset, data.len());
                 let n = if append {
                     let (n, moved) = view.append(node, offset, data, kill)?;
                     if moved {
@@ -370,7 +384,7 @@ impl Server {
                 self.changing(node, caller);
                 view.fallocate(node, how, offset, len).map(done)
             }
-            O::Lseek { offset, how } => view.lseek(node, offset, how).map(Answer::Seek),
+            O::Lseek { offset, how } => self.mapped.seek(view, node, offset, how).map(Answer::Seek),
             O::Copy { from, to, to_offset, len, wide } => {
                 self.changing(to, caller);
                 let n = view.copy_file_range((node, from), (to, to_offset), len)?;
@@ -507,6 +521,7 @@ impl Server {
     fn forget(&self, node: NodeId, count: u64) {
         if node != FIRST_NODE {
             self.in_flight.forget(node);
+            self.mapped.forget(node);
             self.view.forget(node, count);
         }
     }

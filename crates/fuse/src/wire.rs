@@ -154,6 +154,8 @@ wire! {
     NotifyEntry { parent: u64, namelen: u32, flags: u32 }
     /// NOTIFY_DELETE; the name and a NUL follow.
     NotifyDelete { parent: u64, child: u64, namelen: u32, padding: u32 }
+    /// NOTIFY_STORE; the bytes follow.
+    NotifyStore { nodeid: u64, offset: u64, size: u32, padding: u32 }
     /// NOTIFY_RETRIEVE.
     NotifyRetrieve { notify_unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32 }
     /// NOTIFY_PRUNE; the node ids follow.
@@ -285,6 +287,7 @@ pub mod notify {
     #![allow(missing_docs)] // the kernel's names
     pub const INVAL_INODE: i32 = 2;
     pub const INVAL_ENTRY: i32 = 3;
+    pub const STORE: i32 = 4;
     pub const RETRIEVE: i32 = 5;
     pub const DELETE: i32 = 6;
     pub const INC_EPOCH: i32 = 8;

@@ -484,6 +484,9 @@ impl Requests for Aliases {
     ) -> Reply<(usize, bool)> {
         self.about(node, |view, node| view.append(node, offset, data, kill_suidgid))
     }
+    fn write_back(&self, node: NodeId, offset: u64, data: &[u8]) -> Reply<()> {
+        self.about(node, |view, node| view.write_back(node, offset, data))
+    }
     fn fallocate(&self, node: NodeId, how: Fallocate, offset: u64, len: u64) -> Reply<()> {
         self.about(node, |view, node| view.fallocate(node, how, offset, len))
     }

@@ -358,6 +358,9 @@ pub trait Requests: Send + Sync {
     ) -> Reply<(usize, bool)> {
         Ok((self.write(node, offset, data, kill_suidgid)?, false))
     }
+    /// What the kernel writes back of its pages, which were stored to by mappings.  It makes no file longer: what lies
+    /// behind the end is no part of the file.
+    fn write_back(&self, node: NodeId, offset: u64, data: &[u8]) -> Reply<()>;
     /// fallocate(2).
     fn fallocate(&self, node: NodeId, how: Fallocate, offset: u64, len: u64) -> Reply<()>;
     /// lseek(2) for data and holes.

@@ -9,6 +9,7 @@
 use crate::api::{Caller, Reply};
 use rustix::io::Errno;
 use std::cell::Cell;
+use std::ops::Range;
 use std::time::Duration;
 use systx_base::{Gid, Uid};
 
@@ -20,6 +21,8 @@ const NOBODY: Caller = Caller { uid: 0, gid: 0, tid: 0 };
 thread_local! {
     /// Whose request this thread serves; thread 0: nobody's.
     static CLIENT: Cell<Caller> = const { Cell::new(NOBODY) };
+    /// See [`grew`].
+    static GAP: Cell<Option<(u64, u64)>> = const { Cell::new(None) };
 }
 
 /// This thread serves a client until this is dropped.
@@ -31,6 +34,7 @@ pub struct Serving {
 /// This thread serves a request of `caller` from now on; of thread 0: of nobody who could be killed, as the kernel's
 /// own write-back, which must not be lost.
 pub fn serving(caller: Caller) -> Serving {
+    GAP.set(None);
     Serving { before: CLIENT.replace(caller) }
 }
 
@@ -38,6 +42,19 @@ impl Drop for Serving {
     fn drop(&mut self) {
         CLIENT.set(self.before);
     }
+}
+
+/// The request at hand has made a file longer, and what lies from its old end to `to` was written by nobody: it is
+/// zeros, and the kernel may have something else there in its pages.
+pub(crate) fn grew(end: u64, to: u64) {
+    if end < to {
+        GAP.set(GAP.get().or(Some((end, to))));
+    }
+}
+
+/// The bytes that the request at hand has added to a file and nobody has written, from its old end on; told once.
+pub fn gap() -> Option<Range<u64>> {
+    GAP.take().map(|(end, to)| end..to)
 }
 
 /// The thread whose request this one serves; 0: nobody's.

@@ -53,6 +53,12 @@ use systx_store::writeset::SlotId;
 /// Unit of copy-on-write and of conflicts.
 pub const PAGE: u64 = 4096;
 
+/// The part of `data` at `offset` that lies in a file of this length.
+pub(crate) fn within(size: u64, offset: u64, data: &[u8]) -> &[u8] {
+    let rest = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+    &data[..data.len().min(rest)]
+}
+
 /// A file with more private bytes than this keeps them in a staging slot.
 pub const SPILL: u64 = 256 << 10;
 

@@ -329,6 +329,9 @@ impl Requests for Plain {
     ) -> Reply<(usize, bool)> {
         self.append_to(node, offset, data, kill_suidgid)
     }
+    fn write_back(&self, node: NodeId, offset: u64, data: &[u8]) -> Reply<()> {
+        self.write_back_to(node, offset, data)
+    }
     fn fallocate(&self, node: NodeId, how: Fallocate, offset: u64, len: u64) -> Reply<()> {
         self.fallocate_in(node, how, offset, len)
     }

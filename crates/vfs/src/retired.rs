@@ -559,6 +559,9 @@ impl Requests for Lasting {
     ) -> Reply<(usize, bool)> {
         self.about(&[node])?.requests().append(node, offset, data, kill_suidgid)
     }
+    fn write_back(&self, node: NodeId, offset: u64, data: &[u8]) -> Reply<()> {
+        self.about(&[node])?.requests().write_back(node, offset, data)
+    }
     fn fallocate(&self, node: NodeId, how: Fallocate, offset: u64, len: u64) -> Reply<()> {
         self.about(&[node])?.requests().fallocate(node, how, offset, len)
     }

@@ -286,7 +286,7 @@ proptest! {
     fn the_server_survives_any_request(
         requests in prop::collection::vec((opcode(), fixed(), data(), 0u64..5), 1..12),
     ) {
-        let server = Server::new(Arc::new(Memfs::default()), &Config::default());
+        let server = Server::new(Arc::new(Memfs::default()), &Config::default(), Arc::new(NoPages));
         for (unique, (op, fixed, data, nodeid)) in requests.into_iter().enumerate() {
             // Forgetting more than was handed out is not a matter of bytes.
             if matches!(op, Opcode::Forget | Opcode::BatchForget) {
@@ -312,7 +312,7 @@ proptest! {
 
 #[test]
 fn data_beyond_the_buffer_is_refused() {
-    let server = Server::new(Arc::new(Memfs::default()), &Config::default());
+    let server = Server::new(Arc::new(Memfs::default()), &Config::default(), Arc::new(NoPages));
     let header = InHeader { opcode: Opcode::Lookup as u32, nodeid: 1, ..Default::default() };
     for range in [0..101, 99..200, 0..usize::MAX] {
         let outcome = server.serve(&post(), &header, &[], &mut [0; 100], range);
@@ -331,13 +331,25 @@ fn what_a_listing_that_fails_had_handed_out_is_taken_back() {
         fs.create(nobody, NodeId::ROOT, name.as_bytes(), new, true).unwrap();
     }
     let before = fs.lookups.load(SeqCst);
-    let server = Server::new(fs.clone(), &Config::default());
+    let server = Server::new(fs.clone(), &Config::default(), Arc::new(NoPages));
     let opcode = Opcode::Readdirplus as u32;
     let header = InHeader { opcode, nodeid: NodeId::ROOT.0, ..Default::default() };
     let list = wire::ReadIn { size: 4096, ..Default::default() };
     let outcome = server.serve(&post(), &header, list.as_bytes(), &mut [0; 4096], 0..0);
     assert_eq!(outcome, Outcome::Reply { error: -libc::ECANCELED, len: 0 });
     assert_eq!(fs.lookups.load(SeqCst), before);
+}
+
+/// Of nothing the kernel has pages.
+struct NoPages;
+
+impl crate::mapped::Pages for NoPages {
+    fn write_back(&self, _file: NodeId, _range: std::ops::Range<u64>) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn zero(&self, _file: NodeId, _range: std::ops::Range<u64>) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 fn post() -> std::sync::Arc<crate::post::Post> {

@@ -550,6 +550,17 @@ fn notify_delete() {
 }
 
 #[test]
+fn notify_store() {
+    let value = wire::NotifyStore {
+        nodeid: 0x100000000000001,
+        offset: 0x100000000000002,
+        size: 0x1000003,
+        padding: 0x1000004,
+    };
+    assert_image(&value, &["010000000000000102000000000000010300000104000001"]);
+}
+
+#[test]
 fn notify_retrieve() {
     let value = wire::NotifyRetrieve {
         notify_unique: 0x100000000000001,

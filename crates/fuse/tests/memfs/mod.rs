@@ -373,6 +373,11 @@ impl Requests for Memfs {
         buf[..n].copy_from_slice(&from[..n]);
         Ok(n)
     }
+    fn write_back(&self, id: NodeId, offset: u64, data: &[u8]) -> Reply<()> {
+        let end = self.getattr(id)?.size.saturating_sub(offset);
+        let len = data.len().min(usize::try_from(end).unwrap_or(usize::MAX));
+        self.write(id, offset, &data[..len], false).map(drop)
+    }
     fn write(&self, id: NodeId, offset: u64, data: &[u8], _: bool) -> Reply<usize> {
         let mut s = self.state.lock().unwrap();
         let n = s.get(id)?;
@@ -410,11 +415,20 @@ impl Requests for Memfs {
         Ok(())
     }
     fn lseek(&self, id: NodeId, offset: u64, how: Seek) -> Reply<u64> {
-        let size = self.getattr(id)?.size;
-        match how {
-            _ if offset >= size => Err(Errno::NXIO),
-            Seek::Data => Ok(offset),
-            Seek::Hole => Ok(size),
+        let mut s = self.state.lock().unwrap();
+        let data = &s.get(id)?.data;
+        if offset >= data.len() as u64 {
+            return Err(Errno::NXIO);
+        }
+        // A page of zeros is a hole.
+        let first = offset as usize / 4096;
+        let is_hole = |page: &[u8]| page.iter().all(|b| *b == 0);
+        let mut pages = data.chunks(4096).enumerate().skip(first);
+        let found = pages.find(|(_, page)| is_hole(page) == (how == Seek::Hole));
+        match (how, found) {
+            (Seek::Data, None) => Err(Errno::NXIO),
+            (Seek::Hole, None) => Ok(data.len() as u64),
+            (_, Some((at, _))) => Ok(offset.max(at as u64 * 4096)),
         }
     }
     fn copy_file_range(&self, from: (NodeId, u64), to: (NodeId, u64), len: u64) -> Reply<u64> {

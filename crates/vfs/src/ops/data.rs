@@ -3,7 +3,7 @@
 
 use crate::api::{Fallocate, Reply, Seek};
 use crate::client;
-use crate::content::{Base as BaseBytes, Content, PAGE};
+use crate::content::{Base as BaseBytes, Content, PAGE, within};
 use crate::node::{Base, Body};
 use crate::view::{State, View, whole};
 use crate::volume::errno;
@@ -76,6 +76,12 @@ enum Reads {
     Nothing,
 }
 
+/// How long a file was before a change, and is after it.
+struct Lens {
+    before: u64,
+    after: u64,
+}
+
 /// A file's content, ready for a transfer.
 struct Opened {
     content: Arc<Mutex<Content>>,
@@ -125,10 +131,19 @@ impl View {
         kill_suidgid: bool,
     ) -> Reply<usize> {
         let len = data.len() as u64;
-        self.change(node, kill_suidgid, Reads::Edges, offset, len, |view, content, base| {
+        let change = |view: &View, content: &mut Content, base: Option<&dyn BaseBytes>| {
             content.write(base, &*view.spill, &view.budget, offset, data)
-        })?;
+        };
+        let lens = self.change(node, kill_suidgid, Reads::Edges, offset, len, change)?;
+        client::grew(lens.before, offset);
         Ok(data.len())
+    }
+
+    /// The kernel changes no length as long as it writes back.
+    pub(super) fn write_back_to(&self, node: NodeId, offset: u64, data: &[u8]) -> Reply<()> {
+        let size = self.state.lock().node(node)?.attr.size;
+        let data = within(size, offset, data);
+        if data.is_empty() { Ok(()) } else { self.write_to(node, offset, data, false).map(drop) }
     }
 
     pub(super) fn truncate_to(&self, node: NodeId, len: u64, kill_suidgid: bool) -> Reply<()> {
@@ -136,9 +151,12 @@ impl View {
         let from = self.state.lock().node(node)?.attr.size.min(len);
         // Everything from the cut on changes, up to whatever end other transactions see.
         let rest = FILE_MAX - from.min(FILE_MAX);
-        self.change(node, kill_suidgid, Reads::Nothing, from, rest, |view, content, base| {
+        let change = |view: &View, content: &mut Content, base: Option<&dyn BaseBytes>| {
             content.truncate(base, &*view.spill, &view.budget, len)
-        })
+        };
+        let lens = self.change(node, kill_suidgid, Reads::Nothing, from, rest, change)?;
+        client::grew(lens.before, lens.after);
+        Ok(())
     }
 
     pub(super) fn fallocate_in(
@@ -163,7 +181,7 @@ impl View {
         let touched = if shifts { FILE_MAX - offset } else { len };
         let reads = if shifts { Reads::Rest } else { Reads::Edges };
         let kill_suidgid = self.loses_set_ids(node)?;
-        self.change(node, kill_suidgid, reads, offset, touched, |view, content, base| {
+        let change = |view: &View, content: &mut Content, base: Option<&dyn BaseBytes>| {
             let (spill, budget) = (&*view.spill, &view.budget);
             match how {
                 Fallocate::Allocate => content.allocate(offset, len, false),
@@ -178,7 +196,10 @@ impl View {
                 }
                 Fallocate::InsertRange => content.insert_range(base, spill, budget, offset, len),
             }
-        })
+        };
+        let lens = self.change(node, kill_suidgid, reads, offset, touched, change)?;
+        client::grew(lens.before, lens.after);
+        Ok(())
     }
 
     pub(super) fn seek_in(&self, node: NodeId, offset: u64, how: Seek) -> Reply<u64> {
@@ -227,7 +248,7 @@ impl View {
     }
 
     /// Runs a change of `len` bytes from `offset`, with everything that goes with it: records,
-    /// privileges lost, times.
+    /// privileges lost, times.  Returns the file's lengths.
     fn change(
         &self,
         node: NodeId,
@@ -236,7 +257,7 @@ impl View {
         offset: u64,
         len: u64,
         run: impl FnOnce(&View, &mut Content, Option<&dyn BaseBytes>) -> io::Result<()>,
-    ) -> Reply<()> {
+    ) -> Reply<Lens> {
         let end = offset.checked_add(len).filter(|end| *end <= FILE_MAX).ok_or(Errno::FBIG)?;
         let mut st = self.state.lock();
         self.check_writable(&st, node)?;
@@ -281,18 +302,20 @@ impl View {
             self.drop_setid(&mut st, node, true)?;
         }
         drop(st);
-        let (len, allocated) = {
+        let (before, len, allocated) = {
             let backing = opened.backing.as_ref();
             let base = backing.map(|backing| StillOneMoment { view: self, backing });
             let mut content = opened.content.lock();
+            let before = content.len();
             run(self, &mut content, base.as_ref().map(|base| base as &dyn BaseBytes))
                 .map_err(errno)?;
-            (content.len(), content.allocated())
+            (before, content.len(), content.allocated())
         };
         if !grows {
             self.verify(&opened)?;
         }
-        self.touch(&mut self.state.lock(), node, len, allocated)
+        self.touch(&mut self.state.lock(), node, len, allocated)?;
+        Ok(Lens { before, after: len })
     }
 
     /// The private content of a file.

@@ -107,6 +107,9 @@ impl Requests for View {
     fn write(&self, node: NodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Reply<usize> {
         self.write_to(node, offset, data, kill_suidgid)
     }
+    fn write_back(&self, node: NodeId, offset: u64, data: &[u8]) -> Reply<()> {
+        self.write_back_to(node, offset, data)
+    }
     fn fallocate(&self, node: NodeId, how: Fallocate, offset: u64, len: u64) -> Reply<()> {
         self.fallocate_in(node, how, offset, len)
     }

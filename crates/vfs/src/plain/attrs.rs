@@ -4,6 +4,7 @@ use super::identity::Acting;
 use super::table::Node;
 use super::{Change, Plain, sys};
 use crate::api::{Attr, Caller, Reply, SetAttr, SetTime, SetXattr, StatFs};
+use crate::client;
 use crate::content::PAGE;
 use crate::inode_locks::Ticket;
 use rustix::fs::{self, AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
@@ -50,7 +51,9 @@ impl Plain {
             if let Some(size) = set.size {
                 let (fd, _) = self.writer(&node, false)?;
                 let _acting = Acting::writing(caller, set.kill_suidgid)?;
+                let before = sys::stat(&*fd)?.attr.size;
                 fs::ftruncate(&*fd, size)?;
+                client::grew(before, size);
                 node.no_caps.store(true, Relaxed);
             }
             self.change_attr(&node, caller, &*path, &set)?;

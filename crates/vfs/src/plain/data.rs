@@ -6,7 +6,7 @@ use super::table::Node;
 use super::{Change, Plain, sys};
 use crate::api::{Attr, Fallocate, Reply, Seek};
 use crate::client;
-use crate::content::PAGE;
+use crate::content::{PAGE, within};
 use rustix::fs::{self, FallocateFlags, SeekFrom};
 use rustix::io::{self, Errno};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -48,6 +48,8 @@ struct Extent {
     len: u64,
     /// Where the file ends at least, afterwards.
     end: u64,
+    /// Up to here nobody has written what lies behind the old end.
+    blank: u64,
     kill_suidgid: bool,
     /// It is in the kernel's pages already.
     shows: bool,
@@ -92,9 +94,26 @@ impl Plain {
         self.change(
             &node,
             &[],
-            Extent { offset, len, end, kill_suidgid, shows: true, append: false },
+            Extent { offset, len, end, blank: offset, kill_suidgid, shows: true, append: false },
             |fd| write_all(fd, offset, data),
         )
+    }
+
+    pub(super) fn write_back_to(&self, id: NodeId, offset: u64, data: &[u8]) -> Reply<()> {
+        let node = self.table.node(id)?;
+        let size = sys::stat(&*self.table.path(&node)?)?.attr.size;
+        let len = within(size, offset, data).len() as u64;
+        if len == 0 {
+            return Ok(());
+        }
+        let (end, blank) = (0, 0);
+        let extent =
+            Extent { offset, len, end, blank, kill_suidgid: false, shows: true, append: false };
+        self.change(&node, &[], extent, |fd| {
+            // A commit that it waited for may have cut the file off.
+            let data = within(sys::stat(fd)?.attr.size, offset, data);
+            if data.is_empty() { Ok(()) } else { write_all(fd, offset, data).map(drop) }
+        })
     }
 
     /// The kernel looks for the end of the file before it sends the request; a commit that the request
@@ -111,7 +130,9 @@ impl Plain {
         loop {
             let at = sys::stat(&*self.table.path(&node)?)?.attr.size;
             let end = at.checked_add(len).filter(|e| *e <= FILE_MAX).ok_or(Errno::FBIG)?;
-            let extent = Extent { offset: at, len, end, kill_suidgid, shows: true, append: true };
+            let blank = 0;
+            let extent =
+                Extent { offset: at, len, end, blank, kill_suidgid, shows: true, append: true };
             let written = self.change(&node, &[], extent, |fd| {
                 let moved = sys::stat(fd)?.attr.size != at;
                 if moved { Ok(None) } else { write_all(fd, at, data).map(Some) }
@@ -146,8 +167,16 @@ impl Plain {
             Fallocate::CollapseRange => (FallocateFlags::COLLAPSE_RANGE, FILE_MAX, u64::MAX),
             Fallocate::InsertRange => (FallocateFlags::INSERT_RANGE, FILE_MAX, u64::MAX),
         };
-        let change =
-            Extent { offset, len: touched, end, kill_suidgid: false, shows: false, append: false };
+        let blank = if end == u64::MAX { 0 } else { end };
+        let change = Extent {
+            offset,
+            len: touched,
+            end,
+            blank,
+            kill_suidgid: false,
+            shows: false,
+            append: false,
+        };
         self.change(&node, &[], change, |fd| fs::fallocate(fd, flags, offset, len))
     }
 
@@ -187,8 +216,9 @@ impl Plain {
         }
         let count = usize::try_from(len).map_err(|_| Errno::INVAL)?;
         let reads = [pages(source.oid(), from.1, len)];
+        let (offset, blank) = (to.1, to.1);
         let change =
-            Extent { offset: to.1, len, end, kill_suidgid: false, shows: false, append: false };
+            Extent { offset, len, end, blank, kill_suidgid: false, shows: false, append: false };
         self.change(&target, &reads, change, |fd| {
             let (mut at_in, mut at_out) = (from.1, to.1);
             let n = fs::copy_file_range(&*fd_in, Some(&mut at_in), fd, Some(&mut at_out), count)?;
@@ -243,6 +273,7 @@ impl Plain {
                 }
                 let _acting = Acting::writing(by, kills(now.mode))?;
                 let done = act(fd.as_fd())?;
+                client::grew(now.size, extent.blank);
                 node.no_caps.store(true, Relaxed);
                 Ok(Some(done))
             })?;
