@@ -139,6 +139,15 @@ impl<'l> Worker<'l> {
     }
 }
 
+impl Drop for Worker<'_> {
+    /// The guest's own daemon would stay for a while, and has the directory open.
+    fn drop(&mut self) {
+        if self.guest.is_some() {
+            lab::end(&lab::processes_with(&self.lab.outside().join("run-guest")));
+        }
+    }
+}
+
 /// Does the work in one place; returns what it has printed.  Fails the test where it, or the look at what it has left, does.
 ///
 /// # Errors
