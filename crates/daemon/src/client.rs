@@ -331,8 +331,8 @@ impl Client {
     ///
     /// # Errors
     /// See [`Client::begin`].
-    pub fn recover(&mut self, place: Place) -> Answer<Recovered> {
-        expect!(self.call(&Request::Recover(place), &[])?, Reply::Recovered(v) => v)
+    pub fn recover(&mut self, place: Place, trusted: bool) -> Answer<Recovered> {
+        expect!(self.call(&Request::Recover { place, trusted }, &[])?, Reply::Recovered(v) => v)
     }
     /// [`crate::protocol::Control::gc`].
     ///

@@ -1,8 +1,9 @@
-//! What transactions want done outside after their commit, kept with the volume until somebody has done it.
+//! What transactions want done outside after their commit, kept until somebody has done it.
 //!
-//! The daemon keeps the list and nothing more: the client carries it out, with the environment and the rights of
-//! whoever started the transaction.  The store decides whether it is due by what became of the commit, so a client or
-//! a machine that dies in between loses nothing.
+//! The daemon keeps the list and nothing more: the client carries it out, with the environment and
+//! the rights of whoever started the transaction.  It is in the [`crate::ledger`], never on the
+//! volume: what a medium says is not carried out.  The store decides whether it is due by what
+//! became of the commit, so a client or a machine that dies in between loses nothing.
 
 use crate::protocol::{ACTIONS_MAX, Action, Deferred, Failure, FailureKind};
 use crate::transaction::Transaction;
@@ -48,10 +49,9 @@ impl<'a> Promise<'a> {
         let written = !actions.is_empty() && !txn.terms.read_only;
         if written {
             let volume = &txn.volume;
-            volume.store.defer(txn.id, &encode(actions)?).map_err(|e| {
-                let text = format!("cannot keep the list of what is to be done after it: {e}");
-                Failure::new(FailureKind::Io, text).path(volume.location.store.as_path())
-            })?;
+            let store = volume.store.number().map_err(|e| cannot_keep(volume, &e))?;
+            let kept = volume.ledger.defer(store, txn.id, &encode(actions)?);
+            kept.map_err(|e| cannot_keep(volume, &e))?;
         }
         Ok(Promise { txn, written })
     }
@@ -59,7 +59,8 @@ impl<'a> Promise<'a> {
     /// The transaction is committed.
     pub(crate) fn keep(mut self) {
         if std::mem::take(&mut self.written)
-            && let Err(e) = self.txn.volume.store.due(self.txn.id)
+            && let Some(store) = self.txn.volume.store.known_as()
+            && let Err(e) = self.txn.volume.ledger.due(store, self.txn.id)
         {
             tracing::warn!(id = %self.txn.id, "the list of what is to be done: {e}");
         }
@@ -74,7 +75,8 @@ impl<'a> Promise<'a> {
 impl Drop for Promise<'_> {
     fn drop(&mut self) {
         if self.written
-            && let Err(e) = self.txn.volume.store.not_due(self.txn.id)
+            && let Some(store) = self.txn.volume.store.known_as()
+            && let Err(e) = self.txn.volume.ledger.not_due(store, self.txn.id)
         {
             tracing::warn!(id = %self.txn.id, "the list of what is not to be done: {e}");
         }
@@ -86,7 +88,8 @@ impl Drop for Promise<'_> {
 /// # Errors
 /// The store cannot be read.
 pub(crate) fn due(volume: &OpenVolume) -> Result<Vec<Deferred>, Failure> {
-    let notes = volume.store.notes().map_err(|e| failed(volume, &e))?;
+    let Some(store) = volume.store.known_as() else { return Ok(Vec::new()) };
+    let notes = volume.ledger.all_due(store).map_err(|e| failed(volume, &e))?;
     let decode = |(id, note): (TxnId, Vec<u8>)| match serde_json::from_slice(&note) {
         Ok(actions) => Some(Deferred { id, actions }),
         Err(e) => {
@@ -110,7 +113,9 @@ pub(crate) fn settle(
     for volume in volumes {
         // Only what is there: nobody may add to a list.
         if due(volume)?.iter().any(|d| d.id == id && left.iter().all(|a| d.actions.contains(a))) {
-            return volume.store.set_note(id, note.as_deref()).map_err(|e| failed(volume, &e));
+            let store = volume.store.known_as().unwrap_or_default();
+            let set = volume.ledger.set_due(store, id, note.as_deref());
+            return set.map_err(|e| failed(volume, &e));
         }
     }
     let text = format!("nothing of transaction {id} waits to be done");
@@ -123,5 +128,10 @@ fn encode(actions: &[Action]) -> Result<Vec<u8>, Failure> {
 
 fn failed(volume: &OpenVolume, e: &std::io::Error) -> Failure {
     let text = format!("cannot use the lists of what is to be done: {e}");
-    Failure::new(FailureKind::Store, text).path(volume.location.store.as_path())
+    Failure::new(FailureKind::Store, text).path(volume.ledger.dir())
+}
+
+fn cannot_keep(volume: &OpenVolume, e: &dyn std::fmt::Display) -> Failure {
+    let text = format!("cannot keep the list of what is to be done after it: {e}");
+    Failure::new(FailureKind::Io, text).path(volume.ledger.dir())
 }

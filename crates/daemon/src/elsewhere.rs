@@ -1,27 +1,32 @@
-//! Stores on other file systems, as the recovery of one asks for them: by the path that a joint commit has noted, or, if
-//! that file system is mounted elsewhere now, at the top of every local one.
+//! Stores on other file systems, as the recovery of one asks for them.
+//!
+//! A record says where the others were, for people to read.  It never says where to look: a store
+//! is looked for where this machine's own [`crate::ledger`] has it, and at the top of every local
+//! file system, and only one that is in the ledger counts.  What is found nowhere there is waited
+//! for.
 
+use crate::ledger::Ledger;
 use crate::mounts;
 use crate::protocol::{Failure, FailureKind, HostPath, Place};
 use crate::transactions::Transactions;
 use crate::volume::{OpenVolume, STORE_DIR, open_root};
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
-use systx_base::Uid;
 use systx_store::io::Io;
 use systx_store::real::RealIo;
-use systx_store::{DirStore, Joint, Member, Outcome, Outcomes, is_undecided, outcome};
+use systx_store::{DirStore, Joint, Member, Outcome, Outcomes, Owner, is_undecided, outcome};
 
 /// Looking at others never waits for a server.
 const LOCAL: [&str; 10] =
     ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "jfs", "tmpfs", "overlay"];
 
 /// The stores of one user, on everything that is mounted.
-pub struct Elsewhere {
+pub struct Elsewhere<'a> {
     /// Whose stores are believed.
-    pub owner: Uid,
+    pub owner: Owner,
+    /// Which.
+    pub ledger: &'a Ledger,
 }
 
 /// A place where a store may be: a mounted file system, and a path below its root.
@@ -31,23 +36,28 @@ struct Spot {
     store: PathBuf,
 }
 
-impl Outcomes for Elsewhere {
+impl Outcomes for Elsewhere<'_> {
     fn outcome(&self, joint: &Joint) -> Outcome {
         let Some(decider) = joint.decider() else { return Outcome::Unknown };
-        let ask =
-            |spot: Spot| outcome(&spot.io, &spot.below, Some(self.owner), decider.store, joint.id);
-        let answers = spots(decider).map(ask);
+        let ask = |spot: Spot| outcome(&spot.io, &spot.below, Some(self.owner), joint);
+        let answers = self.spots(decider).map(ask);
         answers.into_iter().find(|o| *o != Outcome::Unknown).unwrap_or(Outcome::Unknown)
     }
 }
 
-impl Elsewhere {
+/// This process's.
+pub(crate) fn own() -> Owner {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    Owner { uid: uid.as_raw(), gid: gid.as_raw() }
+}
+
+impl Elsewhere<'_> {
     /// Where a store is now.
     pub fn find(&self, member: &Member) -> Option<PathBuf> {
         let here = |spot: &Spot| {
             systx_store::is_there(&spot.io, &spot.below, Some(self.owner), member.store)
         };
-        spots(member).find(here).map(|spot| spot.store)
+        self.spots(member).find(here).map(|spot| spot.store)
     }
 
     /// Lets a store forget what no other store can ask for any more.  The stores that are not there and may.
@@ -62,7 +72,7 @@ impl Elsewhere {
             for member in &decision.others {
                 let mut there = false;
                 let mut waits = true;
-                for Spot { io, below, .. } in spots(member) {
+                for Spot { io, below, .. } in self.spots(member) {
                     let owner = Some(self.owner);
                     there |= systx_store::is_there(&io, &below, owner, member.store);
                     waits &= is_undecided(&io, &below, owner, member.store, decision.id);
@@ -78,57 +88,62 @@ impl Elsewhere {
         }
         absent
     }
-}
 
-fn spots(member: &Member) -> impl Iterator<Item = Spot> {
-    let path = Path::new(OsStr::from_bytes(&member.path)).to_owned();
-    let table = mounts::here().unwrap_or_default();
-    let noted = mounts::holding(&table, &path).filter(|m| is_local(m));
-    let mut places: Vec<(PathBuf, PathBuf)> = Vec::new();
-    places.extend(noted.map(|m| (m.at.clone(), path)));
-    let all = table.iter().filter(|m| is_local(m)).map(|m| (m.at.clone(), m.at.join(STORE_DIR)));
-    for place in all {
-        if !places.contains(&place) {
-            places.push(place);
+    /// Where a store may be; nowhere, if this machine does not know it.
+    fn spots(&self, member: &Member) -> impl Iterator<Item = Spot> {
+        let table = mounts::here().unwrap_or_default();
+        let local = || table.iter().filter(|m| is_local(m));
+        let mut places: Vec<(PathBuf, PathBuf)> = Vec::new();
+        if let Some(path) = self.ledger.path_of(member.store) {
+            let noted = mounts::holding(&table, &path).filter(|m| is_local(m));
+            places.extend(noted.map(|m| (m.at.clone(), path)));
+            for place in local().map(|m| (m.at.clone(), m.at.join(STORE_DIR))) {
+                if !places.contains(&place) {
+                    places.push(place);
+                }
+            }
         }
+        places.into_iter().filter_map(|(mount, store)| {
+            // Before anything is opened: most have none.
+            std::fs::symlink_metadata(&store).ok().filter(std::fs::Metadata::is_dir)?;
+            let below = store.strip_prefix(&mount).ok()?.as_os_str().as_bytes().to_vec();
+            let io = RealIo::from_dir(open_root(&mount).ok()?).ok()?;
+            Some(Spot { io, below, store })
+        })
     }
-    places.into_iter().filter_map(|(mount, store)| {
-        // Before anything is opened: most have none.
-        std::fs::symlink_metadata(&store).ok().filter(std::fs::Metadata::is_dir)?;
-        let below = store.strip_prefix(&mount).ok()?.as_os_str().as_bytes().to_vec();
-        let io = RealIo::from_dir(open_root(&mount).ok()?).ok()?;
-        Some(Spot { io, below, store })
-    })
 }
 
 fn is_local(mount: &mounts::Mount) -> bool {
     LOCAL.contains(&mount.fs.as_str())
 }
 
-/// For messages.
+/// For messages: the path that a record has, of which nothing reaches a terminal but letters.
 pub fn named(member: &Member) -> String {
-    String::from_utf8_lossy(&member.path).into_owned()
+    let path = String::from_utf8_lossy(&member.path);
+    path.chars()
+        .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
+        .collect()
 }
 
 /// Opens a store among the others; see [`DirStore::open_among`].
 pub fn open(
     config: systx_store::Config,
     io: Arc<dyn Io>,
-    owner: Uid,
+    others: &Elsewhere<'_>,
 ) -> Result<(DirStore, systx_store::RecoveryReport), systx_store::OpenError> {
-    DirStore::open_among(config, io, &Elsewhere { owner })
+    DirStore::open_among(config, io, others)
 }
 
 impl Transactions {
     /// The volume of another store of a joint commit.
     pub(crate) fn volume_of(&self, member: &Member) -> Result<Arc<OpenVolume>, Failure> {
-        let owner = rustix::process::geteuid().as_raw();
+        let others = Elsewhere { owner: own(), ledger: &self.ledger };
         let absent = || {
             let text =
                 format!("part of the transaction is in {}, which is not there", named(member));
             Failure::new(FailureKind::NotFound, text).hint("mount that file system")
         };
-        let store = (Elsewhere { owner }).find(member).ok_or_else(absent)?;
+        let store = others.find(member).ok_or_else(absent)?;
         // One that is open may itself be waiting, in its opening, for the one that asks: who waits here is open already,
         // and waits only for what is not, so nobody waits in a circle.
         if let Some(open) = self.volumes().into_iter().find(|v| v.location.store == store) {

@@ -474,7 +474,7 @@ impl Transactions {
     fn open_after_the_last(&self, location: &Location) -> Result<Arc<OpenVolume>, Failure> {
         let until = Instant::now() + SUCCESSION_LIMIT;
         loop {
-            match self.open_at(location.clone()) {
+            match self.open_at(location.clone(), false) {
                 Err(f) if f.kind == FailureKind::Busy && Instant::now() < until => {
                     std::thread::sleep(Duration::from_millis(5));
                 }

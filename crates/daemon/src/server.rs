@@ -400,7 +400,7 @@ impl Connection<'_> {
             }
             Request::Undo(undo) => Reply::Undone(c.undo(undo)?),
             Request::Redo(undo) => Reply::Undone(c.redo(undo)?),
-            Request::Recover(place) => Reply::Recovered(c.recover(place)?),
+            Request::Recover { place, trusted } => Reply::Recovered(c.recover(place, trusted)?),
             Request::Gc(gc) => Reply::Collected(c.gc(gc)?),
             Request::Inspect(place) => Reply::Inspected(c.inspect(place)?),
             Request::Mount(mount) => Reply::Mounted(c.mount(self.peer, mount)?),
@@ -456,7 +456,7 @@ fn name_of(request: &Request) -> &'static str {
         Request::Settle(_) => "settle",
         Request::Undo(_) => "undo",
         Request::Redo(_) => "redo",
-        Request::Recover(_) => "recover",
+        Request::Recover { .. } => "recover",
         Request::Gc(_) => "gc",
         Request::Inspect(_) => "inspect",
         Request::Mount(_) => "mount",

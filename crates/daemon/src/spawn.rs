@@ -1,7 +1,9 @@
 //! Where the daemon listens, and how the first client starts it.
 //!
-//! One directory per user, 0700 and owned by the user (checked, never repaired); in it, per mount
-//! namespace N (a daemon sees the files of the namespace it was started in):
+//! One directory per user, 0700 and owned by the user (checked, never repaired), where nobody else
+//! can take its name ([`crate::places`]); in it, per mount namespace N (a daemon sees the files of
+//! the namespace it was started in; in a user namespace of its own, N is followed by a hyphen and
+//! the number of that):
 //! - `N.sock` the control socket;
 //! - `N.lock` held (flock) by the daemon as long as it lives;
 //! - `N.start` held by a client while it starts a daemon;
@@ -21,17 +23,19 @@
 //! socket refuses connections, which step 1 takes as "not running".
 
 use crate::client::Client;
+pub use crate::places::DIR_VARIABLE;
+use crate::places::{self, io_failure, private_dir};
 use crate::protocol::{Control, Failure, FailureKind};
 use crate::server;
 use crate::spawn_unsafe;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -40,8 +44,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systx_txn::Inject;
 
-/// Names the directory of the socket, for tests and for unusual set-ups.
-pub const DIR_VARIABLE: &str = "SYSTX_RUNTIME_DIR";
 /// For tests: see [`inject`].
 pub const INJECT_VARIABLE: &str = "SYSTX_INJECT_ABORTS";
 /// A daemon recovers its stores before it is ready, so this is generous.
@@ -57,6 +59,8 @@ const LOG_LIMIT: u64 = 1 << 20;
 pub struct Runtime {
     dir: PathBuf,
     namespace: u64,
+    /// What the names of its files begin with.
+    prefix: String,
 }
 
 impl Runtime {
@@ -65,20 +69,8 @@ impl Runtime {
     /// # Errors
     /// No directory that is private to the user can be had.
     pub fn find() -> Result<Runtime, Failure> {
-        let namespace = mount_namespace()?;
-        if let Some(dir) = std::env::var_os(DIR_VARIABLE).filter(|d| !d.is_empty()) {
-            let dir = PathBuf::from(dir);
-            private_dir(&dir)?;
-            return Ok(Runtime { dir, namespace });
-        }
-        let mut last = None;
-        for dir in candidates() {
-            match private_dir(&dir) {
-                Ok(()) => return Ok(Runtime { dir, namespace }),
-                Err(e) => last = Some(e),
-            }
-        }
-        Err(last.unwrap_or_else(|| Failure::new(FailureKind::Internal, "no runtime directory")))
+        let named = std::env::var_os(DIR_VARIABLE).filter(|d| !d.is_empty());
+        Runtime::at(&named.map_or_else(places::runtime, |dir| Ok(PathBuf::from(dir)))?)
     }
 
     /// The files in this directory, for this mount namespace.
@@ -87,7 +79,10 @@ impl Runtime {
     /// The directory is not private to the user.
     pub fn at(dir: &Path) -> Result<Runtime, Failure> {
         private_dir(dir)?;
-        Ok(Runtime { dir: dir.to_owned(), namespace: mount_namespace()? })
+        let namespace = namespace("mnt")?;
+        let users = namespace_of_users();
+        let prefix = users.map_or(namespace.to_string(), |users| format!("{namespace}-{users}"));
+        Ok(Runtime { dir: dir.to_owned(), namespace, prefix })
     }
 
     /// Inode of the mount namespace that they are for.
@@ -116,7 +111,7 @@ impl Runtime {
         self.file("log")
     }
     fn file(&self, suffix: &str) -> PathBuf {
-        self.dir.join(format!("{}.{suffix}", self.namespace))
+        self.dir.join(format!("{}.{suffix}", self.prefix))
     }
 
     /// Connects to a running daemon; `None` if there is none.
@@ -131,6 +126,12 @@ impl Runtime {
             }
             Err(e) => return Err(io_failure(&self.socket(), "connect to", &e)),
         };
+        let by =
+            socket_peercred(&stream).map_err(|e| io_failure(&self.socket(), "ask", &e.into()))?;
+        if by.uid != rustix::process::geteuid() {
+            let text = format!("{} is served by user {}", self.socket().display(), by.uid.as_raw());
+            return Err(Failure::new(FailureKind::Invalid, text).path(self.socket()));
+        }
         // A daemon that was killed and hangs in the kernel still has its socket, and answers nobody.
         let failed = |e: Errno| io_failure(&self.socket(), "wait on", &e.into());
         set_socket_timeout(&stream, Timeout::Recv, Some(HELLO_LIMIT)).map_err(failed)?;
@@ -160,56 +161,20 @@ impl Runtime {
     }
 }
 
-/// Most specific first.  For root always the same one, whatever sudo did to the environment: two
-/// daemons of one user would lock each other out of the stores.
-fn candidates() -> Vec<PathBuf> {
-    let uid = rustix::process::geteuid().as_raw();
-    let mut all = Vec::new();
-    if uid != 0 {
-        if let Some(dir) = std::env::var_os("XDG_RUNTIME_DIR").filter(|d| !d.is_empty()) {
-            all.push(PathBuf::from(dir).join("systx"));
-        }
-        all.push(PathBuf::from(format!("/run/user/{uid}/systx")));
-    }
-    all.push(PathBuf::from(format!("/run/systx-{uid}")));
-    all.push(PathBuf::from(format!("/tmp/systx-{uid}")));
-    all
-}
-
-/// Makes `dir`, or checks that the one that is there is the user's own and closed to others: who
-/// can write in it could pose as the daemon.
-fn private_dir(dir: &Path) -> Result<(), Failure> {
-    match std::fs::DirBuilder::new().mode(0o700).create(dir) {
-        Ok(()) => {}
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-        Err(e) => return Err(io_failure(dir, "create", &e)),
-    }
-    let meta = std::fs::symlink_metadata(dir).map_err(|e| io_failure(dir, "look at", &e))?;
-    let uid = rustix::process::geteuid().as_raw();
-    let wrong = if !meta.is_dir() {
-        "is not a directory".to_owned()
-    } else if meta.uid() != uid {
-        format!("belongs to uid {}, not to {uid}", meta.uid())
-    } else if meta.mode() & 0o077 != 0 {
-        format!("is open to others (mode {:04o})", meta.mode() & 0o7777)
-    } else {
-        return Ok(());
-    };
-    let text = format!("the runtime directory {} {wrong}", dir.display());
-    Err(Failure::new(FailureKind::Invalid, text)
-        .hint(format!("remove it, or name another with {DIR_VARIABLE}"))
-        .path(dir))
-}
-
-fn mount_namespace() -> Result<u64, Failure> {
-    let path = Path::new("/proc/self/ns/mnt");
-    std::fs::metadata(path)
+fn namespace(kind: &str) -> Result<u64, Failure> {
+    let path = Path::new("/proc/self/ns").join(kind);
+    std::fs::metadata(&path)
         .map(|m| m.ino())
-        .map_err(|e| io_failure(path, "look at", &e).hint("systx needs /proc to be mounted"))
+        .map_err(|e| io_failure(&path, "look at", &e).hint("systx needs /proc to be mounted"))
 }
 
-fn io_failure(path: &Path, what: &str, e: &std::io::Error) -> Failure {
-    Failure::new(FailureKind::Io, format!("cannot {what} {}: {e}", path.display())).path(path)
+/// The user namespace, if it is not the first one: a user has other numbers there, so it has a
+/// daemon of its own.
+fn namespace_of_users() -> Option<u64> {
+    /// The kernel's `PROC_USER_INIT_INO`.
+    const FIRST: u64 = 0xefff_fffd;
+    // A kernel without them has no such file.
+    namespace("user").ok().filter(|n| *n != FIRST)
 }
 
 /// A client of the daemon of this user, which is started if it is not running.
@@ -292,7 +257,7 @@ fn open_log(path: &Path) -> Result<std::fs::File, Failure> {
 fn command() -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("systx").arg("daemon").env_clear();
-    let ours = [DIR_VARIABLE, INJECT_VARIABLE];
+    let ours = [DIR_VARIABLE, INJECT_VARIABLE, crate::ledger::DIR_VARIABLE];
     for name in
         ["PATH", "HOME", "SYSTX_LOG", "SYSTX_IDLE", "RUST_BACKTRACE"].into_iter().chain(ours)
     {

@@ -7,6 +7,7 @@ use crate::descriptors::{self, Descriptors};
 use crate::guards::Guards;
 use crate::guests::Guests;
 use crate::history;
+use crate::ledger::Ledger;
 use crate::opening::Openings;
 use crate::path_views::PathViews;
 use crate::patterns::Patterns;
@@ -54,6 +55,8 @@ pub struct Transactions {
     /// Once something is guarded.
     pub(crate) guests: OnceLock<Guests>,
     inject: Option<Inject>,
+    /// What this machine has noted of its stores.
+    pub(crate) ledger: Arc<Ledger>,
 }
 
 /// Whose daemon this is.
@@ -89,7 +92,12 @@ impl Drop for OpeningTurn<'_> {
 
 impl Transactions {
     /// Nothing open.
-    fn new(runtime: Option<Runtime>, inject: Option<Inject>, me: Weak<Transactions>) -> Self {
+    fn new(
+        runtime: Option<Runtime>,
+        ledger: Ledger,
+        inject: Option<Inject>,
+        me: Weak<Transactions>,
+    ) -> Self {
         let owner = Owner {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
@@ -109,6 +117,7 @@ impl Transactions {
             me,
             guests: OnceLock::new(),
             inject,
+            ledger: Arc::new(ledger),
         }
     }
 
@@ -120,8 +129,12 @@ impl Transactions {
     /// With the housekeeping thread, which ends with the last reference.  The directories that are guarded
     /// according to the files of `runtime` are mounted again.  `inject`: where transactions of programs lose for a
     /// test.
-    pub fn start(runtime: Option<Runtime>, inject: Option<Inject>) -> Arc<Transactions> {
-        let table = Arc::new_cyclic(|me| Transactions::new(runtime, inject, me.clone()));
+    pub fn start(
+        runtime: Option<Runtime>,
+        ledger: Ledger,
+        inject: Option<Inject>,
+    ) -> Arc<Transactions> {
+        let table = Arc::new_cyclic(|me| Transactions::new(runtime, ledger, inject, me.clone()));
         let housekeeping = Arc::downgrade(&table);
         std::thread::spawn(move || {
             loop {
@@ -148,6 +161,11 @@ impl Transactions {
 
     /// The volume of a place, opened (and recovered) if it is not open yet.
     pub(crate) fn volume(&self, place: &Place) -> Result<Arc<OpenVolume>, Failure> {
+        self.open_place(place, false)
+    }
+
+    /// As [`Transactions::volume`]; `trusted`: also if its store is not this machine's.
+    fn open_place(&self, place: &Place, trusted: bool) -> Result<Arc<OpenVolume>, Failure> {
         self.not_in_a_view(place)?;
         let dir = place.root.as_ref().unwrap_or(&place.cwd);
         let store = place.store.as_ref().map(HostPath::as_path);
@@ -155,7 +173,7 @@ impl Transactions {
         let guarded: Vec<_> = self.all_guarded().into_iter().map(|(_, g)| g).collect();
         let location = volume::locate(dir.as_path(), store, self.owner.uid, home, &guarded)?;
         self.check_one_engine(&location)?;
-        self.open_at(location)
+        self.open_at(location, trusted)
     }
 
     /// The volume of a place; all that are open, if `None`.
@@ -164,7 +182,11 @@ impl Transactions {
     }
 
     /// The volume at a location, opened (and recovered) if it is not open yet.
-    pub(crate) fn open_at(&self, location: Location) -> Result<Arc<OpenVolume>, Failure> {
+    pub(crate) fn open_at(
+        &self,
+        location: Location,
+        trusted: bool,
+    ) -> Result<Arc<OpenVolume>, Failure> {
         let mut tables = self.tables.lock();
         loop {
             if let Some(open) = tables.volumes.get(&location) {
@@ -180,7 +202,7 @@ impl Transactions {
         drop(tables);
         let opened = {
             let _turn = OpeningTurn { table: self, location: &location };
-            let opened = volume::open(&location).map(Arc::new);
+            let opened = volume::open(&location, &self.ledger, trusted).map(Arc::new);
             if let Ok(open) = &opened {
                 self.tables.lock().volumes.insert(location.clone(), open.clone());
             }
@@ -670,10 +692,10 @@ impl Control for Transactions {
         history::undo(self, &undo, history::Direction::Redo)
     }
 
-    fn recover(&self, place: Place) -> Result<Recovered, Failure> {
+    fn recover(&self, place: Place, trusted: bool) -> Result<Recovered, Failure> {
         // Opening a store recovers it.  In an open one, what a dead client left behind is either
         // being committed or about to be aborted: wait for that, so that the tree is at rest.
-        let volume = self.volume(&place)?;
+        let volume = self.open_place(&place, trusted)?;
         self.wait_for_the_dead(&volume);
         let finished = systx_commit::finish_late(&volume.site, &mut HashSet::new())
             .map_err(stopped::failure)?;

@@ -3,6 +3,7 @@
 
 use crate::elsewhere::{self, Elsewhere};
 use crate::guarded::Guarded;
+use crate::ledger::Ledger;
 use crate::mounts::{self, Mount};
 use crate::noted::Noted;
 use crate::protocol::{Failure, FailureKind, HostPath, Inspected, Recovered};
@@ -21,10 +22,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use systx_base::sync::{Mutex, rank};
 use systx_base::{TxnId, Uid};
 use systx_commit::{Checkpoints, Relaxed, Site};
-use systx_store::io::{Class, Io};
+use systx_store::io::{Class, HostId, Io};
 use systx_store::overlay::{described, is_overlay};
 use systx_store::real::RealIo;
-use systx_store::{Config, DirStore, Instance, OpenError, Past, RecoveryReport};
+use systx_store::{
+    Config, DirStore, Instance, Known, OpenError, Past, RecoveryReport, Registry, check_place,
+};
 use systx_vfs::volume::Volume;
 use thiserror::Error;
 
@@ -111,6 +114,8 @@ pub struct OpenVolume {
     pub recovery: RecoveryReport,
     /// The same two, as a commit knows them.
     pub site: Arc<Site>,
+    /// What this machine has noted.
+    pub(crate) ledger: Arc<Ledger>,
     pub(crate) relaxed: Relaxed,
     /// Whether somebody was told what recovery did.
     told: AtomicBool,
@@ -201,14 +206,14 @@ impl OpenVolume {
 
     /// What other file systems have to be mounted for: sentences.
     pub fn waiting_notes(&self) -> Vec<String> {
-        let owner = rustix::process::geteuid().as_raw();
+        let others = Elsewhere { owner: elsewhere::own(), ledger: &self.ledger };
         let say = |member| {
             format!(
                 "part of a committed transaction waits in {}: mount that file system, then run `systx recover`",
                 elsewhere::named(member)
             )
         };
-        (Elsewhere { owner }).settle(&self.store).iter().map(say).collect()
+        others.settle(&self.store).iter().map(say).collect()
     }
 
     /// Whether it is an overlay file system.
@@ -368,8 +373,31 @@ fn default_store(
     }
 }
 
-/// Opens a volume: runs recovery if the store needs it.
-pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
+/// What one opening asks about a store.
+struct Asked {
+    ledger: Arc<Ledger>,
+    store: PathBuf,
+    /// Whoever made it, somebody has said that it counts.
+    trusted: bool,
+}
+
+impl Known for Asked {
+    fn knows(&self, store: u64) -> bool {
+        self.trusted || self.ledger.knows(store)
+    }
+
+    fn note(&self, store: u64) -> io::Result<()> {
+        self.ledger.note(store, &self.store)
+    }
+}
+
+/// Opens a volume: runs recovery if the store needs it.  `trusted`: also if this machine does not
+/// know the store, which it does from then on.
+pub fn open(
+    location: &Location,
+    ledger: &Arc<Ledger>,
+    trusted: bool,
+) -> Result<OpenVolume, VolumeError> {
     let root = open_root(&location.mount)?;
     let real = RealIo::from_dir(root).map_err(|e| failed("open", &location.mount, e))?;
     let real = Arc::new(real);
@@ -379,29 +407,33 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
         .store
         .strip_prefix(&location.mount)
         .map_err(|_| VolumeError::NoStore { mount: location.mount.display().to_string() })?;
-    // What is there is not made: that would be a write, for which a frozen file system lets nobody in.
-    if let Some(parent) = location.store.parent().filter(|parent| !parent.is_dir()) {
-        std::fs::create_dir_all(parent).map_err(|e| failed("create", parent, e))?;
-    }
+    let refused = |error| VolumeError::Store { path: location.store.display().to_string(), error };
+    let owner = elsewhere::own();
+    let below = relative.as_os_str().as_bytes();
+    check_place(&*io, below, owner).map_err(refused)?;
     if is_overlay(info.magic) && !has_lasting_numbers(location)? {
         return Err(VolumeError::Overlay { mount: location.mount.display().to_string() });
     }
-    let mut config = Config::new(relative.as_os_str().as_bytes());
+    let mut config = Config::new(below);
     config.instance = instance(&location.mount)?;
-    config.owner = Some(rustix::process::geteuid().as_raw());
+    config.owner = Some(owner);
+    let asked = Asked { ledger: Arc::clone(ledger), store: location.store.clone(), trusted };
+    config.registry = Registry::new(Arc::new(asked));
     config.seed = seed();
     config.committer_applies = true;
-    let refused = |error| VolumeError::Store { path: location.store.display().to_string(), error };
-    let owner = rustix::process::geteuid().as_raw();
-    let (store, recovery) = elsewhere::open(config, io.clone(), owner).map_err(refused)?;
-    if !recovery.finished.is_empty() || store.known_as().is_some() {
-        Elsewhere { owner }.settle(&store);
+    let others = Elsewhere { owner, ledger };
+    let (store, recovery) = elsewhere::open(config, io.clone(), &others).map_err(refused)?;
+    if let Some(number) = store.known_as() {
+        let known = trusted || ledger.knows(number);
+        bring_up_to_date(ledger, number, &store, known.then_some(&location.store));
+        others.settle(&store);
     }
     let mut mount = location.mount.as_os_str().as_bytes().to_vec();
     if mount == b"/" {
         mount.clear();
     }
-    let hidden = HashSet::from([store.state_dir_id()]);
+    let mut hidden = HashSet::from([store.state_dir_id()]);
+    hidden.extend(ledger_on(location.dev, ledger));
     let vol = Volume::new(io, mount, hidden)
         .map_err(|e| failed("look at", &location.mount, e.into()))?
         .with_overlay(store.overlay())
@@ -423,6 +455,7 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
         store,
         site: Arc::new(site),
         recovery,
+        ledger: Arc::clone(ledger),
         relaxed: Relaxed::new(),
         told: AtomicBool::new(false),
         guarded: Mutex::new(rank::LEAF, Vec::new()),
@@ -431,12 +464,31 @@ pub fn open(location: &Location) -> Result<OpenVolume, VolumeError> {
     })
 }
 
+/// What the ledger has of a store that was recovered; `at`: where, if it is this machine's.
+fn bring_up_to_date(ledger: &Ledger, number: u64, store: &DirStore, at: Option<&PathBuf>) {
+    let noted = at.map_or(Ok(()), |at| ledger.note(number, at));
+    let settled = noted.and_then(|()| ledger.settle(number, |txn| store.has_history(txn)));
+    if let Err(error) = settled {
+        tracing::warn!(%error, "{} could not be brought up to date", ledger.dir().display());
+    }
+}
+
+/// The ledger's directory, if it is on this file system.
+fn ledger_on(dev: u64, ledger: &Ledger) -> Option<HostId> {
+    let io = RealIo::open(ledger.dir()).ok()?;
+    let stat = io.stat(&io.root()).ok()?;
+    (stat.dev == dev).then_some(stat.id)
+}
+
 /// Whether inode numbers of an overlay stay what they are when a file is copied up.  Where they do, all that is in it
 /// has the device number of the overlay; where they do not, a file has another one than a directory.
 fn has_lasting_numbers(location: &Location) -> Result<bool, VolumeError> {
     let lock = location.store.join("lock");
     let mut made = Vec::new();
     if lock.symlink_metadata().is_err() {
+        if let Some(parent) = location.store.parent().filter(|parent| !parent.is_dir()) {
+            std::fs::create_dir_all(parent).map_err(|e| failed("create", parent, e))?;
+        }
         // As the store would make them: of what is there already nothing is changed.
         let new = std::fs::DirBuilder::new().mode(0o700).create(&location.store).is_ok();
         made.extend(new.then(|| location.store.clone()));

@@ -41,7 +41,7 @@ impl Control for Empty {
         settle(Settle) -> ();
         undo(Undo) -> Undone;
         redo(Undo) -> Undone;
-        recover(Place) -> Recovered;
+        recover(Place, bool) -> Recovered;
         gc(Gc) -> Collected;
         inspect(Place) -> Inspected;
         mount(Peer, Mount) -> Mounted;

@@ -8,5 +8,11 @@ mod bounds;
 mod opening;
 #[path = "security/ranks.rs"]
 mod ranks;
+#[path = "security/runtime.rs"]
+mod runtime;
+#[path = "security/stores.rs"]
+mod stores;
 #[path = "security/users.rs"]
 mod users;
+#[path = "security/world.rs"]
+mod world;

@@ -95,7 +95,7 @@ impl Outcomes for Mounted<'_> {
     fn outcome(&self, joint: &Joint) -> Outcome {
         let member = joint.decider().unwrap();
         match self.of(&member.path) {
-            Some(sim) => outcome(sim, STATE.as_bytes(), None, member.store, joint.id),
+            Some(sim) => outcome(sim, STATE.as_bytes(), None, joint),
             None => Outcome::Unknown,
         }
     }
@@ -513,8 +513,7 @@ fn recovery_is_stopped(case: &Case) {
                 impl Outcomes for Through {
                     fn outcome(&self, joint: &Joint) -> Outcome {
                         let io = &*self.0[DECIDER];
-                        let store = joint.decider().unwrap().store;
-                        outcome(io, STATE.as_bytes(), None, store, joint.id)
+                        outcome(io, STATE.as_bytes(), None, joint)
                     }
                 }
                 let (io, others) = (Arc::clone(&ios[side]), Through(ios.clone()));

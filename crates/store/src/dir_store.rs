@@ -37,11 +37,12 @@ use crate::space::{Inodes, Promise};
 use crate::spare::Spare;
 use crate::staging::{Pool, Slot};
 use crate::super_block::{FORMAT, Super, Supers};
+use crate::trust::{Owner, Registry};
 use crate::writeset::{SlotId, WriteSet};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use systx_base::TxnId;
 use systx_base::sync::{Event, Guard, Mutex, rank};
-use systx_base::{TxnId, Uid};
 
 /// More slots than this are synced with one `syncfs`.
 const SYNC_EACH: usize = 8;
@@ -62,9 +63,11 @@ pub struct Config {
     /// The mount instance of the volume's file system: if it is the one that a mark was written
     /// under, what the mark speaks of is there.
     pub instance: Instance,
-    /// Who must own the store's directory: recovery does what the journal in there says, with the
-    /// rights of this process.  `None`: not checked.
-    pub owner: Option<Uid>,
+    /// Whose the store must be ([`crate::trust`]): recovery does what the journal in there says,
+    /// with the rights of this process.  `None`: not checked.
+    pub owner: Option<Owner>,
+    /// Which stores this machine knows: of another one nothing is installed.
+    pub registry: Registry,
     /// Who commits applies at once, and may have something to do around that: others who need what is
     /// committed in the tree wait for him.  Else they install it themselves.
     pub committer_applies: bool,
@@ -85,6 +88,7 @@ impl Config {
             state_dir: state_dir.into(),
             instance: Instance::default(),
             owner: None,
+            registry: Registry::default(),
             committer_applies: false,
             seed: 0,
             segments: 4,

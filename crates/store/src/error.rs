@@ -32,6 +32,26 @@ pub enum OpenError {
         /// Its owner.
         owner: systx_base::Uid,
     },
+    /// Somebody else could have put something there.
+    #[error("the store in {path} is not used, and nothing was changed: {} {why}", place(at))]
+    Unsafe {
+        /// The store's directory, below the volume root.
+        path: String,
+        /// What is wrong, below the volume root.
+        at: String,
+        /// What about it.
+        why: String,
+    },
+    /// It has commits to be installed, and is not of this machine.
+    #[error(
+        "the store in {path} was made by another machine, or before systx was installed anew, and \
+         has commits that are not installed yet: if you trust whoever made it, `systx recover -C \
+         DIR` in that file system installs them; else move {path} away"
+    )]
+    Unknown {
+        /// The store's directory, below the volume root.
+        path: String,
+    },
     /// The file system is on another machine.
     #[error("{kind} file systems are not supported: the store needs local renames and locks")]
     Network {
@@ -106,6 +126,10 @@ impl OpenError {
             _ => false,
         }
     }
+}
+
+fn place(at: &str) -> &str {
+    if at.is_empty() { "the root of the file system" } else { at }
 }
 
 /// An extended attribute that the file system does not take.

@@ -26,6 +26,12 @@ pub fn history(bytes: &[u8]) {
     let _ = Super::decode(&summed(block));
 }
 
+/// These bytes as a decision about a joint commit and as the mark, each with a sum that is right.
+pub fn side_files(bytes: &[u8]) {
+    crate::joint::read_made_up(&summed(bytes.to_vec()));
+    let _ = crate::mark::Mark::decode(&summed(bytes.to_vec()));
+}
+
 fn summed(mut bytes: Vec<u8>) -> Vec<u8> {
     let sum = crc32c::crc32c(&bytes);
     bytes.extend_from_slice(&sum.to_le_bytes());

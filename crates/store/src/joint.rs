@@ -25,11 +25,12 @@ use crate::io::{Class, Io, Open};
 use crate::journal::scan;
 use crate::layout::{Layout, ensure_dir, ensure_file, found, names, read_first};
 use crate::super_block::{Found, Super, read};
+use crate::trust::{Owner, Refused};
 use crate::writeset::WriteSet;
 use std::io::Result;
+use systx_base::TxnId;
 use systx_base::codec::{DecodeError, Decoder, Encoder};
 use systx_base::sync::{Event, Mutex, rank};
-use systx_base::{TxnId, Uid};
 use thiserror::Error;
 
 /// One store of a joint commit.
@@ -279,14 +280,17 @@ impl DirStore {
     }
 }
 
-/// What the store numbered `store`, in the directory `path` below the root of `io`, decided about the
-/// joint commit `id`.  It may be open in another process.
-pub fn outcome(io: &dyn Io, path: &[u8], owner: Option<Uid>, store: u64, id: u64) -> Outcome {
+/// What the decider of a joint commit, in the directory `path` below the root of `io`, decided
+/// about it.  It may be open in another process.
+pub fn outcome(io: &dyn Io, path: &[u8], owner: Option<Owner>, joint: &Joint) -> Outcome {
     let look = || -> Result<Outcome> {
-        let Some((layout, block)) = open(io, path, owner, store)? else {
+        let Some(decider) = joint.decider() else { return Ok(Outcome::Unknown) };
+        let Some((layout, block)) = open(io, path, owner, decider.store)? else {
             return Ok(Outcome::Unknown);
         };
-        let decides = |j: &Joint| j.id == id && j.decides();
+        // Noted on both sides: it names the store that asks, as that names it.
+        let same = |j: &Joint| j.id == joint.id && j.members == joint.members;
+        let decides = |j: &Joint| same(j) && j.decides();
         match in_journal(io, &layout, &block, decides)? {
             Some(true) => return Ok(Outcome::Committed),
             Some(false) => {}
@@ -296,8 +300,9 @@ pub fn outcome(io: &dyn Io, path: &[u8], owner: Option<Uid>, store: u64, id: u64
         let Some(dir) = found(io.open_dir(&layout.state, DIR))? else {
             return Ok(Outcome::Aborted);
         };
-        let kept = Kept::load(io, &dir, &name(id))?;
-        Ok(if kept.is_some() { Outcome::Committed } else { Outcome::Aborted })
+        let kept = Kept::load(io, &dir, &name(joint.id))?;
+        let committed = kept.is_some_and(|kept| same(&kept.joint));
+        Ok(if committed { Outcome::Committed } else { Outcome::Aborted })
     };
     look().unwrap_or_else(|error| {
         tracing::warn!(%error, path = %String::from_utf8_lossy(path), "a decision cannot be looked up");
@@ -306,13 +311,13 @@ pub fn outcome(io: &dyn Io, path: &[u8], owner: Option<Uid>, store: u64, id: u64
 }
 
 /// Whether the store numbered `store` is in the directory `path` below the root of `io`.
-pub fn is_there(io: &dyn Io, path: &[u8], owner: Option<Uid>, store: u64) -> bool {
+pub fn is_there(io: &dyn Io, path: &[u8], owner: Option<Owner>, store: u64) -> bool {
     open(io, path, owner, store).is_ok_and(|found| found.is_some())
 }
 
 /// Whether the store numbered `store`, in the directory `path` below the root of `io`, may still ask for the
 /// decision about the joint commit `id`: it has a prepared record of it, or cannot be read.
-pub fn is_undecided(io: &dyn Io, path: &[u8], owner: Option<Uid>, store: u64, id: u64) -> bool {
+pub fn is_undecided(io: &dyn Io, path: &[u8], owner: Option<Owner>, store: u64, id: u64) -> bool {
     let look = || -> Result<bool> {
         let Some((layout, block)) = open(io, path, owner, store)? else { return Ok(true) };
         Ok(in_journal(io, &layout, &block, |j| j.id == id)?.unwrap_or(true))
@@ -324,13 +329,14 @@ pub fn is_undecided(io: &dyn Io, path: &[u8], owner: Option<Uid>, store: u64, id
 fn open(
     io: &dyn Io,
     path: &[u8],
-    owner: Option<Uid>,
+    owner: Option<Owner>,
     store: u64,
 ) -> Result<Option<(Layout, Super)>> {
-    let Some(layout) = Layout::look(io, path)? else { return Ok(None) };
-    if owner.is_some_and(|uid| uid != layout.owner) {
-        return Ok(None);
-    }
+    let layout = match Layout::look(io, path, owner) {
+        Ok(Some(layout)) => layout,
+        Err(Refused::Io(error)) => return Err(error),
+        Ok(None) | Err(_) => return Ok(None),
+    };
     if io.fs_info()?.class != Class::Memory
         && let Err(error) = io.sync_fs()
     {
@@ -455,4 +461,15 @@ pub(crate) fn get_joint(d: &mut Decoder<'_>) -> std::result::Result<Joint, Decod
         return Err(d.invalid("store of a joint commit", members.len() as u64));
     }
     Ok(Joint { id, members, decider, me })
+}
+
+/// For the fuzz targets: what is read as a decision means the same when it is written again.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn read_made_up(bytes: &[u8]) {
+    let Ok(kept) = Kept::decode(bytes) else { return };
+    let mut e = Encoder::new();
+    put_joint(&mut e, &kept.joint);
+    let again = get_joint(&mut Decoder::new(&e.finish())).expect("own encoding");
+    assert_eq!(again, kept.joint);
+    assert!(again.decider().is_some() && again.others().count() + 1 == again.members.len());
 }

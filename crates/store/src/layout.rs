@@ -12,15 +12,15 @@
 //! h/TXN                    history
 //! h/bTXN                   histories of small commits, TXN the first of them
 //! d/JOINT                  what this store decided for others, until all of them know
-//! o/TXN.new o/TXN.due      what is to be done outside after TXN's commit
 //! conflict/TXN/N-NAME      what outsiders did and a commit would have destroyed
 //! ```
 //! All of it is on the volume's own file system, so that everything enters and leaves the tree by
 //! link and rename.
 
 use crate::io::{Handle, HostId, Io, Open};
+use crate::trust::{self, Owner, Refused};
 use std::io::{Error, ErrorKind, Result};
-use systx_base::{TxnId, Uid};
+use systx_base::TxnId;
 
 /// Open directories of the store.
 pub(crate) struct Layout {
@@ -33,8 +33,6 @@ pub(crate) struct Layout {
     pub grave: Handle,
     pub history: Handle,
     pub id: HostId,
-    /// Owner of the directory.
-    pub owner: Uid,
 }
 
 /// Opens a directory, making it first if it is not there.
@@ -65,21 +63,68 @@ pub(crate) fn ensure_file(io: &dyn Io, at: &Handle, name: &[u8]) -> Result<Handl
     }
 }
 
-impl Layout {
-    /// Opens the store's directory, `path` below the volume root; makes what is missing.
-    pub fn open(io: &dyn Io, path: &[u8]) -> Result<Layout> {
-        let mut state = io.root();
-        let mut depth = 0;
-        for part in path.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
-            if part == b"." || part == b".." {
-                return Err(Error::from(ErrorKind::InvalidInput));
+/// A directory on the way to the store that is not there.
+pub(crate) struct Missing<'a> {
+    at: Handle,
+    names: Vec<&'a [u8]>,
+}
+
+/// Goes to the store's directory as far as it is there; `owner`: only over what nobody else could
+/// have put there.
+pub(crate) fn walk<'a>(
+    io: &dyn Io,
+    path: &'a [u8],
+    owner: Option<Owner>,
+) -> std::result::Result<std::result::Result<Handle, Missing<'a>>, Refused> {
+    let parts: Vec<&[u8]> = path.split(|b| *b == b'/').filter(|part| !part.is_empty()).collect();
+    if parts.is_empty() || parts.iter().any(|part| [&b"."[..], b".."].contains(part)) {
+        return Err(Error::from(ErrorKind::InvalidInput).into());
+    }
+    let mut at = io.root();
+    let top = io.stat(&at)?.uid;
+    let mut so_far: Vec<u8> = Vec::new();
+    for (n, part) in parts.iter().enumerate() {
+        if let Some(owner) = owner {
+            trust::way(&so_far, &io.stat(&at)?, top, owner)?;
+        }
+        so_far = if n == 0 { part.to_vec() } else { [&so_far, &b"/"[..], part].concat() };
+        let below = match io.open_dir(&at, part) {
+            Err(e) if e.kind() == ErrorKind::NotADirectory => {
+                return Err(Refused::Unsafe(so_far, "is a link, or no directory".into()));
             }
-            state = ensure_dir(io, &state, part)?;
-            depth += 1;
+            other => found(other)?,
+        };
+        match below {
+            Some(below) => at = below,
+            None => return Ok(Err(Missing { at, names: parts[n..].to_vec() })),
         }
-        if depth == 0 {
-            return Err(Error::from(ErrorKind::InvalidInput));
-        }
+    }
+    if let Some(owner) = owner {
+        trust::store(io, path, &at, owner)?;
+    }
+    Ok(Ok(at))
+}
+
+impl Layout {
+    /// Opens the store's directory, `path` below the volume root; makes what is missing.  `owner`:
+    /// whose it has to be, else it is refused and nothing is changed.
+    pub fn open(
+        io: &dyn Io,
+        path: &[u8],
+        owner: Option<Owner>,
+    ) -> std::result::Result<Layout, Refused> {
+        let state = match walk(io, path, owner)? {
+            Ok(state) => state,
+            Err(Missing { at, names }) => {
+                let make = |at, name: &&[u8]| ensure_dir(io, &at, name);
+                let state = names.iter().try_fold(at, make)?;
+                // Somebody may have been faster.
+                if let Some(owner) = owner {
+                    trust::store(io, path, &state, owner)?;
+                }
+                state
+            }
+        };
         let stat = io.stat(&state)?;
         // Objects in staging are made as if nothing surrounded them.
         let acl = b"system.posix_acl_default";
@@ -99,31 +144,25 @@ impl Layout {
             grave: ensure_dir(io, &state, b"g")?,
             history: ensure_dir(io, &state, b"h")?,
             id: stat.id,
-            owner: stat.uid,
             state,
         })
     }
 
-    /// Opens the store's directory if it is there; makes nothing.
-    pub fn look(io: &dyn Io, path: &[u8]) -> Result<Option<Layout>> {
-        let mut state = io.root();
-        for part in path.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
-            if part == b"." || part == b".." {
-                return Err(Error::from(ErrorKind::InvalidInput));
-            }
-            match found(io.open_dir(&state, part))? {
-                Some(below) => state = below,
-                None => return Ok(None),
-            }
-        }
+    /// Opens the store's directory if it is there and `owner`'s; makes nothing.
+    pub fn look(
+        io: &dyn Io,
+        path: &[u8],
+        owner: Option<Owner>,
+    ) -> std::result::Result<Option<Layout>, Refused> {
+        let Ok(state) = walk(io, path, owner)? else { return Ok(None) };
         let stat = io.stat(&state)?;
         let open = |name: &[u8]| found(io.open_dir(&state, name));
         let parts = (open(b"j")?, open(b"s")?, open(b"t")?, open(b"g")?, open(b"h")?);
         let (Some(journal), Some(slots), Some(temp), Some(grave), Some(history)) = parts else {
             return Ok(None);
         };
-        let (id, owner, path) = (stat.id, stat.uid, path.to_vec());
-        Ok(Some(Layout { path, state, journal, slots, temp, grave, history, id, owner }))
+        let (id, path) = (stat.id, path.to_vec());
+        Ok(Some(Layout { path, state, journal, slots, temp, grave, history, id }))
     }
 
     /// Path below the volume root of something in the store's directory.

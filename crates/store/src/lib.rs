@@ -12,7 +12,6 @@
 mod allocations;
 mod bundle;
 mod class;
-mod deferred;
 mod dir_store;
 mod error;
 mod footprint;
@@ -47,6 +46,7 @@ mod super_block;
 mod survivors;
 #[cfg(test)]
 mod testing;
+mod trust;
 mod undo;
 pub mod writeset;
 mod xattrs;
@@ -66,6 +66,7 @@ pub use joint::{
     is_undecided, outcome,
 };
 pub use look_back::{Past, PastSide};
-pub use recovery::RecoveryReport;
+pub use recovery::{RecoveryReport, check_place};
 pub use staging::Slot;
+pub use trust::{Known, Owner, Registry};
 pub use undo::Undo;

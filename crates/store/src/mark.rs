@@ -41,7 +41,7 @@ impl Mark {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Option<Mark> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Mark> {
         let (body, crc) = bytes.split_last_chunk::<4>().filter(|_| bytes.len() == BYTES)?;
         if u32::from_le_bytes(*crc) != crc32c::crc32c(body) {
             return None;
@@ -159,7 +159,7 @@ mod tests {
     fn a_mark_never_goes_back_and_not_on_after_a_failed_sync() {
         let s = crate::testing::Scratch::new();
         let io = s.io();
-        let layout = Layout::open(&*io, b".systx").unwrap();
+        let layout = Layout::open(&*io, b".systx", None).unwrap();
         let marks = Marks::new();
         let lsn = |n| Mark { lsn: n, ..MARK };
         let read = || Mark::load(&*io, &layout).unwrap();

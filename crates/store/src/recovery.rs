@@ -24,10 +24,11 @@ use crate::io::{Class, Handle, HostId, Io, Stamp};
 use crate::joint::{Joint, Member, Nobody, Outcome, Outcomes};
 use crate::journal::{Head, Identity, Record, Scan, scan};
 use crate::kept::Kept;
-use crate::layout::{Layout, ensure_file, found, history_of, names, remove_all};
+use crate::layout::{Layout, ensure_file, found, history_of, names, remove_all, walk};
 use crate::mark::Mark;
 use crate::staging::Pool;
 use crate::super_block::{FORMAT, Found, Super, Supers, read};
+use crate::trust::{Owner, Refused};
 use crate::writeset::index::Index;
 use crate::writeset::{Content, Ix, Origin, SlotId};
 use std::collections::{HashMap, HashSet};
@@ -89,10 +90,8 @@ impl DirStore {
         if let Some(kind) = network(info.magic) {
             return Err(OpenError::Network { kind });
         }
-        let layout = Layout::open(&*io, &path).map_err(&failed)?;
-        if config.owner.is_some_and(|uid| uid != layout.owner) {
-            return Err(OpenError::Foreign { path: shown(&path), owner: layout.owner });
-        }
+        let layout = Layout::open(&*io, &path, config.owner);
+        let layout = layout.map_err(|why| refused(&path, why))?;
         let lock = take_lock(&*io, &layout).map_err(&failed)?;
         let Some(lock) = lock else { return Err(OpenError::Locked { path: shown(&path) }) };
         let mut block = find_super(&*io, &layout)?;
@@ -136,11 +135,25 @@ impl DirStore {
             kept,
             lock,
         };
-        let store = DirStore::assemble(opened);
-        if let Err(error) = store.settle_notes() {
-            tracing::warn!(%error, "what is to be done outside could not be looked through");
-        }
-        Ok((store, report))
+        Ok((DirStore::assemble(opened), report))
+    }
+}
+
+/// Whether the directory `path` below the root of `io` is a store of `owner`, or may become one;
+/// changes nothing.
+///
+/// # Errors
+/// Why it may not.
+pub fn check_place(io: &dyn Io, path: &[u8], owner: Owner) -> std::result::Result<(), OpenError> {
+    walk(io, path, Some(owner)).map(drop).map_err(|why| refused(path, why))
+}
+
+fn refused(store: &[u8], why: Refused) -> OpenError {
+    let path = shown(store);
+    match why {
+        Refused::Io(source) => OpenError::Io { path, source },
+        Refused::Foreign(owner) => OpenError::Foreign { path, owner },
+        Refused::Unsafe(at, why) => OpenError::Unsafe { path, at: shown(&at), why },
     }
 }
 
@@ -208,7 +221,7 @@ fn recover(
             format!("record {} of the journal, which was installed", mark.lsn),
         ));
     }
-    let mut pending = decode_all(layout, records)?;
+    let mut pending = decode_all(layout, records, || config.registry.knows(block.store))?;
     let believed = |m: Mark| m.believed(&**io, layout, config.instance, class);
     let installed = mark.filter(|_| !pending.is_empty()).map_or(0, believed);
     // Before anything is changed.
@@ -286,7 +299,11 @@ fn io_linked(io: &dyn Io, layout: &Layout, slot: SlotId) -> Result<bool> {
 fn decode_all(
     layout: &Layout,
     records: Vec<Record>,
+    known: impl FnOnce() -> bool,
 ) -> std::result::Result<Vec<Pending>, OpenError> {
+    if !records.is_empty() && !known() {
+        return Err(OpenError::Unknown { path: shown(&layout.path) });
+    }
     let mut pending = Vec::with_capacity(records.len());
     for record in records {
         let mut d = Decoder::new(&record.body);

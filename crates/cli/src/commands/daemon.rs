@@ -5,7 +5,8 @@ use crate::problem::Problem;
 use std::ffi::OsString;
 use std::sync::Arc;
 use systx_daemon::keeper;
-use systx_daemon::protocol::{Control, Failure};
+use systx_daemon::ledger::{self, Ledger};
+use systx_daemon::protocol::{Control, Failure, FailureKind};
 use systx_daemon::spawn::{self, Part, Runtime};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -43,5 +44,9 @@ pub fn daemon(args: &[OsString]) -> Result<i32, Problem> {
 
 fn control(runtime: Runtime) -> Result<Arc<dyn Control>, Failure> {
     let inject = spawn::inject()?;
-    Ok(systx_daemon::transactions::Transactions::start(Some(runtime), inject))
+    let ledger = Ledger::find(Some(runtime.dir())).map_err(|e| {
+        Failure::new(FailureKind::Io, format!("no place to note which stores are here: {e}"))
+            .hint(format!("name one with {}", ledger::DIR_VARIABLE))
+    })?;
+    Ok(systx_daemon::transactions::Transactions::start(Some(runtime), ledger, inject))
 }

@@ -21,7 +21,8 @@ pub fn recover(args: &Recover, out: Out) -> Result<i32, Problem> {
         return all(out);
     }
     let place = context::place(&args.place)?;
-    let found = ask(place, out)?;
+    // Whoever names a place trusts who made the store there.
+    let found = ask(place, true, out)?;
     if out.json {
         out.json("recovered", &found);
     }
@@ -29,10 +30,10 @@ pub fn recover(args: &Recover, out: Out) -> Result<i32, Problem> {
 }
 
 /// Has one store recovered.
-fn ask(place: Place, out: Out) -> Result<Recovered, Problem> {
+fn ask(place: Place, trusted: bool, out: Out) -> Result<Recovered, Problem> {
     let mut client = context::connect()?;
     progress::show(&mut client, out);
-    Ok(client.recover(place)?)
+    Ok(client.recover(place, trusted)?)
 }
 
 /// What happened to one store, in words; the exit code.
@@ -69,7 +70,7 @@ fn all(out: Out) -> Result<i32, Problem> {
             root: Some(HostPath::from(top)),
             store: Some(HostPath::from(store.as_path())),
         };
-        match ask(place, out) {
+        match ask(place, false, out) {
             Ok(found) => {
                 out.say(&format!("{}:", top.display()));
                 code = code.max(told(&found, out));

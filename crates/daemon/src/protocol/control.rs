@@ -146,11 +146,12 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// As [`Control::undo`].
     fn redo(&self, undo: Undo) -> Result<Undone, Failure>;
-    /// Finishes or discards what a crash left in the store of `place`.
+    /// Finishes or discards what a crash left in the store of `place`; `trusted`: also in one that
+    /// this machine does not know.
     ///
     /// # Errors
     /// The store cannot be used.
-    fn recover(&self, place: Place) -> Result<Recovered, Failure>;
+    fn recover(&self, place: Place, trusted: bool) -> Result<Recovered, Failure>;
     /// Bounds the space of a store.
     ///
     /// # Errors

@@ -114,7 +114,12 @@ pub enum Request {
     /// [`super::Control::redo`].
     Redo(Undo),
     /// [`super::Control::recover`].
-    Recover(Place),
+    Recover {
+        /// Which store.
+        place: Place,
+        /// Also if this machine does not know it.
+        trusted: bool,
+    },
     /// [`super::Control::gc`].
     Gc(Gc),
     /// [`super::Control::inspect`].

@@ -73,7 +73,7 @@ fn requests() -> Vec<Request> {
         Request::Log { place: place(), limit: None, paths: vec!["/p".into()] },
         Request::Undo(undo.clone()),
         Request::Redo(undo),
-        Request::Recover(place()),
+        Request::Recover { place: place(), trusted: true },
         Request::Gc(Gc { place: place(), keep: Some(1), max_bytes: None, dry_run: false }),
         Request::Inspect(place()),
         Request::Mount(Mount {

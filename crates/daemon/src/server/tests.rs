@@ -125,7 +125,7 @@ impl Control for Fake {
     fn redo(&self, u: Undo) -> Result<Undone, Failure> {
         self.undo(u)
     }
-    fn recover(&self, _: Place) -> Result<Recovered, Failure> {
+    fn recover(&self, _: Place, _: bool) -> Result<Recovered, Failure> {
         Ok(Recovered::default())
     }
     fn gc(&self, _: Gc) -> Result<Collected, Failure> {

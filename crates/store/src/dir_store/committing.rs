@@ -411,7 +411,10 @@ impl DirStore {
     /// Writes a group's records and enters them into the table.
     fn write_group(&self, group: Vec<Queued>) -> Result<(), NotWritten> {
         let mut ring = self.take_ring()?;
-        if let Err(why) = self.make_room(&ring, &group) {
+        // A crash right after the first record must find the store noted.
+        let noted = self.config.registry.note(ring.identity().store).map_err(|e| no_room(&e));
+        let room = noted.and_then(|()| self.make_room(&ring, &group));
+        if let Err(why) = room {
             self.state.lock().ring = Some(ring);
             return Err(why);
         }

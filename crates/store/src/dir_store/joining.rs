@@ -49,7 +49,10 @@ impl DirStore {
     }
 
     /// What tells this store from all others; makes its journal if there is none.
-    pub(crate) fn number(&self) -> Result<u64, CommitError> {
+    ///
+    /// # Errors
+    /// The journal cannot be made.
+    pub fn number(&self) -> Result<u64, CommitError> {
         let mut state = self.live().map_err(CommitError::Poisoned)?;
         loop {
             if let Some(poisoned) = &state.poisoned {

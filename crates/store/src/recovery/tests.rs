@@ -199,8 +199,11 @@ fn a_store_that_somebody_else_made_is_not_trusted() {
     let s = Scratch::new();
     populate(&s);
     committed_only(&s);
-    let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(s.path(STATE)).unwrap());
-    let open = |owner| DirStore::open(Config { owner: Some(owner), ..config() }, s.io());
+    let meta = std::fs::metadata(s.path(STATE)).unwrap();
+    let owner = std::os::unix::fs::MetadataExt::uid(&meta);
+    let gid = std::os::unix::fs::MetadataExt::gid(&meta);
+    let open =
+        |uid| DirStore::open(Config { owner: Some(crate::Owner { uid, gid }), ..config() }, s.io());
     assert!(matches!(open(owner + 1), Err(OpenError::Foreign { owner: o, .. }) if o == owner));
     assert_eq!(s.read("plain"), b"plain content");
     assert_eq!(open(owner).unwrap().1.finished, [TxnId(1)]);
