@@ -114,3 +114,44 @@ fn a_transaction_copies_what_plain_programs_have_stored() {
         }
     }
 }
+
+/// The same of a file that a commit makes longer.
+#[test]
+fn what_was_stored_behind_the_end_is_gone_when_a_commit_makes_the_file_longer() {
+    if find_program("python3").is_none() {
+        skip!("there is no python3");
+    }
+    let grow = [
+        "truncate -s 8192 g/f",
+        "printf x | dd of=g/f bs=1 seek=300 conv=notrunc status=none; truncate -s 8192 g/f",
+        "fallocate -l 8192 g/f",
+        "cp g/f g/n; truncate -s 8192 g/n; mv g/n g/f",
+    ];
+    for option in [None, Some("--fast-open"), Some("--routed")] {
+        let lab = lab!();
+        lab.native("mkdir g").ok();
+        mount(&lab, option);
+        for script in &grow {
+            lab.native("printf '%0100d' 0 | tr 0 T > g/f").ok();
+            let mut holder = holder(&lab);
+            holder.send("store 150 behind\n");
+            holder.wait_for("stored\n");
+            lab.run(&["--retries", "5"], script).ok();
+            let seen = lab.native("od -An -c -j 148 -N 10 g/f | tr -d ' \\n'").ok();
+            assert_eq!(seen.out, "\\0".repeat(10), "{option:?}: {script}");
+            // Of one that was moved away nobody promises anything.
+            if !script.contains("mv") {
+                holder.send("show 150 6\n");
+                holder.wait_for(&format!("b'{}'\n", "\\x00".repeat(6)));
+            }
+            holder.close().ok();
+            let below = lab.do_systx(["run", "--", "od", "-An", "-c", "-j148", "-N10", "g/f"]).ok();
+            assert_eq!(
+                below.out.replace([' ', '\n'], ""),
+                "\\0".repeat(10),
+                "{option:?}: {script}"
+            );
+        }
+        lab.do_systx(["umount", "g"]).ok();
+    }
+}
