@@ -126,7 +126,7 @@ pub enum Command {
     },
 }
 
-/// What happens when CMD has succeeded.
+/// What happens when CMD has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnExit {
     /// Commit; a failed CMD is aborted
@@ -135,6 +135,8 @@ pub enum OnExit {
     Abort,
     /// Keep the transaction open for review, whether CMD succeeded or not
     Keep,
+    /// At a terminal, ask, whether CMD succeeded or not; elsewhere keep
+    Ask,
 }
 
 /// Isolation level.
@@ -183,9 +185,10 @@ pub enum TransportArg {
 /// `systx run`.
 #[derive(Clone, Debug, Args)]
 pub struct Run {
-    /// What happens when CMD has succeeded
-    #[arg(long, value_enum, default_value = "commit", value_name = "WHAT")]
-    pub on_exit: OnExit,
+    /// What happens when CMD has ended [default: commit; ask, for an interactive shell at a
+    /// terminal]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub on_exit: Option<OnExit>,
     /// Run CMD again, up to N times, when it lost a conflict
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub retries: u32,

@@ -84,8 +84,11 @@ pub fn place(place: &Where) -> Result<Place, Problem> {
         std::env::set_current_dir(dir)
             .map_err(|e| Problem::new(format!("cannot change to {}: {e}", dir.display())))?;
     }
-    let cwd = std::env::current_dir()
-        .map_err(|e| Problem::new(format!("cannot find the working directory: {e}")))?;
+    let cwd = std::env::current_dir().map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => Problem::new("the working directory was removed")
+            .hint("change to one that is there, or name one: -C DIR"),
+        _ => Problem::new(format!("cannot find the working directory: {e}")),
+    })?;
     let absolute = |dir: &Option<PathBuf>| -> Result<Option<HostPath>, Problem> {
         dir.as_ref()
             .map(|dir| {

@@ -26,6 +26,7 @@ fn main() {
 }
 
 fn run() -> i32 {
+    systx_session::own_signals();
     if let Some(name) = stand_in::name() {
         return stand_in::be(name);
     }

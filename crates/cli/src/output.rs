@@ -62,7 +62,7 @@ impl Out {
             }
             return;
         }
-        painted("systx:", RED, &problem.message);
+        painted("systx:", RED, &without_numbers(&problem.message));
         let unnamed = |p: &&HostPath| !problem.message.contains(&*p.display());
         for path in problem.paths.iter().filter(unnamed) {
             aside(&format!("systx:   {path}"));
@@ -82,6 +82,21 @@ impl Out {
     pub fn json_aside(&self, name: &str, value: &impl Serialize) {
         aside_bytes(format!("{}\n", json_text(name, value)).as_bytes());
     }
+}
+
+/// A message without the numbers of errors, which its words say: `Permission denied (os error 13)`.
+fn without_numbers(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|b| b.is_ascii_digit()) => {
+                out.push_str(rest)
+            }
+            _ => out.push_str(&format!(" (os error {part}")),
+        }
+    }
+    out
 }
 
 fn json_text(name: &str, value: &impl Serialize) -> String {
@@ -260,6 +275,13 @@ fn civil(days: i64) -> (i64, i64, i64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_are_told_in_words() {
+        let text =
+            without_numbers("cannot open /x: Permission denied (os error 13); or (os error y");
+        assert_eq!(text, "cannot open /x: Permission denied; or (os error y");
+    }
 
     #[test]
     fn times_are_dates() {

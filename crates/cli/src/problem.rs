@@ -12,10 +12,6 @@ pub const OUTSIDE: i32 = 76;
 pub const TIMED_OUT: i32 = 124;
 /// systx itself failed, where the code could otherwise be CMD's (run, enter).
 pub const FAILED: i32 = 125;
-/// CMD cannot be executed.
-pub const CANNOT_EXEC: i32 = 126;
-/// CMD was not found.
-pub const NOT_FOUND: i32 = 127;
 /// A command other than run and enter failed.
 pub const ERROR: i32 = 1;
 /// Bad usage of a command other than run and enter.

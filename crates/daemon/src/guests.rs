@@ -281,7 +281,7 @@ fn answer(
         }
         Request::Abort { id } => {
             own(id)?;
-            Reply::Outcome(outcome(table.abort(id)?, peer.uid))
+            Reply::Outcome(outcome(table.abort(peer, id)?, peer.uid))
         }
         _ => {
             let text = "another user's daemon does not do that for you";

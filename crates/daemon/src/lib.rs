@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 pub mod blocked;
+mod chores;
 mod classes;
 pub mod client;
 mod deferred;

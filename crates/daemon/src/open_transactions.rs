@@ -10,10 +10,12 @@ use crate::patterns::Patterns;
 use crate::protocol::*;
 use crate::top::Counts;
 use crate::transaction::{Ended, Rest, Step, Terms, Transaction, engine_isolation};
+use crate::transactions::{ENDED_MAX, Tables};
 use crate::transactions::{Transactions, facts};
 use crate::volume::OpenVolume;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use systx_base::TxnId;
 use systx_commit::Decided;
 use systx_txn::BeginOptions;
 use systx_vfs::retired::{Lasting, Pause, StillOpen};
@@ -45,7 +47,7 @@ impl Transactions {
                 .hint("name the one that this is another attempt of"));
         }
         if let Some(before) = &before {
-            Control::abort(self, before.id)?;
+            Control::abort(self, peer, before.id)?;
         }
         let guest = guest.map(|(_, directory)| self.room_for(peer.uid, directory)).transpose()?;
         let id = self.new_id(&volume)?;
@@ -206,6 +208,15 @@ impl Transactions {
         }
     }
 
+    /// Whether there is something that takes a look from time to time.
+    pub(crate) fn has_chores(&self) -> bool {
+        let (_, open) = self.everything();
+        let takes_looks = |txn: &Arc<Transaction>| {
+            txn.path_view().is_some() || txn.parts().any(|part| part.view.holds_locks())
+        };
+        open.iter().any(takes_looks) || !self.all_guarded().is_empty()
+    }
+
     /// Paths that a user may have given as they are in the view.
     pub(crate) fn as_on_the_host(&self, txn: &Transaction, paths: Vec<HostPath>) -> Vec<HostPath> {
         match txn.path_view() {
@@ -280,4 +291,18 @@ fn in_use(txn: &Transaction, mappings: &[(u32, String)]) -> Failure {
     );
     Failure::new(FailureKind::Busy, text)
         .hint("end the program, or have it unmap them; then commit")
+}
+
+impl Tables {
+    /// Notes who aborts a transaction.
+    pub(crate) fn note_abort(&mut self, id: TxnId, by: String) {
+        self.aborted.truncate(ENDED_MAX);
+        self.aborted.push_front((id, by));
+    }
+    /// Who has aborted, or is aborting, a transaction.
+    pub(crate) fn who_aborted(&self, id: TxnId) -> Option<Failure> {
+        let (_, by) = self.aborted.iter().find(|(aborted, _)| *aborted == id)?;
+        let text = format!("transaction {id} was aborted by {by}");
+        Some(Failure::new(FailureKind::NotFound, text))
+    }
 }

@@ -40,6 +40,38 @@ pub fn end_all_in(mnt_ns: u64, connection: u64) -> bool {
     }
 }
 
+/// A process for a sentence: `user alice (systx abort 5e1f, process 4711 of bash 4700)`.
+pub fn described(pid: u32, uid: u32) -> String {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let name = users.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then(|| name.to_owned())
+    });
+    let user = name.unwrap_or_else(|| format!("with the number {uid}"));
+    let read = |pid: u32, what: &str| std::fs::read(format!("/proc/{pid}/{what}")).ok();
+    let text = |bytes: Vec<u8>| {
+        let text = String::from_utf8_lossy(&bytes).replace(['\0', '\n'], " ");
+        text.trim_end().to_owned()
+    };
+    let Some(mut command) = read(pid, "cmdline").map(text).filter(|c| !c.is_empty()) else {
+        return format!("user {user}");
+    };
+    if command.chars().count() > 60 {
+        command = command.chars().take(59).chain(['…']).collect();
+    }
+    let stat = read(pid, "stat").map(text).unwrap_or_default();
+    let parent =
+        stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+    let of = parent.and_then(|parent| Some((parent, text(read(parent, "comm")?))));
+    match of {
+        Some((parent, name)) => {
+            format!("user {user} ({command}, process {pid} of {name} {parent})")
+        }
+        None => format!("user {user} ({command}, process {pid})"),
+    }
+}
+
 /// Whether a process exists and has not ended (a zombie has).  One that cannot be named (0) counts as
 /// alive: its connection will tell.
 pub fn is_alive(pid: u32) -> bool {

@@ -391,7 +391,7 @@ impl Connection<'_> {
                 return Ok((reply, content.bytes));
             }
             Request::Commit { id, paths } => Reply::Outcome(c.commit(id, paths)?),
-            Request::Abort { id } => Reply::Outcome(c.abort(id)?),
+            Request::Abort { id } => Reply::Outcome(c.abort(self.peer, id)?),
             Request::Log { place, limit, paths } => Reply::Log(c.log(place, limit, paths)?),
             Request::Deferred(place) => Reply::Deferred(c.deferred(place)?),
             Request::Settle(settle) => {

@@ -268,6 +268,13 @@ fn command() -> Command {
     command
 }
 
+/// Calls this process `systx` in lists of processes: the kernel takes the name from the path that
+/// was executed, and /proc/self/exe makes it `exe`.
+pub fn take_name() {
+    // Of the first thread, by which the process is known; the only one so far.
+    let _ = rustix::thread::set_name(c"systx");
+}
+
 /// This very program as the keeper of the daemon that is running here.
 pub(crate) fn keeper_command(runtime: &Runtime) -> std::io::Result<Command> {
     let log = open_log(&runtime.log()).map_err(|f| std::io::Error::other(f.message))?;

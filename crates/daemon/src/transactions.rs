@@ -1,9 +1,10 @@
 //! The daemon's table of volumes and open transactions, and what each request does to it.
 
+use crate::chores::{Chores, Ending, Noted, SWEEP};
 use crate::classes::of_class;
 use crate::deferred;
 use crate::describe::Opponents;
-use crate::descriptors::{self, Descriptors};
+use crate::descriptors;
 use crate::guards::Guards;
 use crate::guests::Guests;
 use crate::history;
@@ -18,7 +19,7 @@ use crate::stopped;
 use crate::top::Counts;
 use crate::transaction::{Ended, Terms, Transaction, Turn, Visitor, engine_isolation};
 use crate::volume::{self, Location, OpenVolume};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
@@ -33,10 +34,7 @@ use systx_vfs::view::Ids;
 const SETTLE: Duration = Duration::from_secs(60);
 
 /// How many ended transactions are remembered for conflict messages.
-const ENDED_MAX: usize = 256;
-
-/// How long a process outside may wait for a lock that an owner in a view gave up by closing.
-const SWEEP: Duration = Duration::from_millis(100);
+pub(crate) const ENDED_MAX: usize = 256;
 
 /// See the module.
 pub struct Transactions {
@@ -57,6 +55,7 @@ pub struct Transactions {
     inject: Option<Inject>,
     /// What this machine has noted of its stores.
     pub(crate) ledger: Arc<Ledger>,
+    chores: Ending,
 }
 
 /// Whose daemon this is.
@@ -68,13 +67,15 @@ struct Owner {
 }
 
 #[derive(Default)]
-struct Tables {
+pub(crate) struct Tables {
     volumes: HashMap<Location, Arc<OpenVolume>>,
     /// Somebody is opening them.
     opening: HashSet<Location>,
     open: HashMap<TxnId, Arc<Transaction>>,
     /// Owners and commands of transactions that ended, for messages about conflicts with them.
     past: Vec<(TxnId, Uid, Vec<HostPath>)>,
+    /// Who aborted transactions that were somebody's, for whoever asks after them; the latest.
+    pub(crate) aborted: VecDeque<(TxnId, String)>,
 }
 
 /// The right to open the volume at a location, which ends also with a panic.
@@ -118,7 +119,12 @@ impl Transactions {
             guests: OnceLock::new(),
             inject,
             ledger: Arc::new(ledger),
+            chores: Ending(Chores::new()),
         }
+    }
+
+    pub(crate) fn chores(&self) -> &Arc<Chores> {
+        &self.chores.0
     }
 
     /// Where transactions of programs lose for a test.
@@ -135,16 +141,9 @@ impl Transactions {
         inject: Option<Inject>,
     ) -> Arc<Transactions> {
         let table = Arc::new_cyclic(|me| Transactions::new(runtime, ledger, inject, me.clone()));
-        let housekeeping = Arc::downgrade(&table);
-        std::thread::spawn(move || {
-            loop {
-                std::thread::sleep(SWEEP);
-                let Some(table) = housekeeping.upgrade() else { break };
-                table.sweep_locks();
-                table.cut_off_losers();
-            }
-        });
+        table.chores().clone().begin(Arc::downgrade(&table));
         table.restore();
+        table.chores().are_due();
         if !table.all_guarded().is_empty() {
             let place = table.guards.lock().place();
             if let Some((dir, namespace)) = place {
@@ -248,7 +247,11 @@ impl Transactions {
     }
 
     pub(crate) fn get(&self, id: TxnId) -> Result<Arc<Transaction>, Failure> {
-        self.tables.lock().open.get(&id).cloned().ok_or_else(|| {
+        let tables = self.tables.lock();
+        tables.open.get(&id).cloned().ok_or_else(|| {
+            if let Some(failure) = tables.who_aborted(id) {
+                return failure;
+            }
             Failure::new(FailureKind::NotFound, format!("there is no open transaction {id}"))
                 .hint("`systx list` shows the open ones, `systx log` the committed ones")
         })
@@ -303,6 +306,7 @@ impl Transactions {
     /// Takes a transaction onto the table.
     pub(crate) fn add(&self, txn: Arc<Transaction>) {
         self.tables.lock().open.insert(txn.id, txn);
+        self.chores().are_due();
     }
 
     pub(crate) fn ids(&self) -> Ids {
@@ -342,7 +346,8 @@ impl Transactions {
     /// Takes the right to end a transaction that is open.  An abort beside a commit would take the ground away from under
     /// its decision.
     pub(crate) fn turn<'t>(&self, txn: &'t Transaction) -> Result<Turn<'t>, Failure> {
-        let turn = txn.take_turn()?;
+        let aborted = |busy| self.tables.lock().who_aborted(txn.id).unwrap_or(busy);
+        let turn = txn.take_turn().map_err(aborted)?;
         // Who had it before may have ended it.
         self.get(txn.id)?;
         Ok(turn)
@@ -463,7 +468,7 @@ impl Control for Transactions {
         };
         part.told.passed_through(&attach.rules);
         if looks {
-            part.view.set_openings(Arc::new(Descriptors));
+            part.view.set_openings(Arc::new(Noted(self.chores().clone())));
         }
         let connection = systx_fuse::serve(fuse, part.view.clone(), config).map_err(|e| {
             Failure::new(FailureKind::Unsupported, format!("cannot serve the view: {e}"))
@@ -623,7 +628,7 @@ impl Control for Transactions {
         })
     }
 
-    fn abort(&self, id: TxnId) -> Result<Outcome, Failure> {
+    fn abort(&self, peer: Peer, id: TxnId) -> Result<Outcome, Failure> {
         let txn = self.get(id)?;
         if txn.state() == State::Committing {
             return Err(Failure::new(
@@ -633,6 +638,8 @@ impl Control for Transactions {
         }
         let _turn = self.turn(&txn)?;
         let running = txn.visitor();
+        // Before anybody can notice: the processes that end now have a client that asks why.
+        self.tables.lock().note_abort(id, processes::described(peer.pid, peer.uid));
         let summary = txn.abort();
         if let Some(visitor) = running {
             processes::end_all_in(visitor.mnt_ns, visitor.connection);
@@ -722,7 +729,9 @@ impl Control for Transactions {
     }
 
     fn mount(&self, peer: Peer, mount: Mount) -> Result<Mounted, Failure> {
-        self.guard(peer, &mount)
+        let mounted = self.guard(peer, &mount);
+        self.chores().are_due();
+        mounted
     }
 
     fn umount(&self, peer: Peer, umount: Umount) -> Result<Unmounted, Failure> {
@@ -791,6 +800,9 @@ impl From<volume::VolumeError> for Failure {
     fn from(error: volume::VolumeError) -> Self {
         use systx_store::OpenError;
         use volume::VolumeError::{Io, NoMount, NoStore, Overlay, Store, Subvolume};
+        if let Some(failure) = error.explained() {
+            return failure;
+        }
         let kind = match &error {
             Io { .. } => FailureKind::Io,
             NoStore { .. } | Overlay { .. } | Subvolume { .. } => FailureKind::Unsupported,

@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,6 +89,71 @@ pub enum VolumeError {
         /// The directory.
         path: String,
     },
+}
+
+impl VolumeError {
+    /// What the kernel said, and of which path.
+    fn of_the_kernel(&self) -> Option<(&io::Error, &str)> {
+        match self {
+            VolumeError::Io { error, path, .. } => Some((error, path)),
+            VolumeError::Store { error: OpenError::Io { source, .. }, path } => {
+                Some((source, path))
+            }
+            _ => None,
+        }
+    }
+
+    /// With its cause and a remedy, where the kernel's answer tells them.
+    pub(crate) fn explained(&self) -> Option<Failure> {
+        let (error, path) = self.of_the_kernel()?;
+        let at = Path::new(path);
+        let near = at.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
+        let (kind, text, hint) = match Errno::from_io_error(error)? {
+            Errno::ROFS => (
+                FailureKind::Unsupported,
+                format!(
+                    "the file system of {} is mounted read-only: systx keeps journal and history \
+                     in {path}, and has to write there, also for --read-only and log",
+                    near.display()
+                ),
+                format!(
+                    "as root: mount -o remount,rw {}; or work on another file system (-C DIR)",
+                    mount_of(near).display()
+                ),
+            ),
+            Errno::ACCESS | Errno::PERM => (
+                FailureKind::Unsupported,
+                format!(
+                    "no permission for {path}, where systx keeps journal and history of this \
+                     file system (user {}): {} does not let you in",
+                    rustix::process::geteuid().as_raw(),
+                    shut(at).display()
+                ),
+                "name a directory of yours on the same file system (--store DIR), or work \
+                 elsewhere (-C DIR)"
+                    .to_owned(),
+            ),
+            _ => return None,
+        };
+        Some(Failure::new(kind, text).hint(hint).path(path))
+    }
+}
+
+/// The first directory on the way to a path that this user may not look into or change.
+fn shut(path: &Path) -> &Path {
+    use rustix::fs::{Access, access};
+    let mut way: Vec<&Path> = path.ancestors().collect();
+    way.reverse();
+    let closed = |dir: &&&Path| dir.is_dir() && access(**dir, Access::EXEC_OK).is_err();
+    let found = way.iter().find(closed).copied();
+    found.or_else(|| way.iter().rev().find(|dir| dir.is_dir()).copied()).unwrap_or(path)
+}
+
+/// Where the file system of a directory is mounted, as far as that can be seen.
+fn mount_of(dir: &Path) -> &Path {
+    let device = |dir: &Path| std::fs::metadata(dir).ok().map(|meta| meta.dev());
+    let here = device(dir);
+    dir.ancestors().take_while(|above| device(above) == here).last().unwrap_or(dir)
 }
 
 /// Where a volume is.

@@ -33,7 +33,7 @@ impl Control for Empty {
         diff(Target, Vec<HostPath>) -> Vec<Change>;
         content(Target, HostPath, Version, u64) -> Content;
         commit(TxnId, Vec<HostPath>) -> Outcome;
-        abort(TxnId) -> Outcome;
+        abort(Peer, TxnId) -> Outcome;
         enter(Peer, TxnId) -> Entered;
         leave(TxnId) -> ();
         log(Place, Option<u64>, Vec<HostPath>) -> Vec<LogEntry>;

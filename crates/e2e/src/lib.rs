@@ -19,11 +19,16 @@
 //! - [`signals`]: what no safe function offers of signals;
 //! - [`power_cut`]: a machine that loses its power while it commits;
 //! - [`soak`]: mixed load for a while, and what grows;
+//! - [`begin`]: starts a command in every state that there is;
+//! - [`probe`]: a command that tells the state that it was started in;
+//! - [`rows`]: the same natively and through `systx run`, and what differs;
 //! - [`random`]: seeded choices, the seed printed.
 //!
 //! The suites drive `systx` as a user does.  They know its command line, its exit codes and its
 //! JSON; they do not link any of its crates.
 
+#[path = "begin_unsafe.rs"]
+pub mod begin;
 pub mod cache;
 pub mod cases;
 #[path = "confine_unsafe.rs"]
@@ -39,10 +44,13 @@ pub mod others;
 pub mod pages;
 pub mod places;
 pub mod power_cut;
+#[path = "probe_unsafe.rs"]
+pub mod probe;
 #[path = "processes_unsafe.rs"]
 pub mod processes;
 pub mod random;
 pub mod room;
+pub mod rows;
 pub mod run;
 #[path = "signals_unsafe.rs"]
 pub mod signals;

@@ -1,13 +1,16 @@
-//! Who a run talks to outside, and whose rights it wanted: calls of its processes that the kernel asks about.
+//! Who a run talks to outside, and whose rights it wanted: calls of its processes that the kernel
+//! asks about.
 //!
-//! A filter ([`crate::seccomp_unsafe`]) that the first process installs before it executes CMD has the kernel ask about
-//! connect(2), and, in an ordinary user's run, about execve(2).  A thread of the client answers: to go on, but for sockets of the
-//! host that the view shows, to which the client connects the program (`sockets`).  What it looks at otherwise is for
-//! the summary only, so nothing rests on it: memory that changes between the look and the call makes the summary
-//! wrong, no more.
+//! A filter ([`crate::seccomp_unsafe`]) that the first process installs before it executes CMD has
+//! the kernel ask about connect(2), about two other calls that are a reason to look at what is open
+//! ([`crate::watch`]), and, in an ordinary user's run, about execve(2).  A thread of the client
+//! answers: to go on, but for sockets of the host that the view shows, to which the client connects
+//! the program (`sockets`).  What it looks at otherwise is for the summary only, so nothing rests
+//! on it: memory that changes between the look and the call makes the summary wrong, no more.
 //!
-//! Every other call passes the filter in the kernel, where the verdict on it is a bit in a table.  If the client dies, the
-//! kernel fails the calls that wait, and those that come later, with ENOSYS: nobody hangs; CMD is killed then anyway.
+//! Every other call passes the filter in the kernel, where the verdict on it is a bit in a table.
+//! If the client dies, the kernel fails the calls that wait, and those that come later, with
+//! ENOSYS: nobody hangs; CMD is killed then anyway.
 //!
 //! The thread ends with the last process that has the filter, or when it is told to.
 
@@ -32,17 +35,32 @@ const LONGEST_PATH: usize = 4096;
 
 /// The calls that are asked about.
 pub(crate) fn wanted(privileged: bool) -> Vec<u32> {
-    let mut calls = vec![libc::SYS_connect];
+    let mut calls = vec![libc::SYS_connect, libc::SYS_listen, libc::SYS_io_uring_setup];
     if !privileged {
         calls.extend([libc::SYS_execve, libc::SYS_execveat]);
     }
     calls.into_iter().filter_map(|c| u32::try_from(c).ok()).collect()
 }
 
+/// What the thread that answers has been asked, as far as it is a reason to look.
+pub(crate) struct Told {
+    /// Readable when there was something.
+    pub(crate) something: OwnedFd,
+    /// Connections may be made without a call from now on.
+    pub(crate) rings: AtomicBool,
+}
+
+impl Told {
+    fn tell(&self) {
+        let _ = rustix::io::write(&self.something, &1u64.to_ne_bytes());
+    }
+}
+
 /// The thread that answers, and what it has seen.
 pub(crate) struct Supervisor {
     seen: Arc<Mutex<BTreeSet<Sighting>>>,
     stop: Arc<OwnedFd>,
+    told: Arc<Told>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -54,12 +72,19 @@ impl Supervisor {
     pub(crate) fn start(listener: OwnedFd) -> Result<Supervisor, Errno> {
         let seen = Arc::new(Mutex::new(rank::LEAF, BTreeSet::new()));
         let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (theirs, stopped) = (Arc::clone(&seen), Arc::clone(&stop));
+        let something = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let told = Arc::new(Told { something, rings: AtomicBool::new(false) });
+        let (theirs, stopped, tells) = (Arc::clone(&seen), Arc::clone(&stop), Arc::clone(&told));
         let thread = std::thread::Builder::new()
             .name("calls".into())
-            .spawn(move || answer(&listener, &stopped, &theirs))
+            .spawn(move || answer(&listener, &stopped, &theirs, &tells))
             .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))?;
-        Ok(Supervisor { seen, stop, thread: Some(thread) })
+        Ok(Supervisor { seen, stop, told, thread: Some(thread) })
+    }
+
+    /// What it tells of.
+    pub(crate) fn told(&self) -> Arc<Told> {
+        Arc::clone(&self.told)
     }
 
     /// What was seen so far.
@@ -78,7 +103,7 @@ impl Drop for Supervisor {
     }
 }
 
-fn answer(listener: &OwnedFd, stop: &OwnedFd, seen: &Mutex<BTreeSet<Sighting>>) {
+fn answer(listener: &OwnedFd, stop: &OwnedFd, seen: &Mutex<BTreeSet<Sighting>>, tells: &Told) {
     let goes_on = AtomicBool::new(true);
     std::thread::scope(|threads| {
         while next(listener, stop) {
@@ -89,6 +114,16 @@ fn answer(listener: &OwnedFd, stop: &OwnedFd, seen: &Mutex<BTreeSet<Sighting>>) 
                 Err(_) => break,
             };
             let Found { told, wanted } = look(listener, &call);
+            match libc::c_long::from(call.number) {
+                libc::SYS_io_uring_setup => {
+                    tells.rings.store(true, Relaxed);
+                    tells.tell();
+                }
+                libc::SYS_execve | libc::SYS_execveat => {}
+                // A unix socket that is told of here needs no look.
+                libc::SYS_connect if told.is_some() || wanted.is_some() => {}
+                _ => tells.tell(),
+            }
             let Some(wanted) = wanted else {
                 seccomp_unsafe::go_on(listener.as_fd(), call.id);
                 note(seen, told);
@@ -150,7 +185,10 @@ struct Found {
 fn look(listener: &OwnedFd, call: &Call) -> Found {
     let still = || seccomp_unsafe::waits(listener.as_fd(), call.id);
     let told = |what, reached| Some(Sighting { process: name(call.thread), what, reached });
-    let found = if libc::c_long::from(call.number) == libc::SYS_connect {
+    let number = libc::c_long::from(call.number);
+    let found = if [libc::SYS_listen, libc::SYS_io_uring_setup].contains(&number) {
+        None
+    } else if number == libc::SYS_connect {
         let path = address(call.thread, call.args[1], call.args[2]);
         let path = path.and_then(|path| absolute(call.thread, path)).filter(|_| still());
         path.map(|path| match socket(call.thread, &path) {
@@ -165,7 +203,7 @@ fn look(listener: &OwnedFd, call: &Call) -> Found {
             },
         })
     } else {
-        let execve = libc::c_long::from(call.number) == libc::SYS_execve;
+        let execve = number == libc::SYS_execve;
         let path = text(call.thread, if execve { call.args[0] } else { call.args[1] });
         let path = path.filter(|_| still()).and_then(|path| absolute(call.thread, path));
         path.map(|path| Found {

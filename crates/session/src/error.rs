@@ -131,6 +131,12 @@ fn hint_for(failed: &Failed) -> Option<String> {
              container with CAP_SYS_ADMIN"
                 .into(),
         ),
+        (_, Errno::MFILE) => {
+            Some("too few descriptors are allowed, a run takes 32: ulimit -n".into())
+        }
+        (step::CHDIR, Errno::ACCESS) => {
+            Some("the directory is closed to you; change to another one, or name it: -C DIR".into())
+        }
         (step::CHDIR, Errno::NOENT) => {
             Some("the directory is not part of the view; use -C DIR or --root DIR".into())
         }

@@ -2,7 +2,7 @@
 //! namespaces, and nothing else.
 
 use crate::error::{Failed, SessionError, step};
-use crate::{privileged, sys_unsafe};
+use crate::{execute, privileged, sys_unsafe};
 use rustix::io::Errno;
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{getgid, getuid};
@@ -11,24 +11,21 @@ use rustix::thread::{
     set_capabilities,
 };
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
 
 /// Entering a mount namespace takes both (setns(2)).
 const NEEDED: [CapabilitySet; 2] = [CapabilitySet::SYS_ADMIN, CapabilitySet::SYS_CHROOT];
 
 /// Becomes the program, with what libsystx needs; comes back only if that fails.  Of a process with one thread.
 pub fn become_server(argv: &[OsString]) -> SessionError {
-    let Some((program, args)) = argv.split_first() else {
+    if argv.is_empty() {
         return SessionError::Exec { path: "".into(), errno: Errno::INVAL };
-    };
+    }
     if !privileged()
         && let Err(e) = namespaces()
     {
         return SessionError::Setup(e);
     }
-    let e = std::process::Command::new(program).args(args).exec();
-    let errno = Errno::from_io_error(&e).unwrap_or(Errno::IO);
-    SessionError::Exec { path: program.into(), errno }
+    execute(argv)
 }
 
 fn namespaces() -> Result<(), Failed> {

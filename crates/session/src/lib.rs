@@ -5,6 +5,7 @@ mod calls;
 mod channel;
 mod error;
 mod ids;
+mod inherited_unsafe;
 mod launch;
 mod limits;
 pub mod mountinfo;
@@ -24,9 +25,12 @@ mod watch;
 pub const VIEW_SOURCE: &str = "systx-view";
 
 pub use error::{Failed, SessionError};
+pub use inherited_unsafe::{own_signals, suffer};
 pub use launch::become_server;
 pub use limits::Limits;
-pub use start::{PlaceToRun, Serve, Spec, Started, ViewFacts, plan_here, privileged, start};
-pub use supervise::{Ended, GRACE, Leftovers, Listen, Settled};
+pub use start::{
+    PlaceToRun, Serve, Spec, Started, ViewFacts, execute, plan_here, privileged, start,
+};
+pub use supervise::{Answer, Ended, GRACE, Leftovers, Listen, Settled};
 pub use view::{Backing, Fill};
 pub use watch::Sighting;

@@ -44,6 +44,28 @@ pub fn descendants(ancestor: u32) -> Vec<Process> {
     all
 }
 
+/// The mount namespace of this process.
+pub(crate) fn mount_namespace() -> Option<u64> {
+    namespace_of("self")
+}
+
+fn namespace_of(process: &str) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(format!("/proc/{process}/ns/mnt")).ok().map(|meta| meta.ino())
+}
+
+/// The living descendants of this process that are a run's.  `others`: the mount namespace of those
+/// that are not, if there may be any; nobody in a run is in it, and whom this user may not look at
+/// is of no run of theirs.
+pub(crate) fn of_the_run(others: Option<u64>) -> Vec<Process> {
+    let mut all = descendants(std::process::id());
+    if let Some(others) = others {
+        let is_ours = |pid: u32| namespace_of(&pid.to_string()).is_some_and(|ns| ns != others);
+        all.retain(|process| is_ours(process.pid));
+    }
+    all
+}
+
 /// One process; `None` if it is gone.
 pub fn look(pid: u32) -> Option<Process> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;

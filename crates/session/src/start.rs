@@ -4,9 +4,11 @@ use crate::calls::{self, Supervisor};
 use crate::channel::{self, Packet};
 use crate::error::{Failed, SessionError, step};
 use crate::ids;
+use crate::inherited_unsafe as inherited;
 use crate::limits::Limits;
 use crate::mountinfo;
 use crate::plan::{self, Plan, Wish};
+use crate::processes;
 use crate::seccomp_unsafe;
 use crate::stand_in::StandIns;
 use crate::supervise::Terminal;
@@ -79,7 +81,7 @@ pub type Serve<'a> =
 pub struct Started {
     pub(crate) pid: Pid,
     pub(crate) pidfd: OwnedFd,
-    /// Reads the signals that [`SIGNALS`] lists, which are blocked in this process from now on.
+    /// Reads the signals that [`signals`] lists, which are blocked in this process from now on.
     pub(crate) signals: OwnedFd,
     /// A directory of each view, for syncfs.
     pub(crate) views: Vec<OwnedFd>,
@@ -95,24 +97,18 @@ pub struct Started {
     pub(crate) sightings: Vec<Sighting>,
     /// Notes calls that lead outside.
     pub(crate) supervisor: Option<Supervisor>,
+    /// This process had children before: those in this mount namespace are theirs and none of the
+    /// run's.
+    pub(crate) others: Option<u64>,
+    /// The signal that continued it after it stopped with CMD is still to be read.
+    pub(crate) continued: bool,
 }
 
-/// Signals that are CMD's business first.  They are blocked in the client, which reads them from a
-/// signalfd; CMD starts with the mask that the client was started with.
-pub(crate) const SIGNALS: [i32; 12] = [
-    libc::SIGCHLD,
-    libc::SIGINT,
-    libc::SIGQUIT,
-    libc::SIGTERM,
-    libc::SIGHUP,
-    libc::SIGUSR1,
-    libc::SIGUSR2,
-    libc::SIGCONT,
-    libc::SIGTSTP,
-    libc::SIGTTIN,
-    libc::SIGTTOU,
-    libc::SIGALRM,
-];
+/// All signals that can be blocked: they are CMD's business first.  They are blocked in the client,
+/// which reads them from a signalfd; CMD starts with the mask that the client was started with.
+pub(crate) fn signals() -> Vec<i32> {
+    (1..=libc::SIGRTMAX()).filter(|s| !matches!(*s, libc::SIGKILL | libc::SIGSTOP)).collect()
+}
 
 /// True if this process may mount in its own user namespace; if not, a view needs a user namespace.
 pub fn privileged() -> bool {
@@ -142,13 +138,15 @@ pub fn start(spec: &Spec, serve: &mut Serve<'_>) -> Result<Started, SessionError
         PlaceToRun::NewView { wish, .. } => plan_here(wish)?,
         PlaceToRun::ViewOf(_) => Plan::default(),
     };
-    let exec = Exec::prepare(spec)?;
+    let exec = Exec::prepare(&spec.argv, &spec.env)?;
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(call("prctl(PR_SET_CHILD_SUBREAPER)"))?;
     let (ours, theirs) = channel::pair().map_err(call("socketpair"))?;
     // From before the fork, so that no signal for CMD ends the client instead.
-    let mask = sys_unsafe::block(&SIGNALS).map_err(call("sigprocmask"))?;
-    let signals = sys_unsafe::signalfd(&SIGNALS).map_err(call("signalfd"))?;
+    let mask = sys_unsafe::block(&signals()).map_err(call("sigprocmask"))?;
+    let signals = sys_unsafe::signalfd(&signals()).map_err(call("signalfd"))?;
+    inherited::take();
+    let others = sys_unsafe::has_children().then(processes::mount_namespace).flatten();
     let terminal = Terminal::save();
     let parent = rustix::process::getpid();
     let pid = match sys_unsafe::fork().map_err(call("fork"))? {
@@ -185,6 +183,8 @@ pub fn start(spec: &Spec, serve: &mut Serve<'_>) -> Result<Started, SessionError
         terminal,
         sightings,
         supervisor,
+        others,
+        continued: false,
     })
 }
 
@@ -246,6 +246,8 @@ fn child(
     if rustix::process::getppid() != Some(parent) {
         sys_unsafe::exit_now(125);
     }
+    // What is made is to have the modes that are asked for.
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
     let user_namespace = !privileged();
     // In a namespace of one user no program has more rights than its caller.
     let without_set_id = user_namespace && !ids::all_can_be_mapped();
@@ -265,9 +267,8 @@ fn child(
     if let Err(errno) = rustix::process::chdir(&spec.cwd) {
         return fail(step::CHDIR, Some(spec.cwd.clone()), errno);
     }
-    sys_unsafe::default_sigpipe();
-    sys_unsafe::restore(mask);
-    if let Err(errno) = spec.limits.set() {
+    rustix::process::umask(umask);
+    if let Err(errno) = inherited::give_back().and_then(|()| spec.limits.set()) {
         return fail("limit resources", None, errno);
     }
     if spec.watch
@@ -276,8 +277,22 @@ fn child(
     {
         return fail("report to the parent", None, errno);
     }
+    sys_unsafe::restore(mask);
     let (path, errno) = exec.run();
     fail(step::EXEC, Some(path), errno)
+}
+
+/// Becomes a program, as if it had been started instead of this one; comes back only if that fails.
+pub fn execute(argv: &[OsString]) -> SessionError {
+    let exec = match Exec::prepare(argv, &[]) {
+        Ok(exec) => exec,
+        Err(e) => return e,
+    };
+    if let Err(errno) = inherited::give_back() {
+        return SessionError::Call { what: "setrlimit", errno };
+    }
+    let (path, errno) = exec.run();
+    SessionError::Exec { path, errno }
 }
 
 /// CMD in the form that execve(2) takes.
@@ -290,28 +305,29 @@ struct Exec {
 }
 
 impl Exec {
-    fn prepare(spec: &Spec) -> Result<Exec, SessionError> {
-        let name = spec.argv.first().cloned().unwrap_or_default();
+    /// `set`: variables on top of the environment.
+    fn prepare(argv: &[OsString], set: &[(OsString, OsString)]) -> Result<Exec, SessionError> {
+        let name = argv.first().cloned().unwrap_or_default();
         let text = |s: &OsStr| {
             CString::new(s.as_bytes())
                 .map_err(|_| SessionError::Exec { path: PathBuf::from(&name), errno: Errno::INVAL })
         };
-        let mut env: Vec<(OsString, OsString)> = std::env::vars_os()
-            .filter(|(key, _)| !spec.env.iter().any(|(k, _)| k == key))
-            .collect();
-        env.extend(spec.env.iter().cloned());
-        let path = env.iter().find(|(k, _)| k == "PATH").map(|(_, v)| v.clone());
-        let mut envp = Vec::with_capacity(env.len());
-        for (key, value) in env {
-            let mut line = key;
+        let mut envp = inherited::environment();
+        for (key, value) in set {
+            let mut line = key.clone();
             line.push("=");
             line.push(value);
-            envp.push(text(&line)?);
+            let of_key = |have: &CString| value_of(have, key.as_bytes()).is_some();
+            match envp.iter_mut().find(|have| of_key(have)) {
+                Some(have) => *have = text(&line)?,
+                None => envp.push(text(&line)?),
+            }
         }
-        let candidates = candidates(&name, path.as_deref());
+        let path = envp.iter().find_map(|have| value_of(have, b"PATH")).map(OsStr::from_bytes);
+        let candidates = candidates(&name, path);
         Ok(Exec {
             candidates: candidates.iter().map(|c| text(c)).collect::<Result<_, _>>()?,
-            argv: spec.argv.iter().map(|a| text(a)).collect::<Result<_, _>>()?,
+            argv: argv.iter().map(|a| text(a)).collect::<Result<_, _>>()?,
             envp,
             name: PathBuf::from(name),
         })
@@ -336,6 +352,11 @@ impl Exec {
         }
         (self.name.clone(), worst)
     }
+}
+
+/// What a line of the environment says of a variable.
+fn value_of<'a>(line: &'a CString, key: &[u8]) -> Option<&'a [u8]> {
+    line.as_bytes().strip_prefix(key)?.strip_prefix(b"=")
 }
 
 /// Where execvp(3) looks for `name`.

@@ -2,16 +2,19 @@
 //!
 //! CMD runs in the client's process group, on its terminal.  The client waits in one poll loop over
 //! a signalfd, the transaction's doorbell, the daemon's connection, and the clock:
-//! - what the terminal sends (`^C`, `^\`, `^Z`) CMD gets itself; the client only takes note;
-//! - what someone sends to the client (TERM, HUP, USR1, USR2, INT, QUIT) is passed on to CMD;
-//! - when CMD stops, the client stops too, so that the shell sees a stopped job; continued, it
-//!   continues CMD;
+//! - what the terminal sends to the whole group (`^C`, `^\`, `^Z`) CMD gets itself; the client only
+//!   takes note;
+//! - what is meant for the client alone is passed on to CMD: what a process outside sends, and what
+//!   the kernel sends to the leader of a session whose terminal is gone (HUP);
+//! - when CMD stops, the client stops by the same signal, so that the shell sees a stopped job;
+//!   continued, it continues CMD;
 //! - doorbell, time limit, and the daemon's end finish the whole tree.
 //!
 //! Afterwards the tree is brought to its end ([`Started::settle`]), dirty pages are sent to the
 //! daemon ([`Started::sync`]), and what lies in private places is counted.
 
 use crate::calls::Supervisor;
+use crate::inherited_unsafe as inherited;
 use crate::processes::{self, Process};
 use crate::start::Started;
 use crate::sys_unsafe;
@@ -139,12 +142,29 @@ enum Event {
     Daemon,
     Deadline,
     Tick,
+    /// Something is to be read from this one of the further descriptors.
+    Ready,
+}
+
+/// What somebody said who was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// This.
+    Line(String),
+    /// Nothing, and will not.
+    None,
+    /// This happened instead.
+    Instead(Ended),
 }
 
 struct SignalInfo {
     number: i32,
     /// Sent by a process, not by the terminal or the kernel.
     by_process: bool,
+    /// That process, as far as this one can see it.
+    sender: u32,
+    /// What was sent along (sigqueue(3)).
+    value: Option<u64>,
 }
 
 impl Started {
@@ -158,7 +178,8 @@ impl Started {
     /// # Errors
     /// The wait itself fails.
     pub fn wait(&mut self, listen: &Listen<'_>) -> Result<Ended, Errno> {
-        let mut watcher = listen.watch.then(Watcher::new);
+        let told = self.supervisor.as_ref().map(Supervisor::told);
+        let mut watcher = listen.watch.then(|| Watcher::new(told, self.others));
         loop {
             if let Some(ended) = self.reap()? {
                 self.sightings = watcher.map(Watcher::finish).unwrap_or_default();
@@ -167,8 +188,9 @@ impl Started {
                 }
                 return Ok(ended);
             }
-            let tick = watcher.as_ref().map(Watcher::next);
-            let event = next_event(&self.signals, listen, tick)?;
+            let tick = watcher.as_ref().and_then(Watcher::next);
+            let told = watcher.as_ref().map(Watcher::told).unwrap_or_default();
+            let event = next_event(&self.signals, listen, tick, &told)?;
             let ended = match event {
                 Event::Signal(info) => {
                     self.pass_on(&info);
@@ -177,6 +199,12 @@ impl Started {
                 Event::Tick => {
                     if let Some(watcher) = &mut watcher {
                         watcher.look();
+                    }
+                    continue;
+                }
+                Event::Ready => {
+                    if let Some(watcher) = &mut watcher {
+                        watcher.hear();
                     }
                     continue;
                 }
@@ -208,7 +236,7 @@ impl Started {
                 Err(e) => return Err(e),
             };
             if status.stopped() {
-                self.stop_with_it();
+                self.stop_with_it(status.stopping_signal().unwrap_or(libc::SIGSTOP));
             } else {
                 ended = Some(how(status));
             }
@@ -217,29 +245,39 @@ impl Started {
 
     /// CMD stopped: so does the client, so that its shell sees a stopped job.  Continued, it
     /// continues CMD (the shell continues the whole group; a plain `kill -CONT` does not).
-    fn stop_with_it(&self) {
-        let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
-        // Here again after SIGCONT.
-        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::CONT);
+    fn stop_with_it(&mut self, signal: i32) {
+        inherited::suffer(signal);
+        // Here again after SIGCONT, or at once in a group that nobody could continue.
+        if processes::look(self.pid()).is_some_and(|cmd| cmd.state == 'T') {
+            let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::CONT);
+        }
+        self.continued = true;
     }
 
-    fn pass_on(&self, info: &SignalInfo) {
-        let signal = match info.number {
-            libc::SIGTERM => Signal::TERM,
-            libc::SIGHUP => Signal::HUP,
-            libc::SIGUSR1 => Signal::USR1,
-            libc::SIGUSR2 => Signal::USR2,
-            libc::SIGCONT => Signal::CONT,
-            libc::SIGINT => Signal::INT,
-            libc::SIGQUIT => Signal::QUIT,
-            libc::SIGTSTP => Signal::TSTP,
-            libc::SIGALRM => Signal::ALARM,
-            _ => return,
+    fn pass_on(&mut self, info: &SignalInfo) {
+        // The leader of a session, and nobody else, is told that the terminal is gone; other such
+        // signals of the kernel are sent to the whole group, CMD included.
+        let leader = || rustix::process::getsid(None).ok() == Some(rustix::process::getpid());
+        let for_client = match info.number {
+            libc::SIGCONT if std::mem::take(&mut self.continued) => false,
+            // Of children; of this process's own limits and writes.
+            libc::SIGCHLD | libc::SIGXCPU | libc::SIGXFSZ | libc::SIGPIPE => {
+                info.by_process && info.sender != std::process::id()
+            }
+            libc::SIGHUP | libc::SIGCONT => info.by_process || leader(),
+            // Descriptors whose owner this process was before it was `systx`.
+            libc::SIGIO | libc::SIGURG => true,
+            _ => info.by_process,
         };
-        // From the terminal or the kernel: the whole group got it, CMD included.
-        if info.by_process {
-            let _ = rustix::process::pidfd_send_signal(&self.pidfd, signal);
+        if for_client && !(info.by_process && self.is_of_the_run(info.sender)) {
+            let _ = sys_unsafe::send(self.pidfd.as_fd(), info.number, info.value);
         }
+    }
+
+    /// What a process of the run sends reaches the client because it is sent to the whole group
+    /// (`kill 0`), and CMD has got it, too.
+    fn is_of_the_run(&self, pid: u32) -> bool {
+        pid == self.pid() || processes::of_the_run(self.others).iter().any(|p| p.pid == pid)
     }
 
     /// Brings what CMD left behind to its end.
@@ -260,10 +298,12 @@ impl Started {
         };
         let listen = Listen { deadline, ..Listen { watch: false, ..*listen } };
         let interrupted = loop {
-            match next_event(&self.signals, &listen, None)? {
+            match next_event(&self.signals, &listen, None, &[])? {
                 // Whoever wants the client gone now wants the leftovers gone.  If they were to be waited
                 // for, their work is part of the command's and is now incomplete.
-                Event::Signal(SignalInfo { number, .. }) if ENDING.contains(&number) => {
+                Event::Signal(SignalInfo { number, .. })
+                    if ENDING.contains(&number) && !inherited::ignores(number) =>
+                {
                     break (how == Leftovers::Wait).then_some(Ended::Signaled(number));
                 }
                 Event::Signal(_) => {}
@@ -273,7 +313,7 @@ impl Started {
                     break Some(Ended::TimedOut);
                 }
                 Event::Deadline => break None,
-                Event::Tick => {}
+                Event::Tick | Event::Ready => {}
             }
             if self.nobody_left()? {
                 return Ok(Settled::default());
@@ -288,7 +328,8 @@ impl Started {
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some(_)) | Err(Errno::INTR) => {}
-                Ok(None) => return Ok(false),
+                Ok(None) if self.others.is_none() => return Ok(false),
+                Ok(None) => return Ok(processes::of_the_run(self.others).is_empty()),
                 Err(Errno::CHILD) => return Ok(true),
                 Err(e) => return Err(e),
             }
@@ -308,7 +349,7 @@ impl Started {
                 return Ok(settled);
             }
             // Again in every round: a process may have forked between look and signal.
-            let living = processes::descendants(std::process::id());
+            let living = processes::of_the_run(self.others);
             for process in &living {
                 if !settled.ended.iter().any(|p| p.pid == process.pid) {
                     settled.ended.push(process.clone());
@@ -333,7 +374,37 @@ impl Started {
                 deadline: Some(Instant::now() + Duration::from_millis(10)),
                 ..Listen::default()
             };
-            let _ = next_event(&self.signals, &listen, None)?;
+            let _ = next_event(&self.signals, &listen, None, &[])?;
+        }
+    }
+
+    /// Waits for a line from the terminal, which is this process's again.  A signal that asks for
+    /// the end, and the end of the terminal, are no answer.
+    ///
+    /// # Errors
+    /// The wait itself fails.
+    pub fn ask(&self, listen: &Listen<'_>) -> Result<Answer, Errno> {
+        let input = rustix::stdio::stdin();
+        loop {
+            let ended = match next_event(&self.signals, listen, None, &[input])? {
+                Event::Ready => {
+                    let mut line = [0; 256];
+                    return match rustix::io::read(input, &mut line) {
+                        Ok(0) => Ok(Answer::None),
+                        Ok(n) => Ok(Answer::Line(String::from_utf8_lossy(&line[..n]).into_owned())),
+                        Err(Errno::INTR) => continue,
+                        Err(_) => Ok(Answer::None),
+                    };
+                }
+                Event::Signal(SignalInfo { number, .. }) if ENDING.contains(&number) => {
+                    return Ok(Answer::None);
+                }
+                Event::Signal(_) | Event::Tick => continue,
+                Event::Doorbell => Ended::Doomed,
+                Event::Daemon => Ended::DaemonGone,
+                Event::Deadline => Ended::TimedOut,
+            };
+            return Ok(Answer::Instead(ended));
         }
     }
 
@@ -457,6 +528,7 @@ fn next_event(
     signals: &OwnedFd,
     listen: &Listen<'_>,
     tick: Option<Instant>,
+    further: &[BorrowedFd<'_>],
 ) -> Result<Event, Errno> {
     loop {
         if let Some(info) = read_signal(signals)? {
@@ -472,21 +544,22 @@ fn next_event(
         let first = [listen.deadline, tick].into_iter().flatten().min();
         let timeout = first.map(|t| timespec(t.saturating_duration_since(now)));
         let mut fds = vec![PollFd::new(signals, PollFlags::IN)];
-        let extra = [(&listen.doorbell, true), (&listen.daemon, false)];
-        fds.extend(extra.iter().filter_map(|(fd, _)| {
-            fd.as_ref().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN))
-        }));
+        let rest = further.iter().copied().chain(listen.doorbell).chain(listen.daemon);
+        fds.extend(rest.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(e) => return Err(e),
         }
         let ready = |i: usize| fds.get(i).is_some_and(|fd| !fd.revents().is_empty());
-        let doorbell = listen.doorbell.is_some();
-        if doorbell && ready(1) {
+        let at = 1 + further.len();
+        if listen.doorbell.is_some() && ready(at) {
             return Ok(Event::Doorbell);
         }
-        if listen.daemon.is_some() && ready(1 + usize::from(doorbell)) {
+        if listen.daemon.is_some() && ready(at + usize::from(listen.doorbell.is_some())) {
             return Ok(Event::Daemon);
+        }
+        if (1..at).any(ready) {
+            return Ok(Event::Ready);
         }
     }
 }
@@ -500,6 +573,15 @@ fn read_signal(fd: &OwnedFd) -> Result<Option<SignalInfo>, Errno> {
         Err(e) => return Err(e),
     }
     let word = |at: usize| i32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
-    // ssi_signo at 0, ssi_code at 8; codes of what a process sent are not positive.
-    Ok(Some(SignalInfo { number: word(0), by_process: word(8) <= 0 }))
+    // ssi_signo at 0, ssi_code at 8, ssi_pid at 12, ssi_ptr at 48; codes of what a process sent are
+    // not positive.
+    let code = word(8);
+    let mut value = [0; 8];
+    value.copy_from_slice(&info[48..56]);
+    Ok(Some(SignalInfo {
+        number: word(0),
+        by_process: code <= 0,
+        sender: word(12).unsigned_abs(),
+        value: (code == libc::SI_QUEUE).then(|| u64::from_ne_bytes(value)),
+    }))
 }

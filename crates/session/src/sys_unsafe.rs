@@ -128,10 +128,33 @@ fn set_of(signals: &[i32]) -> libc::sigset_t {
     }
 }
 
-/// Undoes what the Rust runtime did to SIGPIPE before `main`.
-pub(crate) fn default_sigpipe() {
-    // SAFETY: installs no handler.
-    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+/// Whether this process has children, also ended ones that nobody has waited for.
+pub(crate) fn has_children() -> bool {
+    use rustix::process::{WaitId, WaitIdOptions, waitid};
+    let flags = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    !matches!(waitid(WaitId::All, flags), Err(Errno::CHILD))
+}
+
+/// Sends a signal to the process that `pidfd` is for; with `value`, as sigqueue(3) does.
+pub(crate) fn send(pidfd: BorrowedFd<'_>, signal: i32, value: Option<u64>) -> Result<()> {
+    // SAFETY: an all-zero siginfo_t is a valid value; the kernel reads it, where it is passed,
+    // until the call returns.
+    let r = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        info.si_signo = signal;
+        info.si_code = libc::SI_QUEUE;
+        if let Some(value) = value {
+            // `si_pid`, `si_uid` and `si_value`, after three numbers and what they need to be
+            // aligned.
+            let fields = (&raw mut info).cast::<u8>().add(16);
+            fields.cast::<u32>().write(libc::getpid().unsigned_abs());
+            fields.add(4).cast::<u32>().write(libc::getuid());
+            fields.add(8).cast::<u64>().write(value);
+        }
+        let info = if value.is_some() { &raw const info } else { std::ptr::null() };
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, info, 0)
+    };
+    if r < 0 { Err(last()) } else { Ok(()) }
 }
 
 /// A descriptor that reads the given blocked signals.

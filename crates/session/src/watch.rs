@@ -1,22 +1,34 @@
-//! What reached the outside besides files, sampled: connections of the command's processes, and
-//! devices that they have open.
+//! What reached the outside besides files: connections of the command's processes, and devices that
+//! they have open.
 //!
-//! Every now and then (quickly after the start, then ever more rarely) the open descriptors of the
-//! tree are looked at:
+//! The open descriptors of the tree are looked at:
 //! - TCP and UDP sockets, in /proc/PID/net: connected ones count, and so do listeners;
 //! - unix sockets whose other end is not in the tree ([`crate::unix_diag`]);
 //! - devices, apart from terminals and the harmless ones (/dev/null and the like).
 //!
 //! What the client itself has open (its standard input may be a socket) does not count.
 //!
-//! Limits: what lives between two samples is not seen; neither are packets of unconnected UDP
+//! There is a look when there may be something new to see: after the start, after a connect(2) or
+//! listen(2) ([`crate::calls`]), after somebody opens one of the devices (inotify(7)).  Some more
+//! follow, ever more rarely, since a connection takes its time; then no more, so a command that
+//! sleeps costs nothing.  Where the kernel does not tell of calls or of devices, looks never end.
+//!
+//! Limits: what lives between two looks is not seen; neither are packets of unconnected UDP
 //! sockets, nor signals to outside processes.  This is a help for the reader of a summary, not a
 //! guard.
 
+use crate::calls::Told;
 use crate::processes;
 use crate::unix_diag;
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Something that reached the outside.
@@ -30,31 +42,98 @@ pub struct Sighting {
     pub reached: bool,
 }
 
+/// From what is told to the look.
 const FIRST: Duration = Duration::from_millis(30);
-const SLOWEST: Duration = Duration::from_secs(1);
+/// Between looks that new things are told for.
+const OFTEN: Duration = Duration::from_secs(1);
+/// After a pause of this length there is no further look, where the kernel tells of what is new.
+const LAST: Duration = Duration::from_secs(60);
+/// The longest pause where it does not.
+const UNTOLD: Duration = Duration::from_secs(10);
 
-/// Samples the tree below this process.
+/// Looks at the tree below this process.
 pub(crate) struct Watcher {
     own: Open,
     seen: BTreeSet<Sighting>,
-    next: Instant,
+    next: Option<Instant>,
     pause: Duration,
+    /// When the last look was over, and how long after it the next one may be at the earliest.
+    last: Option<Instant>,
+    rest: Duration,
+    calls: Option<Arc<Told>>,
+    devices: Devices,
+    /// As for [`processes::of_the_run`].
+    others: Option<u64>,
+}
+
+/// What tells of opened devices.
+enum Devices {
+    /// From the first look on.
+    Later,
+    /// This does.
+    Told(OwnedFd),
+    /// Nothing.
+    Untold,
 }
 
 impl Watcher {
-    pub(crate) fn new() -> Watcher {
-        let own = open(std::process::id());
-        Watcher { own, seen: BTreeSet::new(), next: Instant::now() + FIRST, pause: FIRST }
+    pub(crate) fn new(calls: Option<Arc<Told>>, others: Option<u64>) -> Watcher {
+        Watcher {
+            own: open(std::process::id()),
+            seen: BTreeSet::new(),
+            next: Some(Instant::now() + FIRST),
+            pause: FIRST,
+            last: None,
+            rest: FIRST,
+            calls,
+            devices: Devices::Later,
+            others,
+        }
     }
 
     /// When to call [`Watcher::look`] next.
-    pub(crate) fn next(&self) -> Instant {
+    pub(crate) fn next(&self) -> Option<Instant> {
         self.next
+    }
+
+    /// When one of these can be read, [`Watcher::hear`] is to be called.
+    pub(crate) fn told(&self) -> Vec<BorrowedFd<'_>> {
+        let calls = self.calls.as_ref().map(|calls| calls.something.as_fd());
+        let devices = match &self.devices {
+            Devices::Told(devices) => Some(devices.as_fd()),
+            _ => None,
+        };
+        calls.into_iter().chain(devices).collect()
+    }
+
+    /// Something is new: looks soon, then ever more rarely.
+    pub(crate) fn hear(&mut self) {
+        if let Some(calls) = &self.calls {
+            let _ = rustix::io::read(&calls.something, &mut [0; 8]);
+        }
+        if let Devices::Told(told) = &self.devices
+            && new_devices(told)
+        {
+            self.devices = Devices::Later;
+        }
+        let earliest = self.last.map(|last| last + self.rest);
+        let soon = (Instant::now() + FIRST).max(earliest.unwrap_or_else(Instant::now));
+        self.next = Some(self.next.map_or(soon, |next| next.min(soon)));
+        self.pause = FIRST;
+    }
+
+    /// Whether the kernel tells of everything that is a reason to look.
+    fn is_told(&self) -> bool {
+        let calls = self.calls.as_ref().is_some_and(|calls| !calls.rings.load(Relaxed));
+        calls && matches!(self.devices, Devices::Told(_))
     }
 
     pub(crate) fn look(&mut self) {
         let start = Instant::now();
-        let tree: Vec<(processes::Process, Open)> = processes::descendants(std::process::id())
+        if matches!(self.devices, Devices::Later) {
+            self.devices = tell_of_devices().map_or(Devices::Untold, Devices::Told);
+        }
+        let tree: Vec<(processes::Process, Open)> = processes::of_the_run(self.others)
             .into_iter()
             .map(|p| {
                 let open = open(p.pid);
@@ -91,8 +170,14 @@ impl Watcher {
         }
         self.confirm(&suspects);
         // Never more than a hundredth of the time, whatever the tree's size.
-        self.pause = (self.pause * 2).min(SLOWEST).max(start.elapsed() * 100);
-        self.next = Instant::now() + self.pause;
+        let least = start.elapsed() * 100;
+        self.rest = (self.rest * 2).min(OFTEN).max(least);
+        let is_told = self.is_told();
+        let over = self.pause >= LAST && is_told;
+        self.pause = (self.pause * 2).min(if is_told { LAST } else { UNTOLD }).max(least);
+        let now = Instant::now();
+        self.last = Some(now);
+        self.next = (!over).then(|| now + self.pause);
     }
 
     /// Notes those connections that lead outside.  The descriptors of a tree are not read at one moment: what one of its own
@@ -152,6 +237,58 @@ fn open(pid: u32) -> Open {
         }
     }
     open
+}
+
+/// At most so many devices are watched, this deep below /dev.
+const DEVICES: usize = 1000;
+const DEEPEST: usize = 4;
+
+/// What becomes readable when somebody opens a device, whoever it is, or a new one appears.
+fn tell_of_devices() -> Option<OwnedFd> {
+    let told = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
+    let mut left = DEVICES;
+    watch_devices(&told, Path::new("/dev"), DEEPEST, &mut left).then_some(told)
+}
+
+/// Takes what was told of devices; whether there are new ones.
+fn new_devices(told: &OwnedFd) -> bool {
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+    let mut events = inotify::Reader::new(told, &mut buffer);
+    let new = ReadFlags::CREATE | ReadFlags::MOVED_TO | ReadFlags::QUEUE_OVERFLOW;
+    let mut any = false;
+    while let Ok(event) = events.next() {
+        any |= event.events().intersects(new);
+    }
+    any
+}
+
+fn watch_devices(told: &OwnedFd, dir: &Path, deep: usize, left: &mut usize) -> bool {
+    let appears = WatchFlags::CREATE | WatchFlags::MOVED_TO;
+    if deep == 0 || inotify::add_watch(told, dir, appears).is_err() {
+        return deep == 0;
+    }
+    let Ok(entries) = std::fs::read_dir(dir) else { return true };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let Ok(kind) = entry.file_type() else { continue };
+        if path.to_str().is_none_or(harmless) {
+            continue;
+        }
+        let device = kind.is_char_device() || kind.is_block_device();
+        if kind.is_dir() && !watch_devices(told, &path, deep - 1, left) {
+            return false;
+        }
+        if !device {
+            continue;
+        }
+        // Gone since is as good.
+        let watched = inotify::add_watch(told, &path, WatchFlags::OPEN);
+        if *left == 0 || watched.is_err_and(|e| e != Errno::NOENT) {
+            return false;
+        }
+        *left -= 1;
+    }
+    true
 }
 
 /// Devices that lead nowhere, terminals, and what is not a device.
@@ -253,7 +390,7 @@ mod tests {
         use std::process::{Command, Stdio};
         let path = std::env::temp_dir().join(format!("systx-watch-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
-        let mut watcher = Watcher::new();
+        let mut watcher = Watcher::new(None, None);
         let theirs = UnixStream::connect(&path).unwrap();
         let (_accepted, _) = listener.accept().unwrap();
         std::fs::remove_file(&path).unwrap();
@@ -316,7 +453,7 @@ while True:
         use std::process::{Command, Stdio};
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mine = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let mut watcher = Watcher::new();
+        let mut watcher = Watcher::new(None, None);
         let theirs = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let peer = theirs.peer_addr().unwrap();
         let mut child = Command::new("cat")

@@ -17,6 +17,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// It cannot; whoever started it was told.
 pub fn daemon(args: &[OsString]) -> Result<i32, Problem> {
     let (part, dir) = spawn::arguments(args.iter().cloned())?;
+    spawn::take_name();
     match part {
         Part::Detach => {
             spawn::detach(&dir)?;

@@ -1,7 +1,7 @@
 //! `systx enter`: runs a command, or a shell, inside an open transaction, which stays open.
 
 use crate::args::Enter;
-use crate::commands::run::{environment, fill, serve, wish};
+use crate::commands::run::{end_as, environment, fill, serve, wish};
 use crate::output::Out;
 use crate::problem::{FAILED, Problem};
 use crate::{classes, context};
@@ -93,5 +93,5 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
             other => other?,
         }
     }
-    Ok(ended.code().unwrap_or(FAILED))
+    Ok(end_as(started, ended, ended.code().unwrap_or(FAILED)))
 }

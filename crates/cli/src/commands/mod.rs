@@ -1,6 +1,7 @@
 //! One file per command.
 
 pub mod abort;
+pub mod ask;
 pub mod begin;
 pub mod commit;
 pub mod completions;

@@ -1,6 +1,7 @@
 //! `systx run`: begin, view, CMD, the end of its processes, commit; again if it lost and may.
 
 use crate::args::{IsolationArg, LeftoversArg, OnExit, Run, TransportArg};
+use crate::commands::ask::{self, Asked};
 use crate::commands::services;
 use crate::output::{self, Out};
 use crate::problem::{CONFLICT, FAILED, OUTSIDE, Problem, TIMED_OUT};
@@ -10,14 +11,13 @@ use serde::Serialize;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use systx_base::TxnId;
 use systx_daemon::client::Client;
 use systx_daemon::protocol::{
     Action, Attach, Begin, Begun, Class, Conflict, End, Failure, FailureKind, Finish, HostPath,
-    Isolation, Listed, Opponent, Outcome, Place, Rule, Transport, VolumeFacts,
+    Isolation, Listed, Opponent, Outcome, Place, Rule, Summary, Transport, VolumeFacts,
 };
 use systx_session::plan::{Guarded, Wish};
 use systx_session::stand_in::StandIns;
@@ -74,18 +74,17 @@ pub fn run(args: &Run, out: Out) -> Result<i32, Problem> {
         out.warn(note);
     }
     let through = passthrough(args, place.cwd.as_path(), &ignored)?;
-    let passthrough: Vec<_> = through.iter().map(|rule| rule.path.as_path().to_owned()).collect();
     for doubt in classes::doubts(&args.exclude, place.cwd.as_path()) {
         out.warn(&doubt);
     }
     let merge = (args.merge.as_slice(), args.no_merge);
     let mut runner = Runner {
-        others: others(&place, &passthrough),
-        passthrough,
+        others: others(&place, &paths(&through)),
         through,
         patterns: classes::patterns(place.cwd.as_path(), &ignored, &args.exclude, merge),
         deadline: args.timeout.and_then(|t| Instant::now().checked_add(t)),
         client: context::connect()?,
+        on_exit: ask::on_exit(args, out),
         args,
         out,
         place,
@@ -94,17 +93,32 @@ pub fn run(args: &Run, out: Out) -> Result<i32, Problem> {
         wanted: None,
     };
     progress::show(&mut runner.client, out);
-    loop {
+    let (mut report, ended) = loop {
         match runner.attempt()? {
-            Attempt::Over(report) => return Ok(runner.over(*report)),
+            Attempt::Over(report, ended) => break (report, ended),
             Attempt::Again(opponent) => runner.wait_before_retry(opponent.as_ref()),
         }
+    };
+    let exit = runner.over(&mut report);
+    Ok(end_as(runner, ended, exit))
+}
+
+/// Ends this process as its command was ended, where a signal did that and the exit code says
+/// nothing else: a shell goes on after a program that exits with 130, and not after one that `^C`
+/// has ended.  `held` is given up first.
+pub fn end_as(held: impl Sized, ended: Ended, exit: i32) -> i32 {
+    drop(held);
+    if let Ended::Signaled(signal) = ended
+        && ended.code() == Some(exit)
+    {
+        systx_session::suffer(signal);
     }
+    exit
 }
 
 /// A run inside a run joins it: CMD simply runs, in the outer transaction.
 fn join(args: &Run, id: &str, out: Out) -> Problem {
-    if args.on_exit != OnExit::Commit || args.read_only || args.no_net {
+    if args.on_exit.is_some_and(|end| end != OnExit::Commit) || args.read_only || args.no_net {
         return Problem::new(format!(
             "inside transaction {id} a run joins it: its changes are committed or dropped with it, \
              so --on-exit and --read-only have no meaning here; --no-net is for the outer run"
@@ -114,16 +128,7 @@ fn join(args: &Run, id: &str, out: Out) -> Problem {
         return p;
     }
     out.detail(&format!("joining transaction {id}"));
-    let (Some(program), rest) = (args.argv.first(), args.argv.get(1..).unwrap_or_default()) else {
-        return Problem::new("no command");
-    };
-    let e = std::process::Command::new(program).args(rest).exec();
-    let code = if e.kind() == std::io::ErrorKind::NotFound {
-        crate::problem::NOT_FOUND
-    } else {
-        crate::problem::CANNOT_EXEC
-    };
-    Problem::new(format!("{}: {e}", program.to_string_lossy())).code(code)
+    Problem::from(systx_session::execute(&args.argv))
 }
 
 /// Further file systems that the run covers: those of this mount namespace that can be written, unless one
@@ -165,18 +170,23 @@ fn passthrough(
     Ok(rules)
 }
 
+fn paths(rules: &[Rule]) -> Vec<PathBuf> {
+    rules.iter().map(|rule| rule.path.as_path().to_owned()).collect()
+}
+
 enum Attempt {
-    Over(Box<Report>),
+    /// So, and how CMD ended.
+    Over(Box<Report>, Ended),
     /// It lost against this one, and may try again.
     Again(Option<Opponent>),
 }
 
 struct Runner<'a> {
     args: &'a Run,
+    on_exit: OnExit,
     out: Out,
     place: Place,
-    passthrough: Vec<PathBuf>,
-    /// The same, and who says so.
+    /// What is not isolated, and who says so.
     through: Vec<Rule>,
     /// What is not committed, and what is merged.
     patterns: Vec<Rule>,
@@ -194,6 +204,8 @@ struct Runner<'a> {
 enum Why {
     /// CMD failed, or `--on-exit` says so.
     Asked,
+    /// It was ended by somebody else, which the daemon tells of so.
+    Elsewhere(String),
     Lost(Option<Conflict>),
     TimedOut,
     Leftovers(&'static str),
@@ -218,7 +230,7 @@ impl Runner<'_> {
             .iter()
             .map(|f| f.path.clone())
             .chain(stand_ins.paths())
-            .chain(self.passthrough.iter().cloned())
+            .chain(paths(&self.through))
             .collect();
         let mut started = self.start(&begun, fill, stand_ins)?;
         for note in &started.notes {
@@ -243,13 +255,9 @@ impl Runner<'_> {
             }
             _ => Settled::default(),
         };
-        let mut end = After { ended, settled, started, id: begun.id, known };
+        let mut end = After { ended, settled, started, id: begun.id, known, doorbell };
         if end.what_happened() == Ended::DaemonGone {
-            return Err(Problem::new(format!(
-                "the daemon ended; transaction {} is lost, nothing of it was committed",
-                begun.id
-            ))
-            .hint("systx recover looks for remains; the daemon's log may say why: systx doctor"));
+            return Err(daemon_gone(begun.id));
         }
         let (wanted, why) = self.decide(&mut end)?;
         self.finish(&mut end, wanted, why)
@@ -288,7 +296,7 @@ impl Runner<'_> {
         let mut env = environment(begun.id, self.args.place.directory.is_some().then_some(&cwd));
         env.extend(services::path(&stand_ins));
         let private_tmp = self.args.private_tmp;
-        let wish = wish(&begun.volume, &begun.others, &cwd, private_tmp, &self.passthrough);
+        let wish = wish(&begun.volume, &begun.others, &cwd, private_tmp, &paths(&self.through));
         let mut rules = classes::places(&wish.private, private_tmp);
         rules.extend(self.through.iter().cloned());
         let spec = Spec {
@@ -324,9 +332,8 @@ impl Runner<'_> {
 
     /// What to ask the daemon for, and why.
     fn decide(&mut self, after: &mut After) -> Result<(End, Why), Problem> {
-        let keep = self.args.on_exit == OnExit::Keep;
         match after.what_happened() {
-            Ended::Doomed => return Ok((End::Abort, Why::Lost(self.client.doom(after.id)?))),
+            Ended::Doomed => return Ok((End::Abort, self.doom(after.id)?)),
             Ended::TimedOut => return Ok((End::Abort, Why::TimedOut)),
             _ => {}
         }
@@ -338,20 +345,44 @@ impl Runner<'_> {
         }
         // What the kernel still holds of shared mappings must be in the transaction before it ends.
         if let Err(errno) = after.started.sync() {
-            return Ok(match self.client.doom(after.id)? {
-                Some(conflict) => (End::Abort, Why::Lost(Some(conflict))),
-                None => (End::Abort, Why::Sync(errno)),
+            return Ok(match self.doom(after.id)? {
+                Why::Lost(None) => (End::Abort, Why::Sync(errno)),
+                why => (End::Abort, why),
             });
         }
         let succeeded = after.what_happened().code() == Some(0);
-        Ok((
-            match self.args.on_exit {
-                OnExit::Keep if keep => End::Keep,
-                OnExit::Commit if succeeded => End::Commit,
-                _ => End::Abort,
-            },
-            Why::Asked,
-        ))
+        let end = match self.on_exit {
+            OnExit::Ask if !self.args.read_only => return self.ask(after),
+            OnExit::Keep => End::Keep,
+            OnExit::Commit if succeeded => End::Commit,
+            _ => End::Abort,
+        };
+        Ok((end, Why::Asked))
+    }
+
+    /// Asks what becomes of it.
+    fn ask(&mut self, after: &mut After) -> Result<(End, Why), Problem> {
+        let daemon = self.client.as_fd().try_clone_to_owned()?;
+        let listen = Listen {
+            doorbell: Some(after.doorbell.as_fd()),
+            daemon: Some(daemon.as_fd()),
+            deadline: self.deadline,
+            watch: false,
+        };
+        Ok(match ask::ask(&mut self.client, after.id, &mut after.started, &listen, self.out)? {
+            Asked::Answered(end) => (end, Why::Asked),
+            Asked::Instead(Ended::TimedOut) => (End::Abort, Why::TimedOut),
+            Asked::Instead(Ended::DaemonGone) => return Err(daemon_gone(after.id)),
+            Asked::Instead(_) => (End::Abort, self.doom(after.id)?),
+        })
+    }
+
+    /// Why the transaction lost.
+    fn doom(&mut self, id: TxnId) -> Result<Why, Problem> {
+        match self.client.doom(id) {
+            Err(f) if f.kind == FailureKind::NotFound => Ok(Why::Elsewhere(f.message)),
+            conflict => Ok(Why::Lost(conflict?)),
+        }
     }
 
     fn finish(&mut self, after: &mut After, end: End, why: Why) -> Result<Attempt, Problem> {
@@ -366,7 +397,12 @@ impl Runner<'_> {
         let given = if end == End::Keep { &[][..] } else { after.started.views() };
         let outcome = self.client.finish(finish, given);
         after.started.close_views();
-        let outcome = outcome.map_err(|f| lost_track(f, end, after.id))?;
+        let (outcome, why) = match outcome {
+            Err(f) if f.kind == FailureKind::NotFound => {
+                (Outcome::Aborted { summary: Summary::default() }, Why::Elsewhere(f.message))
+            }
+            outcome => (outcome.map_err(|f| lost_track(f, end, after.id))?, why),
+        };
         let sightings = after.started.sightings();
         let seen = |reached| {
             sightings.iter().filter(|s| s.reached == reached).map(sighting).collect::<Vec<_>>()
@@ -421,11 +457,11 @@ impl Runner<'_> {
         }
         // A lost conflict stands there already: the daemon was only told to drop what was left.
         report.end.get_or_insert(outcome);
-        Ok(Attempt::Over(Box::new(report)))
+        Ok(Attempt::Over(Box::new(report), after.what_happened()))
     }
 
     /// The end of all attempts: what is done outside after the commit, and the report.
-    fn over(&mut self, mut report: Report) -> i32 {
+    fn over(&mut self, report: &mut Report) -> i32 {
         if let Some((id, wanted)) = self.wanted.take()
             && !wanted.is_empty()
             && !self.args.read_only
@@ -434,7 +470,7 @@ impl Runner<'_> {
             report.services = services::carry_out(&mut self.client, id, &wanted, how, self.out);
         }
         if self.out.json {
-            self.out.json_aside("run", &report);
+            self.out.json_aside("run", report);
         }
         report.exit
     }
@@ -505,6 +541,7 @@ impl Runner<'_> {
                 }
                 report.exit = if failure.kind == FailureKind::Busy { CONFLICT } else { FAILED };
             }
+            (Outcome::Aborted { .. }, Why::Elsewhere(how)) => self.aborted(report, &how, FAILED),
             (Outcome::Aborted { .. }, Why::TimedOut) => {
                 self.aborted(report, "the time limit passed", TIMED_OUT);
             }
@@ -569,6 +606,8 @@ struct After {
     started: Started,
     id: TxnId,
     known: Vec<PathBuf>,
+    /// Rung when it has lost.
+    doorbell: OwnedFd,
 }
 
 impl After {
@@ -576,6 +615,11 @@ impl After {
     fn what_happened(&self) -> Ended {
         self.settled.interrupted.unwrap_or(self.ended)
     }
+}
+
+fn daemon_gone(id: TxnId) -> Problem {
+    Problem::new(format!("the daemon ended; transaction {id} is lost, nothing of it was committed"))
+        .hint("systx recover looks for remains; the daemon's log may say why: systx doctor")
 }
 
 /// The daemon did not answer the last request.

@@ -53,12 +53,13 @@ pub fn fill() -> Vec<Fill> {
     all
 }
 
-/// `PATH` with the stand-ins first.
+/// `PATH` with the stand-ins first.  Who has none gets none: a shell that finds no `PATH` has one
+/// of its own.
 pub fn path(these: &StandIns) -> Option<(OsString, OsString)> {
     if these.names.is_empty() {
         return None;
     }
-    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    let path = std::env::var_os("PATH")?;
     let mut with = OsString::from(DIR);
     with.push(":");
     with.push(path);

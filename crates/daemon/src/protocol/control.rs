@@ -100,11 +100,12 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// It is not there, it still runs, a path is outside the volume or does not name a change.
     fn commit(&self, id: TxnId, paths: Vec<HostPath>) -> Result<Outcome, Failure>;
-    /// Drops an open transaction; a running one is doomed and its processes are ended.
+    /// Drops an open transaction, for `peer`, whom its owner is told of; a running one is doomed
+    /// and its processes are ended.
     ///
     /// # Errors
     /// It is not there, or it was decided already.
-    fn abort(&self, id: TxnId) -> Result<Outcome, Failure>;
+    fn abort(&self, peer: Peer, id: TxnId) -> Result<Outcome, Failure>;
     /// Begins a visit to a kept or running transaction.
     ///
     /// # Errors

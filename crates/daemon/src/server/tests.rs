@@ -99,7 +99,7 @@ impl Control for Fake {
         }
         Ok(Outcome::Kept { summary: Summary::default() })
     }
-    fn abort(&self, _: TxnId) -> Result<Outcome, Failure> {
+    fn abort(&self, _: Peer, _: TxnId) -> Result<Outcome, Failure> {
         Ok(Outcome::Aborted { summary: Summary::default() })
     }
     fn enter(&self, _: Peer, id: TxnId) -> Result<Entered, Failure> {
