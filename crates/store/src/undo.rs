@@ -319,7 +319,10 @@ impl<'a> Builder<'a> {
         for name in names(&*self.store.io, dir)? {
             let below = join(path.to_vec(), &name);
             let stat = self.store.io.stat_at(dir, &name)?;
-            if stat.ctime > since {
+            // An overlay moves the change time of a directory that has lost what was copied up when
+            // it is listed.
+            let by_listing = self.store.overlay && stat.kind == Kind::Dir;
+            if (if by_listing { stat.mtime } else { stat.ctime }) > since {
                 self.overlap.insert(below);
             } else if stat.kind == Kind::Dir {
                 let child = self.store.io.open_dir(dir, &name)?;
