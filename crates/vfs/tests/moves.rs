@@ -569,6 +569,8 @@ fn and_back(open: &Open, root: &Path, steps: &[(u64, &Tree, &Vec<Vec<u8>>)]) -> 
             Err(UndoError::Overlap(paths)) if paths.iter().all(|path| lost.contains(path)) => {
                 return Ok(());
             }
+            // Where no time of birth tells a number that was given again.
+            Err(UndoError::Gone { path, .. }) if lost.contains(&path) => return Ok(()),
             undo => undo.map_err(|e| format!("undo of {txn}: {e}"))?,
         };
         let told = format!("undone {txn}\n{}", brief(&undo.set));
