@@ -1,6 +1,6 @@
 //! Verdicts: who has lost has lost for good, to whom it is said that it did, and with the right advice.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use systx_e2e::{CONFLICT, Finished, Lab, lab};
 
 /// Begins a transaction with a path; its id and the path.
@@ -10,7 +10,7 @@ fn begin(lab: &Lab, options: &[&str]) -> (String, PathBuf) {
     (id.to_owned(), PathBuf::from(path))
 }
 
-fn sh(lab: &Lab, at: &PathBuf, script: &str) -> Finished {
+fn sh(lab: &Lab, at: &Path, script: &str) -> Finished {
     lab.native(&format!("cd {} && {{ {script}; }}", at.display()))
 }
 

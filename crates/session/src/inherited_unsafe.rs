@@ -191,11 +191,11 @@ pub(crate) fn give_back() -> Result<(), Errno> {
         set(signal, if ignores(signal) { libc::SIG_IGN } else { libc::SIG_DFL });
     }
     if let Some(limit) = STACK_LIMIT.get() {
-        setrlimit(Resource::Stack, limit.clone())?;
+        setrlimit(Resource::Stack, *limit)?;
     }
     if let Some(taken) = TAKEN.get() {
         for (resource, limit) in LIMITED.into_iter().zip(&taken.limits) {
-            setrlimit(resource, limit.clone())?;
+            setrlimit(resource, *limit)?;
         }
         taken.timers.give();
     }

@@ -4,7 +4,7 @@ use crate::calls::{self, Supervisor};
 use crate::channel::{self, Packet};
 use crate::error::{Failed, SessionError, step};
 use crate::ids;
-use crate::inherited_unsafe as inherited;
+use crate::inherited_unsafe;
 use crate::limits::Limits;
 use crate::mountinfo;
 use crate::plan::{self, Plan, Wish};
@@ -145,7 +145,7 @@ pub fn start(spec: &Spec, serve: &mut Serve<'_>) -> Result<Started, SessionError
     // From before the fork, so that no signal for CMD ends the client instead.
     let mask = sys_unsafe::block(&signals()).map_err(call("sigprocmask"))?;
     let signals = sys_unsafe::signalfd(&signals()).map_err(call("signalfd"))?;
-    inherited::take();
+    inherited_unsafe::take();
     let others = sys_unsafe::has_children().then(processes::mount_namespace).flatten();
     let terminal = Terminal::save();
     let parent = rustix::process::getpid();
@@ -268,7 +268,7 @@ fn child(
         return fail(step::CHDIR, Some(spec.cwd.clone()), errno);
     }
     rustix::process::umask(umask);
-    if let Err(errno) = inherited::give_back().and_then(|()| spec.limits.set()) {
+    if let Err(errno) = inherited_unsafe::give_back().and_then(|()| spec.limits.set()) {
         return fail("limit resources", None, errno);
     }
     if spec.watch
@@ -288,7 +288,7 @@ pub fn execute(argv: &[OsString]) -> SessionError {
         Ok(exec) => exec,
         Err(e) => return e,
     };
-    if let Err(errno) = inherited::give_back() {
+    if let Err(errno) = inherited_unsafe::give_back() {
         return SessionError::Call { what: "setrlimit", errno };
     }
     let (path, errno) = exec.run();
@@ -312,7 +312,7 @@ impl Exec {
             CString::new(s.as_bytes())
                 .map_err(|_| SessionError::Exec { path: PathBuf::from(&name), errno: Errno::INVAL })
         };
-        let mut envp = inherited::environment();
+        let mut envp = inherited_unsafe::environment();
         for (key, value) in set {
             let mut line = key.clone();
             line.push("=");

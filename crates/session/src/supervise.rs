@@ -14,7 +14,7 @@
 //! daemon ([`Started::sync`]), and what lies in private places is counted.
 
 use crate::calls::Supervisor;
-use crate::inherited_unsafe as inherited;
+use crate::inherited_unsafe;
 use crate::processes::{self, Process};
 use crate::start::Started;
 use crate::sys_unsafe;
@@ -246,7 +246,7 @@ impl Started {
     /// CMD stopped: so does the client, so that its shell sees a stopped job.  Continued, it
     /// continues CMD (the shell continues the whole group; a plain `kill -CONT` does not).
     fn stop_with_it(&mut self, signal: i32) {
-        inherited::suffer(signal);
+        inherited_unsafe::suffer(signal);
         // Here again after SIGCONT, or at once in a group that nobody could continue.
         if processes::look(self.pid()).is_some_and(|cmd| cmd.state == 'T') {
             let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::CONT);
@@ -302,7 +302,7 @@ impl Started {
                 // Whoever wants the client gone now wants the leftovers gone.  If they were to be waited
                 // for, their work is part of the command's and is now incomplete.
                 Event::Signal(SignalInfo { number, .. })
-                    if ENDING.contains(&number) && !inherited::ignores(number) =>
+                    if ENDING.contains(&number) && !inherited_unsafe::ignores(number) =>
                 {
                     break (how == Leftovers::Wait).then_some(Ended::Signaled(number));
                 }

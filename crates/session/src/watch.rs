@@ -434,7 +434,7 @@ while True:
             .unwrap();
         let mut up = [0; 3];
         std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut up).unwrap();
-        let mut watcher = Watcher::new();
+        let mut watcher = Watcher::new(None, None);
         (0..100).for_each(|_| watcher.look());
         let tree = processes::descendants(child.id());
         for pid in tree.iter().map(|p| p.pid).chain([child.id()]) {
