@@ -56,6 +56,8 @@ pub(crate) trait Pages: Send + Sync {
     fn write_back(&self, file: NodeId, range: Range<u64>) -> io::Result<()>;
     /// Puts zeros there, less than a page.
     fn zero(&self, file: NodeId, range: Range<u64>) -> io::Result<()>;
+    /// Has it forget the attributes of the file, which waits for nothing.
+    fn forget_attributes(&self, file: NodeId) -> io::Result<()>;
 }
 
 impl Pages for Device {
@@ -73,6 +75,11 @@ impl Pages for Device {
         let (nodeid, offset) = (file.0, range.start);
         let body = wire::NotifyStore { nodeid, offset, size: size as u32, padding: 0 };
         self.notify(wire::notify::STORE, &[body.as_bytes(), &ZEROS[..size as usize]])
+    }
+
+    fn forget_attributes(&self, file: NodeId) -> io::Result<()> {
+        let body = wire::NotifyInode { ino: file.0, off: -1, len: 0 };
+        self.notify(wire::notify::INVAL_INODE, &[body.as_bytes()])
     }
 }
 
@@ -110,6 +117,14 @@ impl Gaps {
 }
 
 impl Mapped {
+    /// The kernel believes that a call that is performed here alone leaves the mode as it was; but
+    /// set-id bits go with the content.
+    pub fn mode_may_have_changed(&self, file: NodeId) {
+        if let Err(error) = self.pages.forget_attributes(file) {
+            tracing::warn!(?file, %error, "attributes are not forgotten");
+        }
+    }
+
     pub fn new(pages: Arc<dyn Pages>) -> Mapped {
         let gaps = Gaps {
             open: Mutex::new(rank::LEAF, Vec::new()),

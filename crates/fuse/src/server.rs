@@ -222,7 +222,12 @@ impl Server {
                     Operation::Copy { to, .. } => *to,
                     _ => node,
                 };
+                let alone =
+                    matches!(operation, Operation::Fallocate { .. } | Operation::Copy { .. });
                 let answer = self.answer(post, header, operation)?;
+                if alone {
+                    self.mapped.mode_may_have_changed(changed);
+                }
                 if let Some(gap) = client::gap() {
                     self.mapped.fill(changed, gap);
                 }

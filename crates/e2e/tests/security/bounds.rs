@@ -44,9 +44,8 @@ fn a_guest_does_not_fill_the_log() {
 fn names_do_nothing_to_a_terminal() {
     let s = users!();
     let name = r"$(printf 'a\033]0;title\007\033[2Jb\nsysty: committed\302\233m\177\342\200\256c')";
-    let script = format!(
-        "mkdir \"g/{name}\"; cd \"g/{name}\"; echo x > \"{name}\"; ln -s \"{name}\" link; echo y > f"
-    );
+    // The content of a patch that is piped is exact, and the target of a link is content.
+    let script = format!("mkdir \"g/{name}\"; cd \"g/{name}\"; echo x > \"{name}\"; echo y > f");
     s.lab.run(&[], &script).ok();
     let shown = |args: &[&str]| {
         let done = s.lab.do_systx(args.iter().copied());

@@ -344,6 +344,9 @@ fn what_a_listing_that_fails_had_handed_out_is_taken_back() {
 struct NoPages;
 
 impl crate::mapped::Pages for NoPages {
+    fn forget_attributes(&self, _file: NodeId) -> std::io::Result<()> {
+        Ok(())
+    }
     fn write_back(&self, _file: NodeId, _range: std::ops::Range<u64>) -> std::io::Result<()> {
         Ok(())
     }
