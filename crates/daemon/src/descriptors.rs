@@ -81,11 +81,16 @@ fn get(asker: &Asker, fd: RawFd) -> rustix::io::Result<OwnedFd> {
     pidfd_getfd(&process, fd, PidfdGetfdFlags::empty())
 }
 
-/// The file of a descriptor, without asking who serves it.
-fn file_of(tid: u32, fd: RawFd) -> Option<((u32, u32), u64)> {
+/// The file of a descriptor, without asking who serves it: device and inode.  In a view of an
+/// ordinary user, which is a mount of another user namespace, the kernel tells the inode alone.
+fn file_of(tid: u32, fd: RawFd) -> Option<(Option<(u32, u32)>, u64)> {
     let path = format!("/proc/{tid}/fd/{fd}");
-    let seen = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
-    Some(((seen.stx_dev_major, seen.stx_dev_minor), seen.stx_ino))
+    if let Ok(seen) = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO) {
+        return Some((Some((seen.stx_dev_major, seen.stx_dev_minor)), seen.stx_ino));
+    }
+    let text = std::fs::read_to_string(format!("/proc/{tid}/fdinfo/{fd}")).ok()?;
+    let number = text.lines().find_map(|line| line.strip_prefix("ino:"))?;
+    Some((None, number.trim().parse().ok()?))
 }
 
 fn descriptors(tid: u32) -> impl Iterator<Item = RawFd> {

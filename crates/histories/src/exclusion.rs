@@ -54,6 +54,10 @@ pub struct Options {
     /// messages that does not end the lock
     #[arg(long)]
     no_late_duplicates: bool,
+    /// Nobody waits for a lock while it has another: a circle of waits through programs outside of
+    /// all views is found by nobody
+    #[arg(long)]
+    no_circles: bool,
 }
 
 /// One worker, or with `opener` one that only opens and closes.
@@ -71,6 +75,8 @@ pub struct Worker {
     opener: bool,
     #[arg(long)]
     no_late_duplicates: bool,
+    #[arg(long)]
+    no_circles: bool,
     /// It has inherited a description from the worker with this number: what that notes is taken
     /// back at its end
     #[arg(long)]
@@ -195,6 +201,9 @@ impl Scene<'_> {
         }
         if self.options.no_late_duplicates {
             command.arg("--no-late-duplicates");
+        }
+        if self.options.no_circles {
+            command.arg("--no-circles");
         }
         command.stdin(Stdio::null()).stderr(Stdio::piped());
         command.spawn().context("a worker cannot be started")
@@ -502,7 +511,7 @@ impl Inside {
 
     /// One lock, held for a while, and given up in some way.
     fn round(&mut self, kept: &mut Vec<(u64, File)>) -> Result<()> {
-        if self.dice.permille(150) {
+        if !self.options.no_circles && self.dice.permille(150) {
             return self.circle();
         }
         let wish = Wish::random(&mut self.dice);
