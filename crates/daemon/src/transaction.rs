@@ -16,8 +16,8 @@ use crate::protocol::{
 };
 use crate::stopped::{NotInstalled, outside_changes};
 use crate::top::Counts;
-use crate::transactions::is_below;
 use crate::volume::OpenVolume;
+use selection::{Below, Committed};
 use several::Alarm;
 use spill::{Limits, StoreSpill};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -30,11 +30,12 @@ use systx_store::writeset::WriteSet;
 use systx_store::{CommitMeta, TxnKind};
 use systx_txn::{Access, BeginOptions, Isolation, Object, Opponent, Side, Status};
 use systx_vfs::content::{Budget, Spill};
-use systx_vfs::freeze::{Frozen, Selection};
+use systx_vfs::freeze::Frozen;
 use systx_vfs::inode_locks::NotQuiet;
 use systx_vfs::view::{Ids, View, ViewConfig};
 
 mod committing;
+mod selection;
 mod several;
 mod spill;
 
@@ -449,7 +450,8 @@ impl Transaction {
         // Two writers exclude each other under every isolation.
         let read = found.mine == Side::Read || found.theirs == Side::Read;
         let path = self.view.path_of_object(&found.object);
-        let stale_only = read && !self.view.changes().iter().any(|c| c.path == path);
+        let replaced = || self.view.changes().iter().any(|c| c.path == path);
+        let stale_only = read && !(found.theirs == Side::Write && replaced());
         Some(describe::conflict(&self.view, &found, stale_only, opponents))
     }
 
@@ -785,37 +787,5 @@ pub fn engine_isolation(isolation: protocol::Isolation) -> Isolation {
     match isolation {
         protocol::Isolation::Serializable => Isolation::Serializable,
         protocol::Isolation::Snapshot => Isolation::Snapshot,
-    }
-}
-
-/// Everything but what is never committed.
-struct Committed<'a> {
-    patterns: &'a Patterns,
-    volume: &'a OpenVolume,
-}
-
-impl Selection for Committed<'_> {
-    fn takes(&self, path: &[u8]) -> bool {
-        !self.patterns.drops(&self.volume.absolute(path))
-    }
-}
-
-/// What lies below some paths.
-struct Below<'a> {
-    patterns: &'a Patterns,
-    paths: &'a [HostPath],
-    volume: &'a OpenVolume,
-}
-
-impl Below<'_> {
-    fn has(&self, path: &[u8]) -> bool {
-        self.paths.iter().any(|top| is_below(path, &top.0))
-    }
-}
-
-impl Selection for Below<'_> {
-    fn takes(&self, path: &[u8]) -> bool {
-        let absolute = self.volume.absolute(path);
-        self.has(&absolute) && !self.patterns.drops(&absolute)
     }
 }

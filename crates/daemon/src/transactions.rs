@@ -795,21 +795,3 @@ pub(crate) fn is_below(path: &[u8], top: &[u8]) -> bool {
     top == b"/"
         || path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
 }
-
-impl From<volume::VolumeError> for Failure {
-    fn from(error: volume::VolumeError) -> Self {
-        use systx_store::OpenError;
-        use volume::VolumeError::{Io, NoMount, NoStore, Overlay, Store, Subvolume};
-        if let Some(failure) = error.explained() {
-            return failure;
-        }
-        let kind = match &error {
-            Io { .. } => FailureKind::Io,
-            NoStore { .. } | Overlay { .. } | Subvolume { .. } => FailureKind::Unsupported,
-            NoMount { .. } => FailureKind::Invalid,
-            Store { error: OpenError::Locked { .. }, .. } => FailureKind::Busy,
-            Store { .. } => FailureKind::Store,
-        };
-        Failure::new(kind, error.to_string())
-    }
-}

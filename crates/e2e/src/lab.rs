@@ -296,7 +296,7 @@ impl Lab {
     pub fn outside(&self) -> PathBuf {
         let dir = self.dir.join("outside");
         fs::create_dir_all(&dir).expect("the lab's directory is ours");
-        chmod(&dir, 0o777);
+        chmod(&dir, 0o1777);
         dir
     }
 

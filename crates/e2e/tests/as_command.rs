@@ -688,6 +688,7 @@ const PLACES: &[Row] = rows! {
         state(side)
     };
     "a user namespace": |mut side| {
+        side.lab().kill_all();
         side.script("exec unshare -r @", "state make=x exit=0");
         let mut facts = side.end();
         // A new one on each side.
