@@ -151,7 +151,7 @@ fn modes(s: &Shared, by: Option<u32>, prepare: &str, dir: &str) -> Vec<String> {
 }
 
 #[test]
-#[ignore = "fails in a transaction: the kernel may keep the old mode; see SECURITY"]
+#[ignore = "fails in a transaction: stat(2) of the mode alone shows the old set-id bits"]
 fn set_id_bits_go_with_the_content_as_on_the_host() {
     let s = users!();
     if find_program("fallocate").is_none() || find_program("python3").is_none() {
