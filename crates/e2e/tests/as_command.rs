@@ -696,6 +696,8 @@ const PLACES: &[Row] = rows! {
         facts
     };
     "namespaces of its own": |mut side| {
+        // The daemon of the user namespace has the store.
+        side.lab().kill_all();
         side.step(Step::Unshare(libc::CLONE_NEWIPC | libc::CLONE_NEWUTS));
         let mut facts = state(side);
         // New ones on each side.

@@ -253,16 +253,18 @@ impl Scopes {
     }
 
     /// The running scopes with a claim that an access, of a `guest`, conflicts with, and whether
-    /// that is to be written.
+    /// that is to be written.  What is in the accessing transaction's own scope (`sure`) conflicts
+    /// only with scopes that outrank it.
     pub(crate) fn claimants(
         &self,
         o: ObjectRef<'_>,
         write: bool,
-        guest: bool,
+        (guest, sure): (bool, bool),
     ) -> impl Iterator<Item = (TxnId, bool)> {
         let claimed = if self.running == 0 { None } else { self.claimed.get(&o.oid()) };
         let scopes = claimed.into_iter().flatten().map(|at| &self.line[at]);
-        let scopes = scopes.filter(move |s| s.runs && (!s.guest || guest));
+        let counts = move |s: &&Scope| if s.guest { guest && !sure } else { guest || !sure };
+        let scopes = scopes.filter(move |s| s.runs && counts(s));
         scopes.filter_map(move |scope| {
             let meets = |c: &&Claim| (c.write || write) && c.part.contains(o);
             scope.claims_on(o.oid()).find(meets).map(|c| (scope.id, c.write))

@@ -379,7 +379,7 @@ impl State {
             return Ok(Access::Granted);
         }
         let hard = want.any(Flags::READ.and(Flags::WRITE));
-        if hard && !sure && self.trespasses(slot, (o, want), fallout) {
+        if hard && self.trespasses(slot, (o, want, sure), fallout) {
             return Ok(Access::Doomed);
         }
         let ask = Ask { slot, o, place, write, want, sure };

@@ -48,11 +48,18 @@ impl DirStore {
         self.changed.notify_all();
     }
 
-    /// What tells this store from all others; makes its journal if there is none.
+    /// What tells this store from all others; makes its journal if there is none.  The store is
+    /// noted first: whoever asks is about to write the number where recovery looks for it.
     ///
     /// # Errors
-    /// The journal cannot be made.
+    /// The journal cannot be made, or the store not be noted.
     pub fn number(&self) -> Result<u64, CommitError> {
+        let number = self.own_number()?;
+        self.config.registry.note(number).map_err(CommitError::Io)?;
+        Ok(number)
+    }
+
+    fn own_number(&self) -> Result<u64, CommitError> {
         let mut state = self.live().map_err(CommitError::Poisoned)?;
         loop {
             if let Some(poisoned) = &state.poisoned {

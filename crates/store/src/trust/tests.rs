@@ -158,3 +158,14 @@ fn what_an_unknown_store_has_committed_is_not_installed() {
     store.commit(store.reserve(&set).unwrap(), set, meta(2)).unwrap();
     assert_eq!(Some(elsewhere.0.load(Ordering::Relaxed)), store.known_as());
 }
+
+/// The record of a joint commit names stores that have written nothing yet.
+#[test]
+fn a_store_is_noted_before_its_number_is_told() {
+    let s = Scratch::new();
+    let here = Arc::new(One::default());
+    let registry = Registry::new(Arc::<One>::clone(&here));
+    let (store, _) = DirStore::open(Config { registry, ..config() }, s.io()).unwrap();
+    let number = store.number().unwrap();
+    assert_eq!(here.0.load(Ordering::Relaxed), number);
+}

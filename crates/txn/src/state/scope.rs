@@ -24,18 +24,19 @@ impl State {
         contender.scoped && self.scopes.covers(contender.id, o, write)
     }
 
-    /// Whether a transaction loses by going for what is in the scope of another.
+    /// Whether a transaction loses by going for what is in the scope of another; `sure`: it is in
+    /// its own as well.
     pub(super) fn trespasses(
         &mut self,
         slot: Slot,
-        (o, want): (ObjectRef<'_>, Flags),
+        (o, want, sure): (ObjectRef<'_>, Flags, bool),
         fallout: &mut Fallout,
     ) -> bool {
         let (family, mine) = (self.txn(slot).family, side(want));
         let guest = self.txn(slot).contender.guest;
         // One that has its turn may be about to begin.
         let other = |id: TxnId| self.find(id).is_none_or(|at| self.txn(at).family != family);
-        let mut claimants = self.scopes.claimants(o, mine == Side::Write, guest);
+        let mut claimants = self.scopes.claimants(o, mine == Side::Write, (guest, sure));
         let Some((id, write)) = claimants.find(|(id, _)| other(*id)) else { return false };
         drop(claimants);
         let theirs = if write { Side::Write } else { Side::Read };
