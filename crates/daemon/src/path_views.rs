@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Kind, NodeId, TxnId, Uid};
 use systx_fuse::Connection;
-use systx_vfs::api::{Caller, Requests};
+use systx_vfs::api::{Caller, Calls, Requests};
 use systx_vfs::retired::{Lasting, StillOpen};
 use systx_vfs::view::View;
 

@@ -113,7 +113,7 @@ impl Shared {
     /// see [`Requests::worn_listing`].  Waits for nothing but pages of that listing, which nobody
     /// keeps while waiting for us.
     ///
-    /// And drops pages with appended data in the wrong place, see [`Requests::append`]: in a thread of its own,
+    /// And drops pages with appended data in the wrong place, see [`systx_vfs::api::Calls::append`]: in a thread of its own,
     /// since that waits for other requests.
     pub fn tidy(self: &Arc<Self>, request: &InHeader, fixed: &[u8]) {
         if request.opcode == Opcode::Write as u32 {

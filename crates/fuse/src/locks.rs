@@ -1,7 +1,7 @@
 //! File locks that are brought to the view: waiting, interruption, and release at close.
 //!
 //! A blocking request (`F_SETLKW`, `flock` without `LOCK_NB`) is brought to the view as repeated
-//! calls of [`Requests::setlkw`]: at once, whenever the view says that somebody has let go, after
+//! calls of [`Calls::setlkw`]: at once, whenever the view says that somebody has let go, after
 //! every release that passes through this connection, and after at most [`PAUSE_MAX`], because a
 //! process outside of all views may hold the lock.  The worker thread waits inside its request; the
 //! crew starts another thread before a queue runs out of them, so that waiting never keeps other
@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use systx_base::NodeId;
 use systx_base::sync::{Event, Guard, Mutex, rank};
-use systx_vfs::api::{Lock, LockKind, Reply, Requests};
+use systx_vfs::api::{Calls, Lock, LockKind, Reply, Requests};
 use systx_vfs::client;
 use systx_vfs::locks::Wait;
 

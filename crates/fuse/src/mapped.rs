@@ -35,7 +35,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use systx_base::sync::{Event, Mutex, rank};
 use systx_base::{Kind, NodeId};
-use systx_vfs::api::{Attr, Reply, Requests, Seek};
+use systx_vfs::api::{Attr, Calls, Reply, Requests, Seek};
 use zerocopy::IntoBytes;
 
 use crate::device::Device;

@@ -10,7 +10,7 @@
 //! 3. a panic of the view is answered `EIO` and logged; the worker lives on.
 //!
 //! Zero-message opens: OPEN, OPENDIR and FLUSH are answered `ENOSYS`, upon which the kernel never
-//! sends them again.  Not where the view opens files itself ([`Requests::open`]) or wants to be told
+//! sends them again.  Not where the view opens files itself ([`Calls::open`]) or wants to be told
 //! of closes: see `locks.rs`; directories never need that, as the kernel keeps their locks itself.  The kernel learns it at the first OPEN; for a view in which nothing is
 //! opened but what is created, the mounter makes that happen: see [`FIRST_OPEN`].
 
@@ -22,7 +22,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 use systx_base::sync::{Mutex, rank};
 use systx_base::{FIRST_OPEN, Kind, NodeId, Time};
-use systx_vfs::api::{Attr, Caller, Entry, Lock, OpenHow, Opened, Reply, Requests, SetAttr, Valid};
+use systx_vfs::api::{
+    Attr, Caller, Calls, Entry, Lock, OpenHow, Opened, Reply, Requests, SetAttr, Valid,
+};
 use systx_vfs::client;
 use zerocopy::FromBytes;
 

@@ -9,7 +9,7 @@ use memfs::Mount;
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
 use systx_base::NodeId;
 use systx_fuse::{Config, Transport};
-use systx_vfs::api::Requests;
+use systx_vfs::api::Calls;
 
 const LEN: usize = 64 * 4096;
 

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use systx_base::NodeId;
 use systx_fuse::wire::Opcode;
 use systx_fuse::{Config, FileLocks, Readdirplus, Transport};
-use systx_vfs::api::{Lock, LockKind, Requests};
+use systx_vfs::api::{Calls, Lock, LockKind, Requests};
 
 /// Runs a test on a fresh mount over each transport that this machine has.
 fn over_both(config: &Config, test: impl Fn(&Mount)) {

@@ -46,6 +46,9 @@ struct Arena {
     vol: Arc<Volume>,
     below: std::path::PathBuf,
     slow: Arc<Slow>,
+    /// How long a test waits for what must not happen before something else does.  Where a remedy is
+    /// missing it does happen, however slow the machine is.
+    patience: Duration,
 }
 
 /// What is slow as long as it is set.
@@ -58,8 +61,9 @@ struct Slow {
     /// What was read is not answered; how many are at that.
     answers: AtomicBool,
     answering: AtomicU64,
-    /// The kernel is not told to drop pages.
+    /// The kernel is not told to drop pages; how many are about to.
     drops: AtomicBool,
+    dropping: AtomicU64,
 }
 
 fn while_set(flag: &AtomicBool) {
@@ -124,7 +128,9 @@ impl Caches for Without<KernelCaches> {
         if self.has(Remedy::DropListing) { self.it.drop_listing(dir) } else { Ok(()) }
     }
     fn drop_pages(&self, node: NodeId) -> Result<(), Errno> {
+        self.slow.dropping.fetch_add(1, SeqCst);
         while_set(&self.slow.drops);
+        self.slow.dropping.fetch_sub(1, SeqCst);
         if self.has(Remedy::DropPages) { self.it.drop_pages(node) } else { Ok(()) }
     }
     fn drop_all_names(&self) -> Result<(), Errno> {
@@ -216,7 +222,8 @@ impl Arena {
         let caches = Arc::new(Without { it, missing, slow: Arc::clone(&slow) });
         vol.guard(Arc::new(publication::Guarded { plain, caches, stall: STALL }));
         let below = mount.below("");
-        Ok(Arena { mount, vol, below, slow })
+        let patience = missing.map_or(Duration::from_millis(100), |_| HANG);
+        Ok(Arena { mount, vol, below, slow, patience })
     }
 
     fn stamp(&self, name: &str) -> Stamp {

@@ -1,15 +1,15 @@
 //! The contract between a view and whatever brings requests to it (FUSE; later the library): one
-//! method per request, typed, without a word of the wire.  The contract follows fs/fuse of Linux:
+//! value per request ([`Request`]), typed, without a word of the wire.  The contract follows fs/fuse of Linux:
 //! names are single components (never empty, `.`, `..`, or with `/` or NUL), the caller's right to
 //! do it was checked by the kernel (`default_permissions`), file types are right for the call.  For
 //! a name, the kernel has checked what it knew under it; another object that a view finds there
 //! counts as unchecked.
 
-use crate::locks::Wait;
 use rustix::io::Errno;
-use std::sync::Arc;
 use std::time::Duration;
 use systx_base::{Gid, Kind, NodeId, Time, Uid};
+
+pub use crate::request::{Answer, Answers, Calls, Request, Requests, Sink};
 
 /// What every request returns.
 pub type Reply<T> = Result<T, Errno>;
@@ -275,177 +275,4 @@ pub struct Valid {
     pub attr: Option<Duration>,
     /// Those of a directory, if that is not the same.
     pub dir_attr: Option<Duration>,
-}
-
-/// The requests of one view.  All methods may be called from several threads at once.  None may
-/// block for a running transaction (docs/SEMANTICS.md, waiting); they block for the disk, and for
-/// the end of a commit that has already been decided.
-pub trait Requests: Send + Sync {
-    /// The attributes of the root, before any request: fails if the volume is gone.
-    fn root(&self) -> Reply<Entry>;
-    /// Finds a name.  `Ok(None)`: there is none, and the answer may be cached.
-    fn lookup(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<Option<Entry>>;
-    /// Takes back `count` lookups of a node.  The node may still be used by other names.
-    fn forget(&self, node: NodeId, count: u64);
-    /// stat(2).
-    fn getattr(&self, node: NodeId) -> Reply<Attr>;
-    /// chmod(2), chown(2), utimensat(2), truncate(2).
-    fn setattr(&self, caller: Caller, node: NodeId, set: SetAttr) -> Reply<Attr>;
-    /// readlink(2).
-    fn readlink(&self, node: NodeId) -> Reply<Vec<u8>>;
-    /// mknod(2), also of regular files.
-    fn mknod(
-        &self,
-        caller: Caller,
-        parent: NodeId,
-        name: &[u8],
-        kind: Kind,
-        new: NewAttr,
-        rdev: u64,
-    ) -> Reply<Entry>;
-    /// mkdir(2).
-    fn mkdir(&self, caller: Caller, parent: NodeId, name: &[u8], new: NewAttr) -> Reply<Entry>;
-    /// symlink(2).
-    fn symlink(&self, caller: Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Reply<Entry>;
-    /// link(2): gives `node` another name.
-    fn link(&self, caller: Caller, node: NodeId, parent: NodeId, name: &[u8]) -> Reply<Entry>;
-    /// unlink(2).  The node stays usable while the kernel holds it.
-    fn unlink(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<()>;
-    /// rmdir(2).
-    fn rmdir(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<()>;
-    /// renameat2(2).
-    fn rename(
-        &self,
-        caller: Caller,
-        from: (NodeId, &[u8]),
-        to: (NodeId, &[u8]),
-        how: RenameHow,
-    ) -> Reply<()>;
-    /// open(2) with `O_CREAT` of a name the kernel believes absent; `exclusive`: `EEXIST` if it is
-    /// not.  Else an existing object is an answer only if [`Entry::opens_unchecked`].
-    fn create(
-        &self,
-        caller: Caller,
-        parent: NodeId,
-        name: &[u8],
-        new: NewAttr,
-        exclusive: bool,
-    ) -> Reply<Entry>;
-    /// open(2) with `O_TMPFILE`: a file without a name.
-    fn tmpfile(&self, caller: Caller, parent: NodeId, new: NewAttr) -> Reply<Entry>;
-    /// A directory of whose cached listing the kernel is to be rid, asked after the beginning of a file
-    /// was read.
-    ///
-    /// Each READ makes the kernel doubt the access time, and the next stat(2) of the file costs a message
-    /// (fs/fuse: `fuse_invalidate_atime`).  A new listing with attributes settles it for all files of
-    /// a directory at once, but the kernel only asks for one if it does not have the listing any more.
-    fn worn_listing(&self, _file: NodeId) -> Option<NodeId> {
-        None
-    }
-    /// Fills `buf` from `offset`; fewer bytes only at the end of the file.
-    fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize>;
-    /// Writes all of `data`; `kill_suidgid`: `FUSE_WRITE_KILL_SUIDGID`.
-    fn write(&self, node: NodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Reply<usize>;
-    /// As [`Requests::write`], by a descriptor with `O_APPEND`: at the end of the file, wherever the
-    /// kernel believes that to be.  Also whether that was elsewhere than at `offset`: then the pages that
-    /// the kernel has now are wrong.
-    fn append(
-        &self,
-        node: NodeId,
-        offset: u64,
-        data: &[u8],
-        kill_suidgid: bool,
-    ) -> Reply<(usize, bool)> {
-        Ok((self.write(node, offset, data, kill_suidgid)?, false))
-    }
-    /// What the kernel writes back of its pages, which were stored to by mappings.  It makes no file longer: what lies
-    /// behind the end is no part of the file.
-    fn write_back(&self, node: NodeId, offset: u64, data: &[u8]) -> Reply<()>;
-    /// fallocate(2).
-    fn fallocate(&self, node: NodeId, how: Fallocate, offset: u64, len: u64) -> Reply<()>;
-    /// lseek(2) for data and holes.
-    fn lseek(&self, node: NodeId, offset: u64, how: Seek) -> Reply<u64>;
-    /// copy_file_range(2) within the view; may copy less.
-    fn copy_file_range(&self, from: (NodeId, u64), to: (NodeId, u64), len: u64) -> Reply<u64>;
-    /// Lists from cookie `from` (0: the start) until the sink returns false, which refuses that
-    /// entry.  `attributes`: hand out nodes as well (READDIRPLUS).
-    fn readdir(
-        &self,
-        node: NodeId,
-        from: u64,
-        attributes: bool,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Reply<()>;
-    /// getxattr(2), whole value; `ENODATA` if there is none.
-    fn getxattr(&self, node: NodeId, key: &[u8]) -> Reply<Vec<u8>>;
-    /// listxattr(2): names, each ended by NUL.
-    fn listxattr(&self, node: NodeId) -> Reply<Vec<u8>>;
-    /// setxattr(2).
-    fn setxattr(
-        &self,
-        caller: Caller,
-        node: NodeId,
-        key: &[u8],
-        value: &[u8],
-        how: SetXattr,
-        kill_sgid: bool,
-    ) -> Reply<()>;
-    /// removexattr(2).
-    fn removexattr(&self, caller: Caller, node: NodeId, key: &[u8]) -> Reply<()>;
-    /// statfs(2).
-    fn statfs(&self) -> Reply<StatFs>;
-    /// `F_GETLK`: the first lock that is in the way, if any.
-    fn getlk(&self, node: NodeId, lock: Lock) -> Reply<Option<Lock>>;
-    /// `F_SETLK`, `flock` with `LOCK_NB`: `EAGAIN` if another lock is in the way.  A blocking
-    /// request is brought as repeated calls by the layer above, which knows about interruption.
-    fn setlk(&self, node: NodeId, lock: Lock) -> Reply<()>;
-    /// One try of a blocking request, `F_SETLKW` or `flock`: `EAGAIN` if another lock is in the way,
-    /// and `wait` is woken when that may have changed; `EDEADLK` if it would wait for ever.  Who is
-    /// not ours wakes nobody.
-    fn setlkw(&self, node: NodeId, lock: Lock, _wait: &Arc<Wait>) -> Reply<()> {
-        self.setlk(node, lock)
-    }
-    /// `FS_IOC_GETFLAGS` and its siblings: `ENOTTY` where there is nothing to tell.
-    fn inode_flags(&self, node: NodeId) -> Reply<u32>;
-
-    /// An ioctl of this program, see `systx-abi`: `ENOTTY` for what is none.  The answer is as long as the
-    /// argument.
-    fn control(&self, _caller: Caller, _node: NodeId, _cmd: u32, _arg: &[u8]) -> Reply<Vec<u8>> {
-        Err(Errno::NOTTY)
-    }
-
-    /// open(2) and opendir(3) of a node, also right after it was created.  `ENOSYS`, the default,
-    /// says that opens need no message: the kernel then never asks again, and nobody is told who
-    /// has what open.  An implementation says so always or never, of directories and of
-    /// files separately.  `O_TRUNC` does not come here but
-    /// as a change of the length.
-    fn open(&self, _caller: Caller, _node: NodeId, _how: OpenHow) -> Reply<Opened> {
-        Err(Errno::NOSYS)
-    }
-    /// The last descriptor of an open is closed and its mappings are gone.
-    fn release(&self, _node: NodeId, _handle: u8) {}
-    /// A descriptor is being closed by this thread; perhaps not the last one.
-    fn closes(&self, _caller: Caller, _node: NodeId) {}
-    /// fsync(2), and fdatasync(2) with `data_only`.  `ENOSYS`, the default: it succeeds and the kernel
-    /// never asks again, because durability comes otherwise.
-    fn fsync(&self, _node: NodeId, _data_only: bool) -> Reply<()> {
-        Err(Errno::NOSYS)
-    }
-    /// Waits, not for long, until the calls that have changed a file's content are over: asked before attributes
-    /// are told, while one may not be.  The kernel learns a new length only as such a call ends.  Whether they
-    /// are over.
-    fn land(&self, _node: NodeId) -> bool {
-        false
-    }
-    /// True while a request waits for something that is nobody's fault and may take its time, such as a
-    /// commit that is being installed: the watchdog of the connection is then more patient.  Called at
-    /// any time, waits for no request.
-    fn waits(&self) -> bool {
-        false
-    }
-    /// How long the kernel may believe the answer to a request about `node`, or about `name` in it.
-    /// Asked *before* the request is performed: who lowers it waits for the answers under way.
-    fn valid(&self, _node: NodeId, _name: Option<&[u8]>) -> Valid {
-        Valid::default()
-    }
 }

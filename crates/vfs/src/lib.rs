@@ -24,6 +24,7 @@ pub mod past;
 pub mod plain;
 pub mod publication;
 mod reach;
+mod request;
 pub mod retired;
 pub mod scope;
 pub mod validate;

@@ -36,7 +36,7 @@ pub use gate::{Change, Gate, NoGate};
 pub use order::{Order, STALL};
 
 use crate::api::*;
-use crate::locks::{Locks, Wait};
+use crate::locks::Locks;
 use crate::node::oid_of;
 use crate::publication::BARRIER;
 use crate::writers::FileAt;
@@ -251,157 +251,52 @@ impl Requests for Plain {
         let attr = self.getattr_of(NodeId::ROOT)?;
         Ok(Entry { node: NodeId::ROOT, generation: 0, attr })
     }
-    fn lookup(&self, _caller: Caller, parent: NodeId, name: &[u8]) -> Reply<Option<Entry>> {
-        self.find(parent, name)
+    fn serve(&self, caller: Caller, request: Request<'_>) -> Reply<Answer> {
+        use Request as R;
+        Ok(match request {
+            R::Lookup { parent, name } => self.find(parent, name)?.into(),
+            R::Getattr { node } => self.getattr_of(node)?.into(),
+            R::Setattr { node, set } => self.setattr_of(caller, node, set)?.into(),
+            R::Readlink { node } => self.readlink_of(node)?.into(),
+            R::Mknod { parent, name, kind, new, rdev } => {
+                self.make_node(caller, parent, name, kind, new, rdev)?.into()
+            }
+            R::Mkdir { parent, name, new } => self.make_dir(caller, parent, name, new)?.into(),
+            R::Symlink { parent, name, target } => {
+                self.make_symlink(caller, parent, name, target)?.into()
+            }
+            R::Link { node, parent, name } => self.link_to(caller, node, parent, name)?.into(),
+            R::Unlink { parent, name } => self.remove_file(caller, parent, name)?.into(),
+            R::Rmdir { parent, name } => self.remove_dir(caller, parent, name)?.into(),
+            R::Rename { from, to, how } => self.move_name(caller, from, to, how)?.into(),
+            R::Create { parent, name, new, exclusive } => {
+                self.make_file(caller, parent, name, new, exclusive)?.into()
+            }
+            R::Tmpfile { parent, new } => self.make_unnamed(caller, parent, new)?.into(),
+            R::Readdir { node, from, attributes, sink } => {
+                self.list_dir(node, from, attributes, sink)?.into()
+            }
+            R::Getxattr { node, key } => self.xattr(node, key)?.into(),
+            R::Listxattr { node } => self.xattr_names(node)?.into(),
+            R::Setxattr { node, key, value, how, kill_sgid } => {
+                self.set_xattr(caller, node, key, (value, how), kill_sgid)?.into()
+            }
+            R::Removexattr { node, key } => self.remove_xattr(caller, node, key)?.into(),
+            R::Statfs => self.statfs_of()?.into(),
+            R::Getlk { node, lock } => self.test_lock(node, lock)?.into(),
+            R::Setlk { node, lock } => self.set_lock(node, lock, None)?.into(),
+            R::Setlkw { node, lock, wait } => self.set_lock(node, lock, Some(wait))?.into(),
+            R::InodeFlags { node } => self.flags_of(node)?.into(),
+            R::Control { .. } => return Err(Errno::NOTTY),
+            R::Open { node, how } => self.open_told(caller, node, how)?.into(),
+            content => return self.serve_content(content),
+        })
     }
     fn forget(&self, node: NodeId, count: u64) {
         self.table.forget(node, count);
     }
-    fn getattr(&self, node: NodeId) -> Reply<Attr> {
-        self.getattr_of(node)
-    }
-    fn setattr(&self, caller: Caller, node: NodeId, set: SetAttr) -> Reply<Attr> {
-        self.setattr_of(caller, node, set)
-    }
-    fn readlink(&self, node: NodeId) -> Reply<Vec<u8>> {
-        self.readlink_of(node)
-    }
-    fn mknod(
-        &self,
-        caller: Caller,
-        parent: NodeId,
-        name: &[u8],
-        kind: Kind,
-        new: NewAttr,
-        rdev: u64,
-    ) -> Reply<Entry> {
-        self.make_node(caller, parent, name, kind, new, rdev)
-    }
-    fn mkdir(&self, caller: Caller, parent: NodeId, name: &[u8], new: NewAttr) -> Reply<Entry> {
-        self.make_dir(caller, parent, name, new)
-    }
-    fn symlink(&self, caller: Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Reply<Entry> {
-        self.make_symlink(caller, parent, name, target)
-    }
-    fn link(&self, caller: Caller, node: NodeId, parent: NodeId, name: &[u8]) -> Reply<Entry> {
-        self.link_to(caller, node, parent, name)
-    }
-    fn unlink(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<()> {
-        self.remove_file(caller, parent, name)
-    }
-    fn rmdir(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<()> {
-        self.remove_dir(caller, parent, name)
-    }
-    fn rename(
-        &self,
-        caller: Caller,
-        from: (NodeId, &[u8]),
-        to: (NodeId, &[u8]),
-        how: RenameHow,
-    ) -> Reply<()> {
-        self.move_name(caller, from, to, how)
-    }
-    fn create(
-        &self,
-        caller: Caller,
-        parent: NodeId,
-        name: &[u8],
-        new: NewAttr,
-        exclusive: bool,
-    ) -> Reply<Entry> {
-        self.make_file(caller, parent, name, new, exclusive)
-    }
-    fn tmpfile(&self, caller: Caller, parent: NodeId, new: NewAttr) -> Reply<Entry> {
-        self.make_unnamed(caller, parent, new)
-    }
-    fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
-        self.read_from(node, offset, buf)
-    }
-    fn write(&self, node: NodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Reply<usize> {
-        self.write_to(node, offset, data, kill_suidgid)
-    }
-    fn append(
-        &self,
-        node: NodeId,
-        offset: u64,
-        data: &[u8],
-        kill_suidgid: bool,
-    ) -> Reply<(usize, bool)> {
-        self.append_to(node, offset, data, kill_suidgid)
-    }
-    fn write_back(&self, node: NodeId, offset: u64, data: &[u8]) -> Reply<()> {
-        self.write_back_to(node, offset, data)
-    }
-    fn fallocate(&self, node: NodeId, how: Fallocate, offset: u64, len: u64) -> Reply<()> {
-        self.fallocate_in(node, how, offset, len)
-    }
-    fn lseek(&self, node: NodeId, offset: u64, how: Seek) -> Reply<u64> {
-        self.seek_in(node, offset, how)
-    }
-    fn copy_file_range(&self, from: (NodeId, u64), to: (NodeId, u64), len: u64) -> Reply<u64> {
-        self.copy_between(from, to, len)
-    }
-    fn readdir(
-        &self,
-        node: NodeId,
-        from: u64,
-        attributes: bool,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Reply<()> {
-        self.list_dir(node, from, attributes, sink)
-    }
-    fn getxattr(&self, node: NodeId, key: &[u8]) -> Reply<Vec<u8>> {
-        self.xattr(node, key)
-    }
-    fn listxattr(&self, node: NodeId) -> Reply<Vec<u8>> {
-        self.xattr_names(node)
-    }
-    fn setxattr(
-        &self,
-        caller: Caller,
-        node: NodeId,
-        key: &[u8],
-        value: &[u8],
-        how: SetXattr,
-        kill_sgid: bool,
-    ) -> Reply<()> {
-        self.set_xattr(caller, node, key, (value, how), kill_sgid)
-    }
-    fn removexattr(&self, caller: Caller, node: NodeId, key: &[u8]) -> Reply<()> {
-        self.remove_xattr(caller, node, key)
-    }
-    fn statfs(&self) -> Reply<StatFs> {
-        self.statfs_of()
-    }
-    fn getlk(&self, node: NodeId, lock: Lock) -> Reply<Option<Lock>> {
-        self.test_lock(node, lock)
-    }
-    fn setlk(&self, node: NodeId, lock: Lock) -> Reply<()> {
-        self.set_lock(node, lock, None)
-    }
-    fn setlkw(&self, node: NodeId, lock: Lock, wait: &Arc<Wait>) -> Reply<()> {
-        self.set_lock(node, lock, Some(wait))
-    }
-    fn inode_flags(&self, node: NodeId) -> Reply<u32> {
-        self.flags_of(node)
-    }
-    fn open(&self, caller: Caller, node: NodeId, how: OpenHow) -> Reply<Opened> {
-        // Of a directory there is nothing to know: whoever lists it asks for its entries, and what the
-        // kernel keeps of them is dropped by the publication of a commit, whoever has it open.  The kernel knows one answer for
-        // directories and one for everything else.
-        if how.dir || !self.told {
-            return Err(Errno::NOSYS);
-        }
-        // ENOSYS would mean something else.
-        self.open_node(caller, node, how).map_err(|e| if e == Errno::NOSYS { Errno::IO } else { e })
-    }
     fn release(&self, node: NodeId, handle: u8) {
         self.release_node(node, handle);
-    }
-    fn fsync(&self, node: NodeId, data_only: bool) -> Reply<()> {
-        // Whoever wants what it has done to be durable, wants that, too.
-        self.gate.wait_durable();
-        self.sync_node(node, data_only)
     }
     fn land(&self, node: NodeId) -> bool {
         self.table.node(node).is_ok_and(|node| self.gate.land(node.host))
@@ -414,5 +309,44 @@ impl Requests for Plain {
             return Valid::default();
         }
         self.table.node(node).map_or(Valid::default(), |node| self.gate.valid(node.oid(), name))
+    }
+}
+
+impl Plain {
+    /// Requests about what is in a file.
+    fn serve_content(&self, request: Request<'_>) -> Reply<Answer> {
+        use Request as R;
+        Ok(match request {
+            R::Read { node, offset, buf } => self.read_from(node, offset, buf)?.into(),
+            R::Write { node, offset, data, kill_suidgid } => {
+                self.write_to(node, offset, data, kill_suidgid)?.into()
+            }
+            R::Append { node, offset, data, kill_suidgid } => {
+                self.append_to(node, offset, data, kill_suidgid)?.into()
+            }
+            R::WriteBack { node, offset, data } => self.write_back_to(node, offset, data)?.into(),
+            R::Fallocate { node, how, offset, len } => {
+                self.fallocate_in(node, how, offset, len)?.into()
+            }
+            R::Lseek { node, offset, how } => self.seek_in(node, offset, how)?.into(),
+            R::Copy { from, to, len } => self.copy_between(from, to, len)?.into(),
+            R::Fsync { node, data_only } => {
+                // Whoever wants what it has done to be durable, wants that, too.
+                self.gate.wait_durable();
+                self.sync_node(node, data_only)?.into()
+            }
+            _ => return Err(Errno::NOSYS),
+        })
+    }
+
+    fn open_told(&self, caller: Caller, node: NodeId, how: OpenHow) -> Reply<Opened> {
+        // Of a directory there is nothing to know: whoever lists it asks for its entries, and what
+        // the kernel keeps of them is dropped by the publication of a commit, whoever has it open.
+        // The kernel knows one answer for directories and one for everything else.
+        if how.dir || !self.told {
+            return Err(Errno::NOSYS);
+        }
+        // ENOSYS would mean something else.
+        self.open_node(caller, node, how).map_err(|e| if e == Errno::NOSYS { Errno::IO } else { e })
     }
 }

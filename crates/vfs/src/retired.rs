@@ -20,7 +20,6 @@
 
 use crate::api::*;
 use crate::client;
-use crate::locks::Wait;
 use crate::plain::files::{Opens, handle_of};
 use crate::plain::{Echo, Gate, Plain, STALL};
 use crate::view::View;
@@ -226,11 +225,11 @@ impl Lasting {
     }
 
     /// A request about these nodes.
-    fn about(&self, nodes: &[NodeId]) -> Reply<Pass<'_>> {
+    fn about(&self, nodes: impl IntoIterator<Item = NodeId>) -> Reply<Pass<'_>> {
         let pass = self.pass_if(client::check)?;
         if let Serving::Committed(committed) = &pass.serving {
             for id in nodes {
-                committed.ensure(*id)?;
+                committed.ensure(id)?;
             }
         }
         Ok(pass)
@@ -465,10 +464,33 @@ const NOT_VALID: Valid =
 
 impl Requests for Lasting {
     fn root(&self) -> Reply<Entry> {
-        self.about(&[NodeId::ROOT])?.requests().root()
+        self.about([NodeId::ROOT])?.requests().root()
     }
-    fn lookup(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<Option<Entry>> {
-        self.about(&[parent])?.requests().lookup(caller, parent, name)
+    fn serve(&self, caller: Caller, mut request: Request<'_>) -> Reply<Answer> {
+        let pass = if request.unlocks() {
+            // Also of a file that is gone.
+            self.pass()
+        } else {
+            self.about(request.nodes().into_iter().flatten().map(|node| *node))?
+        };
+        match (&pass.serving, request) {
+            (Serving::View(view), Request::Open { node, how }) => {
+                view.alive()?;
+                let handle = handle_of(caller, how);
+                self.opens.lock().entry(node).or_default().add(caller, handle);
+                Ok(Opened { handle, keep_cache: true, cache_listing: how.dir }.into())
+            }
+            (Serving::Committed(committed), Request::Open { node, how }) => {
+                let opened = committed.plain()?.open_node(caller, node, how)?;
+                Ok(Opened { keep_cache: false, cache_listing: false, ..opened }.into())
+            }
+            // Durability comes with the commit; but the kernel has to ask again after it.
+            (Serving::View(_), Request::Fsync { .. }) => Ok(Answer::Done(())),
+            (Serving::Committed(committed), request @ Request::Fsync { .. }) => {
+                committed.plain()?.serve(caller, request)
+            }
+            (_, request) => pass.requests().serve(caller, request),
+        }
     }
     fn forget(&self, node: NodeId, count: u64) {
         match self.serving() {
@@ -480,159 +502,11 @@ impl Requests for Lasting {
             }
         }
     }
-    fn getattr(&self, node: NodeId) -> Reply<Attr> {
-        self.about(&[node])?.requests().getattr(node)
-    }
-    fn setattr(&self, caller: Caller, node: NodeId, set: SetAttr) -> Reply<Attr> {
-        self.about(&[node])?.requests().setattr(caller, node, set)
-    }
-    fn readlink(&self, node: NodeId) -> Reply<Vec<u8>> {
-        self.about(&[node])?.requests().readlink(node)
-    }
-    fn mknod(
-        &self,
-        caller: Caller,
-        parent: NodeId,
-        name: &[u8],
-        kind: Kind,
-        new: NewAttr,
-        rdev: u64,
-    ) -> Reply<Entry> {
-        self.about(&[parent])?.requests().mknod(caller, parent, name, kind, new, rdev)
-    }
-    fn mkdir(&self, caller: Caller, parent: NodeId, name: &[u8], new: NewAttr) -> Reply<Entry> {
-        self.about(&[parent])?.requests().mkdir(caller, parent, name, new)
-    }
-    fn symlink(&self, caller: Caller, parent: NodeId, name: &[u8], target: &[u8]) -> Reply<Entry> {
-        self.about(&[parent])?.requests().symlink(caller, parent, name, target)
-    }
-    fn link(&self, caller: Caller, node: NodeId, parent: NodeId, name: &[u8]) -> Reply<Entry> {
-        self.about(&[node, parent])?.requests().link(caller, node, parent, name)
-    }
-    fn unlink(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<()> {
-        self.about(&[parent])?.requests().unlink(caller, parent, name)
-    }
-    fn rmdir(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<()> {
-        self.about(&[parent])?.requests().rmdir(caller, parent, name)
-    }
-    fn rename(
-        &self,
-        caller: Caller,
-        from: (NodeId, &[u8]),
-        to: (NodeId, &[u8]),
-        how: RenameHow,
-    ) -> Reply<()> {
-        self.about(&[from.0, to.0])?.requests().rename(caller, from, to, how)
-    }
-    fn create(
-        &self,
-        caller: Caller,
-        parent: NodeId,
-        name: &[u8],
-        new: NewAttr,
-        exclusive: bool,
-    ) -> Reply<Entry> {
-        self.about(&[parent])?.requests().create(caller, parent, name, new, exclusive)
-    }
-    fn tmpfile(&self, caller: Caller, parent: NodeId, new: NewAttr) -> Reply<Entry> {
-        self.about(&[parent])?.requests().tmpfile(caller, parent, new)
-    }
     fn worn_listing(&self, file: NodeId) -> Option<NodeId> {
         match self.serving() {
             Serving::View(view) => view.worn_listing(file),
             // The kernel keeps no listing.
             Serving::Committed(_) => None,
-        }
-    }
-    fn read(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
-        self.about(&[node])?.requests().read(node, offset, buf)
-    }
-    fn write(&self, node: NodeId, offset: u64, data: &[u8], kill_suidgid: bool) -> Reply<usize> {
-        self.about(&[node])?.requests().write(node, offset, data, kill_suidgid)
-    }
-    fn append(
-        &self,
-        node: NodeId,
-        offset: u64,
-        data: &[u8],
-        kill_suidgid: bool,
-    ) -> Reply<(usize, bool)> {
-        self.about(&[node])?.requests().append(node, offset, data, kill_suidgid)
-    }
-    fn write_back(&self, node: NodeId, offset: u64, data: &[u8]) -> Reply<()> {
-        self.about(&[node])?.requests().write_back(node, offset, data)
-    }
-    fn fallocate(&self, node: NodeId, how: Fallocate, offset: u64, len: u64) -> Reply<()> {
-        self.about(&[node])?.requests().fallocate(node, how, offset, len)
-    }
-    fn lseek(&self, node: NodeId, offset: u64, how: Seek) -> Reply<u64> {
-        self.about(&[node])?.requests().lseek(node, offset, how)
-    }
-    fn copy_file_range(&self, from: (NodeId, u64), to: (NodeId, u64), len: u64) -> Reply<u64> {
-        self.about(&[from.0, to.0])?.requests().copy_file_range(from, to, len)
-    }
-    fn readdir(
-        &self,
-        node: NodeId,
-        from: u64,
-        attributes: bool,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Reply<()> {
-        self.about(&[node])?.requests().readdir(node, from, attributes, sink)
-    }
-    fn getxattr(&self, node: NodeId, key: &[u8]) -> Reply<Vec<u8>> {
-        self.about(&[node])?.requests().getxattr(node, key)
-    }
-    fn listxattr(&self, node: NodeId) -> Reply<Vec<u8>> {
-        self.about(&[node])?.requests().listxattr(node)
-    }
-    fn setxattr(
-        &self,
-        caller: Caller,
-        node: NodeId,
-        key: &[u8],
-        value: &[u8],
-        how: SetXattr,
-        kill_sgid: bool,
-    ) -> Reply<()> {
-        self.about(&[node])?.requests().setxattr(caller, node, key, value, how, kill_sgid)
-    }
-    fn removexattr(&self, caller: Caller, node: NodeId, key: &[u8]) -> Reply<()> {
-        self.about(&[node])?.requests().removexattr(caller, node, key)
-    }
-    fn statfs(&self) -> Reply<StatFs> {
-        self.about(&[])?.requests().statfs()
-    }
-    fn getlk(&self, node: NodeId, lock: Lock) -> Reply<Option<Lock>> {
-        self.about(&[node])?.requests().getlk(node, lock)
-    }
-    fn setlk(&self, node: NodeId, lock: Lock) -> Reply<()> {
-        let pass = match lock.kind {
-            // Also of a file that is gone.
-            LockKind::Unlock => self.pass(),
-            _ => self.about(&[node])?,
-        };
-        pass.requests().setlk(node, lock)
-    }
-    fn setlkw(&self, node: NodeId, lock: Lock, wait: &Arc<Wait>) -> Reply<()> {
-        self.about(&[node])?.requests().setlkw(node, lock, wait)
-    }
-    fn inode_flags(&self, node: NodeId) -> Reply<u32> {
-        self.about(&[node])?.requests().inode_flags(node)
-    }
-    fn open(&self, caller: Caller, node: NodeId, how: OpenHow) -> Reply<Opened> {
-        let pass = self.about(&[node])?;
-        match &pass.serving {
-            Serving::View(view) => {
-                view.alive()?;
-                let handle = handle_of(caller, how);
-                self.opens.lock().entry(node).or_default().add(caller, handle);
-                Ok(Opened { handle, keep_cache: true, cache_listing: how.dir })
-            }
-            Serving::Committed(committed) => {
-                let opened = committed.plain()?.open_node(caller, node, how)?;
-                Ok(Opened { keep_cache: false, cache_listing: false, ..opened })
-            }
         }
     }
     fn release(&self, node: NodeId, handle: u8) {
@@ -647,14 +521,6 @@ impl Requests for Lasting {
             if open.count() == 0 {
                 opens.remove(&node);
             }
-        }
-    }
-    fn fsync(&self, node: NodeId, data_only: bool) -> Reply<()> {
-        let pass = self.about(&[node])?;
-        match &pass.serving {
-            // Durability comes with the commit; but the kernel has to ask again after it.
-            Serving::View(_) => Ok(()),
-            Serving::Committed(committed) => committed.plain()?.fsync(node, data_only),
         }
     }
     fn waits(&self) -> bool {

@@ -11,7 +11,7 @@ use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use systx_base::NodeId;
 use systx_txn::Isolation;
-use systx_vfs::api::Requests;
+use systx_vfs::api::Calls;
 
 /// Most bytes for a file that was met by a lookup, or listed.
 const LIMIT: usize = 500;

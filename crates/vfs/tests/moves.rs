@@ -24,7 +24,7 @@ use systx_store::real::RealIo;
 use systx_store::writeset::{Attrs, Content, Ix, Object, Origin, WriteSet};
 use systx_store::{CommitMeta, Config, DirStore, Instance, TxnKind, UndoError};
 use systx_txn::Isolation;
-use systx_vfs::api::{NewAttr, RenameHow, Requests, SetAttr};
+use systx_vfs::api::{Calls, NewAttr, RenameHow, SetAttr};
 use systx_vfs::freeze::{Everything, Frozen, Selection};
 use systx_vfs::volume::Volume;
 

@@ -13,7 +13,7 @@ use crate::dev;
 use crate::memfs::Memfs;
 use crate::server::{Outcome, Server};
 use crate::wire::InHeader;
-use systx_vfs::api::{Caller, Requests};
+use systx_vfs::api::{Caller, Calls};
 
 fn ok<'a>(opcode: Opcode, fixed: &impl AsBytes, data: &'a [u8]) -> Operation<'a> {
     decode(opcode, fixed.bytes(), data).unwrap()

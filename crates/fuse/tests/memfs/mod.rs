@@ -212,6 +212,59 @@ fn masked(new: NewAttr) -> u32 {
 }
 
 impl Requests for Memfs {
+    fn serve(&self, c: Caller, request: Request<'_>) -> Reply<Answer> {
+        use Request as R;
+        Ok(match request {
+            R::Lookup { parent, name } => self.lookup(c, parent, name)?.into(),
+            R::Getattr { node } => self.getattr(node)?.into(),
+            R::Setattr { node, set } => self.setattr(c, node, set)?.into(),
+            R::Readlink { node } => self.readlink(node)?.into(),
+            R::Mknod { parent, name, kind, new, rdev } => {
+                self.mknod(c, parent, name, kind, new, rdev)?.into()
+            }
+            R::Mkdir { parent, name, new } => self.mkdir(c, parent, name, new)?.into(),
+            R::Symlink { parent, name, target } => self.symlink(c, parent, name, target)?.into(),
+            R::Link { node, parent, name } => self.link(c, node, parent, name)?.into(),
+            R::Unlink { parent, name } => self.unlink(c, parent, name)?.into(),
+            R::Rmdir { parent, name } => self.rmdir(c, parent, name)?.into(),
+            R::Rename { from, to, how } => self.rename(c, from, to, how)?.into(),
+            R::Create { parent, name, new, exclusive } => {
+                self.create(c, parent, name, new, exclusive)?.into()
+            }
+            R::Tmpfile { parent, new } => self.tmpfile(c, parent, new)?.into(),
+            R::Read { node, offset, buf } => self.read(node, offset, buf)?.into(),
+            R::Write { node, offset, data, kill_suidgid } => {
+                self.write(node, offset, data, kill_suidgid)?.into()
+            }
+            R::Append { node, offset, data, kill_suidgid } => {
+                (self.write(node, offset, data, kill_suidgid)?, false).into()
+            }
+            R::WriteBack { node, offset, data } => self.write_back(node, offset, data)?.into(),
+            R::Fallocate { node, how, offset, len } => {
+                self.fallocate(node, how, offset, len)?.into()
+            }
+            R::Lseek { node, offset, how } => self.lseek(node, offset, how)?.into(),
+            R::Copy { from, to, len } => self.copy_file_range(from, to, len)?.into(),
+            R::Readdir { node, from, attributes, sink } => {
+                self.readdir(node, from, attributes, sink)?.into()
+            }
+            R::Getxattr { node, key } => self.getxattr(node, key)?.into(),
+            R::Listxattr { node } => self.listxattr(node)?.into(),
+            R::Setxattr { node, key, value, how, kill_sgid } => {
+                self.setxattr(c, node, key, value, how, kill_sgid)?.into()
+            }
+            R::Removexattr { node, key } => self.removexattr(c, node, key)?.into(),
+            R::Statfs => self.statfs()?.into(),
+            R::Getlk { node, lock } => self.getlk(node, lock)?.into(),
+            R::Setlk { node, lock } | R::Setlkw { node, lock, .. } => {
+                self.setlk(node, lock)?.into()
+            }
+            R::InodeFlags { node } => self.inode_flags(node)?.into(),
+            R::Control { .. } => return Err(Errno::NOTTY),
+            R::Open { .. } | R::Fsync { .. } => return Err(Errno::NOSYS),
+        })
+    }
+    fn release(&self, _: NodeId, _: u8) {}
     fn worn_listing(&self, _file: NodeId) -> Option<NodeId> {
         self.worn.lock().unwrap().take()
     }
@@ -222,6 +275,21 @@ impl Requests for Memfs {
         let attr = self.state.lock().unwrap().get(NodeId::ROOT)?.attr;
         Ok(Entry { node: NodeId::ROOT, generation: 0, attr })
     }
+    fn forget(&self, id: NodeId, count: u64) {
+        let mut s = self.state.lock().unwrap();
+        self.lookups.fetch_sub(count, Ordering::SeqCst);
+        let node = s.get(id).unwrap();
+        node.lookups = node.lookups.checked_sub(count).expect("more forgets than lookups");
+        s.collect(id.0);
+    }
+    fn valid(&self, _: NodeId, name: Option<&[u8]>) -> Valid {
+        let brief = name.is_some_and(|n| n.starts_with(b"brief"));
+        let limit = brief.then_some(std::time::Duration::ZERO);
+        Valid { name: limit, attr: limit, dir_attr: None }
+    }
+}
+
+impl Memfs {
     fn lookup(&self, _: Caller, parent: NodeId, name: &[u8]) -> Reply<Option<Entry>> {
         self.hooks(name);
         let mut s = self.state.lock().unwrap();
@@ -229,13 +297,6 @@ impl Requests for Memfs {
             Some(id) => self.hand_out(&mut s, id).map(Some),
             None => Ok(None),
         }
-    }
-    fn forget(&self, id: NodeId, count: u64) {
-        let mut s = self.state.lock().unwrap();
-        self.lookups.fetch_sub(count, Ordering::SeqCst);
-        let node = s.get(id).unwrap();
-        node.lookups = node.lookups.checked_sub(count).expect("more forgets than lookups");
-        s.collect(id.0);
     }
     fn getattr(&self, id: NodeId) -> Reply<Attr> {
         Ok(self.state.lock().unwrap().get(id)?.attr)
@@ -436,13 +497,7 @@ impl Requests for Memfs {
         let n = self.read(from.0, from.1, &mut buf)?;
         Ok(self.write(to.0, to.1, &buf[..n], false)? as u64)
     }
-    fn readdir(
-        &self,
-        id: NodeId,
-        from: u64,
-        attributes: bool,
-        sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
-    ) -> Reply<()> {
+    fn readdir(&self, id: NodeId, from: u64, attributes: bool, sink: &mut Sink<'_>) -> Reply<()> {
         let mut s = self.state.lock().unwrap();
         let dir = s.get(id)?.clone();
         let mut all: Vec<(Vec<u8>, u64, u64)> =
@@ -538,11 +593,6 @@ impl Requests for Memfs {
     }
     fn inode_flags(&self, id: NodeId) -> Reply<u32> {
         self.getattr(id).map(|_| 0x10) // FS_IMMUTABLE_FL
-    }
-    fn valid(&self, _: NodeId, name: Option<&[u8]>) -> Valid {
-        let brief = name.is_some_and(|n| n.starts_with(b"brief"));
-        let limit = brief.then_some(std::time::Duration::ZERO);
-        Valid { name: limit, attr: limit, dir_attr: None }
     }
 }
 

@@ -355,12 +355,14 @@ fn is_opened_meanwhile(arena: &Arena) -> bool {
         let in_time = InTime::stop(&arena.slow.drops);
         let dropper = scope.spawn(|| arena.vol.drop_changed(id));
         let (told, opens) = std::sync::mpsc::channel();
+        // Whoever opens it before that comes first.
+        eventually("nothing is dropped", || arena.slow.dropping.load(SeqCst) > 0);
+        assert!(arena.vol.is_dropping(id));
         // Nobody keeps a reader waiting.
-        eventually("nothing is dropped", || arena.vol.is_dropping(id));
         let open = |write| File::options().read(true).write(write).open(arena.mount.path("held"));
         open(false).unwrap();
         scope.spawn(move || told.send(open(true).unwrap()).unwrap());
-        let early = opens.recv_timeout(Duration::from_millis(100)).is_ok();
+        let early = opens.recv_timeout(arena.patience).is_ok();
         drop(in_time);
         dropper.join().unwrap();
         if !early {
