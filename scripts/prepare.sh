@@ -116,6 +116,7 @@ prepare_tests() {
     need rsync rsync
     need sqlite3 sqlite3
     [ -d /usr/lib/postgresql ] || missing+=(postgresql)
+    /usr/bin/python3 -c 'import lmdb' 2>/dev/null || missing+=(python3-lmdb)
     need npm npm
     need pkg-config pkg-config
     need xz xz-utils
