@@ -2,9 +2,9 @@
 
     several.py PROGRAM SEED ROUNDS [PART]...
 
-Works in the current directory.  Each worker is a process that says on its standard output what was acknowledged to it.
-Then everything acknowledged has to be there, and the program's own check of its data has to be content.  Prints what it
-counted; ends with 0 if that is so."""
+Works in the current directory.  Each worker is a process that says on its standard output what was
+acknowledged to it.  Then everything acknowledged has to be there, and the program's own check of
+its data has to be content.  Prints what it counted; ends with 0 if that is so."""
 
 import hashlib, os, random, re, shutil, signal, subprocess, sys, threading, time
 
@@ -23,19 +23,20 @@ def fail(*why):
 
 
 def sh(script, **how):
-    done = subprocess.run(['sh', '-ec', script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **how)
+    done = subprocess.run(['sh', '-ec', script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, **how)
     if done.returncode != 0:
         fail(script, 'ended with', done.returncode, done.stdout[-1500:])
     return done.stdout
 
 
 def race(count, victim_at=None, part=''):
-    """Runs so many workers.  If one is to be killed: the first one, with all that it has started, after so many of its
-    acknowledgements and a moment.  Returns what was acknowledged to each."""
+    """Runs so many workers.  If one is to be killed: the first one, with all that it has started,
+    after so many of its acknowledgements and a moment.  Returns what was acknowledged to each."""
     told, errors = [[] for _ in range(count)], []
     command = [sys.executable, '-B', __file__, PROGRAM + '-worker', str(SEED), str(ROUNDS)]
-    workers = [subprocess.Popen(command + [str(n), part], stdout=subprocess.PIPE, text=True, start_new_session=True)
-               for n in range(count)]
+    workers = [subprocess.Popen(command + [str(n), part], stdout=subprocess.PIPE, text=True,
+                                start_new_session=True) for n in range(count)]
 
     def listen(n):
         for line in workers[n].stdout:
@@ -49,7 +50,7 @@ def race(count, victim_at=None, part=''):
     [listener.start() for listener in listeners]
     deadline = time.monotonic() + PATIENCE
     for n, worker in enumerate(workers):
-        # Whoever waits for what a killed process has left is let go by the program's own means.
+        # What waits for what a killed process has left is let go by the program's own means.
         while worker.poll() is None and time.monotonic() < deadline:
             if victim_at is not None and workers[0].poll() is not None:
                 abandoned()
@@ -66,9 +67,15 @@ def race(count, victim_at=None, part=''):
     return told
 
 
+# Files whose presence is a lock, of programs that leave them when they are killed.
+GIT_LOCKS = ['.git/index.lock', '.git/HEAD.lock', '.git/refs/heads/main.lock']
+LOCK_FILES = {'git': ['r/' + lock for lock in GIT_LOCKS], 'mail': ['mbox.lock']}
+
+
 def abandoned():
-    """What users do about a lock file that a killed process has left: one that stays the same for longer than anybody needs it."""
-    for lock in {'git': ['r/.git/index.lock', 'r/.git/HEAD.lock', 'r/.git/refs/heads/main.lock'], 'mail': ['mbox.lock']}.get(PROGRAM, []):
+    """What users do about a lock file that a killed process has left: one that stays the same for
+    longer than anybody needs it."""
+    for lock in LOCK_FILES.get(PROGRAM, []):
         now = identity(lock)
         if seen_locks.get(lock, (None, 0))[0] != now:
             seen_locks[lock] = (now, time.monotonic())
@@ -108,10 +115,12 @@ MODES = ['wal', 'wal_mmap', 'rollback', 'rollback_mmap']
 def sqlite():
     for mode in MODES:
         journal = 'wal' if mode.startswith('wal') else 'delete'
-        sh(f"sqlite3 {mode}.db 'pragma journal_mode={journal}; create table t(a text primary key, b)'")
+        sh(f"sqlite3 {mode}.db 'pragma journal_mode={journal}; "
+           "create table t(a text primary key, b)'")
 
         def check(acknowledged):
-            said = sh(f"sqlite3 -cmd '.timeout 20000' {mode}.db 'pragma integrity_check; select a from t'").split('\n')
+            said = sh(f"sqlite3 -cmd '.timeout 20000' {mode}.db "
+                      "'pragma integrity_check; select a from t'").split('\n')
             if said[0] != 'ok' or set(acknowledged) - set(said):
                 fail(mode, said[0], 'missing', sorted(set(acknowledged) - set(said)))
         print(mode, rounds_with_and_without_a_kill(check, 4, mode))
@@ -122,9 +131,9 @@ def sqlite_worker(n, mode):
     for i in range(ROUNDS):
         # Of the second race, too.
         row = f'{os.getpid()}-{n}-{i}'
-        done = subprocess.run(['sqlite3', '-cmd', '.timeout 60000', '-cmd', f'pragma mmap_size={size}', f'{mode}.db',
-                               f"insert into t values('{row}',randomblob(1500)); select count(*)>0 from t;"],
-                              stdout=subprocess.PIPE, text=True)
+        command = ['sqlite3', '-cmd', '.timeout 60000', '-cmd', f'pragma mmap_size={size}',
+                   f'{mode}.db', f"insert into t values('{row}',randomblob(1500)); select count(*)>0 from t;"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
         if done.returncode != 0:
             sys.exit(f'{row}: {done.returncode}')
         print(row, flush=True)
@@ -132,11 +141,11 @@ def sqlite_worker(n, mode):
 
 # git: commits of several processes to one repository.
 def git():
-    sh('git init -q -b main r; cd r; git config user.email a@b.c; git config user.name n; git config gc.auto 0; '
-       'git commit -q --allow-empty -m first')
+    sh('git init -q -b main r; cd r; git config user.email a@b.c; git config user.name n; '
+       'git config gc.auto 0; git commit -q --allow-empty -m first')
 
     def check(acknowledged):
-        sh('cd r; rm -f .git/index.lock .git/HEAD.lock .git/refs/heads/main.lock; git fsck --strict --no-progress')
+        sh('cd r; rm -f ' + ' '.join(GIT_LOCKS) + '; git fsck --strict --no-progress')
         lines = sh('cd r; git log --format=%s').split('\n')
         if set(acknowledged) - set(lines):
             fail('not reachable', sorted(set(acknowledged) - set(lines)))
@@ -162,7 +171,7 @@ def git_worker(n, part):
                 done = subprocess.run(command, capture_output=True, text=True)
                 if done.returncode != 0: break
             if done.returncode == 0: break
-            # Of two that change the index at the same time one may lose what it has added; natively, too.
+            # Of two that change the index at once one may lose what it has added; natively, too.
             again = re.search(r'\.lock|cannot lock ref|Unable to create|did not match', done.stderr)
             if not again or time.monotonic() > deadline:
                 sys.exit(f'{done.args}: {done.returncode} {done.stderr}')
@@ -170,10 +179,11 @@ def git_worker(n, part):
         print(what, flush=True)
 
 
-# LMDB: writers and readers, with a lock in a shared mapping; also with the data written by a mapping.
+# LMDB: writers and readers, with a lock in a shared mapping; also with data written by a mapping.
 def lmdb_environment(part, **how):
     import lmdb
-    return lmdb.open('lmdb-' + part, map_size=8 << 20, writemap=part == 'writemap', max_readers=16, **how)
+    return lmdb.open('lmdb-' + part, map_size=8 << 20, writemap=part == 'writemap', max_readers=16,
+                     **how)
 
 
 def lmdb():
@@ -185,7 +195,8 @@ def lmdb():
                 keys = {key.decode(): value for key, value in txn.cursor()}
                 count = int(keys.pop('count'))
             if count != len(keys) or set(acknowledged) - set(keys):
-                fail(part, count, 'counted', len(keys), 'there, missing', sorted(set(acknowledged) - set(keys)))
+                missing = sorted(set(acknowledged) - set(keys))
+                fail(part, count, 'counted', len(keys), 'there, missing', missing)
             for key, value in keys.items():
                 if value != hashlib.sha256(key.encode()).digest() * 20:
                     fail(part, key, 'is damaged')
@@ -209,7 +220,8 @@ def lmdb_worker(n, part):
             time.sleep(0.001)
 
 
-# Mail: a maildir and a mailbox with both kinds of locks, by several deliveries, and one that reads and moves.
+# Mail: a maildir and a mailbox with both kinds of locks, by several deliveries, and one that reads
+# and moves.
 def mail():
     for directory in ('tmp', 'new', 'cur'):
         os.makedirs('maildir/' + directory)
@@ -227,13 +239,16 @@ def mail():
         boxed = [whole(text.removeprefix('From ')) for text in boxed]
         for what in acknowledged:
             if what not in found or boxed.count(what) != 1:
-                fail(what, 'is', len(found.get(what, [])), 'times in the maildir,', boxed.count(what), 'in the mailbox')
+                fail(what, 'is', len(found.get(what, [])), 'times in the maildir,',
+                     boxed.count(what), 'in the mailbox')
     print('mails', rounds_with_and_without_a_kill(check, 4))
 
 
 def letter(what):
-    body = ''.join(random.Random(what).choice('abcdefgh \n') for _ in range(700)).replace('\n\n', '\n-')
-    return f'me Thu Jan  1 00:00:00 1970\nSubject: {what}\nDigest: {hashlib.sha256(body.encode()).hexdigest()}\nBody: {body}\n:end'
+    dice = random.Random(what)
+    body = ''.join(dice.choice('abcdefgh \n') for _ in range(700)).replace('\n\n', '\n-')
+    digest = hashlib.sha256(body.encode()).hexdigest()
+    return (f'me Thu Jan  1 00:00:00 1970\nSubject: {what}\nDigest: {digest}\nBody: {body}\n:end')
 
 
 def whole(text):
@@ -282,15 +297,18 @@ def mail_worker(n, part):
 # PostgreSQL: clients of one server, of which a process is killed: the server then starts all anew.
 def postgres():
     where, bin = os.getcwd(), REST[0]
-    os.environ.update(PATH=bin + ':' + os.environ['PATH'], LC_ALL='C', PGHOST=where, PGUSER='me', PGDATA=where + '/d')
+    os.environ.update(PATH=bin + ':' + os.environ['PATH'], LC_ALL='C', PGHOST=where, PGUSER='me',
+                      PGDATA=where + '/d')
     # The directory has another path in each place.
-    start = f'pg_ctl -w -t 120 -l serverlog -o "-k {where}" start >out 2>&1 || {{ cat out serverlog; exit 1; }}; '
+    start = (f'pg_ctl -w -t 120 -l serverlog -o "-k {where}" start >out 2>&1 || '
+             '{ cat out serverlog; exit 1; }; ')
     sh(start)
     try:
         for kill in (False, True):
             before = int(sh("psql -XAt b -c 'select count(*) from pgbench_history'"))
-            bench = subprocess.Popen(['pgbench', '-n', '-c', '6', '-j', '2', '-t', str(ROUNDS), 'b'], text=True,
-                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            command = ['pgbench', '-n', '-c', '6', '-j', '2', '-t', str(ROUNDS), 'b']
+            bench = subprocess.Popen(command, text=True, stdout=subprocess.PIPE,
+                                     stderr=subprocess.STDOUT)
             if kill:
                 kill_backend(before)
             said = bench.communicate(timeout=PATIENCE)[0]
@@ -301,8 +319,10 @@ def postgres():
         sh('pg_ctl -w -m immediate stop >out 2>&1')
         sh(start)
         print('transactions', sums(before))
-        sh("psql -XAtq b -c 'vacuum full' -c checkpoint -c 'create extension if not exists amcheck' "
-           "-c \"select bt_index_check(oid) from pg_class where relkind = 'i' and relam = 403 and relname like 'pgbench%'\"")
+        sh("psql -XAtq b -c 'vacuum full' -c checkpoint "
+           "-c 'create extension if not exists amcheck' "
+           "-c \"select bt_index_check(oid) from pg_class "
+           "where relkind = 'i' and relam = 403 and relname like 'pgbench%'\"")
     finally:
         subprocess.run(['pg_ctl', '-w', '-m', 'immediate', 'stop'], capture_output=True)
     bad = sh("grep -E 'PANIC|invalid page|could not (read|write|fsync)' serverlog || true")
@@ -313,8 +333,9 @@ def postgres():
 
 def kill_backend(before):
     for _ in range(1000):
-        said = sh("psql -XAt b -c \"select count(*) from pgbench_history\" -c \"select pid from pg_stat_activity where "
-                  "backend_type = 'client backend' and pid != pg_backend_pid()\"").split()
+        said = sh("psql -XAt b -c \"select count(*) from pgbench_history\" "
+                  "-c \"select pid from pg_stat_activity where backend_type = 'client backend' "
+                  "and pid != pg_backend_pid()\"").split()
         if int(said[0]) > before and len(said) > 1:
             return os.kill(int(DICE.choice(said[1:])), signal.SIGKILL)
     fail('nobody to kill')
@@ -322,9 +343,11 @@ def kill_backend(before):
 
 def sums(least):
     for _ in range(200):
-        done = subprocess.run(['psql', '-XAt', 'b', '-c', 'select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from '
-                               'pgbench_history), (select sum(bbalance) from pgbench_branches) = (select sum(tbalance) from pgbench_tellers), '
-                               'count(*) from pgbench_history'], capture_output=True, text=True)
+        query = ('select (select sum(abalance) from pgbench_accounts) = '
+                 '(select sum(delta) from pgbench_history), '
+                 '(select sum(bbalance) from pgbench_branches) = '
+                 '(select sum(tbalance) from pgbench_tellers), count(*) from pgbench_history')
+        done = subprocess.run(['psql', '-XAt', 'b', '-c', query], capture_output=True, text=True)
         # It may be starting again.
         if done.returncode == 0:
             break

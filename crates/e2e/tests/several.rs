@@ -1,5 +1,6 @@
-//! Programs of others with several processes at work on one database, natively first and then in every place; also with one
-//! of the processes killed (`several.py`).  Whatever was acknowledged has to be there, and the program's own check has to be content.
+//! Programs of others with several processes at work on one database, natively first and then in
+//! every place; also with one of the processes killed (`several.py`).  What was acknowledged has
+//! to be there, and the program's own check has to be content.
 
 use std::path::PathBuf;
 use systx_e2e::lab::find_program;
@@ -36,13 +37,14 @@ struct Program {
 
 /// `first`: which of the combinations of users and transports come first.
 fn everywhere(program: &Program, first: usize) {
-    let rounds = if long() { program.rounds * 5 } else { program.rounds };
+    let rounds = if long() { program.rounds * 2 } else { program.rounds };
+    let chosen = std::env::var("SYSTX_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
     let prepare =
         format!("cat > several.py <<'SYSTX_END'\n{SEVERAL}\nSYSTX_END\n{}", program.prepare);
     for (n, mut case) in cases(first, long()).into_iter().enumerate() {
-        // The path of a transaction is its owner's, and this server runs as nobody else than who may not be root.
+        // The path of a transaction is its owner's, and PostgreSQL refuses to be root.
         case.user |= program.name == "postgres" && case.spot == Spot::View;
-        let seed = 1000 * (first + 1) + n;
+        let seed = 10_000 * chosen + 1000 * (first + 1) + n;
         let (before, behind) = (program.around)(case);
         let name = program.name;
         let script =
@@ -74,7 +76,8 @@ fn sqlite_with_several_writers() {
 #[test]
 fn git_with_several_committers() {
     needs!("git");
-    let check = "export HOME=$PWD; git config --global safe.directory '*'; cd r; git fsck --strict --no-progress";
+    let check = "export HOME=$PWD; git config --global safe.directory '*'; cd r; \
+                 git fsck --strict --no-progress";
     let around = |_| ("HOME=$PWD GIT_CONFIG_NOSYSTEM=1".into(), String::new());
     let program = Program { name: "git", rounds: 5, prepare: String::new(), around, check };
     everywhere(&program, 1);
@@ -122,13 +125,15 @@ fn postgres() -> Option<PathBuf> {
 fn postgres_with_several_clients() {
     needs!("setpriv");
     let Some(bin) = postgres() else { skip!("no PostgreSQL server below /usr/lib/postgresql") };
-    // It refuses to be root, and whoever has no name.  Its socket and its shared memory are in the directory.
+    // It refuses to be root, and users without a name.  Its socket and its shared memory are in the
+    // directory.
     let prepare = format!(
-        "chown postgres:postgres .; exec setpriv --reuid=postgres --regid=postgres --clear-groups -- sh -ec ' \
+        "chown postgres:postgres .; \
+         exec setpriv --reuid=postgres --regid=postgres --clear-groups -- sh -ec ' \
            export PATH={}:$PATH LC_ALL=C PGHOST=$PWD PGUSER=me PGDATA=$PWD/d; \
            initdb -N -U me -A trust >log; rm log; \
-           printf \"listen_addresses=\\047\\047\\ndynamic_shared_memory_type=mmap\\nshared_buffers=16MB\\n\
-             max_connections=20\\nautovacuum=off\\n\" >> d/postgresql.conf; \
+           printf \"listen_addresses=\\047\\047\\ndynamic_shared_memory_type=mmap\\n\
+             shared_buffers=16MB\\nmax_connections=20\\nautovacuum=off\\n\" >> d/postgresql.conf; \
            start() {{ pg_ctl -w -l log -o \"-k $PWD\" start >out; }}; \
            start; createdb b; pgbench -q -i -s 1 b 2>out; pg_ctl -w stop >out; rm log out'",
         bin.display()
