@@ -10,5 +10,5 @@ pub mod progress;
 mod shown;
 pub mod sync;
 
-pub use id::{FIRST_OPEN, Gid, Kind, NodeId, Oid, Time, TxnId, Uid};
+pub use id::{BUILT, FIRST_OPEN, Gid, Kind, NodeId, Oid, Time, TxnId, Uid};
 pub use shown::{shown, shown_lines};

@@ -470,6 +470,7 @@ impl Control for Transactions {
         if looks {
             part.view.set_openings(Arc::new(Noted(self.chores().clone())));
         }
+        part.view.built_by(attach.pid);
         let connection = systx_fuse::serve(fuse, part.view.clone(), config).map_err(|e| {
             Failure::new(FailureKind::Unsupported, format!("cannot serve the view: {e}"))
                 .hint("`systx doctor` shows what this kernel offers")

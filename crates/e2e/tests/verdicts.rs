@@ -120,3 +120,66 @@ fn snapshot_isolation_is_not_advised_where_the_file_was_written_as_well() {
         lab.do_systx(["abort", &older]).ok();
     }
 }
+
+/// What the session passes through to put the view together, no program has read.
+#[test]
+fn the_way_to_a_mount_that_nobody_took_is_not_read() {
+    let lab = lab!();
+    lab.native("mkdir src; echo theirs > src/s").ok();
+    let there = "mkdir -p x/y/m && mount --bind src x/y/m";
+    let gone = "umount x/y/m && rm -r x";
+    for uses in [false, true] {
+        for keeps in [false, true] {
+            lab.native(there).ok();
+            let options: &[&str] = if keeps { &["--on-exit=keep"] } else { &["--retries", "0"] };
+            let mut shell = lab.shell(options);
+            shell.eval("echo mine > f");
+            if uses {
+                // The mount is there, on whatever way, and afterwards as well.
+                shell.eval("[ $(cat x/y/m/s) = theirs ] && cd x/y/m/.. && [ $(cat m/s) = theirs ]");
+                assert_eq!(shell.eval("pwd -P").trim(), lab.path("x/y").to_str().expect("text"));
+            }
+            // Not used by programs, it may also be given another name by another transaction.
+            if !uses {
+                lab.native("umount x/y/m").ok();
+                lab.run(&["--retries", "0"], "mv x z; mv z x; chmod 700 x/y").ok();
+                lab.native("mount --bind src x/y/m").ok();
+            }
+            lab.native(gone).ok();
+            let lost = if uses { CONFLICT } else { 0 };
+            if keeps {
+                shell.exit(0);
+                let id = lab.open_ids().pop().expect("it is kept");
+                lab.do_systx(["commit", &id]).expect(lost);
+                if uses {
+                    lab.do_systx(["abort", &id]).ok();
+                }
+            } else {
+                shell.begin_exit(0);
+                let ended = shell.finished().expect(lost);
+                assert_eq!(ended.err.contains("x/y") || ended.err.contains("/x"), uses, "{ended}");
+            }
+            lab.native("rm -f f").ok();
+        }
+    }
+}
+
+/// Where something is mounted, a program may come later: it then sees what is there by then.
+#[test]
+fn a_directory_on_the_way_to_a_mount_is_seen_as_it_is_when_a_program_comes_there() {
+    let lab = lab!();
+    lab.native("mkdir -p src x/m; mount --bind src x/m").ok();
+    let mut shell = lab.shell(&["--retries", "0"]);
+    shell.eval("true");
+    lab.native("chmod 751 x; echo new > x/f; mkdir w; chmod 700 w").ok();
+    assert_eq!(shell.eval("stat -c %a x; cat x/f").trim(), "751\nnew");
+    shell.eval("echo mine >> x/f");
+    shell.exit(0);
+    assert_eq!(lab.read("x/f"), "new\nmine\n");
+    // It is another one by now.
+    let mut shell = lab.shell(&["--retries", "0"]);
+    shell.eval("true");
+    lab.native("umount x/m; mv x old; mkdir x; echo other > x/f").ok();
+    assert_eq!(shell.eval("cat x/f; ls -d old x").trim(), "other\nold\nx");
+    shell.exit(0);
+}

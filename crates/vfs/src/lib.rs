@@ -10,6 +10,7 @@ pub mod claim;
 pub mod client;
 pub mod content;
 pub mod freeze;
+mod glimpse;
 pub mod growing;
 mod handles;
 pub mod inode_locks;

@@ -136,6 +136,9 @@ impl View {
         let same_names = self.io().stat(&handle).is_ok_and(|stat| base.stamp == stat.stamp());
         for (name, child) in dir.children() {
             progress::step();
+            if child.base.is_some_and(|met| st.glimpsed.contains(&met)) {
+                continue;
+            }
             let what = match child.base {
                 Some(met) => {
                     let named = child.now == child.base;

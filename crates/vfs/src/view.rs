@@ -15,6 +15,7 @@
 
 use crate::api::{Attr, Entry, Reply};
 use crate::content::{Budget, Spill};
+use crate::glimpse::{Builder, Glimpsed};
 use crate::growing::{Growing, MayGrow};
 use crate::handles::HandleCache;
 use crate::limits::{Taken, ViewLimits};
@@ -95,6 +96,7 @@ pub struct View {
     /// Names of mount points, by the path of their directory.
     covered: HashMap<Vec<u8>, Arc<HashSet<Name>>>,
     pub(crate) state: Mutex<State>,
+    pub(crate) builder: Builder,
     pub(crate) dirs: HandleCache,
     pub(crate) files: HandleCache,
     pub(crate) locks: Mutex<Arc<Locks>>,
@@ -110,6 +112,7 @@ pub struct View {
 pub(crate) struct State {
     pub nodes: Nodes,
     pub growing: Growing,
+    pub glimpsed: Glimpsed,
     /// Names, in this view, of nodes that have several known ones, beyond `Node::place`.
     more_names: HashMap<NodeId, BTreeSet<(NodeId, Name)>>,
     /// How often the kernel holds each file that the transaction made.
@@ -173,11 +176,13 @@ impl View {
                 State {
                     nodes,
                     growing: Growing::default(),
+                    glimpsed: Glimpsed::default(),
                     more_names: HashMap::new(),
                     lookups: HashMap::new(),
                     new_inos: 0,
                 },
             ),
+            builder: Builder::default(),
             dirs: HandleCache::new(rank::HANDLES, HANDLES_MAX),
             files: HandleCache::new(Rank(rank::HANDLES.0 + 1), HANDLES_MAX),
             locks: Mutex::new(rank::LEAF, Locks::new()),
@@ -295,6 +300,7 @@ impl View {
     /// Records a change of a node's attributes.
     pub(crate) fn write_attr(&self, st: &mut State, node: NodeId) -> Reply<()> {
         self.alive()?;
+        self.take_up(st, node)?;
         self.depend_on_place(st, node)?;
         match &st.node(node)?.base {
             Some(base) => self.write_of(ObjectRef::Attr(base.oid())),
@@ -395,10 +401,14 @@ impl View {
     pub(crate) fn child(&self, st: &mut State, parent: NodeId, name: &[u8]) -> Reply<Child> {
         const NOTHING: Child = Child { now: None, base: None };
         self.alive()?;
-        let dir = st.dir(parent)?;
-        if let Some(child) = dir.child(name) {
-            return Ok(child);
+        self.take_up(st, parent)?;
+        if let Some(child) = st.dir(parent)?.child(name) {
+            if !child.base.is_some_and(|met| st.glimpsed.contains(&met)) {
+                return Ok(child);
+            }
+            st.dir_mut(parent)?.forget_child(name);
         }
+        let dir = st.dir(parent)?;
         let moment = self.vol.engine.moment();
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
@@ -455,7 +465,9 @@ impl View {
         (mut stat, moment): (Stat, u64),
     ) -> Reply<NodeId> {
         let foreign = stat.dev != self.vol.dev;
-        if let Some(known) = st.nodes.of_host(stat.id).filter(|_| !foreign) {
+        let known = st.nodes.of_host(stat.id).filter(|_| !foreign);
+        let glimpsed = known.filter(|known| st.glimpsed.contains(known));
+        if let Some(known) = known.filter(|_| glimpsed.is_none()) {
             let base = st.base(known)?;
             if !self.is_current(base, &stat, || self.io().stat_at(dir, place.1))
                 && stat.kind != Kind::Dir
@@ -501,14 +513,17 @@ impl View {
                 }
             }
         }
-        let node = self.add_place(st, place, &stat, foreign);
+        let node = match glimpsed {
+            Some(node) => self.read_glimpsed(st, node, place, &stat),
+            None => self.add_place(st, place, &stat, foreign),
+        };
         if grows && stat.kind == Kind::File {
             st.growing.add(node, &stat);
         }
         Ok(node)
     }
 
-    fn add_place(
+    pub(crate) fn add_place(
         &self,
         st: &mut State,
         place: (NodeId, &Name),
@@ -549,7 +564,7 @@ impl View {
     /// Makes a node for a place where another file system is mounted, which this process cannot look
     /// beneath (it could with privilege): the session mounts over it, so all that matters is its
     /// type, which the listing of its directory tells.
-    fn meet_foreign(
+    pub(crate) fn meet_foreign(
         &self,
         st: &mut State,
         place: (NodeId, &Name),

@@ -18,7 +18,8 @@ const S_IXGRP: u32 = 0o0010;
 impl View {
     pub(super) fn getattr_of(&self, node: NodeId) -> Reply<Attr> {
         let (attr, known) = {
-            let st = self.state.lock();
+            let mut st = self.state.lock();
+            self.take_up_unless_building(&mut st, node)?;
             let node = st.node(node)?;
             (self.shown(&node.attr), node.base.is_some())
         };

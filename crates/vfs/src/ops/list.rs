@@ -14,6 +14,8 @@ impl View {
     /// Makes sure that all names of the backing directory are known.
     pub(crate) fn read_names(&self, st: &mut State, dir: NodeId) -> Reply<()> {
         self.alive()?;
+        self.take_up(st, dir)?;
+        self.take_up_names(st, dir)?;
         self.read_list(st, dir)?;
         if st.dir(dir)?.base_names.is_some() {
             return Ok(());

@@ -21,7 +21,7 @@ impl Requests for View {
     fn serve(&self, caller: Caller, request: Request<'_>) -> Reply<Answer> {
         use Request as R;
         Ok(match request {
-            R::Lookup { parent, name } => self.find_name(parent, name)?.into(),
+            R::Lookup { parent, name } => self.find_name(caller, parent, name)?.into(),
             R::Getattr { node } => self.getattr_of(node)?.into(),
             R::Setattr { node, set } => self.setattr_of(caller, node, set)?.into(),
             R::Readlink { node } => self.readlink_of(node)?.into(),
@@ -69,6 +69,9 @@ impl Requests for View {
         self.state.lock().forget_lookups(node, count);
     }
     fn release(&self, _node: NodeId, _handle: u8) {}
+    fn valid(&self, node: NodeId, name: Option<&[u8]>) -> Valid {
+        self.validity(node, name)
+    }
     fn waits(&self) -> bool {
         self.waits_for_commit()
     }
@@ -100,9 +103,10 @@ impl View {
         })
     }
 
-    fn find_name(&self, parent: NodeId, name: &[u8]) -> Reply<Option<Entry>> {
+    fn find_name(&self, caller: Caller, parent: NodeId, name: &[u8]) -> Reply<Option<Entry>> {
         let mut st = self.state.lock();
-        let found = self.find(&mut st, parent, name)?;
+        let glimpsed = self.looked_up_by_builder(&mut st, caller, (parent, name));
+        let found = glimpsed.unwrap_or_else(|| self.find(&mut st, parent, name))?;
         found.map(|node| self.handed_out(&mut st, node)).transpose()
     }
 

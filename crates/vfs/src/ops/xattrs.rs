@@ -15,6 +15,7 @@ const VALUE_MAX: usize = 65_536;
 impl View {
     /// The value in this view.
     pub(super) fn xattr(&self, st: &mut State, node: NodeId, key: &[u8]) -> Reply<Option<Vec<u8>>> {
+        self.take_up_unless_building(st, node)?;
         let n = st.node(node)?;
         if let Some(changed) = n.xattrs.as_ref().and_then(|x| x.get(key)) {
             return Ok(changed.clone());
@@ -42,7 +43,8 @@ impl View {
     }
 
     pub(super) fn xattr_names(&self, node: NodeId) -> Reply<Vec<u8>> {
-        let st = self.state.lock();
+        let mut st = self.state.lock();
+        self.take_up(&mut st, node)?;
         let n = st.node(node)?;
         let mut names = BTreeSet::new();
         if n.base.as_ref().is_some_and(|b| !b.foreign) {
