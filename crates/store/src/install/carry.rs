@@ -8,7 +8,7 @@
 use super::{Install, Outside, Place, Step, is};
 use crate::io::{Class, Handle, Rename, Stat};
 use crate::layout::{ensure_dir, names};
-use crate::writeset::Ix;
+use crate::writeset::{Ix, Origin};
 use std::io::{Error, Result};
 use systx_base::Kind;
 
@@ -110,7 +110,7 @@ impl Install<'_> {
             let there = Place::own(&new, &name);
             let Some(seen) = self.soft_stat(&here.dir, &here.name)? else { continue };
             let known = self.old.get(&seen.id).copied();
-            if let Some(ix) = known.filter(|ix| !self.index.targets(*ix).is_empty()) {
+            if let Some(ix) = known.filter(|ix| self.leaves(*ix, &now, &name)) {
                 self.put_aside(ix, &here)?;
                 continue;
             }
@@ -134,6 +134,19 @@ impl Install<'_> {
         // Last, for the time moves with the names.
         self.copy_attributes(from, to, &stat).map_err(|e| stop(self, e))?;
         Ok((stat, below))
+    }
+
+    /// Whether an object is to have another place, and is looked for by this name.  Other names that
+    /// a file has here go with the directory, and come back with it.
+    fn leaves(&self, ix: Ix, dir: &Stat, name: &[u8]) -> bool {
+        let known_here = match &self.object(ix).origin {
+            Origin::Host { kind: Kind::Dir, .. } => true,
+            Origin::Host { parent, name: known, .. } => {
+                self.origin_id(*parent) == Some(dir.id) && known == name
+            }
+            _ => false,
+        };
+        known_here && !self.index.targets(ix).is_empty()
     }
 
     fn are_dirs(&self, seen: &Stat, there: &Place) -> Step<bool> {

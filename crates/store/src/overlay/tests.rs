@@ -344,3 +344,27 @@ fn what_was_done_in_a_directory_is_undone_after_it_was_removed_and_brought_back(
     undo(&store, 1, 4);
     pretty("both undone", &o.s.tree(), &before);
 }
+
+/// The transaction knows the file by a name outside of the directory that it removes.
+#[test]
+fn a_further_name_in_a_removed_directory_comes_back_with_it() {
+    for kind in KINDS {
+        let Some(o) = Overlaid::new(&bases()[0], kind, |s| s.write("doomed/f", "f")) else {
+            return;
+        };
+        std::fs::hard_link(o.s.path("doomed/f"), o.s.path("known")).unwrap();
+        let before = o.s.tree();
+        let store = o.s.store();
+        let io = o.s.io();
+        let mut ws = Ws::new(&*io);
+        let known = ws.host("known");
+        ws.bind("further", Some(known));
+        ws.remove("doomed");
+        run(&store, 1, ws.done());
+        let after = o.s.tree();
+        undo(&store, 1, 2);
+        pretty(&format!("undone{kind}"), &o.s.tree(), &before);
+        undo(&store, 2, 3);
+        pretty(&format!("redone{kind}"), &o.s.tree(), &after);
+    }
+}
