@@ -23,7 +23,7 @@ use crate::transactions::{Transactions, is_below};
 use crate::wire::{self, WireError};
 use crate::{mounts, path_views};
 use rustix::fs::{AtFlags, StatxFlags};
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::socket_peercred;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -45,7 +45,10 @@ const CONNECTIONS: (usize, usize) = (8, 64);
 pub(crate) const VIEWS: (usize, usize) = (8, 64);
 /// Longest request.
 const REQUEST_MAX: usize = 64 << 10;
-/// How long a guest may take for each part of a request, and for taking an answer.
+/// Answers of any length that one guest, and all, are being given at a time: each may be as long as
+/// a frame.
+const ANSWERS: (usize, usize) = (1, 8);
+/// How long a guest may take to begin a request, to send it, and to take the whole answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The socket in a directory for guests, for one mount namespace.
@@ -174,6 +177,7 @@ fn only_for(uid: Uid) -> Vec<u8> {
 }
 
 fn receive_all(listener: &UnixListener, table: &Weak<Transactions>, seats: &Arc<Seats>) {
+    let answers = Arc::new(Seats::new(ANSWERS));
     loop {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
@@ -187,15 +191,11 @@ fn receive_all(listener: &UnixListener, table: &Weak<Transactions>, seats: &Arc<
         let Ok(by) = socket_peercred(&stream) else { continue };
         let uid = by.uid.as_raw();
         let Some(seat) = seats.take(uid) else { continue };
-        let timeouts = [Timeout::Recv, Timeout::Send];
-        if timeouts.iter().any(|t| set_socket_timeout(&stream, *t, Some(PATIENCE)).is_err()) {
-            continue;
-        }
-        let table = table.clone();
+        let (table, answers) = (table.clone(), Arc::clone(&answers));
         let pid = u32::try_from(by.pid.as_raw_nonzero().get()).unwrap_or(0);
         let guest = move || {
             let _seat = seat;
-            if let Err(e) = serve(&stream, Peer { pid, uid }, &table) {
+            if let Err(e) = serve(&stream, Peer { pid, uid }, &table, &answers) {
                 tracing::info!(uid, "guest: {e}");
             }
         };
@@ -205,21 +205,31 @@ fn receive_all(listener: &UnixListener, table: &Weak<Transactions>, seats: &Arc<
     }
 }
 
-fn serve(stream: &UnixStream, peer: Peer, table: &Weak<Transactions>) -> Result<(), WireError> {
-    let hello = wire::receive_within::<Request>(stream, REQUEST_MAX)?.message;
+fn serve(
+    stream: &UnixStream,
+    peer: Peer,
+    table: &Weak<Transactions>,
+    answers: &Arc<Seats>,
+) -> Result<(), WireError> {
+    let send = |reply: &Reply, blob: &[u8]| wire::send_within(stream, reply, blob, PATIENCE);
+    let receive = || wire::receive_within::<Request>(stream, REQUEST_MAX, PATIENCE);
+    let hello = receive()?.message;
     let release = env!("CARGO_PKG_VERSION").to_owned();
     let mine = Reply::Hello { version: VERSION, release, pid: std::process::id(), connection: 0 };
-    wire::send(stream, &mine, &[], &[])?;
+    send(&mine, &[])?;
     if !matches!(hello, Request::Hello { version: VERSION, .. }) {
         return Ok(());
     }
     loop {
-        let frame = match wire::receive_within::<Request>(stream, REQUEST_MAX) {
+        let frame = match receive() {
             Ok(frame) => frame,
             Err(WireError::Closed) => return Ok(()),
             Err(e) => return Err(e),
         };
         let Some(table) = table.upgrade() else { return Ok(()) };
+        // Whoever asks on many connections and does not read has one answer's memory here.
+        let long = matches!(frame.message, Request::Diff { .. } | Request::Content { .. });
+        let turn = long.then(|| answers.wait(peer.uid));
         let answer = AssertUnwindSafe(|| answer(&table, peer, frame.message, frame.fds));
         let (reply, blob) = match catch_unwind(answer) {
             Ok(Ok(answer)) => answer,
@@ -230,13 +240,15 @@ fn serve(stream: &UnixStream, peer: Peer, table: &Weak<Transactions>) -> Result<
             }
         };
         drop(table);
-        match wire::send(stream, &reply, &blob, &[]) {
+        match send(&reply, &blob) {
             Err(e @ WireError::TooLong { .. }) => {
                 let failure = Failure::new(FailureKind::Space, format!("the answer: {e}"));
-                wire::send(stream, &Reply::Failed(failure), &[], &[])?;
+                send(&Reply::Failed(failure), &[])?;
             }
             other => other?,
         }
+        drop((reply, blob));
+        drop(turn);
     }
 }
 

@@ -35,7 +35,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use systx_base::sync::{Mutex, rank};
+use systx_base::sync::{Event, Mutex, rank};
 use systx_base::{Kind, NodeId, TxnId, Uid};
 use systx_fuse::Connection;
 use systx_vfs::api::{Caller, Calls, Requests};
@@ -109,6 +109,7 @@ pub(crate) struct Seats {
     /// Of one user, and of all.
     limits: (usize, usize),
     taken: Mutex<HashMap<Uid, usize>>,
+    given_back: Event,
 }
 
 /// One of them, until it is dropped.
@@ -119,12 +120,16 @@ pub(crate) struct Seat {
 
 impl Seats {
     pub fn new(limits: (usize, usize)) -> Seats {
-        Seats { limits, taken: Mutex::new(rank::LEAF, HashMap::new()) }
+        let taken = Mutex::new(rank::LEAF, HashMap::new());
+        Seats { limits, taken, given_back: Event::new() }
     }
 
     /// `None` if there are enough.
     pub fn take(self: &Arc<Self>, uid: Uid) -> Option<Seat> {
-        let mut taken = self.taken.lock();
+        self.sit(&mut self.taken.lock(), uid)
+    }
+
+    fn sit(self: &Arc<Self>, taken: &mut HashMap<Uid, usize>, uid: Uid) -> Option<Seat> {
         let all: usize = taken.values().sum();
         let own = taken.get(&uid).copied().unwrap_or(0);
         if own >= self.limits.0 || all >= self.limits.1 {
@@ -132,6 +137,17 @@ impl Seats {
         }
         taken.insert(uid, own + 1);
         Some(Seat { of: Arc::clone(self), uid })
+    }
+
+    /// Waits for one: for those who keep theirs for a bounded time.
+    pub fn wait(self: &Arc<Self>, uid: Uid) -> Seat {
+        let mut taken = self.taken.lock();
+        loop {
+            if let Some(seat) = self.sit(&mut taken, uid) {
+                return seat;
+            }
+            self.given_back.wait(&mut taken);
+        }
     }
 }
 
@@ -142,6 +158,7 @@ impl Drop for Seat {
             Some(own) if *own > 1 => *own -= 1,
             _ => drop(taken.remove(&self.uid)),
         }
+        self.of.given_back.notify_all();
     }
 }
 

@@ -5,6 +5,7 @@
 //! connection, because the stream cannot be trusted to be in step afterwards.
 
 use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -15,6 +16,7 @@ use std::io::{Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 /// Longest JSON part.
 pub const MAX_JSON: usize = 64 << 20;
@@ -67,17 +69,78 @@ pub fn send<T: Serialize>(
     blob: &[u8],
     fds: &[BorrowedFd<'_>],
 ) -> Result<(), WireError> {
-    let json = serde_json::to_vec(message)?;
-    let mut bytes = Vec::with_capacity(HEADER + json.len());
-    bytes.extend_from_slice(&length(json.len(), MAX_JSON)?);
-    bytes.extend_from_slice(&length(blob.len(), MAX_BLOB)?);
-    bytes.extend_from_slice(&json);
+    let bytes = head(message, blob)?;
     // The descriptors go with the first byte that the kernel takes; the rest is a plain write.
     let sent = send_first(stream, &bytes, fds)?;
     let mut out = stream;
     out.write_all(&bytes[sent..])?;
     out.write_all(blob)?;
     Ok(())
+}
+
+/// As [`send`], to somebody who is not trusted, and has so long to take all of it.
+///
+/// # Errors
+/// As [`send`]; also if that was not long enough.
+pub fn send_within<T: Serialize>(
+    stream: &UnixStream,
+    message: &T,
+    blob: &[u8],
+    patience: Duration,
+) -> Result<(), WireError> {
+    let bytes = head(message, blob)?;
+    let mut out = Patient { stream, until: Instant::now() + patience };
+    out.write_all(&bytes)?;
+    out.write_all(blob)?;
+    Ok(())
+}
+
+/// All of a frame but its raw part.
+fn head<T: Serialize>(message: &T, blob: &[u8]) -> Result<Vec<u8>, WireError> {
+    let json = serde_json::to_vec(message)?;
+    let mut bytes = Vec::with_capacity(HEADER + json.len());
+    bytes.extend_from_slice(&length(json.len(), MAX_JSON)?);
+    bytes.extend_from_slice(&length(blob.len(), MAX_BLOB)?);
+    bytes.extend_from_slice(&json);
+    Ok(bytes)
+}
+
+/// A stream up to a moment.  The kernel's own limit is one for each piece: who takes or sends a
+/// byte now and then would never reach it.
+struct Patient<'a> {
+    stream: &'a UnixStream,
+    until: Instant,
+}
+
+impl Patient<'_> {
+    /// What the kernel takes as one piece, at least.
+    const PIECE: usize = 16 << 10;
+
+    fn limit(&self, way: Timeout) -> std::io::Result<()> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        // Rounded up by the kernel; zero would be for ever.
+        Ok(set_socket_timeout(self.stream, way, Some(left.max(Duration::from_micros(1))))?)
+    }
+}
+
+impl Read for Patient<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        self.limit(Timeout::Recv)?;
+        self.stream.read(buf)
+    }
+}
+
+impl Write for Patient<'_> {
+    fn write(&mut self, buf: &[u8]) -> std::io::Result<usize> {
+        self.limit(Timeout::Send)?;
+        self.stream.write(&buf[..buf.len().min(Self::PIECE)])
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }
 
 fn length(len: usize, max: usize) -> Result<[u8; 4], WireError> {
@@ -113,29 +176,37 @@ fn send_first(
 /// [`WireError::Closed`] if the connection ended between two frames; else a broken frame or
 /// connection.
 pub fn receive<T: DeserializeOwned>(stream: &UnixStream) -> Result<Frame<T>, WireError> {
-    receive_bounded(stream, MAX_JSON, MAX_BLOB)
+    receive_bounded(stream, MAX_JSON, MAX_BLOB, None)
 }
 
 /// As [`receive`], of somebody who is not trusted: at most `max` bytes of JSON, and nothing raw.
+/// It may take so long to begin, and as long again to send the rest.
 ///
 /// # Errors
-/// As [`receive`].
+/// As [`receive`]; also if that was not long enough.
 pub fn receive_within<T: DeserializeOwned>(
     stream: &UnixStream,
     max: usize,
+    patience: Duration,
 ) -> Result<Frame<T>, WireError> {
-    receive_bounded(stream, max, 0)
+    receive_bounded(stream, max, 0, Some(patience))
 }
 
 fn receive_bounded<T: DeserializeOwned>(
     stream: &UnixStream,
     max_json: usize,
     max_blob: usize,
+    patience: Option<Duration>,
 ) -> Result<Frame<T>, WireError> {
     let mut fds = Vec::new();
     let mut header = [0u8; HEADER];
     let mut have = 0;
+    let from_now = || patience.map(|long| Patient { stream, until: Instant::now() + long });
+    let mut patient = from_now();
     while have < HEADER {
+        if let Some(patient) = &patient {
+            patient.limit(Timeout::Recv)?;
+        }
         let n = receive_some(stream, &mut header[have..], &mut fds)?;
         if n == 0 && have == 0 {
             return Err(WireError::Closed);
@@ -143,13 +214,20 @@ fn receive_bounded<T: DeserializeOwned>(
         if n == 0 {
             return Err(WireError::Io(std::io::ErrorKind::UnexpectedEof.into()));
         }
+        if have == 0 {
+            patient = from_now();
+        }
         have += n;
     }
     let [a, b, c, d, e, f, g, h] = header;
     let json = checked(u32::from_le_bytes([a, b, c, d]), max_json)?;
     let blob = checked(u32::from_le_bytes([e, f, g, h]), max_blob)?;
-    let message = serde_json::from_slice(&body(stream, json)?)?;
-    Ok(Frame { message, blob: body(stream, blob)?, fds })
+    let read = |len| match patient {
+        Some(Patient { stream, until }) => body(Patient { stream, until }, len),
+        None => body(stream, len),
+    };
+    let message = serde_json::from_slice(&read(json)?)?;
+    Ok(Frame { message, blob: read(blob)?, fds })
 }
 
 fn checked(len: u32, max: usize) -> Result<usize, WireError> {
@@ -157,10 +235,10 @@ fn checked(len: u32, max: usize) -> Result<usize, WireError> {
     if len > max { Err(WireError::TooLong { len, max }) } else { Ok(len) }
 }
 
-fn body(stream: &UnixStream, len: usize) -> Result<Vec<u8>, WireError> {
+fn body(stream: impl Read, len: usize) -> Result<Vec<u8>, WireError> {
     let mut bytes = Vec::new();
     // `take` + `read_to_end` grows with what really arrives: a length alone allocates nothing.
-    Read::take(stream, len as u64).read_to_end(&mut bytes)?;
+    stream.take(len as u64).read_to_end(&mut bytes)?;
     if bytes.len() < len {
         return Err(WireError::Io(std::io::ErrorKind::UnexpectedEof.into()));
     }
@@ -197,3 +275,6 @@ fn receive_some(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
