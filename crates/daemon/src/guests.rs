@@ -15,8 +15,8 @@
 use crate::describe::for_user;
 use crate::path_views::{ForGuest, Seat, Seats};
 use crate::protocol::{
-    BeginOpen, BegunOpen, Content, Control, Failure, FailureKind, HostPath, Listed, Outcome, Peer,
-    Place, Reply, Request, Status, Target, VERSION, Version,
+    BeginOpen, BegunOpen, Control, Failure, FailureKind, HostPath, Listed, Outcome, Peer, Place,
+    Reply, Request, Status, Target, VERSION,
 };
 use crate::transaction::Transaction;
 use crate::transactions::{Transactions, is_below};
@@ -283,7 +283,10 @@ fn answer(
             Reply::Changes(table.diff(Target::Open { id }, paths)?)
         }
         Request::Content { target: Target::Open { id }, path, version, limit } => {
-            let content = own_content(&*own(id)?, &path, version, limit, peer.uid)?;
+            // Of the guest's own files only: who may remove a file, or write it, may not always
+            // read it. And of what is read, not of what had that name a moment before.
+            let limit = limit.min(wire::MAX_BLOB as u64);
+            let content = own(id)?.content(&path, version, limit, Some(peer.uid))?;
             let reply = Reply::Content { total: content.total, unknown: content.unknown };
             return Ok((reply, content.bytes));
         }
@@ -315,27 +318,6 @@ fn outcome(outcome: Outcome, uid: Uid) -> Outcome {
             Outcome::Conflict { conflict: for_user(conflict, uid), kept }
         }
         other => other,
-    }
-}
-
-/// Content is shown of the guest's own files only: who may remove a file, or write it, may not always read it.
-fn own_content(
-    txn: &Transaction,
-    path: &HostPath,
-    version: Version,
-    limit: u64,
-    uid: Uid,
-) -> Result<Content, Failure> {
-    let changes = txn.view.changes();
-    let of = |c: &systx_vfs::changes::Change| match version {
-        Version::Old => c.old.as_ref().map(|side| (side.attr.uid, side.attr.size)),
-        Version::New => c.new.as_ref().map(|side| (side.attr.uid, side.attr.size)),
-    };
-    match changes.iter().find(|c| c.path == path.0).and_then(of) {
-        Some((owner, total)) if owner != uid => {
-            Ok(Content { bytes: Vec::new(), total, unknown: true })
-        }
-        _ => txn.content(path, version, limit.min(wire::MAX_BLOB as u64)),
     }
 }
 

@@ -23,7 +23,7 @@ use spill::{Limits, StoreSpill};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use systx_base::sync::{Mutex, rank};
-use systx_base::{Oid, Time, TxnId};
+use systx_base::{Oid, Time, TxnId, Uid};
 use systx_commit::{Commit, Durable, Part, Stopped};
 use systx_fuse::Connection;
 use systx_store::writeset::WriteSet;
@@ -460,7 +460,7 @@ impl Transaction {
         self.life.lock().code
     }
 
-    /// Content of one side of a change.
+    /// Content of one side of a change; if `whose` is said, of that user's files only.
     ///
     /// # Errors
     /// The path did not change, or cannot be read.
@@ -469,10 +469,11 @@ impl Transaction {
         path: &HostPath,
         version: Version,
         limit: u64,
+        whose: Option<Uid>,
     ) -> Result<Content, Failure> {
         let changed = |t: &Transaction| t.view.changes().iter().any(|c| c.path == path.0);
         if let Some(other) = self.others().iter().find(|o| changed(o)) {
-            return other.content(path, version, limit);
+            return other.content(path, version, limit, whose);
         }
         let changes = self.view.changes();
         let change = changes.iter().find(|c| c.path == path.0).ok_or_else(|| {
@@ -484,6 +485,9 @@ impl Transaction {
             Version::New => &change.new,
         };
         let Some(side) = side else { return Ok(Content::default()) };
+        if whose.is_some_and(|uid| side.attr.uid != uid) {
+            return Ok(Content { bytes: Vec::new(), total: side.attr.size, unknown: true });
+        }
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let bytes = self.view.read_side(side, limit).map_err(|e| {
             Failure::new(FailureKind::Io, format!("cannot read {path}: {e}")).path(path.clone())

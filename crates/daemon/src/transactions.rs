@@ -574,7 +574,7 @@ impl Control for Transactions {
         limit: u64,
     ) -> Result<Content, Failure> {
         match target {
-            Target::Open { id } => self.get(id)?.content(&path, version, limit),
+            Target::Open { id } => self.get(id)?.content(&path, version, limit, None),
             Target::Committed { place, id } => {
                 history::content(self, &*self.volume(&place)?, id, &path, version, limit)
             }
