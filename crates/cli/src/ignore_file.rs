@@ -18,9 +18,16 @@
 //! The files of the working directory and of all directories above it count, the nearest last, so
 //! that it can take back (`!`) what those above say.  A file counts only if it belongs to the user
 //! or to root: otherwise whoever can write in a directory could make the user's commands work on the
-//! originals.
+//! originals.  So does a symbolic link with that name, which would choose among root's files; and
+//! what is read is what was looked at, not what has that name a moment later.
 
-use std::os::unix::fs::MetadataExt;
+use rustix::fs::{CWD, Mode, OFlags, fstat, openat, readlinkat};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use systx_daemon::patterns;
 
@@ -49,20 +56,68 @@ pub fn read(cwd: &Path) -> Ignored {
     dirs.reverse();
     for dir in dirs {
         let path: PathBuf = dir.join(NAME);
-        let Ok(meta) = std::fs::metadata(&path) else { continue };
-        if !meta.is_file() {
-            continue;
-        }
-        if meta.uid() != 0 && meta.uid() != rustix::process::geteuid().as_raw() {
-            ignored.notes.push(format!("{} belongs to someone else: not used", path.display()));
-            continue;
-        }
-        match std::fs::read_to_string(&path) {
-            Ok(text) => parse(&text, dir, &mut ignored),
+        match open(&path) {
+            Ok(Some(Found::Trusted(mut file))) => {
+                let mut text = String::new();
+                match file.read_to_string(&mut text) {
+                    Ok(_) => parse(&text, dir, &mut ignored),
+                    Err(e) => ignored.notes.push(format!("{} cannot be read: {e}", path.display())),
+                }
+            }
+            Ok(Some(Found::Foreign)) => {
+                ignored.notes.push(format!("{} belongs to someone else: not used", path.display()));
+            }
+            Ok(None) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
             Err(e) => ignored.notes.push(format!("{} cannot be read: {e}", path.display())),
         }
     }
     ignored
+}
+
+enum Found {
+    Trusted(File),
+    Foreign,
+}
+
+/// The file with that name, looked at and open; `None` if that is no regular file.
+fn open(path: &Path) -> Result<Option<Found>, Errno> {
+    let named =
+        openat(CWD, path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    // A fifo with that name is not waited for.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = if is_link(&named)? {
+        if is_foreign(&named)? {
+            return Ok(Some(Found::Foreign));
+        }
+        let target = OsString::from_vec(readlinkat(&named, c"", Vec::new())?.into_bytes());
+        let target = path.parent().unwrap_or(Path::new("/")).join(target);
+        openat(CWD, target, flags, Mode::empty())
+    } else {
+        openat(CWD, path, flags | OFlags::NOFOLLOW, Mode::empty())
+    };
+    let file = match file {
+        // A socket, or what nobody may read.
+        Err(Errno::ACCESS) if is_foreign(&named)? => return Ok(Some(Found::Foreign)),
+        Err(Errno::NXIO) => return Ok(None),
+        other => other?,
+    };
+    if !is(&file, rustix::fs::FileType::RegularFile)? {
+        return Ok(None);
+    }
+    Ok(Some(if is_foreign(&file)? { Found::Foreign } else { Found::Trusted(file.into()) }))
+}
+
+fn is(file: &OwnedFd, kind: rustix::fs::FileType) -> Result<bool, Errno> {
+    Ok(rustix::fs::FileType::from_raw_mode(fstat(file.as_fd())?.st_mode) == kind)
+}
+
+fn is_link(file: &OwnedFd) -> Result<bool, Errno> {
+    is(file, rustix::fs::FileType::Symlink)
+}
+
+fn is_foreign(file: &OwnedFd) -> Result<bool, Errno> {
+    let uid = fstat(file.as_fd())?.st_uid;
+    Ok(uid != 0 && uid != rustix::process::geteuid().as_raw())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -116,5 +171,33 @@ mod tests {
         assert_eq!(i.passthrough, ["/w/.cache"]);
         assert_eq!(i.merge, [("/w/a.log".to_owned(), PathBuf::from("/w/.systxignore"))]);
         assert_eq!(i.notes.len(), 2);
+    }
+
+    #[test]
+    fn files_of_others_do_not_count_and_neither_do_links_of_others_to_ones_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, theirs) = (dir.path().join("file"), dir.path().join("theirs"));
+        let named = dir.path().join(NAME);
+        std::fs::write(&file, "*.o\n").unwrap();
+        std::fs::write(&theirs, "*.theirs\n").unwrap();
+        let counts = || (read(dir.path()).no_commit.len(), read(dir.path()).notes.len());
+        assert_eq!(counts(), (0, 0), "none");
+        std::os::unix::fs::symlink("file", &named).unwrap();
+        assert_eq!(counts(), (1, 0), "one's own link to one's own file");
+        if !rustix::process::geteuid().is_root() {
+            println!("SKIPPED: only root can give a file away");
+            return;
+        }
+        std::os::unix::fs::lchown(&named, Some(12031), None).unwrap();
+        assert_eq!(counts(), (0, 1), "another's link to one's own file");
+        std::fs::remove_file(&named).unwrap();
+        std::os::unix::fs::chown(&theirs, Some(12031), None).unwrap();
+        std::os::unix::fs::symlink("theirs", &named).unwrap();
+        assert_eq!(counts(), (0, 1), "one's own link to another's file");
+        std::fs::rename(&theirs, &named).unwrap();
+        assert_eq!(counts(), (0, 1), "another's file");
+        std::fs::remove_file(&named).unwrap();
+        std::fs::create_dir(&named).unwrap();
+        assert_eq!(counts(), (0, 0), "no file");
     }
 }
