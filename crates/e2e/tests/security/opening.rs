@@ -3,10 +3,10 @@
 //! committed state.
 
 use super::users::{ANN, Shared, users};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use systx_e2e::lab::built;
+use systx_e2e::lab::{built, find_program};
 use systx_e2e::run::{Limits, finish};
 use systx_e2e::{Shell, skip};
 
@@ -40,6 +40,19 @@ impl Attacker {
             assert_ne!(out.read_line(&mut line).expect("a line"), 0, "the attacker did not begin");
         }
         Attacker(child, out)
+    }
+
+    /// Has it do something.
+    fn go(&mut self) {
+        let stdin = self.0.stdin.as_mut().expect("piped");
+        stdin.write_all(b"go\n").expect("it lives");
+    }
+
+    /// The next line that it says.
+    fn says(&mut self) -> String {
+        let mut line = String::new();
+        self.1.read_line(&mut line).expect("a line");
+        line.trim().to_owned()
     }
 
     /// How often it has won, and all that it says.
@@ -217,6 +230,53 @@ fn what_a_commit_puts_there_is_not_won() {
         assert_eq!(committed, enough, "{kind}: what it does is no race for this name");
     }
     s.lab.do_systx(["umount", "g"]).ok();
+}
+
+/// For each line, some moment later: the user's directory in which root has changed a file, and a
+/// link to another of root's, change places, and back.
+const SWAPPED: &str = r#"ln -s ../../h g/ann/link && exec python3 -u - <<'END'
+import ctypes, os, random, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+moment = random.Random(7)
+def swap():
+    if libc.renameat2(-100, b"g/ann/d", -100, b"g/ann/link", 2) != 0:
+        sys.exit("renameat2: %d" % ctypes.get_errno())
+print("here")
+for line in open(3):
+    time.sleep(moment.random() * 0.03)
+    swap()
+    time.sleep(moment.random() * 0.005)
+    swap()
+    print("swapped")
+print("wins 0")
+END"#;
+
+#[test]
+fn an_undo_follows_no_link_that_has_come_there() {
+    let s = users!();
+    if find_program("python3").is_none() {
+        skip!("no python3");
+    }
+    let make = format!("umask 022; mkdir g/ann h; chown {ANN} g/ann; echo precious > h/f");
+    s.lab.native(&make).ok();
+    s.lab.run(&[], "mkdir g/ann/d; echo one > g/ann/d/f").ok();
+    // Its own text is the standard input of the interpreter.
+    let mut attacker = Attacker::start(s.command(ANN, &format!("exec 3<&0; {SWAPPED}")));
+    let mut undone = 0;
+    for _ in 0..30 {
+        s.lab.run(&[], "echo two > g/ann/d/f; echo more > g/ann/d/more").ok();
+        let id = s.lab.logged_ids().remove(0);
+        attacker.go();
+        undone += u64::from(s.lab.do_systx(["undo", &id]).code == 0);
+        assert_eq!(attacker.says(), "swapped");
+        // Or it is refused: the directory is not where it was.
+        s.lab.native("echo one > g/ann/d/f; rm -f g/ann/d/more").ok();
+        let there = s.lab.native("cat h/*; ls -A h").ok().out;
+        assert_eq!(there, "precious\nf\n", "what is no part of the transaction");
+    }
+    attacker.end();
+    assert_ne!(undone, 0, "nothing was ever undone: no race");
+    eprintln!("undone {undone} times of 30");
 }
 
 /// What a user makes of handles, magic links and programs in such a view is checked as everywhere.
