@@ -4,6 +4,7 @@
 //! - [`run`]: starts the built `systx`, with a limit on everything; a shell inside a run that is
 //!   driven line by line, so that tests order events by pipes and never by sleeping;
 //! - [`tree`]: a whole directory tree as a value, for comparisons;
+//! - [`shared`]: a lab with ordinary users beside root's daemon;
 //! - [`room`]: a mount namespace with several disposable file systems;
 //! - [`confine`]: commands with less than root has;
 //! - [`lost`]: a disk that loses what it was not told to keep;
@@ -52,6 +53,7 @@ pub mod random;
 pub mod room;
 pub mod rows;
 pub mod run;
+pub mod shared;
 #[path = "signals_unsafe.rs"]
 pub mod signals;
 pub mod soak;

@@ -12,7 +12,5 @@ mod ranks;
 mod runtime;
 #[path = "security/stores.rs"]
 mod stores;
-#[path = "security/users.rs"]
-mod users;
 #[path = "security/world.rs"]
 mod world;

@@ -3,95 +3,30 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use systx_e2e::lab::{built, find_program, tool};
-use systx_e2e::run::{Limits, finish};
-use systx_e2e::{CONFLICT, Finished, Lab, skip};
+use systx_e2e::shared::{ANN, BOB, Shared};
+use systx_e2e::{CONFLICT, skip};
 
-/// Two users that no machine has.
-const ANN: u32 = 12031;
-const BOB: u32 = 12032;
-
-/// A lab with a guarded directory `g` that several users share.
-struct Shared {
-    lab: Lab,
-    binary: PathBuf,
-}
-
-impl Shared {
-    fn new(lab: Lab) -> Shared {
-        let make = "umask 022; mkdir -p g/ann g/bob g/all g/closed/in g/sticky; echo secret > g/all/secret; \
-             chmod 600 g/all/secret; echo both > g/all/both; chmod 666 g/all/both; chmod 777 g/all; \
-             echo roots > g/sticky/roots; chmod 666 g/sticky/roots; chmod 1777 g/sticky; chmod 700 g/closed; \
-             echo in > g/closed/in/f; chmod 777 g/closed/in; chmod 700 g/bob; mkdir -p out";
-        lab.native(make).ok();
-        for (name, uid) in [("ann", ANN), ("bob", BOB)] {
-            chown(lab.path("g").join(name), Some(uid), Some(uid)).expect("root may");
-        }
-        // Where these users can execute it.
-        let binary = lab.outside().join("systx");
-        let mut copy = std::process::Command::new("cp");
-        tool(copy.arg(lab.binary()).arg(&binary)).expect("a copy");
-        fs::set_permissions(&binary, PermissionsExt::from_mode(0o755)).expect("ours");
-        for uid in [ANN, BOB] {
-            let run = lab.outside().join(format!("run-{uid}"));
-            fs::create_dir(&run).expect("ours");
-            fs::set_permissions(&run, PermissionsExt::from_mode(0o700)).expect("ours");
-            chown(&run, Some(uid), Some(uid)).expect("root may");
-        }
-        lab.do_systx(["mount", "g"]).ok();
-        Shared { lab, binary }
+/// With a guarded directory `g` that several users share.
+fn shared() -> Result<Shared, String> {
+    let shared = Shared::new()?;
+    let make = "umask 022; mkdir -p g/ann g/bob g/all g/closed/in g/sticky; \
+                echo secret > g/all/secret; chmod 600 g/all/secret; echo both > g/all/both; \
+                chmod 666 g/all/both; chmod 777 g/all; echo roots > g/sticky/roots; \
+                chmod 666 g/sticky/roots; chmod 1777 g/sticky; chmod 700 g/closed; \
+                echo in > g/closed/in/f; chmod 777 g/closed/in; chmod 700 g/bob; mkdir -p out";
+    shared.lab.native(make).ok();
+    for (name, uid) in [("ann", ANN), ("bob", BOB)] {
+        chown(shared.lab.path("g").join(name), Some(uid), Some(uid)).expect("root may");
     }
-
-    /// The guests' directory of the lab's daemon.
-    fn guests(&self) -> PathBuf {
-        self.lab.root().with_file_name("run-guests")
-    }
-
-    /// A script of a user; `$SYSTX` is the program.
-    fn sh(&self, uid: u32, script: &str) -> Finished {
-        let mut command = self.lab.command("setpriv");
-        command
-            .args([format!("--reuid={uid}"), format!("--regid={uid}")])
-            .args(["--clear-groups", "--", "sh", "-c", script])
-            .env("SYSTX", &self.binary)
-            .env("SYSTX_GUESTS_DIR", self.guests())
-            .env("SYSTX_RUNTIME_DIR", self.lab.outside().join(format!("run-{uid}")))
-            .env("HOME", "/nonexistent");
-        finish(command, Limits::default(), &self.lab)
-    }
-
-    /// Begins a transaction of a user; its id and path.
-    fn begin(&self, uid: u32, dir: &str) -> (String, PathBuf) {
-        let json = self.sh(uid, &format!("exec $SYSTX begin --json {dir}")).ok().json();
-        let text = |name: &str| json["begun"][name].as_str().expect("a string").to_owned();
-        (text("id"), PathBuf::from(text("path")))
-    }
-
-    /// The ids that a user's `list` shows.
-    fn list(&self, uid: u32) -> Vec<String> {
-        systx_e2e::run::ids(&self.sh(uid, "exec $SYSTX list --json").ok().json())
-    }
-
-    /// That a user's script fails, and what it says.
-    #[track_caller]
-    fn refused(&self, uid: u32, script: &str) -> String {
-        let done = self.sh(uid, script);
-        assert_ne!(done.code, 0, "{script}: {done:?}");
-        format!("{done:?}")
-    }
+    shared.lab.do_systx(["mount", "g"]).ok();
+    Ok(shared)
 }
 
 fn owner(path: impl AsRef<Path>) -> (u32, u32) {
     let meta = fs::symlink_metadata(&path).unwrap_or_else(|e| panic!("{:?}: {e}", path.as_ref()));
     (meta.uid(), meta.gid())
-}
-
-fn shared() -> Result<Shared, String> {
-    if find_program("setpriv").is_none() {
-        return Err("no setpriv (package util-linux)".into());
-    }
-    Lab::new().map(Shared::new)
 }
 
 macro_rules! shared {

@@ -1,12 +1,13 @@
 //! What others can make root's daemon take, show, and leave on a file.
 
-use super::users::{ANN, BOB, Shared, users};
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Stdio;
 use systx_e2e::lab::find_program;
 use systx_e2e::run::{Limits, finish};
+use systx_e2e::shared::{ANN, BOB, Shared};
+use systx_e2e::users;
 use systx_e2e::{Finished, skip};
 
 const GUEST_SOCKET: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/security/guest_socket.py");

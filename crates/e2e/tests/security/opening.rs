@@ -2,12 +2,13 @@
 //! where root and an ordinary user make and remove files, through views that serve plain or
 //! committed state.
 
-use super::users::{ANN, Shared, users};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use systx_e2e::lab::{built, find_program};
 use systx_e2e::run::{Limits, finish};
+use systx_e2e::shared::{ANN, Shared};
+use systx_e2e::users;
 use systx_e2e::{Shell, skip};
 
 /// The ways to come by something of root.

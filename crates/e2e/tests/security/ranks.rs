@@ -1,8 +1,9 @@
 //! Who yields to whom: other users' transactions are in nobody's way who lets them have some.
 
-use super::users::{ANN, BOB, Shared, users};
 use std::path::PathBuf;
 use systx_e2e::CONFLICT;
+use systx_e2e::shared::{ANN, BOB, Shared};
+use systx_e2e::users;
 
 fn begin(s: &Shared, uid: u32, options: &str) -> (String, PathBuf) {
     let said = s.sh(uid, &format!("exec $SYSTX begin {options} g")).ok();

@@ -1,12 +1,12 @@
 //! A lab with root's daemon, and ordinary users beside it.
 
+use crate::lab::{find_program, tool};
+use crate::run::{Limits, finish};
+use crate::{Finished, Lab};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use systx_e2e::lab::{find_program, tool};
-use systx_e2e::run::{Limits, finish};
-use systx_e2e::{Finished, Lab};
 
 /// Two users that no machine has.
 pub const ANN: u32 = 12031;
@@ -21,7 +21,15 @@ pub struct Shared {
 }
 
 impl Shared {
-    fn new(lab: Lab) -> Shared {
+    /// With a directory `g`.
+    ///
+    /// # Errors
+    /// Why there is none here.
+    pub fn new() -> Result<Shared, String> {
+        if find_program("setpriv").is_none() {
+            return Err("no setpriv (package util-linux)".into());
+        }
+        let lab = Lab::new()?;
         let binary = lab.outside().join("systx");
         copy(&lab.binary(), &binary);
         for uid in [ANN, BOB] {
@@ -31,7 +39,7 @@ impl Shared {
             chown(&run, Some(uid), Some(uid)).expect("root may");
         }
         lab.native("umask 022; mkdir g").ok();
-        Shared { lab, binary }
+        Ok(Shared { lab, binary })
     }
 
     /// Puts a program where users can execute it.
@@ -66,6 +74,18 @@ impl Shared {
         finish(self.command(uid, script), Limits::default(), &self.lab)
     }
 
+    /// Begins a transaction of a user; its id and path.
+    pub fn begin(&self, uid: u32, dir: &str) -> (String, PathBuf) {
+        let json = self.sh(uid, &format!("exec $SYSTX begin --json {dir}")).ok().json();
+        let text = |name: &str| json["begun"][name].as_str().expect("a string").to_owned();
+        (text("id"), PathBuf::from(text("path")))
+    }
+
+    /// The ids that a user's `list` shows.
+    pub fn list(&self, uid: u32) -> Vec<String> {
+        crate::run::ids(&self.sh(uid, "exec $SYSTX list --json").ok().json())
+    }
+
     /// That a user's script fails, and what it says.
     #[track_caller]
     pub fn refused(&self, uid: u32, script: &str) -> String {
@@ -81,20 +101,13 @@ fn copy(from: &Path, to: &Path) {
     fs::set_permissions(to, PermissionsExt::from_mode(0o755)).expect("ours");
 }
 
-/// Or why there is none.
-pub fn shared() -> Result<Shared, String> {
-    if find_program("setpriv").is_none() {
-        return Err("no setpriv (package util-linux)".into());
-    }
-    Lab::new().map(Shared::new)
-}
-
+/// A [`Shared`], or the test ends as skipped.
+#[macro_export]
 macro_rules! users {
     () => {
-        match $crate::users::shared() {
+        match $crate::shared::Shared::new() {
             Ok(shared) => shared,
-            Err(why) => systx_e2e::skip!("{why}"),
+            Err(why) => $crate::skip!("{why}"),
         }
     };
 }
-pub(crate) use users;
