@@ -1,7 +1,7 @@
 //! stat, chmod, chown, utimens, truncate, readlink.
 
 use crate::acl;
-use crate::api::{Attr, Caller, Reply, Seek, SetAttr, SetTime};
+use crate::api::{Attr, Caller, Reply, Seek, SetAttr, SetTime, StatFs};
 use crate::node::Body;
 use crate::view::{State, View};
 use crate::volume::errno;
@@ -16,6 +16,21 @@ const S_ISGID: u32 = 0o2000;
 const S_IXGRP: u32 = 0o0010;
 
 impl View {
+    pub(super) fn statfs_of(&self) -> Reply<StatFs> {
+        let fs = self.io().fs_info().map_err(errno)?;
+        let narrow = |v: u64| u32::try_from(v).unwrap_or(u32::MAX);
+        Ok(StatFs {
+            blocks: fs.blocks,
+            bfree: fs.bfree,
+            bavail: fs.bavail,
+            files: fs.files,
+            ffree: fs.ffree,
+            bsize: narrow(fs.bsize),
+            namelen: narrow(fs.namelen),
+            frsize: narrow(fs.bsize),
+        })
+    }
+
     pub(super) fn getattr_of(&self, node: NodeId) -> Reply<Attr> {
         let (attr, known) = {
             let mut st = self.state.lock();

@@ -1,7 +1,7 @@
 //! Bytes of regular files.  The pages that a request takes from the backing file are recorded and
 //! the file's lock is taken under the view's lock; the transfer itself runs without the view's lock.
 
-use crate::api::{Fallocate, Reply, Seek};
+use crate::api::{Answer, Fallocate, Reply, Request, Seek};
 use crate::client;
 use crate::content::{Base as BaseBytes, Content, PAGE, within};
 use crate::node::{Base, Body};
@@ -95,6 +95,28 @@ impl Opened {
 }
 
 impl View {
+    /// Requests about what is in a file.
+    pub(super) fn serve_content(&self, request: Request<'_>) -> Reply<Answer> {
+        use Request as R;
+        Ok(match request {
+            R::Read { node, offset, buf } => self.read_from(node, offset, buf)?.into(),
+            R::Write { node, offset, data, kill_suidgid } => {
+                self.write_to(node, offset, data, kill_suidgid)?.into()
+            }
+            // The kernel knows the length of what nobody else changes.
+            R::Append { node, offset, data, kill_suidgid } => {
+                (self.write_to(node, offset, data, kill_suidgid)?, false).into()
+            }
+            R::WriteBack { node, offset, data } => self.write_back_to(node, offset, data)?.into(),
+            R::Fallocate { node, how, offset, len } => {
+                self.fallocate_in(node, how, offset, len)?.into()
+            }
+            R::Lseek { node, offset, how } => self.seek_in(node, offset, how)?.into(),
+            R::Copy { from, to, len } => self.copy_between(from, to, len)?.into(),
+            _ => return Err(Errno::NOSYS),
+        })
+    }
+
     pub(super) fn read_from(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
         let mut st = self.state.lock();
         let content = self.content_of(&mut st, node)?;

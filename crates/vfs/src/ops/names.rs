@@ -40,6 +40,36 @@ impl<'a> Making<'a> {
 }
 
 impl View {
+    pub(super) fn find_name(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Reply<Option<Entry>> {
+        let mut st = self.state.lock();
+        let glimpsed = self.looked_up_by_builder(&mut st, caller, (parent, name));
+        let found = glimpsed.unwrap_or_else(|| self.find(&mut st, parent, name))?;
+        found.map(|node| self.handed_out(&mut st, node)).transpose()
+    }
+
+    pub(super) fn make_file(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        name: &[u8],
+        new: NewAttr,
+        exclusive: bool,
+    ) -> Reply<Entry> {
+        if !exclusive {
+            let mut st = self.state.lock();
+            if let Some(node) = self.find(&mut st, parent, name)? {
+                self.entry(&st, node)?.opens_unchecked(caller)?;
+                return self.handed_out(&mut st, node);
+            }
+        }
+        self.make(caller, parent, name, Making::plain(Kind::File, 0), new)
+    }
+
     pub(super) fn make(
         &self,
         caller: Caller,

@@ -13,6 +13,11 @@ use systx_store::io::Fixed;
 const VALUE_MAX: usize = 65_536;
 
 impl View {
+    pub(super) fn xattr_of(&self, node: NodeId, key: &[u8]) -> Reply<Vec<u8>> {
+        let mut st = self.state.lock();
+        self.xattr(&mut st, node, key)?.ok_or(Errno::NODATA)
+    }
+
     /// The value in this view.
     pub(super) fn xattr(&self, st: &mut State, node: NodeId, key: &[u8]) -> Reply<Option<Vec<u8>>> {
         self.take_up_unless_building(st, node)?;
