@@ -9,6 +9,7 @@ use systx_e2e::lab::tool;
 /// Crates from the bottom up.  A crate may use those of lower ranks only; `e2e` and `histories` use what
 /// everybody uses, the built program and the library.
 const RANKS: &[(&str, u32)] = &[
+    ("cxlock", 0),
     ("systx-abi", 0),
     ("systx-calls", 0),
     ("libsystx", 1),
