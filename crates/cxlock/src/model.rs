@@ -71,7 +71,12 @@ struct Run {
 
 thread_local! {
     /// The model in whose transaction this thread is, by the address of what its clones share.
-    static INSIDE: Cell<usize> = const { Cell::new(0) };
+    static INSIDE: Cell<usize> = outside();
+}
+
+/// Not a constant: loom's `thread_local` takes none.
+fn outside() -> Cell<usize> {
+    Cell::new(0)
 }
 
 /// What unwinds when a transaction aborts.
