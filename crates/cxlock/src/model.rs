@@ -79,6 +79,10 @@ fn outside() -> Cell<usize> {
     Cell::new(0)
 }
 
+fn go_inside(model: usize) {
+    INSIDE.with(|inside| inside.set(model));
+}
+
 /// What unwinds when a transaction aborts.
 struct Unwound(Cause);
 
@@ -199,7 +203,7 @@ impl Hardware for Model {
         let mut state = lock(&self.shared.state);
         state.ticks += 1;
         state.running.insert(crate::sync::token(), Run::default());
-        INSIDE.set(self.address());
+        go_inside(self.address());
         Ok(())
     }
 
@@ -215,7 +219,7 @@ impl Hardware for Model {
             place.0.store(*value, Ordering::Release);
         }
         state.running.remove(&me);
-        INSIDE.set(0);
+        go_inside(0);
     }
 
     fn abort(&self, cause: Cause) -> ! {
@@ -227,7 +231,7 @@ impl Hardware for Model {
 
     fn caught(&self, payload: &(dyn Any + Send)) -> Option<Cause> {
         let run = lock(&self.shared.state).running.remove(&crate::sync::token());
-        INSIDE.set(0);
+        go_inside(0);
         // A panic of the section's own, unless the transaction had already lost: what a section
         // does then is not to be believed.
         let cause = payload.downcast_ref::<Unwound>().map(|unwound| unwound.0);
@@ -235,7 +239,7 @@ impl Hardware for Model {
     }
 
     fn active(&self) -> bool {
-        INSIDE.get() != 0
+        INSIDE.with(Cell::get) != 0
     }
 
     fn load(&self, place: Place<'_>) -> u64 {
