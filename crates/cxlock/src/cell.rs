@@ -171,6 +171,12 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig {
+            cases: if cfg!(miri) { 3 } else { 256 },
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
         #[test]
         fn a_word_is_what_was_put_in(a: u64, b: i64, c: char, d: Option<u32>, e: bool, f: i8) {
             same(a);

@@ -67,6 +67,8 @@ struct Run {
     reads: BTreeSet<usize>,
     writes: BTreeSet<usize>,
     doomed: Option<Cause>,
+    /// Whether the section is being left.  Its destructors may still touch cells.
+    unwinds: bool,
 }
 
 thread_local! {
@@ -143,21 +145,13 @@ impl Model {
                     run.doom(Cause::Capacity);
                 }
             }
-            if let Some(cause) = run.doomed {
+            if let Some(cause) = run.leaves() {
                 drop(state);
-                unwind(cause);
-                return then(); // in a destructor: what is read does not count any more
+                resume_unwind(Box::new(Unwound(cause)));
             }
         }
         // With the lock still held: the access and the check are one step.
         then()
-    }
-}
-
-/// Leaves the section, unless that is being left already.
-fn unwind(cause: Cause) {
-    if !std::thread::panicking() {
-        resume_unwind(Box::new(Unwound(cause)));
     }
 }
 
@@ -188,6 +182,13 @@ impl Run {
         self.reads.clear();
         self.writes.clear();
     }
+
+    /// Why the section is to be left now, if it is; not again by destructors on the way out.
+    fn leaves(&mut self) -> Option<Cause> {
+        let leaving = self.unwinds && std::thread::panicking();
+        self.unwinds |= self.doomed.is_some();
+        self.doomed.filter(|_| !leaving)
+    }
 }
 
 impl sealed::Sealed for Model {}
@@ -213,7 +214,7 @@ impl Hardware for Model {
         let me = crate::sync::token();
         if let Some(cause) = state.running.get(&me).and_then(|run| run.doomed) {
             drop(state);
-            return unwind(cause);
+            resume_unwind(Box::new(Unwound(cause)));
         }
         for (place, value) in writes {
             place.0.store(*value, Ordering::Release);
@@ -225,6 +226,7 @@ impl Hardware for Model {
     fn abort(&self, cause: Cause) -> ! {
         if let Some(run) = lock(&self.shared.state).running.get_mut(&crate::sync::token()) {
             run.doom(cause);
+            run.unwinds = true;
         }
         resume_unwind(Box::new(Unwound(cause)))
     }

@@ -123,8 +123,8 @@ impl Raw {
         let mut line = lock(&self.line);
         line.watchers += 1;
         while !holds() {
-            // With the lock free, and what is waited for not there, `Raw::wake` will come.
-            if self.is_free(hardware) || self.say_asleep(hardware) {
+            // An heir changes under the mutex only: it is still to take the lock, and its end wakes.
+            if self.has_heir() || self.say_asleep(hardware) {
                 line = wait(&self.changed, line);
             }
         }

@@ -114,10 +114,12 @@ fn threads_lose_nothing_whatever_the_mix() {
                     if (i + thread) % 16 == 0 {
                         lock.exclusive(|t, [a, b]| b.set(t, a.update(t, |n| n + 1)));
                     } else {
-                        lock.optimistic(|t, [a, b]| {
-                            assert_eq!(a.get(t), b.get(t));
+                        let seen = lock.optimistic(|t, [a, b]| {
+                            let seen = (a.get(t), b.get(t));
                             b.set(t, a.update(t, |n| n + 1));
+                            seen
                         });
+                        assert_eq!(seen.0, seen.1);
                     }
                 }
             });

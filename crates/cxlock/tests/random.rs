@@ -10,6 +10,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::thread::scope;
 
 const CELLS: usize = 8;
+/// The sum of the cells of both locks.
+const ALL: u64 = CELLS as u64 * 10;
 const CASES: u32 = if cfg!(miri) { 2 } else { 48 };
 
 /// Moves an amount from one cell to another one, in some way.
@@ -63,40 +65,46 @@ fn settings() -> impl Strategy<Value = Settings> {
 type Cells = [TxCell<u64>; CELLS];
 type Lock = CxLock<Cells, Model>;
 
+fn sum(t: &cxlock::Tx<'_, '_, Model>, cells: &Cells) -> u64 {
+    cells.iter().map(|cell| cell.get(t)).sum()
+}
+
+/// What a section saw is looked at after its end: one that panics starts again with the lock.
 fn one_move(first: &Lock, second: &Lock, m: &Move) {
-    // Every section sees a sum that is right: a section is isolated even if it is to abort.
-    let act = |t: &cxlock::Tx<'_, '_, Model>, cells: &Cells| {
-        let amount = m.amount.min(cells[m.from].get(t));
-        (amount, cells.iter().map(|cell| cell.get(t)).sum::<u64>())
+    let change = |t: &cxlock::Tx<'_, '_, Model>, cells: &Cells| {
+        (m.amount.min(cells[m.from].get(t)), sum(t, cells))
     };
-    match m.how {
+    let (before, after) = match m.how {
         How::Optimistic | How::WithIo | How::Panics => first.optimistic(|t, cells| {
-            let (amount, sum) = act(t, cells);
+            let (amount, before) = change(t, cells);
             cells[m.from].update(t, |n| n - amount);
             cells[m.to].update(t, |n| n + amount);
             match m.how {
                 How::WithIo => t.io(|| assert_ne!(t.mode(), Mode::Optimistic)),
-                How::Panics => resume_unwind(Box::new(m.clone())),
+                How::Panics => resume_unwind(Box::new(())),
                 _ => {}
             }
-            assert_eq!(cells.iter().map(|cell| cell.get(t)).sum::<u64>(), sum);
+            (before, sum(t, cells))
         }),
         How::Exclusive => first.exclusive(|t, cells| {
-            let (amount, sum) = act(t, cells);
+            let (amount, before) = change(t, cells);
             cells[m.from].update(t, |n| n - amount);
             cells[m.to].update(t, |n| n + amount);
-            assert_eq!(cells.iter().map(|cell| cell.get(t)).sum::<u64>(), sum);
+            (before, sum(t, cells))
         }),
         How::Nested => first.optimistic(|t, cells| {
-            let (amount, sum) = act(t, cells);
-            cells[m.from].update(t, |n| n - amount);
-            second.optimistic_in(t, |t, others| {
-                let before = others.iter().map(|cell| cell.get(t)).sum::<u64>();
-                assert_eq!(before + sum, CELLS as u64 * 10, "the two locks are seen together");
+            let (amount, mine) = change(t, cells);
+            let before = second.optimistic_in(t, |t, others| {
+                let before = mine + sum(t, others);
+                cells[m.from].update(t, |n| n - amount);
                 others[m.to].update(t, |n| n + amount);
+                before
             });
+            (before, ALL)
         }),
-    }
+    };
+    assert_eq!(before, after, "half of another section");
+    assert!(!matches!(m.how, How::Nested) || before == ALL, "the two locks are seen together");
 }
 
 fn run(settings: Settings, policy: &'static dyn Policy, threads: &[Vec<Move>]) {
@@ -122,8 +130,8 @@ fn run(settings: Settings, policy: &'static dyn Policy, threads: &[Vec<Move>]) {
     assert_eq!(stats.acquisitions, sections, "{stats:?}");
     assert!(stats.fallbacks >= failed, "{stats:?}");
     assert_eq!((first.look().optimistic, first.look().waiting, model.running()), (0, 0, 0));
-    let sum = |lock: Lock| lock.into_inner().map(TxCell::into_inner).iter().sum::<u64>();
-    assert_eq!(sum(first) + sum(second), CELLS as u64 * 10);
+    let rest = |lock: Lock| lock.into_inner().map(TxCell::into_inner).iter().sum::<u64>();
+    assert_eq!(rest(first) + rest(second), ALL);
 }
 
 proptest! {

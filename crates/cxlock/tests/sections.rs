@@ -305,3 +305,70 @@ fn a_thread_that_would_wait_for_itself_is_told() {
         assert_eq!(lock.into_inner().into_inner(), 3);
     }
 }
+
+/// Runs something when it is dropped.
+struct Last<F: FnMut()>(F);
+
+impl<F: FnMut()> Drop for Last<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+#[test]
+fn sections_of_destructors_count_while_a_panic_unwinds() {
+    let m = model();
+    let lock = CxLock::with(TxCell::new(0u64), m.clone(), &Fair);
+    let interrupted = Cell::new(0);
+    fails(|| {
+        let _last = Last(|| {
+            lock.optimistic(|t, n| {
+                n.update(t, |n| n + 1);
+                if interrupted.replace(1) == 0 {
+                    m.interrupt();
+                }
+            })
+        });
+        resume_unwind(Box::new(()));
+    });
+    assert_eq!(lock.stats().restarts(Cause::Other), 1);
+    assert_eq!(lock.into_inner().into_inner(), 1, "the attempt that lost was made again");
+}
+
+#[test]
+fn destructors_of_a_section_that_is_left_may_look_at_cells() {
+    let m = model();
+    let lock = CxLock::with(TxCell::new(0u64), m.clone(), &Fair);
+    let (attempts, looks) = (Cell::new(0), Cell::new(0));
+    lock.optimistic(|t, n| {
+        let _last = Last(|| {
+            n.get(t);
+            looks.set(looks.get() + 1);
+        });
+        if attempts.replace(1) == 0 {
+            m.interrupt();
+        }
+        n.update(t, |n| n + 1);
+    });
+    assert_eq!(looks.get(), 2);
+    assert_eq!(lock.into_inner().into_inner(), 1);
+}
+
+#[test]
+fn a_section_that_holds_an_abort_back_does_not_commit() {
+    let m = model();
+    let lock = CxLock::with([TxCell::new(0u64), TxCell::new(0)], m.clone(), &Fair);
+    let attempts = Cell::new(0);
+    lock.optimistic(|t, [a, b]| {
+        a.update(t, |n| n + 1);
+        if attempts.replace(attempts.get() + 1) == 0 {
+            m.interrupt();
+            assert!(m.is_doomed());
+            let _ = catch_unwind(AssertUnwindSafe(|| b.update(t, |n| n + 1)));
+        } else {
+            b.update(t, |n| n + 1);
+        }
+    });
+    assert_eq!(attempts.get(), 2);
+    assert_eq!(lock.into_inner().map(TxCell::into_inner), [1, 1]);
+}
