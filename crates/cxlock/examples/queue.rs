@@ -1,4 +1,5 @@
-//! A queue between threads: who finds it empty sleeps; two locks are one section where they must be.
+//! A queue between threads: who finds it empty sleeps; two locks are one section where they must
+//! be.
 
 use cxlock::{CxCondvar, CxLock, TxCell};
 

@@ -207,8 +207,8 @@ impl<H: Hardware> Base<H> {
         self.raw.release(&self.hardware);
     }
 
-    /// Runs a section once.  `free` looks, in a transaction, whether it may run; `ready` waits, with
-    /// the lock taken, until it may.
+    /// Runs a section once.  `free` looks, in a transaction, whether it may run; `ready` waits,
+    /// with the lock taken, until it may.
     pub(crate) fn section<'t, 'env: 't, R>(
         &'t self,
         mode: Mode,

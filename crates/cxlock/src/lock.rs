@@ -103,8 +103,8 @@ impl<T, H: Hardware> CxLock<T, H> {
 
     /// Runs a section as a part of another one: both are undone or stay as a whole.
     ///
-    /// If the outer section is a transaction so is this one, in the same transaction.  If it has its
-    /// lock, this one takes its own, and keeps it until the outermost section ends: locks that are
+    /// If the outer section is a transaction so is this one, in the same transaction.  If it has
+    /// its lock, this one takes its own, and keeps it until the outermost section ends: locks that are
     /// nested are to be taken in one order everywhere.
     pub fn optimistic_in<'t, 'env, R>(
         &'t self,
@@ -125,9 +125,11 @@ impl<T, H: Hardware> CxLock<T, H> {
         section(t, &self.data)
     }
 
-    /// Runs a section until it gives something, and sleeps in between until `condition` is notified.
+    /// Runs a section until it gives something, and sleeps in between until there is a
+    /// notification.
     ///
-    /// What the section did is committed before it sleeps, as a condition variable lets its lock go.
+    /// What the section did is committed before it sleeps, as a condition variable lets its lock
+    /// go.
     ///
     /// ```
     /// use cxlock::{CxCondvar, CxLock, TxCell};

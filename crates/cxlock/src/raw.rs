@@ -123,7 +123,8 @@ impl Raw {
         let mut line = lock(&self.line);
         line.watchers += 1;
         while !holds() {
-            // An heir changes under the mutex only: it is still to take the lock, and its end wakes.
+            // An heir changes under the mutex only: it is still to take the lock, and its end
+            // wakes.
             if self.has_heir() || self.say_asleep(hardware) {
                 line = wait(&self.changed, line);
             }

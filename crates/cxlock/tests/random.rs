@@ -135,7 +135,11 @@ fn run(settings: Settings, policy: &'static dyn Policy, threads: &[Vec<Move>]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: CASES,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn sections_are_as_if_one_after_the_other(
