@@ -1,8 +1,8 @@
 //! Measures sections of a table under several kinds of locks: what `bench/cxlock` runs.
 //!
 //! `bench_cxlock KIND THREADS OPERATIONS SHARED MILLISECONDS` prints sections per second.  A
-//! section does `OPERATIONS` updates of slots of its thread, or of all threads' if `SHARED` is 1.  The sum
-//! of the table is checked.
+//! section does `OPERATIONS` updates of slots of its thread, or of all threads' if `SHARED` is 1.
+//! The sum of the table is checked.
 
 use cxlock::{CxLock, TxCell};
 use parking_lot::Mutex;

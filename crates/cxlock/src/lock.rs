@@ -104,8 +104,8 @@ impl<T, H: Hardware> CxLock<T, H> {
     /// Runs a section as a part of another one: both are undone or stay as a whole.
     ///
     /// If the outer section is a transaction so is this one, in the same transaction.  If it has
-    /// its lock, this one takes its own, and keeps it until the outermost section ends: locks that are
-    /// nested are to be taken in one order everywhere.
+    /// its lock, this one takes its own, and keeps it until the outermost section ends: locks that
+    /// are nested are to be taken in one order everywhere.
     pub fn optimistic_in<'t, 'env, R>(
         &'t self,
         t: &Tx<'t, 'env, H>,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::thread::scope;
 
-const ROUNDS: u64 = if cfg!(miri) { 5 } else { 300 };
+const ROUNDS: u64 = if cfg!(miri) { 2 } else { 300 };
 
 fn models() -> Vec<Model> {
     let [there, none, flaky] = [Settings::default(); 3];
