@@ -183,3 +183,37 @@ fn a_directory_on_the_way_to_a_mount_is_seen_as_it_is_when_a_program_comes_there
     assert_eq!(shell.eval("cat x/f; ls -d old x").trim(), "other\nold\nx");
     shell.exit(0);
 }
+
+/// A number that is used again names another object: identity is number and birth.
+#[test]
+fn who_has_removed_a_file_has_nothing_to_do_with_the_next_one_of_that_number() {
+    let lab = lab!();
+    lab.native("echo one > f").ok();
+    lab.run(&["--on-exit=keep"], "rm f").ok();
+    let kept = lab.open_ids().pop().expect("it is kept");
+    let again = "n=$(stat -c %i f); rm f; for i in $(seq 300); do \
+        echo x > g$i; [ $(stat -c %i g$i) = $n ] && mv g$i again && exit; done; exit 7";
+    let made = lab.native(again);
+    if made.code == 7 {
+        eprintln!("SKIPPED: {} did not use the number again", lab.fs.name());
+    } else {
+        made.ok();
+        lab.run(&["--retries", "0"], "cat again; echo more >> again; chmod 640 again").ok();
+        assert_eq!(lab.read("again"), "x\nmore\n");
+    }
+    lab.do_systx(["commit", &kept]).expect(CONFLICT);
+    lab.do_systx(["abort", &kept]).ok();
+}
+
+/// What the file system has no place for is refused by the call, not by the commit.
+#[test]
+fn attributes_of_a_kind_that_the_file_system_does_not_have_are_refused_at_once() {
+    let lab = lab!();
+    let calls = "import os\ndef answer(call, *args):\n  try: return call(*args)\n  except OSError as e: return e.errno\n\
+        open('new', 'w').close()\nfor f in 'f', 'new':\n  for k in 'com.apple.x', 'none.x', 'user.x':\n    \
+        print(f, k, answer(os.getxattr, f, k), answer(os.setxattr, f, k, b'1'), answer(os.removexattr, f, k))";
+    lab.native("echo one > f").ok();
+    lab.write("calls.py", calls);
+    let outside = lab.native("python3 calls.py; rm new").ok().out;
+    assert_eq!(lab.run(&[], "python3 calls.py").ok().out, outside);
+}

@@ -209,7 +209,10 @@ mod tests {
     #[test]
     fn a_path_is_its_way_and_one_object() {
         let dir = tree();
-        let oid = |path: &str| Oid(fs::metadata(dir.path().join(path)).unwrap().ino());
+        let oid = |path: &str| {
+            let file = fs::File::open(dir.path().join(path)).unwrap();
+            crate::node::oid_of(crate::plain::sys::stat(&file).unwrap().id)
+        };
         let name = |dir: &str, name: &str, write| {
             let part = Part::Name { dir: oid(dir), name: name.as_bytes().into() };
             Claim { part, write }

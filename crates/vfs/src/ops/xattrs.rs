@@ -15,7 +15,10 @@ const VALUE_MAX: usize = 65_536;
 impl View {
     pub(super) fn xattr_of(&self, node: NodeId, key: &[u8]) -> Reply<Vec<u8>> {
         let mut st = self.state.lock();
-        self.xattr(&mut st, node, key)?.ok_or(Errno::NODATA)
+        match self.xattr(&mut st, node, key)? {
+            Some(value) => Ok(value),
+            None => self.check_namespace(key).and(Err(Errno::NODATA)),
+        }
     }
 
     /// The value in this view.
@@ -45,6 +48,15 @@ impl View {
             dir.read_xattrs.get_or_insert_default().insert(Box::from(key), value.clone());
         }
         Ok(value)
+    }
+
+    /// That the file system has attributes of that kind: what it could not store does not exist in a view either.
+    fn check_namespace(&self, key: &[u8]) -> Reply<()> {
+        let io = &self.vol.io;
+        match io.get_xattr(&io.root(), b"", key).map_err(errno) {
+            Err(Errno::OPNOTSUPP) => Err(Errno::OPNOTSUPP),
+            _ => Ok(()),
+        }
     }
 
     pub(super) fn xattr_names(&self, node: NodeId) -> Reply<Vec<u8>> {
@@ -93,6 +105,9 @@ impl View {
             return Err(Errno::PERM);
         }
         let exists = self.xattr(&mut st, node, key)?.is_some();
+        if !exists {
+            self.check_namespace(key)?;
+        }
         let value = match set {
             Some((_, SetXattr::Create)) if exists => return Err(Errno::EXIST),
             Some((_, SetXattr::Replace)) if !exists => return Err(Errno::NODATA),
