@@ -11,18 +11,25 @@
 //!
 //! **Behind the end.**  A mapping reaches to the end of the last page.  What is stored there is no part of the file, and
 //! has to be gone when the file grows.  The kernel does not see to that for a file system like this one.  When a request has
-//! left a *gap*, bytes behind the old end that nobody has written ([`systx_vfs::client::gap`]), zeros are put into
-//! the page (NOTIFY_STORE) before it is answered ([`Mapped::fill`]).  An append leaves no gap.  A page that the kernel
+//! left a *gap*, bytes behind the old end that nobody has written ([`systx_vfs::client::gap`]), the kernel's page gets
+//! zeros there before it is answered ([`Mapped::fill`]).  An append leaves no gap.  A page that the kernel
 //! cannot have whole is mapped by nobody: what was neither read nor written as a whole needs no zeros, so who writes new files with
 //! gaps pays nothing.
 //!
-//! **Why nobody waits in a circle.**  Writing back waits for WRITEs and READs of these pages, and is asked for by a request
-//! that has no page locked (LSEEK).  It may have to wait for a truncation (the kernel sends no WRITE meanwhile), and no
-//! truncation waits for it.  So many at once, at most, that further requests find a worker ([`AT_ONCE`]); beyond that
-//! the answer is that there is no hole, which is never wrong.  Putting zeros waits for a page's lock, which the request
-//! that has left the gap may have itself: a write has its last page locked if that is not whole.  Or whoever writes
-//! the page back has it, and waits for the truncation.  So a thread does that, the request waits for it for [`PATIENCE`] only,
-//! and until it is done what is written back of the gap counts as zeros.
+//! **Why nobody waits in a circle, and nothing comes late that does harm.**  Writing back waits for WRITEs and READs of these
+//! pages, and is asked for by a request that has no page locked (LSEEK).  It may have to wait for a truncation (the kernel
+//! sends no WRITE meanwhile), and no truncation waits for it.  So many at once, at most, that further requests find a worker
+//! ([`AT_ONCE`]); beyond that the answer is that there is no hole, which is never wrong.
+//!
+//! A write has its last page locked itself if that is not whole.  Nobody has such a page mapped, and it needs nothing; but
+//! the kernel does not tell, and whoever asks for the page waits for the write's answer.  So for a write the page is
+//! written back and forgotten, not stored to: that may come after the answer, and nothing that was stored until then is lost.
+//! A thread does it, and the write waits for [`PATIENCE`] only.  What is written back until the answer counts as zeros in
+//! the gap; after it, as what it is.
+//!
+//! Other requests have no page locked.  For them zeros are put into the page (NOTIFY_STORE), which waits for a READ of it,
+//! or for somebody who drops it; until it is done the gap counts as zeros in what is written back.  A truncation keeps WRITEs
+//! waiting, so forgetting the page would wait for its answer; a copy is not in the page, and would be overwritten by it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -47,8 +54,11 @@ const PAGE: u64 = 4096;
 /// Requests that have pages written back at the same time.
 const AT_ONCE: usize = 64;
 
-/// How long a request waits for zeros where its gap was.
+/// How long a write waits until its page is forgotten, for which it may itself be waited for.
 const PATIENCE: Duration = Duration::from_millis(50);
+
+/// How long others wait for zeros where their gap was.  What is put later covers what was stored since.
+const LONG_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The kernel's pages of files.
 pub(crate) trait Pages: Send + Sync {
@@ -195,8 +205,9 @@ impl Mapped {
         }
     }
 
-    /// Puts zeros where a gap begins, if the kernel may have something else there.
-    pub fn fill(&self, file: NodeId, gap: Range<u64>) {
+    /// Puts zeros where a gap begins, if the kernel may have something else there.  `by_write`: the request that has left
+    /// the gap is a write, whose data the kernel has in its pages.
+    pub fn fill(&self, file: NodeId, gap: Range<u64>, by_write: bool) {
         let tail = gap.start..gap.end.min(gap.start.next_multiple_of(PAGE));
         let end = self.whole.lock().get(&file).copied().unwrap_or(0);
         if tail.is_empty() || end <= gap.start / PAGE * PAGE {
@@ -209,8 +220,11 @@ impl Mapped {
         drop(open);
         let (pages, gaps, mine) = (Arc::clone(&self.pages), Arc::clone(&self.gaps), gap.clone());
         let zero = move || {
-            if let Err(error) = pages.zero(mine.0, mine.1.clone()) {
-                tracing::debug!(file = mine.0.0, %error, "no zeros behind the end of a file");
+            let (file, range) = mine.clone();
+            let done =
+                if by_write { pages.write_back(file, range) } else { pages.zero(file, range) };
+            if let Err(error) = done {
+                tracing::debug!(file = file.0, %error, "no zeros behind the end of a file");
             }
             gaps.close(&mine);
         };
@@ -218,10 +232,17 @@ impl Mapped {
             tracing::warn!(%error, "no thread to put zeros behind the end of a file");
             return self.gaps.close(&gap);
         }
+        self.wait_filled(&gap, if by_write { PATIENCE } else { LONG_PATIENCE });
+        if by_write {
+            self.gaps.close(&gap);
+        }
+    }
+
+    fn wait_filled(&self, gap: &(NodeId, Range<u64>), patience: Duration) {
         let begun = Instant::now();
         let mut open = self.gaps.open.lock();
-        while open.contains(&gap) {
-            let left = PATIENCE.saturating_sub(begun.elapsed());
+        while open.contains(gap) {
+            let left = patience.saturating_sub(begun.elapsed());
             if left.is_zero() {
                 return;
             }

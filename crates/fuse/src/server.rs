@@ -224,6 +224,7 @@ impl Server {
                     Operation::Copy { to, .. } => *to,
                     _ => node,
                 };
+                let by_write = matches!(operation, Operation::Write { .. });
                 let alone =
                     matches!(operation, Operation::Fallocate { .. } | Operation::Copy { .. });
                 let answer = self.answer(post, header, operation)?;
@@ -231,7 +232,7 @@ impl Server {
                     self.mapped.mode_may_have_changed(changed);
                 }
                 if let Some(gap) = client::gap() {
-                    self.mapped.fill(changed, gap);
+                    self.mapped.fill(changed, gap, by_write);
                 }
                 Ok(answer.encode(payload)?)
             }

@@ -26,6 +26,7 @@ impl Pages for Kernel {
         Ok(())
     }
     fn write_back(&self, file: NodeId, range: Range<u64>) -> io::Result<()> {
+        self.pass();
         self.asked.lock().unwrap().push(range.clone());
         let mut dirty = self.dirty.lock().unwrap();
         for (at, bytes) in dirty.extract_if(.., |(at, _)| range.contains(at)) {
@@ -34,11 +35,17 @@ impl Pages for Kernel {
         Ok(())
     }
     fn zero(&self, _file: NodeId, range: Range<u64>) -> io::Result<()> {
+        self.pass();
+        self.zeroed.lock().unwrap().push(range);
+        Ok(())
+    }
+}
+
+impl Kernel {
+    fn pass(&self) {
         if let Some(locked) = self.locked.lock().unwrap().take() {
             locked.recv_timeout(HANG).unwrap();
         }
-        self.zeroed.lock().unwrap().push(range);
-        Ok(())
     }
 }
 
@@ -117,20 +124,40 @@ fn a_hollow_file_has_blocks_once_the_kernel_may_have_pages_of_it() {
 fn a_gap_begins_with_zeros_where_the_kernel_may_have_the_page() {
     let (kernel, mapped, file) = sparse();
     let zeroed = || std::mem::take(&mut *kernel.zeroed.lock().unwrap());
-    mapped.fill(file, 100..5000);
+    mapped.fill(file, 100..5000, false);
     // A part of a page, and a whole one before the end.
     mapped.written(file, 0, 4095);
     mapped.written(file, 1, 4098);
-    mapped.fill(file, 100..5000);
+    mapped.fill(file, 100..5000, false);
     assert_eq!(zeroed(), [], "nobody has read that page, or written all of it");
     mapped.written(file, 1, 8191);
-    mapped.fill(file, 8000..8010);
-    mapped.fill(file, 8192..9000);
-    mapped.fill(file, 9000..9001);
+    mapped.fill(file, 8000..8010, false);
+    mapped.fill(file, 8192..9000, false);
+    mapped.fill(file, 9000..9001, false);
     assert_eq!(zeroed(), std::slice::from_ref(&(8000..8010)));
     mapped.has(file, 8193);
-    mapped.fill(file, 8200..u64::MAX);
+    mapped.fill(file, 8200..u64::MAX, false);
     assert_eq!(zeroed(), std::slice::from_ref(&(8200..12288)));
+}
+
+/// Nothing is put into the page: a write that has it locked would be answered before that, and what
+/// a program stores after the answer would be covered.
+#[test]
+fn the_page_of_a_write_that_leaves_a_gap_is_forgotten_and_nothing_is_put_there() {
+    let (kernel, mapped, file) = sparse();
+    mapped.has(file, PAGE);
+    mapped.fill(file, 3..6, true);
+    let asked = || std::mem::take(&mut *kernel.asked.lock().unwrap());
+    assert_eq!(asked(), std::slice::from_ref(&(3..6)));
+    // The page is locked until the write is answered.
+    let (unlock, locked) = mpsc::channel();
+    *kernel.locked.lock().unwrap() = Some(locked);
+    mapped.fill(file, 3..6, true);
+    assert_eq!(asked(), [], "the page is locked");
+    let after = *mapped.with_gaps(file, 0, b"abcdefgh") == *b"abcdefgh";
+    unlock.send(()).unwrap();
+    assert!(after, "stored after the answer, and lost");
+    assert!(kernel.zeroed.lock().unwrap().is_empty());
 }
 
 #[test]
@@ -139,7 +166,7 @@ fn until_the_zeros_are_there_what_is_written_back_has_them_and_nobody_waits_for_
     let (unlock, locked) = mpsc::channel();
     *kernel.locked.lock().unwrap() = Some(locked);
     mapped.has(file, PAGE);
-    mapped.fill(file, 3..6);
+    mapped.fill(file, 3..6, false);
     assert!(kernel.zeroed.lock().unwrap().is_empty(), "the page is locked");
     assert_eq!(*mapped.with_gaps(file, 0, b"abcdefgh"), *b"abc\0\0\0gh");
     assert_eq!(*mapped.with_gaps(file, 5, b"fgh"), *b"\0gh");
