@@ -42,8 +42,8 @@ impl NodeId {
 /// either, which it otherwise does for every file that is created (one of six messages).
 pub const FIRST_OPEN: &str = "\u{1}systx first open";
 
-/// A name in the root of a view that nothing ever has.  The process that puts the view together looks it
-/// up when it is done: who looks at the view from then on is a program.
+/// A name in the root of a view that nothing ever has.  The process that puts the view together
+/// looks it up when it is done: who looks at the view from then on is a program.
 pub const BUILT: &str = "\u{1}systx built";
 
 /// An object of a volume while the daemon runs: the key under which conflicts are found, made by the

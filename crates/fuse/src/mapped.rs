@@ -1,35 +1,42 @@
-//! What programs have stored in shared mappings of a file: it is in the kernel's pages, where the view does not see
-//! it.  What is answered about the content of a file is about those pages, so they come first.
+//! What programs have stored in shared mappings of a file: it is in the kernel's pages, where the
+//! view does not see it.  What is answered about the content of a file is about those pages, so
+//! they come first.
 //!
-//! **Holes.**  A page that is dirty is no hole, whatever the view knows.  Before a hole is answered to lseek(2), the
-//! kernel writes back its pages in that hole ([`Mapped::seek`]); so a file without holes costs nothing.  It forgets them, too,
-//! which no write in flight may meet: lseek(2) has the inode's lock.
+//! **Holes.**  A page that is dirty is no hole, whatever the view knows.  Before a hole is
+//! answered to lseek(2), the kernel writes back its pages in that hole ([`Mapped::seek`]); so a
+//! file without holes costs nothing.  It forgets them, too, which no write in flight may meet:
+//! lseek(2) has the inode's lock.
 //!
-//! stat(2) has not, and so nothing is written back for it.  A file that has a length and no blocks is a hole as a whole, and programs that copy
-//! believe that without looking further.  So the kernel keeps no attributes of such a file ([`is_hollow`]), and it is shown with
-//! a page's blocks if the kernel may have pages of it ([`Mapped::shown`]).
+//! stat(2) has not, and so nothing is written back for it.  A file that has a length and no blocks
+//! is a hole as a whole, and programs that copy believe that without looking further.  So the
+//! kernel keeps no attributes of such a file ([`is_hollow`]), and it is shown with a page's blocks
+//! if the kernel may have pages of it ([`Mapped::shown`]).
 //!
-//! **Behind the end.**  A mapping reaches to the end of the last page.  What is stored there is no part of the file, and
-//! has to be gone when the file grows.  The kernel does not see to that for a file system like this one.  When a request has
-//! left a *gap*, bytes behind the old end that nobody has written ([`systx_vfs::client::gap`]), the kernel's page gets
-//! zeros there before it is answered ([`Mapped::fill`]).  An append leaves no gap.  A page that the kernel
-//! cannot have whole is mapped by nobody: what was neither read nor written as a whole needs no zeros, so who writes new files with
-//! gaps pays nothing.
+//! **Behind the end.**  A mapping reaches to the end of the last page.  What is stored there is no
+//! part of the file, and has to be gone when the file grows.  The kernel does not see to that for
+//! a file system like this one.  When a request has left a *gap*, bytes behind the old end that
+//! nobody has written ([`systx_vfs::client::gap`]), the kernel's page gets zeros there before it
+//! is answered ([`Mapped::fill`]).  An append leaves no gap.  A page that the kernel cannot have
+//! whole is mapped by nobody: what was neither read nor written as a whole needs no zeros, so who
+//! writes new files with gaps pays nothing.
 //!
-//! **Why nobody waits in a circle, and nothing comes late that does harm.**  Writing back waits for WRITEs and READs of these
-//! pages, and is asked for by a request that has no page locked (LSEEK).  It may have to wait for a truncation (the kernel
-//! sends no WRITE meanwhile), and no truncation waits for it.  So many at once, at most, that further requests find a worker
+//! **Why nobody waits in a circle, and nothing comes late that does harm.**  Writing back waits
+//! for WRITEs and READs of these pages, and is asked for by a request that has no page locked
+//! (LSEEK).  It may have to wait for a truncation (the kernel sends no WRITE meanwhile), and no
+//! truncation waits for it.  So many at once, at most, that further requests find a worker
 //! ([`AT_ONCE`]); beyond that the answer is that there is no hole, which is never wrong.
 //!
-//! A write has its last page locked itself if that is not whole.  Nobody has such a page mapped, and it needs nothing; but
-//! the kernel does not tell, and whoever asks for the page waits for the write's answer.  So for a write the page is
-//! written back and forgotten, not stored to: that may come after the answer, and nothing that was stored until then is lost.
-//! A thread does it, and the write waits for [`PATIENCE`] only.  What is written back until the answer counts as zeros in
-//! the gap; after it, as what it is.
+//! A write has its last page locked itself if that is not whole.  Nobody has such a page mapped,
+//! and it needs nothing; but the kernel does not tell, and whoever asks for the page waits for the
+//! write's answer.  So for a write the page is written back and forgotten, not stored to: that may
+//! come after the answer, and nothing that was stored until then is lost.  A thread does it, and
+//! the write waits for [`PATIENCE`] only.  What is written back until the answer counts as zeros
+//! in the gap; after it, as what it is.
 //!
-//! Other requests have no page locked.  For them zeros are put into the page (NOTIFY_STORE), which waits for a READ of it,
-//! or for somebody who drops it; until it is done the gap counts as zeros in what is written back.  A truncation keeps WRITEs
-//! waiting, so forgetting the page would wait for its answer; a copy is not in the page, and would be overwritten by it.
+//! Other requests have no page locked.  For them zeros are put into the page (NOTIFY_STORE), which
+//! waits for a READ of it, or for somebody who drops it; until it is done the gap counts as zeros
+//! in what is written back.  A truncation keeps WRITEs waiting, so forgetting the page would wait
+//! for its answer; a copy is not in the page, and would be overwritten by it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -57,12 +64,14 @@ const AT_ONCE: usize = 64;
 /// How long a write waits until its page is forgotten, for which it may itself be waited for.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// How long others wait for zeros where their gap was.  What is put later covers what was stored since.
+/// How long others wait for zeros where their gap was.  What is put later covers what was stored
+/// since.
 const LONG_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The kernel's pages of files.
 pub(crate) trait Pages: Send + Sync {
-    /// Has it write back those that are dirty, and forget all, of this range of bytes (to `u64::MAX`: to the end).
+    /// Has it write back those that are dirty, and forget all, of this range of bytes (to
+    /// `u64::MAX`: to the end).
     fn write_back(&self, file: NodeId, range: Range<u64>) -> io::Result<()>;
     /// Puts zeros there, less than a page.
     fn zero(&self, file: NodeId, range: Range<u64>) -> io::Result<()>;
@@ -205,8 +214,8 @@ impl Mapped {
         }
     }
 
-    /// Puts zeros where a gap begins, if the kernel may have something else there.  `by_write`: the request that has left
-    /// the gap is a write, whose data the kernel has in its pages.
+    /// Puts zeros where a gap begins, if the kernel may have something else there.  `by_write`:
+    /// the request that has left the gap is a write, whose data the kernel has in its pages.
     pub fn fill(&self, file: NodeId, gap: Range<u64>, by_write: bool) {
         let tail = gap.start..gap.end.min(gap.start.next_multiple_of(PAGE));
         let end = self.whole.lock().get(&file).copied().unwrap_or(0);

@@ -3,10 +3,10 @@
 //! transaction has read.
 //!
 //! The process that builds is known by its thread's number ([`View::built_by`]).  What it looks up
-//! becomes a node that is only *glimpsed*: the engine is not told, and validation passes over it.  The
-//! kernel may keep nothing of these answers, so it asks again for the first program that comes by.
-//! Only then is the node read, as it is at that moment, and it keeps its number: under a name that
-//! suddenly means another node the kernel would take the session's mounts away.
+//! becomes a node that is only *glimpsed*: the engine is not told, and validation passes over it.
+//! The kernel may keep nothing of these answers, so it asks again for the first program that comes
+//! by. Only then is the node read, as it is at that moment, and it keeps its number: under a name
+//! that suddenly means another node the kernel would take the session's mounts away.
 
 use crate::api::{Caller, Reply, Valid};
 use crate::node::{Body, Child, Name, attr_of};
@@ -38,8 +38,8 @@ impl Builder {
 pub(crate) type Glimpsed = HashSet<NodeId>;
 
 impl View {
-    /// Before a connection serves the view to a session: this thread, by the number that requests bear, builds its root
-    /// until it looks up [`BUILT`].
+    /// Before a connection serves the view to a session: this thread, by the number that requests
+    /// bear, builds its root until it looks up [`BUILT`].
     pub fn built_by(&self, tid: u32) {
         self.builder.0.store(tid, Ordering::Release);
     }
@@ -65,8 +65,8 @@ impl View {
         self.glimpse(st, parent, name).transpose()
     }
 
-    /// How long the kernel may believe what it is told: nothing, while somebody builds, but that something else is
-    /// mounted there.
+    /// How long the kernel may believe what it is told: nothing, while somebody builds, but that
+    /// something else is mounted there.
     pub(crate) fn validity(&self, dir: NodeId, name: Option<&[u8]>) -> Valid {
         if !self.builder.is_any() {
             return Valid::default();

@@ -1,7 +1,6 @@
 //! What one view may take of the process that serves it: for views of users who are not that process's own.
 
 use crate::api::Reply;
-use crate::view::View;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -65,13 +64,6 @@ impl Taken {
 fn add(counter: &AtomicUsize, more: usize, limit: usize, errno: Errno) -> Reply<()> {
     let fits = |now: usize| now.checked_add(more).filter(|sum| *sum <= limit);
     counter.fetch_update(Relaxed, Relaxed, fits).map(drop).map_err(|_| errno)
-}
-
-impl View {
-    /// From now on it takes at most so much; before it is served.
-    pub fn set_limits(&mut self, limits: ViewLimits) {
-        self.taken = Taken::new(limits);
-    }
 }
 
 #[cfg(test)]

@@ -105,14 +105,14 @@ pub struct View {
     /// Requests that wait for a commit which is being installed.
     waiting: AtomicUsize,
     lost: AtomicBool,
-    /// Path of the object at whose first touch the transaction lost, if it did so.
-    lost_at: Mutex<Vec<u8>>,
 }
 
 pub(crate) struct State {
     pub nodes: Nodes,
     pub growing: Growing,
     pub glimpsed: Glimpsed,
+    /// Path of the object at whose first touch the transaction lost, if it did so.
+    lost_at: Vec<u8>,
     /// Names, in this view, of nodes that have several known ones, beyond `Node::place`.
     more_names: HashMap<NodeId, BTreeSet<(NodeId, Name)>>,
     /// How often the kernel holds each file that the transaction made.
@@ -177,6 +177,7 @@ impl View {
                     nodes,
                     growing: Growing::default(),
                     glimpsed: Glimpsed::default(),
+                    lost_at: Vec::new(),
                     more_names: HashMap::new(),
                     lookups: HashMap::new(),
                     new_inos: 0,
@@ -190,7 +191,6 @@ impl View {
             openings: Mutex::new(rank::LEAF, None),
             waiting: AtomicUsize::new(0),
             lost: AtomicBool::new(false),
-            lost_at: Mutex::new(rank::LEAF, Vec::new()),
             vol,
         })
     }
@@ -203,6 +203,11 @@ impl View {
     /// Number of objects met.
     pub fn objects_met(&self) -> usize {
         self.state.lock().nodes.len()
+    }
+
+    /// From now on it takes at most so much; before it is served.
+    pub fn set_limits(&mut self, limits: ViewLimits) {
+        self.taken = Taken::new(limits);
     }
 
     /// From now on lookups and changes answer `ECANCELED`; pages can still be read, so that a
@@ -498,7 +503,7 @@ impl View {
                 Ok(again || size)
             };
             let again = read().inspect_err(|_| {
-                *self.lost_at.lock() = st.path_in(&self.vol, place.0, place.1);
+                st.lost_at = st.path_in(&self.vol, place.0, place.1);
             })?;
             // Which object this is was seen before it could be recorded; who has changed it in between did not
             // meet the record, and own changes are no outsider's: what was seen would pass for what is there.
@@ -643,7 +648,7 @@ impl View {
         let is_it = |(_, n): &(NodeId, &Node)| n.base.as_ref().is_some_and(|b| b.oid() == oid);
         let Some((node, _)) = st.nodes.iter().find(is_it) else {
             // Lost at the first touch: the object never became a node.
-            return self.lost_at.lock().clone();
+            return st.lost_at.clone();
         };
         match name {
             Some(name) => st.path_in(&self.vol, node, name),

@@ -136,8 +136,8 @@ impl Install<'_> {
         Ok((stat, below))
     }
 
-    /// Whether an object is to have another place, and is looked for by this name.  Other names that
-    /// a file has here go with the directory, and come back with it.
+    /// Whether an object is to have another place, and is looked for by this name.  Other names
+    /// that a file has here go with the directory, and come back with it.
     fn leaves(&self, ix: Ix, dir: &Stat, name: &[u8]) -> bool {
         let known_here = match &self.object(ix).origin {
             Origin::Host { kind: Kind::Dir, .. } => true,
