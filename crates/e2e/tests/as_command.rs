@@ -1,6 +1,5 @@
-//! `systx run -- X` is as X: some eighty ways of starting, stopping and ending a command, each
-//! natively and in a run, compared in what the command saw of itself and in what its parent saw of
-//! it.  What differs and has to is in one table of SEMANTICS.
+//! `systx run -- X` is as X: some eighty ways of starting, stopping and ending a command, natively
+//! and in a run, by what the command and its parent saw.  What has to differ is in SEMANTICS.
 
 use std::path::{Path, PathBuf};
 use systx_e2e::begin::{Change, Step, c};
@@ -696,8 +695,7 @@ const PLACES: &[Row] = rows! {
         facts
     };
     "namespaces of its own": |mut side| {
-        // The daemon of the user namespace has the store.
-        side.lab().kill_all();
+        side.lab().kill_all(); // The daemon of the user namespace has the store.
         side.step(Step::Unshare(libc::CLONE_NEWIPC | libc::CLONE_NEWUTS));
         let mut facts = state(side);
         // New ones on each side.

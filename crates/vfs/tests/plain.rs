@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::fs::{self, File, Permissions};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -13,9 +14,12 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 use systx_base::{Kind, NodeId, Oid};
+use systx_store::io::Io;
+use systx_store::real::RealIo;
 use systx_txn::ObjectRef;
 use systx_vfs::api::*;
 use systx_vfs::plain::{Change, Gate, NoGate, Plain};
+use systx_vfs::volume::Volume;
 
 const ROOT: Caller = Caller { uid: 0, gid: 0, tid: 1 };
 const NEW: NewAttr = NewAttr { mode: 0o644, umask: 0o022 };
@@ -82,6 +86,14 @@ fn ino(path: impl AsRef<Path>) -> u64 {
     fs::symlink_metadata(path).unwrap().ino()
 }
 
+/// The key of an object in the conflict engine.
+fn key(path: impl AsRef<Path>) -> u64 {
+    let (dir, name) = (path.as_ref().parent().unwrap(), path.as_ref().file_name().unwrap());
+    let io = RealIo::from_dir(open_dir(dir)).unwrap();
+    let id = io.stat_at(&io.root(), name.as_bytes()).unwrap().id;
+    Volume::new(Arc::new(io), Vec::new(), HashSet::new()).unwrap().oid(id).0
+}
+
 #[test]
 fn each_request_passes_the_gate_with_what_it_touches() {
     if !is_root() {
@@ -95,7 +107,7 @@ fn each_request_passes_the_gate_with_what_it_touches() {
     symlink("f", at("l")).unwrap();
     let notes = Arc::new(Notes::default());
     let v = Plain::new(open_dir(dir.path()), HashSet::new(), notes.clone()).unwrap();
-    let (top, d, e, f) = (ino(dir.path()), ino(at("d")), ino(at("e")), ino(at("f")));
+    let (top, d, e, f) = (key(dir.path()), key(at("d")), key(at("e")), key(at("f")));
     let passed = |want: &[String]| {
         let mut want = want.to_vec();
         want.sort();
@@ -116,7 +128,7 @@ fn each_request_passes_the_gate_with_what_it_touches() {
     v.getattr(fn_).unwrap();
     passed(&[format!("r attr {f}"), format!("r size {f}")]);
     v.readlink(ln).unwrap();
-    passed(&[format!("r pages {} 0-0", ino(at("l")))]);
+    passed(&[format!("r pages {} 0-0", key(at("l")))]);
 
     let mut buf = [0; 4096];
     v.read(fn_, 4096, &mut buf).unwrap();
@@ -166,7 +178,7 @@ fn each_request_passes_the_gate_with_what_it_touches() {
     };
     v.mkdir(ROOT, dn, b"sub", NEW).unwrap();
     passed(&name("w", d, "sub"));
-    let sub = ino(at("d/sub"));
+    let sub = key(at("d/sub"));
     v.create(ROOT, dn, b"new", NEW, true).unwrap();
     passed(&name("w", d, "new"));
     v.link(ROOT, fn_, dn, b"hard").unwrap();
@@ -188,7 +200,7 @@ fn each_request_passes_the_gate_with_what_it_touches() {
     v.readdir(dn, 0, true, &mut |_| true).unwrap();
     let mut listed = notes.take();
     listed.dedup();
-    let newer = ino(at("d/newer"));
+    let newer = key(at("d/newer"));
     assert_eq!(
         listed,
         [
@@ -260,7 +272,7 @@ fn a_write_tells_what_it_changes_beside_the_bytes_after_it_has_waited() {
         let v = Plain::new(open_dir(dir.path()), HashSet::new(), gate.clone()).unwrap();
         let f = v.lookup(ROOT, NodeId::ROOT, b"f").unwrap().unwrap().node;
         assert_eq!(v.write(f, 8, b"y", true), Ok(1));
-        let n = ino(&path);
+        let n = key(&path);
         let mut want = [format!("w pages {n} 0-0"), format!("w {what} {n}")];
         want.sort();
         assert_eq!(gate.1.take(), want);
