@@ -228,7 +228,8 @@ fn what_a_commit_puts_there_is_not_won() {
         }
         let (wins, said) = attacker.end();
         assert_eq!(wins, 0, "{kind}: {said}");
-        assert_eq!(committed, enough, "{kind}: what it does is no race for this name");
+        // How many get through beside somebody who does nothing else is no promise.
+        assert!(committed > 0, "{kind}: what it does is no race for this name");
     }
     s.lab.do_systx(["umount", "g"]).ok();
 }
