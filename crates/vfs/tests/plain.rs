@@ -82,10 +82,6 @@ fn is_root() -> bool {
     root
 }
 
-fn ino(path: impl AsRef<Path>) -> u64 {
-    fs::symlink_metadata(path).unwrap().ino()
-}
-
 /// The key of an object in the conflict engine.
 fn key(path: impl AsRef<Path>) -> u64 {
     let (dir, name) = (path.as_ref().parent().unwrap(), path.as_ref().file_name().unwrap());
