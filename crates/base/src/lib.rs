@@ -6,9 +6,11 @@
 
 pub mod codec;
 pub mod id;
+mod mix;
 pub mod progress;
 mod shown;
 pub mod sync;
 
 pub use id::{BUILT, FIRST_OPEN, Gid, Kind, NodeId, Oid, Time, TxnId, Uid};
+pub use mix::mix;
 pub use shown::{shown, shown_lines};

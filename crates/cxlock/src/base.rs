@@ -160,11 +160,22 @@ impl<H: Hardware> Base<H> {
         );
     }
 
-    /// Takes the lock for an exclusive section, as the policy allows.
-    pub(crate) fn take(&self) {
+    /// A transaction that this thread is in starts again, exclusively.
+    fn leave_transaction(&self) {
         if self.hardware.active() {
             self.hardware.abort(Cause::NeedExclusive);
         }
+    }
+
+    /// Before a section that was asked for as an exclusive one.
+    pub(crate) fn begin_exclusive(&self) {
+        self.leave_transaction();
+        self.counters.add(Event::Exclusive, 1);
+    }
+
+    /// Takes the lock for an exclusive section, as the policy allows.
+    pub(crate) fn take(&self) {
+        self.leave_transaction();
         let begun = Cell::new(None);
         if !self.is_free() {
             self.not_mine();

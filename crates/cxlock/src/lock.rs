@@ -5,7 +5,7 @@ use crate::condvar::CxCondvar;
 use crate::hardware::Hardware;
 use crate::native::Native;
 use crate::policy::{Fair, Policy};
-use crate::stats::{Event, Stats};
+use crate::stats::Stats;
 use crate::tx::{Mode, Tx};
 use std::fmt;
 use std::panic::Location;
@@ -86,10 +86,7 @@ impl<T, H: Hardware> CxLock<T, H> {
         &'env self,
         section: impl for<'t> FnOnce(&Tx<'t, 'env, H>, &'t T) -> R,
     ) -> R {
-        if self.base.hardware.active() {
-            self.base.hardware.abort(crate::Cause::NeedExclusive);
-        }
-        self.base.counters.add(Event::Exclusive, 1);
+        self.base.begin_exclusive();
         self.once(Mode::Exclusive, section)
     }
 

@@ -4,7 +4,7 @@ use crate::base::Base;
 use crate::hardware::{Hardware, Place};
 use crate::native::Native;
 use crate::policy::{Fair, Policy};
-use crate::stats::{Event, Stats};
+use crate::stats::Stats;
 use crate::sync::{Apart, AtomicU64};
 use crate::tx::{Mode, Reader, Tx};
 use std::fmt;
@@ -76,10 +76,7 @@ impl<T, H: Hardware> CxRwLock<T, H> {
         &'env self,
         section: impl for<'t> FnOnce(&Tx<'t, 'env, H>, &'t T) -> R,
     ) -> R {
-        if self.base.hardware.active() {
-            self.base.hardware.abort(crate::Cause::NeedExclusive);
-        }
-        self.base.counters.add(Event::Exclusive, 1);
+        self.base.begin_exclusive();
         self.once(Mode::Exclusive, section)
     }
 

@@ -5,7 +5,7 @@ use crate::cell::Word;
 use crate::hardware::{Hardware, Place};
 use crate::native::Native;
 use crate::policy::{Fair, Policy};
-use crate::stats::{Event, Stats};
+use crate::stats::Stats;
 use crate::sync::{Apart, AtomicU64};
 use crate::tx::{Mode, Tx};
 use std::fmt;
@@ -69,10 +69,7 @@ impl<W: Word, const N: usize, H: Hardware> CxSeqLock<W, N, H> {
 
     /// As [`CxSeqLock::write`], with the lock, once.
     pub fn exclusive(&self, change: impl FnOnce([W; N]) -> [W; N]) -> [W; N] {
-        if self.base.hardware.active() {
-            self.base.hardware.abort(crate::Cause::NeedExclusive);
-        }
-        self.base.counters.add(Event::Exclusive, 1);
+        self.base.begin_exclusive();
         self.once(Mode::Exclusive, change)
     }
 

@@ -97,6 +97,21 @@ macro_rules! skip {
     }};
 }
 
+/// The test is skipped where a program is missing.
+#[macro_export]
+macro_rules! needs {
+    ($($program:expr),*) => {
+        $(if $crate::lab::find_program($program).is_none() {
+            $crate::skip!("no {}", $program);
+        })*
+    };
+}
+
+/// Whether tests take as long as they can make use of.
+pub fn long() -> bool {
+    std::env::var_os("SYSTX_LONG").is_some()
+}
+
 /// A lab on the default file system, or the test is skipped with the reason.
 #[macro_export]
 macro_rules! lab {

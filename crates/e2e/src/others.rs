@@ -87,3 +87,11 @@ pub fn assert_pjdfstest_as_on_the_host(host: &Finished, ours: &Finished) {
     );
     assert!(worse.is_empty(), "pass on the host, not here: {worse:#?}\n{ours}");
 }
+
+/// Where the programs of a PostgreSQL server are.
+pub fn postgres() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
+    let mut found: Vec<_> = versions.flatten().map(|v| v.path().join("bin")).collect();
+    found.sort();
+    found.pop().filter(|bin| bin.join("initdb").exists() && bin.join("pgbench").exists())
+}

@@ -3,11 +3,7 @@
 
 use systx_e2e::others::{assert_pjdfstest_as_on_the_host, crate_program, pjdfstest};
 use systx_e2e::run::{Limits, finish};
-use systx_e2e::{Finished, Lab, lab, skip};
-
-fn long() -> bool {
-    std::env::var_os("SYSTX_LONG").is_some()
-}
+use systx_e2e::{Finished, Lab, lab, long, skip};
 
 fn inside(lab: &Lab, seconds: u64, script: &str) -> Finished {
     let mut command = lab.systx(["run", "--on-exit=abort", "--", "sh", "-c"]);

@@ -6,13 +6,9 @@ use systx_e2e::cases::Guarded;
 use systx_e2e::lab::{built, find_program};
 use systx_e2e::run::{Dialogue, Limits, finish};
 use systx_e2e::spots::{Spot, Work, cases, visit};
-use systx_e2e::{Lab, lab, skip};
+use systx_e2e::{Lab, lab, long, skip};
 
 const HISTORIES: &str = include_str!("mapped.py");
-
-fn long() -> bool {
-    std::env::var_os("SYSTX_LONG").is_some()
-}
 
 /// The histories of some seeds, each in a directory of its own below the current one.
 fn histories(seeds: std::ops::Range<u32>, operations: u32, more: &str) -> String {

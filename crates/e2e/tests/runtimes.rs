@@ -6,11 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use systx_e2e::lab::{built, find_program, tool};
 use systx_e2e::run::{Limits, finish};
-use systx_e2e::{Lab, lab, skip};
-
-fn long() -> bool {
-    std::env::var_os("SYSTX_LONG").is_some()
-}
+use systx_e2e::{Lab, lab, long, skip};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -2,25 +2,11 @@
 //! every place; also with one of the processes killed (`several.py`).  What was acknowledged has
 //! to be there, and the program's own check has to be content.
 
-use std::path::PathBuf;
-use systx_e2e::lab::find_program;
-use systx_e2e::skip;
+use systx_e2e::others::postgres;
 use systx_e2e::spots::{Case, Spot, Work, cases, visit};
+use systx_e2e::{long, needs, skip};
 
 const SEVERAL: &str = include_str!("several.py");
-
-fn long() -> bool {
-    std::env::var_os("SYSTX_LONG").is_some()
-}
-
-/// The test is skipped where a program is missing.
-macro_rules! needs {
-    ($($program:expr),*) => {
-        $(if find_program($program).is_none() {
-            skip!("no {}", $program);
-        })*
-    };
-}
 
 /// Somebody else's work.
 struct Program {
@@ -111,14 +97,6 @@ fn mail_with_several_deliveries() {
         check: "[ -s mbox ]",
     };
     everywhere(&program, 1);
-}
-
-/// Where the programs of a PostgreSQL server are.
-fn postgres() -> Option<PathBuf> {
-    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
-    let mut found: Vec<_> = versions.flatten().map(|v| v.path().join("bin")).collect();
-    found.sort();
-    found.pop().filter(|bin| bin.join("initdb").exists() && bin.join("pgbench").exists())
 }
 
 #[test]

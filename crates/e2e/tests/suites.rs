@@ -2,24 +2,10 @@
 //! transaction that commits and inside one that aborts ([`systx_e2e::places`]).  pjdfstest and fsx, which
 //! are fetched, are in the suites `conformance` and `guarded`.
 
-use std::path::{Path, PathBuf};
-use systx_e2e::lab::find_program;
-use systx_e2e::others::{assert_pjdfstest_as_on_the_host, crate_program, pjdfstest};
+use std::path::Path;
+use systx_e2e::others::{assert_pjdfstest_as_on_the_host, crate_program, pjdfstest, postgres};
 use systx_e2e::places::{Place, Work};
-use systx_e2e::{Fs, lab, skip};
-
-fn long() -> bool {
-    std::env::var_os("SYSTX_LONG").is_some()
-}
-
-/// The test is skipped where a program is missing.
-macro_rules! needs {
-    ($($program:expr),*) => {
-        $(if find_program($program).is_none() {
-            skip!("no {}", $program);
-        })*
-    };
-}
+use systx_e2e::{Fs, lab, long, needs, skip};
 
 #[test]
 fn pjdfstest_in_a_transaction_that_commits_is_as_on_the_host() {
@@ -208,14 +194,6 @@ fn sqlite_in_all_journal_modes_everywhere() {
             || path.to_string_lossy().starts_with("OFF")
     };
     Work::new(&lab).ignoring(any).limit(120).check(&script).expect("passes on the host");
-}
-
-/// Where the programs of a PostgreSQL server are.
-fn postgres() -> Option<PathBuf> {
-    let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
-    let mut found: Vec<_> = versions.flatten().map(|v| v.path().join("bin")).collect();
-    found.sort();
-    found.pop().filter(|bin| bin.join("initdb").exists() && bin.join("pgbench").exists())
 }
 
 #[test]

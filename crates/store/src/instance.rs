@@ -22,6 +22,7 @@ use rustix::fs::{AtFlags, StatxFlags};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use systx_base::mix;
 
 /// One time that a file system is mounted, in one run of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -98,13 +99,6 @@ fn mount_number(dir: BorrowedFd<'_>) -> Option<u64> {
     let unique = StatxFlags::from_bits_retain(0x4000);
     let stat = rustix::fs::statx(dir, c"", AtFlags::EMPTY_PATH, unique).ok()?;
     (stat.stx_mask & unique.bits() != 0).then_some(stat.stx_mnt_id)
-}
-
-/// Spreads the bits of a number (the finalizer of splitmix64).
-pub(crate) fn mix(mut x: u64) -> u64 {
-    x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ x >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ x >> 31
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ impl Inject {
             Inject::Once => false,
             Inject::Each => nth == age.saturating_add(1),
             Inject::Random(seed) => {
-                let drawn = mix(mix(seed ^ id.0).wrapping_add(nth.into()));
+                let drawn = step(step(seed ^ id.0).wrapping_add(nth.into()));
                 age < 60 && drawn.trailing_zeros() >= 4 + age
             }
         }
@@ -54,10 +54,7 @@ impl Inject {
     }
 }
 
-/// Spreads over all bits (splitmix64).
-fn mix(n: u64) -> u64 {
-    let n = n.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    n ^ (n >> 31)
+/// A step of splitmix64.
+fn step(n: u64) -> u64 {
+    systx_base::mix(n.wrapping_add(0x9e37_79b9_7f4a_7c15))
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use systx_base::sync::Mutex;
-use systx_base::{Gid, NodeId, Oid, Uid};
+use systx_base::{Gid, NodeId, Oid, Uid, mix};
 use systx_store::io::{Fixed, HostId, Stamp, Stat};
 
 /// A name, shared between the directory's tables and the node.
@@ -37,19 +37,15 @@ impl Base {
     }
 }
 
-/// The key of an object in the conflict engine: its inode number, and when it was born.  A number is used
-/// again while transactions still remember the old file.  Where the file system keeps no birth times, that
-/// can at worst make two transactions conflict that need not, and the one that remembers loses at its
-/// validation in any case.
+/// The key of an object in the conflict engine: its inode number, and when it was born.  A number is
+/// used again while transactions still remember the old file.  Where the file system keeps no birth
+/// times, that can at worst make two transactions conflict that need not, and the one that remembers
+/// loses at its validation in any case.
 ///
-/// That two objects have the same key by chance is once in 2^64: births are spread over all bits
-/// (the finalizer of splitmix64, which maps no two values to one), and 0 stays 0.
+/// Births are spread over all bits, so that two objects have the same key by chance once in 2^64.
 pub(crate) fn oid_of(id: HostId) -> Oid {
     let born = id.btime.secs.wrapping_mul(1_000_000_000).wrapping_add(i64::from(id.btime.nanos));
-    let mut spread = born.cast_unsigned();
-    spread = (spread ^ (spread >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    spread = (spread ^ (spread >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    Oid(id.ino ^ spread ^ (spread >> 31))
+    Oid(id.ino ^ mix(born.cast_unsigned()))
 }
 
 /// Attributes that differ from the base.

@@ -10,7 +10,6 @@ use super::{Committed, DirStore, Entry, NotWritten, Phase, Queued, Reservation, 
 use crate::error::{ApplyError, CheckpointError, CommitError, Poisoned, is_full};
 use crate::footprint::{Footprint, Meeting};
 use crate::history::{Commit, CommitMeta};
-use crate::instance::mix;
 use crate::io::{Class, Handle, HostId};
 use crate::joint::Joint;
 use crate::journal::{Body, Head, Ring};
@@ -23,6 +22,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use systx_base::TxnId;
 use systx_base::codec::Encoder;
+use systx_base::mix;
 use systx_base::progress;
 use systx_base::sync::Guard;
 

@@ -189,35 +189,23 @@ impl Aliases {
         }
     }
 
-    /// A request about a name, which answers with the node that has it.
+    /// A request about a name: the kernel is told what the node that has it is here.
     fn serve_name(
-        &self,
-        caller: Caller,
-        (dir, name): (NodeId, &[u8]),
-        request: Request<'_>,
-    ) -> Reply<Answer> {
-        if dir == NodeId::ROOT && name.starts_with(HIDDEN) {
-            return match request {
-                Request::Lookup { .. } => self.find_seat(caller, name).map(Answer::from),
-                _ if matches!(self.at(dir)?, At::Zero(_)) => Err(Errno::PERM),
-                request => self.told_of(caller, (dir, name), request),
-            };
-        }
-        self.told_of(caller, (dir, name), request)
-    }
-
-    /// Hands a request about a name on, and tells the kernel what the node that has it is here.
-    fn told_of(
         &self,
         caller: Caller,
         (dir, name): (NodeId, &[u8]),
         mut request: Request<'_>,
     ) -> Reply<Answer> {
+        let hidden = dir == NodeId::ROOT && name.starts_with(HIDDEN);
+        if hidden && matches!(request, Request::Lookup { .. }) {
+            return self.find_seat(caller, name).map(Answer::from);
+        }
         let at = self.at(dir)?;
         if let ([Some(place), _], At::Zero(node) | At::In(_, node)) = (request.nodes(), &at) {
             *place = *node;
         }
         let member = match at {
+            At::Zero(_) if hidden => return Err(Errno::PERM),
             At::Zero(_) => return self.plain.serve(caller, request),
             At::In(member, _) => member,
             At::Idle | At::Control(_) => return Err(Errno::CANCELED),
@@ -332,7 +320,8 @@ impl Aliases {
                 self.plain.getxattr(node, key)
             }
             At::In(member, node) => member.lasting.getxattr(node, key),
-            // Before others than the directory's owner may open it, the kernel asks for its access control list.
+            // Before others than the directory's owner may open it, the kernel asks for its access
+            // control list.
             At::Control(_) => Err(Errno::NODATA),
             At::Idle => Err(Errno::CANCELED),
         }
