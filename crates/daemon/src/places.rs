@@ -4,23 +4,19 @@
 //! 1. In a directory that is the user's own already: `/run` of root, `$XDG_RUNTIME_DIR`,
 //!    `/run/user/UID`.  For root always the first one, whatever sudo did to the environment: two
 //!    daemons of one user would lock each other out of the stores.
-//! 2. Else in `/tmp`, under a name that is made up when it is needed, and found again by whose it
-//!    is: the oldest directory there that begins with `systx-UID-` and belongs to this user.  What
-//!    others make there belongs to them, and is passed over.
+//! 2. Else in `/tmp`, in the first directory `systx-UID-NUMBER` that belongs to this user.  What
+//!    others make there belongs to them, and is passed over: a name that somebody else has taken
+//!    costs the user nothing but the next number.
 
 use crate::protocol::{Failure, FailureKind};
-use rustix::fs::{AtFlags, CWD, StatxFlags};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Names the directory of the socket, for tests and for unusual set-ups.
 pub const DIR_VARIABLE: &str = "SYSTX_RUNTIME_DIR";
 /// Where nobody has a place of their own.
 const SHARED: &str = "/tmp";
-/// The clock that file systems take times of birth from has gone on by then.
-const TICK: Duration = Duration::from_millis(1);
 
 /// The runtime directory of this user, which is made if need be.
 ///
@@ -93,57 +89,47 @@ fn is_own(dir: &Path, uid: u32) -> bool {
 }
 
 /// The user's directory in one that all can write to.
+///
+/// All processes of a user that find none try the same names in the same order, and `mkdir` lets
+/// one of them make it.  A name that somebody else holds is passed over.
 fn shared(base: &Path, uid: u32) -> std::io::Result<PathBuf> {
-    if let Some(dir) = oldest(base, uid)? {
+    if let Some(dir) = found(base, uid)? {
         return Ok(dir);
     }
-    let mut bytes = [0; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
-    let mine = base.join(format!("{}{:016x}", prefix(uid), u64::from_ne_bytes(bytes)));
-    std::fs::DirBuilder::new().mode(0o700).create(&mine)?;
-    // Somebody of the same user may do the same now.  Whoever looks after this tick sees all that
-    // are not younger than this one, so all choose the same.
-    let born = birth(&mine)?;
-    while now() <= born {
-        std::thread::sleep(TICK);
+    for n in 0..u32::MAX {
+        let dir = base.join(format!("{}{n}", prefix(uid)));
+        match std::fs::DirBuilder::new().mode(0o700).create(&dir) {
+            Ok(()) => return Ok(dir),
+            Err(e) if e.kind() != ErrorKind::AlreadyExists => return Err(e),
+            Err(_) if std::fs::symlink_metadata(&dir).is_ok_and(|m| is_private(&m, uid)) => {
+                return Ok(dir);
+            }
+            Err(_) => {}
+        }
     }
-    let chosen = oldest(base, uid)?.unwrap_or_else(|| mine.clone());
-    if chosen != mine {
-        let _ = std::fs::remove_dir(&mine);
-    }
-    Ok(chosen)
+    Err(ErrorKind::AlreadyExists.into())
 }
 
 fn prefix(uid: u32) -> String {
     format!("systx-{uid}-")
 }
 
-fn oldest(base: &Path, uid: u32) -> std::io::Result<Option<PathBuf>> {
+/// The directory that the user has there already; the first by name if there are several.
+fn found(base: &Path, uid: u32) -> std::io::Result<Option<PathBuf>> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(base)? {
         let entry = entry?;
-        if !entry.file_name().as_encoded_bytes().starts_with(prefix(uid).as_bytes()) {
-            continue;
-        }
+        let named = entry.file_name().as_encoded_bytes().starts_with(prefix(uid).as_bytes());
         // It may be gone since.
-        let Ok(meta) = entry.metadata() else { continue };
-        if meta.is_dir() && meta.uid() == uid && meta.mode() & 0o077 == 0 {
-            all.extend(birth(&entry.path()).map(|born| (born, entry.path())));
+        if named && entry.metadata().is_ok_and(|m| is_private(&m, uid)) {
+            all.push(entry.path());
         }
     }
-    Ok(all.into_iter().min().map(|(_, dir)| dir))
+    Ok(all.into_iter().min())
 }
 
-/// When something was made; on file systems that do not tell, all at once: then the name decides.
-fn birth(path: &Path) -> std::io::Result<(i64, u32)> {
-    let stat = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::BTIME)?;
-    let told = stat.stx_mask & StatxFlags::BTIME.bits() != 0;
-    Ok(if told { (stat.stx_btime.tv_sec, stat.stx_btime.tv_nsec) } else { (0, 0) })
-}
-
-fn now() -> (i64, u32) {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
-    (now.tv_sec, u32::try_from(now.tv_nsec).unwrap_or(0))
+fn is_private(meta: &std::fs::Metadata, uid: u32) -> bool {
+    meta.is_dir() && meta.uid() == uid && meta.mode() & 0o077 == 0
 }
 
 #[cfg(test)]
@@ -155,7 +141,9 @@ mod tests {
     fn all_of_a_user_find_the_same_place_also_when_they_make_it_at_the_same_time() {
         let base = tempfile::tempdir().unwrap();
         let uid = rustix::process::geteuid().as_raw();
-        for _ in 0..20 {
+        // Somebody holds the first name: all pass it over alike.
+        std::fs::write(base.path().join(format!("{}0", prefix(uid))), "").unwrap();
+        for _ in 0..2000 {
             let start = std::sync::Barrier::new(8);
             let found: Vec<PathBuf> = std::thread::scope(|s| {
                 let look = || {
@@ -166,7 +154,7 @@ mod tests {
                 all.into_iter().map(|t| t.join().unwrap()).collect()
             });
             assert!(found.iter().all(|dir| *dir == found[0]), "{found:?}");
-            assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 1);
+            assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 2);
             std::fs::remove_dir(&found[0]).unwrap();
         }
     }
@@ -176,13 +164,13 @@ mod tests {
         let base = tempfile::tempdir().unwrap();
         let uid = rustix::process::geteuid().as_raw();
         let taken = |name: &str| base.path().join(format!("{}{name}", prefix(uid)));
-        std::fs::write(taken("file"), "").unwrap();
-        std::os::unix::fs::symlink("/", taken("link")).unwrap();
-        std::fs::create_dir(taken("open")).unwrap();
-        std::fs::set_permissions(taken("open"), PermissionsExt::from_mode(0o777)).unwrap();
+        std::fs::write(taken("0"), "").unwrap();
+        std::os::unix::fs::symlink("/", taken("1")).unwrap();
+        std::fs::create_dir(taken("2")).unwrap();
+        std::fs::set_permissions(taken("2"), PermissionsExt::from_mode(0o777)).unwrap();
         let dir = shared(base.path(), uid).unwrap();
         assert_eq!(shared(base.path(), uid).unwrap(), dir);
         assert_eq!(std::fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
-        assert!(!is_own(&taken("open"), uid) && is_own(&dir, uid) && !is_own(&dir, uid + 1));
+        assert!(!is_own(&taken("2"), uid) && is_own(&dir, uid) && !is_own(&dir, uid + 1));
     }
 }
