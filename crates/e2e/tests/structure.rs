@@ -18,6 +18,7 @@ const RANKS: &[(&str, u32)] = &[
     ("systx-structure", 0),
     ("systx-base", 0),
     ("systx-store", 1),
+    ("systx-lfs", 1),
     ("systx-txn", 1),
     ("systx-session", 1),
     ("systx-sim", 2),

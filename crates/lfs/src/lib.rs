@@ -1,0 +1,46 @@
+//! A log-structured volume: the log is the recovery data, the before-images and the only copy at
+//! once, and a commit is one sequential write.
+//!
+//! Nothing is overwritten while anything may need it.  A group of changes is written as one piece
+//! of a segment, a summary and blocks; its sums, its chain, its epoch and its generation say that
+//! it is there, and nothing else does.  The inode map and the usage table are written by
+//! checkpoints, into two regions in turn; opening reads the newest and follows the log from
+//! there.
+//!
+//! A [`Volume`] is opened on a [`device::Device`].  Programs' changes are [`Txn`]s: operations
+//! ([`Ops`]) whose outcomes nobody else sees, until a commit makes them visible and durable as a
+//! whole.  Isolation beyond that is for the layer above: a commit here refuses only what would
+//! break the tree.
+//!
+//! From the bottom up: `device`, `format`, `object`, `entry`, `piece`, `usage`, `group`, `tree`,
+//! `root`, `txn`, `ops`, `pending`, `state`, `checkpoint`, `recovery`, `cleaner`, `volume`.
+
+#![forbid(unsafe_code)]
+
+mod checkpoint;
+mod cleaner;
+pub mod device;
+mod entry;
+mod error;
+pub mod format;
+mod group;
+mod object;
+mod ops;
+mod pending;
+mod piece;
+mod recovery;
+mod root;
+mod state;
+mod tree;
+mod txn;
+mod usage;
+mod volume;
+
+pub use error::{Error, Result, Structure};
+pub use object::{Attrs, Link};
+pub use ops::{Ops, Rename, SetAttrs, SetXattr, Shape};
+pub use recovery::Report;
+pub use state::Limits;
+pub use tree::Clock;
+pub use txn::Txn;
+pub use volume::{Format, Space, Volume, mkfs};

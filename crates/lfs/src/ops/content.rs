@@ -1,0 +1,249 @@
+//! Operations on the content of files.
+
+use super::{Ops, zeros};
+use crate::entry::Entry;
+use crate::error::{Error, Result};
+use crate::format::{BLOCK, Head, Ino};
+use crate::group::{Group, Target};
+use crate::object::{Bytes, Node, PAGES_MAX};
+use crate::piece::Purpose;
+use crate::txn::{Private, Staged};
+use systx_base::Kind;
+
+const PAGE: u64 = BLOCK as u64;
+
+impl Ops<'_> {
+    fn file(&mut self, ino: Ino) -> Result<Node> {
+        let node = self.node(ino)?;
+        match node.attrs.kind {
+            Kind::File => Ok(node),
+            Kind::Dir => Err(Error::IsDir),
+            _ => Err(Error::Invalid("not a file")),
+        }
+    }
+
+    /// The bytes of a file from `offset` on, up to `len` of them.
+    ///
+    /// # Errors
+    /// [`Error::IsDir`], [`Error::Invalid`], [`Error::NotFound`]; what reading can say.
+    pub fn read(&mut self, ino: Ino, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let size = self.file(ino)?.attrs.size;
+        let end = offset.saturating_add(len as u64).min(size);
+        let mut bytes = Vec::new();
+        let mut at = offset;
+        while at < end {
+            let (page, within) = (at / PAGE, (at % PAGE) as usize);
+            let n = (end - at).min(PAGE - within as u64) as usize;
+            match self.page(ino, page)? {
+                Some(content) => bytes.extend_from_slice(&content[within..within + n]),
+                None => bytes.resize(bytes.len() + n, 0),
+            }
+            at += n as u64;
+        }
+        Ok(bytes)
+    }
+
+    /// A page's content; `None` are zeros that take no space.
+    fn page(&mut self, ino: Ino, page: u64) -> Result<Option<Bytes>> {
+        match self.txn.pages.get(&ino).and_then(|p| p.get(&page)) {
+            Some(Staged::Memory(bytes)) => return Ok(Some(bytes.clone())),
+            Some(Staged::Spilled(place)) => {
+                return Ok(Some(self.tree.env.read_page(*place)?.into()));
+            }
+            Some(Staged::Hole) => return Ok(None),
+            None => {}
+        }
+        let cut = self.txn.cuts.get(&ino).is_some_and(|cut| page >= *cut);
+        if cut || self.txn.created.contains_key(&ino) {
+            return Ok(None);
+        }
+        let found = self.tree.get(ino)?.pages().and_then(|p| p.get(&page)).cloned();
+        let Some(found) = found else { return Ok(None) };
+        match (found.memory, found.place) {
+            (Some(bytes), _) => Ok(Some(bytes)),
+            (None, Some(place)) => Ok(Some(self.tree.env.read_page(place)?.into())),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// Writes bytes at an offset; what lies between the end of the file and them is zeros.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`]; [`Error::NoSpace`] if the transaction is larger than memory and no
+    /// segment is left; as [`Ops::read`].
+    pub fn write(&mut self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.writable()?;
+        let size = self.file(ino)?.attrs.size;
+        let end = offset.checked_add(bytes.len() as u64).filter(|e| *e <= PAGES_MAX * PAGE);
+        let end = end.ok_or(Error::TooLarge)?;
+        let mut rest = bytes;
+        let mut at = offset;
+        while !rest.is_empty() {
+            let (page, within) = (at / PAGE, (at % PAGE) as usize);
+            let (now, later) = rest.split_at(rest.len().min(BLOCK - within));
+            let content: Bytes = if now.len() == BLOCK {
+                now.into()
+            } else {
+                let mut content = self.page(ino, page)?.map_or(vec![0; BLOCK], |b| b.to_vec());
+                content[within..within + now.len()].copy_from_slice(now);
+                content.into()
+            };
+            self.stage(ino, page, Staged::Memory(content));
+            rest = later;
+            at += now.len() as u64;
+            self.spill()?;
+        }
+        let now = self.now;
+        let patch = self.patch(ino);
+        if end > size && !bytes.is_empty() {
+            patch.size = Some(end);
+        }
+        (patch.mtime, patch.ctime) = (Some(now), Some(now));
+        Ok(())
+    }
+
+    fn stage(&mut self, ino: Ino, page: u64, staged: Staged) {
+        let is = |s: &Staged| u64::from(matches!(s, Staged::Memory(_)));
+        self.txn.in_memory += is(&staged);
+        let old = self.txn.pages.entry(ino).or_default().insert(page, staged);
+        self.txn.in_memory -= old.as_ref().map_or(0, is);
+    }
+
+    pub(super) fn truncate(&mut self, ino: Ino, node: &Node, size: u64) -> Result<()> {
+        match node.attrs.kind {
+            Kind::File => {}
+            Kind::Dir => return Err(Error::IsDir),
+            _ => return Err(Error::Invalid("not a file")),
+        }
+        if size > PAGES_MAX * PAGE {
+            return Err(Error::TooLarge);
+        }
+        if size < node.attrs.size {
+            let within = (size % PAGE) as usize;
+            if within > 0
+                && let Some(content) = self.page(ino, size / PAGE)?
+            {
+                let mut content = content.to_vec();
+                content[within..].fill(0);
+                self.stage(ino, size / PAGE, Staged::Memory(content.into()));
+            }
+            self.cut(ino, size.div_ceil(PAGE));
+        }
+        let now = self.now;
+        let patch = self.patch(ino);
+        patch.size = Some(size);
+        patch.mtime = Some(now);
+        Ok(())
+    }
+
+    fn cut(&mut self, ino: Ino, first: u64) {
+        if let Some(pages) = self.txn.pages.get_mut(&ino) {
+            let off = pages.split_off(&first);
+            let memory = off.values().filter(|s| matches!(s, Staged::Memory(_))).count();
+            self.txn.in_memory -= memory as u64;
+        }
+        let cut = self.txn.cuts.entry(ino).or_insert(first);
+        *cut = first.min(*cut);
+    }
+
+    /// Makes a range of a file zeros that take no space; the size stays.
+    ///
+    /// # Errors
+    /// As [`Ops::read`].
+    pub fn punch(&mut self, ino: Ino, offset: u64, len: u64) -> Result<()> {
+        self.writable()?;
+        let size = self.file(ino)?.attrs.size;
+        let end = offset.saturating_add(len).min(size);
+        let mut at = offset;
+        while at < end {
+            let (page, within) = (at / PAGE, at % PAGE);
+            let n = (end - at).min(PAGE - within);
+            // The last page of a file is whole where the file ends.
+            let whole = within == 0 && (n == PAGE || at + n == size);
+            if let Some(content) = self.page(ino, page)? {
+                if whole {
+                    self.stage(ino, page, Staged::Hole);
+                } else {
+                    let mut content = content.to_vec();
+                    content[within as usize..(within + n) as usize].fill(0);
+                    self.stage(ino, page, Staged::Memory(content.into()));
+                }
+            }
+            at += n;
+        }
+        let now = self.now;
+        let patch = self.patch(ino);
+        (patch.mtime, patch.ctime) = (Some(now), Some(now));
+        Ok(())
+    }
+
+    /// Moves the pages of a transaction that is larger than memory into private segments.
+    fn spill(&mut self) -> Result<()> {
+        let Some(maker) = self.maker.as_mut() else { return Ok(()) };
+        if self.txn.in_memory < maker.pages_max {
+            return Ok(());
+        }
+        let env = &self.tree.env;
+        let usable = u64::from(env.geometry.usable());
+        let segments = u32::try_from(self.txn.in_memory / usable + 3).unwrap_or(u32::MAX);
+        if maker.usage.free() < segments.saturating_add(maker.reserve) {
+            return Err(Error::NoSpace);
+        }
+        if self.txn.private.is_none() {
+            let (Some(segment), Some(next)) = (maker.usage.take(0), maker.usage.take(0)) else {
+                return Err(Error::NoSpace);
+            };
+            let epoch = maker.head.epoch;
+            let head = Head { segment, offset: 0, next, lsn: 0, chain: 0, epoch };
+            let returned = maker.returned.clone();
+            self.txn.private = Some(Private { head, segments: vec![segment], returned });
+        }
+        let Some(private) = self.txn.private.as_mut() else { return Ok(()) };
+        let ids = (env.geometry, env.id);
+        let (head, usage) = (&mut private.head, &mut *maker.usage);
+        let mut group = Group::new(head, usage, ids, Purpose::Private, self.now);
+        for (ino, pages) in &self.txn.pages {
+            for (page, staged) in pages {
+                if let Staged::Memory(bytes) = staged {
+                    let entry = Entry::Data(*ino, *page, 1);
+                    group.block(entry, bytes.clone(), Target::Page(*ino, *page))?;
+                }
+            }
+        }
+        let done = group.finish();
+        done.write(&*env.dev)?;
+        // They are taken as long as the transaction is not decided: `Group` gives up what is full.
+        private.segments.extend(&done.entered);
+        private.segments.iter().for_each(|s| maker.usage.hold(*s));
+        for (target, place) in done.placed {
+            if let Target::Page(ino, page) = target {
+                self.stage(ino, page, Staged::Spilled(place));
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of zeros, to be written where a hole will not do.
+    ///
+    /// # Errors
+    /// As [`Ops::write`].
+    pub fn allocate(&mut self, ino: Ino, offset: u64, len: u64) -> Result<()> {
+        self.writable()?;
+        let size = self.file(ino)?.attrs.size;
+        let end = offset.checked_add(len).filter(|e| *e <= PAGES_MAX * PAGE);
+        let end = end.ok_or(Error::TooLarge)?;
+        for page in offset / PAGE..end.div_ceil(PAGE) {
+            if self.page(ino, page)?.is_none() {
+                self.stage(ino, page, Staged::Memory(zeros()));
+                self.spill()?;
+            }
+        }
+        let now = self.now;
+        let patch = self.patch(ino);
+        if end > size {
+            patch.size = Some(end);
+        }
+        patch.ctime = Some(now);
+        Ok(())
+    }
+}

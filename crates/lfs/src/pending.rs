@@ -1,0 +1,166 @@
+//! What the log does not have yet, by key: a flush writes the outcome of each, however often it
+//! changed.
+
+use crate::entry::Entry;
+use crate::error::Result;
+use crate::format::Ino;
+use crate::group::{Group, Target};
+use crate::object::{Page, Place};
+use crate::tree::Tree;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most places in one entry.
+const PLACES: usize = 64;
+
+/// Keys of outcomes.
+#[derive(Default)]
+pub struct Pending {
+    /// Objects that are new or have other attributes.
+    pub nodes: BTreeSet<Ino>,
+    /// Objects that are gone.
+    pub gone: BTreeSet<Ino>,
+    /// Names, by directory.
+    pub names: BTreeMap<Ino, BTreeSet<Vec<u8>>>,
+    /// Files that were cut, and the first page that was.
+    pub cuts: BTreeMap<Ino, u64>,
+    /// Pages, by file.
+    pages: BTreeMap<Ino, BTreeSet<u64>>,
+    /// Number of pages.
+    page_count: u64,
+    /// Bytes that the entries of names and attributes take at most.
+    pub bytes: u64,
+    /// Private segments that became the volume's, and their generations.
+    pub adopted: Vec<(u32, u32)>,
+}
+
+impl Pending {
+    /// Whether the log has everything.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+            && self.gone.is_empty()
+            && self.names.is_empty()
+            && self.cuts.is_empty()
+            && self.pages.is_empty()
+            && self.adopted.is_empty()
+    }
+
+    /// Pages that wait.
+    pub fn page_count(&self) -> u64 {
+        self.page_count
+    }
+
+    /// Blocks that a flush writes at most.
+    pub fn blocks(&self) -> u64 {
+        let entries = self.bytes + self.page_count * 32;
+        self.page_count + entries.div_ceil(4096) + 2
+    }
+
+    /// A page has changed.
+    pub fn page(&mut self, ino: Ino, page: u64) {
+        self.page_count += u64::from(self.pages.entry(ino).or_default().insert(page));
+    }
+
+    /// Whether a page waits.
+    pub fn has_page(&self, ino: Ino, page: u64) -> bool {
+        self.pages.get(&ino).is_some_and(|pages| pages.contains(&page))
+    }
+
+    /// A file was cut: what was written beyond before does not matter any longer.
+    pub fn cut(&mut self, ino: Ino, first: u64) {
+        let cut = self.cuts.entry(ino).or_insert(first);
+        *cut = first.min(*cut);
+        self.bytes += 32;
+        if let Some(pages) = self.pages.get_mut(&ino) {
+            self.page_count -= pages.split_off(&first).len() as u64;
+        }
+    }
+
+    /// An object is gone: nothing else about it matters any longer.
+    pub fn removed(&mut self, ino: Ino) {
+        self.nodes.remove(&ino);
+        self.names.remove(&ino);
+        self.cuts.remove(&ino);
+        let pages = self.pages.remove(&ino).unwrap_or_default();
+        self.page_count -= pages.len() as u64;
+        self.gone.insert(ino);
+        self.bytes += 16;
+    }
+
+    /// Puts all outcomes into a group.
+    ///
+    /// # Errors
+    /// As [`Group::entry`].
+    pub fn write(&self, tree: &Tree, group: &mut Group<'_>) -> Result<()> {
+        for (segment, generation) in &self.adopted {
+            group.entry(Entry::Adopted(*segment, *generation))?;
+        }
+        for ino in &self.nodes {
+            if let Some(object) = tree.loaded(*ino) {
+                group.entry(Entry::Node(*ino, object.node.clone()))?;
+            }
+        }
+        for (dir, names) in &self.names {
+            let Some(entries) = tree.loaded(*dir).and_then(|o| o.entries()) else { continue };
+            for name in names {
+                group.entry(Entry::Bind(*dir, name.clone(), entries.get(name).copied()))?;
+            }
+        }
+        for (ino, first) in &self.cuts {
+            group.entry(Entry::Cut(*ino, *first))?;
+        }
+        for (ino, pages) in &self.pages {
+            let Some(all) = tree.loaded(*ino).and_then(|o| o.pages()) else { continue };
+            write_pages(*ino, pages, all, group)?;
+        }
+        self.gone.iter().try_for_each(|ino| group.entry(Entry::Gone(*ino)))
+    }
+}
+
+fn write_pages(
+    ino: Ino,
+    pages: &BTreeSet<u64>,
+    all: &BTreeMap<u64, Page>,
+    group: &mut Group<'_>,
+) -> Result<()> {
+    let mut spilled: Option<(u64, Vec<Place>)> = None;
+    let mut hole: Option<(u64, u32)> = None;
+    for page in pages {
+        let found = all.get(page);
+        let place = found.filter(|p| p.memory.is_none()).and_then(|p| p.place);
+        if let Some((first, places)) = &mut spilled {
+            let goes_on = *first + places.len() as u64 == *page && places.len() < PLACES;
+            if let Some(place) = place.filter(|_| goes_on) {
+                places.push(place);
+                continue;
+            }
+            let places = std::mem::take(places);
+            group.entry(Entry::Spilled(ino, *first, places))?;
+            spilled = None;
+        }
+        if let Some((first, n)) = &mut hole {
+            if found.is_none() && *first + u64::from(*n) == *page && *n < u32::MAX {
+                *n += 1;
+                continue;
+            }
+            group.entry(Entry::Hole(ino, *first, *n))?;
+            hole = None;
+        }
+        match (found, place) {
+            (None, _) => hole = Some((*page, 1)),
+            (Some(_), Some(place)) => spilled = Some((*page, vec![place])),
+            (Some(found), None) => {
+                if let Some(bytes) = &found.memory {
+                    let target = Target::Page(ino, *page);
+                    group.block(Entry::Data(ino, *page, 1), bytes.clone(), target)?;
+                }
+            }
+        }
+    }
+    if let Some((first, places)) = spilled {
+        group.entry(Entry::Spilled(ino, first, places))?;
+    }
+    if let Some((first, n)) = hole {
+        group.entry(Entry::Hole(ino, first, n))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,225 @@
+//! Opening: the newest checkpoint, and what the log has after it.
+//!
+//! A group of the log counts if all of its pieces are there, and a piece is there if its sums are
+//! right and it has the epoch, the generation, the number and the chain that come next.  Nothing
+//! else decides.  Recovery writes nothing; the checkpoint of a new epoch that ends it is the
+//! first write, and leaves everything that recovery has read where it is.
+
+mod replay;
+#[cfg(test)]
+mod tests;
+
+use crate::device::Device;
+use crate::error::{Error, Result, Structure};
+use crate::format::{BLOCK, COPIES, Checkpoint, Head, Super};
+use crate::pending::Pending;
+use crate::piece::{self, Piece, Purpose};
+use crate::root::Root;
+use crate::state::{Flow, Limits, State};
+use crate::tree::{Clock, Env, Tree};
+use crate::txn;
+use crate::usage::Usage;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What recovery has found.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Report {
+    /// Groups after the checkpoint.
+    pub groups: u64,
+    /// Pieces of a group that was not finished, or of a checkpoint that was not.
+    pub left_over: u64,
+}
+
+/// Reads the super block, or its copy.
+///
+/// # Errors
+/// [`Error::NotAVolume`], [`Error::Corrupt`] if neither can be used; [`Error::Io`].
+pub fn read_super(dev: &dyn Device) -> Result<Super> {
+    let read = |at: u64, what| -> Result<Super> {
+        let mut block = vec![0; BLOCK];
+        dev.read(at, &mut block)?;
+        let found = Super::decode(&block, what, at)?;
+        if found.blocks > dev.blocks() {
+            return Err(Error::corrupt(what, at, "the device is smaller than the volume"));
+        }
+        Ok(found)
+    };
+    let last = dev.blocks().checked_sub(1).ok_or(Error::NotAVolume("no blocks"))?;
+    read(0, Structure::Super).or_else(|first| match read(last, Structure::SuperCopy) {
+        Ok(copy) => Ok(copy),
+        Err(_) => Err(first),
+    })
+}
+
+/// All copies of checkpoints that can be read, and what is wrong with the others.
+pub fn read_checkpoints(env: &Env) -> Vec<Result<Checkpoint>> {
+    let read = |at: u64| {
+        let mut block = vec![0; BLOCK];
+        env.dev.read(at, &mut block)?;
+        Checkpoint::decode(&block, &env.id, &env.geometry, at)
+    };
+    (1..=2 * COPIES).map(read).collect()
+}
+
+/// The state that a device has, by the newest checkpoint and the log after it.
+///
+/// # Errors
+/// [`Error::NotAVolume`], [`Error::Corrupt`], [`Error::Io`].
+pub fn recover(dev: Arc<dyn Device>, clock: Clock) -> Result<(State, Report, Super)> {
+    let sup = read_super(&*dev)?;
+    let env = Env { dev, geometry: sup.geometry, id: sup.id, clock };
+    let mut error = Error::corrupt(Structure::Checkpoint, 1, "no checkpoint");
+    let mut newest: Option<Checkpoint> = None;
+    for found in read_checkpoints(&env) {
+        match found {
+            Ok(c) if newest.as_ref().is_none_or(|n| n.sequence < c.sequence) => newest = Some(c),
+            Ok(_) => {}
+            Err(e) => error = e,
+        }
+    }
+    let mut state = load(env, newest.ok_or(error)?)?;
+    let report = roll_forward(&mut state)?;
+    for ino in state.orphans.clone() {
+        state.delete(ino)?;
+    }
+    // The checkpoint that follows has all of it.
+    state.pending = Pending::default();
+    Ok((state, report, sup))
+}
+
+/// The root record of a checkpoint.
+///
+/// # Errors
+/// [`Error::Corrupt`], [`Error::Io`].
+pub fn read_root(env: &Env, blob: &crate::format::Blob) -> Result<Root> {
+    let at = blob.runs.first().map_or(0, |(at, _)| *at);
+    Root::decode(&env.read_blob(blob, Structure::Root)?, at)
+}
+
+fn load(env: Env, last: Checkpoint) -> Result<State> {
+    let root = read_root(&env, &last.root)?;
+    let table = env.read_blob(&last.usage, Structure::Usage)?;
+    let at = last.usage.runs.first().map_or(0, |(at, _)| *at);
+    let mut usage = Usage::decode(&table, env.geometry).map_err(|e| match e {
+        Error::Corrupt { what, why, .. } => Error::Corrupt { what, at, why },
+        other => other,
+    })?;
+    usage.add_blob(&last.root)?;
+    usage.add_blob(&last.usage)?;
+    root.snapshots.iter().for_each(|s| usage.pin(&s.pins));
+    usage.hold(last.head.segment);
+    usage.hold(last.head.next);
+    usage.reclaim();
+    Ok(State {
+        tree: Tree::new(env, root.chunks),
+        usage,
+        head: last.head,
+        next_ino: root.next_ino,
+        pending: Pending::default(),
+        orphans: root.orphans,
+        held: HashMap::new(),
+        snapshots: root.snapshots,
+        last,
+        returned: txn::returned(),
+        flow: Flow::default(),
+        limits: Limits::default(),
+    })
+}
+
+/// A place in the log, and which segments have been taken on the way there.
+struct Probe {
+    head: Head,
+    taken: Vec<u32>,
+}
+
+impl Probe {
+    /// The next piece of the log and of its group, if it is there.
+    fn next(&self, state: &State, first: bool) -> Result<Option<Piece>> {
+        let head = &self.head;
+        let here = self.piece(state, (head.segment, head.offset), first)?;
+        if here.is_some() {
+            return Ok(here);
+        }
+        self.piece(state, (head.next, 0), first)
+    }
+
+    fn piece(&self, state: &State, at: (u32, u32), first: bool) -> Result<Option<Piece>> {
+        let env = &state.tree.env;
+        let found = piece::read(&*env.dev, &env.geometry, &env.id, at.0, at.1)?;
+        let Some(piece) = found.filter(|p| self.follows(state, p, first)) else {
+            return Ok(None);
+        };
+        match piece::verify_payload(&*env.dev, &env.geometry, &piece) {
+            Ok(()) => Ok(Some(piece)),
+            Err(Error::Corrupt { .. }) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn follows(&self, state: &State, piece: &Piece, first: bool) -> bool {
+        let (p, head) = (&piece.header, &self.head);
+        let taken = self.taken.iter().filter(|s| **s == p.segment).count() as u32;
+        let generation = state.usage.segment(p.segment).generation.wrapping_add(taken);
+        let next = if p.segment == head.segment {
+            p.next == head.next
+        } else {
+            state.usage.is_free(p.next) && !self.taken.contains(&p.next)
+        };
+        p.epoch == head.epoch
+            && p.generation == generation
+            && p.lsn == head.lsn + 1
+            && p.chain == head.chain
+            && p.begin == first
+            && p.purpose != Purpose::Private
+            && next
+    }
+
+    fn advance(&mut self, piece: &Piece) {
+        let p = &piece.header;
+        if p.segment != self.head.segment {
+            self.taken.push(p.next);
+        }
+        self.head = Head {
+            segment: p.segment,
+            offset: p.offset + piece.blocks(),
+            next: p.next,
+            lsn: p.lsn,
+            chain: piece.crc,
+            epoch: p.epoch,
+        };
+    }
+}
+
+fn roll_forward(state: &mut State) -> Result<Report> {
+    let mut report = Report::default();
+    loop {
+        let mut probe = Probe { head: state.head, taken: Vec::new() };
+        let mut group = Vec::new();
+        let whole = loop {
+            let Some(piece) = probe.next(state, group.is_empty())? else { break false };
+            probe.advance(&piece);
+            group.push(piece);
+            if group.last().is_some_and(|p| p.header.end) {
+                break true;
+            }
+        };
+        if !whole {
+            report.left_over = group.len() as u64;
+            return Ok(report);
+        }
+        for segment in &probe.taken {
+            state.usage.take_this(*segment);
+        }
+        for piece in &group {
+            replay::piece(state, piece)?;
+            if piece.header.segment != state.head.segment {
+                state.usage.release(state.head.segment);
+                state.head.segment = piece.header.segment;
+            }
+            state.usage.touch(piece.header.segment, piece.header.lsn);
+        }
+        state.head = probe.head;
+        report.groups += 1;
+    }
+}

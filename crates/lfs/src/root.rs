@@ -1,0 +1,93 @@
+//! The root record of a checkpoint: the inode map, and what belongs to the volume as a whole.
+
+use crate::error::{Error, Result, Structure};
+use crate::format::{Blob, Ino, VolumeId};
+use std::collections::{BTreeMap, BTreeSet};
+use systx_base::Time;
+use systx_base::codec::{DecodeError, Decoder, Encoder};
+
+/// A tree that is kept.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Snapshot {
+    /// Its name, unique, 1 to 255 bytes.
+    pub name: String,
+    /// The checkpoint that it is.
+    pub sequence: u64,
+    /// When it was made.
+    pub time: Time,
+    /// The root record of that checkpoint.
+    pub root: Blob,
+    /// All segments that it refers to.
+    pub pins: Vec<u32>,
+    /// The volume and its checkpoint that this is a copy of, if it was received.
+    pub origin: Option<(VolumeId, u64)>,
+}
+
+/// The root record.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Root {
+    /// The next number of an object.
+    pub next_ino: Ino,
+    /// The inode map: where each chunk lies.
+    pub chunks: BTreeMap<u64, Blob>,
+    /// Objects without a name that somebody held.
+    pub orphans: BTreeSet<Ino>,
+    /// Snapshots, oldest first.
+    pub snapshots: Vec<Snapshot>,
+}
+
+impl Root {
+    /// The record.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut e = Encoder::new();
+        e.u64(self.next_ino);
+        e.u32(u32::try_from(self.chunks.len()).expect("limited by Geometry::chunks_max"));
+        for (chunk, blob) in &self.chunks {
+            e.u64(*chunk);
+            blob.encode(&mut e);
+        }
+        let orphans: Vec<Ino> = self.orphans.iter().copied().collect();
+        e.seq(&orphans, |e, ino| e.u64(*ino));
+        e.seq(&self.snapshots, |e, s| {
+            e.bytes(s.name.as_bytes());
+            e.u64(s.sequence);
+            e.time(s.time);
+            s.root.encode(e);
+            e.seq(&s.pins, |e, segment| e.u32(*segment));
+            e.option(s.origin, |e, (id, sequence)| {
+                id.iter().for_each(|b| e.u8(*b));
+                e.u64(sequence);
+            });
+        });
+        e.finish()
+    }
+
+    /// Reads a record that lies at block `at`.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the bytes are not one.
+    pub fn decode(bytes: &[u8], at: u64) -> Result<Root> {
+        let mut d = Decoder::new(bytes);
+        fields(&mut d).map_err(Error::undecodable(Structure::Root, at))
+    }
+}
+
+fn fields(d: &mut Decoder<'_>) -> std::result::Result<Root, DecodeError> {
+    let next_ino = d.u64()?;
+    let chunks = d.seq(|d| Ok((d.u64()?, Blob::decode(d)?)))?.into_iter().collect();
+    let orphans = d.seq(|d| d.u64())?.into_iter().collect();
+    let snapshots = d.seq(|d| {
+        let name = String::from_utf8_lossy(d.bytes()?).into_owned();
+        let (sequence, time, root) = (d.u64()?, d.time()?, Blob::decode(d)?);
+        let pins = d.seq(|d| d.u32())?;
+        let origin = d.option(|d| {
+            let mut id = [0; 16];
+            for b in &mut id {
+                *b = d.u8()?;
+            }
+            Ok((id, d.u64()?))
+        })?;
+        Ok(Snapshot { name, sequence, time, root, pins, origin })
+    })?;
+    Ok(Root { next_ino, chunks, orphans, snapshots })
+}

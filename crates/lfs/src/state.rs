@@ -1,0 +1,257 @@
+//! What an open volume knows: the committed tree, what of it the log does not have yet, and the
+//! space.
+
+mod apply;
+
+use crate::error::{Error, Result};
+use crate::format::{Checkpoint, Head, Ino};
+use crate::group::{Assembled, Group, Target};
+use crate::object::{Body, Place};
+use crate::ops::{Maker, Ops};
+use crate::pending::Pending;
+use crate::piece::Purpose;
+use crate::root::Snapshot;
+use crate::tree::Tree;
+use crate::txn::{Returned, Txn};
+use crate::usage::Usage;
+use std::collections::{BTreeSet, HashMap};
+
+/// Segments that only those may take who make space.
+pub const RESERVE: u32 = 7;
+/// Segments of these that a commit which only removes leaves: the cleaner's.
+pub const CLEANERS: u32 = 4;
+/// Segments beyond the reserve that are never full: what the cleaner gains.
+const SLACK: u32 = 3;
+/// Objects in memory before those that have not changed are forgotten.
+const OBJECTS: usize = 100_000;
+
+/// How far writing is.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Flow {
+    /// Commits so far.
+    pub applied: u64,
+    /// Those that are durable: a prefix.
+    pub durable: u64,
+    /// Somebody writes a group, without the lock.
+    pub writing: bool,
+    /// A write failed: what the medium has is unknown.
+    pub poisoned: bool,
+    /// Blocks of the log since the last checkpoint.
+    pub since: u64,
+}
+
+/// What a volume may use of memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Pages that one transaction has in memory before it spills.
+    pub txn_pages_max: u64,
+    /// Pages of plain writes that wait before they are flushed.
+    pub dirty_pages_max: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { txn_pages_max: 16 << 10, dirty_pages_max: 8 << 10 }
+    }
+}
+
+/// An open volume.
+pub struct State {
+    /// The committed tree.
+    pub tree: Tree,
+    /// Segments.
+    pub usage: Usage,
+    /// Where the log goes on.
+    pub head: Head,
+    /// The next number of an object.
+    pub next_ino: Ino,
+    /// What the log does not have yet.
+    pub pending: Pending,
+    /// Objects without a name that somebody holds.
+    pub orphans: BTreeSet<Ino>,
+    /// How often an object is held.
+    pub held: HashMap<Ino, u32>,
+    /// Snapshots, oldest first.
+    pub snapshots: Vec<Snapshot>,
+    /// The last checkpoint.
+    pub last: Checkpoint,
+    /// Private segments that were given up.
+    pub returned: Returned,
+    /// How far writing is.
+    pub flow: Flow,
+    /// Memory.
+    pub limits: Limits,
+}
+
+impl State {
+    /// The operations of a transaction.
+    pub fn ops<'a>(&'a mut self, txn: &'a mut Txn) -> Ops<'a> {
+        self.tree.trim(OBJECTS);
+        let now = (self.tree.env.clock)();
+        let maker = Maker {
+            next_ino: &mut self.next_ino,
+            usage: &mut self.usage,
+            head: &self.head,
+            returned: &self.returned,
+            pages_max: self.limits.txn_pages_max,
+            reserve: RESERVE,
+        };
+        Ops { tree: &mut self.tree, txn, maker: Some(maker), now }
+    }
+
+    /// Whether the log could take `need` more blocks and the checkpoint after it, and still leave
+    /// what it must.
+    pub fn has_room(&self, need: u64, removes: bool) -> bool {
+        self.has_segments(need, if removes { CLEANERS } else { RESERVE })
+            && (removes || self.has_capacity(need))
+    }
+
+    /// Whether the free segments suffice.
+    fn has_segments(&self, need: u64, keep: u32) -> bool {
+        self.left(keep) >= need + self.obligations()
+    }
+
+    /// Blocks of all free segments but `keep`.
+    pub fn left(&self, keep: u32) -> u64 {
+        let free = self.usage.free().saturating_sub(keep);
+        u64::from(free) * u64::from(self.tree.env.geometry.usable())
+    }
+
+    /// Blocks that the next checkpoint writes at most, with what waits.
+    pub fn obligations(&self) -> u64 {
+        self.pending.blocks() + self.tree.debt() + self.fixed()
+    }
+
+    /// Blocks that each checkpoint writes.
+    fn fixed(&self) -> u64 {
+        let root = self.tree.chunks.len() * 40 + self.snapshots.len() * 512;
+        let bytes = root + self.usage.encoded_len();
+        (bytes as u64).div_ceil(4096) + 8
+    }
+
+    /// Whether so much fits beside what is in use, so that the cleaner always finds enough that
+    /// is not.
+    pub fn has_capacity(&self, need: u64) -> bool {
+        let used = self.usage.occupied() + self.pending.blocks() + self.fixed();
+        used + need <= self.capacity()
+    }
+
+    /// Blocks that may be in use.
+    pub fn capacity(&self) -> u64 {
+        let geometry = &self.tree.env.geometry;
+        let segments = geometry.segments.saturating_sub(RESERVE + SLACK);
+        u64::from(segments) * u64::from(geometry.usable()) * 15 / 16
+    }
+
+    /// Blocks that the commit of a transaction and the records that it changes need at most.
+    ///
+    /// # Errors
+    /// What reading the volume can say.
+    pub fn need(&mut self, txn: &Txn) -> Result<u64> {
+        let mut inos: BTreeSet<Ino> = txn.patches.keys().copied().collect();
+        inos.extend(txn.links.keys());
+        inos.extend(txn.entries.keys());
+        inos.extend(txn.pages.keys());
+        let mut blocks = txn.blocks() + self.dirtied(&inos)?;
+        blocks += (txn.created.len() as u64 / 32 + 2) * (crate::tree::CHUNK_BLOCKS + 1);
+        let pages: u64 = txn.pages.values().map(|p| p.len() as u64).sum();
+        blocks += (pages * crate::object::PAGE_RECORD).div_ceil(4096) * 2;
+        if self.tree.chunks.len() + txn.created.len() / 32 + 2 > self.tree.env.geometry.chunks_max()
+        {
+            return Err(Error::NoSpace);
+        }
+        Ok(blocks)
+    }
+
+    /// Blocks of the records of those that the next checkpoint would not write yet.
+    ///
+    /// # Errors
+    /// What reading the volume can say.
+    pub fn dirtied(&mut self, inos: &BTreeSet<Ino>) -> Result<u64> {
+        let mut blocks = 0;
+        for ino in inos {
+            if self.tree.dirty.contains(ino) {
+                continue;
+            }
+            match self.tree.get(*ino) {
+                Ok(object) => blocks += object.record_max().div_ceil(4096) + 1,
+                Err(Error::NotFound) => {}
+                Err(e) => return Err(e),
+            }
+            blocks += crate::tree::CHUNK_BLOCKS + 1;
+        }
+        Ok(blocks)
+    }
+
+    /// Takes an object out of the tree, with its pages.
+    pub fn delete(&mut self, ino: Ino) -> Result<()> {
+        self.tree.load(ino)?;
+        let Some(object) = self.tree.remove(ino) else { return Ok(()) };
+        if let Body::Pages(pages) = &object.body {
+            pages.values().filter_map(|p| p.place).for_each(|p| self.usage.remove(p.at));
+        }
+        if let Some(blob) = self.tree.stored.remove(&ino) {
+            self.usage.remove_blob(&blob);
+        }
+        self.orphans.remove(&ino);
+        self.pending.removed(ino);
+        Ok(())
+    }
+
+    /// Makes a group of all that waits.  It has to be written next, before any other.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] although space was reserved; then the volume is poisoned.
+    pub fn assemble(&mut self) -> Result<Assembled> {
+        let now = (self.tree.env.clock)();
+        let ids = (self.tree.env.geometry, self.tree.env.id);
+        let pending = std::mem::take(&mut self.pending);
+        let mut group = Group::new(&mut self.head, &mut self.usage, ids, Purpose::Commit, now);
+        let written = pending.write(&self.tree, &mut group);
+        let mut done = group.finish();
+        done.after_sync = !pending.adopted.is_empty();
+        if let Err(e) = written {
+            self.flow.poisoned = true;
+            return Err(e);
+        }
+        for (target, place) in &done.placed {
+            if let Target::Page(ino, page) = target {
+                self.replace(*ino, *page, *place)?;
+            }
+        }
+        let blocks: usize = done.writes.iter().map(|(_, b)| b.len() / crate::format::BLOCK).sum();
+        self.flow.since += blocks as u64;
+        Ok(done)
+    }
+
+    /// A page lies somewhere else from here on.
+    fn replace(&mut self, ino: Ino, page: u64, place: Place) -> Result<()> {
+        let Some(slot) = self.tree.page_mut(ino, page) else { return Ok(()) };
+        let old = slot.place.replace(place);
+        if let Some(old) = old {
+            self.usage.remove(old.at);
+        }
+        self.usage.add(place.at)
+    }
+
+    /// A group is on the medium: what it wrote need not be in memory any longer.
+    pub fn settle(&mut self, done: &Assembled) {
+        for (target, place) in &done.placed {
+            let Target::Page(ino, page) = target else { continue };
+            if self.pending.has_page(*ino, *page) {
+                continue;
+            }
+            if let Some(slot) = self.tree.page_mut(*ino, *page)
+                && slot.place == Some(*place)
+            {
+                slot.memory = None;
+            }
+        }
+    }
+
+    /// Segments that transactions have given up are nobody's.
+    pub fn take_back(&mut self) {
+        let returned = std::mem::take(&mut *self.returned.lock());
+        returned.iter().for_each(|segment| self.usage.release(*segment));
+    }
+}

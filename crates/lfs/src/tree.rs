@@ -1,0 +1,310 @@
+//! The tree as of one point of the log: the inode map, and the objects that were needed so far.
+
+use crate::device::Device;
+use crate::error::{Error, Result, Structure};
+use crate::format::{BLOCK, Blob, Geometry, Ino, VolumeId};
+use crate::object::{Object, Page, Place};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use systx_base::Time;
+use systx_base::codec::{DecodeError, Decoder, Encoder};
+
+/// Inodes of one chunk of the inode map.
+pub const CHUNK: u64 = 32;
+/// Longest record that stands in its chunk, in bytes.
+pub const INLINE_MAX: usize = 512;
+/// Most blocks of a chunk.
+pub const CHUNK_BLOCKS: u64 = (CHUNK * (INLINE_MAX as u64 + 16) + 4).div_ceil(BLOCK as u64);
+
+/// Where the current time comes from.
+pub type Clock = Arc<dyn Fn() -> Time + Send + Sync>;
+
+/// What a volume works with.
+#[derive(Clone)]
+pub struct Env {
+    /// Where it lies.
+    pub dev: Arc<dyn Device>,
+    /// How that is divided.
+    pub geometry: Geometry,
+    /// Which volume it is.
+    pub id: VolumeId,
+    /// The time.
+    pub clock: Clock,
+}
+
+impl Env {
+    /// Reads a blob.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it lies outside of the segments or its bytes are not what was
+    /// written; [`Error::Io`].
+    pub fn read_blob(&self, blob: &Blob, what: Structure) -> Result<Vec<u8>> {
+        let first = blob.runs.first().map_or(0, |(at, _)| *at);
+        let total = u64::from(self.geometry.segments) * u64::from(self.geometry.segment_blocks);
+        if blob.blocks() > total {
+            return Err(Error::corrupt(what, first, "longer than the volume"));
+        }
+        let mut bytes = Vec::with_capacity(blob.blocks() as usize * BLOCK);
+        for (at, n) in &blob.runs {
+            let last = at.checked_add(u64::from(*n)).and_then(|end| end.checked_sub(1));
+            let inside = last.and_then(|last| self.geometry.locate(last)).is_some();
+            if self.geometry.locate(*at).is_none() || !inside {
+                return Err(Error::corrupt(what, *at, "outside of the segments"));
+            }
+            let start = bytes.len();
+            bytes.resize(start + *n as usize * BLOCK, 0);
+            self.dev.read(*at, &mut bytes[start..])?;
+        }
+        bytes.truncate(blob.len as usize);
+        if crc32c::crc32c(&bytes) != blob.crc {
+            return Err(Error::corrupt(what, first, "wrong sum"));
+        }
+        Ok(bytes)
+    }
+
+    /// Reads a page.
+    ///
+    /// # Errors
+    /// As [`Env::read_blob`].
+    pub fn read_page(&self, place: Place) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; BLOCK];
+        self.dev.read(place.at, &mut bytes)?;
+        if crc32c::crc32c(&bytes) != place.crc {
+            return Err(Error::corrupt(Structure::Data, place.at, "wrong sum"));
+        }
+        Ok(bytes)
+    }
+
+    /// Reads a chunk of the inode map.
+    ///
+    /// # Errors
+    /// As [`Env::read_blob`]; also if it has inodes of another chunk.
+    pub fn read_chunk(&self, chunk: u64, blob: &Blob) -> Result<BTreeMap<Ino, Stored>> {
+        let bytes = self.read_blob(blob, Structure::Chunk)?;
+        let at = blob.runs.first().map_or(0, |(at, _)| *at);
+        let bad = Error::undecodable(Structure::Chunk, at);
+        let mut d = Decoder::new(&bytes);
+        let all = d.seq(|d| Ok((d.u64()?, Stored::decode(d)?))).map_err(bad)?;
+        if all.iter().any(|(ino, _)| ino / CHUNK != chunk) {
+            return Err(Error::corrupt(Structure::Chunk, at, "an inode of another chunk"));
+        }
+        Ok(all.into_iter().collect())
+    }
+
+    /// Reads the record of an object.
+    ///
+    /// # Errors
+    /// As [`Env::read_blob`].
+    pub fn read_record(&self, stored: &Stored, chunk_at: u64) -> Result<Object> {
+        let (bytes, what, at) = match stored {
+            Stored::Inline(bytes) => (bytes.clone(), Structure::Chunk, chunk_at),
+            Stored::Apart(blob) => {
+                let at = blob.runs.first().map_or(0, |(at, _)| *at);
+                (self.read_blob(blob, Structure::Record)?, Structure::Record, at)
+            }
+        };
+        let object =
+            Object::decode(&mut Decoder::new(&bytes)).map_err(Error::undecodable(what, at))?;
+        let places = object.pages().into_iter().flat_map(BTreeMap::values);
+        for place in places.filter_map(|p| p.place) {
+            if self.geometry.locate(place.at).is_none() {
+                return Err(Error::corrupt(what, at, "a page outside of the segments"));
+            }
+        }
+        Ok(object)
+    }
+}
+
+/// Where a record is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Stored {
+    /// In the chunk.
+    Inline(Vec<u8>),
+    /// In a blob of its own.
+    Apart(Blob),
+}
+
+impl Stored {
+    /// Appends it.
+    pub fn encode(&self, e: &mut Encoder) {
+        match self {
+            Stored::Inline(bytes) => {
+                e.u8(0);
+                e.bytes(bytes);
+            }
+            Stored::Apart(blob) => {
+                e.u8(1);
+                blob.encode(e);
+            }
+        }
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// If the bytes are not one.
+    pub fn decode(d: &mut Decoder<'_>) -> std::result::Result<Stored, DecodeError> {
+        match d.u8()? {
+            0 => Ok(Stored::Inline(d.bytes()?.to_vec())),
+            1 => Ok(Stored::Apart(Blob::decode(d)?)),
+            other => Err(d.invalid("place of a record", other.into())),
+        }
+    }
+}
+
+/// A tree.
+pub struct Tree {
+    /// What it works with.
+    pub env: Env,
+    /// The inode map: where each chunk was written last.
+    pub chunks: BTreeMap<u64, Blob>,
+    objects: HashMap<Ino, Object>,
+    /// Records outside of their chunks, of the objects above.
+    pub stored: HashMap<Ino, Blob>,
+    /// What the next checkpoint has to write: changed objects.
+    pub dirty: BTreeSet<Ino>,
+    /// Removed since the last checkpoint, which still has them.
+    pub gone: BTreeSet<Ino>,
+    /// Chunks with any of them.
+    pub dirty_chunks: BTreeSet<u64>,
+    /// An upper bound of the blocks that the next checkpoint writes for all of that.
+    debt: u64,
+    /// Bytes that were added to dirty objects.
+    grown: u64,
+}
+
+impl Tree {
+    /// A tree that is on the medium.
+    pub fn new(env: Env, chunks: BTreeMap<u64, Blob>) -> Tree {
+        Tree {
+            env,
+            chunks,
+            objects: HashMap::new(),
+            stored: HashMap::new(),
+            dirty: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            dirty_chunks: BTreeSet::new(),
+            debt: 0,
+            grown: 0,
+        }
+    }
+
+    /// Brings an object into memory.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is none; what reading it can say.
+    pub fn load(&mut self, ino: Ino) -> Result<()> {
+        if self.objects.contains_key(&ino) {
+            return Ok(());
+        }
+        let chunk = ino / CHUNK;
+        let blob = self.chunks.get(&chunk).filter(|_| !self.gone.contains(&ino));
+        let Some(blob) = blob else { return Err(Error::NotFound) };
+        let at = blob.runs.first().map_or(0, |(at, _)| *at);
+        let mut all = self.env.read_chunk(chunk, blob)?;
+        let Some(stored) = all.remove(&ino) else { return Err(Error::NotFound) };
+        let object = self.env.read_record(&stored, at)?;
+        if let Stored::Apart(blob) = stored {
+            self.stored.insert(ino, blob);
+        }
+        self.objects.insert(ino, object);
+        Ok(())
+    }
+
+    /// An object.
+    ///
+    /// # Errors
+    /// As [`Tree::load`].
+    pub fn get(&mut self, ino: Ino) -> Result<&Object> {
+        self.load(ino)?;
+        self.objects.get(&ino).ok_or(Error::NotFound)
+    }
+
+    /// An object that is in memory.
+    pub fn loaded(&self, ino: Ino) -> Option<&Object> {
+        self.objects.get(&ino)
+    }
+
+    /// An object, to be changed: the next checkpoint writes it.
+    ///
+    /// # Errors
+    /// As [`Tree::load`].
+    pub fn change(&mut self, ino: Ino) -> Result<&mut Object> {
+        self.load(ino)?;
+        self.mark(ino);
+        self.objects.get_mut(&ino).ok_or(Error::NotFound)
+    }
+
+    /// A page, to be changed in what is known of where it lies.
+    pub fn page_mut(&mut self, ino: Ino, page: u64) -> Option<&mut Page> {
+        match &mut self.objects.get_mut(&ino)?.body {
+            crate::object::Body::Pages(pages) => pages.get_mut(&page),
+            _ => None,
+        }
+    }
+
+    fn mark(&mut self, ino: Ino) {
+        if self.dirty.insert(ino) {
+            let bytes = self.objects.get(&ino).map_or(0, Object::record_max);
+            self.debt +=
+                if bytes > INLINE_MAX as u64 { bytes.div_ceil(BLOCK as u64) + 1 } else { 0 };
+            self.mark_chunk(ino / CHUNK);
+        }
+    }
+
+    /// The next checkpoint writes this chunk.
+    pub fn mark_chunk(&mut self, chunk: u64) {
+        if self.dirty_chunks.insert(chunk) {
+            self.debt += CHUNK_BLOCKS + 1;
+        }
+    }
+
+    /// So many bytes were added to records.
+    pub fn grow(&mut self, bytes: u64) {
+        self.grown += bytes;
+    }
+
+    /// An upper bound of the blocks that a checkpoint would write for what has changed.
+    pub fn debt(&self) -> u64 {
+        self.debt + self.grown.div_ceil(BLOCK as u64) * 2
+    }
+
+    /// Puts an object into the tree.
+    pub fn insert(&mut self, ino: Ino, object: Object) {
+        self.gone.remove(&ino);
+        self.objects.insert(ino, object);
+        self.mark(ino);
+    }
+
+    /// Takes an object, which is in memory, out of the tree.
+    pub fn remove(&mut self, ino: Ino) -> Option<Object> {
+        let object = self.objects.remove(&ino)?;
+        self.dirty.remove(&ino);
+        self.gone.insert(ino);
+        self.mark_chunk(ino / CHUNK);
+        Some(object)
+    }
+
+    /// A checkpoint has written all that was changed.
+    pub fn settled(&mut self) {
+        self.dirty.clear();
+        self.gone.clear();
+        self.dirty_chunks.clear();
+        self.debt = 0;
+        self.grown = 0;
+    }
+
+    /// Forgets objects that are as the last checkpoint has them, if more than `limit` are in
+    /// memory.
+    pub fn trim(&mut self, limit: usize) {
+        if self.objects.len() > limit {
+            let dirty = &self.dirty;
+            let clean = |o: &Object| {
+                o.pages().is_none_or(|pages| pages.values().all(|p| p.memory.is_none()))
+            };
+            self.objects.retain(|ino, object| dirty.contains(ino) || !clean(object));
+            let objects = &self.objects;
+            self.stored.retain(|ino, _| objects.contains_key(ino));
+        }
+    }
+}

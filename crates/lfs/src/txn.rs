@@ -1,0 +1,172 @@
+//! What a transaction has done so far: outcomes beside the tree, which nobody else sees.
+
+use crate::format::{Head, Ino};
+use crate::object::{Attrs, Bytes, Link, Node, Place};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use systx_base::sync::{Mutex, rank};
+use systx_base::{Gid, Time, Uid};
+
+/// Changes of one object's attributes.  What is not named stays.
+#[derive(Clone, Debug, Default)]
+pub struct Patch {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<Uid>,
+    /// Group.
+    pub gid: Option<Gid>,
+    /// Bytes of a file.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<Time>,
+    /// Last change of the content.
+    pub mtime: Option<Time>,
+    /// Last change of anything.
+    pub ctime: Option<Time>,
+    /// Directory that a directory is in.
+    pub parent: Option<Ino>,
+    /// Extended attributes: values, or that there is none.
+    pub xattrs: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+}
+
+impl Patch {
+    /// Makes the changes.
+    pub fn apply(&self, node: &mut Node) {
+        let Attrs { mode, uid, gid, size, atime, mtime, ctime, .. } = &mut node.attrs;
+        set(mode, self.mode);
+        set(uid, self.uid);
+        set(gid, self.gid);
+        set(size, self.size);
+        set(atime, self.atime);
+        set(mtime, self.mtime);
+        set(ctime, self.ctime);
+        set(&mut node.parent, self.parent);
+        for (name, value) in &self.xattrs {
+            match value {
+                Some(value) => drop(node.xattrs.insert(name.clone(), value.clone())),
+                None => drop(node.xattrs.remove(name)),
+            }
+        }
+    }
+}
+
+fn set<T: Copy>(to: &mut T, from: Option<T>) {
+    if let Some(from) = from {
+        *to = from;
+    }
+}
+
+/// A name that changes its meaning.
+#[derive(Clone, Copy, Debug)]
+pub struct Rebind {
+    /// What it stood for when the transaction first changed it.
+    pub old: Option<Link>,
+    /// What it stands for afterwards.
+    pub new: Option<Link>,
+}
+
+/// A page's new content.
+#[derive(Clone, Debug)]
+pub enum Staged {
+    /// In memory.
+    Memory(Bytes),
+    /// In a private segment.
+    Spilled(Place),
+    /// Zeros that take no space.
+    Hole,
+}
+
+/// Private segments that their transactions have given up.
+pub type Returned = Arc<Mutex<Vec<u32>>>;
+
+/// Place for returned segments.
+pub fn returned() -> Returned {
+    Arc::new(Mutex::new(rank::LEAF, Vec::new()))
+}
+
+/// Private segments of a transaction that was too large for memory.
+#[derive(Debug)]
+pub struct Private {
+    /// Where the next pages go.
+    pub head: Head,
+    /// Segments with pages of it.
+    pub segments: Vec<u32>,
+    /// Where they go if the transaction ends without a commit.
+    pub returned: Returned,
+}
+
+impl Drop for Private {
+    fn drop(&mut self) {
+        let mut returned = self.returned.lock();
+        returned.append(&mut self.segments);
+        returned.push(self.head.next);
+    }
+}
+
+/// A transaction.  Dropping it is its abort.
+#[derive(Debug, Default)]
+pub struct Txn {
+    /// New objects.
+    pub(crate) created: BTreeMap<Ino, Node>,
+    /// Changed attributes of objects that were there.
+    pub(crate) patches: BTreeMap<Ino, Patch>,
+    /// Names, by directory.
+    pub(crate) entries: BTreeMap<Ino, BTreeMap<Vec<u8>, Rebind>>,
+    /// Pages, by file.
+    pub(crate) pages: BTreeMap<Ino, BTreeMap<u64, Staged>>,
+    /// Files of which the pages from one on were cut off before those above were written.
+    pub(crate) cuts: BTreeMap<Ino, u64>,
+    /// By how much the number of names of an object changes.
+    pub(crate) links: BTreeMap<Ino, i64>,
+    /// Pages in memory.
+    pub(crate) in_memory: u64,
+    /// Pages elsewhere.
+    pub(crate) private: Option<Private>,
+}
+
+impl Txn {
+    /// A transaction that has done nothing yet.
+    pub fn new() -> Txn {
+        Txn::default()
+    }
+
+    /// Whether it would change nothing.
+    pub fn is_empty(&self) -> bool {
+        self.created.is_empty()
+            && self.patches.is_empty()
+            && self.entries.is_empty()
+            && self.pages.is_empty()
+            && self.cuts.is_empty()
+    }
+
+    /// Whether it only takes away: such a transaction may use space that others may not.
+    pub fn only_removes(&self) -> bool {
+        self.created.is_empty()
+            && self.entries.values().flat_map(BTreeMap::values).all(|r| r.new.is_none())
+            && self.patches.values().all(|p| p.xattrs.values().all(Option::is_none))
+            && self.pages.values().map(BTreeMap::len).sum::<usize>() <= 2
+    }
+
+    /// Blocks that its commit needs at most, without the pages that were spilled.
+    pub(crate) fn blocks(&self) -> u64 {
+        let xattrs = |x: usize| x as u64 + 64;
+        let nodes: u64 = self.created.values().map(crate::object::node_record).sum();
+        let patches: u64 = (self.patches.values())
+            .flat_map(|p| p.xattrs.iter())
+            .map(|(n, v)| xattrs(n.len() + v.as_ref().map_or(0, Vec::len)))
+            .sum();
+        let count = self.patches.len() + self.links.len() + self.entries.len() + self.cuts.len();
+        let names: u64 =
+            (self.entries.values().flat_map(BTreeMap::keys)).map(|n| n.len() as u64 + 32).sum();
+        let pages: u64 = self.pages.values().map(|p| p.len() as u64).sum();
+        // Attributes of an object that was there: its extended ones are written with them.
+        let bytes = nodes + patches + names + count as u64 * 160 + pages * 32;
+        self.in_memory + bytes.div_ceil(4096) + 2
+    }
+
+    /// The changes of an object's attributes.
+    pub(crate) fn patch(&mut self, ino: Ino) -> &mut Patch {
+        self.patches.entry(ino).or_default()
+    }
+}

@@ -1,0 +1,375 @@
+//! An open volume: its lock, group commit, and who waits for whom.
+
+use crate::checkpoint;
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::format::{BLOCK, Blob, Checkpoint, Geometry, Head, Ino, ROOT, Super, VolumeId};
+use crate::object::{Attrs, Node, Object};
+use crate::ops::Ops;
+use crate::pending::Pending;
+use crate::recovery::{self, Report};
+use crate::state::{Flow, Limits, State};
+use crate::tree::{Clock, Env, Tree};
+use crate::txn::{self, Txn};
+use crate::usage::Usage;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use systx_base::Kind;
+use systx_base::sync::{Event, Guard, Mutex, rank};
+
+/// What a new volume is to be.
+#[derive(Clone, Debug)]
+pub struct Format {
+    /// Blocks of a segment, [`crate::format::SEGMENT_BLOCKS`].
+    pub segment_blocks: u32,
+    /// Identity, random.
+    pub id: VolumeId,
+    /// A name for persons, at most 255 bytes.
+    pub label: String,
+    /// Owner and group of the root directory.
+    pub owner: (systx_base::Uid, systx_base::Gid),
+}
+
+/// How full a volume is, in blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Space {
+    /// What may be in use.
+    pub total: u64,
+    /// What is in use.
+    pub used: u64,
+    /// Segments that are free.
+    pub free_segments: u32,
+}
+
+/// An open volume.  Whoever drops it without [`Volume::close`] loses what was not made durable,
+/// as if the power had failed.
+pub struct Volume {
+    state: Mutex<State>,
+    written: Event,
+    env: Env,
+    label: String,
+    report: Report,
+}
+
+/// Makes a volume on a device.
+///
+/// What was there is no volume any longer before the first other block is written, and the new
+/// one is not there before all of it is.
+///
+/// # Errors
+/// [`Error::Invalid`] if the device is too small; [`Error::Io`].
+pub fn mkfs(dev: Arc<dyn Device>, format: &Format, clock: Clock) -> Result<()> {
+    let geometry = Geometry::new(dev.blocks(), format.segment_blocks)?;
+    if format.label.len() > 255 {
+        return Err(Error::Invalid("a label has at most 255 bytes"));
+    }
+    let (last, blocks) = (dev.blocks() - 1, dev.blocks());
+    for at in [0, last] {
+        dev.write(at, &[0; BLOCK])?;
+    }
+    dev.sync()?;
+    // Only now: a super block with an older checkpoint than its last would be an older volume.
+    dev.write(1, &vec![0; BLOCK * 4])?;
+    dev.sync()?;
+    let env = Env { dev: dev.clone(), geometry, id: format.id, clock };
+    let mut state = empty(env, format.owner);
+    checkpoint::write(&mut state)?;
+    dev.sync()?;
+    let sup = Super { id: format.id, geometry, blocks, label: format.label.clone() };
+    dev.write(last, &sup.encode())?;
+    dev.write(0, &sup.encode())?;
+    Ok(dev.sync()?)
+}
+
+fn empty(env: Env, (uid, gid): (systx_base::Uid, systx_base::Gid)) -> State {
+    let now = (env.clock)();
+    let mut usage = Usage::new(env.geometry);
+    let segment = usage.take(0).unwrap_or(0);
+    let next = usage.take(0).unwrap_or(0);
+    let head = Head { segment, offset: 0, next, lsn: 0, chain: 0, epoch: 1 };
+    let attrs = Attrs {
+        kind: Kind::Dir,
+        mode: 0o755,
+        uid,
+        gid,
+        nlink: 2,
+        size: 0,
+        rdev: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+        btime: now,
+    };
+    let root = Node { attrs, xattrs: BTreeMap::new(), parent: ROOT, target: Vec::new() };
+    let mut tree = Tree::new(env, BTreeMap::new());
+    tree.insert(ROOT, Object::new(root));
+    let none = Blob::default();
+    State {
+        tree,
+        usage,
+        head,
+        next_ino: ROOT + 1,
+        pending: Pending::default(),
+        orphans: BTreeSet::new(),
+        held: HashMap::new(),
+        snapshots: Vec::new(),
+        last: Checkpoint { sequence: 0, head, time: now, root: none.clone(), usage: none },
+        returned: txn::returned(),
+        flow: Flow::default(),
+        limits: Limits::default(),
+    }
+}
+
+impl Volume {
+    /// Opens a volume: recovers it, and begins a new epoch, so that nothing of what the last one
+    /// left behind can be taken for what this one writes.  `salt` is random, for the same reason.
+    ///
+    /// # Errors
+    /// [`Error::NotAVolume`], [`Error::Corrupt`], [`Error::Io`].
+    pub fn open(dev: Arc<dyn Device>, clock: Clock, salt: u64, limits: Limits) -> Result<Volume> {
+        let (mut state, report, sup) = recovery::recover(dev, clock)?;
+        state.limits = limits;
+        state.head.epoch += 1;
+        state.head.chain = crc32c::crc32c_append(state.head.chain, &salt.to_le_bytes());
+        checkpoint::write(&mut state)?;
+        let env = state.tree.env.clone();
+        let state = Mutex::new(rank::STORE, state);
+        Ok(Volume { state, written: Event::new(), env, label: sup.label, report })
+    }
+
+    /// What recovery has found.
+    pub fn report(&self) -> Report {
+        self.report
+    }
+
+    /// The volume's name.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// Identity and geometry.
+    pub fn identity(&self) -> (VolumeId, Geometry) {
+        (self.env.id, self.env.geometry)
+    }
+
+    /// How full it is.
+    pub fn space(&self) -> Space {
+        let state = self.state.lock();
+        let used = state.usage.occupied() + state.pending.page_count();
+        Space { total: state.capacity(), used, free_segments: state.usage.free() }
+    }
+
+    /// Looks at the committed tree; nothing can be changed.
+    ///
+    /// # Errors
+    /// What `look` says.
+    pub fn look<T>(&self, look: impl FnOnce(&mut Ops<'_>) -> Result<T>) -> Result<T> {
+        let mut state = self.state.lock();
+        let mut txn = Txn::new();
+        let mut ops = state.ops(&mut txn);
+        ops.maker = None;
+        look(&mut ops)
+    }
+
+    /// Runs operations in a transaction, which sees what is committed and what it did itself.
+    ///
+    /// # Errors
+    /// What `act` says.  Operations before the one that failed stay in the transaction.
+    pub fn within<T>(
+        &self,
+        txn: &mut Txn,
+        act: impl FnOnce(&mut Ops<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let mut state = self.state.lock();
+        if state.flow.poisoned {
+            return Err(Error::Poisoned);
+        }
+        act(&mut state.ops(txn))
+    }
+
+    /// Runs operations as plain system calls do: all of them at once, visible when this returns,
+    /// durable with the next [`Volume::sync`], commit, or when much has gathered.
+    ///
+    /// `act` may run more than once, if another commit comes between; each time on a clean slate.
+    ///
+    /// # Errors
+    /// What `act` says, [`Error::NoSpace`], [`Error::Poisoned`]; then nothing has changed.
+    pub fn plain<T>(&self, mut act: impl FnMut(&mut Ops<'_>) -> Result<T>) -> Result<T> {
+        loop {
+            let mut txn = Txn::new();
+            let out = self.within(&mut txn, &mut act)?;
+            match self.commit_relaxed(txn) {
+                Err(Error::Conflict { .. } | Error::Removed(_)) => {}
+                Err(e) => return Err(e),
+                Ok(_) => return Ok(out),
+            }
+        }
+    }
+
+    /// Commits a transaction.  It is visible and durable when this returns.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`], [`Error::Removed`], [`Error::NoSpace`]: nothing has changed.
+    /// [`Error::Io`], [`Error::Poisoned`]: whether it is durable is known after the volume was
+    /// opened again.
+    pub fn commit(&self, txn: Txn) -> Result<()> {
+        let ticket = self.commit_relaxed(txn)?;
+        self.durable(ticket)
+    }
+
+    /// Commits a transaction.  It is visible when this returns; [`Volume::durable`] waits for the
+    /// rest.  Of several commits a prefix becomes durable.
+    ///
+    /// # Errors
+    /// As [`Volume::commit`].
+    pub fn commit_relaxed(&self, mut txn: Txn) -> Result<u64> {
+        let mut state = self.state.lock();
+        if state.flow.poisoned {
+            return Err(Error::Poisoned);
+        }
+        if txn.is_empty() {
+            return Ok(state.flow.applied);
+        }
+        let removes = txn.only_removes();
+        let need = state.need(&txn)?;
+        self.make_room(&mut state, need, removes)?;
+        state.apply(&mut txn)?;
+        let ticket = state.flow.applied;
+        let gathered = state.pending.page_count() > state.limits.dirty_pages_max;
+        drop(state);
+        if gathered {
+            self.durable(ticket)?;
+        }
+        Ok(ticket)
+    }
+
+    /// Waits until there is space, and makes some: by a checkpoint, which frees what is dead, and
+    /// by cleaning.
+    fn make_room(&self, state: &mut Guard<'_, State>, need: u64, removes: bool) -> Result<()> {
+        loop {
+            if state.has_room(need, removes) {
+                return Ok(());
+            }
+            self.wait_for_writer(state)?;
+            if !state.tree.dirty_chunks.is_empty() || !state.pending.is_empty() {
+                checkpoint::write(state)?;
+            } else if !(removes || state.has_capacity(need)) || !crate::cleaner::round(state)? {
+                return Err(Error::NoSpace);
+            }
+        }
+    }
+
+    fn wait_for_writer(&self, state: &mut Guard<'_, State>) -> Result<()> {
+        while state.flow.writing {
+            self.written.wait(state);
+        }
+        if state.flow.poisoned { Err(Error::Poisoned) } else { Ok(()) }
+    }
+
+    /// Waits until a commit is durable.  One of those that wait writes for all of them.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Poisoned`]: the outcome is unknown until the volume is opened
+    /// again.
+    pub fn durable(&self, ticket: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        loop {
+            if state.flow.durable >= ticket {
+                return Ok(());
+            }
+            if state.flow.poisoned {
+                return Err(Error::Poisoned);
+            }
+            if state.flow.writing {
+                self.written.wait(&mut state);
+                continue;
+            }
+            state = self.lead(state)?;
+        }
+    }
+
+    /// Writes all that waits, while others go on.
+    fn lead<'a>(&'a self, mut state: Guard<'a, State>) -> Result<Guard<'a, State>> {
+        let covers = state.flow.applied;
+        let group = state.assemble()?;
+        state.flow.writing = true;
+        drop(state);
+        let done = group.write_durable(&*self.env.dev);
+        let mut state = self.state.lock();
+        state.flow.writing = false;
+        match &done {
+            Ok(()) => {
+                state.settle(&group);
+                state.flow.durable = covers;
+            }
+            Err(_) => state.flow.poisoned = true,
+        }
+        self.written.notify_all();
+        done?;
+        let geometry = &self.env.geometry;
+        let log = u64::from(geometry.segments) * u64::from(geometry.segment_blocks) / 8;
+        // 64 MiB of log are read again in a fraction of a second.
+        if state.flow.since >= log.min(16 << 10) {
+            checkpoint::write(&mut state)?;
+        }
+        Ok(state)
+    }
+
+    /// Makes all that was committed durable.
+    ///
+    /// # Errors
+    /// As [`Volume::durable`].
+    pub fn sync(&self) -> Result<()> {
+        let applied = self.state.lock().flow.applied;
+        self.durable(applied)
+    }
+
+    /// Makes a checkpoint: opening the volume has nothing to read again, and what is dead is
+    /// free.
+    ///
+    /// # Errors
+    /// As [`Volume::durable`].
+    pub fn checkpoint(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        self.wait_for_writer(&mut state)?;
+        checkpoint::write(&mut state)
+    }
+
+    /// Holds an object: it stays, also without a name, until it is released as often.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; what reading can say.
+    pub fn hold(&self, ino: Ino) -> Result<()> {
+        let mut state = self.state.lock();
+        state.tree.load(ino)?;
+        *state.held.entry(ino).or_insert(0) += 1;
+        Ok(())
+    }
+
+    /// The opposite of [`Volume::hold`].
+    ///
+    /// # Errors
+    /// What reading can say.
+    pub fn release(&self, ino: Ino) -> Result<()> {
+        let mut state = self.state.lock();
+        let Some(count) = state.held.get_mut(&ino) else { return Ok(()) };
+        *count -= 1;
+        if *count > 0 {
+            return Ok(());
+        }
+        state.held.remove(&ino);
+        if state.orphans.contains(&ino) {
+            state.delete(ino)?;
+            state.flow.applied += 1;
+        }
+        Ok(())
+    }
+
+    /// Writes everything, and a last checkpoint.
+    ///
+    /// # Errors
+    /// As [`Volume::durable`].
+    pub fn close(self) -> Result<()> {
+        self.checkpoint()
+    }
+}

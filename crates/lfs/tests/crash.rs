@@ -1,0 +1,290 @@
+//! Power cuts: at every write and sync of a workload, with what a disk may leave of it.  What is
+//! found afterwards is the tree after some of the steps, all of those that were durable among
+//! them; it is found again the second time; and the volume can be used.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::acts::{Act, act, run};
+use common::{BLOCKS, Dump, budget, bytes, commit, dump, file, format, fresh, made, open, tree};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
+use std::sync::Arc;
+use systx_base::Kind;
+use systx_lfs::device::{Cuts, Fault, SimDisk};
+use systx_lfs::format::ROOT;
+use systx_lfs::{Error, Txn, Volume};
+
+#[derive(Clone, Debug)]
+enum Step {
+    Commit(Vec<Act>),
+    Plain(Act),
+    Sync,
+    Checkpoint,
+    /// A transaction that spills.
+    Large(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        5 => prop::collection::vec(act(), 1..6).prop_map(Step::Commit),
+        4 => act().prop_map(Step::Plain),
+        1 => Just(Step::Sync),
+        1 => Just(Step::Checkpoint),
+        1 => any::<u64>().prop_map(|s| Step::Large(s >> 20)),
+    ]
+}
+
+fn workload(seed: u8, len: usize) -> Vec<Step> {
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
+    let mut runner = TestRunner::new_with_rng(ProptestConfig::default(), rng);
+    let mut steps = prop::collection::vec(step(), len).new_tree(&mut runner).unwrap().current();
+    // Something to act on.
+    let make = |path, kind| Act::Make(path, kind);
+    let first =
+        vec![make(0, Kind::Dir), make(1, Kind::Dir), make(2, Kind::File), make(7, Kind::Dir)];
+    steps.insert(0, Step::Commit(first));
+    steps
+}
+
+fn large(volume: &Volume, seed: u64) -> Result<(), Error> {
+    commit(volume, |ops| {
+        let name = b"large";
+        let f = match ops.lookup(ROOT, name) {
+            Ok(link) => link.ino,
+            Err(_) => ops.create(ROOT, name, &file())?,
+        };
+        ops.write(f, seed % 5 * 4096, &bytes(seed, 30 * 4096))
+    })
+}
+
+/// Does a step.  Returns whether it, and all before it, are durable now.
+fn take(volume: &Volume, step: &Step) -> Result<bool, Error> {
+    match step {
+        Step::Commit(acts) => {
+            let mut txn = Txn::new();
+            for act in acts {
+                // What is refused is left out.
+                let _ = volume.within(&mut txn, |ops| run(ops, *act));
+            }
+            volume.commit(txn).map(|()| true)
+        }
+        Step::Plain(act) => {
+            let _ = volume.plain(|ops| run(ops, *act));
+            Ok(false)
+        }
+        Step::Sync => volume.sync().map(|()| true),
+        Step::Checkpoint => volume.checkpoint().map(|()| true),
+        Step::Large(seed) => large(volume, *seed).map(|()| true),
+    }
+}
+
+/// The record of a workload: a disk, and the tree after each step.
+struct Run {
+    disk: Arc<SimDisk>,
+    trees: Vec<Dump>,
+}
+
+/// A mark says how many steps were begun and how many are durable.
+fn mark(begun: usize, durable: usize) -> u64 {
+    (begun as u64) << 32 | durable as u64
+}
+
+fn record(steps: &[Step]) -> Run {
+    let (disk, volume) = fresh(BLOCKS);
+    drop(volume);
+    let disk = Arc::new(disk.copy());
+    let volume = open(disk.clone()).unwrap();
+    let mut trees = vec![tree(&volume)];
+    let mut durable = 0;
+    for (n, step) in steps.iter().enumerate() {
+        disk.mark(mark(n + 1, durable));
+        if take(&volume, step).unwrap_or_else(|e| panic!("{step:?}: {e}")) {
+            durable = n + 1;
+        }
+        trees.push(tree(&volume));
+        disk.mark(mark(n + 1, durable));
+    }
+    Run { disk, trees }
+}
+
+/// Whether what a disk has is one of those trees, again and again.
+fn judge(disk: SimDisk, allowed: &[Dump]) -> Result<Dump, String> {
+    let disk = Arc::new(disk);
+    let opened = |disk: &Arc<SimDisk>| open(disk.clone()).map_err(|e| format!("opening: {e}"));
+    let volume = opened(&disk)?;
+    let found = volume.look(dump).map_err(|e| format!("reading: {e}"))?;
+    if !allowed.contains(&found) {
+        let names: Vec<_> = found.keys().collect();
+        return Err(format!("a tree that never was, of {names:?}"));
+    }
+    drop(volume);
+    let volume = opened(&disk)?;
+    let again = volume.look(dump).map_err(|e| format!("reading again: {e}"))?;
+    if again != found {
+        return Err("opened twice, it has two trees".into());
+    }
+    commit(&volume, |ops| {
+        let f = ops.create(ROOT, b"after", &file())?;
+        ops.write(f, 0, &bytes(1, 20_000))
+    })
+    .map_err(|e| format!("a commit afterwards: {e}"))?;
+    let after = tree(&volume);
+    volume.close().map_err(|e| format!("closing: {e}"))?;
+    if tree(&opened(&disk)?) != after {
+        return Err("what was committed afterwards is not there".into());
+    }
+    Ok(found)
+}
+
+/// All crashes of a record, the trees they left, or the first that is wrong.
+fn crashes(run: &Run, cuts: Cuts) -> Result<usize, String> {
+    let mut wrong = Ok(0);
+    run.disk.crashes(cuts, |crash| {
+        let Ok(seen) = wrong else { return };
+        let (begun, durable) = ((crash.mark >> 32) as usize, (crash.mark & 0xffff_ffff) as usize);
+        wrong = judge(crash.disk, &run.trees[durable..=begun])
+            .map(|_| seen + 1)
+            .map_err(|e| format!("{}, {durable} of {begun} durable: {e}", crash.name));
+    });
+    wrong
+}
+
+fn cuts(each: usize) -> Cuts {
+    Cuts { each: each * budget(), seed: 1 }
+}
+
+#[test]
+fn a_power_cut_leaves_what_was_durable_and_whole_steps() {
+    let mut seen = 0;
+    for seed in 0..10 * budget() as u8 {
+        let steps = workload(seed, 14);
+        seen += crashes(&record(&steps), cuts(14)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    }
+    println!("{seen} crashes");
+    assert!(seen > 1000, "{seen}");
+}
+
+/// Commits, checkpoints and cleaning on a volume that is nearly full.
+#[test]
+fn a_power_cut_while_cleaning_loses_nothing() {
+    let mut steps = vec![Step::Large(0), Step::Large(30), Step::Large(60)];
+    for n in 0..60u64 {
+        let make = Act::Make((n % 3) as usize, Kind::File);
+        steps.push(Step::Commit(vec![
+            make,
+            Act::Write((n % 3) as usize, n * 700 % 40_000, 9_000, n),
+        ]));
+    }
+    let run = record(&steps);
+    let seen = crashes(&run, cuts(4)).unwrap_or_else(|e| panic!("{e}"));
+    println!("{seen} crashes");
+}
+
+#[test]
+fn a_power_cut_while_recovering_changes_nothing() {
+    let run = record(&workload(3, 10));
+    let mut disks = Vec::new();
+    run.disk.crashes(cuts(3), |crash| disks.push(crash));
+    let step = (disks.len() / (40 * budget())).max(1);
+    for crash in disks.into_iter().step_by(step) {
+        let disk = Arc::new(crash.disk);
+        let volume = open(Arc::new(disk.copy())).unwrap();
+        let found = tree(&volume);
+        drop(open(disk.clone()).unwrap());
+        disk.crashes(cuts(8), |again| {
+            judge(again.disk, std::slice::from_ref(&found))
+                .unwrap_or_else(|e| panic!("{}, then {}: {e}", crash.name, again.name));
+        });
+    }
+}
+
+/// Either what was there before, or nothing, or a new volume; never a mixture.
+#[test]
+fn a_power_cut_while_a_volume_is_made_leaves_no_half() {
+    let old = record(&workload(5, 6));
+    for before in [SimDisk::new(BLOCKS), old.disk.copy()] {
+        let disk = Arc::new(before);
+        let other = systx_lfs::Format { id: [9; 16], ..format() };
+        systx_lfs::mkfs(disk.clone(), &other, common::clock()).unwrap();
+        let mut kinds = [0; 3];
+        disk.crashes(cuts(40), |crash| match open(Arc::new(crash.disk)) {
+            Ok(volume) if volume.identity().0 == [7; 16] => {
+                assert_eq!(tree(&volume), *old.trees.last().unwrap(), "{}", crash.name);
+                kinds[0] += 1;
+            }
+            Ok(volume) => {
+                assert_eq!(tree(&volume).len(), 1, "{}", crash.name);
+                kinds[1] += 1;
+            }
+            Err(Error::NotAVolume(_) | Error::Corrupt { .. }) => kinds[2] += 1,
+            Err(e) => panic!("{}: {e}", crash.name),
+        });
+        assert!(kinds[1] > 0 && kinds[2] > 0, "{kinds:?}");
+    }
+}
+
+/// Every write and sync fails once, and from then on.
+#[test]
+fn a_device_that_fails_costs_nothing_that_was_durable() {
+    let steps = workload(7, 30);
+    for fails in 0.. {
+        let (disk, volume) = fresh(BLOCKS);
+        disk.fault(Fault::Fails(fails));
+        let (mut trees, mut durable) = (vec![tree(&volume)], 0);
+        let mut failed = false;
+        for (n, step) in steps.iter().enumerate() {
+            match take(&volume, step) {
+                Ok(true) if !failed => durable = n + 1,
+                Ok(_) => {}
+                Err(_) => failed = true,
+            }
+            // Reads go on.
+            trees.push(tree(&volume));
+        }
+        drop(volume);
+        judge(disk.copy(), &trees[durable..]).unwrap_or_else(|e| panic!("call {fails}: {e}"));
+        if !failed {
+            assert!(fails > 20, "{fails} calls");
+            break;
+        }
+    }
+}
+
+/// A suite that passes with a barrier missing would prove nothing about it.
+#[test]
+fn a_disk_that_lies_about_a_barrier_is_noticed() {
+    for fault in [Fault::NoSync, Fault::NotDurable] {
+        let noticed = (0..10).find_map(|seed| {
+            let (disk, volume) = fresh(BLOCKS);
+            drop(volume);
+            let disk = Arc::new(disk.copy());
+            disk.fault(fault);
+            let volume = open(disk.clone()).unwrap();
+            let (mut trees, mut durable) = (vec![tree(&volume)], 0);
+            for (n, step) in workload(seed, 14).iter().enumerate() {
+                disk.mark(mark(n + 1, durable));
+                if take(&volume, step).unwrap() {
+                    durable = n + 1;
+                }
+                trees.push(tree(&volume));
+                disk.mark(mark(n + 1, durable));
+            }
+            crashes(&Run { disk, trees }, cuts(14)).err()
+        });
+        println!("{fault:?}: {}", noticed.expect("it is noticed"));
+    }
+}
+
+#[test]
+fn a_volume_that_is_made_twice_has_only_the_second() {
+    let disk = Arc::new(SimDisk::new(BLOCKS));
+    made(disk.clone());
+    let volume = open(disk.clone()).unwrap();
+    commit(&volume, |ops| ops.create(ROOT, b"old", &file()).map(drop)).unwrap();
+    drop(volume);
+    made(disk.clone());
+    assert_eq!(tree(&open(disk).unwrap()).len(), 1);
+}

@@ -1,0 +1,306 @@
+//! What a volume keeps: operations, commits, and the same after it was opened again.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{BLOCKS, LIMITS, bytes, clock, commit, dir, dump, file, fresh, open, tree};
+use std::sync::Arc;
+use systx_base::Kind;
+use systx_lfs::device::{FileDevice, MemDevice};
+use systx_lfs::format::ROOT;
+use systx_lfs::{Error, Rename, SetAttrs, SetXattr, Shape, Txn, Volume, mkfs};
+
+#[test]
+fn a_new_volume_has_an_empty_root() {
+    let (_, volume) = fresh(BLOCKS);
+    let seen = tree(&volume);
+    assert_eq!(seen.len(), 1);
+    assert_eq!((seen[""].attrs.kind, seen[""].attrs.nlink), (Kind::Dir, 2));
+}
+
+#[test]
+fn what_was_committed_is_there_after_opening_again() {
+    let (disk, volume) = fresh(BLOCKS);
+    commit(&volume, |ops| {
+        let d = ops.create(ROOT, b"d", &dir())?;
+        let f = ops.create(d, b"f", &file())?;
+        ops.write(f, 4090, &bytes(1, 5000))?;
+        ops.set_xattr(f, b"user.x", b"value", SetXattr::Create)?;
+        ops.link(f, ROOT, b"second")?;
+        ops.create(ROOT, b"s", &Shape::symlink(b"d/f"))?;
+        let device = Shape { rdev: 0x103, ..Shape::new(Kind::CharDev, 0o600) };
+        ops.create(ROOT, b"null", &device)?;
+        Ok(())
+    })
+    .unwrap();
+    let before = tree(&volume);
+    assert_eq!(before["/d/f"].content[4090..], bytes(1, 5000));
+    assert_eq!((before["/d/f"].attrs.nlink, before[""].attrs.nlink), (2, 3));
+    drop(volume);
+    let volume = open(disk.clone()).unwrap();
+    assert_eq!(volume.report().groups, 1);
+    assert_eq!(tree(&volume), before);
+    volume.close().unwrap();
+    let volume = open(disk).unwrap();
+    assert_eq!((volume.report().groups, tree(&volume)), (0, before));
+}
+
+#[test]
+fn a_transaction_is_seen_by_itself_alone_until_its_commit() {
+    let (_, volume) = fresh(BLOCKS);
+    let mut txn = Txn::new();
+    let before = tree(&volume);
+    let own = volume
+        .within(&mut txn, |ops| {
+            let f = ops.create(ROOT, b"f", &file())?;
+            ops.write(f, 0, b"hello")?;
+            dump(ops)
+        })
+        .unwrap();
+    assert_eq!(own["/f"].content, b"hello");
+    assert_eq!((own["/f"].attrs.nlink, tree(&volume)), (1, before));
+    volume.commit(txn).unwrap();
+    assert_eq!(tree(&volume)["/f"].content, b"hello");
+}
+
+#[test]
+fn of_two_that_bind_one_name_the_first_wins() {
+    let (_, volume) = fresh(BLOCKS);
+    let (mut a, mut b) = (Txn::new(), Txn::new());
+    volume.within(&mut a, |ops| ops.create(ROOT, b"name", &file())).unwrap();
+    volume.within(&mut b, |ops| ops.create(ROOT, b"name", &dir())).unwrap();
+    volume.commit(a).unwrap();
+    assert!(matches!(volume.commit(b), Err(Error::Conflict { dir: ROOT, .. })));
+    assert_eq!(tree(&volume)["/name"].attrs.kind, Kind::File);
+}
+
+/// Two directories that move into each other, each move fine alone.
+#[test]
+fn two_moves_make_no_circle() {
+    let (_, volume) = fresh(BLOCKS);
+    let (a, b) = volume
+        .plain(|ops| Ok((ops.create(ROOT, b"a", &dir())?, ops.create(ROOT, b"b", &dir())?)))
+        .unwrap();
+    let (mut one, mut two) = (Txn::new(), Txn::new());
+    let how = Rename::Replace;
+    volume.within(&mut one, |ops| ops.rename((ROOT, b"a"), (b, b"a"), how)).unwrap();
+    volume.within(&mut two, |ops| ops.rename((ROOT, b"b"), (a, b"b"), how)).unwrap();
+    volume.commit(one).unwrap();
+    assert!(matches!(volume.commit(two), Err(Error::Removed(_))));
+    assert_eq!(tree(&volume).keys().collect::<Vec<_>>(), ["", "/b", "/b/a"]);
+}
+
+#[test]
+fn a_directory_is_not_removed_from_under_a_new_name() {
+    let (_, volume) = fresh(BLOCKS);
+    let d = volume.plain(|ops| ops.create(ROOT, b"d", &dir())).unwrap();
+    let mut txn = Txn::new();
+    volume.within(&mut txn, |ops| ops.rmdir(ROOT, b"d")).unwrap();
+    volume.plain(|ops| ops.create(d, b"new", &file())).unwrap();
+    assert!(matches!(volume.commit(txn), Err(Error::Conflict { .. })));
+    let mut txn = Txn::new();
+    volume.within(&mut txn, |ops| ops.create(d, b"newer", &file())).unwrap();
+    volume.plain(|ops| ops.unlink(d, b"new")).unwrap();
+    volume.plain(|ops| ops.rmdir(ROOT, b"d")).unwrap();
+    assert!(matches!(volume.commit(txn), Err(Error::Removed(_))));
+}
+
+#[test]
+fn renames_do_what_their_flags_say() {
+    let (_, volume) = fresh(BLOCKS);
+    let all = |how| volume.plain(|ops| ops.rename((ROOT, b"a"), (ROOT, b"b"), how));
+    volume.plain(|ops| ops.create(ROOT, b"a", &file())).unwrap();
+    let d = volume.plain(|ops| ops.create(ROOT, b"b", &dir())).unwrap();
+    assert!(matches!(all(Rename::NoReplace), Err(Error::Exists)));
+    assert!(matches!(all(Rename::Replace), Err(Error::IsDir)));
+    all(Rename::Exchange).unwrap();
+    assert_eq!(tree(&volume)["/a"].ino, d);
+    assert!(matches!(all(Rename::Replace), Err(Error::NotDir)));
+    all(Rename::Exchange).unwrap();
+    volume.plain(|ops| ops.rmdir(ROOT, b"b")).unwrap();
+    all(Rename::Whiteout).unwrap();
+    let seen = tree(&volume);
+    assert_eq!((seen["/a"].attrs.kind, seen["/a"].attrs.rdev), (Kind::CharDev, 0));
+    assert_eq!((seen["/b"].attrs.kind, seen[""].attrs.nlink), (Kind::File, 2));
+    let below = volume.plain(|ops| {
+        let x = ops.create(ROOT, b"x", &dir())?;
+        let y = ops.create(x, b"y", &dir())?;
+        ops.rename((ROOT, b"x"), (y, b"z"), Rename::Replace)
+    });
+    assert!(matches!(below, Err(Error::Invalid(_))));
+}
+
+#[test]
+fn what_was_cut_off_and_what_is_a_hole_reads_as_zeros() {
+    let (disk, volume) = fresh(BLOCKS);
+    let f = volume.plain(|ops| ops.create(ROOT, b"f", &file())).unwrap();
+    let size = |n| SetAttrs { size: Some(n), ..SetAttrs::default() };
+    volume.plain(|ops| ops.write(f, 0, &bytes(3, 20_000))).unwrap();
+    volume.plain(|ops| ops.set_attrs(f, &size(5_000))).unwrap();
+    volume.plain(|ops| ops.set_attrs(f, &size(12_000))).unwrap();
+    volume.plain(|ops| ops.punch(f, 100, 4_000)).unwrap();
+    let mut expected = bytes(3, 5_000);
+    expected.resize(12_000, 0);
+    expected[100..4_100].fill(0);
+    assert_eq!(tree(&volume)["/f"].content, expected);
+    volume.sync().unwrap();
+    volume.plain(|ops| ops.punch(f, 0, 20_000)).unwrap();
+    volume.sync().unwrap();
+    assert_eq!(tree(&volume)["/f"].content, vec![0; 12_000]);
+    drop(volume);
+    assert_eq!(tree(&open(disk).unwrap())["/f"].content, vec![0; 12_000]);
+}
+
+#[test]
+fn an_object_that_is_held_stays_without_a_name() {
+    let (disk, volume) = fresh(BLOCKS);
+    let f = volume.plain(|ops| ops.create(ROOT, b"f", &file())).unwrap();
+    volume.hold(f).unwrap();
+    volume.plain(|ops| ops.write(f, 0, &bytes(1, 30_000))).unwrap();
+    volume.plain(|ops| ops.unlink(ROOT, b"f")).unwrap();
+    volume.plain(|ops| ops.write(f, 0, b"still")).unwrap();
+    volume.checkpoint().unwrap();
+    let read = volume.look(|ops| ops.read(f, 0, 5)).unwrap();
+    let used = volume.space().used;
+    assert_eq!(read, b"still");
+    assert!(matches!(volume.plain(|ops| ops.link(f, ROOT, b"again")), Err(Error::NotFound)));
+    drop(volume);
+    // Nobody holds it after a crash.
+    let volume = open(disk).unwrap();
+    assert!(matches!(volume.look(|ops| ops.attrs(f)), Err(Error::NotFound)));
+    assert!(volume.space().used + 8 <= used, "{} of {used}", volume.space().used);
+}
+
+#[test]
+fn a_transaction_larger_than_memory_is_all_there_or_leaves_nothing() {
+    let (disk, volume) = fresh(BLOCKS);
+    let free = volume.space().free_segments;
+    let mut txn = Txn::new();
+    let content = bytes(9, 60 * 4096 + 5);
+    volume
+        .within(&mut txn, |ops| {
+            let f = ops.create(ROOT, b"large", &file())?;
+            ops.write(f, 0, &content)?;
+            assert_eq!(ops.read(f, 0, content.len())?, content);
+            Ok(())
+        })
+        .unwrap();
+    assert!(volume.space().free_segments < free, "it spills");
+    volume.checkpoint().unwrap();
+    drop(txn);
+    volume.checkpoint().unwrap();
+    assert_eq!(volume.space().free_segments, free, "and gives back");
+    commit(&volume, |ops| {
+        let f = ops.create(ROOT, b"large", &file())?;
+        ops.write(f, 0, &content)
+    })
+    .unwrap();
+    drop(volume);
+    let volume = open(disk).unwrap();
+    assert_eq!(tree(&volume)["/large"].content, content);
+}
+
+#[test]
+fn a_full_volume_refuses_before_it_decides_and_takes_deletions() {
+    let (disk, volume) = fresh(BLOCKS);
+    let mut made = 0;
+    let full = loop {
+        let done = commit(&volume, |ops| {
+            let f = ops.create(ROOT, format!("f{made}").as_bytes(), &file())?;
+            ops.write(f, 0, &bytes(made, 3 * 4096))
+        });
+        match done {
+            Ok(()) => made += 1,
+            Err(e) => break e,
+        }
+    };
+    assert!(matches!(full, Error::NoSpace), "{full}");
+    let space = volume.space();
+    assert!(space.used * 100 >= space.total * 80, "{space:?}");
+    let before = tree(&volume);
+    assert_eq!(before.len() as u64, made + 1);
+    for n in 0..made {
+        commit(&volume, |ops| ops.unlink(ROOT, format!("f{n}").as_bytes()).map(drop))
+            .unwrap_or_else(|e| panic!("deleting {n} of {made}: {e}"));
+    }
+    assert_eq!(tree(&volume).len(), 1);
+    volume.checkpoint().unwrap();
+    assert!(volume.space().used < 8, "{:?}", volume.space());
+    drop(volume);
+    assert_eq!(tree(&open(disk).unwrap()).len(), 1);
+}
+
+/// Far more is written than fits: what is dead becomes free, by checkpoints and by cleaning.
+#[test]
+fn overwriting_goes_on_for_ever() {
+    let (disk, volume) = fresh(BLOCKS);
+    let files: Vec<_> = (0..20)
+        .map(|n| {
+            volume
+                .plain(|ops| {
+                    let f = ops.create(ROOT, format!("f{n}").as_bytes(), &file())?;
+                    ops.write(f, 0, &bytes(n, 8 * 4096))?;
+                    Ok(f)
+                })
+                .unwrap()
+        })
+        .collect();
+    for round in 0..600u64 {
+        let f = files[(systx_base::mix(round) % 20) as usize];
+        let page = systx_base::mix(round + 7) % 8;
+        commit(&volume, |ops| ops.write(f, page * 4096, &bytes(round, 4096)))
+            .unwrap_or_else(|e| panic!("round {round}: {e}, {:?}", volume.space()));
+    }
+    let before = tree(&volume);
+    drop(volume);
+    assert_eq!(tree(&open(disk).unwrap()), before);
+}
+
+#[test]
+fn many_commit_at_once() {
+    let dev = Arc::new(MemDevice::new(BLOCKS as usize * 8));
+    mkfs(dev.clone(), &common::format(), clock()).unwrap();
+    let volume = Volume::open(dev.clone(), clock(), 1, LIMITS).unwrap();
+    std::thread::scope(|s| {
+        for t in 0..8 {
+            let volume = &volume;
+            s.spawn(move || {
+                for n in 0..40 {
+                    commit(volume, |ops| {
+                        let name = format!("{t}.{n}");
+                        let f = ops.create(ROOT, name.as_bytes(), &file())?;
+                        ops.write(f, 0, name.as_bytes())
+                    })
+                    .unwrap();
+                }
+            });
+        }
+    });
+    drop(volume);
+    let volume = Volume::open(dev, clock(), 2, LIMITS).unwrap();
+    let seen = tree(&volume);
+    assert_eq!(seen.len(), 321);
+    assert!(seen.iter().all(|(p, s)| p.is_empty() || p[1..].as_bytes() == s.content));
+}
+
+#[test]
+fn an_image_in_a_file_is_for_one_process() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("image");
+    let dev = Arc::new(FileDevice::create(&path, 16 << 20).unwrap());
+    mkfs(dev.clone(), &common::format(), clock()).unwrap();
+    assert_eq!(FileDevice::open(&path).err().unwrap().kind(), std::io::ErrorKind::WouldBlock);
+    let volume = Volume::open(dev.clone(), clock(), 3, LIMITS).unwrap();
+    commit(&volume, |ops| {
+        let f = ops.create(ROOT, b"f", &file())?;
+        ops.write(f, 0, &bytes(5, 100_000))
+    })
+    .unwrap();
+    let before = tree(&volume);
+    drop((volume, dev));
+    let dev = Arc::new(FileDevice::open(&path).unwrap());
+    let volume = Volume::open(dev, clock(), 4, LIMITS).unwrap();
+    assert_eq!(tree(&volume), before);
+    assert_eq!(volume.label(), "test");
+}
