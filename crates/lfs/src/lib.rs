@@ -13,7 +13,7 @@
 //! break the tree.
 //!
 //! From the bottom up: `device`, `format`, `object`, `entry`, `piece`, `usage`, `group`, `tree`,
-//! `root`, `txn`, `ops`, `pending`, `state`, `checkpoint`, `recovery`, `cleaner`, `volume`.
+//! `root`, `txn`, `ops`, `pending`, `state`, `checkpoint`, `recovery`, `cleaner`, `fsck`, `volume`.
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +23,9 @@ pub mod device;
 mod entry;
 mod error;
 pub mod format;
+pub mod fsck;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod group;
 mod object;
 mod ops;

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use systx_base::Kind;
 use systx_lfs::device::{Cuts, Fault, SimDisk};
 use systx_lfs::format::ROOT;
+use systx_lfs::fsck::check;
 use systx_lfs::{Error, Txn, Volume};
 
 #[derive(Clone, Debug)]
@@ -133,6 +134,10 @@ fn judge(disk: SimDisk, allowed: &[Dump]) -> Result<Dump, String> {
     .map_err(|e| format!("a commit afterwards: {e}"))?;
     let after = tree(&volume);
     volume.close().map_err(|e| format!("closing: {e}"))?;
+    let checked = check(disk.clone(), common::clock()).map_err(|e| format!("fsck: {e}"))?;
+    if let Some(finding) = checked.findings.first() {
+        return Err(format!("fsck: {finding}"));
+    }
     if tree(&opened(&disk)?) != after {
         return Err("what was committed afterwards is not there".into());
     }

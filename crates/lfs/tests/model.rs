@@ -9,6 +9,7 @@ use common::acts::{Act, Model, act, plain, run};
 use common::{BLOCKS, budget, fresh, open, tree};
 use proptest::prelude::*;
 use systx_lfs::Txn;
+use systx_lfs::fsck::check as check_volume;
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -71,6 +72,9 @@ fn check(steps: &[Step]) {
         }
         assert_eq!(plain(&tree(&volume)), model.plain(), "after {step:?}");
     }
+    volume.sync().unwrap();
+    drop(volume);
+    assert_eq!(check_volume(disk, common::clock()).unwrap().findings, []);
 }
 
 proptest! {

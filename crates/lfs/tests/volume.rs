@@ -281,7 +281,7 @@ fn many_commit_at_once() {
     let volume = Volume::open(dev, clock(), 2, LIMITS).unwrap();
     let seen = tree(&volume);
     assert_eq!(seen.len(), 321);
-    assert!(seen.iter().all(|(p, s)| p.is_empty() || p[1..].as_bytes() == s.content));
+    assert!(seen.iter().all(|(p, s)| p.is_empty() || p.as_bytes()[1..] == s.content));
 }
 
 #[test]
