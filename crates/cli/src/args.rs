@@ -4,7 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-use systx_daemon::protocol::STALL_MS_MAX;
+use systx_protocol::STALL_MS_MAX;
 
 /// Run commands as transactions: all of what they do to files happens, or none of it.
 #[derive(Debug, Parser)]

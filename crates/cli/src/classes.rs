@@ -6,8 +6,8 @@ use crate::ignore_file::Ignored;
 use crate::merging;
 use crate::output::Out;
 use std::path::{Path, PathBuf};
-use systx_daemon::patterns;
-use systx_daemon::protocol::{Class, HostPath, Rule, RuleInUse};
+use systx_protocol::patterns;
+use systx_protocol::{Class, HostPath, Rule, RuleInUse};
 
 /// So many paths of one class and source are named without `-v`.
 const SHOWN: usize = 3;

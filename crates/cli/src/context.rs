@@ -4,9 +4,9 @@ use crate::args::Where;
 use crate::problem::Problem;
 use std::path::{Path, PathBuf};
 use systx_base::TxnId;
-use systx_daemon::client::Client;
-use systx_daemon::protocol::{HostPath, Place};
-use systx_daemon::spawn;
+use systx_protocol::client::Client;
+use systx_protocol::runtime;
+use systx_protocol::{HostPath, Place};
 use systx_session::VIEW_SOURCE;
 use systx_session::mountinfo::Mount;
 
@@ -34,7 +34,7 @@ pub fn connect() -> Result<Client, Problem> {
         ))
         .hint("use another terminal, outside of the transaction"));
     }
-    Ok(spawn::connect_or_start()?)
+    Ok(runtime::connect_or_start()?)
 }
 
 /// A connection to root's daemon as a guest of it; `None` if there is none, or this is root.
@@ -45,7 +45,7 @@ pub fn connect_as_guest() -> Result<Option<Client>, Problem> {
     if rustix::process::geteuid().is_root() || inside().is_some() {
         return Ok(None);
     }
-    let Some(stream) = systx_daemon::guests::connect()? else { return Ok(None) };
+    let Some(stream) = systx_protocol::guests::connect()? else { return Ok(None) };
     Ok(Some(Client::new(stream)?))
 }
 

@@ -29,7 +29,7 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-use systx_daemon::patterns;
+use systx_protocol::patterns;
 
 /// Name of the file.
 pub const NAME: &str = ".systxignore";

@@ -3,7 +3,7 @@
 use crate::classes::{argument, rule};
 use crate::ignore_file::Ignored;
 use std::path::Path;
-use systx_daemon::protocol::{Class, Rule};
+use systx_protocol::{Class, Rule};
 
 /// Logs as text, by what writes them; not wtmp, lastlog and journals, which are records of fixed places.
 const LOGS: [&str; 11] = [

@@ -6,7 +6,7 @@ use crate::problem::Problem;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use systx_base::{Time, TxnId, shown, shown_lines};
-use systx_daemon::protocol::{Held, HeldAs, Holder, HostPath, Opponent, Summary};
+use systx_protocol::{Held, HeldAs, Holder, HostPath, Opponent, Summary};
 
 /// Version of the JSON output.
 pub const SCHEMA: u32 = 1;

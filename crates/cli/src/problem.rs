@@ -1,7 +1,7 @@
 //! Errors of a command: what is said, and which exit code it means.
 
 use serde::Serialize;
-use systx_daemon::protocol::{Failure, FailureKind, Holder, HostPath};
+use systx_protocol::{Failure, FailureKind, Holder, HostPath};
 use systx_session::SessionError;
 
 /// Lost a conflict; try again (`EX_TEMPFAIL`).

@@ -3,9 +3,9 @@
 use crate::output::Out;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::IsTerminal;
-use systx_daemon::client::{Client, Watcher};
-use systx_daemon::protocol::{Phase, Progress};
-use systx_daemon::spawn::Runtime;
+use systx_protocol::client::{Client, Watcher};
+use systx_protocol::runtime::Runtime;
+use systx_protocol::{Phase, Progress};
 
 /// Shows how far the client's requests are, if there is a terminal to show it on and somebody who wants to see it.
 pub fn show(client: &mut Client, out: Out) {

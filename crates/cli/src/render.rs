@@ -8,8 +8,8 @@ use crate::output;
 use crate::problem::Problem;
 use similar::TextDiff;
 use std::fmt::Write as _;
-use systx_daemon::client::Client;
-use systx_daemon::protocol::{Change, ChangeKind, Content, Side, Target, Version};
+use systx_protocol::client::Client;
+use systx_protocol::{Change, ChangeKind, Content, Side, Target, Version};
 
 /// Files longer than this are not compared line by line.
 const LIMIT: u64 = 16 << 20;

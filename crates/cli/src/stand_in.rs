@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use systx_daemon::protocol::{Action, HostPath};
+use systx_protocol::{Action, HostPath};
 use systx_session::stand_in::{DIR, LIST};
 
 /// What is caught, where it is installed.

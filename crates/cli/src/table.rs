@@ -3,7 +3,7 @@
 use crate::commands::list::state;
 use crate::output;
 use systx_base::Time;
-use systx_daemon::protocol::{Activity, Before, InLine, Isolation, Sides, VolumeActivity};
+use systx_protocol::{Activity, Before, InLine, Isolation, Sides, VolumeActivity};
 
 /// Commits per second of each volume between two looks; `None` where it was not there before.
 pub fn rates(before: &[VolumeActivity], now: &[VolumeActivity], seconds: f64) -> Vec<Option<f64>> {
@@ -148,7 +148,7 @@ fn age(now: Time, then: Time) -> String {
 mod tests {
     use super::*;
     use systx_base::TxnId;
-    use systx_daemon::protocol::{
+    use systx_protocol::{
         Behind, Conflict, Counts, Opponent, Part, Remembered, State, WorksetSizes,
     };
 

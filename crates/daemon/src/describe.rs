@@ -125,7 +125,7 @@ pub fn opponent(by: &Opponent, opponents: &dyn Opponents) -> protocol::Opponent 
         }
         Opponent::Outside => protocol::Opponent::outside("changed by a process outside"),
         Opponent::Injected => {
-            let text = format!("a test: {} is set", crate::spawn::INJECT_VARIABLE);
+            let text = format!("a test: {} is set", systx_protocol::runtime::INJECT_VARIABLE);
             protocol::Opponent::outside(text)
         }
         Opponent::Plain(caller) => by_caller(&caller),
@@ -145,13 +145,6 @@ fn by_caller(caller: &Caller) -> protocol::Opponent {
 
 fn by_process(pid: u32) -> String {
     format!("changed by process {pid} outside")
-}
-
-impl protocol::Opponent {
-    /// Nobody in particular.
-    pub fn outside(what: impl Into<String>) -> protocol::Opponent {
-        protocol::Opponent::Outside { what: what.into(), by: None }
-    }
 }
 
 /// Whether a user may know what another one's processes are called and do: where /proc is mounted with `hidepid`, nobody

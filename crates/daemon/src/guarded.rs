@@ -11,6 +11,7 @@ use crate::strays::Strays;
 use crate::thread_scopes::Waiting;
 use crate::thread_views::Desk;
 use crate::transactions::Transactions;
+use crate::transports;
 use crate::volume::{Location, OpenVolume};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags};
 use rustix::io::Errno;
@@ -105,7 +106,7 @@ fn unregister(volume: &Arc<OpenVolume>, guarded: &Arc<Guarded>) {
 /// What the kernel may believe, and for how long: everything until it is told otherwise, by a commit.
 fn config(transport: Transport, fast_open: bool) -> Config {
     let locks = if fast_open { FileLocks::Kernel } else { FileLocks::ViewToldOfClose };
-    Config { transport: transport.into(), locks, shared: true, ..Config::default() }
+    Config { transport: transports::of_server(transport), locks, shared: true, ..Config::default() }
 }
 
 /// What a directory is guarded with.
@@ -176,7 +177,7 @@ impl Guarded {
             Failure::new(FailureKind::Unsupported, text)
                 .hint("`systx doctor` shows what this kernel offers")
         })?;
-        let transport = Transport::of(&connection);
+        let transport = transports::of(&connection);
         let serving = Serving { connection: Arc::new(connection), watched: None };
         let guarded = Arc::new(Guarded {
             dir: dir.to_owned(),

@@ -12,7 +12,6 @@ use crate::protocol::{
     Unmounted,
 };
 use crate::roster::{Entry, Roster};
-use crate::spawn::Runtime;
 use crate::strays::Strays;
 use crate::transactions::Transactions;
 use crate::volume::{self, Location, OpenVolume};
@@ -22,6 +21,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use systx_protocol::runtime::Runtime;
 
 /// File systems that the kernel makes up: there is nothing in them to be guarded.
 const KERNEL_TREES: [&str; 20] = [

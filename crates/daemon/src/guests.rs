@@ -34,11 +34,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use systx_base::{TxnId, Uid};
 
-/// Names the directory of the guests' socket, for tests.
-pub const DIR_VARIABLE: &str = "SYSTX_GUESTS_DIR";
-/// Where root's daemon expects guests.
-const DIR: &str = "/run/systx-0-guests";
-
 /// Connections of one guest, and of all.
 const CONNECTIONS: (usize, usize) = (8, 64);
 /// Open transactions, and views still in use, of one guest, and of all.
@@ -50,43 +45,6 @@ const REQUEST_MAX: usize = 64 << 10;
 const ANSWERS: (usize, usize) = (1, 8);
 /// How long a guest may take to begin a request, to send it, and to take the whole answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// The socket in a directory for guests, for one mount namespace.
-fn socket(dir: &Path, namespace: u64) -> PathBuf {
-    dir.join(format!("{namespace}.sock"))
-}
-
-/// Connects a guest to root's daemon; `None` if there is none that takes guests.
-///
-/// # Errors
-/// Something poses as root's daemon.
-pub fn connect() -> Result<Option<UnixStream>, Failure> {
-    use std::io::ErrorKind::{ConnectionRefused, NotFound};
-    let dir = std::env::var_os(DIR_VARIABLE).map_or_else(|| PathBuf::from(DIR), PathBuf::from);
-    let failed =
-        |e: &io::Error| Failure::new(FailureKind::Io, format!("cannot use {}: {e}", dir.display()));
-    let meta = match std::fs::symlink_metadata(&dir) {
-        Err(e) if e.kind() == NotFound => return Ok(None),
-        other => other.map_err(|e| failed(&e))?,
-    };
-    let posing = || {
-        let text = format!(
-            "{} is not root's alone: who made it could pose as root's daemon",
-            dir.display()
-        );
-        Failure::new(FailureKind::Invalid, text)
-    };
-    if !meta.is_dir() || meta.uid() != 0 || meta.mode() & 0o022 != 0 {
-        return Err(posing());
-    }
-    let namespace = std::fs::metadata("/proc/self/ns/mnt").map_err(|e| failed(&e))?.ino();
-    let stream = match UnixStream::connect(socket(&dir, namespace)) {
-        Err(e) if matches!(e.kind(), NotFound | ConnectionRefused) => return Ok(None),
-        other => other.map_err(|e| failed(&e))?,
-    };
-    let by = socket_peercred(&stream).map_err(|e| failed(&e.into()))?;
-    if by.uid.as_raw() != 0 { Err(posing()) } else { Ok(Some(stream)) }
-}
 
 /// The place of guests of root's daemon.
 pub(crate) struct Guests {
@@ -114,7 +72,7 @@ impl Guests {
         // Whatever the umask.
         std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o755))?;
         path_views::sweep_below(&dir);
-        let path = socket(&dir, namespace);
+        let path = systx_protocol::guests::socket(&dir, namespace);
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path)?;
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666))?;

@@ -17,7 +17,6 @@ use crate::guarded;
 use crate::path_views;
 use crate::protocol::{Failure, FailureKind};
 use crate::roster::Roster;
-use crate::spawn::{self, Runtime};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -31,6 +30,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use systx_base::sync::{Event, Mutex, rank};
+use systx_protocol::runtime::{self, Runtime};
 
 /// What a daemon says that ends on purpose.
 const BYE: &[u8] = b".";
@@ -114,7 +114,7 @@ impl Shared {
         let flags = rustix::pipe::PipeFlags::CLOEXEC;
         let (theirs, ours) = rustix::pipe::pipe_with(flags)?;
         let mut state = self.state.lock();
-        let child = spawn::keeper_command(runtime)?.stdin(theirs).spawn()?;
+        let child = runtime::keeper_command(runtime)?.stdin(theirs).spawn()?;
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         // The pipe is empty: this neither blocks nor stops half-way.
         let _ = rustix::io::write(&ours, &thread.to_ne_bytes());
@@ -190,7 +190,7 @@ pub fn keep(dir: &Path) -> Result<(), Failure> {
     let mut last = None;
     for pause in PAUSES {
         std::thread::sleep(pause);
-        match spawn::start_in(&runtime) {
+        match runtime::start_in(&runtime) {
             Ok(client) => {
                 say(&runtime, &format!("daemon {} has taken over", client.daemon().pid));
                 return Ok(());

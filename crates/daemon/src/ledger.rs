@@ -20,9 +20,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use systx_base::TxnId;
+use systx_protocol::places;
 
-/// Names the directory, for tests and for unusual set-ups.
-pub const DIR_VARIABLE: &str = "SYSTX_STATE_DIR";
 const OF_ROOT: &str = "/var/lib/systx";
 const IN_HOME: &str = ".local/state/systx-ledger";
 const IN_RUNTIME: &str = "ledger";
@@ -44,12 +43,12 @@ impl Ledger {
     /// There is no place that nobody else can write to.
     pub fn find(runtime: Option<&Path>) -> Result<Ledger> {
         let variable = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-        if let Some(dir) = variable(DIR_VARIABLE) {
+        if let Some(dir) = variable(places::STATE_VARIABLE) {
             return Ledger::at(&dir);
         }
         let mut places = Vec::new();
         // A daemon that is apart from the user's others.
-        if variable(crate::places::DIR_VARIABLE).is_some() {
+        if variable(places::DIR_VARIABLE).is_some() {
             places.extend(runtime.map(|dir| dir.join(IN_RUNTIME)));
         }
         if rustix::process::geteuid().is_root() {

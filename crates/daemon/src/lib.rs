@@ -3,10 +3,11 @@
 
 #![deny(unsafe_code)]
 
+use systx_protocol::{self as protocol, wire};
+
 pub mod blocked;
 mod chores;
 mod classes;
-pub mod client;
 mod deferred;
 pub mod describe;
 mod descriptors;
@@ -23,15 +24,12 @@ pub mod keeper;
 pub mod ledger;
 pub mod members;
 pub mod mounts;
-pub mod noted;
 mod open_transactions;
 mod opening;
 pub mod path_views;
 pub mod patterns;
 mod pidfd_unsafe;
-mod places;
 pub mod processes;
-pub mod protocol;
 mod roster;
 pub mod server;
 pub mod spawn;
@@ -44,6 +42,6 @@ pub mod thread_views;
 pub mod top;
 pub mod transaction;
 pub mod transactions;
+mod transports;
 pub mod volume;
 pub mod watch;
-pub mod wire;

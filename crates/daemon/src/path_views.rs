@@ -23,6 +23,7 @@ use crate::fusermount;
 use crate::guarded::FS_TYPE;
 use crate::mounts::{self, Mount};
 use crate::protocol::{Failure, FailureKind, HostPath, Transport};
+use crate::transports;
 use crate::watch::{Keeps, Watcher};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
@@ -223,7 +224,7 @@ impl PathViews {
             None => NodeId::ROOT,
         };
         let config = systx_fuse::Config {
-            transport: transport.into(),
+            transport: transports::of_server(transport),
             root,
             // Whoever works here may be any process: only closes that are told of are known.
             locks: systx_fuse::FileLocks::ViewToldOfClose,

@@ -14,10 +14,10 @@ use crate::path_views::PathViews;
 use crate::patterns::Patterns;
 use crate::processes;
 use crate::protocol::*;
-use crate::spawn::Runtime;
 use crate::stopped;
 use crate::top::Counts;
 use crate::transaction::{Ended, Terms, Transaction, Turn, Visitor, engine_isolation};
+use crate::transports;
 use crate::volume::{self, Location, OpenVolume};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use systx_base::sync::{Event, Mutex, rank};
 use systx_base::{Gid, TxnId, Uid};
 use systx_fuse::FileLocks;
+use systx_protocol::runtime::Runtime;
 use systx_txn::{BeginOptions, Inject};
 use systx_vfs::view::Ids;
 
@@ -461,7 +462,7 @@ impl Control for Transactions {
         })?;
         let looks = descriptors::can_be_seen(attach.pid);
         let config = systx_fuse::Config {
-            transport: txn.terms.transport.into(),
+            transport: transports::of_server(txn.terms.transport),
             locks: if looks { FileLocks::View } else { FileLocks::ViewToldOfClose },
             number: u32::try_from(attach.connection).ok().filter(|n| *n != 0),
             ..systx_fuse::Config::default()
@@ -475,7 +476,7 @@ impl Control for Transactions {
             Failure::new(FailureKind::Unsupported, format!("cannot serve the view: {e}"))
                 .hint("`systx doctor` shows what this kernel offers")
         })?;
-        let transport = Transport::of(&connection);
+        let transport = transports::of(&connection);
         if attach.volume == 0 {
             txn.told.places(attach.rules);
         }

@@ -5,7 +5,6 @@ use crate::elsewhere::{self, Elsewhere};
 use crate::guarded::Guarded;
 use crate::ledger::Ledger;
 use crate::mounts::{self, Mount};
-use crate::noted::Noted;
 use crate::protocol::{Failure, FailureKind, HostPath, Inspected, Recovered};
 use crate::stopped::outside_change;
 use crate::top::Counts;
@@ -22,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use systx_base::sync::{Mutex, rank};
 use systx_base::{TxnId, Uid};
 use systx_commit::{Checkpoints, Relaxed, Site};
+use systx_protocol::stores::{Noted, STORE_DIR, own_store};
 use systx_store::io::{Class, HostId, Io};
 use systx_store::overlay::{described, is_overlay};
 use systx_store::real::RealIo;
@@ -30,9 +30,6 @@ use systx_store::{
 };
 use systx_vfs::volume::Volume;
 use thiserror::Error;
-
-/// Name of the store's directory at the root of a volume, when root owns it.
-pub const STORE_DIR: &str = ".systx";
 
 /// Why a volume cannot be used.
 #[derive(Debug, Error)]
@@ -389,11 +386,6 @@ fn is_easily_found(location: &Location, home: Option<&Path>) -> bool {
     let top = location.mount.join(STORE_DIR);
     let own = home.map(own_store);
     location.store == top || own.is_some_and(|own| location.store == own)
-}
-
-/// The store of an ordinary user on the file system of the home directory.
-pub fn own_store(home: &Path) -> PathBuf {
-    home.join(".local/state/systx")
 }
 
 /// Puts the store of a user on the list of those that are not easily found, if it is one.

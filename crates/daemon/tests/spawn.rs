@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systx_base::TxnId;
-use systx_daemon::protocol::*;
 use systx_daemon::spawn;
+use systx_protocol::*;
 
 /// Has nothing open, so the daemon may end at any time.
 struct Empty;
@@ -59,8 +59,8 @@ impl Control for Empty {
 }
 
 fn daemon(args: impl Iterator<Item = std::ffi::OsString>) -> i32 {
-    let (part, dir) = spawn::arguments(args).expect("arguments");
-    if part == spawn::Part::Detach {
+    let (part, dir) = runtime::arguments(args).expect("arguments");
+    if part == runtime::Part::Detach {
         spawn::detach(&dir).expect("detach");
         return 0;
     }
@@ -94,7 +94,7 @@ impl Drop for Dir {
 fn client(dir: &Path) -> std::process::Child {
     std::process::Command::new("/proc/self/exe")
         .arg("client")
-        .env(spawn::DIR_VARIABLE, dir)
+        .env(runtime::DIR_VARIABLE, dir)
         .stdout(std::process::Stdio::piped())
         .spawn()
         .expect("spawn")
@@ -176,7 +176,7 @@ fn main() {
     args.next();
     match args.next().as_deref().and_then(|a| a.to_str()) {
         Some("daemon") => std::process::exit(daemon(args)),
-        Some("client") => match spawn::connect_or_start() {
+        Some("client") => match runtime::connect_or_start() {
             Ok(client) => println!("{}", client.daemon().pid),
             Err(f) => println!("{:?}: {f}", f.kind),
         },

@@ -17,6 +17,7 @@ const RANKS: &[(&str, u32)] = &[
     ("systx-histories", 2),
     ("systx-structure", 0),
     ("systx-base", 0),
+    ("systx-protocol", 1),
     ("systx-store", 1),
     ("systx-lfs", 1),
     ("systx-txn", 1),
@@ -64,6 +65,19 @@ fn crates_depend_downward_only() {
             }
         }
     }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The commands speak to the daemon in the protocol; only `systx daemon`, which becomes one, may
+/// reach into it.
+#[test]
+fn commands_know_nothing_of_the_daemons_insides() {
+    let ours =
+        sources().into_iter().filter(|(path, _)| path.starts_with(root().join("crates/cli")));
+    let reach = |(path, text): &(PathBuf, String)| {
+        text.contains("systx_daemon") && !path.ends_with("commands/daemon.rs")
+    };
+    let wrong: Vec<PathBuf> = ours.filter(reach).map(|(path, _)| path).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 

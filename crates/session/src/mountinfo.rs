@@ -31,6 +31,14 @@ pub struct Mount {
 #[error("mountinfo line not understood: {0:?}")]
 pub struct ParseError(String);
 
+/// The mounts of this process's namespace.
+///
+/// # Errors
+/// /proc is not there, or a line makes no sense.
+pub fn here() -> std::io::Result<Vec<Mount>> {
+    parse(&std::fs::read("/proc/self/mountinfo")?).map_err(std::io::Error::other)
+}
+
 /// Every mount of a mountinfo text, in its order.
 ///
 /// # Errors

@@ -4,7 +4,7 @@ use crate::args::Id;
 use crate::context;
 use crate::output::{self, Out};
 use crate::problem::Problem;
-use systx_daemon::protocol::Outcome;
+use systx_protocol::Outcome;
 
 /// Drops it.
 ///

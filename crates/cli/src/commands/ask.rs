@@ -11,8 +11,8 @@ use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::Path;
 use systx_base::TxnId;
-use systx_daemon::client::Client;
-use systx_daemon::protocol::{End, Target};
+use systx_protocol::client::Client;
+use systx_protocol::{End, Target};
 use systx_session::{Answer, Ended, Listen, Started};
 
 /// Shells that take commands from a terminal if nothing else is given to them.

@@ -6,7 +6,7 @@ use crate::output::{self, Out};
 use crate::problem::Problem;
 use rustix::fs::{Mode, OFlags};
 use std::os::fd::AsFd;
-use systx_daemon::protocol::{BeginOpen, HostPath, Isolation, Place, Transport};
+use systx_protocol::{BeginOpen, HostPath, Isolation, Place, Transport};
 
 /// Begins it.
 ///

@@ -6,7 +6,7 @@ use crate::commands::services;
 use crate::output::{self, Out};
 use crate::problem::{CONFLICT, ERROR, OUTSIDE, Problem};
 use crate::{context, progress, render};
-use systx_daemon::protocol::{FailureKind, Outcome, Target};
+use systx_protocol::{FailureKind, Outcome, Target};
 
 /// Commits it.
 ///

@@ -9,7 +9,7 @@ use crate::problem::Problem;
 use crate::{context, glob, ignore_file};
 use serde::Serialize;
 use std::path::PathBuf;
-use systx_daemon::protocol::{Class, HostPath, Rule, VolumeFacts};
+use systx_protocol::{Class, HostPath, Rule, VolumeFacts};
 use systx_session::mountinfo;
 
 /// One rule, and what it means.

@@ -5,9 +5,11 @@ use crate::problem::Problem;
 use std::ffi::OsString;
 use std::sync::Arc;
 use systx_daemon::keeper;
-use systx_daemon::ledger::{self, Ledger};
-use systx_daemon::protocol::{Control, Failure, FailureKind};
-use systx_daemon::spawn::{self, Part, Runtime};
+use systx_daemon::ledger::Ledger;
+use systx_daemon::spawn;
+use systx_protocol::places::STATE_VARIABLE;
+use systx_protocol::runtime::{self, Part, Runtime};
+use systx_protocol::{Control, Failure, FailureKind};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -16,8 +18,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// # Errors
 /// It cannot; whoever started it was told.
 pub fn daemon(args: &[OsString]) -> Result<i32, Problem> {
-    let (part, dir) = spawn::arguments(args.iter().cloned())?;
-    spawn::take_name();
+    let (part, dir) = runtime::arguments(args.iter().cloned())?;
+    runtime::take_name();
     match part {
         Part::Detach => {
             spawn::detach(&dir)?;
@@ -47,7 +49,7 @@ fn control(runtime: Runtime) -> Result<Arc<dyn Control>, Failure> {
     let inject = spawn::inject()?;
     let ledger = Ledger::find(Some(runtime.dir())).map_err(|e| {
         Failure::new(FailureKind::Io, format!("no place to note which stores are here: {e}"))
-            .hint(format!("name one with {}", ledger::DIR_VARIABLE))
+            .hint(format!("name one with {}", STATE_VARIABLE))
     })?;
     Ok(systx_daemon::transactions::Transactions::start(Some(runtime), ledger, inject))
 }

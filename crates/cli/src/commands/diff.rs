@@ -4,8 +4,8 @@ use crate::args::{Diff, DiffFormat};
 use crate::output::{self, Out};
 use crate::problem::Problem;
 use crate::{context, render};
-use systx_daemon::client::Client;
-use systx_daemon::protocol::{Change, Target};
+use systx_protocol::client::Client;
+use systx_protocol::{Change, Target};
 
 /// Shows it.
 ///

@@ -6,7 +6,7 @@ use crate::problem::{ERROR, Problem};
 use crate::{context, output};
 use serde::Serialize;
 use std::path::Path;
-use systx_daemon::spawn::Runtime;
+use systx_protocol::runtime::Runtime;
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -164,7 +164,7 @@ fn switch_on(permanent: bool) -> Check {
 /// Mounts whose daemon is gone.
 fn dead_views() -> Check {
     let what = "mounts";
-    let table = systx_daemon::mounts::here().unwrap_or_default();
+    let table = systx_session::mountinfo::here().unwrap_or_default();
     let ours: Vec<_> = table.into_iter().filter(|m| m.fs == "fuse.systx").map(|m| m.at).collect();
     // A daemon that runs looks after its mounts; one that hangs would not answer a question about them.
     let runs = Runtime::find().is_ok_and(|r| !matches!(r.connect(), Ok(None)));
@@ -217,7 +217,7 @@ fn daemon() -> Check {
     }
 }
 
-fn volume(place: systx_daemon::protocol::Place) -> Check {
+fn volume(place: systx_protocol::Place) -> Check {
     let what = "volume";
     let looked = context::connect().and_then(|mut c| Ok(c.inspect(place)?));
     match looked {

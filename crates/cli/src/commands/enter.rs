@@ -8,7 +8,7 @@ use crate::{classes, context};
 use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use systx_daemon::protocol::{Entered, FailureKind};
+use systx_protocol::{Entered, FailureKind};
 use systx_session::stand_in::StandIns;
 use systx_session::{Backing, Ended, Leftovers, Listen, PlaceToRun, Spec};
 

@@ -4,7 +4,7 @@ use crate::args::Gc;
 use crate::context;
 use crate::output::{self, Out};
 use crate::problem::Problem;
-use systx_daemon::protocol;
+use systx_protocol as protocol;
 
 /// Collects.
 ///

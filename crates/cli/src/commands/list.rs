@@ -3,8 +3,8 @@
 use crate::context;
 use crate::output::{self, Out};
 use crate::problem::Problem;
-use systx_daemon::protocol::{Listed, State};
-use systx_daemon::spawn::Runtime;
+use systx_protocol::runtime::Runtime;
+use systx_protocol::{Listed, State};
 
 /// Lists them.
 ///

@@ -4,7 +4,7 @@ use crate::args::Log;
 use crate::context;
 use crate::output::{self, Out};
 use crate::problem::Problem;
-use systx_daemon::protocol::LogEntry;
+use systx_protocol::LogEntry;
 
 /// Lists them.
 ///

@@ -6,10 +6,8 @@ use crate::output::{self, Out};
 use crate::problem::{CONFLICT, Problem};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use systx_daemon::protocol::{
-    self, FailureKind, GuardedDir, Holder, HostPath, Mounted, Transport, Unmounted,
-};
-use systx_daemon::spawn::Runtime;
+use systx_protocol::runtime::Runtime;
+use systx_protocol::{FailureKind, GuardedDir, Holder, HostPath, Mounted, Transport, Unmounted};
 
 /// Holders that are named one by one, and notes that are told.
 const MOST: usize = 5;
@@ -21,7 +19,7 @@ const MOST: usize = 5;
 pub fn mount(args: &Mount, out: Out) -> Result<i32, Problem> {
     let Some(dir) = &args.dir else { return list(out) };
     let dir = resolved(dir)?;
-    let request = protocol::Mount {
+    let request = systx_protocol::Mount {
         dir: HostPath::from(dir.as_path()),
         store: args.store.as_deref().map(absolute).transpose()?.map(HostPath::from),
         mnt_ns: namespace()?,
@@ -67,7 +65,7 @@ pub fn mount(args: &Mount, out: Out) -> Result<i32, Problem> {
 /// The directory is not guarded, or in use.
 pub fn umount(args: &Umount, out: Out) -> Result<i32, Problem> {
     let dir = resolved(&args.dir).or_else(|_| absolute(&args.dir))?;
-    let request = protocol::Umount { dir: HostPath::from(dir.as_path()), force: args.force };
+    let request = systx_protocol::Umount { dir: HostPath::from(dir.as_path()), force: args.force };
     match context::connect()?.umount(request)? {
         Unmounted::Done { dir, cut, notes } => {
             if out.json {

@@ -7,10 +7,9 @@ use crate::{context, progress};
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use systx_daemon::mounts::{self, Mount};
-use systx_daemon::noted::Noted;
-use systx_daemon::protocol::{HostPath, Place, Recovered};
-use systx_daemon::volume::{STORE_DIR, own_store};
+use systx_protocol::stores::{Noted, STORE_DIR, own_store};
+use systx_protocol::{HostPath, Place, Recovered};
+use systx_session::mountinfo::{self, Mount};
 
 /// Recovers the store of one volume, or of all.
 ///
@@ -93,7 +92,7 @@ fn all(out: Out) -> Result<i32, Problem> {
 fn stores(out: Out) -> Result<Vec<PathBuf>, Problem> {
     let own = rustix::process::geteuid().as_raw();
     let home = std::env::var_os("HOME").map(PathBuf::from);
-    let table = mounts::here()?;
+    let table = mountinfo::here()?;
     let at_roots = table.iter().filter(|m| has_store(m, own)).map(|m| m.at.join(STORE_DIR));
     let in_home = home.as_deref().filter(|_| own != 0).map(own_store);
     let noted = Noted::of(own, home.as_deref()).map_or(Ok(Vec::new()), |noted| noted.stores());
@@ -121,8 +120,9 @@ fn has_store(mount: &Mount, own: u32) -> bool {
     // What a mount of FUSE shows may be a view, and asking it may take long.
     mount.root == Path::new("/")
         && !mount.fs.starts_with("fuse")
-        && std::fs::symlink_metadata(mount.at.join(STORE_DIR))
-            .is_ok_and(|m| m.is_dir() && m.uid() == own && m.dev() == mount.dev)
+        && std::fs::symlink_metadata(mount.at.join(STORE_DIR)).is_ok_and(|m| {
+            m.is_dir() && m.uid() == own && m.dev() == rustix::fs::makedev(mount.dev.0, mount.dev.1)
+        })
 }
 
 #[cfg(test)]
@@ -134,16 +134,16 @@ mod tests {
     fn stores_are_directories_of_the_user_at_roots_of_file_systems() {
         let dir = tempfile::tempdir().unwrap();
         let own = rustix::process::geteuid().as_raw();
+        let dev = dir.path().metadata().unwrap().dev();
         let here = Mount {
             id: 1,
-            dev: dir.path().metadata().unwrap().dev(),
+            parent: 1,
+            dev: (rustix::fs::major(dev), rustix::fs::minor(dev)),
             root: "/".into(),
             at: dir.path().into(),
             read_only: false,
-            shared: None,
-            master: None,
             fs: "ext4".into(),
-            quotas: false,
+            source: "/dev/sda1".into(),
         };
         assert!(!has_store(&here, own), "there is none");
         std::os::unix::fs::symlink("elsewhere", dir.path().join(STORE_DIR)).unwrap();
@@ -152,7 +152,7 @@ mod tests {
         std::fs::create_dir(dir.path().join(STORE_DIR)).unwrap();
         assert!(has_store(&here, own));
         assert!(!has_store(&here, own + 1), "somebody else's");
-        assert!(!has_store(&Mount { dev: 1, ..here.clone() }, own), "of another file system");
+        assert!(!has_store(&Mount { dev: (0, 1), ..here.clone() }, own), "of another file system");
         assert!(!has_store(&Mount { root: "/sub".into(), ..here.clone() }, own));
         assert!(!has_store(&Mount { fs: "fuse.systx".into(), ..here }, own));
     }

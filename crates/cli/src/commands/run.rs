@@ -14,8 +14,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use systx_base::TxnId;
-use systx_daemon::client::Client;
-use systx_daemon::protocol::{
+use systx_protocol::client::Client;
+use systx_protocol::{
     Action, Attach, Begin, Begun, Class, Conflict, End, Failure, FailureKind, Finish, HostPath,
     Isolation, Listed, Opponent, Outcome, Place, Rule, Summary, Transport, VolumeFacts,
 };

@@ -14,8 +14,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use systx_base::TxnId;
-use systx_daemon::client::Client;
-use systx_daemon::protocol::{Action, Deferred, HostPath, Settle};
+use systx_protocol::client::Client;
+use systx_protocol::{Action, Deferred, HostPath, Settle};
 use systx_session::Fill;
 use systx_session::stand_in::{DIR, LIST, StandIns};
 

@@ -6,7 +6,7 @@ use crate::context;
 use crate::output::{self, Out};
 use crate::problem::Problem;
 use serde::Serialize;
-use systx_daemon::protocol::{Change, LogEntry, Target};
+use systx_protocol::{Change, LogEntry, Target};
 
 #[derive(Serialize)]
 struct Shown<'a> {

@@ -6,8 +6,8 @@ use crate::output::{self, Out};
 use crate::problem::Problem;
 use crate::{classes, context};
 use systx_base::TxnId;
-use systx_daemon::protocol::{FailureKind, Isolation, Listed, State, Status};
-use systx_daemon::spawn::Runtime;
+use systx_protocol::runtime::Runtime;
+use systx_protocol::{FailureKind, Isolation, Listed, State, Status};
 
 /// Shows it.
 ///

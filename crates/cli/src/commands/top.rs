@@ -14,8 +14,8 @@ use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 use systx_base::Time;
-use systx_daemon::protocol::VolumeActivity;
-use systx_daemon::spawn::Runtime;
+use systx_protocol::VolumeActivity;
+use systx_protocol::runtime::Runtime;
 
 /// Shows it.  On a terminal the picture is redrawn in place; else one follows the other.
 ///

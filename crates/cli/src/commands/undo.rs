@@ -5,7 +5,7 @@ use crate::commands::commit;
 use crate::output::{self, Out};
 use crate::problem::Problem;
 use crate::{context, progress, render};
-use systx_daemon::protocol::{self, Undone};
+use systx_protocol::{self as protocol, Undone};
 
 /// Undoes a committed transaction, or a part of it.
 ///

@@ -1,5 +1,5 @@
 use super::*;
-use systx_daemon::protocol::HostPath;
+use systx_protocol::HostPath;
 
 fn side(mode: u32, size: u64) -> Side {
     Side {

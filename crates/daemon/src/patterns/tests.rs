@@ -1,4 +1,5 @@
 use super::*;
+use systx_protocol::patterns::{anchor, anchor_argument};
 
 fn list(lines: &[&str]) -> Patterns {
     let dir = Path::new("/w/p");

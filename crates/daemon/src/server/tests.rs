@@ -1,8 +1,8 @@
 use super::*;
-use crate::client::Client;
 use crate::protocol::*;
 use std::sync::Mutex as StdMutex;
 use std::thread::JoinHandle;
+use systx_protocol::client::Client;
 
 /// A transaction whose commit waits until somebody notes that it may go on.
 const SLOW: TxnId = TxnId(99);
@@ -397,7 +397,7 @@ struct Told {
     fake: Arc<Fake>,
 }
 
-impl crate::client::Watcher for Told {
+impl systx_protocol::client::Watcher for Told {
     fn connect(&mut self) -> Option<Client> {
         Client::new(UnixStream::connect(&self.path).ok()?).ok()
     }

@@ -28,7 +28,7 @@ pub const WIDE_STRUCTS: &[(&str, usize)] = &[
     ("crates/cli/src/args.rs: Run", 21),
     ("crates/daemon/src/guarded.rs: Guarded", 14),
     ("crates/daemon/src/path_views.rs: PathView", 13),
-    ("crates/daemon/src/protocol.rs: Listed", 16),
+    ("crates/protocol/src/lib.rs: Listed", 16),
     ("crates/daemon/src/transaction.rs: Terms", 14),
     ("crates/daemon/src/transaction.rs: Transaction", 15),
     ("crates/e2e/src/power_cut.rs: Report", 13),
@@ -65,7 +65,7 @@ pub const SCATTERED_TYPES: &[(&str, usize)] = &[
 
 /// Crates with a circle of more than four modules.
 pub const LARGE_CIRCLES: &[(&str, usize)] =
-    &[("daemon", 22), ("store", 15), ("txn", 8), ("vfs", 12)];
+    &[("daemon", 21), ("store", 15), ("txn", 8), ("vfs", 11)];
 
 /// Lines of more than 100 columns, by crate.
 pub const WIDE_LINES: &[(&str, usize)] = &[
@@ -74,14 +74,14 @@ pub const WIDE_LINES: &[(&str, usize)] = &[
     ("calls", 7),
     ("cli", 35),
     ("commit", 29),
-    ("daemon", 220),
-    ("e2e", 498),
-    ("fuse", 85),
+    ("daemon", 189),
+    ("e2e", 497),
+    ("fuse", 68),
     ("histories", 45),
     ("lib", 140),
     ("session", 53),
     ("sim", 69),
     ("store", 244),
     ("txn", 117),
-    ("vfs", 359),
+    ("vfs", 353),
 ];

@@ -1,15 +1,16 @@
 //! The client's end of the control connection: one method per request.
 //!
-//! Single-threaded by design: `systx run` forks, and a process that forks should have one thread.  So
-//! whoever wants to be told how far a request is ([`Watcher`]) is told between two looks for the answer.
+//! Single-threaded by design: `systx run` forks, and a process that forks should have one thread.
+//! So whoever wants to be told how far a request is ([`Watcher`]) is told between two looks for the
+//! answer.
 
-use crate::protocol::{
+use crate::wire::{self, WireError};
+use crate::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
     Deferred, Entered, Failure, FailureKind, Finish, Gc, GuardedDir, HostPath, Inspected, Listed,
     LogEntry, Mount, Mounted, Outcome, Place, Progress, Recovered, Reply, Request, Settle, Status,
     Target, Umount, Undo, Undone, Unmounted, VERSION, Version, VolumeActivity,
 };
-use crate::wire::{self, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -148,8 +149,8 @@ impl Client {
         }
     }
 
-    /// How far the request is that another connection, of this number, waits for; `None`: nothing that takes
-    /// long is under way.
+    /// How far the request is that another connection, of this number, waits for; `None`: nothing
+    /// that takes long is under way.
     ///
     /// # Errors
     /// See [`Client::begin`].
@@ -157,7 +158,7 @@ impl Client {
         expect!(self.call(&Request::Progress { connection }, &[])?, Reply::Progress(v) => v)
     }
 
-    /// [`crate::protocol::Control::begin`]; `doorbell` is an eventfd, a copy of which goes to the
+    /// [`crate::Control::begin`]; `doorbell` is an eventfd, a copy of which goes to the
     /// daemon.
     ///
     /// # Errors
@@ -165,14 +166,15 @@ impl Client {
     pub fn begin(&mut self, begin: Begin, doorbell: BorrowedFd<'_>) -> Answer<Begun> {
         expect!(self.call(&Request::Begin(begin), &[doorbell])?, Reply::Begun(v) => v)
     }
-    /// [`crate::protocol::Control::begin_open`].
+    /// [`crate::Control::begin_open`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn begin_open(&mut self, begin: BeginOpen) -> Answer<BegunOpen> {
         expect!(self.call(&Request::BeginOpen(begin), &[])?, Reply::BegunOpen(v) => v)
     }
-    /// As [`Client::begin_open`], of another user's daemon: `directory` is what the transaction is to show.
+    /// As [`Client::begin_open`], of another user's daemon: `directory` is what the transaction is
+    /// to show.
     ///
     /// # Errors
     /// See [`Client::begin`].
@@ -183,15 +185,16 @@ impl Client {
     ) -> Answer<BegunOpen> {
         expect!(self.call(&Request::BeginOpen(begin), &[directory])?, Reply::BegunOpen(v) => v)
     }
-    /// [`crate::protocol::Control::attach`].
+    /// [`crate::Control::attach`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn attach(&mut self, attach: Attach, fuse: OwnedFd) -> Answer<Attached> {
         expect!(self.call(&Request::Attach(attach), &[fuse.as_fd()])?, Reply::Attached(v) => v)
     }
-    /// [`crate::protocol::Control::finish`].  `views`: a directory of each of its views, which nobody needs any more;
-    /// the daemon closes them when this client is gone, so that it need not wait for the kernel to free them.
+    /// [`crate::Control::finish`].  `views`: a directory of each of its views, which nobody needs
+    /// any more; the daemon closes them when this client is gone, so that it need not wait for the
+    /// kernel to free them.
     ///
     /// # Errors
     /// See [`Client::begin`].
@@ -200,14 +203,14 @@ impl Client {
         let views: Vec<_> = views.iter().take(wire::MAX_FDS).map(AsFd::as_fd).collect();
         expect!(self.call(&Request::Finish(finish), &views)?, Reply::Outcome(v) => v)
     }
-    /// [`crate::protocol::Control::doom`].
+    /// [`crate::Control::doom`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn doom(&mut self, id: TxnId) -> Answer<Option<Conflict>> {
         expect!(self.call(&Request::Doom { id }, &[])?, Reply::Doom(v) => v)
     }
-    /// [`crate::protocol::Control::wait_for`].
+    /// [`crate::Control::wait_for`].
     ///
     /// # Errors
     /// See [`Client::begin`].
@@ -215,35 +218,35 @@ impl Client {
         let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         expect!(self.call(&Request::WaitFor { id, limit_ms }, &[])?, Reply::Ended(v) => v)
     }
-    /// [`crate::protocol::Control::list`].
+    /// [`crate::Control::list`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn list(&mut self) -> Answer<Vec<Listed>> {
         expect!(self.call(&Request::List, &[])?, Reply::List(v) => v)
     }
-    /// [`crate::protocol::Control::top`].
+    /// [`crate::Control::top`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn top(&mut self) -> Answer<Vec<VolumeActivity>> {
         expect!(self.call(&Request::Top, &[])?, Reply::Top(v) => v)
     }
-    /// [`crate::protocol::Control::status`].
+    /// [`crate::Control::status`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn status(&mut self, id: TxnId) -> Answer<Status> {
         expect!(self.call(&Request::Status { id }, &[])?, Reply::Status(v) => *v)
     }
-    /// [`crate::protocol::Control::diff`].
+    /// [`crate::Control::diff`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn diff(&mut self, target: Target, paths: Vec<HostPath>) -> Answer<Vec<Change>> {
         expect!(self.call(&Request::Diff { target, paths }, &[])?, Reply::Changes(v) => v)
     }
-    /// [`crate::protocol::Control::content`].
+    /// [`crate::Control::content`].
     ///
     /// # Errors
     /// See [`Client::begin`].
@@ -259,35 +262,35 @@ impl Client {
             (other, _) => Err(out_of_step(&other)),
         }
     }
-    /// [`crate::protocol::Control::commit`].
+    /// [`crate::Control::commit`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn commit(&mut self, id: TxnId, paths: Vec<HostPath>) -> Answer<Outcome> {
         expect!(self.call(&Request::Commit { id, paths }, &[])?, Reply::Outcome(v) => v)
     }
-    /// [`crate::protocol::Control::abort`].
+    /// [`crate::Control::abort`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn abort(&mut self, id: TxnId) -> Answer<Outcome> {
         expect!(self.call(&Request::Abort { id }, &[])?, Reply::Outcome(v) => v)
     }
-    /// [`crate::protocol::Control::enter`].
+    /// [`crate::Control::enter`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn enter(&mut self, id: TxnId) -> Answer<Entered> {
         expect!(self.call(&Request::Enter { id }, &[])?, Reply::Entered(v) => v)
     }
-    /// [`crate::protocol::Control::leave`].
+    /// [`crate::Control::leave`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn leave(&mut self, id: TxnId) -> Answer<()> {
         expect!(self.call(&Request::Leave { id }, &[])?, Reply::Done => ())
     }
-    /// [`crate::protocol::Control::log`].
+    /// [`crate::Control::log`].
     ///
     /// # Errors
     /// See [`Client::begin`].
@@ -299,70 +302,70 @@ impl Client {
     ) -> Answer<Vec<LogEntry>> {
         expect!(self.call(&Request::Log { place, limit, paths }, &[])?, Reply::Log(v) => v)
     }
-    /// [`crate::protocol::Control::deferred`].
+    /// [`crate::Control::deferred`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn deferred(&mut self, place: Option<Place>) -> Answer<Vec<Deferred>> {
         expect!(self.call(&Request::Deferred(place), &[])?, Reply::Deferred(v) => v)
     }
-    /// [`crate::protocol::Control::settle`].
+    /// [`crate::Control::settle`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn settle(&mut self, settle: Settle) -> Answer<()> {
         expect!(self.call(&Request::Settle(settle), &[])?, Reply::Done => ())
     }
-    /// [`crate::protocol::Control::undo`].
+    /// [`crate::Control::undo`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn undo(&mut self, undo: Undo) -> Answer<Undone> {
         expect!(self.call(&Request::Undo(undo), &[])?, Reply::Undone(v) => v)
     }
-    /// [`crate::protocol::Control::redo`].
+    /// [`crate::Control::redo`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn redo(&mut self, undo: Undo) -> Answer<Undone> {
         expect!(self.call(&Request::Redo(undo), &[])?, Reply::Undone(v) => v)
     }
-    /// [`crate::protocol::Control::recover`].
+    /// [`crate::Control::recover`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn recover(&mut self, place: Place, trusted: bool) -> Answer<Recovered> {
         expect!(self.call(&Request::Recover { place, trusted }, &[])?, Reply::Recovered(v) => v)
     }
-    /// [`crate::protocol::Control::gc`].
+    /// [`crate::Control::gc`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn gc(&mut self, gc: Gc) -> Answer<Collected> {
         expect!(self.call(&Request::Gc(gc), &[])?, Reply::Collected(v) => v)
     }
-    /// [`crate::protocol::Control::inspect`].
+    /// [`crate::Control::inspect`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn inspect(&mut self, place: Place) -> Answer<Inspected> {
         expect!(self.call(&Request::Inspect(place), &[])?, Reply::Inspected(v) => v)
     }
-    /// [`crate::protocol::Control::mount`].
+    /// [`crate::Control::mount`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn mount(&mut self, mount: Mount) -> Answer<Mounted> {
         expect!(self.call(&Request::Mount(mount), &[])?, Reply::Mounted(v) => v)
     }
-    /// [`crate::protocol::Control::umount`].
+    /// [`crate::Control::umount`].
     ///
     /// # Errors
     /// See [`Client::begin`].
     pub fn umount(&mut self, umount: Umount) -> Answer<Unmounted> {
         expect!(self.call(&Request::Umount(umount), &[])?, Reply::Unmounted(v) => v)
     }
-    /// [`crate::protocol::Control::guarded`].
+    /// [`crate::Control::guarded`].
     ///
     /// # Errors
     /// See [`Client::begin`].
@@ -372,7 +375,8 @@ impl Client {
     /// Ends the daemon.
     ///
     /// # Errors
-    /// Transactions are open or directories are guarded, and `force` is not set; see [`Client::begin`].
+    /// Transactions are open or directories are guarded, and `force` is not set; see
+    /// [`Client::begin`].
     pub fn shutdown(&mut self, force: bool) -> Answer<()> {
         expect!(self.call(&Request::Shutdown { force }, &[])?, Reply::Done => ())
     }

@@ -1,4 +1,5 @@
-//! The stores of a user that are not where a look at the mount table finds them: given by
+//! Where the stores of a user are.  The list is of those that are not where a look at the mount
+//! table finds them: given by
 //! `--store`, or in the topmost directory of the user's on a file system that belongs to somebody
 //! else.
 //!
@@ -15,8 +16,17 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use systx_base::Uid;
 
+/// Name of the store's directory at the root of a volume, when root owns it.
+pub const STORE_DIR: &str = ".systx";
+
 /// More than that is not read: some ten thousand paths.
 const LONGEST: u64 = 1 << 20;
+
+/// The store of an ordinary user on the file system of the home directory.
+#[must_use]
+pub fn own_store(home: &Path) -> PathBuf {
+    home.join(".local/state/systx")
+}
 
 /// The list of one user.
 #[derive(Clone, Debug)]

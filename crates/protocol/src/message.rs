@@ -137,7 +137,8 @@ pub enum Request {
     },
     /// Ends the daemon once nothing is open.
     Shutdown {
-        /// Also if transactions are open, which abort, and directories guarded, which are unmounted.
+        /// Also if transactions are open, which abort, and directories guarded, which are
+        /// unmounted.
         force: bool,
     },
 }

@@ -34,7 +34,8 @@ impl Class {
 pub struct Rule {
     /// How what matches is treated.
     pub class: Class,
-    /// A path; of the last two classes a pattern in gitignore(5) syntax, rooted at `/` (see [`crate::patterns`]).
+    /// A path; of the last two classes a pattern in gitignore(5) syntax, rooted at `/` (see
+    /// [`crate::patterns`]).
     pub path: HostPath,
     /// Who says so: `built in` and perhaps why, a file, or an option.
     pub from: String,

@@ -8,13 +8,15 @@
 //!    others make there belongs to them, and is passed over: a name that somebody else has taken
 //!    costs the user nothing but the next number.
 
-use crate::protocol::{Failure, FailureKind};
+use crate::{Failure, FailureKind};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Names the directory of the socket, for tests and for unusual set-ups.
 pub const DIR_VARIABLE: &str = "SYSTX_RUNTIME_DIR";
+/// Names the directory of what a daemon keeps about its stores, for tests and unusual set-ups.
+pub const STATE_VARIABLE: &str = "SYSTX_STATE_DIR";
 /// Where nobody has a place of their own.
 const SHARED: &str = "/tmp";
 
@@ -22,7 +24,7 @@ const SHARED: &str = "/tmp";
 ///
 /// # Errors
 /// None can be had.
-pub(crate) fn runtime() -> Result<PathBuf, Failure> {
+pub fn runtime() -> Result<PathBuf, Failure> {
     let uid = rustix::process::geteuid().as_raw();
     let mut last = None;
     for (parent, name) in own_places(uid) {
@@ -43,7 +45,7 @@ pub(crate) fn runtime() -> Result<PathBuf, Failure> {
 
 /// Makes `dir`, or checks that the one that is there is the user's own and closed to others: who
 /// can write in it could pose as the daemon.
-pub(crate) fn private_dir(dir: &Path) -> Result<(), Failure> {
+pub fn private_dir(dir: &Path) -> Result<(), Failure> {
     match std::fs::DirBuilder::new().mode(0o700).create(dir) {
         Ok(()) => {}
         Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
@@ -66,7 +68,9 @@ pub(crate) fn private_dir(dir: &Path) -> Result<(), Failure> {
         .path(dir))
 }
 
-pub(crate) fn io_failure(path: &Path, what: &str, e: &std::io::Error) -> Failure {
+/// A call on a path failed: what was to be done, as a verb.
+#[must_use]
+pub fn io_failure(path: &Path, what: &str, e: &std::io::Error) -> Failure {
     Failure::new(FailureKind::Io, format!("cannot {what} {}: {e}", path.display())).path(path)
 }
 

@@ -1,4 +1,5 @@
-//! Transactions that no client owns: a directory to work below, until they are committed or aborted.
+//! Transactions that no client owns: a directory to work below, until they are committed or
+//! aborted.
 
 use super::{HostPath, Isolation, Place, Transport, VolumeFacts, id_text};
 use serde::{Deserialize, Serialize};
@@ -17,8 +18,8 @@ pub struct BeginOpen {
     pub nice: i32,
     /// How the view is served.
     pub transport: Transport,
-    /// The open transaction that this one is another attempt of: it is dropped, and this one has its
-    /// seniority, which grows with each loss.
+    /// The open transaction that this one is another attempt of: it is dropped, and this one has
+    /// its seniority, which grows with each loss.
     #[serde(with = "super::id_text::option", default)]
     pub retry: Option<TxnId>,
 }

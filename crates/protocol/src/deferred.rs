@@ -1,5 +1,5 @@
-//! What a transaction wants done outside after its commit: actions of service managers, which act on what is
-//! committed.
+//! What a transaction wants done outside after its commit: actions of service managers, which act
+//! on what is committed.
 
 use super::{HostPath, Place, id_text};
 use serde::{Deserialize, Serialize};

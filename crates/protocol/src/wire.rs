@@ -23,7 +23,7 @@ pub const MAX_JSON: usize = 64 << 20;
 /// Longest raw part.
 pub const MAX_BLOB: usize = 64 << 20;
 /// Most descriptors in one frame.
-pub(crate) const MAX_FDS: usize = 4;
+pub const MAX_FDS: usize = 4;
 const HEADER: usize = 8;
 
 /// A frame could not be sent or received.

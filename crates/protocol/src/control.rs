@@ -116,8 +116,8 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// The transaction is not there.
     fn leave(&self, id: TxnId) -> Result<(), Failure>;
-    /// Committed transactions, the latest first; of those that changed something at one of the paths, if there are
-    /// some.
+    /// Committed transactions, the latest first; of those that changed something at one of the
+    /// paths, if there are some.
     ///
     /// # Errors
     /// The store cannot be used.
@@ -127,7 +127,8 @@ pub trait Control: Send + Sync {
         limit: Option<u64>,
         paths: Vec<HostPath>,
     ) -> Result<Vec<LogEntry>, Failure>;
-    /// What committed transactions wanted done outside, and nobody has done yet; on all open volumes, if `None`.
+    /// What committed transactions wanted done outside, and nobody has done yet; on all open
+    /// volumes, if `None`.
     ///
     /// # Errors
     /// The store cannot be used.
@@ -163,7 +164,8 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// The volume cannot be used.
     fn inspect(&self, place: Place) -> Result<Inspected, Failure>;
-    /// Guards a directory: from now on every process that opens through its path goes through the daemon.
+    /// Guards a directory: from now on every process that opens through its path goes through the
+    /// daemon.
     ///
     /// # Errors
     /// It cannot be guarded (not root, not a directory, guarded already, ...).

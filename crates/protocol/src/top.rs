@@ -21,7 +21,8 @@ pub struct VolumeActivity {
     pub remembered: Remembered,
 }
 
-/// What the daemon remembers of a volume for those that are open.  Nothing of it is left when nobody is.
+/// What the daemon remembers of a volume for those that are open.  Nothing of it is left when
+/// nobody is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Remembered {
     /// Inodes of which a transaction has read or written something.
@@ -79,12 +80,13 @@ pub struct GuardedActivity {
     pub dir: HostPath,
     /// See [`super::Mount::stall_ms`].
     pub stall_ms: u64,
-    /// Inodes that the kernel knows, but those of open transactions: it forgets them when it needs the room, or they are removed.
+    /// Inodes that the kernel knows, but those of open transactions: it forgets them when it needs
+    /// the room, or they are removed.
     pub nodes: u64,
     /// Threads that have had a transaction, and live.
     pub seats: u64,
-    /// Transactions of threads that the kernel knows something of.  Those that are over: as long as something of them is in use, and a
-    /// moment longer.
+    /// Transactions of threads that the kernel knows something of.  Those that are over: as long as
+    /// something of them is in use, and a moment longer.
     pub members: u64,
 }
 

@@ -2,20 +2,23 @@
 //! trait: one method per request (in `control`).
 //!
 //! Transport: a unix stream socket; one connection per client process; request, then reply, in
-//! turn ([`crate::wire`] has the frames).  Nothing is pushed over the connection.  What the daemon
+//! turn ([`wire`] has the frames).  Nothing is pushed over the connection.  What the daemon
 //! has to say unasked, "your transaction lost", is one ring of a [`Doorbell`], an eventfd that came
 //! with [`Begin`]; the client then asks with [`Request::Doom`].  So a daemon thread can ring with
 //! any lock held, and the client's wait loop has one more descriptor to poll and nothing to parse.
-//! How far a request is a client learns over a second connection ([`Request::Progress`]): the daemon
-//! never waits, with a commit half done, for somebody to read.
+//! How far a request is a client learns over a second connection ([`Request::Progress`]): the
+//! daemon never waits, with a commit half done, for somebody to read.
 //!
 //! Life of a run: `Begin` -> `Attach` (with the FUSE descriptor) -> CMD runs -> `Finish`.  A
 //! connection that closes before `Finish` means that the client died: [`Control::client_gone`].
 //! Life of a later visit to a kept transaction: `Enter` -> `Attach` -> `Leave`.
-//! A transaction that was begun with `BeginOpen` has a path of its own and belongs to no connection.
+//! A transaction that was begun with `BeginOpen` has a path of its own and belongs to no
+//! connection.
 //!
 //! Versions: both sides are the same binary, so there is one number, [`VERSION`], compared in the
 //! first exchange; a daemon of another version answers that much and nothing else.
+
+#![deny(unsafe_code)]
 
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
@@ -24,14 +27,21 @@ use std::path::{Path, PathBuf};
 use systx_base::{Time, TxnId, Uid};
 
 mod classes;
+pub mod client;
 mod control;
 mod deferred;
 mod failure;
 mod guard;
+pub mod guests;
 mod message;
 mod open;
+pub mod patterns;
+pub mod places;
 mod progress;
+pub mod runtime;
+pub mod stores;
 mod top;
+pub mod wire;
 
 pub use classes::{Class, Rule, RuleInUse, Status};
 pub use control::{Control, Doorbell, Peer};
@@ -179,7 +189,8 @@ mod time_parts {
 pub struct Place {
     /// The client's working directory, absolute.
     pub cwd: HostPath,
-    /// `--root DIR`, absolute: the volume is the file system that holds DIR instead of that of `cwd`.
+    /// `--root DIR`, absolute: the volume is the file system that holds DIR instead of that of
+    /// `cwd`.
     pub root: Option<HostPath>,
     /// `--store DIR`, absolute: where the journal and the staging area are.
     pub store: Option<HostPath>,
@@ -207,26 +218,6 @@ pub enum Transport {
     IoUring,
     /// /dev/fuse.
     Dev,
-}
-
-impl From<Transport> for systx_fuse::Transport {
-    fn from(transport: Transport) -> Self {
-        match transport {
-            Transport::Auto => systx_fuse::Transport::Auto,
-            Transport::IoUring => systx_fuse::Transport::IoUring,
-            Transport::Dev => systx_fuse::Transport::DevFuse,
-        }
-    }
-}
-
-impl Transport {
-    /// What a connection uses.
-    pub(crate) fn of(connection: &systx_fuse::Connection) -> Transport {
-        match connection.transport() {
-            systx_fuse::Transport::IoUring => Transport::IoUring,
-            _ => Transport::Dev,
-        }
-    }
 }
 
 /// Asks for a new transaction.
@@ -385,6 +376,13 @@ pub enum Opponent {
     },
 }
 
+impl Opponent {
+    /// Nobody in particular.
+    pub fn outside(what: impl Into<String>) -> Opponent {
+        Opponent::Outside { what: what.into(), by: None }
+    }
+}
+
 /// Why a transaction lost.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conflict {
@@ -465,7 +463,8 @@ pub enum Outcome {
         /// The transaction still exists (it was a kept one).
         kept: bool,
     },
-    /// Decided, but not in place, or not known to be durable: what is left is done later, or by recovery.
+    /// Decided, but not in place, or not known to be durable: what is left is done later, or by
+    /// recovery.
     Unfinished {
         /// The id under which `log`, `show` and `undo` will know it.
         #[serde(with = "id_text")]
@@ -650,7 +649,8 @@ pub struct Entered {
     pub others: Vec<VolumeFacts>,
     /// A process that is in the view now: join its namespaces, do not mount and do not attach.
     pub live: Option<u32>,
-    /// Where the volume is mounted as the transaction sees it: show that, do not attach, do not leave.
+    /// Where the volume is mounted as the transaction sees it: show that, do not attach, do not
+    /// leave.
     pub mounted: Option<HostPath>,
 }
 
@@ -733,7 +733,8 @@ pub struct Recovered {
 pub struct Gc {
     /// Which volume.
     pub place: Place,
-    /// Of at most this many transactions is it kept how to undo them.  Without any limit the usual ones hold.
+    /// Of at most this many transactions is it kept how to undo them.  Without any limit the usual
+    /// ones hold.
     pub keep: Option<u64>,
     /// And at most this many bytes for that.
     pub max_bytes: Option<u64>,
