@@ -2,7 +2,6 @@
 //! that serves an idle program wakes up for nothing.
 
 use crate::descriptors::Descriptors;
-use crate::transactions::Transactions;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use systx_base::sync::{Event, Mutex, rank};
@@ -75,17 +74,20 @@ impl Chores {
         }
     }
 
-    /// Does what is due, in a thread of its own.
-    pub(crate) fn begin(self: Arc<Self>, table: Weak<Transactions>) {
+    /// Does what is due, in a thread of its own, until there is nothing to do it for.  `work` is
+    /// told to do it, and says whether there is more.
+    pub(crate) fn begin<T: Send + Sync + 'static>(
+        self: Arc<Self>,
+        of: Weak<T>,
+        work: fn(&T) -> bool,
+    ) {
         std::thread::spawn(move || {
             while self.wait() {
                 std::thread::sleep(SWEEP);
-                let Some(table) = table.upgrade() else { break };
+                let Some(of) = of.upgrade() else { break };
                 // Before the look: what is new after it makes them due again.
                 self.become_(State::Nothing);
-                table.sweep_locks();
-                table.cut_off_losers();
-                if table.has_chores() {
+                if work(&of) {
                     self.are_due();
                 }
             }

@@ -7,9 +7,7 @@
 
 use crate::ledger::Ledger;
 use crate::mounts;
-use crate::protocol::{Failure, FailureKind, HostPath, Place};
-use crate::transactions::Transactions;
-use crate::volume::{OpenVolume, open_root};
+use crate::volume::open_root;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -133,51 +131,4 @@ pub fn open(
     others: &Elsewhere<'_>,
 ) -> Result<(DirStore, systx_store::RecoveryReport), systx_store::OpenError> {
     DirStore::open_among(config, io, others)
-}
-
-impl Transactions {
-    /// The volume of another store of a joint commit.
-    pub(crate) fn volume_of(&self, member: &Member) -> Result<Arc<OpenVolume>, Failure> {
-        let others = Elsewhere { owner: own(), ledger: &self.ledger };
-        let absent = || {
-            let text =
-                format!("part of the transaction is in {}, which is not there", named(member));
-            Failure::new(FailureKind::NotFound, text).hint("mount that file system")
-        };
-        let store = others.find(member).ok_or_else(absent)?;
-        // One that is open may itself be waiting, in its opening, for the one that asks: who waits here is open already,
-        // and waits only for what is not, so nobody waits in a circle.
-        if let Some(open) = self.volumes().into_iter().find(|v| v.location.store == store) {
-            return Ok(open);
-        }
-        let top = HostPath::from(store.parent().ok_or_else(absent)?);
-        let (root, store) = (Some(top.clone()), Some(HostPath::from(store)));
-        let mut opened = self.volumes_that_answer(vec![Place { cwd: top, root, store }]);
-        let named = |mut failure: Failure| {
-            failure.message = format!("{}: {}", named(member), failure.message);
-            failure
-        };
-        opened.pop().ok_or_else(absent)?.map_err(named)
-    }
-
-    /// Opens the stores that this one has decided for, and which have not got to know it; sentences
-    /// about those that cannot be opened.
-    pub(crate) fn recover_others(
-        &self,
-        volume: &OpenVolume,
-    ) -> (Vec<Arc<OpenVolume>>, Vec<String>) {
-        let (mut opened, mut failed) = (Vec::new(), Vec::new());
-        let decisions = volume.store.decisions().unwrap_or_default();
-        let decided = decisions.iter().flat_map(|d| &d.others);
-        for member in decided.chain(&volume.recovery.others) {
-            match self.volume_of(member) {
-                Ok(other) => opened.push(other),
-                // It is named by `waiting_notes`.
-                Err(failure) if failure.kind == FailureKind::NotFound => {}
-                Err(failure) => failed.push(failure.to_string()),
-            }
-        }
-        failed.dedup();
-        (opened, failed)
-    }
 }

@@ -8,6 +8,9 @@ use rustix::mount::{
 };
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+/// Type of our mounts in mount tables.
+pub const FS_TYPE: &str = "fuse.systx";
+
 /// A FUSE mount that is not yet anywhere, and the device by which it is served.
 ///
 /// # Errors

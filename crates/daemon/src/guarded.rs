@@ -5,12 +5,10 @@
 //! ever waits for its first answer.  The descriptor of /dev/fuse is in this process alone: with
 //! the process the connection ends, and everything that was opened through it answers `ENOTCONN`.
 
-use crate::fuse_mount;
+use crate::fuse_mount::{self, FS_TYPE};
+use crate::in_line::Waiting;
 use crate::protocol::{Failure, FailureKind, GuardedAt, GuardedDir, Holder, HostPath, Transport};
 use crate::strays::Strays;
-use crate::thread_scopes::Waiting;
-use crate::thread_views::Desk;
-use crate::transactions::Transactions;
 use crate::transports;
 use crate::volume::{Location, OpenVolume};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags};
@@ -29,9 +27,6 @@ use systx_vfs::aliases::{Aliases, Control, Seat};
 use systx_vfs::plain::{Order, Plain};
 use systx_vfs::publication;
 use systx_vfs::writers::Writing;
-
-/// Type of our mounts in mount tables.
-pub const FS_TYPE: &str = "fuse.systx";
 
 /// How long a cut-off of a directory in use waits for pages that programs dirtied through mappings.
 const SYNC_LIMIT: Duration = Duration::from_secs(10);
@@ -66,11 +61,26 @@ pub struct Guarded {
     pub past: Vec<Holder>,
     /// What the user should know.
     pub notes: Vec<String>,
-    desk: OnceLock<Arc<Desk>>,
+    desk: OnceLock<Arc<dyn Desk>>,
     serving: Mutex<Option<Serving>>,
     /// As commits know it.
     published: Mutex<Option<Arc<publication::Guarded>>>,
 }
+
+/// What serves the threads that use a guarded directory.
+pub(crate) trait Desk: Control {
+    /// Who of the transactions with these ids, which are in line, begins here, with the command.
+    fn waiting(&self, ids: &[TxnId]) -> Vec<(Waiting, Vec<HostPath>)>;
+    /// Threads whose transactions have lost hear of it, and what is left of those that are over
+    /// goes.
+    fn look_round(&self);
+    /// Ends all seats: the directory is not served any more.
+    fn close_all(&self);
+}
+
+/// Makes the desk of a directory that is mounted already.
+pub(crate) type MakeDesk =
+    Box<dyn FnOnce(&Arc<OpenVolume>, &Arc<Guarded>, Strays) -> Arc<dyn Desk>>;
 
 struct Serving {
     connection: Arc<Connection>,
@@ -127,8 +137,8 @@ pub(crate) struct Wanted<'a> {
     pub notes: Vec<String>,
     /// A dead mount of ours lies over the directory, and gives way.
     pub replaces: Option<Replaced>,
-    /// Who begins the transactions of threads.
-    pub table: Weak<Transactions>,
+    /// What serves its threads.
+    pub desk: MakeDesk,
 }
 
 /// A dead mount that is to be replaced, and the directory below it.
@@ -143,7 +153,7 @@ impl Guarded {
     /// The kernel refuses, or the directory cannot be read.
     pub(crate) fn over(wanted: Wanted<'_>) -> Result<Arc<Guarded>, Failure> {
         let Wanted { dir, identity: meant, volume, transport, stall, past, .. } = wanted;
-        let Wanted { routed, fast_open, notes, replaces, table, .. } = wanted;
+        let Wanted { routed, fast_open, notes, replaces, desk, .. } = wanted;
         let refused = |what: &'static str| move |e| refusal(dir, what, e);
         let backing = match &replaces {
             Some(replaced) => open_dir(replaced.backing.as_fd(), Path::new(".")),
@@ -204,7 +214,7 @@ impl Guarded {
             ));
         }
         register(volume, &guarded);
-        let desk = Arc::new(Desk::new(table, volume, &guarded, strays));
+        let desk = desk(volume, &guarded, strays);
         guarded.aliases.set_control(desk.clone());
         let _ = guarded.desk.set(desk);
         let put = match replaces {
@@ -235,16 +245,10 @@ impl Guarded {
         self.desk.get().map(|desk| desk.waiting(ids)).unwrap_or_default()
     }
 
-    /// Who serves the threads that use it.
-    pub(crate) fn desk(&self) -> Option<&Desk> {
-        self.desk.get().map(|desk| &**desk)
-    }
-
     /// Threads whose transactions have lost hear of it, and what is left of those that are over goes.
     pub(crate) fn desk_looks_round(&self) {
         if let Some(desk) = self.desk.get() {
-            desk.tell_losers();
-            desk.clear_up();
+            desk.look_round();
         }
     }
 

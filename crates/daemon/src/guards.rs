@@ -3,7 +3,8 @@
 //! One at a time, behind one lock.  Paths through a guarded mount are walked here (to find what a user
 //! means, to unmount): these are threads of control connections, never those that answer the mount.
 
-use crate::guarded::{self, FS_TYPE, Guarded, Replaced, Wanted};
+use crate::fuse_mount::FS_TYPE;
+use crate::guarded::{self, Guarded, MakeDesk, Replaced, Wanted};
 use crate::holders::{self, Bypass, Sought};
 use crate::keeper::Keeper;
 use crate::mounts::{self, Mount};
@@ -13,14 +14,16 @@ use crate::protocol::{
 };
 use crate::roster::{Entry, Roster};
 use crate::strays::Strays;
+use crate::thread_views::Desk;
 use crate::transactions::Transactions;
 use crate::volume::{self, Location, OpenVolume};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+use systx_base::sync::{Mutex, rank};
 use systx_protocol::runtime::Runtime;
 
 /// File systems that the kernel makes up: there is nothing in them to be guarded.
@@ -52,22 +55,21 @@ const SUCCESSION_LIMIT: Duration = Duration::from_secs(20);
 
 /// What there is once for all guarded directories.
 pub(crate) struct Guards {
+    table: Arc<Transactions>,
+    /// For threads that outlive a call.
+    me: Weak<Guards>,
+    state: Mutex<State>,
+}
+
+/// What changes of it.
+struct State {
     /// Where the list of them is kept; without it they end with the daemon.
     runtime: Option<Runtime>,
     keeper: Option<Keeper>,
     roster: Roster,
 }
 
-impl Guards {
-    pub(crate) fn new(runtime: Option<Runtime>) -> Guards {
-        Guards { runtime, keeper: None, roster: Roster::empty() }
-    }
-
-    /// The runtime directory, and the mount namespace.
-    pub(crate) fn place(&self) -> Option<(PathBuf, u64)> {
-        self.runtime.as_ref().map(|r| (r.dir().to_owned(), r.namespace()))
-    }
-
+impl State {
     /// Writes the list, and sees to it that there is a keeper exactly if something is guarded.
     fn settle(&mut self) -> Result<(), Failure> {
         let Some(runtime) = &self.runtime else { return Ok(()) };
@@ -101,26 +103,28 @@ impl Guards {
     }
 }
 
-impl Transactions {
-    /// Every guarded directory, by path.
-    pub(crate) fn all_guarded(&self) -> Vec<(Arc<OpenVolume>, Arc<Guarded>)> {
-        let of = |volume: Arc<OpenVolume>| {
-            let guarded = volume.guarded();
-            guarded.into_iter().map(move |g| (Arc::clone(&volume), g))
-        };
-        let mut all: Vec<_> = self.volumes().into_iter().flat_map(of).collect();
-        all.sort_by(|(_, a), (_, b)| a.dir.cmp(&b.dir));
-        all
+impl Guards {
+    /// Nothing is guarded.
+    pub(crate) fn new(runtime: Option<Runtime>, table: Arc<Transactions>) -> Arc<Guards> {
+        let state = State { runtime, keeper: None, roster: Roster::empty() };
+        let state = Mutex::new(rank::GUARDS, state);
+        Arc::new_cyclic(|me| Guards { table, me: me.clone(), state })
+    }
+
+    /// The runtime directory, and the mount namespace.
+    pub(crate) fn place(&self) -> Option<(PathBuf, u64)> {
+        let state = self.state.lock();
+        state.runtime.as_ref().map(|r| (r.dir().to_owned(), r.namespace()))
     }
 
     /// See [`protocol::Control::guarded`].
-    pub(crate) fn list_guarded(&self) -> Vec<GuardedDir> {
-        self.all_guarded().iter().map(|(_, g)| g.listed()).collect()
+    pub(crate) fn listed(&self) -> Vec<GuardedDir> {
+        self.table.volumes.all_guarded().iter().map(|(_, g)| g.listed()).collect()
     }
 
     /// See [`protocol::Control::mount`].
     pub(crate) fn guard(&self, peer: Peer, request: &protocol::Mount) -> Result<Mounted, Failure> {
-        let mut guards = self.guards.lock();
+        let mut guards = self.state.lock();
         if !rustix::process::geteuid().is_root() {
             return Err(Failure::new(
                 FailureKind::Unsupported,
@@ -146,8 +150,11 @@ impl Transactions {
         })?;
         let holder = self.check(&dir)?;
         let store = request.store.clone();
-        let volume =
-            self.volume(&Place { cwd: HostPath::from(dir.as_path()), root: None, store })?;
+        let volume = self.table.volumes.at(&Place {
+            cwd: HostPath::from(dir.as_path()),
+            root: None,
+            store,
+        })?;
         volume.check_lasting()?;
         check_store(&dir, &volume)?;
         self.check_no_other_engine(&dir, &volume)?;
@@ -184,7 +191,7 @@ impl Transactions {
                 past,
                 notes: bypasses.iter().map(bypass_note).collect(),
                 replaces: None,
-                table: self.me.clone(),
+                desk: self.desk(),
             })
         });
         let guarded = match mounted {
@@ -207,9 +214,6 @@ impl Transactions {
             return Ok(Mounted::InUse { holders: late });
         }
         tracing::info!(?dir, transport = ?guarded.transport, "guarded");
-        if let Some(runtime) = &guards.runtime {
-            self.take_guests(runtime.dir(), runtime.namespace());
-        }
         let mut listed = guarded.listed();
         listed.past.extend(late);
         Ok(Mounted::Guarded(listed))
@@ -217,13 +221,19 @@ impl Transactions {
 
     fn mount_now(&self, wanted: Wanted<'_>) -> Result<Arc<Guarded>, Failure> {
         let guarded = Guarded::over(wanted)?;
-        let table = self.me.clone();
+        let guards = self.me.clone();
         guarded.watch(move |guarded| {
-            if let Some(table) = table.upgrade() {
-                table.guard_ended(guarded);
+            if let Some(guards) = guards.upgrade() {
+                guards.guard_ended(guarded);
             }
         });
         Ok(guarded)
+    }
+
+    /// Makes what serves the threads that use a directory.
+    fn desk(&self) -> MakeDesk {
+        let table = Arc::downgrade(&self.table);
+        Box::new(move |volume, guarded, strays| Desk::new(table, volume, guarded, strays))
     }
 
     /// Whether `dir` (without symbolic links) may be guarded; the mount that holds it.
@@ -241,7 +251,7 @@ impl Transactions {
             return no(FailureKind::Invalid, format!("{shown} is not a directory"));
         }
         let dev = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-        for (_, other) in self.all_guarded() {
+        for (_, other) in self.table.volumes.all_guarded() {
             let theirs = other.dir.display();
             if other.dev == dev && other.dir == dir {
                 return no(FailureKind::State, format!("{shown} is guarded already"));
@@ -285,29 +295,13 @@ impl Transactions {
         Ok(holder.clone())
     }
 
-    /// What is guarded is ordered by one engine: that of the volume that it was mounted with.
-    pub(crate) fn check_one_engine(&self, location: &Location) -> Result<(), Failure> {
-        let other = |(_, g): &(_, Arc<Guarded>)| {
-            g.location != *location && g.location.dev == location.dev && reaches(location, g)
-        };
-        let Some((_, guarded)) = self.all_guarded().into_iter().find(other) else { return Ok(()) };
-        let (dir, store) = (guarded.dir.display(), guarded.location.store.display());
-        let text = format!(
-            "{dir} is guarded with the store {store}: transactions on the same files need the same store"
-        );
-        let mount = guarded.location.mount.display();
-        Err(Failure::new(FailureKind::State, text)
-            .hint(format!("work below {mount}, without --store; or: systx umount {dir}"))
-            .path(guarded.dir.as_path()))
-    }
-
     /// The same from the other side: nobody may be at work with another store.
     fn check_no_other_engine(&self, dir: &Path, volume: &Arc<OpenVolume>) -> Result<(), Failure> {
         let dev = volume.location.dev;
         let other = |v: &Arc<OpenVolume>| {
-            !Arc::ptr_eq(v, volume) && v.location.dev == dev && self.in_use(v)
+            !Arc::ptr_eq(v, volume) && v.location.dev == dev && self.table.in_use(v)
         };
-        let Some(other) = self.volumes().into_iter().find(other) else { return Ok(()) };
+        let Some(other) = self.table.volumes.all().into_iter().find(other) else { return Ok(()) };
         let store = other.location.store.display();
         let text = format!(
             "transactions with the store {store} are open on the file system of {}",
@@ -318,7 +312,7 @@ impl Transactions {
 
     /// See [`protocol::Control::umount`].
     pub(crate) fn unguard(&self, peer: Peer, request: &Umount) -> Result<Unmounted, Failure> {
-        let mut guards = self.guards.lock();
+        let mut guards = self.state.lock();
         let (volume, guarded) = self.find_guarded(request.dir.as_path())?;
         let dir = guarded.dir.clone();
         let sought = Sought::Through { dev: guarded.dev };
@@ -343,14 +337,14 @@ impl Transactions {
         guarded.end(&volume);
         guards.strike(&dir);
         tracing::info!(?dir, cut = cut.len(), "not guarded any more");
-        for id in self.open_below(&volume, &dir) {
+        for id in self.table.open_below(&volume, &dir) {
             notes.push(format!("transaction {id} has changes below {} and goes on", dir.display()));
         }
         Ok(Unmounted::Done { dir: HostPath::from(dir), cut, notes })
     }
 
     fn find_guarded(&self, given: &Path) -> Result<(Arc<OpenVolume>, Arc<Guarded>), Failure> {
-        let all = self.all_guarded();
+        let all = self.table.volumes.all_guarded();
         let named = |path: &Path| {
             all.iter().find(|(_, g)| g.dir == path || g.place().as_deref() == Some(path)).cloned()
         };
@@ -369,8 +363,9 @@ impl Transactions {
 
     /// The connection of a guarded directory ended, and nobody here asked for it.
     fn guard_ended(&self, guarded: &Arc<Guarded>) {
-        let mut guards = self.guards.lock();
-        let found = self.all_guarded().into_iter().find(|(_, g)| Arc::ptr_eq(g, guarded));
+        let mut guards = self.state.lock();
+        let found =
+            self.table.volumes.all_guarded().into_iter().find(|(_, g)| Arc::ptr_eq(g, guarded));
         let Some((volume, _)) = found else { return };
         let dir = guarded.dir.clone();
         let dead = guarded.place().is_some();
@@ -396,7 +391,7 @@ impl Transactions {
 
     /// Mounts again what a daemon before this one had mounted when it was killed.
     pub(crate) fn restore(&self) {
-        let mut guards = self.guards.lock();
+        let mut guards = self.state.lock();
         let Some(file) = guards.runtime.as_ref().map(Runtime::roster) else { return };
         guards.roster = Roster::load(&file);
         if guards.roster.entries.is_empty() {
@@ -460,7 +455,7 @@ impl Transactions {
             past,
             notes: Vec::new(),
             replaces: replaces.then_some(Replaced { backing }),
-            table: self.me.clone(),
+            desk: self.desk(),
         })?;
         let past: Vec<u32> = guarded.past.iter().map(|h| h.pid).collect();
         if !past.is_empty() {
@@ -474,7 +469,7 @@ impl Transactions {
     fn open_after_the_last(&self, location: &Location) -> Result<Arc<OpenVolume>, Failure> {
         let until = Instant::now() + SUCCESSION_LIMIT;
         loop {
-            match self.open_at(location.clone(), false) {
+            match self.table.volumes.open_at(location.clone(), false) {
                 Err(f) if f.kind == FailureKind::Busy && Instant::now() < until => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
@@ -484,9 +479,9 @@ impl Transactions {
     }
 
     /// Unmounts everything: the daemon ends.
-    pub(crate) fn unguard_all(&self) {
-        let mut guards = self.guards.lock();
-        for (volume, guarded) in self.all_guarded() {
+    pub(crate) fn end(&self) {
+        let mut guards = self.state.lock();
+        for (volume, guarded) in self.table.volumes.all_guarded() {
             let dir = guarded.dir.clone();
             let gone = match guarded.copies().is_empty() {
                 true => guarded.unmount().or_else(|_| guarded.detach()),
@@ -522,20 +517,6 @@ fn below(dir: &Path, volume: &OpenVolume) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     rustix::fs::openat2(root, relative, flags, Mode::empty(), resolve)
-}
-
-/// Whether a guarded directory is among the files of a volume on the same device.
-fn reaches(location: &Location, guarded: &Guarded) -> bool {
-    let table = mounts::here().unwrap_or_default();
-    let mount = |at: &Path| table.iter().rev().find(|m| m.at == at && m.fs != FS_TYPE);
-    let inner = mount(&guarded.location.mount).and_then(|m| m.inner(&guarded.dir));
-    match (mount(&location.mount), inner) {
-        (Some(theirs), Some(inner)) => {
-            inner.starts_with(&theirs.root) || theirs.root.starts_with(&inner)
-        }
-        // A mount that is gone is no reason to let them meet.
-        _ => true,
-    }
 }
 
 fn mount_of(path: &Path) -> Option<Mount> {

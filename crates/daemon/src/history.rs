@@ -4,20 +4,21 @@
 //! is there now with what the undone transaction left), its names and objects are written in the
 //! engine, so that it conflicts with whatever runs, and it is decided and installed like any other.
 
+use crate::counts::Counts;
 use crate::deferred;
 use crate::protocol::{
     Action, Change, ChangeKind, Collected, Failure, FailureKind, Gc, HostPath, LogEntry, Outcome,
     Summary, Undo, Undone,
 };
 use crate::stopped;
-use crate::top::Counts;
-use crate::transactions::{Transactions, is_below};
+use crate::transactions::Transactions;
 use crate::volume::OpenVolume;
 use choose::{Choice, choose};
 use std::collections::HashMap;
 use std::sync::Arc;
 use systx_base::TxnId;
 use systx_commit::{Commit, Durable, Part, stamp_of};
+use systx_protocol::is_below;
 use systx_store::io::Stamp;
 use systx_store::writeset::{self, WriteSet};
 use systx_store::{
@@ -80,7 +81,7 @@ pub fn log(
         deferred::due(volume)?.into_iter().map(|d| (d.id, d.actions)).collect();
     let limit = limit.map_or(usize::MAX, |l| usize::try_from(l).unwrap_or(usize::MAX));
     let mut others = Others::new(|member: &Member| {
-        let other = table.volume_of(member).ok()?;
+        let other = table.volumes.volume_of(member).ok()?;
         let all = entries(&other).ok()?.into_iter();
         let joint = all.filter(|entry| entry.joint.is_some());
         Some(joint.map(|entry| (entry.meta.txn, entry.changes)).collect())
@@ -202,11 +203,11 @@ fn find(volume: &OpenVolume, id: TxnId) -> Result<HistoryEntry, Failure> {
 /// # Errors
 /// There is nothing to undo, it cannot be undone any more, or later changes overlap.
 pub fn undo(table: &Transactions, ask: &Undo, direction: Direction) -> Result<Undone, Failure> {
-    let volume = table.volume(&ask.place)?;
+    let volume = table.volumes.at(&ask.place)?;
     let Choice { target, notes } = choose(&volume, &ask.place, ask.id, direction)?;
     let mut volumes = vec![volume];
     for member in target.joint.iter().flat_map(Joint::others) {
-        volumes.push(table.volume_of(member)?);
+        volumes.push(table.volumes.volume_of(member)?);
     }
     // One order wherever locks of several volumes are taken.
     volumes.sort_by_key(|volume| volume.vol.order());

@@ -8,8 +8,7 @@
 //!
 //! Looks, not time: while this process is stopped, the machine suspended, or nobody here gets a processor, nobody looks.
 
-use crate::protocol::{Failure, FailureKind, HostPath, Place};
-use crate::transactions::Transactions;
+use crate::protocol::{Failure, FailureKind, Place};
 use crate::volume::OpenVolume;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -62,8 +61,8 @@ impl Stillness {
 
 impl Openings {
     /// None.
-    pub fn new() -> Openings {
-        Openings { under_way: Mutex::new(rank::LEAF, HashMap::new()) }
+    pub fn new() -> Arc<Openings> {
+        Arc::new(Openings { under_way: Mutex::new(rank::LEAF, HashMap::new()) })
     }
 
     /// None is under way.
@@ -112,10 +111,16 @@ fn wait_in(status: &str) -> Option<u64> {
     Some(counts.filter_map(|line| line.rsplit('\t').next()?.parse::<u64>().ok()).sum())
 }
 
-impl Transactions {
-    /// The volumes of further file systems; for each, in their order.  All are opened side by side.
-    pub(crate) fn volumes_that_answer(&self, places: Vec<Place>) -> Vec<Opened> {
-        let started: Vec<_> = places.into_iter().map(|place| self.start_opening(place)).collect();
+impl Openings {
+    /// The volumes of further file systems; for each, in their order.  All are opened side by side,
+    /// by `open`.
+    pub(crate) fn all(
+        self: &Arc<Self>,
+        places: Vec<Place>,
+        open: impl Fn(&Place) -> Opened + Clone + Send + 'static,
+    ) -> Vec<Opened> {
+        let start = |place| self.start(place, open.clone());
+        let started: Vec<_> = places.into_iter().map(start).collect();
         let wait = |opening: Result<Arc<Opening>, Failure>| {
             opening?.wait().unwrap_or_else(|| {
                 let text = format!(
@@ -128,8 +133,12 @@ impl Transactions {
         started.into_iter().map(wait).collect()
     }
 
-    fn start_opening(&self, place: Place) -> Result<Arc<Opening>, Failure> {
-        let mut under_way = self.openings.under_way.lock();
+    fn start(
+        self: &Arc<Self>,
+        place: Place,
+        open: impl FnOnce(&Place) -> Opened + Send + 'static,
+    ) -> Result<Arc<Opening>, Failure> {
+        let mut under_way = self.under_way.lock();
         if let Some(opening) = under_way.get(&place) {
             return Ok(opening.clone());
         }
@@ -139,53 +148,27 @@ impl Transactions {
         under_way.insert(place.clone(), opening.clone());
         drop(under_way);
         let work = {
-            let (me, opening, place) = (self.me.clone(), opening.clone(), place.clone());
+            let (openings, opening, place) = (Arc::clone(self), opening.clone(), place.clone());
             move || {
                 opening.state.lock().tid =
                     u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).ok();
-                let Some(table) = me.upgrade() else { return };
                 // The daemon goes on without that file system if this panics, and so must whoever waits.
-                let volume = || table.volume(&place);
+                let volume = || open(&place);
                 let opened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(volume));
                 let opened = opened.unwrap_or_else(|_| {
                     Err(Failure::new(FailureKind::Internal, "a panic while it was opened"))
                 });
-                table.openings.under_way.lock().remove(&place);
+                openings.under_way.lock().remove(&place);
                 opening.state.lock().result = Some(opened);
                 opening.done.notify_all();
             }
         };
         let named = std::thread::Builder::new().name("opener".into());
         named.spawn(work).map_err(|e| {
-            self.openings.under_way.lock().remove(&place);
+            self.under_way.lock().remove(&place);
             Failure::new(FailureKind::Internal, format!("no thread to open it: {e}"))
         })?;
         Ok(opening)
-    }
-
-    /// Opens the volumes of further file systems, where that is possible; sentences for everybody, and for who
-    /// wants details.
-    pub(crate) fn further(
-        &self,
-        roots: &[HostPath],
-        volumes: &mut Vec<Arc<OpenVolume>>,
-    ) -> (Vec<String>, Vec<String>) {
-        let (mut notes, mut details) = (Vec::new(), Vec::new());
-        let place =
-            |root: &HostPath| Place { cwd: root.clone(), root: Some(root.clone()), store: None };
-        let opened = self.volumes_that_answer(roots.iter().map(place).collect());
-        for (root, opened) in roots.iter().zip(opened) {
-            match opened {
-                Ok(volume) if volumes.iter().any(|v| Arc::ptr_eq(v, &volume)) => {}
-                Ok(volume) => volumes.push(volume),
-                Err(failure) => {
-                    let text = format!("{root} is read-only in the transaction: {failure}");
-                    let quiet = matches!(failure.kind, FailureKind::Unsupported | FailureKind::Io);
-                    if quiet { &mut details } else { &mut notes }.push(text);
-                }
-            }
-        }
-        (notes, details)
     }
 }
 

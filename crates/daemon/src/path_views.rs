@@ -18,9 +18,8 @@
 //! Nothing here is called by a thread that serves a view: opening, syncing and invalidating wait for
 //! answers of that view.
 
-use crate::fuse_mount;
+use crate::fuse_mount::{self, FS_TYPE};
 use crate::fusermount;
-use crate::guarded::FS_TYPE;
 use crate::mounts::{self, Mount};
 use crate::protocol::{Failure, FailureKind, HostPath, Transport};
 use crate::transports;

@@ -156,21 +156,3 @@ pub(crate) fn outside_changes(installed: &systx_commit::Installed) -> Vec<protoc
     };
     installed.outside.iter().map(told).collect()
 }
-
-impl From<crate::volume::VolumeError> for Failure {
-    fn from(error: crate::volume::VolumeError) -> Self {
-        use crate::volume::VolumeError::{Io, NoMount, NoStore, Overlay, Store, Subvolume};
-        use systx_store::OpenError;
-        if let Some(failure) = error.explained() {
-            return failure;
-        }
-        let kind = match &error {
-            Io { .. } => FailureKind::Io,
-            NoStore { .. } | Overlay { .. } | Subvolume { .. } => FailureKind::Unsupported,
-            NoMount { .. } => FailureKind::Invalid,
-            Store { error: OpenError::Locked { .. }, .. } => FailureKind::Busy,
-            Store { .. } => FailureKind::Store,
-        };
-        Failure::new(kind, error.to_string())
-    }
-}

@@ -2,6 +2,7 @@
 
 use crate::blocked;
 use crate::describe::may_know;
+use crate::in_line::Waiting;
 use crate::thread_orders::{WAIT, Waits};
 use crate::transaction::Transaction;
 use crate::transactions::Transactions;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use systx_abi as abi;
 use systx_base::{Time, TxnId};
-use systx_txn::{Ahead, Claimant, Part};
+use systx_txn::{Ahead, Claimant};
 use systx_vfs::api::{Caller, Reply};
 use systx_vfs::client::command;
 use systx_vfs::scope::{Claims, Declared, How, within};
@@ -34,27 +35,6 @@ struct Place {
     id: TxnId,
     number: u64,
     since: Time,
-}
-
-/// One in line, as others see it.
-#[derive(Clone)]
-pub struct Waiting {
-    /// The transaction that it will be.
-    pub id: TxnId,
-    /// Since when.
-    pub since: Time,
-    declared: Arc<Vec<Declared>>,
-    claims: Arc<Claims>,
-}
-
-impl Waiting {
-    /// The path that a part of its scope was declared by, as it is on the host.
-    pub fn path(&self, volume: &Volume, part: &Part) -> Vec<u8> {
-        let of = self.claims.iter().find(|(claim, _)| claim.part == *part);
-        let declared = of.and_then(|(_, of)| self.declared.get(*of));
-        let names = declared.map(|d| d.names.join(&b"/"[..])).unwrap_or_default();
-        [&volume.mount_path, &b"/"[..], &names].concat()
-    }
 }
 
 impl Scope {

@@ -8,14 +8,15 @@
 //! The ioctls are served by the threads that serve the mount, which may wait: each has a worker of its own
 //! for as long as it takes, and the kernel holds no lock of a file meanwhile.
 
-use crate::guarded::Guarded;
+use crate::guarded::{self, Guarded};
+use crate::in_line::Waiting;
+use crate::lasting::Relaxing;
 use crate::members::{Members, PIDFD_THREAD};
-use crate::open_transactions::Relaxing;
 use crate::patterns::Patterns;
 use crate::protocol::{self, HostPath, Outcome, State, Transport};
 use crate::strays::Strays;
 use crate::thread_orders;
-use crate::thread_scopes::{self, Scope, Waiting};
+use crate::thread_scopes::{self, Scope};
 use crate::transaction::{Terms, Transaction, engine_isolation};
 use crate::transactions::Transactions;
 use crate::volume::OpenVolume;
@@ -53,6 +54,8 @@ const SEATS_OF_A_GUEST: usize = 64;
 
 /// Who serves the ioctls of one guarded directory.
 pub struct Desk {
+    /// For threads that outlive a call.
+    me: Weak<Desk>,
     table: Weak<Transactions>,
     volume: Weak<OpenVolume>,
     guarded: Weak<Guarded>,
@@ -113,18 +116,20 @@ impl Desk {
         volume: &Arc<OpenVolume>,
         guarded: &Arc<Guarded>,
         strays: Strays,
-    ) -> Desk {
+    ) -> Arc<Desk> {
         let below = guarded.dir.strip_prefix(&volume.location.mount).unwrap_or(&guarded.dir);
-        Desk {
+        let below = below.iter().map(|name| name.as_bytes().to_vec()).collect();
+        Arc::new_cyclic(|me| Desk {
+            me: me.clone(),
             table,
             volume: Arc::downgrade(volume),
             guarded: Arc::downgrade(guarded),
-            below: below.iter().map(|name| name.as_bytes().to_vec()).collect(),
+            below,
             places: Mutex::new(rank::LEAF, HashMap::new()),
             watcher: Watcher::default(),
             deaths: OnceLock::new(),
             strays,
-        }
+        })
     }
 
     fn parts(&self) -> Reply<(Arc<Transactions>, Arc<OpenVolume>, Arc<Guarded>)> {
@@ -223,15 +228,6 @@ impl Desk {
         }
     }
 
-    /// Ends all seats: the directory is not served any more.
-    pub(crate) fn close_all(&self) {
-        self.strays.leave_behind();
-        let seats: Vec<Seat> = self.places.lock().keys().copied().collect();
-        for seat in seats {
-            self.close(seat);
-        }
-    }
-
     // ---- transactions -----------------------------------------------------------------------
 
     /// Tells one path of the scope of the next transaction.
@@ -255,16 +251,6 @@ impl Desk {
         if let (Some(id), Some(volume)) = (line, self.volume.upgrade()) {
             volume.vol.engine.leave_line(id);
         }
-    }
-
-    /// Who of the transactions with these ids, which are in line, begins here, with the command.
-    pub(crate) fn waiting(&self, ids: &[TxnId]) -> Vec<(Waiting, Vec<HostPath>)> {
-        let places: Vec<_> = self.places.lock().values().cloned().collect();
-        let of = |place: Arc<Place>| {
-            let waiting = place.now.lock().waiting.clone()?;
-            ids.contains(&waiting.id).then(|| (waiting, place.argv.clone()))
-        };
-        places.into_iter().filter_map(of).collect()
     }
 
     fn begin(&self, place: &Place, caller: Caller, arg: abi::Begin) -> Reply<abi::Begin> {
@@ -527,12 +513,11 @@ impl Desk {
             turn.keep();
             // Before anything below, which may have to wait for a request that waits for this.
             let (guarded, seat, tag) = (Arc::downgrade(&guarded), place.seat, left.tag);
-            let id = txn.id;
+            let (id, desk) = (txn.id, self.me.clone());
             tail.finish(&table, move |outcome, open| {
-                let Some(guarded) = guarded.upgrade() else { return };
-                if let Some(desk) = guarded.desk() {
-                    desk.has_ended(&guarded, (seat, id), outcome, (tag, &open.unwrap_or_default()));
-                }
+                let both = guarded.upgrade().zip(desk.upgrade());
+                let Some((guarded, desk)) = both else { return };
+                desk.has_ended(&guarded, (seat, id), outcome, (tag, &open.unwrap_or_default()));
             });
         }
         self.forget(&guarded, place.seat, &left);
@@ -573,7 +558,7 @@ impl Desk {
     }
 
     /// A relaxed commit is in place, or could not be.
-    pub(crate) fn has_ended(
+    fn has_ended(
         &self,
         guarded: &Arc<Guarded>,
         (seat, id): (Seat, TxnId),
@@ -632,8 +617,8 @@ impl Desk {
     }
 
     /// Has the kernel ask again about names that those know who have lost: a program that looks for a file again and
-    /// again would else not hear of it.  To be called from time to time.
-    pub(crate) fn tell_losers(&self) {
+    /// again would else not hear of it.
+    fn tell_losers(&self) {
         let Some(guarded) = self.guarded.upgrade() else { return };
         let Some(connection) = guarded.connection() else { return };
         let places: Vec<_> = self.places.lock().values().cloned().collect();
@@ -653,8 +638,8 @@ impl Desk {
         }
     }
 
-    /// Has the kernel let go of what was in use at the end of a transaction and is not any more.  To be called from time to time.
-    pub(crate) fn clear_up(&self) {
+    /// Has the kernel let go of what was in use at the end of a transaction and is not any more.
+    fn clear_up(&self) {
         let Some(guarded) = self.guarded.upgrade() else { return };
         let nodes = guarded.aliases.unreachable();
         if let Some(connection) = guarded.connection().filter(|_| !nodes.is_empty()) {
@@ -693,6 +678,30 @@ fn answer<T: FromBytes + IntoBytes + zerocopy::Immutable>(
 ) -> Reply<Vec<u8>> {
     let arg = T::read_from_bytes(arg).map_err(|_| Errno::INVAL)?;
     Ok(ask(arg)?.as_bytes().to_vec())
+}
+
+impl guarded::Desk for Desk {
+    fn waiting(&self, ids: &[TxnId]) -> Vec<(Waiting, Vec<HostPath>)> {
+        let places: Vec<_> = self.places.lock().values().cloned().collect();
+        let of = |place: Arc<Place>| {
+            let waiting = place.now.lock().waiting.clone()?;
+            ids.contains(&waiting.id).then(|| (waiting, place.argv.clone()))
+        };
+        places.into_iter().filter_map(of).collect()
+    }
+
+    fn look_round(&self) {
+        self.tell_losers();
+        self.clear_up();
+    }
+
+    fn close_all(&self) {
+        self.strays.leave_behind();
+        let seats: Vec<Seat> = self.places.lock().keys().copied().collect();
+        for seat in seats {
+            self.close(seat);
+        }
+    }
 }
 
 impl Control for Desk {

@@ -10,73 +10,56 @@ use crate::transaction::Transaction;
 use crate::transactions::Transactions;
 use crate::volume::OpenVolume;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use systx_base::TxnId;
 use systx_txn::Census;
 
-/// Numbers of one volume since it was opened.
-#[derive(Debug, Default)]
-pub struct Counts {
-    /// Begun.
-    pub begun: AtomicU64,
-    /// Committed.
-    pub committed: AtomicU64,
-    /// Ended without a commit.
-    pub aborted: AtomicU64,
-    /// Lost a conflict.
-    pub lost: AtomicU64,
+/// Of every volume, by its path.
+pub(crate) fn activity(table: &Transactions) -> Vec<VolumeActivity> {
+    let (volumes, mut open) = table.everything();
+    open.sort_by_key(|t| (t.begun, t.id));
+    let mut all: Vec<_> = volumes.iter().map(|volume| of_volume(table, volume, &open)).collect();
+    all.sort_by(|a, b| a.volume.cmp(&b.volume));
+    all
 }
 
-impl Counts {
-    /// One more.
-    pub fn count(number: &AtomicU64) {
-        number.fetch_add(1, Relaxed);
+fn of_volume(
+    table: &Transactions,
+    volume: &Arc<OpenVolume>,
+    open: &[Arc<Transaction>],
+) -> VolumeActivity {
+    let stats = volume.vol.engine.stats();
+    let counts = &volume.counts;
+    let waits = volume.vol.waits();
+    let here = open.iter().filter(|t| t.works_on(volume));
+    VolumeActivity {
+        volume: HostPath::from(volume.location.mount.as_path()),
+        counts: protocol::Counts {
+            begun: counts.begun.load(Relaxed),
+            committed: counts.committed.load(Relaxed),
+            aborted: counts.aborted.load(Relaxed),
+            lost: counts.lost.load(Relaxed),
+            conflicts: stats.conflicts,
+            waits: stats.waits,
+        },
+        guarded: guarded_of(volume),
+        transactions: here.map(|txn| of_transaction(table, txn, &waits)).collect(),
+        line: line_of(volume),
+        remembered: remembered_of(volume),
     }
 }
 
-impl Transactions {
-    pub(crate) fn activity(&self) -> Vec<VolumeActivity> {
-        let (volumes, mut open) = self.everything();
-        open.sort_by_key(|t| (t.begun, t.id));
-        let mut all: Vec<_> = volumes.iter().map(|volume| self.of_volume(volume, &open)).collect();
-        all.sort_by(|a, b| a.volume.cmp(&b.volume));
-        all
-    }
-
-    fn of_volume(&self, volume: &Arc<OpenVolume>, open: &[Arc<Transaction>]) -> VolumeActivity {
-        let stats = volume.vol.engine.stats();
-        let counts = &volume.counts;
-        let waits = volume.vol.waits();
-        let here = open.iter().filter(|t| t.works_on(volume));
-        VolumeActivity {
-            volume: HostPath::from(volume.location.mount.as_path()),
-            counts: protocol::Counts {
-                begun: counts.begun.load(Relaxed),
-                committed: counts.committed.load(Relaxed),
-                aborted: counts.aborted.load(Relaxed),
-                lost: counts.lost.load(Relaxed),
-                conflicts: stats.conflicts,
-                waits: stats.waits,
-            },
-            guarded: guarded_of(volume),
-            transactions: here.map(|txn| self.of_transaction(txn, &waits)).collect(),
-            line: line_of(volume),
-            remembered: remembered_of(volume),
-        }
-    }
-
-    fn of_transaction(&self, txn: &Transaction, waits: &[(TxnId, TxnId)]) -> Activity {
-        Activity {
-            id: txn.id,
-            state: txn.state(),
-            argv: txn.terms.argv.clone(),
-            begun: txn.begun,
-            isolation: txn.terms.isolation,
-            read_only: txn.terms.read_only,
-            workset: sizes(&txn.volume.vol.engine.census(txn.id)),
-            waits_for: waits.iter().find(|(who, _)| *who == txn.id).map(|(_, whom)| *whom),
-            conflict: txn.conflict(self),
-        }
+fn of_transaction(table: &Transactions, txn: &Transaction, waits: &[(TxnId, TxnId)]) -> Activity {
+    Activity {
+        id: txn.id,
+        state: txn.state(),
+        argv: txn.terms.argv.clone(),
+        begun: txn.begun,
+        isolation: txn.terms.isolation,
+        read_only: txn.terms.read_only,
+        workset: sizes(&txn.volume.vol.engine.census(txn.id)),
+        waits_for: waits.iter().find(|(who, _)| *who == txn.id).map(|(_, whom)| *whom),
+        conflict: txn.conflict(table),
     }
 }
 

@@ -6,6 +6,7 @@
 //! store can fail, and then recovery finishes the work.
 
 use crate::classes;
+use crate::counts::Counts;
 use crate::deferred;
 use crate::describe::{self, Opponents};
 use crate::path_views::PathView;
@@ -15,7 +16,6 @@ use crate::protocol::{
     Version,
 };
 use crate::stopped::{NotInstalled, outside_changes};
-use crate::top::Counts;
 use crate::volume::OpenVolume;
 use selection::{Below, Committed};
 use several::Alarm;

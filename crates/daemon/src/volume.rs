@@ -1,13 +1,13 @@
 //! Which volume a command works on: the file system that holds a directory, where it is mounted, and
 //! where its store lives.
 
+use crate::counts::Counts;
 use crate::elsewhere::{self, Elsewhere};
 use crate::guarded::Guarded;
 use crate::ledger::Ledger;
 use crate::mounts::{self, Mount};
-use crate::protocol::{Failure, FailureKind, HostPath, Inspected, Recovered};
+use crate::protocol::{Failure, FailureKind, HostPath, Inspected, Recovered, VolumeFacts};
 use crate::stopped::outside_change;
-use crate::top::Counts;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -136,6 +136,23 @@ impl VolumeError {
     }
 }
 
+impl From<VolumeError> for Failure {
+    fn from(error: VolumeError) -> Self {
+        use VolumeError::{Io, NoMount, NoStore, Overlay, Store, Subvolume};
+        if let Some(failure) = error.explained() {
+            return failure;
+        }
+        let kind = match &error {
+            Io { .. } => FailureKind::Io,
+            NoStore { .. } | Overlay { .. } | Subvolume { .. } => FailureKind::Unsupported,
+            NoMount { .. } => FailureKind::Invalid,
+            Store { error: OpenError::Locked { .. }, .. } => FailureKind::Busy,
+            Store { .. } => FailureKind::Store,
+        };
+        Failure::new(kind, error.to_string())
+    }
+}
+
 /// The first directory on the way to a path that this user may not look into or change.
 fn shut(path: &Path) -> &Path {
     use rustix::fs::{Access, access};
@@ -189,6 +206,16 @@ pub struct OpenVolume {
 }
 
 impl OpenVolume {
+    /// As a client must know it to build a view.
+    pub(crate) fn facts(&self) -> VolumeFacts {
+        VolumeFacts {
+            root: HostPath::from(self.location.mount.as_path()),
+            dev: self.location.dev,
+            store: HostPath::from(self.location.store.as_path()),
+            guarded: self.guarded().iter().map(|g| g.at()).collect(),
+        }
+    }
+
     /// The guarded directories of this volume.
     pub fn guarded(&self) -> Vec<Arc<Guarded>> {
         self.guarded.lock().clone()

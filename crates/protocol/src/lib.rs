@@ -139,6 +139,13 @@ impl<'de> Deserialize<'de> for HostPath {
     }
 }
 
+/// Whether `path` is `top` or lies below it; both absolute.
+#[must_use]
+pub fn is_below(path: &[u8], top: &[u8]) -> bool {
+    top == b"/"
+        || path.strip_prefix(top).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+}
+
 /// `TxnId` in JSON: the hexadecimal text that users see.
 mod id_text {
     use super::TxnId;

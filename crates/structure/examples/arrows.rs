@@ -1,4 +1,5 @@
-//! Prints what closes the circles of a crate: `cargo run -p systx-structure --example arrows CRATE`.
+//! Prints what closes the circles of a crate: `cargo run -p systx-structure --example arrows
+//! CRATE`.
 
 use anyhow::{Context, Result};
 use systx_structure::{cycles, source};

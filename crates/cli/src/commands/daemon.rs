@@ -51,5 +51,5 @@ fn control(runtime: Runtime) -> Result<Arc<dyn Control>, Failure> {
         Failure::new(FailureKind::Io, format!("no place to note which stores are here: {e}"))
             .hint(format!("name one with {}", STATE_VARIABLE))
     })?;
-    Ok(systx_daemon::transactions::Transactions::start(Some(runtime), ledger, inject))
+    Ok(systx_daemon::daemon::Daemon::start(Some(runtime), ledger, inject))
 }

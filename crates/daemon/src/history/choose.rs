@@ -7,9 +7,9 @@
 
 use super::{Direction, entries, undone_by};
 use crate::protocol::{Failure, FailureKind, HostPath, Place};
-use crate::transactions::is_below;
 use crate::volume::OpenVolume;
 use systx_base::TxnId;
+use systx_protocol::is_below;
 use systx_store::{self as stored, HistoryEntry, TxnKind};
 
 /// What is to be taken back, and what the user should know of the choice.

@@ -29,7 +29,7 @@ pub fn changes(
     }
     let mut all = of(volume, id)?;
     for member in entry.joint.iter().flat_map(Joint::others) {
-        let Ok(other) = table.volume_of(member) else { continue };
+        let Ok(other) = table.volumes.volume_of(member) else { continue };
         all.extend(of(&other, id)?);
     }
     all.sort_by(|a, b| a.path.cmp(&b.path));
@@ -109,7 +109,7 @@ pub fn content(
         return Ok(content);
     }
     for member in entry.joint.iter().flat_map(Joint::others) {
-        let Ok(other) = table.volume_of(member) else { continue };
+        let Ok(other) = table.volumes.volume_of(member) else { continue };
         if let Some(content) = here(&other, id, path, version, limit)? {
             return Ok(content);
         }

@@ -2,8 +2,8 @@
 
 use crate::patterns::Patterns;
 use crate::protocol::HostPath;
-use crate::transactions::is_below;
 use crate::volume::OpenVolume;
+use systx_protocol::is_below;
 use systx_vfs::freeze::Selection;
 
 /// Everything but what is never committed.

@@ -9,11 +9,11 @@
 use super::{Ended, Transaction};
 use crate::describe::Opponents;
 use crate::protocol::{Doorbell, Failure, FailureKind, HostPath, Outcome};
-use crate::transactions::is_below;
 use crate::volume::OpenVolume;
 use std::sync::{Arc, OnceLock, Weak};
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
+use systx_protocol::is_below;
 use systx_txn::BeginOptions;
 use systx_vfs::content::Budget;
 use systx_vfs::view::{Ids, View};

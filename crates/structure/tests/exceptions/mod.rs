@@ -6,7 +6,6 @@ pub const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("crates/cli/src/commands/run.rs: finish", 71),
     ("crates/daemon/src/guarded.rs: over", 76),
     ("crates/daemon/src/guards.rs: guard", 92),
-    ("crates/daemon/src/open_transactions.rs: begin_with_path", 74),
     ("crates/daemon/src/path_views.rs: mount", 82),
     ("crates/daemon/src/thread_views.rs: begin_or_wait", 133),
     ("crates/daemon/src/thread_views.rs: end", 87),
@@ -54,7 +53,6 @@ pub const WIDE_STRUCTS: &[(&str, usize)] = &[
 
 /// Types with inherent methods in more than five files.
 pub const SCATTERED_TYPES: &[(&str, usize)] = &[
-    ("daemon::Transactions", 7),
     ("store::DirStore", 9),
     ("store::Install", 7),
     ("txn::State", 7),
@@ -64,8 +62,7 @@ pub const SCATTERED_TYPES: &[(&str, usize)] = &[
 ];
 
 /// Crates with a circle of more than four modules.
-pub const LARGE_CIRCLES: &[(&str, usize)] =
-    &[("daemon", 21), ("store", 15), ("txn", 8), ("vfs", 11)];
+pub const LARGE_CIRCLES: &[(&str, usize)] = &[("store", 15), ("txn", 8), ("vfs", 11)];
 
 /// Lines of more than 100 columns, by crate.
 pub const WIDE_LINES: &[(&str, usize)] = &[
@@ -74,7 +71,7 @@ pub const WIDE_LINES: &[(&str, usize)] = &[
     ("calls", 7),
     ("cli", 35),
     ("commit", 29),
-    ("daemon", 189),
+    ("daemon", 180),
     ("e2e", 497),
     ("fuse", 68),
     ("histories", 45),

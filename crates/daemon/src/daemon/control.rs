@@ -1,0 +1,398 @@
+//! What each request does.
+
+use super::Daemon;
+use super::paths::as_on_the_host;
+use crate::chores::Noted;
+use crate::classes::of_class;
+use crate::patterns::Patterns;
+use crate::protocol::*;
+use crate::transaction::{Ended, Terms, Transaction, Visitor, engine_isolation};
+use crate::{deferred, descriptors, history, processes, stopped, top, transports};
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use systx_base::TxnId;
+use systx_fuse::FileLocks;
+use systx_txn::BeginOptions;
+
+impl Control for Daemon {
+    fn begin(&self, peer: Peer, begin: Begin, doorbell: Doorbell) -> Result<Begun, Failure> {
+        let volume = self.table.volumes.at(&begin.place)?;
+        let patterns = Patterns::compile(&of_class(&begin.rules, Class::NoCommit))?;
+        let merged = Patterns::compile(&of_class(&begin.rules, Class::AppendMerge))?;
+        let mut volumes = vec![volume];
+        let (notes, details) = self.table.volumes.further(&begin.others, &mut volumes);
+        let id = self.table.new_id_in(&volumes)?;
+        let options = BeginOptions {
+            isolation: engine_isolation(begin.isolation),
+            priority: begin.nice,
+            age: begin.losses,
+            read_only: begin.read_only,
+            timestamp: begin.timestamp,
+            guest: false,
+            inject: self.table.inject(),
+        };
+        let terms = Terms {
+            argv: begin.argv,
+            cwd: begin.place.cwd.clone(),
+            isolation: begin.isolation,
+            read_only: begin.read_only,
+            patterns,
+            merged,
+            uid: peer.uid,
+            client: peer.pid,
+            transport: begin.transport,
+            lives_on: false,
+            opaque: false,
+            guest: false,
+            limit_bytes: begin.limit_bytes,
+            at_once: false,
+        };
+        let ids = self.table.ids();
+        let txn = Transaction::begin_several(id, &volumes, &terms, &options, &ids, doorbell)?;
+        let timestamp = txn.timestamp;
+        txn.told.patterns(begin.rules);
+        self.table.add(txn);
+        let mut notes =
+            [notes, volumes.iter().flat_map(|v| v.tell_recovered().notes).collect()].concat();
+        notes.dedup();
+        let mut facts = volumes.iter().map(|v| v.facts());
+        let volume = facts
+            .next()
+            .ok_or_else(|| Failure::new(FailureKind::Internal, "a transaction without a volume"))?;
+        Ok(Begun { id, timestamp, volume, others: facts.collect(), notes, details })
+    }
+
+    fn begin_open(&self, peer: Peer, begin: BeginOpen) -> Result<BegunOpen, Failure> {
+        self.begin_with_path(peer, begin, None)
+    }
+
+    fn attach(&self, attach: Attach, fuse: OwnedFd) -> Result<Attached, Failure> {
+        let txn = self.table.get(attach.id)?;
+        let part = txn.part(attach.volume).ok_or_else(|| {
+            let text = format!("transaction {} has no volume {}", attach.id, attach.volume);
+            Failure::new(FailureKind::Invalid, text)
+        })?;
+        let looks = descriptors::can_be_seen(attach.pid);
+        let config = systx_fuse::Config {
+            transport: transports::of_server(txn.terms.transport),
+            locks: if looks { FileLocks::View } else { FileLocks::ViewToldOfClose },
+            number: u32::try_from(attach.connection).ok().filter(|n| *n != 0),
+            ..systx_fuse::Config::default()
+        };
+        part.told.passed_through(&attach.rules);
+        if looks {
+            part.view.set_openings(Arc::new(Noted(self.table.chores.clone())));
+        }
+        part.view.built_by(attach.pid);
+        let connection = systx_fuse::serve(fuse, part.view.clone(), config).map_err(|e| {
+            Failure::new(FailureKind::Unsupported, format!("cannot serve the view: {e}"))
+                .hint("`systx doctor` shows what this kernel offers")
+        })?;
+        let transport = transports::of(&connection);
+        if attach.volume == 0 {
+            txn.told.places(attach.rules);
+        }
+        part.attached(
+            connection,
+            Visitor { pid: attach.pid, mnt_ns: attach.mnt_ns, connection: attach.connection },
+        );
+        Ok(Attached { transport })
+    }
+
+    fn finish(&self, finish: Finish) -> Result<Outcome, Failure> {
+        let txn = self.table.get(finish.id)?;
+        let _turn = self.table.turn(&txn)?;
+        if finish.end != End::Commit
+            && let Some(conflict) = txn.conflict(&*self.table)
+        {
+            // The command saw its calls cancelled: what it did then, and its exit code, mean nothing.
+            txn.abort();
+            self.table.retire(&txn, false);
+            return Ok(Outcome::Conflict { conflict, kept: false });
+        }
+        txn.deferred.set(finish.deferred);
+        match finish.end {
+            End::Commit => {
+                let ended = txn.commit(&*self.table);
+                Ok(self.table.end(&txn, ended))
+            }
+            End::Abort => {
+                let summary = txn.abort();
+                self.table.retire(&txn, false);
+                Ok(Outcome::Aborted { summary })
+            }
+            End::Keep => {
+                let summary = txn.keep(finish.code);
+                txn.vacated();
+                Ok(Outcome::Kept { summary })
+            }
+        }
+    }
+
+    fn doom(&self, id: TxnId) -> Result<Option<Conflict>, Failure> {
+        Ok(self.table.get(id)?.conflict(&*self.table))
+    }
+
+    fn wait_for(&self, id: TxnId, limit_ms: u64) -> Result<bool, Failure> {
+        Ok(self.table.wait_for(id, limit_ms))
+    }
+
+    fn list(&self) -> Result<Vec<Listed>, Failure> {
+        let open = self.table.open();
+        let mut listed: Vec<_> = open.iter().map(|t| t.listed(&*self.table)).collect();
+        listed.sort_by_key(|t| (t.begun, t.id));
+        Ok(listed)
+    }
+
+    fn top(&self) -> Result<Vec<VolumeActivity>, Failure> {
+        Ok(top::activity(&self.table))
+    }
+
+    fn status(&self, id: TxnId) -> Result<Status, Failure> {
+        let txn = self.table.get(id)?;
+        Ok(Status { listed: txn.listed(&*self.table), classes: txn.classes() })
+    }
+
+    fn diff(&self, target: Target, mut paths: Vec<HostPath>) -> Result<Vec<Change>, Failure> {
+        let mut changes = match target {
+            Target::Open { id } => {
+                let txn = self.table.get(id)?;
+                paths = as_on_the_host(&txn, paths);
+                txn.changes()
+            }
+            Target::Committed { place, id } => {
+                history::changes(&self.table, &*self.table.volumes.at(&place)?, id)?
+            }
+        };
+        if !paths.is_empty() {
+            changes.retain(|c| paths.iter().any(|p| is_below(&c.path.0, &p.0)));
+        }
+        Ok(changes)
+    }
+
+    fn content(
+        &self,
+        target: Target,
+        path: HostPath,
+        version: Version,
+        limit: u64,
+    ) -> Result<Content, Failure> {
+        match target {
+            Target::Open { id } => self.table.get(id)?.content(&path, version, limit, None),
+            Target::Committed { place, id } => history::content(
+                &self.table,
+                &*self.table.volumes.at(&place)?,
+                id,
+                &path,
+                version,
+                limit,
+            ),
+        }
+    }
+
+    fn commit(&self, id: TxnId, paths: Vec<HostPath>) -> Result<Outcome, Failure> {
+        let txn = self.table.get(id)?;
+        if txn.state() == State::Running {
+            return Err(Failure::new(
+                FailureKind::State,
+                format!("transaction {id} is still running"),
+            )
+            .hint("it is committed when its command ends"));
+        }
+        if let Some(visitor) = txn.visitor() {
+            return Err(Failure::new(
+                FailureKind::State,
+                format!("somebody is in transaction {id} (process {})", visitor.pid),
+            )
+            .hint("leave what `systx enter` started, then commit"));
+        }
+        let paths = as_on_the_host(&txn, paths);
+        let with_path = txn.path_view().is_some();
+        if paths.is_empty() && with_path {
+            return self.commit_open(&txn, &paths);
+        }
+        if paths.is_empty() {
+            let _turn = self.table.turn(&txn)?;
+            let ended = txn.commit(&*self.table);
+            return Ok(self.table.end_kept(&txn, ended));
+        }
+        let changes = txn.changes();
+        for path in &paths {
+            if !changes.iter().any(|c| is_below(&c.path.0, &path.0)) {
+                return Err(Failure::new(
+                    FailureKind::Invalid,
+                    format!("transaction {id} changed nothing at {path}"),
+                )
+                .path(path.clone()));
+            }
+        }
+        if with_path {
+            return self.commit_open(&txn, &paths);
+        }
+        let _turn = self.table.turn(&txn)?;
+        let part = self.table.new_id(&txn.volume)?;
+        let ended = txn.commit_part(part, &paths, &*self.table);
+        txn.settle();
+        Ok(match ended {
+            Ended::Committed(outcome) | Ended::Refused(outcome) => outcome,
+        })
+    }
+
+    fn abort(&self, peer: Peer, id: TxnId) -> Result<Outcome, Failure> {
+        let txn = self.table.get(id)?;
+        if txn.state() == State::Committing {
+            return Err(Failure::new(
+                FailureKind::State,
+                format!("transaction {id} is decided and cannot be aborted any more"),
+            ));
+        }
+        let _turn = self.table.turn(&txn)?;
+        let running = txn.visitor();
+        // Before anybody can notice: the processes that end now have a client that asks why.
+        self.table.note_abort(id, processes::described(peer.pid, peer.uid));
+        let summary = txn.abort();
+        if let Some(visitor) = running {
+            processes::end_all_in(visitor.mnt_ns, visitor.connection);
+        }
+        self.table.retire(&txn, false);
+        Ok(Outcome::Aborted { summary })
+    }
+
+    fn enter(&self, _peer: Peer, id: TxnId) -> Result<Entered, Failure> {
+        let txn = self.table.get(id)?;
+        match txn.state() {
+            State::Running | State::Kept | State::Open => {}
+            state => {
+                return Err(Failure::new(
+                    FailureKind::State,
+                    format!("transaction {id} cannot be entered: it is {state:?}").to_lowercase(),
+                ));
+            }
+        }
+        let mounted = txn.path_view().map(|view| HostPath::from(view.whole.as_path()));
+        let live = txn.visitor().map(|v| v.pid);
+        let others = txn.others().iter().map(|o| o.volume.facts()).collect();
+        Ok(Entered { volume: txn.volume.facts(), others, live, mounted })
+    }
+
+    fn leave(&self, id: TxnId) -> Result<(), Failure> {
+        self.table.get(id)?.vacated();
+        Ok(())
+    }
+
+    fn log(
+        &self,
+        place: Place,
+        limit: Option<u64>,
+        paths: Vec<HostPath>,
+    ) -> Result<Vec<LogEntry>, Failure> {
+        history::log(&self.table, &*self.table.volumes.at(&place)?, limit, &paths)
+    }
+
+    fn deferred(&self, place: Option<Place>) -> Result<Vec<Deferred>, Failure> {
+        let mut all = Vec::new();
+        for volume in self.table.volumes.of(place.as_ref())? {
+            all.extend(deferred::due(&volume)?);
+        }
+        Ok(all)
+    }
+
+    fn settle(&self, settle: Settle) -> Result<(), Failure> {
+        deferred::settle(&self.table.volumes.of(settle.place.as_ref())?, settle.id, &settle.left)
+    }
+
+    fn undo(&self, undo: Undo) -> Result<Undone, Failure> {
+        history::undo(&self.table, &undo, history::Direction::Undo)
+    }
+
+    fn redo(&self, undo: Undo) -> Result<Undone, Failure> {
+        history::undo(&self.table, &undo, history::Direction::Redo)
+    }
+
+    fn recover(&self, place: Place, trusted: bool) -> Result<Recovered, Failure> {
+        // Opening a store recovers it.  In an open one, what a dead client left behind is either
+        // being committed or about to be aborted: wait for that, so that the tree is at rest.
+        let volume = self.table.volumes.open_place(&place, trusted)?;
+        self.table.wait_for_the_dead(&volume);
+        let finished = systx_commit::finish_late(&volume.site, &mut HashSet::new())
+            .map_err(stopped::failure)?;
+        let mut recovered = volume.tell_recovered();
+        recovered.finished += finished.len() as u64;
+        recovered.notes.extend(finished.iter().map(|id| format!("installed transaction {id}")));
+        let (others, failed) = self.table.volumes.recover_others(&volume);
+        for other in others.iter().map(|other| other.tell_recovered()) {
+            recovered.notes.extend(other.notes);
+            recovered.outside.extend(other.outside);
+        }
+        recovered.notes.extend(failed);
+        recovered.notes.dedup();
+        recovered.notes.extend(volume.waiting_notes());
+        Ok(recovered)
+    }
+
+    fn gc(&self, gc: Gc) -> Result<Collected, Failure> {
+        history::gc(&*self.table.volumes.at(&gc.place)?, &gc)
+    }
+
+    fn inspect(&self, place: Place) -> Result<Inspected, Failure> {
+        Ok(self.table.volumes.at(&place)?.inspected())
+    }
+
+    fn mount(&self, peer: Peer, mount: Mount) -> Result<Mounted, Failure> {
+        let mounted = self.guards.guard(peer, &mount);
+        self.table.chores.are_due();
+        if matches!(mounted, Ok(Mounted::Guarded(_))) {
+            self.take_guests();
+        }
+        mounted
+    }
+
+    fn umount(&self, peer: Peer, umount: Umount) -> Result<Unmounted, Failure> {
+        self.guards.unguard(peer, &umount)
+    }
+
+    fn guarded(&self) -> Result<Vec<GuardedDir>, Failure> {
+        Ok(self.guards.listed())
+    }
+
+    fn client_gone(&self, id: TxnId) {
+        let Ok(txn) = self.table.get(id) else { return };
+        if let Some(visitor) = txn.visitor() {
+            processes::end_all_in(visitor.mnt_ns, visitor.connection);
+        }
+        if txn.state() == State::Kept {
+            txn.vacated();
+        } else {
+            let Ok(_turn) = self.table.turn(&txn) else { return };
+            tracing::warn!(%id, "client is gone, transaction aborted");
+            txn.abort();
+            self.table.retire(&txn, false);
+        }
+    }
+
+    fn idle(&self) -> bool {
+        let volumes = &self.table.volumes;
+        let views = volumes.path_views.lingering();
+        self.table.is_empty()
+            && volumes.all_have_answered()
+            && volumes.all_guarded().is_empty()
+            && views == 0
+    }
+
+    fn shutdown(&self) {
+        let open = self.table.open();
+        for txn in open {
+            if let Some(visitor) = txn.visitor() {
+                processes::end_all_in(visitor.mnt_ns, visitor.connection);
+            }
+            // What somebody is committing is decided, or recovery finds that it was not.
+            if let Ok(_turn) = self.table.turn(&txn) {
+                txn.abort();
+                self.table.retire(&txn, false);
+            }
+        }
+        self.guards.end();
+        self.table.volumes.close();
+    }
+}

@@ -1,0 +1,283 @@
+//! The table of the open volumes: each is opened once, and recovered by that.
+
+use crate::elsewhere::{self, Elsewhere};
+use crate::fuse_mount::FS_TYPE;
+use crate::guarded::Guarded;
+use crate::ledger::Ledger;
+use crate::mounts;
+use crate::opening::Openings;
+use crate::path_views::PathViews;
+use crate::protocol::{Failure, FailureKind, HostPath, Place};
+use crate::volume::{self, Location, OpenVolume};
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use systx_base::Uid;
+use systx_base::sync::{Event, Mutex, rank};
+use systx_protocol::runtime::Runtime;
+use systx_store::Member;
+
+/// See the module.
+pub struct Volumes {
+    uid: Uid,
+    home: Option<PathBuf>,
+    tables: Mutex<Tables>,
+    /// A volume was opened, or cannot be.
+    opened: Event,
+    openings: Arc<Openings>,
+    /// Views with a path.
+    pub(crate) path_views: PathViews,
+    /// What this machine has noted of its stores.
+    ledger: Arc<Ledger>,
+    /// This table, for threads that outlive a call.
+    me: Weak<Volumes>,
+}
+
+#[derive(Default)]
+struct Tables {
+    open: HashMap<Location, Arc<OpenVolume>>,
+    /// Somebody is opening them.
+    opening: HashSet<Location>,
+}
+
+/// The right to open the volume at a location, which ends also with a panic.
+struct OpeningTurn<'a> {
+    volumes: &'a Volumes,
+    location: &'a Location,
+}
+
+impl Drop for OpeningTurn<'_> {
+    fn drop(&mut self) {
+        self.volumes.tables.lock().opening.remove(self.location);
+        self.volumes.opened.notify_all();
+    }
+}
+
+impl Volumes {
+    /// Nothing open.
+    pub(crate) fn new(runtime: Option<&Runtime>, ledger: Ledger) -> Arc<Volumes> {
+        Arc::new_cyclic(|me| Volumes {
+            uid: rustix::process::geteuid().as_raw(),
+            home: std::env::var_os("HOME").map(PathBuf::from),
+            tables: Mutex::new(rank::DAEMON, Tables::default()),
+            opened: Event::new(),
+            openings: Openings::new(),
+            path_views: PathViews::new(runtime.map(Runtime::dir)),
+            ledger: Arc::new(ledger),
+            me: me.clone(),
+        })
+    }
+
+    /// The open volumes.
+    pub(crate) fn all(&self) -> Vec<Arc<OpenVolume>> {
+        self.tables.lock().open.values().cloned().collect()
+    }
+
+    /// The volume of a place, opened (and recovered) if it is not open yet.
+    pub(crate) fn at(&self, place: &Place) -> Result<Arc<OpenVolume>, Failure> {
+        self.open_place(place, false)
+    }
+
+    /// As [`Volumes::at`]; `trusted`: also if its store is not this machine's.
+    pub(crate) fn open_place(
+        &self,
+        place: &Place,
+        trusted: bool,
+    ) -> Result<Arc<OpenVolume>, Failure> {
+        self.not_in_a_view(place)?;
+        let dir = place.root.as_ref().unwrap_or(&place.cwd);
+        let store = place.store.as_ref().map(HostPath::as_path);
+        let home = self.home.as_deref();
+        let guarded: Vec<_> = self.all_guarded().into_iter().map(|(_, g)| g).collect();
+        let location = volume::locate(dir.as_path(), store, self.uid, home, &guarded)?;
+        self.check_one_engine(&location)?;
+        self.open_at(location, trusted)
+    }
+
+    /// The volume of a place; all that are open, if `None`.
+    pub(crate) fn of(&self, place: Option<&Place>) -> Result<Vec<Arc<OpenVolume>>, Failure> {
+        place.map_or_else(|| Ok(self.all()), |place| Ok(vec![self.at(place)?]))
+    }
+
+    /// The volume at a location, opened (and recovered) if it is not open yet.
+    pub(crate) fn open_at(
+        &self,
+        location: Location,
+        trusted: bool,
+    ) -> Result<Arc<OpenVolume>, Failure> {
+        let mut tables = self.tables.lock();
+        loop {
+            if let Some(open) = tables.open.get(&location) {
+                return Ok(open.clone());
+            }
+            // Two requests must not open one store twice.  The table is not held meanwhile: who has nothing to do
+            // with a file system that hangs does not wait for it.
+            if tables.opening.insert(location.clone()) {
+                break;
+            }
+            self.opened.wait(&mut tables);
+        }
+        drop(tables);
+        let opened = {
+            let _turn = OpeningTurn { volumes: self, location: &location };
+            let opened = volume::open(&location, &self.ledger, trusted).map(Arc::new);
+            if let Ok(open) = &opened {
+                self.tables.lock().open.insert(location.clone(), open.clone());
+            }
+            opened
+        };
+        let open = opened?;
+        volume::note(&open.location, self.uid, self.home.as_deref());
+        // What was committed together is there again together, as far as it is mounted.
+        let (others, failed) = self.recover_others(&open);
+        for note in others.iter().flat_map(|other| other.recovery_notes()).chain(failed) {
+            tracing::info!(note);
+        }
+        Ok(open)
+    }
+
+    /// Every guarded directory, by path.
+    pub(crate) fn all_guarded(&self) -> Vec<(Arc<OpenVolume>, Arc<Guarded>)> {
+        let of = |volume: Arc<OpenVolume>| {
+            let guarded = volume.guarded();
+            guarded.into_iter().map(move |g| (Arc::clone(&volume), g))
+        };
+        let mut all: Vec<_> = self.all().into_iter().flat_map(of).collect();
+        all.sort_by(|(_, a), (_, b)| a.dir.cmp(&b.dir));
+        all
+    }
+
+    /// What is guarded is ordered by one engine: that of the volume that it was mounted with.
+    pub(crate) fn check_one_engine(&self, location: &Location) -> Result<(), Failure> {
+        let other = |(_, g): &(_, Arc<Guarded>)| {
+            g.location != *location && g.location.dev == location.dev && reaches(location, g)
+        };
+        let Some((_, guarded)) = self.all_guarded().into_iter().find(other) else { return Ok(()) };
+        let (dir, store) = (guarded.dir.display(), guarded.location.store.display());
+        let text = format!(
+            "{dir} is guarded with the store {store}: transactions on the same files need the same store"
+        );
+        let mount = guarded.location.mount.display();
+        Err(Failure::new(FailureKind::State, text)
+            .hint(format!("work below {mount}, without --store; or: systx umount {dir}"))
+            .path(guarded.dir.as_path()))
+    }
+
+    /// A place that is in a view is in no volume.
+    pub(crate) fn not_in_a_view(&self, place: &Place) -> Result<(), Failure> {
+        for dir in place.root.iter().chain([&place.cwd]) {
+            if self.path_views.has(dir.as_path()) {
+                let text = format!("{dir} is in the view of a transaction");
+                return Err(Failure::new(FailureKind::Invalid, text)
+                    .hint("name the directory itself: `systx status` shows it (-C DIR)")
+                    .path(dir.clone()));
+            }
+        }
+        Ok(())
+    }
+
+    /// The volume of another store of a joint commit.
+    pub(crate) fn volume_of(&self, member: &Member) -> Result<Arc<OpenVolume>, Failure> {
+        let others = Elsewhere { owner: elsewhere::own(), ledger: &self.ledger };
+        let absent = || {
+            let text = format!(
+                "part of the transaction is in {}, which is not there",
+                elsewhere::named(member)
+            );
+            Failure::new(FailureKind::NotFound, text).hint("mount that file system")
+        };
+        let store = others.find(member).ok_or_else(absent)?;
+        // One that is open may itself be waiting, in its opening, for the one that asks: who waits here is open already,
+        // and waits only for what is not, so nobody waits in a circle.
+        if let Some(open) = self.all().into_iter().find(|v| v.location.store == store) {
+            return Ok(open);
+        }
+        let top = HostPath::from(store.parent().ok_or_else(absent)?);
+        let (root, store) = (Some(top.clone()), Some(HostPath::from(store)));
+        let mut opened = self.that_answer(vec![Place { cwd: top, root, store }]);
+        let named = |mut failure: Failure| {
+            failure.message = format!("{}: {}", elsewhere::named(member), failure.message);
+            failure
+        };
+        opened.pop().ok_or_else(absent)?.map_err(named)
+    }
+
+    /// Opens the stores that this one has decided for, and which have not got to know it; sentences
+    /// about those that cannot be opened.
+    pub(crate) fn recover_others(
+        &self,
+        volume: &OpenVolume,
+    ) -> (Vec<Arc<OpenVolume>>, Vec<String>) {
+        let (mut opened, mut failed) = (Vec::new(), Vec::new());
+        let decisions = volume.store.decisions().unwrap_or_default();
+        let decided = decisions.iter().flat_map(|d| &d.others);
+        for member in decided.chain(&volume.recovery.others) {
+            match self.volume_of(member) {
+                Ok(other) => opened.push(other),
+                // It is named by `waiting_notes`.
+                Err(failure) if failure.kind == FailureKind::NotFound => {}
+                Err(failure) => failed.push(failure.to_string()),
+            }
+        }
+        failed.dedup();
+        (opened, failed)
+    }
+
+    fn that_answer(&self, places: Vec<Place>) -> Vec<Result<Arc<OpenVolume>, Failure>> {
+        let me = self.me.clone();
+        self.openings.all(places, move |place| match me.upgrade() {
+            Some(volumes) => volumes.at(place),
+            None => Err(Failure::new(FailureKind::Internal, "the daemon ends")),
+        })
+    }
+
+    /// Opens the volumes of further file systems, where that is possible; sentences for everybody, and for who
+    /// wants details.
+    pub(crate) fn further(
+        &self,
+        roots: &[HostPath],
+        volumes: &mut Vec<Arc<OpenVolume>>,
+    ) -> (Vec<String>, Vec<String>) {
+        let (mut notes, mut details) = (Vec::new(), Vec::new());
+        let place =
+            |root: &HostPath| Place { cwd: root.clone(), root: Some(root.clone()), store: None };
+        let opened = self.that_answer(roots.iter().map(place).collect());
+        for (root, opened) in roots.iter().zip(opened) {
+            match opened {
+                Ok(volume) if volumes.iter().any(|v| Arc::ptr_eq(v, &volume)) => {}
+                Ok(volume) => volumes.push(volume),
+                Err(failure) => {
+                    let text = format!("{root} is read-only in the transaction: {failure}");
+                    let quiet = matches!(failure.kind, FailureKind::Unsupported | FailureKind::Io);
+                    if quiet { &mut details } else { &mut notes }.push(text);
+                }
+            }
+        }
+        (notes, details)
+    }
+
+    /// None is open by a thread that may hang: such a thread keeps what is left of a process, and
+    /// with it descriptors, from ending.
+    pub(crate) fn all_have_answered(&self) -> bool {
+        self.openings.is_empty()
+    }
+
+    /// Lets go of all of them: the daemon ends.
+    pub(crate) fn close(&self) {
+        self.tables.lock().open.clear();
+    }
+}
+
+/// Whether a guarded directory is among the files of a volume on the same device.
+fn reaches(location: &Location, guarded: &Guarded) -> bool {
+    let table = mounts::here().unwrap_or_default();
+    let mount = |at: &Path| table.iter().rev().find(|m| m.at == at && m.fs != FS_TYPE);
+    let inner = mount(&guarded.location.mount).and_then(|m| m.inner(&guarded.dir));
+    match (mount(&location.mount), inner) {
+        (Some(theirs), Some(inner)) => {
+            inner.starts_with(&theirs.root) || theirs.root.starts_with(&inner)
+        }
+        // A mount that is gone is no reason to let them meet.
+        _ => true,
+    }
+}
