@@ -67,7 +67,7 @@ pub enum Operation<'a> {
     Lookup { name: &'a [u8] },
     Forget { count: u64 },
     BatchForget { list: &'a [u8] },
-    Getattr { open: bool },
+    Getattr { open: bool, birth: bool },
     Setattr { set: SetAttr },
     Readlink,
     Symlink { name: &'a [u8], target: &'a [u8] },
@@ -119,7 +119,11 @@ pub fn decode<'a>(opcode: Opcode, fixed: &[u8], data: &'a [u8]) -> Result<Operat
         O::BatchForget => batch_forget(fixed, data)?,
         O::Getattr => {
             let flags = take::<wire::GetattrIn>(fixed)?.getattr_flags;
-            Operation::Getattr { open: flags & wire::GETATTR_FH != 0 }
+            Operation::Getattr { open: flags & wire::GETATTR_FH != 0, birth: false }
+        }
+        O::Statx => {
+            let flags = take::<wire::StatxIn>(fixed)?.getattr_flags;
+            Operation::Getattr { open: flags & wire::GETATTR_FH != 0, birth: true }
         }
         O::Setattr => Operation::Setattr { set: setattr(&take(fixed)?)? },
         O::Readlink => Operation::Readlink,
@@ -169,7 +173,7 @@ pub fn decode<'a>(opcode: Opcode, fixed: &[u8], data: &'a [u8]) -> Result<Operat
         O::CopyFileRange | O::CopyFileRange64 => copy(&take(fixed)?, opcode == O::CopyFileRange64)?,
         O::Syncfs => Operation::Syncfs,
         O::NotifyReply => Operation::NotifyReply,
-        O::Access | O::Bmap | O::Poll | O::Setupmapping | O::Removemapping | O::Statx => {
+        O::Access | O::Bmap | O::Poll | O::Setupmapping | O::Removemapping => {
             return Err(Errno::NOSYS.into());
         }
     })
@@ -270,11 +274,13 @@ fn rename<'a>(opcode: Opcode, fixed: &[u8], data: &'a [u8]) -> Result<Operation<
         let r: wire::Rename2In = take(fixed)?;
         (r.newdir, r.flags)
     };
+    const WHITEOUT_NO_REPLACE: u32 = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
     let how = match flags {
         0 => RenameHow::Replace,
         libc::RENAME_NOREPLACE => RenameHow::NoReplace,
         libc::RENAME_EXCHANGE => RenameHow::Exchange,
         libc::RENAME_WHITEOUT => RenameHow::Whiteout,
+        WHITEOUT_NO_REPLACE => RenameHow::WhiteoutNoReplace,
         _ => return Err(Errno::INVAL.into()),
     };
     let (name, rest) = string(data)?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rustix::io::Errno;
-use systx_base::Kind;
+use systx_base::{Kind, Time};
 use systx_vfs::api::{Attr, DirEntry, Entry, Lock, LockKind, StatFs, Valid};
 use zerocopy::IntoBytes;
 
@@ -52,6 +52,7 @@ pub(crate) enum Answer {
     Empty,
     Entry(wire::EntryOut),
     Attr(wire::AttrOut),
+    Statx(Box<wire::StatxOut>),
     Open(wire::OpenOut),
     Create(wire::EntryOut, wire::OpenOut),
     Written(u32),
@@ -78,6 +79,7 @@ impl Answer {
             Answer::Empty => Ok(0),
             Answer::Entry(entry) => put(payload, &[entry.as_bytes()]),
             Answer::Attr(attr) => put(payload, &[attr.as_bytes()]),
+            Answer::Statx(statx) => put(payload, &[statx.as_bytes()]),
             Answer::Open(open) => put(payload, &[open.as_bytes()]),
             Answer::Create(entry, open) => put(payload, &[entry.as_bytes(), open.as_bytes()]),
             Answer::Written(size) => {
@@ -159,6 +161,33 @@ impl Ttls {
             attr_valid_nsec: valid.nanos,
             dummy: 0,
             attr: attr(a),
+        }
+    }
+
+    /// As [`Ttls::attr`], with the time of birth.
+    pub fn statx(&self, a: &Attr, born: Option<Time>) -> wire::StatxOut {
+        let valid = self.valid(a);
+        let time = |t: Time| wire::StatxTime { secs: t.secs, nanos: t.nanos, reserved: 0 };
+        let basic = attr(a);
+        wire::StatxOut {
+            attr_valid: valid.secs,
+            attr_valid_nsec: valid.nanos,
+            mask: wire::STATX_BASIC | born.map_or(0, |_| wire::STATX_BTIME),
+            blksize: basic.blksize,
+            nlink: basic.nlink,
+            uid: basic.uid,
+            gid: basic.gid,
+            mode: basic.mode as u16, // S_IFMT and the 12 bits below it
+            ino: basic.ino,
+            size: basic.size,
+            blocks: basic.blocks,
+            atime: time(a.atime),
+            btime: time(born.unwrap_or_default()),
+            ctime: time(a.ctime),
+            mtime: time(a.mtime),
+            rdev_major: rustix::fs::major(u64::from(basic.rdev)),
+            rdev_minor: rustix::fs::minor(u64::from(basic.rdev)),
+            ..wire::StatxOut::default()
         }
     }
 }

@@ -65,6 +65,8 @@ pub(crate) struct Server {
     opens_unknown: AtomicBool,
     /// Files whose cached pages have appended data in the wrong place.
     misplaced: Mutex<Vec<NodeId>>,
+    /// Whose call took a file's capabilities last, see [`Server::is_for_capabilities`].
+    uncapped: Mutex<Option<(u32, NodeId)>>,
     /// Some regular files that the kernel knows, or knew a moment ago; 0: none.
     recent: [AtomicU64; RECENT],
 }
@@ -90,6 +92,7 @@ impl Server {
             opens: AtomicU64::new(1),
             opens_unknown: AtomicBool::new(true),
             misplaced: Mutex::new(rank::LEAF, Vec::new()),
+            uncapped: Mutex::new(rank::LEAF, None),
             recent: [const { AtomicU64::new(0) }; RECENT],
         }
     }
@@ -300,7 +303,8 @@ impl Server {
                 self.forget_all(list);
                 Ok(Answer::Empty)
             }
-            O::Getattr { open } => self.attr(node, || {
+            O::Getattr { open, birth } => {
+                let ttls = self.ttls.but(view.valid(node, None));
                 let attr = self.mapped.shown(node, view.getattr(node)?);
                 // Where the kernel asks by a descriptor it is for itself, and it may have the inode locked.
                 if !open
@@ -310,13 +314,23 @@ impl Server {
                 {
                     self.in_flight.landed(node, call);
                 }
-                Ok(attr)
-            }),
+                if !birth {
+                    return Ok(Answer::Attr(ttls.attr(&attr)));
+                }
+                // What has attributes may have none of these: the root of a thread that rests.
+                let born = view.born(node).unwrap_or_default();
+                Ok(Answer::Statx(Box::new(ttls.statx(&attr, born))))
+            }
             O::Setattr { set } => {
                 if set.size.is_some() {
                     self.changing(node, caller);
                 }
-                self.attr(node, || view.setattr(caller, node, set))
+                let ttls = self.ttls.but(view.valid(node, None));
+                let attr = match self.is_for_capabilities(caller, node, &set) {
+                    true => self.mapped.shown(node, view.getattr(node)?),
+                    false => view.setattr(caller, node, set)?,
+                };
+                Ok(Answer::Attr(ttls.attr(&attr)))
             }
             O::Readlink => view.readlink(node).map(Answer::Bytes),
             O::Symlink { name, target } => {
@@ -387,7 +401,12 @@ impl Server {
                 let value = client::visible_xattrs(view.listxattr(node)?);
                 Ok(Answer::Value { value, space: size })
             }
-            O::Removexattr { key } => view.removexattr(caller, node, key).map(done),
+            O::Removexattr { key } => {
+                if key == b"security.capability" {
+                    *self.uncapped.lock() = Some((caller.tid, node));
+                }
+                view.removexattr(caller, node, key).map(done)
+            }
             O::Fallocate { how, offset, len } => {
                 self.changing(node, caller);
                 view.fallocate(node, how, offset, len).map(done)
@@ -457,6 +476,14 @@ impl Server {
         }
     }
 
+    /// Whether a change of nothing is no chown(2) ([`SetAttr::is_chown`]).  The kernel makes one also
+    /// when a write takes file capabilities, right after it has removed them (fs/inode.c
+    /// `file_remove_privs`); the set-id bits are the write's business then.
+    fn is_for_capabilities(&self, caller: Caller, node: NodeId, set: &SetAttr) -> bool {
+        *set == SetAttr::default()
+            && self.uncapped.lock().take_if(|last| *last == (caller.tid, node)).is_some()
+    }
+
     /// Answers with the node that `ask` gives to a name in `dir`.
     fn named(&self, dir: NodeId, name: &[u8], ask: impl FnOnce() -> Reply<Entry>) -> Reply<Answer> {
         let ttls = self.ttls.but(self.view.valid(dir, Some(name)));
@@ -468,11 +495,6 @@ impl Server {
             self.remember(entry.node);
         }
         Ok(Answer::Entry(ttls.entry(&entry)))
-    }
-
-    fn attr(&self, node: NodeId, ask: impl FnOnce() -> Reply<Attr>) -> Reply<Answer> {
-        let ttls = self.ttls.but(self.view.valid(node, None));
-        Ok(Answer::Attr(ttls.attr(&ask()?)))
     }
 
     /// Answers CREATE.  The kernel takes it for a creation and leaves `O_TRUNC` to us, should the

@@ -61,6 +61,18 @@ wire! {
     BatchForgetIn { count: u32, dummy: u32 }
     /// GETATTR.
     GetattrIn { getattr_flags: u32, dummy: u32, fh: u64 }
+    /// STATX.
+    StatxIn { getattr_flags: u32, reserved: u32, fh: u64, sx_flags: u32, sx_mask: u32 }
+    /// A time in the answer of STATX.
+    StatxTime { secs: i64, nanos: u32, reserved: u32 }
+    /// Answer of STATX.
+    StatxOut {
+        attr_valid: u64, attr_valid_nsec: u32, flags: u32, spare: [u64; 2], mask: u32,
+        blksize: u32, attributes: u64, nlink: u32, uid: u32, gid: u32, mode: u16, spare0: u16,
+        ino: u64, size: u64, blocks: u64, attributes_mask: u64, atime: StatxTime,
+        btime: StatxTime, ctime: StatxTime, mtime: StatxTime, rdev_major: u32, rdev_minor: u32,
+        dev_major: u32, dev_minor: u32, spare2: [u64; 14],
+    }
     /// SETATTR.
     SetattrIn {
         valid: u32, padding: u32, fh: u64, size: u64, lock_owner: u64, atime: u64, mtime: u64,
@@ -261,6 +273,10 @@ pub mod fattr {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
+/// `STATX_BASIC_STATS`: what [`StatxOut`] always has.
+pub const STATX_BASIC: u32 = 0x7ff;
+/// `STATX_BTIME`.
+pub const STATX_BTIME: u32 = 0x800;
 /// `FOPEN_KEEP_CACHE`: opening does not drop cached pages.
 pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 /// GETATTR by a descriptor.
@@ -344,7 +360,7 @@ pub fn fixed_len(opcode: Opcode) -> usize {
         O::Setupmapping => 40,
         O::Removemapping => 4,
         O::Syncfs => 8,
-        O::Statx => 24,
+        O::Statx => size_of::<StatxIn>(),
     }
 }
 

@@ -50,6 +50,13 @@ pub struct HostId {
     pub btime: Time,
 }
 
+impl HostId {
+    /// When it was made, where the file system knows.
+    pub fn born(self) -> Option<Time> {
+        Some(self.btime).filter(|born| *born != Time::default())
+    }
+}
+
 /// What keeps everybody from changing something (chattr(1)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Fixed {

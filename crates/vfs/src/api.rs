@@ -112,6 +112,14 @@ pub struct SetAttr {
     pub kill_suidgid: bool,
 }
 
+impl SetAttr {
+    /// Whether the owner is set, perhaps to what it was: chown(2) with (-1, -1) comes as a change of
+    /// nothing, since the kernel leaves what goes with it to us (fs/fuse/dir.c `fuse_setattr`).
+    pub fn is_chown(&self) -> bool {
+        self.uid.is_some() || self.gid.is_some() || *self == SetAttr::default()
+    }
+}
+
 /// What a new object starts with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewAttr {
@@ -132,6 +140,19 @@ pub enum RenameHow {
     Exchange,
     /// `RENAME_WHITEOUT`: leave a 0/0 character device behind.
     Whiteout,
+    /// `RENAME_WHITEOUT | RENAME_NOREPLACE`.
+    WhiteoutNoReplace,
+}
+
+impl RenameHow {
+    /// Whether an existing target is an error.
+    pub fn keeps_target(self) -> bool {
+        matches!(self, RenameHow::NoReplace | RenameHow::WhiteoutNoReplace)
+    }
+    /// Whether something is left behind.
+    pub fn leaves_whiteout(self) -> bool {
+        matches!(self, RenameHow::Whiteout | RenameHow::WhiteoutNoReplace)
+    }
 }
 
 /// fallocate(2) modes.

@@ -37,9 +37,12 @@ mod shape;
 mod spilled;
 #[cfg(test)]
 mod tests;
+mod times;
 
 pub use budget::{Budget, Elsewhere};
 pub use freeze::FrozenContent;
+pub use times::Times;
+pub(crate) use times::TimesHeld;
 
 use budget::Charge;
 use ranges::RangeSet;
@@ -105,6 +108,10 @@ pub trait Spill: Send + Sync {
     /// instead of at the commit.
     fn max_len(&self) -> u64 {
         MAX_LEN
+    }
+    /// The times that files of the file system can have.
+    fn times(&self) -> io::Result<Times> {
+        Ok(Times::ALL)
     }
 }
 

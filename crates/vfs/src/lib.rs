@@ -19,6 +19,7 @@ pub mod limits;
 pub mod listing;
 pub mod locks;
 mod node;
+mod numbers;
 mod ops;
 pub use locks::Openings;
 pub mod past;

@@ -220,6 +220,8 @@ pub(crate) struct Nodes {
     /// length is a power of two.  A number is valid as long as its node has that identity.
     by_id: Vec<u32>,
     known: usize,
+    /// The highest inode number among them.
+    pub highest: u64,
 }
 
 impl Nodes {
@@ -246,6 +248,7 @@ impl Nodes {
             }
         }
         if let Some(host) = host {
+            self.highest = self.highest.max(host.ino);
             self.identify(host, id);
         }
         id

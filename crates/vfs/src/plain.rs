@@ -256,6 +256,7 @@ impl Requests for Plain {
         Ok(match request {
             R::Lookup { parent, name } => self.find(parent, name)?.into(),
             R::Getattr { node } => self.getattr_of(node)?.into(),
+            R::Born { node } => self.birth_of(node)?.into(),
             R::Setattr { node, set } => self.setattr_of(caller, node, set)?.into(),
             R::Readlink { node } => self.readlink_of(node)?.into(),
             R::Mknod { parent, name, kind, new, rdev } => {

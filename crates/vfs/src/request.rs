@@ -10,7 +10,7 @@ use crate::client;
 use crate::locks::Wait;
 use rustix::io::Errno;
 use std::sync::Arc;
-use systx_base::{Kind, NodeId};
+use systx_base::{Kind, NodeId, Time};
 
 /// Takes the names of a listing; false: this one is not taken, and no more are wanted.
 pub type Sink<'a> = dyn FnMut(DirEntry<'_>) -> bool + 'a;
@@ -21,6 +21,7 @@ pub type Sink<'a> = dyn FnMut(DirEntry<'_>) -> bool + 'a;
 pub enum Request<'a> {
     Lookup { parent: NodeId, name: &'a [u8] },
     Getattr { node: NodeId },
+    Born { node: NodeId },
     Setattr { node: NodeId, set: SetAttr },
     Readlink { node: NodeId },
     Mknod { parent: NodeId, name: &'a [u8], kind: Kind, new: NewAttr, rdev: u64 },
@@ -73,6 +74,7 @@ impl Request<'_> {
             | R::Create { parent: node, .. }
             | R::Tmpfile { parent: node, .. }
             | R::Getattr { node }
+            | R::Born { node }
             | R::Setattr { node, .. }
             | R::Readlink { node }
             | R::Read { node, .. }
@@ -135,6 +137,8 @@ answers! {
     Found(Option<Entry>),
     /// Attributes.
     Attr(Attr),
+    /// When it was made, where that is known.
+    Born(Option<Time>),
     /// A target, a value, or names.
     Bytes(Vec<u8>),
     /// Bytes read or written.
@@ -213,6 +217,10 @@ pub trait Calls: Requests {
     /// stat(2).
     fn getattr(&self, node: NodeId) -> Reply<Attr> {
         self.call(client::asking(), Request::Getattr { node })
+    }
+    /// statx(2) with `STATX_BTIME`: when it was made, where the file system knows.
+    fn born(&self, node: NodeId) -> Reply<Option<Time>> {
+        self.call(client::asking(), Request::Born { node })
     }
     /// chmod(2), chown(2), utimensat(2), truncate(2).
     fn setattr(&self, caller: Caller, node: NodeId, set: SetAttr) -> Reply<Attr> {

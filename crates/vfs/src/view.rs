@@ -21,6 +21,7 @@ use crate::handles::HandleCache;
 use crate::limits::{Taken, ViewLimits};
 use crate::locks::{Locks, Openings};
 use crate::node::{Base, Body, Child, DirState, Dirty, Name, Node, Nodes, attr_of};
+use crate::numbers::NewNumbers;
 use crate::past::Frozen;
 use crate::volume::{Volume, errno};
 use rustix::io::Errno;
@@ -37,9 +38,6 @@ const HANDLES_MAX: usize = 512;
 
 /// Longest name on every file system that can be below.
 pub(crate) const NAME_MAX: usize = 255;
-
-/// Inode numbers of objects that are not committed yet start here, above what file systems use.
-const NEW_INO: u64 = 1 << 48;
 
 /// How owners of the host appear in the view.
 #[derive(Clone, Debug)]
@@ -117,7 +115,9 @@ pub(crate) struct State {
     more_names: HashMap<NodeId, BTreeSet<(NodeId, Name)>>,
     /// How often the kernel holds each file that the transaction made.
     lookups: HashMap<NodeId, u64>,
-    new_inos: u64,
+    new_numbers: NewNumbers,
+    /// When objects were made that the transaction made.
+    pub births: HashMap<NodeId, Time>,
 }
 
 impl View {
@@ -150,6 +150,8 @@ impl View {
         let root_path: &[u8] = if vol.mount_path.is_empty() { b"/" } else { &vol.mount_path };
         let mut root = DirState::of(&stat);
         root.covered = covered.get(root_path).cloned();
+        let born = stat.id.born().is_some();
+        let new_numbers = NewNumbers::on(&vol.io.fs_info().map_err(errno)?, born);
         let mut nodes = Nodes::default();
         nodes.add(Node {
             base: Some(Base { stamp: stat.stamp(), place: None, foreign: false, fixed: None }),
@@ -180,7 +182,8 @@ impl View {
                     lost_at: Vec::new(),
                     more_names: HashMap::new(),
                     lookups: HashMap::new(),
-                    new_inos: 0,
+                    new_numbers,
+                    births: HashMap::new(),
                 },
             ),
             builder: Builder::default(),
@@ -760,8 +763,7 @@ impl State {
     }
     /// An inode number for an object that is not committed yet.
     pub fn new_ino(&mut self) -> u64 {
-        self.new_inos += 1;
-        NEW_INO + self.new_inos
+        self.new_numbers.next(self.nodes.highest)
     }
     /// The host path of a name in a directory.
     pub fn path_in(&self, vol: &Volume, dir: NodeId, name: &[u8]) -> Vec<u8> {

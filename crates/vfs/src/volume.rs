@@ -10,7 +10,7 @@
 
 use crate::api::Reply;
 use crate::client;
-use crate::content::Spill;
+use crate::content::{Spill, TimesHeld};
 use crate::inode_locks::InodeLocks;
 use crate::landing::Landing;
 use crate::past::{Frozen, Past};
@@ -58,6 +58,8 @@ pub struct Volume {
     pub(crate) inode_locks: Arc<InodeLocks>,
     /// Plain changes of names and attributes that the kernel may not know of yet.
     pub(crate) landing: Arc<Landing>,
+    /// The times that files can have.
+    pub(crate) times: TimesHeld,
     /// Who waits for whose installation.
     waits: Mutex<Vec<(TxnId, TxnId)>>,
 }
@@ -104,6 +106,7 @@ impl Volume {
             past: Arc::new(Past::new()),
             inode_locks: Arc::new(InodeLocks::new()),
             landing: Arc::new(Landing::new()),
+            times: TimesHeld::default(),
             waits: Mutex::new(rank::LEAF, Vec::new()),
         })
     }

@@ -79,6 +79,7 @@ impl Act {
                     RenameHow::NoReplace => RenameFlags::NOREPLACE,
                     RenameHow::Exchange => RenameFlags::EXCHANGE,
                     RenameHow::Whiteout => RenameFlags::WHITEOUT,
+                    RenameHow::WhiteoutNoReplace => RenameFlags::WHITEOUT | RenameFlags::NOREPLACE,
                     RenameHow::Replace => RenameFlags::empty(),
                 };
                 rustix::fs::renameat_with(CWD, at(a), CWD, at(b), flags)
@@ -214,6 +215,7 @@ fn act(dice: &mut Dice, root: &Path, why: For, long: bool) -> Act {
         let any = dice.of(&all).cloned();
         let how = match dice.below(16) {
             0 if why != For::Below => RenameHow::Whiteout,
+            1 if why != For::Below => RenameHow::WhiteoutNoReplace,
             0..4 => RenameHow::NoReplace,
             _ => RenameHow::Replace,
         };

@@ -3,10 +3,11 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use systx_base::Time;
 use systx_store::io::Io;
 use systx_store::writeset::SlotId;
 use systx_store::{DirStore, Slot as StoreSlot};
-use systx_vfs::content::{Budget, Elsewhere, Slot, Spill, Staging};
+use systx_vfs::content::{Budget, Elsewhere, Slot, Spill, Staging, Times};
 use systx_vfs::limits::ViewLimits;
 
 /// Memory for the private data of one transaction; beyond it data goes to staging slots.
@@ -54,6 +55,25 @@ impl Spill for StoreSpill {
     }
     fn max_len(&self) -> u64 {
         self.store.max_len()
+    }
+    fn times(&self) -> io::Result<Times> {
+        let slot = self.store.stage()?;
+        let file = slot.handle();
+        let trial = |atime, mtime| {
+            self.io.set_times(file, b"", Some(atime), Some(mtime))?;
+            self.io.stat(file)
+        };
+        let all = |secs| Time { secs, nanos: 0 };
+        let bounds = trial(all(i64::MIN), all(i64::MAX))?;
+        // The first of these whose multiple is left as it is.
+        let fine = [1, 10, 100, 1_000, 1_000_000, 10_000_000];
+        let mut step = 1_000_000_000;
+        let some = Time { secs: 1 << 20, nanos: 999_999_999 };
+        let shown = trial(some, some)?.mtime.nanos;
+        if let Some(least) = fine.into_iter().find(|step| shown == 999_999_999 / step * step) {
+            step = least;
+        }
+        Ok(Times { first: bounds.atime.secs, last: bounds.mtime.secs, step })
     }
 }
 

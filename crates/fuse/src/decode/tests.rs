@@ -90,6 +90,7 @@ fn renames_of_both_opcodes() {
         (1, RenameHow::NoReplace),
         (2, RenameHow::Exchange),
         (4, RenameHow::Whiteout),
+        (5, RenameHow::WhiteoutNoReplace),
     ];
     for (flags, how) in cases {
         let r = wire::Rename2In { newdir: 9, flags, padding: 0 };

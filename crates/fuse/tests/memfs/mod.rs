@@ -217,6 +217,7 @@ impl Requests for Memfs {
         Ok(match request {
             R::Lookup { parent, name } => self.lookup(c, parent, name)?.into(),
             R::Getattr { node } => self.getattr(node)?.into(),
+            R::Born { .. } => Answer::Born(None),
             R::Setattr { node, set } => self.setattr(c, node, set)?.into(),
             R::Readlink { node } => self.readlink(node)?.into(),
             R::Mknod { parent, name, kind, new, rdev } => {
@@ -380,7 +381,7 @@ impl Memfs {
         let target = s.find(to, to_name)?;
         match (how, target) {
             (RenameHow::NoReplace, Some(_)) => return Err(Errno::EXIST),
-            (RenameHow::Whiteout, _) => return Err(Errno::INVAL),
+            (RenameHow::Whiteout | RenameHow::WhiteoutNoReplace, _) => return Err(Errno::INVAL),
             (RenameHow::Exchange, None) => return Err(Errno::NOENT),
             (RenameHow::Exchange, Some(other)) => {
                 s.bind(from, name, other)?;

@@ -14,6 +14,8 @@ use systx_txn::ObjectRef;
 const S_ISUID: u32 = 0o4000;
 const S_ISGID: u32 = 0o2000;
 const S_IXGRP: u32 = 0o0010;
+/// File capabilities.
+const CAPS: &[u8] = b"security.capability";
 
 impl View {
     pub(super) fn statfs_of(&self) -> Reply<StatFs> {
@@ -46,15 +48,25 @@ impl View {
         Ok(attr)
     }
 
+    pub(super) fn birth_of(&self, node: NodeId) -> Reply<Option<Time>> {
+        let st = self.state.lock();
+        Ok(match &st.node(node)?.base {
+            Some(base) => base.stamp.id.born(),
+            // Told of new objects where it is told of others.
+            None => st.base(NodeId::ROOT)?.stamp.id.born().and(st.births.get(&node).copied()),
+        })
+    }
+
     pub(super) fn setattr_of(&self, caller: Caller, node: NodeId, set: SetAttr) -> Reply<Attr> {
-        let mut st = self.state.lock();
-        self.check_writable(&st, node)?;
         let now = self.now();
         let time = |t: SetTime| match t {
             SetTime::Now => now,
-            SetTime::To(t) => t,
+            SetTime::To(t) => self.vol.times.nearest(&*self.spill, t),
         };
-        let named = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let (atime, mtime) = (set.atime.map(time), set.mtime.map(time));
+        let mut st = self.state.lock();
+        self.check_writable(&st, node)?;
+        let named = set.mode.is_some() || set.is_chown();
         if named || set.atime.is_some() || set.mtime.is_some() {
             self.check_fixed(&mut st, node, Fixed::No)?;
             self.write_attr(&mut st, node)?;
@@ -64,19 +76,19 @@ impl View {
             self.truncate_to(node, size, set.kill_suidgid)?;
             st = self.state.lock();
         }
-        if set.uid.is_some() || set.gid.is_some() {
+        if set.is_chown() {
             self.change_owner(&mut st, caller, node, set)?;
         }
         if let Some(mode) = set.mode {
             self.change_mode(&mut st, node, mode)?;
         }
         let n = st.node_mut(node)?;
-        if let Some(t) = set.atime {
-            n.attr.atime = time(t);
+        if let Some(t) = atime {
+            n.attr.atime = t;
             n.dirty.atime = true;
         }
-        if let Some(t) = set.mtime {
-            n.attr.mtime = time(t);
+        if let Some(t) = mtime {
+            n.attr.mtime = t;
             n.dirty.mtime = true;
         }
         n.attr.ctime = now;
@@ -140,12 +152,29 @@ impl View {
         if n.caps_gone || n.attr.kind != Kind::File {
             return Ok(());
         }
-        const CAPS: &[u8] = b"security.capability";
         if self.xattr(st, node, CAPS)?.is_some() {
             let n = st.node_mut(node)?;
             n.xattrs.get_or_insert_default().insert(Box::from(CAPS), None);
         }
         st.node_mut(node)?.caps_gone = true;
+        Ok(())
+    }
+
+    /// Has the commit set the file capabilities that are there: it writes as any program does, which
+    /// takes them away.
+    pub(super) fn hold_caps(&self, st: &mut State, node: NodeId) -> Reply<()> {
+        let n = st.node(node)?;
+        let said = n.xattrs.as_ref().is_some_and(|x| x.contains_key(CAPS));
+        if said || n.caps_gone || n.attr.kind != Kind::File {
+            return Ok(());
+        }
+        match self.xattr(st, node, CAPS)? {
+            None => st.node_mut(node)?.caps_gone = true,
+            caps => {
+                let n = st.node_mut(node)?;
+                n.xattrs.get_or_insert_default().insert(Box::from(CAPS), caps);
+            }
+        }
         Ok(())
     }
 

@@ -76,6 +76,24 @@ enum Reads {
     Nothing,
 }
 
+/// What a change of the content takes from the file beside.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    /// Nothing: a store through a mapping asks nobody.
+    Nothing,
+    /// File capabilities.
+    Capabilities,
+    /// The set-id bits as well.
+    SetIds,
+}
+
+impl Takes {
+    /// By a call.
+    fn by_call(kill_suidgid: bool) -> Takes {
+        if kill_suidgid { Takes::SetIds } else { Takes::Capabilities }
+    }
+}
+
 /// How long a file was before a change, and is after it.
 struct Lens {
     before: u64,
@@ -152,20 +170,29 @@ impl View {
         data: &[u8],
         kill_suidgid: bool,
     ) -> Reply<usize> {
+        let lens = self.put(node, offset, data, Takes::by_call(kill_suidgid))?;
+        client::grew(lens.before, offset);
+        Ok(data.len())
+    }
+
+    fn put(&self, node: NodeId, offset: u64, data: &[u8], takes: Takes) -> Reply<Lens> {
         let len = data.len() as u64;
         let change = |view: &View, content: &mut Content, base: Option<&dyn BaseBytes>| {
             content.write(base, &*view.spill, &view.budget, offset, data)
         };
-        let lens = self.change(node, kill_suidgid, Reads::Edges, offset, len, change)?;
-        client::grew(lens.before, offset);
-        Ok(data.len())
+        self.change(node, takes, Reads::Edges, offset, len, change)
     }
 
     /// The kernel changes no length as long as it writes back.
     pub(super) fn write_back_to(&self, node: NodeId, offset: u64, data: &[u8]) -> Reply<()> {
         let size = self.state.lock().node(node)?.attr.size;
         let data = within(size, offset, data);
-        if data.is_empty() { Ok(()) } else { self.write_to(node, offset, data, false).map(drop) }
+        if data.is_empty() {
+            return Ok(());
+        }
+        let lens = self.put(node, offset, data, Takes::Nothing)?;
+        client::grew(lens.before, offset);
+        Ok(())
     }
 
     pub(super) fn truncate_to(&self, node: NodeId, len: u64, kill_suidgid: bool) -> Reply<()> {
@@ -176,7 +203,8 @@ impl View {
         let change = |view: &View, content: &mut Content, base: Option<&dyn BaseBytes>| {
             content.truncate(base, &*view.spill, &view.budget, len)
         };
-        let lens = self.change(node, kill_suidgid, Reads::Nothing, from, rest, change)?;
+        let takes = Takes::by_call(kill_suidgid);
+        let lens = self.change(node, takes, Reads::Nothing, from, rest, change)?;
         client::grew(lens.before, lens.after);
         Ok(())
     }
@@ -202,7 +230,7 @@ impl View {
         let shifts = matches!(how, Fallocate::CollapseRange | Fallocate::InsertRange);
         let touched = if shifts { FILE_MAX - offset } else { len };
         let reads = if shifts { Reads::Rest } else { Reads::Edges };
-        let kill_suidgid = self.loses_set_ids(node)?;
+        let takes = Takes::by_call(self.loses_set_ids(node)?);
         let change = |view: &View, content: &mut Content, base: Option<&dyn BaseBytes>| {
             let (spill, budget) = (&*view.spill, &view.budget);
             match how {
@@ -219,7 +247,7 @@ impl View {
                 Fallocate::InsertRange => content.insert_range(base, spill, budget, offset, len),
             }
         };
-        let lens = self.change(node, kill_suidgid, reads, offset, touched, change)?;
+        let lens = self.change(node, takes, reads, offset, touched, change)?;
         client::grew(lens.before, lens.after);
         Ok(())
     }
@@ -274,7 +302,7 @@ impl View {
     fn change(
         &self,
         node: NodeId,
-        kill_suidgid: bool,
+        takes: Takes,
         reads: Reads,
         offset: u64,
         len: u64,
@@ -318,8 +346,11 @@ impl View {
             self.record_pages(&st, node, &needed)?;
         }
         let opened = self.open_backing(&mut st, node, content, &needed)?;
-        self.drop_caps(&mut st, node)?;
-        if kill_suidgid {
+        match takes {
+            Takes::Nothing => self.hold_caps(&mut st, node)?,
+            _ => self.drop_caps(&mut st, node)?,
+        }
+        if takes == Takes::SetIds {
             // Of who is privileged the kernel does not ask it; the group is not known, the bit goes.
             self.drop_setid(&mut st, node, true)?;
         }

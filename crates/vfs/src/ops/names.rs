@@ -178,7 +178,7 @@ impl View {
             Kind::Symlink => Body::Symlink(Some(Arc::new(what.target.to_vec()))),
             _ => Body::Special,
         };
-        Ok(st.nodes.add(Node {
+        let node = st.nodes.add(Node {
             base: None,
             attr,
             dirty: Dirty { mode: true, owner: true, atime: true, mtime: !is_dir },
@@ -187,7 +187,9 @@ impl View {
             body,
             caps_gone: true,
             anchored: true,
-        }))
+        });
+        st.births.insert(node, now);
+        Ok(node)
     }
 
     pub(super) fn link_to(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Reply<Entry> {
@@ -253,7 +255,7 @@ impl View {
         let node = self.find(&mut st, from.0, from.1)?.ok_or(Errno::NOENT)?;
         let target = self.find(&mut st, to.0, to.1)?;
         match (how, target) {
-            (RenameHow::NoReplace, Some(_)) => return Err(Errno::EXIST),
+            (how, Some(_)) if how.keeps_target() => return Err(Errno::EXIST),
             (RenameHow::Exchange, None) => return Err(Errno::NOENT),
             // rename(2): if both names are hard links to one file, nothing happens.
             (_, Some(t)) if t == node => return Ok(()),
@@ -301,7 +303,7 @@ impl View {
         }
         let now = self.now();
         st.node_mut(node)?.attr.ctime = now;
-        if how == RenameHow::Whiteout {
+        if how.leaves_whiteout() {
             let what = Making::plain(Kind::CharDev, 0);
             let hole =
                 self.new_node(&mut st, caller, from.0, &what, NewAttr { mode: 0, umask: 0 })?;
@@ -338,7 +340,7 @@ impl View {
     /// What an overlay file system does not rename.
     fn check_movable(&self, st: &State, node: NodeId, how: RenameHow) -> Reply<()> {
         let Some(overlay) = &self.vol.overlay else { return Ok(()) };
-        if how == RenameHow::Whiteout {
+        if how.leaves_whiteout() {
             return Err(Errno::INVAL);
         }
         let is_old_dir = |n: &Node| n.base.is_some() && n.attr.kind == Kind::Dir;

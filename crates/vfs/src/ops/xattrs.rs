@@ -54,7 +54,8 @@ impl View {
     fn check_namespace(&self, key: &[u8]) -> Reply<()> {
         let io = &self.vol.io;
         match io.get_xattr(&io.root(), b"", key).map_err(errno) {
-            Err(Errno::OPNOTSUPP) => Err(Errno::OPNOTSUPP),
+            // No such namespace, or only the name of one.
+            Err(refused @ (Errno::OPNOTSUPP | Errno::INVAL)) => Err(refused),
             _ => Ok(()),
         }
     }

@@ -11,7 +11,7 @@ use rustix::fs::{self, AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::Relaxed;
-use systx_base::{Kind, NodeId};
+use systx_base::{Kind, NodeId, Time};
 use systx_store::real::grown;
 use systx_txn::ObjectRef;
 
@@ -28,12 +28,16 @@ impl Plain {
         self.reading(&[ObjectRef::Attr(oid), ObjectRef::Size(oid)], || Ok(sys::stat(&*path)?.attr))
     }
 
+    pub(super) fn birth_of(&self, id: NodeId) -> Reply<Option<Time>> {
+        Ok(self.table.node(id)?.host.born())
+    }
+
     pub(super) fn setattr_of(&self, caller: Caller, id: NodeId, set: SetAttr) -> Reply<Attr> {
         let node = self.table.node(id)?;
         let path = self.table.path(&node)?;
         let oid = node.oid();
         let mut writes = Vec::with_capacity(3);
-        let named = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let named = set.mode.is_some() || set.is_chown();
         let timed = set.atime.is_some() || set.mtime.is_some();
         let mut attr_changes = named || timed;
         if let Some(size) = set.size {
@@ -74,7 +78,7 @@ impl Plain {
     }
 
     fn change_attr(&self, node: &Node, caller: Caller, fd: impl AsFd, set: &SetAttr) -> Reply<()> {
-        if set.uid.is_some() || set.gid.is_some() {
+        if set.is_chown() {
             // A change of owner moves the blocks to another quota.
             let _acting = Acting::writing(caller, false)?;
             let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
@@ -99,6 +103,17 @@ impl Plain {
             fs::utimensat(&fd, c"", &times, AtFlags::EMPTY_PATH)?;
         }
         Ok(())
+    }
+
+    /// A file's capabilities.
+    pub(super) fn caps_of(&self, node: &Node) -> Option<Vec<u8>> {
+        if node.no_caps.load(Relaxed) { None } else { self.raw_xattr(node, CAPS).ok() }
+    }
+
+    /// Sets a file's capabilities.
+    pub(super) fn give_caps(&self, node: &Node, caps: &[u8]) -> Reply<()> {
+        let path = self.table.path(node)?;
+        fs::setxattr(sys::path_of(&*path).as_str(), CAPS, caps, XattrFlags::empty())
     }
 
     /// Whether a change of the content takes set-id bits or file capabilities away, which is a change

@@ -51,6 +51,8 @@ struct Extent {
     /// Up to here nobody has written what lies behind the old end.
     blank: u64,
     kill_suidgid: bool,
+    /// It was stored through a mapping, which takes no privileges away.
+    stored: bool,
     /// It is in the kernel's pages already.
     shows: bool,
     /// At the end of the file, wherever that is.
@@ -94,7 +96,16 @@ impl Plain {
         self.change(
             &node,
             &[],
-            Extent { offset, len, end, blank: offset, kill_suidgid, shows: true, append: false },
+            Extent {
+                offset,
+                len,
+                end,
+                blank: offset,
+                kill_suidgid,
+                stored: false,
+                shows: true,
+                append: false,
+            },
             |fd| write_all(fd, offset, data),
         )
     }
@@ -107,8 +118,16 @@ impl Plain {
             return Ok(());
         }
         let (end, blank) = (0, 0);
-        let extent =
-            Extent { offset, len, end, blank, kill_suidgid: false, shows: true, append: false };
+        let extent = Extent {
+            offset,
+            len,
+            end,
+            blank,
+            kill_suidgid: false,
+            stored: true,
+            shows: true,
+            append: false,
+        };
         self.change(&node, &[], extent, |fd| {
             // A commit that it waited for may have cut the file off.
             let data = within(sys::stat(fd)?.attr.size, offset, data);
@@ -131,8 +150,16 @@ impl Plain {
             let at = sys::stat(&*self.table.path(&node)?)?.attr.size;
             let end = at.checked_add(len).filter(|e| *e <= FILE_MAX).ok_or(Errno::FBIG)?;
             let blank = 0;
-            let extent =
-                Extent { offset: at, len, end, blank, kill_suidgid, shows: true, append: true };
+            let extent = Extent {
+                offset: at,
+                len,
+                end,
+                blank,
+                kill_suidgid,
+                stored: false,
+                shows: true,
+                append: true,
+            };
             let written = self.change(&node, &[], extent, |fd| {
                 let moved = sys::stat(fd)?.attr.size != at;
                 if moved { Ok(None) } else { write_all(fd, at, data).map(Some) }
@@ -174,6 +201,7 @@ impl Plain {
             end,
             blank,
             kill_suidgid: false,
+            stored: false,
             shows: false,
             append: false,
         };
@@ -217,8 +245,16 @@ impl Plain {
         let count = usize::try_from(len).map_err(|_| Errno::INVAL)?;
         let reads = [pages(source.oid(), from.1, len)];
         let (offset, blank) = (to.1, to.1);
-        let change =
-            Extent { offset, len, end, blank, kill_suidgid: false, shows: false, append: false };
+        let change = Extent {
+            offset,
+            len,
+            end,
+            blank,
+            kill_suidgid: false,
+            stored: false,
+            shows: false,
+            append: false,
+        };
         self.change(&target, &reads, change, |fd| {
             let (mut at_in, mut at_out) = (from.1, to.1);
             let n = fs::copy_file_range(&*fd_in, Some(&mut at_in), fd, Some(&mut at_out), count)?;
@@ -243,7 +279,8 @@ impl Plain {
             let kills = |mode| extent.kill_suidgid || untold(mode);
             let beside = |now: &Attr| {
                 let is_moved = extent.end > now.size;
-                (is_moved, self.loses_privileges(node, now.mode, kills(now.mode)))
+                let loses = self.loses_privileges(node, now.mode, kills(now.mode));
+                (is_moved, loses && !extent.stored)
             };
             let told = beside(&now);
             let mut writes = [ObjectRef::Size(oid); 3];
@@ -272,9 +309,14 @@ impl Plain {
                     return Ok(None);
                 }
                 let _acting = Acting::writing(by, kills(now.mode))?;
+                let caps = self.caps_of(node).filter(|_| extent.stored);
                 let done = act(fd.as_fd())?;
                 client::grew(now.size, extent.blank);
-                node.no_caps.store(true, Relaxed);
+                match caps {
+                    // The write below took them.
+                    Some(caps) => self.give_caps(node, &caps)?,
+                    None => node.no_caps.store(true, Relaxed),
+                }
                 Ok(Some(done))
             })?;
             if let Some(done) = done {

@@ -332,6 +332,7 @@ impl Plain {
             RenameHow::NoReplace => RenameFlags::NOREPLACE,
             RenameHow::Exchange => RenameFlags::EXCHANGE,
             RenameHow::Whiteout => RenameFlags::WHITEOUT,
+            RenameHow::WhiteoutNoReplace => RenameFlags::WHITEOUT | RenameFlags::NOREPLACE,
         };
         if !self.hidden.is_empty() {
             self.before_loss(&from_dir, from.1, true).map(|loss| self.after_loss(loss))?;
@@ -352,7 +353,7 @@ impl Plain {
         let done = self.mutating(change, || {
             let lost = [(from_path.as_fd(), from.1), (to_path.as_fd(), to.1)];
             // A whiteout is a new object, and the caller's.
-            let how = Unnaming { caller, lost: &lost, makes: how == RenameHow::Whiteout };
+            let how = Unnaming { caller, lost: &lost, makes: how.leaves_whiteout() };
             Self::unname(&how, || fs::renameat_with(&*from_path, from.1, &*to_path, to.1, flags))
         });
         self.after_loss(loss);

@@ -115,7 +115,8 @@ pub fn op() -> impl Strategy<Value = Op> {
         4 => Just(RenameHow::Replace),
         1 => Just(RenameHow::NoReplace),
         1 => Just(RenameHow::Exchange),
-        1 => Just(RenameHow::Whiteout)
+        1 => Just(RenameHow::Whiteout),
+        1 => Just(RenameHow::WhiteoutNoReplace)
     ];
     let bytes = || proptest::collection::vec(any::<u8>(), 1..40);
     prop_oneof![
@@ -233,6 +234,7 @@ impl Host {
                     RenameHow::NoReplace => RenameFlags::NOREPLACE,
                     RenameHow::Exchange => RenameFlags::EXCHANGE,
                     RenameHow::Whiteout => RenameFlags::WHITEOUT,
+                    RenameHow::WhiteoutNoReplace => RenameFlags::WHITEOUT | RenameFlags::NOREPLACE,
                     RenameHow::Replace => RenameFlags::empty(),
                 };
                 rustix::fs::renameat_with(CWD, at(*a), CWD, at(*b), flags)
