@@ -1,7 +1,8 @@
 //! Verdicts: who has lost has lost for good, to whom it is said that it did, and with the right advice.
 
 use std::path::{Path, PathBuf};
-use systx_e2e::{CONFLICT, Finished, Lab, lab};
+use systx_e2e::lab::chmod;
+use systx_e2e::{CONFLICT, Finished, Lab, Tree, lab};
 
 /// Begins a transaction with a path; its id and the path.
 fn begin(lab: &Lab, options: &[&str]) -> (String, PathBuf) {
@@ -216,4 +217,60 @@ fn attributes_of_a_kind_that_the_file_system_does_not_have_are_refused_at_once()
     lab.write("calls.py", calls);
     let outside = lab.native("python3 calls.py; rm new").ok().out;
     assert_eq!(lab.run(&[], "python3 calls.py").ok().out, outside);
+}
+
+/// What a user may write and does not own: what is allowed there is done, what is not is refused by
+/// the call, and nobody from outside has changed it.
+#[test]
+fn who_changes_a_file_of_others_that_all_may_write_is_not_told_of_outsiders() {
+    let lab = lab!().as_user();
+    let works = [
+        "echo more >> FILE",
+        "echo other > FILE",
+        "printf x | dd of=FILE conv=notrunc status=none",
+        ": > FILE",
+        "truncate -s 9000 FILE",
+        "touch FILE",
+        "cp /etc/hostname FILE",
+        "echo a >> FILE; echo b > FILE; echo c >> FILE",
+        "ln FILE other; echo more >> other",
+        "rm -f FILE; echo anew > FILE",
+        "mv FILE other; echo more >> other",
+        "mv -f new FILE",
+        "chmod 600 FILE",
+        "touch -d @1000 FILE",
+        "touch -m FILE",
+        "python3 -c 'import os; os.chown(\"FILE\", -1, -1)'",
+        "setfattr -n user.x -v 1 FILE",
+        "setfacl -m o:r FILE",
+        "chown $(id -u) FILE; echo more >> FILE",
+    ];
+    let mut found = Vec::new();
+    for work in works {
+        for (mode, sticky) in [(0o666, false), (0o777, true), (0o606, false)] {
+            for size in [4, 300_000] {
+                let [native, inside] = ["native", "inside"].map(|name| {
+                    let dir = lab.path(name);
+                    let _ = std::fs::remove_dir_all(&dir);
+                    std::fs::create_dir(&dir).expect("root may");
+                    chmod(&dir, if sticky { 0o1777 } else { 0o777 });
+                    std::fs::write(dir.join("FILE"), "x".repeat(size)).expect("root may");
+                    chmod(&dir.join("FILE"), mode);
+                    lab.write(format!("{name}/new"), "new");
+                    dir
+                });
+                let script = |dir: &Path| format!("cd {} && {{ {work}; }} 2>&1", dir.display());
+                let outside = lab.native(&script(&native));
+                let done = lab.run(&["--retries", "0"], &script(&inside));
+                let differ = Tree::capture(&native).differences(&Tree::capture(&inside));
+                let said = outside.out.replace(native.to_str().expect("UTF-8"), "");
+                let same = done.out.replace(inside.to_str().expect("UTF-8"), "") == said;
+                if !same || done.code != outside.code || (done.code == 0 && !differ.is_empty()) {
+                    let how = format!("{work}, {mode:o}, {size}, {differ:?}");
+                    found.push(format!("{how}\n{outside}\n{done}"));
+                }
+            }
+        }
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }

@@ -309,6 +309,11 @@ pub trait Io: Send + Sync {
         atime: Option<Time>,
         mtime: Option<Time>,
     ) -> Result<()>;
+    /// Sets both times to now, as whoever may write the file can.
+    fn touch(&self, at: &Handle, name: &[u8]) -> Result<()> {
+        let now = Some(self.now());
+        self.set_times(at, name, now, now)
+    }
     /// Sets an extended attribute.
     fn set_xattr(&self, at: &Handle, name: &[u8], key: &[u8], value: &[u8]) -> Result<()>;
     /// Removes an extended attribute; `ENODATA` if there is none.

@@ -20,8 +20,8 @@ use crate::real_unsafe::{Lease, lock_description, own_umask, probe_lease};
 use by_hand::{copy_by_hand, fill_with_zeros};
 use rustix::fs::{
     self as sys, AtFlags, FallocateFlags, FileType, Mode, OFlags, RawDir, RenameFlags,
-    ResolveFlags, SeekFrom, Statx, StatxAttributes, StatxFlags, Timespec, Timestamps, UTIME_OMIT,
-    XattrFlags,
+    ResolveFlags, SeekFrom, Statx, StatxAttributes, StatxFlags, Timespec, Timestamps, UTIME_NOW,
+    UTIME_OMIT, XattrFlags,
 };
 use rustix::io::Errno;
 use std::io::{Error, Result};
@@ -634,6 +634,13 @@ impl Io for RealIo {
             None => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
         };
         let times = Timestamps { last_access: spec(atime), last_modification: spec(mtime) };
+        let flags = if name.is_empty() { AtFlags::EMPTY_PATH } else { AtFlags::SYMLINK_NOFOLLOW };
+        sys::utimensat(fd(at), name, &times, flags).map_err(errno)
+    }
+
+    fn touch(&self, at: &Handle, name: &[u8]) -> Result<()> {
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let times = Timestamps { last_access: now, last_modification: now };
         let flags = if name.is_empty() { AtFlags::EMPTY_PATH } else { AtFlags::SYMLINK_NOFOLLOW };
         sys::utimensat(fd(at), name, &times, flags).map_err(errno)
     }

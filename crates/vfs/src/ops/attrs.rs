@@ -3,7 +3,7 @@
 use crate::acl;
 use crate::api::{Attr, Caller, Reply, Seek, SetAttr, SetTime, StatFs};
 use crate::node::Body;
-use crate::view::{State, View};
+use crate::view::{Ids, State, View};
 use crate::volume::errno;
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -66,6 +66,7 @@ impl View {
         let (atime, mtime) = (set.atime.map(time), set.mtime.map(time));
         let mut st = self.state.lock();
         self.check_writable(&st, node)?;
+        self.check_owner(&st, node, &set)?;
         let named = set.mode.is_some() || set.is_chown();
         if named || set.atime.is_some() || set.mtime.is_some() {
             self.check_fixed(&mut st, node, Fixed::No)?;
@@ -93,6 +94,24 @@ impl View {
         }
         n.attr.ctime = now;
         Ok(self.shown(&n.attr))
+    }
+
+    /// What only the owner may do, of a file of another that a user may write: the view shows it as the
+    /// user's own ([`View::shown`]), so the kernel has not refused it.
+    fn check_owner(&self, st: &State, node: NodeId, set: &SetAttr) -> Reply<()> {
+        let now = Some(SetTime::Now);
+        let timed = set.atime.is_some() || set.mtime.is_some();
+        // touch(1), and what opening with `O_TRUNC` brings along.
+        let touched = set.size.is_some() || (set.atime, set.mtime) == (now, now);
+        let owners = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
+        let owners = owners || (timed && !touched);
+        if owners && self.is_of_another(st, node)? { Err(Errno::PERM) } else { Ok(()) }
+    }
+
+    /// Whether it is another user's, in the view of an ordinary one.
+    pub(super) fn is_of_another(&self, st: &State, node: NodeId) -> Reply<bool> {
+        let owner = st.node(node)?.attr.uid;
+        Ok(matches!(self.ids, Ids::Single { uid, .. } if uid != owner))
     }
 
     fn change_owner(

@@ -105,6 +105,9 @@ impl View {
         if key.starts_with(b"user.") && !matches!(kind, Kind::File | Kind::Dir) {
             return Err(Errno::PERM);
         }
+        if (key == acl::ACCESS || key == acl::DEFAULT) && self.is_of_another(&st, node)? {
+            return Err(Errno::PERM);
+        }
         let exists = self.xattr(&mut st, node, key)?.is_some();
         if !exists {
             self.check_namespace(key)?;
