@@ -34,10 +34,13 @@ pub fn write(state: &mut State) -> Result<()> {
 fn write_all(state: &mut State) -> Result<()> {
     let dev = state.tree.env.dev.clone();
     state.take_back();
+    let mut flushed = Assembled::default();
     if !state.pending.is_empty() {
-        let group = state.assemble()?;
-        group.write_durable(&*dev)?;
-        state.settle(&group);
+        // Nothing for roll-forward: the checkpoint has it, or nobody.  So a name that the
+        // checkpoint gives to the tree is there with the tree.
+        let group = state.assemble(Purpose::Checkpoint)?;
+        group.write(&*dev)?;
+        flushed = group;
     }
     let applied = state.flow.applied;
     let records = write_records(state)?;
@@ -51,6 +54,7 @@ fn write_all(state: &mut State) -> Result<()> {
     dev.write_durable(Checkpoint::region(next.sequence), &block.repeat(2))?;
     state.usage.add_blob(&next.root)?;
     state.usage.add_blob(&next.usage)?;
+    state.settle(&flushed);
     state.last = next;
     state.tree.settled();
     state.usage.reclaim();
@@ -178,7 +182,7 @@ fn write_root(state: &mut State) -> Result<Checkpoint> {
         next_ino: state.next_ino,
         chunks: state.tree.chunks.clone(),
         orphans: state.orphans.clone(),
-        snapshots: state.snapshots.clone(),
+        kept: state.kept.clone(),
     };
     // The table says which segments were taken, also for itself.  Where a blob comes to lie
     // depends on its length alone: a rehearsal tells.

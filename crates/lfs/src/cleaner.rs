@@ -13,6 +13,186 @@ use crate::piece::{self, Piece};
 use crate::state::State;
 use crate::usage::Segment;
 
+/// A segment that could be cleaned.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Candidate {
+    /// Its number.
+    pub segment: u32,
+    /// Blocks in use.
+    pub live: u32,
+    /// Blocks that it has.
+    pub blocks: u32,
+    /// Pieces of the log since it was written.
+    pub age: u64,
+}
+
+/// Which segment to clean next.
+pub trait Policy: Send {
+    /// The worth of cleaning a segment: the highest is cleaned first.
+    fn worth(&self, candidate: &Candidate) -> f64;
+}
+
+/// The emptiest first: most space at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Greedy;
+
+impl Policy for Greedy {
+    fn worth(&self, candidate: &Candidate) -> f64 {
+        -f64::from(candidate.live)
+    }
+}
+
+/// Space times age, by what it costs: what has been quiet for long will stay so, and is worth
+/// moving even if it is rather full.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CostBenefit;
+
+impl Policy for CostBenefit {
+    fn worth(&self, candidate: &Candidate) -> f64 {
+        let used = f64::from(candidate.live) / f64::from(candidate.blocks);
+        (1.0 - used) * candidate.age as f64 / (1.0 + used)
+    }
+}
+
+/// What cleaning has done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cleaned {
+    /// Segments that were emptied.
+    pub segments: u32,
+    /// Blocks of files that were moved.
+    pub moved: u64,
+}
+
+/// Candidates, the most worthy first.
+pub fn ranked(state: &State, policy: &dyn Policy) -> Vec<Candidate> {
+    let blocks = state.tree.env.geometry.segment_blocks;
+    let mut all: Vec<Candidate> = candidates(state)
+        .into_iter()
+        .map(|(segment, s)| {
+            let age = state.head.lsn.saturating_sub(s.newest) + 1;
+            Candidate { segment, live: s.live, blocks, age }
+        })
+        .collect();
+    all.sort_by(|a, b| policy.worth(b).total_cmp(&policy.worth(a)));
+    all
+}
+
+/// Moves up to `budget` pages out of the most worthy segments, into the next flush.
+///
+/// # Errors
+/// What reading says.
+pub fn step(state: &mut State, policy: &dyn Policy, budget: u64) -> Result<Cleaned> {
+    let begun = state.pending.page_count();
+    let mut cleaned = Cleaned::default();
+    for candidate in ranked(state, policy) {
+        let moved = state.pending.page_count() - begun;
+        if moved >= budget || !empty(state, candidate.segment)? {
+            break;
+        }
+        cleaned.segments += 1;
+    }
+    cleaned.moved = state.pending.page_count() - begun;
+    Ok(cleaned)
+}
+
+/// What a commit of `blocks` blocks pays when little is free: as many moves as free as many
+/// blocks again, so that the free segments stop becoming fewer.
+///
+/// # Errors
+/// What reading says.
+pub fn pay(state: &mut State, blocks: u64) -> Result<()> {
+    let Some(first) = ranked(state, &Greedy).first().copied() else { return Ok(()) };
+    let dead = u64::from(candidate_dead(&first)).max(1);
+    step(state, &Greedy, (blocks * u64::from(first.live) / dead).max(1)).map(drop)
+}
+
+fn candidate_dead(candidate: &Candidate) -> u32 {
+    candidate.blocks - candidate.live.min(candidate.blocks)
+}
+
+/// How scattered a file is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scatter {
+    /// The file.
+    pub ino: Ino,
+    /// Pages that it has.
+    pub pages: u64,
+    /// Runs of blocks that they lie in.
+    pub runs: u64,
+}
+
+impl Scatter {
+    /// Runs beyond those that the segments alone make, for each page.
+    fn badness(&self, segment: u64) -> f64 {
+        let least = self.pages.div_ceil(segment.max(1));
+        self.runs.saturating_sub(least) as f64 / self.pages.max(1) as f64
+    }
+}
+
+/// How scattered the files from an inode on are, up to `max` objects; and where to go on.
+///
+/// # Errors
+/// What reading says.
+pub fn scattered(state: &mut State, from: Ino, max: usize) -> Result<(Vec<Scatter>, Option<Ino>)> {
+    let mut found = Vec::new();
+    for ino in from..from.saturating_add(max as u64) {
+        if ino >= state.next_ino {
+            return Ok((found, None));
+        }
+        let object = match state.tree.get(ino) {
+            Ok(object) => object,
+            Err(Error::NotFound) => continue,
+            Err(e) => return Err(e),
+        };
+        let mut scatter = Scatter { ino, pages: 0, runs: 0 };
+        let mut next = 0;
+        for place in object.pages().into_iter().flat_map(|p| p.values()).filter_map(|p| p.place) {
+            scatter.pages += 1;
+            scatter.runs += u64::from(place.at != next);
+            next = place.at + 1;
+        }
+        if scatter.pages > 0 {
+            found.push(scatter);
+        }
+    }
+    Ok((found, Some(from.saturating_add(max as u64))))
+}
+
+/// The most scattered of some files, if one is worth writing again in order.
+pub fn worst(found: &[Scatter], segment_blocks: u32) -> Option<Scatter> {
+    let badness = |s: &Scatter| s.badness(u64::from(segment_blocks) / 2);
+    let bad = found.iter().filter(|s| badness(s) > 0.1);
+    bad.max_by(|a, b| badness(a).total_cmp(&badness(b))).copied()
+}
+
+/// Has the next flush write up to `max` pages of a file again, in order, from a page on.  Returns
+/// the page after the last, if there are more.  Pages that snapshots keep are written, too: those
+/// of the snapshot stay where they are.
+///
+/// # Errors
+/// What reading says.
+pub fn coalesce(state: &mut State, ino: Ino, from: u64, max: u64) -> Result<(u64, Option<u64>)> {
+    let pages: Vec<(u64, Place)> = match state.tree.get(ino)?.pages() {
+        Some(pages) => {
+            let range = pages.range(from..).take(max as usize);
+            range.filter_map(|(n, p)| Some((*n, p.place?))).collect()
+        }
+        None => return Ok((0, None)),
+    };
+    let mut moved = 0;
+    for (page, place) in &pages {
+        if state.pending.has_page(ino, *page) {
+            continue;
+        }
+        if !state.has_capacity(2) || !rewrite(state, ino, *page, *place)? {
+            return Ok((moved, None));
+        }
+        moved += 1;
+    }
+    let more = pages.last().filter(|_| pages.len() as u64 == max);
+    Ok((moved, more.map(|(page, _)| page + 1)))
+}
+
 /// Moves what is live out of the emptiest segments, and frees them.  Returns whether there are
 /// more free ones than before.  Nobody may be writing a group.
 ///

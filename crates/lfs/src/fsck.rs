@@ -264,7 +264,7 @@ impl Check {
         }
         self.usage(state, &owners);
         self.summaries(state, &owners)?;
-        for snapshot in state.snapshots.clone() {
+        for snapshot in state.kept.snapshots.clone() {
             let root = match read_root(&state.tree.env, &snapshot.root) {
                 Ok(root) => root,
                 Err(e) => {

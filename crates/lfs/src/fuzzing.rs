@@ -108,7 +108,7 @@ pub fn root(bytes: &[u8]) {
     state.next_ino = root.next_ino;
     state.tree.chunks = root.chunks;
     state.orphans = root.orphans;
-    state.snapshots = root.snapshots;
+    state.kept = root.kept;
     state.head.epoch += 1;
     if checkpoint::write(&mut state).is_ok() {
         exercise(&dev);

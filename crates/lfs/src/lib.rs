@@ -13,7 +13,8 @@
 //! break the tree.
 //!
 //! From the bottom up: `device`, `format`, `object`, `entry`, `piece`, `usage`, `group`, `tree`,
-//! `root`, `txn`, `ops`, `pending`, `state`, `checkpoint`, `recovery`, `cleaner`, `fsck`, `volume`.
+//! `root`, `txn`, `ops`, `pending`, `state`, `checkpoint`, `recovery`, `cleaner`, `fsck`,
+//! `snapshots`, `volume`.
 
 #![forbid(unsafe_code)]
 
@@ -33,16 +34,20 @@ mod pending;
 mod piece;
 mod recovery;
 mod root;
+mod snapshots;
 mod state;
 mod tree;
 mod txn;
 mod usage;
 mod volume;
 
+pub use cleaner::{Candidate, Cleaned, CostBenefit, Greedy, Policy, Scatter};
 pub use error::{Error, Result, Structure};
 pub use object::{Attrs, Link};
 pub use ops::{Ops, Rename, SetAttrs, SetXattr, Shape};
 pub use recovery::Report;
+pub use root::Origin;
+pub use snapshots::{SnapshotInfo, View};
 pub use state::Limits;
 pub use tree::Clock;
 pub use txn::Txn;

@@ -107,11 +107,10 @@ fn load(env: Env, last: Checkpoint) -> Result<State> {
     })?;
     usage.add_blob(&last.root)?;
     usage.add_blob(&last.usage)?;
-    root.snapshots.iter().for_each(|s| usage.pin(&s.pins));
+    root.kept.snapshots.iter().for_each(|s| usage.pin(&s.pins));
     usage.hold(last.head.segment);
     usage.hold(last.head.next);
-    usage.reclaim();
-    Ok(State {
+    let mut state = State {
         tree: Tree::new(env, root.chunks),
         usage,
         head: last.head,
@@ -119,12 +118,15 @@ fn load(env: Env, last: Checkpoint) -> Result<State> {
         pending: Pending::default(),
         orphans: root.orphans,
         held: HashMap::new(),
-        snapshots: root.snapshots,
+        kept: root.kept,
         last,
         returned: txn::returned(),
         flow: Flow::default(),
         limits: Limits::default(),
-    })
+    };
+    state.keep_named();
+    state.usage.reclaim();
+    Ok(state)
 }
 
 /// A place in the log, and which segments have been taken on the way there.

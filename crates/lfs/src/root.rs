@@ -20,7 +20,28 @@ pub struct Snapshot {
     /// All segments that it refers to.
     pub pins: Vec<u32>,
     /// The volume and its checkpoint that this is a copy of, if it was received.
-    pub origin: Option<(VolumeId, u64)>,
+    pub origin: Option<Origin>,
+}
+
+/// A volume and one of its checkpoints.
+pub type Origin = (VolumeId, u64);
+
+/// This checkpoint is a snapshot of this name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Naming {
+    /// The name.
+    pub name: String,
+    /// What it is a copy of.
+    pub origin: Option<Origin>,
+}
+
+/// What is kept of the past.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Kept {
+    /// Snapshots, oldest first.
+    pub snapshots: Vec<Snapshot>,
+    /// The checkpoint itself becomes one.
+    pub naming: Option<Naming>,
 }
 
 /// The root record.
@@ -32,8 +53,8 @@ pub struct Root {
     pub chunks: BTreeMap<u64, Blob>,
     /// Objects without a name that somebody held.
     pub orphans: BTreeSet<Ino>,
-    /// Snapshots, oldest first.
-    pub snapshots: Vec<Snapshot>,
+    /// Snapshots.
+    pub kept: Kept,
 }
 
 impl Root {
@@ -48,16 +69,17 @@ impl Root {
         }
         let orphans: Vec<Ino> = self.orphans.iter().copied().collect();
         e.seq(&orphans, |e, ino| e.u64(*ino));
-        e.seq(&self.snapshots, |e, s| {
+        e.seq(&self.kept.snapshots, |e, s| {
             e.bytes(s.name.as_bytes());
             e.u64(s.sequence);
             e.time(s.time);
             s.root.encode(e);
             e.seq(&s.pins, |e, segment| e.u32(*segment));
-            e.option(s.origin, |e, (id, sequence)| {
-                id.iter().for_each(|b| e.u8(*b));
-                e.u64(sequence);
-            });
+            e.option(s.origin, put_origin);
+        });
+        e.option(self.kept.naming.as_ref(), |e, naming| {
+            e.bytes(naming.name.as_bytes());
+            e.option(naming.origin, put_origin);
         });
         e.finish()
     }
@@ -80,14 +102,30 @@ fn fields(d: &mut Decoder<'_>) -> std::result::Result<Root, DecodeError> {
         let name = String::from_utf8_lossy(d.bytes()?).into_owned();
         let (sequence, time, root) = (d.u64()?, d.time()?, Blob::decode(d)?);
         let pins = d.seq(|d| d.u32())?;
-        let origin = d.option(|d| {
-            let mut id = [0; 16];
-            for b in &mut id {
-                *b = d.u8()?;
-            }
-            Ok((id, d.u64()?))
-        })?;
+        let origin = d.option(get_origin)?;
         Ok(Snapshot { name, sequence, time, root, pins, origin })
     })?;
-    Ok(Root { next_ino, chunks, orphans, snapshots })
+    let naming = d.option(|d| {
+        let name = String::from_utf8_lossy(d.bytes()?).into_owned();
+        Ok(Naming { name, origin: d.option(get_origin)? })
+    })?;
+    Ok(Root { next_ino, chunks, orphans, kept: Kept { snapshots, naming } })
+}
+
+/// Appends an origin.
+pub fn put_origin(e: &mut Encoder, (id, sequence): Origin) {
+    id.iter().for_each(|b| e.u8(*b));
+    e.u64(sequence);
+}
+
+/// Reads an origin.
+///
+/// # Errors
+/// If the bytes end.
+pub fn get_origin(d: &mut Decoder<'_>) -> std::result::Result<Origin, DecodeError> {
+    let mut id = [0; 16];
+    for b in &mut id {
+        *b = d.u8()?;
+    }
+    Ok((id, d.u64()?))
 }

@@ -10,7 +10,7 @@ use crate::object::{Body, Place};
 use crate::ops::{Maker, Ops};
 use crate::pending::Pending;
 use crate::piece::Purpose;
-use crate::root::Snapshot;
+use crate::root::{Kept, Snapshot};
 use crate::tree::Tree;
 use crate::txn::{Returned, Txn};
 use crate::usage::Usage;
@@ -47,11 +47,13 @@ pub struct Limits {
     pub txn_pages_max: u64,
     /// Pages of plain writes that wait before they are flushed.
     pub dirty_pages_max: u64,
+    /// Commits pay for cleaning while less than this part of the segments is free; 0: never.
+    pub pay_below_percent: u32,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { txn_pages_max: 16 << 10, dirty_pages_max: 8 << 10 }
+        Limits { txn_pages_max: 16 << 10, dirty_pages_max: 8 << 10, pay_below_percent: 10 }
     }
 }
 
@@ -71,8 +73,8 @@ pub struct State {
     pub orphans: BTreeSet<Ino>,
     /// How often an object is held.
     pub held: HashMap<Ino, u32>,
-    /// Snapshots, oldest first.
-    pub snapshots: Vec<Snapshot>,
+    /// Snapshots.
+    pub kept: Kept,
     /// The last checkpoint.
     pub last: Checkpoint,
     /// Private segments that were given up.
@@ -106,6 +108,23 @@ impl State {
             && (removes || self.has_capacity(need))
     }
 
+    /// Whether so little is free that commits pay for cleaning.
+    pub fn is_short(&self) -> bool {
+        let all = u64::from(self.tree.env.geometry.segments);
+        let least = all * u64::from(self.limits.pay_below_percent) / 100;
+        self.limits.pay_below_percent > 0
+            && u64::from(self.usage.free()) < least + u64::from(RESERVE)
+    }
+
+    /// Segments that the next checkpoint would free.
+    pub fn reclaimable(&self) -> usize {
+        let dead = |n: u32| {
+            let s = self.usage.segment(n);
+            s.live == 0 && s.pins == 0 && !s.taken && !self.usage.is_free(n)
+        };
+        (0..self.tree.env.geometry.segments).filter(|n| dead(*n)).count()
+    }
+
     /// Whether the free segments suffice.
     fn has_segments(&self, need: u64, keep: u32) -> bool {
         self.left(keep) >= need + self.obligations()
@@ -124,7 +143,8 @@ impl State {
 
     /// Blocks that each checkpoint writes.
     fn fixed(&self) -> u64 {
-        let root = self.tree.chunks.len() * 40 + self.snapshots.len() * 512;
+        let root = self.tree.chunks.len() * 40
+            + self.kept.snapshots.iter().map(|s| 400 + 4 * s.pins.len()).sum::<usize>();
         let bytes = root + self.usage.encoded_len();
         (bytes as u64).div_ceil(4096) + 8
     }
@@ -198,15 +218,28 @@ impl State {
         Ok(())
     }
 
+    /// The last checkpoint was given a name: it is a snapshot from here on.
+    pub fn keep_named(&mut self) {
+        let Some(naming) = self.kept.naming.take() else { return };
+        let used = (0..).zip(self.usage.segments()).filter(|(_, s)| s.live > 0);
+        let pins: Vec<u32> = used.map(|(n, _)| n).collect();
+        self.usage.pin(&pins);
+        let (name, origin) = (naming.name, naming.origin);
+        let (sequence, time, root) = (self.last.sequence, self.last.time, self.last.root.clone());
+        self.kept.snapshots.push(Snapshot { name, sequence, time, root, pins, origin });
+        // The root record changes with it.
+        self.flow.since += 1;
+    }
+
     /// Makes a group of all that waits.  It has to be written next, before any other.
     ///
     /// # Errors
     /// [`Error::NoSpace`] although space was reserved; then the volume is poisoned.
-    pub fn assemble(&mut self) -> Result<Assembled> {
+    pub fn assemble(&mut self, purpose: Purpose) -> Result<Assembled> {
         let now = (self.tree.env.clock)();
         let ids = (self.tree.env.geometry, self.tree.env.id);
         let pending = std::mem::take(&mut self.pending);
-        let mut group = Group::new(&mut self.head, &mut self.usage, ids, Purpose::Commit, now);
+        let mut group = Group::new(&mut self.head, &mut self.usage, ids, purpose, now);
         let written = pending.write(&self.tree, &mut group);
         let mut done = group.finish();
         done.after_sync = !pending.adopted.is_empty();

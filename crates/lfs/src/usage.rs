@@ -182,6 +182,19 @@ impl Usage {
         }
     }
 
+    /// The opposite of [`Usage::pin`].
+    pub fn unpin(&mut self, segments: &[u32]) {
+        for n in segments {
+            if let Some(slot) = self.segments.get_mut(*n as usize).filter(|s| s.pins > 0) {
+                slot.pins -= 1;
+                if slot.pins == 0 {
+                    self.occupied += u64::from(slot.live);
+                    self.occupied -= u64::from(self.geometry.segment_blocks);
+                }
+            }
+        }
+    }
+
     /// Bytes of the encoded table.
     pub fn encoded_len(&self) -> usize {
         self.segments.len() * 16

@@ -1,13 +1,17 @@
 //! An open volume: its lock, group commit, and who waits for whom.
 
 use crate::checkpoint;
+use crate::cleaner::{self, Cleaned, Policy, Scatter};
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::{BLOCK, Blob, Checkpoint, Geometry, Head, Ino, ROOT, Super, VolumeId};
 use crate::object::{Attrs, Node, Object};
 use crate::ops::Ops;
 use crate::pending::Pending;
+use crate::piece::Purpose;
 use crate::recovery::{self, Report};
+use crate::root::Kept;
+use crate::snapshots::{self, SnapshotInfo, View};
 use crate::state::{Flow, Limits, State};
 use crate::tree::{Clock, Env, Tree};
 use crate::txn::{self, Txn};
@@ -49,6 +53,8 @@ pub struct Volume {
     env: Env,
     label: String,
     report: Report,
+    /// Snapshots that somebody reads.
+    views: Mutex<BTreeMap<String, Arc<()>>>,
 }
 
 /// Makes a volume on a device.
@@ -112,7 +118,7 @@ fn empty(env: Env, (uid, gid): (systx_base::Uid, systx_base::Gid)) -> State {
         pending: Pending::default(),
         orphans: BTreeSet::new(),
         held: HashMap::new(),
-        snapshots: Vec::new(),
+        kept: Kept::default(),
         last: Checkpoint { sequence: 0, head, time: now, root: none.clone(), usage: none },
         returned: txn::returned(),
         flow: Flow::default(),
@@ -134,7 +140,8 @@ impl Volume {
         checkpoint::write(&mut state)?;
         let env = state.tree.env.clone();
         let state = Mutex::new(rank::STORE, state);
-        Ok(Volume { state, written: Event::new(), env, label: sup.label, report })
+        let views = Mutex::new(rank::LEAF, BTreeMap::new());
+        Ok(Volume { state, written: Event::new(), env, label: sup.label, report, views })
     }
 
     /// What recovery has found.
@@ -234,6 +241,11 @@ impl Volume {
         let need = state.need(&txn)?;
         self.make_room(&mut state, need, removes)?;
         state.apply(&mut txn)?;
+        if state.is_short() && !removes {
+            let blocks = state.pending.blocks();
+            // The commit is decided: what is damaged elsewhere is not its error.
+            let _ = cleaner::pay(&mut state, blocks);
+        }
         let ticket = state.flow.applied;
         let gathered = state.pending.page_count() > state.limits.dirty_pages_max;
         drop(state);
@@ -253,7 +265,7 @@ impl Volume {
             self.wait_for_writer(state)?;
             if !state.tree.dirty_chunks.is_empty() || !state.pending.is_empty() {
                 checkpoint::write(state)?;
-            } else if !(removes || state.has_capacity(need)) || !crate::cleaner::round(state)? {
+            } else if !(removes || state.has_capacity(need)) || !cleaner::round(state)? {
                 return Err(Error::NoSpace);
             }
         }
@@ -291,7 +303,7 @@ impl Volume {
     /// Writes all that waits, while others go on.
     fn lead<'a>(&'a self, mut state: Guard<'a, State>) -> Result<Guard<'a, State>> {
         let covers = state.flow.applied;
-        let group = state.assemble()?;
+        let group = state.assemble(Purpose::Commit)?;
         state.flow.writing = true;
         drop(state);
         let done = group.write_durable(&*self.env.dev);
@@ -309,7 +321,8 @@ impl Volume {
         let geometry = &self.env.geometry;
         let log = u64::from(geometry.segments) * u64::from(geometry.segment_blocks) / 8;
         // 64 MiB of log are read again in a fraction of a second.
-        if state.flow.since >= log.min(16 << 10) {
+        let due = state.flow.since >= log.min(16 << 10);
+        if due || state.is_short() && state.reclaimable() >= 3 {
             checkpoint::write(&mut state)?;
         }
         Ok(state)
@@ -363,6 +376,123 @@ impl Volume {
             state.flow.applied += 1;
         }
         Ok(())
+    }
+
+    /// Cleans until so many segments are free, or no more can be gained.  Each step holds the lock
+    /// only to say which pages the next flush writes again; nobody is locked out of a file.
+    ///
+    /// # Errors
+    /// As [`Volume::durable`]; what reading says.
+    pub fn clean(&self, policy: &dyn Policy, until_free: u32) -> Result<Cleaned> {
+        let mut all = Cleaned::default();
+        loop {
+            let mut state = self.state.lock();
+            self.wait_for_writer(&mut state)?;
+            let before = state.usage.free();
+            if before >= until_free {
+                return Ok(all);
+            }
+            let batch = u64::from(self.env.geometry.segment_blocks);
+            let step = cleaner::step(&mut state, policy, batch)?;
+            state.flow.applied += 1;
+            let ticket = state.flow.applied;
+            drop(state);
+            self.durable(ticket)?;
+            let mut state = self.state.lock();
+            self.wait_for_writer(&mut state)?;
+            checkpoint::write(&mut state)?;
+            all.moved += step.moved;
+            all.segments += step.segments;
+            if state.usage.free() <= before {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// For idle times: writes the most scattered of up to `max` files from inode `from` on again,
+    /// in order, and says where to look next time.  It stops as soon as `stop` says so.
+    ///
+    /// # Errors
+    /// As [`Volume::durable`]; what reading says.
+    pub fn coalesce(
+        &self,
+        from: Ino,
+        max: usize,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(Option<Scatter>, Option<Ino>)> {
+        let mut state = self.state.lock();
+        let (found, next) = cleaner::scattered(&mut state, from, max)?;
+        let segment = self.env.geometry.segment_blocks;
+        let Some(worst) = cleaner::worst(&found, segment) else { return Ok((None, next)) };
+        drop(state);
+        let mut page = Some(0);
+        while let Some(from) = page.filter(|_| !stop()) {
+            let mut state = self.state.lock();
+            self.wait_for_writer(&mut state)?;
+            let (moved, more) = match cleaner::coalesce(&mut state, worst.ino, from, segment.into())
+            {
+                Err(Error::NotFound) => break,
+                other => other?,
+            };
+            page = more;
+            state.flow.applied += u64::from(moved > 0);
+            let ticket = state.flow.applied;
+            drop(state);
+            self.durable(ticket)?;
+        }
+        Ok((Some(worst), next))
+    }
+
+    /// How scattered the files from an inode on are, up to `max`; and where to go on.
+    ///
+    /// # Errors
+    /// What reading says.
+    pub fn scattered(&self, from: Ino, max: usize) -> Result<(Vec<Scatter>, Option<Ino>)> {
+        cleaner::scattered(&mut self.state.lock(), from, max)
+    }
+
+    /// Makes a snapshot of the committed tree; it is durable when this returns.
+    ///
+    /// # Errors
+    /// [`Error::Exists`], [`Error::NameTooLong`], [`Error::Invalid`] for the name;
+    /// [`Error::NoSpace`]; as [`Volume::durable`].
+    pub fn snapshot(&self, name: &str) -> Result<()> {
+        let mut state = self.state.lock();
+        self.wait_for_writer(&mut state)?;
+        self.make_room(&mut state, 16, false)?;
+        snapshots::take(&mut state, name, None)
+    }
+
+    /// All snapshots, oldest first.
+    pub fn snapshots(&self) -> Vec<SnapshotInfo> {
+        snapshots::list(&self.state.lock())
+    }
+
+    /// The tree of a snapshot.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; what reading can say.
+    pub fn at(&self, name: &str) -> Result<View> {
+        let state = self.state.lock();
+        let snapshot = snapshots::find(&state, name)?;
+        let open = self.views.lock().entry(name.to_owned()).or_default().clone();
+        View::new(&self.env, snapshot, open)
+    }
+
+    /// Removes a snapshot.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`]; [`Error::Busy`] while somebody reads it; as [`Volume::durable`].
+    pub fn remove_snapshot(&self, name: &str) -> Result<()> {
+        let mut state = self.state.lock();
+        self.wait_for_writer(&mut state)?;
+        let mut views = self.views.lock();
+        if views.get(name).is_some_and(|open| Arc::strong_count(open) > 1) {
+            return Err(Error::Busy(format!("snapshot {name:?}")));
+        }
+        views.remove(name);
+        drop(views);
+        snapshots::remove(&mut state, name)
     }
 
     /// Writes everything, and a last checkpoint.

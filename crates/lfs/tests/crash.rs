@@ -16,7 +16,7 @@ use systx_base::Kind;
 use systx_lfs::device::{Cuts, Fault, SimDisk};
 use systx_lfs::format::ROOT;
 use systx_lfs::fsck::check;
-use systx_lfs::{Error, Txn, Volume};
+use systx_lfs::{CostBenefit, Error, Greedy, Policy, Txn, Volume};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -26,6 +26,10 @@ enum Step {
     Checkpoint,
     /// A transaction that spills.
     Large(u64),
+    Clean(bool),
+    Coalesce,
+    Snapshot(u8),
+    Forget(u8),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -35,6 +39,10 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Sync),
         1 => Just(Step::Checkpoint),
         1 => any::<u64>().prop_map(|s| Step::Large(s >> 20)),
+        1 => any::<bool>().prop_map(Step::Clean),
+        1 => Just(Step::Coalesce),
+        1 => (0..3u8).prop_map(Step::Snapshot),
+        1 => (0..3u8).prop_map(Step::Forget),
     ]
 }
 
@@ -79,6 +87,20 @@ fn take(volume: &Volume, step: &Step) -> Result<bool, Error> {
         Step::Sync => volume.sync().map(|()| true),
         Step::Checkpoint => volume.checkpoint().map(|()| true),
         Step::Large(seed) => large(volume, *seed).map(|()| true),
+        Step::Clean(greedy) => {
+            let policy: &dyn Policy = if *greedy { &Greedy } else { &CostBenefit };
+            let free = volume.space().free_segments;
+            volume.clean(policy, free + 2).map(|_| false)
+        }
+        Step::Coalesce => volume.coalesce(0, 100, &|| false).map(|_| false),
+        Step::Snapshot(n) => match volume.snapshot(&n.to_string()) {
+            Err(Error::Exists | Error::NoSpace) => Ok(false),
+            other => other.map(|()| true),
+        },
+        Step::Forget(n) => match volume.remove_snapshot(&n.to_string()) {
+            Err(Error::NotFound) => Ok(false),
+            other => other.map(|()| true),
+        },
     }
 }
 
@@ -112,7 +134,7 @@ fn record(steps: &[Step]) -> Run {
 }
 
 /// Whether what a disk has is one of those trees, again and again.
-fn judge(disk: SimDisk, allowed: &[Dump]) -> Result<Dump, String> {
+fn judge(disk: SimDisk, allowed: &[Dump], past: &[Dump]) -> Result<Dump, String> {
     let disk = Arc::new(disk);
     let opened = |disk: &Arc<SimDisk>| open(disk.clone()).map_err(|e| format!("opening: {e}"));
     let volume = opened(&disk)?;
@@ -120,6 +142,13 @@ fn judge(disk: SimDisk, allowed: &[Dump]) -> Result<Dump, String> {
     if !allowed.contains(&found) {
         let names: Vec<_> = found.keys().collect();
         return Err(format!("a tree that never was, of {names:?}"));
+    }
+    for snapshot in volume.snapshots() {
+        let view = volume.at(&snapshot.name).map_err(|e| format!("{}: {e}", snapshot.name))?;
+        let kept = view.look(dump).map_err(|e| format!("{}: {e}", snapshot.name))?;
+        if !past.contains(&kept) {
+            return Err(format!("snapshot {} is of a tree that never was", snapshot.name));
+        }
     }
     drop(volume);
     let volume = opened(&disk)?;
@@ -150,7 +179,7 @@ fn crashes(run: &Run, cuts: Cuts) -> Result<usize, String> {
     run.disk.crashes(cuts, |crash| {
         let Ok(seen) = wrong else { return };
         let (begun, durable) = ((crash.mark >> 32) as usize, (crash.mark & 0xffff_ffff) as usize);
-        wrong = judge(crash.disk, &run.trees[durable..=begun])
+        wrong = judge(crash.disk, &run.trees[durable..=begun], &run.trees)
             .map(|_| seen + 1)
             .map_err(|e| format!("{}, {durable} of {begun} durable: {e}", crash.name));
     });
@@ -200,7 +229,7 @@ fn a_power_cut_while_recovering_changes_nothing() {
         let found = tree(&volume);
         drop(open(disk.clone()).unwrap());
         disk.crashes(cuts(8), |again| {
-            judge(again.disk, std::slice::from_ref(&found))
+            judge(again.disk, std::slice::from_ref(&found), &run.trees)
                 .unwrap_or_else(|e| panic!("{}, then {}: {e}", crash.name, again.name));
         });
     }
@@ -250,7 +279,8 @@ fn a_device_that_fails_costs_nothing_that_was_durable() {
             trees.push(tree(&volume));
         }
         drop(volume);
-        judge(disk.copy(), &trees[durable..]).unwrap_or_else(|e| panic!("call {fails}: {e}"));
+        judge(disk.copy(), &trees[durable..], &trees)
+            .unwrap_or_else(|e| panic!("call {fails}: {e}"));
         if !failed {
             assert!(fails > 20, "{fails} calls");
             break;

@@ -68,6 +68,7 @@ fn made() -> MemDevice {
         .unwrap();
     };
     fill(b"first", 1, 700);
+    volume.snapshot("kept").unwrap();
     volume.checkpoint().unwrap();
     fill(b"second", 50, 5000);
     volume.plain(|ops| ops.unlink(ROOT, b"first2")).unwrap();
@@ -82,7 +83,9 @@ fn seen(dev: MemDevice) -> String {
     let volume = open(dev).unwrap();
     assert!(volume.report().groups > 0, "the log is followed");
     let mut text = String::new();
-    for (path, s) in tree(&volume) {
+    let kept = volume.at("kept").unwrap().look(common::dump).unwrap();
+    assert_eq!(kept.keys().filter(|path| path.starts_with("/second")).count(), 0);
+    for (path, s) in kept.into_iter().chain(tree(&volume)) {
         let a = &s.attrs;
         let crc = crc32c::crc32c(&s.content);
         writeln!(

@@ -7,7 +7,6 @@ use crate::object::{Body, Object, PAGE_RECORD, Page, entry_record, node_record};
 use crate::ops::changed;
 use crate::txn::{Staged, Txn};
 use std::collections::BTreeSet;
-use systx_base::Time;
 
 impl State {
     /// Commits a transaction.  The log has it with the next flush.
@@ -17,10 +16,9 @@ impl State {
     /// the volume can say.  Nothing has changed then.
     pub fn apply(&mut self, txn: &mut Txn) -> Result<()> {
         self.check(txn)?;
-        let now = (self.tree.env.clock)();
         // What follows only fails if the medium or an invariant does: `check` has loaded all
         // objects.  Half of a commit in memory must then never reach the log.
-        let done = self.install(txn, now);
+        let done = self.install(txn);
         if done.is_err() {
             self.flow.poisoned = true;
         }
@@ -103,7 +101,7 @@ impl State {
         Ok(self.tree.get(dir)?.node.parent)
     }
 
-    fn install(&mut self, txn: &mut Txn, now: Time) -> Result<()> {
+    fn install(&mut self, txn: &mut Txn) -> Result<()> {
         for (ino, node) in std::mem::take(&mut txn.created) {
             self.pending.bytes += node_record(&node);
             self.tree.grow(node_record(&node));
@@ -135,9 +133,6 @@ impl State {
         for (ino, delta) in std::mem::take(&mut txn.links) {
             let attrs = &mut self.tree.change(ino)?.node.attrs;
             attrs.nlink = changed(attrs.nlink, delta);
-            if delta != 0 {
-                attrs.ctime = now.max(attrs.ctime);
-            }
             let nlink = attrs.nlink;
             self.pending.bytes += node_record(&self.tree.get(ino)?.node);
             self.pending.nodes.insert(ino);
