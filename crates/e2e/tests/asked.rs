@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 use systx_e2e::lab::{find_program, tool};
 use systx_e2e::run::{Dialogue, Limits, eventually, finish};
 use systx_e2e::{FAILED, Lab, lab, skip};
@@ -154,6 +155,65 @@ fn turns(pid: u32) -> u64 {
     threads.flatten().map(|thread| of(&thread.path())).sum()
 }
 
+/// How often a process has read something: each look reads something of every process that there is.
+fn reads(pid: u32) -> usize {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/io")).expect("it runs");
+    let line = text.lines().find_map(|line| line.strip_prefix("syscr: "));
+    line.and_then(|n| n.parse().ok()).expect("a number")
+}
+
+fn processes_of_the_machine() -> usize {
+    let is_one = |name: &std::ffi::OsStr| name.to_str().is_some_and(|n| n.parse::<u32>().is_ok());
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    entries.filter(|entry| is_one(&entry.file_name())).count()
+}
+
+/// The kernel tells of every opening of a device, whoever it was.  Each was a look at everything that
+/// the run had open.
+#[test]
+fn devices_that_others_open_cost_a_server_that_waits_next_to_nothing() {
+    const SERVER: &str = "import sys\nprint('READY', flush=True)\nsys.stdin.readline()\n\
+        d = open('/dev/fuse')\nprint('OPENED', flush=True)\nsys.stdin.readline()";
+    let lab = lab!();
+    if find_program("python3").is_none() {
+        skip!("no python3 to write a server in");
+    }
+    let mut server = Dialogue::start(&lab, lab.systx(["run", "--", "python3", "-c", SERVER]));
+    server.wait_for("READY");
+    let client = client_of(&lab);
+    // Its own looks come ever more rarely: in the time that counts there are one or two, and one more for
+    // each device that somebody else makes.
+    let (begun, mut before) = (Instant::now(), 0);
+    while begun.elapsed() < Duration::from_secs(14) {
+        if begun.elapsed() < Duration::from_secs(4) {
+            before = reads(client);
+        }
+        drop(std::fs::File::open("/dev/fuse").expect("everybody may"));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let (spent, look) = (reads(client) - before, processes_of_the_machine());
+    assert!(spent < 15 * look, "{spent} reads where a look has {look}");
+    // Its own is told of.
+    let before = reads(client);
+    server.send("open\n");
+    server.wait_for("OPENED");
+    // Several times, so that one look was over.
+    eventually("it looks", || reads(client) - before > 7 * look);
+    server.send("end\n");
+    let done = server.close();
+    assert!(done.err.contains("python3 opened /dev/fuse"), "{done}");
+}
+
+fn client_of(lab: &Lab) -> u32 {
+    let is_it = |pid: &u32| {
+        comm(*pid) == "systx" && {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split(|b| *b == 0).nth(1) == Some(b"run")
+        }
+    };
+    lab.processes().into_iter().find(is_it).expect("it runs")
+}
+
 /// A look now and then would be ten turns a second, as it was.
 #[test]
 fn a_server_that_waits_costs_nothing() {
@@ -165,13 +225,7 @@ fn a_server_that_waits_costs_nothing() {
     }
     let mut server = Dialogue::start(&lab, lab.systx(["run", "--", "python3", "-c", SERVER]));
     server.wait_for("READY");
-    let client = lab.processes().into_iter().find(|pid| {
-        comm(*pid) == "systx" && {
-            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            line.split(|b| *b == 0).nth(1) == Some(b"run")
-        }
-    });
-    let (client, daemon) = (client.expect("it runs"), lab.daemons()[0]);
+    let (client, daemon) = (client_of(&lab), lab.daemons()[0]);
     // Looks get rarer, each pause twice the one before, and end; but for those that others cause
     // who open a device just then.
     eventually("both sleep most of ten seconds", || {

@@ -66,6 +66,26 @@ pub(crate) fn of_the_run(others: Option<u64>) -> Vec<Process> {
     all
 }
 
+/// How often the threads of a process have gone to sleep: as long as that is the same, none has run in
+/// between.  `None` if one runs, or the process is gone.
+pub(crate) fn sleeps_of(pid: u32) -> Option<u64> {
+    let mut all = 0u64;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        let text = std::fs::read(thread.ok()?.path().join("status")).ok()?;
+        let text = String::from_utf8_lossy(&text);
+        let value = |name: &str| {
+            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":")).map(str::trim)
+        };
+        if value("State")?.starts_with('R') {
+            return None;
+        }
+        for count in ["voluntary_ctxt_switches", "nonvoluntary_ctxt_switches"] {
+            all = all.wrapping_add(value(count)?.parse().ok()?);
+        }
+    }
+    Some(all)
+}
+
 /// One process; `None` if it is gone.
 pub fn look(pid: u32) -> Option<Process> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;

@@ -12,6 +12,8 @@
 //! listen(2) ([`crate::calls`]), after somebody opens one of the devices (inotify(7)).  Some more
 //! follow, ever more rarely, since a connection takes its time; then no more, so a command that
 //! sleeps costs nothing.  Where the kernel does not tell of calls or of devices, looks never end.
+//! Of a device it tells whoever opens it: if nobody of the tree has run since the last look, it was
+//! somebody else.
 //!
 //! Limits: what lives between two looks is not seen; neither are packets of unconnected UDP
 //! sockets, nor signals to outside processes.  This is a help for the reader of a summary, not a
@@ -62,6 +64,10 @@ pub(crate) struct Watcher {
     rest: Duration,
     calls: Option<Arc<Told>>,
     devices: Devices,
+    /// The next look is for a device alone, and when the one after it was due, with its pause.
+    for_device: Option<(Option<Instant>, Duration)>,
+    /// The tree at the last look, with how often each process had slept ([`processes::sleeps_of`]).
+    slept: Vec<(u32, Option<u64>)>,
     /// As for [`processes::of_the_run`].
     others: Option<u64>,
 }
@@ -87,6 +93,8 @@ impl Watcher {
             rest: FIRST,
             calls,
             devices: Devices::Later,
+            for_device: None,
+            slept: Vec::new(),
             others,
         }
     }
@@ -100,7 +108,8 @@ impl Watcher {
     pub(crate) fn told(&self) -> Vec<BorrowedFd<'_>> {
         let calls = self.calls.as_ref().map(|calls| calls.something.as_fd());
         let devices = match &self.devices {
-            Devices::Told(devices) => Some(devices.as_fd()),
+            // One that is due already looks at all of them.
+            Devices::Told(devices) if self.for_device.is_none() => Some(devices.as_fd()),
             _ => None,
         };
         calls.into_iter().chain(devices).collect()
@@ -108,14 +117,22 @@ impl Watcher {
 
     /// Something is new: looks soon, then ever more rarely.
     pub(crate) fn hear(&mut self) {
-        if let Some(calls) = &self.calls {
-            let _ = rustix::io::read(&calls.something, &mut [0; 8]);
-        }
+        let calls = self.calls.as_ref();
+        let mut other =
+            calls.is_some_and(|calls| rustix::io::read(&calls.something, &mut [0; 8]).is_ok());
         if let Devices::Told(told) = &self.devices
             && new_devices(told)
         {
             self.devices = Devices::Later;
+            other = true;
         }
+        self.for_device = match self.for_device {
+            _ if other => None,
+            // A look is due in any case.
+            None if self.last.is_none() => None,
+            None => Some((self.next, self.pause)),
+            before => before,
+        };
         let earliest = self.last.map(|last| last + self.rest);
         let soon = (Instant::now() + FIRST).max(earliest.unwrap_or_else(Instant::now));
         self.next = Some(self.next.map_or(soon, |next| next.min(soon)));
@@ -130,10 +147,23 @@ impl Watcher {
 
     pub(crate) fn look(&mut self) {
         let start = Instant::now();
+        if let Some((next, pause)) = self.for_device.take()
+            && self
+                .slept
+                .iter()
+                .all(|(pid, then)| then.is_some() && processes::sleeps_of(*pid) == *then)
+        {
+            (self.next, self.pause, self.last) = (next, pause, Some(start));
+            self.rest = (self.rest * 2).min(OFTEN);
+            return;
+        }
         if matches!(self.devices, Devices::Later) {
             self.devices = tell_of_devices().map_or(Devices::Untold, Devices::Told);
         }
-        let tree: Vec<(processes::Process, Open)> = processes::of_the_run(self.others)
+        let tree = processes::of_the_run(self.others);
+        // Whoever runs from now on may have opened something by the next look.
+        self.slept = tree.iter().map(|p| (p.pid, processes::sleeps_of(p.pid))).collect();
+        let tree: Vec<(processes::Process, Open)> = tree
             .into_iter()
             .map(|p| {
                 let open = open(p.pid);
