@@ -14,7 +14,7 @@
 //!
 //! From the bottom up: `device`, `format`, `object`, `entry`, `piece`, `usage`, `group`, `tree`,
 //! `root`, `txn`, `ops`, `pending`, `state`, `checkpoint`, `recovery`, `cleaner`, `fsck`,
-//! `snapshots`, `volume`.
+//! `snapshots`, `volume`, `stream`.
 
 #![forbid(unsafe_code)]
 
@@ -36,6 +36,7 @@ mod recovery;
 mod root;
 mod snapshots;
 mod state;
+mod stream;
 mod tree;
 mod txn;
 mod usage;
@@ -49,6 +50,7 @@ pub use recovery::Report;
 pub use root::Origin;
 pub use snapshots::{SnapshotInfo, View};
 pub use state::Limits;
+pub use stream::{StreamHeader, receive, send};
 pub use tree::Clock;
 pub use txn::Txn;
 pub use volume::{Format, Space, Volume, mkfs};

@@ -32,6 +32,7 @@ pub struct SnapshotInfo {
 /// The tree of a snapshot, to be read.
 pub struct View {
     tree: Mutex<Tree>,
+    info: SnapshotInfo,
     /// As long as it is there, the snapshot cannot be removed.
     _open: Arc<()>,
 }
@@ -40,7 +41,7 @@ impl View {
     pub(crate) fn new(env: &Env, snapshot: &Snapshot, open: Arc<()>) -> Result<View> {
         let root = read_root(env, &snapshot.root)?;
         let tree = Mutex::new(rank::STORE, Tree::new(env.clone(), root.chunks));
-        Ok(View { tree, _open: open })
+        Ok(View { tree, info: info(snapshot), _open: open })
     }
 
     /// Looks at the tree; whatever would change it says [`Error::ReadOnly`].
@@ -52,18 +53,36 @@ impl View {
         let now = (tree.env.clock)();
         look(&mut Ops { tree: &mut tree, txn: &mut Txn::new(), maker: None, now })
     }
+
+    /// What it is.
+    pub fn info(&self) -> &SnapshotInfo {
+        &self.info
+    }
+
+    /// The tree itself.
+    pub(crate) fn tree<T>(&self, use_it: impl FnOnce(&mut Tree) -> T) -> T {
+        use_it(&mut self.tree.lock())
+    }
+
+    /// The tree itself, beside that of a later snapshot.
+    pub(crate) fn tree_beside<T>(&self, use_it: impl FnOnce(&mut Tree) -> T) -> T {
+        use_it(&mut self.tree.lock_beside())
+    }
 }
 
-/// All of them.
-pub fn list(state: &State) -> Vec<SnapshotInfo> {
-    let all = state.kept.snapshots.iter().map(|s| SnapshotInfo {
+fn info(s: &Snapshot) -> SnapshotInfo {
+    SnapshotInfo {
         name: s.name.clone(),
         sequence: s.sequence,
         time: s.time,
         segments: s.pins.len() as u32,
         origin: s.origin,
-    });
-    all.collect()
+    }
+}
+
+/// All of them.
+pub fn list(state: &State) -> Vec<SnapshotInfo> {
+    state.kept.snapshots.iter().map(info).collect()
 }
 
 /// The snapshot of a name.

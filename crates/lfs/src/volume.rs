@@ -495,6 +495,26 @@ impl Volume {
         snapshots::remove(&mut state, name)
     }
 
+    /// The state, when nobody is writing a group.
+    pub(crate) fn with_state<T>(&self, act: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
+        let mut state = self.state.lock();
+        self.wait_for_writer(&mut state)?;
+        act(&mut state)
+    }
+
+    /// Makes room for a transaction, and lets `act` install it, when nobody is writing a group.
+    pub(crate) fn install<T>(
+        &self,
+        mut txn: Txn,
+        act: impl FnOnce(&mut State, &mut Txn) -> Result<T>,
+    ) -> Result<T> {
+        let mut state = self.state.lock();
+        let need = state.need(&txn)?;
+        self.make_room(&mut state, need, false)?;
+        self.wait_for_writer(&mut state)?;
+        act(&mut state, &mut txn)
+    }
+
     /// Writes everything, and a last checkpoint.
     ///
     /// # Errors

@@ -102,6 +102,14 @@ impl Ops<'_> {
         Ok(())
     }
 
+    /// Stages a page of a file as it is to be; sizes and times are for the caller.
+    pub(crate) fn put_page(&mut self, ino: Ino, page: u64, staged: Staged) -> Result<()> {
+        self.writable()?;
+        self.file(ino)?;
+        self.stage(ino, page, staged);
+        self.spill()
+    }
+
     fn stage(&mut self, ino: Ino, page: u64, staged: Staged) {
         let is = |s: &Staged| u64::from(matches!(s, Staged::Memory(_)));
         self.txn.in_memory += is(&staged);

@@ -117,7 +117,7 @@ impl Ops<'_> {
         Ok(found)
     }
 
-    fn bind(&mut self, dir: Ino, name: &[u8], new: Option<Link>) -> Result<()> {
+    pub(crate) fn bind(&mut self, dir: Ino, name: &[u8], new: Option<Link>) -> Result<()> {
         let old = self.entry(dir, name)?;
         let entries = self.txn.entries.entry(dir).or_default();
         entries.entry(name.to_vec()).or_insert(Rebind { old, new }).new = new;
@@ -216,6 +216,15 @@ impl Ops<'_> {
         }
         self.bind(dir, name, Some(link_to(ino, attrs.kind)))?;
         self.touch(ino);
+        Ok(())
+    }
+
+    /// Puts in an object that was made elsewhere, with its number; names come later.
+    pub(crate) fn adopt(&mut self, ino: Ino, node: Node) -> Result<()> {
+        let maker = self.maker.as_mut().ok_or(Error::ReadOnly)?;
+        let next = ino.checked_add(1).ok_or(Error::Invalid("number of an object"))?;
+        *maker.next_ino = next.max(*maker.next_ino);
+        self.txn.created.insert(ino, node);
         Ok(())
     }
 

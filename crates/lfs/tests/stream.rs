@@ -1,0 +1,170 @@
+//! Streams: a copy is as the original, difference by difference; what is damaged is refused.
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::acts::{act, run};
+use common::{BLOCKS, budget, bytes, clock, commit, dump, file, format, fresh, open, tree};
+use proptest::prelude::*;
+use std::sync::Arc;
+use systx_lfs::device::{Cuts, SimDisk};
+use systx_lfs::format::ROOT;
+use systx_lfs::fsck::check;
+use systx_lfs::{Error, Format, Greedy, Volume, mkfs, receive, send};
+
+/// An empty volume of another identity.
+fn other() -> (Arc<SimDisk>, Volume) {
+    let disk = Arc::new(SimDisk::new(BLOCKS * 2));
+    mkfs(disk.clone(), &Format { id: [11; 16], ..format() }, clock()).unwrap();
+    let volume = open(disk.clone()).unwrap();
+    (disk, volume)
+}
+
+fn sent(volume: &Volume, name: &str, since: Option<&str>) -> Vec<u8> {
+    let mut stream = Vec::new();
+    let n = send(volume, name, since, &mut stream).unwrap();
+    assert_eq!(n, stream.len() as u64);
+    stream
+}
+
+fn fill(volume: &Volume, seed: u64) {
+    for n in 0..6u64 {
+        commit(volume, |ops| {
+            let name = format!("{seed} {n}");
+            let f = ops.create(ROOT, name.as_bytes(), &file())?;
+            ops.write(f, n * 5000, &bytes(seed + n, 9000))
+        })
+        .unwrap();
+    }
+}
+
+#[test]
+fn a_lost_device_is_the_last_full_stream_and_those_after_it() {
+    let (_, volume) = fresh(BLOCKS);
+    fill(&volume, 1);
+    volume.snapshot("one").unwrap();
+    let one = tree(&volume);
+    fill(&volume, 2);
+    volume.plain(|ops| ops.unlink(ROOT, b"1 3")).unwrap();
+    volume.snapshot("two").unwrap();
+    let two = tree(&volume);
+    let (full, more) = (sent(&volume, "one", None), sent(&volume, "two", Some("one")));
+    assert!(more.len() < sent(&volume, "two", None).len());
+    let (disk, copy) = other();
+    assert!(matches!(receive(&copy, &mut &more[..]), Err(Error::NotFound)));
+    let header = receive(&copy, &mut &full[..]).unwrap();
+    assert_eq!((header.name.as_str(), tree(&copy)), ("one", one.clone()));
+    assert!(matches!(receive(&copy, &mut &full[..]), Err(Error::Exists)));
+    receive(&copy, &mut &more[..]).unwrap();
+    assert_eq!(tree(&copy), two);
+    assert_eq!(copy.at("one").unwrap().look(dump).unwrap(), one);
+    // A copy can be sent on, and goes on from what the original sends.
+    let (_, third) = other();
+    receive(&third, &mut &sent(&copy, "one", None)[..]).unwrap();
+    receive(&third, &mut &more[..]).unwrap();
+    assert_eq!(tree(&third), two);
+    drop(copy);
+    assert_eq!(check(disk.clone(), clock()).unwrap().findings, []);
+    assert_eq!(tree(&open(disk).unwrap()), two);
+}
+
+#[test]
+fn a_copy_that_was_changed_takes_no_difference() {
+    let (_, volume) = fresh(BLOCKS);
+    fill(&volume, 1);
+    volume.snapshot("one").unwrap();
+    fill(&volume, 2);
+    volume.snapshot("two").unwrap();
+    let (_, copy) = other();
+    receive(&copy, &mut &sent(&volume, "one", None)[..]).unwrap();
+    // Cleaning is no change.
+    copy.clean(&Greedy, u32::MAX).unwrap();
+    copy.coalesce(0, 100, &|| false).unwrap();
+    copy.plain(|ops| ops.create(ROOT, b"own", &file())).unwrap();
+    let before = tree(&copy);
+    let more = sent(&volume, "two", Some("one"));
+    assert!(matches!(receive(&copy, &mut &more[..]), Err(Error::Busy(_))));
+    assert!(matches!(receive(&copy, &mut &sent(&volume, "two", None)[..]), Err(Error::Busy(_))));
+    assert_eq!(tree(&copy), before);
+    assert!(matches!(send(&volume, "one", Some("two"), &mut Vec::new()), Err(Error::Invalid(_))));
+}
+
+#[test]
+fn a_stream_that_is_damaged_or_cut_off_changes_nothing() {
+    let (_, volume) = fresh(BLOCKS);
+    fill(&volume, 1);
+    volume.snapshot("one").unwrap();
+    let stream = sent(&volume, "one", None);
+    let (_, copy) = other();
+    let (before, free) = (tree(&copy), copy.space().free_segments);
+    let refused = |stream: &[u8], what: &str| {
+        let done = receive(&copy, &mut &stream[..]);
+        assert!(matches!(done, Err(Error::Corrupt { .. })), "{what}: {done:?}");
+        assert_eq!((tree(&copy), copy.snapshots().len()), (before.clone(), 0), "{what}");
+    };
+    for at in (0..stream.len()).step_by(stream.len() / 60) {
+        let mut damaged = stream.clone();
+        damaged[at] ^= 8;
+        refused(&damaged, &format!("byte {at}"));
+        refused(&stream[..at], &format!("cut at {at}"));
+    }
+    copy.checkpoint().unwrap();
+    assert_eq!(copy.space().free_segments, free, "what it spilled came back");
+    receive(&copy, &mut &stream[..]).unwrap();
+}
+
+/// The tree and the name of its snapshot are there, or neither.
+#[test]
+fn a_power_cut_while_receiving_leaves_all_or_nothing() {
+    let (_, volume) = fresh(BLOCKS);
+    fill(&volume, 1);
+    volume.snapshot("one").unwrap();
+    let one = tree(&volume);
+    fill(&volume, 2);
+    volume.snapshot("two").unwrap();
+    let two = tree(&volume);
+    let (disk, copy) = other();
+    receive(&copy, &mut &sent(&volume, "one", None)[..]).unwrap();
+    drop(copy);
+    let disk = Arc::new(disk.copy());
+    let copy = open(disk.clone()).unwrap();
+    receive(&copy, &mut &sent(&volume, "two", Some("one"))[..]).unwrap();
+    let mut kinds = [0; 2];
+    disk.crashes(Cuts { each: 20 * budget(), seed: 3 }, |crash| {
+        let found = open(Arc::new(crash.disk)).unwrap();
+        let whole = found.snapshots().len() == 2;
+        kinds[usize::from(whole)] += 1;
+        assert_eq!(tree(&found), if whole { &two } else { &one }.clone(), "{}", crash.name);
+    });
+    assert!(kinds[0] > 0 && kinds[1] > 0, "{kinds:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 40 * budget() as u32, failure_persistence: None, ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn any_two_trees_are_one_difference_apart(
+        first in prop::collection::vec(act(), 1..25), second in prop::collection::vec(act(), 0..25)
+    ) {
+        let (_, volume) = fresh(BLOCKS);
+        let (disk, copy) = other();
+        for a in first {
+            let _ = volume.plain(|ops| run(ops, a));
+        }
+        volume.snapshot("one").unwrap();
+        receive(&copy, &mut &sent(&volume, "one", None)[..]).unwrap();
+        prop_assert_eq!(tree(&copy), tree(&volume));
+        for a in second {
+            let _ = volume.plain(|ops| run(ops, a));
+        }
+        volume.clean(&Greedy, u32::MAX).unwrap();
+        volume.snapshot("two").unwrap();
+        receive(&copy, &mut &sent(&volume, "two", Some("one"))[..]).unwrap();
+        prop_assert_eq!(tree(&copy), tree(&volume));
+        drop(copy);
+        prop_assert_eq!(check(disk, clock()).unwrap().findings, []);
+    }
+}
