@@ -4,12 +4,12 @@ use crate::Checkpoints;
 use std::sync::Arc;
 use systx_store::DirStore;
 use systx_store::io::{Class, Stamp};
-use systx_vfs::volume::Volume;
+use systx_vfs::shared::SharedVolume;
 
 /// A file system with its store.
 pub struct Site {
     /// What views share; it has the engine.
-    pub vol: Arc<Volume>,
+    pub vol: Arc<SharedVolume>,
     /// The durable side.
     pub store: Arc<DirStore>,
     /// Lets the store's journal forget.

@@ -9,6 +9,7 @@ use systx_store::io::Stamp;
 use systx_store::writeset::{Origin, WriteSet};
 use systx_store::{CommitMeta, Forgotten, Reservation, ReserveError};
 use systx_vfs::growing::{Appended, Merged};
+use systx_vfs::neighbours::Neighbours as _;
 use systx_vfs::publication::{NotDecided, Publication, UnderWay};
 
 /// What a transaction does on one file system.
@@ -221,10 +222,12 @@ fn carried_forward(
             *stamp = site.vol.current(*stamp);
         }
     }
-    let merged =
-        site.vol.rebase_appended(&mut writes, appended).map_err(|paths: Vec<Vec<u8>>| {
+    let guarded = site.vol.is_guarded();
+    let merged = site.vol.rebase_appended(&mut writes, appended, guarded).map_err(
+        |paths: Vec<Vec<u8>>| {
             Stopped::Changed(paths.iter().map(|path| site.absolute(path)).collect())
-        })?;
+        },
+    )?;
     notes.extend(merged.iter().map(|Merged { path, between }| {
         let path = site.absolute(path);
         let path = String::from_utf8_lossy(&path);

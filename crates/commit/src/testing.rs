@@ -10,6 +10,7 @@ use systx_store::real::RealIo;
 use systx_store::writeset::{Attrs, Content, Ix, Object, Origin, WriteSet};
 use systx_store::{CommitMeta, Config, DirStore, TxnKind};
 use systx_txn::BeginOptions;
+use systx_vfs::shared::SharedVolume;
 use systx_vfs::volume::Volume;
 
 /// A directory as the root of a file system with a store.
@@ -26,7 +27,7 @@ pub fn site(dir: &Path, io: Arc<dyn Io>, real: Arc<RealIo>) -> Arc<Site> {
     let mount = dir.as_os_str().as_encoded_bytes().to_vec();
     let vol = Volume::new(io, mount, hidden).unwrap().with_locks(real);
     Arc::new(Site {
-        vol: Arc::new(vol),
+        vol: Arc::new(SharedVolume::over(vol)),
         store: Arc::new(store),
         checkpoints: Checkpoints::new(),
         store_path: dir.join(".systx").as_os_str().as_encoded_bytes().to_vec(),

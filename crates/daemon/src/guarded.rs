@@ -24,9 +24,9 @@ use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
 use systx_fuse::{Config, Connection, FileLocks};
 use systx_vfs::aliases::{Aliases, Control, Seat};
+use systx_vfs::inode_locks::writers::Writing;
 use systx_vfs::plain::{Order, Plain};
 use systx_vfs::publication;
-use systx_vfs::writers::Writing;
 
 /// How long a cut-off of a directory in use waits for pages that programs dirtied through mappings.
 const SYNC_LIMIT: Duration = Duration::from_secs(10);

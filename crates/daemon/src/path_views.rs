@@ -40,6 +40,7 @@ use systx_base::{Kind, NodeId, TxnId, Uid};
 use systx_fuse::Connection;
 use systx_vfs::api::{Caller, Calls, Requests};
 use systx_vfs::retired::{Lasting, StillOpen};
+use systx_vfs::shared::SharedVolume;
 use systx_vfs::view::View;
 
 /// The place of all path views of a daemon.
@@ -194,7 +195,7 @@ impl PathViews {
     pub(crate) fn mount(
         &self,
         id: TxnId,
-        view: Arc<View>,
+        (view, volume): (Arc<View>, Arc<SharedVolume>),
         (directory, below): (HostPath, &Path),
         transport: Transport,
         guest: Option<ForGuest<'_>>,
@@ -217,7 +218,7 @@ impl PathViews {
             Err(Errno::PERM) if guest.is_none() => (None, by_helper(&whole)?),
             Err(errno) => return Err(refused(errno)),
         };
-        let lasting = Arc::new(Lasting::new(Arc::clone(&view)));
+        let lasting = Arc::new(Lasting::new(Arc::clone(&view), volume));
         let root = match &guest {
             Some(guest) => guest.reached(&lasting, below).map_err(|e| not_shown(&directory, e))?,
             None => NodeId::ROOT,

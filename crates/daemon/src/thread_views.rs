@@ -384,7 +384,7 @@ impl Desk {
         let tid = caller.tid;
         let asleep = move || crate::blocked::all_keep_waiting_for(tid).is_some();
         txn.volume.vol.engine.defer_while(txn.id, asleep);
-        let lasting = Arc::new(Lasting::new(Arc::clone(&txn.view)));
+        let lasting = Arc::new(Lasting::new(Arc::clone(&txn.view), Arc::clone(&volume.vol)));
         let rider = self.rider(place, &guarded);
         let routed = rider.is_some();
         let attached =

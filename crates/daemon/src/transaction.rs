@@ -31,7 +31,7 @@ use systx_store::{CommitMeta, TxnKind};
 use systx_txn::{Access, BeginOptions, Isolation, Object, Opponent, Side, Status};
 use systx_vfs::content::{Budget, Spill};
 use systx_vfs::freeze::Frozen;
-use systx_vfs::inode_locks::NotQuiet;
+use systx_vfs::neighbours::NotQuiet;
 use systx_vfs::view::{Ids, View, ViewConfig};
 
 mod committing;

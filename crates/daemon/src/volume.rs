@@ -28,6 +28,7 @@ use systx_store::real::RealIo;
 use systx_store::{
     Config, DirStore, Instance, Known, OpenError, Past, RecoveryReport, Registry, check_place,
 };
+use systx_vfs::shared::SharedVolume;
 use systx_vfs::volume::Volume;
 use thiserror::Error;
 
@@ -186,7 +187,7 @@ pub struct OpenVolume {
     /// Where it is.
     pub location: Location,
     /// What views share.
-    pub vol: Arc<Volume>,
+    pub vol: Arc<SharedVolume>,
     /// The durable side.
     pub store: Arc<DirStore>,
     /// What recovery did when it was opened.
@@ -522,7 +523,7 @@ pub fn open(
         .map_err(|e| failed("look at", &location.mount, e.into()))?
         .with_overlay(store.overlay())
         .with_locks(real.clone());
-    let vol = Arc::new(vol);
+    let vol = Arc::new(SharedVolume::over(vol));
     let programs = Arc::downgrade(&vol);
     real.ask_first(move |file| programs.upgrade()?.openers(file));
     let store = Arc::new(store);

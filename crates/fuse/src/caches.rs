@@ -11,8 +11,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 use systx_base::NodeId;
 use systx_vfs::inode_locks::Ticket;
+use systx_vfs::inode_locks::writers::Writing;
 use systx_vfs::publication::{BARRIER, Caches};
-use systx_vfs::writers::Writing;
 
 use crate::connection::{Connection, Shared};
 use crate::node_unsafe::{open_node, open_node_to_read};

@@ -35,15 +35,16 @@ use systx_store::writeset::{Attrs, Bind, Content, Data, Extent, Ix, Object, Orig
 use systx_txn::{Access, BeginOptions, Object as Item, ObjectRef};
 use systx_vfs::api::{Reply, Valid};
 use systx_vfs::inode_locks::Ticket;
+use systx_vfs::inode_locks::writers::Writing;
 use systx_vfs::plain::{Change, Gate, Order, Plain, STALL};
 use systx_vfs::publication::{self, Caches, NotDecided};
+use systx_vfs::shared::SharedVolume;
 use systx_vfs::volume::Volume;
-use systx_vfs::writers::Writing;
 
 /// A guarded directory whose commits this test makes itself, by hand.
 struct Arena {
     mount: Guarded,
-    vol: Arc<Volume>,
+    vol: Arc<SharedVolume>,
     below: std::path::PathBuf,
     slow: Arc<Slow>,
     /// How long a test waits for what must not happen before something else does.  Where a remedy is
@@ -207,8 +208,8 @@ impl Arena {
         missing: Option<Remedy>,
     ) -> std::io::Result<Arena> {
         let io = Arc::new(RealIo::from_dir(open(dir))?);
-        let vol =
-            Arc::new(Volume::new(io, dir.as_os_str().as_encoded_bytes().to_vec(), HashSet::new())?);
+        let at = dir.as_os_str().as_encoded_bytes().to_vec();
+        let vol = Arc::new(SharedVolume::over(Volume::new(io, at, HashSet::new())?));
         let it = Order::new(Arc::clone(&vol), STALL);
         let slow = Arc::<Slow>::default();
         let order = Arc::new(Without { it, missing, slow: Arc::clone(&slow) });

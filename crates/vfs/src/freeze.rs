@@ -223,7 +223,7 @@ impl View {
             if frozen.appended.iter().any(|file| file.ix.0 as usize == i) {
                 return None;
             }
-            if self.vol.is_open_guarded(st.base(*frozen.nodes.get(i)?).ok()?.stamp.id) {
+            if self.others.is_open(st.base(*frozen.nodes.get(i)?).ok()?.stamp.id) {
                 return None;
             }
             let (dir, name) = self.backing_place(&st, *frozen.nodes.get(i)?).ok()?;
@@ -512,7 +512,7 @@ impl<'a> Frost<'a> {
     /// done there, the inode stays what it was, and neither names nor another inode have to be published.  Not those
     /// that may be running as programs: these cannot be overwritten, and another inode needs its name published.
     fn keep_inodes(&mut self) {
-        let roots = self.view.vol.guarded_roots();
+        let roots = self.view.others.guarded_roots();
         if roots.is_empty() {
             return;
         }

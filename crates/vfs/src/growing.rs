@@ -113,7 +113,7 @@ impl View {
             }
         };
         any && self.isolation == Isolation::Serializable
-            && self.vol.guarded_now().is_empty()
+            && !self.others.is_guarded()
             && may.is_one(&st.path_in(&self.vol, dir, name))
     }
 
@@ -258,10 +258,11 @@ impl Volume {
         &self,
         writes: &mut WriteSet,
         appended: &[Appended],
+        is_guarded: bool,
     ) -> Result<Vec<Merged>, Vec<Vec<u8>>> {
         let (mut merged, mut changed) = (Vec::new(), Vec::new());
         for file in appended {
-            match self.end_of(writes, file) {
+            match self.end_of(writes, file, is_guarded) {
                 Some(now) => {
                     if let Some(between) = shift(writes, file, now) {
                         let path = origin_path(writes, file.ix);
@@ -275,7 +276,7 @@ impl Volume {
     }
 
     /// The version of the file now, if it has only grown.
-    fn end_of(&self, writes: &WriteSet, file: &Appended) -> Option<Stamp> {
+    fn end_of(&self, writes: &WriteSet, file: &Appended, is_guarded: bool) -> Option<Stamp> {
         let Origin::Host { parent, name, stamp, .. } =
             &writes.objects.get(file.ix.0 as usize)?.origin
         else {
@@ -292,7 +293,7 @@ impl Volume {
             }
             // In a guarded directory the pages behind the end that was met are not held.
             let same = now == *stamp && now.size == file.from;
-            if !same && !self.guarded_now().is_empty() {
+            if !same && is_guarded {
                 return None;
             }
             if before.stamp() == now {

@@ -10,14 +10,14 @@
 //! needed, and nothing less will do, is modelled in `crates/sim/src/in_flight.rs`:
 //! - *the decision of a commit*: what the transaction has read must not be in the kernel's pages in a newer state.
 //!   Else somebody may have seen that, and then something that the commit changes, unchanged
-//!   ([`Volume::lock_written`]);
+//!   ([`SharedVolume::lock_written`]);
 //! - *dropping pages*: a page that a write in flight has changed must not be read anew before the daemon
-//!   knows of it: it would stay without that write (the same, [`Volume::flush`] and [`Volume::drop_changed`]). Of a file
+//!   knows of it: it would stay without that write (the same, [`SharedVolume::flush`] and [`SharedVolume::drop_changed`]). Of a file
 //!   that nobody has open for writing they are dropped without the lock, and who opens it for that waits meanwhile
-//!   ([`Volume::without_writers`]). Where opens make no messages, see [`writers`](crate::writers);
-//! - *attributes*: the daemon knows of a new length before the kernel does ([`Volume::land`]);
+//!   ([`SharedVolume::without_writers`]). Where opens make no messages, see [`writers`](crate::inode_locks::writers);
+//! - *attributes*: the daemon knows of a new length before the kernel does ([`SharedVolume::land`]);
 //! - *an aged transaction* keeps writers out before it reads: a write that is held when it comes is in the page
-//!   already ([`Volume::keep_writers_out`]). Of a file that nobody has open for writing without the lock: it says so before it looks, and
+//!   already ([`SharedVolume::keep_writers_out`]). Of a file that nobody has open for writing without the lock: it says so before it looks, and
 //!   who opens it is counted first and asks then.
 //!
 //! **Why nobody waits in a circle.**  A barrier's request is answered without asking for anything.  Who
@@ -25,9 +25,10 @@
 //! A GETATTR might be of a caller that has the lock himself.  And every wait here is bounded: a lock that was
 //! not got in time is given up.
 
+use crate::inode_locks::writers::{Absent, FileAt, KeptOut};
+use crate::neighbours::NotQuiet;
 use crate::publication::Guarded;
-use crate::volume::Volume;
-use crate::writers::{Absent, FileAt, KeptOut};
+use crate::shared::SharedVolume;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,6 +36,8 @@ use systx_base::sync::{Event, Mutex, rank};
 use systx_base::{NodeId, Oid, TxnId};
 use systx_store::io::HostId;
 use systx_store::lease::ReadLease;
+
+pub mod writers;
 
 /// The extended attribute that a barrier asks to remove, followed by a [`Ticket`]: nothing has it.
 pub const FILE_BARRIER: &[u8] = b"system.systx\x01barrier.";
@@ -57,17 +60,6 @@ const DROPPING: Duration = Duration::from_secs(1);
 
 /// Most files that are locked at once: each takes a thread and a request, of the 256 that a queue of the kernel has.
 const LOCKED_MAX: usize = 128;
-
-/// Why nobody could be kept from writing to what a transaction has read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum NotQuiet {
-    /// Somebody writes all the time: it may be tried again.
-    Busy,
-    /// So many files are open for writing, more than can be locked.
-    Many(usize),
-    /// So many files would have to be watched at once, more than this process may have descriptors for.
-    Unwatched(usize),
-}
 
 /// One lock that is wanted, or held.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -265,7 +257,7 @@ impl Drop for Unwritten<'_> {
 
 /// Files that nobody writes to as long as this lives.
 pub(crate) struct Locked<'v> {
-    vol: &'v Volume,
+    vol: &'v SharedVolume,
     pub(crate) owner: TxnId,
     /// Files that have to be locked whatever the transaction has read.
     pub(crate) changed: Option<&'v HashSet<Oid>>,
@@ -315,7 +307,7 @@ struct Written {
     id: HostId,
 }
 
-impl Volume {
+impl SharedVolume {
     /// Locks every file that a transaction relies on or has `changed`, and plain programs may be writing to.
     ///
     /// Hold no lock that a request of a plain program may need.
@@ -489,7 +481,7 @@ impl Volume {
         }
     }
 
-    /// As [`Volume::flush`], of a file that is locked.
+    /// As [`SharedVolume::flush`], of a file that is locked.
     pub(crate) fn flush_locked(&self, id: HostId) {
         if let Some(written) = self.find_written(id) {
             drop_pages(&written);

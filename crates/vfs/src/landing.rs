@@ -1,54 +1,47 @@
-//! Plain changes of names, attributes and lengths that have been performed, and of which the kernel may not know yet.
+//! Plain changes of names, attributes and lengths that have been performed, and of which the kernel
+//! may not know yet.
 //!
-//! The answer to such a change is on its way for a moment, and for long on a busy machine.  All that time whoever asks
-//! the kernel sees what was before: a name that it has cached, or that it has cached to stand for nothing, an old mode or length.  A
-//! transaction asks the daemon, and sees what is.  So before it ends it waits until what it has seen has *landed*
-//! ([`Volume::land_seen`]); else a program could look for what it has told of, and not find it.
+//! The answer to such a change is on its way for a moment, and for long on a busy machine.  All
+//! that time whoever asks the kernel sees what was before: a name that it has cached, or that it
+//! has cached to stand for nothing, an old mode or length.  A transaction asks the daemon, and sees
+//! what is.  So before it ends it waits until what it has seen has *landed*
+//! ([`SharedVolume::land_seen`]); else a program could look for what it has told of, and not find
+//! it.
 //!
-//! A call that changes names has their directory locked from before its request until it is over, one that changes
-//! attributes or the length its inode (`i_rwsem`).  So there is one at the most for each of these, and it is over when
+//! A call that changes names has their directory locked from before its request until it is over,
+//! one that changes attributes or the length its inode (`i_rwsem`).  So there is one at the most
+//! for each of these, and it is over when
 //! - the next one in the same place asks for something: it is only performed when it has the lock;
 //! - its thread asks for another change;
 //! - a barrier has returned ([`Caches::barrier`], [`Caches::file_barrier`]).
 //!
-//! **Why nobody waits in a circle.**  A barrier waits for whoever has the lock.  He may be held for the very transaction that
-//! would wait here, if it is aged: so those do not wait.  And nobody waits for ever.
+//! **Why nobody waits in a circle.**  A barrier waits for whoever has the lock.  He may be held for
+//! the very transaction that would wait here, if it is aged: so those do not wait.  And nobody
+//! waits for ever.
 //!
 //! What is in flight in content is in [`inode_locks`](crate::inode_locks).
 //!
 //! [`Caches::barrier`]: crate::publication::Caches::barrier
 //! [`Caches::file_barrier`]: crate::publication::Caches::file_barrier
 
-use crate::inode_locks::Ticket;
-use crate::plain::{Change, sys};
-use crate::volume::Volume;
+use crate::change::Change;
+use crate::sys;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use systx_base::Oid;
 use systx_base::sync::{Event, Mutex, rank};
-use systx_base::{Oid, TxnId};
 use systx_store::io::HostId;
 use systx_txn::ObjectRef;
 
-/// What a transaction is about to do that waits.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Before {
-    /// To end.
-    End,
-    /// To end; it is a snapshot, which is in no conflict with anybody, and may have seen everything.
-    EndOfSnapshot,
-    /// To take the locks of the files that it relies on and that are open for writing: so these land in any case.
-    Locks,
-}
-
 /// How long a transaction waits: longer than an answer takes to arrive on the busiest machine.
-const LANDING: Duration = Duration::from_secs(2);
+pub(crate) const LANDING: Duration = Duration::from_secs(2);
 
 /// Calls that are remembered in any case.
 const MANY: usize = 64;
 
 /// Barriers at once: each takes a thread.
-const AT_ONCE: usize = 32;
+pub(crate) const AT_ONCE: usize = 32;
 
 /// What is so old is over.
 const OLD: Duration = Duration::from_secs(10);
@@ -70,21 +63,21 @@ struct State {
     many: usize,
 }
 
-struct Call {
-    number: u64,
-    host: HostId,
-    what: What,
-    thread: u32,
-    since: Instant,
+pub(crate) struct Call {
+    pub(crate) number: u64,
+    pub(crate) host: HostId,
+    pub(crate) what: What,
+    pub(crate) thread: u32,
+    pub(crate) since: Instant,
 }
 
 /// What is changed in one place.
 #[derive(Clone, Default)]
-struct What {
+pub(crate) struct What {
     /// Names in the directory.
-    names: Vec<Box<[u8]>>,
-    attributes: bool,
-    length: bool,
+    pub(crate) names: Vec<Box<[u8]>>,
+    pub(crate) attributes: bool,
+    pub(crate) length: bool,
 }
 
 /// Where the kernel has a lock for a change, and what is changed there.
@@ -108,7 +101,8 @@ fn places<'a>(change: &'a Change<'_>) -> impl Iterator<Item = (Oid, What)> + 'a 
     dirs.chain(subject.map(move |(inode, _)| (inode, of_it)))
 }
 
-/// Whose call it is; 0: that is not known.  Of content it is not: the change is of who has opened the file.
+/// Whose call it is; 0: that is not known.  Of content it is not: the change is of who has opened
+/// the file.
 fn thread_of(change: &Change<'_>) -> u32 {
     let content = change.writes.iter().any(|o| matches!(o, ObjectRef::Pages { .. }));
     if content { 0 } else { change.by.tid }
@@ -120,7 +114,8 @@ impl Landing {
         Landing { state: Mutex::new(rank::LEAF, state), changed: Event::new() }
     }
 
-    /// The request of a change is here: others in the same places are over, and so is what its thread did before.
+    /// The request of a change is here: others in the same places are over, and so is what its
+    /// thread did before.
     pub fn asks(&self, change: &Change<'_>) {
         let mut state = self.state.lock();
         let before = state.calls.len();
@@ -170,19 +165,19 @@ impl Landing {
     }
 
     /// Those that may not be over.
-    fn all(&self) -> Vec<(Oid, Arc<Call>)> {
+    pub(crate) fn all(&self) -> Vec<(Oid, Arc<Call>)> {
         let state = self.state.lock();
         let recent = state.calls.iter().filter(|(_, call)| call.since.elapsed() < OLD);
         recent.map(|(place, call)| (*place, Arc::clone(call))).collect()
     }
 
-    fn landed(&self, place: Oid, number: u64) {
+    pub(crate) fn landed(&self, place: Oid, number: u64) {
         self.state.lock().is_over(place, number);
         self.changed.notify_all();
     }
 
     /// Whether it was over in time.
-    fn wait(&self, place: Oid, number: u64, until: Instant) -> bool {
+    pub(crate) fn wait(&self, place: Oid, number: u64, until: Instant) -> bool {
         let mut state = self.state.lock();
         while state.calls.get(&place).is_some_and(|call| call.number == number) {
             let left = until.saturating_duration_since(Instant::now());
@@ -203,75 +198,6 @@ impl State {
     fn is_over(&mut self, place: Oid, number: u64) {
         if self.calls.get(&place).is_some_and(|call| call.number == number) {
             self.calls.remove(&place);
-        }
-    }
-}
-
-impl Volume {
-    /// Waits until the kernel knows of every plain change of a name, of attributes or of a length that a transaction may have seen.
-    /// No longer than a moment: what an answer takes to arrive, nobody has to be sure of.
-    ///
-    /// Hold no lock that a request of a plain program may need.
-    pub fn land_seen(&self, owner: TxnId, before: Before) {
-        let engine = &self.engine;
-        // Plain changes are held for an aged one, with the lock that a barrier needs: it would lose to them when their time is up.
-        if engine.is_reserved(owner) {
-            return;
-        }
-        let saw = |(place, call): &(Oid, Arc<Call>)| {
-            let (place, what) = (*place, &call.what);
-            let entry = |name| engine.holds(owner, ObjectRef::Entry { dir: place, name });
-            before == Before::EndOfSnapshot
-                || what.attributes && engine.holds(owner, ObjectRef::Attr(place))
-                || !what.names.is_empty() && engine.holds(owner, ObjectRef::List(place))
-                || what.names.iter().any(|name| entry(name))
-                || what.length
-                    && engine.holds(owner, ObjectRef::Size(place))
-                    && !(before == Before::Locks && self.is_open_guarded(call.host))
-        };
-        let seen: Vec<_> = self.landing.all().into_iter().filter(saw).collect();
-        let until = Instant::now() + LANDING;
-        for some in seen.chunks(AT_ONCE) {
-            for (place, call) in some {
-                self.send_landing(*place, call);
-            }
-            for (place, call) in some {
-                if !self.landing.wait(*place, call.number, until) {
-                    tracing::warn!(
-                        ?place,
-                        thread = call.thread,
-                        "a change that was seen may not be known everywhere"
-                    );
-                }
-            }
-        }
-    }
-
-    /// A barrier, in a thread.
-    fn send_landing(&self, place: Oid, call: &Call) {
-        let known = self.guarded_now().into_iter().find_map(|guarded| {
-            let node = guarded.plain.node_of(call.host)?;
-            Some((guarded, node))
-        });
-        let Some((guarded, node)) = known else {
-            // What the kernel does not know it does not show.
-            self.landing.landed(place, call.number);
-            return;
-        };
-        let (landing, number) = (Arc::clone(&self.landing), call.number);
-        let barrier = move || {
-            let passed = if guarded.plain.is_dir(node) {
-                guarded.caches.barrier(node)
-            } else {
-                guarded.caches.file_barrier(node, Ticket::PASS)
-            };
-            match passed {
-                Ok(()) => landing.landed(place, number),
-                Err(errno) => tracing::warn!(%errno, ?node, "no barrier"),
-            }
-        };
-        if let Err(error) = std::thread::Builder::new().name("landing".into()).spawn(barrier) {
-            tracing::warn!(%error, "no thread for a barrier");
         }
     }
 }

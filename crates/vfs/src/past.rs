@@ -25,13 +25,11 @@
 mod frozen;
 mod keep;
 mod pages;
-mod views;
 
-pub use frozen::Frozen;
+pub(crate) use frozen::frozen;
 
 use crate::api::Reply;
 use crate::content::{PAGE, Spill};
-use frozen::bare;
 use pages::{Data, Extents, Piece, Room};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};

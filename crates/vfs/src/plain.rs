@@ -26,20 +26,22 @@ mod list;
 mod locks;
 mod names;
 mod order;
-pub(crate) mod sys;
+
 mod sys_unsafe;
 mod table;
 mod unnaming;
 
+pub use crate::change::Change;
 pub(crate) use echo::Echo;
-pub use gate::{Change, Gate, NoGate};
+pub use gate::{Gate, NoGate};
 pub use order::{Order, STALL};
 
 use crate::api::*;
+use crate::inode_locks::writers::FileAt;
 use crate::locks::Locks;
 use crate::node::oid_of;
 use crate::publication::BARRIER;
-use crate::writers::FileAt;
+use crate::sys;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashSet;

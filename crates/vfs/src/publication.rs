@@ -1,7 +1,7 @@
 //! Publication: how a commit becomes visible in guarded directories at one instant, although the
 //! kernel caches their names, attributes, listings and pages (docs/decisions/0003, Choice 5).
 //!
-//! 1. *Mark* what changes ([`Volume::publish`]): from here on answers of view 0 about it carry the old
+//! 1. *Mark* what changes ([`SharedVolume::publish`]): from here on answers of view 0 about it carry the old
 //!    value with timeout 0, and READs of changed files are held.
 //! 2. *Invalidate*: for each directory a barrier, then its changed names, then its listing; the attributes;
 //!    the pages.  What was answered old since its invalidation began is invalidated again; a directory that is
@@ -22,18 +22,18 @@
 //!
 //! **Several at once.**  One is on its way to its decision; any number are decided, and wait for the disk or are being
 //! installed.  So several share a wait for the disk.  What is on its way does not meet what is decided
-//! ([`Marked::meets`]): it waits for that in [`Volume::publish`], and so lets those go that were held by it.  So no two
+//! ([`Marked::meets`]): it waits for that in [`SharedVolume::publish`], and so lets those go that were held by it.  So no two
 //! publications mark the same, and to the one on its way what others hold is a request that is slow: an invalidation
 //! that would wait for any waits for it.  Nobody decided ever waits for somebody who is not.
 //!
 //! **Lock order**: `publishing` (PUBLICATION), `marks` (MARKS), then everything that requests need.  A plain
 //! read shares `marks` while it is performed; who takes it alone waits for those.
 
+use crate::inode_locks::writers::Writing;
 use crate::inode_locks::{Locked, Ticket};
 use crate::node::oid_of;
 use crate::plain::Plain;
-use crate::volume::Volume;
-use crate::writers::Writing;
+use crate::shared::SharedVolume;
 use marked::{Objects, Old};
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -210,13 +210,13 @@ pub struct Publication<'v> {
 
 /// A commit whose requests are marked; from its decision on they are held.  Dropping it releases them.
 pub struct UnderWay {
-    vol: Arc<Volume>,
+    vol: Arc<SharedVolume>,
     txn: TxnId,
     marked: Arc<Marked>,
     guarded: Vec<Arc<Guarded>>,
 }
 
-impl Volume {
+impl SharedVolume {
     /// Marks what `writes` of a transaction changes.  Waits for the decision of the publication before it, and for the
     /// end of those that it meets.  Of several volumes at once: always in the order of [`Volume::order`].
     pub fn publish(self: &Arc<Self>, txn: TxnId, writes: &WriteSet) -> Publication<'_> {
@@ -484,7 +484,7 @@ impl UnderWay {
         })
     }
 
-    /// Its program goes on now: who wants to know that all is durable waits for it ([`Volume::wait_durable`]).
+    /// Its program goes on now: who wants to know that all is durable waits for it ([`SharedVolume::wait_durable`]).
     pub fn relax(&self) {
         self.marked.phase.lock().relaxed = true;
     }

@@ -64,7 +64,7 @@ impl View {
         }
         let base = st.base(node)?;
         // What programs have stored in mappings of it comes first; that of a snapshot has come.
-        let settled = self.is_frozen(base.oid()) || self.vol.flush(Some(self.txn), base.stamp.id);
+        let settled = self.is_frozen(base.oid()) || self.others.flush(self.txn, base.stamp.id);
         let (dir, name) = self.backing_place(st, node)?;
         let handle = match self.io().open_file(&dir, &name, self.how_to_open(st, base)) {
             Ok(handle) => handle,

@@ -5,14 +5,16 @@
 //! 1. While the transaction is open, all requests go to its [`View`].
 //! 2. While it is being committed ([`Lasting::pause`]) requests wait, so that none is answered by
 //!    something that is half there.  Those under way are waited for first.
-//! 3. After a commit the same nodes are those of a [`Plain`] view of the volume: what is read is the
+//! 3. After a commit the same nodes are those of a [`Plain`] view of the volume: what is read is
+//! the
 //!    committed state of that moment, what is written is a plain write, and the kernel may keep
 //!    nothing.  A node is taken over when it is first asked for, by where it was committed; what is
 //!    open at the commit is held by a descriptor, so it stays the same inode whatever happens to its
 //!    name.  A file that is open but was not committed, because it had lost all its names, is copied to
 //!    one without a name.
 //!
-//! After an abort all stays with the view, which answers `ECANCELED`, except that pages can be read.
+//! After an abort all stays with the view, which answers `ECANCELED`, except that pages can be
+//! read.
 //!
 //! Opens have messages here, else nobody would know what is open.
 //!
@@ -22,6 +24,7 @@ use crate::api::*;
 use crate::client;
 use crate::plain::files::{Opens, handle_of};
 use crate::plain::{Echo, Gate, Plain, STALL};
+use crate::shared::SharedVolume;
 use crate::view::View;
 use crate::volume::errno;
 use rustix::fs::{Mode, OFlags};
@@ -38,6 +41,8 @@ use systx_store::real::RealIo;
 
 /// See the module.
 pub struct Lasting {
+    /// Where it goes on.
+    vol: Arc<SharedVolume>,
     passage: Mutex<Passage>,
     changed: Event,
     /// What is open of the view; after the commit the plain view keeps count.
@@ -63,6 +68,7 @@ enum Serving {
 /// A view after its commit.
 struct Committed {
     view: Arc<View>,
+    vol: Arc<SharedVolume>,
     /// Made when it is needed first: of most transactions nothing is asked any more.
     plain: OnceLock<Plain>,
     /// The last node that the view handed out.
@@ -70,8 +76,8 @@ struct Committed {
 }
 
 /// Who orders the requests that arrive after the commit: the one place where that is decided.
-fn gate_of(view: &View) -> Arc<dyn Gate> {
-    Arc::new(Echo::new(Arc::clone(&view.vol), STALL))
+fn gate_of(vol: &Arc<SharedVolume>) -> Arc<dyn Gate> {
+    Arc::new(Echo::new(Arc::clone(vol), STALL))
 }
 
 /// What the kernel has open, held over the commit.
@@ -92,10 +98,11 @@ impl Committed {
         if let Some(plain) = self.plain.get() {
             return Ok(plain);
         }
-        let made = self.view.plain_successor(self.last).inspect_err(|errno| {
-            tracing::error!(%errno, "what a committed view has open is lost");
-            self.view.cancel();
-        })?;
+        let made =
+            self.view.plain_successor(self.last, gate_of(&self.vol)).inspect_err(|errno| {
+                tracing::error!(%errno, "what a committed view has open is lost");
+                self.view.cancel();
+            })?;
         Ok(self.plain.get_or_init(|| made))
     }
 
@@ -145,18 +152,19 @@ impl Drop for Pass<'_> {
 
 impl Lasting {
     /// Of an open transaction's view.
-    pub fn new(view: Arc<View>) -> Lasting {
+    pub fn new(view: Arc<View>, vol: Arc<SharedVolume>) -> Lasting {
         let passage =
             Passage { serving: Serving::View(view), closed: false, under_way: 0, late: 0 };
         Lasting {
+            vol,
             passage: Mutex::new(rank::LEAF, passage),
             changed: Event::new(),
             opens: Mutex::new(rank::LEAF, HashMap::new()),
         }
     }
 
-    /// Lets no request in any more and waits for those under way.  Hold no lock that one of them may
-    /// need.  Requests go on when the pause is dropped.
+    /// Lets no request in any more and waits for those under way.  Hold no lock that one of them
+    /// may need.  Requests go on when the pause is dropped.
     pub fn pause(self: &Arc<Self>) -> Pause {
         let mut passage = self.passage.lock();
         passage.closed = true;
@@ -235,7 +243,8 @@ impl Lasting {
         Ok(pass)
     }
 
-    /// A descriptor (`O_PATH`) of what a node was before the transaction, if that is open and has not changed it.
+    /// A descriptor (`O_PATH`) of what a node was before the transaction, if that is open and has
+    /// not changed it.
     pub(crate) fn untouched(&self, id: NodeId) -> Option<OwnedFd> {
         let Serving::View(view) = self.serving() else { return None };
         if view.state.lock().node(id).ok()?.is_changed() {
@@ -284,8 +293,8 @@ impl Pause {
         }
     }
 
-    /// Before a commit: holds what is open, and copies what will have no name.  `read_only`: nothing
-    /// will be committed.
+    /// Before a commit: holds what is open, and copies what will have no name.  `read_only`:
+    /// nothing will be committed.
     pub fn pin(&mut self, read_only: bool) {
         let Some(view) = self.view() else { return };
         let open: Vec<NodeId> = self.lasting.opens.lock().keys().copied().collect();
@@ -298,9 +307,9 @@ impl Pause {
         }
     }
 
-    /// Right after an installation, while nobody else can touch what was written: holds what is open
-    /// and is another inode now than before.  Locks of files that the transaction has made, or has
-    /// put another inode in the place of, exclude programs outside from now on.
+    /// Right after an installation, while nobody else can touch what was written: holds what is
+    /// open and is another inode now than before.  Locks of files that the transaction has made, or
+    /// has put another inode in the place of, exclude programs outside from now on.
     pub fn landed(&mut self) {
         let Some(view) = self.view() else { return };
         let open: Vec<NodeId> = self.lasting.opens.lock().keys().copied().collect();
@@ -326,8 +335,9 @@ impl Pause {
     /// Something is open, and the volume's root is gone.
     pub fn retire(mut self) -> Reply<Vec<StillOpen>> {
         let Some(view) = self.view() else { return Ok(Vec::new()) };
+        let vol = Arc::clone(&self.lasting.vol);
         let last = NodeId(view.objects_met() as u64);
-        let committed = Committed { view: Arc::clone(&view), plain: OnceLock::new(), last };
+        let committed = Committed { view: Arc::clone(&view), vol, plain: OnceLock::new(), last };
         let opens = std::mem::take(&mut *self.lasting.opens.lock());
         let mut open = Vec::new();
         for (id, opens) in opens {
@@ -351,8 +361,8 @@ impl Pause {
 }
 
 impl View {
-    /// What the kernel has open as a node, if it is known on the backing file system; a copy if it will
-    /// not be there after the commit.
+    /// What the kernel has open as a node, if it is known on the backing file system; a copy if it
+    /// will not be there after the commit.
     fn pinned(&self, id: NodeId, read_only: bool) -> Reply<Option<Pinned>> {
         let (known, named, kind) = {
             let st = self.state.lock();
@@ -431,10 +441,11 @@ impl View {
         Ok(copy)
     }
 
-    /// A plain view of the volume, in which this view's nodes, up to the `last` one, keep their numbers.
-    fn plain_successor(&self, last: NodeId) -> Reply<Plain> {
+    /// A plain view of the volume, in which this view's nodes, up to the `last` one, keep their
+    /// numbers.
+    fn plain_successor(&self, last: NodeId, gate: Arc<dyn Gate>) -> Reply<Plain> {
         let root = self.real()?.duplicate(&self.vol.io.root()).map_err(errno)?;
-        let plain = Plain::new(root, self.vol.hidden(), gate_of(self))?;
+        let plain = Plain::new(root, self.vol.hidden(), gate)?;
         let st = self.state.lock();
         let numbers: Vec<(HostId, NodeId)> = st
             .nodes

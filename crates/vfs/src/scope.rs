@@ -211,7 +211,7 @@ mod tests {
         let dir = tree();
         let oid = |path: &str| {
             let file = fs::File::open(dir.path().join(path)).unwrap();
-            crate::node::oid_of(crate::plain::sys::stat(&file).unwrap().id)
+            crate::node::oid_of(crate::sys::stat(&file).unwrap().id)
         };
         let name = |dir: &str, name: &str, write| {
             let part = Part::Name { dir: oid(dir), name: name.as_bytes().into() };

@@ -2,8 +2,7 @@
 //! of this daemon were found by the engine when they happened; here outsiders' changes are found, by
 //! one `statx` per object that was met, and by a look into directories that changed.
 
-use crate::inode_locks::{Locked, NotQuiet};
-use crate::landing::Before;
+use crate::neighbours::{Before, Hold, NotQuiet};
 use crate::node::{Base, Name, Node};
 use crate::view::{State, View};
 use std::collections::HashSet;
@@ -38,7 +37,7 @@ pub enum What {
 
 /// Nobody writes to files that a transaction has read.
 pub struct Quiet<'v> {
-    _locked: Locked<'v>,
+    _locked: Box<dyn Hold + 'v>,
 }
 
 /// Reads that the engine lists as stale already: another transaction committed what makes them so.
@@ -57,12 +56,11 @@ impl View {
         self.land(Before::Locks);
         let mut tries = 0;
         let locked = loop {
-            match self.vol.lock_written(self.txn, None) {
+            match self.others.quiet(self.txn) {
                 Err(NotQuiet::Busy) if tries < TRIES => tries += 1,
                 done => break done?,
             }
         };
-        locked.flush();
         Ok(Quiet { _locked: locked })
     }
 
@@ -74,7 +72,7 @@ impl View {
 
     fn land(&self, before: Before) {
         let before = if self.frozen.is_some() { Before::EndOfSnapshot } else { before };
-        self.vol.land_seen(self.txn, before);
+        self.others.land_seen(self.txn, before);
     }
 
     /// Every difference between what was met and what is there; waits for an installation in progress
@@ -86,7 +84,7 @@ impl View {
             return found;
         }
         // A plain request under way moves a version, and says so only then: once more without any.
-        let _nobody = self.vol.marks.write();
+        let _nobody = self.others.still();
         self.differences(&st)
     }
 

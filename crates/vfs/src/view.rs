@@ -20,9 +20,10 @@ use crate::growing::{Growing, MayGrow};
 use crate::handles::HandleCache;
 use crate::limits::{Taken, ViewLimits};
 use crate::locks::{Locks, Openings};
+use crate::neighbours::Neighbours;
 use crate::node::{Base, Body, Child, DirState, Dirty, Name, Node, Nodes, attr_of};
 use crate::numbers::NewNumbers;
-use crate::past::Frozen;
+use crate::snapshot::Frozen;
 use crate::volume::{Volume, errno};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -32,6 +33,8 @@ use systx_base::sync::{Mutex, Rank, rank};
 use systx_base::{Gid, Kind, NodeId, Oid, Time, TxnId, Uid};
 use systx_store::io::{Handle, HostId, Io, ListItem, Stamp, Stat};
 use systx_txn::{Access, Conflict, Isolation, Object, ObjectRef, Opponent, Side};
+
+mod frozen;
 
 /// Open directories, and open files, that one view keeps at the most.
 const HANDLES_MAX: usize = 512;
@@ -82,6 +85,8 @@ pub struct ViewConfig {
 /// See the module.
 pub struct View {
     pub(crate) vol: Arc<Volume>,
+    /// Who else works on it.
+    pub(crate) others: Arc<dyn Neighbours>,
     /// The moment that it shows of guarded directories, if it is a snapshot's.
     pub(crate) frozen: Option<Frozen>,
     pub(crate) txn: TxnId,
@@ -100,6 +105,12 @@ pub struct View {
     pub(crate) locks: Mutex<Arc<Locks>>,
     pub(crate) taken: Taken,
     pub(crate) openings: Mutex<Option<Arc<dyn Openings>>>,
+    standing: Standing,
+}
+
+/// How the transaction stands, known without the lock.
+#[derive(Default)]
+struct Standing {
     /// Requests that wait for a commit which is being installed.
     waiting: AtomicUsize,
     lost: AtomicBool,
@@ -122,17 +133,26 @@ pub(crate) struct State {
 
 impl View {
     /// A view of the committed state.  The transaction must have begun in the volume's engine.
-    pub fn new(vol: Arc<Volume>, config: ViewConfig) -> Reply<View> {
-        View::over(vol, None, config)
+    pub fn new(others: Arc<dyn Neighbours>, config: ViewConfig) -> Reply<View> {
+        View::over(others, None, config)
     }
 
-    /// A view of a snapshot of the volume ([`Volume::snapshot`]), for a transaction that commits nothing: below
+    /// A view of a snapshot of the volume (`SharedVolume::snapshot`), for a transaction that commits nothing: below
     /// guarded directories the engine and outsiders' changes have nothing to say about it.
-    pub fn of_snapshot(vol: Arc<Volume>, frozen: Frozen, config: ViewConfig) -> Reply<View> {
-        View::over(vol, Some(frozen), config)
+    pub fn of_snapshot(
+        others: Arc<dyn Neighbours>,
+        frozen: Frozen,
+        config: ViewConfig,
+    ) -> Reply<View> {
+        View::over(others, Some(frozen), config)
     }
 
-    fn over(vol: Arc<Volume>, frozen: Option<Frozen>, config: ViewConfig) -> Reply<View> {
+    fn over(
+        others: Arc<dyn Neighbours>,
+        frozen: Option<Frozen>,
+        config: ViewConfig,
+    ) -> Reply<View> {
+        let vol = Arc::clone(others.volume());
         let io = frozen.as_ref().map_or(&vol.io, |frozen| &frozen.io);
         let stat = io.stat(&io.root()).map_err(errno)?;
         if let Some(frozen) = frozen.as_ref().filter(|frozen| frozen.covers_in(None, stat.id)) {
@@ -192,9 +212,9 @@ impl View {
             locks: Mutex::new(rank::LEAF, Locks::new()),
             taken: Taken::new(ViewLimits::NONE),
             openings: Mutex::new(rank::LEAF, None),
-            waiting: AtomicUsize::new(0),
-            lost: AtomicBool::new(false),
+            standing: Standing::default(),
             vol,
+            others,
         })
     }
 
@@ -216,12 +236,12 @@ impl View {
     /// From now on lookups and changes answer `ECANCELED`; pages can still be read, so that a
     /// program that waits for its end is not killed by a failing page fault.
     pub fn cancel(&self) {
-        self.lost.store(true, Ordering::Release);
-        self.vol.let_writers_in(self.txn);
+        self.standing.lost.store(true, Ordering::Release);
+        self.others.let_writers_in(self.txn);
     }
 
     pub(crate) fn alive(&self) -> Reply<()> {
-        if self.lost.load(Ordering::Acquire) { Err(Errno::CANCELED) } else { Ok(()) }
+        if self.standing.lost.load(Ordering::Acquire) { Err(Errno::CANCELED) } else { Ok(()) }
     }
 
     /// The backing file system as this view shows it.
@@ -254,9 +274,9 @@ impl View {
                     return Err(Errno::CANCELED);
                 }
                 Access::Wait(winner) => {
-                    self.waiting.fetch_add(1, Ordering::Relaxed);
+                    self.standing.waiting.fetch_add(1, Ordering::Relaxed);
                     let installed = self.vol.wait_installed(self.txn, winner);
-                    self.waiting.fetch_sub(1, Ordering::Relaxed);
+                    self.standing.waiting.fetch_sub(1, Ordering::Relaxed);
                     installed?;
                     waited = true;
                 }
@@ -266,7 +286,7 @@ impl View {
 
     /// See [`crate::api::Requests::waits`].
     pub(crate) fn waits_for_commit(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
+        self.standing.waiting.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn read_of(&self, object: ObjectRef<'_>) -> Reply<bool> {
@@ -375,7 +395,7 @@ impl View {
         }
         // The difference may come from a plain request that has yet to say so, and was perhaps half done; or from a
         // commit that is installing, or did so between the two looks.
-        let _nobody = self.vol.marks.write();
+        let _nobody = self.others.still();
         let again = || look().is_ok_and(|now| same(now.stamp()));
         if again() {
             return true;
@@ -398,7 +418,7 @@ impl View {
             return Ok(seen);
         }
         // A plain write leaves alone what was recorded, and moves the version.
-        let _nobody = self.vol.marks.write();
+        let _nobody = self.others.still();
         let _quiet = self.vol.quiesce();
         look().map_err(errno)
     }

@@ -10,21 +10,15 @@
 
 use crate::api::Reply;
 use crate::client;
-use crate::content::{Spill, TimesHeld};
-use crate::inode_locks::InodeLocks;
-use crate::landing::Landing;
-use crate::past::{Frozen, Past};
-use crate::publication::{Afterwards, Guarded, Marked};
+use crate::content::TimesHeld;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use systx_base::sync::{Guard, Mutex, RwLock, rank};
+use systx_base::sync::{Guard, Mutex, rank};
 use systx_base::{Oid, TxnId};
 use systx_store::io::{HostId, Io, Stamp};
 use systx_store::overlay::Overlay;
 use systx_store::real::RealIo;
-use systx_store::writeset::WriteSet;
 use systx_txn::{Engine, ObjectRef};
 
 /// Shared by the views of one volume.
@@ -44,20 +38,6 @@ pub struct Volume {
     hidden: HashSet<HostId>,
     objects: Mutex<Objects>,
     install: Mutex<()>,
-    // The rest is explained in `publication.rs`.
-    pub(crate) guarded: Mutex<Vec<Arc<Guarded>>>,
-    pub(crate) publishing: Mutex<()>,
-    /// In the order in which they were decided; the last one may be on its way to that.
-    pub(crate) marks: RwLock<Vec<Arc<Marked>>>,
-    /// Whether there may be marks: a hint that spares looking.
-    pub(crate) is_publishing: AtomicBool,
-    pub(crate) afterwards: Afterwards,
-    /// What open snapshots need of what has been changed since they began.
-    pub past: Arc<Past>,
-    /// Locks on inodes of guarded directories.
-    pub(crate) inode_locks: Arc<InodeLocks>,
-    /// Plain changes of names and attributes that the kernel may not know of yet.
-    pub(crate) landing: Arc<Landing>,
     /// The times that files can have.
     pub(crate) times: TimesHeld,
     /// Who waits for whose installation.
@@ -98,14 +78,6 @@ impl Volume {
             hidden,
             objects: Mutex::new(rank::LEAF, Objects::default()),
             install: Mutex::new(rank::INSTALL, ()),
-            guarded: Mutex::new(rank::LEAF, Vec::new()),
-            publishing: Mutex::new(rank::PUBLICATION, ()),
-            marks: RwLock::new(rank::MARKS, Vec::new()),
-            is_publishing: AtomicBool::new(false),
-            afterwards: Afterwards::new(),
-            past: Arc::new(Past::new()),
-            inode_locks: Arc::new(InodeLocks::new()),
-            landing: Arc::new(Landing::new()),
             times: TimesHeld::default(),
             waits: Mutex::new(rank::LEAF, Vec::new()),
         })
@@ -195,59 +167,6 @@ impl Volume {
             waits.swap_remove(at);
         }
         waited
-    }
-
-    /// A snapshot of all guarded directories at one moment: between commits, and between plain requests.
-    /// `None` if nothing is guarded.  What plain programs have stored in mappings is written back first, and writes in flight land.
-    /// Old content that is too much for memory goes to `spill`.
-    pub fn snapshot(&self, spill: Arc<dyn Spill>) -> Option<Frozen> {
-        for guarded in self.guarded_now() {
-            for (_, id) in guarded.open_for_writing() {
-                self.flush(None, id);
-            }
-        }
-        let _no_commit = self.without_commits();
-        let _no_request = self.marks.write();
-        self.freeze(spill)
-    }
-
-    /// As [`Volume::snapshot`].
-    ///
-    /// # Errors
-    /// `EAGAIN`: it would have to wait: for a commit or a request under way, or for the write-back of a file
-    /// that somebody has open for writing, who may have stored something in a mapping.
-    pub fn try_snapshot(&self, spill: Arc<dyn Spill>) -> Reply<Option<Frozen>> {
-        if self.guarded_now().iter().any(|g| !g.open_for_writing().is_empty()) {
-            return Err(Errno::AGAIN);
-        }
-        let _no_commit = self.publishing.try_lock().ok_or(Errno::AGAIN)?;
-        let no_request = self.marks.try_write().ok_or(Errno::AGAIN)?;
-        if !no_request.is_empty() {
-            return Err(Errno::AGAIN);
-        }
-        Ok(self.freeze(spill))
-    }
-
-    /// With commits and requests kept out.
-    fn freeze(&self, spill: Arc<dyn Spill>) -> Option<Frozen> {
-        let roots = self.guarded_roots();
-        if roots.is_empty() || self.locks.is_none() {
-            return None;
-        }
-        Some(Frozen::new(Arc::clone(&self.io), self.past.begin(spill), roots))
-    }
-
-    /// Before a decided commit is installed: keeps what open snapshots need of what it changes.
-    pub fn keep_past(&self, writes: &WriteSet) {
-        if !self.past.is_open() {
-            return;
-        }
-        // Without it there are no snapshots.
-        let Some(real) = &self.locks else { return };
-        match real.duplicate(&real.root()) {
-            Ok(root) => self.past.keep_commit(writes, root),
-            Err(error) => self.past.give_up(&error),
-        }
     }
 
     /// Who waits for whose installation at this moment.
@@ -343,37 +262,5 @@ mod tests {
         assert!(volume.is_own(a, c) && volume.is_own(a, d));
         // The old inode is still there for whoever has it open, and is not what its name means.
         assert!(!volume.is_own(a, a) && !volume.is_own(a, b));
-    }
-
-    struct Nowhere;
-
-    impl Spill for Nowhere {
-        fn stage(&self) -> std::io::Result<crate::content::Slot> {
-            Err(std::io::ErrorKind::StorageFull.into())
-        }
-    }
-
-    #[test]
-    fn a_snapshot_that_does_not_wait_fails_while_a_commit_or_a_request_is_under_way() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = std::fs::File::open(dir.path()).unwrap().into();
-        let io = Arc::new(RealIo::from_dir(root).unwrap());
-        let volume = Arc::new(Volume::new(io, Vec::new(), HashSet::new()).unwrap());
-        let refused = || {
-            let attempt = || volume.try_snapshot(Arc::new(Nowhere)).err();
-            std::thread::scope(|s| s.spawn(attempt).join().unwrap())
-        };
-        let commit = volume.publishing.lock();
-        assert_eq!(refused(), Some(Errno::AGAIN));
-        drop(commit);
-        let request = volume.marks.read();
-        assert_eq!(refused(), Some(Errno::AGAIN));
-        drop(request);
-        let mut decided = volume.publish(TxnId(1), &WriteSet::default());
-        decided.decide(|| Ok::<(), ()>(())).unwrap();
-        decided.let_next();
-        assert_eq!(refused(), Some(Errno::AGAIN));
-        drop(decided);
-        assert_eq!(refused(), None);
     }
 }

@@ -76,7 +76,7 @@ fn the_sticky_bit_protects_what_others_own() {
     let vol = open_volume(dir.path());
     vol.engine.begin(TxnId(1), BeginOptions::default());
     let view = View::new(
-        vol,
+        Arc::new(systx_vfs::neighbours::Nobody(vol)),
         ViewConfig {
             txn: TxnId(1),
             isolation: Isolation::Serializable,
@@ -144,7 +144,7 @@ fn files_without_a_name() {
     vol.engine.begin(TxnId(1), BeginOptions::default());
     let budget = Budget::new(64 << 20);
     let view = View::new(
-        vol,
+        Arc::new(systx_vfs::neighbours::Nobody(vol)),
         ViewConfig {
             txn: TxnId(1),
             isolation: Isolation::Serializable,

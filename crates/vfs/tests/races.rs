@@ -20,8 +20,10 @@ use systx_store::real::RealIo;
 use systx_txn::{BeginOptions, ObjectRef};
 use systx_vfs::api::*;
 use systx_vfs::freeze::Everything;
+use systx_vfs::neighbours::Neighbours as _;
 use systx_vfs::plain::{Change, Gate, NoGate, Plain};
 use systx_vfs::retired::Lasting;
+use systx_vfs::shared::SharedVolume;
 use systx_vfs::volume::Volume;
 
 /// A user that no machine has.
@@ -92,9 +94,9 @@ impl Sticky {
 fn retired(dir: &Path) -> Arc<dyn Requests> {
     let io = Arc::new(RealIo::open(dir).unwrap());
     let vol = Volume::new(io.clone(), Vec::new(), HashSet::new()).unwrap().with_locks(io);
-    let vol = Arc::new(vol);
-    let view = common::new_view(&vol, 1, BeginOptions::default(), false);
-    let lasting = Arc::new(Lasting::new(view.clone()));
+    let vol = Arc::new(SharedVolume::over(vol));
+    let view = common::new_view(vol.volume(), 1, BeginOptions::default(), false);
+    let lasting = Arc::new(Lasting::new(view.clone(), vol.clone()));
     let mut pause = lasting.pause();
     pause.pin(false);
     view.freeze(&Everything);

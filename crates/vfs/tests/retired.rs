@@ -14,7 +14,9 @@ use systx_base::NodeId;
 use systx_store::real::RealIo;
 use systx_txn::Isolation;
 use systx_vfs::api::*;
+use systx_vfs::neighbours::Neighbours as _;
 use systx_vfs::retired::Lasting;
+use systx_vfs::shared::SharedVolume;
 use systx_vfs::view::View;
 use systx_vfs::volume::Volume;
 
@@ -24,8 +26,9 @@ const WRITE: OpenHow = OpenHow { read: true, write: true, append: false, dir: fa
 fn lasting(dir: &Path) -> (Arc<View>, Arc<Lasting>) {
     let io = Arc::new(RealIo::open(dir).expect("it is there"));
     let volume = Volume::new(io.clone(), b"/v".to_vec(), Default::default()).expect("a volume");
-    let view = open_view(&Arc::new(volume.with_locks(io)), 1, Isolation::Serializable);
-    (view.clone(), Arc::new(Lasting::new(view)))
+    let volume = Arc::new(SharedVolume::over(volume.with_locks(io)));
+    let view = open_view(volume.volume(), 1, Isolation::Serializable);
+    (view.clone(), Arc::new(Lasting::new(view, volume)))
 }
 
 fn find(view: &Lasting, dir: NodeId, name: &[u8]) -> Reply<Option<NodeId>> {

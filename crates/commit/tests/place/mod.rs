@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // Each test binary uses a part of this.
 
-use crate::common::{STATE, Twin, new_view};
+use crate::common::{STATE, Twin, view_beside};
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::path::Path;
@@ -17,10 +17,11 @@ use systx_store::{CommitMeta, Config, DirStore, TxnKind};
 use systx_txn::BeginOptions;
 use systx_vfs::freeze::Everything;
 use systx_vfs::inode_locks::Ticket;
+use systx_vfs::inode_locks::writers::Writing;
 use systx_vfs::plain::{Gate, Order, Plain, STALL};
 use systx_vfs::publication::{Caches, Guarded};
+use systx_vfs::shared::SharedVolume;
 use systx_vfs::volume::Volume;
-use systx_vfs::writers::Writing;
 
 /// Nothing is cached: requests are made directly.
 #[derive(Default)]
@@ -69,7 +70,7 @@ impl Caches for NoCaches {
 /// A volume with a store, of which one directory is guarded.
 pub struct Place {
     pub site: Arc<Site>,
-    pub vol: Arc<Volume>,
+    pub vol: Arc<SharedVolume>,
     pub plain: Arc<Plain>,
     guarded: Arc<Guarded>,
     caches: Arc<NoCaches>,
@@ -99,7 +100,7 @@ impl Place {
         let (store, _) = DirStore::open(config, real.clone()).expect("store");
         let hidden = HashSet::from([store.state_dir_id()]);
         let vol = Volume::new(io, Vec::new(), hidden.clone()).expect("volume").with_locks(real);
-        let vol = Arc::new(vol);
+        let vol = Arc::new(SharedVolume::over(vol));
         let dir = std::fs::File::open(root.join(guarded)).expect("guarded").into();
         let gate = gate(Order::new(vol.clone(), STALL));
         let plain = Arc::new(Plain::new(dir, hidden, gate).expect("view 0"));
@@ -129,7 +130,7 @@ impl Place {
 
     /// A view of a new transaction.
     pub fn begin(&self, options: BeginOptions, opaque: bool) -> Twin {
-        Twin(new_view(&self.vol, self.id(), options, opaque))
+        Twin(view_beside(self.vol.clone(), self.id(), options, opaque))
     }
 
     /// Runs a transaction and commits it.  Whether it was committed.

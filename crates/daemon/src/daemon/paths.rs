@@ -62,7 +62,7 @@ impl Daemon {
         let place = (directory.clone(), below);
         let mounted = self.table.volumes.path_views.mount(
             id,
-            txn.view.clone(),
+            (txn.view.clone(), volume.vol.clone()),
             place,
             begin.transport,
             guest,

@@ -2,7 +2,7 @@
 
 use super::*;
 use std::os::unix::fs::PermissionsExt;
-use systx_vfs::landing::Before;
+use systx_vfs::neighbours::Before;
 
 /// How often, at the moment of a decision, a file that the transaction has read was newer in the kernel's page than
 /// below: a write(2) was in flight.  It has read so many `others` that are open for writing, too.

@@ -393,14 +393,14 @@ impl View {
         let shared = !self.is_frozen(base.oid());
         let first_read = shared && !needed.is_empty() && self.files.get(node).is_none();
         if first_read {
-            self.vol.keep_writers_out(self.txn, base.stamp.id);
+            self.others.keep_writers_out(self.txn, base.stamp.id);
         }
         for pages in needed {
             let (first, last) = (pages.start, pages.end.saturating_sub(1));
             self.read_of(ObjectRef::Pages { oid: base.oid(), first, last })?;
         }
         if first_read {
-            self.vol.recorded(self.txn, base.stamp.id);
+            self.others.recorded(self.txn, base.stamp.id);
         }
         Ok(())
     }

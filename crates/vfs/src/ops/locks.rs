@@ -59,7 +59,7 @@ impl View {
         drop(st);
         let (root, dir) = (self.io().root(), self.bare(&dir));
         let at = (io.descriptor(&root), io.descriptor(dir));
-        if let Some(shown) = self.vol.shown(id, at, &name)? {
+        if let Some(shown) = self.others.shown(id, at, &name)? {
             return LockFile::over(shown).map_err(errno);
         }
         self.lock_file_of(io, dir, &name)
@@ -89,7 +89,7 @@ impl View {
     /// mount itself (`--fast-open`), when the commit is over, since the mount waits for that.
     pub(crate) fn move_locks(&self, over: bool) {
         let locks = self.locks();
-        if locks.count() > 0 && self.vol.untold().next().is_some() == over {
+        if locks.count() > 0 && self.others.keeps_locks() == over {
             locks.move_to(&|node| self.lock_file(&locks, node).ok());
         }
     }

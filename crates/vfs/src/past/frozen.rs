@@ -1,58 +1,38 @@
-//! The file system as a snapshot sees it: another [`Io`], below guarded directories of the moment when the
-//! snapshot began, elsewhere what is there.
+//! The file system as a snapshot sees it: another [`Io`], below guarded directories of the moment
+//! when the snapshot began, elsewhere what is there.
 //!
-//! Every call reads what is there and looks afterwards whether that has been changed, see [`super`].
+//! Every call reads what is there and looks afterwards whether that has been changed, see
+//! [`super`].
 
 use super::{Pinned, Snapshot, overlay, pages_of};
+use crate::snapshot::{Frozen, Moment};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashSet};
 use std::io::Result;
 use std::sync::Arc;
-use systx_base::sync::{Mutex, rank};
-use systx_base::{Gid, Kind, Oid, Time, Uid};
+use systx_base::{Gid, Kind, Time, Uid};
 use systx_store::io::{Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat};
 
-/// What the view of a snapshot is made over.
-pub struct Frozen {
-    pub(crate) io: Arc<dyn Io>,
-    snapshot: Arc<Snapshot>,
-    roots: Arc<HashSet<HostId>>,
-    /// What the view has met below guarded directories.
-    met: Mutex<HashSet<Oid>>,
+/// What the view of a snapshot of the directories `roots` of a file system is made over.
+pub(crate) fn frozen(io: Arc<dyn Io>, snapshot: Snapshot, roots: HashSet<HostId>) -> Frozen {
+    let (snapshot, roots) = (Arc::new(snapshot), Arc::new(roots));
+    let past = PastIo { now: io, snapshot: Arc::clone(&snapshot), roots: Arc::clone(&roots) };
+    Frozen::new(Arc::new(past), Box::new(Kept(snapshot)), roots)
 }
 
-impl Frozen {
-    /// A snapshot of the directories `roots` of a file system.
-    pub(crate) fn new(io: Arc<dyn Io>, snapshot: Snapshot, roots: HashSet<HostId>) -> Frozen {
-        let (snapshot, roots) = (Arc::new(snapshot), Arc::new(roots));
-        let io = PastIo { now: io, snapshot: Arc::clone(&snapshot), roots: Arc::clone(&roots) };
-        let met = Mutex::new(rank::LEAF, HashSet::new());
-        Frozen { io: Arc::new(io), snapshot, roots, met }
-    }
+struct Kept(Arc<Snapshot>);
 
-    /// Whether it had to be given up: reads may have failed.
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.snapshot.is_given_up()
+impl Moment for Kept {
+    fn is_given_up(&self) -> bool {
+        self.0.is_given_up()
     }
-
-    /// Whether an object of the view is of the snapshot.
-    pub(crate) fn covers(&self, oid: Oid) -> bool {
-        self.met.lock().contains(&oid)
-    }
-
-    /// Whether an object that is found in a directory of the view (`None`: its root) is of the snapshot.
-    pub(crate) fn covers_in(&self, dir: Option<Oid>, id: HostId) -> bool {
-        self.roots.contains(&id) || dir.is_some_and(|dir| self.covers(dir))
-    }
-
-    /// The view has met an object of the snapshot.
-    pub(crate) fn meet(&self, oid: Oid) {
-        self.met.lock().insert(oid);
+    fn bare<'h>(&self, handle: &'h Handle) -> &'h Handle {
+        bare(handle)
     }
 }
 
 /// The handle of the file system below that one of a snapshot stands for.
-pub(crate) fn bare(handle: &Handle) -> &Handle {
+fn bare(handle: &Handle) -> &Handle {
     &handle.inner::<At>().handle
 }
 

@@ -3,9 +3,9 @@
 use super::pages::Data;
 use super::{Inode, Layer, Past, Pinned, Xattrs};
 use crate::api::Reply;
+use crate::change::Change;
 use crate::content::PAGE;
-use crate::plain::Change;
-use crate::plain::sys::{self, Seen};
+use crate::sys::{self, Seen};
 use rustix::fs::{self, SeekFrom};
 use rustix::io::{self, Errno};
 use std::collections::HashSet;

@@ -3,8 +3,9 @@
 mod hooked;
 
 use super::*;
+use crate::change::Change;
 use crate::content::Slot;
-use crate::plain::{Change, sys};
+use crate::sys;
 use hooked::Hooked;
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -139,7 +140,7 @@ fn a_change_between_the_question_and_the_answer_is_not_seen() {
             let hooked = Hooked::new(RealIo::open(scratch.path()).unwrap());
             let past = Arc::new(Past::with_limits(100, 100));
             let snapshot = past.begin(Arc::new(NoSpace));
-            let frozen = Frozen::new(hooked.clone(), snapshot, HashSet::from([root]));
+            let frozen = frozen(hooked.clone(), snapshot, HashSet::from([root]));
             let top = frozen.io.root();
             let want = ask(&*frozen.io, &top);
             let change = {

@@ -2,11 +2,12 @@
 
 use super::identity::Acting;
 use super::table::Node;
-use super::{Change, Plain, sys};
+use super::{Change, Plain};
 use crate::api::{Attr, Caller, Reply, SetAttr, SetTime, SetXattr, StatFs};
 use crate::client;
 use crate::content::PAGE;
 use crate::inode_locks::Ticket;
+use crate::sys;
 use rustix::fs::{self, AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};

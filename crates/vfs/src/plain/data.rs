@@ -3,10 +3,11 @@
 use super::attrs::S_ISXID;
 use super::identity::Acting;
 use super::table::Node;
-use super::{Change, Plain, sys};
+use super::{Change, Plain};
 use crate::api::{Attr, Fallocate, Reply, Seek};
 use crate::client;
 use crate::content::{PAGE, within};
+use crate::sys;
 use rustix::fs::{self, FallocateFlags, SeekFrom};
 use rustix::io::{self, Errno};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -3,13 +3,14 @@
 //! A view that outlives its transaction is a mount, or a root, of its own, and so are its inodes in the kernel. A write through a
 //! descriptor from there reaches the file, and not what the kernel has cached of the file by its path.
 
-use super::gate::{Change, Gate};
+use super::gate::Gate;
 use super::order::Order;
-use super::sys;
 use crate::api::{Reply, Valid};
+use crate::change::Change;
 use crate::inode_locks::Ticket;
 use crate::publication::Guarded;
-use crate::volume::Volume;
+use crate::shared::SharedVolume;
+use crate::sys;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// See the module.
 pub(crate) struct Echo {
     order: Order,
-    vol: Arc<Volume>,
+    vol: Arc<SharedVolume>,
 }
 
 /// What the kernel is to forget of a node.
@@ -41,7 +42,7 @@ enum Stale {
 }
 
 impl Echo {
-    pub(crate) fn new(vol: Arc<Volume>, stall: Duration) -> Echo {
+    pub(crate) fn new(vol: Arc<SharedVolume>, stall: Duration) -> Echo {
         Echo { order: Order::aside(Arc::clone(&vol), stall), vol }
     }
 
@@ -105,7 +106,12 @@ impl Echo {
     }
 }
 
-fn drop_one(vol: &Volume, guarded: &Guarded, node: NodeId, what: &Stale) -> Result<(), Errno> {
+fn drop_one(
+    vol: &SharedVolume,
+    guarded: &Guarded,
+    node: NodeId,
+    what: &Stale,
+) -> Result<(), Errno> {
     match what {
         Stale::UnderWay => guarded.caches.barrier(node),
         Stale::Attributes => guarded.caches.drop_attributes(node),

@@ -1,9 +1,10 @@
 //! Open files: one descriptor for reading and one for writing serve everybody who has a node open.
 
+use super::Plain;
 use super::table::Node;
-use super::{Plain, sys};
 use crate::api::{Caller, OpenHow, Opened, Reply};
 use crate::client;
+use crate::sys;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::collections::VecDeque;

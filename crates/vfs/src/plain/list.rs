@@ -1,8 +1,9 @@
 //! Listings, in the order and with the cookies of the backing file system.
 
-use super::{Plain, sys};
+use super::Plain;
 use crate::api::{DirEntry, Entry, Reply};
 use crate::publication::BARRIER;
+use crate::sys;
 use rustix::fs::{self, RawDir, SeekFrom};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;

@@ -3,9 +3,10 @@
 use super::identity::Acting;
 use super::table::Node;
 use super::unnaming::Unnaming;
-use super::{Change, Plain, sys};
+use super::{Change, Plain};
 use crate::api::{Caller, Entry, NewAttr, RenameHow, Reply};
 use crate::publication::BARRIER;
+use crate::sys;
 use rustix::fs::{self, AtFlags, Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

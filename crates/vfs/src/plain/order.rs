@@ -1,13 +1,14 @@
 //! The order of plain requests among transactions: a [`Gate`] that asks the conflict engine about
 //! what is changed, and the publication under way about what is read.
 
-use super::gate::{Change, Gate};
-use super::sys;
+use super::gate::Gate;
 use crate::api::{Caller, Reply, Valid};
+use crate::change::Change;
 use crate::client::{self, LOOK};
 use crate::inode_locks::Ticket;
 use crate::publication::{Admitted, Held, Marked};
-use crate::volume::Volume;
+use crate::shared::SharedVolume;
+use crate::sys;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
@@ -22,7 +23,7 @@ pub const STALL: Duration = Duration::from_millis(500);
 
 /// See the module.
 pub struct Order {
-    vol: Arc<Volume>,
+    vol: Arc<SharedVolume>,
     stall: Duration,
     /// Changes of names are never held.
     names_go: bool,
@@ -33,18 +34,18 @@ pub struct Order {
 impl Order {
     /// The order of a volume.  `stall`: how long a mutation may be held for an aged transaction, see
     /// [`systx_txn::Engine::reserve`].
-    pub fn new(vol: Arc<Volume>, stall: Duration) -> Order {
+    pub fn new(vol: Arc<SharedVolume>, stall: Duration) -> Order {
         Order { vol, stall, names_go: false, has_locks: true }
     }
 
     /// The same where the transactions for which it is held need the kernel's lock of the directory themselves: who is held
     /// in the middle of a change of names has that lock, so there no such change is held.
-    pub fn of_routed(vol: Arc<Volume>, stall: Duration) -> Order {
+    pub fn of_routed(vol: Arc<SharedVolume>, stall: Duration) -> Order {
         Order { vol, stall, names_go: true, has_locks: true }
     }
 
     /// The same for a view beside view 0, whose inodes are others in the kernel.
-    pub(super) fn aside(vol: Arc<Volume>, stall: Duration) -> Order {
+    pub(super) fn aside(vol: Arc<SharedVolume>, stall: Duration) -> Order {
         Order { vol, stall, names_go: false, has_locks: false }
     }
 

@@ -11,10 +11,10 @@
 //!
 //! **Lock order**: the table, then a node's descriptor.
 
-use super::sys;
 use super::sys_unsafe::FileHandle;
 use crate::api::Reply;
-use crate::writers::FileAt;
+use crate::inode_locks::writers::FileAt;
+use crate::sys;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

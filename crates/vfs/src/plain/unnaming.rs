@@ -10,10 +10,11 @@
 //! privilege ends with a user namespace acts as the owner of what was found: if that has changed
 //! again, the call fails.
 
+use super::Plain;
 use super::identity::Acting;
-use super::{Plain, sys};
 use crate::api::{Caller, Reply};
 use crate::client::{Privilege, privilege};
+use crate::sys;
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use systx_base::Uid;

@@ -24,6 +24,7 @@ use systx_txn::{BeginOptions, Isolation};
 use systx_vfs::api::*;
 use systx_vfs::content::{Budget, Slot, Spill};
 use systx_vfs::freeze::Selection;
+use systx_vfs::neighbours::{Neighbours, Nobody};
 use systx_vfs::view::{Ids, View, ViewConfig};
 use systx_vfs::volume::Volume;
 
@@ -356,6 +357,17 @@ pub fn open_view(vol: &Arc<Volume>, txn: u64, isolation: Isolation) -> Arc<View>
 }
 
 pub fn new_view(vol: &Arc<Volume>, txn: u64, options: BeginOptions, opaque: bool) -> Arc<View> {
+    view_beside(Arc::new(Nobody(vol.clone())), txn, options, opaque)
+}
+
+/// A view beside others that work on the volume.
+pub fn view_beside(
+    others: Arc<dyn Neighbours>,
+    txn: u64,
+    options: BeginOptions,
+    opaque: bool,
+) -> Arc<View> {
+    let vol = Arc::clone(others.volume());
     let txn = TxnId(txn);
     let isolation = options.isolation;
     vol.engine.begin(txn, options);
@@ -368,7 +380,7 @@ pub fn new_view(vol: &Arc<Volume>, txn: u64, options: BeginOptions, opaque: bool
         mount_points: Vec::new(),
         opaque,
     };
-    let view = Arc::new(View::new(vol.clone(), config).expect("view"));
+    let view = Arc::new(View::new(others, config).expect("view"));
     let lost = Arc::downgrade(&view);
     vol.engine.on_doom(txn, move |_, _| {
         if let Some(view) = lost.upgrade() {

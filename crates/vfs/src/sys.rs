@@ -57,8 +57,8 @@ pub(crate) fn stat_at(dir: impl AsFd, name: &[u8]) -> Reply<Seen> {
     seen(&fs::statx(dir, name, NO_DETOUR, WANTED)?)
 }
 
-/// An `O_PATH` descriptor of a name.  `EXDEV` if something is mounted there: a guarded directory does
-/// not span file systems, and what lies below the mount is nobody's business.
+/// An `O_PATH` descriptor of a name.  `EXDEV` if something is mounted there: a guarded directory
+/// does not span file systems, and what lies below the mount is nobody's business.
 pub(crate) fn child(dir: impl AsFd, name: &[u8]) -> Reply<OwnedFd> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let within = ResolveFlags::NO_XDEV | ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
@@ -94,7 +94,8 @@ pub(crate) fn file_type(kind: Kind) -> FileType {
     }
 }
 
-/// The path that leads from one directory to another one below it, both of one mount; empty if they are the same.
+/// The path that leads from one directory to another one below it, both of one mount; empty if they
+/// are the same.
 ///
 /// # Errors
 /// `ENOENT`: it is removed, or not below.

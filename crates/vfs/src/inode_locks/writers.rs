@@ -1,17 +1,21 @@
 //! Who may be writing to a file of a guarded directory.
 //!
-//! Mostly that is known: each open makes a message ([`Plain`](crate::plain::Plain)).  Where opens make none (decision 0019) the kernel is
-//! asked, by a lease on a descriptor of the mount ([`Caches::keep_unwritten`](crate::publication::Caches::keep_unwritten)): it is refused while anybody has the file open
-//! for writing, and as long as it is held who opens the file for that waits.  So a lease is as good as the file's lock: no write is
-//! in flight, and none begins.  What the kernel does not know nobody has open, as long as it is not looked up again
-//! ([`Absent`]); the answer to a look-up may be on its way for a moment, so of what was looked up just now the kernel is asked
-//! again until it knows it, or has said that it has forgotten it.
+//! Mostly that is known: each open makes a message ([`Plain`](crate::plain::Plain)).  Where opens
+//! make none (decision 0019) the kernel is asked, by a lease on a descriptor of the mount
+//! ([`Caches::keep_unwritten`](crate::publication::Caches::keep_unwritten)): it is refused while
+//! anybody has the file open for writing, and as long as it is held who opens the file for that
+//! waits.  So a lease is as good as the file's lock: no write is in flight, and none begins.  What
+//! the kernel does not know nobody has open, as long as it is not looked up again ([`Absent`]); the
+//! answer to a look-up may be on its way for a moment, so of what was looked up just now the kernel
+//! is asked again until it knows it, or has said that it has forgotten it.
 
 use crate::api::Reply;
-use crate::inode_locks::{Locked, NotQuiet};
-use crate::plain::sys::path_below;
+use crate::inode_locks::Locked;
+use crate::neighbours::NotQuiet;
 use crate::publication::Guarded;
-use crate::volume::{self, Volume};
+use crate::shared::SharedVolume;
+use crate::sys::path_below;
+use crate::volume;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashSet;
@@ -126,7 +130,8 @@ impl Guarded {
         asked.collect()
     }
 
-    /// Who has a file open; `None`: nobody. Who reads is not known where opens are not told: somebody may.
+    /// Who has a file open; `None`: nobody. Who reads is not known where opens are not told:
+    /// somebody may.
     pub(crate) fn openers(&self, id: HostId) -> Option<Openers> {
         if self.plain.is_told() {
             return self.plain.openers(id);
@@ -153,9 +158,9 @@ impl KeptOut {
     }
 }
 
-impl Volume {
-    /// Keeps everybody from opening a file for writing in the guarded directories where that is not told; `None`: somebody has it
-    /// open.
+impl SharedVolume {
+    /// Keeps everybody from opening a file for writing in the guarded directories where that is not
+    /// told; `None`: somebody has it open.
     pub(crate) fn keep_out(&self, id: HostId) -> Option<KeptOut> {
         let mut kept = KeptOut::default();
         for guarded in self.untold() {
@@ -182,8 +187,10 @@ impl Volume {
         Some(kept)
     }
 
-    /// A file as programs of a guarded directory see it where opens are not told: there the kernel itself keeps their locks. `dir` and
-    /// `name`: where it is below, in the mount of `root`. `None`: it is in no such directory, or not any more.
+    /// A file as programs of a guarded directory see it where opens are not told: there the kernel
+    /// itself keeps their locks. `dir` and
+    /// `name`: where it is below, in the mount of `root`. `None`: it is in no such directory, or
+    /// not any more.
     ///
     /// # Errors
     /// The kernel's.
@@ -218,12 +225,13 @@ impl Volume {
         self.guarded_now().into_iter().filter(|guarded| !guarded.plain.is_told())
     }
 
-    /// Keeps everybody from writing to what a transaction relies on, in the guarded directories where opens are not told: what
-    /// nobody has open for writing by leases; the others are returned.
+    /// Keeps everybody from writing to what a transaction relies on, in the guarded directories
+    /// where opens are not told: what nobody has open for writing by leases; the others are
+    /// returned.
     ///
     /// # Errors
-    /// The kernel does not know of a file yet that it was told of just now: to be tried again. More files than there may be
-    /// descriptors.
+    /// The kernel does not know of a file yet that it was told of just now: to be tried again. More
+    /// files than there may be descriptors.
     pub(crate) fn keep_all_out(
         &self,
         locked: &mut Locked<'_>,
@@ -274,8 +282,8 @@ impl Volume {
         })
     }
 
-    /// The files whose content a transaction has read or `changed`, and of those whose length it has seen the ones with a write
-    /// that may not have landed.
+    /// The files whose content a transaction has read or `changed`, and of those whose length it
+    /// has seen the ones with a write that may not have landed.
     fn relied_on(
         &self,
         guarded: &Guarded,
@@ -290,8 +298,9 @@ impl Volume {
         all.into_iter().collect()
     }
 
-    /// Whether a transaction has read or written content of a file; or has seen its length, and a write that the daemon knows of may
-    /// not have landed. `at`: where the file is guarded, and its node if the kernel knows it.
+    /// Whether a transaction has read or written content of a file; or has seen its length, and a
+    /// write that the daemon knows of may not have landed. `at`: where the file is guarded, and its
+    /// node if the kernel knows it.
     pub(crate) fn relies(&self, owner: TxnId, oid: Oid, at: (&Guarded, Option<NodeId>)) -> bool {
         let (guarded, node) = at;
         let holds = |object| self.engine.holds(owner, object);

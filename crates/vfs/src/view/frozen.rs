@@ -1,8 +1,8 @@
 //! What a view asks about the snapshot that it shows, if it shows one.
 
-use super::{Frozen, bare};
+use super::{State, View};
 use crate::node::Base;
-use crate::view::{State, View};
+use crate::snapshot::Frozen;
 use systx_base::{NodeId, Oid};
 use systx_store::io::{Handle, HostId};
 
@@ -24,7 +24,7 @@ impl View {
 
     /// A handle as the file system itself knows it.
     pub(crate) fn bare<'h>(&self, handle: &'h Handle) -> &'h Handle {
-        if self.frozen.is_some() { bare(handle) } else { handle }
+        self.frozen.as_ref().map_or(handle, |frozen| frozen.moment.bare(handle))
     }
 
     /// Whether an object that is met for the first time is of the snapshot.

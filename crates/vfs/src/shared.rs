@@ -1,0 +1,211 @@
+//! A volume with all that works on it beside views: plain programs in guarded directories, commits
+//! that are being published, snapshots that are open.
+//!
+//! A view knows none of this but as [`Neighbours`].
+
+use crate::api::Reply;
+use crate::content::Spill;
+use crate::inode_locks::InodeLocks;
+use crate::landing::Landing;
+use crate::neighbours::{Before, Hold, Neighbours, NotQuiet};
+use crate::past::{self, Past};
+use crate::publication::{Afterwards, Guarded, Marked};
+use crate::snapshot::Frozen;
+use crate::volume::Volume;
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::ops::Deref;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use systx_base::TxnId;
+use systx_base::sync::{Mutex, RwLock, rank};
+use systx_store::io::{HostId, Io};
+use systx_store::writeset::WriteSet;
+
+mod landing;
+
+/// See the module.  What is guarded is explained in `publication.rs`.
+pub struct SharedVolume {
+    vol: Arc<Volume>,
+    pub(crate) guarded: Mutex<Vec<Arc<Guarded>>>,
+    pub(crate) publishing: Mutex<()>,
+    /// In the order in which they were decided; the last one may be on its way to that.
+    pub(crate) marks: RwLock<Vec<Arc<Marked>>>,
+    /// Whether there may be marks: a hint that spares looking.
+    pub(crate) is_publishing: AtomicBool,
+    pub(crate) afterwards: Afterwards,
+    /// What open snapshots need of what has been changed since they began.
+    pub past: Arc<Past>,
+    /// Locks on inodes of guarded directories.
+    pub(crate) inode_locks: Arc<InodeLocks>,
+    /// Plain changes of names and attributes that the kernel may not know of yet.
+    pub(crate) landing: Arc<Landing>,
+}
+
+impl Deref for SharedVolume {
+    type Target = Volume;
+    fn deref(&self) -> &Volume {
+        &self.vol
+    }
+}
+
+impl SharedVolume {
+    /// Nothing is guarded yet.
+    #[must_use]
+    pub fn over(vol: Volume) -> SharedVolume {
+        SharedVolume {
+            vol: Arc::new(vol),
+            guarded: Mutex::new(rank::LEAF, Vec::new()),
+            publishing: Mutex::new(rank::PUBLICATION, ()),
+            marks: RwLock::new(rank::MARKS, Vec::new()),
+            is_publishing: AtomicBool::new(false),
+            afterwards: Afterwards::new(),
+            past: Arc::new(Past::new()),
+            inode_locks: Arc::new(InodeLocks::new()),
+            landing: Arc::new(Landing::new()),
+        }
+    }
+
+    /// A snapshot of all guarded directories at one moment: between commits, and between plain
+    /// requests.
+    /// `None` if nothing is guarded.  What plain programs have stored in mappings is written back
+    /// first, and writes in flight land. Old content that is too much for memory goes to `spill`.
+    pub fn snapshot(&self, spill: Arc<dyn Spill>) -> Option<Frozen> {
+        for guarded in self.guarded_now() {
+            for (_, id) in guarded.open_for_writing() {
+                self.flush(None, id);
+            }
+        }
+        let _no_commit = self.without_commits();
+        let _no_request = self.marks.write();
+        self.freeze(spill)
+    }
+
+    /// As [`Volume::snapshot`].
+    ///
+    /// # Errors
+    /// `EAGAIN`: it would have to wait: for a commit or a request under way, or for the write-back
+    /// of a file that somebody has open for writing, who may have stored something in a mapping.
+    pub fn try_snapshot(&self, spill: Arc<dyn Spill>) -> Reply<Option<Frozen>> {
+        if self.guarded_now().iter().any(|g| !g.open_for_writing().is_empty()) {
+            return Err(Errno::AGAIN);
+        }
+        let _no_commit = self.publishing.try_lock().ok_or(Errno::AGAIN)?;
+        let no_request = self.marks.try_write().ok_or(Errno::AGAIN)?;
+        if !no_request.is_empty() {
+            return Err(Errno::AGAIN);
+        }
+        Ok(self.freeze(spill))
+    }
+
+    /// With commits and requests kept out.
+    fn freeze(&self, spill: Arc<dyn Spill>) -> Option<Frozen> {
+        let roots = self.guarded_roots();
+        if roots.is_empty() || self.locks.is_none() {
+            return None;
+        }
+        Some(past::frozen(Arc::clone(&self.io), self.past.begin(spill), roots))
+    }
+
+    /// Before a decided commit is installed: keeps what open snapshots need of what it changes.
+    pub fn keep_past(&self, writes: &WriteSet) {
+        if !self.past.is_open() {
+            return;
+        }
+        // Without it there are no snapshots.
+        let Some(real) = &self.locks else { return };
+        match real.duplicate(&real.root()) {
+            Ok(root) => self.past.keep_commit(writes, root),
+            Err(error) => self.past.give_up(&error),
+        }
+    }
+}
+
+impl Neighbours for SharedVolume {
+    fn volume(&self) -> &Arc<Volume> {
+        &self.vol
+    }
+    fn is_guarded(&self) -> bool {
+        !self.guarded_now().is_empty()
+    }
+    fn guarded_roots(&self) -> HashSet<HostId> {
+        SharedVolume::guarded_roots(self)
+    }
+    fn is_open(&self, id: HostId) -> bool {
+        self.is_open_guarded(id)
+    }
+    fn still(&self) -> Box<dyn Hold + '_> {
+        Box::new(self.marks.write())
+    }
+    fn keep_writers_out(&self, owner: TxnId, id: HostId) {
+        SharedVolume::keep_writers_out(self, owner, id);
+    }
+    fn recorded(&self, owner: TxnId, id: HostId) {
+        SharedVolume::recorded(self, owner, id);
+    }
+    fn let_writers_in(&self, owner: TxnId) {
+        SharedVolume::let_writers_in(self, owner);
+    }
+    fn quiet(&self, owner: TxnId) -> Result<Box<dyn Hold + '_>, NotQuiet> {
+        let locked = self.lock_written(owner, None)?;
+        locked.flush();
+        Ok(Box::new(locked))
+    }
+    fn flush(&self, owner: TxnId, id: HostId) -> bool {
+        SharedVolume::flush(self, Some(owner), id)
+    }
+    fn land_seen(&self, owner: TxnId, before: Before) {
+        SharedVolume::land_seen(self, owner, before);
+    }
+    fn shown(
+        &self,
+        id: HostId,
+        at: (BorrowedFd<'_>, BorrowedFd<'_>),
+        name: &[u8],
+    ) -> Reply<Option<OwnedFd>> {
+        SharedVolume::shown(self, id, at, name)
+    }
+    fn keeps_locks(&self) -> bool {
+        self.untold().next().is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systx_store::real::RealIo;
+
+    struct Nowhere;
+
+    impl Spill for Nowhere {
+        fn stage(&self) -> std::io::Result<crate::content::Slot> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+    }
+
+    #[test]
+    fn a_snapshot_that_does_not_wait_fails_while_a_commit_or_a_request_is_under_way() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = std::fs::File::open(dir.path()).unwrap().into();
+        let io = Arc::new(RealIo::from_dir(root).unwrap());
+        let volume =
+            Arc::new(SharedVolume::over(Volume::new(io, Vec::new(), HashSet::new()).unwrap()));
+        let refused = || {
+            let attempt = || volume.try_snapshot(Arc::new(Nowhere)).err();
+            std::thread::scope(|s| s.spawn(attempt).join().unwrap())
+        };
+        let commit = volume.publishing.lock();
+        assert_eq!(refused(), Some(Errno::AGAIN));
+        drop(commit);
+        let request = volume.marks.read();
+        assert_eq!(refused(), Some(Errno::AGAIN));
+        drop(request);
+        let mut decided = volume.publish(TxnId(1), &WriteSet::default());
+        decided.decide(|| Ok::<(), ()>(())).unwrap();
+        decided.let_next();
+        assert_eq!(refused(), Some(Errno::AGAIN));
+        drop(decided);
+        assert_eq!(refused(), None);
+    }
+}

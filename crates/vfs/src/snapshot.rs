@@ -1,0 +1,57 @@
+//! A moment of guarded directories, as a view shows it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use systx_base::Oid;
+use systx_base::sync::{Mutex, rank};
+use systx_store::io::{Handle, HostId, Io};
+
+/// The moment that a snapshot shows, as whoever keeps it knows it.
+pub(crate) trait Moment: Send + Sync {
+    /// Whether it had to be given up: reads may have failed.
+    fn is_given_up(&self) -> bool;
+    /// The handle of the file system below that one of the snapshot stands for.
+    fn bare<'h>(&self, handle: &'h Handle) -> &'h Handle;
+}
+
+/// What the view of a snapshot is made over.
+pub struct Frozen {
+    pub(crate) io: Arc<dyn Io>,
+    pub(crate) moment: Box<dyn Moment>,
+    roots: Arc<HashSet<HostId>>,
+    /// What the view has met below guarded directories.
+    met: Mutex<HashSet<Oid>>,
+}
+
+impl Frozen {
+    /// `io`: the file system as it was at that moment below the directories `roots`, and as it is
+    /// elsewhere.
+    pub(crate) fn new(
+        io: Arc<dyn Io>,
+        moment: Box<dyn Moment>,
+        roots: Arc<HashSet<HostId>>,
+    ) -> Frozen {
+        Frozen { io, moment, roots, met: Mutex::new(rank::LEAF, HashSet::new()) }
+    }
+
+    /// Whether it had to be given up: reads may have failed.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.moment.is_given_up()
+    }
+
+    /// Whether an object of the view is of the snapshot.
+    pub(crate) fn covers(&self, oid: Oid) -> bool {
+        self.met.lock().contains(&oid)
+    }
+
+    /// Whether an object that is found in a directory of the view (`None`: its root) is of the
+    /// snapshot.
+    pub(crate) fn covers_in(&self, dir: Option<Oid>, id: HostId) -> bool {
+        self.roots.contains(&id) || dir.is_some_and(|dir| self.covers(dir))
+    }
+
+    /// The view has met an object of the snapshot.
+    pub(crate) fn meet(&self, oid: Oid) {
+        self.met.lock().insert(oid);
+    }
+}
