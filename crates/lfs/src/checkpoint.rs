@@ -7,12 +7,12 @@
 
 use crate::entry::{BlobOf, Entry};
 use crate::error::{Error, Result};
-use crate::format::{BLOCK, Blob, Checkpoint, Head, Ino};
+use crate::format::{BLOCK, Blob, CHUNK, Checkpoint, Head, Ino};
 use crate::group::{Assembled, Group, Target};
 use crate::piece::Purpose;
 use crate::root::Root;
 use crate::state::State;
-use crate::tree::{CHUNK, Env, INLINE_MAX, Stored};
+use crate::tree::{Env, INLINE_MAX, Stored};
 use crate::usage::Usage;
 use std::collections::BTreeMap;
 use systx_base::Time;

@@ -25,6 +25,12 @@ const CHECKPOINT_MAGIC: u64 = u64::from_le_bytes(*b"SYSTXLCP");
 
 /// Number of an object of a volume.  Never used again.
 pub type Ino = u64;
+/// Inodes of one chunk of the inode map.
+pub const CHUNK: u64 = 32;
+/// Numbers of objects are below this.
+pub const INO_MAX: Ino = 1 << 48;
+/// Numbers of checkpoints, openings and pieces are below this: nobody comes so far by counting.
+const COUNT_MAX: u64 = 1 << 62;
 /// The root directory.
 pub const ROOT: Ino = 1;
 /// Identity of a volume, random.
@@ -178,6 +184,11 @@ impl Blob {
         let (len, crc) = (d.u32()?, d.u32()?);
         let runs = d.seq(|d| Ok((d.u64()?, d.u32()?)))?;
         let blob = Blob { len, crc, runs };
+        if let Some((at, _)) =
+            blob.runs.iter().find(|(at, n)| at.checked_add(u64::from(*n)).is_none())
+        {
+            return Err(d.invalid("block", *at));
+        }
         if blob.blocks() != u64::from(len).div_ceil(BLOCK as u64) {
             return Err(d.invalid("number of blocks", blob.blocks()));
         }
@@ -273,6 +284,7 @@ impl Checkpoint {
         let inside = h.segment < geometry.segments
             && h.next < geometry.segments
             && h.segment != h.next
+            && [h.lsn, h.epoch, checkpoint.sequence].iter().all(|n| *n < COUNT_MAX)
             && h.offset <= geometry.segment_blocks;
         if !inside || Self::region(checkpoint.sequence) / COPIES != (at - 1) / COPIES {
             return Err(Error::corrupt(what, at, "values that cannot be"));

@@ -46,7 +46,7 @@ pub use cleaner::{Candidate, Cleaned, CostBenefit, Greedy, Policy, Scatter};
 pub use error::{Error, Result, Structure};
 pub use object::{Attrs, Link};
 pub use ops::{Ops, Rename, SetAttrs, SetXattr, Shape};
-pub use recovery::Report;
+pub use recovery::{Report, read_super};
 pub use root::Origin;
 pub use snapshots::{SnapshotInfo, View};
 pub use state::Limits;

@@ -137,6 +137,9 @@ impl Ops<'_> {
         if set.mode.is_some_and(|mode| mode & !0o7777 != 0) {
             return Err(Error::Invalid("bits of a mode"));
         }
+        if [set.atime, set.mtime].iter().flatten().any(|t| t.nanos >= 1_000_000_000) {
+            return Err(Error::Invalid("nanoseconds"));
+        }
         if let Some(size) = set.size {
             self.truncate(ino, &node, size)?;
         }

@@ -80,8 +80,13 @@ pub fn recover(dev: Arc<dyn Device>, clock: Clock) -> Result<(State, Report, Sup
     }
     let mut state = load(env, newest.ok_or(error)?)?;
     let report = roll_forward(&mut state)?;
-    for ino in state.orphans.clone() {
-        state.delete(ino)?;
+    for ino in std::mem::take(&mut state.orphans) {
+        match state.tree.get(ino).map(|object| object.node.attrs.nlink) {
+            Ok(0) => state.delete(ino)?,
+            // It has got a name again, or is gone already.
+            Ok(_) | Err(Error::NotFound) => {}
+            Err(e) => return Err(e),
+        }
     }
     // The checkpoint that follows has all of it.
     state.pending = Pending::default();

@@ -1,7 +1,7 @@
 //! The root record of a checkpoint: the inode map, and what belongs to the volume as a whole.
 
 use crate::error::{Error, Result, Structure};
-use crate::format::{Blob, Ino, VolumeId};
+use crate::format::{Blob, CHUNK, INO_MAX, Ino, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 use systx_base::Time;
 use systx_base::codec::{DecodeError, Decoder, Encoder};
@@ -96,7 +96,14 @@ impl Root {
 
 fn fields(d: &mut Decoder<'_>) -> std::result::Result<Root, DecodeError> {
     let next_ino = d.u64()?;
-    let chunks = d.seq(|d| Ok((d.u64()?, Blob::decode(d)?)))?.into_iter().collect();
+    if next_ino > INO_MAX {
+        return Err(d.invalid("next object", next_ino));
+    }
+    let chunks: BTreeMap<u64, Blob> =
+        d.seq(|d| Ok((d.u64()?, Blob::decode(d)?)))?.into_iter().collect();
+    if let Some((chunk, _)) = chunks.range(INO_MAX / CHUNK..).next() {
+        return Err(d.invalid("chunk", *chunk));
+    }
     let orphans = d.seq(|d| d.u64())?.into_iter().collect();
     let snapshots = d.seq(|d| {
         let name = String::from_utf8_lossy(d.bytes()?).into_owned();

@@ -2,15 +2,13 @@
 
 use crate::device::Device;
 use crate::error::{Error, Result, Structure};
-use crate::format::{BLOCK, Blob, Geometry, Ino, VolumeId};
+use crate::format::{BLOCK, Blob, CHUNK, Geometry, Ino, VolumeId};
 use crate::object::{Object, Page, Place};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use systx_base::Time;
 use systx_base::codec::{DecodeError, Decoder, Encoder};
 
-/// Inodes of one chunk of the inode map.
-pub const CHUNK: u64 = 32;
 /// Longest record that stands in its chunk, in bytes.
 pub const INLINE_MAX: usize = 512;
 /// Most blocks of a chunk.

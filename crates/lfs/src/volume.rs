@@ -76,11 +76,9 @@ pub fn mkfs(dev: Arc<dyn Device>, format: &Format, clock: Clock) -> Result<()> {
     dev.sync()?;
     // Only now: a super block with an older checkpoint than its last would be an older volume.
     dev.write(1, &vec![0; BLOCK * 4])?;
-    dev.sync()?;
     let env = Env { dev: dev.clone(), geometry, id: format.id, clock };
     let mut state = empty(env, format.owner);
     checkpoint::write(&mut state)?;
-    dev.sync()?;
     let sup = Super { id: format.id, geometry, blocks, label: format.label.clone() };
     dev.write(last, &sup.encode())?;
     dev.write(0, &sup.encode())?;

@@ -16,7 +16,7 @@ use systx_base::Kind;
 use systx_lfs::device::{Cuts, Fault, SimDisk};
 use systx_lfs::format::ROOT;
 use systx_lfs::fsck::check;
-use systx_lfs::{CostBenefit, Error, Greedy, Policy, Txn, Volume};
+use systx_lfs::{CostBenefit, Error, Greedy, Policy, Txn, Volume, read_super};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -288,28 +288,130 @@ fn a_device_that_fails_costs_nothing_that_was_durable() {
     }
 }
 
+/// Does steps on a disk that lies about a barrier, and counts those that there are.
+fn lied(steps: &[Step], fault: Fault) -> (Result<usize, String>, (u64, u64)) {
+    let (disk, volume) = fresh(BLOCKS);
+    drop(volume);
+    let disk = Arc::new(disk.copy());
+    let volume = open(disk.clone()).unwrap();
+    disk.fault(fault);
+    let (mut trees, mut durable) = (vec![tree(&volume)], 0);
+    for (n, step) in steps.iter().enumerate() {
+        disk.mark(mark(n + 1, durable));
+        if take(&volume, step).unwrap() {
+            durable = n + 1;
+        }
+        trees.push(tree(&volume));
+        disk.mark(mark(n + 1, durable));
+    }
+    let barriers = disk.barriers();
+    (crashes(&Run { disk, trees }, cuts(40)), barriers)
+}
+
 /// A suite that passes with a barrier missing would prove nothing about it.
 #[test]
-fn a_disk_that_lies_about_a_barrier_is_noticed() {
-    for fault in [Fault::NoSync, Fault::NotDurable] {
-        let noticed = (0..10).find_map(|seed| {
-            let (disk, volume) = fresh(BLOCKS);
-            drop(volume);
-            let disk = Arc::new(disk.copy());
-            disk.fault(fault);
-            let volume = open(disk.clone()).unwrap();
-            let (mut trees, mut durable) = (vec![tree(&volume)], 0);
-            for (n, step) in workload(seed, 14).iter().enumerate() {
-                disk.mark(mark(n + 1, durable));
-                if take(&volume, step).unwrap() {
-                    durable = n + 1;
+fn each_barrier_that_is_taken_away_is_noticed() {
+    let make = Step::Commit(vec![Act::Make(2, Kind::File), Act::Write(2, 0, 9000, 1)]);
+    // A commit of one piece; one that spills; one of several pieces; a checkpoint that has what
+    // nobody else has.
+    let several = (0..5).map(|n| Step::Plain(Act::Write(2, n * 16_384, 16_384, n))).collect();
+    let workloads: [Vec<Step>; 4] = [
+        vec![make.clone()],
+        vec![Step::Large(1)],
+        [vec![make.clone()], several, vec![Step::Sync]].concat(),
+        vec![make, Step::Plain(Act::Chmod(2, 0o600)), Step::Checkpoint],
+    ];
+    for (w, steps) in workloads.iter().enumerate() {
+        let (fine, (syncs, durable)) = lied(steps, Fault::None);
+        fine.unwrap_or_else(|e| panic!("workload {w}: {e}"));
+        assert!(syncs + durable > 0, "workload {w} has no barrier");
+        for fault in (0..syncs).map(Fault::SkipsSync).chain((0..durable).map(Fault::SkipsDurable)) {
+            let noticed = lied(steps, fault).0.expect_err(&format!("workload {w}, {fault:?}"));
+            println!("workload {w}, {fault:?}: {noticed}");
+        }
+    }
+}
+
+/// As above, where a volume is made over another one.
+#[test]
+fn each_barrier_of_making_a_volume_is_noticed() {
+    let make = |path| Act::Make(path, Kind::File);
+    let old = record(&[Step::Commit(vec![make(0), make(1)])]).disk.copy();
+    let before = tree(&open(Arc::new(old.copy())).unwrap());
+    let found = |fault| {
+        let disk = Arc::new(old.copy());
+        disk.fault(fault);
+        // Nothing of it is what happens to lie there already.
+        let other = systx_lfs::Format { id: [9; 16], owner: (5, 5), ..format() };
+        systx_lfs::mkfs(disk.clone(), &other, common::clock()).unwrap();
+        disk.mark(1);
+        let barriers = disk.barriers();
+        let mut wrong = 0;
+        disk.crashes(cuts(300), |crash| {
+            let disk = Arc::new(crash.disk);
+            let is_right = match open(disk.clone()) {
+                Ok(volume) if volume.identity().0 == [7; 16] => {
+                    crash.mark == 0 && volume.look(dump).is_ok_and(|tree| tree == before)
                 }
-                trees.push(tree(&volume));
-                disk.mark(mark(n + 1, durable));
-            }
-            crashes(&Run { disk, trees }, cuts(14)).err()
+                Ok(volume) => volume.look(dump).is_ok_and(|tree| tree.len() == 1),
+                // Neither of both, and it does not say that it is the new one.
+                Err(_) => {
+                    let says = read_super(&*disk).map(|sup| sup.id);
+                    crash.mark == 0 && !says.is_ok_and(|id| id == [9; 16])
+                }
+            };
+            wrong += usize::from(!is_right);
         });
-        println!("{fault:?}: {}", noticed.expect("it is noticed"));
+        (wrong, barriers)
+    };
+    let (wrong, (syncs, durable)) = found(Fault::None);
+    assert_eq!(wrong, 0);
+    for fault in (0..syncs).map(Fault::SkipsSync).chain((0..durable).map(Fault::SkipsDurable)) {
+        let wrong = found(fault).0;
+        println!("{fault:?}: {wrong} crashes are wrong");
+        assert!(wrong > 0, "{fault:?} is not noticed");
+    }
+}
+
+/// Operations at random on the smallest volume: whatever is refused is refused before it is
+/// decided, and the volume never ends up with a commit that it cannot write.
+#[test]
+fn a_volume_that_is_always_full_never_fails() {
+    for seed in 0..3 * budget() as u64 {
+        let (disk, volume) = fresh(9 + 24 * u64::from(common::SEGMENT));
+        let (mut refused, mut done) = (0, 0);
+        for n in 0..700u64 {
+            let draw = systx_base::mix(seed << 32 | (n + 1));
+            let name = format!("f{}", draw % 30);
+            let took = match draw >> 8 & 15 {
+                0 => volume.snapshot(&format!("s{}", draw >> 16 & 1)),
+                1 => volume.remove_snapshot(&format!("s{}", draw >> 16 & 1)),
+                2..=5 => volume.plain(|ops| ops.unlink(ROOT, name.as_bytes()).map(drop)),
+                6 => volume.clean(&Greedy, 12).map(drop),
+                7 => volume.coalesce(0, 100, &|| false).map(drop),
+                _ => commit(&volume, |ops| {
+                    let f = match ops.lookup(ROOT, name.as_bytes()) {
+                        Ok(link) => link.ino,
+                        Err(_) => ops.create(ROOT, name.as_bytes(), &file())?,
+                    };
+                    let len = 1 + (draw >> 24) as usize % 60_000;
+                    ops.write(f, draw >> 50 & 0xffff, &bytes(n, len))
+                }),
+            };
+            match took {
+                Ok(()) => done += 1,
+                Err(Error::NoSpace) => refused += 1,
+                Err(Error::NotFound | Error::Exists) => {}
+                Err(e) => panic!("seed {seed}, operation {n}: {e}"),
+            }
+        }
+        assert!(refused > 20 && done > 100, "{refused} refused, {done} done");
+        volume.sync().unwrap();
+        let before = tree(&volume);
+        drop(volume);
+        let found = check(disk.clone(), common::clock()).unwrap().findings;
+        assert_eq!(found, [], "seed {seed}");
+        assert_eq!(tree(&open(disk).unwrap()), before);
     }
 }
 

@@ -39,6 +39,10 @@ pub enum Fault {
     NoSync,
     /// A durable write is a write.
     NotDurable,
+    /// The n-th sync from here on, counted from 0, does nothing.
+    SkipsSync(u64),
+    /// The n-th durable write from here on, counted from 0, is a write.
+    SkipsDurable(u64),
 }
 
 struct Inner {
@@ -49,6 +53,8 @@ struct Inner {
     record: Vec<Op>,
     fault: Fault,
     calls: u64,
+    syncs: u64,
+    durable: u64,
 }
 
 /// The disk.
@@ -83,7 +89,8 @@ impl SimDisk {
 
     fn from_image(blocks: u64, image: Image) -> SimDisk {
         let (start, record, fault) = (image.clone(), Vec::new(), Fault::None);
-        let inner = Inner { blocks, start, now: image, record, fault, calls: 0 };
+        let inner =
+            Inner { blocks, start, now: image, record, fault, calls: 0, syncs: 0, durable: 0 };
         SimDisk { inner: Mutex::new(rank::LEAF, inner) }
     }
 
@@ -98,6 +105,14 @@ impl SimDisk {
         let mut inner = self.inner.lock();
         inner.fault = fault;
         inner.calls = 0;
+        inner.syncs = 0;
+        inner.durable = 0;
+    }
+
+    /// Syncs and durable writes since the last fault was set.
+    pub fn barriers(&self) -> (u64, u64) {
+        let inner = self.inner.lock();
+        (inner.syncs, inner.durable)
     }
 
     /// Notes in the record that the workload has come so far.
@@ -144,7 +159,13 @@ impl SimDisk {
         let mut inner = self.inner.lock();
         inner.fails()?;
         range(inner.blocks, first, bytes.len())?;
-        let durable = durable && inner.fault != Fault::NotDurable;
+        inner.durable += u64::from(durable);
+        let lie = match inner.fault {
+            Fault::NotDurable => true,
+            Fault::SkipsDurable(n) => inner.durable == n + 1,
+            _ => false,
+        };
+        let durable = durable && !lie;
         let first = first * (BLOCK / SECTOR) as u64;
         let sectors: Vec<Sector> = (bytes.chunks_exact(SECTOR))
             .map(|s| {
@@ -274,7 +295,13 @@ impl Device for SimDisk {
     fn sync(&self) -> io::Result<()> {
         let mut inner = self.inner.lock();
         inner.fails()?;
-        if inner.fault != Fault::NoSync {
+        inner.syncs += 1;
+        let lie = match inner.fault {
+            Fault::NoSync => true,
+            Fault::SkipsSync(n) => inner.syncs == n + 1,
+            _ => false,
+        };
+        if !lie {
             inner.record.push(Op::Sync);
         }
         Ok(())

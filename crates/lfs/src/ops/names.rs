@@ -2,7 +2,7 @@
 
 use super::{Ops, link_to};
 use crate::error::{Error, Result};
-use crate::format::{Ino, ROOT};
+use crate::format::{INO_MAX, Ino, ROOT};
 use crate::object::{Attrs, Link, NAME_MAX, Node, TARGET_MAX, is_component};
 use crate::txn::Rebind;
 use std::collections::{BTreeMap, BTreeSet};
@@ -176,6 +176,9 @@ impl Ops<'_> {
         let now = self.now;
         let maker = self.maker.as_mut().ok_or(Error::ReadOnly)?;
         let ino = *maker.next_ino;
+        if ino >= INO_MAX {
+            return Err(Error::NoSpace);
+        }
         *maker.next_ino += 1;
         let attrs = Attrs {
             kind: shape.kind,
@@ -222,8 +225,10 @@ impl Ops<'_> {
     /// Puts in an object that was made elsewhere, with its number; names come later.
     pub(crate) fn adopt(&mut self, ino: Ino, node: Node) -> Result<()> {
         let maker = self.maker.as_mut().ok_or(Error::ReadOnly)?;
-        let next = ino.checked_add(1).ok_or(Error::Invalid("number of an object"))?;
-        *maker.next_ino = next.max(*maker.next_ino);
+        if ino >= INO_MAX {
+            return Err(Error::Invalid("number of an object"));
+        }
+        *maker.next_ino = (ino + 1).max(*maker.next_ino);
         self.txn.created.insert(ino, node);
         Ok(())
     }

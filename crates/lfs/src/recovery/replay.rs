@@ -3,7 +3,7 @@
 
 use crate::entry::Entry;
 use crate::error::{Error, Result, Structure};
-use crate::format::Ino;
+use crate::format::{INO_MAX, Ino};
 use crate::object::{Body, Node, Object, PAGE_RECORD, Page, Place, entry_record, node_record};
 use crate::piece::{Piece, Purpose};
 use crate::state::State;
@@ -94,6 +94,7 @@ fn set_node(state: &mut State, ino: Ino, node: &Node) -> Result<()> {
             }
             object.node = node.clone();
         }
+        Err(Error::NotFound) if ino >= INO_MAX => return nonsense("number of an object"),
         Err(Error::NotFound) => state.tree.insert(ino, Object::new(node.clone())),
         Err(e) => return Err(e),
     }
