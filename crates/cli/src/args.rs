@@ -1,6 +1,6 @@
 //! The command line, for clap.
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -247,7 +247,8 @@ pub struct Run {
     #[command(flatten)]
     pub place: Where,
     /// The command and its arguments
-    #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "CMD",
+          value_hint = ValueHint::CommandWithArguments)]
     pub argv: Vec<OsString>,
 }
 
@@ -346,7 +347,8 @@ pub struct Enter {
     #[arg(short = 'C', value_name = "DIR")]
     pub directory: Option<PathBuf>,
     /// The command and its arguments; $SHELL if there is none
-    #[arg(trailing_var_arg = true, value_name = "CMD")]
+    #[arg(trailing_var_arg = true, value_name = "CMD",
+          value_hint = ValueHint::CommandWithArguments)]
     pub argv: Vec<OsString>,
 }
 
@@ -354,7 +356,8 @@ pub struct Enter {
 #[derive(Clone, Debug, Args)]
 pub struct Exec {
     /// The program and its arguments
-    #[arg(trailing_var_arg = true, required = true, value_name = "SERVER")]
+    #[arg(trailing_var_arg = true, required = true, value_name = "SERVER",
+          value_hint = ValueHint::CommandWithArguments)]
     pub argv: Vec<OsString>,
 }
 

@@ -30,6 +30,7 @@ fn run() -> i32 {
     if let Some(name) = stand_in::name() {
         return stand_in::be(name);
     }
+    commands::completions::answer();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(e) => {
