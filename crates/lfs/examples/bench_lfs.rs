@@ -2,9 +2,10 @@
 //!
 //! `bench_lfs IMAGE RAW CLIENTS MILLISECONDS ROUNDS`: in each round the clients commit
 //! transactions of four pages in four files for so long; then one thread writes as many bytes as
-//! a group had on average, durably, again and again, into the file RAW; the order turns with each
-//! round.  Prints a line for each round: commits per second, groups, bytes of a group,
-//! microseconds of a group and of a raw write.  Both files are made if they are not there.
+//! a group had on average, durably, again and again, into the file RAW, before and after.  Prints
+//! a line for each round: commits per second, groups, bytes of a group, microseconds of a group
+//! and of the device's write in it, and of a raw write.  Both files are made if they are not
+//! there.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,11 +21,12 @@ use systx_lfs::{Clock, Format, Limits, Shape, Txn, Volume, mkfs};
 const IMAGE: u64 = 768 << 20;
 const PAGES: u64 = 1024;
 
-/// Counts durable writes.
+/// Counts durable writes, and how long they take.
 struct Counting {
     inner: FileDevice,
     writes: AtomicU64,
     bytes: AtomicU64,
+    nanos: AtomicU64,
 }
 
 impl Device for Counting {
@@ -40,7 +42,10 @@ impl Device for Counting {
     fn write_durable(&self, at: u64, from: &[u8]) -> std::io::Result<()> {
         self.writes.fetch_add(1, Ordering::Relaxed);
         self.bytes.fetch_add(from.len() as u64, Ordering::Relaxed);
-        self.inner.write_durable(at, from)
+        let begun = Instant::now();
+        let done = self.inner.write_durable(at, from);
+        self.nanos.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        done
     }
     fn sync(&self) -> std::io::Result<()> {
         self.inner.sync()
@@ -82,12 +87,14 @@ struct Groups {
     commits: u64,
     groups: u64,
     bytes: u64,
+    nanos: u64,
     seconds: f64,
 }
 
 fn ours(volume: &Volume, dev: &Counting, files: &[Vec<Ino>], time: Duration) -> Groups {
     let (stop, commits) = (AtomicBool::new(false), AtomicU64::new(0));
-    let before = (dev.writes.load(Ordering::Relaxed), dev.bytes.load(Ordering::Relaxed));
+    let figures = [&dev.writes, &dev.bytes, &dev.nanos];
+    let before = figures.map(|f| f.load(Ordering::Relaxed));
     let begun = Instant::now();
     std::thread::scope(|s| {
         for (client, files) in files.iter().enumerate() {
@@ -106,12 +113,9 @@ fn ours(volume: &Volume, dev: &Counting, files: &[Vec<Ino>], time: Duration) -> 
         stop.store(true, Ordering::Relaxed);
     });
     let seconds = begun.elapsed().as_secs_f64();
-    Groups {
-        commits: commits.into_inner(),
-        groups: dev.writes.load(Ordering::Relaxed) - before.0,
-        bytes: dev.bytes.load(Ordering::Relaxed) - before.1,
-        seconds,
-    }
+    let [groups, bytes, nanos] = figures.map(|f| f.load(Ordering::Relaxed));
+    let (groups, bytes) = (groups - before[0], bytes - before[1]);
+    Groups { commits: commits.into_inner(), groups, bytes, nanos: nanos - before[2], seconds }
 }
 
 /// Seconds of one durable write of so many blocks.
@@ -137,8 +141,8 @@ fn main() {
     };
     let (clients, rounds): (usize, u64) = (clients.parse().unwrap(), rounds.parse().unwrap());
     let time = Duration::from_millis(milliseconds.parse().unwrap());
-    let (writes, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-    let dev = Arc::new(Counting { inner: device(image), writes, bytes });
+    let [writes, bytes, nanos] = [0; 3].map(AtomicU64::new);
+    let dev = Arc::new(Counting { inner: device(image), writes, bytes, nanos });
     let beside = device(beside);
     let label = "bench".to_owned();
     let format = Format { segment_blocks: 256, id: [8; 16], label, owner: (0, 0) };
@@ -170,11 +174,12 @@ fn main() {
         // The first round's raw write before was of a guessed length.
         let raw = if round == 0 { after } else { (before + after) / 2.0 };
         println!(
-            "{:.0} {} {:.0} {:.1} {:.1}",
+            "{:.0} {} {:.0} {:.1} {:.1} {:.1}",
             done.commits as f64 / done.seconds,
             done.groups,
             done.bytes as f64 / done.groups as f64,
             done.seconds / done.groups as f64 * 1e6,
+            done.nanos as f64 / done.groups as f64 / 1e3,
             raw * 1e6
         );
     }

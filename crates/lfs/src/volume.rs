@@ -238,9 +238,9 @@ impl Volume {
         let removes = txn.only_removes();
         let need = state.need(&txn)?;
         self.make_room(&mut state, need, removes)?;
+        let blocks = txn.blocks();
         state.apply(&mut txn)?;
         if state.is_short() && !removes {
-            let blocks = state.pending.blocks();
             // The commit is decided: what is damaged elsewhere is not its error.
             let _ = cleaner::pay(&mut state, blocks);
         }
