@@ -40,6 +40,8 @@ pub mod rank {
     pub const VOLUME: Rank = Rank(50);
     /// The conflict table.
     pub const ENGINE: Rank = Rank(60);
+    /// Whether a store is open, and for whom.
+    pub const STORES: Rank = Rank(65);
     /// A store's commit queue and ring.
     pub const STORE: Rank = Rank(70);
     /// Caches of open descriptors.

@@ -1,10 +1,10 @@
 //! Checkpoints beside the answers to clients: one thread per volume while there is something to forget, of the journal and of
 //! the history.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systx_base::sync::{Mutex, rank};
-use systx_store::DirStore;
+use systx_store::{DirStore, Lease};
 
 /// From the end of a checkpoint to the next one, at the least and at the most.  Until one has
 /// passed, a power cut makes recovery install the transaction again, and could only keep aside what
@@ -47,7 +47,7 @@ impl Checkpoints {
     }
 
     /// Something was installed: it is forgotten soon.
-    pub fn soon(&self, store: &Arc<DirStore>) {
+    pub fn soon(&self, store: &Lease) {
         let mut state = self.0.lock();
         if !matches!(*state, State::Idle) {
             *state = State::More;
@@ -55,21 +55,40 @@ impl Checkpoints {
         }
         *state = State::Busy;
         drop(state);
-        let (this, store) = (self.clone(), Arc::downgrade(store));
-        std::thread::spawn(move || this.work(&store));
+        let (this, store) = (self.clone(), store.clone());
+        std::thread::spawn(move || this.work(&store, true));
     }
 
-    fn work(&self, store: &Weak<DirStore>) {
+    /// The store is needed again soon, and stays open for a pause.  Nothing is to be forgotten.
+    pub fn linger(&self, store: &Lease) {
+        let mut state = self.0.lock();
+        if matches!(*state, State::Idle) {
+            *state = State::Busy;
+            drop(state);
+            let (this, store) = (self.clone(), store.clone());
+            std::thread::spawn(move || this.work(&store, false));
+        }
+    }
+
+    /// The store stays open until nothing has been committed for a pause, or another process asks
+    /// for it: the next of a stream of commits finds it so.
+    fn work(&self, store: &Lease, mut due: bool) {
         loop {
-            // Not kept in the pause: the volume may be closed meanwhile.
-            let Some(store) = store.upgrade() else { return };
             let begun = Instant::now();
-            if let Err(error) = store.checkpoint() {
-                tracing::error!(%error, "checkpoint");
+            if std::mem::replace(&mut due, true) {
+                if let Err(error) = store.checkpoint() {
+                    tracing::error!(%error, "checkpoint");
+                }
+                bound_history(store);
             }
-            bound_history(&store);
-            drop(store);
-            std::thread::sleep(pause_after(begun.elapsed()));
+            let until = Instant::now() + pause_after(begun.elapsed());
+            while !store.is_asked_for() {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                std::thread::sleep(left.min(PAUSE.0));
+            }
             let mut state = self.0.lock();
             if matches!(*state, State::Busy) {
                 *state = State::Idle;

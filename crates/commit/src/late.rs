@@ -16,7 +16,8 @@ use systx_vfs::publication::NotDecided;
 /// One of them cannot be installed now either.
 pub fn finish_late(site: &Site, tried: &mut HashSet<u64>) -> Result<Vec<TxnId>, Stopped> {
     let mut finished = Vec::new();
-    for late in site.store.late() {
+    let Some(store) = site.store.if_open() else { return Ok(finished) };
+    for late in store.late() {
         if !tried.insert(late.lsn) {
             continue;
         }
@@ -29,7 +30,7 @@ pub fn finish_late(site: &Site, tried: &mut HashSet<u64>) -> Result<Vec<TxnId>, 
         let ids = late.set().objects.iter().filter_map(|o| Some(stamp_of(&o.origin)?.id));
         // A view that has met what was there meanwhile has met something else: its versions are
         // not carried forward.
-        let done = site.vol.installing(ids, || (site.store.apply(late.lsn), Vec::new()));
+        let done = site.vol.installing(ids, || (store.apply(late.lsn), Vec::new()));
         match done {
             Ok(_) => finished.push(late.txn()),
             // Another thread was faster.
@@ -37,7 +38,7 @@ pub fn finish_late(site: &Site, tried: &mut HashSet<u64>) -> Result<Vec<TxnId>, 
             Err(error) => return Err(Stopped::NotPlaced(error)),
         }
         drop(under_way);
-        site.checkpoints.soon(&site.store);
+        site.checkpoints.soon(&store);
     }
     Ok(finished)
 }

@@ -6,7 +6,7 @@ use crate::{Site, Stopped};
 use std::sync::Arc;
 use systx_store::io::Stamp;
 use systx_store::writeset::Ix;
-use systx_store::{Committed, DirStore, OutsideChange};
+use systx_store::{Committed, DirStore, Lease, OutsideChange};
 
 /// A commit that is in its place, while nobody else can touch it yet.
 #[must_use = "a commit that is in its place is to be released"]
@@ -57,7 +57,8 @@ impl Durable {
                     installation.end(moves);
                     parts.push(part);
                 }
-                Err((on, error)) => {
+                Err(stopped) => {
+                    let (on, error) = *stopped;
                     failed = Some(error);
                     let (record, stamps, outside) = (None, Vec::new(), Vec::new());
                     parts.push(PlacedPart { on, record, stamps, outside });
@@ -74,15 +75,15 @@ impl Durable {
 type Moved = (PlacedPart, Vec<(Stamp, Stamp)>);
 
 /// One part; also the versions that its installation has moved.
-fn install(part: Written) -> Result<Moved, (Held, systx_store::ApplyError)> {
+fn install(part: Written) -> Result<Moved, Box<(Held, systx_store::ApplyError)>> {
     let Written { on, record } = part;
-    let Some(committed) = record else {
+    let (Some(committed), Some(store)) = (record, &on.store) else {
         let (stamps, outside) = (Vec::new(), Vec::new());
         return Ok((PlacedPart { on, record, stamps, outside }, Vec::new()));
     };
     // Now: others may have changed names in the same directories while this one waited for the disk.
     let before = on.site.current(&on.origins);
-    match on.site.store.apply(committed.lsn) {
+    match store.apply(committed.lsn) {
         Ok(report) => {
             let pairs = before.iter().zip(&report.stamps);
             let moves: Vec<_> = pairs.filter_map(|(old, new)| Some(((*old)?, (*new)?))).collect();
@@ -91,7 +92,7 @@ fn install(part: Written) -> Result<Moved, (Held, systx_store::ApplyError)> {
             let (stamps, outside) = (stamps.collect(), report.outside);
             Ok((PlacedPart { on, record, stamps, outside }, moves))
         }
-        Err(error) => Err((on, error)),
+        Err(error) => Err(Box::new((on, error))),
     }
 }
 
@@ -110,18 +111,19 @@ impl Placed {
         fate.installed();
         let mut outside = Vec::new();
         let mut records = Vec::new();
-        for PlacedPart { on: Held { site, under_way, .. }, record, outside: found, .. } in parts {
+        for PlacedPart { on, record, outside: found, .. } in parts {
+            let Held { site, under_way, store, .. } = on;
             drop(under_way);
             outside.extend(found.into_iter().map(|change| (Arc::clone(&site), change)));
-            records.extend(record.map(|committed| (site, committed)));
+            records.extend(store.zip(record).map(|(store, committed)| (site, store, committed)));
         }
         match joint {
             Some(joint) => {
                 std::thread::spawn(move || forget(joint, records));
             }
             None => {
-                for (site, _) in &records {
-                    site.checkpoints.soon(&site.store);
+                for (site, store, _) in &records {
+                    site.checkpoints.soon(store);
                 }
             }
         }
@@ -130,10 +132,10 @@ impl Placed {
 }
 
 /// Lets the journals forget what is installed, and then the decider its decision.
-fn forget(joint: u64, mut records: Vec<(Arc<Site>, Committed)>) {
-    records.sort_by_key(|(site, _)| (site.rank(), site.vol.mount_path.clone()));
+fn forget(joint: u64, mut records: Vec<(Arc<Site>, Lease, Committed)>) {
+    records.sort_by_key(|(site, ..)| (site.rank(), site.vol.mount_path.clone()));
     let stores: Vec<(&DirStore, Committed)> =
-        records.iter().map(|(site, committed)| (&*site.store, *committed)).collect();
+        records.iter().map(|(_, store, committed)| (&**store, *committed)).collect();
     for (store, _) in &stores {
         if let Err(error) = store.checkpoint() {
             tracing::error!(%error, "checkpoint");

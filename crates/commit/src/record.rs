@@ -4,7 +4,8 @@ use crate::steps::{Decided, DecidedPart, Fate, Held};
 use crate::{Site, Stopped};
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::sync::Arc;
-use systx_store::{CommitError, CommitMeta, Committed, Joiner, Ready};
+use systx_store::writeset::WriteSet;
+use systx_store::{CommitError, CommitMeta, Committed, Joiner, Lease, Ready, Reservation};
 
 /// One at a time between the first claim and the decision, in this process.
 static JOINER: Joiner = Joiner::new();
@@ -43,25 +44,28 @@ impl Decided {
     /// As [`Decided::durable`], without the wait for what is relaxed.
     fn written(self) -> Result<Durable, Stopped> {
         let Decided { fate, meta, parts, notes } = self;
-        let mut order: Vec<usize> = (0..parts.len()).filter(|n| parts[*n].on.changes).collect();
+        let mut order: Vec<usize> =
+            (0..parts.len()).filter(|n| parts[*n].on.store.is_some()).collect();
         order.sort_by_key(|n| {
             let site = &parts[*n].on.site;
             (site.rank(), site.vol.mount_path.clone())
         });
         let (held, mut ready): (Vec<Held>, Vec<Option<_>>) =
-            parts.into_iter().map(|DecidedPart { on, room, set }| (on, Some((room, set)))).unzip();
+            parts.into_iter().map(|DecidedPart { room, set, on }| (on, Some((room, set)))).unzip();
         // What is declared last is dropped first: an abort comes before the release of what is held.
         let fate = fate;
         let mut records = vec![None; held.len()];
         let mut several = Vec::with_capacity(order.len());
         for n in &order {
-            several.extend(ready[*n].take().map(|(room, set)| (&held[*n].site, room, set)));
+            if let (Some((room, set)), Some(store)) = (ready[*n].take(), &held[*n].store) {
+                several.push((&held[*n].site, store, room, set));
+            }
         }
         let joint = match several.len() {
             0 => None,
             1 => {
-                let alone = several.pop().map(|(site, reservation, set)| {
-                    let written = site.store.commit(reservation, set, meta);
+                let alone = several.pop().map(|(site, store, reservation, set)| {
+                    let written = store.commit(reservation, set, meta);
                     written.map_err(|e| Stopped::by_store(e, |path| site.absolute(path)))
                 });
                 records[order[0]] = alone.transpose()?;
@@ -80,7 +84,7 @@ impl Decided {
     }
 }
 
-type Share<'a> = (&'a Arc<Site>, systx_store::Reservation, systx_store::writeset::WriteSet);
+type Share<'a> = (&'a Arc<Site>, &'a Lease, Reservation, WriteSet);
 
 /// Several records with one commit point; the first decides.
 fn jointly(shares: Vec<Share<'_>>, meta: &CommitMeta) -> Result<(u64, Vec<Committed>), Stopped> {
@@ -89,8 +93,8 @@ fn jointly(shares: Vec<Share<'_>>, meta: &CommitMeta) -> Result<(u64, Vec<Commit
         .map_err(|errno| Stopped::NotCommitted(CommitError::Io(errno.into())))?;
     let id = u64::from_ne_bytes(bytes);
     let sites: Vec<&Arc<Site>> = shares.iter().map(|(site, ..)| *site).collect();
-    let parts = shares.into_iter().map(|(site, reservation, set)| systx_store::Part {
-        store: &site.store,
+    let parts = shares.into_iter().map(|(site, store, reservation, set)| systx_store::Part {
+        store,
         path: site.store_path.clone(),
         reservation,
         set,
@@ -134,14 +138,15 @@ fn same_store(a: &Decided, b: &Decided) -> bool {
 
 /// Commits of one part each, all on one store.
 fn group_durable(group: Vec<Decided>) -> Vec<Result<Durable, Stopped>> {
-    let Some(store) = group.first().and_then(|decided| decided.parts.first()) else {
-        return Vec::new();
+    let first = group.first().and_then(|decided| decided.parts.first());
+    let Some(store) = first.and_then(|part| part.on.store.clone()) else {
+        // Nothing is written.
+        return group.into_iter().map(Decided::written).collect();
     };
-    let store = Arc::clone(&store.on.site.store);
     let mut ready = Vec::with_capacity(group.len());
     let mut rest = Vec::with_capacity(group.len());
     for Decided { fate, meta, mut parts, notes } in group {
-        if let Some(DecidedPart { on, room, set }) = parts.pop() {
+        if let Some(DecidedPart { room, set, on }) = parts.pop() {
             ready.push(Ready { reservation: room, set, meta });
             rest.push((fate, on, notes));
         }

@@ -2,7 +2,7 @@
 
 use crate::Checkpoints;
 use std::sync::Arc;
-use systx_store::DirStore;
+use systx_store::OnDemand;
 use systx_store::io::{Class, Stamp};
 use systx_vfs::shared::SharedVolume;
 
@@ -10,8 +10,10 @@ use systx_vfs::shared::SharedVolume;
 pub struct Site {
     /// What views share; it has the engine.
     pub vol: Arc<SharedVolume>,
-    /// The durable side.
-    pub store: Arc<DirStore>,
+    /// The durable side; a commit has a lease of it.
+    pub store: Arc<OnDemand>,
+    /// The crash behaviour of the file system.
+    pub class: Class,
     /// Lets the store's journal forget.
     pub checkpoints: Checkpoints,
     /// The store's directory, absolute, on the host: what a joint record calls the store by.
@@ -33,7 +35,7 @@ impl Site {
     /// Which store of a joint commit decides, lowest first: the one that is mounted whenever
     /// another is; the one in memory last, since a power cut takes it away.
     pub(crate) fn rank(&self) -> u8 {
-        match (self.store.class(), self.is_root) {
+        match (self.class, self.is_root) {
             (Class::Memory, _) => 2,
             (_, true) => 0,
             (_, false) => 1,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use systx_base::TxnId;
 use systx_store::io::Stamp;
 use systx_store::writeset::{Origin, WriteSet};
-use systx_store::{CommitMeta, Forgotten, Reservation, ReserveError};
+use systx_store::{CommitMeta, Forgotten, Lease, OpenError, Reservation, ReserveError};
 use systx_vfs::growing::{Appended, Merged};
 use systx_vfs::neighbours::Neighbours as _;
 use systx_vfs::publication::{NotDecided, Publication, UnderWay};
@@ -40,8 +40,11 @@ pub struct Commit {
 #[must_use = "a commit that is not decided does nothing"]
 pub struct Reserved {
     commit: Commit,
-    rooms: Vec<Reservation>,
+    rooms: Vec<Room>,
 }
+
+/// A part's room, and the store that gives it, where the part changes something.
+type Room = (Reservation, Option<Lease>);
 
 /// A commit that cannot lose any more: what is left needs the disk only.  Requests about what it
 /// changes are held until it is released.
@@ -56,9 +59,9 @@ pub struct Decided {
 
 /// One part of a decided commit.
 pub(crate) struct DecidedPart {
-    pub(crate) on: Held,
     pub(crate) room: Reservation,
     pub(crate) set: WriteSet,
+    pub(crate) on: Held,
 }
 
 /// What a part keeps from its decision to its release.
@@ -67,7 +70,8 @@ pub(crate) struct Held {
     pub(crate) under_way: UnderWay,
     /// The versions that the transaction has met.
     pub(crate) origins: Vec<Option<Stamp>>,
-    pub(crate) changes: bool,
+    /// Open, where the part changes something.
+    pub(crate) store: Option<Lease>,
 }
 
 /// What becomes of a transaction of which at least one part is decided: unless it is released it
@@ -114,11 +118,22 @@ impl Commit {
     /// Makes sure that there is room for all parts.
     ///
     /// # Errors
-    /// [`Stopped::NoRoom`]; the transaction is as it was.
+    /// [`Stopped::NoRoom`], [`Stopped::NoStore`], [`Stopped::Taken`]; the transaction is as it was.
     pub fn reserve(self) -> Result<Reserved, Stopped> {
-        let reserve = |part: &Part| match part.changes() {
-            true => part.site.store.reserve(&part.writes).map_err(|e| no_room(&part.site, e)),
-            false => Ok(Reservation::default()),
+        let reserve = |part: &Part| -> Result<Room, Stopped> {
+            if !part.changes() {
+                return Ok((Reservation::default(), None));
+            }
+            let failed = |error| Stopped::no_store(&part.site, error);
+            let store = part.site.store.lease().map_err(failed)?;
+            let path = || String::from_utf8_lossy(&part.site.store_path).into_owned();
+            let known = store.has_history(self.meta.txn);
+            // Another process may have committed under it since the transaction began.
+            if known.map_err(|source| failed(OpenError::Io { path: path(), source }))? {
+                return Err(Stopped::Taken(self.meta.txn));
+            }
+            let room = store.reserve(&part.writes).map_err(|e| no_room(&part.site, e))?;
+            Ok((room, Some(store)))
         };
         let rooms = self.parts.iter().map(reserve).collect::<Result<_, _>>()?;
         Ok(Reserved { commit: self, rooms })
@@ -164,23 +179,23 @@ impl Reserved {
         }
         // Other transactions may have installed since this one was frozen.  None of those that are
         // under way meets it.
-        let mut notes: Vec<String> = rooms.iter().filter_map(forgotten).collect();
+        let mut notes: Vec<String> = rooms.iter().filter_map(|(room, _)| forgotten(room)).collect();
         let mut forward = Vec::with_capacity(parts.len());
         for part in parts {
-            let changes = part.changes();
-            let set = carried_forward(&part.site, part.writes, &part.appended, &mut notes)?;
-            forward.push((changes, set));
+            forward.push(carried_forward(&part.site, part.writes, &part.appended, &mut notes)?);
         }
         // Snapshots keep what was there under the versions that are there now, so not before that.
-        for (site, (_, set)) in sites.iter().zip(&forward).filter(|(_, (changes, _))| *changes) {
-            site.vol.keep_past(set);
+        for ((site, set), (_, store)) in sites.iter().zip(&forward).zip(&rooms) {
+            if store.is_some() {
+                site.vol.keep_past(set);
+            }
         }
         let under_way: Vec<UnderWay> =
             publications.into_iter().map(Publication::into_under_way).collect();
         let parts = sites.into_iter().zip(rooms).zip(under_way).zip(forward);
-        let parts = parts.map(|(((site, room), under_way), (changes, set))| {
+        let parts = parts.map(|(((site, (room, store)), under_way), set)| {
             let origins = set.objects.iter().map(|object| stamp_of(&object.origin)).collect();
-            DecidedPart { on: Held { site, under_way, origins, changes }, room, set }
+            DecidedPart { room, set, on: Held { site, under_way, origins, store } }
         });
         let parts = parts.collect();
         Ok(Decided { fate, meta, parts, notes })
@@ -203,7 +218,8 @@ fn mark<'v>(site: &'v Site, id: TxnId, writes: &WriteSet) -> Publication<'v> {
         }
         let publication = site.vol.publish(id, writes);
         // A commit that this one had to wait for may have failed.
-        if site.store.late().iter().all(|late| tried.contains(&late.lsn)) {
+        let late = site.store.if_open().map(|store| store.late()).unwrap_or_default();
+        if late.iter().all(|late| tried.contains(&late.lsn)) {
             return publication;
         }
     }
@@ -244,3 +260,6 @@ pub fn stamp_of(origin: &Origin) -> Option<Stamp> {
         Origin::Root | Origin::New(_) => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,9 @@
 //! Why a commit went no further.
 
+use crate::Site;
 use rustix::io::Errno;
-use systx_store::{ApplyError, CommitError, ReserveError};
+use systx_base::TxnId;
+use systx_store::{ApplyError, CommitError, OpenError, ReserveError};
 use systx_txn::Conflict;
 use thiserror::Error;
 
@@ -22,6 +24,20 @@ pub enum Stopped {
     /// There is no room for it.  It is still there, and may commit when there is.
     #[error(transparent)]
     NoRoom(ReserveError),
+    /// The store of a file system cannot be opened.
+    #[error("{error}")]
+    NoStore {
+        /// Its directory, absolute.
+        store: Vec<u8>,
+        /// Why.
+        error: OpenError,
+    },
+    /// Another transaction with this number was committed meanwhile, by another process.
+    #[error(
+        "another transaction with the number {0} was committed meanwhile: nothing of this one is \
+         committed"
+    )]
+    Taken(TxnId),
     /// The kernel's caches of a guarded directory could not be invalidated.
     #[error("the kernel's caches of a guarded directory could not be invalidated: {0}")]
     NotPublished(Errno),
@@ -37,6 +53,10 @@ pub enum Stopped {
 }
 
 impl Stopped {
+    pub(crate) fn no_store(site: &Site, error: OpenError) -> Stopped {
+        Stopped::NoStore { store: site.store_path.clone(), error }
+    }
+
     /// The store's answer to a record; `absolute` makes a path of that store absolute.
     pub(crate) fn by_store(error: CommitError, absolute: impl Fn(&[u8]) -> Vec<u8>) -> Stopped {
         match error {

@@ -8,7 +8,7 @@ use systx_base::{Kind, TxnId};
 use systx_store::io::Io;
 use systx_store::real::RealIo;
 use systx_store::writeset::{Attrs, Content, Ix, Object, Origin, WriteSet};
-use systx_store::{CommitMeta, Config, DirStore, TxnKind};
+use systx_store::{CommitMeta, Config, DirStore, OnDemand, TxnKind};
 use systx_txn::BeginOptions;
 use systx_vfs::shared::SharedVolume;
 use systx_vfs::volume::Volume;
@@ -28,7 +28,8 @@ pub fn site(dir: &Path, io: Arc<dyn Io>, real: Arc<RealIo>) -> Arc<Site> {
     let vol = Volume::new(io, mount, hidden).unwrap().with_locks(real);
     Arc::new(Site {
         vol: Arc::new(SharedVolume::over(vol)),
-        store: Arc::new(store),
+        class: store.class(),
+        store: OnDemand::always(store),
         checkpoints: Checkpoints::new(),
         store_path: dir.join(".systx").as_os_str().as_encoded_bytes().to_vec(),
         is_root: false,

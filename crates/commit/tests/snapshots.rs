@@ -84,9 +84,10 @@ impl Place {
 
     /// The store drops what it keeps for undo; of how many transactions.
     fn forget(&self) -> usize {
-        self.site.store.checkpoint().expect("checkpoint");
+        let store = self.site.store.lease().expect("store");
+        store.checkpoint().expect("checkpoint");
         let none = systx_store::Keep { count: 0, ..systx_store::Keep::default() };
-        self.site.store.gc(none).expect("gc").removed.len()
+        store.gc(none).expect("gc").removed.len()
     }
 }
 

@@ -6,11 +6,13 @@
 //! became of the commit, so a client or a machine that dies in between loses nothing.
 
 use crate::protocol::{ACTIONS_MAX, Action, Deferred, Failure, FailureKind};
+use crate::stopped;
 use crate::transaction::Transaction;
 use crate::volume::OpenVolume;
 use std::sync::Arc;
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
+use systx_commit::Stopped;
 
 /// What an open transaction wants done.
 pub struct Wanted(Mutex<Vec<Action>>);
@@ -49,7 +51,12 @@ impl<'a> Promise<'a> {
         let written = !actions.is_empty() && !txn.terms.read_only;
         if written {
             let volume = &txn.volume;
-            let store = volume.store.number().map_err(|e| cannot_keep(volume, &e))?;
+            let lease = volume.lease()?;
+            // Of another one's list it would be said that it is due.
+            if lease.has_history(txn.id).map_err(|e| cannot_keep(volume, &e))? {
+                return Err(stopped::failure(Stopped::Taken(txn.id)));
+            }
+            let store = lease.number().map_err(|e| cannot_keep(volume, &e))?;
             let kept = volume.ledger.defer(store, txn.id, &encode(actions)?);
             kept.map_err(|e| cannot_keep(volume, &e))?;
         }

@@ -10,9 +10,7 @@ use crate::mounts;
 use crate::volume::open_root;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use systx_protocol::stores::STORE_DIR;
-use systx_store::io::Io;
 use systx_store::real::RealIo;
 use systx_store::{DirStore, Joint, Member, Outcome, Outcomes, Owner, is_undecided, outcome};
 
@@ -122,13 +120,4 @@ pub fn named(member: &Member) -> String {
     path.chars()
         .flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] })
         .collect()
-}
-
-/// Opens a store among the others; see [`DirStore::open_among`].
-pub fn open(
-    config: systx_store::Config,
-    io: Arc<dyn Io>,
-    others: &Elsewhere<'_>,
-) -> Result<(DirStore, systx_store::RecoveryReport), systx_store::OpenError> {
-    DirStore::open_among(config, io, others)
 }

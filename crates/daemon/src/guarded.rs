@@ -23,6 +23,7 @@ use std::time::Duration;
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
 use systx_fuse::{Config, Connection, FileLocks};
+use systx_store::Lease;
 use systx_vfs::aliases::{Aliases, Control, Seat};
 use systx_vfs::inode_locks::writers::Writing;
 use systx_vfs::plain::{Order, Plain};
@@ -65,6 +66,8 @@ pub struct Guarded {
     serving: Mutex<Option<Serving>>,
     /// As commits know it.
     published: Mutex<Option<Arc<publication::Guarded>>>,
+    /// Nobody else commits there meanwhile.
+    _store: Lease,
 }
 
 /// What serves the threads that use a guarded directory.
@@ -166,7 +169,8 @@ impl Guarded {
             return Err(Failure::new(FailureKind::State, text).path(dir));
         }
         let root = open_dir(backing.as_fd(), Path::new(".")).map_err(refused("open"))?;
-        let hidden = HashSet::from([volume.store.state_dir_id()]);
+        let store = volume.lasting()?;
+        let hidden = HashSet::from([store.state_dir_id()]);
         let order = if routed.is_some() { Order::of_routed } else { Order::new };
         let order = Arc::new(order(Arc::clone(&volume.vol), stall));
         let plain = Plain::new(root, hidden, order).map_err(refused("look at"))?;
@@ -204,6 +208,7 @@ impl Guarded {
             desk: OnceLock::new(),
             serving: Mutex::new(rank::LEAF, Some(serving)),
             published: Mutex::new(rank::LEAF, None),
+            _store: store,
         });
         if fast_open && let Err(e) = learn_opens(mount.as_fd()) {
             guarded.end(volume);

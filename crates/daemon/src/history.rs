@@ -51,13 +51,14 @@ impl Direction {
 
 /// Whether the volume's history has this id.
 pub fn knows(volume: &OpenVolume, id: TxnId) -> bool {
-    volume.store.has_history(id).unwrap_or(false)
+    volume.store.has_history(id)
 }
 
 fn entries(volume: &OpenVolume) -> Result<Vec<HistoryEntry>, Failure> {
     // What its program has been told of is there.
     volume.vol.wait_durable();
-    let mut all = volume.store.history().map_err(|e| {
+    let Some(store) = volume.existing()? else { return Ok(Vec::new()) };
+    let mut all = store.history().map_err(|e| {
         Failure::new(FailureKind::Store, format!("cannot read the history: {e}"))
             .path(volume.location.store.as_path())
     })?;
@@ -241,6 +242,8 @@ struct Plan {
     _slots: Vec<stored::Slot>,
     /// Until it is installed.
     _in_use: Vec<stored::InUse>,
+    /// The stores that all of this is in.
+    _stores: Vec<stored::Lease>,
 }
 
 impl Plan {
@@ -256,9 +259,10 @@ impl Plan {
                 let path = volume.absolute(path);
                 paths.iter().any(|top| is_below(&path, &top.0))
             };
+            let store = volume.lease()?;
             let undo = match paths.is_empty() {
-                true => volume.store.undo_set(target.meta.txn),
-                false => volume.store.undo_part(target.meta.txn, &wanted),
+                true => store.undo_set(target.meta.txn),
+                false => store.undo_part(target.meta.txn, &wanted),
             };
             let undo = undo.map_err(|e| cannot(volume, target, e))?;
             let mount = &volume.vol.mount_path;
@@ -266,6 +270,7 @@ impl Plan {
             plan.sets.push(undo.set);
             plan._slots.extend(undo.slots);
             plan._in_use.extend(undo.in_use);
+            plan._stores.push(store);
         }
         Ok(plan)
     }
@@ -426,6 +431,11 @@ fn run(
     for volume in volumes {
         volume.vol.engine.begin(id, BeginOptions::default());
     }
+    // In the order of all commits.
+    let mut in_order: Vec<_> = volumes.iter().collect();
+    in_order.sort_by_key(|v| (v.location.dev, &v.location.store));
+    let stores = in_order.iter().map(|volume| volume.turn()).collect::<Result<Vec<_>, _>>();
+    let _stores = stores.inspect_err(|_| give_up())?;
     let mut plan = Plan::claim(volumes, target, &ask.paths, id).inspect_err(|_| give_up())?;
     let of = target.meta.txn;
     let kind = match direction {
@@ -541,9 +551,10 @@ pub fn gc(volume: &OpenVolume, ask: &Gc) -> Result<Collected, Failure> {
     };
     // What the journal needs cannot go.
     volume.vol.wait_durable();
-    volume.store.checkpoint().map_err(|e| failed(std::io::Error::other(e)))?;
+    let Some(store) = volume.existing()? else { return Ok(Collected::default()) };
+    store.checkpoint().map_err(|e| failed(std::io::Error::other(e)))?;
     let keep = if ask.keep.is_none() && ask.max_bytes.is_none() {
-        volume.store.usual_limits().map_err(failed)?
+        store.usual_limits().map_err(failed)?
     } else {
         Keep {
             count: ask.keep.map_or(usize::MAX, |k| usize::try_from(k).unwrap_or(usize::MAX)),
@@ -553,8 +564,8 @@ pub fn gc(volume: &OpenVolume, ask: &Gc) -> Result<Collected, Failure> {
         }
     };
     let report = match ask.dry_run {
-        true => volume.store.would_gc(keep),
-        false => volume.store.gc(keep),
+        true => store.would_gc(keep),
+        false => store.gc(keep),
     };
     let report = report.map_err(failed)?;
     Ok(Collected {

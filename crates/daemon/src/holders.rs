@@ -112,6 +112,22 @@ pub fn bypasses(dir: &Path, holder: &Mount) -> Vec<Bypass> {
     found
 }
 
+/// The process that has the lock of a store, by its lock file.
+pub(crate) fn of_lock(file: &Path) -> Option<u32> {
+    let held = format!(":{} 0 0", std::fs::metadata(file).ok()?.ino());
+    let is_it = |fd: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(fd.path()).unwrap_or_default();
+        let mut locks = text.lines().filter(|line| line.starts_with("lock:"));
+        locks.any(|line| line.contains(" OFDLCK ") && line.ends_with(&held))
+    };
+    let has = |pid: &u32| {
+        command(*pid).0 == b"systx"
+            && std::fs::read_dir(format!("/proc/{pid}/fdinfo"))
+                .is_ok_and(|fds| fds.flatten().any(is_it))
+    };
+    processes().into_iter().find(has)
+}
+
 fn processes() -> Vec<u32> {
     let own = std::process::id();
     let Ok(proc) = std::fs::read_dir("/proc") else { return Vec::new() };

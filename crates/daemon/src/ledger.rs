@@ -98,6 +98,11 @@ impl Ledger {
         Some(PathBuf::from(std::ffi::OsString::from_vec(text)))
     }
 
+    /// Whether a crash has left a list of which only the store knows whether it is due.
+    pub fn is_undecided(&self, store: u64) -> bool {
+        self.transactions(store, "new").is_ok_and(|all| !all.is_empty())
+    }
+
     /// Notes that a store is this machine's, and where it is; durable on return.
     ///
     /// # Errors

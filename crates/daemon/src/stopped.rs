@@ -1,9 +1,10 @@
 //! What a commit that stopped ([`systx_commit::Stopped`]) is to its client.
 
 use crate::protocol::{self, Failure, FailureKind, HostPath};
+use crate::volume::VolumeError;
 use std::io;
 use systx_commit::Stopped;
-use systx_store::{ApplyError, CommitError, Outside, OutsideChange, ReserveError};
+use systx_store::{ApplyError, CommitError, OpenError, Outside, OutsideChange, ReserveError};
 use systx_txn::Conflict;
 
 /// Why nothing was installed, as a client is told.
@@ -26,6 +27,15 @@ impl From<Stopped> for NotInstalled {
                 NotInstalled::Outside(paths.into_iter().map(HostPath).collect())
             }
             Stopped::NoRoom(error) => NotInstalled::Failed(no_room(&error)),
+            Stopped::NoStore { store, error } => {
+                NotInstalled::Failed(no_store(&HostPath(store), error))
+            }
+            Stopped::Taken(_) => {
+                let failure = Failure::new(FailureKind::State, stopped.to_string());
+                NotInstalled::Failed(failure.hint(
+                    "run it again, or commit by its paths what is kept: it gets another number",
+                ))
+            }
             Stopped::NotPublished(_) => {
                 let failure = Failure::new(FailureKind::Io, stopped.to_string());
                 NotInstalled::Failed(failure.hint("nothing was committed; try again"))
@@ -58,6 +68,11 @@ pub(crate) fn failure(stopped: Stopped) -> Failure {
             failure
         }
     }
+}
+
+/// The store cannot be opened.
+fn no_store(store: &HostPath, error: OpenError) -> Failure {
+    VolumeError::Store { path: store.to_string(), error }.into()
 }
 
 /// What can be given back by hand: nothing of it is forgotten where all of it would not be enough, and the newest is not

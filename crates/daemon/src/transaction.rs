@@ -208,7 +208,7 @@ impl Transaction {
         let budget = alarm.budget(|| Budget::with_most(limits.memory, most));
         let full = Arc::new(AtomicBool::new(false));
         let spill: Arc<dyn Spill> = Arc::new(StoreSpill {
-            store: volume.store.clone(),
+            site: Arc::clone(&volume.site),
             io: volume.vol.io.clone(),
             left: staged,
             budget: budget.clone(),
@@ -638,6 +638,11 @@ impl Transaction {
     }
 
     fn commit_part_here(&self, id: TxnId, paths: &[HostPath], opponents: &dyn Opponents) -> Ended {
+        // From before the check on.
+        let _store = match self.volume.turn() {
+            Ok(store) => store,
+            Err(failure) => return Ended::Refused(Outcome::Refused { failure, kept: true }),
+        };
         if self.path_view().is_some() {
             self.view.let_go_of_files();
         } else {

@@ -14,10 +14,11 @@ use std::collections::HashSet;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{OnceLock, Weak};
 use systx_base::sync::{Mutex, rank};
 use systx_base::{TxnId, Uid};
 use systx_commit::{Checkpoints, Relaxed, Site};
@@ -26,150 +27,14 @@ use systx_store::io::{Class, HostId, Io};
 use systx_store::overlay::{described, is_overlay};
 use systx_store::real::RealIo;
 use systx_store::{
-    Config, DirStore, Instance, Known, OpenError, Past, RecoveryReport, Registry, check_place,
+    Config, DirStore, Instance, Known, Lease, Member, OnDemand, OpenError, Opens, Past,
+    RecoveryReport, Registry, check_place,
 };
 use systx_vfs::shared::SharedVolume;
 use systx_vfs::volume::Volume;
-use thiserror::Error;
 
-/// Why a volume cannot be used.
-#[derive(Debug, Error)]
-pub enum VolumeError {
-    /// A system call failed.
-    #[error("cannot {action} {path}: {error}")]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// On which path.
-        path: String,
-        /// What the kernel said.
-        error: io::Error,
-    },
-    /// No place for the store.
-    #[error(
-        "no directory on the file system mounted at {mount} belongs to you: give one with --store DIR"
-    )]
-    NoStore {
-        /// Where the file system is mounted.
-        mount: String,
-    },
-    /// The store refused.
-    #[error("cannot open the store in {path}: {error}")]
-    Store {
-        /// The store's directory.
-        path: String,
-        /// Why.
-        error: OpenError,
-    },
-    /// A file system that does not keep the identity of its files.
-    #[error(
-        "{mount} is an overlay file system over layers on several file systems, on which a file gets another inode \
-         number when it is first written: mount it with xino=on, or work on a volume that is mounted into the \
-         container (-C DIR)"
-    )]
-    Overlay {
-        /// Where it is mounted.
-        mount: String,
-    },
-    /// A part of a btrfs that has names and links of its own.
-    #[error(
-        "{path} is in a subvolume of {mount} that is not mounted by itself: mount it (mount -o subvol=…), and work there"
-    )]
-    Subvolume {
-        /// The directory.
-        path: String,
-        /// Where the file system is mounted.
-        mount: String,
-    },
-    /// The mount table makes no sense.
-    #[error("cannot find the mount of {path} in the mount table")]
-    NoMount {
-        /// The directory.
-        path: String,
-    },
-}
-
-impl VolumeError {
-    /// What the kernel said, and of which path.
-    fn of_the_kernel(&self) -> Option<(&io::Error, &str)> {
-        match self {
-            VolumeError::Io { error, path, .. } => Some((error, path)),
-            VolumeError::Store { error: OpenError::Io { source, .. }, path } => {
-                Some((source, path))
-            }
-            _ => None,
-        }
-    }
-
-    /// With its cause and a remedy, where the kernel's answer tells them.
-    pub(crate) fn explained(&self) -> Option<Failure> {
-        let (error, path) = self.of_the_kernel()?;
-        let at = Path::new(path);
-        let near = at.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
-        let (kind, text, hint) = match Errno::from_io_error(error)? {
-            Errno::ROFS => (
-                FailureKind::Unsupported,
-                format!(
-                    "the file system of {} is mounted read-only: systx keeps journal and history \
-                     in {path}, and has to write there, also for --read-only and log",
-                    near.display()
-                ),
-                format!(
-                    "as root: mount -o remount,rw {}; or work on another file system (-C DIR)",
-                    mount_of(near).display()
-                ),
-            ),
-            Errno::ACCESS | Errno::PERM => (
-                FailureKind::Unsupported,
-                format!(
-                    "no permission for {path}, where systx keeps journal and history of this \
-                     file system (user {}): {} does not let you in",
-                    rustix::process::geteuid().as_raw(),
-                    shut(at).display()
-                ),
-                "name a directory of yours on the same file system (--store DIR), or work \
-                 elsewhere (-C DIR)"
-                    .to_owned(),
-            ),
-            _ => return None,
-        };
-        Some(Failure::new(kind, text).hint(hint).path(path))
-    }
-}
-
-impl From<VolumeError> for Failure {
-    fn from(error: VolumeError) -> Self {
-        use VolumeError::{Io, NoMount, NoStore, Overlay, Store, Subvolume};
-        if let Some(failure) = error.explained() {
-            return failure;
-        }
-        let kind = match &error {
-            Io { .. } => FailureKind::Io,
-            NoStore { .. } | Overlay { .. } | Subvolume { .. } => FailureKind::Unsupported,
-            NoMount { .. } => FailureKind::Invalid,
-            Store { error: OpenError::Locked { .. }, .. } => FailureKind::Busy,
-            Store { .. } => FailureKind::Store,
-        };
-        Failure::new(kind, error.to_string())
-    }
-}
-
-/// The first directory on the way to a path that this user may not look into or change.
-fn shut(path: &Path) -> &Path {
-    use rustix::fs::{Access, access};
-    let mut way: Vec<&Path> = path.ancestors().collect();
-    way.reverse();
-    let closed = |dir: &&&Path| dir.is_dir() && access(**dir, Access::EXEC_OK).is_err();
-    let found = way.iter().find(closed).copied();
-    found.or_else(|| way.iter().rev().find(|dir| dir.is_dir()).copied()).unwrap_or(path)
-}
-
-/// Where the file system of a directory is mounted, as far as that can be seen.
-fn mount_of(dir: &Path) -> &Path {
-    let device = |dir: &Path| std::fs::metadata(dir).ok().map(|meta| meta.dev());
-    let here = device(dir);
-    dir.ancestors().take_while(|above| device(above) == here).last().unwrap_or(dir)
-}
+mod refused;
+pub use refused::VolumeError;
 
 /// Where a volume is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -182,23 +47,46 @@ pub struct Location {
     pub store: PathBuf,
 }
 
+/// What the recoveries of a store did, each time that it was opened.
+struct Reports(Mutex<Told>);
+
+#[derive(Default)]
+struct Told {
+    all: RecoveryReport,
+    /// What nobody was told of yet.
+    new: RecoveryReport,
+}
+
+impl Reports {
+    fn new() -> Reports {
+        Reports(Mutex::new(rank::LEAF, Told::default()))
+    }
+
+    fn add(&self, report: &RecoveryReport) {
+        let mut told = self.0.lock();
+        told.all.add(report);
+        told.new.add(report);
+    }
+}
+
 /// An open volume with its store.
 pub struct OpenVolume {
     /// Where it is.
     pub location: Location,
     /// What views share.
     pub vol: Arc<SharedVolume>,
-    /// The durable side.
-    pub store: Arc<DirStore>,
-    /// What recovery did when it was opened.
-    pub recovery: RecoveryReport,
+    /// The durable side, while somebody needs it.
+    pub store: Arc<OnDemand>,
+    recovered: Arc<Reports>,
+    /// On an overlay file system it is always open.
+    _always: Option<Lease>,
+    class: Class,
+    trusted: Arc<AtomicBool>,
     /// The same two, as a commit knows them.
     pub site: Arc<Site>,
     /// What this machine has noted.
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) relaxed: Relaxed,
-    /// Whether somebody was told what recovery did.
-    told: AtomicBool,
     guarded: Mutex<Vec<Arc<Guarded>>>,
     /// What a committed transaction changed, that was asked for last: a diff asks for many contents.
     looked: Mutex<Option<(TxnId, Arc<Vec<Past>>)>>,
@@ -254,22 +142,77 @@ impl OpenVolume {
 
     /// What recovery did when the volume was opened, as sentences; empty if there was nothing to do.
     pub fn recovery_notes(&self) -> Vec<String> {
-        self.recovered().notes
+        let report = self.recovered.0.lock().all.clone();
+        self.recovered(&report).notes
     }
 
-    /// As [`OpenVolume::recovered`], for whoever asks first.  Everybody else is told that there was
-    /// nothing to do.
+    /// What recovery did, for whoever asks first.  Everybody else is told that there was nothing
+    /// to do.
     pub fn tell_recovered(&self) -> Recovered {
-        if self.told.swap(true, Ordering::Relaxed) {
-            let store = HostPath::from(self.location.store.as_path());
-            return Recovered { store, ..Recovered::default() };
-        }
-        self.recovered()
+        let report = std::mem::take(&mut self.recovered.0.lock().new);
+        self.recovered(&report)
     }
 
-    /// What recovery did when the volume was opened.
-    pub fn recovered(&self) -> Recovered {
-        let report = &self.recovery;
+    /// Other stores of the transactions that recovery has met.
+    pub(crate) fn other_members(&self) -> Vec<Member> {
+        self.recovered.0.lock().all.others.clone()
+    }
+
+    /// Somebody has said that the store counts, whoever made it.
+    pub(crate) fn trust(&self, trusted: bool) {
+        self.trusted.fetch_or(trusted, Ordering::Relaxed);
+    }
+
+    /// The store, open as long as this lives.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub(crate) fn lease(&self) -> Result<Lease, Failure> {
+        Ok(self.store.lease().map_err(|error| self.refused(error))?)
+    }
+
+    /// As [`OpenVolume::lease`], for as long as somebody likes.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn lasting(&self) -> Result<Lease, Failure> {
+        Ok(self.store.lasting().map_err(|error| self.refused(error))?)
+    }
+
+    /// As [`OpenVolume::lease`], before a commit; see [`OnDemand::turn`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn turn(&self) -> Result<Lease, Failure> {
+        Ok(self.store.turn().map_err(|error| self.refused(error))?)
+    }
+
+    /// As [`OpenVolume::lease`], if there is one: makes none.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub(crate) fn existing(&self) -> Result<Option<Lease>, Failure> {
+        Ok(self.store.existing().map_err(|error| self.refused(error))?)
+    }
+
+    /// Finishes what another process has left in the store; the lease if it is open.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub(crate) fn finish_left(&self) -> Result<Option<Lease>, Failure> {
+        // A list of what is to be done, of which nobody knows whether it is due.
+        let undecided = |store| self.ledger.is_undecided(store);
+        if let Ok(below) = self.location.store.strip_prefix(&self.location.mount) {
+            self.vol.hide_name(place_of(&*self.vol.io, below.as_os_str().as_bytes()));
+        }
+        Ok(self.store.finish_left(undecided).map_err(|error| self.refused(error))?)
+    }
+
+    fn refused(&self, error: OpenError) -> VolumeError {
+        VolumeError::Store { path: self.location.store.display().to_string(), error }
+    }
+
+    fn recovered(&self, report: &RecoveryReport) -> Recovered {
         let mut notes = Vec::new();
         if !report.finished.is_empty() {
             let ids: Vec<_> = report.finished.iter().map(ToString::to_string).collect();
@@ -303,12 +246,13 @@ impl OpenVolume {
                 elsewhere::named(member)
             )
         };
-        others.settle(&self.store).iter().map(say).collect()
+        let Ok(Some(store)) = self.finish_left() else { return Vec::new() };
+        others.settle(&store).iter().map(say).collect()
     }
 
     /// Whether it is an overlay file system.
     pub fn is_overlay(&self) -> bool {
-        self.store.overlay().is_some()
+        self._always.is_some()
     }
 
     /// What is special about its file system: sentences.
@@ -335,7 +279,7 @@ impl OpenVolume {
 
     /// Facts for `doctor`.
     pub fn inspected(&self) -> Inspected {
-        let class = match self.store.class() {
+        let class = match self.class {
             Class::Strong => "journaled: renames are atomic and ordered across a power cut",
             Class::Weak => "not journaled: commits are installed in two synced steps",
             Class::Memory => "in memory: nothing survives a power cut",
@@ -417,11 +361,13 @@ fn is_easily_found(location: &Location, home: Option<&Path>) -> bool {
 }
 
 /// Puts the store of a user on the list of those that are not easily found, if it is one.
-pub(crate) fn note(location: &Location, uid: Uid, home: Option<&Path>) {
-    if is_easily_found(location, home) {
+fn note(location: &Location) {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    if is_easily_found(location, home.as_deref()) {
         return;
     }
-    let Some(noted) = Noted::of(uid, home) else { return };
+    let uid = rustix::process::geteuid().as_raw();
+    let Some(noted) = Noted::of(uid, home.as_deref()) else { return };
     if let Err(error) = noted.note(&location.store) {
         let store = location.store.display();
         tracing::warn!(%error, %store, "`recover --all` will not find it");
@@ -476,13 +422,69 @@ impl Known for Asked {
     }
 }
 
-/// Opens a volume: runs recovery if the store needs it.  `trusted`: also if this machine does not
-/// know the store, which it does from then on.
-pub fn open(
-    location: &Location,
-    ledger: &Arc<Ledger>,
-    trusted: bool,
-) -> Result<OpenVolume, VolumeError> {
+/// What the opening of a volume's store needs.
+struct Opener {
+    config: Config,
+    io: Arc<dyn Io>,
+    location: Location,
+    ledger: Arc<Ledger>,
+    trusted: Arc<AtomicBool>,
+    recovered: Arc<Reports>,
+    /// Whose views hide the store.
+    vol: Arc<OnceLock<Weak<SharedVolume>>>,
+}
+
+impl Opens for Opener {
+    /// Runs recovery if the store needs it.
+    fn open(&self) -> Result<DirStore, OpenError> {
+        let (ledger, store) = (&self.ledger, &self.location.store);
+        let trusted = self.trusted.load(Ordering::Relaxed);
+        let asked = Asked { ledger: Arc::clone(ledger), store: store.clone(), trusted };
+        let registry = Registry::new(Arc::new(asked));
+        let config = Config { registry, ..self.config.clone() };
+        let others = Elsewhere { owner: elsewhere::own(), ledger };
+        let (opened, report) = DirStore::open_among(config, Arc::clone(&self.io), &others)?;
+        self.recovered.add(&report);
+        note(&self.location);
+        if let Some(vol) = self.vol.get().and_then(Weak::upgrade) {
+            vol.hide_store(Some(opened.state_dir_id()));
+        }
+        if let Some(number) = opened.known_as() {
+            let known = trusted || ledger.knows(number);
+            bring_up_to_date(ledger, number, &opened, known.then_some(store));
+            others.settle(&opened);
+        }
+        Ok(opened)
+    }
+
+    fn removes(&self) {
+        if let Some(vol) = self.vol.get().and_then(Weak::upgrade) {
+            vol.hide_store(None);
+        }
+    }
+}
+
+/// Whether a store can be written, or made, when something is committed: asked before anything is
+/// done that could not be committed.
+fn check_writable(store: &Path) -> Result<(), VolumeError> {
+    use rustix::fs::{Access, access};
+    let there = store.ancestors().find(|dir| dir.is_dir()).unwrap_or(Path::new("/"));
+    let asked = access(there, Access::WRITE_OK | Access::EXEC_OK);
+    asked.map_err(|e| failed("write to", store, e.into()))
+}
+
+/// The directory of a path below a root, if that is there, and the name in it.
+fn place_of(io: &dyn Io, path: &[u8]) -> Option<(HostId, Vec<u8>)> {
+    let mut parts: Vec<&[u8]> = path.split(|b| *b == b'/').collect();
+    let (name, mut at) = (parts.pop()?, io.root());
+    for part in parts {
+        at = io.open_dir(&at, part).ok()?;
+    }
+    Some((io.stat(&at).ok()?.id, name.to_vec()))
+}
+
+/// Opens a volume.  Its store is opened when it is needed.
+pub fn open(location: &Location, ledger: &Arc<Ledger>) -> Result<OpenVolume, VolumeError> {
     let root = open_root(&location.mount)?;
     let real = RealIo::from_dir(root).map_err(|e| failed("open", &location.mount, e))?;
     let real = Arc::new(real);
@@ -496,40 +498,47 @@ pub fn open(
     let owner = elsewhere::own();
     let below = relative.as_os_str().as_bytes();
     check_place(&*io, below, owner).map_err(refused)?;
+    check_writable(&location.store)?;
     if is_overlay(info.magic) && !has_lasting_numbers(location)? {
         return Err(VolumeError::Overlay { mount: location.mount.display().to_string() });
     }
     let mut config = Config::new(below);
     config.instance = instance(&location.mount)?;
     config.owner = Some(owner);
-    let asked = Asked { ledger: Arc::clone(ledger), store: location.store.clone(), trusted };
-    config.registry = Registry::new(Arc::new(asked));
     config.seed = seed();
     config.committer_applies = true;
-    let others = Elsewhere { owner, ledger };
-    let (store, recovery) = elsewhere::open(config, io.clone(), &others).map_err(refused)?;
-    if let Some(number) = store.known_as() {
-        let known = trusted || ledger.knows(number);
-        bring_up_to_date(ledger, number, &store, known.then_some(&location.store));
-        others.settle(&store);
-    }
+    let trusts = Arc::new(AtomicBool::new(false));
+    let recovered = Arc::new(Reports::new());
+    let opened = Arc::new(OnceLock::new());
+    let opener = Opener {
+        config,
+        io: Arc::clone(&io),
+        location: location.clone(),
+        ledger: Arc::clone(ledger),
+        trusted: Arc::clone(&trusts),
+        recovered: Arc::clone(&recovered),
+        vol: Arc::clone(&opened),
+    };
+    let store = OnDemand::new(io.clone(), below, opener);
+    let always = is_overlay(info.magic).then(|| store.lease()).transpose().map_err(refused)?;
     let mut mount = location.mount.as_os_str().as_bytes().to_vec();
     if mount == b"/" {
         mount.clear();
     }
-    let mut hidden = HashSet::from([store.state_dir_id()]);
-    hidden.extend(ledger_on(location.dev, ledger));
+    let hidden = HashSet::from_iter(ledger_on(location.dev, ledger));
     let vol = Volume::new(io, mount, hidden)
         .map_err(|e| failed("look at", &location.mount, e.into()))?
-        .with_overlay(store.overlay())
+        .with_overlay(always.as_ref().and_then(|store| store.overlay()))
         .with_locks(real.clone());
+    vol.hide_store(always.as_ref().map(|store| store.state_dir_id()));
     let vol = Arc::new(SharedVolume::over(vol));
+    let _ = opened.set(Arc::downgrade(&vol));
     let programs = Arc::downgrade(&vol);
     real.ask_first(move |file| programs.upgrade()?.openers(file));
-    let store = Arc::new(store);
     let site = Site {
         vol: Arc::clone(&vol),
         store: Arc::clone(&store),
+        class: info.class,
         checkpoints: Checkpoints::new(),
         store_path: location.store.as_os_str().as_bytes().to_vec(),
         is_root: location.mount == Path::new("/"),
@@ -539,10 +548,12 @@ pub fn open(
         vol,
         store,
         site: Arc::new(site),
-        recovery,
+        recovered,
+        trusted: trusts,
+        _always: always,
+        class: info.class,
         ledger: Arc::clone(ledger),
         relaxed: Relaxed::new(),
-        told: AtomicBool::new(false),
         guarded: Mutex::new(rank::LEAF, Vec::new()),
         looked: Mutex::new(rank::LEAF, None),
         counts: Counts::default(),

@@ -108,7 +108,9 @@ impl Volumes {
         let mut tables = self.tables.lock();
         loop {
             if let Some(open) = tables.open.get(&location) {
-                return Ok(open.clone());
+                let open = open.clone();
+                drop(tables);
+                return self.look_at_store(open, trusted);
             }
             // Two requests must not open one store twice.  The table is not held meanwhile: who has nothing to do
             // with a file system that hangs does not wait for it.
@@ -120,14 +122,28 @@ impl Volumes {
         drop(tables);
         let opened = {
             let _turn = OpeningTurn { volumes: self, location: &location };
-            let opened = volume::open(&location, &self.ledger, trusted).map(Arc::new);
+            let opened = volume::open(&location, &self.ledger).map(Arc::new);
             if let Ok(open) = &opened {
                 self.tables.lock().open.insert(location.clone(), open.clone());
             }
             opened
         };
-        let open = opened?;
-        volume::note(&open.location, self.uid, self.home.as_deref());
+        self.look_at_store(opened?, trusted)
+    }
+
+    /// Before anybody looks at a file system, what was committed there is in its place; also what
+    /// another daemon left.  `trusted`: also if its store is not this machine's.
+    fn look_at_store(
+        &self,
+        open: Arc<OpenVolume>,
+        trusted: bool,
+    ) -> Result<Arc<OpenVolume>, Failure> {
+        let was_open = open.store.if_open().is_some();
+        open.trust(trusted);
+        let Some(_store) = open.finish_left()? else { return Ok(open) };
+        if was_open {
+            return Ok(open);
+        }
         // What was committed together is there again together, as far as it is mounted.
         let (others, failed) = self.recover_others(&open);
         for note in others.iter().flat_map(|other| other.recovery_notes()).chain(failed) {
@@ -187,10 +203,10 @@ impl Volumes {
             Failure::new(FailureKind::NotFound, text).hint("mount that file system")
         };
         let store = others.find(member).ok_or_else(absent)?;
-        // One that is open may itself be waiting, in its opening, for the one that asks: who waits here is open already,
-        // and waits only for what is not, so nobody waits in a circle.
-        if let Some(open) = self.all().into_iter().find(|v| v.location.store == store) {
-            return Ok(open);
+        // One whose store is open may itself be waiting for the one that asks: whoever waits here has
+        // an open store already, and waits only for what is not open, so nobody waits in a circle.
+        if let Some(known) = self.all().into_iter().find(|v| v.location.store == store) {
+            return self.look_at_store(known, false);
         }
         let top = HostPath::from(store.parent().ok_or_else(absent)?);
         let (root, store) = (Some(top.clone()), Some(HostPath::from(store)));
@@ -209,9 +225,11 @@ impl Volumes {
         volume: &OpenVolume,
     ) -> (Vec<Arc<OpenVolume>>, Vec<String>) {
         let (mut opened, mut failed) = (Vec::new(), Vec::new());
-        let decisions = volume.store.decisions().unwrap_or_default();
+        let Some(store) = volume.store.if_open() else { return (opened, failed) };
+        let decisions = store.decisions().unwrap_or_default();
+        let recovered = volume.other_members();
         let decided = decisions.iter().flat_map(|d| &d.others);
-        for member in decided.chain(&volume.recovery.others) {
+        for member in decided.chain(&recovered) {
             match self.volume_of(member) {
                 Ok(other) => opened.push(other),
                 // It is named by `waiting_notes`.

@@ -60,6 +60,7 @@ pub mod soak;
 pub mod spots;
 #[path = "stop_unsafe.rs"]
 pub mod stop;
+pub mod stores;
 pub mod tree;
 pub mod twin;
 

@@ -63,9 +63,24 @@ impl Stop {
     /// It cannot be traced.
     #[track_caller]
     pub fn at_call(pid: Pid, n: Option<usize>) -> Stop {
+        Stop::from(pid, None, n)
+    }
+
+    /// As [`Stop::at_call`], but only from the first call of this name on, which is the first that
+    /// counts: how many come before it may differ from one commit to the next.
+    ///
+    /// # Panics
+    /// As there.
+    #[track_caller]
+    pub fn from_call(pid: Pid, first: &'static str, n: Option<usize>) -> Stop {
+        Stop::from(pid, Some(first), n)
+    }
+
+    #[track_caller]
+    fn from(pid: Pid, first: Option<&'static str>, n: Option<usize>) -> Stop {
         let (ready, watched) = channel();
         // A tracer is a thread.
-        let tracer = std::thread::spawn(move || trace(pid, n, &ready));
+        let tracer = std::thread::spawn(move || trace(pid, first, n, &ready));
         let said = watched.recv().unwrap_or_else(|_| Err("its tracer is gone".to_owned()));
         said.unwrap_or_else(|why| panic!("process {pid:?} cannot be traced: {why}"));
         Stop { tracer }
@@ -102,7 +117,12 @@ fn go_on(tid: i32, signal: i32) {
     }
 }
 
-fn trace(pid: Pid, n: Option<usize>, ready: &Sender<Result<(), String>>) -> Vec<&'static str> {
+fn trace(
+    pid: Pid,
+    first: Option<&'static str>,
+    n: Option<usize>,
+    ready: &Sender<Result<(), String>>,
+) -> Vec<&'static str> {
     let process = pid.as_raw_nonzero().get();
     let mut running = match seize(process) {
         Ok(threads) => threads,
@@ -139,7 +159,9 @@ fn trace(pid: Pid, n: Option<usize>, ready: &Sender<Result<(), String>>) -> Vec<
             // Stopped by a signal, as it would be without us.
             let _ = ptrace(libc::PTRACE_LISTEN, tid, 0, 0);
         } else if signal == libc::SIGTRAP | 0x80 {
-            if let Some(call) = begins(tid) {
+            let counts =
+                |call: &&str| !calls.is_empty() || first.is_none_or(|first| first == *call);
+            if let Some(call) = begins(tid).filter(counts) {
                 calls.push(call);
                 if n == Some(calls.len()) {
                     let _ = kill_process(pid, Signal::KILL);

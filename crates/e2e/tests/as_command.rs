@@ -687,7 +687,6 @@ const PLACES: &[Row] = rows! {
         state(side)
     };
     "a user namespace": |mut side| {
-        side.lab().kill_all();
         side.script("exec unshare -r @", "state make=x exit=0");
         let mut facts = side.end();
         // A new one on each side.
@@ -695,7 +694,6 @@ const PLACES: &[Row] = rows! {
         facts
     };
     "namespaces of its own": |mut side| {
-        side.lab().kill_all(); // The daemon of the user namespace has the store.
         side.step(Step::Unshare(libc::CLONE_NEWIPC | libc::CLONE_NEWUTS));
         let mut facts = state(side);
         // New ones on each side.
@@ -703,7 +701,6 @@ const PLACES: &[Row] = rows! {
         facts
     };
     "a service with a private /srv": |mut side| {
-        side.lab().kill_all();
         side.step(Step::Session);
         side.step(Step::Unshare(libc::CLONE_NEWNS));
         side.step(Step::Mount(c("/srv")));

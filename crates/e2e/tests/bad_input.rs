@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use systx_e2e::lab::tool;
 use systx_e2e::random::Random;
 use systx_e2e::run::{Limits, finish};
-use systx_e2e::{CONFLICT, FAILED, Finished, Fs, Lab, lab, skip};
+use systx_e2e::{FAILED, Finished, Fs, Lab, lab, skip};
 
 /// A failure that a person can do something with: said on stderr, in words, by `systx`.
 #[track_caller]
@@ -185,10 +185,10 @@ fn a_second_daemon_on_the_same_store() {
     let mut command = lab.systx(["run", "--", "sh", "-c", "echo 3 > c"]);
     command.env("SYSTX_RUNTIME_DIR", &other);
     let done = finish(command, Limits::default(), &lab);
-    assert!([FAILED, CONFLICT].contains(&done.code), "{done}");
-    clear_failure(done, &["daemon"]);
+    // An open transaction needs no store: nobody is kept from it.
+    done.ok();
     shell.exit(0).ok();
-    assert!(lab.has("b") && !lab.has("c"));
+    assert!(lab.has("b") && lab.has("c"));
     // End that daemon, too.
     let mut command = lab.systx(["list"]);
     command.env("SYSTX_RUNTIME_DIR", &other);

@@ -13,6 +13,8 @@ use systx_e2e::{Finished, Lab, Shell, lab};
 
 const BEFORE: &str = "rm -rf new dir; printf old > file";
 const WORK: &str = "printf new > file; mkdir dir; printf x > dir/x; printf n > new";
+/// The call that makes a record durable.
+const RECORD: &str = "pwritev2";
 const FINISHED: &str = "1 committed transactions installed";
 const NOTHING: &str = "nothing to recover";
 
@@ -54,15 +56,16 @@ impl User {
         self.lab.native(&format!("cd {dir} && {BEFORE}")).ok();
     }
 
-    /// A run in a directory, with these options, whose daemon dies at its `n`-th call after the end
-    /// of the command.
-    fn die(&self, dir: &str, options: &[&str], n: Option<usize>) -> Vec<&'static str> {
+    /// A run in a directory, with these options, whose daemon dies at its `n`-th call from the
+    /// commit's record on.
+    fn die(&self, dir: &str, options: &[&str], n: Option<usize>) {
         let args = [&["run"], options, &["--", "sh"]].concat();
         let mut run = Shell::start(&self.lab, self.systx(dir, &args));
         run.eval(WORK);
         let daemon = one(self.lab.daemons());
         let gone = watch(daemon);
-        let stop = Stop::at_call(rustix::process::Pid::from_raw(daemon as i32).unwrap(), n);
+        let pid = rustix::process::Pid::from_raw(daemon as i32).unwrap();
+        let stop = Stop::from_call(pid, RECORD, n);
         run.begin_exit(0);
         let told = run.finished().code == 0;
         assert_eq!(told, n.is_none(), "{}", self.lab.daemon_log());
@@ -70,7 +73,7 @@ impl User {
             self.lab.kill_daemon();
         }
         assert!(wait_readable(&gone, Instant::now() + HANG), "it lives");
-        stop.wait()
+        stop.wait();
     }
 
     /// Leaves a transaction that is committed and not installed.
@@ -79,10 +82,7 @@ impl User {
         self.reset(dir);
         self.die(dir, options, None);
         self.reset(dir);
-        let calls = self.die(dir, options, None);
-        let durable = calls.iter().position(|call| *call == "pwritev2").expect("a record");
-        self.reset(dir);
-        self.die(dir, options, Some(durable + 2));
+        self.die(dir, options, Some(2));
         assert_eq!(self.lab.read(format!("{dir}/file")), "old", "nothing is in place yet");
     }
 

@@ -30,7 +30,7 @@ use crate::install::{ApplyReport, Env, install};
 use crate::instance::Instance;
 use crate::io::{Class, HostId, Io};
 use crate::journal::{Body, Head, Ring};
-use crate::kept::Kept;
+use crate::kept::{Bundled, Kept};
 use crate::layout::Layout;
 use crate::mark::{Mark, Marks};
 use crate::space::{Inodes, Promise};
@@ -68,6 +68,10 @@ pub struct Config {
     pub owner: Option<Owner>,
     /// Which stores this machine knows: of another one nothing is installed.
     pub registry: Registry,
+    /// What earlier openings have read.
+    pub bundled: Bundled,
+    /// When earlier ones have looked at the bound of the history.
+    pub looked: Looked,
     /// Who commits applies at once, and may have something to do around that: others who need what is
     /// committed in the tree wait for him.  Else they install it themselves.
     pub committer_applies: bool,
@@ -89,6 +93,8 @@ impl Config {
             instance: Instance::default(),
             owner: None,
             registry: Registry::default(),
+            bundled: Bundled::default(),
+            looked: Looked::default(),
             committer_applies: false,
             seed: 0,
             segments: 4,
@@ -205,14 +211,13 @@ pub struct DirStore {
     pub(crate) kept: Kept,
     pub(crate) bundles: Bundles,
     pub(crate) users: Users,
-    looks: Looks,
     marks: Marks,
     /// The longest file that the file system takes.
     max_len: u64,
     inodes: Arc<Inodes>,
     spare: Spare,
     /// Keeps the store's lock.
-    _lock: crate::io::Handle,
+    lock: crate::io::Handle,
 }
 
 /// What opening found; the parts of a store.
@@ -270,9 +275,8 @@ impl DirStore {
             kept: opened.kept,
             bundles: Bundles::new(),
             users: Users::new(),
-            looks: Looks::default(),
             marks: Marks::new(),
-            _lock: opened.lock,
+            lock: opened.lock,
         }
     }
 
@@ -301,6 +305,11 @@ impl DirStore {
     /// A staging slot: an empty file on the volume's file system, out of sight.
     pub fn stage(&self) -> std::io::Result<Slot> {
         self.pool.take()
+    }
+
+    /// A slot from an earlier opening may be committed in this one.
+    pub fn adopt(&self, slot: &Slot) {
+        self.pool.adopt(slot);
     }
 
     pub(crate) fn env(&self) -> Env<'_> {
@@ -569,6 +578,30 @@ impl DirStore {
         Ok(())
     }
 
+    /// Whether there is nothing for which it would have to stay open.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let state = self.state.lock();
+        let idle = state.queue.is_empty() && state.inflight.is_empty() && !state.leading;
+        idle && state.entries.is_empty() && !state.checkpointing && state.poisoned.is_none()
+    }
+
+    /// Whether another process waits for its lock.
+    pub fn is_asked_for(&self) -> bool {
+        self.io.is_lock_asked_for(&self.lock).unwrap_or(false)
+    }
+
+    /// Whether nothing was ever committed in it.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.block().is_none()
+    }
+
+    /// Removes it, if it is unused: nobody uses it any more.
+    pub(crate) fn remove(&self) {
+        if let Err(error) = crate::recovery::remove_unused(&*self.io, &self.layout) {
+            tracing::debug!(%error, "an unused store stays");
+        }
+    }
+
     /// Transactions whose record the journal still needs.
     #[cfg(test)]
     pub(crate) fn uncheckpointed(&self) -> Vec<TxnId> {
@@ -609,8 +642,7 @@ mod committing;
 mod joining;
 mod reserving;
 
-use reserving::Looks;
-pub use reserving::{AGE, Forgotten, LEAST, LOGGED, SHARE};
+pub use reserving::{AGE, Forgotten, LEAST, LOGGED, Looked, SHARE};
 
 pub use committing::{Disjoint, Ready};
 

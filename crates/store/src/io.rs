@@ -336,6 +336,24 @@ pub trait Io: Send + Sync {
     /// Takes the exclusive lock of a store's lock file for this process; `false` if another process
     /// has it.  Released with the handle.
     fn try_lock(&self, h: &Handle) -> Result<bool>;
+    /// Whether another handle has the lock that [`Io::try_lock`] takes.
+    fn is_locked(&self, _h: &Handle) -> Result<bool> {
+        Ok(false)
+    }
+    /// Takes the lock that [`Io::is_locked`] tells of, of a file that no other process has; or gives
+    /// it back.  It ends with the handle.
+    fn hold(&self, _h: &Handle, _hold: bool) -> Result<()> {
+        Ok(())
+    }
+    /// Says, for as long as this handle lives or until it is said otherwise, that this process
+    /// waits for the lock of the file.
+    fn ask_for_lock(&self, _h: &Handle, _ask: bool) -> Result<()> {
+        Ok(())
+    }
+    /// Whether somebody with another handle has said so.
+    fn is_lock_asked_for(&self, _h: &Handle) -> Result<bool> {
+        Ok(false)
+    }
     /// Space, limits and crash behaviour.
     fn fs_info(&self) -> Result<FsInfo>;
     /// Whether a quota may leave this process less room than [`Io::fs_info`] tells.  May change at any time.

@@ -371,6 +371,12 @@ fn in_journal(
     Ok(Some(false))
 }
 
+/// Whether the store keeps decisions, which other stores may not know.
+pub(crate) fn has_decisions(io: &dyn Io, layout: &Layout) -> Result<bool> {
+    let Some(dir) = found(io.open_dir(&layout.state, DIR))? else { return Ok(false) };
+    Ok(!names(io, &dir)?.is_empty())
+}
+
 const DIR: &[u8] = b"d";
 const MAGIC: u32 = u32::from_le_bytes(*b"SXD1");
 /// More stores than that are not in one commit.

@@ -377,6 +377,27 @@ pub(crate) fn scan(io: &dyn Io, layout: &Layout, identity: Identity, head: Head)
     scan_bytes(identity, head, &segments, side)
 }
 
+/// Whether a record begins at `head`, in a log that had none when it was scanned last.
+pub(crate) fn is_begun(
+    io: &dyn Io,
+    layout: &Layout,
+    identity: Identity,
+    head: Head,
+) -> Result<bool> {
+    let next = (head.segment + 1) % identity.segments;
+    for (segment, offset) in [(head.segment, head.offset), (next, 0)] {
+        let open = io.open_file(&layout.journal, &segment_name(segment), Open::Read);
+        let Some(file) = found(open)? else { continue };
+        let mut bytes = [0; HEADER];
+        let got = io.read_at(&file, &mut bytes, offset)?;
+        let header = Header::decode(&bytes[..got]);
+        if header.is_some_and(|header| header.store == identity.store && header.lsn == head.lsn) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// [`scan`] of the segments' bytes; `side` reads a side log.
 pub(crate) fn scan_bytes(
     identity: Identity,

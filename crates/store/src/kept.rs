@@ -4,13 +4,34 @@
 use crate::bundle;
 use crate::io::{Handle, Io};
 use crate::layout::{bundle_of, history_of};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::io::Result;
+use std::sync::Arc;
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
 
+/// What was read of bundles, by the store and their first transaction, for openings that follow: a
+/// bundle that an earlier opening has left gets no further transactions.
+#[derive(Clone)]
+pub struct Bundled(Arc<Mutex<HashMap<(u64, TxnId), Vec<TxnId>>>>);
+
+impl std::fmt::Debug for Bundled {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Bundled").finish_non_exhaustive()
+    }
+}
+
+impl Default for Bundled {
+    fn default() -> Bundled {
+        Bundled(Arc::new(Mutex::new(rank::LEAF, HashMap::new())))
+    }
+}
+
 /// See the module.  Nobody else writes to the directory.
-pub(crate) struct Kept(Mutex<State>);
+pub(crate) struct Kept {
+    state: Mutex<State>,
+    bundled: Bundled,
+}
 
 struct State {
     known: HashSet<TxnId>,
@@ -20,31 +41,44 @@ struct State {
 
 impl Kept {
     /// From the names in the directory.
-    pub fn new(names: &[Vec<u8>]) -> Kept {
+    pub fn new(names: &[Vec<u8>], bundled: Bundled) -> Kept {
         let known = names.iter().filter_map(|name| history_of(name)).collect();
         let unread = names.iter().filter_map(|name| bundle_of(name)).collect();
-        Kept(Mutex::new(rank::LEAF, State { known, unread }))
+        Kept { state: Mutex::new(rank::LEAF, State { known, unread }), bundled }
     }
 
     /// Whether the directory `history` of this store has something of this transaction.
     pub fn has(&self, io: &dyn Io, history: &Handle, store: u64, txn: TxnId) -> Result<bool> {
-        let mut state = self.0.lock();
-        while let Some(first) = state.unread.last().copied() {
-            let there = bundle::transactions(io, history, store, first)?;
+        loop {
+            let first = self.state.lock().unread.last().copied();
+            let Some(first) = first else { break };
+            let there = self.read(io, history, store, first)?;
+            let mut state = self.state.lock();
             state.known.extend(there);
-            state.unread.pop();
+            state.unread.retain(|unread| *unread != first);
         }
-        Ok(state.known.contains(&txn))
+        Ok(self.state.lock().known.contains(&txn))
+    }
+
+    /// The transactions of a bundle.
+    fn read(&self, io: &dyn Io, history: &Handle, store: u64, first: TxnId) -> Result<Vec<TxnId>> {
+        let known = self.bundled.0.lock().get(&(store, first)).cloned();
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let there: Vec<_> = bundle::transactions(io, history, store, first)?.into_iter().collect();
+        self.bundled.0.lock().insert((store, first), there.clone());
+        Ok(there)
     }
 
     /// It is going to have one.
     pub fn comes(&self, txn: TxnId) {
-        self.0.lock().known.insert(txn);
+        self.state.lock().known.insert(txn);
     }
 
     /// It has none any more.
     pub fn went(&self, txn: TxnId) {
-        self.0.lock().known.remove(&txn);
+        self.state.lock().known.remove(&txn);
     }
 }
 
@@ -69,7 +103,7 @@ mod tests {
         }
         let there = names(&*io, &dir).expect("names");
         assert!(there.contains(&bundle_name(TxnId(3))));
-        let kept = Kept::new(&there);
+        let kept = Kept::new(&there, Bundled::default());
         for n in 1..=20 {
             let here = kept.has(&*io, &dir, 5, TxnId(n)).expect("an answer");
             assert_eq!(here, [3, 7, 11].contains(&n), "transaction {n}");

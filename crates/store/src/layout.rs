@@ -106,13 +106,13 @@ pub(crate) fn walk<'a>(
 }
 
 impl Layout {
-    /// Opens the store's directory, `path` below the volume root; makes what is missing.  `owner`:
-    /// whose it has to be, else it is refused and nothing is changed.
-    pub fn open(
+    /// Opens the store's directory, `path` below the volume root, and makes it if it is missing.
+    /// `owner`: whose it has to be, else it is refused and nothing is changed.
+    pub fn make(
         io: &dyn Io,
         path: &[u8],
         owner: Option<Owner>,
-    ) -> std::result::Result<Layout, Refused> {
+    ) -> std::result::Result<Handle, Refused> {
         let state = match walk(io, path, owner)? {
             Ok(state) => state,
             Err(Missing { at, names }) => {
@@ -136,6 +136,12 @@ impl Layout {
         if stat.mode & 0o077 != 0 {
             io.set_mode(&state, b"", 0o700)?;
         }
+        Ok(state)
+    }
+
+    /// Makes what is missing in a store's directory, which is `state`.
+    pub fn complete(io: &dyn Io, path: &[u8], state: Handle) -> Result<Layout> {
+        let id = io.stat(&state)?.id;
         Ok(Layout {
             path: path.to_vec(),
             journal: ensure_dir(io, &state, b"j")?,
@@ -143,7 +149,7 @@ impl Layout {
             temp: ensure_dir(io, &state, b"t")?,
             grave: ensure_dir(io, &state, b"g")?,
             history: ensure_dir(io, &state, b"h")?,
-            id: stat.id,
+            id,
             state,
         })
     }

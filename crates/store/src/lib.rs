@@ -31,6 +31,7 @@ mod layout;
 pub mod lease;
 mod look_back;
 mod mark;
+mod on_demand;
 mod origins;
 pub mod overlay;
 mod prepare;
@@ -51,7 +52,7 @@ mod undo;
 pub mod writeset;
 mod xattrs;
 
-pub use dir_store::{AGE, Forgotten, LEAST, LOGGED, SHARE};
+pub use dir_store::{AGE, Forgotten, LEAST, LOGGED, Looked, SHARE};
 pub use dir_store::{Committed, Config, DirStore, Disjoint, Late, Ready, Reservation};
 pub use error::{
     ApplyError, CheckpointError, CommitError, OpenError, Poisoned, ReserveError, UndoError,
@@ -65,7 +66,9 @@ pub use joint::{
     Decision, Joiner, Joint, JointError, Member, Nobody, Outcome, Outcomes, Part, is_there,
     is_undecided, outcome,
 };
+pub use kept::Bundled;
 pub use look_back::{Past, PastSide};
+pub use on_demand::{Lease, OnDemand, Opens};
 pub use recovery::{RecoveryReport, check_place};
 pub use staging::Slot;
 pub use trust::{Known, Owner, Registry};

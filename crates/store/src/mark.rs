@@ -159,7 +159,8 @@ mod tests {
     fn a_mark_never_goes_back_and_not_on_after_a_failed_sync() {
         let s = crate::testing::Scratch::new();
         let io = s.io();
-        let layout = Layout::open(&*io, b".systx", None).unwrap();
+        let state = Layout::make(&*io, b".systx", None).unwrap();
+        let layout = Layout::complete(&*io, b".systx", state).unwrap();
         let marks = Marks::new();
         let lsn = |n| Mark { lsn: n, ..MARK };
         let read = || Mark::load(&*io, &layout).unwrap();

@@ -14,9 +14,10 @@
 //! so that a write-back error is reported once and not lost.
 
 use crate::class;
+use crate::host_locks::LockRange;
 use crate::io::{Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat};
 use crate::quota::Quotas;
-use crate::real_unsafe::{Lease, lock_description, own_umask, probe_lease};
+use crate::real_unsafe::{Lease, own_umask, probe_lease};
 use by_hand::{copy_by_hand, fill_with_zeros};
 use rustix::fs::{
     self as sys, AtFlags, FallocateFlags, FileType, Mode, OFlags, RawDir, RenameFlags,
@@ -328,6 +329,11 @@ fn read_full(h: &Handle, buf: &mut [u8], offset: u64) -> Result<usize> {
     }
     Ok(done)
 }
+
+/// The byte of a lock file, or of a slot, that whoever has it has locked.
+const HELD: u64 = 0;
+/// The byte that whoever waits for it has locked, shared.
+const ASKED: u64 = 1;
 
 impl Io for RealIo {
     fn root(&self) -> Handle {
@@ -725,7 +731,25 @@ impl Io for RealIo {
     }
 
     fn try_lock(&self, h: &Handle) -> Result<bool> {
-        lock_description(fd(h))
+        crate::host_locks_unsafe::set(fd(h), Some(true), HELD, HELD)
+    }
+
+    fn hold(&self, h: &Handle, hold: bool) -> Result<()> {
+        crate::host_locks_unsafe::set(fd(h), hold.then_some(true), HELD, HELD).map(drop)
+    }
+
+    fn is_locked(&self, h: &Handle) -> Result<bool> {
+        let held = LockRange { start: HELD, end: HELD, exclusive: true };
+        Ok(crate::host_locks_unsafe::test(fd(h), held)?.is_some())
+    }
+
+    fn ask_for_lock(&self, h: &Handle, ask: bool) -> Result<()> {
+        crate::host_locks_unsafe::set(fd(h), ask.then_some(false), ASKED, ASKED).map(drop)
+    }
+
+    fn is_lock_asked_for(&self, h: &Handle) -> Result<bool> {
+        let asked = LockRange { start: ASKED, end: ASKED, exclusive: true };
+        Ok(crate::host_locks_unsafe::test(fd(h), asked)?.is_some())
     }
 
     fn fs_info(&self) -> Result<FsInfo> {

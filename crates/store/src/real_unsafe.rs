@@ -77,28 +77,6 @@ pub(crate) fn own_umask() -> rustix::io::Result<()> {
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }
 }
 
-/// Takes the write lock of the whole file for this open file description; `false` if another
-/// description has it.
-pub(crate) fn lock_description(fd: BorrowedFd<'_>) -> Result<bool> {
-    let lock = libc::flock {
-        l_type: libc::F_WRLCK as libc::c_short,
-        l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
-        l_pid: 0,
-    };
-    // SAFETY: F_OFD_SETLK reads one `struct flock`, which lives for the whole call; `fd` is open.
-    let taken = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
-    if taken == 0 {
-        return Ok(true);
-    }
-    let error = Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::EACCES) => Ok(false),
-        _ => Err(error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

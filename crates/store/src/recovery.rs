@@ -23,7 +23,7 @@ use crate::install::{Env, OutsideChange, Versions, install_among};
 use crate::io::{Class, Handle, HostId, Io, Stamp};
 use crate::joint::{Joint, Member, Nobody, Outcome, Outcomes};
 use crate::journal::{Head, Identity, Record, Scan, scan};
-use crate::kept::Kept;
+use crate::kept::{Bundled, Kept};
 use crate::layout::{Layout, ensure_file, found, history_of, names, remove_all, walk};
 use crate::mark::Mark;
 use crate::staging::Pool;
@@ -32,7 +32,7 @@ use crate::trust::{Owner, Refused};
 use crate::writeset::index::Index;
 use crate::writeset::{Content, Ix, Origin, SlotId};
 use std::collections::{HashMap, HashSet};
-use std::io::Result;
+use std::io::{ErrorKind, Result};
 use std::sync::Arc;
 use systx_base::TxnId;
 use systx_base::codec::Decoder;
@@ -50,6 +50,17 @@ pub struct RecoveryReport {
     pub discarded: bool,
     /// What outsiders had done meanwhile.
     pub outside: Vec<OutsideChange>,
+}
+
+impl RecoveryReport {
+    /// This one, and then the other.
+    pub fn add(&mut self, other: &RecoveryReport) {
+        self.finished.extend(&other.finished);
+        self.dropped.extend(&other.dropped);
+        self.others.extend(other.others.iter().cloned());
+        self.discarded |= other.discarded;
+        self.outside.extend(other.outside.iter().cloned());
+    }
 }
 
 impl Super {
@@ -90,10 +101,7 @@ impl DirStore {
         if let Some(kind) = network(info.magic) {
             return Err(OpenError::Network { kind });
         }
-        let layout = Layout::open(&*io, &path, config.owner);
-        let layout = layout.map_err(|why| refused(&path, why))?;
-        let lock = take_lock(&*io, &layout).map_err(&failed)?;
-        let Some(lock) = lock else { return Err(OpenError::Locked { path: shown(&path) }) };
+        let (layout, lock) = locked(&*io, &path, config.owner)?;
         let mut block = find_super(&*io, &layout)?;
         let root = io.stat(&io.root()).map_err(&failed)?.id;
         let mut report = RecoveryReport::default();
@@ -120,7 +128,7 @@ impl DirStore {
                 }
             }
         };
-        let (highest, kept) = kept(&*io, &layout).map_err(&failed)?;
+        let (highest, kept) = kept(&*io, &layout, &config.bundled).map_err(&failed)?;
         let highest_txn = highest.max(TxnId(block.map_or(0, |b| b.txn)));
         let opened = Opened {
             io,
@@ -148,7 +156,7 @@ pub fn check_place(io: &dyn Io, path: &[u8], owner: Owner) -> std::result::Resul
     walk(io, path, Some(owner)).map(drop).map_err(|why| refused(path, why))
 }
 
-fn refused(store: &[u8], why: Refused) -> OpenError {
+pub(crate) fn refused(store: &[u8], why: Refused) -> OpenError {
     let path = shown(store);
     match why {
         Refused::Io(source) => OpenError::Io { path, source },
@@ -157,9 +165,80 @@ fn refused(store: &[u8], why: Refused) -> OpenError {
     }
 }
 
-fn take_lock(io: &dyn Io, layout: &Layout) -> Result<Option<Handle>> {
-    let lock = ensure_file(io, &layout.state, b"lock")?;
+/// The store's directory with its lock.  A process that gives up a store in which nothing was
+/// committed removes it: then another one is made.
+fn locked(
+    io: &dyn Io,
+    path: &[u8],
+    owner: Option<Owner>,
+) -> std::result::Result<(Layout, Handle), OpenError> {
+    const TRIES: usize = 100;
+    for _ in 0..TRIES {
+        let state = match Layout::make(io, path, owner) {
+            Err(Refused::Io(e)) if e.kind() == ErrorKind::NotFound => continue,
+            made => made.map_err(|why| refused(path, why))?,
+        };
+        match take_lock(io, &state) {
+            Err(e) if e.kind() == ErrorKind::NotFound => {}
+            Ok(Some(lock)) if !is_still(io, &state, &lock) => {}
+            // Only now: whoever removes a store has its lock.
+            Ok(Some(lock)) => {
+                let layout = Layout::complete(io, path, state).map_err(open_io(path))?;
+                return Ok((layout, lock));
+            }
+            Ok(None) => break,
+            Err(e) => return Err(open_io(path)(e)),
+        }
+    }
+    Err(OpenError::Locked { path: shown(path) })
+}
+
+fn take_lock(io: &dyn Io, state: &Handle) -> Result<Option<Handle>> {
+    let lock = ensure_file(io, state, b"lock")?;
     Ok(io.try_lock(&lock)?.then_some(lock))
+}
+
+/// Whether a lock is of the file that everybody finds.
+fn is_still(io: &dyn Io, state: &Handle, lock: &Handle) -> bool {
+    let there = io.stat_at(state, b"lock");
+    there.is_ok_and(|there| io.stat(lock).is_ok_and(|own| own.id == there.id))
+}
+
+/// Removes a store in which nothing was ever committed; its lock is held.  Whatever a store does
+/// not have before its first commit stays, and the directory with it.
+pub(crate) fn remove_unused(io: &dyn Io, layout: &Layout) -> Result<()> {
+    const STAGED: [&[u8]; 4] = [b"j", b"s", b"t", b"p"];
+    const EMPTY: [&[u8]; 3] = [b"g", b"h", b"d"];
+    let all = names(io, &layout.state)?;
+    let is_new = |name: &[u8]| {
+        [&b"lock"[..], b"spare"].contains(&name) || STAGED.contains(&name) || EMPTY.contains(&name)
+    };
+    if !all.iter().all(|name| is_new(name)) {
+        return Ok(());
+    }
+    // Some transaction has content there.
+    for name in names(io, &layout.slots)? {
+        let slot = found(io.open_file(&layout.slots, &name, crate::io::Open::Read))?;
+        if slot.map_or(Ok(false), |slot| io.is_locked(&slot))? {
+            return Ok(());
+        }
+    }
+    for name in EMPTY.iter().filter(|name| all.iter().any(|there| there == **name)) {
+        io.rmdir(&layout.state, name)?;
+    }
+    // The lock last: without it, another process makes a new one.
+    for name in STAGED.into_iter().chain([&b"spare"[..], b"lock"]) {
+        remove_all(io, &layout.state, name)?;
+    }
+    let (above, name) = match layout.path.iter().rposition(|b| *b == b'/') {
+        Some(at) => (&layout.path[..at], &layout.path[at + 1..]),
+        None => (&b""[..], &layout.path[..]),
+    };
+    let mut at = io.root();
+    for part in above.split(|b| *b == b'/').filter(|part| !part.is_empty()) {
+        at = io.open_dir(&at, part)?;
+    }
+    io.rmdir(&at, name)
 }
 
 fn damaged(layout: &Layout, what: impl Into<String>) -> OpenError {
@@ -448,7 +527,7 @@ fn clear_staging(io: &dyn Io, layout: &Layout) -> Result<()> {
 
 /// The highest id among the history files, the graveyard and the conflicts (what else was committed the super block
 /// knows), and which have a history.
-fn kept(io: &dyn Io, layout: &Layout) -> Result<(TxnId, Kept)> {
+fn kept(io: &dyn Io, layout: &Layout, bundled: &Bundled) -> Result<(TxnId, Kept)> {
     let mut highest = 0;
     let mut note = |name: &[u8]| {
         let id = name.split(|b| *b == b'.').next().and_then(|id| std::str::from_utf8(id).ok());
@@ -462,7 +541,7 @@ fn kept(io: &dyn Io, layout: &Layout) -> Result<(TxnId, Kept)> {
     if let Some(conflict) = found(io.open_dir(&layout.state, b"conflict"))? {
         names(io, &conflict)?.iter().for_each(|n| note(n));
     }
-    Ok((TxnId(highest), Kept::new(&history)))
+    Ok((TxnId(highest), Kept::new(&history, bundled.clone())))
 }
 
 #[cfg(test)]

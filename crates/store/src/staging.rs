@@ -5,6 +5,11 @@
 //! in the journal refers to it, until the checkpoint after its installation).  Dropping a held slot
 //! empties it and puts it back; a committed one is left alone.  A crash leaves slots that nothing
 //! refers to: opening the store removes them.
+//!
+//! A held slot outlives the opening of the store in which it was taken: its file is locked for as
+//! long, and whoever opens the store, this process or another, leaves it alone.  To be committed it
+//! is adopted by the opening that commits.  A slot that a record refers to is not locked: it may
+//! become a file of the tree, where locks are programs'.
 
 use crate::io::{Handle, Io};
 use crate::layout::{Layout, ensure_file, names};
@@ -26,7 +31,8 @@ pub(crate) fn slot_name(id: SlotId) -> Vec<u8> {
 pub struct Slot {
     id: SlotId,
     handle: Handle,
-    pool: Arc<Pool>,
+    /// Of the opening that knows it.
+    pool: Mutex<Arc<Pool>>,
 }
 
 impl Slot {
@@ -48,7 +54,8 @@ impl std::fmt::Debug for Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.pool.give_back(self.id);
+        let pool = Arc::clone(&self.pool.lock());
+        pool.give_back(self.id);
     }
 }
 
@@ -86,6 +93,9 @@ impl Pool {
                 slots.used.insert(id, Used { handle, held: false, committed: true });
                 continue;
             }
+            if io.is_locked(&handle)? {
+                continue;
+            }
             let stat = io.stat(&handle)?;
             if slots.free.len() < KEEP && stat.nlink == 1 && stat.size == 0 && stat.blocks == 0 {
                 slots.free.push((id, handle));
@@ -111,9 +121,23 @@ impl Pool {
             Ok(free) => free,
             Err(id) => (id, self.io.create_file(&self.dir, &slot_name(id), 0o600)?),
         };
+        self.io.hold(&handle, true)?;
         let used = Used { handle: handle.clone(), held: true, committed: false };
         self.slots.lock().used.insert(id, used);
-        Ok(Slot { id, handle, pool: Arc::clone(self) })
+        let pool = Mutex::new(rank::LEAF, Arc::clone(self));
+        Ok(Slot { id, handle, pool })
+    }
+
+    /// A slot that was taken in an earlier opening is one of this one from now on; unless it is not
+    /// the holder's any more.
+    pub fn adopt(self: &Arc<Pool>, slot: &Slot) {
+        let of = Arc::clone(&slot.pool.lock());
+        if Arc::ptr_eq(&of, self) {
+            return;
+        }
+        let Some(used) = of.slots.lock().used.remove(&slot.id) else { return };
+        self.slots.lock().used.insert(slot.id, used);
+        *slot.pool.lock() = Arc::clone(self);
     }
 
     /// The file of a held or committed slot.
@@ -127,7 +151,15 @@ impl Pool {
         for id in ids {
             if let Some(used) = slots.used.get_mut(id) {
                 used.committed = true;
+                self.hold(&used.handle, false);
             }
+        }
+    }
+
+    /// Never fails for a file that nobody else has.
+    fn hold(&self, handle: &Handle, hold: bool) {
+        if let Err(error) = self.io.hold(handle, hold) {
+            tracing::warn!(%error, hold, "a staging slot");
         }
     }
 
@@ -138,7 +170,12 @@ impl Pool {
             let Some(used) = slots.used.get_mut(&id) else { return };
             used.committed = false;
             // A holder that still has it gives it back itself, unless the file is no longer ours.
-            if used.held && !gone { None } else { slots.used.remove(&id) }
+            if used.held && !gone {
+                self.hold(&used.handle, true);
+                None
+            } else {
+                slots.used.remove(&id)
+            }
         };
         if let Some(used) = removed.filter(|_| !gone) {
             self.recycle(id, used.handle);
@@ -161,6 +198,7 @@ impl Pool {
     fn recycle(&self, id: SlotId, handle: Handle) {
         let room = self.slots.lock().free.len() < KEEP;
         if room && self.io.set_len(&handle, 0).is_ok() {
+            self.hold(&handle, false);
             self.slots.lock().free.push((id, handle));
         } else if let Err(error) = self.io.unlink(&self.dir, &slot_name(id)) {
             tracing::warn!(slot = id.0, %error, "a staging slot could not be removed");

@@ -3,7 +3,7 @@
 //! Recovery does what the records of a store say, with the rights of its process.  So before
 //! anything is made, changed or believed, every part of the way to the directory, the directory,
 //! and the files in it are looked at, each through a handle that is used from then on
-//! ([`crate::layout::Layout::open`]):
+//! ([`crate::layout::Layout::make`]):
 //!
 //! - the way: directories of root, of the user, or of the owner of the volume's root; nobody else
 //!   may write in them, unless they are sticky, where what belongs to the user cannot be renamed or

@@ -64,6 +64,13 @@ struct Entry<'a> {
 }
 
 impl View {
+    /// Whether anything changed; cheaper than to list it.
+    pub fn is_changed(&self) -> bool {
+        let st = self.state.lock();
+        let renamed = |node: &Node| node.dir().is_some_and(|dir| dir.changes().next().is_some());
+        st.nodes.iter().any(|(_, node)| node.is_changed() || renamed(node))
+    }
+
     /// All changes, sorted by path.
     pub fn changes(&self) -> Vec<Change> {
         let st = self.state.lock();

@@ -104,9 +104,9 @@ pub type Slot = Arc<dyn Staging>;
 pub trait Spill: Send + Sync {
     /// A new, empty slot.
     fn stage(&self) -> io::Result<Slot>;
-    /// The longest file that the file system takes: beyond it calls fail with `EFBIG` at once
-    /// instead of at the commit.
-    fn max_len(&self) -> u64 {
+    /// The longest file that the file system takes, as far as a length that is `wanted` may be
+    /// beyond it: then calls fail with `EFBIG` at once instead of at the commit.
+    fn max_len(&self, _wanted: u64) -> u64 {
         MAX_LEN
     }
     /// The times that files of the file system can have.
@@ -238,7 +238,8 @@ impl Content {
         if data.is_empty() {
             return Ok(());
         }
-        let end = end_of(offset, data.len() as u64, spill.max_len())?;
+        let wanted = offset.saturating_add(data.len() as u64);
+        let end = end_of(offset, data.len() as u64, spill.max_len(wanted))?;
         let (head, tail) = self.completion(base, offset, end)?;
         let first = offset - head.len() as u64;
         let pages = offset / PAGE..end.div_ceil(PAGE);
@@ -268,7 +269,7 @@ impl Content {
         len: u64,
     ) -> io::Result<()> {
         if len > self.len {
-            end_of(0, len, spill.max_len())?;
+            end_of(0, len, spill.max_len(len))?;
         }
         self.set_len(len)?;
         if let Form::Memory(segments) = &self.form {

@@ -93,8 +93,9 @@ impl View {
             return Ok(Some(child.now));
         }
         let covered = dir.covered.as_ref().is_some_and(|names| names.contains(name));
-        let ours = st.node(parent)?.base.as_ref().is_some_and(|base| !base.foreign);
-        if !ours || dir.base_names.is_some() {
+        let ours = st.node(parent)?.base.as_ref().filter(|base| !base.foreign);
+        let Some(above) = ours.map(|base| base.stamp.id) else { return Ok(None) };
+        if dir.base_names.is_some() {
             return Ok(None);
         }
         self.taken.object(st.nodes.len())?;
@@ -104,7 +105,7 @@ impl View {
         let name = Name::from(name);
         let place = (parent, &name);
         let node = match self.io().stat_at(&handle, &name) {
-            Ok(stat) if self.vol.is_hidden(stat.id) => None,
+            Ok(stat) if self.vol.is_hidden(above, &name, stat.id) => None,
             // A place of another file system, which is not read either way.
             Ok(stat) if covered => Some(self.add_place(st, place, &stat, true)),
             Err(e) if Errno::from_io_error(&e) == Some(Errno::XDEV) => {

@@ -132,8 +132,9 @@ impl Volume {
             let stat = io.stat(&io.root()).map_err(errno)?;
             let root = Met { oid: self.oid(stat.id), attr: attr_of(&stat), dir: Some(io.root()) };
             let find = |dir: &Handle, name: &[u8]| {
+                let above = io.stat(dir).map_err(errno)?.id;
                 let stat = match io.stat_at(dir, name) {
-                    Ok(stat) if self.is_hidden(stat.id) => return Ok(None),
+                    Ok(stat) if self.is_hidden(above, name, stat.id) => return Ok(None),
                     Ok(stat) => stat,
                     Err(e) if is_gone(&e) => return Ok(None),
                     Err(e) => return Err(errno(e)),

@@ -8,7 +8,7 @@ use crate::view::{State, View};
 use std::collections::HashSet;
 use systx_base::progress::{self, Phase};
 use systx_base::{Kind, NodeId};
-use systx_store::io::{Handle, Stat};
+use systx_store::io::{Handle, HostId, Stat};
 use systx_txn::{Object, Opponent};
 
 /// What an outsider did to something that a transaction had met.
@@ -145,7 +145,8 @@ impl View {
                 None if same_names => None,
                 None => {
                     let there = self.io().stat_at(&handle, name);
-                    there.is_ok_and(|stat| !self.vol.is_hidden(stat.id)).then_some(What::Appeared)
+                    let hidden = |id| self.vol.is_hidden(base.stamp.id, name, id);
+                    there.is_ok_and(|stat| !hidden(stat.id)).then_some(What::Appeared)
                 }
             };
             let Some(what) = what else { continue };
@@ -162,7 +163,7 @@ impl View {
         }
         if let (false, Some(names)) = (same_names, &dir.base_names)
             && !stale.contains(&Object::List(base.oid()))
-            && !self.lists(&handle, names)
+            && !self.lists((&handle, base.stamp.id), names)
         {
             let path = st.base_path_of(self, id);
             // A directory that was removed relies on its being empty.
@@ -172,13 +173,13 @@ impl View {
     }
 
     /// Whether a backing directory has exactly these names.
-    fn lists(&self, dir: &Handle, names: &HashSet<Name>) -> bool {
+    fn lists(&self, (dir, id): (&Handle, HostId), names: &HashSet<Name>) -> bool {
         let mut missing = names.len();
         let mut extra = 0;
         let listed = self.io().list(dir, &mut |item| {
             if names.contains(item.name) {
                 missing = missing.saturating_sub(1);
-            } else if !self.vol.hides_ino(item.ino) {
+            } else if !self.vol.hides_ino(id, item.name, item.ino) {
                 extra += 1;
             }
             true

@@ -454,10 +454,11 @@ impl View {
             self.read_of(ObjectRef::Entry { dir: base.oid(), name })?;
         }
         let handle = self.dir_handle(st, parent)?;
+        let above = base.stamp.id;
         let listed_name = dir.base_names.as_ref().and_then(|names| names.get(name));
         let name = listed_name.cloned().unwrap_or_else(|| Name::from(name));
         let found = match self.io().stat_at(&handle, &name) {
-            Ok(stat) if self.vol.is_hidden(stat.id) => None,
+            Ok(stat) if self.vol.is_hidden(above, &name, stat.id) => None,
             Ok(stat) if covered => Some(self.add_place(st, (parent, &name), &stat, true)),
             Ok(stat) => Some(self.meet(st, (parent, &name), &handle, (stat, moment))?),
             Err(e) if is_gone(&e) => None,

@@ -14,7 +14,7 @@ use crate::content::TimesHeld;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use systx_base::sync::{Guard, Mutex, rank};
+use systx_base::sync::{Guard, Mutex, RwLock, rank};
 use systx_base::{Oid, TxnId};
 use systx_store::io::{HostId, Io, Stamp};
 use systx_store::overlay::Overlay;
@@ -36,6 +36,10 @@ pub struct Volume {
     /// It is an overlay file system.
     pub(crate) overlay: Option<Overlay>,
     hidden: HashSet<HostId>,
+    /// The directory of the store, once it was opened.
+    store: RwLock<Option<HostId>>,
+    /// It has this name in this directory, whether it is there or not.
+    store_name: RwLock<Option<(HostId, Vec<u8>)>>,
     objects: Mutex<Objects>,
     install: Mutex<()>,
     /// The times that files can have.
@@ -76,6 +80,8 @@ impl Volume {
             locks: None,
             overlay: None,
             hidden,
+            store: RwLock::new(rank::LEAF, None),
+            store_name: RwLock::new(rank::LEAF, None),
             objects: Mutex::new(rank::LEAF, Objects::default()),
             install: Mutex::new(rank::INSTALL, ()),
             times: TimesHeld::default(),
@@ -97,19 +103,42 @@ impl Volume {
         self
     }
 
-    /// Objects that are in no view.
-    pub(crate) fn hidden(&self) -> HashSet<HostId> {
-        self.hidden.clone()
+    /// What has this name in this directory is in no view from now on, also if it is made later.
+    pub fn hide_name(&self, name: Option<(HostId, Vec<u8>)>) {
+        if *self.store_name.read() != name {
+            *self.store_name.write() = name;
+        }
     }
 
-    /// Whether an object must not be seen by any view.
-    pub fn is_hidden(&self, id: HostId) -> bool {
-        self.hidden.contains(&id)
+    /// The directory of the store is this one from now on, and in no view.  `None`: it is removed,
+    /// and what gets its number is somebody else's.
+    pub fn hide_store(&self, id: Option<HostId>) {
+        *self.store.write() = id;
+    }
+
+    /// Objects that are in no view.
+    pub(crate) fn hidden(&self) -> HashSet<HostId> {
+        self.hidden.iter().copied().chain(*self.store.read()).collect()
+    }
+
+    /// Whether an object must not be seen by any view, which has this name in the directory `dir`.
+    pub fn is_hidden(&self, dir: HostId, name: &[u8], id: HostId) -> bool {
+        self.hides_name(dir, name) || self.hides(id)
+    }
+
+    fn hides(&self, id: HostId) -> bool {
+        self.hidden.contains(&id) || *self.store.read() == Some(id)
     }
 
     /// As [`Volume::is_hidden`], by what a listing tells.
-    pub fn hides_ino(&self, ino: u64) -> bool {
-        self.hidden.iter().any(|id| id.ino == ino)
+    pub fn hides_ino(&self, dir: HostId, name: &[u8], ino: u64) -> bool {
+        let store = *self.store.read();
+        self.hides_name(dir, name) || self.hidden.iter().chain(&store).any(|id| id.ino == ino)
+    }
+
+    fn hides_name(&self, dir: HostId, name: &[u8]) -> bool {
+        let store = self.store_name.read();
+        store.as_ref().is_some_and(|(at, hidden)| *at == dir && hidden == name)
     }
 
     /// The key of an existing object in the conflict engine.

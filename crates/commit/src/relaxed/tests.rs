@@ -65,7 +65,7 @@ fn they_are_finished_in_their_order_and_a_durable_one_comes_after_those_before_i
     });
     let order: Vec<_> = (0..4).map(|_| says.recv_timeout(HANG).unwrap()).collect();
     assert_eq!(order, ["a", "b", "c", "d"]);
-    let mut history = volume.store.history().unwrap();
+    let mut history = volume.store.lease().unwrap().history().unwrap();
     history.sort_by_key(|entry| entry.lsn);
     let ids: Vec<_> = history.iter().map(|entry| entry.meta.txn.0).collect();
     assert_eq!(ids, [1, 2, 3, 4], "records are in the same order");

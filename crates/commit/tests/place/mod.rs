@@ -13,7 +13,7 @@ use systx_commit::{Checkpoints, Commit, Durable, Part, Site, Stopped};
 use systx_store::io::Io;
 use systx_store::real::RealIo;
 use systx_store::writeset::{Attrs, Content, Ix, Object, Origin, WriteSet};
-use systx_store::{CommitMeta, Config, DirStore, TxnKind};
+use systx_store::{CommitMeta, Config, DirStore, OnDemand, TxnKind};
 use systx_txn::BeginOptions;
 use systx_vfs::freeze::Everything;
 use systx_vfs::inode_locks::Ticket;
@@ -110,7 +110,8 @@ impl Place {
         vol.guard(guarded.clone());
         let site = Site {
             vol: vol.clone(),
-            store: Arc::new(store),
+            class: store.class(),
+            store: OnDemand::always(store),
             checkpoints: Checkpoints::new(),
             store_path: root.join("state").into_os_string().into_encoded_bytes(),
             is_root: false,

@@ -314,6 +314,7 @@ impl Control for Daemon {
         // Opening a store recovers it.  In an open one, what a dead client left behind is either
         // being committed or about to be aborted: wait for that, so that the tree is at rest.
         let volume = self.table.volumes.open_place(&place, trusted)?;
+        let _store = volume.existing()?;
         self.table.wait_for_the_dead(&volume);
         let finished = systx_commit::finish_late(&volume.site, &mut HashSet::new())
             .map_err(stopped::failure)?;

@@ -41,7 +41,9 @@ fn look(volume: &OpenVolume, id: TxnId) -> Result<Arc<Vec<Past>>, Failure> {
         Failure::new(FailureKind::Store, format!("cannot look at what transaction {id} left: {e}"))
             .path(volume.location.store.as_path())
     };
-    let found = Arc::new(volume.store.look_back(id).map_err(failed)?.unwrap_or_default());
+    let store = volume.existing()?;
+    let found = store.map(|store| store.look_back(id)).transpose().map_err(failed)?;
+    let found = Arc::new(found.flatten().unwrap_or_default());
     volume.has_looked_at(id, Arc::clone(&found));
     Ok(found)
 }
@@ -79,7 +81,7 @@ fn change(volume: &OpenVolume, past: &Past) -> Change {
 
 fn side(volume: &OpenVolume, side: &PastSide) -> Side {
     let target = (side.kind == Kind::Symlink)
-        .then(|| volume.store.read_back(side, LINK_MAX).ok().flatten().map(HostPath))
+        .then(|| volume.existing().ok()??.read_back(side, LINK_MAX).ok().flatten().map(HostPath))
         .flatten();
     Side {
         mode: side.kind.mode_bits() | side.mode,
@@ -138,7 +140,11 @@ fn here(
     let read = |e: std::io::Error| {
         Failure::new(FailureKind::Io, format!("cannot read {path}: {e}")).path(path.clone())
     };
-    Ok(Some(match volume.store.read_back(side, limit).map_err(read)? {
+    let bytes = match volume.existing()? {
+        Some(store) => store.read_back(side, limit).map_err(read)?,
+        None => None,
+    };
+    Ok(Some(match bytes {
         Some(bytes) => Content { bytes, total: side.size, unknown: false },
         None => Content { unknown: true, total: side.size, ..Content::default() },
     }))

@@ -7,12 +7,12 @@ use super::{
 };
 use crate::deferred::Promise;
 use crate::describe::{self, Opponents};
-use crate::protocol::{self, HostPath, Outcome, Summary};
+use crate::protocol::{self, Failure, HostPath, Outcome, Summary};
 use crate::stopped::{NotInstalled, outside_changes};
 use std::sync::Arc;
 use systx_base::progress::{self, Phase};
 use systx_commit::{Commit, Decided, Durable, Installed, Part, Placed, Site, Stopped};
-use systx_store::TxnKind;
+use systx_store::{Lease, TxnKind};
 use systx_txn::Side;
 use systx_vfs::freeze::Frozen;
 use systx_vfs::view::View;
@@ -21,6 +21,8 @@ use systx_vfs::view::View;
 struct Checked<'t> {
     /// Its parts, and what each changes.
     parts: Vec<(&'t Transaction, Frozen)>,
+    /// From before the check on: what another daemon commits is found by it, or comes later.
+    stores: Vec<Lease>,
     stale: Vec<HostPath>,
     summary: Summary,
     dropped: u64,
@@ -132,9 +134,20 @@ impl Transaction {
         }
     }
 
+    /// The stores of all parts that change something, in one order for all daemons.
+    fn lease_changed(&self) -> Result<Vec<Lease>, Failure> {
+        if self.terms.read_only {
+            return Ok(Vec::new());
+        }
+        let mut changed: Vec<_> = self.parts().filter(|part| part.view.is_changed()).collect();
+        changed.sort_by_key(|part| (part.volume.location.dev, &part.volume.location.store));
+        changed.iter().map(|part| part.volume.turn()).collect()
+    }
+
     /// Freezes all parts, and asks everybody who may be against it.  The parts are in the order of
     /// their volumes, in which locks of several are taken.
     fn check(&self, opponents: &dyn Opponents) -> Result<Checked<'_>, Box<Outcome>> {
+        let stores = self.lease_changed().map_err(|failure| Box::new(refused(failure)))?;
         let changes = self.changes();
         let mut in_order: Vec<&Transaction> = self.parts().collect();
         in_order.sort_by_key(|part| part.volume.vol.order());
@@ -162,7 +175,7 @@ impl Transaction {
         let dropped = changes.iter().filter(|c| c.dropped).count() as u64;
         let summary = describe::summary(changes.iter().filter(|c| !c.dropped));
         let unwanted = self.read_only_note(&changes);
-        Ok(Checked { parts, stale, summary, dropped, unwanted })
+        Ok(Checked { parts, stores, stale, summary, dropped, unwanted })
     }
 
     /// As [`Transaction::check`], of one part; also what its reads have lost to.
@@ -205,7 +218,7 @@ impl Transaction {
     }
 
     fn decide_checked(&self, checked: Checked<'_>, opponents: &dyn Opponents) -> Step {
-        let Checked { parts, stale, summary, dropped, unwanted } = checked;
+        let Checked { parts, stores: _stores, stale, summary, dropped, unwanted } = checked;
         if self.terms.read_only || parts.iter().all(|(_, frozen)| frozen.is_empty()) {
             let outcome = self.outcome(self.id, Summary::default(), vec![], stale, 0);
             let notes = unwanted.into_iter().collect();

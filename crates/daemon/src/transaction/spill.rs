@@ -4,14 +4,18 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use systx_base::Time;
+use systx_commit::Site;
 use systx_store::io::Io;
 use systx_store::writeset::SlotId;
-use systx_store::{DirStore, Slot as StoreSlot};
+use systx_store::{OnDemand, Slot as StoreSlot};
 use systx_vfs::content::{Budget, Elsewhere, Slot, Spill, Staging, Times};
 use systx_vfs::limits::ViewLimits;
 
 /// Memory for the private data of one transaction; beyond it data goes to staging slots.
 const BUDGET_BYTES: u64 = 64 << 20;
+
+/// Files of this length are possible wherever a store is.
+const ALWAYS_FITS: u64 = (1 << 31) - 1;
 
 /// What one transaction may take of the daemon.
 pub(super) struct Limits {
@@ -36,7 +40,7 @@ impl Limits {
 
 /// Private data that is too much for memory goes to the store's staging slots.
 pub(super) struct StoreSpill {
-    pub(super) store: Arc<DirStore>,
+    pub(super) site: Arc<Site>,
     pub(super) io: Arc<dyn Io>,
     /// Bytes that may still be written.
     pub(super) left: Arc<AtomicU64>,
@@ -47,17 +51,27 @@ pub(super) struct StoreSpill {
 
 impl Spill for StoreSpill {
     fn stage(&self) -> io::Result<Slot> {
-        let slot = self.store.stage()?;
+        let lease = self.site.store.lease().map_err(io::Error::other)?;
+        let slot = lease.stage()?;
+        // Open for a while: more may come.
+        self.site.checkpoints.linger(&lease);
+        let store = Arc::clone(&self.site.store);
         let (io, left) = (self.io.clone(), Arc::clone(&self.left));
-        let (store, taken) = (Arc::clone(&self.store), Elsewhere::new(&self.budget));
+        let taken = Elsewhere::new(&self.budget);
         let full = Arc::clone(&self.full);
-        Ok(Arc::new(StoreSlotIo { slot, store, io, left, taken, full }))
+        let after = Tidy(Arc::clone(&store));
+        Ok(Arc::new(StoreSlotIo { slot, store, io, left, taken, full, _after: after }))
     }
-    fn max_len(&self) -> u64 {
-        self.store.max_len()
+    fn max_len(&self, wanted: u64) -> u64 {
+        if wanted <= ALWAYS_FITS {
+            return ALWAYS_FITS;
+        }
+        self.site.store.lease().map_or(ALWAYS_FITS, |store| store.max_len())
     }
     fn times(&self) -> io::Result<Times> {
-        let slot = self.store.stage()?;
+        let slot = self.site.store.lease().map_err(io::Error::other)?.stage()?;
+        // Where nothing is committed nothing is left.
+        let _after = Tidy(Arc::clone(&self.site.store));
         let file = slot.handle();
         let trial = |atime, mtime| {
             self.io.set_times(file, b"", Some(atime), Some(mtime))?;
@@ -81,17 +95,39 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
+/// Where nothing was committed nothing is left.
+struct Tidy(Arc<OnDemand>);
+
+impl Drop for Tidy {
+    fn drop(&mut self) {
+        self.0.tidy();
+    }
+}
+
 struct StoreSlotIo {
     slot: StoreSlot,
-    store: Arc<DirStore>,
+    store: Arc<OnDemand>,
     io: Arc<dyn Io>,
     left: Arc<AtomicU64>,
     taken: Elsewhere,
     full: Arc<AtomicBool>,
+    // After the slot.
+    _after: Tidy,
+}
+
+impl StoreSlotIo {
+    /// Whether history was given up for content of this length.
+    fn forget_for(&self, len: u64) -> bool {
+        self.store.lease().is_ok_and(|store| store.forget_for_content(len))
+    }
 }
 
 impl Staging for StoreSlotIo {
+    /// Asked by a commit, which has the store open.
     fn id(&self) -> SlotId {
+        if let Some(store) = self.store.if_open() {
+            store.adopt(&self.slot);
+        }
         self.slot.id()
     }
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -110,7 +146,7 @@ impl Staging for StoreSlotIo {
                 let info = self.io.fs_info()?;
                 Ok(info.bavail.saturating_mul(info.bsize) < len)
             };
-            if too_full()? && (!self.store.forget_for_content(len) || too_full()?) {
+            if too_full()? && (!self.forget_for(len) || too_full()?) {
                 self.full.store(true, Ordering::Relaxed);
                 return Err(rustix::io::Errno::NOSPC.into());
             }
@@ -118,7 +154,7 @@ impl Staging for StoreSlotIo {
         self.taken.write(offset, len)?;
         loop {
             match self.io.write_at(self.slot.handle(), data, offset) {
-                Err(e) if is_full(&e) && self.store.forget_for_content(len) => {}
+                Err(e) if is_full(&e) && self.forget_for(len) => {}
                 done => {
                     self.full.fetch_or(done.as_ref().is_err_and(is_full), Ordering::Relaxed);
                     return done;

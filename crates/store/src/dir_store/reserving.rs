@@ -12,6 +12,7 @@ use crate::io::Class;
 use crate::space::{room_under_quota, space_needed};
 use crate::staging::Slot;
 use crate::writeset::{Object, Origin, WriteSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
 use systx_base::{Kind, Time};
 
@@ -32,8 +33,12 @@ const LOOK_AGAIN: i64 = 3600;
 /// What a directory that was displaced counts for, until it is looked into.
 const DIRECTORY: u64 = 1 << 20;
 
-/// When the bound was looked at.
-#[derive(Default)]
+/// When the bound was looked at, for openings that follow.
+#[derive(Clone, Default, Debug)]
+pub struct Looked(pub(crate) Arc<Looks>);
+
+/// See [`Looked`].
+#[derive(Default, Debug)]
 pub(crate) struct Looks {
     /// Bytes that were displaced since.
     displaced: AtomicU64,
@@ -67,7 +72,7 @@ impl DirStore {
         loop {
             let error = match self.reserve_once(set) {
                 Ok(reservation) => {
-                    let (transactions, bytes) = &self.looks.untold;
+                    let (transactions, bytes) = &self.config.looked.0.untold;
                     forgotten.transactions += transactions.swap(0, Relaxed);
                     forgotten.bytes = forgotten.bytes.saturating_add(bytes.swap(0, Relaxed));
                     return Ok(Reservation { forgotten, ..reservation });
@@ -93,8 +98,8 @@ impl DirStore {
         const STEP: u64 = 16 << 20;
         match self.forget_for(Lacking::Unknown(bytes.max(STEP))) {
             Ok(report) => {
-                self.looks.untold.0.fetch_add(report.removed.len() as u64, Relaxed);
-                self.looks.untold.1.fetch_add(report.freed, Relaxed);
+                self.config.looked.0.untold.0.fetch_add(report.removed.len() as u64, Relaxed);
+                self.config.looked.0.untold.1.fetch_add(report.freed, Relaxed);
                 report.freed > 0
             }
             Err(error) => {
@@ -142,8 +147,8 @@ impl DirStore {
     /// Forgets what is beyond the usual limits, if there may be something.
     pub fn bound_history(&self) -> std::io::Result<Option<GcReport>> {
         let now = self.io.now();
-        let displaced = self.looks.displaced.load(Relaxed);
-        let late = now.secs.saturating_sub(self.looks.last.load(Relaxed)) >= LOOK_AGAIN;
+        let displaced = self.config.looked.0.displaced.load(Relaxed);
+        let late = now.secs.saturating_sub(self.config.looked.0.last.load(Relaxed)) >= LOOK_AGAIN;
         if displaced < LOOK_FROM && !late {
             return Ok(None);
         }
@@ -152,8 +157,8 @@ impl DirStore {
         if displaced < bound / LOOK_PART && !late {
             return Ok(None);
         }
-        self.looks.displaced.fetch_sub(displaced, Relaxed);
-        self.looks.last.store(now.secs, Relaxed);
+        self.config.looked.0.displaced.fetch_sub(displaced, Relaxed);
+        self.config.looked.0.last.store(now.secs, Relaxed);
         let keep = self.usual_limits()?;
         let needed = !self.would_gc(keep)?.removed.is_empty();
         needed.then(|| self.gc(keep)).transpose()
@@ -173,7 +178,7 @@ impl DirStore {
                 bytes += extents.iter().map(|e| e.data.len()).sum::<u64>();
             }
         }
-        self.looks.displaced.fetch_add(bytes, Relaxed);
+        self.config.looked.0.displaced.fetch_add(bytes, Relaxed);
         let brought_back = |o: &Object| matches!(o.origin, Origin::Grave { .. });
         if history.commit.set.objects.iter().any(brought_back) {
             self.users.taken_out();

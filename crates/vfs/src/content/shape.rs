@@ -38,7 +38,7 @@ impl Content {
         len: u64,
         keep_size: bool,
     ) -> io::Result<()> {
-        let end = range_end(offset, len, spill.max_len())?;
+        let end = range_end(offset, len, spill.max_len(offset.saturating_add(len)))?;
         self.clear(base, spill, budget, offset, end)?;
         self.allocate(offset, len, keep_size)
     }
@@ -85,7 +85,7 @@ impl Content {
         if offset >= self.len {
             return Err(Errno::INVAL.into());
         }
-        end_of(self.len, len, spill.max_len())?;
+        end_of(self.len, len, spill.max_len(self.len.saturating_add(len)))?;
         self.shift(base, spill, budget, offset, offset, end)
     }
 

@@ -631,7 +631,7 @@ fn too_long_is_refused_at_once() {
         fn stage(&self) -> io::Result<Slot> {
             self.0.stage()
         }
-        fn max_len(&self) -> u64 {
+        fn max_len(&self, _: u64) -> u64 {
             1 << 20
         }
     }

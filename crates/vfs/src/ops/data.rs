@@ -222,7 +222,7 @@ impl View {
         if offset.checked_add(len).is_none_or(|end| end > FILE_MAX) {
             return Err(Errno::FBIG);
         }
-        if offset + len > self.spill.max_len() {
+        if offset + len > self.spill.max_len(offset + len) {
             return Err(Errno::FBIG);
         }
         self.stop_growing(&mut self.state.lock(), node)?;

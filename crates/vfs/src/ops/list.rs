@@ -22,12 +22,11 @@ impl View {
         }
         let mut names = HashSet::new();
         let node = st.node(dir)?;
-        if node.base.as_ref().is_some_and(|b| !b.foreign) {
+        if let Some(above) = node.base.as_ref().filter(|b| !b.foreign).map(|b| b.stamp.id) {
             let handle = self.dir_handle(st, dir)?;
-            let hidden_here = |ino| self.vol.hides_ino(ino);
             self.io()
                 .list(&handle, &mut |item| {
-                    if !hidden_here(item.ino) {
+                    if !self.vol.hides_ino(above, item.name, item.ino) {
                         names.insert(Name::from(item.name));
                     }
                     true

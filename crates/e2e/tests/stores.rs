@@ -1,0 +1,257 @@
+//! A store is made, opened and locked where something is committed, and only while that is so.
+
+use rustix::process::Pid;
+use std::io::{Read, Write};
+use std::process::{Child, Stdio};
+use systx_e2e::room;
+use systx_e2e::room::Room;
+use systx_e2e::stop::Stop;
+use systx_e2e::stores::{is_locked, wait_until_closed};
+
+/// Another daemon of the same user.
+const TWO: &str = "SYSTX_RUNTIME_DIR=/run/systx-e2e-two";
+
+fn stores(room: &Room) -> Vec<&'static str> {
+    ["a", "b", "m"].into_iter().filter(|at| room.path(at).join(".systx").exists()).collect()
+}
+
+/// A run that has begun, and ends when it is told to.
+struct Begun(Child);
+
+impl Begun {
+    fn start(room: &Room, script: &str) -> Begun {
+        let mut command = room.command(script);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut run = Begun(command.spawn().unwrap());
+        let mut begun = [0; 6];
+        run.0.stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();
+        assert_eq!(&begun, b"begun\n");
+        run
+    }
+
+    fn end(mut self) -> i32 {
+        self.0.stdin.take().unwrap().write_all(b"go\n").unwrap();
+        self.0.wait().unwrap().code().unwrap()
+    }
+}
+
+fn beginning(daemon: &str, before: &str, after: &str) -> String {
+    format!("cd a && exec env {daemon} $S run -- sh -c '{before}; echo begun; read x; {after}'")
+}
+
+#[test]
+fn where_nothing_is_committed_nothing_is_left() {
+    let room = room!();
+    room.sh("cd a && $S run -- cat file ../b/file ../m/file").ok();
+    room.sh("cd a && $S run -- sh -c 'echo x > file; echo x > ../b/new; false'").failed();
+    room.sh("cd a && $S run --read-only -- cat file; $S log; $S status; $S gc; $S recover").ok();
+    assert_eq!(stores(&room), Vec::<&str>::new());
+    room.sh("cd a && $S run -- sh -c 'cat file; echo x > ../b/new'").ok();
+    assert_eq!(stores(&room), ["b"], "there something was changed");
+    // A conflict that is found at the commit.
+    let lost =
+        Begun::start(&room, &beginning("", "cat file ../m/file > /dev/null", "echo x > file"));
+    std::fs::write(room.path("m/file"), "outside\n").unwrap();
+    assert_eq!(lost.end(), 75);
+    assert_eq!(stores(&room), ["b"]);
+}
+
+#[test]
+fn two_daemons_of_a_user_commit_in_one_tree_and_see_each_other_as_outsiders() {
+    let room = room!();
+    for (n, daemon) in ["", TWO, "", TWO].into_iter().enumerate() {
+        room.sh(&format!("cd a && {daemon} $S run -- sh -c 'echo {n} > new{n}'")).ok();
+    }
+    // Both are in the middle of a transaction.
+    let one = Begun::start(&room, &beginning("", "echo 1 > one", "echo 1 > one2"));
+    let two = Begun::start(&room, &beginning(TWO, "echo 2 > two", "echo 2 > two2"));
+    assert_eq!((one.end(), two.end()), (0, 0));
+    assert_eq!(room.sh("cat a/one2 a/two2").ok().lines().skip(1).collect::<Vec<_>>(), ["1", "2"]);
+    // What one of them has read, the other changes.
+    let reads = Begun::start(&room, &beginning("", "cat file > /dev/null", "echo x > made"));
+    room.sh(&format!("cd a && {TWO} $S run -- sh -c 'echo two > file'")).ok();
+    assert_eq!(reads.end(), 75);
+    assert!(!room.path("a/made").exists());
+    // One history, of which each takes back what the other did.
+    let log = room.sh("cd a && $S log --json | grep -c argv").ok();
+    let seen = room.sh(&format!("cd a && {TWO} $S log --json | grep -c argv")).ok();
+    assert_eq!(log.lines().last(), seen.lines().last());
+    room.sh("cd a && $S undo").ok();
+    assert_eq!(room.sh("cat a/file").ok().lines().last(), Some("old"));
+    room.sh(&format!("cd a && {TWO} $S redo")).ok();
+    assert_eq!(room.sh("cat a/file").ok().lines().last(), Some("two"));
+}
+
+#[test]
+fn what_a_guarded_directory_shows_is_one_daemons() {
+    let room = room!();
+    room.sh("cd a && $S mount dir").ok();
+    let holders = room.processes(&["daemon"]);
+    let said = room.sh(&format!("cd a && {TWO} $S run -- sh -c 'echo x > other'")).failed();
+    assert!(said.contains("another daemon uses the store"), "{said}");
+    let is_named = |pid: &Pid| said.contains(&format!("process {} ", pid.as_raw_nonzero()));
+    assert!(holders.iter().any(is_named), "{said}");
+    room.sh("cd a && $S run -- sh -c 'echo x > dir/k' && $S umount dir").ok();
+    room.sh(&format!("cd a && {TWO} $S run -- sh -c 'echo x > other'")).ok();
+}
+
+#[test]
+fn a_daemon_that_is_killed_leaves_its_store_to_the_next() {
+    let room = room!();
+    let known = "SYSTX_STATE_DIR=/run/systx-e2e-state";
+    let two = format!("{known} {TWO}");
+    let open = Begun::start(&room, &beginning(&two, "echo 2 > two", "true"));
+    room.sh(&format!("cd a && {known} $S run -- sh -c 'echo 1 > one'")).ok();
+    room.kill_daemon();
+    assert_eq!(open.end(), 125);
+    for daemon in [&two, known] {
+        room.sh(&format!("cd a && {daemon} $S run -- sh -c 'cat one >> more'")).ok();
+    }
+    assert!(room.sh("cat a/more").ok().ends_with("1\n1\n") && !room.path("a/two").exists());
+}
+
+#[test]
+fn two_daemons_commit_side_by_side_on_one_file_system_and_on_several() {
+    const ROUNDS: usize = 12;
+    let room = room!();
+    let both = "../b/both";
+    // Of each daemon two streams of commits on one file system, one on another, one over both.
+    let streams = ["", TWO].into_iter().enumerate().flat_map(|(n, daemon)| {
+        [("a", "one", ""), ("a", "two", ""), ("m", "three", ""), ("a", "four", both)].map(
+            |(dir, name, other)| {
+                let (name, other) = (format!("{name}{n}"), format!("{other}{n}"));
+                let also = if other.len() > 1 { format!("; echo >> {other}") } else { String::new() };
+                let run = format!("{daemon} $S run -q -- sh -c 'echo >> {name}{also}'");
+                let script = format!(
+                    "cd {dir} && i=0 && while [ $i -lt {ROUNDS} ]; do {run} || exit; i=$((i + 1)); done"
+                );
+                (format!("{dir}/{name}"), room.command(&script).spawn().unwrap())
+            },
+        )
+    });
+    for (file, mut stream) in streams.collect::<Vec<_>>() {
+        assert_eq!(stream.wait().unwrap().code(), Some(0), "{file}");
+        let lines = std::fs::read_to_string(room.path(&file)).unwrap().lines().count();
+        assert_eq!(lines, ROUNDS, "{file}");
+    }
+    for n in 0..2 {
+        let lines = std::fs::read_to_string(room.path(&format!("b/both{n}"))).unwrap();
+        assert_eq!(lines.lines().count(), ROUNDS);
+    }
+    // Every commit is in the one history, under a number of its own.
+    let log = room.sh("cd a && $S log -n 1000 --json").ok();
+    assert_eq!(log.matches("\"argv\"").count(), 6 * ROUNDS, "{log}");
+}
+
+#[test]
+fn what_is_kept_is_committed_after_another_daemon_has_been_there_or_loses_to_it() {
+    let room = room!();
+    room.sh("cd a && $S run -- sh -c 'echo one > one'").ok();
+    for (write, ends) in [("file", 75), ("other", 0)] {
+        let run = "$S run --on-exit=keep -- sh -c 'cat file > /dev/null; echo kept > kept'";
+        let said = room.sh(&format!("cd a && {run}; $S list --json")).ok();
+        let id = said.split("\"id\":\"").nth(1).unwrap_or_else(|| panic!("{said}"));
+        let id = &id[..id.find('"').unwrap()];
+        wait_until_closed(&room.path("a/.systx"));
+        room.sh(&format!("cd a && {TWO} $S run -- sh -c 'echo two > {write}'")).ok();
+        let ended = room.sh(&format!("cd a && $S commit {id}"));
+        assert_eq!(ended.code, Some(ends), "{}", ended.text);
+        assert_eq!(room.path("a/kept").exists(), ends == 0);
+        room.sh(&format!("cd a && $S abort {id}"));
+    }
+}
+
+#[test]
+fn a_store_that_is_closed_tells_its_history_and_takes_back_what_it_has() {
+    let room = room!();
+    room.sh("cd a && $S run -- sh -c 'echo new > file'").ok();
+    let id = room.latest();
+    for daemon in [TWO, ""] {
+        wait_until_closed(&room.path("a/.systx"));
+        let said = room.sh(&format!(
+            "cd a && export {daemon} X= && $S log && $S diff {id} && $S show {id} && $S gc -n && \
+             $S doctor"
+        ));
+        assert!(said.ok().contains("+new"));
+        wait_until_closed(&room.path("a/.systx"));
+        room.sh(&format!("cd a && {daemon} $S undo && cat file")).ok();
+        assert_eq!(std::fs::read_to_string(room.path("a/file")).unwrap(), "old\n");
+        room.sh(&format!("cd a && {daemon} $S redo")).ok();
+        assert_eq!(std::fs::read_to_string(room.path("a/file")).unwrap(), "new\n");
+    }
+}
+
+#[test]
+fn what_a_store_was_that_is_given_up_is_anybodys() {
+    let room = room!();
+    for round in 0..3 {
+        // It is made for the commit, which loses.
+        let lost = Begun::start(&room, &beginning("", "cat file > /dev/null", "echo x > made"));
+        std::fs::write(room.path("a/file"), format!("outside {round}\n")).unwrap();
+        assert_eq!(lost.end(), 75);
+    }
+    assert_eq!(stores(&room), Vec::<&str>::new());
+    // Their inodes are among the next that the file system gives out.
+    room.sh("cd a && for i in $(seq 1 60); do mkdir top$i dir/in$i; echo > f$i; done").ok();
+    let said = room.sh("cd a && ls . dir > ../m/natively && $S run -- ls . dir").ok();
+    let natively = std::fs::read_to_string(room.path("m/natively")).unwrap();
+    assert!(said.ends_with(&natively), "{said}");
+}
+
+#[test]
+fn private_data_that_is_in_a_store_keeps_nobody_from_it() {
+    let room = room!();
+    let staged = |name: &str| format!("head -c 3000000 /dev/urandom > {name}; cp {name} c{name}");
+    // Where nothing is committed nothing is left of it.
+    room.sh(&format!("cd a && $S run -- sh -c '{}; false'", staged("x"))).failed();
+    room.wait("the end of a store that was given up", |room| stores(room).is_empty());
+    let one = Begun::start(&room, &beginning("", &staged("one"), "echo more >> one"));
+    let two = Begun::start(&room, &beginning(TWO, &staged("two"), "mv two moved"));
+    // Both are open, and the stores are not.
+    for (n, daemon) in ["", TWO, "", TWO].into_iter().enumerate() {
+        wait_until_closed(&room.path("a/.systx"));
+        let work = format!("{}; cat f{n} > ../m/f{n}", staged(&format!("f{n}")));
+        room.sh(&format!("cd a && {daemon} $S run -- sh -c '{work}'")).ok();
+        room.sh(&format!("cmp a/f{n} m/f{n} && [ $(stat -c %s a/f{n}) = 3000000 ]")).ok();
+    }
+    assert_eq!((one.end(), two.end()), (0, 0));
+    let large = std::fs::read(room.path("a/one")).unwrap();
+    assert_eq!((large.len(), large.ends_with(b"more\n")), (3_000_005, true));
+    room.sh("cmp a/moved a/ctwo && ! cmp a/moved a/cone").ok();
+    // What has become a file of the tree is locked by nobody.
+    for file in ["one", "cone", "moved", "ctwo", "f0", "cf1"] {
+        assert!(!is_locked(&room.path(&format!("a/{file}"))), "{file}");
+    }
+    wait_until_closed(&room.path("a/.systx"));
+    let left = std::fs::read_dir(room.path("a/.systx/s")).unwrap().flatten();
+    assert_eq!(left.filter(|slot| slot.metadata().unwrap().len() > 0).count(), 0);
+}
+
+#[test]
+fn what_a_killed_daemon_had_decided_is_in_place_before_another_one_looks() {
+    let room = room!();
+    let known = "SYSTX_STATE_DIR=/run/systx-e2e-state";
+    room.sh(&format!("cd a && {known} $S run -- sh -c 'echo one > one'")).ok();
+    wait_until_closed(&room.path("a/.systx"));
+    let begun = Begun::start(&room, &beginning(known, "echo new > file", "echo new > ../b/new"));
+    let [daemon] = room.processes(&["daemon"])[..] else { panic!("one daemon") };
+    // After the last of the records, which decides.
+    let stop = Stop::from_call(daemon, "pwritev2", Some(4));
+    assert_eq!(begun.end(), 125);
+    stop.wait();
+    let two = format!("{known} {TWO}");
+    let said = room.sh(&format!("cd a && {two} $S run -q -- cat file ../b/new; true")).ok();
+    let whole = said.ends_with("new\nnew\n");
+    assert!(whole || said.contains("old\n") && !said.contains("new\n"), "{said}");
+    assert_eq!(room.path("b/new").exists(), whole);
+}
+
+#[test]
+fn where_nothing_can_be_written_a_run_begins_and_makes_nothing() {
+    let room = room!();
+    room.sh("mount -o remount,ro b && cd a && $S run -- sh -c 'cat ../b/file > copy'").ok();
+    let said = room.sh("cd b && $S run --read-only -- cat file").failed();
+    assert!(said.contains("read-only"), "{said}");
+    room.sh("mount -o remount,rw b && cd b && $S run -- sh -c 'cat file > copy'").ok();
+    assert_eq!(stores(&room), ["a", "b"]);
+}

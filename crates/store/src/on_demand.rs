@@ -1,0 +1,436 @@
+//! A store that is open, and locked, only while somebody needs it.
+//!
+//! What needs it takes a [`Lease`]; the first one opens the store, and makes it if there is none.
+//! The last one that goes closes it again, if everything is installed and the journal has let go of
+//! it, and gives its lock to whichever process comes next.  A store in which nothing was ever
+//! committed goes with that.
+//!
+//! A closed store may be opened by another process meanwhile.  Nothing of it is kept in memory: the
+//! next lease reads it anew, and finishes what that process has left.
+//!
+//! Processes take turns: one that waits for the lock says so ([`Io::ask_for_lock`]).  Then whoever
+//! has it begins no further commit ([`OnDemand::turn`]), closes the store once those that have
+//! begun are installed, and lets the others go first.
+
+use crate::dir_store::DirStore;
+use crate::error::{OpenError, open_io};
+use crate::io::{Handle, Io, Open};
+use crate::joint;
+use crate::journal;
+use crate::layout::{Layout, found};
+use crate::mark::Mark;
+use crate::recovery::refused;
+use crate::super_block::{Found, Super, read};
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use systx_base::TxnId;
+use systx_base::sync::{Event, Mutex, rank};
+
+/// How long a lease waits for the lock of another process.  One that commits gives it back at its
+/// next checkpoint.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a look waits for a process that has the lock.
+const LOOK_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a commit waits for those of this process that are under way, if another one asks for
+/// the lock; and how long an opening waits for that one to take it.
+const DRAINED: Duration = Duration::from_secs(1);
+const TAKEN: Duration = Duration::from_millis(50);
+/// From one try to the next.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What opens a store.
+pub trait Opens: Send + Sync {
+    /// Opens it, and makes it if there is none.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    fn open(&self) -> Result<DirStore, OpenError>;
+
+    /// It is about to be removed, since nothing was committed in it: its directory becomes another
+    /// object, or none.
+    fn removes(&self) {}
+}
+
+impl<F: Fn() -> Result<DirStore, OpenError> + Send + Sync> Opens for F {
+    fn open(&self) -> Result<DirStore, OpenError> {
+        self()
+    }
+}
+
+/// See the module.
+pub struct OnDemand {
+    io: Arc<dyn Io>,
+    /// The store's directory, below the root of `io`.
+    path: Vec<u8>,
+    open: Option<Box<dyn Opens>>,
+    state: Mutex<State>,
+    changed: Event,
+}
+
+struct State {
+    store: Option<Arc<DirStore>>,
+    leases: usize,
+    /// Those of them that do not end with a commit.
+    lasting: usize,
+    /// Some thread opens or closes it.
+    busy: bool,
+    /// The number of a store, and of its super block when nothing was left in it.
+    seen: Option<(u64, u64)>,
+}
+
+/// The right to use a store, which stays open and locked as long as this lives.
+pub struct Lease {
+    // Before the right to it: who comes next must find the lock free.
+    store: Arc<DirStore>,
+    right: Right,
+}
+
+/// One that is counted.
+struct Right {
+    of: Arc<OnDemand>,
+    lasting: bool,
+}
+
+impl Deref for Lease {
+    type Target = DirStore;
+    fn deref(&self) -> &DirStore {
+        &self.store
+    }
+}
+
+impl Clone for Lease {
+    fn clone(&self) -> Lease {
+        let Right { of, lasting } = &self.right;
+        let right = of.right(&mut of.state.lock(), *lasting);
+        Lease { store: Arc::clone(&self.store), right }
+    }
+}
+
+impl Drop for Right {
+    fn drop(&mut self) {
+        self.of.give_back(self.lasting);
+    }
+}
+
+impl OnDemand {
+    /// A store in the directory `path` below the root of `io`, which `open` opens.
+    pub fn new(io: Arc<dyn Io>, path: &[u8], open: impl Opens + 'static) -> Arc<OnDemand> {
+        OnDemand::with(io, path, Some(Box::new(open)), None)
+    }
+
+    /// A store that is open, and stays so.
+    pub fn always(store: DirStore) -> Arc<OnDemand> {
+        let (io, path) = (Arc::clone(&store.io), store.layout.path.clone());
+        OnDemand::with(io, &path, None, Some(Arc::new(store)))
+    }
+
+    fn with(
+        io: Arc<dyn Io>,
+        path: &[u8],
+        open: Option<Box<dyn Opens>>,
+        store: Option<Arc<DirStore>>,
+    ) -> Arc<OnDemand> {
+        let state = State { store, leases: 0, lasting: 0, busy: false, seen: None };
+        let state = Mutex::new(rank::STORES, state);
+        Arc::new(OnDemand { io, path: path.to_vec(), open, state, changed: Event::new() })
+    }
+
+    /// Opens the store if it is not open, and keeps it so.  Waits for a process that has it.
+    ///
+    /// # Errors
+    /// It cannot be opened; [`OpenError::Locked`]: another process does not give it back.
+    pub fn lease(self: &Arc<Self>) -> Result<Lease, OpenError> {
+        self.lease_within(PATIENCE, false)
+    }
+
+    /// As [`OnDemand::lease`], for something that may take as long as it likes.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn lasting(self: &Arc<Self>) -> Result<Lease, OpenError> {
+        self.lease_within(PATIENCE, true)
+    }
+
+    /// As [`OnDemand::lease`], before a commit: a process that waits for the store has it first.
+    /// Whoever has a lease of it already must not wait here.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn turn(self: &Arc<Self>) -> Result<Lease, OpenError> {
+        let until = Instant::now() + DRAINED;
+        let mut state = self.state.lock();
+        while state.lasting == 0
+            && state.leases > 0
+            && state.store.as_ref().is_some_and(|store| store.is_asked_for())
+        {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            self.changed.wait_for(&mut state, left);
+        }
+        drop(state);
+        self.lease()
+    }
+
+    fn right(self: &Arc<Self>, state: &mut State, lasting: bool) -> Right {
+        state.leases += 1;
+        state.lasting += usize::from(lasting);
+        Right { of: Arc::clone(self), lasting }
+    }
+
+    fn lease_within(
+        self: &Arc<Self>,
+        patience: Duration,
+        lasting: bool,
+    ) -> Result<Lease, OpenError> {
+        let mut state = self.state.lock();
+        while state.busy {
+            self.changed.wait(&mut state);
+        }
+        if let Some(store) = &state.store {
+            let store = Arc::clone(store);
+            return Ok(Lease { store, right: self.right(&mut state, lasting) });
+        }
+        state.busy = true;
+        drop(state);
+        let turn = Turn(self);
+        let store = Arc::new(self.open_now(patience)?);
+        let mut state = self.state.lock();
+        state.store = Some(Arc::clone(&store));
+        let right = self.right(&mut state, lasting);
+        drop(state);
+        drop(turn);
+        Ok(Lease { store, right })
+    }
+
+    fn open_now(&self, patience: Duration) -> Result<DirStore, OpenError> {
+        let until = Instant::now() + patience;
+        let none = || OpenError::Locked { path: crate::error::shown(&self.path) };
+        let opens = self.open.as_ref().ok_or_else(none)?;
+        self.let_others_go_first()?;
+        let mut asking = None;
+        loop {
+            match opens.open() {
+                Err(OpenError::Locked { .. }) if Instant::now() < until => {
+                    asking = asking.or(self.ask()?);
+                    std::thread::sleep(PAUSE);
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    /// Says that this process waits for the lock, as long as the answer lives.
+    fn ask(&self) -> Result<Option<Asking<'_>>, OpenError> {
+        let Some(layout) = self.layout()? else { return Ok(None) };
+        let failed = open_io(&self.path);
+        let Some(lock) = self.lock_of(&layout).map_err(&failed)? else { return Ok(None) };
+        self.io.ask_for_lock(&lock, true).map_err(&failed)?;
+        Ok(Some(Asking { io: &*self.io, lock }))
+    }
+
+    /// Those that were waiting when this process closed the store look for it every [`PAUSE`].
+    fn let_others_go_first(&self) -> Result<(), OpenError> {
+        let Some(layout) = self.layout()? else { return Ok(()) };
+        let failed = open_io(&self.path);
+        let Some(lock) = self.lock_of(&layout).map_err(&failed)? else { return Ok(()) };
+        let until = Instant::now() + TAKEN;
+        while self.io.is_lock_asked_for(&lock).map_err(&failed)?
+            && !self.io.is_locked(&lock).map_err(&failed)?
+            && Instant::now() < until
+        {
+            std::thread::sleep(PAUSE / 5);
+        }
+        Ok(())
+    }
+
+    /// The store if it is open at this moment.
+    pub fn if_open(self: &Arc<Self>) -> Option<Lease> {
+        let mut state = self.state.lock();
+        let store = Arc::clone(state.store.as_ref()?);
+        Some(Lease { store, right: self.right(&mut state, false) })
+    }
+
+    /// As [`OnDemand::lease`], if the store is there: makes none.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn existing(self: &Arc<Self>) -> Result<Option<Lease>, OpenError> {
+        if let Some(lease) = self.if_open() {
+            return Ok(Some(lease));
+        }
+        if self.layout()?.is_none() {
+            return Ok(None);
+        }
+        self.lease().map(Some)
+    }
+
+    /// What tells this store from all others, if it was written to.  It is not opened for that.
+    pub fn known_as(self: &Arc<Self>) -> Option<u64> {
+        if let Some(lease) = self.if_open() {
+            return lease.known_as();
+        }
+        let layout = self.layout().ok()??;
+        match read(&*self.io, &layout) {
+            Ok(Found::Valid(block)) => Some(block.store),
+            _ => None,
+        }
+    }
+
+    /// Whether the history has this transaction, as far as that is known without opening the store.
+    pub fn has_history(self: &Arc<Self>, txn: TxnId) -> bool {
+        self.if_open().is_some_and(|lease| lease.has_history(txn).unwrap_or(false))
+    }
+
+    /// Finishes what a process has left in the store, before anybody looks at the file system; if
+    /// nothing was left, it is not opened.  The lease if it was, or was open already.
+    ///
+    /// # Errors
+    /// As [`OnDemand::lease`].
+    pub fn finish_left(
+        self: &Arc<Self>,
+        also: impl Fn(u64) -> bool,
+    ) -> Result<Option<Lease>, OpenError> {
+        let failed = open_io(&self.path);
+        let until = Instant::now() + LOOK_PATIENCE;
+        let mut asking = None;
+        loop {
+            // The lock may be this process's.
+            if self.state.lock().busy {
+                // Whoever makes it may wait for a disk that is frozen.
+                if self.is_new().map_err(&failed)? {
+                    return Ok(None);
+                }
+                let mut state = self.state.lock();
+                while state.busy {
+                    self.changed.wait(&mut state);
+                }
+            }
+            if let Some(lease) = self.if_open() {
+                return Ok(Some(lease));
+            }
+            let Some(layout) = self.layout()? else { return Ok(None) };
+            if !self.is_locked(&layout).map_err(&failed)? {
+                let left = self.has_left(&layout, &also).map_err(&failed)?;
+                drop(asking);
+                let lease = || self.lease_within(LOOK_PATIENCE, false);
+                return left.then(lease).transpose();
+            }
+            if Instant::now() >= until {
+                return Err(OpenError::Locked { path: crate::error::shown(&self.path) });
+            }
+            asking = asking.or(self.ask()?);
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Removes the store, if nothing was committed in it and nobody has it.
+    pub fn tidy(self: &Arc<Self>) {
+        let known = self.state.lock().seen.is_some();
+        if !known && self.known_as().is_none() && self.layout().is_ok_and(|there| there.is_some()) {
+            // With the lease it goes.
+            let _ = self.lease_within(Duration::ZERO, false);
+        }
+    }
+
+    fn layout(&self) -> Result<Option<Layout>, OpenError> {
+        Layout::look(&*self.io, &self.path, None).map_err(|why| refused(&self.path, why))
+    }
+
+    /// Whether nothing was committed in it yet.
+    fn is_new(&self) -> std::io::Result<bool> {
+        let Ok(Some(layout)) = self.layout() else { return Ok(true) };
+        Ok(matches!(read(&*self.io, &layout)?, Found::Nothing))
+    }
+
+    fn lock_of(&self, layout: &Layout) -> std::io::Result<Option<Handle>> {
+        found(self.io.open_file(&layout.state, b"lock", Open::Read))
+    }
+
+    fn is_locked(&self, layout: &Layout) -> std::io::Result<bool> {
+        self.lock_of(layout)?.map_or(Ok(false), |lock| self.io.is_locked(&lock))
+    }
+
+    /// Whether its opening would do something.
+    fn has_left(&self, layout: &Layout, also: impl Fn(u64) -> bool) -> std::io::Result<bool> {
+        match read(&*self.io, layout)? {
+            Found::Nothing => Ok(false),
+            // Its opening says what is wrong.
+            Found::Damaged | Found::Version(_) => Ok(true),
+            Found::Valid(block) => Ok(self.has_records(layout, &block)?
+                || joint::has_decisions(&*self.io, layout)?
+                || also(block.store)),
+        }
+    }
+
+    fn has_records(&self, layout: &Layout, block: &Super) -> std::io::Result<bool> {
+        let (io, now) = (&*self.io, (block.store, block.seq));
+        let seen = self.state.lock().seen == Some(now);
+        let has = if seen {
+            journal::is_begun(io, layout, block.identity(), block.head)?
+        } else {
+            let scan = journal::scan(io, layout, block.identity(), block.head)?;
+            let mark = Mark::load(io, layout)?;
+            let mark = mark.filter(|m| m.store == block.store && m.epoch == block.epoch);
+            !scan.records.is_empty()
+                || scan.torn
+                || scan.damaged.is_some()
+                || mark.is_some_and(|mark| mark.lsn >= block.head.lsn)
+        };
+        if !has && !seen {
+            self.state.lock().seen = Some(now);
+        }
+        Ok(has)
+    }
+
+    fn give_back(&self, lasting: bool) {
+        let mut state = self.state.lock();
+        state.leases -= 1;
+        state.lasting -= usize::from(lasting);
+        let over = state.leases == 0 && !state.busy;
+        let Some(opens) = self.open.as_ref().filter(|_| over) else { return };
+        if !state.store.as_ref().is_some_and(|store| store.is_at_rest()) {
+            drop(state);
+            self.changed.notify_all();
+            return;
+        }
+        state.busy = true;
+        let store = state.store.take();
+        let block = store.as_ref().and_then(|store| store.block());
+        state.seen = block.map(|block| (block.store, block.seq));
+        drop(state);
+        let _turn = Turn(self);
+        if let Some(store) = store.filter(|store| store.is_unused()) {
+            opens.removes();
+            store.remove();
+        }
+    }
+}
+
+/// This process waits for a lock.
+struct Asking<'a> {
+    io: &'a dyn Io,
+    lock: Handle,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        // It ends with the handle, too.
+        let _ = self.io.ask_for_lock(&self.lock, false);
+    }
+}
+
+/// The right to open or close it, which ends also with a panic.
+struct Turn<'a>(&'a OnDemand);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().busy = false;
+        self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests;
