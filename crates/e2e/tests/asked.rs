@@ -155,7 +155,8 @@ fn turns(pid: u32) -> u64 {
     threads.flatten().map(|thread| of(&thread.path())).sum()
 }
 
-/// How often a process has read something: each look reads something of every process that there is.
+/// How often a process has read something: each look reads something of every process that there
+/// is.
 fn reads(pid: u32) -> usize {
     let text = std::fs::read_to_string(format!("/proc/{pid}/io")).expect("it runs");
     let line = text.lines().find_map(|line| line.strip_prefix("syscr: "));
@@ -168,7 +169,8 @@ fn processes_of_the_machine() -> usize {
     entries.filter(|entry| is_one(&entry.file_name())).count()
 }
 
-/// The kernel tells of every opening of a device, whoever it was.  Each was a look at everything that
+/// The kernel tells of every opening of a device, whoever it was.  Each was a look at everything
+/// that
 /// the run had open.
 #[test]
 fn devices_that_others_open_cost_a_server_that_waits_next_to_nothing() {
@@ -181,7 +183,8 @@ fn devices_that_others_open_cost_a_server_that_waits_next_to_nothing() {
     let mut server = Dialogue::start(&lab, lab.systx(["run", "--", "python3", "-c", SERVER]));
     server.wait_for("READY");
     let client = client_of(&lab);
-    // Its own looks come ever more rarely: in the time that counts there are one or two, and one more for
+    // Its own looks come ever more rarely: in the time that counts there are one or two, and one
+    // more for
     // each device that somebody else makes.
     let (begun, mut before) = (Instant::now(), 0);
     while begun.elapsed() < Duration::from_secs(14) {

@@ -162,12 +162,7 @@ pub fn decode<'a>(opcode: Opcode, fixed: &[u8], data: &'a [u8]) -> Result<Operat
         }
         O::Interrupt => Operation::Interrupt { unique: take::<wire::InterruptIn>(fixed)?.unique },
         O::Destroy => Operation::Destroy,
-        O::Ioctl => {
-            let i: wire::IoctlIn = take(fixed)?;
-            let arg = data.get(..i.in_size as usize);
-            let arg = arg.ok_or(Refusal::Malformed("ioctl shorter than its argument"))?;
-            Operation::Ioctl { cmd: i.cmd, arg, out_size: i.out_size }
-        }
+        O::Ioctl => ioctl(&take(fixed)?, data)?,
         O::Fallocate => fallocate(&take(fixed)?)?,
         O::Lseek => lseek(&take(fixed)?)?,
         O::CopyFileRange | O::CopyFileRange64 => copy(&take(fixed)?, opcode == O::CopyFileRange64)?,
@@ -177,6 +172,12 @@ pub fn decode<'a>(opcode: Opcode, fixed: &[u8], data: &'a [u8]) -> Result<Operat
             return Err(Errno::NOSYS.into());
         }
     })
+}
+
+fn ioctl<'a>(i: &wire::IoctlIn, data: &'a [u8]) -> Result<Operation<'a>, Refusal> {
+    let arg = data.get(..i.in_size as usize);
+    let arg = arg.ok_or(Refusal::Malformed("ioctl shorter than its argument"))?;
+    Ok(Operation::Ioctl { cmd: i.cmd, arg, out_size: i.out_size })
 }
 
 fn take<T: FromBytes + KnownLayout + Immutable>(fixed: &[u8]) -> Result<T, Refusal> {

@@ -47,6 +47,14 @@ pub(crate) enum Outcome {
     Silence,
 }
 
+/// What is known of opens.
+struct Opens {
+    /// The number of the next one.
+    next: AtomicU64,
+    /// Nobody has looked up [`FIRST_OPEN`] yet.
+    unknown: AtomicBool,
+}
+
 /// The view behind one connection.
 pub(crate) struct Server {
     view: Arc<dyn Requests>,
@@ -59,10 +67,7 @@ pub(crate) struct Server {
     pub in_flight: InFlight,
     mapped: Mapped,
     pub counters: Counters,
-    /// The number of the next open.
-    opens: AtomicU64,
-    /// Nobody has looked up [`FIRST_OPEN`] yet.
-    opens_unknown: AtomicBool,
+    opens: Opens,
     /// Files whose cached pages have appended data in the wrong place.
     misplaced: Mutex<Vec<NodeId>>,
     /// Whose call took a file's capabilities last, see [`Server::is_for_capabilities`].
@@ -89,8 +94,7 @@ impl Server {
             in_flight: InFlight::new(),
             mapped: Mapped::new(pages),
             counters: Counters::default(),
-            opens: AtomicU64::new(1),
-            opens_unknown: AtomicBool::new(true),
+            opens: Opens { next: AtomicU64::new(1), unknown: AtomicBool::new(true) },
             misplaced: Mutex::new(rank::LEAF, Vec::new()),
             uncapped: Mutex::new(rank::LEAF, None),
             recent: [const { AtomicU64::new(0) }; RECENT],
@@ -120,7 +124,7 @@ impl Server {
     /// The file that [`FIRST_OPEN`] stands for, once.
     fn first_open(&self, caller: Caller, dir: NodeId, name: &[u8]) -> Option<Answer> {
         let is_it = dir == self.root && name == FIRST_OPEN.as_bytes();
-        if !is_it || self.told_of_close || !self.opens_unknown.swap(false, Relaxed) {
+        if !is_it || self.told_of_close || !self.opens.unknown.swap(false, Relaxed) {
             return None;
         }
         let (node, time) = (FIRST_NODE, Time::default());
@@ -303,24 +307,7 @@ impl Server {
                 self.forget_all(list);
                 Ok(Answer::Empty)
             }
-            O::Getattr { open, birth } => {
-                let ttls = self.ttls.but(view.valid(node, None));
-                let attr = self.mapped.shown(node, view.getattr(node)?);
-                // Where the kernel asks by a descriptor it is for itself, and it may have the inode locked.
-                if !open
-                    && attr.kind == Kind::File
-                    && let Some(call) = self.in_flight.of_another(node, caller)
-                    && view.land(node)
-                {
-                    self.in_flight.landed(node, call);
-                }
-                if !birth {
-                    return Ok(Answer::Attr(ttls.attr(&attr)));
-                }
-                // What has attributes may have none of these: the root of a thread that rests.
-                let born = view.born(node).unwrap_or_default();
-                Ok(Answer::Statx(Box::new(ttls.statx(&attr, born))))
-            }
+            O::Getattr { open, birth } => self.attributes(caller, node, (open, birth)),
             O::Setattr { set } => {
                 if set.size.is_some() {
                     self.changing(node, caller);
@@ -378,6 +365,32 @@ impl Server {
         }
     }
 
+    /// Attributes; `open`: asked by a descriptor; `birth`: with the time of birth.
+    fn attributes(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        (open, birth): (bool, bool),
+    ) -> Reply<Answer> {
+        let view = &*self.view;
+        let ttls = self.ttls.but(view.valid(node, None));
+        let attr = self.mapped.shown(node, view.getattr(node)?);
+        // Where the kernel asks by a descriptor it is for itself, and it may have the inode locked.
+        if !open
+            && attr.kind == Kind::File
+            && let Some(call) = self.in_flight.of_another(node, caller)
+            && view.land(node)
+        {
+            self.in_flight.landed(node, call);
+        }
+        if !birth {
+            return Ok(Answer::Attr(ttls.attr(&attr)));
+        }
+        // What has attributes may have none of these: the root of a thread that rests.
+        let born = view.born(node).unwrap_or_default();
+        Ok(Answer::Statx(Box::new(ttls.statx(&attr, born))))
+    }
+
     /// The operations on content and attributes, and those that this layer answers itself.
     fn answer_rest(
         &self,
@@ -415,10 +428,8 @@ impl Server {
             O::Copy { from, to, to_offset, len, wide } => {
                 self.changing(to, caller);
                 let n = view.copy_file_range((node, from), (to, to_offset), len)?;
-                if wide {
-                    return Ok(Answer::Copied(n));
-                }
-                Ok(Answer::Written(u32::try_from(n).map_err(|_| Errno::IO)?))
+                let narrow = || u32::try_from(n).map_err(|_| Errno::IO).map(Answer::Written);
+                if wide { Ok(Answer::Copied(n)) } else { narrow() }
             }
             O::Ioctl { cmd, arg, out_size } => self.ioctl(caller, node, (cmd, arg), out_size),
             O::Getlk { handle, lock } => self.lock_in_the_way(post, header, (handle, lock)),
@@ -438,13 +449,7 @@ impl Server {
                 }
                 opened => Ok(Answer::Open(self.open_out(opened?))),
             },
-            O::Flush { owner } if self.told_of_close => {
-                self.in_flight.next_call(node, caller);
-                view.closes(caller, node);
-                self.locks.close(view, node, owner);
-                self.locks.may_end(node);
-                Ok(Answer::Empty)
-            }
+            O::Flush { owner } if self.told_of_close => self.closed(caller, node, owner),
             O::Release { handle } => {
                 self.locks.end(view, node, handle);
                 // The view's part of it, see `open_out`.
@@ -456,6 +461,14 @@ impl Server {
             O::Syncfs | O::Destroy | O::NotifyReply => Ok(Answer::Empty),
             _ => Err(Errno::NOSYS),
         }
+    }
+
+    fn closed(&self, caller: Caller, node: NodeId, owner: u64) -> Reply<Answer> {
+        self.in_flight.next_call(node, caller);
+        self.view.closes(caller, node);
+        self.locks.close(&*self.view, node, owner);
+        self.locks.may_end(node);
+        Ok(Answer::Empty)
     }
 
     fn lock_in_the_way(
@@ -476,7 +489,8 @@ impl Server {
         }
     }
 
-    /// Whether a change of nothing is no chown(2) ([`SetAttr::is_chown`]).  The kernel makes one also
+    /// Whether a change of nothing is no chown(2) ([`SetAttr::is_chown`]).  The kernel makes one
+    /// also
     /// when a write takes file capabilities, right after it has removed them (fs/inode.c
     /// `file_remove_privs`); the set-id bits are the write's business then.
     fn is_for_capabilities(&self, caller: Caller, node: NodeId, set: &SetAttr) -> bool {
@@ -527,7 +541,7 @@ impl Server {
         let flag = |on: bool, bit: u32| if on { bit } else { 0 };
         let open_flags = flag(opened.keep_cache, wire::FOPEN_KEEP_CACHE)
             | flag(opened.cache_listing, wire::FOPEN_CACHE_DIR);
-        let fh = self.opens.fetch_add(1, Relaxed) << u8::BITS | u64::from(opened.handle);
+        let fh = self.opens.next.fetch_add(1, Relaxed) << u8::BITS | u64::from(opened.handle);
         wire::OpenOut { fh, open_flags, backing_id: 0 }
     }
 

@@ -9,18 +9,16 @@
 //! - `N.start` held by a client while it starts a daemon;
 //! - `N.log` what the daemon has to say;
 //! - `N.guarded` the list of guarded directories, for the daemon that comes after one that was
-//! killed.
+//!   killed.
 //!
 //! Starting ([`connect_or_start`]):
 //! 1. connect and say hello; if that works, done.
 //! 2. take `N.start`; try 1 again, because another client may have been first.
 //! 3. run `systx daemon` (`systx_daemon::spawn::detach`): new session, nothing inherited but a
-//! pipe; it runs
-//!    `systx daemon --serve` and exits, so that the daemon is nobody's child (a client that is a
-//!    subreaper for its command must not find the daemon among the leftovers).
+//!    pipe; it runs `systx daemon --serve` and exits, so that the daemon is nobody's child (a
+//!    client that is a subreaper for its command must not find the daemon among the leftovers).
 //! 4. `--serve` (`systx_daemon::spawn::serve`): waits for `N.lock`, that is for the daemon before
-//! it to be gone,
-//!    replaces `N.sock`, and reports `ready` or what went wrong through the pipe.
+//!    it to be gone, replaces `N.sock`, and reports `ready` or what went wrong through the pipe.
 //!
 //! A daemon that ends leaves the files: removing `N.sock` could remove its successor's. A stale
 //! socket refuses connections, which step 1 takes as "not running".

@@ -66,7 +66,8 @@ pub(crate) fn of_the_run(others: Option<u64>) -> Vec<Process> {
     all
 }
 
-/// How often the threads of a process have gone to sleep: as long as that is the same, none has run in
+/// How often the threads of a process have gone to sleep: as long as that is the same, none has run
+/// in
 /// between.  `None` if one runs, or the process is gone.
 pub(crate) fn sleeps_of(pid: u32) -> Option<u64> {
     let mut all = 0u64;

@@ -113,7 +113,8 @@ pub struct SetAttr {
 }
 
 impl SetAttr {
-    /// Whether the owner is set, perhaps to what it was: chown(2) with (-1, -1) comes as a change of
+    /// Whether the owner is set, perhaps to what it was: chown(2) with (-1, -1) comes as a change
+    /// of
     /// nothing, since the kernel leaves what goes with it to us (fs/fuse/dir.c `fuse_setattr`).
     pub fn is_chown(&self) -> bool {
         self.uid.is_some() || self.gid.is_some() || *self == SetAttr::default()

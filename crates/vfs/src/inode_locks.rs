@@ -11,14 +11,18 @@
 //! - *the decision of a commit*: what the transaction has read must not be in the kernel's pages in a newer state.
 //!   Else somebody may have seen that, and then something that the commit changes, unchanged
 //!   ([`SharedVolume::lock_written`]);
-//! - *dropping pages*: a page that a write in flight has changed must not be read anew before the daemon
-//!   knows of it: it would stay without that write (the same, [`SharedVolume::flush`] and [`SharedVolume::drop_changed`]). Of a file
-//!   that nobody has open for writing they are dropped without the lock, and who opens it for that waits meanwhile
-//!   ([`SharedVolume::without_writers`]). Where opens make no messages, see [`writers`](crate::inode_locks::writers);
-//! - *attributes*: the daemon knows of a new length before the kernel does ([`SharedVolume::land`]);
-//! - *an aged transaction* keeps writers out before it reads: a write that is held when it comes is in the page
-//!   already ([`SharedVolume::keep_writers_out`]). Of a file that nobody has open for writing without the lock: it says so before it looks, and
-//!   who opens it is counted first and asks then.
+//! - *dropping pages*: a page that a write in flight has changed must not be read anew before the
+//!   daemon knows of it: it would stay without that write (the same, [`SharedVolume::flush`] and
+//!   [`SharedVolume::drop_changed`]). Of a file that nobody has open for writing they are dropped
+//!   without the lock, and who opens it for that waits meanwhile
+//!   ([`SharedVolume::without_writers`]). Where opens make no messages, see
+//!   [`writers`](crate::inode_locks::writers);
+//! - *attributes*: the daemon knows of a new length before the kernel does
+//!   ([`SharedVolume::land`]);
+//! - *an aged transaction* keeps writers out before it reads: a write that is held when it comes is
+//!   in the page already ([`SharedVolume::keep_writers_out`]). Of a file that nobody has open for
+//!   writing without the lock: it says so before it looks, and who opens it is counted first and
+//!   asks then.
 //!
 //! **Why nobody waits in a circle.**  A barrier's request is answered without asking for anything.  Who
 //! waits for one has no request that a writer could wait for: a READ never does, since it keeps its pages locked.

@@ -11,7 +11,8 @@ mod magic {
     pub const F2FS: u64 = 0xf2f5_2010;
 }
 
-/// Inode numbers of objects that are not committed yet: such as the file system does not use.  Where
+/// Inode numbers of objects that are not committed yet: such as the file system does not use.
+/// Where
 /// its own have 32 bits these have, too: to programs that were built without large files others are
 /// an error (`EOVERFLOW`).
 pub(crate) struct NewNumbers {

@@ -1,8 +1,8 @@
 //! Publication: how a commit becomes visible in guarded directories at one instant, although the
 //! kernel caches their names, attributes, listings and pages (docs/decisions/0003, Choice 5).
 //!
-//! 1. *Mark* what changes ([`SharedVolume::publish`]): from here on answers of view 0 about it carry the old
-//!    value with timeout 0, and READs of changed files are held.
+//! 1. *Mark* what changes ([`SharedVolume::publish`]): from here on answers of view 0 about it
+//!    carry the old value with timeout 0, and READs of changed files are held.
 //! 2. *Invalidate*: for each directory a barrier, then its changed names, then its listing; the attributes;
 //!    the pages.  What was answered old since its invalidation began is invalidated again; a directory that is
 //!    listed without pause is locked for that ([`Marked::lock`]).
@@ -20,11 +20,12 @@
 //! invalidation has not ended a moment later.  Nothing else waits for pages: after the decision nothing is
 //! invalidated, and before it a held READ is let go after [`PATIENCE`] in any case.
 //!
-//! **Several at once.**  One is on its way to its decision; any number are decided, and wait for the disk or are being
-//! installed.  So several share a wait for the disk.  What is on its way does not meet what is decided
-//! ([`Marked::meets`]): it waits for that in [`SharedVolume::publish`], and so lets those go that were held by it.  So no two
-//! publications mark the same, and to the one on its way what others hold is a request that is slow: an invalidation
-//! that would wait for any waits for it.  Nobody decided ever waits for somebody who is not.
+//! **Several at once.**  One is on its way to its decision; any number are decided, and wait for
+//! the disk or are being installed.  So several share a wait for the disk.  What is on its way does
+//! not meet what is decided ([`Marked::meets`]): it waits for that in [`SharedVolume::publish`],
+//! and so lets those go that were held by it.  So no two publications mark the same, and to the one
+//! on its way what others hold is a request that is slow: an invalidation that would wait for any
+//! waits for it.  Nobody decided ever waits for somebody who is not.
 //!
 //! **Lock order**: `publishing` (PUBLICATION), `marks` (MARKS), then everything that requests need.  A plain
 //! read shares `marks` while it is performed; who takes it alone waits for those.
@@ -484,7 +485,8 @@ impl UnderWay {
         })
     }
 
-    /// Its program goes on now: who wants to know that all is durable waits for it ([`SharedVolume::wait_durable`]).
+    /// Its program goes on now: who wants to know that all is durable waits for it
+    /// ([`SharedVolume::wait_durable`]).
     pub fn relax(&self) {
         self.marked.phase.lock().relaxed = true;
     }

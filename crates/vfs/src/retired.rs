@@ -6,12 +6,11 @@
 //! 2. While it is being committed ([`Lasting::pause`]) requests wait, so that none is answered by
 //!    something that is half there.  Those under way are waited for first.
 //! 3. After a commit the same nodes are those of a [`Plain`] view of the volume: what is read is
-//! the
-//!    committed state of that moment, what is written is a plain write, and the kernel may keep
+//!    the committed state of that moment, what is written is a plain write, and the kernel may keep
 //!    nothing.  A node is taken over when it is first asked for, by where it was committed; what is
-//!    open at the commit is held by a descriptor, so it stays the same inode whatever happens to its
-//!    name.  A file that is open but was not committed, because it had lost all its names, is copied to
-//!    one without a name.
+//!    open at the commit is held by a descriptor, so it stays the same inode whatever happens to
+//!    its name.  A file that is open but was not committed, because it had lost all its names, is
+//!    copied to one without a name.
 //!
 //! After an abort all stays with the view, which answers `ECANCELED`, except that pages can be
 //! read.

@@ -137,7 +137,8 @@ impl View {
         View::over(others, None, config)
     }
 
-    /// A view of a snapshot of the volume (`SharedVolume::snapshot`), for a transaction that commits nothing: below
+    /// A view of a snapshot of the volume (`SharedVolume::snapshot`), for a transaction that
+    /// commits nothing: below
     /// guarded directories the engine and outsiders' changes have nothing to say about it.
     pub fn of_snapshot(
         others: Arc<dyn Neighbours>,

@@ -158,7 +158,8 @@ impl Install<'_> {
         let Attrs { atime, mtime, .. } = object.attrs;
         if atime.is_some() || mtime.is_some() {
             let set = match io.set_times(dir, name, atime, mtime) {
-                // Another's file, to which this user may write, as the transaction did: no time that
+                // Another's file, to which this user may write, as the transaction did: no time
+                // that
                 // it has there is one that was chosen.
                 Err(e) if is(&e, libc::EPERM) && object.content != Content::Keep => Ok(()),
                 Err(e) if is(&e, libc::EPERM) => io.touch(dir, name),

@@ -96,7 +96,8 @@ impl View {
         Ok(self.shown(&n.attr))
     }
 
-    /// What only the owner may do, of a file of another that a user may write: the view shows it as the
+    /// What only the owner may do, of a file of another that a user may write: the view shows it as
+    /// the
     /// user's own ([`View::shown`]), so the kernel has not refused it.
     fn check_owner(&self, st: &State, node: NodeId, set: &SetAttr) -> Reply<()> {
         let now = Some(SetTime::Now);
@@ -179,7 +180,8 @@ impl View {
         Ok(())
     }
 
-    /// Has the commit set the file capabilities that are there: it writes as any program does, which
+    /// Has the commit set the file capabilities that are there: it writes as any program does,
+    /// which
     /// takes them away.
     pub(super) fn hold_caps(&self, st: &mut State, node: NodeId) -> Reply<()> {
         let n = st.node(node)?;

@@ -37,6 +37,17 @@ impl<'a> Making<'a> {
     pub fn link_to(target: &'a [u8]) -> Making<'a> {
         Making { kind: Kind::Symlink, rdev: 0, target }
     }
+
+    fn body(&self) -> Body {
+        match self.kind {
+            Kind::File => {
+                Body::File(Some(Arc::new(Mutex::new(rank::CONTENT, Content::new_file()))))
+            }
+            Kind::Dir => Body::Dir(Box::default()),
+            Kind::Symlink => Body::Symlink(Some(Arc::new(self.target.to_vec()))),
+            _ => Body::Special,
+        }
+    }
 }
 
 impl View {
@@ -170,21 +181,13 @@ impl View {
             mtime: now,
             ctime: now,
         };
-        let body = match what.kind {
-            Kind::File => {
-                Body::File(Some(Arc::new(Mutex::new(rank::CONTENT, Content::new_file()))))
-            }
-            Kind::Dir => Body::Dir(Box::default()),
-            Kind::Symlink => Body::Symlink(Some(Arc::new(what.target.to_vec()))),
-            _ => Body::Special,
-        };
         let node = st.nodes.add(Node {
             base: None,
             attr,
             dirty: Dirty { mode: true, owner: true, atime: true, mtime: !is_dir },
             place: None,
             xattrs: (!xattrs.is_empty()).then(|| Box::new(xattrs)),
-            body,
+            body: what.body(),
             caps_gone: true,
             anchored: true,
         });
