@@ -183,9 +183,8 @@ fn devices_that_others_open_cost_a_server_that_waits_next_to_nothing() {
     let mut server = Dialogue::start(&lab, lab.systx(["run", "--", "python3", "-c", SERVER]));
     server.wait_for("READY");
     let client = client_of(&lab);
-    // Its own looks come ever more rarely: in the time that counts there are one or two, and one
-    // more for
-    // each device that somebody else makes.
+    // Its own looks come ever more rarely: in the time that counts there are one or two, and some
+    // more should the server be woken by chance.  It were more than ninety.
     let (begun, mut before) = (Instant::now(), 0);
     while begun.elapsed() < Duration::from_secs(14) {
         if begun.elapsed() < Duration::from_secs(4) {
@@ -195,7 +194,7 @@ fn devices_that_others_open_cost_a_server_that_waits_next_to_nothing() {
         std::thread::sleep(Duration::from_millis(20));
     }
     let (spent, look) = (reads(client) - before, processes_of_the_machine());
-    assert!(spent < 15 * look, "{spent} reads where a look has {look}");
+    assert!(spent < 40 * look, "{spent} reads where a look has {look}");
     // Its own is told of.
     let before = reads(client);
     server.send("open\n");

@@ -118,16 +118,15 @@ impl Watcher {
     /// Something is new: looks soon, then ever more rarely.
     pub(crate) fn hear(&mut self) {
         let calls = self.calls.as_ref();
-        let mut other =
+        let called =
             calls.is_some_and(|calls| rustix::io::read(&calls.something, &mut [0; 8]).is_ok());
         if let Devices::Told(told) = &self.devices
             && new_devices(told)
         {
             self.devices = Devices::Later;
-            other = true;
         }
         self.for_device = match self.for_device {
-            _ if other => None,
+            _ if called => None,
             // A look is due in any case.
             None if self.last.is_none() => None,
             None => Some((self.next, self.pause)),
@@ -147,7 +146,11 @@ impl Watcher {
 
     pub(crate) fn look(&mut self) {
         let start = Instant::now();
+        if matches!(self.devices, Devices::Later) {
+            self.devices = tell_of_devices().map_or(Devices::Untold, Devices::Told);
+        }
         if let Some((next, pause)) = self.for_device.take()
+            && self.is_told()
             && self
                 .slept
                 .iter()
@@ -156,9 +159,6 @@ impl Watcher {
             (self.next, self.pause, self.last) = (next, pause, Some(start));
             self.rest = (self.rest * 2).min(OFTEN);
             return;
-        }
-        if matches!(self.devices, Devices::Later) {
-            self.devices = tell_of_devices().map_or(Devices::Untold, Devices::Told);
         }
         let tree = processes::of_the_run(self.others);
         // Whoever runs from now on may have opened something by the next look.
