@@ -597,7 +597,7 @@ impl DirStore {
 
     /// Removes it, if it is unused: nobody uses it any more.
     pub(crate) fn remove(&self) {
-        if let Err(error) = crate::recovery::remove_unused(&*self.io, &self.layout) {
+        if let Err(error) = crate::unused::remove_unused(&*self.io, &self.layout) {
             tracing::debug!(%error, "an unused store stays");
         }
     }

@@ -49,6 +49,7 @@ mod survivors;
 mod testing;
 mod trust;
 mod undo;
+mod unused;
 pub mod writeset;
 mod xattrs;
 
