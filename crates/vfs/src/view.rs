@@ -35,6 +35,7 @@ use systx_store::io::{Handle, HostId, Io, ListItem, Stamp, Stat};
 use systx_txn::{Access, Conflict, Isolation, Object, ObjectRef, Opponent, Side};
 
 mod frozen;
+mod state;
 
 /// Open directories, and open files, that one view keeps at the most.
 const HANDLES_MAX: usize = 512;
@@ -705,115 +706,4 @@ pub(crate) fn is_gone(error: &std::io::Error) -> bool {
         Errno::from_io_error(error),
         Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NXIO | Errno::INVAL)
     )
-}
-
-impl State {
-    pub fn node(&self, id: NodeId) -> Reply<&Node> {
-        self.nodes.get(id).ok_or(Errno::STALE)
-    }
-    pub fn node_mut(&mut self, id: NodeId) -> Reply<&mut Node> {
-        self.nodes.get_mut(id).ok_or(Errno::STALE)
-    }
-    pub fn base(&self, id: NodeId) -> Reply<&Base> {
-        self.node(id)?.base.as_ref().ok_or(Errno::IO)
-    }
-    pub fn dir(&self, id: NodeId) -> Reply<&DirState> {
-        self.node(id)?.dir().ok_or(Errno::NOTDIR)
-    }
-    pub fn dir_mut(&mut self, id: NodeId) -> Reply<&mut DirState> {
-        self.node_mut(id)?.dir_mut().ok_or(Errno::NOTDIR)
-    }
-    /// What a name means; it was met before.
-    pub fn child_at(&self, dir: NodeId, name: &Name) -> Option<Child> {
-        self.nodes.get(dir)?.dir()?.child(name)
-    }
-    /// All known names of a node in this view.
-    pub fn names_of(&self, node: NodeId) -> impl Iterator<Item = (NodeId, &Name)> {
-        let first = self.nodes.get(node).and_then(|n| n.place.as_ref());
-        let more = self.more_names.get(&node).into_iter().flatten();
-        first.into_iter().chain(more).map(|(dir, name)| (*dir, name))
-    }
-    /// All known names that a node has in this view and had on the backing file system.
-    pub fn kept_names_of(&self, node: NodeId) -> impl Iterator<Item = (NodeId, &Name)> {
-        self.names_of(node).filter(move |(dir, name)| {
-            self.child_at(*dir, name).is_some_and(|c| c.base == Some(node))
-        })
-    }
-    pub fn add_name(&mut self, node: NodeId, dir: NodeId, name: &Name) {
-        let Some(n) = self.nodes.get_mut(node) else { return };
-        let place = (dir, name.clone());
-        match &n.place {
-            None => n.place = Some(place),
-            Some(first) if *first == place => {}
-            Some(_) => drop(self.more_names.entry(node).or_default().insert(place)),
-        }
-    }
-    pub fn drop_name(&mut self, node: NodeId, dir: NodeId, name: &Name) {
-        let Some(n) = self.nodes.get_mut(node) else { return };
-        let place = (dir, name.clone());
-        let more = self.more_names.get_mut(&node);
-        if n.place.as_ref() == Some(&place) {
-            n.place = more.and_then(BTreeSet::pop_first);
-        } else if let Some(more) = more {
-            more.remove(&place);
-        }
-        if self.more_names.get(&node).is_some_and(BTreeSet::is_empty) {
-            self.more_names.remove(&node);
-        }
-    }
-    /// The kernel was given this node once more.
-    pub fn count_lookup(&mut self, node: NodeId) {
-        let made = |n: &&Node| n.base.is_none() && matches!(n.body, Body::File(_));
-        if self.nodes.get(node).as_ref().is_some_and(made) {
-            *self.lookups.entry(node).or_default() += 1;
-        }
-    }
-    /// The kernel gave a node back.  Nobody can ever reach a file that has neither names nor
-    /// lookups: its content goes, which a command that works with large temporary files needs.
-    pub fn forget_lookups(&mut self, node: NodeId, count: u64) {
-        let Some(left) = self.lookups.get_mut(&node) else { return };
-        *left = left.saturating_sub(count);
-        if *left > 0 {
-            return;
-        }
-        self.lookups.remove(&node);
-        if let Some(n) = self.nodes.get_mut(node).filter(|n| n.base.is_none() && n.attr.nlink == 0)
-        {
-            n.attr.size = 0;
-            n.body = Body::File(None);
-        }
-    }
-    /// An inode number for an object that is not committed yet.
-    pub fn new_ino(&mut self) -> u64 {
-        self.new_numbers.next(self.nodes.highest)
-    }
-    /// The host path of a name in a directory.
-    pub fn path_in(&self, vol: &Volume, dir: NodeId, name: &[u8]) -> Vec<u8> {
-        let mut path = self.path_of(vol, dir);
-        if path.last() != Some(&b'/') {
-            path.push(b'/');
-        }
-        path.extend_from_slice(name);
-        path
-    }
-    pub fn path_of(&self, vol: &Volume, node: NodeId) -> Vec<u8> {
-        let mut names = Vec::new();
-        let mut at = node;
-        // Bounded by the depth of the tree: places never form a cycle (rename into itself is refused).
-        while let Some(n) = self.nodes.get(at) {
-            let place = n.place.as_ref().or(n.base.as_ref().and_then(|b| b.place.as_ref()));
-            let Some((parent, name)) = place else { break };
-            names.push(name.clone());
-            at = *parent;
-        }
-        let mut path = vol.mount_path.clone();
-        for name in names.iter().rev() {
-            path.push(b'/');
-            path.extend_from_slice(name);
-        }
-        if path.is_empty() {
-            path.push(b'/');
-        }
-        path
-    }
 }

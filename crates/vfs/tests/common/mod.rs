@@ -3,6 +3,9 @@
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
 pub mod hooked;
+mod scratch;
+#[allow(unused_imports)] // not every suite has random cases
+pub use scratch::{cases, scratch};
 pub mod model;
 
 use proptest::prelude::*;
@@ -791,15 +794,4 @@ pub fn is_root() -> bool {
         eprintln!("skipped: chown needs root");
     }
     root
-}
-
-/// Number of random cases: `SYSTX_CASES`, or what keeps the suite quick.
-pub fn cases(default: u32) -> u32 {
-    std::env::var("SYSTX_CASES").ok().and_then(|c| c.parse().ok()).unwrap_or(default)
-}
-
-pub fn scratch() -> tempfile::TempDir {
-    // Ownership and device nodes need root, which continuous integration has; tmpfs keeps it quick.
-    let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
-    tempfile::Builder::new().prefix("systx-twin-").tempdir_in(base).expect("scratch directory")
 }
