@@ -4,7 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-use systx_protocol::STALL_MS_MAX;
+use systx_protocol::{Policy, STALL_MS_MAX};
 
 /// Run commands as transactions: all of what they do to files happens, or none of it.
 #[derive(Debug, Parser)]
@@ -170,6 +170,41 @@ pub enum ServicesArg {
     Skip,
 }
 
+/// What is done about conflicts.
+#[derive(Clone, Debug, Args)]
+pub struct Conflicts {
+    /// Run CMD again, up to N times, when it lost a conflict
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub retries: u32,
+    /// Who wins conflicts, before the older one does (if not given: as `systx mount --policy` says)
+    #[arg(long, value_enum, value_name = "POLICY")]
+    pub policy: Option<PolicyArg>,
+}
+
+/// What counts in a conflict before age does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PolicyArg {
+    /// The more urgent thread
+    Osprio,
+    /// Nothing: the older one wins
+    Timestamp,
+    /// The more urgent thread, then the one that has read and written more
+    Size,
+    /// The same, with what attempts have read and written that lost
+    Karma,
+}
+
+impl From<PolicyArg> for Policy {
+    fn from(policy: PolicyArg) -> Self {
+        match policy {
+            PolicyArg::Osprio => Self::Osprio,
+            PolicyArg::Timestamp => Self::Timestamp,
+            PolicyArg::Size => Self::Size,
+            PolicyArg::Karma => Self::Karma,
+        }
+    }
+}
+
 /// How the kernel's requests travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
@@ -189,9 +224,8 @@ pub struct Run {
     /// terminal]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub on_exit: Option<OnExit>,
-    /// Run CMD again, up to N times, when it lost a conflict
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    pub retries: u32,
+    #[command(flatten)]
+    pub conflicts: Conflicts,
     /// Commit nothing; fail if what CMD read changed meanwhile
     #[arg(long)]
     pub read_only: bool,
@@ -267,9 +301,13 @@ pub struct Begin {
     /// Another attempt of this one, which lost and is dropped: grows senior with each, until it wins
     #[arg(long, value_name = "ID")]
     pub retry: Option<String>,
-    /// Who wins conflicts: lower values do (this process's nice value, if not given)
+    /// Who wins conflicts: lower values do (if not given: the nice value or real-time priority that
+    /// the thread which works in it has at that moment)
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub nice: Option<i32>,
+    /// Who wins conflicts, before the older one does (if not given: as `systx mount --policy` says)
+    #[arg(long, value_enum, value_name = "POLICY")]
+    pub policy: Option<PolicyArg>,
     /// How requests travel between kernel and daemon
     #[arg(long, value_enum, default_value = "auto", value_name = "HOW")]
     pub transport: TransportArg,
@@ -517,6 +555,10 @@ pub struct Mount {
     #[arg(long, value_name = "MS", default_value_t = 500, requires = "dir",
           value_parser = clap::value_parser!(u64).range(0..=STALL_MS_MAX))]
     pub stall: u64,
+    /// Who wins conflicts between transactions in it, before the older one does; one that has lost
+    /// three times is before all that have not
+    #[arg(long, value_enum, default_value = "osprio", value_name = "POLICY", requires = "dir")]
+    pub policy: PolicyArg,
     /// Threads have transactions in it without any privilege: their requests are told from others' by
     /// the thread's number.  For small directories: the kernel remembers no names and listings then,
     /// and each stat(2) or open(2) asks the daemon, also those of programs without transactions

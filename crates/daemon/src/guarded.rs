@@ -7,7 +7,9 @@
 
 use crate::fuse_mount::{self, FS_TYPE};
 use crate::in_line::Waiting;
-use crate::protocol::{Failure, FailureKind, GuardedAt, GuardedDir, Holder, HostPath, Transport};
+use crate::protocol::{
+    Failure, FailureKind, GuardedAt, GuardedDir, Holder, HostPath, Policy, Transport,
+};
 use crate::strays::Strays;
 use crate::transports;
 use crate::volume::{Location, OpenVolume};
@@ -56,12 +58,10 @@ pub struct Guarded {
     pub aliases: Arc<Aliases>,
     /// How it is served.
     pub transport: Transport,
-    /// How long a plain change may be held for an aged transaction.
-    pub stall: Duration,
-    /// Who held something below it from before.
-    pub past: Vec<Holder>,
+    /// What is done about conflicts.
+    pub(crate) conflicts: Conflicts,
     /// What the user should know.
-    pub notes: Vec<String>,
+    pub(crate) found: Found,
     desk: OnceLock<Arc<dyn Desk>>,
     serving: Mutex<Option<Serving>>,
     /// As commits know it.
@@ -101,7 +101,7 @@ fn register(volume: &Arc<OpenVolume>, guarded: &Arc<Guarded>) {
     let published = Arc::new(publication::Guarded {
         plain: Arc::clone(&guarded.plain),
         caches,
-        stall: guarded.stall,
+        stall: guarded.conflicts.stall,
     });
     volume.vol.guard(Arc::clone(&published));
     *guarded.published.lock() = Some(published);
@@ -122,6 +122,21 @@ fn config(transport: Transport, fast_open: bool) -> Config {
     Config { transport: transports::of_server(transport), locks, shared: true, ..Config::default() }
 }
 
+/// What is done in a guarded directory about conflicts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Conflicts {
+    /// How long a plain change may be held for a transaction.
+    pub stall: Duration,
+    /// Who wins.
+    pub policy: Policy,
+}
+
+impl Conflicts {
+    pub(crate) fn new(stall_ms: u64, policy: Policy) -> Conflicts {
+        Conflicts { stall: Duration::from_millis(stall_ms), policy }
+    }
+}
+
 /// What a directory is guarded with.
 pub(crate) struct Wanted<'a> {
     /// Where: absolute, without symbolic links.
@@ -130,8 +145,8 @@ pub(crate) struct Wanted<'a> {
     pub identity: (u64, u64),
     pub volume: &'a Arc<OpenVolume>,
     pub transport: Transport,
-    /// How long a plain change may be held for an aged transaction.
-    pub stall: Duration,
+    /// What is done about conflicts.
+    pub conflicts: Conflicts,
     /// Transactions of threads are seen by routing; where the list of them is kept, if anywhere.
     pub routed: Option<Option<PathBuf>>,
     /// Opens make no messages.
@@ -149,30 +164,44 @@ pub(crate) struct Replaced {
     pub backing: OwnedFd,
 }
 
+/// What was found as a directory was guarded.
+pub(crate) struct Found {
+    /// Who held something below it from before.
+    pub past: Vec<Holder>,
+    /// Sentences.
+    pub notes: Vec<String>,
+}
+
+/// The directory that is guarded, and no other.
+fn backing(dir: &Path, meant: (u64, u64), replaces: Option<&Replaced>) -> Result<OwnedFd, Failure> {
+    let backing = match replaces {
+        Some(replaced) => open_dir(replaced.backing.as_fd(), Path::new(".")),
+        None => open_dir(CWD, dir),
+    };
+    let backing = backing.map_err(|e| refusal(dir, "open", e))?;
+    let found = rustix::fs::fstat(&backing).map_err(|e| refusal(dir, "look at", e))?;
+    if (found.st_ino, found.st_dev) != meant {
+        let text = format!("{} is another directory than it was", dir.display());
+        return Err(Failure::new(FailureKind::State, text).path(dir));
+    }
+    Ok(backing)
+}
+
 impl Guarded {
     /// Mounts it.
     ///
     /// # Errors
     /// The kernel refuses, or the directory cannot be read.
     pub(crate) fn over(wanted: Wanted<'_>) -> Result<Arc<Guarded>, Failure> {
-        let Wanted { dir, identity: meant, volume, transport, stall, past, .. } = wanted;
+        let Wanted { dir, identity: meant, volume, transport, conflicts, past, .. } = wanted;
         let Wanted { routed, fast_open, notes, replaces, desk, .. } = wanted;
         let refused = |what: &'static str| move |e| refusal(dir, what, e);
-        let backing = match &replaces {
-            Some(replaced) => open_dir(replaced.backing.as_fd(), Path::new(".")),
-            None => open_dir(CWD, dir),
-        };
-        let backing = backing.map_err(refused("open"))?;
-        let found = rustix::fs::fstat(&backing).map_err(refused("look at"))?;
-        if (found.st_ino, found.st_dev) != meant {
-            let text = format!("{} is another directory than it was", dir.display());
-            return Err(Failure::new(FailureKind::State, text).path(dir));
-        }
+        let backing = backing(dir, meant, replaces.as_ref())?;
         let root = open_dir(backing.as_fd(), Path::new(".")).map_err(refused("open"))?;
         let store = volume.lasting()?;
         let hidden = HashSet::from([store.state_dir_id()]);
         let order = if routed.is_some() { Order::of_routed } else { Order::new };
-        let order = Arc::new(order(Arc::clone(&volume.vol), stall));
+        let order = Arc::new(order(Arc::clone(&volume.vol), conflicts.stall));
         let plain = Plain::new(root, hidden, order).map_err(refused("look at"))?;
         let plain = Arc::new(if fast_open { plain.untold() } else { plain });
         let (mount, device) =
@@ -202,9 +231,8 @@ impl Guarded {
             plain,
             aliases,
             transport,
-            stall,
-            past,
-            notes,
+            conflicts,
+            found: Found { past, notes },
             desk: OnceLock::new(),
             serving: Mutex::new(rank::LEAF, Some(serving)),
             published: Mutex::new(rank::LEAF, None),
@@ -376,11 +404,12 @@ impl Guarded {
             store: HostPath::from(self.location.store.as_path()),
             dev: self.dev,
             transport: self.transport,
-            stall_ms: u64::try_from(self.stall.as_millis()).unwrap_or(u64::MAX),
+            stall_ms: u64::try_from(self.conflicts.stall.as_millis()).unwrap_or(u64::MAX),
+            policy: self.conflicts.policy,
             routed: self.aliases.routes(),
             fast_open: !self.plain.is_told(),
-            past: self.past.clone(),
-            notes: self.notes.clone(),
+            past: self.found.past.clone(),
+            notes: self.found.notes.clone(),
         }
     }
 

@@ -4,7 +4,7 @@
 //! means, to unmount): these are threads of control connections, never those that answer the mount.
 
 use crate::fuse_mount::FS_TYPE;
-use crate::guarded::{self, Guarded, MakeDesk, Replaced, Wanted};
+use crate::guarded::{self, Conflicts, Guarded, MakeDesk, Replaced, Wanted};
 use crate::holders::{self, Bypass, Sought};
 use crate::keeper::Keeper;
 use crate::mounts::{self, Mount};
@@ -149,12 +149,8 @@ impl Guards {
                 .path(given)
         })?;
         let holder = self.check(&dir)?;
-        let store = request.store.clone();
-        let volume = self.table.volumes.at(&Place {
-            cwd: HostPath::from(dir.as_path()),
-            root: None,
-            store,
-        })?;
+        let (cwd, store) = (HostPath::from(dir.as_path()), request.store.clone());
+        let volume = self.table.volumes.at(&Place { cwd, root: None, store })?;
         volume.check_lasting()?;
         check_store(&dir, &volume)?;
         self.check_no_other_engine(&dir, &volume)?;
@@ -176,6 +172,7 @@ impl Guards {
             store: HostPath::from(volume.location.store.as_path()),
             transport: request.transport,
             stall_ms: request.stall_ms,
+            policy: request.policy,
             routed: request.routed,
             fast_open: request.fast_open,
         });
@@ -185,7 +182,7 @@ impl Guards {
                 identity: (stat.st_ino, stat.st_dev),
                 volume: &volume,
                 transport: request.transport,
-                stall: Duration::from_millis(request.stall_ms),
+                conflicts: Conflicts::new(request.stall_ms, request.policy),
                 fast_open: request.fast_open,
                 routed: request.routed.then(|| guards.strays((stat.st_ino, stat.st_dev))),
                 past,
@@ -203,7 +200,7 @@ impl Guards {
         };
         // Somebody may have come in between the look and the mount.
         let late = holders::find(&sought, &but);
-        let new = |h: &&Holder| !guarded.past.iter().any(|p| p.pid == h.pid);
+        let new = |h: &&Holder| !guarded.found.past.iter().any(|p| p.pid == h.pid);
         let late: Vec<Holder> = late.iter().filter(new).cloned().collect();
         if !late.is_empty() && !request.force {
             // Just mounted: nobody loses anything.
@@ -449,7 +446,7 @@ impl Guards {
             identity: (entry.ino, entry.dev),
             volume: &volume,
             transport: entry.transport,
-            stall: Duration::from_millis(entry.stall_ms),
+            conflicts: Conflicts::new(entry.stall_ms, entry.policy),
             fast_open: entry.fast_open,
             routed: entry.routed.then_some(strays),
             past,
@@ -457,7 +454,7 @@ impl Guards {
             replaces: replaces.then_some(Replaced { backing }),
             desk: self.desk(),
         })?;
-        let past: Vec<u32> = guarded.past.iter().map(|h| h.pid).collect();
+        let past: Vec<u32> = guarded.found.past.iter().map(|h| h.pid).collect();
         if !past.is_empty() {
             tracing::warn!(?dir, ?past, "these processes are past the guard");
         }

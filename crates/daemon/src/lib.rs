@@ -46,6 +46,8 @@ pub mod top;
 pub mod transaction;
 pub mod transactions;
 mod transports;
+mod urgency;
+mod urgency_unsafe;
 pub mod volume;
 mod volumes;
 pub mod watch;

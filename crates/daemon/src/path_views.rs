@@ -23,6 +23,7 @@ use crate::fusermount;
 use crate::mounts::{self, Mount};
 use crate::protocol::{Failure, FailureKind, HostPath, Transport};
 use crate::transports;
+use crate::urgency::{LastThread, Noted};
 use crate::watch::{Keeps, Watcher};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
@@ -168,6 +169,11 @@ pub(crate) fn place(runtime: &Path) -> PathBuf {
     runtime.join("views")
 }
 
+fn cannot_serve(e: &io::Error) -> Failure {
+    Failure::new(FailureKind::Unsupported, format!("cannot serve the view: {e}"))
+        .hint("`systx doctor` shows what this kernel offers")
+}
+
 impl PathViews {
     /// Below a daemon's runtime directory; without one there are no path views.
     pub fn new(runtime: Option<&Path>) -> PathViews {
@@ -197,7 +203,7 @@ impl PathViews {
         id: TxnId,
         (view, volume): (Arc<View>, Arc<SharedVolume>),
         (directory, below): (HostPath, &Path),
-        transport: Transport,
+        (transport, thread): (Transport, LastThread),
         guest: Option<ForGuest<'_>>,
     ) -> Result<PathView, Failure> {
         let dir = self.dir.as_ref().ok_or_else(|| {
@@ -230,12 +236,12 @@ impl PathViews {
             locks: systx_fuse::FileLocks::ViewToldOfClose,
             ..systx_fuse::Config::default()
         };
-        let connection = systx_fuse::serve(fuse, lasting.clone(), config).map_err(|e| {
+        let noted = Noted::over(lasting.clone(), &thread);
+        let connection = systx_fuse::serve(fuse, noted, config).map_err(|e| {
             if mount.is_none() {
                 take_away(&whole);
             }
-            Failure::new(FailureKind::Unsupported, format!("cannot serve the view: {e}"))
-                .hint("`systx doctor` shows what this kernel offers")
+            cannot_serve(&e)
         })?;
         let linked = mount.is_none().then(|| join(&whole, below));
         let mount = match mount {

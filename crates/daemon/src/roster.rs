@@ -5,7 +5,7 @@
 //! read is not trusted: the file must be the user's own, of this run of the kernel, and every entry must
 //! still mean the same directory when it is used.
 
-use crate::protocol::{Failure, FailureKind, HostPath, STALL_MS_MAX, Transport};
+use crate::protocol::{Failure, FailureKind, HostPath, Policy, STALL_MS_MAX, Transport};
 use crate::volume::Location;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -38,6 +38,9 @@ pub struct Entry {
     pub transport: Transport,
     /// How long a plain change may be held, see [`crate::protocol::Mount::stall_ms`].
     pub stall_ms: u64,
+    /// See [`crate::protocol::Mount::policy`].
+    #[serde(default)]
+    pub policy: Policy,
     /// Transactions of threads are seen by routing, see [`crate::protocol::Mount::routed`].
     #[serde(default)]
     pub routed: bool,
@@ -211,6 +214,7 @@ mod tests {
             store: "/srv/.systx".into(),
             transport: Transport::Auto,
             stall_ms: 500,
+            policy: Policy::Size,
             routed: true,
             fast_open: true,
         }

@@ -17,14 +17,15 @@ use crate::protocol::{self, HostPath, Outcome, State, Transport};
 use crate::strays::Strays;
 use crate::thread_orders;
 use crate::thread_scopes::{self, Scope};
-use crate::transaction::{Terms, Transaction, engine_isolation};
+use crate::transaction::{Lives, Terms, Transaction, engine_isolation};
 use crate::transactions::Transactions;
+use crate::urgency::{self, LastThread, OfLast};
 use crate::volume::OpenVolume;
 use crate::watch::{Keeps, Watcher};
 use deaths::Deaths;
 use last::{Last, Slept};
 use rustix::io::Errno;
-use rustix::process::{Pid, getpriority_process, pidfd_open};
+use rustix::process::{Pid, pidfd_open};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -107,6 +108,26 @@ struct Work {
     members: Option<Arc<Members>>,
     /// Its end does not wait for the disk.
     relaxed: bool,
+}
+
+/// Of a thread's transaction, but for what the call says.
+fn terms_of(place: &Place, caller: Caller) -> Terms {
+    Terms {
+        argv: place.argv.clone(),
+        cwd: HostPath(Vec::new()),
+        isolation: protocol::Isolation::default(),
+        read_only: false,
+        patterns: Patterns::default(),
+        merged: Patterns::default(),
+        uid: caller.uid,
+        client: caller.tid,
+        thread: LastThread::default(),
+        transport: Transport::Auto,
+        lives: Lives::Thread,
+        guest: false,
+        limit_bytes: None,
+        at_once: false,
+    }
 }
 
 impl Desk {
@@ -315,34 +336,29 @@ impl Desk {
             0 => protocol::Isolation::Serializable,
             _ => protocol::Isolation::Snapshot,
         };
-        let thread = i32::try_from(caller.tid).ok().and_then(Pid::from_raw);
+        let thread = LastThread::new(caller.tid.into());
         let read_only = arg.flags & READ_ONLY != 0;
         let guest = caller.uid != rustix::process::geteuid().as_raw();
         let options = BeginOptions {
             isolation: engine_isolation(isolation),
-            priority: getpriority_process(thread).unwrap_or(0),
+            follows: Some(Arc::new(OfLast(Arc::clone(&thread)))),
+            choice: urgency::by(guarded.conflicts.policy),
             age: if again { last.retries } else { 0 },
             read_only,
             timestamp: again.then_some(last.timestamp),
             guest,
             inject: table.inject(),
+            ..BeginOptions::default()
         };
         let retries = options.age;
         let terms = Terms {
-            argv: place.argv.clone(),
             cwd: HostPath::from(guarded.dir.as_path()),
             isolation,
             read_only,
-            patterns: Patterns::default(),
-            merged: Patterns::default(),
-            uid: caller.uid,
-            client: caller.tid,
-            transport: Transport::Auto,
-            lives_on: true,
-            opaque: true,
+            thread,
             guest,
-            limit_bytes: None,
             at_once,
+            ..terms_of(place, caller)
         };
         let refused = |failure: protocol::Failure| {
             if at_once && failure.kind == protocol::FailureKind::Busy {

@@ -16,6 +16,7 @@ use crate::protocol::{
     Version,
 };
 use crate::stopped::{NotInstalled, outside_changes};
+use crate::urgency::LastThread;
 use crate::volume::OpenVolume;
 use selection::{Below, Committed};
 use several::Alarm;
@@ -41,6 +42,18 @@ mod spill;
 
 pub use committing::{Rest, Step};
 
+/// Who lives in the view of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lives {
+    /// A command and its descendants, which end before the commit.
+    Command,
+    /// Whoever goes to its path.  The view goes on after the commit, see [`systx_vfs::retired`].
+    AtPath,
+    /// A thread of a program that goes on.  So does the view after the commit; and after a lost
+    /// conflict the program must not see two moments, see [`ViewConfig::opaque`].
+    Thread,
+}
+
 /// What a transaction was begun with.
 #[derive(Clone)]
 pub struct Terms {
@@ -60,13 +73,12 @@ pub struct Terms {
     pub uid: u32,
     /// The client process; 0 if it is in another pid namespace.
     pub client: u32,
+    /// Whose urgency it has.
+    pub thread: LastThread,
     /// How the view is served.
     pub transport: protocol::Transport,
-    /// Its view goes on after the commit, see [`systx_vfs::retired`].
-    pub lives_on: bool,
-    /// Whoever is in it goes on for a while after a lost conflict, and must not see two moments then, see
-    /// [`ViewConfig::opaque`].
-    pub opaque: bool,
+    /// Who lives in its view.
+    pub lives: Lives,
     /// It is another user's than the daemon.
     pub guest: bool,
     /// Bytes that its new content may take.
@@ -243,7 +255,7 @@ impl Transaction {
             spill,
             budget: budget.clone(),
             mount_points,
-            opaque: terms.opaque,
+            opaque: terms.lives == Lives::Thread,
         };
         let made = match frozen {
             Some(frozen) => View::of_snapshot(volume.vol.clone(), frozen, config),

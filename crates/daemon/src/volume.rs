@@ -80,7 +80,6 @@ pub struct OpenVolume {
     recovered: Arc<Reports>,
     /// On an overlay file system it is always open.
     _always: Option<Lease>,
-    class: Class,
     trusted: Arc<AtomicBool>,
     /// The same two, as a commit knows them.
     pub site: Arc<Site>,
@@ -279,7 +278,7 @@ impl OpenVolume {
 
     /// Facts for `doctor`.
     pub fn inspected(&self) -> Inspected {
-        let class = match self.class {
+        let class = match self.site.class {
             Class::Strong => "journaled: renames are atomic and ordered across a power cut",
             Class::Weak => "not journaled: commits are installed in two synced steps",
             Class::Memory => "in memory: nothing survives a power cut",
@@ -483,11 +482,18 @@ fn place_of(io: &dyn Io, path: &[u8]) -> Option<(HostId, Vec<u8>)> {
     Some((io.stat(&at).ok()?.id, name.to_vec()))
 }
 
+/// The path of a mount; `/` is empty.
+fn without_slash(mount: &Path) -> Vec<u8> {
+    match mount.as_os_str().as_bytes() {
+        b"/" => Vec::new(),
+        path => path.to_vec(),
+    }
+}
+
 /// Opens a volume.  Its store is opened when it is needed.
 pub fn open(location: &Location, ledger: &Arc<Ledger>) -> Result<OpenVolume, VolumeError> {
-    let root = open_root(&location.mount)?;
-    let real = RealIo::from_dir(root).map_err(|e| failed("open", &location.mount, e))?;
-    let real = Arc::new(real);
+    let real = RealIo::from_dir(open_root(&location.mount)?);
+    let real = Arc::new(real.map_err(|e| failed("open", &location.mount, e))?);
     let io: Arc<dyn Io> = real.clone();
     let info = io.fs_info().map_err(|e| failed("look at", &location.mount, e))?;
     let relative = location
@@ -495,18 +501,19 @@ pub fn open(location: &Location, ledger: &Arc<Ledger>) -> Result<OpenVolume, Vol
         .strip_prefix(&location.mount)
         .map_err(|_| VolumeError::NoStore { mount: location.mount.display().to_string() })?;
     let refused = |error| VolumeError::Store { path: location.store.display().to_string(), error };
-    let owner = elsewhere::own();
-    let below = relative.as_os_str().as_bytes();
+    let (owner, below) = (elsewhere::own(), relative.as_os_str().as_bytes());
     check_place(&*io, below, owner).map_err(refused)?;
     check_writable(&location.store)?;
     if is_overlay(info.magic) && !has_lasting_numbers(location)? {
         return Err(VolumeError::Overlay { mount: location.mount.display().to_string() });
     }
-    let mut config = Config::new(below);
-    config.instance = instance(&location.mount)?;
-    config.owner = Some(owner);
-    config.seed = seed();
-    config.committer_applies = true;
+    let config = Config {
+        instance: instance(&location.mount)?,
+        owner: Some(owner),
+        seed: seed(),
+        committer_applies: true,
+        ..Config::new(below)
+    };
     let trusts = Arc::new(AtomicBool::new(false));
     let recovered = Arc::new(Reports::new());
     let opened = Arc::new(OnceLock::new());
@@ -521,12 +528,8 @@ pub fn open(location: &Location, ledger: &Arc<Ledger>) -> Result<OpenVolume, Vol
     };
     let store = OnDemand::new(io.clone(), below, opener);
     let always = is_overlay(info.magic).then(|| store.lease()).transpose().map_err(refused)?;
-    let mut mount = location.mount.as_os_str().as_bytes().to_vec();
-    if mount == b"/" {
-        mount.clear();
-    }
     let hidden = HashSet::from_iter(ledger_on(location.dev, ledger));
-    let vol = Volume::new(io, mount, hidden)
+    let vol = Volume::new(io, without_slash(&location.mount), hidden)
         .map_err(|e| failed("look at", &location.mount, e.into()))?
         .with_overlay(always.as_ref().and_then(|store| store.overlay()))
         .with_locks(real.clone());
@@ -551,7 +554,6 @@ pub fn open(location: &Location, ledger: &Arc<Ledger>) -> Result<OpenVolume, Vol
         recovered,
         trusted: trusts,
         _always: always,
-        class: info.class,
         ledger: Arc::clone(ledger),
         relaxed: Relaxed::new(),
         guarded: Mutex::new(rank::LEAF, Vec::new()),

@@ -303,7 +303,8 @@ fn a_commit_is_whole_or_refused_whatever_a_quota_leaves() {
 /// The call that makes a record durable.
 const RECORD: &str = "pwritev2";
 
-/// A run that the daemon does not survive: it dies at its `n`-th call from the record on.  The calls.
+/// A run that the daemon does not survive: it dies at its `n`-th call from the record on.  Returns
+/// the calls.
 fn die(lab: &Lab, n: Option<usize>) -> Vec<&'static str> {
     let fifo = |name: &str| lab.outside().join(name);
     let [done, go] = ["done", "go"].map(fifo);

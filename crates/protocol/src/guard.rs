@@ -1,6 +1,6 @@
 //! What is said about guarded directories.
 
-use super::{HostPath, Transport};
+use super::{HostPath, Policy, Transport};
 use serde::{Deserialize, Serialize};
 
 /// Asks to guard a directory.
@@ -18,6 +18,9 @@ pub struct Mount {
     pub transport: Transport,
     /// How long a plain change may be held for an aged transaction, in milliseconds; 0: never.
     pub stall_ms: u64,
+    /// Who wins among transactions of threads, and among runs and paths that say nothing else.
+    #[serde(default)]
+    pub policy: Policy,
     /// Transactions of threads are seen by routing their requests, not through roots of their own.
     pub routed: bool,
     /// Opens of plain programs make no messages; threads have no transactions there.
@@ -86,6 +89,9 @@ pub struct GuardedDir {
     pub transport: Transport,
     /// As it was asked for, see [`Mount::stall_ms`].
     pub stall_ms: u64,
+    /// See [`Mount::policy`].
+    #[serde(default)]
+    pub policy: Policy,
     /// See [`Mount::routed`].
     pub routed: bool,
     /// See [`Mount::fast_open`].

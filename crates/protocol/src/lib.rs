@@ -227,6 +227,21 @@ pub enum Transport {
     Dev,
 }
 
+/// Who wins a conflict: what counts before the age of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// Priority.
+    #[default]
+    Osprio,
+    /// Nothing.
+    Timestamp,
+    /// Priority, then size.
+    Size,
+    /// Priority, then what all attempts have done.
+    Karma,
+}
+
 /// Asks for a new transaction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Begin {
@@ -238,8 +253,8 @@ pub struct Begin {
     pub isolation: Isolation,
     /// Nothing will be committed; the reads are still validated.
     pub read_only: bool,
-    /// The nice value of the client, the osprio of the conflict policy: lower wins.
-    pub nice: i32,
+    /// Who wins; `None`: as the guarded directory says that it works in.
+    pub policy: Option<Policy>,
     /// How many times this run already lost; the policy ages by it.
     pub losses: u32,
     /// [`Begun::timestamp`] of the first attempt, so that a retry keeps its seniority.

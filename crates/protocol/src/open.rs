@@ -1,7 +1,7 @@
 //! Transactions that no client owns: a directory to work below, until they are committed or
 //! aborted.
 
-use super::{HostPath, Isolation, Place, Transport, VolumeFacts, id_text};
+use super::{HostPath, Isolation, Place, Policy, Transport, VolumeFacts, id_text};
 use serde::{Deserialize, Serialize};
 use systx_base::TxnId;
 
@@ -14,8 +14,12 @@ pub struct BeginOpen {
     pub isolation: Isolation,
     /// Nothing will be committed; the reads are still validated.
     pub read_only: bool,
-    /// Its nice value in the conflict policy: lower wins.
-    pub nice: i32,
+    /// How urgent it is, as a nice value: lower wins.  `None`: as the thread is, at the moment of a
+    /// conflict, that works in it.
+    pub nice: Option<i32>,
+    /// As [`super::Begin::policy`].
+    #[serde(default)]
+    pub policy: Option<Policy>,
     /// How the view is served.
     pub transport: Transport,
     /// The open transaction that this one is another attempt of: it is dropped, and this one has

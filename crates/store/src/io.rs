@@ -340,8 +340,8 @@ pub trait Io: Send + Sync {
     fn is_locked(&self, _h: &Handle) -> Result<bool> {
         Ok(false)
     }
-    /// Takes the lock that [`Io::is_locked`] tells of, of a file that no other process has; or gives
-    /// it back.  It ends with the handle.
+    /// Takes the lock that [`Io::is_locked`] tells of, of a file that no other process has; or
+    /// gives it back.  It ends with the handle.
     fn hold(&self, _h: &Handle, _hold: bool) -> Result<()> {
         Ok(())
     }

@@ -13,7 +13,10 @@ use systx_base::sync::{Mutex, rank};
 /// What was read of bundles, by the store and their first transaction, for openings that follow: a
 /// bundle that an earlier opening has left gets no further transactions.
 #[derive(Clone)]
-pub struct Bundled(Arc<Mutex<HashMap<(u64, TxnId), Vec<TxnId>>>>);
+pub struct Bundled(Arc<Mutex<Members>>);
+
+/// The transactions of bundles, by the number of the store and the first of them.
+type Members = HashMap<(u64, TxnId), Vec<TxnId>>;
 
 impl std::fmt::Debug for Bundled {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

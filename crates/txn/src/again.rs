@@ -16,7 +16,7 @@ use crate::object::{Conflict, ObjectRef, Opponent};
 use crate::policy::{Contender, ContentionPolicy};
 use crate::scope::Part;
 use crate::state::State;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systx_base::TxnId;
@@ -45,7 +45,12 @@ impl Entry {
 #[derive(Default)]
 pub(crate) struct Again {
     line: HashMap<TxnId, Entry>,
+    /// Work of attempts that lost, by the timestamp of the first of them, where it counts.
+    karma: BTreeMap<u64, u64>,
 }
+
+/// Losers whose work is remembered for their next attempts.
+const KARMA_MAX: usize = 1024;
 
 impl Again {
     fn has_turn(&mut self, id: TxnId) {
@@ -58,6 +63,25 @@ impl Again {
             let behind = self.line.values().filter(|e| e.behind == Some(id));
             behind.for_each(|e| e.turn.notify_all());
         }
+    }
+
+    /// What the attempts that began at this moment have done so far.
+    pub(crate) fn karma(&self, first: Option<u64>) -> u64 {
+        first.and_then(|first| self.karma.get(&first)).copied().unwrap_or(0)
+    }
+
+    /// Remembers the work of an attempt that lost, and of those before it.
+    pub(crate) fn lost(&mut self, first: u64, work: u64) {
+        self.karma.insert(first, work);
+        // Who never tried again.
+        if self.karma.len() > KARMA_MAX {
+            self.karma.pop_first();
+        }
+    }
+
+    /// The next attempt has begun, and knows it.
+    pub(crate) fn took_over(&mut self, first: u64) {
+        self.karma.remove(&first);
     }
 
     pub(crate) fn len(&self) -> usize {

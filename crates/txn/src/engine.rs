@@ -26,7 +26,7 @@
 use crate::gate::Gate;
 use crate::inject::Inject;
 use crate::object::{Conflict, Object, ObjectRef, Opponent, Side};
-use crate::policy::{ContentionPolicy, OsPrio};
+use crate::policy::{Choice, Chosen, ContentionPolicy, Follows};
 use crate::state::{DoomFn, Fallout, Intent, State};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,8 +56,12 @@ pub struct Timestamp(pub u64);
 pub struct BeginOptions {
     /// Protection of reads.
     pub isolation: Isolation,
-    /// Nice value: lower wins.
+    /// How urgent it is: lower wins.
     pub priority: i32,
+    /// Tells that anew at each conflict.
+    pub follows: Follows,
+    /// The rule that it contends by.
+    pub choice: Choice,
     /// Attempts that lost so far.
     pub age: u32,
     /// Nothing will be committed: reads are only noted, writes are not recorded; it never loses.
@@ -159,9 +163,9 @@ impl Default for Engine {
 }
 
 impl Engine {
-    /// With the default policy, [`OsPrio`].
+    /// Each transaction has the policy that it chooses, by default [`crate::OsPrio`].
     pub fn new() -> Engine {
-        Engine::with_policy(Box::new(OsPrio::default()))
+        Engine::with_policy(Box::new(Chosen))
     }
 
     /// With another policy.
@@ -376,11 +380,6 @@ impl Engine {
     /// Whether `t` has lost, and slept when it did.
     pub fn lost_asleep(&self, t: TxnId) -> bool {
         self.state.lock().lost_asleep(t)
-    }
-
-    /// Changes the nice value of a running transaction.
-    pub fn set_priority(&self, t: TxnId, priority: i32) {
-        self.state.lock().set_priority(t, priority);
     }
 
     // ---- questions --------------------------------------------------------------------------

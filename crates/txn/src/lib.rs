@@ -49,5 +49,8 @@ pub use inject::{Inject, NoInject};
 pub use object::{Conflict, Object, ObjectRef, Opponent, PAGE, Side};
 pub use order::{GroupName, Order, OrderError, Turn};
 pub use plain::{Caller, Mutation, Plain, Stall};
-pub use policy::{Contender, ContentionPolicy, OsPrio, Place};
+pub use policy::{
+    ByAge, Choice, Chosen, Contender, ContentionPolicy, Follows, Karma, OsPrio, Place, SizeMatters,
+    Urgency,
+};
 pub use scope::{Ahead, Claim, Claimant, InLine, Part};

@@ -138,7 +138,8 @@ impl Engine {
             return Plain::Decided(self.mutation(Way::Gate(pass), Vec::new()));
         }
         let mut fallout = Fallout::new();
-        let entered = self.state.lock().plain_mutation(objects, by, stall, &mut fallout);
+        let both = (&*self.policy, &mut fallout);
+        let entered = self.state.lock().plain_mutation(objects, by, stall, both);
         tell(fallout);
         match entered {
             Entered::Decided(id, doomed) => Plain::Decided(self.mutation(Way::Table(id), doomed)),
@@ -168,7 +169,8 @@ impl Engine {
         Mutation { engine: self, way, doomed }
     }
 
-    /// An aged transaction asks that plain mutations are held for a bounded time instead of making it
+    /// An aged transaction, or an urgent one, asks that plain mutations are held for a bounded time
+    /// instead of making it
     /// lose, where it has only read: a directory that it lists, a file that it reads.  Where it has
     /// written as well, it would wait for them itself when it publishes that: INVAL_ENTRY needs the lock of
     /// the directory, INVAL_INODE that of the page (`research/fuse.md` §2).  False if the policy does not

@@ -1,26 +1,72 @@
 //! Who wins a conflict between two active transactions.
 //!
-//! The rule is a small trait so that it can be exchanged.  The default is *osprio*, then
-//! *timestamp* (TxOS, SOSP'09 §5.2.1): the more urgent process wins; among equals the older
-//! transaction.  Timestamp alone guarantees that the oldest makes progress; priority breaks that, so
-//! a transaction that has lost often enough is *aged* and then outranks every one that is not,
-//! whatever their priority.  Among aged ones the oldest wins.  One that sleeps, waiting for something that may be in the
-//! hands of its rival, loses to every one that does not (deferential mode of TxOS+, EuroSys'12 §6.1).  A retry keeps the timestamp of its
-//! first attempt, so there is always one transaction that cannot lose to another transaction.
+//! The rule is a small trait so that it can be exchanged.  The default is [`OsPrio`].
+//!
+//! | policy | before the age of the transaction |
+//! |---|---|
+//! | [`OsPrio`] | the more urgent thread |
+//! | [`ByAge`] | nothing |
+//! | [`SizeMatters`] | the more urgent thread, then the larger transaction |
+//! | [`Karma`] | the same, with the work of its attempts that lost |
+//!
+//! Age alone guarantees that the oldest makes progress; what comes before it breaks that.  So with
+//! every policy a transaction that has lost often enough is *aged*, and then outranks every one
+//! that is not.  Among aged ones the oldest wins.  A retry keeps the timestamp of its first attempt,
+//! so there is always one transaction that cannot lose to another transaction.  One that sleeps,
+//! waiting for something that may be in the hands of its rival, loses to every one that does not
+//! (deferential mode of TxOS+, EuroSys'12 §6.1), and does not count for that.
+//!
+//! **Urgency** is that of a thread at the moment of the conflict ([`Urgency`]; TxOS, SOSP'09
+//! §5.2.1; TxLinux, SOSP'07 §6.2): a thread that becomes urgent in the middle is not behind one that
+//! was so when it began.
 //!
 //! Before all that a *guest* gives way to everybody else: whoever lets others have transactions
 //! does not wait for them, however often those have lost, and whatever they have declared.  Among
 //! guests the rest holds, so there is progress among them.
 
+use std::cmp::Reverse;
+use std::sync::Arc;
 use systx_base::TxnId;
+
+/// Tells how urgent threads are.  Lower is more urgent, on the scale of nice values; 0 is what
+/// programs usually have.
+///
+/// It is asked with the conflict table locked: it must not block.
+pub trait Urgency: Send + Sync + std::fmt::Debug {
+    /// The thread that works for the transaction; `None` if nothing is known of it now.
+    fn now(&self) -> Option<i32>;
+    /// Some other thread.
+    fn of(&self, thread: u32) -> Option<i32>;
+}
+
+/// Whose urgency a transaction has, if that is not the same all the time.
+pub type Follows = Option<Arc<dyn Urgency>>;
+
+/// By which rule a transaction contends with those that have the same; with others by
+/// [`Choice::OsPrio`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)] // each is described with its policy
+pub enum Choice {
+    #[default]
+    OsPrio,
+    Timestamp,
+    SizeMatters,
+    Karma,
+}
 
 /// What a policy knows about a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Contender {
     /// The transaction.
     pub id: TxnId,
-    /// Its nice value: lower is more urgent.
+    /// How urgent it is now, see [`Urgency`].
     pub priority: i32,
+    /// Objects that it has read or written.
+    pub size: u64,
+    /// Objects that its attempts which lost had read or written.
+    pub karma: u64,
+    /// The rule that was asked for.
+    pub choice: Choice,
     /// How many attempts lost before this one.
     pub age: u32,
     /// When its first attempt began, in the engine's logical time.
@@ -63,46 +109,94 @@ pub trait ContentionPolicy: Send + Sync {
     /// Whether `challenger`, who asks for an object, beats `holder`, who has it.
     fn challenger_wins(&self, challenger: &Contender, holder: &Contender) -> bool;
 
-    /// Whether plain mutations may be held for a transaction that asks for it.  Under the same rules
-    /// as `challenger_wins`.
+    /// Whether a transaction may ask for plain mutations to be held for it at all.
     fn may_reserve(&self, _contender: &Contender) -> bool {
         false
     }
-}
 
-/// Priority, then age of the transaction, with aging of losers, guests last: the default.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OsPrio {
-    /// A transaction that lost this often outranks all that did not.
-    pub aged_after: u32,
-}
-
-impl Default for OsPrio {
-    fn default() -> Self {
-        OsPrio { aged_after: 3 }
+    /// Whether the mutation of a plain thread of this urgency is held for a transaction that has
+    /// asked for it.  Writes to content are kept out before they are known, whoever makes them.
+    fn holds_up(&self, contender: &Contender, _plain: i32) -> bool {
+        self.may_reserve(contender)
     }
 }
 
-impl OsPrio {
-    fn is_aged(&self, c: &Contender) -> bool {
-        c.scoped || c.age >= self.aged_after
-    }
+/// Losses after which a transaction is aged.
+const AGED_AFTER: u32 = 3;
 
-    /// Sorts the winner first.  Aged ones ignore priority, or a low priority could still starve
-    /// among other aged ones.
-    fn key(&self, c: &Contender) -> impl Ord + use<> {
-        let aged = self.is_aged(c);
-        let priority = if aged { 0 } else { c.priority };
-        (c.guest, c.asleep, !aged, priority, c.timestamp, c.place, c.id)
+fn is_aged(c: &Contender) -> bool {
+    c.scoped || c.age >= AGED_AFTER
+}
+
+/// Sorts the winner first; `first` is what a policy looks at before age.  Aged ones ignore it, or
+/// it could still starve one among other aged ones.
+fn key<K: Ord + Default>(c: &Contender, first: K) -> impl Ord + use<K> {
+    let aged = is_aged(c);
+    let first = if aged { K::default() } else { first };
+    (c.guest, c.asleep, !aged, first, c.timestamp, c.place, c.id)
+}
+
+macro_rules! policies {
+    ($($(#[$doc:meta])* $name:ident: |$c:ident| $first:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct $name;
+
+        impl ContentionPolicy for $name {
+            fn challenger_wins(&self, challenger: &Contender, holder: &Contender) -> bool {
+                let first = |$c: &Contender| $first;
+                key(challenger, first(challenger)) < key(holder, first(holder))
+            }
+
+            fn may_reserve(&self, contender: &Contender) -> bool {
+                !contender.guest && (is_aged(contender) || contender.priority < 0)
+            }
+
+            fn holds_up(&self, contender: &Contender, plain: i32) -> bool {
+                !contender.guest && (is_aged(contender) || contender.priority < plain)
+            }
+        }
+    )*};
+}
+
+policies! {
+    /// Priority, then age: the default.
+    OsPrio: |c| c.priority;
+    /// Age alone.
+    ByAge: |_c| ();
+    /// Priority, then size, then age (TxLinux, SOSP'07 §6.1, §6.2): less work is done again.
+    SizeMatters: |c| (c.priority, Reverse(c.size));
+    /// Priority, then the work of all attempts, then age (the *Karma* of Polka).
+    Karma: |c| (c.priority, Reverse(c.size.saturating_add(c.karma)));
+}
+
+/// The policy that both have chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Chosen;
+
+impl Chosen {
+    fn of(choice: Choice) -> &'static dyn ContentionPolicy {
+        match choice {
+            Choice::OsPrio => &OsPrio,
+            Choice::Timestamp => &ByAge,
+            Choice::SizeMatters => &SizeMatters,
+            Choice::Karma => &Karma,
+        }
     }
 }
 
-impl ContentionPolicy for OsPrio {
+impl ContentionPolicy for Chosen {
     fn challenger_wins(&self, challenger: &Contender, holder: &Contender) -> bool {
-        self.key(challenger) < self.key(holder)
+        let both = challenger.choice == holder.choice;
+        let choice = if both { challenger.choice } else { Choice::OsPrio };
+        Chosen::of(choice).challenger_wins(challenger, holder)
     }
 
     fn may_reserve(&self, contender: &Contender) -> bool {
-        self.is_aged(contender) && !contender.guest
+        Chosen::of(contender.choice).may_reserve(contender)
+    }
+
+    fn holds_up(&self, contender: &Contender, plain: i32) -> bool {
+        Chosen::of(contender.choice).holds_up(contender, plain)
     }
 }

@@ -27,7 +27,7 @@ use crate::inject::Inject;
 use crate::object::{Conflict, Object, ObjectRef, Opponent, Side};
 use crate::order::{Orders, Turn};
 use crate::plain::Caller;
-use crate::policy::{Contender, ContentionPolicy};
+use crate::policy::{Choice, Contender, ContentionPolicy, Follows};
 use crate::scope::Scopes;
 use crate::table::{Place, Record, Table};
 use std::sync::Arc;
@@ -84,7 +84,9 @@ impl Phase {
 
 struct Txn {
     phase: Phase,
+    /// As what it began; what changes is looked up when it counts ([`Txn::contends`]).
     contender: Contender,
+    follows: Follows,
     /// Reads are soft.
     soft: bool,
     /// Writes are private for ever and are not recorded.
@@ -106,8 +108,6 @@ struct Txn {
     place: Option<order::Seated>,
     /// Who tells whether it waits for something that is not seen here.
     look: Option<Look>,
-    /// It did when somebody was in conflict with it, and has asked for nothing since.
-    asleep: bool,
     /// Where it loses for a test.
     inject: Option<Inject>,
     /// Objects that it added, while that matters.
@@ -119,6 +119,7 @@ impl Txn {
         Txn {
             phase,
             contender,
+            follows: None,
             soft: false,
             read_only: false,
             notes_stale: false,
@@ -132,10 +133,17 @@ impl Txn {
             reserved: false,
             place: None,
             look: None,
-            asleep: false,
             inject: None,
             added: 0,
         }
+    }
+
+    /// As what it contends at this moment.
+    fn contends(&self) -> Contender {
+        let now = self.follows.as_ref().and_then(|who| who.now());
+        let priority = now.unwrap_or(self.contender.priority);
+        let size = self.workset.reads + self.workset.writes;
+        Contender { priority, size, ..self.contender }
     }
 }
 
@@ -186,7 +194,10 @@ impl State {
     pub(crate) fn contender_of(&self, id: TxnId, o: &BeginOptions) -> Contender {
         Contender {
             id,
-            priority: o.priority,
+            priority: o.follows.as_ref().and_then(|who| who.now()).unwrap_or(o.priority),
+            size: 0,
+            karma: self.again.karma(o.timestamp),
+            choice: o.choice,
             age: o.age,
             timestamp: o.timestamp.unwrap_or(self.clock + 1),
             guest: o.guest,
@@ -204,10 +215,12 @@ impl State {
         let contender = self.contender_of(id, o);
         let timestamp = contender.timestamp;
         self.clock = self.clock.max(timestamp);
+        self.again.took_over(timestamp);
         let soft = o.isolation == Isolation::Snapshot || o.read_only;
         let mut txn = Txn::new(Phase::Active, contender);
         (txn.soft, txn.notes_stale, txn.read_only) = (soft, soft, o.read_only);
         txn.inject = o.inject.filter(|_| !o.read_only);
+        txn.follows = o.follows.clone();
         let slot = self.txns.insert(Some(txn));
         assert!(slot < Hold::SLOTS, "memory ends before a hundred million transactions");
         self.note_takers += usize::from(soft);
@@ -253,7 +266,13 @@ impl State {
             _ => return None,
         }
         txn.on_doom = Vec::new();
-        Some((slot, std::mem::take(&mut txn.records)))
+        let records = std::mem::take(&mut txn.records);
+        if txn.conflict.is_some() && txn.contender.choice == Choice::Karma {
+            let (Contender { timestamp, karma, .. }, Workset { reads, writes }) =
+                (txn.contender, txn.workset);
+            self.again.lost(timestamp, karma + reads + writes);
+        }
+        Some((slot, records))
     }
 
     /// Releases the holds of some records of an ending transaction.
@@ -349,7 +368,7 @@ impl State {
         let me = self.txn_mut(slot);
         // Who asks does not sleep.
         if me.phase == Phase::Active {
-            me.asleep = false;
+            me.contender.asleep = false;
         }
         let write = intent == Intent::Write;
         match me.phase {
@@ -586,12 +605,6 @@ impl State {
 
     pub(crate) fn stale_reads(&self, id: TxnId) -> Vec<(Object, Opponent)> {
         self.find(id).map_or_else(Vec::new, |slot| self.txn(slot).stale.clone())
-    }
-
-    pub(crate) fn set_priority(&mut self, id: TxnId, priority: i32) {
-        if let Some(slot) = self.find(id) {
-            self.txn_mut(slot).contender.priority = priority;
-        }
     }
 
     pub(crate) fn workset(&self, id: TxnId) -> Option<Workset> {

@@ -35,17 +35,29 @@ pub struct Volume {
     pub(crate) locks: Option<Arc<RealIo>>,
     /// It is an overlay file system.
     pub(crate) overlay: Option<Overlay>,
-    hidden: HashSet<HostId>,
-    /// The directory of the store, once it was opened.
-    store: RwLock<Option<HostId>>,
-    /// It has this name in this directory, whether it is there or not.
-    store_name: RwLock<Option<(HostId, Vec<u8>)>>,
+    hidden: Hidden,
     objects: Mutex<Objects>,
     install: Mutex<()>,
     /// The times that files can have.
     pub(crate) times: TimesHeld,
     /// Who waits for whose installation.
     waits: Mutex<Vec<(TxnId, TxnId)>>,
+}
+
+/// What is in no view.
+struct Hidden {
+    always: HashSet<HostId>,
+    /// The directory of the store, once it was opened.
+    store: RwLock<Option<HostId>>,
+    /// It has this name in this directory, whether it is there or not.
+    name: RwLock<Option<(HostId, Vec<u8>)>>,
+}
+
+impl Hidden {
+    fn new(always: HashSet<HostId>) -> Hidden {
+        let store = RwLock::new(rank::LEAF, None);
+        Hidden { always, store, name: RwLock::new(rank::LEAF, None) }
+    }
 }
 
 #[derive(Default)]
@@ -79,9 +91,7 @@ impl Volume {
             mount_path,
             locks: None,
             overlay: None,
-            hidden,
-            store: RwLock::new(rank::LEAF, None),
-            store_name: RwLock::new(rank::LEAF, None),
+            hidden: Hidden::new(hidden),
             objects: Mutex::new(rank::LEAF, Objects::default()),
             install: Mutex::new(rank::INSTALL, ()),
             times: TimesHeld::default(),
@@ -105,20 +115,20 @@ impl Volume {
 
     /// What has this name in this directory is in no view from now on, also if it is made later.
     pub fn hide_name(&self, name: Option<(HostId, Vec<u8>)>) {
-        if *self.store_name.read() != name {
-            *self.store_name.write() = name;
+        if *self.hidden.name.read() != name {
+            *self.hidden.name.write() = name;
         }
     }
 
     /// The directory of the store is this one from now on, and in no view.  `None`: it is removed,
     /// and what gets its number is somebody else's.
     pub fn hide_store(&self, id: Option<HostId>) {
-        *self.store.write() = id;
+        *self.hidden.store.write() = id;
     }
 
     /// Objects that are in no view.
     pub(crate) fn hidden(&self) -> HashSet<HostId> {
-        self.hidden.iter().copied().chain(*self.store.read()).collect()
+        self.hidden.always.iter().copied().chain(*self.hidden.store.read()).collect()
     }
 
     /// Whether an object must not be seen by any view, which has this name in the directory `dir`.
@@ -127,17 +137,18 @@ impl Volume {
     }
 
     fn hides(&self, id: HostId) -> bool {
-        self.hidden.contains(&id) || *self.store.read() == Some(id)
+        self.hidden.always.contains(&id) || *self.hidden.store.read() == Some(id)
     }
 
     /// As [`Volume::is_hidden`], by what a listing tells.
     pub fn hides_ino(&self, dir: HostId, name: &[u8], ino: u64) -> bool {
-        let store = *self.store.read();
-        self.hides_name(dir, name) || self.hidden.iter().chain(&store).any(|id| id.ino == ino)
+        let store = *self.hidden.store.read();
+        let always = self.hidden.always.iter();
+        self.hides_name(dir, name) || always.chain(&store).any(|id| id.ino == ino)
     }
 
     fn hides_name(&self, dir: HostId, name: &[u8]) -> bool {
-        let store = self.store_name.read();
+        let store = self.hidden.name.read();
         store.as_ref().is_some_and(|(at, hidden)| *at == dir && hidden == name)
     }
 

@@ -50,7 +50,8 @@ pub fn begin(args: &Begin, out: Out) -> Result<i32, Problem> {
             IsolationArg::Snapshot => Isolation::Snapshot,
         },
         read_only: args.read_only,
-        nice: args.nice.unwrap_or_else(|| rustix::process::getpriority_process(None).unwrap_or(0)),
+        nice: args.nice,
+        policy: args.policy.map(Into::into),
         transport: match args.transport {
             TransportArg::Auto => Transport::Auto,
             TransportArg::IoUring => Transport::IoUring,

@@ -7,7 +7,9 @@ use crate::problem::{CONFLICT, Problem};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use systx_protocol::runtime::Runtime;
-use systx_protocol::{FailureKind, GuardedDir, Holder, HostPath, Mounted, Transport, Unmounted};
+use systx_protocol::{
+    FailureKind, GuardedDir, Holder, HostPath, Mounted, Policy, Transport, Unmounted,
+};
 
 /// Holders that are named one by one, and notes that are told.
 const MOST: usize = 5;
@@ -30,6 +32,7 @@ pub fn mount(args: &Mount, out: Out) -> Result<i32, Problem> {
             TransportArg::Dev => Transport::Dev,
         },
         stall_ms: args.stall,
+        policy: args.policy.into(),
         routed: args.routed,
         fast_open: args.fast_open,
     };
@@ -125,7 +128,13 @@ fn list(out: Out) -> Result<i32, Problem> {
         let routed = if g.routed { "  routed" } else { "" };
         let fast = if g.fast_open { "  fast-open" } else { "" };
         let (dir, volume, stall) = (&g.dir, &g.volume, g.stall_ms);
-        text.push_str(&format!("{dir}  on {volume}  stall {stall} ms{routed}{fast}\n"));
+        let policy = match g.policy {
+            Policy::Osprio => "",
+            Policy::Timestamp => "  policy timestamp",
+            Policy::Size => "  policy size",
+            Policy::Karma => "  policy karma",
+        };
+        text.push_str(&format!("{dir}  on {volume}  stall {stall} ms{policy}{routed}{fast}\n"));
     }
     output::print(&text);
     Ok(0)

@@ -272,7 +272,7 @@ impl Runner<'_> {
                 IsolationArg::Snapshot => Isolation::Snapshot,
             },
             read_only: self.args.read_only,
-            nice: rustix::process::getpriority_process(None).unwrap_or(0),
+            policy: self.args.conflicts.policy.map(Into::into),
             losses: self.losses,
             timestamp: self.timestamp,
             rules: self.patterns.clone(),
@@ -532,7 +532,7 @@ impl Runner<'_> {
                 report.exit = FAILED;
             }
             (Outcome::Refused { failure, .. }, _) => {
-                if failure.kind == FailureKind::Busy && self.losses < self.args.retries {
+                if failure.kind == FailureKind::Busy && self.losses < self.args.conflicts.retries {
                     out.say(&format!("{failure}; trying again"));
                     return Some(Attempt::Again(None));
                 }
@@ -574,14 +574,16 @@ impl Runner<'_> {
             return None;
         };
         let text = conflict_text(&conflict);
-        if self.losses < self.args.retries && self.deadline.is_none_or(|d| Instant::now() < d) {
+        if self.losses < self.args.conflicts.retries
+            && self.deadline.is_none_or(|d| Instant::now() < d)
+        {
             self.out.say(&format!("{text}; trying again"));
             return Some(Attempt::Again(Some(conflict.opponent)));
         }
         report.exit = CONFLICT;
         report.aborted_because = Some(text.clone());
         report.end = Some(Outcome::Conflict { conflict: conflict.clone(), kept: false });
-        tell_conflict(self.out, &conflict, self.args.retries == 0);
+        tell_conflict(self.out, &conflict, self.args.conflicts.retries == 0);
         None
     }
 

@@ -6,7 +6,8 @@ use crate::chores::Noted;
 use crate::classes::of_class;
 use crate::patterns::Patterns;
 use crate::protocol::*;
-use crate::transaction::{Ended, Terms, Transaction, Visitor, engine_isolation};
+use crate::transaction::{Ended, Lives, Terms, Transaction, Visitor, engine_isolation};
+use crate::urgency::{self, LastThread, OfLast};
 use crate::{deferred, descriptors, history, processes, stopped, top, transports};
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -20,17 +21,20 @@ impl Control for Daemon {
         let volume = self.table.volumes.at(&begin.place)?;
         let patterns = Patterns::compile(&of_class(&begin.rules, Class::NoCommit))?;
         let merged = Patterns::compile(&of_class(&begin.rules, Class::AppendMerge))?;
+        let choice = urgency::policy(begin.policy, &volume, &begin.place.cwd);
         let mut volumes = vec![volume];
         let (notes, details) = self.table.volumes.further(&begin.others, &mut volumes);
         let id = self.table.new_id_in(&volumes)?;
+        let thread = LastThread::new(peer.pid.into());
         let options = BeginOptions {
             isolation: engine_isolation(begin.isolation),
-            priority: begin.nice,
+            follows: Some(Arc::new(OfLast(Arc::clone(&thread)))),
+            choice,
             age: begin.losses,
             read_only: begin.read_only,
             timestamp: begin.timestamp,
-            guest: false,
             inject: self.table.inject(),
+            ..BeginOptions::default()
         };
         let terms = Terms {
             argv: begin.argv,
@@ -41,9 +45,9 @@ impl Control for Daemon {
             merged,
             uid: peer.uid,
             client: peer.pid,
+            thread,
             transport: begin.transport,
-            lives_on: false,
-            opaque: false,
+            lives: Lives::Command,
             guest: false,
             limit_bytes: begin.limit_bytes,
             at_once: false,
@@ -85,7 +89,8 @@ impl Control for Daemon {
             part.view.set_openings(Arc::new(Noted(self.table.chores.clone())));
         }
         part.view.built_by(attach.pid);
-        let connection = systx_fuse::serve(fuse, part.view.clone(), config).map_err(|e| {
+        let view = urgency::Noted::over(part.view.clone(), &txn.terms.thread);
+        let connection = systx_fuse::serve(fuse, view, config).map_err(|e| {
             Failure::new(FailureKind::Unsupported, format!("cannot serve the view: {e}"))
                 .hint("`systx doctor` shows what this kernel offers")
         })?;

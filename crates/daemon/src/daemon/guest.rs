@@ -119,7 +119,7 @@ impl Daemon {
         let place = Place { cwd: directory, root: None, store: None };
         let mut begun = self.begin_with_path(
             peer,
-            BeginOpen { place, nice: begin.nice.max(0), ..begin },
+            BeginOpen { place, nice: begin.nice.map(|nice| nice.max(0)), ..begin },
             Some((volume, dir)),
         )?;
         begun.notes = Vec::new();

@@ -11,11 +11,12 @@ use crate::patterns::Patterns;
 use crate::protocol::{
     BeginOpen, BegunOpen, Control, Failure, FailureKind, HostPath, Outcome, Peer,
 };
-use crate::transaction::{Ended, Terms, Transaction, engine_isolation};
+use crate::transaction::{Ended, Lives, Terms, Transaction, engine_isolation};
+use crate::urgency::{self, LastThread, OfLast};
 use crate::volume::OpenVolume;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use systx_txn::BeginOptions;
+use systx_txn::{BeginOptions, Urgency};
 
 impl Daemon {
     pub(super) fn begin_with_path(
@@ -48,23 +49,26 @@ impl Daemon {
         }
         let guest = guest.map(|(_, directory)| self.room_for(peer.uid, directory)).transpose()?;
         let id = self.table.new_id(&volume)?;
+        let terms = terms_of(&begin, peer, guest.is_some())?;
+        let follows: Arc<dyn Urgency> = Arc::new(OfLast(Arc::clone(&terms.thread)));
         let options = BeginOptions {
             isolation: engine_isolation(begin.isolation),
-            priority: begin.nice,
+            priority: begin.nice.unwrap_or(0),
+            follows: begin.nice.is_none().then_some(follows),
+            choice: urgency::policy(begin.policy, &volume, &directory),
             age: before.as_ref().map_or(0, |t| t.age.saturating_add(1)),
             read_only: begin.read_only,
             timestamp: before.as_ref().map(|t| t.timestamp),
             guest: guest.is_some(),
             inject: self.table.inject(),
         };
-        let terms = terms_of(&begin, peer, guest.is_some())?;
         let txn = Transaction::begin(id, volume.clone(), terms, options, self.table.ids(), None)?;
         let place = (directory.clone(), below);
         let mounted = self.table.volumes.path_views.mount(
             id,
             (txn.view.clone(), volume.vol.clone()),
             place,
-            begin.transport,
+            (begin.transport, Arc::clone(&txn.terms.thread)),
             guest,
         );
         let path_view = mounted.inspect_err(|_| {
@@ -165,10 +169,9 @@ fn terms_of(begin: &BeginOpen, peer: Peer, guest: bool) -> Result<Terms, Failure
         uid: peer.uid,
         // Nobody whose end would mean anything.
         client: 0,
+        thread: LastThread::new(peer.pid.into()),
         transport: begin.transport,
-        lives_on: true,
-        // A page that cannot be read ends a program that has it mapped.
-        opaque: false,
+        lives: Lives::AtPath,
         guest,
         limit_bytes: None,
         at_once: false,

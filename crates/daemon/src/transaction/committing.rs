@@ -3,7 +3,7 @@
 //! order of the steps is that of [`systx_commit`].
 
 use super::{
-    Committed, Ended, Transaction, given_up, late_change, never_quiet, refused, with_notes,
+    Committed, Ended, Lives, Transaction, given_up, late_change, never_quiet, refused, with_notes,
 };
 use crate::deferred::Promise;
 use crate::describe::{self, Opponents};
@@ -235,7 +235,7 @@ impl Transaction {
             }
             let site = Arc::clone(&part.volume.site);
             all.push(Part { site: Arc::clone(&site), writes, appended });
-            if self.terms.lives_on {
+            if self.terms.lives != Lives::Command {
                 lives_on = Some(LivesOn { view: Arc::clone(&part.view), frozen, site });
             }
         }

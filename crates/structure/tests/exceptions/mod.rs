@@ -4,7 +4,6 @@
 pub const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("crates/cli/src/commands/enter.rs: enter", 77),
     ("crates/cli/src/commands/run.rs: finish", 71),
-    ("crates/daemon/src/guarded.rs: over", 76),
     ("crates/daemon/src/guards.rs: guard", 92),
     ("crates/daemon/src/path_views.rs: mount", 82),
     ("crates/daemon/src/thread_views.rs: begin_or_wait", 133),

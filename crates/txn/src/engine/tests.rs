@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
 use crate::PAGE;
-use crate::policy::{Contender, Place};
+use crate::policy::{Choice, Contender};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use systx_base::Oid;
@@ -9,7 +9,10 @@ use systx_base::Oid;
 mod inject;
 mod model;
 mod plain;
+mod policy;
 mod threads;
+
+use policy::Nices;
 
 const A: TxnId = TxnId(1);
 const B: TxnId = TxnId(2);
@@ -550,9 +553,14 @@ fn doom_is_final_and_happens_once() {
 
 #[test]
 fn a_transaction_can_defer_to_others() {
-    let e = serializable();
+    let e = Engine::new();
+    let nices = Arc::new(Nices::default());
+    for id in [A, B] {
+        let follows = Some(nices.clone().of_transaction(id.0));
+        e.begin(id, BeginOptions { follows, ..BeginOptions::default() });
+    }
     e.read(A, ObjectRef::List(D));
-    e.set_priority(A, 19);
+    nices.set(A.0, 19);
     assert_eq!(e.write(B, entry("awaited")), Access::Granted, "TxOS+ lockfile test");
     assert_eq!(e.status(A), Some(Status::Doomed));
 }
@@ -561,19 +569,24 @@ fn a_transaction_can_defer_to_others() {
 
 /// One low-priority transaction needs ten objects in a row; before each step a fresh urgent one
 /// takes the next of them.  Returns the attempts it took.
-fn attempts_against_a_tight_loop(policy: OsPrio) -> u32 {
-    let e = Engine::with_policy(Box::new(policy));
+fn attempts_against_a_tight_loop(choice: Choice) -> u32 {
+    let e = Engine::new();
     let ids = AtomicU64::new(1);
     let fresh = || TxnId(ids.fetch_add(1, Ordering::Relaxed));
     let mut first = None;
     for age in 0..100 {
         let old = fresh();
-        let o = BeginOptions { priority: 19, age, timestamp: first, ..BeginOptions::default() };
+        let usual = BeginOptions { choice, ..BeginOptions::default() };
+        let o = BeginOptions { priority: 19, age, timestamp: first, ..usual.clone() };
         let Timestamp(began) = e.begin(old, o);
         first = first.or(Some(began));
         for step in 0..10 {
             let young = fresh();
-            e.begin(young, BeginOptions { priority: -20, ..BeginOptions::default() });
+            e.begin(young, BeginOptions { priority: -20, ..usual.clone() });
+            e.write(young, ObjectRef::Attr(Oid(100 + step)));
+            for more in 0..15 {
+                e.write(young, ObjectRef::Attr(Oid(200 + 20 * step + more)));
+            }
             e.read(old, ObjectRef::Size(Oid(step)));
             if e.write(young, ObjectRef::Size(Oid(step))) == Access::Granted {
                 commit(&e, young);
@@ -592,46 +605,10 @@ fn attempts_against_a_tight_loop(policy: OsPrio) -> u32 {
 
 #[test]
 fn a_loser_ages_and_then_wins() {
-    for aged_after in [1, 3, 8] {
-        assert_eq!(attempts_against_a_tight_loop(OsPrio { aged_after }), aged_after + 1);
+    for choice in [Choice::OsPrio, Choice::SizeMatters, Choice::Karma] {
+        assert_eq!(attempts_against_a_tight_loop(choice), 4, "{choice:?}");
     }
-    assert_eq!(attempts_against_a_tight_loop(OsPrio { aged_after: u32::MAX }), u32::MAX);
-}
-
-#[test]
-fn the_policy_is_a_total_order() {
-    let policy = OsPrio::default();
-    let mut all = Vec::new();
-    for id in 0..3 {
-        for (priority, age, timestamp) in
-            [(0, 0, 5), (0, 0, 6), (-5, 0, 9), (7, 2, 1), (7, 3, 8), (-7, 4, 9)]
-        {
-            let (id, place, scoped) = (TxnId(all.len() as u64 * 3 + id), None, timestamp == 6);
-            let asleep = age == 2;
-            for guest in [false, true] {
-                let id = TxnId(id.0 * 2 + u64::from(guest));
-                all.push(Contender { id, priority, age, timestamp, guest, place, scoped, asleep });
-            }
-        }
-    }
-    // Members of groups contend as the first one of theirs.
-    for (group, timestamp) in [(1, 20), (2, 4)] {
-        for number in 0..3 {
-            let (id, place) = (TxnId(all.len() as u64 * 3), Some(Place { group, number }));
-            let (scoped, asleep, priority, age) = (false, number > 1, 0, 0);
-            let guest = group == 2;
-            all.push(Contender { id, priority, age, timestamp, guest, place, scoped, asleep });
-        }
-    }
-    for a in &all {
-        for b in &all {
-            let (ab, ba) = (policy.challenger_wins(a, b), policy.challenger_wins(b, a));
-            assert!(ab != ba || a == b, "{a:?} {b:?}");
-            for c in &all {
-                assert!(!(ab && policy.challenger_wins(b, c)) || policy.challenger_wins(a, c));
-            }
-        }
-    }
+    assert_eq!(attempts_against_a_tight_loop(Choice::Timestamp), 1);
 }
 
 /// Who sleeps loses, also if it is older and aged, until it asks for something itself.

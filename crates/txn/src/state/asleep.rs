@@ -23,13 +23,14 @@ impl State {
     pub(crate) fn defer(&mut self, id: TxnId) {
         if let Some(slot) = self.find(id) {
             let txn = self.txn_mut(slot);
-            txn.asleep |= txn.phase == Phase::Active;
+            txn.contender.asleep |= txn.phase == Phase::Active;
         }
     }
 
     /// See [`crate::Engine::lost_asleep`].
     pub(crate) fn lost_asleep(&self, id: TxnId) -> bool {
-        let lost = |slot: Slot| self.txn(slot).phase == Phase::Doomed && self.txn(slot).asleep;
+        let lost =
+            |slot: Slot| self.txn(slot).phase == Phase::Doomed && self.txn(slot).contender.asleep;
         self.find(id).is_some_and(lost)
     }
 }

@@ -80,17 +80,17 @@ impl State {
     pub(super) fn contender(&self, slot: Slot) -> Contender {
         let txn = self.txn(slot);
         let Some(Seated { group, number, .. }) = txn.place else {
-            return Contender { asleep: txn.asleep, ..txn.contender };
+            return txn.contends();
         };
         let members = self.orders.group(group).members.range(..=number);
         let mut before = members
             .filter_map(|(_, id)| Some(self.txn(self.find(*id)?)))
             .filter(|txn| txn.phase == Phase::Active)
             .peekable();
-        let first = before.peek().map_or(txn.contender, |txn| txn.contender);
+        let first = before.peek().map_or_else(|| txn.contends(), |txn| txn.contends());
         let place = Some(Place { group, number });
         // It cannot commit before them.
-        let asleep = before.any(|txn| txn.asleep);
+        let asleep = before.any(|txn| txn.contender.asleep);
         Contender { id: txn.contender.id, place, asleep, ..first }
     }
 }

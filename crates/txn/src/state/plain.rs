@@ -8,7 +8,7 @@ use super::{Fallout, Phase, State, Txn, id_hash, side};
 use crate::hold::{Flags, Hold, Slot};
 use crate::object::{Conflict, ObjectRef, Opponent, Side};
 use crate::plain::{Caller, Stall};
-use crate::policy::{Contender, ContentionPolicy};
+use crate::policy::{Choice, Contender, ContentionPolicy};
 use crate::state::DoomFn;
 use systx_base::{Oid, TxnId};
 
@@ -42,7 +42,7 @@ impl State {
         objects: &[ObjectRef<'_>],
         by: Caller,
         stall: Stall,
-        fallout: &mut Fallout,
+        (policy, fallout): (&dyn ContentionPolicy, &mut Fallout),
     ) -> Entered {
         let mut winner = None;
         let mut rivals: Vec<Rival<'_>> = Vec::new();
@@ -63,7 +63,7 @@ impl State {
             self.waits += 1;
             return Entered::Wait(winner);
         }
-        if let (Stall::Bounded, Some(slot)) = (stall, self.held_for(&rivals)) {
+        if let (Stall::Bounded, Some(slot)) = (stall, self.held_for(&rivals, by, policy)) {
             self.waits += 1;
             return Entered::Hold(self.txn(slot).contender.id);
         }
@@ -145,10 +145,19 @@ impl State {
     }
 
     /// Who is worth holding a mutation for: nobody that loses to it anyway by another object.
-    fn held_for(&self, rivals: &[Rival<'_>]) -> Option<Slot> {
+    fn held_for(
+        &self,
+        rivals: &[Rival<'_>],
+        by: Caller,
+        policy: &dyn ContentionPolicy,
+    ) -> Option<Slot> {
         // What it wrote it will publish, which has to wait for locks that a held mutation keeps.
         let wrote = |slot: Slot, o: ObjectRef<'_>| {
             self.table.held(slot, o, self.table.locate(o, false)).any(Flags::WRITE)
+        };
+        let outranks = |txn: &Txn| {
+            let plain = txn.follows.as_ref().and_then(|who| who.of(by.pid)).unwrap_or(0);
+            policy.holds_up(&txn.contends(), plain)
         };
         let holds = |r: &Rival<'_>| {
             let wrote = match r.object {
@@ -159,7 +168,7 @@ impl State {
             };
             // Whose reads are stale already has nothing left to be spared.
             let txn = self.txn(r.slot);
-            txn.reserved && txn.stale.is_empty() && !wrote
+            txn.reserved && txn.stale.is_empty() && !wrote && outranks(txn)
         };
         let all = |slot: Slot| rivals.iter().filter(|r| r.slot == slot).all(holds);
         rivals.iter().map(|r| r.slot).find(|slot| all(*slot))
@@ -171,6 +180,9 @@ impl State {
         let contender = Contender {
             id,
             priority: 0,
+            size: 0,
+            karma: 0,
+            choice: Choice::default(),
             age: 0,
             timestamp: 0,
             guest: false,
@@ -204,7 +216,7 @@ impl State {
     ) -> bool {
         let Some(slot) = self.find(id) else { return false };
         let txn = self.txn_mut(slot);
-        if txn.phase != Phase::Active || !policy.may_reserve(&txn.contender) {
+        if txn.phase != Phase::Active || !policy.may_reserve(&txn.contends()) {
             return false;
         }
         if !std::mem::replace(&mut txn.reserved, true) {

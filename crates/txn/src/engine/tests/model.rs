@@ -5,6 +5,7 @@
 //! going through all transactions.
 
 use super::super::*;
+use super::Nices;
 use crate::plain::{Caller, Mutation, Plain, Stall};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -137,6 +138,7 @@ struct Model {
     txns: BTreeMap<u64, Txn>,
     plains: BTreeMap<u64, PlainUnit>,
     clock: u64,
+    nices: Arc<Nices>,
 }
 
 /// What the model allows as an answer.
@@ -287,7 +289,9 @@ impl Model {
                 rivals.insert(TxnId(*id));
             }
             let mut touched = things.iter().filter(|o| met(o) || soft(o)).peekable();
-            let spared = x.reserved && x.stale.is_empty();
+            // Plain threads have the priority 0.
+            let urgent = x.age >= 3 || x.priority < 0;
+            let spared = x.reserved && urgent && x.stale.is_empty();
             if spared && touched.peek().is_some() && touched.all(may_be_held) {
                 held.insert(TxnId(*id));
             }
@@ -433,6 +437,7 @@ fn begin<'e>(
     // There is one thread, and it would wait for itself.
     guards.retain(|_, guard| guard.id().is_some());
     m.plains.retain(|_, unit| unit.id.is_some());
+    m.nices.set(t, priority);
     // Retries keep an old timestamp; two may then be equal, and the id decides.
     let timestamp = (retry && m.clock > 0).then(|| 1 + m.clock / 2);
     let isolation = if snapshot { Isolation::Snapshot } else { Isolation::Serializable };
@@ -440,12 +445,12 @@ fn begin<'e>(
         TxnId(t),
         BeginOptions {
             isolation,
-            priority,
             age,
             read_only,
             timestamp,
             guest: is_guest(t),
-            inject: None,
+            follows: Some(m.nices.clone().of_transaction(t)),
+            ..BeginOptions::default()
         },
     );
     m.clock = m.clock.max(timestamp.unwrap_or(m.clock + 1));
@@ -564,7 +569,8 @@ fn perform<'e>(
             m.plain_end(*p, *failed);
         }
         Step::Reserve(t) => {
-            let may = |x: &&mut Txn| x.status == Status::Active && x.age >= 3 && !is_guest(*t);
+            let urgent = |x: &Txn| x.age >= 3 || x.priority < 0;
+            let may = |x: &&mut Txn| x.status == Status::Active && urgent(x) && !is_guest(*t);
             let aged = m.txns.get_mut(t).filter(may);
             prop_assert_eq!(e.reserve(TxnId(*t)), aged.is_some());
             if let Some(x) = aged {
@@ -608,8 +614,8 @@ fn perform<'e>(
             }
         }
         Step::Priority(t, p) => {
-            e.set_priority(TxnId(*t), *p);
             if let Some(x) = m.txns.get_mut(t) {
+                m.nices.set(*t, *p);
                 x.priority = *p;
             }
         }

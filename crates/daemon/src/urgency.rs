@@ -1,0 +1,158 @@
+//! How urgent the thread is that works for a transaction, at the moment of a conflict
+//! ([`systx_txn::Urgency`]).
+//!
+//! The thread is the one whose request came last: of a run one of many, of a transaction of a
+//! thread always the same.  A number that was given to another thread since tells of that one; nothing but
+//! the order among equals hangs on it.
+//!
+//! | class of sched(7) | urgency |
+//! |---|---|
+//! | `SCHED_DEADLINE` | -200 |
+//! | `SCHED_FIFO`, `SCHED_RR` | -100, less the priority (1 to 99) |
+//! | `SCHED_OTHER`, `SCHED_BATCH`, others | the nice value, -20 to 19 |
+//! | `SCHED_IDLE` | 40 |
+
+use crate::protocol::{HostPath, Policy};
+use crate::urgency_unsafe::scheduling;
+use crate::volume::OpenVolume;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use systx_base::NodeId;
+use systx_txn::{Choice, Urgency};
+use systx_vfs::api::{Answer, Caller, Entry, Reply, Request, Requests, Valid};
+
+/// More urgent than every thread with a priority.
+const DEADLINE: i32 = -200;
+/// More urgent than every nice value.
+const REAL_TIME: i32 = -100;
+/// Less urgent than every nice value.
+const IDLE: i32 = 40;
+
+/// The thread that a transaction's last request came from; 0: none is known.
+pub type LastThread = Arc<AtomicU32>;
+
+/// Tells of the last thread of a transaction.
+#[derive(Debug)]
+pub(crate) struct OfLast(pub(crate) LastThread);
+
+impl Urgency for OfLast {
+    fn now(&self) -> Option<i32> {
+        self.of(self.0.load(Relaxed))
+    }
+
+    fn of(&self, thread: u32) -> Option<i32> {
+        // 0 would be the one that asks.
+        (thread != 0).then(|| scheduling(thread)).flatten().map(urgency)
+    }
+}
+
+/// A view that notes whom each request comes from; what the kernel writes back comes from nobody.
+pub(crate) struct Noted {
+    view: Arc<dyn Requests>,
+    last: LastThread,
+}
+
+impl Noted {
+    pub(crate) fn over(view: Arc<dyn Requests>, last: &LastThread) -> Arc<Noted> {
+        Arc::new(Noted { view, last: Arc::clone(last) })
+    }
+}
+
+impl Requests for Noted {
+    fn root(&self) -> Reply<Entry> {
+        self.view.root()
+    }
+    fn serve(&self, caller: Caller, request: Request<'_>) -> Reply<Answer> {
+        if caller.tid != 0 {
+            self.last.store(caller.tid, Relaxed);
+        }
+        self.view.serve(caller, request)
+    }
+    fn forget(&self, node: NodeId, count: u64) {
+        self.view.forget(node, count);
+    }
+    fn release(&self, node: NodeId, handle: u8) {
+        self.view.release(node, handle);
+    }
+    fn closes(&self, caller: Caller, node: NodeId) {
+        self.view.closes(caller, node);
+    }
+    fn worn_listing(&self, file: NodeId) -> Option<NodeId> {
+        self.view.worn_listing(file)
+    }
+    fn land(&self, node: NodeId) -> bool {
+        self.view.land(node)
+    }
+    fn waits(&self) -> bool {
+        self.view.waits()
+    }
+    fn valid(&self, node: NodeId, name: Option<&[u8]>) -> Valid {
+        self.view.valid(node, name)
+    }
+}
+
+/// By which policy who works in `cwd` contends: the one that is `asked` for, or that of the guarded
+/// directory.
+pub(crate) fn policy(asked: Option<Policy>, volume: &OpenVolume, cwd: &HostPath) -> Choice {
+    let guarded = volume.guarded().into_iter().find(|g| cwd.as_path().starts_with(&g.dir));
+    by(asked.or_else(|| guarded.map(|g| g.conflicts.policy)).unwrap_or_default())
+}
+
+/// The engine's word for a policy.
+pub(crate) fn by(policy: Policy) -> Choice {
+    match policy {
+        Policy::Osprio => Choice::OsPrio,
+        Policy::Timestamp => Choice::Timestamp,
+        Policy::Size => Choice::SizeMatters,
+        Policy::Karma => Choice::Karma,
+    }
+}
+
+fn urgency((class, nice, priority): (i32, i32, u32)) -> i32 {
+    match class {
+        libc::SCHED_DEADLINE => DEADLINE,
+        // The kernel's are 1 to 99.
+        libc::SCHED_FIFO | libc::SCHED_RR => REAL_TIME - priority.min(99) as i32,
+        libc::SCHED_IDLE => IDLE,
+        _ => nice,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn real_time_is_before_nice_values_and_idle_behind() {
+        let told = [
+            (libc::SCHED_DEADLINE, 0, 0),
+            (libc::SCHED_FIFO, 0, 99),
+            (libc::SCHED_RR, 0, 50),
+            (libc::SCHED_FIFO, 0, 1),
+            (libc::SCHED_OTHER, -20, 0),
+            (libc::SCHED_BATCH, 0, 0),
+            (libc::SCHED_OTHER, 19, 0),
+            (libc::SCHED_IDLE, -20, 0),
+        ];
+        assert!(told.map(urgency).is_sorted_by(|a, b| a < b));
+    }
+
+    #[test]
+    fn a_thread_that_has_gone_tells_nothing_and_one_that_changes_is_believed() {
+        let last = LastThread::default();
+        let urgency = OfLast(Arc::clone(&last));
+        assert_eq!(urgency.now(), None);
+        let changed = std::thread::spawn(move || {
+            let me = rustix::thread::gettid();
+            last.store(me.as_raw_nonzero().get().cast_unsigned(), Relaxed);
+            let urgency = OfLast(last);
+            let before = urgency.now();
+            rustix::process::setpriority_process(Some(me), 7).unwrap();
+            (before, urgency.now())
+        });
+        let (before, after) = changed.join().unwrap();
+        assert!(before.is_some_and(|nice| nice < 7));
+        assert_eq!(after, Some(7));
+        assert_eq!(urgency.now(), None);
+    }
+}

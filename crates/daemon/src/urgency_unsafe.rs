@@ -1,0 +1,14 @@
+//! The scheduling class of a thread and its place in that, for which there is no safe interface.
+#![allow(unsafe_code)]
+
+/// Class of sched(7), nice value, and priority of a real-time class; `None`: there is no such
+/// thread.
+pub(crate) fn scheduling(thread: u32) -> Option<(i32, i32, u32)> {
+    // SAFETY: all bytes zero is a value of this structure of numbers.
+    let mut attr: libc::sched_attr = unsafe { std::mem::zeroed() };
+    let size = size_of::<libc::sched_attr>() as u32;
+    // SAFETY: the kernel writes at most `size` bytes into `attr`, which is that large.
+    let done = unsafe { libc::syscall(libc::SYS_sched_getattr, thread, &raw mut attr, size, 0) };
+    let class = i32::try_from(attr.sched_policy).ok()?;
+    (done == 0).then_some((class, attr.sched_nice, attr.sched_priority))
+}

@@ -1,0 +1,175 @@
+//! Who wins a conflict: by the urgency of threads at that moment, and by the policy that was
+//! chosen.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use systx_e2e::lab::{Lab, chmod};
+use systx_e2e::open::Open;
+use systx_e2e::run::{Shell, eventually};
+use systx_e2e::{CONFLICT, lab, needs};
+
+/// Two shells in runs: each writes a file of its own, sets its priority, then both write one file.
+/// Whether the younger one wins.
+fn younger_wins(lab: &Lab, older: &str, younger: &str) -> bool {
+    lab.write("d/f", "before\n");
+    let mut a = lab.shell(&[]);
+    // It has begun.
+    a.eval("echo a > d/a");
+    let mut b = lab.shell(&[]);
+    b.eval("echo b > d/b");
+    a.eval(older);
+    b.eval(younger);
+    a.eval("echo a > d/f");
+    b.try_eval("(echo b > d/f) 2>/dev/null; :");
+    let (first, second) = (a.exit(0), b.exit(0));
+    let (winner, codes) = match lab.read("d/f").trim() {
+        "a" => (false, [0, CONFLICT]),
+        "b" => (true, [CONFLICT, 0]),
+        other => panic!("{other:?}: {first} {second}"),
+    };
+    assert_eq!([first.code, second.code], codes, "{first} {second}");
+    winner
+}
+
+/// When they began all were as urgent as each other.
+#[test]
+fn the_priority_at_the_moment_of_the_conflict_decides() {
+    needs!("renice");
+    needs!("chrt");
+    let lab = lab!();
+    let nice = |n: i32| format!("renice -n {n} -p $$ >/dev/null");
+    let real_time = |n: u32| format!("chrt -f -p {n} $$");
+    for (older, younger, expected) in [
+        (":".to_owned(), ":".to_owned(), false),
+        (nice(10), ":".into(), true),
+        (":".into(), nice(-1), true),
+        (nice(-5), nice(-4), false),
+        (nice(-20), real_time(1), true),
+        (real_time(2), real_time(1), false),
+        ("chrt -i -p 0 $$".into(), nice(19), true),
+    ] {
+        assert_eq!(younger_wins(&lab, &older, &younger), expected, "{older} / {younger}");
+    }
+}
+
+/// What nice value is asked for counts whatever the threads have.
+#[test]
+fn a_nice_value_that_was_given_stays() {
+    needs!("renice");
+    let lab = lab!();
+    lab.write("d/f", "before\n");
+    let older = Open::begin(&lab, "d", &["--nice", "-5"]);
+    let mut younger = lab.shell(&[]);
+    younger.eval("renice -n -4 -p $$ >/dev/null");
+    older.sh("echo older > f").ok();
+    younger.try_eval("(echo younger > d/f) 2>/dev/null; :");
+    younger.exit(0).expect(CONFLICT);
+    older.systx("commit").ok();
+    assert_eq!(lab.read("d/f"), "older\n");
+}
+
+/// Ends the program.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+/// A program changes a file's attributes without pause; a run that is `urgent` reads them, lets the
+/// program come, and commits something.
+fn run_against_a_program(lab: &Lab, urgent: i32, program: i32, held: bool) -> i32 {
+    lab.write("g/f", "");
+    // Longer than it takes on any machine.
+    lab.do_systx(["mount", "--stall", "30000", "g"]).ok();
+    let (stop, tid) = (AtomicBool::new(false), AtomicU32::new(0));
+    let (tried, done) = (AtomicU64::new(0), AtomicU64::new(0));
+    let code = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            tid.store(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs(), SeqCst);
+            rustix::process::setpriority_process(None, program).expect("root may");
+            for mode in [0o600, 0o644].into_iter().cycle() {
+                tried.fetch_add(1, SeqCst);
+                chmod(&lab.path("g/f"), mode);
+                done.fetch_add(1, SeqCst);
+                if stop.load(SeqCst) {
+                    break;
+                }
+            }
+        });
+        // Also where something is not as expected.
+        let _end = End(&stop);
+        let some = |more| {
+            let before = done.load(SeqCst);
+            eventually("a change", || done.load(SeqCst) >= before + more);
+        };
+        some(1);
+        let mut command = lab.command("nice");
+        command.args(["-n", &urgent.to_string()]).arg(lab.binary()).args(["run", "--", "sh"]);
+        let mut run = Shell::start(lab, command);
+        run.try_eval("stat g/f > /dev/null");
+        if held {
+            let sleeps = || {
+                let path = format!("/proc/self/task/{}/stat", tid.load(SeqCst));
+                let stat = std::fs::read_to_string(path).expect("it lives");
+                stat.rsplit(')')
+                    .next()
+                    .is_some_and(|rest| rest.trim_start().starts_with(['S', 'D']))
+            };
+            eventually("a change that waits", || {
+                tried.load(SeqCst) > done.load(SeqCst) && sleeps()
+            });
+        } else {
+            some(2);
+        }
+        run.try_eval("(echo done > g/done) 2>/dev/null; :");
+        run.exit(0).code
+    });
+    lab.do_systx(["umount", "g"]).ok();
+    code
+}
+
+/// It waits as it does for a run that has lost three times before.
+#[test]
+fn a_program_waits_for_a_run_that_is_more_urgent() {
+    needs!("nice");
+    let lab = lab!();
+    assert_eq!(run_against_a_program(&lab, -5, 0, true), 0);
+    // Not for one that is no more urgent than it is.
+    assert_eq!(run_against_a_program(&lab, -5, -5, false), CONFLICT);
+    assert_eq!(run_against_a_program(&lab, 0, 0, false), CONFLICT);
+}
+
+/// The younger one has read and written more, or less.
+fn larger_younger_wins(lab: &Lab, options: &[&str]) -> bool {
+    lab.write("d/f", "before\n");
+    let (older, younger) = (Open::begin(lab, "d", options), Open::begin(lab, "d", options));
+    younger.sh("for n in 1 2 3 4 5; do echo $n > many$n; done").ok();
+    older.sh("echo older > f").ok();
+    let won = younger.sh("echo younger > f").code == 0;
+    let (winner, loser) = if won { (younger, older) } else { (older, younger) };
+    loser.systx("commit").expect(CONFLICT);
+    loser.systx("abort").ok();
+    winner.systx("commit").ok();
+    lab.do_systx(["undo"]).ok();
+    won
+}
+
+#[test]
+fn the_policy_is_chosen_by_transaction_and_by_directory() {
+    let lab = lab!();
+    assert!(!larger_younger_wins(&lab, &[]));
+    assert!(!larger_younger_wins(&lab, &["--policy", "timestamp"]));
+    assert!(larger_younger_wins(&lab, &["--policy", "size"]));
+    assert!(larger_younger_wins(&lab, &["--policy", "karma"]));
+    lab.do_systx(["mount", "--policy", "size", "d"]).ok();
+    assert!(larger_younger_wins(&lab, &[]));
+    assert!(!larger_younger_wins(&lab, &["--policy", "osprio"]));
+    let told = || lab.do_systx(["mount", "--json"]).ok().json()["guarded"][0]["policy"].clone();
+    assert_eq!(told(), "size");
+    // It is kept with the directory.
+    lab.kill_and_come_back();
+    assert_eq!(told(), "size");
+    assert!(larger_younger_wins(&lab, &[]));
+    lab.do_systx(["umount", "d"]).ok();
+}
