@@ -32,6 +32,7 @@ use crate::io::{Class, HostId, Io};
 use crate::journal::{Body, Head, Ring};
 use crate::kept::{Bundled, Kept};
 use crate::layout::Layout;
+use crate::lock::StoreLock;
 use crate::mark::{Mark, Marks};
 use crate::space::{Inodes, Promise};
 use crate::spare::Spare;
@@ -216,8 +217,7 @@ pub struct DirStore {
     max_len: u64,
     inodes: Arc<Inodes>,
     spare: Spare,
-    /// Keeps the store's lock.
-    lock: crate::io::Handle,
+    lock: StoreLock,
 }
 
 /// What opening found; the parts of a store.
@@ -232,7 +232,7 @@ pub(crate) struct Opened {
     pub block: Option<Super>,
     pub highest_txn: TxnId,
     pub kept: Kept,
-    pub lock: crate::io::Handle,
+    pub lock: StoreLock,
 }
 
 impl DirStore {
@@ -260,7 +260,7 @@ impl DirStore {
             highest_txn: opened.highest_txn,
         };
         DirStore {
-            max_len: opened.io.max_len(&opened.lock),
+            max_len: opened.io.max_len(opened.lock.file()),
             io: opened.io,
             layout: opened.layout,
             pool: opened.pool,
@@ -587,7 +587,7 @@ impl DirStore {
 
     /// Whether another process waits for its lock.
     pub fn is_asked_for(&self) -> bool {
-        self.io.is_lock_asked_for(&self.lock).unwrap_or(false)
+        self.io.is_lock_asked_for(self.lock.file()).unwrap_or(false)
     }
 
     /// Whether nothing was ever committed in it.

@@ -29,6 +29,7 @@ mod journal;
 mod kept;
 mod layout;
 pub mod lease;
+mod lock;
 mod look_back;
 mod mark;
 mod on_demand;

@@ -25,6 +25,7 @@ use crate::joint::{Joint, Member, Nobody, Outcome, Outcomes};
 use crate::journal::{Head, Identity, Record, Scan, scan};
 use crate::kept::{Bundled, Kept};
 use crate::layout::{Layout, ensure_file, found, history_of, names, remove_all, walk};
+use crate::lock::StoreLock;
 use crate::mark::Mark;
 use crate::staging::Pool;
 use crate::super_block::{FORMAT, Found, Super, Supers, read};
@@ -102,6 +103,7 @@ impl DirStore {
             return Err(OpenError::Network { kind });
         }
         let (layout, lock) = locked(&*io, &path, config.owner)?;
+        let lock = StoreLock::of(&io, lock);
         let mut block = find_super(&*io, &layout)?;
         let root = io.stat(&io.root()).map_err(&failed)?.id;
         let mut report = RecoveryReport::default();

@@ -408,6 +408,10 @@ impl Io for Dying {
             Err(_) => self.inner.write_durable(h, data, offset),
         }
     }
+    // The locks of a process that dies end, too.
+    fn hold(&self, h: &Handle, hold: bool) -> Result<()> {
+        if hold { Ok(()) } else { self.inner.hold(h, false) }
+    }
     forward! {
         fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
         fn open_file(&self, at: &Handle, name: &[u8], how: Open) -> Result<Handle>;

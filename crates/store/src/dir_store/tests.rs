@@ -741,3 +741,24 @@ fn costs() {
         println!("  open again {:?}", t.elapsed());
     }
 }
+
+/// Of a descriptor of this process, as a child has one that is being spawned.
+fn copy_of(path: &std::path::Path) -> std::os::fd::OwnedFd {
+    let me = rustix::process::getpid();
+    let pidfd = rustix::process::pidfd_open(me, rustix::process::PidfdFlags::empty()).unwrap();
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    let is_it = |fd: &std::path::PathBuf| std::fs::read_link(fd).is_ok_and(|of| of == path);
+    let fd = open.filter(is_it).next().expect("it is open");
+    let number = fd.file_name().unwrap().to_str().unwrap().parse().unwrap();
+    rustix::process::pidfd_getfd(&pidfd, number, rustix::process::PidfdGetfdFlags::empty()).unwrap()
+}
+
+#[test]
+fn a_copy_of_the_locks_descriptor_keeps_nobody_out() {
+    let s = Scratch::new();
+    let store = s.store();
+    let copy = copy_of(&s.path(STATE).join("lock"));
+    drop(store);
+    DirStore::open(config(), s.io()).expect("nobody uses it");
+    drop(copy);
+}
