@@ -208,7 +208,7 @@ impl OpenVolume {
     }
 
     fn refused(&self, error: OpenError) -> VolumeError {
-        VolumeError::Store { path: self.location.store.display().to_string(), error }
+        refused(&self.location, error)
     }
 
     fn recovered(&self, report: &RecoveryReport) -> Recovered {
@@ -482,6 +482,11 @@ fn place_of(io: &dyn Io, path: &[u8]) -> Option<(HostId, Vec<u8>)> {
     Some((io.stat(&at).ok()?.id, name.to_vec()))
 }
 
+fn refused(location: &Location, error: OpenError) -> VolumeError {
+    let path = location.store.display().to_string();
+    VolumeError::Store { path, error: error.as_on_host(&location.mount) }
+}
+
 /// The path of a mount; `/` is empty.
 fn without_slash(mount: &Path) -> Vec<u8> {
     match mount.as_os_str().as_bytes() {
@@ -500,7 +505,7 @@ pub fn open(location: &Location, ledger: &Arc<Ledger>) -> Result<OpenVolume, Vol
         .store
         .strip_prefix(&location.mount)
         .map_err(|_| VolumeError::NoStore { mount: location.mount.display().to_string() })?;
-    let refused = |error| VolumeError::Store { path: location.store.display().to_string(), error };
+    let refused = |error| refused(location, error);
     let (owner, below) = (elsewhere::own(), relative.as_os_str().as_bytes());
     check_place(&*io, below, owner).map_err(refused)?;
     check_writable(&location.store)?;

@@ -3,6 +3,7 @@
 use crate::io::Io;
 use crate::writeset::CheckError;
 use std::fmt;
+use std::path::Path;
 use systx_base::TxnId;
 use thiserror::Error;
 
@@ -119,6 +120,33 @@ pub enum OpenError {
 }
 
 impl OpenError {
+    /// The same with paths as they are on the host, where the root of the file system is `mount`.
+    #[must_use]
+    pub fn as_on_host(mut self, mount: &Path) -> OpenError {
+        use OpenError as E;
+        let on_host = |path: &mut String| {
+            if !path.is_empty() {
+                *path = mount.join(&*path).display().to_string();
+            }
+        };
+        match &mut self {
+            E::Locked { path }
+            | E::Foreign { path, .. }
+            | E::Unknown { path }
+            | E::Version { path, .. }
+            | E::Damaged { path, .. }
+            | E::Waits { path, .. }
+            | E::Recovery { path, .. }
+            | E::Io { path, .. } => on_host(path),
+            E::Unsafe { path, at, .. } => {
+                on_host(path);
+                on_host(at);
+            }
+            E::Network { .. } => {}
+        }
+        self
+    }
+
     /// Whether there was no room for it.
     pub(crate) fn is_full(&self) -> bool {
         match self {
@@ -341,4 +369,21 @@ pub(crate) fn is_full(e: &std::io::Error) -> bool {
 pub(crate) fn available(io: &dyn Io) -> std::io::Result<u64> {
     let info = io.fs_info()?;
     Ok(info.bavail.saturating_mul(info.bsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_told_as_they_are_on_the_host() {
+        let (path, why) = (".systx".to_owned(), "is open to others".to_owned());
+        let told = |at: &str, mount: &str| {
+            let error = OpenError::Unsafe { path: path.clone(), at: at.into(), why: why.clone() };
+            error.as_on_host(Path::new(mount)).to_string()
+        };
+        assert!(told("a/b", "/mnt").contains("in /mnt/.systx is not used"));
+        assert!(told("a/b", "/").ends_with(": /a/b is open to others"));
+        assert!(told("", "/mnt").ends_with(": the root of the file system is open to others"));
+    }
 }
