@@ -25,7 +25,7 @@ pub const WIDE_STRUCTS: &[(&str, usize)] = &[
     ("crates/daemon/src/guarded.rs: Guarded", 14),
     ("crates/daemon/src/path_views.rs: PathView", 13),
     ("crates/protocol/src/lib.rs: Listed", 16),
-    ("crates/daemon/src/transaction.rs: Terms", 14),
+    ("crates/daemon/src/transaction/terms.rs: Terms", 14),
     ("crates/daemon/src/transaction.rs: Transaction", 15),
     ("crates/e2e/src/power_cut.rs: Report", 13),
     ("crates/fuse/src/connection.rs: Shared", 13),

@@ -1,0 +1,50 @@
+//! What a transaction is begun with.
+
+use crate::patterns::Patterns;
+use crate::protocol::{self, HostPath};
+use crate::urgency::LastThread;
+
+/// Who lives in the view of a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lives {
+    /// A command and its descendants, which end before the commit.
+    Command,
+    /// Whoever goes to its path.  The view goes on after the commit, see [`systx_vfs::retired`].
+    AtPath,
+    /// A thread of a program that goes on.  So does the view after the commit; and after a lost
+    /// conflict the program must not see two moments, see [`systx_vfs::view::ViewConfig::opaque`].
+    Thread,
+}
+
+/// What a transaction was begun with.
+#[derive(Clone)]
+pub struct Terms {
+    /// The command.
+    pub argv: Vec<HostPath>,
+    /// The client's working directory.
+    pub cwd: HostPath,
+    /// How its reads are protected.
+    pub isolation: protocol::Isolation,
+    /// Nothing will be committed.
+    pub read_only: bool,
+    /// What is not committed.
+    pub patterns: Patterns,
+    /// Which files others may append to, beside it.
+    pub merged: Patterns,
+    /// Who runs it.
+    pub uid: u32,
+    /// The client process; 0 if it is in another pid namespace.
+    pub client: u32,
+    /// Whose urgency it has.
+    pub thread: LastThread,
+    /// How the view is served.
+    pub transport: protocol::Transport,
+    /// Who lives in its view.
+    pub lives: Lives,
+    /// It is another user's than the daemon.
+    pub guest: bool,
+    /// Bytes that its new content may take.
+    pub limit_bytes: Option<u64>,
+    /// Its begin fails (`Busy`) rather than wait for anybody.
+    pub at_once: bool,
+}
