@@ -207,6 +207,17 @@ impl OpenVolume {
         Ok(self.store.finish_left(undecided).map_err(|error| self.refused(error))?)
     }
 
+    /// Before a transaction begins that may commit: see [`systx_store::make_way`].  Where that
+    /// fails, its commit will say so.
+    pub(crate) fn make_way(&self) {
+        let Location { mount, store, .. } = &self.location;
+        let Ok(below) = store.strip_prefix(mount) else { return };
+        let below = below.as_os_str().as_bytes();
+        if let Err(error) = systx_store::make_way(&*self.vol.io, below, elsewhere::own()) {
+            tracing::warn!(%error, "the way to a store");
+        }
+    }
+
     fn refused(&self, error: OpenError) -> VolumeError {
         refused(&self.location, error)
     }

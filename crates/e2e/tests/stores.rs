@@ -3,6 +3,7 @@
 use rustix::process::Pid;
 use std::io::{Read, Write};
 use std::process::{Child, Stdio};
+use systx_e2e::lab;
 use systx_e2e::room;
 use systx_e2e::room::Room;
 use systx_e2e::stop::Stop;
@@ -254,4 +255,16 @@ fn where_nothing_can_be_written_a_run_begins_and_makes_nothing() {
     assert!(said.contains("read-only"), "{said}");
     room.sh("mount -o remount,rw b && cd b && $S run -- sh -c 'cat file > copy'").ok();
     assert_eq!(stores(&room), ["a", "b"]);
+}
+
+/// A user's store is below the home directory, in directories that may be missing.
+#[test]
+fn who_has_looked_for_a_way_that_the_first_store_needs_commits() {
+    let lab = lab!().as_user();
+    assert!(!lab.has(".local"));
+    // As every start of Python does.
+    lab.run(&[], "ls -A . > seen; ! stat .local/lib 2>/dev/null; ls -A .local > inside; :").ok();
+    assert!(lab.has("seen") && lab.has(".local/state/systx"));
+    // The store itself is in no view.
+    assert_eq!(lab.read("inside"), "state\n");
 }

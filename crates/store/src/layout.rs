@@ -139,6 +139,20 @@ impl Layout {
         Ok(state)
     }
 
+    /// Makes the directories that the store's own will be in, not that one.  Made by the first
+    /// commit, they would be a change from outside to a transaction that has found them absent.
+    pub fn make_way(
+        io: &dyn Io,
+        path: &[u8],
+        owner: Option<Owner>,
+    ) -> std::result::Result<(), Refused> {
+        if let Err(Missing { at, names }) = walk(io, path, owner)? {
+            let (_store, above) = names.split_last().unwrap_or((&&b""[..], &[]));
+            above.iter().try_fold(at, |at, name| ensure_dir(io, &at, name))?;
+        }
+        Ok(())
+    }
+
     /// Makes what is missing in a store's directory, which is `state`.
     pub fn complete(io: &dyn Io, path: &[u8], state: Handle) -> Result<Layout> {
         let id = io.stat(&state)?.id;

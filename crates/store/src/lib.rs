@@ -71,7 +71,7 @@ pub use joint::{
 pub use kept::Bundled;
 pub use look_back::{Past, PastSide};
 pub use on_demand::{Lease, OnDemand, Opens};
-pub use recovery::{RecoveryReport, check_place};
+pub use recovery::{RecoveryReport, check_place, make_way};
 pub use staging::Slot;
 pub use trust::{Known, Owner, Registry};
 pub use undo::Undo;

@@ -24,6 +24,9 @@ impl Control for Daemon {
         let choice = urgency::policy(begin.policy, &volume, &begin.place.cwd);
         let mut volumes = vec![volume];
         let (notes, details) = self.table.volumes.further(&begin.others, &mut volumes);
+        if !begin.read_only {
+            volumes.iter().for_each(|volume| volume.make_way());
+        }
         let id = self.table.new_id_in(&volumes)?;
         let thread = LastThread::new(peer.pid.into());
         let options = BeginOptions {

@@ -48,6 +48,9 @@ impl Daemon {
             self.abort(peer, before.id)?;
         }
         let guest = guest.map(|(_, directory)| self.room_for(peer.uid, directory)).transpose()?;
+        if !begin.read_only {
+            volume.make_way();
+        }
         let id = self.table.new_id(&volume)?;
         let terms = terms_of(&begin, peer, guest.is_some())?;
         let follows: Arc<dyn Urgency> = Arc::new(OfLast(Arc::clone(&terms.thread)));
