@@ -746,9 +746,9 @@ fn costs() {
 fn copy_of(path: &std::path::Path) -> std::os::fd::OwnedFd {
     let me = rustix::process::getpid();
     let pidfd = rustix::process::pidfd_open(me, rustix::process::PidfdFlags::empty()).unwrap();
-    let open = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+    let mut open = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
     let is_it = |fd: &std::path::PathBuf| std::fs::read_link(fd).is_ok_and(|of| of == path);
-    let fd = open.filter(is_it).next().expect("it is open");
+    let fd = open.find(is_it).expect("it is open");
     let number = fd.file_name().unwrap().to_str().unwrap().parse().unwrap();
     rustix::process::pidfd_getfd(&pidfd, number, rustix::process::PidfdGetfdFlags::empty()).unwrap()
 }
