@@ -23,7 +23,7 @@ use crate::fusermount;
 use crate::mounts::{self, Mount};
 use crate::protocol::{Failure, FailureKind, HostPath, Transport};
 use crate::transports;
-use crate::urgency::{LastThread, Noted};
+use crate::urgency::{Followed, LastThread};
 use crate::watch::{Keeps, Watcher};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
@@ -236,7 +236,7 @@ impl PathViews {
             locks: systx_fuse::FileLocks::ViewToldOfClose,
             ..systx_fuse::Config::default()
         };
-        let noted = Noted::over(lasting.clone(), &thread);
+        let noted = Followed::over(lasting.clone(), &thread);
         let connection = systx_fuse::serve(fuse, noted, config).map_err(|e| {
             if mount.is_none() {
                 take_away(&whole);

@@ -47,18 +47,18 @@ impl Urgency for OfLast {
 }
 
 /// A view that notes whom each request comes from; what the kernel writes back comes from nobody.
-pub(crate) struct Noted {
+pub(crate) struct Followed {
     view: Arc<dyn Requests>,
     last: LastThread,
 }
 
-impl Noted {
-    pub(crate) fn over(view: Arc<dyn Requests>, last: &LastThread) -> Arc<Noted> {
-        Arc::new(Noted { view, last: Arc::clone(last) })
+impl Followed {
+    pub(crate) fn over(view: Arc<dyn Requests>, last: &LastThread) -> Arc<Followed> {
+        Arc::new(Followed { view, last: Arc::clone(last) })
     }
 }
 
-impl Requests for Noted {
+impl Requests for Followed {
     fn root(&self) -> Reply<Entry> {
         self.view.root()
     }

@@ -211,6 +211,10 @@ impl OpenVolume {
     /// fails, its commit will say so.
     pub(crate) fn make_way(&self) {
         let Location { mount, store, .. } = &self.location;
+        // As a rule; and the place is checked again by whoever makes the store.
+        if store.parent().is_some_and(Path::is_dir) {
+            return;
+        }
         let Ok(below) = store.strip_prefix(mount) else { return };
         let below = below.as_os_str().as_bytes();
         if let Err(error) = systx_store::make_way(&*self.vol.io, below, elsewhere::own()) {

@@ -268,3 +268,15 @@ fn who_has_looked_for_a_way_that_the_first_store_needs_commits() {
     // The store itself is in no view.
     assert_eq!(lab.read("inside"), "state\n");
 }
+
+/// Two runs that are the first of a user begin at once: each finds the way, and neither is in it.
+#[test]
+fn two_first_runs_of_a_user_make_one_way() {
+    let lab = lab!().as_user();
+    let (mut one, mut two) = (lab.shell(&[]), lab.shell(&[]));
+    one.eval("ls -A .local > one");
+    two.eval("ls -A .local > two");
+    one.exit(0).ok();
+    two.exit(0).ok();
+    assert_eq!([lab.read("one"), lab.read("two")], ["state\n", "state\n"]);
+}

@@ -163,7 +163,7 @@ impl Default for Engine {
 }
 
 impl Engine {
-    /// Each transaction has the policy that it chooses, by default [`crate::OsPrio`].
+    /// Each transaction has the policy that it chooses, by default [`Choice::OsPrio`].
     pub fn new() -> Engine {
         Engine::with_policy(Box::new(Chosen))
     }

@@ -49,8 +49,5 @@ pub use inject::{Inject, NoInject};
 pub use object::{Conflict, Object, ObjectRef, Opponent, PAGE, Side};
 pub use order::{GroupName, Order, OrderError, Turn};
 pub use plain::{Caller, Mutation, Plain, Stall};
-pub use policy::{
-    ByAge, Choice, Chosen, Contender, ContentionPolicy, Follows, Karma, OsPrio, Place, SizeMatters,
-    Urgency,
-};
+pub use policy::{Choice, Chosen, Contender, ContentionPolicy, Follows, Place, Urgency};
 pub use scope::{Ahead, Claim, Claimant, InLine, Part};

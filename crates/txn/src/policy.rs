@@ -1,13 +1,13 @@
 //! Who wins a conflict between two active transactions.
 //!
-//! The rule is a small trait so that it can be exchanged.  The default is [`OsPrio`].
+//! The rule is a small trait so that it can be exchanged.  The default is [`Choice::OsPrio`].
 //!
 //! | policy | before the age of the transaction |
 //! |---|---|
-//! | [`OsPrio`] | the more urgent thread |
-//! | [`ByAge`] | nothing |
-//! | [`SizeMatters`] | the more urgent thread, then the larger transaction |
-//! | [`Karma`] | the same, with the work of its attempts that lost |
+//! | [`Choice::OsPrio`] | the more urgent thread |
+//! | [`Choice::Timestamp`] | nothing |
+//! | [`Choice::SizeMatters`] | the more urgent thread, then the larger transaction |
+//! | [`Choice::Karma`] | the same, with the work of its attempts that lost |
 //!
 //! Age alone guarantees that the oldest makes progress; what comes before it breaks that.  So with
 //! every policy a transaction that has lost often enough is *aged*, and then outranks every one
@@ -45,12 +45,15 @@ pub type Follows = Option<Arc<dyn Urgency>>;
 /// By which rule a transaction contends with those that have the same; with others by
 /// [`Choice::OsPrio`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[allow(missing_docs)] // each is described with its policy
 pub enum Choice {
+    /// Priority, then age.
     #[default]
     OsPrio,
+    /// Age alone.
     Timestamp,
+    /// Priority, then size, then age (TxLinux, SOSP'07 §6.1, §6.2): less work is done again.
     SizeMatters,
+    /// Priority, then the work of all attempts, then age (the *Karma* of Polka).
     Karma,
 }
 
@@ -128,75 +131,38 @@ fn is_aged(c: &Contender) -> bool {
     c.scoped || c.age >= AGED_AFTER
 }
 
-/// Sorts the winner first; `first` is what a policy looks at before age.  Aged ones ignore it, or
-/// it could still starve one among other aged ones.
-fn key<K: Ord + Default>(c: &Contender, first: K) -> impl Ord + use<K> {
-    let aged = is_aged(c);
-    let first = if aged { K::default() } else { first };
-    (c.guest, c.asleep, !aged, first, c.timestamp, c.place, c.id)
-}
-
-macro_rules! policies {
-    ($($(#[$doc:meta])* $name:ident: |$c:ident| $first:expr;)*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-        pub struct $name;
-
-        impl ContentionPolicy for $name {
-            fn challenger_wins(&self, challenger: &Contender, holder: &Contender) -> bool {
-                let first = |$c: &Contender| $first;
-                key(challenger, first(challenger)) < key(holder, first(holder))
-            }
-
-            fn may_reserve(&self, contender: &Contender) -> bool {
-                !contender.guest && (is_aged(contender) || contender.priority < 0)
-            }
-
-            fn holds_up(&self, contender: &Contender, plain: i32) -> bool {
-                !contender.guest && (is_aged(contender) || contender.priority < plain)
-            }
-        }
-    )*};
-}
-
-policies! {
-    /// Priority, then age: the default.
-    OsPrio: |c| c.priority;
-    /// Age alone.
-    ByAge: |_c| ();
-    /// Priority, then size, then age (TxLinux, SOSP'07 §6.1, §6.2): less work is done again.
-    SizeMatters: |c| (c.priority, Reverse(c.size));
-    /// Priority, then the work of all attempts, then age (the *Karma* of Polka).
-    Karma: |c| (c.priority, Reverse(c.size.saturating_add(c.karma)));
+impl Choice {
+    /// Sorts the winner first.  Aged ones ignore what comes before age, or it could still starve
+    /// one among other aged ones.
+    fn key(self, c: &Contender) -> impl Ord + use<> {
+        let aged = is_aged(c);
+        let (priority, work) = match self {
+            _ if aged => (0, 0),
+            Choice::OsPrio => (c.priority, 0),
+            Choice::Timestamp => (0, 0),
+            Choice::SizeMatters => (c.priority, c.size),
+            Choice::Karma => (c.priority, c.size.saturating_add(c.karma)),
+        };
+        (c.guest, c.asleep, !aged, priority, Reverse(work), c.timestamp, c.place, c.id)
+    }
 }
 
 /// The policy that both have chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Chosen;
 
-impl Chosen {
-    fn of(choice: Choice) -> &'static dyn ContentionPolicy {
-        match choice {
-            Choice::OsPrio => &OsPrio,
-            Choice::Timestamp => &ByAge,
-            Choice::SizeMatters => &SizeMatters,
-            Choice::Karma => &Karma,
-        }
-    }
-}
-
 impl ContentionPolicy for Chosen {
     fn challenger_wins(&self, challenger: &Contender, holder: &Contender) -> bool {
         let both = challenger.choice == holder.choice;
         let choice = if both { challenger.choice } else { Choice::OsPrio };
-        Chosen::of(choice).challenger_wins(challenger, holder)
+        choice.key(challenger) < choice.key(holder)
     }
 
     fn may_reserve(&self, contender: &Contender) -> bool {
-        Chosen::of(contender.choice).may_reserve(contender)
+        self.holds_up(contender, 0)
     }
 
     fn holds_up(&self, contender: &Contender, plain: i32) -> bool {
-        Chosen::of(contender.choice).holds_up(contender, plain)
+        !contender.guest && (is_aged(contender) || contender.priority < plain)
     }
 }

@@ -101,6 +101,14 @@ impl FileDevice {
     }
 }
 
+impl Drop for FileDevice {
+    /// The lock belongs to the open file, of which a child that is being spawned has a copy:
+    /// closing alone would leave it.
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
 impl Device for FileDevice {
     fn blocks(&self) -> u64 {
         self.blocks
@@ -117,5 +125,21 @@ impl Device for FileDevice {
     }
     fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_of_the_descriptor_keeps_nobody_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let device = FileDevice::create(&path, 4 * BLOCK as u64).unwrap();
+        let copy = device.file.try_clone().unwrap();
+        drop(device);
+        FileDevice::open(&path).expect("nobody uses it");
+        drop(copy);
     }
 }

@@ -1,9 +1,7 @@
 //! Who wins by each policy, and that urgency is that of the moment.
 
 use super::*;
-use crate::policy::{
-    ByAge, Chosen, Contender, ContentionPolicy, Karma, OsPrio, Place, SizeMatters, Urgency,
-};
+use crate::policy::{Chosen, Contender, ContentionPolicy, Place, Urgency};
 use crate::{Caller, Plain, Stall};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -175,9 +173,9 @@ fn each_policy_is_a_total_order() {
     // But for the number, also in what changes.
     let members = all.iter_mut().filter(|c| c.place.is_some());
     members.for_each(|c| (c.size, c.karma) = (3, 0));
-    let policies: [&dyn ContentionPolicy; 5] = [&OsPrio, &ByAge, &SizeMatters, &Karma, &Chosen];
-    for policy in policies {
-        is_a_total_order(policy, &all);
+    for choice in [Choice::OsPrio, Choice::Timestamp, Choice::SizeMatters, Choice::Karma] {
+        all.iter_mut().for_each(|c| c.choice = choice);
+        is_a_total_order(&Chosen, &all);
     }
 }
 
