@@ -3,7 +3,9 @@
 //!
 //! The order is the whole argument.  Blobs go to free blocks, so that the last checkpoint stays
 //! readable.  A sync makes them durable before a region names them.  The region is not the one of
-//! the last checkpoint.  Nothing is freed before the region is durable.
+//! the last checkpoint.  Its copies are written one after the other, each durably, so that a power
+//! cut damages one at most: a region without a whole copy is damage.  Nothing is freed before both
+//! copies are durable.
 
 use crate::entry::{BlobOf, Entry};
 use crate::error::{Error, Result};
@@ -51,7 +53,9 @@ fn write_all(state: &mut State) -> Result<()> {
     let next = write_root(state)?;
     dev.sync()?;
     let block = next.encode(&state.tree.env.id)?;
-    dev.write_durable(Checkpoint::region(next.sequence), &block.repeat(2))?;
+    for at in Checkpoint::copies(next.sequence) {
+        dev.write_durable(at, &block)?;
+    }
     state.usage.add_blob(&next.root)?;
     state.usage.add_blob(&next.usage)?;
     state.settle(&flushed);
@@ -60,6 +64,24 @@ fn write_all(state: &mut State) -> Result<()> {
     state.usage.reclaim();
     state.flow.since = 0;
     state.flow.durable = applied;
+    Ok(())
+}
+
+/// Writes a copy of the last checkpoint again that is not there: a power cut came between the two,
+/// or it is damaged.  Before the other region is written: until that is done only this one counts.
+///
+/// # Errors
+/// What the device says.
+pub fn mend(state: &State) -> Result<()> {
+    let env = &state.tree.env;
+    let block = state.last.encode(&env.id)?;
+    for at in Checkpoint::copies(state.last.sequence) {
+        let mut found = vec![0; BLOCK];
+        env.dev.read(at, &mut found)?;
+        if found != block {
+            env.dev.write_durable(at, &block)?;
+        }
+    }
     Ok(())
 }
 

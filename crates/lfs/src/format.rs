@@ -13,8 +13,9 @@ pub const FIXED: u64 = 8;
 pub const SEGMENT_BLOCKS: std::ops::RangeInclusive<u32> = 16..=16384;
 /// Fewest segments of a volume.
 pub const SEGMENTS_MIN: u32 = 24;
-/// Version of the format.
-pub const FORMAT: u32 = 1;
+/// Version of the format.  In the first one the region of even checkpoints was empty until there was
+/// one, and a usage table had all segments.
+pub const FORMAT: u32 = 2;
 /// Copies of a checkpoint in its region: a damaged block alone does not cost a checkpoint.
 pub const COPIES: u64 = 2;
 /// Most runs of blocks of a blob that a checkpoint names.
@@ -133,7 +134,7 @@ impl Super {
         }
         unsealed(block, what, at)?;
         let bad = Error::undecodable(what, at);
-        if d.u32().map_err(&bad)? != FORMAT {
+        if !(1..=FORMAT).contains(&d.u32().map_err(&bad)?) {
             return Err(Error::NotAVolume("an unknown version of the format"));
         }
         let id = get_id(&mut d).map_err(&bad)?;
@@ -232,6 +233,12 @@ impl Checkpoint {
     /// The first block of the region of a checkpoint.
     pub fn region(sequence: u64) -> u64 {
         1 + sequence % 2 * COPIES
+    }
+
+    /// The blocks of a checkpoint's copies, in the order in which they are written.
+    pub fn copies(sequence: u64) -> std::ops::Range<u64> {
+        let first = Self::region(sequence);
+        first..first + COPIES
     }
 
     /// One copy, one block.

@@ -11,7 +11,7 @@ use crate::device::Device;
 use crate::error::{Error, Result, Structure};
 use crate::format::{BLOCK, COPIES, Checkpoint, Head, Ino, Super};
 use crate::piece::{self, Header, Purpose};
-use crate::recovery::{read_checkpoints, read_root, recover};
+use crate::recovery::{environment, prove, read_checkpoints, read_root, recover_unproven};
 use crate::state::State;
 use crate::tree::{Clock, Tree};
 use std::collections::BTreeMap;
@@ -154,14 +154,18 @@ pub struct Check {
 pub fn check(dev: Arc<dyn Device>, clock: Clock) -> Result<Check> {
     let mut check = Check::default();
     check.supers(&*dev)?;
-    let done = recover(dev, clock);
-    let state = match done {
+    let recovered = environment(dev, clock).and_then(|(env, sup)| {
+        if let Err(e) = prove(&env) {
+            check.note(e)?;
+        }
+        recover_unproven(env, sup)
+    });
+    let state = match recovered {
         Ok((state, ..)) => Some(state),
-        Err(Error::Corrupt { what, at, why }) => {
-            check.findings.push(Finding::Damaged { what, at, why });
+        Err(e) => {
+            check.note(e)?;
             None
         }
-        Err(e) => return Err(e),
     };
     if let Some(mut state) = state {
         check.checkpoints(&state);
@@ -216,28 +220,27 @@ impl Check {
         Ok(())
     }
 
-    /// A region that was never written, or whose last write was torn, is as a whole no checkpoint;
-    /// a region of which one copy is one has lost the other.
+    /// Of a region one copy is always whole, also after a power cut; the second may be the older
+    /// one.  In format 1 a region was empty until the volume was first opened.
     fn checkpoints(&mut self, state: &State) {
         let copies = read_checkpoints(&state.tree.env);
         for (region, pair) in copies.chunks(COPIES as usize).enumerate() {
             let first = 1 + region as u64 * COPIES;
             let sequences = pair.iter().filter_map(|c| Some(c.as_ref().ok()?.sequence));
             let newest = sequences.max();
+            let is_empty = newest.is_none() && state.last.sequence == 1;
             for (at, copy) in (first..).zip(pair) {
                 self.metadata.insert(at, Structure::Checkpoint);
                 match copy {
                     Ok(c) if Some(c.sequence) == newest => {}
+                    Ok(c) if at > first && Some(c.sequence + 2) == newest => {}
                     Ok(_) => self.damaged(Structure::Checkpoint, at, "older than its copy"),
-                    Err(e) if newest.is_some() => {
-                        self.damaged(Structure::Checkpoint, at, e.to_string());
+                    Err(_) if is_empty => {}
+                    Err(Error::Corrupt { why, .. }) => {
+                        self.damaged(Structure::Checkpoint, at, why.clone());
                     }
-                    Err(_) => {}
+                    Err(e) => self.damaged(Structure::Checkpoint, at, e.to_string()),
                 }
-            }
-            let torn = newest.is_none() && state.last.sequence > 1;
-            if torn && Checkpoint::region(state.last.sequence) != first {
-                self.damaged(Structure::Checkpoint, first, "neither copy can be read");
             }
         }
     }

@@ -2,12 +2,15 @@
 //!
 //! A group of the log counts if all of its pieces are there, and a piece is there if its sums are
 //! right and it has the epoch, the generation, the number and the chain that come next.  Nothing
-//! else decides.  Recovery writes nothing; the checkpoint of a new epoch that ends it is the
-//! first write, and leaves everything that recovery has read where it is.
+//! else decides.  Recovery writes nothing; the checkpoint of a new epoch that ends it leaves
+//! everything that recovery has read where it is.
 
+mod newest;
 mod replay;
 #[cfg(test)]
 mod tests;
+
+pub use newest::prove;
 
 use crate::device::Device;
 use crate::error::{Error, Result, Structure};
@@ -65,20 +68,30 @@ pub fn read_checkpoints(env: &Env) -> Vec<Result<Checkpoint>> {
 /// The state that a device has, by the newest checkpoint and the log after it.
 ///
 /// # Errors
-/// [`Error::NotAVolume`], [`Error::Corrupt`], [`Error::Io`].
+/// [`Error::NotAVolume`], [`Error::Io`]; [`Error::Corrupt`], also if the newest checkpoint may be
+/// one that cannot be read.
 pub fn recover(dev: Arc<dyn Device>, clock: Clock) -> Result<(State, Report, Super)> {
+    let (env, sup) = environment(dev, clock)?;
+    newest::prove(&env)?;
+    recover_unproven(env, sup)
+}
+
+/// Where the volume of a device lies.
+///
+/// # Errors
+/// As [`read_super`].
+pub fn environment(dev: Arc<dyn Device>, clock: Clock) -> Result<(Env, Super)> {
     let sup = read_super(&*dev)?;
-    let env = Env { dev, geometry: sup.geometry, id: sup.id, clock };
-    let mut error = Error::corrupt(Structure::Checkpoint, 1, "no checkpoint");
-    let mut newest: Option<Checkpoint> = None;
-    for found in read_checkpoints(&env) {
-        match found {
-            Ok(c) if newest.as_ref().is_none_or(|n| n.sequence < c.sequence) => newest = Some(c),
-            Ok(_) => {}
-            Err(e) => error = e,
-        }
-    }
-    let mut state = load(env, newest.ok_or(error)?)?;
+    Ok((Env { dev, geometry: sup.geometry, id: sup.id, clock }, sup))
+}
+
+/// As [`recover`], by the newest checkpoint that can be read, which may be an older one than the
+/// volume has had: for a check, which only looks.
+///
+/// # Errors
+/// As [`recover`].
+pub fn recover_unproven(env: Env, sup: Super) -> Result<(State, Report, Super)> {
+    let mut state = load(env.clone(), newest::readable(&env)?)?;
     let report = roll_forward(&mut state)?;
     for ino in std::mem::take(&mut state.orphans) {
         match state.tree.get(ino).map(|object| object.node.attrs.nlink) {

@@ -79,6 +79,9 @@ pub fn mkfs(dev: Arc<dyn Device>, format: &Format, clock: Clock) -> Result<()> {
     let env = Env { dev: dev.clone(), geometry, id: format.id, clock };
     let mut state = empty(env, format.owner);
     checkpoint::write(&mut state)?;
+    // The other region has the same: from here on one that cannot be read is damaged.
+    let same = Checkpoint { sequence: 0, ..state.last.clone() }.encode(&format.id)?;
+    Checkpoint::copies(0).try_for_each(|at| dev.write(at, &same))?;
     let sup = Super { id: format.id, geometry, blocks, label: format.label.clone() };
     dev.write(last, &sup.encode())?;
     dev.write(0, &sup.encode())?;
@@ -133,6 +136,7 @@ impl Volume {
     pub fn open(dev: Arc<dyn Device>, clock: Clock, salt: u64, limits: Limits) -> Result<Volume> {
         let (mut state, report, sup) = recovery::recover(dev, clock)?;
         state.limits = limits;
+        checkpoint::mend(&state)?;
         state.head.epoch += 1;
         state.head.chain = crc32c::crc32c_append(state.head.chain, &salt.to_le_bytes());
         checkpoint::write(&mut state)?;

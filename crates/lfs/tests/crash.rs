@@ -6,189 +6,15 @@
 
 mod common;
 
-use common::acts::{Act, act, run};
-use common::{BLOCKS, Dump, budget, bytes, commit, dump, file, format, fresh, made, open, tree};
-use proptest::prelude::*;
-use proptest::strategy::ValueTree;
-use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
+use common::acts::Act;
+use common::power::{Step, crashes, cuts, damaged, judge, lied, newest, record, take, workload};
+use common::{BLOCKS, budget, bytes, commit, dump, file, format, fresh, made, open, tree};
 use std::sync::Arc;
 use systx_base::Kind;
-use systx_lfs::device::{Cuts, Fault, SimDisk};
-use systx_lfs::format::ROOT;
+use systx_lfs::device::{Device, Fault, SimDisk};
+use systx_lfs::format::{BLOCK, ROOT};
 use systx_lfs::fsck::check;
-use systx_lfs::{CostBenefit, Error, Greedy, Policy, Txn, Volume, read_super};
-
-#[derive(Clone, Debug)]
-enum Step {
-    Commit(Vec<Act>),
-    Plain(Act),
-    Sync,
-    Checkpoint,
-    /// A transaction that spills.
-    Large(u64),
-    Clean(bool),
-    Coalesce,
-    Snapshot(u8),
-    Forget(u8),
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        5 => prop::collection::vec(act(), 1..6).prop_map(Step::Commit),
-        4 => act().prop_map(Step::Plain),
-        1 => Just(Step::Sync),
-        1 => Just(Step::Checkpoint),
-        1 => any::<u64>().prop_map(|s| Step::Large(s >> 20)),
-        1 => any::<bool>().prop_map(Step::Clean),
-        1 => Just(Step::Coalesce),
-        1 => (0..3u8).prop_map(Step::Snapshot),
-        1 => (0..3u8).prop_map(Step::Forget),
-    ]
-}
-
-fn workload(seed: u8, len: usize) -> Vec<Step> {
-    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[seed; 32]);
-    let mut runner = TestRunner::new_with_rng(ProptestConfig::default(), rng);
-    let mut steps = prop::collection::vec(step(), len).new_tree(&mut runner).unwrap().current();
-    // Something to act on.
-    let make = |path, kind| Act::Make(path, kind);
-    let first =
-        vec![make(0, Kind::Dir), make(1, Kind::Dir), make(2, Kind::File), make(7, Kind::Dir)];
-    steps.insert(0, Step::Commit(first));
-    steps
-}
-
-fn large(volume: &Volume, seed: u64) -> Result<(), Error> {
-    commit(volume, |ops| {
-        let name = b"large";
-        let f = match ops.lookup(ROOT, name) {
-            Ok(link) => link.ino,
-            Err(_) => ops.create(ROOT, name, &file())?,
-        };
-        ops.write(f, seed % 5 * 4096, &bytes(seed, 30 * 4096))
-    })
-}
-
-/// Does a step.  Returns whether it, and all before it, are durable now.
-fn take(volume: &Volume, step: &Step) -> Result<bool, Error> {
-    match step {
-        Step::Commit(acts) => {
-            let mut txn = Txn::new();
-            for act in acts {
-                // What is refused is left out.
-                let _ = volume.within(&mut txn, |ops| run(ops, *act));
-            }
-            volume.commit(txn).map(|()| true)
-        }
-        Step::Plain(act) => {
-            let _ = volume.plain(|ops| run(ops, *act));
-            Ok(false)
-        }
-        Step::Sync => volume.sync().map(|()| true),
-        Step::Checkpoint => volume.checkpoint().map(|()| true),
-        Step::Large(seed) => large(volume, *seed).map(|()| true),
-        Step::Clean(greedy) => {
-            let policy: &dyn Policy = if *greedy { &Greedy } else { &CostBenefit };
-            let free = volume.space().free_segments;
-            volume.clean(policy, free + 2).map(|_| false)
-        }
-        Step::Coalesce => volume.coalesce(0, 100, &|| false).map(|_| false),
-        Step::Snapshot(n) => match volume.snapshot(&n.to_string()) {
-            Err(Error::Exists | Error::NoSpace) => Ok(false),
-            other => other.map(|()| true),
-        },
-        Step::Forget(n) => match volume.remove_snapshot(&n.to_string()) {
-            Err(Error::NotFound) => Ok(false),
-            other => other.map(|()| true),
-        },
-    }
-}
-
-/// The record of a workload: a disk, and the tree after each step.
-struct Run {
-    disk: Arc<SimDisk>,
-    trees: Vec<Dump>,
-}
-
-/// A mark says how many steps were begun and how many are durable.
-fn mark(begun: usize, durable: usize) -> u64 {
-    (begun as u64) << 32 | durable as u64
-}
-
-fn record(steps: &[Step]) -> Run {
-    let (disk, volume) = fresh(BLOCKS);
-    drop(volume);
-    let disk = Arc::new(disk.copy());
-    let volume = open(disk.clone()).unwrap();
-    let mut trees = vec![tree(&volume)];
-    let mut durable = 0;
-    for (n, step) in steps.iter().enumerate() {
-        disk.mark(mark(n + 1, durable));
-        if take(&volume, step).unwrap_or_else(|e| panic!("{step:?}: {e}")) {
-            durable = n + 1;
-        }
-        trees.push(tree(&volume));
-        disk.mark(mark(n + 1, durable));
-    }
-    Run { disk, trees }
-}
-
-/// Whether what a disk has is one of those trees, again and again.
-fn judge(disk: SimDisk, allowed: &[Dump], past: &[Dump]) -> Result<Dump, String> {
-    let disk = Arc::new(disk);
-    let opened = |disk: &Arc<SimDisk>| open(disk.clone()).map_err(|e| format!("opening: {e}"));
-    let volume = opened(&disk)?;
-    let found = volume.look(dump).map_err(|e| format!("reading: {e}"))?;
-    if !allowed.contains(&found) {
-        let names: Vec<_> = found.keys().collect();
-        return Err(format!("a tree that never was, of {names:?}"));
-    }
-    for snapshot in volume.snapshots() {
-        let view = volume.at(&snapshot.name).map_err(|e| format!("{}: {e}", snapshot.name))?;
-        let kept = view.look(dump).map_err(|e| format!("{}: {e}", snapshot.name))?;
-        if !past.contains(&kept) {
-            return Err(format!("snapshot {} is of a tree that never was", snapshot.name));
-        }
-    }
-    drop(volume);
-    let volume = opened(&disk)?;
-    let again = volume.look(dump).map_err(|e| format!("reading again: {e}"))?;
-    if again != found {
-        return Err("opened twice, it has two trees".into());
-    }
-    commit(&volume, |ops| {
-        let f = ops.create(ROOT, b"after", &file())?;
-        ops.write(f, 0, &bytes(1, 20_000))
-    })
-    .map_err(|e| format!("a commit afterwards: {e}"))?;
-    let after = tree(&volume);
-    volume.close().map_err(|e| format!("closing: {e}"))?;
-    let checked = check(disk.clone(), common::clock()).map_err(|e| format!("fsck: {e}"))?;
-    if let Some(finding) = checked.findings.first() {
-        return Err(format!("fsck: {finding}"));
-    }
-    if tree(&opened(&disk)?) != after {
-        return Err("what was committed afterwards is not there".into());
-    }
-    Ok(found)
-}
-
-/// All crashes of a record, the trees they left, or the first that is wrong.
-fn crashes(run: &Run, cuts: Cuts) -> Result<usize, String> {
-    let mut wrong = Ok(0);
-    run.disk.crashes(cuts, |crash| {
-        let Ok(seen) = wrong else { return };
-        let (begun, durable) = ((crash.mark >> 32) as usize, (crash.mark & 0xffff_ffff) as usize);
-        wrong = judge(crash.disk, &run.trees[durable..=begun], &run.trees)
-            .map(|_| seen + 1)
-            .map_err(|e| format!("{}, {durable} of {begun} durable: {e}", crash.name));
-    });
-    wrong
-}
-
-fn cuts(each: usize) -> Cuts {
-    Cuts { each: each * budget(), seed: 1 }
-}
+use systx_lfs::{Error, Greedy, read_super};
 
 #[test]
 fn a_power_cut_leaves_what_was_durable_and_whole_steps() {
@@ -231,6 +57,52 @@ fn a_power_cut_while_recovering_changes_nothing() {
         disk.crashes(cuts(8), |again| {
             judge(again.disk, std::slice::from_ref(&found), &run.trees)
                 .unwrap_or_else(|e| panic!("{}, then {}: {e}", crash.name, again.name));
+        });
+    }
+}
+
+/// No block of a checkpoint that is damaged, alone or with another one, costs a commit in silence.
+#[test]
+fn damaged_checkpoints_are_made_up_for_or_refused() {
+    let (mut opened, mut refused) = (0, 0);
+    for seed in 20..20 + 4 * budget() as u8 {
+        let run = record(&workload(seed, 8));
+        let seen = damaged(&run, cuts(4), 2).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        (opened, refused) = (opened + seen.0, refused + seen.1);
+        // One alone is always made up for when nothing has been cut off.
+        let (disk, last) = (run.disk.copy(), run.trees.last().unwrap());
+        drop(open(Arc::new(disk.copy())).unwrap());
+        for at in 1..=4 {
+            assert_eq!(newest(&disk, &[at], std::slice::from_ref(last)), Ok(true), "block {at}");
+        }
+    }
+    println!("{opened} opened, {refused} refused");
+    assert!(opened > 3 * refused && refused > 10, "{opened} opened, {refused} refused");
+}
+
+/// A power cut between the copies of a checkpoint, one more while the volume is opened, and then
+/// damage.  An opening that has come to its end has made every copy whole.
+#[test]
+fn an_opening_relies_on_no_single_copy() {
+    let make = Act::Make(2, Kind::File);
+    let first = Step::Commit(vec![make, Act::Write(2, 0, 9000, 1)]);
+    let run = record(&[first, Step::Plain(Act::Chmod(2, 0o600)), Step::Checkpoint]);
+    let mut disks = Vec::new();
+    run.disk.crashes(cuts(12), |crash| disks.push(crash));
+    for crash in disks.into_iter().rev().take(30 * budget()) {
+        let (begun, durable) = ((crash.mark >> 32) as usize, (crash.mark & 0xffff_ffff) as usize);
+        let disk = Arc::new(crash.disk);
+        drop(open(disk.clone()).unwrap());
+        for first in [1, 3] {
+            let mut region = vec![0; 2 * BLOCK];
+            disk.read(first, &mut region).unwrap();
+            assert!(region[..BLOCK] == region[BLOCK..], "{}: block {first}", crash.name);
+        }
+        disk.crashes(cuts(8), |again| {
+            for at in 1..=4 {
+                let seen = newest(&again.disk, &[at], &run.trees[durable..=begun]);
+                seen.unwrap_or_else(|e| panic!("{}, then {}: {e}", crash.name, again.name));
+            }
         });
     }
 }
@@ -288,26 +160,6 @@ fn a_device_that_fails_costs_nothing_that_was_durable() {
     }
 }
 
-/// Does steps on a disk that lies about a barrier, and counts those that there are.
-fn lied(steps: &[Step], fault: Fault) -> (Result<usize, String>, (u64, u64)) {
-    let (disk, volume) = fresh(BLOCKS);
-    drop(volume);
-    let disk = Arc::new(disk.copy());
-    let volume = open(disk.clone()).unwrap();
-    disk.fault(fault);
-    let (mut trees, mut durable) = (vec![tree(&volume)], 0);
-    for (n, step) in steps.iter().enumerate() {
-        disk.mark(mark(n + 1, durable));
-        if take(&volume, step).unwrap() {
-            durable = n + 1;
-        }
-        trees.push(tree(&volume));
-        disk.mark(mark(n + 1, durable));
-    }
-    let barriers = disk.barriers();
-    (crashes(&Run { disk, trees }, cuts(40)), barriers)
-}
-
 /// A suite that passes with a barrier missing would prove nothing about it.
 #[test]
 fn each_barrier_that_is_taken_away_is_noticed() {
@@ -347,20 +199,26 @@ fn each_barrier_of_making_a_volume_is_noticed() {
         disk.mark(1);
         let barriers = disk.barriers();
         let mut wrong = 0;
-        disk.crashes(cuts(300), |crash| {
-            let disk = Arc::new(crash.disk);
-            let is_right = match open(disk.clone()) {
+        let is_right = |mark, disk: Arc<SimDisk>| {
+            match open(disk.clone()) {
                 Ok(volume) if volume.identity().0 == [7; 16] => {
-                    crash.mark == 0 && volume.look(dump).is_ok_and(|tree| tree == before)
+                    mark == 0 && volume.look(dump).is_ok_and(|tree| tree == before)
                 }
                 Ok(volume) => volume.look(dump).is_ok_and(|tree| tree.len() == 1),
                 // Neither of both, and it does not say that it is the new one.
                 Err(_) => {
                     let says = read_super(&*disk).map(|sup| sup.id);
-                    crash.mark == 0 && !says.is_ok_and(|id| id == [9; 16])
+                    mark == 0 && !says.is_ok_and(|id| id == [9; 16])
                 }
-            };
-            wrong += usize::from(!is_right);
+            }
+        };
+        disk.crashes(cuts(300), |crash| {
+            // A damaged copy of the checkpoint costs nothing.
+            for damaged in [None, Some(3), Some(4)] {
+                let disk = Arc::new(crash.disk.copy());
+                damaged.into_iter().for_each(|at| disk.damage(at, 77));
+                wrong += usize::from(!is_right(crash.mark, disk));
+            }
         });
         (wrong, barriers)
     };

@@ -100,6 +100,17 @@ impl SimDisk {
         Self::from_image(inner.blocks, inner.now.clone())
     }
 
+    /// A bit of a block is not what was written, whatever else happens.
+    pub fn damage(&self, block: u64, byte: usize) {
+        let mut inner = self.inner.lock();
+        let sector = block * (BLOCK / SECTOR) as u64 + (byte / SECTOR) as u64;
+        let Inner { start, now, .. } = &mut *inner;
+        for image in [start, now] {
+            let old = image.entry(sector).or_insert_with(|| Arc::new([0; SECTOR]));
+            Arc::make_mut(old)[byte % SECTOR] ^= 0x10;
+        }
+    }
+
     /// From here on the disk does this wrong.
     pub fn fault(&self, fault: Fault) {
         let mut inner = self.inner.lock();

@@ -153,8 +153,9 @@ fn a_damaged_copy_of_a_checkpoint_costs_nothing() {
     for copy in [newest, newest + 1, 0, case.before.len() as u64 / BLOCK as u64 - 1] {
         assert_eq!(groups(&[copy]).expect("it opens"), 1, "block {copy}");
     }
-    // A region that was torn as a whole: the checkpoint before it leads into the same log, but
-    // not into an epoch that it does not know.
-    assert_eq!(groups(&[newest, newest + 1]).expect("it opens"), 0);
+    let older = Checkpoint::region(1);
+    assert_eq!(groups(&[older, older + 1]).expect("the log has none after the newest"), 1);
+    let lost = groups(&[newest, newest + 1]).expect_err("the older one lacks a commit");
+    assert!(lost.to_string().starts_with("damaged Checkpoint at block 1: neither"), "{lost}");
     assert!(groups(&[1, 2, 3, 4]).is_err(), "no checkpoint at all");
 }

@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod acts;
+pub mod power;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
