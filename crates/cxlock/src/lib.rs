@@ -20,6 +20,8 @@ mod stats;
 mod sync;
 mod tx;
 
+pub mod table;
+
 pub use cause::Cause;
 pub use cell::{TxCell, Word};
 pub use condvar::CxCondvar;

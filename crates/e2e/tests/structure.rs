@@ -23,6 +23,7 @@ const RANKS: &[(&str, u32)] = &[
     ("systx-txn", 1),
     ("systx-session", 1),
     ("systx-sim", 2),
+    ("systx-metatm", 2),
     ("systx-vfs", 2),
     ("systx-fuse", 3),
     ("systx-commit", 4),
