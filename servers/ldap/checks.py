@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import subprocess
 import sys
 import threading
@@ -113,6 +114,9 @@ class Guarded(unittest.TestCase):
         self.assertEqual(open_ones, [])
 
 
+NAMES = ["a.b", "c/d", "e:f", "g, h", "Ünï", "back\\slash", "{1}x", "i;j", "n" * 200]
+
+
 class Clients(Guarded):
     def test_stock_clients_find_what_they_have_changed(self):
         text = f"dn: {dn_of('ann')}\nobjectClass: person\ncn: ann\nsn: a\n"
@@ -143,7 +147,7 @@ class Clients(Guarded):
 
     def test_python_ldap_changes_entries_of_any_name(self):
         connection, model = connect(self.slapd), {}
-        for n, name in enumerate(["a.b", "c/d", "e:f", "g, h", "Ünï", "back\\slash", "{1}x", "i;j"]):
+        for n, name in enumerate(NAMES):
             connection.add_s(dn_of(name), person(name))
             connection.modify_s(dn_of(name), [(ldap.MOD_REPLACE, "description", [b"%d" % n])])
             connection.rename_s(dn_of(name), f"cn={names.escape_dn_chars(name + '.')}", delold=1)
@@ -190,8 +194,8 @@ class Clients(Guarded):
 
 
 def worker(number, url, seed, model, doubtful, stop, refused):
-    """Changes its own entries at random until it is told to stop.  `model` has what was acknowledged; `doubtful` what the
-    entry under way may be as well."""
+    """Changes its own entries at random until it is told to stop.  `model` has what was
+    acknowledged; `doubtful` what the entry under way may be as well."""
     server = type("Server", (), {"url": url})
     chance, connection = random.Random(seed), None
     while not stop.is_set():
@@ -386,8 +390,9 @@ class TwoServers(Guarded):
         connect(self.slapd).add_s(dn_of("count"), person("count"))
         times = 200 if LONG else 30
         done, busy = multiprocessing.Value("i"), multiprocessing.Value("i")
-        clients = [multiprocessing.Process(target=count, args=(self.all[n % 2].url, times, done, busy))
-                   for n in range(4)]
+        urls = [server.url for server in self.all] * 2
+        clients = [multiprocessing.Process(target=count, args=(url, times, done, busy))
+                   for url in urls]
         for client in clients:
             client.start()
         for client in clients:
@@ -452,6 +457,57 @@ class Failing(Guarded):
         self.nothing_open()
 
 
+class OtherSetUps(Guarded):
+    def test_the_plugin_is_configured_in_cn_config_too(self):
+        server = self.site.slapd("config", self.tree).in_cn_config().start()
+        connect(server).add_s(dn_of("one"), person("one"))
+        self.assertIn(dn_of("one"), self.nothing_half(server))
+        self.assertEqual(len(self.commits()), 3)
+
+    def test_a_database_of_another_kind_is_as_before(self):
+        path = f"{self.site.volume}/mdb"
+        os.mkdir(path)
+        other = ["modulepath /usr/lib/ldap", "moduleload back_mdb", "database mdb",
+                 'suffix "o=other"', f"directory {path}", 'rootdn "cn=admin,o=other"',
+                 f"rootpw {PASSWORD}"]
+        server = self.site.slapd("both", self.tree, options=other).start()
+        connection = ldap.initialize(server.url)
+        connection.simple_bind_s("cn=admin,o=other", PASSWORD)
+        connection.add_s("o=other", [("objectClass", [b"organization"]), ("o", [b"other"])])
+        self.assertEqual(len(self.commits()), 2)
+
+
+class Without(unittest.TestCase):
+    """Stock slapd on the same files: that these checks see what they look for."""
+
+    def setUp(self):
+        self.site = Site()
+        self.addCleanup(self.site.close)
+        self.tree = self.site.tree("plain", guard=False)
+
+    def test_two_servers_lose_updates(self):
+        servers = [self.site.slapd(f"s{n}", self.tree, plugin=False).start() for n in range(2)]
+        servers[0].tool("ldapadd", text=BASE)
+        connect(servers[0]).add_s(dn_of("count"), person("count"))
+        for _ in range(50):
+            done, busy = multiprocessing.Value("i"), multiprocessing.Value("i")
+            clients = [multiprocessing.Process(target=count, args=(s.url, 100, done, busy))
+                       for s in servers]
+            for client in clients:
+                client.start()
+            for client in clients:
+                client.join()
+            if int(entries(servers[0].slapcat())[dn_of("count")]) < done.value:
+                return
+            anew = [(ldap.MOD_REPLACE, "description", [b"0"])]
+            connect(servers[0]).modify_s(dn_of("count"), anew)
+        self.fail("no update was lost")
+
+
+if not LONG:
+    del Without
+
+
 class Refused(unittest.TestCase):
     def setUp(self):
         self.site = Site(megabytes=40)
@@ -495,9 +551,15 @@ class Refused(unittest.TestCase):
         done = self.add(self.site.slapd("slapd", tree, before=drop).start())
         self.assertEqual(done.returncode, 53)
         self.assertIn("systx exec", done.stderr)
-        launched = [*drop, self.site.systx_binary, "exec", "--"]
-        server = self.site.slapd("launched", tree, before=launched).start()
-        done = self.add(server)
+        # A copy, since the user may not get at what root has built.
+        shutil.copy(self.site.systx_binary, f"{self.site.base}/systx")
+        launched = [*drop, f"{self.site.base}/systx", "exec", "--"]
+        done = self.add(self.site.slapd("launched", tree, before=launched).start())
+        self.assertEqual(done.returncode, 0, done.stderr)
+        # As a service with AmbientCapabilities=.
+        capable = [*drop, "--inh-caps=+sys_admin,+sys_chroot",
+                   "--ambient-caps=+sys_admin,+sys_chroot"]
+        done = self.site.slapd("capable", tree, before=capable).start().tool("ldapdelete", PEOPLE)
         self.assertEqual(done.returncode, 0, done.stderr)
         owners = {os.stat(f"{tree}/{name}").st_uid for name in files(tree)}
         self.assertEqual(owners, {OPENLDAP[0]})
@@ -518,7 +580,8 @@ class Result(unittest.TextTestResult):
         unittest.TestResult.startTest(self, test)
 
     def addSuccess(self, test):
-        print(f"ok {test.id().split('.', 1)[1]} ({time.monotonic() - self.begun:.1f} s)", flush=True)
+        took = time.monotonic() - self.begun
+        print(f"ok {test.id().split('.', 1)[1]} ({took:.1f} s)", flush=True)
 
     def addSkip(self, test, reason):
         super().addSkip(test, reason)

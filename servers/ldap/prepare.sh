@@ -1,4 +1,5 @@
-# What ./test, ./demo and bench/ldap share: stock slapd, the clients, and the plugin.  To be sourced by bash.
+# What ./test, ./demo and bench/ldap share: stock slapd, the clients, and the plugin.  To be sourced
+# by bash.
 
 ldap_here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 ldap_top=$(cd "$ldap_here/../.." && pwd)
@@ -29,15 +30,16 @@ install_ldap() {
     local packages said policy=/usr/sbin/policy-rc.d made=no
     packages=$(missing_for_ldap)
     [ -n "$packages" ] || return 0
-    [ "$(id -u)" = 0 ] || { echo "missing, and only root can install: ${packages//$'\n'/ }"; return 1; }
-    command -v apt-get >/dev/null || { echo "missing, and there is no apt: ${packages//$'\n'/ }"; return 1; }
+    packages=${packages//$'\n'/ }
+    [ "$(id -u)" = 0 ] || { echo "missing, and only root can install: $packages"; return 1; }
+    command -v apt-get >/dev/null || { echo "missing, and there is no apt: $packages"; return 1; }
     # All of it is fetched before any of it is installed.
     # shellcheck disable=SC2086
     if ! said=$(apt_quickly 60 --download-only install $packages); then
         apt_quickly 60 update >/dev/null
         # shellcheck disable=SC2086
         said=$(apt_quickly 60 --download-only install $packages) ||
-            { echo "cannot be had: ${packages//$'\n'/ }: $(tail -n 1 <<<"$said")"; return 1; }
+            { echo "cannot be had: $packages: $(tail -n 1 <<<"$said")"; return 1; }
     fi
     if [ ! -e $policy ]; then
         printf '#!/bin/sh\nexit 101\n' >$policy && chmod 755 $policy && made=yes
@@ -48,16 +50,18 @@ install_ldap() {
     said=$(apt_quickly 300 --no-download install $packages)
     local code=$?
     [ $made = no ] || rm -f $policy
-    [ $code = 0 ] || echo "cannot be installed: ${packages//$'\n'/ }: $(tail -n 1 <<<"$said")"
+    [ $code = 0 ] || echo "cannot be installed: $packages: $(tail -n 1 <<<"$said")"
     return $code
 }
 
-# in_a_box COMMAND...: with namespaces of its own, so that no process and no mount is left of it, however it ends.
+# in_a_box COMMAND...: with namespaces of its own, so that no process and no mount is left of it,
+# however it ends.
 in_a_box() {
     unshare --mount --propagation private --pid --fork --kill-child --mount-proc "$@"
 }
 
-# build_ldap PROFILE: systx, libsystx and the plugin, all into one directory, which is $SYSTX_BUILT then.
+# build_ldap PROFILE: systx, libsystx and the plugin, all into one directory, which is $SYSTX_BUILT
+# then.
 build_ldap() {
     local how=()
     [ "$1" = debug ] || how=(--release)

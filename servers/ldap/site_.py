@@ -60,6 +60,7 @@ class Slapd:
         self.site, self.name, self.backend = site, name, backend
         self.before, self.process = list(before), None
         self.conf, self.socket = f"{site.base}/{name}.conf", f"{site.base}/{name}.sock"
+        self.configuration = ["-f", self.conf]
         self.url = "ldapi://" + urllib.parse.quote(self.socket, safe="")
         lines = [f"include /etc/ldap/schema/{schema}.schema" for schema in SCHEMAS]
         lines += [f"pidfile {site.base}/{name}.pid", "threads 8", "writetimeout 60"]
@@ -72,10 +73,20 @@ class Slapd:
         with open(self.conf, "w") as conf:
             conf.write("\n".join([*lines, *options]) + "\n")
 
+    def in_cn_config(self):
+        """From now on by the configuration that slapd makes of the file."""
+        self.configuration = ["-F", f"{self.site.base}/{self.name}.d"]
+        os.mkdir(self.configuration[1])
+        done = subprocess.run(["/usr/sbin/slaptest", "-f", self.conf, *self.configuration],
+                              env=self.site.environment, text=True, capture_output=True)
+        assert done.returncode == 0, done.stderr
+        return self
+
     def start(self):
-        log = open(f"{self.site.base}/{self.name}.log", "a")
-        command = [*self.before, "/usr/sbin/slapd", "-f", self.conf, "-h", self.url, "-d", "0"]
-        self.process = subprocess.Popen(command, env=self.site.environment, stdin=subprocess.DEVNULL,
+        log, nothing = open(f"{self.site.base}/{self.name}.log", "a"), subprocess.DEVNULL
+        command = [*self.before, "/usr/sbin/slapd", *self.configuration]
+        command += ["-h", self.url, "-d", "0"]
+        self.process = subprocess.Popen(command, env=self.site.environment, stdin=nothing,
                                         stdout=log, stderr=log, preexec_fn=die_with_parent)
         until(self.answers, f"{self.name} answers; {self.log()}")
         return self
@@ -109,7 +120,7 @@ class Slapd:
 
     def slapcat(self):
         """The whole database as the stock tool prints it."""
-        command = ["/usr/sbin/slapcat", "-f", self.conf, "-o", "ldif-wrap=no"]
+        command = ["/usr/sbin/slapcat", *self.configuration, "-b", SUFFIX, "-o", "ldif-wrap=no"]
         done = subprocess.run(command, env=self.site.environment, text=True, capture_output=True)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -158,7 +169,8 @@ class Site:
         done = subprocess.run([self.systx_binary, *arguments], env=self.environment, text=True,
                               input=text, capture_output=True, cwd=cwd or self.volume)
         if check and done.returncode:
-            raise AssertionError(f"systx {arguments}: {done.returncode}: {done.stdout} {done.stderr}")
+            said = done.stdout + done.stderr
+            raise AssertionError(f"systx {arguments}: {done.returncode}: {said}")
         return done
 
     def own_processes(self):

@@ -1,8 +1,9 @@
 /* A SLAPI plugin by which each update of slapd's LDIF back end is one durable system transaction.
  *
- * A worker thread of slapd carries an operation from its begin to its answer.  The plugin begins before the back end
- * works, with the files of the operation as the scope, and ends when the answer is about to be sent: an operation that
- * succeeded is committed, any other is dropped.  A commit that fails turns the answer into "busy".
+ * A worker thread of slapd carries an operation from its begin to its answer.  The plugin begins
+ * before the back end works, with the files of the operation as the scope, and ends when the answer
+ * is about to be sent: an operation that succeeded is committed, any other is dropped.  A commit
+ * that fails turns the answer into "busy".
  *
  *   plugin preoperation /usr/lib/ldap/slapi_systx.so systx_init DIRECTORY SUFFIX
  */
@@ -26,7 +27,8 @@ struct database {
 };
 static struct database *databases;
 
-/* The operation whose transaction this thread has open.  What overlays do inside of it has another pblock. */
+/* The operation whose transaction this thread has open.  What overlays do inside of it has another
+ * pblock. */
 static __thread struct {
     Slapi_PBlock *of; /* NULL: none */
     unsigned long connection, message;
@@ -36,7 +38,8 @@ static __thread struct {
 /* What the answer says beside its number; slapd copies it only as it sends it. */
 static __thread char words[1600];
 
-/* The files of an operation: at most two entries with their directories, and the new parent with its own. */
+/* The files of an operation: at most two entries with their directories, and the new parent with
+ * its own. */
 struct scope {
     struct systx_path paths[6];
     char text[6][PATH_MAX];
@@ -66,7 +69,8 @@ static const struct database *database_of(const char *dn) {
     return found;
 }
 
-/* Where the back end keeps an entry: a directory of each parent's name, from the suffix on; without ".ldif".  -1: too long. */
+/* Where the back end keeps an entry: a directory of each parent's name, from the suffix on; without
+ * ".ldif".  -1: too long. */
 static int place(const struct database *db, const char *dn, char *to, size_t room) {
     const char *end = dn + strlen(dn), *from = end - strlen(db->suffix);
     size_t used = (size_t)snprintf(to, room, "%s", db->directory);
@@ -100,8 +104,8 @@ enum {
     BELOW = 2    /* it is made, so its parent must stay */
 };
 
-/* Declares the file of an entry, and what else is said.  The parent's directory is written only for its first child, so
- * children of one parent are made side by side.  -1: the name is too long. */
+/* Declares the file of an entry, and what else is said.  The parent's directory is written only for
+ * its first child, so children of one parent are made side by side.  -1: the name is too long. */
 static int declare_entry(struct scope *scope, const struct database *db, const char *dn, int how) {
     char path[PATH_MAX - sizeof LDIF];
     struct stat there;
@@ -119,15 +123,15 @@ static int declare_entry(struct scope *scope, const struct database *db, const c
     return 0;
 }
 
-/* Sends the answer, and tells slapd not to go on. */
-static int refuse(Slapi_PBlock *pb, int code, const char *why) {
-    snprintf(words, sizeof words, "%s", why);
+/* Sends the answer, with the words that are there, and tells slapd not to go on. */
+static int refuse(Slapi_PBlock *pb, int code) {
     slapi_log_error(SLAPI_LOG_FATAL, "systx", "%s\n", words);
     slapi_send_ldap_result(pb, code, NULL, words, 0, NULL);
     return -1;
 }
 
-/* After a call that failed with `error`: the path and the opponent of a lost conflict, or what else is known. */
+/* After a call that failed with `error`: the path and the opponent of a lost conflict, or what else
+ * is known. */
 static const char *reason(int error) {
     static __thread char text[1560];
     struct systx_status status;
@@ -146,17 +150,19 @@ static void drop(void) {
 }
 
 static int begin(Slapi_PBlock *pb, const struct database *db, const struct scope *scope) {
+    const char *at = db->directory;
     struct systx_begin how = {.paths = scope->count, .scope = scope->paths};
-    char why[1600];
-    if (systx_begin_with(db->directory, &how) != 0) {
-        int error = errno;
+    if (systx_begin_with(at, &how) != 0) {
+        int error = errno, code = LDAP_UNWILLING_TO_PERFORM;
         if (error == ENOTTY)
-            snprintf(why, sizeof why, "%s is not guarded: systx mount %s", db->directory, db->directory);
+            snprintf(words, sizeof words, "%s is not guarded: systx mount %s", at, at);
         else if (error == EPERM)
-            snprintf(why, sizeof why, "slapd may not begin transactions: start it by systx exec");
-        else
-            snprintf(why, sizeof why, "not begun: %s", reason(error));
-        return refuse(pb, error == ENOTTY || error == EPERM ? LDAP_UNWILLING_TO_PERFORM : LDAP_BUSY, why);
+            snprintf(words, sizeof words, "slapd may not begin transactions: see systx exec");
+        else {
+            code = LDAP_BUSY;
+            snprintf(words, sizeof words, "not begun: %s", reason(error));
+        }
+        return refuse(pb, code);
     }
     mine.of = pb;
     mine.connection = number(pb, SLAPI_CONN_ID);
@@ -179,7 +185,8 @@ enum kind { MODIFIED = 0, DELETED = SUBTREE, ADDED = BELOW, MOVED = SUBTREE | BE
 
 static int before(Slapi_PBlock *pb, enum kind kind) {
     if (mine.of != NULL) {
-        if (mine.connection == number(pb, SLAPI_CONN_ID) && mine.message == number(pb, SLAPI_OPERATION_MSGID))
+        if (mine.connection == number(pb, SLAPI_CONN_ID) &&
+            mine.message == number(pb, SLAPI_OPERATION_MSGID))
             return 0; /* an overlay's, inside of the client's */
         drop();       /* of one that another plugin stopped */
     }
@@ -191,14 +198,15 @@ static int before(Slapi_PBlock *pb, enum kind kind) {
     int done = 0;
     if (db == NULL) {
         /* Without a transaction nothing is changed. */
-        done = refuse(pb, LDAP_UNWILLING_TO_PERFORM, "the suffix given to slapi_systx.so is not this database's");
+        snprintf(words, sizeof words, "slapi_systx.so is configured for another suffix");
+        done = refuse(pb, LDAP_UNWILLING_TO_PERFORM);
     } else {
         char *to = kind == MOVED ? renamed(pb, dn) : NULL;
         int long_name = declare_entry(&scope, db, dn, kind == MOVED ? SUBTREE : (int)kind);
         if (to != NULL && strcmp(to, dn) != 0 && database_of(to) == db)
             long_name |= declare_entry(&scope, db, to, MOVED);
-        done = long_name ? refuse(pb, LDAP_UNWILLING_TO_PERFORM, "the name is too long for a path")
-                         : begin(pb, db, &scope);
+        snprintf(words, sizeof words, "the name is too long for a path");
+        done = long_name ? refuse(pb, LDAP_UNWILLING_TO_PERFORM) : begin(pb, db, &scope);
         slapi_ch_free_string(&to);
     }
     slapi_ch_free_string(&dn);
@@ -210,13 +218,12 @@ static int before_delete(Slapi_PBlock *pb) { return before(pb, DELETED); }
 static int before_modify(Slapi_PBlock *pb) { return before(pb, MODIFIED); }
 static int before_rename(Slapi_PBlock *pb) { return before(pb, MOVED); }
 
-static int busy(Slapi_PBlock *pb, const char *what, int error) {
+static void busy(Slapi_PBlock *pb, const char *what, int error) {
     int code = LDAP_BUSY;
     snprintf(words, sizeof words, "%s: %s", what, reason(error));
     slapi_log_error(SLAPI_LOG_FATAL, "systx", "%s\n", words);
     slapi_pblock_set(pb, SLAPI_RESULT_CODE, &code);
     slapi_pblock_set(pb, SLAPI_RESULT_TEXT, words);
-    return 0;
 }
 
 /* Before the answer is sent. */
@@ -231,13 +238,13 @@ static int answer(Slapi_PBlock *pb) {
     }
     if (code == LDAP_SUCCESS && !mine.broken) {
         int error = xend() == 0 ? 0 : errno;
-        if (error == 0)
+        if (error == 0 || error == ESTALE) { /* committed; slapd does not mind where it works */
             mine.of = NULL;
-        else if (error == ESTALE) /* committed; slapd does not mind where it works */
-            mine.of = NULL, error = 0;
-        else
-            drop(); /* those that failed are over; those that would wait are not */
-        return error == 0 ? 0 : busy(pb, error == ECONNABORTED ? "look whether it is done" : "not committed", error);
+            return 0;
+        }
+        busy(pb, error == ECONNABORTED ? "look whether it is done" : "not committed", error);
+        drop(); /* what failed is over; what would wait is not */
+        return 0;
     }
     struct systx_status status;
     int lost = xstatus(&status) == 0 && status.state == SYSTX_LOST;
@@ -250,7 +257,8 @@ static int answer(Slapi_PBlock *pb) {
     return 0;
 }
 
-/* When slapd is done with the operation, also where it sends no answer: of one that was abandoned nothing is done. */
+/* When slapd is done with the operation, also where it sends no answer: of one that was abandoned
+ * nothing is done. */
 static int after(Slapi_PBlock *pb) {
     if (mine.of == pb)
         drop();
@@ -259,7 +267,7 @@ static int after(Slapi_PBlock *pb) {
 
 int systx_init(Slapi_PBlock *pb);
 int systx_init(Slapi_PBlock *pb) {
-    static Slapi_PluginDesc about = {"systx", "systx", "1", "each update is one durable transaction"};
+    static Slapi_PluginDesc about = {"systx", "systx", "1", "an update is a durable transaction"};
     static const struct { int when; int (*what)(Slapi_PBlock *); } hooks[] = {
         {SLAPI_PLUGIN_PRE_ADD_FN, before_add},       {SLAPI_PLUGIN_POST_ADD_FN, after},
         {SLAPI_PLUGIN_PRE_MODIFY_FN, before_modify}, {SLAPI_PLUGIN_POST_MODIFY_FN, after},
@@ -277,7 +285,8 @@ int systx_init(Slapi_PBlock *pb) {
     db->directory = slapi_ch_strdup(arguments[0]);
     db->suffix = slapi_dn_normalize_case(arguments[1]);
     if (db->suffix == NULL || db->directory[0] != '/') {
-        slapi_log_error(SLAPI_LOG_FATAL, "systx", "%s is no suffix, or %s no absolute path\n", arguments[1], arguments[0]);
+        slapi_log_error(SLAPI_LOG_FATAL, "systx", "%s is no suffix, or %s no absolute path\n",
+                        arguments[1], arguments[0]);
         return -1;
     }
     db->next = databases;

@@ -83,7 +83,7 @@ struct systx_status {
 int systx_use(const char *dir);
 
 /* Begins a transaction of this thread.  Inside a transaction it only counts.
- * ENOTTY: not in a guarded directory.  EPERM: no right to change the thread's mount namespace (CAP_SYS_ADMIN): start the program by
+ * ENOTTY: not in a guarded directory.  EPERM: no right to change the thread's mount namespace (CAP_SYS_ADMIN, CAP_SYS_CHROOT): start the program by
  * `systx exec`, or have the directory mounted by `systx mount --routed`.
  * EINVAL: unknown flags.  EAGAIN: it would have to wait (SYSTX_NONBLOCK).  EBUSY: one is paused.  EDEADLK, once: attempts lose again and again while the thread sleeps
  * inside for what others have.  EPROTO: a daemon of another version.  EOPNOTSUPP: the process has a
