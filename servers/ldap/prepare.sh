@@ -69,5 +69,6 @@ build_ldap() {
         cargo build -q "${how[@]}" -p libsystx --lib) || return 1
     SYSTX_BUILT=$(cd "${CARGO_TARGET_DIR:-$ldap_top/target}/$1" && pwd)
     export SYSTX_BUILT
+    ln -sfn libsystx.so "$SYSTX_BUILT/libsystx.so.0"
     make -s -C "$ldap_here" BUILT="$SYSTX_BUILT"
 }

@@ -60,7 +60,7 @@ class Conflict(OSError):
     """The transaction has lost a conflict: nothing was committed."""
 
 
-_lib = ctypes.CDLL(os.environ.get("SYSTX_LIBRARY", "libsystx.so"), use_errno=True)
+_lib = ctypes.CDLL(os.environ.get("SYSTX_LIBRARY", "libsystx.so.0"), use_errno=True)
 _lib.systx_begin_at.argtypes = [ctypes.c_char_p, ctypes.c_uint]
 _lib.xpause.restype = _lib.xid.restype = ctypes.c_uint64
 _lib.xresume.argtypes = [ctypes.c_uint64]

@@ -11,6 +11,7 @@
 //!
 //! Not under /tmp or /dev/shm: runs may put a private tmpfs there.
 
+pub use self::built::{LIBRARY, SONAME, built};
 pub use crate::frozen::Frozen;
 use crate::run::{Finished, HANG, Limits, Shell, finish, wait_readable};
 use std::ffi::OsStr;
@@ -23,6 +24,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
+mod built;
 mod layers;
 mod limited;
 
@@ -777,22 +779,4 @@ pub fn systx_binary() -> &'static Path {
         }
         built(&["-p", "systx", "--bin", "systx"], "systx")
     })
-}
-
-/// Builds something of this workspace with the suite's own profile; `place`: where it is then, below
-/// the profile's directory.
-pub fn built(what: &[&str], place: &str) -> PathBuf {
-    // .../target/PROFILE/deps/suite-0123, or a program in .../target/PROFILE
-    let exe = std::env::current_exe().expect("own path");
-    let dir = exe.parent().expect("a directory");
-    let profile = if dir.ends_with("deps") { dir.parent().unwrap_or(dir) } else { dir }.to_owned();
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "-q"]).args(what);
-    if profile.ends_with("release") {
-        cargo.arg("--release");
-    }
-    cargo.arg("--target-dir").arg(profile.parent().expect("target"));
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
-    tool(&mut cargo).unwrap_or_else(|why| panic!("{what:?} must build: {why}"));
-    profile.join(place)
 }

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
-use systx_e2e::lab::{built, find_program, tool};
+use systx_e2e::lab::{LIBRARY, SONAME, built, find_program, tool};
 use systx_e2e::run::{Limits, finish};
 use systx_e2e::{Lab, lab, skip};
 
@@ -18,7 +18,7 @@ fn root() -> PathBuf {
 /// The directory of libsystx.so.
 fn library() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let library = BUILT.get_or_init(|| built(&["-p", "libsystx", "--lib"], "libsystx.so"));
+    let library = BUILT.get_or_init(|| built(&["-p", "libsystx", "--lib"], LIBRARY));
     library.parent().expect("a directory").to_owned()
 }
 
@@ -69,6 +69,65 @@ fn compiled(lab: &Lab, name: &str) -> PathBuf {
     cc.arg("-L").arg(&library).arg("-lsystx").arg(format!("-Wl,-rpath,{}", library.display()));
     tool(&mut cc).unwrap_or_else(|why| panic!("{why}"));
     program
+}
+
+/// What was compiled with the first header of [`SONAME`] must go on with any later library of that name: a function that goes,
+/// a number that changes, or a structure whose members move needs another name.
+const PROMISED: &str = r#"
+#include <stddef.h>
+#include <systx.h>
+#define IS(what, value) _Static_assert((what) == (value), #what)
+IS(SYSTX_READ_ONLY, 1); IS(SYSTX_SNAPSHOT, 2); IS(SYSTX_RETRY, 4); IS(SYSTX_NONBLOCK, 8);
+IS(SYSTX_RELAXED, 64); IS(SYSTX_DESCRIPTORS, 1 << 16); IS(SYSTX_SIGNALS_HELD, 1 << 17);
+IS(SYSTX_SIGNALS_DEFERRED, 1 << 18); IS(SYSTX_SIGNALS_SPECULATIVE, 1 << 19);
+IS(SYSTX_PIPES_HELD, 1 << 20); IS(SYSTX_OUTPUT_HELD, 1 << 21);
+IS(SYSTX_UNSUPPORTED_ABORT, 1 << 22); IS(SYSTX_UNSUPPORTED_ERROR, 1 << 23);
+IS(SYSTX_UNSUPPORTED_WARN, 1 << 24);
+IS(SYSTX_NONE, 0); IS(SYSTX_OPEN, 1); IS(SYSTX_LOST, 2); IS(SYSTX_COMMITTED, 3);
+IS(SYSTX_ABORTED, 4); IS(SYSTX_FAILED, 5); IS(SYSTX_WRITE, 0); IS(SYSTX_READ, 1);
+IS(sizeof(struct systx_status), 24 + 1032 + 496);
+IS(offsetof(struct systx_status, retries), 4); IS(offsetof(struct systx_status, id), 8);
+IS(offsetof(struct systx_status, opponent), 16); IS(offsetof(struct systx_status, path), 24);
+IS(offsetof(struct systx_status, words), 24 + 1032);
+IS(sizeof(struct systx_path), 16); IS(offsetof(struct systx_path, access), 8);
+IS(sizeof(struct systx_begin), 32); IS(offsetof(struct systx_begin, paths), 4);
+IS(offsetof(struct systx_begin, order), 8); IS(offsetof(struct systx_begin, number), 16);
+IS(offsetof(struct systx_begin, scope), 24);
+int (*const all[])(unsigned) = {xbegin, systx_patience};
+int (*const none[])(void) = {xend, xabort};
+int (*const use)(const char *) = systx_use;
+int (*const at)(const char *, unsigned) = systx_begin_at;
+int (*const ordered)(unsigned, const char *, uint64_t) = xbegin_ordered;
+int (*const scoped)(unsigned, const struct systx_path *, uint32_t) = xbegin_scoped;
+int (*const with)(const char *, const struct systx_begin *) = systx_begin_with;
+int (*const reset)(const char *, const char *, uint64_t) = systx_reset_order;
+uint64_t (*const ids[])(void) = {xpause, xid};
+int (*const resume)(uint64_t) = xresume;
+int (*const status)(struct systx_status *) = xstatus;
+int main(void) { return xid() == 0 && xend() == -1 ? 0 : 1; }
+"#;
+
+#[test]
+fn what_was_linked_with_the_library_goes_on_with_later_ones() {
+    let lab = lab!();
+    for program in ["cc", "readelf"] {
+        if find_program(program).is_none() {
+            skip!("there is no {program}");
+        }
+    }
+    let (library, out) = (library(), lab.outside());
+    std::fs::write(out.join("promised.c"), PROMISED).unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-Wall", "-Wextra", "-Werror", "-o"]).arg(out.join("promised"));
+    cc.arg(out.join("promised.c")).arg("-I").arg(root().join("crates/lib/include"));
+    cc.arg("-L").arg(&library).arg("-lsystx").arg(format!("-Wl,-rpath,{}", library.display()));
+    tool(&mut cc).unwrap_or_else(|why| panic!("{why}"));
+    tool(&mut Command::new(out.join("promised"))).unwrap_or_else(|why| panic!("{why}"));
+    // It asks for the interface, not for a file.
+    let needs = Command::new("readelf").arg("-d").arg(out.join("promised")).output().unwrap();
+    let needs = String::from_utf8_lossy(&needs.stdout).into_owned();
+    let asks = |line: &&str| line.contains("NEEDED") && line.contains(&format!("[{SONAME}]"));
+    assert_eq!(needs.lines().filter(asks).count(), 1, "{needs}");
 }
 
 fn contend_in_c(example: &str) {
@@ -274,7 +333,9 @@ fn prefix(library: &Path, to: &Path) {
     let config = to.join("lib/pkgconfig");
     std::fs::create_dir_all(&config).unwrap();
     let include = root().join("crates/lib/include").canonicalize().unwrap();
-    let links = [(library.join("libsystx.so"), "lib/libsystx.so"), (include, "include")];
+    let so = library.join(LIBRARY);
+    let soname = format!("lib/{SONAME}");
+    let links = [(so.clone(), "lib/libsystx.so"), (so, &soname), (include, "include")];
     for (target, name) in links {
         let name = to.join(name);
         if std::fs::read_link(&name).ok().as_ref() != Some(&target) {

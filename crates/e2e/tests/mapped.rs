@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use systx_e2e::cases::Guarded;
-use systx_e2e::lab::{built, find_program};
+use systx_e2e::lab::{LIBRARY, built, find_program};
 use systx_e2e::run::{Dialogue, Limits, finish};
 use systx_e2e::spots::{Spot, Work, cases, visit};
 use systx_e2e::{Lab, lab, long, skip};
@@ -47,7 +47,7 @@ fn random_histories_of_mapped_files_in_transactions_of_threads() {
         skip!("there is no python3");
     }
     let operations = if long() { 2000 } else { 250 };
-    let library = built(&["-p", "libsystx", "--lib"], "libsystx.so");
+    let library = built(&["-p", "libsystx", "--lib"], LIBRARY);
     let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bindings/python");
     for routed in [false, true] {
         let lab = lab!();

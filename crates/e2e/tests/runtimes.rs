@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use systx_e2e::lab::{built, find_program, tool};
+use systx_e2e::lab::{LIBRARY, built, find_program, tool};
 use systx_e2e::run::{Limits, finish};
 use systx_e2e::{Lab, lab, long, skip};
 
@@ -14,7 +14,7 @@ fn root() -> PathBuf {
 
 /// The directory of libsystx.so.
 fn library() -> PathBuf {
-    let library = built(&["-p", "libsystx", "--lib"], "libsystx.so");
+    let library = built(&["-p", "libsystx", "--lib"], LIBRARY);
     library.parent().expect("a directory").to_owned()
 }
 

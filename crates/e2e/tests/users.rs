@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
-use systx_e2e::lab::{built, find_program, tool};
+use systx_e2e::lab::{LIBRARY, SONAME, built, find_program, tool};
 use systx_e2e::shared::{ANN, BOB, Shared};
 use systx_e2e::{CONFLICT, skip};
 
@@ -310,17 +310,17 @@ fn a_users_program_with_a_scope_is_one_of_the_directory_and_begins_none_in_a_vie
     let s = shared!();
     let out = s.lab.outside();
     // Where these users can execute and load it.
-    let library = built(&["-p", "libsystx", "--lib"], "libsystx.so");
+    let library = built(&["-p", "libsystx", "--lib"], LIBRARY);
     fs::write(out.join("scoped.c"), SCOPED).expect("ours");
     let mut copy = std::process::Command::new("cp");
-    tool(copy.arg(&library).arg(out.join("libsystx.so"))).expect("a copy");
+    tool(copy.arg(&library).arg(out.join(SONAME))).expect("a copy");
     let include = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lib/include");
     let mut cc = std::process::Command::new("cc");
     cc.args(["-Wall", "-Wextra", "-Werror", "-o"]).arg(out.join("scoped"));
-    cc.arg(out.join("scoped.c")).arg("-I").arg(include).arg("-L").arg(&out);
-    cc.arg("-lsystx").arg(format!("-Wl,-rpath,{}", out.display()));
+    cc.arg(out.join("scoped.c")).arg("-I").arg(include).arg(out.join(SONAME));
+    cc.arg(format!("-Wl,-rpath,{}", out.display()));
     tool(&mut cc).expect("a program");
-    for name in ["scoped", "libsystx.so"] {
+    for name in ["scoped", SONAME] {
         fs::set_permissions(out.join(name), PermissionsExt::from_mode(0o755)).expect("ours");
     }
     let program = out.join("scoped").display().to_string();
