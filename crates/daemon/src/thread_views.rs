@@ -12,12 +12,11 @@ use crate::guarded::{self, Guarded};
 use crate::in_line::Waiting;
 use crate::lasting::Relaxing;
 use crate::members::{Members, PIDFD_THREAD};
-use crate::patterns::Patterns;
-use crate::protocol::{self, HostPath, Outcome, State, Transport};
+use crate::protocol::{self, HostPath, Outcome, State};
 use crate::strays::Strays;
 use crate::thread_orders;
 use crate::thread_scopes::{self, Scope};
-use crate::transaction::{Lives, Terms, Transaction, engine_isolation};
+use crate::transaction::{Lives, Terms, Transaction, Whose, engine_isolation};
 use crate::transactions::Transactions;
 use crate::urgency::{self, LastThread, OfLast};
 use crate::volume::OpenVolume;
@@ -108,26 +107,6 @@ struct Work {
     members: Option<Arc<Members>>,
     /// Its end does not wait for the disk.
     relaxed: bool,
-}
-
-/// Of a thread's transaction, but for what the call says.
-fn terms_of(place: &Place, caller: Caller) -> Terms {
-    Terms {
-        argv: place.argv.clone(),
-        cwd: HostPath(Vec::new()),
-        isolation: protocol::Isolation::default(),
-        read_only: false,
-        patterns: Patterns::default(),
-        merged: Patterns::default(),
-        uid: caller.uid,
-        client: caller.tid,
-        thread: LastThread::default(),
-        transport: Transport::Auto,
-        lives: Lives::Thread,
-        guest: false,
-        limit_bytes: None,
-        at_once: false,
-    }
 }
 
 impl Desk {
@@ -351,14 +330,16 @@ impl Desk {
             ..BeginOptions::default()
         };
         let retries = options.age;
+        let whose = Whose { uid: caller.uid, client: caller.tid, thread, guest };
+        let cwd = HostPath::from(guarded.dir.as_path());
+        // Where requests are routed they hold locks of view 0.
+        let patience = Some(guarded.conflicts.stall).filter(|_| !guarded.aliases.routes());
         let terms = Terms {
-            cwd: HostPath::from(guarded.dir.as_path()),
             isolation,
             read_only,
-            thread,
-            guest,
             at_once,
-            ..terms_of(place, caller)
+            patience: patience.unwrap_or_default(),
+            ..Terms::new(Lives::Thread, place.argv.clone(), cwd, whose)
         };
         let refused = |failure: protocol::Failure| {
             if at_once && failure.kind == protocol::FailureKind::Busy {

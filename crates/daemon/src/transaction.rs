@@ -40,7 +40,7 @@ mod spill;
 mod terms;
 
 pub use committing::{Rest, Step};
-pub use terms::{Lives, Terms};
+pub use terms::{Lives, Terms, Whose};
 
 /// See the module.
 pub struct Transaction {
@@ -221,6 +221,7 @@ impl Transaction {
             Failure::new(FailureKind::Io, format!("cannot look at the volume's root: {e}"))
         })?;
         view.set_limits(limits.view);
+        view.set_patience(terms.patience);
         if !merged.is_empty() {
             view.let_grow(Arc::new(merged));
         }

@@ -12,11 +12,13 @@
 //! | `SCHED_OTHER`, `SCHED_BATCH`, others | the nice value, -20 to 19 |
 //! | `SCHED_IDLE` | 40 |
 
+use crate::guarded::Conflicts;
 use crate::protocol::{HostPath, Policy};
 use crate::urgency_unsafe::scheduling;
 use crate::volume::OpenVolume;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
 use systx_base::NodeId;
 use systx_txn::{Choice, Urgency};
 use systx_vfs::api::{Answer, Caller, Entry, Reply, Request, Requests, Valid};
@@ -91,11 +93,20 @@ impl Requests for Followed {
     }
 }
 
-/// By which policy who works in `cwd` contends: the one that is `asked` for, or that of the guarded
-/// directory.
+/// By which policy a transaction contends that works in `cwd`: the one that is `asked` for, or that
+/// of the guarded directory.
 pub(crate) fn policy(asked: Option<Policy>, volume: &OpenVolume, cwd: &HostPath) -> Choice {
+    by(asked.or_else(|| conflicts(volume, cwd).map(|c| c.policy)).unwrap_or_default())
+}
+
+/// How long a read of a transaction that works in `cwd` may wait for one to which it would lose.
+pub(crate) fn patience(volume: &OpenVolume, cwd: &HostPath) -> Duration {
+    conflicts(volume, cwd).map_or(systx_vfs::plain::STALL, |c| c.stall)
+}
+
+fn conflicts(volume: &OpenVolume, cwd: &HostPath) -> Option<Conflicts> {
     let guarded = volume.guarded().into_iter().find(|g| cwd.as_path().starts_with(&g.dir));
-    by(asked.or_else(|| guarded.map(|g| g.conflicts.policy)).unwrap_or_default())
+    guarded.map(|g| g.conflicts)
 }
 
 /// The engine's word for a policy.

@@ -18,7 +18,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{OnceLock, Weak};
+use std::sync::{LazyLock, OnceLock, Weak};
 use systx_base::sync::{Mutex, rank};
 use systx_base::{TxnId, Uid};
 use systx_commit::{Checkpoints, Relaxed, Site};
@@ -30,11 +30,15 @@ use systx_store::{
     Config, DirStore, Instance, Known, Lease, Member, OnDemand, OpenError, Opens, Past,
     RecoveryReport, Registry, check_place,
 };
+use systx_txn::Stalls;
 use systx_vfs::shared::SharedVolume;
 use systx_vfs::volume::Volume;
 
 mod refused;
 pub use refused::VolumeError;
+
+/// Of all volumes: a transaction has parts on several, of one id.
+static STALLS: LazyLock<Arc<Stalls>> = LazyLock::new(Arc::default);
 
 /// Where a volume is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -551,6 +555,7 @@ pub fn open(location: &Location, ledger: &Arc<Ledger>) -> Result<OpenVolume, Vol
     let hidden = HashSet::from_iter(ledger_on(location.dev, ledger));
     let vol = Volume::new(io, without_slash(&location.mount), hidden)
         .map_err(|e| failed("look at", &location.mount, e.into()))?
+        .sharing(&STALLS)
         .with_overlay(always.as_ref().and_then(|store| store.overlay()))
         .with_locks(real.clone());
     vol.hide_store(always.as_ref().map(|store| store.state_dir_id()));

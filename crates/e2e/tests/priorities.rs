@@ -173,3 +173,101 @@ fn the_policy_is_chosen_by_transaction_and_by_directory() {
     assert!(larger_younger_wins(&lab, &[]));
     lab.do_systx(["umount", "d"]).ok();
 }
+
+/// One file rewritten in place: its name and length are the same for everybody.
+const IN_PLACE: &str = "printf after_ | dd of=f conv=notrunc status=none";
+
+/// Whom a transaction waits for, as `systx top` tells.
+fn waits_for(lab: &Lab, id: &str) -> Option<String> {
+    let told = lab.do_systx(["top", "--once", "--json"]).ok().json();
+    let volumes = told["top"]["volumes"].as_array().expect("volumes");
+    let all = volumes.iter().flat_map(|v| v["transactions"].as_array().expect("an array"));
+    let me = all.into_iter().find(|t| t["id"] == id);
+    Some(me?["waits_for"].as_str()?.to_owned())
+}
+
+/// A younger transaction reads what an older one has rewritten; then the older one ends by `end`.
+/// What it read, and how its commit ended.
+fn read_beside(lab: &Lab, end: impl FnOnce(&Open<'_>)) -> (String, i32) {
+    lab.write("g/f", "before");
+    let (winner, reader) = (Open::begin(lab, "g", &[]), Open::begin(lab, "g", &[]));
+    winner.sh(IN_PLACE).ok();
+    let read = std::thread::scope(|scope| {
+        let read = scope.spawn(|| reader.sh("cat f && echo -n mine > other"));
+        lab.until("the read waits", || waits_for(lab, &reader.id) == Some(winner.id.clone()));
+        end(&winner);
+        read.join().expect("it ends")
+    });
+    if read.code == 0 {
+        // As what its commit left.
+        return (read.out, reader.systx("commit").code);
+    }
+    let committed = reader.systx("commit").code;
+    reader.systx("abort").ok();
+    (read.err, committed)
+}
+
+#[test]
+fn a_read_that_would_lose_waits_for_the_end_of_the_winner() {
+    let lab = lab!();
+    lab.write("g/f", "before");
+    // Longer than it takes on any machine.
+    lab.do_systx(["mount", "--stall", "30000", "g"]).ok();
+    let commits = read_beside(&lab, |winner| drop(winner.systx("commit").ok()));
+    assert_eq!(commits, ("after_".to_owned(), 0));
+    assert_eq!(lab.read("g/other"), "mine");
+    let aborts = read_beside(&lab, |winner| drop(winner.systx("abort").ok()));
+    assert_eq!(aborts, ("before".to_owned(), 0));
+    lab.do_systx(["umount", "g"]).ok();
+}
+
+/// It is no more than others wait: after its time, or without any, it has lost.
+#[test]
+fn a_read_that_would_lose_does_not_wait_for_ever() {
+    let lab = lab!();
+    lab.write("g/f", "before");
+    for stall in ["0", "100"] {
+        lab.do_systx(["mount", "--stall", stall, "g"]).ok();
+        let (winner, reader) = (Open::begin(&lab, "g", &[]), Open::begin(&lab, "g", &[]));
+        winner.sh(IN_PLACE).ok();
+        reader.sh("cat f > /dev/null; :").ok();
+        reader.systx("commit").expect(CONFLICT);
+        reader.systx("abort").ok();
+        winner.systx("abort").ok();
+        lab.do_systx(["umount", "g"]).ok();
+    }
+}
+
+/// The winner is a run whose client is killed, or the whole daemon goes.
+#[test]
+fn a_read_that_waits_goes_on_when_the_winner_is_killed() {
+    let lab = lab!();
+    lab.write("g/f", "before");
+    lab.do_systx(["mount", "--stall", "30000", "g"]).ok();
+    for daemon in [false, true] {
+        lab.write("g/f", "before");
+        let mut winner = lab.shell(&[]);
+        winner.eval(&format!("cd g; {IN_PLACE}"));
+        let reader = Open::begin(&lab, "g", &[]);
+        let waits = || waits_for(&lab, &reader.id).is_some();
+        let read = std::thread::scope(|scope| {
+            let read = scope.spawn(|| reader.sh("cat f"));
+            lab.until("the read waits", waits);
+            if daemon {
+                lab.kill_and_come_back();
+            } else {
+                winner.signal(rustix::process::Signal::KILL);
+            }
+            read.join().expect("it ends")
+        });
+        if daemon {
+            // Its transaction went with the daemon.
+            assert_ne!(read.code, 0, "{read}");
+        } else {
+            assert_eq!(read.ok().out, "before");
+            reader.systx("commit").ok();
+        }
+        assert_eq!(lab.read("g/f"), "before");
+    }
+    lab.do_systx(["umount", "g"]).ok();
+}

@@ -7,16 +7,18 @@
 //!
 //! Waiting: these calls block.  [`Engine::wait_installed`], of an active transaction, a plain read or
 //! a plain mutation, for a decided unit.  [`Engine::wait_ended`], of a plain mutation, for an
-//! active transaction that asks for time; it is bounded.  The first [`Engine::begin`], for the
+//! active transaction that asks for time; it is bounded.  [`Stalled::wait`](crate::Stalled::wait), of
+//! a read that would lose, for the winner.  The first [`Engine::begin`], for the
 //! mutations inside the gate.  No circle of waits can arise.  Units come in four kinds:
 //! 1. decided, or inside the gate: never told to wait;
-//! 2. active transactions: wait for kind 1 only;
+//! 2. active transactions: wait for kind 1 only, or for one of kind 2 that does not wait for one of
+//!    kind 2 (`stall.rs`);
 //! 3. plain requests not decided yet: wait for kinds 1 and 2.  They hold nothing, since a mutation
 //!    gets all its objects at once or none, so nobody waits for them;
 //! 4. transactions that do not exist yet, in `begin`: wait for kind 1; nobody knows them.  With a scope, in line for their
 //!    turn, or after a loss (`again.rs`): wait for kinds 1 and 2, and for those before them in line.
 //!
-//! Each waits for lower kinds, and where it waits for its own there is none.  What the proof does not
+//! Each waits for lower kinds, and where it waits for its own that one does not.  What the proof does not
 //! see are locks that the waiting *caller* holds: see the calls, and docs/decisions/0003, Choice 5,
 //! for those of the kernel.
 //!
@@ -27,6 +29,7 @@ use crate::gate::Gate;
 use crate::inject::Inject;
 use crate::object::{Conflict, Object, ObjectRef, Opponent, Side};
 use crate::policy::{Choice, Chosen, ContentionPolicy, Follows};
+use crate::stall::Stalls;
 use crate::state::{DoomFn, Fallout, Intent, State};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -152,6 +155,8 @@ pub struct Engine {
     pub(crate) policy: Box<dyn ContentionPolicy>,
     /// Closed while there are transactions.
     pub(crate) gate: Gate,
+    /// Reads that wait for whom they would lose to.
+    pub(crate) stalls: Arc<Stalls>,
     /// Ends of units so far; see [`Engine::moment`].
     moment: AtomicU64,
 }
@@ -175,6 +180,7 @@ impl Engine {
             ended: Arc::new(Event::new()),
             policy,
             gate: Gate::new(),
+            stalls: Arc::default(),
             moment: AtomicU64::new(0),
         }
     }

@@ -18,6 +18,7 @@
 //! | `table.rs` | who holds which object |
 //! | `hold.rs`, `pages.rs`, `index.rs` | its parts: holders in four bytes, sets of pages, containers |
 //! | `policy.rs` | who wins |
+//! | `stall.rs`, `state/stall.rs` | reads that wait for the winner |
 //! | `order.rs`, `state/order.rs` | transactions that commit in an order given by their numbers |
 //! | `scope.rs`, `state/scope.rs` | what transactions declare before they begin |
 //! | `again.rs` | attempts after a loss, in line |
@@ -38,6 +39,7 @@ mod pages;
 mod plain;
 mod policy;
 mod scope;
+mod stall;
 mod state;
 mod table;
 
@@ -51,3 +53,4 @@ pub use order::{GroupName, Order, OrderError, Turn};
 pub use plain::{Caller, Mutation, Plain, Stall};
 pub use policy::{Choice, Chosen, Contender, ContentionPolicy, Follows, Place, Urgency};
 pub use scope::{Ahead, Claim, Claimant, InLine, Part};
+pub use stall::{Stalled, Stalls};

@@ -14,7 +14,7 @@
 //! - S2 a phase only moves forward: Active → Doomed → Ending, or Active → Committing → Installing
 //!   or Ending.
 //! - S3 only an active transaction is ever told to wait, and only for a decided one; or a plain request
-//!   that holds nothing.
+//!   that holds nothing.  A read may wait for an active one, see `stall.rs`.
 //! - S4 a plain mutation is decided as it is entered, with all its objects.
 //! - S5 of a group, only the member is decided whose number is up, and the next number is up when that one's
 //!   changes are in place.
@@ -38,6 +38,7 @@ mod inject;
 mod order;
 mod plain;
 mod scope;
+mod stall;
 pub(crate) use plain::Entered;
 
 /// What is called when a transaction loses.
@@ -104,6 +105,8 @@ struct Txn {
     caller: Option<Caller>,
     /// What it asked plain mutations to wait for.
     reserved: bool,
+    /// When it loses, those are woken that wait for it, and its own reads that wait.
+    wakes: bool,
     /// Its place in an order.
     place: Option<order::Seated>,
     /// Who tells whether it waits for something that is not seen here.
@@ -131,6 +134,7 @@ impl Txn {
             on_doom: Vec::new(),
             caller: None,
             reserved: false,
+            wakes: false,
             place: None,
             look: None,
             inject: None,
@@ -383,15 +387,7 @@ impl State {
             }
         }
         let sure = self.in_scope(slot, o, write);
-        let me = self.txn(slot);
-        let want = match intent {
-            Intent::Write if me.read_only => Flags::NONE,
-            Intent::Write => Flags::WRITE,
-            Intent::Depend if !me.read_only => Flags::READ,
-            // What is in its scope is its own.
-            Intent::Depend | Intent::Read if me.soft && !sure => Flags::SOFT,
-            Intent::Depend | Intent::Read => Flags::READ,
-        };
+        let want = self.wants(slot, intent, sure);
         let place = self.table.locate(o, write);
         let held = self.table.held(slot, o, place);
         if held.any(covering(o, want)) {
@@ -423,6 +419,19 @@ impl State {
             }
         }
         Ok(Access::Granted)
+    }
+
+    /// How an object is to be held for an access; `sure`: it is in the scope of the transaction.
+    fn wants(&self, slot: Slot, intent: Intent, sure: bool) -> Flags {
+        let me = self.txn(slot);
+        match intent {
+            Intent::Write if me.read_only => Flags::NONE,
+            Intent::Write => Flags::WRITE,
+            Intent::Depend if !me.read_only => Flags::READ,
+            // What is in its scope is its own.
+            Intent::Depend | Intent::Read if me.soft && !sure => Flags::SOFT,
+            Intent::Depend | Intent::Read => Flags::READ,
+        }
     }
 
     fn add_to_workset(&mut self, slot: Slot, added: &crate::table::Added) {
@@ -477,6 +486,32 @@ impl State {
         })
     }
 
+    /// The first of these rivals to whom the challenger loses.  Each is asked for its urgency once.
+    fn stronger(
+        &self,
+        ask: &Ask<'_>,
+        me: &Contender,
+        rivals: &[(Slot, Side)],
+        policy: &dyn ContentionPolicy,
+    ) -> Option<Winner> {
+        let mut asked: Vec<(Slot, Contender)> = Vec::new();
+        rivals.iter().find_map(|(slot, side)| {
+            let known = asked.iter().find(|(of, _)| of == slot).map(|(_, known)| *known);
+            let other = known.unwrap_or_else(|| self.contender(*slot));
+            if known.is_none() {
+                asked.push((*slot, other));
+            }
+            // A scope is no matter between a guest and who is none.
+            let outranks = other.outranks(me);
+            let owns = self.in_scope(*slot, ask.o, *side == Side::Write);
+            let lost = owns && !me.outranks(&other);
+            let wins = ask.sure && !outranks || !lost && policy.challenger_wins(me, &other);
+            // In its scope it does not defer, nor to a guest.
+            let defers = !owns && !outranks;
+            (!wins).then_some(Winner { slot: *slot, side: *side, id: other.id, defers })
+        })
+    }
+
     /// Whether the challenger wins against all rivals; whoever loses is doomed.
     fn arbitrate(
         &mut self,
@@ -487,24 +522,12 @@ impl State {
     ) -> Result<bool, Stronger> {
         let me = self.contender(ask.slot);
         let mine = side(ask.want);
-        let owns = |rival: Slot, theirs| self.in_scope(rival, ask.o, theirs == Side::Write);
-        let wins = |(rival, theirs): &(Slot, Side)| {
-            let other = self.contender(*rival);
-            // A scope is no matter between a guest and who is none.
-            let sure = ask.sure && !other.outranks(&me);
-            let lost = owns(*rival, *theirs) && !me.outranks(&other);
-            sure || !lost && policy.challenger_wins(&me, &other)
-        };
-        if let Some((winner, theirs)) = rivals.iter().copied().find(|rival| !wins(rival)) {
-            // In its scope it does not defer, nor to a guest.
-            if !owns(winner, theirs)
-                && !self.contender(winner).outranks(&me)
-                && let Some(stronger) = self.not_looked_at(winner, looked)
-            {
+        if let Some(winner) = self.stronger(ask, &me, rivals, policy) {
+            if let Some(stronger) = self.not_looked_at(&winner, looked) {
                 return Err(stronger);
             }
             self.conflicts += 1;
-            let opponent = Opponent::Txn(self.txn(winner).contender.id);
+            let (opponent, theirs) = (Opponent::Txn(winner.id), winner.side);
             let why = Conflict { object: ask.o.to_object(), opponent, mine, theirs };
             self.lose(ask.slot, why, fallout);
             return Ok(false);
@@ -700,6 +723,15 @@ struct Ask<'a> {
     want: Flags,
     /// It is in the scope of who asks.
     sure: bool,
+}
+
+/// A rival that does not lose.
+struct Winner {
+    slot: Slot,
+    side: Side,
+    id: TxnId,
+    /// It would lose, if it waited for something that is not seen here.
+    defers: bool,
 }
 
 /// The holds with which an access to an object needs no second look.

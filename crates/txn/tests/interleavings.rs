@@ -1,4 +1,5 @@
-//! Every interleaving of small programs: nobody ever waits in a circle, every schedule ends, somebody
+//! Every interleaving of small programs, whose reads wait for the winner or do not: nobody ever
+//! waits in a circle, every schedule ends, somebody
 //! commits, what commits is serializable, and the loser of a conflict is the one whom the policy
 //! names.
 //!
@@ -10,7 +11,7 @@ mod history;
 use history::{Cell, History, Random, Target, Unit};
 use std::collections::{BTreeMap, BTreeSet};
 use systx_base::TxnId;
-use systx_txn::{Access, BeginOptions, Engine, Isolation, Opponent, Status};
+use systx_txn::{Access, BeginOptions, Engine, Isolation, Opponent, Stalled, Status};
 
 type Op = (bool, Target);
 
@@ -28,6 +29,8 @@ const ALPHABET: [Op; 7] = [
 enum Stage {
     Accessing(usize),
     Waiting(usize, TxnId),
+    /// A read that would lose waits for the winner.
+    Stalling(usize, TxnId),
     Installing(usize),
     Committed,
     Lost,
@@ -39,34 +42,44 @@ struct Party<'a> {
     stage: Stage,
     saw: BTreeMap<Cell, Unit>,
     wrote: BTreeSet<Cell>,
+    stall: Option<Stalled<'a>>,
+}
+
+/// What the parties do.
+#[derive(Clone, Copy)]
+struct How {
+    isolation: Isolation,
+    /// A commit takes a step for each cell; else one for all.
+    by_cell: bool,
+    /// Reads wait for whom they would lose to: until that one has ended, or for any shorter time.
+    patient: bool,
 }
 
 /// One schedule in the making.
 struct Schedule<'a> {
-    engine: Engine,
+    engine: &'a Engine,
     history: History,
     parties: Vec<Party<'a>>,
-    /// A commit takes a step for each cell; else one for all.
-    by_cell: bool,
+    how: How,
 }
 
 impl<'a> Schedule<'a> {
-    fn new(programs: &[&'a [Op]], isolation: Isolation, by_cell: bool) -> Schedule<'a> {
-        let engine = Engine::new();
+    fn new(engine: &'a Engine, programs: &[&'a [Op]], how: How) -> Schedule<'a> {
+        let isolation = how.isolation;
         let party = |(at, ops): (usize, &&'a [Op])| {
             let id = TxnId(at as u64 + 1);
             engine.begin(id, BeginOptions { isolation, ..BeginOptions::default() });
             let (saw, wrote) = (BTreeMap::new(), BTreeSet::new());
-            Party { id, ops, stage: Stage::Accessing(0), saw, wrote }
+            Party { id, ops, stage: Stage::Accessing(0), saw, wrote, stall: None }
         };
         let parties = programs.iter().enumerate().map(party).collect();
-        Schedule { engine, history: History::default(), parties, by_cell }
+        Schedule { engine, history: History::default(), parties, how }
     }
 
     /// Those that can take a step.
     fn ready(&self) -> Vec<usize> {
         let ready = |p: &Party<'_>| match p.stage {
-            Stage::Accessing(_) | Stage::Installing(_) => true,
+            Stage::Accessing(_) | Stage::Installing(_) | Stage::Stalling(..) => true,
             Stage::Waiting(_, winner) => self.engine.status(winner) != Some(Status::Committing),
             Stage::Committed | Stage::Lost => false,
         };
@@ -75,10 +88,45 @@ impl<'a> Schedule<'a> {
 
     fn step(&mut self, p: usize) {
         match self.parties[p].stage {
-            Stage::Accessing(at) | Stage::Waiting(at, _) => self.access(p, at),
+            Stage::Accessing(at) => {
+                if !self.stalls(p, at) {
+                    self.access(p, at);
+                }
+            }
+            Stage::Waiting(at, _) => self.access(p, at),
+            Stage::Stalling(at, winner) => {
+                let stall = self.parties[p].stall.take().expect("as long as it waits");
+                let ended = |id| !matches!(self.engine.status(id), Some(Status::Active));
+                // Also the decided are waited for: those are over when they are installed.
+                assert!(!stall.is_over() || ended(winner) || ended(self.parties[p].id));
+                drop(stall);
+                self.access(p, at);
+            }
             Stage::Installing(next) => self.install(p, next),
             Stage::Committed | Stage::Lost => unreachable!("not ready"),
         }
+    }
+
+    /// Whether the next access begins to wait.  Nobody waits for one that waits, so without a time
+    /// limit as well there is somebody who can go on.
+    fn stalls(&mut self, p: usize, at: usize) -> bool {
+        let engine = self.engine;
+        let party = &self.parties[p];
+        let Some((false, target)) = party.ops.get(at).copied() else { return false };
+        if !self.how.patient {
+            return false;
+        }
+        let Some(stall) = target.with(|o| engine.stall(party.id, o)) else { return false };
+        let winner = stall.winner();
+        for other in &self.parties {
+            if let Stage::Stalling(_, waits_for) = other.stage {
+                assert!(other.id != winner && waits_for != party.id, "a chain of waits");
+            }
+        }
+        assert_eq!(self.engine.status(party.id), Some(Status::Active), "nothing is decided by it");
+        let party = &mut self.parties[p];
+        (party.stage, party.stall) = (Stage::Stalling(at, winner), Some(stall));
+        true
     }
 
     fn access(&mut self, p: usize, at: usize) {
@@ -130,10 +178,10 @@ impl<'a> Schedule<'a> {
     fn install(&mut self, p: usize, next: usize) {
         let party = &mut self.parties[p];
         let left = party.wrote.iter().skip(next);
-        for cell in left.take(if self.by_cell { 1 } else { usize::MAX }) {
+        for cell in left.take(if self.how.by_cell { 1 } else { usize::MAX }) {
             self.history.write(*cell, party.id.0);
         }
-        if self.by_cell && next < party.wrote.len() {
+        if self.how.by_cell && next < party.wrote.len() {
             party.stage = Stage::Installing(next + 1);
         } else {
             self.history.saw.insert(party.id.0, party.saw.clone());
@@ -142,14 +190,14 @@ impl<'a> Schedule<'a> {
         }
     }
 
-    fn judge(&self, isolation: Isolation) {
+    fn judge(&self) {
         for p in &self.parties {
             let ended = matches!(p.stage, Stage::Committed | Stage::Lost);
             // A loser may not have noticed; but nobody waits.
             assert!(ended, "{:?} is stuck", p.stage);
         }
         let oldest = &self.parties[0];
-        if isolation == Isolation::Serializable {
+        if self.how.isolation == Isolation::Serializable {
             assert_eq!(oldest.stage, Stage::Committed, "the oldest cannot lose");
             let order = self.history.serial_order();
             assert!(order.is_ok(), "cycle among {order:?} in {:?}", self.history);
@@ -161,12 +209,13 @@ impl<'a> Schedule<'a> {
 }
 
 /// Runs every schedule of some programs; returns how many there are.
-fn explore(programs: &[&[Op]], isolation: Isolation, by_cell: bool) -> u64 {
+fn explore(programs: &[&[Op]], how: How) -> u64 {
     // Per step: which of how many ready parties was chosen.
     let mut choices: Vec<(usize, usize)> = Vec::new();
     let mut schedules = 0;
     loop {
-        let mut schedule = Schedule::new(programs, isolation, by_cell);
+        let engine = Engine::new();
+        let mut schedule = Schedule::new(&engine, programs, how);
         let mut depth = 0;
         loop {
             let ready = schedule.ready();
@@ -180,7 +229,7 @@ fn explore(programs: &[&[Op]], isolation: Isolation, by_cell: bool) -> u64 {
             schedule.step(ready[choices[depth].0]);
             depth += 1;
         }
-        schedule.judge(isolation);
+        schedule.judge();
         schedules += 1;
         while choices.last().is_some_and(|(chosen, of)| chosen + 1 == *of) {
             choices.pop();
@@ -202,7 +251,12 @@ fn two_programs_of_two_accesses_each() {
     for one in &programs {
         for two in &programs {
             for isolation in [Isolation::Serializable, Isolation::Snapshot] {
-                schedules += explore(&[one, two], isolation, isolation == Isolation::Serializable);
+                let serializable = isolation == Isolation::Serializable;
+                // Reads of snapshots lose to nobody.
+                for patient in [false].into_iter().chain(serializable.then_some(true)) {
+                    let how = How { isolation, by_cell: serializable && !patient, patient };
+                    schedules += explore(&[one, two], how);
+                }
             }
         }
     }
@@ -218,7 +272,11 @@ fn three_programs_of_one_access_each() {
             for three in &ALPHABET {
                 let programs = [one, two, three].map(std::slice::from_ref);
                 for isolation in [Isolation::Serializable, Isolation::Snapshot] {
-                    schedules += explore(&programs, isolation, false);
+                    let serializable = isolation == Isolation::Serializable;
+                    for patient in [false].into_iter().chain(serializable.then_some(true)) {
+                        let how = How { isolation, by_cell: false, patient };
+                        schedules += explore(&programs, how);
+                    }
                 }
             }
         }
@@ -230,13 +288,14 @@ fn three_programs_of_one_access_each() {
 #[test]
 fn three_programs_of_two_accesses_each() {
     let mut schedules = 0;
-    for seed in 0..40 {
+    for (seed, patient) in (0..40).map(|seed| (seed, seed % 2 == 1)) {
         println!("seed {seed}");
         let mut random = Random::new(seed);
         let mut op = || ALPHABET[random.below(ALPHABET.len() as u64) as usize];
         let programs = [[op(), op()], [op(), op()], [op(), op()]];
         let programs = programs.each_ref().map(|p| &p[..]);
-        schedules += explore(&programs, Isolation::Serializable, false);
+        let how = How { isolation: Isolation::Serializable, by_cell: false, patient };
+        schedules += explore(&programs, how);
     }
     println!("{schedules} schedules");
 }

@@ -27,8 +27,10 @@ use crate::snapshot::Frozen;
 use crate::volume::{Volume, errno};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 use systx_base::sync::{Mutex, Rank, rank};
 use systx_base::{Gid, Kind, NodeId, Oid, Time, TxnId, Uid};
 use systx_store::io::{Handle, HostId, Io, ListItem, Stamp, Stat};
@@ -105,6 +107,8 @@ pub struct View {
     pub(crate) files: HandleCache,
     pub(crate) locks: Mutex<Arc<Locks>>,
     pub(crate) taken: Taken,
+    /// How long a read of content that would lose waits for the winner.
+    patience: Duration,
     pub(crate) openings: Mutex<Option<Arc<dyn Openings>>>,
     standing: Standing,
 }
@@ -213,6 +217,7 @@ impl View {
             files: HandleCache::new(Rank(rank::HANDLES.0 + 1), HANDLES_MAX),
             locks: Mutex::new(rank::LEAF, Locks::new()),
             taken: Taken::new(ViewLimits::NONE),
+            patience: Duration::ZERO,
             openings: Mutex::new(rank::LEAF, None),
             standing: Standing::default(),
             vol,
@@ -233,6 +238,12 @@ impl View {
     /// From now on it takes at most so much; before it is served.
     pub fn set_limits(&mut self, limits: ViewLimits) {
         self.taken = Taken::new(limits);
+    }
+
+    /// How long a read of content may wait for a running transaction to which it would lose; before
+    /// it is served.  Not where requests hold locks of the kernel that others need as well.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// From now on lookups and changes answer `ECANCELED`; pages can still be read, so that a
@@ -276,14 +287,37 @@ impl View {
                     return Err(Errno::CANCELED);
                 }
                 Access::Wait(winner) => {
-                    self.standing.waiting.fetch_add(1, Ordering::Relaxed);
-                    let installed = self.vol.wait_installed(self.txn, winner);
-                    self.standing.waiting.fetch_sub(1, Ordering::Relaxed);
-                    installed?;
+                    self.waiting(|| self.vol.wait_installed(self.txn, winner))?;
                     waited = true;
                 }
             }
         }
+    }
+
+    fn waiting(&self, wait: impl FnOnce() -> Reply<()>) -> Reply<()> {
+        self.standing.waiting.fetch_add(1, Ordering::Relaxed);
+        let waited = wait();
+        self.standing.waiting.fetch_sub(1, Ordering::Relaxed);
+        waited
+    }
+
+    /// Before these pages of a file are read: waits for a running transaction to which that would
+    /// lose, see [`View::set_patience`].  The caller holds no lock.
+    ///
+    /// # Errors
+    /// `EINTR`: who asks has been killed.
+    pub(crate) fn stall(&self, oid: Oid, pages: &[Range<u64>]) -> Reply<()> {
+        for pages in pages {
+            let (first, last) = (pages.start, pages.end.saturating_sub(1));
+            let object = ObjectRef::Pages { oid, first, last };
+            self.waiting(|| self.vol.stall(self.txn, object, self.patience))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a read may wait.
+    pub(crate) fn is_patient(&self) -> bool {
+        !self.patience.is_zero() && self.alive().is_ok()
     }
 
     /// See [`crate::api::Requests::waits`].

@@ -14,12 +14,13 @@ use crate::content::TimesHeld;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use systx_base::sync::{Guard, Mutex, RwLock, rank};
 use systx_base::{Oid, TxnId};
 use systx_store::io::{HostId, Io, Stamp};
 use systx_store::overlay::Overlay;
 use systx_store::real::RealIo;
-use systx_txn::{Engine, ObjectRef};
+use systx_txn::{Engine, ObjectRef, Stalls};
 
 /// Shared by the views of one volume.
 pub struct Volume {
@@ -40,7 +41,7 @@ pub struct Volume {
     install: Mutex<()>,
     /// The times that files can have.
     pub(crate) times: TimesHeld,
-    /// Who waits for whose installation.
+    /// Who waits for whose installation, or end.
     waits: Mutex<Vec<(TxnId, TxnId)>>,
 }
 
@@ -97,6 +98,13 @@ impl Volume {
             times: TimesHeld::default(),
             waits: Mutex::new(rank::LEAF, Vec::new()),
         })
+    }
+
+    /// Its transactions have parts on other volumes, which share this.
+    #[must_use]
+    pub fn sharing(mut self, stalls: &Arc<Stalls>) -> Volume {
+        self.engine = self.engine.with_stalls(stalls);
+        self
     }
 
     /// Forwards file locks to the files of the host.
@@ -193,23 +201,40 @@ impl Volume {
     /// # Errors
     /// `EINTR`: who asks has been killed.
     pub(crate) fn wait_installed(&self, waiter: TxnId, winner: TxnId) -> Reply<()> {
-        self.waits.lock().push((waiter, winner));
-        let waited = loop {
+        let _noted = self.note_wait(waiter, winner);
+        loop {
             if self.engine.wait_installed_for(winner, client::LOOK) {
-                break Ok(());
+                return Ok(());
             }
-            if let Err(killed) = client::check() {
-                break Err(killed);
-            }
-        };
-        let mut waits = self.waits.lock();
-        if let Some(at) = waits.iter().position(|wait| *wait == (waiter, winner)) {
-            waits.swap_remove(at);
+            client::check()?;
         }
-        waited
     }
 
-    /// Who waits for whose installation at this moment.
+    /// Before a read of `waiter`: as long as it would lose to a running transaction, and waiting may
+    /// help, waits for that; at most `limit` long.  The caller holds no lock of a view.
+    ///
+    /// # Errors
+    /// `EINTR`: who asks has been killed.
+    pub(crate) fn stall(&self, waiter: TxnId, object: ObjectRef<'_>, limit: Duration) -> Reply<()> {
+        let begun = Instant::now();
+        loop {
+            let left = limit.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return Ok(());
+            }
+            let Some(stall) = self.engine.stall(waiter, object) else { return Ok(()) };
+            let _noted = self.note_wait(waiter, stall.winner());
+            stall.wait(left.min(client::LOOK));
+            client::check()?;
+        }
+    }
+
+    fn note_wait(&self, waiter: TxnId, winner: TxnId) -> Noted<'_> {
+        self.waits.lock().push((waiter, winner));
+        Noted { vol: self, wait: (waiter, winner) }
+    }
+
+    /// Who waits for whose installation, or end, at this moment.
     pub fn waits(&self) -> Vec<(TxnId, TxnId)> {
         self.waits.lock().clone()
     }
@@ -249,6 +274,21 @@ impl Volume {
     pub fn forget_history(&self) {
         let mut objects = self.objects.lock();
         objects.own = HashMap::new();
+    }
+}
+
+/// A wait that is shown, as long as this lives.
+struct Noted<'v> {
+    vol: &'v Volume,
+    wait: (TxnId, TxnId),
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        let mut waits = self.vol.waits.lock();
+        if let Some(at) = waits.iter().position(|wait| *wait == self.wait) {
+            waits.swap_remove(at);
+        }
     }
 }
 

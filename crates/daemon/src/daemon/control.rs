@@ -6,7 +6,7 @@ use crate::chores::Noted;
 use crate::classes::of_class;
 use crate::patterns::Patterns;
 use crate::protocol::*;
-use crate::transaction::{Ended, Lives, Terms, Transaction, Visitor, engine_isolation};
+use crate::transaction::{Ended, Lives, Terms, Transaction, Visitor, Whose, engine_isolation};
 use crate::urgency::{self, LastThread, OfLast};
 use crate::{deferred, descriptors, history, processes, stopped, top, transports};
 use std::collections::HashSet;
@@ -22,6 +22,7 @@ impl Control for Daemon {
         let patterns = Patterns::compile(&of_class(&begin.rules, Class::NoCommit))?;
         let merged = Patterns::compile(&of_class(&begin.rules, Class::AppendMerge))?;
         let choice = urgency::policy(begin.policy, &volume, &begin.place.cwd);
+        let patience = urgency::patience(&volume, &begin.place.cwd);
         let mut volumes = vec![volume];
         let (notes, details) = self.table.volumes.further(&begin.others, &mut volumes);
         if !begin.read_only {
@@ -39,21 +40,16 @@ impl Control for Daemon {
             inject: self.table.inject(),
             ..BeginOptions::default()
         };
+        let whose = Whose { uid: peer.uid, client: peer.pid, thread, guest: false };
         let terms = Terms {
-            argv: begin.argv,
-            cwd: begin.place.cwd.clone(),
             isolation: begin.isolation,
             read_only: begin.read_only,
             patterns,
             merged,
-            uid: peer.uid,
-            client: peer.pid,
-            thread,
             transport: begin.transport,
-            lives: Lives::Command,
-            guest: false,
             limit_bytes: begin.limit_bytes,
-            at_once: false,
+            patience,
+            ..Terms::new(Lives::Command, begin.argv, begin.place.cwd.clone(), whose)
         };
         let ids = self.table.ids();
         let txn = Transaction::begin_several(id, &volumes, &terms, &options, &ids, doorbell)?;

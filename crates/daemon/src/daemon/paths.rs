@@ -7,11 +7,10 @@
 
 use super::Daemon;
 use crate::counts::Counts;
-use crate::patterns::Patterns;
 use crate::protocol::{
     BeginOpen, BegunOpen, Control, Failure, FailureKind, HostPath, Outcome, Peer,
 };
-use crate::transaction::{Ended, Lives, Terms, Transaction, engine_isolation};
+use crate::transaction::{Ended, Lives, Terms, Transaction, Whose, engine_isolation};
 use crate::urgency::{self, LastThread, OfLast};
 use crate::volume::OpenVolume;
 use std::os::fd::OwnedFd;
@@ -52,7 +51,7 @@ impl Daemon {
             volume.make_way();
         }
         let id = self.table.new_id(&volume)?;
-        let terms = terms_of(&begin, peer, guest.is_some())?;
+        let terms = terms_of(&begin, &volume, peer, guest.is_some());
         let follows: Arc<dyn Urgency> = Arc::new(OfLast(Arc::clone(&terms.thread)));
         let options = BeginOptions {
             isolation: engine_isolation(begin.isolation),
@@ -159,24 +158,16 @@ fn in_use(txn: &Transaction, mappings: &[(u32, String)]) -> Failure {
         .hint("end the program, or have it unmap them; then commit")
 }
 
-fn terms_of(begin: &BeginOpen, peer: Peer, guest: bool) -> Result<Terms, Failure> {
+fn terms_of(begin: &BeginOpen, volume: &OpenVolume, peer: Peer, guest: bool) -> Terms {
     let directory = &begin.place.cwd;
     let argv = ["systx", "begin"].map(HostPath::from).into_iter().chain([directory.clone()]);
-    Ok(Terms {
-        argv: argv.collect(),
-        cwd: directory.clone(),
+    // Nobody whose end would mean anything.
+    let whose = Whose { uid: peer.uid, client: 0, thread: LastThread::new(peer.pid.into()), guest };
+    Terms {
         isolation: begin.isolation,
         read_only: begin.read_only,
-        patterns: Patterns::compile(&[])?,
-        merged: Patterns::default(),
-        uid: peer.uid,
-        // Nobody whose end would mean anything.
-        client: 0,
-        thread: LastThread::new(peer.pid.into()),
         transport: begin.transport,
-        lives: Lives::AtPath,
-        guest,
-        limit_bytes: None,
-        at_once: false,
-    })
+        patience: urgency::patience(volume, directory),
+        ..Terms::new(Lives::AtPath, argv.collect(), directory.clone(), whose)
+    }
 }

@@ -3,6 +3,7 @@
 use crate::patterns::Patterns;
 use crate::protocol::{self, HostPath};
 use crate::urgency::LastThread;
+use std::time::Duration;
 
 /// Who lives in the view of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,4 +48,42 @@ pub struct Terms {
     pub limit_bytes: Option<u64>,
     /// Its begin fails (`Busy`) rather than wait for anybody.
     pub at_once: bool,
+    /// How long a read of content may wait for a transaction to which it would lose.
+    pub patience: Duration,
+}
+
+/// Whose a transaction is.
+pub struct Whose {
+    /// The user.
+    pub uid: u32,
+    /// The client process, or the thread; 0 if its end means nothing.
+    pub client: u32,
+    /// Whose urgency it has.
+    pub thread: LastThread,
+    /// Another user's than the daemon.
+    pub guest: bool,
+}
+
+impl Terms {
+    /// Of a transaction about which nothing more was said: serializable, everything is committed,
+    /// without limits, and it waits for nobody.
+    pub fn new(lives: Lives, argv: Vec<HostPath>, cwd: HostPath, whose: Whose) -> Terms {
+        Terms {
+            argv,
+            cwd,
+            isolation: protocol::Isolation::default(),
+            read_only: false,
+            patterns: Patterns::default(),
+            merged: Patterns::default(),
+            uid: whose.uid,
+            client: whose.client,
+            thread: whose.thread,
+            transport: protocol::Transport::default(),
+            lives,
+            guest: whose.guest,
+            limit_bytes: None,
+            at_once: false,
+            patience: Duration::ZERO,
+        }
+    }
 }

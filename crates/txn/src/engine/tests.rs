@@ -10,6 +10,7 @@ mod inject;
 mod model;
 mod plain;
 mod policy;
+mod stall;
 mod threads;
 
 use policy::Nices;

@@ -1,6 +1,6 @@
 //! Transactions that wait for what the engine does not see.
 
-use super::{Look, Phase, State, Stronger};
+use super::{Look, Phase, State, Stronger, Winner};
 use crate::hold::Slot;
 use systx_base::TxnId;
 
@@ -12,11 +12,14 @@ impl State {
         }
     }
 
-    /// A rival that would win, if nobody has looked at it yet and it can be looked at.
-    pub(super) fn not_looked_at(&self, rival: Slot, looked: &[TxnId]) -> Option<Stronger> {
-        let txn = self.txn(rival);
-        let (id, look) = (txn.contender.id, txn.look.clone()?);
-        (!looked.contains(&id)).then_some(Stronger { id, look })
+    /// A rival that would win, if it would defer, nobody has looked at it yet, and it can be looked
+    /// at.
+    pub(super) fn not_looked_at(&self, rival: &Winner, looked: &[TxnId]) -> Option<Stronger> {
+        if !rival.defers || looked.contains(&rival.id) {
+            return None;
+        }
+        let look = self.txn(rival.slot).look.clone()?;
+        Some(Stronger { id: rival.id, look })
     }
 
     /// It was seen to wait.

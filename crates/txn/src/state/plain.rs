@@ -10,6 +10,7 @@ use crate::object::{Conflict, ObjectRef, Opponent, Side};
 use crate::plain::{Caller, Stall};
 use crate::policy::{Choice, Contender, ContentionPolicy};
 use crate::state::DoomFn;
+use std::cell::OnceCell;
 use systx_base::{Oid, TxnId};
 
 /// Ids of plain mutations: in the half that is never given to a transaction.
@@ -155,10 +156,6 @@ impl State {
         let wrote = |slot: Slot, o: ObjectRef<'_>| {
             self.table.held(slot, o, self.table.locate(o, false)).any(Flags::WRITE)
         };
-        let outranks = |txn: &Txn| {
-            let plain = txn.follows.as_ref().and_then(|who| who.of(by.pid)).unwrap_or(0);
-            policy.holds_up(&txn.contends(), plain)
-        };
         let holds = |r: &Rival<'_>| {
             let wrote = match r.object {
                 ObjectRef::Entry { dir, .. } | ObjectRef::List(dir) => {
@@ -168,10 +165,23 @@ impl State {
             };
             // Whose reads are stale already has nothing left to be spared.
             let txn = self.txn(r.slot);
-            txn.reserved && txn.stale.is_empty() && !wrote && outranks(txn)
+            txn.reserved && txn.stale.is_empty() && !wrote
         };
-        let all = |slot: Slot| rivals.iter().filter(|r| r.slot == slot).all(holds);
-        rivals.iter().map(|r| r.slot).find(|slot| all(*slot))
+        // Both are system calls: of the plain thread once, of each transaction once.
+        let plain = OnceCell::new();
+        let outranks = |txn: &Txn| {
+            let ask = || txn.follows.as_ref().and_then(|who| who.of(by.pid)).unwrap_or(0);
+            policy.holds_up(&txn.contends(), *plain.get_or_init(ask))
+        };
+        let mut asked = Vec::new();
+        rivals.iter().map(|r| r.slot).find(|slot| {
+            if asked.contains(slot) {
+                return false;
+            }
+            asked.push(*slot);
+            let all = rivals.iter().filter(|r| r.slot == *slot).all(holds);
+            all && outranks(self.txn(*slot))
+        })
     }
 
     fn enter_plain(&mut self, objects: &[ObjectRef<'_>], by: Caller) -> TxnId {

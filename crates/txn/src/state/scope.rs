@@ -24,22 +24,30 @@ impl State {
         contender.scoped && self.scopes.covers(contender.id, o, write)
     }
 
-    /// Whether a transaction loses by going for what is in the scope of another; `sure`: it is in
-    /// its own as well.
+    /// In whose scope an object is that a transaction goes for, so that it loses, and whether that one
+    /// declared to write it; `sure`: it is in its own as well.
+    pub(super) fn claimed(
+        &self,
+        slot: Slot,
+        (o, want, sure): (ObjectRef<'_>, Flags, bool),
+    ) -> Option<(TxnId, bool)> {
+        let (family, mine) = (self.txn(slot).family, side(want));
+        let guest = self.txn(slot).contender.guest;
+        // One that has its turn may be about to begin.
+        let other = |id: TxnId| self.find(id).is_none_or(|at| self.txn(at).family != family);
+        let mut claimants = self.scopes.claimants(o, mine == Side::Write, (guest, sure));
+        claimants.find(|(id, _)| other(*id))
+    }
+
+    /// Whether a transaction loses by going for what is in the scope of another.
     pub(super) fn trespasses(
         &mut self,
         slot: Slot,
         (o, want, sure): (ObjectRef<'_>, Flags, bool),
         fallout: &mut Fallout,
     ) -> bool {
-        let (family, mine) = (self.txn(slot).family, side(want));
-        let guest = self.txn(slot).contender.guest;
-        // One that has its turn may be about to begin.
-        let other = |id: TxnId| self.find(id).is_none_or(|at| self.txn(at).family != family);
-        let mut claimants = self.scopes.claimants(o, mine == Side::Write, (guest, sure));
-        let Some((id, write)) = claimants.find(|(id, _)| other(*id)) else { return false };
-        drop(claimants);
-        let theirs = if write { Side::Write } else { Side::Read };
+        let Some((id, write)) = self.claimed(slot, (o, want, sure)) else { return false };
+        let (mine, theirs) = (side(want), if write { Side::Write } else { Side::Read });
         self.conflicts += 1;
         let opponent = Opponent::Txn(id);
         self.lose(slot, Conflict { object: o.to_object(), opponent, mine, theirs }, fallout)

@@ -135,7 +135,24 @@ impl View {
         })
     }
 
+    /// Before anything is locked, since it may take a while.  Nothing of it is recorded.
+    fn let_the_winner_end(&self, node: NodeId, offset: u64, len: u64) -> Reply<()> {
+        if !self.is_patient() {
+            return Ok(());
+        }
+        let mut st = self.state.lock();
+        let content = self.content_of(&mut st, node)?;
+        let needed = content.lock().base_pages_needed(offset, len);
+        let base = st.node(node)?.base.as_ref().map(Base::oid);
+        drop(st);
+        match base.filter(|oid| !self.is_frozen(*oid)) {
+            Some(oid) => self.stall(oid, &needed),
+            None => Ok(()),
+        }
+    }
+
     pub(super) fn read_from(&self, node: NodeId, offset: u64, buf: &mut [u8]) -> Reply<usize> {
+        self.let_the_winner_end(node, offset, buf.len() as u64)?;
         let mut st = self.state.lock();
         let content = self.content_of(&mut st, node)?;
         let len = buf.len() as u64;

@@ -6,6 +6,7 @@
 
 use super::super::*;
 use super::Nices;
+use crate::Stalled;
 use crate::plain::{Caller, Mutation, Plain, Stall};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,7 +86,14 @@ fn atoms_of(o: &Object) -> Atoms {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Begin { t: u64, snapshot: bool, read_only: bool, priority: i32, age: u32, retry: bool },
+    Begin {
+        t: u64,
+        snapshot: bool,
+        read_only: bool,
+        priority: i32,
+        age: u32,
+        retry: bool,
+    },
     Read(u64, Thing),
     Depend(u64, Thing),
     Write(u64, Thing),
@@ -97,8 +105,18 @@ enum Step {
     Merge(u64, u64),
     Priority(u64, i32),
     Reserve(u64),
-    Plain { p: u64, things: Vec<Thing>, stall: Stall },
-    PlainEnd { p: u64, failed: bool },
+    Plain {
+        p: u64,
+        things: Vec<Thing>,
+        stall: Stall,
+    },
+    PlainEnd {
+        p: u64,
+        failed: bool,
+    },
+    /// A read waits, if it would lose and may.
+    Stall(u64, Thing),
+    StallEnd(u64),
 }
 
 /// Some are.
@@ -139,6 +157,8 @@ struct Model {
     plains: BTreeMap<u64, PlainUnit>,
     clock: u64,
     nices: Arc<Nices>,
+    /// Which transaction waits for which; one at a time each.
+    stalls: BTreeMap<u64, u64>,
 }
 
 /// What the model allows as an answer.
@@ -178,6 +198,27 @@ impl Model {
             (is_guest(t), class, priority, x.timestamp, t)
         };
         key(a) < key(b)
+    }
+
+    /// For whom a read may wait: for one of those that it would lose to, which nobody is who waits
+    /// itself, and if nobody waits for the reader.
+    fn stall(&self, t: u64, thing: &Thing) -> BTreeSet<u64> {
+        let nobody = BTreeSet::new();
+        // As it would be, had it asked; on a copy.
+        let mut copy = Model { txns: self.txns.clone(), clock: self.clock, ..Model::default() };
+        for (p, unit) in &self.plains {
+            copy.plains.insert(*p, PlainUnit { id: unit.id, writes: unit.writes.clone() });
+        }
+        let active = |id: u64| self.txns.get(&id).is_some_and(|x| x.status == Status::Active);
+        if !active(t) || self.stalls.values().any(|whom| *whom == t) {
+            return nobody;
+        }
+        let Expected::Doomed(by) = copy.access(t, thing, Intent::Read) else { return nobody };
+        let rival = |by: &Opponent| match by {
+            Opponent::Txn(TxnId(id)) if active(*id) => Some(*id),
+            _ => None,
+        };
+        by.iter().filter_map(rival).collect()
     }
 
     fn access(&mut self, t: u64, thing: &Thing, intent: Intent) -> Expected {
@@ -384,6 +425,7 @@ const TXNS: u64 = 5;
 const PLAINS: u64 = 3;
 
 type Guards<'e> = BTreeMap<u64, Mutation<'e>>;
+type Stalls<'e> = BTreeMap<u64, Stalled<'e>>;
 
 fn thing() -> impl Strategy<Value = Thing> {
     prop_oneof![
@@ -419,6 +461,8 @@ fn step() -> impl Strategy<Value = Step> {
             }
         ),
         4 => (1..=PLAINS, any::<bool>()).prop_map(|(p, failed)| Step::PlainEnd { p, failed }),
+        5 => (t(), thing()).prop_map(|(t, o)| Step::Stall(t, o)),
+        2 => t().prop_map(Step::StallEnd),
     ]
 }
 
@@ -505,6 +549,46 @@ fn access(
     Ok(())
 }
 
+fn stall<'e>(
+    e: &'e Engine,
+    m: &mut Model,
+    stalls: &mut Stalls<'e>,
+    (t, thing): (u64, &Thing),
+) -> Result<(), TestCaseError> {
+    if stalls.contains_key(&t) {
+        return Ok(());
+    }
+    let expected = m.stall(t, thing);
+    let Some(stall) = thing.with(|o| e.stall(TxnId(t), o)) else {
+        // The one that it met first may be one that waits.
+        let waits = expected.iter().any(|winner| m.stalls.contains_key(winner));
+        prop_assert!(expected.is_empty() || waits, "{t} could wait for {expected:?}");
+        return Ok(());
+    };
+    let TxnId(winner) = stall.winner();
+    prop_assert!(expected.contains(&winner), "{t} waits for {winner}, not {expected:?}");
+    prop_assert!(!m.stalls.contains_key(&winner), "a chain of waits");
+    m.stalls.insert(t, winner);
+    stalls.insert(t, stall);
+    Ok(())
+}
+
+/// Reads go on waiting as long as both are there.  One ends as the step says, others by themselves.
+fn end_stalls(m: &mut Model, stalls: &mut Stalls<'_>, step: &Step) -> Result<(), TestCaseError> {
+    let stands = |m: &Model, t: u64, decided: bool| {
+        let status = m.txns.get(&t).map(|x| x.status);
+        status == Some(Status::Active) || decided && status == Some(Status::Committing)
+    };
+    for (t, stall) in &*stalls {
+        let waits = stands(m, *t, false) && stands(m, stall.winner().0, true);
+        prop_assert_eq!(stall.is_over(), !waits, "{} waits for {}", t, stall.winner());
+    }
+    let ends = |t: &u64| matches!(step, Step::StallEnd(ended) if ended == t);
+    stalls.retain(|t, stall| !ends(t) && !stall.is_over());
+    m.stalls.retain(|t, _| stalls.contains_key(t));
+    Ok(())
+}
+
 fn plain<'e>(
     e: &'e Engine,
     m: &mut Model,
@@ -549,7 +633,7 @@ fn plain<'e>(
 fn perform<'e>(
     e: &'e Engine,
     m: &mut Model,
-    guards: &mut Guards<'e>,
+    (guards, stalls): (&mut Guards<'e>, &mut Stalls<'e>),
     step: &Step,
 ) -> Result<(), TestCaseError> {
     let nothing = || Conflict {
@@ -568,6 +652,8 @@ fn perform<'e>(
             }
             m.plain_end(*p, *failed);
         }
+        Step::Stall(t, o) => stall(e, m, stalls, (*t, o))?,
+        Step::StallEnd(_) => {}
         Step::Reserve(t) => {
             let urgent = |x: &Txn| x.age >= 3 || x.priority < 0;
             let may = |x: &&mut Txn| x.status == Status::Active && urgent(x) && !is_guest(*t);
@@ -670,9 +756,11 @@ proptest! {
 
     #[test]
     fn the_engine_does_what_the_model_does(steps in prop::collection::vec(step(), 0..100)) {
-        let (e, mut m, mut guards) = (Engine::new(), Model::default(), Guards::new());
+        let (e, mut m) = (Engine::new(), Model::default());
+        let (mut guards, mut stalls) = (Guards::new(), Stalls::new());
         for step in &steps {
-            perform(&e, &mut m, &mut guards, step)?;
+            perform(&e, &mut m, (&mut guards, &mut stalls), step)?;
+            end_stalls(&mut m, &mut stalls, step)?;
             compare(&e, &m)?;
             e.state.lock().check();
         }
