@@ -174,6 +174,20 @@ class Clients(Guarded):
         self.assertEqual(len(found), 4)
         self.assertNotIn(dn_of("chief"), self.nothing_half())
 
+    def test_an_update_that_fails_halfway_leaves_nothing(self):
+        """The back end makes the parent's directory first; then the name of its temporary file, which
+        is longer than the entry's, is too long."""
+        connection = connect(self.slapd)
+        connection.add_s(dn_of("leaf"), person("leaf"))
+        for length in (249, 300):
+            name = "n" * (length - len("cn="))
+            with self.assertRaises((ldap.OTHER, ldap.UNWILLING_TO_PERFORM)):
+                connection.add_s(dn_of(name, dn_of("leaf")), person(name))
+            self.assertFalse(os.path.exists(f"{self.tree}/{SUFFIX}/ou=people/cn=leaf"), length)
+        connection.delete_s(dn_of("leaf"))
+        self.nothing_half()
+        self.nothing_open()
+
     def test_an_abandoned_update_leaves_nothing_open(self):
         """A client that goes away, or gives its request up, holds nobody up."""
         server, other = self.slapd, connect(self.slapd)

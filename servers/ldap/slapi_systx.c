@@ -158,10 +158,11 @@ static int begin(Slapi_PBlock *pb, const struct database *db, const struct scope
             snprintf(words, sizeof words, "%s is not guarded: systx mount %s", at, at);
         else if (error == EPERM)
             snprintf(words, sizeof words, "slapd may not begin transactions: see systx exec");
-        else {
-            code = LDAP_BUSY;
+        else
             snprintf(words, sizeof words, "not begun: %s", reason(error));
-        }
+        /* These will be the same at each attempt. */
+        if (error != ENOTTY && error != EPERM && error != ENAMETOOLONG && error != EACCES)
+            code = LDAP_BUSY;
         return refuse(pb, code);
     }
     mine.of = pb;
