@@ -1,5 +1,9 @@
 //! The command line, for clap.
 
+mod images;
+
+pub use images::{Clean, CleanPolicy, Grow, Image, Mkfs, Receive, Send, Snapshot};
+
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -107,6 +111,26 @@ pub enum Command {
     /// End that: it is an ordinary directory again
     #[command(visible_alias = "unmount")]
     Umount(Umount),
+    /// Make a log-structured volume in a file or on a block device
+    #[command(after_help = images::MKFS_HELP)]
+    Mkfs(Mkfs),
+    /// Check a log-structured volume that nobody has mounted
+    Fsck(Image),
+    /// Make a log-structured volume larger
+    Grow(Grow),
+    /// Show how full a log-structured volume is
+    Df(Image),
+    /// Write a snapshot of a log-structured volume to standard output, for backup
+    #[command(after_help = images::SEND_HELP)]
+    Send(Send),
+    /// Apply what send wrote, from standard input, to another log-structured volume
+    Receive(Receive),
+    /// Make, or remove, a snapshot of a log-structured volume that nobody has mounted
+    Snapshot(Snapshot),
+    /// List the snapshots of a log-structured volume
+    Snapshots(Image),
+    /// Give space of a log-structured volume back that is spread over its segments
+    Clean(Clean),
     /// Check what this machine allows
     Doctor(Doctor),
     /// Run a program that uses libsystx without privilege: it may change its own mount namespaces
@@ -627,12 +651,13 @@ fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "not a time: give seconds, or 90s, 5m, 2h".into())
 }
 
-/// `4096`, `100K`, `100M`, `2G`.
+/// `4096`, `100K`, `100M`, `2G`, `1T`.
 fn size(text: &str) -> Result<u64, String> {
     let (number, shift) = match text.char_indices().last() {
         Some((at, 'K' | 'k')) => (&text[..at], 10),
         Some((at, 'M' | 'm')) => (&text[..at], 20),
         Some((at, 'G' | 'g')) => (&text[..at], 30),
+        Some((at, 'T' | 't')) => (&text[..at], 40),
         _ => (text, 0),
     };
     number

@@ -6,6 +6,7 @@ mod commands;
 mod context;
 mod glob;
 mod ignore_file;
+mod image;
 mod log_limit;
 mod merging;
 mod output;
@@ -44,7 +45,8 @@ fn run() -> i32 {
     match dispatch(&cli.command, out) {
         Ok(code) => code,
         Err(problem) => {
-            out.problem(&problem, theirs);
+            // Of send it is the stream.
+            out.problem(&problem, theirs || matches!(cli.command, Command::Send(_)));
             problem.code.unwrap_or(if theirs { FAILED } else { ERROR })
         }
     }
@@ -80,6 +82,15 @@ fn dispatch(command: &Command, out: Out) -> Result<i32, Problem> {
         Command::Gc(args) => commands::gc::gc(args, out),
         Command::Mount(args) => commands::mount::mount(args, out),
         Command::Umount(args) => commands::mount::umount(args, out),
+        Command::Mkfs(args) => commands::mkfs::mkfs(args, out),
+        Command::Fsck(args) => commands::fsck::fsck(args, out),
+        Command::Grow(args) => commands::grow::grow(args, out),
+        Command::Df(args) => commands::df::df(args, out),
+        Command::Send(args) => commands::send::send(args, out),
+        Command::Receive(args) => commands::receive::receive(args, out),
+        Command::Snapshot(args) => commands::snapshot::snapshot(args, out),
+        Command::Snapshots(args) => commands::snapshots::snapshots(args, out),
+        Command::Clean(args) => commands::clean::clean(args, out),
         Command::Doctor(args) => commands::doctor::doctor(args, out),
         Command::Exec(args) => commands::exec::exec(args),
         Command::Syscalls => commands::syscalls::syscalls(out),

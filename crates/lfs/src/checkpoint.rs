@@ -13,7 +13,7 @@ use crate::format::{BLOCK, Blob, CHUNK, Checkpoint, Head, Ino};
 use crate::group::{Assembled, Group, Target};
 use crate::piece::Purpose;
 use crate::root::Root;
-use crate::state::State;
+use crate::state::{State, Stopped};
 use crate::tree::{Env, INLINE_MAX, Stored};
 use crate::usage::Usage;
 use std::collections::BTreeMap;
@@ -25,11 +25,11 @@ use systx_base::codec::Encoder;
 /// # Errors
 /// What the device says; the volume is poisoned then.
 pub fn write(state: &mut State) -> Result<()> {
-    if state.flow.poisoned {
-        return Err(Error::Poisoned);
-    }
+    state.flow.goes_on()?;
     let done = write_all(state);
-    state.flow.poisoned = done.is_err();
+    if done.is_err() {
+        state.flow.stopped = Some(Stopped::Poisoned);
+    }
     done
 }
 

@@ -9,10 +9,11 @@ mod tree;
 
 use crate::device::Device;
 use crate::error::{Error, Result, Structure};
-use crate::format::{BLOCK, COPIES, Checkpoint, Head, Ino, Super};
+use crate::format::{BLOCK, COPIES, Head, Ino, Super};
 use crate::piece::{self, Header, Purpose};
 use crate::recovery::{environment, prove, read_checkpoints, read_root, recover_unproven};
 use crate::state::State;
+use crate::superblock::read_super;
 use crate::tree::{Clock, Tree};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -140,7 +141,7 @@ pub struct Check {
     pub findings: Vec<Finding>,
     /// The blocks of metadata and what they are.
     pub metadata: BTreeMap<u64, Structure>,
-    /// Objects of the tree.
+    /// Objects of the tree and of snapshots.
     pub objects: u64,
     /// Pages of files, of the tree and of snapshots.
     pub pages: u64,
@@ -195,7 +196,8 @@ impl Check {
     }
 
     fn supers(&mut self, dev: &dyn Device) -> Result<()> {
-        let last = dev.blocks().saturating_sub(1);
+        // The device may be larger than the volume.
+        let last = read_super(dev).map_or(dev.blocks(), |sup| sup.blocks).saturating_sub(1);
         let mut found = Vec::new();
         for (at, what) in [(0, Structure::Super), (last, Structure::SuperCopy)] {
             let mut block = vec![0; BLOCK];

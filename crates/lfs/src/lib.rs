@@ -13,7 +13,7 @@
 //! break the tree.
 //!
 //! From the bottom up: `device`, `format`, `object`, `entry`, `piece`, `usage`, `group`, `tree`,
-//! `root`, `txn`, `ops`, `pending`, `state`, `checkpoint`, `recovery`, `cleaner`, `fsck`,
+//! `superblock`, `root`, `txn`, `ops`, `pending`, `state`, `checkpoint`, `recovery`, `cleaner`, `fsck`,
 //! `snapshots`, `volume`, `stream`.
 
 #![forbid(unsafe_code)]
@@ -37,6 +37,7 @@ mod root;
 mod snapshots;
 mod state;
 mod stream;
+mod superblock;
 mod tree;
 mod txn;
 mod usage;
@@ -46,11 +47,12 @@ pub use cleaner::{Candidate, Cleaned, CostBenefit, Greedy, Policy, Scatter};
 pub use error::{Error, Result, Structure};
 pub use object::{Attrs, Link};
 pub use ops::{Ops, Rename, SetAttrs, SetXattr, Shape};
-pub use recovery::{Report, read_super};
+pub use recovery::Report;
 pub use root::Origin;
 pub use snapshots::{SnapshotInfo, View};
 pub use state::Limits;
 pub use stream::{StreamHeader, receive, send};
+pub use superblock::{grow, mend as mend_super, read_super};
 pub use tree::Clock;
 pub use txn::Txn;
-pub use volume::{Format, Space, Volume, mkfs};
+pub use volume::{Format, Space, Volume, fitting, mkfs};

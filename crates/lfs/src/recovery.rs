@@ -19,6 +19,7 @@ use crate::pending::Pending;
 use crate::piece::{self, Piece, Purpose};
 use crate::root::Root;
 use crate::state::{Flow, Limits, State};
+use crate::superblock::read_super;
 use crate::tree::{Clock, Env, Tree};
 use crate::txn;
 use crate::usage::Usage;
@@ -32,27 +33,6 @@ pub struct Report {
     pub groups: u64,
     /// Pieces of a group that was not finished, or of a checkpoint that was not.
     pub left_over: u64,
-}
-
-/// Reads the super block, or its copy.
-///
-/// # Errors
-/// [`Error::NotAVolume`], [`Error::Corrupt`] if neither can be used; [`Error::Io`].
-pub fn read_super(dev: &dyn Device) -> Result<Super> {
-    let read = |at: u64, what| -> Result<Super> {
-        let mut block = vec![0; BLOCK];
-        dev.read(at, &mut block)?;
-        let found = Super::decode(&block, what, at)?;
-        if found.blocks > dev.blocks() {
-            return Err(Error::corrupt(what, at, "the device is smaller than the volume"));
-        }
-        Ok(found)
-    };
-    let last = dev.blocks().checked_sub(1).ok_or(Error::NotAVolume("no blocks"))?;
-    read(0, Structure::Super).or_else(|first| match read(last, Structure::SuperCopy) {
-        Ok(copy) => Ok(copy),
-        Err(_) => Err(first),
-    })
 }
 
 /// All copies of checkpoints that can be read, and what is wrong with the others.

@@ -4,7 +4,7 @@
 mod apply;
 
 use crate::error::{Error, Result};
-use crate::format::{Checkpoint, Head, Ino};
+use crate::format::{Checkpoint, Geometry, Head, Ino};
 use crate::group::{Assembled, Group, Target};
 use crate::object::{Body, Place};
 use crate::ops::{Maker, Ops};
@@ -34,10 +34,33 @@ pub struct Flow {
     pub durable: u64,
     /// Somebody writes a group, without the lock.
     pub writing: bool,
-    /// A write failed: what the medium has is unknown.
-    pub poisoned: bool,
+    /// Nothing can be changed any longer.
+    pub stopped: Option<Stopped>,
     /// Blocks of the log since the last checkpoint.
     pub since: u64,
+}
+
+/// Why nothing can be changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stopped {
+    /// The volume was opened to be read.
+    ReadOnly,
+    /// A write failed: what the medium has is unknown.
+    Poisoned,
+}
+
+impl Flow {
+    /// Whether changes are possible.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`], [`Error::Poisoned`].
+    pub fn goes_on(&self) -> Result<()> {
+        match self.stopped {
+            None => Ok(()),
+            Some(Stopped::ReadOnly) => Err(Error::ReadOnly),
+            Some(Stopped::Poisoned) => Err(Error::Poisoned),
+        }
+    }
 }
 
 /// What a volume may use of memory.
@@ -83,6 +106,12 @@ pub struct State {
     pub flow: Flow,
     /// Memory.
     pub limits: Limits,
+}
+
+/// Blocks that may be in use of a volume.
+pub fn capacity(geometry: &Geometry) -> u64 {
+    let segments = geometry.segments.saturating_sub(RESERVE + SLACK);
+    u64::from(segments) * u64::from(geometry.usable()) * 15 / 16
 }
 
 impl State {
@@ -158,9 +187,7 @@ impl State {
 
     /// Blocks that may be in use.
     pub fn capacity(&self) -> u64 {
-        let geometry = &self.tree.env.geometry;
-        let segments = geometry.segments.saturating_sub(RESERVE + SLACK);
-        u64::from(segments) * u64::from(geometry.usable()) * 15 / 16
+        capacity(&self.tree.env.geometry)
     }
 
     /// Blocks that the commit of a transaction and the records that it changes need at most.
@@ -244,7 +271,7 @@ impl State {
         let mut done = group.finish();
         done.after_sync = !pending.adopted.is_empty();
         if let Err(e) = written {
-            self.flow.poisoned = true;
+            self.flow.stopped = Some(Stopped::Poisoned);
             return Err(e);
         }
         for (target, place) in &done.placed {

@@ -211,19 +211,20 @@ impl Usage {
         e.finish()
     }
 
-    /// Reads a table.  Pins and what is free are for the caller to tell.
+    /// Reads a table.  Segments that it does not have came with the volume's growth and were never
+    /// used.  Pins and what is free are for the caller to tell.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if it is not one of this geometry.
     pub fn decode(bytes: &[u8], geometry: Geometry) -> Result<Usage> {
         let damaged = |why: &str| Error::corrupt(Structure::Usage, 0, why);
         let mut usage = Usage::new(geometry);
-        if bytes.len() != usage.encoded_len() {
+        if bytes.len() > usage.encoded_len() || !bytes.len().is_multiple_of(16) {
             return Err(damaged("its length is not that of the volume's table"));
         }
         usage.free.clear();
         let mut d = Decoder::new(bytes);
-        for slot in &mut usage.segments {
+        for slot in usage.segments.iter_mut().take(bytes.len() / 16) {
             let bad = Error::undecodable(Structure::Usage, 0);
             slot.generation = d.u32().map_err(&bad)?;
             slot.live = d.u32().map_err(&bad)?;

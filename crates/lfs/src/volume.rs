@@ -4,7 +4,9 @@ use crate::checkpoint;
 use crate::cleaner::{self, Cleaned, Policy, Scatter};
 use crate::device::Device;
 use crate::error::{Error, Result};
-use crate::format::{BLOCK, Blob, Checkpoint, Geometry, Head, Ino, ROOT, Super, VolumeId};
+use crate::format::{
+    BLOCK, Blob, Checkpoint, Geometry, Head, Ino, ROOT, SEGMENT_BLOCKS, Super, VolumeId,
+};
 use crate::object::{Attrs, Node, Object};
 use crate::ops::Ops;
 use crate::pending::Pending;
@@ -12,7 +14,8 @@ use crate::piece::Purpose;
 use crate::recovery::{self, Report};
 use crate::root::Kept;
 use crate::snapshots::{self, SnapshotInfo, View};
-use crate::state::{Flow, Limits, State};
+use crate::state::{Flow, Limits, State, Stopped, capacity};
+use crate::superblock;
 use crate::tree::{Clock, Env, Tree};
 use crate::txn::{self, Txn};
 use crate::usage::Usage;
@@ -55,6 +58,22 @@ pub struct Volume {
     report: Report,
     /// Snapshots that somebody reads.
     views: Mutex<BTreeMap<String, Arc<()>>>,
+}
+
+/// How a device of so many blocks is best divided: into segments of 1 MiB, shorter ones where that
+/// leaves more of a small device, longer ones where a large one would have too many.
+///
+/// # Errors
+/// [`Error::Invalid`] if the device is too small or too large.
+pub fn fitting(blocks: u64) -> Result<Geometry> {
+    let lengths = |of: std::ops::RangeInclusive<u32>| of.map(|shift| 1 << shift);
+    let all = lengths(4..=8).filter_map(|segment| Geometry::new(blocks, segment).ok());
+    match all.max_by_key(capacity) {
+        Some(best) => Ok(best),
+        None => lengths(9..=14)
+            .find_map(|segment| Geometry::new(blocks, segment).ok())
+            .map_or_else(|| Geometry::new(blocks, *SEGMENT_BLOCKS.start()), Ok),
+    }
 }
 
 /// Makes a volume on a device.
@@ -136,14 +155,30 @@ impl Volume {
     pub fn open(dev: Arc<dyn Device>, clock: Clock, salt: u64, limits: Limits) -> Result<Volume> {
         let (mut state, report, sup) = recovery::recover(dev, clock)?;
         state.limits = limits;
+        superblock::mend(&*state.tree.env.dev, &sup)?;
         checkpoint::mend(&state)?;
         state.head.epoch += 1;
         state.head.chain = crc32c::crc32c_append(state.head.chain, &salt.to_le_bytes());
         checkpoint::write(&mut state)?;
+        Ok(Self::with(state, report, sup))
+    }
+
+    /// Opens a volume to read it: the device is not written to, and whatever would change the
+    /// volume says [`Error::ReadOnly`].
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn open_to_read(dev: Arc<dyn Device>, clock: Clock) -> Result<Volume> {
+        let (mut state, report, sup) = recovery::recover(dev, clock)?;
+        state.flow.stopped = Some(Stopped::ReadOnly);
+        Ok(Self::with(state, report, sup))
+    }
+
+    fn with(state: State, report: Report, sup: Super) -> Volume {
         let env = state.tree.env.clone();
         let state = Mutex::new(rank::STORE, state);
         let views = Mutex::new(rank::LEAF, BTreeMap::new());
-        Ok(Volume { state, written: Event::new(), env, label: sup.label, report, views })
+        Volume { state, written: Event::new(), env, label: sup.label, report, views }
     }
 
     /// What recovery has found.
@@ -190,9 +225,7 @@ impl Volume {
         act: impl FnOnce(&mut Ops<'_>) -> Result<T>,
     ) -> Result<T> {
         let mut state = self.state.lock();
-        if state.flow.poisoned {
-            return Err(Error::Poisoned);
-        }
+        state.flow.goes_on()?;
         act(&mut state.ops(txn))
     }
 
@@ -233,9 +266,7 @@ impl Volume {
     /// As [`Volume::commit`].
     pub fn commit_relaxed(&self, mut txn: Txn) -> Result<u64> {
         let mut state = self.state.lock();
-        if state.flow.poisoned {
-            return Err(Error::Poisoned);
-        }
+        state.flow.goes_on()?;
         if txn.is_empty() {
             return Ok(state.flow.applied);
         }
@@ -277,7 +308,7 @@ impl Volume {
         while state.flow.writing {
             self.written.wait(state);
         }
-        if state.flow.poisoned { Err(Error::Poisoned) } else { Ok(()) }
+        state.flow.goes_on()
     }
 
     /// Waits until a commit is durable.  One of those that wait writes for all of them.
@@ -291,9 +322,7 @@ impl Volume {
             if state.flow.durable >= ticket {
                 return Ok(());
             }
-            if state.flow.poisoned {
-                return Err(Error::Poisoned);
-            }
+            state.flow.goes_on()?;
             if state.flow.writing {
                 self.written.wait(&mut state);
                 continue;
@@ -316,7 +345,7 @@ impl Volume {
                 state.settle(&group);
                 state.flow.durable = covers;
             }
-            Err(_) => state.flow.poisoned = true,
+            Err(_) => state.flow.stopped = Some(Stopped::Poisoned),
         }
         self.written.notify_all();
         done?;

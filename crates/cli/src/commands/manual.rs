@@ -64,7 +64,7 @@ const STARTS: Rows = &[
 
 const OTHERS: Rows = &[
     ("0", "Done."),
-    ("1", "Failed; of diff --exit-code: there are changes."),
+    ("1", "Failed; of diff --exit-code: there are changes; of fsck: something is damaged."),
     ("2", "The command line is not understood."),
     ("75", "A conflict was lost, or somebody else has a file or the store in use: try again."),
     (
@@ -144,6 +144,42 @@ const EXAMPLES: &[(&str, Rows)] = &[
         ],
     ),
     ("systx-umount", &[("systx umount /srv/mail", "It is an ordinary directory again.")]),
+    (
+        "systx-mkfs",
+        &[("systx mkfs disk.img --size 10G --label work", "A new image with an empty volume.")],
+    ),
+    ("systx-fsck", &[("systx fsck disk.img", "Each damage by name; 1 if there is any.")]),
+    (
+        "systx-grow",
+        &[
+            ("systx grow disk.img 20G", "The image and its volume."),
+            ("systx grow /dev/vg/work", "The volume, after lvextend(8)."),
+        ],
+    ),
+    ("systx-df", &[("systx df disk.img --json", "For programs.")]),
+    (
+        "systx-send",
+        &[
+            ("systx send disk.img monday", "All of a snapshot, as a stream: > FILE, | ssh …"),
+            ("systx send disk.img tuesday --since monday", "What has changed in between."),
+        ],
+    ),
+    ("systx-receive", &[("systx receive copy.img", "Apply a stream: < FILE, ssh … |")]),
+    (
+        "systx-snapshot",
+        &[
+            ("systx snapshot disk.img monday", "Keep the tree as it is."),
+            ("systx snapshot disk.img monday --delete", "Do not keep it any longer."),
+        ],
+    ),
+    ("systx-snapshots", &[("systx snapshots disk.img", "Names, times, and what they keep.")]),
+    (
+        "systx-clean",
+        &[
+            ("systx clean disk.img --until 20%", "Until a fifth of the segments is free."),
+            ("systx clean disk.img --policy idle", "Write scattered files again, in order."),
+        ],
+    ),
     ("systx-doctor", &[("systx doctor", "What this machine allows, and what to do about it.")]),
     ("systx-exec", &[("systx exec -- ./server", "A server that has transactions of threads.")]),
     ("systx-syscalls", &[("systx syscalls", "What becomes of each in a thread's transaction.")]),

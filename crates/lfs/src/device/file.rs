@@ -7,7 +7,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Bytes that are written at once while a new image is filled with zeros.
@@ -27,8 +27,25 @@ impl FileDevice {
     /// # Errors
     /// `WouldBlock` if another process has it open as a volume; else what open(2) says.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        // A block device that is mounted, or part of another one, says EBUSY.
+        let flags = if is_block_device(path)? { OFlags::EXCL } else { OFlags::empty() };
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(flags.bits().cast_signed())
+            .open(path)?;
         Self::from_file(file, path)
+    }
+
+    /// As [`FileDevice::open`], but only to be read; writes say `BadFileDescriptor`.
+    ///
+    /// # Errors
+    /// As [`FileDevice::open`].
+    pub fn open_to_read(path: &Path) -> io::Result<Self> {
+        is_block_device(path)?;
+        let file = OpenOptions::new().read(true).open(path)?;
+        let blocks = lock(&file)?;
+        Ok(FileDevice { file, direct: None, blocks })
     }
 
     /// Makes a new image of `bytes` bytes, written once with zeros: a later write then never has
@@ -38,20 +55,51 @@ impl FileDevice {
     /// `AlreadyExists`, or what the file system says, such as that it is full.
     pub fn create(path: &Path, bytes: u64) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
+        let mut device = Self::from_file(file, path)?;
+        device.fill(0, bytes)?;
+        Ok(device)
+    }
+
+    /// Makes an image longer, of zeros that are written.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it is a block device or not shorter; what the file system says, such as
+    /// that it is full.  The image is as long as it was then.
+    pub fn extend(&mut self, bytes: u64) -> io::Result<()> {
+        let before = self.file.metadata()?;
+        if !before.is_file() || before.len() >= bytes {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it cannot be made longer"));
+        }
+        self.fill(before.len(), bytes).inspect_err(|_| {
+            let _ = self.file.set_len(before.len());
+        })
+    }
+
+    /// Makes all of an image, `bytes` bytes long then, zeros that are written.
+    ///
+    /// # Errors
+    /// What the file system says, such as that it is full.
+    pub fn clear(&mut self, bytes: u64) -> io::Result<()> {
+        self.file.set_len(bytes)?;
+        self.fill(0, bytes)
+    }
+
+    /// Writes zeros from one byte to another.
+    fn fill(&mut self, from: u64, to: u64) -> io::Result<()> {
         let zeros = vec![0; FILL];
-        let mut at = 0;
-        while at < bytes {
-            let n = (bytes - at).min(FILL as u64) as usize;
-            file.write_all_at(&zeros[..n], at)?;
+        let mut at = from;
+        while at < to {
+            let n = (to - at).min(FILL as u64) as usize;
+            self.file.write_all_at(&zeros[..n], at)?;
             at += n as u64;
         }
-        file.sync_all()?;
-        Self::from_file(file, path)
+        self.file.sync_all()?;
+        self.blocks = to / BLOCK as u64;
+        Ok(())
     }
 
     fn from_file(file: File, path: &Path) -> io::Result<Self> {
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        let bytes = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?;
+        let blocks = lock(&file)?;
         let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
         let direct = match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(direct) => {
@@ -62,7 +110,7 @@ impl FileDevice {
             Err(Errno::INVAL) => None,
             Err(e) => return Err(e.into()),
         };
-        Ok(FileDevice { file, direct, blocks: bytes / BLOCK as u64 })
+        Ok(FileDevice { file, direct, blocks })
     }
 
     fn put(&self, at: u64, from: &[u8], flags: ReadWriteFlags) -> io::Result<()> {
@@ -99,6 +147,21 @@ impl FileDevice {
         }
         Ok(())
     }
+}
+
+/// Whether it is a block device; what is neither that nor a file is refused.
+fn is_block_device(path: &Path) -> io::Result<bool> {
+    let kind = std::fs::metadata(path)?.file_type();
+    if kind.is_file() || kind.is_block_device() {
+        return Ok(kind.is_block_device());
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "neither a file nor a block device"))
+}
+
+/// Locks an image or a device for one process.  Returns its number of blocks.
+fn lock(file: &File) -> io::Result<u64> {
+    rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))? / BLOCK as u64)
 }
 
 impl Drop for FileDevice {

@@ -111,6 +111,11 @@ impl SimDisk {
         }
     }
 
+    /// A disk with what this one has, and zeros up to `blocks` blocks.
+    pub fn longer(&self, blocks: u64) -> SimDisk {
+        Self::from_image(blocks, self.inner.lock().now.clone())
+    }
+
     /// From here on the disk does this wrong.
     pub fn fault(&self, fault: Fault) {
         let mut inner = self.inner.lock();

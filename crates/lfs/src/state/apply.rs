@@ -1,6 +1,6 @@
 //! The commit of a transaction in memory: all of its outcomes, or none.
 
-use super::State;
+use super::{State, Stopped};
 use crate::error::{Error, Result};
 use crate::format::{Ino, ROOT};
 use crate::object::{Body, Object, PAGE_RECORD, Page, entry_record, node_record};
@@ -20,7 +20,7 @@ impl State {
         // objects.  Half of a commit in memory must then never reach the log.
         let done = self.install(txn);
         if done.is_err() {
-            self.flow.poisoned = true;
+            self.flow.stopped = Some(Stopped::Poisoned);
         }
         done?;
         self.flow.applied += 1;

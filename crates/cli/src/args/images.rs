@@ -1,0 +1,131 @@
+//! The commands for log-structured volumes.
+
+use super::size;
+use clap::{Args, ValueEnum, ValueHint};
+use std::path::PathBuf;
+
+/// Below the help of mkfs.
+pub const MKFS_HELP: &str = "\
+A file that is not there is made, with --size.  What holds anything but zeros is not written over without
+--force, and what is mounted or in use never.  All of the space is taken at once.";
+
+/// Below the help of send.
+pub const SEND_HELP: &str = "\
+Examples:
+  systx send disk.img monday > monday.stream                     all of it
+  systx send disk.img tuesday --since monday > tuesday.stream    what has changed since
+  systx mkfs copy.img --size 10G; systx receive copy.img < monday.stream";
+
+/// The volume alone.
+#[derive(Clone, Debug, Args)]
+pub struct Image {
+    /// The image, or block device
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+}
+
+/// `systx mkfs`.
+#[derive(Clone, Debug, Args)]
+pub struct Mkfs {
+    /// Where.
+    #[command(flatten)]
+    pub image: Image,
+    /// How large the image is to be (bytes, or 100M, 10G, 1T) [default: as it is]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: Option<u64>,
+    /// A name for persons
+    #[arg(long, value_name = "LABEL", default_value = "")]
+    pub label: String,
+    /// Also over what is there: it is lost
+    #[arg(short, long)]
+    pub force: bool,
+}
+
+/// `systx grow`.
+#[derive(Clone, Debug, Args)]
+pub struct Grow {
+    /// Which.
+    #[command(flatten)]
+    pub image: Image,
+    /// How large the image is to be (bytes, or 100M, 10G, 1T) [default: all that FILE has]
+    #[arg(value_name = "SIZE", value_parser = size)]
+    pub size: Option<u64>,
+}
+
+/// `systx send`.
+#[derive(Clone, Debug, Args)]
+pub struct Send {
+    /// Which.
+    #[command(flatten)]
+    pub image: Image,
+    /// The snapshot [default: the latest]
+    #[arg(value_name = "SNAPSHOT")]
+    pub snapshot: Option<String>,
+    /// Only what has changed since this earlier snapshot, which the receiver has
+    #[arg(long, value_name = "SNAPSHOT")]
+    pub since: Option<String>,
+}
+
+/// `systx receive`.
+#[derive(Clone, Debug, Args)]
+pub struct Receive {
+    /// Which.
+    #[command(flatten)]
+    pub image: Image,
+}
+
+/// `systx snapshot`.
+#[derive(Clone, Debug, Args)]
+pub struct Snapshot {
+    /// Which.
+    #[command(flatten)]
+    pub image: Image,
+    /// Name of the snapshot
+    #[arg(value_name = "NAME")]
+    pub name: String,
+    /// Remove it: the space that it alone keeps is given back
+    #[arg(short, long)]
+    pub delete: bool,
+}
+
+/// What to clean first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CleanPolicy {
+    /// The emptiest segments: most space at once
+    Greedy,
+    /// Space and age against cost: what has been quiet for long may be fuller
+    CostBenefit,
+    /// No segments, but files that are scattered: they are written again in order
+    Idle,
+}
+
+/// `systx clean`.
+#[derive(Clone, Debug, Args)]
+pub struct Clean {
+    /// Which.
+    #[command(flatten)]
+    pub image: Image,
+    /// What to clean first
+    #[arg(long, value_enum, value_name = "POLICY", default_value = "cost-benefit")]
+    pub policy: CleanPolicy,
+    /// Stop when so much of the segments is free [default: when no more can be gained]
+    #[arg(long, value_name = "PERCENT", value_parser = percent)]
+    pub until: Option<u32>,
+}
+
+/// `20%`, `20`.
+fn percent(text: &str) -> Result<u32, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).parse::<u32>().ok();
+    number.filter(|n| *n <= 100).ok_or_else(|| "not a part: give 0% to 100%".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_percent() {
+        assert_eq!((percent("20%"), percent("0")), (Ok(20), Ok(0)));
+        assert!(["101%", "-1", "x", "%", ""].iter().all(|text| percent(text).is_err()));
+    }
+}

@@ -1,0 +1,78 @@
+//! `systx df`: how full a log-structured volume is.
+
+use crate::args::Image;
+use crate::image;
+use crate::output::{self, Out};
+use crate::problem::Problem;
+use serde::Serialize;
+use systx_protocol::HostPath;
+
+#[derive(Serialize)]
+struct Space {
+    file: HostPath,
+    label: String,
+    id: String,
+    /// Bytes of the whole volume.
+    size: u64,
+    /// Bytes that may be in use.
+    total: u64,
+    used: u64,
+    available: u64,
+    segments: u32,
+    free_segments: u32,
+    segment_size: u64,
+    snapshots: usize,
+}
+
+/// Shows it.
+///
+/// # Errors
+/// It is no volume, cannot be read, or is in use.
+pub fn df(args: &Image, out: Out) -> Result<i32, Problem> {
+    let path = args.file.as_path();
+    let volume = image::open_to_read(path)?;
+    let ((id, geometry), space) = (volume.identity(), volume.space());
+    let segment_size = image::bytes(geometry.segment_blocks.into());
+    let space = Space {
+        file: HostPath::from(path),
+        label: volume.label().to_owned(),
+        id: hex(&id),
+        size: segment_size * u64::from(geometry.segments),
+        total: image::bytes(space.total),
+        used: image::bytes(space.used),
+        available: image::bytes(space.total.saturating_sub(space.used)),
+        segments: geometry.segments,
+        free_segments: space.free_segments,
+        segment_size,
+        snapshots: volume.snapshots().len(),
+    };
+    if out.json {
+        out.json("space", &space);
+        return Ok(0);
+    }
+    let row = |cells: [&str; 7]| {
+        let [label, size, used, available, percent, free, snapshots] = cells;
+        format!(
+            "{label:<16} {size:>10} {used:>10} {available:>10} {percent:>5} {free:>14} {snapshots:>9}\n"
+        )
+    };
+    let percent = (space.used * 100).div_ceil(space.total.max(1));
+    let label = if space.label.is_empty() { "-" } else { &space.label };
+    let free = format!("{} of {}", space.free_segments, space.segments);
+    output::print(&row(["LABEL", "SIZE", "USED", "AVAIL", "USE%", "FREE SEGMENTS", "SNAPSHOTS"]));
+    output::print(&row([
+        label,
+        &output::size(space.size),
+        &output::size(space.used),
+        &output::size(space.available),
+        &format!("{percent}%"),
+        &free,
+        &space.snapshots.to_string(),
+    ]));
+    Ok(0)
+}
+
+/// The number of a volume.
+pub fn hex(id: &[u8]) -> String {
+    id.iter().map(|b| format!("{b:02x}")).collect()
+}
