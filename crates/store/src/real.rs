@@ -777,8 +777,11 @@ impl Io for RealIo {
     }
 
     fn makers(&self) -> usize {
-        // More than a few stand in each other's way in the file system's journal.
-        std::thread::available_parallelism().map_or(1, |n| n.get().min(4))
+        // More than a few stand in each other's way in the file system's journal.  Each thread asks
+        // once, as it may be bound to a processor: five files are read for it, in each commit.
+        thread_local!(static MAKERS: usize =
+            std::thread::available_parallelism().map_or(1, |n| n.get().min(4)));
+        MAKERS.with(|makers| *makers)
     }
 
     fn unmask(&self) {
