@@ -175,8 +175,8 @@ class Clients(Guarded):
         self.assertNotIn(dn_of("chief"), self.nothing_half())
 
     def test_an_update_that_fails_halfway_leaves_nothing(self):
-        """The back end makes the parent's directory first; then the name of its temporary file, which
-        is longer than the entry's, is too long."""
+        """The back end makes the parent's directory first; then the name of its temporary file,
+        which is longer than the entry's, is too long."""
         connection = connect(self.slapd)
         connection.add_s(dn_of("leaf"), person("leaf"))
         for length in (249, 300):

@@ -53,6 +53,21 @@ def served(tree):
         return False
 
 
+def processes_of(runtime):
+    """Those that have this runtime directory in their environment, as pid and words."""
+    mine, found = f"SYSTX_RUNTIME_DIR={runtime}".encode(), []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if mine not in file.read().split(b"\0"):
+                    continue
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                found.append((int(pid), file.read().split(b"\0")))
+        except OSError:
+            continue
+    return [one for one in found if one[0] != os.getpid()]
+
+
 class Slapd:
     """One server of a site."""
 
@@ -173,23 +188,9 @@ class Site:
             raise AssertionError(f"systx {arguments}: {done.returncode}: {said}")
         return done
 
-    def own_processes(self):
-        """Those that have this site's runtime directory in their environment, as pid and words."""
-        mine, found = f"SYSTX_RUNTIME_DIR={self.runtime}".encode(), []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/environ", "rb") as file:
-                    if mine not in file.read().split(b"\0"):
-                        continue
-                with open(f"/proc/{pid}/cmdline", "rb") as file:
-                    found.append((int(pid), file.read().split(b"\0")))
-            except OSError:
-                continue
-        return [one for one in found if one[0] != os.getpid()]
-
     def kill_daemon(self):
         """kill -9 of the daemon; its keeper starts the next one.  Returns when that is there."""
-        pids = [pid for pid, words in self.own_processes() if b"--serve" in words]
+        pids = [pid for pid, words in processes_of(self.runtime) if b"--serve" in words]
         assert pids, "there is no daemon"
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
@@ -202,7 +203,7 @@ class Site:
             server.stop()
         for tree in self.guarded:
             self.systx("umount", tree, check=False)
-        for pid, _ in self.own_processes():
+        for pid, _ in processes_of(self.runtime):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
