@@ -538,6 +538,7 @@ pub fn open(location: &Location, ledger: &Arc<Ledger>) -> Result<OpenVolume, Vol
         committer_applies: true,
         ..Config::new(below)
     };
+    let versions = config.versions.clone();
     let trusts = Arc::new(AtomicBool::new(false));
     let recovered = Arc::new(Reports::new());
     let opened = Arc::new(OnceLock::new());
@@ -561,6 +562,7 @@ pub fn open(location: &Location, ledger: &Arc<Ledger>) -> Result<OpenVolume, Vol
     vol.hide_store(always.as_ref().map(|store| store.state_dir_id()));
     let vol = Arc::new(SharedVolume::over(vol));
     let _ = opened.set(Arc::downgrade(&vol));
+    versions.by(vol.clone());
     let programs = Arc::downgrade(&vol);
     real.ask_first(move |file| programs.upgrade()?.openers(file));
     let site = Site {

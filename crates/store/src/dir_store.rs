@@ -24,7 +24,7 @@
 use crate::bundle::Bundles;
 use crate::error::{ApplyError, CheckpointError, Poisoned, is_full, shown};
 use crate::footprint::Footprint;
-use crate::gc::Users;
+use crate::gc::{Tracked, Users};
 use crate::history::{Commit, History};
 use crate::install::{ApplyReport, Env, install};
 use crate::instance::Instance;
@@ -73,6 +73,8 @@ pub struct Config {
     pub bundled: Bundled,
     /// When earlier ones have looked at the bound of the history.
     pub looked: Looked,
+    /// Told of the versions that a collection moves.
+    pub versions: Tracked,
     /// Who commits applies at once, and may have something to do around that: others who need what is
     /// committed in the tree wait for him.  Else they install it themselves.
     pub committer_applies: bool,
@@ -96,6 +98,7 @@ impl Config {
             registry: Registry::default(),
             bundled: Bundled::default(),
             looked: Looked::default(),
+            versions: Tracked::default(),
             committer_applies: false,
             seed: 0,
             segments: 4,

@@ -16,11 +16,11 @@ use crate::bundle::{self, Bundle, Entry};
 use crate::dir_store::DirStore;
 use crate::history::{History, HistoryEntry, changes};
 use crate::io::{Handle, Io};
-use crate::layout::{bundle_of, found, grave_of, history_name, history_of, names, remove_all};
+use crate::layout::{bundle_of, found, grave_of, history_name, history_of, names, remove_all_by};
 use crate::writeset::{Origin, WriteSet};
 use std::collections::{HashMap, HashSet};
 use std::io::Result;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Kind, Time, TxnId};
 
@@ -146,6 +146,32 @@ impl Users {
         let mut needs = self.0.lock();
         needs.going.remove(&txn);
         needs.sizes.remove(&txn);
+    }
+}
+
+/// Keeps track of the versions of files beside the store.
+pub trait Versions: Send + Sync {
+    /// Runs `change`, which moves the version of a file without changing anything that counts.
+    ///
+    /// # Errors
+    /// Those of `change`, which is made once in any case.
+    fn moves(&self, file: &Handle, change: &dyn Fn() -> Result<()>) -> Result<()>;
+}
+
+/// Where the keeper of versions is named, once there is one: a store may be opened before.
+#[derive(Clone, Default)]
+pub struct Tracked(pub(crate) Arc<OnceLock<Arc<dyn Versions>>>);
+
+impl Tracked {
+    /// From now on `versions` keeps track, unless another one does.
+    pub fn by(&self, versions: Arc<dyn Versions>) {
+        let _ = self.0.set(versions);
+    }
+}
+
+impl std::fmt::Debug for Tracked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tracked").finish_non_exhaustive()
     }
 }
 
@@ -328,7 +354,7 @@ impl DirStore {
     ) -> Result<bool> {
         let txn = history.commit.meta.txn;
         for name in graves.into_iter().flatten() {
-            remove_all(&*self.io, &self.layout.grave, name)?;
+            self.bury(name)?;
         }
         let (dir, own) = (&self.layout.history, read.files.contains(&txn));
         if !log {
@@ -351,6 +377,20 @@ impl DirStore {
         Ok(!kept)
     }
 
+    /// Removes something from the graveyard.  A file in there may have further names, and who has
+    /// met it by one of them takes its times for its version.
+    fn bury(&self, name: &[u8]) -> Result<()> {
+        remove_all_by(&*self.io, &self.layout.grave, name, &|at, name, stat| {
+            let remove = || self.io.unlink(at, name);
+            match self.config.versions.0.get() {
+                Some(versions) if stat.nlink > 1 => {
+                    versions.moves(&self.io.pin(at, name)?, &remove)
+                }
+                _ => remove(),
+            }
+        })
+    }
+
     /// Removes what is in the graveyard and belongs to no history.
     fn bury_the_nameless(
         &self,
@@ -361,8 +401,7 @@ impl DirStore {
             if self.is_needed(*txn) || !self.users.collect(*txn) {
                 continue;
             }
-            let removed =
-                names.iter().try_for_each(|n| remove_all(&*self.io, &self.layout.grave, n));
+            let removed = names.iter().try_for_each(|n| self.bury(n));
             self.users.collected(*txn);
             removed?;
         }

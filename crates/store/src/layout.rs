@@ -17,7 +17,7 @@
 //! All of it is on the volume's own file system, so that everything enters and leaves the tree by
 //! link and rename.
 
-use crate::io::{Handle, HostId, Io, Open};
+use crate::io::{Handle, HostId, Io, Open, Stat};
 use crate::trust::{self, Owner, Refused};
 use std::io::{Error, ErrorKind, Result};
 use systx_base::TxnId;
@@ -257,10 +257,23 @@ pub(crate) fn names(io: &dyn Io, dir: &Handle) -> Result<Vec<Vec<u8>>> {
 
 /// Removes an entry with all that is below it.
 pub(crate) fn remove_all(io: &dyn Io, at: &Handle, name: &[u8]) -> Result<()> {
+    remove_all_by(io, at, name, &|at, name, _| io.unlink(at, name))
+}
+
+/// Removes what has this name in this directory, and these attributes.
+pub(crate) type Unlink<'a> = dyn Fn(&Handle, &[u8], &Stat) -> Result<()> + 'a;
+
+/// As [`remove_all`]; `unlink` removes what is not a directory.
+pub(crate) fn remove_all_by(
+    io: &dyn Io,
+    at: &Handle,
+    name: &[u8],
+    unlink: &Unlink<'_>,
+) -> Result<()> {
     match io.stat_at(at, name) {
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(()),
         Err(e) => return Err(e),
-        Ok(stat) if stat.kind != systx_base::Kind::Dir => return io.unlink(at, name),
+        Ok(stat) if stat.kind != systx_base::Kind::Dir => return unlink(at, name, &stat),
         Ok(stat) => {
             if stat.mode & 0o700 != 0o700 {
                 io.set_mode(at, name, 0o700)?;
@@ -269,7 +282,7 @@ pub(crate) fn remove_all(io: &dyn Io, at: &Handle, name: &[u8]) -> Result<()> {
     }
     let dir = io.open_dir(at, name)?;
     for child in names(io, &dir)? {
-        remove_all(io, &dir, &child)?;
+        remove_all_by(io, &dir, &child, unlink)?;
     }
     io.rmdir(at, name)
 }

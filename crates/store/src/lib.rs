@@ -60,7 +60,7 @@ pub use error::{
     ApplyError, CheckpointError, CommitError, OpenError, Poisoned, ReserveError, UndoError,
 };
 pub use footprint::{Footprint, Meeting};
-pub use gc::{GcReport, InUse, Keep};
+pub use gc::{GcReport, InUse, Keep, Tracked, Versions};
 pub use history::{Change, ChangeKind, CommitMeta, HistoryEntry, Told, TxnKind, changes};
 pub use install::{ApplyReport, Outside, OutsideChange};
 pub use instance::Instance;

@@ -14,13 +14,15 @@ use crate::snapshot::Frozen;
 use crate::volume::Volume;
 use rustix::io::Errno;
 use std::collections::HashSet;
+use std::io;
 use std::ops::Deref;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, RwLock, rank};
-use systx_store::io::{HostId, Io};
+use systx_store::Versions;
+use systx_store::io::{Handle, HostId, Io};
 use systx_store::writeset::WriteSet;
 
 mod landing;
@@ -119,6 +121,29 @@ impl SharedVolume {
             Ok(root) => self.past.keep_commit(writes, root),
             Err(error) => self.past.give_up(&error),
         }
+    }
+}
+
+/// A collection takes a name of a file that has further ones: its change time moves, and whoever
+/// has met it by another name has met the same file.  An open snapshot keeps it as it was.
+impl Versions for SharedVolume {
+    fn moves(&self, file: &Handle, change: &dyn Fn() -> io::Result<()>) -> io::Result<()> {
+        let _no_commit = self.without_commits();
+        let _no_request = self.marks.write();
+        if self.past.is_open()
+            && let Some(real) = &self.locks
+        {
+            match real.duplicate(file) {
+                Ok(file) => self.past.keep_attributes(file.as_fd()),
+                Err(error) => self.past.give_up(&error),
+            }
+        }
+        let before = self.io.stat(file)?;
+        self.installing([before.id], || {
+            let changed = change();
+            let after = self.io.stat(file).ok();
+            (changed, after.map(|after| (before.stamp(), after.stamp())).into_iter().collect())
+        })
     }
 }
 

@@ -97,10 +97,12 @@ impl Place {
     ) -> Place {
         let config =
             Config { segment_bytes: 64 << 10, committer_applies: true, ..Config::new(STATE) };
+        let versions = config.versions.clone();
         let (store, _) = DirStore::open(config, real.clone()).expect("store");
         let hidden = HashSet::from([store.state_dir_id()]);
         let vol = Volume::new(io, Vec::new(), hidden.clone()).expect("volume").with_locks(real);
         let vol = Arc::new(SharedVolume::over(vol));
+        versions.by(vol.clone());
         let dir = std::fs::File::open(root.join(guarded)).expect("guarded").into();
         let gate = gate(Order::new(vol.clone(), STALL));
         let plain = Arc::new(Plain::new(dir, hidden, gate).expect("view 0"));

@@ -29,6 +29,13 @@ impl Past {
         }
     }
 
+    /// Keeps the attributes of what is about to lose a name that no snapshot knows.
+    pub(crate) fn keep_attributes(&self, fd: BorrowedFd<'_>) {
+        if let Err(errno) = self.keep_inode(fd, false) {
+            self.give_up(&errno);
+        }
+    }
+
     /// A plain request has made an object.
     pub(crate) fn born(&self, id: HostId) {
         self.newest(|layer| layer.items += usize::from(layer.born.insert(id)));
