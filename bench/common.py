@@ -92,11 +92,11 @@ class Bench:
             raise SystemExit(f"systx {' '.join(args)} ended with {done.returncode}: {done.stderr[-2000:]}")
         return done.stdout
 
-    def place(self, name, guard):
+    def place(self, name, guard, *how):
         place = os.path.join(self.volume, name)
         os.mkdir(place)
         if guard:
-            self.systx("mount", place)
+            self.systx("mount", *how, place)
             self.guarded.append(place)
         return place
 

@@ -3,7 +3,7 @@
 use crate::commands::list::state;
 use crate::output;
 use systx_base::Time;
-use systx_protocol::{Activity, Before, InLine, Isolation, Sides, VolumeActivity};
+use systx_protocol::{Activity, Before, InLine, Isolation, Sides, ThreadActivity, VolumeActivity};
 
 /// Commits per second of each volume between two looks; `None` where it was not there before.
 pub fn rates(before: &[VolumeActivity], now: &[VolumeActivity], seconds: f64) -> Vec<Option<f64>> {
@@ -15,6 +15,9 @@ pub fn rates(before: &[VolumeActivity], now: &[VolumeActivity], seconds: f64) ->
     };
     now.iter().map(rate).collect()
 }
+
+/// Most threads of a directory that are shown.
+const THREADS_MAX: usize = 8;
 
 /// The whole picture.  `rates`: as [`rates`] gives them.
 pub fn lines(volumes: &[VolumeActivity], rates: &[Option<f64>], now: Time) -> Vec<String> {
@@ -32,6 +35,8 @@ pub fn lines(volumes: &[VolumeActivity], rates: &[Option<f64>], now: Time) -> Ve
         out.push(head(volume, *rate));
         for g in &volume.guarded {
             out.push(format!("  {} is guarded, stall {} ms", g.dir, g.stall_ms));
+            let lost = g.threads.iter().filter(|thread| thread.lost > 0);
+            out.extend(lost.take(THREADS_MAX).map(thread));
         }
         if !volume.transactions.is_empty() {
             out.push(row([
@@ -95,6 +100,31 @@ fn rows(t: &Activity, now: Time) -> Vec<String> {
     out
 }
 
+/// A thread that has lost.
+fn thread(t: &ThreadActivity) -> String {
+    let command = output::short_command(&t.argv, 24);
+    let mut out = format!(
+        "    thread {} ({command}): {} of {} attempts lost, lately {} %; {} held, lately {}",
+        t.tid,
+        short(t.lost),
+        short(t.ended),
+        t.losses_per_mille / 10,
+        short(t.held),
+        milliseconds(t.waited_us)
+    );
+    if t.keeps_losing {
+        out.push_str("; keeps losing");
+    }
+    if let Some(id) = t.held_for {
+        out.push_str(&format!("; waits to begin for {id}"));
+    }
+    out
+}
+
+fn milliseconds(us: u64) -> String {
+    format!("{}.{} ms", us / 1000, us % 1000 / 100)
+}
+
 /// One that waits to begin.
 fn in_line(w: &InLine, now: Time) -> String {
     let command = output::short_command(&w.argv, 24);
@@ -149,7 +179,7 @@ mod tests {
     use super::*;
     use systx_base::TxnId;
     use systx_protocol::{
-        Behind, Conflict, Counts, Opponent, Part, Remembered, State, WorksetSizes,
+        Behind, Conflict, Counts, GuardedActivity, Opponent, Part, Remembered, State, WorksetSizes,
     };
 
     fn volume(committed: u64, transactions: Vec<Activity>) -> VolumeActivity {
@@ -249,6 +279,40 @@ mod tests {
         let second = "2 4711 2m10 mv a waits for /srv/f, behind transaction 00000abc";
         assert_eq!(words(&lines[5]), second);
         assert_eq!(words(&lines[6]), "3 4711 2m10 mv a waits for /srv/f, behind number 2 in line");
+    }
+
+    #[test]
+    fn threads_that_lost_are_shown_with_how_often_and_for_whom_they_wait() {
+        let thread = |tid, lost, held_for| ThreadActivity {
+            pid: 4711,
+            tid,
+            argv: vec!["server".into()],
+            ended: 40,
+            lost,
+            held: 3,
+            losses_per_mille: 578,
+            size: 9,
+            waited_us: 2450,
+            keeps_losing: lost > 3,
+            held_for,
+        };
+        let mut volume = volume(0, vec![]);
+        volume.guarded = vec![GuardedActivity {
+            dir: "/srv/g".into(),
+            stall_ms: 500,
+            nodes: 1,
+            seats: 3,
+            members: 0,
+            threads: vec![thread(2, 9, Some(TxnId(0xabc))), thread(3, 1, None), thread(4, 0, None)],
+        }];
+        let lines = lines(&[volume], &[], Time { secs: 1130, nanos: 0 });
+        assert_eq!(lines.len(), 6, "{lines:?}");
+        assert_eq!(
+            lines[4].trim(),
+            "thread 2 (server): 9 of 40 attempts lost, lately 57 %; 3 held, lately 2.4 ms; \
+             keeps losing; waits to begin for 00000abc"
+        );
+        assert!(lines[5].ends_with("lately 2.4 ms"), "{lines:?}");
     }
 
     #[test]

@@ -8,7 +8,8 @@
 use crate::fuse_mount::{self, FS_TYPE};
 use crate::in_line::Waiting;
 use crate::protocol::{
-    Failure, FailureKind, GuardedAt, GuardedDir, Holder, HostPath, Policy, Transport,
+    Failure, FailureKind, GuardedAt, GuardedDir, Holder, HostPath, Policy, ThreadActivity,
+    Transport,
 };
 use crate::strays::Strays;
 use crate::transports;
@@ -26,6 +27,7 @@ use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
 use systx_fuse::{Config, Connection, FileLocks};
 use systx_store::Lease;
+use systx_txn::Engine;
 use systx_vfs::aliases::{Aliases, Control, Seat};
 use systx_vfs::inode_locks::writers::Writing;
 use systx_vfs::plain::{Order, Plain};
@@ -74,6 +76,8 @@ pub struct Guarded {
 pub(crate) trait Desk: Control {
     /// Who of the transactions with these ids, which are in line, begins here, with the command.
     fn waiting(&self, ids: &[TxnId]) -> Vec<(Waiting, Vec<HostPath>)>;
+    /// The threads that have had a transaction here.
+    fn threads(&self, engine: &Engine) -> Vec<ThreadActivity>;
     /// Threads whose transactions have lost hear of it, and what is left of those that are over
     /// goes.
     fn look_round(&self);
@@ -276,6 +280,11 @@ impl Guarded {
     /// Who is in line to begin here, see [`Desk::waiting`].
     pub(crate) fn waiting(&self, ids: &[TxnId]) -> Vec<(Waiting, Vec<HostPath>)> {
         self.desk.get().map(|desk| desk.waiting(ids)).unwrap_or_default()
+    }
+
+    /// See [`Desk::threads`].
+    pub(crate) fn threads(&self, engine: &Engine) -> Vec<ThreadActivity> {
+        self.desk.get().map(|desk| desk.threads(engine)).unwrap_or_default()
     }
 
     /// Threads whose transactions have lost hear of it, and what is left of those that are over goes.

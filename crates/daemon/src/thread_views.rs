@@ -12,7 +12,7 @@ use crate::guarded::{self, Guarded};
 use crate::in_line::Waiting;
 use crate::lasting::Relaxing;
 use crate::members::{Members, PIDFD_THREAD};
-use crate::protocol::{self, HostPath, Outcome, State};
+use crate::protocol::{self, HostPath, Outcome, State, ThreadActivity};
 use crate::strays::Strays;
 use crate::thread_orders;
 use crate::thread_scopes::{self, Scope};
@@ -22,7 +22,9 @@ use crate::urgency::{self, LastThread, OfLast};
 use crate::volume::OpenVolume;
 use crate::watch::{Keeps, Watcher};
 use deaths::Deaths;
+use held::Hold;
 use last::{Last, Slept};
+use profile::Profile;
 use rustix::io::Errno;
 use rustix::process::{Pid, pidfd_open};
 use std::collections::HashMap;
@@ -30,18 +32,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use systx_abi as abi;
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
-use systx_txn::BeginOptions;
+use systx_txn::{BeginOptions, Engine};
 use systx_vfs::aliases::{Control, Left, Rider, Seat, Tag};
 use systx_vfs::api::{Caller, Reply};
 use systx_vfs::retired::{Lasting, StillOpen};
 use zerocopy::{FromBytes, IntoBytes};
 
 mod deaths;
+mod held;
 mod last;
+mod profile;
 
 /// How long another attempt waits at most for the end of who made the last one lose, and for stronger ones that lost over the same.
 const DEFER: Duration = Duration::from_millis(500);
@@ -91,6 +95,11 @@ struct Now {
     waiting: Option<Waiting>,
     /// The last one that was open.
     last: Last,
+    profile: Profile,
+    /// It waits to begin this one, since then.
+    held: Option<(TxnId, Instant)>,
+    /// How long what is open had to wait to begin.
+    waited: Option<Duration>,
     /// Somebody stayed inside after its end, and would be in the next one.
     worn: bool,
     /// What was said to be committed, and could not be made durable afterwards.
@@ -173,11 +182,11 @@ impl Desk {
         let mut own_places =
             places.into_iter().filter(|p| (p.tid, p.uid) == (caller.tid, caller.uid));
         // The next attempt is that of the same thread.
-        let last = own_places.find_map(|place| {
+        let before = own_places.find_map(|place| {
             let now = place.now.lock();
-            now.worn.then(|| now.last.clone())
+            now.worn.then(|| (now.last.clone(), now.profile.clone()))
         });
-        let last = last.unwrap_or_default();
+        let (last, profile) = before.unwrap_or_default();
         let place = Arc::new(Place {
             seat,
             tid: caller.tid,
@@ -185,7 +194,7 @@ impl Desk {
             gid: caller.gid,
             thread: thread.clone(),
             argv: argv.map(|a| HostPath(a.to_vec())).collect(),
-            now: Mutex::new(rank::LEAF, Now { last, ..Now::default() }),
+            now: Mutex::new(rank::LEAF, Now { last, profile, ..Now::default() }),
         });
         self.places.lock().insert(seat, place);
         if let Some(thread) = thread {
@@ -371,9 +380,10 @@ impl Desk {
             }
         } else {
             let id = new_id()?;
-            // It would lose again at once.  Nobody waits for who waits here, since that has nothing open.
-            let turn = (again && !at_once)
-                .then(|| volume.vol.engine.await_turn(id, &options, &last.lost, DEFER));
+            // It would lose again at once.
+            let again = again.then_some(&last);
+            let hold = Hold { id, options: &options, again, stall: guarded.conflicts.stall };
+            let turn = if at_once { None } else { place.hold(&volume.vol.engine, &hold)? };
             let txn = begin(id)?;
             drop(turn);
             txn
@@ -457,10 +467,11 @@ impl Desk {
     fn end(&self, place: &Place, commit: bool) -> Reply<abi::End> {
         let (table, _, guarded) = self.parts()?;
         let work = place.now.lock().open.clone().ok_or(Errno::INVAL)?;
-        let Work { txn, lasting, members, relaxed, .. } = work;
+        let Work { txn, lasting, members, relaxed, .. } = work.clone();
         let turn = txn.take_turn().map_err(|_| Errno::BUSY)?;
         let mut last = Last { id: txn.id.0, retries: txn.age, ..Last::default() };
         let engine = &txn.volume.vol.engine;
+        let measured = place.measure(&work);
         let asleep = engine.lost_asleep(txn.id);
         last.lost.extend(engine.conflict(txn.id));
         let mut open = None;
@@ -541,6 +552,7 @@ impl Desk {
         now.open = None;
         now.waits.clear();
         now.last = last;
+        now.note_end(measured);
         Ok(answer)
     }
 
@@ -685,6 +697,10 @@ impl guarded::Desk for Desk {
             ids.contains(&waiting.id).then(|| (waiting, place.argv.clone()))
         };
         places.into_iter().filter_map(of).collect()
+    }
+
+    fn threads(&self, engine: &Engine) -> Vec<ThreadActivity> {
+        self.all_threads(engine)
     }
 
     fn look_round(&self) {

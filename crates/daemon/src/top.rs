@@ -73,6 +73,7 @@ fn guarded_of(volume: &OpenVolume) -> Vec<GuardedActivity> {
             nodes: guarded.plain.size().0 as u64,
             seats: seats as u64,
             members: members as u64,
+            threads: guarded.threads(&volume.vol.engine),
         }
     };
     volume.guarded().into_iter().map(of).collect()

@@ -88,6 +88,37 @@ pub struct GuardedActivity {
     /// Transactions of threads that the kernel knows something of.  Those that are over: as long as
     /// something of them is in use, and a moment longer.
     pub members: u64,
+    /// The threads that have had a transaction, and live: those that lost most first.
+    pub threads: Vec<ThreadActivity>,
+}
+
+/// What has become of a thread's transactions.  *Lately*: a moving average, to which the last attempt
+/// contributes a quarter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadActivity {
+    /// Its process.
+    pub pid: u32,
+    /// The thread.
+    pub tid: u32,
+    /// The command.
+    pub argv: Vec<HostPath>,
+    /// Attempts that have ended.
+    pub ended: u64,
+    /// Those that lost.
+    pub lost: u64,
+    /// Those that had to wait before they began.
+    pub held: u64,
+    /// Losses among a thousand attempts, lately.
+    pub losses_per_mille: u64,
+    /// Objects that an attempt touched, lately.
+    pub size: u64,
+    /// How long an attempt had to wait before it began, lately, in microseconds.
+    pub waited_us: u64,
+    /// Its first attempts are held as well.
+    pub keeps_losing: bool,
+    /// It is held at this moment, for the end of this one.
+    #[serde(with = "id_text::option")]
+    pub held_for: Option<TxnId>,
 }
 
 /// Numbers that only grow.
@@ -126,7 +157,7 @@ pub struct Activity {
     pub read_only: bool,
     /// What it has touched, by kind.
     pub workset: WorksetSizes,
-    /// A request of it waits until this one's commit is installed.
+    /// A request of it waits until this one's commit is installed, or until it ends.
     #[serde(with = "id_text::option")]
     pub waits_for: Option<TxnId>,
     /// Why it lost, if it did.

@@ -9,13 +9,18 @@
 //! ever.  Who waits holds nothing.  It waits for running transactions, and for stronger ones that wait; of these somebody who waits for
 //! the end of another one than it does is not in its way.  So no circle.
 //!
+//! So does the first attempt of a thread that keeps losing, at what it has lost over before.
+//!
+//! Beside the line it waits for running transactions that have now what it lost over, and are stronger.  One of those that
+//! sleeps ([`Engine::defer_while`]) is not waited for: it may wait for the one in line.
+//!
 //! Each is woken when the next stronger one leaves, and by nobody else: not all of them by every commit.
 
 use crate::engine::{BeginOptions, Engine};
 use crate::object::{Conflict, ObjectRef, Opponent};
 use crate::policy::{Contender, ContentionPolicy};
 use crate::scope::Part;
-use crate::state::State;
+use crate::state::{State, Stronger};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +37,8 @@ struct Entry {
     behind: Option<TxnId>,
     /// It has had its turn.
     runs: bool,
+    /// Whom it waits for at this moment.
+    waits_for: Option<TxnId>,
     turn: Arc<Event>,
 }
 
@@ -125,6 +132,8 @@ impl Part {
 pub struct Attempt<'e> {
     engine: &'e Engine,
     id: TxnId,
+    /// It has waited for somebody.
+    pub waited: bool,
 }
 
 impl Drop for Attempt<'_> {
@@ -136,9 +145,70 @@ impl Drop for Attempt<'_> {
     }
 }
 
+/// How long an attempt waits for its turn.
+#[derive(Clone, Copy)]
+pub struct Patience<'a> {
+    /// At the most.
+    pub limit: Duration,
+    /// Whether the client is still there: asked every [`Patience::LOOK`].
+    pub goes_on: &'a dyn Fn() -> bool,
+}
+
+impl Patience<'_> {
+    /// How often somebody who waits looks around.
+    pub const LOOK: Duration = Duration::from_millis(50);
+
+    /// So long, whatever becomes of the client.
+    pub fn of(limit: Duration) -> Patience<'static> {
+        Patience { limit, goes_on: &|| true }
+    }
+}
+
+/// What is in the way of an attempt.
+enum InTheWay {
+    /// One in line, which wakes it.
+    InLine(TxnId),
+    /// One that runs.
+    Runs(TxnId),
+    /// The same, if it does not sleep.
+    Look(Stronger),
+}
+
+impl State {
+    fn in_the_way(
+        &mut self,
+        id: TxnId,
+        lost: &[Conflict],
+        policy: &dyn ContentionPolicy,
+        looked: &[TxnId],
+    ) -> Option<InTheWay> {
+        let found = if self.waits_again(id, policy) {
+            self.again.line.get(&id).and_then(|me| me.behind).map(InTheWay::InLine)
+        } else {
+            let me = self.again.line.get(&id)?;
+            let winner = me.winner.filter(|winner| self.stands(*winner)).map(InTheWay::Runs);
+            let has = || self.stronger_holder(&me.contender, lost, policy);
+            winner.or_else(|| {
+                Some(match has()? {
+                    (id, Some(look)) if !looked.contains(&id) => {
+                        InTheWay::Look(Stronger { id, look })
+                    }
+                    (id, _) => InTheWay::Runs(id),
+                })
+            })
+        };
+        let waits_for = match &found {
+            Some(InTheWay::InLine(id) | InTheWay::Runs(id)) => Some(*id),
+            Some(InTheWay::Look(_)) | None => None,
+        };
+        self.again.line.entry(id).and_modify(|me| me.waits_for = waits_for);
+        found
+    }
+}
+
 impl Engine {
     /// Puts the next attempt at what has `lost`, the last time last, in line with others that lost over the same; it is to begin as `id`
-    /// and with these options.  Waits until whom it lost to has ended and it is its turn, at most `limit` long.
+    /// and with these options.  Waits until whom it lost to has ended, nobody stronger has what it lost over, and it is its turn.
     ///
     /// The caller must hold no lock that others need to end.
     pub fn await_turn(
@@ -146,10 +216,11 @@ impl Engine {
         id: TxnId,
         options: &BeginOptions,
         lost: &[Conflict],
-        limit: Duration,
+        patience: Patience<'_>,
     ) -> Attempt<'_> {
+        // Another attempt lets it end also if it would win by now.
         let winner = match lost.last().map(|lost| lost.opponent) {
-            Some(Opponent::Txn(winner)) => Some(winner),
+            Some(Opponent::Txn(winner)) if options.timestamp.is_some() => Some(winner),
             _ => None,
         };
         let mut parts: Vec<Part> = lost.iter().map(|lost| Part::of(lost.object.as_ref())).collect();
@@ -159,24 +230,49 @@ impl Engine {
         let begun = Instant::now();
         let mut state = self.state.lock();
         let contender = state.contender_of(id, options);
-        let (behind, runs) = (None, false);
-        let entry = Entry { contender, parts, winner, behind, runs, turn: Arc::clone(&turn) };
+        let (behind, waits_for, runs, turns) = (None, None, false, Arc::clone(&turn));
+        let entry = Entry { contender, parts, winner, behind, waits_for, runs, turn: turns };
         state.again.line.insert(id, entry);
+        let (mut waited, mut looked, mut last_look) = (false, Vec::new(), begun);
         loop {
-            let left = limit.saturating_sub(begun.elapsed());
+            let left = patience.limit.saturating_sub(begun.elapsed());
             if left.is_zero() {
                 break;
             }
-            if state.waits_again(id, &*self.policy) {
-                turn.wait_for(&mut state, left);
-            } else if winner.is_some_and(|winner| state.stands(winner)) {
-                self.ended.wait_for(&mut state, left);
-            } else {
-                break;
+            let slice = left.min(Patience::LOOK);
+            match state.in_the_way(id, lost, &*self.policy, &looked) {
+                None => break,
+                Some(InTheWay::Look(stronger)) => {
+                    drop(state);
+                    let sleeps = (stronger.look)();
+                    looked.push(stronger.id);
+                    state = self.state.lock();
+                    if sleeps {
+                        state.defer(stronger.id);
+                    }
+                    continue;
+                }
+                Some(InTheWay::InLine(_)) => turn.wait_for(&mut state, slice),
+                Some(InTheWay::Runs(_)) => self.ended.wait_for(&mut state, slice),
+            };
+            waited = true;
+            if last_look.elapsed() >= Patience::LOOK {
+                (last_look, looked) = (Instant::now(), Vec::new());
+                drop(state);
+                let goes_on = (patience.goes_on)();
+                state = self.state.lock();
+                if !goes_on {
+                    break;
+                }
             }
         }
         state.again.has_turn(id);
         drop(state);
-        Attempt { engine: self, id }
+        Attempt { engine: self, id, waited }
+    }
+
+    /// Whom an attempt waits for that is in line, see [`Engine::await_turn`].
+    pub fn waits_for_turn(&self, id: TxnId) -> Option<TxnId> {
+        self.state.lock().again.line.get(&id).filter(|me| !me.runs)?.waits_for
     }
 }

@@ -43,7 +43,7 @@ mod stall;
 mod state;
 mod table;
 
-pub use again::Attempt;
+pub use again::{Attempt, Patience};
 pub use engine::{
     Access, BeginOptions, Census, Engine, Isolation, Stats, Status, Timestamp, Workset,
 };

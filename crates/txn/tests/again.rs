@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use systx_base::{Oid, TxnId};
-use systx_txn::{Access, BeginOptions, Conflict, Engine, ObjectRef, Opponent};
+use systx_txn::{Access, BeginOptions, Conflict, Engine, ObjectRef, Opponent, Patience};
 
 const FILE: Oid = Oid(7);
 /// Long enough to show who does not wait; too short shows nothing wrong.
@@ -53,7 +53,7 @@ fn in_line(engine: &Engine, many: u64) {
 /// Reads and writes the file when it is its turn, says so, and commits when it is told to; it never loses.
 fn goes_again(engine: &Engine, n: u64, lost: &[Conflict], said: &Sender<u64>, go: &Receiver<()>) {
     let (id, options) = (TxnId(100 + n), attempt(10 + n, 3));
-    let turn = engine.await_turn(id, &options, lost, HANG);
+    let turn = engine.await_turn(id, &options, lost, Patience::of(HANG));
     engine.begin(id, options);
     drop(turn);
     // The one before it may have yet to be installed.
@@ -108,11 +108,12 @@ fn who_waits_for_another_one_is_in_nobodys_way() {
     let [older] = older;
     let older = [Conflict { opponent: Opponent::Txn(goes_on), ..older }];
     thread::scope(|scope| {
-        let waits =
-            scope.spawn(|| drop(engine.await_turn(TxnId(100), &attempt(10, 3), &older, HANG)));
+        let waits = scope.spawn(|| {
+            drop(engine.await_turn(TxnId(100), &attempt(10, 3), &older, Patience::of(HANG)))
+        });
         in_line(&engine, 1);
         commits(&engine, second);
-        let turn = engine.await_turn(TxnId(101), &attempt(11, 3), &younger, HANG);
+        let turn = engine.await_turn(TxnId(101), &attempt(11, 3), &younger, Patience::of(HANG));
         assert!(!waits.is_finished());
         drop(turn);
         commits(&engine, goes_on);
@@ -126,26 +127,33 @@ fn a_place_in_line_is_given_up_and_what_is_waited_for_too_long_is_not_waited_for
     let winner = writes(&engine, 1, 1, FILE);
     let lost = loses(&engine, TxnId(10), attempt(10, 2), FILE);
     // Time is over.
-    let first = engine.await_turn(TxnId(100), &attempt(10, 3), &lost, Duration::from_millis(1));
+    let first = engine.await_turn(
+        TxnId(100),
+        &attempt(10, 3),
+        &lost,
+        Patience::of(Duration::from_millis(1)),
+    );
     commits(&engine, winner);
     thread::scope(|scope| {
         let (engine, lost) = (&engine, &lost);
-        let next = scope.spawn(|| drop(engine.await_turn(TxnId(101), &attempt(11, 3), lost, HANG)));
+        let next = scope.spawn(|| {
+            drop(engine.await_turn(TxnId(101), &attempt(11, 3), lost, Patience::of(HANG)))
+        });
         in_line(engine, 2);
         // It never begins.
         drop(first);
         next.join().unwrap();
         // Over something else nobody waits.
-        let turn = engine.await_turn(TxnId(102), &attempt(12, 3), lost, HANG);
+        let turn = engine.await_turn(TxnId(102), &attempt(12, 3), lost, Patience::of(HANG));
         let elsewhere =
             lost.clone().map(|lost| Conflict { object: page(Oid(8)).to_object(), ..lost });
-        drop(engine.await_turn(TxnId(103), &attempt(13, 3), &elsewhere, HANG));
+        drop(engine.await_turn(TxnId(103), &attempt(13, 3), &elsewhere, Patience::of(HANG)));
         // Nor for what is decided.
         engine.begin(TxnId(102), attempt(12, 3));
         drop(turn);
         assert_eq!(engine.stats().again, 1);
         engine.decide(TxnId(102)).unwrap();
-        drop(engine.await_turn(TxnId(104), &attempt(14, 3), lost, HANG));
+        drop(engine.await_turn(TxnId(104), &attempt(14, 3), lost, Patience::of(HANG)));
         engine.installed(TxnId(102));
     });
     assert_eq!(engine.stats().again, 0);
@@ -158,13 +166,14 @@ fn nobody_begins_beside_a_weaker_one_from_the_line() {
     let weaker = loses(&engine, TxnId(11), attempt(11, 2), FILE);
     let stronger = loses(&engine, TxnId(10), attempt(10, 2), FILE);
     commits(&engine, winner);
-    let turn = engine.await_turn(TxnId(101), &attempt(11, 3), &weaker, HANG);
+    let turn = engine.await_turn(TxnId(101), &attempt(11, 3), &weaker, Patience::of(HANG));
     engine.begin(TxnId(101), attempt(11, 3));
     drop(turn);
     let (said, says) = channel();
     thread::scope(|scope| {
         scope.spawn(|| {
-            let turn = engine.await_turn(TxnId(100), &attempt(10, 3), &stronger, HANG);
+            let turn =
+                engine.await_turn(TxnId(100), &attempt(10, 3), &stronger, Patience::of(HANG));
             said.send(()).unwrap();
             drop(turn);
         });
@@ -185,10 +194,11 @@ fn who_lost_over_two_files_waits_for_who_runs_in_either() {
         lost.extend(loses(&engine, TxnId(10), attempt(10, 2), oid));
         commits(&engine, winner);
     }
-    let turn = engine.await_turn(TxnId(101), &attempt(11, 3), &lost[..1], HANG);
+    let turn = engine.await_turn(TxnId(101), &attempt(11, 3), &lost[..1], Patience::of(HANG));
     thread::scope(|scope| {
-        let both =
-            scope.spawn(|| drop(engine.await_turn(TxnId(100), &attempt(10, 3), &lost, HANG)));
+        let both = scope.spawn(|| {
+            drop(engine.await_turn(TxnId(100), &attempt(10, 3), &lost, Patience::of(HANG)))
+        });
         in_line(&engine, 2);
         thread::sleep(A_WHILE);
         assert!(!both.is_finished(), "over the first one of them");
@@ -207,14 +217,19 @@ fn whose_winner_has_ended_is_not_overtaken() {
         lost.push(loses(&engine, TxnId(10 + n), attempt(10 + n, 2), FILE));
         commits(&engine, winner);
     }
-    let running = engine.await_turn(TxnId(100), &attempt(10, 3), &lost[0], HANG);
+    let running = engine.await_turn(TxnId(100), &attempt(10, 3), &lost[0], Patience::of(HANG));
     thread::scope(|scope| {
         let (said, says) = channel();
         for n in [1, 2] {
             let (engine, lost, said) = (&engine, &lost, said.clone());
             scope.spawn(move || {
                 let id = TxnId(100 + n);
-                let turn = engine.await_turn(id, &attempt(10 + n, 3), &lost[n as usize], HANG);
+                let turn = engine.await_turn(
+                    id,
+                    &attempt(10 + n, 3),
+                    &lost[n as usize],
+                    Patience::of(HANG),
+                );
                 said.send(n).unwrap();
                 drop(turn);
             });
@@ -223,4 +238,57 @@ fn whose_winner_has_ended_is_not_overtaken() {
         drop(running);
         assert_eq!((says.recv_timeout(HANG), says.recv_timeout(HANG)), (Ok(1), Ok(2)));
     });
+}
+
+/// Whoever has it, not only whom it lost to, and not who is weaker.
+#[test]
+fn nobody_begins_at_what_a_stronger_one_has() {
+    let engine = Engine::new();
+    let winner = writes(&engine, 1, 1, FILE);
+    let lost = loses(&engine, TxnId(10), attempt(20, 2), FILE);
+    commits(&engine, winner);
+    // Younger: it would lose.
+    engine.begin(TxnId(3), attempt(30, 0));
+    assert_eq!(engine.write(TxnId(3), page(FILE)), Access::Granted);
+    assert!(!engine.await_turn(TxnId(100), &attempt(20, 3), &lost, Patience::of(HANG)).waited);
+    engine.abort(TxnId(3));
+    for commit in [true, false] {
+        // It was in no line, and the other one has never met it.
+        let holder = writes(&engine, 2, 2, FILE);
+        thread::scope(|scope| {
+            let held = scope.spawn(|| {
+                let turn =
+                    engine.await_turn(TxnId(101), &attempt(20, 3), &lost, Patience::of(HANG));
+                turn.waited
+            });
+            in_line(&engine, 1);
+            let begun = Instant::now();
+            while engine.waits_for_turn(TxnId(101)) != Some(holder) {
+                assert!(begun.elapsed() < HANG / 10);
+                thread::yield_now();
+            }
+            assert!(!held.is_finished());
+            if commit {
+                commits(&engine, holder)
+            } else {
+                engine.abort(holder)
+            }
+            assert!(held.join().unwrap(), "it waited");
+        });
+        assert_eq!(engine.waits_for_turn(TxnId(101)), None);
+    }
+}
+
+#[test]
+fn whose_client_has_gone_does_not_wait_and_nobody_waits_for_who_sleeps() {
+    let engine = Engine::new();
+    let winner = writes(&engine, 1, 1, FILE);
+    let lost = loses(&engine, TxnId(10), attempt(20, 2), FILE);
+    let gone = Patience { limit: HANG, goes_on: &|| false };
+    drop(engine.await_turn(TxnId(100), &attempt(20, 3), &lost, gone));
+    commits(&engine, winner);
+    let holder = writes(&engine, 2, 2, FILE);
+    engine.defer_while(holder, || true);
+    drop(engine.await_turn(TxnId(101), &attempt(20, 3), &lost, Patience::of(HANG)));
+    assert_eq!(engine.read(holder, page(Oid(9))), Access::Granted, "it has not lost by that");
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use systx_base::{Oid, TxnId};
 use systx_txn::{
     Access, BeginOptions, Claim, Claimant, Conflict, Engine, GroupName, Isolation, Object,
-    ObjectRef, Opponent, Order, Part, Plain, Side, Stall, Status,
+    ObjectRef, Opponent, Order, Part, Patience, Plain, Side, Stall, Status,
 };
 
 const FILE: Oid = Oid(3);
@@ -127,7 +127,7 @@ fn an_attempt_after_a_loss_does_not_wait_for_a_guests() {
     let (mine, theirs) = (Side::Write, Side::Write);
     let lost = |opponent| Conflict { object: object(), opponent, mine, theirs };
     let over = [lost(Opponent::Outside)];
-    let limit = Duration::from_secs(600);
+    let limit = Patience::of(Duration::from_secs(600));
     let guest = BeginOptions { guest: true, age: 100, ..BeginOptions::default() };
     let turn = e.await_turn(GUEST, &guest, &over, limit);
     e.begin(GUEST, guest);

@@ -83,7 +83,7 @@ pub(crate) fn is_own() -> bool {
 ///
 /// # Errors
 /// `EINTR`: its client has been killed.
-pub(crate) fn check() -> Reply<()> {
+pub fn check() -> Reply<()> {
     match thread() {
         0 => Ok(()),
         tid if is_killed(tid) => Err(Errno::INTR),

@@ -1,9 +1,9 @@
 //! Reads that wait for whom they would lose to.
 
-use super::{Ask, Intent, Phase, State, Stronger};
+use super::{Ask, Intent, Look, Phase, State, Stronger};
 use crate::hold::Flags;
-use crate::object::ObjectRef;
-use crate::policy::ContentionPolicy;
+use crate::object::{Conflict, ObjectRef, Side};
+use crate::policy::{Contender, ContentionPolicy};
 use crate::stall::Stalls;
 use crate::state::DoomFn;
 use systx_base::TxnId;
@@ -59,5 +59,32 @@ impl State {
     /// Whether one that waits for another has to go on waiting.
     pub(crate) fn stalls(&self, waiter: TxnId, winner: TxnId) -> bool {
         self.phase(waiter) == Some(Phase::Active) && self.stands(winner)
+    }
+
+    /// Somebody who runs and has what one that has not begun lost over, to whom that would lose again;
+    /// and how to find out whether it sleeps.
+    pub(crate) fn stronger_holder(
+        &self,
+        me: &Contender,
+        lost: &[Conflict],
+        policy: &dyn ContentionPolicy,
+    ) -> Option<(TxnId, Option<Look>)> {
+        lost.iter().find_map(|Conflict { object, mine, .. }| {
+            let (o, write) = (object.as_ref(), *mine == Side::Write);
+            let in_the_way = if write { Flags::READ.and(Flags::WRITE) } else { Flags::WRITE };
+            let mut found = None;
+            self.table.holders(o, self.table.locate(o, write), write, |slot, flags| {
+                let txn = self.txn(slot);
+                let decided = txn.phase.decided() && flags.any(Flags::WRITE);
+                let runs = txn.phase == Phase::Active && flags.any(in_the_way);
+                let wins = || !policy.challenger_wins(me, &self.contender(slot));
+                if decided || runs && wins() {
+                    let look = txn.look.clone().filter(|_| runs);
+                    found = Some((txn.contender.id, look));
+                }
+                found.is_none()
+            });
+            found
+        })
     }
 }

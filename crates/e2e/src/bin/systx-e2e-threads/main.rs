@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+mod losing;
 mod quota;
 mod routed;
 mod special;
@@ -53,6 +54,8 @@ fn main() {
         "relaxed-stream" => relaxed_stream(dir),
         "relaxed-failure" => relaxed_failure(dir),
         "quota" => quota::case(dir),
+        "losing" => losing::driven(dir),
+        "counts" => losing::counts(dir, rounds),
         other => routed::case(other, dir),
     }
     println!("ok");
