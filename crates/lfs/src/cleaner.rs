@@ -7,10 +7,11 @@
 use crate::checkpoint;
 use crate::entry::{BlobOf, Entry};
 use crate::error::{Error, Result};
-use crate::format::{Blob, Ino};
-use crate::object::Place;
+use crate::format::{BLOCK, Blob, Ino};
+use crate::object::{Bytes, Place};
 use crate::piece::{self, Piece};
 use crate::state::State;
+use crate::tree::Env;
 use crate::usage::Segment;
 
 /// A segment that could be cleaned.
@@ -27,7 +28,7 @@ pub struct Candidate {
 }
 
 /// Which segment to clean next.
-pub trait Policy: Send {
+pub trait Policy: Send + Sync {
     /// The worth of cleaning a segment: the highest is cleaned first.
     fn worth(&self, candidate: &Candidate) -> f64;
 }
@@ -184,7 +185,7 @@ pub fn coalesce(state: &mut State, ino: Ino, from: u64, max: u64) -> Result<(u64
         if state.pending.has_page(ino, *page) {
             continue;
         }
-        if !state.has_capacity(2) || !rewrite(state, ino, *page, *place)? {
+        if !state.has_capacity(2) || !rewrite(state, ino, *page, *place, None)? {
             return Ok((moved, None));
         }
         moved += 1;
@@ -226,29 +227,74 @@ pub fn candidates(state: &State) -> Vec<(u32, Segment)> {
 /// # Errors
 /// What reading says.
 pub fn empty(state: &mut State, segment: u32) -> Result<bool> {
-    for piece in pieces(state, segment)? {
-        let geometry = state.tree.env.geometry;
-        let first = geometry.first(segment) + u64::from(piece.header.offset);
-        let mut at = first + u64::from(piece.summary);
+    let pieces = pieces(&state.tree.env, segment)?;
+    move_out(state, segment, &pieces, None)
+}
+
+/// A segment that was read while others went on.
+pub struct Fetched {
+    segment: u32,
+    generation: u32,
+    pieces: Vec<Piece>,
+    blocks: Vec<u8>,
+}
+
+/// Reads a segment with the blocks of all its pieces.  Meanwhile it may be freed and written again:
+/// [`publish`] finds out.
+///
+/// # Errors
+/// [`Error::Io`].
+pub fn fetch(env: &Env, segment: u32, generation: u32) -> Result<Fetched> {
+    let pieces = pieces(env, segment)?;
+    let blocks: u32 = pieces.iter().map(Piece::blocks).sum();
+    let mut bytes = vec![0; blocks as usize * BLOCK];
+    env.dev.read(env.geometry.first(segment), &mut bytes)?;
+    Ok(Fetched { segment, generation, pieces, blocks: bytes })
+}
+
+/// As [`empty`], with what was read before.
+///
+/// # Errors
+/// [`Error::Corrupt`] if what is live is not what was written; what reading says.
+pub fn publish(state: &mut State, fetched: &Fetched) -> Result<bool> {
+    let now = state.usage.segment(fetched.segment);
+    if now.generation != fetched.generation || now.live == 0 || now.taken || now.pins > 0 {
+        return Ok(true);
+    }
+    move_out(state, fetched.segment, &fetched.pieces, Some(&fetched.blocks))
+}
+
+fn move_out(
+    state: &mut State,
+    segment: u32,
+    pieces: &[Piece],
+    blocks: Option<&[u8]>,
+) -> Result<bool> {
+    let start = state.tree.env.geometry.first(segment);
+    for piece in pieces {
+        let mut at = start + u64::from(piece.header.offset) + u64::from(piece.summary);
         for entry in &piece.entries {
-            let blocks = u64::from(entry.payload());
+            let n = u64::from(entry.payload());
+            let from = (at - start) as usize * BLOCK;
+            let known = blocks.and_then(|b| b.get(from..from + n as usize * BLOCK));
             let moved = match entry {
-                Entry::Data(ino, page, n) => pages(state, *ino, *page, *n, at)?,
-                Entry::Blob(of, _) => blob(state, *of, at..at + blocks)?,
+                Entry::Data(ino, page, n) => {
+                    pages(state, *ino, *page..*page + u64::from(*n), at, known)?
+                }
+                Entry::Blob(of, _) => blob(state, *of, at..at + n)?,
                 _ => true,
             };
             if !moved {
                 return Ok(false);
             }
-            at += blocks;
+            at += n;
         }
     }
     Ok(true)
 }
 
 /// The pieces of a segment, of the log or of a transaction.
-fn pieces(state: &State, segment: u32) -> Result<Vec<Piece>> {
-    let env = &state.tree.env;
+fn pieces(env: &Env, segment: u32) -> Result<Vec<Piece>> {
     let mut all = Vec::new();
     let mut offset = 0;
     while let Some(piece) = piece::read(&*env.dev, &env.geometry, &env.id, segment, offset)? {
@@ -263,8 +309,14 @@ fn room(state: &State) -> bool {
     state.left(1) > state.obligations() + 2
 }
 
-fn pages(state: &mut State, ino: Ino, first: u64, n: u32, at: u64) -> Result<bool> {
-    for (page, at) in (first..first + u64::from(n)).zip(at..) {
+fn pages(
+    state: &mut State,
+    ino: Ino,
+    pages: std::ops::Range<u64>,
+    at: u64,
+    known: Option<&[u8]>,
+) -> Result<bool> {
+    for (n, (page, at)) in pages.zip(at..).enumerate() {
         let object = match state.tree.get(ino) {
             Ok(object) => object,
             Err(Error::NotFound) => return Ok(true),
@@ -274,7 +326,8 @@ fn pages(state: &mut State, ino: Ino, first: u64, n: u32, at: u64) -> Result<boo
         let Some(place) = live.and_then(|p| p.place).filter(|place| place.at == at) else {
             continue;
         };
-        if !state.pending.has_page(ino, page) && !rewrite(state, ino, page, place)? {
+        let known = known.and_then(|b| b.chunks_exact(BLOCK).nth(n));
+        if !state.pending.has_page(ino, page) && !rewrite(state, ino, page, place, known)? {
             return Ok(false);
         }
     }
@@ -282,15 +335,24 @@ fn pages(state: &mut State, ino: Ino, first: u64, n: u32, at: u64) -> Result<boo
 }
 
 /// Has the next flush write a page again, as it is.
-fn rewrite(state: &mut State, ino: Ino, page: u64, place: Place) -> Result<bool> {
+fn rewrite(
+    state: &mut State,
+    ino: Ino,
+    page: u64,
+    place: Place,
+    known: Option<&[u8]>,
+) -> Result<bool> {
     let records = state.dirtied(&[ino].into())?;
     if !room(state) || state.left(1) <= state.obligations() + records + 2 {
         return Ok(false);
     }
-    let bytes = state.tree.env.read_page(place)?;
+    let bytes: Bytes = match known {
+        Some(known) if crc32c::crc32c(known) == place.crc => known.into(),
+        _ => state.tree.env.read_page(place)?.into(),
+    };
     state.tree.change(ino)?;
     if let Some(slot) = state.tree.page_mut(ino, page) {
-        slot.memory = Some(bytes.into());
+        slot.memory = Some(bytes);
         state.pending.page(ino, page);
     }
     Ok(true)

@@ -14,10 +14,11 @@
 //!
 //! From the bottom up: `device`, `format`, `object`, `entry`, `piece`, `usage`, `group`, `tree`,
 //! `superblock`, `root`, `txn`, `ops`, `pending`, `state`, `checkpoint`, `recovery`, `cleaner`, `fsck`,
-//! `snapshots`, `volume`, `stream`.
+//! `snapshots`, `volume`, `stream`, `background`.
 
 #![forbid(unsafe_code)]
 
+mod background;
 mod checkpoint;
 mod cleaner;
 pub mod device;
@@ -43,6 +44,7 @@ mod txn;
 mod usage;
 mod volume;
 
+pub use background::{CleanerThread, Figures};
 pub use cleaner::{Candidate, Cleaned, CostBenefit, Greedy, Policy, Scatter};
 pub use error::{Error, Result, Structure};
 pub use object::{Attrs, Link};
@@ -55,4 +57,4 @@ pub use stream::{StreamHeader, receive, send};
 pub use superblock::{grow, mend as mend_super, read_super};
 pub use tree::Clock;
 pub use txn::Txn;
-pub use volume::{Format, Space, Volume, fitting, mkfs};
+pub use volume::{Format, Plan, Round, Space, Tended, Tending, Volume, fitting, mkfs};

@@ -38,6 +38,8 @@ pub struct Flow {
     pub stopped: Option<Stopped>,
     /// Blocks of the log since the last checkpoint.
     pub since: u64,
+    /// A commit wakes the cleaner while fewer segments than these are free.
+    pub wake_below: u32,
 }
 
 /// Why nothing can be changed.

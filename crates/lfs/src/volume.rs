@@ -1,7 +1,11 @@
 //! An open volume: its lock, group commit, and who waits for whom.
 
+mod cleaning;
+
+pub use cleaning::{Plan, Round, Tended, Tending};
+
 use crate::checkpoint;
-use crate::cleaner::{self, Cleaned, Policy, Scatter};
+use crate::cleaner;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::format::{
@@ -21,6 +25,7 @@ use crate::txn::{self, Txn};
 use crate::usage::Usage;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use systx_base::Kind;
 use systx_base::sync::{Event, Guard, Mutex, rank};
 
@@ -53,6 +58,10 @@ pub struct Space {
 pub struct Volume {
     state: Mutex<State>,
     written: Event,
+    /// There is something to clean.
+    work: Event,
+    /// Commits so far, but those of the cleaner.
+    commits: AtomicU64,
     env: Env,
     label: String,
     report: Report,
@@ -178,7 +187,9 @@ impl Volume {
         let env = state.tree.env.clone();
         let state = Mutex::new(rank::STORE, state);
         let views = Mutex::new(rank::LEAF, BTreeMap::new());
-        Volume { state, written: Event::new(), env, label: sup.label, report, views }
+        let (written, work, commits) = Default::default();
+        let label = sup.label;
+        Volume { state, written, work, commits, env, label, report, views }
     }
 
     /// What recovery has found.
@@ -275,6 +286,10 @@ impl Volume {
         self.make_room(&mut state, need, removes)?;
         let blocks = txn.blocks();
         state.apply(&mut txn)?;
+        self.commits.fetch_add(1, Ordering::Relaxed);
+        if state.usage.free() < state.flow.wake_below {
+            self.work.notify_all();
+        }
         if state.is_short() && !removes {
             // The commit is decided: what is damaged elsewhere is not its error.
             let _ = cleaner::pay(&mut state, blocks);
@@ -407,79 +422,6 @@ impl Volume {
             state.flow.applied += 1;
         }
         Ok(())
-    }
-
-    /// Cleans until so many segments are free, or no more can be gained.  Each step holds the lock
-    /// only to say which pages the next flush writes again; nobody is locked out of a file.
-    ///
-    /// # Errors
-    /// As [`Volume::durable`]; what reading says.
-    pub fn clean(&self, policy: &dyn Policy, until_free: u32) -> Result<Cleaned> {
-        let mut all = Cleaned::default();
-        loop {
-            let mut state = self.state.lock();
-            self.wait_for_writer(&mut state)?;
-            let before = state.usage.free();
-            if before >= until_free {
-                return Ok(all);
-            }
-            let batch = u64::from(self.env.geometry.segment_blocks);
-            let step = cleaner::step(&mut state, policy, batch)?;
-            state.flow.applied += 1;
-            let ticket = state.flow.applied;
-            drop(state);
-            self.durable(ticket)?;
-            let mut state = self.state.lock();
-            self.wait_for_writer(&mut state)?;
-            checkpoint::write(&mut state)?;
-            all.moved += step.moved;
-            all.segments += step.segments;
-            if state.usage.free() <= before {
-                return Ok(all);
-            }
-        }
-    }
-
-    /// For idle times: writes the most scattered of up to `max` files from inode `from` on again,
-    /// in order, and says where to look next time.  It stops as soon as `stop` says so.
-    ///
-    /// # Errors
-    /// As [`Volume::durable`]; what reading says.
-    pub fn coalesce(
-        &self,
-        from: Ino,
-        max: usize,
-        stop: &dyn Fn() -> bool,
-    ) -> Result<(Option<Scatter>, Option<Ino>)> {
-        let mut state = self.state.lock();
-        let (found, next) = cleaner::scattered(&mut state, from, max)?;
-        let segment = self.env.geometry.segment_blocks;
-        let Some(worst) = cleaner::worst(&found, segment) else { return Ok((None, next)) };
-        drop(state);
-        let mut page = Some(0);
-        while let Some(from) = page.filter(|_| !stop()) {
-            let mut state = self.state.lock();
-            self.wait_for_writer(&mut state)?;
-            let (moved, more) = match cleaner::coalesce(&mut state, worst.ino, from, segment.into())
-            {
-                Err(Error::NotFound) => break,
-                other => other?,
-            };
-            page = more;
-            state.flow.applied += u64::from(moved > 0);
-            let ticket = state.flow.applied;
-            drop(state);
-            self.durable(ticket)?;
-        }
-        Ok((Some(worst), next))
-    }
-
-    /// How scattered the files from an inode on are, up to `max`; and where to go on.
-    ///
-    /// # Errors
-    /// What reading says.
-    pub fn scattered(&self, from: Ino, max: usize) -> Result<(Vec<Scatter>, Option<Ino>)> {
-        cleaner::scattered(&mut self.state.lock(), from, max)
     }
 
     /// Makes a snapshot of the committed tree; it is durable when this returns.

@@ -7,10 +7,11 @@ mod common;
 use common::{BLOCKS, bytes, clock, commit, file, fresh, open, tree};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use systx_lfs::device::SimDisk;
+use std::time::Duration;
+use systx_lfs::device::{Cuts, SimDisk};
 use systx_lfs::format::{Ino, ROOT};
 use systx_lfs::fsck::check;
-use systx_lfs::{CostBenefit, Error, Greedy, Policy, Volume};
+use systx_lfs::{CleanerThread, CostBenefit, Error, Greedy, Plan, Policy, Volume};
 
 /// A volume whose segments are half dead.
 fn worn() -> (Arc<SimDisk>, Volume, Vec<Ino>) {
@@ -176,4 +177,216 @@ fn a_snapshot_keeps_what_it_has_until_it_is_removed() {
     drop(volume);
     assert_eq!(check(disk.clone(), clock()).unwrap().findings, []);
     assert_eq!(tree(&open(disk).unwrap()), now);
+}
+
+fn plan(below_percent: u32, until_percent: u32) -> Plan {
+    Plan { below_percent, until_percent, idle: Duration::ZERO }
+}
+
+/// The thread begins by itself when little is free, says what it has done, and then sleeps.
+#[test]
+fn a_thread_cleans_when_little_is_free_and_rests_when_enough_is() {
+    let (disk, volume, _) = worn();
+    let (before, free) = (tree(&volume), volume.space().free_segments);
+    let volume = Arc::new(volume);
+    let percent = (free + 4) * 100 / 40;
+    let cleaner =
+        CleanerThread::start(volume.clone(), plan(percent, percent), Arc::new(CostBenefit))
+            .unwrap();
+    cleaner.settled();
+    let figures = cleaner.figures();
+    assert!(figures.segments >= 4 && figures.gained >= 3 && figures.moved > 0, "{figures:?}");
+    assert!(figures.coalesced > 0, "and brings what is scattered in order: {figures:?}");
+    assert!(volume.space().free_segments * 100 >= percent * 40, "{:?}", volume.space());
+    assert_eq!(tree(&volume), before);
+    // It sleeps: nothing changes until somebody commits.
+    assert_eq!(cleaner.figures(), figures);
+    cleaner.set_policy(Arc::new(Greedy));
+    assert_eq!(cleaner.stop(), figures);
+    drop(volume);
+    assert_eq!(check(disk.clone(), clock()).unwrap().findings, []);
+    assert_eq!(tree(&open(disk).unwrap()), before);
+}
+
+/// A full volume that nothing can be gained of is tried once, and again only after a commit.
+#[test]
+fn a_thread_does_not_try_for_ever() {
+    let (_, volume) = fresh(BLOCKS);
+    let mut n = 0;
+    while commit(&volume, |ops| {
+        let f = ops.create(ROOT, format!("f{n}").as_bytes(), &file())?;
+        ops.write(f, 0, &bytes(n, 4 * 4096))
+    })
+    .is_ok()
+    {
+        n += 1;
+    }
+    let volume = Arc::new(volume);
+    let cleaner = CleanerThread::start(volume.clone(), plan(99, 100), Arc::new(Greedy)).unwrap();
+    cleaner.settled();
+    let before = cleaner.figures();
+    assert!(before.rounds > 0 && before.failed.is_none(), "{before:?}");
+    commit(&volume, |ops| ops.unlink(ROOT, b"f0").map(drop)).unwrap();
+    while cleaner.figures().rounds == before.rounds {
+        std::thread::yield_now();
+    }
+    cleaner.settled();
+    assert!(cleaner.stop().gained > before.gained, "what was deleted is free");
+}
+
+/// A segment with damage in it is named and left alone; the others are cleaned.
+#[test]
+fn a_damaged_segment_does_not_keep_the_cleaner_from_the_others() {
+    for byte in [70, 4096 * 2 + 9] {
+        let (disk, volume, _) = worn();
+        let free = volume.space().free_segments;
+        // The first segment after those of mkfs that the cleaner would choose.
+        let victim = (0..40)
+            .map(|n| 8 + n * u64::from(common::SEGMENT))
+            .find(|at| {
+                let disk = Arc::new(disk.copy());
+                disk.damage(*at, byte % 4096);
+                let found = check(disk, clock()).unwrap().findings;
+                !found.is_empty() && *at > 8 + 2 * u64::from(common::SEGMENT)
+            })
+            .expect("a segment in use");
+        disk.damage(victim + (byte / 4096) as u64, byte % 4096);
+        let volume = Arc::new(volume);
+        let plan = plan(100, 100);
+        let cleaner = CleanerThread::start(volume.clone(), plan, Arc::new(Greedy)).unwrap();
+        cleaner.settled();
+        let figures = cleaner.stop();
+        assert_eq!(figures.failed, None, "byte {byte}");
+        assert!(volume.space().free_segments > free, "byte {byte}: {figures:?}");
+    }
+}
+
+/// Commits beside the thread, at random, on a volume that is nearly full: each is durable or refused
+/// for want of space, and deleting always works.
+#[test]
+fn space_is_as_without_the_thread() {
+    for seed in 0..2 * common::budget() as u64 {
+        let (disk, volume) = fresh(9 + 24 * u64::from(common::SEGMENT));
+        let volume = Arc::new(volume);
+        let cleaner = CleanerThread::start(volume.clone(), plan(60, 80), Arc::new(Greedy)).unwrap();
+        let refused = std::thread::scope(|s| {
+            let writers: Vec<_> = (0..3u64)
+                .map(|t| {
+                    let volume = &volume;
+                    s.spawn(move || work(volume, seed << 8 | t, 250))
+                })
+                .collect();
+            writers.into_iter().map(|w| w.join().unwrap()).sum::<u64>()
+        });
+        assert!(refused > 0, "it was full");
+        let figures = cleaner.stop();
+        assert!(figures.rounds > 0 && figures.failed.is_none(), "{figures:?}");
+        for (name, _) in volume.look(|ops| ops.list(ROOT, None, usize::MAX)).unwrap() {
+            commit(&volume, |ops| ops.unlink(ROOT, &name).map(drop)).unwrap();
+        }
+        volume.checkpoint().unwrap();
+        assert!(volume.space().used < 8, "{:?}", volume.space());
+        drop(volume);
+        assert_eq!(check(disk, clock()).unwrap().findings, [], "seed {seed}");
+    }
+}
+
+/// Operations of one thread on files of its own.  Returns how many were refused for want of space.
+fn work(volume: &Volume, seed: u64, operations: u64) -> u64 {
+    let mut refused = 0;
+    for n in 1..=operations {
+        let draw = systx_base::mix(seed << 32 | n);
+        let name = format!("{}.{}", seed & 0xff, draw % 10);
+        let done = if draw >> 8 & 3 == 0 {
+            match volume.plain(|ops| ops.unlink(ROOT, name.as_bytes()).map(drop)) {
+                Err(Error::NotFound) => Ok(()),
+                other => other,
+            }
+        } else {
+            commit(volume, |ops| {
+                let f = match ops.lookup(ROOT, name.as_bytes()) {
+                    Ok(link) => link.ino,
+                    Err(_) => ops.create(ROOT, name.as_bytes(), &file())?,
+                };
+                ops.write(f, draw >> 50 & 0xffff, &bytes(n, 1 + (draw >> 24) as usize % 30_000))
+            })
+        };
+        match done {
+            Ok(()) => {}
+            Err(Error::NoSpace) => refused += 1,
+            Err(e) => panic!("seed {seed}, operation {n}: {e}"),
+        }
+    }
+    refused
+}
+
+/// The process is killed at any write: of each thread what was durable is there, whole transactions
+/// only, whatever the cleaner was doing.
+#[test]
+fn a_power_cut_beside_the_thread_leaves_what_was_durable() {
+    let (disk, volume, _) = worn();
+    let names = |t: u64| [format!("a{t}"), format!("b{t}")];
+    for t in 0..3 {
+        commit(&volume, |ops| {
+            names(t).iter().try_for_each(|n| {
+                let f = ops.create(ROOT, n.as_bytes(), &file())?;
+                ops.write(f, 0, &0u64.to_le_bytes())
+            })
+        })
+        .unwrap();
+    }
+    let before = tree(&volume);
+    volume.close().unwrap();
+    let disk = Arc::new(disk.copy());
+    let volume = Arc::new(open(disk.clone()).unwrap());
+    let (cleaner, done) = (
+        CleanerThread::start(volume.clone(), plan(95, 100), Arc::new(CostBenefit)).unwrap(),
+        systx_base::sync::Mutex::new(systx_base::sync::rank::ENGINE, [0u64; 3]),
+    );
+    disk.mark(0);
+    std::thread::scope(|s| {
+        for t in 0..3u64 {
+            let (volume, done, disk) = (&volume, &done, &disk);
+            s.spawn(move || {
+                for n in 1..=10u64 {
+                    commit(volume, |ops| {
+                        names(t).iter().try_for_each(|name| {
+                            let f = ops.lookup(ROOT, name.as_bytes())?.ino;
+                            ops.write(f, 0, &n.to_le_bytes())?;
+                            ops.write(f, n % 7 * 4096, &[n as u8; 4096])?;
+                            ops.write(f, 0, &n.to_le_bytes())
+                        })
+                    })
+                    .unwrap();
+                    let mut done = done.lock();
+                    done[t as usize] = n;
+                    disk.mark(done.iter().fold(0, |all, n| all << 16 | n));
+                }
+            });
+        }
+    });
+    cleaner.settled();
+    let figures = cleaner.stop();
+    assert!(figures.moved > 0, "{figures:?}");
+    drop(volume);
+    let mut seen = 0;
+    disk.crashes(Cuts { each: 2 * common::budget(), seed: 11 }, |crash| {
+        let volume = open(Arc::new(crash.disk)).unwrap_or_else(|e| panic!("{}: {e}", crash.name));
+        let found = tree(&volume);
+        for t in 0..3u64 {
+            let durable = crash.mark >> (16 * (2 - t)) & 0xffff;
+            let number = |name: &String| {
+                let content = &found[&format!("/{name}")].content;
+                u64::from_le_bytes(content[..8].try_into().unwrap())
+            };
+            let [a, b] = names(t).map(|n| number(&n));
+            assert!(a == b && a >= durable, "{}: {a} and {b}, {durable} durable", crash.name);
+        }
+        let others = |path: &&String| path.starts_with("/f");
+        for path in before.keys().filter(others) {
+            assert_eq!(found[path], before[path], "{}: {path}", crash.name);
+        }
+        seen += 1;
+    });
+    println!("{seen} crashes, {figures:?}");
 }

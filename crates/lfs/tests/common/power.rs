@@ -11,7 +11,7 @@ use systx_base::Kind;
 use systx_lfs::device::{Cuts, Fault, SimDisk};
 use systx_lfs::format::{COPIES, ROOT};
 use systx_lfs::fsck::{Finding, check};
-use systx_lfs::{CostBenefit, Error, Greedy, Policy, Structure, Txn, Volume};
+use systx_lfs::{CostBenefit, Error, Greedy, Plan, Policy, Structure, Tending, Txn, Volume};
 
 #[derive(Clone, Debug)]
 pub enum Step {
@@ -22,6 +22,8 @@ pub enum Step {
     /// A transaction that spills.
     Large(u64),
     Clean(bool),
+    /// What a cleaner's thread would do next.
+    Tend,
     Coalesce,
     Snapshot(u8),
     Forget(u8),
@@ -35,6 +37,7 @@ pub fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Checkpoint),
         1 => any::<u64>().prop_map(|s| Step::Large(s >> 20)),
         1 => any::<bool>().prop_map(Step::Clean),
+        1 => Just(Step::Tend),
         1 => Just(Step::Coalesce),
         1 => (0..3u8).prop_map(Step::Snapshot),
         1 => (0..3u8).prop_map(Step::Forget),
@@ -87,6 +90,11 @@ pub fn take(volume: &Volume, step: &Step) -> Result<bool, Error> {
             let policy: &dyn Policy = if *greedy { &Greedy } else { &CostBenefit };
             let free = volume.space().free_segments;
             volume.clean(policy, free + 2).map(|_| false)
+        }
+        Step::Tend => {
+            let plan = Plan { below_percent: 90, until_percent: 95, ..Plan::default() };
+            let mut at = Tending::default();
+            volume.tend(&plan, &CostBenefit, &mut at, &|| false).map(|_| false)
         }
         Step::Coalesce => volume.coalesce(0, 100, &|| false).map(|_| false),
         Step::Snapshot(n) => match volume.snapshot(&n.to_string()) {
