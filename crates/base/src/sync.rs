@@ -5,7 +5,11 @@
 //! Poisoning: a panic while a lock is held leaves state that nobody can vouch for.  The one policy
 //! of the whole project is to pass the panic on to every later user of that state.
 
+pub mod record;
+
 use std::ops::{Deref, DerefMut};
+#[cfg(feature = "record")]
+use std::panic::Location;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{
     Condvar, Mutex as StdMutex, MutexGuard as StdGuard, RwLock as StdRwLock, RwLockReadGuard,
@@ -100,10 +104,72 @@ pub struct Mutex<T> {
 
 /// Access to the state inside a [`Mutex`].
 pub struct Guard<'a, T> {
-    #[cfg_attr(not(any(debug_assertions, feature = "ranks")), allow(dead_code))]
     rank: Rank,
     // `None` only while `Event::wait` has handed the guard to the condition variable.
     inner: Option<StdGuard<'a, T>>,
+    recorded: Recorded,
+}
+
+/// A section that is written down if the feature `record` is on; nothing otherwise.
+#[derive(Clone, Copy)]
+struct Recorded {
+    /// When the lock was wanted.
+    #[cfg(feature = "record")]
+    wanted: u64,
+    /// Its address, once it was taken.
+    #[cfg(feature = "record")]
+    lock: usize,
+}
+
+impl Recorded {
+    /// Before a lock is waited for.
+    #[inline(always)]
+    fn wants() -> Recorded {
+        Recorded {
+            #[cfg(feature = "record")]
+            wanted: record::wants(),
+            #[cfg(feature = "record")]
+            lock: 0,
+        }
+    }
+
+    /// It has been taken alone.
+    #[inline(always)]
+    #[cfg_attr(feature = "record", track_caller)]
+    #[cfg_attr(not(feature = "record"), allow(unused_variables))]
+    fn begin<T>(self, rank: Rank, lock: &T) -> Recorded {
+        self.begin_as(rank, lock, false)
+    }
+
+    #[inline(always)]
+    #[cfg_attr(feature = "record", track_caller)]
+    #[cfg_attr(not(feature = "record"), allow(unused_variables))]
+    fn begin_as<T>(self, rank: Rank, lock: &T, shared: bool) -> Recorded {
+        #[cfg(feature = "record")]
+        {
+            let lock = std::ptr::from_ref(lock).addr();
+            record::begin(rank, lock, shared, self.wanted, Location::caller());
+            Recorded { lock, ..self }
+        }
+        #[cfg(not(feature = "record"))]
+        self
+    }
+
+    /// Before it is released.
+    #[inline(always)]
+    fn end(self) {
+        #[cfg(feature = "record")]
+        record::end(self.lock);
+    }
+
+    /// After a wait that had released it.
+    #[inline(always)]
+    #[cfg_attr(feature = "record", track_caller)]
+    #[cfg_attr(not(feature = "record"), allow(unused_variables))]
+    fn again(self, rank: Rank) {
+        #[cfg(feature = "record")]
+        record::begin(rank, self.lock, false, record::wants(), Location::caller());
+    }
 }
 
 impl<T> Mutex<T> {
@@ -117,22 +183,29 @@ impl<T> Mutex<T> {
     /// # Panics
     /// If a holder panicked before; in debug builds also if a lock of the same or a higher rank is
     /// held by this thread.
+    #[cfg_attr(feature = "record", track_caller)]
     pub fn lock(&self) -> Guard<'_, T> {
         #[cfg(any(debug_assertions, feature = "ranks"))]
         held::push(self.rank);
+        let recorded = Recorded::wants();
         let inner = self.inner.lock().expect("a holder of this lock panicked");
-        Guard { rank: self.rank, inner: Some(inner) }
+        Guard { rank: self.rank, inner: Some(inner), recorded: recorded.begin(self.rank, self) }
     }
 
     /// The lock, if nobody has it.
     ///
     /// # Panics
     /// As [`Mutex::lock`].
+    #[cfg_attr(feature = "record", track_caller)]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         #[cfg(any(debug_assertions, feature = "ranks"))]
         held::push(self.rank);
+        let recorded = Recorded::wants();
         match self.inner.try_lock() {
-            Ok(inner) => Some(Guard { rank: self.rank, inner: Some(inner) }),
+            Ok(inner) => {
+                let recorded = recorded.begin(self.rank, self);
+                Some(Guard { rank: self.rank, inner: Some(inner), recorded })
+            }
             Err(TryLockError::WouldBlock) => {
                 #[cfg(any(debug_assertions, feature = "ranks"))]
                 held::pop(self.rank);
@@ -147,11 +220,13 @@ impl<T> Mutex<T> {
     ///
     /// # Panics
     /// If a holder panicked before; in debug builds also if a lock of a higher rank is held.
+    #[cfg_attr(feature = "record", track_caller)]
     pub fn lock_beside(&self) -> Guard<'_, T> {
         #[cfg(any(debug_assertions, feature = "ranks"))]
         held::push_beside(self.rank);
+        let recorded = Recorded::wants();
         let inner = self.inner.lock().expect("a holder of this lock panicked");
-        Guard { rank: self.rank, inner: Some(inner) }
+        Guard { rank: self.rank, inner: Some(inner), recorded: recorded.begin(self.rank, self) }
     }
 
     /// The state, when the mutex itself is owned.
@@ -178,6 +253,7 @@ impl<T> DerefMut for Guard<'_, T> {
 
 impl<T> Drop for Guard<'_, T> {
     fn drop(&mut self) {
+        self.recorded.end();
         self.inner = None;
         #[cfg(any(debug_assertions, feature = "ranks"))]
         held::pop(self.rank);
@@ -193,14 +269,25 @@ pub struct RwLock<T> {
 
 /// Shared access to the state inside a [`RwLock`].
 pub struct ReadGuard<'a, T> {
+    _recorded: InGuard,
     inner: RwLockReadGuard<'a, T>,
     _held: Held,
 }
 
 /// Access alone to the state inside a [`RwLock`].
 pub struct WriteGuard<'a, T> {
+    _recorded: InGuard,
     inner: RwLockWriteGuard<'a, T>,
     _held: Held,
+}
+
+/// Ends a section that is written down, before the lock goes.
+struct InGuard(Recorded);
+
+impl Drop for InGuard {
+    fn drop(&mut self) {
+        self.0.end();
+    }
 }
 
 /// An entry in this thread's list of held locks.  Fields are dropped in order: the lock goes first.
@@ -238,20 +325,28 @@ impl<T> RwLock<T> {
     ///
     /// # Panics
     /// As [`Mutex::lock`]: sharing it twice in one thread is a violation, too.
+    #[cfg_attr(feature = "record", track_caller)]
     pub fn read(&self) -> ReadGuard<'_, T> {
         let held = Held::new(self.rank);
+        let recorded = Recorded::wants();
         let inner = self.inner.read().expect("a holder of this lock panicked");
-        ReadGuard { inner, _held: held }
+        let _recorded = InGuard(recorded.begin_as(self.rank, self, true));
+        ReadGuard { _recorded, inner, _held: held }
     }
 
     /// The lock alone, if nobody has it.
     ///
     /// # Panics
     /// As [`Mutex::lock`].
+    #[cfg_attr(feature = "record", track_caller)]
     pub fn try_write(&self) -> Option<WriteGuard<'_, T>> {
         let held = Held::new(self.rank);
+        let recorded = Recorded::wants();
         match self.inner.try_write() {
-            Ok(inner) => Some(WriteGuard { inner, _held: held }),
+            Ok(inner) => {
+                let _recorded = InGuard(recorded.begin(self.rank, self));
+                Some(WriteGuard { _recorded, inner, _held: held })
+            }
             Err(TryLockError::WouldBlock) => None,
             Err(TryLockError::Poisoned(_)) => panic!("a holder of this lock panicked"),
         }
@@ -261,10 +356,13 @@ impl<T> RwLock<T> {
     ///
     /// # Panics
     /// As [`Mutex::lock`].
+    #[cfg_attr(feature = "record", track_caller)]
     pub fn write(&self) -> WriteGuard<'_, T> {
         let held = Held::new(self.rank);
+        let recorded = Recorded::wants();
         let inner = self.inner.write().expect("a holder of this lock panicked");
-        WriteGuard { inner, _held: held }
+        let _recorded = InGuard(recorded.begin(self.rank, self));
+        WriteGuard { _recorded, inner, _held: held }
     }
 }
 
@@ -324,20 +422,26 @@ impl Event {
     ///
     /// # Panics
     /// If a holder of the lock panicked.
+    #[cfg_attr(feature = "record", track_caller)]
     pub fn wait<T>(&self, guard: &mut Guard<'_, T>) {
+        guard.recorded.end();
         let inner = guard.inner.take().expect("guard in use");
         let _waiting = Waiting::new(&self.waiters);
         guard.inner = Some(self.condition.wait(inner).expect("a holder of this lock panicked"));
+        guard.recorded.again(guard.rank);
     }
     /// As [`Event::wait`], at most `limit` long.
     ///
     /// # Panics
     /// If a holder of the lock panicked.
+    #[cfg_attr(feature = "record", track_caller)]
     pub fn wait_for<T>(&self, guard: &mut Guard<'_, T>, limit: Duration) {
+        guard.recorded.end();
         let inner = guard.inner.take().expect("guard in use");
         let _waiting = Waiting::new(&self.waiters);
         let woken = self.condition.wait_timeout(inner, limit);
         guard.inner = Some(woken.expect("a holder of this lock panicked").0);
+        guard.recorded.again(guard.rank);
     }
 }
 

@@ -4,11 +4,12 @@
 //! | state | exclusive begins | optimistic begins | a section ends | I/O |
 //! |---|---|---|---|---|
 //! | free | exclusive | transactional | – | – |
-//! | transactional | waits, or aborts the others and is exclusive | transactional | transactional or free | restarts exclusively |
+//! | transactional | waits, or is exclusive | transactional | transactional or free | restarts |
 //! | exclusive | waits | waits | free; those that waited go on | goes on |
 //!
-//! An aborted attempt ends as any other section does.  One that wants the lock itself afterwards
-//! begins as an exclusive one.
+//! An exclusive section that does not wait aborts the optimistic ones.  One that does I/O restarts
+//! with the lock.  An aborted attempt ends as any other section does.  One that wants the lock
+//! itself afterwards begins as an exclusive one.
 
 /// What a lock is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,10 +1,12 @@
 //! The table of what happens to a lock that is free, in transactions or exclusive, when a section
-//! begins, ends or does I/O.
+//! begins, ends or does I/O ([`cxlock::table`]): the lock does nothing else, and each cell occurs.
 #![cfg(not(loom))]
 
+use cxlock::table::{Event, State, TABLE, allows};
 use cxlock::{
     Cause, Contest, CxLock, ExclusiveFirst, Look, Mode, Model, Policy, Settings, TxCell, Verdict,
 };
+use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Scope, ScopedJoinHandle, yield_now};
 
@@ -32,8 +34,10 @@ enum Do {
 enum Kind {
     Exclusive,
     Optimistic,
-    /// At a call site of its own, which remembers.
-    DoesIo,
+    /// Touches nothing.
+    Idle,
+    /// At a call site of its own, which remembers: the number tells them apart.
+    DoesIo(usize),
 }
 
 /// A thread in a section, which does what it is told.
@@ -65,8 +69,21 @@ impl<'s> Worker<'s> {
                 Kind::Optimistic => {
                     lock.optimistic(|t, n| section(t.mode(), &|| assert!(n.get(t) < 2), &|| ()));
                 }
-                Kind::DoesIo => {
-                    lock.optimistic(|t, n| section(t.mode(), &|| n.set(t, 2), &|| t.io(|| ())));
+                Kind::Idle => lock.optimistic(|t, _| section(t.mode(), &|| (), &|| ())),
+                Kind::DoesIo(site) => {
+                    macro_rules! at_a_site_of_its_own {
+                        () => {
+                            lock.optimistic(|t, n| {
+                                section(t.mode(), &|| n.set(t, 2), &|| t.io(|| ()));
+                            })
+                        };
+                    }
+                    match site {
+                        0 => at_a_site_of_its_own!(),
+                        1 => at_a_site_of_its_own!(),
+                        2 => at_a_site_of_its_own!(),
+                        _ => at_a_site_of_its_own!(),
+                    }
                 }
             }
         });
@@ -109,13 +126,6 @@ fn until(lock: &Lock, holds: impl Fn(Look) -> bool) {
     }
 }
 
-#[derive(Debug, PartialEq)]
-enum State {
-    Free,
-    Transactional,
-    Exclusive,
-}
-
 fn state(lock: &Lock) -> State {
     match lock.look() {
         Look { exclusive: true, .. } => State::Exclusive,
@@ -124,44 +134,75 @@ fn state(lock: &Lock) -> State {
     }
 }
 
+thread_local! {
+    static DRIVEN: RefCell<Vec<(State, Event, State)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A lock whose state is followed.
+struct Watch<'a>(&'a Lock, State);
+
+impl<'a> Watch<'a> {
+    fn new(lock: &'a Lock) -> Self {
+        assert_eq!(state(lock), State::Free, "that is where it begins");
+        Watch(lock, State::Free)
+    }
+
+    /// These have happened since the last look, and the lock is now as they say.
+    fn saw(&mut self, steps: &[(Event, State)]) {
+        for (event, to) in steps {
+            let cell = (self.1, *event, *to);
+            assert!(allows(cell.0, cell.1, cell.2), "{cell:?} is not in the table");
+            DRIVEN.with_borrow_mut(|driven| driven.push(cell));
+            self.1 = *to;
+        }
+        assert_eq!(state(self.0), self.1, "{steps:?}");
+    }
+}
+
 #[test]
 fn free_and_exclusive_begins_it_proceeds() {
     let lock = lock(&Patient);
-    assert_eq!(state(&lock), State::Free);
+    let mut watch = Watch::new(&lock);
     std::thread::scope(|s| {
         let one = Worker::exclusive(s, &lock);
         one.enters(Mode::Exclusive);
-        assert_eq!(state(&lock), State::Exclusive);
+        watch.saw(&[(Event::Exclusive, State::Exclusive)]);
         // Its end, with nobody waiting.
         one.leaves();
-        assert_eq!(state(&lock), State::Free);
+        watch.saw(&[(Event::End, State::Free)]);
     });
 }
 
 #[test]
 fn free_and_optimistic_begins_it_proceeds() {
     let lock = lock(&Patient);
+    let mut watch = Watch::new(&lock);
     std::thread::scope(|s| {
         let one = Worker::optimistic(s, &lock);
         one.enters(Mode::Optimistic);
-        assert_eq!(state(&lock), State::Transactional);
+        watch.saw(&[(Event::Optimistic, State::Transactional)]);
         one.leaves();
-        assert_eq!(state(&lock), State::Free);
+        watch.saw(&[(Event::End, State::Free)]);
     });
 }
 
 #[test]
 fn transactional_and_optimistic_begins_it_proceeds_beside() {
     let lock = lock(&Patient);
+    let mut watch = Watch::new(&lock);
     std::thread::scope(|s| {
         let (one, two) = (Worker::optimistic(s, &lock), Worker::optimistic(s, &lock));
         one.enters(Mode::Optimistic);
         two.enters(Mode::Optimistic);
         assert_eq!(lock.look().optimistic, 2);
         one.leaves();
-        assert_eq!(state(&lock), State::Transactional);
+        watch.saw(&[
+            (Event::Optimistic, State::Transactional),
+            (Event::Optimistic, State::Transactional),
+            (Event::End, State::Transactional),
+        ]);
         two.leaves();
-        assert_eq!(state(&lock), State::Free);
+        watch.saw(&[(Event::End, State::Free)]);
     });
     assert_eq!(lock.stats().all_restarts(), 0);
 }
@@ -169,6 +210,7 @@ fn transactional_and_optimistic_begins_it_proceeds_beside() {
 #[test]
 fn transactional_and_exclusive_begins_it_waits_if_the_policy_says_so() {
     let lock = lock(&Patient);
+    let mut watch = Watch::new(&lock);
     std::thread::scope(|s| {
         let one = Worker::optimistic(s, &lock);
         one.enters(Mode::Optimistic);
@@ -176,7 +218,11 @@ fn transactional_and_exclusive_begins_it_waits_if_the_policy_says_so() {
         until(&lock, |look| look.waiting == 2);
         two.has_not_entered();
         three.has_not_entered();
-        assert_eq!(state(&lock), State::Transactional);
+        watch.saw(&[
+            (Event::Optimistic, State::Transactional),
+            (Event::Exclusive, State::Transactional),
+            (Event::Exclusive, State::Transactional),
+        ]);
         // The end of the transaction releases one of those that wait.
         one.leaves();
         until(&lock, |look| look.exclusive);
@@ -198,25 +244,39 @@ fn transactional_and_exclusive_begins_it_waits_if_the_policy_says_so() {
         then.leaves();
     });
     assert_eq!(lock.stats().all_restarts(), 0);
-    assert_eq!(state(&lock), State::Free);
+    watch.saw(&[
+        (Event::End, State::Free),
+        (Event::Exclusive, State::Exclusive),
+        (Event::End, State::Free),
+        (Event::Exclusive, State::Exclusive),
+        (Event::End, State::Free),
+    ]);
 }
 
 #[test]
 fn transactional_and_exclusive_begins_the_transactions_restart_if_the_policy_says_so() {
     let lock = lock(&ExclusiveFirst);
+    let mut watch = Watch::new(&lock);
     std::thread::scope(|s| {
         let one = Worker::optimistic(s, &lock);
         one.enters(Mode::Optimistic);
         let two = Worker::exclusive(s, &lock);
         two.enters(Mode::Exclusive);
-        assert_eq!(state(&lock), State::Exclusive);
+        watch.saw(&[
+            (Event::Optimistic, State::Transactional),
+            (Event::Exclusive, State::Exclusive),
+        ]);
         // The one that lost finds out at its next step, and waits.
         one.does(Do::Leave);
         until(&lock, |look| look.polling == 1);
         one.has_not_entered();
         two.leaves();
         one.enters(Mode::Optimistic);
-        assert_eq!(state(&lock), State::Transactional);
+        watch.saw(&[
+            (Event::Optimistic, State::Exclusive),
+            (Event::End, State::Free),
+            (Event::Optimistic, State::Transactional),
+        ]);
         one.leaves();
     });
     assert_eq!(lock.stats().restarts(Cause::Conflict), 1);
@@ -224,17 +284,26 @@ fn transactional_and_exclusive_begins_the_transactions_restart_if_the_policy_say
 
 #[test]
 fn transactional_and_io_it_restarts_with_the_lock() {
+    io_restarts(0);
+}
+
+fn io_restarts(site: usize) {
     let lock = lock(&Patient);
+    let mut watch = Watch::new(&lock);
     std::thread::scope(|s| {
-        let one = Worker::start(s, &lock, Kind::DoesIo);
+        let one = Worker::start(s, &lock, Kind::DoesIo(site));
         one.enters(Mode::Optimistic);
         one.does(Do::Io);
         one.enters(Mode::Exclusive);
-        assert_eq!(state(&lock), State::Exclusive);
+        watch.saw(&[
+            (Event::Optimistic, State::Transactional),
+            (Event::Io, State::Free),
+            (Event::Exclusive, State::Exclusive),
+        ]);
         // I/O in an exclusive section is nothing special.
         one.does(Do::Io);
         one.leaves();
-        assert_eq!(state(&lock), State::Free);
+        watch.saw(&[(Event::Io, State::Exclusive), (Event::End, State::Free)]);
     });
     assert_eq!(lock.stats().restarts(Cause::NeedExclusive), 1);
     assert_eq!(lock.stats().fallbacks, 1);
@@ -243,6 +312,7 @@ fn transactional_and_io_it_restarts_with_the_lock() {
 #[test]
 fn exclusive_and_another_begins_it_waits_whatever_it_is() {
     let lock = lock(&Patient);
+    let mut watch = Watch::new(&lock);
     std::thread::scope(|s| {
         let one = Worker::exclusive(s, &lock);
         one.enters(Mode::Exclusive);
@@ -252,7 +322,11 @@ fn exclusive_and_another_begins_it_waits_whatever_it_is() {
         until(&lock, |look| look.polling == 1);
         two.has_not_entered();
         three.has_not_entered();
-        assert_eq!(state(&lock), State::Exclusive);
+        watch.saw(&[
+            (Event::Exclusive, State::Exclusive),
+            (Event::Exclusive, State::Exclusive),
+            (Event::Optimistic, State::Exclusive),
+        ]);
         one.leaves();
         // Which of the two comes first is open; the other one follows.
         two.does(Do::Leave);
@@ -261,12 +335,19 @@ fn exclusive_and_another_begins_it_waits_whatever_it_is() {
         two.thread.join().expect("it ends well");
         three.thread.join().expect("it ends well");
     });
-    assert_eq!(state(&lock), State::Free);
+    watch.saw(&[
+        (Event::End, State::Free),
+        (Event::Exclusive, State::Exclusive),
+        (Event::End, State::Free),
+        (Event::Optimistic, State::Transactional),
+        (Event::End, State::Free),
+    ]);
 }
 
 #[test]
 fn exclusive_ends_and_all_waiting_optimistic_ones_enter() {
     let lock = lock(&Patient);
+    let mut watch = Watch::new(&lock);
     std::thread::scope(|s| {
         let one = Worker::exclusive(s, &lock);
         one.enters(Mode::Exclusive);
@@ -277,7 +358,71 @@ fn exclusive_ends_and_all_waiting_optimistic_ones_enter() {
             other.enters(Mode::Optimistic);
         }
         assert_eq!(lock.look().optimistic, 3);
+        watch.saw(&[
+            (Event::Exclusive, State::Exclusive),
+            (Event::Optimistic, State::Exclusive),
+            (Event::Optimistic, State::Exclusive),
+            (Event::Optimistic, State::Exclusive),
+            (Event::End, State::Free),
+            (Event::Optimistic, State::Transactional),
+            (Event::Optimistic, State::Transactional),
+            (Event::Optimistic, State::Transactional),
+        ]);
         others.into_iter().for_each(Worker::leaves);
     });
-    assert_eq!(state(&lock), State::Free);
+    watch.saw(&[
+        (Event::End, State::Transactional),
+        (Event::End, State::Transactional),
+        (Event::End, State::Free),
+    ]);
+}
+
+#[test]
+fn transactional_and_io_beside_others_it_waits_for_them_with_its_restart() {
+    io_beside_others(2);
+}
+
+fn io_beside_others(site: usize) {
+    let lock = lock(&Patient);
+    let mut watch = Watch::new(&lock);
+    std::thread::scope(|s| {
+        let one = Worker::start(s, &lock, Kind::DoesIo(site));
+        one.enters(Mode::Optimistic);
+        let other = Worker::start(s, &lock, Kind::Idle);
+        other.enters(Mode::Optimistic);
+        one.does(Do::Io);
+        until(&lock, |look| look.waiting == 1);
+        watch.saw(&[
+            (Event::Optimistic, State::Transactional),
+            (Event::Optimistic, State::Transactional),
+            (Event::Io, State::Transactional),
+            (Event::Exclusive, State::Transactional),
+        ]);
+        one.has_not_entered();
+        other.leaves();
+        one.enters(Mode::Exclusive);
+        watch.saw(&[(Event::End, State::Free), (Event::Exclusive, State::Exclusive)]);
+        one.leaves();
+    });
+    watch.saw(&[(Event::End, State::Free)]);
+}
+
+#[test]
+fn these_tests_drive_every_cell() {
+    for test in [
+        free_and_exclusive_begins_it_proceeds,
+        free_and_optimistic_begins_it_proceeds,
+        transactional_and_optimistic_begins_it_proceeds_beside,
+        transactional_and_exclusive_begins_it_waits_if_the_policy_says_so,
+        transactional_and_exclusive_begins_the_transactions_restart_if_the_policy_says_so,
+        || io_restarts(1),
+        exclusive_and_another_begins_it_waits_whatever_it_is,
+        exclusive_ends_and_all_waiting_optimistic_ones_enter,
+        || io_beside_others(3),
+    ] {
+        test();
+    }
+    let missing: Vec<_> =
+        DRIVEN.with_borrow(|driven| TABLE.iter().filter(|c| !driven.contains(c)).collect());
+    assert_eq!(missing, [&(State::Free, Event::Io, State::Free); 0]);
 }

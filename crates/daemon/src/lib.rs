@@ -33,6 +33,8 @@ pub mod path_views;
 pub mod patterns;
 mod pidfd_unsafe;
 pub mod processes;
+#[cfg(feature = "record")]
+mod recorded;
 mod roster;
 pub mod server;
 pub mod spawn;

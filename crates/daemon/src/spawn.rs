@@ -87,6 +87,8 @@ pub fn serve(
             let ended = server::serve(listener, control, &config)
                 .map_err(|e| Failure::new(FailureKind::Io, format!("control socket: {e}")))?;
             tracing::info!(?ended, "ended");
+            #[cfg(feature = "record")]
+            crate::recorded::write(&dir.join("sections.csv"));
             drop(lock);
             Ok(ended)
         }

@@ -42,8 +42,8 @@ fn contender(contention: Contention, side: Side) -> Contender {
     }
 }
 
-/// Whether `xcas` gets a lock although transactions have looked at it.  One that is more urgent than
-/// the thread keeps it; one that is less urgent does not; else cxlock's usual policy is asked.
+/// Whether `xcas` gets a lock although transactions have looked at it.  One that is more urgent
+/// than the thread keeps it; one that is less urgent does not; else cxlock's usual policy is asked.
 #[must_use]
 pub fn may_take(contention: Contention, thread: Standing, inside: &[Side], rounds: u32) -> bool {
     let mut urgencies = inside.iter().map(|side| side.standing.priority);

@@ -2,6 +2,7 @@
 
 pub mod micro;
 pub mod mix;
+pub mod trace;
 
 /// A word of shared memory, by number.  Eight to a cache line.
 pub type Addr = u32;
@@ -51,7 +52,8 @@ pub struct Lock {
     pub name: String,
     /// What it is.
     pub kind: Kind,
-    /// A plain transaction in the kernel of converted subsystems.  Then no section under it does I/O.
+    /// A plain transaction in the kernel of converted subsystems.  Then no section under it does
+    /// I/O.
     pub converted: bool,
 }
 

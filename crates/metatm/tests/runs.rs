@@ -59,25 +59,25 @@ fn a_seed_gives_one_run_and_another_seed_another() {
 
 /// What a run with a fault is said to have broken.
 fn broken_by(fault: Fault, kernel: Kernel, contention: Contention, workload: Workload) -> String {
-    let settings = Settings::new(8, kernel, 3);
+    let settings = Settings::new(16, kernel, 3);
     run(&Settings { fault, contention, ..settings }, workload).broken.join("\n")
 }
 
 #[test]
 fn each_fault_is_found_by_the_invariant_that_it_breaks() {
     let size = Contention::SizeMatters;
-    let counter = || micro::counter(8, 3);
+    let counter = || micro::counter(16, 3);
     for (fault, kernel, contention, workload, text) in [
         (Fault::NoConflicts, Kernel::Cooperative, size, counter(), "had been left"),
-        (Fault::NoUndo, Kernel::Cooperative, size, micro::pipeline(8, 3), "had been left"),
-        (Fault::NoAsymmetric, Kernel::Cooperative, size, profile("mab", 8, 3), "inside"),
+        (Fault::NoUndo, Kernel::Cooperative, size, micro::pipeline(16, 3), "had been left"),
+        (Fault::NoAsymmetric, Kernel::Cooperative, size, profile("mab", 16, 3), "inside"),
         (Fault::NoLook, Kernel::Linux, size, counter(), "held by threads"),
         (Fault::LostCycles, Kernel::Linux, size, counter(), "accounted for"),
         (
             Fault::WrongWinner,
             Kernel::Cooperative,
             Contention::OsPrio,
-            profile("mab", 8, 3),
+            profile("mab", 16, 3),
             "os_prio lets",
         ),
     ] {

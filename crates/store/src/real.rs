@@ -70,6 +70,7 @@ pub struct RealIo {
 type KnownOpeners = Box<dyn Fn(&Stat) -> Option<Openers> + Send + Sync>;
 
 fn fd(h: &Handle) -> BorrowedFd<'_> {
+    systx_base::sync::record::io();
     h.inner::<File>().fd.as_fd()
 }
 

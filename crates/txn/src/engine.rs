@@ -31,10 +31,11 @@ use crate::object::{Conflict, Object, ObjectRef, Opponent, Side};
 use crate::policy::{Choice, Chosen, ContentionPolicy, Follows};
 use crate::stall::Stalls;
 use crate::state::{DoomFn, Fallout, Intent, State};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use systx_base::sync::{Event, Mutex, rank};
+use systx_base::sync::{Event, Mutex, rank, record};
 use systx_base::{Oid, TxnId};
 
 /// Records that an end releases before it lets others have the lock: some 100 µs.
@@ -167,6 +168,13 @@ impl Default for Engine {
     }
 }
 
+/// A number for an object in records of sections.
+fn number(o: ObjectRef<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    o.hash(&mut hasher);
+    hasher.finish()
+}
+
 impl Engine {
     /// Each transaction has the policy that it chooses, by default [`Choice::OsPrio`].
     pub fn new() -> Engine {
@@ -214,7 +222,10 @@ impl Engine {
         let mut looked = Vec::new();
         loop {
             let both = (&looked[..], &mut fallout);
-            let answer = self.state.lock().access(t, o, intent, &*self.policy, both);
+            let mut state = self.state.lock();
+            record::touch(|| (number(o), intent == Intent::Write));
+            let answer = state.access(t, o, intent, &*self.policy, both);
+            drop(state);
             match answer {
                 Ok(answer) => {
                     tell(fallout);

@@ -1,4 +1,4 @@
-//! How sections begin and end: spinlocks, sequence locks, transactions, cxspinlocks (§4, Figure 2).
+//! How sections begin and end: spinlocks, sequence locks, transactions, cxspinlocks (§4).
 
 use super::{Machine, Right, Touch};
 use crate::settings::{Fault, Kernel};
@@ -84,6 +84,7 @@ impl Machine {
             }
             (How::Exclusive, Some(key)) => {
                 // The outermost section begins again, with its lock.
+                self.note_restart_for_io(t, key);
                 self.doom(key, Cause::NeedExclusive, p);
                 self.go(p, u64::from(self.settings.costs.cx), Spent::Attempt);
             }

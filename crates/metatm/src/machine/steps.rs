@@ -3,7 +3,7 @@
 use super::{Event, Machine, Right, Touch};
 use crate::stats::Spent;
 use crate::thread::{Context, Held, State};
-use crate::tx::{Cause, Unit};
+use crate::tx::{Cause, Key, Unit};
 use crate::workload::{Addr, Op};
 
 impl Machine {
@@ -112,13 +112,7 @@ impl Machine {
     fn io(&mut self, p: usize, t: usize, cycles: u32) {
         let context = self.threads[t].top();
         if let Some(key) = context.tx {
-            let start = self.txs.get(key).start.1;
-            let context = self.threads[t].top();
-            let inside: Vec<_> = context.frames[start..].iter().map(|f| f.site).collect();
-            for site in &inside {
-                self.stats.sites[usize::from(*site)].io_restarts += 1;
-            }
-            self.stats.io_depth += inside.len() as u64;
+            self.note_restart_for_io(t, key);
             self.doom(key, Cause::NeedExclusive, p);
             return self.go(p, 1, Spent::Attempt);
         }
@@ -129,6 +123,17 @@ impl Machine {
         }
         let spent = self.work(t);
         self.go(p, u64::from(cycles), spent);
+    }
+
+    /// A transaction has to begin again with its lock: the sections that it is in are noted.
+    pub(super) fn note_restart_for_io(&mut self, t: usize, key: Key) {
+        let start = self.txs.get(key).start.1;
+        let context = self.threads[t].top();
+        let inside: Vec<_> = context.frames[start..].iter().map(|f| f.site).collect();
+        for site in &inside {
+            self.stats.sites[usize::from(*site)].io_restarts += 1;
+        }
+        self.stats.io_depth += inside.len() as u64;
     }
 
     /// A tick is due, and interrupts are on: the handler runs above the thread (`xpush`).

@@ -11,6 +11,7 @@ const ALIGN: usize = 4096;
 
 /// See [`crate::io::Io::write_durable`].
 pub(super) fn write(file: &File, data: &[u8], offset: u64) -> Result<()> {
+    systx_base::sync::record::io();
     if !data.len().is_multiple_of(ALIGN) || !offset.is_multiple_of(ALIGN as u64) {
         return Err(Errno::INVAL);
     }
