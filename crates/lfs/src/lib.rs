@@ -12,7 +12,7 @@
 //! whole.  Isolation beyond that is for the layer above: a commit here refuses only what would
 //! break the tree.
 //!
-//! From the bottom up: `device`, `format`, `object`, `entry`, `piece`, `usage`, `group`, `tree`,
+//! From the bottom up: `device`, `format`, `object`, `entry`, `rules`, `piece`, `usage`, `group`, `tree`,
 //! `superblock`, `root`, `txn`, `ops`, `pending`, `state`, `checkpoint`, `recovery`, `cleaner`, `fsck`,
 //! `snapshots`, `volume`, `stream`, `background`.
 
@@ -35,6 +35,7 @@ mod pending;
 mod piece;
 mod recovery;
 mod root;
+mod rules;
 mod snapshots;
 mod state;
 mod stream;

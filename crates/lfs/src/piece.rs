@@ -7,6 +7,7 @@ use crate::entry::Entry;
 use crate::error::{Error, Result, Structure};
 use crate::format::{BLOCK, Geometry, VolumeId};
 use crate::object::Bytes;
+use crate::rules::{Rule, keeps};
 use systx_base::Time;
 use systx_base::codec::{DecodeError, Decoder, Encoder};
 
@@ -243,12 +244,12 @@ pub fn decode(bytes: &[u8], id: &VolumeId) -> std::result::Result<Piece, DecodeE
     let mut d = Decoder::new(bytes);
     let magic = d.u32()?;
     let crc = d.u32()?;
-    if magic != MAGIC || sum(bytes) != crc {
+    if magic != MAGIC || !keeps(Rule::SummarySum, sum(bytes) == crc) {
         return Err(d.invalid("sum", crc.into()));
     }
     for b in id {
         let found = d.u8()?;
-        if found != *b {
+        if !keeps(Rule::Volume, found == *b) {
             return Err(d.invalid("volume", found.into()));
         }
     }
@@ -290,7 +291,7 @@ pub fn verify_payload(dev: &dyn Device, geometry: &Geometry, piece: &Piece) -> R
     let mut bytes = vec![0; piece.crcs.len() * BLOCK];
     dev.read(first, &mut bytes)?;
     for ((block, crc), at) in bytes.chunks_exact(BLOCK).zip(&piece.crcs).zip(first..) {
-        if crc32c::crc32c(block) != *crc {
+        if !keeps(Rule::BlockSum, crc32c::crc32c(block) == *crc) {
             return Err(Error::corrupt(Structure::Data, at, "wrong sum"));
         }
     }

@@ -18,6 +18,7 @@ use crate::format::{BLOCK, COPIES, Checkpoint, Head, Super};
 use crate::pending::Pending;
 use crate::piece::{self, Piece, Purpose};
 use crate::root::Root;
+use crate::rules::{Rule, keeps};
 use crate::state::{Flow, Limits, State};
 use crate::superblock::read_super;
 use crate::tree::{Clock, Env, Tree};
@@ -166,13 +167,13 @@ impl Probe {
         } else {
             state.usage.is_free(p.next) && !self.taken.contains(&p.next)
         };
-        p.epoch == head.epoch
-            && p.generation == generation
-            && p.lsn == head.lsn + 1
-            && p.chain == head.chain
-            && p.begin == first
-            && p.purpose != Purpose::Private
-            && next
+        keeps(Rule::Epoch, p.epoch == head.epoch)
+            && keeps(Rule::Generation, p.generation == generation)
+            && keeps(Rule::Lsn, p.lsn == head.lsn + 1)
+            && keeps(Rule::Chain, p.chain == head.chain)
+            && keeps(Rule::Begin, p.begin == first)
+            && keeps(Rule::Private, p.purpose != Purpose::Private)
+            && keeps(Rule::Next, next)
     }
 
     fn advance(&mut self, piece: &Piece) {

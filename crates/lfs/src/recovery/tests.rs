@@ -2,11 +2,12 @@
 //! but for one of them does not count.
 
 use super::recover;
-use crate::device::{Device, MemDevice};
-use crate::error::Result;
+use crate::device::{Cuts, Device, MemDevice, SimDisk};
+use crate::error::{Error, Result};
 use crate::format::{BLOCK, Checkpoint, Geometry, ROOT};
-use crate::ops::Shape;
+use crate::ops::{SetXattr, Shape};
 use crate::piece::{self, Piece, Purpose};
+use crate::rules::{Rule, without};
 use crate::state::Limits;
 use crate::txn::Txn;
 use crate::volume::{Format, Volume, mkfs};
@@ -75,26 +76,71 @@ impl Case {
 
 type Change = fn(&mut Piece);
 
+/// A piece that breaks one rule does not count, and it is that rule alone which keeps it out.
 #[test]
 fn each_rule_of_what_counts_is_needed() {
     let case = case().expect("a volume");
     assert_eq!(case.with(|_| {}), 2, "as it was written");
-    let wrong: [(&str, Change); 12] = [
-        ("epoch before", |p| p.header.epoch -= 1),
-        ("epoch after", |p| p.header.epoch += 1),
-        ("generation", |p| p.header.generation += 1),
-        ("lsn", |p| p.header.lsn += 1),
-        ("chain", |p| p.header.chain ^= 1),
-        ("next", |p| p.header.next += 1),
-        ("segment", |p| p.header.segment += 1),
-        ("offset", |p| p.header.offset += 1),
-        ("begin", |p| p.header.begin = false),
-        ("end", |p| p.header.end = false),
-        ("private", |p| p.header.purpose = Purpose::Private),
-        ("a block's sum", |p| p.crcs[0] ^= 1),
+    let wrong: [(&str, Option<Rule>, Change); 12] = [
+        ("epoch before", Some(Rule::Epoch), |p| p.header.epoch -= 1),
+        ("epoch after", Some(Rule::Epoch), |p| p.header.epoch += 1),
+        ("generation", Some(Rule::Generation), |p| p.header.generation += 1),
+        ("lsn", Some(Rule::Lsn), |p| p.header.lsn += 1),
+        ("chain", Some(Rule::Chain), |p| p.header.chain ^= 1),
+        ("next", Some(Rule::Next), |p| p.header.next += 1),
+        ("begin", Some(Rule::Begin), |p| p.header.begin = false),
+        ("private", Some(Rule::Private), |p| p.header.purpose = Purpose::Private),
+        ("a block's sum", Some(Rule::BlockSum), |p| p.crcs[0] ^= 1),
+        // Several rules keep these out.
+        ("segment", None, |p| p.header.segment += 1),
+        ("offset", None, |p| p.header.offset += 1),
+        ("end", None, |p| p.header.end = false),
     ];
-    for (what, change) in wrong {
+    for (what, rule, change) in wrong {
         assert_eq!(case.with(change), 1, "{what}");
+        if rule.is_some() {
+            assert_eq!(without(rule, || case.with(change)), 2, "{what}, without {rule:?}");
+        }
+    }
+}
+
+/// Power cuts in commits of several blocks: without the sums a torn one is taken for whole.
+#[test]
+fn a_sum_that_is_not_looked_at_is_missed() {
+    let disk = Arc::new(SimDisk::new(9 + 90 * u64::from(SEGMENT)));
+    let label = String::new();
+    let format = Format { segment_blocks: SEGMENT, id: ID, label, owner: (0, 0) };
+    mkfs(disk.clone(), &format, clock()).expect("mkfs");
+    let disk = Arc::new(disk.copy());
+    let volume = Volume::open(disk.clone(), clock(), 5, Limits::default()).expect("it opens");
+    disk.mark(1);
+    let mut txn = Txn::new();
+    let made = volume.within(&mut txn, |ops| {
+        let f = ops.create(ROOT, b"f", &Shape::new(Kind::File, 0o600))?;
+        // Long enough that a part of the summary can be missing and the rest makes sense.
+        ops.set_xattr(f, b"x", &[9; 3000], SetXattr::Any)?;
+        ops.write(f, 0, &[7; 3 * BLOCK])
+    });
+    made.and_then(|()| volume.commit(txn)).expect("a commit");
+    // All of it, or nothing.
+    let is_right = |disk: SimDisk| {
+        let volume = Volume::open(Arc::new(disk), clock(), 6, Limits::default())?;
+        volume.look(|ops| match ops.lookup(ROOT, b"f") {
+            Ok(f) => Ok(ops.read(f.ino, 0, 4 * BLOCK)? == vec![7; 3 * BLOCK]
+                && ops.xattr(f.ino, b"x")? == vec![9; 3000]),
+            Err(Error::NotFound) => Ok(true),
+            Err(e) => Err(e),
+        })
+    };
+    for rule in [None, Some(Rule::SummarySum), Some(Rule::BlockSum)] {
+        let mut wrong = 0;
+        disk.crashes(Cuts { each: 60, seed: 2 }, |crash| {
+            if crash.mark == 1 {
+                let found: Result<bool> = without(rule, || is_right(crash.disk));
+                wrong += usize::from(!found.unwrap_or(false));
+            }
+        });
+        assert_eq!(wrong > 0, rule.is_some(), "without {rule:?}: {wrong} crashes are wrong");
     }
 }
 
@@ -107,6 +153,8 @@ fn every_bit_of_a_piece_is_under_a_sum() {
     assert_eq!(case.groups(at, &summary, &case.payload), 2);
     let other = piece::encode(h, &[4; 16], &case.piece.entries, &case.piece.crcs);
     assert_eq!(case.groups(at, &other, &case.payload), 1, "of another volume");
+    let counts = |rule| without(Some(rule), || case.groups(at, &other, &case.payload));
+    assert_eq!(counts(Rule::Volume), 2);
     for bit in (0..summary.len() * 8).step_by(131) {
         let mut summary = summary.clone();
         summary[bit / 8] ^= 1 << (bit % 8);
