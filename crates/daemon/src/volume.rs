@@ -514,6 +514,17 @@ fn without_slash(mount: &Path) -> Vec<u8> {
     }
 }
 
+/// How the store `below` a mount is opened.
+fn config(mount: &Path, owner: systx_store::Owner, below: &[u8]) -> Result<Config, VolumeError> {
+    Ok(Config {
+        instance: instance(mount)?,
+        owner: Some(owner),
+        seed: seed(),
+        committer_applies: true,
+        ..Config::new(below)
+    })
+}
+
 /// Opens a volume.  Its store is opened when it is needed.
 pub fn open(location: &Location, ledger: &Arc<Ledger>) -> Result<OpenVolume, VolumeError> {
     let real = RealIo::from_dir(open_root(&location.mount)?);
@@ -531,13 +542,7 @@ pub fn open(location: &Location, ledger: &Arc<Ledger>) -> Result<OpenVolume, Vol
     if is_overlay(info.magic) && !has_lasting_numbers(location)? {
         return Err(VolumeError::Overlay { mount: location.mount.display().to_string() });
     }
-    let config = Config {
-        instance: instance(&location.mount)?,
-        owner: Some(owner),
-        seed: seed(),
-        committer_applies: true,
-        ..Config::new(below)
-    };
+    let config = config(&location.mount, owner, below)?;
     let versions = config.versions.clone();
     let trusts = Arc::new(AtomicBool::new(false));
     let recovered = Arc::new(Reports::new());
