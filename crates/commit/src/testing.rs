@@ -39,7 +39,7 @@ pub fn site(dir: &Path, io: Arc<dyn Io>, real: Arc<RealIo>) -> Arc<Site> {
 /// A commit that gives one file of each root another mode; its transaction is begun.
 pub fn commit_of(id: u64, files: &[(&Arc<Site>, &str)]) -> Commit {
     let part = |&(site, name): &(&Arc<Site>, &str)| {
-        let io = &site.vol.io;
+        let io = &site.vol.tree;
         let stamp = io.stat_at(&io.root(), name.as_bytes()).unwrap().stamp();
         let origin = Origin::Host { parent: Ix(0), name: name.into(), kind: Kind::File, stamp };
         let attrs = Attrs { mode: Some(0o600), ..Attrs::default() };
@@ -51,7 +51,7 @@ pub fn commit_of(id: u64, files: &[(&Arc<Site>, &str)]) -> Commit {
         Part { site: Arc::clone(site), writes, appended: Vec::new() }
     };
     let parts: Vec<Part> = files.iter().map(part).collect();
-    let now = parts[0].site.vol.io.now();
+    let now = parts[0].site.vol.tree.now();
     let meta = CommitMeta {
         txn: TxnId(id),
         kind: TxnKind::Run,

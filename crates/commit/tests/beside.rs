@@ -34,7 +34,7 @@ const PAGE: u64 = 4096;
 fn in_two_steps(place: &Place, path: &Path, meanwhile: impl FnOnce()) {
     let file = File::options().write(true).open(path).unwrap();
     let name = path.file_name().unwrap().as_encoded_bytes();
-    let oid = place.vol.oid(place.vol.io.stat_at(&place.vol.io.root(), name).unwrap().id);
+    let oid = place.vol.oid(place.vol.tree.stat_at(&place.vol.tree.root(), name).unwrap().id);
     let step = |n| {
         let last_modification = Timespec { tv_sec: n, tv_nsec: 0 };
         let last_access = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };

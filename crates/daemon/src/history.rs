@@ -426,7 +426,7 @@ fn run(
         return Err(Failure::new(FailureKind::Internal, "a transaction without a volume"));
     };
     let id = table.new_id_in(volumes)?;
-    let started = first.vol.io.now();
+    let started = first.vol.tree.now();
     let give_up = || volumes.iter().for_each(|v| v.vol.engine.abort(id));
     for volume in volumes {
         volume.vol.engine.begin(id, BeginOptions::default());
@@ -454,7 +454,7 @@ fn run(
         cwd: ask.place.cwd.0.clone(),
         uid: rustix::process::geteuid().as_raw(),
         started,
-        finished: first.vol.io.now(),
+        finished: first.vol.tree.now(),
         told: Some(crate::describe::told(summary)),
     };
     let sets = std::mem::take(&mut plan.sets);

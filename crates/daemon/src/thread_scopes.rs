@@ -144,7 +144,7 @@ impl Begin<'_> {
 
     /// Takes a place in line, or the same one again.
     fn line_up(&self, scope: &mut Scope, id: TxnId, claims: &Arc<Claims>) -> Waiting {
-        let since = scope.line.map_or_else(|| self.volume.io.now(), |place| place.since);
+        let since = scope.line.map_or_else(|| self.volume.tree.now(), |place| place.since);
         let (declared, shown) = (Arc::clone(&scope.declared), Arc::clone(claims));
         let waiting = Waiting { id, since, declared, claims: shown };
         // First, so that whoever finds it in line finds this, too.

@@ -176,7 +176,6 @@ impl Transaction {
         let full = Arc::new(AtomicBool::new(false));
         let spill: Arc<dyn Spill> = Arc::new(StoreSpill {
             site: Arc::clone(&volume.site),
-            io: volume.vol.io.clone(),
             left: staged,
             budget: budget.clone(),
             full: Arc::clone(&full),
@@ -253,7 +252,7 @@ impl Transaction {
             id,
             timestamp,
             age,
-            begun: volume.vol.io.now(),
+            begun: volume.vol.tree.now(),
             terms,
             volume,
             view,
@@ -698,7 +697,7 @@ impl Transaction {
             cwd: self.terms.cwd.0.clone(),
             uid: self.terms.uid,
             started: self.begun,
-            finished: self.volume.vol.io.now(),
+            finished: self.volume.vol.tree.now(),
             told: Some(describe::told(summary)),
         }
     }

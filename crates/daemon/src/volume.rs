@@ -23,7 +23,7 @@ use systx_base::sync::{Mutex, rank};
 use systx_base::{TxnId, Uid};
 use systx_commit::{Checkpoints, Relaxed, Site};
 use systx_protocol::stores::{Noted, STORE_DIR, own_store};
-use systx_store::io::{Class, HostId, Io};
+use systx_store::io::{Class, HostId, Io, Tree};
 use systx_store::overlay::{described, is_overlay};
 use systx_store::real::RealIo;
 use systx_store::{
@@ -206,22 +206,20 @@ impl OpenVolume {
         // A list of what is to be done, of which nobody knows whether it is due.
         let undecided = |store| self.ledger.is_undecided(store);
         if let Ok(below) = self.location.store.strip_prefix(&self.location.mount) {
-            self.vol.hide_name(place_of(&*self.vol.io, below.as_os_str().as_bytes()));
+            self.vol.hide_name(place_of(&*self.vol.tree, below.as_os_str().as_bytes()));
         }
         Ok(self.store.finish_left(undecided).map_err(|error| self.refused(error))?)
     }
 
-    /// Before a transaction begins that may commit: see [`systx_store::make_way`].  Where that
+    /// Before a transaction begins that may commit: see [`OnDemand::make_way`].  Where that
     /// fails, its commit will say so.
     pub(crate) fn make_way(&self) {
-        let Location { mount, store, .. } = &self.location;
+        let store = &self.location.store;
         // As a rule; and the place is checked again by whoever makes the store.
         if store.parent().is_some_and(Path::is_dir) {
             return;
         }
-        let Ok(below) = store.strip_prefix(mount) else { return };
-        let below = below.as_os_str().as_bytes();
-        if let Err(error) = systx_store::make_way(&*self.vol.io, below, elsewhere::own()) {
+        if let Err(error) = self.store.make_way(elsewhere::own()) {
             tracing::warn!(%error, "the way to a store");
         }
     }
@@ -492,13 +490,13 @@ fn check_writable(store: &Path) -> Result<(), VolumeError> {
 }
 
 /// The directory of a path below a root, if that is there, and the name in it.
-fn place_of(io: &dyn Io, path: &[u8]) -> Option<(HostId, Vec<u8>)> {
+fn place_of(tree: &dyn Tree, path: &[u8]) -> Option<(HostId, Vec<u8>)> {
     let mut parts: Vec<&[u8]> = path.split(|b| *b == b'/').collect();
-    let (name, mut at) = (parts.pop()?, io.root());
+    let (name, mut at) = (parts.pop()?, tree.root());
     for part in parts {
-        at = io.open_dir(&at, part).ok()?;
+        at = tree.open_dir(&at, part).ok()?;
     }
-    Some((io.stat(&at).ok()?.id, name.to_vec()))
+    Some((tree.stat(&at).ok()?.id, name.to_vec()))
 }
 
 fn refused(location: &Location, error: OpenError) -> VolumeError {

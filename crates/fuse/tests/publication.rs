@@ -228,7 +228,7 @@ impl Arena {
     }
 
     fn stamp(&self, name: &str) -> Stamp {
-        let io = &self.vol.io;
+        let io = &self.vol.tree;
         io.stat_at(&io.root(), name.as_bytes()).unwrap().stamp()
     }
 
@@ -315,7 +315,7 @@ impl Shape {
 }
 
 fn root_id(arena: &Arena) -> HostId {
-    arena.vol.io.stat(&arena.vol.io.root()).unwrap().id
+    arena.vol.tree.stat(&arena.vol.tree.root()).unwrap().id
 }
 
 fn arenas(test: impl Fn(&Arena)) {

@@ -15,7 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Error, ErrorKind, Result};
 use std::sync::atomic::Ordering;
 use systx_base::{Gid, Kind, Time, Uid};
-use systx_store::io::{Class, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat};
+use systx_store::io::{
+    Class, Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat, Tree,
+};
 
 const DEV: u64 = 0x51;
 
@@ -134,7 +136,18 @@ impl SimFs {
     }
 }
 
-impl Io for SimFs {
+impl SimFs {
+    fn open_regular(&self, at: &Handle, name: &[u8], writable: bool) -> Result<Handle> {
+        let mut w = self.world();
+        let ino = w.find(dir_of(&w, at)?, name)?;
+        if w.inode(ino)?.kind != Kind::File {
+            return Err(Errno::INVAL.into());
+        }
+        Ok(self.handle(&mut w, ino, writable))
+    }
+}
+
+impl Tree for SimFs {
     fn root(&self) -> Handle {
         self.handle(&mut self.world(), crate::state::ROOT, false)
     }
@@ -148,32 +161,14 @@ impl Io for SimFs {
         Ok(self.handle(&mut w, ino, false))
     }
 
-    fn open_file(&self, at: &Handle, name: &[u8], how: Open) -> Result<Handle> {
-        let mut w = self.world();
-        let ino = w.find(dir_of(&w, at)?, name)?;
-        if w.inode(ino)?.kind != Kind::File {
-            return Err(Errno::INVAL.into());
-        }
-        Ok(self.handle(&mut w, ino, how == Open::Write))
+    fn open_file(&self, at: &Handle, name: &[u8], _: Open) -> Result<Handle> {
+        self.open_regular(at, name, false)
     }
 
     fn pin(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
         let mut w = self.world();
         let ino = w.find(dir_of(&w, at)?, name)?;
         Ok(self.handle(&mut w, ino, false))
-    }
-
-    fn create_file(&self, at: &Handle, name: &[u8], mode: u32) -> Result<Handle> {
-        self.change(
-            || format!("create {}", text(name)),
-            |w| {
-                let dir = dir_of(w, at)?;
-                entry_name(name)?;
-                let body = Body::File { pages: BTreeMap::new(), reserved: BTreeSet::new() };
-                let ino = w.make(dir, name, Kind::File, mode, body)?;
-                Ok(self.handle(w, ino, true))
-            },
-        )
     }
 
     fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat> {
@@ -234,6 +229,79 @@ impl Io for SimFs {
             }
             data::read(w, ino, buf, offset)
         })
+    }
+
+    fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>> {
+        self.look(|w| data::next_data(w, h.inner::<Opened>().ino, offset))
+    }
+
+    fn sync_data(&self, h: &Handle) -> Result<()> {
+        let (name, ino) = (self.named(h), h.inner::<Opened>().ino);
+        self.sync(|| format!("sync_data {name}"), |w| w.sync(ino, false))
+    }
+
+    fn openers(&self, h: &Handle) -> Result<Openers> {
+        let ino = h.inner::<Opened>().ino;
+        Ok(self.world().openers.get(&ino).copied().unwrap_or(Openers::None))
+    }
+
+    fn fs_info(&self) -> Result<FsInfo> {
+        self.look(|w| {
+            let free = w.capacity.saturating_sub(w.used_blocks());
+            let class = w.disk.profile.class;
+            let magic = match class {
+                Class::Memory => 0x0102_1994,
+                _ => 0xef53,
+            };
+            Ok(FsInfo {
+                magic,
+                class,
+                bsize: PAGE as u64,
+                blocks: w.capacity,
+                bfree: free,
+                bavail: free,
+                files: w.max_inodes,
+                ffree: w.max_inodes.saturating_sub(w.now.inodes.len() as u64),
+                namelen: 255,
+            })
+        })
+    }
+
+    fn now(&self) -> Time {
+        let mut w = self.world();
+        w.tick += 1;
+        w.time()
+    }
+
+    fn fixed(&self, _: &Handle, _: &[u8]) -> Result<Fixed> {
+        Ok(Fixed::No)
+    }
+
+    fn is_settled(&self, _: Time) -> bool {
+        false
+    }
+
+    fn longest_target(&self) -> usize {
+        PAGE - 1
+    }
+}
+
+impl Io for SimFs {
+    fn open_to_write(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
+        self.open_regular(at, name, true)
+    }
+
+    fn create_file(&self, at: &Handle, name: &[u8], mode: u32) -> Result<Handle> {
+        self.change(
+            || format!("create {}", text(name)),
+            |w| {
+                let dir = dir_of(w, at)?;
+                entry_name(name)?;
+                let body = Body::File { pages: BTreeMap::new(), reserved: BTreeSet::new() };
+                let ino = w.make(dir, name, Kind::File, mode, body)?;
+                Ok(self.handle(w, ino, true))
+            },
+        )
     }
 
     fn write_at(&self, h: &Handle, data: &[u8], offset: u64) -> Result<()> {
@@ -317,10 +385,6 @@ impl Io for SimFs {
                 Ok(())
             },
         )
-    }
-
-    fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>> {
-        self.look(|w| data::next_data(w, h.inner::<Opened>().ino, offset))
     }
 
     fn copy_range(
@@ -570,11 +634,6 @@ impl Io for SimFs {
         )
     }
 
-    fn sync_data(&self, h: &Handle) -> Result<()> {
-        let (name, ino) = (self.named(h), h.inner::<Opened>().ino);
-        self.sync(|| format!("sync_data {name}"), |w| w.sync(ino, false))
-    }
-
     fn sync_all(&self, h: &Handle) -> Result<()> {
         let (name, ino) = (self.named(h), h.inner::<Opened>().ino);
         self.sync(|| format!("sync_all {name}"), |w| w.sync(ino, true))
@@ -582,11 +641,6 @@ impl Io for SimFs {
 
     fn sync_fs(&self) -> Result<()> {
         self.sync(|| "sync_fs".to_owned(), World::sync_everything)
-    }
-
-    fn openers(&self, h: &Handle) -> Result<Openers> {
-        let ino = h.inner::<Opened>().ino;
-        Ok(self.world().openers.get(&ino).copied().unwrap_or(Openers::None))
     }
 
     fn try_lock(&self, h: &Handle) -> Result<bool> {
@@ -602,31 +656,39 @@ impl Io for SimFs {
         Ok(taken)
     }
 
-    fn fs_info(&self) -> Result<FsInfo> {
-        self.look(|w| {
-            let free = w.capacity.saturating_sub(w.used_blocks());
-            let class = w.disk.profile.class;
-            let magic = match class {
-                Class::Memory => 0x0102_1994,
-                _ => 0xef53,
-            };
-            Ok(FsInfo {
-                magic,
-                class,
-                bsize: PAGE as u64,
-                blocks: w.capacity,
-                bfree: free,
-                bavail: free,
-                files: w.max_inodes,
-                ffree: w.max_inodes.saturating_sub(w.now.inodes.len() as u64),
-                namelen: 255,
-            })
-        })
+    fn touch(&self, at: &Handle, name: &[u8]) -> Result<()> {
+        let now = Some(self.now());
+        self.set_times(at, name, now, now)
     }
 
-    fn now(&self) -> Time {
-        let mut w = self.world();
-        w.tick += 1;
-        w.time()
+    fn max_len(&self, _: &Handle) -> u64 {
+        i64::MAX as u64
     }
+
+    // One process, which never waits for its own lock.
+    fn is_locked(&self, _: &Handle) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn hold(&self, _: &Handle, _: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn ask_for_lock(&self, _: &Handle, _: bool) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_lock_asked_for(&self, _: &Handle) -> Result<bool> {
+        Ok(false)
+    }
+
+    fn has_quota(&self) -> bool {
+        false
+    }
+
+    fn makers(&self) -> usize {
+        1
+    }
+
+    fn unmask(&self) {}
 }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::io::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 use systx_base::{Gid, Kind, Time, Uid};
-use systx_store::io::{FsInfo, Handle, Io, ListItem, Open, Openers, Rename, Stat};
+use systx_store::io::{Fixed, FsInfo, Handle, Io, ListItem, Open, Openers, Rename, Stat, Tree};
 
 /// Which call.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -224,7 +224,7 @@ fn of(h: &Handle) -> Option<(&Handle, &[u8])> {
     Some((h, b""))
 }
 
-impl Io for Intercept {
+impl Tree for Intercept {
     fn root(&self) -> Handle {
         self.sim.root()
     }
@@ -236,9 +236,6 @@ impl Io for Intercept {
     }
     fn pin(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
         self.get(Op::Stat, Some((at, name)), |s| s.pin(at, name))
-    }
-    fn create_file(&self, at: &Handle, name: &[u8], mode: u32) -> Result<Handle> {
-        self.get(Op::CreateFile, Some((at, name)), |s| s.create_file(at, name, mode))
     }
     fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat> {
         self.get(Op::Stat, Some((at, name)), |s| s.stat_at(at, name))
@@ -260,6 +257,39 @@ impl Io for Intercept {
     }
     fn read_at(&self, h: &Handle, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.get(Op::ReadAt, of(h), |s| s.read_at(h, buf, offset))
+    }
+    fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>> {
+        self.get(Op::NextData, of(h), |s| s.next_data(h, offset))
+    }
+    fn sync_data(&self, h: &Handle) -> Result<()> {
+        self.set(Op::SyncData, of(h), |s| s.sync_data(h))
+    }
+    fn openers(&self, h: &Handle) -> Result<Openers> {
+        self.get(Op::Openers, of(h), |s| s.openers(h))
+    }
+    fn fs_info(&self) -> Result<FsInfo> {
+        self.get(Op::FsInfo, None, SimFs::fs_info)
+    }
+    fn now(&self) -> Time {
+        self.sim.now()
+    }
+    fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed> {
+        self.get(Op::Stat, Some((at, name)), |s| s.fixed(at, name))
+    }
+    fn is_settled(&self, changed: Time) -> bool {
+        self.sim.is_settled(changed)
+    }
+    fn longest_target(&self) -> usize {
+        self.sim.longest_target()
+    }
+}
+
+impl Io for Intercept {
+    fn open_to_write(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
+        self.get(Op::OpenFile, Some((at, name)), |s| s.open_to_write(at, name))
+    }
+    fn create_file(&self, at: &Handle, name: &[u8], mode: u32) -> Result<Handle> {
+        self.get(Op::CreateFile, Some((at, name)), |s| s.create_file(at, name, mode))
     }
     fn write_at(&self, h: &Handle, data: &[u8], offset: u64) -> Result<()> {
         match self.ask(Op::WriteAt, of(h), None) {
@@ -293,9 +323,6 @@ impl Io for Intercept {
     }
     fn allocate(&self, h: &Handle, offset: u64, len: u64) -> Result<()> {
         self.set(Op::Allocate, of(h), |s| s.allocate(h, offset, len))
-    }
-    fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>> {
-        self.get(Op::NextData, of(h), |s| s.next_data(h, offset))
     }
     fn copy_range(
         &self,
@@ -374,25 +401,40 @@ impl Io for Intercept {
     fn remove_xattr(&self, at: &Handle, name: &[u8], key: &[u8]) -> Result<()> {
         self.set(Op::RemoveXattr, Some((at, name)), |s| s.remove_xattr(at, name, key))
     }
-    fn sync_data(&self, h: &Handle) -> Result<()> {
-        self.set(Op::SyncData, of(h), |s| s.sync_data(h))
-    }
     fn sync_all(&self, h: &Handle) -> Result<()> {
         self.set(Op::SyncAll, of(h), |s| s.sync_all(h))
     }
     fn sync_fs(&self) -> Result<()> {
         self.set(Op::SyncFs, None, SimFs::sync_fs)
     }
-    fn openers(&self, h: &Handle) -> Result<Openers> {
-        self.get(Op::Openers, of(h), |s| s.openers(h))
-    }
     fn try_lock(&self, h: &Handle) -> Result<bool> {
         self.get(Op::TryLock, of(h), |s| s.try_lock(h))
     }
-    fn fs_info(&self) -> Result<FsInfo> {
-        self.get(Op::FsInfo, None, SimFs::fs_info)
+    fn touch(&self, at: &Handle, name: &[u8]) -> Result<()> {
+        self.set(Op::SetTimes, Some((at, name)), |s| s.touch(at, name))
     }
-    fn now(&self) -> Time {
-        self.sim.now()
+    fn max_len(&self, h: &Handle) -> u64 {
+        self.sim.max_len(h)
+    }
+    fn is_locked(&self, h: &Handle) -> Result<bool> {
+        self.sim.is_locked(h)
+    }
+    fn hold(&self, h: &Handle, hold: bool) -> Result<()> {
+        self.sim.hold(h, hold)
+    }
+    fn ask_for_lock(&self, h: &Handle, ask: bool) -> Result<()> {
+        self.sim.ask_for_lock(h, ask)
+    }
+    fn is_lock_asked_for(&self, h: &Handle) -> Result<bool> {
+        self.sim.is_lock_asked_for(h)
+    }
+    fn has_quota(&self) -> bool {
+        self.sim.has_quota()
+    }
+    fn makers(&self) -> usize {
+        self.sim.makers()
+    }
+    fn unmask(&self) {
+        self.sim.unmask();
     }
 }

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use systx_sim::intercept::{Action, Op};
 use systx_sim::{Intercept, Plan, Profile, Record, SimFs, tree};
-use systx_store::io::{Io, Open, Rename};
+use systx_store::io::{Io, Rename, Tree};
 
 fn plan() -> Plan {
     Plan::new(500, 1)
@@ -92,7 +92,7 @@ fn data_is_free_of_length_until_synced() {
 #[test]
 fn a_synced_length_is_not_taken_back_by_older_attributes() {
     let sim = durable_file(Profile::STRONG, b"a", b"1");
-    let f = sim.open_file(&sim.root(), b"a", Open::Write).unwrap();
+    let f = sim.open_to_write(&sim.root(), b"a").unwrap();
     sim.set_mode(&f, b"", 0o600).unwrap();
     sim.write_at(&f, b"22", 1).unwrap();
     sim.sync_data(&f).unwrap();
@@ -108,7 +108,7 @@ fn a_synced_length_is_not_taken_back_by_older_attributes() {
 #[test]
 fn a_weak_sync_covers_only_what_was_there_before() {
     let sim = durable_file(Profile::WEAK, b"a", &[b'1'; 4096]);
-    let f = sim.open_file(&sim.root(), b"a", Open::Write).unwrap();
+    let f = sim.open_to_write(&sim.root(), b"a").unwrap();
     sim.write_durable(&f, &[b'2'; 4096], 0).unwrap();
     sim.write_durable(&f, &[b'3'; 4096], 4096).unwrap();
     let firsts: BTreeSet<(usize, u8)> = sim
@@ -123,7 +123,7 @@ fn a_weak_sync_covers_only_what_was_there_before() {
 
     let fixed = Profile { fsync_persists_inode: true, ..Profile::WEAK };
     let sim = durable_file(fixed, b"a", b"1");
-    let f = sim.open_file(&sim.root(), b"a", Open::Write).unwrap();
+    let f = sim.open_to_write(&sim.root(), b"a").unwrap();
     sim.write_at(&f, b"22", 1).unwrap();
     sim.sync_data(&f).unwrap();
     assert_eq!(outcomes(&sim), set(&["a=122"]));
@@ -202,7 +202,7 @@ fn large_state_spaces_are_sampled_within_the_budget_and_by_seed() {
 #[test]
 fn a_torn_page_has_old_sectors_behind_new_ones() {
     let sim = durable_file(Profile::STRONG, b"a", &[1; 4096]);
-    let f = sim.open_file(&sim.root(), b"a", Open::Write).unwrap();
+    let f = sim.open_to_write(&sim.root(), b"a").unwrap();
     sim.write_at(&f, &[2; 4096], 0).unwrap();
     let plan = Plan { exhaustive: 0, budget: 200, seed: 1 };
     let mut cuts = BTreeSet::new();
@@ -220,7 +220,7 @@ fn full_disks_say_so_and_keep_what_fitted() {
     let sim = durable_file(Profile::STRONG, b"a", b"1");
     let root = sim.root();
     sim.set_free_blocks(1);
-    let f = sim.open_file(&root, b"a", Open::Write).unwrap();
+    let f = sim.open_to_write(&root, b"a").unwrap();
     let full = sim.write_at(&f, &[3; 3 * 4096], 4096).unwrap_err();
     assert_eq!(full.raw_os_error(), Some(rustix::io::Errno::NOSPC.raw_os_error()));
     assert_eq!(sim.stat(&f).unwrap().size, 8192);

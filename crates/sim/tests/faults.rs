@@ -14,7 +14,7 @@ use systx_sim::suite::{self, Bench, How, Session};
 use systx_sim::workload::{self, Workload};
 use systx_sim::{Plan, Profile, SimFs, tree};
 use systx_store::Outside;
-use systx_store::io::Io;
+use systx_store::io::{Io, Tree as _};
 
 fn how() -> How {
     let plan = Plan { exhaustive: 8, budget: 6, seed: seed() };

@@ -15,7 +15,7 @@ use systx_sim::model::{Draft, Model, Op};
 use systx_sim::suite::{self, Session};
 use systx_sim::tree::{self, Tree};
 use systx_sim::{Profile, SimFs, image, workload};
-use systx_store::io::{Io, Open};
+use systx_store::io::{Open, Tree as _};
 
 /// What the transactions do; long content goes to slots.
 const WORK: [&[Op]; 4] = [

@@ -17,7 +17,7 @@ use systx_sim::suite::{self, Bench, How, Session, Stats};
 use systx_sim::tree::{self, Tree};
 use systx_sim::workload::{self, Workload};
 use systx_sim::{Intercept, Plan, Profile, SimFs};
-use systx_store::io::Io;
+use systx_store::io::{Io, Tree as _};
 use systx_store::{CommitError, Instance};
 
 /// No two of them touch the same thing, so the order in which they are made means nothing: content in place, by a new

@@ -15,7 +15,7 @@ use systx_sim::model::{Draft, Model, Op};
 use systx_sim::suite::{STATE, config, hidden, leftovers};
 use systx_sim::tree::{self, Tree};
 use systx_sim::{Intercept, Plan, Point, Rng, SimFs, workload};
-use systx_store::io::Io;
+use systx_store::io::{Io, Tree as _};
 use systx_store::writeset::WriteSet;
 use systx_store::{
     CommitMeta, DirStore, Joiner, Joint, OpenError, Outcome, Outcomes, Part, Slot, TxnKind,

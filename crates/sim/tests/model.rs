@@ -167,12 +167,12 @@ impl<'a> Side<'a> {
                 return Side::keep(&mut self.dirs, r);
             }
             OpenFile(d, n, w) => {
-                let how = if *w { Open::Write } else { Open::Read };
-                let r = io.open_file(
-                    self.dir(*d),
-                    if NAMES[*n].is_empty() { b"e" } else { name(n) },
-                    how,
-                );
+                let (dir, name) = (self.dir(*d), if NAMES[*n].is_empty() { b"e" } else { name(n) });
+                let r = if *w {
+                    io.open_to_write(dir, name)
+                } else {
+                    io.open_file(dir, name, Open::Read)
+                };
                 self.writable.extend(r.is_ok().then_some(*w));
                 return Side::keep(&mut self.files, r);
             }

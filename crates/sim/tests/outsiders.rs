@@ -16,7 +16,7 @@ use systx_sim::suite::{self, Bench, STATE, Session};
 use systx_sim::workload::{self, Txn};
 use systx_sim::{Profile, SimFs};
 use systx_store::TxnKind;
-use systx_store::io::{Io, Rename};
+use systx_store::io::{Io, Rename, Tree};
 
 const MARKER: &[u8] = b"written by an outsider";
 

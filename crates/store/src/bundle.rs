@@ -240,7 +240,7 @@ impl Bundles {
                 return found(io.unlink(dir, &name)).map(drop);
             }
         }
-        let Some(file) = found(io.open_file(dir, &name, Open::Write))? else { return Ok(()) };
+        let Some(file) = found(io.open_to_write(dir, &name))? else { return Ok(()) };
         which.iter().try_for_each(|at| io.write_at(&file, &GONE.to_le_bytes(), at + STATE_AT))
     }
 

@@ -38,6 +38,7 @@ use crate::space::{Inodes, Promise};
 use crate::spare::Spare;
 use crate::staging::{Pool, Slot};
 use crate::super_block::{FORMAT, Super, Supers};
+use crate::times::Times;
 use crate::trust::{Owner, Registry};
 use crate::writeset::{SlotId, WriteSet};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -308,6 +309,12 @@ impl DirStore {
     /// A staging slot: an empty file on the volume's file system, out of sight.
     pub fn stage(&self) -> std::io::Result<Slot> {
         self.pool.take()
+    }
+
+    /// The times that files of the file system can have.
+    pub fn times(&self) -> std::io::Result<Times> {
+        let slot = self.stage()?;
+        Times::of(&*self.io, slot.handle())
     }
 
     /// A slot from an earlier opening may be committed in this one.

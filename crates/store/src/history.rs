@@ -407,9 +407,7 @@ pub(crate) fn save(io: &dyn Io, layout: &Layout, txn: TxnId, bytes: &[u8]) -> Re
     let name = history_name(txn);
     // It is there only if an earlier attempt was stopped.
     let file = match io.create_file(&layout.history, &name, 0o600) {
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-            io.open_file(&layout.history, &name, Open::Write)
-        }
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => io.open_to_write(&layout.history, &name),
         other => other,
     }?;
     io.write_at(&file, bytes, 0)?;

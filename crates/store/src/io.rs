@@ -16,7 +16,7 @@ use std::sync::Arc;
 use systx_base::{Gid, Kind, Time, Uid};
 
 /// An open file or directory.  Cheap to clone; closed with the last clone.  What is inside belongs
-/// to the [`Io`] that made it.
+/// to the [`Tree`] that made it.
 #[derive(Clone)]
 pub struct Handle(Arc<dyn Any + Send + Sync>);
 
@@ -134,7 +134,7 @@ pub struct ListItem<'a> {
     pub kind: Option<Kind>,
 }
 
-/// How a file is opened.
+/// How a file is opened for reading.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Open {
     /// For reading.
@@ -142,8 +142,6 @@ pub enum Open {
     /// For reading, where nobody but root and the caller itself may change names in the directory: a
     /// FIFO or a device cannot have been slipped in, and need not be looked for before opening.
     ReadOwn,
-    /// For reading and writing.
-    Write,
 }
 
 /// What a rename does with an existing target.
@@ -206,32 +204,30 @@ pub struct FsInfo {
     pub namelen: u64,
 }
 
-/// The calls.  `at`/`name` name an entry of an open directory.
-pub trait Io: Send + Sync {
+/// The committed tree, as whatever reads it sees it: a file system as it is, or as it was.
+/// `at`/`name` name an entry of an open directory.
+pub trait Tree: Send + Sync {
     /// The volume's root directory.
     fn root(&self) -> Handle;
 
     /// Opens a directory for use as `at`.  `ENOTDIR` for anything else, also for a symbolic link;
     /// `EXDEV` if another file system is mounted there.
     fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
-    /// Opens a regular file without waiting (`O_NONBLOCK`) and without moving its access time where
-    /// the caller may ask for that.  `EINVAL` for anything but a regular file.  With the empty name, what
-    /// `at` is open on, or was pinned for.
+    /// Opens a regular file for reading, without waiting (`O_NONBLOCK`) and without moving its
+    /// access time where the caller may ask for that.  `EINVAL` for anything but a regular file.
+    /// With the empty name, what `at` is open on, or was pinned for.
     fn open_file(&self, at: &Handle, name: &[u8], how: Open) -> Result<Handle>;
-    /// Holds an entry of any type (never through a symbolic link) for [`Io::stat`], without opening it
-    /// and without a right to.
+    /// Holds an entry of any type (never through a symbolic link) for [`Tree::stat`], without
+    /// opening it and without a right to.
     fn pin(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
-    /// Makes a regular file that must not exist, opened for reading and writing.
-    fn create_file(&self, at: &Handle, name: &[u8], mode: u32) -> Result<Handle>;
 
     /// Attributes of an entry.
     fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat>;
     /// Attributes of an open file or directory.
     fn stat(&self, h: &Handle) -> Result<Stat>;
-    /// Whether an entry is kept from being changed, whoever wants to; of a file system that knows nothing of it nothing is.
-    fn fixed(&self, _at: &Handle, _name: &[u8]) -> Result<Fixed> {
-        Ok(Fixed::No)
-    }
+    /// Whether an entry is kept from being changed, whoever wants to; of a file system that knows
+    /// nothing of it nothing is.
+    fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed>;
     /// Calls `each` for every name, in the file system's order, until it returns false.
     fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()>;
     /// Target of a symbolic link; with the empty name, of the one that `at` was pinned for.
@@ -243,6 +239,32 @@ pub trait Io: Send + Sync {
 
     /// Reads until `buf` is full or the file ends; returns the count.
     fn read_at(&self, h: &Handle, buf: &mut [u8], offset: u64) -> Result<usize>;
+    /// The next range of data at or after `offset` as (start, end); `None` if only a hole follows.
+    fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>>;
+
+    /// Makes a file's data and what is needed to read it back durable.  What programs have stored
+    /// in mappings is written back with that, so the next such store moves the change time.
+    fn sync_data(&self, h: &Handle) -> Result<()>;
+    /// True only if no page of a file whose last change was at `changed` can be dirty in somebody's
+    /// mapping, so that the next store through one moves the change time.  `false`: not known.
+    fn is_settled(&self, changed: Time) -> bool;
+    /// Who else has this open file open.
+    fn openers(&self, h: &Handle) -> Result<Openers>;
+
+    /// Space, limits and crash behaviour.
+    fn fs_info(&self) -> Result<FsInfo>;
+    /// Longest target of a symbolic link, in bytes.
+    fn longest_target(&self) -> usize;
+    /// Wall clock.
+    fn now(&self) -> Time;
+}
+
+/// A tree, and the calls that change it.
+pub trait Io: Tree {
+    /// As [`Tree::open_file`], for reading and writing.
+    fn open_to_write(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
+    /// Makes a regular file that must not exist, opened for reading and writing.
+    fn create_file(&self, at: &Handle, name: &[u8], mode: u32) -> Result<Handle>;
     /// Writes all of `data`.
     fn write_at(&self, h: &Handle, data: &[u8], offset: u64) -> Result<()>;
     /// Writes all of `data` so that it is durable when the call returns, with one flush of the
@@ -256,11 +278,7 @@ pub trait Io: Send + Sync {
     /// Allocates blocks for a range without changing the length; `ENOSPC` is reported here.
     fn allocate(&self, h: &Handle, offset: u64, len: u64) -> Result<()>;
     /// The longest that the file system lets an open file become.
-    fn max_len(&self, _h: &Handle) -> u64 {
-        i64::MAX as u64
-    }
-    /// The next range of data at or after `offset` as (start, end); `None` if only a hole follows.
-    fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>>;
+    fn max_len(&self, h: &Handle) -> u64;
     /// Copies a range, sharing blocks where the file system can.
     fn copy_range(
         &self,
@@ -275,10 +293,6 @@ pub trait Io: Send + Sync {
     fn mkdir(&self, at: &Handle, name: &[u8], mode: u32) -> Result<()>;
     /// Makes a symbolic link.
     fn symlink(&self, target: &[u8], at: &Handle, name: &[u8]) -> Result<()>;
-    /// Longest target that [`Io::symlink`] takes, in bytes.
-    fn longest_target(&self) -> usize {
-        4095
-    }
     /// Makes a FIFO, socket or device node.
     fn mknod(&self, at: &Handle, name: &[u8], kind: Kind, mode: u32, rdev: u64) -> Result<()>;
     /// Gives an entry (never through a symbolic link) a second name; `EEXIST` if it is taken.
@@ -310,64 +324,38 @@ pub trait Io: Send + Sync {
         mtime: Option<Time>,
     ) -> Result<()>;
     /// Sets both times to now, as whoever may write the file can.
-    fn touch(&self, at: &Handle, name: &[u8]) -> Result<()> {
-        let now = Some(self.now());
-        self.set_times(at, name, now, now)
-    }
+    fn touch(&self, at: &Handle, name: &[u8]) -> Result<()>;
     /// Sets an extended attribute.
     fn set_xattr(&self, at: &Handle, name: &[u8], key: &[u8], value: &[u8]) -> Result<()>;
     /// Removes an extended attribute; `ENODATA` if there is none.
     fn remove_xattr(&self, at: &Handle, name: &[u8], key: &[u8]) -> Result<()>;
 
-    /// Makes a file's data and what is needed to read it back durable.
-    fn sync_data(&self, h: &Handle) -> Result<()>;
     /// Makes a file's, or a directory's own, data and attributes durable.
     fn sync_all(&self, h: &Handle) -> Result<()>;
     /// Makes everything on the file system durable.
     fn sync_fs(&self) -> Result<()>;
 
-    /// True only if no page of a file whose last change was at `changed` can be dirty in somebody's
-    /// mapping, so that the next store through one moves the change time.  `false`: not known.
-    fn is_settled(&self, _changed: Time) -> bool {
-        false
-    }
-    /// Who else has this open file open.
-    fn openers(&self, h: &Handle) -> Result<Openers>;
     /// Takes the exclusive lock of a store's lock file for this process; `false` if another process
     /// has it.  Released with the handle.
     fn try_lock(&self, h: &Handle) -> Result<bool>;
     /// Whether another handle has the lock that [`Io::try_lock`] takes.
-    fn is_locked(&self, _h: &Handle) -> Result<bool> {
-        Ok(false)
-    }
+    fn is_locked(&self, h: &Handle) -> Result<bool>;
     /// Takes the lock that [`Io::is_locked`] tells of, of a file that no other process has; or
     /// gives it back.  It ends with the handle.
-    fn hold(&self, _h: &Handle, _hold: bool) -> Result<()> {
-        Ok(())
-    }
+    fn hold(&self, h: &Handle, hold: bool) -> Result<()>;
     /// Says, for as long as this handle lives or until it is said otherwise, that this process
     /// waits for the lock of the file.
-    fn ask_for_lock(&self, _h: &Handle, _ask: bool) -> Result<()> {
-        Ok(())
-    }
+    fn ask_for_lock(&self, h: &Handle, ask: bool) -> Result<()>;
     /// Whether somebody with another handle has said so.
-    fn is_lock_asked_for(&self, _h: &Handle) -> Result<bool> {
-        Ok(false)
-    }
-    /// Space, limits and crash behaviour.
-    fn fs_info(&self) -> Result<FsInfo>;
-    /// Whether a quota may leave this process less room than [`Io::fs_info`] tells.  May change at any time.
-    fn has_quota(&self) -> bool {
-        false
-    }
-    /// Wall clock.
-    fn now(&self) -> Time;
+    fn is_lock_asked_for(&self, h: &Handle) -> Result<bool>;
 
-    /// How many threads are worth making many files with.  1 where calls come one at a time, as in a simulator.
-    fn makers(&self) -> usize {
-        1
-    }
-    /// Has the modes with which *this thread* makes something count in full, whatever the process's umask, where
-    /// that can be had.  For a thread that does nothing else.
-    fn unmask(&self) {}
+    /// Whether a quota may leave this process less room than [`Tree::fs_info`] tells.  May change
+    /// at any time.
+    fn has_quota(&self) -> bool;
+    /// How many threads are worth making many files with.  1 where calls come one at a time, as in
+    /// a simulator.
+    fn makers(&self) -> usize;
+    /// Has the modes with which *this thread* makes something count in full, whatever the process's
+    /// umask, where that can be had.  For a thread that does nothing else.
+    fn unmask(&self);
 }

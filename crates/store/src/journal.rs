@@ -193,7 +193,7 @@ impl Ring {
             return Ok(file.clone());
         }
         let name = segment_name(n);
-        let file = match found(io.open_file(&layout.journal, &name, Open::Write))? {
+        let file = match found(io.open_to_write(&layout.journal, &name))? {
             Some(file) => file,
             None => {
                 let new = [&name[..], b".new"].concat();

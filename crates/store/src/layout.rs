@@ -17,7 +17,7 @@
 //! All of it is on the volume's own file system, so that everything enters and leaves the tree by
 //! link and rename.
 
-use crate::io::{Handle, HostId, Io, Open, Stat};
+use crate::io::{Handle, HostId, Io, Stat};
 use crate::trust::{self, Owner, Refused};
 use std::io::{Error, ErrorKind, Result};
 use systx_base::TxnId;
@@ -52,13 +52,13 @@ pub(crate) fn ensure_file(io: &dyn Io, at: &Handle, name: &[u8]) -> Result<Handl
     // Looked up before it is opened for writing: the kernel asks leave to write for a name that it does not know yet, and on
     // a frozen file system that waits.
     if found(io.stat_at(at, name))?.is_some() {
-        match io.open_file(at, name, Open::Write) {
+        match io.open_to_write(at, name) {
             Err(e) if e.kind() == ErrorKind::NotFound => {}
             other => return other,
         }
     }
     match io.create_file(at, name, 0o600) {
-        Err(e) if e.kind() == ErrorKind::AlreadyExists => io.open_file(at, name, Open::Write),
+        Err(e) if e.kind() == ErrorKind::AlreadyExists => io.open_to_write(at, name),
         other => other,
     }
 }

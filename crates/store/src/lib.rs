@@ -48,6 +48,7 @@ mod super_block;
 mod survivors;
 #[cfg(test)]
 mod testing;
+mod times;
 mod trust;
 mod undo;
 mod unused;
@@ -71,7 +72,8 @@ pub use joint::{
 pub use kept::Bundled;
 pub use look_back::{Past, PastSide};
 pub use on_demand::{Lease, OnDemand, Opens};
-pub use recovery::{RecoveryReport, check_place, make_way};
+pub use recovery::{RecoveryReport, check_place};
 pub use staging::Slot;
+pub use times::Times;
 pub use trust::{Known, Owner, Registry};
 pub use undo::Undo;

@@ -21,6 +21,7 @@ use crate::layout::{Layout, found};
 use crate::mark::Mark;
 use crate::recovery::refused;
 use crate::super_block::{Found, Super, read};
+use crate::trust::Owner;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -333,6 +334,16 @@ impl OnDemand {
             // With the lease it goes.
             let _ = self.lease_within(Duration::ZERO, false);
         }
+    }
+
+    /// Makes the directories that a store of `owner` will be in, before a transaction begins whose
+    /// commit may be the first.
+    ///
+    /// # Errors
+    /// Why it may not be there.
+    pub fn make_way(&self, owner: Owner) -> Result<(), OpenError> {
+        let made = Layout::make_way(&*self.io, &self.path, Some(owner));
+        made.map_err(|why| refused(&self.path, why))
     }
 
     fn layout(&self) -> Result<Option<Layout>, OpenError> {

@@ -13,7 +13,7 @@
 //! - [`is_movable`] tells such directories, by an attempt to rename that can do nothing.
 
 use crate::install::{Env, is_fatal};
-use crate::io::{Handle, Io, Open, Rename, Stamp, Stat};
+use crate::io::{Handle, Io, Rename, Stamp, Stat};
 use crate::layout::{Layout, ensure_dir, names, temp_name};
 use crate::origins::Origins;
 use crate::prepare::is_version;
@@ -198,7 +198,7 @@ impl Raise<'_> {
         let touch = || io.set_times(dir, name, Some(stat.atime), None);
         let done = match stat.kind {
             // This leaves no trace on one that is in the upper layer already.
-            Kind::File => match io.open_file(dir, name, Open::Write).map(drop) {
+            Kind::File => match io.open_to_write(dir, name).map(drop) {
                 Err(e) if !is_fatal(&e) => touch(),
                 done => done,
             },

@@ -15,7 +15,7 @@
 
 use crate::class;
 use crate::host_locks::LockRange;
-use crate::io::{Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat};
+use crate::io::{Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat, Tree};
 use crate::quota::Quotas;
 use crate::real_unsafe::{Lease, own_umask, probe_lease};
 use by_hand::{copy_by_hand, fill_with_zeros};
@@ -337,150 +337,14 @@ const HELD: u64 = 0;
 const ASKED: u64 = 1;
 
 impl Io for RealIo {
-    fn root(&self) -> Handle {
-        self.root.clone()
-    }
-
-    fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
-        let opened = self.open_below(fd(at), name, OFlags::PATH | OFlags::DIRECTORY)?;
-        Ok(File::handle(opened, false))
-    }
-
-    fn open_file(&self, at: &Handle, name: &[u8], how: Open) -> Result<Handle> {
-        let is_file = |opened: BorrowedFd<'_>| -> Result<()> {
-            let mode = sys::fstat(opened)?.st_mode;
-            if mode & 0o170000 == Kind::File.mode_bits() {
-                Ok(())
-            } else {
-                Err(errno(Errno::INVAL))
-            }
-        };
-        // Only the owner may ask not to move the access time.
-        let refused = |e: &Error| e.raw_os_error() == Some(Errno::PERM.raw_os_error());
-        if how == Open::ReadOwn {
-            let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-            let opened = match self.open_below(fd(at), name, flags | OFlags::NOATIME) {
-                Err(e) if refused(&e) => self.open_below(fd(at), name, flags),
-                other => other,
-            };
-            match opened {
-                // A lease, see [`open_again`], which is how it is opened then.
-                Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {}
-                opened => {
-                    let opened = opened?;
-                    is_file(opened.as_fd())?;
-                    return Ok(File::handle(opened, false));
-                }
-            }
-        }
-        let path = self.entry(at, name)?;
-        let path = path.as_ref().map_or(fd(at), OwnedFd::as_fd);
-        is_file(path)?;
-        let writable = how == Open::Write;
-        let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-        let opened = match open_again(path, access | OFlags::NOATIME) {
-            Err(Errno::PERM) => open_again(path, access),
-            other => other,
-        }?;
-        Ok(File::handle(opened, writable))
-    }
-
-    fn pin(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
-        Ok(File::handle(self.open_below(fd(at), name, OFlags::PATH)?, false))
+    fn open_to_write(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
+        self.open_checked(at, name, true)
     }
 
     fn create_file(&self, at: &Handle, name: &[u8], mode: u32) -> Result<Handle> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let opened = sys::openat(fd(at), name, flags | OFlags::CLOEXEC, Mode::from(mode))?;
         Ok(File::handle(opened, true))
-    }
-
-    fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat> {
-        let seen = statx(fd(at), name)?;
-        if !name.is_empty() {
-            self.same_mount(&seen)?;
-        }
-        self.told(&seen)
-    }
-
-    fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed> {
-        let flags = statx(fd(at), name)?.stx_attributes;
-        let has = |flag| flags.contains(flag);
-        Ok(if has(StatxAttributes::IMMUTABLE) {
-            Fixed::Immutable
-        } else if has(StatxAttributes::APPEND) {
-            Fixed::Append
-        } else {
-            Fixed::No
-        })
-    }
-
-    fn stat(&self, h: &Handle) -> Result<Stat> {
-        self.told(&statx(fd(h), b"")?)
-    }
-
-    fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()> {
-        let opened = self.readable_dir(dir)?;
-        let mut buf = vec![MaybeUninit::uninit(); 32 * 1024];
-        let mut entries = RawDir::new(&opened, &mut buf);
-        while let Some(entry) = entries.next() {
-            let entry = match entry {
-                Err(Errno::INTR) => continue,
-                other => other?,
-            };
-            let name = entry.file_name().to_bytes();
-            if name == b"." || name == b".." {
-                continue;
-            }
-            if !each(ListItem { name, ino: entry.ino(), kind: kind_of(entry.file_type()) }) {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>> {
-        Ok(sys::readlinkat(fd(at), name, Vec::with_capacity(256))?.into_bytes())
-    }
-
-    fn get_xattr(&self, at: &Handle, name: &[u8], key: &[u8]) -> Result<Vec<u8>> {
-        let path = proc_path(fd(at), name);
-        grown(|buf| {
-            let spare = rustix::buffer::spare_capacity(buf);
-            if name.is_empty() {
-                sys::getxattr(&path[..], key, spare).map(|_| ())
-            } else {
-                sys::lgetxattr(&path[..], key, spare).map(|_| ())
-            }
-        })
-        .map_err(errno)
-    }
-
-    fn list_xattr(&self, at: &Handle, name: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let path = proc_path(fd(at), name);
-        let listed = grown(|buf| {
-            let spare = rustix::buffer::spare_capacity(buf);
-            if name.is_empty() {
-                sys::listxattr(&path[..], spare).map(|_| ())
-            } else {
-                sys::llistxattr(&path[..], spare).map(|_| ())
-            }
-        })
-        .map_err(errno);
-        match listed {
-            Ok(bytes) => Ok(bytes
-                .split(|b| *b == 0)
-                .filter(|key| !key.is_empty())
-                .map(<[u8]>::to_vec)
-                .collect()),
-            // A file system without extended attributes has none.
-            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(Vec::new()),
-            Err(e) => Err(e),
-        }
-    }
-
-    fn read_at(&self, h: &Handle, buf: &mut [u8], offset: u64) -> Result<usize> {
-        read_full(h, buf, offset)
     }
 
     fn write_at(&self, h: &Handle, data: &[u8], offset: u64) -> Result<()> {
@@ -515,10 +379,6 @@ impl Io for RealIo {
         }
     }
 
-    fn longest_target(&self) -> usize {
-        self.longest_target
-    }
-
     fn max_len(&self, h: &Handle) -> u64 {
         // lseek(2) refuses what lies beyond, and nothing tells it otherwise.
         let fits = |len: u64| sys::seek(fd(h), SeekFrom::Start(len)).is_ok();
@@ -528,22 +388,6 @@ impl Io for RealIo {
             *(if fits(middle) { &mut fitting } else { &mut beyond }) = middle;
         }
         fitting
-    }
-
-    fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>> {
-        let whole = |size: u64| (offset < size).then_some((offset, size));
-        let start = match sys::seek(fd(h), SeekFrom::Data(offset)) {
-            Ok(start) => start,
-            Err(Errno::NXIO) => return Ok(None),
-            // No SEEK_DATA here: all of it counts as data.
-            Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(whole(self.stat(h)?.size)),
-            Err(e) => return Err(errno(e)),
-        };
-        match sys::seek(fd(h), SeekFrom::Hole(start)) {
-            Ok(end) => Ok(Some((start, end))),
-            Err(Errno::NXIO) => Ok(None),
-            Err(e) => Err(errno(e)),
-        }
     }
 
     fn copy_range(
@@ -670,13 +514,6 @@ impl Io for RealIo {
         }
     }
 
-    fn sync_data(&self, h: &Handle) -> Result<()> {
-        match self.syncable(h)? {
-            Some(dir) => sys::fdatasync(dir).map_err(errno),
-            None => sys::fdatasync(fd(h)).map_err(errno),
-        }
-    }
-
     fn sync_all(&self, h: &Handle) -> Result<()> {
         match self.syncable(h)? {
             Some(dir) => sys::fsync(dir).map_err(errno),
@@ -691,44 +528,6 @@ impl Io for RealIo {
             self.synced.fetch_max(began, Ordering::Relaxed);
         }
         Ok(())
-    }
-
-    fn is_settled(&self, changed: Time) -> bool {
-        // A dirty page was dirtied at or before the last move of the change time; one that was dirty
-        // when the sync began is clean since, and a later store has moved the time.  A second, as
-        // change times lag behind the clock by a tick.
-        changed.secs < self.synced.load(Ordering::Relaxed).saturating_sub(1)
-    }
-
-    fn openers(&self, h: &Handle) -> Result<Openers> {
-        if let Some(known) = self.known.get()
-            && let Some(openers) = known(&self.stat(h)?)
-        {
-            return Ok(openers);
-        }
-        let unknown = |e: &Error| {
-            matches!(
-                e.raw_os_error(),
-                Some(libc::EACCES | libc::EPERM | libc::EINVAL | libc::EOPNOTSUPP | libc::ENOLCK)
-            )
-        };
-        match probe_lease(fd(h), Lease::Write) {
-            Ok(true) => return Ok(Openers::None),
-            Ok(false) => {}
-            Err(e) if unknown(&e) => return Ok(Openers::Unknown),
-            Err(e) => return Err(e),
-        }
-        if h.inner::<File>().writable {
-            // A read lease is refused because of this very handle, so readers cannot be told from
-            // writers: the answer is the one that is safe.
-            return Ok(Openers::Writers);
-        }
-        match probe_lease(fd(h), Lease::Read) {
-            Ok(true) => Ok(Openers::Readers),
-            Ok(false) => Ok(Openers::Writers),
-            Err(e) if unknown(&e) => Ok(Openers::Unknown),
-            Err(e) => Err(e),
-        }
     }
 
     fn try_lock(&self, h: &Handle) -> Result<bool> {
@@ -753,28 +552,8 @@ impl Io for RealIo {
         Ok(crate::host_locks_unsafe::test(fd(h), asked)?.is_some())
     }
 
-    fn fs_info(&self) -> Result<FsInfo> {
-        let s = sys::fstatfs(fd(&self.root))?;
-        Ok(FsInfo {
-            magic: s.f_type as u64,
-            class: self.class,
-            bsize: s.f_bsize as u64,
-            blocks: s.f_blocks,
-            bfree: s.f_bfree,
-            bavail: s.f_bavail,
-            files: s.f_files,
-            ffree: s.f_ffree,
-            namelen: s.f_namelen as u64,
-        })
-    }
-
     fn has_quota(&self) -> bool {
         self.quotas.may_bind()
-    }
-
-    fn now(&self) -> Time {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
-        Time { secs: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }
     }
 
     fn makers(&self) -> usize {
@@ -795,6 +574,7 @@ impl Io for RealIo {
 
 mod by_hand;
 mod durable;
+mod reading;
 
 #[cfg(test)]
 mod tests;

@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_file_under_probe_is_opened_after_it() {
-        use crate::io::{Io, Open};
+        use crate::io::{Io, Open, Tree};
         use crate::{host_locks::LockFile, real::RealIo};
         let dir = std::env::temp_dir().join(format!("systx-probe-{}", std::process::id()));
         std::fs::create_dir(&dir).unwrap();
@@ -113,7 +113,7 @@ mod tests {
         let opens: [&(dyn Fn() -> Result<()> + Sync); 4] = [
             &|| io.open_file(&io.root(), b"f", Open::ReadOwn).map(drop),
             &|| io.open_file(&io.root(), b"f", Open::Read).map(drop),
-            &|| io.open_file(&io.root(), b"f", Open::Write).map(drop),
+            &|| io.open_to_write(&io.root(), b"f").map(drop),
             &|| LockFile::of(&io, &io.root(), b"f").map(drop),
         ];
         for open in opens {

@@ -158,15 +158,6 @@ pub fn check_place(io: &dyn Io, path: &[u8], owner: Owner) -> std::result::Resul
     walk(io, path, Some(owner)).map(drop).map_err(|why| refused(path, why))
 }
 
-/// Makes the directories that a store of `owner` at `path` will be in, before a transaction begins
-/// whose commit may be the first.
-///
-/// # Errors
-/// Why it may not be there.
-pub fn make_way(io: &dyn Io, path: &[u8], owner: Owner) -> std::result::Result<(), OpenError> {
-    Layout::make_way(io, path, Some(owner)).map_err(|why| refused(path, why))
-}
-
 pub(crate) fn refused(store: &[u8], why: Refused) -> OpenError {
     let path = shown(store);
     match why {

@@ -31,6 +31,7 @@ pub(crate) fn slot_name(id: SlotId) -> Vec<u8> {
 pub struct Slot {
     id: SlotId,
     handle: Handle,
+    io: Arc<dyn Io>,
     /// Of the opening that knows it.
     pool: Mutex<Arc<Pool>>,
 }
@@ -43,6 +44,22 @@ impl Slot {
     /// The file, open for reading and writing; empty at first.
     pub fn handle(&self) -> &Handle {
         &self.handle
+    }
+    /// Reads until `buf` is full or the slot ends; returns the count.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.io.read_at(&self.handle, buf, offset)
+    }
+    /// Writes all of `data`.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        self.io.write_at(&self.handle, data, offset)
+    }
+    /// Sets the length.
+    pub fn set_len(&self, len: u64) -> Result<()> {
+        self.io.set_len(&self.handle, len)
+    }
+    /// Deallocates a range; it reads as zeros, and the length stays.
+    pub fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
+        self.io.punch_hole(&self.handle, offset, len)
     }
 }
 
@@ -125,7 +142,7 @@ impl Pool {
         let used = Used { handle: handle.clone(), held: true, committed: false };
         self.slots.lock().used.insert(id, used);
         let pool = Mutex::new(rank::LEAF, Arc::clone(self));
-        Ok(Slot { id, handle, pool })
+        Ok(Slot { id, handle, io: Arc::clone(&self.io), pool })
     }
 
     /// A slot that was taken in an earlier opening is one of this one from now on; unless it is not

@@ -172,7 +172,7 @@ impl Supers {
 
     /// Opens the files of a store that was made before.
     pub fn open(io: &dyn Io, layout: &Layout) -> Result<Supers> {
-        let open = |name| io.open_file(&layout.state, name, crate::io::Open::Write);
+        let open = |name| io.open_to_write(&layout.state, name);
         Ok(Supers { files: [open(NAMES[0])?, open(NAMES[1])?] })
     }
 

@@ -3,7 +3,9 @@
 
 use crate::history::{CommitMeta, TxnKind};
 use crate::instance::Instance;
-use crate::io::{Class, FsInfo, Handle, Io, ListItem, Open, Openers, Rename, Stat};
+use crate::io::{
+    Class, Fixed, FsInfo, Handle, Io, ListItem, Open, Openers, Rename, Stat, Tree as _,
+};
 use crate::real::RealIo;
 use crate::writeset::{
     Attrs, Bind, Content, Data, Extent, Ix, NewKind, Object, Origin, SlotId, WriteSet,
@@ -379,23 +381,48 @@ macro_rules! forward {
     };
 }
 
-impl Io for Dying {
+impl crate::io::Tree for Dying {
     fn root(&self) -> Handle {
         self.inner.root()
     }
     fn now(&self) -> Time {
         self.inner.now()
     }
+    fn fs_info(&self) -> Result<FsInfo> {
+        self.alive()?;
+        let info = self.inner.fs_info()?;
+        Ok(FsInfo { class: self.class.unwrap_or(info.class), ..info })
+    }
+    fn is_settled(&self, changed: Time) -> bool {
+        self.inner.is_settled(changed)
+    }
+    fn longest_target(&self) -> usize {
+        self.inner.longest_target()
+    }
+    forward! {
+        fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
+        fn open_file(&self, at: &Handle, name: &[u8], how: Open) -> Result<Handle>;
+        fn pin(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
+        fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat>;
+        fn stat(&self, h: &Handle) -> Result<Stat>;
+        fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()>;
+        fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>>;
+        fn get_xattr(&self, at: &Handle, name: &[u8], key: &[u8]) -> Result<Vec<u8>>;
+        fn list_xattr(&self, at: &Handle, name: &[u8]) -> Result<Vec<Vec<u8>>>;
+        fn read_at(&self, h: &Handle, buf: &mut [u8], offset: u64) -> Result<usize>;
+        fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>>;
+        fn sync_data(&self, h: &Handle) -> Result<()>;
+        fn openers(&self, h: &Handle) -> Result<Openers>;
+        fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed>;
+    }
+}
+
+impl Io for Dying {
     fn makers(&self) -> usize {
         3
     }
     fn unmask(&self) {
         self.inner.unmask();
-    }
-    fn fs_info(&self) -> Result<FsInfo> {
-        self.alive()?;
-        let info = self.inner.fs_info()?;
-        Ok(FsInfo { class: self.class.unwrap_or(info.class), ..info })
     }
     fn has_quota(&self) -> bool {
         self.limited
@@ -412,23 +439,16 @@ impl Io for Dying {
     fn hold(&self, h: &Handle, hold: bool) -> Result<()> {
         if hold { Ok(()) } else { self.inner.hold(h, false) }
     }
+    fn max_len(&self, h: &Handle) -> u64 {
+        self.inner.max_len(h)
+    }
     forward! {
-        fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
-        fn open_file(&self, at: &Handle, name: &[u8], how: Open) -> Result<Handle>;
-        fn pin(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
+        fn open_to_write(&self, at: &Handle, name: &[u8]) -> Result<Handle>;
         fn create_file(&self, at: &Handle, name: &[u8], mode: u32) -> Result<Handle>;
-        fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat>;
-        fn stat(&self, h: &Handle) -> Result<Stat>;
-        fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()>;
-        fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>>;
-        fn get_xattr(&self, at: &Handle, name: &[u8], key: &[u8]) -> Result<Vec<u8>>;
-        fn list_xattr(&self, at: &Handle, name: &[u8]) -> Result<Vec<Vec<u8>>>;
-        fn read_at(&self, h: &Handle, buf: &mut [u8], offset: u64) -> Result<usize>;
         fn write_at(&self, h: &Handle, data: &[u8], offset: u64) -> Result<()>;
         fn set_len(&self, h: &Handle, len: u64) -> Result<()>;
         fn punch_hole(&self, h: &Handle, offset: u64, len: u64) -> Result<()>;
         fn allocate(&self, h: &Handle, offset: u64, len: u64) -> Result<()>;
-        fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>>;
         fn copy_range(&self, from: &Handle, from_at: u64, to: &Handle, to_at: u64, len: u64)
             -> Result<()>;
         fn mkdir(&self, at: &Handle, name: &[u8], mode: u32) -> Result<()>;
@@ -445,10 +465,12 @@ impl Io for Dying {
             -> Result<()>;
         fn set_xattr(&self, at: &Handle, name: &[u8], key: &[u8], value: &[u8]) -> Result<()>;
         fn remove_xattr(&self, at: &Handle, name: &[u8], key: &[u8]) -> Result<()>;
-        fn sync_data(&self, h: &Handle) -> Result<()>;
         fn sync_all(&self, h: &Handle) -> Result<()>;
         fn sync_fs(&self) -> Result<()>;
-        fn openers(&self, h: &Handle) -> Result<Openers>;
         fn try_lock(&self, h: &Handle) -> Result<bool>;
+        fn touch(&self, at: &Handle, name: &[u8]) -> Result<()>;
+        fn is_locked(&self, h: &Handle) -> Result<bool>;
+        fn ask_for_lock(&self, h: &Handle, ask: bool) -> Result<()>;
+        fn is_lock_asked_for(&self, h: &Handle) -> Result<bool>;
     }
 }

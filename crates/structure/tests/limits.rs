@@ -86,6 +86,34 @@ fn modules_are_in_small_circles() {
     agree("modules in a circle", &found, LARGE_CIRCLES);
 }
 
+/// The interfaces between a view and what is below it: a body in one of them would hide that an
+/// implementation has left an operation out.
+#[test]
+fn interfaces_of_stores_have_no_default_bodies() {
+    const INTERFACES: [&str; 2] = ["Io", "Tree"];
+    let (mut met, mut wrong) = (Vec::new(), Vec::new());
+    for source in sources("store") {
+        for item in &source.file.items {
+            let syn::Item::Trait(it) = item else { continue };
+            let name = it.ident.to_string();
+            if !INTERFACES.contains(&name.as_str()) {
+                continue;
+            }
+            for item in &it.items {
+                if let syn::TraitItem::Fn(f) = item
+                    && f.default.is_some()
+                {
+                    wrong.push(format!("{name}::{}", f.sig.ident));
+                }
+            }
+            met.push(name);
+        }
+    }
+    met.sort();
+    assert_eq!(met, INTERFACES, "they have moved");
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
 /// Files are counted by crate, tests included: a row for each file would be longer than the code.
 #[test]
 fn lines_are_narrow() {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use systx_base::NodeId;
-use systx_store::io::{Handle, Io, Open};
+use systx_store::io::{Handle, Open, Tree};
 
 /// What happened to a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -181,13 +181,13 @@ impl View {
         let mut xattrs = Vec::new();
         let place = before.then(|| self.backing_place_unrecorded(st, node)).flatten();
         if let Some((dir, name)) = &place
-            && let Ok(stat) = self.io().stat_at(dir, name)
+            && let Ok(stat) = self.tree().stat_at(dir, name)
         {
             attr = crate::node::attr_of(&stat);
         }
         for (key, value) in n.xattrs.iter().flat_map(|x| x.iter()) {
             let value = match &place {
-                Some((dir, name)) => self.io().get_xattr(dir, name, key).ok(),
+                Some((dir, name)) => self.tree().get_xattr(dir, name, key).ok(),
                 None => value.clone(),
             };
             xattrs.push((key.to_vec(), value));
@@ -199,7 +199,7 @@ impl View {
         let base = st.nodes.get(node)?.base.as_ref()?;
         match &base.place {
             Some((parent, name)) => Some((self.open_unrecorded(st, *parent).ok()?, name.to_vec())),
-            None => Some((self.io().root(), Vec::new())),
+            None => Some((self.tree().root(), Vec::new())),
         }
     }
 
@@ -213,7 +213,7 @@ impl View {
             Body::Symlink(None) => {
                 let (dir, name) =
                     self.backing_place_unrecorded(&st, side.node).ok_or(Errno::STALE)?;
-                return self.io().read_link(&dir, &name).map_err(errno);
+                return self.tree().read_link(&dir, &name).map_err(errno);
             }
             Body::File(_) => {}
             _ => return Ok(Vec::new()),
@@ -221,9 +221,9 @@ impl View {
         let backing = self.backing_place_unrecorded(&st, side.node);
         let base = match backing {
             Some((dir, name)) => {
-                let handle = self.io().open_file(&dir, &name, Open::Read).map_err(errno)?;
-                let len = self.io().stat(&handle).map_err(errno)?.size;
-                Some(Raw { io: &**self.io(), handle, len })
+                let handle = self.tree().open_file(&dir, &name, Open::Read).map_err(errno)?;
+                let len = self.tree().stat(&handle).map_err(errno)?.size;
+                Some(Raw { io: &**self.tree(), handle, len })
             }
             None => None,
         };
@@ -245,7 +245,7 @@ impl View {
 
 /// A backing file, read without a record.
 struct Raw<'a> {
-    io: &'a dyn Io,
+    io: &'a dyn Tree,
     handle: Handle,
     len: u64,
 }

@@ -18,7 +18,7 @@ use systx_txn::{Access, Conflict, Isolation, Object, Opponent, Side};
 /// Every object of the engine that a write set changes.
 pub fn written(vol: &Volume, set: &WriteSet) -> Vec<Object> {
     let oid_of = |ix: Ix| match &set.objects.get(ix.0 as usize)?.origin {
-        Origin::Root => Some(vol.oid(vol.io.stat(&vol.io.root()).ok()?.id)),
+        Origin::Root => Some(vol.oid(vol.tree.stat(&vol.tree.root()).ok()?.id)),
         Origin::Host { stamp, .. } => Some(vol.oid(stamp.id)),
         Origin::Grave { .. } | Origin::New(_) => None,
     };

@@ -227,8 +227,8 @@ impl View {
                 return None;
             }
             let (dir, name) = self.backing_place(&st, *frozen.nodes.get(i)?).ok()?;
-            let file = self.io().open_file(&dir, &name, Open::Read).ok()?;
-            (self.io().openers(&file).ok()? == Openers::Writers).then(|| frozen.paths[i].clone())
+            let file = self.tree().open_file(&dir, &name, Open::Read).ok()?;
+            (self.tree().openers(&file).ok()? == Openers::Writers).then(|| frozen.paths[i].clone())
         };
         frozen.writes.objects.iter().enumerate().filter_map(is_open).collect()
     }
@@ -516,8 +516,8 @@ impl<'a> Frost<'a> {
         if roots.is_empty() {
             return;
         }
-        let io = self.view.io();
-        let all = io.stat(&io.root()).is_ok_and(|stat| roots.contains(&stat.id));
+        let tree = self.view.tree();
+        let all = tree.stat(&tree.root()).is_ok_and(|stat| roots.contains(&stat.id));
         let writes = &mut self.out.writes;
         let named: HashSet<Ix> =
             writes.binds.iter().flat_map(|bind| [bind.target, bind.displaces]).flatten().collect();

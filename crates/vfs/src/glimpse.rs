@@ -104,7 +104,7 @@ impl View {
         let Ok(handle) = self.open_unrecorded(st, parent) else { return Ok(Some(None)) };
         let name = Name::from(name);
         let place = (parent, &name);
-        let node = match self.io().stat_at(&handle, &name) {
+        let node = match self.tree().stat_at(&handle, &name) {
             Ok(stat) if self.vol.is_hidden(above, &name, stat.id) => None,
             // A place of another file system, which is not read either way.
             Ok(stat) if covered => Some(self.add_place(st, place, &stat, true)),

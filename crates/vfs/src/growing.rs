@@ -135,7 +135,7 @@ impl View {
         // Who appended before that was recorded has not met this transaction.
         let (dir, name) = self.backing_place(st, node)?;
         let quiet = self.vol.quiesce();
-        let now = self.io().stat_at(&dir, &name);
+        let now = self.tree().stat_at(&dir, &name);
         drop(quiet);
         match now {
             Ok(now) if now.stamp() == base.stamp => Ok(()),
@@ -161,8 +161,8 @@ impl View {
         }
         let base = st.base(node)?.clone();
         let handle = self.file_handle(st, node)?;
-        let tail = tail_of(&**self.io(), &handle, base.stamp.size).map_err(errno)?;
-        let now = self.io().stat(&handle).map_err(errno)?;
+        let tail = tail_of(&**self.tree(), &handle, base.stamp.size).map_err(errno)?;
+        let now = self.tree().stat(&handle).map_err(errno)?;
         let Some(file) = st.growing.files.get_mut(&node) else { return Ok(()) };
         if !file.has_grown_to(&base, &now) {
             return Err(self.outsider(ObjectRef::Size(base.oid())));
@@ -240,7 +240,7 @@ fn cut(extent: Extent, from: u64) -> Option<Extent> {
 }
 
 /// The bytes of a file before an offset.
-fn tail_of(io: &dyn systx_store::io::Io, file: &Handle, end: u64) -> io::Result<Vec<u8>> {
+fn tail_of(io: &dyn systx_store::io::Tree, file: &Handle, end: u64) -> io::Result<Vec<u8>> {
     let start = end.saturating_sub(TAIL);
     let mut bytes = vec![0; usize::try_from(end - start).unwrap_or(0)];
     let got = io.read_at(file, &mut bytes, start)?;
@@ -284,10 +284,10 @@ impl Volume {
         };
         let dir = self.dir_of(writes, *parent)?;
         for _ in 0..TRIES {
-            let handle = self.io.open_file(&dir, name, Open::Read).ok()?;
-            let before = self.io.stat(&handle).ok()?;
-            let tail = tail_of(&*self.io, &handle, file.from).ok()?;
-            let now = self.io.stat_at(&dir, name).ok()?.stamp();
+            let handle = self.tree.open_file(&dir, name, Open::Read).ok()?;
+            let before = self.tree.stat(&handle).ok()?;
+            let tail = tail_of(&*self.tree, &handle, file.from).ok()?;
+            let now = self.tree.stat_at(&dir, name).ok()?.stamp();
             if now.id != stamp.id || now.size < file.from || tail != file.tail {
                 return None;
             }
@@ -310,9 +310,9 @@ impl Volume {
             names.push(name);
             at = *parent;
         }
-        let mut dir = self.io.root();
+        let mut dir = self.tree.root();
         for name in names.into_iter().rev() {
-            dir = self.io.open_dir(&dir, name).ok()?;
+            dir = self.tree.open_dir(&dir, name).ok()?;
         }
         Some(dir)
     }

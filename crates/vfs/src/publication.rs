@@ -223,7 +223,7 @@ impl SharedVolume {
     pub fn publish(self: &Arc<Self>, txn: TxnId, writes: &WriteSet) -> Publication<'_> {
         let alone = self.publishing.lock_beside();
         let guarded = self.guarded_now();
-        let root = self.io.stat(&self.io.root()).map(|stat| stat.id).ok();
+        let root = self.tree.stat(&self.tree.root()).map(|stat| stat.id).ok();
         let marked = Arc::new(Marked::new(writes, root, !guarded.is_empty()));
         self.wait_over(|other| other.meets(&marked));
         {

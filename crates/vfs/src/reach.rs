@@ -18,12 +18,12 @@ impl View {
             let Some((parent, name)) = &base.place else { continue };
             let parent_oid = st.base(*parent)?.oid();
             let gone = || self.outsider(ObjectRef::Entry { dir: parent_oid, name });
-            handle = match self.io().open_dir(&handle, name) {
+            handle = match self.tree().open_dir(&handle, name) {
                 Ok(handle) => handle,
                 Err(e) if is_gone(&e) => return Err(gone()),
                 Err(e) => return Err(errno(e)),
             };
-            if self.io().stat(&handle).map_err(errno)?.id != base.stamp.id {
+            if self.tree().stat(&handle).map_err(errno)?.id != base.stamp.id {
                 return Err(gone());
             }
             self.dirs.put(id, handle.clone());
@@ -41,7 +41,7 @@ impl View {
                 return Ok((handle, way));
             }
             let Some((parent, _)) = &st.base(at)?.place else {
-                return Ok((self.io().root(), way));
+                return Ok((self.tree().root(), way));
             };
             way.push(at);
             at = *parent;
@@ -53,7 +53,7 @@ impl View {
         match &st.base(node)?.place {
             Some((parent, name)) => Ok((self.dir_handle(st, *parent)?, name.clone())),
             // An empty name is the directory itself (see `Io`).
-            None => Ok((self.io().root(), Name::from(&b""[..]))),
+            None => Ok((self.tree().root(), Name::from(&b""[..]))),
         }
     }
 
@@ -66,7 +66,7 @@ impl View {
         // What programs have stored in mappings of it comes first; that of a snapshot has come.
         let settled = self.is_frozen(base.oid()) || self.others.flush(self.txn, base.stamp.id);
         let (dir, name) = self.backing_place(st, node)?;
-        let handle = match self.io().open_file(&dir, &name, self.how_to_open(st, base)) {
+        let handle = match self.tree().open_file(&dir, &name, self.how_to_open(st, base)) {
             Ok(handle) => handle,
             Err(e) if is_gone(&e) => return Err(self.outsider(whole(base))),
             Err(e) => return Err(errno(e)),
@@ -75,10 +75,10 @@ impl View {
         // it was met, moves no time stamp.  Writing it back makes the next store fault, and that
         // moves the stamp.  A sync of everything since the last change has done so.
         if !settled
-            && !self.io().is_settled(base.stamp.ctime)
-            && self.io().openers(&handle).map_err(errno)? == Openers::Writers
+            && !self.tree().is_settled(base.stamp.ctime)
+            && self.tree().openers(&handle).map_err(errno)? == Openers::Writers
         {
-            self.io().sync_data(&handle).map_err(errno)?;
+            self.tree().sync_data(&handle).map_err(errno)?;
         }
         self.files.put(node, handle.clone());
         Ok(handle)

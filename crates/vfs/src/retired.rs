@@ -395,13 +395,13 @@ impl View {
         let st = self.state.lock();
         let base = st.node(id)?.base.as_ref().filter(|base| !base.foreign).ok_or(Errno::STALE)?;
         let handle = match &base.place {
-            None => self.io().root(),
+            None => self.tree().root(),
             Some((parent, name)) => {
                 let dir = self.open_unrecorded(&st, *parent).map_err(|_| Errno::STALE)?;
-                self.io().pin(&dir, name).map_err(|_| Errno::STALE)?
+                self.tree().pin(&dir, name).map_err(|_| Errno::STALE)?
             }
         };
-        let stat = self.io().stat(&handle).map_err(errno)?;
+        let stat = self.tree().stat(&handle).map_err(errno)?;
         if stat.id != base.stamp.id {
             return Err(Errno::STALE);
         }
@@ -411,7 +411,7 @@ impl View {
     /// A copy of a file of this view, without a name, on the same file system.
     fn copy_without_name(&self, id: NodeId) -> Reply<OwnedFd> {
         const STEP: u64 = 1 << 20;
-        let root = self.real()?.duplicate(&self.vol.io.root()).map_err(errno)?;
+        let root = self.real()?.duplicate(&self.vol.tree.root()).map_err(errno)?;
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let copy = rustix::fs::openat(&root, c".", flags, Mode::from_raw_mode(0o600))?;
         let attr = self.getattr(id)?;
@@ -443,7 +443,7 @@ impl View {
     /// A plain view of the volume, in which this view's nodes, up to the `last` one, keep their
     /// numbers.
     fn plain_successor(&self, last: NodeId, gate: Arc<dyn Gate>) -> Reply<Plain> {
-        let root = self.real()?.duplicate(&self.vol.io.root()).map_err(errno)?;
+        let root = self.real()?.duplicate(&self.vol.tree.root()).map_err(errno)?;
         let plain = Plain::new(root, self.vol.hidden(), gate)?;
         let st = self.state.lock();
         let numbers: Vec<(HostId, NodeId)> = st

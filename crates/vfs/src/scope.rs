@@ -126,7 +126,7 @@ impl Volume {
     /// # Errors
     /// `EACCES`: the user may not do that; `ENOTDIR`: a name on the way is no directory; those of the backing file system.
     pub fn claims(&self, declared: &[Declared], who: Option<Caller>) -> Reply<Claims> {
-        let io = &self.io;
+        let io = &self.tree;
         let mut claims = Claims::new();
         for (of, path) in declared.iter().enumerate() {
             let stat = io.stat(&io.root()).map_err(errno)?;

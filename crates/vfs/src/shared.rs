@@ -22,7 +22,7 @@ use std::sync::atomic::AtomicBool;
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, RwLock, rank};
 use systx_store::Versions;
-use systx_store::io::{Handle, HostId, Io};
+use systx_store::io::{Handle, HostId, Tree};
 use systx_store::writeset::WriteSet;
 
 mod landing;
@@ -107,7 +107,7 @@ impl SharedVolume {
         if roots.is_empty() || self.locks.is_none() {
             return None;
         }
-        Some(past::frozen(Arc::clone(&self.io), self.past.begin(spill), roots))
+        Some(past::frozen(Arc::clone(&self.tree), self.past.begin(spill), roots))
     }
 
     /// Before a decided commit is installed: keeps what open snapshots need of what it changes.
@@ -138,10 +138,10 @@ impl Versions for SharedVolume {
                 Err(error) => self.past.give_up(&error),
             }
         }
-        let before = self.io.stat(file)?;
+        let before = self.tree.stat(file)?;
         self.installing([before.id], || {
             let changed = change();
-            let after = self.io.stat(file).ok();
+            let after = self.tree.stat(file).ok();
             (changed, after.map(|after| (before.stamp(), after.stamp())).into_iter().collect())
         })
     }

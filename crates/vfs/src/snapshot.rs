@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use systx_base::Oid;
 use systx_base::sync::{Mutex, rank};
-use systx_store::io::{Handle, HostId, Io};
+use systx_store::io::{Handle, HostId, Tree};
 
 /// The moment that a snapshot shows, as whoever keeps it knows it.
 pub(crate) trait Moment: Send + Sync {
@@ -16,7 +16,7 @@ pub(crate) trait Moment: Send + Sync {
 
 /// What the view of a snapshot is made over.
 pub struct Frozen {
-    pub(crate) io: Arc<dyn Io>,
+    pub(crate) tree: Arc<dyn Tree>,
     pub(crate) moment: Box<dyn Moment>,
     roots: Arc<HashSet<HostId>>,
     /// What the view has met below guarded directories.
@@ -24,14 +24,14 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// `io`: the file system as it was at that moment below the directories `roots`, and as it is
+    /// `tree`: the file system as it was at that moment below the directories `roots`, and as it is
     /// elsewhere.
     pub(crate) fn new(
-        io: Arc<dyn Io>,
+        tree: Arc<dyn Tree>,
         moment: Box<dyn Moment>,
         roots: Arc<HashSet<HostId>>,
     ) -> Frozen {
-        Frozen { io, moment, roots, met: Mutex::new(rank::LEAF, HashSet::new()) }
+        Frozen { tree, moment, roots, met: Mutex::new(rank::LEAF, HashSet::new()) }
     }
 
     /// Whether it had to be given up: reads may have failed.

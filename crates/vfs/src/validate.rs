@@ -131,7 +131,7 @@ impl View {
         let Ok(handle) = self.open_unrecorded(st, id) else { return };
         // Not carried forward over our own installations: those note what the directory was when
         // they met it, and an outsider may have been there in between.
-        let same_names = self.io().stat(&handle).is_ok_and(|stat| base.stamp == stat.stamp());
+        let same_names = self.tree().stat(&handle).is_ok_and(|stat| base.stamp == stat.stamp());
         for (name, child) in dir.children() {
             progress::step();
             if child.base.is_some_and(|met| st.glimpsed.contains(&met)) {
@@ -144,7 +144,7 @@ impl View {
                 }
                 None if same_names => None,
                 None => {
-                    let there = self.io().stat_at(&handle, name);
+                    let there = self.tree().stat_at(&handle, name);
                     let hidden = |id| self.vol.is_hidden(base.stamp.id, name, id);
                     there.is_ok_and(|stat| !hidden(stat.id)).then_some(What::Appeared)
                 }
@@ -176,7 +176,7 @@ impl View {
     fn lists(&self, (dir, id): (&Handle, HostId), names: &HashSet<Name>) -> bool {
         let mut missing = names.len();
         let mut extra = 0;
-        let listed = self.io().list(dir, &mut |item| {
+        let listed = self.tree().list(dir, &mut |item| {
             if names.contains(item.name) {
                 missing = missing.saturating_sub(1);
             } else if !self.vol.hides_ino(id, item.name, item.ino) {
@@ -200,7 +200,7 @@ impl View {
         if base.foreign {
             return None;
         }
-        match self.io().stat_at(dir, name) {
+        match self.tree().stat_at(dir, name) {
             Err(_) => Some(What::Replaced),
             Ok(stat) if stat.id != base.stamp.id => Some(What::Replaced),
             Ok(stat) if stat.kind == Kind::Dir => {
@@ -217,8 +217,8 @@ impl View {
 
     fn judge_root(&self, st: &State, stale: &Stale) -> Option<What> {
         let node = st.nodes.get(NodeId::ROOT)?;
-        let root = self.io().root();
-        let Ok(stat) = self.io().stat(&root) else { return Some(What::Changed) };
+        let root = self.tree().root();
+        let Ok(stat) = self.tree().stat(&root) else { return Some(What::Changed) };
         (!self.same_dir(node, node.base.as_ref()?, &stat, stale, (&root, b"")))
             .then_some(What::Changed)
     }
@@ -238,7 +238,7 @@ impl View {
             return true;
         }
         let same =
-            |key: &[u8], met: &Option<Vec<u8>>| self.io().get_xattr(dir, name, key).ok() == *met;
+            |key: &[u8], met: &Option<Vec<u8>>| self.tree().get_xattr(dir, name, key).ok() == *met;
         state.rights == (stat.mode, stat.uid, stat.gid)
             && state.read_xattrs.iter().flat_map(|x| x.iter()).all(|(key, met)| same(key, met))
     }
@@ -251,8 +251,8 @@ impl View {
         for id in way.into_iter().rev() {
             let base = st.base(id).map_err(|_| gone())?;
             let Some((_, name)) = &base.place else { continue };
-            handle = self.io().open_dir(&handle, name)?;
-            if self.io().stat(&handle)?.id != base.stamp.id {
+            handle = self.tree().open_dir(&handle, name)?;
+            if self.tree().stat(&handle)?.id != base.stamp.id {
                 return Err(gone());
             }
             self.dirs.put(id, handle.clone());

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use systx_base::sync::{Mutex, Rank, rank};
 use systx_base::{Gid, Kind, NodeId, Oid, Time, TxnId, Uid};
-use systx_store::io::{Handle, HostId, Io, ListItem, Stamp, Stat};
+use systx_store::io::{Handle, HostId, ListItem, Stamp, Stat, Tree};
 use systx_txn::{Access, Conflict, Isolation, Object, ObjectRef, Opponent, Side};
 
 mod frozen;
@@ -159,8 +159,8 @@ impl View {
         config: ViewConfig,
     ) -> Reply<View> {
         let vol = Arc::clone(others.volume());
-        let io = frozen.as_ref().map_or(&vol.io, |frozen| &frozen.io);
-        let stat = io.stat(&io.root()).map_err(errno)?;
+        let tree = frozen.as_ref().map_or(&vol.tree, |frozen| &frozen.tree);
+        let stat = tree.stat(&tree.root()).map_err(errno)?;
         if let Some(frozen) = frozen.as_ref().filter(|frozen| frozen.covers_in(None, stat.id)) {
             frozen.meet(vol.oid(stat.id));
         }
@@ -177,7 +177,7 @@ impl View {
         let mut root = DirState::of(&stat);
         root.covered = covered.get(root_path).cloned();
         let born = stat.id.born().is_some();
-        let new_numbers = NewNumbers::on(&vol.io.fs_info().map_err(errno)?, born);
+        let new_numbers = NewNumbers::on(&vol.tree.fs_info().map_err(errno)?, born);
         let mut nodes = Nodes::default();
         nodes.add(Node {
             base: Some(Base { stamp: stat.stamp(), place: None, foreign: false, fixed: None }),
@@ -258,12 +258,12 @@ impl View {
     }
 
     /// The backing file system as this view shows it.
-    pub(crate) fn io(&self) -> &Arc<dyn Io> {
-        self.frozen.as_ref().map_or(&self.vol.io, |frozen| &frozen.io)
+    pub(crate) fn tree(&self) -> &Arc<dyn Tree> {
+        self.frozen.as_ref().map_or(&self.vol.tree, |frozen| &frozen.tree)
     }
 
     pub(crate) fn now(&self) -> Time {
-        self.vol.io.now()
+        self.vol.tree.now()
     }
 
     /// After a look at the backing file system: what was seen is of the moment that the view shows.  Who makes
@@ -493,7 +493,7 @@ impl View {
         let above = base.stamp.id;
         let listed_name = dir.base_names.as_ref().and_then(|names| names.get(name));
         let name = listed_name.cloned().unwrap_or_else(|| Name::from(name));
-        let found = match self.io().stat_at(&handle, &name) {
+        let found = match self.tree().stat_at(&handle, &name) {
             Ok(stat) if self.vol.is_hidden(above, &name, stat.id) => None,
             Ok(stat) if covered => Some(self.add_place(st, (parent, &name), &stat, true)),
             Ok(stat) => Some(self.meet(st, (parent, &name), &handle, (stat, moment))?),
@@ -534,7 +534,7 @@ impl View {
         let glimpsed = known.filter(|known| st.glimpsed.contains(known));
         if let Some(known) = known.filter(|_| glimpsed.is_none()) {
             let base = st.base(known)?;
-            if !self.is_current(base, &stat, || self.io().stat_at(dir, place.1))
+            if !self.is_current(base, &stat, || self.tree().stat_at(dir, place.1))
                 && stat.kind != Kind::Dir
                 && !self.has_only_grown(st, known, &stat)
             {
@@ -571,7 +571,7 @@ impl View {
             let now = self.vol.engine.moment();
             if again || moving || now != moment {
                 let recorded = stat.id;
-                stat = self.look_whole(|| self.io().stat_at(dir, place.1))?;
+                stat = self.look_whole(|| self.tree().stat_at(dir, place.1))?;
                 if stat.id != recorded {
                     // Another inode by now, of which nothing is recorded: who changes it must meet us.
                     return self.meet(st, place, dir, (stat, now));
@@ -642,7 +642,7 @@ impl View {
             }
             found.is_none()
         };
-        self.io().list(dir, look).map_err(errno)?;
+        self.tree().list(dir, look).map_err(errno)?;
         let Some((ino, kind)) = found else { return Ok(None) };
         let time = Time::default();
         let is_dir = kind == Kind::Dir;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systx_base::sync::{Guard, Mutex, RwLock, rank};
 use systx_base::{Oid, TxnId};
-use systx_store::io::{HostId, Io, Stamp};
+use systx_store::io::{HostId, Stamp, Tree};
 use systx_store::overlay::Overlay;
 use systx_store::real::RealIo;
 use systx_txn::{Engine, ObjectRef, Stalls};
@@ -25,7 +25,7 @@ use systx_txn::{Engine, ObjectRef, Stalls};
 /// Shared by the views of one volume.
 pub struct Volume {
     /// The backing file system.
-    pub io: Arc<dyn Io>,
+    pub tree: Arc<dyn Tree>,
     /// Who read and wrote what.
     pub engine: Engine,
     /// Device number of the backing file system.
@@ -82,11 +82,11 @@ impl Objects {
 const CHAIN_MAX: usize = 100_000;
 
 impl Volume {
-    /// A volume over `io`; objects in `hidden` (the store's own directory) are in no view.
-    pub fn new(io: Arc<dyn Io>, mount_path: Vec<u8>, hidden: HashSet<HostId>) -> Reply<Volume> {
-        let root = io.stat(&io.root()).map_err(errno)?;
+    /// A volume over `tree`; objects in `hidden` (the store's own directory) are in no view.
+    pub fn new(tree: Arc<dyn Tree>, mount_path: Vec<u8>, hidden: HashSet<HostId>) -> Reply<Volume> {
+        let root = tree.stat(&tree.root()).map_err(errno)?;
         Ok(Volume {
-            io,
+            tree,
             engine: Engine::new(),
             dev: root.dev,
             mount_path,

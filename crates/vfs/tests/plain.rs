@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 use systx_base::{Kind, NodeId, Oid};
-use systx_store::io::Io;
+use systx_store::io::Tree;
 use systx_store::real::RealIo;
 use systx_txn::ObjectRef;
 use systx_vfs::api::*;

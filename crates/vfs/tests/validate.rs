@@ -352,7 +352,7 @@ fn what_other_transactions_install_is_not_outside() {
     let f = fixture(Isolation::Serializable);
     let node = f.node("f");
     f.twin.0.readdir(NodeId::ROOT, 0, true, &mut |_| true).unwrap();
-    let io = &f.vol.io;
+    let io = &f.vol.tree;
     let install = || {
         let before = io.stat_at(&io.root(), b"f").unwrap();
         f.vol.installing([before.id], || {
@@ -454,7 +454,7 @@ fn a_hidden_directory_is_not_found() {
     let dir = scratch();
     populate(dir.path()).unwrap();
     fs::create_dir(dir.path().join(STATE)).unwrap();
-    let io = open_volume(dir.path()).io.clone();
+    let io = open_volume(dir.path()).tree.clone();
     let id = io.stat_at(&io.root(), STATE.as_bytes()).unwrap().id;
     let vol = Arc::new(Volume::new(io, Vec::new(), [id].into()).unwrap());
     let twin = Twin(open_view(&vol, 7, Isolation::Serializable));

@@ -191,7 +191,7 @@ pub fn object(origin: Origin) -> Object {
 
 /// Gives a file of the root another mode.
 pub fn chmod(place: &Place, name: &str) -> WriteSet {
-    let stamp = place.vol.io.stat_at(&place.vol.io.root(), name.as_bytes()).unwrap().stamp();
+    let stamp = place.vol.tree.stat_at(&place.vol.tree.root(), name.as_bytes()).unwrap().stamp();
     let origin = Origin::Host { parent: Ix(0), name: name.into(), kind: Kind::File, stamp };
     let attrs = Attrs { mode: Some(0o600), ..Attrs::default() };
     let changed = Object { attrs, ..object(origin) };

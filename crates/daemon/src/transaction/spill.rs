@@ -3,9 +3,8 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use systx_base::Time;
 use systx_commit::Site;
-use systx_store::io::Io;
+use systx_store::io::Tree;
 use systx_store::writeset::SlotId;
 use systx_store::{OnDemand, Slot as StoreSlot};
 use systx_vfs::content::{Budget, Elsewhere, Slot, Spill, Staging, Times};
@@ -41,7 +40,6 @@ impl Limits {
 /// Private data that is too much for memory goes to the store's staging slots.
 pub(super) struct StoreSpill {
     pub(super) site: Arc<Site>,
-    pub(super) io: Arc<dyn Io>,
     /// Bytes that may still be written.
     pub(super) left: Arc<AtomicU64>,
     pub(super) budget: Budget,
@@ -56,11 +54,11 @@ impl Spill for StoreSpill {
         // Open for a while: more may come.
         self.site.checkpoints.linger(&lease);
         let store = Arc::clone(&self.site.store);
-        let (io, left) = (self.io.clone(), Arc::clone(&self.left));
+        let (tree, left) = (self.site.vol.tree.clone(), Arc::clone(&self.left));
         let taken = Elsewhere::new(&self.budget);
         let full = Arc::clone(&self.full);
         let after = Tidy(Arc::clone(&store));
-        Ok(Arc::new(StoreSlotIo { slot, store, io, left, taken, full, _after: after }))
+        Ok(Arc::new(StoreSlotIo { slot, store, tree, left, taken, full, _after: after }))
     }
     fn max_len(&self, wanted: u64) -> u64 {
         if wanted <= ALWAYS_FITS {
@@ -69,25 +67,12 @@ impl Spill for StoreSpill {
         self.site.store.lease().map_or(ALWAYS_FITS, |store| store.max_len())
     }
     fn times(&self) -> io::Result<Times> {
-        let slot = self.site.store.lease().map_err(io::Error::other)?.stage()?;
+        let lease = self.site.store.lease().map_err(io::Error::other)?;
         // Where nothing is committed nothing is left.
         let _after = Tidy(Arc::clone(&self.site.store));
-        let file = slot.handle();
-        let trial = |atime, mtime| {
-            self.io.set_times(file, b"", Some(atime), Some(mtime))?;
-            self.io.stat(file)
-        };
-        let all = |secs| Time { secs, nanos: 0 };
-        let bounds = trial(all(i64::MIN), all(i64::MAX))?;
-        // The first of these whose multiple is left as it is.
-        let fine = [1, 10, 100, 1_000, 1_000_000, 10_000_000];
-        let mut step = 1_000_000_000;
-        let some = Time { secs: 1 << 20, nanos: 999_999_999 };
-        let shown = trial(some, some)?.mtime.nanos;
-        if let Some(least) = fine.into_iter().find(|step| shown == 999_999_999 / step * step) {
-            step = least;
-        }
-        Ok(Times { first: bounds.atime.secs, last: bounds.mtime.secs, step })
+        let times = lease.times();
+        drop(lease);
+        times
     }
 }
 
@@ -107,7 +92,7 @@ impl Drop for Tidy {
 struct StoreSlotIo {
     slot: StoreSlot,
     store: Arc<OnDemand>,
-    io: Arc<dyn Io>,
+    tree: Arc<dyn Tree>,
     left: Arc<AtomicU64>,
     taken: Elsewhere,
     full: Arc<AtomicBool>,
@@ -131,7 +116,7 @@ impl Staging for StoreSlotIo {
         self.slot.id()
     }
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.io.read_at(self.slot.handle(), buf, offset)
+        self.slot.read_at(buf, offset)
     }
     fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
         let len = data.len() as u64;
@@ -143,7 +128,7 @@ impl Staging for StoreSlotIo {
         if before != u64::MAX {
             // The slot is root's, and its user must not use up what is kept for root.
             let too_full = || -> io::Result<bool> {
-                let info = self.io.fs_info()?;
+                let info = self.tree.fs_info()?;
                 Ok(info.bavail.saturating_mul(info.bsize) < len)
             };
             if too_full()? && (!self.forget_for(len) || too_full()?) {
@@ -153,7 +138,7 @@ impl Staging for StoreSlotIo {
         }
         self.taken.write(offset, len)?;
         loop {
-            match self.io.write_at(self.slot.handle(), data, offset) {
+            match self.slot.write_at(data, offset) {
                 Err(e) if is_full(&e) && self.forget_for(len) => {}
                 done => {
                     self.full.fetch_or(done.as_ref().is_err_and(is_full), Ordering::Relaxed);
@@ -163,11 +148,11 @@ impl Staging for StoreSlotIo {
         }
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.io.set_len(self.slot.handle(), len)?;
+        self.slot.set_len(len)?;
         self.taken.set_len(len);
         Ok(())
     }
     fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.io.punch_hole(self.slot.handle(), offset, len)
+        self.slot.punch_hole(offset, len)
     }
 }

@@ -380,7 +380,7 @@ impl Install<'_> {
             return self.set_attributes(ix, place);
         }
         let Some(seen) = self.soft_stat(&place.dir, &place.name)? else { return Ok(()) };
-        let open = || io.open_file(&place.dir, &place.name, Open::Write);
+        let open = || io.open_to_write(&place.dir, &place.name);
         let file = match self.as_owner(place, open) {
             // A running program's file cannot be written to: a new inode takes its place.
             Err(e) if is(&e, libc::ETXTBSY) => return self.replace(ix, place),
@@ -593,7 +593,7 @@ impl Install<'_> {
         if let (Kind::File, Content::Whole { len, extents }) = (object.kind(), &object.content) {
             let write = || -> Result<()> {
                 let io = self.env.io;
-                let open = || io.open_file(&place.dir, &place.name, Open::Write);
+                let open = || io.open_to_write(&place.dir, &place.name);
                 let file = self.as_owner(place, open)?;
                 self.env.write_whole(&file, *len, extents, false)
             };

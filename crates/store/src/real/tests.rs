@@ -207,7 +207,7 @@ fn other_openers_are_seen() {
         drop((reader, writer));
         assert_eq!(io.openers(&f).unwrap(), Openers::None);
         drop(f);
-        let f = io.open_file(&root, b"f", Open::Write).unwrap();
+        let f = io.open_to_write(&root, b"f").unwrap();
         assert_eq!(io.openers(&f).unwrap(), Openers::None);
     });
 }
@@ -230,7 +230,7 @@ fn a_lock_excludes_another_description() {
     each(|_, io| {
         let root = io.root();
         let a = io.create_file(&root, b"lock", 0o600).unwrap();
-        let b = io.open_file(&root, b"lock", Open::Write).unwrap();
+        let b = io.open_to_write(&root, b"lock").unwrap();
         assert!(io.try_lock(&a).unwrap());
         assert!(!io.try_lock(&b).unwrap());
         drop(a);

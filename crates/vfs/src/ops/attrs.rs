@@ -19,7 +19,7 @@ const CAPS: &[u8] = b"security.capability";
 
 impl View {
     pub(super) fn statfs_of(&self) -> Reply<StatFs> {
-        let fs = self.io().fs_info().map_err(errno)?;
+        let fs = self.tree().fs_info().map_err(errno)?;
         let narrow = |v: u64| u32::try_from(v).unwrap_or(u32::MAX);
         Ok(StatFs {
             blocks: fs.blocks,
@@ -233,7 +233,7 @@ impl View {
             Some(fixed) => fixed,
             None => {
                 let (dir, name) = self.backing_place(st, node)?;
-                let fixed = match self.io().fixed(&dir, &name) {
+                let fixed = match self.tree().fixed(&dir, &name) {
                     Ok(fixed) => fixed,
                     // It is found at the commit what has become of it.
                     Err(e) if e.kind() == std::io::ErrorKind::NotFound => Fixed::No,
@@ -262,7 +262,7 @@ impl View {
         let (dir, name) = self.backing_place(&st, node)?;
         let oid = st.base(node)?.oid();
         self.read_of(ObjectRef::Pages { oid, first: 0, last: 0 })?;
-        let target = self.io().read_link(&dir, &name).map_err(errno)?;
+        let target = self.tree().read_link(&dir, &name).map_err(errno)?;
         self.still_one_moment()?;
         st.node_mut(node)?.body = Body::Symlink(Some(Arc::new(target.clone())));
         Ok(target)

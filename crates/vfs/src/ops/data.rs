@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use systx_base::NodeId;
 use systx_base::sync::{Mutex, rank};
-use systx_store::io::{Fixed, Handle, Io};
+use systx_store::io::{Fixed, Handle, Tree};
 use systx_txn::{Isolation, ObjectRef};
 
 /// Set-user-id and set-group-id.
@@ -24,7 +24,7 @@ const FILE_MAX: u64 = i64::MAX as u64;
 
 /// The backing file of a node.
 struct Backing {
-    io: Arc<dyn Io>,
+    io: Arc<dyn Tree>,
     handle: Handle,
     base: Base,
 }
@@ -172,7 +172,7 @@ impl View {
         if self.alive().is_ok() {
             self.verify(&opened)?;
         } else if let (true, Some(backing)) = (self.opaque, &opened.backing) {
-            let stat = self.io().stat(&backing.handle).map_err(errno)?;
+            let stat = self.tree().stat(&backing.handle).map_err(errno)?;
             if stat.stamp() != backing.base.stamp {
                 return Err(Errno::CANCELED);
             }
@@ -434,17 +434,17 @@ impl View {
             return Ok(Opened { content, backing: None });
         };
         let handle = self.file_handle(st, node)?;
-        Ok(Opened { content, backing: Some(Backing { io: Arc::clone(self.io()), handle, base }) })
+        Ok(Opened { content, backing: Some(Backing { io: Arc::clone(self.tree()), handle, base }) })
     }
 
     /// After a transfer: what was read was the version that was met.
     fn verify(&self, opened: &Opened) -> Reply<()> {
         let Some(backing) = &opened.backing else { return Ok(()) };
-        let stat = self.io().stat(&backing.handle).map_err(errno)?;
+        let stat = self.tree().stat(&backing.handle).map_err(errno)?;
         // What was recorded is the inode that was met: one that has replaced it is another object, of which
         // this transaction does not hear if it changes.
         let recorded = self.isolation == Isolation::Snapshot || stat.id == backing.base.stamp.id;
-        let again = || self.io().stat(&backing.handle);
+        let again = || self.tree().stat(&backing.handle);
         if recorded && self.is_current(&backing.base, &stat, again) {
             return Ok(());
         }

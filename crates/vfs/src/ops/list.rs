@@ -24,7 +24,7 @@ impl View {
         let node = st.node(dir)?;
         if let Some(above) = node.base.as_ref().filter(|b| !b.foreign).map(|b| b.stamp.id) {
             let handle = self.dir_handle(st, dir)?;
-            self.io()
+            self.tree()
                 .list(&handle, &mut |item| {
                     if !self.vol.hides_ino(above, item.name, item.ino) {
                         names.insert(Name::from(item.name));

@@ -57,7 +57,7 @@ impl View {
         let (dir, name) = self.backing_place(&st, node)?;
         let id = st.base(node)?.stamp.id;
         drop(st);
-        let (root, dir) = (self.io().root(), self.bare(&dir));
+        let (root, dir) = (self.tree().root(), self.bare(&dir));
         let at = (io.descriptor(&root), io.descriptor(dir));
         if let Some(shown) = self.others.shown(id, at, &name)? {
             return LockFile::over(shown).map_err(errno);
@@ -68,7 +68,7 @@ impl View {
     /// On an overlay opening for writing copies a file up, as it would have for the program
     /// itself: what that moves is no outsider's change.
     fn lock_file_of(&self, io: &RealIo, dir: &Handle, name: &[u8]) -> Reply<LockFile> {
-        let look = || self.io().stat_at(dir, name).ok().map(|stat| stat.stamp());
+        let look = || self.tree().stat_at(dir, name).ok().map(|stat| stat.stamp());
         let before = self.vol.overlay.as_ref().and_then(|_| look());
         let file = LockFile::of(io, dir, name).map_err(errno)?;
         if let (Some(before), Some(after)) = (before, before.and_then(|_| look()))

@@ -99,7 +99,7 @@ impl View {
             // What an overlay takes for a whiteout.
             return Err(Errno::PERM);
         }
-        if what.target.len() > self.vol.io.longest_target() {
+        if what.target.len() > self.vol.tree.longest_target() {
             // Or the commit could not make it.
             return Err(Errno::NAMETOOLONG);
         }

@@ -36,7 +36,7 @@ impl View {
             return Ok(read.clone());
         }
         let (dir, name) = self.backing_place(st, node)?;
-        let value = match self.io().get_xattr(&dir, &name, key) {
+        let value = match self.tree().get_xattr(&dir, &name, key) {
             Ok(value) => Some(value),
             Err(e) => match errno(e) {
                 Errno::NODATA | Errno::OPNOTSUPP => None,
@@ -52,7 +52,7 @@ impl View {
 
     /// That the file system has attributes of that kind: what it could not store does not exist in a view either.
     fn check_namespace(&self, key: &[u8]) -> Reply<()> {
-        let io = &self.vol.io;
+        let io = &self.vol.tree;
         match io.get_xattr(&io.root(), b"", key).map_err(errno) {
             // No such namespace, or only the name of one.
             Err(refused @ (Errno::OPNOTSUPP | Errno::INVAL)) => Err(refused),
@@ -67,7 +67,7 @@ impl View {
         let mut names = BTreeSet::new();
         if n.base.as_ref().is_some_and(|b| !b.foreign) {
             let (dir, name) = self.backing_place(&st, node)?;
-            match self.io().list_xattr(&dir, &name) {
+            match self.tree().list_xattr(&dir, &name) {
                 Ok(list) => names.extend(list),
                 Err(e) => match errno(e) {
                     Errno::OPNOTSUPP => {}

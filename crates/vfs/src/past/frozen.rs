@@ -1,4 +1,4 @@
-//! The file system as a snapshot sees it: another [`Io`], below guarded directories of the moment
+//! The file system as a snapshot sees it: another [`Tree`], below guarded directories of the moment
 //! when the snapshot began, elsewhere what is there.
 //!
 //! Every call reads what is there and looks afterwards whether that has been changed, see
@@ -10,13 +10,13 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, HashSet};
 use std::io::Result;
 use std::sync::Arc;
-use systx_base::{Gid, Kind, Time, Uid};
-use systx_store::io::{Fixed, FsInfo, Handle, HostId, Io, ListItem, Open, Openers, Rename, Stat};
+use systx_base::{Kind, Time};
+use systx_store::io::{Fixed, FsInfo, Handle, HostId, ListItem, Open, Openers, Stat, Tree};
 
 /// What the view of a snapshot of the directories `roots` of a file system is made over.
-pub(crate) fn frozen(io: Arc<dyn Io>, snapshot: Snapshot, roots: HashSet<HostId>) -> Frozen {
+pub(crate) fn frozen(now: Arc<dyn Tree>, snapshot: Snapshot, roots: HashSet<HostId>) -> Frozen {
     let (snapshot, roots) = (Arc::new(snapshot), Arc::new(roots));
-    let past = PastIo { now: io, snapshot: Arc::clone(&snapshot), roots: Arc::clone(&roots) };
+    let past = PastTree { now, snapshot: Arc::clone(&snapshot), roots: Arc::clone(&roots) };
     Frozen::new(Arc::new(past), Box::new(Kept(snapshot)), roots)
 }
 
@@ -45,8 +45,8 @@ struct At {
     past: bool,
 }
 
-struct PastIo {
-    now: Arc<dyn Io>,
+struct PastTree {
+    now: Arc<dyn Tree>,
     snapshot: Arc<Snapshot>,
     roots: Arc<HashSet<HostId>>,
 }
@@ -55,15 +55,11 @@ fn gone() -> std::io::Error {
     Errno::NOENT.into()
 }
 
-fn read_only<T>() -> Result<T> {
-    Err(Errno::ROFS.into())
-}
-
 fn is(error: &std::io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
-impl PastIo {
+impl PastTree {
     fn wrap(&self, handle: Handle, stat: &Stat, past: bool) -> At {
         let past = past || self.roots.contains(&stat.id);
         At { handle, id: stat.id, kind: stat.kind, past }
@@ -96,7 +92,7 @@ impl PastIo {
     }
 }
 
-impl Io for PastIo {
+impl Tree for PastTree {
     fn root(&self) -> Handle {
         let root = self.now.root();
         let unknown = HostId { ino: 0, btime: Time::default() };
@@ -121,10 +117,6 @@ impl Io for PastIo {
 
     fn pin(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
         self.find(at, name).map(Handle::new)
-    }
-
-    fn create_file(&self, _: &Handle, _: &[u8], _: u32) -> Result<Handle> {
-        read_only()
     }
 
     fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed> {
@@ -246,80 +238,24 @@ impl Io for PastIo {
     fn is_settled(&self, changed: Time) -> bool {
         self.now.is_settled(changed)
     }
+
     fn openers(&self, h: &Handle) -> Result<Openers> {
         self.now.openers(bare(h))
     }
+
     fn sync_data(&self, h: &Handle) -> Result<()> {
         self.now.sync_data(bare(h))
     }
-    fn sync_all(&self, h: &Handle) -> Result<()> {
-        self.now.sync_all(bare(h))
-    }
-    fn sync_fs(&self) -> Result<()> {
-        self.now.sync_fs()
-    }
+
     fn fs_info(&self) -> Result<FsInfo> {
         self.now.fs_info()
     }
+
     fn now(&self) -> Time {
         self.now.now()
     }
 
-    fn write_at(&self, _: &Handle, _: &[u8], _: u64) -> Result<()> {
-        read_only()
-    }
-    fn write_durable(&self, _: &Handle, _: &[u8], _: u64) -> Result<()> {
-        read_only()
-    }
-    fn set_len(&self, _: &Handle, _: u64) -> Result<()> {
-        read_only()
-    }
-    fn punch_hole(&self, _: &Handle, _: u64, _: u64) -> Result<()> {
-        read_only()
-    }
-    fn allocate(&self, _: &Handle, _: u64, _: u64) -> Result<()> {
-        read_only()
-    }
-    fn copy_range(&self, _: &Handle, _: u64, _: &Handle, _: u64, _: u64) -> Result<()> {
-        read_only()
-    }
-    fn mkdir(&self, _: &Handle, _: &[u8], _: u32) -> Result<()> {
-        read_only()
-    }
-    fn symlink(&self, _: &[u8], _: &Handle, _: &[u8]) -> Result<()> {
-        read_only()
-    }
-    fn mknod(&self, _: &Handle, _: &[u8], _: Kind, _: u32, _: u64) -> Result<()> {
-        read_only()
-    }
-    fn link(&self, _: &Handle, _: &[u8], _: &Handle, _: &[u8]) -> Result<()> {
-        read_only()
-    }
-    fn rename(&self, _: &Handle, _: &[u8], _: &Handle, _: &[u8], _: Rename) -> Result<()> {
-        read_only()
-    }
-    fn unlink(&self, _: &Handle, _: &[u8]) -> Result<()> {
-        read_only()
-    }
-    fn rmdir(&self, _: &Handle, _: &[u8]) -> Result<()> {
-        read_only()
-    }
-    fn set_mode(&self, _: &Handle, _: &[u8], _: u32) -> Result<()> {
-        read_only()
-    }
-    fn set_owner(&self, _: &Handle, _: &[u8], _: Uid, _: Gid) -> Result<()> {
-        read_only()
-    }
-    fn set_times(&self, _: &Handle, _: &[u8], _: Option<Time>, _: Option<Time>) -> Result<()> {
-        read_only()
-    }
-    fn set_xattr(&self, _: &Handle, _: &[u8], _: &[u8], _: &[u8]) -> Result<()> {
-        read_only()
-    }
-    fn remove_xattr(&self, _: &Handle, _: &[u8], _: &[u8]) -> Result<()> {
-        read_only()
-    }
-    fn try_lock(&self, _: &Handle) -> Result<bool> {
-        read_only()
+    fn longest_target(&self) -> usize {
+        self.now.longest_target()
     }
 }

@@ -10,7 +10,7 @@ use hooked::Hooked;
 use std::fs::File;
 use std::os::fd::AsFd;
 use systx_base::Oid;
-use systx_store::io::{Io, Open};
+use systx_store::io::{Open, Tree};
 use systx_store::real::RealIo;
 use systx_txn::ObjectRef;
 
@@ -104,7 +104,7 @@ fn what_was_made_since_is_not_kept() {
 #[test]
 fn a_change_between_the_question_and_the_answer_is_not_seen() {
     const OLD: &[u8] = b"old content";
-    type Ask = fn(&dyn Io, &Handle) -> String;
+    type Ask = fn(&dyn Tree, &Handle) -> String;
     let asks: [(&str, Ask); 7] = [
         ("stat_at", |io, d| io.stat_at(d, b"f").unwrap().mode.to_string()),
         ("find", |io, d| io.stat(&io.pin(d, b"f").unwrap()).unwrap().size.to_string()),
@@ -141,15 +141,15 @@ fn a_change_between_the_question_and_the_answer_is_not_seen() {
             let past = Arc::new(Past::with_limits(100, 100));
             let snapshot = past.begin(Arc::new(NoSpace));
             let frozen = frozen(hooked.clone(), snapshot, HashSet::from([root]));
-            let top = frozen.io.root();
-            let want = ask(&*frozen.io, &top);
+            let top = frozen.tree.root();
+            let want = ask(&*frozen.tree, &top);
             let change = {
                 let (path, past) = (scratch.path().to_owned(), Arc::clone(&past));
                 move || change_everything(&path, &past)
             };
             hooked.at(moment, change);
-            assert_eq!(ask(&*frozen.io, &top), want, "{what}, changed at moment {moment}");
-            assert_eq!(ask(&*frozen.io, &top), want, "{what}, later");
+            assert_eq!(ask(&*frozen.tree, &top), want, "{what}, changed at moment {moment}");
+            assert_eq!(ask(&*frozen.tree, &top), want, "{what}, later");
         }
     }
 }

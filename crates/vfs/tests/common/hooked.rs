@@ -96,12 +96,11 @@ macro_rules! pass_on {
     };
 }
 
-impl Io for Hooked {
+impl Tree for Hooked {
     pass_on! {
         open_dir(at: &Handle, name: &[u8]) -> Out<Handle>;
         open_file(at: &Handle, name: &[u8], how: Open) -> Out<Handle>;
         pin(at: &Handle, name: &[u8]) -> Out<Handle>;
-        create_file(at: &Handle, name: &[u8], mode: u32) -> Out<Handle>;
         stat_at(at: &Handle, name: &[u8]) -> Out<Stat>;
         stat(h: &Handle) -> Out<Stat>;
         list(dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Out<()>;
@@ -109,12 +108,38 @@ impl Io for Hooked {
         get_xattr(at: &Handle, name: &[u8], key: &[u8]) -> Out<Vec<u8>>;
         list_xattr(at: &Handle, name: &[u8]) -> Out<Vec<Vec<u8>>>;
         read_at(h: &Handle, buf: &mut [u8], offset: u64) -> Out<usize>;
+        next_data(h: &Handle, offset: u64) -> Out<Option<(u64, u64)>>;
+        sync_data(h: &Handle) -> Out<()>;
+        openers(h: &Handle) -> Out<Openers>;
+        fixed(at: &Handle, name: &[u8]) -> Out<Fixed>;
+    }
+    fn fs_info(&self) -> Out<FsInfo> {
+        let info = self.io.fs_info()?;
+        Ok(FsInfo { class: self.class.unwrap_or(info.class), ..info })
+    }
+    fn root(&self) -> Handle {
+        self.io.root()
+    }
+    fn now(&self) -> Time {
+        self.io.now()
+    }
+    fn is_settled(&self, changed: Time) -> bool {
+        self.io.is_settled(changed)
+    }
+    fn longest_target(&self) -> usize {
+        self.io.longest_target()
+    }
+}
+
+impl Io for Hooked {
+    pass_on! {
+        open_to_write(at: &Handle, name: &[u8]) -> Out<Handle>;
+        create_file(at: &Handle, name: &[u8], mode: u32) -> Out<Handle>;
         write_at(h: &Handle, data: &[u8], offset: u64) -> Out<()>;
         write_durable(h: &Handle, data: &[u8], offset: u64) -> Out<()>;
         set_len(h: &Handle, len: u64) -> Out<()>;
         punch_hole(h: &Handle, offset: u64, len: u64) -> Out<()>;
         allocate(h: &Handle, offset: u64, len: u64) -> Out<()>;
-        next_data(h: &Handle, offset: u64) -> Out<Option<(u64, u64)>>;
         copy_range(a: &Handle, b: u64, c: &Handle, d: u64, e: u64) -> Out<()>;
         mkdir(at: &Handle, name: &[u8], mode: u32) -> Out<()>;
         symlink(target: &[u8], at: &Handle, name: &[u8]) -> Out<()>;
@@ -128,20 +153,25 @@ impl Io for Hooked {
         set_times(at: &Handle, name: &[u8], a: Option<Time>, m: Option<Time>) -> Out<()>;
         set_xattr(at: &Handle, name: &[u8], key: &[u8], value: &[u8]) -> Out<()>;
         remove_xattr(at: &Handle, name: &[u8], key: &[u8]) -> Out<()>;
-        sync_data(h: &Handle) -> Out<()>;
         sync_all(h: &Handle) -> Out<()>;
         sync_fs() -> Out<()>;
-        openers(h: &Handle) -> Out<Openers>;
         try_lock(h: &Handle) -> Out<bool>;
+        touch(at: &Handle, name: &[u8]) -> Out<()>;
+        is_locked(h: &Handle) -> Out<bool>;
+        hold(h: &Handle, hold: bool) -> Out<()>;
+        ask_for_lock(h: &Handle, ask: bool) -> Out<()>;
+        is_lock_asked_for(h: &Handle) -> Out<bool>;
     }
-    fn fs_info(&self) -> Out<FsInfo> {
-        let info = self.io.fs_info()?;
-        Ok(FsInfo { class: self.class.unwrap_or(info.class), ..info })
+    fn max_len(&self, h: &Handle) -> u64 {
+        self.io.max_len(h)
     }
-    fn root(&self) -> Handle {
-        self.io.root()
+    fn has_quota(&self) -> bool {
+        self.io.has_quota()
     }
-    fn now(&self) -> Time {
-        self.io.now()
+    fn makers(&self) -> usize {
+        self.io.makers()
+    }
+    fn unmask(&self) {
+        self.io.unmask();
     }
 }
