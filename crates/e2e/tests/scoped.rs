@@ -36,6 +36,12 @@ fn what_was_replaced_while_somebody_was_in_line_is_in_its_scope() {
 }
 
 #[test]
+fn descriptors_that_are_held_take_nobody_the_turn() {
+    let lab = lab!();
+    guarded(&lab).cases(&["scope-held"]);
+}
+
+#[test]
 fn all_that_declare_commit_at_their_first_attempt_beside_those_that_do_not() {
     const PROCESSES: u32 = 4;
     const TIMES: u32 = 15;

@@ -3,6 +3,7 @@
 use crate::{Sibling, errno, waits};
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -17,6 +18,7 @@ pub fn run(case: &str, dir: &Path, number: u64) -> bool {
         "scope-wins" => wins(dir),
         "scope-asleep" => asleep(dir),
         "scope-replaced" => replaced(dir),
+        "scope-held" => held(dir),
         "scope-transfers" => transfers(dir, number),
         "scope-noise" => noise(dir, number),
         "scope-plain" => plain(dir),
@@ -241,6 +243,57 @@ fn replaced(dir: &Path) {
         systx::xend().unwrap();
     });
     assert_eq!(fs::read_to_string(dir.join("c2")).unwrap(), "new");
+}
+
+/// Descriptors from before, of this thread and of others, that are open on what is declared: they neither keep the begin from its
+/// turn nor take it away, and are in the transaction where they are asked to be.
+fn held(dir: &Path) {
+    let sibling = Sibling::new();
+    let (a, b) = (dir.join("a"), dir.join("b"));
+    for flags in [Flags::default(), Flags::DESCRIPTORS] {
+        fs::write(&a, "0").unwrap();
+        fs::write(&b, "0").unwrap();
+        let open = |path: &Path| fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+        let (mine, log) = (open(&a), fs::OpenOptions::new().append(true).open(&b).unwrap());
+        let theirs = open(&a);
+        let inside = flags != Flags::default();
+        for commits in [false, true] {
+            let tx = begin(dir, flags, &["a", "b"]).unwrap();
+            let id = systx::xid();
+            assert_eq!(elsewhere(&sibling, dir, &[("a", true)]).0, Some(libc::EBUSY));
+            if inside {
+                mine.write_all_at(b"1", 0).unwrap();
+                (&log).write_all(b"1").unwrap();
+            } else {
+                fs::write(&a, "1").unwrap();
+                fs::write(&b, "01").unwrap();
+            }
+            assert_eq!(fs::read_to_string(&a).unwrap(), "1");
+            // Who has not declared it loses, by an old descriptor of its own as well.
+            let (place, other) = (dir.to_owned(), theirs.try_clone().unwrap());
+            let told = sibling.run(move || {
+                let how = Begin { flags: Flags::DESCRIPTORS, ..Begin::default() };
+                let tx = systx::begin(&place, how).unwrap();
+                let _ = other.write_all_at(b"x", 0);
+                assert_eq!(errno(tx.commit()), Some(libc::ECANCELED));
+                systx::xstatus().unwrap()
+            });
+            assert_eq!((told.state, told.opponent), (State::Lost, id), "{told:?}");
+            if commits {
+                tx.commit().unwrap()
+            } else {
+                tx.abort().unwrap()
+            }
+            let want = if commits { ["1", "01"] } else { ["0", "0"] };
+            let have = [&a, &b].map(|path| fs::read_to_string(path).unwrap());
+            assert_eq!(have, want, "{flags:?}, commits: {commits}");
+            let mut byte = [0];
+            for file in [&mine, &theirs] {
+                assert_eq!(file.read_at(&mut byte, 0).unwrap(), 1);
+                assert_eq!(&byte, want[0].as_bytes());
+            }
+        }
+    }
 }
 
 fn amount(path: &Path) -> i64 {
