@@ -405,6 +405,10 @@ impl Guards {
             let back = match calm {
                 true => self.bring_back(&entry, guards.strays((entry.ino, entry.dev))),
                 false => {
+                    // Who gets past the guard finds what was committed in its place.
+                    if let Err(failure) = self.reopen(&entry) {
+                        tracing::error!(?dir, "what was committed there: {failure}");
+                    }
                     let text = "the daemon has died again and again";
                     Err(Failure::new(FailureKind::Internal, text))
                 }
@@ -422,8 +426,8 @@ impl Guards {
         }
     }
 
-    /// `strays`: where it is known which threads were in transactions there.
-    fn bring_back(&self, entry: &Entry, strays: Option<PathBuf>) -> Result<(), Failure> {
+    /// The volume of what was guarded, recovered, with the last dead mount still over the directory if that can be.
+    fn reopen(&self, entry: &Entry) -> Result<Arc<OpenVolume>, Failure> {
         let (dir, location) = (entry.dir.as_path(), entry.location());
         let cleared = |e| unreadable(dir, e);
         if location.mount == dir {
@@ -431,8 +435,14 @@ impl Guards {
             guarded::clear_away(dir, 0).map_err(cleared)?;
         }
         guarded::clear_away(dir, 1).map_err(cleared)?;
+        self.open_after_the_last(&location)
+    }
+
+    /// `strays`: where it is known which threads were in transactions there.
+    fn bring_back(&self, entry: &Entry, strays: Option<PathBuf>) -> Result<(), Failure> {
+        let dir = entry.dir.as_path();
+        let volume = self.reopen(entry)?;
         let replaces = guarded::is_ours_at(dir);
-        let volume = self.open_after_the_last(&location)?;
         let backing = below(dir, &volume).map_err(|e| unreadable(dir, e))?;
         let mut past = Vec::new();
         if let Some(holder) = mount_of(&volume.location.mount)

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use systx_e2e::lab::{Frozen, find_program, guard_mounts, signal};
 use systx_e2e::lab::{one, watch};
 use systx_e2e::run::{HANG, Limits, Running, finish, wait_readable};
+use systx_e2e::stop::Stop;
 use systx_e2e::{CONFLICT, Finished, Lab, Tree, lab, skip};
 
 use rustix::process::Signal;
@@ -457,6 +458,35 @@ fn a_daemon_that_dies_again_and_again_gives_the_directory_up() {
     assert!(listed(&lab).is_empty());
     assert!(guard_mounts(&lab.root()).is_empty());
     assert_eq!(lab.read("g/sub/file"), "plain\n");
+    assert!(lab.daemon_log().contains("again and again"), "{}", lab.daemon_log());
+}
+
+/// The last of these daemons dies with a commit that is durable and not in its place yet.
+#[test]
+fn a_directory_that_is_given_up_has_all_that_was_committed_when_it_is_seen() {
+    let lab = lab!();
+    guarded(&lab);
+    // The first commit makes the store.
+    lab.run(&[], "printf first > g/first").ok();
+    for _ in 0..5 {
+        lab.kill_and_come_back();
+    }
+    let mut run = lab.shell(&[]);
+    run.eval("printf new > g/sub/file; printf n > g/sub/new");
+    lab.until("there is one keeper", || lab.keepers().len() == 1);
+    let keeper = watch(one(lab.keepers()));
+    let daemon = rustix::process::Pid::from_raw(one(lab.daemons()).cast_signed()).unwrap();
+    let stop = Stop::from_call(daemon, "pwritev2", Some(2));
+    // Before there is anybody who could recover what the daemon has left, nobody gets past the guard.
+    let seen = lab.path("g/sub/new");
+    run.begin_exit(0);
+    assert_ne!(run.finished().code, 0);
+    stop.wait();
+    lab.until("the plain directory", || std::fs::read(lab.path("g/sub/file")).is_ok());
+    assert!(seen.exists(), "{}", lab.daemon_log());
+    assert_eq!(lab.read("g/sub/file"), "new");
+    assert!(wait_readable(&keeper, Instant::now() + HANG), "the keeper works for ever");
+    assert!(guard_mounts(&lab.root()).is_empty(), "{}", lab.daemon_log());
     assert!(lab.daemon_log().contains("again and again"), "{}", lab.daemon_log());
 }
 
