@@ -33,7 +33,7 @@ ou: people
 """
 # What a client hears while slapd, the daemon or the commit cannot do it: try again.
 REFUSED = (ldap.BUSY, ldap.SERVER_DOWN, ldap.OTHER, ldap.UNAVAILABLE, ldap.CONNECT_ERROR,
-           ldap.TIMEOUT)
+           ldap.TIMEOUT, ldap.UNWILLING_TO_PERFORM)
 
 
 def connect(server):
@@ -297,7 +297,8 @@ class Load:
         self.stop.set()
         for thread in self.threads:
             thread.join()
-        self.test.assertEqual(self.failed, [], f"seed {self.seed}")
+        told = f"seed {self.seed}\n{self.test.site.daemon_log()}"
+        self.test.assertEqual(self.failed, [], told)
 
     def check(self):
         """What was acknowledged is there; of what was not, all or nothing; and nothing else."""

@@ -68,6 +68,11 @@ def processes_of(runtime):
     return [one for one in found if one[0] != os.getpid()]
 
 
+def is_guarded(tree):
+    with open("/proc/self/mountinfo") as table:
+        return any(line.split()[4] == tree and " fuse.systx " in line for line in table)
+
+
 class Slapd:
     """One server of a site."""
 
@@ -188,6 +193,15 @@ class Site:
             raise AssertionError(f"systx {arguments}: {done.returncode}: {said}")
         return done
 
+    def daemon_log(self):
+        """What the daemons had to say at last."""
+        text = ""
+        for name in os.listdir(self.runtime):
+            if name.endswith(".log"):
+                with open(f"{self.runtime}/{name}", errors="replace") as log:
+                    text += log.read()[-6000:]
+        return text
+
     def kill_daemon(self):
         """kill -9 of the daemon; its keeper starts the next one.  Returns when that is there."""
         pids = [pid for pid, words in processes_of(self.runtime) if b"--serve" in words]
@@ -196,6 +210,10 @@ class Site:
             os.kill(pid, signal.SIGKILL)
         until(lambda: not any(map(runs, pids)), "the daemon is gone")
         until(lambda: all(map(served, self.guarded)), "the next daemon serves the tree")
+        for tree in self.guarded:
+            # A daemon that dies again and again guards nothing any more until somebody wants it to.
+            if not is_guarded(tree):
+                self.systx("mount", tree)
 
     def close(self):
         atexit.unregister(self.close)
