@@ -50,7 +50,12 @@ install_ldap() {
     said=$(apt_quickly 300 --no-download install $packages)
     local code=$?
     [ $made = no ] || rm -f $policy
-    [ $code = 0 ] || echo "cannot be installed: $packages: $(tail -n 1 <<<"$said")"
+    if [ $code != 0 ]; then
+        echo "cannot be installed: $packages: $(tail -n 1 <<<"$said")"
+    elif [ -n "$(missing_for_ldap)" ]; then
+        echo "installed, and not all there: $packages"
+        code=1
+    fi
     return $code
 }
 
