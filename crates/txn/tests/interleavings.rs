@@ -299,3 +299,19 @@ fn three_programs_of_two_accesses_each() {
     }
     println!("{schedules} schedules");
 }
+
+/// The third reads what the second has, which reads what the first has: there a chain of waits would
+/// show, and with the first reading from the third a circle.
+#[test]
+fn programs_that_read_from_each_other_in_a_row_and_in_a_ring() {
+    let pages = |write| (write, Target::Pages(2, 0, 1));
+    let (one, two) = (|write| (write, Target::Entry(1, 0)), |write| (write, Target::Entry(1, 1)));
+    let row = [vec![pages(true)], vec![two(true), pages(false)], vec![two(false)]];
+    let ring =
+        [vec![pages(true), one(false)], vec![two(true), pages(false)], vec![one(true), two(false)]];
+    for programs in [row, ring] {
+        let programs = programs.each_ref().map(|p| &p[..]);
+        let how = How { isolation: Isolation::Serializable, by_cell: false, patient: true };
+        assert!(explore(&programs, how) > 100);
+    }
+}
