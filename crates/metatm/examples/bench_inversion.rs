@@ -1,10 +1,11 @@
 //! Priority inversion between transactions of real threads, by nice value and by SCHED_FIFO.
 //!
-//! `bench_inversion MILLISECONDS` has four threads write objects that they share, through the engine of
-//! systx, under three rules: age alone; the nice value that a thread had when its first transaction
-//! began; and what it is at the conflict.  Each line is `threads,rule,conflicts,inverted,lost,commits`: of
-//! all decisions between threads that differ, how many percent the less urgent one won; and of the urgent
-//! thread, losses for each commit and commits in a second.  `chrt` makes a real-time thread: needs root.
+//! `bench_inversion MILLISECONDS` has four threads write objects that they share, through the
+//! engine of systx, under three rules: age alone; the nice value that a thread had when its first
+//! transaction began; and what it is at the conflict.  Each line is
+//! `threads,rule,conflicts,inverted,lost,commits`: of all decisions between threads that differ,
+//! how many percent the less urgent one won; and of the urgent thread, losses for each commit and
+//! commits in a second.  `chrt` makes a real-time thread: needs root.
 
 use std::collections::HashMap;
 use std::process::{Command, ExitCode, Stdio};

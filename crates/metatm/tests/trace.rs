@@ -1,10 +1,41 @@
 //! Recorded traces: read, repeated on more processors, and refused if they are not what they say.
 
+use std::collections::BTreeSet;
 use systx_metatm::run;
 use systx_metatm::settings::{Kernel, Settings};
 use systx_metatm::workload::trace::{Trace, Unknown};
 
 const HEAD: &str = "thread,begun,held,lock,name,place,io,touched\n";
+
+fn kept() -> Trace {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/data/sections.csv");
+    let text = std::fs::read_to_string(path).expect("the trace that is kept");
+    Trace::parse(&text).expect("a trace")
+}
+
+#[test]
+fn the_trace_that_is_kept_runs_with_locks_and_with_cxspinlocks_on_more_processors() {
+    let trace = kept();
+    for processors in [2, 8, 32] {
+        for kernel in [Kernel::Linux, Kernel::Subsystem, Kernel::Cooperative] {
+            for unknown in [Unknown::Same, Unknown::Own] {
+                let settings = Settings::new(processors, kernel, 1);
+                let outcome = run(&settings, trace.workload(processors, 1, unknown));
+                assert_eq!(outcome.broken, [""; 0], "{processors} {kernel:?} {unknown:?}");
+                assert!(outcome.units > 500, "{processors} {kernel:?}: {}", outcome.units);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_trace_that_is_kept_has_the_locks_of_the_daemon() {
+    let names: BTreeSet<String> =
+        kept().workload(2, 1, Unknown::Own).locks.into_iter().map(|lock| lock.name).collect();
+    for name in ["engine", "view", "content"] {
+        assert!(names.contains(name), "{names:?}");
+    }
+}
 
 #[test]
 fn what_one_thread_used_is_its_own_in_each_repetition_and_the_rest_is_shared() {

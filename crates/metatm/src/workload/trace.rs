@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 pub enum Unknown {
     /// The same word, of each lock: all of them conflict.
     Same,
-    /// A word of the thread: none of them does.
+    /// A word of the lock and the thread: none of them does.
     Own,
 }
 
@@ -116,8 +116,8 @@ impl Trace {
             unknown,
             sites: Vec::new(),
             by_place: BTreeMap::new(),
-            locks,
-            objects: (locks + processors as u32) * LINE,
+            threads: processors as u32,
+            objects: locks * processors as u32 * LINE,
         };
         let threads = (0..processors).map(|n| {
             let ops = self.program(n, seed, &mut plan);
@@ -224,8 +224,8 @@ struct Plan {
     unknown: Unknown,
     sites: Vec<Site>,
     by_place: BTreeMap<(u32, String), SiteId>,
-    locks: u32,
-    /// The first word of the objects: before it are a word for each lock and one for each thread.
+    threads: u32,
+    /// The first word of the objects: before it is a word for each lock and thread.
     objects: Addr,
 }
 
@@ -234,7 +234,7 @@ impl Plan {
     fn word(&self, lock: u32, thread: usize) -> Addr {
         match self.unknown {
             Unknown::Same => lock * LINE,
-            Unknown::Own => (self.locks + thread as u32) * LINE,
+            Unknown::Own => (lock * self.threads + thread as u32) * LINE,
         }
     }
 
