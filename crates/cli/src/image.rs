@@ -1,5 +1,5 @@
-//! What the commands for log-structured volumes share: opening one that nobody has mounted, and what
-//! is said where it cannot be used.
+//! What the commands for log-structured volumes share: opening one that nobody has mounted, and
+//! what is said where it cannot be used.
 
 use crate::problem::{CONFLICT, Problem};
 use std::io::{self, Read, Write};
@@ -98,8 +98,8 @@ pub fn cannot(path: &Path, e: Error) -> Problem {
              systx mkfs and systx receive of the last whole stream and those after it"
         }
         Error::NoSpace => {
-            "systx grow FILE SIZE; or systx snapshot FILE NAME --delete, which gives back what only \
-             that one keeps"
+            "systx grow FILE SIZE; or systx snapshot FILE NAME --delete, which gives back what \
+             only that one keeps"
         }
         Error::Io(_) | Error::Poisoned => {
             "look at the device (dmesg); what was durable comes back when FILE is opened again"

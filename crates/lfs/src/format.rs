@@ -13,8 +13,8 @@ pub const FIXED: u64 = 8;
 pub const SEGMENT_BLOCKS: std::ops::RangeInclusive<u32> = 16..=16384;
 /// Fewest segments of a volume.
 pub const SEGMENTS_MIN: u32 = 24;
-/// Version of the format.  In the first one the region of even checkpoints was empty until there was
-/// one, and a usage table had all segments.
+/// Version of the format.  In the first one the region of even checkpoints was empty until there
+/// was one, and a usage table had all segments.
 pub const FORMAT: u32 = 2;
 /// Copies of a checkpoint in its region: a damaged block alone does not cost a checkpoint.
 pub const COPIES: u64 = 2;

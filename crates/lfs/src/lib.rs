@@ -12,9 +12,9 @@
 //! whole.  Isolation beyond that is for the layer above: a commit here refuses only what would
 //! break the tree.
 //!
-//! From the bottom up: `device`, `format`, `object`, `entry`, `rules`, `piece`, `usage`, `group`, `tree`,
-//! `superblock`, `root`, `txn`, `ops`, `pending`, `state`, `checkpoint`, `recovery`, `cleaner`, `fsck`,
-//! `snapshots`, `volume`, `stream`, `background`.
+//! From the bottom up: `device`, `format`, `object`, `entry`, `rules`, `piece`, `usage`, `group`,
+//! `tree`, `superblock`, `root`, `txn`, `ops`, `pending`, `state`, `checkpoint`, `recovery`,
+//! `cleaner`, `fsck`, `snapshots`, `volume`, `stream`, `background`.
 
 #![forbid(unsafe_code)]
 

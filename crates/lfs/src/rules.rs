@@ -1,5 +1,5 @@
-//! The rules that say whether a piece of the log counts, by name, so that a test can take one away and
-//! see that it is missed.
+//! The rules that say whether a piece of the log counts, by name, so that a test can take one away
+//! and see that it is missed.
 
 /// A rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -47,8 +47,8 @@ pub fn mend(dev: &dyn Device, sup: &Super) -> Result<()> {
 /// been used, and no usage table has to say so.  A device that has grown without this is fine.
 ///
 /// # Errors
-/// [`Error::NotAVolume`], [`Error::Corrupt`], [`Error::Io`]; [`Error::Invalid`] if the device is too
-/// large for segments of this size.  Nothing has changed then.
+/// [`Error::NotAVolume`], [`Error::Corrupt`], [`Error::Io`]; [`Error::Invalid`] if the device is
+/// too large for segments of this size.  Nothing has changed then.
 pub fn grow(dev: &dyn Device) -> Result<(Super, Super)> {
     let before = read_super(dev)?;
     let geometry = Geometry::new(dev.blocks(), before.geometry.segment_blocks)?;

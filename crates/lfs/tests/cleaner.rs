@@ -261,8 +261,8 @@ fn a_damaged_segment_does_not_keep_the_cleaner_from_the_others() {
     }
 }
 
-/// Commits beside the thread, at random, on a volume that is nearly full: each is durable or refused
-/// for want of space, and deleting always works.
+/// Commits beside the thread, at random, on a volume that is nearly full: each is durable or
+/// refused for want of space, and deleting always works.
 #[test]
 fn space_is_as_without_the_thread() {
     for seed in 0..2 * common::budget() as u64 {

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 /// Below the help of mkfs.
 pub const MKFS_HELP: &str = "\
-A file that is not there is made, with --size.  What holds anything but zeros is not written over without
---force, and what is mounted or in use never.  All of the space is taken at once.";
+A file that is not there is made, with --size.  What holds anything but zeros is not written over
+without --force, and what is mounted or in use never.  All of the space is taken at once.";
 
 /// Below the help of send.
 pub const SEND_HELP: &str = "\

@@ -53,7 +53,8 @@ pub fn df(args: &Image, out: Out) -> Result<i32, Problem> {
     let row = |cells: [&str; 7]| {
         let [label, size, used, available, percent, free, snapshots] = cells;
         format!(
-            "{label:<16} {size:>10} {used:>10} {available:>10} {percent:>5} {free:>14} {snapshots:>9}\n"
+            "{label:<16} {size:>10} {used:>10} {available:>10} {percent:>5} {free:>14} \
+             {snapshots:>9}\n"
         )
     };
     let percent = (space.used * 100).div_ceil(space.total.max(1));

@@ -46,7 +46,8 @@ pub fn fsck(args: &Image, out: Out) -> Result<i32, Problem> {
             out.say(&format!("{}: {n} finding{s} ({looked})", path.display()));
             out.hint(
                 "a copy of a super block or checkpoint comes back when the volume is next opened; \
-                 the rest by systx mkfs and systx receive of the last whole stream and those after it",
+                 the rest by systx mkfs and systx receive of the last whole stream and those \
+                 after it",
             );
         }
     }

@@ -1,9 +1,9 @@
 //! Which checkpoint is the newest.
 //!
 //! Regions are used in turn, and no power cut leaves a region without a whole copy.  If none of a
-//! region can be read, it is damaged, and may have had the newest checkpoint.  The older one does not
-//! make up for it: the checkpoint had what was not in the log, such as the name of a snapshot, and
-//! the log since then may lie in segments that the older one takes for used.
+//! region can be read, it is damaged, and may have had the newest checkpoint.  The older one does
+//! not make up for it: the checkpoint had what was not in the log, such as the name of a snapshot,
+//! and the log since then may lie in segments that the older one takes for used.
 
 use super::read_checkpoints;
 use crate::entry::{BlobOf, Entry};

@@ -82,7 +82,8 @@ impl Volume {
     /// Cleans until so many segments are free, or no more can be gained.
     ///
     /// # Errors
-    /// As [`Volume::durable`]; what reading says.  Segments with damage in them are left as they are.
+    /// As [`Volume::durable`]; what reading says.  Segments with damage in them are left as they
+    /// are.
     pub fn clean(&self, policy: &dyn Policy, until_free: u32) -> Result<Cleaned> {
         let mut all = Cleaned::default();
         let mut avoid = BTreeSet::new();
@@ -202,8 +203,8 @@ impl Volume {
         cleaner::scattered(&mut self.state.lock(), from, max)
     }
 
-    /// One step of a cleaner that works beside others: segments if too few are free, else, if nobody
-    /// has committed since it last looked, a scattered file.
+    /// One step of a cleaner that works beside others: segments if too few are free, else, if
+    /// nobody has committed since it last looked, a scattered file.
     ///
     /// # Errors
     /// As [`Volume::clean_some`].
