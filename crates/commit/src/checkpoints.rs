@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systx_base::sync::{Mutex, rank};
-use systx_store::{DirStore, Lease};
+use systx_store::{Lease, Store};
 
 /// From the end of a checkpoint to the next one, at the least and at the most.  Until one has
 /// passed, a power cut makes recovery install the transaction again, and could only keep aside what
@@ -79,7 +79,7 @@ impl Checkpoints {
                 if let Err(error) = store.checkpoint() {
                     tracing::error!(%error, "checkpoint");
                 }
-                bound_history(store);
+                bound_history(&**store);
             }
             let until = Instant::now() + pause_after(begun.elapsed());
             while !store.is_asked_for() {
@@ -100,7 +100,7 @@ impl Checkpoints {
 }
 
 /// After a checkpoint: what the journal needs cannot be forgotten.
-pub(crate) fn bound_history(store: &DirStore) {
+pub(crate) fn bound_history(store: &dyn Store) {
     match store.bound_history() {
         Ok(Some(report)) => tracing::info!(
             transactions = report.removed.len(),

@@ -21,18 +21,18 @@ pub fn finish_late(site: &Site, tried: &mut HashSet<u64>) -> Result<Vec<TxnId>, 
         if !tried.insert(late.lsn) {
             continue;
         }
-        let publication = site.vol.publish(late.txn(), late.set());
+        let publication = site.vol.publish(late.txn, &late.set);
         let decided = publication.decide(|| Ok::<(), Infallible>(()));
         if let Err(NotDecided::Kernel(errno)) = decided {
             return Err(Stopped::NotPublished(errno));
         }
         let under_way = publication.into_under_way();
-        let ids = late.set().objects.iter().filter_map(|o| Some(stamp_of(&o.origin)?.id));
+        let ids = late.set.objects.iter().filter_map(|o| Some(stamp_of(&o.origin)?.id));
         // A view that has met what was there meanwhile has met something else: its versions are
         // not carried forward.
         let done = site.vol.installing(ids, || (store.apply(late.lsn), Vec::new()));
         match done {
-            Ok(_) => finished.push(late.txn()),
+            Ok(_) => finished.push(late.txn),
             // Another thread was faster.
             Err(ApplyError::Unknown(_)) => {}
             Err(error) => return Err(Stopped::NotPlaced(error)),

@@ -6,7 +6,7 @@ use crate::{Site, Stopped};
 use std::sync::Arc;
 use systx_store::io::Stamp;
 use systx_store::writeset::Ix;
-use systx_store::{Committed, DirStore, Lease, OutsideChange};
+use systx_store::{Committed, Lease, OutsideChange, Store};
 
 /// A commit that is in its place, while nobody else can touch it yet.
 #[must_use = "a commit that is in its place is to be released"]
@@ -134,14 +134,14 @@ impl Placed {
 /// Lets the journals forget what is installed, and then the decider its decision.
 fn forget(joint: u64, mut records: Vec<(Arc<Site>, Lease, Committed)>) {
     records.sort_by_key(|(site, ..)| (site.rank(), site.vol.mount_path.clone()));
-    let stores: Vec<(&DirStore, Committed)> =
+    let stores: Vec<(&dyn Store, Committed)> =
         records.iter().map(|(_, store, committed)| (&**store, *committed)).collect();
     for (store, _) in &stores {
         if let Err(error) = store.checkpoint() {
             tracing::error!(%error, "checkpoint");
             return;
         }
-        crate::checkpoints::bound_history(store);
+        crate::checkpoints::bound_history(*store);
     }
     // Behind a record that could not be installed: the next start looks again.
     if let Some((decider, _)) = stores.first()

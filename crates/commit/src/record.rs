@@ -94,7 +94,7 @@ fn jointly(shares: Vec<Share<'_>>, meta: &CommitMeta) -> Result<(u64, Vec<Commit
     let id = u64::from_ne_bytes(bytes);
     let sites: Vec<&Arc<Site>> = shares.iter().map(|(site, ..)| *site).collect();
     let parts = shares.into_iter().map(|(site, store, reservation, set)| systx_store::Part {
-        store,
+        store: &**store,
         path: site.store_path.clone(),
         reservation,
         set,

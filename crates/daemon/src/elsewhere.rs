@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use systx_protocol::stores::STORE_DIR;
 use systx_store::real::RealIo;
-use systx_store::{DirStore, Joint, Member, Outcome, Outcomes, Owner, is_undecided, outcome};
+use systx_store::{Joint, Member, Outcome, Outcomes, Owner, Store, is_undecided, outcome};
 
 /// Looking at others never waits for a server.
 const LOCAL: [&str; 10] =
@@ -58,7 +58,7 @@ impl Elsewhere<'_> {
     }
 
     /// Lets a store forget what no other store can ask for any more.  The stores that are not there and may.
-    pub fn settle(&self, store: &DirStore) -> Vec<Member> {
+    pub fn settle(&self, store: &dyn Store) -> Vec<Member> {
         let decisions = store.decisions().unwrap_or_else(|error| {
             tracing::warn!(%error, "decisions cannot be read");
             Vec::new()

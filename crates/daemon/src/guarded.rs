@@ -203,7 +203,7 @@ impl Guarded {
         let backing = backing(dir, meant, replaces.as_ref())?;
         let root = open_dir(backing.as_fd(), Path::new(".")).map_err(refused("open"))?;
         let store = volume.lasting()?;
-        let hidden = HashSet::from([store.state_dir_id()]);
+        let hidden = HashSet::from_iter(store.own_object());
         let order = if routed.is_some() { Order::of_routed } else { Order::new };
         let order = Arc::new(order(Arc::clone(&volume.vol), conflicts.stall));
         let plain = Plain::new(root, hidden, order).map_err(refused("look at"))?;

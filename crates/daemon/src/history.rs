@@ -269,7 +269,7 @@ impl Plan {
             plan.changes.extend(stored::changes(&undo.set).iter().map(|c| described(mount, c)));
             plan.sets.push(undo.set);
             plan._slots.extend(undo.slots);
-            plan._in_use.extend(undo.in_use);
+            plan._in_use.push(undo.in_use);
             plan._stores.push(store);
         }
         Ok(plan)

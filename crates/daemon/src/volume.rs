@@ -27,8 +27,8 @@ use systx_store::io::{Class, HostId, Io, Tree};
 use systx_store::overlay::{described, is_overlay};
 use systx_store::real::RealIo;
 use systx_store::{
-    Config, DirStore, Instance, Known, Lease, Member, OnDemand, OpenError, Opens, Past,
-    RecoveryReport, Registry, check_place,
+    Config, Instance, Known, Lease, Member, OnDemand, OpenError, Opens, Past, RecoveryReport,
+    Registry, Store, check_place, overlay_of,
 };
 use systx_txn::Stalls;
 use systx_vfs::shared::SharedVolume;
@@ -263,7 +263,7 @@ impl OpenVolume {
             )
         };
         let Ok(Some(store)) = self.finish_left() else { return Vec::new() };
-        others.settle(&store).iter().map(say).collect()
+        others.settle(&*store).iter().map(say).collect()
     }
 
     /// Whether it is an overlay file system.
@@ -452,23 +452,23 @@ struct Opener {
 
 impl Opens for Opener {
     /// Runs recovery if the store needs it.
-    fn open(&self) -> Result<DirStore, OpenError> {
+    fn open(&self) -> Result<Arc<dyn Store>, OpenError> {
         let (ledger, store) = (&self.ledger, &self.location.store);
         let trusted = self.trusted.load(Ordering::Relaxed);
         let asked = Asked { ledger: Arc::clone(ledger), store: store.clone(), trusted };
         let registry = Registry::new(Arc::new(asked));
         let config = Config { registry, ..self.config.clone() };
         let others = Elsewhere { owner: elsewhere::own(), ledger };
-        let (opened, report) = DirStore::open_among(config, Arc::clone(&self.io), &others)?;
+        let (opened, report) = systx_store::open_among(config, Arc::clone(&self.io), &others)?;
         self.recovered.add(&report);
         note(&self.location);
         if let Some(vol) = self.vol.get().and_then(Weak::upgrade) {
-            vol.hide_store(Some(opened.state_dir_id()));
+            vol.hide_store(opened.own_object());
         }
         if let Some(number) = opened.known_as() {
             let known = trusted || ledger.knows(number);
-            bring_up_to_date(ledger, number, &opened, known.then_some(store));
-            others.settle(&opened);
+            bring_up_to_date(ledger, number, &*opened, known.then_some(store));
+            others.settle(&*opened);
         }
         Ok(opened)
     }
@@ -556,13 +556,14 @@ pub fn open(location: &Location, ledger: &Arc<Ledger>) -> Result<OpenVolume, Vol
     };
     let store = OnDemand::new(io.clone(), below, opener);
     let always = is_overlay(info.magic).then(|| store.lease()).transpose().map_err(refused)?;
+    let overlay = overlay_of(&io, below).map_err(refused)?;
     let hidden = HashSet::from_iter(ledger_on(location.dev, ledger));
     let vol = Volume::new(io, without_slash(&location.mount), hidden)
         .map_err(|e| failed("look at", &location.mount, e.into()))?
         .sharing(&STALLS)
-        .with_overlay(always.as_ref().and_then(|store| store.overlay()))
+        .with_overlay(overlay)
         .with_locks(real.clone());
-    vol.hide_store(always.as_ref().map(|store| store.state_dir_id()));
+    vol.hide_store(always.as_ref().and_then(|store| store.own_object()));
     let vol = Arc::new(SharedVolume::over(vol));
     let _ = opened.set(Arc::downgrade(&vol));
     versions.by(vol.clone());
@@ -593,7 +594,7 @@ pub fn open(location: &Location, ledger: &Arc<Ledger>) -> Result<OpenVolume, Vol
 }
 
 /// What the ledger has of a store that was recovered; `at`: where, if it is this machine's.
-fn bring_up_to_date(ledger: &Ledger, number: u64, store: &DirStore, at: Option<&PathBuf>) {
+fn bring_up_to_date(ledger: &Ledger, number: u64, store: &dyn Store, at: Option<&PathBuf>) {
     let noted = at.map_or(Ok(()), |at| ledger.note(number, at));
     let settled = noted.and_then(|()| ledger.settle(number, |txn| store.has_history(txn)));
     if let Err(error) = settled {

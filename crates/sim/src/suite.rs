@@ -27,7 +27,7 @@ use systx_base::{Time, TxnId};
 use systx_store::io::{Class, Io};
 use systx_store::writeset::WriteSet;
 use systx_store::{
-    CommitError, CommitMeta, Config, DirStore, Instance, Keep, OutsideChange, Ready, Slot, TxnKind,
+    CommitError, CommitMeta, Config, Instance, Keep, OutsideChange, Ready, Slot, Store, TxnKind,
     UndoError,
 };
 
@@ -140,7 +140,7 @@ pub fn config(instance: Instance) -> Config {
 /// An open store that commits drafts.
 pub struct Session {
     io: Arc<dyn Io>,
-    store: DirStore,
+    store: Arc<dyn Store>,
     slots: Vec<Slot>,
     finished: usize,
     outside: Vec<OutsideChange>,
@@ -150,7 +150,7 @@ impl Session {
     /// Opens the store, on that mount instance; recovers.
     pub fn open(io: Arc<dyn Io>, instance: Instance) -> Result<Session, Failure> {
         let (store, report) =
-            DirStore::open(config(instance), io.clone()).map_err(|e| format!("open: {e}"))?;
+            systx_store::open(config(instance), io.clone()).map_err(|e| format!("open: {e}"))?;
         let finished = report.finished.len();
         Ok(Session { io, store, slots: Vec::new(), finished, outside: report.outside })
     }
@@ -176,7 +176,7 @@ impl Session {
         let (io, store, slots) = (&self.io, &self.store, &mut self.slots);
         let mut stage = |data: &[u8]| {
             let slot = store.stage()?;
-            io.write_at(slot.handle(), data, 0)?;
+            slot.write_at(data, 0)?;
             let id = slot.id();
             slots.push(slot);
             Ok(id)

@@ -18,7 +18,7 @@ use systx_sim::{Intercept, Plan, Point, Rng, SimFs, workload};
 use systx_store::io::{Io, Tree as _};
 use systx_store::writeset::WriteSet;
 use systx_store::{
-    CommitMeta, DirStore, Joiner, Joint, OpenError, Outcome, Outcomes, Part, Slot, TxnKind,
+    CommitMeta, Joiner, Joint, OpenError, Outcome, Outcomes, Part, Slot, Store, TxnKind,
     is_undecided, outcome,
 };
 
@@ -142,7 +142,7 @@ impl Case {
         let start = profiles.map(|profile| {
             let sim = SimFs::new(profile);
             workload::base(&sim).unwrap();
-            drop(DirStore::open(config(sim.instance()), Arc::new(sim.clone())).unwrap());
+            drop(systx_store::open(config(sim.instance()), Arc::new(sim.clone())).unwrap());
             sim.sync_fs().unwrap();
             sim
         });
@@ -173,18 +173,18 @@ impl Case {
         let recorder = Recorder::default();
         let ios = recorder.wrap(pair, lie);
         let stores = [0, 1].map(|side: usize| {
-            DirStore::open(config(pair[side].instance()), Arc::clone(&ios[side])).unwrap().0
+            systx_store::open(config(pair[side].instance()), Arc::clone(&ios[side])).unwrap().0
         });
         let mut slots = Vec::new();
         for (side, draft) in self.earlier.iter().flatten().enumerate() {
-            let set = write_set(&stores[side], &*ios[side], draft, &mut slots);
+            let set = write_set(&*stores[side], &*ios[side], draft, &mut slots);
             let reservation = stores[side].reserve(&set).unwrap();
             let done = stores[side].commit(reservation, set, meta(1)).unwrap();
             stores[side].apply(done.lsn).unwrap();
             recorder.instants.lock().unwrap().clear();
         }
         let sets = [0, 1].map(|side: usize| {
-            write_set(&stores[side], &*ios[side], &self.drafts[side], &mut slots)
+            write_set(&*stores[side], &*ios[side], &self.drafts[side], &mut slots)
         });
         let lsns = join(&stores, sets, 7, 2).unwrap();
         drop(slots);
@@ -203,10 +203,10 @@ impl Case {
     }
 }
 
-fn write_set(store: &DirStore, io: &dyn Io, draft: &Draft, slots: &mut Vec<Slot>) -> WriteSet {
+fn write_set(store: &dyn Store, io: &dyn Io, draft: &Draft, slots: &mut Vec<Slot>) -> WriteSet {
     let mut stage = |data: &[u8]| {
         let slot = store.stage()?;
-        io.write_at(slot.handle(), data, 0)?;
+        slot.write_at(data, 0)?;
         let id = slot.id();
         slots.push(slot);
         Ok(id)
@@ -215,7 +215,7 @@ fn write_set(store: &DirStore, io: &dyn Io, draft: &Draft, slots: &mut Vec<Slot>
 }
 
 fn join(
-    stores: &[DirStore; SIDES],
+    stores: &[Arc<dyn Store>; SIDES],
     sets: [WriteSet; SIDES],
     id: u64,
     txn: u64,
@@ -223,21 +223,21 @@ fn join(
     let mut parts = Vec::new();
     for (side, (store, set)) in stores.iter().zip(sets).enumerate() {
         let reservation = store.reserve(&set).unwrap();
-        parts.push(Part { store, path: side.to_string().into_bytes(), reservation, set });
+        parts.push(Part { store: &**store, path: side.to_string().into_bytes(), reservation, set });
     }
     let done = Joiner::new().commit(id, parts, &meta(txn)).map_err(|e| e.to_string())?;
     Ok(done.into_iter().map(|c| c.lsn).collect())
 }
 
-fn open(pair: &Pair, side: usize, mounted: &Mounted<'_>) -> Result<DirStore, OpenError> {
+fn open(pair: &Pair, side: usize, mounted: &Mounted<'_>) -> Result<Arc<dyn Store>, OpenError> {
     let io: Arc<dyn Io> = Arc::new(pair[side].clone());
-    let (store, report) = DirStore::open_among(config(pair[side].instance()), io, mounted)?;
+    let (store, report) = systx_store::open_among(config(pair[side].instance()), io, mounted)?;
     assert!(report.outside.is_empty(), "outsiders where there are none: {:?}", report.outside);
     Ok(store)
 }
 
 /// Forgets decisions that nobody will ask for; the number that stay.
-fn settle(store: &DirStore, mounted: &Mounted<'_>) -> usize {
+fn settle(store: &dyn Store, mounted: &Mounted<'_>) -> usize {
     let mut left = 0;
     for decision in store.decisions().unwrap() {
         let waiting = |m: &systx_store::Member| match mounted.of(&m.path) {
@@ -308,7 +308,7 @@ impl Case {
                     let mut draft = Draft::new(&model, 900 + n);
                     draft.run(&Op::Create("A/z", 30_000)).unwrap();
                     let mut slots = Vec::new();
-                    let set = write_set(&store, &pair[0], &draft, &mut slots);
+                    let set = write_set(&*store, &pair[0], &draft, &mut slots);
                     let reservation = store.reserve(&set).unwrap();
                     let done = store.commit(reservation, set, meta(50 + 2 * u64::from(n))).unwrap();
                     store.apply(done.lsn).unwrap();
@@ -316,14 +316,14 @@ impl Case {
                     pair[0].unlink(&dir, b"z").unwrap();
                     store.checkpoint().unwrap();
                 }
-                settle(&store, &alone);
+                settle(&*store, &alone);
                 drop(store);
                 drop(open(pair, 1, &both).map_err(fail)?);
             }
         }
         let decider = open(pair, 0, &both).map_err(fail)?;
         let part = open(pair, 1, &both).map_err(fail)?;
-        if settle(&decider, &both) != 0 {
+        if settle(&*decider, &both) != 0 {
             return Err(format!("{what}: a decision stays for ever"));
         }
         let there = [0, 1].map(|side: usize| {
@@ -351,7 +351,7 @@ impl Case {
         let sets = [0, 1].map(|side: usize| {
             let mut draft = Draft::new(&Model::read(&pair[side], &hidden).unwrap(), 500);
             draft.run(&Op::Create("A/later", 10)).unwrap();
-            write_set(&stores[side], &pair[side], &draft, &mut slots)
+            write_set(&*stores[side], &pair[side], &draft, &mut slots)
         });
         let lsns = join(&stores, sets, 8, 90).map_err(|e| format!("{what}: {e}"))?;
         for side in [0, 1] {
@@ -517,7 +517,7 @@ fn recovery_is_stopped(case: &Case) {
                     }
                 }
                 let (io, others) = (Arc::clone(&ios[side]), Through(ios.clone()));
-                drop(DirStore::open_among(config(pair[side].instance()), io, &others).unwrap());
+                drop(systx_store::open_among(config(pair[side].instance()), io, &others).unwrap());
             }
             let stops = std::mem::take(&mut *recorder.instants.lock().unwrap());
             for (n, stop) in stops.iter().enumerate() {
@@ -587,11 +587,11 @@ fn what_is_aborted_leaves_nothing_and_its_number_may_be_used_again() {
     });
     let ios: [Arc<dyn Io>; SIDES] = [Arc::new(failing), Arc::new(pair[1].clone())];
     let stores = [0, 1].map(|side: usize| {
-        DirStore::open(config(pair[side].instance()), Arc::clone(&ios[side])).unwrap().0
+        systx_store::open(config(pair[side].instance()), Arc::clone(&ios[side])).unwrap().0
     });
     let mut slots = Vec::new();
     let sets = [0, 1]
-        .map(|side: usize| write_set(&stores[side], &*ios[side], &case.drafts[side], &mut slots));
+        .map(|side: usize| write_set(&*stores[side], &*ios[side], &case.drafts[side], &mut slots));
     let error = join(&stores, sets, 7, 1).unwrap_err();
     drop(slots);
     // The part is not stuck.

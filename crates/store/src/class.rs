@@ -47,7 +47,7 @@ pub(crate) fn of(magic: u64, dev: u64) -> Class {
         TMPFS | RAMFS => Class::Memory,
         EXT if has_journal(dev) => Class::Strong,
         // Which file system the upper layer is on cannot be told from the mount.
-        OVERLAY if crate::overlay::is_volatile(dev) => Class::Memory,
+        OVERLAY if is_volatile(dev) => Class::Memory,
         _ => Class::Weak,
     }
 }
@@ -85,6 +85,27 @@ pub(crate) fn kept_by_kernel(magic: u64, dev: u64) -> Option<PathBuf> {
     let (major, minor) = (rustix::fs::major(dev), rustix::fs::minor(dev));
     let link = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")).ok()?;
     Some(Path::new("/sys/fs").join(kind).join(link.file_name()?))
+}
+
+/// The options with which the file system on `dev` was mounted, as the mount table has them.
+pub(crate) fn options(dev: u64) -> Vec<String> {
+    let dev = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let of_all = table.lines().find_map(|line| {
+        let (place, rest) = line.split_once(" - ")?;
+        let here = place.split(' ').nth(2) == Some(&dev);
+        rest.split(' ').nth(2).filter(|_| here)
+    });
+    of_all.unwrap_or_default().split(',').map(str::to_owned).collect()
+}
+
+/// Whether nothing of the overlay on `dev` is ever synced.
+fn is_volatile(dev: u64) -> bool {
+    says_volatile(&options(dev))
+}
+
+pub(crate) fn says_volatile(options: &[String]) -> bool {
+    options.iter().any(|o| o == "volatile" || o == "fsync=volatile")
 }
 
 #[cfg(test)]

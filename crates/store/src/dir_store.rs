@@ -28,6 +28,7 @@ use crate::gc::{Tracked, Users};
 use crate::history::{Commit, History};
 use crate::install::{ApplyReport, Env, install};
 use crate::instance::Instance;
+use crate::interface::Late;
 use crate::io::{Class, HostId, Io};
 use crate::journal::{Body, Head, Ring};
 use crate::kept::{Bundled, Kept};
@@ -38,9 +39,8 @@ use crate::space::{Inodes, Promise};
 use crate::spare::Spare;
 use crate::staging::{Pool, Slot};
 use crate::super_block::{FORMAT, Super, Supers};
-use crate::times::Times;
 use crate::trust::{Owner, Registry};
-use crate::writeset::{SlotId, WriteSet};
+use crate::writeset::SlotId;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use systx_base::TxnId;
@@ -110,22 +110,14 @@ impl Config {
 }
 
 /// Room for one commit.
-#[derive(Debug, Default)]
-pub struct Reservation {
+#[derive(Default)]
+pub(crate) struct Room {
     /// Holds blocks until the record is made, where a quota may bind; only its drop matters.
     ahead: Option<Slot>,
     /// As well, until it is installed.
     ballast: Option<Slot>,
     /// Until what needs them is installed.
     _inodes: Promise,
-    forgotten: Forgotten,
-}
-
-/// A commit that survives.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Committed {
-    /// Its position in the log, for [`DirStore::apply`].
-    pub lsn: u64,
 }
 
 /// Why a record is not in the journal.
@@ -159,7 +151,7 @@ pub(crate) struct Entry {
     /// Until it is installed.
     commit: Option<Arc<Commit>>,
     /// Room for the installation.
-    reservation: Option<Reservation>,
+    room: Option<Room>,
     footprint: Footprint,
     slots: Vec<SlotId>,
     /// Slots whose files are in the tree.
@@ -178,7 +170,7 @@ struct Queued {
     body: Body,
     commit: Arc<Commit>,
     slots: Vec<SlotId>,
-    reservation: Reservation,
+    room: Room,
 }
 
 pub(crate) struct State {
@@ -240,11 +232,6 @@ pub(crate) struct Opened {
 }
 
 impl DirStore {
-    /// The longest file that can be committed, in bytes.
-    pub fn max_len(&self) -> u64 {
-        self.max_len
-    }
-
     pub(crate) fn assemble(opened: Opened) -> DirStore {
         let state = State {
             next_ticket: 1,
@@ -284,42 +271,16 @@ impl DirStore {
         }
     }
 
-    /// The store's directory: views hide it.
-    pub fn state_dir_id(&self) -> HostId {
-        self.layout.id
-    }
-
-    /// The overlay file system that it is on, if it is on one.
-    pub fn overlay(&self) -> Option<crate::overlay::Overlay> {
-        let new = || crate::overlay::Overlay::new(Arc::clone(&self.io), self.layout.state.clone());
-        self.overlay.then(new)
-    }
-
-    /// The crash behaviour of the file system below.
-    pub fn class(&self) -> Class {
-        self.class
-    }
-
     /// The highest transaction id that was ever committed here and is still known: new ones must be
     /// above it.
-    pub fn highest_txn(&self) -> TxnId {
+    #[cfg(test)]
+    pub(crate) fn highest_txn(&self) -> TxnId {
         self.state.lock().highest_txn
     }
 
     /// A staging slot: an empty file on the volume's file system, out of sight.
     pub fn stage(&self) -> std::io::Result<Slot> {
         self.pool.take()
-    }
-
-    /// The times that files of the file system can have.
-    pub fn times(&self) -> std::io::Result<Times> {
-        let slot = self.stage()?;
-        Times::of(&*self.io, slot.handle())
-    }
-
-    /// A slot from an earlier opening may be committed in this one.
-    pub fn adopt(&self, slot: &Slot) {
-        self.pool.adopt(slot);
     }
 
     pub(crate) fn env(&self) -> Env<'_> {
@@ -399,7 +360,7 @@ impl DirStore {
                         let commit = Arc::clone(commit);
                         let redo = std::mem::replace(&mut entry.redo, true);
                         entry.phase = Phase::Applying;
-                        let ballast = entry.reservation.as_mut().and_then(|r| r.ballast.take());
+                        let ballast = entry.room.as_mut().and_then(|r| r.ballast.take());
                         state.late.remove(&lsn);
                         state.runs += 1;
                         break (commit, ballast, run, redo);
@@ -426,7 +387,7 @@ impl DirStore {
                 Ok((report, gone)) => {
                     entry.phase = Phase::Applied;
                     entry.commit = None;
-                    entry.reservation = None;
+                    entry.room = None;
                     entry.gone = gone.clone();
                     entry.footprint.installed(&commit.set, &report.stamps, self.root);
                     entry.report = Some(report.clone());
@@ -454,7 +415,8 @@ impl DirStore {
         let state = self.state.lock();
         let late = state.late.iter().filter_map(|lsn| {
             let commit = state.entries.get(lsn)?.commit.as_ref()?;
-            Some(Late { lsn: *lsn, commit: Arc::clone(commit) })
+            let (txn, set) = (commit.meta.txn, commit.set.clone());
+            Some(Late { lsn: *lsn, txn, set })
         });
         late.collect()
     }
@@ -588,30 +550,6 @@ impl DirStore {
         Ok(())
     }
 
-    /// Whether there is nothing for which it would have to stay open.
-    pub(crate) fn is_at_rest(&self) -> bool {
-        let state = self.state.lock();
-        let idle = state.queue.is_empty() && state.inflight.is_empty() && !state.leading;
-        idle && state.entries.is_empty() && !state.checkpointing && state.poisoned.is_none()
-    }
-
-    /// Whether another process waits for its lock.
-    pub fn is_asked_for(&self) -> bool {
-        self.io.is_lock_asked_for(self.lock.file()).unwrap_or(false)
-    }
-
-    /// Whether nothing was ever committed in it.
-    pub(crate) fn is_unused(&self) -> bool {
-        self.block().is_none()
-    }
-
-    /// Removes it, if it is unused: nobody uses it any more.
-    pub(crate) fn remove(&self) {
-        if let Err(error) = crate::unused::remove_unused(&*self.io, &self.layout) {
-            tracing::debug!(%error, "an unused store stays");
-        }
-    }
-
     /// Transactions whose record the journal still needs.
     #[cfg(test)]
     pub(crate) fn uncheckpointed(&self) -> Vec<TxnId> {
@@ -629,32 +567,12 @@ impl DirStore {
     }
 }
 
-/// See [`DirStore::late`].
-pub struct Late {
-    /// Which.
-    pub lsn: u64,
-    commit: Arc<Commit>,
-}
-
-impl Late {
-    /// Its id.
-    pub fn txn(&self) -> TxnId {
-        self.commit.meta.txn
-    }
-
-    /// What it changes.
-    pub fn set(&self) -> &WriteSet {
-        &self.commit.set
-    }
-}
-
 mod committing;
+mod interface;
 mod joining;
 mod reserving;
 
-pub use reserving::{AGE, Forgotten, LEAST, LOGGED, Looked, SHARE};
-
-pub use committing::{Disjoint, Ready};
+pub use reserving::{AGE, LEAST, LOGGED, Looked, SHARE};
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -14,6 +14,30 @@ use crate::writeset::{Content, Ix, Origin, WriteSet};
 use std::collections::{HashMap, HashSet};
 use systx_base::Kind;
 
+/// Write sets of which none touches what another one touches: they may be committed as one group.
+pub struct Disjoint {
+    root: HostId,
+    footprints: Vec<Footprint>,
+}
+
+impl Disjoint {
+    /// None yet, on the volume with this root.
+    pub fn below(root: HostId) -> Disjoint {
+        Disjoint { root, footprints: Vec::new() }
+    }
+
+    /// Adds a write set; false, and it is not added, if it touches what one of the others touches.
+    pub fn add(&mut self, set: &WriteSet) -> bool {
+        let footprint = Footprint::new(set, self.root);
+        let apart = |other: &Footprint| other.meets(&footprint) == Meeting::Apart;
+        let fits = self.footprints.iter().all(apart);
+        if fits {
+            self.footprints.push(footprint);
+        }
+        fits
+    }
+}
+
 /// A file that is changed in place.
 #[derive(Debug)]
 struct InPlace {

@@ -15,6 +15,7 @@
 use crate::bundle::{self, Bundle, Entry};
 use crate::dir_store::DirStore;
 use crate::history::{History, HistoryEntry, changes};
+use crate::interface::{GcReport, Keep};
 use crate::io::{Handle, Io};
 use crate::layout::{bundle_of, found, grave_of, history_name, history_of, names, remove_all_by};
 use crate::writeset::{Origin, WriteSet};
@@ -22,41 +23,7 @@ use std::collections::{HashMap, HashSet};
 use std::io::Result;
 use std::sync::{Arc, OnceLock};
 use systx_base::sync::{Mutex, rank};
-use systx_base::{Kind, Time, TxnId};
-
-/// What [`DirStore::gc`] leaves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Keep {
-    /// At most this many transactions can be undone.
-    pub count: usize,
-    /// None that was committed before this time.
-    pub since: Option<Time>,
-    /// At most this many bytes in the graveyard.
-    pub bytes: u64,
-    /// So many of the newest can be undone, whatever the limits before say.
-    pub least: usize,
-    /// So many that cannot be undone any more stay in the log.
-    pub log: usize,
-}
-
-impl Default for Keep {
-    fn default() -> Self {
-        Keep { count: usize::MAX, since: None, bytes: u64::MAX, least: 0, log: 0 }
-    }
-}
-
-/// What [`DirStore::gc`] did, or would do.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct GcReport {
-    /// Transactions that can no longer be undone, oldest first.
-    pub removed: Vec<TxnId>,
-    /// Bytes that were freed.
-    pub freed: u64,
-    /// Bytes that the graveyard still holds.
-    pub kept: u64,
-    /// Transactions that can still be undone.
-    pub left: usize,
-}
+use systx_base::{Kind, TxnId};
 
 /// What is kept of transactions.
 #[derive(Default)]

@@ -18,9 +18,10 @@
 //! **No deadlock.**  One joint commit at a time is between its first claim and its decision ([`Joiner`]), so a
 //! prepared record waits for nobody who waits for it.
 
-use crate::dir_store::{Committed, DirStore, Ready, Reservation};
+use crate::dir_store::DirStore;
 use crate::error::CommitError;
 use crate::history::{Commit, CommitMeta};
+use crate::interface::{Committed, Ready, Reservation, Store};
 use crate::io::{Class, Io, Open};
 use crate::journal::scan;
 use crate::layout::{Layout, ensure_dir, ensure_file, found, names, read_first};
@@ -116,7 +117,7 @@ pub struct Decision {
 /// One store's share in a joint commit.
 pub struct Part<'a> {
     /// The store.
-    pub store: &'a DirStore,
+    pub store: &'a dyn Store,
     /// Its directory, absolute, on the host: where it will be looked for.
     pub path: Vec<u8>,
     /// Room for it.
@@ -184,7 +185,7 @@ impl Joiner {
     }
 
     /// Commits all parts, or none; the first one decides.  When this returns all are durable; each is in its
-    /// tree after [`DirStore::apply`].  `id` is a random number.
+    /// tree after [`Store::apply`].  `id` is a random number.
     ///
     /// # Errors
     /// Nothing was committed, except with [`CommitError::InDoubt`].
@@ -207,7 +208,7 @@ impl Joiner {
         {
             let mut claims = Claims(&parts, Vec::new(), 0);
             for (n, part) in parts.iter().enumerate() {
-                claims.1.push(part.store.claim_set(&part.set).map_err(at(n))?);
+                claims.1.push(part.store.claim(&part.set).map_err(at(n))?);
             }
             tickets.append(&mut claims.1);
         }
@@ -219,7 +220,7 @@ impl Joiner {
             let (reservation, set) =
                 (std::mem::take(&mut part.reservation), std::mem::take(&mut part.set));
             let ready = Ready { reservation, set, meta: meta.clone() };
-            match part.store.commit_claimed(tickets[n], ready, Some(joint(n))) {
+            match part.store.prepare(tickets[n], ready, joint(n)) {
                 Ok(lsn) => lsns[n] = lsn,
                 Err(error) => {
                     for (part, ticket) in parts[..n].iter().zip(&tickets) {
@@ -272,11 +273,6 @@ impl DirStore {
             Some(dir) => found(self.io.unlink(&dir, &name(id))).map(|_| ()),
             None => Ok(()),
         }
-    }
-
-    /// What tells this store from all others, if it has been written to.
-    pub fn known_as(&self) -> Option<u64> {
-        self.block().map(|b| b.store)
     }
 }
 

@@ -23,6 +23,7 @@ pub mod host_locks;
 mod host_locks_unsafe;
 mod install;
 mod instance;
+mod interface;
 pub mod io;
 mod joint;
 mod journal;
@@ -55,25 +56,26 @@ mod unused;
 pub mod writeset;
 mod xattrs;
 
-pub use dir_store::{AGE, Forgotten, LEAST, LOGGED, Looked, SHARE};
-pub use dir_store::{Committed, Config, DirStore, Disjoint, Late, Ready, Reservation};
+pub use dir_store::{AGE, Config, LEAST, LOGGED, Looked, SHARE};
 pub use error::{
     ApplyError, CheckpointError, CommitError, OpenError, Poisoned, ReserveError, UndoError,
 };
-pub use footprint::{Footprint, Meeting};
-pub use gc::{GcReport, InUse, Keep, Tracked, Versions};
+pub use footprint::{Disjoint, Footprint, Meeting};
+pub use gc::{Tracked, Versions};
 pub use history::{Change, ChangeKind, CommitMeta, HistoryEntry, Told, TxnKind, changes};
 pub use install::{ApplyReport, Outside, OutsideChange};
 pub use instance::Instance;
+pub use interface::{
+    Committed, Forgotten, GcReport, InUse, Keep, Late, Past, PastSide, Ready, Reservation, Seat,
+    Store, Undo, Wanted,
+};
 pub use joint::{
     Decision, Joiner, Joint, JointError, Member, Nobody, Outcome, Outcomes, Part, is_there,
     is_undecided, outcome,
 };
 pub use kept::Bundled;
-pub use look_back::{Past, PastSide};
 pub use on_demand::{Lease, OnDemand, Opens};
-pub use recovery::{RecoveryReport, check_place};
-pub use staging::Slot;
+pub use recovery::{RecoveryReport, check_place, open, open_among, overlay_of};
 pub use times::Times;
 pub use trust::{Known, Owner, Registry};
-pub use undo::Undo;
+pub use writeset::{Slot, Staging};

@@ -8,53 +8,15 @@
 
 use crate::dir_store::DirStore;
 use crate::history::{Before, ChangeKind, History, OldContent};
+use crate::interface::{self, Past, PastSide};
 use crate::io::{Handle, HostId, Open, Stamp, Stat};
 use crate::layout::{before_name, found, grave_name, names};
 use crate::writeset::index::{Index, join};
 use crate::writeset::{Attrs, Content, Data, Extent, Ix, NewKind, Origin};
 use std::collections::{HashMap, HashSet};
 use std::io::Result;
-use systx_base::{Gid, Kind, Time, TxnId, Uid};
-
-/// One changed path of a committed transaction.
-#[derive(Clone, Debug)]
-pub struct Past {
-    /// Path below the volume root.
-    pub path: Vec<u8>,
-    /// What happened.
-    pub kind: ChangeKind,
-    /// What was there before.
-    pub old: Option<PastSide>,
-    /// What was there after.
-    pub new: Option<PastSide>,
-    /// Whether the content differs, not only attributes.
-    pub content: bool,
-    /// Bytes of new content.
-    pub bytes: u64,
-    /// Extended attributes that differ.
-    pub xattrs: Vec<Vec<u8>>,
-}
-
-/// One side of it.
-#[derive(Clone, Debug)]
-pub struct PastSide {
-    /// Its type.
-    pub kind: Kind,
-    /// Permission bits.
-    pub mode: u32,
-    /// Owner.
-    pub uid: Uid,
-    /// Group.
-    pub gid: Gid,
-    /// Length.
-    pub size: u64,
-    /// Modification time.
-    pub mtime: Time,
-    /// Device number of a device node.
-    pub rdev: u64,
-    /// Where its bytes are; `None` where that is not known any more.
-    seat: Option<Seat>,
-}
+use std::sync::Arc;
+use systx_base::{Kind, TxnId};
 
 /// An inode, and what has to be taken back of it.
 #[derive(Clone, Debug)]
@@ -64,6 +26,11 @@ struct Seat {
     now: Stamp,
     /// The latest first.
     patches: Vec<Patch>,
+}
+
+/// As whoever asks for its bytes later holds it.
+fn seat(seat: Seat) -> interface::Seat {
+    Arc::new(seat)
 }
 
 /// What a later transaction has overwritten in place.
@@ -106,7 +73,8 @@ impl DirStore {
 
     /// The content of one side of a file, at most `limit` bytes, or the target of a link; `None` if it is not known any more.
     pub fn read_back(&self, side: &PastSide, limit: usize) -> Result<Option<Vec<u8>>> {
-        let Some(seat) = &side.seat else { return Ok(None) };
+        let seat = side.seat.as_ref().and_then(|seat| seat.downcast_ref::<Seat>());
+        let Some(seat) = seat else { return Ok(None) };
         let io = &*self.io;
         if side.kind == Kind::Symlink {
             return found(io.read_link(&seat.dir, &seat.name));
@@ -266,7 +234,7 @@ impl<'a> Finder<'a> {
                 patches.push(Patch { len: *len, file, extents: extents.clone() });
             }
         }
-        side.seat = known.then(|| Seat { dir, name, now: now.stamp(), patches });
+        side.seat = known.then(|| seat(Seat { dir, name, now: now.stamp(), patches }));
         Ok(Some(side))
     }
 
@@ -411,11 +379,13 @@ impl<'a> Finder<'a> {
                 let after = history.done.lsn + 1;
                 let later = self.all.iter().filter(|h| h.done.lsn >= after);
                 let untouched = later.into_iter().all(|h| self.before_of(h, stat.id).is_none());
-                side.seat = (known && untouched).then(|| Seat {
-                    dir: dir.clone(),
-                    name: name.clone(),
-                    now: stat.stamp(),
-                    patches: Vec::new(),
+                side.seat = (known && untouched).then(|| {
+                    seat(Seat {
+                        dir: dir.clone(),
+                        name: name.clone(),
+                        now: stat.stamp(),
+                        patches: Vec::new(),
+                    })
                 });
                 let (old, new) = match kind {
                     ChangeKind::Removed => (Some(side), None),

@@ -12,8 +12,8 @@
 //! has it begins no further commit ([`OnDemand::turn`]), closes the store once those that have
 //! begun are installed, and lets the others go first.
 
-use crate::dir_store::DirStore;
 use crate::error::{OpenError, open_io};
+use crate::interface::Store;
 use crate::io::{Handle, Io, Open};
 use crate::joint;
 use crate::journal;
@@ -46,44 +46,58 @@ pub trait Opens: Send + Sync {
     ///
     /// # Errors
     /// It cannot be opened.
-    fn open(&self) -> Result<DirStore, OpenError>;
+    fn open(&self) -> Result<Arc<dyn Store>, OpenError>;
 
     /// It is about to be removed, since nothing was committed in it: its directory becomes another
     /// object, or none.
-    fn removes(&self) {}
+    fn removes(&self);
 }
 
-impl<F: Fn() -> Result<DirStore, OpenError> + Send + Sync> Opens for F {
-    fn open(&self) -> Result<DirStore, OpenError> {
+impl<F: Fn() -> Result<Arc<dyn Store>, OpenError> + Send + Sync> Opens for F {
+    fn open(&self) -> Result<Arc<dyn Store>, OpenError> {
         self()
     }
+    fn removes(&self) {}
 }
 
 /// See the module.
 pub struct OnDemand {
-    io: Arc<dyn Io>,
-    /// The store's directory, below the root of `io`.
-    path: Vec<u8>,
-    open: Option<Box<dyn Opens>>,
+    kept: Kept,
     state: Mutex<State>,
     changed: Event,
 }
 
+enum Kept {
+    /// It is open, and stays so.
+    Open(Arc<dyn Store>),
+    /// It may be closed.
+    Shelved(Shelf),
+}
+
+/// The directory of a store, and what opens it.
+struct Shelf {
+    io: Arc<dyn Io>,
+    /// Below the root of `io`.
+    path: Vec<u8>,
+    opens: Box<dyn Opens>,
+    /// The number of a store, and of its super block when nothing was left in it.
+    seen: Mutex<Option<(u64, u64)>>,
+}
+
 struct State {
-    store: Option<Arc<DirStore>>,
+    /// One that may be closed, while it is open.
+    store: Option<Arc<dyn Store>>,
     leases: usize,
     /// Those of them that do not end with a commit.
     lasting: usize,
     /// Some thread opens or closes it.
     busy: bool,
-    /// The number of a store, and of its super block when nothing was left in it.
-    seen: Option<(u64, u64)>,
 }
 
 /// The right to use a store, which stays open and locked as long as this lives.
 pub struct Lease {
     // Before the right to it: who comes next must find the lock free.
-    store: Arc<DirStore>,
+    store: Arc<dyn Store>,
     right: Right,
 }
 
@@ -94,9 +108,9 @@ struct Right {
 }
 
 impl Deref for Lease {
-    type Target = DirStore;
-    fn deref(&self) -> &DirStore {
-        &self.store
+    type Target = dyn Store;
+    fn deref(&self) -> &(dyn Store + 'static) {
+        &*self.store
     }
 }
 
@@ -115,26 +129,36 @@ impl Drop for Right {
 }
 
 impl OnDemand {
-    /// A store in the directory `path` below the root of `io`, which `open` opens.
-    pub fn new(io: Arc<dyn Io>, path: &[u8], open: impl Opens + 'static) -> Arc<OnDemand> {
-        OnDemand::with(io, path, Some(Box::new(open)), None)
+    /// A store in the directory `path` below the root of `io`, which `opens` opens.
+    pub fn new(io: Arc<dyn Io>, path: &[u8], opens: impl Opens + 'static) -> Arc<OnDemand> {
+        let (path, seen) = (path.to_vec(), Mutex::new(rank::LEAF, None));
+        OnDemand::with(Kept::Shelved(Shelf { io, path, opens: Box::new(opens), seen }))
     }
 
     /// A store that is open, and stays so.
-    pub fn always(store: DirStore) -> Arc<OnDemand> {
-        let (io, path) = (Arc::clone(&store.io), store.layout.path.clone());
-        OnDemand::with(io, &path, None, Some(Arc::new(store)))
+    pub fn always(store: Arc<dyn Store>) -> Arc<OnDemand> {
+        OnDemand::with(Kept::Open(store))
     }
 
-    fn with(
-        io: Arc<dyn Io>,
-        path: &[u8],
-        open: Option<Box<dyn Opens>>,
-        store: Option<Arc<DirStore>>,
-    ) -> Arc<OnDemand> {
-        let state = State { store, leases: 0, lasting: 0, busy: false, seen: None };
-        let state = Mutex::new(rank::STORES, state);
-        Arc::new(OnDemand { io, path: path.to_vec(), open, state, changed: Event::new() })
+    fn with(kept: Kept) -> Arc<OnDemand> {
+        let state = State { store: None, leases: 0, lasting: 0, busy: false };
+        Arc::new(OnDemand { kept, state: Mutex::new(rank::STORES, state), changed: Event::new() })
+    }
+
+    /// The store if it is open.
+    fn opened(&self, state: &State) -> Option<Arc<dyn Store>> {
+        match &self.kept {
+            Kept::Open(store) => Some(Arc::clone(store)),
+            Kept::Shelved(_) => state.store.clone(),
+        }
+    }
+
+    /// What is known of it while it is closed, if it may be.
+    fn shelf(&self) -> Option<&Shelf> {
+        match &self.kept {
+            Kept::Open(_) => None,
+            Kept::Shelved(shelf) => Some(shelf),
+        }
     }
 
     /// Opens the store if it is not open, and keeps it so.  Waits for a process that has it.
@@ -190,14 +214,17 @@ impl OnDemand {
         while state.busy {
             self.changed.wait(&mut state);
         }
-        if let Some(store) = &state.store {
-            let store = Arc::clone(store);
-            return Ok(Lease { store, right: self.right(&mut state, lasting) });
-        }
+        let shelf = match (&self.kept, &state.store) {
+            (Kept::Shelved(shelf), None) => shelf,
+            (Kept::Open(store), _) | (_, Some(store)) => {
+                let store = Arc::clone(store);
+                return Ok(Lease { store, right: self.right(&mut state, lasting) });
+            }
+        };
         state.busy = true;
         drop(state);
         let turn = Turn(self);
-        let store = Arc::new(self.open_now(patience)?);
+        let store = shelf.open_now(patience)?;
         let mut state = self.state.lock();
         state.store = Some(Arc::clone(&store));
         let right = self.right(&mut state, lasting);
@@ -206,14 +233,139 @@ impl OnDemand {
         Ok(Lease { store, right })
     }
 
-    fn open_now(&self, patience: Duration) -> Result<DirStore, OpenError> {
+    /// The store if it is open at this moment.
+    pub fn if_open(self: &Arc<Self>) -> Option<Lease> {
+        let mut state = self.state.lock();
+        let store = self.opened(&state)?;
+        Some(Lease { store, right: self.right(&mut state, false) })
+    }
+
+    /// As [`OnDemand::lease`], if the store is there: makes none.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn existing(self: &Arc<Self>) -> Result<Option<Lease>, OpenError> {
+        if let Some(lease) = self.if_open() {
+            return Ok(Some(lease));
+        }
+        match self.shelf().map(Shelf::layout).transpose()? {
+            Some(None) => Ok(None),
+            _ => self.lease().map(Some),
+        }
+    }
+
+    /// What tells this store from all others, if it was written to.  It is not opened for that.
+    pub fn known_as(self: &Arc<Self>) -> Option<u64> {
+        if let Some(lease) = self.if_open() {
+            return lease.known_as();
+        }
+        let shelf = self.shelf()?;
+        let layout = shelf.layout().ok()??;
+        match read(&*shelf.io, &layout) {
+            Ok(Found::Valid(block)) => Some(block.store),
+            _ => None,
+        }
+    }
+
+    /// Whether the history has this transaction, as far as that is known without opening the store.
+    pub fn has_history(self: &Arc<Self>, txn: TxnId) -> bool {
+        self.if_open().is_some_and(|lease| lease.has_history(txn).unwrap_or(false))
+    }
+
+    /// Finishes what a process has left in the store, before anybody looks at the file system; if
+    /// nothing was left, it is not opened.  The lease if it was, or was open already.
+    ///
+    /// # Errors
+    /// As [`OnDemand::lease`].
+    pub fn finish_left(
+        self: &Arc<Self>,
+        also: impl Fn(u64) -> bool,
+    ) -> Result<Option<Lease>, OpenError> {
+        let Some(shelf) = self.shelf() else { return Ok(self.if_open()) };
+        let failed = open_io(&shelf.path);
+        let until = Instant::now() + LOOK_PATIENCE;
+        let mut asking = None;
+        loop {
+            // The lock may be this process's.
+            if self.state.lock().busy {
+                // Whoever makes it may wait for a disk that is frozen.
+                if shelf.is_new().map_err(&failed)? {
+                    return Ok(None);
+                }
+                let mut state = self.state.lock();
+                while state.busy {
+                    self.changed.wait(&mut state);
+                }
+            }
+            if let Some(lease) = self.if_open() {
+                return Ok(Some(lease));
+            }
+            let Some(layout) = shelf.layout()? else { return Ok(None) };
+            if !shelf.is_locked(&layout).map_err(&failed)? {
+                let left = shelf.has_left(&layout, &also).map_err(&failed)?;
+                drop(asking);
+                let lease = || self.lease_within(LOOK_PATIENCE, false);
+                return left.then(lease).transpose();
+            }
+            if Instant::now() >= until {
+                return Err(OpenError::Locked { path: crate::error::shown(&shelf.path) });
+            }
+            asking = asking.or(shelf.ask()?);
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Removes the store, if nothing was committed in it and nobody has it.
+    pub fn tidy(self: &Arc<Self>) {
+        let Some(shelf) = self.shelf() else { return };
+        let known = shelf.seen.lock().is_some() || self.known_as().is_some();
+        if !known && shelf.layout().is_ok_and(|there| there.is_some()) {
+            // With the lease it goes.
+            let _ = self.lease_within(Duration::ZERO, false);
+        }
+    }
+
+    /// Makes the directories that a store of `owner` will be in, before a transaction begins whose
+    /// commit may be the first.
+    ///
+    /// # Errors
+    /// Why it may not be there.
+    pub fn make_way(&self, owner: Owner) -> Result<(), OpenError> {
+        let Some(Shelf { io, path, .. }) = self.shelf() else { return Ok(()) };
+        Layout::make_way(&**io, path, Some(owner)).map_err(|why| refused(path, why))
+    }
+
+    fn give_back(&self, lasting: bool) {
+        let mut state = self.state.lock();
+        state.leases -= 1;
+        state.lasting -= usize::from(lasting);
+        let over = state.leases == 0 && !state.busy;
+        let Some(shelf) = self.shelf().filter(|_| over) else { return };
+        let Some(store) = state.store.take_if(|store| store.is_at_rest()) else {
+            drop(state);
+            self.changed.notify_all();
+            return;
+        };
+        state.busy = true;
+        drop(state);
+        let _turn = Turn(self);
+        if store.is_unused() {
+            shelf.opens.removes();
+            store.remove();
+        }
+        shelf.closed();
+        // Whoever comes next must find the lock free.
+        drop(store);
+    }
+}
+
+impl Shelf {
+    fn open_now(&self, patience: Duration) -> Result<Arc<dyn Store>, OpenError> {
         let until = Instant::now() + patience;
-        let none = || OpenError::Locked { path: crate::error::shown(&self.path) };
-        let opens = self.open.as_ref().ok_or_else(none)?;
         self.let_others_go_first()?;
         let mut asking = None;
         loop {
-            match opens.open() {
+            match self.opens.open() {
                 Err(OpenError::Locked { .. }) if Instant::now() < until => {
                     asking = asking.or(self.ask()?);
                     std::thread::sleep(PAUSE);
@@ -245,105 +397,6 @@ impl OnDemand {
             std::thread::sleep(PAUSE / 5);
         }
         Ok(())
-    }
-
-    /// The store if it is open at this moment.
-    pub fn if_open(self: &Arc<Self>) -> Option<Lease> {
-        let mut state = self.state.lock();
-        let store = Arc::clone(state.store.as_ref()?);
-        Some(Lease { store, right: self.right(&mut state, false) })
-    }
-
-    /// As [`OnDemand::lease`], if the store is there: makes none.
-    ///
-    /// # Errors
-    /// As there.
-    pub fn existing(self: &Arc<Self>) -> Result<Option<Lease>, OpenError> {
-        if let Some(lease) = self.if_open() {
-            return Ok(Some(lease));
-        }
-        if self.layout()?.is_none() {
-            return Ok(None);
-        }
-        self.lease().map(Some)
-    }
-
-    /// What tells this store from all others, if it was written to.  It is not opened for that.
-    pub fn known_as(self: &Arc<Self>) -> Option<u64> {
-        if let Some(lease) = self.if_open() {
-            return lease.known_as();
-        }
-        let layout = self.layout().ok()??;
-        match read(&*self.io, &layout) {
-            Ok(Found::Valid(block)) => Some(block.store),
-            _ => None,
-        }
-    }
-
-    /// Whether the history has this transaction, as far as that is known without opening the store.
-    pub fn has_history(self: &Arc<Self>, txn: TxnId) -> bool {
-        self.if_open().is_some_and(|lease| lease.has_history(txn).unwrap_or(false))
-    }
-
-    /// Finishes what a process has left in the store, before anybody looks at the file system; if
-    /// nothing was left, it is not opened.  The lease if it was, or was open already.
-    ///
-    /// # Errors
-    /// As [`OnDemand::lease`].
-    pub fn finish_left(
-        self: &Arc<Self>,
-        also: impl Fn(u64) -> bool,
-    ) -> Result<Option<Lease>, OpenError> {
-        let failed = open_io(&self.path);
-        let until = Instant::now() + LOOK_PATIENCE;
-        let mut asking = None;
-        loop {
-            // The lock may be this process's.
-            if self.state.lock().busy {
-                // Whoever makes it may wait for a disk that is frozen.
-                if self.is_new().map_err(&failed)? {
-                    return Ok(None);
-                }
-                let mut state = self.state.lock();
-                while state.busy {
-                    self.changed.wait(&mut state);
-                }
-            }
-            if let Some(lease) = self.if_open() {
-                return Ok(Some(lease));
-            }
-            let Some(layout) = self.layout()? else { return Ok(None) };
-            if !self.is_locked(&layout).map_err(&failed)? {
-                let left = self.has_left(&layout, &also).map_err(&failed)?;
-                drop(asking);
-                let lease = || self.lease_within(LOOK_PATIENCE, false);
-                return left.then(lease).transpose();
-            }
-            if Instant::now() >= until {
-                return Err(OpenError::Locked { path: crate::error::shown(&self.path) });
-            }
-            asking = asking.or(self.ask()?);
-            std::thread::sleep(PAUSE);
-        }
-    }
-
-    /// Removes the store, if nothing was committed in it and nobody has it.
-    pub fn tidy(self: &Arc<Self>) {
-        let known = self.state.lock().seen.is_some();
-        if !known && self.known_as().is_none() && self.layout().is_ok_and(|there| there.is_some()) {
-            // With the lease it goes.
-            let _ = self.lease_within(Duration::ZERO, false);
-        }
-    }
-
-    /// Makes the directories that a store of `owner` will be in, before a transaction begins whose
-    /// commit may be the first.
-    ///
-    /// # Errors
-    /// Why it may not be there.
-    pub fn make_way(&self, owner: Owner) -> Result<(), OpenError> {
-        let made = Layout::make_way(&*self.io, &self.path, Some(owner));
-        made.map_err(|why| refused(&self.path, why))
     }
 
     fn layout(&self) -> Result<Option<Layout>, OpenError> {
@@ -378,7 +431,7 @@ impl OnDemand {
 
     fn has_records(&self, layout: &Layout, block: &Super) -> std::io::Result<bool> {
         let (io, now) = (&*self.io, (block.store, block.seq));
-        let seen = self.state.lock().seen == Some(now);
+        let seen = *self.seen.lock() == Some(now);
         let has = if seen {
             journal::is_begun(io, layout, block.identity(), block.head)?
         } else {
@@ -391,32 +444,21 @@ impl OnDemand {
                 || mark.is_some_and(|mark| mark.lsn >= block.head.lsn)
         };
         if !has && !seen {
-            self.state.lock().seen = Some(now);
+            *self.seen.lock() = Some(now);
         }
         Ok(has)
     }
 
-    fn give_back(&self, lasting: bool) {
-        let mut state = self.state.lock();
-        state.leases -= 1;
-        state.lasting -= usize::from(lasting);
-        let over = state.leases == 0 && !state.busy;
-        let Some(opens) = self.open.as_ref().filter(|_| over) else { return };
-        if !state.store.as_ref().is_some_and(|store| store.is_at_rest()) {
-            drop(state);
-            self.changed.notify_all();
-            return;
-        }
-        state.busy = true;
-        let store = state.store.take();
-        let block = store.as_ref().and_then(|store| store.block());
-        state.seen = block.map(|block| (block.store, block.seq));
-        drop(state);
-        let _turn = Turn(self);
-        if let Some(store) = store.filter(|store| store.is_unused()) {
-            opens.removes();
-            store.remove();
-        }
+    /// The store was closed, with nothing left in it.
+    fn closed(&self) {
+        let block = match self.layout() {
+            Ok(Some(layout)) => read(&*self.io, &layout).ok(),
+            _ => None,
+        };
+        *self.seen.lock() = match block {
+            Some(Found::Valid(block)) => Some((block.store, block.seq)),
+            _ => None,
+        };
     }
 }
 

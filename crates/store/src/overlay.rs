@@ -12,6 +12,7 @@
 //! - what is removed with such a directory is carried to the graveyard ([`crate::install`], `carry`);
 //! - [`is_movable`] tells such directories, by an attempt to rename that can do nothing.
 
+use crate::class::{options, says_volatile};
 use crate::install::{Env, is_fatal};
 use crate::io::{Handle, Io, Rename, Stamp, Stat};
 use crate::layout::{Layout, ensure_dir, names, temp_name};
@@ -52,27 +53,6 @@ impl Overlay {
 /// Whether the file system of this type (`f_type`) is an overlay.
 pub fn is_overlay(magic: u64) -> bool {
     magic == crate::class::OVERLAY
-}
-
-/// The options with which the file system on `dev` was mounted, as the mount table has them.
-pub fn options(dev: u64) -> Vec<String> {
-    let dev = format!("{}:{}", rustix::fs::major(dev), rustix::fs::minor(dev));
-    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let of_all = table.lines().find_map(|line| {
-        let (place, rest) = line.split_once(" - ")?;
-        let here = place.split(' ').nth(2) == Some(&dev);
-        rest.split(' ').nth(2).filter(|_| here)
-    });
-    of_all.unwrap_or_default().split(',').map(str::to_owned).collect()
-}
-
-/// Whether nothing of the overlay on `dev` is ever synced.
-pub(crate) fn is_volatile(dev: u64) -> bool {
-    says_volatile(&options(dev))
-}
-
-fn says_volatile(options: &[String]) -> bool {
-    options.iter().any(|o| o == "volatile" || o == "fsync=volatile")
 }
 
 /// What kind of overlay it is, in words.

@@ -20,6 +20,7 @@ use crate::error::{OpenError, open_io, shown};
 use crate::footprint::is_in_place;
 use crate::history::{Commit, History};
 use crate::install::{Env, OutsideChange, Versions, install_among};
+use crate::interface::Store;
 use crate::io::{Class, Handle, HostId, Io, Stamp};
 use crate::joint::{Joint, Member, Nobody, Outcome, Outcomes};
 use crate::journal::{Head, Identity, Record, Scan, scan};
@@ -27,6 +28,7 @@ use crate::kept::{Bundled, Kept};
 use crate::layout::{Layout, ensure_file, found, history_of, names, remove_all, walk};
 use crate::lock::StoreLock;
 use crate::mark::Mark;
+use crate::overlay::Overlay;
 use crate::staging::Pool;
 use crate::super_block::{FORMAT, Found, Super, Supers, read};
 use crate::trust::{Owner, Refused};
@@ -81,8 +83,34 @@ struct Pending {
     commit: Commit,
 }
 
+/// Opens the store of a volume that keeps what is committed as plain files, making it if there is
+/// none, and finishes what a crash left.
+///
+/// # Errors
+/// Why it is not opened; then nothing was changed that another try would miss.
+pub fn open(
+    config: Config,
+    io: Arc<dyn Io>,
+) -> std::result::Result<(Arc<dyn Store>, RecoveryReport), OpenError> {
+    open_among(config, io, &Nobody)
+}
+
+/// As [`open`]; `others` knows what other stores decided.
+///
+/// # Errors
+/// As there.
+pub fn open_among(
+    config: Config,
+    io: Arc<dyn Io>,
+    others: &dyn Outcomes,
+) -> std::result::Result<(Arc<dyn Store>, RecoveryReport), OpenError> {
+    let (store, report) = DirStore::open_among(config, io, others)?;
+    Ok((Arc::new(store), report))
+}
+
 impl DirStore {
-    /// Opens the store of a volume, making it if there is none, and finishes what a crash left.
+    /// As [`open`].
+    #[cfg(test)]
     pub fn open(
         config: Config,
         io: Arc<dyn Io>,
@@ -90,7 +118,7 @@ impl DirStore {
         DirStore::open_among(config, io, &Nobody)
     }
 
-    /// As [`DirStore::open`]; `others` knows what other stores decided.
+    /// As [`open_among`].
     pub fn open_among(
         config: Config,
         io: Arc<dyn Io>,
@@ -156,6 +184,21 @@ impl DirStore {
 /// Why it may not.
 pub fn check_place(io: &dyn Io, path: &[u8], owner: Owner) -> std::result::Result<(), OpenError> {
     walk(io, path, Some(owner)).map(drop).map_err(|why| refused(path, why))
+}
+
+/// The overlay file system of a store that is there, if it is on one.
+///
+/// # Errors
+/// Of the look.
+pub fn overlay_of(
+    io: &Arc<dyn Io>,
+    path: &[u8],
+) -> std::result::Result<Option<Overlay>, OpenError> {
+    if io.fs_info().map_err(open_io(path))?.magic != crate::class::OVERLAY {
+        return Ok(None);
+    }
+    let layout = Layout::look(&**io, path, None).map_err(|why| refused(path, why))?;
+    Ok(layout.map(|layout| Overlay::new(Arc::clone(io), layout.state)))
 }
 
 pub(crate) fn refused(store: &[u8], why: Refused) -> OpenError {

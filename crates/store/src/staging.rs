@@ -13,7 +13,7 @@
 
 use crate::io::{Handle, Io};
 use crate::layout::{Layout, ensure_file, names};
-use crate::writeset::SlotId;
+use crate::writeset::{SlotId, Staging};
 use std::collections::HashMap;
 use std::io::Result;
 use std::sync::Arc;
@@ -45,20 +45,22 @@ impl Slot {
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
-    /// Reads until `buf` is full or the slot ends; returns the count.
-    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+}
+
+impl Staging for Slot {
+    fn id(&self) -> SlotId {
+        self.id
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
         self.io.read_at(&self.handle, buf, offset)
     }
-    /// Writes all of `data`.
-    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.io.write_at(&self.handle, data, offset)
     }
-    /// Sets the length.
-    pub fn set_len(&self, len: u64) -> Result<()> {
+    fn set_len(&self, len: u64) -> Result<()> {
         self.io.set_len(&self.handle, len)
     }
-    /// Deallocates a range; it reads as zeros, and the length stays.
-    pub fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
+    fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
         self.io.punch_hole(&self.handle, offset, len)
     }
 }

@@ -1,6 +1,7 @@
 //! What the tests of this crate share: scratch volumes, write sets built from paths, pictures of
 //! trees, and an [`Io`] that dies at its n-th call.
 
+use crate::dir_store::DirStore;
 use crate::history::{CommitMeta, TxnKind};
 use crate::instance::Instance;
 use crate::io::{
@@ -10,7 +11,7 @@ use crate::real::RealIo;
 use crate::writeset::{
     Attrs, Bind, Content, Data, Extent, Ix, NewKind, Object, Origin, SlotId, WriteSet,
 };
-use crate::{ApplyReport, Config, DirStore, RecoveryReport};
+use crate::{ApplyReport, Config, RecoveryReport};
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Error, Result};
 use std::os::unix::ffi::OsStrExt;

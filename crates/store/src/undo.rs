@@ -11,9 +11,10 @@
 
 use crate::dir_store::DirStore;
 use crate::error::UndoError;
-use crate::gc::{InUse, brought_back};
+use crate::gc::brought_back;
 use crate::history::{Before, History, OldContent};
 use crate::install::copy_data;
+use crate::interface::{Undo, Wanted};
 use crate::io::{Handle, HostId, Open, Stamp, Stat};
 use crate::layout::{before_name, grave_name, names};
 use crate::origins::is_gone;
@@ -23,23 +24,9 @@ use crate::survivors::{Search, Survivor, Way};
 use crate::writeset::index::{Index, join};
 use crate::writeset::{Attrs, Bind, Content, Data, Extent, Ix, Object, Origin, SlotId, WriteSet};
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 use systx_base::progress::{self, Phase};
 use systx_base::{Kind, Time, TxnId};
-
-/// A write set that undoes a transaction, and the staging slots that it refers to: they must live
-/// until it is committed.
-#[derive(Debug)]
-pub struct Undo {
-    /// The write set.
-    pub set: WriteSet,
-    /// Its slots.
-    pub slots: Vec<Slot>,
-    /// What it brings back is not collected meanwhile.
-    pub in_use: Vec<InUse>,
-}
-
-/// Which paths below the volume root are meant.
-pub type Wanted<'a> = &'a dyn Fn(&[u8]) -> bool;
 
 type Result<T> = std::result::Result<T, UndoError>;
 
@@ -111,7 +98,9 @@ impl DirStore {
         // An object of another transaction's part of the graveyard may be among them.
         let others = brought_back(&builder.out).collect();
         let others = self.users.hold(others).ok_or(UndoError::Forgotten(txn))?;
-        Ok(Undo { set: builder.out, slots: builder.slots, in_use: vec![in_use, others] })
+        let slot = |slot| -> crate::writeset::Slot { Arc::new(slot) };
+        let slots = builder.slots.into_iter().map(slot).collect();
+        Ok(Undo { set: builder.out, slots, in_use: Box::new((in_use, others)) })
     }
 }
 

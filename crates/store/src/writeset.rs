@@ -203,6 +203,23 @@ impl Data {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SlotId(pub u64);
 
+/// A staging slot, at first empty.  Dropping it gives it back to the store, unless it was committed.
+pub trait Staging: std::any::Any + Send + Sync {
+    /// Its name in a write set.
+    fn id(&self) -> SlotId;
+    /// Reads until `buf` is full or the slot ends; returns the count.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<usize>;
+    /// Writes all of `data`.
+    fn write_at(&self, data: &[u8], offset: u64) -> std::io::Result<()>;
+    /// Sets the length.
+    fn set_len(&self, len: u64) -> std::io::Result<()>;
+    /// Deallocates a range; it reads as zeros, and the length stays.
+    fn punch_hole(&self, offset: u64, len: u64) -> std::io::Result<()>;
+}
+
+/// A staging slot, open as long as one clone lives.
+pub type Slot = std::sync::Arc<dyn Staging>;
+
 /// The final state of one name.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bind {

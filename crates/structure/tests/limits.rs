@@ -90,7 +90,7 @@ fn modules_are_in_small_circles() {
 /// implementation has left an operation out.
 #[test]
 fn interfaces_of_stores_have_no_default_bodies() {
-    const INTERFACES: [&str; 2] = ["Io", "Tree"];
+    const INTERFACES: [&str; 4] = ["Io", "Staging", "Store", "Tree"];
     let (mut met, mut wrong) = (Vec::new(), Vec::new());
     for source in sources("store") {
         for item in &source.file.items {
@@ -112,6 +112,26 @@ fn interfaces_of_stores_have_no_default_bodies() {
     met.sort();
     assert_eq!(met, INTERFACES, "they have moved");
     assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+/// The kind of a store is chosen where it is opened: the daemon opens a volume in one place, the
+/// simulator a store in another.  Above that nobody can name a kind, since none is public.
+#[test]
+fn the_kind_of_a_store_is_chosen_in_one_place() {
+    let workspace = source::workspace();
+    let opens = |source: &source::Source| {
+        let text = std::fs::read_to_string(workspace.join(&source.path)).expect("UTF-8");
+        text.contains("systx_store::open(") || text.contains("systx_store::open_among(")
+    };
+    let mut found: Vec<String> = Vec::new();
+    for name in crates() {
+        let sources = sources(&name);
+        let places = sources.iter().filter(|source| opens(source));
+        found.extend(places.map(|source| source.path.display().to_string()));
+    }
+    found.sort();
+    let tests = "crates/commit/src/testing.rs";
+    assert_eq!(found, [tests, "crates/daemon/src/volume.rs", "crates/sim/src/suite.rs"]);
 }
 
 /// Files are counted by crate, tests included: a row for each file would be longer than the code.

@@ -41,6 +41,7 @@ mod times;
 
 pub use budget::{Budget, Elsewhere};
 pub use freeze::FrozenContent;
+pub use systx_store::{Slot, Staging};
 pub use times::Times;
 pub(crate) use times::TimesHeld;
 
@@ -50,8 +51,6 @@ use rustix::io::Errno;
 use segments::Segments;
 use spilled::Spilled;
 use std::io;
-use std::sync::Arc;
-use systx_store::writeset::SlotId;
 
 /// Unit of copy-on-write and of conflicts.
 pub const PAGE: u64 = 4096;
@@ -81,24 +80,6 @@ pub trait Base: Send + Sync {
     /// The next range of data at or after `offset`; `None` if only a hole follows.
     fn next_data(&self, offset: u64) -> io::Result<Option<(u64, u64)>>;
 }
-
-/// An open staging slot, at first empty.  Whoever implements it gives the slot back to the store
-/// when it is dropped without having been committed.
-pub trait Staging: Send + Sync {
-    /// Its name in a write set.
-    fn id(&self) -> SlotId;
-    /// Reads until `buf` is full or the slot ends; returns the count.
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// Writes all of `data`.
-    fn write_at(&self, data: &[u8], offset: u64) -> io::Result<()>;
-    /// Sets the length.
-    fn set_len(&self, len: u64) -> io::Result<()>;
-    /// Deallocates a range; it reads as zeros, and the length stays.
-    fn punch_hole(&self, offset: u64, len: u64) -> io::Result<()>;
-}
-
-/// A staging slot, open as long as one clone lives.
-pub type Slot = Arc<dyn Staging>;
 
 /// Where spilled bytes go.
 pub trait Spill: Send + Sync {

@@ -19,10 +19,12 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systx_base::{Kind, Time, TxnId};
+use systx_store::io::Io;
 use systx_store::io::{Class, Stamp};
+use systx_store::overlay::Overlay;
 use systx_store::real::RealIo;
 use systx_store::writeset::{Attrs, Content, Ix, Object, Origin, WriteSet};
-use systx_store::{CommitMeta, Config, DirStore, Instance, TxnKind, UndoError};
+use systx_store::{CommitMeta, Config, Instance, Store, TxnKind, UndoError};
 use systx_txn::Isolation;
 use systx_vfs::api::{Calls, NewAttr, RenameHow, SetAttr};
 use systx_vfs::freeze::{Everything, Frozen, Selection};
@@ -315,7 +317,8 @@ impl Drop for Ground {
 /// An open store.
 struct Open {
     io: Arc<Hooked>,
-    store: DirStore,
+    store: Arc<dyn Store>,
+    overlay: Option<Overlay>,
 }
 
 impl Open {
@@ -327,15 +330,17 @@ impl Open {
         let io = Hooked::of_class(RealIo::open(root).unwrap(), class);
         let instance = Instance { boot: [boot; 16], mount: 1 };
         let config = Config { segment_bytes: 64 << 10, instance, ..Config::new(STATE) };
-        let (store, report) = DirStore::open(config, io.clone()).unwrap();
+        let (store, report) = systx_store::open(config, io.clone()).unwrap();
         same(&Vec::new(), &report.outside)?;
-        Ok(Open { io, store })
+        let below: Arc<dyn Io> = io.clone();
+        let overlay = systx_store::overlay_of(&below, STATE.as_bytes()).unwrap();
+        Ok(Open { io, store, overlay })
     }
 
     fn view(&self) -> (Arc<Volume>, Twin) {
-        let hidden = HashSet::from([self.store.state_dir_id()]);
+        let hidden = HashSet::from_iter(self.store.own_object());
         let vol = Volume::new(self.io.clone(), Vec::new(), hidden).unwrap();
-        let vol = Arc::new(vol.with_overlay(self.store.overlay()));
+        let vol = Arc::new(vol.with_overlay(self.overlay.clone()));
         let twin = Twin(open_view(&vol, 7, Isolation::Serializable));
         (vol, twin)
     }

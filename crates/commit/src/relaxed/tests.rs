@@ -1,7 +1,6 @@
 use super::*;
-use crate::testing::{commit_of, open};
+use crate::testing::{Ground, commit_of};
 use crate::{Site, Stopped};
-use std::os::unix::fs::PermissionsExt;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 
 /// Long enough to show who does not wait; too short shows nothing wrong.
@@ -27,15 +26,15 @@ fn placed(name: &'static str, to: &Sender<&'static str>) -> Then {
 
 #[test]
 fn they_are_finished_in_their_order_and_a_durable_one_comes_after_those_before_it() {
-    let dir = tempfile::tempdir().unwrap();
-    for name in ["a", "b", "c", "d"] {
-        std::fs::write(dir.path().join(name), name).unwrap();
-    }
-    let volume = open(dir.path());
+    Ground::both(&["a", "b", "c", "d"]).iter().for_each(finished_in_order);
+}
+
+fn finished_in_order(ground: &Ground) {
+    let volume = &ground.site;
     let (said, says) = channel();
     let relaxed = Relaxed::new();
     let give = |id, name, then: Then| {
-        let decided = decided(&volume, id, name);
+        let decided = decided(volume, id, name);
         decided.relax();
         relaxed.finish(decided, then);
     };
@@ -52,7 +51,7 @@ fn they_are_finished_in_their_order_and_a_durable_one_comes_after_those_before_i
     );
     give(2, "b", placed("b", &said));
     give(3, "c", placed("c", &said));
-    let durable = decided(&volume, 4, "d");
+    let durable = decided(volume, 4, "d");
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let placed = durable.durable().and_then(Durable::place).unwrap();
@@ -65,24 +64,20 @@ fn they_are_finished_in_their_order_and_a_durable_one_comes_after_those_before_i
     });
     let order: Vec<_> = (0..4).map(|_| says.recv_timeout(HANG).unwrap()).collect();
     assert_eq!(order, ["a", "b", "c", "d"]);
-    let mut history = volume.store.lease().unwrap().history().unwrap();
-    history.sort_by_key(|entry| entry.lsn);
-    let ids: Vec<_> = history.iter().map(|entry| entry.meta.txn.0).collect();
-    assert_eq!(ids, [1, 2, 3, 4], "records are in the same order");
+    assert_eq!(ground.history(), [1, 2, 3, 4], "records are in the same order");
     for name in ["a", "b", "c", "d"] {
-        let mode = std::fs::metadata(dir.path().join(name)).unwrap().permissions().mode();
-        assert_eq!(mode & 0o7777, 0o600, "{name}");
+        assert_eq!(ground.mode(name), 0o600, "{name}");
     }
 }
 
 #[test]
 fn who_decides_one_too_many_waits() {
-    let dir = tempfile::tempdir().unwrap();
     let names: Vec<String> = (0..=MOST).map(|n| n.to_string()).collect();
-    for name in &names {
-        std::fs::write(dir.path().join(name), name).unwrap();
-    }
-    let volume = open(dir.path());
+    Ground::both(&names).iter().for_each(|ground| one_too_many(ground, &names));
+}
+
+fn one_too_many(ground: &Ground, names: &[String]) {
+    let volume = &ground.site;
     let relaxed = Relaxed::new();
     let (said, says) = channel();
     let (let_go, held) = channel::<()>();
@@ -93,8 +88,8 @@ fn who_decides_one_too_many_waits() {
     }));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for (id, name) in (1..).zip(&names) {
-                let decided = decided(&volume, id, name);
+            for (id, name) in (1..).zip(names) {
+                let decided = decided(volume, id, name);
                 decided.relax();
                 let then = then.take().unwrap_or_else(|| placed("other", &said));
                 relaxed.finish(decided, then);
@@ -112,11 +107,15 @@ fn who_decides_one_too_many_waits() {
 
 #[test]
 fn a_commit_over_several_file_systems_waits_for_relaxed_ones_before_it() {
-    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    for (dir, name) in [(&dirs[0], "a"), (&dirs[0], "b"), (&dirs[0], "c"), (&dirs[1], "x")] {
-        std::fs::write(dir.path().join(name), name).unwrap();
-    }
-    let sites = [open(dirs[0].path()), open(dirs[1].path())];
+    // One of files and one in memory: either of them may decide.
+    let [files, memory] = Ground::both(&["a", "b", "c", "x"]);
+    both_wait([&files, &memory]);
+    let [files, memory] = Ground::both(&["a", "b", "c", "x"]);
+    both_wait([&memory, &files]);
+}
+
+fn both_wait(grounds: [&Ground; 2]) {
+    let sites = grounds.map(|ground| Arc::clone(&ground.site));
     let (relaxed, (said, says)) = (Relaxed::new(), channel());
     // When it is in its place, the first one keeps the thread from the second.
     let (let_go, held) = channel::<()>();

@@ -1,6 +1,5 @@
-use crate::testing::{commit_of, open};
+use crate::testing::{Ground, commit_of};
 use crate::{Commit, Durable, Placed, Stopped};
-use std::os::unix::fs::PermissionsExt;
 use systx_base::TxnId;
 
 fn placed(commit: Commit) -> Result<Placed, Stopped> {
@@ -9,17 +8,14 @@ fn placed(commit: Commit) -> Result<Placed, Stopped> {
 
 #[test]
 fn a_number_that_was_committed_meanwhile_is_not_committed_again() {
-    let dir = tempfile::tempdir().unwrap();
-    for name in ["a", "b"] {
-        std::fs::write(dir.path().join(name), name).unwrap();
+    for ground in Ground::both(&["a", "b"]) {
+        let (site, done) =
+            (&ground.site, |commit| placed(commit).unwrap_or_else(|why| panic!("{why}")));
+        let _ = done(commit_of(7, &[(site, "a")])).release();
+        let again = placed(commit_of(7, &[(site, "b")]));
+        assert!(matches!(again, Err(Stopped::Taken(TxnId(7)))));
+        assert_eq!([ground.mode("a"), ground.mode("b")], [0o600, 0o644]);
+        let _ = done(commit_of(8, &[(site, "b")])).release();
+        assert_eq!(ground.mode("b"), 0o600);
     }
-    let mode = |name| std::fs::metadata(dir.path().join(name)).unwrap().permissions().mode();
-    let (site, before) = (open(dir.path()), mode("b"));
-    let _ = placed(commit_of(7, &[(&site, "a")])).unwrap_or_else(|why| panic!("{why}")).release();
-    let again = placed(commit_of(7, &[(&site, "b")]));
-    assert!(matches!(again, Err(Stopped::Taken(TxnId(7)))));
-    assert_eq!(mode("b"), before);
-    let other = placed(commit_of(8, &[(&site, "b")])).unwrap_or_else(|why| panic!("{why}"));
-    let _ = other.release();
-    assert_ne!(mode("b"), before);
 }

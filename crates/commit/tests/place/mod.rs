@@ -13,7 +13,7 @@ use systx_commit::{Checkpoints, Commit, Durable, Part, Site, Stopped};
 use systx_store::io::Io;
 use systx_store::real::RealIo;
 use systx_store::writeset::{Attrs, Content, Ix, Object, Origin, WriteSet};
-use systx_store::{CommitMeta, Config, DirStore, OnDemand, TxnKind};
+use systx_store::{CommitMeta, Config, OnDemand, TxnKind};
 use systx_txn::BeginOptions;
 use systx_vfs::freeze::Everything;
 use systx_vfs::inode_locks::Ticket;
@@ -98,8 +98,8 @@ impl Place {
         let config =
             Config { segment_bytes: 64 << 10, committer_applies: true, ..Config::new(STATE) };
         let versions = config.versions.clone();
-        let (store, _) = DirStore::open(config, real.clone()).expect("store");
-        let hidden = HashSet::from([store.state_dir_id()]);
+        let (store, _) = systx_store::open(config, real.clone()).expect("store");
+        let hidden = HashSet::from_iter(store.own_object());
         let vol = Volume::new(io, Vec::new(), hidden.clone()).expect("volume").with_locks(real);
         let vol = Arc::new(SharedVolume::over(vol));
         versions.by(vol.clone());

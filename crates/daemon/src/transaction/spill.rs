@@ -4,9 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use systx_commit::Site;
+use systx_store::OnDemand;
 use systx_store::io::Tree;
 use systx_store::writeset::SlotId;
-use systx_store::{OnDemand, Slot as StoreSlot};
 use systx_vfs::content::{Budget, Elsewhere, Slot, Spill, Staging, Times};
 use systx_vfs::limits::ViewLimits;
 
@@ -90,7 +90,7 @@ impl Drop for Tidy {
 }
 
 struct StoreSlotIo {
-    slot: StoreSlot,
+    slot: Slot,
     store: Arc<OnDemand>,
     tree: Arc<dyn Tree>,
     left: Arc<AtomicU64>,
@@ -111,7 +111,7 @@ impl Staging for StoreSlotIo {
     /// Asked by a commit, which has the store open.
     fn id(&self) -> SlotId {
         if let Some(store) = self.store.if_open() {
-            store.adopt(&self.slot);
+            store.adopt(&*self.slot);
         }
         self.slot.id()
     }

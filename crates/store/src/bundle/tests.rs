@@ -1,7 +1,8 @@
 use super::*;
+use crate::dir_store::DirStore;
 use crate::layout::{history_name, names};
 use crate::testing::*;
-use crate::{DirStore, Keep, UndoError};
+use crate::{Keep, UndoError};
 
 const STORE: u64 = 5;
 

@@ -6,10 +6,11 @@
 //! group.  A power cut in that write leaves a prefix of them (see [`crate::journal`]).  A member that cannot be
 //! committed is left out and told its own error.
 
-use super::{Committed, DirStore, Entry, NotWritten, Phase, Queued, Reservation, SYNC_EACH, State};
+use super::{DirStore, Entry, NotWritten, Phase, Queued, Room, SYNC_EACH, State};
 use crate::error::{ApplyError, CheckpointError, CommitError, Poisoned, is_full};
 use crate::footprint::{Footprint, Meeting};
-use crate::history::{Commit, CommitMeta};
+use crate::history::Commit;
+use crate::interface::{Committed, Ready};
 use crate::io::{Class, Handle, HostId};
 use crate::joint::Joint;
 use crate::journal::{Body, Head, Ring};
@@ -26,36 +27,6 @@ use systx_base::mix;
 use systx_base::progress;
 use systx_base::sync::Guard;
 
-/// A transaction that is ready to be committed.
-#[derive(Debug)]
-pub struct Ready {
-    /// Its room.
-    pub reservation: Reservation,
-    /// What it changes.
-    pub set: WriteSet,
-    /// What its history says about it.
-    pub meta: CommitMeta,
-}
-
-/// Write sets of which none touches what another one touches: they may be committed as one group.
-pub struct Disjoint {
-    root: HostId,
-    footprints: Vec<Footprint>,
-}
-
-impl Disjoint {
-    /// Adds a write set; false, and it is not added, if it touches what one of the others touches.
-    pub fn add(&mut self, set: &WriteSet) -> bool {
-        let footprint = Footprint::new(set, self.root);
-        let apart = |other: &Footprint| other.meets(&footprint) == Meeting::Apart;
-        let fits = self.footprints.iter().all(apart);
-        if fits {
-            self.footprints.push(footprint);
-        }
-        fits
-    }
-}
-
 /// What a record needs before it may be written.
 struct Staged {
     queued: Queued,
@@ -65,21 +36,15 @@ struct Staged {
 }
 
 impl DirStore {
-    /// No write sets yet.
-    pub fn disjoint(&self) -> Disjoint {
-        Disjoint { root: self.root, footprints: Vec::new() }
-    }
-
-    /// Commits: when this returns, the transaction is durable.  It is in the tree after
-    /// [`DirStore::apply`].
-    pub fn commit(
+    /// As [`crate::Store`] has it.
+    #[cfg(test)]
+    pub(crate) fn commit(
         &self,
-        reservation: Reservation,
+        reservation: crate::Reservation,
         set: WriteSet,
-        meta: CommitMeta,
+        meta: crate::CommitMeta,
     ) -> Result<Committed, CommitError> {
-        let done = self.commit_group(vec![Ready { reservation, set, meta }]).pop();
-        done.unwrap_or(Err(CommitError::UnknownSlot))
+        (self as &dyn crate::Store).commit(reservation, set, meta)
     }
 
     /// Commits several transactions, with one wait for the journal; what becomes of each is in the order of
@@ -210,11 +175,12 @@ impl DirStore {
     fn make_record(
         &self,
         ticket: u64,
-        Ready { mut reservation, set, meta }: Ready,
+        Ready { reservation, set, meta }: Ready,
         joint: Option<Joint>,
     ) -> Result<Staged, CommitError> {
         // The room that was held is for what comes now.
-        drop(reservation.ahead.take());
+        let mut room: Room = reservation.into_room().unwrap_or_default();
+        drop(room.ahead.take());
         let mut slots = set.slots();
         if slots.iter().any(|slot| self.pool.handle(*slot).is_none()) {
             return Err(CommitError::UnknownSlot);
@@ -242,7 +208,7 @@ impl DirStore {
         commit.encode(&mut e);
         let (body, side) = self.body(e.finish())?;
         slots.extend(side.as_ref().map(Slot::id));
-        Ok(Staged { queued: Queued { ticket, body, commit, slots, reservation }, files, side })
+        Ok(Staged { queued: Queued { ticket, body, commit, slots, room }, files, side })
     }
 
     /// Makes staged records durable: first what they refer to, then they themselves.  The claims of those that are
@@ -418,10 +384,8 @@ impl DirStore {
             self.state.lock().ring = Some(ring);
             return Err(why);
         }
-        let (bodies, rest): (Vec<Body>, Vec<_>) = group
-            .into_iter()
-            .map(|q| (q.body, (q.ticket, q.commit, q.slots, q.reservation)))
-            .unzip();
+        let (bodies, rest): (Vec<Body>, Vec<_>) =
+            group.into_iter().map(|q| (q.body, (q.ticket, q.commit, q.slots, q.room))).unzip();
         let first = ring.head().lsn;
         let mut append = || ring.append(&*self.io, &self.layout, self.class, &bodies);
         let written = match append() {
@@ -437,7 +401,7 @@ impl DirStore {
             Err(e) => return Err(self.poison("writing the journal", &e).into()),
         };
         let mut state = self.state.lock();
-        for (i, (ticket, commit, slots, reservation)) in rest.into_iter().enumerate() {
+        for (i, (ticket, commit, slots, room)) in rest.into_iter().enumerate() {
             let lsn = first + i as u64;
             let footprint = state.inflight.remove(&ticket).unwrap_or_default();
             for earlier in state.entries.values_mut() {
@@ -449,7 +413,7 @@ impl DirStore {
                 phase: if undecided { Phase::Prepared } else { Phase::Durable },
                 txn: commit.meta.txn,
                 commit: Some(commit),
-                reservation: Some(reservation),
+                room: Some(room),
                 footprint,
                 slots,
                 gone: HashSet::new(),

@@ -1,9 +1,10 @@
 //! What a joint commit ([`crate::joint`]) does in each of its stores.
 
-use super::{Committed, DirStore, NotWritten, Phase};
+use super::{DirStore, NotWritten, Phase};
 use crate::error::{CommitError, Poisoned};
 use crate::footprint::Footprint;
 use crate::install::ApplyReport;
+use crate::interface::Committed;
 use crate::super_block::Super;
 use crate::writeset::WriteSet;
 
@@ -30,7 +31,7 @@ impl DirStore {
                 entry.phase = Phase::Applied;
                 entry.footprint.dropped();
                 entry.commit = None;
-                entry.reservation = None;
+                entry.room = None;
                 let (stamps, outside) = (Vec::new(), Vec::new());
                 entry.report = Some(ApplyReport { txn: entry.txn, lsn, stamps, outside });
                 entry.taken = true;

@@ -4,10 +4,10 @@
 //! The history has a bound as well, which is kept after commits ([`DirStore::bound_history`]): its own is the share of
 //! the file system that it may take, and what is free, so that it is never the larger part of why a disk is full.
 
-use super::{BALLAST_FROM, DirStore, MARGIN, Reservation};
+use super::{BALLAST_FROM, DirStore, MARGIN, Room};
 use crate::error::{ReserveError, is_full, is_over_quota};
-use crate::gc::{GcReport, Keep};
 use crate::history::History;
+use crate::interface::{Forgotten, GcReport, Keep, Reservation};
 use crate::io::Class;
 use crate::space::{room_under_quota, space_needed};
 use crate::staging::Slot;
@@ -48,22 +48,6 @@ pub(crate) struct Looks {
     untold: (AtomicU64, AtomicU64),
 }
 
-/// What was forgotten to make room for a commit.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Forgotten {
-    /// Transactions.
-    pub transactions: u64,
-    /// Bytes that they had kept.
-    pub bytes: u64,
-}
-
-impl Reservation {
-    /// What was forgotten for it.
-    pub fn forgotten(&self) -> Forgotten {
-        self.forgotten
-    }
-}
-
 impl DirStore {
     /// Makes sure that a commit of this write set, and its installation, will find room.  Where there is not enough, the
     /// oldest transactions are forgotten until there is.
@@ -71,11 +55,11 @@ impl DirStore {
         let mut forgotten = Forgotten::default();
         loop {
             let error = match self.reserve_once(set) {
-                Ok(reservation) => {
+                Ok(room) => {
                     let (transactions, bytes) = &self.config.looked.0.untold;
                     forgotten.transactions += transactions.swap(0, Relaxed);
                     forgotten.bytes = forgotten.bytes.saturating_add(bytes.swap(0, Relaxed));
-                    return Ok(Reservation { forgotten, ..reservation });
+                    return Ok(Reservation::new(room, forgotten));
                 }
                 Err(error) => error,
             };
@@ -185,7 +169,7 @@ impl DirStore {
         }
     }
 
-    fn reserve_once(&self, set: &WriteSet) -> Result<Reservation, ReserveError> {
+    fn reserve_once(&self, set: &WriteSet) -> Result<Room, ReserveError> {
         set.check()?;
         drop(self.live().map_err(ReserveError::Poisoned)?);
         let needed = space_needed(set, self.config.inline_before);
@@ -216,14 +200,9 @@ impl DirStore {
             self.io.allocate(slot.handle(), 0, bytes)?;
             Ok(Some(slot))
         };
-        let room = |ahead, ballast, inodes| Reservation {
-            ahead,
-            ballast,
-            _inodes: inodes,
-            forgotten: Forgotten::default(),
-        };
+        let room = |ahead, ballast, inodes| Room { ahead, ballast, _inodes: inodes };
         if let Some([ahead, after]) = limits {
-            let hold_all = || -> std::io::Result<Reservation> {
+            let hold_all = || -> std::io::Result<Room> {
                 self.spare.keep(&*self.io, &self.layout)?;
                 Ok(room(hold(ahead)?, hold(after)?, inodes))
             };

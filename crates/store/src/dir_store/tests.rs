@@ -4,7 +4,7 @@ use crate::testing::*;
 use crate::testing::{run_beside as run, undo_beside as undo};
 use crate::writeset::Content;
 use crate::writeset::{Data, Extent};
-use crate::{Outside, TxnKind, UndoError};
+use crate::{Outside, Reservation, TxnKind, UndoError};
 use std::os::unix::fs::MetadataExt;
 use systx_base::Time;
 

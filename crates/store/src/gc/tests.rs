@@ -3,6 +3,7 @@ use crate::UndoError;
 use crate::dir_store::tests::populate;
 use crate::history::{CommitMeta, TxnKind};
 use crate::testing::*;
+use systx_base::Time;
 
 fn one(s: &Scratch, store: &DirStore, txn: u64, fill: impl FnOnce(&mut Ws<'_>)) {
     let io = s.io();

@@ -1,11 +1,12 @@
 //! Directories that are moved into what was below them, and undo of such, whatever the order of the names in
 //! the write set.
 
+use crate::dir_store::DirStore;
 use crate::dir_store::tests::pretty;
 use crate::io::{Class, Io};
 use crate::testing::*;
 use crate::writeset::{Bind, Content, Ix, WriteSet};
-use crate::{ApplyReport, CommitMeta, DirStore, TxnKind};
+use crate::{ApplyReport, CommitMeta, TxnKind};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -6,7 +6,7 @@ fn of(s: &Scratch) -> Arc<OnDemand> {
     let io = s.io();
     let open = Arc::clone(&io);
     OnDemand::new(io, STATE.as_bytes(), move || {
-        DirStore::open(config(), Arc::clone(&open)).map(|(store, _)| store)
+        crate::open(config(), Arc::clone(&open)).map(|(store, _)| store)
     })
 }
 
@@ -14,7 +14,7 @@ fn nothing(_: u64) -> bool {
     false
 }
 
-fn commit(s: &Scratch, store: &DirStore, txn: u64, path: &str) -> u64 {
+fn commit(s: &Scratch, store: &(dyn Store + 'static), txn: u64, path: &str) -> u64 {
     let io = s.io();
     let mut ws = Ws::new(&*io);
     ws.create(path, path);
@@ -45,7 +45,7 @@ fn the_lock_goes_with_the_last_lease_and_what_the_other_left_is_read() {
         let txn = n as u64 + 1;
         let lease = mine.lease().unwrap();
         assert!(matches!(other.lease_within(Duration::ZERO, false), Err(OpenError::Locked { .. })));
-        let lsn = commit(&s, &lease, txn, &format!("f{txn}"));
+        let lsn = commit(&s, &*lease, txn, &format!("f{txn}"));
         lease.apply(lsn).unwrap();
         lease.checkpoint().unwrap();
         drop(lease);
@@ -60,7 +60,7 @@ fn what_is_not_at_rest_keeps_its_lock() {
     let s = Scratch::new();
     let (one, two) = (of(&s), of(&s));
     let lease = one.lease().unwrap();
-    let lsn = commit(&s, &lease, 1, "f");
+    let lsn = commit(&s, &*lease, 1, "f");
     drop(lease);
     assert!(matches!(two.lease_within(Duration::ZERO, false), Err(OpenError::Locked { .. })));
     let lease = one.if_open().unwrap();
@@ -101,7 +101,7 @@ fn many_that_come_and_go_commit_all_that_they_have() {
                 for round in 0..10 {
                     let lease = store.lease().unwrap();
                     let txn = n * 100 + round + 1;
-                    let lsn = commit(s, &lease, txn, &format!("f{txn}"));
+                    let lsn = commit(s, &*lease, txn, &format!("f{txn}"));
                     lease.apply(lsn).unwrap();
                     lease.checkpoint().unwrap();
                 }
@@ -116,7 +116,7 @@ fn whoever_commits_without_a_pause_lets_those_in_that_wait() {
     let s = Scratch::new();
     let (busy, other) = (of(&s), of(&s));
     let first = busy.turn().unwrap();
-    let lsn = commit(&s, &first, 1, "f");
+    let lsn = commit(&s, &*first, 1, "f");
     first.apply(lsn).unwrap();
     first.checkpoint().unwrap();
     std::thread::scope(|scope| {
@@ -185,15 +185,15 @@ fn a_slot_outlives_its_opening_and_belongs_to_nobody_else() {
     };
     let slot = one.lease().unwrap().stage().unwrap();
     assert!(one.if_open().is_none() && s.path(STATE).exists(), "somebody has content there");
-    s.io().write_at(slot.handle(), b"content", 0).unwrap();
+    slot.write_at(b"content", 0).unwrap();
     for txn in 1..3 {
         let lease = two.lease().unwrap();
         assert_ne!(lease.stage().unwrap().id(), slot.id());
-        let lsn = commit(&s, &lease, txn, &format!("f{txn}"));
+        let lsn = commit(&s, &*lease, txn, &format!("f{txn}"));
         end(&lease, lsn);
     }
     let lease = one.lease().unwrap();
-    lease.adopt(&slot);
+    lease.adopt(&*slot);
     let io = s.io();
     let mut ws = Ws::new(&*io);
     let file = ws.slot_file(slot.id());
@@ -210,7 +210,7 @@ fn a_slot_outlives_its_opening_and_belongs_to_nobody_else() {
     };
     assert!(free("g"));
     let again = one.lease().unwrap();
-    again.adopt(&slot);
+    again.adopt(&*slot);
     drop(slot);
     drop(again);
     drop(two.lease().unwrap());
@@ -229,11 +229,11 @@ fn of_content_that_is_not_committed_nothing_is_left() {
     assert!(!s.path(STATE).exists());
     // Of one that was used only the content goes.
     let lease = store.lease().unwrap();
-    let lsn = commit(&s, &lease, 1, "f");
+    let lsn = commit(&s, &*lease, 1, "f");
     lease.apply(lsn).unwrap();
     lease.checkpoint().unwrap();
     let slot = lease.stage().unwrap();
-    s.io().write_at(slot.handle(), b"content", 0).unwrap();
+    slot.write_at(b"content", 0).unwrap();
     drop(lease);
     drop(slot);
     store.tidy();

@@ -1,7 +1,8 @@
 use super::*;
-use crate::DirStore;
+use crate::dir_store::DirStore;
 use crate::dir_store::tests::{everything, populate, pretty};
 use crate::io::Class;
+use crate::overlay_of;
 use crate::testing::*;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -95,8 +96,13 @@ fn above(s: &Scratch) {
     std::fs::remove_file(s.path("doomed/d")).unwrap();
 }
 
+fn is_movable(o: &Overlaid, name: &[u8]) -> Result<bool> {
+    let io = o.s.io();
+    overlay_of(&io, STATE.as_bytes()).unwrap().unwrap().is_movable(&io.root(), name)
+}
+
 /// All that a commit may do, to directories of the lower layer, too.
-fn changes(store: &DirStore, io: &dyn Io) -> Result<(WriteSet, Vec<crate::Slot>)> {
+fn changes(store: &DirStore, io: &dyn Io) -> Result<(WriteSet, Vec<crate::staging::Slot>)> {
     let mut ws = Ws::new(io);
     everything(&mut ws);
     let slot = store.stage()?;
@@ -209,21 +215,21 @@ fn nothing_is_copied_up_before_a_commit() {
     ws.remove("doomed");
     store.reserve(&ws.done()).unwrap();
     for dir in ["doomed", "dir"] {
-        assert!(!store.overlay().unwrap().is_movable(&o.s.io().root(), dir.as_bytes()).unwrap());
+        assert!(!is_movable(&o, dir.as_bytes()).unwrap());
     }
     assert_eq!(o.copied_up(), [""; 0]);
     std::fs::create_dir(o.s.path("new")).unwrap();
-    assert!(store.overlay().unwrap().is_movable(&o.s.io().root(), b"new").unwrap());
+    assert!(is_movable(&o, b"new").unwrap());
     assert!(o.s.path("new").exists() && !o.s.path("doomed/p").exists());
 }
 
 #[test]
 fn a_directory_is_not_moved_when_somebody_has_emptied_what_is_in_the_way() {
     let Some(o) = Overlaid::new(&bases()[0], "", fill) else { return };
-    let store = o.s.store();
+    let _open = o.s.store();
     std::fs::remove_dir_all(o.s.path(STATE).join("p/p")).unwrap();
     std::fs::create_dir(o.s.path("new")).unwrap();
-    assert!(store.overlay().unwrap().is_movable(&o.s.io().root(), b"new").is_err());
+    assert!(is_movable(&o, b"new").is_err());
     assert!(o.s.path("new").exists());
 }
 
@@ -275,7 +281,7 @@ fn how_it_is_mounted_is_told() {
     for word in ["1 lower layer", "userxattr", "volatile: nothing survives a power cut"] {
         assert!(told.contains(word), "{told}");
     }
-    assert_eq!(o.s.store().class(), Class::Memory);
+    assert_eq!(o.s.store().class, Class::Memory);
 }
 
 #[test]

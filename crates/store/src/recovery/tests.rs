@@ -12,7 +12,7 @@ fn large(s: &Scratch) {
 }
 
 /// A transaction with all kinds of changes, a slot that becomes a file, and data in another slot.
-fn script(store: &DirStore, io: &dyn Io) -> Result<(WriteSet, Vec<crate::Slot>)> {
+fn script(store: &DirStore, io: &dyn Io) -> Result<(WriteSet, Vec<crate::staging::Slot>)> {
     let mut ws = Ws::new(io);
     everything(&mut ws);
     let file = store.stage()?;

@@ -1,7 +1,8 @@
+use crate::dir_store::DirStore;
 use crate::error::OpenError;
 use crate::testing::{STATE, Scratch, Ws, config, meta};
 use crate::trust::{Known, Owner, Registry};
-use crate::{Config, DirStore};
+use crate::{Config, Store};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
@@ -156,7 +157,7 @@ fn what_an_unknown_store_has_committed_is_not_installed() {
     ws.create("more", "x");
     let set = ws.done();
     store.commit(store.reserve(&set).unwrap(), set, meta(2)).unwrap();
-    assert_eq!(Some(elsewhere.0.load(Ordering::Relaxed)), store.known_as());
+    assert_eq!(Some(elsewhere.0.load(Ordering::Relaxed)), Store::known_as(&store));
 }
 
 /// The record of a joint commit names stores that have written nothing yet.

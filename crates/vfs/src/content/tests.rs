@@ -4,9 +4,9 @@
 use super::*;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use systx_store::writeset::{self, Data, Extent};
+use std::sync::{Arc, Mutex};
+use systx_store::writeset::{self, Data, Extent, SlotId};
 
 const P: usize = PAGE as usize;
 
