@@ -426,7 +426,8 @@ impl Guards {
         }
     }
 
-    /// The volume of what was guarded, recovered, with the last dead mount still over the directory if that can be.
+    /// The volume of what was guarded, recovered, with the last dead mount still over the directory
+    /// if that can be.
     fn reopen(&self, entry: &Entry) -> Result<Arc<OpenVolume>, Failure> {
         let (dir, location) = (entry.dir.as_path(), entry.location());
         let cleared = |e| unreadable(dir, e);

@@ -61,7 +61,7 @@ pub fn await_turn(txn: &Transaction, table: &Transactions, wait: bool) -> Option
             let argv: Vec<_> = other.terms.argv.iter().map(ToString::to_string).collect();
             words += &format!(" ({})", argv.join(" "));
             // Perhaps for what the waiting one has.
-            let Some(what) = blocked::all_keep_waiting_for(other.terms.client) else {
+            let Some(what) = blocked::all_keep_waiting_for(other.terms.whose.client) else {
                 return Some((Errno::TIMEDOUT, words));
             };
             Some((Errno::DEADLK, format!("{words}, which waits for {what}")))

@@ -163,7 +163,7 @@ impl Begin<'_> {
         let errno = if self.at_once { Errno::BUSY } else { Errno::TIMEDOUT };
         let runs = self.table.get(by).ok();
         let owner = match &runs {
-            Some(txn) => Some(txn.terms.uid),
+            Some(txn) => Some(txn.terms.whose.uid),
             None => std::fs::metadata(format!("/proc/{client}")).ok().map(|m| m.uid()),
         };
         let known = may_know(self.caller.uid, owner);

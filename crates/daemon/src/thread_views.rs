@@ -530,13 +530,7 @@ impl Desk {
         }
         self.forget(&guarded, place.seat, &left);
         self.keep_up(&guarded, left.tag, &open.unwrap_or_default());
-        let answer = abi::End {
-            flags: 0,
-            state: last.state,
-            errno: last.errno,
-            retries: last.retries,
-            id: last.id,
-        };
+        let answer = last.answer();
         let before = place.now.lock().last.slept;
         if last.state != abi::state::COMMITTED {
             let winner = last.winner().filter(|_| asleep).and_then(|id| table.get(id).ok());

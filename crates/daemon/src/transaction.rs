@@ -168,7 +168,7 @@ impl Transaction {
         let isolation = options.isolation;
         let merged = terms.merged.clone();
         let age = options.age;
-        let limits = if terms.guest { Limits::GUEST } else { Limits::NONE };
+        let limits = if terms.whose.guest { Limits::GUEST } else { Limits::NONE };
         let staged = Arc::new(AtomicU64::new(limits.staged));
         let most = terms.limit_bytes.unwrap_or(u64::MAX);
         // One for all parts.
@@ -638,7 +638,7 @@ impl Transaction {
         let summary = describe::summary(self.changes().iter().filter(below));
         let engine = &self.volume.vol.engine;
         let isolation = engine_isolation(self.terms.isolation);
-        let guest = self.terms.guest;
+        let guest = self.terms.whose.guest;
         engine.begin(id, BeginOptions { isolation, guest, ..BeginOptions::default() });
         let owned = match engine.merge_reads(self.id, id) {
             Access::Granted => self.view.claim(id, &frozen.writes),
@@ -695,7 +695,7 @@ impl Transaction {
             kind,
             argv: self.terms.argv.iter().map(|a| a.0.clone()).collect(),
             cwd: self.terms.cwd.0.clone(),
-            uid: self.terms.uid,
+            uid: self.terms.whose.uid,
             started: self.begun,
             finished: self.volume.vol.tree.now(),
             told: Some(describe::told(summary)),

@@ -170,7 +170,7 @@ impl Transactions {
             let unsettled = |t: &Arc<Transaction>| {
                 t.works_on(volume)
                     && t.state() != State::Kept
-                    && !processes::is_alive(t.terms.client)
+                    && !processes::is_alive(t.terms.whose.client)
             };
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() || !tables.open.values().any(unsettled) {
@@ -216,7 +216,7 @@ impl Transactions {
         if tables.past.len() >= ENDED_MAX {
             tables.past.remove(0);
         }
-        tables.past.push((txn.id, txn.terms.uid, txn.terms.argv.clone()));
+        tables.past.push((txn.id, txn.terms.whose.uid, txn.terms.argv.clone()));
         let volume_idle = |v: &Arc<OpenVolume>| !tables.open.values().any(|t| t.works_on(v));
         for volume in &volumes {
             if volume_idle(volume) {
@@ -281,7 +281,7 @@ impl Opponents for Transactions {
     fn find(&self, id: TxnId) -> (Option<Uid>, Vec<HostPath>, bool) {
         let tables = self.tables.lock();
         if let Some(open) = tables.open.get(&id) {
-            return (Some(open.terms.uid), open.terms.argv.clone(), false);
+            return (Some(open.terms.whose.uid), open.terms.argv.clone(), false);
         }
         match tables.past.iter().rev().find(|(past, ..)| *past == id) {
             Some((_, uid, argv)) => (Some(*uid), argv.clone(), true),

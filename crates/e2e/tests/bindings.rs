@@ -71,8 +71,9 @@ fn compiled(lab: &Lab, name: &str) -> PathBuf {
     program
 }
 
-/// What was compiled with the first header of [`SONAME`] must go on with any later library of that name: a function that goes,
-/// a number that changes, or a structure whose members move needs another name.
+/// What was compiled with the first header of [`SONAME`] must go on with any later library of that
+/// name: a function that goes, a number that changes, or a structure whose members move needs
+/// another name.
 const PROMISED: &str = r#"
 #include <stddef.h>
 #include <systx.h>

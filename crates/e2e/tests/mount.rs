@@ -477,7 +477,8 @@ fn a_directory_that_is_given_up_has_all_that_was_committed_when_it_is_seen() {
     let keeper = watch(one(lab.keepers()));
     let daemon = rustix::process::Pid::from_raw(one(lab.daemons()).cast_signed()).unwrap();
     let stop = Stop::from_call(daemon, "pwritev2", Some(2));
-    // Before there is anybody who could recover what the daemon has left, nobody gets past the guard.
+    // Before there is anybody who could recover what the daemon has left, nobody gets past the
+    // guard.
     let seen = lab.path("g/sub/new");
     run.begin_exit(0);
     assert_ne!(run.finished().code, 0);

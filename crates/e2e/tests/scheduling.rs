@@ -101,7 +101,8 @@ fn a_thread_that_keeps_losing_is_held_until_who_it_would_lose_to_has_ended() {
     loser.end();
 }
 
-/// Who is held is no worse off than who runs: it can become urgent, be killed, and hears of a daemon that goes.
+/// Who is held is no worse off than who runs: it can become urgent, be killed, and hears of a
+/// daemon that goes.
 #[test]
 fn a_held_thread_hears_of_what_happens() {
     let lab = lab!();
@@ -171,8 +172,8 @@ fn python(lab: &Lab, dir: &Path, milliseconds: u32) -> Command {
     command
 }
 
-/// Programs in two languages count in one file: none of them starves, no update is lost, and most attempts are
-/// worth it.
+/// Programs in two languages count in one file: none of them starves, no update is lost, and most
+/// attempts are worth it.
 #[test]
 fn who_is_held_gets_its_share() {
     const MILLISECONDS: u32 = 3000;

@@ -92,8 +92,8 @@ pub struct GuardedActivity {
     pub threads: Vec<ThreadActivity>,
 }
 
-/// What has become of a thread's transactions.  *Lately*: a moving average, to which the last attempt
-/// contributes a quarter.
+/// What has become of a thread's transactions.  *Lately*: a moving average, to which the last
+/// attempt contributes a quarter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadActivity {
     /// Its process.

@@ -11,8 +11,9 @@
 //!
 //! So does the first attempt of a thread that keeps losing, at what it has lost over before.
 //!
-//! Beside the line it waits for running transactions that have now what it lost over, and are stronger.  One of those that
-//! sleeps ([`Engine::defer_while`]) is not waited for: it may wait for the one in line.
+//! Beside the line it waits for running transactions that have now what it lost over, and are
+//! stronger.  One of those that sleeps ([`Engine::defer_while`]) is not waited for: it may wait for
+//! the one in line.
 //!
 //! Each is woken when the next stronger one leaves, and by nobody else: not all of them by every commit.
 
@@ -208,7 +209,8 @@ impl State {
 
 impl Engine {
     /// Puts the next attempt at what has `lost`, the last time last, in line with others that lost over the same; it is to begin as `id`
-    /// and with these options.  Waits until whom it lost to has ended, nobody stronger has what it lost over, and it is its turn.
+    /// and with these options.  Waits until whom it lost to has ended, nobody stronger has what it
+    /// lost over, and it is its turn.
     ///
     /// The caller must hold no lock that others need to end.
     pub fn await_turn(

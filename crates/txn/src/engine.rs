@@ -7,9 +7,9 @@
 //!
 //! Waiting: these calls block.  [`Engine::wait_installed`], of an active transaction, a plain read or
 //! a plain mutation, for a decided unit.  [`Engine::wait_ended`], of a plain mutation, for an
-//! active transaction that asks for time; it is bounded.  [`Stalled::wait`](crate::Stalled::wait), of
-//! a read that would lose, for the winner.  The first [`Engine::begin`], for the
-//! mutations inside the gate.  No circle of waits can arise.  Units come in four kinds:
+//! active transaction that asks for time; it is bounded.  [`Stalled::wait`](crate::Stalled::wait),
+//! of a read that would lose, for the winner.  The first [`Engine::begin`], for the mutations
+//! inside the gate.  No circle of waits can arise.  Units come in four kinds:
 //! 1. decided, or inside the gate: never told to wait;
 //! 2. active transactions: wait for kind 1 only, or for one of kind 2 that does not wait for one of
 //!    kind 2 (`stall.rs`);
@@ -18,9 +18,9 @@
 //! 4. transactions that do not exist yet, in `begin`: wait for kind 1; nobody knows them.  With a scope, in line for their
 //!    turn, or after a loss (`again.rs`): wait for kinds 1 and 2, and for those before them in line.
 //!
-//! Each waits for lower kinds, and where it waits for its own that one does not.  What the proof does not
-//! see are locks that the waiting *caller* holds: see the calls, and docs/decisions/0003, Choice 5,
-//! for those of the kernel.
+//! Each waits for lower kinds, and where it waits for its own that one does not.  What the proof
+//! does not see are locks that the waiting *caller* holds: see the calls, and docs/decisions/0003,
+//! Choice 5, for those of the kernel.
 //!
 //! Nothing here survives a crash: the engine is about running transactions, and those end with the
 //! process that serves them.
@@ -461,6 +461,72 @@ impl Engine {
     /// Heap memory of the engine in bytes, about.  Goes through all records.
     pub fn memory(&self) -> usize {
         self.state.lock().bytes()
+    }
+
+    /// Before a read of `o` by `t`: whether it would lose to an active transaction, and waiting may
+    /// help.  Nothing is recorded.  When the wait is over, or has taken too long, ask for the read
+    /// as ever.
+    ///
+    /// A stronger one that sleeps ([`Engine::defer_while`]) is not waited for: the read wins.
+    pub fn stall(&self, t: TxnId, o: ObjectRef<'_>) -> Option<Stalled<'_>> {
+        let mut looked = Vec::new();
+        loop {
+            let both = (&*self.policy, &*self.stalls);
+            let answer = self.state.lock().stall(t, o, both, &looked, || self.waker());
+            match answer {
+                Ok(winner) => return Some(Stalled { engine: self, waiter: t, winner: winner? }),
+                Err(stronger) => {
+                    if (stronger.look)() {
+                        self.state.lock().defer(stronger.id);
+                    }
+                    looked.push(stronger.id);
+                }
+            }
+        }
+    }
+
+    /// Has an engine that nobody uses yet share the waits of others.
+    #[must_use]
+    pub fn with_stalls(mut self, stalls: &Arc<Stalls>) -> Engine {
+        self.stalls = Arc::clone(stalls);
+        self
+    }
+
+    fn waker(&self) -> DoomFn {
+        let ended = self.ended.clone();
+        Box::new(move |_, _: &_| ended.notify_all())
+    }
+}
+
+/// A read that is held back, as long as this lives.
+#[must_use = "dropping it ends the wait"]
+pub struct Stalled<'e> {
+    engine: &'e Engine,
+    waiter: TxnId,
+    winner: TxnId,
+}
+
+impl Stalled<'_> {
+    /// To whom the read would lose.
+    pub fn winner(&self) -> TxnId {
+        self.winner
+    }
+
+    /// Whether there is nothing left to wait for: the stronger one has ended or lost, or the one
+    /// that waits has.
+    pub fn is_over(&self) -> bool {
+        !self.engine.state.lock().stalls(self.waiter, self.winner)
+    }
+
+    /// Blocks until it is over, at most `limit` long; whether it is.
+    pub fn wait(&self, limit: Duration) -> bool {
+        self.engine.wait_while(limit, |state| state.stalls(self.waiter, self.winner))
+    }
+}
+
+impl Drop for Stalled<'_> {
+    fn drop(&mut self) {
+        self.engine.stalls.leave(self.waiter, self.winner);
     }
 }
 

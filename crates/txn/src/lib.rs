@@ -18,12 +18,12 @@
 //! | `table.rs` | who holds which object |
 //! | `hold.rs`, `pages.rs`, `index.rs` | its parts: holders in four bytes, sets of pages, containers |
 //! | `policy.rs` | who wins |
-//! | `stall.rs`, `state/stall.rs` | reads that wait for the winner |
+//! | `stall.rs`, `state/waits.rs` | reads that wait for the winner |
 //! | `order.rs`, `state/order.rs` | transactions that commit in an order given by their numbers |
 //! | `scope.rs`, `state/scope.rs` | what transactions declare before they begin |
 //! | `again.rs` | attempts after a loss, in line |
 //! | `inject.rs`, `state/inject.rs` | aborts for tests |
-//! | `state/asleep.rs` | transactions that wait for what the engine does not see |
+//! | `state/waits.rs` | transactions that wait for what the engine does not see |
 //! | `object.rs` | objects and conflicts |
 #![forbid(unsafe_code)]
 
@@ -45,7 +45,7 @@ mod table;
 
 pub use again::{Attempt, Patience};
 pub use engine::{
-    Access, BeginOptions, Census, Engine, Isolation, Stats, Status, Timestamp, Workset,
+    Access, BeginOptions, Census, Engine, Isolation, Stalled, Stats, Status, Timestamp, Workset,
 };
 pub use inject::{Inject, NoInject};
 pub use object::{Conflict, Object, ObjectRef, Opponent, PAGE, Side};
@@ -53,4 +53,4 @@ pub use order::{GroupName, Order, OrderError, Turn};
 pub use plain::{Caller, Mutation, Plain, Stall};
 pub use policy::{Choice, Chosen, Contender, ContentionPolicy, Follows, Place, Urgency};
 pub use scope::{Ahead, Claim, Claimant, InLine, Part};
-pub use stall::{Stalled, Stalls};
+pub use stall::Stalls;

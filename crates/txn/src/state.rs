@@ -33,12 +33,11 @@ use crate::table::{Place, Record, Table};
 use std::sync::Arc;
 use systx_base::{Oid, TxnId};
 
-mod asleep;
 mod inject;
 mod order;
 mod plain;
 mod scope;
-mod stall;
+mod waits;
 pub(crate) use plain::Entered;
 
 /// What is called when a transaction loses.
@@ -83,6 +82,14 @@ impl Phase {
     }
 }
 
+/// What happens when a transaction loses.
+#[derive(Default)]
+struct OnDoom {
+    calls: Vec<DoomFn>,
+    /// One of them wakes those that wait for it, and its own reads that wait.
+    wakes: bool,
+}
+
 struct Txn {
     phase: Phase,
     /// As what it began; what changes is looked up when it counts ([`Txn::contends`]).
@@ -100,13 +107,11 @@ struct Txn {
     stale: Vec<(Object, Opponent)>,
     records: Vec<Record>,
     workset: Workset,
-    on_doom: Vec<DoomFn>,
+    on_doom: OnDoom,
     /// Of a plain mutation: whose it is.
     caller: Option<Caller>,
     /// What it asked plain mutations to wait for.
     reserved: bool,
-    /// When it loses, those are woken that wait for it, and its own reads that wait.
-    wakes: bool,
     /// Its place in an order.
     place: Option<order::Seated>,
     /// Who tells whether it waits for something that is not seen here.
@@ -131,10 +136,9 @@ impl Txn {
             stale: Vec::new(),
             records: Vec::new(),
             workset: Workset::default(),
-            on_doom: Vec::new(),
+            on_doom: OnDoom::default(),
             caller: None,
             reserved: false,
-            wakes: false,
             place: None,
             look: None,
             inject: None,
@@ -246,7 +250,7 @@ impl State {
             Phase::Active => {
                 debug_assert!(turn == Turn::Now, "a number that is not up yet");
                 txn.phase = Phase::Committing;
-                txn.on_doom = Vec::new();
+                txn.on_doom.calls = Vec::new();
                 // Whoever meets it from here on waits, and does not lose.
                 self.again.leave(id);
                 Some(Ok(()))
@@ -269,7 +273,7 @@ impl State {
             }
             _ => return None,
         }
-        txn.on_doom = Vec::new();
+        txn.on_doom.calls = Vec::new();
         let records = std::mem::take(&mut txn.records);
         if txn.conflict.is_some() && txn.contender.choice == Choice::Karma {
             let (Contender { timestamp, karma, .. }, Workset { reads, writes }) =
@@ -332,7 +336,7 @@ impl State {
         }
         txn.phase = Phase::Doomed;
         let id = txn.contender.id;
-        for call in std::mem::take(&mut txn.on_doom) {
+        for call in std::mem::take(&mut txn.on_doom.calls) {
             fallout.push((call, id, why.clone()));
         }
         txn.conflict = Some(why);
@@ -350,7 +354,7 @@ impl State {
         let slot = self.find(id)?;
         let txn = self.txn_mut(slot);
         match txn.phase {
-            Phase::Active => txn.on_doom.push(call),
+            Phase::Active => txn.on_doom.calls.push(call),
             Phase::Doomed => return txn.conflict.clone().map(|why| (call, why)),
             Phase::Committing | Phase::Installing | Phase::Ending => {}
         }

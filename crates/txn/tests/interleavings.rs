@@ -300,8 +300,8 @@ fn three_programs_of_two_accesses_each() {
     println!("{schedules} schedules");
 }
 
-/// The third reads what the second has, which reads what the first has: there a chain of waits would
-/// show, and with the first reading from the third a circle.
+/// The third reads what the second has, which reads what the first has: there a chain of waits
+/// would show, and with the first reading from the third a circle.
 #[test]
 fn programs_that_read_from_each_other_in_a_row_and_in_a_ring() {
     let pages = |write| (write, Target::Pages(2, 0, 1));

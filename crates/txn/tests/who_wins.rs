@@ -1,4 +1,5 @@
-//! The table in docs/SEMANTICS.md, "Who waits, and who loses": each row is played against the engine.
+//! The table in docs/SEMANTICS.md, "Who waits, and who loses": each row is played against the
+//! engine.
 //!
 //! The words of a row are the test: what is not known to `side` fails.
 

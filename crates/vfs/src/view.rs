@@ -107,8 +107,6 @@ pub struct View {
     pub(crate) files: HandleCache,
     pub(crate) locks: Mutex<Arc<Locks>>,
     pub(crate) taken: Taken,
-    /// How long a read of content that would lose waits for the winner.
-    patience: Duration,
     pub(crate) openings: Mutex<Option<Arc<dyn Openings>>>,
     standing: Standing,
 }
@@ -119,6 +117,8 @@ struct Standing {
     /// Requests that wait for a commit which is being installed.
     waiting: AtomicUsize,
     lost: AtomicBool,
+    /// How long a read of content that would lose waits for the winner.
+    patience: Duration,
 }
 
 pub(crate) struct State {
@@ -217,7 +217,6 @@ impl View {
             files: HandleCache::new(Rank(rank::HANDLES.0 + 1), HANDLES_MAX),
             locks: Mutex::new(rank::LEAF, Locks::new()),
             taken: Taken::new(ViewLimits::NONE),
-            patience: Duration::ZERO,
             openings: Mutex::new(rank::LEAF, None),
             standing: Standing::default(),
             vol,
@@ -243,7 +242,7 @@ impl View {
     /// How long a read of content may wait for a running transaction to which it would lose; before
     /// it is served.  Not where requests hold locks of the kernel that others need as well.
     pub fn set_patience(&mut self, patience: Duration) {
-        self.patience = patience;
+        self.standing.patience = patience;
     }
 
     /// From now on lookups and changes answer `ECANCELED`; pages can still be read, so that a
@@ -310,14 +309,14 @@ impl View {
         for pages in pages {
             let (first, last) = (pages.start, pages.end.saturating_sub(1));
             let object = ObjectRef::Pages { oid, first, last };
-            self.waiting(|| self.vol.stall(self.txn, object, self.patience))?;
+            self.waiting(|| self.vol.stall(self.txn, object, self.standing.patience))?;
         }
         Ok(())
     }
 
     /// Whether a read may wait.
     pub(crate) fn is_patient(&self) -> bool {
-        !self.patience.is_zero() && self.alive().is_ok()
+        !self.standing.patience.is_zero() && self.alive().is_ok()
     }
 
     /// See [`crate::api::Requests::waits`].

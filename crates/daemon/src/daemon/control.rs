@@ -88,7 +88,7 @@ impl Control for Daemon {
             part.view.set_openings(Arc::new(Noted(self.table.chores.clone())));
         }
         part.view.built_by(attach.pid);
-        let view = urgency::Followed::over(part.view.clone(), &txn.terms.thread);
+        let view = urgency::Followed::over(part.view.clone(), &txn.terms.whose.thread);
         let connection = systx_fuse::serve(fuse, view, config).map_err(|e| {
             Failure::new(FailureKind::Unsupported, format!("cannot serve the view: {e}"))
                 .hint("`systx doctor` shows what this kernel offers")

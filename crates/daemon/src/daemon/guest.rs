@@ -95,7 +95,7 @@ impl Daemon {
                 .hint("`systx list` shows the open ones")
         };
         let txn = self.table.get(id).map_err(|_| not_there())?;
-        if txn.terms.uid == uid && txn.terms.guest { Ok(txn) } else { Err(not_there()) }
+        if txn.terms.whose.uid == uid && txn.terms.whose.guest { Ok(txn) } else { Err(not_there()) }
     }
 
     fn begin_for_guest(

@@ -52,7 +52,7 @@ impl Daemon {
         }
         let id = self.table.new_id(&volume)?;
         let terms = terms_of(&begin, &volume, peer, guest.is_some());
-        let follows: Arc<dyn Urgency> = Arc::new(OfLast(Arc::clone(&terms.thread)));
+        let follows: Arc<dyn Urgency> = Arc::new(OfLast(Arc::clone(&terms.whose.thread)));
         let options = BeginOptions {
             isolation: engine_isolation(begin.isolation),
             priority: begin.nice.unwrap_or(0),
@@ -70,7 +70,7 @@ impl Daemon {
             id,
             (txn.view.clone(), volume.vol.clone()),
             place,
-            (begin.transport, Arc::clone(&txn.terms.thread)),
+            (begin.transport, Arc::clone(&txn.terms.whose.thread)),
             guest,
         );
         let path_view = mounted.inspect_err(|_| {

@@ -52,8 +52,8 @@ impl Place {
         Ok(Some(turn))
     }
 
-    /// Before the end of what is open here: whether it has touched what the thread was held for, and
-    /// how much.
+    /// Before the end of what is open here: whether it has touched what the thread was held for,
+    /// and how much.
     pub(super) fn measure(&self, work: &Work) -> (u64, bool) {
         let engine = &work.txn.volume.vol.engine;
         let size = engine.workset(work.txn.id).unwrap_or_default();

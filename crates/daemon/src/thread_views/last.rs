@@ -38,7 +38,7 @@ pub(super) struct Slept {
 impl Slept {
     /// One more, to this one.
     pub fn and(self, winner: &Transaction) -> Slept {
-        let (tid, age) = (winner.terms.client, winner.age);
+        let (tid, age) = (winner.terms.whose.client, winner.age);
         let on = self.times > 0 && self.tid == tid && age > self.age;
         Slept { times: if on { self.times + 1 } else { 1 }, tid, age }
     }
@@ -52,6 +52,17 @@ impl Last {
     pub fn after(&mut self, before: &[systx_txn::Conflict]) {
         let old = before.iter().rev().take(LOST_MAX - self.lost.len().min(LOST_MAX)).rev();
         self.lost.splice(0..0, old.cloned());
+    }
+
+    /// As the program is told.
+    pub fn answer(&self) -> abi::End {
+        abi::End {
+            flags: 0,
+            state: self.state,
+            errno: self.errno,
+            retries: self.retries,
+            id: self.id,
+        }
     }
 
     /// The transaction that it lost to.

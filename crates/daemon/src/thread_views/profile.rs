@@ -1,5 +1,5 @@
-//! What has become of a thread's transactions: how often they lose, how large they are, how long they
-//! are held before they begin (the transactional profile of TxLinux, SOSP'07 §6.4).
+//! What has become of a thread's transactions: how often they lose, how large they are, how long
+//! they are held before they begin (the transactional profile of TxLinux, SOSP'07 §6.4).
 //!
 //! A thread *keeps losing* from the third loss in a row on, or by as many among others that end
 //! otherwise.  Then also its first attempts are held while somebody stronger has what it lost over

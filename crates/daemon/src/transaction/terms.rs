@@ -33,17 +33,11 @@ pub struct Terms {
     /// Which files others may append to, beside it.
     pub merged: Patterns,
     /// Who runs it.
-    pub uid: u32,
-    /// The client process; 0 if it is in another pid namespace.
-    pub client: u32,
-    /// Whose urgency it has.
-    pub thread: LastThread,
+    pub whose: Whose,
     /// How the view is served.
     pub transport: protocol::Transport,
     /// Who lives in its view.
     pub lives: Lives,
-    /// It is another user's than the daemon.
-    pub guest: bool,
     /// Bytes that its new content may take.
     pub limit_bytes: Option<u64>,
     /// Its begin fails (`Busy`) rather than wait for anybody.
@@ -53,10 +47,12 @@ pub struct Terms {
 }
 
 /// Whose a transaction is.
+#[derive(Clone)]
 pub struct Whose {
     /// The user.
     pub uid: u32,
-    /// The client process, or the thread; 0 if its end means nothing.
+    /// The client process, or the thread; 0 if its end means nothing, or it is in another pid
+    /// namespace.
     pub client: u32,
     /// Whose urgency it has.
     pub thread: LastThread,
@@ -75,12 +71,9 @@ impl Terms {
             read_only: false,
             patterns: Patterns::default(),
             merged: Patterns::default(),
-            uid: whose.uid,
-            client: whose.client,
-            thread: whose.thread,
+            whose,
             transport: protocol::Transport::default(),
             lives,
-            guest: whose.guest,
             limit_bytes: None,
             at_once: false,
             patience: Duration::ZERO,

@@ -4,8 +4,8 @@ use super::tool;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Builds something of this workspace with the suite's own profile; `place`: where it is then, below
-/// the profile's directory.
+/// Builds something of this workspace with the suite's own profile; `place`: where it is then,
+/// below the profile's directory.
 pub fn built(what: &[&str], place: &str) -> PathBuf {
     // .../target/PROFILE/deps/suite-0123, or a program in .../target/PROFILE
     let exe = std::env::current_exe().expect("own path");

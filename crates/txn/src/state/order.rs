@@ -32,7 +32,7 @@ impl State {
         let group = self.orders.enter(id, order)?;
         let txn = self.txn_mut(slot);
         txn.place = Some(Seated { group, number: order.number, passes: false });
-        txn.on_doom.push(wake);
+        txn.on_doom.calls.push(wake);
         // It may have to wait for one that is weaker.
         self.again.leave(id);
         Ok(())

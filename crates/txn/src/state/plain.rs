@@ -230,7 +230,7 @@ impl State {
             return false;
         }
         if !std::mem::replace(&mut txn.reserved, true) {
-            txn.on_doom.push(wake);
+            txn.on_doom.calls.push(wake);
         }
         true
     }

@@ -24,8 +24,8 @@ impl State {
         contender.scoped && self.scopes.covers(contender.id, o, write)
     }
 
-    /// In whose scope an object is that a transaction goes for, so that it loses, and whether that one
-    /// declared to write it; `sure`: it is in its own as well.
+    /// In whose scope an object is that a transaction goes for, so that it loses, and whether that
+    /// one declared to write it; `sure`: it is in its own as well.
     pub(super) fn claimed(
         &self,
         slot: Slot,

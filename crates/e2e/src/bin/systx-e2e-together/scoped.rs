@@ -245,8 +245,9 @@ fn replaced(dir: &Path) {
     assert_eq!(fs::read_to_string(dir.join("c2")).unwrap(), "new");
 }
 
-/// Descriptors from before, of this thread and of others, that are open on what is declared: they neither keep the begin from its
-/// turn nor take it away, and are in the transaction where they are asked to be.
+/// Descriptors from before, of this thread and of others, that are open on what is declared: they
+/// neither keep the begin from its turn nor take it away, and are in the transaction where they are
+/// asked to be.
 fn held(dir: &Path) {
     let sibling = Sibling::new();
     let (a, b) = (dir.join("a"), dir.join("b"));

@@ -1,7 +1,8 @@
-//! Reads that wait for whom they would lose to.
+//! Transactions that wait: for what the engine does not see, and with a read for the one to which
+//! they would lose.
 
-use super::{Ask, Intent, Look, Phase, State, Stronger};
-use crate::hold::Flags;
+use super::{Ask, Intent, Look, Phase, State, Stronger, Winner};
+use crate::hold::{Flags, Slot};
 use crate::object::{Conflict, ObjectRef, Side};
 use crate::policy::{Contender, ContentionPolicy};
 use crate::stall::Stalls;
@@ -9,6 +10,38 @@ use crate::state::DoomFn;
 use systx_base::TxnId;
 
 impl State {
+    /// See [`crate::Engine::defer_while`].
+    pub(crate) fn defer_while(&mut self, id: TxnId, look: Look) {
+        if let Some(slot) = self.find(id) {
+            self.txn_mut(slot).look = Some(look);
+        }
+    }
+
+    /// A rival that would win, if it would defer, nobody has looked at it yet, and it can be looked
+    /// at.
+    pub(super) fn not_looked_at(&self, rival: &Winner, looked: &[TxnId]) -> Option<Stronger> {
+        if !rival.defers || looked.contains(&rival.id) {
+            return None;
+        }
+        let look = self.txn(rival.slot).look.clone()?;
+        Some(Stronger { id: rival.id, look })
+    }
+
+    /// It was seen to wait.
+    pub(crate) fn defer(&mut self, id: TxnId) {
+        if let Some(slot) = self.find(id) {
+            let txn = self.txn_mut(slot);
+            txn.contender.asleep |= txn.phase == Phase::Active;
+        }
+    }
+
+    /// See [`crate::Engine::lost_asleep`].
+    pub(crate) fn lost_asleep(&self, id: TxnId) -> bool {
+        let lost =
+            |slot: Slot| self.txn(slot).phase == Phase::Doomed && self.txn(slot).contender.asleep;
+        self.find(id).is_some_and(lost)
+    }
+
     /// See [`crate::Engine::stall`]: the one that is waited for from now on.  `waker`: makes calls for
     /// when one of the two loses.
     pub(crate) fn stall(
@@ -49,8 +82,8 @@ impl State {
         self.waits += 1;
         for slot in [slot, winner.slot] {
             let txn = self.txn_mut(slot);
-            if !std::mem::replace(&mut txn.wakes, true) {
-                txn.on_doom.push(waker());
+            if !std::mem::replace(&mut txn.on_doom.wakes, true) {
+                txn.on_doom.calls.push(waker());
             }
         }
         Ok(Some(winner.id))
