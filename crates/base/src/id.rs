@@ -37,17 +37,17 @@ impl NodeId {
 }
 
 /// A name in the root of a view that stands for an empty file to the first who looks it up, and for
-/// what it stands for to everybody after.  Who mounts a view opens it before anybody else is in there:
-/// the kernel so learns that opens need no message, and from then on sends none for the end of an open
-/// either, which it otherwise does for every file that is created (one of six messages).
+/// what it stands for to everybody after. Who mounts a view opens it before anybody else is in
+/// there: the kernel so learns that opens need no message, and from then on sends none for the end
+/// of an open either, which it otherwise does for every file that is created (one of six messages).
 pub const FIRST_OPEN: &str = "\u{1}systx first open";
 
 /// A name in the root of a view that nothing ever has.  The process that puts the view together
 /// looks it up when it is done: who looks at the view from then on is a program.
 pub const BUILT: &str = "\u{1}systx built";
 
-/// An object of a volume while the daemon runs: the key under which conflicts are found, made by the
-/// volume from the backing inode.
+/// An object of a volume while the daemon runs: the key under which conflicts are found, made by
+/// the volume from the backing inode.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Oid(pub u64);
 

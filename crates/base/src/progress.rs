@@ -1,8 +1,9 @@
 //! How far a long piece of work is, for whoever waits for it.
 //!
-//! The work of a commit passes through every crate on one thread, and only its two ends care: who begins it
-//! ([`watched`]) and who counts ([`phase`], [`step`]).  So the place where it is counted belongs to the thread, not to the
-//! signatures in between.  Counting costs nothing where nobody watches, never waits, and decides nothing.
+//! The work of a commit passes through every crate on one thread, and only its two ends care: who
+//! begins it ([`watched`]) and who counts ([`phase`], [`step`]). So the place where it is counted
+//! belongs to the thread, not to the signatures in between. Counting costs nothing where nobody
+//! watches, never waits, and decides nothing.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -91,7 +92,8 @@ pub fn watched<T>(progress: &Arc<Progress>, work: impl FnOnce() -> T) -> T {
     work()
 }
 
-/// The work of this thread enters a phase, of `total` steps (0: not counted; asked for only if somebody watches).
+/// The work of this thread enters a phase, of `total` steps (0: not counted; asked for only if
+/// somebody watches).
 pub fn phase(phase: Phase, total: impl FnOnce() -> u64) {
     // Not asked with the cell borrowed: it may count something itself.
     if let Some(progress) = WATCHED.with_borrow(Clone::clone) {

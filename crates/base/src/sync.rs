@@ -215,8 +215,8 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// As [`Mutex::lock`], also while this thread holds locks of the same rank.  Whoever takes several of
-    /// one rank takes them in one order that all follow.
+    /// As [`Mutex::lock`], also while this thread holds locks of the same rank. Whoever takes
+    /// several of one rank takes them in one order that all follow.
     ///
     /// # Panics
     /// If a holder panicked before; in debug builds also if a lock of a higher rank is held.
@@ -388,8 +388,9 @@ impl<T> DerefMut for WriteGuard<'_, T> {
 
 /// A condition variable for a ranked mutex.
 ///
-/// To notify costs no system call while nobody waits.  So what is waited for has to change under the mutex: then
-/// who has found it unchanged is counted before the change is made, and who comes later sees it.
+/// To notify costs no system call while nobody waits. So what is waited for has to change under the
+/// mutex: then who has found it unchanged is counted before the change is made, and who comes later
+/// sees it.
 #[derive(Debug, Default)]
 pub struct Event {
     condition: Condvar,
@@ -417,7 +418,7 @@ impl Event {
     pub fn has_waiters(&self) -> bool {
         self.waiters.load(Ordering::Relaxed) > 0
     }
-    /// Releases the lock, waits for a notification, takes the lock again.  Wakes spuriously: call in
+    /// Releases the lock, waits for a notification, takes the lock again. Wakes spuriously: call in
     /// a loop over the condition.
     ///
     /// # Panics
@@ -510,7 +511,8 @@ mod tests {
             assert!(refused.join().expect("it looks"), "both are taken");
         });
         drop((theirs, shared));
-        // What was refused, or given back, is not counted as held: the lower rank can be taken again.
+        // What was refused, or given back, is not counted as held: the lower rank can be taken
+        // again.
         drop(b.try_write().expect("it is free"));
         assert_eq!(*a.try_lock().expect("it is free") + *b.read(), 3);
         drop(a.lock());

@@ -1,7 +1,8 @@
-//! The one table of all system calls of Linux on x86-64, and what each of them means inside a transaction of a
-//! thread.  It drives the interceptor of libsystx, and `systx syscalls` prints it.
+//! The one table of all system calls of Linux on x86-64, and what each of them means inside a
+//! transaction of a thread. It drives the interceptor of libsystx, and `systx syscalls` prints it.
 //!
-//! Numbers are those of Linux 6.18; a number that is not in the table is treated as [`Class::Refused`].
+//! Numbers are those of Linux 6.18; a number that is not in the table is treated as
+//! [`Class::Refused`].
 
 #![forbid(unsafe_code)]
 
@@ -12,15 +13,15 @@ pub use table::TABLE;
 /// What becomes of a call inside a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// What it does to a guarded directory, to descriptors or to the place of the thread is in the transaction:
-    /// isolated, and undone by an abort.
+    /// What it does to a guarded directory, to descriptors or to the place of the thread is in the
+    /// transaction: isolated, and undone by an abort.
     Transactional,
     /// Its effect outside waits for the commit.
     Held,
     /// It is made as ever, and not undone: it concerns the program alone, or nothing.
     Passes,
-    /// It has an effect outside that can neither wait nor be undone: made, or reported, refused, or the end of the
-    /// transaction, as the flags of `xbegin` say.
+    /// It has an effect outside that can neither wait nor be undone: made, or reported, refused, or
+    /// the end of the transaction, as the flags of `xbegin` say.
     Refused,
 }
 
@@ -85,7 +86,8 @@ mod tests {
     #[test]
     fn the_table_is_sorted_and_has_every_number_of_the_kernel() {
         assert!(TABLE.windows(2).all(|pair| pair[0].number < pair[1].number));
-        // The kernel left out 337 to 423, so that all architectures have the same numbers from there on.
+        // The kernel left out 337 to 423, so that all architectures have the same numbers from
+        // there on.
         let all: Vec<u16> = (0..=336).chain(424..=469).collect();
         let ours: Vec<u16> = TABLE.iter().map(|call| call.number).collect();
         assert_eq!(ours, all);

@@ -1,4 +1,5 @@
-//! The table itself, by number.  `fds`: bit n for each argument n that is a descriptor of a file or directory.
+//! The table itself, by number. `fds`: bit n for each argument n that is a descriptor of a file or
+//! directory.
 
 use crate::Class::{Held, Passes, Refused, Transactional};
 use crate::{Call, Class, Makes};

@@ -280,7 +280,8 @@ pub struct Run {
     /// What happens to processes that CMD leaves behind
     #[arg(long, value_enum, default_value = "kill", value_name = "WHAT")]
     pub leftovers: LeftoversArg,
-    /// What its new content may take, in memory and on disk (bytes, or 100M, 2G); beyond it writes fail (EDQUOT)
+    /// What its new content may take, in memory and on disk (bytes, or 100M, 2G); beyond it writes
+    /// fail (EDQUOT)
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub limit_size: Option<u64>,
     /// Address space of each process (bytes, or 100M, 2G)
@@ -322,7 +323,8 @@ pub struct Begin {
     /// A snapshot: nothing will be committed
     #[arg(long)]
     pub read_only: bool,
-    /// Another attempt of this one, which lost and is dropped: grows senior with each, until it wins
+    /// Another attempt of this one, which lost and is dropped: grows senior with each, until it
+    /// wins
     #[arg(long, value_name = "ID")]
     pub retry: Option<String>,
     /// Who wins conflicts: lower values do (if not given: the nice value or real-time priority that
@@ -520,7 +522,8 @@ pub struct Redo {
 /// `systx undo`.
 #[derive(Clone, Debug, Args)]
 pub struct Undo {
-    /// The transaction; without ID the latest one that changed something in this directory, or was run in it
+    /// The transaction; without ID the latest one that changed something in this directory, or was
+    /// run in it
     pub id: Option<String>,
     /// Only what it changed at these paths, or below
     pub paths: Vec<PathBuf>,
@@ -574,8 +577,8 @@ pub struct Mount {
     /// How requests travel between kernel and daemon
     #[arg(long, value_enum, default_value = "auto", value_name = "HOW", requires = "dir")]
     pub transport: TransportArg,
-    /// How long a change by a program outside may be held for a transaction that has lost three times
-    /// before; 0: never, such a transaction may then go on losing
+    /// How long a change by a program outside may be held for a transaction that has lost three
+    /// times before; 0: never, such a transaction may then go on losing
     #[arg(long, value_name = "MS", default_value_t = 500, requires = "dir",
           value_parser = clap::value_parser!(u64).range(0..=STALL_MS_MAX))]
     pub stall: u64,
@@ -583,14 +586,16 @@ pub struct Mount {
     /// three times is before all that have not
     #[arg(long, value_enum, default_value = "osprio", value_name = "POLICY", requires = "dir")]
     pub policy: PolicyArg,
-    /// Threads have transactions in it without any privilege: their requests are told from others' by
-    /// the thread's number.  For small directories: the kernel remembers no names and listings then,
-    /// and each stat(2) or open(2) asks the daemon, also those of programs without transactions
+    /// Threads have transactions in it without any privilege: their requests are told from others'
+    /// by the thread's number. For small directories: the kernel remembers no names and listings
+    /// then, and each stat(2) or open(2) asks the daemon, also those of programs without
+    /// transactions
     #[arg(long, requires = "dir")]
     pub routed: bool,
-    /// Opening and closing a file asks nobody, so programs that open many (grep, git, compilers) are as fast as
-    /// without the guard.  Then programs have no transactions of their own here (libsystx), only runs and
-    /// paths, and file locks of programs here exclude no program that reaches the files otherwise
+    /// Opening and closing a file asks nobody, so programs that open many (grep, git, compilers)
+    /// are as fast as without the guard. Then programs have no transactions of their own here
+    /// (libsystx), only runs and paths, and file locks of programs here exclude no program that
+    /// reaches the files otherwise
     #[arg(long, requires = "dir", conflicts_with = "routed")]
     pub fast_open: bool,
 }

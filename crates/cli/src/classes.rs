@@ -1,5 +1,5 @@
-//! What of a run is not isolated as everything else is, by path, and who says so: for the run itself, and for whoever
-//! wants to see it.
+//! What of a run is not isolated as everything else is, by path, and who says so: for the run
+//! itself, and for whoever wants to see it.
 
 use crate::glob;
 use crate::ignore_file::Ignored;
@@ -57,8 +57,8 @@ pub fn argument(pattern: &str, cwd: &Path) -> Option<String> {
     }
 }
 
-/// A sentence for each pattern that begins with a slash and names nothing, where the working directory has something of that
-/// name: in a .systxignore file that is what it would mean.
+/// A sentence for each pattern that begins with a slash and names nothing, where the working
+/// directory has something of that name: in a .systxignore file that is what it would mean.
 pub fn doubts(exclude: &[String], cwd: &Path) -> Vec<String> {
     let mut out = Vec::new();
     for pattern in exclude.iter().filter(|p| p.starts_with('/')) {
@@ -82,7 +82,8 @@ pub fn meaning(rule: &Rule) -> &'static str {
     }
 }
 
-/// The rules that hold for a transaction, a line for each class and source: `private: /run, /dev/shm (built in)`.
+/// The rules that hold for a transaction, a line for each class and source:
+/// `private: /run, /dev/shm (built in)`.
 pub fn lines(rules: &[RuleInUse], out: Out) -> Vec<String> {
     let of = |r: &RuleInUse| (r.rule.class, r.rule.from.clone());
     let mut kinds: Vec<(Class, String)> = Vec::new();

@@ -1,4 +1,5 @@
-//! What every command needs: the place it is about, the daemon, and ids from their first characters.
+//! What every command needs: the place it is about, the daemon, and ids from their first
+//! characters.
 
 use crate::args::Where;
 use crate::problem::Problem;
@@ -58,8 +59,8 @@ pub fn is_guarded(dir: &Path) -> bool {
     holder.is_some_and(|m| m.fs == "fuse.systx")
 }
 
-/// The open transaction whose id starts with `prefix`, and the daemon that has it: root's, if this user has it there as
-/// a guest, else the user's own.
+/// The open transaction whose id starts with `prefix`, and the daemon that has it: root's, if this
+/// user has it there as a guest, else the user's own.
 ///
 /// # Errors
 /// None or several match, or the daemon does not answer.

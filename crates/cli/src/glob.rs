@@ -54,8 +54,8 @@ fn matcher(segment: &str) -> Option<GlobMatcher> {
     glob(segment).or_else(|| glob(&quote(Path::new(segment))))
 }
 
-/// A path that a user gave, perhaps with signs of a glob: absolute, and as the kernel knows it, without symbolic links as far as
-/// it is plain.
+/// A path that a user gave, perhaps with signs of a glob: absolute, and as the kernel knows it,
+/// without symbolic links as far as it is plain.
 pub fn real(glob: &str, cwd: &Path) -> String {
     let text = absolute(OsStr::new(glob), cwd);
     let plain = text.find(['*', '?', '[', '{', '\\']).unwrap_or(text.trim_end_matches('/').len());

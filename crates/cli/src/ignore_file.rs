@@ -16,10 +16,10 @@
 //! ```
 //!
 //! The files of the working directory and of all directories above it count, the nearest last, so
-//! that it can take back (`!`) what those above say.  A file counts only if it belongs to the user
-//! or to root: otherwise whoever can write in a directory could make the user's commands work on the
-//! originals.  So does a symbolic link with that name, which would choose among root's files; and
-//! what is read is what was looked at, not what has that name a moment later.
+//! that it can take back (`!`) what those above say. A file counts only if it belongs to the user
+//! or to root: otherwise whoever can write in a directory could make the user's commands work on
+//! the originals. So does a symbolic link with that name, which would choose among root's files;
+//! and what is read is what was looked at, not what has that name a moment later.
 
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat, readlinkat};
 use rustix::io::Errno;

@@ -5,7 +5,8 @@ use crate::ignore_file::Ignored;
 use std::path::Path;
 use systx_protocol::{Class, Rule};
 
-/// Logs as text, by what writes them; not wtmp, lastlog and journals, which are records of fixed places.
+/// Logs as text, by what writes them; not wtmp, lastlog and journals, which are records of fixed
+/// places.
 const LOGS: [&str; 11] = [
     "/var/log/**/*.log",
     "/var/log/syslog",

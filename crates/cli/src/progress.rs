@@ -7,7 +7,8 @@ use systx_protocol::client::{Client, Watcher};
 use systx_protocol::runtime::Runtime;
 use systx_protocol::{Phase, Progress};
 
-/// Shows how far the client's requests are, if there is a terminal to show it on and somebody who wants to see it.
+/// Shows how far the client's requests are, if there is a terminal to show it on and somebody who
+/// wants to see it.
 pub fn show(client: &mut Client, out: Out) {
     // Where signs cannot be taken back, a line that changes would be one after the other.
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");

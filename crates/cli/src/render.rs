@@ -1,8 +1,8 @@
 //! Changes as text: name-status, `--stat`, and unified diffs with git's extended headers, which
 //! `git apply` takes (`-p1 --directory=/ --unsafe-paths`: the paths are the real ones).
 //!
-//! What git has no words for (directories, owners, times, extended attributes, special files) stands
-//! in lines that begin with `#`, before a `diff --git` line, where git overlooks it.
+//! What git has no words for (directories, owners, times, extended attributes, special files)
+//! stands in lines that begin with `#`, before a `diff --git` line, where git overlooks it.
 
 use crate::output;
 use crate::problem::Problem;

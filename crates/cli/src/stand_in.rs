@@ -1,8 +1,10 @@
-//! What `systx` is inside a run under the names of service managers' commands (see [`systx_session::stand_in`]).
+//! What `systx` is inside a run under the names of service managers' commands (see
+//! [`systx_session::stand_in`]).
 //!
-//! A service manager runs outside and sees only what is committed.  So what acts on services is put on a list, to be
-//! done after the commit, and succeeds; what only changes files (`systemctl enable`) is done at once by the real
-//! program, as in any root that is not booted; what asks is asked of the real program.
+//! A service manager runs outside and sees only what is committed. So what acts on services is put
+//! on a list, to be done after the commit, and succeeds; what only changes files
+//! (`systemctl enable`) is done at once by the real program, as in any root that is not booted;
+//! what asks is asked of the real program.
 
 use crate::output::aside;
 use std::ffi::{OsStr, OsString};
@@ -75,7 +77,8 @@ enum What {
     Real,
     /// It is done after the commit.
     Later,
-    /// The real program changes files with these arguments; if it succeeds, these are done after the commit.
+    /// The real program changes files with these arguments; if it succeeds, these are done after
+    /// the commit.
     FilesThen(Vec<String>, Vec<Vec<String>>),
 }
 

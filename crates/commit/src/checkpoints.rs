@@ -1,5 +1,5 @@
-//! Checkpoints beside the answers to clients: one thread per volume while there is something to forget, of the journal and of
-//! the history.
+//! Checkpoints beside the answers to clients: one thread per volume while there is something to
+//! forget, of the journal and of the history.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

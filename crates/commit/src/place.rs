@@ -41,7 +41,8 @@ impl Durable {
     pub fn place(self) -> Result<Placed, Stopped> {
         let Durable { fate, parts: written, notes, joint } = self;
         let mut parts = Vec::with_capacity(written.len());
-        // What is declared last is dropped first: an abort comes before the release of what is held.
+        // What is declared last is dropped first: an abort comes before the release of what is
+        // held.
         let fate = fate;
         // All of them begin before the first is made: no look at one part is taken for an outsider.
         let sites: Vec<Arc<Site>> = written.iter().map(|part| Arc::clone(&part.on.site)).collect();
@@ -81,7 +82,8 @@ fn install(part: Written) -> Result<Moved, Box<(Held, systx_store::ApplyError)>>
         let (stamps, outside) = (Vec::new(), Vec::new());
         return Ok((PlacedPart { on, record, stamps, outside }, Vec::new()));
     };
-    // Now: others may have changed names in the same directories while this one waited for the disk.
+    // Now: others may have changed names in the same directories while this one waited for the
+    // disk.
     let before = on.site.current(&on.origins);
     match store.apply(committed.lsn) {
         Ok(report) => {

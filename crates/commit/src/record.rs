@@ -52,7 +52,8 @@ impl Decided {
         });
         let (held, mut ready): (Vec<Held>, Vec<Option<_>>) =
             parts.into_iter().map(|DecidedPart { room, set, on }| (on, Some((room, set)))).unzip();
-        // What is declared last is dropped first: an abort comes before the release of what is held.
+        // What is declared last is dropped first: an abort comes before the release of what is
+        // held.
         let fate = fate;
         let mut records = vec![None; held.len()];
         let mut several = Vec::with_capacity(order.len());

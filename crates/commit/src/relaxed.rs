@@ -58,7 +58,8 @@ impl Relaxed {
         Relaxed(Arc::new(Shared { state, changed: Event::new() }))
     }
 
-    /// Takes over a commit; `then` is called with its record written.  Waits where there are too many.
+    /// Takes over a commit; `then` is called with its record written. Waits where there are too
+    /// many.
     pub fn finish(&self, decided: Decided, then: Then) {
         let mut state = self.0.state.lock();
         while state.open >= MOST {

@@ -166,7 +166,8 @@ impl Reserved {
         let Reserved { commit: Commit { id, meta, parts }, rooms } = self;
         let sites: Vec<Arc<Site>> = parts.iter().map(|part| Arc::clone(&part.site)).collect();
         let mut publications = Vec::with_capacity(parts.len());
-        // What is declared last is dropped first: an abort comes before the release of what is held.
+        // What is declared last is dropped first: an abort comes before the release of what is
+        // held.
         let mut fate = Fate::new(id, sites.clone());
         for (site, part) in sites.iter().zip(&parts) {
             let publication = mark(site, id, &part.writes);

@@ -1,4 +1,5 @@
-//! A plain program that writes to a file while a transaction reads it, at the very moments that matter.
+//! A plain program that writes to a file while a transaction reads it, at the very moments that
+//! matter.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../vfs/tests/common/mod.rs"]
@@ -29,8 +30,8 @@ const HANG: Duration = Duration::from_secs(300);
 
 const PAGE: u64 = 4096;
 
-/// A plain write to the second page of `path` that moves the file's version twice, before and after `meanwhile`: as one
-/// write does when it has set ctime and not yet mtime.
+/// A plain write to the second page of `path` that moves the file's version twice, before and after
+/// `meanwhile`: as one write does when it has set ctime and not yet mtime.
 fn in_two_steps(place: &Place, path: &Path, meanwhile: impl FnOnce()) {
     let file = File::options().write(true).open(path).unwrap();
     let name = path.file_name().unwrap().as_encoded_bytes();
@@ -110,7 +111,8 @@ fn a_version_that_is_seen_half_made_is_not_an_outsiders() {
 
 type Act = Box<dyn FnOnce() + Send>;
 
-/// The order of plain requests, with something that happens when the opening of a file for writing has been let through.
+/// The order of plain requests, with something that happens when the opening of a file for writing
+/// has been let through.
 struct Opening {
     order: Order,
     then: Mutex<Option<Act>>,

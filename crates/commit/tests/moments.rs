@@ -1,9 +1,10 @@
-//! What one transaction sees is of one moment, whatever comes between any two calls that its view makes of the backing
-//! file system: a commit that changes everything, or a plain program that does.
+//! What one transaction sees is of one moment, whatever comes between any two calls that its view
+//! makes of the backing file system: a commit that changes everything, or a plain program that
+//! does.
 //!
-//! The view is stopped before and after each of these calls in turn.  Afterwards a transaction that is committed must have seen
-//! everything as it was left; one that has lost goes on until it notices, and must not have seen some of it
-//! old and some of it new.
+//! The view is stopped before and after each of these calls in turn. Afterwards a transaction that
+//! is committed must have seen everything as it was left; one that has lost goes on until it
+//! notices, and must not have seen some of it old and some of it new.
 
 #![allow(clippy::unwrap_used)]
 
@@ -61,8 +62,8 @@ fn populate_old(root: &Path) {
     fs::write(at("d/old"), "").unwrap();
 }
 
-/// Changes all that is looked at.  As a commit it comes at once; of the calls of a plain program each one does, but
-/// nobody looks in between.
+/// Changes all that is looked at. As a commit it comes at once; of the calls of a plain program
+/// each one does, but nobody looks in between.
 fn change_everything<V: Requests>(twin: &Twin<V>) -> Result<(), Errno> {
     let node = |path: &str| twin.walk(path).map(|entry| entry.node);
     let v = &twin.0;
@@ -234,8 +235,8 @@ enum Who {
     Plain,
 }
 
-/// One case: these looks, one after the other, and the change at the `nth` moment.  What was wrong; `None` if there was
-/// no such moment.
+/// One case: these looks, one after the other, and the change at the `nth` moment. What was wrong;
+/// `None` if there was no such moment.
 fn run(looks: &[(&str, Look)], who: Who, opaque: bool, nth: usize) -> Option<Result<(), String>> {
     let dir = scratch();
     populate_old(dir.path());

@@ -1,4 +1,5 @@
-//! Commits that are under way at once: which may be, who waits for whom, and that what comes out is what they did.
+//! Commits that are under way at once: which may be, who waits for whom, and that what comes out is
+//! what they did.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../vfs/tests/common/mod.rs"]
@@ -34,7 +35,8 @@ fn decided<'v>(place: &'v Place, id: u64, writes: &WriteSet) -> Publication<'v> 
     publication
 }
 
-/// Whether a publication of `second` begins while one of `first` is decided and not over; it does begin afterwards.
+/// Whether a publication of `second` begins while one of `first` is decided and not over; it does
+/// begin afterwards.
 fn begins_beside(place: &Place, first: &WriteSet, second: &WriteSet) -> bool {
     let (begun, begins) = channel();
     let publication = decided(place, 1, first);
@@ -92,8 +94,8 @@ fn one_at_a_time_is_on_its_way_to_a_decision() {
     });
 }
 
-/// Threads that commit all the time, each in files of its own and names of one directory; validation would take for an
-/// outsider's what does not follow from the others' notes.
+/// Threads that commit all the time, each in files of its own and names of one directory;
+/// validation would take for an outsider's what does not follow from the others' notes.
 #[test]
 fn what_several_commit_at_once_is_what_is_there_and_nobody_is_taken_for_an_outsider() {
     const THREADS: usize = 4;
@@ -109,7 +111,8 @@ fn what_several_commit_at_once_is_what_is_there_and_nobody_is_taken_for_an_outsi
             scope.spawn(move || {
                 for round in 0..ROUNDS {
                     let twin = place.begin(BeginOptions::default(), false);
-                    // In place, by another inode, and through names of the directory that all of them change.
+                    // In place, by another inode, and through names of the directory that all of
+                    // them change.
                     if round % 3 == 0 {
                         twin.run(&Op::Unlink(mine)).unwrap();
                         twin.run(&Op::Create(mine, 0o644)).unwrap();
@@ -127,8 +130,9 @@ fn what_several_commit_at_once_is_what_is_there_and_nobody_is_taken_for_an_outsi
     }
 }
 
-/// The inode of what a transaction rewrites from empty is the same afterwards where all go through us; elsewhere another one takes
-/// its place at once, large files are not copied into the journal, and what may be a running program cannot be written to.
+/// The inode of what a transaction rewrites from empty is the same afterwards where all go through
+/// us; elsewhere another one takes its place at once, large files are not copied into the journal,
+/// and what may be a running program cannot be written to.
 #[test]
 fn small_files_that_are_rewritten_keep_their_inode_where_all_go_through_us() {
     let large = 70_000;

@@ -1,5 +1,6 @@
-//! Frozen snapshots of a guarded directory, against a model that is simply the tree at their begin: beside
-//! random plain calls and commits, and beside threads.  (With a kernel: `crates/e2e/tests/snapshots.rs`.)
+//! Frozen snapshots of a guarded directory, against a model that is simply the tree at their begin:
+//! beside random plain calls and commits, and beside threads. (With a kernel:
+//! `crates/e2e/tests/snapshots.rs`.)
 
 #![allow(clippy::unwrap_used)]
 
@@ -186,8 +187,9 @@ fn read(view: &impl Requests, path: &str) -> Result<Vec<u8>, Errno> {
     Ok(buf)
 }
 
-/// A plain program writes a number into one file after the other, and moves another one on; transactions write
-/// another number into two files at once.  So at any moment the numbers form a stair, and two are equal.
+/// A plain program writes a number into one file after the other, and moves another one on;
+/// transactions write another number into two files at once. So at any moment the numbers form a
+/// stair, and two are equal.
 #[test]
 fn every_snapshot_is_of_one_moment_beside_threads_that_never_pause() {
     const FILES: u64 = 6;
@@ -450,8 +452,8 @@ fn a_tree_that_a_commit_removed_can_be_read_when_the_store_has_forgotten_it() {
     assert_eq!(place.vol.past.size(), Size::default());
 }
 
-/// Has a snapshot begin while something is going on, which is when `meanwhile` calls what it is given: the snapshot
-/// has to wait until `meanwhile` is over.
+/// Has a snapshot begin while something is going on, which is when `meanwhile` calls what it is
+/// given: the snapshot has to wait until `meanwhile` is over.
 fn begins_only_after(place: &Place, meanwhile: impl FnOnce(&dyn Fn())) {
     let begun = AtomicBool::new(false);
     let (go, gone) = std::sync::mpsc::channel();
@@ -466,7 +468,8 @@ fn begins_only_after(place: &Place, meanwhile: impl FnOnce(&dyn Fn())) {
         meanwhile(&|| {
             // The first time only: the snapshot waits from then on.
             let _ = go.send(());
-            // Long enough for a thread to begin a snapshot if nothing holds it; too short shows nothing wrong.
+            // Long enough for a thread to begin a snapshot if nothing holds it; too short shows
+            // nothing wrong.
             std::thread::sleep(std::time::Duration::from_millis(100));
             assert!(!begun.load(Ordering::SeqCst), "in the middle of a change");
         });
@@ -508,8 +511,8 @@ fn a_snapshot_begins_neither_within_a_plain_request_nor_within_a_commit() {
     });
 }
 
-/// A file that is written in place, and loses the name by which an outsider has it open, is what it was: there is no
-/// other version that the outsider could still write into.
+/// A file that is written in place, and loses the name by which an outsider has it open, is what it
+/// was: there is no other version that the outsider could still write into.
 #[test]
 fn a_name_is_taken_of_a_file_that_is_written_to_and_open() {
     if !is_root() {

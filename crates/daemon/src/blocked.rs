@@ -1,8 +1,8 @@
-//! Whether a transaction's threads wait for something that another program may have to give: a lock of threads, a pipe,
-//! a socket, a lock of a file, or time.
+//! Whether a transaction's threads wait for something that another program may have to give: a lock
+//! of threads, a pipe, a socket, a lock of a file, or time.
 //!
-//! Looked at in /proc, and only when somebody is about to lose to the transaction (`systx_txn::Engine::defer_while`).
-//! Who cannot be looked at is taken to be at work.
+//! Looked at in /proc, and only when somebody is about to lose to the transaction
+//! (`systx_txn::Engine::defer_while`). Who cannot be looked at is taken to be at work.
 
 use std::collections::HashSet;
 use std::fs;
@@ -61,7 +61,8 @@ pub fn waits_for(pid: u32, tid: u32) -> Option<&'static str> {
     }
 }
 
-/// A line of `/proc/PID/task/TID/syscall`: `running`, or a number and arguments, or -1 outside of every call.
+/// A line of `/proc/PID/task/TID/syscall`: `running`, or a number and arguments, or -1 outside of
+/// every call.
 fn called(line: &str) -> Option<(i64, Vec<i64>)> {
     let mut fields = line.split_whitespace();
     let number = fields.next()?.parse().ok().filter(|n| *n >= 0)?;
@@ -108,8 +109,8 @@ pub fn all_wait_for(tid: u32) -> Option<&'static str> {
 /// How often, and in what steps, it is looked whether somebody goes on waiting.
 const LOOKS: (u32, Duration) = (10, Duration::from_millis(10));
 
-/// As [`all_wait_for`], of those who wait for a while: a thread of a loaded program that is not let run for a
-/// moment, by its runtime or by a short lock, does not count.
+/// As [`all_wait_for`], of those who wait for a while: a thread of a loaded program that is not let
+/// run for a moment, by its runtime or by a short lock, does not count.
 pub fn all_keep_waiting_for(tid: u32) -> Option<&'static str> {
     let mut what = all_wait_for(tid)?;
     for _ in 1..LOOKS.0 {

@@ -1,4 +1,5 @@
-//! Which parts of a transaction are not isolated as everything else is, and what it has done there: for `systx status`.
+//! Which parts of a transaction are not isolated as everything else is, and what it has done there:
+//! for `systx status`.
 
 use crate::protocol::{Class, Isolation, Rule, RuleInUse};
 use crate::transaction::Transaction;
@@ -33,8 +34,8 @@ impl Told {
         self.passed.lock().extend(rules.map(|rule| rule.path.0.clone()));
     }
 
-    /// Whether a view shows the original there.  It was met all the same, by who mounted that: how it changes, by the
-    /// transaction's own programs above all, is nobody's conflict.
+    /// Whether a view shows the original there. It was met all the same, by who mounted that: how
+    /// it changes, by the transaction's own programs above all, is nobody's conflict.
     pub fn is_passed_through(&self, path: &[u8]) -> bool {
         self.passed.lock().contains(path)
     }

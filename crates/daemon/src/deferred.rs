@@ -36,7 +36,8 @@ impl Wanted {
     }
 }
 
-/// A list that was written before the commit, if there is anything to be done.  Dropped, it is forgotten.
+/// A list that was written before the commit, if there is anything to be done. Dropped, it is
+/// forgotten.
 pub(crate) struct Promise<'a> {
     txn: &'a Transaction,
     written: bool,

@@ -147,14 +147,14 @@ fn by_process(pid: u32) -> String {
     format!("changed by process {pid} outside")
 }
 
-/// Whether a user may know what another one's processes are called and do: where /proc is mounted with `hidepid`, nobody
-/// else does.
+/// Whether a user may know what another one's processes are called and do: where /proc is mounted
+/// with `hidepid`, nobody else does.
 pub fn may_know(viewer: Uid, owner: Option<Uid>) -> bool {
     viewer == 0 || owner == Some(viewer)
 }
 
-/// What of a conflict is for the eyes of a user: of others' processes the number, of others' transactions that there was
-/// one.
+/// What of a conflict is for the eyes of a user: of others' processes the number, of others'
+/// transactions that there was one.
 pub fn for_user(mut conflict: protocol::Conflict, viewer: Uid) -> protocol::Conflict {
     match &mut conflict.opponent {
         protocol::Opponent::Transaction { id, argv, uid, .. } => {

@@ -57,7 +57,8 @@ impl Elsewhere<'_> {
         self.spots(member).find(here).map(|spot| spot.store)
     }
 
-    /// Lets a store forget what no other store can ask for any more.  The stores that are not there and may.
+    /// Lets a store forget what no other store can ask for any more. The stores that are not there
+    /// and may.
     pub fn settle(&self, store: &dyn Store) -> Vec<Member> {
         let decisions = store.decisions().unwrap_or_else(|error| {
             tracing::warn!(%error, "decisions cannot be read");

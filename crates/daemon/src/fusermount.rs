@@ -1,8 +1,11 @@
-//! Mounts by fusermount3(1), which is set-id root: how an ordinary user's daemon gets a view into the name space.
+//! Mounts by fusermount3(1), which is set-id root: how an ordinary user's daemon gets a view into
+//! the name space.
 //!
-//! 1. The program gets one end of a socket pair as its standard input, and its number in `_FUSE_COMMFD`.
+//! 1. The program gets one end of a socket pair as its standard input, and its number in
+//!    `_FUSE_COMMFD`.
 //! 2. It opens /dev/fuse, mounts that on a directory of the user's, and sends the descriptor.
-//! 3. It ends.  Such a mount is the user's alone, without set-id programs and devices, and the kernel lets nobody else in.
+//! 3. It ends. Such a mount is the user's alone, without set-id programs and devices, and the
+//!    kernel lets nobody else in.
 //!
 //! It is waited for with a limit: a place that does not answer must not stop the daemon.
 

@@ -1,9 +1,9 @@
 //! One guarded directory: a plain view of it, mounted over it.
 //!
 //! The directory is opened first and mounted over then, so that every path to it leads through the
-//! mount and only that descriptor leads below.  The mount is served before it is anywhere, so nobody
-//! ever waits for its first answer.  The descriptor of /dev/fuse is in this process alone: with
-//! the process the connection ends, and everything that was opened through it answers `ENOTCONN`.
+//! mount and only that descriptor leads below. The mount is served before it is anywhere, so nobody
+//! ever waits for its first answer. The descriptor of /dev/fuse is in this process alone: with the
+//! process the connection ends, and everything that was opened through it answers `ENOTCONN`.
 
 use crate::fuse_mount::{self, FS_TYPE};
 use crate::in_line::Waiting;
@@ -36,9 +36,9 @@ use systx_vfs::publication;
 /// How long a cut-off of a directory in use waits for pages that programs dirtied through mappings.
 const SYNC_LIMIT: Duration = Duration::from_secs(10);
 
-/// Ends the connection at once, so that whoever has something open gets `ENOTCONN`, and takes the mount away.
-/// (Without `FORCE` the kernel ends it when the last descriptor of the device is gone, which may take a
-/// moment longer than the process that had it.)
+/// Ends the connection at once, so that whoever has something open gets `ENOTCONN`, and takes the
+/// mount away. (Without `FORCE` the kernel ends it when the last descriptor of the device is gone,
+/// which may take a moment longer than the process that had it.)
 const CUT_OFF: UnmountFlags =
     UnmountFlags::FORCE.union(UnmountFlags::DETACH).union(UnmountFlags::NOFOLLOW);
 
@@ -120,7 +120,8 @@ fn unregister(volume: &Arc<OpenVolume>, guarded: &Arc<Guarded>) {
     volume.remove_guarded(guarded);
 }
 
-/// What the kernel may believe, and for how long: everything until it is told otherwise, by a commit.
+/// What the kernel may believe, and for how long: everything until it is told otherwise, by a
+/// commit.
 fn config(transport: Transport, fast_open: bool) -> Config {
     let locks = if fast_open { FileLocks::Kernel } else { FileLocks::ViewToldOfClose };
     Config { transport: transports::of_server(transport), locks, shared: true, ..Config::default() }
@@ -145,7 +146,8 @@ impl Conflicts {
 pub(crate) struct Wanted<'a> {
     /// Where: absolute, without symbolic links.
     pub dir: &'a Path,
-    /// Inode and device number of the directory that is meant, whatever happens to its path meanwhile.
+    /// Inode and device number of the directory that is meant, whatever happens to its path
+    /// meanwhile.
     pub identity: (u64, u64),
     pub volume: &'a Arc<OpenVolume>,
     pub transport: Transport,
@@ -287,7 +289,8 @@ impl Guarded {
         self.desk.get().map(|desk| desk.threads(engine)).unwrap_or_default()
     }
 
-    /// Threads whose transactions have lost hear of it, and what is left of those that are over goes.
+    /// Threads whose transactions have lost hear of it, and what is left of those that are over
+    /// goes.
     pub(crate) fn desk_looks_round(&self) {
         if let Some(desk) = self.desk.get() {
             desk.look_round();
@@ -316,7 +319,8 @@ impl Guarded {
         }
     }
 
-    /// Where its mount is now: somebody may have renamed a directory above it.  `None`: nowhere here.
+    /// Where its mount is now: somebody may have renamed a directory above it. `None`: nowhere
+    /// here.
     pub(crate) fn place(&self) -> Option<PathBuf> {
         let table = crate::mounts::here().unwrap_or_default();
         table.into_iter().find(|m| m.id == self.mount).map(|m| m.at)
@@ -333,8 +337,8 @@ impl Guarded {
         }
     }
 
-    /// Unmounts it whoever uses it.  What was written through shared mappings is saved first, if that
-    /// can be had soon.
+    /// Unmounts it whoever uses it. What was written through shared mappings is saved first, if
+    /// that can be had soon.
     ///
     /// # Errors
     /// `EINVAL` if something else is mounted over it.
@@ -464,7 +468,8 @@ fn detached_mount(around: BorrowedFd<'_>) -> Result<(OwnedFd, OwnedFd), Errno> {
     fuse_mount::detached(attributes)
 }
 
-/// Has the kernel learn that opens are not to be told, and looks whether it gives leases, by which they are found.
+/// Has the kernel learn that opens are not to be told, and looks whether it gives leases, by which
+/// they are found.
 fn learn_opens(mount: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Writing::of(rustix::fs::openat(mount, systx_base::FIRST_OPEN, flags, Mode::empty())?).map(drop)
@@ -483,8 +488,8 @@ fn put_over(mount: &OwnedFd, directory: BorrowedFd<'_>) -> Result<(), Errno> {
     move_mount(mount, "", directory, "", how)
 }
 
-/// Puts a mount in the place of the dead one that is seen at `dir`: under its cover where the kernel can do
-/// that (Linux 6.5), so that nobody gets past the guard meanwhile.
+/// Puts a mount in the place of the dead one that is seen at `dir`: under its cover where the
+/// kernel can do that (Linux 6.5), so that nobody gets past the guard meanwhile.
 fn put_under(mount: &OwnedFd, dir: &Path) -> Result<(), Errno> {
     let away = || if is_ours_at(dir) { unmount(dir, CUT_OFF) } else { Err(Errno::NOENT) };
     let beneath = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_BENEATH;
@@ -498,7 +503,8 @@ fn put_under(mount: &OwnedFd, dir: &Path) -> Result<(), Errno> {
     }
 }
 
-/// Removes dead mounts of ours from a directory, but for the last `leave`.  Nothing is asked of them.
+/// Removes dead mounts of ours from a directory, but for the last `leave`. Nothing is asked of
+/// them.
 ///
 /// # Errors
 /// The kernel refuses.

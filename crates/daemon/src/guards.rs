@@ -1,7 +1,8 @@
 //! The life of guarded directories: mounted, unmounted, brought back after the death of a daemon.
 //!
-//! One at a time, behind one lock.  Paths through a guarded mount are walked here (to find what a user
-//! means, to unmount): these are threads of control connections, never those that answer the mount.
+//! One at a time, behind one lock. Paths through a guarded mount are walked here (to find what a
+//! user means, to unmount): these are threads of control connections, never those that answer the
+//! mount.
 
 use crate::fuse_mount::FS_TYPE;
 use crate::guarded::{self, Conflicts, Guarded, MakeDesk, Replaced, Wanted};
@@ -472,8 +473,8 @@ impl Guards {
         Ok(())
     }
 
-    /// The volume of a daemon that was killed just now: the kernel may not have closed all of its files yet,
-    /// the store's lock among them.
+    /// The volume of a daemon that was killed just now: the kernel may not have closed all of its
+    /// files yet, the store's lock among them.
     fn open_after_the_last(&self, location: &Location) -> Result<Arc<OpenVolume>, Failure> {
         let until = Instant::now() + SUCCESSION_LIMIT;
         loop {

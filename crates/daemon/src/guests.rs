@@ -1,16 +1,18 @@
 //! Guests: other users' transactions on the guarded directories of root's daemon.
 //!
-//! A second socket lets any user connect; who it is, the kernel says (`SO_PEERCRED`).  It offers what concerns a
-//! guest's own transactions with a path, and nothing else: begin, list, status, diff, commit, abort.  To whom a
-//! transaction does not belong, it does not exist.
+//! A second socket lets any user connect; who it is, the kernel says (`SO_PEERCRED`). It offers
+//! what concerns a guest's own transactions with a path, and nothing else: begin, list, status,
+//! diff, commit, abort. To whom a transaction does not belong, it does not exist.
 //!
-//! - A directory is named by a descriptor that the guest has opened: so the guest can reach it, and the kernel
-//!   tells where it is ([`Guests::whereabouts`]).
-//! - In the view the kernel checks permissions with the attributes of the files, for whoever works there.  All
-//!   that these checks rest on is read by the transaction, so a commit fails if it has changed.
-//! - Nothing of the way to a view belongs to the guest, so nothing can be put in its place: the directory is root's, and
-//!   an access control list lets that one user through.
-//! - A guest's use of the daemon is bounded: connections, transactions, the memory and the staged bytes of each.
+//! - A directory is named by a descriptor that the guest has opened: so the guest can reach it, and
+//!   the kernel tells where it is ([`Guests::whereabouts`]).
+//! - In the view the kernel checks permissions with the attributes of the files, for whoever works
+//!   there. All that these checks rest on is read by the transaction, so a commit fails if it has
+//!   changed.
+//! - Nothing of the way to a view belongs to the guest, so nothing can be put in its place: the
+//!   directory is root's, and an access control list lets that one user through.
+//! - A guest's use of the daemon is bounded: connections, transactions, the memory and the staged
+//!   bytes of each.
 
 use crate::path_views;
 use crate::path_views::{Seat, Seats};

@@ -133,8 +133,8 @@ fn undone_by(all: &[HistoryEntry]) -> HashMap<TxnId, TxnId> {
     by
 }
 
-/// What joint transactions changed on other file systems.  Each history is read once, however many transactions of it are
-/// asked for.
+/// What joint transactions changed on other file systems. Each history is read once, however many
+/// transactions of it are asked for.
 struct Others<R> {
     /// Reads one, if it is there.
     read: R,
@@ -275,9 +275,10 @@ impl Plan {
         Ok(plan)
     }
 
-    /// With everything that it changes recorded as written by transaction `id`, and what it displaces as read.  What that
-    /// is can be said only by looking, and only then can it be recorded; somebody may have committed in between, whose
-    /// changes would be taken back, too.  So it is looked at again until nothing is new in it.
+    /// With everything that it changes recorded as written by transaction `id`, and what it
+    /// displaces as read. What that is can be said only by looking, and only then can it be
+    /// recorded; somebody may have committed in between, whose changes would be taken back, too. So
+    /// it is looked at again until nothing is new in it.
     fn claim(
         volumes: &[Arc<OpenVolume>],
         target: &HistoryEntry,
@@ -483,8 +484,8 @@ fn run(
     }
 }
 
-/// What is told of an undo: what was told of the transaction that it takes back, the other way round.  Its own write set
-/// has one name for a directory that goes with all that is in it.
+/// What is told of an undo: what was told of the transaction that it takes back, the other way
+/// round. Its own write set has one name for a directory that goes with all that is in it.
 fn mirrored(target: &HistoryEntry, plan: &Plan, whole: bool) -> Summary {
     let own = crate::describe::summary(&plan.changes);
     if !whole {
@@ -540,7 +541,8 @@ impl Workset {
     }
 }
 
-/// Frees what only old undos need: what is beyond the limits that are given, or else the usual ones.
+/// Frees what only old undos need: what is beyond the limits that are given, or else the usual
+/// ones.
 ///
 /// # Errors
 /// The store cannot be written.

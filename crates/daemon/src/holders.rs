@@ -1,11 +1,11 @@
 //! Who holds what lies below a directory, or what was opened through a mount: read from /proc.
 //!
 //! What a process holds is looked at through /proc/PID/fd and its like, so that it is known by the
-//! device and the mount that it was opened through, whatever is mounted over its path now.  Nothing is
-//! asked of the file systems themselves: one that does not answer must not stop this.
+//! device and the mount that it was opened through, whatever is mounted over its path now. Nothing
+//! is asked of the file systems themselves: one that does not answer must not stop this.
 //!
-//! Not found: files that are held by the kernel only (on their way through a socket, in an io_uring, a
-//! loop device or swap file), and threads with a table of files of their own.
+//! Not found: files that are held by the kernel only (on their way through a socket, in an
+//! io_uring, a loop device or swap file), and threads with a table of files of their own.
 
 use crate::mounts::{self, Mount};
 use crate::protocol::{Held, HeldAs, Holder, HostPath};
@@ -83,8 +83,8 @@ pub struct Bypass {
     pub at: PathBuf,
 }
 
-/// Where else a directory can be changed, although it is mounted over: other mounts of its file system,
-/// here and in other namespaces, that do not get what is mounted on `holder`.
+/// Where else a directory can be changed, although it is mounted over: other mounts of its file
+/// system, here and in other namespaces, that do not get what is mounted on `holder`.
 pub fn bypasses(dir: &Path, holder: &Mount) -> Vec<Bypass> {
     let Some(inner) = holder.inner(dir) else { return Vec::new() };
     let mut tables = Tables::new();

@@ -1,17 +1,20 @@
-//! The keeper: a small process beside a daemon that has guarded directories.  If the daemon dies, the
-//! keeper starts the next one, which mounts them again ([`crate::guards`]) and has a keeper of its own.
+//! The keeper: a small process beside a daemon that has guarded directories. If the daemon dies,
+//! the keeper starts the next one, which mounts them again ([`crate::guards`]) and has a keeper of
+//! its own.
 //!
-//! The two know of each other by a pipe that ends with the daemon, however it dies, and by the daemon
-//! being the keeper's parent: a keeper that dies is replaced.  A daemon that ends on purpose says so through
-//! the pipe.  If both die, the next `systx` that starts a daemon has the same effect.
+//! The two know of each other by a pipe that ends with the daemon, however it dies, and by the
+//! daemon being the keeper's parent: a keeper that dies is replaced. A daemon that ends on purpose
+//! says so through the pipe. If both die, the next `systx` that starts a daemon has the same
+//! effect.
 //!
-//! A killed process lets go of its descriptors when its last thread has ended, and a thread may hang in the
-//! kernel: on a disk, or on an answer of its own daemon.  Until then the kernel goes on waiting for the
-//! daemon's answers, and so do programs.  So the keeper also watches a thread of the daemon that does nothing
-//! but wait for the keeper, and cuts the mounts off if the others do not follow.
+//! A killed process lets go of its descriptors when its last thread has ended, and a thread may
+//! hang in the kernel: on a disk, or on an answer of its own daemon. Until then the kernel goes on
+//! waiting for the daemon's answers, and so do programs. So the keeper also watches a thread of the
+//! daemon that does nothing but wait for the keeper, and cuts the mounts off if the others do not
+//! follow.
 //!
-//! If no daemon can be started, after some attempts, the dead mounts are taken away, so that programs find
-//! the plain directories and not `ENOTCONN` for ever.
+//! If no daemon can be started, after some attempts, the dead mounts are taken away, so that
+//! programs find the plain directories and not `ENOTCONN` for ever.
 
 use crate::guarded;
 use crate::path_views;
@@ -108,8 +111,8 @@ impl Drop for Keeper {
 }
 
 impl Shared {
-    /// Starts the process; if it is not wanted any more, it goes home at once.  Called by the one thread
-    /// that lives as long as the keeper is wanted.
+    /// Starts the process; if it is not wanted any more, it goes home at once. Called by the one
+    /// thread that lives as long as the keeper is wanted.
     fn hire(&self, runtime: &Runtime) -> std::io::Result<Child> {
         let flags = rustix::pipe::PipeFlags::CLOEXEC;
         let (theirs, ours) = rustix::pipe::pipe_with(flags)?;
@@ -168,8 +171,8 @@ impl Shared {
     }
 }
 
-/// The keeper itself (`systx daemon --keep`): returns when it is not needed any more.  Its standard input
-/// is the pipe, its standard error the daemon's log.
+/// The keeper itself (`systx daemon --keep`): returns when it is not needed any more. Its standard
+/// input is the pipe, its standard error the daemon's log.
 ///
 /// # Errors
 /// No daemon could be started: the dead mounts were taken away.
@@ -247,8 +250,8 @@ impl Read for PipeEnd {
     }
 }
 
-/// A descriptor that becomes readable when a thread has ended (Linux 6.9).  (The first thread of a process
-/// would not do: it counts as ended when all others are.)
+/// A descriptor that becomes readable when a thread has ended (Linux 6.9). (The first thread of a
+/// process would not do: it counts as ended when all others are.)
 fn thread(number: i32) -> Result<OwnedFd, Errno> {
     // PIDFD_THREAD, which is O_EXCL.
     let thread = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
@@ -269,9 +272,9 @@ fn wait_for(fds: &mut [PollFd<'_>], limit: Option<Duration>) -> bool {
     }
 }
 
-/// Ends the connections of all guarded directories and of all views, so that whoever waits for an answer gets an
-/// error: programs, and threads of the dead daemon itself, which would keep all of them alive.  The
-/// mounts stay, dead, so that nobody gets past the guard.
+/// Ends the connections of all guarded directories and of all views, so that whoever waits for an
+/// answer gets an error: programs, and threads of the dead daemon itself, which would keep all of
+/// them alive. The mounts stay, dead, so that nobody gets past the guard.
 fn cut_off(runtime: &Runtime) {
     let entries = Roster::load(&runtime.roster()).entries;
     let guarded = entries.iter().map(|entry| entry.dir.as_path().to_owned());
@@ -289,7 +292,8 @@ fn cut_off(runtime: &Runtime) {
     }
 }
 
-/// Takes the dead mounts away, unless a daemon lives after all.  (One that hangs has its lock still.)
+/// Takes the dead mounts away, unless a daemon lives after all. (One that hangs has its lock
+/// still.)
 fn give_up(runtime: &Runtime, hung: bool) {
     let alone = runtime.try_lock();
     if alone.is_none() && !hung {

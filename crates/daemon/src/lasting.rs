@@ -11,8 +11,8 @@ use systx_commit::Decided;
 use systx_vfs::retired::{Lasting, Pause, StillOpen};
 
 impl Transactions {
-    /// Commits a transaction whose view goes on as a plain one.  Requests wait meanwhile.  Also what is still
-    /// open of it, if it is committed.
+    /// Commits a transaction whose view goes on as a plain one. Requests wait meanwhile. Also what
+    /// is still open of it, if it is committed.
     pub(crate) fn commit_lasting(
         &self,
         txn: &Transaction,
@@ -33,7 +33,8 @@ impl Transactions {
         (ended, open)
     }
 
-    /// As [`Transactions::commit_lasting`], of a transaction whose program does not wait for the disk.
+    /// As [`Transactions::commit_lasting`], of a transaction whose program does not wait for the
+    /// disk.
     pub(crate) fn commit_relaxed(
         &self,
         txn: &Arc<Transaction>,
@@ -86,7 +87,8 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// Has it done by the volume's own thread; `then` is called with how it ended, and what is still open.
+    /// Has it done by the volume's own thread; `then` is called with how it ended, and what is
+    /// still open.
     pub(crate) fn finish(
         self,
         table: &Arc<Transactions>,

@@ -1,14 +1,15 @@
-//! Who takes part in a thread's transaction beside the thread itself: threads and processes that were made inside.  They
-//! share its mount namespace, and that is how they are known.
+//! Who takes part in a thread's transaction beside the thread itself: threads and processes that
+//! were made inside. They share its mount namespace, and that is how they are known.
 //!
-//! The kernel has no list of those in a namespace, and to look at every process would cost a transaction that made none more
-//! than all the rest.  But it gives out numbers in a row (`/proc/loadavg` ends with the last one): if there was none since
-//! the transaction began, nobody was made; if there were few, only these are looked at.
+//! The kernel has no list of those in a namespace, and to look at every process would cost a
+//! transaction that made none more than all the rest. But it gives out numbers in a row
+//! (`/proc/loadavg` ends with the last one): if there was none since the transaction began, nobody
+//! was made; if there were few, only these are looked at.
 //!
-//! How a process ended is told by its pidfd (Linux 6.15; before, as long as its parent has not waited for it), so it has to
-//! be opened while the process lives: at its first request in the transaction, which the kernel does not let it
-//! outlive, or when the end of the transaction finds it.  A process that ended earlier and asked for nothing has
-//! done nothing there.
+//! How a process ended is told by its pidfd (Linux 6.15; before, as long as its parent has not
+//! waited for it), so it has to be opened while the process lives: at its first request in the
+//! transaction, which the kernel does not let it outlive, or when the end of the transaction finds
+//! it. A process that ended earlier and asked for nothing has done nothing there.
 
 use crate::pidfd_unsafe::wait_status;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -24,7 +25,8 @@ use systx_base::sync::{Mutex, rank};
 /// `PIDFD_THREAD` (Linux 6.9).
 pub const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(rustix::fs::OFlags::EXCL.bits());
 
-/// Numbers are compared with those of the begin only so long, and when they are so few: they start again at the end.
+/// Numbers are compared with those of the begin only so long, and when they are so few: they start
+/// again at the end.
 const ROW: (Duration, u32) = (Duration::from_millis(100), 256);
 
 /// A member that leaves without ending says so to nobody.
@@ -36,7 +38,8 @@ const ROUNDS: u32 = 64;
 /// Of one transaction.
 pub struct Members {
     tid: u32,
-    /// Of the thread; looked up when it is first asked for, since that is a tenth of a transaction in which nothing is made.
+    /// Of the thread; looked up when it is first asked for, since that is a tenth of a transaction
+    /// in which nothing is made.
     pid: OnceLock<u32>,
     namespace: u64,
     begun: Instant,
@@ -140,7 +143,8 @@ impl Members {
         })
     }
 
-    /// Whether this one is inside, or ends just now: then it has left its namespace, and may have been killed.
+    /// Whether this one is inside, or ends just now: then it has left its namespace, and may have
+    /// been killed.
     fn holds(&self, inside: Inside) -> bool {
         match namespace(inside.tid) {
             Some(namespace) => namespace == self.namespace,

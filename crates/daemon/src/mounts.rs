@@ -56,8 +56,8 @@ fn table(process: &str) -> io::Result<Vec<Mount>> {
     Ok(parse(&std::fs::read(format!("/proc/{process}/mountinfo"))?))
 }
 
-/// The mount that a path (absolute, without symbolic links) leads to, by its text: the last one mounted at
-/// the longest place.
+/// The mount that a path (absolute, without symbolic links) leads to, by its text: the last one
+/// mounted at the longest place.
 pub fn holding<'a>(table: &'a [Mount], path: &Path) -> Option<&'a Mount> {
     let depth = |m: &&Mount| m.at.components().count();
     table.iter().filter(|m| path.starts_with(&m.at)).max_by_key(depth)

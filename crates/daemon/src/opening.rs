@@ -1,12 +1,14 @@
-//! Opening the volumes of further file systems, each by a thread of its own: one that is frozen (fsfreeze(8)), or whose disk
-//! hangs, keeps in the kernel whoever opens something for writing there, where not even SIGKILL reaches it.  Who can do without
-//! it goes on.
+//! Opening the volumes of further file systems, each by a thread of its own: one that is frozen
+//! (fsfreeze(8)), or whose disk hangs, keeps in the kernel whoever opens something for writing
+//! there, where not even SIGKILL reaches it. Who can do without it goes on.
 //!
-//! *Hangs* is not "takes long": a recovery may.  A thread that was found in one and the same wait at [`LOOKS`] looks does. Two waits are
-//! told apart by the number of times that the kernel has switched it, which moves with every one that ends; a thread that runs,
-//! waits for a processor, or is stopped, hangs in nothing.
+//! *Hangs* is not "takes long": a recovery may. A thread that was found in one and the same wait at
+//! [`LOOKS`] looks does. Two waits are told apart by the number of times that the kernel has
+//! switched it, which moves with every one that ends; a thread that runs, waits for a processor, or
+//! is stopped, hangs in nothing.
 //!
-//! Looks, not time: while this process is stopped, the machine suspended, or nobody here gets a processor, nobody looks.
+//! Looks, not time: while this process is stopped, the machine suspended, or nobody here gets a
+//! processor, nobody looks.
 
 use crate::protocol::{Failure, FailureKind, Place};
 use crate::volume::OpenVolume;
@@ -72,7 +74,8 @@ impl Openings {
 }
 
 impl Opening {
-    /// What has come of it; `None` if it hangs.  Whoever comes while it hangs already is told so at once.
+    /// What has come of it; `None` if it hangs. Whoever comes while it hangs already is told so at
+    /// once.
     fn wait(&self) -> Option<Opened> {
         let mut seen = Stillness::default();
         let mut state = self.state.lock();
@@ -95,7 +98,8 @@ impl Opening {
     }
 }
 
-/// The wait that a thread of this process is in: how often the kernel has taken the processor from it.  `None` if it is in none.
+/// The wait that a thread of this process is in: how often the kernel has taken the processor from
+/// it. `None` if it is in none.
 fn wait_of(tid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/self/task/{tid}/status")).ok()?;
     wait_in(&status)
@@ -152,7 +156,8 @@ impl Openings {
             move || {
                 opening.state.lock().tid =
                     u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).ok();
-                // The daemon goes on without that file system if this panics, and so must whoever waits.
+                // The daemon goes on without that file system if this panics, and so must whoever
+                // waits.
                 let volume = || open(&place);
                 let opened = std::panic::catch_unwind(std::panic::AssertUnwindSafe(volume));
                 let opened = opened.unwrap_or_else(|_| {

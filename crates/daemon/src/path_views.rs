@@ -1,11 +1,12 @@
-//! Views with a path: `<runtime directory>/views/ID` shows a directory as a transaction has it, to any
-//! program of the daemon's user.
+//! Views with a path: `<runtime directory>/views/ID` shows a directory as a transaction has it, to
+//! any program of the daemon's user.
 //!
-//! 1. A FUSE mount of its own for each view, of the whole volume, at `views/.ID`; served from then on.
-//! 2. A clone of the directory in it, at `views/ID`.  (A mount must be somewhere before a piece of it
-//!    can be cloned, before Linux 6.15.  `systx enter` shows the whole one.)
-//!    An ordinary user's daemon may not mount: [`crate::fusermount`] mounts the whole one for it, and
-//!    `views/ID` is a symbolic link into that.
+//! 1. A FUSE mount of its own for each view, of the whole volume, at `views/.ID`; served from then
+//!    on.
+//! 2. A clone of the directory in it, at `views/ID`. (A mount must be somewhere before a piece of
+//!    it can be cloned, before Linux 6.15. `systx enter` shows the whole one.) An ordinary user's
+//!    daemon may not mount: [`crate::fusermount`] mounts the whole one for it, and `views/ID` is a
+//!    symbolic link into that.
 //! 3. When the transaction has ended both leave the name space; what is still open keeps the
 //!    connection alive, and a thread waits for its end.
 //!
@@ -15,8 +16,8 @@
 //!
 //! `views` is the daemon's user's alone, so nobody else gets to a view, whatever the modes inside.
 //!
-//! Nothing here is called by a thread that serves a view: opening, syncing and invalidating wait for
-//! answers of that view.
+//! Nothing here is called by a thread that serves a view: opening, syncing and invalidating wait
+//! for answers of that view.
 
 use crate::fuse_mount::{self, FS_TYPE};
 use crate::fusermount;
@@ -194,7 +195,8 @@ impl PathViews {
         self.dir.as_ref().is_some_and(|dir| path.starts_with(dir))
     }
 
-    /// Mounts a transaction's view so that `directory`, which is `below` the volume's root, has a path.
+    /// Mounts a transaction's view so that `directory`, which is `below` the volume's root, has a
+    /// path.
     ///
     /// # Errors
     /// This user may not mount, or the directory is not there.
@@ -329,8 +331,8 @@ impl PathView {
         Ok(())
     }
 
-    /// Processes with a shared writable mapping of a file of this view: what they store has no moment
-    /// at which it could be told whether it belongs to the transaction.
+    /// Processes with a shared writable mapping of a file of this view: what they store has no
+    /// moment at which it could be told whether it belongs to the transaction.
     pub fn writable_mappings(&self) -> Vec<(u32, String)> {
         // A file that is mapped is open.
         if !self.lasting.is_open_for_writing() {
@@ -350,8 +352,8 @@ impl PathView {
             .collect()
     }
 
-    /// After the commit: what the kernel keeps of the view is of no use, and pages of what is `open` are
-    /// of use until somebody changes the file.
+    /// After the commit: what the kernel keeps of the view is of no use, and pages of what is
+    /// `open` are of use until somebody changes the file.
     pub fn retired(self: &Arc<Self>, open: &[StillOpen]) {
         let this: Arc<dyn Keeps> = self.clone();
         for one in open {
@@ -376,8 +378,8 @@ impl PathView {
         }
     }
 
-    /// After a lost conflict, or an abort: every name has to be looked up again, in vain.  Only the first call does
-    /// something.
+    /// After a lost conflict, or an abort: every name has to be looked up again, in vain. Only the
+    /// first call does something.
     pub fn lost(&self) {
         if !self.cut_off.swap(true, Ordering::AcqRel) {
             self.forget_names();
@@ -386,7 +388,7 @@ impl PathView {
 
     fn forget_names(&self) {
         if self.connection.invalidate_all_names().is_err() {
-            // Before Linux 6.16.  What the kernel does not know (any more) is an error that says so.
+            // Before Linux 6.16. What the kernel does not know (any more) is an error that says so.
             for (dir, name) in self.view.names() {
                 let _ = self.connection.invalidate_entry(dir, &name, false);
             }
@@ -565,8 +567,8 @@ pub(crate) fn mounted(dir: &Path) -> Vec<PathBuf> {
     table.into_iter().rev().filter(ours).map(|m| m.at).collect()
 }
 
-/// Unmounts what a daemon before this one left.  In another mount namespace another one may have views
-/// here: those are no mounts of ours and stay.
+/// Unmounts what a daemon before this one left. In another mount namespace another one may have
+/// views here: those are no mounts of ours and stay.
 fn sweep(dir: &Path) {
     for point in mounted(dir) {
         tracing::info!("clearing away {}", point.display());

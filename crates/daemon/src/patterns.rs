@@ -1,10 +1,10 @@
 //! What is never committed, and what others may append to: lines in gitignore(5) syntax.
 //!
 //! A line stands in a file (or on a command line given in a directory), and means paths below that
-//! directory.  [`anchor`] makes it absolute, so that the daemon, which knows neither files nor
-//! directories of the client, gets a list of patterns rooted at `/`: one with a slash at its start or
-//! middle names a path, one without matches at any depth, a matched directory takes everything below
-//! it along, and `!` brings back what no matched directory holds.
+//! directory. [`anchor`] makes it absolute, so that the daemon, which knows neither files nor
+//! directories of the client, gets a list of patterns rooted at `/`: one with a slash at its start
+//! or middle names a path, one without matches at any depth, a matched directory takes everything
+//! below it along, and `!` brings back what no matched directory holds.
 
 use crate::protocol::{Failure, FailureKind};
 use ignore::Match;
@@ -28,7 +28,8 @@ impl Default for Patterns {
     }
 }
 
-/// The directory below which all paths are that match a pattern: it is before the first sign that means another one.
+/// The directory below which all paths are that match a pattern: it is before the first sign that
+/// means another one.
 fn top(pattern: &str) -> Vec<u8> {
     let plain = match pattern.find(['*', '?', '[', '{', '\\']) {
         Some(sign) => &pattern[..sign],

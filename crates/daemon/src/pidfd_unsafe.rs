@@ -20,11 +20,12 @@ const EXIT: u64 = 1 << 3;
 const GET_INFO: libc::Ioctl =
     (3 << 30) | ((size_of::<Info>() as libc::Ioctl) << 16) | (0xff << 8) | 11;
 
-/// As wait(2) has it, of a process that its parent has waited for; `None`: not yet, or the kernel keeps none.
+/// As wait(2) has it, of a process that its parent has waited for; `None`: not yet, or the kernel
+/// keeps none.
 pub(crate) fn wait_status(pidfd: impl AsFd) -> Option<i32> {
     let mut info = Info { mask: EXIT, ..Info::default() };
-    // SAFETY: the kernel reads and writes as many bytes as the number says, which are those of `info`, and any bytes
-    // are one.
+    // SAFETY: the kernel reads and writes as many bytes as the number says, which are those of
+    // `info`, and any bytes are one.
     let done = unsafe { libc::ioctl(pidfd.as_fd().as_raw_fd(), GET_INFO, &raw mut info) };
     (done == 0 && info.mask & EXIT != 0).then_some(info.exit_code)
 }

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 /// How long processes are given to be gone after SIGKILL: they can only linger in the kernel.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Sends SIGKILL to every process in the mount namespace with this inode number that has the view with
-/// this connection number mounted, again and again until none is left (they may fork meanwhile) or
-/// the limit has passed.  Returns whether all ended.
+/// Sends SIGKILL to every process in the mount namespace with this inode number that has the view
+/// with this connection number mounted, again and again until none is left (they may fork
+/// meanwhile) or the limit has passed. Returns whether all ended.
 ///
-/// Numbers of namespaces are given out again, to the next run's for instance; that of a connection is
-/// not as long as the daemon has it.  0: not known.
+/// Numbers of namespaces are given out again, to the next run's for instance; that of a connection
+/// is not as long as the daemon has it. 0: not known.
 ///
 /// The daemon itself is never in a view; a process that moved to a namespace of its own below the
 /// view is not found here and gets errors from the aborted connection instead.
@@ -72,8 +72,8 @@ pub fn described(pid: u32, uid: u32) -> String {
     }
 }
 
-/// Whether a process exists and has not ended (a zombie has).  One that cannot be named (0) counts as
-/// alive: its connection will tell.
+/// Whether a process exists and has not ended (a zombie has). One that cannot be named (0) counts
+/// as alive: its connection will tell.
 pub fn is_alive(pid: u32) -> bool {
     if pid == 0 {
         return true;

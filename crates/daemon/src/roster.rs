@@ -1,9 +1,9 @@
 //! The list of guarded directories, in the runtime directory: what a daemon mounts again after the
 //! one before it was killed.
 //!
-//! It is written before a directory is mounted and after one is unmounted, whole, by a rename.  What is
-//! read is not trusted: the file must be the user's own, of this run of the kernel, and every entry must
-//! still mean the same directory when it is used.
+//! It is written before a directory is mounted and after one is unmounted, whole, by a rename. What
+//! is read is not trusted: the file must be the user's own, of this run of the kernel, and every
+//! entry must still mean the same directory when it is used.
 
 use crate::protocol::{Failure, FailureKind, HostPath, Policy, STALL_MS_MAX, Transport};
 use crate::volume::Location;
@@ -129,8 +129,8 @@ impl Roster {
         replace(path, &bytes).map_err(failed)
     }
 
-    /// Notes that a daemon mounts again what the one before it left; false if that happened too often of
-    /// late.
+    /// Notes that a daemon mounts again what the one before it left; false if that happened too
+    /// often of late.
     pub fn note_restart(&mut self) -> bool {
         let now = uptime();
         self.restarts.retain(|then| *then <= now && now - then < WINDOW);

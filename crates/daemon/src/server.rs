@@ -257,9 +257,9 @@ struct Connection<'a> {
     control: &'a Arc<dyn Control>,
     /// Runs and visits that were begun here and are not yet ended.
     runs: BTreeSet<TxnId>,
-    /// A directory of each view of a run that has ended, given along with the end.  The kernel frees what it knew of
-    /// a view with the last of them, some microseconds for each file: here nobody waits for that.  Not before the
-    /// client is gone, or it would be the last.
+    /// A directory of each view of a run that has ended, given along with the end. The kernel frees
+    /// what it knew of a view with the last of them, some microseconds for each file: here nobody
+    /// waits for that. Not before the client is gone, or it would be the last.
     views: Vec<OwnedFd>,
 }
 

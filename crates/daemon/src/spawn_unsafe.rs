@@ -19,10 +19,11 @@ pub(crate) fn close_on_exec_from_3() -> Result<()> {
     if r == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }
 
-/// A write beyond a limit of this process (`RLIMIT_FSIZE`) is answered `EFBIG`, and nothing else: by default, SIGXFSZ ends the
-/// process.
+/// A write beyond a limit of this process (`RLIMIT_FSIZE`) is answered `EFBIG`, and nothing else:
+/// by default, SIGXFSZ ends the process.
 pub(crate) fn ignore_file_size_signal() {
-    // SAFETY: no handler is installed, so nothing of ours runs in a signal; the call touches no memory of this process.
+    // SAFETY: no handler is installed, so nothing of ours runs in a signal; the call touches no
+    // memory of this process.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 

@@ -75,8 +75,8 @@ fn no_store(store: &HostPath, error: OpenError) -> Failure {
     VolumeError::Store { path: store.to_string(), error }.into()
 }
 
-/// What can be given back by hand: nothing of it is forgotten where all of it would not be enough, and the newest is not
-/// forgotten without an order.
+/// What can be given back by hand: nothing of it is forgotten where all of it would not be enough,
+/// and the newest is not forgotten without an order.
 const UNDO_KEEPS: &str =
     "`systx gc --keep 0` gives back what undos keep, `-n` with it says how much";
 

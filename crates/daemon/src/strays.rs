@@ -1,13 +1,14 @@
-//! Which threads are in routed transactions, in a file: for the daemon that mounts the directory again after this one was
-//! killed.
+//! Which threads are in routed transactions, in a file: for the daemon that mounts the directory
+//! again after this one was killed.
 //!
-//! A thread that is in a transaction by routing is nowhere else than all others.  When the daemon dies, and the next one
-//! has mounted the directory again, what it does there would be plain, and the program does not know yet that its
-//! transaction is gone.  So the next daemon reads here whom it has to refuse until they are told.
+//! A thread that is in a transaction by routing is nowhere else than all others. When the daemon
+//! dies, and the next one has mounted the directory again, what it does there would be plain, and
+//! the program does not know yet that its transaction is gone. So the next daemon reads here whom
+//! it has to refuse until they are told.
 //!
-//! The file has a record for each thread, and is written in place at each begin and end: a write of 16 bytes, of which
-//! nothing has to outlive the machine.  What is read is not trusted: a record counts if the number of the thread's
-//! pidfd, which is never used again, is the one that it names.
+//! The file has a record for each thread, and is written in place at each begin and end: a write of
+//! 16 bytes, of which nothing has to outlive the machine. What is read is not trusted: a record
+//! counts if the number of the thread's pidfd, which is never used again, is the one that it names.
 
 use crate::members::PIDFD_THREAD;
 use rustix::fs::{Mode, OFlags, fstat};

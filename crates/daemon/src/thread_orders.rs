@@ -1,4 +1,5 @@
-//! Orders of threads' transactions (`systx_txn`, `order.rs`): joining one, resetting one, and what is awaited in words.
+//! Orders of threads' transactions (`systx_txn`, `order.rs`): joining one, resetting one, and what
+//! is awaited in words.
 
 use crate::blocked;
 use crate::transaction::Transaction;
@@ -9,8 +10,8 @@ use systx_abi as abi;
 use systx_txn::{Engine, GroupName, Order, OrderError, Turn};
 use systx_vfs::api::Reply;
 
-/// How long one request to commit waits for its turn, or for others that take part.  Short, since the thread that waits cannot be killed meanwhile;
-/// it asks again.
+/// How long one request to commit waits for its turn, or for others that take part. Short, since
+/// the thread that waits cannot be killed meanwhile; it asks again.
 pub const WAIT: Duration = Duration::from_millis(250);
 
 /// An order as a user names it.

@@ -1,4 +1,5 @@
-//! Begins with a scope: the paths that a thread has told, its place in line, and who is awaited in words.
+//! Begins with a scope: the paths that a thread has told, its place in line, and who is awaited in
+//! words.
 
 use crate::blocked;
 use crate::describe::may_know;
@@ -18,7 +19,8 @@ use systx_vfs::client::command;
 use systx_vfs::scope::{Claims, Declared, How, within};
 use systx_vfs::volume::Volume;
 
-/// How often a begin looks for its paths anew when they have changed meanwhile, before it is asked again.
+/// How often a begin looks for its paths anew when they have changed meanwhile, before it is asked
+/// again.
 const ROUNDS: usize = 8;
 
 /// The scope of a seat's next transaction.
@@ -108,8 +110,8 @@ impl Begin<'_> {
         self.volume.claims(&scope.declared, self.who())
     }
 
-    /// Takes a place in line, and waits a while for its turn; then `begin` is called with the id, until its view shows
-    /// what the place was taken for.  Else who is awaited.
+    /// Takes a place in line, and waits a while for its turn; then `begin` is called with the id,
+    /// until its view shows what the place was taken for. Else who is awaited.
     pub fn run(
         &self,
         scope: &mut Scope,

@@ -1,12 +1,12 @@
-//! Transactions of threads: begun and ended by ioctls on a guarded directory (`systx-abi`), seen through
-//! an alias root of its mount ([`systx_vfs::aliases`]).
+//! Transactions of threads: begun and ended by ioctls on a guarded directory (`systx-abi`), seen
+//! through an alias root of its mount ([`systx_vfs::aliases`]).
 //!
-//! A seat belongs to one thread, which the kernel names in each request.  Its transaction is dropped when
-//! that thread or its process ends: the thread's pidfd tells, or else the last close of the control
-//! descriptor.
+//! A seat belongs to one thread, which the kernel names in each request. Its transaction is dropped
+//! when that thread or its process ends: the thread's pidfd tells, or else the last close of the
+//! control descriptor.
 //!
-//! The ioctls are served by the threads that serve the mount, which may wait: each has a worker of its own
-//! for as long as it takes, and the kernel holds no lock of a file meanwhile.
+//! The ioctls are served by the threads that serve the mount, which may wait: each has a worker of
+//! its own for as long as it takes, and the kernel holds no lock of a file meanwhile.
 
 use crate::guarded::{self, Guarded};
 use crate::in_line::Waiting;
@@ -47,10 +47,12 @@ mod held;
 mod last;
 mod profile;
 
-/// How long another attempt waits at most for the end of who made the last one lose, and for stronger ones that lost over the same.
+/// How long another attempt waits at most for the end of who made the last one lose, and for
+/// stronger ones that lost over the same.
 const DEFER: Duration = Duration::from_millis(500);
 
-/// So often may two threads make each other lose, one of them asleep, before it is told that this does not end.
+/// So often may two threads make each other lose, one of them asleep, before it is told that this
+/// does not end.
 const ASLEEP: u32 = 8;
 
 /// Most seats that another user than the daemon's has on one directory.
@@ -207,8 +209,8 @@ impl Desk {
         Ok(abi::Attach { version, name_len: text.len() as u32, routed, name })
     }
 
-    /// Has the seat ended when its thread has.  Without pidfds of threads, the last close of the control
-    /// descriptor does that, for the whole process.
+    /// Has the seat ended when its thread has. Without pidfds of threads, the last close of the
+    /// control descriptor does that, for the whole process.
     fn watch_over(&self, thread: Arc<OwnedFd>, seat: Seat) {
         let deaths = self.deaths.get_or_init(|| Deaths::start(self.guarded.clone()));
         if let Some(deaths) = deaths {
@@ -438,7 +440,8 @@ impl Desk {
         Ok(arg)
     }
 
-    /// What has to happen before what is open on a seat can be committed; waits a while for it, if the flags say so.
+    /// What has to happen before what is open on a seat can be committed; waits a while for it, if
+    /// the flags say so.
     fn not_yet(&self, place: &Place, flags: u32) -> Reply<Option<abi::End>> {
         let (table, ..) = self.parts()?;
         let Work { txn, members, .. } = place.now.lock().open.clone().ok_or(Errno::INVAL)?;
@@ -607,7 +610,8 @@ impl Desk {
         }
     }
 
-    /// Has the kernel forget what a commit has made old in files that are still open, and what others change in them.
+    /// Has the kernel forget what a commit has made old in files that are still open, and what
+    /// others change in them.
     fn keep_up(&self, guarded: &Arc<Guarded>, tag: Tag, open: &[StillOpen]) {
         let keeps: Arc<dyn Keeps> = guarded.clone();
         for still in open {
@@ -619,8 +623,8 @@ impl Desk {
         }
     }
 
-    /// Has the kernel ask again about names that those know who have lost: a program that looks for a file again and
-    /// again would else not hear of it.
+    /// Has the kernel ask again about names that those know who have lost: a program that looks for
+    /// a file again and again would else not hear of it.
     fn tell_losers(&self) {
         let Some(guarded) = self.guarded.upgrade() else { return };
         let Some(connection) = guarded.connection() else { return };
@@ -770,7 +774,8 @@ impl Control for Desk {
     }
 
     fn closes(&self, seat: Seat, tid: u32) {
-        // The thread goes on as another program, which has its number: descriptors are closed before that begins.
+        // The thread goes on as another program, which has its number: descriptors are closed
+        // before that begins.
         let routed = self.parts().is_ok_and(|(_, _, guarded)| guarded.aliases.routes());
         if routed && self.place(seat).is_ok_and(|place| place.tid == tid) {
             self.close(seat);

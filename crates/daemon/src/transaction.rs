@@ -120,8 +120,8 @@ pub struct Visitor {
 pub enum Ended {
     /// It is done.
     Committed(Outcome),
-    /// It lost, or could not: nothing was committed, the transaction still is.  Or it is decided and not in place
-    /// ([`Outcome::Unfinished`]), and the transaction is over.
+    /// It lost, or could not: nothing was committed, the transaction still is. Or it is decided and
+    /// not in place ([`Outcome::Unfinished`]), and the transaction is over.
     Refused(Outcome),
 }
 
@@ -143,7 +143,8 @@ impl Transaction {
         Transaction::begin_over(id, volume, terms, options, (ids, mount_points), alarm)
     }
 
-    /// As [`Transaction::begin`], for who sees a guarded directory only, in which nothing is mounted.
+    /// As [`Transaction::begin`], for who sees a guarded directory only, in which nothing is
+    /// mounted.
     ///
     /// # Errors
     /// As there.
@@ -230,7 +231,8 @@ impl Transaction {
         let theirs = Arc::downgrade(&volume);
         let outdone = Arc::new(AtomicBool::new(false));
         let counted = Arc::clone(&outdone);
-        // Called on the winner's thread, which holds the lock of the winner's view: no lock of a view is taken.
+        // Called on the winner's thread, which holds the lock of the winner's view: no lock of a
+        // view is taken.
         volume.vol.engine.on_doom(id, move |_, _| {
             if let Some(volume) = theirs.upgrade()
                 && !counted.swap(true, Ordering::Relaxed)

@@ -232,8 +232,8 @@ impl Transactions {
         txn.leave_path();
     }
 
-    /// Takes the right to end a transaction that is open.  An abort beside a commit would take the ground away from under
-    /// its decision.
+    /// Takes the right to end a transaction that is open. An abort beside a commit would take the
+    /// ground away from under its decision.
     pub(crate) fn turn<'t>(&self, txn: &'t Transaction) -> Result<Turn<'t>, Failure> {
         let aborted = |busy| self.tables.lock().who_aborted(txn.id).unwrap_or(busy);
         let turn = txn.take_turn().map_err(aborted)?;

@@ -2,8 +2,8 @@
 //! ([`systx_txn::Urgency`]).
 //!
 //! The thread is the one whose request came last: of a run one of many, of a transaction of a
-//! thread always the same.  A number that was given to another thread since tells of that one; nothing but
-//! the order among equals hangs on it.
+//! thread always the same. A number that was given to another thread since tells of that one;
+//! nothing but the order among equals hangs on it.
 //!
 //! | class of sched(7) | urgency |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! Which volume a command works on: the file system that holds a directory, where it is mounted, and
-//! where its store lives.
+//! Which volume a command works on: the file system that holds a directory, where it is mounted,
+//! and where its store lives.
 
 use crate::counts::Counts;
 use crate::elsewhere::{self, Elsewhere};
@@ -91,7 +91,8 @@ pub struct OpenVolume {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) relaxed: Relaxed,
     guarded: Mutex<Vec<Arc<Guarded>>>,
-    /// What a committed transaction changed, that was asked for last: a diff asks for many contents.
+    /// What a committed transaction changed, that was asked for last: a diff asks for many
+    /// contents.
     looked: Mutex<Option<(TxnId, Arc<Vec<Past>>)>>,
     /// What happened since.
     pub counts: Counts,
@@ -132,9 +133,9 @@ impl OpenVolume {
         self.guarded.lock().retain(|g| !Arc::ptr_eq(g, guarded));
     }
 
-    /// Every place at which another file system is mounted, so that a view shows that one.  Below the
-    /// guarded directories of this volume a view sees what they show.  None if the mount table cannot be
-    /// read.
+    /// Every place at which another file system is mounted, so that a view shows that one. Below
+    /// the guarded directories of this volume a view sees what they show. None if the mount table
+    /// cannot be read.
     pub fn mount_points(&self) -> Vec<Vec<u8>> {
         let guarded = self.guarded();
         let ours = |m: &Mount| guarded.iter().any(|g| g.mount == m.id);
@@ -143,7 +144,8 @@ impl OpenVolume {
         others.map(|m| m.at.into_os_string().into_vec()).collect()
     }
 
-    /// What recovery did when the volume was opened, as sentences; empty if there was nothing to do.
+    /// What recovery did when the volume was opened, as sentences; empty if there was nothing to
+    /// do.
     pub fn recovery_notes(&self) -> Vec<String> {
         let report = self.recovered.0.lock().all.clone();
         self.recovered(&report).notes
@@ -276,7 +278,8 @@ impl OpenVolume {
         self.is_overlay().then(|| described(self.location.dev)).into_iter().collect()
     }
 
-    /// Why its transactions cannot outlive the process that began them, or be seen by others, if so.
+    /// Why its transactions cannot outlive the process that began them, or be seen by others, if
+    /// so.
     ///
     /// # Errors
     /// It is an overlay file system: what is open there stays what it was before the first change.
@@ -316,8 +319,8 @@ impl OpenVolume {
     }
 }
 
-/// Finds the volume of `dir` and a place for its store.  A directory in one of `guarded` is on the volume
-/// below.
+/// Finds the volume of `dir` and a place for its store. A directory in one of `guarded` is on the
+/// volume below.
 pub fn locate(
     dir: &Path,
     store: Option<&Path>,
@@ -333,8 +336,8 @@ pub fn locate(
         ..below.clone()
     };
     let table = mounts::here().map_err(|e| failed("read", Path::new("/proc/self/mountinfo"), e))?;
-    // Working directories come without symbolic links.  One in a guarded directory is recognised without
-    // asking that mount, which is served by this very process.
+    // Working directories come without symbolic links. One in a guarded directory is recognised
+    // without asking that mount, which is served by this very process.
     let straight = !dir.components().any(|c| c == std::path::Component::ParentDir);
     let holder = mounts::holding(&table, dir).filter(|_| straight);
     if let Some(below) = guarded.iter().find(|g| holder.is_some_and(|m| m.id == g.mount)) {
@@ -347,7 +350,8 @@ pub fn locate(
     }
     let mount = mount_point(&table, mount_id(&dir)?)
         .ok_or_else(|| VolumeError::NoMount { path: dir.display().to_string() })?;
-    // Nothing can be linked or renamed into it from outside; a view of the mount shows an empty place there.
+    // Nothing can be linked or renamed into it from outside; a view of the mount shows an empty
+    // place there.
     if mount.fs == "btrfs" && device(&mount.at)? != dev {
         let (path, mount) = (dir.display().to_string(), mount.at.display().to_string());
         return Err(VolumeError::Subvolume { path, mount });
@@ -390,7 +394,7 @@ fn note(location: &Location) {
     }
 }
 
-/// Root keeps the store at the volume's root.  Anybody else in the own state directory if that is on
+/// Root keeps the store at the volume's root. Anybody else in the own state directory if that is on
 /// the volume, else next to the work: in the topmost directory above `dir` that is theirs.
 fn default_store(
     mount: &Path,
@@ -609,8 +613,9 @@ fn ledger_on(dev: u64, ledger: &Ledger) -> Option<HostId> {
     (stat.dev == dev).then_some(stat.id)
 }
 
-/// Whether inode numbers of an overlay stay what they are when a file is copied up.  Where they do, all that is in it
-/// has the device number of the overlay; where they do not, a file has another one than a directory.
+/// Whether inode numbers of an overlay stay what they are when a file is copied up. Where they do,
+/// all that is in it has the device number of the overlay; where they do not, a file has another
+/// one than a directory.
 fn has_lasting_numbers(location: &Location) -> Result<bool, VolumeError> {
     let lock = location.store.join("lock");
     let mut made = Vec::new();

@@ -112,8 +112,8 @@ impl Volumes {
                 drop(tables);
                 return self.look_at_store(open, trusted);
             }
-            // Two requests must not open one store twice.  The table is not held meanwhile: who has nothing to do
-            // with a file system that hangs does not wait for it.
+            // Two requests must not open one store twice. The table is not held meanwhile: who has
+            // nothing to do with a file system that hangs does not wait for it.
             if tables.opening.insert(location.clone()) {
                 break;
             }
@@ -203,8 +203,9 @@ impl Volumes {
             Failure::new(FailureKind::NotFound, text).hint("mount that file system")
         };
         let store = others.find(member).ok_or_else(absent)?;
-        // One whose store is open may itself be waiting for the one that asks: whoever waits here has
-        // an open store already, and waits only for what is not open, so nobody waits in a circle.
+        // One whose store is open may itself be waiting for the one that asks: whoever waits here
+        // has an open store already, and waits only for what is not open, so nobody waits in a
+        // circle.
         if let Some(known) = self.all().into_iter().find(|v| v.location.store == store) {
             return self.look_at_store(known, false);
         }
@@ -249,8 +250,8 @@ impl Volumes {
         })
     }
 
-    /// Opens the volumes of further file systems, where that is possible; sentences for everybody, and for who
-    /// wants details.
+    /// Opens the volumes of further file systems, where that is possible; sentences for everybody,
+    /// and for who wants details.
     pub(crate) fn further(
         &self,
         roots: &[HostPath],

@@ -1,8 +1,8 @@
-//! Files that are open in views whose transactions were committed: when somebody else changes one, the
-//! kernel has to drop the pages that the view gave it.
+//! Files that are open in views whose transactions were committed: when somebody else changes one,
+//! the kernel has to drop the pages that the view gave it.
 //!
-//! One inotify instance for all of them, since a user may have few, and one thread that lives as long
-//! as the daemon.  Stores by mappings of others move nothing that inotify sees.
+//! One inotify instance for all of them, since a user may have few, and one thread that lives as
+//! long as the daemon. Stores by mappings of others move nothing that inotify sees.
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;

@@ -1,7 +1,8 @@
 //! Things from package registries that the suites work on, fetched once per machine.
 //!
-//! Where a registry does not answer, or answers slowly, a test is skipped with the reason, and soon: a fetch has a few
-//! minutes, and one that failed is not tried again by the next test, nor by those of the next quarter of an hour.
+//! Where a registry does not answer, or answers slowly, a test is skipped with the reason, and
+//! soon: a fetch has a few minutes, and one that failed is not tried again by the next test, nor by
+//! those of the next quarter of an hour.
 //!
 //! They are kept in `$XDG_CACHE_HOME/systx-tests` (`~/.cache/systx-tests`), outside the repository.
 //! Each is fetched into a directory by the side, which is renamed when it is complete: a killed

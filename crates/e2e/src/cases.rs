@@ -1,8 +1,8 @@
-//! Helper programs with cases: a program that uses libsystx is given the name of a case and a guarded directory,
-//! checks the case where it happens, and says `ok`.
+//! Helper programs with cases: a program that uses libsystx is given the name of a case and a
+//! guarded directory, checks the case where it happens, and says `ok`.
 //!
-//! The one place for how they are called and what they ask, for both sides: suites start them with [`Guarded`], the
-//! helpers in `src/bin` look at their arguments with [`asked`].
+//! The one place for how they are called and what they ask, for both sides: suites start them with
+//! [`Guarded`], the helpers in `src/bin` look at their arguments with [`asked`].
 
 pub use crate::run::eventually;
 use crate::run::{Limits, finish};
@@ -75,7 +75,8 @@ impl<'a> Guarded<'a> {
         Guarded::with_aborts(lab, helper, "")
     }
 
-    /// The same, by a daemon that makes transactions lose without an opponent, as `SYSTX_INJECT_ABORTS` says it.
+    /// The same, by a daemon that makes transactions lose without an opponent, as
+    /// `SYSTX_INJECT_ABORTS` says it.
     pub fn with_aborts(lab: &'a Lab, helper: &'a str, aborts: &str) -> Guarded<'a> {
         Guarded::mounted(lab, helper, aborts, &[])
     }

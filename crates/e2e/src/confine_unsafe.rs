@@ -1,5 +1,5 @@
-//! Commands with less than root has: without capabilities that container engines do not give, or with system calls that their
-//! filters forbid.
+//! Commands with less than root has: without capabilities that container engines do not give, or
+//! with system calls that their filters forbid.
 
 #![allow(unsafe_code)]
 
@@ -23,7 +23,8 @@ pub fn in_container(lab: &Lab, program: impl AsRef<OsStr>) -> Command {
 /// The calls by which one process looks at what another one has open.
 pub const LOOKING: &[libc::c_long] = &[libc::SYS_kcmp, libc::SYS_pidfd_getfd];
 
-/// Has the kernel refuse these calls (EPERM) to the command and all that it starts.  The caller is root.
+/// Has the kernel refuse these calls (EPERM) to the command and all that it starts. The caller is
+/// root.
 pub fn without_calls(command: &mut Command, calls: &[libc::c_long]) {
     let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     let equal = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -45,6 +46,7 @@ pub fn without_calls(command: &mut Command, calls: &[libc::c_long]) {
         };
         if done == 0 { Ok(()) } else { Err(Error::last_os_error()) }
     };
-    // SAFETY: between fork and exec it makes one system call, and allocates nothing: the lines were made before.
+    // SAFETY: between fork and exec it makes one system call, and allocates nothing: the lines were
+    // made before.
     unsafe { command.pre_exec(install) };
 }

@@ -5,7 +5,8 @@ use crate::{Fs, Lab};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The disk of a lab, while nothing can be written to it.  Whatever comes of the test, it does not stay so.
+/// The disk of a lab, while nothing can be written to it. Whatever comes of the test, it does not
+/// stay so.
 pub struct Frozen(PathBuf);
 
 impl Frozen {

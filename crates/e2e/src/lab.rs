@@ -94,8 +94,8 @@ impl Fs {
     }
 }
 
-/// What disposable file systems cannot do without and this machine does not have; everything else that goes wrong with them
-/// is a failure.  `programs` that are needed beside.
+/// What disposable file systems cannot do without and this machine does not have; everything else
+/// that goes wrong with them is a failure. `programs` that are needed beside.
 pub(crate) fn obstacle(programs: &[&str]) -> Option<String> {
     use rustix::thread::{CapabilitySet, capabilities};
     let may_mount =
@@ -429,8 +429,8 @@ impl Lab {
         }
         let copy = self.dir.join("systx");
         self.copied.get_or_init(|| {
-            // By cp: a descriptor open for writing in this process could be inherited by what another
-            // thread starts just now, and then executing the file is refused.
+            // By cp: a descriptor open for writing in this process could be inherited by what
+            // another thread starts just now, and then executing the file is refused.
             tool(Command::new("cp").arg(systx_binary()).arg(&copy)).expect("copy of the binary");
             chmod(&copy, 0o755);
         });
@@ -482,8 +482,8 @@ impl Lab {
         }
     }
 
-    /// Keeps everybody from writing to the disk, until the answer is dropped.  Takes fsfreeze(8), which not all have, and
-    /// a file system that can be frozen: not a tmpfs.
+    /// Keeps everybody from writing to the disk, until the answer is dropped. Takes fsfreeze(8),
+    /// which not all have, and a file system that can be frozen: not a tmpfs.
     ///
     /// # Panics
     /// If it cannot be done.
@@ -740,8 +740,8 @@ pub fn chmod(path: &Path, mode: u32) {
         .unwrap_or_else(|e| panic!("chmod {}: {e}", path.display()));
 }
 
-/// Writes a program.  By a process of its own: a descriptor open for writing in this one could be inherited by what
-/// another thread starts just now, and then executing the file is refused.
+/// Writes a program. By a process of its own: a descriptor open for writing in this one could be
+/// inherited by what another thread starts just now, and then executing the file is refused.
 pub fn executable(path: &Path, text: &str) {
     let mut sh = Command::new("sh");
     sh.args(["-ec", "printf %s \"$2\" > \"$1\"; chmod 755 \"$1\"", "sh"]).arg(path).arg(text);

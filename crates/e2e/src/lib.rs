@@ -88,7 +88,7 @@ pub fn kernel_is(major: u32, minor: u32) -> bool {
     (numbers.next(), numbers.next()) >= (Some(major), Some(minor))
 }
 
-/// Ends the test early, saying why.  A skip is printed in one form, so that `./test` can count it; a
+/// Ends the test early, saying why. A skip is printed in one form, so that `./test` can count it; a
 /// part of a test that is left out is printed as `left out: WHY` and does not count.
 #[macro_export]
 macro_rules! skip {

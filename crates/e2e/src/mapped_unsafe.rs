@@ -29,8 +29,8 @@ impl Mapped {
 
     fn byte(&self, at: usize) -> &AtomicU8 {
         assert!(at < self.len);
-        // SAFETY: within the mapping, which lives as long as `self`; any byte is an `AtomicU8`, and others change it
-        // at any time.
+        // SAFETY: within the mapping, which lives as long as `self`; any byte is an `AtomicU8`, and
+        // others change it at any time.
         unsafe { self.at.add(at).as_ref() }
     }
 

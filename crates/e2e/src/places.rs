@@ -1,9 +1,9 @@
-//! The same work in four places: on the host's file system, in a guarded directory, inside a transaction that
-//! commits and inside one that aborts.
+//! The same work in four places: on the host's file system, in a guarded directory, inside a
+//! transaction that commits and inside one that aborts.
 //!
-//! What the first prints and leaves is what the others must print and leave; the one that aborts must leave
-//! every inode as it was.  The transaction that commits does so to a guarded directory, so that all it changed
-//! is published through view 0, too.
+//! What the first prints and leaves is what the others must print and leave; the one that aborts
+//! must leave every inode as it was. The transaction that commits does so to a guarded directory,
+//! so that all it changed is published through view 0, too.
 
 use crate::run::{Finished, Limits, finish};
 use crate::{Lab, Tree};
@@ -73,8 +73,9 @@ impl<'a> Work<'a> {
         self
     }
 
-    /// Does the work in all places and compares.  `script` is a shell script; its working directory has the
-    /// same path everywhere.  Returns how it went on the host, or why it cannot be done there.
+    /// Does the work in all places and compares. `script` is a shell script; its working directory
+    /// has the same path everywhere. Returns how it went on the host, or why it cannot be done
+    /// there.
     ///
     /// # Errors
     /// It fails on the host already.

@@ -1,11 +1,12 @@
 //! A machine that loses its power while it commits.
 //!
-//! A small system boots once in QEMU, which records every write and every flush of its disk; inside, `systx run`
-//! changes some hundred files and commits.  Each trial takes the disk as it was at first, replays the record up to a
-//! random request, and loses any part of what no flush had covered ([`log`]).  What is left is recovered: mostly by
-//! `systx recover` on this machine, over a loop mount, and now and then by booting the system again, whose first
-//! service is what `systx-recover.service` is.  Then the whole tree must be the one from before, or the one
-//! that the same work gives without systx; after the run has reported success only the latter.
+//! A small system boots once in QEMU, which records every write and every flush of its disk;
+//! inside, `systx run` changes some hundred files and commits. Each trial takes the disk as it was
+//! at first, replays the record up to a random request, and loses any part of what no flush had
+//! covered ([`log`]). What is left is recovered: mostly by `systx recover` on this machine, over a
+//! loop mount, and now and then by booting the system again, whose first service is what
+//! `systx-recover.service` is. Then the whole tree must be the one from before, or the one that the
+//! same work gives without systx; after the run has reported success only the latter.
 
 pub mod log;
 pub mod machine;
@@ -111,8 +112,8 @@ impl fmt::Display for Report {
     }
 }
 
-/// A directory for images and mount points, removed at the end; the next end-to-end test removes what a
-/// killed one left.
+/// A directory for images and mount points, removed at the end; the next end-to-end test removes
+/// what a killed one left.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -379,7 +380,8 @@ fn judge(
     Ok(Shown { state, finished, end })
 }
 
-/// Where the power goes: in one trial of eight anywhere, else between the begin of the run and the end.
+/// Where the power goes: in one trial of eight anywhere, else between the begin of the run and the
+/// end.
 fn moment(recorded: &Recorded, dice: &mut Random) -> usize {
     let all = recorded.log.entries().len();
     let from = if dice.below(8) == 0 { 0 } else { recorded.begins };
@@ -449,8 +451,8 @@ fn count(report: &mut Report, lost: &Lost, acked: bool, boot: bool, shown: &Res<
     }
 }
 
-/// Runs this program again in a mount namespace of its own, unless it is in one: a namespace that somebody makes
-/// meanwhile would keep our mounts.  Nothing if it is.
+/// Runs this program again in a mount namespace of its own, unless it is in one: a namespace that
+/// somebody makes meanwhile would keep our mounts. Nothing if it is.
 ///
 /// # Errors
 /// It cannot be started.

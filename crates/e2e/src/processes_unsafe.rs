@@ -41,7 +41,8 @@ extern "C" fn run(work: *mut libc::c_void) -> libc::c_int {
 
 fn clone(flags: libc::c_int, mut work: Work<'_>) -> Made {
     let mut stack = vec![0_u128; 16 << 10];
-    // SAFETY: the stack and the work live until the process has a copy of them, or has ended: then `clone` returns.
+    // SAFETY: the stack and the work live until the process has a copy of them, or has ended: then
+    // `clone` returns.
     let pid = unsafe {
         let top = stack.as_mut_ptr().add(stack.len());
         libc::clone(run, top.cast(), flags | libc::SIGCHLD, (&raw mut work).cast())

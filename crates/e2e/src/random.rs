@@ -4,7 +4,8 @@
 pub struct Random(u64);
 
 impl Random {
-    /// From `SYSTX_SEED`, else always the same; printed, so that a failure of another one can be repeated.
+    /// From `SYSTX_SEED`, else always the same; printed, so that a failure of another one can be
+    /// repeated.
     pub fn from_environment() -> Random {
         let seed = std::env::var("SYSTX_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
         eprintln!("SYSTX_SEED={seed}");

@@ -1,5 +1,6 @@
-//! A mount namespace with disposable file systems, in which nothing else can be written, so that what is mounted on the
-//! machine plays no part: for suites about transactions over several file systems.
+//! A mount namespace with disposable file systems, in which nothing else can be written, so that
+//! what is mounted on the machine plays no part: for suites about transactions over several file
+//! systems.
 
 use crate::lab::{Frozen, Fs, PREFIX, base, end, obstacle, systx_binary};
 use crate::lost::shut_down;
@@ -14,13 +15,15 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Everything that can be written is made read-only here, but for /run, which is new, and for what the test mounts.
+/// Everything that can be written is made read-only here, but for /run, which is new, and for what
+/// the test mounts.
 const SEAL: &str = "mount --make-rprivate / && mount -t tmpfs -o mode=755 systx-e2e /run && \
     findmnt -rn -t ext2,ext3,ext4,xfs,btrfs,f2fs,bcachefs,jfs,tmpfs -o TARGET | while read -r at; do \
     case $at in /run|/run/*|/dev|/dev/*) ;; *) mount -o remount,bind,ro \"$at\" 2>/dev/null ;; esac; done; \
     mkdir -m 700 /run/systx-e2e";
 
-/// Three file systems: `a`, `b`, and `m`, which is a tmpfs, in a directory that has the same path in the namespace.
+/// Three file systems: `a`, `b`, and `m`, which is a tmpfs, in a directory that has the same path
+/// in the namespace.
 pub struct Room {
     dir: PathBuf,
     holder: Child,
@@ -152,7 +155,8 @@ impl Room {
         self.mount(which);
     }
 
-    /// Keeps everybody from writing to `a` or `b`, until the answer is dropped, which must be before the room is.
+    /// Keeps everybody from writing to `a` or `b`, until the answer is dropped, which must be
+    /// before the room is.
     ///
     /// # Panics
     /// If it cannot be done.
@@ -178,7 +182,8 @@ impl Room {
         found
     }
 
-    /// SIGKILL for it, and its end: its memory, with its command line, goes before its descriptors, whose end may write.
+    /// SIGKILL for it, and its end: its memory, with its command line, goes before its descriptors,
+    /// whose end may write.
     pub fn kill_daemon(&self) {
         let daemons = self.processes(&["daemon"]);
         end(&daemons
@@ -187,7 +192,8 @@ impl Room {
             .collect::<Vec<_>>());
     }
 
-    /// Where something in the namespace is for this process; relative to the directory that has `a`, `b` and `m`.
+    /// Where something in the namespace is for this process; relative to the directory that has
+    /// `a`, `b` and `m`.
     pub fn path(&self, there: &str) -> PathBuf {
         let there = self.dir.join(there);
         let below = there.strip_prefix("/").unwrap_or(&there);

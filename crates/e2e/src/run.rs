@@ -15,8 +15,8 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// After this, something that has to happen is taken never to happen.  The one place for it: a hang must fail, and a
-/// machine that is ten times slower, and busy with other things, must not.
+/// After this, something that has to happen is taken never to happen. The one place for it: a hang
+/// must fail, and a machine that is ten times slower, and busy with other things, must not.
 pub const HANG: Duration = Duration::from_secs(300);
 
 /// Waits for something that happens by itself, and tells nobody when it does.

@@ -155,8 +155,8 @@ pub fn wait_for(signals: &[i32]) -> (i32, i32) {
     }
 }
 
-/// ppoll(2), pselect(2) and sigsuspend(2) with masks in which all is blocked but one signal, which is pending: each of them
-/// returns when its handler has run.
+/// ppoll(2), pselect(2) and sigsuspend(2) with masks in which all is blocked but one signal, which
+/// is pending: each of them returns when its handler has run.
 pub fn waits_with_masks(signal: i32) {
     // SAFETY: the sets and times live as long as the calls.
     unsafe {

@@ -1,12 +1,14 @@
-//! A bounded soak: mixed load on guarded, routed and plain directories, in cycles of equal work, with a look at the
-//! daemon between them.
+//! A bounded soak: mixed load on guarded, routed and plain directories, in cycles of equal work,
+//! with a look at the daemon between them.
 //!
-//! Nothing may grow without bound: memory, descriptors and threads of the daemon and of programs whose threads have
-//! transactions, mounts, open transactions, what the daemon remembers, what the store keeps for undo after `systx gc`.
-//! Between the cycles nothing is open, so that quiet moments after equal work are compared.  A life of the daemon lasts some
-//! cycles, then it is killed and has to come back.
+//! Nothing may grow without bound: memory, descriptors and threads of the daemon and of programs
+//! whose threads have transactions, mounts, open transactions, what the daemon remembers, what the
+//! store keeps for undo after `systx gc`. Between the cycles nothing is open, so that quiet moments
+//! after equal work are compared. A life of the daemon lasts some cycles, then it is killed and has
+//! to come back.
 //!
-//! - `load`: the cycle; `threads`: what programs with libsystx do in it; `sample`: what is looked at.
+//! - `load`: the cycle; `threads`: what programs with libsystx do in it; `sample`: what is looked
+//!   at.
 
 mod load;
 mod sample;
@@ -30,7 +32,8 @@ pub struct Options {
     pub life: usize,
 }
 
-/// The least that a daemon lives.  One that was started five times within a minute leaves its directories unguarded.
+/// The least that a daemon lives. One that was started five times within a minute leaves its
+/// directories unguarded.
 pub const LIFE: Duration = Duration::from_secs(15);
 
 /// What a soak was.
@@ -84,7 +87,8 @@ impl Report {
         out
     }
 
-    /// Which kinds of descriptors were more or fewer at the end of each daemon's life than after its first cycle.
+    /// Which kinds of descriptors were more or fewer at the end of each daemon's life than after
+    /// its first cycle.
     pub fn opened(&self) -> String {
         let mut out = String::new();
         for life in 0..=self.samples.last().map_or(0, |s| s.life) {
@@ -139,7 +143,8 @@ pub fn soak(lab: &Lab, options: Options) -> Report {
         let old = cycle - first >= options.life && born.elapsed() >= LIFE;
         if old && begun.elapsed() < options.time {
             lab.kill_daemon();
-            // The mounts answer again when the next daemon serves them; without a mount it is the plain directory.
+            // The mounts answer again when the next daemon serves them; without a mount it is the
+            // plain directory.
             lab.until("the daemon comes back", || {
                 let answers = lab.native("cat g/count r/counted").code == 0;
                 answers && guard_mounts(&lab.root()).len() == 2
@@ -161,7 +166,8 @@ pub fn soak(lab: &Lab, options: Options) -> Report {
 /// Cycles in a third of a life from which on its memory is to have settled.
 const LONG: usize = 10;
 
-/// What is more in the last third of a daemon's life than in the second, after a warm-up in the first.
+/// What is more in the last third of a daemon's life than in the second, after a warm-up in the
+/// first.
 fn growth(samples: &[Sample]) -> Vec<String> {
     let mut found = Vec::new();
     let lives = samples.last().map_or(0, |s| s.life);
@@ -183,9 +189,9 @@ fn growth(samples: &[Sample]) -> Vec<String> {
                 found.push(format!("life {life}: {what}: {was}, then {is}"));
             }
         };
-        // A leak of one object a cycle shows in a long run; the allocator keeps some megabytes at will, and a
-        // short life is all warm-up. The view of a transaction that has ended goes a moment later, with a mount,
-        // a few descriptors and perhaps a thread.
+        // A leak of one object a cycle shows in a long run; the allocator keeps some megabytes at
+        // will, and a short life is all warm-up. The view of a transaction that has ended goes a
+        // moment later, with a mount, a few descriptors and perhaps a thread.
         let long = third >= LONG;
         for (who, of) in WHO {
             let mut compare = |what: &str, slack, read: &dyn Fn(&Process) -> u64| {

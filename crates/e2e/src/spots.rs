@@ -1,8 +1,9 @@
-//! One piece of work in each place where programs and transactions meet: on the host, in a run, below the path of a transaction,
-//! in a guarded directory of each kind, in a run there; as root and as an ordinary user; over io_uring and over /dev/fuse.
+//! One piece of work in each place where programs and transactions meet: on the host, in a run,
+//! below the path of a transaction, in a guarded directory of each kind, in a run there; as root
+//! and as an ordinary user; over io_uring and over /dev/fuse.
 //!
-//! Unlike in [`crate::places`] nothing is compared: the work itself knows what is right.  Several processes may do it,
-//! in any order.
+//! Unlike in [`crate::places`] nothing is compared: the work itself knows what is right. Several
+//! processes may do it, in any order.
 
 use crate::open::Open;
 use crate::run::{Finished, Limits, finish};
@@ -59,8 +60,8 @@ pub struct Case {
     pub transport: &'static str,
 }
 
-/// Every spot, as root over the usual transport and as a user over /dev/fuse in turn, beginning with the `first`;
-/// all four of each if `all`.  The host only once.
+/// Every spot, as root over the usual transport and as a user over /dev/fuse in turn, beginning
+/// with the `first`; all four of each if `all`. The host only once.
 pub fn cases(first: usize, all: bool) -> Vec<Case> {
     let mut cases = Vec::new();
     for (n, spot) in Spot::ALL.into_iter().enumerate() {
@@ -78,11 +79,13 @@ pub fn cases(first: usize, all: bool) -> Vec<Case> {
 
 /// What is to be done.
 pub struct Work<'a> {
-    /// A shell script of root's that makes what it begins with, in the directory; all of that is given to whoever does the work.
+    /// A shell script of root's that makes what it begins with, in the directory; all of that is
+    /// given to whoever does the work.
     pub prepare: &'a str,
     /// A shell script; it begins in the directory.
     pub script: &'a str,
-    /// A shell script that looks at what is left on the host, given what the work has printed as its input.
+    /// A shell script that looks at what is left on the host, given what the work has printed as
+    /// its input.
     pub check: &'a str,
     /// How long each may take, in seconds.
     pub seconds: u64,
@@ -148,7 +151,8 @@ impl Drop for Worker<'_> {
     }
 }
 
-/// Does the work in one place; returns what it has printed.  Fails the test where it, or the look at what it has left, does.
+/// Does the work in one place; returns what it has printed. Fails the test where it, or the look at
+/// what it has left, does.
 ///
 /// # Errors
 /// What this machine does not have: for the message that it is left out.

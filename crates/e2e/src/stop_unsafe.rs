@@ -1,8 +1,9 @@
-//! kill -9 at the n-th system call: a process is traced (ptrace(2)) and killed when one of its threads is about to make a
-//! call of which it has made n - 1.
+//! kill -9 at the n-th system call: a process is traced (ptrace(2)) and killed when one of its
+//! threads is about to make a call of which it has made n - 1.
 //!
-//! Only calls count that change a file system or make it durable: between two of them a death leaves the same disk.
-//! The call at which the process dies is not made; what its other threads are in at that moment comes to its end, as ever.
+//! Only calls count that change a file system or make it durable: between two of them a death
+//! leaves the same disk. The call at which the process dies is not made; what its other threads are
+//! in at that moment comes to its end, as ever.
 
 #![allow(unsafe_code)]
 
@@ -56,8 +57,9 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Kills `pid` when it is about to make its `n`-th call that counts, from now on (`None`: never).  When this returns,
-    /// all of its threads are watched.  If the caller dies, so does the process.
+    /// Kills `pid` when it is about to make its `n`-th call that counts, from now on (`None`:
+    /// never). When this returns, all of its threads are watched. If the caller dies, so does the
+    /// process.
     ///
     /// # Panics
     /// It cannot be traced.
@@ -86,8 +88,8 @@ impl Stop {
         Stop { tracer }
     }
 
-    /// Waits until the process is dead, of this or of something else.  The calls that were counted; the last is the one
-    /// that was not made, if there are n.
+    /// Waits until the process is dead, of this or of something else. The calls that were counted;
+    /// the last is the one that was not made, if there are n.
     ///
     /// # Panics
     /// The tracer failed.
@@ -97,8 +99,8 @@ impl Stop {
 }
 
 fn ptrace(what: libc::c_uint, tid: i32, addr: usize, data: usize) -> Result<i64, Error> {
-    // SAFETY: of the requests that are made here only PTRACE_GET_SYSCALL_INFO writes to memory of this process: so many
-    // bytes at `data` as `addr` says, which are the caller's.
+    // SAFETY: of the requests that are made here only PTRACE_GET_SYSCALL_INFO writes to memory of
+    // this process: so many bytes at `data` as `addr` says, which are the caller's.
     match unsafe { libc::ptrace(what, tid, addr, data) } {
         -1 => Err(Error::last_os_error()),
         other => Ok(other),

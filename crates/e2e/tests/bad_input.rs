@@ -279,7 +279,8 @@ fn a_damaged_store() {
     }
 }
 
-/// Of what a file system does not take, it is known before the commit: afterwards nobody could install it.
+/// Of what a file system does not take, it is known before the commit: afterwards nobody could
+/// install it.
 #[test]
 fn more_files_than_the_file_system_has_inodes_are_no_commit() {
     let lab = match Lab::sized(Fs::Ext4FewInodes, 128) {

@@ -249,7 +249,8 @@ fn interrupt_from_the_terminal_ends_the_command_and_nothing_is_left() {
     command.arg("/dev/null");
     let mut terminal = systx_e2e::run::Dialogue::start(&lab, command);
     terminal.wait_for("ready");
-    // A shell that is just about to start a program may take the signal for one that concerns neither.
+    // A shell that is just about to start a program may take the signal for one that concerns
+    // neither.
     let comm = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     eventually("sleep is started", || lab.processes().iter().any(|pid| comm(pid) == "sleep\n"));
     terminal.send("\u{3}");
@@ -450,7 +451,8 @@ fn undo_and_redo() {
     lab.do_systx(["show", &log[0]]).ok();
     lab.do_systx(["show", &log[0], "--json"]).ok().json();
 
-    // "text" is there and changed; "gone" comes back; "added", "linked" and the new place of "dir" go.
+    // "text" is there and changed; "gone" comes back; "added", "linked" and the new place of "dir"
+    // go.
     let undone = lab.do_systx(["undo", &log[0]]).ok();
     let undone = undone.says("1 modified").says("1 added").says("2 deleted");
     undone.says("1 renamed");

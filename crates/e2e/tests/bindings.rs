@@ -1,5 +1,5 @@
-//! libsystx from other languages: the programs in `examples/` move amounts between two files, three of each
-//! at a time, and no update is lost.
+//! libsystx from other languages: the programs in `examples/` move amounts between two files, three
+//! of each at a time, and no update is lost.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -363,7 +363,8 @@ impl Go {
             return Err(format!("Go is too old: {}", version.trim()));
         }
         let library = library();
-        // One place for all builds: the compiled package remembers where it was told that the library is.
+        // One place for all builds: the compiled package remembers where it was told that the
+        // library is.
         let place = library.join("go");
         static MADE: OnceLock<()> = OnceLock::new();
         MADE.get_or_init(|| prefix(&library, &place.join("prefix")));
@@ -431,8 +432,8 @@ fn go_programs_commit_in_order() {
     });
 }
 
-/// The package's own tests: threads, panics, children, and contention while goroutines are preempted and
-/// garbage is collected.
+/// The package's own tests: threads, panics, children, and contention while goroutines are
+/// preempted and garbage is collected.
 #[test]
 fn the_go_package_passes_its_tests() {
     let lab = lab!();
@@ -465,8 +466,8 @@ fn rust_programs_lose_no_update() {
     });
 }
 
-/// The same program with a lock file and in transactions: subscriptions of several at once all arrive,
-/// and nothing else is left.
+/// The same program with a lock file and in transactions: subscriptions of several at once all
+/// arrive, and nothing else is left.
 #[test]
 fn a_program_with_a_lock_file_becomes_one_with_transactions() {
     let lab = lab!();

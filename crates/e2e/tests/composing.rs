@@ -1,5 +1,6 @@
-//! Transactions together with futexes, mutexes, pipes and lock files: the eight cases of TxOS+ (EuroSys'12, Table 1), by
-//! the helper `systx-e2e-together`, which checks each case where it happens.
+//! Transactions together with futexes, mutexes, pipes and lock files: the eight cases of TxOS+
+//! (EuroSys'12, Table 1), by the helper `systx-e2e-together`, which checks each case where it
+//! happens.
 
 use systx_e2e::cases::Guarded;
 use systx_e2e::{Lab, lab};

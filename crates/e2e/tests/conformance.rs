@@ -1,5 +1,6 @@
-//! Test suites of others: pjdfstest and fsx (Rust packages).  Each runs on the host's file system first and then
-//! inside a run; what passes there must pass here.  More of others: the suite `suites`.
+//! Test suites of others: pjdfstest and fsx (Rust packages). Each runs on the host's file system
+//! first and then inside a run; what passes there must pass here. More of others: the suite
+//! `suites`.
 
 use systx_e2e::others::{assert_pjdfstest_as_on_the_host, crate_program, pjdfstest};
 use systx_e2e::run::{Limits, finish};

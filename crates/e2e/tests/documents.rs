@@ -1,9 +1,11 @@
-//! What the documents show happens: every fenced block of README.md and docs/*.md is run, checked, or says why not.
+//! What the documents show happens: every fenced block of README.md and docs/*.md is run, checked,
+//! or says why not.
 //!
 //! The word behind the fence says what a block is:
-//! - `console`: commands after `$ `, each with what it prints, standard error included.  They run in their order, in one shell
-//!   for the whole document, on a file system of their own, which is /srv in the text.  Ids, times and the place of views may
-//!   be others; `…` stands for any text, and alone on a line for any lines.
+//! - `console`: commands after `$ `, each with what it prints, standard error included. They run in
+//!   their order, in one shell for the whole document, on a file system of their own, which is /srv
+//!   in the text. Ids, times and the place of views may be others; `…` stands for any text, and
+//!   alone on a line for any lines.
 //! - `synopsis`: a command to a line; each of them exists.
 //! - `gitignore`: a .systxignore file, which is taken without a remark.
 //! - Behind any other block stands `(Not run by the tests: WHY.)`.

@@ -1,5 +1,5 @@
-//! One transaction over several file systems: ext4, xfs and a tmpfs.  What a crash in its commit leaves is looked at in
-//! `joint_crash`.
+//! One transaction over several file systems: ext4, xfs and a tmpfs. What a crash in its commit
+//! leaves is looked at in `joint_crash`.
 
 use std::io::Read;
 use std::process::Stdio;

@@ -1,5 +1,6 @@
-//! A guarded directory under the test suites of others: what passes on the host's file system passes on a
-//! directory that is mounted by `systx mount`.  Its life is the business of the suite `mount`.
+//! A guarded directory under the test suites of others: what passes on the host's file system
+//! passes on a directory that is mounted by `systx mount`. Its life is the business of the suite
+//! `mount`.
 
 use std::path::{Path, PathBuf};
 use systx_e2e::others::{assert_pjdfstest_as_on_the_host, crate_program, pjdfstest};
@@ -98,8 +99,9 @@ fn daily_work(way: &[&str]) {
     tree.assert_same(&Tree::capture(&dir), "native against what lies below");
 }
 
-/// What an ordinary user may by a supplementary group, and what becomes of set-id bits: by what it is told, and by what lies
-/// below. One thing is not as on the host (decision 0003, "Not built"), and is not asked for.
+/// What an ordinary user may by a supplementary group, and what becomes of set-id bits: by what it
+/// is told, and by what lies below. One thing is not as on the host (decision 0003, "Not built"),
+/// and is not asked for.
 #[test]
 fn groups_and_set_id_bits_of_ordinary_users_are_as_on_the_host() {
     if !Path::new("/usr/bin/setpriv").exists() {

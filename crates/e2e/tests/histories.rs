@@ -1,8 +1,9 @@
-//! Isolation as programs see it: recorded histories, and pairs of programs that plain directories fail.
-//! The programs are those of the crate `systx-histories`; longer runs of them: docs/TESTING.md.
+//! Isolation as programs see it: recorded histories, and pairs of programs that plain directories
+//! fail. The programs are those of the crate `systx-histories`; longer runs of them:
+//! docs/TESTING.md.
 //!
-//! Each comes twice: on a plain directory it must find what is wrong there, or it would find nothing
-//! anywhere; in transactions on a guarded one it must find nothing.
+//! Each comes twice: on a plain directory it must find what is wrong there, or it would find
+//! nothing anywhere; in transactions on a guarded one it must find nothing.
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -105,7 +106,8 @@ fn plain_calls_have_a_serial_order_and_transactions_without_systx_have_none() {
     assert!(found.violated, "nothing was found where there is no isolation: {}", found.report);
 }
 
-/// Transactions beside plain calls; the directory is mounted so, and these are options beside the usual ones.
+/// Transactions beside plain calls; the directory is mounted so, and these are options beside the
+/// usual ones.
 #[track_caller]
 fn recorded(lab: &Lab, mount: &[&str], options: &[&str]) -> Found {
     let guarded = Guarded::mounted(lab, "guarded", mount);
@@ -152,7 +154,8 @@ fn so_they_have_if_every_transaction_is_aborted_after_every_object() {
     random_histories(&[], "each", "3000");
 }
 
-/// Transactions of the library, by processes and by threads of one; also those that lost have seen one moment.
+/// Transactions of the library, by processes and by threads of one; also those that lost have seen
+/// one moment.
 fn random_histories_of_the_library(mount: &[&str], more: &[&[&str]]) {
     let lab = lab!();
     let routed = mount.contains(&"--routed");
@@ -160,7 +163,8 @@ fn random_histories_of_the_library(mount: &[&str], more: &[&[&str]]) {
     for more in more {
         let found = recorded(&lab, mount, &[&usual, *more].concat());
         let descriptors = more.contains(&"--descriptors");
-        // Files from before are outside, but for that flag; directories are inside where threads are told by their numbers.
+        // Files from before are outside, but for that flag; directories are inside where threads
+        // are told by their numbers.
         assert_eq!(found.report["directories"], routed, "{}", found.report);
         assert_eq!(found.number("before") > 0, routed || descriptors, "{}", found.report);
         assert_eq!(found.number("former") > 0, !descriptors, "{}", found.report);
@@ -195,7 +199,8 @@ fn a_maildir_is_listed_whole_in_a_transaction_only() {
     in_transactions(&lab, "maildir", "renames", &few);
 }
 
-/// A program in a tight loop is in the way of every listing; but who has lost three times holds it up.
+/// A program in a tight loop is in the way of every listing; but who has lost three times holds it
+/// up.
 #[test]
 fn an_aged_listing_wins_against_a_tight_loop() {
     // A snapshot never loses.
@@ -207,8 +212,8 @@ fn an_aged_listing_wins_against_a_tight_loop() {
     }
 }
 
-/// Through the library there are so many rounds in a second that each may be made to meet a change in its
-/// middle: none of them is whole by luck.
+/// Through the library there are so many rounds in a second that each may be made to meet a change
+/// in its middle: none of them is whole by luck.
 #[test]
 fn a_change_in_the_middle_of_every_listing_is_in_none_of_them() {
     let lab = lab!();
@@ -222,7 +227,8 @@ fn a_change_in_the_middle_of_every_listing_is_in_none_of_them() {
         let few = [&["--rounds", "400"], &met[..], more].concat();
         let found = by_library(&lab, "maildir", &few);
         assert_eq!(found.number("disturbed"), 400, "{}", found.report);
-        // Who reads while others write has lost at first, and wins when it is old enough; a snapshot does not lose.
+        // Who reads while others write has lost at first, and wins when it is old enough; a
+        // snapshot does not lose.
         let lost = found.number("retries");
         assert!((400 * least..=400 * most).contains(&lost), "{}", found.report);
     }
@@ -279,7 +285,8 @@ fn by_library(lab: &Lab, program: &str, options: &[&str]) -> Found {
     found
 }
 
-/// One of the pairs on a guarded directory: nothing is violated, and the other program did something.
+/// One of the pairs on a guarded directory: nothing is violated, and the other program did
+/// something.
 #[track_caller]
 fn in_transactions(lab: &Lab, program: &str, other: &str, options: &[&str]) -> Found {
     let guarded = Guarded::over(lab, "guarded");

@@ -1,4 +1,5 @@
-//! What becomes of committed transactions: which one an undo means, how much history is kept, what it shows later.
+//! What becomes of committed transactions: which one an undo means, how much history is kept, what
+//! it shows later.
 
 use systx_e2e::Lab;
 use systx_e2e::lab;

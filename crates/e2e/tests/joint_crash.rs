@@ -2,9 +2,9 @@
 //! n-th system call, then recovery, also with one of the two unmounted at first, or with disks that
 //! have lost what was not synced.  All of it is on all of them, or none.
 //!
-//! n goes over the calls that a commit makes, from the end of the command until the decision is forgotten: those around each
-//! synced write, and some of the others, chosen by `SYSTX_SEED`, or all (`SYSTX_LONG=1`).  The command waits at its end
-//! until the daemon is watched.
+//! n goes over the calls that a commit makes, from the end of the command until the decision is
+//! forgotten: those around each synced write, and some of the others, chosen by `SYSTX_SEED`, or
+//! all (`SYSTX_LONG=1`). The command waits at its end until the daemon is watched.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -107,7 +107,8 @@ impl Crash {
         [&self.after[0], &self.after[1], m]
     }
 
-    /// A run that the daemon does not survive: it dies at its `n`-th call, or, if there are fewer, when all is done.
+    /// A run that the daemon does not survive: it dies at its `n`-th call, or, if there are fewer,
+    /// when all is done.
     fn die(&mut self, n: Option<usize>, third: bool) -> Ended {
         let dirs = if third { "a b m" } else { "a b" };
         let script = format!(
@@ -274,7 +275,8 @@ impl Crash {
             room.kill_daemon();
         }
         room.mount("a");
-        // Who decides knows the others, and who waited knows whom to ask; who has finished has forgotten.
+        // Who decides knows the others, and who waited knows whom to ask; who has finished has
+        // forgotten.
         let waited = SIDES[1..].iter().zip(waits).filter(|(_, waits)| *waits);
         let mut ask: Vec<_> = waited.map(|(which, _)| *which).collect();
         if ask.is_empty() || random.below(2) == 0 {
@@ -330,7 +332,8 @@ impl Crash {
         }
     }
 
-    /// The last transaction on a file system but for what was done meanwhile: its number, and whether it is an undo.
+    /// The last transaction on a file system but for what was done meanwhile: its number, and
+    /// whether it is an undo.
     fn last(&self, which: &str) -> (String, bool) {
         let log = self.room.sh(&format!("cd {which} && $S log --limit 40")).ok();
         let own = |line: &&str| !line.contains("meanwhile") && !line.starts_with("systx:");

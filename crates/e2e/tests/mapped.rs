@@ -1,5 +1,6 @@
-//! Files that several processes have mapped, in every place: what anybody reads, copies or is told of their content is what the
-//! kernel's pages hold, and what is stored behind the end of a file is no part of it (`mapped.py`, decision 0021).
+//! Files that several processes have mapped, in every place: what anybody reads, copies or is told
+//! of their content is what the kernel's pages hold, and what is stored behind the end of a file is
+//! no part of it (`mapped.py`, decision 0021).
 
 use std::path::Path;
 use systx_e2e::cases::Guarded;
@@ -64,7 +65,8 @@ fn random_histories_of_mapped_files_in_transactions_of_threads() {
     }
 }
 
-/// Has `g/f` mapped: `store AT TEXT` stores, `show AT LEN` tells what is there, both answered by a line.
+/// Has `g/f` mapped: `store AT TEXT` stores, `show AT LEN` tells what is there, both answered by a
+/// line.
 const HOLDER: &str = "import ctypes, mmap, os, sys\n\
     libc = ctypes.CDLL(None)\n\
     libc.mmap.restype = ctypes.c_void_p\n\
@@ -88,7 +90,8 @@ fn mount(lab: &Lab, option: Option<&str>) {
     lab.do_systx(["mount", "g"].into_iter().chain(option)).ok();
 }
 
-/// What a transaction reads of a file that plain programs have mapped is what they have stored, also where all of the file was a hole.
+/// What a transaction reads of a file that plain programs have mapped is what they have stored,
+/// also where all of the file was a hole.
 #[test]
 fn a_transaction_copies_what_plain_programs_have_stored() {
     if find_program("python3").is_none() {

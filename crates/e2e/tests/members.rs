@@ -1,5 +1,5 @@
-//! Transactions in which others take part, threads and processes that were made inside, by the helper
-//! `systx-e2e-members`, which checks each case where it happens.
+//! Transactions in which others take part, threads and processes that were made inside, by the
+//! helper `systx-e2e-members`, which checks each case where it happens.
 
 use systx_e2e::cases::Guarded;
 use systx_e2e::{Lab, lab};

@@ -1,5 +1,5 @@
-//! Files that a run appends to while others append to them: both have what they wrote; anything else that happens
-//! to such a file is a conflict as ever.
+//! Files that a run appends to while others append to them: both have what they wrote; anything
+//! else that happens to such a file is a conflict as ever.
 
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
@@ -64,7 +64,8 @@ fn a_file_that_nobody_else_touched_is_appended_to_as_ever() {
     assert_eq!(lab.read("a.log"), "old\nx\ny\n");
 }
 
-/// A run that does something to a.log, then something happens outside, and perhaps it does something more.
+/// A run that does something to a.log, then something happens outside, and perhaps it does
+/// something more.
 fn case(options: &[&str], inside: &str, outside: &str, after: &str) -> (i32, String) {
     let lab = match Lab::new() {
         Ok(lab) => lab,

@@ -1,5 +1,5 @@
-//! The life of a guarded directory: `systx mount`, work, runs that look below it, deaths of the daemon,
-//! `systx umount`.
+//! The life of a guarded directory: `systx mount`, work, runs that look below it, deaths of the
+//! daemon, `systx umount`.
 //!
 //! Whatever may hang does so in a process with a limit, never in the test itself.
 
@@ -110,7 +110,8 @@ fn who_holds_something_from_before_is_named() {
     let (g, root) = (lab.path("g"), lab.root());
     let cwd = Held::new(&lab, &g.join("sub"), "true");
     let open = Held::new(&lab, &root, "exec 7>>g/sub/file");
-    // It holds the program when it executes it, which takes a while after the shell has made the process.
+    // It holds the program when it executes it, which takes a while after the shell has made the
+    // process.
     let executed = "until [ $(cat /proc/$!/comm) = sleep ]; do :; done";
     let program = Held::new(&lab, &root, &format!("g/sleep 1000 & {executed}; exec 8<&0"));
     let beside = Held::new(&lab, &root, "exec 7>>beside");
@@ -501,8 +502,9 @@ fn threads_of(pid: u32) -> Vec<char> {
     tasks.flatten().filter_map(state).collect()
 }
 
-/// A thread of the daemon hangs in the kernel, so that the killed daemon cannot let go of anything.  Nobody waits for
-/// it: neither whom that thread was to answer, nor whose requests came to threads that did not get to them any more.
+/// A thread of the daemon hangs in the kernel, so that the killed daemon cannot let go of anything.
+/// Nobody waits for it: neither whom that thread was to answer, nor whose requests came to threads
+/// that did not get to them any more.
 #[test]
 fn nobody_waits_for_a_killed_daemon_that_hangs() {
     let lab = lab!();
@@ -577,8 +579,8 @@ impl Drop for Writer<'_> {
     }
 }
 
-/// Programs write to two files without pause, one by a descriptor that it keeps, one by a new one each time; a run
-/// that reads both and takes its time tries four times.
+/// Programs write to two files without pause, one by a descriptor that it keeps, one by a new one
+/// each time; a run that reads both and takes its time tries four times.
 fn run_against_writers(lab: &Lab, stall: &str, way: &[&str]) -> i32 {
     for name in ["kept", "opened"] {
         lab.write(format!("g/{name}"), "x".repeat(8192));
@@ -617,8 +619,8 @@ fn an_aged_run_wins_against_programs_that_write_without_pause() {
     }
 }
 
-/// A commit that is durable and cannot be installed: what is told of it is true, and when it is installed after all, who has
-/// read the file before in the guarded directory sees it.
+/// A commit that is durable and cannot be installed: what is told of it is true, and when it is
+/// installed after all, who has read the file before in the guarded directory sees it.
 #[test]
 fn what_is_decided_and_not_installed_is_told_so_and_is_seen_when_it_is_installed_later() {
     if find_program("prlimit").is_none() {

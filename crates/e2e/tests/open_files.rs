@@ -1,5 +1,5 @@
-//! What plain programs have open in a guarded directory while transactions commit changes of it; where opens are told to the
-//! daemon, and where they are not (`--fast-open`, decision 0019).
+//! What plain programs have open in a guarded directory while transactions commit changes of it;
+//! where opens are told to the daemon, and where they are not (`--fast-open`, decision 0019).
 
 use rustix::process::Signal;
 use std::fs::File;
@@ -36,8 +36,8 @@ fn filled(path: &Path, with: &str, len: usize) {
     std::fs::write(path, with.repeat(len / with.len())).expect("write");
 }
 
-/// Files of all sizes, below and above those that are overwritten whoever has them open, and of those that go to the disk while
-/// the transaction runs.
+/// Files of all sizes, below and above those that are overwritten whoever has them open, and of
+/// those that go to the disk while the transaction runs.
 #[test]
 fn who_has_a_file_open_sees_a_commit_that_rewrites_it() {
     for way in WAYS {
@@ -51,7 +51,8 @@ fn who_has_a_file_open_sees_a_commit_that_rewrites_it() {
         mount(&lab, way);
         for len in [300, 200_001, 3_000_000] {
             let (name, may_run) = (format!("g/{len}"), format!("g/run-{len}"));
-            // All of it is in the kernel's cache: nothing that is read through these descriptors asks anybody.
+            // All of it is in the kernel's cache: nothing that is read through these descriptors
+            // asks anybody.
             for name in [&name, &may_run] {
                 std::fs::read(lab.path(name)).expect("read");
             }
@@ -69,7 +70,8 @@ fn who_has_a_file_open_sees_a_commit_that_rewrites_it() {
             };
             assert!(same(&reader, &name), "{way:?}: {len} bytes");
             assert_eq!(start_of(&File::open(lab.path(&name)).expect("open")), "new");
-            // What may be running stays what it is to who has it open, whole, and is another file from then on.
+            // What may be running stays what it is to who has it open, whole, and is another file
+            // from then on.
             assert_eq!(start_of(&runner), "old", "{way:?}: {len} bytes");
             assert!(!same(&runner, &may_run));
             assert_eq!(start_of(&File::open(lab.path(&may_run)).expect("open")), "new");
@@ -113,8 +115,8 @@ fn what_programs_have_closed_the_daemon_has_not_open() {
     }
 }
 
-/// A program that runs is replaced, and an undo brings back the inode that it runs from: it can be opened, executed and changed
-/// as ever.
+/// A program that runs is replaced, and an undo brings back the inode that it runs from: it can be
+/// opened, executed and changed as ever.
 #[test]
 fn a_running_program_that_came_and_went_is_there_again() {
     for way in WAYS {
@@ -150,7 +152,8 @@ fn sh(lab: &Lab, script: &str) -> Finished {
     finish(command, Limits::default(), lab)
 }
 
-/// What the kernel has it gives out while the daemon is stopped; and after a daemon was killed, the next one keeps to it.
+/// What the kernel has it gives out while the daemon is stopped; and after a daemon was killed, the
+/// next one keeps to it.
 #[test]
 fn opens_ask_nobody() {
     let lab = lab!();
@@ -173,8 +176,9 @@ fn opens_ask_nobody() {
     lab.do_systx(["umount", "g"]).ok();
 }
 
-/// A file that is open for writing, or is opened for that and closed again for each write, or was stored to through a mapping: a
-/// transaction that has read it loses to a write, and commits if there was none since.
+/// A file that is open for writing, or is opened for that and closed again for each write, or was
+/// stored to through a mapping: a transaction that has read it loses to a write, and commits if
+/// there was none since.
 #[test]
 fn who_has_read_what_a_program_writes_loses() {
     for way in WAYS {

@@ -1,5 +1,5 @@
-//! Transactions that commit in the order of their numbers, by the helper `systx-e2e-together`, which checks each case
-//! where it happens.
+//! Transactions that commit in the order of their numbers, by the helper `systx-e2e-together`,
+//! which checks each case where it happens.
 
 use systx_e2e::cases::Guarded;
 use systx_e2e::{Lab, lab};

@@ -1,8 +1,8 @@
-//! What a run does that reaches outside of its files: services that are to be restarted, programs that give other
-//! rights, and what the configuration says is isolated.
+//! What a run does that reaches outside of its files: services that are to be restarted, programs
+//! that give other rights, and what the configuration says is isolated.
 //!
-//! No service manager runs here.  A script stands for systemctl; a mount namespace of the test's own has a /run in which
-//! systemd seems to have booted the machine.
+//! No service manager runs here. A script stands for systemctl; a mount namespace of the test's own
+//! has a /run in which systemd seems to have booted the machine.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,8 @@ use systx_e2e::lab::{chmod, executable, find_program, tool};
 use systx_e2e::run::{Limits, eventually, finish};
 use systx_e2e::{FAILED, Finished, Lab, lab, skip};
 
-/// A lab with commands of a service manager in `outside/bin`, which write what they did to `outside/calls`.
+/// A lab with commands of a service manager in `outside/bin`, which write what they did to
+/// `outside/calls`.
 struct Manager {
     lab: Lab,
 }
@@ -258,7 +259,8 @@ fn the_configuration_says_what_is_isolated_and_who_says_so() {
     assert!(has("no-commit", lab.path("x"), "--exclude"), "{done}");
     let text = lab.do_systx(["config", "--no-ignore"]).ok();
     assert!(text.out.contains("/run") && !text.out.contains("pyc"), "{text}");
-    // Which places are private depends on all file systems that a run covers: /tmp is not, where it is a part of one.
+    // Which places are private depends on all file systems that a run covers: /tmp is not, where it
+    // is a part of one.
     let mut several = lab.systx(["config", "--json"]);
     several.env_remove("SYSTX_ONE_FILE_SYSTEM");
     let several = finish(several, Limits::default(), &lab).ok().json();
@@ -338,8 +340,9 @@ fn who_is_talked_to_outside_is_named_however_short_it_was() {
     assert_eq!(report["run"]["reached_outside"], serde_json::json!([]), "{done}");
 }
 
-/// Python: listens at a path, and writes what the kernel tells of who connects; at another path with room for one, of which it
-/// lets the first in when it is told to; and at a third one for datagrams.
+/// Python: listens at a path, and writes what the kernel tells of who connects; at another path
+/// with room for one, of which it lets the first in when it is told to; and at a third one for
+/// datagrams.
 const SERVE: &str = "import os, socket, struct, sys, threading\n\
     def at(path, kind=socket.SOCK_STREAM):\n\
     \x20   s = socket.socket(socket.AF_UNIX, kind); s.bind(path); os.chmod(path, 0o777); return s\n\
@@ -355,7 +358,8 @@ const SERVE: &str = "import os, socket, struct, sys, threading\n\
     sys.stdin.readline(); one.accept(); one.accept(); print('let in', flush=True)\n\
     print(dgram.recv(100).decode(), flush=True); sys.stdin.readline()\n";
 
-/// Python: connects by a path, an absolute one, a link and a relative one, and tells what it is told.
+/// Python: connects by a path, an absolute one, a link and a relative one, and tells what it is
+/// told.
 const ASK: &str = "import os, socket, sys\n\
     def ask(path, kind=socket.SOCK_STREAM, blocking=True):\n\
     \x20   s = socket.socket(socket.AF_UNIX, kind); s.setblocking(blocking)\n\
@@ -370,7 +374,8 @@ const ASK: &str = "import os, socket, sys\n\
 /// One that ordinary users may execute, too.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// What programs of a run are told by, and tell, sockets of the host that lie where the run sees a view.
+/// What programs of a run are told by, and tell, sockets of the host that lie where the run sees a
+/// view.
 fn talk(lab: &Lab, as_others: bool) {
     let (serve, ask) = (lab.outside().join("serve"), lab.outside().join("ask"));
     fs::write(&serve, SERVE).expect("ours");
@@ -528,7 +533,8 @@ fn a_set_id_program_of_an_ordinary_user_is_named() {
 fn what_a_run_may_write_is_bounded_in_memory_and_on_disk() {
     let lab = lab!();
     lab.write("old", "x".repeat(200_000));
-    // Small files in memory, a large one on disk, one that is written again and again, and room that comes back.
+    // Small files in memory, a large one on disk, one that is written again and again, and room
+    // that comes back.
     let script = "head -c 3000000 /dev/zero > big || echo refused; : > big; \
                   for i in 1 2 3 4 5; do head -c 900000 /dev/zero > again || echo no; done; : > again; \
                   for i in $(seq 60); do head -c 20000 old > small.$i || { echo full at $i; break; }; done 2>/dev/null; \

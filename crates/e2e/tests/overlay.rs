@@ -1,5 +1,5 @@
-//! Runs on an overlay file system, the root of most containers: what lies in a lower layer is changed, removed, undone,
-//! and a daemon is killed in the middle of it.
+//! Runs on an overlay file system, the root of most containers: what lies in a lower layer is
+//! changed, removed, undone, and a daemon is killed in the middle of it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -241,7 +241,8 @@ fn doctor_says_what_kind_of_overlay_it_is() {
     before.assert_same(&lab.tree(), "undone by another daemon");
 }
 
-/// One run whose daemon dies at its `n`-th call, or when all is done.  What calls it made from the end of the command on.
+/// One run whose daemon dies at its `n`-th call, or when all is done. What calls it made from the
+/// end of the command on.
 fn die(lab: &Lab, n: Option<usize>) -> Vec<&'static str> {
     let mut run = lab.shell(&[]);
     run.eval(WORK);

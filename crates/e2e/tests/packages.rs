@@ -1,5 +1,5 @@
-//! Debian's packages with their maintainer scripts, in a Debian root of its own: a run gives what a native
-//! installation gives, or nothing.
+//! Debian's packages with their maintainer scripts, in a Debian root of its own: a run gives what a
+//! native installation gives, or nothing.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;

@@ -435,7 +435,8 @@ fn locks_exclude_programs_outside() {
     lab.native("flock -n lockfile true").ok();
 }
 
-/// flock(2) locks end with the last descriptor of their description, which its owner's children may have.
+/// flock(2) locks end with the last descriptor of their description, which its owner's children may
+/// have.
 #[test]
 fn a_lock_ends_with_its_description() {
     let lab = lab!();
@@ -495,8 +496,8 @@ fn tree_comparison_itself_sees_every_kind_of_difference() {
     }
 }
 
-/// Nobody tells the daemon of a close in a run: who waits for a lock gets it all the same when its holder has
-/// ended, and not while another process has inherited it.
+/// Nobody tells the daemon of a close in a run: who waits for a lock gets it all the same when its
+/// holder has ended, and not while another process has inherited it.
 #[test]
 fn a_lock_by_flock_goes_to_who_waits_when_its_holder_ends() {
     let lab = lab!();
@@ -515,7 +516,8 @@ fn a_lock_by_flock_goes_to_who_waits_when_its_holder_ends() {
     assert_eq!(inside.out, native.out);
 }
 
-/// What nobody may change (chattr(1)) is refused when it is tried, as on the host, and not found at the commit.
+/// What nobody may change (chattr(1)) is refused when it is tried, as on the host, and not found at
+/// the commit.
 #[test]
 fn what_chattr_has_fixed_is_refused_at_once() {
     let lab = lab!();

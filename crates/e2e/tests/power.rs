@@ -1,5 +1,5 @@
-//! The log of a disk's writes, what a power cut makes of it, and, with `SYSTX_LONG=1`, power cuts of a real system in
-//! an emulated machine (`scripts/power-cut`).
+//! The log of a disk's writes, what a power cut makes of it, and, with `SYSTX_LONG=1`, power cuts
+//! of a real system in an emulated machine (`scripts/power-cut`).
 
 use std::path::Path;
 use std::process::Command;
@@ -121,7 +121,8 @@ fn bad_logs_are_refused() {
     }
 }
 
-/// What a flush covers is there in every cut, and of the rest each sector is the old or the new one.
+/// What a flush covers is there in every cut, and of the rest each sector is the old or the new
+/// one.
 #[test]
 fn a_cut_loses_what_no_flush_covers_and_nothing_else() {
     let log = parsed(&[
@@ -144,7 +145,8 @@ fn a_cut_loses_what_no_flush_covers_and_nothing_else() {
         assert_eq!(lost.volatile, 3);
         assert_eq!(lost.damaged == 0, lost.sectors == 0);
         seen.insert(disk);
-        // Before the first flush nothing is sure, and after the last, which comes before its own write, most is.
+        // Before the first flush nothing is sure, and after the last, which comes before its own
+        // write, most is.
         assert!(cut(&log, 1, false, seed).0.iter().all(|b| [1, 9].contains(b)));
         let (disk, _) = cut(&log, 8, false, seed);
         assert!(disk[1..7] == [2, 5, 1, 3, 9, 4], "{disk:?}");

@@ -1,4 +1,5 @@
-//! How far a long commit is, on a terminal, and nowhere else.  A frozen disk makes every commit long.
+//! How far a long commit is, on a terminal, and nowhere else. A frozen disk makes every commit
+//! long.
 
 use systx_e2e::lab::{Frozen, Lab, find_program};
 use systx_e2e::run::{Dialogue, Limits, finish};
@@ -58,7 +59,8 @@ fn a_terminal_shows_how_far_a_commit_and_an_undo_are() {
     let rest = terminal.wait_for("committed");
     let is_gone = rest.contains("\u{1b}[2K") && !rest.contains('\n');
     assert!(is_gone, "the line was taken back: {rest:?}");
-    // script(1) passes it on when it gets to that: perhaps only when all is committed, and then it ends the client.
+    // script(1) passes it on when it gets to that: perhaps only when all is committed, and then it
+    // ends the client.
     let ended = terminal.close();
     assert!([0, 130].contains(&ended.code), "{ended:?}");
     assert_eq!(std::fs::read_dir(lab.path("many")).unwrap().count(), 3000);

@@ -1,7 +1,9 @@
-//! At the limit of a quota: that of a quota group of btrfs, which binds root as well, and counts tree blocks.  What others
-//! keep to is here refused *before* the decision: afterwards nothing may fail for lack of it.
+//! At the limit of a quota: that of a quota group of btrfs, which binds root as well, and counts
+//! tree blocks. What others keep to is here refused *before* the decision: afterwards nothing may
+//! fail for lack of it.
 //!
-//! How much there is to use nothing tells but an attempt; so nothing here depends on it to the byte.
+//! How much there is to use nothing tells but an attempt; so nothing here depends on it to the
+//! byte.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -253,7 +255,8 @@ fn a_thread_is_told_that_it_is_the_quota() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Everything that a commit does, in little room: new files and directories, one that is staged, pages, names, attributes.
+/// Everything that a commit does, in little room: new files and directories, one that is staged,
+/// pages, names, attributes.
 const PREPARE: &str = "rm -rf w; mkdir w; cd w; for i in $(seq 30); do echo old $i > old.$i; done; mkdir sub; echo s > sub/s; \
     head -c 300000 /dev/zero | tr '\\0' p > pages; echo same > same; ln same hard";
 const WORK: &str = "set -e; cd w; mkdir new; for i in $(seq 40); do echo new $i > new/$i; done; head -c 400000 /dev/zero | tr '\\0' s > staged; \

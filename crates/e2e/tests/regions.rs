@@ -1,5 +1,5 @@
-//! Transactions of threads whose system calls are intercepted, by libsystx in the helper `systx-e2e-regions`, which
-//! checks each case where it happens; and the table of all calls.
+//! Transactions of threads whose system calls are intercepted, by libsystx in the helper
+//! `systx-e2e-regions`, which checks each case where it happens; and the table of all calls.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -138,7 +138,8 @@ fn what_goes_through_pipes_waits_for_the_commit_or_is_given_back() {
     }
 }
 
-/// The races of handlers in the TxOS paper (7.6): each is shown first, and then with the handler in a transaction.
+/// The races of handlers in the TxOS paper (7.6): each is shown first, and then with the handler in
+/// a transaction.
 #[test]
 fn handlers_in_transactions_have_no_races() {
     let lab = lab!();

@@ -1,5 +1,6 @@
-//! Commits whose programs do not wait for the disk (`SYSTX_RELAXED`), by libsystx in the helper `systx-e2e-threads`: where threads
-//! go into views, and where the daemon tells them by their numbers.
+//! Commits whose programs do not wait for the disk (`SYSTX_RELAXED`), by libsystx in the helper
+//! `systx-e2e-threads`: where threads go into views, and where the daemon tells them by their
+//! numbers.
 
 use std::io::{BufRead, Write};
 use std::process::{Child, ChildStdin};

@@ -1,4 +1,5 @@
-//! Who may less than root: what is out of reach of an ordinary user, and what root in a container may not.
+//! Who may less than root: what is out of reach of an ordinary user, and what root in a container
+//! may not.
 
 use std::os::unix::fs::MetadataExt;
 use systx_e2e::confine::{LOOKING, in_container, without_calls};
@@ -10,8 +11,8 @@ use systx_e2e::{Finished, Lab, lab, skip};
 const ANN: u32 = 12041;
 const BOB: u32 = 12042;
 
-/// A script of root in a mount namespace of its own, with all that it starts; `$SYSTX` is the program, `$U` in front of a
-/// command has an ordinary user do it.
+/// A script of root in a mount namespace of its own, with all that it starts; `$SYSTX` is the
+/// program, `$U` in front of a command has an ordinary user do it.
 fn apart(lab: &Lab, script: &str) -> Finished {
     let mut command = lab.command("unshare");
     let user = format!("setpriv --reuid={ANN} --regid={ANN} --clear-groups --");
@@ -30,7 +31,8 @@ fn mounts_out_of_reach_keep_nobody_from_a_run() {
         skip!("no setpriv or no unshare (package util-linux)");
     }
     let own = lab.root().with_file_name("run");
-    // Root's mounts behind a closed door, as those of container engines: of other file systems, and of parts of the volume.
+    // Root's mounts behind a closed door, as those of container engines: of other file systems, and
+    // of parts of the volume.
     let script = format!(
         "set -e; mkdir -p -m 700 closed; mkdir -p closed/tmpfs closed/part closed/self closed/other part mine; echo in > closed/in; \
          cp \"$SYSTX\" systx; chmod 755 systx; chown {ANN} mine . {own}; \
@@ -96,14 +98,16 @@ fn root_in_a_container_changes_owners_and_users_in_a_run() {
     assert_eq!(owner(&lab, "old"), (BOB, 0));
 }
 
-/// Who has closed a file has no lock of it any more, also where the daemon may not look at what processes have open.
+/// Who has closed a file has no lock of it any more, also where the daemon may not look at what
+/// processes have open.
 #[test]
 fn locks_end_with_their_descriptions_where_nobody_may_look() {
     let lab = lab!();
     let transports = ["auto", "dev"];
     for (n, transport) in transports.into_iter().enumerate() {
         let lock = format!("lock{n}");
-        // An flock and a lock by fcntl(2), each taken again by others, without waiting, once it was closed.
+        // An flock and a lock by fcntl(2), each taken again by others, without waiting, once it was
+        // closed.
         let work = format!(
             "set -e; echo > {lock}; flock -n {lock} true; \
              for i in $(seq 30); do flock -n {lock} true || echo still locked; \

@@ -1,5 +1,6 @@
-//! Transactions of threads where the daemon tells them by their numbers (`systx mount --routed`): as root, and as an ordinary
-//! user without any privilege.  Most cases are those of the suite `threads`.
+//! Transactions of threads where the daemon tells them by their numbers (`systx mount --routed`):
+//! as root, and as an ordinary user without any privilege. Most cases are those of the suite
+//! `threads`.
 
 use std::io::Write;
 use std::os::unix::fs::chown;
@@ -128,7 +129,8 @@ fn without_privilege_there_is_none_where_it_is_not_routed() {
     finish(command, Limits::seconds(100), &lab).ok();
 }
 
-/// Beside programs without transactions, which make names in the same directory and always see sums that are right.
+/// Beside programs without transactions, which make names in the same directory and always see sums
+/// that are right.
 #[test]
 fn contending_threads_lose_no_update_beside_plain_programs() {
     if no_setpriv() {
@@ -166,7 +168,8 @@ fn a_program_that_is_killed_leaves_nothing_and_its_numbers_mean_nobody() {
     assert!(!lab.has("guarded/a"));
 }
 
-/// It is routed again when it is back; and nothing of what the thread does before it knows is plain.
+/// It is routed again when it is back; and nothing of what the thread does before it knows is
+/// plain.
 #[test]
 fn a_thread_that_is_inside_when_the_daemon_is_killed_is_refused_until_it_knows() {
     if no_setpriv() {

@@ -1,5 +1,5 @@
-//! Runtimes of languages inside a transaction of a thread: the test suites that CPython has for files and processes,
-//! and a Java program whose garbage collector works all the time.
+//! Runtimes of languages inside a transaction of a thread: the test suites that CPython has for
+//! files and processes, and a Java program whose garbage collector works all the time.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,8 @@ fn python_with_tests() -> Option<PathBuf> {
 
 /// What is otherwise inside, and why.
 const EXCEPTIONS: &[(&str, &str)] = &[
-    // They want two or more free descriptors in a row behind a new one, and are skipped where libsystx's are there.
+    // They want two or more free descriptors in a row behind a new one, and are skipped where
+    // libsystx's are there.
     ("test.test_os.FileTests.test_closerange", "skipped"),
     ("test.test_os.TestInvalidFD.test_closerange", "skipped"),
 ];
@@ -61,7 +62,8 @@ impl CPython<'_> {
     }
 }
 
-/// Whatever passes on the host's file system passes in a transaction, which leaves nothing; it commits if no test kills a process.
+/// Whatever passes on the host's file system passes in a transaction, which leaves nothing; it
+/// commits if no test kills a process.
 fn suites_of_cpython(modules: &[&str], at_least: usize) {
     let lab = lab!();
     let Some(python) = python_with_tests() else {

@@ -1,5 +1,5 @@
-//! Transactions that declare what they will touch and get in line for it, by the helper `systx-e2e-together`, which checks
-//! each case where it happens.
+//! Transactions that declare what they will touch and get in line for it, by the helper
+//! `systx-e2e-together`, which checks each case where it happens.
 
 use serde_json::{Value, json};
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Frozen snapshots of a guarded directory: whatever plain programs and transactions do beside it, a
-//! read-only transaction sees one moment, never conflicts, and leaves nothing behind.
+//! Frozen snapshots of a guarded directory: whatever plain programs and transactions do beside it,
+//! a read-only transaction sees one moment, never conflicts, and leaves nothing behind.
 //!
 //! Whatever may hang does so in a process with a limit, never in the test itself.
 
@@ -106,8 +106,8 @@ impl Drop for Busy<'_> {
     }
 }
 
-/// A plain program writes its round into one file after the other, in each of the ways in which files are
-/// changed, and moves a name on: at any moment the numbers are a stair.
+/// A plain program writes its round into one file after the other, in each of the ways in which
+/// files are changed, and moves a name on: at any moment the numbers are a stair.
 const CLIMB: &str = "set -e; cd g; n=$(printf %08d $i); o=$(printf %08d $((i-1))); \
      mv d/at-$o d/at-$n; printf $n 1<>s0; printf $n > d/new; mv d/new s1; \
      ln d/at-$n d/two; printf $n 1<>s2; rm d/two; \

@@ -1,13 +1,13 @@
-//! What docs/ARCHITECTURE.md says of the code itself: crates depend downward only, no file is so long that
-//! nobody reads it, and `unsafe` is where its name says so.
+//! What docs/ARCHITECTURE.md says of the code itself: crates depend downward only, no file is so
+//! long that nobody reads it, and `unsafe` is where its name says so.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use systx_e2e::lab::tool;
 
-/// Crates from the bottom up.  A crate may use those of lower ranks only; `e2e` and `histories` use what
-/// everybody uses, the built program and the library.
+/// Crates from the bottom up. A crate may use those of lower ranks only; `e2e` and `histories` use
+/// what everybody uses, the built program and the library.
 const RANKS: &[(&str, u32)] = &[
     ("cxlock", 0),
     ("systx-abi", 0),
@@ -188,8 +188,8 @@ fn errors(text: &str) -> Vec<&str> {
     words.filter(named).collect()
 }
 
-/// Each function of libsystx is in the header, in the library and on a page of section 3 with all the parts such a
-/// page has; the errors that docs/LIBRARY.md names are on it.
+/// Each function of libsystx is in the header, in the library and on a page of section 3 with all
+/// the parts such a page has; the errors that docs/LIBRARY.md names are on it.
 #[test]
 fn every_function_of_libsystx_has_a_page() {
     let lib = root().join("crates/lib");

@@ -1,6 +1,6 @@
-//! Programs of others that look closely at a file system, each on the host, in a guarded directory, inside a
-//! transaction that commits and inside one that aborts ([`systx_e2e::places`]).  pjdfstest and fsx, which
-//! are fetched, are in the suites `conformance` and `guarded`.
+//! Programs of others that look closely at a file system, each on the host, in a guarded directory,
+//! inside a transaction that commits and inside one that aborts ([`systx_e2e::places`]). pjdfstest
+//! and fsx, which are fetched, are in the suites `conformance` and `guarded`.
 
 use std::path::Path;
 use systx_e2e::others::{assert_pjdfstest_as_on_the_host, crate_program, pjdfstest, postgres};
@@ -37,7 +37,8 @@ fn fsx_everywhere() {
     Work::new(&lab).check(&script).expect("passes on the host");
 }
 
-/// File system stressors that need neither other mounts nor /proc, in two parts that run side by side.
+/// File system stressors that need neither other mounts nor /proc, in two parts that run side by
+/// side.
 const STRESSORS: [&str; 2] = [
     "access chdir chmod chown copy-file dentry dir dirdeep dirmany dup fallocate fiemap filename flock fpunch \
      fstat hdd iomix lease",
@@ -45,8 +46,8 @@ const STRESSORS: [&str; 2] = [
      touch unlink utime verity xattr",
 ];
 
-/// Their files are a gigabyte otherwise, more than the labs have; and where a mount is served by a process, the space
-/// of a removed file comes back a moment after its last close.
+/// Their files are a gigabyte otherwise, more than the labs have; and where a mount is served by a
+/// process, the space of a removed file comes back a moment after its last close.
 const SMALL: &str = "--hdd-bytes 4M --iomix-bytes 4M --readahead-bytes 8M --sync-file-bytes 8M \
     --fallocate-bytes 16M --fiemap-bytes 8M --dirdeep-inodes 500";
 
@@ -54,8 +55,9 @@ fn stress(stressors: &str) {
     let lab = lab!();
     needs!("stress-ng");
     let seconds = if long() { 10 } else { 1 };
-    // One after the other, all in one transaction; those that fail are named, and what they say further is in
-    // lines that begin with no name of one.  Some leave a file behind now and then, natively, too.
+    // One after the other, all in one transaction; those that fail are named, and what they say
+    // further is in lines that begin with no name of one. Some leave a file behind now and then,
+    // natively, too.
     let script = format!(
         "mkdir s; for s in {stressors}; do \
          out=$(stress-ng --$s 1 --timeout {seconds} --verify --temp-path s {SMALL} -q 2>&1) || echo \"$s: $? $out\"; done; rm -rf s stress-*"
@@ -97,7 +99,8 @@ fn fio_with_verify_everywhere() {
         "--size={size} --loops={loops} --verify=crc32c --verify_fatal=1 --verify_state_save=0 --randrepeat=1 \
          --fallocate=none --output=/dev/null"
     );
-    // The bytes of a file are as random as the seed, which is fixed; the verification header has no clock in it.
+    // The bytes of a file are as random as the seed, which is fixed; the verification header has no
+    // clock in it.
     let jobs = [
         "--rw=randwrite --bs=4k --ioengine=psync",
         "--rw=randwrite --bsrange=1k-16k --ioengine=psync --fsync=16",
@@ -149,7 +152,8 @@ fn git_everywhere() {
          git merge -q side -m four; git stash list; git gc -q --prune=now; git fsck --strict --no-progress; \
          git status --porcelain; git log --format='%h %s'; git clone -q . ../c; git -C ../c fsck; git -C ../c log -1 --format=%H"
     );
-    // The index and what is made from it hold inode numbers and times; a clone's log, its own path and time.
+    // The index and what is made from it hold inode numbers and times; a clone's log, its own path
+    // and time.
     let work = Work::new(&lab).ignoring(|path| path.ends_with(".git/index"));
     work.limit(120).check(&script).expect("passes on the host");
 }
@@ -201,7 +205,8 @@ fn postgres_everywhere() {
     let lab = lab!();
     let Some(bin) = postgres() else { skip!("no PostgreSQL server below /usr/lib/postgresql") };
     let count = if long() { 2000 } else { 40 };
-    // It refuses to be root, and whoever has no name: the package brings an account.  It keeps its socket, its shared memory and its log in the directory.
+    // It refuses to be root, and whoever has no name: the package brings an account. It keeps its
+    // socket, its shared memory and its log in the directory.
     let inner = format!(
         "set -e; export PATH={}:$PATH LC_ALL=C PGHOST=$PWD PGUSER=me; \
          initdb -D d -U me -A trust >log 2>&1 || {{ cat log; exit 1; }}; \
@@ -243,7 +248,8 @@ fn copies_that_keep_everything_everywhere() {
          printf 'odd\\n' > \"a/b/$(printf 'a\\nb \\303\\244')\"; mkdir -p a/$(printf %0200d 0); \
          find a -depth -exec touch -hd @1000000000 {{}} +"
     );
-    // XFS lists access lists as attributes of its own, too, which a view does not have; rsync finds them to differ.
+    // XFS lists access lists as attributes of its own, too, which a view does not have; rsync finds
+    // them to differ.
     let rsync = if lab.fs == Fs::Xfs { "| grep -v '^[.][fd][.]*x ' || true" } else { "" };
     let script = format!(
         "set -e; cp -a a cp; tar --xattrs --acls -cpf t.tar --sort=name a; mkdir t; \

@@ -1,5 +1,5 @@
-//! Transactions of a program's threads, by libsystx in the helper `systx-e2e-threads`, which checks each
-//! case where it happens.
+//! Transactions of a program's threads, by libsystx in the helper `systx-e2e-threads`, which checks
+//! each case where it happens.
 
 use std::io::Write;
 use std::process::Child;
@@ -78,8 +78,8 @@ fn a_transaction_ends_also_where_the_thread_cannot_go_back() {
     assert_eq!(lab.logged_ids().len(), 1);
 }
 
-/// What another user's programs are called is not told to whoever loses to them; where /proc has `hidepid` nobody else
-/// does either.
+/// What another user's programs are called is not told to whoever loses to them; where /proc has
+/// `hidepid` nobody else does either.
 #[test]
 fn what_others_run_is_told_to_root_and_to_themselves_only() {
     if find_program("setpriv").is_none() {
@@ -232,8 +232,8 @@ fn all_is_let_go_of(lab: &Lab) {
     });
 }
 
-/// Once per transaction, at every object, by chance: the threads get through all the same, and the daemon keeps nothing
-/// of the attempts.
+/// Once per transaction, at every object, by chance: the threads get through all the same, and the
+/// daemon keeps nothing of the attempts.
 #[test]
 fn aborts_of_contending_threads_lose_no_update_and_leave_nothing() {
     for aborts in ["once", "each", "20111"] {
@@ -253,7 +253,8 @@ fn aborts_of_contending_threads_lose_no_update_and_leave_nothing() {
         // Three threads write in every round, and lose at least once in two of the ways.
         let attempts = lost(40);
         assert!(attempts >= if aborts == "20111" { 1 } else { 120 }, "{aborts}: {attempts}");
-        // How many workers were busy at once is by chance; what every attempt leaves would be far more.
+        // How many workers were busy at once is by chance; what every attempt leaves would be far
+        // more.
         eventually("the daemon is as before", || {
             count("fd") <= before.0 + 16 && count("task") <= before.1 + 16
         });

@@ -1,5 +1,5 @@
-//! Ordinary users' transactions on a directory that root has guarded: their own, with the rights that they have,
-//! and none of the others'; and what they may try beyond that.
+//! Ordinary users' transactions on a directory that root has guarded: their own, with the rights
+//! that they have, and none of the others'; and what they may try beyond that.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -159,7 +159,8 @@ fn what_a_user_may_remove_but_not_read_is_not_shown() {
     s.lab.do_systx(["umount", "g"]).ok();
 }
 
-/// What the file system keeps for the superuser (`mkfs.ext4 -m`) is not for others: in a guarded directory as beside it, and not by a commit.
+/// What the file system keeps for the superuser (`mkfs.ext4 -m`) is not for others: in a guarded
+/// directory as beside it, and not by a commit.
 #[test]
 fn what_is_reserved_for_root_is_not_for_others() {
     let s = shared!();

@@ -1,4 +1,5 @@
-//! Verdicts: who has lost has lost for good, to whom it is said that it did, and with the right advice.
+//! Verdicts: who has lost has lost for good, to whom it is said that it did, and with the right
+//! advice.
 
 use std::path::{Path, PathBuf};
 use systx_e2e::lab::chmod;
@@ -22,8 +23,8 @@ fn state(lab: &Lab, id: &str) -> String {
     state.split('"').next().expect("text").to_owned()
 }
 
-/// Kept, or with a path: a commit that has lost to a program outside was the last word.  It is lost, nothing more is done in it,
-/// and it beats nobody.
+/// Kept, or with a path: a commit that has lost to a program outside was the last word. It is lost,
+/// nothing more is done in it, and it beats nobody.
 #[test]
 fn who_has_lost_at_its_commit_beats_nobody_any_more() {
     let lab = lab!();
@@ -80,7 +81,8 @@ fn a_file_that_a_transaction_has_replaced_is_not_said_to_be_an_outsiders() {
     lab.do_systx(["abort", &id]).ok();
 }
 
-/// A part of a transaction is a transaction of its own for the moment of its commit; what it loses is told as such.
+/// A part of a transaction is a transaction of its own for the moment of its commit; what it loses
+/// is told as such.
 #[test]
 fn a_part_that_loses_has_a_conflict_and_was_not_aborted() {
     let lab = lab!();

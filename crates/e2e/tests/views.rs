@@ -1,5 +1,5 @@
-//! A transaction is a directory: any program works below its path, and what a program has open there
-//! outlives the transaction.
+//! A transaction is a directory: any program works below its path, and what a program has open
+//! there outlives the transaction.
 
 use std::fs::{self, File};
 use std::io;
@@ -608,8 +608,8 @@ const FUSE_CTL_MAGIC: rustix::fs::FsWord = 0x6573_5543;
 fn two_hundred_transactions_leave_nothing_in_the_daemon() {
     let lab = lab!();
     lab.native("mkdir d; echo 0 > d/f").ok();
-    // The watchdog opens the control files of a connection when it has lived for a while: one of the
-    // transaction that stays.
+    // The watchdog opens the control files of a connection when it has lived for a while: one of
+    // the transaction that stays.
     let counts = |at: &fs::DirEntry| {
         // Where fusectl is not mounted, the daemon has a mount of it that is nowhere.
         let to = fs::read_link(at.path()).unwrap_or_default();
@@ -644,7 +644,8 @@ fn two_hundred_transactions_leave_nothing_in_the_daemon() {
     keep.systx("abort").ok();
 }
 
-/// Whoever comes last is there in the end: a commit beside an undo comes before it, and then they overlap, or after it.
+/// Whoever comes last is there in the end: a commit beside an undo comes before it, and then they
+/// overlap, or after it.
 #[test]
 fn an_undo_beside_a_commit_does_not_take_that_back() {
     let lab = lab!();
@@ -675,8 +676,8 @@ fn an_undo_beside_a_commit_does_not_take_that_back() {
     eprintln!("{undone} undone, {refused} refused");
 }
 
-/// Three directories, one of them deep below the next, and what makes another tree of them: most of them end below what
-/// was below them.
+/// Three directories, one of them deep below the next, and what makes another tree of them: most of
+/// them end below what was below them.
 const BEFORE: [&str; 3] = ["b/a", "c/a/c/d", "a/c/c"];
 const MOVES: [(&str, &str, &str); 8] = [
     ("exchange", "b", "c/a"),

@@ -27,9 +27,9 @@ pub struct KernelCaches {
 type Root = Box<dyn Fn() -> Result<OwnedFd, Errno> + Send + Sync>;
 
 impl Connection {
-    /// The kernel's caches of the mount that this connection serves.  `root` opens the mount's root
-    /// for reading (open_by_handle_at(2) takes no `O_PATH`): not once for all, because what is open keeps
-    /// the mount busy.
+    /// The kernel's caches of the mount that this connection serves. `root` opens the mount's root
+    /// for reading (open_by_handle_at(2) takes no `O_PATH`): not once for all, because what is open
+    /// keeps the mount busy.
     pub fn caches(
         &self,
         root: impl Fn() -> Result<OwnedFd, Errno> + Send + Sync + 'static,
@@ -115,8 +115,8 @@ impl Caches for KernelCaches {
             Err(errno) if is_gone(errno) => return Ok(()),
             Err(errno) => return Err(errno),
         };
-        // removexattr(2) has the inode locked when it asks; of attributes in this name space the kernel
-        // itself wants to know nothing.
+        // removexattr(2) has the inode locked when it asks; of attributes in this name space the
+        // kernel itself wants to know nothing.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         match removexattr(path, ticket.name()) {
             Err(Errno::NODATA) => Ok(()),

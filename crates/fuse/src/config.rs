@@ -75,8 +75,8 @@ pub struct Config {
     pub readdirplus: Readdirplus,
     /// Who keeps file locks.
     pub locks: FileLocks,
-    /// Programs come and go that have nothing to do with each other: what calls have done that may not be over is remembered, see
-    /// `in_flight.rs`.  So it is where closes are told.
+    /// Programs come and go that have nothing to do with each other: what calls have done that may
+    /// not be over is remembered, see `in_flight.rs`. So it is where closes are told.
     pub shared: bool,
     /// Threads per queue at the start; more are added while requests block.  0: chosen by the
     /// transport.

@@ -4,10 +4,11 @@
 //! never promise what we cannot do); answer INIT; start the workers.  The kernel holds all requests
 //! back until every queue has an entry, which is when the last ring worker has registered.
 //!
-//! End: after umount(2) or an abort every worker is told by the kernel and leaves.  [`Connection::
-//! stop`] ends them from this side.  A worker that fails unexpectedly, or panics, cuts the connection off: one that is
-//! served by half of its workers would hang clients, and so would one that nobody serves while its descriptors are open.
-//! So does the watchdog with one whose workers do not come back from a request.
+//! End: after umount(2) or an abort every worker is told by the kernel and leaves.
+//! [`Connection:: stop`] ends them from this side. A worker that fails unexpectedly, or panics,
+//! cuts the connection off: one that is served by half of its workers would hang clients, and so
+//! would one that nobody serves while its descriptors are open. So does the watchdog with one whose
+//! workers do not come back from a request.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -109,12 +110,13 @@ impl Shared {
         (0..self.dev_workers).try_for_each(|_| dev::hire(self))
     }
 
-    /// Called after a request was served: rids the kernel of a listing that costs more than it saves,
-    /// see [`Requests::worn_listing`].  Waits for nothing but pages of that listing, which nobody
-    /// keeps while waiting for us.
+    /// Called after a request was served: rids the kernel of a listing that costs more than it
+    /// saves, see [`Requests::worn_listing`]. Waits for nothing but pages of that listing, which
+    /// nobody keeps while waiting for us.
     ///
-    /// And drops pages with appended data in the wrong place, see [`systx_vfs::api::Calls::append`]: in a thread of its own,
-    /// since that waits for other requests.
+    /// And drops pages with appended data in the wrong place, see
+    /// [`systx_vfs::api::Calls::append`]: in a thread of its own, since that waits for other
+    /// requests.
     pub fn tidy(self: &Arc<Self>, request: &InHeader, fixed: &[u8]) {
         if request.opcode == Opcode::Write as u32 {
             let misplaced = self.server.misplaced();
@@ -170,8 +172,8 @@ impl Shared {
         self.device.notify(wire::notify::INC_EPOCH, &[])
     }
 
-    /// The work of a worker, from its first request to its end: nobody else would answer what is asked of it
-    /// afterwards.
+    /// The work of a worker, from its first request to its end: nobody else would answer what is
+    /// asked of it afterwards.
     pub fn worker(&self, work: impl FnOnce() -> io::Result<()>) {
         let ended = catch_unwind(AssertUnwindSafe(work));
         let Err(error) = ended.unwrap_or_else(|_| Err(io::Error::other("it panicked"))) else {
@@ -200,7 +202,8 @@ impl Shared {
     /// The watchdog looks, `passed` after the last time.
     pub fn look(&self, passed: Duration) -> Vec<Finding> {
         if self.cut.get().is_some() {
-            // The kernel ends the connection when the last ring is closed, where it was not aborted.
+            // The kernel ends the connection when the last ring is closed, where it was not
+            // aborted.
             self.crew.reap();
             return Vec::new();
         }

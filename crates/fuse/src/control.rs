@@ -1,13 +1,14 @@
 //! The kernel's switchboard for FUSE connections (fusectl), for our own connection only: how many
 //! requests wait for an answer, and how to end it so that whoever waits gets an error.
 //!
-//! Never another's.  The number of a connection is the device number of its mount, and numbers are
-//! given out again.  So the number is asked of our own descriptor (Linux 6.16 tells it in fdinfo),
-//! or, on older kernels, is what the mounter told; the file is opened by that number; and *then* our
-//! connection is looked at: while it is alive its mount is, its number is not anybody else's, and
-//! what was opened before is ours.  If our mount ends after that, the opened file does nothing.
+//! Never another's. The number of a connection is the device number of its mount, and numbers are
+//! given out again. So the number is asked of our own descriptor (Linux 6.16 tells it in fdinfo),
+//! or, on older kernels, is what the mounter told; the file is opened by that number; and *then*
+//! our connection is looked at: while it is alive its mount is, its number is not anybody else's,
+//! and what was opened before is ours. If our mount ends after that, the opened file does nothing.
 //!
-//! Where fusectl is not mounted at its place, a privileged process mounts one that nobody else sees.
+//! Where fusectl is not mounted at its place, a privileged process mounts one that nobody else
+//! sees.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -6,9 +6,9 @@
 //! is what threads left behind (`Remains`) dropped, which ring memory relies on (`ring_unsafe.rs`).
 //!
 //! [`Pool`] counts the free workers of one queue: a worker that takes the last free place starts
-//! another worker first, so that requests which block never exhaust a queue.  One at a time: until
-//! the newcomer is there, every further request would find the queue without a free worker and start
-//! one more (a fresh view once got a handful of threads for one request after the other).
+//! another worker first, so that requests which block never exhaust a queue. One at a time: until
+//! the newcomer is there, every further request would find the queue without a free worker and
+//! start one more (a fresh view once got a handful of threads for one request after the other).
 //!
 //! A worker that never comes back from its request must not keep the connection's owner waiting:
 //! [`Crew::abandon`] gives it up.

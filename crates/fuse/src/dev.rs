@@ -7,9 +7,10 @@
 //! clients (measured with 20 us: a lookup took 35 us instead of 14), and the threads float, since
 //! the scheduler then wakes them where the client runs.
 //!
-//! Beside io_uring one such worker serves INTERRUPT and FORGET, which the kernel sends only here. Nobody waits for an
-//! answer to these, and each would wake it, on another processor as a rule, while the client that causes them is in the
-//! middle of its work. So after a FORGET it rests for [`REST`] and then takes all that have come meanwhile.
+//! Beside io_uring one such worker serves INTERRUPT and FORGET, which the kernel sends only here.
+//! Nobody waits for an answer to these, and each would wake it, on another processor as a rule,
+//! while the client that causes them is in the middle of its work. So after a FORGET it rests for
+//! [`REST`] and then takes all that have come meanwhile.
 
 use std::io;
 use std::sync::Arc;
@@ -30,8 +31,8 @@ use crate::wire::{self, InHeader, Opcode, OutHeader};
 const REQUEST: u64 = 0;
 const STOP: u64 = 1;
 
-/// How long FORGETs wait for others to come beside io_uring. As long an object that was removed may keep its space, and a
-/// signal may take to reach a request that waits for a file lock.
+/// How long FORGETs wait for others to come beside io_uring. As long an object that was removed may
+/// keep its space, and a signal may take to reach a request that waits for a file lock.
 const REST: Duration = Duration::from_millis(2);
 
 /// Starts a worker.

@@ -1,23 +1,24 @@
 //! Workers that stand back for their clients while the machine has little else to do.
 //!
 //! An answer wakes the client on the CPU that it slept on, unless that one is busy and another one
-//! is idle; and it is busy, with the worker that gives the answer.  To wake an idle CPU costs more
-//! than a whole message, several times so in a virtual machine.  A CPU on which only threads of the
-//! class `SCHED_IDLE` run counts as idle there (`sched_idle_cpu()`, kernel/sched/fair.c): the client
-//! stays, and goes on at once.  Calls take half of the time so (docs/decisions/0002).
+//! is idle; and it is busy, with the worker that gives the answer. To wake an idle CPU costs more
+//! than a whole message, several times so in a virtual machine. A CPU on which only threads of the
+//! class `SCHED_IDLE` run counts as idle there (`sched_idle_cpu()`, kernel/sched/fair.c): the
+//! client stays, and goes on at once. Calls take half of the time so (docs/decisions/0002).
 //!
-//! The price of the class: beside a busy thread of the same scheduling group such a worker gets next
-//! to nothing of the CPU, with locks of the view in its hands.  So the workers have it only while
-//! there is traffic and much of the machine is idle.  One thread per process, of the ordinary class,
-//! looks every [`LOOK`] while that is so; `Judge` decides, from what it is shown.  Workers lose the class
+//! The price of the class: beside a busy thread of the same scheduling group such a worker gets
+//! next to nothing of the CPU, with locks of the view in its hands. So the workers have it only
+//! while there is traffic and much of the machine is idle. One thread per process, of the ordinary
+//! class, looks every [`LOOK`] while that is so; `Judge` decides, from what it is shown. Workers
+//! lose the class
 //! - when the machine has had too little idle time over a [`WINDOW`], or
 //! - when a worker was in service and ready to run for a whole look, but did not get done;
 //!
 //! and do not get it back for a while, which doubles each time.  Without traffic the thread sleeps.
 //!
-//! Threads inherit the class from those that start them; when workers lose it, so do all other threads
-//! of the process.  Where the way back is not allowed (no `CAP_SYS_NICE`), or the process runs
-//! in another class than the ordinary one, everything stays as it is.
+//! Threads inherit the class from those that start them; when workers lose it, so do all other
+//! threads of the process. Where the way back is not allowed (no `CAP_SYS_NICE`), or the process
+//! runs in another class than the ordinary one, everything stays as it is.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -32,7 +33,8 @@ use crate::sched_unsafe::{Class, class, set_class};
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(10);
-/// Time over which idle time and traffic are summed up.  The kernel tells idle time in steps of 10 ms.
+/// Time over which idle time and traffic are summed up. The kernel tells idle time in steps of 10
+/// ms.
 const WINDOW: Duration = Duration::from_millis(40);
 /// Fewer requests than this in a window are no traffic.
 const TRAFFIC: u64 = 16;
@@ -137,8 +139,8 @@ impl Judge {
 
 // ---- the thread --------------------------------------------------------------------------------
 
-/// The workers of this process.  Lock order: a leaf, held while classes are changed, so that the number of
-/// a thread that has ended is never used.
+/// The workers of this process. Lock order: a leaf, held while classes are changed, so that the
+/// number of a thread that has ended is never used.
 struct Register {
     state: Mutex<State>,
     changed: Event,
@@ -166,7 +168,8 @@ static REGISTER: Register = Register {
 /// A worker that takes part until this is dropped, by its own thread.
 pub(crate) struct Enrolled(Arc<Post>);
 
-/// The calling thread, a worker, takes part.  Call it before the thread is pinned: it may start another one.
+/// The calling thread, a worker, takes part. Call it before the thread is pinned: it may start
+/// another one.
 pub(crate) fn enroll(post: &Arc<Post>) -> Enrolled {
     let mut state = REGISTER.state.lock();
     if !state.running && !state.refused {

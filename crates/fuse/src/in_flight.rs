@@ -1,9 +1,9 @@
-//! Calls that have changed a file's content and may not be over: the view has performed them, but the
-//! kernel learns the new length only as they end (`fuse_write_update_attr`, `fuse_do_setattr`).
+//! Calls that have changed a file's content and may not be over: the view has performed them, but
+//! the kernel learns the new length only as they end (`fuse_write_update_attr`, `fuse_do_setattr`).
 //!
-//! Such a call has its inode locked from before the request until it is over, so there is one at the
-//! most for each file, and another thread's next one means that it has ended.  So has the same thread's next
-//! request.  That nobody has asked anything since says nothing.
+//! Such a call has its inode locked from before the request until it is over, so there is one at
+//! the most for each file, and another thread's next one means that it has ended. So has the same
+//! thread's next request. That nobody has asked anything since says nothing.
 
 use std::collections::HashMap;
 

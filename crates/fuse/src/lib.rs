@@ -5,10 +5,10 @@
 //! - `connection`: set-up, life and end of one connection; the public interface;
 //! - `uring`, `dev`: the two transports, threads that fetch requests and send answers;
 //!   `crew`: those threads' beginning and end; `ring_unsafe`, `device`: the kernel's interfaces;
-//! - `server`: one request from bytes to answer; `locks`: waiting for file locks; `mapped`: what was stored to
-//!   mappings and has not come here;
-//! - `post`, `watchdog`, `control`: who serves what since when, and the end of a connection that does
-//!   not answer;
+//! - `server`: one request from bytes to answer; `locks`: waiting for file locks; `mapped`: what
+//!   was stored to mappings and has not come here;
+//! - `post`, `watchdog`, `control`: who serves what since when, and the end of a connection that
+//!   does not answer;
 //! - `idle_class`: the scheduling class of the workers, by what else the machine has to do;
 //! - `decode`, `reply`, `init`, `wire`: the protocol, pure.
 //!

@@ -6,8 +6,8 @@
 //! 3. a completion ([`Ring::next`]) gives it back.
 //!
 //! The kernel copies a request into a lent slot in the context of the thread that submitted it, at
-//! any time at which that thread enters the kernel.  So a lent slot must not be unmapped while that
-//! thread lives, even after the ring is closed.  [`Ring::drop`] therefore closes the ring first, and
+//! any time at which that thread enters the kernel. So a lent slot must not be unmapped while that
+//! thread lives, even after the ring is closed. [`Ring::drop`] therefore closes the ring first, and
 //! unmaps lent slots only if the submitting thread is gone; otherwise it leaks them (a ring is
 //! dropped by the crew after the join, so this does not happen in practice).
 #![allow(unsafe_code)]
@@ -28,8 +28,8 @@ const STOP: u64 = u64::MAX;
 const PAGE: usize = 4096;
 /// `IORING_ENTER_GETEVENTS`: wait, and run what is to be run in this thread.
 const GETEVENTS: u32 = 1 << 0;
-/// `IORING_ENTER_NO_IOWAIT` (Linux 6.15).  A worker that waits for requests does not wait for a disk; without
-/// this the time of an idle CPU on which it fell asleep counts as "waiting for I/O".
+/// `IORING_ENTER_NO_IOWAIT` (Linux 6.15). A worker that waits for requests does not wait for a
+/// disk; without this the time of an idle CPU on which it fell asleep counts as "waiting for I/O".
 const NO_IOWAIT: u32 = 1 << 7;
 /// Where in the header page the two `iovec`s of a registration lie.
 const IOVECS_AT: usize = 1024;
@@ -120,11 +120,12 @@ impl Ring {
         // One more for the poll on the stop descriptor.
         let entries = u32::try_from(queues.len() + 1).map_err(|_| io::ErrorKind::InvalidInput)?;
         let entries = entries.next_power_of_two();
-        // One thread submits and waits, and enters the kernel again soon: the kernel then needs neither locks
-        // nor interruptions of that thread.  It is not this thread, so the ring starts disabled.  Older than FUSE over
-        // io_uring: Linux 6.0.  Not DEFER_TASKRUN: a request that is on its way to a thread that was killed would stay
-        // there until the last thread of the process lets go of the ring, and no abort of the connection
-        // (fuse_uring_abort(), Linux 6.18) ends it; with one that waits for it, that is never.
+        // One thread submits and waits, and enters the kernel again soon: the kernel then needs
+        // neither locks nor interruptions of that thread. It is not this thread, so the ring starts
+        // disabled. Older than FUSE over io_uring: Linux 6.0. Not DEFER_TASKRUN: a request that is
+        // on its way to a thread that was killed would stay there until the last thread of the
+        // process lets go of the ring, and no abort of the connection (fuse_uring_abort(), Linux 6.18)
+        // ends it; with one that waits for it, that is never.
         let ring = IoUring::<squeue::Entry128, cqueue::Entry>::builder()
             .setup_single_issuer()
             .setup_coop_taskrun()
@@ -210,8 +211,8 @@ impl Ring {
         // At most the few entries of this ring.
         let lent = ring.submission().len() as u32;
         let enter = |flags| {
-            // SAFETY: no argument, so the kernel reads nothing beyond the ring's own entries, whose memory
-            // is described above.
+            // SAFETY: no argument, so the kernel reads nothing beyond the ring's own entries, whose
+            // memory is described above.
             unsafe { ring.submitter().enter::<libc::sigset_t>(lent, want, flags, None) }
         };
         let result = match enter(GETEVENTS | self.no_iowait) {

@@ -10,9 +10,10 @@
 //! 3. a panic of the view is answered `EIO` and logged; the worker lives on.
 //!
 //! Zero-message opens: OPEN, OPENDIR and FLUSH are answered `ENOSYS`, upon which the kernel never
-//! sends them again.  Not where the view opens files itself ([`Calls::open`]) or wants to be told
-//! of closes: see `locks.rs`; directories never need that, as the kernel keeps their locks itself.  The kernel learns it at the first OPEN; for a view in which nothing is
-//! opened but what is created, the mounter makes that happen: see [`FIRST_OPEN`].
+//! sends them again. Not where the view opens files itself ([`Calls::open`]) or wants to be told of
+//! closes: see `locks.rs`; directories never need that, as the kernel keeps their locks itself. The
+//! kernel learns it at the first OPEN; for a view in which nothing is opened but what is created,
+//! the mounter makes that happen: see [`FIRST_OPEN`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -165,8 +166,9 @@ impl Server {
         }
     }
 
-    /// Serves one request in the worker of `post`.  `fixed`: its structure; its names and data are the first `data_len`
-    /// bytes of `payload` from `data_at`.  The reply's body is put at the start of `payload`.
+    /// Serves one request in the worker of `post`. `fixed`: its structure; its names and data are
+    /// the first `data_len` bytes of `payload` from `data_at`. The reply's body is put at the start
+    /// of `payload`.
     pub fn serve(
         &self,
         post: &Post,
@@ -530,13 +532,14 @@ impl Server {
         self.created(caller, ttls, entry, asked.how)
     }
 
-    /// An open that is of no interest to the view, and has a number all the same: locks of descriptions end with it.
+    /// An open that is of no interest to the view, and has a number all the same: locks of
+    /// descriptions end with it.
     fn told_out(&self) -> wire::OpenOut {
         self.open_out(Opened { handle: 0, keep_cache: true, cache_listing: true })
     }
 
-    /// The answer to an open.  Each has a number of its own, never 0: locks of descriptions, which requests name by
-    /// nothing else, end with theirs and with no other.
+    /// The answer to an open. Each has a number of its own, never 0: locks of descriptions, which
+    /// requests name by nothing else, end with theirs and with no other.
     fn open_out(&self, opened: Opened) -> wire::OpenOut {
         let flag = |on: bool, bit: u32| if on { bit } else { 0 };
         let open_flags = flag(opened.keep_cache, wire::FOPEN_KEEP_CACHE)

@@ -16,8 +16,9 @@
 //!   so the new worker nudges its queue: it has the kernel send a message that nobody needs
 //!   (NOTIFY_RETRIEVE of no bytes of some regular file), whose commit makes the kernel look at the
 //!   waiting ones;
-//! - if a first registration fails, the kernel switches the connection to /dev/fuse, and so does the
-//!   last worker to report ([`Start`]); nobody waits for that, since the kernel holds requests back.
+//! - if a first registration fails, the kernel switches the connection to /dev/fuse, and so does
+//!   the last worker to report ([`Start`]); nobody waits for that, since the kernel holds requests
+//!   back.
 //!
 //! A worker of the keeper never waits for a file lock, since its other entries would wait with it:
 //! `ENOLCK`.

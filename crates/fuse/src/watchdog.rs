@@ -1,8 +1,8 @@
 //! A watch over the connections of this process.  A request that is never answered, by a fault of
 //! ours, would keep its client in the kernel for ever, where not even SIGKILL reaches it.
 //!
-//! - What a worker has had in service for [`Patience::warn`] is named in the log, again whenever its
-//!   time has doubled, and once more when it is over.
+//! - What a worker has had in service for [`Patience::warn`] is named in the log, again whenever
+//!   its time has doubled, and once more when it is over.
 //! - What is in service for [`Patience::request`], every worker of a queue for
 //!   [`Patience::exhausted`], or requests that the kernel holds for that long while no worker has
 //!   one (a lost answer): the connection is *cut off*.  Its clients get `ECONNABORTED`, it takes no

@@ -1,4 +1,5 @@
-//! A real mount of a plain view over its own directory: programs see what they would see without it.
+//! A real mount of a plain view over its own directory: programs see what they would see without
+//! it.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../vfs/tests/common/mod.rs"]
@@ -332,7 +333,8 @@ fn locks_exclude_those_outside_and_end_with_the_close() {
     });
 }
 
-/// A process that only opens a file and closes it holds nothing, and nothing of others ends with that.
+/// A process that only opens a file and closes it holds nothing, and nothing of others ends with
+/// that.
 #[test]
 fn locks_outlive_the_opens_of_others() {
     guarded(|m| {

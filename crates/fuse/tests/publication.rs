@@ -1,5 +1,6 @@
-//! Publication on a real mount: readers of every kind hammer a guarded directory while commits change names,
-//! listings, attributes and pages at once.  Nobody may see anything older than what anybody has seen.
+//! Publication on a real mount: readers of every kind hammer a guarded directory while commits
+//! change names, listings, attributes and pages at once. Nobody may see anything older than what
+//! anybody has seen.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../vfs/tests/common/mod.rs"]
@@ -47,7 +48,7 @@ struct Arena {
     vol: Arc<SharedVolume>,
     below: std::path::PathBuf,
     slow: Arc<Slow>,
-    /// How long a test waits for what must not happen before something else does.  Where a remedy is
+    /// How long a test waits for what must not happen before something else does. Where a remedy is
     /// missing it does happen, however slow the machine is.
     patience: Duration,
 }
@@ -96,7 +97,8 @@ enum Remedy {
     Told,
     /// Who opens a file for writing waits for what must not happen beside a writer.
     Opening,
-    /// Where opens are not told: who has a file open for writing is asked of the kernel, and nobody else opens it.
+    /// Where opens are not told: who has a file open for writing is asked of the kernel, and nobody
+    /// else opens it.
     Lease,
 }
 
@@ -382,7 +384,8 @@ fn names_of(dir: &std::os::fd::OwnedFd) -> Vec<String> {
     names
 }
 
-/// Every way to see the generation.  `None`: this look met the middle of two calls, which proves nothing.
+/// Every way to see the generation. `None`: this look met the middle of two calls, which proves
+/// nothing.
 fn looks(dir: &Path) -> Vec<(&'static str, Look)> {
     let held = File::open(dir.join("held")).unwrap();
     let mapped = map_unsafe::Shared::new(&File::open(dir.join("mapped")).unwrap(), 4096).unwrap();
@@ -439,7 +442,8 @@ fn looks(dir: &Path) -> Vec<(&'static str, Look)> {
         (
             "a directory that is replaced",
             Box::new(|dir| {
-                // The directory can be replaced between the two steps of the walk, and is then removed.
+                // The directory can be replaced between the two steps of the walk, and is then
+                // removed.
                 number(&fs::read(dir.join("dir/generation")).ok()?)
             }),
         ),

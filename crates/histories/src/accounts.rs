@@ -1,4 +1,5 @@
-//! passwd, shadow and group, updated together while others read them, and while the daemon is killed.
+//! passwd, shadow and group, updated together while others read them, and while the daemon is
+//! killed.
 //!
 //! Every line of the three files carries the *generation* of the update that wrote it.  A reader
 //! that is a transaction sees one generation; a plain reader may see a later one in what it reads
@@ -111,8 +112,8 @@ fn cut_short(error: &io::Error) -> bool {
         .any(|e| error.raw_os_error() == Some(e.raw_os_error()))
 }
 
-/// Lines stay where they are when the generation changes: a plain reading of several requests may be
-/// of two generations, and is still made of whole lines.
+/// Lines stay where they are when the generation changes: a plain reading of several requests may
+/// be of two generations, and is still made of whole lines.
 fn content(file: usize, users: u32, generation: u64) -> String {
     let mut out = String::new();
     for user in 0..users {

@@ -1,4 +1,5 @@
-//! A directory to work in, and what a transaction over it is: the command of systx, its library, or nothing.
+//! A directory to work in, and what a transaction over it is: the command of systx, its library, or
+//! nothing.
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -49,17 +50,18 @@ impl Transactions {
 /// What begins and ends transactions.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum By {
-    /// Nothing: a "transaction" is the same calls on the directory itself, its commit and its abort do
-    /// nothing.
+    /// Nothing: a "transaction" is the same calls on the directory itself, its commit and its abort
+    /// do nothing.
     Nothing,
     /// The command of systx: a transaction has a path of its own.
     Command(PathBuf),
-    /// The library, with these flags: a transaction is what the thread does, by the paths of everybody.
+    /// The library, with these flags: a transaction is what the thread does, by the paths of
+    /// everybody.
     Library(Flags),
 }
 
-/// Which of the things that a program had opened before its transaction belong to it.  Requests by the others
-/// are plain ones, wherever they are made.
+/// Which of the things that a program had opened before its transaction belong to it. Requests by
+/// the others are plain ones, wherever they are made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Reach {
     /// Descriptors of files.  Mappings never do.
@@ -103,8 +105,8 @@ pub enum Ending {
     Committed,
     /// It lost: nothing of it is left.
     Conflict,
-    /// With all that it did, but in place of something that it never saw.  On a guarded directory there
-    /// is no outside from which that could come.
+    /// With all that it did, but in place of something that it never saw. On a guarded directory
+    /// there is no outside from which that could come.
     Displaced(String),
     /// The command failed otherwise, and says this.
     Failed(String),
@@ -119,8 +121,9 @@ impl Arena {
         Arena { dir, by, reach, lost: Mutex::default() }
     }
 
-    /// Finds out whether directories that were opened before are in transactions of threads, which depends on how
-    /// the directory was mounted.  `name` is one in it that nobody has, and nobody will have.
+    /// Finds out whether directories that were opened before are in transactions of threads, which
+    /// depends on how the directory was mounted. `name` is one in it that nobody has, and nobody
+    /// will have.
     ///
     /// # Errors
     /// Those of a transaction that makes it and is dropped.
@@ -145,7 +148,8 @@ impl Arena {
     /// Begins a transaction.
     ///
     /// # Errors
-    /// That the command cannot be started, fails, or says what nobody understands; that of the library.
+    /// That the command cannot be started, fails, or says what nobody understands; that of the
+    /// library.
     pub fn begin(&self, read_only: bool) -> Result<View> {
         match self.by {
             By::Nothing => return Ok(View { id: String::new(), path: self.dir.clone() }),
@@ -240,8 +244,8 @@ impl Arena {
         }
     }
 
-    /// One attempt of a transaction that does `work` below the path that it is given.  `None`: it lost a
-    /// conflict, and the next one is another attempt of it.
+    /// One attempt of a transaction that does `work` below the path that it is given. `None`: it
+    /// lost a conflict, and the next one is another attempt of it.
     ///
     /// # Errors
     /// Those of `work`, with what it did dropped; those of the commit but for a conflict.
@@ -278,7 +282,8 @@ impl Arena {
         }
     }
 
-    /// Whether a running transaction has lost: then what it does means nothing, whatever a call of it says.
+    /// Whether a running transaction has lost: then what it does means nothing, whatever a call of
+    /// it says.
     pub fn has_lost(&self, view: &View) -> bool {
         match self.by {
             By::Nothing => false,

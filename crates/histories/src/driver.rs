@@ -66,8 +66,8 @@ pub struct Options {
     /// Milliseconds between two looks at everything
     #[arg(long, default_value_t = 100)]
     slice: u64,
-    /// Also what transactions saw that had lost must be of one moment: pages can be read after a loss,
-    /// and are only promised to those that commit
+    /// Also what transactions saw that had lost must be of one moment: pages can be read after a
+    /// loss, and are only promised to those that commit
     #[arg(long)]
     opaque: bool,
     /// Operations to leave out, to see what else there is
@@ -138,7 +138,8 @@ pub struct Counts {
     pub operations: u64,
     /// Of these, plain calls.
     pub plain: u64,
-    /// Of these, calls in the middle of a transaction that are not in it, since they go by what was opened before.
+    /// Of these, calls in the middle of a transaction that are not in it, since they go by what was
+    /// opened before.
     pub beside: u64,
     /// Of these, by descriptors that were opened inside of an earlier transaction.
     pub former: u64,
@@ -431,8 +432,8 @@ impl Report {
     }
 }
 
-/// What of that which was opened before is in transactions, found out by one of a thread that ends then: the others
-/// are started by who has never had any.
+/// What of that which was opened before is in transactions, found out by one of a thread that ends
+/// then: the others are started by who has never had any.
 fn find_reach(o: &Options) -> Result<Reach> {
     let find = || {
         let mut arena = Arena::new(o.arena.clone(), o.by());

@@ -1,8 +1,8 @@
 //! What a client can say of an execution: units, when each began and ended, and what it saw.
 //!
-//! The world is a set of *cells*, each with a number in it; 0 is what a cell holds that nobody wrote:
-//! a name that stands for nothing, a hole.  Everything that the recorder does to files is a few
-//! [`Atom`]s on cells.  Their meaning is all that the checker knows of file systems.
+//! The world is a set of *cells*, each with a number in it; 0 is what a cell holds that nobody
+//! wrote: a name that stands for nothing, a hole. Everything that the recorder does to files is a
+//! few [`Atom`]s on cells. Their meaning is all that the checker knows of file systems.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -165,7 +165,8 @@ pub enum Outcome {
 /// A transaction or a plain call of one process.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Unit {
-    /// Which process; a process does one unit after the other, but for plain calls in the middle of its transaction.
+    /// Which process; a process does one unit after the other, but for plain calls in the middle of
+    /// its transaction.
     pub process: u32,
     /// What it is.
     pub kind: Kind,

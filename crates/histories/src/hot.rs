@@ -1,8 +1,8 @@
-//! The hot set: few files and names that everybody works on, and the calls of that work with what they
-//! saw, as atoms.
+//! The hot set: few files and names that everybody works on, and the calls of that work with what
+//! they saw, as atoms.
 //!
-//! - `r0`, `r1` …: *registers*, two pages with two records each, overwritten in place, never shorter
-//!   (but inside a transaction, which may write one anew from empty); their mode;
+//! - `r0`, `r1` …: *registers*, two pages with two records each, overwritten in place, never
+//!   shorter (but inside a transaction, which may write one anew from empty); their mode;
 //! - `l0`, `l1` …: *logs*, to which records are appended, and which are cut to nothing when long;
 //! - `n/0` … `n/5`: *names*, of symbolic links and files with one token each, made, removed,
 //!   renamed, linked, listed;
@@ -10,11 +10,12 @@
 //!
 //! Every write has a token of its own, so what was seen says who wrote it.
 //!
-//! Who works in transactions goes for all of this also by what it had opened before: by descriptors and
-//! mappings of the registers, and through a descriptor of the directory.  Whether that is in the transaction
-//! is said by [`Reach`]; what is not is a plain call, which is told apart ([`Done::beside`]).  Registers are also
-//! written by descriptors that were opened inside of an earlier transaction, which is committed.  What is read by
-//! those is not looked at: they may show what was there a moment ago.
+//! Who works in transactions goes for all of this also by what it had opened before: by descriptors
+//! and mappings of the registers, and through a descriptor of the directory. Whether that is in the
+//! transaction is said by [`Reach`]; what is not is a plain call, which is told apart
+//! ([`Done::beside`]). Registers are also written by descriptors that were opened inside of an
+//! earlier transaction, which is committed. What is read by those is not looked at: they may show
+//! what was there a moment ago.
 
 use crate::arena::Reach;
 use crate::dice::Dice;
@@ -62,7 +63,8 @@ fn name(dir: &Path, n: u32) -> PathBuf {
     dir.join(format!("n/{n}"))
 }
 
-/// Whether the mode of a register is asked of a kept descriptor, by who has one; that of the others by name.
+/// Whether the mode of a register is asked of a kept descriptor, by who has one; that of the others
+/// by name.
 fn is_kept(r: u32) -> bool {
     r.is_multiple_of(2)
 }
@@ -71,8 +73,9 @@ fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
-/// What an operation may be, for [`Actor::leave_out`]; `Rewrite` and `Modify` need a transaction.  `Before` is all
-/// that a transaction does by what was opened before it, `Former` what it does by what was opened in an earlier one.
+/// What an operation may be, for [`Actor::leave_out`]; `Rewrite` and `Modify` need a transaction.
+/// `Before` is all that a transaction does by what was opened before it, `Former` what it does by
+/// what was opened in an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 #[allow(missing_docs)]
 pub enum Work {
@@ -147,7 +150,8 @@ pub struct Actor {
     number: u32,
     left_out: Vec<Work>,
     kept: Option<Kept>,
-    /// By register: a descriptor for writing that was opened inside of a transaction which is committed.
+    /// By register: a descriptor for writing that was opened inside of a transaction which is
+    /// committed.
     former: Vec<Option<File>>,
     inside: Option<Inside>,
     /// What the operation at hand works below.
@@ -237,8 +241,8 @@ impl Actor {
         self.inside = Some(Inside { isolated, reach, open: Vec::new() });
     }
 
-    /// Is in no transaction any more, which was committed or not, and works below this directory.  Now and then it opens anew what it
-    /// keeps, so that this is not always the same.
+    /// Is in no transaction any more, which was committed or not, and works below this directory.
+    /// Now and then it opens anew what it keeps, so that this is not always the same.
     ///
     /// # Errors
     /// As of the calls.
@@ -281,7 +285,8 @@ impl Actor {
             None => self.kept.is_some(),
         };
         let reach = self.inside.as_ref().map(|inside| inside.reach);
-        // Through the link in /proc, as openat(2) does: from the descriptor's mount, whatever the path leads to.
+        // Through the link in /proc, as openat(2) does: from the descriptor's mount, whatever the
+        // path leads to.
         self.base = match &self.kept {
             Some(kept) if self.before && reach.is_some() => {
                 PathBuf::from(format!("/proc/self/fd/{}", kept.dir.as_raw_fd()))
@@ -371,7 +376,8 @@ impl Actor {
         }
     }
 
-    /// By a mapping: one that it has kept, or one that is made now, of what it has opened before or opens now.
+    /// By a mapping: one that it has kept, or one that is made now, of what it has opened before or
+    /// opens now.
     fn read_mapped(&mut self, r: u32, slot: u32, mapped: bool) -> io::Result<Done> {
         let at = slot as usize * STRIDE / 8;
         let (value, how) = match self.before() {
@@ -394,7 +400,8 @@ impl Actor {
         let mut bytes = vec![0; STRIDE * RECORDS as usize];
         let file = File::open(register(&self.base, r))?;
         let mut n = 0;
-        // Where a transaction loses in the middle, the second page is refused, and the first is all that is read.
+        // Where a transaction loses in the middle, the second page is refused, and the first is all
+        // that is read.
         while n < bytes.len() {
             match file.read_at(&mut bytes[n..], n as u64)? {
                 0 => break,
@@ -421,7 +428,8 @@ impl Actor {
             None => {
                 let file = OpenOptions::new().write(true).open(register(&self.base, r))?;
                 file.write_all_at(&bytes, at)?;
-                // A descriptor that is in transactions is closed with one that is aborted, and not ours any more.
+                // A descriptor that is in transactions is closed with one that is aborted, and not
+                // ours any more.
                 if let Some(inside) = self.inside.as_mut().filter(|i| i.isolated && !i.reach.files)
                     && !self.before
                 {

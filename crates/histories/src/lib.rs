@@ -9,7 +9,8 @@
 //! - [`exclusion`]: locks of files, tried out by processes that come, go and are killed;
 //! - [`accounts`]: three files that belong together, with crashes.
 //!
-//! Nothing here knows how systx works: it is used as everybody uses it, by paths, by its command and by its library.
+//! Nothing here knows how systx works: it is used as everybody uses it, by paths, by its command
+//! and by its library.
 
 pub mod accounts;
 pub mod arena;

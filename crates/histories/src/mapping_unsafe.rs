@@ -41,8 +41,9 @@ impl Mapping {
 }
 
 impl Mapping {
-    /// The same, but what would be SIGBUS is an error: a page that a transaction which has lost reads for the first
-    /// time is refused.  The kernel reads it in the place of the program, through the same mapping.
+    /// The same, but what would be SIGBUS is an error: a page that a transaction which has lost
+    /// reads for the first time is refused. The kernel reads it in the place of the program,
+    /// through the same mapping.
     ///
     /// # Errors
     /// EFAULT: the page cannot be had.
@@ -55,8 +56,8 @@ impl Mapping {
         let here = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 8 };
         let there = libc::iovec { iov_base: self.at.as_ptr().wrapping_add(n).cast(), iov_len: 8 };
         let me = rustix::process::getpid().as_raw_nonzero().get();
-        // SAFETY: the first is eight bytes of our own, which nobody else uses; the second is only read, and by the
-        // kernel, to which no address can do harm.
+        // SAFETY: the first is eight bytes of our own, which nobody else uses; the second is only
+        // read, and by the kernel, to which no address can do harm.
         let read = unsafe { libc::process_vm_readv(me, &here, 1, &there, 1, 0) };
         match read {
             8 => Ok(u64::from_le_bytes(bytes)),

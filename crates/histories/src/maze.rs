@@ -1,7 +1,7 @@
 //! Access, then open: a privileged program asks whether its user may read a file, and then opens it
-//! by the same path.  Meanwhile that user lets the path lead elsewhere.  A maze of directories and
-//! symbolic links, as Borisov, Johnson, Sastry and Wagner built them (USENIX Security 2005), makes each walk of the
-//! path take long, and so the time between the two.
+//! by the same path. Meanwhile that user lets the path lead elsewhere. A maze of directories and
+//! symbolic links, as Borisov, Johnson, Sastry and Wagner built them (USENIX Security 2005), makes
+//! each walk of the path take long, and so the time between the two.
 
 use crate::arena::{Arena, Transactions};
 use crate::pair::{Busy, Middle, Other, Told};
@@ -72,7 +72,8 @@ pub struct Report {
     pub retries: u64,
     /// What the attacker did in all.
     pub flips: u64,
-    /// What the attacker did in the middle of transactions, also of those in which the check said no.
+    /// What the attacker did in the middle of transactions, also of those in which the check said
+    /// no.
     #[serde(flatten)]
     pub busy: Busy,
 }

@@ -1,6 +1,6 @@
 //! Two programs, one against the other: the second is a process of its own, told to stop by the end
-//! of its standard input.  It counts what it has done in memory that both have, so that the first knows what
-//! happened in the middle of something.
+//! of its standard input. It counts what it has done in memory that both have, so that the first
+//! knows what happened in the middle of something.
 
 use anyhow::{Context, Result};
 use rustix::fs::MemfdFlags;
@@ -90,7 +90,8 @@ impl Drop for Other {
 /// What the other program did in the middle of transactions: without that a round shows nothing.
 #[derive(Serialize, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Busy {
-    /// Rounds in which it did something between the begin and the end of the work, in any of the attempts.
+    /// Rounds in which it did something between the begin and the end of the work, in any of the
+    /// attempts.
     pub disturbed: u64,
     /// What it did there, in all rounds.
     pub meanwhile: u64,
@@ -101,13 +102,13 @@ pub struct Busy {
 /// The place in the work where something has to come in between.
 pub type Middle<'a> = &'a dyn Fn() -> io::Result<()>;
 
-/// How long it is waited for something to come in between: longer than a program waits for its turn on a
-/// busy machine.
+/// How long it is waited for something to come in between: longer than a program waits for its turn
+/// on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Busy {
-    /// Does the work of one attempt.  To `meet`, it waits in its middle until the other program has done something
-    /// since it began, if nothing was done in an earlier attempt of the round.
+    /// Does the work of one attempt. To `meet`, it waits in its middle until the other program has
+    /// done something since it began, if nothing was done in an earlier attempt of the round.
     ///
     /// # Errors
     /// Those of the work.

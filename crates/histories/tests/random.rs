@@ -1,4 +1,5 @@
-//! The checker against executions whose order is known, and against a checker that tries everything.
+//! The checker against executions whose order is known, and against a checker that tries
+//! everything.
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -167,7 +168,8 @@ fn everything(history: &History) -> bool {
     go(history, &mut vec![0; n], &mut World::new(&history.initial), &mut vec![0; n])
 }
 
-/// Another observation: of a value that was once written to the same cell, or of one that never was.
+/// Another observation: of a value that was once written to the same cell, or of one that never
+/// was.
 fn mutated(history: &History, dice: &mut Dice) -> Option<History> {
     let mut places = Vec::new();
     for (u, unit) in history.units.iter().enumerate() {

@@ -1,7 +1,8 @@
-//! How many commits threads make: `commits DIR [CLIENTS [SECONDS [FILES [relaxed]]]]`, with DIR guarded.
+//! How many commits threads make: `commits DIR [CLIENTS [SECONDS [FILES [relaxed]]]]`, with DIR
+//! guarded.
 //!
-//! Each client rewrites a small file of its own in every transaction, one of FILES in turn (1); durably, or `relaxed`.  Prints
-//! commits in a second, of all of them, and the median time of one.
+//! Each client rewrites a small file of its own in every transaction, one of FILES in turn (1);
+//! durably, or `relaxed`. Prints commits in a second, of all of them, and the median time of one.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! What a transaction costs a thread: `empty DIR [ROUNDS]`, with DIR guarded.
 //!
-//! Prints microseconds for each round, the median and the best of ten batches: nothing inside; one file read; one small file rewritten.
+//! Prints microseconds for each round, the median and the best of ten batches: nothing inside; one
+//! file read; one small file rewritten.
 
 use std::path::Path;
 use std::time::Instant;

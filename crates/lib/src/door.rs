@@ -1,8 +1,9 @@
-//! The way in and out of one seat's mount namespace, for its own thread and for threads that were made inside.
+//! The way in and out of one seat's mount namespace, for its own thread and for threads that were
+//! made inside.
 //!
-//! Those are in the namespace from their first moment on, and have no seat.  They find the door by the
-//! namespace that they are in, as long as they are of the same process: what a transaction's state is stands in its
-//! memory.
+//! Those are in the namespace from their first moment on, and have no seat. They find the door by
+//! the namespace that they are in, as long as they are of the same process: what a transaction's
+//! state is stands in its memory.
 
 use crate::State;
 use crate::sys_unsafe::{enter, unshare};

@@ -1,8 +1,8 @@
 //! System transactions for the threads of a program, on directories that `systx mount` guards.
 //!
-//! Between [`xbegin`] and [`xend`] all file accesses of the calling thread that go through a path of the
-//! guarded directory belong to one transaction: atomic, durable, isolated from everybody else, other
-//! threads of the same program included.
+//! Between [`xbegin`] and [`xend`] all file accesses of the calling thread that go through a path
+//! of the guarded directory belong to one transaction: atomic, durable, isolated from everybody
+//! else, other threads of the same program included.
 //!
 //! ```no_run
 //! let dir = "/srv/accounts";
@@ -15,9 +15,10 @@
 //! # std::io::Result::Ok(())
 //! ```
 //!
-//! How: each thread gets, at its first transaction, a mount namespace of its own in which an alias root of
-//! the guarded mount lies over the directory.  A transaction enters that namespace (setns(2)) and leaves it.
-//! docs/LIBRARY.md says what that means for a program; docs/decisions/0005 why.
+//! How: each thread gets, at its first transaction, a mount namespace of its own in which an alias
+//! root of the guarded mount lies over the directory. A transaction enters that namespace
+//! (setns(2)) and leaves it. docs/LIBRARY.md says what that means for a program;
+//! docs/decisions/0005 why.
 
 #![deny(unsafe_code)]
 
@@ -135,14 +136,15 @@ pub fn begin<'a>(dir: impl AsRef<Path>, how: impl Into<Begin<'a>>) -> io::Result
     Ok(Transaction { _here: std::marker::PhantomData, over: false })
 }
 
-/// Runs `body` in a transaction, and again as long as it loses; each time it loses it grows in age, and what
-/// is old enough wins.  `body` may run several times: what it does beside the guarded directory has to bear
-/// that.
+/// Runs `body` in a transaction, and again as long as it loses; each time it loses it grows in age,
+/// and what is old enough wins. `body` may run several times: what it does beside the guarded
+/// directory has to bear that.
 ///
 /// Inside another transaction of this thread, `body` is part of that one.
 ///
 /// # Errors
-/// Those of `body`, with nothing committed; those of [`xbegin`] and [`xend`], but for a lost conflict.
+/// Those of `body`, with nothing committed; those of [`xbegin`] and [`xend`], but for a lost
+/// conflict.
 pub fn atomic<'a, T>(
     dir: impl AsRef<Path>,
     how: impl Into<Begin<'a>>,

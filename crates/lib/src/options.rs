@@ -17,12 +17,12 @@ impl Flags {
     pub const RETRY: Flags = Flags(systx_abi::begin::RETRY);
     /// The begin fails with `EAGAIN` rather than wait: for a thread that holds a lock.
     pub const NONBLOCK: Flags = Flags(systx_abi::begin::NONBLOCK);
-    /// The end does not wait for the disk.  What is committed is atomic and isolated as ever, and durable a moment later, in the
-    /// order of the commits of a program, before what it commits without this flag, and before fsync(2) returns in the
-    /// guarded directory.
+    /// The end does not wait for the disk. What is committed is atomic and isolated as ever, and
+    /// durable a moment later, in the order of the commits of a program, before what it commits
+    /// without this flag, and before fsync(2) returns in the guarded directory.
     pub const RELAXED: Flags = Flags(systx_abi::begin::RELAXED);
-    /// Descriptors that were opened before on the guarded directory are in the transaction, and those that are made
-    /// inside are closed by an abort.
+    /// Descriptors that were opened before on the guarded directory are in the transaction, and
+    /// those that are made inside are closed by an abort.
     pub const DESCRIPTORS: Flags = Flags(1 << 16);
     /// Signals to processes outside wait for the commit, and are dropped by an abort.
     pub const SIGNALS_HELD: Flags = Flags(1 << 17);
@@ -30,11 +30,11 @@ impl Flags {
     pub const SIGNALS_DEFERRED: Flags = Flags(1 << 18);
     /// Signals that come in are delivered at once, and again after an abort.
     pub const SIGNALS_SPECULATIVE: Flags = Flags(1 << 19);
-    /// What is written to pipes and FIFOs from before waits for the commit; what is read from them is back after an
-    /// abort.  Descriptors are as with [`Flags::DESCRIPTORS`].
+    /// What is written to pipes and FIFOs from before waits for the commit; what is read from them
+    /// is back after an abort. Descriptors are as with [`Flags::DESCRIPTORS`].
     pub const PIPES_HELD: Flags = Flags(1 << 20);
-    /// What is written to terminals, and to files elsewhere that are open for appending, waits for the commit.  Descriptors are
-    /// as with [`Flags::DESCRIPTORS`].
+    /// What is written to terminals, and to files elsewhere that are open for appending, waits for
+    /// the commit. Descriptors are as with [`Flags::DESCRIPTORS`].
     pub const OUTPUT_HELD: Flags = Flags(1 << 21);
     /// A system call whose effect can neither wait nor be undone ends the transaction.
     pub const UNSUPPORTED_ABORT: Flags = Flags(1 << 22);
@@ -95,16 +95,17 @@ impl<'a> Declared<'a> {
 pub struct Begin<'a> {
     /// As bits.
     pub flags: Flags,
-    /// Its place in an order: the name of the order, and a number.  Transactions of one order commit one after another
-    /// with rising numbers from 0 on, and of two that are in conflict the lower number wins.  Each user has orders
-    /// of their own on each file system.
+    /// Its place in an order: the name of the order, and a number. Transactions of one order commit
+    /// one after another with rising numbers from 0 on, and of two that are in conflict the lower
+    /// number wins. Each user has orders of their own on each file system.
     pub order: Option<(&'a str, u64)>,
-    /// What it will touch; empty: that is not said.  The begin waits until no other transaction that runs, or that began to wait earlier,
-    /// has declared any of the same to write it (or to read it what this one writes).  Then it loses to no transaction
-    /// on these paths, whatever its age; others lose there.  For callers that cannot try again.
+    /// What it will touch; empty: that is not said. The begin waits until no other transaction that
+    /// runs, or that began to wait earlier, has declared any of the same to write it (or to read it
+    /// what this one writes). Then it loses to no transaction on these paths, whatever its age;
+    /// others lose there. For callers that cannot try again.
     ///
-    /// Each path is one object: a file, with its name; a directory: which names are in it; what is not there: its name.
-    /// Not together with an order, or [`Flags::READ_ONLY`].
+    /// Each path is one object: a file, with its name; a directory: which names are in it; what is
+    /// not there: its name. Not together with an order, or [`Flags::READ_ONLY`].
     pub scope: Vec<Declared<'a>>,
 }
 
@@ -129,8 +130,9 @@ impl From<Flags> for Begin<'_> {
 /// Milliseconds.
 static PATIENCE: AtomicU64 = AtomicU64::new(30_000);
 
-/// How long [`xend`](crate::xend) waits for other members of the transaction, and for lower numbers, and
-/// [`xbegin`](crate::xbegin) for others with the same in their scopes, in all threads of the process; 30 seconds if nothing is said.
+/// How long [`xend`](crate::xend) waits for other members of the transaction, and for lower
+/// numbers, and [`xbegin`](crate::xbegin) for others with the same in their scopes, in all threads
+/// of the process; 30 seconds if nothing is said.
 pub fn set_patience(limit: Duration) {
     PATIENCE.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Relaxed);
 }

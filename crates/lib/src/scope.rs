@@ -1,4 +1,5 @@
-//! The paths of a scope, as the daemon wants them: from the guarded directory on, without symbolic links.
+//! The paths of a scope, as the daemon wants them: from the guarded directory on, without symbolic
+//! links.
 
 use crate::options::Declared;
 use rustix::io::Errno;
@@ -9,8 +10,8 @@ use systx_abi as abi;
 /// Most symbolic links that the last name of a path leads over.
 const LINKS: usize = 40;
 
-/// What is told of a scope, for a guarded directory mounted at `at`; also the way to where the thread works, which it looks up
-/// as it begins.
+/// What is told of a scope, for a guarded directory mounted at `at`; also the way to where the
+/// thread works, which it looks up as it begins.
 ///
 /// `EXDEV`: not below the directory; `E2BIG`: too many paths; those of looking them up.
 pub fn told(declared: &[Declared<'_>], at: &Path) -> Result<Vec<abi::Scope>, Errno> {
@@ -60,7 +61,8 @@ fn real(path: &Path) -> Result<PathBuf, Errno> {
     real.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
 }
 
-/// A path whose last name alone may be a symbolic link, or nothing.  Of names on the way that are not there, the first is what counts.
+/// A path whose last name alone may be a symbolic link, or nothing. Of names on the way that are
+/// not there, the first is what counts.
 fn placed(path: &Path) -> Result<PathBuf, Errno> {
     let last = match path.components().next_back() {
         Some(Component::Normal(last)) => last,

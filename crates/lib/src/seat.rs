@@ -1,14 +1,14 @@
 //! A seat: what a thread needs to enter a transaction on one guarded directory, made once.
 //!
 //! 1. The daemon gives this thread an alias root, under a name that only this thread can open.
-//! 2. A copy of it is taken as a mount that is nowhere yet; the thread gets a mount namespace of its own, a
-//!    copy of the one it was in, and puts that mount over the guarded directory there.
+//! 2. A copy of it is taken as a mount that is nowhere yet; the thread gets a mount namespace of
+//!    its own, a copy of the one it was in, and puts that mount over the guarded directory there.
 //! 3. It goes back.  From then on entering and leaving is one setns(2) each.
 //!
 //! Mounts that are made outside later are seen inside, not the other way round.
 //!
-//! On a directory whose daemon routes by thread number there is only the control file: the thread stays where it is, and its
-//! requests go to the transaction from its begin to its end.
+//! On a directory whose daemon routes by thread number there is only the control file: the thread
+//! stays where it is, and its requests go to the transaction from its begin to its end.
 
 use crate::door::Door;
 use crate::sys_unsafe::{enter, ioctl, unshare};
@@ -49,8 +49,8 @@ pub struct Where {
 pub struct Out {
     /// Where it worked inside, if not where it came in.
     pub moved: Option<PathBuf>,
-    /// Whether it works again where it came in.  If not it is in `/`.  That may concern a file system that has nothing to
-    /// do with the transaction.
+    /// Whether it works again where it came in. If not it is in `/`. That may concern a file system
+    /// that has nothing to do with the transaction.
     pub back: Result<(), Errno>,
 }
 
@@ -75,8 +75,9 @@ impl Where {
         }
     }
 
-    /// At the same path, in the guarded directory whose daemon has ended, when it is back.  That is waited for: what the
-    /// program calls by relative paths must go neither to `/`, where setns(2) leaves a thread, nor to the dead mount.
+    /// At the same path, in the guarded directory whose daemon has ended, when it is back. That is
+    /// waited for: what the program calls by relative paths must go neither to `/`, where setns(2)
+    /// leaves a thread, nor to the dead mount.
     fn back_by_path(&self) -> Result<(), Errno> {
         let path = self.path.as_ref().ok_or(Errno::NOTCONN)?;
         let until = Instant::now() + COMES_BACK;
@@ -94,9 +95,10 @@ impl Where {
     }
 }
 
-/// Whether an error of what the daemon does not refuse so itself says that it has ended: `ECONNABORTED` if it had been
-/// asked, `ECANCELED` if a thread of it that was killed did not get to that any more, `ENOTCONN` from then on
-/// (`fuse_dev_end_requests()`, `fuse_uring_send_in_task()` and `fuse_get_req()` of the kernel).
+/// Whether an error of what the daemon does not refuse so itself says that it has ended:
+/// `ECONNABORTED` if it had been asked, `ECANCELED` if a thread of it that was killed did not get
+/// to that any more, `ENOTCONN` from then on (`fuse_dev_end_requests()`,
+/// `fuse_uring_send_in_task()` and `fuse_get_req()` of the kernel).
 pub fn has_ended(e: Errno) -> bool {
     matches!(e, Errno::NOTCONN | Errno::CANCELED | Errno::CONNABORTED)
 }
@@ -190,8 +192,8 @@ impl Seat {
         if inside { from.back_by_path() } else { Ok(()) }
     }
 
-    /// Tells the next daemon, as soon as there is one, that the program knows what became of its transaction: what the thread
-    /// asks of the directory from then on is not refused any more.
+    /// Tells the next daemon, as soon as there is one, that the program knows what became of its
+    /// transaction: what the thread asks of the directory from then on is not refused any more.
     fn knows(&self) -> Result<(), Errno> {
         let until = Instant::now() + COMES_BACK;
         loop {

@@ -10,8 +10,8 @@ use zerocopy::{FromBytes, IntoBytes};
 pub fn ioctl<T: FromBytes + IntoBytes>(fd: impl AsFd, cmd: u32, arg: &mut T) -> Result<(), Errno> {
     debug_assert_eq!((cmd >> 16) as usize & 0x3fff, size_of::<T>());
     let raw = fd.as_fd().as_raw_fd();
-    // SAFETY: the kernel reads and writes as many bytes as the number says, which are those of `arg`, and
-    // any bytes are a `T`.
+    // SAFETY: the kernel reads and writes as many bytes as the number says, which are those of
+    // `arg`, and any bytes are a `T`.
     let result = unsafe { libc::ioctl(raw, libc::Ioctl::from(cmd), std::ptr::from_mut(arg)) };
     if result == 0 { Ok(()) } else { Err(last()) }
 }

@@ -70,8 +70,8 @@ thread_local! {
     static MINE: RefCell<Option<Mine>> = const { RefCell::new(None) };
 }
 
-/// The directory for [`xbegin`] calls that name none; `None`: that of the environment variable `SYSTX_DIR`,
-/// or else the working directory.
+/// The directory for [`xbegin`] calls that name none; `None`: that of the environment variable
+/// `SYSTX_DIR`, or else the working directory.
 pub fn use_dir(dir: Option<&Path>) {
     if let Ok(mut default) = DEFAULT.lock() {
         *default = dir.map(Path::to_owned);
@@ -90,8 +90,8 @@ fn with<T>(run: impl FnOnce(&mut Mine) -> Result<T, Errno>) -> io::Result<T> {
         let tid = rustix::thread::gettid();
         let mine = mine.get_or_insert_with(|| Mine { tid, seats: Vec::new(), open: made_inside() });
         if mine.tid != tid {
-            // After a fork: the seats are the parent's, and so is the transaction.  Their descriptors
-            // are closed with this process.
+            // After a fork: the seats are the parent's, and so is the transaction. Their
+            // descriptors are closed with this process.
             std::mem::forget(std::mem::take(&mut mine.seats));
             mine.tid = tid;
             calls::forked();
@@ -129,10 +129,11 @@ impl Mine {
         Ok(())
     }
 
-    /// The seat of a directory that was unmounted since, whose daemon was replaced, or in which somebody is left, gives way to
-    /// another one.
+    /// The seat of a directory that was unmounted since, whose daemon was replaced, or in which
+    /// somebody is left, gives way to another one.
     fn renew(&mut self, dir: &Path) -> Result<(), Errno> {
-        // It is needed until the daemon has made the next one: that takes over how often it has lost.
+        // It is needed until the daemon has made the next one: that takes over how often it has
+        // lost.
         let (_, old) = self.seats.remove(0);
         Door::leave(&old.door);
         self.seat(dir)
@@ -208,8 +209,8 @@ impl Mine {
                 Err(e) => {
                     let mut end = abi::End::default();
                     let told = seat.ask(abi::ABORT, &mut end);
-                    // The working directory is the first thing that it looks up.  If it lost by that, the program has
-                    // done nothing yet that it would have to know.
+                    // The working directory is the first thing that it looks up. If it lost by
+                    // that, the program has done nothing yet that it would have to know.
                     if e != Errno::CANCELED || told.is_err() || end.state != abi::state::LOST {
                         return Err(e);
                     }
@@ -261,8 +262,8 @@ impl Mine {
         seat.door.set(id, Phase::Ending);
         let until = Instant::now().checked_add(patience());
         let mut asked = abi::End::default();
-        // Whatever came of the way back: that may be the fault of another file system, and who is not asked keeps the
-        // transaction open.
+        // Whatever came of the way back: that may be the fault of another file system, and who is
+        // not asked keeps the transaction open.
         let answer = loop {
             let late = until.is_some_and(|until| Instant::now() >= until);
             let flags = if late { abi::end::NOW } else { 0 };
@@ -463,24 +464,25 @@ impl Drop for Mine {
     }
 }
 
-/// Begins a transaction of this thread on the guarded directory that holds `dir`; without one, on that of
-/// `use_dir`.  Inside a transaction it only counts.
+/// Begins a transaction of this thread on the guarded directory that holds `dir`; without one, on
+/// that of `use_dir`. Inside a transaction it only counts.
 ///
-/// The first call of a thread takes about half a millisecond, and gives the thread a working directory and a umask of its
-/// own (unshare(2)).
+/// The first call of a thread takes about half a millisecond, and gives the thread a working
+/// directory and a umask of its own (unshare(2)).
 ///
 /// # Errors
-/// `ENOTTY`: not in a guarded directory.  `EPERM`: no right to change the thread's mount namespace
-/// (`CAP_SYS_ADMIN`).  `EPROTO`: the daemon is of another version.  `EOPNOTSUPP`: the process has a root
-/// directory of its own, or a pid namespace that the daemon does not see, or the directory is mounted `--fast-open`.  `EBUSY`: a transaction is paused.  `EAGAIN`: it would
-/// have to wait, and [`Flags::NONBLOCK`](crate::Flags::NONBLOCK) says not to.  With a
-/// place in an order: `EEXIST`: the number is used up; `EBUSY`: another transaction has it; `EDQUOT`: its user has too
-/// many orders; `EINVAL`: no name, or one of more than 64 bytes, or inside a transaction.
-/// With a scope: `ETIMEDOUT`: others that run, or wait since before, have the same in theirs
-/// ([`set_patience`](crate::set_patience)); `EDEADLK`: and the thread of who runs sleeps; [`xstatus`] names them; `EBUSY`: the same, at once, with `NONBLOCK`;
-/// `EXDEV`: a path outside of the directory; `E2BIG`: more than 256 paths; `EACCES`: the user may not do that to a path;
-/// `EINVAL`: with an order or `READ_ONLY`, or inside a transaction.
-/// Those of opening the directory.
+/// `ENOTTY`: not in a guarded directory. `EPERM`: no right to change the thread's mount namespace
+/// (`CAP_SYS_ADMIN`). `EPROTO`: the daemon is of another version. `EOPNOTSUPP`: the process has a
+/// root directory of its own, or a pid namespace that the daemon does not see, or the directory is
+/// mounted `--fast-open`. `EBUSY`: a transaction is paused. `EAGAIN`: it would have to wait, and
+/// [`Flags::NONBLOCK`](crate::Flags::NONBLOCK) says not to. With a place in an order: `EEXIST`: the
+/// number is used up; `EBUSY`: another transaction has it; `EDQUOT`: its user has too many orders;
+/// `EINVAL`: no name, or one of more than 64 bytes, or inside a transaction. With a scope:
+/// `ETIMEDOUT`: others that run, or wait since before, have the same in theirs
+/// ([`set_patience`](crate::set_patience)); `EDEADLK`: and the thread of who runs sleeps;
+/// [`xstatus`] names them; `EBUSY`: the same, at once, with `NONBLOCK`; `EXDEV`: a path outside of
+/// the directory; `E2BIG`: more than 256 paths; `EACCES`: the user may not do that to a path;
+/// `EINVAL`: with an order or `READ_ONLY`, or inside a transaction. Those of opening the directory.
 pub fn xbegin<'a>(dir: Option<&Path>, how: impl Into<Begin<'a>>) -> io::Result<()> {
     let how = how.into();
     let _quiet = calls::quiet_for(how.flags);
@@ -493,8 +495,8 @@ pub fn xbegin<'a>(dir: Option<&Path>, how: impl Into<Begin<'a>>) -> io::Result<(
 /// Resets an order of transactions, see [`Begin::order`]: `next` comes next.
 ///
 /// # Errors
-/// `EBUSY`: transactions take part; `EINVAL`: no name, or one of more than 64 bytes; `EDQUOT`: its user has too many
-/// orders; those of [`xbegin`].
+/// `EBUSY`: transactions take part; `EINVAL`: no name, or one of more than 64 bytes; `EDQUOT`: its
+/// user has too many orders; those of [`xbegin`].
 pub fn reset_order(dir: Option<&Path>, name: &str, next: u64) -> io::Result<()> {
     let mut order = order(abi::order::RESET, name, next)?;
     with(|mine| {
@@ -523,21 +525,24 @@ fn order(what: u32, name: &str, number: u64) -> Result<abi::Order, Errno> {
     Ok(order)
 }
 
-/// Ends the innermost [`xbegin`]; the last one commits.  When it returns the changes are durable and visible.
+/// Ends the innermost [`xbegin`]; the last one commits. When it returns the changes are durable and
+/// visible.
 ///
-/// It waits until the threads and processes that were made inside have ended, or have stepped out ([`xpause`]).
+/// It waits until the threads and processes that were made inside have ended, or have stepped out
+/// ([`xpause`]).
 ///
 /// # Errors
-/// `ECANCELED`: it has lost a conflict, or ([`State::Aborted`]) a process inside was killed by a signal; nothing is committed;
-/// [`xstatus`] tells.  `EBUSY`: others are inside, and it was begun with [`Flags::NONBLOCK`]; the transaction is open
-/// and unchanged.  `EINVAL`: there is none, or it
-/// is paused.  `EPERM`: it belongs to the parent process.  `ENOSPC`, `EDQUOT`, `EIO` and others: it could not be
-/// committed, nothing is.  `ETIMEDOUT`: others were inside as long as it waited ([`set_patience`](crate::set_patience)), or a lower
-/// number of its order was not committed; it is open and unchanged, and [`xstatus`] names what it waits for.
-/// `ENOTCONN`: the daemon has ended, and the transaction with it; nothing is committed.  `ECONNABORTED`: it ended while it
-/// committed; the number that [`xstatus`] tells is in the log if that had been decided; or the disk failed after the decision, and the
-/// words of [`xstatus`] say what to do.  `ESTALE`: it is committed, but the
-/// thread cannot go to its working directory any more, and is in `/`.
+/// `ECANCELED`: it has lost a conflict, or ([`State::Aborted`]) a process inside was killed by a
+/// signal; nothing is committed; [`xstatus`] tells. `EBUSY`: others are inside, and it was begun
+/// with [`Flags::NONBLOCK`]; the transaction is open and unchanged. `EINVAL`: there is none, or it
+/// is paused. `EPERM`: it belongs to the parent process. `ENOSPC`, `EDQUOT`, `EIO` and others: it
+/// could not be committed, nothing is. `ETIMEDOUT`: others were inside as long as it waited
+/// ([`set_patience`](crate::set_patience)), or a lower number of its order was not committed; it is
+/// open and unchanged, and [`xstatus`] names what it waits for. `ENOTCONN`: the daemon has ended,
+/// and the transaction with it; nothing is committed. `ECONNABORTED`: it ended while it committed;
+/// the number that [`xstatus`] tells is in the log if that had been decided; or the disk failed
+/// after the decision, and the words of [`xstatus`] say what to do. `ESTALE`: it is committed, but
+/// the thread cannot go to its working directory any more, and is in `/`.
 pub fn xend() -> io::Result<()> {
     with(Mine::end)
 }
@@ -550,10 +555,11 @@ pub fn xabort() -> io::Result<()> {
     with(Mine::abort)
 }
 
-/// Steps out of the transaction, which stays open: what the thread does from now on is not in it.  Returns
-/// its id.
+/// Steps out of the transaction, which stays open: what the thread does from now on is not in it.
+/// Returns its id.
 ///
-/// A thread that was made inside another one's transaction steps out of that by itself, also after its end.
+/// A thread that was made inside another one's transaction steps out of that by itself, also after
+/// its end.
 ///
 /// # Errors
 /// `EINVAL`: there is none, or it is paused already.
@@ -583,8 +589,8 @@ pub fn xpause() -> io::Result<u64> {
 /// Steps back into a paused transaction.
 ///
 /// # Errors
-/// `EINVAL`: none is paused.  `EPERM`: it is not this thread's.  Of a thread that was made inside another one's transaction:
-/// `ECANCELED`: that is over; `EBUSY`: it is being ended.
+/// `EINVAL`: none is paused. `EPERM`: it is not this thread's. Of a thread that was made inside
+/// another one's transaction: `ECANCELED`: that is over; `EBUSY`: it is being ended.
 pub fn xresume(id: u64) -> io::Result<()> {
     with(|mine| {
         let open = mine.open.as_mut().ok_or(Errno::INVAL)?;

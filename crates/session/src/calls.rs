@@ -283,8 +283,8 @@ enum Met {
     },
 }
 
-/// What a thread finds at a path.  On the host it is looked at first: most sockets are made by the run itself, and the
-/// view is not asked about them.
+/// What a thread finds at a path. On the host it is looked at first: most sockets are made by the
+/// run itself, and the view is not asked about them.
 fn socket(thread: u32, at: &Path) -> Met {
     let open = || {
         let path = std::fs::canonicalize(at).ok()?;

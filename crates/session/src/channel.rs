@@ -1,9 +1,11 @@
 //! What the new process and its parent say to each other before CMD starts: packets over a socket
 //! pair that closes by itself when CMD is executed.
 //!
-//! 0. child -> parent [`Packet::Nobody`], if it waits for its ids ([`crate::ids`]); answered likewise.
-//! 1. child -> parent, for each volume, [`Packet::Mounted`] with the FUSE descriptor; the parent has it served and
-//!    answers one byte ([`go`]); if the parent gives up or dies the child reads the end.
+//! 0. child -> parent [`Packet::Nobody`], if it waits for its ids ([`crate::ids`]); answered
+//!    likewise.
+//! 1. child -> parent, for each volume, [`Packet::Mounted`] with the FUSE descriptor; the parent
+//!    has it served and answers one byte ([`go`]); if the parent gives up or dies the child reads
+//!    the end.
 //! 2. child -> parent [`Packet::Built`] with descriptors that the parent keeps.
 //! 3. child -> parent [`Packet::Watched`] with the descriptor over which calls are asked about.
 //! 4. The socket closes: CMD runs.  Or [`Packet::Failed`] at any time.

@@ -1,9 +1,10 @@
 //! Which users and groups there are in the user namespace of a view.
 //!
-//! A process without further rights may map its own ids only, by itself.  One that may become anybody in its own namespace
-//! (CAP_SETUID and CAP_SETGID: root in a container, which lacks CAP_SYS_ADMIN only) has all ids mapped that it knows, each
-//! to itself, so that chown(2) and setuid(2) mean in the view what they mean outside.  The kernel takes that map only from
-//! somebody outside of the new namespace: the parent writes it while the child waits.
+//! A process without further rights may map its own ids only, by itself. One that may become
+//! anybody in its own namespace (CAP_SETUID and CAP_SETGID: root in a container, which lacks
+//! CAP_SYS_ADMIN only) has all ids mapped that it knows, each to itself, so that chown(2) and
+//! setuid(2) mean in the view what they mean outside. The kernel takes that map only from somebody
+//! outside of the new namespace: the parent writes it while the child waits.
 
 use crate::error::{Failed, step};
 use rustix::io::Errno;

@@ -1,5 +1,5 @@
-//! What a program needs for libsystx that has no privilege: a user namespace in which it may change its own mount
-//! namespaces, and nothing else.
+//! What a program needs for libsystx that has no privilege: a user namespace in which it may change
+//! its own mount namespaces, and nothing else.
 
 use crate::error::{Failed, SessionError, step};
 use crate::{execute, privileged, sys_unsafe};
@@ -15,7 +15,8 @@ use std::ffi::OsString;
 /// Entering a mount namespace takes both (setns(2)).
 const NEEDED: [CapabilitySet; 2] = [CapabilitySet::SYS_ADMIN, CapabilitySet::SYS_CHROOT];
 
-/// Becomes the program, with what libsystx needs; comes back only if that fails.  Of a process with one thread.
+/// Becomes the program, with what libsystx needs; comes back only if that fails. Of a process with
+/// one thread.
 pub fn become_server(argv: &[OsString]) -> SessionError {
     if argv.is_empty() {
         return SessionError::Exec { path: "".into(), errno: Errno::INVAL };

@@ -48,8 +48,8 @@ pub struct Guarded {
 /// What one place shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The view of a volume (0: [`Wish::volume`], then [`Wish::others`]), from this path relative to its
-    /// root (empty: the root).
+    /// The view of a volume (0: [`Wish::volume`], then [`Wish::others`]), from this path relative
+    /// to its root (empty: the root).
     Volume(usize, PathBuf),
     /// The host, read-only.
     Host,
@@ -160,8 +160,8 @@ pub fn plan(mounts: &[Mount], wish: &Wish) -> Result<Plan, PlanError> {
     Ok(Plan { steps: steps(&table), notes })
 }
 
-/// The mounts as they would be if nothing were guarded: the mounts over guarded directories are not there,
-/// and where else their content is mounted, a part of the volume is.
+/// The mounts as they would be if nothing were guarded: the mounts over guarded directories are not
+/// there, and where else their content is mounted, a part of the volume is.
 fn without_guards(mounts: &[Mount], wish: &Wish) -> Vec<Mount> {
     let mut mounts = mounts.to_vec();
     for guarded in &wish.guarded {
@@ -309,8 +309,8 @@ fn steps(table: &BTreeMap<PathBuf, Place>) -> Vec<Step> {
 const LOCAL: [&str; 9] =
     ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "jfs", "tmpfs"];
 
-/// Of overlays only the one that is the root of everything, as in a container: others are the roots of somebody
-/// else's containers.
+/// Of overlays only the one that is the root of everything, as in a container: others are the roots
+/// of somebody else's containers.
 fn is_local(mount: &Mount) -> bool {
     LOCAL.contains(&mount.fs.as_str()) || mount.fs == "overlay" && mount.at == Path::new("/")
 }
@@ -321,9 +321,9 @@ const TRANSIENT: [&str; 2] = ["/run", "/tmp"];
 /// More file systems than that are not put into one transaction.
 pub const FURTHER_MAX: usize = 15;
 
-/// Roots of further volumes beside the one at `volume`: local file systems that can be written and are in
-/// sight, each once, at the place that shows most of it.  What is in `excluded` is left out, and so are places
-/// that are private to a run.
+/// Roots of further volumes beside the one at `volume`: local file systems that can be written and
+/// are in sight, each once, at the place that shows most of it. What is in `excluded` is left out,
+/// and so are places that are private to a run.
 pub fn further(mounts: &[Mount], volume: &Path, excluded: &[PathBuf]) -> Vec<PathBuf> {
     let visible = visible(mounts);
     let Some(holder) = holding(&visible, volume) else { return Vec::new() };

@@ -1,5 +1,5 @@
-//! seccomp(2) with user notification: a filter for this process and all it starts, and the descriptor over which a
-//! supervisor is asked about the calls that it names.
+//! seccomp(2) with user notification: a filter for this process and all it starts, and the
+//! descriptor over which a supervisor is asked about the calls that it names.
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
@@ -20,8 +20,8 @@ const ARCH: u32 = 0xc000_00f3;
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
 const ARCH: u32 = 0;
 
-/// The filter: these calls of the machine's own kind are asked about, all others are allowed: also those of
-/// 32-bit programs, and of every other kind that the kernel has.
+/// The filter: these calls of the machine's own kind are asked about, all others are allowed: also
+/// those of 32-bit programs, and of every other kind that the kernel has.
 fn program(calls: &[u32]) -> Option<Vec<libc::sock_filter>> {
     const NUMBER: u32 = 0; // offsets in `struct seccomp_data`
     const KIND: u32 = 4;
@@ -43,8 +43,8 @@ fn program(calls: &[u32]) -> Option<Vec<libc::sock_filter>> {
     Some(all)
 }
 
-/// Installs it for this process and all that it will start.  Without setting no_new_privs, so only with the right to
-/// administrate this user namespace.
+/// Installs it for this process and all that it will start. Without setting no_new_privs, so only
+/// with the right to administrate this user namespace.
 ///
 /// # Errors
 /// The kernel has no such filters, or there is a supervisor already.
@@ -52,11 +52,13 @@ pub(crate) fn install(calls: &[u32]) -> Result<OwnedFd> {
     let mut filter = program(calls).ok_or(Errno::OPNOTSUPP)?;
     let len = u16::try_from(filter.len()).map_err(|_| Errno::INVAL)?;
     let program = libc::sock_fprog { len, filter: filter.as_mut_ptr() };
-    // No mitigation that the programs have not asked for; a signal does not interrupt who is waited for.
+    // No mitigation that the programs have not asked for; a signal does not interrupt who is waited
+    // for.
     let wanted = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     let mut result = Err(Errno::NOSYS);
     for flags in [wanted | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, wanted] {
-        // SAFETY: `program` and the filter that it points to live until the call returns; the kernel copies both.
+        // SAFETY: `program` and the filter that it points to live until the call returns; the
+        // kernel copies both.
         let fd = unsafe {
             libc::syscall(
                 libc::SYS_seccomp,
@@ -100,14 +102,16 @@ pub(crate) fn receive(listener: BorrowedFd<'_>) -> Result<Call> {
     // The kernel wants it zeroed, and may know more of it than we do.
     let mut space = [0u64; 64];
     const { assert!(size_of::<libc::seccomp_notif>() <= 64 * 8) };
-    // SAFETY: the kernel writes one `struct seccomp_notif` of the size that is in the number of the request.
+    // SAFETY: the kernel writes one `struct seccomp_notif` of the size that is in the number of the
+    // request.
     let r = unsafe {
         libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, space.as_mut_ptr())
     };
     if r < 0 {
         return Err(last());
     }
-    // SAFETY: it is large enough, aligned for u64, and any bytes are a value of this struct of integers.
+    // SAFETY: it is large enough, aligned for u64, and any bytes are a value of this struct of
+    // integers.
     let n = unsafe { space.as_ptr().cast::<libc::seccomp_notif>().read() };
     Ok(Call { id: n.id, thread: n.pid, number: n.data.nr.cast_unsigned(), args: n.data.args })
 }
@@ -148,8 +152,8 @@ pub(crate) fn read_memory(thread: u32, address: u64, buf: &mut [u8]) -> usize {
     };
     let ours = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     let theirs = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: buf.len() };
-    // SAFETY: writes at most `buf.len()` bytes to `buf`; the other address is the other process's, where the kernel
-    // checks it.
+    // SAFETY: writes at most `buf.len()` bytes to `buf`; the other address is the other process's,
+    // where the kernel checks it.
     let n = unsafe { libc::process_vm_readv(pid, &raw const ours, 1, &raw const theirs, 1, 0) };
     usize::try_from(n).unwrap_or(0)
 }

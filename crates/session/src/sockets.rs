@@ -1,11 +1,13 @@
 //! Sockets of the host in a view: connections to them are made in the place of the program.
 //!
-//! The kernel knows a socket that somebody listens on by its inode, and a view has inodes of its own.  So a program of the
-//! run that connects to a name there (an agent's below /tmp, a database's below /var) would be refused, although
-//! nothing is different about that socket and the one who listens is there.  The client is asked about each connect(2) anyway
-//! (`calls`).  Where there is such a socket, a process of its own ([`Wanted::connect`]) enters the program's user namespace, takes on its ids and
-//! capabilities, looks whether the path leads to that socket for the program, and connects a duplicate of the program's socket
-//! (pidfd_getfd(2)) to the inode of the host.  Whoever listens is told the program's user and group, and the number of that process.
+//! The kernel knows a socket that somebody listens on by its inode, and a view has inodes of its
+//! own. So a program of the run that connects to a name there (an agent's below /tmp, a database's
+//! below /var) would be refused, although nothing is different about that socket and the one who
+//! listens is there. The client is asked about each connect(2) anyway (`calls`). Where there is
+//! such a socket, a process of its own ([`Wanted::connect`]) enters the program's user namespace,
+//! takes on its ids and capabilities, looks whether the path leads to that socket for the program,
+//! and connects a duplicate of the program's socket (pidfd_getfd(2)) to the inode of the host.
+//! Whoever listens is told the program's user and group, and the number of that process.
 
 use crate::seccomp_unsafe;
 use crate::sys_unsafe;
@@ -67,8 +69,8 @@ impl Identity {
         self.kind == FileType::Socket
     }
 
-    /// Whether a view shows that inode as this one: with its number, on another device.  What a run has made has numbers that
-    /// no inode has.
+    /// Whether a view shows that inode as this one: with its number, on another device. What a run
+    /// has made has numbers that no inode has.
     pub(crate) fn shows(&self, host: &Identity) -> bool {
         self.device != host.device && (self.number, self.kind) == (host.number, host.kind)
     }
@@ -103,7 +105,8 @@ struct Rights {
 }
 
 impl Wanted {
-    /// Of the thread that waits in the call, for its descriptor `socket`, to what is at `path` for it, if that is `host`.
+    /// Of the thread that waits in the call, for its descriptor `socket`, to what is at `path` for
+    /// it, if that is `host`.
     pub(crate) fn new(thread: u32, socket: u64, path: &Path, host: Host) -> Option<Wanted> {
         let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
         let (process, rights) = parse(&status)?;
@@ -126,7 +129,8 @@ impl Wanted {
         })
     }
 
-    /// Makes it, for as long as somebody waits for it.  `None`: this is not for us, and the kernel knows what to tell the program.
+    /// Makes it, for as long as somebody waits for it. `None`: this is not for us, and the kernel
+    /// knows what to tell the program.
     pub(crate) fn connect(&self, waits: impl Fn() -> bool) -> Option<Result<(), Errno>> {
         let (told, tells) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok()?;
         // A descriptor of this process is one of its child, too.

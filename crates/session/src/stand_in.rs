@@ -1,10 +1,11 @@
-//! Programs of ours that stand in front of others in a run: commands of service managers, whose work is done by
-//! daemons outside, which see only what is committed.
+//! Programs of ours that stand in front of others in a run: commands of service managers, whose
+//! work is done by daemons outside, which see only what is committed.
 //!
-//! They are not mounted over the real ones: a program that is a mount point cannot be replaced, and a run may well
-//! install another version of it.  They are in a directory of the private /run that comes first in `PATH`; each is a
-//! mount of the client's own executable, which knows from its name what it is to be.  What they want done later they
-//! append to one file there, which the client reads at the end.
+//! They are not mounted over the real ones: a program that is a mount point cannot be replaced, and
+//! a run may well install another version of it. They are in a directory of the private /run that
+//! comes first in `PATH`; each is a mount of the client's own executable, which knows from its name
+//! what it is to be. What they want done later they append to one file there, which the client
+//! reads at the end.
 
 use crate::error::Failed;
 use crate::start::Started;
@@ -40,8 +41,8 @@ impl StandIns {
         paths
     }
 
-    /// Puts them into a new root whose /run is private: `place` makes a file (with its parents) and mounts a clone of the
-    /// program on it.
+    /// Puts them into a new root whose /run is private: `place` makes a file (with its parents) and
+    /// mounts a clone of the program on it.
     pub(crate) fn put(
         &self,
         mut place: impl FnMut(&Path, &Path) -> Result<(), Failed>,

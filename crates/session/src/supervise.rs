@@ -299,8 +299,8 @@ impl Started {
         let listen = Listen { deadline, ..Listen { watch: false, ..*listen } };
         let interrupted = loop {
             match next_event(&self.signals, &listen, None, &[])? {
-                // Whoever wants the client gone now wants the leftovers gone.  If they were to be waited
-                // for, their work is part of the command's and is now incomplete.
+                // Whoever wants the client gone now wants the leftovers gone. If they were to be
+                // waited for, their work is part of the command's and is now incomplete.
                 Event::Signal(SignalInfo { number, .. })
                     if ENDING.contains(&number) && !inherited_unsafe::ignores(number) =>
                 {
@@ -336,7 +336,8 @@ impl Started {
         }
     }
 
-    /// Ends every process of the tree: SIGTERM first if `gentle`, then SIGKILL until nobody is left.
+    /// Ends every process of the tree: SIGTERM first if `gentle`, then SIGKILL until nobody is
+    /// left.
     ///
     /// # Errors
     /// The wait itself fails.
@@ -416,7 +417,8 @@ impl Started {
         self.views.iter().try_for_each(rustix::fs::syncfs)
     }
 
-    /// A directory of each view.  With the last of all that are open in it, the kernel frees what it knew of the view.
+    /// A directory of each view. With the last of all that are open in it, the kernel frees what it
+    /// knew of the view.
     pub fn views(&self) -> &[OwnedFd] {
         &self.views
     }
@@ -438,7 +440,8 @@ impl Started {
         found
     }
 
-    /// What was seen of the outside: by looking from time to time, and of the calls that the kernel asked about.
+    /// What was seen of the outside: by looking from time to time, and of the calls that the kernel
+    /// asked about.
     pub fn sightings(&self) -> Vec<Sighting> {
         let asked = self.supervisor.as_ref().map(Supervisor::sightings).unwrap_or_default();
         // A connection that was looked at while it was open is told once.

@@ -40,11 +40,12 @@ pub(crate) fn fork() -> Result<Forked> {
     }
 }
 
-/// Forks a process that does what `act` says and ends; it is killed if the calling thread ends before.  For what cannot be
-/// done by one thread of a process: `act` must not wait for another thread, nor take a lock that one may have, and what it makes is gone.
+/// Forks a process that does what `act` says and ends; it is killed if the calling thread ends
+/// before. For what cannot be done by one thread of a process: `act` must not wait for another
+/// thread, nor take a lock that one may have, and what it makes is gone.
 pub(crate) fn fork_for(act: impl FnOnce()) -> Result<Pid> {
-    // SAFETY: the child has a copy of this thread only.  The C library puts its own locks, those of the allocator among them, in
-    // order for it, and `act` takes no others.
+    // SAFETY: the child has a copy of this thread only. The C library puts its own locks, those of
+    // the allocator among them, in order for it, and `act` takes no others.
     match check(unsafe { libc::fork() })? {
         0 => {
             let _ = rustix::process::set_parent_process_death_signal(Some(

@@ -1,7 +1,8 @@
 //! The new process's work between fork and exec: namespaces, the view, the new root.
 //!
-//! 1. A mount namespace of its own, and a network namespace if there is to be no network; without privilege first a user namespace, in which the user
-//!    keeps their own uid and gid (so `id` says the same as outside) and has the right to mount.  Who may become others keeps all ids
+//! 1. A mount namespace of its own, and a network namespace if there is to be no network; without
+//!    privilege first a user namespace, in which the user keeps their own uid and gid (so `id` says
+//!    the same as outside) and has the right to mount. Who may become others keeps all ids
 //!    ([`crate::ids`]).
 //! 2. The view: /dev/fuse opened here (the kernel wants it opened in the namespace that mounts),
 //!    made into a mount that is not yet anywhere, and handed to the parent, which has it served.
@@ -210,8 +211,8 @@ fn attach_on_top(mount: &OwnedFd) -> Result<(), Errno> {
     rustix::mount::move_mount(mount, "", CWD, "/", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-/// What says that a place cannot be used by this user, and therefore not by CMD: behind a directory that is closed to
-/// them, another user's FUSE, a dead NFS server.
+/// What says that a place cannot be used by this user, and therefore not by CMD: behind a directory
+/// that is closed to them, another user's FUSE, a dead NFS server.
 fn out_of_reach(errno: Errno) -> bool {
     matches!(errno, Errno::ACCESS | Errno::NOTCONN | Errno::STALE)
 }
@@ -316,7 +317,8 @@ impl Builder<'_> {
         }
     }
 
-    /// A place that this user cannot get to, or look into: it then shows what its parent shows there.
+    /// A place that this user cannot get to, or look into: it then shows what its parent shows
+    /// there.
     #[allow(clippy::unnecessary_wraps)] // an arm of results
     fn left_out(&mut self, at: &Path) -> Done<()> {
         self.notes.push(format!("{}: cannot be reached, left out", at.display()));

@@ -210,9 +210,10 @@ impl Watcher {
         self.next = (!over).then(|| now + self.pause);
     }
 
-    /// Notes those connections that lead outside.  The descriptors of a tree are not read at one moment: what one of its own
-    /// processes (an agent, a server of a build) has accepted since it was looked at is not outside.  So they are all looked
-    /// at again, and what is still connected then to something that nobody in the tree has is.
+    /// Notes those connections that lead outside. The descriptors of a tree are not read at one
+    /// moment: what one of its own processes (an agent, a server of a build) has accepted since it
+    /// was looked at is not outside. So they are all looked at again, and what is still connected
+    /// then to something that nobody in the tree has is.
     fn confirm(&mut self, suspects: &[(String, u64)]) {
         if suspects.is_empty() {
             return;

@@ -183,7 +183,8 @@ fn the_old_root_is_gone() {
 
 fn leftovers_are_ended_even_daemons() {
     let start = Instant::now();
-    // It has its name when it executes it, which takes a while after the shell has made the process.
+    // It has its name when it executes it, which takes a while after the shell has made the
+    // process.
     let o = PLAIN.sh("setsid sh -c 'trap \"\" TERM; exec sleep 1000' >/dev/null 2>&1 & \
          until [ $(cat /proc/$!/comm) = sleep ]; do :; done; exit 3");
     assert_eq!(code(&o), 3);

@@ -1,5 +1,5 @@
-//! The long run of the crash suite: every bounded workload of so many calls, every crash state, with
-//! crashes inside recovery, until all is seen or somebody stops it.
+//! The long run of the crash suite: every bounded workload of so many calls, every crash state,
+//! with crashes inside recovery, until all is seen or somebody stops it.
 //!
 //! `crash-sweep [--calls N] [--budget N] [--seed N] [--profile strong|weak|memory] [--skip N] [--failures N]`
 //!

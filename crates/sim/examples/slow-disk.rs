@@ -1,6 +1,6 @@
 //! A disk in memory whose flushes take as long as is asked for, to measure what waits for the disk:
-//! `slow-disk DIR MEGABYTES MILLISECONDS` mounts it at DIR as the file `disk`, which a loop device can be put over, and
-//! unmounts it when its standard input ends.
+//! `slow-disk DIR MEGABYTES MILLISECONDS` mounts it at DIR as the file `disk`, which a loop device
+//! can be put over, and unmounts it when its standard input ends.
 
 #[allow(dead_code)] // The other half is for recording.
 #[path = "loop-crash/disk.rs"]

@@ -1,6 +1,7 @@
-//! What a power cut may leave.  Changes that no sync has covered yet are kept as *units*, each with
-//! its versions in time order; a crash state takes one version of every unit (or none: what the disk
-//! had), independently of the others.  This is ALICE's abstract persistence model, in two strengths:
+//! What a power cut may leave. Changes that no sync has covered yet are kept as *units*, each with
+//! its versions in time order; a crash state takes one version of every unit (or none: what the
+//! disk had), independently of the others. This is ALICE's abstract persistence model, in two
+//! strengths:
 //!
 //! | unit | [`Class::Strong`] | [`Class::Weak`] |
 //! |---|---|---|
@@ -30,7 +31,7 @@ pub struct Profile {
     /// POSIX does not ask).
     pub fsync_persists_names: bool,
     /// Weak: syncing a file persists its length, attributes and new blocks (kernels with the 2026
-    /// fix of fsync for ext4 without a journal).  Without it only what overwrites old blocks counts.
+    /// fix of fsync for ext4 without a journal). Without it only what overwrites old blocks counts.
     pub fsync_persists_inode: bool,
     /// The times that a namespace call moves implicitly are units of their own, too.  Off in
     /// exhaustive runs: it doubles the states for each directory.
@@ -212,8 +213,8 @@ impl Disk {
         image
     }
 
-    /// Which states to look at: all of them if there are no more than `plan.exhaustive`, and each page
-    /// torn; else a sample of at most `plan.budget`.
+    /// Which states to look at: all of them if there are no more than `plan.exhaustive`, and each
+    /// page torn; else a sample of at most `plan.budget`.
     pub fn choices(&self, plan: &Plan) -> Vec<Choice> {
         if self.count() <= plan.exhaustive { self.all() } else { self.sample(plan) }
     }

@@ -1,18 +1,22 @@
-//! A model of a plain write(2) in flight, explored state by state: what the kernel shows before the daemon knows
-//! of it, or after, and what the inode's lock closes of that (`crates/vfs/src/inode_locks.rs`).
+//! A model of a plain write(2) in flight, explored state by state: what the kernel shows before the
+//! daemon knows of it, or after, and what the inode's lock closes of that
+//! (`crates/vfs/src/inode_locks.rs`).
 //!
-//! There is one file *f*, one program that opens it and writes to it, one transaction that reads *f* and changes something else, *o*, one
-//! moment at which the daemon has f's page dropped, and readers.
+//! There is one file *f*, one program that opens it and writes to it, one transaction that reads *f*
+//! and changes something else, *o*, one moment at which the daemon has f's page dropped, and
+//! readers.
 //!
-//! What is modelled of the kernel (fs/fuse of 6.18): write(2) has f's `i_rwsem` exclusively all the time. An
-//! *overwrite* is in the page, for everybody to see, before the request is sent (`fuse_perform_write`); the length
-//! that an *append* makes is in the inode only when the answer has come (`fuse_write_update_attr`), but
-//! in every answer to GETATTR since the daemon has performed it, and a stat shows the answer, whatever becomes of the
-//! inode (`FUSE_I_SIZE_UNSTABLE`).  READ has the page locked, for which a write waits.  Some calls ask GETATTR with
-//! `i_rwsem` taken (permissions in setxattr, `SEEK_END`): the *asker*.
+//! What is modelled of the kernel (fs/fuse of 6.18): write(2) has f's `i_rwsem` exclusively all the
+//! time. An *overwrite* is in the page, for everybody to see, before the request is sent
+//! (`fuse_perform_write`); the length that an *append* makes is in the inode only when the answer
+//! has come (`fuse_write_update_attr`), but in every answer to GETATTR since the daemon has
+//! performed it, and a stat shows the answer, whatever becomes of the inode
+//! (`FUSE_I_SIZE_UNSTABLE`). READ has the page locked, for which a write waits. Some calls ask
+//! GETATTR with `i_rwsem` taken (permissions in setxattr, `SEEK_END`): the *asker*.
 //!
-//! Checked in every state: (a) who has seen the write, or hears from somebody who has, does not see f without it;
-//! (b) there is an order of write, transaction and readers; (c) somebody can go on until all have ended.
+//! Checked in every state: (a) who has seen the write, or hears from somebody who has, does not see
+//! f without it; (b) there is an order of write, transaction and readers; (c) somebody can go on
+//! until all have ended.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -52,11 +56,13 @@ pub struct Remedies {
     pub attributes: bool,
     /// That barrier is not waited for without end.
     pub bounded: bool,
-    /// An aged transaction locks f before it reads it, until it is decided; unless nobody has f open for writing.
+    /// An aged transaction locks f before it reads it, until it is decided; unless nobody has f
+    /// open for writing.
     pub keep_out: bool,
     /// It says so before it looks who has.
     pub says_first: bool,
-    /// Who opens f for writing is counted first, and asks then whether an aged one has said so, or has read it.
+    /// Who opens f for writing is counted first, and asks then whether an aged one has said so, or
+    /// has read it.
     pub counts_first: bool,
     /// No READ waits for a barrier.
     pub reads_go: bool,
@@ -132,7 +138,8 @@ enum Writer {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 enum Commit {
     Begun,
-    /// Aged: one half is done: it has said that it is about to read, or has seen that nobody has f open.
+    /// Aged: one half is done: it has said that it is about to read, or has seen that nobody has f
+    /// open.
     Looking,
     /// It has done both, and somebody has f open, or nobody.
     Meets,
@@ -461,7 +468,8 @@ impl State {
                 out.push(("READ lands", next));
             }
             At::Asked { new } => {
-                // The barrier passes when nobody has the lock, or only the daemon, which it waits for.
+                // The barrier passes when nobody has the lock, or only the daemon, which it waits
+                // for.
                 let in_flight = self.writer == Writer::Performed;
                 let asker = self.lock == Some(Holder::Asker) && !r.bounded;
                 if !(new && r.attributes && (in_flight || asker)) {
@@ -502,7 +510,8 @@ impl State {
     }
 }
 
-/// Goes through all states of a case; what is wrong first, if anything, and how many states there were.
+/// Goes through all states of a case; what is wrong first, if anything, and how many states there
+/// were.
 pub fn explore(case: &Case, r: &Remedies) -> (usize, Option<Found>) {
     let mut states: Vec<(State, usize, &'static str)> = vec![(State::new(case), 0, "")];
     let mut known = HashMap::from([(states[0].0.clone(), 0)]);

@@ -144,8 +144,8 @@ impl Intercept {
         Intercept { sim: sim.clone(), calls: AtomicU64::new(0), rule: Box::new(rule) }
     }
 
-    /// The process dies at its `n`-th mutating call, counted from 0: neither that call nor any later
-    /// one, mutating or not, does anything.
+    /// The process dies at its `n`-th mutating call, counted from 0: neither that call nor any
+    /// later one, mutating or not, does anything.
     pub fn dying(sim: &SimFs, n: u64) -> Intercept {
         let mutations = AtomicU64::new(0);
         Intercept::new(sim, move |call| {

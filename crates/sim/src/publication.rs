@@ -2,10 +2,10 @@
 //! docs/decisions/0003, Choice 5 and 6.
 //!
 //! The volume has one directory D with two names: *e*, which the commit lets stand for something
-//! else, and *f*, a file of which it changes attributes and a page.  The commit is one transaction;
-//! beside it there are readers, which choose freely what they look at, and at most one plain mutation.
-//! From the decision to the release everything about what is marked is held; nothing is invalidated
-//! after the decision.  The time for which a READ is held before it is any time.
+//! else, and *f*, a file of which it changes attributes and a page. The commit is one transaction;
+//! beside it there are readers, which choose freely what they look at, and at most one plain
+//! mutation. From the decision to the release everything about what is marked is held; nothing is
+//! invalidated after the decision. The time for which a READ is held before it is any time.
 //!
 //! | file | holds |
 //! |---|---|
@@ -14,25 +14,25 @@
 //! | `publication/daemon.rs` | answers to requests, and the steps of the commit |
 //! | `publication/explore.rs` | the search |
 //!
-//! What is modelled of the kernel (fs/fuse of 6.18): a lookup of an uncached name and a listing hold D's
-//! `i_rwsem` shared until their reply has *landed*, a revalidation holds nothing
-//! (`fuse_dentry_revalidate`), a mutation and INVAL_ENTRY hold it exclusively, and one that waits for
-//! it exclusively keeps new readers of the lock out; the attribute version, by which a reply in flight
-//! is not cached if INVAL_INODE found the inode meanwhile, or another reply was stored
+//! What is modelled of the kernel (fs/fuse of 6.18): a lookup of an uncached name and a listing
+//! hold D's `i_rwsem` shared until their reply has *landed*, a revalidation holds nothing
+//! (`fuse_dentry_revalidate`), a mutation and INVAL_ENTRY hold it exclusively, and one that waits
+//! for it exclusively keeps new readers of the lock out; the attribute version, by which a reply in
+//! flight is not cached if INVAL_INODE found the inode meanwhile, or another reply was stored
 //! (`fuse_change_attributes`); that attributes are declared valid before they are stored, while
-//! stat(2) takes no lock (`fuse_change_attributes_common`); a directory's
-//! one dentry, which a second lookup attaches again (`d_splice_alias`); the lock of a page
-//! during READ, and during a WRITE of a part of a page that is not up to date
-//! (`fuse_fill_write_pages`); stores through a mapping, which send nothing (`fuse_page_mkwrite`); the
-//! cached listing, which is filled as the open says, not the reply (`fuse_add_dirent_to_cache`).
-//! INC_EPOCH makes all dentries stale, and no revalidation in flight makes one good again.  Readers with an
-//! open descriptor and readers of a mapping meet the same page, so one kind of read
-//! stands for both.
+//! stat(2) takes no lock (`fuse_change_attributes_common`); a directory's one dentry, which a
+//! second lookup attaches again (`d_splice_alias`); the lock of a page during READ, and during a
+//! WRITE of a part of a page that is not up to date (`fuse_fill_write_pages`); stores through a
+//! mapping, which send nothing (`fuse_page_mkwrite`); the cached listing, which is filled as the
+//! open says, not the reply (`fuse_add_dirent_to_cache`). INC_EPOCH makes all dentries stale, and
+//! no revalidation in flight makes one good again. Readers with an open descriptor and readers of a
+//! mapping meet the same page, so one kind of read stands for both.
 //!
-//! Checked in every state: (a) an access that begins after anybody has seen a new value, or
-//! the commit has returned, or a mutation that comes after the transaction has, sees no old one, and the
-//! installation finds what it relies on; (b) some step is possible until all have ended, and the end can be reached; and at the end: (c) the mutation is neither lost
-//! nor ignored by a commit that should have lost to it; (d) no cache holds an old value as valid.
+//! Checked in every state: (a) an access that begins after anybody has seen a new value, or the
+//! commit has returned, or a mutation that comes after the transaction has, sees no old one, and
+//! the installation finds what it relies on; (b) some step is possible until all have ended, and
+//! the end can be reached; and at the end: (c) the mutation is neither lost nor ignored by a commit
+//! that should have lost to it; (d) no cache holds an old value as valid.
 
 mod daemon;
 mod explore;

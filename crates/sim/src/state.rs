@@ -2,8 +2,8 @@
 //! inodes are shared until they change.
 //!
 //! Two uses: the *volatile* state, which every call of the simulated kernel reads and changes, and
-//! the *disk image*, which may be incoherent (entries of inodes that were never written, inodes that
-//! nothing names) until [`State::repair`] does what journal replay and fsck do after a crash.
+//! the *disk image*, which may be incoherent (entries of inodes that were never written, inodes
+//! that nothing names) until [`State::repair`] does what journal replay and fsck do after a crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -174,8 +174,8 @@ impl State {
     }
 
     /// Makes a disk image coherent, as mounting after a crash does: entries of inodes that were
-    /// never written, or were freed, go; a directory keeps one name; inodes without a name are freed,
-    /// or with `orphans` come back as `lost+found/#<ino>`; link counts are counted anew.
+    /// never written, or were freed, go; a directory keeps one name; inodes without a name are
+    /// freed, or with `orphans` come back as `lost+found/#<ino>`; link counts are counted anew.
     ///
     /// `reverse` decides which name a directory with two of them keeps: fsck promises neither.
     pub fn repair(&mut self, orphans: bool, reverse: bool) {
@@ -239,8 +239,8 @@ impl State {
         }
     }
 
-    /// Gives every inode outside `seen` a name in `lost+found`: whole directories first, so that what
-    /// they hold stays in them.
+    /// Gives every inode outside `seen` a name in `lost+found`: whole directories first, so that
+    /// what they hold stays in them.
     fn adopt(&mut self, reverse: bool, seen: &mut BTreeSet<u64>) {
         let lost: Vec<u64> = self.inodes.keys().copied().filter(|i| !seen.contains(i)).collect();
         if lost.is_empty() {
@@ -252,7 +252,8 @@ impl State {
             .flat_map(|e| e.values().copied())
             .collect();
         let (tops, rest): (Vec<u64>, Vec<u64>) = lost.iter().partition(|i| !named.contains(i));
-        // `rest` holds what lies inside one of `tops`, and cycles of directories that nothing names.
+        // `rest` holds what lies inside one of `tops`, and cycles of directories that nothing
+        // names.
         for ino in tops.into_iter().chain(rest) {
             if seen.insert(ino) {
                 let shelf = self.lost_found(seen);

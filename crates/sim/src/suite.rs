@@ -54,7 +54,8 @@ pub struct How {
     pub undo: bool,
     /// After each checkpoint all but the newest transaction are forgotten.
     pub gc: bool,
-    /// Up to so many transactions are committed as one group: neighbours that touch nothing together.
+    /// Up to so many transactions are committed as one group: neighbours that touch nothing
+    /// together.
     pub group: usize,
     /// A lie: the store is told that the file system has been mounted all the time.
     pub never_unmounted: bool,
@@ -214,7 +215,8 @@ impl Session {
         Ok(Ready { reservation, set, meta })
     }
 
-    /// The write sets of as many of these drafts, from the first on, as may be committed as one group.
+    /// The write sets of as many of these drafts, from the first on, as may be committed as one
+    /// group.
     pub fn disjoint<'d>(
         &mut self,
         drafts: impl IntoIterator<Item = &'d Draft>,
@@ -233,7 +235,8 @@ impl Session {
         Ok(sets)
     }
 
-    /// Reserves and commits write sets as one group, the first as transaction `n`; the position of each in the log.
+    /// Reserves and commits write sets as one group, the first as transaction `n`; the position of
+    /// each in the log.
     pub fn commit_group(
         &mut self,
         sets: Vec<WriteSet>,
@@ -257,7 +260,8 @@ impl Session {
         self.store.gc(keep).map(drop).map_err(|e| format!("gc: {e}"))
     }
 
-    /// Every history is one that can be undone, is forgotten, or has lost what was displaced to a collection.
+    /// Every history is one that can be undone, is forgotten, or has lost what was displaced to a
+    /// collection.
     fn look_back(&mut self) -> Result<(), Failure> {
         let history = self.store.history().map_err(|e| format!("the history: {e}"))?;
         let mut seen = HashSet::new();

@@ -1,5 +1,5 @@
-//! A whole tree read through [`Io`], as plain values: what a program could find out about it, except
-//! for inode numbers, change times and access times.
+//! A whole tree read through [`Io`], as plain values: what a program could find out about it,
+//! except for inode numbers, change times and access times.
 
 use std::collections::BTreeMap;
 use std::io::Result;

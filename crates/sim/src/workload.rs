@@ -1,5 +1,5 @@
-//! Bounded workloads after ACE (OSDI'18): every short sequence of calls over two directories with two
-//! files each, and seeded random long ones.
+//! Bounded workloads after ACE (OSDI'18): every short sequence of calls over two directories with
+//! two files each, and seeded random long ones.
 
 use crate::crash::Rng;
 use crate::model::{Draft, Illegal, Model, Op};

@@ -1,6 +1,7 @@
-//! Groups of commits: several transactions whose records share one durable write.  Power cuts, process deaths,
-//! crashes inside recovery, failing disks, and outsiders: each member is there as a whole or not at all, what was
-//! acknowledged is there, and what one member meets does the others no harm.
+//! Groups of commits: several transactions whose records share one durable write. Power cuts,
+//! process deaths, crashes inside recovery, failing disks, and outsiders: each member is there as a
+//! whole or not at all, what was acknowledged is there, and what one member meets does the others
+//! no harm.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,8 +21,9 @@ use systx_sim::{Intercept, Plan, Profile, SimFs};
 use systx_store::io::{Io, Tree as _};
 use systx_store::{CommitError, Instance};
 
-/// No two of them touch the same thing, so the order in which they are made means nothing: content in place, by a new
-/// inode and through a slot, new names, a name that goes, a new directory with something in it, attributes.
+/// No two of them touch the same thing, so the order in which they are made means nothing: content
+/// in place, by a new inode and through a slot, new names, a name that goes, a new directory with
+/// something in it, attributes.
 fn members() -> Vec<Vec<Op>> {
     vec![
         vec![Op::Write("A/a", 4000, 6000), Op::SetXattr("A/a", "user.k", 9)],

@@ -1,4 +1,5 @@
-//! A plain write in flight, explored state by state: nothing is seen and then not, and each remedy is needed.
+//! A plain write in flight, explored state by state: nothing is seen and then not, and each remedy
+//! is needed.
 
 use systx_sim::in_flight::{Case, Found, Remedies, Write, cases, explore};
 

@@ -1,8 +1,8 @@
-//! Joint commits over two simulated file systems: whatever is stopped where, and in whatever order the two are
-//! recovered, the transaction is in both or in neither.
+//! Joint commits over two simulated file systems: whatever is stopped where, and in whatever order
+//! the two are recovered, the transaction is in both or in neither.
 //!
-//! A run is recorded as a list of instants, each with both file systems.  At every call the process may die, at
-//! every sync the power may fail, with any mixture of what reached the two disks.
+//! A run is recorded as a list of instants, each with both file systems. At every call the process
+//! may die, at every sync the power may fail, with any mixture of what reached the two disks.
 
 #![allow(clippy::unwrap_used)]
 
@@ -537,7 +537,8 @@ fn recovery_is_stopped(case: &Case) {
     }
 }
 
-/// The protocol without its barrier: the part's record is written, but not made durable, before the decider's.
+/// The protocol without its barrier: the part's record is written, but not made durable, before the
+/// decider's.
 #[test]
 fn a_part_that_is_not_synced_before_the_decision_is_found_out() {
     let lie = |side: usize, op: Call| match op {
@@ -548,8 +549,8 @@ fn a_part_that_is_not_synced_before_the_decision_is_found_out() {
     assert!(found.is_err(), "{found:?}");
 }
 
-/// The decider's process dies between the write of its record and the sync: the part must not believe what a
-/// power cut can still take back.
+/// The decider's process dies between the write of its record and the sync: the part must not
+/// believe what a power cut can still take back.
 #[test]
 fn what_the_decider_has_only_in_memory_is_made_durable_before_it_is_believed() {
     let case = Case::new([Profile::STRONG; SIDES]);

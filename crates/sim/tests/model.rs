@@ -1,6 +1,6 @@
-//! The simulated file system against the kernel: random calls with the same results on [`SimFs`] and
-//! on `RealIo` over a directory in tmpfs (another directory: `SYSTX_SIM_MODEL_DIR`), errno for errno,
-//! and the same tree at the end.  A simulator that is wrong about the kernel proves nothing.
+//! The simulated file system against the kernel: random calls with the same results on [`SimFs`]
+//! and on `RealIo` over a directory in tmpfs (another directory: `SYSTX_SIM_MODEL_DIR`), errno for
+//! errno, and the same tree at the end. A simulator that is wrong about the kernel proves nothing.
 //!
 //! Needs to be root, as the simulated caller is; says so and passes otherwise.
 

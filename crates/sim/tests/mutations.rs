@@ -1,5 +1,5 @@
-//! Is the crash suite any good?  Every barrier of the store, taken away by a kernel that lies about
-//! it, must make the suite fail; so must every call whose effect users rely on.  A suite that passes
+//! Is the crash suite any good? Every barrier of the store, taken away by a kernel that lies about
+//! it, must make the suite fail; so must every call whose effect users rely on. A suite that passes
 //! with a barrier missing would prove nothing about the barrier.
 
 #![allow(clippy::unwrap_used)]

@@ -51,8 +51,8 @@ fn no_remedy_is_idle() {
     }
 }
 
-/// What is invalidated after the decision, with everything held, waits for a lock that somebody keeps
-/// who is held: a mutation of D, a write or a page fault of f; readers are enough.
+/// What is invalidated after the decision, with everything held, waits for a lock that somebody
+/// keeps who is held: a mutation of D, a write or a page fault of f; readers are enough.
 #[test]
 fn nothing_can_be_invalidated_after_the_decision() {
     let unsettled = Remedies { settled: false, ..Remedies::ALL };
@@ -79,8 +79,8 @@ fn on_later_kernels_a_name_is_not_invalidated_again_without_a_barrier() {
     assert!(!stale(false));
 }
 
-/// Mutations of what the transaction has only read are held from the decision on.  Where all reads of
-/// what is marked are held as well, nobody could tell.
+/// Mutations of what the transaction has only read are held from the decision on. Where all reads
+/// of what is marked are held as well, nobody could tell.
 #[test]
 fn what_is_only_read_is_held_for_good_measure() {
     let without = Remedies { only_read: false, ..Remedies::ALL };
@@ -88,8 +88,9 @@ fn what_is_only_read_is_held_for_good_measure() {
     stands(both.filter(|c| c.mutation == Some(Mutation::OnlyRead)), &without);
 }
 
-/// Why the daemon itself asks for attributes before a commit is over (decision 0003), and what is left of that for very many objects: the
-/// first who asks when the time is over in which they are told without validity has the kernel declare the old ones valid for an instant.
+/// Why the daemon itself asks for attributes before a commit is over (decision 0003), and what is
+/// left of that for very many objects: the first who asks when the time is over in which they are
+/// told without validity has the kernel declare the old ones valid for an instant.
 #[test]
 fn attributes_for_which_nobody_asks_in_time_can_be_seen_old() {
     let without = Remedies { asked: false, ..Remedies::ALL };

@@ -1,22 +1,26 @@
 //! Bundles: the histories of many small commits in one file, see docs/FORMAT.md and decision 0016.
 //!
-//! To make a file for each commit, and to write back its inode, its name and its block, is a good part of what a small
-//! commit costs.  So a small history is appended to the open bundle, `h/bTXN`, where TXN is its first one.  It is written
-//! when a history file would be: before the mark that calls the transaction installed, without a sync, and made
-//! durable by the checkpoint that lets the journal forget the record.
+//! To make a file for each commit, and to write back its inode, its name and its block, is a good
+//! part of what a small commit costs. So a small history is appended to the open bundle, `h/bTXN`,
+//! where TXN is its first one. It is written when a history file would be: before the mark that
+//! calls the transaction installed, without a sync, and made durable by the checkpoint that lets
+//! the journal forget the record.
 //!
-//! **What a reader may rely on.**  Entries are written one after the other, each at the end of the one before, and a bundle is
-//! appended to by the process that made it only.  So what a crash leaves is a row of entries of which the last ones
-//! may be anything, and those are of records that the journal still has.  An entry whose header is not valid ends the bundle; one
-//! whose body is not is passed over.
+//! **What a reader may rely on.** Entries are written one after the other, each at the end of the
+//! one before, and a bundle is appended to by the process that made it only. So what a crash leaves
+//! is a row of entries of which the last ones may be anything, and those are of records that the
+//! journal still has. An entry whose header is not valid ends the bundle; one whose body is not is
+//! passed over.
 //!
-//! **The head** of a bundle lists its transactions once it is full: which of them there are is asked at the first begin, and a
-//! bundle that has no list is short or was left by a crash, and read.
+//! **The head** of a bundle lists its transactions once it is full: which of them there are is
+//! asked at the first begin, and a bundle that has no list is short or was left by a crash, and
+//! read.
 //!
-//! **A history is in one place.**  Recovery, and whoever tries an installation again, write a file: it counts, and not
-//! what an earlier attempt may have left in a bundle.
+//! **A history is in one place.** Recovery, and whoever tries an installation again, write a file:
+//! it counts, and not what an earlier attempt may have left in a bundle.
 //!
-//! **Letting go.**  A word of the header says whether an entry still counts.  A bundle goes when none does.
+//! **Letting go.** A word of the header says whether an entry still counts. A bundle goes when none
+//! does.
 
 use crate::io::{Handle, Io, Open};
 use crate::layout::{bundle_name, found};
@@ -165,8 +169,8 @@ impl Bundles {
         Bundles(Mutex::new(rank::LEAF, None))
     }
 
-    /// Appends a history; false if it is not for a bundle.  The lock is held for the write: so no entry comes
-    /// behind one that was never written.
+    /// Appends a history; false if it is not for a bundle. The lock is held for the write: so no
+    /// entry comes behind one that was never written.
     pub fn append(
         &self,
         io: &dyn Io,
@@ -234,7 +238,8 @@ impl Bundles {
         let name = bundle_name(bundle.first);
         let left = bundle.entries.iter().any(|e| e.kept && !which.contains(&e.at));
         if !left && !self.is_current(bundle.first) {
-            // From here on nothing is appended to it; but something may have been since it was read.
+            // From here on nothing is appended to it; but something may have been since it was
+            // read.
             let now = load(io, dir, store, bundle.first)?;
             if now.is_none_or(|now| now.entries.len() == bundle.entries.len()) {
                 return found(io.unlink(dir, &name)).map(drop);
@@ -282,7 +287,8 @@ pub(crate) fn transactions(
     Ok(entries.filter(|e| e.kept).map(|e| e.txn).collect())
 }
 
-/// For the fuzz targets: entries whose headers' sums are right, with lengths and bytes that may be anything.
+/// For the fuzz targets: entries whose headers' sums are right, with lengths and bytes that may be
+/// anything.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn read_made_up(mut input: &[u8]) {
     let _ = listed(input, 1);

@@ -1,6 +1,6 @@
-//! Crash behaviour of the file system below a volume: told from its type and, for ext4, from whether
-//! it has a journal.  What is not known to keep order counts as [`Class::Weak`]: that costs syncs,
-//! never data.
+//! Crash behaviour of the file system below a volume: told from its type and, for ext4, from
+//! whether it has a journal. What is not known to keep order counts as [`Class::Weak`]: that costs
+//! syncs, never data.
 
 use crate::io::Class;
 use std::path::{Path, PathBuf};
@@ -34,8 +34,8 @@ pub(crate) fn network(magic: u64) -> Option<&'static str> {
     NETWORK.iter().find(|(m, _)| *m == magic).map(|(_, name)| *name)
 }
 
-/// Whether `syncfs` writes back and write-protects what is dirty in mappings, and the store after that
-/// moves the change time: known of these.
+/// Whether `syncfs` writes back and write-protects what is dirty in mappings, and the store after
+/// that moves the change time: known of these.
 pub(crate) fn settles(magic: u64) -> bool {
     matches!(magic, EXT | XFS | BTRFS)
 }
@@ -52,8 +52,8 @@ pub(crate) fn of(magic: u64, dev: u64) -> Class {
     }
 }
 
-/// Longest target of a symbolic link, in bytes, which no call tells: Linux takes up to 4095, XFS less, ext2 to ext4
-/// and F2FS what a block has room for beside the NUL.
+/// Longest target of a symbolic link, in bytes, which no call tells: Linux takes up to 4095, XFS
+/// less, ext2 to ext4 and F2FS what a block has room for beside the NUL.
 pub(crate) fn longest_target(magic: u64, block: u64) -> usize {
     const MAX: usize = 4095;
     match magic {

@@ -6,11 +6,13 @@
 //! 3. [`DirStore::commit`]: before-images, sync of slots, one durable write of the group's records.
 //!    When it returns the transaction survives whatever happens.
 //! 4. [`DirStore::apply`]: installs it in the tree ([`crate::install`]) and writes its history.
-//! 5. [`DirStore::checkpoint`]: syncs the file system and lets the journal forget what is installed.
+//! 5. [`DirStore::checkpoint`]: syncs the file system and lets the journal forget what is
+//!    installed.
 //!
-//! **Group commit** ([`committing`]).  Callers put their records into a queue; the first one that finds no leader
-//! becomes it, writes all that is queued with one durable write, and wakes the rest.  Who has several
-//! transactions at hand commits them by [`DirStore::commit_group`], which also syncs what they refer to only once.
+//! **Group commit** ([`committing`]). Callers put their records into a queue; the first one that
+//! finds no leader becomes it, writes all that is queued with one durable write, and wakes the
+//! rest. Who has several transactions at hand commits them by [`DirStore::commit_group`], which
+//! also syncs what they refer to only once.
 //!
 //! **Overlap.**  The journal never holds two transactions that touch the same things (see
 //! [`crate::footprint`]): a commit that meets an earlier one first installs and checkpoints that.
@@ -18,8 +20,8 @@
 //! **Locks.**  One mutex (rank `STORE`) over the queue and the table of records; it is never held
 //! during I/O.  The ring is taken out of it by the leader.  The pool of slots has its own (`LEAF`).
 //!
-//! **Errors.**  After a failed sync or journal write the store is poisoned: every later call says so.
-//! Opening it again decides by what is on disk.
+//! **Errors.** After a failed sync or journal write the store is poisoned: every later call says
+//! so. Opening it again decides by what is on disk.
 
 use crate::bundle::Bundles;
 use crate::error::{ApplyError, CheckpointError, Poisoned, is_full, shown};
@@ -76,8 +78,8 @@ pub struct Config {
     pub looked: Looked,
     /// Told of the versions that a collection moves.
     pub versions: Tracked,
-    /// Who commits applies at once, and may have something to do around that: others who need what is
-    /// committed in the tree wait for him.  Else they install it themselves.
+    /// Who commits applies at once, and may have something to do around that: others who need what
+    /// is committed in the tree wait for him. Else they install it themselves.
     pub committer_applies: bool,
     /// Mixed into the identity of a new store.
     pub seed: u64,
@@ -317,8 +319,8 @@ impl DirStore {
         self.poison(what, error)
     }
 
-    /// Installs a committed transaction in the tree, or waits for whoever does, and returns the report.
-    /// Calling it again returns the same report until the checkpoint.
+    /// Installs a committed transaction in the tree, or waits for whoever does, and returns the
+    /// report. Calling it again returns the same report until the checkpoint.
     pub fn apply(&self, lsn: u64) -> Result<ApplyReport, ApplyError> {
         if let Some(report) = self.state.lock().reports.remove(&lsn) {
             return Ok(report);
@@ -353,7 +355,8 @@ impl DirStore {
                 let entry = state.entries.get_mut(&lsn).ok_or(ApplyError::Unknown(lsn))?;
                 match (entry.phase, &entry.report, &entry.commit) {
                     (Phase::Applied, Some(report), _) => return Ok(report.clone()),
-                    // One that he has tried in vain is not for whoever meets it: what changes is published first.
+                    // One that he has tried in vain is not for whoever meets it: what changes is
+                    // published first.
                     (Phase::Durable, ..) if wait && entry.redo => return Err(ApplyError::Later),
                     (Phase::Durable, ..) if wait => self.changed.wait(&mut state),
                     (Phase::Durable, _, Some(commit)) => {
@@ -410,7 +413,8 @@ impl DirStore {
         result.map(|(report, _)| report)
     }
 
-    /// Committed transactions whose installation was tried in vain, the oldest first: [`DirStore::apply`] tries again.
+    /// Committed transactions whose installation was tried in vain, the oldest first:
+    /// [`DirStore::apply`] tries again.
     pub fn late(&self) -> Vec<Late> {
         let state = self.state.lock();
         let late = state.late.iter().filter_map(|lsn| {
@@ -462,7 +466,8 @@ impl DirStore {
         Ok((report, installed.gone))
     }
 
-    /// Writes a history; durable with the next checkpoint.  `redo`: an earlier attempt may have written it.
+    /// Writes a history; durable with the next checkpoint. `redo`: an earlier attempt may have
+    /// written it.
     pub(crate) fn save(&self, history: &History, redo: bool) -> std::io::Result<()> {
         let bytes = history.encode();
         let txn = history.commit.meta.txn;
@@ -478,7 +483,8 @@ impl DirStore {
     /// Makes what is installed durable, and lets the journal forget it.
     ///
     /// # Errors
-    /// Nothing is lost: the journal keeps what is installed until the next attempt, or the next opening.
+    /// Nothing is lost: the journal keeps what is installed until the next attempt, or the next
+    /// opening.
     pub fn checkpoint(&self) -> Result<(), CheckpointError> {
         let (upto, after, txn, block, supers) = {
             let mut state = self.live()?;
@@ -556,7 +562,8 @@ impl DirStore {
         self.state.lock().entries.values().map(|e| e.txn).collect()
     }
 
-    /// Transactions whose record the journal still needs, and those whose displaced objects such a record brings back.
+    /// Transactions whose record the journal still needs, and those whose displaced objects such a
+    /// record brings back.
     pub(crate) fn needed_by_journal(&self) -> HashSet<TxnId> {
         let state = self.state.lock();
         let mut needed: HashSet<TxnId> = state.entries.values().map(|e| e.txn).collect();

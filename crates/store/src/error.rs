@@ -261,7 +261,8 @@ pub enum CheckpointError {
     /// The store gave up after an earlier error.
     #[error("{0}")]
     Poisoned(#[from] Poisoned),
-    /// There is no room for a super block.  Nothing is lost: the journal is longer until the next attempt.
+    /// There is no room for a super block. Nothing is lost: the journal is longer until the next
+    /// attempt.
     #[error("no room for a checkpoint: {0}")]
     NoRoom(std::io::Error),
 }

@@ -2,11 +2,12 @@
 //! the part of the journal that recovery would install: the earlier one is checkpointed first.  So
 //! recovery can take each record for itself, and needs no order among them.
 //!
-//! The one exception are files that both change *in place*, content or attributes: such a file is found by the same
-//! inode under the same name whatever is installed of either, so the earlier one needs only be installed before
-//! the later one is committed, and recovery does both in their order ([`crate::recovery`]).  A small file that is
-//! changed again and again costs no checkpoint each time.  That is so only if the later one met the version that
-//! the earlier one left: doing the earlier one again would undo what somebody else did in between.
+//! The one exception are files that both change *in place*, content or attributes: such a file is
+//! found by the same inode under the same name whatever is installed of either, so the earlier one
+//! needs only be installed before the later one is committed, and recovery does both in their order
+//! ([`crate::recovery`]). A small file that is changed again and again costs no checkpoint each
+//! time. That is so only if the later one met the version that the earlier one left: doing the
+//! earlier one again would undo what somebody else did in between.
 
 use crate::io::{HostId, Stamp};
 use crate::writeset::index::Index;
@@ -135,8 +136,8 @@ impl Footprint {
         self.in_place.values_mut().for_each(|file| file.left = Some(file.met));
     }
 
-    /// `later` has met what this one left, and is in the journal: for files that both change in place it is the one to
-    /// be met from now on.
+    /// `later` has met what this one left, and is in the journal: for files that both change in
+    /// place it is the one to be met from now on.
     pub(crate) fn followed_by(&mut self, later: &Footprint) {
         self.in_place.retain(|id, _| !later.in_place.contains_key(id));
     }
@@ -161,8 +162,8 @@ impl Footprint {
 pub enum Meeting {
     /// They do not: their order means nothing.
     Apart,
-    /// Only in files that both change in place, nobody else in between: the later one may be committed when the earlier
-    /// one is installed.
+    /// Only in files that both change in place, nobody else in between: the later one may be
+    /// committed when the earlier one is installed.
     InPlace,
     /// The later one may be committed when the earlier one is installed for good.
     Full,

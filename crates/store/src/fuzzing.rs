@@ -9,8 +9,8 @@ pub fn journal(bytes: &[u8]) {
     crate::journal::fuzzing::scan_made_up(bytes);
 }
 
-/// These bytes as a history file, as a bundle of histories and as a super block, each with a sum that is right, and as the body
-/// of a journal record.
+/// These bytes as a history file, as a bundle of histories and as a super block, each with a sum
+/// that is right, and as the body of a journal record.
 pub fn history(bytes: &[u8]) {
     if let Ok(history) = History::decode(&summed(bytes.to_vec())) {
         assert!(History::decode(&history.encode()).is_ok());

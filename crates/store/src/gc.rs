@@ -1,16 +1,19 @@
 //! History: listing it, and bounding what it keeps.
 //!
-//! A transaction's history is its file in `h/` or its entry in a bundle ([`crate::bundle`]), its displaced objects and
-//! before-files in `g/`.  To *forget* a transaction is to give back what only its undo needs: it stays in the log, as an
-//! entry without a write set ([`History::forgotten`]).  What is in `conflict/` belongs to outsiders and is never collected.
+//! A transaction's history is its file in `h/` or its entry in a bundle ([`crate::bundle`]), its
+//! displaced objects and before-files in `g/`. To *forget* a transaction is to give back what only
+//! its undo needs: it stays in the log, as an entry without a write set ([`History::forgotten`]).
+//! What is in `conflict/` belongs to outsiders and is never collected.
 //!
-//! **Order.**  The graveyard part goes first, then the short entry is written, and the full one goes last.  So a
-//! collection that was cut off is found again by the full one, and one that lost its last step in a power cut is as well.  What
-//! is in the graveyard without any history (a power cut reordered the two) goes with the next collection.
+//! **Order.** The graveyard part goes first, then the short entry is written, and the full one goes
+//! last. So a collection that was cut off is found again by the full one, and one that lost its
+//! last step in a power cut is as well. What is in the graveyard without any history (a power cut
+//! reordered the two) goes with the next collection.
 //!
-//! **Beside others.**  What somebody takes back is in use ([`InUse`]) from the look at its history to the end of its
-//! installation, and is not collected; what is being collected cannot be taken back any more.  What the journal still needs,
-//! and what such records take out of the graveyard, stays as well.
+//! **Beside others.** What somebody takes back is in use ([`InUse`]) from the look at its history
+//! to the end of its installation, and is not collected; what is being collected cannot be taken
+//! back any more. What the journal still needs, and what such records take out of the graveyard,
+//! stays as well.
 
 use crate::bundle::{self, Bundle, Entry};
 use crate::dir_store::DirStore;
@@ -29,7 +32,8 @@ use systx_base::{Kind, TxnId};
 #[derive(Default)]
 struct Histories {
     all: Vec<History>,
-    /// Those of them that have a file of their own, which counts where there is an entry in a bundle as well.
+    /// Those of them that have a file of their own, which counts where there is an entry in a
+    /// bundle as well.
     files: HashSet<TxnId>,
     /// All that have something, also such as cannot be read.
     known: HashSet<TxnId>,
@@ -277,8 +281,9 @@ impl DirStore {
         Ok(report)
     }
 
-    /// Lets what cannot be read go: a power cut has torn it, and it counts as absent.  One that was being written when it was read is the
-    /// journal's until it is whole, so it is looked at once more.
+    /// Lets what cannot be read go: a power cut has torn it, and it counts as absent. One that was
+    /// being written when it was read is the journal's until it is whole, so it is looked at once
+    /// more.
     fn drop_torn(&self, torn: &HashSet<TxnId>, gone: &mut HashSet<TxnId>) -> Result<()> {
         if torn.is_empty() {
             return Ok(());
@@ -298,7 +303,8 @@ impl DirStore {
         Ok(())
     }
 
-    /// Lets entries of bundles go: all of those that are `gone`, the full ones of those that were `forgotten`.
+    /// Lets entries of bundles go: all of those that are `gone`, the full ones of those that were
+    /// `forgotten`.
     fn let_go(&self, read: &Histories, gone: &HashSet<TxnId>, forgotten: &[TxnId]) -> Result<()> {
         let forgotten: HashSet<&TxnId> = forgotten.iter().collect();
         let store = self.number_of_bundles();
@@ -311,7 +317,8 @@ impl DirStore {
         Ok(())
     }
 
-    /// Gives back what the undo of a transaction needs; whether nothing of it is left in the log either.
+    /// Gives back what the undo of a transaction needs; whether nothing of it is left in the log
+    /// either.
     fn forget(
         &self,
         history: &History,
@@ -381,7 +388,8 @@ impl DirStore {
     }
 
     fn plan(&self, keep: Keep) -> Result<Plan> {
-        // In this order: what an installation puts into the graveyard is the journal's until its history is written.
+        // In this order: what an installation puts into the graveyard is the journal's until its
+        // history is written.
         let mut graves: HashMap<TxnId, Vec<Vec<u8>>> = HashMap::new();
         for name in names(&*self.io, &self.layout.grave)? {
             if let Some(txn) = grave_of(&name) {

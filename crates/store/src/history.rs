@@ -1,11 +1,12 @@
 //! What a commit was, what it overwrote, and what it left: the bytes of a journal record's body and
 //! of a history file.
 //!
-//! A journal record holds the [`Commit`]: who and what, the write set with its data, the before-images
-//! of what is changed in place, and the identity of every slot that becomes a file.  When it is
-//! installed, a history file takes its place for undo: the same without the new data, and with the
-//! stamps that the installation left ([`Done`]).  Small ones share a file ([`crate::bundle`]).  They are
-//! written without a sync; the checkpoint that lets the journal forget the record makes them durable.
+//! A journal record holds the [`Commit`]: who and what, the write set with its data, the
+//! before-images of what is changed in place, and the identity of every slot that becomes a file.
+//! When it is installed, a history file takes its place for undo: the same without the new data,
+//! and with the stamps that the installation left ([`Done`]). Small ones share a file
+//! ([`crate::bundle`]). They are written without a sync; the checkpoint that lets the journal
+//! forget the record makes them durable.
 
 use crate::io::{HostId, Io, Open, Stamp, Stat};
 use crate::joint::{Joint, get_joint, put_joint};
@@ -46,7 +47,7 @@ pub enum TxnKind {
     },
 }
 
-/// How much a transaction changed, as its user was told when it was committed.  It cannot be counted
+/// How much a transaction changed, as its user was told when it was committed. It cannot be counted
 /// afterwards: a directory that was removed with all that is in it is one name of the write set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Told {

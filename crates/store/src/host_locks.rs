@@ -2,8 +2,9 @@
 //! excludes the same programs outside, as it ever did.
 //!
 //! Each owner gets an open file description of its own; locks belong to that description (fcntl(2)
-//! `F_OFD_SETLK`, flock(2)), so the kernel's own table decides between owners of views and processes
-//! of the host alike.  Files that exist in a view only get an unnamed file of their own to lock.
+//! `F_OFD_SETLK`, flock(2)), so the kernel's own table decides between owners of views and
+//! processes of the host alike. Files that exist in a view only get an unnamed file of their own to
+//! lock.
 
 use crate::host_locks_unsafe;
 use crate::io::Handle;
@@ -106,10 +107,11 @@ impl LockFile {
         host_locks_unsafe::set(self.fd.as_fd(), None, start, end).map(drop)
     }
 
-    /// Gives up all that this description holds, now: it may live on for a moment elsewhere, for instance in a
-    /// process that is about to execute a program.
+    /// Gives up all that this description holds, now: it may live on for a moment elsewhere, for
+    /// instance in a process that is about to execute a program.
     pub fn release(&self) {
-        // Both kinds cannot fail on a descriptor that has locks; where there are none, nothing is lost.
+        // Both kinds cannot fail on a descriptor that has locks; where there are none, nothing is
+        // lost.
         let _ = self.flock(None);
         let _ = self.clear(0, i64::MAX as u64);
     }

@@ -239,8 +239,9 @@ fn is(e: &Error, code: i32) -> bool {
     e.raw_os_error() == Some(code)
 }
 
-/// For objects that further records of the journal change in place as well: all records that do, in their order, with
-/// the object's position in each.  Empty where another one of them looks, and writes, for all.
+/// For objects that further records of the journal change in place as well: all records that do, in
+/// their order, with the object's position in each. Empty where another one of them looks, and
+/// writes, for all.
 pub(crate) type Versions<'a> = HashMap<Ix, Vec<(&'a Commit, Ix)>>;
 
 /// Installs a commit.  `run` is unique to this attempt; `redo` says that an earlier one may have
@@ -399,8 +400,9 @@ impl<'a> Install<'a> {
     fn graves(&self) -> Step<Vec<(Ix, Stamp)>> {
         let mut graves = Vec::new();
         for ix in (0..self.states.len() as u32).map(Ix) {
-            // A name that is not there is not looked for without need: the file system searches the directory, and keeps
-            // the answer.  An earlier run may have exchanged what is to be overwritten, and so may this one.
+            // A name that is not there is not looked for without need: the file system searches the
+            // directory, and keeps the answer. An earlier run may have exchanged what is to be
+            // overwritten, and so may this one.
             let may_be = self.redo || self.id(ix) != self.origin_id(ix);
             let exchanged = self.befores.get(&ix).is_some_and(|b| match b.content {
                 OldContent::Keep => false,
@@ -619,8 +621,8 @@ impl<'a> Install<'a> {
                 Some(ix) => self.is_ours(ix, &place, &stat)?,
                 None => false,
             };
-            // Ours stays until the journal has forgotten the transaction: what a power cut leaves of a
-            // removed file need not look like ours any more.
+            // Ours stays until the journal has forgotten the transaction: what a power cut leaves
+            // of a removed file need not look like ours any more.
             if !ours {
                 let path = built.map(|ix| self.path(ix)).unwrap_or_default();
                 let base = path.rsplit(|b| *b == b'/').next().unwrap_or_default().to_vec();

@@ -236,7 +236,7 @@ pub trait Store: Send + Sync {
     /// [`Disjoint`].
     fn commit_group(&self, members: Vec<Ready>) -> Vec<Written<Committed>>;
     /// Installs a committed transaction in the tree, or waits for whoever does, and returns the
-    /// report.  Calling it again returns the same report until the checkpoint.  It moves the version
+    /// report. Calling it again returns the same report until the checkpoint. It moves the version
     /// of nothing but what the write set names, and the report has those.
     ///
     /// # Errors

@@ -6,9 +6,9 @@
 //! leaves the file system that the root is on (`EXDEV` instead), and errors are `std::io::Error`s
 //! with the errno that Linux would give.
 //!
-//! Where a call takes `at` and `name` and makes or removes nothing (`stat_at`, the `xattr` and `set_`
-//! calls), the empty name means what `at` itself is open on, a file or a directory.  New objects are
-//! made with the mode given less the process's umask; `set_mode` is exact.
+//! Where a call takes `at` and `name` and makes or removes nothing (`stat_at`, the `xattr` and
+//! `set_` calls), the empty name means what `at` itself is open on, a file or a directory. New
+//! objects are made with the mode given less the process's umask; `set_mode` is exact.
 
 use std::any::Any;
 use std::io::Result;
@@ -139,8 +139,8 @@ pub struct ListItem<'a> {
 pub enum Open {
     /// For reading.
     Read,
-    /// For reading, where nobody but root and the caller itself may change names in the directory: a
-    /// FIFO or a device cannot have been slipped in, and need not be looked for before opening.
+    /// For reading, where nobody but root and the caller itself may change names in the directory:
+    /// a FIFO or a device cannot have been slipped in, and need not be looked for before opening.
     ReadOwn,
 }
 

@@ -1,22 +1,25 @@
 //! One commit over several stores, with one commit point.
 //!
-//! One of the stores is the *decider*.  The others are prepared: their records are made durable first, and
-//! say who decides.  The decider's record, which lists all, is the commit point: a prepared record counts
-//! if the decider has committed, and is as if it had never been written if not.
+//! One of the stores is the *decider*. The others are prepared: their records are made durable
+//! first, and say who decides. The decider's record, which lists all, is the commit point: a
+//! prepared record counts if the decider has committed, and is as if it had never been written if
+//! not.
 //!
-//! **Who remembers.**  The decider's journal holds the decision until its checkpoint; from the installation on
-//! it is also in a file `d/JOINT`, which stays until every other store has let go of its prepared
-//! record.  Where there is neither, nothing was committed.  So no store's journal waits for another's checkpoint,
-//! and stores may be recovered in any order.
+//! **Who remembers.** The decider's journal holds the decision until its checkpoint; from the
+//! installation on it is also in a file `d/JOINT`, which stays until every other store has let go
+//! of its prepared record. Where there is neither, nothing was committed. So no store's journal
+//! waits for another's checkpoint, and stores may be recovered in any order.
 //!
-//! **Recovery.**  A store that finds a prepared record asks the decider's files ([`outcome`]); without an
-//! answer it is not opened and nothing in it is touched.  Before the answer the decider's file system is
-//! synced: a record that only the page cache has would be believed here and lost there by a power cut.
+//! **Recovery.** A store that finds a prepared record asks the decider's files ([`outcome`]);
+//! without an answer it is not opened and nothing in it is touched. Before the answer the decider's
+//! file system is synced: a record that only the page cache has would be believed here and lost
+//! there by a power cut.
 //!
-//! **Names.**  A joint commit is known by a random number: transaction ids of what was aborted are used again.
+//! **Names.** A joint commit is known by a random number: transaction ids of what was aborted are
+//! used again.
 //!
-//! **No deadlock.**  One joint commit at a time is between its first claim and its decision ([`Joiner`]), so a
-//! prepared record waits for nobody who waits for it.
+//! **No deadlock.** One joint commit at a time is between its first claim and its decision
+//! ([`Joiner`]), so a prepared record waits for nobody who waits for it.
 
 use crate::dir_store::DirStore;
 use crate::error::CommitError;
@@ -184,8 +187,8 @@ impl Joiner {
         Turn(self)
     }
 
-    /// Commits all parts, or none; the first one decides.  When this returns all are durable; each is in its
-    /// tree after [`Store::apply`].  `id` is a random number.
+    /// Commits all parts, or none; the first one decides. When this returns all are durable; each
+    /// is in its tree after [`Store::apply`]. `id` is a random number.
     ///
     /// # Errors
     /// Nothing was committed, except with [`CommitError::InDoubt`].
@@ -311,8 +314,9 @@ pub fn is_there(io: &dyn Io, path: &[u8], owner: Option<Owner>, store: u64) -> b
     open(io, path, owner, store).is_ok_and(|found| found.is_some())
 }
 
-/// Whether the store numbered `store`, in the directory `path` below the root of `io`, may still ask for the
-/// decision about the joint commit `id`: it has a prepared record of it, or cannot be read.
+/// Whether the store numbered `store`, in the directory `path` below the root of `io`, may still
+/// ask for the decision about the joint commit `id`: it has a prepared record of it, or cannot be
+/// read.
 pub fn is_undecided(io: &dyn Io, path: &[u8], owner: Option<Owner>, store: u64, id: u64) -> bool {
     let look = || -> Result<bool> {
         let Some((layout, block)) = open(io, path, owner, store)? else { return Ok(true) };
@@ -389,7 +393,8 @@ struct Kept {
     joint: Joint,
 }
 
-/// Notes what this store decided for others.  Durable with the checkpoint that lets the journal forget it.
+/// Notes what this store decided for others. Durable with the checkpoint that lets the journal
+/// forget it.
 pub(crate) fn note(io: &dyn Io, layout: &Layout, commit: &Commit, boot: [u8; 16]) -> Result<()> {
     let Some(joint) = commit.joint.as_ref().filter(|j| j.decides() && j.members.len() > 1) else {
         return Ok(());

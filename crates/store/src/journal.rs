@@ -6,7 +6,7 @@
 //! with one durable write each run of neighbours.
 //!
 //! A record is valid if its header and body match their checksums and it is the next one: store,
-//! epoch, log sequence number, and the checksum of the header before it (the chain).  The end of the
+//! epoch, log sequence number, and the checksum of the header before it (the chain). The end of the
 //! log is the first place where no valid record follows; a record that does not fit into the rest
 //! of a segment is at the start of the next.
 //!
@@ -242,7 +242,8 @@ impl Ring {
     /// Writes a group; durable on return.  Returns the place after each record.
     ///
     /// # Errors
-    /// `ENOSPC` and `EDQUOT`: nothing of it is in the journal, and it may be written again.  After any other some of it may be.
+    /// `ENOSPC` and `EDQUOT`: nothing of it is in the journal, and it may be written again. After
+    /// any other some of it may be.
     pub fn append(
         &mut self,
         io: &dyn Io,

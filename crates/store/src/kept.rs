@@ -1,5 +1,6 @@
-//! Which transactions have a history, without a look for each: to look for a name that is not there, a file system
-//! reads the directory and remembers the answer, which is the larger part of a small begin.
+//! Which transactions have a history, without a look for each: to look for a name that is not
+//! there, a file system reads the directory and remembers the answer, which is the larger part of a
+//! small begin.
 
 use crate::bundle;
 use crate::io::{Handle, Io};

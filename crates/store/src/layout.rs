@@ -49,8 +49,8 @@ pub(crate) fn ensure_dir(io: &dyn Io, at: &Handle, name: &[u8]) -> Result<Handle
 
 /// Opens a file for writing, making it first if it is not there.
 pub(crate) fn ensure_file(io: &dyn Io, at: &Handle, name: &[u8]) -> Result<Handle> {
-    // Looked up before it is opened for writing: the kernel asks leave to write for a name that it does not know yet, and on
-    // a frozen file system that waits.
+    // Looked up before it is opened for writing: the kernel asks leave to write for a name that it
+    // does not know yet, and on a frozen file system that waits.
     if found(io.stat_at(at, name))?.is_some() {
         match io.open_to_write(at, name) {
             Err(e) if e.kind() == ErrorKind::NotFound => {}
@@ -131,8 +131,8 @@ impl Layout {
         if io.get_xattr(&state, b"", acl).is_ok() {
             let _ = io.remove_xattr(&state, b"", acl);
         }
-        // Displaced files lie in here with the permissions that they had, below directories that may
-        // have kept them private.
+        // Displaced files lie in here with the permissions that they had, below directories that
+        // may have kept them private.
         if stat.mode & 0o077 != 0 {
             io.set_mode(&state, b"", 0o700)?;
         }
@@ -227,8 +227,8 @@ pub(crate) fn grave_of(name: &[u8]) -> Option<TxnId> {
     history_of(name.split(|byte| *byte == b'.').next()?)
 }
 
-/// Name of a staged object: `role` is `b` for built, `p` for parked, with the object's index; or `l` for a link, with that of
-/// the bind.
+/// Name of a staged object: `role` is `b` for built, `p` for parked, with the object's index; or
+/// `l` for a link, with that of the bind.
 pub(crate) fn temp_name(txn: TxnId, epoch: u64, role: char, ix: u32) -> Vec<u8> {
     format!("{:016x}.{epoch:x}.{role}{ix}", txn.0).into_bytes()
 }

@@ -1,18 +1,21 @@
-//! Read leases (fcntl(2), `F_SETLEASE`): nobody has a file open for writing, and who opens it for that waits.
+//! Read leases (fcntl(2), `F_SETLEASE`): nobody has a file open for writing, and who opens it for
+//! that waits.
 
 use crate::real_unsafe::{self, Lease};
 use std::io::Result;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// While it lives nobody has the file open for writing.  Who opens it for that waits until it is dropped, or gets `EWOULDBLOCK`
-/// with `O_NONBLOCK`; the kernel takes it away after /proc/sys/fs/lease-break-time seconds.
+/// While it lives nobody has the file open for writing. Who opens it for that waits until it is
+/// dropped, or gets `EWOULDBLOCK` with `O_NONBLOCK`; the kernel takes it away after
+/// /proc/sys/fs/lease-break-time seconds.
 #[derive(Debug)]
 pub struct ReadLease {
     fd: OwnedFd,
 }
 
 impl ReadLease {
-    /// Of a regular file that `fd` has open for reading only; `None`: somebody has it open for writing.
+    /// Of a regular file that `fd` has open for reading only; `None`: somebody has it open for
+    /// writing.
     ///
     /// # Errors
     /// Those of fcntl(2): `EINVAL` where the file system, or the system, has no leases.

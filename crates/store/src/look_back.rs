@@ -1,10 +1,11 @@
 //! What a committed transaction changed, with both sides, from what undo keeps.
 //!
-//! The bytes of an old version are nowhere as such.  They are what its inode holds now, less what later transactions
-//! changed in place, from the latest back: each of those has kept what it overwrote.  The inode is in the tree, or in
-//! the graveyard of whoever displaced it, also below a directory that was removed as a whole, and the histories
-//! say where.  What no transaction has left as it is now was changed by somebody outside: of such a version only the attributes
-//! that the history has are told.
+//! The bytes of an old version are nowhere as such. They are what its inode holds now, less what
+//! later transactions changed in place, from the latest back: each of those has kept what it
+//! overwrote. The inode is in the tree, or in the graveyard of whoever displaced it, also below a
+//! directory that was removed as a whole, and the histories say where. What no transaction has left
+//! as it is now was changed by somebody outside: of such a version only the attributes that the
+//! history has are told.
 
 use crate::dir_store::DirStore;
 use crate::history::{Before, ChangeKind, History, OldContent};
@@ -53,7 +54,8 @@ struct Finder<'a> {
     paths: HashMap<HostId, Vec<Vec<u8>>>,
     /// Where it is in the graveyard.
     graves: HashMap<HostId, Vec<u8>>,
-    /// Directories that were removed as a whole: their paths, and what they are called in the graveyard.
+    /// Directories that were removed as a whole: their paths, and what they are called in the
+    /// graveyard.
     removed: Vec<(Vec<u8>, Vec<u8>)>,
     /// The latest version that a transaction has left of an inode.
     left: HashMap<HostId, Stamp>,
@@ -71,7 +73,8 @@ impl DirStore {
         finder.changes(history).map(Some)
     }
 
-    /// The content of one side of a file, at most `limit` bytes, or the target of a link; `None` if it is not known any more.
+    /// The content of one side of a file, at most `limit` bytes, or the target of a link; `None` if
+    /// it is not known any more.
     pub fn read_back(&self, side: &PastSide, limit: usize) -> Result<Option<Vec<u8>>> {
         let seat = side.seat.as_ref().and_then(|seat| seat.downcast_ref::<Seat>());
         let Some(seat) = seat else { return Ok(None) };

@@ -17,8 +17,8 @@ impl<'a> Origins<'a> {
         Origins { env, set, dirs: vec![None; set.objects.len()] }
     }
 
-    /// The directory that an object was in, and its name there; `None` for what is new, or in a directory that is
-    /// gone.
+    /// The directory that an object was in, and its name there; `None` for what is new, or in a
+    /// directory that is gone.
     pub fn place(&mut self, ix: Ix) -> Result<Option<(Handle, &'a [u8])>> {
         match &self.set.object(ix).origin {
             Origin::Host { parent, name, .. } => Ok(self.dir(*parent)?.map(|dir| (dir, &name[..]))),

@@ -1,15 +1,18 @@
 //! What is special about a volume that is an overlay file system (the root of most containers).
 //!
-//! An object of a lower layer is *copied up* when it is changed first: from then on it is another inode below, with
-//! another time of birth and of change, and, where the layers are on one file system or `xino` is on, with the same
-//! number.  A file that has several names in a lower layer gets another number, too, and is parted from them.  A
-//! directory of which a lower layer has a part can never be renamed (`EXDEV`), unless the overlay redirects directories.
+//! An object of a lower layer is *copied up* when it is changed first: from then on it is another
+//! inode below, with another time of birth and of change, and, where the layers are on one file
+//! system or `xino` is on, with the same number. A file that has several names in a lower layer
+//! gets another number, too, and is parted from them. A directory of which a lower layer has a part
+//! can never be renamed (`EXDEV`), unless the overlay redirects directories.
 //!
 //! So, on an overlay:
 //! - the number alone is an object's identity ([`crate::real`] leaves the time of birth out);
-//! - [`raise`] has copied up all that a commit changes before its record is made, which holds the numbers and stamps
-//!   of then: neither an installation nor a recovery meets a copy-up, or runs out of space by one;
-//! - what is removed with such a directory is carried to the graveyard ([`crate::install`], `carry`);
+//! - [`raise`] has copied up all that a commit changes before its record is made, which holds the
+//!   numbers and stamps of then: neither an installation nor a recovery meets a copy-up, or runs
+//!   out of space by one;
+//! - what is removed with such a directory is carried to the graveyard ([`crate::install`],
+//!   `carry`);
 //! - [`is_movable`] tells such directories, by an attempt to rename that can do nothing.
 
 use crate::class::{options, says_volatile};
@@ -101,10 +104,12 @@ pub(crate) fn is_movable(io: &dyn Io, state: &Handle, at: &Handle, name: &[u8]) 
     }
 }
 
-/// Copies up all that a write set changes, moves or removes, and notes what it is then.  What is not what the
-/// transaction saw stays as it is, for who prepares the record to find.  Something to be synced, if anything changed.
+/// Copies up all that a write set changes, moves or removes, and notes what it is then. What is not
+/// what the transaction saw stays as it is, for who prepares the record to find. Something to be
+/// synced, if anything changed.
 ///
-/// What cannot be copied up beforehand (another's file, which may only be moved) is when its turn comes.
+/// What cannot be copied up beforehand (another's file, which may only be moved) is when its turn
+/// comes.
 ///
 /// # Errors
 /// No space, or one of the device.
@@ -155,7 +160,8 @@ pub(crate) fn raise(env: Env<'_>, txn: TxnId, set: &mut WriteSet) -> Result<Opti
 /// Whether nothing but a copy-up lies between the two.
 fn is_same(before: &Stat, now: &Stat) -> bool {
     let what = |s: &Stat| (s.kind, s.mode, s.uid, s.gid, s.size, s.mtime, s.rdev);
-    // One of several names of a file in a lower layer gets a number of its own, and so does what was made anew.
+    // One of several names of a file in a lower layer gets a number of its own, and so does what
+    // was made anew.
     let parted = match before.kind {
         Kind::Dir => false,
         Kind::File => before.nlink > 1,
@@ -193,8 +199,8 @@ impl Raise<'_> {
         }
     }
 
-    /// Has copied up what is in a directory that is to be removed, if its content will have to be carried; whether it
-    /// will.
+    /// Has copied up what is in a directory that is to be removed, if its content will have to be
+    /// carried; whether it will.
     fn below(&mut self, at: &Handle, name: &[u8]) -> Result<bool> {
         let Env { io, layout, .. } = self.env;
         if is_movable(io, &layout.state, at, name).unwrap_or(true) {
@@ -219,8 +225,8 @@ impl Raise<'_> {
         Ok(true)
     }
 
-    /// Whether the number of this, copied up, would not last: what the overlay knows it by is an extended attribute,
-    /// and those of users are for files and directories only.
+    /// Whether the number of this, copied up, would not last: what the overlay knows it by is an
+    /// extended attribute, and those of users are for files and directories only.
     fn loses_number(&mut self, stat: &Stat) -> bool {
         let asked = || options(stat.dev).iter().any(|o| o == "userxattr");
         *self.userxattr.get_or_insert_with(asked)
@@ -268,8 +274,8 @@ impl Raise<'_> {
         Ok(())
     }
 
-    /// Exchanges what is staged, if all went well, for what is to be `seen` at its place, and removes what is staged
-    /// then.  If it is something else, it stays.
+    /// Exchanges what is staged, if all went well, for what is to be `seen` at its place, and
+    /// removes what is staged then. If it is something else, it stays.
     fn put(
         &self,
         staged: &[u8],

@@ -201,8 +201,8 @@ pub(crate) fn is_version(origin: &Origin, stat: &Stat) -> bool {
     }
 }
 
-/// The old values of what changes; writing content moves the modification time and may clear bits of
-/// the mode.
+/// The old values of what changes; writing content moves the modification time and may clear bits
+/// of the mode.
 fn restored(attrs: &Attrs, stat: &Stat, content: bool) -> Attrs {
     let all = all_attrs(stat);
     Attrs {

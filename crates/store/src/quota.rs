@@ -1,7 +1,9 @@
-//! Whether a quota may leave a process less room than the file system has: nothing tells how much, but an attempt.
+//! Whether a quota may leave a process less room than the file system has: nothing tells how much,
+//! but an attempt.
 //!
-//! Quotas of users, groups and projects are told by the options of the mount.  Quota groups of btrfs are no option, bind
-//! root as well, and can be switched on at any time; the kernel has a directory for them while they are.
+//! Quotas of users, groups and projects are told by the options of the mount. Quota groups of btrfs
+//! are no option, bind root as well, and can be switched on at any time; the kernel has a directory
+//! for them while they are.
 
 use crate::class::{BTRFS, OVERLAY};
 use std::os::fd::BorrowedFd;

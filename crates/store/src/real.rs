@@ -2,12 +2,12 @@
 //!
 //! Directories are `O_PATH` handles, opened one component at a time with
 //! `openat2(RESOLVE_NO_XDEV | RESOLVE_BENEATH)`, so that nothing mounted below the root and no
-//! symbolic link that an outsider swaps in can lead elsewhere.  Regular files are looked at through
+//! symbolic link that an outsider swaps in can lead elsewhere. Regular files are looked at through
 //! an `O_PATH` descriptor first and opened through it, so that opening never has a side effect on a
 //! FIFO or a device that took the file's place (two walks and a look more, half of the time that a
-//! first read of a small file takes on the host; [`Open::ReadOwn`] is for where nobody could have put
-//! one there).  What takes no descriptor (extended attributes of an
-//! entry, the mode of an entry) goes through `/proc/self/fd/N/NAME`.
+//! first read of a small file takes on the host; [`Open::ReadOwn`] is for where nobody could have
+//! put one there). What takes no descriptor (extended attributes of an entry, the mode of an entry)
+//! goes through `/proc/self/fd/N/NAME`.
 //!
 //! The caller's umask applies to `create_file`, `mkdir` and `mknod`; who wants exact bits sets them
 //! afterwards.  No locks, no state but a descriptor for `syncfs` that lives as long as the volume,
@@ -87,9 +87,9 @@ fn proc_path(fd: BorrowedFd<'_>, name: &[u8]) -> Vec<u8> {
 /// Opens what a descriptor refers to once more, without side effects on FIFOs and devices.
 ///
 /// `EAGAIN` comes from a lease, which only regular files have: most likely that of a probe of ours
-/// ([`Io::openers`]) in another thread, over in some microseconds.  So it is waited for as any program does
-/// that does not ask for `O_NONBLOCK`; others' leases are broken by the kernel in the end
-/// (/proc/sys/fs/lease-break-time).
+/// ([`Io::openers`]) in another thread, over in some microseconds. So it is waited for as any
+/// program does that does not ask for `O_NONBLOCK`; others' leases are broken by the kernel in the
+/// end (/proc/sys/fs/lease-break-time).
 pub(crate) fn open_again(file: BorrowedFd<'_>, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     let link = proc_path(file, b"");
     let flags = flags | OFlags::CLOEXEC;
@@ -176,8 +176,9 @@ pub fn grown(
 }
 
 impl RealIo {
-    /// From now on [`Io::openers`] asks `known` first: programs that reach a file through a mount of ours have it open there, and
-    /// the file system itself knows nothing of them.  The first call counts.
+    /// From now on [`Io::openers`] asks `known` first: programs that reach a file through a mount
+    /// of ours have it open there, and the file system itself knows nothing of them. The first call
+    /// counts.
     pub fn ask_first(&self, known: impl Fn(&Stat) -> Option<Openers> + Send + Sync + 'static) {
         let _ = self.known.set(Box::new(known));
     }

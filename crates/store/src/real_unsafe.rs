@@ -1,5 +1,6 @@
-//! The few system calls of [`crate::real`] that `rustix` does not wrap, or not safely: leases and locks that belong
-//! to an open file description, a thread's own umask, and the number of a btrfs.  Nothing else in this crate is unsafe.
+//! The few system calls of [`crate::real`] that `rustix` does not wrap, or not safely: leases and
+//! locks that belong to an open file description, a thread's own umask, and the number of a btrfs.
+//! Nothing else in this crate is unsafe.
 
 #![allow(unsafe_code)]
 
@@ -59,19 +60,22 @@ pub(crate) fn give_lease_back(fd: BorrowedFd<'_>) {
     unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
 }
 
-/// The number that tells a btrfs file system from all others (`BTRFS_IOC_FS_INFO`); `None` if it cannot be had.
+/// The number that tells a btrfs file system from all others (`BTRFS_IOC_FS_INFO`); `None` if it
+/// cannot be had.
 pub(crate) fn btrfs_id(fd: BorrowedFd<'_>) -> Option<[u8; 16]> {
     const FS_INFO: libc::Ioctl = 0x8400_941f_u32 as libc::Ioctl;
     const AT: usize = 16;
     // `struct btrfs_ioctl_fs_info_args`; the alignment is that of its numbers.
     let mut args = [0u64; 128];
-    // SAFETY: the call writes a structure of 1024 bytes, which `args` has and which lives for the whole call; `fd` is open.
+    // SAFETY: the call writes a structure of 1024 bytes, which `args` has and which lives for the
+    // whole call; `fd` is open.
     let done = unsafe { libc::ioctl(fd.as_raw_fd(), FS_INFO, args.as_mut_ptr()) };
     let bytes: Vec<u8> = args.iter().flat_map(|n| n.to_ne_bytes()).collect();
     bytes.get(AT..)?.first_chunk().copied().filter(|_| done == 0)
 }
 
-/// Gives this thread a umask, working directory and root of its own, all as they are (unshare(2), `CLONE_FS`).
+/// Gives this thread a umask, working directory and root of its own, all as they are (unshare(2),
+/// `CLONE_FS`).
 pub(crate) fn own_umask() -> rustix::io::Result<()> {
     // SAFETY: what makes the call unsafe is to unshare the descriptor table; it stays shared.
     unsafe { rustix::thread::unshare_unsafe(rustix::thread::UnshareFlags::FS) }

@@ -8,8 +8,8 @@
 //!    ([`crate::install`], `chain`).  If the file system has been mounted all the time (a process
 //!    died, nothing that was written is lost), those that the mark calls installed are skipped
 //!    ([`crate::mark`]).
-//! 4. Sync, then write a super block that begins after the last record, with the next epoch: what is
-//!    left of a torn group can never become valid.  Only now slots are emptied.
+//! 4. Sync, then write a super block that begins after the last record, with the next epoch: what
+//!    is left of a torn group can never become valid. Only now slots are emptied.
 //!
 //! Until step 4 the journal is not touched, and installing is idempotent: recovery may crash at any
 //! call and starts over.  An error leaves everything as it was for the next attempt.
@@ -402,7 +402,8 @@ fn decode_all(
     Ok(pending)
 }
 
-/// The files that several records change in place: which records, by their position, and the object in each.
+/// The files that several records change in place: which records, by their position, and the object
+/// in each.
 struct Chains {
     files: HashMap<HostId, Chain>,
     /// The files that a record has in common with others, by the record's number.
@@ -446,7 +447,8 @@ impl Chains {
         self.of.get(&n).map_or(&[], Vec::as_slice)
     }
 
-    /// All records of each such file, if this is the first of them that changes its bytes: it does so for all.
+    /// All records of each such file, if this is the first of them that changes its bytes: it does
+    /// so for all.
     fn versions<'a>(&self, n: usize, pending: &'a [Pending]) -> Versions<'a> {
         let commits = |id: &HostId| {
             let chain = self.files.get(id).map_or(&[][..], |chain| &chain.records);
@@ -460,7 +462,8 @@ impl Chains {
         self.of(n).iter().map(|(ix, id)| (*ix, commits(id))).collect()
     }
 
-    /// A record that met what an earlier one left meets what that has left now: so undo goes from one to the next.
+    /// A record that met what an earlier one left meets what that has left now: so undo goes from
+    /// one to the next.
     fn carry_forward(&self, n: usize, pending: &mut [Pending]) {
         for (ix, id) in self.of(n) {
             let object = &mut pending[n].commit.set.objects[ix.0 as usize];
@@ -533,8 +536,8 @@ fn clear_staging(io: &dyn Io, layout: &Layout) -> Result<()> {
     Ok(())
 }
 
-/// The highest id among the history files, the graveyard and the conflicts (what else was committed the super block
-/// knows), and which have a history.
+/// The highest id among the history files, the graveyard and the conflicts (what else was committed
+/// the super block knows), and which have a history.
 fn kept(io: &dyn Io, layout: &Layout, bundled: &Bundled) -> Result<(TxnId, Kept)> {
     let mut highest = 0;
     let mut note = |name: &[u8]| {

@@ -1,5 +1,5 @@
-//! Versions that came back: after a transaction was undone, the objects that it met are as it met them,
-//! although their stamps are new.  Whoever made the versions that it met can be undone, too.
+//! Versions that came back: after a transaction was undone, the objects that it met are as it met
+//! them, although their stamps are new. Whoever made the versions that it met can be undone, too.
 
 use crate::history::{History, TxnKind};
 use crate::io::{HostId, Stamp};
@@ -9,7 +9,8 @@ use systx_base::TxnId;
 
 /// What undos, and undos of undos, brought back.
 pub(crate) struct Returned {
-    /// A version that a transaction met, and what its undo left of that inode; the first undo first.
+    /// A version that a transaction met, and what its undo left of that inode; the first undo
+    /// first.
     steps: HashMap<HostId, Vec<(Stamp, Stamp)>>,
 }
 

@@ -1,9 +1,11 @@
 //! How much room a commit may need: bytes, and inodes.
 //!
-//! Free space is what the file system tells; a quota tells nobody.  So where there may be one, room is held by an allocation for
-//! every commit, in two parts: one for what comes before the record is durable, one for the installation.  Tree blocks count
-//! in a quota group of btrfs as well: a call that changes names is charged, until the next transaction of the file system, with
-//! all that it might touch, and refused if that is too much; and so is one that overwrites, for blocks are never written in place.
+//! Free space is what the file system tells; a quota tells nobody. So where there may be one, room
+//! is held by an allocation for every commit, in two parts: one for what comes before the record is
+//! durable, one for the installation. Tree blocks count in a quota group of btrfs as well: a call
+//! that changes names is charged, until the next transaction of the file system, with all that it
+//! might touch, and refused if that is too much; and so is one that overwrites, for blocks are
+//! never written in place.
 
 use crate::error::ReserveError;
 use crate::io::FsInfo;
@@ -13,7 +15,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// What a store may make for itself with one commit: segments, history, a side log, directories.
 const OWN_INODES: u64 = 16;
-/// What several calls that change names at once, and small files, may be charged with beside the bytes.
+/// What several calls that change names at once, and small files, may be charged with beside the
+/// bytes.
 const TREE_BLOCKS: u64 = 1 << 20;
 /// What is kept for super blocks and for recovery where a quota may be used up by others.
 pub(crate) const SPARE: u64 = 1 << 20;
@@ -41,14 +44,15 @@ pub(crate) struct Promise {
 }
 
 impl Inodes {
-    /// Promises what a commit needs, where the file system has a fixed number of inodes and not enough are taken.
+    /// Promises what a commit needs, where the file system has a fixed number of inodes and not
+    /// enough are taken.
     pub fn promise(
         self: &Arc<Self>,
         set: &WriteSet,
         info: &FsInfo,
     ) -> Result<Promise, ReserveError> {
-        // A file system that makes them as they are needed says that it has none at all, or counts what its free
-        // space would be enough for.
+        // A file system that makes them as they are needed says that it has none at all, or counts
+        // what its free space would be enough for.
         if info.files == 0 {
             return Ok(Promise::default());
         }
@@ -71,8 +75,8 @@ impl Drop for Promise {
     }
 }
 
-/// What has to be held for a commit that may need `needed` bytes: until its record is written, and until it is installed.  A
-/// record may enter a segment of the journal that is not made yet.
+/// What has to be held for a commit that may need `needed` bytes: until its record is written, and
+/// until it is installed. A record may enter a segment of the journal that is not made yet.
 pub(crate) fn room_under_quota(needed: u64, segment: u64) -> [u64; 2] {
     [needed.saturating_add(segment + TREE_BLOCKS), needed.saturating_add(TREE_BLOCKS)]
 }

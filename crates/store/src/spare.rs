@@ -1,7 +1,8 @@
-//! Room that is kept for what has no reservation: super blocks, and recovery after others have used up a quota.
+//! Room that is kept for what has no reservation: super blocks, and recovery after others have used
+//! up a quota.
 //!
-//! Where blocks are never written in place, even a super block needs room.  It is a file of the store that is given up when
-//! there is none, and made again before the next decision.
+//! Where blocks are never written in place, even a super block needs room. It is a file of the
+//! store that is given up when there is none, and made again before the next decision.
 
 use crate::io::Io;
 use crate::layout::{Layout, ensure_file, found};

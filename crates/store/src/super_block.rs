@@ -14,8 +14,8 @@ pub(crate) const BYTES: usize = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"SYSTXSB1");
 /// The version of every on-disk format of this store.
 pub const FORMAT: u32 = 3;
-/// The oldest version that is read: it has no bundles ([`crate::bundle`]).  A store of it becomes one of this version
-/// with the next super block that is written.
+/// The oldest version that is read: it has no bundles ([`crate::bundle`]). A store of it becomes
+/// one of this version with the next super block that is written.
 const OLDEST: u32 = 2;
 /// Recovery holds the whole ring in memory, and a medium may say anything.
 const LONGEST_RING: u64 = 64 << 20;

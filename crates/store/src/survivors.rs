@@ -1,9 +1,10 @@
 //! Finding an inode again that lost one of its names and lives on under another.
 //!
-//! The graveyard keeps no link to such an inode, or users would count one name too many.  What undo
+//! The graveyard keeps no link to such an inode, or users would count one name too many. What undo
 //! needs is any name that is left: it is looked for by inode number, in the graveyard (a later
-//! transaction may have removed the last name), next to where the lost name was, and then everywhere
-//! on the volume.  Whatever is found must have the identity that was noted, birth time included.
+//! transaction may have removed the last name), next to where the lost name was, and then
+//! everywhere on the volume. Whatever is found must have the identity that was noted, birth time
+//! included.
 
 use crate::io::{Handle, HostId, Io, Stat};
 use crate::layout::Layout;
@@ -66,7 +67,8 @@ impl Search<'_> {
         Ok(None)
     }
 
-    /// A directory below another; `None` where it is gone, not ours to read, or another file system.
+    /// A directory below another; `None` where it is gone, not ours to read, or another file
+    /// system.
     fn open(&self, top: &Handle, way: &[Vec<u8>]) -> Result<Option<Handle>> {
         let mut dir = top.clone();
         for name in way {

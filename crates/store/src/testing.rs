@@ -331,7 +331,8 @@ pub fn undo_beside(store: &DirStore, of: u64, txn: u64) -> ApplyReport {
     store.apply(committed.lsn).unwrap()
 }
 
-/// An [`Io`] whose calls fail from the n-th on, as if the process had died there; or that has a quota.
+/// An [`Io`] whose calls fail from the n-th on, as if the process had died there; or that has a
+/// quota.
 pub struct Dying {
     inner: Arc<dyn Io>,
     left: AtomicU64,

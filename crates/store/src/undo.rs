@@ -63,7 +63,8 @@ impl DirStore {
         self.undo_some(txn, None)
     }
 
-    /// As [`DirStore::undo_set`], of what it changed at the paths (below the volume root) that are `wanted`.
+    /// As [`DirStore::undo_set`], of what it changed at the paths (below the volume root) that are
+    /// `wanted`.
     pub fn undo_part(&self, txn: TxnId, wanted: Wanted<'_>) -> Result<Undo> {
         self.undo_some(txn, Some(wanted))
     }
@@ -150,8 +151,8 @@ impl<'a> Builder<'a> {
     }
 
     /// Where the transaction left an object, in all names that are known; none for the root and for
-    /// what has no place.  A name that it had all the time comes first: the others go with the undo, and a
-    /// redo would look for the object in vain there.
+    /// what has no place. A name that it had all the time comes first: the others go with the undo,
+    /// and a redo would look for the object in vain there.
     fn heres(&self, ix: Ix) -> Vec<Here> {
         let mut heres = Vec::new();
         if let Origin::Host { parent, name, .. } = &self.set().object(ix).origin
@@ -283,8 +284,8 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Whether a directory is the one that was left.  On an overlay it is known by its path: one that was removed in
-    /// between and brought back has another number ([`crate::overlay`]).
+    /// Whether a directory is the one that was left. On an overlay it is known by its path: one
+    /// that was removed in between and brought back has another number ([`crate::overlay`]).
     fn is_dir_left(&self, left: Stamp, now: &Stat) -> bool {
         left.id == now.id || self.store.overlay && now.kind == Kind::Dir
     }
@@ -302,8 +303,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A directory that the transaction brought back goes again with all that is in it: nothing below
-    /// it may have changed since.
+    /// A directory that the transaction brought back goes again with all that is in it: nothing
+    /// below it may have changed since.
     fn check_below(&mut self, dir: &Handle, path: &[u8], since: Time) -> Result<()> {
         for name in names(&*self.store.io, dir)? {
             let below = join(path.to_vec(), &name);
@@ -433,7 +434,8 @@ impl<'a> Builder<'a> {
         if !told_apart && !same {
             return Ok(None);
         }
-        // Other names were no business of the transaction, but what it changed must be as it left it.
+        // Other names were no business of the transaction, but what it changed must be as it left
+        // it.
         let attrs = object.attrs;
         let as_left = same
             && attrs.mode.is_none_or(|m| m == now.mode)

@@ -1,18 +1,19 @@
-//! What a transaction leaves behind, as absolute outcomes: the final state of every object and every
-//! name that it changed, never a list of operations.  Installing a write set twice, or the rest of
-//! one after a crash, gives the same tree.
+//! What a transaction leaves behind, as absolute outcomes: the final state of every object and
+//! every name that it changed, never a list of operations. Installing a write set twice, or the
+//! rest of one after a crash, gives the same tree.
 //!
 //! **Invariants** (checked by [`WriteSet::check`], relied upon by the store):
 //! - W1 `objects[0]` is the volume's root directory, and only it is [`Origin::Root`].
 //! - W2 the parent of a host object stands before it in `objects`, and is a directory.
 //! - W3 every (directory, name) has at most one [`Bind`].
-//! - W4 `displaces` is the host object that was found at that name; its origin names the same place.
-//! - W5 every new object is the target of at least one bind, and following binds and origins upwards
-//!   from it ends at the root: no cycles, nothing unreachable.
+//! - W4 `displaces` is the host object that was found at that name; its origin names the same
+//!   place.
+//! - W5 every new object is the target of at least one bind, and following binds and origins
+//!   upwards from it ends at the root: no cycles, nothing unreachable.
 //! - W6 a directory is the target of at most one bind; if a host directory is bound elsewhere, its
 //!   origin name is bound too (to something else or to nothing).
-//! - W7 binds inside a removed directory are left out, except that an object that moved out of it is
-//!   bound at its new place.
+//! - W7 binds inside a removed directory are left out, except that an object that moved out of it
+//!   is bound at its new place.
 
 mod check;
 pub(crate) mod codec;
@@ -34,8 +35,9 @@ pub struct WriteSet {
     pub objects: Vec<Object>,
     /// Every changed name.
     pub binds: Vec<Bind>,
-    /// Further names that files keep, as far as they were met.  Only where a change could part a file from them
-    /// ([`crate::overlay`]), and not part of the record: they are seen to before it is made.
+    /// Further names that files keep, as far as they were met. Only where a change could part a
+    /// file from them ([`crate::overlay`]), and not part of the record: they are seen to before it
+    /// is made.
     pub kept: Vec<Kept>,
 }
 
@@ -68,8 +70,8 @@ pub struct Object {
 pub enum Origin {
     /// The volume's root directory.
     Root,
-    /// It exists: under this name (one of its names) in `parent`, which is where `parent` itself was
-    /// before the transaction.
+    /// It exists: under this name (one of its names) in `parent`, which is where `parent` itself
+    /// was before the transaction.
     Host {
         /// The directory that holds it.
         parent: Ix,
@@ -203,7 +205,7 @@ impl Data {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SlotId(pub u64);
 
-/// A staging slot, at first empty.  Dropping it gives it back to the store, unless it was committed.
+/// A staging slot, at first empty. Dropping it gives it back to the store, unless it was committed.
 pub trait Staging: std::any::Any + Send + Sync {
     /// Its name in a write set.
     fn id(&self) -> SlotId;

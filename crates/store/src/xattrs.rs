@@ -1,6 +1,6 @@
-//! Extended attributes, of which a file system takes only so many bytes for one file: how many is known to nobody but
-//! itself.  So it is asked before a commit is decided ([`try_out`]), with an object that nobody sees; an installation could only
-//! stop there, again and again.
+//! Extended attributes, of which a file system takes only so many bytes for one file: how many is
+//! known to nobody but itself. So it is asked before a commit is decided ([`try_out`]), with an
+//! object that nobody sees; an installation could only stop there, again and again.
 
 use crate::error::Refused;
 use crate::install::Env;
@@ -15,20 +15,21 @@ use systx_base::Kind;
 /// Key and value; no value: it is removed.
 pub(crate) type Xattr = (Vec<u8>, Option<Vec<u8>>);
 
-/// What every file system has room for beside one file: one with blocks of 1 KiB and no room in its inodes takes 988 bytes.
+/// What every file system has room for beside one file: one with blocks of 1 KiB and no room in its
+/// inodes takes 988 bytes.
 const CERTAIN: usize = 512;
 /// What each takes beside its key and value, at most.
 const EACH: usize = 32;
 
-/// Whether the file system says that it cannot have this attribute, so that trying again gains nothing while the file is
-/// what it is.
+/// Whether the file system says that it cannot have this attribute, so that trying again gains
+/// nothing while the file is what it is.
 pub(crate) fn is_refused(e: &Error) -> bool {
     let code = e.raw_os_error();
     matches!(code, Some(libc::ENOSPC | libc::EDQUOT | libc::E2BIG | libc::EOPNOTSUPP))
 }
 
-/// Makes all of these changes, in an order in which they find room: what goes or shrinks makes some.
-/// Which could not be made, also when tried once more, and why.
+/// Makes all of these changes, in an order in which they find room: what goes or shrinks makes
+/// some. Which could not be made, also when tried once more, and why.
 pub(crate) fn set_all(
     xattrs: &[Xattr],
     mut set: impl FnMut(&[u8], Option<&[u8]>) -> Result<()>,
@@ -67,7 +68,8 @@ fn size(key: &[u8], value: &[u8]) -> usize {
     key.len() + value.len() + EACH
 }
 
-/// Whether every object of a write set can have the extended attributes that it gets; the first that cannot.
+/// Whether every object of a write set can have the extended attributes that it gets; the first
+/// that cannot.
 pub(crate) fn try_out(env: Env<'_>, set: &WriteSet) -> Result<Option<Refused>> {
     let gets = |xattrs: &[Xattr]| xattrs.iter().any(|(_, value)| value.is_some());
     if !set.objects.iter().any(|o| gets(&o.xattrs)) {
@@ -117,7 +119,8 @@ fn has(env: Env<'_>, (dir, name): (&Handle, &[u8])) -> Result<Vec<Xattr>> {
     Ok(all)
 }
 
-/// Gives an object that nobody sees what another one has, and then gets: key, size and reason of the first that it is refused.
+/// Gives an object that nobody sees what another one has, and then gets: key, size and reason of
+/// the first that it is refused.
 fn try_one(
     env: Env<'_>,
     kind: Kind,

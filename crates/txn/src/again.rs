@@ -1,13 +1,15 @@
 //! Attempts after a loss: in which order those begin that have lost over the same.
 //!
-//! All who lost to one transaction would begin again when it ends, and all but the strongest lose once more: of N that want
-//! one thing, N - 1 attempts for each commit.  So an attempt stands in line for the parts of the volume over which those before it
-//! lost, and begins when nobody stronger ([`ContentionPolicy`]) is in line for the same, and nobody from it is running.  It leaves the line when
-//! it is decided, has lost, or has ended.
+//! All who lost to one transaction would begin again when it ends, and all but the strongest lose
+//! once more: of N that want one thing, N - 1 attempts for each commit. So an attempt stands in
+//! line for the parts of the volume over which those before it lost, and begins when nobody
+//! stronger ([`ContentionPolicy`]) is in line for the same, and nobody from it is running. It
+//! leaves the line when it is decided, has lost, or has ended.
 //!
-//! This gives way only, and forbids nothing: each waits for a bounded time and begins then in any case; who wins is decided as
-//! ever.  Who waits holds nothing.  It waits for running transactions, and for stronger ones that wait; of these somebody who waits for
-//! the end of another one than it does is not in its way.  So no circle.
+//! This gives way only, and forbids nothing: each waits for a bounded time and begins then in any
+//! case; who wins is decided as ever. Who waits holds nothing. It waits for running transactions,
+//! and for stronger ones that wait; of these somebody who waits for the end of another one than it
+//! does is not in its way. So no circle.
 //!
 //! So does the first attempt of a thread that keeps losing, at what it has lost over before.
 //!
@@ -15,7 +17,8 @@
 //! stronger.  One of those that sleeps ([`Engine::defer_while`]) is not waited for: it may wait for
 //! the one in line.
 //!
-//! Each is woken when the next stronger one leaves, and by nobody else: not all of them by every commit.
+//! Each is woken when the next stronger one leaves, and by nobody else: not all of them by every
+//! commit.
 
 use crate::engine::{BeginOptions, Engine};
 use crate::object::{Conflict, ObjectRef, Opponent};
@@ -208,9 +211,9 @@ impl State {
 }
 
 impl Engine {
-    /// Puts the next attempt at what has `lost`, the last time last, in line with others that lost over the same; it is to begin as `id`
-    /// and with these options.  Waits until whom it lost to has ended, nobody stronger has what it
-    /// lost over, and it is its turn.
+    /// Puts the next attempt at what has `lost`, the last time last, in line with others that lost
+    /// over the same; it is to begin as `id` and with these options. Waits until whom it lost to
+    /// has ended, nobody stronger has what it lost over, and it is its turn.
     ///
     /// The caller must hold no lock that others need to end.
     pub fn await_turn(

@@ -2,21 +2,22 @@
 //! without it.
 //!
 //! Lock order: the engine's lock ([`rank::ENGINE`]) is held for the time of one access, or of
-//! [`SWEEP`] records of an end; nothing is called while it is held but the policy.  The gate's lock is
-//! never held together with it.
+//! [`SWEEP`] records of an end; nothing is called while it is held but the policy. The gate's lock
+//! is never held together with it.
 //!
-//! Waiting: these calls block.  [`Engine::wait_installed`], of an active transaction, a plain read or
-//! a plain mutation, for a decided unit.  [`Engine::wait_ended`], of a plain mutation, for an
-//! active transaction that asks for time; it is bounded.  [`Stalled::wait`](crate::Stalled::wait),
-//! of a read that would lose, for the winner.  The first [`Engine::begin`], for the mutations
-//! inside the gate.  No circle of waits can arise.  Units come in four kinds:
+//! Waiting: these calls block. [`Engine::wait_installed`], of an active transaction, a plain read
+//! or a plain mutation, for a decided unit. [`Engine::wait_ended`], of a plain mutation, for an
+//! active transaction that asks for time; it is bounded. [`Stalled::wait`](crate::Stalled::wait),
+//! of a read that would lose, for the winner. The first [`Engine::begin`], for the mutations inside
+//! the gate. No circle of waits can arise. Units come in four kinds:
 //! 1. decided, or inside the gate: never told to wait;
 //! 2. active transactions: wait for kind 1 only, or for one of kind 2 that does not wait for one of
 //!    kind 2 (`stall.rs`);
 //! 3. plain requests not decided yet: wait for kinds 1 and 2.  They hold nothing, since a mutation
 //!    gets all its objects at once or none, so nobody waits for them;
-//! 4. transactions that do not exist yet, in `begin`: wait for kind 1; nobody knows them.  With a scope, in line for their
-//!    turn, or after a loss (`again.rs`): wait for kinds 1 and 2, and for those before them in line.
+//! 4. transactions that do not exist yet, in `begin`: wait for kind 1; nobody knows them. With a
+//!    scope, in line for their turn, or after a loss (`again.rs`): wait for kinds 1 and 2, and for
+//!    those before them in line.
 //!
 //! Each waits for lower kinds, and where it waits for its own that one does not.  What the proof
 //! does not see are locks that the waiting *caller* holds: see the calls, and docs/decisions/0003,
@@ -206,8 +207,9 @@ impl Engine {
         self.access(t, o, Intent::Read)
     }
 
-    /// As [`Engine::read`], and conflicts even under [`Isolation::Snapshot`]: for what a write relies
-    /// on, as the emptiness of a directory that is removed, or the name of a file that is changed.
+    /// As [`Engine::read`], and conflicts even under [`Isolation::Snapshot`]: for what a write
+    /// relies on, as the emptiness of a directory that is removed, or the name of a file that is
+    /// changed.
     pub fn depend(&self, t: TxnId, o: ObjectRef<'_>) -> Access {
         self.access(t, o, Intent::Depend)
     }
@@ -257,8 +259,8 @@ impl Engine {
     }
 
     /// An outsider changed an object: every active transaction that touched it loses, except that
-    /// reads under snapshot isolation only go stale.  Decided ones are past losing and not affected:
-    /// their installation looks for itself.  Returns those that lost by this.
+    /// reads under snapshot isolation only go stale. Decided ones are past losing and not affected:
+    /// their installation looks for itself. Returns those that lost by this.
     pub fn outside_change(&self, o: ObjectRef<'_>) -> Vec<TxnId> {
         let mut fallout = Fallout::new();
         let doomed = self.state.lock().outside_change(o, &mut fallout);
@@ -266,11 +268,11 @@ impl Engine {
         doomed
     }
 
-    /// Gives `into`, just begun, the read set of `from`, its stale reads included.  From then on the
+    /// Gives `into`, just begun, the read set of `from`, its stale reads included. From then on the
     /// two do not conflict with each other: they are two parts of one, of which `into` commits
-    /// first.  `into` still has to `write` each object that it will install, or others do not wait for
-    /// that installation.  Doomed if `from` has lost (then `into` loses the same conflict) or one of them is not
-    /// active.
+    /// first. `into` still has to `write` each object that it will install, or others do not wait
+    /// for that installation. Doomed if `from` has lost (then `into` loses the same conflict) or
+    /// one of them is not active.
     pub fn merge_reads(&self, from: TxnId, into: TxnId) -> Access {
         let mut fallout = Fallout::new();
         let answer = self.state.lock().merge_reads(from, into, &mut fallout);
@@ -332,14 +334,14 @@ impl Engine {
         decided.unwrap_or_else(|| panic!("transaction {t} has ended"))
     }
 
-    /// The end of a commit: everything that a decided transaction wrote can be seen in the committed
-    /// state.  Releases what it held, lists what became stale by it, wakes those who wait.
+    /// The end of a commit: everything that a decided transaction wrote can be seen in the
+    /// committed state. Releases what it held, lists what became stale by it, wakes those who wait.
     pub fn installed(&self, t: TxnId) {
         self.end(t, true);
     }
 
-    /// The end without effect: of a running transaction, of one that lost, or of a decided one whose
-    /// commit failed.
+    /// The end without effect: of a running transaction, of one that lost, or of a decided one
+    /// whose commit failed.
     pub fn abort(&self, t: TxnId) {
         self.end(t, false);
     }
@@ -347,7 +349,8 @@ impl Engine {
     pub(crate) fn end(&self, t: TxnId, installed: bool) {
         let mut state = self.state.lock();
         let Some((slot, records)) = state.start_end(t, installed) else { return };
-        // Before the first of its holds is released, and also where it failed: it may have changed something.
+        // Before the first of its holds is released, and also where it failed: it may have changed
+        // something.
         self.moment.fetch_add(1, Ordering::AcqRel);
         drop(state);
         for some in records.chunks(SWEEP) {
@@ -357,8 +360,8 @@ impl Engine {
         let plain = state.finish_end(slot);
         drop(state);
         self.ended.notify_all();
-        // A plain mutation may outlive the last transaction: those that pass the gate then are ordered
-        // with it as they are with each other, by the kernel's locks.
+        // A plain mutation may outlive the last transaction: those that pass the gate then are
+        // ordered with it as they are with each other, by the kernel's locks.
         if !plain {
             self.gate.open();
         }
@@ -372,7 +375,8 @@ impl Engine {
         doomed
     }
 
-    /// Calls `f` once when `t` loses; at once if it has lost already, never if it is decided or ends.
+    /// Calls `f` once when `t` loses; at once if it has lost already, never if it is decided or
+    /// ends.
     ///
     /// The call is made without the engine's lock, but on the thread whose access made `t` lose (it
     /// may be one of `t`'s own) and before that access returns: it must be short, take no lock of a
@@ -385,9 +389,9 @@ impl Engine {
         }
     }
 
-    /// Has `waits` asked, before somebody loses to `t`, whether `t` waits for something that the engine does not see, as a
-    /// lock of threads or a pipe: then it loses to everybody who does not (deferential mode of TxOS+, EuroSys'12
-    /// §6.1).
+    /// Has `waits` asked, before somebody loses to `t`, whether `t` waits for something that the
+    /// engine does not see, as a lock of threads or a pipe: then it loses to everybody who does not
+    /// (deferential mode of TxOS+, EuroSys'12 §6.1).
     ///
     /// The call is made without the engine's lock, on the thread of the access that would lose.
     pub fn defer_while(&self, t: TxnId, waits: impl Fn() -> bool + Send + Sync + 'static) {
@@ -443,12 +447,14 @@ impl Engine {
         self.state.lock().files_of(t)
     }
 
-    /// A number that is another one when a transaction has ended since, or a plain mutation that was recorded.
+    /// A number that is another one when a transaction has ended since, or a plain mutation that
+    /// was recorded.
     ///
-    /// For who has to look at something before it can name it in a record, as an inode behind a name: if the
-    /// number is the same before the look and after the record, what was seen is what was recorded.  Whoever
-    /// changed it in between would have ended in between; whoever had not ended yet would have made the record wait;
-    /// and whoever comes later makes this transaction lose.  Else look again.
+    /// For who has to look at something before it can name it in a record, as an inode behind a
+    /// name: if the number is the same before the look and after the record, what was seen is what
+    /// was recorded. Whoever changed it in between would have ended in between; whoever had not
+    /// ended yet would have made the record wait; and whoever comes later makes this transaction
+    /// lose. Else look again.
     pub fn moment(&self) -> u64 {
         self.moment.load(Ordering::Acquire)
     }

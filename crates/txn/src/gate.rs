@@ -1,19 +1,20 @@
 //! The gate that plain mutations pass while no transaction is open.
 //!
-//! A mutation that nobody can be in conflict with needs no record.  It only has to be known that it
-//! is there, so that a transaction does not begin in the middle of it.  Hence a counter of those
-//! inside, spread over several cache lines so that threads do not fight for one, and a flag that says
-//! closed.
+//! A mutation that nobody can be in conflict with needs no record. It only has to be known that it
+//! is there, so that a transaction does not begin in the middle of it. Hence a counter of those
+//! inside, spread over several cache lines so that threads do not fight for one, and a flag that
+//! says closed.
 //!
 //! Why nobody slips through: a mutation adds itself and then looks at the flag; [`Gate::close`]
-//! sets the flag and then looks at the counters.  All four are sequentially consistent, so at least
-//! one of the two sees the other (Dekker's argument): the mutation turns back, or the closer waits for
-//! it.  A counter that was seen at 0 after the flag was set is only raised by those that turn back.
+//! sets the flag and then looks at the counters. All four are sequentially consistent, so at least
+//! one of the two sees the other (Dekker's argument): the mutation turns back, or the closer waits
+//! for it. A counter that was seen at 0 after the flag was set is only raised by those that turn
+//! back.
 //!
 //! Why nobody sleeps for ever: the closer looks at the counters with `open` locked, and gives that
-//! lock up only by going to sleep.  Who leaves subtracts itself and then looks at the flag.  Either the
-//! closer saw the subtraction, or the flag was set before it, and then the one that leaves takes the lock, which is
-//! after the closer went to sleep, and wakes it.
+//! lock up only by going to sleep. Who leaves subtracts itself and then looks at the flag. Either
+//! the closer saw the subtraction, or the flag was set before it, and then the one that leaves
+//! takes the lock, which is after the closer went to sleep, and wakes it.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
@@ -107,7 +108,8 @@ impl Gate {
         if free {
             *keepers += 1;
         } else if *keepers == 0 {
-            // Who turned back meanwhile is recorded, as if a transaction had been open for a moment.
+            // Who turned back meanwhile is recorded, as if a transaction had been open for a
+            // moment.
             self.closed.store(false, SeqCst);
         }
         free

@@ -1,8 +1,8 @@
 //! Who holds an object, in four bytes: most objects are held by nobody or by one transaction, and
 //! only the others ("/", "/usr", …) have a list on the side.
 //!
-//! Invariants: every transaction occurs at most once in a cell, with at least one flag; a list on the
-//! side has at least two members.
+//! Invariants: every transaction occurs at most once in a cell, with at least one flag; a list on
+//! the side has at least two members.
 
 use crate::index::Slab;
 

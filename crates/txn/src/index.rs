@@ -1,6 +1,6 @@
-//! Two containers for the conflict table, which holds hundreds of thousands of small records: a slab
-//! that names records by 32-bit positions, and an index from hashes to such positions that costs
-//! about 16 bytes a record and needs no copy of the key.
+//! Two containers for the conflict table, which holds hundreds of thousands of small records: a
+//! slab that names records by 32-bit positions, and an index from hashes to such positions that
+//! costs about 16 bytes a record and needs no copy of the key.
 //!
 //! Both give their memory back when they become empty, so that a daemon that once served a large
 //! transaction is small again afterwards.
@@ -74,7 +74,7 @@ impl<T> std::ops::IndexMut<u32> for Slab<T> {
     }
 }
 
-/// Open addressing with linear probing; deletion closes gaps, so there are no tombstones.  Keys stay
+/// Open addressing with linear probing; deletion closes gaps, so there are no tombstones. Keys stay
 /// in the records and are compared by the caller; hashes are kept here, so that a probe that meets
 /// other records, and growth, do not touch them.
 ///

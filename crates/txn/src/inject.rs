@@ -1,7 +1,8 @@
 //! Aborts for tests: transactions that lose without an opponent.
 //!
-//! Whoever tests a program that retries wants each of its attempts to be cut short somewhere, and the program to get
-//! through nevertheless.  So each kind strikes less as a transaction grows in age, and spares it in the end.
+//! Whoever tests a program that retries wants each of its attempts to be cut short somewhere, and
+//! the program to get through nevertheless. So each kind strikes less as a transaction grows in
+//! age, and spares it in the end.
 
 use std::str::FromStr;
 use systx_base::TxnId;
@@ -11,11 +12,11 @@ use systx_base::TxnId;
 pub enum Inject {
     /// Every first attempt, when it is about to be decided.
     Once,
-    /// The attempt after `n` lost ones, at the object `n + 1` that it adds; so one that adds `n` objects loses
-    /// `n` times at most.
+    /// The attempt after `n` lost ones, at the object `n + 1` that it adds; so one that adds `n`
+    /// objects loses `n` times at most.
     Each,
-    /// By chance, drawn from this seed, the transaction's id and the number of the object: one object of 16, and
-    /// half as many with every attempt that lost.
+    /// By chance, drawn from this seed, the transaction's id and the number of the object: one
+    /// object of 16, and half as many with every attempt that lost.
     Random(u64),
 }
 

@@ -1,14 +1,14 @@
-//! The transaction engine: which transaction read and wrote what, who wins when two collide, and the
-//! one moment at which a commit is decided.
+//! The transaction engine: which transaction read and wrote what, who wins when two collide, and
+//! the one moment at which a commit is decided.
 //!
-//! Pure: no I/O, no clock, no threads of its own.  The engine does not know what a read or a write
-//! does; whoever performs one asks first ([`Engine::read`], [`Engine::write`]).  The rules, for users:
-//! docs/SEMANTICS.md, "Objects, conflicts, who wins".
+//! Pure: no I/O, no clock, no threads of its own. The engine does not know what a read or a write
+//! does; whoever performs one asks first ([`Engine::read`], [`Engine::write`]). The rules, for
+//! users: docs/SEMANTICS.md, "Objects, conflicts, who wins".
 //!
-//! Conflicts are found at the first access, so at any time what the running transactions hold is free
-//! of conflicts; a transaction keeps all it holds until it ends.  That is strict two-phase locking in
-//! which nobody waits for a lock: one of the two loses.  Hence committed transactions are serializable
-//! in the order of their decisions.
+//! Conflicts are found at the first access, so at any time what the running transactions hold is
+//! free of conflicts; a transaction keeps all it holds until it ends. That is strict two-phase
+//! locking in which nobody waits for a lock: one of the two loses. Hence committed transactions are
+//! serializable in the order of their decisions.
 //!
 //! | file | holds |
 //! |---|---|

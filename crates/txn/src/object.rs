@@ -1,9 +1,9 @@
 //! What conflicts are about: the objects of a volume as the conflict table knows them, and the
 //! record of one conflict.
 //!
-//! Objects are versioned separately so that unrelated work does not conflict: a name in a directory,
-//! the listing of a directory, the attributes of an inode, its size, and its content in pages of
-//! [`PAGE`] bytes.  Which call reads and which writes what is decided by the caller
+//! Objects are versioned separately so that unrelated work does not conflict: a name in a
+//! directory, the listing of a directory, the attributes of an inode, its size, and its content in
+//! pages of [`PAGE`] bytes. Which call reads and which writes what is decided by the caller
 //! (docs/SEMANTICS.md); the table knows one relation only: writing an entry also writes the list of
 //! its directory, in the sense of TxOS (SOSP'09, Table 3): entry writers do not disturb each other,
 //! but they disturb whoever listed the directory.
@@ -148,7 +148,7 @@ pub enum Opponent {
 /// A lost conflict, as the loser is told.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Conflict {
-    /// What both touched.  Where one listed a directory and the other changed a name in it, the name
+    /// What both touched. Where one listed a directory and the other changed a name in it, the name
     /// if it is known, else the list.
     pub object: Object,
     /// The winner.

@@ -1,16 +1,16 @@
-//! Ordered transactions: those of one *group* have numbers and commit in the order of these, whenever and by
-//! whomever they are begun (TxOS+, EuroSys'12 §5.4).
+//! Ordered transactions: those of one *group* have numbers and commit in the order of these,
+//! whenever and by whomever they are begun (TxOS+, EuroSys'12 §5.4).
 //!
-//! They run side by side.  In a conflict within the group the lower number wins, and a commit is only decided
-//! once all lower numbers are used up, from the one that the group is at.  So the result is that of running them one
-//! after another.  A number is used up by a commit, also an empty one; a transaction that ends without effect leaves
-//! its number to the next attempt.
+//! They run side by side. In a conflict within the group the lower number wins, and a commit is
+//! only decided once all lower numbers are used up, from the one that the group is at. So the
+//! result is that of running them one after another. A number is used up by a commit, also an empty
+//! one; a transaction that ends without effect leaves its number to the next attempt.
 //!
-//! Towards everybody else the members of a group contend as the first of them does, or a circle of three could arise
-//! in which each beats the next: the policy stays a total order.
+//! Towards everybody else the members of a group contend as the first of them does, or a circle of
+//! three could arise in which each beats the next: the policy stays a total order.
 //!
-//! Who waits for a turn waits for active transactions, or for some that do not exist yet, so it must not wait without
-//! a limit: see [`Engine::wait_turn`].
+//! Who waits for a turn waits for active transactions, or for some that do not exist yet, so it
+//! must not wait without a limit: see [`Engine::wait_turn`].
 
 use crate::engine::Engine;
 use crate::index::Slab;
@@ -168,8 +168,8 @@ impl Engine {
 
     /// As [`Engine::turn`], after waiting for it at most `limit` long.
     ///
-    /// Others wait for who waits here if it is a member with a lower number, and for their numbers only; the
-    /// caller must hold no lock that the others need.
+    /// Others wait for who waits here if it is a member with a lower number, and for their numbers
+    /// only; the caller must hold no lock that the others need.
     pub fn wait_turn(&self, t: TxnId, limit: Duration) -> Turn {
         self.wait_while(limit, |state| matches!(state.turn(t), Turn::After { .. }));
         self.turn(t)

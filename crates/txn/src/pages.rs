@@ -3,8 +3,8 @@
 //! A file that is read from end to end is one run, however many reads that takes: adjacent and
 //! overlapping runs merge.  Only scattered access (a database) needs a tree.
 //!
-//! Invariants: runs of a set neither overlap nor touch; a set is never empty; in a file's list every
-//! (slot, kind) occurs at most once.
+//! Invariants: runs of a set neither overlap nor touch; a set is never empty; in a file's list
+//! every (slot, kind) occurs at most once.
 
 use crate::hold::{Flags, Slot};
 use std::collections::BTreeMap;

@@ -1,11 +1,12 @@
-//! Plain units: requests of programs outside every transaction, on directories that are served by the
-//! daemon (docs/decisions/0003, Choice 3).
+//! Plain units: requests of programs outside every transaction, on directories that are served by
+//! the daemon (docs/decisions/0003, Choice 3).
 //!
-//! A plain *read* needs no record and does not come here: that it shows nothing of a commit too early is up
-//! to whoever publishes that.  A plain *mutation* is a very short transaction that is decided as it begins: active transactions in
-//! its way lose, however old they are (asymmetric conflict, TxOS SOSP'09 §4.4), decided ones are
-//! waited for, and until it ends it is waited for itself.  The kernel's own locks already order most of those
-//! that touch one object; the others are ordered here.
+//! A plain *read* needs no record and does not come here: that it shows nothing of a commit too
+//! early is up to whoever publishes that. A plain *mutation* is a very short transaction that is
+//! decided as it begins: active transactions in its way lose, however old they are (asymmetric
+//! conflict, TxOS SOSP'09 §4.4), decided ones are waited for, and until it ends it is waited for
+//! itself. The kernel's own locks already order most of those that touch one object; the others are
+//! ordered here.
 //!
 //! While no transaction is open a mutation only passes a gate, see `gate.rs`.
 
@@ -58,8 +59,8 @@ pub enum Stall {
 pub enum Plain<'e> {
     /// It is decided: perform it, then drop the guard.
     Decided(Mutation<'e>),
-    /// A decided unit that wrote one of the objects is not over yet: call [`Engine::wait_installed`],
-    /// then ask again.  Nothing is held.
+    /// A decided unit that wrote one of the objects is not over yet: call
+    /// [`Engine::wait_installed`], then ask again. Nothing is held.
     Wait(TxnId),
     /// An aged transaction asks for time: call [`Engine::wait_ended`] with what is left of the
     /// limit, then ask again, with [`Stall::Never`] once nothing is left.  Nothing is held.
@@ -129,10 +130,10 @@ impl Engine {
     /// Asks before a plain mutation that writes these objects, all at once.  Of a name, the list of
     /// its directory is understood.
     ///
-    /// While no transaction is open this takes no lock; else the engine's.  Calls of
-    /// [`Engine::on_doom`] are made before it returns.  As long as a mutation that passed the gate is
-    /// being performed, a first [`Engine::begin`] waits for it: performing it must not need a lock
-    /// that callers of `begin` hold, and must not begin a transaction itself.
+    /// While no transaction is open this takes no lock; else the engine's. Calls of
+    /// [`Engine::on_doom`] are made before it returns. As long as a mutation that passed the gate
+    /// is being performed, a first [`Engine::begin`] waits for it: performing it must not need a
+    /// lock that callers of `begin` hold, and must not begin a transaction itself.
     pub fn plain_mutation(&self, objects: &[ObjectRef<'_>], by: Caller, stall: Stall) -> Plain<'_> {
         if let Some(pass) = self.gate.enter() {
             return Plain::Decided(self.mutation(Way::Gate(pass), Vec::new()));
@@ -158,9 +159,9 @@ impl Engine {
         self.gate.is_closed() && self.state.lock().is_held(o)
     }
 
-    /// Whether a plain mutation of an inode's attributes, length or content is being performed: one look at the inode may
-    /// find it half done, as a new ctime beside an old mtime.  One that has ended has moved [`Engine::moment`], which is to
-    /// be asked after this.
+    /// Whether a plain mutation of an inode's attributes, length or content is being performed: one
+    /// look at the inode may find it half done, as a new ctime beside an old mtime. One that has
+    /// ended has moved [`Engine::moment`], which is to be asked after this.
     pub fn is_changing(&self, inode: Oid) -> bool {
         self.gate.is_closed() && self.state.lock().is_changing(inode)
     }
@@ -170,11 +171,11 @@ impl Engine {
     }
 
     /// An aged transaction, or an urgent one, asks that plain mutations are held for a bounded time
-    /// instead of making it
-    /// lose, where it has only read: a directory that it lists, a file that it reads.  Where it has
-    /// written as well, it would wait for them itself when it publishes that: INVAL_ENTRY needs the lock of
-    /// the directory, INVAL_INODE that of the page (`research/fuse.md` §2).  False if the policy does not
-    /// allow it ([`crate::ContentionPolicy::may_reserve`]) or it is not active.
+    /// instead of making it lose, where it has only read: a directory that it lists, a file that it
+    /// reads. Where it has written as well, it would wait for them itself when it publishes that:
+    /// INVAL_ENTRY needs the lock of the directory, INVAL_INODE that of the page
+    /// (`research/fuse.md` §2). False if the policy does not allow it
+    /// ([`crate::ContentionPolicy::may_reserve`]) or it is not active.
     pub fn reserve(&self, t: TxnId) -> bool {
         let ended = self.ended.clone();
         let wake = Box::new(move |_, _: &_| ended.notify_all());

@@ -9,16 +9,16 @@
 //! | [`Choice::SizeMatters`] | the more urgent thread, then the larger transaction |
 //! | [`Choice::Karma`] | the same, with the work of its attempts that lost |
 //!
-//! Age alone guarantees that the oldest makes progress; what comes before it breaks that.  So with
+//! Age alone guarantees that the oldest makes progress; what comes before it breaks that. So with
 //! every policy a transaction that has lost often enough is *aged*, and then outranks every one
-//! that is not.  Among aged ones the oldest wins.  A retry keeps the timestamp of its first attempt,
-//! so there is always one transaction that cannot lose to another transaction.  One that sleeps,
+//! that is not. Among aged ones the oldest wins. A retry keeps the timestamp of its first attempt,
+//! so there is always one transaction that cannot lose to another transaction. One that sleeps,
 //! waiting for something that may be in the hands of its rival, loses to every one that does not
 //! (deferential mode of TxOS+, EuroSys'12 §6.1), and does not count for that.
 //!
 //! **Urgency** is that of a thread at the moment of the conflict ([`Urgency`]; TxOS, SOSP'09
-//! §5.2.1; TxLinux, SOSP'07 §6.2): a thread that becomes urgent in the middle is not behind one that
-//! was so when it began.
+//! §5.2.1; TxLinux, SOSP'07 §6.2): a thread that becomes urgent in the middle is not behind one
+//! that was so when it began.
 //!
 //! Before all that a *guest* gives way to everybody else: whoever lets others have transactions
 //! does not wait for them, however often those have lost, and whatever they have declared.  Among
@@ -76,13 +76,14 @@ pub struct Contender {
     pub timestamp: u64,
     /// It belongs to another user than the engine does: it loses to all that do not.
     pub guest: bool,
-    /// Of a member of an order.  Then all but the id is that of the first member, see [`crate::Order`].
+    /// Of a member of an order. Then all but the id is that of the first member, see
+    /// [`crate::Order`].
     pub place: Option<Place>,
     /// It has a scope ([`crate::Engine::line_up`]): what is in that is not contended for, but with
     /// a guest, elsewhere it counts as aged.
     pub scoped: bool,
-    /// It waits for something else, see [`crate::Engine::defer_while`]; of a member of an order also if one with a lower
-    /// number does.
+    /// It waits for something else, see [`crate::Engine::defer_while`]; of a member of an order
+    /// also if one with a lower number does.
     pub asleep: bool,
 }
 
@@ -105,8 +106,8 @@ impl Contender {
 /// Decides conflicts between active transactions.
 ///
 /// For progress, `challenger_wins` should be a strict total order: for two different contenders
-/// exactly one of `challenger_wins(a, b)` and `challenger_wins(b, a)` holds, and it is transitive.  Of two members of
-/// one group the lower number has to win, or they cannot commit in their order.
+/// exactly one of `challenger_wins(a, b)` and `challenger_wins(b, a)` holds, and it is transitive.
+/// Of two members of one group the lower number has to win, or they cannot commit in their order.
 /// It is called with the conflict table locked: it must neither block nor call the engine.
 pub trait ContentionPolicy: Send + Sync {
     /// Whether `challenger`, who asks for an object, beats `holder`, who has it.

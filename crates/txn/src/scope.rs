@@ -1,18 +1,20 @@
 //! Scopes: what a transaction declares before it begins, for callers that cannot try again.
 //!
-//! A *scope* is a set of [`Claim`]s.  It gets all of them at once or none, in the order of arrival: it waits, with nothing
-//! held, for those in line before it, and for running ones, that claim any of the same in a way that conflicts.  Then its
-//! transaction begins.  While that runs, others lose where they go for what it claims, and where it goes for what they have
-//! before it came; within its claims it loses to no transaction.  Beyond them it contends as an aged one, and
-//! loses where others claim.
+//! A *scope* is a set of [`Claim`]s. It gets all of them at once or none, in the order of arrival:
+//! it waits, with nothing held, for those in line before it, and for running ones, that claim any
+//! of the same in a way that conflicts. Then its transaction begins. While that runs, others lose
+//! where they go for what it claims, and where it goes for what they have before it came; within
+//! its claims it loses to no transaction. Beyond them it contends as an aged one, and loses where
+//! others claim.
 //!
-//! No circle of waits: a running transaction never waits for a scope, and one in line waits for running ones and for those
-//! before it in line only.  No starvation within its claims: from its turn on nobody else gets hold of them anew, so who is
-//! in its way is decided already, or loses.
+//! No circle of waits: a running transaction never waits for a scope, and one in line waits for
+//! running ones and for those before it in line only. No starvation within its claims: from its
+//! turn on nobody else gets hold of them anew, so who is in its way is decided already, or loses.
 //!
 //! The scope of a guest counts among guests: nobody else waits for it, or loses by going there.
 //!
-//! Plain mutations are above all this, see `plain.rs`: a transaction with a scope has them held as an aged one does.
+//! Plain mutations are above all this, see `plain.rs`: a transaction with a scope has them held as
+//! an aged one does.
 
 use crate::engine::Engine;
 use crate::object::ObjectRef;
@@ -277,8 +279,8 @@ impl Engine {
     /// place that an earlier call returned (`since`).  That is taken over with other claims, from
     /// the same one, or from another one that was begun and has to be aborted.  Returns its place.
     ///
-    /// It leaves by [`Engine::leave_line`], or with the end or the loss of the transaction that [`Engine::begin`] makes
-    /// of it.
+    /// It leaves by [`Engine::leave_line`], or with the end or the loss of the transaction that
+    /// [`Engine::begin`] makes of it.
     pub fn line_up(&self, who: Claimant, claims: Vec<Claim>, since: Option<u64>) -> u64 {
         let place = self.state.lock().line_up(who, claims, since);
         if since.is_some() {
@@ -288,7 +290,8 @@ impl Engine {
         place
     }
 
-    /// Waits at most `limit` for the turn of one in line; from then on what it claims is kept for it.
+    /// Waits at most `limit` for the turn of one in line; from then on what it claims is kept for
+    /// it.
     ///
     /// Who waits holds nothing but its place; the caller must hold no lock that others need to end.
     ///

@@ -1,23 +1,24 @@
 //! The engine's state behind its lock: transactions, and what an access to an object does.
 //!
-//! An access, in steps: 1 find the transaction; one that lost gets no further.  2 if it already holds
-//! the object in this way, done.  3 look at the other holders: one that is decided and wrote the
-//! object makes the caller wait for its installation; those that are active and in the way are
-//! rivals.  4 a snapshot read that has gone stale may not be built upon: the caller loses to whoever
-//! made it stale.  Before all that, what is in the scope of another transaction makes the caller lose.
-//! 5 the policy compares the caller with each rival (in a scope, its owner is the stronger one); if one of
-//! them is stronger the caller loses *and nobody else does*, else all rivals lose.  6 the hold is recorded.
+//! An access, in steps: 1 find the transaction; one that lost gets no further. 2 if it already
+//! holds the object in this way, done. 3 look at the other holders: one that is decided and wrote
+//! the object makes the caller wait for its installation; those that are active and in the way are
+//! rivals. 4 a snapshot read that has gone stale may not be built upon: the caller loses to whoever
+//! made it stale. Before all that, what is in the scope of another transaction makes the caller
+//! lose. 5 the policy compares the caller with each rival (in a scope, its owner is the stronger
+//! one); if one of them is stronger the caller loses *and nobody else does*, else all rivals lose.
+//! 6 the hold is recorded.
 //!
 //! Invariants:
-//! - S1 two transactions that are active or decided never hold one object in conflicting ways, except
-//!   that what a decided one has only read may be written by others, and within one family.
+//! - S1 two transactions that are active or decided never hold one object in conflicting ways,
+//!   except that what a decided one has only read may be written by others, and within one family.
 //! - S2 a phase only moves forward: Active → Doomed → Ending, or Active → Committing → Installing
 //!   or Ending.
-//! - S3 only an active transaction is ever told to wait, and only for a decided one; or a plain request
-//!   that holds nothing.  A read may wait for an active one, see `stall.rs`.
+//! - S3 only an active transaction is ever told to wait, and only for a decided one; or a plain
+//!   request that holds nothing. A read may wait for an active one, see `stall.rs`.
 //! - S4 a plain mutation is decided as it is entered, with all its objects.
-//! - S5 of a group, only the member is decided whose number is up, and the next number is up when that one's
-//!   changes are in place.
+//! - S5 of a group, only the member is decided whose number is up, and the next number is up when
+//!   that one's changes are in place.
 
 use crate::again::Again;
 use crate::engine::{Access, BeginOptions, Census, Isolation, Stats, Status, Workset};

@@ -1,9 +1,9 @@
 //! The conflict table: which transaction holds which object, and how.
 //!
-//! One record for each inode (attributes, size, list, pages) and one for each name, made at the first
-//! access and dropped with the last holder.  About 150 bytes for a file of which entry, attributes
-//! and size are held.  Every transaction keeps the list of records that it touches, so that its end
-//! costs what it touched.
+//! One record for each inode (attributes, size, list, pages) and one for each name, made at the
+//! first access and dropped with the last holder. About 150 bytes for a file of which entry,
+//! attributes and size are held. Every transaction keeps the list of records that it touches, so
+//! that its end costs what it touched.
 //!
 //! The table knows what is held, not who is still running: the engine leaves the holds of a
 //! transaction that has lost in the table until its owner ends it (losing must cost the winner

@@ -1,4 +1,5 @@
-//! Attempts after a loss: of those that lost over the same one begins at a time, the strongest first.
+//! Attempts after a loss: of those that lost over the same one begins at a time, the strongest
+//! first.
 
 #![allow(clippy::unwrap_used)]
 
@@ -50,7 +51,8 @@ fn in_line(engine: &Engine, many: u64) {
     }
 }
 
-/// Reads and writes the file when it is its turn, says so, and commits when it is told to; it never loses.
+/// Reads and writes the file when it is its turn, says so, and commits when it is told to; it never
+/// loses.
 fn goes_again(engine: &Engine, n: u64, lost: &[Conflict], said: &Sender<u64>, go: &Receiver<()>) {
     let (id, options) = (TxnId(100 + n), attempt(10 + n, 3));
     let turn = engine.await_turn(id, &options, lost, Patience::of(HANG));

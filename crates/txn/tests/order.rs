@@ -1,9 +1,10 @@
-//! Ordered transactions: whatever the timing, the result is that of running them one after another in the order of
-//! their numbers.  Ten thousand schedules, each from a seed; `SYSTX_SEED=n` runs one, `SYSTX_SCHEDULES=n` more.
+//! Ordered transactions: whatever the timing, the result is that of running them one after another
+//! in the order of their numbers. Ten thousand schedules, each from a seed; `SYSTX_SEED=n` runs
+//! one, `SYSTX_SCHEDULES=n` more.
 //!
-//! The programs write what they compute from what they read, so that a single read of a wrong version shows in the
-//! end.  They begin at any time, give up, lose, and try again; transactions without a number get in their way and
-//! never commit; commits are put in place one cell at a time.
+//! The programs write what they compute from what they read, so that a single read of a wrong
+//! version shows in the end. They begin at any time, give up, lose, and try again; transactions
+//! without a number get in their way and never commit; commits are put in place one cell at a time.
 
 #![allow(clippy::unwrap_used)]
 

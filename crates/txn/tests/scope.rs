@@ -1,10 +1,12 @@
-//! Scopes: who declares before it begins what it will touch loses to no transaction there, whatever the schedule.
-//! Thousands of schedules, each from a seed; `SYSTX_SEED=n` runs one, `SYSTX_SCHEDULES=n` more.
+//! Scopes: who declares before it begins what it will touch loses to no transaction there, whatever
+//! the schedule. Thousands of schedules, each from a seed; `SYSTX_SEED=n` runs one,
+//! `SYSTX_SCHEDULES=n` more.
 //!
-//! The programs write what they compute from what they read, so that a single read of a wrong version shows in the
-//! end, which has to be that of running them one after another in the order of their decisions.  Some have a scope, of which
-//! some go beyond; others have none; plain mutations come in between.  They begin at any time, give up in line or when
-//! they run, and commits are put in place one cell at a time.
+//! The programs write what they compute from what they read, so that a single read of a wrong
+//! version shows in the end, which has to be that of running them one after another in the order of
+//! their decisions. Some have a scope, of which some go beyond; others have none; plain mutations
+//! come in between. They begin at any time, give up in line or when they run, and commits are put
+//! in place one cell at a time.
 
 #![allow(clippy::unwrap_used)]
 
@@ -377,7 +379,8 @@ fn an_older_more_urgent_aged_one_loses_where_somebody_declared() {
     assert_eq!(write(&e, holder, 3), Access::Granted);
     assert_eq!(read(&e, scoped, 3), Access::Granted);
     assert_eq!(e.status(holder), Some(Status::Doomed));
-    // Who comes for it loses, though the scoped one has not touched it yet; reading what will be read is free.
+    // Who comes for it loses, though the scoped one has not touched it yet; reading what will be
+    // read is free.
     assert_eq!(read(&e, comer, 4), Access::Granted);
     assert_eq!(read(&e, reader, LIST), Access::Granted);
     assert_eq!(read(&e, comer, 0), Access::Doomed);

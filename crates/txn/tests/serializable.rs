@@ -1,8 +1,8 @@
 //! Random programs run as transactions through the engine, interleaved step by step with each other
 //! and with outside writes; an independent judge (`history`) looks at what committed.
 //!
-//! Every access is made in two steps, asking and performing, as a view does it, so that anything may
-//! happen in between; a commit installs one cell at a time.  `SYSTX_SEED=n` runs one seed.
+//! Every access is made in two steps, asking and performing, as a view does it, so that anything
+//! may happen in between; a commit installs one cell at a time. `SYSTX_SEED=n` runs one seed.
 
 mod history;
 
@@ -101,7 +101,8 @@ impl<'e> World<'e> {
         self.engine.begin(id, run.options.clone());
     }
 
-    /// An outsider writes what no decided commit is about to overwrite (that is the store's affair).
+    /// An outsider writes what no decided commit is about to overwrite (that is the store's
+    /// affair).
     fn outside_write(&mut self, target: Target) {
         let installing = |r: &&Run| matches!(r.stage, Stage::Installing(_));
         let taken: BTreeSet<Cell> =

@@ -1,11 +1,11 @@
 //! POSIX access control lists as Linux keeps them in extended attributes, and what the kernel's
-//! file systems do with them (fs/posix_acl.c): how a list sets the mode, how the mode changes a list,
-//! and what a new object inherits.  Here because a view has to do it: with FUSE it is the server's
-//! part.
+//! file systems do with them (fs/posix_acl.c): how a list sets the mode, how the mode changes a
+//! list, and what a new object inherits. Here because a view has to do it: with FUSE it is the
+//! server's part.
 //!
 //! Layout: version 2 (u32), then entries of tag (u16), permissions (u16), id (u32), little-endian.
-//! The order is fixed: owner, named users, owning group, named groups, mask, others; the mask must be
-//! there if anybody is named.
+//! The order is fixed: owner, named users, owning group, named groups, mask, others; the mask must
+//! be there if anybody is named.
 
 use crate::api::Reply;
 use rustix::io::Errno;
@@ -90,8 +90,8 @@ pub fn equiv_mode(access: &[u8]) -> Reply<Option<u32>> {
 }
 
 /// A value given to setxattr(2) as reading it back shows it: ids that mean nothing are set to -1.
-/// `None` for a list without entries, which takes an existing one away.  `EINVAL` if the bytes are no
-/// list, `EOPNOTSUPP` if they are of another version.
+/// `None` for a list without entries, which takes an existing one away. `EINVAL` if the bytes are
+/// no list, `EOPNOTSUPP` if they are of another version.
 pub fn normal(value: &[u8]) -> Reply<Option<Vec<u8>>> {
     if entries(value)?.is_empty() {
         return Ok(None);
@@ -169,7 +169,8 @@ impl Acl {
         self.0.iter().all(|e| matches!(e.tag, Tag::Owner | Tag::OwningGroup | Tag::Others))
     }
 
-    /// The entry that a class of the mode stands for: for the group class the mask, if there is one.
+    /// The entry that a class of the mode stands for: for the group class the mask, if there is
+    /// one.
     fn class(&self, class: Class) -> usize {
         let tag = match class {
             Class::Owner => Tag::Owner,

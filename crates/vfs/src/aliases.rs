@@ -1,25 +1,27 @@
-//! Alias roots: in the mount of a guarded directory, further roots under hidden names, by which threads
-//! see their transactions.  Everything is in one superblock, so `(st_dev, st_ino)` are the true ones in all
-//! of them.
+//! Alias roots: in the mount of a guarded directory, further roots under hidden names, by which
+//! threads see their transactions. Everything is in one superblock, so `(st_dev, st_ino)` are the
+//! true ones in all of them.
 //!
-//! - A *seat* is one alias root, for one thread.  It shows the transaction that is attached to it, and
-//!   answers `ECANCELED` while none is.
-//! - Each transaction has a *tag* of its own, which its node numbers carry in their upper half; the seat's
-//!   root alone keeps its number.  So the kernel's inodes, with their pages, attributes and listings, belong
-//!   to one transaction and are never seen by the next one.  All that is shared from one to the next is the
-//!   root's own attributes, the names in it and its listing: who ends a transaction has the kernel forget
-//!   them ([`Left::names`]).  A listing of the root gives the kernel no names.
-//! - When a transaction has ended, its nodes are served until the kernel has forgotten them: what stays open
-//!   over a commit is the committed file (`retired.rs`).
+//! - A *seat* is one alias root, for one thread. It shows the transaction that is attached to it,
+//!   and answers `ECANCELED` while none is.
+//! - Each transaction has a *tag* of its own, which its node numbers carry in their upper half; the
+//!   seat's root alone keeps its number. So the kernel's inodes, with their pages, attributes and
+//!   listings, belong to one transaction and are never seen by the next one. All that is shared
+//!   from one to the next is the root's own attributes, the names in it and its listing: who ends a
+//!   transaction has the kernel forget them ([`Left::names`]). A listing of the root gives the
+//!   kernel no names.
+//! - When a transaction has ended, its nodes are served until the kernel has forgotten them: what
+//!   stays open over a commit is the committed file (`retired.rs`).
 //!
 //! View 0 has the numbers without tag.
 //!
-//! **Routing** (decision 0017): in a mount of which [`Aliases::routed`] was asked, a transaction has no root of its own.
-//! Requests of its thread about *directories* without tag go to it, and the names that it is told of there have its tag.
-//! So the kernel may believe nothing about these directories that another thread was told: no name, no listing, none
-//! of their attributes.  Below them tagged nodes belong to one transaction, as ever.  A directory without tag is one inode
-//! for all of them, whose owner and mode the kernel checks: they are those of view 0 for everybody, and can be
-//! changed by its path from above only, in a directory.
+//! **Routing** (decision 0017): in a mount of which [`Aliases::routed`] was asked, a transaction
+//! has no root of its own. Requests of its thread about *directories* without tag go to it, and the
+//! names that it is told of there have its tag. So the kernel may believe nothing about these
+//! directories that another thread was told: no name, no listing, none of their attributes. Below
+//! them tagged nodes belong to one transaction, as ever. A directory without tag is one inode for
+//! all of them, whose owner and mode the kernel checks: they are those of view 0 for everybody, and
+//! can be changed by its path from above only, in a directory.
 //!
 //! **Lock order**: the table and the routes are leaves; nothing is called under them.
 
@@ -51,8 +53,8 @@ const HIDDEN: &[u8] = b".systx\x01seat-";
 const TAGGED: u64 = 1 << 63;
 /// Tags end here: the numbers above are used by the layer that speaks to the kernel.
 const TAGS: u32 = 0x7fff_ff00;
-/// The file of a seat by which it is controlled: opens of directories make no messages in this mount, those
-/// of files do.
+/// The file of a seat by which it is controlled: opens of directories make no messages in this
+/// mount, those of files do.
 const CONTROL: NodeId = NodeId(2);
 /// What the name of that file has more.
 const CONTROL_SUFFIX: &str = ".control";
@@ -104,7 +106,8 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// Those of the ioctl; `ENOTTY` if it is none of theirs.
     fn control(&self, caller: Caller, seat: Option<Seat>, cmd: u32, arg: &[u8]) -> Reply<Vec<u8>>;
-    /// Another thread than the seat's asks for something in the transaction that is attached; once for each.
+    /// Another thread than the seat's asks for something in the transaction that is attached; once
+    /// for each.
     fn met(&self, seat: Seat, tid: u32);
     /// The last control descriptor of a seat is closed.
     fn vacated(&self, seat: Seat);
@@ -195,8 +198,8 @@ impl Aliases {
         }
     }
 
-    /// The same for what is looked at before anything is done in a directory: who has not been told of the end of its
-    /// transaction has to be able to ask.
+    /// The same for what is looked at before anything is done in a directory: who has not been told
+    /// of the end of its transaction has to be able to ask.
     fn at_or_plain(&self, id: NodeId) -> Reply<At> {
         match self.at(id) {
             Err(Errno::NOTCONN) => Ok(At::Zero(id)),

@@ -1,9 +1,9 @@
 //! The contract between a view and whatever brings requests to it (FUSE; later the library): one
-//! value per request ([`Request`]), typed, without a word of the wire.  The contract follows fs/fuse of Linux:
-//! names are single components (never empty, `.`, `..`, or with `/` or NUL), the caller's right to
-//! do it was checked by the kernel (`default_permissions`), file types are right for the call.  For
-//! a name, the kernel has checked what it knew under it; another object that a view finds there
-//! counts as unchecked.
+//! value per request ([`Request`]), typed, without a word of the wire. The contract follows fs/fuse
+//! of Linux: names are single components (never empty, `.`, `..`, or with `/` or NUL), the caller's
+//! right to do it was checked by the kernel (`default_permissions`), file types are right for the
+//! call. For a name, the kernel has checked what it knew under it; another object that a view finds
+//! there counts as unchecked.
 
 use rustix::io::Errno;
 use std::time::Duration;
@@ -280,7 +280,8 @@ pub struct OpenHow {
 /// An open file or directory, until [`Requests::release`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
-    /// What the release has to know of it.  Not what tells opens from each other: the layer above numbers them.
+    /// What the release has to know of it. Not what tells opens from each other: the layer above
+    /// numbers them.
     pub handle: u8,
     /// Opening does not drop the pages, or the listing, that the kernel has cached.
     pub keep_cache: bool,

@@ -308,8 +308,8 @@ fn replaced(st: &State, base: NodeId, now: NodeId) -> Status {
     if kind(base) == kind(now) { Status::Modified } else { Status::TypeChanged }
 }
 
-/// One change per path: what was deleted with a removed directory and is there again in a new one was
-/// changed; what a moved object replaces is told by the move.
+/// One change per path: what was deleted with a removed directory and is there again in a new one
+/// was changed; what a moved object replaces is told by the move.
 fn merge(changes: Vec<Change>) -> Vec<Change> {
     let mut out: Vec<Change> = Vec::with_capacity(changes.len());
     for change in changes {

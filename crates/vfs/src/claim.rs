@@ -1,11 +1,11 @@
 //! Which objects of the conflict engine a write set changes; and the last hurdle before a decision
 //! under snapshot isolation, first committer wins.
 //!
-//! A serializable transaction records its writes as it makes them and loses at once if it must.  A
+//! A serializable transaction records its writes as it makes them and loses at once if it must. A
 //! snapshot transaction is judged by what is left of its changes when it commits: a lock file that
-//! came and went was never written.  Until then its changes are recorded as reads, which under
-//! snapshot isolation conflict with nobody but go stale when somebody else commits a change; a stale
-//! object that this transaction changed as well is a lost update.
+//! came and went was never written. Until then its changes are recorded as reads, which under
+//! snapshot isolation conflict with nobody but go stale when somebody else commits a change; a
+//! stale object that this transaction changed as well is a lost update.
 
 use crate::content::PAGE;
 use crate::view::View;
@@ -80,8 +80,9 @@ fn overlaps(a: &Object, b: &Object) -> bool {
 }
 
 impl View {
-    /// Records what a write set changes as written by transaction `id` (this one, or one that commits
-    /// a part of it), and under snapshot isolation checks that nobody committed a change of it first.
+    /// Records what a write set changes as written by transaction `id` (this one, or one that
+    /// commits a part of it), and under snapshot isolation checks that nobody committed a change of
+    /// it first.
     ///
     /// # Errors
     /// The conflict that it lost; `None` if the engine knows it.

@@ -1,10 +1,11 @@
 //! The thread on whose behalf a request is served, as the kernel tells of it.
 //!
-//! Who is held (by a decided commit, an aged transaction, a commit of its own view) waits in the kernel, where
-//! only an answer frees it.  A process that is to die must not wait for others: whatever holds a request up looks
-//! around every [`LOOK`], and gives up with `EINTR` once SIGKILL is pending.  For any other signal a request
-//! goes on: programs outside must not get errors that they would not get without us.  (INTERRUPT alone does not do: the kernel sends one for the
-//! first signal, whatever that is, and none for the SIGKILL after it.)
+//! Who is held (by a decided commit, an aged transaction, a commit of its own view) waits in the
+//! kernel, where only an answer frees it. A process that is to die must not wait for others:
+//! whatever holds a request up looks around every [`LOOK`], and gives up with `EINTR` once SIGKILL
+//! is pending. For any other signal a request goes on: programs outside must not get errors that
+//! they would not get without us. (INTERRUPT alone does not do: the kernel sends one for the first
+//! signal, whatever that is, and none for the SIGKILL after it.)
 
 use crate::api::{Caller, Reply};
 use rustix::io::Errno;
@@ -31,8 +32,8 @@ pub struct Serving {
     before: Caller,
 }
 
-/// This thread serves a request of `caller` from now on; of thread 0: of nobody who could be killed, as the kernel's
-/// own write-back, which must not be lost.
+/// This thread serves a request of `caller` from now on; of thread 0: of nobody who could be
+/// killed, as the kernel's own write-back, which must not be lost.
 pub fn serving(caller: Caller) -> Serving {
     GAP.set(None);
     Serving { before: CLIENT.replace(caller) }
@@ -44,15 +45,16 @@ impl Drop for Serving {
     }
 }
 
-/// The request at hand has made a file longer, and what lies from its old end to `to` was written by nobody: it is
-/// zeros, and the kernel may have something else there in its pages.
+/// The request at hand has made a file longer, and what lies from its old end to `to` was written
+/// by nobody: it is zeros, and the kernel may have something else there in its pages.
 pub(crate) fn grew(end: u64, to: u64) {
     if end < to {
         GAP.set(GAP.get().or(Some((end, to))));
     }
 }
 
-/// The bytes that the request at hand has added to a file and nobody has written, from its old end on; told once.
+/// The bytes that the request at hand has added to a file and nobody has written, from its old end
+/// on; told once.
 pub fn gap() -> Option<Range<u64>> {
     GAP.take().map(|(end, to)| end..to)
 }
@@ -100,8 +102,8 @@ pub fn command(tid: u32) -> Vec<u8> {
     name
 }
 
-/// Whether SIGKILL is pending for a thread or its process.  Not if it is gone: what it left behind may
-/// still have to be done.
+/// Whether SIGKILL is pending for a thread or its process. Not if it is gone: what it left behind
+/// may still have to be done.
 fn is_killed(tid: u32) -> bool {
     const SIGKILL: u64 = 1 << 8;
     let Some(status) = status(tid) else { return false };

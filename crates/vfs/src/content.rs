@@ -25,8 +25,8 @@
 //! **Errors.**  A call that fails leaves the content as it was, except that a failed write may have
 //! changed some of the bytes in its range that were private already, as with write(2).
 //!
-//! **Locks**: none inside; the owner wraps it in a mutex of rank `CONTENT`.  [`Base`], [`Spill`] and
-//! [`Staging`] are called under that lock.  **Crash**: nothing here is durable before the commit.
+//! **Locks**: none inside; the owner wraps it in a mutex of rank `CONTENT`. [`Base`], [`Spill`] and
+//! [`Staging`] are called under that lock. **Crash**: nothing here is durable before the commit.
 
 mod budget;
 mod freeze;

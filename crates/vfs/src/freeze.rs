@@ -1,9 +1,9 @@
 //! From a view to a write set: what the transaction leaves behind, as the store takes it.
 //!
-//! Every directory that is still in the tree and has changed names contributes its binds; every node
-//! that is still in the tree and differs from its base contributes an object.  Parents of existing
-//! objects are named by where they are on the backing file system, so the set can be installed (and
-//! installed again after a crash) without knowing in which order things were done.
+//! Every directory that is still in the tree and has changed names contributes its binds; every
+//! node that is still in the tree and differs from its base contributes an object. Parents of
+//! existing objects are named by where they are on the backing file system, so the set can be
+//! installed (and installed again after a crash) without knowing in which order things were done.
 
 use crate::content::Slot;
 use crate::growing::Appended;
@@ -210,9 +210,9 @@ impl Candidates {
 }
 
 impl View {
-    /// Existing files whose content would be changed and that a process outside has open for writing
-    /// (or mapped so): what it writes from now on meets the committed content.  Not those that are
-    /// open in a guarded directory, where it is a write after the commit like any other.
+    /// Existing files whose content would be changed and that a process outside has open for
+    /// writing (or mapped so): what it writes from now on meets the committed content. Not those
+    /// that are open in a guarded directory, where it is a write after the commit like any other.
     pub fn open_elsewhere(&self, frozen: &Frozen) -> Vec<Vec<u8>> {
         let st = self.state.lock();
         let is_open = |(i, object): (usize, &Object)| {
@@ -336,9 +336,9 @@ impl<'a> Frost<'a> {
         take
     }
 
-    /// Takes what a taken name needs: the names of new and moved directories above it; where what it
-    /// names now was before; where what it named before is now.  So nothing that is alive is lost,
-    /// no directory gets two names, and the name is found by its path afterwards.
+    /// Takes what a taken name needs: the names of new and moved directories above it; where what
+    /// it names now was before; where what it named before is now. So nothing that is alive is
+    /// lost, no directory gets two names, and the name is found by its path afterwards.
     fn drag(&self, found: &mut Candidates, at: usize, todo: &mut Vec<usize>) {
         let Candidate { dir, child, .. } = found.all[at];
         self.drag_above(found, dir, todo);
@@ -508,9 +508,10 @@ impl<'a> Frost<'a> {
         self.out
     }
 
-    /// Small files of guarded directories that were rewritten from empty are overwritten: nobody can see that half
-    /// done there, the inode stays what it was, and neither names nor another inode have to be published.  Not those
-    /// that may be running as programs: these cannot be overwritten, and another inode needs its name published.
+    /// Small files of guarded directories that were rewritten from empty are overwritten: nobody
+    /// can see that half done there, the inode stays what it was, and neither names nor another
+    /// inode have to be published. Not those that may be running as programs: these cannot be
+    /// overwritten, and another inode needs its name published.
     fn keep_inodes(&mut self) {
         let roots = self.view.others.guarded_roots();
         if roots.is_empty() {

@@ -1,24 +1,24 @@
-//! Files that many programs append to (logs): what a transaction appends is put behind what others have
-//! appended meanwhile, as `O_APPEND` would have done, instead of being a conflict.
+//! Files that many programs append to (logs): what a transaction appends is put behind what others
+//! have appended meanwhile, as `O_APPEND` would have done, instead of being a conflict.
 //!
-//! **What grows.**  A regular file whose path the transaction's owner named ([`View::let_grow`]), as long as
-//! the transaction has done nothing to its content but write at its end, and has not read what was there
-//! before.  Its length is then not isolated: neither looking it up nor appending is recorded in the
-//! engine, and validation takes another version for the same if it has only grown.  The first
-//! read of old bytes, or any other change, ends that ([`View::stop_growing`]): from there the file is like
-//! any other, and must still be the version that was met.
+//! **What grows.** A regular file whose path the transaction's owner named ([`View::let_grow`]), as
+//! long as the transaction has done nothing to its content but write at its end, and has not read
+//! what was there before. Its length is then not isolated: neither looking it up nor appending is
+//! recorded in the engine, and validation takes another version for the same if it has only grown.
+//! The first read of old bytes, or any other change, ends that ([`View::stop_growing`]): from there
+//! the file is like any other, and must still be the version that was met.
 //!
-//! **What "only grown" means**: the same inode with the same rights, not shorter than when it was met, and
-//! before the old end the same bytes (up to [`TAIL`] of them) as when the transaction first
-//! appended.  A file that was replaced, cut, or cut and written anew is a conflict.
+//! **What "only grown" means**: the same inode with the same rights, not shorter than when it was
+//! met, and before the old end the same bytes (up to [`TAIL`] of them) as when the transaction
+//! first appended. A file that was replaced, cut, or cut and written anew is a conflict.
 //!
-//! **The commit.**  The write set says what is appended to the file as it was met.  Right before the store takes
-//! it, with the transaction decided, [`Volume::rebase_appended`] moves that behind the end of now;
-//! from there it is a patch like any other, with before-image, journal and recovery.  What others append in between is an
-//! outsider's change that meets an installation.
+//! **The commit.** The write set says what is appended to the file as it was met. Right before the
+//! store takes it, with the transaction decided, [`Volume::rebase_appended`] moves that behind the
+//! end of now; from there it is a patch like any other, with before-image, journal and recovery.
+//! What others append in between is an outsider's change that meets an installation.
 //!
-//! **Not** in guarded directories, where plain programs are isolated anyway, not under snapshot isolation, and not in
-//! views that live on.
+//! **Not** in guarded directories, where plain programs are isolated anyway, not under snapshot
+//! isolation, and not in views that live on.
 
 use crate::api::Reply;
 use crate::content::PAGE;
@@ -99,7 +99,8 @@ impl View {
         self.may_grow = Some(may_grow);
     }
 
-    /// Something is about to be met in a directory: true if it grows, and so its length is not recorded.
+    /// Something is about to be met in a directory: true if it grows, and so its length is not
+    /// recorded.
     pub(crate) fn grows_in(&self, st: &mut State, dir: NodeId, name: &Name, stat: &Stat) -> bool {
         let Some(may) = self.may_grow.as_ref().filter(|_| stat.kind == Kind::File) else {
             return false;
@@ -117,8 +118,8 @@ impl View {
             && may.is_one(&st.path_in(&self.vol, dir, name))
     }
 
-    /// Before old bytes of a file are handed out, or changed: it must be as it was met, and is from now on a
-    /// file like any other.
+    /// Before old bytes of a file are handed out, or changed: it must be as it was met, and is from
+    /// now on a file like any other.
     pub(crate) fn stop_growing(&self, st: &mut State, node: NodeId) -> Reply<()> {
         if st.growing.files.remove(&node).is_none() {
             return Ok(());
@@ -144,8 +145,8 @@ impl View {
         }
     }
 
-    /// [`View::stop_growing`] of all files that a part of the changes appends to: what is committed of them is what the
-    /// rest goes on from.
+    /// [`View::stop_growing`] of all files that a part of the changes appends to: what is committed
+    /// of them is what the rest goes on from.
     ///
     /// # Errors
     /// The transaction has lost.
@@ -196,8 +197,8 @@ impl Growing {
         self.files.contains_key(&node)
     }
 
-    /// Leaves of the write set's content of a node nothing but what was appended; returns where, and what stood
-    /// before that.  `None`: it does not grow.
+    /// Leaves of the write set's content of a node nothing but what was appended; returns where,
+    /// and what stood before that. `None`: it does not grow.
     pub(crate) fn appended(
         &self,
         id: NodeId,
@@ -249,8 +250,8 @@ fn tail_of(io: &dyn systx_store::io::Tree, file: &Handle, end: u64) -> io::Resul
 }
 
 impl Volume {
-    /// Moves what a write set appends behind the ends that the files have now.  To be called when the transaction is decided: until it
-    /// is installed no other one changes these files.
+    /// Moves what a write set appends behind the ends that the files have now. To be called when
+    /// the transaction is decided: until it is installed no other one changes these files.
     ///
     /// # Errors
     /// The paths, below the volume's root, of files that have not only grown.

@@ -1,16 +1,18 @@
 //! Plain writes in flight, and the lock of the kernel that orders them.
 //!
-//! write(2) changes the kernel's page first, where everybody who has that page can see it, and only then
-//! tells the daemon; the length follows when the daemon has answered.  All that time the call has its
-//! inode's `i_rwsem`, exclusively.  So whoever takes that lock knows that every write in flight has
-//! *landed* (the daemon has performed it, and the kernel's caches show it whole), and none is in flight as long as he keeps it.
+//! write(2) changes the kernel's page first, where everybody who has that page can see it, and only
+//! then tells the daemon; the length follows when the daemon has answered. All that time the call
+//! has its inode's `i_rwsem`, exclusively. So whoever takes that lock knows that every write in
+//! flight has *landed* (the daemon has performed it, and the kernel's caches show it whole), and
+//! none is in flight as long as he keeps it.
 //!
-//! The daemon takes it by an ordinary call through its own mount, removexattr of a name that nothing
-//! has ([`FILE_BARRIER`]).  The request comes with the lock held, and is answered when the lock may go.  Where that is
-//! needed, and nothing less will do, is modelled in `crates/sim/src/in_flight.rs`:
-//! - *the decision of a commit*: what the transaction has read must not be in the kernel's pages in a newer state.
-//!   Else somebody may have seen that, and then something that the commit changes, unchanged
-//!   ([`SharedVolume::lock_written`]);
+//! The daemon takes it by an ordinary call through its own mount, removexattr of a name that
+//! nothing has ([`FILE_BARRIER`]). The request comes with the lock held, and is answered when the
+//! lock may go. Where that is needed, and nothing less will do, is modelled in
+//! `crates/sim/src/in_flight.rs`:
+//! - *the decision of a commit*: what the transaction has read must not be in the kernel's pages in
+//!   a newer state. Else somebody may have seen that, and then something that the commit changes,
+//!   unchanged ([`SharedVolume::lock_written`]);
 //! - *dropping pages*: a page that a write in flight has changed must not be read anew before the
 //!   daemon knows of it: it would stay without that write (the same, [`SharedVolume::flush`] and
 //!   [`SharedVolume::drop_changed`]). Of a file that nobody has open for writing they are dropped
@@ -24,10 +26,10 @@
 //!   writing without the lock: it says so before it looks, and who opens it is counted first and
 //!   asks then.
 //!
-//! **Why nobody waits in a circle.**  A barrier's request is answered without asking for anything.  Who
-//! waits for one has no request that a writer could wait for: a READ never does, since it keeps its pages locked.
-//! A GETATTR might be of a caller that has the lock himself.  And every wait here is bounded: a lock that was
-//! not got in time is given up.
+//! **Why nobody waits in a circle.** A barrier's request is answered without asking for anything.
+//! Who waits for one has no request that a writer could wait for: a READ never does, since it keeps
+//! its pages locked. A GETATTR might be of a caller that has the lock himself. And every wait here
+//! is bounded: a lock that was not got in time is given up.
 
 use crate::inode_locks::writers::{Absent, FileAt, KeptOut};
 use crate::neighbours::NotQuiet;
@@ -56,13 +58,16 @@ const PATIENT: Duration = Duration::from_secs(1);
 /// How long an answer about attributes waits: its caller may himself have the lock.
 const LANDING: Duration = Duration::from_millis(500);
 
-/// How long it may take to get the lock for dropping what must not stay: longer only where a disk hangs.
+/// How long it may take to get the lock for dropping what must not stay: longer only where a disk
+/// hangs.
 const AT_LAST: Duration = Duration::from_secs(60);
 
-/// How long opening a file for writing waits for its pages to be dropped: for a READ of them, and nobody else.
+/// How long opening a file for writing waits for its pages to be dropped: for a READ of them, and
+/// nobody else.
 const DROPPING: Duration = Duration::from_secs(1);
 
-/// Most files that are locked at once: each takes a thread and a request, of the 256 that a queue of the kernel has.
+/// Most files that are locked at once: each takes a thread and a request, of the 256 that a queue
+/// of the kernel has.
 const LOCKED_MAX: usize = 128;
 
 /// One lock that is wanted, or held.
@@ -159,8 +164,8 @@ impl InodeLocks {
         self.changed.notify_all();
     }
 
-    /// The lock that a transaction has on a file does not end by itself until [`InodeLocks::unkeep`], to which
-    /// this is to be given.
+    /// The lock that a transaction has on a file does not end by itself until
+    /// [`InodeLocks::unkeep`], to which this is to be given.
     fn keep(&self, owner: TxnId, file: HostId) -> Option<(Ticket, Option<Instant>)> {
         let mut state = self.state.lock();
         let mut all = state.wanted.iter_mut();
@@ -203,7 +208,8 @@ impl InodeLocks {
         }
     }
 
-    /// Whether all of them are there in time.  One that was given back meanwhile, as of a transaction that has lost, will not be.
+    /// Whether all of them are there in time. One that was given back meanwhile, as of a
+    /// transaction that has lost, will not be.
     fn all_reached(&self, tickets: &[Ticket], limit: Duration) -> bool {
         let begun = Instant::now();
         let mut state = self.state.lock();
@@ -220,7 +226,8 @@ impl InodeLocks {
         }
     }
 
-    /// Gives back the locks of a transaction that have an end of their own: on others somebody relies just now.
+    /// Gives back the locks of a transaction that have an end of their own: on others somebody
+    /// relies just now.
     fn let_in(&self, owner: TxnId) {
         self.give_back(|_, w| w.owner == Some(owner) && w.until.is_some());
     }
@@ -304,7 +311,8 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// A file that the kernel knows of a guarded directory, mostly one that plain programs have open for writing.
+/// A file that the kernel knows of a guarded directory, mostly one that plain programs have open
+/// for writing.
 struct Written {
     guarded: Arc<Guarded>,
     node: NodeId,
@@ -312,7 +320,8 @@ struct Written {
 }
 
 impl SharedVolume {
-    /// Locks every file that a transaction relies on or has `changed`, and plain programs may be writing to.
+    /// Locks every file that a transaction relies on or has `changed`, and plain programs may be
+    /// writing to.
     ///
     /// Hold no lock that a request of a plain program may need.
     ///
@@ -365,7 +374,8 @@ impl SharedVolume {
         if !self.engine.is_reserved(owner) {
             return;
         }
-        // Said before looking: who opens it is counted first, and asks then; so whoever is not found waits, see `reader_of`.
+        // Said before looking: who opens it is counted first, and asks then; so whoever is not
+        // found waits, see `reader_of`.
         let longest = self.guarded_now().iter().map(|guarded| guarded.stall).max();
         let ticket = self.inode_locks.want(Some(owner), id, longest.or(Some(Duration::ZERO)));
         // Where opens are not told nobody who opens it waits, so it is locked in any case.
@@ -383,24 +393,25 @@ impl SharedVolume {
         }
     }
 
-    /// The read is recorded, which holds up who opens the file from here on: without a writer that has it
-    /// open, the lock is not needed any more.
+    /// The read is recorded, which holds up who opens the file from here on: without a writer that
+    /// has it open, the lock is not needed any more.
     pub(crate) fn recorded(&self, owner: TxnId, id: HostId) {
         if self.find_untold(id).is_none() && self.find_written(id).is_none() {
             self.inode_locks.give_back(|_, w| w.owner == Some(owner) && w.file == id);
         }
     }
 
-    /// An aged transaction for which the opening of a file for writing is to be held: it has read content of the file, or
-    /// is about to.
+    /// An aged transaction for which the opening of a file for writing is to be held: it has read
+    /// content of the file, or is about to.
     pub(crate) fn reader_of(&self, file: HostId) -> Option<TxnId> {
         let waits = |t: &TxnId| self.engine.is_reserved(*t);
         let about_to = || self.inode_locks.readers(file).into_iter().find(waits);
         self.engine.reserved_for(self.oid(file)).or_else(about_to)
     }
 
-    /// A transaction keeps nobody out any more, but where just now pages are dropped for it, or it is being decided: whoever does
-    /// that relies on these locks, also if it has lost meanwhile, and gives them back.
+    /// A transaction keeps nobody out any more, but where just now pages are dropped for it, or it
+    /// is being decided: whoever does that relies on these locks, also if it has lost meanwhile,
+    /// and gives them back.
     pub fn let_writers_in(&self, owner: TxnId) {
         self.inode_locks.let_in(owner);
     }
@@ -411,8 +422,9 @@ impl SharedVolume {
         self.find_known(id).is_some_and(|file| self.pass_barrier(&file, LANDING))
     }
 
-    /// Makes the kernel write back what plain programs have stored in mappings of this file, if one has
-    /// it open for writing in a guarded directory; whether one has.  It arrives as a plain write.
+    /// Makes the kernel write back what plain programs have stored in mappings of this file, if one
+    /// has it open for writing in a guarded directory; whether one has. It arrives as a plain
+    /// write.
     ///
     /// Hold no lock that a request of a plain program may need.
     pub fn flush(&self, owner: Option<TxnId>, id: HostId) -> bool {
@@ -439,8 +451,8 @@ impl SharedVolume {
         is_locked
     }
 
-    /// Keeps everybody from opening a file for writing, if nobody has: so its pages may be dropped without its lock. Not for
-    /// longer than that takes.
+    /// Keeps everybody from opening a file for writing, if nobody has: so its pages may be dropped
+    /// without its lock. Not for longer than that takes.
     pub(crate) fn without_writers(&self, id: HostId) -> Option<Unwritten<'_>> {
         // Said before looking: who opens it counts first, and asks then.
         *self.inode_locks.state.lock().dropping.entry(id).or_default() += 1;
@@ -463,8 +475,8 @@ impl SharedVolume {
         self.inode_locks.is_dropping(id)
     }
 
-    /// Has the kernel forget the pages of a file that was changed otherwise than by the kernel's own calls on it.
-    /// Writes in flight land first: a page without one of them would stay.
+    /// Has the kernel forget the pages of a file that was changed otherwise than by the kernel's
+    /// own calls on it. Writes in flight land first: a page without one of them would stay.
     ///
     /// Waits for whoever is writing to the file: not for a thread that serves requests.
     pub fn drop_changed(&self, id: HostId) {
@@ -511,8 +523,9 @@ impl SharedVolume {
         })
     }
 
-    /// What has to be locked before a transaction is decided, where opens are told: files open for writing whose content it has read
-    /// or `changed`; of those whose length it has seen, the ones with a write that the daemon knows of.
+    /// What has to be locked before a transaction is decided, where opens are told: files open for
+    /// writing whose content it has read or `changed`; of those whose length it has seen, the ones
+    /// with a write that the daemon knows of.
     fn written_by_others(&self, owner: TxnId, changed: Option<&HashSet<Oid>>) -> Vec<Written> {
         let mut found = Vec::new();
         for guarded in self.guarded_now().into_iter().filter(|guarded| guarded.plain.is_told()) {

@@ -1,4 +1,5 @@
-//! What one view may take of the process that serves it: for views of users who are not that process's own.
+//! What one view may take of the process that serves it: for views of users who are not that
+//! process's own.
 
 use crate::api::Reply;
 use rustix::io::Errno;

@@ -170,8 +170,8 @@ impl Listing {
         }
     }
 
-    /// Numbers of all items of this name: none or one, unless the directory told it twice because it
-    /// was changed while it was read.
+    /// Numbers of all items of this name: none or one, unless the directory told it twice because
+    /// it was changed while it was read.
     fn numbers(&mut self, name: &[u8]) -> Vec<u64> {
         if self.index.is_none() {
             let living = self.first.iter().chain(&self.added).filter(|item| !item.is_dead());

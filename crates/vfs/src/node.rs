@@ -37,10 +37,10 @@ impl Base {
     }
 }
 
-/// The key of an object in the conflict engine: its inode number, and when it was born.  A number is
-/// used again while transactions still remember the old file.  Where the file system keeps no birth
-/// times, that can at worst make two transactions conflict that need not, and the one that remembers
-/// loses at its validation in any case.
+/// The key of an object in the conflict engine: its inode number, and when it was born. A number is
+/// used again while transactions still remember the old file. Where the file system keeps no birth
+/// times, that can at worst make two transactions conflict that need not, and the one that
+/// remembers loses at its validation in any case.
 ///
 /// Births are spread over all bits, so that two objects have the same key by chance once in 2^64.
 pub(crate) fn oid_of(id: HostId) -> Oid {
@@ -161,7 +161,8 @@ pub(crate) struct Node {
     /// As the view shows it, but with the ids of the host.
     pub attr: Attr,
     pub dirty: Dirty,
-    /// Where it is in this view (one of its known names); `None` if there is none, and for the root.
+    /// Where it is in this view (one of its known names); `None` if there is none, and for the
+    /// root.
     pub place: Option<(NodeId, Name)>,
     pub xattrs: Option<Box<Xattrs>>,
     pub body: Body,

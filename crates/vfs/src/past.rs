@@ -1,26 +1,28 @@
-//! The past of a volume: what open snapshots need of objects that have been changed since they began.
+//! The past of a volume: what open snapshots need of objects that have been changed since they
+//! began.
 //!
 //! A snapshot sees the state at its begin and is in nobody's way: while it is open, whoever changes
-//! something that it could see first keeps the old value here ([`Past::keep`], [`Past::keep_commit`]): a
-//! plain request of a guarded directory after the conflict engine has let it pass, a commit between its
-//! decision and its installation.  What has not been changed is read where it is.
+//! something that it could see first keeps the old value here ([`Past::keep`],
+//! [`Past::keep_commit`]): a plain request of a guarded directory after the conflict engine has let
+//! it pass, a commit between its decision and its installation. What has not been changed is read
+//! where it is.
 //!
-//! - `keep`: how old values are read; `pages`: content; `frozen`: the file system as a snapshot sees it; `views`:
-//!   views over that.
+//! - `keep`: how old values are read; `pages`: content; `frozen`: the file system as a snapshot
+//!   sees it; `views`: views over that.
 //!
-//! **Layers.**  Each snapshot has a layer; old values go to the newest one, once.  A snapshot finds an old
-//! value in its own layer or, if nothing was changed while that was the newest, in the first later one.
-//! When a snapshot ends, what its layer has and the one before has not moves there; the first layer is
-//! dropped.  So a value is kept once, for all snapshots between two changes.
+//! **Layers.** Each snapshot has a layer; old values go to the newest one, once. A snapshot finds
+//! an old value in its own layer or, if nothing was changed while that was the newest, in the first
+//! later one. When a snapshot ends, what its layer has and the one before has not moves there; the
+//! first layer is dropped. So a value is kept once, for all snapshots between two changes.
 //!
-//! **Order.**  To keep comes before to change.  A snapshot reads what is there *first* and looks here
-//! *afterwards*: if there is nothing, the change had not begun when it read.  So neither waits for the other.
-//! A snapshot begins while nothing is being changed (`Volume::snapshot`): whoever changes something
+//! **Order.** To keep comes before to change. A snapshot reads what is there *first* and looks here *afterwards*:
+//! if there is nothing, the change had not begun when it read. So neither waits for the other. A
+//! snapshot begins while nothing is being changed (`Volume::snapshot`): whoever changes something
 //! either finds the layer, or is done.
 //!
-//! **Bounds.**  Old pages beyond a few megabytes go to a staging slot.  Removed objects are held by
-//! descriptors.  Where there is no room for an old value, changes go on, and the snapshots that would need
-//! it are given up: they answer `ECANCELED`.
+//! **Bounds.** Old pages beyond a few megabytes go to a staging slot. Removed objects are held by
+//! descriptors. Where there is no room for an old value, changes go on, and the snapshots that
+//! would need it are given up: they answer `ECANCELED`.
 
 mod frozen;
 mod keep;
@@ -135,7 +137,8 @@ impl Past {
         }
     }
 
-    /// Whether old values are wanted.  Begins are ordered with changes by other means, see the module.
+    /// Whether old values are wanted. Begins are ordered with changes by other means, see the
+    /// module.
     pub(crate) fn is_open(&self) -> bool {
         self.open.load(Relaxed) > 0
     }
@@ -272,8 +275,8 @@ impl Snapshot {
         self.past.state.lock().given_up >= self.number
     }
 
-    /// Looks through what is kept, the value that was current at this moment first.  To be called when what
-    /// is there has been read.
+    /// Looks through what is kept, the value that was current at this moment first. To be called
+    /// when what is there has been read.
     ///
     /// # Errors
     /// `ECANCELED` if the snapshot was given up.

@@ -1,19 +1,20 @@
-//! The plain view of a guarded directory: every request is performed at once on the backing files, by
-//! the system call that the program made, and the backing file system's errors are the answers.
+//! The plain view of a guarded directory: every request is performed at once on the backing files,
+//! by the system call that the program made, and the backing file system's errors are the answers.
 //!
 //! - `table`: nodes, which live as long as the kernel knows them; `files`: what is open of them;
 //! - `names`, `attrs`, `data`, `list`, `locks`: the requests; `identity`, `unnaming`: on whose
 //!   behalf;
 //! - `adopt`: taking over from another view;
-//! - `gate`: where the order of these requests is decided, `order`: by the conflict engine, `echo`: of views beside
-//!   view 0; `sys`: system calls.
+//! - `gate`: where the order of these requests is decided, `order`: by the conflict engine, `echo`:
+//!   of views beside view 0; `sys`: system calls.
 //!
-//! The directory is reached by a descriptor that was opened before FUSE was mounted over it, and all
-//! else from there one name at a time, never through a symbolic link and never onto another mount.
+//! The directory is reached by a descriptor that was opened before FUSE was mounted over it, and
+//! all else from there one name at a time, never through a symbolic link and never onto another
+//! mount.
 //!
-//! The kernel serialises: requests that change one directory come one at a time, and so do those that
-//! change one file's content through descriptors.  What others do to the backing files meanwhile
-//! is as it would be without this view.
+//! The kernel serialises: requests that change one directory come one at a time, and so do those
+//! that change one file's content through descriptors. What others do to the backing files
+//! meanwhile is as it would be without this view.
 
 mod adopt;
 mod attrs;
@@ -68,8 +69,8 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// A view of the directory `root`.  Objects in `hidden` (the store's own directory) have no names
-    /// here, and every request passes `gate`.
+    /// A view of the directory `root`. Objects in `hidden` (the store's own directory) have no
+    /// names here, and every request passes `gate`.
     ///
     /// # Errors
     /// Those of the backing file system; `ENOTDIR`.
@@ -187,16 +188,17 @@ impl Plain {
         open.iter().filter(|n| n.files.lock().is_written()).map(|n| (n.id, n.host)).collect()
     }
 
-    /// A commit has put another inode in the place of this one: who found it by its name before that, and
-    /// opens it now, would see what is not there any more.
+    /// A commit has put another inode in the place of this one: who found it by its name before
+    /// that, and opens it now, would see what is not there any more.
     pub(crate) fn supersede(&self, id: HostId) {
         if let Some(node) = self.table.of_host(id) {
             node.superseded.store(true, Relaxed);
         }
     }
 
-    /// Fails if a commit has put another inode in the place of this one, and it is changed by who found it by its name before
-    /// that: the kernel then walks the path once more.  By a descriptor, an old inode is changed as it would be without us.
+    /// Fails if a commit has put another inode in the place of this one, and it is changed by who
+    /// found it by its name before that: the kernel then walks the path once more. By a descriptor,
+    /// an old inode is changed as it would be without us.
     fn check_current(&self, node: &table::Node) -> Reply<()> {
         let by_name = || !self.told || node.files.lock().openers().is_none();
         if node.superseded.load(Relaxed) && by_name() { Err(Errno::STALE) } else { Ok(()) }

@@ -3,22 +3,25 @@
 //!
 //! 1. *Mark* what changes ([`SharedVolume::publish`]): from here on answers of view 0 about it
 //!    carry the old value with timeout 0, and READs of changed files are held.
-//! 2. *Invalidate*: for each directory a barrier, then its changed names, then its listing; the attributes;
-//!    the pages.  What was answered old since its invalidation began is invalidated again; a directory that is
-//!    listed without pause is locked for that ([`Marked::lock`]).
-//! 3. *Settle and decide* in one step: nothing is left, and nobody is being answered.  From here on all
-//!    requests about what is marked are held, so that nothing has to be invalidated any more.
-//! 4. The caller makes durable and installs; the next publication may begin ([`Publication::let_next`]).
+//! 2. *Invalidate*: for each directory a barrier, then its changed names, then its listing; the
+//!    attributes; the pages. What was answered old since its invalidation began is invalidated
+//!    again; a directory that is listed without pause is locked for that ([`Marked::lock`]).
+//! 3. *Settle and decide* in one step: nothing is left, and nobody is being answered. From here on
+//!    all requests about what is marked are held, so that nothing has to be invalidated any more.
+//! 4. The caller makes durable and installs; the next publication may begin
+//!    ([`Publication::let_next`]).
 //! 5. *Release*: the held changes go first, and only when they are done the reads.  (An
 //!    invalidation may have dropped a page while a write of it was on its way here: a READ that is
 //!    answered before that write is performed would be kept by the kernel without it.)
-//! 6. *Tell* the kernel the attributes, while answers about them have timeout 0 still, and only then drop the marks ([`UnderWay::tell`]).
+//! 6. *Tell* the kernel the attributes, while answers about them have timeout 0 still, and only
+//!    then drop the marks ([`UnderWay::tell`]).
 //!
-//! **Why a held READ does no harm.**  It keeps its pages locked, and INVAL_INODE waits for each page.  A
-//! READ that came before the invalidation of its file began is let go at its beginning: the invalidation
-//! waits for that page, so the old value leaves again.  One that came later is let go, and noted, if the
-//! invalidation has not ended a moment later.  Nothing else waits for pages: after the decision nothing is
-//! invalidated, and before it a held READ is let go after [`PATIENCE`] in any case.
+//! **Why a held READ does no harm.** It keeps its pages locked, and INVAL_INODE waits for each
+//! page. A READ that came before the invalidation of its file began is let go at its beginning: the
+//! invalidation waits for that page, so the old value leaves again. One that came later is let go,
+//! and noted, if the invalidation has not ended a moment later. Nothing else waits for pages: after
+//! the decision nothing is invalidated, and before it a held READ is let go after [`PATIENCE`] in
+//! any case.
 //!
 //! **Several at once.**  One is on its way to its decision; any number are decided, and wait for
 //! the disk or are being installed.  So several share a wait for the disk.  What is on its way does
@@ -27,8 +30,8 @@
 //! on its way what others hold is a request that is slow: an invalidation that would wait for any
 //! waits for it.  Nobody decided ever waits for somebody who is not.
 //!
-//! **Lock order**: `publishing` (PUBLICATION), `marks` (MARKS), then everything that requests need.  A plain
-//! read shares `marks` while it is performed; who takes it alone waits for those.
+//! **Lock order**: `publishing` (PUBLICATION), `marks` (MARKS), then everything that requests need.
+//! A plain read shares `marks` while it is performed; who takes it alone waits for those.
 
 use crate::inode_locks::writers::Writing;
 use crate::inode_locks::{Locked, Ticket};
@@ -61,8 +64,8 @@ const STUCK: Duration = Duration::from_millis(2);
 /// How long a READ is held before the decision, whatever happens.
 const PATIENCE: Duration = Duration::from_millis(50);
 
-/// How long it may take until all directories are locked that are to be locked at once: somebody else
-/// may lock two of them in another order.
+/// How long it may take until all directories are locked that are to be locked at once: somebody
+/// else may lock two of them in another order.
 const LOCKING: Duration = Duration::from_millis(20);
 
 /// How long reads wait for changes that were held: for longer only where the disk hangs.
@@ -78,8 +81,8 @@ const LOCKED_MAX: usize = 32;
 /// Most objects of which the kernel is told the attributes after a commit: each takes a request.
 const TOLD_MAX: usize = 512;
 
-/// How long after a commit of more than these attributes are told without validity, so that what somebody asks for is stored, see
-/// [`UnderWay::tell`].
+/// How long after a commit of more than these attributes are told without validity, so that what
+/// somebody asks for is stored, see [`UnderWay::tell`].
 const TOLD_AGAIN: Duration = Duration::from_millis(3);
 
 /// The time after a commit in which attributes are told without validity.
@@ -117,8 +120,8 @@ impl Afterwards {
     }
 }
 
-/// What the kernel has cached of a guarded directory, from the side of who serves it.  Nothing to drop
-/// is success, and so is a mount that is gone.
+/// What the kernel has cached of a guarded directory, from the side of who serves it. Nothing to
+/// drop is success, and so is a mount that is gone.
 pub trait Caches: Send + Sync {
     /// Makes the kernel forget a name.  Waits for whatever is under way in the directory.
     ///
@@ -140,8 +143,8 @@ pub trait Caches: Send + Sync {
     /// # Errors
     /// The kernel's.
     fn drop_listing(&self, dir: NodeId) -> Result<(), Errno>;
-    /// Makes it write back what was stored in pages of a file, and forget them.  Waits for each READ and
-    /// WRITE of them.
+    /// Makes it write back what was stored in pages of a file, and forget them. Waits for each READ
+    /// and WRITE of them.
     ///
     /// # Errors
     /// The kernel's.
@@ -151,14 +154,14 @@ pub trait Caches: Send + Sync {
     /// # Errors
     /// The kernel's; `EINVAL` before Linux 6.16.
     fn drop_all_names(&self) -> Result<(), Errno>;
-    /// Has the directory's lock exclusively for as long as looking up [`BARRIER`] in it takes: when it
-    /// returns, every lookup and listing that was under way has reached the kernel's caches.
+    /// Has the directory's lock exclusively for as long as looking up [`BARRIER`] in it takes: when
+    /// it returns, every lookup and listing that was under way has reached the kernel's caches.
     ///
     /// # Errors
     /// The kernel's.
     fn barrier(&self, dir: NodeId) -> Result<(), Errno>;
-    /// Has a file's lock exclusively for as long as removing the attribute [`Ticket::name`] from it takes: when
-    /// it returns, every write that was in flight has landed.
+    /// Has a file's lock exclusively for as long as removing the attribute [`Ticket::name`] from it
+    /// takes: when it returns, every write that was in flight has landed.
     ///
     /// # Errors
     /// The kernel's.
@@ -173,7 +176,8 @@ pub trait Caches: Send + Sync {
     /// # Errors
     /// The kernel's; `EXDEV`: it is not in the mount.
     fn find(&self, path: &[u8]) -> Result<OwnedFd, Errno>;
-    /// Whether a call that changes the content of a file may have been performed, but not have landed.
+    /// Whether a call that changes the content of a file may have been performed, but not have
+    /// landed.
     fn is_in_flight(&self, file: NodeId) -> bool;
 }
 
@@ -209,7 +213,8 @@ pub struct Publication<'v> {
     alone: Option<Guard<'v, ()>>,
 }
 
-/// A commit whose requests are marked; from its decision on they are held.  Dropping it releases them.
+/// A commit whose requests are marked; from its decision on they are held. Dropping it releases
+/// them.
 pub struct UnderWay {
     vol: Arc<SharedVolume>,
     txn: TxnId,
@@ -218,8 +223,9 @@ pub struct UnderWay {
 }
 
 impl SharedVolume {
-    /// Marks what `writes` of a transaction changes.  Waits for the decision of the publication before it, and for the
-    /// end of those that it meets.  Of several volumes at once: always in the order of [`Volume::order`].
+    /// Marks what `writes` of a transaction changes. Waits for the decision of the publication
+    /// before it, and for the end of those that it meets. Of several volumes at once: always in the
+    /// order of [`Volume::order`].
     pub fn publish(self: &Arc<Self>, txn: TxnId, writes: &WriteSet) -> Publication<'_> {
         let alone = self.publishing.lock_beside();
         let guarded = self.guarded_now();
@@ -235,7 +241,8 @@ impl SharedVolume {
         Publication { on, alone: Some(alone) }
     }
 
-    /// Waits until no publication like this is under way.  For who has `publishing`: no other begins.
+    /// Waits until no publication like this is under way. For who has `publishing`: no other
+    /// begins.
     fn wait_over(&self, like: impl Fn(&Marked) -> bool) {
         loop {
             let met = self.marks.read().iter().find(|marked| like(marked)).cloned();
@@ -244,8 +251,8 @@ impl SharedVolume {
         }
     }
 
-    /// Waits until every commit is durable, and in its place, whose program went on before that.  What is decided
-    /// meanwhile is not waited for.
+    /// Waits until every commit is durable, and in its place, whose program went on before that.
+    /// What is decided meanwhile is not waited for.
     pub fn wait_durable(&self) {
         if !self.is_publishing.load(Acquire) {
             return;
@@ -286,8 +293,9 @@ impl SharedVolume {
         self.guarded.lock().retain(|g| !Arc::ptr_eq(g, guarded));
     }
 
-    /// Who has a file open in a guarded directory, as far as it concerns whether another inode may take its place; `None`: nobody
-    /// there.  Who reads a file that may be executed may be running it: to him it stays what it is, so he is not in the way.
+    /// Who has a file open in a guarded directory, as far as it concerns whether another inode may
+    /// take its place; `None`: nobody there. Who reads a file that may be executed may be running
+    /// it: to him it stays what it is, so he is not in the way.
     pub fn openers(&self, file: &Stat) -> Option<Openers> {
         let open = self.guarded_now().iter().find_map(|g| g.openers(file.id))?;
         let may_run = file.mode & 0o111 != 0;
@@ -343,8 +351,8 @@ impl UnderWay {
         let mut todo = self.marked.everything();
         for round in 0..ROUNDS_MAX {
             self.invalidate(&todo)?;
-            // After the barriers of directories: who removes a file has its directory locked while he waits for the
-            // file's lock.
+            // After the barriers of directories: who removes a file has its directory locked while
+            // he waits for the file's lock.
             let files = self.vol.lock_written(self.txn, Some(&self.marked.pages)).ok();
             let files = match files {
                 Some(files) if self.invalidate_pages(&todo.pages, &files)? => files,
@@ -369,8 +377,8 @@ impl UnderWay {
         Err(NotDecided::Kernel(Errno::BUSY))
     }
 
-    /// Decides if nothing was answered old since its invalidation began, and no write is in flight where the
-    /// transaction has read; whether it did.
+    /// Decides if nothing was answered old since its invalidation began, and no write is in flight
+    /// where the transaction has read; whether it did.
     fn settle<E>(
         &self,
         files: &Locked<'_>,
@@ -432,8 +440,8 @@ impl UnderWay {
         Ok(true)
     }
 
-    /// As [`Publication::settle`], with directories locked in which somebody looks up names or reads
-    /// listings all the time.  `None`: they could not all be locked.
+    /// As [`Publication::settle`], with directories locked in which somebody looks up names or
+    /// reads listings all the time. `None`: they could not all be locked.
     fn decide_locked<E>(
         &self,
         todo: &Objects,
@@ -491,11 +499,13 @@ impl UnderWay {
         self.marked.phase.lock().relaxed = true;
     }
 
-    /// Nobody is held any more, and the kernel stores the attributes that were changed. It declares what it is told valid before it
-    /// has stored all of it, and stat(2) takes no lock (`fuse_change_attributes_common`): who asks while somebody else is told
-    /// the new owner or mode could see the old one. Told without validity, as long as they are marked, they are stored and believed
-    /// by nobody; what is told from then on, with validity, is what is there. And a length that is not stored is not the end up to
-    /// which read(2) reads, even if somebody is just asking for it: the next commit's invalidation has the kernel drop that answer.
+    /// Nobody is held any more, and the kernel stores the attributes that were changed. It declares
+    /// what it is told valid before it has stored all of it, and stat(2) takes no lock
+    /// (`fuse_change_attributes_common`): who asks while somebody else is told the new owner or
+    /// mode could see the old one. Told without validity, as long as they are marked, they are
+    /// stored and believed by nobody; what is told from then on, with validity, is what is there.
+    /// And a length that is not stored is not the end up to which read(2) reads, even if somebody
+    /// is just asking for it: the next commit's invalidation has the kernel drop that answer.
     fn tell(&self) {
         self.marked.phase.lock().seen = true;
         self.marked.changed.notify_all();
@@ -512,8 +522,8 @@ impl UnderWay {
         }
     }
 
-    /// The objects that were replaced by others when the commit was installed: versions before and after.
-    /// Who found one by its name and has yet to open it is to look again.
+    /// The objects that were replaced by others when the commit was installed: versions before and
+    /// after. Who found one by its name and has yet to open it is to look again.
     pub fn replaced(&self, moves: &[(Stamp, Stamp)]) {
         for (before, _) in moves.iter().filter(|(before, after)| before.id != after.id) {
             for g in &self.guarded {

@@ -1,5 +1,5 @@
-//! How a view reaches backing objects: by open directories, one name at a time, each verified to be what
-//! was met.
+//! How a view reaches backing objects: by open directories, one name at a time, each verified to be
+//! what was met.
 
 use crate::api::Reply;
 use crate::node::{Base, Name};
@@ -91,7 +91,7 @@ impl View {
             Ids::Single { uid, .. } => uid,
         };
         let dir = base.place.as_ref().and_then(|(parent, _)| st.nodes.get(*parent));
-        // What this transaction made of mode and owner says nothing about the backing directory.  An
+        // What this transaction made of mode and owner says nothing about the backing directory. An
         // access control list that lets others write shows in the group's bits.
         let safe = dir.is_some_and(|dir| {
             let (attr, dirty) = (&dir.attr, dir.dirty);

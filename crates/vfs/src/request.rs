@@ -1,8 +1,9 @@
-//! A request as a value, and its answer: what a view serves, and what stands before a view hands on.
+//! A request as a value, and its answer: what a view serves, and what stands before a view hands
+//! on.
 //!
-//! A view has one method for all requests, [`Requests::serve`].  So a layer that only routes (a view
+//! A view has one method for all requests, [`Requests::serve`]. So a layer that only routes (a view
 //! after its commit, the alias roots of threads) looks at the nodes of a request and hands it on
-//! whole, and a tracer or a recorder is one wrapper.  Who makes requests uses [`Calls`], a typed
+//! whole, and a tracer or a recorder is one wrapper. Who makes requests uses [`Calls`], a typed
 //! method for each.
 
 use crate::api::*;
@@ -175,7 +176,7 @@ pub trait Requests: Send + Sync {
     /// file was read.
     ///
     /// Each READ makes the kernel doubt the access time, and the next stat(2) of the file costs a
-    /// message (fs/fuse: `fuse_invalidate_atime`).  A new listing with attributes settles it for all
+    /// message (fs/fuse: `fuse_invalidate_atime`). A new listing with attributes settles it for all
     /// files of a directory at once, but the kernel only asks for one if it does not have the
     /// listing any more.
     fn worn_listing(&self, _file: NodeId) -> Option<NodeId> {
@@ -297,7 +298,7 @@ pub trait Calls: Requests {
         self.call(client::asking(), Request::Write { node, offset, data, kill_suidgid })
     }
     /// As [`Calls::write`], by a descriptor with `O_APPEND`: at the end of the file, wherever the
-    /// kernel believes that to be.  Also whether that was elsewhere than at `offset`: then the pages
+    /// kernel believes that to be. Also whether that was elsewhere than at `offset`: then the pages
     /// that the kernel has now are wrong.
     fn append(
         &self,
@@ -308,7 +309,7 @@ pub trait Calls: Requests {
     ) -> Reply<(usize, bool)> {
         self.call(client::asking(), Request::Append { node, offset, data, kill_suidgid })
     }
-    /// What the kernel writes back of its pages, which were stored to by mappings.  It makes no file
+    /// What the kernel writes back of its pages, which were stored to by mappings. It makes no file
     /// longer: what lies behind the end is no part of the file.
     fn write_back(&self, node: NodeId, offset: u64, data: &[u8]) -> Reply<()> {
         self.call(client::asking(), Request::WriteBack { node, offset, data })
@@ -371,9 +372,9 @@ pub trait Calls: Requests {
     fn setlk(&self, node: NodeId, lock: Lock) -> Reply<()> {
         self.call(client::asking(), Request::Setlk { node, lock })
     }
-    /// One try of a blocking request, `F_SETLKW` or `flock`: `EAGAIN` if another lock is in the way,
-    /// and `wait` is woken when that may have changed; `EDEADLK` if it would wait for ever.  Who is
-    /// not ours wakes nobody.
+    /// One try of a blocking request, `F_SETLKW` or `flock`: `EAGAIN` if another lock is in the
+    /// way, and `wait` is woken when that may have changed; `EDEADLK` if it would wait for ever.
+    /// Who is not ours wakes nobody.
     fn setlkw(&self, node: NodeId, lock: Lock, wait: &Arc<Wait>) -> Reply<()> {
         self.call(client::asking(), Request::Setlkw { node, lock, wait })
     }
@@ -393,7 +394,7 @@ pub trait Calls: Requests {
     fn open(&self, caller: Caller, node: NodeId, how: OpenHow) -> Reply<Opened> {
         self.call(caller, Request::Open { node, how })
     }
-    /// fsync(2), and fdatasync(2) with `data_only`.  `ENOSYS`: it succeeds and the kernel never asks
+    /// fsync(2), and fdatasync(2) with `data_only`. `ENOSYS`: it succeeds and the kernel never asks
     /// again, because durability comes otherwise.
     fn fsync(&self, node: NodeId, data_only: bool) -> Reply<()> {
         self.call(client::asking(), Request::Fsync { node, data_only })

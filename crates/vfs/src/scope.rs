@@ -1,12 +1,12 @@
 //! From the paths of a scope to what the conflict engine knows ([`systx_txn::Claim`]).
 //!
-//! One path is one object: a file is its name, attributes, length and content; a directory is the names in it; what is not
-//! there is its name.  The way to it is claimed as well, to be read: each name, and the attributes of each directory.
-//! That is what looking the path up reads.
+//! One path is one object: a file is its name, attributes, length and content; a directory is the
+//! names in it; what is not there is its name. The way to it is claimed as well, to be read: each
+//! name, and the attributes of each directory. That is what looking the path up reads.
 //!
-//! A scope is found twice.  In the committed state, to get in line; there it may be old when the turn comes.  And in the
-//! view of the transaction, once it has begun: what that has met stays.  If the second is not within the first, the
-//! transaction has to begin again with what was found.
+//! A scope is found twice. In the committed state, to get in line; there it may be old when the
+//! turn comes. And in the view of the transaction, once it has begun: what that has met stays. If
+//! the second is not within the first, the transaction has to begin again with what was found.
 
 use crate::api::{Attr, Caller, Reply};
 use crate::node::attr_of;
@@ -62,8 +62,8 @@ enum Right {
     Search = 1,
 }
 
-/// Whether an ordinary user may do that; `None`: who may do all.  As in such a user's view, supplementary groups do not
-/// count.
+/// Whether an ordinary user may do that; `None`: who may do all. As in such a user's view,
+/// supplementary groups do not count.
 fn may(who: Option<Caller>, attr: &Attr, right: Right) -> bool {
     let Some(caller) = who else { return true };
     let class = match () {
@@ -124,7 +124,8 @@ impl Volume {
     /// What the paths of a scope are in the committed state, as this user; `None`: with all rights.
     ///
     /// # Errors
-    /// `EACCES`: the user may not do that; `ENOTDIR`: a name on the way is no directory; those of the backing file system.
+    /// `EACCES`: the user may not do that; `ENOTDIR`: a name on the way is no directory; those of
+    /// the backing file system.
     pub fn claims(&self, declared: &[Declared], who: Option<Caller>) -> Reply<Claims> {
         let io = &self.tree;
         let mut claims = Claims::new();

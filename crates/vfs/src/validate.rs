@@ -1,6 +1,6 @@
-//! Validation: is everything that the transaction met still as it was?  Changes of other transactions
-//! of this daemon were found by the engine when they happened; here outsiders' changes are found, by
-//! one `statx` per object that was met, and by a look into directories that changed.
+//! Validation: is everything that the transaction met still as it was? Changes of other
+//! transactions of this daemon were found by the engine when they happened; here outsiders' changes
+//! are found, by one `statx` per object that was met, and by a look into directories that changed.
 
 use crate::neighbours::{Before, Hold, NotQuiet};
 use crate::node::{Base, Name, Node};
@@ -44,9 +44,10 @@ pub struct Quiet<'v> {
 type Stale = HashSet<Object>;
 
 impl View {
-    /// Makes known what plain programs have changed of names and attributes that were read, and what they are writing to the
-    /// files that were: writes in flight land, and stores to mappings arrive as the writes that they are.  To be called
-    /// before [`View::validate`]; none begins while the answer lives.
+    /// Makes known what plain programs have changed of names and attributes that were read, and
+    /// what they are writing to the files that were: writes in flight land, and stores to mappings
+    /// arrive as the writes that they are. To be called before [`View::validate`]; none begins
+    /// while the answer lives.
     ///
     /// # Errors
     /// They cannot be kept from it.
@@ -64,8 +65,8 @@ impl View {
         Ok(Quiet { _locked: locked })
     }
 
-    /// Waits until the kernel knows what the transaction has seen of plain changes of names, attributes and lengths: to be called
-    /// before it ends without effect.
+    /// Waits until the kernel knows what the transaction has seen of plain changes of names,
+    /// attributes and lengths: to be called before it ends without effect.
     pub fn land_seen(&self) {
         self.land(Before::End);
     }
@@ -75,8 +76,8 @@ impl View {
         self.others.land_seen(self.txn, before);
     }
 
-    /// Every difference between what was met and what is there; waits for an installation in progress
-    /// to end and keeps others out meanwhile.
+    /// Every difference between what was met and what is there; waits for an installation in
+    /// progress to end and keeps others out meanwhile.
     pub fn validate(&self) -> Vec<OutsideChange> {
         let st = self.state.lock();
         let found = self.differences(&st);
@@ -223,8 +224,8 @@ impl View {
             .then_some(What::Changed)
     }
 
-    /// Directories change their time stamps with every name; what counts as read of their attributes
-    /// is who may do what, and the extended attributes that were read.
+    /// Directories change their time stamps with every name; what counts as read of their
+    /// attributes is who may do what, and the extended attributes that were read.
     fn same_dir(
         &self,
         node: &Node,

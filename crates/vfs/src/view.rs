@@ -1,9 +1,9 @@
 //! One transaction's picture of a volume: the nodes it met, and what it changed about them.
 //!
-//! Every access to something of the backing file system is first recorded in the conflict engine and
-//! then performed, so that a conflicting access of another transaction finds the record.  What was
-//! handed out is remembered in the node, so that a second access never asks the backing file system:
-//! reads are repeatable, and the kernel's caches need no invalidation.
+//! Every access to something of the backing file system is first recorded in the conflict engine
+//! and then performed, so that a conflicting access of another transaction finds the record. What
+//! was handed out is remembered in the node, so that a second access never asks the backing file
+//! system: reads are repeatable, and the kernel's caches need no invalidation.
 //!
 //! **Invariants**
 //! - V1 a name is in `children` with the backing object it had (`base`) before it is changed.
@@ -80,8 +80,9 @@ pub struct ViewConfig {
     /// in the view as well, so nobody ever sees what lies beneath: such a place is neither read nor
     /// can it be changed.
     pub mount_points: Vec<Vec<u8>>,
-    /// Having lost, it refuses pages of files that are not as they were met: its programs go on and must not
-    /// see two moments.  Else they are shown, so that no page fault fails in what only waits for its end.
+    /// Having lost, it refuses pages of files that are not as they were met: its programs go on and
+    /// must not see two moments. Else they are shown, so that no page fault fails in what only
+    /// waits for its end.
     pub opaque: bool,
 }
 
@@ -265,9 +266,9 @@ impl View {
         self.vol.tree.now()
     }
 
-    /// After a look at the backing file system: what was seen is of the moment that the view shows.  Who makes
-    /// this transaction lose does so before it changes anything, so as long as it has not lost, all that it has
-    /// looked at is of one moment; what it sees afterwards may be of another.
+    /// After a look at the backing file system: what was seen is of the moment that the view shows.
+    /// Who makes this transaction lose does so before it changes anything, so as long as it has not
+    /// lost, all that it has looked at is of one moment; what it sees afterwards may be of another.
     pub(crate) fn still_one_moment(&self) -> Reply<()> {
         self.alive()
     }
@@ -371,9 +372,9 @@ impl View {
         }
     }
 
-    /// Something of the backing file system is not what this view met: an outsider changed it.  The
-    /// transaction loses; under snapshot isolation validation will list the stale read, but there is
-    /// nothing left to read.
+    /// Something of the backing file system is not what this view met: an outsider changed it. The
+    /// transaction loses; under snapshot isolation validation will list the stale read, but there
+    /// is nothing left to read.
     pub(crate) fn outsider(&self, object: ObjectRef<'_>) -> Errno {
         if self.isolation == Isolation::Snapshot {
             return Errno::STALE;
@@ -413,8 +414,8 @@ impl View {
 
     // ---- backing objects --------------------------------------------------------------------
 
-    /// Whether the backing object is still the version that was met, own commits aside: by what was seen, or else by
-    /// looking again.
+    /// Whether the backing object is still the version that was met, own commits aside: by what was
+    /// seen, or else by looking again.
     pub(crate) fn is_current(
         &self,
         base: &Base,
@@ -428,8 +429,8 @@ impl View {
         if same(seen.stamp()) {
             return true;
         }
-        // The difference may come from a plain request that has yet to say so, and was perhaps half done; or from a
-        // commit that is installing, or did so between the two looks.
+        // The difference may come from a plain request that has yet to say so, and was perhaps half
+        // done; or from a commit that is installing, or did so between the two looks.
         let _nobody = self.others.still();
         let again = || look().is_ok_and(|now| same(now.stamp()));
         if again() {
@@ -564,15 +565,17 @@ impl View {
             let again = read().inspect_err(|_| {
                 st.lost_at = st.path_in(&self.vol, place.0, place.1);
             })?;
-            // Which object this is was seen before it could be recorded; who has changed it in between did not
-            // meet the record, and own changes are no outsider's: what was seen would pass for what is there.
+            // Which object this is was seen before it could be recorded; who has changed it in
+            // between did not meet the record, and own changes are no outsider's: what was seen
+            // would pass for what is there.
             let moving = self.vol.is_installing(stat.id) || self.vol.engine.is_changing(oid);
             let now = self.vol.engine.moment();
             if again || moving || now != moment {
                 let recorded = stat.id;
                 stat = self.look_whole(|| self.tree().stat_at(dir, place.1))?;
                 if stat.id != recorded {
-                    // Another inode by now, of which nothing is recorded: who changes it must meet us.
+                    // Another inode by now, of which nothing is recorded: who changes it must meet
+                    // us.
                     return self.meet(st, place, dir, (stat, now));
                 }
             }
@@ -625,9 +628,9 @@ impl View {
         })
     }
 
-    /// Makes a node for a place where another file system is mounted, which this process cannot look
-    /// beneath (it could with privilege): the session mounts over it, so all that matters is its
-    /// type, which the listing of its directory tells.
+    /// Makes a node for a place where another file system is mounted, which this process cannot
+    /// look beneath (it could with privilege): the session mounts over it, so all that matters is
+    /// its type, which the listing of its directory tells.
     pub(crate) fn meet_foreign(
         &self,
         st: &mut State,

@@ -1,9 +1,9 @@
-//! What all views of one volume share: the backing file system, the conflict engine, the identity of
-//! objects, and the memory of which changes of the backing files were our own.
+//! What all views of one volume share: the backing file system, the conflict engine, the identity
+//! of objects, and the memory of which changes of the backing files were our own.
 //!
-//! Own changes and those of outsiders move the same `ctime`.  When a commit installs, the volume
-//! notes for every changed object the stamp before and after; a stamp that a view remembers is first
-//! carried forward along these notes, and only a difference that remains is an outsider's.
+//! Own changes and those of outsiders move the same `ctime`. When a commit installs, the volume
+//! notes for every changed object the stamp before and after; a stamp that a view remembers is
+//! first carried forward along these notes, and only a difference that remains is an outsider's.
 //!
 //! **Lock order**: a view's state, then [`Volume::quiesce`], then files' contents, then the tables
 //! here (leaf).
@@ -170,8 +170,8 @@ impl Volume {
         self.objects.lock().since(stamp).last().unwrap_or(stamp)
     }
 
-    /// Whether only changes of our own lie between two versions of an inode, or nothing; and none of our
-    /// own has put another inode in its place since.
+    /// Whether only changes of our own lie between two versions of an inode, or nothing; and none
+    /// of our own has put another inode in its place since.
     pub(crate) fn is_own(&self, before: Stamp, after: Stamp) -> bool {
         let objects = self.objects.lock();
         let mut met = before == after;
@@ -210,8 +210,8 @@ impl Volume {
         }
     }
 
-    /// Before a read of `waiter`: as long as it would lose to a running transaction, and waiting may
-    /// help, waits for that; at most `limit` long.  The caller holds no lock of a view.
+    /// Before a read of `waiter`: as long as it would lose to a running transaction, and waiting
+    /// may help, waits for that; at most `limit` long. The caller holds no lock of a view.
     ///
     /// # Errors
     /// `EINTR`: who asks has been killed.
@@ -258,7 +258,8 @@ impl Volume {
         result
     }
 
-    /// Begins an installation.  Of several volumes at once: always in the order of [`Volume::order`].
+    /// Begins an installation. Of several volumes at once: always in the order of
+    /// [`Volume::order`].
     pub fn start_installing(&self, objects: impl IntoIterator<Item = HostId>) -> Installing<'_> {
         let alone = self.install.lock_beside();
         self.objects.lock().installing.extend(objects);

@@ -1,6 +1,6 @@
-//! What a view freezes is what happened in it: the write set of random calls, applied by a reference
-//! interpreter, gives the tree that the same calls give on the host; a part of it gives that part,
-//! and the rest gives the rest.
+//! What a view freezes is what happened in it: the write set of random calls, applied by a
+//! reference interpreter, gives the tree that the same calls give on the host; a part of it gives
+//! that part, and the rest gives the rest.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! Bytes that nobody has written: what each request leaves of them behind the old end of a file, and what of the kernel's
-//! pages lies there.  In a view and in the plain view.
+//! Bytes that nobody has written: what each request leaves of them behind the old end of a file,
+//! and what of the kernel's pages lies there. In a view and in the plain view.
 
 mod common;
 

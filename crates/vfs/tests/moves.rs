@@ -580,8 +580,8 @@ fn both(acts: &[Act], native: &Path, twin: &Twin, seen: &mut Seen) -> Result<boo
     Ok(true)
 }
 
-/// Takes transactions back, one after the other: which, what is to be there then, and of what it may
-/// be said that it is lost.
+/// Takes transactions back, one after the other: which, what is to be there then, and of what it
+/// may be said that it is lost.
 fn and_back(open: &Open, root: &Path, steps: &[(u64, &Tree, &Vec<Vec<u8>>)]) -> Result<(), String> {
     for ((txn, want, lost), next) in steps.iter().zip(3..) {
         let of = TxnId(*txn);

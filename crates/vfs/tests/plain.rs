@@ -411,7 +411,8 @@ fn the_thread_is_itself_again_after_acting_for_others() {
     assert_eq!(made.attr.kind, Kind::Dir);
 }
 
-/// What a descriptor per node saves, and what a handle costs: printed, for the comment in `table.rs`.
+/// What a descriptor per node saves, and what a handle costs: printed, for the comment in
+/// `table.rs`.
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_descriptors_and_handles() {

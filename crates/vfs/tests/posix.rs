@@ -265,7 +265,8 @@ fn capabilities_go_with_every_change_of_content_or_owner() {
     }
 }
 
-/// Holes, allocation and shifts, on the file system of the temporary directory as far as it has them.
+/// Holes, allocation and shifts, on the file system of the temporary directory as far as it has
+/// them.
 #[test]
 fn holes_and_shifts() {
     let dirs = tempfile::Builder::new().prefix("systx-posix-").tempdir_in("/var/tmp").unwrap();

@@ -1,5 +1,5 @@
-//! A view that outlives its transaction: requests over the pause of a commit, and what becomes of nodes.
-//! (With real commits and a real kernel: `crates/e2e/tests/views.rs`.)
+//! A view that outlives its transaction: requests over the pause of a commit, and what becomes of
+//! nodes. (With real commits and a real kernel: `crates/e2e/tests/views.rs`.)
 
 mod common;
 

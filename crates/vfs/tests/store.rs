@@ -1,6 +1,6 @@
 //! A view and a store together, the one of plain files and one in memory: what random calls in a
-//! view leave, frozen, committed and installed, is what the same calls leave on the host; undone, it
-//! is as it was.
+//! view leave, frozen, committed and installed, is what the same calls leave on the host; undone,
+//! it is as it was.
 
 #![allow(clippy::unwrap_used)]
 
@@ -146,16 +146,16 @@ fn without_dir_times(mut tree: Tree) -> Tree {
     without_counts(&tree)
 }
 
-/// A tree without link counts of files: the graveyard keeps a removed name of a file that has others
-/// until it is emptied.
+/// A tree without link counts of files: the graveyard keeps a removed name of a file that has
+/// others until it is emptied.
 fn without_counts(tree: &Tree) -> Tree {
     let mut tree = tree.clone();
     tree.values_mut().filter(|s| s.kind != Kind::Dir).for_each(|s| s.nlink = 0);
     tree
 }
 
-/// As [`differ`]; an installation may also move the time of a directory, `from` so many seconds on, by
-/// replacing a file in it.
+/// As [`differ`]; an installation may also move the time of a directory, `from` so many seconds on,
+/// by replacing a file in it.
 fn installed(want: &Tree, got: &Tree, from: i64) -> Option<String> {
     let mut want = without_counts(want);
     let kept = |s: &&mut Seen| s.kind == Kind::Dir && s.mtime.is_some_and(|t| t >= from);
@@ -163,8 +163,8 @@ fn installed(want: &Tree, got: &Tree, from: i64) -> Option<String> {
     differ(&want, &without_counts(got))
 }
 
-/// Whether a file is changed and then removed together with its directory, and so is left only under
-/// names that the transaction never met: undo refuses that.
+/// Whether a file is changed and then removed together with its directory, and so is left only
+/// under names that the transaction never met: undo refuses that.
 fn changes_what_it_cannot_find(writes: &WriteSet) -> bool {
     let bound = |ix: u32| writes.binds.iter().any(|b| b.target == Some(Ix(ix)));
     let displaced = |ix: u32| writes.binds.iter().any(|b| b.displaces == Some(Ix(ix)));
@@ -297,8 +297,8 @@ proptest! {
     }
 }
 
-/// A part takes away the name under which a file was met, and the view then gives that name away: the file is
-/// found under another.
+/// A part takes away the name under which a file was met, and the view then gives that name away:
+/// the file is found under another.
 #[test]
 fn a_file_is_found_by_another_name_when_a_part_took_its_first() {
     if !is_root() {

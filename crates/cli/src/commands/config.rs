@@ -24,7 +24,8 @@ struct ShownRule {
 struct Shown {
     /// The working directory that it holds for.
     directory: HostPath,
-    /// Where the file system that holds it is mounted: the one that a transaction from here works on first.
+    /// Where the file system that holds it is mounted: the one that a transaction from here works
+    /// on first.
     file_system: HostPath,
     /// Further ones that a run covers, if their stores can be used.
     further: Vec<HostPath>,

@@ -166,7 +166,8 @@ fn dead_views() -> Check {
     let what = "mounts";
     let table = systx_session::mountinfo::here().unwrap_or_default();
     let ours: Vec<_> = table.into_iter().filter(|m| m.fs == "fuse.systx").map(|m| m.at).collect();
-    // A daemon that runs looks after its mounts; one that hangs would not answer a question about them.
+    // A daemon that runs looks after its mounts; one that hangs would not answer a question about
+    // them.
     let runs = Runtime::find().is_ok_and(|r| !matches!(r.connect(), Ok(None)));
     let dead = |at: &&std::path::PathBuf| {
         matches!(rustix::fs::statfs(*at), Err(rustix::io::Errno::NOTCONN))

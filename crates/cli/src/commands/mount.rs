@@ -140,8 +140,8 @@ fn list(out: Out) -> Result<i32, Problem> {
     Ok(0)
 }
 
-/// The guarded directories.  A daemon is not started to say that there are none, but it is for those that
-/// a dead one has left.
+/// The guarded directories. A daemon is not started to say that there are none, but it is for those
+/// that a dead one has left.
 fn guarded() -> Result<Vec<GuardedDir>, Problem> {
     let runtime = Runtime::find()?;
     if context::inside().is_none() && !runtime.has_guarded() {

@@ -55,7 +55,8 @@ fn told(found: &Recovered, out: Out) -> i32 {
     if found.outside.is_empty() { 0 } else { OUTSIDE }
 }
 
-/// One that fails does not keep the others from being recovered: this runs while the machine starts.
+/// One that fails does not keep the others from being recovered: this runs while the machine
+/// starts.
 fn all(out: Out) -> Result<i32, Problem> {
     let (mut code, mut recovered) = (0, Vec::new());
     let stores = stores(out)?;

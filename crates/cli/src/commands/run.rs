@@ -131,8 +131,8 @@ fn join(args: &Run, id: &str, out: Out) -> Problem {
     Problem::from(systx_session::execute(&args.argv))
 }
 
-/// Further file systems that the run covers: those of this mount namespace that can be written, unless one
-/// is named, or the environment says otherwise.
+/// Further file systems that the run covers: those of this mount namespace that can be written,
+/// unless one is named, or the environment says otherwise.
 pub fn others(place: &Place, passthrough: &[PathBuf]) -> Vec<HostPath> {
     let one = std::env::var_os(ONE_FILE_SYSTEM).is_some_and(|v| !v.is_empty() && v != "0");
     if one || place.root.is_some() || place.store.is_some() {
@@ -731,8 +731,8 @@ pub fn wish(
     }
 }
 
-/// Where /tmp is not part of the volume it would be read-only, and half of all programs fail.  Not if
-/// the command works in it: then it wants to see what is there.
+/// Where /tmp is not part of the volume it would be read-only, and half of all programs fail. Not
+/// if the command works in it: then it wants to see what is there.
 fn needs_private_tmp(dev: u64, root: &Path, cwd: &Path) -> bool {
     let tmp = Path::new("/tmp");
     let Ok(meta) = std::fs::symlink_metadata(tmp) else { return false };

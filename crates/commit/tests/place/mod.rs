@@ -198,7 +198,8 @@ pub fn chmod(place: &Place, name: &str) -> WriteSet {
     WriteSet { objects: vec![object(Origin::Root), changed], ..WriteSet::default() }
 }
 
-/// The volume knows view 0, and view 0 the volume: without this the descriptors of each case would stay open.
+/// The volume knows view 0, and view 0 the volume: without this the descriptors of each case would
+/// stay open.
 impl Drop for Place {
     fn drop(&mut self) {
         self.vol.unguard(&self.guarded);

@@ -110,7 +110,8 @@ impl Control for Daemon {
         if finish.end != End::Commit
             && let Some(conflict) = txn.conflict(&*self.table)
         {
-            // The command saw its calls cancelled: what it did then, and its exit code, mean nothing.
+            // The command saw its calls cancelled: what it did then, and its exit code, mean
+            // nothing.
             txn.abort();
             self.table.retire(&txn, false);
             return Ok(Outcome::Conflict { conflict, kept: false });

@@ -1,9 +1,9 @@
 //! Which transaction an undo or a redo means.
 //!
-//! Without an id it is the latest one *of a directory*: one that changed something in there, or was run
-//! from there.  A file system holds many projects, and who says `undo` in one of them does not mean what was
-//! committed in another, by another terminal, a moment ago.  Where there is none, none is taken: the
-//! latest of the file system is named, with the command that undoes it.
+//! Without an id it is the latest one *of a directory*: one that changed something in there, or was
+//! run from there. A file system holds many projects, and who says `undo` in one of them does not
+//! mean what was committed in another, by another terminal, a moment ago. Where there is none, none
+//! is taken: the latest of the file system is named, with the command that undoes it.
 
 use super::{Direction, entries, undone_by};
 use crate::protocol::{Failure, FailureKind, HostPath, Place};
@@ -76,7 +76,8 @@ fn scope(place: &Place) -> Vec<u8> {
     resolved.0
 }
 
-/// Whether a transaction changed something in a directory, or took or gave it its name, or was run there.
+/// Whether a transaction changed something in a directory, or took or gave it its name, or was run
+/// there.
 fn is_of(volume: &OpenVolume, entry: &HistoryEntry, dir: &[u8]) -> bool {
     is_below(&entry.meta.cwd, dir) || touches(volume, entry, dir)
 }
@@ -93,7 +94,8 @@ pub(super) fn changed_below(volume: &OpenVolume, entry: &HistoryEntry, top: &[u8
     })
 }
 
-/// Whether a transaction changed something at a path, below it, or took or gave a directory above its name.
+/// Whether a transaction changed something at a path, below it, or took or gave a directory above
+/// its name.
 pub(super) fn touches(volume: &OpenVolume, entry: &HistoryEntry, dir: &[u8]) -> bool {
     let touched = |change: &stored::Change| {
         let above = |path: &[u8]| is_below(dir, &volume.absolute(path));

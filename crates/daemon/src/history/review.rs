@@ -94,7 +94,8 @@ fn side(volume: &OpenVolume, side: &PastSide) -> Side {
     }
 }
 
-/// Content of a side of a committed change.  It is unknown where somebody has changed it since outside of transactions.
+/// Content of a side of a committed change. It is unknown where somebody has changed it since
+/// outside of transactions.
 ///
 /// # Errors
 /// The transaction is not in the history, or did not change the path.

@@ -24,8 +24,8 @@ pub(super) struct Last {
     pub words: String,
 }
 
-/// Attempts that lost asleep, one after another, each to the same thread, which committed nothing meanwhile: that one lost
-/// to the next attempt.
+/// Attempts that lost asleep, one after another, each to the same thread, which committed nothing
+/// meanwhile: that one lost to the next attempt.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Slept {
     pub times: u32,
@@ -145,7 +145,8 @@ impl Last {
     }
 }
 
-/// What others had changed behind the guard's back of what a commit has changed; empty nearly always.
+/// What others had changed behind the guard's back of what a commit has changed; empty nearly
+/// always.
 fn past_the_guard(changes: &[protocol::OutsideChange]) -> String {
     let Some(protocol::OutsideChange { path, saved, what }) = changes.first() else {
         return String::new();

@@ -1,10 +1,11 @@
-//! A transaction over several file systems: a transaction for each, with one id, of which the first is on the
-//! table and has the others.  They are begun together, lose together and end together.
+//! A transaction over several file systems: a transaction for each, with one id, of which the first
+//! is on the table and has the others. They are begun together, lose together and end together.
 //!
-//! Each has a view, an engine and a store of its own.  A lost conflict on one of them dooms the transaction: the
-//! views of all are cut off at once.  At the commit every part is decided, also those that were only read, before the
-//! first one is made durable; so it has a place in the order of each engine, and whoever has another order
-//! with one of them has lost, or made this one lose, at the access.
+//! Each has a view, an engine and a store of its own. A lost conflict on one of them dooms the
+//! transaction: the views of all are cut off at once. At the commit every part is decided, also
+//! those that were only read, before the first one is made durable; so it has a place in the order
+//! of each engine, and whoever has another order with one of them has lost, or made this one lose,
+//! at the access.
 
 use super::{Ended, Transaction};
 use crate::describe::Opponents;

@@ -1,4 +1,5 @@
-//! What one transaction may take of the daemon, and where its private data goes that is too much for memory.
+//! What one transaction may take of the daemon, and where its private data goes that is too much
+//! for memory.
 
 use std::io;
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! A program whose transactions others take part in, threads and processes, for the suite `members`: each case is checked
-//! here, where it happens, and ends with a panic if something is wrong.
+//! A program whose transactions others take part in, threads and processes, for the suite
+//! `members`: each case is checked here, where it happens, and ends with a panic if something is
+//! wrong.
 //!
 //! `systx-e2e-members CASE DIR`, with DIR guarded and empty.
 
@@ -48,7 +49,8 @@ fn shell(dir: &Path, script: &str) -> (Child, ChildStdin) {
     (child, stdin)
 }
 
-/// Ends the transaction of this thread; `then` is done by a thread that is in none, once the end waits.
+/// Ends the transaction of this thread; `then` is done by a thread that is in none, once the end
+/// waits.
 fn end_and_meanwhile(
     begin: impl FnOnce() -> ChildStdin,
     then: impl FnOnce(ChildStdin) + Send,
@@ -107,7 +109,8 @@ fn orphans(dir: &Path) {
     assert_eq!(read(dir.join("answer")), "done\n");
 }
 
-/// Who does not want to wait longer, or at all, has the transaction still open, and is told whom it waits for.
+/// Who does not want to wait longer, or at all, has the transaction still open, and is told whom it
+/// waits for.
 fn impatient(dir: &Path) {
     for flags in [PLAIN, Flags::NONBLOCK] {
         let answer = dir.join("answer");
@@ -200,7 +203,8 @@ fn killed_late(dir: &Path) {
     assert!(!dir.join("file").exists() && !dir.join("half").exists());
 }
 
-/// A thread that was made inside takes part, steps out and in by itself, and the end waits for its end.
+/// A thread that was made inside takes part, steps out and in by itself, and the end waits for its
+/// end.
 fn threads(dir: &Path) {
     let (a, late) = (dir.join("a"), dir.join("late"));
     fs::write(&a, "plain").unwrap();
@@ -240,7 +244,8 @@ fn threads(dir: &Path) {
     assert_eq!((read(&a), read(&late)), ("inside".into(), "late".into()));
 }
 
-/// A thread that has stepped out is not waited for, and cannot go back after the end; it has its own transactions then.
+/// A thread that has stepped out is not waited for, and cannot go back after the end; it has its
+/// own transactions then.
 fn paused(dir: &Path) {
     let a = dir.join("a");
     fs::write(&a, "plain").unwrap();
@@ -268,7 +273,8 @@ fn paused(dir: &Path) {
     assert_eq!(read(&a), "of its own");
 }
 
-/// An abort waits for nobody. A thread that is still inside is told how it gets out, and is not in the next transaction.
+/// An abort waits for nobody. A thread that is still inside is told how it gets out, and is not in
+/// the next transaction.
 fn aborted(dir: &Path) {
     let a = dir.join("a");
     fs::write(&a, "plain").unwrap();
@@ -303,7 +309,8 @@ fn aborted(dir: &Path) {
     assert_eq!(read(&a), "next");
 }
 
-/// A process that is left behind by a lost transaction is not in the next attempt, which is as old as ever.
+/// A process that is left behind by a lost transaction is not in the next attempt, which is as old
+/// as ever.
 fn left(dir: &Path) {
     let (a, late) = (dir.join("a"), dir.join("late"));
     fs::write(&a, "plain").unwrap();

@@ -1,5 +1,5 @@
-//! Power cuts of an emulated machine that commits; see `scripts/power-cut`, which prepares and starts it:
-//! `systx-e2e-power-cut --kernel DIR [--trials N] [--boot-every N] [--seed N] [--lie]`.
+//! Power cuts of an emulated machine that commits; see `scripts/power-cut`, which prepares and
+//! starts it: `systx-e2e-power-cut --kernel DIR [--trials N] [--boot-every N] [--seed N] [--lie]`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

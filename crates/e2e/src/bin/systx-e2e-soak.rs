@@ -1,4 +1,5 @@
-//! Mixed load for a while, and a look at what grows: `systx-e2e-soak [--minutes N] [--life CYCLES] [--rows N]`.
+//! Mixed load for a while, and a look at what grows:
+//! `systx-e2e-soak [--minutes N] [--life CYCLES] [--rows N]`.
 
 use std::process::ExitCode;
 use std::time::Duration;

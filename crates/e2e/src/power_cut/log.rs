@@ -1,7 +1,8 @@
 //! The log that QEMU's `blklogwrites` writes of a disk, and what the disk holds after a power cut.
 //!
-//! The format is that of the kernel's dm-log-writes: a sector that says how many entries there are, then for each
-//! entry a sector with its place, length and flags, followed by its data.  All numbers are little-endian.
+//! The format is that of the kernel's dm-log-writes: a sector that says how many entries there are,
+//! then for each entry a sector with its place, length and flags, followed by its data. All numbers
+//! are little-endian.
 
 use crate::random::Random;
 use std::ops::Range;
@@ -141,16 +142,17 @@ impl Log {
         self.entries.iter().position(is)
     }
 
-    /// The number of the entry up to which all is durable when the first `end` entries were answered.
+    /// The number of the entry up to which all is durable when the first `end` entries were
+    /// answered.
     pub fn flushed(&self, end: usize) -> usize {
         let before = &self.entries[..end.min(self.entries.len())];
         // The flush that a write asks for comes before it.
         before.iter().rposition(|e| e.flush).unwrap_or(0)
     }
 
-    /// The disk after a power cut when the first `end` entries were answered, from what it held at first.
-    /// What a flush covers is there, and of each write that none covers any part, at the dice's choice.
-    /// With `lie` the disk has ignored all flushes.
+    /// The disk after a power cut when the first `end` entries were answered, from what it held at
+    /// first. What a flush covers is there, and of each write that none covers any part, at the
+    /// dice's choice. With `lie` the disk has ignored all flushes.
     pub fn cut(&self, disk: &mut [u8], end: usize, lie: bool, dice: &mut Random) -> Lost {
         let end = end.min(self.entries.len());
         let flushed = if lie { 0 } else { self.flushed(end) };

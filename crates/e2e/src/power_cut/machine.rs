@@ -1,4 +1,5 @@
-//! The machine: a small root image, a kernel with its first file system, and QEMU, which emulates the processor.
+//! The machine: a small root image, a kernel with its first file system, and QEMU, which emulates
+//! the processor.
 
 use super::Res;
 use crate::lab::{chmod, systx_binary, tool};
@@ -38,7 +39,8 @@ busybox mount --move /dev /system/dev
 exec busybox switch_root /system /sbin/init
 "#;
 
-/// What `systx-recover.service` does comes first, as early as there: the file systems are mounted, nothing runs.
+/// What `systx-recover.service` does comes first, as early as there: the file systems are mounted,
+/// nothing runs.
 const INIT: &str = r#"#!/bin/sh
 export PATH=/bin HOME=/root NO_COLOR=1
 mount -t proc proc /proc
@@ -120,8 +122,8 @@ impl Machine {
         Ok(Machine { dir: dir.to_owned(), kernel: vmlinuz, first, limit })
     }
 
-    /// Starts the machine with a disk, waits until it is switched off; what it printed.  With `log` all
-    /// requests of the disk are recorded there.
+    /// Starts the machine with a disk, waits until it is switched off; what it printed. With `log`
+    /// all requests of the disk are recorded there.
     ///
     /// # Errors
     /// It did not end in time, or QEMU failed.
@@ -230,7 +232,8 @@ fn first_file_system(dir: &Path, kernel: &Path, to: &Path) -> Res<()> {
     tool(Command::new("sh").args(["-c", &archive])).map(drop)
 }
 
-/// Adds a module after those that it needs.  One that the package does not have is part of the kernel.
+/// Adds a module after those that it needs. One that the package does not have is part of the
+/// kernel.
 fn with_dependencies(from: &Path, name: &str, dir: &Path, order: &mut Vec<String>) -> Res<()> {
     let name = name.replace('-', "_");
     if order.contains(&name) {

@@ -52,7 +52,8 @@ pub struct Sample {
     pub mounts: u64,
     /// Open transactions.
     pub open: u64,
-    /// What the daemon tells of what it remembers: numbers of `systx top --json`, all directories together.
+    /// What the daemon tells of what it remembers: numbers of `systx top --json`, all directories
+    /// together.
     pub remembered: BTreeMap<&'static str, u64>,
     /// The journal, in KiB.
     pub journal: u64,
@@ -74,12 +75,14 @@ pub const OF_DIRECTORIES: [&str; 3] = ["nodes", "seats", "members"];
 /// Waits until nothing is open any more, then looks.  `programs`: those that live.
 pub fn quiet(lab: &Lab, programs: &[u32]) -> Sample {
     if !kernel_is(6, 18) {
-        // It cannot be told that nobody finds some of its names any more, and keeps them until it needs the memory.
+        // It cannot be told that nobody finds some of its names any more, and keeps them until it
+        // needs the memory.
         let _ = std::fs::write("/proc/sys/vm/drop_caches", "2");
     }
     let deadline = Instant::now() + HANG;
     let mut last = look(lab, programs);
-    // Views go when the last descriptor in them is closed, their threads a moment later; of that nobody is told.
+    // Views go when the last descriptor in them is closed, their threads a moment later; of that
+    // nobody is told.
     loop {
         std::thread::sleep(Duration::from_millis(100));
         let now = look(lab, programs);

@@ -1,5 +1,6 @@
-//! The threads of the soak: a program with libsystx that lives as long as the soak and does its part of a cycle whenever it is
-//! told to, and one that is killed with an open transaction.  The soak's own binary, started once more.
+//! The threads of the soak: a program with libsystx that lives as long as the soak and does its
+//! part of a cycle whenever it is told to, and one that is killed with an open transaction. The
+//! soak's own binary, started once more.
 
 use crate::Lab;
 use crate::cases::{errno, line, read, started};
@@ -11,7 +12,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use systx::{Begin, Declared, Flags};
 
-/// The first argument of the soak's binary if it is to be one of these programs; then which one, and the directory.
+/// The first argument of the soak's binary if it is to be one of these programs; then which one,
+/// and the directory.
 pub const PROGRAM: &str = "--program";
 
 /// Threads of a program that move its counter on side by side, and how often in a cycle.

@@ -322,8 +322,8 @@ fn data_beyond_the_buffer_is_refused() {
     assert_eq!(server.counters.snapshot(0).malformed, 3);
 }
 
-/// As when a transaction loses while it lists: what had been listed never reaches the kernel, which so will never say that it
-/// has forgotten it.
+/// As when a transaction loses while it lists: what had been listed never reaches the kernel, which
+/// so will never say that it has forgotten it.
 #[test]
 fn what_a_listing_that_fails_had_handed_out_is_taken_back() {
     let fs = Arc::new(Memfs::default());

@@ -30,7 +30,8 @@ impl Script {
         self.judge.look(self.sample)
     }
 
-    /// Looks as often as the judge asks for it, over so much time; tells how long each class lasted.
+    /// Looks as often as the judge asks for it, over so much time; tells how long each class
+    /// lasted.
     fn go(&mut self, time: Duration, idle: f64) -> (Duration, Duration) {
         let (mut normal, mut other, until) = (ms(0), ms(0), self.sample.at + time);
         let mut next = LOOK;
@@ -117,7 +118,8 @@ fn one_cpu_or_none_to_spare_is_no_reason() {
 }
 
 proptest! {
-    /// Whatever a machine does: beside other work the workers have the class for a small part of the time.
+    /// Whatever a machine does: beside other work the workers have the class for a small part of
+    /// the time.
     #[test]
     fn load_that_comes_and_goes_finds_ordinary_workers(
         bursts in proptest::collection::vec((1u64..400, 1u64..400), 1..200),

@@ -169,7 +169,8 @@ fn a_view_that_never_answers_is_warned_of_and_cut_off() {
     });
 }
 
-/// A view may need any lock to say that it waits: where the watchdog held one of its own, it heard nothing.
+/// A view may need any lock to say that it waits: where the watchdog held one of its own, it heard
+/// nothing.
 #[test]
 fn a_view_that_waits_is_given_more_time() {
     over_both(FileLocks::Kernel, |m| {

@@ -102,7 +102,8 @@ impl Guarded {
 /// After this, something that has to happen is taken never to happen.
 pub const HANG: Duration = Duration::from_secs(300);
 
-/// As of memfs: a test that hangs loses its mount.  Some look for something rare, which takes a while.
+/// As of memfs: a test that hangs loses its mount. Some look for something rare, which takes a
+/// while.
 fn watch(dir: PathBuf) -> Sender<()> {
     let (alive, ended) = channel();
     std::thread::spawn(move || {

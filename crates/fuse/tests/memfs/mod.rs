@@ -1,6 +1,6 @@
-//! A file system in memory behind [`Requests`], and [`Mount`], which mounts it for real.  Slow and
-//! plain on purpose: one lock, vectors for content.  Names that begin with `gate` make operations
-//! on them wait, `panic` makes them panic, so that tests can hold requests; answers about names that
+//! A file system in memory behind [`Requests`], and [`Mount`], which mounts it for real. Slow and
+//! plain on purpose: one lock, vectors for content. Names that begin with `gate` make operations on
+//! them wait, `panic` makes them panic, so that tests can hold requests; answers about names that
 //! begin with `brief` are good for no time.
 #![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
@@ -25,7 +25,8 @@ pub struct Memfs {
     pub lookups: AtomicU64,
     /// What the next question for a worn listing is answered with.
     pub worn: Mutex<Option<NodeId>>,
-    /// Whether it says that it waits; behind the lock that comes first of all, so it must be asked with none held.
+    /// Whether it says that it waits; behind the lock that comes first of all, so it must be asked
+    /// with none held.
     pub waiting: systx_base::sync::Mutex<bool>,
 }
 

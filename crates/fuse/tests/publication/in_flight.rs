@@ -4,8 +4,9 @@ use super::*;
 use std::os::unix::fs::PermissionsExt;
 use systx_vfs::neighbours::Before;
 
-/// How often, at the moment of a decision, a file that the transaction has read was newer in the kernel's page than
-/// below: a write(2) was in flight.  It has read so many `others` that are open for writing, too.
+/// How often, at the moment of a decision, a file that the transaction has read was newer in the
+/// kernel's page than below: a write(2) was in flight. It has read so many `others` that are open
+/// for writing, too.
 fn ahead_at_decisions(arena: &Arena, others: usize, rounds: u64, enough: usize) -> usize {
     ahead_of((arena, others), rounds, enough, false)
 }
@@ -226,7 +227,8 @@ fn eventually(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// A plain change whose answer is on its way, of which a transaction has seen `object`. Whether a program that asks the kernel sees it, too, when the transaction ends.
+/// A plain change whose answer is on its way, of which a transaction has seen `object`. Whether a
+/// program that asks the kernel sees it, too, when the transaction ends.
 fn known_at_the_end(
     arena: &Arena,
     change: impl FnOnce() + Send,
@@ -305,7 +307,8 @@ fn what_a_transaction_has_seen_of_plain_changes_is_known_when_it_ends() {
     });
 }
 
-/// What is read of a file whose pages are dropped, by who has changed it past the kernel, while a write of it is in flight.
+/// What is read of a file whose pages are dropped, by who has changed it past the kernel, while a
+/// write of it is in flight.
 fn read_after_a_drop(arena: &Arena) -> Option<u64> {
     prepare(arena);
     let file = File::options().read(true).write(true).open(arena.mount.path("held")).unwrap();
@@ -380,8 +383,8 @@ fn who_opens_a_file_for_writing_waits_until_its_pages_are_dropped() {
     });
 }
 
-/// Whether a program reads up to the length that a commit has left, if the next one has the kernel drop the answer by which
-/// that program would have learnt it.
+/// Whether a program reads up to the length that a commit has left, if the next one has the kernel
+/// drop the answer by which that program would have learnt it.
 fn reads_to_the_end(arena: &Arena) -> bool {
     prepare(arena);
     let file = File::open(arena.mount.path("long")).unwrap();

@@ -8,11 +8,12 @@ const ROUNDS: u64 = 150;
 /// How long a commit waits for another one to be decided beside it.
 const BESIDE: Duration = Duration::from_millis(3);
 
-/// Every how many rounds a commit also changes names in directories where all do; those come one after the other.
+/// Every how many rounds a commit also changes names in directories where all do; those come one
+/// after the other.
 const SHARED: u64 = 4;
 
-/// One committer's next commit: a page of its file, a name more in its directory; sometimes also another file by
-/// its name, and a name more in a directory of all.
+/// One committer's next commit: a page of its file, a name more in its directory; sometimes also
+/// another file by its name, and a name more in a directory of all.
 fn advance(arena: &Arena, who: u64, to: u64, under_way: &AtomicUsize, most: &AtomicUsize) {
     let held = format!("held.{who}");
     let (own, swapped) = (format!("own.{who}"), format!("swapped.{who}"));

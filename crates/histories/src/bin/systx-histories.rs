@@ -1,5 +1,6 @@
-//! What isolation means to programs, tried out: random histories, and the pairs of programs that plain
-//! directories fail.  Every command prints its result as JSON and ends with 1 if isolation was violated.
+//! What isolation means to programs, tried out: random histories, and the pairs of programs that
+//! plain directories fail. Every command prints its result as JSON and ends with 1 if isolation was
+//! violated.
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};

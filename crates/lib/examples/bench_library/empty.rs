@@ -1,5 +1,5 @@
-//! Transactions in which nothing is done, and as a yardstick what two threads need to hand a byte to and fro: begin and end
-//! are a message each.
+//! Transactions in which nothing is done, and as a yardstick what two threads need to hand a byte
+//! to and fro: begin and end are a message each.
 
 use crate::{Args, Numbers, check, each, median, together};
 use std::io::{self, Read, Write};

@@ -1,4 +1,5 @@
-//! What `bench/library` measures, without an interpreter in it.  Each prints one JSON object of numbers:
+//! What `bench/library` measures, without an interpreter in it. Each prints one JSON object of
+//! numbers:
 //!
 //! ```text
 //! bench_library empty  DIR BATCHES CALLS            a transaction of nothing, microseconds
@@ -7,8 +8,8 @@
 //! bench_library update DIR HOW THREADS SECONDS      four files at once
 //! bench_library mix    DIR HOW THREADS SECONDS K M READER   K counters out of a hot set of M
 //! ```
-//! DIR is guarded, unless HOW says that nothing of systx is used.  Work is checked: a program that ends with success
-//! has done what the numbers are about.
+//! DIR is guarded, unless HOW says that nothing of systx is used. Work is checked: a program that
+//! ends with success has done what the numbers are about.
 
 mod calls;
 mod empty;
@@ -66,8 +67,8 @@ fn each(begun: Instant, calls: u32) -> f64 {
     begun.elapsed().as_secs_f64() * 1e6 / f64::from(calls.max(1))
 }
 
-/// Runs `work` for 0 to `threads` - 1 in threads of their own.  Each gets ready first, and hands out what it then does until
-/// the instant that it is given; all begin to do that together.
+/// Runs `work` for 0 to `threads` - 1 in threads of their own. Each gets ready first, and hands out
+/// what it then does until the instant that it is given; all begin to do that together.
 fn together<W, T>(
     threads: usize,
     time: Duration,

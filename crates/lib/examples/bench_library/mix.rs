@@ -1,5 +1,6 @@
-//! Threads that all add 1 to K counters out of a hot set of M, by reading and writing a file for each, and one long
-//! reader of all of them: how much gets done, what is lost, and who gets how much of it.
+//! Threads that all add 1 to K counters out of a hot set of M, by reading and writing a file for
+//! each, and one long reader of all of them: how much gets done, what is lost, and who gets how
+//! much of it.
 
 use crate::update::replace;
 use crate::{Args, Numbers, check, together, wrong};

@@ -1,4 +1,5 @@
-//! What calls cost a thread outside and inside of a region, also those that have nothing to do with the directory.
+//! What calls cost a thread outside and inside of a region, also those that have nothing to do with
+//! the directory.
 
 use crate::{Args, Numbers, check, each, median, wrong};
 use std::fs::File;

@@ -1,16 +1,19 @@
 //! Descriptors inside a transaction.
 //!
-//! One that was opened before, on the guarded directory, is given a *shadow* when it is first used: the same file,
-//! opened in the view, with the same mode and offset.  Calls on the descriptor are made on the shadow.  After a
-//! commit its offset is carried over; after an abort there is nothing to do.  The open file counts, not the number:
-//! copies of a descriptor share a shadow as they share the offset.
+//! One that was opened before, on the guarded directory, is given a *shadow* when it is first used:
+//! the same file, opened in the view, with the same mode and offset. Calls on the descriptor are
+//! made on the shadow. After a commit its offset is carried over; after an abort there is nothing
+//! to do. The open file counts, not the number: copies of a descriptor share a shadow as they share
+//! the offset.
 //!
-//! Those that are made inside are noted down; an abort closes them, and puts back those in whose place they came.
+//! Those that are made inside are noted down; an abort closes them, and puts back those in whose
+//! place they came.
 //!
-//! A new process has a table of its own, and its calls are intercepted like those of the thread.  A shadow that one of
-//! them makes is everybody's ([`Family`]), since they share the open file and so its offset.  When it executes a program, the
-//! shadows simply take the places of the descriptors that the program gets.  Where calls of a new process cannot be
-//! intercepted, all of them do so at once.
+//! A new process has a table of its own, and its calls are intercepted like those of the thread. A
+//! shadow that one of them makes is everybody's ([`Family`]), since they share the open file and so
+//! its offset. When it executes a program, the shadows simply take the places of the descriptors
+//! that the program gets. Where calls of a new process cannot be intercepted, all of them do so at
+//! once.
 
 use super::family::Family;
 use super::kernel::{self, Identity};
@@ -257,8 +260,8 @@ impl Descriptors {
             libc::SYS_close_range => return self.close_range(args),
             libc::SYS_fcntl => return self.fcntl(trap, fd, args[1] as c_int),
             libc::SYS_mmap if args[3] & libc::MAP_ANONYMOUS as u64 != 0 => return Plan::Pass,
-            // What an earlier descriptor stands for in the view can only be found by the names that the
-            // transaction has not changed yet.
+            // What an earlier descriptor stands for in the view can only be found by the names that
+            // the transaction has not changed yet.
             libc::SYS_rename => {
                 self.before_change([
                     Some((libc::AT_FDCWD, args[0])),
@@ -448,8 +451,9 @@ impl Descriptors {
         }
     }
 
-    /// Shadows for the earlier descriptors of what these names, each in a directory and with the address of a path,
-    /// lead to now, and of all below.  The others are found by their names later, too.
+    /// Shadows for the earlier descriptors of what these names, each in a directory and with the
+    /// address of a path, lead to now, and of all below. The others are found by their names later,
+    /// too.
     fn before_change(&mut self, names: [Option<(c_int, u64)>; 2]) {
         if self.complete {
             return;
@@ -517,8 +521,8 @@ impl Descriptors {
         )
     }
 
-    /// Shadows for all earlier descriptors; `false` if the transaction has lost: a process that is not intercepted would
-    /// have those that are missing as they are outside.
+    /// Shadows for all earlier descriptors; `false` if the transaction has lost: a process that is
+    /// not intercepted would have those that are missing as they are outside.
     pub fn complete(&mut self) -> bool {
         if self.complete {
             return true;
@@ -642,8 +646,8 @@ impl Descriptors {
         }
     }
 
-    /// Before a program is executed in a new process: what the program gets, and the descriptor that it may be executed
-    /// by, becomes the view's.  Its own table.
+    /// Before a program is executed in a new process: what the program gets, and the descriptor
+    /// that it may be executed by, becomes the view's. Its own table.
     fn before_program(&mut self, by: Option<c_int>) -> Plan {
         let mut lost = false;
         kernel::each_open(|fd| {

@@ -1,10 +1,11 @@
-//! What the processes of one transaction have in common, from the moment that its thread makes the first one.
+//! What the processes of one transaction have in common, from the moment that its thread makes the
+//! first one.
 //!
-//! - Memory: signals that wait for the commit, and whether somebody made a call for which the transaction has to be
-//!   dropped.
-//! - The shadows that any of them has made, as a row that everybody can look at and nobody takes anything out of: a
-//!   socket that is written to, and looked at with `MSG_PEEK`.  So an open file has one shadow, and one offset, in whichever process
-//!   it is used first.
+//! - Memory: signals that wait for the commit, and whether somebody made a call for which the
+//!   transaction has to be dropped.
+//! - The shadows that any of them has made, as a row that everybody can look at and nobody takes
+//!   anything out of: a socket that is written to, and looked at with `MSG_PEEK`. So an open file
+//!   has one shadow, and one offset, in whichever process it is used first.
 //!
 //! Who looks and adds to the row has a lock that the kernel gives back if its process ends.
 

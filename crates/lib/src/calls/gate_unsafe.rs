@@ -1,21 +1,25 @@
-//! The gate: the only code whose system calls are not intercepted, and the handler of those that are.
+//! The gate: the only code whose system calls are not intercepted, and the handler of those that
+//! are.
 //!
-//! System call user dispatch (prctl(2)) makes every call of an armed thread a SIGSYS, but for those made by
-//! the code between `systx_gate_begin` and `systx_gate_end`.  That code is
+//! System call user dispatch (prctl(2)) makes every call of an armed thread a SIGSYS, but for those
+//! made by the code between `systx_gate_begin` and `systx_gate_end`. That code is
 //! - one function that makes a call, for the handler's own needs,
 //! - the return from the handler,
-//! - *stubs*: a call that is made as it stands is not made by the handler, but by a stub on which the handler lets
-//!   the program go on: `syscall`, and a jump to where the program was.  So it happens on the program's stack,
-//!   with its mask, and may be a vfork(2), a sigaltstack(2) or a sigreturn(2).  Each place in the program that makes
-//!   system calls gets a stub of its own, with a word that holds the way back; stubs and words lie equally far apart.
-//! - stubs for new processes.  A process that has this memory while the thread waits for it first makes itself
-//!   intercepted; one that shares it with the running thread first puts the view's descriptors in place.
+//! - *stubs*: a call that is made as it stands is not made by the handler, but by a stub on which
+//!   the handler lets the program go on: `syscall`, and a jump to where the program was. So it
+//!   happens on the program's stack, with its mask, and may be a vfork(2), a sigaltstack(2) or a
+//!   sigreturn(2). Each place in the program that makes system calls gets a stub of its own, with a
+//!   word that holds the way back; stubs and words lie equally far apart.
+//! - stubs for new processes. A process that has this memory while the thread waits for it first
+//!   makes itself intercepted; one that shares it with the running thread first puts the view's
+//!   descriptors in place.
 //!
-//! A process that gets a copy of the memory, as by fork(2), is made by the handler: it goes on there, before any handler of the
-//! program can run, and makes itself intercepted.
+//! A process that gets a copy of the memory, as by fork(2), is made by the handler: it goes on
+//! there, before any handler of the program can run, and makes itself intercepted.
 //!
-//! The handler runs with all signals blocked and on the alternate stack, if there is one.  It allocates nothing,
-//! takes no lock and uses no thread-local variable: what it knows of a thread is found by its thread pointer.
+//! The handler runs with all signals blocked and on the alternate stack, if there is one. It
+//! allocates nothing, takes no lock and uses no thread-local variable: what it knows of a thread is
+//! found by its thread pointer.
 
 #![allow(unsafe_code)]
 
@@ -73,7 +77,8 @@ global_asm!(
     "systx_restore:",
     ".byte 0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0",
     "syscall",
-    // What a new process does first, with all registers as they were afterwards: `systx_lent` or `systx_alone`.
+    // What a new process does first, with all registers as they were afterwards: `systx_lent` or
+    // `systx_alone`.
     ".p2align 4",
     "systx_fork_lent:",
     "push rdi",
@@ -185,7 +190,8 @@ pub unsafe fn raw(number: i64, args: [u64; 6]) -> i64 {
 /// By which a thread is known: its thread pointer.
 pub fn key() -> u64 {
     let key;
-    // SAFETY: the word that `fs` points to holds its own address, by the ABI for thread-local storage.
+    // SAFETY: the word that `fs` points to holds its own address, by the ABI for thread-local
+    // storage.
     unsafe { asm!("mov {}, fs:0", out(reg) key, options(nostack, preserves_flags, readonly)) };
     key
 }
@@ -369,7 +375,8 @@ fn fork_stub(site: u64, making: Making) -> Option<u64> {
 fn copy(context: &mut libc::ucontext_t, trap: &Trap) -> i64 {
     let mut room = [0; making::WORDS];
     let (args, stack) = Making::on_this_stack(trap, &mut room);
-    // SAFETY: what the program asked for, but for the stack, which the copy gets when this handler returns.
+    // SAFETY: what the program asked for, but for the stack, which the copy gets when this handler
+    // returns.
     let result = unsafe { raw(trap.number as i64, args) };
     if result == 0 {
         registry::with(key(), Region::forked);
@@ -412,7 +419,8 @@ extern "C" fn systx_lent() {
     mask(before);
 }
 
-/// What one does that shares this memory with the running thread: it reads, and changes nothing but its descriptors.
+/// What one does that shares this memory with the running thread: it reads, and changes nothing but
+/// its descriptors.
 extern "C" fn systx_alone() {
     let _ = registry::look(key(), |region| region.in_child());
 }
@@ -437,7 +445,8 @@ pub fn run_handler(
     context: *mut libc::c_void,
 ) {
     type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
-    // SAFETY: the program gave it to sigaction(2) as one; one that wants the number alone does not look at the rest.
+    // SAFETY: the program gave it to sigaction(2) as one; one that wants the number alone does not
+    // look at the rest.
     let handler: Handler = unsafe { std::mem::transmute::<u64, Handler>(handler) };
     handler(signal, info, context);
 }

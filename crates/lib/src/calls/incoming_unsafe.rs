@@ -1,9 +1,10 @@
 //! Signals that come in during a transaction, deferred or speculative.
 //!
-//! While a thread wants one of the two, all handlers of the program are wrapped, and so are defaults that would end
-//! it.  In that thread the wrapper notes the signal down, in the order of arrival; in others it does what would have been
-//! done.  Deferred ones are sent again at the end, one after the other, and so delivered in their order;
-//! speculative ones are delivered at once, and again after an abort.
+//! While a thread wants one of the two, all handlers of the program are wrapped, and so are
+//! defaults that would end it. In that thread the wrapper notes the signal down, in the order of
+//! arrival; in others it does what would have been done. Deferred ones are sent again at the end,
+//! one after the other, and so delivered in their order; speculative ones are delivered at once,
+//! and again after an abort.
 
 #![allow(unsafe_code)]
 
@@ -266,8 +267,8 @@ extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut
     match noted.flatten() {
         Some((Mode::Deferred, true)) => return,
         Some((Mode::Deferred, false)) => {
-            // It waits in the kernel, until the thread is asked for it again at the end.
-            // SAFETY: the kernel gives one to a handler with SA_SIGINFO; its mask of 64 bits stands first.
+            // It waits in the kernel, until the thread is asked for it again at the end. SAFETY:
+            // the kernel gives one to a handler with SA_SIGINFO; its mask of 64 bits stands first.
             let blocked = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_sigmask };
             // SAFETY: as above.
             unsafe { *(&raw mut *blocked).cast::<u64>() |= 1 << (signal - 1) };

@@ -1,5 +1,5 @@
-//! System calls of the handler, by the gate: results as the kernel gives them, errors as negative numbers.
-//! Nothing here allocates.
+//! System calls of the handler, by the gate: results as the kernel gives them, errors as negative
+//! numbers. Nothing here allocates.
 
 #![allow(unsafe_code)]
 
@@ -22,7 +22,8 @@ pub struct Identity {
 }
 
 fn call(number: c_long, args: [u64; 6]) -> i64 {
-    // SAFETY: all callers are in this file and give addresses of what lives as long as the call, with its length.
+    // SAFETY: all callers are in this file and give addresses of what lives as long as the call,
+    // with its length.
     unsafe { raw(number, args) }
 }
 
@@ -106,8 +107,8 @@ pub fn open(path: &[u8], flags: c_int) -> i64 {
     call(libc::SYS_openat, [cwd, path.as_ptr() as u64, (flags | libc::O_CLOEXEC) as u64, 0, 0, 0])
 }
 
-/// A descriptor that does no more than to say what is there, also of a symbolic link; the program gave the address of
-/// the path to a call that takes one.
+/// A descriptor that does no more than to say what is there, also of a symbolic link; the program
+/// gave the address of the path to a call that takes one.
 pub fn find(dir: c_int, path: u64) -> i64 {
     let flags = libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     call(libc::SYS_openat, [dir as u64, path, flags as u64, 0, 0, 0])
@@ -154,7 +155,8 @@ pub fn same(pid: c_int, a: c_int, b: c_int) -> bool {
     a == b || call(libc::SYS_kcmp, [pid as u64, pid as u64, KCMP_FILE, a as u64, b as u64, 0]) == 0
 }
 
-/// What processes of one transaction have in common: the two ends of a socket, and a file that is a lock.
+/// What processes of one transaction have in common: the two ends of a socket, and a file that is a
+/// lock.
 pub fn row() -> Result<[c_int; 3], i64> {
     let mut ends = [-1 as c_int; 2];
     let how = (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as u64;
@@ -377,7 +379,8 @@ pub fn each_open(mut each: impl FnMut(c_int)) -> i64 {
 
 /// A word of the program's memory that it gave the address of.
 pub fn word(address: u64) -> u64 {
-    // SAFETY: the program gave it to a system call that reads it; a bad one is a fault, as in its own code.
+    // SAFETY: the program gave it to a system call that reads it; a bad one is a fault, as in its
+    // own code.
     unsafe { (address as *const u64).read_unaligned() }
 }
 

@@ -9,11 +9,11 @@ use libc::c_long;
 pub enum Making {
     /// It has a copy of the memory, as by fork(2): it is intercepted with its copy of the state.
     Copied,
-    /// It has the memory itself while the thread waits for it, as by vfork(2) and posix_spawn(3): it is intercepted with
-    /// the state of the thread, which gets that back as it was.
+    /// It has the memory itself while the thread waits for it, as by vfork(2) and posix_spawn(3):
+    /// it is intercepted with the state of the thread, which gets that back as it was.
     Lent,
-    /// It is not intercepted: it shares the memory with the thread that runs on, cannot be recognised by its thread pointer,
-    /// or would be intercepted on a stack that is in use.
+    /// It is not intercepted: it shares the memory with the thread that runs on, cannot be
+    /// recognised by its thread pointer, or would be intercepted on a stack that is in use.
     Alone,
 }
 
@@ -47,8 +47,8 @@ impl Making {
         })
     }
 
-    /// The arguments of a call that makes a copy, on the stack that the thread has; and the stack pointer that the copy is to
-    /// have, if another one.  `room` is for what clone3(2) is told.
+    /// The arguments of a call that makes a copy, on the stack that the thread has; and the stack
+    /// pointer that the copy is to have, if another one. `room` is for what clone3(2) is told.
     pub fn on_this_stack(trap: &Trap, room: &mut [u64; WORDS]) -> ([u64; 6], Option<u64>) {
         let mut args = trap.args;
         let stack = match trap.number as c_long {

@@ -1,4 +1,5 @@
-//! Calls of a thread in a transaction that are intercepted, for what no path says: see docs/decisions/0007.
+//! Calls of a thread in a transaction that are intercepted, for what no path says: see
+//! docs/decisions/0007.
 
 mod descriptors;
 #[path = "family_unsafe.rs"]
@@ -28,8 +29,8 @@ use std::os::fd::{AsFd, AsRawFd};
 /// That calls are intercepted here has been seen.
 static WORKS: AtomicBool = AtomicBool::new(false);
 
-/// While it lives, calls of this thread are not intercepted: the library is at work.  Signals that are deferred wait for the
-/// end of it, too.
+/// While it lives, calls of this thread are not intercepted: the library is at work. Signals that
+/// are deferred wait for the end of it, too.
 pub struct Quiet {
     mask: Option<u64>,
 }
@@ -65,7 +66,8 @@ impl Drop for Quiet {
             let before =
                 registry::look(key(), |region| region.visible_mask(before)).unwrap_or(before);
             mask(before & !late);
-            // Those that waited for the end come now, in their order; their handlers may begin transactions.
+            // Those that waited for the end come now, in their order; their handlers may begin
+            // transactions.
             while let Some(info) = registry::with(key(), |region| region.incoming.pop()).flatten() {
                 incoming::send_again(&info);
             }
@@ -160,7 +162,8 @@ pub fn leave(committed: bool) {
     mask(if blocked == Some(true) { before | SIGSYS_BIT } else { before });
 }
 
-/// In a forked child: one that was made where nothing was intercepted is not, whatever the copy of the memory says.
+/// In a forked child: one that was made where nothing was intercepted is not, whatever the copy of
+/// the memory says.
 pub fn forked() {
     if registry::look(key(), |region| region.is_child()) == Some(true) {
         return;

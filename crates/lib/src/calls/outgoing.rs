@@ -1,8 +1,9 @@
 //! Signals to processes outside: they wait for the commit.
 //!
-//! Who shares the thread's mount namespace is inside, and gets signals at once; so does the program itself, but for
-//! other threads of it that are named.  A process is known by more than its number, so that no other one that has that
-//! later gets the signal.  Those that processes from inside send wait in the same list.
+//! Who shares the thread's mount namespace is inside, and gets signals at once; so does the program
+//! itself, but for other threads of it that are named. A process is known by more than its number,
+//! so that no other one that has that later gets the signal. Those that processes from inside send
+//! wait in the same list.
 
 use super::family::{Family, WORDS};
 use super::kernel::{self, Text};

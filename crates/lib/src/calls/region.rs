@@ -1,4 +1,5 @@
-//! What is intercepted in a thread, and what becomes of it: policy, driven by the table of `systx-calls`.
+//! What is intercepted in a thread, and what becomes of it: policy, driven by the table of
+//! `systx-calls`.
 
 use super::descriptors::Descriptors;
 use super::gate::{Action, SIGSYS_BIT};
@@ -35,7 +36,8 @@ pub enum Plan {
     Answer(i64),
     /// It is not made; the program's mask is another one from here on.
     Mask(u64, i64),
-    /// It is made with other arguments; with `wait` it may take long.  Then [`Region::after`] has a look.
+    /// It is made with other arguments; with `wait` it may take long. Then [`Region::after`] has a
+    /// look.
     Call { args: [u64; 6], wait: bool, then: Then },
     /// It is decided again when this epoll has something to say.
     Await(c_int),
@@ -68,8 +70,8 @@ pub struct Region {
     pid: c_int,
     /// It is a copy, in a process that was made inside.
     child: bool,
-    /// A process that was made inside has this memory, and the thread waits for it: what `sigsys_blocked` is to be
-    /// afterwards.
+    /// A process that was made inside has this memory, and the thread waits for it: what
+    /// `sigsys_blocked` is to be afterwards.
     lent: Option<bool>,
     /// SIGSYS is blocked, as far as the program knows.
     sigsys_blocked: bool,
@@ -77,7 +79,8 @@ pub struct Region {
     doomed: Option<u64>,
     /// Calls that were warned of, by number.
     warned: [u64; 8],
-    /// For arguments in memory, in turn: a call that waits may be interrupted by a handler with calls of its own.
+    /// For arguments in memory, in turn: a call that waits may be interrupted by a handler with
+    /// calls of its own.
     words: [[u64; 4]; 16],
     next: usize,
     pub descriptors: Descriptors,
@@ -162,7 +165,8 @@ impl Region {
         self.incoming.begin(self.pid, mode);
     }
 
-    /// At the end, when nothing is intercepted any more; whether SIGSYS is blocked, as far as the program knows.
+    /// At the end, when nothing is intercepted any more; whether SIGSYS is blocked, as far as the
+    /// program knows.
     pub fn end(&mut self, committed: bool) -> bool {
         self.active = false;
         self.doomed = None;
@@ -197,7 +201,8 @@ impl Region {
         self.traps.load(Ordering::Relaxed)
     }
 
-    /// In a new process that shares this memory with the running thread, and is not intercepted: before anything else.
+    /// In a new process that shares this memory with the running thread, and is not intercepted:
+    /// before anything else.
     pub fn in_child(&self) {
         self.descriptors.in_child();
     }
@@ -212,7 +217,8 @@ impl Region {
         self.incoming.forked();
     }
 
-    /// In a new process that has this memory while the thread waits for it.  All signals are blocked.
+    /// In a new process that has this memory while the thread waits for it. All signals are
+    /// blocked.
     pub fn lend(&mut self) {
         self.lent = Some(self.sigsys_blocked);
         self.descriptors.lend(kernel::pid());
@@ -330,8 +336,8 @@ impl Region {
         result
     }
 
-    /// What the interception itself needs: its signal can neither be blocked nor handled by others, and it
-    /// cannot be switched off.
+    /// What the interception itself needs: its signal can neither be blocked nor handled by others,
+    /// and it cannot be switched off.
     fn always(&mut self, trap: &Trap) -> Plan {
         const PR_SET_SYSCALL_USER_DISPATCH: u64 = 59;
         const ARCH_SET_FS: u64 = 0x1002;

@@ -1,8 +1,9 @@
 //! The regions of all threads, found by thread pointer, without locks: the handler asks here.
 //!
-//! A region is its thread's alone: used by the thread itself while nothing is intercepted, and by the handler, which
-//! runs on that thread and is not interrupted while it does.  Regions are never given back to the memory, since
-//! the kernel reads their selectors as long as the thread lives; they are used again by later threads.
+//! A region is its thread's alone: used by the thread itself while nothing is intercepted, and by
+//! the handler, which runs on that thread and is not interrupted while it does. Regions are never
+//! given back to the memory, since the kernel reads their selectors as long as the thread lives;
+//! they are used again by later threads.
 
 #![allow(unsafe_code)]
 

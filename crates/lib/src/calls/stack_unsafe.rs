@@ -1,10 +1,11 @@
 //! The alternate stack while calls are intercepted.
 //!
-//! The handler of SIGSYS runs on the alternate stack, since a call may be made on a stack that has no room for it (Go).
-//! While a call waits, the program's own handlers run on top of it, among them those that expect the ordinary stack
-//! and all its room.  A runtime makes an alternate stack for one handler that says a few words (8 KiB in Rust), of
-//! which the registers of a processor with wide vectors take 3 to 11 KiB each time.  So where it is small, the thread
-//! gets a larger one until nothing is intercepted any more.
+//! The handler of SIGSYS runs on the alternate stack, since a call may be made on a stack that has
+//! no room for it (Go). While a call waits, the program's own handlers run on top of it, among them
+//! those that expect the ordinary stack and all its room. A runtime makes an alternate stack for
+//! one handler that says a few words (8 KiB in Rust), of which the registers of a processor with
+//! wide vectors take 3 to 11 KiB each time. So where it is small, the thread gets a larger one
+//! until nothing is intercepted any more.
 
 #![allow(unsafe_code)]
 
@@ -36,7 +37,8 @@ impl SignalStack {
     /// Before calls are intercepted.
     pub fn enter(&mut self) {
         let Some(now) = exchange(None) else { return };
-        // Without one, handlers run where the program is.  The one that is in use cannot be replaced.
+        // Without one, handlers run where the program is. The one that is in use cannot be
+        // replaced.
         let fixed = now.ss_flags & (libc::SS_DISABLE | libc::SS_ONSTACK) != 0;
         if fixed || now.ss_size >= needed() || self.is_own(&now) {
             return;
@@ -51,7 +53,8 @@ impl SignalStack {
         }
     }
 
-    /// When nothing is intercepted any more.  A handler that runs on it keeps it, and the next time finds it.
+    /// When nothing is intercepted any more. A handler that runs on it keeps it, and the next time
+    /// finds it.
     pub fn leave(&mut self) {
         let Some(before) = self.replaced else { return };
         // The program may have set another one meanwhile, which stays.
@@ -82,7 +85,8 @@ fn needed() -> usize {
 fn exchange(new: Option<&libc::stack_t>) -> Option<libc::stack_t> {
     let mut old = libc::stack_t { ss_sp: null_mut(), ss_flags: 0, ss_size: 0 };
     let new = new.map_or(0, |new| std::ptr::from_ref(new) as u64);
-    // SAFETY: both are such stacks, or null; the new one is the program's own or `allocate`d, and stays.
+    // SAFETY: both are such stacks, or null; the new one is the program's own or `allocate`d, and
+    // stays.
     let result =
         unsafe { gate::raw(libc::SYS_sigaltstack, [new, &raw mut old as u64, 0, 0, 0, 0]) };
     (result == 0).then_some(old)

@@ -1,8 +1,8 @@
-//! Pipes and FIFOs to outside, terminals and logs: what is written waits for the commit; what is read from a pipe stays
-//! in it until then, so that an abort has nothing to give back.
+//! Pipes and FIFOs to outside, terminals and logs: what is written waits for the commit; what is
+//! read from a pipe stays in it until then, so that an abort has nothing to give back.
 //!
-//! A read copies what is in the pipe (tee(2)) and gives the program what it has not had yet.  The commit takes out as much
-//! as the program has had.
+//! A read copies what is in the pipe (tee(2)) and gives the program what it has not had yet. The
+//! commit takes out as much as the program has had.
 
 use super::kernel::{self, Buffer, Identity};
 use super::region::{Plan, Trap, error};
@@ -247,7 +247,8 @@ impl Pipe {
             return size;
         }
         if self.seen.len() * 2 >= size as usize {
-            // What the program has had still takes room there, which is to hinder nobody who writes.
+            // What the program has had still takes room there, which is to hinder nobody who
+            // writes.
             let grown = kernel::fcntl(self.original, libc::F_SETPIPE_SZ, size as u64 * 2);
             if grown < 0 {
                 return -i64::from(libc::ENOBUFS);

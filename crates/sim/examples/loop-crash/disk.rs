@@ -1,5 +1,5 @@
 //! A recording disk for real file systems: a FUSE file system with one file, `disk`, that a loop
-//! device is put over.  Every write and every flush that the kernel issues is kept in order, so that
+//! device is put over. Every write and every flush that the kernel issues is kept in order, so that
 //! the state of the disk after a power cut at any instant can be rebuilt.
 //!
 //! The content is kept in memory by blocks of 4096 bytes; the server is one thread that touches no
@@ -51,8 +51,8 @@ fn lock(content: &Mutex<Content>) -> std::sync::MutexGuard<'_, Content> {
 }
 
 impl Disk {
-    /// Mounts a disk of `size` bytes at the directory `dir`: one that records, or (`flush`) records nothing and takes this long for
-    /// each flush.
+    /// Mounts a disk of `size` bytes at the directory `dir`: one that records, or (`flush`) records
+    /// nothing and takes this long for each flush.
     pub fn mount(dir: &Path, size: u64, flush: Option<Duration>) -> Result<Disk> {
         let log = if flush.is_none() { Some(Vec::new()) } else { None };
         let content = Content { log, ..Content::default() };

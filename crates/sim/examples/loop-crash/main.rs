@@ -1,14 +1,14 @@
-//! Do real file systems keep to the crash model, and does the store survive on them?  Runs the store
-//! on a real file system over a loop device over a recording disk ([`disk`]), rebuilds what the disk
-//! could hold after a power cut at random instants, mounts that, recovers, and compares with the
-//! oracle.
+//! Do real file systems keep to the crash model, and does the store survive on them? Runs the store
+//! on a real file system over a loop device over a recording disk ([`disk`]), rebuilds what the
+//! disk could hold after a power cut at random instants, mounts that, recovers, and compares with
+//! the oracle.
 //!
 //! `loop-crash [--fs ext4|ext4-nojournal|xfs|btrfs] [--states N] [--txns N] [--seed N] [--lie yes]`
 //!
 //! `--lie yes` lets the disk ignore every flush: then the run must fail, or it shows nothing.
 //!
-//! Needs root, /dev/fuse, a free loop device, the file system's mkfs, and e2fsck.  Takes everything
-//! down again, also after a failure.  *Limit*: only writes that the kernel did issue are left out or
+//! Needs root, /dev/fuse, a free loop device, the file system's mkfs, and e2fsck. Takes everything
+//! down again, also after a failure. *Limit*: only writes that the kernel did issue are left out or
 //! kept; a hazard that needs other write-back timing stays hidden.
 
 mod disk;
@@ -288,8 +288,8 @@ fn all(o: &Options) -> Res<()> {
     Ok(())
 }
 
-/// Runs this program again in a mount namespace of its own: else a namespace that somebody else makes
-/// meanwhile would keep our mounts, and a file system cannot be mounted twice.
+/// Runs this program again in a mount namespace of its own: else a namespace that somebody else
+/// makes meanwhile would keep our mounts, and a file system cannot be mounted twice.
 fn in_own_namespace() -> Res<Option<ExitCode>> {
     const INSIDE: &str = "SYSTX_LOOP_CRASH_INSIDE";
     if std::env::var_os(INSIDE).is_some() {

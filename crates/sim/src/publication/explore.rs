@@ -1,5 +1,5 @@
-//! The search: all states that can be reached, each once, the nearest first, so that what is found is
-//! found with a trace that cannot be shorter.
+//! The search: all states that can be reached, each once, the nearest first, so that what is found
+//! is found with a trace that cannot be shorter.
 
 use super::state::{Label, State, Who};
 use super::{Case, Remedies};

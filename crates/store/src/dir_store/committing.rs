@@ -1,10 +1,11 @@
 //! From a reservation to a durable record: of one transaction, or of several in one write.
 //!
-//! A *group* ([`DirStore::commit_group`]) are transactions of which none touches what another one touches
-//! ([`Disjoint`]).  Each has a record, an entry in the history and an undo of its own; what they share are the two waits
-//! for the disk: one sync of all that the records refer to, then one durable write of the records, in the order of the
-//! group.  A power cut in that write leaves a prefix of them (see [`crate::journal`]).  A member that cannot be
-//! committed is left out and told its own error.
+//! A *group* ([`DirStore::commit_group`]) are transactions of which none touches what another one
+//! touches ([`Disjoint`]). Each has a record, an entry in the history and an undo of its own; what
+//! they share are the two waits for the disk: one sync of all that the records refer to, then one
+//! durable write of the records, in the order of the group. A power cut in that write leaves a
+//! prefix of them (see [`crate::journal`]). A member that cannot be committed is left out and told
+//! its own error.
 
 use super::{DirStore, Entry, NotWritten, Phase, Queued, Room, SYNC_EACH, State};
 use crate::error::{ApplyError, CheckpointError, CommitError, Poisoned, is_full};
@@ -47,11 +48,12 @@ impl DirStore {
         (self as &dyn crate::Store).commit(reservation, set, meta)
     }
 
-    /// Commits several transactions, with one wait for the journal; what becomes of each is in the order of
-    /// `members`.  Their records are in that order, too.  Those that are committed are durable when this
-    /// returns, and in the tree after [`DirStore::apply`] of each.
+    /// Commits several transactions, with one wait for the journal; what becomes of each is in the
+    /// order of `members`. Their records are in that order, too. Those that are committed are
+    /// durable when this returns, and in the tree after [`DirStore::apply`] of each.
     ///
-    /// Who touches what one before it touches is refused with [`CommitError::Overlaps`]: ask [`Disjoint`].
+    /// Who touches what one before it touches is refused with [`CommitError::Overlaps`]: ask
+    /// [`Disjoint`].
     pub fn commit_group(&self, members: Vec<Ready>) -> Vec<Result<Committed, CommitError>> {
         let mut wanted: Vec<Result<Footprint, CommitError>> = Vec::with_capacity(members.len());
         for Ready { set, .. } in &members {
@@ -76,8 +78,8 @@ impl DirStore {
         ticket.unwrap_or(Err(CommitError::UnknownSlot))
     }
 
-    /// As [`DirStore::claim`], all at once: two groups that claimed one after the other could wait for each
-    /// other.  What cannot be claimed, or has failed before, is left out.
+    /// As [`DirStore::claim`], all at once: two groups that claimed one after the other could wait
+    /// for each other. What cannot be claimed, or has failed before, is left out.
     fn claim_all(
         &self,
         mut wanted: Vec<Result<Footprint, CommitError>>,
@@ -146,7 +148,8 @@ impl DirStore {
         Ok(())
     }
 
-    /// Writes the record of a transaction whose claim this is; if there is an error, the claim is over.
+    /// Writes the record of a transaction whose claim this is; if there is an error, the claim is
+    /// over.
     pub(crate) fn commit_claimed(
         &self,
         ticket: u64,
@@ -157,8 +160,8 @@ impl DirStore {
         self.write_staged(vec![staged]).pop().unwrap_or(Err(CommitError::UnknownSlot))
     }
 
-    /// Makes the record of a transaction whose claim this is, but for what has to be synced first; if there is an
-    /// error, the claim is over.
+    /// Makes the record of a transaction whose claim this is, but for what has to be synced first;
+    /// if there is an error, the claim is over.
     fn stage_record(
         &self,
         ticket: u64,
@@ -211,8 +214,8 @@ impl DirStore {
         Ok(Staged { queued: Queued { ticket, body, commit, slots, room }, files, side })
     }
 
-    /// Makes staged records durable: first what they refer to, then they themselves.  The claims of those that are
-    /// not written are over.
+    /// Makes staged records durable: first what they refer to, then they themselves. The claims of
+    /// those that are not written are over.
     fn write_staged(
         &self,
         staged: Vec<Result<Staged, CommitError>>,
@@ -464,7 +467,8 @@ impl DirStore {
         let mut make = make;
         let supers = match make() {
             Ok(supers) => supers,
-            // No super block, or one of a store that has no record: the next attempt makes all of it anew.
+            // No super block, or one of a store that has no record: the next attempt makes all of
+            // it anew.
             Err(e) if is_full(&e) => return Err(no_room(&e)),
             Err(e) => return Err(self.poison("making the journal", &e).into()),
         };

@@ -20,8 +20,8 @@ impl DirStore {
         self.changed.notify_all();
     }
 
-    /// What became of a prepared transaction.  One that was not committed leaves nothing but its place in the
-    /// journal.
+    /// What became of a prepared transaction. One that was not committed leaves nothing but its
+    /// place in the journal.
     pub(crate) fn decided(&self, lsn: u64, committed: bool) {
         let mut state = self.state.lock();
         if let Some(entry) = state.entries.get_mut(&lsn).filter(|e| e.phase == Phase::Prepared) {

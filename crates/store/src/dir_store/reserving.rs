@@ -1,8 +1,9 @@
-//! Room for a commit: reserved before the decision, and made, where it is short, by forgetting how to undo the oldest
-//! transactions.
+//! Room for a commit: reserved before the decision, and made, where it is short, by forgetting how
+//! to undo the oldest transactions.
 //!
-//! The history has a bound as well, which is kept after commits ([`DirStore::bound_history`]): its own is the share of
-//! the file system that it may take, and what is free, so that it is never the larger part of why a disk is full.
+//! The history has a bound as well, which is kept after commits ([`DirStore::bound_history`]): its
+//! own is the share of the file system that it may take, and what is free, so that it is never the
+//! larger part of why a disk is full.
 
 use super::{BALLAST_FROM, DirStore, MARGIN, Room};
 use crate::error::{ReserveError, is_full, is_over_quota};
@@ -44,13 +45,14 @@ pub(crate) struct Looks {
     displaced: AtomicU64,
     /// Seconds.
     last: AtomicI64,
-    /// What was forgotten for content that is written, and nobody was told of: transactions and bytes.
+    /// What was forgotten for content that is written, and nobody was told of: transactions and
+    /// bytes.
     untold: (AtomicU64, AtomicU64),
 }
 
 impl DirStore {
-    /// Makes sure that a commit of this write set, and its installation, will find room.  Where there is not enough, the
-    /// oldest transactions are forgotten until there is.
+    /// Makes sure that a commit of this write set, and its installation, will find room. Where
+    /// there is not enough, the oldest transactions are forgotten until there is.
     pub fn reserve(&self, set: &WriteSet) -> Result<Reservation, ReserveError> {
         let mut forgotten = Forgotten::default();
         loop {
@@ -76,8 +78,8 @@ impl DirStore {
         }
     }
 
-    /// As where a commit finds no room: for content of a transaction that goes to a staging slot.  Whether there is more room
-    /// now; the next commit tells of it.
+    /// As where a commit finds no room: for content of a transaction that goes to a staging slot.
+    /// Whether there is more room now; the next commit tells of it.
     pub fn forget_for_content(&self, bytes: u64) -> bool {
         const STEP: u64 = 16 << 20;
         match self.forget_for(Lacking::Unknown(bytes.max(STEP))) {
@@ -93,7 +95,8 @@ impl DirStore {
         }
     }
 
-    /// Forgets the oldest transactions, until that gives so many bytes back; none if all together would not do.
+    /// Forgets the oldest transactions, until that gives so many bytes back; none if all together
+    /// would not do.
     fn forget_for(&self, bytes: Lacking) -> std::io::Result<GcReport> {
         let all = Keep { count: LEAST, log: LOGGED, ..Keep::default() };
         let can = self.would_gc(all)?;

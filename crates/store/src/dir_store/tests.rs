@@ -33,8 +33,8 @@ pub(crate) fn populate(s: &Scratch) {
     }
 }
 
-/// Every feature of a write set at once.  Returns what the tree must be afterwards, computed by plain
-/// file operations on a twin.
+/// Every feature of a write set at once. Returns what the tree must be afterwards, computed by
+/// plain file operations on a twin.
 pub(crate) fn everything(ws: &mut Ws<'_>) {
     ws.rewrite("plain", "rewritten");
     let plain = ws.host("plain");
@@ -322,7 +322,8 @@ fn chains_and_cycles_of_renames_end_where_they_should() {
     let before = s.tree();
     let store = s.store();
     one(&s, &store, 1, |ws| {
-        // a -> b -> c -> a, d over nothing, two directories swap, a child becomes its parent's parent.
+        // a -> b -> c -> a, d over nothing, two directories swap, a child becomes its parent's
+        // parent.
         let (a, b, c) = (ws.host("a"), ws.host("b"), ws.host("c"));
         ws.bind("b", Some(a));
         ws.bind("c", Some(b));

@@ -1,16 +1,20 @@
-//! New files are made before their names are due, some at a time and by several threads: most of what a commit of many
-//! small files takes is the making of each, where the file system lets others work beside it.
+//! New files are made before their names are due, some at a time and by several threads: most of
+//! what a commit of many small files takes is the making of each, where the file system lets others
+//! work beside it.
 //!
 //! What makes this the same as making each when its turn comes:
-//! - A file is made where nobody looks: in a new directory that is itself still out of sight, under its final name, or in
-//!   staging, under a name of its own.  No two threads ever touch one name, and each has its own share of the list.
-//! - Only files that need nothing but their own record are made so: no further names, no extended attributes, no slot
-//!   that becomes the file.  All that names ([`super::names`]) rely on, who is displaced, what waits for what, is decided
-//!   afterwards by one thread, in the order that it would have had.
-//! - A crash finds at most [`WINDOW`] more built objects than before, which a resumed installation knows as such: those in
-//!   staging by their names, those in new directories by their content.  It makes nothing ahead itself.
-//! - A thread that is refused anything removes what it was making and stops.  The rest is made in its turn, and refusals
-//!   are judged and reported there.
+//! - A file is made where nobody looks: in a new directory that is itself still out of sight, under
+//!   its final name, or in staging, under a name of its own. No two threads ever touch one name,
+//!   and each has its own share of the list.
+//! - Only files that need nothing but their own record are made so: no further names, no extended
+//!   attributes, no slot that becomes the file. All that names ([`super::names`]) rely on, who is
+//!   displaced, what waits for what, is decided afterwards by one thread, in the order that it
+//!   would have had.
+//! - A crash finds at most [`WINDOW`] more built objects than before, which a resumed installation
+//!   knows as such: those in staging by their names, those in new directories by their content. It
+//!   makes nothing ahead itself.
+//! - A thread that is refused anything removes what it was making and stops. The rest is made in
+//!   its turn, and refusals are judged and reported there.
 
 use super::objects::dress;
 use super::{Env, Install, Place, Step, Stopped};
@@ -37,8 +41,8 @@ impl<'a> Install<'a> {
     pub(super) fn make_ahead(&mut self, binds: &[usize]) -> Step<()> {
         let mut orders: Vec<_> = binds.iter().filter_map(|i| self.order(*i)).collect();
         let threads = (orders.len() / SHARE).min(self.env.io.makers());
-        // One thread gains nothing by it.  Where there are never several, the order is kept all the same: what a
-        // crash leaves is then tried out by who simulates one.
+        // One thread gains nothing by it. Where there are never several, the order is kept all the
+        // same: what a crash leaves is then tried out by who simulates one.
         if orders.is_empty() || self.env.io.makers() > 1 && threads < 2 {
             return Ok(());
         }

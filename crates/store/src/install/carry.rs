@@ -1,9 +1,10 @@
-//! What a rename cannot move: a directory of which a lower layer of an overlay has a part ([`crate::overlay`]).  Its
-//! content is carried, name by name, to a new directory, its *substitute*, and it is removed.
+//! What a rename cannot move: a directory of which a lower layer of an overlay has a part
+//! ([`crate::overlay`]). Its content is carried, name by name, to a new directory, its *substitute*,
+//! and it is removed.
 //!
-//! Every step is a rename, and a name that has been carried is not there any more, so an attempt that was cut off is
-//! simply gone on with.  What is in there and belongs elsewhere after the commit is put aside first: it is not to go
-//! where it could not be found.
+//! Every step is a rename, and a name that has been carried is not there any more, so an attempt
+//! that was cut off is simply gone on with. What is in there and belongs elsewhere after the commit
+//! is put aside first: it is not to go where it could not be found.
 
 use super::{Install, Outside, Place, Step, is};
 use crate::io::{Class, Handle, Rename, Stat};
@@ -16,9 +17,11 @@ use systx_base::Kind;
 const TRIES: usize = 64;
 
 impl Install<'_> {
-    /// Carries the directory at `from` to `to`, which is not there yet or was begun by an earlier run.
+    /// Carries the directory at `from` to `to`, which is not there yet or was begun by an earlier
+    /// run.
     pub(super) fn carry(&mut self, from: &Place, to: &Place) -> Step<bool> {
-        // What is above is made, and what is above is removed last: [from, to], the deepest at the end.
+        // What is above is made, and what is above is removed last: [from, to], the deepest at the
+        // end.
         let mut todo = vec![(from.clone(), to.clone(), None, 0)];
         while let Some((from, to, seen, tries)) = todo.last().cloned() {
             let (seen, below) = self.carry_names(&from, &to, seen)?;
@@ -87,8 +90,8 @@ impl Install<'_> {
         self.redo && self.env.overlay && there.kind == Kind::Dir && here.is_some_and(known)
     }
 
-    /// Makes the substitute and gives it all that can be renamed; what the directory was at first, and the directories in
-    /// it that cannot be.
+    /// Makes the substitute and gives it all that can be renamed; what the directory was at first,
+    /// and the directories in it that cannot be.
     fn carry_names(
         &mut self,
         from: &Place,

@@ -1,8 +1,9 @@
 //! Records that change one file in place, one after the other, come to one change.
 //!
-//! Recovery makes that one, and not each record's in turn: between them the file would for a moment be what it was
-//! before the later ones, cut off to another length perhaps.  On a weak file system, a power cut then leaves what was never
-//! in any of them (blocks that were freed and taken again), and the next recovery could not tell it from an outsider's.
+//! Recovery makes that one, and not each record's in turn: between them the file would for a moment
+//! be what it was before the later ones, cut off to another length perhaps. On a weak file system,
+//! a power cut then leaves what was never in any of them (blocks that were freed and taken again),
+//! and the next recovery could not tell it from an outsider's.
 
 use crate::writeset::{Content, Data, Extent};
 use std::borrow::Cow;

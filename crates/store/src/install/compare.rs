@@ -69,8 +69,8 @@ struct Version<'c> {
     longest: u64,
 }
 
-/// What writing `extents` (of a file that counts up to `keep` and is to have the length `len`) does not keep of `was`
-/// bytes and does not overwrite, see `Install::write_patch`.
+/// What writing `extents` (of a file that counts up to `keep` and is to have the length `len`) does
+/// not keep of `was` bytes and does not overwrite, see `Install::write_patch`.
 fn cleared(len: u64, keep: u64, extents: &[Extent], was: u64) -> Vec<Range<u64>> {
     let mut ranges = Vec::new();
     let mut at = keep;
@@ -105,8 +105,8 @@ fn what_a_change_in_place_clears() {
 }
 
 impl Install<'_> {
-    /// Whether what is at `place` can only be the object `ix` as this transaction makes it, complete
-    /// or as a power cut left it.
+    /// Whether what is at `place` can only be the object `ix` as this transaction makes it,
+    /// complete or as a power cut left it.
     pub(super) fn is_ours(&mut self, ix: Ix, place: &Place, stat: &Stat) -> Step<bool> {
         let object = self.object(ix);
         if self.id(ix) == Some(stat.id) {
@@ -152,7 +152,8 @@ impl Install<'_> {
     }
 
     /// For resuming a change in place: whether every byte that is about to be overwritten is a new
-    /// one, an old one, or zero, by any record that changes the file; and nothing lies beyond what any of them had.
+    /// one, an old one, or zero, by any record that changes the file; and nothing lies beyond what
+    /// any of them had.
     pub(super) fn only_ours_or_old(&self, ix: Ix, file: &Handle) -> Result<bool> {
         let this = [(self.commit, ix)];
         let records = self.versions.get(&ix).map_or(&this[..], Vec::as_slice);

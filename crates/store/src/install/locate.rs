@@ -30,8 +30,8 @@ impl Install<'_> {
         }
         self.find(ix)?;
         let needed = self.object(ix).is_changed() || !self.index.targets(ix).is_empty();
-        // A file that is changed and loses its name may have lost it already, and have no other that is
-        // known here; the change was durable before that.
+        // A file that is changed and loses its name may have lost it already, and have no other
+        // that is known here; the change was durable before that.
         let done = self.redo
             && self.index.is_removed(ix)
             && (self.env.class == Class::Weak || self.is_last_look(ix));

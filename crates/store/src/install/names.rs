@@ -102,7 +102,8 @@ impl Install<'_> {
     }
 
     /// Weak file systems: a file that lives on and whose old name is given to another object gets a
-    /// further name in staging, durable before the old one is lost: its new name may not be durable by then.
+    /// further name in staging, durable before the old one is lost: its new name may not be durable
+    /// by then.
     pub(super) fn anchor(&mut self) -> Step<()> {
         if self.env.class != Class::Weak {
             return Ok(());
@@ -255,8 +256,8 @@ impl Install<'_> {
         Ok(())
     }
 
-    /// For resuming: finds a new file under any of its names, and completes it.  All names are looked at
-    /// before it is made anew, or they would end up naming different files.
+    /// For resuming: finds a new file under any of its names, and completes it. All names are
+    /// looked at before it is made anew, or they would end up naming different files.
     fn adopt(&mut self, ix: Ix) -> Step<()> {
         for i in self.index.targets(ix).to_vec() {
             let bind = &self.commit.set.binds[i];
@@ -490,7 +491,8 @@ impl Install<'_> {
         Ok(placed)
     }
 
-    /// [`Install::put`]; what was at `to` is settled: `expected` is what the transaction knew there.
+    /// [`Install::put`]; what was at `to` is settled: `expected` is what the transaction knew
+    /// there.
     pub(super) fn exchange_in(
         &mut self,
         from: &Place,
@@ -595,8 +597,8 @@ impl Install<'_> {
         self.befores.get(&ix).is_some_and(|b| b.content == OldContent::Exchanged)
     }
 
-    /// Whether an object is changed and loses every name that is known here: resuming might not find
-    /// it again, so the change must be durable before the name goes.
+    /// Whether an object is changed and loses every name that is known here: resuming might not
+    /// find it again, so the change must be durable before the name goes.
     pub(super) fn is_last_look(&self, ix: Ix) -> bool {
         let object = self.object(ix);
         object.is_changed() && object.kind() != Kind::Dir && self.index.is_removed(ix)
@@ -627,8 +629,8 @@ impl Install<'_> {
         state.placed = false;
     }
 
-    /// Whether somebody could still write into a file that was exchanged for a rewritten one.  One that was changed in
-    /// place, and only loses a name, goes on as what it is.
+    /// Whether somebody could still write into a file that was exchanged for a rewritten one. One
+    /// that was changed in place, and only loses a name, goes on as what it is.
     fn has_writers(&self, ix: Ix, at: &Place, now: &Stat) -> Step<bool> {
         if now.kind != Kind::File || !self.is_exchanged(ix) {
             return Ok(false);
@@ -671,7 +673,7 @@ impl Install<'_> {
         self.bury(ix, &place)
     }
 
-    /// Removes a further name of an object that keeps others.  The name is moved out of sight before
+    /// Removes a further name of an object that keeps others. The name is moved out of sight before
     /// it is looked at: between a look and an unlink an outsider could put a file of his own there.
     fn drop_name(&mut self, ix: Ix, from: &Place, id: HostId) -> Step<()> {
         let staged = self.temp('d', ix);

@@ -1,7 +1,7 @@
 //! Making new objects and changing existing ones.
 //!
-//! Order on every object: data, owner, extended attributes (POSIX ACLs and capabilities among them),
-//! mode, times: each step may disturb what a later one sets, or take the right to set it.
+//! Order on every object: data, owner, extended attributes (POSIX ACLs and capabilities among
+//! them), mode, times: each step may disturb what a later one sets, or take the right to set it.
 
 use super::chain::Patch;
 use super::{Env, Install, Outside, Place, Step, is};
@@ -181,9 +181,9 @@ impl Install<'_> {
         Ok(())
     }
 
-    /// The mode that an object ends up with; `None` if nothing that is done to it touches the mode.  A
-    /// change of owner and writing clear set-id bits, so where the write set says nothing of the mode
-    /// it is what the before-image says: an earlier run may have cleared bits already.
+    /// The mode that an object ends up with; `None` if nothing that is done to it touches the mode.
+    /// A change of owner and writing clear set-id bits, so where the write set says nothing of the
+    /// mode it is what the before-image says: an earlier run may have cleared bits already.
     fn mode_to_be(&self, ix: Ix) -> Option<u32> {
         let object = self.object(ix);
         let cleared = object.attrs.owner.is_some() || object.content != Content::Keep;
@@ -291,8 +291,9 @@ impl Install<'_> {
             || is(e, libc::ENOSPC) && available(self.env.io).is_ok_and(|free| free < room)
     }
 
-    /// The file system does not take an extended attribute, although it was asked before the commit (or by a version of
-    /// this program that did not ask): the installation goes on, and the value is kept where the user finds it.
+    /// The file system does not take an extended attribute, although it was asked before the commit
+    /// (or by a version of this program that did not ask): the installation goes on, and the value
+    /// is kept where the user finds it.
     fn keep_xattr(&mut self, ix: Ix, key: &[u8], value: &[u8], e: &Error) -> Step<()> {
         let path = self.path(ix);
         let base = path.rsplit(|b| *b == b'/').next().unwrap_or_default();
@@ -611,10 +612,11 @@ impl Install<'_> {
     }
 }
 
-/// Gives a new object without extended attributes its owner, mode and times; returns what it is then.  Mostly only the
-/// times are left to set, so they come first, and one look tells whether owner and mode are wanting: setting those does
-/// not move the times again.  `masked`: the umask took bits from the one before, as it does every time.  What the system
-/// refuses is for `tell` to judge.
+/// Gives a new object without extended attributes its owner, mode and times; returns what it is
+/// then. Mostly only the times are left to set, so they come first, and one look tells whether
+/// owner and mode are wanting: setting those does not move the times again. `masked`: the umask
+/// took bits from the one before, as it does every time. What the system refuses is for `tell` to
+/// judge.
 pub(super) fn dress<E>(
     io: &dyn crate::io::Io,
     at: &Place,

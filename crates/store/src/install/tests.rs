@@ -1,5 +1,5 @@
-//! Directories that are moved into what was below them, and undo of such, whatever the order of the names in
-//! the write set.
+//! Directories that are moved into what was below them, and undo of such, whatever the order of the
+//! names in the write set.
 
 use crate::dir_store::DirStore;
 use crate::dir_store::tests::pretty;
@@ -25,7 +25,8 @@ fn undo(store: &DirStore, of: u64, txn: u64) -> ApplyReport {
     run(store, txn, undo.set, TxnKind::Undo { of: TxnId(of) })
 }
 
-/// A tree before, the renames of a transaction, one after the other, and what it removes before them.
+/// A tree before, the renames of a transaction, one after the other, and what it removes before
+/// them.
 struct Case {
     name: &'static str,
     files: &'static [&'static str],
@@ -172,7 +173,8 @@ fn directories_move_into_what_was_below_them() {
     }
 }
 
-/// What had moved out of a directory that was removed, or into one that is new, is in it each time that it comes back.
+/// What had moved out of a directory that was removed, or into one that is new, is in it each time
+/// that it comes back.
 #[test]
 fn what_was_in_a_directory_that_comes_and_goes_comes_and_goes_with_it() {
     let s = Scratch::new();
@@ -198,8 +200,9 @@ fn what_was_in_a_directory_that_comes_and_goes_comes_and_goes_with_it() {
     }
 }
 
-/// One file takes two names from another that was changed and lives on under a name that the transaction has not met, and
-/// from a third.  What gives way is still in staging when the next one does.
+/// One file takes two names from another that was changed and lives on under a name that the
+/// transaction has not met, and from a third. What gives way is still in staging when the next one
+/// does.
 #[test]
 fn a_file_takes_several_names() {
     let looks = |s: &Scratch| ["f", "d/f", "d/s/f", "e/f"].map(|path| s.read(path));
@@ -229,7 +232,8 @@ fn a_file_takes_several_names() {
     }
 }
 
-/// The undo removes the directory in which the file got a further name; a redo finds it by the other.
+/// The undo removes the directory in which the file got a further name; a redo finds it by the
+/// other.
 #[test]
 fn a_changed_file_with_a_further_name_in_a_new_directory_is_undone_and_redone() {
     let s = Scratch::new();
@@ -254,8 +258,8 @@ fn a_changed_file_with_a_further_name_in_a_new_directory_is_undone_and_redone() 
     }
 }
 
-/// More files than are made at a time, in new directories and in one that is there, with one that gives way and one
-/// that has two names.
+/// More files than are made at a time, in new directories and in one that is there, with one that
+/// gives way and one that has two names.
 fn many(ws: &mut Ws<'_>) {
     let modes = [0o644, 0o666, 0o600, 0o444, 0o4755, 0o777];
     let tops = [ws.mkdir(), ws.mkdir()];
@@ -352,7 +356,8 @@ fn a_death_while_many_files_are_made_leaves_all_or_nothing() {
     assert!(outcomes[0] > 0 && outcomes[1] > 5, "{outcomes:?}");
 }
 
-/// What is resumed makes each file in its turn: who dies again and again leaves no more behind than who dies once.
+/// What is resumed makes each file in its turn: who dies again and again leaves no more behind than
+/// who dies once.
 #[test]
 fn a_resumed_installation_makes_nothing_ahead() {
     let committed = |s: &Scratch| {
@@ -381,7 +386,8 @@ fn a_resumed_installation_makes_nothing_ahead() {
     }
 }
 
-/// On a weak file system a slot keeps its own name until the new one is durable, and losing it moves the file's change time.
+/// On a weak file system a slot keeps its own name until the new one is durable, and losing it
+/// moves the file's change time.
 #[test]
 fn a_slot_in_a_new_directory_is_undone_on_every_class_of_file_system() {
     for class in [Class::Memory, Class::Strong, Class::Weak] {

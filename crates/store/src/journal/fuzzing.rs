@@ -1,5 +1,5 @@
-//! Journals that a fuzzer makes up: records whose sums are right, so that what lies behind the sums is
-//! reached, with fields that may be anything.
+//! Journals that a fuzzer makes up: records whose sums are right, so that what lies behind the sums
+//! is reached, with fields that may be anything.
 
 use super::{BLOCK, HEADER, Head, Header, Identity, scan_bytes};
 use crate::history::Commit;

@@ -59,7 +59,8 @@ fn records_are_read_back_across_segments() {
 #[test]
 fn a_torn_last_group_ends_the_log_and_a_hole_before_another_group_is_damage() {
     let groups = vec![vec![vec![1; 100]], vec![vec![2; 100], vec![3; 100]], vec![vec![4; 100]]];
-    // Record 2 of the last group that is there is torn: the one before it counts, the one after not.
+    // Record 2 of the last group that is there is torn: the one before it counts, the one after
+    // not.
     let mut segments = written(&groups[..2]);
     segments[1][4096 + 70] ^= 1;
     let scan = read(&segments);

@@ -110,7 +110,8 @@ fn changes(store: &DirStore, io: &dyn Io) -> Result<(WriteSet, Vec<crate::stagin
     let inner = ws.mkdir();
     let file = ws.slot_file(slot.id());
     ws.bind_in(inner, "slot", file);
-    // A directory gives way to another one, and a file gets the name of the directory that it was in.
+    // A directory gives way to another one, and a file gets the name of the directory that it was
+    // in.
     let away = ws.host("replaced/away");
     ws.bind("replaced", Some(inner));
     ws.bind("away", Some(away));
@@ -144,7 +145,8 @@ fn what_a_lower_layer_has_is_changed_undone_and_redone() {
     }
 }
 
-/// From opening the store to the checkpoint; whether the commit was acknowledged, and whether all was done.
+/// From opening the store to the checkpoint; whether the commit was acknowledged, and whether all
+/// was done.
 fn life(s: &Scratch, io: Arc<dyn Io>) -> (bool, bool) {
     let Ok((store, _)) = DirStore::open(config(), io) else { return (false, false) };
     let Ok((set, slots)) = changes(&store, &*s.io()) else { return (false, false) };

@@ -176,7 +176,8 @@ fn what_somebody_wrote_between_two_of_them_is_not_undone() {
     assert_eq!(s.read("f"), b"Between, and longer!");
 }
 
-/// What is looked at for a record is what that record has in common with others, however many files they all have.
+/// What is looked at for a record is what that record has in common with others, however many files
+/// they all have.
 #[test]
 fn a_record_costs_by_its_own_files() {
     const RECORDS: usize = 2000;
@@ -206,7 +207,8 @@ fn a_record_costs_by_its_own_files() {
     assert_eq!(chains.of(0), []);
     let looked_at: usize = (0..RECORDS).map(|n| chains.of(n).len()).sum();
     assert_eq!(looked_at, 2 * (RECORDS - 1));
-    // Each meets what the one before it has left; one after which the file has no place leaves nothing.
+    // Each meets what the one before it has left; one after which the file has no place leaves
+    // nothing.
     let mut left = None;
     for n in 1..RECORDS {
         chains.carry_forward(n, &mut pending);

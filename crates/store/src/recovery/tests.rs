@@ -38,7 +38,8 @@ fn script(store: &DirStore, io: &dyn Io) -> Result<(WriteSet, Vec<crate::staging
     Ok((ws.set, vec![file, data]))
 }
 
-/// What a process does from opening the store to the checkpoint; whether the commit was acknowledged.
+/// What a process does from opening the store to the checkpoint; whether the commit was
+/// acknowledged.
 fn life(s: &Scratch, io: Arc<dyn Io>) -> (bool, bool) {
     let plain = s.io();
     let Ok((store, _)) = DirStore::open(config(), io) else { return (false, false) };

@@ -16,8 +16,8 @@ impl Part {
         Part { binds: vec![true; set.binds.len()], objects: vec![true; set.objects.len()] }
     }
 
-    /// What is at paths that are `wanted`.  An object that moved has its old and its new name taken back together, whichever
-    /// of them is wanted; and with a name goes what changed in the object.
+    /// What is at paths that are `wanted`. An object that moved has its old and its new name taken
+    /// back together, whichever of them is wanted; and with a name goes what changed in the object.
     pub fn of(index: &Index<'_>, wanted: &dyn Fn(&[u8]) -> bool) -> Part {
         let set = index.set;
         let is = |path: Option<Vec<u8>>| path.is_some_and(|path| wanted(&path));

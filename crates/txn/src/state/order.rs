@@ -75,8 +75,8 @@ impl State {
         self.orders.reset(group, next)
     }
 
-    /// As whom a transaction contends: a member of a group as the first member that is active, but for
-    /// its number.
+    /// As whom a transaction contends: a member of a group as the first member that is active, but
+    /// for its number.
     pub(super) fn contender(&self, slot: Slot) -> Contender {
         let txn = self.txn(slot);
         let Some(Seated { group, number, .. }) = txn.place else {

@@ -1,8 +1,8 @@
 //! Plain units in the state: what a request from outside every transaction does.
 //!
-//! A mutation is entered as a transaction that is decided from the start: the accesses of others, their
-//! waiting and what goes stale at its end are then those of any commit that installs.  It is entered
-//! with all its objects at once or not at all, so one that has to wait holds nothing.
+//! A mutation is entered as a transaction that is decided from the start: the accesses of others,
+//! their waiting and what goes stale at its end are then those of any commit that installs. It is
+//! entered with all its objects at once or not at all, so one that has to wait holds nothing.
 
 use super::{Fallout, Phase, State, Txn, id_hash, side};
 use crate::hold::{Flags, Hold, Slot};
@@ -50,7 +50,8 @@ impl State {
         for o in objects {
             self.table.holders(*o, self.table.locate(*o, true), true, |slot, flags| {
                 let txn = self.txn(slot);
-                // Also what it only read: who sees this mutation must not miss that commit afterwards.
+                // Also what it only read: who sees this mutation must not miss that commit
+                // afterwards.
                 if txn.phase.decided() && flags.any(Flags::READ.and(Flags::WRITE)) {
                     winner = Some(txn.contender.id);
                 } else if txn.phase == Phase::Active {

@@ -42,8 +42,8 @@ impl State {
         self.find(id).is_some_and(lost)
     }
 
-    /// See [`crate::Engine::stall`]: the one that is waited for from now on.  `waker`: makes calls for
-    /// when one of the two loses.
+    /// See [`crate::Engine::stall`]: the one that is waited for from now on. `waker`: makes calls
+    /// for when one of the two loses.
     pub(crate) fn stall(
         &mut self,
         id: TxnId,
@@ -94,8 +94,8 @@ impl State {
         self.phase(waiter) == Some(Phase::Active) && self.stands(winner)
     }
 
-    /// Somebody who runs and has what one that has not begun lost over, to whom that would lose again;
-    /// and how to find out whether it sleeps.
+    /// Somebody who runs and has what one that has not begun lost over, to whom that would lose
+    /// again; and how to find out whether it sleeps.
     pub(crate) fn stronger_holder(
         &self,
         me: &Contender,

@@ -1,12 +1,12 @@
 //! Histories of transactions over simulated data, and a judge of them that knows nothing of the
 //! engine.
 //!
-//! Every cell of data holds the number of the unit (transaction or outside write) that wrote it last.
-//! A history is what each committed unit saw and wrote, and in which order the values of each cell
-//! came.  The judge draws the graph of Adya: u → v if v saw a value of u, if v's value came directly
-//! after u's, or if u saw the value that v's replaced.  The history is serializable if and only if
-//! the graph has no cycle.  Whoever lists a directory sees of every possible name whether it is there,
-//! so phantoms are ordinary edges.
+//! Every cell of data holds the number of the unit (transaction or outside write) that wrote it
+//! last. A history is what each committed unit saw and wrote, and in which order the values of each
+//! cell came. The judge draws the graph of Adya: u → v if v saw a value of u, if v's value came
+//! directly after u's, or if u saw the value that v's replaced. The history is serializable if and
+//! only if the graph has no cycle. Whoever lists a directory sees of every possible name whether it
+//! is there, so phantoms are ordinary edges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use systx_base::Oid;

@@ -1,5 +1,5 @@
-//! Our lists beside those of the kernel that the tests run on: the same bytes are set on real files,
-//! and mode, list and errors have to be the same as ours.
+//! Our lists beside those of the kernel that the tests run on: the same bytes are set on real
+//! files, and mode, list and errors have to be the same as ours.
 
 use super::*;
 use proptest::prelude::*;

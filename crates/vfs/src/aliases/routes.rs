@@ -1,9 +1,10 @@
-//! Which thread's requests about the directory itself go to which transaction, in a mount that routes by thread number
-//! (decision 0017).
+//! Which thread's requests about the directory itself go to which transaction, in a mount that
+//! routes by thread number (decision 0017).
 //!
-//! The kernel tells with each request which thread makes it, by a number.  That number means the thread only as long as the
-//! thread lives, so its pidfd is asked for each request that is routed: a thread that answers a request has not ended, and
-//! its number is given to nobody else before its pidfd says that it has.
+//! The kernel tells with each request which thread makes it, by a number. That number means the
+//! thread only as long as the thread lives, so its pidfd is asked for each request that is routed:
+//! a thread that answers a request has not ended, and its number is given to nobody else before its
+//! pidfd says that it has.
 
 use super::Member;
 use crate::api::Reply;
@@ -22,8 +23,8 @@ use systx_base::{Gid, Uid};
 pub struct Rider {
     /// Its number.
     pub tid: u32,
-    /// On whose behalf it asks.  What asks on another one's was executed since, with more rights: it must not be shown
-    /// what an ordinary user has made up.  Root may be anybody.
+    /// On whose behalf it asks. What asks on another one's was executed since, with more rights: it
+    /// must not be shown what an ordinary user has made up. Root may be anybody.
     pub uid: Uid,
     /// See `uid`.
     pub gid: Gid,
@@ -80,7 +81,8 @@ impl Routes {
     /// Where the request that this thread serves goes; `None`: to view 0.
     ///
     /// # Errors
-    /// `ENOTCONN`: its transaction has ended with the daemon before this one.  `EPERM`: what asks is not who has begun.
+    /// `ENOTCONN`: its transaction has ended with the daemon before this one. `EPERM`: what asks is
+    /// not who has begun.
     pub fn find(&self) -> Reply<Option<Arc<Member>>> {
         if self.count.load(SeqCst) == 0 {
             return Ok(None);

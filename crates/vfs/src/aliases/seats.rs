@@ -17,8 +17,8 @@ pub(super) struct Chair {
     pub tid: u32,
     pub opens: u32,
     pub now: Option<Arc<Member>>,
-    /// The kernel may have attributes of its root, from when that was made or of what is attached.  Said before they are asked
-    /// for: who detaches either knows of it or is there first.
+    /// The kernel may have attributes of its root, from when that was made or of what is attached.
+    /// Said before they are asked for: who detaches either knows of it or is there first.
     pub known: bool,
 }
 
@@ -31,14 +31,15 @@ pub(super) struct Table {
     pub last: u32,
 }
 
-/// A transaction that is over while the kernel holds something of it: when it is to be asked to let go the next time.
+/// A transaction that is over while the kernel holds something of it: when it is to be asked to let
+/// go the next time.
 pub(super) struct Over {
     next: Instant,
     pause: Duration,
 }
 
-/// How long after the end of a transaction, or the close of a file of it, the kernel is first asked, and how long at most it is not.
-/// In between twice as long each time.
+/// How long after the end of a transaction, or the close of a file of it, the kernel is first
+/// asked, and how long at most it is not. In between twice as long each time.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
 impl Over {
@@ -66,7 +67,8 @@ pub struct Left {
     pub names: Vec<Vec<u8>>,
     /// Whether it may remember attributes and the listing of the alias root.
     pub root: bool,
-    /// Nodes, as the kernel knows them, that it has under names which mean others now: it need not keep them.
+    /// Nodes, as the kernel knows them, that it has under names which mean others now: it need not
+    /// keep them.
     pub loose: Vec<NodeId>,
     /// Of its nodes.
     pub tag: Tag,
@@ -97,7 +99,8 @@ impl Aliases {
         self.table.lock().seats.remove(&seat.0);
     }
 
-    /// From now on the seat shows `lasting`, of which it shows the directory `below` the volume's root.
+    /// From now on the seat shows `lasting`, of which it shows the directory `below` the volume's
+    /// root.
     ///
     /// In a mount that routes, requests of the thread `rider` go there from now on.
     ///
@@ -162,7 +165,8 @@ impl Aliases {
         }
     }
 
-    /// A thread was in a transaction that ended with the daemon before this one: until it is told, it gets `ENOTCONN`.
+    /// A thread was in a transaction that ended with the daemon before this one: until it is told,
+    /// it gets `ENOTCONN`.
     pub fn strand(&self, rider: Rider) {
         if let Some(routes) = &self.routes {
             routes.add(rider, None);
@@ -176,7 +180,7 @@ impl Aliases {
         }
     }
 
-    /// The seat shows nothing any more.  Until the kernel has been made to forget the names that are
+    /// The seat shows nothing any more. Until the kernel has been made to forget the names that are
     /// returned, nothing else may be attached.
     pub fn detach(&self, seat: Seat) -> Left {
         let left = {
@@ -207,11 +211,13 @@ impl Aliases {
         }
     }
 
-    /// Nodes of transactions that are over, as the kernel knows them, if it is time to ask it to let go of those that nobody uses.
+    /// Nodes of transactions that are over, as the kernel knows them, if it is time to ask it to
+    /// let go of those that nobody uses.
     ///
-    /// What was in use at the end, by a descriptor or as a working directory, it keeps under names in directories that cannot
-    /// be reached any more: without being asked, until it needs the memory, long after the last use.  For directories it does not
-    /// tell that, so it is asked again and again, ever more rarely.
+    /// What was in use at the end, by a descriptor or as a working directory, it keeps under names
+    /// in directories that cannot be reached any more: without being asked, until it needs the
+    /// memory, long after the last use. For directories it does not tell that, so it is asked again
+    /// and again, ever more rarely.
     pub fn unreachable(&self) -> Vec<NodeId> {
         let now = Instant::now();
         let due: Vec<Arc<Member>> = {

@@ -1,11 +1,12 @@
 //! Sockets and FIFOs that were there before a transaction.
 //!
-//! Who listens at a socket, and who has a FIFO open at its other end, is known to the kernel by the inode.  So a transaction
-//! sees such a file as the inode of view 0, under that one's number, and connect(2) and open(2) meet whoever is there.  Its names
-//! are the transaction's, as those of all files; what the transaction makes itself is its own until the commit.
+//! Who listens at a socket, and who has a FIFO open at its other end, is known to the kernel by the
+//! inode. So a transaction sees such a file as the inode of view 0, under that one's number, and
+//! connect(2) and open(2) meet whoever is there. Its names are the transaction's, as those of all
+//! files; what the transaction makes itself is its own until the commit.
 //!
-//! The attributes are those of view 0 as well.  If somebody in a transaction changed them, all would see that at once, so it
-//! is refused.
+//! The attributes are those of view 0 as well. If somebody in a transaction changed them, all would
+//! see that at once, so it is refused.
 
 use super::member::Member;
 use super::{Aliases, At};

@@ -3,7 +3,8 @@
 //! The limit is soft: a file asks before it grows, and two files that ask at the same moment may
 //! pass it together by one write each.  What is charged is what the vectors really take.
 //!
-//! A budget may also bound the sum of what is in memory and what is elsewhere, in staging slots ([`Elsewhere`]).
+//! A budget may also bound the sum of what is in memory and what is elsewhere, in staging slots
+//! ([`Elsewhere`]).
 
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -61,8 +62,9 @@ impl Budget {
     }
 }
 
-/// What one slot has taken of a budget's sum; given back when the slot goes.  Counted are the bytes that were written
-/// behind all that was written before: what lies in a hole is counted when the hole is left, not when it is filled.
+/// What one slot has taken of a budget's sum; given back when the slot goes. Counted are the bytes
+/// that were written behind all that was written before: what lies in a hole is counted when the
+/// hole is left, not when it is filled.
 #[derive(Debug)]
 pub struct Elsewhere {
     of: Budget,

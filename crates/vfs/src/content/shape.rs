@@ -43,7 +43,7 @@ impl Content {
         self.allocate(offset, len, keep_size)
     }
 
-    /// Allocates a range; the file grows to hold it unless `keep_size`.  No space is taken: only the
+    /// Allocates a range; the file grows to hold it unless `keep_size`. No space is taken: only the
     /// length counts at the commit, and `st_blocks` until then.
     pub fn allocate(&mut self, offset: u64, len: u64, keep_size: bool) -> io::Result<()> {
         let end = range_end(offset, len, MAX_LEN)?;
@@ -71,8 +71,8 @@ impl Content {
         self.shift(base, spill, budget, offset, end, offset)
     }
 
-    /// Puts a hole in; what follows moves up.  `EINVAL` unless both numbers are multiples of the page
-    /// size and the range starts before the end of the file.
+    /// Puts a hole in; what follows moves up. `EINVAL` unless both numbers are multiples of the
+    /// page size and the range starts before the end of the file.
     pub fn insert_range(
         &mut self,
         base: OptBase<'_>,

@@ -41,8 +41,9 @@ impl View {
             (self.shown(&node.attr), node.base.is_some())
         };
         if known && attr.kind == Kind::File && attr.size > 0 && attr.blocks == 0 {
-            // Whoever is told that takes it for empty without reading it.  So it counts as read, as far as that is
-            // possible: plain programs may have stored something in a mapping, and then this transaction loses.
+            // Whoever is told that takes it for empty without reading it. So it counts as read, as
+            // far as that is possible: plain programs may have stored something in a mapping, and
+            // then this transaction loses.
             let _ = self.seek_in(node, 0, Seek::Data);
         }
         Ok(attr)
@@ -151,8 +152,9 @@ impl View {
 
     /// Clears the set-id bits as a change of owner, or a write by somebody without privilege, does.
     ///
-    /// `foreign`: whether the caller is neither privileged nor in the file's group, who loses a set-group-id
-    /// bit also where nobody of the group may execute the file (fs/attr.c `setattr_should_drop_sgid`).
+    /// `foreign`: whether the caller is neither privileged nor in the file's group, who loses a
+    /// set-group-id bit also where nobody of the group may execute the file (fs/attr.c
+    /// `setattr_should_drop_sgid`).
     pub(super) fn drop_setid(&self, st: &mut State, node: NodeId, foreign: bool) -> Reply<()> {
         let n = st.node_mut(node)?;
         let mut mode = n.attr.mode & !S_ISUID;

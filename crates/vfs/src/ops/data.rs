@@ -1,5 +1,6 @@
-//! Bytes of regular files.  The pages that a request takes from the backing file are recorded and
-//! the file's lock is taken under the view's lock; the transfer itself runs without the view's lock.
+//! Bytes of regular files. The pages that a request takes from the backing file are recorded and
+//! the file's lock is taken under the view's lock; the transfer itself runs without the view's
+//! lock.
 
 use crate::api::{Answer, Fallocate, Reply, Request, Seek};
 use crate::client;
@@ -44,8 +45,8 @@ impl BaseBytes for Backing {
     }
 }
 
-/// The backing file for a change, which must not take over bytes of another moment: a loser would read its own
-/// bytes in a page of them.
+/// The backing file for a change, which must not take over bytes of another moment: a loser would
+/// read its own bytes in a page of them.
 struct StillOneMoment<'a> {
     view: &'a View,
     backing: &'a Backing,
@@ -368,7 +369,8 @@ impl View {
             _ => self.drop_caps(&mut st, node)?,
         }
         if takes == Takes::SetIds {
-            // Of who is privileged the kernel does not ask it; the group is not known, the bit goes.
+            // Of who is privileged the kernel does not ask it; the group is not known, the bit
+            // goes.
             self.drop_setid(&mut st, node, true)?;
         }
         drop(st);
@@ -402,9 +404,9 @@ impl View {
             .clone())
     }
 
-    /// Records pages of the backing file as read.  The one place where content is read from there: an aged
-    /// transaction keeps plain writers out first, since a write that came before the record is nothing to it, and one
-    /// that is held after it is in the kernel's pages already.
+    /// Records pages of the backing file as read. The one place where content is read from there:
+    /// an aged transaction keeps plain writers out first, since a write that came before the record
+    /// is nothing to it, and one that is held after it is in the kernel's pages already.
     fn record_pages(&self, st: &State, node: NodeId, needed: &[Range<u64>]) -> Reply<()> {
         let Some(base) = &st.node(node)?.base else { return Ok(()) };
         let shared = !self.is_frozen(base.oid());
@@ -441,8 +443,8 @@ impl View {
     fn verify(&self, opened: &Opened) -> Reply<()> {
         let Some(backing) = &opened.backing else { return Ok(()) };
         let stat = self.tree().stat(&backing.handle).map_err(errno)?;
-        // What was recorded is the inode that was met: one that has replaced it is another object, of which
-        // this transaction does not hear if it changes.
+        // What was recorded is the inode that was met: one that has replaced it is another object,
+        // of which this transaction does not hear if it changes.
         let recorded = self.isolation == Isolation::Snapshot || stat.id == backing.base.stamp.id;
         let again = || self.tree().stat(&backing.handle);
         if recorded && self.is_current(&backing.base, &stat, again) {

@@ -108,8 +108,8 @@ impl View {
         Ok(())
     }
 
-    /// See [`crate::api::Requests::worn_listing`].  A new listing costs something for every name, so that
-    /// it must be worth it: an eighth of the files must have been read.
+    /// See [`crate::api::Requests::worn_listing`]. A new listing costs something for every name, so
+    /// that it must be worth it: an eighth of the files must have been read.
     pub(super) fn worn_listing_of(&self, file: NodeId) -> Option<NodeId> {
         const WORTH: u32 = 8;
         let mut st = self.state.lock();

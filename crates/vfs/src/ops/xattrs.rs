@@ -50,7 +50,8 @@ impl View {
         Ok(value)
     }
 
-    /// That the file system has attributes of that kind: what it could not store does not exist in a view either.
+    /// That the file system has attributes of that kind: what it could not store does not exist in
+    /// a view either.
     fn check_namespace(&self, key: &[u8]) -> Reply<()> {
         let io = &self.vol.tree;
         match io.get_xattr(&io.root(), b"", key).map_err(errno) {

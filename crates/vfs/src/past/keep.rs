@@ -139,8 +139,8 @@ impl Past {
         Ok(())
     }
 
-    /// Everything below a directory that a commit removes: when the store drops what it keeps for undo, nobody is
-    /// asked.
+    /// Everything below a directory that a commit removes: when the store drops what it keeps for
+    /// undo, nobody is asked.
     fn keep_tree(&self, top: BorrowedFd<'_>) -> Reply<()> {
         if sys::stat(top)?.attr.kind != Kind::Dir {
             return Ok(());
@@ -199,11 +199,12 @@ impl Past {
         if items.is_some_and(|items| items > self.items_max) { Err(Errno::NOMEM) } else { Ok(()) }
     }
 
-    /// An inode as it is, its extended attributes only if they are asked for or may change with the mode.  `None`: no
-    /// snapshot knows it.
+    /// An inode as it is, its extended attributes only if they are asked for or may change with the
+    /// mode. `None`: no snapshot knows it.
     fn keep_inode(&self, fd: BorrowedFd<'_>, with_xattrs: bool) -> Reply<Option<Stat>> {
         let stat = stat_of(&sys::stat(fd)?);
-        // The store lets the owner into a directory that it moves or empties; an access ACL goes with the mode.
+        // The store lets the owner into a directory that it moves or empties; an access ACL goes
+        // with the mode.
         let with_xattrs = with_xattrs || (stat.kind == Kind::Dir && stat.mode & 0o700 != 0o700);
         let is_kept = |layer: &mut Layer| {
             if layer.born.contains(&stat.id) {

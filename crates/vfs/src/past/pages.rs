@@ -1,4 +1,5 @@
-//! Pages of files as they were: runs of pages by their position, and where the bytes of a run are kept.
+//! Pages of files as they were: runs of pages by their position, and where the bytes of a run are
+//! kept.
 
 use crate::content::{PAGE, Slot, Spill};
 use std::collections::BTreeMap;

@@ -99,8 +99,8 @@ fn what_was_made_since_is_not_kept() {
     drop(first);
 }
 
-/// Everything is changed right before the file system below is asked, or after: the old value must be found, although there
-/// was none a moment ago.
+/// Everything is changed right before the file system below is asked, or after: the old value must
+/// be found, although there was none a moment ago.
 #[test]
 fn a_change_between_the_question_and_the_answer_is_not_seen() {
     const OLD: &[u8] = b"old content";

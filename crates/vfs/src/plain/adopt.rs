@@ -17,7 +17,7 @@ impl Plain {
         self.table.has(id)
     }
 
-    /// `fd` (`O_PATH`) is what the kernel knows as node `id` and has open in these ways.  It is here
+    /// `fd` (`O_PATH`) is what the kernel knows as node `id` and has open in these ways. It is here
     /// until the kernel forgets it or closes the last of these opens.
     pub(crate) fn adopt(&self, id: NodeId, fd: OwnedFd, host: HostId, kind: Kind, opens: Opens) {
         let node = self.table.adopt(id, fd, host, kind);

@@ -85,8 +85,8 @@ impl Plain {
             let (uid, gid) = (set.uid.map(Uid::from_raw), set.gid.map(Gid::from_raw));
             let before = sys::stat(&fd)?.attr;
             fs::chownat(&fd, c"", uid, gid, AtFlags::EMPTY_PATH)?;
-            // A set-group-id bit without the right to execute goes only where the caller is not in that group,
-            // and the kernel looks at the groups of this process.
+            // A set-group-id bit without the right to execute goes only where the caller is not in
+            // that group, and the kernel looks at the groups of this process.
             let foreign = caller.uid != 0 && caller.gid != before.gid;
             if node.kind == Kind::File && before.mode & S_ISGID != 0 && foreign {
                 fs::chmod(sys::path_of(&fd), Mode::from_raw_mode(before.mode & 0o7777 & !S_ISXID))?;
@@ -117,8 +117,8 @@ impl Plain {
         fs::setxattr(sys::path_of(&*path).as_str(), CAPS, caps, XattrFlags::empty())
     }
 
-    /// Whether a change of the content takes set-id bits or file capabilities away, which is a change
-    /// of the attributes.
+    /// Whether a change of the content takes set-id bits or file capabilities away, which is a
+    /// change of the attributes.
     pub(super) fn loses_privileges(&self, node: &Node, mode: u32, kill_suidgid: bool) -> bool {
         if kill_suidgid && mode & S_ISXID != 0 {
             return true;

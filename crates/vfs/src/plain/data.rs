@@ -136,8 +136,8 @@ impl Plain {
         })
     }
 
-    /// The kernel looks for the end of the file before it sends the request; a commit that the request
-    /// waited for may have moved it.
+    /// The kernel looks for the end of the file before it sends the request; a commit that the
+    /// request waited for may have moved it.
     pub(super) fn append_to(
         &self,
         id: NodeId,
@@ -275,7 +275,8 @@ impl Plain {
         loop {
             let (fd, by) = self.writer(node, extent.append)?;
             let now = sys::stat(&*fd)?.attr;
-            // Of calls that are performed here alone the kernel does not say that the bits have to go: it leaves that to us.
+            // Of calls that are performed here alone the kernel does not say that the bits have to
+            // go: it leaves that to us.
             let untold = |mode| !extent.shows && mode & S_ISXID != 0 && !client::keeps_set_ids();
             let kills = |mode| extent.kill_suidgid || untold(mode);
             let beside = |now: &Attr| {
@@ -296,14 +297,15 @@ impl Plain {
                 count += 1;
             }
             let subject = Some((oid, fd.as_fd()));
-            // Who has seen what is held must not see the transaction that it is held for as if that came later.  What
-            // lies beyond the end is seen only when the call is over.
+            // Who has seen what is held must not see the transaction that it is held for as if that
+            // came later. What lies beyond the end is seen only when the call is over.
             let may_stall = !extent.shows || extent.offset >= now.size;
             let writes = &writes[..count];
             let change = Change { by, reads, writes, subject, places: &[], may_stall };
             let done = self.mutating(change, || {
                 self.check_current(node)?;
-                // A commit that it waited for may have cut the file off, so that it does more than it has told.
+                // A commit that it waited for may have cut the file off, so that it does more than
+                // it has told.
                 let now = sys::stat(&*fd)?.attr;
                 let needs = beside(&now);
                 if (needs.0 && !told.0) || (needs.1 && !told.1) {

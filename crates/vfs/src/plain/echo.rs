@@ -1,7 +1,8 @@
 //! The gate of plain views beside view 0: what they change, the kernel has to forget of view 0.
 //!
-//! A view that outlives its transaction is a mount, or a root, of its own, and so are its inodes in the kernel. A write through a
-//! descriptor from there reaches the file, and not what the kernel has cached of the file by its path.
+//! A view that outlives its transaction is a mount, or a root, of its own, and so are its inodes in
+//! the kernel. A write through a descriptor from there reaches the file, and not what the kernel
+//! has cached of the file by its path.
 
 use super::gate::Gate;
 use super::order::Order;
@@ -20,8 +21,8 @@ use systx_base::{NodeId, Oid};
 use systx_store::io::HostId;
 use systx_txn::ObjectRef;
 
-/// How long an answer waits until the kernel has forgotten. An invalidation may wait for somebody who waits for
-/// this very worker; it goes on by itself then.
+/// How long an answer waits until the kernel has forgotten. An invalidation may wait for somebody
+/// who waits for this very worker; it goes on by itself then.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// See the module.

@@ -31,19 +31,20 @@ pub(super) struct Files {
     dir: Option<Arc<Mutex<OwnedFd>>>,
 }
 
-/// Directories of which a listing has begun and not ended, the last ones: each keeps its descriptor.  The
-/// kernel does not tell who has a directory open, so a listing that nobody goes on with looks like a slow
-/// one.
+/// Directories of which a listing has begun and not ended, the last ones: each keeps its
+/// descriptor. The kernel does not tell who has a directory open, so a listing that nobody goes on
+/// with looks like a slow one.
 #[derive(Default)]
 pub(super) struct Listers(VecDeque<NodeId>);
 
-/// Most listings under way whose descriptors are kept; others open the directory again for each request.
+/// Most listings under way whose descriptors are kept; others open the directory again for each
+/// request.
 const LISTERS: usize = 64;
 
 impl Files {
-    /// On whose behalf a write is made: whoever opened the file for writing last, but the superuser as
-    /// long as he is among the writers, whom no quota binds; and without any writer, since that is the
-    /// kernel's own write-back, which must not be lost.
+    /// On whose behalf a write is made: whoever opened the file for writing last, but the superuser
+    /// as long as he is among the writers, whom no quota binds; and without any writer, since that
+    /// is the kernel's own write-back, which must not be lost.
     fn writes_as(&self) -> Caller {
         let superuser = Caller { uid: 0, gid: 0, tid: 0 };
         match self.writer {
@@ -156,12 +157,14 @@ impl Plain {
             }
         })?;
         self.table.opened(id);
-        // Who has read it since then, and found nobody that has it open for writing, does not keep it locked.
+        // Who has read it since then, and found nobody that has it open for writing, does not keep
+        // it locked.
         if let Err(killed) = may_write() {
             self.release_node(id, handle);
             return Err(killed);
         }
-        // Pages go when the commit has them dropped, with nobody writing: not at a moment of the opener's.
+        // Pages go when the commit has them dropped, with nobody writing: not at a moment of the
+        // opener's.
         let keep_cache = keeps || node.kind != Kind::Dir;
         Ok(Opened { handle, keep_cache, cache_listing: false })
     }
@@ -172,8 +175,8 @@ impl Plain {
             let mut files = node.files.lock();
             match node.kind {
                 Kind::File if how.write => drop(self.write_of(node, &mut files, how.append)?),
-                // Opened below when something is read: mostly the kernel has the pages.  That it may be
-                // opened, the kernel has checked.
+                // Opened below when something is read: mostly the kernel has the pages. That it may
+                // be opened, the kernel has checked.
                 Kind::File | Kind::Dir => {}
                 // The kernel opens these itself.
                 _ => return Err(Errno::NXIO),
@@ -234,8 +237,8 @@ impl Plain {
         Ok((fd, by))
     }
 
-    /// The descriptor with which a directory is listed, kept until [`Plain::listed_to_end`], or until many
-    /// others are listed.
+    /// The descriptor with which a directory is listed, kept until [`Plain::listed_to_end`], or
+    /// until many others are listed.
     pub(super) fn lister(&self, node: &Node) -> Reply<Arc<Mutex<OwnedFd>>> {
         if let Some(fd) = &node.files.lock().dir {
             return Ok(Arc::clone(fd));

@@ -1,5 +1,5 @@
-//! Where the order of plain requests is decided: every request that reads or changes something passes
-//! a [`Gate`], with the objects that it touches.
+//! Where the order of plain requests is decided: every request that reads or changes something
+//! passes a [`Gate`], with the objects that it touches.
 
 use crate::api::{Reply, Valid};
 use crate::change::Change;
@@ -8,8 +8,8 @@ use systx_base::Oid;
 use systx_store::io::HostId;
 use systx_txn::ObjectRef;
 
-/// Brackets the requests of a plain view.  [`Gate::read`] and [`Gate::mutate`] call `act` once, or fail without calling
-/// it; while `act` runs, nothing else changes what it touches.
+/// Brackets the requests of a plain view. [`Gate::read`] and [`Gate::mutate`] call `act` once, or
+/// fail without calling it; while `act` runs, nothing else changes what it touches.
 pub trait Gate: Send + Sync {
     /// A request that reads these objects and changes nothing.
     ///
@@ -21,7 +21,8 @@ pub trait Gate: Send + Sync {
     /// # Errors
     /// Those of `act`.
     fn mutate(&self, change: Change<'_>, act: &mut dyn FnMut() -> Reply<()>) -> Reply<()>;
-    /// A request that passes the gate at this moment has made an object, of which nobody can know yet.
+    /// A request that passes the gate at this moment has made an object, of which nobody can know
+    /// yet.
     fn born(&self, _id: HostId) {}
     /// Whether [`Gate::valid`] may have anything to say at this moment: spares finding the object.
     fn is_publishing(&self) -> bool {
@@ -31,7 +32,8 @@ pub trait Gate: Send + Sync {
     fn valid(&self, _oid: Oid, _name: Option<&[u8]>) -> Valid {
         Valid::default()
     }
-    /// Whether opening an object may leave in place, and use, the names that the kernel has cached of it.
+    /// Whether opening an object may leave in place, and use, the names that the kernel has cached
+    /// of it.
     fn may_keep(&self, _oid: Oid) -> bool {
         true
     }
@@ -41,23 +43,24 @@ pub trait Gate: Send + Sync {
     fn file_barrier(&self, _ticket: Ticket) {}
     /// Waits until all that was committed without waiting for the disk is durable.
     fn wait_durable(&self) {}
-    /// A change of a file's content has taken set-id bits or capabilities from it. The answer does not tell the kernel so, which would go on
-    /// showing the old mode, and execute by it.
+    /// A change of a file's content has taken set-id bits or capabilities from it. The answer does
+    /// not tell the kernel so, which would go on showing the old mode, and execute by it.
     fn changed_mode(&self, _file: HostId) {}
-    /// Waits, not for long, until writes of a file that have been performed are in the kernel's caches, too.
-    /// Whether they are.
+    /// Waits, not for long, until writes of a file that have been performed are in the kernel's
+    /// caches, too. Whether they are.
     fn land(&self, _file: HostId) -> bool {
         false
     }
-    /// A file is about to be opened for writing: it may be held for an aged transaction that has read it,
-    /// or is about to.
+    /// A file is about to be opened for writing: it may be held for an aged transaction that has
+    /// read it, or is about to.
     ///
     /// # Errors
     /// `EINTR`: who asks has been killed.
     fn before_writing(&self, _file: HostId) -> Reply<()> {
         Ok(())
     }
-    /// The kernel has appended to a file's pages elsewhere than where its end was: it will forget them, if that is said here.
+    /// The kernel has appended to a file's pages elsewhere than where its end was: it will forget
+    /// them, if that is said here.
     fn appended_elsewhere(&self, _file: HostId) -> bool {
         false
     }

@@ -1,10 +1,10 @@
 //! On whose behalf a thread calls the backing file system.
 //!
-//! The kernel has checked the caller's rights already, with the attributes that it was shown.  What is
-//! left to the calls below is everything that follows from *who* does it: the owner of new objects,
-//! the umask or the default ACL, quotas, and whether set-id bits survive.  So the thread takes on the
-//! caller's `fsuid` and `fsgid` and keeps the capabilities that permission checks look at, less those
-//! that would exempt it from a limit that binds the caller.
+//! The kernel has checked the caller's rights already, with the attributes that it was shown. What
+//! is left to the calls below is everything that follows from *who* does it: the owner of new
+//! objects, the umask or the default ACL, quotas, and whether set-id bits survive. So the thread
+//! takes on the caller's `fsuid` and `fsgid` and keeps the capabilities that permission checks look
+//! at, less those that would exempt it from a limit that binds the caller.
 //!
 //! What is not carried over: supplementary groups (the kernel has applied them).
 
@@ -52,8 +52,8 @@ impl Acting {
         Ok(acting)
     }
 
-    /// As the caller who changes content, whom quotas bind and who may not use up what the file system
-    /// reserves for the superuser; so that the set-id bits go with `kill_suidgid`.
+    /// As the caller who changes content, whom quotas bind and who may not use up what the file
+    /// system reserves for the superuser; so that the set-id bits go with `kill_suidgid`.
     pub fn writing(caller: Caller, kill_suidgid: bool) -> Reply<Acting> {
         let mut less = CapabilitySet::empty();
         less.set(CapabilitySet::FSETID, kill_suidgid);

@@ -121,8 +121,9 @@ enum Listed {
 /// Names from a cookie on; none at the end.
 fn chunk(dir: &OwnedFd, from: u64) -> Reply<Vec<Item>> {
     let items = read_from(dir, from)?;
-    // Of a descriptor that was first read at its end, ext4 (Linux 6.18, `ext4_dx_readdir`) goes on from there when it is
-    // read from the start: it takes 0 for where it stopped.  That read is remembered, so the next one is right.
+    // Of a descriptor that was first read at its end, ext4 (Linux 6.18, `ext4_dx_readdir`) goes on
+    // from there when it is read from the start: it takes 0 for where it stopped. That read is
+    // remembered, so the next one is right.
     if items.is_empty() && from == 0 { read_from(dir, from) } else { Ok(items) }
 }
 
@@ -151,8 +152,8 @@ fn read_from(dir: &OwnedFd, from: u64) -> Reply<Vec<Item>> {
 mod tests {
     use super::*;
 
-    /// As when a listing that another one has brought to its end asks once more, and the next one gets the descriptor that was
-    /// opened for that.
+    /// As when a listing that another one has brought to its end asks once more, and the next one
+    /// gets the descriptor that was opened for that.
     #[test]
     fn a_descriptor_that_was_first_read_at_its_end_shows_everything_from_the_start() {
         // Mostly ext4, while /tmp may be a tmpfs, which has no such fault.

@@ -248,9 +248,9 @@ impl Plain {
         })
     }
 
-    /// Before a name goes away: the node of a directory that has it, if `listed` is asked for, and a
-    /// descriptor for a node that gave up its own, without which it could not be reached any more.
-    /// `ENOENT` if the name is hidden.
+    /// Before a name goes away: the node of a directory that has it, if `listed` is asked for, and
+    /// a descriptor for a node that gave up its own, without which it could not be reached any
+    /// more. `ENOENT` if the name is hidden.
     fn before_loss(&self, dir: &Node, name: &[u8], listed: bool) -> Reply<Loss> {
         let mut loss = Loss::default();
         let must_keep = self.table.gave_up_any();

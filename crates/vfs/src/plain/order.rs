@@ -32,14 +32,15 @@ pub struct Order {
 }
 
 impl Order {
-    /// The order of a volume.  `stall`: how long a mutation may be held for an aged transaction, see
+    /// The order of a volume. `stall`: how long a mutation may be held for an aged transaction, see
     /// [`systx_txn::Engine::reserve`].
     pub fn new(vol: Arc<SharedVolume>, stall: Duration) -> Order {
         Order { vol, stall, names_go: false, has_locks: true }
     }
 
-    /// The same where the transactions for which it is held need the kernel's lock of the directory themselves: who is held
-    /// in the middle of a change of names has that lock, so there no such change is held.
+    /// The same where the transactions for which it is held need the kernel's lock of the directory
+    /// themselves: who is held in the middle of a change of names has that lock, so there no such
+    /// change is held.
     pub fn of_routed(vol: Arc<SharedVolume>, stall: Duration) -> Order {
         Order { vol, stall, names_go: true, has_locks: true }
     }
@@ -68,7 +69,8 @@ impl Order {
                 marked.admit(reads, changes, &mut arrival) == Admitted::Later
             };
             let Some(marked) = marks.iter().find(later) else { return Ok(marks) };
-            // Who installs this commit may be asking who has a file open, for which the kernel wants to know its mode.
+            // Who installs this commit may be asking who has a file open, for which the kernel
+            // wants to know its mode.
             if is_about_attributes(reads, changes.0) && client::is_own() {
                 return Ok(marks);
             }
@@ -172,7 +174,8 @@ impl Gate for Order {
 
     fn valid(&self, oid: Oid, name: Option<&[u8]>) -> Valid {
         let zero = Some(Duration::ZERO);
-        // Attributes may come along of anything that changes: none are to be kept meanwhile, nor right afterwards.
+        // Attributes may come along of anything that changes: none are to be kept meanwhile, nor
+        // right afterwards.
         let marks = self.vol.marks.read();
         if marks.is_empty() {
             let attr = if self.vol.afterwards.is_now() { zero } else { None };

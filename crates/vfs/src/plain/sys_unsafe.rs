@@ -1,5 +1,5 @@
-//! System calls of the plain view that `rustix` does not wrap: the thread's file system identity and
-//! file handles.
+//! System calls of the plain view that `rustix` does not wrap: the thread's file system identity
+//! and file handles.
 
 #![allow(unsafe_code)]
 
@@ -57,8 +57,8 @@ impl FileHandle {
     }
 }
 
-/// Sets the calling thread's `fsuid` and returns the one before.  There is no error: who wants to know
-/// asks again.
+/// Sets the calling thread's `fsuid` and returns the one before. There is no error: who wants to
+/// know asks again.
 pub(super) fn set_fsuid(uid: Uid) -> Uid {
     // SAFETY: takes and returns a number; glibc calls the kernel for this thread only.
     unsafe { libc::setfsuid(uid) }.cast_unsigned()

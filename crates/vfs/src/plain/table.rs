@@ -1,13 +1,14 @@
-//! Nodes of the plain view: one for each backing inode that the kernel knows, for as long as it does.
+//! Nodes of the plain view: one for each backing inode that the kernel knows, for as long as it
+//! does.
 //!
-//! A node holds an `O_PATH` descriptor, so that its inode number cannot be used again while the node
-//! lives: the number (with the birth time) then identifies the inode, and a second name of it finds
-//! the same node.  Beyond a limit, the descriptors of nodes that were not used for a while are given
-//! up for file handles (name_to_handle_at(2)), which name the inode too: a recycled number has
-//! another handle.  Opening by handle was measured (ext4, 6.18) at 3 to 6 us, once per node that comes
-//! back; opening by name costs the same, but needs a parent that has a descriptor, and a name that is
-//! still the right one.  Where the file system has no handles, or the rights are missing, descriptors
-//! are kept.
+//! A node holds an `O_PATH` descriptor, so that its inode number cannot be used again while the
+//! node lives: the number (with the birth time) then identifies the inode, and a second name of it
+//! finds the same node. Beyond a limit, the descriptors of nodes that were not used for a while are
+//! given up for file handles (name_to_handle_at(2)), which name the inode too: a recycled number
+//! has another handle. Opening by handle was measured (ext4, 6.18) at 3 to 6 us, once per node that
+//! comes back; opening by name costs the same, but needs a parent that has a descriptor, and a name
+//! that is still the right one. Where the file system has no handles, or the rights are missing,
+//! descriptors are kept.
 //!
 //! **Lock order**: the table, then a node's descriptor.
 

@@ -213,12 +213,12 @@ impl Marked {
         }
     }
 
-    /// Asks for a plain request, with `marks` shared.  If the answer is now, the request is to be performed
-    /// before that is given back.
+    /// Asks for a plain request, with `marks` shared. If the answer is now, the request is to be
+    /// performed before that is given back.
     ///
-    /// Of what it changes (`writes`, and the version of `subject`) the engine decides.  But what is not in
-    /// conflict is held after the decision, too, where the installation relies on it: it finds objects by
-    /// the names that they had, and looks at their versions.
+    /// Of what it changes (`writes`, and the version of `subject`) the engine decides. But what is
+    /// not in conflict is held after the decision, too, where the installation relies on it: it
+    /// finds objects by the names that they had, and looks at their versions.
     pub fn admit(
         &self,
         reads: &[ObjectRef<'_>],
@@ -281,7 +281,8 @@ impl Marked {
         Admitted::Now
     }
 
-    /// Waits until it is worth asking again, for a change or a read, or whether the client lives.  Nothing may be held.
+    /// Waits until it is worth asking again, for a change or a read, or whether the client lives.
+    /// Nothing may be held.
     pub fn wait(&self, changes: bool) {
         let mut phase = self.phase.lock();
         if phase.seen || phase.over || changes && phase.released {
@@ -309,8 +310,9 @@ impl Marked {
         }
     }
 
-    /// Whether another one has to wait for the end of this one: they touch the same, or change names in one directory.
-    /// There a barrier waits in any case: it needs the attributes of the directory, and these are held.
+    /// Whether another one has to wait for the end of this one: they touch the same, or change
+    /// names in one directory. There a barrier waits in any case: it needs the attributes of the
+    /// directory, and these are held.
     pub(super) fn meets(&self, other: &Marked) -> bool {
         self.footprint.meets(&other.footprint) != Meeting::Apart
             || self.names.keys().any(|dir| other.names.contains_key(dir))

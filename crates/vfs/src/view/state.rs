@@ -100,7 +100,8 @@ impl State {
     pub fn path_of(&self, vol: &Volume, node: NodeId) -> Vec<u8> {
         let mut names = Vec::new();
         let mut at = node;
-        // Bounded by the depth of the tree: places never form a cycle (rename into itself is refused).
+        // Bounded by the depth of the tree: places never form a cycle (rename into itself is
+        // refused).
         while let Some(n) = self.nodes.get(at) {
             let place = n.place.as_ref().or(n.base.as_ref().and_then(|b| b.place.as_ref()));
             let Some((parent, name)) = place else { break };

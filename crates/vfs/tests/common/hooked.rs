@@ -1,4 +1,5 @@
-//! The backing file system, with something that happens right before or right after one call of one thread.
+//! The backing file system, with something that happens right before or right after one call of one
+//! thread.
 
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -48,7 +49,8 @@ impl Hooked {
         self.left.load(SeqCst)
     }
 
-    /// Has something happen at the `nth` moment from now on: before the first call, after it, before the second...
+    /// Has something happen at the `nth` moment from now on: before the first call, after it,
+    /// before the second...
     pub fn at(&self, nth: usize, act: impl FnOnce() + Send + 'static) {
         self.moments.store(0, SeqCst);
         *self.act.lock().expect("hook") = Some((nth, Box::new(act)));

@@ -93,8 +93,8 @@ pub const PATHS: [&str; 15] = [
     "f", "g", "d", "e", "d/f", "d/g", "d/s", "e/f", "d/s/f", "e/n", "n", "l", "n/d", "d/s/d", "n/f",
 ];
 
-/// Calls that move directories about: into each other, over each other, into what was below them, with
-/// files that are changed and have several names.
+/// Calls that move directories about: into each other, over each other, into what was below them,
+/// with files that are changed and have several names.
 pub fn move_op() -> impl Strategy<Value = Op> {
     let p = || 0..PATHS.len();
     let dir = || prop_oneof![Just(2usize), Just(3), Just(6), Just(10), Just(12), Just(13), Just(9)];

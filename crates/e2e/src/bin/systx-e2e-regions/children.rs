@@ -19,8 +19,8 @@ fn ok(status: ExitStatus) {
     assert!(status.success(), "{status}");
 }
 
-/// Whatever way a process is made, files that the program has open, and the process does not use, are nothing to the
-/// transaction.
+/// Whatever way a process is made, files that the program has open, and the process does not use,
+/// are nothing to the transaction.
 pub fn others(dir: &Path) {
     let (ours, theirs) = (dir.join("ours"), dir.join("theirs"));
     fs::write(&theirs, "").unwrap();
@@ -187,7 +187,8 @@ pub fn refused(dir: &Path) {
     }
 }
 
-/// A program gets the view's file in the place of an earlier descriptor, in a process that has changed its name before, too.
+/// A program gets the view's file in the place of an earlier descriptor, in a process that has
+/// changed its name before, too.
 pub fn programs(dir: &Path) {
     let (a, b) = (dir.join("a"), dir.join("b"));
     for way in WAYS {
@@ -217,7 +218,8 @@ pub fn programs(dir: &Path) {
     }
 }
 
-/// Of a transaction that has lost, processes are made as ever; what they would have had of it they are refused.
+/// Of a transaction that has lost, processes are made as ever; what they would have had of it they
+/// are refused.
 pub fn lost(dir: &Path) {
     let (a, b) = (dir.join("a"), dir.join("b"));
     for way in WAYS {

@@ -1,5 +1,5 @@
-//! A program with transactions whose system calls are intercepted, for the suite `regions`: each case is checked
-//! here, where it happens, and ends with a panic if something is wrong.
+//! A program with transactions whose system calls are intercepted, for the suite `regions`: each
+//! case is checked here, where it happens, and ends with a panic if something is wrong.
 //!
 //! `systx-e2e-regions CASE DIR`, with DIR guarded and empty.
 
@@ -89,7 +89,8 @@ fn put(file: &File, text: &str) {
     file.write_all(text.as_bytes()).unwrap();
 }
 
-/// A file, a second open of it in append mode, both read and written through what was opened before.
+/// A file, a second open of it in append mode, both read and written through what was opened
+/// before.
 fn earlier(dir: &Path, commit: bool) {
     let (a, log) = (dir.join("a"), dir.join("log"));
     fs::write(&a, "0123456789").unwrap();
@@ -224,7 +225,8 @@ fn earlier_below(dir: &Path) {
     }
 }
 
-/// Names change, and others who write at the same time what the program has open are not in the way.
+/// Names change, and others who write at the same time what the program has open are not in the
+/// way.
 fn earlier_others(dir: &Path) {
     let [a, b, c, of_thread] = ["a", "b", "c", "thread"].map(|name| dir.join(name));
     fs::create_dir(dir.join("sub")).unwrap();
@@ -257,7 +259,8 @@ fn earlier_others(dir: &Path) {
     assert!(!a.exists() && !c.exists() && !dir.join("sub").exists());
 }
 
-/// Names below an earlier descriptor of a directory, and the working directory, are those of the view.
+/// Names below an earlier descriptor of a directory, and the working directory, are those of the
+/// view.
 fn earlier_directory(dir: &Path) {
     let sub = dir.join("sub");
     fs::create_dir(&sub).unwrap();
@@ -529,7 +532,8 @@ fn process(dir: &Path) {
     assert_eq!(read(&a), "bbb");
 }
 
-/// A launched program has the two capabilities, in a namespace of its own, and can do nothing with them to others.
+/// A launched program has the two capabilities, in a namespace of its own, and can do nothing with
+/// them to others.
 fn privilege(dir: &Path) {
     use rustix::thread::{CapabilitySet, capabilities};
     let needed = CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_CHROOT;

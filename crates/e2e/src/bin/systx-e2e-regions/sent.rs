@@ -10,7 +10,8 @@ use std::sync::{Barrier, OnceLock};
 use systx::Flags;
 use systx_e2e::signals::{self, raise, seen};
 
-/// A program that tells which signals come, until the last one, which the kernel gives after all others.
+/// A program that tells which signals come, until the last one, which the kernel gives after all
+/// others.
 pub fn listen() {
     let last = signals::real_time(9);
     let all = [libc::SIGUSR1, libc::SIGUSR2, signals::real_time(1), signals::real_time(2), last];
@@ -238,8 +239,8 @@ extern "C" fn wide(_: i32) {
     WIDE.fetch_add(1, Ordering::SeqCst);
 }
 
-/// While a call waits, handlers have the room that they have elsewhere, though the thread has an alternate stack of a
-/// few pages, as a Rust program does.  Which it has again afterwards.
+/// While a call waits, handlers have the room that they have elsewhere, though the thread has an
+/// alternate stack of a few pages, as a Rust program does. Which it has again afterwards.
 pub fn room(dir: &Path) {
     PLACE.set(dir.to_owned()).unwrap();
     let before = signals::alternate_stack();
@@ -278,7 +279,8 @@ fn in_handler(work: impl FnOnce()) {
     tx.commit().unwrap();
 }
 
-/// As in a mail server once: it says why it ends, and frees what it has.  While it says so, the other signal comes.
+/// As in a mail server once: it says why it ends, and frees what it has. While it says so, the
+/// other signal comes.
 extern "C" fn say_and_free(signal: i32) {
     in_handler(|| {
         let log = PLACE.get().unwrap().join("log");
@@ -310,8 +312,8 @@ pub fn freed_twice(dir: &Path) {
     }
 }
 
-/// As in a terminal multiplexer once: a handler that takes a socket's name away and gives its file another owner, in
-/// two steps.  In between somebody else looks, and the other handler.
+/// As in a terminal multiplexer once: a handler that takes a socket's name away and gives its file
+/// another owner, in two steps. In between somebody else looks, and the other handler.
 extern "C" fn two_steps(_: i32) {
     in_handler(|| {
         let place = PLACE.get().unwrap();
@@ -335,7 +337,8 @@ static LOOK: std::sync::LazyLock<(Barrier, Barrier)> =
     std::sync::LazyLock::new(|| (Barrier::new(2), Barrier::new(2)));
 static TORN: AtomicBool = AtomicBool::new(false);
 
-/// A handler that is not atomic: neither for another handler, which sigaction(2) could mend, nor for another thread.
+/// A handler that is not atomic: neither for another handler, which sigaction(2) could mend, nor
+/// for another thread.
 pub fn half_done(dir: &Path) {
     PLACE.set(dir.to_owned()).unwrap();
     signals::on(libc::SIGUSR1, two_steps);

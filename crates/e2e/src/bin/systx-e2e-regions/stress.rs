@@ -1,4 +1,5 @@
-//! Threads, transactions with intercepted calls, signals, processes and pipes, all at the same time.
+//! Threads, transactions with intercepted calls, signals, processes and pipes, all at the same
+//! time.
 
 use crate::{open, read};
 use std::fs::{self, File};
@@ -254,7 +255,8 @@ impl Worker<'_> {
     }
 }
 
-/// In a transaction that has lost a process is refused what it asks for, and says so; a signal that ends it nobody has sent.
+/// In a transaction that has lost a process is refused what it asks for, and says so; a signal that
+/// ends it nobody has sent.
 fn ended(status: ExitStatus) -> io::Result<()> {
     assert_eq!(status.signal(), None, "{status}");
     if status.success() { Ok(()) } else { Err(io::Error::other(format!("{status}"))) }

@@ -1,8 +1,8 @@
-//! A program with transactions in its threads, for the suite `threads`: each case is checked here, where it
-//! happens, and ends with a panic if something is wrong.
+//! A program with transactions in its threads, for the suite `threads`: each case is checked here,
+//! where it happens, and ends with a panic if something is wrong.
 //!
-//! `systx-e2e-threads CASE DIR`, with DIR guarded and empty.  Those of a directory that routes by thread number only are in
-//! `routed`.
+//! `systx-e2e-threads CASE DIR`, with DIR guarded and empty. Those of a directory that routes by
+//! thread number only are in `routed`.
 
 #![deny(unsafe_code)]
 
@@ -72,7 +72,8 @@ fn rewrite(path: &Path, text: &str, flags: Flags) -> io::Result<()> {
     systx::xend()
 }
 
-/// What an end that does not wait for the disk leaves to others, who wait: for a disk that takes nothing for now.
+/// What an end that does not wait for the disk leaves to others, who wait: for a disk that takes
+/// nothing for now.
 fn relaxed(dir: &Path) {
     let [a, b, c] = ["a", "b", "c"].map(|name| dir.join(name));
     for path in [&a, &b, &c] {
@@ -102,7 +103,8 @@ fn relaxed(dir: &Path) {
     assert_eq!(["a", "b", "c"].map(|name| read(dir.join(name))), ["after"; 3]);
 }
 
-/// Counts in eight files in turn, every tenth time durably, and says how far it is, until the daemon is gone.
+/// Counts in eight files in turn, every tenth time durably, and says how far it is, until the
+/// daemon is gone.
 fn relaxed_stream(dir: &Path) {
     let files: Vec<_> = (0..8).map(|n| dir.join(format!("count-{n}"))).collect();
     for file in &files {
@@ -153,7 +155,8 @@ fn relaxed_failure(dir: &Path) {
     println!("told");
 }
 
-/// What the kernel remembers of the guarded directory itself is not what an earlier transaction saw, whatever that asked for.
+/// What the kernel remembers of the guarded directory itself is not what an earlier transaction
+/// saw, whatever that asked for.
 fn top(dir: &Path) {
     let look = || {
         let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
@@ -194,7 +197,8 @@ fn told(dir: &Path) {
     }
 }
 
-/// A transaction ends as it is told to, also where the thread cannot go back to its working directory.
+/// A transaction ends as it is told to, also where the thread cannot go back to its working
+/// directory.
 fn way_back(dir: &Path) {
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
     let (a, elsewhere) = (dir.join("a"), dir.with_file_name("elsewhere"));
@@ -231,7 +235,8 @@ fn way_back(dir: &Path) {
     systx::xabort().unwrap();
 }
 
-/// Nothing shows before the commit to sibling threads, and all of it after; identities are the same.
+/// Nothing shows before the commit to sibling threads, and all of it after; identities are the
+/// same.
 fn siblings(dir: &Path) {
     let (a, b, new) = (dir.join("a"), dir.join("b"), dir.join("sub/new"));
     fs::write(&a, "old a").unwrap();
@@ -413,8 +418,9 @@ fn hang(dir: &Path) {
     let _ = io::stdin().read(&mut [0]);
 }
 
-/// The daemon is killed while this thread is inside, once for each way out, from outside of the directory and from
-/// within it unless `outside_only`: the thread comes out, is where it was, and the next transaction is as any other.
+/// The daemon is killed while this thread is inside, once for each way out, from outside of the
+/// directory and from within it unless `outside_only`: the thread comes out, is where it was, and
+/// the next transaction is as any other.
 fn daemon(dir: &Path, outside_only: u64) {
     let start = std::env::current_dir().unwrap();
     let within = if outside_only == 0 { dir } else { &start };
@@ -454,8 +460,8 @@ fn daemon(dir: &Path, outside_only: u64) {
     }
 }
 
-/// Threads that move amounts between two files, and others that only look: no update is lost, and nobody, in
-/// whatever attempt, sees two moments in one transaction.
+/// Threads that move amounts between two files, and others that only look: no update is lost, and
+/// nobody, in whatever attempt, sees two moments in one transaction.
 fn contend(dir: &Path, rounds: u64) {
     const THREADS: u64 = 4;
     let (a, b) = (dir.join("a"), dir.join("b"));
@@ -572,12 +578,14 @@ fn conflict(dir: &Path) {
     assert_eq!(read(&a), "older");
 }
 
-/// A begin that must not wait fails where it would, leaves nothing behind, and works when nothing is in the way.
+/// A begin that must not wait fails where it would, leaves nothing behind, and works when nothing
+/// is in the way.
 fn nonblock(dir: &Path) {
     let a = dir.join("a");
     fs::write(&a, "one").unwrap();
     let begin = |flags: Flags| errno(systx::xbegin(Some(dir), flags | Flags::NONBLOCK));
-    // What the kernel still has to say about a file that was closed is a change from outside under way.
+    // What the kernel still has to say about a file that was closed is a change from outside under
+    // way.
     let soon = |flags: Flags| {
         eventually("nothing is in the way", || match begin(flags) {
             None => true,
@@ -663,7 +671,8 @@ fn descriptors(dir: &Path) {
     made.write_all(b", written after").unwrap();
     made.sync_all().unwrap();
     assert_eq!(read(&new), "made inside, written after");
-    // Who has read it by its path has it cached by now, and still sees what comes by the descriptor.
+    // Who has read it by its path has it cached by now, and still sees what comes by the
+    // descriptor.
     for more in 0..20 {
         let before = read(&new);
         write!(made, ", {more}").unwrap();
@@ -676,7 +685,8 @@ fn descriptors(dir: &Path) {
     let ino = |m: io::Result<fs::Metadata>| m.map(|m| (m.dev(), m.ino())).unwrap();
     assert_eq!(ino(made.metadata()), ino(fs::metadata(&new)));
     fs::write(&a, "by its name").unwrap();
-    // The kernel drops the pages of the old view's inode a moment later, when the change is noticed.
+    // The kernel drops the pages of the old view's inode a moment later, when the change is
+    // noticed.
     eventually("the pages are dropped", || all(&mut old) == "by its name");
     // After an abort, what was opened inside can be read as it was, and not changed.
     let tx = systx::begin(dir, SERIALIZABLE).unwrap();
@@ -698,8 +708,8 @@ fn refused(dir: &Path) {
     systx::begin(dir, SERIALIZABLE).unwrap().commit().unwrap();
 }
 
-/// Many rounds leave as many descriptors and threads as a few.  A file, and a directory, of each stay open over its end, until
-/// there are so many of them.
+/// Many rounds leave as many descriptors and threads as a few. A file, and a directory, of each
+/// stay open over its end, until there are so many of them.
 fn flat(dir: &Path, rounds: u64, open: usize) {
     let count = |of: &str| fs::read_dir(format!("/proc/self/{of}")).unwrap().count();
     let sub = dir.join("sub/deeper");

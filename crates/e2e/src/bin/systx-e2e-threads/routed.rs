@@ -49,7 +49,8 @@ fn write_at(dir: impl AsFd, name: &str, text: &str) {
     File::from(file).write_all(text.as_bytes()).unwrap();
 }
 
-/// Directories that were opened before, and the working directory, are in the transaction; files that were are not.
+/// Directories that were opened before, and the working directory, are in the transaction; files
+/// that were are not.
 fn places(dir: &Path) {
     let deep = dir.join("sub/deep");
     fs::create_dir_all(&deep).unwrap();
@@ -117,8 +118,8 @@ fn names(dir: &Path) {
     let (ask, asked) = channel::<()>();
     let (tell, told) = channel();
     std::thread::scope(|s| {
-        // Looks at the same names all the time in between, so that what the kernel remembers is now the one's, now the
-        // other's.
+        // Looks at the same names all the time in between, so that what the kernel remembers is now
+        // the one's, now the other's.
         s.spawn(move || {
             let look = |path: &str| fs::read_to_string(dir.join(path)).ok();
             for () in asked {
@@ -215,7 +216,8 @@ fn mapped(dir: &Path) {
     }
 }
 
-/// Threads and processes that are made inside are outside, nobody waits for them, and they may begin their own.
+/// Threads and processes that are made inside are outside, nobody waits for them, and they may
+/// begin their own.
 fn made_inside(dir: &Path) {
     let (a, b) = (dir.join("a"), dir.join("b"));
     fs::write(&a, "old").unwrap();
@@ -262,7 +264,8 @@ fn executed(dir: &Path) {
     panic!("{failed}");
 }
 
-/// Whose the directory is, and what may be done in it, no transaction changes; of what is in it, it does.
+/// Whose the directory is, and what may be done in it, no transaction changes; of what is in it, it
+/// does.
 fn rights(dir: &Path) {
     let sub = dir.join("sub");
     fs::create_dir(&sub).unwrap();

@@ -1,4 +1,5 @@
-//! Cases of the suite `composing`: transactions together with other synchronisation, after Table 1 of TxOS+ (EuroSys'12).
+//! Cases of the suite `composing`: transactions together with other synchronisation, after Table 1
+//! of TxOS+ (EuroSys'12).
 
 use crate::{Sibling, errno, tid, waits};
 use std::fs;
@@ -62,8 +63,8 @@ fn add(path: &Path, line: &str) -> io::Result<()> {
     fs::write(path, format!("{before}{line} "))
 }
 
-/// One waits inside for what another one does after a transaction that is in conflict with it: the sleeper loses at the
-/// other's first attempt, though it is older, and hears of it when it wakes.
+/// One waits inside for what another one does after a transaction that is in conflict with it: the
+/// sleeper loses at the other's first attempt, though it is older, and hears of it when it wakes.
 fn goodfutex(dir: &Path) {
     let (inner, attempts, sleeper) = <(Gate, AtomicU64, AtomicU64)>::default();
     let file = dir.join("f");
@@ -95,8 +96,8 @@ fn asleep(tid: u64) -> bool {
     call.split(' ').next() == Some("202")
 }
 
-/// One takes a lock inside of transactions, the other one holds it around its own, and both write one file: whoever
-/// comes second makes the first one lose, for ever.  One of them is told.
+/// One takes a lock inside of transactions, the other one holds it around its own, and both write
+/// one file: whoever comes second makes the first one lose, for ever. One of them is told.
 fn badfutex(dir: &Path) {
     let lock = Gate::default();
     // How often the file was written by who takes the lock inside.
@@ -166,8 +167,9 @@ fn badfutex(dir: &Path) {
     assert!(told.load(SeqCst));
 }
 
-/// The second of an order takes a lock and waits for its turn with it; the first one waits for the lock, inside.  That
-/// cannot end, and the second is told so: it knows the number, and what that one does.
+/// The second of an order takes a lock and waits for its turn with it; the first one waits for the
+/// lock, inside. That cannot end, and the second is told so: it knows the number, and what that one
+/// does.
 fn orderedfutex(dir: &Path) {
     systx::set_patience(Duration::from_millis(1));
     let lock = Arc::new(Gate::default());
@@ -228,8 +230,8 @@ fn mutex(dir: &Path, rounds: u64) {
     assert_eq!((number("a").unwrap(), number("b").unwrap()), (want, want));
 }
 
-/// Producers fill an array, consumers wait for its places and write them to a file: the order of transactions alone is
-/// enough.
+/// Producers fill an array, consumers wait for its places and write them to a file: the order of
+/// transactions alone is enough.
 fn ordered_pc(dir: &Path, items: u64) {
     systx::set_patience(LONG);
     let array: Vec<(Gate, AtomicU64)> = (0..items).map(|_| Default::default()).collect();
@@ -295,8 +297,8 @@ fn pipe_pc(dir: &Path, items: u64) {
     assert_eq!((text(&out).unwrap(), text(&dir.join("made")).unwrap()), (want.clone(), want));
 }
 
-/// A transaction that looks for a file again and again hears that it has lost, whether a plain program makes the file or
-/// another transaction.
+/// A transaction that looks for a file again and again hears that it has lost, whether a plain
+/// program makes the file or another transaction.
 fn lockfile(dir: &Path) {
     fs::create_dir(dir.join("sub")).unwrap();
     for (name, plain) in [("lock", true), ("other", false), ("sub/deep", true)] {

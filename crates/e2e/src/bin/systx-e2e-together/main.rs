@@ -1,5 +1,6 @@
-//! A program whose threads and processes work together in transactions, for the suites `ordered`, `scoped`, `sharing`
-//! and `composing`: each case is checked here, where it happens, and ends with a panic if something is wrong.
+//! A program whose threads and processes work together in transactions, for the suites `ordered`,
+//! `scoped`, `sharing` and `composing`: each case is checked here, where it happens, and ends with
+//! a panic if something is wrong.
 
 #![deny(unsafe_code)]
 
@@ -32,8 +33,8 @@ fn tid() -> u64 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs().into()
 }
 
-/// Waits for something that happens by itself, without sleeping for it in a way that could be taken for waiting for
-/// another thread.
+/// Waits for something that happens by itself, without sleeping for it in a way that could be taken
+/// for waiting for another thread.
 #[track_caller]
 fn waits(mut until: impl FnMut() -> bool) {
     let limit = Instant::now() + HANG;

@@ -67,7 +67,8 @@ fn numbers(dir: &Path) {
     systx::begin(dir, Begin::ordered("m", 0)).unwrap().commit().unwrap();
 }
 
-/// A number that does not come is named; who waits for it is open until it gives up, and goes on when it comes.
+/// A number that does not come is named; who waits for it is open until it gives up, and goes on
+/// when it comes.
 fn missing(dir: &Path) {
     systx::set_patience(Duration::from_millis(1));
     let sibling = Sibling::new();
@@ -111,7 +112,8 @@ fn missing(dir: &Path) {
     assert!(told.state == State::Aborted && told.words.contains("number 3"), "{told:?}");
 }
 
-/// What number `n` does: it depends on what all before it did, and on the order in which they did it.
+/// What number `n` does: it depends on what all before it did, and on the order in which they did
+/// it.
 fn step(n: u64, from: u64) -> u64 {
     (from ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
 }
@@ -124,8 +126,8 @@ fn value(dir: &Path, file: u64) -> io::Result<u64> {
     }
 }
 
-/// Threads that take numbers from all over the range, each of which reads one file and changes another: the end is that
-/// of doing them one after another.
+/// Threads that take numbers from all over the range, each of which reads one file and changes
+/// another: the end is that of doing them one after another.
 fn replay(dir: &Path, numbers: u64) {
     const THREADS: u64 = 4;
     const FILES: u64 = 3;
@@ -160,8 +162,8 @@ fn replay(dir: &Path, numbers: u64) {
     assert_eq!(seen, want);
 }
 
-/// All numbers have done their work before the first one is committed, and then come one after another; those that have
-/// nothing in common lose nothing.
+/// All numbers have done their work before the first one is committed, and then come one after
+/// another; those that have nothing in common lose nothing.
 fn pipeline(dir: &Path, numbers: u64) {
     systx::set_patience(Duration::from_secs(240));
     let ready = Barrier::new(numbers as usize);

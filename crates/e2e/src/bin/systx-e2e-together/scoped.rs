@@ -306,8 +306,8 @@ fn amount(path: &Path) -> i64 {
 /// How many files the amounts are in.
 pub const ACCOUNTS: u64 = 4;
 
-/// Moves amounts, and never tries again: a file each way, in a directory that others write to, by the rate of a file that
-/// plain programs write.
+/// Moves amounts, and never tries again: a file each way, in a directory that others write to, by
+/// the rate of a file that plain programs write.
 fn transfers(dir: &Path, times: u64) {
     let me = u64::from(std::process::id());
     for n in 0..times {
@@ -347,7 +347,8 @@ fn noise(dir: &Path, times: u64) {
     }
 }
 
-/// A plain program that changes what the others read, and what they do not, until it is told to stop.
+/// A plain program that changes what the others read, and what they do not, until it is told to
+/// stop.
 fn plain(dir: &Path) {
     let stop = Sibling::new().start(|| drop(io::stdin().read_line(&mut String::new())));
     for n in 0.. {

@@ -7,8 +7,8 @@ use std::time::Duration;
 /// Long enough to show who does not wait; too short shows nothing wrong.
 const A_WHILE: Duration = Duration::from_millis(100);
 
-/// The second of two that meet, committed by another thread while the first one is not installed: whether it comes to
-/// its end meanwhile.
+/// The second of two that meet, committed by another thread while the first one is not installed:
+/// whether it comes to its end meanwhile.
 fn ends_before_the_first_is_applied(committer_applies: bool) -> bool {
     let s = Scratch::new();
     s.write("f", "old");

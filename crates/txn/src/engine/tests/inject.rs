@@ -1,9 +1,11 @@
-//! Aborts for tests: they strike where they say, look like lost conflicts, and spare a transaction in the end.
+//! Aborts for tests: they strike where they say, look like lost conflicts, and spare a transaction
+//! in the end.
 
 use super::*;
 use crate::Inject;
 
-/// One attempt of a transaction that writes these pages: how many it could before it lost, or that it committed.
+/// One attempt of a transaction that writes these pages: how many it could before it lost, or that
+/// it committed.
 fn attempt(e: &Engine, id: u64, age: u32, objects: u64, inject: Inject) -> Result<(), u64> {
     let id = TxnId(id);
     e.begin(id, BeginOptions { age, inject: Some(inject), ..BeginOptions::default() });

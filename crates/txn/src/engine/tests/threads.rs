@@ -157,7 +157,8 @@ fn look(e: &Engine, pairs: &[Pair], id: TxnId, choices: &mut Choices) -> bool {
 }
 
 /// Transactions begin and end, one at a time, so that the gate opens and closes all the time, while
-/// mutations go through it.  Nobody sees half of one, no mutation is lost, everybody comes to an end.
+/// mutations go through it. Nobody sees half of one, no mutation is lost, everybody comes to an
+/// end.
 #[test]
 fn no_transaction_begins_in_the_middle_of_a_mutation() {
     const MUTATORS: u64 = 3;
