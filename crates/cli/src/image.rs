@@ -57,12 +57,18 @@ pub fn device_to_read(path: &Path) -> Result<Arc<dyn Device>, Problem> {
     Ok(Arc::new(device))
 }
 
+/// The number of a volume.
+pub fn hex(id: &[u8]) -> String {
+    id.iter().map(|b| format!("{b:02x}")).collect()
+}
+
 /// Bytes of so many blocks.
 pub fn bytes(blocks: u64) -> u64 {
     blocks.saturating_mul(BLOCK as u64)
 }
 
-fn about(path: &Path, why: impl std::fmt::Display) -> Problem {
+/// A problem with the file at `path`, which it names.
+pub fn about(path: &Path, why: impl std::fmt::Display) -> Problem {
     let paths = vec![HostPath::from(path)];
     Problem { paths, ..Problem::new(format!("{}: {why}", path.display())) }
 }

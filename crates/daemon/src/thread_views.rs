@@ -470,11 +470,11 @@ impl Desk {
     fn end(&self, place: &Place, commit: bool) -> Reply<abi::End> {
         let (table, _, guarded) = self.parts()?;
         let work = place.now.lock().open.clone().ok_or(Errno::INVAL)?;
-        let Work { txn, lasting, members, relaxed, .. } = work.clone();
+        let Work { txn, lasting, members, relaxed, .. } = work;
         let turn = txn.take_turn().map_err(|_| Errno::BUSY)?;
         let mut last = Last { id: txn.id.0, retries: txn.age, ..Last::default() };
         let engine = &txn.volume.vol.engine;
-        let measured = place.measure(&work);
+        let measured = place.measure(&txn);
         let asleep = engine.lost_asleep(txn.id);
         last.lost.extend(engine.conflict(txn.id));
         let mut open = None;

@@ -36,7 +36,7 @@ pub fn df(args: &Image, out: Out) -> Result<i32, Problem> {
     let space = Space {
         file: HostPath::from(path),
         label: volume.label().to_owned(),
-        id: hex(&id),
+        id: image::hex(&id),
         size: segment_size * u64::from(geometry.segments),
         total: image::bytes(space.total),
         used: image::bytes(space.used),
@@ -71,9 +71,4 @@ pub fn df(args: &Image, out: Out) -> Result<i32, Problem> {
         &space.snapshots.to_string(),
     ]));
     Ok(0)
-}
-
-/// The number of a volume.
-pub fn hex(id: &[u8]) -> String {
-    id.iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -34,8 +34,7 @@ pub fn grow(args: &Grow, out: Out) -> Result<i32, Problem> {
         extend(&mut device, path, size)?;
     }
     if device.blocks() == sup.blocks && args.size.is_none() {
-        let why = format!("{}: the volume has all of it already", path.display());
-        return Err(Problem::new(why)
+        return Err(image::about(path, "the volume has all of it already")
             .hint("give the new size of an image; make a device larger first (lvextend, …)"));
     }
     let (before, after) = enlarge(&device).map_err(|e| image::cannot(path, e))?;
@@ -55,7 +54,7 @@ pub fn grow(args: &Grow, out: Out) -> Result<i32, Problem> {
 }
 
 fn extend(device: &mut FileDevice, path: &Path, size: u64) -> Result<(), Problem> {
-    let say = |why: String| Problem::new(format!("{}: {why}", path.display()));
+    let say = |why: String| image::about(path, why);
     let found = std::fs::metadata(path).map_err(|e| image::cannot_open(path, &e))?;
     if !found.is_file() {
         return Err(say("a block device is as large as it is".into())

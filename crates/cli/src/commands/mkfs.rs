@@ -32,20 +32,20 @@ struct Made {
 /// There is something already, it is in use, or there is no space.
 pub fn mkfs(args: &Mkfs, out: Out) -> Result<i32, Problem> {
     let path = args.image.file.as_path();
-    let say = |why: String| Problem::new(format!("{}: {why}", path.display()));
+    let say = |why: &str| image::about(path, why);
     if args.label.len() > 255 {
-        return Err(say("a label has at most 255 bytes".into()));
+        return Err(say("a label has at most 255 bytes"));
     }
     let (geometry, device) = match std::fs::metadata(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => create(args)?,
         Err(e) => return Err(image::cannot_open(path, &e)),
         Ok(found) if found.file_type().is_block_device() && args.size.is_some() => {
-            return Err(say("a block device is as large as it is".into())
+            return Err(say("a block device is as large as it is")
                 .hint("leave --size out: the volume takes all of it"));
         }
         Ok(found) if found.is_file() || found.file_type().is_block_device() => over(args)?,
         Ok(_) => {
-            return Err(say("neither a file nor a block device".into())
+            return Err(say("neither a file nor a block device")
                 .hint("name an image file, which need not be there yet, or a device"));
         }
     };
@@ -82,7 +82,7 @@ pub fn mkfs(args: &Mkfs, out: Out) -> Result<i32, Problem> {
 fn geometry(path: &Path, bytes: u64) -> Result<Geometry, Problem> {
     fitting(bytes / BLOCK as u64).map_err(|e| {
         let size = output::size(bytes);
-        Problem::new(format!("{}: {size} is no size for a volume: {e}", path.display()))
+        image::about(path, format!("{size} is no size for a volume: {e}"))
             .hint("the smallest volume has 2M")
     })
 }
@@ -90,10 +90,7 @@ fn geometry(path: &Path, bytes: u64) -> Result<Geometry, Problem> {
 /// A new image.  If it cannot be made as large as it should be, it is not there.
 fn create(args: &Mkfs) -> Result<(Geometry, Arc<dyn Device>), Problem> {
     let path = args.image.file.as_path();
-    let missing = || {
-        let why = format!("{}: there is no such file", path.display());
-        Problem::new(why).hint("--size 10G makes an image")
-    };
+    let missing = || image::about(path, "there is no such file").hint("--size 10G makes an image");
     let size = args.size.ok_or_else(missing)?;
     let geometry = geometry(path, size)?;
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -119,8 +116,8 @@ pub fn room(path: &Path, on: &Path, bytes: u64) -> Result<(), Problem> {
         return Ok(());
     }
     let (needs, free) = (output::size(bytes), output::size(free));
-    let why = format!("{}: {needs} more are needed, and {free} are free there", path.display());
-    Err(Problem::new(why).hint("take a smaller size, or another file system"))
+    let why = format!("{needs} more are needed, and {free} are free there");
+    Err(image::about(path, why).hint("take a smaller size, or another file system"))
 }
 
 /// A file or device that is there.
@@ -133,15 +130,13 @@ fn over(args: &Mkfs) -> Result<(Geometry, Arc<dyn Device>), Problem> {
     if !args.force
         && let Some(what) = holds(&file).map_err(failed)?
     {
-        let why = format!("{}: it is not empty: it has {what}", path.display());
-        return Err(Problem::new(why)
+        return Err(image::about(path, format!("it is not empty: it has {what}"))
             .hint("another file or device; or --force, after which all of that is lost")
             .code(CONFLICT));
     }
     let size = args.size.unwrap_or(image::bytes(device.blocks()));
     if size == 0 {
-        let why = format!("{}: it has no bytes", path.display());
-        return Err(Problem::new(why).hint("--size 10G makes it so large"));
+        return Err(image::about(path, "it has no bytes").hint("--size 10G makes it so large"));
     }
     let geometry = geometry(path, size)?;
     if found.is_file() {

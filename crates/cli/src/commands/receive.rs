@@ -1,7 +1,6 @@
 //! `systx receive`: applies a stream to a log-structured volume, all of it or nothing.
 
 use crate::args::Receive;
-use crate::commands::df::hex;
 use crate::image::{self, Apart};
 use crate::output::Out;
 use crate::problem::{Problem, USAGE};
@@ -38,17 +37,16 @@ pub fn receive(args: &Receive, out: Out) -> Result<i32, Problem> {
         (Some(e), _) => Problem::new(format!("standard input: {e}")),
         (None, Error::NotFound) => {
             let why = "the snapshot that the difference starts from is not there";
-            Problem::new(format!("{}: {why}", path.display()))
-                .hint("receive the streams in the order in which they were sent")
+            image::about(path, why).hint("receive the streams in the order in which they were sent")
         }
         (None, Error::Exists) => {
             let why = "it has a snapshot of the name of the stream's already";
-            Problem::new(format!("{}: {why}", path.display()))
+            image::about(path, why)
                 .hint("systx snapshots FILE lists them; was the stream received before?")
         }
         (None, Error::Busy(why)) => {
             let why = why.trim_end_matches("; it");
-            Problem::new(format!("{}: {why}", path.display())).hint(
+            image::about(path, why).hint(
                 "a whole stream is for an empty volume (systx mkfs), a difference for one that is \
                  as its snapshot",
             )
@@ -59,7 +57,7 @@ pub fn receive(args: &Receive, out: Out) -> Result<i32, Problem> {
     let received = Received {
         file: HostPath::from(path),
         snapshot: header.name,
-        of: hex(&header.id),
+        of: image::hex(&header.id),
         difference: header.since.is_some(),
     };
     if out.json {

@@ -33,8 +33,8 @@ pub fn send(args: &Send, out: Out) -> Result<i32, Problem> {
     let snapshots = volume.snapshots();
     let latest = || snapshots.last().map(|s| s.name.clone());
     let Some(snapshot) = args.snapshot.clone().or_else(latest) else {
-        let why = format!("{}: it has no snapshot, and a snapshot is what is sent", path.display());
-        return Err(Problem::new(why).hint("systx snapshot FILE NAME makes one"));
+        let why = "it has no snapshot, and a snapshot is what is sent";
+        return Err(image::about(path, why).hint("systx snapshot FILE NAME makes one"));
     };
     for name in [Some(&snapshot), args.since.as_ref()].into_iter().flatten() {
         if !snapshots.iter().any(|s| s.name == *name) {

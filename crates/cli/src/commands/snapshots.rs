@@ -1,7 +1,6 @@
 //! `systx snapshots`: what a log-structured volume keeps of its past.
 
 use crate::args::Image;
-use crate::commands::df::hex;
 use crate::image;
 use crate::output::{self, Out};
 use crate::problem::Problem;
@@ -37,7 +36,7 @@ pub fn snapshots(args: &Image, out: Out) -> Result<i32, Problem> {
             name: s.name,
             time: Stamp { secs: s.time.secs, nanos: s.time.nanos },
             keeps: segment * u64::from(s.segments),
-            of: s.origin.map(|(id, _)| hex(&id)),
+            of: s.origin.map(|(id, _)| image::hex(&id)),
         })
         .collect();
     if out.json {

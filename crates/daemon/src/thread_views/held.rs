@@ -1,9 +1,10 @@
 //! Threads that are held before they begin: after a loss, and those that keep losing.
 
 use super::profile::Attempt as Ended;
-use super::{DEFER, Desk, Last, Place, Work};
+use super::{DEFER, Desk, Last, Place};
 use crate::members::process_of;
 use crate::protocol::ThreadActivity;
+use crate::transaction::Transaction;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systx_base::TxnId;
@@ -54,11 +55,11 @@ impl Place {
 
     /// Before the end of what is open here: whether it has touched what the thread was held for,
     /// and how much.
-    pub(super) fn measure(&self, work: &Work) -> (u64, bool) {
-        let engine = &work.txn.volume.vol.engine;
-        let size = engine.workset(work.txn.id).unwrap_or_default();
+    pub(super) fn measure(&self, txn: &Transaction) -> (u64, bool) {
+        let engine = &txn.volume.vol.engine;
+        let size = engine.workset(txn.id).unwrap_or_default();
         let over = self.now.lock().profile.keeps_losing_over().to_vec();
-        let met = over.iter().any(|lost| engine.holds(work.txn.id, lost.object.as_ref()));
+        let met = over.iter().any(|lost| engine.holds(txn.id, lost.object.as_ref()));
         (size.reads + size.writes, met)
     }
 }
