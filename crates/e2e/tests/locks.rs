@@ -273,6 +273,54 @@ fn a_wait_that_closes_a_circle_ends() {
     }
 }
 
+/// A process that holds a lock for all the time, and waits for the end of others that wait for it
+/// and that a signal meets at about the moment at which they begin to.
+const SIGNALLED: &str = r#"
+import fcntl, os, random, signal, sys, time
+random.seed(7)
+fd = os.open("f0", os.O_RDWR)
+def wait(flock): (fcntl.flock if flock else fcntl.lockf)(os.open("f0", os.O_RDWR), fcntl.LOCK_EX)
+fcntl.lockf(fd, fcntl.LOCK_EX)
+fcntl.flock(fd, fcntl.LOCK_EX)
+for i in range(120):
+    begun, begin = os.pipe()
+    after = random.random() * 3e-4 + 1e-6
+    child = os.fork()
+    if child == 0:
+        if i % 2:
+            signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
+            # Again: the first may come before the call, also natively.
+            signal.setitimer(signal.ITIMER_REAL, after, 0.05)
+        os.write(begin, b"x")
+        wait(i % 4 < 2)
+        os._exit(1)
+    os.close(begin); os.read(begun, 1); os.close(begun)
+    until = time.perf_counter() + after
+    while time.perf_counter() < until: pass
+    if i % 2 == 0: os.kill(child, signal.SIGKILL)
+    # Its own end, should that never come.
+    signal.alarm(60)
+    if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) not in (0, -9): sys.exit("got it")
+    signal.alarm(0)
+"#;
+
+/// A wait for a lock ends with a signal, whenever that comes: who waits for the end of the waiter
+/// may be the one that holds the lock.
+#[test]
+fn a_signal_ends_a_wait_whenever_it_comes() {
+    let lab = lab!();
+    if find_program("python3").is_none() {
+        skip!("no python3");
+    }
+    let script = lab.outside().join("signalled.py");
+    std::fs::write(&script, SIGNALLED).expect("a script");
+    for place in [Host].iter().chain(PLACES) {
+        let there = place.enter(&lab);
+        there.sh(&format!("python3 {}", script.display())).ok();
+        there.leave();
+    }
+}
+
 fn rw(path: &Path) -> File {
     File::options().read(true).write(true).open(path).expect("open")
 }

@@ -9,7 +9,9 @@
 //! not a fault, being stuck in a try is.
 //!
 //! INTERRUPT may arrive before the request that it names has begun to wait (over io_uring the two
-//! take different ways).  The last few unmatched ones are therefore remembered.
+//! take different ways).  The last few unmatched ones are therefore remembered.  It may also never
+//! come ([`client`]): so a wait looks for signals by itself, every [`client::LOOK`].  Without that, a
+//! killed waiter stays until its lock is free, which its parent may hold that waits for its end.
 //!
 //! Close: the kernel tells about it by FLUSH (a process's locks, which end with the first close by
 //! it) and by RELEASE (locks of open file descriptions, by flock(2) or `F_OFD_SETLK`).  It sends
@@ -253,6 +255,7 @@ impl Locks {
         let shared = Arc::clone(&self.shared);
         let wait = Wait::new(move || shared.released());
         let mut pause = Duration::from_millis(1);
+        let mut signals = Signals::new();
         loop {
             post.beat();
             match view.setlkw(node, lock, &wait) {
@@ -268,6 +271,10 @@ impl Locks {
                 return Err(Errno::INTR);
             }
             seen = state.releases;
+            drop(state);
+            if signals.end_it() {
+                return Err(Errno::INTR);
+            }
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
@@ -376,6 +383,30 @@ impl Locks {
     pub fn stop(&self) {
         self.state().stopped = true;
         self.shared.changed.notify_all();
+    }
+}
+
+/// Looks for a signal that ends the wait of this thread's client, and of which no INTERRUPT tells.
+struct Signals {
+    looked: Instant,
+    /// There was one.
+    seen: bool,
+}
+
+impl Signals {
+    fn new() -> Self {
+        Signals { looked: Instant::now(), seen: false }
+    }
+
+    /// Whether one was there at two looks. The kernel starts the call again that is answered
+    /// `EINTR`, and must find the signal: without one the program would see `ERESTARTSYS`.
+    fn end_it(&mut self) -> bool {
+        if self.looked.elapsed() < client::LOOK {
+            return false;
+        }
+        self.looked = Instant::now();
+        let before = std::mem::replace(&mut self.seen, client::has_signal());
+        before && self.seen
     }
 }
 
@@ -517,6 +548,33 @@ mod tests {
         let (both, waiter) = contended();
         both.1.setlk(FILE, lock(1, LockKind::Unlock)).unwrap();
         assert_eq!(waiter.join().unwrap(), Ok(()));
+    }
+
+    #[test]
+    fn a_signal_ends_a_wait_also_if_no_interrupt_tells_of_it() {
+        use rustix::process::{Pid, Signal, kill_process};
+        use systx_vfs::api::Caller;
+        let mut client = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_child(&client);
+        // What is sent to a stopped process stays pending.
+        kill_process(pid, Signal::STOP).unwrap();
+        rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::UNTRACED).unwrap();
+        let both = (Locks::new(), Memfs::default());
+        set(&both, lock(1, LockKind::Exclusive), None).unwrap();
+        std::thread::scope(|threads| {
+            let waiter = threads.spawn(|| {
+                let (uid, gid) = (0, 0);
+                let _client = client::serving(Caller { uid, gid, tid: client.id() });
+                set(&both, lock(2, LockKind::Shared), Some(42))
+            });
+            while both.0.state().waiting.is_empty() {
+                std::thread::yield_now();
+            }
+            kill_process(pid, Signal::USR1).unwrap();
+            assert_eq!(waiter.join().unwrap(), Err(Errno::INTR));
+        });
+        client.kill().unwrap();
+        client.wait().unwrap();
     }
 
     #[test]

@@ -4,8 +4,11 @@
 //! kernel, where only an answer frees it. A process that is to die must not wait for others:
 //! whatever holds a request up looks around every [`LOOK`], and gives up with `EINTR` once SIGKILL
 //! is pending. For any other signal a request goes on: programs outside must not get errors that
-//! they would not get without us. (INTERRUPT alone does not do: the kernel sends one for the first
-//! signal, whatever that is, and none for the SIGKILL after it.)
+//! they would not get without us. INTERRUPT alone does not do: the kernel sends one for the first
+//! signal, whatever that is, and none for the SIGKILL after it. Over io_uring it sends none at all
+//! for a signal that comes between the queueing of a request and its copy into the ring
+//! (`fuse_uring_prepare_send` marks it as sent and does not look for `FR_INTERRUPTED` after that, as
+//! `fuse_dev_do_read` does).
 
 use crate::api::{Caller, Reply};
 use rustix::io::Errno;
@@ -106,9 +109,27 @@ pub fn command(tid: u32) -> Vec<u8> {
 /// may still have to be done.
 fn is_killed(tid: u32) -> bool {
     const SIGKILL: u64 = 1 << 8;
-    let Some(status) = status(tid) else { return false };
-    let pending = |field| mask(&status, field).unwrap_or(0) & SIGKILL != 0;
-    pending("SigPnd") || pending("ShdPnd")
+    status(tid).is_some_and(|status| pending(&status) & SIGKILL != 0)
+}
+
+/// Whether a signal waits for the client that would end a wait in the kernel: a wait for a lock
+/// ends with any (`F_SETLKW`, flock(2)). One for the process may be for another thread of it,
+/// which takes it at once: what is still there at the next look is for this one.
+pub fn has_signal() -> bool {
+    let status = Some(thread()).filter(|tid| *tid != 0).and_then(status);
+    status.is_some_and(|status| deliverable(&status) != 0)
+}
+
+/// Signals that are pending for a thread or its process, as bits.
+fn pending(status: &str) -> u64 {
+    let signals = |field| mask(status, field).unwrap_or(0);
+    signals("SigPnd") | signals("ShdPnd")
+}
+
+/// Those that the thread neither blocks nor ignores.
+fn deliverable(status: &str) -> u64 {
+    let signals = |field| mask(status, field).unwrap_or(0);
+    pending(status) & !signals("SigBlk") & !signals("SigIgn")
 }
 
 /// The capabilities that decisions are made by here, as bits (`linux/capability.h`).
@@ -283,6 +304,23 @@ mod tests {
         assert_eq!(mask(text, "SigPnd"), Some(0x100));
         assert_eq!(mask(text, "ShdPnd"), None);
         assert_eq!(mask(text, "Sig"), None);
+    }
+
+    #[test]
+    fn a_signal_that_is_blocked_or_ignored_ends_no_wait() {
+        let text = |pending: [u64; 2], blocked: u64, ignored: u64| {
+            let [own, shared] = pending;
+            format!(
+                "SigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\nSigBlk:\t{blocked:016x}\n\
+                 SigIgn:\t{ignored:016x}\nSigCgt:\t{:016x}\n",
+                u64::MAX
+            )
+        };
+        assert_eq!(deliverable(&text([0, 0], 0, 0)), 0);
+        assert_eq!(deliverable(&text([0b0001, 0b0100], 0, 0)), 0b0101);
+        assert_eq!(deliverable(&text([0b0011, 0b1100], 0b0001, 0b0100)), 0b1010);
+        assert_eq!(deliverable("SigPnd:\tx\n"), 0);
+        assert!(!has_signal(), "nobody's request");
     }
 
     #[test]
