@@ -10,8 +10,9 @@
 //!
 //! INTERRUPT may arrive before the request that it names has begun to wait (over io_uring the two
 //! take different ways).  The last few unmatched ones are therefore remembered.  It may also never
-//! come ([`client`]): so a wait looks for signals by itself, every [`client::LOOK`].  Without that, a
-//! killed waiter stays until its lock is free, which its parent may hold that waits for its end.
+//! come ([`client`]): so a wait looks for signals by itself, every [`client::LOOK`].  Without that,
+//! a killed waiter stays until its lock is free, and its parent may hold that lock and wait for its
+//! end.
 //!
 //! Close: the kernel tells about it by FLUSH (a process's locks, which end with the first close by
 //! it) and by RELEASE (locks of open file descriptions, by flock(2) or `F_OFD_SETLK`).  It sends

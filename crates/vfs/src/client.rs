@@ -6,9 +6,9 @@
 //! is pending. For any other signal a request goes on: programs outside must not get errors that
 //! they would not get without us. INTERRUPT alone does not do: the kernel sends one for the first
 //! signal, whatever that is, and none for the SIGKILL after it. Over io_uring it sends none at all
-//! for a signal that comes between the queueing of a request and its copy into the ring
-//! (`fuse_uring_prepare_send` marks it as sent and does not look for `FR_INTERRUPTED` after that, as
-//! `fuse_dev_do_read` does).
+//! for a signal that comes between the queueing of a request and its copy into the ring:
+//! `fuse_uring_prepare_send` marks the request as sent, and does not look for `FR_INTERRUPTED`
+//! after that, as `fuse_dev_do_read` does.
 
 use crate::api::{Caller, Reply};
 use rustix::io::Errno;
