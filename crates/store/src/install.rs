@@ -648,7 +648,7 @@ impl<'a> Install<'a> {
     }
 }
 
-pub(crate) use objects::copy_data;
+pub(crate) use objects::{copy_data, copy_data_in, data_in};
 
 #[cfg(test)]
 mod tests;

@@ -6,10 +6,11 @@
 //! the record itself, larger ones into a file in the graveyard that is synced with the slots.
 
 use crate::history::{Before, OldContent, all_attrs};
-use crate::install::{Env, copy_data};
+use crate::install::{Env, copy_data_in};
 use crate::io::{Handle, Open, Openers, Stat};
-use crate::layout::before_name;
+use crate::layout::{before_name, found};
 use crate::origins::{Origins, is_gone};
+use crate::space::overwritten;
 use crate::writeset::index::Index;
 use crate::writeset::{Attrs, Content, Data, Extent, Ix, Origin, WriteSet};
 use std::io::{Error, Result};
@@ -23,6 +24,18 @@ pub(crate) struct Prepared {
     pub changed: Vec<Vec<u8>>,
     /// Before-files in the graveyard that must be durable before the record.
     pub files: Vec<Handle>,
+}
+
+/// Nothing is committed: the before-files that were made for it go.
+pub(crate) fn drop_files(env: Env<'_>, txn: TxnId, befores: &[Before]) {
+    let in_file = |b: &&Before| matches!(b.content, OldContent::InPlace { file: true, .. });
+    befores.iter().filter(in_file).for_each(|before| drop_file(env, txn, before.ix));
+}
+
+fn drop_file(env: Env<'_>, txn: TxnId, ix: Ix) {
+    if let Err(error) = found(env.io.unlink(&env.layout.grave, &before_name(txn, ix.0))) {
+        tracing::warn!(%error, "a before-file of what was not committed stays until the next gc");
+    }
 }
 
 struct Prepare<'a> {
@@ -54,9 +67,16 @@ pub(crate) fn prepare(env: Env<'_>, txn: TxnId, set: &WriteSet, room: u64) -> Re
         progress::step();
         let ix = Ix(i as u32);
         let removed = this.index.is_removed(ix) && object.kind() == Kind::File;
-        if !object.is_new() && (object.is_changed() || removed) {
-            this.object(ix)?;
+        if !object.is_new()
+            && (object.is_changed() || removed)
+            && let Err(error) = this.object(ix)
+        {
+            drop_files(env, txn, &this.out.befores);
+            return Err(error);
         }
+    }
+    if !this.out.changed.is_empty() {
+        drop_files(env, txn, &this.out.befores);
     }
     Ok(this.out)
 }
@@ -159,7 +179,7 @@ impl<'a> Prepare<'a> {
         Ok(extents)
     }
 
-    /// Copies ranges to a file in the graveyard, at the same offsets.
+    /// Copies the data of ranges to a file in the graveyard, at the same offsets.
     fn save(
         &mut self,
         ix: Ix,
@@ -170,14 +190,18 @@ impl<'a> Prepare<'a> {
         let io = self.env.io;
         let name = before_name(self.txn, ix.0);
         let copy = crate::layout::ensure_file(io, &self.env.layout.grave, &name)?;
-        if ranges.len() == 1 && ranges[0] == (0, size) {
-            copy_data(io, file, &copy, size)?;
-        } else {
+        let fill = || -> Result<()> {
+            // An attempt that a crash ended may have left one.
+            io.set_len(&copy, 0)?;
             for (from, to) in ranges {
-                io.copy_range(file, *from, &copy, *from, to - from)?;
+                copy_data_in(io, file, &copy, *from..*to)?;
             }
+            io.set_len(&copy, size)
+        };
+        if let Err(error) = fill() {
+            drop_file(self.env, self.txn, ix);
+            return Err(error);
         }
-        io.set_len(&copy, size)?;
         self.out.files.push(copy);
         let hole =
             |(from, to): &(u64, u64)| Extent { offset: *from, data: Data::Hole { len: to - from } };
@@ -210,45 +234,5 @@ fn restored(attrs: &Attrs, stat: &Stat, content: bool) -> Attrs {
         owner: all.owner.filter(|_| attrs.owner.is_some()),
         atime: all.atime.filter(|_| attrs.atime.is_some()),
         mtime: all.mtime.filter(|_| content || attrs.mtime.is_some()),
-    }
-}
-
-/// The ranges of a file of `size` bytes whose bytes a patch destroys, ascending and disjoint.
-fn overwritten(size: u64, len: u64, keep: u64, extents: &[Extent]) -> Vec<(u64, u64)> {
-    let lost = keep.min(len).min(size);
-    let mut ranges: Vec<(u64, u64)> = Vec::new();
-    let pieces = extents.iter().map(|e| (e.offset, e.offset + e.data.len()));
-    for (from, to) in pieces {
-        let to = to.min(lost);
-        match ranges.last_mut() {
-            _ if from >= to => {}
-            Some(last) if last.1 == from => last.1 = to,
-            _ => ranges.push((from, to)),
-        }
-    }
-    if lost < size {
-        match ranges.last_mut() {
-            Some(last) if last.1 == lost => last.1 = size,
-            _ => ranges.push((lost, size)),
-        }
-    }
-    ranges
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn extent(offset: u64, len: u64) -> Extent {
-        Extent { offset, data: Data::Hole { len } }
-    }
-
-    #[test]
-    fn what_a_patch_destroys() {
-        assert_eq!(overwritten(100, 100, 100, &[extent(10, 5), extent(15, 5)]), [(10, 20)]);
-        assert_eq!(overwritten(100, 200, 100, &[extent(90, 50)]), [(90, 100)]);
-        assert_eq!(overwritten(100, 40, 100, &[extent(10, 5)]), [(10, 15), (40, 100)]);
-        assert_eq!(overwritten(100, 200, 30, &[extent(20, 20)]), [(20, 100)]);
-        assert_eq!(overwritten(0, 50, 0, &[extent(0, 50)]), []);
     }
 }

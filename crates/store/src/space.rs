@@ -9,7 +9,7 @@
 
 use crate::error::ReserveError;
 use crate::io::FsInfo;
-use crate::writeset::{Content, Data, Extent, Object, Origin, WriteSet};
+use crate::writeset::{Content, Data, Extent, Ix, Object, Origin, WriteSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -81,8 +81,21 @@ pub(crate) fn room_under_quota(needed: u64, segment: u64) -> [u64; 2] {
     [needed.saturating_add(segment + TREE_BLOCKS), needed.saturating_add(TREE_BLOCKS)]
 }
 
-/// An upper estimate of the bytes that a commit and its installation allocate.
-pub(crate) fn space_needed(set: &WriteSet, inline_before: u64) -> u64 {
+/// What a file that is there takes at the most: an upper estimate without a look at it.
+pub(crate) fn by_length(_: Ix, object: &Object) -> u64 {
+    match &object.origin {
+        Origin::Host { stamp, .. } => stamp.size,
+        _ => 0,
+    }
+}
+
+/// An upper estimate of the bytes that a commit and its installation allocate; `old` tells what a
+/// file that is there takes.
+pub(crate) fn space_needed(
+    set: &WriteSet,
+    inline_before: u64,
+    mut old: impl FnMut(Ix, &Object) -> u64,
+) -> u64 {
     const BLOCK: u64 = 4096;
     let blocks = |n: u64| n.div_ceil(BLOCK) * BLOCK;
     let extent = |e: &Extent| match &e.data {
@@ -93,18 +106,20 @@ pub(crate) fn space_needed(set: &WriteSet, inline_before: u64) -> u64 {
         Data::Slot { len, .. } => blocks(*len) + BLOCK,
         Data::Hole { .. } => BLOCK,
     };
-    let object = |o: &Object| {
-        let old = match &o.origin {
-            Origin::Host { stamp, .. } => stamp.size,
-            _ => 0,
-        };
+    let object = |(i, o): (usize, &Object)| {
+        let old = if o.content == Content::Keep { 0 } else { old(Ix(i as u32), o) };
         let content: u64 = match &o.content {
             Content::Keep | Content::Slot(_) if o.is_new() => 0,
             Content::Keep => 0,
             Content::Slot(_) => blocks(old),
-            Content::Patch { extents, .. } => {
+            Content::Patch { len, keep, extents } => {
                 let new: u64 = extents.iter().map(extent).fold(0, u64::saturating_add);
-                new.saturating_mul(2).saturating_add(inline_before.min(old))
+                // What is cleared or cut off is kept for undo, as what is overwritten.
+                let size = by_length(Ix(i as u32), o);
+                let lost = overwritten(size, *len, *keep, extents);
+                let lost = lost.iter().map(|(from, to)| to - from + 2 * BLOCK);
+                let lost = lost.fold(0, u64::saturating_add).min(blocks(old));
+                new.saturating_add(lost).saturating_add(inline_before.min(old))
             }
             Content::Whole { extents, .. } => {
                 let new: u64 = extents.iter().map(extent).fold(0, u64::saturating_add);
@@ -116,7 +131,47 @@ pub(crate) fn space_needed(set: &WriteSet, inline_before: u64) -> u64 {
         let inode = if o.is_new() { BLOCK + 512 } else { 512 };
         content.saturating_add(xattrs).saturating_add(inode)
     };
-    let objects = set.objects.iter().map(object).fold(0, u64::saturating_add);
+    let objects = set.objects.iter().enumerate().map(object).fold(0, u64::saturating_add);
     let names = set.binds.iter().map(|b| b.name.len() as u64 + 64).fold(0, u64::saturating_add);
     objects.saturating_add(names).saturating_add(16 * BLOCK)
+}
+
+/// The ranges of a file of `size` bytes whose bytes a patch destroys, ascending and disjoint.
+pub(crate) fn overwritten(size: u64, len: u64, keep: u64, extents: &[Extent]) -> Vec<(u64, u64)> {
+    let lost = keep.min(len).min(size);
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    let pieces = extents.iter().map(|e| (e.offset, e.offset + e.data.len()));
+    for (from, to) in pieces {
+        let to = to.min(lost);
+        match ranges.last_mut() {
+            _ if from >= to => {}
+            Some(last) if last.1 == from => last.1 = to,
+            _ => ranges.push((from, to)),
+        }
+    }
+    if lost < size {
+        match ranges.last_mut() {
+            Some(last) if last.1 == lost => last.1 = size,
+            _ => ranges.push((lost, size)),
+        }
+    }
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(offset: u64, len: u64) -> Extent {
+        Extent { offset, data: Data::Hole { len } }
+    }
+
+    #[test]
+    fn what_a_patch_destroys() {
+        assert_eq!(overwritten(100, 100, 100, &[extent(10, 5), extent(15, 5)]), [(10, 20)]);
+        assert_eq!(overwritten(100, 200, 100, &[extent(90, 50)]), [(90, 100)]);
+        assert_eq!(overwritten(100, 40, 100, &[extent(10, 5)]), [(10, 15), (40, 100)]);
+        assert_eq!(overwritten(100, 200, 30, &[extent(20, 20)]), [(20, 100)]);
+        assert_eq!(overwritten(0, 50, 0, &[extent(0, 50)]), []);
+    }
 }

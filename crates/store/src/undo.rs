@@ -13,7 +13,7 @@ use crate::dir_store::DirStore;
 use crate::error::UndoError;
 use crate::gc::brought_back;
 use crate::history::{Before, History, OldContent};
-use crate::install::copy_data;
+use crate::install::{copy_data, data_in};
 use crate::interface::{Undo, Wanted};
 use crate::io::{Handle, HostId, Open, Stamp, Stat};
 use crate::layout::{before_name, grave_name, names};
@@ -632,11 +632,24 @@ impl<'a> Builder<'a> {
         io.set_len(slot.handle(), len)?;
         let id: SlotId = slot.id();
         self.slots.push(slot);
-        let refer = |e: &Extent| Extent {
-            offset: e.offset,
-            data: Data::Slot { slot: id, at: e.offset, len: e.data.len() },
-        };
-        Ok(extents.iter().map(refer).collect())
+        let mut all = Vec::new();
+        for extent in extents {
+            let (mut from, end) = (extent.offset, extent.offset + extent.data.len());
+            // What was a hole is one again: it takes no room.
+            for data in data_in(&**io, &file, from..end)? {
+                if from < data.start {
+                    all.push(Extent { offset: from, data: Data::Hole { len: data.start - from } });
+                }
+                let len = data.end - data.start;
+                let slot = Data::Slot { slot: id, at: data.start, len };
+                all.push(Extent { offset: data.start, data: slot });
+                from = data.end;
+            }
+            if from < end {
+                all.push(Extent { offset: from, data: Data::Hole { len: end - from } });
+            }
+        }
+        Ok(all)
     }
 }
 

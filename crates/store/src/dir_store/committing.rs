@@ -15,7 +15,7 @@ use crate::interface::{Committed, Ready};
 use crate::io::{Class, Handle, HostId};
 use crate::joint::Joint;
 use crate::journal::{Body, Head, Ring};
-use crate::prepare::{Prepared, prepare};
+use crate::prepare::{Prepared, drop_files, prepare};
 use crate::staging::Slot;
 use crate::super_block::{FORMAT, Super, Supers};
 use crate::writeset::{Content, SlotId, WriteSet};
@@ -206,10 +206,17 @@ impl DirStore {
         }
         let Prepared { befores, mut files, .. } = prepared;
         files.extend(raised);
-        let commit = Arc::new(Commit { slots: self.file_slots(&set)?, meta, set, befores, joint });
-        let mut e = Encoder::new();
-        commit.encode(&mut e);
-        let (body, side) = self.body(e.finish())?;
+        let file_slots = self.file_slots(&set);
+        let mut commit = Commit { slots: Vec::new(), meta, set, befores, joint };
+        let body = file_slots.and_then(|file_slots| {
+            commit.slots = file_slots;
+            let mut e = Encoder::new();
+            commit.encode(&mut e);
+            self.body(e.finish())
+        });
+        let (body, side) =
+            body.inspect_err(|_| drop_files(self.env(), commit.meta.txn, &commit.befores))?;
+        let commit = Arc::new(commit);
         slots.extend(side.as_ref().map(Slot::id));
         Ok(Staged { queued: Queued { ticket, body, commit, slots, room }, files, side })
     }
@@ -235,17 +242,18 @@ impl DirStore {
         let mut queue = Vec::new();
         let mut put = |Staged { queued, side, .. }: Staged| {
             drop(side);
-            let mine = (queued.ticket, queued.slots.clone());
+            let mine = (queued.ticket, queued.slots.clone(), Arc::clone(&queued.commit));
             queue.push(queued);
             mine
         };
         let tickets: Vec<_> = staged.into_iter().map(|s| s.map(&mut put)).collect();
         let mut written = self.enqueue(queue).into_iter();
-        let mut outcome = |(ticket, slots): (u64, Vec<SlotId>)| {
+        let mut outcome = |(ticket, slots, commit): (u64, Vec<SlotId>, Arc<Commit>)| {
             let lsn = written.next().unwrap_or(Err(CommitError::UnknownSlot));
             lsn.inspect_err(|error| {
                 if matches!(error, CommitError::Io(_)) {
                     slots.iter().for_each(|slot| self.pool.release(*slot, false));
+                    drop_files(self.env(), commit.meta.txn, &commit.befores);
                 } else {
                     // The slots stay committed: the record may be on disk.
                     tracing::warn!(?slots, "slots of a commit in doubt are kept");

@@ -10,7 +10,8 @@ use crate::error::{ReserveError, is_full, is_over_quota};
 use crate::history::History;
 use crate::interface::{Forgotten, GcReport, Keep, Reservation};
 use crate::io::Class;
-use crate::space::{room_under_quota, space_needed};
+use crate::origins::{Origins, is_gone};
+use crate::space::{by_length, room_under_quota, space_needed};
 use crate::staging::Slot;
 use crate::writeset::{Object, Origin, WriteSet};
 use std::sync::Arc;
@@ -172,12 +173,43 @@ impl DirStore {
         }
     }
 
+    /// The bytes that a commit may need, and whether far more than that is free.
+    fn needed(&self, set: &WriteSet, free: u64) -> std::io::Result<(u64, bool)> {
+        let plenty = |needed: u64| free > needed.saturating_mul(4).saturating_add(16 * MARGIN);
+        let inline = self.config.inline_before;
+        let most = space_needed(set, inline, by_length);
+        if plenty(most) && most < BALLAST_FROM {
+            return Ok((most, true));
+        }
+        // A file with holes takes less than its length.
+        let mut origins = Origins::new(self.env(), set);
+        let mut failed = None;
+        let needed = space_needed(set, inline, |ix, object| {
+            let length = by_length(ix, object);
+            let taken = match origins.place(ix) {
+                Ok(Some((dir, name))) => self.io.stat_at(&dir, name),
+                Ok(None) => return length,
+                Err(e) => Err(e),
+            };
+            match taken {
+                Ok(stat) => length.min(stat.blocks.saturating_mul(512)),
+                // The commit finds out.
+                Err(e) if is_gone(&e) => length,
+                Err(e) => {
+                    failed = Some(e);
+                    length
+                }
+            }
+        });
+        failed.map_or(Ok((needed, plenty(needed))), Err)
+    }
+
     fn reserve_once(&self, set: &WriteSet) -> Result<Room, ReserveError> {
         set.check()?;
         drop(self.live().map_err(ReserveError::Poisoned)?);
-        let needed = space_needed(set, self.config.inline_before);
         let info = self.io.fs_info().map_err(ReserveError::Io)?;
         let free = info.bavail.saturating_mul(info.bsize);
+        let (needed, plenty) = self.needed(set, free).map_err(ReserveError::Io)?;
         if free < needed.saturating_add(MARGIN) {
             return Err(ReserveError::NoSpace { needed, available: free });
         }
@@ -211,7 +243,6 @@ impl DirStore {
             };
             return hold_all().map_err(no_room);
         }
-        let plenty = free > needed.saturating_mul(4).saturating_add(16 * MARGIN);
         // In memory, holding blocks costs as much as writing them.
         if plenty && (needed < BALLAST_FROM || self.class == Class::Memory) {
             return Ok(room(None, None, inodes));

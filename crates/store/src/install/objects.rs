@@ -12,6 +12,7 @@ use crate::staging::slot_name;
 use crate::writeset::{Attrs, Content, Data, Extent, Ix, NewKind, Origin, SlotId};
 use crate::xattrs::{change, is_refused, set_all};
 use std::io::{Error, Result};
+use std::ops::Range;
 use systx_base::Kind;
 
 /// Bits without which the owner could not add names to a directory.
@@ -717,15 +718,35 @@ pub(crate) fn copy_data(
     to: &Handle,
     len: u64,
 ) -> Result<()> {
-    let mut at = 0;
-    while at < len
-        && let Some((start, end)) = io.next_data(from, at)?
+    copy_data_in(io, from, to, 0..len)
+}
+
+/// Copies the data of a range to the same offsets, leaving holes as holes.
+pub(crate) fn copy_data_in(
+    io: &dyn crate::io::Io,
+    from: &Handle,
+    to: &Handle,
+    range: Range<u64>,
+) -> Result<()> {
+    let copy = |r: Range<u64>| io.copy_range(from, r.start, to, r.start, r.end - r.start);
+    data_in(io, from, range)?.into_iter().try_for_each(copy)
+}
+
+/// The parts of a range that are data, ascending; the rest of it are holes.
+pub(crate) fn data_in(
+    io: &dyn crate::io::Io,
+    file: &Handle,
+    range: Range<u64>,
+) -> Result<Vec<Range<u64>>> {
+    let (mut at, mut data) = (range.start, Vec::new());
+    while at < range.end
+        && let Some((start, end)) = io.next_data(file, at)?
     {
-        let end = end.min(len);
+        let (start, end) = (start.max(at), end.min(range.end));
         if start < end {
-            io.copy_range(from, start, to, start, end - start)?;
+            data.push(start..end);
         }
         at = end.max(start).max(at + 1);
     }
-    Ok(())
+    Ok(data)
 }

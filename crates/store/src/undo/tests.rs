@@ -1,6 +1,8 @@
 use crate::dir_store::DirStore;
 use crate::history::{CommitMeta, TxnKind};
 use crate::testing::*;
+use crate::writeset::{Content, Data, Extent};
+use std::os::unix::fs::FileExt;
 use systx_base::TxnId;
 
 /// Takes what transaction `of` changed at one path back, as transaction `txn`.
@@ -62,5 +64,56 @@ fn each_part_of_a_transaction_can_be_taken_back_and_no_other_is_touched() {
         // The part that was taken back can come again.
         undo(&store, 2, 3);
         assert_eq!(look(&s), after, "and again, of {part}");
+    }
+}
+
+/// What the store, and a file, take of the disk, in bytes.
+fn taken(s: &Scratch, path: &str) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let meta = std::fs::symlink_metadata(s.path(path)).unwrap();
+    let below = if meta.is_dir() {
+        std::fs::read_dir(s.path(path)).unwrap()
+    } else {
+        return meta.blocks() * 512;
+    };
+    below.map(|e| taken(s, &format!("{path}/{}", e.unwrap().file_name().display()))).sum()
+}
+
+#[test]
+fn holes_take_no_room_when_they_are_cut_off_cleared_or_replaced_and_come_back_as_holes() {
+    const LEN: u64 = 1 << 42;
+    const AT: u64 = LEN / 2;
+    let cut = |ws: &mut Ws<'_>| ws.patch("sparse", 100, 100, &[]);
+    let clear = |ws: &mut Ws<'_>| {
+        let ix = ws.host("sparse");
+        let hole = Extent { offset: 4096, data: Data::Hole { len: LEN - 8192 } };
+        ws.obj(ix).content = Content::Patch { len: LEN, keep: LEN, extents: vec![hole] };
+    };
+    // In place: it has two names.
+    let replace = |ws: &mut Ws<'_>| ws.rewrite("sparse", "short");
+    type Change<'a> = &'a dyn Fn(&mut Ws<'_>);
+    let all: [(&str, Change<'_>); 3] = [("cut", &cut), ("cleared", &clear), ("replaced", &replace)];
+    for base in bases() {
+        for (how, change) in all {
+            let s = Scratch::on(&base);
+            let io = s.io();
+            let file = std::fs::File::create(s.path("sparse")).unwrap();
+            file.set_len(LEN).unwrap();
+            file.write_all_at(b"here", AT).unwrap();
+            drop(file);
+            std::fs::hard_link(s.path("sparse"), s.path("second")).unwrap();
+            let store = s.store();
+            let mut ws = Ws::new(&*io);
+            change(&mut ws);
+            run(&store, 1, ws.done());
+            assert!(taken(&s, ".systx/g") < 1 << 20, "{base}, {how}");
+            undo(&store, 1, 2);
+            let file = std::fs::File::open(s.path("sparse")).unwrap();
+            assert_eq!(file.metadata().unwrap().len(), LEN, "{base}, {how}");
+            let mut was = [0; 4];
+            file.read_exact_at(&mut was, AT).unwrap();
+            assert_eq!(&was, b"here", "{base}, {how}");
+            assert!(taken(&s, "sparse") < 1 << 20, "{base}, {how}");
+        }
     }
 }

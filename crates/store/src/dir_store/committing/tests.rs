@@ -141,3 +141,30 @@ fn a_checkpoint_without_room_comes_later() {
     assert!(!has_spare(&s));
     assert_eq!(s.read("third"), b"third");
 }
+
+#[test]
+fn what_was_saved_for_undo_goes_with_a_commit_that_fails() {
+    let s = Scratch::new();
+    let (io, store) = limited(&s);
+    s.write("cut", [7; 50_000]);
+    s.write("other", "seen");
+    let saved = || std::fs::read_dir(s.path(".systx/g")).unwrap().count();
+    let set = || {
+        let io = s.io();
+        let mut ws = Ws::new(&*io);
+        ws.patch("cut", 10, 10, &[]);
+        ws.patch("other", 4, 4, &[(0, b"S")]);
+        ws.done()
+    };
+    io.is_beyond(2);
+    store.commit(store.reserve(&set()).unwrap(), set(), meta(2)).unwrap_err();
+    assert_eq!(saved(), 0, "its record found no room");
+    let late = set();
+    let reservation = store.reserve(&late).unwrap();
+    s.write("other", "changed");
+    let refused = store.commit(reservation, late, meta(3));
+    assert!(matches!(refused, Err(CommitError::Changed { .. })), "{refused:?}");
+    assert_eq!(saved(), 0, "others had changed something");
+    run(&store, 4, set());
+    assert_eq!(saved(), 1);
+}
