@@ -9,6 +9,8 @@
 //! on it: memory that changes between the look and the call makes the summary wrong, no more.
 //!
 //! Every other call passes the filter in the kernel, where the verdict on it is a bit in a table.
+//! A signal ends a call that waits only until the client has fetched the question: the kernel has
+//! no way to keep it out of that moment, so the client is woken as fast as it can be.
 //! If the client dies, the kernel fails the calls that wait, and those that come later, with
 //! ENOSYS: nobody hangs; CMD is killed then anyway.
 //!
