@@ -34,7 +34,7 @@ impl Daemon {
     /// of programs lose for a test.
     pub fn start(runtime: Option<Runtime>, ledger: Ledger, inject: Option<Inject>) -> Arc<Daemon> {
         let chores = Chores::new();
-        let volumes = Volumes::new(runtime.as_ref(), ledger);
+        let volumes = Volumes::new(runtime.as_ref(), ledger, Arc::clone(&chores));
         let table = Arc::new(Transactions::new(volumes, inject, Arc::clone(&chores)));
         let daemon = Arc::new_cyclic(|me| Daemon {
             guards: Guards::new(runtime, Arc::clone(&table)),
@@ -60,7 +60,9 @@ fn look_round(table: &Transactions) -> bool {
     let takes_looks = |txn: &Arc<Transaction>| {
         txn.path_view().is_some() || txn.parts().any(|part| part.view.holds_locks())
     };
-    table.open().iter().any(takes_looks) || !table.volumes.all_guarded().is_empty()
+    table.volumes.let_go(|volume| table.in_use(volume))
+        || table.open().iter().any(takes_looks)
+        || !table.volumes.all_guarded().is_empty()
 }
 
 /// Has the kernel forget the names of views that have lost, since whoever makes a transaction lose

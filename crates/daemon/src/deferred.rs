@@ -5,11 +5,11 @@
 //! volume: what a medium says is not carried out.  The store decides whether it is due by what
 //! became of the commit, so a client or a machine that dies in between loses nothing.
 
+use crate::ledger::Ledger;
 use crate::protocol::{ACTIONS_MAX, Action, Deferred, Failure, FailureKind};
 use crate::stopped;
 use crate::transaction::Transaction;
 use crate::volume::OpenVolume;
-use std::sync::Arc;
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
 use systx_commit::Stopped;
@@ -91,15 +91,35 @@ impl Drop for Promise<'_> {
     }
 }
 
-/// What waits to be done.
+/// What waits to be done after a commit.
+struct Due {
+    /// The store that the transaction is in.
+    store: u64,
+    list: Deferred,
+}
+
+/// What waits to be done after the commits in a volume; in all that this machine has noted, if
+/// `None`: also of file systems that are not in use, or not mounted.
 ///
 /// # Errors
-/// The store cannot be read.
-pub(crate) fn due(volume: &OpenVolume) -> Result<Vec<Deferred>, Failure> {
-    let Some(store) = volume.store.known_as() else { return Ok(Vec::new()) };
-    let notes = volume.ledger.all_due(store).map_err(|e| failed(volume, &e))?;
-    let decode = |(id, note): (TxnId, Vec<u8>)| match serde_json::from_slice(&note) {
-        Ok(actions) => Some(Deferred { id, actions }),
+/// The lists cannot be read.
+pub(crate) fn listed(
+    ledger: &Ledger,
+    volume: Option<&OpenVolume>,
+) -> Result<Vec<Deferred>, Failure> {
+    let all = due(ledger, volume.map(number))?;
+    Ok(all.into_iter().map(|due| due.list).collect())
+}
+
+/// The number of its store; of one that has none nothing waits.
+fn number(volume: &OpenVolume) -> u64 {
+    volume.store.known_as().unwrap_or_default()
+}
+
+fn due(ledger: &Ledger, of: Option<u64>) -> Result<Vec<Due>, Failure> {
+    let notes = ledger.all_due(of).map_err(|e| failed(ledger, &e))?;
+    let decode = |(store, id, note): (u64, TxnId, Vec<u8>)| match serde_json::from_slice(&note) {
+        Ok(actions) => Some(Due { store, list: Deferred { id, actions } }),
         Err(e) => {
             tracing::warn!(%id, "the list of what is to be done cannot be read: {e}");
             None
@@ -111,32 +131,30 @@ pub(crate) fn due(volume: &OpenVolume) -> Result<Vec<Deferred>, Failure> {
 /// Some was done.
 ///
 /// # Errors
-/// The store cannot be written.
+/// The lists cannot be written, or there is none of this transaction.
 pub(crate) fn settle(
-    volumes: &[Arc<OpenVolume>],
+    ledger: &Ledger,
+    volume: Option<&OpenVolume>,
     id: TxnId,
     left: &[Action],
 ) -> Result<(), Failure> {
     let note = if left.is_empty() { None } else { Some(encode(left)?) };
-    for volume in volumes {
-        // Only what is there: nobody may add to a list.
-        if due(volume)?.iter().any(|d| d.id == id && left.iter().all(|a| d.actions.contains(a))) {
-            let store = volume.store.known_as().unwrap_or_default();
-            let set = volume.ledger.set_due(store, id, note.as_deref());
-            return set.map_err(|e| failed(volume, &e));
-        }
-    }
-    let text = format!("nothing of transaction {id} waits to be done");
-    Err(Failure::new(FailureKind::NotFound, text))
+    // Only what is there: nobody may add to a list.
+    let is = |due: &Due| due.list.id == id && left.iter().all(|a| due.list.actions.contains(a));
+    let Some(due) = due(ledger, volume.map(number))?.into_iter().find(is) else {
+        let text = format!("nothing of transaction {id} waits to be done");
+        return Err(Failure::new(FailureKind::NotFound, text));
+    };
+    ledger.set_due(due.store, id, note.as_deref()).map_err(|e| failed(ledger, &e))
 }
 
 fn encode(actions: &[Action]) -> Result<Vec<u8>, Failure> {
     serde_json::to_vec(actions).map_err(|e| Failure::new(FailureKind::Internal, e.to_string()))
 }
 
-fn failed(volume: &OpenVolume, e: &std::io::Error) -> Failure {
+fn failed(ledger: &Ledger, e: &std::io::Error) -> Failure {
     let text = format!("cannot use the lists of what is to be done: {e}");
-    Failure::new(FailureKind::Store, text).path(volume.ledger.dir())
+    Failure::new(FailureKind::Store, text).path(ledger.dir())
 }
 
 fn cannot_keep(volume: &OpenVolume, e: &dyn std::fmt::Display) -> Failure {

@@ -78,8 +78,10 @@ pub fn log(
 ) -> Result<Vec<LogEntry>, Failure> {
     let all = entries(volume)?;
     let undone_by = undone_by(&all);
-    let waiting: HashMap<TxnId, Vec<Action>> =
-        deferred::due(volume)?.into_iter().map(|d| (d.id, d.actions)).collect();
+    let waiting: HashMap<TxnId, Vec<Action>> = deferred::listed(&volume.ledger, Some(volume))?
+        .into_iter()
+        .map(|d| (d.id, d.actions))
+        .collect();
     let limit = limit.map_or(usize::MAX, |l| usize::try_from(l).unwrap_or(usize::MAX));
     let mut others = Others::new(|member: &Member| {
         let other = table.volumes.volume_of(member).ok()?;

@@ -151,14 +151,17 @@ impl Ledger {
         remove(&self.service(store, txn, "new"))
     }
 
-    /// The lists of a store that are due, by transaction.
+    /// The lists that are due, by store and transaction; of one store, or of all.
     ///
     /// # Errors
     /// They cannot be read.
-    pub fn all_due(&self, store: u64) -> Result<Vec<(TxnId, Vec<u8>)>> {
+    pub fn all_due(&self, of: Option<u64>) -> Result<Vec<(u64, TxnId, Vec<u8>)>> {
         let mut all = Vec::new();
-        for txn in self.transactions(store, "due")? {
-            all.extend(read(&self.service(store, txn, "due"))?.map(|list| (txn, list)));
+        for (store, txn) in self.noted("due")? {
+            if of.is_none_or(|of| of == store) {
+                let list = read(&self.service(store, txn, "due"))?;
+                all.extend(list.map(|list| (store, txn, list)));
+            }
         }
         Ok(all)
     }
@@ -183,15 +186,21 @@ impl Ledger {
         Ok(())
     }
 
-    fn transactions(&self, store: u64, state: &str) -> Result<Vec<TxnId>> {
+    fn transactions(&self, of: u64, state: &str) -> Result<Vec<TxnId>> {
+        let all = self.noted(state)?.into_iter();
+        Ok(all.filter(|(store, _)| *store == of).map(|(_, txn)| txn).collect())
+    }
+
+    /// What lists there are, by store and transaction.
+    fn noted(&self, state: &str) -> Result<Vec<(u64, TxnId)>> {
         let mut all = Vec::new();
         for entry in std::fs::read_dir(self.services())? {
             let name = entry?.file_name();
-            let txn = name.to_str().and_then(|name| {
-                let digits = name.strip_prefix(&format!("{store:016x}-"))?.strip_suffix(state)?;
-                u64::from_str_radix(digits.strip_suffix('.')?, 16).ok()
-            });
-            all.extend(txn.map(TxnId));
+            all.extend(name.to_str().and_then(|name| {
+                let (store, txn) = name.strip_suffix(state)?.strip_suffix('.')?.split_once('-')?;
+                let number = |digits| u64::from_str_radix(digits, 16).ok();
+                Some((number(store)?, TxnId(number(txn)?)))
+            }));
         }
         all.sort();
         Ok(all)
@@ -277,16 +286,19 @@ mod tests {
     fn a_list_is_due_once_its_transaction_is_committed() {
         let (_dir, ledger) = ledger();
         ledger.defer(1, TxnId(7), b"restart").unwrap();
-        assert!(ledger.all_due(1).unwrap().is_empty());
+        assert!(ledger.all_due(Some(1)).unwrap().is_empty());
         ledger.due(1, TxnId(7)).unwrap();
-        assert!(ledger.all_due(2).unwrap().is_empty(), "of another store");
+        assert!(ledger.all_due(Some(2)).unwrap().is_empty(), "of another store");
         ledger.set_due(1, TxnId(7), Some(b"the rest")).unwrap();
-        assert_eq!(ledger.all_due(1).unwrap(), [(TxnId(7), b"the rest".to_vec())]);
+        let rest = [(1, TxnId(7), b"the rest".to_vec())];
+        assert_eq!(ledger.all_due(Some(1)).unwrap(), rest);
+        assert_eq!(ledger.all_due(None).unwrap(), rest, "of all stores");
         // A crash left two undecided, of which one was committed.
         ledger.defer(1, TxnId(8), b"never").unwrap();
         ledger.defer(1, TxnId(9), b"crashed").unwrap();
         ledger.settle(1, |txn| Ok(txn == TxnId(9))).unwrap();
-        let due: Vec<_> = ledger.all_due(1).unwrap().into_iter().map(|(txn, _)| txn).collect();
+        let due: Vec<_> =
+            ledger.all_due(Some(1)).unwrap().into_iter().map(|(_, txn, _)| txn).collect();
         assert_eq!(due, [TxnId(7), TxnId(9)]);
         for txn in due {
             ledger.set_due(1, txn, None).unwrap();

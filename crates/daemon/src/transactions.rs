@@ -225,6 +225,7 @@ impl Transactions {
         }
         drop(tables);
         self.ended.notify_all();
+        self.chores.are_due();
         txn.vacated();
         if let (false, Some(view)) = (committed, txn.path_view()) {
             view.lost();

@@ -27,8 +27,8 @@ use systx_store::io::{Class, HostId, Io, Tree};
 use systx_store::overlay::{described, is_overlay};
 use systx_store::real::RealIo;
 use systx_store::{
-    Config, Instance, Known, Lease, Member, OnDemand, OpenError, Opens, Past, RecoveryReport,
-    Registry, Store, check_place, overlay_of,
+    Bundled, Config, Instance, Known, Lease, Looked, Member, OnDemand, OpenError, Opens, Past,
+    RecoveryReport, Registry, Store, check_place, overlay_of,
 };
 use systx_txn::Stalls;
 use systx_vfs::shared::SharedVolume;
@@ -51,6 +51,23 @@ pub struct Location {
     pub store: PathBuf,
 }
 
+/// What is remembered of a volume while it is closed.
+#[derive(Default)]
+pub(crate) struct Memory {
+    recovered: Reports,
+    /// See [`Config::bundled`].
+    bundled: Bundled,
+    /// See [`Config::looked`].
+    looked: Looked,
+}
+
+/// What each opening of a volume's store is told, and what it tells.
+struct Standing {
+    /// Somebody has said that the store counts, whoever made it.
+    trusted: AtomicBool,
+    memory: Arc<Memory>,
+}
+
 /// What the recoveries of a store did, each time that it was opened.
 struct Reports(Mutex<Told>);
 
@@ -61,11 +78,13 @@ struct Told {
     new: RecoveryReport,
 }
 
-impl Reports {
-    fn new() -> Reports {
+impl Default for Reports {
+    fn default() -> Reports {
         Reports(Mutex::new(rank::LEAF, Told::default()))
     }
+}
 
+impl Reports {
     fn add(&self, report: &RecoveryReport) {
         let mut told = self.0.lock();
         told.all.add(report);
@@ -81,10 +100,9 @@ pub struct OpenVolume {
     pub vol: Arc<SharedVolume>,
     /// The durable side, while somebody needs it.
     pub store: Arc<OnDemand>,
-    recovered: Arc<Reports>,
+    standing: Arc<Standing>,
     /// On an overlay file system it is always open.
     _always: Option<Lease>,
-    trusted: Arc<AtomicBool>,
     /// The same two, as a commit knows them.
     pub site: Arc<Site>,
     /// What this machine has noted.
@@ -96,6 +114,8 @@ pub struct OpenVolume {
     looked: Mutex<Option<(TxnId, Arc<Vec<Past>>)>>,
     /// What happened since.
     pub counts: Counts,
+    /// References to `vol` that this has by itself; views have more.
+    own_references: usize,
 }
 
 impl OpenVolume {
@@ -133,6 +153,22 @@ impl OpenVolume {
         self.guarded.lock().retain(|g| !Arc::ptr_eq(g, guarded));
     }
 
+    /// Nothing but the table of open volumes has it: no request, no transaction, no view that lives
+    /// on after its commit, no guarded directory, no thread that closes or tidies its store.
+    pub(crate) fn is_unused(self: &Arc<Self>) -> bool {
+        self.may_be_unmounted()
+            && Arc::strong_count(self) == 1
+            && Arc::strong_count(&self.site) == 1
+            && Arc::strong_count(&self.vol) <= self.own_references
+            && self.store.is_closed()
+    }
+
+    /// Whether its file system would be unmounted by somebody, as far as this daemon guards nothing
+    /// there.
+    pub(crate) fn may_be_unmounted(&self) -> bool {
+        !self.site.is_root && !self.is_overlay() && self.guarded.lock().is_empty()
+    }
+
     /// Every place at which another file system is mounted, so that a view shows that one. Below
     /// the guarded directories of this volume a view sees what they show. None if the mount table
     /// cannot be read.
@@ -147,25 +183,25 @@ impl OpenVolume {
     /// What recovery did when the volume was opened, as sentences; empty if there was nothing to
     /// do.
     pub fn recovery_notes(&self) -> Vec<String> {
-        let report = self.recovered.0.lock().all.clone();
+        let report = self.standing.memory.recovered.0.lock().all.clone();
         self.recovered(&report).notes
     }
 
     /// What recovery did, for whoever asks first.  Everybody else is told that there was nothing
     /// to do.
     pub fn tell_recovered(&self) -> Recovered {
-        let report = std::mem::take(&mut self.recovered.0.lock().new);
+        let report = std::mem::take(&mut self.standing.memory.recovered.0.lock().new);
         self.recovered(&report)
     }
 
     /// Other stores of the transactions that recovery has met.
     pub(crate) fn other_members(&self) -> Vec<Member> {
-        self.recovered.0.lock().all.others.clone()
+        self.standing.memory.recovered.0.lock().all.others.clone()
     }
 
     /// Somebody has said that the store counts, whoever made it.
     pub(crate) fn trust(&self, trusted: bool) {
-        self.trusted.fetch_or(trusted, Ordering::Relaxed);
+        self.standing.trusted.fetch_or(trusted, Ordering::Relaxed);
     }
 
     /// The store, open as long as this lives.
@@ -448,8 +484,7 @@ struct Opener {
     io: Arc<dyn Io>,
     location: Location,
     ledger: Arc<Ledger>,
-    trusted: Arc<AtomicBool>,
-    recovered: Arc<Reports>,
+    standing: Arc<Standing>,
     /// Whose views hide the store.
     vol: Arc<OnceLock<Weak<SharedVolume>>>,
 }
@@ -458,13 +493,13 @@ impl Opens for Opener {
     /// Runs recovery if the store needs it.
     fn open(&self) -> Result<Arc<dyn Store>, OpenError> {
         let (ledger, store) = (&self.ledger, &self.location.store);
-        let trusted = self.trusted.load(Ordering::Relaxed);
+        let trusted = self.standing.trusted.load(Ordering::Relaxed);
         let asked = Asked { ledger: Arc::clone(ledger), store: store.clone(), trusted };
         let registry = Registry::new(Arc::new(asked));
         let config = Config { registry, ..self.config.clone() };
         let others = Elsewhere { owner: elsewhere::own(), ledger };
         let (opened, report) = systx_store::open_among(config, Arc::clone(&self.io), &others)?;
-        self.recovered.add(&report);
+        self.standing.memory.recovered.add(&report);
         note(&self.location);
         if let Some(vol) = self.vol.get().and_then(Weak::upgrade) {
             vol.hide_store(opened.own_object());
@@ -517,10 +552,17 @@ fn without_slash(mount: &Path) -> Vec<u8> {
 }
 
 /// How the store `below` a mount is opened.
-fn config(mount: &Path, owner: systx_store::Owner, below: &[u8]) -> Result<Config, VolumeError> {
+fn config(
+    mount: &Path,
+    owner: systx_store::Owner,
+    below: &[u8],
+    memory: &Memory,
+) -> Result<Config, VolumeError> {
     Ok(Config {
         instance: instance(mount)?,
         owner: Some(owner),
+        bundled: memory.bundled.clone(),
+        looked: memory.looked.clone(),
         seed: seed(),
         committer_applies: true,
         ..Config::new(below)
@@ -528,7 +570,15 @@ fn config(mount: &Path, owner: systx_store::Owner, below: &[u8]) -> Result<Confi
 }
 
 /// Opens a volume.  Its store is opened when it is needed.
-pub fn open(location: &Location, ledger: &Arc<Ledger>) -> Result<OpenVolume, VolumeError> {
+/// `memory`: of earlier openings.
+///
+/// # Errors
+/// Its file system, or the place of its store, cannot be used.
+pub(crate) fn open(
+    location: &Location,
+    ledger: &Arc<Ledger>,
+    memory: Arc<Memory>,
+) -> Result<OpenVolume, VolumeError> {
     let real = RealIo::from_dir(open_root(&location.mount)?);
     let real = Arc::new(real.map_err(|e| failed("open", &location.mount, e))?);
     let io: Arc<dyn Io> = real.clone();
@@ -544,18 +594,16 @@ pub fn open(location: &Location, ledger: &Arc<Ledger>) -> Result<OpenVolume, Vol
     if is_overlay(info.magic) && !has_lasting_numbers(location)? {
         return Err(VolumeError::Overlay { mount: location.mount.display().to_string() });
     }
-    let config = config(&location.mount, owner, below)?;
+    let config = config(&location.mount, owner, below, &memory)?;
     let versions = config.versions.clone();
-    let trusts = Arc::new(AtomicBool::new(false));
-    let recovered = Arc::new(Reports::new());
+    let standing = Arc::new(Standing { trusted: AtomicBool::new(false), memory });
     let opened = Arc::new(OnceLock::new());
     let opener = Opener {
         config,
         io: Arc::clone(&io),
         location: location.clone(),
         ledger: Arc::clone(ledger),
-        trusted: Arc::clone(&trusts),
-        recovered: Arc::clone(&recovered),
+        standing: Arc::clone(&standing),
         vol: Arc::clone(&opened),
     };
     let store = OnDemand::new(io.clone(), below, opener);
@@ -583,11 +631,11 @@ pub fn open(location: &Location, ledger: &Arc<Ledger>) -> Result<OpenVolume, Vol
     };
     Ok(OpenVolume {
         location: location.clone(),
+        own_references: Arc::strong_count(&vol),
         vol,
         store,
         site: Arc::new(site),
-        recovered,
-        trusted: trusts,
+        standing,
         _always: always,
         ledger: Arc::clone(ledger),
         relaxed: Relaxed::new(),

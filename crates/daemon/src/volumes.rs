@@ -1,5 +1,10 @@
 //! The table of the open volumes: each is opened once, and recovered by that.
+//!
+//! An open volume holds its file system, also when that is unmounted: the kernel then writes
+//! nothing back, and the device stays in use.  So a volume is closed soon after its last use
+//! ([`Volumes::let_go`]); `/` is not, since nobody unmounts it.
 
+use crate::chores::Chores;
 use crate::elsewhere::{self, Elsewhere};
 use crate::fuse_mount::FS_TYPE;
 use crate::guarded::Guarded;
@@ -8,7 +13,7 @@ use crate::mounts;
 use crate::opening::Openings;
 use crate::path_views::PathViews;
 use crate::protocol::{Failure, FailureKind, HostPath, Place};
-use crate::volume::{self, Location, OpenVolume};
+use crate::volume::{self, Location, Memory, OpenVolume};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -29,6 +34,8 @@ pub struct Volumes {
     pub(crate) path_views: PathViews,
     /// What this machine has noted of its stores.
     ledger: Arc<Ledger>,
+    /// Among them: to let go of what is not in use any more.
+    chores: Arc<Chores>,
     /// This table, for threads that outlive a call.
     me: Weak<Volumes>,
 }
@@ -38,6 +45,8 @@ struct Tables {
     open: HashMap<Location, Arc<OpenVolume>>,
     /// Somebody is opening them.
     opening: HashSet<Location>,
+    /// Also of those that are closed.
+    memories: HashMap<Location, Arc<Memory>>,
 }
 
 /// The right to open the volume at a location, which ends also with a panic.
@@ -55,7 +64,11 @@ impl Drop for OpeningTurn<'_> {
 
 impl Volumes {
     /// Nothing open.
-    pub(crate) fn new(runtime: Option<&Runtime>, ledger: Ledger) -> Arc<Volumes> {
+    pub(crate) fn new(
+        runtime: Option<&Runtime>,
+        ledger: Ledger,
+        chores: Arc<Chores>,
+    ) -> Arc<Volumes> {
         Arc::new_cyclic(|me| Volumes {
             uid: rustix::process::geteuid().as_raw(),
             home: std::env::var_os("HOME").map(PathBuf::from),
@@ -64,6 +77,7 @@ impl Volumes {
             openings: Openings::new(),
             path_views: PathViews::new(runtime.map(Runtime::dir)),
             ledger: Arc::new(ledger),
+            chores,
             me: me.clone(),
         })
     }
@@ -94,9 +108,9 @@ impl Volumes {
         self.open_at(location, trusted)
     }
 
-    /// The volume of a place; all that are open, if `None`.
-    pub(crate) fn of(&self, place: Option<&Place>) -> Result<Vec<Arc<OpenVolume>>, Failure> {
-        place.map_or_else(|| Ok(self.all()), |place| Ok(vec![self.at(place)?]))
+    /// What this machine has noted of its stores.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     /// The volume at a location, opened (and recovered) if it is not open yet.
@@ -105,6 +119,8 @@ impl Volumes {
         location: Location,
         trusted: bool,
     ) -> Result<Arc<OpenVolume>, Failure> {
+        // Whatever it is used for, it is not from some time on.
+        self.chores.are_due();
         let mut tables = self.tables.lock();
         loop {
             if let Some(open) = tables.open.get(&location) {
@@ -119,10 +135,11 @@ impl Volumes {
             }
             self.opened.wait(&mut tables);
         }
+        let memory = Arc::clone(tables.memories.entry(location.clone()).or_default());
         drop(tables);
         let opened = {
             let _turn = OpeningTurn { volumes: self, location: &location };
-            let opened = volume::open(&location, &self.ledger).map(Arc::new);
+            let opened = volume::open(&location, &self.ledger, memory).map(Arc::new);
             if let Ok(open) = &opened {
                 self.tables.lock().open.insert(location.clone(), open.clone());
             }
@@ -279,6 +296,21 @@ impl Volumes {
     /// with it descriptors, from ending.
     pub(crate) fn all_have_answered(&self) -> bool {
         self.openings.is_empty()
+    }
+
+    /// Closes the volumes that nothing needs any more.  `in_use`: by an open transaction.  True if
+    /// others may follow without a further event: a request is under way, a store is about to be
+    /// closed, a program has something open of a view whose transaction has ended.
+    pub(crate) fn let_go(&self, in_use: impl Fn(&Arc<OpenVolume>) -> bool) -> bool {
+        let mut tables = self.tables.lock();
+        let unused: Vec<_> = tables.open.extract_if(|_, volume| volume.is_unused()).collect();
+        let left: Vec<_> = tables.open.values().cloned().collect();
+        drop(tables);
+        if !unused.is_empty() {
+            // What holds a file system last that was unmounted writes back all that is dirty.
+            std::thread::spawn(move || drop(unused));
+        }
+        left.iter().any(|volume| volume.may_be_unmounted() && !in_use(volume))
     }
 
     /// Lets go of all of them: the daemon ends.

@@ -192,6 +192,11 @@ impl Room {
             .collect::<Vec<_>>());
     }
 
+    /// The directory that has `a`, `b` and `m`, as the namespace has it.
+    pub fn dir(&self) -> &std::path::Path {
+        &self.dir
+    }
+
     /// Where something in the namespace is for this process; relative to the directory that has
     /// `a`, `b` and `m`.
     pub fn path(&self, there: &str) -> PathBuf {

@@ -40,6 +40,11 @@ fn beginning(daemon: &str, before: &str, after: &str) -> String {
     format!("cd a && exec env {daemon} $S run -- sh -c '{before}; echo begun; read x; {after}'")
 }
 
+/// The same of a program outside of all transactions.
+fn beginning_plain(before: &str) -> String {
+    format!("{before}; echo begun; read x")
+}
+
 #[test]
 fn where_nothing_is_committed_nothing_is_left() {
     let room = room!();
@@ -55,6 +60,59 @@ fn where_nothing_is_committed_nothing_is_left() {
     std::fs::write(room.path("m/file"), "outside\n").unwrap();
     assert_eq!(lost.end(), 75);
     assert_eq!(stores(&room), ["b"]);
+}
+
+/// The disk of `b` is in use by nobody: its loop device is given back with its file system.
+fn b_is_let_go(room: &Room) {
+    room.wait("the end of b's use", |room| {
+        room.sh("test -z \"$(losetup -n -O NAME -j /run/b.img)\"").code == Some(0)
+    });
+}
+
+/// Also while the daemon lives on, and the kernel has written back then what plain programs wrote.
+#[test]
+fn who_unmounts_a_file_system_after_a_run_has_all_of_it_on_the_disk() {
+    let room = room!();
+    room.sh("$S mount a/dir").ok();
+    room.sh("cd b && $S run -- sh -c 'echo run > new; echo x > ../m/new'").ok();
+    room.sh("cd b && $S run --read-only -- cat file; $S log; $S undo").ok();
+    room.sh("echo plain > b/plain; umount b").ok();
+    b_is_let_go(&room);
+    room.mount("b");
+    let text = room.sh("cat b/plain; test ! -e b/new; cd b && $S log && $S run -- true").ok();
+    assert!(text.contains("plain"), "{text}");
+    room.sh("test -d m/.systx; umount b").ok();
+    b_is_let_go(&room);
+    assert_eq!(room.processes(&["daemon", "--serve"]).len(), 1);
+    room.sh("$S umount a/dir").ok();
+}
+
+/// Whether the daemon has a file system open.
+fn is_open(room: &Room, which: &str) -> bool {
+    let top = room.sh("$S top --once --json").ok();
+    top.contains(&format!("\"{}\"", room.dir().join(which).display()))
+}
+
+/// What a program still has open of a view is of the file system: what it writes there is a change
+/// that transactions hear of, by those who share the volume.
+#[test]
+fn a_view_that_lives_on_after_its_commit_keeps_its_file_system_open() {
+    let room = room!();
+    let path = room.sh("$S begin --json b").ok();
+    let json: serde_json::Value =
+        serde_json::from_str(path.split_once('\n').unwrap().1).expect("JSON");
+    let text = |name: &str| json["begun"][name].as_str().expect("a string").to_owned();
+    let (id, view) = (text("id"), text("path"));
+    let uses = beginning_plain(&format!("exec 3<{view}/file"));
+    let program = Begun::start(&room, &uses);
+    room.sh(&format!("$S commit {id}")).ok();
+    for _ in 0..2 {
+        room.sh("cd m && $S run -- cat file").ok();
+        room.wait("the end of m's use", |room| !is_open(room, "m"));
+        assert!(is_open(&room, "b"));
+    }
+    program.end();
+    room.wait("the end of b's use", |room| !is_open(room, "b"));
 }
 
 #[test]

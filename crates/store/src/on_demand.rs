@@ -240,6 +240,12 @@ impl OnDemand {
         Some(Lease { store, right: self.right(&mut state, false) })
     }
 
+    /// Nobody needs it, and no thread is opening or closing it.
+    pub fn is_closed(&self) -> bool {
+        let state = self.state.lock();
+        !state.busy && state.leases == 0 && self.opened(&state).is_none()
+    }
+
     /// As [`OnDemand::lease`], if the store is there: makes none.
     ///
     /// # Errors

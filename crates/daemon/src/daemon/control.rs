@@ -296,15 +296,15 @@ impl Control for Daemon {
     }
 
     fn deferred(&self, place: Option<Place>) -> Result<Vec<Deferred>, Failure> {
-        let mut all = Vec::new();
-        for volume in self.table.volumes.of(place.as_ref())? {
-            all.extend(deferred::due(&volume)?);
-        }
-        Ok(all)
+        let volumes = &self.table.volumes;
+        let volume = place.map(|place| volumes.at(&place)).transpose()?;
+        deferred::listed(volumes.ledger(), volume.as_deref())
     }
 
     fn settle(&self, settle: Settle) -> Result<(), Failure> {
-        deferred::settle(&self.table.volumes.of(settle.place.as_ref())?, settle.id, &settle.left)
+        let volumes = &self.table.volumes;
+        let volume = settle.place.map(|place| volumes.at(&place)).transpose()?;
+        deferred::settle(volumes.ledger(), volume.as_deref(), settle.id, &settle.left)
     }
 
     fn undo(&self, undo: Undo) -> Result<Undone, Failure> {
