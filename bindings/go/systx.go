@@ -89,9 +89,31 @@ func Read(path string) Path { return Path{path, true} }
 // name. Not together with Ordered or ReadOnly.
 func Scope(paths ...Path) Option { return func(o *options) { o.scope = paths } }
 
-// ResetOrder has `next` come next in an order on the guarded directory that holds dir; "" is as without In.
+// NextOrder tells which number comes next in an order on the guarded directory that holds dir: all lower ones are committed, whatever ended
+// since; "" is as without In.
+func NextOrder(dir, name string) (uint64, error) {
+	var next C.uint64_t
+	err := onOrder(dir, name, func(where, order *C.char) error {
+		if r, err := C.systx_next_order(where, order, &next); r != 0 {
+			return failed("systx_next_order", err)
+		}
+		return nil
+	})
+	return uint64(next), err
+}
+
+// ResetOrder has `next` come next in an order on the guarded directory that holds dir, 0 ends the order; "" is as without In.
 // syscall.EBUSY: transactions of that order are open.
 func ResetOrder(dir, name string, next uint64) error {
+	return onOrder(dir, name, func(where, order *C.char) error {
+		if r, err := C.systx_reset_order(where, order, C.uint64_t(next)); r != 0 {
+			return failed("systx_reset_order", err)
+		}
+		return nil
+	})
+}
+
+func onOrder(dir, name string, ask func(where, order *C.char) error) error {
 	var o options
 	if dir != "" {
 		In(dir)(&o)
@@ -105,10 +127,7 @@ func ResetOrder(dir, name string, next uint64) error {
 		defer free()
 		order := C.CString(name)
 		defer C.free(unsafe.Pointer(order))
-		if r, err := C.systx_reset_order(where, order, C.uint64_t(next)); r != 0 {
-			return failed("systx_reset_order", err), true
-		}
-		return nil, true
+		return ask(where, order), true
 	})
 }
 

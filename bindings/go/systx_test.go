@@ -300,9 +300,17 @@ func TestNumbersAreUsedUpByCommitsAndMissingOnesAreNamed(t *testing.T) {
 	if value, err := read(file); err != nil || value != 0 {
 		t.Fatalf("number 2 was dropped: %d, %v", value, err)
 	}
+	next := func(want uint64) {
+		t.Helper()
+		if got, err := NextOrder(dir, name); err != nil || got != want {
+			t.Fatalf("comes next: %d, %v, not %d", got, err, want)
+		}
+	}
+	next(1)
 	if err := ResetOrder(dir, name, 2); err != nil {
 		t.Fatal(err)
 	}
+	next(2)
 	if err := put(2); err != nil {
 		t.Fatal(err)
 	}
@@ -312,6 +320,11 @@ func TestNumbersAreUsedUpByCommitsAndMissingOnesAreNamed(t *testing.T) {
 	if err := put(1); !errors.Is(err, syscall.EEXIST) {
 		t.Fatalf("over: %v", err)
 	}
+	next(3)
+	if err := ResetOrder(dir, name, 0); err != nil {
+		t.Fatal(err)
+	}
+	next(0)
 }
 
 func TestNoUpdateIsLostUnderPreemptionAndCollection(t *testing.T) {

@@ -36,6 +36,26 @@ NATIVE(jint, order0)(JNIEnv *env, jclass class, jbyteArray dir, jint flags, jbyt
     return told(systx_begin_with(path, &begin));
 }
 
+NATIVE(jint, next0)(JNIEnv *env, jclass class, jbyteArray dir, jbyteArray order, jlongArray next) {
+    char path[PATH_MAX], name[256];
+    uint64_t number = 0;
+    jlong out;
+    int errors;
+    (void)class;
+    if (!string(env, dir, path, sizeof path) || !string(env, order, name, sizeof name)) return ENAMETOOLONG;
+    errors = told(systx_next_order(path, name, &number));
+    out = (jlong)number;
+    (*env)->SetLongArrayRegion(env, next, 0, 1, &out);
+    return errors;
+}
+
+NATIVE(jint, reset0)(JNIEnv *env, jclass class, jbyteArray dir, jbyteArray order, jlong next) {
+    char path[PATH_MAX], name[256];
+    (void)class;
+    if (!string(env, dir, path, sizeof path) || !string(env, order, name, sizeof name)) return ENAMETOOLONG;
+    return told(systx_reset_order(path, name, (uint64_t)next));
+}
+
 NATIVE(jint, scoped0)(JNIEnv *env, jclass class, jbyteArray dir, jint flags, jobjectArray paths, jbooleanArray reads) {
     jsize many = (*env)->GetArrayLength(env, paths);
     struct systx_path *scope = calloc((size_t)many + 1, sizeof *scope);

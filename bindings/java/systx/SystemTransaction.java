@@ -73,6 +73,22 @@ public final class SystemTransaction implements AutoCloseable {
         return new SystemTransaction();
     }
 
+    /** Which number comes next in an order: all lower ones are committed, whatever ended since. */
+    public static long nextOrder(Path dir, String order) throws IOException {
+        long[] next = new long[1];
+        check(next0(bytes(dir.toString()), bytes(order), next));
+        return next[0];
+    }
+
+    /** From now on {@code next} comes next in an order; 0 ends the order. */
+    public static void resetOrder(Path dir, String order, long next) throws IOException {
+        check(reset0(bytes(dir.toString()), bytes(order), next));
+    }
+
+    private static byte[] bytes(String text) {
+        return text.getBytes(StandardCharsets.UTF_8);
+    }
+
     /** A path of a scope: {@code reads}, or else it is written, made or removed. */
     public record Declared(Path path, boolean reads) {
         /** To be written, made or removed. */
@@ -155,6 +171,10 @@ public final class SystemTransaction implements AutoCloseable {
     private static native int begin0(byte[] dir, int flags);
 
     private static native int order0(byte[] dir, int flags, byte[] order, long number);
+
+    private static native int next0(byte[] dir, byte[] order, long[] next);
+
+    private static native int reset0(byte[] dir, byte[] order, long next);
 
     private static native int scoped0(byte[] dir, int flags, byte[][] paths, boolean[] reads);
 

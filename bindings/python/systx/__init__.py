@@ -65,6 +65,7 @@ _lib.systx_begin_at.argtypes = [ctypes.c_char_p, ctypes.c_uint]
 _lib.xpause.restype = _lib.xid.restype = ctypes.c_uint64
 _lib.xresume.argtypes = [ctypes.c_uint64]
 _lib.systx_reset_order.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint64]
+_lib.systx_next_order.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(ctypes.c_uint64)]
 _lib.systx_patience.argtypes = [ctypes.c_uint]
 
 
@@ -106,8 +107,15 @@ def begin(directory=None, flags=0, order=None, scope=None):
     _check(_lib.systx_begin_with(_place(directory), ctypes.byref(how)))
 
 
+def next_order(name, directory=None):
+    """Which number of that order comes next: all lower ones are committed."""
+    following = ctypes.c_uint64()
+    _check(_lib.systx_next_order(_place(directory), os.fsencode(name), ctypes.byref(following)))
+    return following.value
+
+
 def reset_order(name, following, directory=None):
-    """From now on ``following`` is the number of that order that comes next."""
+    """From now on ``following`` is the number of that order that comes next; 0 ends the order."""
     _check(_lib.systx_reset_order(_place(directory), os.fsencode(name), following))
 
 

@@ -23,7 +23,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Of this interface.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The type byte of all of its ioctls.
 const TYPE: u32 = 0xE7;
@@ -125,8 +125,10 @@ pub mod order {
     /// used up; `EBUSY`: another transaction has it; `EINVAL`: no transaction is open, or it takes
     /// part already.
     pub const JOIN: u32 = 0;
-    /// This number comes next.  `EBUSY`: transactions take part.
+    /// This number comes next, durably; 0 ends the order. `EBUSY`: transactions take part.
     pub const RESET: u32 = 1;
+    /// Which number comes next.
+    pub const NEXT: u32 = 2;
 }
 
 /// Argument of [`ATTACH`].
@@ -217,7 +219,7 @@ pub struct Order {
     pub what: u32,
     /// In: length of the name.
     pub name_len: u32,
-    /// In: the number.
+    /// In: the number; out with `NEXT`.
     pub number: u64,
     /// In: the name; each user has names of their own on each file system.
     pub name: [u8; ORDER_MAX],

@@ -7,10 +7,12 @@
 pub mod codec;
 pub mod id;
 mod mix;
+mod orders;
 pub mod progress;
 mod shown;
 pub mod sync;
 
 pub use id::{BUILT, FIRST_OPEN, Gid, Kind, NodeId, Oid, Time, TxnId, Uid};
 pub use mix::mix;
+pub use orders::{ORDER_NAME, ORDERS, OrderName, OrderStep, Orders, Remembered};
 pub use shown::{shown, shown_lines};

@@ -23,6 +23,7 @@
 //! | `record` | the commit point: one record, or a joint commit over several stores |
 //! | `place` | installation and release |
 //! | `late` | commits that are decided and could not be installed then |
+//! | `numbers` | what a store is told of an order beside its commits |
 //! | `relaxed` | the thread that finishes commits whose programs did not wait for the disk |
 //! | `checkpoints` | lets a journal forget what is installed |
 
@@ -30,6 +31,7 @@
 
 mod checkpoints;
 mod late;
+mod numbers;
 mod place;
 mod record;
 mod relaxed;
@@ -42,6 +44,7 @@ mod testing;
 
 pub use checkpoints::Checkpoints;
 pub use late::finish_late;
+pub use numbers::set_order;
 pub use place::{Installed, Placed};
 pub use record::{Durable, durable_all};
 pub use relaxed::{Relaxed, Then};

@@ -109,8 +109,13 @@ impl Drop for Fate {
 impl Commit {
     /// A commit of transaction `id`, which the engines of all parts know.
     ///
-    /// The parts are put into the order of their volumes, in which locks of several are taken.
+    /// The parts are put into the order of their volumes, in which locks of several are taken. One
+    /// that is in an order has a record also if it changes nothing: its number is used up.
     pub fn new(id: TxnId, meta: CommitMeta, mut parts: Vec<Part>) -> Commit {
+        if meta.order.is_some() {
+            let bare = parts.iter_mut().filter(|part| !part.changes());
+            bare.for_each(|part| part.writes = WriteSet::nothing());
+        }
         parts.sort_by_key(|part| part.site.vol.order());
         Commit { id, meta, parts }
     }

@@ -111,6 +111,7 @@ pub fn commit_of(id: u64, files: &[(&Arc<Site>, &str)]) -> Commit {
         started: now,
         finished: now,
         told: None,
+        order: None,
     };
     Commit::new(TxnId(id), meta, parts)
 }

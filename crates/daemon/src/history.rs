@@ -459,6 +459,7 @@ fn run(
         started,
         finished: first.vol.tree.now(),
         told: Some(crate::describe::told(summary)),
+        order: None,
     };
     let sets = std::mem::take(&mut plan.sets);
     let parts = volumes.iter().zip(sets).map(|(volume, writes)| Part {
@@ -606,6 +607,7 @@ mod tests {
                 started: Time::default(),
                 finished: Time::default(),
                 told: None,
+                order: None,
             },
             lsn: n,
             forgotten: false,

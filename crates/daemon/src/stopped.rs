@@ -2,6 +2,7 @@
 
 use crate::protocol::{self, Failure, FailureKind, HostPath};
 use crate::volume::VolumeError;
+use rustix::io::Errno;
 use std::io;
 use systx_commit::Stopped;
 use systx_store::{ApplyError, CommitError, OpenError, Outside, OutsideChange, ReserveError};
@@ -67,6 +68,16 @@ pub(crate) fn failure(stopped: Stopped) -> Failure {
             failure.paths = paths;
             failure
         }
+    }
+}
+
+/// What a thread's transaction is told of a failure.
+pub(crate) fn errno_of(failure: &Failure) -> Errno {
+    match failure.kind {
+        FailureKind::Space => Errno::NOSPC,
+        FailureKind::Quota => Errno::DQUOT,
+        FailureKind::Busy => Errno::BUSY,
+        _ => Errno::IO,
     }
 }
 

@@ -2,12 +2,18 @@
 //! is awaited in words.
 
 use crate::blocked;
+use crate::protocol::Failure;
+use crate::stopped::errno_of;
 use crate::transaction::Transaction;
 use crate::transactions::Transactions;
+use crate::volume::OpenVolume;
 use rustix::io::Errno;
+use std::sync::Arc;
 use std::time::Duration;
 use systx_abi as abi;
-use systx_txn::{Engine, GroupName, Order, OrderError, Turn};
+use systx_base::{OrderName, OrderStep, Orders, shown};
+use systx_store::{CommitMeta, TxnKind};
+use systx_txn::{Order, OrderError, Turn};
 use systx_vfs::api::Reply;
 
 /// How long one request to commit waits for its turn, or for others that take part. Short, since
@@ -15,15 +21,23 @@ use systx_vfs::api::Reply;
 pub const WAIT: Duration = Duration::from_millis(250);
 
 /// An order as a user names it.
-pub fn group(arg: &abi::Order, owner: u32) -> Reply<GroupName> {
+pub fn order(arg: &abi::Order, owner: u32) -> Reply<OrderName> {
     let name = arg.name.get(..arg.name_len as usize).filter(|name| !name.is_empty());
-    Ok(GroupName { owner, name: name.ok_or(Errno::INVAL)?.into() })
+    Ok(OrderName { owner, name: name.ok_or(Errno::INVAL)?.into() })
+}
+
+/// The numbers of a file system. A guarded directory has its store open.
+fn numbers(volume: &OpenVolume) -> Result<Arc<Orders>, Failure> {
+    Ok(volume.lease()?.orders())
 }
 
 /// A transaction takes its place; else an errno, and the reason in words.
-pub fn join(txn: &Transaction, group: GroupName, number: u64) -> Result<(), (Errno, String)> {
-    let order = Order { group, number };
-    let joined = txn.volume.vol.engine.enlist(txn.id, &order);
+pub fn join(txn: &Transaction, order: OrderName, number: u64) -> Result<(), (Errno, String)> {
+    let numbers =
+        numbers(&txn.volume).map_err(|failure| (errno_of(&failure), failure.to_string()))?;
+    let owner = order.owner;
+    let order = Order { group: order, number };
+    let joined = txn.volume.vol.engine.enlist(txn.id, &order, &numbers);
     joined.map_err(|why| match why {
         OrderError::Over(next) => {
             (Errno::EXIST, format!("number {number} of the order is used up: {next} comes next"))
@@ -32,16 +46,57 @@ pub fn join(txn: &Transaction, group: GroupName, number: u64) -> Result<(), (Err
             (Errno::BUSY, format!("transaction {by} has number {number} of the order"))
         }
         OrderError::NotFree => (Errno::INVAL, "it is not new, or is in an order already".into()),
-        OrderError::Full => (Errno::DQUOT, "its user has too many orders".into()),
+        OrderError::Full => {
+            let mut words =
+                "its user has too many orders: end those that are over by a reset to 0".to_owned();
+            if let Some((order, _)) = numbers.oldest(owner) {
+                words += &format!(", as {:?}, which was not used for longest", shown(&order.name));
+            }
+            (Errno::DQUOT, words)
+        }
     })
 }
 
-/// Another number comes next.
-pub fn reset(engine: &Engine, group: &GroupName, next: u64) -> Reply<()> {
-    engine.reset_order(group, next).map_err(|why| match why {
+/// Which number comes next.
+pub fn next(volume: &OpenVolume, order: &OrderName) -> Reply<u64> {
+    Ok(numbers(volume).map_err(told)?.next(order))
+}
+
+/// Another number comes next, also after a crash.
+pub fn reset(
+    (table, volume): (&Transactions, &Arc<OpenVolume>),
+    order: OrderName,
+    next: u64,
+) -> Reply<()> {
+    let numbers = numbers(volume).map_err(told)?;
+    let txn = table.new_id(volume).map_err(told)?;
+    let seized = volume.vol.engine.seize_order(txn, &order, &numbers);
+    let _seized = seized.map_err(|why| match why {
         OrderError::Full => Errno::DQUOT,
         _ => Errno::BUSY,
-    })
+    })?;
+    if numbers.next(&order) == next {
+        return Ok(());
+    }
+    let now = volume.vol.tree.now();
+    let meta = CommitMeta {
+        txn,
+        kind: TxnKind::Run,
+        argv: Vec::new(),
+        cwd: Vec::new(),
+        uid: order.owner,
+        started: now,
+        finished: now,
+        told: None,
+        order: Some(OrderStep { order, next }),
+    };
+    let set = systx_commit::set_order(&volume.site, meta);
+    set.map_err(|stopped| told(crate::stopped::failure(stopped)))
+}
+
+fn told(failure: Failure) -> Errno {
+    tracing::error!(%failure, "the number of an order");
+    errno_of(&failure)
 }
 
 /// What a transaction waits for, in words, and the errno for who has waited long enough.

@@ -420,13 +420,16 @@ impl Desk {
 
     /// Gives what is open on a seat its place in an order, or resets one.
     fn order(&self, place: &Place, arg: abi::Order) -> Reply<abi::Order> {
-        let (_, volume, _) = self.parts()?;
-        let group = thread_orders::group(&arg, place.uid)?;
+        let (table, volume, _) = self.parts()?;
+        let order = thread_orders::order(&arg, place.uid)?;
         match arg.what {
-            abi::order::RESET => thread_orders::reset(&volume.vol.engine, &group, arg.number)?,
+            abi::order::NEXT => {
+                return Ok(abi::Order { number: thread_orders::next(&volume, &order)?, ..arg });
+            }
+            abi::order::RESET => thread_orders::reset((&table, &volume), order, arg.number)?,
             abi::order::JOIN => {
                 let open = place.now.lock().open.clone().ok_or(Errno::INVAL)?;
-                if let Err((errno, words)) = thread_orders::join(&open.txn, group, arg.number) {
+                if let Err((errno, words)) = thread_orders::join(&open.txn, order, arg.number) {
                     // Without its place it must not be committed.
                     self.end(place, false)?;
                     let last = &mut place.now.lock().last;

@@ -701,6 +701,7 @@ impl Transaction {
             started: self.begun,
             finished: self.volume.vol.tree.now(),
             told: Some(describe::told(summary)),
+            order: None,
         }
     }
 }

@@ -102,6 +102,7 @@ int (*const ordered)(unsigned, const char *, uint64_t) = xbegin_ordered;
 int (*const scoped)(unsigned, const struct systx_path *, uint32_t) = xbegin_scoped;
 int (*const with)(const char *, const struct systx_begin *) = systx_begin_with;
 int (*const reset)(const char *, const char *, uint64_t) = systx_reset_order;
+int (*const next)(const char *, const char *, uint64_t *) = systx_next_order;
 uint64_t (*const ids[])(void) = {xpause, xid};
 int (*const resume)(uint64_t) = xresume;
 int (*const status)(struct systx_status *) = xstatus;

@@ -129,7 +129,12 @@ struct systx_begin {
 
 int systx_begin_with(const char *dir, const struct systx_begin *begin);
 
-/* From now on `next` is the number that comes next.  EBUSY: transactions of that order are open. */
+/* Which number comes next: all lower ones are committed.  Orders go on where they were after the end of any program, of the daemon, or
+ * of the machine. */
+int systx_next_order(const char *dir, const char *order, uint64_t *next);
+
+/* From now on `next` is the number that comes next; 0 ends the order, which costs nothing any more.  EBUSY: transactions of that order
+ * are open. */
 int systx_reset_order(const char *dir, const char *order, uint64_t next);
 
 /* How long xend() waits for who takes part and for lower numbers, and xbegin_scoped() for its turn, in all threads of the process; at

@@ -182,6 +182,28 @@ pub extern "C" fn systx_reset_order(dir: *const c_char, order: *const c_char, ne
 }
 
 /// See `systx.h`.
+///
+/// # Safety
+/// `next` points to a `uint64_t`.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn systx_next_order(
+    dir: *const c_char,
+    order: *const c_char,
+    next: *mut u64,
+) -> c_int {
+    done(|| {
+        if next.is_null() {
+            return Err(io::Error::from_raw_os_error(libc::EFAULT));
+        }
+        let number = thread::next_order(path(dir), name(order)?)?;
+        // SAFETY: the caller says so.
+        unsafe { next.write(number) };
+        Ok(())
+    })
+}
+
+/// See `systx.h`.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn systx_patience(milliseconds: u32) -> c_int {

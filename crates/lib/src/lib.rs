@@ -32,7 +32,9 @@ mod sys_unsafe;
 mod thread;
 
 pub use options::{Begin, Declared, Flags, set_patience};
-pub use thread::{reset_order, use_dir, xabort, xbegin, xend, xid, xpause, xresume, xstatus};
+pub use thread::{
+    next_order, reset_order, use_dir, xabort, xbegin, xend, xid, xpause, xresume, xstatus,
+};
 
 use std::io;
 use std::path::Path;

@@ -492,13 +492,27 @@ pub fn xbegin<'a>(dir: Option<&Path>, how: impl Into<Begin<'a>>) -> io::Result<(
     })
 }
 
-/// Resets an order of transactions, see [`Begin::order`]: `next` comes next.
+/// Which number comes next in an order of transactions, see [`Begin::order`]: all lower ones are
+/// committed, durably. So a program finds out where to go on, whatever ended since.
+///
+/// # Errors
+/// `EINVAL`: no name, or one of more than 64 bytes; those of [`xbegin`].
+pub fn next_order(dir: Option<&Path>, name: &str) -> io::Result<u64> {
+    ask_order(dir, order(abi::order::NEXT, name, 0)?)
+}
+
+/// Resets an order of transactions, see [`Begin::order`]: `next` comes next. When it returns that
+/// is durable. With 0 the order is over, and costs nothing any more.
 ///
 /// # Errors
 /// `EBUSY`: transactions take part; `EINVAL`: no name, or one of more than 64 bytes; `EDQUOT`: its
-/// user has too many orders; those of [`xbegin`].
+/// user has too many orders; `EIO`: it could not be made durable; those of [`xbegin`].
 pub fn reset_order(dir: Option<&Path>, name: &str, next: u64) -> io::Result<()> {
-    let mut order = order(abi::order::RESET, name, next)?;
+    ask_order(dir, order(abi::order::RESET, name, next)?).map(drop)
+}
+
+/// Asks something about an order beside all transactions; the number in the answer.
+fn ask_order(dir: Option<&Path>, mut order: abi::Order) -> io::Result<u64> {
     with(|mine| {
         let dir = dir.map_or_else(default_dir, Path::to_owned);
         mine.seat(&dir)?;
@@ -509,7 +523,8 @@ pub fn reset_order(dir: Option<&Path>, name: &str, next: u64) -> io::Result<()> 
             }
             asked => asked,
         }
-    })
+    })?;
+    Ok(order.number)
 }
 
 /// Whether a seat answers so that is none any more, see [`Mine::renew`].

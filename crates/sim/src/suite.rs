@@ -23,7 +23,7 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
-use systx_base::{Time, TxnId};
+use systx_base::{OrderName, OrderStep, Time, TxnId};
 use systx_store::io::{Class, Io};
 use systx_store::writeset::WriteSet;
 use systx_store::{
@@ -138,6 +138,11 @@ pub fn config(instance: Instance) -> Config {
     config
 }
 
+/// The order that all transactions are in.
+fn order() -> OrderName {
+    OrderName { owner: 1000, name: b"all"[..].into() }
+}
+
 /// An open store that commits drafts.
 pub struct Session {
     io: Arc<dyn Io>,
@@ -195,12 +200,23 @@ impl Session {
 
     /// Reserves and commits a write set as transaction `n`; the position in the log.
     pub fn commit_set(&mut self, set: WriteSet, n: u64, kind: TxnKind) -> Result<u64, Failure> {
-        let Ready { reservation, set, meta } = self.ready(set, n, kind)?;
+        let Ready { reservation, set, meta } = self.ready(set, (n, 1), kind)?;
         let committed = self.store.commit(reservation, set, meta);
         Ok(committed.map_err(|e| format!("commit: {e}"))?.lsn)
     }
 
-    fn ready(&self, set: WriteSet, n: u64, kind: TxnKind) -> Result<Ready, Failure> {
+    /// The number that comes next in the order that all transactions are in.
+    pub fn next(&self) -> u64 {
+        self.store.orders().next(&order())
+    }
+
+    /// Transaction `n`, the `ahead`th from here on.
+    fn ready(
+        &self,
+        set: WriteSet,
+        (n, ahead): (u64, u64),
+        kind: TxnKind,
+    ) -> Result<Ready, Failure> {
         let reservation = self.store.reserve(&set).map_err(|e| format!("reserve: {e}"))?;
         let meta = CommitMeta {
             txn: TxnId(n + 1),
@@ -211,6 +227,7 @@ impl Session {
             started: Time::default(),
             finished: Time::default(),
             told: None,
+            order: Some(OrderStep { order: order(), next: self.next() + ahead }),
         };
         Ok(Ready { reservation, set, meta })
     }
@@ -242,7 +259,7 @@ impl Session {
         sets: Vec<WriteSet>,
         n: u64,
     ) -> Result<Vec<Result<u64, CommitError>>, Failure> {
-        let numbered = sets.into_iter().zip(n..);
+        let numbered = sets.into_iter().zip((n..).zip(1..));
         let ready: Result<Vec<Ready>, Failure> =
             numbered.map(|(set, n)| self.ready(set, n, TxnKind::Run)).collect();
         let done = self.store.commit_group(ready?);
@@ -355,7 +372,10 @@ impl<'a> Bench<'a> {
             models.push(draft.after().clone());
             steps.push(Step::Draft(Box::new(draft)));
         }
-        if let (true, Some(last)) = (how.undo, steps.len().checked_sub(1)) {
+        // What changes nothing only uses its number up: it is not in the history.
+        let last = steps.len().checked_sub(1);
+        let last = last.filter(|n| models[*n].tree() != models[*n + 1].tree());
+        if let (true, Some(last)) = (how.undo, last) {
             for of in [last, last + 1] {
                 models.push(models[of].clone());
                 steps.push(Step::Undo(of as u64));
@@ -604,7 +624,13 @@ impl Run<'_> {
         let session = self.open(sim).map_err(|e| format!("recovery: {e}"))?;
         sim.record(Record::Off);
         let k = self.compare(sim, bounds)?;
-        let exact = Bounds { acked: k, submitted: k };
+        // The order has come as far as the tree.
+        let next = usize::try_from(session.next()).unwrap_or(usize::MAX);
+        let legal = bounds.acked..=bounds.submitted;
+        if !legal.contains(&next) || self.trees[next] != self.trees[k] {
+            return Err(format!("the tree is number {k}, and {next} comes next in the order"));
+        }
+        let (k, exact) = (next, Bounds { acked: next, submitted: next });
         leftovers(sim)?;
         drop(session);
         if let Some(plan) = nested {

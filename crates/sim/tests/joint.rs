@@ -79,6 +79,7 @@ fn meta(txn: u64) -> CommitMeta {
         started: Time::default(),
         finished: Time::default(),
         told: None,
+        order: None,
     }
 }
 

@@ -37,6 +37,7 @@ use crate::kept::{Bundled, Kept};
 use crate::layout::Layout;
 use crate::lock::StoreLock;
 use crate::mark::{Mark, Marks};
+use crate::orders::{Numbers, Version};
 use crate::space::{Inodes, Promise};
 use crate::spare::Spare;
 use crate::staging::{Pool, Slot};
@@ -196,6 +197,13 @@ pub(crate) struct State {
     highest_txn: TxnId,
 }
 
+/// What the file system takes.
+struct Bounds {
+    /// The longest file.
+    max_len: u64,
+    inodes: Arc<Inodes>,
+}
+
 /// A store; shared by reference between threads.
 pub struct DirStore {
     pub(crate) io: Arc<dyn Io>,
@@ -208,12 +216,11 @@ pub struct DirStore {
     state: Mutex<State>,
     changed: Event,
     pub(crate) kept: Kept,
+    pub(crate) numbers: Numbers,
     pub(crate) bundles: Bundles,
     pub(crate) users: Users,
     marks: Marks,
-    /// The longest file that the file system takes.
-    max_len: u64,
-    inodes: Arc<Inodes>,
+    bounds: Bounds,
     spare: Spare,
     lock: StoreLock,
 }
@@ -230,6 +237,7 @@ pub(crate) struct Opened {
     pub block: Option<Super>,
     pub highest_txn: TxnId,
     pub kept: Kept,
+    pub numbers: Numbers,
     pub lock: StoreLock,
 }
 
@@ -253,7 +261,10 @@ impl DirStore {
             highest_txn: opened.highest_txn,
         };
         DirStore {
-            max_len: opened.io.max_len(opened.lock.file()),
+            bounds: Bounds {
+                max_len: opened.io.max_len(opened.lock.file()),
+                inodes: Arc::default(),
+            },
             io: opened.io,
             layout: opened.layout,
             pool: opened.pool,
@@ -263,9 +274,9 @@ impl DirStore {
             root: opened.root,
             state: Mutex::new(rank::STORE, state),
             changed: Event::new(),
-            inodes: Arc::default(),
             spare: Spare::default(),
             kept: opened.kept,
+            numbers: opened.numbers,
             bundles: Bundles::new(),
             users: Users::new(),
             marks: Marks::new(),
@@ -457,10 +468,12 @@ impl DirStore {
             }
         }
         let report = ApplyReport { txn: commit.meta.txn, lsn, stamps, outside: installed.outside };
-        self.kept.comes(commit.meta.txn);
-        let history = History::new(commit, installed.done);
-        self.save(&history, redo).map_err(|e| failed(b"history", e))?;
-        self.displaced(&history);
+        if !commit.is_bare() {
+            self.kept.comes(commit.meta.txn);
+            let history = History::new(commit, installed.done);
+            self.save(&history, redo).map_err(|e| failed(b"history", e))?;
+            self.displaced(&history);
+        }
         crate::joint::note(&*self.io, &self.layout, commit, self.config.instance.boot)
             .map_err(|e| failed(b"decision", e))?;
         Ok((report, installed.gone))
@@ -480,6 +493,47 @@ impl DirStore {
         crate::history::save(&*self.io, &self.layout, txn, &bytes)
     }
 
+    /// When nobody writes a super block.
+    fn wait_checkpointed(&self) -> Result<Guard<'_, State>, Poisoned> {
+        let mut state = self.live()?;
+        while state.checkpointing {
+            self.changed.wait(&mut state);
+            if let Some(poisoned) = &state.poisoned {
+                return Err(poisoned.clone());
+            }
+        }
+        Ok(state)
+    }
+
+    /// Writes the numbers of orders for the super block that comes after this one.
+    fn write_orders(&self, block: &Super) -> std::io::Result<Version> {
+        match self.numbers.write(&*self.io, &self.layout, block.named()) {
+            Err(e) if is_full(&e) && self.spare.give_up(&*self.io, &self.layout) => {
+                self.numbers.write(&*self.io, &self.layout, block.named())
+            }
+            written => written,
+        }
+    }
+
+    /// Writes a super block; durable on return.
+    fn write_super(
+        &self,
+        supers: Option<Arc<Supers>>,
+        block: &Super,
+    ) -> std::io::Result<Arc<Supers>> {
+        let supers = match supers {
+            Some(supers) => supers,
+            None => Arc::new(Supers::open(&*self.io, &self.layout)?),
+        };
+        match supers.write(&*self.io, block) {
+            Err(e) if is_full(&e) && self.spare.give_up(&*self.io, &self.layout) => {
+                supers.write(&*self.io, block)?;
+            }
+            written => written?,
+        }
+        Ok(supers)
+    }
+
     /// Makes what is installed durable, and lets the journal forget it.
     ///
     /// # Errors
@@ -487,13 +541,7 @@ impl DirStore {
     /// opening.
     pub fn checkpoint(&self) -> Result<(), CheckpointError> {
         let (upto, after, txn, block, supers) = {
-            let mut state = self.live()?;
-            while state.checkpointing {
-                self.changed.wait(&mut state);
-                if let Some(poisoned) = &state.poisoned {
-                    return Err(poisoned.clone().into());
-                }
-            }
+            let mut state = self.wait_checkpointed()?;
             let applied = state.entries.iter().take_while(|(_, e)| e.phase == Phase::Applied);
             let (Some((lsn, entry)), Some(block)) = (applied.last(), state.block) else {
                 return Ok(());
@@ -503,30 +551,23 @@ impl DirStore {
             state.checkpointing = true;
             (lsn, after, txn, block, state.supers.clone())
         };
-        let block = Super { format: FORMAT, seq: block.seq + 1, head: after, txn, ..block };
-        let write = || -> std::io::Result<Arc<Supers>> {
+        let next = Super { format: FORMAT, seq: block.seq + 1, head: after, txn, ..block };
+        let write = || -> std::io::Result<(Arc<Supers>, Super, Version)> {
+            let orders = self.write_orders(&block)?;
             if self.class != Class::Memory {
                 self.io.sync_fs()?;
             }
-            let supers = match supers {
-                Some(supers) => supers,
-                None => Arc::new(Supers::open(&*self.io, &self.layout)?),
-            };
-            match supers.write(&*self.io, &block) {
-                Err(e) if is_full(&e) && self.spare.give_up(&*self.io, &self.layout) => {
-                    supers.write(&*self.io, &block)?;
-                }
-                written => written?,
-            }
-            Ok(supers)
+            let block = Super { orders: orders.number, ..next };
+            Ok((self.write_super(supers, &block)?, block, orders))
         };
         let written = write();
         let mut state = self.state.lock();
         state.checkpointing = false;
         let done = match written {
-            Ok(supers) => {
+            Ok((supers, block, orders)) => {
                 state.supers = Some(supers);
                 state.block = Some(block);
+                self.numbers.written(&orders);
                 let rest = state.entries.split_off(&(upto + 1));
                 let mut done = std::mem::replace(&mut state.entries, rest);
                 for (lsn, entry) in &mut done {

@@ -2,7 +2,6 @@
 
 use crate::history::{Commit, History};
 use crate::super_block::{BYTES, Super};
-use systx_base::codec::{Decoder, Encoder};
 
 /// A journal made up from these bytes is read as recovery reads it.
 pub fn journal(bytes: &[u8]) {
@@ -15,10 +14,8 @@ pub fn history(bytes: &[u8]) {
     if let Ok(history) = History::decode(&summed(bytes.to_vec())) {
         assert!(History::decode(&history.encode()).is_ok());
     }
-    if let Ok(commit) = Commit::decode(&mut Decoder::new(bytes)) {
-        let mut e = Encoder::new();
-        commit.encode(&mut e);
-        assert!(Commit::decode(&mut Decoder::new(&e.finish())).is_ok());
+    if let Ok(commit) = Commit::decode_record(bytes) {
+        assert!(Commit::decode_record(&commit.encode_record()).is_ok());
     }
     crate::bundle::read_made_up(bytes);
     let mut block = bytes.to_vec();
@@ -26,9 +23,11 @@ pub fn history(bytes: &[u8]) {
     let _ = Super::decode(&summed(block));
 }
 
-/// These bytes as a decision about a joint commit and as the mark, each with a sum that is right.
+/// These bytes as a decision about a joint commit, as the numbers of orders and as the mark, each
+/// with a sum that is right.
 pub fn side_files(bytes: &[u8]) {
     crate::joint::read_made_up(&summed(bytes.to_vec()));
+    crate::orders::read_made_up(&summed(bytes.to_vec()));
     let _ = crate::mark::Mark::decode(&summed(bytes.to_vec()));
 }
 

@@ -12,14 +12,14 @@ use crate::io::{HostId, Io, Open, Stamp, Stat};
 use crate::joint::{Joint, get_joint, put_joint};
 use crate::layout::{Layout, found, history_name, read_first};
 use crate::writeset::codec::{
-    Xattrs, get_attrs, get_extent, get_id, get_stamp, get_xattrs, put_attrs, put_extent, put_id,
-    put_stamp, put_xattrs,
+    Xattrs, get_attrs, get_extent, get_id, get_order, get_stamp, get_xattrs, put_attrs, put_extent,
+    put_id, put_order, put_stamp, put_xattrs,
 };
 use crate::writeset::index::Index;
-use crate::writeset::{Attrs, Content, Extent, Ix, Object, Origin, SlotId, WriteSet};
+use crate::writeset::{Attrs, Content, Extent, Ix, Object, SlotId, WriteSet};
 use std::io::{ErrorKind, Result};
 use systx_base::codec::{DecodeError, Decoder, Encoder};
-use systx_base::{Time, TxnId, Uid};
+use systx_base::{OrderStep, Time, TxnId, Uid};
 
 type Decoded<T> = std::result::Result<T, DecodeError>;
 
@@ -84,6 +84,8 @@ pub struct CommitMeta {
     pub finished: Time,
     /// How much it changed, on all file systems; `None` in records of older versions.
     pub told: Option<Told>,
+    /// The order that it is in, and which number comes next in it; the history does not keep that.
+    pub order: Option<OrderStep>,
 }
 
 /// How an object's content was before.
@@ -189,6 +191,7 @@ fn get_meta(d: &mut Decoder<'_>) -> Decoded<CommitMeta> {
         started: d.time()?,
         finished: d.time()?,
         told: None,
+        order: None,
     })
 }
 
@@ -265,6 +268,37 @@ impl Commit {
         e.option(self.meta.told.as_ref(), put_told);
     }
 
+    /// The body of its record.
+    pub fn encode_record(&self) -> Vec<u8> {
+        let mut e = Encoder::new();
+        self.encode(&mut e);
+        // Records of commits that are in no order are as before there were any.
+        if let Some(step) = &self.meta.order {
+            e.option(Some(step), put_order);
+        }
+        e.finish()
+    }
+
+    /// Reads the body of a record.
+    pub fn decode_record(body: &[u8]) -> Decoded<Commit> {
+        let mut d = Decoder::new(body);
+        let mut commit = Commit::decode(&mut d)?;
+        if d.remaining() > 0 {
+            commit.meta.order = d.option(get_order)?;
+        }
+        Ok(commit)
+    }
+
+    /// What it says of an order; one over several stores is in none.
+    pub fn ordered(&self) -> Option<&OrderStep> {
+        self.meta.order.as_ref().filter(|_| self.joint.is_none())
+    }
+
+    /// Whether there is nothing to be installed, and nothing to be undone: it uses a number up.
+    pub fn is_bare(&self) -> bool {
+        self.meta.order.is_some() && self.set.is_nothing()
+    }
+
     /// Reads a commit back and checks that it can be installed.
     pub fn decode(d: &mut Decoder<'_>) -> Decoded<Commit> {
         let mut commit = Commit {
@@ -312,7 +346,7 @@ impl History {
             kept: Vec::new(),
         };
         let commit = Commit {
-            meta: commit.meta.clone(),
+            meta: CommitMeta { order: None, ..commit.meta.clone() },
             set,
             befores: commit.befores.clone(),
             slots: commit.slots.clone(),
@@ -331,13 +365,7 @@ impl History {
             fits
         });
         let joint = self.commit.joint.clone();
-        let root = Object {
-            origin: Origin::Root,
-            attrs: Attrs::default(),
-            xattrs: Vec::new(),
-            content: Content::Keep,
-        };
-        let set = WriteSet { objects: vec![root], ..WriteSet::default() };
+        let set = WriteSet::nothing();
         let commit = Commit { meta, set, befores: Vec::new(), slots: Vec::new(), joint };
         let Done { lsn, outside, .. } = self.done;
         let done = Done { lsn, outside, stamps: vec![None], graves: Vec::new() };

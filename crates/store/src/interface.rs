@@ -23,7 +23,7 @@ use crate::writeset::{Slot, Staging, WriteSet};
 use std::any::Any;
 use std::io::Result;
 use std::sync::Arc;
-use systx_base::{Gid, Kind, Time, TxnId, Uid};
+use systx_base::{Gid, Kind, Orders, Time, TxnId, Uid};
 
 type Written<T> = std::result::Result<T, CommitError>;
 
@@ -332,6 +332,9 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// As [`Store::gc`].
     fn bound_history(&self) -> Result<Option<GcReport>>;
+
+    /// The numbers that orders are at: a commit that is durable is in there.
+    fn orders(&self) -> Arc<Orders>;
 
     /// Whether there is nothing for which it would have to stay open.
     fn is_at_rest(&self) -> bool;

@@ -362,7 +362,7 @@ fn in_journal(
         return Ok(None);
     }
     for record in &scan.records {
-        match Commit::decode(&mut Decoder::new(&record.body)) {
+        match Commit::decode_record(&record.body) {
             Ok(commit) if commit.joint.as_ref().is_some_and(&wanted) => return Ok(Some(true)),
             Ok(_) => {}
             Err(_) => return Ok(None),

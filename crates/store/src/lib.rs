@@ -34,6 +34,7 @@ mod lock;
 mod look_back;
 mod mark;
 mod on_demand;
+mod orders;
 mod origins;
 pub mod overlay;
 mod prepare;

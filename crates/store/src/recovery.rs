@@ -28,6 +28,7 @@ use crate::kept::{Bundled, Kept};
 use crate::layout::{Layout, ensure_file, found, history_of, names, remove_all, walk};
 use crate::lock::StoreLock;
 use crate::mark::Mark;
+use crate::orders::{Named, Numbers};
 use crate::overlay::Overlay;
 use crate::staging::Pool;
 use crate::super_block::{FORMAT, Found, Super, Supers, read};
@@ -38,7 +39,6 @@ use std::collections::{HashMap, HashSet};
 use std::io::{ErrorKind, Result};
 use std::sync::Arc;
 use systx_base::TxnId;
-use systx_base::codec::Decoder;
 
 /// What opening a store had to do.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -67,6 +67,10 @@ impl RecoveryReport {
 }
 
 impl Super {
+    pub(crate) fn named(&self) -> Named {
+        Named { store: self.store, number: self.orders }
+    }
+
     pub(crate) fn identity(&self) -> Identity {
         Identity {
             store: self.store,
@@ -140,6 +144,10 @@ impl DirStore {
         if overlay {
             crate::overlay::prepare(&*io, &layout).map_err(&failed)?;
         }
+        let numbers = match &block {
+            None => Numbers::none(),
+            Some(block) => Numbers::load(&*io, &layout, block.named())?,
+        };
         let pool = match &mut block {
             None => {
                 // A first commit may have been cut off before its record.
@@ -147,10 +155,12 @@ impl DirStore {
                 Pool::open(Arc::clone(&io), &layout, &[]).map_err(&failed)?
             }
             Some(block) => {
-                let stage = Stage { io: &io, layout: &layout, class, overlay, config: &config };
+                let numbers = &numbers;
+                let (io, layout, config) = (&io, &layout, &config);
+                let stage = Stage { io, layout, class, overlay, config, numbers };
                 match recover(stage, others, block, &mut report) {
                     // Others have used up a quota since.  It starts over, as after a crash.
-                    Err(error) if error.is_full() && crate::spare::give_up(&*io, &layout) => {
+                    Err(error) if error.is_full() && crate::spare::give_up(&**io, layout) => {
                         report = RecoveryReport::default();
                         recover(stage, others, block, &mut report)?
                     }
@@ -171,6 +181,7 @@ impl DirStore {
             block,
             highest_txn,
             kept,
+            numbers,
             lock,
         };
         Ok((DirStore::assemble(opened), report))
@@ -280,6 +291,7 @@ struct Stage<'a> {
     class: Class,
     overlay: bool,
     config: &'a Config,
+    numbers: &'a Numbers,
 }
 
 /// Reads the journal, installs what it holds, and begins a new epoch.
@@ -289,7 +301,7 @@ fn recover(
     block: &mut Super,
     report: &mut RecoveryReport,
 ) -> std::result::Result<Arc<Pool>, OpenError> {
-    let Stage { io, layout, class, overlay, config } = stage;
+    let Stage { io, layout, class, overlay, config, numbers } = stage;
     let failed = open_io(&layout.path);
     let Scan { records, damaged: lost, torn } =
         scan(&**io, layout, block.identity(), block.head).map_err(&failed)?;
@@ -346,8 +358,8 @@ fn recover(
     for n in 0..pending.len() {
         let p = &pending[n];
         // Also of what is installed here: it may not be there.
-        report.others.extend(p.commit.joint.iter().flat_map(Joint::others).cloned());
-        if p.record.lsn <= installed {
+        note(p, numbers, report);
+        if p.record.lsn <= installed || p.commit.is_bare() {
             continue;
         }
         if dropped.contains(&p.record.lsn) {
@@ -363,13 +375,19 @@ fn recover(
         chains.installed(n, &stamps);
     }
     let txn = pending.iter().map(|p| p.commit.meta.txn.0).fold(block.txn, u64::max);
-    finish(&**io, layout, class, block, end, txn).map_err(&failed)?;
+    finish(stage, block, end, txn).map_err(&failed)?;
     clear_staging(&**io, layout).map_err(&failed)?;
     for slot in keep {
         let linked = io_linked(&**io, layout, slot).map_err(&failed)?;
         pool.release(slot, gone.contains(&slot) || linked);
     }
     Ok(pool)
+}
+
+/// What counts of a record, whether it is installed already or not.
+fn note(p: &Pending, numbers: &Numbers, report: &mut RecoveryReport) {
+    report.others.extend(p.commit.joint.iter().flat_map(Joint::others).cloned());
+    numbers.take(p.commit.ordered(), p.commit.meta.finished);
 }
 
 /// Whether a slot's file is not in the pool's directory any more, or also elsewhere.
@@ -393,8 +411,7 @@ fn decode_all(
     }
     let mut pending = Vec::with_capacity(records.len());
     for record in records {
-        let mut d = Decoder::new(&record.body);
-        let commit = Commit::decode(&mut d).map_err(|e| {
+        let commit = Commit::decode_record(&record.body).map_err(|e| {
             damaged(layout, format!("record {} of the journal cannot be decoded ({e})", record.lsn))
         })?;
         pending.push(Pending { record, commit });
@@ -509,20 +526,17 @@ fn install_again(
 }
 
 /// Makes the installation durable and begins a new epoch after the last record.
-fn finish(
-    io: &dyn Io,
-    layout: &Layout,
-    class: Class,
-    block: &mut Super,
-    end: Head,
-    txn: u64,
-) -> Result<()> {
+fn finish(stage: Stage<'_>, block: &mut Super, end: Head, txn: u64) -> Result<()> {
+    let Stage { io, layout, class, numbers, .. } = stage;
+    let orders = numbers.write(&**io, layout, block.named())?;
     if class != Class::Memory {
         io.sync_fs()?;
     }
     let (seq, epoch) = (block.seq + 1, block.epoch + 1);
-    let next = Super { format: FORMAT, seq, epoch, head: end, txn, ..*block };
-    Supers::open(io, layout)?.write(io, &next)?;
+    let next =
+        Super { format: FORMAT, seq, epoch, head: end, txn, orders: orders.number, ..*block };
+    Supers::open(&**io, layout)?.write(&**io, &next)?;
+    numbers.written(&orders);
     *block = next;
     Ok(())
 }

@@ -13,9 +13,13 @@ pub(crate) const BYTES: usize = 4096;
 /// "SYSTXSB" and the major number of the format's family.
 const MAGIC: u64 = u64::from_le_bytes(*b"SYSTXSB1");
 /// The version of every on-disk format of this store.
-pub const FORMAT: u32 = 3;
-/// The oldest version that is read: it has no bundles ([`crate::bundle`]). A store of it becomes
-/// one of this version with the next super block that is written.
+pub const FORMAT: u32 = 4;
+/// From this version on there are bundles ([`crate::bundle`]).
+const BUNDLES: u32 = 3;
+/// From this version on records tell of orders.
+const ORDERS: u32 = 4;
+/// The oldest version that is read. A store of an older version becomes one of this with the next
+/// super block that is written.
 const OLDEST: u32 = 2;
 /// Recovery holds the whole ring in memory, and a medium may say anything.
 const LONGEST_RING: u64 = 64 << 20;
@@ -40,6 +44,8 @@ pub(crate) struct Super {
     pub segments: u32,
     /// Size of each.
     pub segment_bytes: u64,
+    /// The version of the file of orders that counts; 0: none does.
+    pub orders: u64,
 }
 
 /// What the two files told.
@@ -70,6 +76,7 @@ impl Super {
         e.u64(self.txn);
         e.u32(self.segments);
         e.u64(self.segment_bytes);
+        e.u64(self.orders);
         let mut bytes = e.finish();
         bytes.resize(BYTES - 4, 0);
         let crc = crc32c::crc32c(&bytes);
@@ -87,6 +94,8 @@ impl Super {
             txn: d.u64()?,
             segments: d.u32()?,
             segment_bytes: d.u64()?,
+            // Older versions have zeros there.
+            orders: d.u64()?,
         };
         let ring = found.segment_bytes.checked_mul(found.segments.into());
         let geometry_ok = found.segments >= 2
@@ -101,7 +110,12 @@ impl Super {
 
     /// Whether histories may be in bundles.
     pub fn has_bundles(&self) -> bool {
-        self.format > OLDEST
+        self.format >= BUNDLES
+    }
+
+    /// Whether records may tell of orders.
+    pub fn has_orders(&self) -> bool {
+        self.format >= ORDERS
     }
 
     /// Reads one copy.
@@ -197,6 +211,7 @@ mod tests {
             txn: 40,
             segments: 4,
             segment_bytes: 1 << 20,
+            orders: 7,
         }
     }
 

@@ -300,6 +300,7 @@ pub fn meta(txn: u64) -> CommitMeta {
         started: Time { secs: 1, nanos: 0 },
         finished: Time { secs: 2 + txn as i64, nanos: 0 },
         told: None,
+        order: None,
     }
 }
 

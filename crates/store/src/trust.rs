@@ -93,7 +93,8 @@ impl From<Error> for Refused {
 type Checked = std::result::Result<(), Refused>;
 
 const STICKY: u32 = 0o1000;
-const FILES: [&[u8]; 5] = [b"lock", b"super.0", b"super.1", b"applied", b"spare"];
+const FILES: [&[u8]; 7] =
+    [b"lock", b"super.0", b"super.1", b"applied", b"spare", b"orders.0", b"orders.1"];
 const DIRS: [&[u8]; 9] = [b"j", b"s", b"t", b"g", b"h", b"d", b"o", b"p", b"conflict"];
 /// Directories whose files recovery and undo believe.
 const BELIEVED: [&[u8]; 3] = [b"j", b"h", b"d"];

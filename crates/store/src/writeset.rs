@@ -41,6 +41,22 @@ pub struct WriteSet {
     pub kept: Vec<Kept>,
 }
 
+impl WriteSet {
+    /// That of a transaction that changes nothing and is committed all the same: the root only.
+    #[must_use]
+    pub fn nothing() -> WriteSet {
+        let (attrs, xattrs, content) = (Attrs::default(), Vec::new(), Content::Keep);
+        let root = Object { origin: Origin::Root, attrs, xattrs, content };
+        WriteSet { objects: vec![root], ..WriteSet::default() }
+    }
+
+    /// Whether it is that.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        *self == WriteSet::nothing()
+    }
+}
+
 /// A name that a file keeps beside the one that its origin tells.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kept {

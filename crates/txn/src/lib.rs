@@ -49,7 +49,7 @@ pub use engine::{
 };
 pub use inject::{Inject, NoInject};
 pub use object::{Conflict, Object, ObjectRef, Opponent, PAGE, Side};
-pub use order::{GroupName, Order, OrderError, Turn};
+pub use order::{Order, OrderError, Seized, Turn};
 pub use plain::{Caller, Mutation, Plain, Stall};
 pub use policy::{Choice, Chosen, Contender, ContentionPolicy, Follows, Place, Urgency};
 pub use scope::{Ahead, Claim, Claimant, InLine, Part};

@@ -4,10 +4,13 @@
 //! They run side by side. In a conflict within the group the lower number wins, and a commit is
 //! only decided once all lower numbers are used up, from the one that the group is at. So the
 //! result is that of running them one after another. A number is used up by a commit, also an empty
-//! one; a transaction that ends without effect leaves its number to the next attempt.
+//! one; a transaction that is not committed leaves its number to the next attempt.
 //!
 //! Towards everybody else the members of a group contend as the first of them does, or a circle of
 //! three could arise in which each beats the next: the policy stays a total order.
+//!
+//! Which number comes next says the table of the store ([`Orders`]): a number is used up once its
+//! commit is durable, and it is the next one's turn when that commit is in its place, too.
 //!
 //! Who waits for a turn waits for active transactions, or for some that do not exist yet, so it
 //! must not wait without a limit: see [`Engine::wait_turn`].
@@ -15,28 +18,25 @@
 use crate::engine::Engine;
 use crate::index::Slab;
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::Duration;
-use systx_base::TxnId;
-
-/// Most groups of one owner.
-const GROUPS: usize = 1024;
-
-/// A name for an order.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct GroupName {
-    /// Whose it is: owners do not meet each other's groups.
-    pub owner: u32,
-    /// Its name among theirs.
-    pub name: Box<[u8]>,
-}
+use systx_base::{ORDERS, OrderName, OrderStep, Orders, TxnId};
 
 /// A place in an order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Order {
     /// The group.
-    pub group: GroupName,
-    /// The number; a new group is at 0.
+    pub group: OrderName,
+    /// The number; a new order is at 0.
     pub number: u64,
+}
+
+impl Order {
+    /// What the commit at this place says of the order.
+    #[must_use]
+    pub fn step(self) -> OrderStep {
+        OrderStep { order: self.group, next: self.number.saturating_add(1) }
+    }
 }
 
 /// Why a transaction did not get its place, or a group not its number.
@@ -44,7 +44,7 @@ pub struct Order {
 pub enum OrderError {
     /// The number is used up: the group is at this one.
     Over(u64),
-    /// Another transaction has it (a reset: is in the group).
+    /// Another transaction has it, or is in the group that is to be reset, or resets it.
     Taken(TxnId),
     /// It has a place already, or is not active.
     NotFree,
@@ -68,23 +68,37 @@ pub enum Turn {
     Lost,
 }
 
-/// One group that has members, or has used up numbers.
+/// One group that has members, or is being reset.
 pub(crate) struct Group {
-    name: GroupName,
-    /// The number whose turn it is.
-    pub(crate) next: u64,
+    pub(crate) name: OrderName,
+    /// What is durable of it.
+    numbers: Arc<Orders>,
     /// Transactions by number.
     pub(crate) members: BTreeMap<u64, TxnId>,
+    reset: Option<TxnId>,
 }
 
-/// The groups of a volume.
+impl Group {
+    /// Whether it is the turn of a member, or whose it is.
+    pub(crate) fn turn(&self, number: u64) -> Turn {
+        let next = self.numbers.next(&self.name);
+        // One whose commit is durable and not in its place comes first, too.
+        match self.members.range(..number.min(next)).next() {
+            Some((number, by)) => Turn::After { number: *number, by: Some(*by) },
+            None if next == number => Turn::Now,
+            None => Turn::After { number: next, by: self.members.get(&next).copied() },
+        }
+    }
+}
+
+/// The groups of a volume that are in use.
 #[derive(Default)]
-pub(crate) struct Orders {
+pub(crate) struct Groups {
     groups: Slab<Option<Group>>,
-    names: HashMap<GroupName, u32>,
+    names: HashMap<OrderName, u32>,
 }
 
-impl Orders {
+impl Groups {
     pub(crate) fn group(&self, at: u32) -> &Group {
         self.groups[at].as_ref().expect("a member keeps its group")
     }
@@ -93,72 +107,112 @@ impl Orders {
         self.groups[at].as_mut().expect("a member keeps its group")
     }
 
-    fn find_or_make(&mut self, name: &GroupName) -> Result<u32, OrderError> {
+    fn find_or_make(&mut self, name: &OrderName, numbers: &Arc<Orders>) -> Result<u32, OrderError> {
         if let Some(at) = self.names.get(name) {
             return Ok(*at);
         }
-        if self.names.keys().filter(|n| n.owner == name.owner).count() >= GROUPS {
-            return Err(OrderError::Full);
+        if numbers.next(name) == 0 {
+            let owner = name.owner;
+            let new = |n: &&OrderName| n.owner == owner && numbers.next(n) == 0;
+            if numbers.count(owner) + self.names.keys().filter(new).count() >= ORDERS {
+                return Err(OrderError::Full);
+            }
         }
-        let group = Group { name: name.clone(), next: 0, members: BTreeMap::new() };
+        let (numbers, members) = (Arc::clone(numbers), BTreeMap::new());
+        let group = Group { name: name.clone(), numbers, members, reset: None };
         let at = self.groups.insert(Some(group));
         self.names.insert(name.clone(), at);
         Ok(at)
     }
 
-    /// A group of which there is nothing to remember is none.
+    /// A group that nobody uses is none.
     fn tidy(&mut self, at: u32) {
         let group = self.group(at);
-        if group.next == 0 && group.members.is_empty() {
+        if group.reset.is_none() && group.members.is_empty() {
             self.names.remove(&group.name.clone());
             self.groups.remove(at);
         }
     }
 
-    pub(crate) fn enter(&mut self, id: TxnId, order: &Order) -> Result<u32, OrderError> {
-        let at = self.find_or_make(&order.group)?;
+    pub(crate) fn enter(
+        &mut self,
+        id: TxnId,
+        order: &Order,
+        numbers: &Arc<Orders>,
+    ) -> Result<u32, OrderError> {
+        let at = self.find_or_make(&order.group, numbers)?;
         let group = self.group_mut(at);
-        if order.number < group.next {
-            return Err(OrderError::Over(group.next));
-        }
-        if let Some(other) = group.members.get(&order.number) {
-            return Err(OrderError::Taken(*other));
+        let next = group.numbers.next(&group.name);
+        let other = group.reset.or(group.members.get(&order.number).copied());
+        let refused = if order.number < next {
+            Some(OrderError::Over(next))
+        } else {
+            other.map(OrderError::Taken)
+        };
+        if let Some(why) = refused {
+            self.tidy(at);
+            return Err(why);
         }
         group.members.insert(order.number, id);
         Ok(at)
     }
 
     /// A member has ended.
-    pub(crate) fn leave(&mut self, at: u32, number: u64, used_up: bool) {
-        let group = self.group_mut(at);
-        group.members.remove(&number);
-        if used_up && number == group.next {
-            group.next = number.saturating_add(1);
-        }
+    pub(crate) fn leave(&mut self, at: u32, number: u64) {
+        self.group_mut(at).members.remove(&number);
         self.tidy(at);
     }
 
-    pub(crate) fn reset(&mut self, name: &GroupName, next: u64) -> Result<(), OrderError> {
-        let at = self.find_or_make(name)?;
+    pub(crate) fn seize(
+        &mut self,
+        id: TxnId,
+        name: &OrderName,
+        numbers: &Arc<Orders>,
+    ) -> Result<u32, OrderError> {
+        let at = self.find_or_make(name, numbers)?;
         let group = self.group_mut(at);
-        if let Some(member) = group.members.values().next() {
-            return Err(OrderError::Taken(*member));
+        if let Some(other) = group.reset.or(group.members.values().next().copied()) {
+            return Err(OrderError::Taken(other));
         }
-        group.next = next;
+        group.reset = Some(id);
+        Ok(at)
+    }
+
+    pub(crate) fn give_back(&mut self, at: u32) {
+        self.group_mut(at).reset = None;
         self.tidy(at);
-        Ok(())
+    }
+}
+
+/// An order that nobody may join, until this is dropped.
+#[must_use = "dropping it lets others join"]
+pub struct Seized<'e> {
+    engine: &'e Engine,
+    at: u32,
+}
+
+impl Drop for Seized<'_> {
+    fn drop(&mut self) {
+        self.engine.state.lock().give_back_order(self.at);
     }
 }
 
 impl Engine {
-    /// Gives a transaction that has just begun its place in an order.
+    /// Gives a transaction that has just begun its place in an order, whose numbers are in this
+    /// table.
     ///
     /// # Errors
     /// See [`OrderError`]; the transaction stays as it was.
-    pub fn enlist(&self, t: TxnId, order: &Order) -> Result<(), OrderError> {
+    pub fn enlist(&self, t: TxnId, order: &Order, numbers: &Arc<Orders>) -> Result<(), OrderError> {
         let ended = self.ended.clone();
         let wake = Box::new(move |_, _: &_| ended.notify_all());
-        self.state.lock().enlist(t, order, wake)
+        self.state.lock().enlist(t, order, numbers, wake)
+    }
+
+    /// The place that a transaction has in an order: what its record has to say, for its number to
+    /// be used up.
+    pub fn place_in_order(&self, t: TxnId) -> Option<Order> {
+        self.state.lock().place_in_order(t)
     }
 
     /// Whether it may be decided.  Once it may, it may until it ends.
@@ -175,18 +229,17 @@ impl Engine {
         self.turn(t)
     }
 
-    /// The end of a transaction that commits nothing and whose turn it is: its number is used up.
-    /// Of one that is in no order, and of one that lost, an abort.
-    pub fn pass(&self, t: TxnId) {
-        self.state.lock().pass(t);
-        self.end(t, false);
-    }
-
-    /// From now on it is the turn of `next`.
+    /// Keeps everybody out of an order, for a reset that is known as `t`.
     ///
     /// # Errors
-    /// `Taken`: there are members; `Full`.
-    pub fn reset_order(&self, group: &GroupName, next: u64) -> Result<(), OrderError> {
-        self.state.lock().reset_order(group, next)
+    /// `Taken`: there are members, or another reset; `Full`.
+    pub fn seize_order(
+        &self,
+        t: TxnId,
+        order: &OrderName,
+        numbers: &Arc<Orders>,
+    ) -> Result<Seized<'_>, OrderError> {
+        let at = self.state.lock().seize_order(t, order, numbers)?;
+        Ok(Seized { engine: self, at })
     }
 }

@@ -26,7 +26,7 @@ use crate::hold::{Flags, Hold, Slot};
 use crate::index::{Index, Slab};
 use crate::inject::Inject;
 use crate::object::{Conflict, Object, ObjectRef, Opponent, Side};
-use crate::order::{Orders, Turn};
+use crate::order::{Groups, Turn};
 use crate::plain::Caller;
 use crate::policy::{Choice, Contender, ContentionPolicy, Follows};
 use crate::scope::Scopes;
@@ -162,7 +162,7 @@ pub(crate) struct State {
     table: Table,
     txns: Slab<Option<Txn>>,
     ids: Index,
-    orders: Orders,
+    orders: Groups,
     pub(crate) scopes: Scopes,
     pub(crate) again: Again,
     /// Timestamp of the youngest transaction.
@@ -312,8 +312,7 @@ impl State {
     pub(crate) fn finish_end(&mut self, slot: Slot) -> bool {
         let id = self.txn(slot).contender.id;
         let plain = self.txn(slot).caller.is_some();
-        let installed = self.txn(slot).phase == Phase::Installing;
-        self.leave_order(slot, installed);
+        self.leave_order(slot);
         self.scopes.remove(id);
         self.again.leave(id);
         self.plain -= usize::from(plain);

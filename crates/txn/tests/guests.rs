@@ -3,11 +3,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
 use std::time::Duration;
-use systx_base::{Oid, TxnId};
+use systx_base::{Oid, OrderName, TxnId};
 use systx_txn::{
-    Access, BeginOptions, Claim, Claimant, Conflict, Engine, GroupName, Isolation, Object,
-    ObjectRef, Opponent, Order, Part, Patience, Plain, Side, Stall, Status,
+    Access, BeginOptions, Claim, Claimant, Conflict, Engine, Isolation, Object, ObjectRef,
+    Opponent, Order, Part, Patience, Plain, Side, Stall, Status,
 };
 
 const FILE: Oid = Oid(3);
@@ -53,8 +54,8 @@ fn begin(e: &Engine, id: TxnId, how: How, guest: bool) {
     let How { age, priority, .. } = how;
     e.begin(id, BeginOptions { age, priority, guest, timestamp, ..BeginOptions::default() });
     if how.order {
-        let group = GroupName { owner: u32::from(guest), name: b"g"[..].into() };
-        e.enlist(id, &Order { group, number: 0 }).unwrap();
+        let group = OrderName { owner: u32::from(guest), name: b"g"[..].into() };
+        e.enlist(id, &Order { group, number: 0 }, &Arc::default()).unwrap();
     }
     if how.asleep {
         e.defer_while(id, || true);

@@ -9,10 +9,11 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
-use systx_base::{Oid, TxnId};
+use systx_base::{Oid, OrderName, OrderStep, Orders, Time, TxnId};
 use systx_txn::{
-    Access, BeginOptions, Engine, GroupName, Isolation, ObjectRef, Order, OrderError, Status, Turn,
+    Access, BeginOptions, Engine, Isolation, ObjectRef, Order, OrderError, Status, Turn,
 };
 
 #[allow(dead_code)]
@@ -29,8 +30,8 @@ fn object<T>(cell: u64, with: impl FnOnce(ObjectRef<'_>) -> T) -> T {
     }
 }
 
-fn group(name: &str) -> GroupName {
-    GroupName { owner: 7, name: name.as_bytes().into() }
+fn group(name: &str) -> OrderName {
+    OrderName { owner: 7, name: name.as_bytes().into() }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +66,7 @@ fn replay(programs: &[Vec<Op>]) -> Cells {
 enum Stage {
     Absent,
     Running(usize),
+    Decided,
     Installing,
     Over,
 }
@@ -84,6 +86,7 @@ struct Party {
 
 struct Schedule {
     engine: Engine,
+    numbers: Arc<Orders>,
     cells: Cells,
     parties: Vec<Party>,
     ids: u64,
@@ -95,7 +98,8 @@ impl Schedule {
         let party = &mut self.parties[at];
         let engine = &self.engine;
         if party.stage != Stage::Absent && engine.status(party.id) == Some(Status::Doomed) {
-            assert!(party.stage != Stage::Installing, "decided, and lost");
+            let decided = matches!(party.stage, Stage::Decided | Stage::Installing);
+            assert!(!decided, "decided, and lost");
             party.age += 1;
             return party.give_up(engine);
         }
@@ -110,8 +114,9 @@ impl Schedule {
                 party.first = Some(engine.begin(party.id, options).0);
                 if let Some(number) = party.number {
                     let order = Order { group: group("g"), number };
-                    engine.enlist(party.id, &order).unwrap();
-                    assert_eq!(engine.enlist(party.id, &order), Err(OrderError::NotFree));
+                    let enlist = || engine.enlist(party.id, &order, &self.numbers);
+                    enlist().unwrap();
+                    assert_eq!(enlist(), Err(OrderError::NotFree));
                 }
                 party.sum = party.number.unwrap_or(99) + 1;
                 party.private.clear();
@@ -151,13 +156,9 @@ impl Schedule {
                 party.stage = Stage::Over;
             }
             Stage::Running(_) => match engine.wait_turn(party.id, Duration::ZERO) {
-                Turn::Now if party.private.is_empty() => {
-                    engine.pass(party.id);
-                    party.stage = Stage::Over;
-                }
                 Turn::Now => {
                     engine.decide(party.id).unwrap();
-                    party.stage = Stage::Installing;
+                    party.stage = Stage::Decided;
                 }
                 Turn::After { number, by } => {
                     assert!(Some(number) < party.number);
@@ -166,6 +167,14 @@ impl Schedule {
                 }
                 Turn::Lost => unreachable!("it has not lost"),
             },
+            // The record is not written after all, or it is durable.
+            Stage::Decided if random.below(8) == 0 => party.give_up(engine),
+            Stage::Decided => {
+                let place = engine.place_in_order(party.id).unwrap();
+                assert_eq!((Some(place.number), &place.group), (party.number, &group("g")));
+                self.numbers.take(&place.step(), Time::default());
+                party.stage = Stage::Installing;
+            }
             Stage::Installing => match party.private.pop_first() {
                 Some((cell, value)) => drop(self.cells.insert(cell, value)),
                 None => {
@@ -215,7 +224,8 @@ fn run(seed: u64) {
     parties.extend(noises.iter().map(|p| party(None, p, &mut random)));
     let isolation = Isolation::Serializable;
     let (engine, cells) = (Engine::new(), Cells::new());
-    let mut s = Schedule { engine, cells, parties, ids: 0, isolation };
+    let numbers = Arc::default();
+    let mut s = Schedule { engine, numbers, cells, parties, ids: 0, isolation };
     let mut steps = 0;
     while s.parties.iter().any(|p| p.stage != Stage::Over) {
         let at = random.below(s.parties.len() as u64) as usize;
@@ -240,83 +250,146 @@ fn any_schedule_of_an_order_ends_as_the_serial_one() {
     }
 }
 
-fn begun(engine: &Engine, id: u64, name: &str, number: u64) -> Result<TxnId, OrderError> {
-    let id = TxnId(id);
-    engine.begin(id, BeginOptions::default());
-    let order = Order { group: group(name), number };
-    engine.enlist(id, &order).inspect_err(|_| engine.abort(id)).map(|()| id)
+/// An engine and the table of its store.
+#[derive(Default)]
+struct World {
+    e: Engine,
+    numbers: Arc<Orders>,
 }
 
-fn write(engine: &Engine, id: TxnId, cell: u64) -> Access {
-    object(cell, |o| engine.write(id, o))
+impl World {
+    fn begun(&self, id: u64, name: &str, number: u64) -> Result<TxnId, OrderError> {
+        let id = TxnId(id);
+        self.e.begin(id, BeginOptions::default());
+        let order = Order { group: group(name), number };
+        let joined = self.e.enlist(id, &order, &self.numbers);
+        joined.inspect_err(|_| self.e.abort(id)).map(|()| id)
+    }
+
+    /// What waits for the disk.
+    fn durable(&self, id: TxnId) {
+        self.e.decide(id).unwrap();
+        let place = self.e.place_in_order(id).unwrap();
+        self.numbers.take(&place.step(), Time::default());
+    }
+
+    fn commit(&self, id: TxnId) {
+        self.durable(id);
+        self.e.installed(id);
+    }
+
+    fn reset(&self, order: OrderName, next: u64) -> Result<(), OrderError> {
+        let _seized = self.e.seize_order(TxnId(1000), &order, &self.numbers)?;
+        self.numbers.take(&OrderStep { order, next }, Time::default());
+        Ok(())
+    }
+
+    fn write(&self, id: TxnId, cell: u64) -> Access {
+        object(cell, |o| self.e.write(id, o))
+    }
 }
 
 #[test]
 fn the_lower_number_of_an_order_wins_and_what_is_used_up_stays_so() {
-    let e = Engine::new();
-    let second = begun(&e, 1, "g", 1).unwrap();
-    assert_eq!(begun(&e, 2, "g", 1), Err(OrderError::Taken(second)));
+    let w = World::default();
+    let e = &w.e;
+    let second = w.begun(1, "g", 1).unwrap();
+    assert_eq!(w.begun(2, "g", 1), Err(OrderError::Taken(second)));
     assert_eq!(e.turn(second), Turn::After { number: 0, by: None });
-    let first = begun(&e, 3, "g", 0).unwrap();
+    let first = w.begun(3, "g", 0).unwrap();
     assert_eq!(e.turn(second), Turn::After { number: 0, by: Some(first) });
     // The younger one, which comes last.
-    assert_eq!(write(&e, second, 0), Access::Granted);
-    assert_eq!(write(&e, first, 0), Access::Granted);
+    assert_eq!(w.write(second, 0), Access::Granted);
+    assert_eq!(w.write(first, 0), Access::Granted);
     assert_eq!(e.turn(second), Turn::Lost);
     e.abort(second);
     // An end without effect leaves the number.
     e.abort(first);
-    let first = begun(&e, 4, "g", 0).unwrap();
-    assert_eq!(e.reset_order(&group("g"), 5), Err(OrderError::Taken(first)));
-    e.pass(first);
-    assert_eq!(begun(&e, 5, "g", 0), Err(OrderError::Over(1)));
-    let other = begun(&e, 6, "another", 0).unwrap();
+    let first = w.begun(4, "g", 0).unwrap();
+    assert_eq!(w.reset(group("g"), 5), Err(OrderError::Taken(first)));
+    w.commit(first);
+    assert_eq!(w.begun(5, "g", 0), Err(OrderError::Over(1)));
+    let other = w.begun(6, "another", 0).unwrap();
     assert_eq!(e.turn(other), Turn::Now);
-    e.decide(other).unwrap();
-    e.installed(other);
-    assert_eq!(begun(&e, 7, "another", 0), Err(OrderError::Over(1)));
+    w.commit(other);
+    assert_eq!(w.begun(7, "another", 0), Err(OrderError::Over(1)));
     // A reset goes in both directions.
-    e.reset_order(&group("g"), 0).unwrap();
-    let first = begun(&e, 8, "g", 0).unwrap();
+    w.reset(group("g"), 0).unwrap();
+    let first = w.begun(8, "g", 0).unwrap();
     e.abort(first);
-    e.reset_order(&group("g"), 12).unwrap();
-    assert_eq!(begun(&e, 9, "g", 11), Err(OrderError::Over(12)));
-    assert_eq!(begun(&e, 10, "g", 12).map(|t| e.turn(t)), Ok(Turn::Now));
+    w.reset(group("g"), 12).unwrap();
+    assert_eq!(w.begun(9, "g", 11), Err(OrderError::Over(12)));
+    assert_eq!(w.begun(10, "g", 12).map(|t| e.turn(t)), Ok(Turn::Now));
+}
+
+#[test]
+fn an_order_goes_on_where_the_table_of_the_store_is() {
+    let w = World::default();
+    let first = w.begun(1, "g", 0).unwrap();
+    w.commit(first);
+    // Another daemon, the same store.
+    let w = World { e: Engine::new(), numbers: w.numbers };
+    assert_eq!(w.begun(2, "g", 0), Err(OrderError::Over(1)));
+    let second = w.begun(3, "g", 1).unwrap();
+    assert_eq!(w.e.turn(second), Turn::Now);
+}
+
+#[test]
+fn a_number_that_is_durable_is_used_up_also_if_it_is_not_in_place() {
+    let w = World::default();
+    let (first, second) = (w.begun(1, "g", 0).unwrap(), w.begun(2, "g", 1).unwrap());
+    w.durable(first);
+    // The next one comes when it is in its place, or will not be there in this process.
+    assert_eq!(w.e.turn(second), Turn::After { number: 0, by: Some(first) });
+    assert_eq!(w.begun(3, "g", 0), Err(OrderError::Over(1)));
+    w.e.abort(first);
+    assert_eq!(w.e.turn(second), Turn::Now);
+    assert_eq!(w.begun(4, "g", 0), Err(OrderError::Over(1)));
+}
+
+#[test]
+fn nobody_joins_an_order_while_it_is_reset() {
+    let w = World::default();
+    let seized = w.e.seize_order(TxnId(1000), &group("g"), &w.numbers).unwrap();
+    assert_eq!(w.begun(1, "g", 0), Err(OrderError::Taken(TxnId(1000))));
+    assert_eq!(w.reset(group("g"), 5), Err(OrderError::Taken(TxnId(1000))));
+    assert!(w.begun(2, "another", 0).is_ok());
+    drop(seized);
+    assert!(w.begun(3, "g", 0).is_ok());
 }
 
 #[test]
 fn members_of_an_order_contend_with_others_as_the_first_of_them() {
-    let e = Engine::new();
+    let w = World::default();
+    let e = &w.e;
     let between = |id| {
         e.begin(TxnId(id), BeginOptions::default());
         TxnId(id)
     };
-    let (second, middle) = (begun(&e, 1, "g", 1).unwrap(), between(2));
-    let first = begun(&e, 3, "g", 0).unwrap();
+    let (second, middle) = (w.begun(1, "g", 1).unwrap(), between(2));
+    let first = w.begun(3, "g", 0).unwrap();
     // Without that, each of the three would beat the next one: second, middle, first.
-    assert_eq!(write(&e, middle, 1), Access::Granted);
-    assert_eq!(write(&e, second, 1), Access::Doomed);
-    assert_eq!(write(&e, first, 1), Access::Doomed);
+    assert_eq!(w.write(middle, 1), Access::Granted);
+    assert_eq!(w.write(second, 1), Access::Doomed);
+    assert_eq!(w.write(first, 1), Access::Doomed);
     assert_eq!(e.status(middle), Some(Status::Active));
 }
 
 #[test]
 fn who_waits_in_an_order_is_woken_by_the_end_before_it_and_by_its_own_loss() {
-    let e = Engine::new();
-    let (first, second) = (begun(&e, 1, "g", 0).unwrap(), begun(&e, 2, "g", 1).unwrap());
-    let third = begun(&e, 3, "g", 2).unwrap();
-    write(&e, first, 0);
-    write(&e, third, 1);
+    let w = World::default();
+    let e = &w.e;
+    let (first, second) = (w.begun(1, "g", 0).unwrap(), w.begun(2, "g", 1).unwrap());
+    let third = w.begun(3, "g", 2).unwrap();
+    w.write(first, 0);
+    w.write(third, 1);
     std::thread::scope(|s| {
         let limit = Duration::from_secs(600);
-        let [a, b] = [second, third].map(|t| {
-            let e = &e;
-            s.spawn(move || e.wait_turn(t, limit))
-        });
+        let [a, b] = [second, third].map(|t| s.spawn(move || e.wait_turn(t, limit)));
         // Whether they sleep already or not.
-        write(&e, first, 1);
+        w.write(first, 1);
         assert_eq!(b.join().unwrap(), Turn::Lost);
-        e.decide(first).unwrap();
+        w.durable(first);
         assert_eq!(e.turn(second), Turn::After { number: 0, by: Some(first) });
         e.installed(first);
         assert_eq!(a.join().unwrap(), Turn::Now);
@@ -325,13 +398,26 @@ fn who_waits_in_an_order_is_woken_by_the_end_before_it_and_by_its_own_loss() {
 
 #[test]
 fn an_owner_of_orders_has_a_bounded_number_of_them() {
-    let e = Engine::new();
-    let name = |n: u64| GroupName { owner: 1, name: n.to_string().as_bytes().into() };
-    let made = (0..).take_while(|n| e.reset_order(&name(*n), 1).is_ok()).count();
-    assert_eq!(made, 1024);
-    assert_eq!(e.reset_order(&name(2000), 1), Err(OrderError::Full));
+    let w = World::default();
+    let name = |n: u64| OrderName { owner: 1, name: n.to_string().as_bytes().into() };
+    let open = |id: u64| {
+        w.e.begin(TxnId(id), BeginOptions::default());
+        let order = Order { group: name(id), number: 0 };
+        w.e.enlist(TxnId(id), &order, &w.numbers).inspect_err(|_| w.e.abort(TxnId(id)))
+    };
+    // Those that are open count, and once only.
+    open(0).unwrap();
+    open(2000).unwrap();
+    w.commit(TxnId(0));
+    let made = (1..).take_while(|n| w.reset(name(*n), 1).is_ok()).count();
+    assert_eq!(made, 1022);
+    assert_eq!(open(2001), Err(OrderError::Full));
+    assert_eq!(w.reset(name(2001), 1), Err(OrderError::Full));
     // Others have their own, and what is at 0 and empty is forgotten.
-    e.reset_order(&group("g"), 1).unwrap();
-    e.reset_order(&name(5), 0).unwrap();
-    e.reset_order(&name(2000), 1).unwrap();
+    w.reset(group("g"), 1).unwrap();
+    w.reset(name(5), 0).unwrap();
+    open(2001).unwrap();
+    assert_eq!(open(2002), Err(OrderError::Full));
+    w.e.abort(TxnId(2000));
+    open(2002).unwrap();
 }

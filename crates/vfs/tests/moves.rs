@@ -351,8 +351,8 @@ impl Open {
         let now = Time::default();
         let (argv, cwd) = (vec![b"test".to_vec()], b"/".to_vec());
         let txn = TxnId(txn);
-        let meta =
-            CommitMeta { txn, kind, argv, cwd, uid: 0, started: now, finished: now, told: None };
+        let (started, finished, told, order) = (now, now, None, None);
+        let meta = CommitMeta { txn, kind, argv, cwd, uid: 0, started, finished, told, order };
         let Ok(room) = self.store.reserve(writes) else { return Ok((false, None)) };
         let Ok(committed) = self.store.commit(room, writes.clone(), meta) else {
             return Ok((false, None));

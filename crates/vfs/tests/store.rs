@@ -72,8 +72,8 @@ impl Place {
         self.commits.set(txn.0);
         let now = Time::default();
         let (argv, cwd) = (vec![b"test".to_vec()], b"/".to_vec());
-        let meta =
-            CommitMeta { txn, kind, argv, cwd, uid: 0, started: now, finished: now, told: None };
+        let (started, finished, told, order) = (now, now, None, None);
+        let meta = CommitMeta { txn, kind, argv, cwd, uid: 0, started, finished, told, order };
         let before: Vec<Option<Stamp>> =
             writes.objects.iter().map(|o| stamp_of(&o.origin)).collect();
         let ids: Vec<_> = before.iter().flatten().map(|stamp| stamp.id).collect();

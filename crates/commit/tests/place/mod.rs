@@ -181,6 +181,7 @@ pub fn meta(txn: TxnId) -> CommitMeta {
         started: now,
         finished: now,
         told: None,
+        order: None,
     }
 }
 

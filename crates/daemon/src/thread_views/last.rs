@@ -2,6 +2,7 @@
 
 use crate::describe::for_user;
 use crate::protocol::{self, Conflict, Opponent, Outcome};
+use crate::stopped::errno_of;
 use crate::transaction::Transaction;
 use rustix::io::Errno;
 use systx_abi as abi;
@@ -157,15 +158,6 @@ fn past_the_guard(changes: &[protocol::OutsideChange]) -> String {
         n => format!("; and {} more", n - 1),
     };
     format!("committed, but past the guard {path} {what}{saved}{more}")
-}
-
-pub(super) fn errno_of(failure: &protocol::Failure) -> Errno {
-    match failure.kind {
-        protocol::FailureKind::Space => Errno::NOSPC,
-        protocol::FailureKind::Quota => Errno::DQUOT,
-        protocol::FailureKind::Busy => Errno::BUSY,
-        _ => Errno::IO,
-    }
 }
 
 #[cfg(test)]

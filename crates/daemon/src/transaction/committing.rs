@@ -12,8 +12,8 @@ use crate::stopped::{NotInstalled, outside_changes};
 use std::sync::Arc;
 use systx_base::progress::{self, Phase};
 use systx_commit::{Commit, Decided, Durable, Installed, Part, Placed, Site, Stopped};
-use systx_store::{Lease, TxnKind};
-use systx_txn::Side;
+use systx_store::{CommitMeta, Lease, TxnKind};
+use systx_txn::{Order, Side};
 use systx_vfs::freeze::Frozen;
 use systx_vfs::view::View;
 
@@ -89,7 +89,7 @@ impl Transaction {
 
     /// Ends a transaction that has nothing to be written.
     pub fn pass(&self) {
-        self.parts().for_each(|part| part.volume.vol.engine.pass(self.id));
+        self.parts().for_each(|part| part.volume.vol.engine.abort(self.id));
     }
 
     fn commit_now(&self, opponents: &dyn Opponents, landed: impl FnOnce()) -> Ended {
@@ -219,27 +219,31 @@ impl Transaction {
 
     fn decide_checked(&self, checked: Checked<'_>, opponents: &dyn Opponents) -> Step {
         let Checked { parts, stores: _stores, stale, summary, dropped, unwanted } = checked;
-        if self.terms.read_only || parts.iter().all(|(_, frozen)| frozen.is_empty()) {
+        let order = self.volume.vol.engine.place_in_order(self.id).map(Order::step);
+        let nothing = self.terms.read_only || parts.iter().all(|(_, frozen)| frozen.is_empty());
+        if nothing && order.is_none() {
             let outcome = self.outcome(self.id, Summary::default(), vec![], stale, 0);
             let notes = unwanted.into_iter().collect();
             return Step::Nothing(with_notes(outcome, notes));
         }
-        let (mut notes, mut lives_on) = (Vec::new(), None);
+        let summary = if nothing { Summary::default() } else { summary };
+        let (mut notes, mut lives_on) = (Vec::from_iter(unwanted), None);
         let mut all = Vec::with_capacity(parts.len());
         for (part, mut frozen) in parts {
             let (mut writes, mut appended) = Default::default();
-            if !frozen.is_empty() {
+            if !nothing && !frozen.is_empty() {
                 notes.extend(part.open_elsewhere(&frozen));
                 writes = std::mem::take(&mut frozen.writes);
                 appended = std::mem::take(&mut frozen.appended);
             }
             let site = Arc::clone(&part.volume.site);
             all.push(Part { site: Arc::clone(&site), writes, appended });
-            if self.terms.lives != Lives::Command {
+            if self.terms.lives != Lives::Command && !nothing {
                 lives_on = Some(LivesOn { view: Arc::clone(&part.view), frozen, site });
             }
         }
-        let commit = Commit::new(self.id, self.meta(self.id, TxnKind::Run, summary), all);
+        let meta = CommitMeta { order, ..self.meta(self.id, TxnKind::Run, summary) };
+        let commit = Commit::new(self.id, meta, all);
         match commit.reserve().and_then(|reserved| reserved.decide()) {
             Ok(decided) => {
                 let rest = Rest { lives_on, summary, stale, dropped, notes };

@@ -257,7 +257,7 @@ fn a_store_of_the_version_before_is_read_and_has_bundles_only_once_it_says_so() 
     assert_eq!((versions(), kept(&s).len()), ([2, 2], 2));
     assert_eq!(kept(&s)[1], history_name(TxnId(2)));
     store.checkpoint().unwrap();
-    assert_eq!(versions().iter().max(), Some(&3));
+    assert_eq!(versions().iter().max(), Some(&4));
     change(&s, &store, 3, b"3");
     assert_eq!(kept(&s)[2], bundle_name(TxnId(3)));
     assert_eq!(log(&store), [1, 2, 3]);

@@ -23,7 +23,6 @@ use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use systx_base::TxnId;
-use systx_base::codec::Encoder;
 use systx_base::mix;
 use systx_base::progress;
 use systx_base::sync::Guard;
@@ -210,9 +209,7 @@ impl DirStore {
         let mut commit = Commit { slots: Vec::new(), meta, set, befores, joint };
         let body = file_slots.and_then(|file_slots| {
             commit.slots = file_slots;
-            let mut e = Encoder::new();
-            commit.encode(&mut e);
-            self.body(e.finish())
+            self.body(commit.encode_record())
         });
         let (body, side) =
             body.inspect_err(|_| drop_files(self.env(), commit.meta.txn, &commit.befores))?;
@@ -391,6 +388,8 @@ impl DirStore {
         // A crash right after the first record must find the store noted.
         let noted = self.config.registry.note(ring.identity().store).map_err(|e| no_room(&e));
         let room = noted.and_then(|()| self.make_room(&ring, &group));
+        let ordered = group.iter().any(|queued| queued.commit.ordered().is_some());
+        let room = room.and_then(|()| if ordered { self.raise_format() } else { Ok(()) });
         if let Err(why) = room {
             self.state.lock().ring = Some(ring);
             return Err(why);
@@ -420,6 +419,9 @@ impl DirStore {
             }
             state.highest_txn = state.highest_txn.max(commit.meta.txn);
             let undecided = commit.joint.as_ref().is_some_and(|j| !j.decides());
+            if !undecided {
+                self.numbers.take(commit.ordered(), commit.meta.finished);
+            }
             let entry = Entry {
                 phase: if undecided { Phase::Prepared } else { Phase::Durable },
                 txn: commit.meta.txn,
@@ -459,6 +461,7 @@ impl DirStore {
             txn: 0,
             segments: config.segments,
             segment_bytes: config.segment_bytes,
+            orders: 0,
         };
         let mut ring = Ring::new(block.identity(), block.head);
         let make = || -> std::io::Result<Supers> {
@@ -484,6 +487,38 @@ impl DirStore {
         state.block = Some(block);
         state.supers = Some(Arc::new(supers));
         Ok(ring)
+    }
+
+    /// Whoever knows only older formats would not see the orders in the records that come now.
+    fn raise_format(&self) -> Result<(), NotWritten> {
+        let (block, supers) = {
+            let mut state = self.wait_checkpointed()?;
+            match state.block {
+                Some(block) if !block.has_orders() => {
+                    state.checkpointing = true;
+                    (block, state.supers.clone())
+                }
+                _ => return Ok(()),
+            }
+        };
+        let block = Super { format: FORMAT, seq: block.seq + 1, ..block };
+        let written = self.write_super(supers, &block);
+        let mut state = self.state.lock();
+        state.checkpointing = false;
+        let failed = match written {
+            Ok(supers) => {
+                (state.supers, state.block) = (Some(supers), Some(block));
+                None
+            }
+            Err(e) => Some(e),
+        };
+        drop(state);
+        self.changed.notify_all();
+        match failed {
+            None => Ok(()),
+            Some(e) if is_full(&e) => Err(no_room(&e)),
+            Some(e) => Err(self.poison("writing a super block", &e).into()),
+        }
     }
 
     /// Frees the segment that a group will enter.

@@ -15,7 +15,7 @@ use crate::writeset::{Slot, Staging, WriteSet};
 use std::any::Any;
 use std::io::Result;
 use std::sync::Arc;
-use systx_base::TxnId;
+use systx_base::{Orders, TxnId};
 
 type Written<T> = std::result::Result<T, CommitError>;
 
@@ -33,7 +33,7 @@ impl Store for DirStore {
         self.number()
     }
     fn max_len(&self) -> u64 {
-        self.max_len
+        self.bounds.max_len
     }
     fn times(&self) -> Result<Times> {
         let slot = self.stage()?;
@@ -121,6 +121,9 @@ impl Store for DirStore {
     }
     fn bound_history(&self) -> Result<Option<GcReport>> {
         self.bound_history()
+    }
+    fn orders(&self) -> Arc<Orders> {
+        Arc::clone(&self.numbers.table)
     }
     fn is_at_rest(&self) -> bool {
         let state = self.state.lock();

@@ -213,7 +213,7 @@ impl DirStore {
         if free < needed.saturating_add(MARGIN) {
             return Err(ReserveError::NoSpace { needed, available: free });
         }
-        let inodes = self.inodes.promise(set, &info)?;
+        let inodes = self.bounds.inodes.promise(set, &info)?;
         let segment = self.block().map_or(self.config.segment_bytes, |b| b.segment_bytes);
         let limits = self.io.has_quota().then(|| room_under_quota(needed, segment));
         let held = limits.map_or(needed, |[ahead, after]| ahead.saturating_add(after));

@@ -5,6 +5,7 @@ use crate::allocations::most_held;
 use crate::testing::*;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use systx_base::codec::Decoder;
 
 const MEGABYTE: usize = 1 << 20;
 

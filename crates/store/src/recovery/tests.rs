@@ -236,7 +236,7 @@ fn another_version_and_damage_are_told_and_nothing_is_lost() {
     other[4092..].copy_from_slice(&crc.to_le_bytes());
     std::fs::write(s.path(STATE).join("super.1"), other).unwrap();
     let version = DirStore::open(config(), s.io());
-    assert!(matches!(version, Err(OpenError::Version { found: 9, known: 3, .. })));
+    assert!(matches!(version, Err(OpenError::Version { found: 9, known: 4, .. })));
     std::fs::remove_dir_all(s.path("elsewhere")).unwrap();
     assert_eq!(s.tree(), before);
     std::fs::write(s.path(STATE).join("super.1"), copy).unwrap();

@@ -1,10 +1,11 @@
-//! Bytes of a write set, as the journal and the history keep them (docs/FORMAT.md, "Write set").
+//! Bytes of a write set, as the journal and the history keep them (docs/FORMAT.md, "Write set"),
+//! and of what a record says of an order.
 //! Decoding checks what a single value can tell; [`WriteSet::check`] checks the whole.
 
 use super::{Attrs, Bind, Content, Data, Extent, Ix, NewKind, Object, Origin, SlotId, WriteSet};
 use crate::io::{HostId, Stamp};
-use systx_base::Kind;
 use systx_base::codec::{DecodeError, Decoder, Encoder};
+use systx_base::{Kind, ORDER_NAME, OrderName, OrderStep};
 
 type Decoded<T> = Result<T, DecodeError>;
 
@@ -224,4 +225,19 @@ impl WriteSet {
         })?;
         Ok(WriteSet { objects, binds, kept: Vec::new() })
     }
+}
+
+/// What a record, or the file, says of an order.
+pub(crate) fn put_order(e: &mut Encoder, step: &OrderStep) {
+    e.u32(step.order.owner);
+    e.bytes(&step.order.name);
+    e.u64(step.next);
+}
+
+pub(crate) fn get_order(d: &mut Decoder<'_>) -> Decoded<OrderStep> {
+    let (owner, name) = (d.u32()?, d.bytes()?);
+    if name.is_empty() || name.len() > ORDER_NAME {
+        return Err(d.invalid("name of an order", name.len() as u64));
+    }
+    Ok(OrderStep { order: OrderName { owner, name: name.into() }, next: d.u64()? })
 }

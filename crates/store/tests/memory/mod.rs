@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::io::Result;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use systx_base::{Kind, Time, TxnId};
+use systx_base::{Kind, Orders, Time, TxnId};
 use systx_store::io::{Class, Fixed, FsInfo, Handle, HostId, ListItem, Open, Openers, Stat, Tree};
 use systx_store::writeset::{Content, Data, Extent, NewKind, Object, Origin, SlotId, WriteSet};
 use systx_store::{
@@ -57,6 +57,7 @@ struct World {
 pub struct Memory {
     number: u64,
     world: Arc<Mutex<World>>,
+    orders: Arc<Orders>,
 }
 
 fn lock(world: &Mutex<World>) -> MutexGuard<'_, World> {
@@ -274,15 +275,15 @@ impl Memory {
         assert_eq!(world.make(Kind::Dir), ROOT);
         world.nodes.get_mut(&ROOT).expect("just made").stat.mode = 0o755;
         let number = STORES.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Memory { number, world: Arc::new(Mutex::new(world)) })
+        Arc::new(Memory { number, world: Arc::new(Mutex::new(world)), orders: Arc::default() })
     }
 
     /// Commits and installs a write set by the way of every commit.
     pub fn write(&self, txn: TxnId, set: WriteSet) {
         let now = Time::default();
         let (argv, cwd, kind) = (Vec::new(), b"/".to_vec(), systx_store::TxnKind::Run);
-        let meta =
-            CommitMeta { txn, kind, argv, cwd, uid: 0, started: now, finished: now, told: None };
+        let (started, finished, told, order) = (now, now, None, None);
+        let meta = CommitMeta { txn, kind, argv, cwd, uid: 0, started, finished, told, order };
         let this: &dyn Store = self;
         let done = this.commit(Reservation::default(), set, meta).expect("a commit");
         self.apply(done.lsn).expect("an installation");
@@ -313,6 +314,9 @@ impl Memory {
         let mut world = self.world();
         let lsn = world.next();
         let Ready { set, meta, .. } = ready;
+        if let Some(step) = meta.order.as_ref().filter(|_| joint.is_none()) {
+            self.orders.take(step, meta.finished);
+        }
         let counts = joint.as_ref().is_none_or(Joint::decides);
         world.records.insert(lsn, Record { meta, set, joint, counts, report: None });
         lsn
@@ -457,6 +461,9 @@ impl Staging for Held {
 }
 
 impl Store for Memory {
+    fn orders(&self) -> Arc<Orders> {
+        Arc::clone(&self.orders)
+    }
     fn class(&self) -> Class {
         Class::Memory
     }

@@ -2,18 +2,17 @@
 
 use super::{Phase, State};
 use crate::hold::Slot;
-use crate::order::{GroupName, Order, OrderError, Turn};
+use crate::order::{Order, OrderError, Turn};
 use crate::policy::{Contender, Place};
 use crate::state::DoomFn;
-use systx_base::TxnId;
+use std::sync::Arc;
+use systx_base::{OrderName, Orders, TxnId};
 
 /// A transaction's place.
 #[derive(Clone, Copy)]
 pub(super) struct Seated {
     group: u32,
     number: u64,
-    /// It ends without effect, and that was its turn.
-    passes: bool,
 }
 
 impl State {
@@ -22,6 +21,7 @@ impl State {
         &mut self,
         id: TxnId,
         order: &Order,
+        numbers: &Arc<Orders>,
         wake: DoomFn,
     ) -> Result<(), OrderError> {
         let slot = self.find(id).ok_or(OrderError::NotFree)?;
@@ -29,9 +29,9 @@ impl State {
         if txn.phase != Phase::Active || txn.place.is_some() || txn.workset != Default::default() {
             return Err(OrderError::NotFree);
         }
-        let group = self.orders.enter(id, order)?;
+        let group = self.orders.enter(id, order, numbers)?;
         let txn = self.txn_mut(slot);
-        txn.place = Some(Seated { group, number: order.number, passes: false });
+        txn.place = Some(Seated { group, number: order.number });
         txn.on_doom.calls.push(wake);
         // It may have to wait for one that is weaker.
         self.again.leave(id);
@@ -43,36 +43,38 @@ impl State {
         let Some(txn) = self.find(id).map(|slot| self.txn(slot)) else { return Turn::Lost };
         match (txn.phase, txn.place) {
             (Phase::Doomed | Phase::Ending, _) => Turn::Lost,
-            (Phase::Active, Some(place)) => {
-                let group = self.orders.group(place.group);
-                if group.next == place.number {
-                    return Turn::Now;
-                }
-                Turn::After { number: group.next, by: group.members.get(&group.next).copied() }
-            }
+            (Phase::Active, Some(place)) => self.orders.group(place.group).turn(place.number),
             (Phase::Active, None) | (Phase::Committing | Phase::Installing, _) => Turn::Now,
         }
     }
 
-    /// See [`crate::Engine::pass`]: to be followed by an end without effect.
-    pub(crate) fn pass(&mut self, id: TxnId) {
-        let Some(slot) = self.find(id) else { return };
-        let txn = self.txn_mut(slot);
-        if let (Phase::Active | Phase::Committing, Some(place)) = (txn.phase, &mut txn.place) {
-            place.passes = true;
-        }
+    /// See [`crate::Engine::place_in_order`].
+    pub(crate) fn place_in_order(&self, id: TxnId) -> Option<Order> {
+        let place = self.txn(self.find(id)?).place?;
+        let group = self.orders.group(place.group).name.clone();
+        Some(Order { group, number: place.number })
     }
 
-    /// A transaction ends, with its changes in place if `installed`.
-    pub(super) fn leave_order(&mut self, slot: Slot, installed: bool) {
+    /// A transaction ends.
+    pub(super) fn leave_order(&mut self, slot: Slot) {
         if let Some(place) = self.txn_mut(slot).place.take() {
-            self.orders.leave(place.group, place.number, installed || place.passes);
+            self.orders.leave(place.group, place.number);
         }
     }
 
-    /// See [`crate::Engine::reset_order`].
-    pub(crate) fn reset_order(&mut self, group: &GroupName, next: u64) -> Result<(), OrderError> {
-        self.orders.reset(group, next)
+    /// See [`crate::Engine::seize_order`].
+    pub(crate) fn seize_order(
+        &mut self,
+        id: TxnId,
+        order: &OrderName,
+        numbers: &Arc<Orders>,
+    ) -> Result<u32, OrderError> {
+        self.orders.seize(id, order, numbers)
+    }
+
+    /// See [`crate::order::Seized`].
+    pub(crate) fn give_back_order(&mut self, at: u32) {
+        self.orders.give_back(at);
     }
 
     /// As whom a transaction contends: a member of a group as the first member that is active, but

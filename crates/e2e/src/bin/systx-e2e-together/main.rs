@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod composing;
+mod lasting;
 mod ordered;
 mod scoped;
 

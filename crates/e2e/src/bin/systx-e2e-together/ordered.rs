@@ -1,5 +1,6 @@
 //! Cases of the suite `ordered`.
 
+use crate::lasting::share_of;
 use crate::{Sibling, errno};
 use std::fs;
 use std::io;
@@ -15,6 +16,8 @@ pub fn run(case: &str, dir: &Path, number: u64) -> bool {
         "missing" => missing(dir),
         "replay" => replay(dir, number),
         "pipeline" => pipeline(dir, number),
+        "lasting-0" => share_of(dir, number, 0),
+        "lasting-1" => share_of(dir, number, 1),
         _ => return false,
     }
     true
@@ -26,7 +29,10 @@ const MINUTE: Duration = Duration::from_secs(60);
 fn numbers(dir: &Path) {
     let begin = |number| systx::begin(dir, Begin::ordered("n", number));
     systx::set_patience(MINUTE);
+    let next = || systx::next_order(Some(dir), "n").unwrap();
+    assert_eq!(next(), 0);
     begin(0).unwrap().commit().unwrap();
+    assert_eq!(next(), 1);
     assert_eq!(errno(begin(0)), Some(libc::EEXIST));
     let told = systx::xstatus().unwrap();
     assert_eq!((told.state, systx::xid()), (State::Failed, 0), "{told:?}");
@@ -54,14 +60,21 @@ fn numbers(dir: &Path) {
     assert_eq!(inside, Some(libc::EINVAL));
     tx.commit().unwrap();
     assert_eq!(fs::read_to_string(dir.join("a")).unwrap(), "one");
+    assert_eq!(next(), 2);
     systx::reset_order(Some(dir), "n", 7).unwrap();
-    assert_eq!(errno(begin(6)), Some(libc::EEXIST));
+    assert_eq!((next(), errno(begin(6))), (7, Some(libc::EEXIST)));
     begin(7).unwrap().commit().unwrap();
+    // One that only reads uses its number up, too.
+    let reads = Begin { flags: Flags::READ_ONLY, ..Begin::ordered("n", 8) };
+    systx::begin(dir, reads).unwrap().commit().unwrap();
+    assert_eq!(next(), 9);
     systx::reset_order(Some(dir), "n", 0).unwrap();
+    assert_eq!(next(), 0);
     begin(0).unwrap().commit().unwrap();
     let wrong = |name: &str| errno(systx::begin(dir, Begin::ordered(name, 0)));
     assert_eq!(wrong(""), Some(libc::EINVAL));
     assert_eq!(wrong(&"x".repeat(65)), Some(libc::EINVAL));
+    assert_eq!(errno(systx::next_order(Some(dir), "")), Some(libc::EINVAL));
     systx::begin(dir, Begin::ordered(&"x".repeat(64), 0)).unwrap().commit().unwrap();
     // Another order has numbers of its own.
     systx::begin(dir, Begin::ordered("m", 0)).unwrap().commit().unwrap();
