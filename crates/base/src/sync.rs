@@ -50,6 +50,10 @@ pub mod rank {
     pub const STORE: Rank = Rank(70);
     /// Caches of open descriptors.
     pub const HANDLES: Rank = Rank(80);
+    /// The state of a log-structured volume.
+    pub const LOG: Rank = Rank(90);
+    /// Which of a volume's files are open.
+    pub const OPEN: Rank = Rank(95);
     /// Locks that protect nothing but themselves: free lists, statistics.
     pub const LEAF: Rank = Rank(100);
 }

@@ -13,8 +13,8 @@
 //! break the tree.
 //!
 //! From the bottom up: `device`, `format`, `object`, `entry`, `rules`, `piece`, `usage`, `group`,
-//! `tree`, `superblock`, `root`, `txn`, `ops`, `pending`, `state`, `checkpoint`, `recovery`,
-//! `cleaner`, `fsck`, `snapshots`, `volume`, `stream`, `background`.
+//! `txn`, `veil`, `tree`, `superblock`, `root`, `promise`, `ops`, `pending`, `state`, `checkpoint`,
+//! `recovery`, `cleaner`, `fsck`, `snapshots`, `volume`, `stream`, `background`.
 
 #![forbid(unsafe_code)]
 
@@ -33,6 +33,7 @@ mod object;
 mod ops;
 mod pending;
 mod piece;
+mod promise;
 mod recovery;
 mod root;
 mod rules;
@@ -43,13 +44,15 @@ mod superblock;
 mod tree;
 mod txn;
 mod usage;
+mod veil;
 mod volume;
 
 pub use background::{CleanerThread, Figures};
 pub use cleaner::{Candidate, Cleaned, CostBenefit, Greedy, Policy, Scatter};
 pub use error::{Error, Result, Structure};
-pub use object::{Attrs, Link};
+pub use object::{Attrs, Link, PAGES_MAX, XATTRS_MAX};
 pub use ops::{Ops, Rename, SetAttrs, SetXattr, Shape};
+pub use promise::Promise;
 pub use recovery::Report;
 pub use root::Origin;
 pub use snapshots::{SnapshotInfo, View};
@@ -58,4 +61,5 @@ pub use stream::{StreamHeader, receive, send};
 pub use superblock::{grow, mend as mend_super, read_super};
 pub use tree::Clock;
 pub use txn::Txn;
+pub use veil::Hidden;
 pub use volume::{Format, Plan, Round, Space, Tended, Tending, Volume, fitting, mkfs};

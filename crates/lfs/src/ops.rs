@@ -3,6 +3,7 @@
 
 mod content;
 mod names;
+mod outcomes;
 
 pub use names::{Rename, Shape};
 

@@ -40,7 +40,7 @@ pub struct View {
 impl View {
     pub(crate) fn new(env: &Env, snapshot: &Snapshot, open: Arc<()>) -> Result<View> {
         let root = read_root(env, &snapshot.root)?;
-        let tree = Mutex::new(rank::STORE, Tree::new(env.clone(), root.chunks));
+        let tree = Mutex::new(rank::LOG, Tree::new(env.clone(), root.chunks));
         Ok(View { tree, info: info(snapshot), _open: open })
     }
 

@@ -2,6 +2,9 @@
 //! space.
 
 mod apply;
+mod cover;
+
+pub use cover::Cover;
 
 use crate::error::{Error, Result};
 use crate::format::{Checkpoint, Geometry, Head, Ino};
@@ -10,6 +13,7 @@ use crate::object::{Body, Place};
 use crate::ops::{Maker, Ops};
 use crate::pending::Pending;
 use crate::piece::Purpose;
+use crate::promise::Promises;
 use crate::root::{Kept, Snapshot};
 use crate::tree::Tree;
 use crate::txn::{Returned, Txn};
@@ -26,7 +30,7 @@ const SLACK: u32 = 3;
 const OBJECTS: usize = 100_000;
 
 /// How far writing is.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct Flow {
     /// Commits so far.
     pub applied: u64,
@@ -40,6 +44,8 @@ pub struct Flow {
     pub since: u64,
     /// A commit wakes the cleaner while fewer segments than these are free.
     pub wake_below: u32,
+    /// Room for commits that are yet to come.
+    pub promised: Promises,
 }
 
 /// Why nothing can be changed.
@@ -135,8 +141,11 @@ impl State {
     /// Whether the log could take `need` more blocks and the checkpoint after it, and still leave
     /// what it must.
     pub fn has_room(&self, need: u64, removes: bool) -> bool {
-        self.has_segments(need, if removes { CLEANERS } else { RESERVE })
-            && (removes || self.has_capacity(need))
+        if removes {
+            return self.has_segments(need, CLEANERS);
+        }
+        let need = need + self.flow.promised.blocks();
+        self.has_segments(need, RESERVE) && self.has_capacity(need)
     }
 
     /// Whether so little is free that commits pay for cleaning.
@@ -151,7 +160,7 @@ impl State {
     pub fn reclaimable(&self) -> usize {
         let dead = |n: u32| {
             let s = self.usage.segment(n);
-            s.live == 0 && s.pins == 0 && !s.taken && !self.usage.is_free(n)
+            s.live == 0 && s.pins + s.veils == 0 && !s.taken && !self.usage.is_free(n)
         };
         (0..self.tree.env.geometry.segments).filter(|n| dead(*n)).count()
     }

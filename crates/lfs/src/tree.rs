@@ -4,6 +4,7 @@ use crate::device::Device;
 use crate::error::{Error, Result, Structure};
 use crate::format::{BLOCK, Blob, CHUNK, Geometry, Ino, VolumeId};
 use crate::object::{Object, Page, Place};
+use crate::veil::Veil;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use systx_base::Time;
@@ -169,6 +170,8 @@ pub struct Tree {
     debt: u64,
     /// Bytes that were added to dirty objects.
     grown: u64,
+    /// What of it is not to be seen yet.
+    pub veil: Veil,
 }
 
 impl Tree {
@@ -184,6 +187,7 @@ impl Tree {
             dirty_chunks: BTreeSet::new(),
             debt: 0,
             grown: 0,
+            veil: Veil::default(),
         }
     }
 

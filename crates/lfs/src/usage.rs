@@ -16,6 +16,8 @@ pub struct Segment {
     pub newest: u64,
     /// Snapshots that refer to it: it is neither freed nor cleaned.
     pub pins: u32,
+    /// Commits that are not shown yet and took pages in it away: it is not freed.
+    pub veils: u32,
     /// The log, or a transaction, is about to write or has written it.
     pub taken: bool,
 }
@@ -161,7 +163,7 @@ impl Usage {
     pub fn reclaim(&mut self) -> u32 {
         let before = self.free();
         for (n, s) in (0..).zip(&self.segments) {
-            if s.live == 0 && s.pins == 0 && !s.taken {
+            if s.live == 0 && s.pins + s.veils == 0 && !s.taken {
                 self.free.insert(n);
             }
         }
@@ -192,6 +194,13 @@ impl Usage {
                     self.occupied -= u64::from(self.geometry.segment_blocks);
                 }
             }
+        }
+    }
+
+    /// What is dead in a segment can still be read, until it was said so as often with -1.
+    pub fn veil(&mut self, segment: u32, by: i32) {
+        if let Some(slot) = self.segments.get_mut(segment as usize) {
+            slot.veils = slot.veils.saturating_add_signed(by);
         }
     }
 

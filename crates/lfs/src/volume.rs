@@ -15,14 +15,16 @@ use crate::object::{Attrs, Node, Object};
 use crate::ops::Ops;
 use crate::pending::Pending;
 use crate::piece::Purpose;
+use crate::promise::Promise;
 use crate::recovery::{self, Report};
 use crate::root::Kept;
 use crate::snapshots::{self, SnapshotInfo, View};
-use crate::state::{Flow, Limits, State, Stopped, capacity};
+use crate::state::{Cover, Flow, Limits, State, Stopped, capacity};
 use crate::superblock;
 use crate::tree::{Clock, Env, Tree};
 use crate::txn::{self, Txn};
 use crate::usage::Usage;
+use crate::veil::Hidden;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -185,7 +187,7 @@ impl Volume {
 
     fn with(state: State, report: Report, sup: Super) -> Volume {
         let env = state.tree.env.clone();
-        let state = Mutex::new(rank::STORE, state);
+        let state = Mutex::new(rank::LOG, state);
         let views = Mutex::new(rank::LEAF, BTreeMap::new());
         let (written, work, commits) = Default::default();
         let label = sup.label;
@@ -214,16 +216,18 @@ impl Volume {
         Space { total: state.capacity(), used, free_segments: state.usage.free() }
     }
 
-    /// Looks at the committed tree; nothing can be changed.
+    /// Looks at the committed tree, but for what is hidden; nothing can be changed.
     ///
     /// # Errors
     /// What `look` says.
     pub fn look<T>(&self, look: impl FnOnce(&mut Ops<'_>) -> Result<T>) -> Result<T> {
         let mut state = self.state.lock();
-        let mut txn = Txn::new();
-        let mut ops = state.ops(&mut txn);
+        let mut above = std::mem::take(&mut state.tree.veil.above);
+        let mut ops = state.ops(&mut above);
         ops.maker = None;
-        look(&mut ops)
+        let seen = look(&mut ops);
+        state.tree.veil.above = above;
+        seen
     }
 
     /// Runs operations in a transaction, which sees what is committed and what it did itself.
@@ -275,17 +279,69 @@ impl Volume {
     ///
     /// # Errors
     /// As [`Volume::commit`].
-    pub fn commit_relaxed(&self, mut txn: Txn) -> Result<u64> {
+    pub fn commit_relaxed(&self, txn: Txn) -> Result<u64> {
+        self.apply(txn, None, false)
+    }
+
+    /// As [`Volume::commit_relaxed`], and nobody sees it before it is shown ([`Volume::show`]):
+    /// [`Volume::look`] does not, while transactions do.  Of what two hidden commits change they
+    /// may share directories in which both change names.  `promise` is room for it.
+    ///
+    /// # Errors
+    /// As [`Volume::commit`].
+    pub fn commit_hidden(&self, txn: Txn, promise: Option<Promise>) -> Result<Hidden> {
+        Ok(Hidden { ticket: self.apply(txn, promise, true)? })
+    }
+
+    /// A commit that was hidden is seen from here on.  Showing it again does nothing.
+    ///
+    /// # Errors
+    /// What reading the volume can say.
+    pub fn show(&self, hidden: Hidden) -> Result<()> {
+        self.state.lock().show(hidden.ticket)
+    }
+
+    /// Room for a later commit of at most so many blocks: others do not get it as long as the
+    /// promise lives.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; as [`Volume::durable`].
+    pub fn promise(&self, blocks: u64) -> Result<Promise> {
+        let mut state = self.state.lock();
+        state.flow.goes_on()?;
+        self.make_room(&mut state, blocks, false)?;
+        Ok(state.flow.promised.give(blocks))
+    }
+
+    /// Blocks that the next checkpoint may write for changes of these objects, as they are now.
+    ///
+    /// # Errors
+    /// What reading the volume can say.
+    pub fn cost(&self, inos: &BTreeSet<Ino>) -> Result<u64> {
+        self.state.lock().dirtied(inos)
+    }
+
+    fn apply(&self, mut txn: Txn, promise: Option<Promise>, hidden: bool) -> Result<u64> {
         let mut state = self.state.lock();
         state.flow.goes_on()?;
         if txn.is_empty() {
             return Ok(state.flow.applied);
         }
+        drop(promise);
         let removes = txn.only_removes();
         let need = state.need(&txn)?;
         self.make_room(&mut state, need, removes)?;
         let blocks = txn.blocks();
-        state.apply(&mut txn)?;
+        let cover = if hidden { Some(Cover::of(&mut state, &txn)?) } else { None };
+        cover.iter().for_each(|cover| state.hold_for(cover));
+        if let Err(error) = state.apply(&mut txn) {
+            cover.map_or(Ok(()), |cover| state.let_go(cover))?;
+            return Err(error);
+        }
+        let ticket = state.flow.applied;
+        if let Some(cover) = cover {
+            state.cover(ticket, cover)?;
+        }
         self.commits.fetch_add(1, Ordering::Relaxed);
         if state.usage.free() < state.flow.wake_below {
             self.work.notify_all();
@@ -294,7 +350,6 @@ impl Volume {
             // The commit is decided: what is damaged elsewhere is not its error.
             let _ = cleaner::pay(&mut state, blocks);
         }
-        let ticket = state.flow.applied;
         let gathered = state.pending.page_count() > state.limits.dirty_pages_max;
         drop(state);
         if gathered {
@@ -410,18 +465,7 @@ impl Volume {
     /// # Errors
     /// What reading can say.
     pub fn release(&self, ino: Ino) -> Result<()> {
-        let mut state = self.state.lock();
-        let Some(count) = state.held.get_mut(&ino) else { return Ok(()) };
-        *count -= 1;
-        if *count > 0 {
-            return Ok(());
-        }
-        state.held.remove(&ino);
-        if state.orphans.contains(&ino) {
-            state.delete(ino)?;
-            state.flow.applied += 1;
-        }
-        Ok(())
+        self.state.lock().release(ino)
     }
 
     /// Makes a snapshot of the committed tree; it is durable when this returns.

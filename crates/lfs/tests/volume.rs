@@ -304,3 +304,131 @@ fn an_image_in_a_file_is_for_one_process() {
     assert_eq!(tree(&volume), before);
     assert_eq!(volume.label(), "test");
 }
+
+/// Everything that can be changed, hidden: names, attributes, content in memory and on the medium,
+/// a file that is cut, one that is removed.
+#[test]
+fn a_hidden_commit_is_durable_and_seen_only_when_it_is_shown() {
+    let (disk, volume) = fresh(BLOCKS);
+    commit(&volume, |ops| {
+        for name in [b"f", b"g", b"h"] {
+            let f = ops.create(ROOT, name, &file())?;
+            ops.write(f, 0, &bytes(1, 20_000))?;
+        }
+        let d = ops.create(ROOT, b"d", &dir())?;
+        ops.create(d, b"below", &file()).map(drop)
+    })
+    .unwrap();
+    volume.checkpoint().unwrap();
+    let before = tree(&volume);
+    let mut txn = Txn::new();
+    volume
+        .within(&mut txn, |ops| {
+            let f = ops.lookup(ROOT, b"f")?.ino;
+            ops.write(f, 4000, &bytes(2, 9000))?;
+            ops.set_xattr(f, b"user.x", b"v", SetXattr::Any)?;
+            let g = ops.lookup(ROOT, b"g")?.ino;
+            ops.set_attrs(g, &SetAttrs { size: Some(5000), ..SetAttrs::default() })?;
+            ops.unlink(ROOT, b"h")?;
+            let d = ops.lookup(ROOT, b"d")?.ino;
+            ops.rename((d, b"below"), (ROOT, b"above"), Rename::NoReplace)?;
+            ops.rmdir(ROOT, b"d")?;
+            ops.create(ROOT, b"new", &dir()).map(drop)
+        })
+        .unwrap();
+    let hidden = volume.commit_hidden(txn, None).unwrap();
+    volume.durable(hidden.ticket()).unwrap();
+    assert_eq!(tree(&volume), before);
+    // What was overwritten is dead, and nothing is written over it: also when all else is used.
+    for n in 0..60 {
+        commit(&volume, |ops| {
+            let f = match ops.lookup(ROOT, b"other") {
+                Ok(link) => link.ino,
+                Err(_) => ops.create(ROOT, b"other", &file())?,
+            };
+            ops.write(f, 0, &bytes(n, 60_000))
+        })
+        .unwrap();
+        volume.checkpoint().unwrap();
+        let mut now = tree(&volume);
+        now.remove("/other");
+        let root = before[""].clone();
+        assert_eq!(now.insert(String::new(), root.clone()).unwrap().xattrs, root.xattrs);
+        assert_eq!(now, before, "round {n}");
+    }
+    // A power cut: it is there.
+    let after = tree(&open(Arc::new(disk.copy())).unwrap());
+    assert_eq!(after["/f"].content[4000..13_000], bytes(2, 9000));
+    assert!(!after.contains_key("/h") && !after.contains_key("/d"));
+    volume.show(hidden).unwrap();
+    assert_eq!(tree(&volume), after);
+    volume.show(hidden).unwrap();
+    volume.close().unwrap();
+    let found = systx_lfs::fsck::check(disk, clock()).unwrap().findings;
+    assert_eq!(found, []);
+}
+
+/// Whichever of them is shown first: its names are there, the other's are not, and the directory
+/// has a version that it did not have before.
+#[test]
+fn hidden_commits_in_one_directory_are_shown_one_by_one() {
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+        let (_, volume) = fresh(BLOCKS);
+        commit(&volume, |ops| ops.create(ROOT, b"n1", &dir()).map(drop)).unwrap();
+        let hidden = [0, 1, 2].map(|n| {
+            let mut txn = Txn::new();
+            let name = format!("n{n}");
+            volume
+                .within(&mut txn, |ops| match n {
+                    1 => ops.rmdir(ROOT, name.as_bytes()).map(drop),
+                    _ => ops.create(ROOT, name.as_bytes(), &dir()).map(drop),
+                })
+                .unwrap();
+            volume.commit_hidden(txn, None).unwrap()
+        });
+        let mut want = std::collections::BTreeSet::from(["/n1".to_owned()]);
+        let mut times = vec![tree(&volume)[""].attrs.ctime];
+        for n in order {
+            volume.show(hidden[n]).unwrap();
+            if n == 1 {
+                want.remove("/n1")
+            } else {
+                want.insert(format!("/n{n}"))
+            };
+            let now = tree(&volume);
+            let names: std::collections::BTreeSet<String> = now.keys().skip(1).cloned().collect();
+            assert_eq!(names, want, "{order:?}, {n}");
+            assert_eq!(now[""].attrs.nlink as usize, 2 + want.len());
+            assert!(times.iter().all(|time| *time < now[""].attrs.ctime), "{order:?}, {n}");
+            times.push(now[""].attrs.ctime);
+        }
+        let mut all = Txn::new();
+        let within = volume.within(&mut all, dump).unwrap();
+        assert_eq!(within, tree(&volume));
+    }
+}
+
+#[test]
+fn what_is_promised_to_one_commit_nobody_else_gets() {
+    let (_, volume) = fresh(BLOCKS);
+    let promise = volume.promise(60).unwrap();
+    let fill = |n: u64| {
+        commit(&volume, |ops| {
+            let f = ops.create(ROOT, format!("f{n}").as_bytes(), &file())?;
+            ops.write(f, 0, &bytes(n, 4096))
+        })
+    };
+    let full = (0..).map(fill).find_map(Result::err).unwrap();
+    assert!(matches!(full, Error::NoSpace), "{full}");
+    assert!(matches!(volume.promise(60), Err(Error::NoSpace)));
+    let mut txn = Txn::new();
+    volume
+        .within(&mut txn, |ops| {
+            let f = ops.create(ROOT, b"promised", &file())?;
+            ops.write(f, 0, &bytes(7, 30 * 4096))
+        })
+        .unwrap();
+    let hidden = volume.commit_hidden(txn, Some(promise)).unwrap();
+    volume.show(hidden).unwrap();
+    assert_eq!(tree(&volume)["/promised"].content, bytes(7, 30 * 4096));
+}

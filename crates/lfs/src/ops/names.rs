@@ -3,7 +3,7 @@
 use super::{Ops, link_to};
 use crate::error::{Error, Result};
 use crate::format::{INO_MAX, Ino, ROOT};
-use crate::object::{Attrs, Link, NAME_MAX, Node, TARGET_MAX, is_component};
+use crate::object::{Link, NAME_MAX, Node, is_component};
 use crate::txn::Rebind;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -65,7 +65,7 @@ impl Ops<'_> {
         self.entry(dir, name)?.ok_or(Error::NotFound)
     }
 
-    fn entry(&mut self, dir: Ino, name: &[u8]) -> Result<Option<Link>> {
+    pub(super) fn entry(&mut self, dir: Ino, name: &[u8]) -> Result<Option<Link>> {
         if let Some(rebind) = self.txn.entries.get(&dir).and_then(|e| e.get(name)) {
             return Ok(rebind.new);
         }
@@ -166,36 +166,12 @@ impl Ops<'_> {
         if self.entry(dir, name)?.is_some() {
             return Err(Error::Exists);
         }
-        let symlink = shape.kind == Kind::Symlink;
-        if shape.mode & !0o7777 != 0 || symlink == shape.target.is_empty() {
-            return Err(Error::Invalid("mode or target"));
+        let ino = self.make(shape)?;
+        if shape.kind == Kind::Dir
+            && let Some(node) = self.txn.created.get_mut(&ino)
+        {
+            node.parent = dir;
         }
-        if shape.target.len() > TARGET_MAX {
-            return Err(Error::NameTooLong);
-        }
-        let now = self.now;
-        let maker = self.maker.as_mut().ok_or(Error::ReadOnly)?;
-        let ino = *maker.next_ino;
-        if ino >= INO_MAX {
-            return Err(Error::NoSpace);
-        }
-        *maker.next_ino += 1;
-        let attrs = Attrs {
-            kind: shape.kind,
-            mode: shape.mode,
-            uid: shape.uid,
-            gid: shape.gid,
-            nlink: 0,
-            size: shape.target.len() as u64,
-            rdev: shape.rdev,
-            atime: now,
-            mtime: now,
-            ctime: now,
-            btime: now,
-        };
-        let parent = if shape.kind == Kind::Dir { dir } else { 0 };
-        let node = Node { attrs, xattrs: BTreeMap::new(), parent, target: shape.target.clone() };
-        self.txn.created.insert(ino, node);
         self.bind(dir, name, Some(link_to(ino, shape.kind)))?;
         Ok(ino)
     }
@@ -233,7 +209,7 @@ impl Ops<'_> {
         Ok(())
     }
 
-    fn touch(&mut self, ino: Ino) {
+    pub(super) fn touch(&mut self, ino: Ino) {
         let now = self.now;
         self.patch(ino).ctime = Some(now);
     }
@@ -321,7 +297,7 @@ impl Ops<'_> {
         Ok(())
     }
 
-    fn moved(&mut self, link: Link, dir: Ino) {
+    pub(super) fn moved(&mut self, link: Link, dir: Ino) {
         self.touch(link.ino);
         if link.kind == Kind::Dir {
             self.patch(link.ino).parent = Some(dir);
