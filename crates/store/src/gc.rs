@@ -44,7 +44,7 @@ struct Histories {
 }
 
 /// Transactions of which somebody needs what is in the graveyard, and such as are being collected.
-pub(crate) struct Users(Arc<Mutex<Needs>>);
+pub struct Users(Arc<Mutex<Needs>>);
 
 #[derive(Default)]
 struct Needs {
@@ -80,6 +80,12 @@ impl Drop for InUse {
     }
 }
 
+impl Default for Users {
+    fn default() -> Users {
+        Users::new()
+    }
+}
+
 impl Users {
     /// Nobody.
     pub fn new() -> Users {
@@ -99,21 +105,23 @@ impl Users {
     }
 
     /// Something was taken out of the graveyard.
-    pub fn taken_out(&self) {
+    pub(crate) fn taken_out(&self) {
         self.0.lock().sizes.clear();
     }
 
     /// The right to collect it; nobody has it a second time.
-    fn collect(&self, txn: TxnId) -> bool {
+    pub fn collect(&self, txn: TxnId) -> bool {
         let mut needs = self.0.lock();
         !needs.used.contains_key(&txn) && needs.going.insert(txn)
     }
 
-    fn is_used(&self, txn: TxnId) -> bool {
+    /// Whether somebody needs it.
+    pub fn is_used(&self, txn: TxnId) -> bool {
         self.0.lock().used.contains_key(&txn)
     }
 
-    fn collected(&self, txn: TxnId) {
+    /// It was collected.
+    pub fn collected(&self, txn: TxnId) {
         let mut needs = self.0.lock();
         needs.going.remove(&txn);
         needs.sizes.remove(&txn);

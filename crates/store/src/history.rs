@@ -90,31 +90,48 @@ pub struct CommitMeta {
 
 /// How an object's content was before.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum OldContent {
+pub enum OldContent {
     /// Not changed.
     Keep,
     /// Overwritten in place; these ranges held this, and the file had this length.  With `file` the
     /// ranges are in the graveyard's before-file, at the same offsets.
-    InPlace { len: u64, file: bool, extents: Vec<Extent>, whole: bool },
+    InPlace {
+        /// Length of the file.
+        len: u64,
+        /// Whether the bytes are in the graveyard.
+        file: bool,
+        /// What was overwritten.
+        extents: Vec<Extent>,
+        /// All of it was rewritten.
+        whole: bool,
+    },
     /// A new inode replaces the old one, which goes to the graveyard.
     Exchanged,
 }
 
 /// The before-image of a changed host object.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Before {
+pub struct Before {
+    /// Which.
     pub ix: Ix,
+    /// Attributes that are changed, as they were.
     pub attrs: Attrs,
+    /// Extended attributes that are changed, as they were.
     pub xattrs: Xattrs,
+    /// The content.
     pub content: OldContent,
 }
 
 /// The body of a journal record.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct Commit {
+pub struct Commit {
+    /// Who and what.
     pub meta: CommitMeta,
+    /// What it changes.
     pub set: WriteSet,
+    /// What was there before.
     pub befores: Vec<Before>,
+    /// Slots that become files.
     pub slots: Vec<(SlotId, HostId)>,
     /// The other stores, if it is part of a commit over several.
     pub joint: Option<Joint>,
@@ -122,7 +139,8 @@ pub(crate) struct Commit {
 
 /// What an installation left.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub(crate) struct Done {
+pub struct Done {
+    /// Position in the order of commits.
     pub lsn: u64,
     /// For each object of the write set, what it is now; `None` if it has no place any more.
     pub stamps: Vec<Option<Stamp>>,
@@ -134,8 +152,10 @@ pub(crate) struct Done {
 
 /// A history file.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) struct History {
+pub struct History {
+    /// What was committed, without the new data.
     pub commit: Commit,
+    /// What it left.
     pub done: Done,
     /// It is only for the log: what an undo needs was given back, and the write set is empty.
     pub forgotten: bool,
@@ -256,6 +276,7 @@ fn get_before(d: &mut Decoder<'_>) -> Decoded<Before> {
 }
 
 impl Commit {
+    /// Appends it.
     pub fn encode(&self, e: &mut Encoder) {
         put_meta(e, &self.meta);
         self.set.encode(e);
@@ -300,6 +321,9 @@ impl Commit {
     }
 
     /// Reads a commit back and checks that it can be installed.
+    ///
+    /// # Errors
+    /// If the bytes are not one, or it breaks an invariant.
     pub fn decode(d: &mut Decoder<'_>) -> Decoded<Commit> {
         let mut commit = Commit {
             meta: get_meta(d)?,
@@ -372,6 +396,7 @@ impl History {
         History { commit, done, forgotten: true }
     }
 
+    /// The bytes of a history file.
     pub fn encode(&self) -> Vec<u8> {
         let mut e = Encoder::new();
         e.u32(MAGIC);
@@ -390,6 +415,10 @@ impl History {
         bytes
     }
 
+    /// Reads a history file.
+    ///
+    /// # Errors
+    /// If the bytes are not one.
     pub fn decode(bytes: &[u8]) -> Decoded<History> {
         let split = bytes.split_last_chunk::<4>();
         let valid = split.filter(|(body, crc)| u32::from_le_bytes(**crc) == crc32c::crc32c(body));
@@ -417,12 +446,12 @@ impl History {
     }
 
     /// Writes the history file; durable with the next checkpoint.
-    pub fn save(&self, io: &dyn Io, layout: &Layout) -> Result<()> {
+    pub(crate) fn save(&self, io: &dyn Io, layout: &Layout) -> Result<()> {
         save(io, layout, self.commit.meta.txn, &self.encode())
     }
 
     /// Reads a history file; `None` if there is none or it was torn by a power cut.
-    pub fn load(io: &dyn Io, layout: &Layout, name: &[u8]) -> Result<Option<History>> {
+    pub(crate) fn load(io: &dyn Io, layout: &Layout, name: &[u8]) -> Result<Option<History>> {
         let Some(file) = found(io.open_file(&layout.history, name, Open::Read))? else {
             return Ok(None);
         };

@@ -17,7 +17,7 @@
 //! All of it is on the volume's own file system, so that everything enters and leaves the tree by
 //! link and rename.
 
-use crate::io::{Handle, HostId, Io, Stat};
+use crate::io::{Handle, HostId, Io, Stat, Tree};
 use crate::trust::{self, Owner, Refused};
 use std::io::{Error, ErrorKind, Result};
 use systx_base::TxnId;
@@ -192,12 +192,12 @@ impl Layout {
 }
 
 /// Name of a history file.
-pub(crate) fn history_name(txn: TxnId) -> Vec<u8> {
+pub fn history_name(txn: TxnId) -> Vec<u8> {
     format!("{:016x}", txn.0).into_bytes()
 }
 
 /// The transaction whose history a file of this name is.
-pub(crate) fn history_of(name: &[u8]) -> Option<TxnId> {
+pub fn history_of(name: &[u8]) -> Option<TxnId> {
     let text = std::str::from_utf8(name).ok().filter(|text| text.len() == 16)?;
     u64::from_str_radix(text, 16).ok().map(TxnId)
 }
@@ -213,17 +213,17 @@ pub(crate) fn bundle_of(name: &[u8]) -> Option<TxnId> {
 }
 
 /// Name in the graveyard of what `txn` displaced.
-pub(crate) fn grave_name(txn: TxnId, ix: u32) -> Vec<u8> {
+pub fn grave_name(txn: TxnId, ix: u32) -> Vec<u8> {
     format!("{:016x}.{ix}", txn.0).into_bytes()
 }
 
 /// Name in the graveyard of the content that `txn` overwrote.
-pub(crate) fn before_name(txn: TxnId, ix: u32) -> Vec<u8> {
+pub fn before_name(txn: TxnId, ix: u32) -> Vec<u8> {
     format!("{:016x}.{ix}.b", txn.0).into_bytes()
 }
 
 /// The transaction that a name in the graveyard belongs to.
-pub(crate) fn grave_of(name: &[u8]) -> Option<TxnId> {
+pub fn grave_of(name: &[u8]) -> Option<TxnId> {
     history_of(name.split(|byte| *byte == b'.').next()?)
 }
 
@@ -245,7 +245,7 @@ pub(crate) fn parse_temp(name: &[u8]) -> Option<(TxnId, u64, char, u32)> {
 }
 
 /// All names in a directory.
-pub(crate) fn names(io: &dyn Io, dir: &Handle) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn names(io: &dyn Tree, dir: &Handle) -> Result<Vec<Vec<u8>>> {
     let mut names = Vec::new();
     io.list(dir, &mut |item| {
         names.push(item.name.to_vec());

@@ -18,6 +18,7 @@ mod footprint;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod gc;
+mod graveyard;
 mod history;
 pub mod host_locks;
 mod host_locks_unsafe;
@@ -41,6 +42,7 @@ mod prepare;
 pub mod quota;
 pub mod real;
 mod real_unsafe;
+pub mod record;
 mod recovery;
 mod returned;
 mod space;
@@ -59,7 +61,7 @@ mod xattrs;
 
 pub use dir_store::{AGE, Config, LEAST, LOGGED, Looked, SHARE};
 pub use error::{
-    ApplyError, CheckpointError, CommitError, OpenError, Poisoned, ReserveError, UndoError,
+    ApplyError, CheckpointError, CommitError, OpenError, Poisoned, Refused, ReserveError, UndoError,
 };
 pub use footprint::{Disjoint, Footprint, Meeting};
 pub use gc::{Tracked, Versions};

@@ -8,6 +8,7 @@
 //! history has are told.
 
 use crate::dir_store::DirStore;
+use crate::graveyard::Graveyard;
 use crate::history::{Before, ChangeKind, History, OldContent};
 use crate::interface::{self, Past, PastSide};
 use crate::io::{Handle, HostId, Open, Stamp, Stat};
@@ -47,7 +48,7 @@ struct Patch {
 type Place = (Handle, Vec<u8>);
 
 struct Finder<'a> {
-    store: &'a DirStore,
+    ground: Graveyard<'a>,
     /// In the order of the log.
     all: &'a [History],
     /// Paths below the root at which an inode was.
@@ -64,21 +65,42 @@ struct Finder<'a> {
 impl DirStore {
     /// What a committed transaction changed; `None` if it has no history, or was forgotten.
     pub fn look_back(&self, txn: TxnId) -> Result<Option<Vec<Past>>> {
-        let mut all = self.histories()?;
-        all.sort_by_key(|h| h.done.lsn);
-        let Some(history) = all.iter().find(|h| h.commit.meta.txn == txn && !h.forgotten) else {
-            return Ok(None);
-        };
-        let mut finder = Finder::new(self, &all);
-        finder.changes(history).map(Some)
+        look_back(self.graveyard(), self.histories()?, txn)
     }
 
     /// The content of one side of a file, at most `limit` bytes, or the target of a link; `None` if
     /// it is not known any more.
     pub fn read_back(&self, side: &PastSide, limit: usize) -> Result<Option<Vec<u8>>> {
+        self.graveyard().read_back(side, limit)
+    }
+}
+
+/// What a committed transaction changed; `None` if it is not among `all`, or was forgotten.
+///
+/// # Errors
+/// What reading the tree or the graveyard says.
+pub fn look_back(
+    ground: Graveyard<'_>,
+    mut all: Vec<History>,
+    txn: TxnId,
+) -> Result<Option<Vec<Past>>> {
+    all.sort_by_key(|h| h.done.lsn);
+    let Some(history) = all.iter().find(|h| h.commit.meta.txn == txn && !h.forgotten) else {
+        return Ok(None);
+    };
+    let mut finder = Finder::new(ground, &all);
+    finder.changes(history).map(Some)
+}
+
+impl Graveyard<'_> {
+    /// As [`crate::Store::read_back`], of what [`look_back`] has told.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_back(&self, side: &PastSide, limit: usize) -> Result<Option<Vec<u8>>> {
         let seat = side.seat.as_ref().and_then(|seat| seat.downcast_ref::<Seat>());
         let Some(seat) = seat else { return Ok(None) };
-        let io = &*self.io;
+        let io = self.tree;
         if side.kind == Kind::Symlink {
             return found(io.read_link(&seat.dir, &seat.name));
         }
@@ -101,9 +123,9 @@ impl DirStore {
     }
 
     fn take_back(&self, patch: &Patch, bytes: &mut [u8], end: &mut u64) -> Result<()> {
-        let io = &*self.io;
+        let io = self.tree;
         let file = match &patch.file {
-            Some(name) => Some(io.open_file(&self.layout.grave, name, Open::Read)?),
+            Some(name) => Some(io.open_file(self.dir, name, Open::Read)?),
             None => None,
         };
         // What it had beyond the present end is in the extents, or was a hole.
@@ -116,7 +138,7 @@ impl DirStore {
             let Some(place) = bytes.get_mut(from..to) else { continue };
             match (&extent.data, &file) {
                 (Data::Inline(old), _) => place.copy_from_slice(&old[..place.len()]),
-                (Data::Hole { .. }, _) => place.fill(0),
+                // A file has all of them at their own offsets, whatever the record says there.
                 (_, Some(file)) => {
                     let got = io.read_at(file, place, extent.offset)?;
                     place[got..].fill(0);
@@ -130,9 +152,9 @@ impl DirStore {
 }
 
 impl<'a> Finder<'a> {
-    fn new(store: &'a DirStore, all: &'a [History]) -> Finder<'a> {
+    fn new(ground: Graveyard<'a>, all: &'a [History]) -> Finder<'a> {
         let mut finder = Finder {
-            store,
+            ground,
             all,
             paths: HashMap::new(),
             graves: HashMap::new(),
@@ -165,7 +187,7 @@ impl<'a> Finder<'a> {
 
     /// Where an inode is now; `hint` is a path at which it was.
     fn find(&self, id: HostId, hint: Option<&[u8]>) -> Result<Option<(Handle, Vec<u8>, Stat)>> {
-        let root = self.store.io.root();
+        let root = self.ground.tree.root();
         let mut places: Vec<Place> = Vec::new();
         let paths = self.paths.get(&id).into_iter().flatten().map(Vec::as_slice).chain(hint);
         for path in paths {
@@ -173,16 +195,14 @@ impl<'a> Finder<'a> {
             for (top, grave) in &self.removed {
                 let rest = path.strip_prefix(&top[..]).and_then(|rest| rest.strip_prefix(b"/"));
                 if let Some(rest) = rest {
-                    places.push((self.store.layout.grave.clone(), join(grave.clone(), rest)));
+                    places.push((self.ground.dir.clone(), join(grave.clone(), rest)));
                 }
             }
         }
-        places.extend(
-            self.graves.get(&id).map(|name| (self.store.layout.grave.clone(), name.clone())),
-        );
+        places.extend(self.graves.get(&id).map(|name| (self.ground.dir.clone(), name.clone())));
         for (top, path) in places.into_iter().rev() {
             let Some((dir, name)) = self.walk(top, &path)? else { continue };
-            let Some(stat) = gone(self.store.io.stat_at(&dir, &name))? else { continue };
+            let Some(stat) = gone(self.ground.tree.stat_at(&dir, &name))? else { continue };
             if stat.id == id {
                 return Ok(Some((dir, name, stat)));
             }
@@ -195,7 +215,7 @@ impl<'a> Finder<'a> {
         let mut parts: Vec<&[u8]> = path.split(|b| *b == b'/').filter(|p| !p.is_empty()).collect();
         let Some(last) = parts.pop() else { return Ok(Some((dir, Vec::new()))) };
         for part in parts {
-            match gone(self.store.io.open_dir(&dir, part))? {
+            match gone(self.ground.tree.open_dir(&dir, part))? {
                 Some(below) => dir = below,
                 None => return Ok(None),
             }
@@ -361,7 +381,7 @@ impl<'a> Finder<'a> {
         out: &mut Vec<Past>,
     ) -> Result<()> {
         let Some((at, name, _)) = self.find(dir, hint)? else { return Ok(()) };
-        let io = &*self.store.io;
+        let io = self.ground.tree;
         let Some(top) = gone(io.open_dir(&at, &name))? else { return Ok(()) };
         let mut todo = vec![(top, path.to_vec())];
         while let Some((dir, path)) = todo.pop() {

@@ -227,7 +227,7 @@ pub(crate) fn is_version(origin: &Origin, stat: &Stat) -> bool {
 
 /// The old values of what changes; writing content moves the modification time and may clear bits
 /// of the mode.
-fn restored(attrs: &Attrs, stat: &Stat, content: bool) -> Attrs {
+pub fn restored(attrs: &Attrs, stat: &Stat, content: bool) -> Attrs {
     let all = all_attrs(stat);
     Attrs {
         mode: all.mode.filter(|_| content || attrs.mode.is_some() || attrs.owner.is_some()),

@@ -137,7 +137,7 @@ pub(crate) fn space_needed(
 }
 
 /// The ranges of a file of `size` bytes whose bytes a patch destroys, ascending and disjoint.
-pub(crate) fn overwritten(size: u64, len: u64, keep: u64, extents: &[Extent]) -> Vec<(u64, u64)> {
+pub fn overwritten(size: u64, len: u64, keep: u64, extents: &[Extent]) -> Vec<(u64, u64)> {
     let lost = keep.min(len).min(size);
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     let pieces = extents.iter().map(|e| (e.offset, e.offset + e.data.len()));

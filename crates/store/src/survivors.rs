@@ -6,8 +6,7 @@
 //! everywhere on the volume. Whatever is found must have the identity that was noted, birth time
 //! included.
 
-use crate::io::{Handle, HostId, Io, Stat};
-use crate::layout::Layout;
+use crate::io::{Handle, HostId, Stat, Tree};
 use std::io::{Error, Result};
 use systx_base::Kind;
 
@@ -27,8 +26,10 @@ type Named = (Vec<u8>, Stat);
 
 /// What is searched for, and where.
 pub(crate) struct Search<'a> {
-    pub io: &'a dyn Io,
-    pub layout: &'a Layout,
+    pub tree: &'a dyn Tree,
+    pub grave: &'a Handle,
+    /// The store's own directory, which is not looked into.
+    pub own: HostId,
     pub id: HostId,
     pub kind: Kind,
 }
@@ -36,7 +37,7 @@ pub(crate) struct Search<'a> {
 impl Search<'_> {
     /// A name of the inode; `near` is a directory below the root to look into first.
     pub fn find(&self, near: Option<Way>) -> Result<Option<Survivor>> {
-        let (root, grave) = (self.io.root(), &self.layout.grave);
+        let (root, grave) = (self.tree.root(), self.grave);
         if let Some((name, _)) = self.look_into(grave)?.0 {
             return Ok(Some(Survivor::Grave(vec![name])));
         }
@@ -72,7 +73,7 @@ impl Search<'_> {
     fn open(&self, top: &Handle, way: &[Vec<u8>]) -> Result<Option<Handle>> {
         let mut dir = top.clone();
         for name in way {
-            dir = match self.io.open_dir(&dir, name) {
+            dir = match self.tree.open_dir(&dir, name) {
                 Ok(dir) => dir,
                 Err(e) if is_closed(&e) => return Ok(None),
                 Err(e) => return Err(e),
@@ -84,11 +85,11 @@ impl Search<'_> {
     /// The inode's name in one directory, and the names of directories in there; nothing in the
     /// store's own.
     fn look_into(&self, dir: &Handle) -> Result<(Option<Named>, Vec<Vec<u8>>)> {
-        if self.io.stat(dir).is_ok_and(|s| s.id == self.layout.id) {
+        if self.tree.stat(dir).is_ok_and(|s| s.id == self.own) {
             return Ok((None, Vec::new()));
         }
         let (mut same, mut below) = (Vec::new(), Vec::new());
-        let listed = self.io.list(dir, &mut |item| {
+        let listed = self.tree.list(dir, &mut |item| {
             if item.ino == self.id.ino {
                 same.push(item.name.to_vec());
             } else if item.kind.is_none_or(|kind| kind == Kind::Dir) {
@@ -101,7 +102,7 @@ impl Search<'_> {
             other => other?,
         }
         for name in same {
-            match self.io.stat_at(dir, &name) {
+            match self.tree.stat_at(dir, &name) {
                 Ok(stat) if stat.id == self.id && stat.kind == self.kind => {
                     return Ok((Some((name, stat)), below));
                 }

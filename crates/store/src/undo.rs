@@ -12,17 +12,19 @@
 use crate::dir_store::DirStore;
 use crate::error::UndoError;
 use crate::gc::brought_back;
+use crate::graveyard::{Graveyard, Hold, Stage};
 use crate::history::{Before, History, OldContent};
 use crate::install::{copy_data, data_in};
-use crate::interface::{Undo, Wanted};
-use crate::io::{Handle, HostId, Open, Stamp, Stat};
+use crate::interface::{InUse, Undo, Wanted};
+use crate::io::{Handle, HostId, Open, Stamp, Stat, Tree};
 use crate::layout::{before_name, grave_name, names};
 use crate::origins::is_gone;
 use crate::returned::Returned;
-use crate::staging::Slot;
 use crate::survivors::{Search, Survivor, Way};
 use crate::writeset::index::{Index, join};
-use crate::writeset::{Attrs, Bind, Content, Data, Extent, Ix, Object, Origin, SlotId, WriteSet};
+use crate::writeset::{
+    Attrs, Bind, Content, Data, Extent, Ix, Object, Origin, Slot, SlotId, WriteSet,
+};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use systx_base::progress::{self, Phase};
@@ -40,8 +42,14 @@ struct Here {
 mod part;
 use part::Part;
 
+/// Slots with what was overwritten.
+struct Slots<'a> {
+    stage: &'a Stage<'a>,
+    made: Vec<Slot>,
+}
+
 struct Builder<'a> {
-    store: &'a DirStore,
+    ground: Graveyard<'a>,
     part: Part,
     history: &'a History,
     index: Index<'a>,
@@ -52,7 +60,7 @@ struct Builder<'a> {
     /// Objects of the result that exist, by identity.
     known: HashMap<HostId, Ix>,
     out: WriteSet,
-    slots: Vec<Slot>,
+    slots: Slots<'a>,
     overlap: BTreeSet<Vec<u8>>,
     returned: Returned,
 }
@@ -70,39 +78,67 @@ impl DirStore {
     }
 
     fn undo_some(&self, txn: TxnId, wanted: Option<Wanted<'_>>) -> Result<Undo> {
-        let in_use = self.users.hold(vec![txn]).ok_or(UndoError::Forgotten(txn))?;
-        let all = self.histories()?;
-        let history = all.iter().find(|h| h.commit.meta.txn == txn).cloned();
-        let history = history.ok_or(UndoError::Unknown(txn))?;
-        if history.forgotten {
-            return Err(UndoError::Forgotten(txn));
-        }
-        let index = Index::new(&history.commit.set);
-        let mut builder = Builder {
-            store: self,
-            part: wanted.map_or_else(|| Part::all(&index), |wanted| Part::of(&index, wanted)),
-            history: &history,
-            index,
-            graves: history.done.graves.iter().copied().collect(),
-            made: HashMap::new(),
-            dirs: HashMap::new(),
-            known: HashMap::new(),
-            out: WriteSet::default(),
-            slots: Vec::new(),
-            overlap: BTreeSet::new(),
-            returned: Returned::of(all),
+        let stage = |file: &Handle, len: u64| -> std::io::Result<Slot> {
+            let slot = self.stage()?;
+            copy_data(&*self.io, file, slot.handle(), len)?;
+            self.io.set_len(slot.handle(), len)?;
+            Ok(Arc::new(slot))
         };
-        builder.build()?;
-        if !builder.overlap.is_empty() {
-            return Err(UndoError::Overlap(builder.overlap.into_iter().collect()));
-        }
-        // An object of another transaction's part of the graveyard may be among them.
-        let others = brought_back(&builder.out).collect();
-        let others = self.users.hold(others).ok_or(UndoError::Forgotten(txn))?;
-        let slot = |slot| -> crate::writeset::Slot { Arc::new(slot) };
-        let slots = builder.slots.into_iter().map(slot).collect();
-        Ok(Undo { set: builder.out, slots, in_use: Box::new((in_use, others)) })
+        let hold = |txns| -> Option<InUse> { Some(Box::new(self.users.hold(txns)?)) };
+        undo(self.graveyard(), &stage, &hold, || self.histories(), txn, wanted)
     }
+
+    /// Where it keeps what was displaced.
+    pub(crate) fn graveyard(&self) -> Graveyard<'_> {
+        let (tree, overlay): (&dyn Tree, _) = (&*self.io, self.overlay);
+        Graveyard { tree, dir: &self.layout.grave, own: self.layout.id, overlay }
+    }
+}
+
+/// The write set that takes a transaction back, all of it or what is `wanted`; see
+/// [`crate::Store::undo_set`].  `hold` keeps what transactions displaced from being collected;
+/// `all` is what is known of them, once that is so.
+///
+/// # Errors
+/// As there.
+pub fn undo(
+    ground: Graveyard<'_>,
+    stage: &Stage<'_>,
+    hold: &Hold<'_>,
+    all: impl FnOnce() -> std::io::Result<Vec<History>>,
+    txn: TxnId,
+    wanted: Option<Wanted<'_>>,
+) -> Result<Undo> {
+    let in_use = hold(vec![txn]).ok_or(UndoError::Forgotten(txn))?;
+    let all = all()?;
+    let history = all.iter().find(|h| h.commit.meta.txn == txn).cloned();
+    let history = history.ok_or(UndoError::Unknown(txn))?;
+    if history.forgotten {
+        return Err(UndoError::Forgotten(txn));
+    }
+    let index = Index::new(&history.commit.set);
+    let mut builder = Builder {
+        ground,
+        part: wanted.map_or_else(|| Part::all(&index), |wanted| Part::of(&index, wanted)),
+        history: &history,
+        index,
+        graves: history.done.graves.iter().copied().collect(),
+        made: HashMap::new(),
+        dirs: HashMap::new(),
+        known: HashMap::new(),
+        out: WriteSet::default(),
+        slots: Slots { stage, made: Vec::new() },
+        overlap: BTreeSet::new(),
+        returned: Returned::of(all),
+    };
+    builder.build()?;
+    if !builder.overlap.is_empty() {
+        return Err(UndoError::Overlap(builder.overlap.into_iter().collect()));
+    }
+    // An object of another transaction's part of the graveyard may be among them.
+    let others = brought_back(&builder.out).collect();
+    let others = hold(others).ok_or(UndoError::Forgotten(txn))?;
+    Ok(Undo { set: builder.out, slots: builder.slots.made, in_use: Box::new((in_use, others)) })
 }
 
 impl<'a> Builder<'a> {
@@ -126,7 +162,7 @@ impl<'a> Builder<'a> {
             content: Content::Keep,
         });
         self.made.insert(Ix(0), Ix(0));
-        self.dirs.insert(Ix(0), self.store.io.root());
+        self.dirs.insert(Ix(0), self.ground.tree.root());
         progress::phase(Phase::Checking, || {
             (self.set().binds.len() + self.history.commit.befores.len()) as u64
         });
@@ -175,7 +211,7 @@ impl<'a> Builder<'a> {
         }
         let Some(here) = self.heres(ix).into_iter().next() else { return Ok(None) };
         let Some(parent) = self.dir(here.parent)? else { return Ok(None) };
-        match self.store.io.open_dir(&parent, &here.name) {
+        match self.ground.tree.open_dir(&parent, &here.name) {
             Ok(dir) => {
                 self.dirs.insert(ix, dir.clone());
                 Ok(Some(dir))
@@ -187,7 +223,7 @@ impl<'a> Builder<'a> {
 
     fn stat_in(&mut self, dir: Ix, name: &[u8]) -> Result<Option<Stat>> {
         let Some(dir) = self.dir(dir)? else { return Ok(None) };
-        match self.store.io.stat_at(&dir, name) {
+        match self.ground.tree.stat_at(&dir, name) {
             Ok(stat) => Ok(Some(stat)),
             Err(e) if is_gone(&e) => Ok(None),
             Err(e) => Err(e.into()),
@@ -287,7 +323,7 @@ impl<'a> Builder<'a> {
     /// Whether a directory is the one that was left. On an overlay it is known by its path: one
     /// that was removed in between and brought back has another number ([`crate::overlay`]).
     fn is_dir_left(&self, left: Stamp, now: &Stat) -> bool {
-        left.id == now.id || self.store.overlay && now.kind == Kind::Dir
+        left.id == now.id || self.ground.overlay && now.kind == Kind::Dir
     }
 
     /// Whether an object goes with the undo because the directory does that it came with.
@@ -306,16 +342,16 @@ impl<'a> Builder<'a> {
     /// A directory that the transaction brought back goes again with all that is in it: nothing
     /// below it may have changed since.
     fn check_below(&mut self, dir: &Handle, path: &[u8], since: Time) -> Result<()> {
-        for name in names(&*self.store.io, dir)? {
+        for name in names(self.ground.tree, dir)? {
             let below = join(path.to_vec(), &name);
-            let stat = self.store.io.stat_at(dir, &name)?;
+            let stat = self.ground.tree.stat_at(dir, &name)?;
             // An overlay moves the change time of a directory that has lost what was copied up when
             // it is listed.
-            let by_listing = self.store.overlay && stat.kind == Kind::Dir;
+            let by_listing = self.ground.overlay && stat.kind == Kind::Dir;
             if (if by_listing { stat.mtime } else { stat.ctime }) > since {
                 self.overlap.insert(below);
             } else if stat.kind == Kind::Dir {
-                let child = self.store.io.open_dir(dir, &name)?;
+                let child = self.ground.tree.open_dir(dir, &name)?;
                 self.check_below(&child, &below, since)?;
             }
         }
@@ -332,7 +368,7 @@ impl<'a> Builder<'a> {
                 expected.insert(bind.name.clone());
             }
         }
-        for name in names(&*self.store.io, &dir)? {
+        for name in names(self.ground.tree, &dir)? {
             if !expected.contains(&name) {
                 let path = join(self.path(ix), &name);
                 self.overlap.insert(path);
@@ -390,7 +426,7 @@ impl<'a> Builder<'a> {
         let name = grave_name(self.txn(), ix.0);
         let path = self.index.origin_path(ix).unwrap_or_default();
         let lost = UndoError::Gone { txn: self.txn(), path };
-        let stat = match self.store.io.stat_at(&self.store.layout.grave, &name) {
+        let stat = match self.ground.tree.stat_at(self.ground.dir, &name) {
             Ok(stat) => Some(stat),
             Err(e) if is_gone(&e) => None,
             Err(e) => return Err(e.into()),
@@ -418,12 +454,12 @@ impl<'a> Builder<'a> {
         let left = self.history.done.stamps.get(ix.0 as usize).copied().flatten();
         // Recovery may have met it no more; then it is what it was.
         let left = left.or(Some(*stamp).filter(|_| !object.is_changed()));
-        let (io, layout) = (&*self.store.io, &self.store.layout);
-        let found = Search { io, layout, id: stamp.id, kind: *kind }.find(self.near(ix))?;
+        let (tree, grave, own) = (self.ground.tree, self.ground.dir, self.ground.own);
+        let found = Search { tree, grave, own, id: stamp.id, kind: *kind }.find(self.near(ix))?;
         let found = match found {
             None => None,
-            Some(Survivor::Tree(way)) => self.along(self.store.io.root(), Some(Ix(0)), &way)?,
-            Some(Survivor::Grave(way)) => self.along(layout.grave.clone(), None, &way)?,
+            Some(Survivor::Tree(way)) => self.along(self.ground.tree.root(), Some(Ix(0)), &way)?,
+            Some(Survivor::Grave(way)) => self.along(grave.clone(), None, &way)?,
         };
         let Some((made, now)) = found.filter(|(_, now)| now.id == stamp.id) else {
             return Ok(None);
@@ -466,7 +502,7 @@ impl<'a> Builder<'a> {
     ) -> Result<Option<(Ix, Stat)>> {
         let mut last = None;
         for name in way {
-            let stat = match self.store.io.stat_at(&dir, name) {
+            let stat = match self.ground.tree.stat_at(&dir, name) {
                 Ok(stat) => stat,
                 Err(e) if is_gone(&e) => return Ok(None),
                 Err(e) => return Err(e.into()),
@@ -476,7 +512,7 @@ impl<'a> Builder<'a> {
                 None => self.in_grave(name.clone(), &stat),
             };
             if stat.kind == Kind::Dir {
-                dir = self.store.io.open_dir(&dir, name)?;
+                dir = self.ground.tree.open_dir(&dir, name)?;
             }
             at = Some(here);
             last = Some((here, stat));
@@ -496,7 +532,7 @@ impl<'a> Builder<'a> {
         let (Some(above), Some(dir)) = (self.old_object(*parent)?, self.old_dir(*parent)?) else {
             return Err(lost);
         };
-        let stat = match self.store.io.stat_at(&dir, name) {
+        let stat = match self.ground.tree.stat_at(&dir, name) {
             Ok(stat) if stat.kind == *kind => stat,
             Ok(_) => return Err(lost),
             Err(e) if is_gone(&e) => return Err(lost),
@@ -513,10 +549,10 @@ impl<'a> Builder<'a> {
             Origin::Host { parent, name, .. } if self.index.inside_removed(ix) => {
                 (self.old_dir(*parent)?, name.clone())
             }
-            _ => (Some(self.store.layout.grave.clone()), grave_name(self.txn(), ix.0)),
+            _ => (Some(self.ground.dir.clone()), grave_name(self.txn(), ix.0)),
         };
         let Some(parent) = parent else { return Ok(None) };
-        match self.store.io.open_dir(&parent, &name) {
+        match self.ground.tree.open_dir(&parent, &name) {
             Ok(dir) => Ok(Some(dir)),
             Err(e) if is_gone(&e) => Ok(None),
             Err(e) => Err(e.into()),
@@ -577,7 +613,7 @@ impl<'a> Builder<'a> {
         self.made.remove(&ix);
         // In the graveyard it must be: its place in the tree is taken by the new one.
         let name = grave_name(self.txn(), ix.0);
-        let stat = match self.store.io.stat_at(&self.store.layout.grave, &name) {
+        let stat = match self.ground.tree.stat_at(self.ground.dir, &name) {
             Ok(stat) if self.graves.get(&ix).is_some_and(|left| left.id == stat.id) => stat,
             Ok(_) => return Err(UndoError::Gone { txn: self.txn(), path: self.path(ix) }),
             Err(e) if is_gone(&e) => {
@@ -618,25 +654,22 @@ impl<'a> Builder<'a> {
 
     /// Copies a before-file to a staging slot: the history keeps its own for another undo.
     fn stage_before(&mut self, ix: Ix, len: u64, extents: &[Extent]) -> Result<Vec<Extent>> {
-        let io = &self.store.io;
         let name = before_name(self.txn(), ix.0);
-        let file = match io.open_file(&self.store.layout.grave, &name, Open::Read) {
+        let file = match self.ground.tree.open_file(self.ground.dir, &name, Open::Read) {
             Ok(file) => file,
             Err(e) if is_gone(&e) => {
                 return Err(UndoError::Gone { txn: self.txn(), path: self.path(ix) });
             }
             Err(e) => return Err(e.into()),
         };
-        let slot = self.store.stage()?;
-        copy_data(&**io, &file, slot.handle(), len)?;
-        io.set_len(slot.handle(), len)?;
+        let slot = (self.slots.stage)(&file, len)?;
         let id: SlotId = slot.id();
-        self.slots.push(slot);
+        self.slots.made.push(slot);
         let mut all = Vec::new();
         for extent in extents {
             let (mut from, end) = (extent.offset, extent.offset + extent.data.len());
             // What was a hole is one again: it takes no room.
-            for data in data_in(&**io, &file, from..end)? {
+            for data in data_in(self.ground.tree, &file, from..end)? {
                 if from < data.start {
                     all.push(Extent { offset: from, data: Data::Hole { len: data.start - from } });
                 }

@@ -734,7 +734,7 @@ pub(crate) fn copy_data_in(
 
 /// The parts of a range that are data, ascending; the rest of it are holes.
 pub(crate) fn data_in(
-    io: &dyn crate::io::Io,
+    io: &dyn crate::io::Tree,
     file: &Handle,
     range: Range<u64>,
 ) -> Result<Vec<Range<u64>>> {

@@ -62,7 +62,7 @@ pub(crate) fn is_name(name: &[u8]) -> bool {
 
 impl Object {
     /// Its type; `None` never happens for a checked object.
-    pub(crate) fn kind(&self) -> Kind {
+    pub fn kind(&self) -> Kind {
         match &self.origin {
             Origin::Root | Origin::New(NewKind::Dir) => Kind::Dir,
             Origin::Host { kind, .. } | Origin::Grave { kind, .. } => *kind,
@@ -73,21 +73,21 @@ impl Object {
     }
 
     /// Whether content or attributes are changed.
-    pub(crate) fn is_changed(&self) -> bool {
+    pub fn is_changed(&self) -> bool {
         self.attrs != super::Attrs::default()
             || !self.xattrs.is_empty()
             || self.content != Content::Keep
     }
 
     /// Whether the transaction made it.
-    pub(crate) fn is_new(&self) -> bool {
+    pub fn is_new(&self) -> bool {
         matches!(self.origin, Origin::New(_))
     }
 }
 
 impl WriteSet {
     /// The object at `ix` of a checked write set.
-    pub(crate) fn object(&self, ix: Ix) -> &Object {
+    pub fn object(&self, ix: Ix) -> &Object {
         &self.objects[ix.0 as usize]
     }
 

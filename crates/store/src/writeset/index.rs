@@ -5,7 +5,8 @@ use systx_base::Kind;
 
 /// A write set with its binds by target, place and displaced object.  Built several times for each
 /// commit, so it is tables and not maps.
-pub(crate) struct Index<'a> {
+pub struct Index<'a> {
+    /// The write set.
     pub set: &'a WriteSet,
     /// Binds with a target, those of each object together.
     targets: Vec<usize>,
