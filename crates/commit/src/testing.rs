@@ -1,4 +1,4 @@
-//! Sites over stores of two kinds, and small commits, for the tests of this crate.
+//! Sites over stores of each kind, and small commits, for the tests of this crate.
 
 use crate::{Checkpoints, Commit, Part, Site};
 use memory::Memory;
@@ -17,6 +17,8 @@ use tempfile::TempDir;
 
 #[path = "../../store/tests/memory/mod.rs"]
 mod memory;
+#[path = "../../lfs-store/tests/volume/mod.rs"]
+mod volume;
 
 /// A store with files of mode 0644 in its root.
 pub struct Ground {
@@ -26,9 +28,9 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// One of plain files, and one in memory.
-    pub fn both(files: &[impl AsRef<str>]) -> [Ground; 2] {
-        [Ground::of_files(files), Ground::in_memory(files)]
+    /// One of plain files, one in memory, and one on a log-structured volume.
+    pub fn all(files: &[impl AsRef<str>]) -> [Ground; 3] {
+        [Ground::of_files(files), Ground::in_memory(files), Ground::on_a_volume(files)]
     }
 
     fn of_files(files: &[impl AsRef<str>]) -> Ground {
@@ -47,15 +49,17 @@ impl Ground {
         Ground { site: site(vol, store), _dir: Some(dir) }
     }
 
+    fn on_a_volume(files: &[impl AsRef<str>]) -> Ground {
+        let store = volume::fresh();
+        volume::write(&store, TxnId(u64::MAX), with_files(files));
+        let hidden = HashSet::from_iter(store.own_object());
+        let vol = Volume::new(store.tree(), b"/volume".to_vec(), hidden).unwrap();
+        Ground { site: site(vol, store), _dir: None }
+    }
+
     fn in_memory(files: &[impl AsRef<str>]) -> Ground {
         let memory = Memory::new();
-        let mut set = WriteSet { objects: vec![object(Origin::Root, None)], ..WriteSet::default() };
-        for (n, name) in (1..).zip(files) {
-            set.objects.push(object(Origin::New(NewKind::File), Some(0o644)));
-            let (name, target) = (name.as_ref().into(), Some(Ix(n)));
-            set.binds.push(Bind { dir: Ix(0), name, target, displaces: None });
-        }
-        memory.write(TxnId(u64::MAX), set);
+        memory.write(TxnId(u64::MAX), with_files(files));
         let vol = Volume::new(memory.clone(), b"/memory".to_vec(), HashSet::new()).unwrap();
         Ground { site: site(vol, memory), _dir: None }
     }
@@ -71,6 +75,17 @@ impl Ground {
         let all = self.site.store.lease().unwrap().history().unwrap();
         all.iter().map(|entry| entry.meta.txn.0).filter(|txn| *txn != u64::MAX).collect()
     }
+}
+
+/// What puts files of mode 0644 into an empty root.
+fn with_files(files: &[impl AsRef<str>]) -> WriteSet {
+    let mut set = WriteSet { objects: vec![object(Origin::Root, None)], ..WriteSet::default() };
+    for (n, name) in (1..).zip(files) {
+        set.objects.push(object(Origin::New(NewKind::File), Some(0o644)));
+        let (name, target) = (name.as_ref().into(), Some(Ix(n)));
+        set.binds.push(Bind { dir: Ix(0), name, target, displaces: None });
+    }
+    set
 }
 
 fn site(vol: Volume, store: Arc<dyn Store>) -> Arc<Site> {

@@ -1,12 +1,14 @@
-//! A view and a store together, the one of plain files and one in memory: what random calls in a
-//! view leave, frozen, committed and installed, is what the same calls leave on the host; undone,
-//! it is as it was.
+//! A view and a store together, the one of plain files, one in memory, and a log-structured volume:
+//! what random calls in a view leave, frozen, committed and installed, is what the same calls leave
+//! on the host; undone, it is as it was.
 
 #![allow(clippy::unwrap_used)]
 
 mod common;
 #[path = "../../store/tests/memory/mod.rs"]
 mod memory;
+#[path = "../../lfs-store/tests/volume/mod.rs"]
+mod volume;
 
 use common::*;
 use memory::Memory;
@@ -32,19 +34,25 @@ struct Place {
     vol: Arc<Volume>,
     /// Where it is on the host, if it is there.
     root: Option<PathBuf>,
+    /// Whether it keeps what undo needs.
+    undoes: bool,
     commits: std::cell::Cell<u64>,
 }
 
 impl Place {
-    /// The directory `root`, and a place in memory with the same in it.
-    fn both(root: &Path) -> [Place; 2] {
+    /// The directory `root`, and places in memory and on a volume with the same in them.
+    fn all(root: &Path) -> [Place; 3] {
         let memory = Memory::new();
         memory.write(TxnId(u64::MAX), as_write_set(&host_tree(root)));
-        let memory = Place::over(memory.clone(), memory, None);
+        let memory = Place { undoes: false, ..Place::over(memory.clone(), memory, None) };
+        let volume = volume::fresh();
+        volume::write(&volume, TxnId(u64::MAX), as_write_set(&host_tree(root)));
+        let tree = volume.tree();
+        let volume = Place::over(volume, tree, None);
         let io: Arc<dyn Io> = Arc::new(RealIo::open(root).expect("backing directory"));
         let config = Config { segment_bytes: 64 << 10, ..Config::new(STATE) };
         let (store, _) = systx_store::open(config, io.clone()).expect("store");
-        [Place::over(store, io, Some(root.to_path_buf())), memory]
+        [Place::over(store, io, Some(root.to_path_buf())), memory, volume]
     }
 
     fn over(
@@ -54,7 +62,7 @@ impl Place {
     ) -> Place {
         let hidden = HashSet::from_iter(store.own_object());
         let vol = Arc::new(Volume::new(tree, Vec::new(), hidden).expect("volume"));
-        Place { store, vol, root, commits: std::cell::Cell::new(0) }
+        Place { store, vol, root, undoes: true, commits: std::cell::Cell::new(0) }
     }
 
     /// What is committed.
@@ -62,7 +70,8 @@ impl Place {
         if let Some(root) = &self.root {
             return host_tree(root);
         }
-        let vol = Volume::new(self.vol.tree.clone(), Vec::new(), HashSet::new()).expect("volume");
+        let hidden = HashSet::from_iter(self.store.own_object());
+        let vol = Volume::new(self.vol.tree.clone(), Vec::new(), hidden).expect("volume");
         view_tree(&open_view(&Arc::new(vol), 7, Isolation::Serializable))
     }
 
@@ -205,7 +214,7 @@ fn commit_all(ops: &[Op], place: &Place) -> Result<(), TestCaseError> {
     if undo.is_err() && changes_what_it_cannot_find(&frozen.writes) {
         return Ok(());
     }
-    if place.root.is_none() {
+    if !place.undoes {
         prop_assert!(matches!(undo, Err(UndoError::Forgotten(of)) if of == txn), "{:?}", undo);
         return Ok(());
     }
@@ -277,7 +286,7 @@ proptest! {
         prop_assume!(is_root());
         let backing = scratch();
         populate(backing.path()).expect("populate");
-        for place in Place::both(backing.path()) {
+        for place in Place::all(backing.path()) {
             commit_all(&ops, &place)?;
         }
     }
@@ -291,7 +300,7 @@ proptest! {
         prop_assume!(is_root());
         let backing = scratch();
         populate(backing.path()).expect("populate");
-        for place in Place::both(backing.path()) {
+        for place in Place::all(backing.path()) {
             commit_in_parts((&ops, &more), &picked, &place)?;
         }
     }
@@ -307,7 +316,7 @@ fn a_file_is_found_by_another_name_when_a_part_took_its_first() {
     let at = |path: &str| PATHS.iter().position(|p| *p == path).expect("a path of these tests");
     let backing = scratch();
     populate(backing.path()).expect("populate");
-    for place in Place::both(backing.path()) {
+    for place in Place::all(backing.path()) {
         let twin = Twin(open_view(&place.vol, 7, Isolation::Serializable));
         assert_eq!(twin.run(&Op::Rmdir(at("e"))), Err(rustix::io::Errno::NOTEMPTY));
         twin.run(&Op::Unlink(at("e/f"))).expect("it has another name");

@@ -8,7 +8,7 @@ fn placed(commit: Commit) -> Result<Placed, Stopped> {
 
 #[test]
 fn a_number_that_was_committed_meanwhile_is_not_committed_again() {
-    for ground in Ground::both(&["a", "b"]) {
+    for ground in Ground::all(&["a", "b"]) {
         let (site, done) =
             (&ground.site, |commit| placed(commit).unwrap_or_else(|why| panic!("{why}")));
         let _ = done(commit_of(7, &[(site, "a")])).release();

@@ -1,0 +1,229 @@
+//! What is kept of transactions: listing it, taking one back, and letting go of it.
+
+use crate::error::io_error;
+use crate::open::VolumeStore;
+use crate::own::{self, clear};
+use crate::slot::{CHUNK, VolumeSlot, slot_name};
+use std::collections::HashMap;
+use std::io::Result;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use systx_base::{Kind, Time, TxnId};
+use systx_lfs::format::BLOCK;
+use systx_lfs::{Error, Shape};
+use systx_store::io::{Handle, Tree};
+use systx_store::record::{Graveyard, History, grave_of, history_name, undo};
+use systx_store::{
+    AGE, GcReport, InUse, Keep, LEAST, LOGGED, SHARE, Slot, Staging, Undo, UndoError, Wanted,
+};
+
+/// The bound is looked at once so many bytes were displaced, or after so many seconds.
+const LOOK_FROM: u64 = 1 << 20;
+const LOOK_AGAIN: i64 = 3600;
+
+/// What a collection is about to do.
+struct Plan {
+    forget: Vec<(History, u64)>,
+    drop: Vec<TxnId>,
+    graves: HashMap<TxnId, Vec<Vec<u8>>>,
+    report: GcReport,
+}
+
+impl VolumeStore {
+    /// All that is kept, in no order.
+    pub(crate) fn histories(&self) -> Result<Vec<History>> {
+        self.tree.look(|ops| {
+            let mut all = Vec::new();
+            for (name, link) in ops.list(self.own.history, None, usize::MAX)? {
+                match History::decode(&own::read(ops, link.ino)?) {
+                    Ok(history) => all.push(history),
+                    Err(error) => {
+                        let name = String::from_utf8_lossy(&name);
+                        tracing::warn!(%name, %error, "a history file cannot be read");
+                    }
+                }
+            }
+            Ok(all)
+        })
+    }
+
+    /// Whether a transaction is kept.
+    pub(crate) fn is_kept(&self, txn: TxnId) -> Result<bool> {
+        self.tree.look(|ops| match ops.lookup(self.own.history, &history_name(txn)) {
+            Ok(_) => Ok(true),
+            Err(Error::NotFound) => Ok(false),
+            Err(error) => Err(error),
+        })
+    }
+
+    /// Where what was displaced is.
+    pub(crate) fn graveyard(&self) -> Graveyard<'_> {
+        let (dir, own, overlay) = (&self.grave, self.own_id, false);
+        Graveyard { tree: &*self.tree, dir, own, overlay }
+    }
+
+    /// A staging slot.
+    pub(crate) fn slot(&self) -> Result<Arc<VolumeSlot>> {
+        self.tidy()?;
+        let made = self.volume.plain(|ops| {
+            let ino = ops.make(&Shape::new(Kind::File, 0o600))?;
+            ops.set_name(self.own.slots, &slot_name(ino), Some(ino))?;
+            Ok(ino)
+        });
+        let dropped = Box::new(self.tree.slot_dropped());
+        let volume = Arc::clone(&self.volume);
+        Ok(Arc::new(VolumeSlot { volume, ino: made.map_err(io_error)?, dropped }))
+    }
+
+    /// A slot with the first bytes of a file.
+    fn copy_of(&self, file: &Handle, len: u64) -> Result<Slot> {
+        let slot = self.slot()?;
+        let mut at = 0;
+        while let Some((from, to)) = self.tree.next_data(file, at)?.filter(|d| d.0 < len) {
+            let to = to.min(len).min(from + CHUNK);
+            let mut bytes = vec![0; (to - from) as usize];
+            let got = self.tree.read_at(file, &mut bytes, from)?;
+            slot.write_at(&bytes[..got], from)?;
+            at = to;
+        }
+        slot.set_len(len)?;
+        Ok(slot)
+    }
+
+    /// See [`systx_store::Store::undo_set`].
+    pub(crate) fn undo_some(
+        &self,
+        txn: TxnId,
+        wanted: Option<Wanted<'_>>,
+    ) -> std::result::Result<Undo, UndoError> {
+        let stage = |file: &Handle, len: u64| self.copy_of(file, len);
+        let hold = |txns| -> Option<InUse> { Some(Box::new(self.users.hold(txns)?)) };
+        undo(self.graveyard(), &stage, &hold, || self.histories(), txn, wanted)
+    }
+
+    fn plan(&self, keep: Keep) -> Result<Plan> {
+        let (mut all, mut graves) = (self.histories()?, HashMap::new());
+        let mut sizes: HashMap<TxnId, u64> = HashMap::new();
+        self.tree.look(|ops| {
+            for (name, link) in ops.list(self.own.grave, None, usize::MAX)? {
+                let Some(txn) = grave_of(&name) else { continue };
+                let size = own::blocks(ops, link.ino)? * BLOCK as u64;
+                *sizes.entry(txn).or_default() += size;
+                graves.entry(txn).or_insert_with(Vec::new).push(name);
+            }
+            Ok(())
+        })?;
+        all.sort_by_key(|history| std::cmp::Reverse(history.done.lsn));
+        let mut report = GcReport::default();
+        let (mut forget, mut drop) = (Vec::new(), Vec::new());
+        let (mut counted, mut logged) = (0, 0);
+        for history in all {
+            let meta = &history.commit.meta;
+            let size = sizes.get(&meta.txn).copied().unwrap_or(0);
+            if history.forgotten && !graves.contains_key(&meta.txn) {
+                logged += 1;
+                if logged > keep.log {
+                    drop.push(meta.txn);
+                }
+                continue;
+            }
+            let n = counted;
+            counted += 1;
+            let old = keep.since.is_some_and(|since| meta.finished < since);
+            let large = report.kept.saturating_add(size) > keep.bytes;
+            let over = n >= keep.least && (n >= keep.count || old || large);
+            if !over || self.users.is_used(meta.txn) {
+                report.kept = report.kept.saturating_add(size);
+                report.left += 1;
+                continue;
+            }
+            logged += 1;
+            report.removed.push(meta.txn);
+            report.freed = report.freed.saturating_add(size);
+            forget.push((history, size));
+        }
+        report.removed.reverse();
+        Ok(Plan { forget, drop, graves, report })
+    }
+
+    /// What [`VolumeStore::collect`] would do.
+    pub(crate) fn would(&self, keep: Keep) -> Result<GcReport> {
+        Ok(self.plan(keep)?.report)
+    }
+
+    /// See [`systx_store::Store::gc`].
+    pub(crate) fn collect(&self, keep: Keep) -> Result<GcReport> {
+        let Plan { forget, drop, graves, mut report } = self.plan(keep)?;
+        report.kept = report.kept.saturating_add(report.freed);
+        (report.freed, report.removed) = (0, Vec::new());
+        for (history, size) in forget {
+            let txn = history.commit.meta.txn;
+            if !self.users.collect(txn) {
+                continue;
+            }
+            let names = graves.get(&txn).map_or(&[][..], Vec::as_slice);
+            let done = self.forget(&history, names, keep.log > 0);
+            self.users.collected(txn);
+            done?;
+            report.removed.push(txn);
+            report.freed = report.freed.saturating_add(size);
+            report.kept = report.kept.saturating_sub(size);
+        }
+        for txn in drop {
+            let name = history_name(txn);
+            let gone = self.volume.plain(|ops| clear(ops, self.own.history, &name));
+            gone.map_err(io_error)?;
+        }
+        report.removed.reverse();
+        Ok(report)
+    }
+
+    /// Gives back what the undo of a transaction needs.  The graveyard's part goes first, and
+    /// alone: what only removes finds room on a full volume, too.
+    fn forget(&self, history: &History, graves: &[Vec<u8>], log: bool) -> Result<()> {
+        let bury = self
+            .volume
+            .plain(|ops| graves.iter().try_for_each(|name| clear(ops, self.own.grave, name)));
+        bury.map_err(io_error)?;
+        let name = history_name(history.commit.meta.txn);
+        if log && !history.forgotten {
+            let short = history.forget().encode();
+            let written =
+                self.volume.plain(|ops| own::write(ops, self.own.history, &name, &short).map(drop));
+            match written {
+                Err(Error::NoSpace) => {}
+                written => return written.map_err(io_error),
+            }
+        } else if log {
+            return Ok(());
+        }
+        self.volume.plain(|ops| clear(ops, self.own.history, &name)).map_err(io_error)
+    }
+
+    /// See [`systx_store::Store::usual_limits`].
+    pub(crate) fn limits(&self) -> Result<Keep> {
+        let (info, now) = (self.tree.fs_info()?, self.tree.now());
+        let share = info.blocks.saturating_mul(info.bsize) / SHARE;
+        let free = info.bavail.saturating_mul(info.bsize);
+        let since = Some(Time { secs: now.secs.saturating_sub(AGE), nanos: now.nanos });
+        let held = self.would(Keep::default())?.kept;
+        // What is given back is free then: half of both.
+        let bytes = share.min(free.saturating_add(held) / 2);
+        Ok(Keep { count: usize::MAX, since, bytes, least: LEAST, log: LOGGED })
+    }
+
+    /// See [`systx_store::Store::bound_history`].
+    pub(crate) fn bound(&self) -> Result<Option<GcReport>> {
+        let now = self.tree.now();
+        let displaced = self.looks.displaced.load(Relaxed);
+        let late = now.secs.saturating_sub(self.looks.last.load(Relaxed)) >= LOOK_AGAIN;
+        if displaced < LOOK_FROM && !late {
+            return Ok(None);
+        }
+        self.looks.displaced.fetch_sub(displaced, Relaxed);
+        self.looks.last.store(now.secs, Relaxed);
+        let keep = self.limits()?;
+        let needed = !self.would(keep)?.removed.is_empty();
+        needed.then(|| self.collect(keep)).transpose()
+    }
+}

@@ -1,0 +1,224 @@
+//! Room for a commit, before it is decided.
+
+use crate::error::io_error;
+use crate::install::ROOM;
+use crate::open::VolumeStore;
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+use systx_lfs::format::{BLOCK, Ino, ROOT};
+use systx_lfs::{Error, Ops, Promise, XATTRS_MAX};
+use systx_store::record::overwritten;
+use systx_store::writeset::{Attrs, Content, Data, Extent, NewKind, Object, Origin, WriteSet};
+use systx_store::{Forgotten, Keep, LEAST, LOGGED, Refused, Reservation, ReserveError};
+
+/// Room for one commit.
+pub(crate) struct Room {
+    pub promise: Option<Promise>,
+    /// Whether what is displaced is kept, and a record: not on a full volume, of what only removes.
+    pub keep: bool,
+}
+
+impl Default for Room {
+    fn default() -> Room {
+        Room { promise: None, keep: true }
+    }
+}
+
+/// Blocks that each commit may need beside what it names: its record, and the store's directories.
+const EACH: u64 = 40;
+
+fn blocks(bytes: u64) -> u64 {
+    bytes.div_ceil(BLOCK as u64)
+}
+
+/// Whether a write set takes names away and does nothing else.
+fn only_removes(set: &WriteSet) -> bool {
+    let removes = set.binds.iter().all(|bind| bind.target.is_none());
+    let changes = |object: &Object| {
+        let Attrs { mode, owner, atime: _, mtime: _ } = object.attrs;
+        let is_dir = object.kind() == systx_base::Kind::Dir;
+        let times_only = is_dir && mode.is_none() && owner.is_none();
+        object.content != Content::Keep
+            || !object.xattrs.is_empty()
+            || !(times_only || object.attrs == Attrs::default())
+    };
+    removes && !set.binds.is_empty() && !set.objects.iter().any(changes)
+}
+
+/// Blocks for the content of an object of `size` bytes, and for what is kept of the old one.
+fn content_blocks(ops: &mut Ops<'_>, object: &Object, size: u64) -> systx_lfs::Result<u64> {
+    let written = |extents: &[Extent]| -> u64 {
+        let each = |e: &Extent| match e.data {
+            Data::Hole { .. } => 2,
+            _ => blocks(e.data.len()) + 2,
+        };
+        extents.iter().map(each).sum()
+    };
+    Ok(match &object.content {
+        Content::Keep => 0,
+        Content::Patch { len, keep, extents } => {
+            let lost = overwritten(size, *len, *keep, extents);
+            written(extents) + 2 + lost.iter().map(|(from, to)| blocks(to - from) + 2).sum::<u64>()
+        }
+        Content::Whole { extents, .. } => written(extents) + blocks(size) + 2,
+        Content::Slot(_) if object.is_new() => 2,
+        Content::Slot(slot) => {
+            let slot = match ops.attrs(slot.0) {
+                Ok(attrs) => attrs.size,
+                Err(Error::NotFound) => 0,
+                Err(error) => return Err(error),
+            };
+            blocks(slot) + blocks(size) + 4
+        }
+    })
+}
+
+/// What a write set needs: existing objects whose records change, and blocks.
+fn needed(ops: &mut Ops<'_>, set: &WriteSet) -> systx_lfs::Result<(BTreeSet<Ino>, u64)> {
+    let mut inos = BTreeSet::from([ROOT]);
+    let (mut sum, mut bytes, mut new) = (EACH, ROOM, 0_u64);
+    for object in &set.objects {
+        let mut size = 0;
+        match &object.origin {
+            Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => {
+                inos.insert(stamp.id.ino);
+                size = stamp.size;
+            }
+            Origin::New(kind) => {
+                new += 1;
+                bytes += if let NewKind::Symlink(target) = kind { target.len() as u64 } else { 0 };
+            }
+            Origin::Root => {}
+        }
+        let value = |value: &Option<Vec<u8>>| value.as_ref().map_or(0, Vec::len);
+        let xattrs = object.xattrs.iter().map(|(key, v)| key.len() + value(v) + 64);
+        // In the attributes, and as they were in the record.
+        bytes += 2 * xattrs.sum::<usize>() as u64 + 700;
+        let content = content_blocks(ops, object, size)?;
+        sum += content + blocks(content * 80);
+    }
+    let names: usize = set.binds.iter().map(|bind| bind.name.len() + 200).sum();
+    bytes += names as u64;
+    Ok((inos, sum + 2 * blocks(bytes) + (new / 32 + 3) * 8))
+}
+
+impl VolumeStore {
+    /// See [`systx_store::Store::reserve`].
+    pub(crate) fn reserve_for(&self, set: &WriteSet) -> Result<Reservation, ReserveError> {
+        set.check()?;
+        self.flow.goes_on().map_err(ReserveError::Poisoned)?;
+        self.tidy().map_err(ReserveError::Io)?;
+        if let Some(refused) = self.refused(set).map_err(ReserveError::Io)? {
+            return Err(ReserveError::Xattr(refused));
+        }
+        let failed = |error| ReserveError::Io(io_error(error));
+        let own = [self.own.grave, self.own.history, self.own.slots];
+        let (mut inos, blocks) =
+            self.tree.look(|ops| needed(ops, set)).map_err(ReserveError::Io)?;
+        inos.extend(own);
+        let blocks = blocks + self.volume.cost(&inos).map_err(failed)?;
+        let mut forgotten = Forgotten::default();
+        loop {
+            match self.volume.promise(blocks) {
+                Ok(promise) => {
+                    let (transactions, bytes) = &self.looks.untold;
+                    forgotten.transactions += transactions.swap(0, Relaxed);
+                    forgotten.bytes += bytes.swap(0, Relaxed);
+                    let room = Room { promise: Some(promise), keep: true };
+                    return Ok(Reservation::new(room, forgotten));
+                }
+                Err(Error::NoSpace) => {}
+                Err(Error::Poisoned) => {
+                    return Err(ReserveError::Poisoned(crate::error::poisoned()));
+                }
+                Err(error) => return Err(failed(error)),
+            }
+            let report = self.forget_one().map_err(ReserveError::Io)?;
+            if report.transactions == 0 && only_removes(set) {
+                return Ok(Reservation::new(Room { promise: None, keep: false }, forgotten));
+            }
+            if report.transactions == 0 {
+                let space = self.volume.space();
+                let available = space.total.saturating_sub(space.used) * BLOCK as u64;
+                return Err(ReserveError::NoSpace { needed: blocks * BLOCK as u64, available });
+            }
+            forgotten.transactions += report.transactions;
+            forgotten.bytes += report.bytes;
+        }
+    }
+
+    /// Forgets the oldest transaction, if that is not the only one.
+    fn forget_one(&self) -> io::Result<Forgotten> {
+        let left = self.would(Keep { log: usize::MAX, ..Keep::default() })?.left;
+        let count = left.saturating_sub(1).max(LEAST);
+        let done = self.collect(Keep { count, least: LEAST, log: LOGGED, ..Keep::default() })?;
+        Ok(Forgotten { transactions: done.removed.len() as u64, bytes: done.freed })
+    }
+
+    /// See [`systx_store::Store::forget_for_content`].
+    pub(crate) fn forget_for(&self, bytes: u64) -> bool {
+        let mut freed = 0;
+        while freed < bytes {
+            match self.forget_one() {
+                Ok(done) if done.transactions > 0 => {
+                    freed += done.bytes;
+                    self.looks.untold.0.fetch_add(done.transactions, Relaxed);
+                    self.looks.untold.1.fetch_add(done.bytes, Relaxed);
+                }
+                Ok(_) => break,
+                Err(error) => {
+                    tracing::warn!(%error, "no room could be made by forgetting transactions");
+                    break;
+                }
+            }
+        }
+        freed > 0
+    }
+
+    /// An extended attribute for which an object has no room.
+    fn refused(&self, set: &WriteSet) -> io::Result<Option<Refused>> {
+        for object in set.objects.iter().filter(|object| !object.xattrs.is_empty()) {
+            let mut all = match &object.origin {
+                Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => {
+                    self.xattr_sizes(stamp.id.ino)?
+                }
+                Origin::Root => self.xattr_sizes(ROOT)?,
+                Origin::New(_) => Default::default(),
+            };
+            for (key, value) in &object.xattrs {
+                match value {
+                    Some(value) => drop(all.insert(key.clone(), value.len())),
+                    None => drop(all.remove(key)),
+                }
+            }
+            let sum: usize = all.iter().map(|(key, value)| key.len() + value).sum();
+            if sum > XATTRS_MAX {
+                let longest = object.xattrs.iter().max_by_key(|(_, v)| v.as_ref().map(Vec::len));
+                let (key, value) = longest.cloned().unwrap_or_default();
+                let path = match &object.origin {
+                    Origin::Host { name, .. } => name.clone(),
+                    _ => Vec::new(),
+                };
+                let (bytes, source) = (value.map_or(0, |v| v.len()), Error::NoSpace);
+                return Ok(Some(Refused { path, key, bytes, source: io_error(source) }));
+            }
+        }
+        Ok(None)
+    }
+
+    fn xattr_sizes(&self, ino: Ino) -> io::Result<std::collections::BTreeMap<Vec<u8>, usize>> {
+        self.tree.look(|ops| {
+            let mut all = std::collections::BTreeMap::new();
+            let keys = match ops.xattrs(ino) {
+                Err(Error::NotFound) => Vec::new(),
+                keys => keys?,
+            };
+            for key in keys {
+                let len = ops.xattr(ino, &key)?.len();
+                all.insert(key, len);
+            }
+            Ok(all)
+        })
+    }
+}

@@ -1,0 +1,56 @@
+//! Staging slots.
+//!
+//! A slot is a file of the volume, in a directory of the store's own, and is written as plain
+//! programs write: what it has goes to the log when much has gathered.  To commit one as a file is
+//! to move its name.
+
+use crate::error::io_error;
+use std::io::Result;
+use std::sync::Arc;
+use systx_lfs::format::Ino;
+use systx_lfs::{SetAttrs, Volume};
+use systx_store::Staging;
+use systx_store::writeset::SlotId;
+
+/// Most bytes that are copied at once.
+pub(crate) const CHUNK: u64 = 1 << 20;
+
+/// A slot.
+pub(crate) struct VolumeSlot {
+    pub volume: Arc<Volume>,
+    pub ino: Ino,
+    pub dropped: Box<dyn Fn(Ino) + Send + Sync>,
+}
+
+impl Drop for VolumeSlot {
+    fn drop(&mut self) {
+        (self.dropped)(self.ino);
+    }
+}
+
+/// Its name among the slots.
+pub(crate) fn slot_name(ino: Ino) -> Vec<u8> {
+    format!("{ino:x}").into_bytes()
+}
+
+impl Staging for VolumeSlot {
+    fn id(&self) -> SlotId {
+        SlotId(self.ino)
+    }
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let bytes = self.volume.look(|ops| ops.read(self.ino, offset, buf.len()));
+        let bytes = bytes.map_err(io_error)?;
+        buf[..bytes.len()].copy_from_slice(&bytes);
+        Ok(bytes.len())
+    }
+    fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        self.volume.plain(|ops| ops.write(self.ino, offset, data)).map_err(io_error)
+    }
+    fn set_len(&self, len: u64) -> Result<()> {
+        let set = SetAttrs { size: Some(len), ..SetAttrs::default() };
+        self.volume.plain(|ops| ops.set_attrs(self.ino, &set)).map_err(io_error)
+    }
+    fn punch_hole(&self, offset: u64, len: u64) -> Result<()> {
+        self.volume.plain(|ops| ops.punch(self.ino, offset, len)).map_err(io_error)
+    }
+}

@@ -1,0 +1,322 @@
+//! The committed tree of a volume.
+//!
+//! A handle is a number of an object, and a hold on it: the object stays as long as the handle
+//! lives, also without a name.  Whoever drops the last clone of one may have any lock, so it only
+//! says so; the next call lets go of the object.
+
+use crate::error::io_error;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::io::Result;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use systx_base::sync::{Mutex, rank};
+use systx_base::{Kind, Time, mix};
+use systx_lfs::format::{BLOCK, INO_MAX, Ino, ROOT};
+use systx_lfs::{Attrs, Clock, Ops, Volume};
+use systx_store::io::{Class, Fixed, FsInfo, Handle, HostId, ListItem, Open, Openers, Stat, Tree};
+
+/// What `statfs` says of such a volume.
+const MAGIC: u64 = u32::from_le_bytes(*b"SXLF") as u64;
+
+/// What nobody holds any longer.
+enum Dropped {
+    /// An object that a handle was for.
+    Handle(Ino),
+    /// As that, and it was open for its content.
+    File(Ino),
+    /// A staging slot.
+    Slot(Ino),
+}
+
+/// A hold on an object.
+struct Held {
+    ino: Ino,
+    is_open: bool,
+    dropped: Sender<Dropped>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let ino = self.ino;
+        let what = if self.is_open { Dropped::File(ino) } else { Dropped::Handle(ino) };
+        // Where nobody receives it the volume is closed.
+        let _ = self.dropped.send(what);
+    }
+}
+
+/// The tree of an open volume.
+pub struct VolumeTree {
+    volume: Arc<Volume>,
+    clock: Clock,
+    /// Device number.
+    dev: u64,
+    dropped: Sender<Dropped>,
+    going: Mutex<Going>,
+}
+
+struct Going {
+    dropped: Receiver<Dropped>,
+    /// How often files are open.
+    open: HashMap<Ino, u32>,
+    /// Slots that are to be removed.
+    slots: Vec<Ino>,
+}
+
+/// Identity of an object.
+pub(crate) fn id_of(ino: Ino, attrs: &Attrs) -> HostId {
+    HostId { ino, btime: attrs.btime }
+}
+
+impl VolumeTree {
+    /// Of this volume, with its clock.
+    pub(crate) fn new(volume: Arc<Volume>, clock: Clock) -> VolumeTree {
+        let dev = u64::from(mix(number_of(&volume)) as u32 | 1);
+        let (sender, dropped) = channel();
+        let (open, slots) = Default::default();
+        let going = Mutex::new(rank::OPEN, Going { dropped, open, slots });
+        VolumeTree { volume, clock, dev, dropped: sender, going }
+    }
+
+    /// Looks at the committed tree.
+    pub(crate) fn look<T>(
+        &self,
+        look: impl FnOnce(&mut Ops<'_>) -> systx_lfs::Result<T>,
+    ) -> Result<T> {
+        self.volume.look(look).map_err(io_error)
+    }
+
+    /// Says that nobody has a slot any longer; it is removed by the next call.
+    pub(crate) fn slot_dropped(&self) -> impl Fn(Ino) + Send + Sync + use<> {
+        let dropped = self.dropped.clone();
+        move |ino| drop(dropped.send(Dropped::Slot(ino)))
+    }
+
+    /// Lets go of what was dropped.  Returns slots that nobody has any longer.
+    ///
+    /// # Errors
+    /// What reading the volume says.
+    pub(crate) fn let_go(&self) -> Result<Vec<Ino>> {
+        let mut released = Vec::new();
+        let mut going = self.going.lock();
+        while let Ok(dropped) = going.dropped.try_recv() {
+            match dropped {
+                Dropped::Slot(ino) => going.slots.push(ino),
+                Dropped::Handle(ino) => released.push(ino),
+                Dropped::File(ino) => {
+                    released.push(ino);
+                    if let Some(count) = going.open.get_mut(&ino) {
+                        *count -= 1;
+                        if *count == 0 {
+                            going.open.remove(&ino);
+                        }
+                    }
+                }
+            }
+        }
+        let slots = std::mem::take(&mut going.slots);
+        drop(going);
+        for ino in released {
+            self.volume.release(ino).map_err(io_error)?;
+        }
+        Ok(slots)
+    }
+
+    /// Slots that [`VolumeTree::let_go`] has returned, and that are still to be removed.
+    pub(crate) fn to_be_removed(&self, slots: Vec<Ino>) {
+        self.going.lock().slots.extend(slots);
+    }
+
+    /// Whether somebody has the file open.
+    pub(crate) fn is_open(&self, ino: Ino) -> bool {
+        self.going.lock().open.contains_key(&ino)
+    }
+
+    /// A handle of an object.
+    ///
+    /// # Errors
+    /// `ENOENT`.
+    pub(crate) fn handle(&self, ino: Ino, is_open: bool) -> Result<Handle> {
+        self.volume.hold(ino).map_err(io_error)?;
+        if is_open {
+            *self.going.lock().open.entry(ino).or_insert(0) += 1;
+        }
+        Ok(Handle::new(Held { ino, is_open, dropped: self.dropped.clone() }))
+    }
+
+    /// Slots stay for whoever removes them.
+    fn tidy(&self) -> Result<()> {
+        let slots = self.let_go()?;
+        if !slots.is_empty() {
+            self.to_be_removed(slots);
+        }
+        Ok(())
+    }
+
+    fn open(
+        &self,
+        at: &Handle,
+        name: &[u8],
+        is_open: bool,
+        may: impl Fn(Kind) -> Result<()>,
+    ) -> Result<Handle> {
+        self.tidy()?;
+        let at = ino_of(at);
+        let (ino, kind) = self.look(|ops| {
+            let ino = find(ops, at, name)?;
+            Ok((ino, ops.attrs(ino)?.kind))
+        })?;
+        may(kind)?;
+        self.handle(ino, is_open)
+    }
+
+    fn at<T>(
+        &self,
+        at: &Handle,
+        name: &[u8],
+        look: impl FnOnce(&mut Ops<'_>, Ino) -> systx_lfs::Result<T>,
+    ) -> Result<T> {
+        let at = ino_of(at);
+        self.look(|ops| {
+            let ino = find(ops, at, name)?;
+            look(ops, ino)
+        })
+    }
+
+    /// What a `statx` tells of an object.
+    pub(crate) fn stat_of(&self, ops: &mut Ops<'_>, ino: Ino) -> systx_lfs::Result<Stat> {
+        let attrs = ops.attrs(ino)?;
+        let blocks = ops.blocks(ino)? * (BLOCK as u64 / 512);
+        Ok(Stat {
+            id: id_of(ino, &attrs),
+            dev: self.dev,
+            kind: attrs.kind,
+            mode: attrs.mode,
+            uid: attrs.uid,
+            gid: attrs.gid,
+            nlink: attrs.nlink,
+            size: attrs.size,
+            blocks,
+            blksize: BLOCK as u32,
+            rdev: attrs.rdev,
+            atime: attrs.atime,
+            mtime: attrs.mtime,
+            ctime: attrs.ctime,
+        })
+    }
+}
+
+/// What tells a volume from others.
+pub(crate) fn number_of(volume: &Volume) -> u64 {
+    let (id, _) = volume.identity();
+    id.chunks(8).fold(0, |sum, bytes| {
+        let word = bytes.iter().fold(0_u64, |word, byte| word << 8 | u64::from(*byte));
+        mix(sum ^ mix(word.wrapping_add(1)))
+    })
+}
+
+/// The number that a handle is for.
+pub(crate) fn ino_of(handle: &Handle) -> Ino {
+    handle.inner::<Held>().ino
+}
+
+/// What a name means, or the object itself.
+fn find(ops: &mut Ops<'_>, at: Ino, name: &[u8]) -> systx_lfs::Result<Ino> {
+    if name.is_empty() { Ok(at) } else { Ok(ops.lookup(at, name)?.ino) }
+}
+
+fn must(is: bool, errno: Errno) -> Result<()> {
+    if is { Ok(()) } else { Err(errno.into()) }
+}
+
+impl Tree for VolumeTree {
+    fn root(&self) -> Handle {
+        // The root has a name for ever, and needs no hold.
+        match self.handle(ROOT, false) {
+            Ok(root) => root,
+            Err(_) => {
+                let dropped = channel().0;
+                Handle::new(Held { ino: ROOT, is_open: false, dropped })
+            }
+        }
+    }
+    fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
+        self.open(at, name, false, |kind| must(kind == Kind::Dir, Errno::NOTDIR))
+    }
+    fn open_file(&self, at: &Handle, name: &[u8], _: Open) -> Result<Handle> {
+        self.open(at, name, true, |kind| must(kind == Kind::File, Errno::INVAL))
+    }
+    fn pin(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
+        self.open(at, name, false, |_| Ok(()))
+    }
+    fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat> {
+        self.at(at, name, |ops, ino| self.stat_of(ops, ino))
+    }
+    fn stat(&self, h: &Handle) -> Result<Stat> {
+        self.stat_at(h, b"")
+    }
+    fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed> {
+        self.at(at, name, |ops, ino| ops.attrs(ino).map(|_| Fixed::No))
+    }
+    fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()> {
+        let dir = ino_of(dir);
+        for (name, link) in self.look(|ops| ops.list(dir, None, usize::MAX))? {
+            if !each(ListItem { name: &name, ino: link.ino, kind: Some(link.kind) }) {
+                break;
+            }
+        }
+        Ok(())
+    }
+    fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>> {
+        self.at(at, name, |ops, ino| ops.target(ino))
+    }
+    fn get_xattr(&self, at: &Handle, name: &[u8], key: &[u8]) -> Result<Vec<u8>> {
+        self.at(at, name, |ops, ino| ops.xattr(ino, key))
+    }
+    fn list_xattr(&self, at: &Handle, name: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.at(at, name, |ops, ino| ops.xattrs(ino))
+    }
+    fn read_at(&self, h: &Handle, buf: &mut [u8], offset: u64) -> Result<usize> {
+        let bytes = self.at(h, b"", |ops, ino| ops.read(ino, offset, buf.len()))?;
+        buf[..bytes.len()].copy_from_slice(&bytes);
+        Ok(bytes.len())
+    }
+    fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>> {
+        self.at(h, b"", |ops, ino| ops.next_data(ino, offset))
+    }
+    fn sync_data(&self, _: &Handle) -> Result<()> {
+        self.volume.sync().map_err(io_error)
+    }
+    fn is_settled(&self, _: Time) -> bool {
+        // Nobody maps a file of a volume but through a view.
+        true
+    }
+    fn openers(&self, h: &Handle) -> Result<Openers> {
+        self.tidy()?;
+        let ino = ino_of(h);
+        let own = u32::from(h.inner::<Held>().is_open);
+        let open = self.going.lock().open.get(&ino).copied().unwrap_or(0);
+        Ok(if open > own { Openers::Readers } else { Openers::None })
+    }
+    fn fs_info(&self) -> Result<FsInfo> {
+        let space = self.volume.space();
+        let free = space.total.saturating_sub(space.used);
+        Ok(FsInfo {
+            magic: MAGIC,
+            class: Class::Strong,
+            bsize: BLOCK as u64,
+            blocks: space.total,
+            bfree: free,
+            bavail: free,
+            files: INO_MAX,
+            ffree: INO_MAX,
+            namelen: 255,
+        })
+    }
+    fn longest_target(&self) -> usize {
+        4095
+    }
+    fn now(&self) -> Time {
+        (self.clock)()
+    }
+}

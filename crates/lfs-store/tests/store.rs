@@ -1,0 +1,336 @@
+//! What the layers above rely on, beside what the suites of every store show (`vfs/tests/store.rs`,
+//! the tests of `commit`).
+
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::volume::{commit, fresh, make, meta, open, write};
+use common::{Sets, bytes, dump, list, patch, whole};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use systx_base::{Kind, TxnId};
+use systx_lfs::device::{Device, MemDevice};
+use systx_lfs_store::VolumeStore;
+use systx_store::io::{Open, Openers, Tree};
+use systx_store::writeset::{Content, Data, Extent, NewKind, WriteSet};
+use systx_store::{ApplyError, CommitError, Keep, Ready, ReserveError, Store, UndoError};
+
+fn file(store: &VolumeStore, path: &str, content: &[u8]) -> WriteSet {
+    let mut sets = Sets::new(store);
+    sets.file(path, content);
+    sets.set
+}
+
+fn ready(store: &VolumeStore, txn: u64, set: WriteSet) -> Ready {
+    Ready { reservation: store.reserve(&set).unwrap(), set, meta: meta(TxnId(txn)) }
+}
+
+/// Counts what is written.
+struct Counting {
+    dev: MemDevice,
+    durable: AtomicUsize,
+    others: AtomicUsize,
+}
+
+impl Device for Counting {
+    fn blocks(&self) -> u64 {
+        self.dev.blocks()
+    }
+    fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
+        self.dev.read(at, to)
+    }
+    fn write(&self, at: u64, from: &[u8]) -> io::Result<()> {
+        self.others.fetch_add(1, Ordering::Relaxed);
+        self.dev.write(at, from)
+    }
+    fn write_durable(&self, at: u64, from: &[u8]) -> io::Result<()> {
+        self.durable.fetch_add(1, Ordering::Relaxed);
+        self.dev.write_durable(at, from)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.others.fetch_add(1, Ordering::Relaxed);
+        self.dev.sync()
+    }
+}
+
+#[test]
+fn a_commit_is_one_write_and_so_is_a_group_and_applying_is_none() {
+    let (durable, others) = Default::default();
+    let dev = Arc::new(Counting { dev: MemDevice::new(8192), durable, others });
+    make(dev.clone());
+    let store = open(dev.clone());
+    write(&store, TxnId(1), file(&store, "/a", b"a"));
+    store.checkpoint().unwrap();
+    let count = || (dev.durable.load(Ordering::Relaxed), dev.others.load(Ordering::Relaxed));
+    let before = count();
+    let mut sets = Sets::new(&store);
+    sets.object("/a").content = patch(9000, 0, &bytes(1, 9000));
+    sets.make("/d", NewKind::Dir);
+    let done = commit(&store, TxnId(2), sets.set);
+    assert_eq!(count(), (before.0 + 1, before.1));
+    store.apply(done.lsn).unwrap();
+    store.checkpoint().unwrap();
+    assert_eq!(count(), (before.0 + 1, before.1));
+    let members = (3..8).map(|n| ready(&store, n, file(&store, &format!("/n{n}"), b"n")));
+    let done = store.commit_group(members.collect());
+    assert!(done.iter().all(Result::is_ok), "{done:?}");
+    assert_eq!(count(), (before.0 + 2, before.1));
+}
+
+#[test]
+fn a_commit_is_in_the_tree_when_it_is_applied_and_not_before() {
+    let dev = Arc::new(MemDevice::new(8192));
+    make(dev.clone());
+    let store = open(dev.clone());
+    let before = dump(&store);
+    let done = commit(&store, TxnId(1), file(&store, "/a", b"a"));
+    assert_eq!((dump(&store), store.has_history(TxnId(1)).unwrap()), (before, false));
+    assert!(!store.is_at_rest() && !store.has_let_go(done));
+    // It is durable all the same.
+    let copy = open(Arc::new(MemDevice::from_bytes(dev.bytes())));
+    assert_eq!(dump(&copy)["/a"].content, b"a");
+    let report = store.apply(done.lsn).unwrap();
+    assert_eq!(dump(&store)["/a"].content, b"a");
+    assert_eq!(store.apply(done.lsn).unwrap(), report);
+    store.checkpoint().unwrap();
+    assert!(store.has_let_go(done) && store.is_at_rest());
+    assert!(matches!(store.apply(done.lsn), Err(ApplyError::Unknown(_))));
+    let tree = store.tree();
+    let stamps = [tree.stat(&tree.root()), tree.stat_at(&tree.root(), b"a")];
+    assert_eq!(report.stamps, stamps.map(|stat| Some(stat.unwrap().stamp())));
+}
+
+#[test]
+fn who_meets_what_is_not_applied_has_it_applied_and_in_a_group_is_refused() {
+    let store = fresh();
+    write(&store, TxnId(1), file(&store, "/a", &bytes(1, 5000)));
+    let change = |len| {
+        let mut sets = Sets::new(&store);
+        sets.object("/a").content = patch(len, 0, b"x");
+        sets.set
+    };
+    let first = commit(&store, TxnId(2), change(5000));
+    let mut stale = change(3000);
+    let refused = store.commit_group(vec![ready(&store, 3, stale.clone())]).pop().unwrap();
+    // The one before it is in the tree by now, and so the version that this one met is not.
+    assert!(matches!(refused, Err(CommitError::Changed { .. })), "{refused:?}");
+    assert_eq!(dump(&store)["/a"].content[..2], [b'x', bytes(1, 2)[1]]);
+    store.apply(first.lsn).unwrap();
+    stale = change(3000);
+    let group = vec![ready(&store, 4, stale.clone()), ready(&store, 5, stale)];
+    let done = store.commit_group(group);
+    assert!(matches!(done[..], [Ok(_), Err(CommitError::Overlaps)]), "{done:?}");
+    store.apply(done[0].as_ref().unwrap().lsn).unwrap();
+    assert_eq!(dump(&store)["/a"].content.len(), 3000);
+}
+
+#[test]
+fn what_somebody_holds_stays_and_what_is_wrong_has_the_right_error() {
+    let store = fresh();
+    let mut sets = Sets::new(&store);
+    sets.file("/a", b"content");
+    sets.make("/d", NewKind::Dir);
+    sets.make("/p", NewKind::Special { kind: Kind::Fifo, rdev: 0 });
+    write(&store, TxnId(1), sets.set);
+    let (tree, root) = (store.tree(), store.tree().root());
+    let code = |result: io::Result<_>| result.map(|_: ()| ()).unwrap_err().raw_os_error().unwrap();
+    let unit = |result: io::Result<systx_store::io::Handle>| result.map(drop);
+    let errnos = [
+        code(unit(tree.open_dir(&root, b"a"))),
+        code(unit(tree.open_file(&root, b"d", Open::Read))),
+        code(unit(tree.open_file(&root, b"p", Open::Read))),
+        code(unit(tree.pin(&root, b"none"))),
+        code(unit(tree.pin(&root, &[b'x'; 256]))),
+        code(tree.get_xattr(&root, b"a", b"user.x").map(drop)),
+        code(tree.read_link(&root, b"a").map(drop)),
+    ];
+    assert_eq!(errnos, [20, 22, 22, 2, 36, 61, 22]);
+    let (one, two) =
+        (tree.open_file(&root, b"a", Open::Read), tree.open_file(&root, b"a", Open::Read));
+    let (one, two) = (one.unwrap(), two.unwrap());
+    assert_eq!(tree.openers(&one).unwrap(), Openers::Readers);
+    drop(two);
+    assert_eq!(tree.openers(&one).unwrap(), Openers::None);
+    let mut sets = Sets::new(&store);
+    sets.remove("/a");
+    write(&store, TxnId(2), sets.set);
+    store.gc(Keep { count: 0, ..Keep::default() }).unwrap();
+    let mut buf = [0; 20];
+    assert_eq!(tree.read_at(&one, &mut buf, 0).unwrap(), 7);
+    assert_eq!((&buf[..7], tree.stat(&one).unwrap().nlink), (&b"content"[..], 0));
+}
+
+#[test]
+fn holes_are_told_as_holes() {
+    let store = fresh();
+    let extent = |offset, bytes: &[u8]| Extent { offset, data: Data::Inline(bytes.to_vec()) };
+    let mut sets = Sets::new(&store);
+    let extents = vec![extent(10_000, b"one"), extent(100_000, &bytes(1, 5000))];
+    sets.make("/a", NewKind::File).content = Content::Whole { len: 1 << 20, extents };
+    write(&store, TxnId(1), sets.set);
+    let tree = store.tree();
+    let file = tree.open_file(&tree.root(), b"a", Open::Read).unwrap();
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while let Some(range) = tree.next_data(&file, at).unwrap() {
+        ranges.push(range);
+        at = range.1;
+    }
+    assert_eq!(ranges, [(8192, 12_288), (98_304, 106_496)]);
+    assert_eq!(tree.next_data(&file, 11_000).unwrap(), Some((11_000, 12_288)));
+    assert_eq!(tree.stat(&file).unwrap().blocks, 3 * 8);
+}
+
+#[test]
+fn a_slot_that_nobody_has_any_longer_takes_no_space() {
+    let dev = Arc::new(MemDevice::new(8192));
+    make(dev.clone());
+    let store = open(dev.clone());
+    let slots = |store: &VolumeStore| {
+        let (tree, root) = (store.tree(), store.tree().root());
+        let own = tree.open_dir(&root, b".systx").unwrap();
+        list(&*tree, &tree.open_dir(&own, b"s").unwrap()).len()
+    };
+    let (one, two, three) =
+        (store.stage().unwrap(), store.stage().unwrap(), store.stage().unwrap());
+    one.write_at(&bytes(1, 70_000), 5).unwrap();
+    two.write_at(&bytes(2, 30), 0).unwrap();
+    assert_eq!(slots(&store), 3);
+    let mut sets = Sets::new(&store);
+    sets.make("/a", NewKind::File).content = Content::Slot(one.id());
+    let data = Data::Slot { slot: two.id(), at: 10, len: 20 };
+    let extents = vec![Extent { offset: 4090, data }];
+    sets.make("/b", NewKind::File).content = Content::Whole { len: 5000, extents };
+    write(&store, TxnId(1), sets.set);
+    drop((one, two));
+    store.checkpoint().unwrap();
+    assert_eq!(slots(&store), 1);
+    let seen = dump(&store);
+    assert_eq!(seen["/a"].content[5..], bytes(1, 70_000));
+    assert_eq!(
+        (&seen["/b"].content[4090..4110], seen["/b"].content.len()),
+        (&bytes(2, 30)[10..], 5000)
+    );
+    let mut sets = Sets::new(&store);
+    sets.make("/c", NewKind::File).content = Content::Slot(systx_store::writeset::SlotId(99_999));
+    let unknown = store.commit_group(vec![ready(&store, 2, sets.set)]).pop().unwrap();
+    assert!(matches!(unknown, Err(CommitError::UnknownSlot)), "{unknown:?}");
+    store.close().unwrap();
+    drop((store, three));
+    assert_eq!(slots(&open(dev)), 0);
+}
+
+/// Everything that is displaced comes back, what came later stands in the way, and what is
+/// forgotten does not come back.
+#[test]
+fn undo_takes_back_what_nobody_has_changed_since() {
+    let store = fresh();
+    let mut sets = Sets::new(&store);
+    sets.make("/d", NewKind::Dir);
+    sets.file("/d/x", &bytes(1, 100_000));
+    sets.file("/d/y", b"y");
+    sets.file("/e", &bytes(2, 60_000));
+    write(&store, TxnId(1), sets.set);
+    let before = dump(&store);
+    let mut sets = Sets::new(&store);
+    sets.object("/e").content = patch(50_000, 100, &bytes(3, 45_000));
+    let moved = sets.at("/d/y");
+    sets.bind("/y", Some(moved), None);
+    sets.remove("/d");
+    write(&store, TxnId(2), sets.set);
+    let past = store.look_back(TxnId(2)).unwrap().unwrap();
+    let paths: Vec<_> = past.iter().map(|p| String::from_utf8_lossy(&p.path)).collect();
+    assert_eq!(paths, ["d", "d/x", "e", "y"]);
+    let old = past[2].old.as_ref().unwrap();
+    assert_eq!(store.read_back(old, usize::MAX).unwrap().unwrap(), bytes(2, 60_000));
+    let undo = store.undo_set(TxnId(2)).unwrap();
+    write(&store, TxnId(3), undo.set.clone());
+    // What somebody takes back is not collected.
+    assert_eq!(store.gc(Keep { count: 1, log: 9, ..Keep::default() }).unwrap().removed, [TxnId(1)]);
+    drop(undo);
+    assert_eq!(dump(&store), before);
+    let mut sets = Sets::new(&store);
+    sets.object("/e").content = whole(b"later");
+    write(&store, TxnId(4), sets.set);
+    assert!(matches!(store.undo_set(TxnId(3)), Err(UndoError::Overlap(_))));
+    assert!(matches!(store.undo_set(TxnId(9)), Err(UndoError::Unknown(_))));
+    let would = store.would_gc(Keep { count: 1, log: 2, ..Keep::default() }).unwrap();
+    let did = store.gc(Keep { count: 1, log: 2, ..Keep::default() }).unwrap();
+    assert_eq!((would.removed.len(), did), (2, would));
+    assert!(matches!(store.undo_set(TxnId(3)), Err(UndoError::Forgotten(_))));
+    store.gc(Keep { count: 1, log: 2, ..Keep::default() }).unwrap();
+    assert_eq!(store.history().unwrap().len(), 3);
+    let undo = store.undo_set(TxnId(4)).unwrap();
+    write(&store, TxnId(5), undo.set);
+    assert_eq!(dump(&store), before);
+}
+
+/// The history makes room for commits, oldest first; when there is nothing left to forget a commit
+/// is refused before it is decided, and one that only removes is not.
+#[test]
+fn a_full_volume_forgets_then_refuses_and_takes_deletions() {
+    let dev = Arc::new(MemDevice::new(2048));
+    make(dev.clone());
+    let store = open(dev.clone());
+    let (mut n, mut forgotten, mut refused) = (0, 0, None);
+    while refused.is_none() {
+        n += 1;
+        // Each is rewritten once, so that there is something to forget.
+        for round in 0..2 {
+            let mut sets = Sets::new(&store);
+            let path = format!("/f{n}");
+            match round {
+                0 => sets.file(&path, &bytes(n, 100_000)),
+                _ => sets.object(&path).content = whole(&bytes(n + 1, 100_000)),
+            }
+            match store.reserve(&sets.set) {
+                Ok(room) => {
+                    forgotten += room.forgotten().transactions;
+                    let one = Ready {
+                        reservation: room,
+                        set: sets.set,
+                        meta: meta(TxnId(n * 2 + round)),
+                    };
+                    let done = store.commit_group(vec![one]).pop().unwrap().unwrap();
+                    store.apply(done.lsn).unwrap();
+                }
+                Err(error) => refused = refused.or(Some(error)),
+            }
+        }
+        assert!(n < 1000);
+    }
+    assert!(matches!(refused, Some(ReserveError::NoSpace { .. })), "{refused:?}");
+    assert!(forgotten > 5 && n > 20, "{forgotten} forgotten, {n} files");
+    for n in 1..n {
+        let mut sets = Sets::new(&store);
+        sets.remove(&format!("/f{n}"));
+        write(&store, TxnId(100_000 + n), sets.set);
+    }
+    write(&store, TxnId(1_000_000), file(&store, "/again", &bytes(7, 1_000_000)));
+    store.close().unwrap();
+    let found = systx_lfs::fsck::check(dev, common::volume::clock()).unwrap().findings;
+    assert_eq!(found, []);
+}
+
+/// A decider notes its decision with its commit, until nobody asks any longer.
+#[test]
+fn a_decision_is_kept_until_it_is_forgotten() {
+    let dev = Arc::new(MemDevice::new(8192));
+    make(dev.clone());
+    let store = open(dev.clone());
+    let set = file(&store, "/a", b"a");
+    let claim = store.claim(&set).unwrap();
+    let member = |store| systx_store::Member { store, memory: false, path: b"/x".to_vec() };
+    let members = vec![member(store.number().unwrap()), member(2)];
+    let joint = systx_store::Joint { id: 9, members, decider: 0, me: 0 };
+    let lsn = store.prepare(claim, ready(&store, 1, set), joint).unwrap();
+    let store = open(Arc::new(MemDevice::from_bytes(dev.bytes())));
+    assert!(dump(&store).contains_key("/a") && lsn > 0);
+    let all = store.decisions().unwrap();
+    assert_eq!((all.len(), all[0].id, all[0].txn, all[0].others.len()), (1, 9, TxnId(1), 1));
+    store.forget_decision(9).unwrap();
+    assert_eq!(store.decisions().unwrap(), []);
+    assert!(store.history().unwrap()[0].joint.is_some());
+}
