@@ -305,9 +305,13 @@ impl Install<'_, '_> {
         let end = from.1.saturating_add(len);
         let mut at = from.1;
         while let Some((first, last)) = self.ops.next_data(from.0, at)?.filter(|d| d.0 < end) {
-            let last = last.min(end).min(first.saturating_add(CHUNK));
-            let bytes = self.ops.read(from.0, first, (last - first) as usize)?;
-            self.ops.write(to.0, to.1 + (first - from.1), &bytes)?;
+            at = first;
+            while at < last.min(end) {
+                let len = (last.min(end) - at).min(CHUNK);
+                let bytes = self.ops.read(from.0, at, len as usize)?;
+                self.ops.write(to.0, to.1 + (at - from.1), &bytes)?;
+                at += len;
+            }
             at = last;
         }
         Ok(())

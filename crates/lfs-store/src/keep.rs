@@ -80,10 +80,13 @@ impl VolumeStore {
         let slot = self.slot()?;
         let mut at = 0;
         while let Some((from, to)) = self.tree.next_data(file, at)?.filter(|d| d.0 < len) {
-            let to = to.min(len).min(from + CHUNK);
-            let mut bytes = vec![0; (to - from) as usize];
-            let got = self.tree.read_at(file, &mut bytes, from)?;
-            slot.write_at(&bytes[..got], from)?;
+            at = from;
+            while at < to.min(len) {
+                let mut bytes = vec![0; (to.min(len) - at).min(CHUNK) as usize];
+                let got = self.tree.read_at(file, &mut bytes, at)?;
+                slot.write_at(&bytes[..got], at)?;
+                at += bytes.len() as u64;
+            }
             at = to;
         }
         slot.set_len(len)?;

@@ -46,8 +46,14 @@ fn only_removes(set: &WriteSet) -> bool {
     removes && !set.binds.is_empty() && !set.objects.iter().any(changes)
 }
 
-/// Blocks for the content of an object of `size` bytes, and for what is kept of the old one.
-fn content_blocks(ops: &mut Ops<'_>, object: &Object, size: u64) -> systx_lfs::Result<u64> {
+/// Blocks for the content of an object, and for what is kept of the old one.
+fn content_blocks(ops: &mut Ops<'_>, object: &Object) -> systx_lfs::Result<u64> {
+    let (size, takes) = match &object.origin {
+        Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => {
+            (stamp.size, taken(ops, stamp.id.ino)?)
+        }
+        Origin::Root | Origin::New(_) => (0, 0),
+    };
     let written = |extents: &[Extent]| -> u64 {
         let each = |e: &Extent| match e.data {
             Data::Hole { .. } => 2,
@@ -59,19 +65,22 @@ fn content_blocks(ops: &mut Ops<'_>, object: &Object, size: u64) -> systx_lfs::R
         Content::Keep => 0,
         Content::Patch { len, keep, extents } => {
             let lost = overwritten(size, *len, *keep, extents);
-            written(extents) + 2 + lost.iter().map(|(from, to)| blocks(to - from) + 2).sum::<u64>()
+            // Holes are not kept.
+            let kept = lost.iter().map(|(from, to)| blocks(to - from).min(takes) + 2).sum::<u64>();
+            written(extents) + 2 + kept.min(takes + 2 * lost.len() as u64)
         }
-        Content::Whole { extents, .. } => written(extents) + blocks(size) + 2,
+        Content::Whole { extents, .. } => written(extents) + takes + 2,
         Content::Slot(_) if object.is_new() => 2,
-        Content::Slot(slot) => {
-            let slot = match ops.attrs(slot.0) {
-                Ok(attrs) => attrs.size,
-                Err(Error::NotFound) => 0,
-                Err(error) => return Err(error),
-            };
-            blocks(slot) + blocks(size) + 4
-        }
+        Content::Slot(slot) => taken(ops, slot.0)? + takes + 4,
     })
+}
+
+/// Blocks that an object takes.
+fn taken(ops: &mut Ops<'_>, ino: Ino) -> systx_lfs::Result<u64> {
+    match ops.blocks(ino) {
+        Err(Error::NotFound) => Ok(0),
+        taken => taken,
+    }
 }
 
 /// What a write set needs: existing objects whose records change, and blocks.
@@ -79,11 +88,9 @@ fn needed(ops: &mut Ops<'_>, set: &WriteSet) -> systx_lfs::Result<(BTreeSet<Ino>
     let mut inos = BTreeSet::from([ROOT]);
     let (mut sum, mut bytes, mut new) = (EACH, ROOM, 0_u64);
     for object in &set.objects {
-        let mut size = 0;
         match &object.origin {
             Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => {
                 inos.insert(stamp.id.ino);
-                size = stamp.size;
             }
             Origin::New(kind) => {
                 new += 1;
@@ -95,7 +102,7 @@ fn needed(ops: &mut Ops<'_>, set: &WriteSet) -> systx_lfs::Result<(BTreeSet<Ino>
         let xattrs = object.xattrs.iter().map(|(key, v)| key.len() + value(v) + 64);
         // In the attributes, and as they were in the record.
         bytes += 2 * xattrs.sum::<usize>() as u64 + 700;
-        let content = content_blocks(ops, object, size)?;
+        let content = content_blocks(ops, object)?;
         sum += content + blocks(content * 80);
     }
     let names: usize = set.binds.iter().map(|bind| bind.name.len() + 200).sum();

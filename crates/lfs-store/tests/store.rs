@@ -314,6 +314,27 @@ fn a_full_volume_forgets_then_refuses_and_takes_deletions() {
     assert_eq!(found, []);
 }
 
+/// A sparse file that is larger than the volume: what is kept of it is its data.
+#[test]
+fn holes_take_no_room_and_come_back_as_holes() {
+    let store = fresh();
+    let mut sets = Sets::new(&store);
+    let data = Data::Inline(bytes(1, 100_000));
+    let extents = vec![Extent { offset: 1 << 39, data }];
+    sets.make("/a", NewKind::File).content = Content::Whole { len: 1 << 40, extents };
+    write(&store, TxnId(1), sets.set);
+    let mut sets = Sets::new(&store);
+    sets.object("/a").content = patch(10, 0, b"short");
+    write(&store, TxnId(2), sets.set);
+    write(&store, TxnId(3), store.undo_set(TxnId(2)).unwrap().set);
+    let tree = store.tree();
+    let file = tree.open_file(&tree.root(), b"a", Open::Read).unwrap();
+    let (mut back, stat) = (vec![0; 100_000], tree.stat(&file).unwrap());
+    assert_eq!(tree.read_at(&file, &mut back, 1 << 39).unwrap(), back.len());
+    assert_eq!((back, stat.size), (bytes(1, 100_000), 1 << 40));
+    assert!(stat.blocks <= 27 * 8, "{} blocks", stat.blocks);
+}
+
 /// A decider notes its decision with its commit, until nobody asks any longer.
 #[test]
 fn a_decision_is_kept_until_it_is_forgotten() {

@@ -163,8 +163,13 @@ impl Ops<'_> {
         let size = self.file(ino)?.attrs.size;
         let end = offset.saturating_add(len).min(size);
         let mut at = offset;
-        while at < end {
-            let (page, within) = (at / PAGE, at % PAGE);
+        // A hole may be as long as a file can be.
+        while let Some(page) = self.next_page(ino, at / PAGE)? {
+            at = at.max(page * PAGE);
+            if at >= end {
+                break;
+            }
+            let within = at % PAGE;
             let n = (end - at).min(PAGE - within);
             // The last page of a file is whole where the file ends.
             let whole = within == 0 && (n == PAGE || at + n == size);

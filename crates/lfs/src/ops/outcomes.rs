@@ -91,7 +91,7 @@ impl Ops<'_> {
     }
 
     /// The first page of a file from one on that takes space.
-    fn next_page(&mut self, ino: Ino, from: u64) -> Result<Option<u64>> {
+    pub(super) fn next_page(&mut self, ino: Ino, from: u64) -> Result<Option<u64>> {
         let is_hole = |staged: &Staged| matches!(staged, Staged::Hole);
         let own = self.txn.pages.get(&ino);
         let above = own.and_then(|own| own.range(from..).find(|(_, s)| !is_hole(s)));
