@@ -24,6 +24,7 @@ const RANKS: &[(&str, u32)] = &[
     ("systx-session", 1),
     ("systx-sim", 2),
     ("systx-metatm", 2),
+    ("systx-lfs-store", 2),
     ("systx-vfs", 2),
     ("systx-fuse", 3),
     ("systx-commit", 4),
