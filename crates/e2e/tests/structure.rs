@@ -25,11 +25,11 @@ const RANKS: &[(&str, u32)] = &[
     ("systx-sim", 2),
     ("systx-metatm", 2),
     ("systx-lfs-store", 2),
-    ("systx-vfs", 2),
-    ("systx-fuse", 3),
-    ("systx-commit", 4),
-    ("systx-daemon", 5),
-    ("systx", 6),
+    ("systx-vfs", 3),
+    ("systx-fuse", 4),
+    ("systx-commit", 5),
+    ("systx-daemon", 6),
+    ("systx", 7),
 ];
 
 /// Lines before the tests of a file.
