@@ -5,6 +5,7 @@ use crate::error::{io_error, not_committed};
 use crate::flow::{Shown, Stage, Way};
 use crate::install::{Failed, Installed, install};
 use crate::open::VolumeStore;
+use crate::orders;
 use crate::own;
 use crate::reserve::Room;
 use std::io;
@@ -79,7 +80,7 @@ impl VolumeStore {
                     return Ok(None);
                 }
             };
-            if keep {
+            if keep && !commit.is_bare() {
                 commit.befores = std::mem::take(&mut installed.befores);
                 let history = History::new(&commit, installed.done.clone());
                 self.displaced(&history);
@@ -117,20 +118,25 @@ impl VolumeStore {
         let Ready { reservation, set, meta } = ready;
         let room = reservation.into_room::<Room>().unwrap_or_default();
         let txn = meta.txn;
+        let order = meta.order.clone().filter(|_| joint.is_none());
+        let order = order.map(|step| (step, meta.finished));
         let decision = joint.as_ref().filter(|joint| joint.members.len() > 1);
         let decision = decision.map(|joint| (joint.id, decision_bytes(&meta, joint)));
         let commit = Commit { meta, set, befores: Vec::new(), slots: Vec::new(), joint };
-        let beside = |ops: &mut Ops<'_>| match &decision {
-            Some((id, bytes)) => {
-                own::write(ops, self.own.decisions, &decision_name(*id), bytes).map(drop)
+        let beside = |ops: &mut Ops<'_>| {
+            if let Some((id, bytes)) = &decision {
+                own::write(ops, self.own.decisions, &decision_name(*id), bytes)?;
             }
-            None => Ok(()),
+            match &order {
+                Some((step, at)) => orders::put(ops, &self.own, step, *at),
+                None => Ok(()),
+            }
         };
         let translated = self.translate(lsn, room.keep, commit, &beside);
         let (work, installed) = translated.map_err(commit_error)?;
         let hidden = self.volume.commit_hidden(work, room.promise);
         let hidden = hidden.map_err(|error| commit_error(error.into()))?;
-        Ok(Shown { txn, hidden, inos: installed.inos })
+        Ok(Shown { txn, hidden, inos: installed.inos, order })
     }
 
     /// See [`systx_store::Store::commit_group`].
@@ -178,6 +184,9 @@ impl VolumeStore {
         for (n, lsn, one) in shown {
             out[n] = match &durable {
                 Ok(()) => {
+                    if let Some((step, at)) = &one.order {
+                        self.orders.take(step, *at);
+                    }
                     self.flow.is_at(lsn, Stage::Committed(one));
                     Ok(Committed { lsn })
                 }
@@ -317,7 +326,7 @@ impl VolumeStore {
         };
         let (work, installed) = self.translate(lsn, true, commit, &beside).map_err(failed)?;
         let hidden = self.volume.commit_hidden(work, None).map_err(io_error)?;
-        self.show(lsn, &Shown { txn, hidden, inos: installed.inos })
+        self.show(lsn, &Shown { txn, hidden, inos: installed.inos, order: None })
     }
 }
 

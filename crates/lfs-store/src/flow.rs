@@ -2,8 +2,8 @@
 
 use crate::error::poisoned;
 use std::collections::{BTreeMap, HashMap};
-use systx_base::TxnId;
 use systx_base::sync::{Event, Guard, Mutex, rank};
+use systx_base::{OrderStep, Time, TxnId};
 use systx_lfs::Hidden;
 use systx_lfs::format::Ino;
 use systx_store::io::HostId;
@@ -16,6 +16,8 @@ pub(crate) struct Shown {
     pub hidden: Hidden,
     /// The object of the volume for each one of the write set.
     pub inos: Vec<Ino>,
+    /// What it says of an order, and when.
+    pub order: Option<(OrderStep, Time)>,
 }
 
 /// How far a commit is.

@@ -5,8 +5,9 @@ use crate::error::io_error;
 use crate::open::VolumeStore;
 use crate::own::{self, clear};
 use std::io::Result;
-use systx_base::TxnId;
+use std::sync::Arc;
 use systx_base::codec::Decoder;
+use systx_base::{Orders, TxnId};
 use systx_lfs::PAGES_MAX;
 use systx_lfs::format::BLOCK;
 use systx_store::io::{Class, HostId};
@@ -164,6 +165,10 @@ impl Store for VolumeStore {
     }
     fn bound_history(&self) -> Result<Option<GcReport>> {
         self.bound()
+    }
+
+    fn orders(&self) -> Arc<Orders> {
+        Arc::clone(&self.orders)
     }
 
     fn is_at_rest(&self) -> bool {

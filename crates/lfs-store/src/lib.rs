@@ -7,7 +7,7 @@
 //! ([`systx_lfs::Volume::commit_hidden`]), and [`Store::apply`](systx_store::Store::apply) only
 //! shows it.
 //!
-//! From the bottom up: `error`, `own`, `slot`, `tree`, `install`, `flow`, `keep`, `reserve`,
+//! From the bottom up: `error`, `own`, `orders`, `slot`, `tree`, `install`, `flow`, `keep`, `reserve`,
 //! `commit`, `open`, `interface`.
 
 #![forbid(unsafe_code)]
@@ -19,6 +19,7 @@ mod install;
 mod interface;
 mod keep;
 mod open;
+mod orders;
 mod own;
 mod reserve;
 mod slot;

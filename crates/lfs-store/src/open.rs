@@ -2,6 +2,7 @@
 
 use crate::error::io_error;
 use crate::flow::{Flow, Way};
+use crate::orders;
 use crate::own::{self, Own, clear};
 use crate::slot::slot_name;
 use crate::tree::{VolumeTree, id_of, number_of};
@@ -9,9 +10,9 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
-use systx_base::Time;
 use systx_base::codec::Decoder;
 use systx_base::sync::{Mutex, rank};
+use systx_base::{Orders, Time};
 use systx_lfs::device::Device;
 use systx_lfs::format::{Ino, ROOT};
 use systx_lfs::{Clock, Error, Limits, Volume};
@@ -55,6 +56,7 @@ pub struct VolumeStore {
     pub(crate) flow: Flow,
     pub(crate) users: Users,
     pub(crate) looks: Looks,
+    pub(crate) orders: Arc<Orders>,
 }
 
 /// A clock that tells each time once, so that each change moves a version.
@@ -100,6 +102,7 @@ pub fn open(
     let tree = Arc::new(VolumeTree::new(Arc::clone(&volume), clock));
     let io = |source: io::Error| OpenError::Io { path: path.clone(), source };
     let grave = tree.handle(own.grave, false).map_err(io)?;
+    let orders = Arc::new(volume.look(|ops| orders::read(ops, &own)).map_err(failed)?);
     let last = last_position(&volume, &own).map_err(failed)?;
     let store = VolumeStore {
         volume,
@@ -111,6 +114,7 @@ pub fn open(
         flow: Flow::new(root, last),
         users: Users::new(),
         looks: Looks::default(),
+        orders,
     };
     store.finish(outcomes, &path)?;
     Ok(Arc::new(store))

@@ -24,6 +24,8 @@ pub(crate) struct Own {
     pub prepared: Ino,
     /// What this store has decided for others.
     pub decisions: Ino,
+    /// The numbers that orders are at.
+    pub orders: Ino,
 }
 
 impl Own {
@@ -37,6 +39,7 @@ impl Own {
             slots: dir(ops, top, b"s")?,
             prepared: dir(ops, top, b"p")?,
             decisions: dir(ops, top, b"d")?,
+            orders: dir(ops, top, b"o")?,
         })
     }
 }

@@ -335,6 +335,33 @@ fn holes_take_no_room_and_come_back_as_holes() {
     assert!(stat.blocks <= 27 * 8, "{} blocks", stat.blocks);
 }
 
+/// The number of an order is used up by the write that commits, also where nothing else changes.
+#[test]
+fn the_numbers_of_orders_are_in_the_commit_that_uses_them_up() {
+    let dev = Arc::new(MemDevice::new(8192));
+    make(dev.clone());
+    let store = open(dev.clone());
+    let order = systx_base::OrderName { owner: 7, name: b"a/b".as_slice().into() };
+    let commit = |txn, next, set: WriteSet| {
+        let step = systx_base::OrderStep { order: order.clone(), next };
+        let mut one = ready(&store, txn, set);
+        one.meta.order = Some(step);
+        store.commit_group(vec![one]).pop().unwrap().unwrap()
+    };
+    let after = || {
+        let again = open(Arc::new(MemDevice::from_bytes(dev.bytes())));
+        (again.orders().next(&order), again.history().unwrap().len())
+    };
+    let done = commit(1, 3, file(&store, "/a", b"a"));
+    assert_eq!((store.orders().next(&order), after()), (3, (3, 1)));
+    store.apply(done.lsn).unwrap();
+    let done = commit(2, 4, Sets::new(&store).set);
+    assert_eq!((store.orders().next(&order), after()), (4, (4, 1)));
+    store.apply(done.lsn).unwrap();
+    commit(3, 0, Sets::new(&store).set);
+    assert_eq!((store.orders().next(&order), after()), (0, (0, 1)));
+}
+
 /// A decider notes its decision with its commit, until nobody asks any longer.
 #[test]
 fn a_decision_is_kept_until_it_is_forgotten() {

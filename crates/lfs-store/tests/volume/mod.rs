@@ -55,7 +55,17 @@ pub fn fresh() -> Arc<VolumeStore> {
 pub fn meta(txn: TxnId) -> CommitMeta {
     let (now, kind) = (Time::default(), TxnKind::Run);
     let (argv, cwd) = (vec![b"test".to_vec()], b"/".to_vec());
-    CommitMeta { txn, kind, argv, cwd, uid: 0, started: now, finished: now, told: None }
+    CommitMeta {
+        txn,
+        kind,
+        argv,
+        cwd,
+        uid: 0,
+        started: now,
+        finished: now,
+        told: None,
+        order: None,
+    }
 }
 
 /// Commits a write set.
