@@ -7,8 +7,8 @@
 //! ([`systx_lfs::Volume::commit_hidden`]), and [`Store::apply`](systx_store::Store::apply) only
 //! shows it.
 //!
-//! From the bottom up: `error`, `own`, `orders`, `slot`, `tree`, `install`, `flow`, `keep`, `reserve`,
-//! `commit`, `open`, `interface`.
+//! From the bottom up: `error`, `own`, `orders`, `slot`, `tree`, `install`, `flow`, `keep`,
+//! `reserve`, `commit`, `open`, `interface`.
 
 #![forbid(unsafe_code)]
 
