@@ -432,3 +432,35 @@ fn what_is_promised_to_one_commit_nobody_else_gets() {
     volume.show(hidden).unwrap();
     assert_eq!(tree(&volume)["/promised"].content, bytes(7, 30 * 4096));
 }
+
+/// Whole segments have nothing that is live but for the veil.
+#[test]
+fn what_a_hidden_commit_overwrites_is_not_written_over() {
+    let (_, volume) = fresh(BLOCKS);
+    let write = |name: &'static [u8], seed, len| {
+        commit(&volume, |ops| {
+            let f = match ops.lookup(ROOT, name) {
+                Ok(link) => link.ino,
+                Err(_) => ops.create(ROOT, name, &file())?,
+            };
+            ops.write(f, 0, &bytes(seed, len))
+        })
+        .unwrap();
+        volume.checkpoint().unwrap();
+    };
+    write(b"f", 1, 60 * 4096);
+    let mut txn = Txn::new();
+    volume
+        .within(&mut txn, |ops| {
+            let f = ops.lookup(ROOT, b"f")?.ino;
+            ops.write(f, 0, &bytes(2, 60 * 4096))
+        })
+        .unwrap();
+    let hidden = volume.commit_hidden(txn, None).unwrap();
+    for n in 0..60 {
+        write(b"other", n, 60_000);
+        assert!(tree(&volume)["/f"].content == bytes(1, 60 * 4096), "round {n}");
+    }
+    volume.show(hidden).unwrap();
+    assert!(tree(&volume)["/f"].content == bytes(2, 60 * 4096));
+}
