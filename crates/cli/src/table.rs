@@ -186,6 +186,7 @@ mod tests {
         let counts = Counts { begun: 7, committed, lost: 1, ..Counts::default() };
         VolumeActivity {
             volume: "/srv".into(),
+            open: true,
             counts,
             guarded: vec![],
             transactions,

@@ -473,8 +473,8 @@ fn run(
             let installed = placed.release();
             let outside = stopped::outside_changes(&installed);
             for volume in volumes {
-                Counts::count(&volume.counts.begun);
-                Counts::count(&volume.counts.committed);
+                Counts::count(&volume.counts().begun);
+                Counts::count(&volume.counts().committed);
             }
             let (stale, notes) = (Vec::new(), installed.notes);
             let outcome = Outcome::Committed { id, summary, outside, stale, dropped: 0, notes };

@@ -3,22 +3,34 @@
 use crate::guarded::Guarded;
 use crate::members::process_of;
 use crate::protocol::{
-    self, Activity, Before, Behind, GuardedActivity, HostPath, InLine, Remembered, Sides,
-    VolumeActivity, WorksetSizes,
+    Activity, Before, Behind, GuardedActivity, HostPath, InLine, Remembered, Sides, VolumeActivity,
+    WorksetSizes,
 };
 use crate::transaction::Transaction;
 use crate::transactions::Transactions;
 use crate::volume::OpenVolume;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use systx_base::TxnId;
-use systx_txn::Census;
+use systx_txn::{Census, Stats};
 
-/// Of every volume, by its path.
+/// Of every volume that the daemon knows, by its path.
 pub(crate) fn activity(table: &Transactions) -> Vec<VolumeActivity> {
     let (volumes, mut open) = table.everything();
     open.sort_by_key(|t| (t.begun, t.id));
-    let mut all: Vec<_> = volumes.iter().map(|volume| of_volume(table, volume, &open)).collect();
+    let of_open = volumes.iter().map(|volume| of_volume(table, volume, &open));
+    let closed = table.volumes.closed().into_iter();
+    let of_closed = closed.map(|(mount, memory)| VolumeActivity {
+        volume: HostPath::from(mount),
+        open: false,
+        counts: memory.counts.since_the_first(&Stats::default()),
+        guarded: Vec::new(),
+        transactions: Vec::new(),
+        line: Vec::new(),
+        remembered: Remembered::default(),
+    });
+    // What nothing has worked on was looked at by the way.
+    let worked_on = of_closed.filter(|volume| volume.counts.begun > 0);
+    let mut all: Vec<_> = of_open.chain(worked_on).collect();
     all.sort_by(|a, b| a.volume.cmp(&b.volume));
     all
 }
@@ -29,19 +41,12 @@ fn of_volume(
     open: &[Arc<Transaction>],
 ) -> VolumeActivity {
     let stats = volume.vol.engine.stats();
-    let counts = &volume.counts;
     let waits = volume.vol.waits();
     let here = open.iter().filter(|t| t.works_on(volume));
     VolumeActivity {
         volume: HostPath::from(volume.location.mount.as_path()),
-        counts: protocol::Counts {
-            begun: counts.begun.load(Relaxed),
-            committed: counts.committed.load(Relaxed),
-            aborted: counts.aborted.load(Relaxed),
-            lost: counts.lost.load(Relaxed),
-            conflicts: stats.conflicts,
-            waits: stats.waits,
-        },
+        open: true,
+        counts: volume.counts().since_the_first(&stats),
         guarded: guarded_of(volume),
         transactions: here.map(|txn| of_transaction(table, txn, &waits)).collect(),
         line: line_of(volume),

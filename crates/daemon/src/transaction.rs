@@ -226,7 +226,7 @@ impl Transaction {
             view.let_grow(Arc::new(merged));
         }
         let view = Arc::new(view);
-        Counts::count(&volume.counts.begun);
+        Counts::count(&volume.counts().begun);
         alarm.add(&view);
         let theirs = Arc::downgrade(&volume);
         let outdone = Arc::new(AtomicBool::new(false));
@@ -237,7 +237,7 @@ impl Transaction {
             if let Some(volume) = theirs.upgrade()
                 && !counted.swap(true, Ordering::Relaxed)
             {
-                Counts::count(&volume.counts.lost);
+                Counts::count(&volume.counts().lost);
             }
             alarm.ring();
         });
@@ -487,7 +487,7 @@ impl Transaction {
         let fatal: Vec<_> = found.iter().filter(|c| serializable || c.written).cloned().collect();
         let stale = found.iter().filter(|c| !c.written).map(|c| HostPath(c.path.clone())).collect();
         if !fatal.is_empty() && !self.outdone.swap(true, Ordering::Relaxed) {
-            Counts::count(&self.volume.counts.lost);
+            Counts::count(&self.volume.counts().lost);
         }
         let conflict = describe::outside(&fatal).map(|mut conflict| {
             if let Some(by) = self.who_replaced(&conflict.path) {
@@ -656,8 +656,8 @@ impl Transaction {
         let meta = self.meta(id, TxnKind::Partial, summary);
         match self.install_part(id, meta, writes, &frozen) {
             Ok(outside) => {
-                Counts::count(&self.volume.counts.begun);
-                Counts::count(&self.volume.counts.committed);
+                Counts::count(&self.volume.counts().begun);
+                Counts::count(&self.volume.counts().committed);
                 Ended::Committed(self.outcome(id, summary, outside, stale, 0))
             }
             Err(stopped) => {

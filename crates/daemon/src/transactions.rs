@@ -207,7 +207,7 @@ impl Transactions {
     /// Takes an ended transaction off the table.
     pub(crate) fn retire(&self, txn: &Transaction, committed: bool) {
         for part in txn.parts() {
-            let counts = &part.volume.counts;
+            let counts = part.volume.counts();
             Counts::count(if committed { &counts.committed } else { &counts.aborted });
         }
         let volumes = self.volumes.all();

@@ -55,6 +55,8 @@ pub struct Location {
 #[derive(Default)]
 pub(crate) struct Memory {
     recovered: Reports,
+    /// What happened on it.
+    pub counts: Counts,
     /// See [`Config::bundled`].
     bundled: Bundled,
     /// See [`Config::looked`].
@@ -112,8 +114,6 @@ pub struct OpenVolume {
     /// What a committed transaction changed, that was asked for last: a diff asks for many
     /// contents.
     looked: Mutex<Option<(TxnId, Arc<Vec<Past>>)>>,
-    /// What happened since.
-    pub counts: Counts,
     /// References to `vol` that this has by itself; views have more.
     own_references: usize,
 }
@@ -151,6 +151,18 @@ impl OpenVolume {
 
     pub(crate) fn remove_guarded(&self, guarded: &Arc<Guarded>) {
         self.guarded.lock().retain(|g| !Arc::ptr_eq(g, guarded));
+    }
+
+    /// What happened on it, also before it was opened this time.
+    pub fn counts(&self) -> &Counts {
+        &self.standing.memory.counts
+    }
+
+    /// Keeps what its engine has counted: it is about to be closed.
+    pub(crate) fn keep_counts(&self) {
+        let stats = self.vol.engine.stats();
+        self.counts().conflicts.fetch_add(stats.conflicts, Ordering::Relaxed);
+        self.counts().waits.fetch_add(stats.waits, Ordering::Relaxed);
     }
 
     /// Nothing but the table of open volumes has it: no request, no transaction, no view that lives
@@ -641,7 +653,6 @@ pub(crate) fn open(
         relaxed: Relaxed::new(),
         guarded: Mutex::new(rank::LEAF, Vec::new()),
         looked: Mutex::new(rank::LEAF, None),
-        counts: Counts::default(),
     })
 }
 

@@ -209,6 +209,13 @@ impl Volumes {
         Ok(())
     }
 
+    /// What is remembered of those that are closed, and where they are.
+    pub(crate) fn closed(&self) -> Vec<(PathBuf, Arc<Memory>)> {
+        let tables = self.tables.lock();
+        let closed = tables.memories.iter().filter(|(at, _)| !tables.open.contains_key(at));
+        closed.map(|(at, memory)| (at.mount.clone(), Arc::clone(memory))).collect()
+    }
+
     /// The volume of another store of a joint commit.
     pub(crate) fn volume_of(&self, member: &Member) -> Result<Arc<OpenVolume>, Failure> {
         let others = Elsewhere { owner: elsewhere::own(), ledger: &self.ledger };
@@ -304,6 +311,7 @@ impl Volumes {
     pub(crate) fn let_go(&self, in_use: impl Fn(&Arc<OpenVolume>) -> bool) -> bool {
         let mut tables = self.tables.lock();
         let unused: Vec<_> = tables.open.extract_if(|_, volume| volume.is_unused()).collect();
+        unused.iter().for_each(|(_, volume)| volume.keep_counts());
         let left: Vec<_> = tables.open.values().cloned().collect();
         drop(tables);
         if !unused.is_empty() {

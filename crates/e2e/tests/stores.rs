@@ -90,7 +90,11 @@ fn who_unmounts_a_file_system_after_a_run_has_all_of_it_on_the_disk() {
 /// Whether the daemon has a file system open.
 fn is_open(room: &Room, which: &str) -> bool {
     let top = room.sh("$S top --once --json").ok();
-    top.contains(&format!("\"{}\"", room.dir().join(which).display()))
+    let top: serde_json::Value = serde_json::from_str(top.split_once('\n').unwrap().1).unwrap();
+    let (all, path) = (top["top"]["volumes"].as_array().unwrap(), room.dir().join(which));
+    let volume = all.iter().find(|v| v["volume"].as_str() == path.to_str()).expect("it is known");
+    assert!(volume["counts"]["begun"].as_u64() >= Some(1), "counts outlive the closing: {top}");
+    volume["open"].as_bool().unwrap()
 }
 
 /// What a program still has open of a view is of the file system: what it writes there is a change

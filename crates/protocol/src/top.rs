@@ -9,7 +9,9 @@ use systx_base::{Time, TxnId};
 pub struct VolumeActivity {
     /// Its root.
     pub volume: HostPath,
-    /// Since the daemon opened it.
+    /// Whether the daemon has it open: something works there, or has just done so.
+    pub open: bool,
+    /// Since the daemon opened it first.
     pub counts: Counts,
     /// Its guarded directories.
     pub guarded: Vec<GuardedActivity>,

@@ -75,7 +75,7 @@ impl Daemon {
         );
         let path_view = mounted.inspect_err(|_| {
             txn.abort();
-            Counts::count(&volume.counts.aborted);
+            Counts::count(&volume.counts().aborted);
         })?;
         let path = HostPath::from(path_view.path.as_path());
         txn.opened(Arc::new(path_view));

@@ -30,8 +30,8 @@ pub enum VolumeError {
         /// Where the file system is mounted.
         mount: String,
     },
-    /// The store refused.
-    #[error("cannot open the store in {path}: {error}")]
+    /// The store refused; what it says has the path in it.
+    #[error("{error}")]
     Store {
         /// The store's directory.
         path: String,
@@ -108,6 +108,14 @@ impl VolumeError {
                  elsewhere (-C DIR)"
                     .to_owned(),
             ),
+            Errno::NOSPC => (
+                FailureKind::Space,
+                format!(
+                    "no {} left for {path}, where systx keeps journal and history",
+                    lacks(near)
+                ),
+                format!("make room in {}", mount_of(near).display()),
+            ),
             _ => return None,
         };
         Some(Failure::new(kind, text).hint(hint).path(path))
@@ -132,6 +140,14 @@ impl From<VolumeError> for Failure {
             Store { error: OpenError::Locked { .. }, path } => failure.hint(others_use(path)),
             _ => failure,
         }
+    }
+}
+
+/// What a full file system has no more of.
+fn lacks(at: &Path) -> &'static str {
+    match rustix::fs::statvfs(at) {
+        Ok(room) if room.f_files > 0 && room.f_favail == 0 => "inode (file number) is",
+        _ => "space is",
     }
 }
 
