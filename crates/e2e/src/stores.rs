@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 /// Whether some process has a file locked as a store's lock is, or a slot.
 pub fn is_locked(file: &Path) -> bool {
     let Ok(file) = std::fs::metadata(file) else { return false };
-    let held = format!(":{} 0 0", file.ino());
+    // Two file systems have files of one number, and tests run side by side.
+    let (major, minor) = (libc::major(file.dev()), libc::minor(file.dev()));
+    let held = format!(" {major:02x}:{minor:02x}:{} 0 0", file.ino());
     let locks = std::fs::read_to_string("/proc/locks").unwrap();
     locks.lines().any(|line| line.contains(" OFDLCK ") && line.ends_with(&held))
 }
