@@ -16,7 +16,7 @@ use systx_store::writeset::WriteSet;
 use systx_store::{
     ApplyError, ApplyReport, CheckpointError, CommitError, Committed, Decision, Disjoint, GcReport,
     HistoryEntry, Joint, Keep, Late, Past, PastSide, Ready, Reservation, ReserveError, Slot,
-    Staging, Store, Times, Undo, UndoError, Wanted, changes,
+    Staging, Store, Times, Undo, UndoError, Wanted,
 };
 
 type Written<T> = std::result::Result<T, CommitError>;
@@ -124,20 +124,7 @@ impl Store for VolumeStore {
     }
 
     fn history(&self) -> Result<Vec<HistoryEntry>> {
-        let mut all: Vec<HistoryEntry> = self
-            .histories()?
-            .into_iter()
-            .map(|history| HistoryEntry {
-                lsn: history.done.lsn,
-                changes: changes(&history.commit.set),
-                outside: history.done.outside,
-                joint: history.commit.joint,
-                meta: history.commit.meta,
-                forgotten: history.forgotten,
-            })
-            .collect();
-        all.sort_by_key(|entry| entry.lsn);
-        Ok(all)
+        Ok(HistoryEntry::of_all(self.histories()?))
     }
     fn has_history(&self, txn: TxnId) -> Result<bool> {
         self.is_kept(txn)

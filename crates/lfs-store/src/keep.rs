@@ -8,14 +8,12 @@ use std::collections::HashMap;
 use std::io::Result;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use systx_base::{Kind, Time, TxnId};
+use systx_base::{Kind, TxnId};
 use systx_lfs::format::BLOCK;
 use systx_lfs::{Error, Shape};
 use systx_store::io::{Handle, Tree};
 use systx_store::record::{Graveyard, History, grave_of, history_name, undo};
-use systx_store::{
-    AGE, GcReport, InUse, Keep, LEAST, LOGGED, SHARE, Slot, Staging, Undo, UndoError, Wanted,
-};
+use systx_store::{GcReport, InUse, Keep, Slot, Staging, Undo, UndoError, Wanted, usual_limits};
 
 /// The bound is looked at once so many bytes were displaced, or after so many seconds.
 const LOOK_FROM: u64 = 1 << 20;
@@ -205,14 +203,7 @@ impl VolumeStore {
 
     /// See [`systx_store::Store::usual_limits`].
     pub(crate) fn limits(&self) -> Result<Keep> {
-        let (info, now) = (self.tree.fs_info()?, self.tree.now());
-        let share = info.blocks.saturating_mul(info.bsize) / SHARE;
-        let free = info.bavail.saturating_mul(info.bsize);
-        let since = Some(Time { secs: now.secs.saturating_sub(AGE), nanos: now.nanos });
-        let held = self.would(Keep::default())?.kept;
-        // What is given back is free then: half of both.
-        let bytes = share.min(free.saturating_add(held) / 2);
-        Ok(Keep { count: usize::MAX, since, bytes, least: LEAST, log: LOGGED })
+        usual_limits(&*self.tree, self.would(Keep::default())?.kept)
     }
 
     /// See [`systx_store::Store::bound_history`].

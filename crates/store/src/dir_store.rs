@@ -620,7 +620,7 @@ mod interface;
 mod joining;
 mod reserving;
 
-pub use reserving::{AGE, LEAST, LOGGED, Looked, SHARE};
+pub use reserving::{AGE, LEAST, LOGGED, Looked, SHARE, usual_limits};
 
 #[cfg(test)]
 pub(crate) mod tests;

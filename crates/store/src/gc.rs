@@ -17,7 +17,7 @@
 
 use crate::bundle::{self, Bundle, Entry};
 use crate::dir_store::DirStore;
-use crate::history::{History, HistoryEntry, changes};
+use crate::history::{History, HistoryEntry};
 use crate::interface::{GcReport, Keep};
 use crate::io::{Handle, Io};
 use crate::layout::{bundle_of, found, grave_of, history_name, history_of, names, remove_all_by};
@@ -169,20 +169,7 @@ struct Plan {
 impl DirStore {
     /// Every transaction that is kept, oldest first.
     pub fn history(&self) -> Result<Vec<HistoryEntry>> {
-        let mut entries: Vec<HistoryEntry> = self
-            .histories()?
-            .into_iter()
-            .map(|h| HistoryEntry {
-                lsn: h.done.lsn,
-                changes: changes(&h.commit.set),
-                outside: h.done.outside,
-                joint: h.commit.joint,
-                meta: h.commit.meta,
-                forgotten: h.forgotten,
-            })
-            .collect();
-        entries.sort_by_key(|e| e.lsn);
-        Ok(entries)
+        Ok(HistoryEntry::of_all(self.histories()?))
     }
 
     /// Whether a transaction is kept.

@@ -526,6 +526,23 @@ pub struct HistoryEntry {
     pub forgotten: bool,
 }
 
+impl HistoryEntry {
+    /// What is told of histories, oldest first.
+    pub fn of_all(histories: Vec<History>) -> Vec<HistoryEntry> {
+        let told = |history: History| HistoryEntry {
+            lsn: history.done.lsn,
+            changes: changes(&history.commit.set),
+            outside: history.done.outside,
+            joint: history.commit.joint,
+            meta: history.commit.meta,
+            forgotten: history.forgotten,
+        };
+        let mut all: Vec<_> = histories.into_iter().map(told).collect();
+        all.sort_by_key(|entry| entry.lsn);
+        all
+    }
+}
+
 /// The changes of a write set, by path.
 pub fn changes(set: &WriteSet) -> Vec<Change> {
     let index = Index::new(set);

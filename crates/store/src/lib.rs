@@ -59,7 +59,7 @@ mod unused;
 pub mod writeset;
 mod xattrs;
 
-pub use dir_store::{AGE, Config, LEAST, LOGGED, Looked, SHARE};
+pub use dir_store::{AGE, Config, LEAST, LOGGED, Looked, SHARE, usual_limits};
 pub use error::{
     ApplyError, CheckpointError, CommitError, OpenError, Poisoned, Refused, ReserveError, UndoError,
 };

@@ -9,7 +9,7 @@ use super::{BALLAST_FROM, DirStore, MARGIN, Room};
 use crate::error::{ReserveError, is_full, is_over_quota};
 use crate::history::History;
 use crate::interface::{Forgotten, GcReport, Keep, Reservation};
-use crate::io::Class;
+use crate::io::{Class, Tree};
 use crate::origins::{Origins, is_gone};
 use crate::space::{by_length, room_under_quota, space_needed};
 use crate::staging::Slot;
@@ -49,6 +49,17 @@ pub(crate) struct Looks {
     /// What was forgotten for content that is written, and nobody was told of: transactions and
     /// bytes.
     untold: (AtomicU64, AtomicU64),
+}
+
+/// The limits that hold without anybody's order, where histories hold `held` bytes.
+pub fn usual_limits(tree: &dyn Tree, held: u64) -> std::io::Result<Keep> {
+    let (info, now) = (tree.fs_info()?, tree.now());
+    let share = info.blocks.saturating_mul(info.bsize) / SHARE;
+    let free = info.bavail.saturating_mul(info.bsize);
+    let since = Some(Time { secs: now.secs.saturating_sub(AGE), nanos: now.nanos });
+    // What is given back is free then: half of both.
+    let bytes = share.min(free.saturating_add(held) / 2);
+    Ok(Keep { count: usize::MAX, since, bytes, least: LEAST, log: LOGGED })
 }
 
 impl DirStore {
@@ -122,14 +133,7 @@ impl DirStore {
 
     /// The limits that hold without anybody's order.
     pub fn usual_limits(&self) -> std::io::Result<Keep> {
-        let (info, now) = (self.io.fs_info()?, self.io.now());
-        let share = info.blocks.saturating_mul(info.bsize) / SHARE;
-        let free = info.bavail.saturating_mul(info.bsize);
-        let since = Some(Time { secs: now.secs.saturating_sub(AGE), nanos: now.nanos });
-        // What is given back is free then: half of both.
-        let held = self.would_gc(Keep::default())?.kept;
-        let bytes = share.min(free.saturating_add(held) / 2);
-        Ok(Keep { count: usize::MAX, since, bytes, least: LEAST, log: LOGGED })
+        usual_limits(&*self.io, self.would_gc(Keep::default())?.kept)
     }
 
     /// Forgets what is beyond the usual limits, if there may be something.
