@@ -185,7 +185,8 @@ fn main() {
             a_killed_daemon_is_replaced();
             a_daemon_that_cannot_start_says_why();
             a_directory_open_to_others_is_refused();
-            println!("spawn: 4 tests passed");
+            // As other test binaries say that they came to their end.
+            println!("test result: ok. 4 passed; 0 failed; 0 ignored");
         }
     }
 }
