@@ -1,5 +1,6 @@
 """What the README promises, shown on guarded directories.  Started by ./test."""
 
+import base64
 import os
 import random
 import subprocess
@@ -9,6 +10,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "ldap"))
+import validators  # noqa: E402
 from site_ import LIMIT, Site, die_with_parent, until  # noqa: E402
 
 LONG = bool(os.environ.get("SYSTX_LONG"))
@@ -220,6 +222,129 @@ class Killed(Graph):
             self.is_whole()
         self.start()
         self.ends()
+
+
+class Validators(Graph):
+    """Four of them on one machine, which agree on blocks by CometBFT."""
+
+    def setUp(self):
+        if not LONG and "Validators" not in " ".join(sys.argv):
+            self.skipTest("SYSTX_LONG=1 has it, or the name of the class: it builds CometBFT")
+        target = os.path.dirname(os.environ["SYSTX_BUILT"])
+        try:
+            programs = validators.engine(target), validators.application(target)
+            validators.own_network()
+        except validators.Missing as why:
+            self.skipTest(str(why))
+        super().setUp()
+        made = f"{self.site.base}/nodes"
+        subprocess.run([programs[0], "testnet", "--v", "4", "--o", made, "--starting-ip-address",
+                        "127.0.0.2", "--populate-persistent-peers"], check=True,
+                       capture_output=True)
+        self.all = [validators.Validator(self, n, programs, self.tree(f"tree{n}", DENSE),
+                                         f"{made}/node{n}") for n in range(4)]
+        self.addCleanup(lambda: [one.kill() for one in self.all])
+        self.chance, self.sent = random.Random(SEED), 0
+        for one in self.all:
+            one.start()
+        self.reach(2)
+
+    def reach(self, height, which=None):
+        for one in which or self.all:
+            try:
+                validators.until(lambda: one.height() >= height, f"height {height}")
+            except AssertionError as error:
+                raise AssertionError(f"{error}: {one.height()}\n{one.log()}") from error
+
+    def send(self, count, to=None):
+        """Requests to the validators in turn; returns when they are in blocks everywhere."""
+        to = to or self.all
+        for _ in range(count):
+            ends = self.chance.sample(range(DENSE[0]), 2)
+            word = self.chance.choice(["add", "add", "delete", "exists", "path"])
+            self.sent += 1
+            client = to[self.sent % len(to)].client
+            client.send(f"{word} {ends[0]} {ends[1]} {self.sent}")
+        for one in to:
+            validators.until(lambda: one.client.call("num_unconfirmed_txs")["total"] == "0",
+                             f"all of {one.address} are in blocks")
+        # What a block did is in the head of the next one.
+        self.reach(max(one.height() for one in to) + 2, to)
+
+    def hashes(self, one, end):
+        """Of the graph after each block, as the next block has it, and what was in the block."""
+        roots, text = [], ""
+        for height in range(1, end + 1):
+            block = one.client.call("block", height=str(height))["block"]
+            roots.append(block["header"]["app_hash"].lower())
+            lines = [base64.b64decode(tx).decode() for tx in block["data"]["txs"] or []]
+            text += "".join(line + "\n" for line in lines) + "\n"
+        return roots, text
+
+    def agree(self):
+        """All have the same hash at every height, and it is the one of a serial execution."""
+        end = min(one.height() for one in self.all)
+        roots, text = self.hashes(self.all[0], end)
+        for one in self.all[1:]:
+            self.assertEqual(self.hashes(one, end), (roots, text), one.address)
+        self.assertEqual(sum(bool(line) for line in text.split("\n")), self.sent)
+        blocks = f"{self.site.base}/agreed"
+        with open(blocks, "w") as file:
+            file.write(text)
+        want = [line.split()[1] for line in self.serial(DENSE, blocks)]
+        self.assertEqual(roots[1:], want[:-1])
+
+    def test_who_was_away_catches_up_and_all_agree(self):
+        self.send(60)
+        self.all[3].kill()
+        self.send(60, self.all[:3])
+        self.all[3].start()
+        self.reach(max(one.height() for one in self.all), [self.all[3]])
+        # All of them have the same daemon here.
+        self.site.kill_daemon()
+        self.send(40)
+        # The graph alone is killed; its engine ends by itself, or does not: both are started.
+        self.all[1].processes[0].kill()
+        self.send(40, [self.all[0], *self.all[2:]])
+        self.all[1].kill()
+        self.all[1].start()
+        self.reach(max(one.height() for one in self.all), [self.all[1]])
+        self.send(20)
+        self.agree()
+
+    def test_a_damaged_state_is_found_and_made_again_from_the_blocks(self):
+        self.send(60)
+        one = self.all[2]
+        one.kill()
+        with open(f"{one.tree}/graph", "r+b") as file:
+            file.seek(3 * 4096 + 5)
+            byte = file.read(1)
+            file.seek(3 * 4096 + 5)
+            file.write(bytes([byte[0] ^ 1]))
+        self.assertEqual(one.start_graph().wait(LIMIT), 1)
+        self.assertIn("the state is damaged", one.log())
+        self.send(30, [other for other in self.all if other is not one])
+        os.unlink(f"{one.tree}/graph")
+        self.graph("create", one.tree, "--vertices", DENSE[0], "--edges", DENSE[1], "--seed", SEED)
+        one.processes = []
+        one.start()
+        self.reach(max(other.height() for other in self.all), [one])
+        self.agree()
+
+    def test_clients_are_answered(self):
+        ends = "3 4"
+        first, other = self.all[0].client, self.all[1].client
+        there = first(f"exists {ends}") == "yes"
+        self.assertEqual(first(f"add {ends}"), "no" if there else "yes")
+        self.assertEqual(first(f"add {ends}"), "no")
+        self.assertEqual(first(f"path {ends}"), ends)
+        command = [f"{HERE}/client", other.url, f"delete {ends}"]
+        done = subprocess.run(command, text=True, capture_output=True)
+        self.assertEqual((done.stdout, done.returncode), ("yes\n", 0), done.stderr)
+        self.assertEqual(other(f"exists {ends}"), "no")
+        for words in ("add 3 3", "nonsense"):
+            done = subprocess.run([*command[:2], words], text=True, capture_output=True)
+            self.assertEqual(done.returncode, 1)
 
 
 class Result(unittest.TextTestResult):

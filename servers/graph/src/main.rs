@@ -110,7 +110,10 @@ impl Executor {
     fn block(&mut self, block: &Arc<systx_graph::execute::Block>) -> io::Result<Vec<Answer>> {
         match self {
             Executor::Serial(serial) => serial.block(block),
-            Executor::Parallel(server) => server.execute_and_commit(block).map(|o| o.answers),
+            Executor::Parallel(server) => {
+                let outcome = server.execute(block)?;
+                server.commit().map(|()| outcome.answers)
+            }
         }
     }
 }

@@ -9,12 +9,13 @@
 
 use crate::execute::{Block, Search, execute, parts};
 use crate::file::{Edges, Hash, Header, load, root};
-use crate::request::{Answer, Op};
+use crate::request::{Answer, Op, Request};
 use crate::wrong;
 use rustix::fs::{Advice, fadvise};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -25,8 +26,6 @@ use systx::{Begin, Flags};
 
 /// The graph's name in its directory.
 pub const NAME: &str = "graph";
-/// The name of the order of transactions.
-pub const ORDER: &str = "graph";
 /// How long a daemon may be away, or a process that has ended may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -44,6 +43,29 @@ pub struct Outcome {
 /// Opens the graph in a directory, and reads all of it, in a transaction.
 fn load_inside(dir: &Path) -> io::Result<(Header, Vec<Hash>)> {
     systx::atomic(dir, Flags::default(), |_| load(&open(dir, false)?))
+}
+
+/// Answers a request that only reads, from the last block that is committed.
+///
+/// # Errors
+/// The request is none that only reads; the file's; the directory is not guarded.
+pub fn ask(dir: &Path, request: &[u8]) -> io::Result<Answer> {
+    systx::atomic(dir, Flags::READ_ONLY, |_| {
+        let file = open(dir, false)?;
+        let layout = Header::read(&file)?.layout;
+        let request = Request::parse(request, layout.vertices).filter(|r| !r.is_write());
+        let request = request.ok_or_else(|| wrong("not a request that only reads"))?;
+        let mut edges = Edges::new(&file, layout, true);
+        let mut found =
+            execute(&mut edges, &mut Search::default(), &[Some(request)], &(0..1), false)?;
+        found.pop().map(|(_, answer)| answer).ok_or_else(|| wrong("no answer"))
+    })
+}
+
+/// The name of the order of a graph's transactions. Orders are of a whole file system, which may
+/// have several graphs.
+fn order_of(dir: &Path) -> io::Result<String> {
+    Ok(format!("{NAME}-{}", std::fs::metadata(dir)?.ino()))
 }
 
 fn open(dir: &Path, write: bool) -> io::Result<File> {
@@ -72,6 +94,7 @@ fn patiently<T>(mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 /// A block that threads execute.
 struct Work {
     dir: PathBuf,
+    order: Arc<str>,
     block: Arc<Block>,
     parts: Vec<Range<usize>>,
     /// As the block begins.
@@ -109,7 +132,7 @@ impl Work {
     /// What a part does; how often it was begun counts in `attempts`.
     fn part(&self, n: usize, search: &mut Search, attempts: &AtomicU64) -> io::Result<()> {
         let last = n + 1 == self.parts.len();
-        let mut how = Begin::ordered(ORDER, self.header.next + n as u64);
+        let mut how = Begin::ordered(&self.order, self.header.next + n as u64);
         if !last {
             how.flags = Flags::RELAXED;
         }
@@ -135,9 +158,9 @@ impl Work {
     /// for together. A search goes through most of them.
     fn prefetch(&self, n: usize, file: &File) -> io::Result<()> {
         let end = self.parts[n].end;
-        let searches = |r: &&crate::request::Request| r.op == Op::Path;
+        let mut part = self.block[self.parts[n].clone()].iter().flatten();
         let many = end as u64 > u64::from(self.header.layout.pages) / 32;
-        if many || self.block[self.parts[n].clone()].iter().flatten().any(|r| searches(&r)) {
+        if many || part.any(|request| request.op == Op::Path) {
             fadvise(file, 0, None, Advice::WillNeed)?;
         }
         Ok(())
@@ -214,6 +237,7 @@ impl Worker {
 /// The graph of a guarded directory.
 pub struct Server {
     dir: PathBuf,
+    order: Arc<str>,
     header: Header,
     leaves: Arc<Vec<Hash>>,
     workers: Vec<Worker>,
@@ -241,7 +265,9 @@ impl Server {
         let workers = (0..threads.max(1)).map(|_| Worker::start(&attempts)).collect();
         let leaves = Arc::new(leaves);
         let dir = dir.to_owned();
-        let mut server = Server { dir, header, leaves, workers, attempts, parts: 0, work: None };
+        let order = order_of(&dir)?.into();
+        let mut server =
+            Server { dir, order, header, leaves, workers, attempts, parts: 0, work: None };
         server.reopen()?;
         Ok(server)
     }
@@ -256,9 +282,9 @@ impl Server {
         (self.header, self.leaves) = (header, Arc::new(leaves));
         // Parts of a block that was not committed have used numbers up. Nothing else is left.
         let dir = Some(self.dir.as_path());
-        patiently(|| match systx::next_order(dir, ORDER)? == header.next {
+        patiently(|| match systx::next_order(dir, &self.order)? == header.next {
             true => Ok(()),
-            false => systx::reset_order(dir, ORDER, header.next),
+            false => systx::reset_order(dir, &self.order, header.next),
         })
     }
 
@@ -272,16 +298,28 @@ impl Server {
         self.attempts.load(Relaxed).saturating_sub(self.parts)
     }
 
-    /// Executes the next block. Nothing of it is there before [`Server::commit`].
+    /// Executes the next block, and again if the daemon ends meanwhile. Nothing of it is there
+    /// before [`Server::commit`].
     ///
     /// # Errors
-    /// Any; then nothing of the block is there, and [`Server::reopen`] comes next.
-    pub fn execute(&mut self, block: Arc<Block>) -> io::Result<Outcome> {
+    /// Any that does not pass; then nothing of the block is there.
+    pub fn execute(&mut self, block: &Arc<Block>) -> io::Result<Outcome> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.try_to_execute(Arc::clone(block)) {
+                Err(e) if passes(&e) && Instant::now() < end => self.reopen()?,
+                other => return other,
+            }
+        }
+    }
+
+    fn try_to_execute(&mut self, block: Arc<Block>) -> io::Result<Outcome> {
         self.drop_block();
         let parts = parts(&block, self.workers.len());
         let state = State { answers: vec![None; block.len()], ..State::default() };
         let work = Arc::new(Work {
             dir: self.dir.clone(),
+            order: Arc::clone(&self.order),
             block,
             parts,
             header: self.header,
@@ -306,12 +344,28 @@ impl Server {
         Ok(Outcome { height, root, answers })
     }
 
-    /// Commits the block that was executed: when this returns it is on the disk.
+    /// Commits the block that was executed: when this returns it is on the disk. If the daemon ends
+    /// meanwhile, the next one tells whether it is; if not, it is executed and committed again.
     ///
     /// # Errors
-    /// Any; [`Server::reopen`] then finds whether the block is committed.
+    /// Those that do not pass; the block may be there or not, as a whole.
     pub fn commit(&mut self) -> io::Result<()> {
-        let work = self.work.take().ok_or_else(|| wrong("no block was executed"))?;
+        let height = self.header.height + 1;
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let work = self.work.take().ok_or_else(|| wrong("no block was executed"))?;
+            match self.try_to_commit(&work) {
+                Err(e) if passes(&e) && Instant::now() < end => self.reopen()?,
+                other => return other,
+            }
+            if self.header.height >= height {
+                return Ok(());
+            }
+            self.execute(&work.block)?;
+        }
+    }
+
+    fn try_to_commit(&mut self, work: &Work) -> io::Result<()> {
         work.state().go = Some(true);
         work.changed.notify_all();
         let all = work.parts.len();
@@ -331,29 +385,6 @@ impl Server {
             work.changed.notify_all();
             drop(work.wait(|state| state.ended == work.parts.len()));
         }
-    }
-
-    /// Executes and commits the next block, also if the daemon ends meanwhile: whether the block
-    /// was committed then the height tells.
-    ///
-    /// # Errors
-    /// Those that do not pass; the next block may be there or not, as a whole.
-    pub fn execute_and_commit(&mut self, block: &Arc<Block>) -> io::Result<Outcome> {
-        let height = self.header.height + 1;
-        let end = Instant::now() + PATIENCE;
-        let mut outcome = None;
-        while self.header.height < height {
-            let done = self.execute(Arc::clone(block)).and_then(|found| {
-                outcome = Some(found);
-                self.commit()
-            });
-            match done {
-                Ok(()) => {}
-                Err(e) if passes(&e) && Instant::now() < end => self.reopen()?,
-                Err(e) => return Err(e),
-            }
-        }
-        outcome.ok_or_else(|| wrong("somebody else has executed the block"))
     }
 }
 

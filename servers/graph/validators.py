@@ -1,0 +1,138 @@
+"""Four validators on one machine, for the checks: each with a CometBFT, a graph and an address of
+its own, in a network that only the checks have."""
+
+import ctypes
+import importlib.machinery
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+VERSION = "0.38.17"
+NEWNET = 0x40000000
+
+
+def until(happened, what, limit=600):
+    """Waits for what is bound to happen, on however slow a machine."""
+    end = time.monotonic() + limit
+    while not happened():
+        if time.monotonic() > end:
+            raise AssertionError(f"never happened: {what}")
+        time.sleep(0.05)
+
+
+def client_class():
+    loader = importlib.machinery.SourceFileLoader("client", f"{HERE}/client")
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("client", loader))
+    loader.exec_module(module)
+    return module.Client
+
+
+Client = client_class()
+
+
+class Missing(Exception):
+    """Why the engine or the crates cannot be had."""
+
+
+def engine(target):
+    """The program of the engine, which is built if it is not there."""
+    where = f"{target}/cometbft-{VERSION}"
+    program = f"{where}/cometbft"
+    if os.path.exists(program):
+        return program
+    go = shutil.which("go") or "/usr/local/go/bin/go"
+    if not os.path.exists(go):
+        raise Missing("no Go to build CometBFT with")
+    package = f"github.com/cometbft/cometbft/cmd/cometbft@v{VERSION}"
+    try:
+        done = subprocess.run([go, "install", package], env=dict(os.environ, GOBIN=where),
+                              text=True, capture_output=True, timeout=1200)
+    except subprocess.TimeoutExpired:
+        raise Missing(f"{package} is not built in 20 minutes")
+    if done.returncode:
+        raise Missing(f"{package}: {done.stderr.strip().splitlines()[-1:]}")
+    return program
+
+
+def application(target):
+    """The program of the application."""
+    cargo = ["cargo", "fetch", "-q", "--locked"]
+    if subprocess.run(cargo, cwd=f"{HERE}/abci", capture_output=True).returncode:
+        raise Missing("the crates of the application cannot be fetched")
+    build = ["cargo", "build", "-q", "--locked", "--target-dir", target]
+    subprocess.run(build, cwd=f"{HERE}/abci", check=True)
+    return f"{target}/debug/systx-graph-abci"
+
+
+def own_network():
+    """For this thread and the processes that it starts."""
+    if ctypes.CDLL(None, use_errno=True).unshare(NEWNET):
+        raise Missing("no network of its own: " + os.strerror(ctypes.get_errno()))
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+
+
+class Validator:
+    """One of them."""
+
+    def __init__(self, test, number, programs, tree, home):
+        self.test, self.tree, self.home = test, tree, home
+        self.comet, self.abci = programs
+        self.address = f"127.0.0.{number + 2}"
+        self.name = f"{test.site.base}/validator{number}"
+        self.client = Client(f"http://{self.address}:26657")
+        self.processes = []
+        self.configure()
+
+    def configure(self):
+        path = f"{self.home}/config/config.toml"
+        with open(path) as file:
+            text = file.read()
+        at = f"tcp://{self.address}"
+        for key, value in (("proxy_app", f'"{at}:26658"'), ("pprof_laddr", '""'),
+                           ("addr_book_strict", "false"), ("allow_duplicate_ip", "true"),
+                           ("pex", "false"), ("timeout_commit", '"100ms"'),
+                           ("log_level", '"error"')):
+            text, count = re.subn(rf"(?m)^{key} = .*$", f"{key} = {value}", text)
+            assert count == 1, key
+        for port in (26656, 26657):
+            text, count = re.subn(rf'"tcp://(0\.0\.0\.0|127\.0\.0\.1):{port}"',
+                                  f'"{at}:{port}"', text)
+            assert count == 1, port
+        with open(path, "w") as file:
+            file.write(text)
+
+    def spawn(self, *command):
+        with open(f"{self.name}.log", "a") as log:
+            process = subprocess.Popen(command, env=self.test.site.environment, stdout=log,
+                                       stderr=log, stdin=subprocess.DEVNULL)
+        self.processes.append(process)
+        return process
+
+    def start_graph(self):
+        return self.spawn(self.abci, self.tree, f"{self.address}:26658")
+
+    def start(self):
+        # The engine asks its application again and again until that is there.
+        self.start_graph()
+        self.spawn(self.comet, "node", "--home", self.home)
+
+    def kill(self):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+        self.processes = []
+
+    def height(self):
+        """-1: it does not answer."""
+        try:
+            return self.client.height()
+        except (OSError, RuntimeError, ValueError):
+            return -1
+
+    def log(self):
+        with open(f"{self.name}.log", errors="replace") as log:
+            return log.read()[-3000:]
