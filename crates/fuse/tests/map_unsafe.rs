@@ -1,7 +1,7 @@
 //! A shared mapping for tests: read and written by copying.
 #![allow(unsafe_code, dead_code, missing_docs)]
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mlock, mmap, munmap};
 use std::fs::File;
 
 pub struct Shared {
@@ -18,6 +18,13 @@ impl Shared {
     }
     pub fn writable(file: &File, len: usize) -> std::io::Result<Shared> {
         Shared::map(file, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+    /// Its pages stay in memory until the file's are dropped: reading it asks nobody.
+    pub fn pinned(file: &File, len: usize) -> std::io::Result<Shared> {
+        let mapping = Shared::new(file, len)?;
+        // SAFETY: the mapping just made, which this does not change.
+        unsafe { mlock(mapping.at, len) }?;
+        Ok(mapping)
     }
     fn map(file: &File, len: usize, prot: ProtFlags) -> std::io::Result<Shared> {
         // SAFETY: a fresh mapping at an address that the kernel chooses.

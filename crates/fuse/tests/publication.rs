@@ -9,6 +9,8 @@ mod guarded;
 #[path = "publication/in_flight.rs"]
 mod in_flight;
 mod map_unsafe;
+#[path = "publication/readers.rs"]
+mod readers;
 #[path = "publication/several.rs"]
 mod several;
 
@@ -24,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use common::scratch;
 use guarded::{Guarded, HANG, obstacle};
+use readers::{Of, hammer};
 use rustix::fs::{Mode, OFlags, RenameFlags};
 use rustix::io::Errno;
 use systx_base::{Kind, NodeId, Oid, TxnId};
@@ -498,37 +501,6 @@ fn advance(arena: &Arena, to: u64) -> Result<(), NotDecided<systx_txn::Conflict>
     })
 }
 
-/// Readers in threads of their own until they are told to stop; everything that was older than
-/// something seen before it.
-fn hammer(arena: &Arena, threads: usize, until: impl FnOnce()) -> Vec<String> {
-    let newest = AtomicU64::new(0);
-    let stop = AtomicBool::new(false);
-    let wrong = std::sync::Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for first in 0..threads {
-            let (newest, stop, wrong, dir) = (&newest, &stop, &wrong, &arena.mount.dir);
-            scope.spawn(move || {
-                let mut looks = looks(dir);
-                let mut at = first;
-                while !stop.load(SeqCst) {
-                    at = (at + 1) % looks.len();
-                    let (what, look) = &mut looks[at];
-                    let must = newest.load(SeqCst);
-                    let Some(seen) = look(dir) else { continue };
-                    if seen < must {
-                        wrong.lock().unwrap().push(format!("{what}: {seen} after {must}"));
-                    }
-                    newest.fetch_max(seen, SeqCst);
-                }
-            });
-        }
-        // Also if it panics.
-        let _stop = Stop(&stop);
-        until();
-    });
-    wrong.into_inner().unwrap()
-}
-
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -557,7 +529,7 @@ fn nobody_sees_the_old_after_the_new() {
     arenas(|arena| {
         prepare(arena);
         let mut slowest = Duration::ZERO;
-        let wrong = hammer(arena, 6, || {
+        let wrong = hammer(arena, Of::One, 6, || {
             for to in 2..=ROUNDS {
                 let begun = Instant::now();
                 advance(arena, to).unwrap();
@@ -596,7 +568,7 @@ fn no_remedy_is_idle() {
         let mut wrong = Vec::new();
         while wrong.is_empty() {
             assert!(to < 20 * ROUNDS, "{missing:?}: nobody noticed");
-            wrong = hammer(&arena, 6, || {
+            wrong = hammer(&arena, Of::One, 6, || {
                 for _ in 0..20 {
                     to += 1;
                     // It may also be that it never comes to an end without the remedy.

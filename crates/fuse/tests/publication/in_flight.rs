@@ -18,7 +18,8 @@ fn ahead_of((arena, others): (&Arena, usize), rounds: u64, enough: usize, reopen
     let held: Vec<File> = (0..others).map(other).collect();
     let open = || File::options().read(true).write(true).open(arena.mount.path("held")).unwrap();
     let file = if reopens { File::open(arena.mount.path("held")).unwrap() } else { open() };
-    let page = map_unsafe::Shared::new(&file, 4096).unwrap();
+    // The process that serves it reads it where no request of its own is answered.
+    let page = map_unsafe::Shared::pinned(&file, 4096).unwrap();
     assert_eq!(number(&page.read(8)), Some(1));
     let pages_of = |name: &str| {
         let oid = arena.vol.oid(arena.stamp(name).id);

@@ -98,6 +98,18 @@ fn shared_looks(dir: &Path, who: u64) -> Vec<(&'static str, Look)> {
     ]
 }
 
+/// All of them, in groups by what shows one committer's commits at the same time.
+pub fn all_looks(dir: &Path) -> readers::Looks {
+    let of_one = |who: u64| {
+        let both = [looks(dir, who), shared_looks(dir, who)].into_iter().enumerate();
+        both.flat_map(move |(kind, looks)| {
+            let group = 2 * who as usize + kind;
+            looks.into_iter().map(move |(what, look)| (group, what, look))
+        })
+    };
+    (0..COMMITTERS).flat_map(of_one).collect()
+}
+
 #[test]
 fn nobody_sees_the_old_after_the_new_of_commits_that_are_under_way_at_once() {
     arenas(|arena| {
@@ -110,37 +122,8 @@ fn nobody_sees_the_old_after_the_new_of_commits_that_are_under_way_at_once() {
                 fs::write(arena.below.join(dir).join(format!("g.{who}.1")), b"").unwrap();
             }
         }
-        type Looks = fn(&Path, u64) -> Vec<(&'static str, Look)>;
-        let both: [(Looks, Vec<AtomicU64>); 2] = [looks as Looks, shared_looks]
-            .map(|l| (l, (0..COMMITTERS).map(|_| AtomicU64::new(0)).collect()));
-        let (stop, wrong) = (AtomicBool::new(false), std::sync::Mutex::new(Vec::new()));
         let (under_way, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        std::thread::scope(|scope| {
-            for first in 0..4 {
-                let (both, stop, wrong, dir) = (&both, &stop, &wrong, &arena.mount.dir);
-                scope.spawn(move || {
-                    let mut all = Vec::new();
-                    for who in 0..COMMITTERS {
-                        for (looks, newest) in both {
-                            let newest = &newest[who as usize];
-                            all.extend(looks(dir, who).into_iter().map(|look| (who, newest, look)));
-                        }
-                    }
-                    let mut at = first;
-                    while !stop.load(SeqCst) {
-                        at = (at + 1) % all.len();
-                        let (who, newest, (what, look)) = &mut all[at];
-                        let must = newest.load(SeqCst);
-                        let Some(seen) = look(dir) else { continue };
-                        if seen < must {
-                            let told = format!("{what} of {who}: {seen} after {must}");
-                            wrong.lock().unwrap().push(told);
-                        }
-                        newest.fetch_max(seen, SeqCst);
-                    }
-                });
-            }
-            let _stop = Stop(&stop);
+        let wrong = hammer(arena, Of::Several, 4, || {
             std::thread::scope(|committers| {
                 for who in 0..COMMITTERS {
                     let (under_way, most) = (&under_way, &most);
@@ -150,7 +133,6 @@ fn nobody_sees_the_old_after_the_new_of_commits_that_are_under_way_at_once() {
                 }
             });
         });
-        let wrong = wrong.into_inner().unwrap();
         assert!(wrong.is_empty(), "{} times, first {:?}", wrong.len(), wrong.first());
         assert!(most.into_inner() > 1, "never two at once");
         for who in 0..COMMITTERS {
