@@ -114,18 +114,29 @@ pub fn bypasses(dir: &Path, holder: &Mount) -> Vec<Bypass> {
 
 /// The process that has the lock of a store, by its lock file.
 pub(crate) fn of_lock(file: &Path) -> Option<u32> {
-    let held = format!(":{} 0 0", std::fs::metadata(file).ok()?.ino());
-    let is_it = |fd: std::fs::DirEntry| {
-        let text = std::fs::read_to_string(fd.path()).unwrap_or_default();
+    let sought = number(file)?;
+    let held = format!(":{} 0 0", sought.1);
+    let is_it = |pid: u32, fd: &std::ffi::OsStr| {
+        let of = |what: &str| Path::new("/proc").join(pid.to_string()).join(what).join(fd);
+        let text = std::fs::read_to_string(of("fdinfo")).unwrap_or_default();
         let mut locks = text.lines().filter(|line| line.starts_with("lock:"));
         locks.any(|line| line.contains(" OFDLCK ") && line.ends_with(&held))
+            // Another file system has files of the same number.
+            && number(&of("fd")) == Some(sought)
     };
     let has = |pid: &u32| {
         command(*pid).0 == b"systx"
             && std::fs::read_dir(format!("/proc/{pid}/fdinfo"))
-                .is_ok_and(|fds| fds.flatten().any(is_it))
+                .is_ok_and(|fds| fds.flatten().any(|fd| is_it(*pid, &fd.file_name())))
     };
     processes().into_iter().find(has)
+}
+
+/// Device and inode number of a file, as far as the kernel knows them without asking its file
+/// system.
+fn number(file: &Path) -> Option<((u32, u32), u64)> {
+    let known = rustix::fs::statx(CWD, file, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
+    Some(((known.stx_dev_major, known.stx_dev_minor), known.stx_ino))
 }
 
 fn processes() -> Vec<u32> {

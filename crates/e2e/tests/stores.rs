@@ -158,6 +158,31 @@ fn what_a_guarded_directory_shows_is_one_daemons() {
     room.sh(&format!("cd a && {TWO} $S run -- sh -c 'echo x > other'")).ok();
 }
 
+/// Two file systems whose locks have one inode number: each is named with its own holder.
+#[test]
+fn the_process_that_has_a_store_is_named_by_the_file_system_too() {
+    let room = room!();
+    let on = ["one", "two"];
+    let daemon = |at: &str| format!("/run/systx-e2e-of-{at}");
+    for at in on {
+        // New ones, in which the same happens: numbers of inodes count up from the same one.
+        room.sh(&format!("mkdir /run/{at} && mount -t tmpfs -o mode=755 systx-e2e /run/{at}")).ok();
+        let mount = format!("SYSTX_RUNTIME_DIR={} $S mount dir", daemon(at));
+        room.sh(&format!("cd /run/{at} && mkdir dir && {mount}")).ok();
+    }
+    let number = |at: &str| room.sh(&format!("stat -c %i /run/{at}/.systx/lock")).ok();
+    let numbers = on.map(|at| number(at).lines().last().map(str::to_owned));
+    assert_eq!(numbers[0], numbers[1], "or this shows nothing");
+    for at in on {
+        let run = format!("cd /run/{at} && {TWO} $S run -- sh -c 'echo x > other'");
+        let said = room.sh(&run).failed();
+        let holders = room.processes(&["--serve", &daemon(at)]);
+        assert_eq!(holders.len(), 1);
+        let named = format!("process {} ", holders[0].as_raw_nonzero());
+        assert!(said.contains(&named), "{said}");
+    }
+}
+
 #[test]
 fn a_daemon_that_is_killed_leaves_its_store_to_the_next() {
     let room = room!();
