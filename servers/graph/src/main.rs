@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use systx_graph::blocks::{self, Mix};
-use systx_graph::file::{Hash, load, write_new};
+use systx_graph::file::{Hash, write_new};
 use systx_graph::request::Answer;
 use systx_graph::serial::{Serial, Writes};
-use systx_graph::server::{NAME, Server};
+use systx_graph::server::{NAME, Server, check};
 
 /// A graph in a file, whose blocks of requests are executed in ordered transactions.
 #[derive(Parser)]
@@ -168,7 +168,7 @@ fn main_or_error() -> io::Result<()> {
             run(executor, &blocks, answers, time)
         }
         Command::Check { dir } => {
-            let (header, _) = load(&File::open(dir.join(NAME))?)?;
+            let header = check(&dir)?;
             println!("{} {}", header.height, hex(&header.root));
             Ok(())
         }

@@ -72,6 +72,23 @@ fn open(dir: &Path, write: bool) -> io::Result<File> {
     File::options().read(true).write(write).open(dir.join(NAME))
 }
 
+/// Reads all of a graph as it is at one moment, also while blocks are executed, and in a directory
+/// that is not guarded as it is.
+///
+/// # Errors
+/// The file's; it is damaged.
+pub fn check(dir: &Path) -> io::Result<Header> {
+    patiently(|| match systx::atomic(dir, Flags::READ_ONLY, |_| load(&open(dir, false)?)) {
+        Err(e) if not_guarded(&e) => load(&open(dir, false)?),
+        other => other,
+    })
+    .map(|(header, _)| header)
+}
+
+fn not_guarded(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::NOTTY.raw_os_error())
+}
+
 /// Whether a further attempt may succeed: the daemon is away, or who is gone is not yet.
 fn passes(error: &io::Error) -> bool {
     use rustix::io::Errno;
