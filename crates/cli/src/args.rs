@@ -106,9 +106,10 @@ pub enum Command {
     /// Give back space that is kept for undos
     #[command(after_help = GC_HELP)]
     Gc(Gc),
-    /// Guard a directory: every process goes through systx (lists the guarded ones, without DIR)
+    /// Guard a directory (every process goes through systx), or mount a log-structured volume;
+    /// lists both, without arguments
     Mount(Mount),
-    /// End that: it is an ordinary directory again
+    /// End that: it is an ordinary directory again, or the volume is closed
     #[command(visible_alias = "unmount")]
     Umount(Umount),
     /// Make a log-structured volume in a file or on a block device
@@ -566,8 +567,13 @@ pub struct Gc {
 /// `systx mount`.
 #[derive(Clone, Debug, Args)]
 pub struct Mount {
-    /// The directory
+    /// The directory; or, with DIR behind it, the image or block device of a log-structured
+    /// volume
+    #[arg(value_name = "DIR|FILE")]
     pub dir: Option<PathBuf>,
+    /// Where to mount the volume in FILE
+    #[arg(value_name = "DIR", conflicts_with_all = GUARD_ONLY)]
+    pub at: Option<PathBuf>,
     /// Also if processes hold something in it, which they can then change past the guard
     #[arg(short, long, requires = "dir")]
     pub force: bool,
@@ -599,6 +605,9 @@ pub struct Mount {
     #[arg(long, requires = "dir", conflicts_with = "routed")]
     pub fast_open: bool,
 }
+
+/// Options of `systx mount` that say how a directory is guarded.
+const GUARD_ONLY: [&str; 6] = ["force", "store", "stall", "policy", "routed", "fast_open"];
 
 /// `systx umount`.
 #[derive(Clone, Debug, Args)]

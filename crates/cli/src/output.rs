@@ -78,6 +78,12 @@ impl Out {
     pub fn json(&self, name: &str, value: &impl Serialize) {
         put(format!("{}\n", json_text(name, value)).as_bytes());
     }
+    /// Two of them in one document.
+    pub fn json_both(&self, one: (&str, &impl Serialize), other: (&str, &impl Serialize)) {
+        let mut map = json_map(one.0, one.1);
+        map.extend(json_map(other.0, other.1));
+        put(format!("{}\n", serde_json::Value::Object(map)).as_bytes());
+    }
     /// The same on stderr, for run.
     pub fn json_aside(&self, name: &str, value: &impl Serialize) {
         aside_bytes(format!("{}\n", json_text(name, value)).as_bytes());
@@ -100,11 +106,15 @@ fn without_numbers(text: &str) -> String {
 }
 
 fn json_text(name: &str, value: &impl Serialize) -> String {
+    serde_json::Value::Object(json_map(name, value)).to_string()
+}
+
+fn json_map(name: &str, value: &impl Serialize) -> serde_json::Map<String, serde_json::Value> {
     let mut map = serde_json::Map::new();
     map.insert("schema".into(), SCHEMA.into());
     let value = serde_json::to_value(value).unwrap_or(serde_json::Value::Null);
     map.insert(name.into(), value);
-    serde_json::Value::Object(map).to_string()
+    map
 }
 
 /// A line on stderr, of which everything is shown ([`shown`]).  Where nobody can read it any more

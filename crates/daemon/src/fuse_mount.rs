@@ -11,15 +11,22 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 /// Type of our mounts in mount tables.
 pub const FS_TYPE: &str = "fuse.systx";
 
-/// A FUSE mount that is not yet anywhere, and the device by which it is served.
+/// What mount tables call the source of those that show directories.
+pub const SOURCE: &str = "systx";
+
+/// A FUSE mount that is not yet anywhere, and the device by which it is served.  `source`: what
+/// mount tables are to call it.
 ///
 /// # Errors
 /// The kernel's; without /dev/fuse, `ENOENT` or `ENODEV`.
-pub(crate) fn detached(attributes: MountAttrFlags) -> Result<(OwnedFd, OwnedFd), Errno> {
+pub(crate) fn detached(
+    source: &[u8],
+    attributes: MountAttrFlags,
+) -> Result<(OwnedFd, OwnedFd), Errno> {
     let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(context.as_fd(), "source", source)?;
     for (key, value) in [
-        ("source", "systx"),
         ("subtype", "systx"),
         ("fd", &device.as_raw_fd().to_string()),
         ("rootmode", "40000"),

@@ -5,22 +5,23 @@
 //! ever waits for its first answer. The descriptor of /dev/fuse is in this process alone: with the
 //! process the connection ends, and everything that was opened through it answers `ENOTCONN`.
 
-use crate::fuse_mount::{self, FS_TYPE};
+use crate::fuse_mount;
 use crate::in_line::Waiting;
 use crate::protocol::{
     Failure, FailureKind, GuardedAt, GuardedDir, Holder, HostPath, Policy, ThreadActivity,
     Transport,
 };
+use crate::served::{ServedMount, Serving, identity, open_dir, put_over, put_under};
 use crate::strays::Strays;
 use crate::transports;
 use crate::volume::{Location, OpenVolume};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, StatxFlags};
+use rustix::fs::{CWD, Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountAttrFlags, MoveMountFlags, UnmountFlags, move_mount, unmount};
+use rustix::mount::MountAttrFlags;
 use std::collections::HashSet;
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use systx_base::TxnId;
@@ -33,25 +34,12 @@ use systx_vfs::inode_locks::writers::Writing;
 use systx_vfs::plain::{Order, Plain};
 use systx_vfs::publication;
 
-/// How long a cut-off of a directory in use waits for pages that programs dirtied through mappings.
-const SYNC_LIMIT: Duration = Duration::from_secs(10);
-
-/// Ends the connection at once, so that whoever has something open gets `ENOTCONN`, and takes the
-/// mount away. (Without `FORCE` the kernel ends it when the last descriptor of the device is gone,
-/// which may take a moment longer than the process that had it.)
-const CUT_OFF: UnmountFlags =
-    UnmountFlags::FORCE.union(UnmountFlags::DETACH).union(UnmountFlags::NOFOLLOW);
-
 /// A guarded directory.
 pub struct Guarded {
-    /// Where it is mounted.
-    pub dir: PathBuf,
+    /// Its mount.
+    at: ServedMount,
     /// Where it lies.
     pub location: Location,
-    /// `st_dev` of what is below the mount.
-    pub dev: u64,
-    /// Id of the mount.
-    pub mount: u64,
     /// The directory below.
     pub backing: OwnedFd,
     /// View 0.
@@ -65,7 +53,7 @@ pub struct Guarded {
     /// What the user should know.
     pub(crate) found: Found,
     desk: OnceLock<Arc<dyn Desk>>,
-    serving: Mutex<Option<Serving>>,
+    serving: Serving,
     /// As commits know it.
     published: Mutex<Option<Arc<publication::Guarded>>>,
     /// Nobody else commits there meanwhile.
@@ -89,10 +77,11 @@ pub(crate) trait Desk: Control {
 pub(crate) type MakeDesk =
     Box<dyn FnOnce(&Arc<OpenVolume>, &Arc<Guarded>, Strays) -> Arc<dyn Desk>>;
 
-struct Serving {
-    connection: Arc<Connection>,
-    /// Ends when the watching thread has let go of the connection.
-    watched: Option<Receiver<()>>,
+impl Deref for Guarded {
+    type Target = ServedMount;
+    fn deref(&self) -> &ServedMount {
+        &self.at
+    }
 }
 
 /// Called before the first request of a program comes.
@@ -227,12 +216,10 @@ impl Guarded {
                 .hint("`systx doctor` shows what this kernel offers")
         })?;
         let transport = transports::of(&connection);
-        let serving = Serving { connection: Arc::new(connection), watched: None };
+        let serving = Serving::new(connection);
         let guarded = Arc::new(Guarded {
-            dir: dir.to_owned(),
+            at: ServedMount { dir: dir.to_owned(), dev, mount: id },
             location: volume.location.clone(),
-            dev,
-            mount: id,
             backing,
             plain,
             aliases,
@@ -240,7 +227,7 @@ impl Guarded {
             conflicts,
             found: Found { past, notes },
             desk: OnceLock::new(),
-            serving: Mutex::new(rank::LEAF, Some(serving)),
+            serving,
             published: Mutex::new(rank::LEAF, None),
             _store: store,
         });
@@ -269,7 +256,7 @@ impl Guarded {
 
     /// Its connection with the kernel, while it has one.
     pub fn connection(&self) -> Option<Arc<Connection>> {
-        self.serving.lock().as_ref().map(|s| Arc::clone(&s.connection))
+        self.serving.connection()
     }
 
     /// The thread of a seat has ended.
@@ -299,99 +286,12 @@ impl Guarded {
 
     /// Calls `ended` in a thread if the connection ends and nobody here has asked for it.
     pub(crate) fn watch(self: &Arc<Self>, ended: impl FnOnce(&Arc<Guarded>) + Send + 'static) {
-        let (alive, watched): (Sender<()>, _) = channel();
-        let Some(connection) = self.connection() else { return };
-        if let Some(serving) = &mut *self.serving.lock() {
-            serving.watched = Some(watched);
-        }
         let guarded = Arc::downgrade(self);
-        let watching = std::thread::Builder::new().name("guard".into()).spawn(move || {
-            connection.wait();
-            drop(connection);
-            drop(alive);
-            let still = |g: &Arc<Guarded>| g.serving.lock().is_some();
-            if let Some(guarded) = Weak::upgrade(&guarded).filter(still) {
+        self.serving.watch(&self.dir, move || {
+            if let Some(guarded) = Weak::upgrade(&guarded).filter(|g| g.serving.is_on()) {
                 ended(&guarded);
             }
         });
-        if let Err(e) = watching {
-            tracing::error!(dir = ?self.dir, "no thread to watch a guarded directory: {e}");
-        }
-    }
-
-    /// Where its mount is now: somebody may have renamed a directory above it. `None`: nowhere
-    /// here.
-    pub(crate) fn place(&self) -> Option<PathBuf> {
-        let table = crate::mounts::here().unwrap_or_default();
-        table.into_iter().find(|m| m.id == self.mount).map(|m| m.at)
-    }
-
-    /// Unmounts it if nobody uses it.
-    ///
-    /// # Errors
-    /// `EBUSY`; `EINVAL` if something else is mounted over it.
-    pub(crate) fn unmount(&self) -> Result<(), Errno> {
-        match self.exposed()? {
-            Some(at) => unmount(&at, UnmountFlags::NOFOLLOW),
-            None => Ok(()),
-        }
-    }
-
-    /// Unmounts it whoever uses it. What was written through shared mappings is saved first, if
-    /// that can be had soon.
-    ///
-    /// # Errors
-    /// `EINVAL` if something else is mounted over it.
-    pub(crate) fn detach(&self) -> Result<(), Errno> {
-        let Some(at) = self.exposed()? else { return Ok(()) };
-        if !self.sync_within(&at, SYNC_LIMIT) {
-            tracing::warn!(dir = ?at, "not all mapped pages were written back");
-        }
-        for copy in self.copies().iter().rev() {
-            unmount(copy, CUT_OFF)?;
-        }
-        unmount(&at, CUT_OFF)
-    }
-
-    /// Where else here its content is mounted, in a mount that does not go with this one.
-    pub(crate) fn copies(&self) -> Vec<PathBuf> {
-        let table = crate::mounts::here().unwrap_or_default();
-        let group = table.iter().find(|m| m.id == self.mount).and_then(|m| m.shared);
-        let other = |m: &crate::mounts::Mount| {
-            m.dev == self.dev && m.id != self.mount && (group.is_none() || m.shared != group)
-        };
-        table.into_iter().filter(other).map(|m| m.at).collect()
-    }
-
-    /// The path that leads to this mount.
-    fn exposed(&self) -> Result<Option<PathBuf>, Errno> {
-        let Some(at) = self.place() else { return Ok(None) };
-        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW;
-        let top = rustix::fs::statx(CWD, &at, flags, StatxFlags::MNT_ID)?;
-        if top.stx_mnt_id == self.mount { Ok(Some(at)) } else { Err(Errno::INVAL) }
-    }
-
-    /// Its root, through the mount itself.  For a moment only: as long as that is open, nobody can
-    /// unmount it.
-    fn open_root(&self) -> Result<OwnedFd, Errno> {
-        let open = |at: &Path| {
-            let root = open_dir(CWD, at)?;
-            let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-            let seen = rustix::fs::statx(&root, "", flags, StatxFlags::MNT_ID)?;
-            if seen.stx_mnt_id == self.mount { Ok(root) } else { Err(Errno::INVAL) }
-        };
-        open(&self.dir).or_else(|_| open(&self.exposed()?.ok_or(Errno::NODEV)?))
-    }
-
-    /// In a thread, because it goes through the mount itself.
-    fn sync_within(&self, at: &Path, limit: Duration) -> bool {
-        let (done, wait) = channel();
-        let at = at.to_owned();
-        let syncing = std::thread::Builder::new().name("sync".into()).spawn(move || {
-            let synced = open_dir(CWD, &at).and_then(rustix::fs::syncfs);
-            let _ = done.send(synced.is_ok());
-        });
-        syncing.is_ok() && wait.recv_timeout(limit).unwrap_or(false)
     }
 
     /// Ends its service: whoever still has it open gets `ENOTCONN` from now on.
@@ -400,13 +300,7 @@ impl Guarded {
         if let Some(desk) = self.desk.get() {
             desk.close_all();
         }
-        let serving = self.serving.lock().take();
-        if let Some(Serving { connection, watched }) = serving {
-            connection.stop();
-            drop(connection);
-            // The watching thread holds the connection too, and with it the descriptor.
-            let _ = watched.map(|w| w.recv());
-        }
+        self.serving.end();
     }
 
     /// As listings show it.
@@ -447,11 +341,6 @@ fn refusal(dir: &Path, what: &str, e: Errno) -> Failure {
     failure.path(dir)
 }
 
-fn open_dir(at: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(at, path, flags, Mode::empty())
-}
-
 /// A FUSE mount that is not yet anywhere, with what the mount around the directory does not allow.
 fn detached_mount(around: BorrowedFd<'_>) -> Result<(OwnedFd, OwnedFd), Errno> {
     let around = rustix::fs::fstatvfs(around)?.f_flag;
@@ -465,7 +354,7 @@ fn detached_mount(around: BorrowedFd<'_>) -> Result<(OwnedFd, OwnedFd), Errno> {
             attributes |= ours;
         }
     }
-    fuse_mount::detached(attributes)
+    fuse_mount::detached(fuse_mount::SOURCE.as_bytes(), attributes)
 }
 
 /// Has the kernel learn that opens are not to be told, and looks whether it gives leases, by which
@@ -473,56 +362,4 @@ fn detached_mount(around: BorrowedFd<'_>) -> Result<(OwnedFd, OwnedFd), Errno> {
 fn learn_opens(mount: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Writing::of(rustix::fs::openat(mount, systx_base::FIRST_OPEN, flags, Mode::empty())?).map(drop)
-}
-
-/// Device and mount id, without a request to the server.
-fn identity(mount: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let stat = rustix::fs::statx(mount, "", flags, StatxFlags::MNT_ID)?;
-    Ok((rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_mnt_id))
-}
-
-/// Puts a mount over a directory.
-fn put_over(mount: &OwnedFd, directory: BorrowedFd<'_>) -> Result<(), Errno> {
-    let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    move_mount(mount, "", directory, "", how)
-}
-
-/// Puts a mount in the place of the dead one that is seen at `dir`: under its cover where the
-/// kernel can do that (Linux 6.5), so that nobody gets past the guard meanwhile.
-fn put_under(mount: &OwnedFd, dir: &Path) -> Result<(), Errno> {
-    let away = || if is_ours_at(dir) { unmount(dir, CUT_OFF) } else { Err(Errno::NOENT) };
-    let beneath = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_BENEATH;
-    match move_mount(mount, "", CWD, dir, beneath) {
-        Ok(()) => away(),
-        Err(e) => {
-            tracing::info!("no mount beneath another here ({e}): there is a gap");
-            away()?;
-            move_mount(mount, "", CWD, dir, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
-        }
-    }
-}
-
-/// Removes dead mounts of ours from a directory, but for the last `leave`. Nothing is asked of
-/// them.
-///
-/// # Errors
-/// The kernel refuses.
-pub(crate) fn clear_away(dir: &Path, leave: usize) -> Result<(), Errno> {
-    loop {
-        let table = crate::mounts::here().unwrap_or_default();
-        let ours = table.iter().filter(|m| m.at == dir && m.fs == FS_TYPE).count();
-        if ours <= leave || !is_ours_at(dir) {
-            return Ok(());
-        }
-        unmount(dir, CUT_OFF)?;
-    }
-}
-
-/// Whether what is seen at a path is a mount of this program's type.
-pub(crate) fn is_ours_at(dir: &Path) -> bool {
-    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW;
-    let Ok(top) = rustix::fs::statx(CWD, dir, flags, StatxFlags::MNT_ID) else { return false };
-    let table = crate::mounts::here().unwrap_or_default();
-    table.iter().any(|m| m.id == top.stx_mnt_id && m.at == dir && m.fs == FS_TYPE)
 }

@@ -1,12 +1,14 @@
 //! The life of guarded directories: mounted, unmounted, brought back after the death of a daemon.
+//! Mounted volumes are in the same list (`volumes`).
 //!
 //! One at a time, behind one lock. Paths through a guarded mount are walked here (to find what a
 //! user means, to unmount): these are threads of control connections, never those that answer the
 //! mount.
 
 use crate::fuse_mount::FS_TYPE;
-use crate::guarded::{self, Conflicts, Guarded, MakeDesk, Replaced, Wanted};
+use crate::guarded::{Conflicts, Guarded, MakeDesk, Replaced, Wanted};
 use crate::holders::{self, Bypass, Sought};
+use crate::image::Image;
 use crate::keeper::Keeper;
 use crate::mounts::{self, Mount};
 use crate::protocol::{
@@ -14,6 +16,7 @@ use crate::protocol::{
     Unmounted,
 };
 use crate::roster::{Entry, Roster};
+use crate::served::{self, ServedMount};
 use crate::strays::Strays;
 use crate::thread_views::Desk;
 use crate::transactions::Transactions;
@@ -26,6 +29,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use systx_base::sync::{Mutex, rank};
 use systx_protocol::runtime::Runtime;
+
+mod volumes;
 
 /// File systems that the kernel makes up: there is nothing in them to be guarded.
 const KERNEL_TREES: [&str; 20] = [
@@ -68,6 +73,8 @@ struct State {
     runtime: Option<Runtime>,
     keeper: Option<Keeper>,
     roster: Roster,
+    /// Volumes that are mounted.
+    images: Vec<Arc<Image>>,
 }
 
 impl State {
@@ -75,7 +82,7 @@ impl State {
     fn settle(&mut self) -> Result<(), Failure> {
         let Some(runtime) = &self.runtime else { return Ok(()) };
         self.roster.save(&runtime.roster())?;
-        if self.roster.entries.is_empty() {
+        if self.roster.is_empty() {
             self.keeper = None;
         } else if self.keeper.is_none() {
             let keeper = Keeper::start(runtime).map_err(|e| {
@@ -107,7 +114,8 @@ impl State {
 impl Guards {
     /// Nothing is guarded.
     pub(crate) fn new(runtime: Option<Runtime>, table: Arc<Transactions>) -> Arc<Guards> {
-        let state = State { runtime, keeper: None, roster: Roster::empty() };
+        let (keeper, images) = Default::default();
+        let state = State { runtime, keeper, roster: Roster::empty(), images };
         let state = Mutex::new(rank::GUARDS, state);
         Arc::new_cyclic(|me| Guards { table, me: me.clone(), state })
     }
@@ -311,6 +319,9 @@ impl Guards {
     /// See [`protocol::Control::umount`].
     pub(crate) fn unguard(&self, peer: Peer, request: &Umount) -> Result<Unmounted, Failure> {
         let mut guards = self.state.lock();
+        if let Some(done) = self.umount_volume(&mut guards, peer, request) {
+            return done;
+        }
         let (volume, guarded) = self.find_guarded(request.dir.as_path())?;
         let dir = guarded.dir.clone();
         let sought = Sought::Through { dev: guarded.dev };
@@ -350,7 +361,7 @@ impl Guards {
         if let Some(found) = named(given).or_else(|| named(&resolved()?)) {
             return Ok(found);
         }
-        let text = match guarded::is_ours_at(given) {
+        let text = match served::is_ours_at(given) {
             true => format!("{} is guarded by another daemon", given.display()),
             false => format!("{} is not guarded", given.display()),
         };
@@ -392,7 +403,7 @@ impl Guards {
         let mut guards = self.state.lock();
         let Some(file) = guards.runtime.as_ref().map(Runtime::roster) else { return };
         guards.roster = Roster::load(&file);
-        if guards.roster.entries.is_empty() {
+        if guards.roster.is_empty() {
             return;
         }
         let calm = guards.roster.note_restart();
@@ -422,6 +433,9 @@ impl Guards {
                 Err(failure) => lost(&dir, &failure),
             }
         }
+        for entry in std::mem::take(&mut guards.roster.volumes) {
+            self.bring_volume_back(&mut guards, entry, calm);
+        }
         if let Err(failure) = guards.settle() {
             tracing::error!("guarded directories: {failure}");
         }
@@ -434,9 +448,9 @@ impl Guards {
         let cleared = |e| unreadable(dir, e);
         if location.mount == dir {
             // The dead mount covers the very root of the volume.
-            guarded::clear_away(dir, 0).map_err(cleared)?;
+            served::clear_away(dir, 0).map_err(cleared)?;
         }
-        guarded::clear_away(dir, 1).map_err(cleared)?;
+        served::clear_away(dir, 1).map_err(cleared)?;
         self.open_after_the_last(&location)
     }
 
@@ -444,7 +458,7 @@ impl Guards {
     fn bring_back(&self, entry: &Entry, strays: Option<PathBuf>) -> Result<(), Failure> {
         let dir = entry.dir.as_path();
         let volume = self.reopen(entry)?;
-        let replaces = guarded::is_ours_at(dir);
+        let replaces = served::is_ours_at(dir);
         let backing = below(dir, &volume).map_err(|e| unreadable(dir, e))?;
         let mut past = Vec::new();
         if let Some(holder) = mount_of(&volume.location.mount)
@@ -503,6 +517,7 @@ impl Guards {
             guarded.end(&volume);
             guards.strike(&dir);
         }
+        self.end_volumes(&mut guards);
         guards.keeper = None;
     }
 }
@@ -510,7 +525,7 @@ impl Guards {
 /// A directory that cannot be guarded any more becomes an ordinary one.
 fn lost(dir: &Path, why: &Failure) {
     tracing::error!(?dir, "not guarded any more: {why}");
-    if let Err(e) = guarded::clear_away(dir, 0) {
+    if let Err(e) = served::clear_away(dir, 0) {
         tracing::error!(?dir, "cannot unmount what is dead: {e}");
     }
 }
@@ -535,7 +550,7 @@ fn mount_of(path: &Path) -> Option<Mount> {
 }
 
 /// Mount points inside a guarded directory, and where else it is mounted.
-fn mounts_of(guarded: &Guarded) -> Vec<HostPath> {
+fn mounts_of(guarded: &ServedMount) -> Vec<HostPath> {
     let table = mounts::here().unwrap_or_default();
     let at = table.iter().find(|m| m.id == guarded.mount).map(|m| m.at.clone());
     let inside =

@@ -16,10 +16,10 @@
 //! If no daemon can be started, after some attempts, the dead mounts are taken away, so that
 //! programs find the plain directories and not `ENOTCONN` for ever.
 
-use crate::guarded;
 use crate::path_views;
 use crate::protocol::{Failure, FailureKind};
 use crate::roster::Roster;
+use crate::served;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -276,9 +276,9 @@ fn wait_for(fds: &mut [PollFd<'_>], limit: Option<Duration>) -> bool {
 /// answer gets an error: programs, and threads of the dead daemon itself, which would keep all of
 /// them alive. The mounts stay, dead, so that nobody gets past the guard.
 fn cut_off(runtime: &Runtime) {
-    let entries = Roster::load(&runtime.roster()).entries;
-    let guarded = entries.iter().map(|entry| entry.dir.as_path().to_owned());
-    let guarded = guarded.filter(|dir| guarded::is_ours_at(dir));
+    let roster = Roster::load(&runtime.roster());
+    let guarded = roster.dirs().map(Path::to_owned);
+    let guarded = guarded.filter(|dir| served::is_ours_at(dir));
     let views = path_views::mounted(&path_views::place(runtime.dir()));
     for dir in views.iter().cloned().chain(guarded) {
         let dir = dir.as_path();
@@ -300,21 +300,20 @@ fn give_up(runtime: &Runtime, hung: bool) {
         return;
     }
     let file = runtime.roster();
-    let mut roster = Roster::load(&file);
-    for entry in std::mem::take(&mut roster.entries) {
-        let dir = entry.dir.as_path();
-        match guarded::clear_away(dir, 0) {
-            Ok(()) => say(
-                runtime,
-                &format!(
-                    "{} is not guarded any more: no daemon could be started for it",
-                    dir.display()
-                ),
-            ),
-            Err(e) => say(runtime, &format!("cannot unmount {}: {e}", dir.display())),
+    let roster = Roster::load(&file);
+    let guarded = roster.entries.iter().map(|entry| (entry.dir.as_path(), "guarded"));
+    let volumes = roster.volumes.iter().map(|entry| (entry.dir.as_path(), "mounted"));
+    for (dir, was) in guarded.chain(volumes) {
+        let shown = dir.display();
+        match served::clear_away(dir, 0) {
+            Ok(()) => {
+                let why = "no daemon could be started for it";
+                say(runtime, &format!("{shown} is not {was} any more: {why}"));
+            }
+            Err(e) => say(runtime, &format!("cannot unmount {shown}: {e}")),
         }
     }
-    if let Err(failure) = roster.save(&file) {
+    if let Err(failure) = Roster::empty().save(&file) {
         say(runtime, &failure.to_string());
     }
 }

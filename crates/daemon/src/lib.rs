@@ -21,6 +21,7 @@ mod guards;
 pub mod guests;
 pub mod history;
 pub mod holders;
+mod image;
 mod in_line;
 mod kcmp_unsafe;
 pub mod keeper;
@@ -36,6 +37,7 @@ pub mod processes;
 #[cfg(feature = "record")]
 mod recorded;
 mod roster;
+mod served;
 pub mod server;
 pub mod spawn;
 mod spawn_unsafe;

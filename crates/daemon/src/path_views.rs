@@ -221,7 +221,7 @@ impl PathViews {
             Some(guest) => guest.room.join(by_chance()?),
             None => dir.join(format!(".{id}")),
         };
-        let (mount, fuse) = match fuse_mount::detached(attributes) {
+        let (mount, fuse) = match fuse_mount::detached(fuse_mount::SOURCE.as_bytes(), attributes) {
             Ok((mount, fuse)) => (Some(mount), fuse),
             Err(Errno::PERM) if guest.is_none() => (None, by_helper(&whole)?),
             Err(errno) => return Err(refused(errno)),

@@ -60,21 +60,40 @@ impl Entry {
     }
 
     fn makes_sense(&self) -> bool {
-        let straight = |path: &HostPath| {
-            let path = path.as_path();
-            path.is_absolute()
-                && !path.as_os_str().as_encoded_bytes().contains(&0)
-                && path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)))
-        };
         let (dir, mount) = (self.dir.as_path(), self.mount.as_path());
-        straight(&self.dir)
-            && straight(&self.mount)
-            && straight(&self.store)
+        is_straight(&self.dir)
+            && is_straight(&self.mount)
+            && is_straight(&self.store)
             && dir != Path::new("/")
             && dir.starts_with(mount)
             && self.store.as_path().starts_with(mount)
             && self.stall_ms <= STALL_MS_MAX
     }
+}
+
+/// One mounted volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeEntry {
+    /// The image or the block device.
+    pub file: HostPath,
+    /// Where.
+    pub dir: HostPath,
+    /// How it is to be served.
+    pub transport: Transport,
+}
+
+impl VolumeEntry {
+    fn makes_sense(&self) -> bool {
+        is_straight(&self.file) && is_straight(&self.dir) && self.dir.as_path() != Path::new("/")
+    }
+}
+
+/// Whether a path is absolute, and goes straight.
+fn is_straight(path: &HostPath) -> bool {
+    let path = path.as_path();
+    path.is_absolute()
+        && !path.as_os_str().as_encoded_bytes().contains(&0)
+        && path.components().all(|c| matches!(c, Component::RootDir | Component::Normal(_)))
 }
 
 /// The list.
@@ -87,12 +106,27 @@ pub struct Roster {
     restarts: Vec<u64>,
     /// What is guarded.
     pub entries: Vec<Entry>,
+    /// What volumes are mounted.
+    #[serde(default)]
+    pub volumes: Vec<VolumeEntry>,
 }
 
 impl Roster {
     /// Nothing.
     pub fn empty() -> Roster {
-        Roster { version: VERSION, boot: boot(), restarts: Vec::new(), entries: Vec::new() }
+        let (restarts, entries, volumes) = Default::default();
+        Roster { version: VERSION, boot: boot(), restarts, entries, volumes }
+    }
+
+    /// Whether nothing is on it.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.volumes.is_empty()
+    }
+
+    /// The directories over which something is mounted.
+    pub fn dirs(&self) -> impl Iterator<Item = &Path> {
+        let guarded = self.entries.iter().map(|entry| entry.dir.as_path());
+        guarded.chain(self.volumes.iter().map(|entry| entry.dir.as_path()))
     }
 
     /// What the file says; empty if there is none, or none that can be believed, which is logged.
@@ -110,7 +144,7 @@ impl Roster {
         }
     }
 
-    /// Writes the file, or removes it if nothing is guarded.
+    /// Writes the file, or removes it if nothing is on the list.
     ///
     /// # Errors
     /// The directory cannot be written.
@@ -119,7 +153,7 @@ impl Roster {
             let text = format!("cannot write {}: {e}", path.display());
             Failure::new(FailureKind::Io, text).path(path)
         };
-        if self.entries.is_empty() {
+        if self.is_empty() {
             return match std::fs::remove_file(path) {
                 Err(e) if e.kind() != ErrorKind::NotFound => Err(failed(e)),
                 _ => Ok(()),
@@ -169,6 +203,9 @@ fn decode(bytes: &[u8]) -> Result<Roster, String> {
         return Err("it is of before the machine was started".into());
     }
     if let Some(entry) = roster.entries.iter().find(|e| !e.makes_sense()) {
+        return Err(format!("an entry makes no sense: {entry:?}"));
+    }
+    if let Some(entry) = roster.volumes.iter().find(|e| !e.makes_sense()) {
         return Err(format!("an entry makes no sense: {entry:?}"));
     }
     Ok(roster)
@@ -258,6 +295,11 @@ mod tests {
         }
         assert!(bad(&|r| r.entries[0].stall_ms = STALL_MS_MAX + 1));
         assert!(bad(&|r| r.entries[0].store = "/elsewhere".into()));
+        for (file, dir) in [("/a", "/"), ("a", "/srv"), ("/a", "/srv/../etc"), ("/a\0", "/srv")] {
+            let (file, dir) = (HostPath::from(file), HostPath::from(dir));
+            let entry = VolumeEntry { file, dir, transport: Transport::Auto };
+            assert!(bad(&|r| r.volumes.push(entry.clone())), "{entry:?}");
+        }
     }
 
     #[test]

@@ -333,16 +333,20 @@ impl Connection<'_> {
     fn shutdown(&self, shared: &Shared, force: bool) -> Reply {
         if !force && !self.control.idle() {
             let guarded = self.control.guarded().unwrap_or_default();
-            let (what, hint) = match guarded.as_slice() {
-                [] => ("transactions are open", "systx list; or force the end, which aborts them"),
+            let volumes = self.control.volumes().unwrap_or_default();
+            let (what, hint) = match (guarded.as_slice(), volumes.as_slice()) {
+                ([], []) => {
+                    ("transactions are open", "systx list; or force the end, which aborts them")
+                }
                 _ => (
-                    "directories are guarded",
+                    "directories are guarded, or volumes are mounted",
                     "systx mount lists them, systx umount ends that; or force the end, which \
                      unmounts them",
                 ),
             };
             let mut failure = Failure::new(FailureKind::State, what).hint(hint);
-            failure.paths = guarded.into_iter().map(|g| g.dir).collect();
+            let volumes = volumes.into_iter().map(|v| v.dir);
+            failure.paths = guarded.into_iter().map(|g| g.dir).chain(volumes).collect();
             return Reply::Failed(failure);
         }
         shared.change(|t| t.asked_to_end = true);
@@ -406,6 +410,8 @@ impl Connection<'_> {
             Request::Mount(mount) => Reply::Mounted(c.mount(self.peer, mount)?),
             Request::Umount(umount) => Reply::Unmounted(c.umount(self.peer, umount)?),
             Request::Guarded => Reply::Guarded(c.guarded()?),
+            Request::MountVolume(mount) => Reply::MountedVolume(c.mount_volume(self.peer, mount)?),
+            Request::Volumes => Reply::Volumes(c.volumes()?),
             Request::Hello { .. } | Request::Shutdown { .. } | Request::Progress { .. } => {
                 return Err(Failure::new(FailureKind::Invalid, "request out of step"));
             }
@@ -462,6 +468,8 @@ fn name_of(request: &Request) -> &'static str {
         Request::Mount(_) => "mount",
         Request::Umount(_) => "umount",
         Request::Guarded => "guarded",
+        Request::MountVolume(_) => "mount_volume",
+        Request::Volumes => "volumes",
         Request::Progress { .. } => "progress",
         Request::Shutdown { .. } => "shutdown",
     }

@@ -3,6 +3,7 @@
 
 use crate::counts::Counts;
 use crate::elsewhere::{self, Elsewhere};
+use crate::fuse_mount::FS_TYPE;
 use crate::guarded::Guarded;
 use crate::ledger::Ledger;
 use crate::mounts::{self, Mount};
@@ -398,6 +399,10 @@ pub fn locate(
     }
     let mount = mount_point(&table, mount_id(&dir)?)
         .ok_or_else(|| VolumeError::NoMount { path: dir.display().to_string() })?;
+    if mount.fs == FS_TYPE {
+        let (path, mount) = (dir.display().to_string(), mount.at.display().to_string());
+        return Err(VolumeError::Served { path, mount });
+    }
     // Nothing can be linked or renamed into it from outside; a view of the mount shows an empty
     // place there.
     if mount.fs == "btrfs" && device(&mount.at)? != dev {

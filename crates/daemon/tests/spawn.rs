@@ -39,6 +39,8 @@ impl Control for Empty {
         log(Place, Option<u64>, Vec<HostPath>) -> Vec<LogEntry>;
         deferred(Option<Place>) -> Vec<Deferred>;
         settle(Settle) -> ();
+        mount_volume(Peer, MountVolume) -> MountedVolume;
+        volumes() -> Vec<MountedVolume>;
         undo(Undo) -> Undone;
         redo(Undo) -> Undone;
         recover(Place, bool) -> Recovered;

@@ -27,6 +27,7 @@ const RANKS: &[(&str, u32)] = &[
     ("systx-lfs-store", 2),
     ("systx-vfs", 3),
     ("systx-fuse", 4),
+    ("systx-lfs-view", 4),
     ("systx-commit", 5),
     ("systx-daemon", 6),
     ("systx", 7),

@@ -8,7 +8,7 @@
 //! shows it.
 //!
 //! From the bottom up: `error`, `own`, `orders`, `slot`, `tree`, `install`, `flow`, `keep`,
-//! `reserve`, `commit`, `open`, `interface`.
+//! `reserve`, `commit`, `open`, `unnamed`, `interface`.
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +24,8 @@ mod own;
 mod reserve;
 mod slot;
 mod tree;
+mod unnamed;
 
 pub use open::{Config, VolumeStore, open};
+pub use own::NAME as OWN_DIRECTORY;
 pub use tree::VolumeTree;

@@ -7,8 +7,8 @@ use systx_base::Kind;
 use systx_lfs::format::{Ino, ROOT};
 use systx_lfs::{Error, Ops, Result, Shape};
 
-/// Its name in the root.
-pub(crate) const NAME: &[u8] = b".systx";
+/// The name of the store's own directory in the root of its volume.
+pub const NAME: &[u8] = b".systx";
 
 /// Its directories.
 #[derive(Clone, Copy, Debug)]

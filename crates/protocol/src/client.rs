@@ -8,8 +8,9 @@ use crate::wire::{self, WireError};
 use crate::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
     Deferred, Entered, Failure, FailureKind, Finish, Gc, GuardedDir, HostPath, Inspected, Listed,
-    LogEntry, Mount, Mounted, Outcome, Place, Progress, Recovered, Reply, Request, Settle, Status,
-    Target, Umount, Undo, Undone, Unmounted, VERSION, Version, VolumeActivity,
+    LogEntry, Mount, MountVolume, Mounted, MountedVolume, Outcome, Place, Progress, Recovered,
+    Reply, Request, Settle, Status, Target, Umount, Undo, Undone, Unmounted, VERSION, Version,
+    VolumeActivity,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -371,6 +372,20 @@ impl Client {
     /// See [`Client::begin`].
     pub fn guarded(&mut self) -> Answer<Vec<GuardedDir>> {
         expect!(self.call(&Request::Guarded, &[])?, Reply::Guarded(v) => v)
+    }
+    /// [`crate::Control::mount_volume`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn mount_volume(&mut self, mount: MountVolume) -> Answer<MountedVolume> {
+        expect!(self.call(&Request::MountVolume(mount), &[])?, Reply::MountedVolume(v) => v)
+    }
+    /// [`crate::Control::volumes`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn volumes(&mut self) -> Answer<Vec<MountedVolume>> {
+        expect!(self.call(&Request::Volumes, &[])?, Reply::Volumes(v) => v)
     }
     /// Ends the daemon.
     ///

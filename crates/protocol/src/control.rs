@@ -3,8 +3,8 @@
 use super::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
     Deferred, Entered, Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry,
-    Mount, Mounted, Outcome, Place, Recovered, Settle, Status, Target, Umount, Undo, Undone,
-    Unmounted, Version, VolumeActivity,
+    Mount, MountVolume, Mounted, MountedVolume, Outcome, Place, Recovered, Settle, Status, Target,
+    Umount, Undo, Undone, Unmounted, Version, VolumeActivity,
 };
 use std::os::fd::OwnedFd;
 use systx_base::TxnId;
@@ -180,10 +180,20 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// Internal faults only.
     fn guarded(&self) -> Result<Vec<GuardedDir>, Failure>;
+    /// Mounts a log-structured volume.
+    ///
+    /// # Errors
+    /// It is none, is mounted already, is damaged, or cannot be mounted there.
+    fn mount_volume(&self, peer: Peer, mount: MountVolume) -> Result<MountedVolume, Failure>;
+    /// The log-structured volumes that are mounted.
+    ///
+    /// # Errors
+    /// Internal faults only.
+    fn volumes(&self) -> Result<Vec<MountedVolume>, Failure>;
     /// The client that began this run, or a visit to it, is gone without ending it: end what
     /// still runs in its view; a run aborts, a visited transaction stays kept.
     fn client_gone(&self, id: TxnId);
-    /// True while nothing is open and nothing is guarded: the daemon may exit.
+    /// True while nothing is open, guarded or mounted: the daemon may exit.
     fn idle(&self) -> bool;
     /// The daemon is about to exit: abort what is open, unmount what is guarded, close the stores.
     fn shutdown(&self);

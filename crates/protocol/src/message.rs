@@ -3,8 +3,8 @@
 use super::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Deferred,
     Entered, Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount,
-    Mounted, Outcome, Place, Progress, Recovered, Settle, Status, Target, Umount, Undo, Undone,
-    Unmounted, Version, VolumeActivity, id_text,
+    MountVolume, Mounted, MountedVolume, Outcome, Place, Progress, Recovered, Settle, Status,
+    Target, Umount, Undo, Undone, Unmounted, Version, VolumeActivity, id_text,
 };
 use serde::{Deserialize, Serialize};
 use systx_base::TxnId;
@@ -130,6 +130,10 @@ pub enum Request {
     Umount(Umount),
     /// [`super::Control::guarded`].
     Guarded,
+    /// [`super::Control::mount_volume`].
+    MountVolume(MountVolume),
+    /// [`super::Control::volumes`].
+    Volumes,
     /// How far the request is that another connection waits for.
     Progress {
         /// What the daemon called that connection in its hello.
@@ -181,6 +185,8 @@ pub enum Reply {
     Mounted(Mounted),
     Unmounted(Unmounted),
     Guarded(Vec<GuardedDir>),
+    MountedVolume(MountedVolume),
+    Volumes(Vec<MountedVolume>),
     /// `None`: nothing that takes long is under way.
     Progress(Option<Progress>),
     Done,

@@ -89,6 +89,13 @@ fn requests() -> Vec<Request> {
         }),
         Request::Umount(Umount { dir: "/g".into(), force: false }),
         Request::Guarded,
+        Request::MountVolume(MountVolume {
+            file: HostPath(b"/image\xff".to_vec()),
+            dir: "/v".into(),
+            mnt_ns: 4,
+            transport: Transport::Dev,
+        }),
+        Request::Volumes,
         Request::Shutdown { force: true },
     ]
 }

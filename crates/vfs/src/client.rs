@@ -50,7 +50,7 @@ impl Drop for Serving {
 
 /// The request at hand has made a file longer, and what lies from its old end to `to` was written
 /// by nobody: it is zeros, and the kernel may have something else there in its pages.
-pub(crate) fn grew(end: u64, to: u64) {
+pub fn grew(end: u64, to: u64) {
     if end < to {
         GAP.set(GAP.get().or(Some((end, to))));
     }
@@ -68,7 +68,7 @@ pub(crate) fn thread() -> u32 {
 }
 
 /// All of that; of the kernel's own write-back the superuser, since that must not be lost.
-pub(crate) fn asking() -> Caller {
+pub fn asking() -> Caller {
     CLIENT.get()
 }
 
@@ -198,7 +198,7 @@ fn has(capability: u64) -> bool {
 
 /// Whether set-id bits stay on a file of which who asks changes the content, where the kernel does
 /// not say (fallocate(2), copy_file_range(2)).
-pub(crate) fn keeps_set_ids() -> bool {
+pub fn keeps_set_ids() -> bool {
     has(capability::FSETID)
 }
 

@@ -1,4 +1,4 @@
-//! `systx mount` and `systx umount`: guarded directories.
+//! `systx mount` and `systx umount`: guarded directories, and log-structured volumes.
 
 use crate::args::{Mount, TransportArg, Umount};
 use crate::context;
@@ -8,7 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use systx_protocol::runtime::Runtime;
 use systx_protocol::{
-    FailureKind, GuardedDir, Holder, HostPath, Mounted, Policy, Transport, Unmounted,
+    FailureKind, GuardedDir, Holder, HostPath, MountVolume, Mounted, MountedVolume, Policy,
+    Transport, Unmounted,
 };
 
 /// Holders that are named one by one, and notes that are told.
@@ -20,17 +21,20 @@ const MOST: usize = 5;
 /// It cannot be guarded, or processes hold something in it.
 pub fn mount(args: &Mount, out: Out) -> Result<i32, Problem> {
     let Some(dir) = &args.dir else { return list(out) };
+    if let Some(at) = &args.at {
+        return mount_volume(dir, at, args.transport, out);
+    }
+    if std::fs::metadata(dir).is_ok_and(|found| !found.is_dir()) {
+        return Err(Problem::new(format!("{} is not a directory", dir.display()))
+            .hint("systx mount FILE DIR mounts a log-structured volume on a directory"));
+    }
     let dir = resolved(dir)?;
     let request = systx_protocol::Mount {
         dir: HostPath::from(dir.as_path()),
         store: args.store.as_deref().map(absolute).transpose()?.map(HostPath::from),
         mnt_ns: namespace()?,
         force: args.force,
-        transport: match args.transport {
-            TransportArg::Auto => Transport::Auto,
-            TransportArg::IoUring => Transport::IoUring,
-            TransportArg::Dev => Transport::Dev,
-        },
+        transport: transport(args.transport),
         stall_ms: args.stall,
         policy: args.policy.into(),
         routed: args.routed,
@@ -62,7 +66,32 @@ pub fn mount(args: &Mount, out: Out) -> Result<i32, Problem> {
     Ok(0)
 }
 
-/// Ends a guard.
+fn transport(how: TransportArg) -> Transport {
+    match how {
+        TransportArg::Auto => Transport::Auto,
+        TransportArg::IoUring => Transport::IoUring,
+        TransportArg::Dev => Transport::Dev,
+    }
+}
+
+/// Mounts a log-structured volume.
+fn mount_volume(file: &Path, at: &Path, how: TransportArg, out: Out) -> Result<i32, Problem> {
+    let request = MountVolume {
+        file: HostPath::from(absolute(file)?),
+        dir: HostPath::from(absolute(at)?),
+        mnt_ns: namespace()?,
+        transport: transport(how),
+    };
+    let mounted = context::connect()?.mount_volume(request)?;
+    if out.json {
+        out.json("mounted", &mounted);
+    } else {
+        out.say(&format!("{} is mounted on {}", mounted.file, mounted.dir));
+    }
+    Ok(0)
+}
+
+/// Ends a guard, or the mount of a volume.
 ///
 /// # Errors
 /// The directory is not guarded, or in use.
@@ -114,16 +143,20 @@ fn tell_holders(out: Out, what: &str, holders: &[Holder]) {
 }
 
 fn list(out: Out) -> Result<i32, Problem> {
-    let guarded = guarded()?;
+    let (guarded, volumes) = mounted()?;
     if out.json {
-        out.json("guarded", &guarded);
+        out.json_both(("guarded", &guarded), ("volumes", &volumes));
         return Ok(0);
     }
-    if guarded.is_empty() {
-        out.say("no guarded directories");
+    if guarded.is_empty() && volumes.is_empty() {
+        out.say("no guarded directories, and no mounted volumes");
         return Ok(0);
     }
     let mut text = String::new();
+    for v in &volumes {
+        let label = if v.label.is_empty() { String::new() } else { format!("  {:?}", v.label) };
+        text.push_str(&format!("{}  volume in {}{label}\n", v.dir, v.file));
+    }
     for g in &guarded {
         let routed = if g.routed { "  routed" } else { "" };
         let fast = if g.fast_open { "  fast-open" } else { "" };
@@ -140,17 +173,18 @@ fn list(out: Out) -> Result<i32, Problem> {
     Ok(0)
 }
 
-/// The guarded directories. A daemon is not started to say that there are none, but it is for those
-/// that a dead one has left.
-fn guarded() -> Result<Vec<GuardedDir>, Problem> {
+/// The guarded directories, and the mounted volumes. A daemon is not started to say that there are
+/// none, but it is for those that a dead one has left.
+fn mounted() -> Result<(Vec<GuardedDir>, Vec<MountedVolume>), Problem> {
     let runtime = Runtime::find()?;
     if context::inside().is_none() && !runtime.has_guarded() {
         return Ok(match runtime.connect()? {
-            Some(mut client) => client.guarded()?,
-            None => Vec::new(),
+            Some(mut client) => (client.guarded()?, client.volumes()?),
+            None => (Vec::new(), Vec::new()),
         });
     }
-    Ok(context::connect()?.guarded()?)
+    let mut client = context::connect()?;
+    Ok((client.guarded()?, client.volumes()?))
 }
 
 /// Without symbolic links.

@@ -362,6 +362,14 @@ impl Control for Daemon {
         Ok(self.guards.listed())
     }
 
+    fn mount_volume(&self, _: Peer, mount: MountVolume) -> Result<MountedVolume, Failure> {
+        self.guards.mount_volume(&mount)
+    }
+
+    fn volumes(&self) -> Result<Vec<MountedVolume>, Failure> {
+        Ok(self.guards.volumes())
+    }
+
     fn client_gone(&self, id: TxnId) {
         let Ok(txn) = self.table.get(id) else { return };
         if let Some(visitor) = txn.visitor() {
@@ -383,6 +391,7 @@ impl Control for Daemon {
         self.table.is_empty()
             && volumes.all_have_answered()
             && volumes.all_guarded().is_empty()
+            && !self.guards.has_volumes()
             && views == 0
     }
 

@@ -143,6 +143,12 @@ impl Control for Fake {
     fn guarded(&self) -> Result<Vec<GuardedDir>, Failure> {
         Ok(self.guarded.lock().unwrap().clone())
     }
+    fn mount_volume(&self, _: Peer, _: MountVolume) -> Result<MountedVolume, Failure> {
+        Err(Failure::new(FailureKind::Unsupported, "no volumes"))
+    }
+    fn volumes(&self) -> Result<Vec<MountedVolume>, Failure> {
+        Ok(Vec::new())
+    }
     fn client_gone(&self, id: TxnId) {
         self.open.lock().unwrap().remove(&id.0);
         self.note(format!("gone {}", id.0));

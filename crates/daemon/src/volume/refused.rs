@@ -58,6 +58,17 @@ pub enum VolumeError {
         /// Where the file system is mounted.
         mount: String,
     },
+    /// A log-structured volume, on which there are no transactions, or what another daemon serves.
+    #[error(
+        "{path} is in {mount}, which systx itself has mounted, and there are no transactions: it \
+         is a log-structured volume, or served by another daemon"
+    )]
+    Served {
+        /// The directory.
+        path: String,
+        /// Where it is mounted.
+        mount: String,
+    },
     /// The mount table makes no sense.
     #[error("cannot find the mount of {path} in the mount table")]
     NoMount {
@@ -124,13 +135,15 @@ impl VolumeError {
 
 impl From<VolumeError> for Failure {
     fn from(error: VolumeError) -> Self {
-        use VolumeError::{Io, NoMount, NoStore, Overlay, Store, Subvolume};
+        use VolumeError::{Io, NoMount, NoStore, Overlay, Served, Store, Subvolume};
         if let Some(failure) = error.explained() {
             return failure;
         }
         let kind = match &error {
             Io { .. } => FailureKind::Io,
-            NoStore { .. } | Overlay { .. } | Subvolume { .. } => FailureKind::Unsupported,
+            NoStore { .. } | Overlay { .. } | Served { .. } | Subvolume { .. } => {
+                FailureKind::Unsupported
+            }
             NoMount { .. } => FailureKind::Invalid,
             Store { error: OpenError::Locked { .. }, .. } => FailureKind::Busy,
             Store { .. } => FailureKind::Store,

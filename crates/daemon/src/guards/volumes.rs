@@ -1,0 +1,271 @@
+//! Log-structured volumes: mounted, unmounted, brought back after the death of a daemon.
+
+use super::{Guards, SUCCESSION_LIMIT, State, not_unmounted};
+use crate::fuse_mount::FS_TYPE;
+use crate::holders::{self, Sought};
+use crate::image::{Image, Wanted, Which, cannot_open};
+use crate::mounts;
+use crate::protocol::{
+    Failure, FailureKind, HostPath, MountVolume, MountedVolume, Peer, Umount, Unmounted,
+};
+use crate::roster::VolumeEntry;
+use crate::served;
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+impl State {
+    /// A volume is not mounted any more.
+    fn strike_volume(&mut self, image: &Arc<Image>) {
+        self.images.retain(|other| !Arc::ptr_eq(other, image));
+        self.roster.volumes.retain(|entry| entry.dir.as_path() != image.dir);
+        if let Err(failure) = self.settle() {
+            tracing::error!("the list of mounted volumes: {failure}");
+        }
+    }
+}
+
+/// Without symbolic links.
+fn resolved(path: &Path) -> Result<PathBuf, Failure> {
+    std::fs::canonicalize(path).map_err(|e| {
+        let text = format!("cannot find {}: {e}", path.display());
+        let failure = Failure::new(FailureKind::Io, text).path(path);
+        match Errno::from_io_error(&e) {
+            Some(Errno::NOTCONN) => failure.hint("what served it is dead: umount -l DIR first"),
+            _ => failure,
+        }
+    })
+}
+
+/// What lies in a mount that a daemon of systx serves cannot carry one: the daemon would have to
+/// ask itself, or another one that may ask it.
+fn check_outside(path: &Path) -> Result<(), Failure> {
+    let table = mounts::here()
+        .map_err(|e| Failure::new(FailureKind::Io, format!("cannot read the mount table: {e}")))?;
+    match mounts::holding(&table, path).filter(|mount| mount.fs == FS_TYPE) {
+        Some(mount) => {
+            let (path, at) = (path.display(), mount.at.display());
+            let text = format!("{path} lies in {at}, which is mounted by systx");
+            Err(Failure::new(FailureKind::Invalid, text)
+                .hint("image and directory of a volume lie outside of such mounts"))
+        }
+        None => Ok(()),
+    }
+}
+
+impl Guards {
+    /// See [`crate::protocol::Control::volumes`].
+    pub(crate) fn volumes(&self) -> Vec<MountedVolume> {
+        let mut all: Vec<_> = self.state.lock().images.iter().map(|i| i.listed()).collect();
+        all.sort_by(|a, b| a.dir.as_path().cmp(b.dir.as_path()));
+        all
+    }
+
+    /// Whether any is mounted.
+    pub(crate) fn has_volumes(&self) -> bool {
+        !self.state.lock().images.is_empty()
+    }
+
+    /// See [`crate::protocol::Control::mount_volume`].
+    pub(crate) fn mount_volume(&self, request: &MountVolume) -> Result<MountedVolume, Failure> {
+        let mut state = self.state.lock();
+        if !rustix::process::geteuid().is_root() {
+            let text = "only root can mount a volume";
+            return Err(
+                Failure::new(FailureKind::Unsupported, text).hint("sudo systx mount FILE DIR")
+            );
+        }
+        if state.runtime.as_ref().is_some_and(|r| r.namespace() != request.mnt_ns) {
+            return Err(Failure::new(
+                FailureKind::Invalid,
+                "the daemon is in another mount namespace than you: the mount would not be seen \
+                 here",
+            ));
+        }
+        let given = request.file.as_path();
+        let file = std::fs::canonicalize(given).map_err(|e| cannot_open(given, &e))?;
+        let dir = resolved(request.dir.as_path())?;
+        let which = Which::of(&file)?;
+        if let Some(other) = state.images.iter().find(|image| image.which == which) {
+            let text = format!("{} is mounted already, on {}", file.display(), other.dir.display());
+            return Err(Failure::new(FailureKind::State, text)
+                .hint(format!("systx umount {} ends that", other.dir.display()))
+                .path(file.as_path()));
+        }
+        if !dir.is_dir() || dir == Path::new("/") {
+            let text = format!("{}: a volume is mounted on a directory, not /", dir.display());
+            return Err(Failure::new(FailureKind::Invalid, text).path(dir.as_path()));
+        }
+        check_outside(&file)?;
+        check_outside(&dir)?;
+        // Before it is mounted: a mount that is on no list would stay behind dead.
+        state.roster.volumes.push(VolumeEntry {
+            file: HostPath::from(file.as_path()),
+            dir: HostPath::from(dir.as_path()),
+            transport: request.transport,
+        });
+        let mounted = state.settle().and_then(|()| {
+            let (file, dir, replaces) = (file.as_path(), dir.as_path(), false);
+            let ledger = self.table.volumes.ledger();
+            self.mount_image(&Wanted { file, dir, transport: request.transport, ledger, replaces })
+        });
+        match mounted {
+            Ok(image) => {
+                tracing::info!(file = %file.display(), ?dir, "mounted");
+                let listed = image.listed();
+                state.images.push(image);
+                Ok(listed)
+            }
+            Err(failure) => {
+                state.roster.volumes.pop();
+                if let Err(failure) = state.settle() {
+                    tracing::error!("the list of mounted volumes: {failure}");
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    fn mount_image(&self, wanted: &Wanted<'_>) -> Result<Arc<Image>, Failure> {
+        let image = Image::mount(wanted)?;
+        let guards = self.me.clone();
+        image.watch(move |image| {
+            if let Some(guards) = guards.upgrade() {
+                guards.image_ended(image);
+            }
+        });
+        Ok(image)
+    }
+
+    /// Unmounts a volume, if there is one at this place.
+    pub(super) fn umount_volume(
+        &self,
+        state: &mut State,
+        peer: Peer,
+        request: &Umount,
+    ) -> Option<Result<Unmounted, Failure>> {
+        let given = request.dir.as_path();
+        let is_at = |image: &&Arc<Image>, path: &Path| {
+            image.dir == path || image.place().as_deref() == Some(path)
+        };
+        let find = |path: &Path| state.images.iter().find(|i| is_at(i, path)).cloned();
+        let image = find(given).or_else(|| find(&std::fs::canonicalize(given).ok()?))?;
+        let but = [peer.pid];
+        let users = holders::find(&Sought::Through { dev: image.dev }, &but);
+        let alone = users.is_empty() && image.copies().is_empty();
+        let quietly = if alone { image.unmount() } else { Err(Errno::BUSY) };
+        let cut = match quietly {
+            Ok(()) => Vec::new(),
+            Err(Errno::BUSY) if !request.force => {
+                let mounts = super::mounts_of(&image);
+                return Some(Ok(Unmounted::InUse { holders: users, mounts }));
+            }
+            Err(Errno::BUSY) => match image.detach() {
+                Ok(()) => users,
+                Err(e) => return Some(Err(not_unmounted(&image.dir, e))),
+            },
+            Err(e) => return Some(Err(not_unmounted(&image.dir, e))),
+        };
+        let closed = image.end();
+        state.strike_volume(&image);
+        let dir = image.dir.clone();
+        tracing::info!(?dir, cut = cut.len(), "unmounted");
+        Some(match closed {
+            Ok(()) => Ok(Unmounted::Done { dir: HostPath::from(dir), cut, notes: Vec::new() }),
+            Err(e) => {
+                let text = format!(
+                    "{} is unmounted, but what was not durable yet may be lost: {e}",
+                    dir.display()
+                );
+                Err(Failure::new(FailureKind::Io, text).hint(
+                    "what fsync(2) has returned for is there when the volume is mounted again",
+                ))
+            }
+        })
+    }
+
+    /// The connection of a volume ended, and nobody here asked for it.
+    fn image_ended(&self, image: &Arc<Image>) {
+        let mut state = self.state.lock();
+        if !state.images.iter().any(|other| Arc::ptr_eq(other, image)) {
+            return;
+        }
+        let dir = image.dir.clone();
+        let dead = image.place().is_some();
+        if let Err(error) = image.end() {
+            tracing::error!(?dir, %error, "what was not durable yet may be lost");
+        }
+        let entry = state.roster.volumes.iter().find(|e| e.dir.as_path() == dir).cloned();
+        state.strike_volume(image);
+        let Some(entry) = entry.filter(|_| dead) else {
+            tracing::info!(?dir, "unmounted from outside");
+            return;
+        };
+        tracing::error!(?dir, "the connection broke: mounting again");
+        let calm = state.roster.note_restart();
+        self.bring_volume_back(&mut state, entry, calm);
+        if let Err(failure) = state.settle() {
+            tracing::error!("the list of mounted volumes: {failure}");
+        }
+    }
+
+    /// Mounts again what a daemon before this one had mounted; a directory where that cannot be
+    /// done is an ordinary one again.
+    pub(super) fn bring_volume_back(&self, state: &mut State, entry: VolumeEntry, calm: bool) {
+        let dir = entry.dir.as_path().to_owned();
+        let back = match calm {
+            true => self.mount_again(&entry),
+            false => {
+                let text = "it breaks again and again";
+                Err(Failure::new(FailureKind::Internal, text))
+            }
+        };
+        match back {
+            Ok(image) => {
+                tracing::info!(?dir, "mounted again");
+                state.images.push(image);
+                state.roster.volumes.push(entry);
+            }
+            Err(failure) => super::lost(&dir, &failure),
+        }
+    }
+
+    fn mount_again(&self, entry: &VolumeEntry) -> Result<Arc<Image>, Failure> {
+        let (file, dir) = (entry.file.as_path(), entry.dir.as_path());
+        served::clear_away(dir, 1).map_err(|e| super::unreadable(dir, e))?;
+        let replaces = served::is_ours_at(dir);
+        let ledger = self.table.volumes.ledger();
+        let transport = entry.transport;
+        let wanted = Wanted { file, dir, transport, ledger, replaces };
+        // The kernel may not have closed all files of a killed process yet.
+        let until = Instant::now() + SUCCESSION_LIMIT;
+        loop {
+            match self.mount_image(&wanted) {
+                Err(f) if f.kind == FailureKind::Busy && Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Unmounts all of them: the daemon ends.
+    pub(super) fn end_volumes(&self, state: &mut State) {
+        for image in state.images.clone() {
+            let dir = image.dir.clone();
+            let gone = match image.copies().is_empty() {
+                true => image.unmount().or_else(|_| image.detach()),
+                false => image.detach(),
+            };
+            match gone {
+                Ok(()) => tracing::info!(?dir, "unmounted"),
+                Err(e) => tracing::error!(?dir, "cannot be unmounted: {e}"),
+            }
+            if let Err(error) = image.end() {
+                tracing::error!(?dir, %error, "what was not durable yet may be lost");
+            }
+            state.strike_volume(&image);
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! One log-structured volume that is mounted: its image is open, and a plain view of it served.
+//!
+//! The image is locked as long as it is open, so nobody else changes it; it is open from before the
+//! mount is anywhere until nobody can get at it any more.
+
+use crate::elsewhere::{self, Elsewhere};
+use crate::fuse_mount;
+use crate::ledger::Ledger;
+use crate::protocol::{Failure, FailureKind, HostPath, MountedVolume, Transport};
+use crate::served::{ServedMount, Serving, identity, open_dir, put_over, put_under};
+use crate::transports;
+use rustix::fs::CWD;
+use rustix::io::Errno;
+use rustix::mount::MountAttrFlags;
+use std::io;
+use std::ops::Deref;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use systx_base::Time;
+use systx_base::sync::{Mutex, rank};
+use systx_fuse::{Config, FileLocks};
+use systx_lfs::device::FileDevice;
+use systx_lfs::{CleanerThread, CostBenefit, Error, Limits, Plan, read_super};
+use systx_lfs_store::VolumeStore;
+use systx_lfs_view::VolumeView;
+use systx_store::OpenError;
+
+/// What was written is durable after so long at the latest, without being asked for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A volume that is mounted.
+pub(crate) struct Image {
+    /// Its mount.
+    at: ServedMount,
+    /// The image or the block device.
+    pub file: PathBuf,
+    /// Which that is, whatever its path.
+    pub which: Which,
+    label: String,
+    transport: Transport,
+    serving: Serving,
+    open: Mutex<Option<Open>>,
+}
+
+impl Deref for Image {
+    type Target = ServedMount;
+    fn deref(&self) -> &ServedMount {
+        &self.at
+    }
+}
+
+/// A file by its device and number, or a block device by its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Which(u64, u64);
+
+impl Which {
+    /// What a path leads to.
+    ///
+    /// # Errors
+    /// There is nothing, or nothing that can be an image.
+    pub fn of(file: &Path) -> Result<Which, Failure> {
+        let found = std::fs::metadata(file).map_err(|e| cannot_open(file, &e))?;
+        match found.file_type() {
+            kind if kind.is_block_device() => Ok(Which(found.rdev(), 0)),
+            kind if kind.is_file() => Ok(Which(found.dev(), found.ino())),
+            _ => Err(cannot_open(file, &io::ErrorKind::InvalidInput.into())),
+        }
+    }
+}
+
+/// An image that is open.
+struct Open {
+    store: Arc<VolumeStore>,
+    view: Arc<VolumeView>,
+    cleaner: CleanerThread,
+}
+
+impl Open {
+    /// Opens it: recovers what a crash has left.
+    fn new(file: &Path, ledger: &Ledger) -> Result<Open, Failure> {
+        let device = FileDevice::open(file).map_err(|e| cannot_open(file, &e))?;
+        // Before anything is written, and said in its own words.
+        read_super(&device).map_err(|e| cannot_use(file, &e))?;
+        let config = systx_lfs_store::Config {
+            path: file.display().to_string(),
+            clock: Arc::new(now),
+            salt: salt(),
+            limits: Limits::default(),
+        };
+        let others = Elsewhere { owner: elsewhere::own(), ledger };
+        let store = systx_lfs_store::open(Arc::new(device), config, &others);
+        let store = store.map_err(|e| not_recovered(file, &e))?;
+        let no_thread = |e: String| {
+            Failure::new(FailureKind::Internal, format!("{}: {e}", file.display())).path(file)
+        };
+        let volume = Arc::clone(store.volume());
+        let cleaner = CleanerThread::start(volume, Plan::default(), Arc::new(CostBenefit));
+        let cleaner = cleaner.map_err(|e| no_thread(e.to_string()))?;
+        let view = VolumeView::live(Arc::clone(&store), PATIENCE);
+        let view = Arc::new(view.map_err(|e| no_thread(e.to_string()))?);
+        Ok(Open { store, view, cleaner })
+    }
+
+    /// Makes everything durable, and closes it.
+    fn close(self) -> io::Result<()> {
+        let Open { store, view, cleaner } = self;
+        drop(cleaner);
+        view.end();
+        drop(view);
+        store.close()
+    }
+}
+
+/// How a volume is mounted.
+pub(crate) struct Wanted<'a> {
+    /// The image or the block device, absolute.
+    pub file: &'a Path,
+    /// Where: absolute, without symbolic links.
+    pub dir: &'a Path,
+    pub transport: Transport,
+    pub ledger: &'a Ledger,
+    /// A dead mount of ours lies there, and gives way.
+    pub replaces: bool,
+}
+
+impl Image {
+    /// Mounts it.
+    ///
+    /// # Errors
+    /// It cannot be used, or not be mounted there; then it is closed, and nothing has changed but
+    /// that it was recovered.
+    pub fn mount(wanted: &Wanted<'_>) -> Result<Arc<Image>, Failure> {
+        let Wanted { file, dir, transport, .. } = *wanted;
+        let which = Which::of(file)?;
+        let open = Open::new(file, wanted.ledger)?;
+        let refused = |what: &'static str| {
+            move |e: Errno| {
+                let text = format!("cannot {what} {}: {e}", dir.display());
+                Failure::new(FailureKind::Io, text).path(dir)
+            }
+        };
+        let (mount, device) =
+            fuse_mount::detached(file.as_os_str().as_bytes(), MountAttrFlags::empty())
+                .map_err(refused("make a mount for"))?;
+        let (dev, id) = identity(mount.as_fd()).map_err(refused("look at the mount of"))?;
+        let config = Config {
+            transport: transports::of_server(transport),
+            locks: FileLocks::Kernel,
+            shared: true,
+            ..Config::default()
+        };
+        let connection = systx_fuse::serve(device, open.view.clone(), config).map_err(|e| {
+            let text = format!("cannot serve {}: {e}", dir.display());
+            Failure::new(FailureKind::Unsupported, text)
+                .hint("`systx doctor` shows what this kernel offers")
+        })?;
+        let image = Arc::new(Image {
+            at: ServedMount { dir: dir.to_owned(), dev, mount: id },
+            file: file.to_owned(),
+            which,
+            label: open.store.volume().label().to_owned(),
+            transport: transports::of(&connection),
+            serving: Serving::new(connection),
+            open: Mutex::new(rank::LEAF, Some(open)),
+        });
+        let put = match wanted.replaces {
+            true => put_under(&mount, dir),
+            false => open_dir(CWD, dir).and_then(|below| put_over(&mount, below.as_fd())),
+        };
+        if let Err(e) = put {
+            // Nobody has seen it.
+            if let Err(error) = image.end() {
+                tracing::error!(%error, file = %file.display(), "not closed cleanly");
+            }
+            return Err(refused("mount over")(e));
+        }
+        Ok(image)
+    }
+
+    /// Calls `ended` in a thread if the connection ends and nobody here has asked for it.
+    pub fn watch(self: &Arc<Self>, ended: impl FnOnce(&Arc<Image>) + Send + 'static) {
+        let image = Arc::downgrade(self);
+        self.serving.watch(&self.dir, move || {
+            if let Some(image) = Weak::upgrade(&image).filter(|image| image.serving.is_on()) {
+                ended(&image);
+            }
+        });
+    }
+
+    /// Ends its service, and closes the image; again: does nothing.
+    ///
+    /// # Errors
+    /// What was not durable yet could not be made so.
+    pub fn end(&self) -> io::Result<()> {
+        self.serving.end();
+        let open = self.open.lock().take();
+        open.map_or(Ok(()), Open::close)
+    }
+
+    /// As listings show it.
+    pub fn listed(&self) -> MountedVolume {
+        MountedVolume {
+            file: HostPath::from(self.file.as_path()),
+            dir: HostPath::from(self.dir.as_path()),
+            label: self.label.clone(),
+            dev: self.dev,
+            transport: self.transport,
+        }
+    }
+}
+
+fn now() -> Time {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    Time { secs: now.tv_sec, nanos: u32::try_from(now.tv_nsec).unwrap_or(0) }
+}
+
+/// What tells this opening from others; without random bytes, the time does.
+fn salt() -> u64 {
+    let mut bytes = [0; 8];
+    match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
+        Ok(_) => u64::from_ne_bytes(bytes),
+        Err(_) => now().secs.unsigned_abs() ^ u64::from(now().nanos) << 32,
+    }
+}
+
+/// A file that cannot be opened.
+pub(crate) fn cannot_open(file: &Path, e: &io::Error) -> Failure {
+    let shown = file.display();
+    let failure = match e.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy => Failure::new(
+            FailureKind::Busy,
+            format!("{shown}: it is mounted by another daemon, or another process works on it"),
+        )
+        .hint("one daemon at a time has a volume open: unmount it there first, or wait"),
+        io::ErrorKind::NotFound => Failure::new(FailureKind::NotFound, format!("{shown}: {e}"))
+            .hint("systx mkfs FILE --size 10G makes an image"),
+        io::ErrorKind::InvalidInput => Failure::new(
+            FailureKind::Invalid,
+            format!("{shown}: neither a file nor a block device"),
+        )
+        .hint("name an image that systx mkfs has made, or a device"),
+        _ => Failure::new(FailureKind::Io, format!("{shown}: {e}")),
+    };
+    failure.path(file)
+}
+
+/// What is no volume, or a damaged one.
+fn cannot_use(file: &Path, e: &Error) -> Failure {
+    let text = format!("{}: {e}", file.display());
+    let failure = match e {
+        Error::NotAVolume(_) => Failure::new(FailureKind::Invalid, text)
+            .hint("is it the right file?  systx mkfs FILE makes a volume"),
+        Error::Corrupt { .. } => {
+            Failure::new(FailureKind::Store, text).hint("systx fsck FILE names all damage")
+        }
+        _ => Failure::new(FailureKind::Io, text),
+    };
+    failure.path(file)
+}
+
+fn not_recovered(file: &Path, e: &OpenError) -> Failure {
+    let shown = file.display();
+    let failure = match e {
+        OpenError::Damaged { what, .. } => {
+            Failure::new(FailureKind::Store, format!("{shown}: {what}; nothing was changed"))
+                .hint("systx fsck FILE names all damage")
+        }
+        OpenError::Io { source, .. } => Failure::new(FailureKind::Io, format!("{shown}: {source}"))
+            .hint("look at the device (dmesg), or the file system that the image is on"),
+        other => Failure::new(FailureKind::Store, format!("{shown}: {other}")),
+    };
+    failure.path(file)
+}

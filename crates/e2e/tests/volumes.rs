@@ -1,0 +1,416 @@
+//! A log-structured volume that is mounted by `systx mount FILE DIR`: what programs rely on of a
+//! file system, what survives whom, and what is refused.
+
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use systx_e2e::others::{assert_pjdfstest_as_on_the_host, crate_program, pjdfstest};
+use systx_e2e::run::{Limits, finish};
+use systx_e2e::shared::{ANN, BOB, Shared};
+use systx_e2e::{Finished, Lab, Tree, lab, skip};
+
+/// A volume in an image of the lab, mounted on `v`.
+struct Mounted<'a> {
+    lab: &'a Lab,
+    image: PathBuf,
+    dir: PathBuf,
+}
+
+impl<'a> Mounted<'a> {
+    fn new(lab: &'a Lab) -> Mounted<'a> {
+        Mounted::sized(lab, "64M")
+    }
+
+    fn sized(lab: &'a Lab, size: &str) -> Mounted<'a> {
+        let (image, dir) = (lab.path("image"), lab.path("v"));
+        lab.do_systx(["mkfs", "image", "--size", size, "--label", "a volume"]).ok();
+        fs::create_dir_all(&dir).expect("the lab is writable");
+        lab.do_systx(["mount", "image", "v"]).ok();
+        Mounted { lab, image, dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    fn umount(&self) {
+        self.lab.do_systx(["umount", "v"]).ok();
+    }
+
+    /// Unmounted and mounted again.
+    fn again(&self) {
+        self.umount();
+        self.lab.do_systx(["fsck", "image"]).ok();
+        self.lab.do_systx(["mount", "image", "v"]).ok();
+    }
+
+    fn sh(&self, script: &str) -> Finished {
+        shell(self.lab, &self.dir, 100, script)
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        // A failed test may have left processes there; the lab ends them.
+        if !std::thread::panicking() {
+            self.umount();
+            self.lab.do_systx(["fsck", "image"]).ok();
+        }
+    }
+}
+
+fn shell(lab: &Lab, dir: &Path, seconds: u64, script: &str) -> Finished {
+    let mut command = lab.command("sh");
+    command.args(["-c", script]).current_dir(dir);
+    finish(command, Limits::seconds(seconds), lab)
+}
+
+const WORK: &str = "set -e; umask 022; mkdir -p a/b; \
+     for i in $(seq 200); do echo $i > a/f$i; done; \
+     cp -a a copy; tar cf all.tar --sort=name a; mkdir x; tar xf all.tar -C x; ln copy/f1 hard; \
+     find copy -name '*7' -delete; sed -i s/1/one/ x/a/f1*; mv x/a/b x/c; rm -r a; \
+     truncate -s 5G sparse; ln -s copy/f2 link; cat link; mkfifo fifo; chmod 2711 x; \
+     chmod 4755 copy/f3; chown 12:34 copy/f4; touch -d 2001-02-03 copy/f5";
+
+#[test]
+fn daily_work_leaves_what_it_leaves_natively_also_after_it_was_mounted_again() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    let native = lab.path("native");
+    fs::create_dir(&native).unwrap();
+    let want = shell(&lab, &native, 60, WORK).ok();
+    assert_eq!(want.out, v.sh(WORK).ok().out);
+    // The archive holds times; a sparse file is long to read.
+    shell(&lab, &native, 20, "rm all.tar sparse").ok();
+    v.sh("test $(stat -c %s sparse) = 5368709120 && test $(stat -c %b sparse) = 0").ok();
+    v.sh("rm all.tar sparse").ok();
+    let tree = Tree::capture(&native);
+    tree.assert_same(&Tree::capture(&v.dir), "native against the volume");
+    v.again();
+    tree.assert_same(&Tree::capture(&v.dir), "native against the volume, mounted again");
+}
+
+#[test]
+fn pjdfstest_on_a_volume_is_as_on_the_host() {
+    let lab = lab!();
+    let script = match pjdfstest(&lab) {
+        Ok(script) => script,
+        Err(why) => skip!("pjdfstest cannot be had: {why}"),
+    };
+    let v = Mounted::new(&lab);
+    let host = shell(&lab, &lab.root(), 120, &script);
+    let ours = shell(&lab, &v.dir, 240, &script);
+    assert_pjdfstest_as_on_the_host(&host, &ours);
+}
+
+#[test]
+fn fsx_on_a_volume() {
+    let lab = lab!();
+    let program = match crate_program("fsx", "0.3.2") {
+        Ok(program) => program,
+        Err(why) => skip!("fsx cannot be had: {why}"),
+    };
+    let v = Mounted::new(&lab);
+    for seed in 1..=3 {
+        let script = format!("{} -q -N 2000 -S {seed} file && cksum file", program.display());
+        let host = shell(&lab, &lab.root(), 200, &script).ok();
+        assert_eq!(host.out, v.sh(&script).ok().out, "seed {seed}");
+        shell(&lab, &lab.root(), 20, "rm -f file* v/file*").ok();
+    }
+}
+
+/// What a program has fsynced is there after the daemon was killed; what it has not is there as
+/// some prefix of its calls.  Programs find the volume again without anybody's help.
+#[test]
+fn what_was_fsynced_survives_the_daemon() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    for round in 0..3 {
+        let name = |n: i32| format!("{round}-{n}");
+        for n in 0..20 {
+            let mut file = File::create(v.path(&name(n))).unwrap();
+            file.write_all(name(n).repeat(5000).as_bytes()).unwrap();
+            fs::rename(v.path(&name(n)), v.path(&format!("{}.done", name(n)))).unwrap();
+            if n == 10 {
+                file.sync_all().unwrap();
+            }
+        }
+        lab.kill_and_come_back();
+        let there = |n: &i32| v.path(&format!("{}.done", name(*n))).exists();
+        let found: Vec<i32> = (0..20).filter(there).collect();
+        assert!(found.len() >= 11, "{found:?}\n{}", lab.daemon_log());
+        assert_eq!(found, (0..found.len() as i32).collect::<Vec<_>>(), "not a prefix");
+        for n in found {
+            let content = fs::read_to_string(v.path(&format!("{}.done", name(n)))).unwrap();
+            assert_eq!(content, name(n).repeat(5000));
+        }
+    }
+}
+
+/// Nobody brings it back, and it is mounted by hand.
+#[test]
+fn an_image_whose_daemon_and_keeper_were_killed_is_mounted_again() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    let mut file = File::create(v.path("kept")).unwrap();
+    file.write_all(b"kept").unwrap();
+    file.sync_all().unwrap();
+    lab.kill_daemon_and_keeper();
+    assert!(file.write_all(b"more").is_err(), "nobody serves it");
+    drop(file);
+    // The next daemon mounts what was mounted.
+    assert!(lab.do_systx(["mount"]).ok().out.contains("volume in"));
+    assert_eq!(fs::read(v.path("kept")).unwrap(), b"kept");
+}
+
+/// What nobody has fsynced is durable a few seconds later.
+#[test]
+fn what_nobody_has_fsynced_is_durable_after_a_while() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    fs::write(v.path("file"), "content").unwrap();
+    // Another copy of the image is as after a power cut.
+    lab.until("it is in the image", || {
+        fs::copy(&v.image, lab.path("copy")).unwrap();
+        fs::create_dir_all(lab.path("w")).unwrap();
+        lab.do_systx(["mount", "copy", "w"]).ok();
+        let there = fs::read(lab.path("w/file")).is_ok_and(|content| content == b"content");
+        lab.do_systx(["umount", "w"]).ok();
+        there
+    });
+}
+
+#[test]
+fn two_users_work_on_a_volume_at_once_and_owners_and_modes_count() {
+    let shared = match Shared::new() {
+        Ok(shared) => shared,
+        Err(why) => skip!("{why}"),
+    };
+    let v = Mounted::new(&shared.lab);
+    fs::set_permissions(&v.dir, PermissionsExt::from_mode(0o1777)).unwrap();
+    let dir = v.dir.display();
+    let script = format!(
+        "cd {dir} && umask 077 && for i in $(seq 150); do echo $i >> log-$(id -u); \
+         mkdir $(id -u)-$i; mv $(id -u)-$i done-$(id -u)-$i; (flock 9; echo x >> all) 9>>lock; done"
+    );
+    shared.lab.native("umask 0; touch v/all v/lock").ok();
+    let both = [ANN, BOB].map(|uid| shared.command(uid, &script).spawn().unwrap());
+    for mut child in both {
+        assert!(child.wait().unwrap().success());
+    }
+    assert_eq!(fs::read_to_string(v.path("all")).unwrap().len(), 2 * 2 * 150);
+    for uid in [ANN, BOB] {
+        let log = fs::metadata(v.path(&format!("log-{uid}"))).unwrap();
+        assert_eq!((log.uid(), log.gid(), log.mode() & 0o777), (uid, uid, 0o600));
+        let dirs = fs::read_dir(&v.dir).unwrap().filter(|entry| {
+            let name = entry.as_ref().unwrap().file_name();
+            name.to_str().unwrap().starts_with(&format!("done-{uid}-"))
+        });
+        assert_eq!(dirs.count(), 150);
+    }
+    // Of the other's.
+    assert!(shared.sh(ANN, &format!("cat {dir}/log-{BOB}")).code != 0);
+    assert!(shared.sh(ANN, &format!("rm -f {dir}/log-{BOB}")).code != 0);
+    shared.sh(BOB, &format!("cat {dir}/log-{BOB}")).ok();
+}
+
+#[test]
+fn mappings_of_two_processes_and_calls_show_one_content() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    let script = "import mmap, os
+f = os.open('m', os.O_RDWR | os.O_CREAT); os.ftruncate(f, 1 << 20)
+m = mmap.mmap(f, 1 << 20)
+pid = os.fork()
+if pid == 0:
+    n = mmap.mmap(os.open('m', os.O_RDWR), 1 << 20)
+    n[4096:4101] = b'child'; os._exit(0)
+os.waitpid(pid, 0)
+assert m[4096:4101] == b'child'
+m[8192:8198] = b'parent'
+assert os.pread(f, 6, 8192) == b'parent'
+os.pwrite(f, b'call', 12288)
+assert m[12288:12292] == b'call'
+os.ftruncate(f, 6000); os.ftruncate(f, 1 << 20)
+assert m[8192:8198] == bytes(6)
+m[0:4] = b'last'; m.close(); os.close(f)";
+    fs::write(lab.path("script.py"), script).unwrap();
+    v.sh("python3 ../script.py").ok();
+    v.again();
+    let file = File::open(v.path("m")).unwrap();
+    let mut first = [0; 4];
+    file.read_exact_at(&mut first, 0).unwrap();
+    assert_eq!(&first, b"last");
+}
+
+#[test]
+fn files_without_names_holes_attributes_and_lists_are_as_on_the_host() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    let script = "import os, errno
+d = os.getcwd()
+f = os.open(d, os.O_TMPFILE | os.O_RDWR, 0o600); os.write(f, b'nameless')
+print(os.fstat(f).st_nlink)
+os.link(f'/proc/self/fd/{f}', 'named', src_dir_fd=f, follow_symlinks=True)
+print(os.fstat(f).st_nlink)
+print(open('named').read())
+g = os.open('gone', os.O_RDWR | os.O_CREAT); os.write(g, b'still here'); os.unlink('gone')
+print(os.pread(g, 20, 0), os.fstat(g).st_nlink)
+h = os.open('holes', os.O_RDWR | os.O_CREAT); os.pwrite(h, b'x', 1 << 20); os.pwrite(h, b'y', 0)
+print(os.lseek(h, 0, os.SEEK_HOLE), os.lseek(h, 5000, os.SEEK_DATA))
+try: os.lseek(h, 2 << 20, os.SEEK_DATA)
+except OSError as e: print(errno.errorcode[e.errno])
+os.setxattr('named', 'user.a', b'1'); os.setxattr('named', 'trusted.b', b'22')
+print(os.getxattr('named', 'user.a'), sorted(os.listxattr('named')))
+for n, s in (('user.a', os.XATTR_CREATE), ('user.c', os.XATTR_REPLACE), ('odd.a', 0)):
+    try: os.setxattr('named', n, b'', s)
+    except OSError as e: print(errno.errorcode[e.errno])
+os.removexattr('named', 'user.a'); print(os.listxattr('named'))
+os.makedirs('many')
+for i in range(3000): open(f'many/{i}', 'w').close()
+seen = []
+with os.scandir('many') as it:
+    for e in it:
+        seen.append(e.name); os.rename(e.path, f'many/{e.name}-moved')
+print(len(set(name.split('-')[0] for name in seen)), len(os.listdir('many')))
+";
+    fs::write(lab.path("script.py"), script).unwrap();
+    fs::create_dir(lab.path("native")).unwrap();
+    let want = shell(&lab, &lab.path("native"), 60, "python3 ../script.py").ok();
+    assert_eq!(want.out, v.sh("python3 ../script.py").ok().out);
+    v.again();
+    let mut named = String::new();
+    File::open(v.path("named")).unwrap().read_to_string(&mut named).unwrap();
+    assert_eq!(named, "nameless");
+}
+
+/// A full volume says so, before anything is half done, and everything on it can be removed.
+#[test]
+fn a_full_volume_says_so_and_can_be_emptied() {
+    let lab = lab!();
+    lab.do_systx(["mkfs", "small", "--size", "8M"]).ok();
+    fs::create_dir(lab.path("w")).unwrap();
+    lab.do_systx(["mount", "small", "w"]).ok();
+    let dir = lab.path("w");
+    let mut full = false;
+    let mut written = 0;
+    for n in 0..100 {
+        let mut file = File::create(dir.join(format!("f{n}"))).unwrap();
+        match file.write_all(&[n; 256 << 10]) {
+            Ok(()) => written += 1,
+            Err(e) => {
+                assert_eq!(e.raw_os_error(), Some(libc::ENOSPC));
+                full = true;
+                break;
+            }
+        }
+    }
+    assert!(full && written > 4, "{written}");
+    for n in 0..written {
+        let content = fs::read(dir.join(format!("f{n}"))).unwrap();
+        assert!(content.len() == 256 << 10 && content.iter().all(|b| *b == n), "f{n}");
+    }
+    shell(&lab, &dir, 60, "rm f*").ok();
+    fs::write(dir.join("again"), vec![7; 1 << 20]).unwrap();
+    lab.do_systx(["umount", "w"]).ok();
+    lab.do_systx(["fsck", "small"]).ok();
+}
+
+#[test]
+fn what_cannot_be_mounted_is_refused_with_the_reason() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    fs::create_dir(lab.path("w")).unwrap();
+    let refused = |file: &str, dir: &str, why: &str| {
+        let done = lab.do_systx(["mount", file, dir]);
+        assert!(done.code != 0 && done.err.contains(why), "{file} {dir}: {}", done.err);
+        assert_eq!(fs::read_dir(lab.path("w")).unwrap().count(), 0);
+    };
+    refused("image", "w", "is mounted already, on");
+    refused("nothing", "w", "mkfs");
+    refused("w", "w", "neither a file nor a block device");
+    refused("image", "v", "is mounted already");
+    lab.write("foreign", vec![b'x'; 1 << 20]);
+    refused("foreign", "w", "not a volume");
+    lab.write("empty", "");
+    refused("empty", "w", "not a volume");
+    fs::write(v.path("inner"), "").unwrap();
+    refused("v/inner", "w", "mounted by systx");
+    // Somebody else has it open.
+    let other = fs::OpenOptions::new().write(true).open(lab.path("empty")).unwrap();
+    rustix::fs::flock(&other, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    refused("empty", "w", "another process works on it");
+    // The commands for volumes that are not mounted.
+    for command in ["fsck", "df", "clean"] {
+        let done = lab.do_systx([command, "image"]);
+        assert!(done.code != 0 && done.err.contains("is mounted"), "{}", done.err);
+    }
+    let done = lab.do_systx(["mount", "image"]);
+    assert!(done.err.contains("systx mount FILE DIR"), "{}", done.err);
+    // No transactions, and no guard.
+    let run = lab.do_systx(["run", "-C", "v", "--", "true"]);
+    assert!(run.code != 0 && run.err.contains("no transactions"), "{}", run.err);
+    fs::create_dir(v.path("d")).unwrap();
+    assert!(lab.do_systx(["mount", "v/d"]).code != 0);
+}
+
+/// A volume cut off at any length, or with a byte changed anywhere at its beginning, is refused or
+/// works; no daemon dies of it.
+#[test]
+fn a_torn_image_is_refused_and_the_daemon_lives() {
+    let lab = lab!();
+    let v = Mounted::sized(&lab, "4M");
+    v.sh("for i in 1 2 3 4 5; do echo $i > f$i; done; sync f1").ok();
+    v.umount();
+    let whole = fs::read(&v.image).unwrap();
+    fs::create_dir(lab.path("w")).unwrap();
+    let torn = lab.path("torn");
+    let mut before = Vec::new();
+    let mut refusals = 0;
+    for (n, cut) in (0..12).map(|n| (n, whole.len() * n / 12)).chain([(12, whole.len())]) {
+        fs::write(&torn, &whole[..cut]).unwrap();
+        if n % 2 == 0 {
+            // The super block and its copy, the checkpoints, the log.
+            let mut file = fs::OpenOptions::new().write(true).open(&torn).unwrap();
+            for at in [n * 512, n * 4096 + 8, cut.saturating_sub(4000)] {
+                file.seek(SeekFrom::Start(at as u64)).unwrap();
+                file.write_all(b"damage").unwrap();
+            }
+        }
+        let done = lab.do_systx(["mount", "torn", "w"]);
+        if done.code == 0 {
+            shell(&lab, &lab.path("w"), 20, "ls -l > /dev/null; cat f* > /dev/null; true").ok();
+            lab.do_systx(["umount", "w"]).ok();
+        } else {
+            assert!(done.err.contains("torn"), "{}", done.err);
+            refusals += 1;
+        }
+        let daemons = lab.daemons();
+        assert!(before.is_empty() || before == daemons, "it died\n{}", lab.daemon_log());
+        before = daemons;
+    }
+    assert!(refusals >= 6, "{refusals}");
+    lab.do_systx(["mount", "image", "v"]).ok();
+    assert_eq!(fs::read_to_string(v.path("f5")).unwrap(), "5\n");
+}
+
+#[test]
+fn a_volume_in_use_is_not_unmounted_but_by_force_and_loses_nothing() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    let mut file = File::create(v.path("held")).unwrap();
+    file.write_all(b"written").unwrap();
+    let refused = lab.do_systx(["umount", "v"]);
+    assert!(refused.code != 0 && refused.err.contains("in use"), "{}", refused.err);
+    lab.do_systx(["umount", "--force", "v"]).ok();
+    assert_eq!(file.write_all(b"more").unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+    assert_eq!(fs::read_dir(&v.dir).unwrap().count(), 0);
+    lab.do_systx(["mount", "image", "v"]).ok();
+    assert_eq!(fs::read(v.path("held")).unwrap(), b"written");
+    // By those who know nothing of systx.
+    shell(&lab, &lab.root(), 20, "umount v").ok();
+    lab.until("it is closed", || lab.do_systx(["fsck", "image"]).code == 0);
+    lab.do_systx(["mount", "image", "v"]).ok();
+    assert_eq!(fs::read(v.path("held")).unwrap(), b"written");
+}

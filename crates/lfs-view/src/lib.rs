@@ -1,0 +1,206 @@
+//! The plain view of a log-structured volume: every request is performed at once on the volume, as
+//! one transaction of it that is seen when it is answered and durable with the next fsync(2).
+//!
+//! The volume has no outsiders: what the kernel was told stays true until it asks for a change
+//! itself.  So it may believe everything for ever, opens make no messages, and the kernel keeps
+//! the file locks of the mount.
+//!
+//! From the bottom up: `base` (the live tree, or that of a snapshot), `table` (nodes that the
+//! kernel knows), `writeback`, then the requests: `attrs`, `names`, `list`, `data`.
+
+#![forbid(unsafe_code)]
+
+mod attrs;
+mod base;
+mod data;
+mod list;
+mod names;
+mod table;
+mod writeback;
+
+use base::Base;
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::time::Duration;
+use systx_base::{Kind, NodeId};
+use systx_lfs::format::BLOCK;
+use systx_lfs::format::{Ino, ROOT};
+use systx_lfs::{Ops, View as Snapshot, Volume};
+use systx_lfs_store::{OWN_DIRECTORY, VolumeStore};
+use systx_vfs::api::{Answer, Attr, Caller, Entry, Reply, Request, Requests};
+use table::Table;
+use writeback::Writeback;
+
+/// Bytes of a block as stat(2) counts them.
+const SECTOR: u64 = 512;
+
+/// A plain view.
+pub struct VolumeView {
+    base: Base,
+    table: Table,
+    writeback: Option<Writeback>,
+}
+
+/// An object's number is its node's: a number is never given twice.
+fn ino_of(node: NodeId) -> Ino {
+    node.0
+}
+
+/// The attributes of an object, as the volume has them.
+fn stored_attr(ops: &mut Ops<'_>, ino: Ino) -> systx_lfs::Result<Attr> {
+    let attrs = ops.attrs(ino)?;
+    let blocks = if attrs.kind == Kind::File { ops.blocks(ino)? } else { 0 };
+    Ok(Attr {
+        ino,
+        kind: attrs.kind,
+        mode: attrs.mode,
+        nlink: attrs.nlink,
+        uid: attrs.uid,
+        gid: attrs.gid,
+        rdev: attrs.rdev,
+        size: attrs.size,
+        blocks: blocks * (BLOCK as u64 / SECTOR),
+        blksize: BLOCK as u32,
+        atime: attrs.atime,
+        mtime: attrs.mtime,
+        ctime: attrs.ctime,
+    })
+}
+
+impl VolumeView {
+    /// Of a volume.  What was changed is durable after `patience` at the latest.
+    ///
+    /// # Errors
+    /// No thread can be had.
+    pub fn live(store: Arc<VolumeStore>, patience: Duration) -> std::io::Result<VolumeView> {
+        let writeback = Writeback::start(Arc::clone(store.volume()), patience)?;
+        let (base, table) = (Base::Live(store), Table::new());
+        Ok(VolumeView { base, table, writeback: Some(writeback) })
+    }
+
+    /// Of a snapshot of a volume; nothing in it can be changed.
+    pub fn of_snapshot(volume: Arc<Volume>, snapshot: Snapshot) -> VolumeView {
+        let base = Base::Past(volume, Box::new(snapshot));
+        VolumeView { base, table: Table::new(), writeback: None }
+    }
+
+    /// No request comes any longer: lets go of what the kernel has known.
+    pub fn end(&self) {
+        for (ino, is_unnamed) in self.table.clear() {
+            self.let_go(ino, is_unnamed);
+        }
+    }
+
+    /// Looks at the tree.
+    fn look<T>(&self, look: impl FnOnce(&mut Ops<'_>) -> systx_lfs::Result<T>) -> Reply<T> {
+        self.base.look(look)
+    }
+
+    /// Changes the tree.  `act` may run more than once, each time on a clean slate.
+    fn change<T>(&self, act: impl FnMut(&mut Ops<'_>) -> systx_lfs::Result<T>) -> Reply<T> {
+        let done = self.base.change(act)?;
+        if let Some(writeback) = &self.writeback {
+            writeback.has_changed();
+        }
+        Ok(done)
+    }
+
+    /// Whether a name is the store's own, which nobody sees.
+    fn hides(&self, dir: NodeId, name: &[u8]) -> bool {
+        dir == NodeId::ROOT && name == OWN_DIRECTORY
+    }
+
+    /// The attributes of an object.
+    fn attr(&self, ino: Ino) -> Reply<Attr> {
+        let attr = self.look(|ops| stored_attr(ops, ino))?;
+        Ok(self.shown(attr))
+    }
+
+    /// As stat(2) shows them.
+    fn shown(&self, attr: Attr) -> Attr {
+        // The store's own directory counts as one of its names; and it names what has no name.
+        let hidden = attr.ino == ROOT || self.table.is_unnamed(attr.ino);
+        Attr { nlink: attr.nlink.saturating_sub(hidden.into()), ..attr }
+    }
+
+    /// Hands an object out: one more lookup of its node.
+    fn hand_out(&self, ino: Ino) -> Reply<Entry> {
+        self.table.enter(ino, || self.base.hold(ino))?;
+        match self.attr(ino) {
+            Ok(attr) => Ok(Entry { node: NodeId(ino), generation: 0, attr }),
+            Err(errno) => {
+                self.forget(NodeId(ino), 1);
+                Err(errno)
+            }
+        }
+    }
+
+    /// The kernel does not know an object any longer.
+    fn let_go(&self, ino: Ino, is_unnamed: bool) {
+        let gone = match (&self.base, is_unnamed) {
+            (Base::Live(store), true) => self.change(|ops| store.forget_unnamed(ops, ino)),
+            _ => Ok(()),
+        };
+        if let Err(errno) = gone.and_then(|()| self.base.release(ino)) {
+            // Opening the volume again deletes it.
+            tracing::warn!(ino, %errno, "an unnamed object stays for now");
+        }
+    }
+}
+
+impl Requests for VolumeView {
+    fn root(&self) -> Reply<Entry> {
+        let attr = self.attr(ROOT)?;
+        Ok(Entry { node: NodeId::ROOT, generation: 0, attr })
+    }
+
+    fn serve(&self, caller: Caller, request: Request<'_>) -> Reply<Answer> {
+        use Request as R;
+        Ok(match request {
+            R::Lookup { parent, name } => self.find(parent, name)?.into(),
+            R::Getattr { node } => self.attr(ino_of(node))?.into(),
+            R::Born { node } => self.look(|ops| Ok(Some(ops.attrs(ino_of(node))?.btime)))?.into(),
+            R::Setattr { node, set } => self.set_attr(caller, node, set)?.into(),
+            R::Readlink { node } => self.look(|ops| ops.target(ino_of(node)))?.into(),
+            R::Mknod { parent, name, kind, new, rdev } => self
+                .make(caller, (parent, name), names::New { kind, new, rdev, target: b"" })?
+                .into(),
+            R::Mkdir { parent, name, new } => {
+                let new = names::New { kind: Kind::Dir, new, rdev: 0, target: b"" };
+                self.make(caller, (parent, name), new)?.into()
+            }
+            R::Symlink { parent, name, target } => {
+                self.make(caller, (parent, name), names::New::symlink(target))?.into()
+            }
+            R::Link { node, parent, name } => self.link_to(node, parent, name)?.into(),
+            R::Unlink { parent, name } => self.remove(parent, name, false)?.into(),
+            R::Rmdir { parent, name } => self.remove(parent, name, true)?.into(),
+            R::Rename { from, to, how } => self.move_name(caller, from, to, how)?.into(),
+            R::Create { parent, name, new, exclusive } => {
+                self.make_file(caller, (parent, name), new, exclusive)?.into()
+            }
+            R::Tmpfile { parent, new } => self.make_unnamed(caller, parent, new)?.into(),
+            R::Readdir { node, from, attributes, sink } => {
+                self.list_dir(node, from, attributes, sink)?.into()
+            }
+            R::Getxattr { node, key } => self.xattr(node, key)?.into(),
+            R::Listxattr { node } => self.xattr_names(node)?.into(),
+            R::Setxattr { node, key, value, how, kill_sgid } => {
+                self.set_xattr(node, key, (value, how), kill_sgid)?.into()
+            }
+            R::Removexattr { node, key } => self.remove_xattr(node, key)?.into(),
+            R::Statfs => self.base.statfs().into(),
+            R::InodeFlags { .. } | R::Control { .. } => return Err(Errno::NOTTY),
+            R::Fsync { .. } => self.base.sync()?.into(),
+            content => return self.serve_content(content),
+        })
+    }
+
+    fn forget(&self, node: NodeId, count: u64) {
+        if let Some((ino, is_unnamed)) = self.table.forget(ino_of(node), count) {
+            self.let_go(ino, is_unnamed);
+        }
+    }
+
+    fn release(&self, _: NodeId, _: u8) {}
+}
