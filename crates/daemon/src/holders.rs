@@ -2,10 +2,12 @@
 //!
 //! What a process holds is looked at through /proc/PID/fd and its like, so that it is known by the
 //! device and the mount that it was opened through, whatever is mounted over its path now. Nothing
-//! is asked of the file systems themselves: one that does not answer must not stop this.
+//! is asked of the file systems themselves: one that does not answer must not stop this. A process
+//! that waits for such a one may have its memory map locked; what it has mapped is not waited for.
 //!
 //! Not found: files that are held by the kernel only (on their way through a socket, in an
-//! io_uring, a loop device or swap file), and threads with a table of files of their own.
+//! io_uring, a loop device or swap file), threads with a table of files of their own, and mappings
+//! of a process whose memory map is locked for long.
 
 use crate::mounts::{self, Mount};
 use crate::protocol::{Held, HeldAs, Holder, HostPath};
@@ -15,6 +17,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// How long a process may have its memory map locked: longer than any call that waits for nobody.
+const MAP_LIMIT: Duration = Duration::from_secs(1);
 
 /// What is looked for.
 #[derive(Clone, Debug)]
@@ -36,10 +43,21 @@ pub enum Sought {
 }
 
 /// Something that a process holds, by the kernel's own account.
-struct Seen<'a> {
-    path: &'a Path,
+struct Seen {
+    path: PathBuf,
     dev: u64,
     mount: u64,
+}
+
+impl Seen {
+    /// What a link of /proc leads to, unless that has no path.
+    fn of(link: &Path) -> Option<Seen> {
+        let path = std::fs::read_link(link).ok().filter(|path| path.is_absolute())?;
+        let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
+        let stat = rustix::fs::statx(CWD, link, flags, StatxFlags::MNT_ID).ok()?;
+        let dev = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+        Some(Seen { path, dev, mount: stat.stx_mnt_id })
+    }
 }
 
 type Table = Rc<Vec<Mount>>;
@@ -162,54 +180,60 @@ fn command(pid: u32) -> HostPath {
 fn holder(pid: u32, sought: &Sought, tables: &mut Tables) -> Option<Holder> {
     let proc = PathBuf::from(format!("/proc/{pid}"));
     let mut held = Vec::new();
-    let mut look = |how: HeldAs, link: &Path| {
-        let Ok(path) = std::fs::read_link(link) else { return };
-        if path.is_absolute()
-            && let Some((dev, mount)) = identity(link)
-            && is_sought(sought, &Seen { path: &path, dev, mount }, pid, tables)
-        {
-            held.push(Held { how, path: HostPath::from(path) });
+    let mut look = |how: HeldAs, seen: Option<Seen>| {
+        if let Some(seen) = seen.filter(|seen| is_sought(sought, seen, pid, tables)) {
+            held.push(Held { how, path: HostPath::from(seen.path) });
         }
     };
-    look(HeldAs::Directory, &proc.join("cwd"));
-    look(HeldAs::Root, &proc.join("root"));
-    look(HeldAs::Program, &proc.join("exe"));
+    look(HeldAs::Directory, Seen::of(&proc.join("cwd")));
+    look(HeldAs::Root, Seen::of(&proc.join("root")));
+    look(HeldAs::Program, Seen::of(&proc.join("exe")));
     for fd in std::fs::read_dir(proc.join("fd")).into_iter().flatten().flatten() {
-        look(HeldAs::Descriptor, &fd.path());
+        look(HeldAs::Descriptor, Seen::of(&fd.path()));
     }
-    for map in mapped(&proc) {
-        look(HeldAs::Map, &map);
+    for map in mapped_in_time(&proc) {
+        look(HeldAs::Map, Some(map));
     }
     held.sort();
     held.dedup();
     (!held.is_empty()).then(|| Holder { pid, command: command(pid), held })
 }
 
-/// One link for each file that a process has mapped.
-fn mapped(proc: &Path) -> Vec<PathBuf> {
+/// What a process has mapped; nothing if it has its memory map locked all the time.
+fn mapped_in_time(proc: &Path) -> Vec<Seen> {
+    // The kernel's own threads have none.
+    if std::fs::read_link(proc.join("exe")).is_err() {
+        return Vec::new();
+    }
+    let (told, tells) = channel();
+    let asked = proc.to_owned();
+    let look = move || drop(told.send(mapped(&asked)));
+    let looking = std::thread::Builder::new().name("maps".into()).spawn(look);
+    let found = looking.ok().and_then(|_| tells.recv_timeout(MAP_LIMIT).ok());
+    found.unwrap_or_else(|| {
+        tracing::warn!(?proc, "the memory map is locked: what is mapped there is not known");
+        Vec::new()
+    })
+}
+
+/// Each file that a process has mapped, once.
+fn mapped(proc: &Path) -> Vec<Seen> {
     let maps = std::fs::read(proc.join("maps")).unwrap_or_default();
-    let mut seen = HashSet::new();
+    let mut known = HashSet::new();
     let mut links = Vec::new();
     for line in maps.split(|b| *b == b'\n') {
         // address perms offset dev inode path; numbers and paths are parted by spaces.
         let mut fields = line.splitn(6, |b| *b == b' ');
         let Some(range) = fields.next() else { continue };
         let (Some(dev), Some(inode)) = (fields.nth(2), fields.next()) else { continue };
-        if inode != b"0" && seen.insert((dev, inode)) {
+        if inode != b"0" && known.insert((dev, inode)) {
             links.push(proc.join("map_files").join(std::ffi::OsStr::from_bytes(range)));
         }
     }
-    links
+    links.iter().filter_map(|link| Seen::of(link)).collect()
 }
 
-/// Device and mount of what a link of /proc leads to.
-fn identity(link: &Path) -> Option<(u64, u64)> {
-    let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
-    let stat = rustix::fs::statx(CWD, link, flags, StatxFlags::MNT_ID).ok()?;
-    Some((rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_mnt_id))
-}
-
-fn is_sought(sought: &Sought, seen: &Seen<'_>, pid: u32, tables: &mut Tables) -> bool {
+fn is_sought(sought: &Sought, seen: &Seen, pid: u32, tables: &mut Tables) -> bool {
     match sought {
         Sought::Through { dev } => seen.dev == *dev,
         Sought::Below { dir, inner, dev } => {
@@ -218,7 +242,7 @@ fn is_sought(sought: &Sought, seen: &Seen<'_>, pid: u32, tables: &mut Tables) ->
             match mount {
                 Some(mount) => {
                     mount.dev == *dev
-                        && mount.inner(seen.path).is_some_and(|path| path.starts_with(inner))
+                        && mount.inner(&seen.path).is_some_and(|path| path.starts_with(inner))
                 }
                 // Opened through a mount that is nowhere to be seen any more.
                 None => seen.dev == *dev && seen.path.starts_with(dir),

@@ -1,6 +1,6 @@
 //! A store is made, opened and locked where something is committed, and only while that is so.
 
-use rustix::process::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::process::{Child, Stdio};
 use systx_e2e::lab;
@@ -180,6 +180,74 @@ fn the_process_that_has_a_store_is_named_by_the_file_system_too() {
         assert_eq!(holders.len(), 1);
         let named = format!("process {} ", holders[0].as_raw_nonzero());
         assert!(said.contains(&named), "{said}");
+    }
+}
+
+/// A program of two threads that comes to have its memory map locked for as long as a file system
+/// does not answer: one unmaps a page that has to be written, the other wants to change the map.
+const LOCKS_ITS_MAP: &str = r#"
+import ctypes, os, sys, threading
+libc = ctypes.CDLL(None)
+size, pointer = ctypes.c_size_t, ctypes.c_void_p
+libc.mmap.restype = pointer
+libc.mmap.argtypes = [pointer, size, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+libc.munmap.argtypes = [pointer, size]
+libc.mprotect.argtypes = [pointer, size, ctypes.c_int]
+fd = os.open("file", os.O_RDWR)
+page = libc.mmap(None, 4096, 3, 1, fd, 0)
+own = libc.mmap(None, 4096, 3, 0x22, -1, 0)
+ctypes.memset(page, 120, 1)
+print("begun", flush=True)
+sys.stdin.readline()
+unmaps = threading.Thread(target=libc.munmap, args=(page, 4096))
+unmaps.start()
+while unmaps.is_alive():
+    libc.mprotect(own, 4096, 1)
+    libc.mprotect(own, 4096, 3)
+"#;
+
+/// Whether all threads of a process wait in the kernel for something that no signal ends.
+fn is_stuck(pid: Pid) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())).unwrap();
+    tasks.flatten().all(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('D'))
+    })
+}
+
+/// Nobody can say what that one has mapped.
+#[test]
+fn a_program_that_waits_for_one_file_system_keeps_nobody_from_unmounting_another() {
+    let room = room!();
+    room.sh("mkdir a/g b/h; echo x > a/g/file; cd a && $S mount g").ok();
+    std::fs::write(room.path("a/program"), LOCKS_ITS_MAP).unwrap();
+    let mut waits = Begun::start(&room, "cd a/g && exec python3 ../program");
+    let [program] = room.processes(&["../program"])[..] else { panic!("one program") };
+    let [daemon] = room.processes(&["--serve", "/run/systx-e2e"])[..] else { panic!("one daemon") };
+    let stopped = Stopped::new(daemon);
+    waits.0.stdin.take().unwrap().write_all(b"go\n").unwrap();
+    room.wait("the wait", |_| is_stuck(program));
+    let limit = "timeout 100";
+    room.sh(&format!("cd b && {TWO} {limit} $S mount h && {TWO} {limit} $S umount h")).ok();
+    assert!(is_stuck(program), "or this shows nothing");
+    drop(stopped);
+    assert_eq!(waits.0.wait().unwrap().code(), Some(0));
+    assert_eq!(std::fs::read(room.path("a/g/file")).unwrap(), b"x\n");
+}
+
+/// A process that is stopped until this is dropped.
+struct Stopped(Pid);
+
+impl Stopped {
+    fn new(pid: Pid) -> Stopped {
+        kill_process(pid, Signal::STOP).unwrap();
+        Stopped(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = kill_process(self.0, Signal::CONT);
     }
 }
 
