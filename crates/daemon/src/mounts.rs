@@ -26,6 +26,8 @@ pub struct Mount {
     pub master: Option<u64>,
     /// File system type.
     pub fs: String,
+    /// What was mounted: a device, or whatever the file system calls it.
+    pub source: PathBuf,
 }
 
 impl Mount {
@@ -96,10 +98,11 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         }
     }
     let fs = text(fields.next().unwrap_or_default());
-    let of_all = fields.nth(1).unwrap_or_default();
+    let source = unescape(fields.next().unwrap_or_default());
+    let of_all = fields.next().unwrap_or_default();
     let read_only = [options, of_all].iter().any(|o| o.split(|b| *b == b',').any(|o| o == b"ro"));
     let quotas = systx_store::quota::in_options(of_all);
-    Some(Mount { id, dev, root, at, read_only, quotas, shared, master, fs })
+    Some(Mount { id, dev, root, at, read_only, quotas, shared, master, fs, source })
 }
 
 /// Space, tab, newline and backslash stand as `\ooo`.

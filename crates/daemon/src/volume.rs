@@ -3,7 +3,7 @@
 
 use crate::counts::Counts;
 use crate::elsewhere::{self, Elsewhere};
-use crate::fuse_mount::FS_TYPE;
+use crate::fuse_mount::{FS_TYPE, SOURCE};
 use crate::guarded::Guarded;
 use crate::ledger::Ledger;
 use crate::mounts::{self, Mount};
@@ -399,9 +399,10 @@ pub fn locate(
     }
     let mount = mount_point(&table, mount_id(&dir)?)
         .ok_or_else(|| VolumeError::NoMount { path: dir.display().to_string() })?;
-    if mount.fs == FS_TYPE {
+    // What another daemon guards is a file system as any.
+    if mount.fs == FS_TYPE && mount.source != Path::new(SOURCE) {
         let (path, mount) = (dir.display().to_string(), mount.at.display().to_string());
-        return Err(VolumeError::Served { path, mount });
+        return Err(VolumeError::LogStructured { path, mount });
     }
     // Nothing can be linked or renamed into it from outside; a view of the mount shows an empty
     // place there.

@@ -58,12 +58,9 @@ pub enum VolumeError {
         /// Where the file system is mounted.
         mount: String,
     },
-    /// A log-structured volume, on which there are no transactions, or what another daemon serves.
-    #[error(
-        "{path} is in {mount}, which systx itself has mounted, and there are no transactions: it \
-         is a log-structured volume, or served by another daemon"
-    )]
-    Served {
+    /// A log-structured volume.
+    #[error("{path} is in {mount}, a log-structured volume: there are no transactions on one yet")]
+    LogStructured {
         /// The directory.
         path: String,
         /// Where it is mounted.
@@ -135,13 +132,13 @@ impl VolumeError {
 
 impl From<VolumeError> for Failure {
     fn from(error: VolumeError) -> Self {
-        use VolumeError::{Io, NoMount, NoStore, Overlay, Served, Store, Subvolume};
+        use VolumeError::{Io, LogStructured, NoMount, NoStore, Overlay, Store, Subvolume};
         if let Some(failure) = error.explained() {
             return failure;
         }
         let kind = match &error {
             Io { .. } => FailureKind::Io,
-            NoStore { .. } | Overlay { .. } | Served { .. } | Subvolume { .. } => {
+            NoStore { .. } | Overlay { .. } | LogStructured { .. } | Subvolume { .. } => {
                 FailureKind::Unsupported
             }
             NoMount { .. } => FailureKind::Invalid,
