@@ -123,6 +123,7 @@ pub fn all_keep_waiting_for(tid: u32) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
     #[test]
     fn calls_are_read_as_the_kernel_tells_them() {
@@ -151,9 +152,26 @@ mod tests {
             assert!(std::time::Instant::now() < until, "never");
             std::thread::yield_now();
         }
-        let me = rustix::thread::gettid().as_raw_nonzero().get() as u32;
-        assert_eq!(waits_for(std::process::id(), me), None);
         drop(write);
         thread.join().expect("it ends");
+        // Another one than who asks: that one is just reading what it asks for.
+        let (spins, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (say, hear) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            let (spins, stop) = (&spins, &stop);
+            scope.spawn(move || {
+                say.send(rustix::thread::gettid().as_raw_nonzero().get() as u32).expect("heard");
+                while !stop.load(SeqCst) {
+                    spins.store(true, SeqCst);
+                }
+            });
+            let tid = hear.recv().expect("said");
+            while !spins.load(SeqCst) {
+                std::thread::yield_now();
+            }
+            let what = waits_for(std::process::id(), tid);
+            stop.store(true, SeqCst);
+            assert_eq!(what, None);
+        });
     }
 }
