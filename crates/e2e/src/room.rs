@@ -223,8 +223,12 @@ impl Room {
 impl Drop for Room {
     fn drop(&mut self) {
         let _ = self.holder.stdin.take().map(|mut stdin| stdin.write_all(b"\n"));
-        for pid in self.processes(&[]) {
-            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        // Stopped first: a keeper starts the next daemon when the one before it ends.
+        let all = self.processes(&[]);
+        for signal in [Signal::STOP, Signal::KILL] {
+            for pid in &all {
+                let _ = rustix::process::kill_process(*pid, signal);
+            }
         }
         let _ = self.holder.wait();
         if let Err(e) = fs::remove_dir_all(&self.dir)

@@ -181,6 +181,10 @@ fn the_process_that_has_a_store_is_named_by_the_file_system_too() {
         let named = format!("process {} ", holders[0].as_raw_nonzero());
         assert!(said.contains(&named), "{said}");
     }
+    for at in on {
+        let umount = format!("SYSTX_RUNTIME_DIR={} $S umount dir", daemon(at));
+        room.sh(&format!("cd /run/{at} && {umount}")).ok();
+    }
 }
 
 /// A program of two threads that comes to have its memory map locked for as long as a file system
