@@ -322,10 +322,15 @@ impl Server {
     /// Any that does not pass; then nothing of the block is there.
     pub fn execute(&mut self, block: &Arc<Block>) -> io::Result<Outcome> {
         let end = Instant::now() + PATIENCE;
+        let height = self.header.height;
         loop {
             match self.try_to_execute(Arc::clone(block)) {
                 Err(e) if passes(&e) && Instant::now() < end => self.reopen()?,
                 other => return other,
+            }
+            // This block is the one after `height`, and no other one.
+            if self.header.height != height {
+                return Err(wrong("somebody else has executed blocks of the graph"));
             }
         }
     }
