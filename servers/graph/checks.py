@@ -9,7 +9,8 @@ import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(os.path.dirname(HERE), "ldap"))
+sys.path[:0] = [os.path.join(os.path.dirname(HERE), "ldap"), os.path.dirname(HERE)]
+import report  # noqa: E402
 import validators  # noqa: E402
 from site_ import LIMIT, Site, die_with_parent, until  # noqa: E402
 
@@ -347,36 +348,6 @@ class Validators(Graph):
             self.assertEqual(done.returncode, 1)
 
 
-class Result(unittest.TextTestResult):
-    def startTest(self, test):
-        self.begun = time.monotonic()
-        unittest.TestResult.startTest(self, test)
-
-    def addSuccess(self, test):
-        took = time.monotonic() - self.begun
-        print(f"ok {test.id().split('.', 1)[1]} ({took:.1f} s)", flush=True)
-
-    def addSkip(self, test, reason):
-        super().addSkip(test, reason)
-        print(f"SKIPPED: {test.id()}: {reason}", flush=True)
-
-    def addFailure(self, test, error):
-        super().addFailure(test, error)
-        print(f"FAILED {test.id()}", flush=True)
-
-    def addError(self, test, error):
-        super().addError(test, error)
-        print(f"FAILED {test.id()}", flush=True)
-
-
 if __name__ == "__main__":
-    program = unittest.main(exit=False, testRunner=unittest.TextTestRunner(
-        stream=sys.stdout, resultclass=Result, verbosity=0))
-    result = program.result
-    failed = len(result.failures) + len(result.errors)
-    passed = result.testsRun - failed - len(result.skipped)
     # Those of the model, which ./test has run.
-    passed += int(os.environ.get("MODEL_PASSED") or 0)
-    failed += int(os.environ.get("MODEL_FAILED") or 0)
-    print(f"{passed} passed, {failed} failed, {len(result.skipped)} skipped")
-    sys.exit(1 if failed else 0)
+    report.run(int(os.environ.get("MODEL_PASSED") or 0), int(os.environ.get("MODEL_FAILED") or 0))

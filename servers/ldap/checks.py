@@ -17,7 +17,9 @@ import ldap
 import ldap.modlist
 from ldap import dn as names
 
-from site_ import ADMIN, LIMIT, PASSWORD, SUFFIX, Site, until
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import report  # noqa: E402
+from site_ import ADMIN, LIMIT, PASSWORD, SUFFIX, Site, until  # noqa: E402
 
 LONG = bool(os.environ.get("SYSTX_LONG"))
 PEOPLE = f"ou=people,{SUFFIX}"
@@ -589,33 +591,5 @@ def user_of_slapd():
 OPENLDAP = user_of_slapd()
 
 
-class Result(unittest.TextTestResult):
-    def startTest(self, test):
-        self.begun = time.monotonic()
-        unittest.TestResult.startTest(self, test)
-
-    def addSuccess(self, test):
-        took = time.monotonic() - self.begun
-        print(f"ok {test.id().split('.', 1)[1]} ({took:.1f} s)", flush=True)
-
-    def addSkip(self, test, reason):
-        super().addSkip(test, reason)
-        print(f"SKIPPED: {test.id()}: {reason}", flush=True)
-
-    def addFailure(self, test, error):
-        super().addFailure(test, error)
-        print(f"FAILED {test.id()}", flush=True)
-
-    def addError(self, test, error):
-        super().addError(test, error)
-        print(f"FAILED {test.id()}", flush=True)
-
-
 if __name__ == "__main__":
-    program = unittest.main(exit=False, testRunner=unittest.TextTestRunner(
-        stream=sys.stdout, resultclass=Result, verbosity=0))
-    result = program.result
-    failed = len(result.failures) + len(result.errors)
-    passed = result.testsRun - failed - len(result.skipped)
-    print(f"{passed} passed, {failed} failed, {len(result.skipped)} skipped")
-    sys.exit(1 if failed else 0)
+    report.run()
