@@ -2,7 +2,7 @@
 
 mod images;
 
-pub use images::{Clean, CleanPolicy, Grow, Image, Mkfs, Receive, Send, Snapshot};
+pub use images::{Clean, CleanPolicy, Grow, Image, Mkfs, Receive, Send, Snapshot, Snapshots};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
@@ -126,10 +126,10 @@ pub enum Command {
     Send(Send),
     /// Apply what send wrote, from standard input, to another log-structured volume
     Receive(Receive),
-    /// Make, or remove, a snapshot of a log-structured volume that nobody has mounted
+    /// Make, or remove, a snapshot of a log-structured volume
     Snapshot(Snapshot),
     /// List the snapshots of a log-structured volume
-    Snapshots(Image),
+    Snapshots(Snapshots),
     /// Give space of a log-structured volume back that is spread over its segments
     Clean(Clean),
     /// Check what this machine allows
@@ -573,7 +573,12 @@ pub struct Mount {
     pub dir: Option<PathBuf>,
     /// Where to mount the volume in FILE
     #[arg(value_name = "DIR", conflicts_with_all = GUARD_ONLY)]
-    pub at: Option<PathBuf>,
+    pub on: Option<PathBuf>,
+    /// A snapshot of the volume, read-only, beside the live tree or without it: its name, or a time
+    /// as `systx snapshots` shows it (2026-11-26, "2026-11-26 14:00"; UTC), which means the last
+    /// one before then
+    #[arg(long, value_name = "SNAPSHOT|TIME", requires = "on")]
+    pub at: Option<String>,
     /// Also if processes hold something in it, which they can then change past the guard
     #[arg(short, long, requires = "dir")]
     pub force: bool,

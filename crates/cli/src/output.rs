@@ -3,6 +3,7 @@
 
 use crate::args::Global;
 use crate::problem::Problem;
+use jiff::Timestamp;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use systx_base::{Time, TxnId, shown, shown_lines};
@@ -264,22 +265,11 @@ pub fn holder(h: &Holder) -> String {
 
 /// `2026-11-21 02:40:10Z`.
 pub fn time(t: Time) -> String {
-    let (days, second) = (t.secs.div_euclid(86_400), t.secs.rem_euclid(86_400));
-    let (y, m, d) = civil(days);
-    format!("{y:04}-{m:02}-{d:02} {:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
-}
-
-/// Days since 1970-01-01 as a date of the Gregorian calendar (Howard Hinnant's algorithm).
-fn civil(days: i64) -> (i64, i64, i64) {
-    let z = days + 719_468;
-    let era = z.div_euclid(146_097);
-    let doe = z.rem_euclid(146_097);
-    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
-    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
-    let mp = (5 * doy + 2) / 153;
-    let day = doy - (153 * mp + 2) / 5 + 1;
-    let month = if mp < 10 { mp + 3 } else { mp - 9 };
-    (yoe + era * 400 + i64::from(month <= 2), month, day)
+    match Timestamp::from_second(t.secs) {
+        Ok(at) => at.strftime("%Y-%m-%d %H:%M:%SZ").to_string(),
+        // Of a damaged record.
+        Err(_) => format!("{} s", t.secs),
+    }
 }
 
 #[cfg(test)]

@@ -1,13 +1,15 @@
-//! One log-structured volume that is mounted: its image is open, and a plain view of it served.
+//! One mount of a log-structured volume: its image is open, and a plain view of it served, of the
+//! live tree or of a snapshot.
 //!
 //! The image is locked as long as it is open, so nobody else changes it; it is open from before the
-//! mount is anywhere until nobody can get at it any more.
+//! first mount of it is anywhere until nobody can get at the last one any more.
 
 use crate::elsewhere::{self, Elsewhere};
 use crate::fuse_mount;
 use crate::ledger::Ledger;
 use crate::protocol::{Failure, FailureKind, HostPath, MountedVolume, Transport};
 use crate::served::{ServedMount, Serving, identity, open_dir, put_over, put_under};
+use crate::snapshots;
 use crate::transports;
 use rustix::fs::CWD;
 use rustix::io::Errno;
@@ -24,7 +26,7 @@ use systx_base::Time;
 use systx_base::sync::{Mutex, rank};
 use systx_fuse::{Config, FileLocks};
 use systx_lfs::device::FileDevice;
-use systx_lfs::{CleanerThread, CostBenefit, Error, Limits, Plan, read_super};
+use systx_lfs::{CleanerThread, CostBenefit, Error, Limits, Plan, Volume, read_super};
 use systx_lfs_store::VolumeStore;
 use systx_lfs_view::VolumeView;
 use systx_store::OpenError;
@@ -32,7 +34,7 @@ use systx_store::OpenError;
 /// What was written is durable after so long at the latest, without being asked for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A volume that is mounted.
+/// One mount of a volume.
 pub(crate) struct Image {
     /// Its mount.
     at: ServedMount,
@@ -40,10 +42,12 @@ pub(crate) struct Image {
     pub file: PathBuf,
     /// Which that is, whatever its path.
     pub which: Which,
+    /// The snapshot that it shows; `None`: the live tree.
+    pub snapshot: Option<String>,
     label: String,
     transport: Transport,
     serving: Serving,
-    open: Mutex<Option<Open>>,
+    shown: Mutex<Option<Shown>>,
 }
 
 impl Deref for Image {
@@ -72,16 +76,15 @@ impl Which {
     }
 }
 
-/// An image that is open.
-struct Open {
+/// An image that is open, for all mounts of it.
+pub(crate) struct Opened {
     store: Arc<VolumeStore>,
-    view: Arc<VolumeView>,
     cleaner: CleanerThread,
 }
 
-impl Open {
+impl Opened {
     /// Opens it: recovers what a crash has left.
-    fn new(file: &Path, ledger: &Ledger) -> Result<Open, Failure> {
+    fn new(file: &Path, ledger: &Ledger) -> Result<Arc<Opened>, Failure> {
         let device = FileDevice::open(file).map_err(|e| cannot_open(file, &e))?;
         // Before anything is written, and said in its own words.
         read_super(&device).map_err(|e| cannot_use(file, &e))?;
@@ -94,24 +97,64 @@ impl Open {
         let others = Elsewhere { owner: elsewhere::own(), ledger };
         let store = systx_lfs_store::open(Arc::new(device), config, &others);
         let store = store.map_err(|e| not_recovered(file, &e))?;
-        let no_thread = |e: String| {
-            Failure::new(FailureKind::Internal, format!("{}: {e}", file.display())).path(file)
-        };
         let volume = Arc::clone(store.volume());
         let cleaner = CleanerThread::start(volume, Plan::default(), Arc::new(CostBenefit));
-        let cleaner = cleaner.map_err(|e| no_thread(e.to_string()))?;
-        let view = VolumeView::live(Arc::clone(&store), PATIENCE);
-        let view = Arc::new(view.map_err(|e| no_thread(e.to_string()))?);
-        Ok(Open { store, view, cleaner })
+        let cleaner = cleaner.map_err(|e| no_thread(file, &e))?;
+        Ok(Arc::new(Opened { store, cleaner }))
     }
 
-    /// Makes everything durable, and closes it.
-    fn close(self) -> io::Result<()> {
-        let Open { store, view, cleaner } = self;
-        drop(cleaner);
-        view.end();
-        drop(view);
-        store.close()
+    /// The volume.
+    pub fn volume(&self) -> &Arc<Volume> {
+        self.store.volume()
+    }
+
+    /// Makes everything durable, and closes it if this was its last mount.
+    fn leave(this: Arc<Opened>) -> io::Result<()> {
+        // Mounts end one after the other, under the lock of their list.
+        match Arc::try_unwrap(this) {
+            Ok(Opened { store, cleaner }) => {
+                drop(cleaner);
+                store.close()
+            }
+            Err(opened) => opened.volume().sync().map_err(|e| e.errno().into()),
+        }
+    }
+}
+
+/// What one mount shows.
+struct Shown {
+    view: Arc<VolumeView>,
+    of: Arc<Opened>,
+}
+
+impl Shown {
+    fn new(wanted: &Wanted<'_>) -> Result<Shown, Failure> {
+        let of = match wanted.opened.clone() {
+            Some(opened) => opened,
+            None => Opened::new(wanted.file, wanted.ledger)?,
+        };
+        let view = match wanted.snapshot {
+            None => VolumeView::live(Arc::clone(&of.store), PATIENCE)
+                .map_err(|e| no_thread(wanted.file, &e)),
+            Some(name) => (of.volume().at(name))
+                .map(|snapshot| VolumeView::of_snapshot(Arc::clone(of.volume()), snapshot))
+                .map_err(|e| snapshots::failed(wanted.file, name, &e)),
+        };
+        match view {
+            Ok(view) => Ok(Shown { view: Arc::new(view), of }),
+            Err(failure) => {
+                if let Err(error) = Opened::leave(of) {
+                    tracing::error!(%error, file = %wanted.file.display(), "not closed cleanly");
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    fn end(self) -> io::Result<()> {
+        self.view.end();
+        drop(self.view);
+        Opened::leave(self.of)
     }
 }
 
@@ -122,6 +165,10 @@ pub(crate) struct Wanted<'a> {
     /// Where: absolute, without symbolic links.
     pub dir: &'a Path,
     pub transport: Transport,
+    /// A snapshot, read-only; `None`: the live tree.
+    pub snapshot: Option<&'a str>,
+    /// It is open already, for another mount of it.
+    pub opened: Option<Arc<Opened>>,
     pub ledger: &'a Ledger,
     /// A dead mount of ours lies there, and gives way.
     pub replaces: bool,
@@ -136,16 +183,19 @@ impl Image {
     pub fn mount(wanted: &Wanted<'_>) -> Result<Arc<Image>, Failure> {
         let Wanted { file, dir, transport, .. } = *wanted;
         let which = Which::of(file)?;
-        let open = Open::new(file, wanted.ledger)?;
+        let shown = Shown::new(wanted)?;
         let refused = |what: &'static str| {
             move |e: Errno| {
                 let text = format!("cannot {what} {}: {e}", dir.display());
                 Failure::new(FailureKind::Io, text).path(dir)
             }
         };
-        let (mount, device) =
-            fuse_mount::detached(file.as_os_str().as_bytes(), MountAttrFlags::empty())
-                .map_err(refused("make a mount for"))?;
+        let attributes = match wanted.snapshot {
+            Some(_) => MountAttrFlags::MOUNT_ATTR_RDONLY,
+            None => MountAttrFlags::empty(),
+        };
+        let (mount, device) = fuse_mount::detached(file.as_os_str().as_bytes(), attributes)
+            .map_err(refused("make a mount for"))?;
         let (dev, id) = identity(mount.as_fd()).map_err(refused("look at the mount of"))?;
         let config = Config {
             transport: transports::of_server(transport),
@@ -153,7 +203,7 @@ impl Image {
             shared: true,
             ..Config::default()
         };
-        let connection = systx_fuse::serve(device, open.view.clone(), config).map_err(|e| {
+        let connection = systx_fuse::serve(device, shown.view.clone(), config).map_err(|e| {
             let text = format!("cannot serve {}: {e}", dir.display());
             Failure::new(FailureKind::Unsupported, text)
                 .hint("`systx doctor` shows what this kernel offers")
@@ -162,10 +212,11 @@ impl Image {
             at: ServedMount { dir: dir.to_owned(), dev, mount: id },
             file: file.to_owned(),
             which,
-            label: open.store.volume().label().to_owned(),
+            snapshot: wanted.snapshot.map(str::to_owned),
+            label: shown.of.volume().label().to_owned(),
             transport: transports::of(&connection),
             serving: Serving::new(connection),
-            open: Mutex::new(rank::LEAF, Some(open)),
+            shown: Mutex::new(rank::LEAF, Some(shown)),
         });
         let put = match wanted.replaces {
             true => put_under(&mount, dir),
@@ -191,14 +242,19 @@ impl Image {
         });
     }
 
-    /// Ends its service, and closes the image; again: does nothing.
+    /// What is open, as long as this mount is served.
+    pub fn opened(&self) -> Option<Arc<Opened>> {
+        self.shown.lock().as_ref().map(|shown| Arc::clone(&shown.of))
+    }
+
+    /// Ends its service, and closes the image if nothing else shows it; again: does nothing.
     ///
     /// # Errors
     /// What was not durable yet could not be made so.
     pub fn end(&self) -> io::Result<()> {
         self.serving.end();
-        let open = self.open.lock().take();
-        open.map_or(Ok(()), Open::close)
+        let shown = self.shown.lock().take();
+        shown.map_or(Ok(()), Shown::end)
     }
 
     /// As listings show it.
@@ -209,8 +265,13 @@ impl Image {
             label: self.label.clone(),
             dev: self.dev,
             transport: self.transport,
+            snapshot: self.snapshot.clone(),
         }
     }
+}
+
+fn no_thread(file: &Path, e: &dyn std::fmt::Display) -> Failure {
+    Failure::new(FailureKind::Internal, format!("{}: {e}", file.display())).path(file)
 }
 
 fn now() -> Time {

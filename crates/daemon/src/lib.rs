@@ -39,6 +39,7 @@ mod recorded;
 mod roster;
 mod served;
 pub mod server;
+mod snapshots;
 pub mod spawn;
 mod spawn_unsafe;
 mod stopped;

@@ -71,7 +71,7 @@ impl Entry {
     }
 }
 
-/// One mounted volume.
+/// One mounted volume, or a snapshot of one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeEntry {
     /// The image or the block device.
@@ -80,6 +80,9 @@ pub struct VolumeEntry {
     pub dir: HostPath,
     /// How it is to be served.
     pub transport: Transport,
+    /// The snapshot that is shown.
+    #[serde(default)]
+    pub snapshot: Option<String>,
 }
 
 impl VolumeEntry {
@@ -297,7 +300,7 @@ mod tests {
         assert!(bad(&|r| r.entries[0].store = "/elsewhere".into()));
         for (file, dir) in [("/a", "/"), ("a", "/srv"), ("/a", "/srv/../etc"), ("/a\0", "/srv")] {
             let (file, dir) = (HostPath::from(file), HostPath::from(dir));
-            let entry = VolumeEntry { file, dir, transport: Transport::Auto };
+            let entry = VolumeEntry { file, dir, transport: Transport::Auto, snapshot: None };
             assert!(bad(&|r| r.volumes.push(entry.clone())), "{entry:?}");
         }
     }

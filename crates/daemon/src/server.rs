@@ -412,6 +412,7 @@ impl Connection<'_> {
             Request::Guarded => Reply::Guarded(c.guarded()?),
             Request::MountVolume(mount) => Reply::MountedVolume(c.mount_volume(self.peer, mount)?),
             Request::Volumes => Reply::Volumes(c.volumes()?),
+            Request::Snapshots(about) => Reply::Snapshots(c.snapshots(about)?),
             Request::Hello { .. } | Request::Shutdown { .. } | Request::Progress { .. } => {
                 return Err(Failure::new(FailureKind::Invalid, "request out of step"));
             }
@@ -470,6 +471,7 @@ fn name_of(request: &Request) -> &'static str {
         Request::Guarded => "guarded",
         Request::MountVolume(_) => "mount_volume",
         Request::Volumes => "volumes",
+        Request::Snapshots(_) => "snapshots",
         Request::Progress { .. } => "progress",
         Request::Shutdown { .. } => "shutdown",
     }

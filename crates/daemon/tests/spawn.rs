@@ -41,6 +41,7 @@ impl Control for Empty {
         settle(Settle) -> ();
         mount_volume(Peer, MountVolume) -> MountedVolume;
         volumes() -> Vec<MountedVolume>;
+        snapshots(Snapshots) -> Vec<VolumeSnapshot>;
         undo(Undo) -> Undone;
         redo(Undo) -> Undone;
         recover(Place, bool) -> Recovered;

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use systx_e2e::lab::systx_binary;
 use systx_e2e::others::{assert_pjdfstest_as_on_the_host, crate_program, pjdfstest};
 use systx_e2e::run::{Limits, finish};
 use systx_e2e::shared::{ANN, BOB, Shared};
@@ -413,4 +414,95 @@ fn a_volume_in_use_is_not_unmounted_but_by_force_and_loses_nothing() {
     lab.until("it is closed", || lab.do_systx(["fsck", "image"]).code == 0);
     lab.do_systx(["mount", "image", "v"]).ok();
     assert_eq!(fs::read(v.path("held")).unwrap(), b"written");
+}
+
+/// Of what `systx snapshots` says of a volume: the names, oldest first.
+fn kept(lab: &Lab, volume: &str) -> Vec<String> {
+    let listed = lab.do_systx(["snapshots", volume, "--json"]).ok().json();
+    let all = listed["snapshots"].as_array().expect("a list");
+    all.iter().map(|s| s["name"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[test]
+fn a_snapshot_is_mounted_beside_the_live_tree_and_nothing_changes_it() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    fs::create_dir(lab.path("w")).unwrap();
+    v.sh(WORK).ok();
+    // Stored through a mapping, and on no way to the volume yet.
+    let script = "import mmap, os, subprocess, sys
+f = os.open('mapped', os.O_RDWR | os.O_CREAT); os.ftruncate(f, 8192)
+m = mmap.mmap(f, 8192); m[0:6] = b'before'
+subprocess.run([sys.argv[1], 'snapshot', '.', 'monday'], check=True)
+m[0:6] = b'behind'";
+    fs::write(lab.path("script.py"), script).unwrap();
+    let systx = systx_binary().display();
+    v.sh(&format!("python3 ../script.py {systx}")).ok();
+    // The capture reads what is there now; of the mapping, what was there then.
+    let then = Tree::capture(&v.dir).without(|p| p == Path::new("mapped"));
+    v.sh("rm -r copy; echo new > hard; mv all.tar other; mkdir y; setfattr -n user.a -v b x").ok();
+    lab.do_systx(["mount", "image", "w", "--at", "monday"]).ok();
+    let shows_it = || {
+        let now = Tree::capture(lab.path("w"));
+        assert_eq!(&fs::read(lab.path("w/mapped")).unwrap()[..6], b"before");
+        now.without(|p| p == Path::new("mapped"))
+    };
+    then.assert_same(&shows_it(), "then, against the snapshot");
+    let change = shell(&lab, &lab.path("w"), 20, "echo x > hard || mkdir z || rm mapped");
+    assert!(change.code != 0 && change.err.contains("Read-only"), "{}", change.err);
+    let refused = lab.do_systx(["snapshot", "v", "monday", "--delete"]);
+    assert!(refused.code != 0 && refused.err.contains("is mounted"), "{}", refused.err);
+    assert_eq!(kept(&lab, "v"), ["monday"]);
+    // Both come back; the volume stays open as long as one of them is there.
+    fs::write(v.path("fsynced"), "1").unwrap();
+    File::open(v.path("fsynced")).unwrap().sync_all().unwrap();
+    lab.kill_and_come_back();
+    then.assert_same(&shows_it(), "then, against the snapshot, after a kill");
+    assert_eq!(fs::read(v.path("fsynced")).unwrap(), b"1");
+    fs::write(v.path("last"), "2").unwrap();
+    v.umount();
+    then.assert_same(&shows_it(), "then, against the snapshot alone");
+    assert!(lab.do_systx(["fsck", "image"]).err.contains("is mounted"));
+    lab.do_systx(["mount", "image", "v"]).ok();
+    assert_eq!(fs::read(v.path("last")).unwrap(), b"2");
+    lab.do_systx(["umount", "w"]).ok();
+    lab.do_systx(["snapshot", "image", "monday", "--delete"]).ok();
+    assert!(kept(&lab, "v").is_empty());
+}
+
+#[test]
+fn which_snapshot_is_meant_is_said_by_name_or_time() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    fs::create_dir(lab.path("w")).unwrap();
+    for name in ["one", "two"] {
+        fs::write(v.path("f"), name).unwrap();
+        lab.do_systx(["snapshot", "v", name]).ok();
+    }
+    fs::write(v.path("f"), "now").unwrap();
+    assert_eq!(kept(&lab, "v"), ["one", "two"]);
+    assert_eq!(kept(&lab, "image"), ["one", "two"]);
+    let taken = lab.do_systx(["snapshot", "v", "one"]);
+    assert!(taken.code != 0 && taken.err.contains("already"), "{}", taken.err);
+    let refused = |at: &str, why: &str| {
+        let done = lab.do_systx(["mount", "image", "w", "--at", at]);
+        assert!(done.code != 0 && done.err.contains(why), "{at}: {}", done.err);
+        assert_eq!(fs::read_dir(lab.path("w")).unwrap().count(), 0);
+    };
+    refused("three", "there is no snapshot");
+    refused("1999-12-31", "no snapshot is as old");
+    let shows = |at: &str, what: &str| {
+        lab.do_systx(["mount", "image", "w", "--at", at]).ok();
+        assert_eq!(fs::read_to_string(lab.path("w/f")).unwrap(), what);
+        lab.do_systx(["umount", "w"]).ok();
+    };
+    shows("one", "one");
+    shows("2100-01-01", "two");
+    // Of a volume that nobody has mounted.
+    v.umount();
+    shows("one", "one");
+    assert_eq!(kept(&lab, "image"), ["one", "two"]);
+    let nothing = lab.do_systx(["snapshot", "v", "three"]);
+    assert!(nothing.err.contains("no log-structured volume"), "{}", nothing.err);
+    lab.do_systx(["mount", "image", "v"]).ok();
 }

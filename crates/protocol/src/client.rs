@@ -9,8 +9,8 @@ use crate::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
     Deferred, Entered, Failure, FailureKind, Finish, Gc, GuardedDir, HostPath, Inspected, Listed,
     LogEntry, Mount, MountVolume, Mounted, MountedVolume, Outcome, Place, Progress, Recovered,
-    Reply, Request, Settle, Status, Target, Umount, Undo, Undone, Unmounted, VERSION, Version,
-    VolumeActivity,
+    Reply, Request, Settle, Snapshots, Status, Target, Umount, Undo, Undone, Unmounted, VERSION,
+    Version, VolumeActivity, VolumeSnapshot,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -386,6 +386,13 @@ impl Client {
     /// See [`Client::begin`].
     pub fn volumes(&mut self) -> Answer<Vec<MountedVolume>> {
         expect!(self.call(&Request::Volumes, &[])?, Reply::Volumes(v) => v)
+    }
+    /// [`crate::Control::snapshots`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn snapshots(&mut self, snapshots: Snapshots) -> Answer<Vec<VolumeSnapshot>> {
+        expect!(self.call(&Request::Snapshots(snapshots), &[])?, Reply::Snapshots(v) => v)
     }
     /// Ends the daemon.
     ///

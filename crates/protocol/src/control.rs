@@ -3,8 +3,8 @@
 use super::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
     Deferred, Entered, Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry,
-    Mount, MountVolume, Mounted, MountedVolume, Outcome, Place, Recovered, Settle, Status, Target,
-    Umount, Undo, Undone, Unmounted, Version, VolumeActivity,
+    Mount, MountVolume, Mounted, MountedVolume, Outcome, Place, Recovered, Settle, Snapshots,
+    Status, Target, Umount, Undo, Undone, Unmounted, Version, VolumeActivity, VolumeSnapshot,
 };
 use std::os::fd::OwnedFd;
 use systx_base::TxnId;
@@ -180,16 +180,22 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// Internal faults only.
     fn guarded(&self) -> Result<Vec<GuardedDir>, Failure>;
-    /// Mounts a log-structured volume.
+    /// Mounts a log-structured volume, or a snapshot of one.
     ///
     /// # Errors
-    /// It is none, is mounted already, is damaged, or cannot be mounted there.
+    /// It is none, is mounted already, is damaged, or cannot be mounted there; there is no such
+    /// snapshot.
     fn mount_volume(&self, peer: Peer, mount: MountVolume) -> Result<MountedVolume, Failure>;
     /// The log-structured volumes that are mounted.
     ///
     /// # Errors
     /// Internal faults only.
     fn volumes(&self) -> Result<Vec<MountedVolume>, Failure>;
+    /// The snapshots of a volume that is mounted, oldest first, after a change to them.
+    ///
+    /// # Errors
+    /// It is not mounted; the name is taken, not there, in use, or cannot be one; no space.
+    fn snapshots(&self, snapshots: Snapshots) -> Result<Vec<VolumeSnapshot>, Failure>;
     /// The client that began this run, or a visit to it, is gone without ending it: end what
     /// still runs in its view; a run aborts, a visited transaction stays kept.
     fn client_gone(&self, id: TxnId);

@@ -1,9 +1,10 @@
 //! Log-structured volumes that are mounted.
 
-use super::{HostPath, Transport};
+use super::{HostPath, Transport, time_parts};
 use serde::{Deserialize, Serialize};
+use systx_base::Time;
 
-/// Asks to mount a log-structured volume.
+/// Asks to mount a log-structured volume, or a snapshot of one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountVolume {
     /// The image or the block device, absolute.
@@ -14,9 +15,11 @@ pub struct MountVolume {
     pub mnt_ns: u64,
     /// How it is served.
     pub transport: Transport,
+    /// The snapshot that is to be shown, read-only; `None`: the live tree.
+    pub snapshot: Option<String>,
 }
 
-/// A log-structured volume that is mounted.
+/// A log-structured volume, or a snapshot of one, that is mounted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountedVolume {
     /// The image or the block device.
@@ -29,4 +32,41 @@ pub struct MountedVolume {
     pub dev: u64,
     /// How it is served.
     pub transport: Transport,
+    /// The snapshot that is shown, read-only; `None`: the live tree.
+    pub snapshot: Option<String>,
+}
+
+/// About the snapshots of a volume that is mounted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshots {
+    /// Its image or block device, or a directory that it, or a snapshot of it, is mounted on.
+    pub volume: HostPath,
+    /// What becomes of them.
+    pub change: SnapshotChange,
+}
+
+/// What becomes of the snapshots of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotChange {
+    /// Nothing: they are listed.
+    Nothing,
+    /// The tree is kept as it is, under this name.
+    Make(String),
+    /// The one of this name is kept no longer.
+    Remove(String),
+}
+
+/// A snapshot of a log-structured volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeSnapshot {
+    /// Its name.
+    pub name: String,
+    /// When it was made.
+    #[serde(with = "time_parts")]
+    pub time: Time,
+    /// Bytes of the segments that it keeps, with others or alone.
+    pub keeps: u64,
+    /// The volume that it was received from: its number in hexadecimal digits.
+    pub of: Option<String>,
 }

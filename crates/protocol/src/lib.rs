@@ -51,7 +51,7 @@ pub use failure::{Failure, FailureKind};
 pub use guard::{
     GuardedAt, GuardedDir, Held, HeldAs, Holder, Mount, Mounted, STALL_MS_MAX, Umount, Unmounted,
 };
-pub use images::{MountVolume, MountedVolume};
+pub use images::{MountVolume, MountedVolume, SnapshotChange, Snapshots, VolumeSnapshot};
 pub use message::{Reply, Request};
 pub use open::{BeginOpen, BegunOpen};
 pub use progress::{Phase, Progress};
@@ -61,7 +61,7 @@ pub use top::{
 };
 
 /// Number of this protocol; changes whenever a message changes.
-pub const VERSION: u32 = 14;
+pub const VERSION: u32 = 15;
 
 /// A path or an argument: bytes, since Linux names need not be UTF-8.  In JSON a string where it
 /// is UTF-8, else an array of byte values.

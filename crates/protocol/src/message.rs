@@ -3,8 +3,9 @@
 use super::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Deferred,
     Entered, Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount,
-    MountVolume, Mounted, MountedVolume, Outcome, Place, Progress, Recovered, Settle, Status,
-    Target, Umount, Undo, Undone, Unmounted, Version, VolumeActivity, id_text,
+    MountVolume, Mounted, MountedVolume, Outcome, Place, Progress, Recovered, Settle, Snapshots,
+    Status, Target, Umount, Undo, Undone, Unmounted, Version, VolumeActivity, VolumeSnapshot,
+    id_text,
 };
 use serde::{Deserialize, Serialize};
 use systx_base::TxnId;
@@ -134,6 +135,8 @@ pub enum Request {
     MountVolume(MountVolume),
     /// [`super::Control::volumes`].
     Volumes,
+    /// [`super::Control::snapshots`].
+    Snapshots(Snapshots),
     /// How far the request is that another connection waits for.
     Progress {
         /// What the daemon called that connection in its hello.
@@ -187,6 +190,7 @@ pub enum Reply {
     Guarded(Vec<GuardedDir>),
     MountedVolume(MountedVolume),
     Volumes(Vec<MountedVolume>),
+    Snapshots(Vec<VolumeSnapshot>),
     /// `None`: nothing that takes long is under way.
     Progress(Option<Progress>),
     Done,

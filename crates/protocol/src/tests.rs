@@ -94,8 +94,13 @@ fn requests() -> Vec<Request> {
             dir: "/v".into(),
             mnt_ns: 4,
             transport: Transport::Dev,
+            snapshot: Some("monday".into()),
         }),
         Request::Volumes,
+        Request::Snapshots(Snapshots {
+            volume: "/v".into(),
+            change: SnapshotChange::Make("monday".into()),
+        }),
         Request::Shutdown { force: true },
     ]
 }

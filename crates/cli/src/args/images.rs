@@ -74,12 +74,20 @@ pub struct Receive {
     pub image: Image,
 }
 
+/// `systx snapshots`.
+#[derive(Clone, Debug, Args)]
+pub struct Snapshots {
+    /// The image or block device, or the directory that it is mounted on
+    #[arg(value_name = "FILE|DIR")]
+    pub volume: PathBuf,
+}
+
 /// `systx snapshot`.
 #[derive(Clone, Debug, Args)]
 pub struct Snapshot {
-    /// Which.
-    #[command(flatten)]
-    pub image: Image,
+    /// The image or block device, or the directory that it is mounted on
+    #[arg(value_name = "FILE|DIR")]
+    pub volume: PathBuf,
     /// Name of the snapshot
     #[arg(value_name = "NAME")]
     pub name: String,

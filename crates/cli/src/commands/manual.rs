@@ -140,7 +140,9 @@ const EXAMPLES: &[(&str, Rows)] = &[
         "systx-mount",
         &[
             ("systx mount /srv/mail", "From now on programs there are isolated, too."),
-            ("systx mount", "What is guarded."),
+            ("systx mount disk.img /srv/work", "A log-structured volume, for all users."),
+            ("systx mount disk.img /mnt --at monday", "A snapshot of it, read-only."),
+            ("systx mount", "What is guarded, and what is mounted."),
         ],
     ),
     ("systx-umount", &[("systx umount /srv/mail", "It is an ordinary directory again.")]),
@@ -169,6 +171,7 @@ const EXAMPLES: &[(&str, Rows)] = &[
         "systx-snapshot",
         &[
             ("systx snapshot disk.img monday", "Keep the tree as it is."),
+            ("systx snapshot /srv/work monday", "Of a volume that is mounted there."),
             ("systx snapshot disk.img monday --delete", "Do not keep it any longer."),
         ],
     ),

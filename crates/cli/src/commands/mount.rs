@@ -1,6 +1,7 @@
 //! `systx mount` and `systx umount`: guarded directories, and log-structured volumes.
 
 use crate::args::{Mount, TransportArg, Umount};
+use crate::commands::snapshots;
 use crate::context;
 use crate::output::{self, Out};
 use crate::problem::{CONFLICT, Problem};
@@ -21,8 +22,8 @@ const MOST: usize = 5;
 /// It cannot be guarded, or processes hold something in it.
 pub fn mount(args: &Mount, out: Out) -> Result<i32, Problem> {
     let Some(dir) = &args.dir else { return list(out) };
-    if let Some(at) = &args.at {
-        return mount_volume(dir, at, args.transport, out);
+    if let Some(on) = &args.on {
+        return mount_volume(dir, on, args, out);
     }
     if std::fs::metadata(dir).is_ok_and(|found| !found.is_dir()) {
         return Err(Problem::new(format!("{} is not a directory", dir.display()))
@@ -75,20 +76,33 @@ fn transport(how: TransportArg) -> Transport {
 }
 
 /// Mounts a log-structured volume.
-fn mount_volume(file: &Path, at: &Path, how: TransportArg, out: Out) -> Result<i32, Problem> {
+fn mount_volume(file: &Path, on: &Path, args: &Mount, out: Out) -> Result<i32, Problem> {
+    let snapshot = match &args.at {
+        Some(at) => Some(snapshots::find(file, at)?),
+        None => None,
+    };
     let request = MountVolume {
         file: HostPath::from(absolute(file)?),
-        dir: HostPath::from(absolute(at)?),
+        dir: HostPath::from(absolute(on)?),
         mnt_ns: namespace()?,
-        transport: transport(how),
+        transport: transport(args.transport),
+        snapshot,
     };
     let mounted = context::connect()?.mount_volume(request)?;
     if out.json {
         out.json("mounted", &mounted);
     } else {
-        out.say(&format!("{} is mounted on {}", mounted.file, mounted.dir));
+        out.say(&format!("{} is mounted on {}", shown(&mounted), mounted.dir));
     }
     Ok(0)
+}
+
+/// What a mount shows.
+fn shown(volume: &MountedVolume) -> String {
+    match &volume.snapshot {
+        Some(name) => format!("snapshot {name:?} of {}", volume.file),
+        None => volume.file.to_string(),
+    }
 }
 
 /// Ends a guard, or the mount of a volume.
@@ -155,7 +169,8 @@ fn list(out: Out) -> Result<i32, Problem> {
     let mut text = String::new();
     for v in &volumes {
         let label = if v.label.is_empty() { String::new() } else { format!("  {:?}", v.label) };
-        text.push_str(&format!("{}  volume in {}{label}\n", v.dir, v.file));
+        let at = v.snapshot.as_ref().map_or(String::new(), |name| format!("  snapshot {name:?}"));
+        text.push_str(&format!("{}  volume in {}{label}{at}\n", v.dir, v.file));
     }
     for g in &guarded {
         let routed = if g.routed { "  routed" } else { "" };
@@ -175,7 +190,7 @@ fn list(out: Out) -> Result<i32, Problem> {
 
 /// The guarded directories, and the mounted volumes. A daemon is not started to say that there are
 /// none, but it is for those that a dead one has left.
-fn mounted() -> Result<(Vec<GuardedDir>, Vec<MountedVolume>), Problem> {
+pub(crate) fn mounted() -> Result<(Vec<GuardedDir>, Vec<MountedVolume>), Problem> {
     let runtime = Runtime::find()?;
     if context::inside().is_none() && !runtime.has_guarded() {
         return Ok(match runtime.connect()? {

@@ -1,44 +1,26 @@
-//! `systx snapshots`: what a log-structured volume keeps of its past.
+//! `systx snapshots`: what a log-structured volume keeps of its past.  Of a volume that is mounted,
+//! the daemon is asked.
 
-use crate::args::Image;
+use crate::args::Snapshots;
+use crate::commands::mount;
+use crate::context;
 use crate::image;
 use crate::output::{self, Out};
 use crate::problem::Problem;
-use serde::Serialize;
-use systx_base::Time;
-
-#[derive(Serialize)]
-struct Listed {
-    name: String,
-    time: Stamp,
-    /// Bytes of the segments that it keeps, with others or alone.
-    keeps: u64,
-    /// The volume that it was received from.
-    of: Option<String>,
-}
-
-#[derive(Serialize)]
-struct Stamp {
-    secs: i64,
-    nanos: u32,
-}
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use std::path::Path;
+use systx_lfs::Volume;
+use systx_protocol::{self as protocol, MountedVolume, SnapshotChange, VolumeSnapshot};
 
 /// Lists them, oldest first.
 ///
 /// # Errors
 /// It is no volume, cannot be read, or is in use.
-pub fn snapshots(args: &Image, out: Out) -> Result<i32, Problem> {
-    let path = args.file.as_path();
-    let volume = image::open_to_read(path)?;
-    let segment = image::bytes(volume.identity().1.segment_blocks.into());
-    let all: Vec<Listed> = (volume.snapshots().into_iter())
-        .map(|s| Listed {
-            name: s.name,
-            time: Stamp { secs: s.time.secs, nanos: s.time.nanos },
-            keeps: segment * u64::from(s.segments),
-            of: s.origin.map(|(id, _)| image::hex(&id)),
-        })
-        .collect();
+pub fn snapshots(args: &Snapshots, out: Out) -> Result<i32, Problem> {
+    let path = args.volume.as_path();
+    let all = list(path)?;
     if out.json {
         out.json("snapshots", &all);
         return Ok(0);
@@ -48,9 +30,104 @@ pub fn snapshots(args: &Image, out: Out) -> Result<i32, Problem> {
     }
     for s in &all {
         let of = s.of.as_ref().map_or(String::new(), |id| format!("  received from {id}"));
-        let time = output::time(Time { secs: s.time.secs, nanos: s.time.nanos });
-        let keeps = output::size(s.keeps);
+        let (time, keeps) = (output::time(s.time), output::size(s.keeps));
         output::print(&format!("{time}  {keeps:>9}  {}{of}\n", s.name));
     }
     Ok(0)
+}
+
+/// All of a volume, mounted or not, oldest first.
+///
+/// # Errors
+/// It is no volume, cannot be read, or is in use.
+fn list(path: &Path) -> Result<Vec<VolumeSnapshot>, Problem> {
+    match mounted(path)? {
+        Some(at) => of_mounted(&at, SnapshotChange::Nothing),
+        None => Ok(of_volume(&image::open_to_read(path)?)),
+    }
+}
+
+/// Those of a volume that is open here.
+pub(super) fn of_volume(volume: &Volume) -> Vec<VolumeSnapshot> {
+    let segment = image::bytes(volume.identity().1.segment_blocks.into());
+    let listed = volume.snapshots().into_iter().map(|s| VolumeSnapshot {
+        name: s.name,
+        time: s.time,
+        keeps: segment.saturating_mul(s.segments.into()),
+        of: s.origin.map(|(id, _)| image::hex(&id)),
+    });
+    listed.collect()
+}
+
+/// Asks the daemon that has it mounted.
+///
+/// # Errors
+/// What the daemon says.
+pub(super) fn of_mounted(
+    at: &MountedVolume,
+    change: SnapshotChange,
+) -> Result<Vec<VolumeSnapshot>, Problem> {
+    let about = protocol::Snapshots { volume: at.file.clone(), change };
+    Ok(context::connect()?.snapshots(about)?)
+}
+
+/// The mount of a volume that the daemon has, by its image or where it is mounted; the live one
+/// before those of snapshots.
+///
+/// # Errors
+/// A directory that no volume is mounted on; the daemon does not answer.
+pub(super) fn mounted(path: &Path) -> Result<Option<MountedVolume>, Problem> {
+    let given = std::fs::canonicalize(path).map_err(|e| image::cannot_open(path, &e))?;
+    let (_, mut volumes) = mount::mounted()?;
+    volumes.retain(|v| v.dir.as_path() == given || v.file.as_path() == given);
+    volumes.sort_by_key(|v| v.snapshot.is_some());
+    match volumes.into_iter().next() {
+        None if given.is_dir() => {
+            Err(image::about(path, "no log-structured volume is mounted on it")
+                .hint("systx mount lists those that are; or name the image"))
+        }
+        found => Ok(found),
+    }
+}
+
+/// The name of the snapshot that is meant: by its name, or the last one that was made before a
+/// time.
+///
+/// # Errors
+/// There is none; as [`snapshots`].
+pub fn find(volume: &Path, at: &str) -> Result<String, Problem> {
+    let mut all = list(volume)?;
+    if all.iter().any(|s| s.name == at) {
+        return Ok(at.to_owned());
+    }
+    let Some(time) = time(at) else {
+        return Err(image::cannot_snapshot(volume, at, systx_lfs::Error::NotFound));
+    };
+    all.retain(|s| s.time.secs <= time.as_second());
+    match all.into_iter().max_by_key(|s| s.time) {
+        Some(s) => Ok(s.name),
+        None => Err(image::about(volume, format!("no snapshot is as old as {at}"))
+            .hint("systx snapshots FILE lists them")),
+    }
+}
+
+/// A point in time, in UTC if nothing else is said.
+fn time(text: &str) -> Option<Timestamp> {
+    let in_utc = || text.parse::<DateTime>().ok()?.to_zoned(TimeZone::UTC).ok();
+    text.parse().ok().or_else(|| Some(in_utc()?.timestamp()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_dates_with_or_without_a_zone() {
+        let at = |text| time(text).map(Timestamp::as_second);
+        assert_eq!(at("2000-02-29 12:34:56Z"), Some(951_827_696));
+        assert_eq!(at("2000-02-29 12:34"), Some(951_827_640));
+        assert_eq!(at("2000-02-29"), Some(951_782_400));
+        assert_eq!(at("2000-02-29T12:34:56+01:00"), Some(951_824_096));
+        assert_eq!(at("monday"), None);
+    }
 }

@@ -370,6 +370,10 @@ impl Control for Daemon {
         Ok(self.guards.volumes())
     }
 
+    fn snapshots(&self, about: Snapshots) -> Result<Vec<VolumeSnapshot>, Failure> {
+        self.guards.snapshots(&about)
+    }
+
     fn client_gone(&self, id: TxnId) {
         let Ok(txn) = self.table.get(id) else { return };
         if let Some(visitor) = txn.visitor() {

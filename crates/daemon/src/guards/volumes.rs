@@ -3,19 +3,26 @@
 use super::{Guards, SUCCESSION_LIMIT, State, not_unmounted};
 use crate::fuse_mount::FS_TYPE;
 use crate::holders::{self, Sought};
-use crate::image::{Image, Wanted, Which, cannot_open};
+use crate::image::{Image, Opened, Wanted, Which, cannot_open};
 use crate::mounts;
 use crate::protocol::{
-    Failure, FailureKind, HostPath, MountVolume, MountedVolume, Peer, Umount, Unmounted,
+    Failure, FailureKind, HostPath, MountVolume, MountedVolume, Peer, Snapshots, Umount, Unmounted,
+    VolumeSnapshot,
 };
 use crate::roster::VolumeEntry;
 use crate::served;
+use crate::snapshots;
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 impl State {
+    /// What is open of an image.
+    pub(super) fn opened(&self, which: Which) -> Option<Arc<Opened>> {
+        self.images.iter().filter(|image| image.which == which).find_map(|image| image.opened())
+    }
+
     /// A volume is not mounted any more.
     fn strike_volume(&mut self, image: &Arc<Image>) {
         self.images.retain(|other| !Arc::ptr_eq(other, image));
@@ -87,7 +94,8 @@ impl Guards {
         let file = std::fs::canonicalize(given).map_err(|e| cannot_open(given, &e))?;
         let dir = resolved(request.dir.as_path())?;
         let which = Which::of(&file)?;
-        if let Some(other) = state.images.iter().find(|image| image.which == which) {
+        let live = |image: &&Arc<Image>| image.which == which && image.snapshot.is_none();
+        if let Some(other) = state.images.iter().find(live).filter(|_| request.snapshot.is_none()) {
             let text = format!("{} is mounted already, on {}", file.display(), other.dir.display());
             return Err(Failure::new(FailureKind::State, text)
                 .hint(format!("systx umount {} ends that", other.dir.display()))
@@ -104,11 +112,18 @@ impl Guards {
             file: HostPath::from(file.as_path()),
             dir: HostPath::from(dir.as_path()),
             transport: request.transport,
+            snapshot: request.snapshot.clone(),
         });
         let mounted = state.settle().and_then(|()| {
-            let (file, dir, replaces) = (file.as_path(), dir.as_path(), false);
-            let ledger = self.table.volumes.ledger();
-            self.mount_image(&Wanted { file, dir, transport: request.transport, ledger, replaces })
+            self.mount_image(&Wanted {
+                file: &file,
+                dir: &dir,
+                transport: request.transport,
+                snapshot: request.snapshot.as_deref(),
+                opened: state.opened(which),
+                ledger: self.table.volumes.ledger(),
+                replaces: false,
+            })
         });
         match mounted {
             Ok(image) => {
@@ -125,6 +140,27 @@ impl Guards {
                 Err(failure)
             }
         }
+    }
+
+    /// See [`crate::protocol::Control::snapshots`].
+    pub(crate) fn snapshots(&self, about: &Snapshots) -> Result<Vec<VolumeSnapshot>, Failure> {
+        // Held, so that it is not unmounted meanwhile.
+        let state = self.state.lock();
+        let path = about.volume.as_path();
+        let which = Which::of(path).ok();
+        let is_it = |image: &&Arc<Image>| {
+            Some(image.which) == which
+                || image.dir == path
+                || image.place().as_deref() == Some(path)
+        };
+        let image = state.images.iter().find(is_it);
+        let Some((image, opened)) = image.and_then(|i| Some((i, i.opened()?))) else {
+            let text = format!("{} is no volume that is mounted here", path.display());
+            return Err(Failure::new(FailureKind::NotFound, text)
+                .hint("systx mount lists those that are")
+                .path(path));
+        };
+        snapshots::change(opened.volume(), &image.file, &about.change)
     }
 
     fn mount_image(&self, wanted: &Wanted<'_>) -> Result<Arc<Image>, Failure> {
@@ -215,7 +251,7 @@ impl Guards {
     pub(super) fn bring_volume_back(&self, state: &mut State, entry: VolumeEntry, calm: bool) {
         let dir = entry.dir.as_path().to_owned();
         let back = match calm {
-            true => self.mount_again(&entry),
+            true => self.mount_again(state, &entry),
             false => {
                 let text = "it breaks again and again";
                 Err(Failure::new(FailureKind::Internal, text))
@@ -231,13 +267,14 @@ impl Guards {
         }
     }
 
-    fn mount_again(&self, entry: &VolumeEntry) -> Result<Arc<Image>, Failure> {
+    fn mount_again(&self, state: &State, entry: &VolumeEntry) -> Result<Arc<Image>, Failure> {
         let (file, dir) = (entry.file.as_path(), entry.dir.as_path());
         served::clear_away(dir, 1).map_err(|e| super::unreadable(dir, e))?;
         let replaces = served::is_ours_at(dir);
         let ledger = self.table.volumes.ledger();
-        let transport = entry.transport;
-        let wanted = Wanted { file, dir, transport, ledger, replaces };
+        let (transport, snapshot) = (entry.transport, entry.snapshot.as_deref());
+        let opened = state.opened(Which::of(file)?);
+        let wanted = Wanted { file, dir, transport, snapshot, opened, ledger, replaces };
         // The kernel may not have closed all files of a killed process yet.
         let until = Instant::now() + SUCCESSION_LIMIT;
         loop {

@@ -149,6 +149,9 @@ impl Control for Fake {
     fn volumes(&self) -> Result<Vec<MountedVolume>, Failure> {
         Ok(Vec::new())
     }
+    fn snapshots(&self, _: Snapshots) -> Result<Vec<VolumeSnapshot>, Failure> {
+        Err(Failure::new(FailureKind::Unsupported, "no volumes"))
+    }
     fn client_gone(&self, id: TxnId) {
         self.open.lock().unwrap().remove(&id.0);
         self.note(format!("gone {}", id.0));
