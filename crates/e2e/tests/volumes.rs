@@ -462,6 +462,7 @@ m[0:6] = b'behind'";
     fs::write(v.path("last"), "2").unwrap();
     v.umount();
     then.assert_same(&shows_it(), "then, against the snapshot alone");
+    lab.kill_and_come_back();
     assert!(lab.do_systx(["fsck", "image"]).err.contains("is mounted"));
     lab.do_systx(["mount", "image", "v"]).ok();
     assert_eq!(fs::read(v.path("last")).unwrap(), b"2");
