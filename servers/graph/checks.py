@@ -9,10 +9,10 @@ import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(os.path.dirname(HERE), "ldap"), os.path.dirname(HERE)]
+sys.path.insert(0, os.path.dirname(HERE))
 import report  # noqa: E402
 import validators  # noqa: E402
-from site_ import LIMIT, Site, die_with_parent, until  # noqa: E402
+from volume import LIMIT, Volume, die_with_parent, until  # noqa: E402
 
 LONG = bool(os.environ.get("SYSTX_LONG"))
 PROGRAM = f"{os.environ['SYSTX_BUILT']}/systx-graph"
@@ -26,7 +26,7 @@ class Graph(unittest.TestCase):
     INJECT = None
 
     def setUp(self):
-        self.site = Site(inject=self.INJECT)
+        self.site = Volume("graph", inject=self.INJECT)
         self.addCleanup(self.site.close)
 
     def graph(self, *arguments, check=True):

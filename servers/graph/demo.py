@@ -5,11 +5,11 @@ import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(os.path.dirname(HERE), "ldap"))
-from site_ import Site, die_with_parent  # noqa: E402
+sys.path.insert(0, os.path.dirname(HERE))
+from volume import Volume, die_with_parent  # noqa: E402
 
 SHAPE = ["--vertices", "2180", "--edges", "6236"]
-site = Site()
+site = Volume("graph")
 program = f"{site.target}/systx-graph"
 
 

@@ -1,0 +1,493 @@
+/* Preloaded into the stock Dovecot 2.3: its locks of a guarded mail tree are system transactions.
+ *
+ * What Dovecot does between taking a lock (the lock file of dovecot-uidlist, the locks of index
+ * files) and giving the outermost one back is one transaction.  Its scope is a name that all
+ * processes of one mail user share, so a begin waits for the end of the others', as the lock would,
+ * and none loses to another.  Descriptors from before take part.
+ *
+ *   import_environment = $import_environment LD_PRELOAD=.../libsystx_dovecot.so SYSTX_MAIL=DIR
+ *
+ * What is not below SYSTX_MAIL, and locks of other files, are as ever.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/capability.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <systx.h>
+
+#include "systx_shim.h"
+
+struct dotlock;
+struct dotlock_settings;
+struct file_lock;
+struct file_lock_settings;
+
+#define REAL(name) ((__typeof__(&name))real(#name))
+
+static void *real(const char *name) {
+    void *found = dlsym(RTLD_NEXT, name);
+    if (found == NULL) {
+        fprintf(stderr, "systx: there is no %s: %s\n", name, dlerror());
+        abort();
+    }
+    return found;
+}
+
+/* ---- the transaction ---- */
+
+static unsigned locks;    /* how many are held */
+static unsigned regions;  /* how many calls of Dovecot are to be of one transaction, see the plugin */
+static int is_open;
+static int wants_disk;    /* something inside was to be made durable */
+
+static void learn_numbers(void);
+
+static const char *tree(void) {
+    const char *at = getenv("SYSTX_MAIL");
+    return at != NULL && at[0] == '/' ? at : NULL;
+}
+
+static int below(const char *path, const char *dir) {
+    size_t n = strlen(dir);
+    return strncmp(path, dir, n) == 0 && path[n] == '/';
+}
+
+/* The session ends without an answer: what it has in memory is not on the disk. */
+static void __attribute__((noreturn, format(printf, 1, 2))) die(const char *how, ...) {
+    char text[2048];
+    va_list arguments;
+    va_start(arguments, how);
+    vsnprintf(text, sizeof text, how, arguments);
+    va_end(arguments);
+    void (*fatal)(const char *, ...) = (void (*)(const char *, ...))dlsym(RTLD_DEFAULT, "i_fatal");
+    if (fatal != NULL)
+        fatal("%s", text);
+    fprintf(stderr, "%s\n", text);
+    _exit(75);
+}
+
+static const char *reason(int error) {
+    static char text[1600];
+    struct systx_status status;
+    if (error == ENOTCONN || error == ECONNABORTED || xstatus(&status) != 0)
+        status = (struct systx_status){.state = SYSTX_NONE};
+    snprintf(text, sizeof text, "%s%s%s%s%s", strerror(error), status.path[0] ? ": " : "",
+             status.path, status.words[0] ? ": " : "", status.words);
+    return text;
+}
+
+/* A name that nothing has, the same for all mailboxes of a user: they may be changed together. */
+static void turn(const char *path, char *to, size_t room) {
+    const char *home = getenv("HOME");
+    if (home != NULL && below(path, home)) {
+        snprintf(to, room, "%s/.systx-turn", home);
+        return;
+    }
+    snprintf(to, room - sizeof "/.systx-turn", "%s", path);
+    *strrchr(to, '/') = 0;
+    char *folder = strrchr(to, '/'); /* Maildir++: folders are beside each other */
+    if (folder != NULL && folder[1] == '.' && below(to, tree()))
+        *folder = 0;
+    strcat(to, "/.systx-turn");
+}
+
+/* -1 with errno: nothing is open. */
+static int begin(const char *path) {
+    if (is_open)
+        return 0;
+    char name[PATH_MAX + 32];
+    turn(path, name, sizeof name);
+    struct systx_path scope = {.path = name, .access = SYSTX_WRITE};
+    struct systx_begin how = {
+        .flags = SYSTX_DESCRIPTORS | SYSTX_RELAXED, .paths = 1, .scope = &scope};
+    if (systx_begin_with(tree(), &how) != 0)
+        return -1;
+    is_open = 1;
+    wants_disk = 0;
+    return 0;
+}
+
+static void commit(void) {
+    if (locks + regions > 0 || !is_open)
+        return;
+    is_open = 0;
+    if (xend() != 0 && errno != ESTALE) {
+        int error = errno;
+        const char *why = reason(error);
+        die("systx: not committed: %s", why);
+    }
+    learn_numbers();
+    if (!wants_disk)
+        return;
+    /* Of anything on the guarded directory: all that is committed. */
+    int fd = open(tree(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 || REAL(fsync)(fd) != 0)
+        die("systx: not durable: %s", strerror(errno));
+    close(fd);
+}
+
+static int take(const char *path) {
+    if (begin(path) != 0)
+        return -1;
+    locks++;
+    return 0;
+}
+
+static void give(void) {
+    int error = errno;
+    locks--;
+    commit();
+    errno = error;
+}
+
+void systx_mail_together(void) { regions++; }
+
+void systx_mail_apart(void) {
+    int error = errno;
+    regions--;
+    commit();
+    errno = error;
+}
+
+/* ---- which locks are ours ---- */
+
+static int is_ours(const char *path) {
+    const char *dir = tree();
+    if (dir == NULL || path == NULL || !below(path, dir))
+        return 0;
+    const char *name = strrchr(path, '/') + 1;
+    return strcmp(name, "dovecot-uidlist") == 0 || strncmp(name, "dovecot.index", 13) == 0 ||
+           strncmp(name, "dovecot.list.index", 18) == 0;
+}
+
+/* Handles that we have given out; what is none of them is Dovecot's own. */
+static struct handle {
+    int held;
+    char path[PATH_MAX];
+} handles[32];
+
+static struct handle *handle_of(const void *lock) {
+    const struct handle *h = lock;
+    return h >= handles && h < handles + sizeof handles / sizeof *handles ? (struct handle *)h
+                                                                        : NULL;
+}
+
+static struct handle *held(const char *path) {
+    for (size_t n = 0; n < sizeof handles / sizeof *handles; n++)
+        if (!handles[n].held) {
+            handles[n].held = 1;
+            snprintf(handles[n].path, sizeof handles[n].path, "%s", path);
+            return &handles[n];
+        }
+    die("systx: more than %zu locks are held", sizeof handles / sizeof *handles);
+}
+
+static void let_go(struct handle *h) {
+    h->held = 0;
+    give();
+}
+
+/* ---- which file is which ---- */
+
+/* A file that a transaction makes has its own number only after the commit.  Dovecot remembers
+ * numbers of logs, so the logs that this process has made keep one that nothing else has. */
+static struct made {
+    dev_t dev;
+    ino_t now, shown;
+    int fd; /* a copy, until the commit; else -1 */
+} made[64];
+static size_t made_next;
+
+static void note_made(int fd) {
+    static ino_t last = (ino_t)1 << 62;
+    struct stat there;
+    if (REAL(fstat)(fd, &there) != 0)
+        return;
+    struct made *m = &made[made_next++ % (sizeof made / sizeof *made)];
+    *m = (struct made){there.st_dev, there.st_ino, ++last, fcntl(fd, F_DUPFD_CLOEXEC, 3)};
+}
+
+static void learn_numbers(void) {
+    for (size_t n = 0; n < sizeof made / sizeof *made; n++) {
+        struct stat there;
+        if (made[n].shown == 0 || made[n].fd < 0)
+            continue;
+        if (REAL(fstat)(made[n].fd, &there) == 0)
+            made[n].now = there.st_ino;
+        else
+            made[n].shown = 0;
+        close(made[n].fd);
+        made[n].fd = -1;
+    }
+}
+
+static int shown(int done, struct stat *to) {
+    for (size_t n = 0; done == 0 && n < sizeof made / sizeof *made; n++)
+        if (made[n].shown != 0 && made[n].now == to->st_ino && made[n].dev == to->st_dev)
+            to->st_ino = made[n].shown;
+    return done;
+}
+
+int stat(const char *path, struct stat *to) { return shown(REAL(stat)(path, to), to); }
+int lstat(const char *path, struct stat *to) { return shown(REAL(lstat)(path, to), to); }
+int stat64(const char *path, struct stat64 *to) __attribute__((alias("stat")));
+int lstat64(const char *path, struct stat64 *to) __attribute__((alias("lstat")));
+
+/* ---- lock files ---- */
+
+int file_dotlock_create(const struct dotlock_settings *set, const char *path, unsigned flags,
+                        struct dotlock **dotlock_r) {
+    if (!is_ours(path))
+        return REAL(file_dotlock_create)(set, path, flags, dotlock_r);
+    if (take(path) != 0)
+        return errno == ETIMEDOUT || errno == EDEADLK ? (errno = EAGAIN, 0) : -1;
+    char dir[PATH_MAX];
+    struct stat there;
+    snprintf(dir, sizeof dir, "%s", path);
+    *strrchr(dir, '/') = 0;
+    if (stat(dir, &there) != 0) {
+        give();
+        return -1;
+    }
+    *dotlock_r = (struct dotlock *)held(path);
+    return 1;
+}
+
+/* A lock file that becomes the file: made as ever, in a transaction. */
+static struct dotlock *replacing[8];
+
+static int was_replacing(const struct dotlock *lock) {
+    for (size_t n = 0; lock != NULL && n < sizeof replacing / sizeof *replacing; n++)
+        if (replacing[n] == lock) {
+            replacing[n] = NULL;
+            return 1;
+        }
+    return 0;
+}
+
+int file_dotlock_open(const struct dotlock_settings *set, const char *path, unsigned flags,
+                      struct dotlock **dotlock_r) {
+    if (!is_ours(path))
+        return REAL(file_dotlock_open)(set, path, flags, dotlock_r);
+    if (take(path) != 0)
+        return -1;
+    int fd = REAL(file_dotlock_open)(set, path, flags, dotlock_r);
+    if (fd < 0) {
+        give();
+        return -1;
+    }
+    note_made(fd);
+    for (size_t n = 0; n < sizeof replacing / sizeof *replacing; n++)
+        if (replacing[n] == NULL) {
+            replacing[n] = *dotlock_r;
+            return fd;
+        }
+    die("systx: too many files are replaced at once");
+}
+
+int file_dotlock_replace(struct dotlock **dotlock, unsigned flags) {
+    int ours = was_replacing(*dotlock);
+    int done = REAL(file_dotlock_replace)(dotlock, flags);
+    if (ours)
+        give();
+    return done;
+}
+
+int file_dotlock_delete(struct dotlock **dotlock) {
+    struct handle *h = handle_of(*dotlock);
+    if (h != NULL) {
+        *dotlock = NULL;
+        let_go(h);
+        return 1;
+    }
+    int ours = was_replacing(*dotlock);
+    int done = REAL(file_dotlock_delete)(dotlock);
+    if (ours)
+        give();
+    return done;
+}
+
+int file_dotlock_touch(struct dotlock *dotlock) {
+    return handle_of(dotlock) != NULL ? 0 : REAL(file_dotlock_touch)(dotlock);
+}
+
+_Bool file_dotlock_is_locked(struct dotlock *dotlock) {
+    return handle_of(dotlock) != NULL ? 1 : REAL(file_dotlock_is_locked)(dotlock);
+}
+
+const char *file_dotlock_get_lock_path(struct dotlock *dotlock) {
+    struct handle *h = handle_of(dotlock);
+    return h != NULL ? h->path : REAL(file_dotlock_get_lock_path)(dotlock);
+}
+
+/* ---- locks of index files ---- */
+
+int file_wait_lock(int fd, const char *path, int lock_type, const struct file_lock_settings *set,
+                   unsigned timeout_secs, struct file_lock **lock_r, const char **error_r) {
+    if (!is_ours(path))
+        return REAL(file_wait_lock)(fd, path, lock_type, set, timeout_secs, lock_r, error_r);
+    if (take(path) != 0) {
+        static char text[2048];
+        int late = errno == ETIMEDOUT || errno == EDEADLK;
+        snprintf(text, sizeof text, "systx: no transaction for %s: %s", path, reason(errno));
+        *error_r = text;
+        return late ? 0 : -1;
+    }
+    *lock_r = (struct file_lock *)held(path);
+    return 1;
+}
+
+int file_try_lock(int fd, const char *path, int lock_type, const struct file_lock_settings *set,
+                  struct file_lock **lock_r, const char **error_r) {
+    if (is_ours(path))
+        return file_wait_lock(fd, path, lock_type, set, 0, lock_r, error_r);
+    return REAL(file_try_lock)(fd, path, lock_type, set, lock_r, error_r);
+}
+
+struct file_lock *file_lock_from_dotlock(struct dotlock **dotlock) {
+    if (handle_of(*dotlock) == NULL)
+        return REAL(file_lock_from_dotlock)(dotlock);
+    struct file_lock *same = (struct file_lock *)*dotlock;
+    *dotlock = NULL;
+    return same;
+}
+
+void file_unlock(struct file_lock **lock) {
+    struct handle *h = handle_of(*lock);
+    if (h == NULL) {
+        REAL(file_unlock)(lock);
+        return;
+    }
+    *lock = NULL;
+    let_go(h);
+}
+
+void file_lock_free(struct file_lock **lock) {
+    struct handle *h = handle_of(*lock);
+    if (h == NULL) {
+        REAL(file_lock_free)(lock);
+        return;
+    }
+    *lock = NULL;
+    let_go(h);
+}
+
+/* ---- what is to be durable ---- */
+
+static int waits_for_commit(int fd) {
+    struct stat file, dir;
+    if (!is_open || fstat(fd, &file) != 0 || stat(tree(), &dir) != 0 || file.st_dev != dir.st_dev)
+        return 0;
+    wants_disk = 1;
+    return 1;
+}
+
+int fsync(int fd) { return waits_for_commit(fd) ? 0 : REAL(fsync)(fd); }
+int fdatasync(int fd) { return waits_for_commit(fd) ? 0 : REAL(fdatasync)(fd); }
+
+/* ---- deliveries ---- */
+
+/* Programs put messages into new/ at any time.  A transaction that has listed new/ and takes
+ * messages from there would lose to them, and need not: it takes each by its name.  So new/ is
+ * listed from outside, when it is opened, and its times are from before that. */
+static struct listing {
+    DIR *dir; /* NULL: none */
+    int fd;
+    struct stat before;
+    struct dirent *entries;
+    size_t count, next;
+} listing;
+
+DIR *opendir(const char *path) {
+    const char *name = strrchr(path, '/');
+    if (!is_open || listing.dir != NULL || name == NULL || strcmp(name, "/new") != 0)
+        return REAL(opendir)(path);
+    uint64_t id = xpause();
+    if (id == 0)
+        return NULL;
+    size_t room = 0;
+    int error = 0;
+    listing.dir = REAL(opendir)(path);
+    if (listing.dir == NULL) {
+        error = errno;
+    } else {
+        listing.fd = REAL(dirfd)(listing.dir);
+        listing.count = listing.next = 0;
+        if (REAL(fstat)(listing.fd, &listing.before) != 0)
+            error = errno;
+        struct dirent *entry;
+        while (error == 0 && (errno = 0, entry = REAL(readdir)(listing.dir)) != NULL) {
+            if (listing.count == room) {
+                room = room * 2 + 64;
+                listing.entries = realloc(listing.entries, room * sizeof *listing.entries);
+                if (listing.entries == NULL)
+                    die("systx: no memory for the names in %s", path);
+            }
+            memcpy(&listing.entries[listing.count++], entry, entry->d_reclen);
+        }
+        error = error != 0 ? error : errno;
+    }
+    if (xresume(id) != 0)
+        die("systx: not committed: %s", reason(errno));
+    if (error == 0)
+        return listing.dir;
+    if (listing.dir != NULL)
+        closedir(listing.dir);
+    errno = error;
+    return NULL;
+}
+
+struct dirent *readdir(DIR *dir) {
+    if (dir != listing.dir)
+        return REAL(readdir)(dir);
+    return listing.next < listing.count ? &listing.entries[listing.next++] : NULL;
+}
+
+int closedir(DIR *dir) {
+    if (dir == listing.dir) {
+        free(listing.entries);
+        listing = (struct listing){.dir = NULL};
+    }
+    return REAL(closedir)(dir);
+}
+
+int fstat(int fd, struct stat *to) {
+    if (listing.dir == NULL || fd != listing.fd)
+        return shown(REAL(fstat)(fd, to), to);
+    *to = listing.before;
+    return 0;
+}
+
+struct dirent64 *readdir64(DIR *dir) __attribute__((alias("readdir")));
+int fstat64(int fd, struct stat64 *to) __attribute__((alias("fstat")));
+
+/* ---- privileges ---- */
+
+/* A process of the mail user keeps the two that a transaction of a thread takes. */
+int setuid(uid_t uid) {
+    if (tree() == NULL || uid == 0 || geteuid() != 0)
+        return REAL(setuid)(uid);
+    prctl(PR_SET_KEEPCAPS, 1);
+    int done = REAL(setuid)(uid);
+    int error = errno;
+    prctl(PR_SET_KEEPCAPS, 0);
+    struct __user_cap_header_struct head = {.version = _LINUX_CAPABILITY_VERSION_3};
+    unsigned keep = 1u << CAP_SYS_ADMIN | 1u << CAP_SYS_CHROOT;
+    struct __user_cap_data_struct sets[2] = {{.effective = keep, .permitted = keep}};
+    if (done == 0 && syscall(SYS_capset, &head, sets) != 0)
+        memset(sets, 0, sizeof sets), syscall(SYS_capset, &head, sets);
+    errno = error;
+    return done;
+}
