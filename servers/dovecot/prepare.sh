@@ -31,5 +31,5 @@ install_dovecot() {
 
 # build_dovecot PROFILE: systx, libsystx and both parts, all into $SYSTX_BUILT.
 build_dovecot() {
-    build_systx "$1" && make -s -C "$dovecot_here" BUILT="$SYSTX_BUILT"
+    build_systx "$1" && make -s -C "$dovecot_here" BUILT="$SYSTX_BUILT" all without
 }

@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from volume import LIMIT, Volume, die_with_parent, runs, until  # noqa: E402
+from volume import LIMIT, TOP, Volume, die_with_parent, runs, until  # noqa: E402
 
 MAIL = 5000  # user and group of the mail
 PASSWORD = "secret"
@@ -67,7 +67,7 @@ postmaster_address = postmaster@example.com
 """
 SYSTX = """
 mmap_disable = yes
-import_environment = TZ LD_LIBRARY_PATH={built} LD_PRELOAD={built}/libsystx_dovecot.so {rest}
+import_environment = TZ LD_LIBRARY_PATH={built} LD_PRELOAD={preload} {rest}
 mail_plugin_dir = {modules}
 mail_plugins = systx
 """
@@ -82,16 +82,17 @@ def free_port():
 class Dovecot:
     """One server of a site."""
 
-    def __init__(self, site, name, tree, transactions=True, options=""):
+    def __init__(self, site, name, tree, preload="libsystx_dovecot.so", options=""):
         self.site, self.name, self.tree, self.process = site, name, tree, None
         self.base, self.port = f"{site.base}/{name}", free_port()
-        self.transactions = transactions
+        self.preload = preload and f"{site.target}/{preload}"
         os.mkdir(self.base, 0o755)
         os.mkdir(f"{self.base}/state", 0o755)
         more = options
-        if transactions:
+        if preload:
             rest = f"SYSTX_MAIL={tree} SYSTX_RUNTIME_DIR={site.runtime}"
-            more += SYSTX.format(built=site.target, modules=site.modules(), rest=rest)
+            more += SYSTX.format(built=site.target, preload=self.preload, rest=rest,
+                                 modules=site.modules())
         with open(f"{self.base}/conf", "w") as conf:
             conf.write(CONFIGURATION.format(base=self.base, tree=tree, port=self.port, mail=MAIL,
                                             more=more))
@@ -126,10 +127,9 @@ class Dovecot:
     def deliver(self, message, user="ann"):
         """By Dovecot's own delivery agent, as the user of the mail."""
         environment = dict(self.site.environment, USER=user)
-        if self.transactions:
-            built = self.site.target
-            environment.update(LD_LIBRARY_PATH=built, SYSTX_MAIL=self.tree,
-                               LD_PRELOAD=f"{built}/libsystx_dovecot.so")
+        if self.preload:
+            environment.update(LD_LIBRARY_PATH=self.site.target, SYSTX_MAIL=self.tree,
+                               LD_PRELOAD=self.preload)
         command = [LDA, "-c", f"{self.base}/conf", "-d", user]
         return subprocess.run(command, input=message, capture_output=True, timeout=LIMIT,
                               env=environment, cwd="/")
@@ -198,5 +198,5 @@ class Site(Volume):
         return server
 
 
-__all__ = ["LDA", "LIMIT", "MAIL", "PASSWORD", "Dovecot", "Site", "die_with_parent", "runs",
+__all__ = ["LDA", "LIMIT", "MAIL", "PASSWORD", "TOP", "Dovecot", "Site", "die_with_parent", "runs",
            "until"]

@@ -138,9 +138,28 @@ static void commit(void) {
     close(fd);
 }
 
+static void complain(const char *path, int error) {
+    void (*say)(const char *, ...) = (void (*)(const char *, ...))dlsym(RTLD_DEFAULT, "i_error");
+    const char *at = tree(), *why = error == ENOTTY || error == EPERM ? "" : reason(error);
+    if (say == NULL)
+        return;
+    if (error == ENOTTY)
+        say("systx: %s is not guarded: systx mount %s", at, at);
+    else if (error == EPERM)
+        say("systx: this process may not begin transactions: it is to be started by root, or by "
+            "systx exec");
+    else
+        say("systx: no transaction for %s: %s", path, why);
+}
+
+/* -1 with errno: it is not held; the log says why. */
 static int take(const char *path) {
-    if (begin(path) != 0)
+    if (begin(path) != 0) {
+        int error = errno;
+        complain(path, error);
+        errno = error;
         return -1;
+    }
     locks++;
     return 0;
 }
@@ -339,11 +358,8 @@ int file_wait_lock(int fd, const char *path, int lock_type, const struct file_lo
     if (!is_ours(path))
         return REAL(file_wait_lock)(fd, path, lock_type, set, timeout_secs, lock_r, error_r);
     if (take(path) != 0) {
-        static char text[2048];
-        int late = errno == ETIMEDOUT || errno == EDEADLK;
-        snprintf(text, sizeof text, "systx: no transaction for %s: %s", path, reason(errno));
-        *error_r = text;
-        return late ? 0 : -1;
+        *error_r = "no transaction";
+        return errno == ETIMEDOUT || errno == EDEADLK ? 0 : -1;
     }
     *lock_r = (struct file_lock *)held(path);
     return 1;

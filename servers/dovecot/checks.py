@@ -1,0 +1,351 @@
+"""What the README promises, shown with stock clients against stock Dovecot.  Started by ./test."""
+
+import imaplib
+import multiprocessing
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+import report  # noqa: E402
+from load import Client, Deliveries, all_of, message, together  # noqa: E402
+from site_ import MAIL, TOP, Site  # noqa: E402
+
+LONG = bool(os.environ.get("SYSTX_LONG"))
+SEED = int(os.environ.get("SYSTX_SEED") or random.randrange(1 << 32))
+
+
+class Mail(unittest.TestCase):
+    """With a Dovecot, or several, on one guarded tree."""
+
+    SERVERS = 1
+
+    def setUp(self):
+        self.site = Site()
+        self.addCleanup(self.site.close)
+        self.tree = self.site.mail("mail")
+        self.all = [self.site.dovecot(f"d{n}", self.tree).start() for n in range(self.SERVERS)]
+        self.server = self.all[0]
+        self.home = f"{self.tree}/ann/Maildir"
+        client = self.server.connect()
+        client.select()
+        client.logout()
+
+    def workers(self, clients, forgiving=False):
+        servers = [self.all[n % len(self.all)] for n in range(clients + 2)]
+        made = [Client(servers[n], n, f"{SEED} {n}", forgiving) for n in range(clients)]
+        made.append(Deliveries(servers[clients], clients, True, forgiving))
+        made.append(Deliveries(servers[-1], clients + 1, False, forgiving))
+        return made
+
+    def no_complaints(self, but="^$"):
+        for server in self.all:
+            lines = [line for line in server.complaints() if not re.search(but, line)]
+            self.assertEqual(lines[:20], [], f"seed {SEED}")
+
+    def nothing_open(self):
+        said = self.site.systx("list", "--json").stdout
+        self.assertIn('"transactions":[]', said.replace(" ", "").replace("\n", ""))
+
+    def in_mailbox(self):
+        client = self.server.connect()
+        client.select(readonly=True)
+        found = all_of(client)
+        client.logout()
+        return found
+
+    def all_there(self, known):
+        """What was acknowledged, and nothing that nobody has asked for."""
+        client = self.server.connect()
+        client.select()  # takes what is in new/
+        client.logout()
+        found = self.in_mailbox()
+        must, may = set(), set()
+        for one in known:
+            must |= set(one.mine) if isinstance(one, Client) else one.done
+            may |= one.maybe
+        gone = {name for one in known if isinstance(one, Client) for name in one.deleted}
+        said = f"seed {SEED}"
+        self.assertEqual(must - set(found), set(), f"lost, {said}")
+        self.assertEqual(gone & set(found), set(), f"came back, {said}")
+        self.assertEqual(set(found) - must - may, set(), said)
+        for one in known:
+            if not isinstance(one, Client):
+                continue
+            for name, uid in one.mine.items():
+                self.assertEqual(found[name][0], uid, f"{name} has another UID, {said}")
+            have = {uid: one.word in flags for uid, flags in found.values()}
+            wrong = {uid: there for uid, there in one.flags.items()
+                     if uid in have and uid not in one.unsure and have[uid] != there}
+            self.assertEqual(wrong, {}, f"flags of {one.word}, {said}")
+        self.files_agree(found)
+        return found
+
+    def files_agree(self, found):
+        """The directory alone tells the same as the index files do."""
+        files = os.listdir(f"{self.home}/cur") + os.listdir(f"{self.home}/new")
+        self.assertEqual(len(files), len(found))
+        self.assertEqual(len({name.split(":")[0] for name in files}), len(files))
+        with open(f"{self.home}/dovecot-uidlist") as file:
+            head, *lines = file.read().splitlines()
+        uids = [int(line.split()[0]) for line in lines]
+        self.assertEqual(uids, sorted(set(uids)))
+        self.assertGreaterEqual(set(uids), {uid for uid, _ in found.values()})
+        for name in os.listdir(self.home):
+            if name.startswith("dovecot.index"):
+                os.unlink(f"{self.home}/{name}")
+        self.assertEqual(self.in_mailbox(), found)
+
+
+class Clients(Mail):
+    def test_a_stock_client_finds_what_it_has_changed(self):
+        client = self.server.connect()
+        client.select()
+        for n in range(3):
+            done, said = client.append("INBOX", "(\\Flagged word)", None, message(f"m{n}"))
+            self.assertEqual(done, "OK", said)
+        client.noop()
+        client.store("1", "+FLAGS", "(\\Seen)")
+        client.store("2", "+FLAGS", "(\\Deleted)")
+        self.assertEqual(client.expunge()[1], [b"2"])
+        self.assertEqual(client.create("Other")[0], "OK")
+        self.assertEqual(client.copy("1", "Other")[0], "OK")
+        self.assertEqual(client.rename("Other", "Else")[0], "OK")
+        client.select("Else")
+        self.assertEqual(sorted(all_of(client)), ["m0"])
+        self.assertEqual(client.delete("Else")[0], "OK")
+        client.logout()
+        found = self.in_mailbox()
+        self.assertEqual({name: flags for name, (_, flags) in found.items()},
+                         {"m0": {"\\Flagged", "word", "\\Seen"}, "m2": {"\\Flagged", "word"}})
+        self.files_agree(found)
+        self.assertEqual(self.server.deliver(message("lda")).returncode, 0)
+        self.assertIn("lda", self.in_mailbox())
+        self.no_complaints()
+        self.nothing_open()
+        owners = {(st.st_uid, st.st_gid) for st in
+                  (os.stat(os.path.join(at, n)) for at, ds, fs in os.walk(self.tree)
+                   for n in ds + fs)}
+        self.assertEqual(owners, {(MAIL, MAIL)})
+
+    def test_lock_files_mean_nothing(self):
+        os.mkdir(f"{self.home}/dovecot-uidlist.lock")
+        client = self.server.connect()
+        client.select()
+        self.assertEqual(client.append("INBOX", None, None, message("one"))[0], "OK")
+        self.no_complaints()
+
+    def test_mail_processes_have_two_capabilities(self):
+        client = self.server.connect()
+        client.select()
+        [pid] = self.server.children("imap")
+        with open(f"/proc/{pid}/status") as file:
+            said = dict(line.strip().split(":\t") for line in file if line.startswith(("Cap", "Uid")))
+        self.assertEqual(said["Uid"].split(), [str(MAIL)] * 4)
+        sets = {said[name].lstrip("0") for name in ("CapEff", "CapPrm")}
+        self.assertEqual(sets, {f"{1 << 21 | 1 << 18:x}"})  # SYS_ADMIN, SYS_CHROOT
+        self.assertEqual({said[name].strip("0") for name in ("CapInh", "CapAmb")}, {""})
+
+
+class Stress(Mail):
+    def test_nothing_is_lost(self):
+        known = together(self.workers(8), 60 if LONG else 6)
+        found = self.all_there(known)
+        done = sum(one.made for one in known)
+        print(f"  {done} messages made, {len(found)} there", flush=True)
+        self.no_complaints()
+        self.nothing_open()
+
+
+class TwoServers(Stress):
+    SERVERS = 2
+
+
+class Killed(Mail):
+    def test_a_killed_imap_process_takes_only_its_own_transaction_along(self):
+        killed, chance = [], random.Random(SEED)
+
+        def kill():
+            alive = self.server.children("imap")
+            if alive:
+                pid = chance.choice(alive)
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+
+        known = together(self.workers(6, forgiving=True), 60 if LONG else 6, kill)
+        self.all_there(known)
+        self.assertGreaterEqual(len(killed), 3)
+        print(f"  {len(killed)} killed", flush=True)
+        self.no_complaints(but="killed with signal 9")
+        self.nothing_open()
+
+    def test_a_killed_daemon_has_what_was_acknowledged(self):
+        begun, kills = time.monotonic(), []
+
+        def kill():
+            if time.monotonic() - begun > 1.5 * (len(kills) + 1) and len(kills) < 3:
+                self.site.kill_daemon()
+                kills.append(time.monotonic())
+
+        known = together(self.workers(6, forgiving=True), 8, kill)
+        self.assertEqual(len(kills), 3)
+        self.all_there(known)
+        before = len(self.server.complaints())
+        known = together(self.workers_that_go_on(), 2)
+        self.assertEqual(self.server.complaints()[before:], [])
+        self.nothing_open()
+
+    def workers_that_go_on(self):
+        return [Client(self.server, 10 + n, f"{SEED} on {n}", False) for n in range(4)]
+
+
+def mark(directory, ready, until_set):
+    """What another client does: marks each message as read, and again as unread."""
+    os.chdir(directory)
+    while not until_set.is_set():
+        for name in os.listdir("."):
+            base, _, flags = name.partition(":2,")
+            os.rename(name, f"{base}:2,{'' if flags else 'S'}")
+            if until_set.is_set():
+                break
+        ready.set()
+
+
+class Anomaly(unittest.TestCase):
+    """A message vanishes from a listing while another client marks it as read."""
+
+    MESSAGES = 1500
+
+    def setUp(self):
+        self.site = Site()
+        self.addCleanup(self.site.close)
+
+    def marked(self, guard):
+        """A directory of messages in which a program marks, without transactions."""
+        tree = self.site.mail("mail", guard)
+        for n in range(self.MESSAGES):
+            open(f"{tree}/{n}.x:2,", "x").close()
+        ready, enough = multiprocessing.Event(), multiprocessing.Event()
+        marker = multiprocessing.Process(target=mark, args=(tree, ready, enough), daemon=True)
+        marker.start()
+        self.addCleanup(lambda: (enough.set(), marker.join()))
+        ready.wait(60)
+        return tree
+
+    def test_plain_listings_miss_messages(self):
+        tree, end = self.marked(guard=False), time.monotonic() + 60
+        while len({name.split(":")[0] for name in os.listdir(tree)}) == self.MESSAGES:
+            self.assertLess(time.monotonic(), end, "no message has vanished")
+
+    def test_transactions_list_all(self):
+        tree = self.marked(guard=True)
+        program = (f"import os, time, systx\nend = time.monotonic() + {20 if LONG else 3}\n"
+                   "while time.monotonic() < end:\n"
+                   "    with systx.transaction(flags=systx.READ_ONLY):\n"
+                   "        names = {n.split(':')[0] for n in os.listdir('.')}\n"
+                   f"    assert len(names) == {self.MESSAGES}, len(names)\n"
+                   "    print('listed')\n")
+        environment = dict(self.site.environment, PYTHONPATH=f"{TOP}/bindings/python")
+        done = subprocess.run([sys.executable, "-B", "-c", program], cwd=tree, env=environment,
+                              text=True, capture_output=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        print(f"  {done.stdout.count('listed')} listings", flush=True)
+
+    def marked_by_dovecot(self, preload, guard, seconds):
+        """Sessions that mark all messages, and others that list: what these miss, and the log."""
+        tree = self.site.mail("mail", guard)
+        os.makedirs(f"{tree}/ann/Maildir/cur")
+        for sub in ("new", "tmp"):
+            os.mkdir(f"{tree}/ann/Maildir/{sub}")
+        count = 400
+        for n in range(count):
+            with open(f"{tree}/ann/Maildir/cur/{n}.x:2,", "wb") as file:
+                file.write(message(str(n)))
+        for at, _, files in os.walk(f"{tree}/ann"):
+            for name in [at, *(os.path.join(at, name) for name in files)]:
+                os.chown(name, MAIL, MAIL)
+        server = self.site.dovecot("dovecot", tree, preload=preload).start()
+        client = server.connect()
+        client.select()
+        uids = set(client.uid("SEARCH", "ALL")[1][0].split())
+        self.assertEqual(len(uids), count)
+        workers = [Marker(server, n, uids) for n in range(2)]
+        workers += [Lister(server, n, uids) for n in range(2, 5)]
+        known = together(workers, seconds)
+        return [text for one in known for text in one.missed], server.complaints(), known
+
+    def test_sessions_with_transactions_list_all(self):
+        missed, log, known = self.marked_by_dovecot("libsystx_dovecot.so", True, 20 if LONG else 5)
+        self.assertEqual((missed, log), ([], []))
+        print(f"  {sum(one.done for one in known[2:])} listings and marks", flush=True)
+
+    def test_sessions_without_locks_and_transactions_miss_messages(self):
+        missed, log, _ = self.marked_by_dovecot("dovecot/without.so", False, 5)
+        said = [text for text in missed + log if re.search("missing [1-9]|reappeared", text)]
+        self.assertNotEqual(said, [], "\n".join((missed + log)[:20]) or "nothing was missed")
+        print(f"  {len(said)} times, such as: {said[0]}", flush=True)
+
+
+class Marker:
+    """A session that marks all messages as read, and as unread again."""
+
+    def __init__(self, server, number, uids):
+        self.server, self.number, self.uids = server, number, uids
+        self.client, self.missed, self.done = None, [], 0
+
+    def step(self):
+        try:
+            self.client = self.client or self.server.connect()
+            self.client.select()
+            self.once()
+            self.done += 1
+        except (imaplib.IMAP4.error, OSError) as error:
+            self.missed.append(str(error))
+            self.client = None
+
+    def once(self):
+        how = "-" if self.done % 2 else "+"
+        word = ("\\Seen", "\\Flagged")[self.number % 2]
+        self.expect(self.client.uid("STORE", "1:*", f"{how}FLAGS.SILENT", f"({word})"))
+
+    def expect(self, answer):
+        if answer[0] != "OK":
+            self.missed.append(f"{answer}")
+        return answer[1]
+
+    def result(self):
+        self.server = self.client = self.uids = None
+        return self
+
+
+class Lister(Marker):
+    """A session that looks which messages there are."""
+
+    def once(self):
+        found = set(self.expect(self.client.uid("SEARCH", "ALL"))[0].split())
+        if found != self.uids:
+            self.missed.append(f"missing {len(self.uids - found)}, new {len(found - self.uids)}")
+
+
+class Refused(unittest.TestCase):
+    def test_without_a_guard_nothing_is_changed(self):
+        site = Site()
+        self.addCleanup(site.close)
+        tree = site.mail("plain", guard=False)
+        server = site.dovecot("dovecot", tree).start()
+        client = server.connect()
+        self.assertEqual(client.append("INBOX", None, None, message("one"))[0], "NO")
+        self.assertNotEqual(server.deliver(message("two")).returncode, 0)
+        self.assertIn(f"systx mount {tree}", server.log())
+        messages = [name for at, _, files in os.walk(tree) for name in files
+                    if os.path.basename(at) in ("new", "cur")]
+        self.assertEqual(messages, [])
+
+
+if __name__ == "__main__":
+    report.run()
