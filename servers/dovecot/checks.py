@@ -14,7 +14,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import report  # noqa: E402
 from load import Client, Deliveries, all_of, message, together  # noqa: E402
-from site_ import MAIL, TOP, Site  # noqa: E402
+from site_ import MAIL, SHIM, TOP, Site  # noqa: E402
 
 LONG = bool(os.environ.get("SYSTX_LONG"))
 SEED = int(os.environ.get("SYSTX_SEED") or random.randrange(1 << 32))
@@ -145,7 +145,8 @@ class Clients(Mail):
         client.select()
         [pid] = self.server.children("imap")
         with open(f"/proc/{pid}/status") as file:
-            said = dict(line.strip().split(":\t") for line in file if line.startswith(("Cap", "Uid")))
+            lines = [line for line in file if line.startswith(("Cap", "Uid"))]
+        said = dict(line.strip().split(":\t") for line in lines)
         self.assertEqual(said["Uid"].split(), [str(MAIL)] * 4)
         sets = {said[name].lstrip("0") for name in ("CapEff", "CapPrm")}
         self.assertEqual(sets, {f"{1 << 21 | 1 << 18:x}"})  # SYS_ADMIN, SYS_CHROOT
@@ -171,17 +172,19 @@ class Killed(Mail):
         killed, chance = [], random.Random(SEED)
 
         def kill():
+            # Dovecot starts no new ones for a while after some were killed.
             alive = self.server.children("imap")
-            if alive:
+            if len(alive) > 3:
                 pid = chance.choice(alive)
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
 
-        known = together(self.workers(6, forgiving=True), 60 if LONG else 6, kill)
+        known = together(self.workers(6, forgiving=True), 60 if LONG else 5, kill,
+                         lambda: len(killed) >= 6)
         self.all_there(known)
-        self.assertGreaterEqual(len(killed), 3)
+        self.assertGreaterEqual(len(killed), 6)
         print(f"  {len(killed)} killed", flush=True)
-        self.no_complaints(but="killed with signal 9")
+        self.no_complaints(but="killed with signal 9|throttling|Remote closed connection")
         self.nothing_open()
 
     def test_a_killed_daemon_has_what_was_acknowledged(self):
@@ -192,7 +195,7 @@ class Killed(Mail):
                 self.site.kill_daemon()
                 kills.append(time.monotonic())
 
-        known = together(self.workers(6, forgiving=True), 8, kill)
+        known = together(self.workers(6, forgiving=True), 5, kill, lambda: len(kills) == 3)
         self.assertEqual(len(kills), 3)
         self.all_there(known)
         before = len(self.server.complaints())
@@ -262,37 +265,42 @@ class Anomaly(unittest.TestCase):
         os.makedirs(f"{tree}/ann/Maildir/cur")
         for sub in ("new", "tmp"):
             os.mkdir(f"{tree}/ann/Maildir/{sub}")
-        count = 400
-        for n in range(count):
+        for n in range(self.MESSAGES):
             with open(f"{tree}/ann/Maildir/cur/{n}.x:2,", "wb") as file:
                 file.write(message(str(n)))
         for at, _, files in os.walk(f"{tree}/ann"):
             for name in [at, *(os.path.join(at, name) for name in files)]:
                 os.chown(name, MAIL, MAIL)
-        server = self.site.dovecot("dovecot", tree, preload=preload).start()
-        client = server.connect()
+        marking = self.site.dovecot("marking", tree, preload=preload).start()
+        # Without index files each look is at the directory.
+        where = "mail_location = maildir:~/Maildir:INDEX=MEMORY"
+        listing = self.site.dovecot("listing", tree, preload=preload, options=where).start()
+        client = marking.connect()
         client.select()
         uids = set(client.uid("SEARCH", "ALL")[1][0].split())
-        self.assertEqual(len(uids), count)
-        workers = [Marker(server, n, uids) for n in range(2)]
-        workers += [Lister(server, n, uids) for n in range(2, 5)]
+        self.assertEqual(len(uids), self.MESSAGES)
+        workers = [Marker(marking, n, uids) for n in range(2)]
+        workers += [Lister(listing, n, uids) for n in range(2, 4)]
         known = together(workers, seconds)
-        return [text for one in known for text in one.missed], server.complaints(), known
+        log = marking.complaints() + listing.complaints()
+        return [text for one in known for text in one.missed], log, known
 
     def test_sessions_with_transactions_list_all(self):
-        missed, log, known = self.marked_by_dovecot("libsystx_dovecot.so", True, 20 if LONG else 5)
+        missed, log, known = self.marked_by_dovecot(SHIM, True, 20 if LONG else 5)
         self.assertEqual((missed, log), ([], []))
-        print(f"  {sum(one.done for one in known[2:])} listings and marks", flush=True)
+        done = [sum(one.done for one in known if type(one) is kind) for kind in (Marker, Lister)]
+        print(f"  {done[0]} times 50 messages marked, {done[1]} listings", flush=True)
+        self.assertGreater(min(done), 3)
 
     def test_sessions_without_locks_and_transactions_miss_messages(self):
-        missed, log, _ = self.marked_by_dovecot("dovecot/without.so", False, 5)
+        missed, log, _ = self.marked_by_dovecot("dovecot/without.so", False, 4)
         said = [text for text in missed + log if re.search("missing [1-9]|reappeared", text)]
         self.assertNotEqual(said, [], "\n".join((missed + log)[:20]) or "nothing was missed")
         print(f"  {len(said)} times, such as: {said[0]}", flush=True)
 
 
 class Marker:
-    """A session that marks all messages as read, and as unread again."""
+    """A session that marks messages as read, and as unread again."""
 
     def __init__(self, server, number, uids):
         self.server, self.number, self.uids = server, number, uids
@@ -309,9 +317,10 @@ class Marker:
             self.client = None
 
     def once(self):
-        how = "-" if self.done % 2 else "+"
+        how, first = "-" if self.done % 2 else "+", self.done // 2 * 50 % len(self.uids) + 1
         word = ("\\Seen", "\\Flagged")[self.number % 2]
-        self.expect(self.client.uid("STORE", "1:*", f"{how}FLAGS.SILENT", f"({word})"))
+        chosen = f"{first}:{first + 49}"
+        self.expect(self.client.store(chosen, f"{how}FLAGS.SILENT", f"({word})"))
 
     def expect(self, answer):
         if answer[0] != "OK":

@@ -219,14 +219,14 @@ def work(what, until, results):
         results.put(f"{type(what).__name__} {what.number}: {traceback.format_exc()}")
 
 
-def together(workers, seconds, meanwhile=lambda: None):
-    """All of them at once, for that long; what they know in the end."""
+def together(workers, seconds, meanwhile=lambda: None, enough=lambda: True):
+    """All of them at once, for that long and until it is enough; what they know in the end."""
     until, results = multiprocessing.Event(), multiprocessing.Queue()
     processes = [multiprocessing.Process(target=work, args=(w, until, results)) for w in workers]
     for process in processes:
         process.start()
     end, known = time.monotonic() + seconds, []
-    while time.monotonic() < end:
+    while time.monotonic() < end or not enough() and time.monotonic() < end + LIMIT:
         meanwhile()
         try:
             known.append(results.get(timeout=0.05))

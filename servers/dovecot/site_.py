@@ -18,6 +18,7 @@ from volume import LIMIT, TOP, Volume, die_with_parent, runs, until  # noqa: E40
 
 MAIL = 5000  # user and group of the mail
 PASSWORD = "secret"
+SHIM = "libsystx_dovecot.so"
 LDA = "/usr/lib/dovecot/dovecot-lda"
 CONFIGURATION = """
 base_dir = {base}/run
@@ -68,6 +69,8 @@ postmaster_address = postmaster@example.com
 SYSTX = """
 mmap_disable = yes
 import_environment = TZ LD_LIBRARY_PATH={built} LD_PRELOAD={preload} {rest}
+"""
+PLUGIN = """
 mail_plugin_dir = {modules}
 mail_plugins = systx
 """
@@ -82,7 +85,7 @@ def free_port():
 class Dovecot:
     """One server of a site."""
 
-    def __init__(self, site, name, tree, preload="libsystx_dovecot.so", options=""):
+    def __init__(self, site, name, tree, preload=SHIM, options=""):
         self.site, self.name, self.tree, self.process = site, name, tree, None
         self.base, self.port = f"{site.base}/{name}", free_port()
         self.preload = preload and f"{site.target}/{preload}"
@@ -91,8 +94,9 @@ class Dovecot:
         more = options
         if preload:
             rest = f"SYSTX_MAIL={tree} SYSTX_RUNTIME_DIR={site.runtime}"
-            more += SYSTX.format(built=site.target, preload=self.preload, rest=rest,
-                                 modules=site.modules())
+            more += SYSTX.format(built=site.target, preload=self.preload, rest=rest)
+        if preload == SHIM:
+            more += PLUGIN.format(modules=site.modules())
         with open(f"{self.base}/conf", "w") as conf:
             conf.write(CONFIGURATION.format(base=self.base, tree=tree, port=self.port, mail=MAIL,
                                             more=more))
@@ -198,5 +202,5 @@ class Site(Volume):
         return server
 
 
-__all__ = ["LDA", "LIMIT", "MAIL", "PASSWORD", "TOP", "Dovecot", "Site", "die_with_parent", "runs",
-           "until"]
+__all__ = ["LDA", "LIMIT", "MAIL", "PASSWORD", "SHIM", "TOP", "Dovecot", "Site", "die_with_parent",
+           "runs", "until"]

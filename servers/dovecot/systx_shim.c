@@ -48,7 +48,7 @@ static void *real(const char *name) {
 /* ---- the transaction ---- */
 
 static unsigned locks;    /* how many are held */
-static unsigned regions;  /* how many calls of Dovecot are to be of one transaction, see the plugin */
+static unsigned regions;  /* how many are open, see systx_shim.h */
 static int is_open;
 static int wants_disk;    /* something inside was to be made durable */
 
