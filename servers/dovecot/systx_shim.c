@@ -139,6 +139,8 @@ static void commit(void) {
 }
 
 static void complain(const char *path, int error) {
+    if (error == ENOTCONN || error == ECONNABORTED)
+        die("systx: the daemon has ended, and with it this session");
     void (*say)(const char *, ...) = (void (*)(const char *, ...))dlsym(RTLD_DEFAULT, "i_error");
     const char *at = tree(), *why = error == ENOTTY || error == EPERM ? "" : reason(error);
     if (say == NULL)
@@ -253,6 +255,10 @@ static void learn_numbers(void) {
 }
 
 static int shown(int done, struct stat *to) {
+    /* Descriptors of a daemon that has ended stay dead.  Dovecot would go on with what it
+     * remembers, and tell that to its client. */
+    if (done != 0 && errno == ENOTCONN && tree() != NULL)
+        die("systx: the daemon has ended, and with it this session");
     for (size_t n = 0; done == 0 && n < sizeof made / sizeof *made; n++)
         if (made[n].shown != 0 && made[n].now == to->st_ino && made[n].dev == to->st_dev)
             to->st_ino = made[n].shown;
