@@ -110,7 +110,7 @@ class Client:
         self.flags.update(dict.fromkeys(chosen, there))
 
     def expunge(self):
-        if len(self.mine) < 4:
+        if len(self.mine) < 2:
             return self.append()
         name = self.random.choice(sorted(self.mine))
         uid = str(self.mine.pop(name))
@@ -131,7 +131,7 @@ class Client:
 
     def step(self):
         choices = (self.append, self.append, self.store, self.store, self.store, self.expunge,
-                   self.search, self.select)
+                   self.expunge, self.search, self.select)
         try:
             self.ready()
             self.random.choice(choices)()
