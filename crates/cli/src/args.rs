@@ -128,7 +128,7 @@ pub enum Command {
     Receive(Receive),
     /// Make, or remove, a snapshot of a log-structured volume
     Snapshot(Snapshot),
-    /// List the snapshots of a log-structured volume
+    /// List the snapshots of a log-structured volume, or remove those that have served
     Snapshots(Snapshots),
     /// Give space of a log-structured volume back that is spread over its segments
     Clean(Clean),

@@ -13,6 +13,7 @@ mod output;
 mod problem;
 mod progress;
 mod render;
+mod retention;
 mod stand_in;
 mod table;
 

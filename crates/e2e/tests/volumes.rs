@@ -428,7 +428,9 @@ fn a_snapshot_is_mounted_beside_the_live_tree_and_nothing_changes_it() {
     let lab = lab!();
     let v = Mounted::new(&lab);
     fs::create_dir(lab.path("w")).unwrap();
+    // A sparse file is long to read.
     v.sh(WORK).ok();
+    v.sh("truncate -s 1M sparse").ok();
     // Stored through a mapping, and on no way to the volume yet.
     let script = "import mmap, os, subprocess, sys
 f = os.open('mapped', os.O_RDWR | os.O_CREAT); os.ftruncate(f, 8192)
@@ -505,5 +507,31 @@ fn which_snapshot_is_meant_is_said_by_name_or_time() {
     assert_eq!(kept(&lab, "image"), ["one", "two"]);
     let nothing = lab.do_systx(["snapshot", "v", "three"]);
     assert!(nothing.err.contains("no log-structured volume"), "{}", nothing.err);
+    lab.do_systx(["mount", "image", "v"]).ok();
+}
+
+#[test]
+fn snapshots_that_no_rule_keeps_are_removed_but_not_those_that_are_mounted() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    fs::create_dir(lab.path("w")).unwrap();
+    for name in ["a", "b", "c", "d", "e"] {
+        lab.do_systx(["snapshot", "v", name]).ok();
+    }
+    lab.do_systx(["mount", "image", "w", "--at", "b"]).ok();
+    let all = ["a", "b", "c", "d", "e"];
+    lab.do_systx(["snapshots", "v", "--prune", "--last", "2", "-n"]).ok();
+    assert_eq!(kept(&lab, "v"), all);
+    for unclear in [&["--prune"][..], &["--last", "2"]] {
+        assert_ne!(lab.do_systx([&["snapshots", "v"], unclear].concat()).code, 0);
+        assert_eq!(kept(&lab, "v"), all);
+    }
+    let done = lab.do_systx(["snapshots", "v", "--prune", "--last", "2"]).ok();
+    assert!(done.err.contains("\"b\" is kept: it is mounted"), "{}", done.err);
+    assert_eq!(kept(&lab, "v"), ["b", "d", "e"]);
+    lab.do_systx(["umount", "w"]).ok();
+    v.umount();
+    lab.do_systx(["snapshots", "image", "--prune", "--monthly", "1"]).ok();
+    assert_eq!(kept(&lab, "image"), ["e"]);
     lab.do_systx(["mount", "image", "v"]).ok();
 }

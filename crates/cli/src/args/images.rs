@@ -80,6 +80,27 @@ pub struct Snapshots {
     /// The image or block device, or the directory that it is mounted on
     #[arg(value_name = "FILE|DIR")]
     pub volume: PathBuf,
+    /// Remove all but those that the following options keep, and those that are mounted
+    #[arg(long, requires = "kept")]
+    pub prune: bool,
+    /// With --prune: say what would be removed
+    #[arg(short = 'n', long, requires = "prune")]
+    pub dry_run: bool,
+    /// Keep the latest N
+    #[arg(long, value_name = "N", default_value_t = 0, group = "kept", requires = "prune")]
+    pub last: usize,
+    /// Keep the latest of each of the last N hours that have one (UTC)
+    #[arg(long, value_name = "N", default_value_t = 0, group = "kept", requires = "prune")]
+    pub hourly: usize,
+    /// … of the last N days
+    #[arg(long, value_name = "N", default_value_t = 0, group = "kept", requires = "prune")]
+    pub daily: usize,
+    /// … of the last N weeks
+    #[arg(long, value_name = "N", default_value_t = 0, group = "kept", requires = "prune")]
+    pub weekly: usize,
+    /// … of the last N months
+    #[arg(long, value_name = "N", default_value_t = 0, group = "kept", requires = "prune")]
+    pub monthly: usize,
 }
 
 /// `systx snapshot`.

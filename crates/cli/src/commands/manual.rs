@@ -175,7 +175,13 @@ const EXAMPLES: &[(&str, Rows)] = &[
             ("systx snapshot disk.img monday --delete", "Do not keep it any longer."),
         ],
     ),
-    ("systx-snapshots", &[("systx snapshots disk.img", "Names, times, and what they keep.")]),
+    (
+        "systx-snapshots",
+        &[
+            ("systx snapshots disk.img", "Names, times, and what they keep."),
+            ("systx snapshots /srv/work --prune --daily 30", "One a day stays, for 30 days."),
+        ],
+    ),
     (
         "systx-clean",
         &[

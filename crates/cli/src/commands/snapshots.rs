@@ -7,19 +7,26 @@ use crate::context;
 use crate::image;
 use crate::output::{self, Out};
 use crate::problem::Problem;
+use crate::retention::{Rules, superfluous};
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
+use serde::Serialize;
 use std::path::Path;
 use systx_lfs::Volume;
-use systx_protocol::{self as protocol, MountedVolume, SnapshotChange, VolumeSnapshot};
+use systx_protocol::{
+    self as protocol, FailureKind, MountedVolume, SnapshotChange, VolumeSnapshot,
+};
 
-/// Lists them, oldest first.
+/// Lists them, oldest first, or removes those that no rule keeps.
 ///
 /// # Errors
 /// It is no volume, cannot be read, or is in use.
 pub fn snapshots(args: &Snapshots, out: Out) -> Result<i32, Problem> {
     let path = args.volume.as_path();
+    if args.prune {
+        return prune(args, out);
+    }
     let all = list(path)?;
     if out.json {
         out.json("snapshots", &all);
@@ -34,6 +41,65 @@ pub fn snapshots(args: &Snapshots, out: Out) -> Result<i32, Problem> {
         output::print(&format!("{time}  {keeps:>9}  {}{of}\n", s.name));
     }
     Ok(0)
+}
+
+/// What became of the snapshots.
+#[derive(Debug, Serialize)]
+struct Pruned {
+    removed: Vec<String>,
+    /// They are mounted.
+    in_use: Vec<String>,
+    kept: usize,
+}
+
+fn prune(args: &Snapshots, out: Out) -> Result<i32, Problem> {
+    let path = args.volume.as_path();
+    let rules = Rules {
+        last: args.last,
+        hourly: args.hourly,
+        daily: args.daily,
+        weekly: args.weekly,
+        monthly: args.monthly,
+    };
+    let all = list(path)?;
+    let names = superfluous(&all, rules).into_iter().map(str::to_owned).collect();
+    let (removed, in_use) = match args.dry_run {
+        true => (names, Vec::new()),
+        false => remove(path, names)?,
+    };
+    let pruned = Pruned { kept: all.len() - removed.len(), removed, in_use };
+    if out.json {
+        out.json("pruned", &pruned);
+        return Ok(0);
+    }
+    let how = if args.dry_run { "would be removed" } else { "removed" };
+    pruned.removed.iter().for_each(|name| out.say(&format!("{name:?} {how}")));
+    pruned.in_use.iter().for_each(|name| out.warn(&format!("{name:?} is kept: it is mounted")));
+    let (gone, kept) = (pruned.removed.len(), pruned.kept);
+    out.say(&format!("{}: {gone} {how}, {kept} kept", path.display()));
+    Ok(0)
+}
+
+/// Removes some, and says which it has removed, and which of them are in use.
+fn remove(path: &Path, names: Vec<String>) -> Result<(Vec<String>, Vec<String>), Problem> {
+    let mut in_use = Vec::new();
+    let Some(at) = mounted(path)? else {
+        let volume = image::open(path)?;
+        for name in &names {
+            volume.remove_snapshot(name).map_err(|e| image::cannot_snapshot(path, name, e))?;
+        }
+        volume.close().map_err(|e| image::cannot(path, e))?;
+        return Ok((names, in_use));
+    };
+    let mut removed = Vec::new();
+    for name in names {
+        match of_mounted(&at, SnapshotChange::Remove(name.clone())) {
+            Ok(_) => removed.push(name),
+            Err(problem) if problem.kind == Some(FailureKind::Busy) => in_use.push(name),
+            Err(problem) => return Err(problem),
+        }
+    }
+    Ok((removed, in_use))
 }
 
 /// All of a volume, mounted or not, oldest first.
