@@ -38,7 +38,7 @@ fn children_and_threads_join_and_executed_programs_too() {
 fn lost_conflicts_are_told_and_retried() {
     let lab = lab!();
     let guarded = guarded(&lab);
-    for case in ["conflict", "read-only"] {
+    for case in ["conflict", "read-only", "listed"] {
         guarded.case(case, 0);
         lab.native("rm -rf guarded/*").ok();
     }

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use systx_e2e::lab::chmod;
+use systx_e2e::run::Shell;
 use systx_e2e::{CONFLICT, Finished, Lab, Tree, lab};
 
 /// Begins a transaction with a path; its id and the path.
@@ -206,6 +207,151 @@ fn who_has_removed_a_file_has_nothing_to_do_with_the_next_one_of_that_number() {
     }
     lab.do_systx(["commit", &kept]).expect(CONFLICT);
     lab.do_systx(["abort", &kept]).ok();
+}
+
+/// An older transaction, in which something is done before a younger one comes.
+enum Older<'l> {
+    Path(String, PathBuf),
+    Run(Shell<'l>),
+}
+
+impl<'l> Older<'l> {
+    fn begin(lab: &'l Lab, with_path: bool, options: &[&str]) -> Older<'l> {
+        if with_path {
+            let (id, path) = begin(lab, options);
+            return Older::Path(id, path);
+        }
+        let retries = ["--retries", "0"];
+        let options: Vec<&str> = options.iter().chain(&retries).copied().collect();
+        Older::Run(lab.shell(&options))
+    }
+
+    /// In the directory `at`.
+    fn does(&mut self, lab: &Lab, at: &str, script: &str) -> String {
+        let script = format!("(cd {at} && {{ {script}; }})");
+        match self {
+            Older::Path(_, path) => sh(lab, path, &script).ok().out,
+            Older::Run(shell) => shell.eval(&script),
+        }
+    }
+
+    /// Commits, which ends with this code.
+    fn commits(self, lab: &Lab, code: i32) {
+        match self {
+            Older::Path(id, _) => {
+                lab.do_systx(["commit", &id]).expect(code);
+                if code != 0 {
+                    lab.do_systx(["abort", &id]).ok();
+                }
+            }
+            Older::Run(mut shell) => {
+                shell.begin_exit(0);
+                shell.finished().expect(code);
+            }
+        }
+    }
+}
+
+const BY_NAME: [&str; 4] = [
+    "python3 -c 'import os; print(os.listdir(\"d\"))'",
+    "ls d",
+    "find d -type f -name '?'",
+    "echo d/*",
+];
+/// The last two are two processes, of which one lists and another one looks.
+const BY_LOOKING: [&str; 4] =
+    ["ls -l d", "find d -name '?' -size -9000", "ls d; ls -l d", "stat -c %n $(echo d/*)"];
+const CHANGES: [&str; 3] = ["echo more >> d/f", "chmod 640 d/h", "touch -d 2001-01-01 d/g"];
+
+/// What is listed by name may be changed by a younger transaction and by programs outside; what was
+/// looked at may not.
+fn listed(lab: &Lab, place: &str, with_path: bool, options: &[&str]) {
+    let at = lab.path(place);
+    let at = at.to_str().expect("text");
+    let there = |script: &str| format!("cd {at} && {{ {script}; }}");
+    let younger = |script: &str, code: i32| {
+        lab.run(&["--retries", "0"], &there(script)).expect(code);
+    };
+    for (how, looks) in
+        BY_NAME.map(|how| (how, false)).into_iter().chain(BY_LOOKING.map(|how| (how, true)))
+    {
+        let case = format!("{place}, {with_path}, {options:?}, {how}");
+        eprintln!("{case}");
+        let files = "rm -rf d mine && mkdir d && echo one > d/f && echo one > d/g && \
+            ln d/g d/h && ln -s f d/l";
+        lab.native(&there(files)).ok();
+        let mut older = Older::begin(lab, with_path, options);
+        let seen = older.does(lab, place, how);
+        assert!(["f", "g", "h"].iter().all(|name| seen.contains(name)), "{case}: {seen}");
+        older.does(lab, place, "echo mine > mine");
+        if looks {
+            // It is older, and wins; against a program outside nobody does.
+            CHANGES.iter().for_each(|change| younger(change, CONFLICT));
+            lab.native(&there("echo outside >> d/f")).ok();
+            older.commits(lab, CONFLICT);
+            continue;
+        }
+        CHANGES.iter().for_each(|change| younger(change, 0));
+        lab.native(&there("echo outside >> d/f; chmod 600 d/f")).ok();
+        // It comes later, and sees what is there by then.
+        let seen = older.does(lab, place, "stat -c '%a %h' d/f d/g; tail -n 1 d/f");
+        assert_eq!(seen, "600 1\n640 2\noutside\n", "{case}");
+        older.does(lab, place, "echo mine >> d/f");
+        // Names do count.
+        younger("echo new > d/new", CONFLICT);
+        older.commits(lab, 0);
+        let now = lab.read(format!("{place}/d/f"));
+        assert_eq!(now, "one\nmore\noutside\nmine\n", "{case}");
+        assert_eq!(lab.read(format!("{place}/mine")), "mine\n", "{case}");
+    }
+}
+
+/// A listing reads names. What the files are like, only who asks for it has read.
+#[test]
+fn who_lists_below_a_path_has_read_names_and_nothing_of_the_files() {
+    let lab = lab!();
+    listed(&lab, ".", true, &[]);
+    listed(&lab, ".", true, &["--transport=dev"]);
+}
+
+#[test]
+fn who_lists_in_a_run_has_read_names_and_nothing_of_the_files() {
+    let lab = lab!();
+    listed(&lab, ".", false, &[]);
+    listed(&lab, ".", false, &["--transport=dev"]);
+}
+
+#[test]
+fn who_lists_in_a_guarded_directory_has_read_names_and_nothing_of_the_files() {
+    let lab = lab!();
+    for transport in ["auto", "dev"] {
+        lab.native("mkdir guarded").ok();
+        lab.do_systx(["mount", "guarded", "--transport", transport]).ok();
+        listed(&lab, "guarded", false, &["--transport", transport]);
+        lab.do_systx(["umount", "guarded"]).ok();
+        lab.native("rm -r guarded").ok();
+    }
+}
+
+/// A program that uses what it lists gets it with the next listing: then that is read.
+#[test]
+fn what_a_program_is_told_with_a_listing_is_read() {
+    let lab = lab!();
+    lab.native("mkdir a b; for n in $(seq 50); do echo x > a/$n; echo x > b/$n; done").ok();
+    lab.write("uses.py", "import os\n[os.stat('a/' + n) for n in os.listdir('a')]\n");
+    for looks in [false, true] {
+        let (older, its) = begin(&lab, &[]);
+        let walk = if looks { "ls -lR a b" } else { "python3 uses.py; ls b" };
+        sh(&lab, &its, walk).ok();
+        // Each is read, whether it came with the listing or was asked for, or none is.
+        for n in 1..=50 {
+            let change = format!("echo more >> b/{n}");
+            if n % 10 < 2 {
+                lab.run(&["--retries", "0"], &change).expect(if looks { CONFLICT } else { 0 });
+            }
+        }
+        lab.do_systx(["commit", &older]).ok();
+    }
 }
 
 /// What the file system has no place for is refused by the call, not by the commit.

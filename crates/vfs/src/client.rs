@@ -84,6 +84,12 @@ pub(crate) fn is_own() -> bool {
     tid != 0 && std::path::Path::new(&format!("/proc/self/task/{tid}")).exists()
 }
 
+/// Whether two threads are of one process; 0 is of none.
+pub(crate) fn are_of_one_process(one: u32, other: u32) -> bool {
+    let listed = || std::path::Path::new(&format!("/proc/{one}/task/{other}")).exists();
+    one != 0 && other != 0 && (one == other || listed())
+}
+
 /// To be asked now and then by who holds a request up.
 ///
 /// # Errors

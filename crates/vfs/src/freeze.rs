@@ -7,7 +7,7 @@
 
 use crate::content::Slot;
 use crate::growing::Appended;
-use crate::node::{Base, Body, Child, DirState, Dirty, Name, Node};
+use crate::node::{Base, Body, Child, DirState, Dirty, Listed, Name, Node};
 use crate::view::{State, View};
 use std::collections::{HashMap, HashSet};
 use systx_base::{Kind, NodeId};
@@ -131,11 +131,13 @@ impl State {
     }
 
     fn rebase_name(&mut self, dir: NodeId, name: &Name) {
+        let Some(child) = self.child_at(dir, name) else { return };
+        let node = child.now.and_then(|now| self.nodes.get(now));
+        let listed = node.map(|node| Listed { ino: node.attr.ino, kind: node.attr.kind });
         let Some(dir) = self.nodes.get_mut(dir).and_then(|n| n.dir_mut()) else { return };
-        let Some(child) = dir.child(name) else { return };
         dir.set_child(name.clone(), Child { base: child.now, ..child });
-        match (&mut dir.base_names, child.now) {
-            (Some(names), Some(_)) => drop(names.insert(name.clone())),
+        match (&mut dir.base_names, listed) {
+            (Some(names), Some(listed)) => drop(names.insert(name.clone(), listed)),
             (Some(names), None) => drop(names.remove(name)),
             (None, _) => {}
         }

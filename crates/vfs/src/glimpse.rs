@@ -151,19 +151,6 @@ impl View {
         Ok(())
     }
 
-    /// Before a directory is listed, or is found empty: what was glimpsed in it is read.
-    pub(crate) fn take_up_names(&self, st: &mut State, dir: NodeId) -> Reply<()> {
-        if st.glimpsed.is_empty() {
-            return Ok(());
-        }
-        let glimpsed = |child: Child| child.base.is_some_and(|met| st.glimpsed.contains(&met));
-        let names: Vec<Name> = (st.dir(dir)?.children())
-            .filter(|(_, child)| glimpsed(*child))
-            .map(|(name, _)| name.clone())
-            .collect();
-        names.iter().try_for_each(|name| self.find(st, dir, name).map(drop))
-    }
-
     /// As [`View::take_up`], for what the process that builds may ask for as well.
     pub(crate) fn take_up_unless_building(&self, st: &mut State, node: NodeId) -> Reply<()> {
         if self.builder.is_any() { Ok(()) } else { self.take_up(st, node) }

@@ -13,6 +13,7 @@ pub mod content;
 pub mod freeze;
 mod glimpse;
 pub mod growing;
+mod habits;
 mod handles;
 pub mod inode_locks;
 pub mod landing;

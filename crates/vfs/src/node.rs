@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use systx_base::sync::Mutex;
-use systx_base::{Gid, NodeId, Oid, Uid, mix};
+use systx_base::{Gid, Kind, NodeId, Oid, Uid, mix};
 use systx_store::io::{Fixed, HostId, Stamp, Stat};
 
 /// A name, shared between the directory's tables and the node.
@@ -89,6 +89,14 @@ impl Packed {
     }
 }
 
+/// What a listing tells of a name.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Listed {
+    /// The number of the object: what it was when the directory was listed.
+    pub ino: u64,
+    pub kind: Kind,
+}
+
 /// A directory's names, as far as they were met.
 #[derive(Default)]
 pub(crate) struct DirState {
@@ -101,7 +109,9 @@ pub(crate) struct DirState {
     /// Files of it that were read since.
     pub read_since: u32,
     /// All names of the backing directory, once they were read.
-    pub base_names: Option<HashSet<Name>>,
+    pub base_names: Option<HashMap<Name, Listed>>,
+    /// The thread that was last told some of them without attributes; 0: none was.
+    pub lister: u32,
     /// Names at which something is mounted on the host.
     pub covered: Option<Arc<HashSet<Name>>>,
     /// Mode, owner and group on the backing file system when it was met.  Kept apart, because a
@@ -140,7 +150,7 @@ impl DirState {
         for packed in self.children.values_mut() {
             *packed = Packed::of(Child { base: None, ..packed.child() });
         }
-        self.base_names = self.base_names.is_some().then(HashSet::new);
+        self.base_names = self.base_names.is_some().then(HashMap::new);
         gone
     }
 }

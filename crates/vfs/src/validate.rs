@@ -3,9 +3,9 @@
 //! are found, by one `statx` per object that was met, and by a look into directories that changed.
 
 use crate::neighbours::{Before, Hold, NotQuiet};
-use crate::node::{Base, Name, Node};
+use crate::node::{Base, Listed, Name, Node};
 use crate::view::{State, View};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use systx_base::progress::{self, Phase};
 use systx_base::{Kind, NodeId};
 use systx_store::io::{Handle, HostId, Stat};
@@ -135,7 +135,7 @@ impl View {
         let same_names = self.tree().stat(&handle).is_ok_and(|stat| base.stamp == stat.stamp());
         for (name, child) in dir.children() {
             progress::step();
-            if child.base.is_some_and(|met| st.glimpsed.contains(&met)) {
+            if st.is_glimpsed(child) {
                 continue;
             }
             let what = match child.base {
@@ -173,12 +173,13 @@ impl View {
         }
     }
 
-    /// Whether a backing directory has exactly these names.
-    fn lists(&self, (dir, id): (&Handle, HostId), names: &HashSet<Name>) -> bool {
+    /// Whether a backing directory has exactly these names, of objects of these types.
+    fn lists(&self, (dir, id): (&Handle, HostId), names: &HashMap<Name, Listed>) -> bool {
         let mut missing = names.len();
         let mut extra = 0;
         let listed = self.tree().list(dir, &mut |item| {
-            if names.contains(item.name) {
+            let told = names.get(item.name);
+            if told.is_some_and(|told| item.kind.is_none_or(|kind| kind == told.kind)) {
                 missing = missing.saturating_sub(1);
             } else if !self.vol.hides_ino(id, item.name, item.ino) {
                 extra += 1;

@@ -17,6 +17,7 @@ use crate::api::{Attr, Entry, Reply};
 use crate::content::{Budget, Spill};
 use crate::glimpse::{Builder, Glimpsed};
 use crate::growing::{Growing, MayGrow};
+use crate::habits::Habits;
 use crate::handles::HandleCache;
 use crate::limits::{Taken, ViewLimits};
 use crate::locks::{Locks, Openings};
@@ -126,6 +127,7 @@ pub(crate) struct State {
     pub nodes: Nodes,
     pub growing: Growing,
     pub glimpsed: Glimpsed,
+    pub habits: Habits,
     /// Path of the object at whose first touch the transaction lost, if it did so.
     lost_at: Vec<u8>,
     /// Names, in this view, of nodes that have several known ones, beyond `Node::place`.
@@ -165,15 +167,7 @@ impl View {
         if let Some(frozen) = frozen.as_ref().filter(|frozen| frozen.covers_in(None, stat.id)) {
             frozen.meet(vol.oid(stat.id));
         }
-        let mut names: HashMap<Vec<u8>, HashSet<Name>> = HashMap::new();
-        for path in &config.mount_points {
-            if let Some(slash) = path.iter().rposition(|b| *b == b'/') {
-                let dir = if slash == 0 { b"/".to_vec() } else { path[..slash].to_vec() };
-                names.entry(dir).or_default().insert(Name::from(&path[slash + 1..]));
-            }
-        }
-        let covered: HashMap<_, _> =
-            names.into_iter().map(|(dir, names)| (dir, Arc::new(names))).collect();
+        let covered = by_directory(&config.mount_points);
         let root_path: &[u8] = if vol.mount_path.is_empty() { b"/" } else { &vol.mount_path };
         let mut root = DirState::of(&stat);
         root.covered = covered.get(root_path).cloned();
@@ -206,6 +200,7 @@ impl View {
                     nodes,
                     growing: Growing::default(),
                     glimpsed: Glimpsed::default(),
+                    habits: Habits::default(),
                     lost_at: Vec::new(),
                     more_names: HashMap::new(),
                     lookups: HashMap::new(),
@@ -467,7 +462,7 @@ impl View {
         self.alive()?;
         self.take_up(st, parent)?;
         if let Some(child) = st.dir(parent)?.child(name) {
-            if !child.base.is_some_and(|met| st.glimpsed.contains(&met)) {
+            if !st.is_glimpsed(child) {
                 return Ok(child);
             }
             st.dir_mut(parent)?.forget_child(name);
@@ -479,7 +474,7 @@ impl View {
         }
         self.taken.object(st.nodes.len())?;
         self.taken.names(1)?;
-        let listed = dir.base_names.as_ref().map(|names| names.contains(name));
+        let listed = dir.base_names.as_ref().map(|names| names.contains_key(name));
         let Some(base) = &st.node(parent)?.base else { return Ok(NOTHING) };
         if base.foreign || listed == Some(false) {
             return Ok(NOTHING);
@@ -491,8 +486,8 @@ impl View {
         }
         let handle = self.dir_handle(st, parent)?;
         let above = base.stamp.id;
-        let listed_name = dir.base_names.as_ref().and_then(|names| names.get(name));
-        let name = listed_name.cloned().unwrap_or_else(|| Name::from(name));
+        let listed_name = dir.base_names.as_ref().and_then(|names| names.get_key_value(name));
+        let name = listed_name.map(|(name, _)| name.clone()).unwrap_or_else(|| Name::from(name));
         let found = match self.tree().stat_at(&handle, &name) {
             Ok(stat) if self.vol.is_hidden(above, &name, stat.id) => None,
             Ok(stat) if covered => Some(self.add_place(st, (parent, &name), &stat, true)),
@@ -722,6 +717,18 @@ impl View {
     pub fn path_of(&self, node: NodeId) -> Vec<u8> {
         self.state.lock().path_of(&self.vol, node)
     }
+}
+
+/// The names at the end of absolute paths, by the directories that they are in.
+fn by_directory(paths: &[Vec<u8>]) -> HashMap<Vec<u8>, Arc<HashSet<Name>>> {
+    let mut names: HashMap<Vec<u8>, HashSet<Name>> = HashMap::new();
+    for path in paths {
+        if let Some(slash) = path.iter().rposition(|b| *b == b'/') {
+            let dir = if slash == 0 { b"/".to_vec() } else { path[..slash].to_vec() };
+            names.entry(dir).or_default().insert(Name::from(&path[slash + 1..]));
+        }
+    }
+    names.into_iter().map(|(dir, names)| (dir, Arc::new(names))).collect()
 }
 
 /// The inode that an object of the engine is about.

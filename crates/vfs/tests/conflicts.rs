@@ -65,7 +65,8 @@ fn stat(twin: &Twin, path: &str) -> Result<(), Errno> {
     }
 }
 fn list(twin: &Twin, path: &str) -> Result<(), Errno> {
-    twin.0.readdir(at(twin, path)?, 0, false, &mut |_| true)
+    // As the kernel asks for every listing.
+    twin.0.readdir(at(twin, path)?, 0, true, &mut |_| true)
 }
 fn chmod(twin: &Twin, path: &str) -> Result<(), Errno> {
     let set = SetAttr { mode: Some(0o600), ..SetAttr::default() };
@@ -124,6 +125,15 @@ const PAIRS: &[(&str, Call, Call, Ends)] = &[
     ("list, unlink", |t| list(t, "d"), |t| unlink(t, "d/f"), LostIfSerializable),
     ("list, create elsewhere", |t| list(t, "d"), |t| create(t, "e/n"), Both),
     ("list, create below", |t| list(t, "d"), |t| create(t, "d/s/n"), Both),
+    ("list, append to a listed file", |t| list(t, "d"), |t| append(t, "d/f"), Both),
+    ("list, chmod of a listed file", |t| list(t, "d"), |t| chmod(t, "d/f"), Both),
+    ("list, chmod of a listed directory", |t| list(t, "d"), |t| chmod(t, "d/s"), Both),
+    (
+        "list and stat, append",
+        |t| list(t, "d").and_then(|()| stat(t, "d/f")),
+        |t| append(t, "d/f"),
+        LostIfSerializable,
+    ),
     ("list, list", |t| list(t, "d"), |t| list(t, "d"), Both),
     ("stat, unlink", |t| stat(t, "d/f"), |t| unlink(t, "d/f"), LostIfSerializable),
     ("unlink, unlink the same", |t| unlink(t, "d/f"), |t| unlink(t, "d/f"), Lost),

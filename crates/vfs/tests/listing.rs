@@ -9,9 +9,10 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use systx_base::NodeId;
+use systx_base::{NodeId, TxnId};
 use systx_txn::Isolation;
 use systx_vfs::api::*;
+use systx_vfs::client;
 use systx_vfs::freeze::Everything;
 use systx_vfs::view::View;
 
@@ -212,6 +213,52 @@ fn a_listing_is_worn_once_an_eighth_of_its_files_was_read() {
     // A listing without attributes settles nothing and is not counted.
     view.readdir(NodeId::ROOT, 0, false, &mut |_| true).unwrap();
     assert_eq!(worn(14..16), [(14, NodeId::ROOT)]);
+}
+
+/// A program that has used the attributes of all that it listed is told them with the next listing.
+/// All that is told is read, and nothing else is.
+#[test]
+fn what_a_listing_tells_is_read_and_nothing_else() {
+    const FILES: usize = 70;
+    let dir = scratch();
+    let name = |n: usize| format!("f{n:02}").into_bytes();
+    for d in ["a", "b"] {
+        fs::create_dir(dir.path().join(d)).unwrap();
+        (0..FILES).for_each(|n| fs::write(dir.path().join(format!("{d}/f{n:02}")), "x").unwrap());
+    }
+    let [lister, stranger] = [7, 8].map(|tid| Caller { tid, ..CALLER });
+    for (asks, asker) in [(0, lister), (FILES / 2, lister), (FILES, stranger), (FILES, lister)] {
+        let vol = open_volume(dir.path());
+        let view = open_view(&vol, 1, Isolation::Serializable);
+        let of = |view: &View, name: &[u8]| view.lookup(CALLER, NodeId::ROOT, name).unwrap();
+        let tell = |d: NodeId| {
+            let _serving = client::serving(lister);
+            let mut told = Vec::new();
+            view.readdir(d, 0, true, &mut |e| {
+                told.extend(e.name.starts_with(b"f").then_some(e.entry.is_some()));
+                true
+            })
+            .unwrap();
+            told
+        };
+        let [a, b] = [b"a", b"b"].map(|d| of(&view, d).unwrap().node);
+        assert_eq!(tell(a), [false; FILES]);
+        (0..asks).for_each(|n| assert!(view.lookup(asker, a, &name(n)).unwrap().is_some()));
+        // Of what was looked at it is told again: the kernel may doubt it by now.
+        assert_eq!(tell(a).iter().filter(|with| **with).count(), asks);
+        let told = tell(b);
+        let with = told.iter().filter(|with| **with).count();
+        let uses = asks == FILES && asker == lister;
+        assert!(if uses { (FILES / 2..FILES).contains(&with) } else { with == 0 }, "{with}");
+        for (n, with) in told.into_iter().enumerate() {
+            let young = TxnId(2 + n as u64);
+            let other = open_view(&vol, young.0, Isolation::Serializable);
+            let b = of(&other, b"b").unwrap().node;
+            let file = other.lookup(CALLER, b, &name(n)).unwrap().unwrap().node;
+            assert_eq!(other.write(file, 1, b"more", false).is_err(), with, "file {n}");
+            vol.engine.abort(young);
+        }
+    }
 }
 
 #[test]

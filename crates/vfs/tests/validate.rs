@@ -162,7 +162,37 @@ const CASES: &[(&str, Meet, Act, Found)] = &[
         "a listing has one less",
         |f| f.twin.run(&Op::List(2)).unwrap(),
         |p| fs::remove_file(p.join("d/f")).unwrap(),
+        &[("/d", What::ListingChanged, false)],
+    ),
+    (
+        "a listing has one less, and it was looked at",
+        |f| {
+            f.twin.run(&Op::List(2)).unwrap();
+            f.node("d/f");
+        },
+        |p| fs::remove_file(p.join("d/f")).unwrap(),
         &[("/d", What::ListingChanged, false), ("/d/f", What::Replaced, false)],
+    ),
+    (
+        "listed files and nothing of their names",
+        |f| f.twin.run(&Op::List(2)).unwrap(),
+        |p| {
+            append(&p.join("d/f"));
+            fs::set_permissions(p.join("d/s"), fs::Permissions::from_mode(0o700)).unwrap();
+            // As editors save.
+            fs::write(p.join("d.new"), "other").unwrap();
+            fs::rename(p.join("d.new"), p.join("d/f")).unwrap();
+        },
+        &[],
+    ),
+    (
+        "a listed name is one of another type",
+        |f| f.twin.run(&Op::List(2)).unwrap(),
+        |p| {
+            fs::remove_file(p.join("d/f")).unwrap();
+            fs::create_dir(p.join("d/f")).unwrap();
+        },
+        &[("/d", What::ListingChanged, false)],
     ),
     (
         "the root's listing",

@@ -1,41 +1,59 @@
 //! Listings.  The names of a backing directory are read once, at the first listing (or test for
-//! emptiness), and are recorded as read with that; their attributes when they are handed out.
+//! emptiness), and are recorded as read with that. Names and types are all that a listing tells,
+//! but of what a program has met already, and where it is known to use attributes (`habits.rs`):
+//! what goes with a listing is read by that.
 
-use crate::api::{DirEntry, Reply};
+use crate::api::{Caller, DirEntry, Entry, Reply};
 use crate::listing::Listing;
-use crate::node::Name;
+use crate::node::{Listed, Name};
 use crate::view::{State, View};
 use crate::volume::errno;
 use rustix::io::Errno;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use systx_base::{Kind, NodeId};
+use systx_store::io::Handle;
+
+/// What a listing tells of a name.
+struct Told {
+    listed: Listed,
+    entry: Option<Entry>,
+    /// It is a file of which it tells nothing else.
+    by_name: bool,
+}
 
 impl View {
     /// Makes sure that all names of the backing directory are known.
     pub(crate) fn read_names(&self, st: &mut State, dir: NodeId) -> Reply<()> {
         self.alive()?;
         self.take_up(st, dir)?;
-        self.take_up_names(st, dir)?;
         self.read_list(st, dir)?;
         if st.dir(dir)?.base_names.is_some() {
             return Ok(());
         }
-        let mut names = HashSet::new();
+        let mut names = HashMap::new();
         let node = st.node(dir)?;
         if let Some(above) = node.base.as_ref().filter(|b| !b.foreign).map(|b| b.stamp.id) {
             let handle = self.dir_handle(st, dir)?;
             self.tree()
                 .list(&handle, &mut |item| {
                     if !self.vol.hides_ino(above, item.name, item.ino) {
-                        names.insert(Name::from(item.name));
+                        let kind = item.kind.or_else(|| self.kind_at(&handle, item.name));
+                        let listed = Listed { ino: item.ino, kind: kind.unwrap_or(Kind::Dir) };
+                        names.insert(Name::from(item.name), listed);
                     }
                     true
                 })
                 .map_err(errno)?;
+            self.still_one_moment()?;
         }
         self.taken.names(names.len())?;
         st.dir_mut(dir)?.base_names = Some(names);
         Ok(())
+    }
+
+    /// The type of what a listing does not tell the type of; `None`: nothing is to be seen of it.
+    fn kind_at(&self, dir: &Handle, name: &[u8]) -> Option<Kind> {
+        self.tree().stat_at(dir, name).ok().map(|stat| stat.kind)
     }
 
     /// Makes the order and cookies of a listing.
@@ -44,7 +62,7 @@ impl View {
         let state = st.dir_mut(dir)?;
         if state.listing.is_none() {
             let mut names: Vec<Box<[u8]>> = Vec::new();
-            for name in state.base_names.iter().flatten() {
+            for name in state.base_names.iter().flat_map(|names| names.keys()) {
                 if state.child(name).is_none_or(|c| c.now.is_some()) {
                     names.push(Box::from(&**name));
                 }
@@ -60,11 +78,37 @@ impl View {
         st.dir(dir)?.listing.as_ref().ok_or(Errno::IO)
     }
 
+    /// What a listing tells of a name; `None`: it is gone.
+    fn told(
+        &self,
+        st: &mut State,
+        caller: Caller,
+        (dir, name): (NodeId, &[u8]),
+        attributes: bool,
+    ) -> Reply<Option<Told>> {
+        if matches!(name, b"." | b"..") {
+            let listed = Listed { ino: self.dot_ino(st, dir, name)?, kind: Kind::Dir };
+            return Ok(Some(Told { listed, entry: None, by_name: false }));
+        }
+        if let Some(listed) = st.only_listed(dir, name)? {
+            // A snapshot loses to nobody, whatever it has read.
+            let meets = self.is_snapshot() || st.habits.takes(caller.tid, listed.kind);
+            if !(attributes && meets) {
+                let by_name = listed.kind != Kind::Dir;
+                return Ok(Some(Told { listed, entry: None, by_name }));
+            }
+        }
+        let Some(node) = self.find(st, dir, name)? else { return Ok(None) };
+        let entry = self.entry(st, node)?;
+        let listed = Listed { ino: entry.attr.ino, kind: entry.attr.kind };
+        Ok(Some(Told { listed, entry: attributes.then_some(entry), by_name: false }))
+    }
+
     pub(super) fn list_dir(
         &self,
+        caller: Caller,
         dir: NodeId,
-        from: u64,
-        attributes: bool,
+        (from, attributes): (u64, bool),
         sink: &mut dyn FnMut(DirEntry<'_>) -> bool,
     ) -> Reply<()> {
         let mut st = self.state.lock();
@@ -76,34 +120,29 @@ impl View {
             let state = st.dir_mut(dir)?;
             (state.handed_out, state.read_since) = (0, 0);
         }
+        st.habits.lists(caller.tid, from == 0);
         let mut cookie = from;
         while let Some((next, name)) = self.listing(&mut st, dir)?.next(cookie) {
             let name = Name::from(name);
-            let goes_on = match &*name {
-                b"." | b".." => {
-                    let ino = self.dot_ino(&st, dir, &name)?;
-                    sink(DirEntry { name: &name, ino, kind: Kind::Dir, next, entry: None })
-                }
-                _ => match self.find(&mut st, dir, &name)? {
-                    Some(node) => {
-                        let entry = self.entry(&st, node)?;
-                        let (ino, kind) = (entry.attr.ino, entry.attr.kind);
-                        let entry = attributes.then_some(entry);
-                        let taken = sink(DirEntry { name: &name, ino, kind, next, entry });
-                        if taken && attributes {
-                            st.count_lookup(node);
-                            st.dir_mut(dir)?.handed_out += 1;
-                        }
-                        taken
-                    }
-                    // Listed, but gone when it was looked at: an outsider was faster.
-                    None => true,
-                },
+            cookie = next;
+            // Listed, but gone when it was looked at: an outsider was faster.
+            let Some(told) = self.told(&mut st, caller, (dir, &name), attributes)? else {
+                continue;
             };
-            if !goes_on {
+            let (Listed { ino, kind }, entry) = (told.listed, told.entry);
+            if !sink(DirEntry { name: &name, ino, kind, next, entry }) {
                 break;
             }
-            cookie = next;
+            if let Some(entry) = entry {
+                st.count_lookup(entry.node);
+            }
+            if told.by_name {
+                st.habits.told_by_name(caller.tid);
+                st.dir_mut(dir)?.lister = caller.tid;
+            }
+            if attributes && !matches!(&*name, b"." | b"..") {
+                st.dir_mut(dir)?.handed_out += 1;
+            }
         }
         Ok(())
     }

@@ -45,7 +45,7 @@ impl Requests for View {
             }
             R::Tmpfile { parent, new } => self.make_unnamed(caller, parent, new)?.into(),
             R::Readdir { node, from, attributes, sink } => {
-                self.list_dir(node, from, attributes, sink)?.into()
+                self.list_dir(caller, node, (from, attributes), sink)?.into()
             }
             R::Getxattr { node, key } => self.xattr_of(node, key)?.into(),
             R::Listxattr { node } => self.xattr_names(node)?.into(),

@@ -6,6 +6,7 @@
 
 use crate::acl;
 use crate::api::{Attr, Caller, Entry, NewAttr, RenameHow, Reply};
+use crate::client;
 use crate::content::Content;
 use crate::node::{Body, Child, Dirty, Name, Node};
 use crate::view::{Ids, NAME_MAX, State, View};
@@ -59,8 +60,20 @@ impl View {
     ) -> Reply<Option<Entry>> {
         let mut st = self.state.lock();
         let glimpsed = self.looked_up_by_builder(&mut st, caller, (parent, name));
-        let found = glimpsed.unwrap_or_else(|| self.find(&mut st, parent, name))?;
+        let found = glimpsed.unwrap_or_else(|| {
+            self.note_use(&mut st, caller, (parent, name));
+            self.find(&mut st, parent, name)
+        })?;
         found.map(|node| self.handed_out(&mut st, node)).transpose()
+    }
+
+    /// Before a look-up: whether it asks for a file that its process was told by name only.
+    fn note_use(&self, st: &mut State, caller: Caller, (dir, name): (NodeId, &[u8])) {
+        let Ok(Some(listed)) = st.only_listed(dir, name) else { return };
+        let lister = st.dir(dir).map_or(0, |dir| dir.lister);
+        if listed.kind != Kind::Dir && client::are_of_one_process(lister, caller.tid) {
+            st.habits.asked(lister);
+        }
     }
 
     pub(super) fn make_file(
@@ -408,9 +421,10 @@ impl View {
             self.depend_on(ObjectRef::List(base.oid()))?;
         }
         let state = st.dir(dir)?;
-        let unmet = |name: &Name| state.child(name).is_none();
-        Ok(!state.children().any(|(_, c)| c.now.is_some())
-            && !state.base_names.as_ref().is_some_and(|names| names.iter().any(unmet)))
+        let mut names = state.base_names.iter().flat_map(|names| names.keys());
+        let is_there = |child: Child| child.now.is_some() && !st.is_glimpsed(child);
+        Ok(!state.children().any(|(_, child)| is_there(child))
+            && !names.any(|name| state.child(name).is_none_or(|child| st.is_glimpsed(child))))
     }
 
     // ---- changes ----------------------------------------------------------------------------
@@ -432,7 +446,7 @@ impl View {
         // That the backing directory had nothing there was read, and must stay known, unless a
         // listing or the directory's being new says so anyway.
         let known =
-            up_is_new || dir.base_names.as_ref().is_some_and(|names| !names.contains(&name));
+            up_is_new || dir.base_names.as_ref().is_some_and(|names| !names.contains_key(&name));
         if to.is_none() && base.is_none() && known {
             dir.forget_child(&name);
         } else {

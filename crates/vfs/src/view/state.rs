@@ -2,7 +2,7 @@
 
 use super::State;
 use crate::api::Reply;
-use crate::node::{Base, Body, Child, DirState, Name, Node};
+use crate::node::{Base, Body, Child, DirState, Listed, Name, Node};
 use crate::volume::Volume;
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -27,6 +27,18 @@ impl State {
     /// What a name means; it was met before.
     pub fn child_at(&self, dir: NodeId, name: &Name) -> Option<Child> {
         self.nodes.get(dir)?.dir()?.child(name)
+    }
+    /// Whether what a name means was met by nobody but the session.
+    pub fn is_glimpsed(&self, child: Child) -> bool {
+        child.base.is_some_and(|met| self.glimpsed.contains(&met))
+    }
+    /// What a listing tells of a name of a backing directory that was listed, if no program has met
+    /// more of it than that.
+    pub fn only_listed(&self, dir: NodeId, name: &[u8]) -> Reply<Option<Listed>> {
+        let dir = self.dir(dir)?;
+        let met = dir.child(name).is_some_and(|child| !self.is_glimpsed(child));
+        let names = dir.base_names.as_ref().filter(|_| !met);
+        Ok(names.and_then(|names| names.get(name)).copied())
     }
     /// All known names of a node in this view.
     pub fn names_of(&self, node: NodeId) -> impl Iterator<Item = (NodeId, &Name)> {

@@ -686,12 +686,19 @@ pub fn view_tree(view: &Arc<impl Requests>) -> Tree {
         view.readdir(dir, 0, true, &mut |e| {
             if let Some(entry) = e.entry {
                 assert_eq!((e.ino, e.kind), (entry.attr.ino, entry.attr.kind));
-                found.push((String::from_utf8_lossy(e.name).into_owned(), entry));
+            }
+            if e.name != b"." && e.name != b".." {
+                found.push((e.name.to_vec(), e.kind, e.entry));
             }
             true
         })
         .expect("readdir");
-        for (name, entry) in found {
+        for (name, kind, entry) in found {
+            // As the kernel does for a program that uses it.
+            let look = || view.lookup(CALLER, dir, &name).expect("lookup").expect("it is listed");
+            let entry = entry.unwrap_or_else(look);
+            assert_eq!(entry.attr.kind, kind);
+            let name = String::from_utf8_lossy(&name).into_owned();
             let a = entry.attr;
             let data = match a.kind {
                 Kind::File => {

@@ -1,4 +1,5 @@
-//! Threads that keep losing, driven line by line; for the suite `scheduling`.
+//! Threads that lose: those that keep losing, driven line by line, for the suite `scheduling`; and
+//! by what they have read of what they listed.
 
 use std::fs::{self, File};
 use std::io;
@@ -7,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 use systx_e2e::cases::errno;
 
-use super::SERIALIZABLE;
+use super::{SERIALIZABLE, plain_write};
 
 /// A whole page, so that nothing is read first.
 fn write_page(dir: &Path) -> io::Result<()> {
@@ -60,4 +61,43 @@ pub fn counts(dir: &Path, milliseconds: u64) {
         done += 1;
     }
     println!("{done} {attempts}");
+}
+
+/// Who lists names loses to nobody who changes what is listed; who has looked at it does.
+pub fn listed(dir: &Path) {
+    let d = dir.join("d");
+    fs::create_dir(&d).unwrap();
+    let [f, g] = ["f", "g"].map(|name| d.join(name));
+    for looks in [false, true] {
+        [&f, &g].iter().for_each(|file| fs::write(file, "x").unwrap());
+        let tx = systx::begin(dir, SERIALIZABLE).unwrap();
+        let names = fs::read_dir(&d).unwrap().map(|entry| entry.unwrap().file_name());
+        assert_eq!(names.collect::<Vec<_>>(), ["f", "g"]);
+        if looks {
+            assert_eq!((f.metadata().unwrap().len(), g.metadata().unwrap().len()), (1, 1));
+        }
+        let younger = || {
+            systx::xbegin(Some(dir), SERIALIZABLE)?;
+            let appended = fs::write(&g, "longer");
+            appended.and(systx::xend()).inspect_err(|_| drop(systx::xabort()))
+        };
+        // A thread that is made inside belongs to it.
+        let id = systx::xpause().unwrap();
+        let done = std::thread::scope(|s| {
+            let younger = s.spawn(younger);
+            // If it slept it would lose.
+            while !younger.is_finished() {
+                std::thread::yield_now();
+            }
+            younger.join().unwrap()
+        });
+        systx::xresume(id).unwrap();
+        assert_eq!(errno(done), looks.then_some(libc::ECANCELED));
+        plain_write(&f, "longer");
+        if !looks {
+            assert_eq!((super::read(&f), super::read(&g)), ("longer".into(), "longer".into()));
+        }
+        fs::write(dir.join("mine"), "x").map_or_else(|e| assert!(looks, "{e}"), drop);
+        assert_eq!(errno(tx.commit()), looks.then_some(libc::ECANCELED));
+    }
 }

@@ -55,6 +55,7 @@ fn main() {
         "relaxed-failure" => relaxed_failure(dir),
         "quota" => quota::case(dir),
         "losing" => losing::driven(dir),
+        "listed" => losing::listed(dir),
         "counts" => losing::counts(dir, rounds),
         other => routed::case(other, dir),
     }
