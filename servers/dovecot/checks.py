@@ -293,7 +293,7 @@ class Anomaly(unittest.TestCase):
         self.assertGreater(min(done), 3)
 
     def test_sessions_without_locks_and_transactions_miss_messages(self):
-        missed, log, _ = self.marked_by_dovecot("dovecot/without.so", False, 4)
+        missed, log, _ = self.marked_by_dovecot("dovecot_without.so", False, 4)
         said = [text for text in missed + log if re.search("missing [1-9]|reappeared", text)]
         self.assertNotEqual(said, [], "\n".join((missed + log)[:20]) or "nothing was missed")
         print(f"  {len(said)} times, such as: {said[0]}", flush=True)

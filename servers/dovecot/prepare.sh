@@ -1,4 +1,4 @@
-# What ./test, ./demo and bench/dovecot share: stock Dovecot, and both parts.  To be sourced by bash.
+# What ./test, ./demo and bench/dovecot share: stock Dovecot, and what is preloaded.  To be sourced by bash.
 
 dovecot_here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=../prepare.sh
@@ -8,7 +8,6 @@ dovecot_here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 missing_for_dovecot() {
     [ -x /usr/sbin/dovecot ] || echo dovecot-core
     [ -x /usr/lib/dovecot/imap ] || echo dovecot-imapd
-    [ -e /usr/include/dovecot/mail-storage-private.h ] || echo dovecot-dev
     command -v cc >/dev/null || echo gcc
     command -v make >/dev/null || echo make
 }
@@ -29,7 +28,7 @@ install_dovecot() {
     esac
 }
 
-# build_dovecot PROFILE: systx, libsystx and both parts, all into $SYSTX_BUILT.
+# build_dovecot PROFILE: systx, libsystx and what is preloaded, all into $SYSTX_BUILT.
 build_dovecot() {
     build_systx "$1" && make -s -C "$dovecot_here" BUILT="$SYSTX_BUILT" all without
 }

@@ -7,7 +7,6 @@ Mail belongs to a user without an account.
 import imaplib
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -70,10 +69,6 @@ SYSTX = """
 mmap_disable = yes
 import_environment = TZ LD_LIBRARY_PATH={built} LD_PRELOAD={preload} {rest}
 """
-PLUGIN = """
-mail_plugin_dir = {modules}
-mail_plugins = systx
-"""
 
 
 def free_port():
@@ -85,7 +80,7 @@ def free_port():
 class Dovecot:
     """One server of a site."""
 
-    def __init__(self, site, name, tree, preload=SHIM, options=""):
+    def __init__(self, site, name, tree, preload=SHIM, options="", rest=""):
         self.site, self.name, self.tree, self.process = site, name, tree, None
         self.base, self.port = f"{site.base}/{name}", free_port()
         self.preload = preload and f"{site.target}/{preload}"
@@ -93,10 +88,8 @@ class Dovecot:
         os.mkdir(f"{self.base}/state", 0o755)
         more = options
         if preload:
-            rest = f"SYSTX_MAIL={tree} SYSTX_RUNTIME_DIR={site.runtime}"
+            rest += f" SYSTX_MAIL={tree} SYSTX_RUNTIME_DIR={site.runtime}"
             more += SYSTX.format(built=site.target, preload=self.preload, rest=rest)
-        if preload == SHIM:
-            more += PLUGIN.format(modules=site.modules())
         with open(f"{self.base}/conf", "w") as conf:
             conf.write(CONFIGURATION.format(base=self.base, tree=tree, port=self.port, mail=MAIL,
                                             more=more))
@@ -181,14 +174,6 @@ class Site(Volume):
     def __init__(self, inject=None, megabytes=400):
         super().__init__("dovecot", inject, megabytes)
         os.chmod(self.runtime, 0o700)
-
-    def modules(self):
-        """Where Dovecot looks for plugins: the stock ones, and ours."""
-        where = f"{self.base}/modules"
-        if not os.path.isdir(where):
-            os.mkdir(where)
-            shutil.copy(f"{self.target}/dovecot/lib20_systx_plugin.so", where)
-        return where
 
     def mail(self, name, guard=True):
         """A directory of mail users' homes."""

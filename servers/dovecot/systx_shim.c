@@ -1,11 +1,14 @@
 /* Preloaded into the stock Dovecot 2.3: its locks of a guarded mail tree are system transactions.
  *
- * What Dovecot does between taking a lock (the lock file of dovecot-uidlist, the locks of index
- * files) and giving the outermost one back is one transaction.  Its scope is a name that all
- * processes of one mail user share, so a begin waits for the end of the others', as the lock would,
- * and none loses to another.  Descriptors from before take part.
+ * The first lock (the lock file of dovecot-uidlist, the locks of index files) begins one.  When all
+ * are given back it can be committed, and it is before anybody can know of it: before the process
+ * writes to what is no file, waits, forks or ends.  Its scope is a name that all processes of one
+ * mail user share, so a begin waits for the end of the others', as the lock would, and none loses
+ * to another.  Descriptors from before take part.
  *
  *   import_environment = $import_environment LD_PRELOAD=.../libsystx_dovecot.so SYSTX_MAIL=DIR
+ *
+ * With SYSTX_RELAXED=1, too, a commit waits for the disk only if Dovecot has synced something in it.
  *
  * What is not below SYSTX_MAIL, and locks of other files, are as ever.
  */
@@ -16,23 +19,28 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/capability.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/prctl.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <systx.h>
 
-#include "systx_shim.h"
-
+struct master_service;
 struct dotlock;
 struct dotlock_settings;
 struct file_lock;
 struct file_lock_settings;
+struct file_create_settings;
 
 #define REAL(name) ((__typeof__(&name))real(#name))
 
@@ -48,9 +56,10 @@ static void *real(const char *name) {
 /* ---- the transaction ---- */
 
 static unsigned locks;    /* how many are held */
-static unsigned regions;  /* how many are open, see systx_shim.h */
 static int is_open;
 static int wants_disk;    /* something inside was to be made durable */
+
+static int is_new_changed, is_cur_changed; /* see opendir() and stat() */
 
 static void learn_numbers(void);
 
@@ -110,18 +119,20 @@ static int begin(const char *path) {
     char name[PATH_MAX + 32];
     turn(path, name, sizeof name);
     struct systx_path scope = {.path = name, .access = SYSTX_WRITE};
-    struct systx_begin how = {
-        .flags = SYSTX_DESCRIPTORS | SYSTX_RELAXED, .paths = 1, .scope = &scope};
+    struct systx_begin how = {.flags = SYSTX_DESCRIPTORS, .paths = 1, .scope = &scope};
+    if (getenv("SYSTX_RELAXED") != NULL)
+        how.flags |= SYSTX_RELAXED;
     if (systx_begin_with(tree(), &how) != 0)
         return -1;
     is_open = 1;
-    wants_disk = 0;
+    wants_disk = is_new_changed = is_cur_changed = 0;
     return 0;
 }
 
 static void commit(void) {
-    if (locks + regions > 0 || !is_open)
+    if (locks > 0 || !is_open)
         return;
+    int before = errno;
     is_open = 0;
     if (xend() != 0 && errno != ESTALE) {
         int error = errno;
@@ -129,13 +140,14 @@ static void commit(void) {
         die("systx: not committed: %s", why);
     }
     learn_numbers();
-    if (!wants_disk)
-        return;
-    /* Of anything on the guarded directory: all that is committed. */
-    int fd = open(tree(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0 || REAL(fsync)(fd) != 0)
-        die("systx: not durable: %s", strerror(errno));
-    close(fd);
+    if (wants_disk && getenv("SYSTX_RELAXED") != NULL) {
+        /* Of anything on the guarded directory: all that is committed. */
+        int fd = open(tree(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0 || REAL(fsync)(fd) != 0)
+            die("systx: not durable: %s", strerror(errno));
+        close(fd);
+    }
+    errno = before;
 }
 
 static void complain(const char *path, int error) {
@@ -166,20 +178,11 @@ static int take(const char *path) {
     return 0;
 }
 
+/* What it has put into new/ it would not find there, see opendir(). */
 static void give(void) {
-    int error = errno;
     locks--;
-    commit();
-    errno = error;
-}
-
-void systx_mail_together(void) { regions++; }
-
-void systx_mail_apart(void) {
-    int error = errno;
-    regions--;
-    commit();
-    errno = error;
+    if (is_new_changed)
+        commit();
 }
 
 /* ---- which locks are ours ---- */
@@ -265,7 +268,36 @@ static int shown(int done, struct stat *to) {
     return done;
 }
 
-int stat(const char *path, struct stat *to) { return shown(REAL(stat)(path, to), to); }
+/* After it has renamed in cur/, Dovecot remembers the directory's time, to see changes by others.
+ * Times that nobody has set are those of the commit, so it would see one each time and list all of
+ * cur/ again: the time is set. */
+static int is_in(const char *dir, const char *path) {
+    const char *name = strrchr(path, '/');
+    return is_open && name != NULL && name - path >= 4 && strncmp(name - 4, dir, 4) == 0;
+}
+
+int rename(const char *from, const char *to) {
+    is_cur_changed |= is_in("/cur", from) || is_in("/cur", to);
+    is_new_changed |= is_in("/new", from) || is_in("/new", to);
+    return REAL(rename)(from, to);
+}
+
+int unlink(const char *path) {
+    is_cur_changed |= is_in("/cur", path);
+    is_new_changed |= is_in("/new", path);
+    return REAL(unlink)(path);
+}
+
+int stat(const char *path, struct stat *to) {
+    const char *name = strrchr(path, '/');
+    if (is_open && is_cur_changed && name != NULL && strcmp(name, "/cur") == 0) {
+        static const struct timespec now[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_nsec = UTIME_NOW}};
+        is_cur_changed = 0;
+        utimensat(AT_FDCWD, path, now, 0); /* else it lists once more */
+    }
+    return shown(REAL(stat)(path, to), to);
+}
+
 int lstat(const char *path, struct stat *to) { return shown(REAL(lstat)(path, to), to); }
 int stat64(const char *path, struct stat64 *to) __attribute__((alias("stat")));
 int lstat64(const char *path, struct stat64 *to) __attribute__((alias("lstat")));
@@ -386,9 +418,17 @@ struct file_lock *file_lock_from_dotlock(struct dotlock **dotlock) {
     return same;
 }
 
+/* A file that is made to be locked is none of a transaction's. */
+int file_create_locked(const char *path, const struct file_create_settings *set,
+                       struct file_lock **lock_r, _Bool *created_r, const char **error_r) {
+    commit();
+    return REAL(file_create_locked)(path, set, lock_r, created_r, error_r);
+}
+
 void file_unlock(struct file_lock **lock) {
     struct handle *h = handle_of(*lock);
     if (h == NULL) {
+        commit();
         REAL(file_unlock)(lock);
         return;
     }
@@ -399,6 +439,7 @@ void file_unlock(struct file_lock **lock) {
 void file_lock_free(struct file_lock **lock) {
     struct handle *h = handle_of(*lock);
     if (h == NULL) {
+        commit();
         REAL(file_lock_free)(lock);
         return;
     }
@@ -406,10 +447,73 @@ void file_lock_free(struct file_lock **lock) {
     let_go(h);
 }
 
+/* ---- what others can know of ---- */
+
+static int is_file(int fd) {
+    struct stat there;
+    return REAL(fstat)(fd, &there) == 0 && S_ISREG(there.st_mode);
+}
+
+/* What is written while a lock is held is for the log, or asks for patience. */
+static void before_output(int fd) {
+    if (is_open && locks == 0 && !is_file(fd))
+        commit();
+}
+
+ssize_t write(int fd, const void *from, size_t n) {
+    before_output(fd);
+    return REAL(write)(fd, from, n);
+}
+
+ssize_t writev(int fd, const struct iovec *from, int n) {
+    before_output(fd);
+    return REAL(writev)(fd, from, n);
+}
+
+ssize_t send(int fd, const void *from, size_t n, int flags) {
+    before_output(fd);
+    return REAL(send)(fd, from, n, flags);
+}
+
+ssize_t sendmsg(int fd, const struct msghdr *from, int flags) {
+    before_output(fd);
+    return REAL(sendmsg)(fd, from, flags);
+}
+
+ssize_t sendfile(int to, int from, off_t *at, size_t n) {
+    before_output(to);
+    return REAL(sendfile)(to, from, at, n);
+}
+
+ssize_t sendfile64(int to, int from, off64_t *at, size_t n) __attribute__((alias("sendfile")));
+
+int epoll_wait(int fd, struct epoll_event *events, int n, int timeout) {
+    commit();
+    return REAL(epoll_wait)(fd, events, n, timeout);
+}
+
+int poll(struct pollfd *fds, nfds_t n, int timeout) {
+    commit();
+    return REAL(poll)(fds, n, timeout);
+}
+
+pid_t fork(void) {
+    commit();
+    return REAL(fork)();
+}
+
+/* The end of each program of Dovecot that does not fail.  One that fails leaves nothing. */
+void master_service_deinit(struct master_service **service) {
+    commit();
+    REAL(master_service_deinit)(service);
+}
+
 /* ---- what is to be durable ---- */
 
+/* What is synced while no lock is held, such as a message in tmp/, may be from before. */
 static int waits_for_commit(int fd) {
     struct stat file, dir;
+    commit();
     if (!is_open || fstat(fd, &file) != 0 || stat(tree(), &dir) != 0 || file.st_dev != dir.st_dev)
         return 0;
     wants_disk = 1;
@@ -465,6 +569,8 @@ DIR *opendir(const char *path) {
         die("systx: not committed: %s", reason(errno));
     if (error == 0)
         return listing.dir;
+    if (listing.dir == NULL && error == ENOENT) /* a mailbox that this transaction makes */
+        return REAL(opendir)(path);
     if (listing.dir != NULL)
         closedir(listing.dir);
     errno = error;
