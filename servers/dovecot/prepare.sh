@@ -1,4 +1,5 @@
-# What ./test, ./demo and bench/dovecot share: stock Dovecot, and what is preloaded.  To be sourced by bash.
+# What ./test, ./demo and bench/dovecot share: stock Dovecot, and what is preloaded.  To be sourced
+# by bash.
 
 dovecot_here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=../prepare.sh

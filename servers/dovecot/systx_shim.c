@@ -8,7 +8,8 @@
  *
  *   import_environment = $import_environment LD_PRELOAD=.../libsystx_dovecot.so SYSTX_MAIL=DIR
  *
- * With SYSTX_RELAXED=1, too, a commit waits for the disk only if Dovecot has synced something in it.
+ * With SYSTX_RELAXED=1, too, a commit waits for the disk only if Dovecot has synced something
+ * inside.
  *
  * What is not below SYSTX_MAIL, and locks of other files, are as ever.
  */
