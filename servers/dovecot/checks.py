@@ -24,12 +24,14 @@ class Mail(unittest.TestCase):
     """With a Dovecot, or several, on one guarded tree."""
 
     SERVERS = 1
+    OPTIONS = ""
 
     def setUp(self):
         self.site = Site()
         self.addCleanup(self.site.close)
         self.tree = self.site.mail("mail")
-        self.all = [self.site.dovecot(f"d{n}", self.tree).start() for n in range(self.SERVERS)]
+        self.all = [self.site.dovecot(f"d{n}", self.tree, options=self.OPTIONS).start()
+                    for n in range(self.SERVERS)]
         self.server = self.all[0]
         self.home = f"{self.tree}/ann/Maildir"
         client = self.server.connect()
@@ -154,6 +156,9 @@ class Clients(Mail):
 
 
 class Stress(Mail):
+    # Logs are replaced all the time, under sessions that have them open.
+    OPTIONS = "mail_index_log_rotate_min_age = 1s\nmail_index_log_rotate_min_size = 1k\n"
+
     def test_nothing_is_lost(self):
         known = together(self.workers(8), 60 if LONG else 6)
         found = self.all_there(known)

@@ -592,11 +592,43 @@ int closedir(DIR *dir) {
     return REAL(closedir)(dir);
 }
 
+/* Others' transactions have replaced a file that this process has open, such as a log: it is not in
+ * the transaction any more, and nobody changes it.  Outside it is as it was. */
+static uint64_t out_of_it(long done) {
+    return done < 0 && errno == ESTALE && is_open ? xpause() : 0;
+}
+
+static void back_in_it(uint64_t id) {
+    int error = errno;
+    if (xresume(id) != 0)
+        die("systx: not committed: %s", reason(errno));
+    errno = error;
+}
+
+ssize_t pread(int fd, void *to, size_t n, off_t at) {
+    ssize_t done = REAL(pread)(fd, to, n, at);
+    uint64_t id = out_of_it(done);
+    if (id != 0) {
+        done = REAL(pread)(fd, to, n, at);
+        back_in_it(id);
+    }
+    return done;
+}
+
+ssize_t pread64(int fd, void *to, size_t n, off64_t at) __attribute__((alias("pread")));
+
 int fstat(int fd, struct stat *to) {
-    if (listing.dir == NULL || fd != listing.fd)
-        return shown(REAL(fstat)(fd, to), to);
-    *to = listing.before;
-    return 0;
+    if (listing.dir != NULL && fd == listing.fd) {
+        *to = listing.before;
+        return 0;
+    }
+    int done = REAL(fstat)(fd, to);
+    uint64_t id = out_of_it(done);
+    if (id != 0) {
+        done = REAL(fstat)(fd, to);
+        back_in_it(id);
+    }
+    return shown(done, to);
 }
 
 struct dirent64 *readdir64(DIR *dir) __attribute__((alias("readdir")));
