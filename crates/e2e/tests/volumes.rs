@@ -535,3 +535,30 @@ fn snapshots_that_no_rule_keeps_are_removed_but_not_those_that_are_mounted() {
     assert_eq!(kept(&lab, "image"), ["e"]);
     lab.do_systx(["mount", "image", "v"]).ok();
 }
+
+#[test]
+fn a_copy_that_was_looked_at_takes_the_next_difference() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    fs::create_dir(lab.path("w")).unwrap();
+    lab.do_systx(["mkfs", "copy", "--size", "64M"]).ok();
+    let mut since = String::new();
+    for day in ["monday", "tuesday", "wednesday"] {
+        v.sh(&format!("echo {day} > {day}; ls > list")).ok();
+        lab.do_systx(["snapshot", "v", day]).ok();
+        v.umount();
+        let systx = systx_binary().display();
+        let pipe = format!("{systx} send image {day} {since} | {systx} receive copy");
+        shell(&lab, &lab.root(), 30, &pipe).ok();
+        since = format!("--since {day}");
+        lab.do_systx(["mount", "image", "v"]).ok();
+        // Also the live tree of the copy, as long as nothing is changed there.
+        for at in [&["--at", day][..], &[]] {
+            lab.do_systx(["mount", "copy", "w"].iter().chain(at)).ok();
+            let (then, now) = (Tree::capture(&v.dir), Tree::capture(lab.path("w")));
+            then.assert_same(&now, day);
+            lab.do_systx(["umount", "w"]).ok();
+        }
+    }
+    lab.do_systx(["fsck", "copy"]).ok();
+}

@@ -81,6 +81,9 @@ pub enum Error {
     /// Somebody still uses it.
     #[error("{0} is in use")]
     Busy(String),
+    /// A stream is not for the volume as it is.
+    #[error("{0}")]
+    Unfit(String),
     /// No super block of this format.
     #[error("not a volume of this format: {0}")]
     NotAVolume(&'static str),
@@ -122,7 +125,7 @@ impl Error {
             Error::IsDir => Errno::ISDIR,
             Error::NotEmpty => Errno::NOTEMPTY,
             Error::NameTooLong => Errno::NAMETOOLONG,
-            Error::Invalid(_) | Error::NotAVolume(_) => Errno::INVAL,
+            Error::Invalid(_) | Error::Unfit(_) | Error::NotAVolume(_) => Errno::INVAL,
             Error::TooLarge => Errno::FBIG,
             Error::NoAttr => Errno::NODATA,
             Error::NoSpace => Errno::NOSPC,

@@ -44,13 +44,10 @@ pub fn receive(args: &Receive, out: Out) -> Result<i32, Problem> {
             image::about(path, why)
                 .hint("systx snapshots FILE lists them; was the stream received before?")
         }
-        (None, Error::Busy(why)) => {
-            let why = why.trim_end_matches("; it");
-            image::about(path, why).hint(
-                "a whole stream is for an empty volume (systx mkfs), a difference for one that is \
-                 as its snapshot",
-            )
-        }
+        (None, e @ Error::Unfit(_)) => image::about(path, e).hint(
+            "a whole stream is for an empty volume (systx mkfs), a difference for one that is as \
+             its snapshot",
+        ),
         (None, e) => image::cannot(path, e),
     })?;
     volume.close().map_err(|e| image::cannot(path, e))?;

@@ -55,7 +55,7 @@ pub fn receive(volume: &Volume, input: &mut dyn Read) -> Result<StreamHeader> {
     volume.within(&mut txn, |ops| finish(ops, &wanted)).map_err(|e| explained(&receiver, e))?;
     volume.install(txn, |state, txn| {
         if state.flow.applied != begun {
-            return Err(Error::Busy("the volume changed while it received; it".into()));
+            return Err(Error::Unfit("the volume changed while it received".into()));
         }
         snapshots::check_name(state, &header.name)?;
         state.apply(txn)?;
@@ -82,7 +82,7 @@ fn base(state: &mut State, header: &StreamHeader) -> Result<u64> {
         return if empty {
             Ok(state.flow.applied)
         } else {
-            Err(Error::Busy("the volume is not empty; it".into()))
+            Err(Error::Unfit("the volume is not empty".into()))
         };
     };
     let id = state.tree.env.id;
@@ -95,7 +95,7 @@ fn base(state: &mut State, header: &StreamHeader) -> Result<u64> {
     let mut then = Tree::new(state.tree.env.clone(), root.chunks);
     let mut now = Tree::new(state.tree.env.clone(), state.tree.chunks.clone());
     diff::difference(Some(&mut then), &mut now, &mut |_, _| {
-        Err(Error::Busy(format!("the volume has changed since snapshot {name:?}; it")))
+        Err(Error::Unfit(format!("the volume has changed since snapshot {name:?}")))
     })?;
     Ok(state.flow.applied)
 }
