@@ -20,6 +20,8 @@ pub struct Site {
     pub store_path: Vec<u8>,
     /// Whether it is the file system mounted at `/`, which is there whenever another one is.
     pub is_root: bool,
+    /// It is a volume in an image, which is mounted when somebody mounts it.
+    pub is_image: bool,
 }
 
 impl Site {
@@ -36,7 +38,8 @@ impl Site {
     /// another is; the one in memory last, since a power cut takes it away.
     pub(crate) fn rank(&self) -> u8 {
         match (self.class, self.is_root) {
-            (Class::Memory, _) => 2,
+            (Class::Memory, _) => 3,
+            _ if self.is_image => 2,
             (_, true) => 0,
             (_, false) => 1,
         }

@@ -96,6 +96,7 @@ fn site(vol: Volume, store: Arc<dyn Store>) -> Arc<Site> {
         checkpoints: Checkpoints::new(),
         store_path: b"/store".to_vec(),
         is_root: false,
+        is_image: false,
     })
 }
 

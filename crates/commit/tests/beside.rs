@@ -46,7 +46,7 @@ fn in_two_steps(place: &Place, path: &Path, meanwhile: impl FnOnce()) {
         by: CALLER,
         reads: &[],
         writes: &[ObjectRef::Pages { oid, first: 1, last: 1 }],
-        subject: Some((oid, file.as_fd())),
+        subject: Some((oid, file.as_fd().into())),
         places: &[],
         may_stall: false,
     };

@@ -2,7 +2,8 @@
 //!
 //! A record says where the others were, for people to read.  It never says where to look: a store
 //! is looked for where this machine's own [`crate::ledger`] has it, and at the top of every local
-//! file system, and only one that is in the ledger counts.  What is found nowhere there is waited
+//! file system, and only one that is in the ledger counts; or it is a log-structured volume that
+//! is mounted.  What is found nowhere there is waited
 //! for.
 
 use crate::ledger::Ledger;
@@ -36,6 +37,12 @@ struct Spot {
 impl Outcomes for Elsewhere<'_> {
     fn outcome(&self, joint: &Joint) -> Outcome {
         let Some(decider) = joint.decider() else { return Outcome::Unknown };
+        if let Some((_, image)) = self.ledger.images.find(decider.store) {
+            return image.outcome(joint).unwrap_or_else(|error| {
+                tracing::error!(%error, "a decision cannot be read");
+                Outcome::Unknown
+            });
+        }
         let ask = |spot: Spot| outcome(&spot.io, &spot.below, Some(self.owner), joint);
         let answers = self.spots(decider).map(ask);
         answers.into_iter().find(|o| *o != Outcome::Unknown).unwrap_or(Outcome::Unknown)
@@ -51,6 +58,9 @@ pub(crate) fn own() -> Owner {
 impl Elsewhere<'_> {
     /// Where a store is now.
     pub fn find(&self, member: &Member) -> Option<PathBuf> {
+        if let Some((at, _)) = self.ledger.images.find(member.store) {
+            return Some(at);
+        }
         let here = |spot: &Spot| {
             systx_store::is_there(&spot.io, &spot.below, Some(self.owner), member.store)
         };
@@ -68,6 +78,10 @@ impl Elsewhere<'_> {
         for decision in decisions {
             let mut wanted = false;
             for member in &decision.others {
+                if let Some((_, image)) = self.ledger.images.find(member.store) {
+                    wanted |= image.is_undecided(decision.id).unwrap_or(true);
+                    continue;
+                }
                 let mut there = false;
                 let mut waits = true;
                 for Spot { io, below, .. } in self.spots(member) {

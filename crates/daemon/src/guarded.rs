@@ -92,7 +92,7 @@ fn register(volume: &Arc<OpenVolume>, guarded: &Arc<Guarded>) {
     let root = move || this.upgrade().ok_or(Errno::NODEV)?.open_root();
     let caches = Arc::new(connection.caches(root));
     let published = Arc::new(publication::Guarded {
-        plain: Arc::clone(&guarded.plain),
+        plain: Arc::clone(&guarded.plain) as Arc<dyn publication::ViewZero>,
         caches,
         stall: guarded.conflicts.stall,
     });
@@ -359,7 +359,7 @@ fn detached_mount(around: BorrowedFd<'_>) -> Result<(OwnedFd, OwnedFd), Errno> {
 
 /// Has the kernel learn that opens are not to be told, and looks whether it gives leases, by which
 /// they are found.
-fn learn_opens(mount: BorrowedFd<'_>) -> Result<(), Errno> {
+pub(crate) fn learn_opens(mount: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     Writing::of(rustix::fs::openat(mount, systx_base::FIRST_OPEN, flags, Mode::empty())?).map(drop)
 }

@@ -433,9 +433,7 @@ impl Guards {
                 Err(failure) => lost(&dir, &failure),
             }
         }
-        for entry in std::mem::take(&mut guards.roster.volumes) {
-            self.bring_volume_back(&mut guards, entry, calm);
-        }
+        self.bring_volumes_back(&mut guards, calm);
         if let Err(failure) = guards.settle() {
             tracing::error!("guarded directories: {failure}");
         }

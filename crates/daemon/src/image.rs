@@ -6,17 +6,20 @@
 
 use crate::elsewhere::{self, Elsewhere};
 use crate::fuse_mount;
+use crate::guarded::learn_opens;
 use crate::ledger::Ledger;
 use crate::protocol::{Failure, FailureKind, HostPath, MountedVolume, Transport};
 use crate::served::{ServedMount, Serving, identity, open_dir, put_over, put_under};
 use crate::snapshots;
 use crate::transports;
+use crate::volume::OpenVolume;
+use crate::volumes::Volumes;
 use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 use std::io;
 use std::ops::Deref;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -29,7 +32,10 @@ use systx_lfs::device::FileDevice;
 use systx_lfs::{CleanerThread, CostBenefit, Error, Limits, Plan, Volume, read_super};
 use systx_lfs_store::VolumeStore;
 use systx_lfs_view::VolumeView;
-use systx_store::OpenError;
+use systx_protocol::stores::STORE_DIR;
+use systx_store::{OpenError, Store};
+use systx_vfs::plain::{Order, STALL};
+use systx_vfs::publication;
 
 /// What was written is durable after so long at the latest, without being asked for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -48,6 +54,7 @@ pub(crate) struct Image {
     transport: Transport,
     serving: Serving,
     shown: Mutex<Option<Shown>>,
+    volumes: Arc<Volumes>,
 }
 
 impl Deref for Image {
@@ -84,7 +91,7 @@ pub(crate) struct Opened {
 
 impl Opened {
     /// Opens it: recovers what a crash has left.
-    fn new(file: &Path, ledger: &Ledger) -> Result<Arc<Opened>, Failure> {
+    fn new(file: &Path, dir: &Path, ledger: &Ledger) -> Result<Arc<Opened>, Failure> {
         let device = FileDevice::open(file).map_err(|e| cannot_open(file, &e))?;
         // Before anything is written, and said in its own words.
         read_super(&device).map_err(|e| cannot_use(file, &e))?;
@@ -97,6 +104,10 @@ impl Opened {
         let others = Elsewhere { owner: elsewhere::own(), ledger };
         let store = systx_lfs_store::open(Arc::new(device), config, &others);
         let store = store.map_err(|e| not_recovered(file, &e))?;
+        if let Some(number) = store.known_as() {
+            ledger.images.opened(number, &dir.join(STORE_DIR), &store);
+        }
+        others.settle(&*store);
         let volume = Arc::clone(store.volume());
         let cleaner = CleanerThread::start(volume, Plan::default(), Arc::new(CostBenefit));
         let cleaner = cleaner.map_err(|e| no_thread(file, &e))?;
@@ -124,24 +135,33 @@ impl Opened {
 /// What one mount shows.
 struct Shown {
     view: Arc<VolumeView>,
+    /// Of the live tree: what transactions in it share.
+    live: Option<Live>,
     of: Arc<Opened>,
 }
 
+/// A live tree, as transactions and commits know it.
+#[derive(Clone)]
+struct Live {
+    volume: Arc<OpenVolume>,
+    /// Once it is served.
+    published: Option<Arc<publication::Guarded>>,
+}
+
 impl Shown {
-    fn new(wanted: &Wanted<'_>) -> Result<Shown, Failure> {
+    /// At a mount with this device number and id.
+    fn new(wanted: &Wanted<'_>, at: (u64, u64)) -> Result<Shown, Failure> {
+        let ledger = wanted.volumes.ledger();
         let of = match wanted.opened.clone() {
             Some(opened) => opened,
-            None => Opened::new(wanted.file, wanted.ledger)?,
+            None => Opened::new(wanted.file, wanted.dir, ledger)?,
         };
         let view = match wanted.snapshot {
-            None => VolumeView::live(Arc::clone(&of.store), PATIENCE)
-                .map_err(|e| no_thread(wanted.file, &e)),
-            Some(name) => (of.volume().at(name))
-                .map(|snapshot| VolumeView::of_snapshot(Arc::clone(of.volume()), snapshot))
-                .map_err(|e| snapshots::failed(wanted.file, name, &e)),
+            None => Shown::live(wanted, at, &of),
+            Some(name) => Shown::past(wanted, name, &of).map(|view| (view, None)),
         };
         match view {
-            Ok(view) => Ok(Shown { view: Arc::new(view), of }),
+            Ok((view, live)) => Ok(Shown { view: Arc::new(view), live, of }),
             Err(failure) => {
                 if let Err(error) = Opened::leave(of) {
                     tracing::error!(%error, file = %wanted.file.display(), "not closed cleanly");
@@ -151,10 +171,42 @@ impl Shown {
         }
     }
 
+    fn live(
+        wanted: &Wanted<'_>,
+        at: (u64, u64),
+        of: &Arc<Opened>,
+    ) -> Result<(VolumeView, Option<Live>), Failure> {
+        let volume = OpenVolume::mounted(wanted.dir, at, &of.store, wanted.volumes.ledger())?;
+        let order = Arc::new(Order::new(Arc::clone(&volume.vol), STALL));
+        let view = VolumeView::live(Arc::clone(&of.store), PATIENCE, order);
+        let view = view.map_err(|e| no_thread(wanted.file, &e))?;
+        Ok((view, Some(Live { volume: Arc::new(volume), published: None })))
+    }
+
+    fn past(wanted: &Wanted<'_>, name: &str, of: &Opened) -> Result<VolumeView, Failure> {
+        let snapshot = of.volume().at(name);
+        let snapshot = snapshot.map_err(|e| snapshots::failed(wanted.file, name, &e))?;
+        let view = VolumeView::of_snapshot(Arc::clone(of.volume()), snapshot);
+        view.map_err(|e| no_thread(wanted.file, &e))
+    }
+
+    /// Nobody begins a transaction in it any more.
+    fn leave(&self, volumes: &Volumes) {
+        if let Some(Live { volume, published }) = &self.live {
+            volumes.remove_mounted(volume);
+            published.iter().for_each(|published| volume.vol.unguard(published));
+        }
+    }
+
+    /// It is not served any more.
     fn end(self) -> io::Result<()> {
-        self.view.end();
-        drop(self.view);
-        Opened::leave(self.of)
+        let Shown { view, live, of } = self;
+        view.end();
+        if let Some(Live { volume, .. }) = &live {
+            volume.is_gone();
+        }
+        drop((view, live));
+        Opened::leave(of)
     }
 }
 
@@ -169,7 +221,8 @@ pub(crate) struct Wanted<'a> {
     pub snapshot: Option<&'a str>,
     /// It is open already, for another mount of it.
     pub opened: Option<Arc<Opened>>,
-    pub ledger: &'a Ledger,
+    /// Where transactions find it.
+    pub volumes: &'a Arc<Volumes>,
     /// A dead mount of ours lies there, and gives way.
     pub replaces: bool,
 }
@@ -183,7 +236,6 @@ impl Image {
     pub fn mount(wanted: &Wanted<'_>) -> Result<Arc<Image>, Failure> {
         let Wanted { file, dir, transport, .. } = *wanted;
         let which = Which::of(file)?;
-        let shown = Shown::new(wanted)?;
         let refused = |what: &'static str| {
             move |e: Errno| {
                 let text = format!("cannot {what} {}: {e}", dir.display());
@@ -197,6 +249,7 @@ impl Image {
         let (mount, device) = fuse_mount::detached(file.as_os_str().as_bytes(), attributes)
             .map_err(refused("make a mount for"))?;
         let (dev, id) = identity(mount.as_fd()).map_err(refused("look at the mount of"))?;
+        let shown = Shown::new(wanted, (dev, id))?;
         let config = Config {
             transport: transports::of_server(transport),
             locks: FileLocks::Kernel,
@@ -217,11 +270,12 @@ impl Image {
             transport: transports::of(&connection),
             serving: Serving::new(connection),
             shown: Mutex::new(rank::LEAF, Some(shown)),
+            volumes: Arc::clone(wanted.volumes),
         });
-        let put = match wanted.replaces {
+        let put = image.begin(mount.as_fd()).and_then(|()| match wanted.replaces {
             true => put_under(&mount, dir),
             false => open_dir(CWD, dir).and_then(|below| put_over(&mount, below.as_fd())),
-        };
+        });
         if let Err(e) = put {
             // Nobody has seen it.
             if let Err(error) = image.end() {
@@ -230,6 +284,31 @@ impl Image {
             return Err(refused("mount over")(e));
         }
         Ok(image)
+    }
+
+    /// Transactions may work in it from now on, if it is the live tree.
+    fn begin(self: &Arc<Self>, mount: BorrowedFd<'_>) -> Result<(), Errno> {
+        let found = self.shown.lock().as_ref().map(|s| (Arc::clone(&s.view), s.live.clone()));
+        let Some((view, Some(Live { volume, .. }))) = found else { return Ok(()) };
+        learn_opens(mount)?;
+        let this = Arc::downgrade(self);
+        let root = move || this.upgrade().ok_or(Errno::NODEV)?.open_root();
+        let connection = self.serving.connection().ok_or(Errno::NOTCONN)?;
+        let caches = Arc::new(connection.caches(root));
+        let published = Arc::new(publication::Guarded { plain: view, caches, stall: STALL });
+        volume.vol.guard(Arc::clone(&published));
+        if let Some(live) = self.shown.lock().as_mut().and_then(|shown| shown.live.as_mut()) {
+            live.published = Some(published);
+        }
+        self.volumes.add_mounted(volume);
+        Ok(())
+    }
+
+    /// What transactions in it share, as long as it is served and the live tree.
+    pub fn volume(&self) -> Option<Arc<OpenVolume>> {
+        let shown = self.shown.lock();
+        let live = shown.as_ref().and_then(|shown| shown.live.as_ref());
+        live.map(|live| Arc::clone(&live.volume))
     }
 
     /// Calls `ended` in a thread if the connection ends and nobody here has asked for it.
@@ -252,8 +331,9 @@ impl Image {
     /// # Errors
     /// What was not durable yet could not be made so.
     pub fn end(&self) -> io::Result<()> {
-        self.serving.end();
         let shown = self.shown.lock().take();
+        shown.iter().for_each(|shown| shown.leave(&self.volumes));
+        self.serving.end();
         shown.map_or(Ok(()), Shown::end)
     }
 

@@ -13,6 +13,7 @@
 //! Numbers are 16 hexadecimal digits.  A file is written under another name and renamed, all of it
 //! durable on return.
 
+use crate::images::Images;
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result, Write};
@@ -34,6 +35,8 @@ const LONGEST: u64 = 1 << 20;
 #[derive(Debug)]
 pub struct Ledger {
     dir: PathBuf,
+    /// Stores that are in no directory.
+    pub(crate) images: Images,
 }
 
 impl Ledger {
@@ -76,7 +79,7 @@ impl Ledger {
         }
         let writable = rustix::fs::access(dir, rustix::fs::Access::WRITE_OK);
         writable.map_err(Error::from)?;
-        Ok(Ledger { dir: dir.to_owned() })
+        Ok(Ledger { dir: dir.to_owned(), images: Images::new() })
     }
 
     /// Its directory: views hide it.

@@ -22,6 +22,7 @@ pub mod guests;
 pub mod history;
 pub mod holders;
 mod image;
+mod images;
 mod in_line;
 mod kcmp_unsafe;
 pub mod keeper;

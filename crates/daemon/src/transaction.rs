@@ -166,6 +166,9 @@ impl Transaction {
         (ids, mount_points): (Ids, Vec<Vec<u8>>),
         alarm: Arc<Alarm>,
     ) -> Result<Arc<Transaction>, Failure> {
+        if terms.read_only {
+            volume.check_snapshots()?;
+        }
         let isolation = options.isolation;
         let merged = terms.merged.clone();
         let age = options.age;

@@ -35,6 +35,7 @@ use systx_txn::Stalls;
 use systx_vfs::shared::SharedVolume;
 use systx_vfs::volume::Volume;
 
+mod mounted;
 mod refused;
 pub use refused::VolumeError;
 
@@ -106,6 +107,8 @@ pub struct OpenVolume {
     standing: Arc<Standing>,
     /// On an overlay file system it is always open.
     _always: Option<Lease>,
+    /// Of a log-structured volume, its mount: as long as that is there the store is open.
+    mount: Option<u64>,
     /// The same two, as a commit knows them.
     pub site: Arc<Site>,
     /// What this machine has noted.
@@ -179,7 +182,8 @@ impl OpenVolume {
     /// Whether its file system would be unmounted by somebody, as far as this daemon guards nothing
     /// there.
     pub(crate) fn may_be_unmounted(&self) -> bool {
-        !self.site.is_root && !self.is_overlay() && self.guarded.lock().is_empty()
+        let stays = self.site.is_root || self.is_overlay() || self.mount.is_some();
+        !stays && self.guarded.lock().is_empty()
     }
 
     /// Every place at which another file system is mounted, so that a view shows that one. Below
@@ -334,7 +338,7 @@ impl OpenVolume {
     /// It is an overlay file system: what is open there stays what it was before the first change.
     pub(crate) fn check_lasting(&self) -> Result<(), Failure> {
         if !self.is_overlay() {
-            return Ok(());
+            return self.check_built("views by path and no transactions of threads");
         }
         let text = format!(
             "{} is an overlay file system, on which a file that is open for reading stays the old one when it is \
@@ -369,13 +373,13 @@ impl OpenVolume {
 }
 
 /// Finds the volume of `dir` and a place for its store. A directory in one of `guarded` is on the
-/// volume below.
+/// volume below; of those that are `mounted` the store is in the volume.
 pub fn locate(
     dir: &Path,
     store: Option<&Path>,
     uid: Uid,
     home: Option<&Path>,
-    guarded: &[Arc<Guarded>],
+    (guarded, mounted): (&[Arc<Guarded>], &[Arc<OpenVolume>]),
 ) -> Result<Location, VolumeError> {
     let given = store
         .map(|given| std::path::absolute(given).map_err(|e| failed("resolve", given, e)))
@@ -392,10 +396,16 @@ pub fn locate(
     if let Some(below) = guarded.iter().find(|g| holder.is_some_and(|m| m.id == g.mount)) {
         return Ok(on(&below.location));
     }
+    if let Some(there) = mounted.iter().find(|v| holder.is_some_and(|m| Some(m.id) == v.mount)) {
+        return Ok(there.location.clone());
+    }
     let dir = std::fs::canonicalize(dir).map_err(|e| failed("find", dir, e))?;
     let dev = device(&dir)?;
     if let Some(below) = guarded.iter().find(|g| g.dev == dev) {
         return Ok(on(&below.location));
+    }
+    if let Some(there) = mounted.iter().find(|v| v.location.dev == dev) {
+        return Ok(there.location.clone());
     }
     let mount = mount_point(&table, mount_id(&dir)?)
         .ok_or_else(|| VolumeError::NoMount { path: dir.display().to_string() })?;
@@ -646,6 +656,7 @@ pub(crate) fn open(
         checkpoints: Checkpoints::new(),
         store_path: location.store.as_os_str().as_bytes().to_vec(),
         is_root: location.mount == Path::new("/"),
+        is_image: false,
     };
     Ok(OpenVolume {
         location: location.clone(),
@@ -655,6 +666,7 @@ pub(crate) fn open(
         site: Arc::new(site),
         standing,
         _always: always,
+        mount: None,
         ledger: Arc::clone(ledger),
         relaxed: Relaxed::new(),
         guarded: Mutex::new(rank::LEAF, Vec::new()),

@@ -103,13 +103,30 @@ impl Volumes {
         let store = place.store.as_ref().map(HostPath::as_path);
         let home = self.home.as_deref();
         let guarded: Vec<_> = self.all_guarded().into_iter().map(|(_, g)| g).collect();
-        let location = volume::locate(dir.as_path(), store, self.uid, home, &guarded)?;
+        let mounted = self.mounted();
+        let known = (&*guarded, &*mounted);
+        let location = volume::locate(dir.as_path(), store, self.uid, home, known)?;
         self.check_one_engine(&location)?;
         self.open_at(location, trusted)
     }
 
+    /// The log-structured volumes that are mounted.
+    pub(crate) fn mounted(&self) -> Vec<Arc<OpenVolume>> {
+        self.all().into_iter().filter(|volume| volume.mount().is_some()).collect()
+    }
+
+    /// A log-structured volume is mounted.
+    pub(crate) fn add_mounted(&self, volume: Arc<OpenVolume>) {
+        self.tables.lock().open.insert(volume.location.clone(), volume);
+    }
+
+    /// It is not any more.
+    pub(crate) fn remove_mounted(&self, volume: &OpenVolume) {
+        self.tables.lock().open.remove(&volume.location);
+    }
+
     /// What this machine has noted of its stores.
-    pub(crate) fn ledger(&self) -> &Ledger {
+    pub(crate) fn ledger(&self) -> &Arc<Ledger> {
         &self.ledger
     }
 

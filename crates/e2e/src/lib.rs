@@ -23,6 +23,7 @@
 //! - [`begin`]: starts a command in every state that there is;
 //! - [`probe`]: a command that tells the state that it was started in;
 //! - [`rows`]: the same natively and through `systx run`, and what differs;
+//! - [`volume`]: a log-structured volume that is mounted;
 //! - [`random`]: seeded choices, the seed printed.
 //!
 //! The suites drive `systx` as a user does.  They know its command line, its exit codes and its
@@ -63,6 +64,7 @@ pub mod stop;
 pub mod stores;
 pub mod tree;
 pub mod twin;
+pub mod volume;
 
 pub use lab::{Fs, Lab};
 pub use run::{Finished, Shell};

@@ -70,9 +70,10 @@ impl VolumeStore {
         let mut txn = Txn::new();
         let mut failed = None;
         let mut commit = commit;
+        let open = self.tree.open_elsewhere(&commit.set);
         let done = self.volume.within(&mut txn, |ops| {
             let (of, id) = ((&*self.tree, &self.own), (commit.meta.txn, lsn));
-            let mut installed = match install(ops, of, &commit.set, id, keep) {
+            let mut installed = match install(ops, of, &commit.set, id, (keep, &open)) {
                 Ok(installed) => installed,
                 Err(Failed::Volume(error)) => return Err(error),
                 Err(other) => {

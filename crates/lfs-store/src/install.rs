@@ -4,7 +4,7 @@
 use crate::own::{Own, clear};
 use crate::slot::{CHUNK, slot_name};
 use crate::tree::{VolumeTree, id_of};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use systx_base::{Kind, TxnId};
 use systx_lfs::format::Ino;
 use systx_lfs::{Error, Ops, SetAttrs, SetXattr, Shape};
@@ -51,6 +51,8 @@ pub(crate) struct Install<'a, 'o> {
     txn: TxnId,
     /// Whether what is displaced is kept.
     keep: bool,
+    /// What somebody has open where the volume is mounted.
+    open: &'a HashSet<Ino>,
     inos: Vec<Ino>,
     graves: Vec<(Ix, Ino)>,
     befores: Vec<Before>,
@@ -65,7 +67,7 @@ pub(crate) fn install(
     (tree, own): (&VolumeTree, &Own),
     set: &WriteSet,
     (txn, lsn): (TxnId, u64),
-    keep: bool,
+    (keep, open): (bool, &HashSet<Ino>),
 ) -> Result<Installed> {
     let mut this = Install {
         ops,
@@ -74,6 +76,7 @@ pub(crate) fn install(
         index: Index::new(set),
         txn,
         keep,
+        open,
         inos: Vec::with_capacity(set.objects.len()),
         graves: Vec::new(),
         befores: Vec::new(),
@@ -236,6 +239,7 @@ impl Install<'_, '_> {
             && !self.index.is_displaced(ix)
             && !self.index.inside_removed(ix)
             && !self.tree.is_open(stat.id.ino)
+            && !self.open.contains(&stat.id.ino)
     }
 
     /// A new object, with all attributes of the old one, takes its name; the old one is displaced.

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod commit;
+mod elsewhere;
 mod error;
 mod flow;
 mod install;

@@ -6,7 +6,7 @@
 
 use crate::error::io_error;
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::Result;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,6 +15,7 @@ use systx_base::{Kind, Time, mix};
 use systx_lfs::format::{BLOCK, INO_MAX, Ino, ROOT};
 use systx_lfs::{Attrs, Clock, Ops, Volume};
 use systx_store::io::{Class, Fixed, FsInfo, Handle, HostId, ListItem, Open, Openers, Stat, Tree};
+use systx_store::writeset::{Content, Origin, WriteSet};
 
 /// What `statfs` says of such a volume.
 const MAGIC: u64 = u32::from_le_bytes(*b"SXLF") as u64;
@@ -53,7 +54,12 @@ pub struct VolumeTree {
     dev: u64,
     dropped: Sender<Dropped>,
     going: Mutex<Going>,
+    /// See [`VolumeTree::ask_first`].
+    asked: Mutex<Option<KnownOpeners>>,
 }
+
+/// Who has an object open, if that is known otherwise than by the handles of the tree.
+type KnownOpeners = Arc<dyn Fn(&Stat) -> Option<Openers> + Send + Sync>;
 
 struct Going {
     dropped: Receiver<Dropped>,
@@ -75,7 +81,14 @@ impl VolumeTree {
         let (sender, dropped) = channel();
         let (open, slots) = Default::default();
         let going = Mutex::new(rank::OPEN, Going { dropped, open, slots });
-        VolumeTree { volume, clock, dev, dropped: sender, going }
+        VolumeTree {
+            volume,
+            clock,
+            dev,
+            dropped: sender,
+            going,
+            asked: Mutex::new(rank::LEAF, None),
+        }
     }
 
     /// Looks at the committed tree.
@@ -125,6 +138,30 @@ impl VolumeTree {
     /// Slots that [`VolumeTree::let_go`] has returned, and that are still to be removed.
     pub(crate) fn to_be_removed(&self, slots: Vec<Ino>) {
         self.going.lock().slots.extend(slots);
+    }
+
+    /// Has a commit ask who has a file open where the volume is mounted, before it puts another
+    /// object in its place.
+    pub fn ask_first(&self, known: impl Fn(&Stat) -> Option<Openers> + Send + Sync + 'static) {
+        *self.asked.lock() = Some(Arc::new(known));
+    }
+
+    /// The objects of a write set that programs of a mount have open, and that are to be replaced.
+    /// The kernel may ask the volume before it says so: no lock may be held.
+    pub(crate) fn open_elsewhere(&self, set: &WriteSet) -> HashSet<Ino> {
+        let mut open = HashSet::new();
+        let Some(asked) = self.asked.lock().clone() else { return open };
+        for object in &set.objects {
+            let whole = matches!(object.content, Content::Whole { .. } | Content::Slot(_));
+            let (true, Origin::Host { stamp, .. }) = (whole, &object.origin) else { continue };
+            let ino = stamp.id.ino;
+            // What is gone is found out by the installation.
+            let Ok(stat) = self.look(|ops| self.stat_of(ops, ino)) else { continue };
+            if !matches!(asked(&stat), None | Some(Openers::None)) {
+                open.insert(ino);
+            }
+        }
+        open
     }
 
     /// Whether somebody has the file open.
@@ -187,6 +224,8 @@ impl VolumeTree {
     pub(crate) fn stat_of(&self, ops: &mut Ops<'_>, ino: Ino) -> systx_lfs::Result<Stat> {
         let attrs = ops.attrs(ino)?;
         let blocks = ops.blocks(ino)? * (BLOCK as u64 / 512);
+        // The store's own directory, which nobody sees, is a name of the root.
+        let hidden = u32::from(ino == ROOT);
         Ok(Stat {
             id: id_of(ino, &attrs),
             dev: self.dev,
@@ -194,7 +233,7 @@ impl VolumeTree {
             mode: attrs.mode,
             uid: attrs.uid,
             gid: attrs.gid,
-            nlink: attrs.nlink,
+            nlink: attrs.nlink.saturating_sub(hidden),
             size: attrs.size,
             blocks,
             blksize: BLOCK as u32,
@@ -266,6 +305,21 @@ impl Tree for VolumeTree {
             }
         }
         Ok(())
+    }
+    fn path_of(&self, dir: &Handle) -> Result<Vec<u8>> {
+        let (mut at, mut names) = (ino_of(dir), Vec::new());
+        self.look(|ops| {
+            while at != ROOT {
+                let up = ops.parent(at)?;
+                let all = ops.list(up, None, usize::MAX)?;
+                let found = all.into_iter().find(|(_, link)| link.ino == at);
+                names.push(found.ok_or(systx_lfs::Error::NotFound)?.0);
+                at = up;
+            }
+            Ok(())
+        })?;
+        names.reverse();
+        Ok(names.join(&b'/'))
     }
     fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>> {
         self.at(at, name, |ops, ino| ops.target(ino))

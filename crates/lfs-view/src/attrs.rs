@@ -6,7 +6,10 @@ use rustix::io::Errno;
 use systx_base::{Gid, Kind, NodeId};
 use systx_lfs::format::Ino;
 use systx_lfs::{Error, Ops, Result, SetAttrs, SetXattr as How};
+use systx_txn::ObjectRef;
 use systx_vfs::api::{Attr, Caller, Reply, SetAttr, SetTime, SetXattr};
+use systx_vfs::content::PAGE;
+use systx_vfs::inode_locks::Ticket;
 use systx_vfs::{acl, client};
 
 const S_ISUID: u32 = 0o4000;
@@ -25,6 +28,12 @@ pub(crate) fn value(ops: &mut Ops<'_>, ino: Ino, key: &[u8]) -> Result<Option<Ve
         Err(Error::NoAttr) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Whether a change of the content takes set-id bits (if it `kills`) or capabilities away.
+pub(crate) fn loses(ops: &mut Ops<'_>, ino: Ino, kills: bool) -> Result<bool> {
+    let mode = ops.attrs(ino)?.mode;
+    Ok(kills && mode & (S_ISUID | S_ISGID) != 0 || value(ops, ino, CAPS)?.is_some())
 }
 
 /// What a change of content or owner takes from a file: capabilities, and with `set_ids` the
@@ -77,7 +86,32 @@ fn change_mode(ops: &mut Ops<'_>, ino: Ino, mode: u32) -> Result<()> {
 
 impl VolumeView {
     pub(crate) fn set_attr(&self, caller: Caller, node: NodeId, set: SetAttr) -> Reply<Attr> {
-        let ino = ino_of(node);
+        let (ino, object) = (ino_of(node), self.object(node)?);
+        let oid = object.oid();
+        let named = set.mode.is_some() || set.is_chown();
+        let timed = set.atime.is_some() || set.mtime.is_some();
+        let mut writes = Vec::with_capacity(3);
+        if let Some(size) = set.size {
+            let first = size.min(self.look(|ops| ops.attrs(ino))?.size) / PAGE;
+            writes.push(ObjectRef::Size(oid));
+            writes.push(ObjectRef::Pages { oid, first, last: u64::MAX });
+        }
+        if named || timed || set.size.is_some() && self.loses(ino, set.kill_suidgid)? {
+            writes.push(ObjectRef::Attr(oid));
+        }
+        self.mutating(object.touched(caller, &writes), || {
+            self.check_current(node)?;
+            self.set_attr_now(caller, ino, &set)
+        })
+    }
+
+    /// Whether a change of the content takes set-id bits or capabilities away, which is a change of
+    /// the attributes.
+    pub(crate) fn loses(&self, ino: Ino, kills: bool) -> Reply<bool> {
+        self.look(|ops| loses(ops, ino, kills))
+    }
+
+    fn set_attr_now(&self, caller: Caller, ino: Ino, set: &SetAttr) -> Reply<Attr> {
         let before = self.change(|ops| {
             let before = ops.attrs(ino)?.size;
             if let Some(size) = set.size {
@@ -109,19 +143,23 @@ impl VolumeView {
     }
 
     pub(crate) fn xattr(&self, node: NodeId, key: &[u8]) -> Reply<Vec<u8>> {
-        match self.look(|ops| value(ops, ino_of(node), key))? {
+        let reads = [ObjectRef::Attr(self.oid(node)?)];
+        let found = self.reading(&reads, || self.look(|ops| value(ops, ino_of(node), key)));
+        match found? {
             Some(value) => Ok(value),
             None => check_namespace(key).and(Err(Errno::NODATA)),
         }
     }
 
     pub(crate) fn xattr_names(&self, node: NodeId) -> Reply<Vec<u8>> {
-        let names = self.look(|ops| ops.xattrs(ino_of(node)))?;
+        let reads = [ObjectRef::Attr(self.oid(node)?)];
+        let names = self.reading(&reads, || self.look(|ops| ops.xattrs(ino_of(node))))?;
         Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())
     }
 
     pub(crate) fn set_xattr(
         &self,
+        caller: Caller,
         node: NodeId,
         key: &[u8],
         (given, how): (&[u8], SetXattr),
@@ -134,7 +172,21 @@ impl VolumeView {
         let is_list = is_list(key);
         // Without entries it takes an existing one away.
         let given = if is_list { acl::normal(given)? } else { Some(given.to_vec()) };
-        let ino = ino_of(node);
+        let object = self.object(node)?;
+        let writes = [ObjectRef::Attr(object.oid())];
+        self.mutating(object.touched(caller, &writes), || {
+            self.check_current(node)?;
+            self.set_xattr_now(ino_of(node), key, (&given, how), kill_sgid)
+        })
+    }
+
+    fn set_xattr_now(
+        &self,
+        ino: Ino,
+        key: &[u8],
+        (given, how): (&Option<Vec<u8>>, SetXattr),
+        kill_sgid: bool,
+    ) -> Reply<()> {
         self.change(|ops| {
             check_kind(ops, ino, key)?;
             let is_there = value(ops, ino, key)?.is_some();
@@ -144,7 +196,7 @@ impl VolumeView {
                 _ => {}
             }
             let mut kept = given.clone();
-            if let (true, Some(access)) = (key == acl::ACCESS, &given) {
+            if let (true, Some(access)) = (key == acl::ACCESS, given) {
                 // An access list sets the mode; one that says no more than a mode is not kept.
                 let nine = acl::mode(access).map_err(refusal)?;
                 let mode = (ops.attrs(ino)?.mode & 0o7000) | (nine & 0o777);
@@ -166,16 +218,24 @@ impl VolumeView {
         })
     }
 
-    pub(crate) fn remove_xattr(&self, node: NodeId, key: &[u8]) -> Reply<()> {
+    pub(crate) fn remove_xattr(&self, caller: Caller, node: NodeId, key: &[u8]) -> Reply<()> {
+        if let Some(ticket) = Ticket::in_name(key) {
+            self.gate.file_barrier(ticket);
+            return Err(Errno::NODATA);
+        }
         check_namespace(key)?;
-        let ino = ino_of(node);
-        self.change(|ops| {
-            check_kind(ops, ino, key)?;
-            match ops.remove_xattr(ino, key) {
-                // Removing a list that is not there is no error on the file systems of Linux.
-                Err(Error::NoAttr) if is_list(key) => Ok(()),
-                other => other,
-            }
+        let (ino, object) = (ino_of(node), self.object(node)?);
+        let writes = [ObjectRef::Attr(object.oid())];
+        self.mutating(object.touched(caller, &writes), || {
+            self.check_current(node)?;
+            self.change(|ops| {
+                check_kind(ops, ino, key)?;
+                match ops.remove_xattr(ino, key) {
+                    // Removing a list that is not there is no error on the file systems of Linux.
+                    Err(Error::NoAttr) if is_list(key) => Ok(()),
+                    other => other,
+                }
+            })
         })
     }
 }

@@ -2,11 +2,13 @@
 //! one transaction of it that is seen when it is answered and durable with the next fsync(2).
 //!
 //! The volume has no outsiders: what the kernel was told stays true until it asks for a change
-//! itself.  So it may believe everything for ever, opens make no messages, and the kernel keeps
-//! the file locks of the mount.
+//! itself, or a transaction commits.  So it may believe everything until a commit takes it back,
+//! opens make no messages, and the kernel keeps the file locks of the mount.  Every request passes
+//! a [`Gate`], as those of a guarded directory do.
 //!
 //! From the bottom up: `base` (the live tree, or that of a snapshot), `table` (nodes that the
-//! kernel knows), `writeback`, then the requests: `attrs`, `names`, `list`, `data`.
+//! kernel knows), `writeback`, `order` (what passes the gate, and what commits ask), then the
+//! requests: `attrs`, `names`, `list`, `data`.
 
 #![forbid(unsafe_code)]
 
@@ -15,6 +17,7 @@ mod base;
 mod data;
 mod list;
 mod names;
+mod order;
 mod table;
 mod writeback;
 
@@ -27,7 +30,12 @@ use systx_lfs::format::BLOCK;
 use systx_lfs::format::{Ino, ROOT};
 use systx_lfs::{Ops, View as Snapshot, Volume};
 use systx_lfs_store::{OWN_DIRECTORY, VolumeStore};
-use systx_vfs::api::{Answer, Attr, Caller, Entry, Reply, Request, Requests};
+use systx_store::io::HostId;
+use systx_txn::ObjectRef;
+use systx_vfs::api::{Answer, Attr, Caller, Entry, Reply, Request, Requests, Valid};
+use systx_vfs::oid_of;
+use systx_vfs::plain::{Gate, NoGate};
+use systx_vfs::publication::BARRIER;
 use table::Table;
 use writeback::Writeback;
 
@@ -39,11 +47,17 @@ pub struct VolumeView {
     base: Base,
     table: Table,
     writeback: Option<Writeback>,
+    gate: Arc<dyn Gate>,
 }
 
 /// An object's number is its node's: a number is never given twice.
 fn ino_of(node: NodeId) -> Ino {
     node.0
+}
+
+/// Which object a number is.
+fn id_of(ops: &mut Ops<'_>, ino: Ino) -> systx_lfs::Result<HostId> {
+    Ok(HostId { ino, btime: ops.attrs(ino)?.btime })
 }
 
 /// The attributes of an object, as the volume has them.
@@ -68,20 +82,32 @@ fn stored_attr(ops: &mut Ops<'_>, ino: Ino) -> systx_lfs::Result<Attr> {
 }
 
 impl VolumeView {
-    /// Of a volume.  What was changed is durable after `patience` at the latest.
+    /// Of a volume.  What was changed is durable after `patience` at the latest.  Every request
+    /// passes `gate`.
     ///
     /// # Errors
-    /// No thread can be had.
-    pub fn live(store: Arc<VolumeStore>, patience: Duration) -> std::io::Result<VolumeView> {
+    /// No thread can be had; the volume cannot be read.
+    pub fn live(
+        store: Arc<VolumeStore>,
+        patience: Duration,
+        gate: Arc<dyn Gate>,
+    ) -> std::io::Result<VolumeView> {
         let writeback = Writeback::start(Arc::clone(store.volume()), patience)?;
-        let (base, table) = (Base::Live(store), Table::new());
-        Ok(VolumeView { base, table, writeback: Some(writeback) })
+        Ok(VolumeView::over(Base::Live(store), Some(writeback), gate)?)
+    }
+
+    fn over(base: Base, writeback: Option<Writeback>, gate: Arc<dyn Gate>) -> Reply<VolumeView> {
+        let table = Table::new(base.look(|ops| id_of(ops, ROOT))?);
+        Ok(VolumeView { base, table, writeback, gate })
     }
 
     /// Of a snapshot of a volume; nothing in it can be changed.
-    pub fn of_snapshot(volume: Arc<Volume>, snapshot: Snapshot) -> VolumeView {
+    ///
+    /// # Errors
+    /// The volume cannot be read.
+    pub fn of_snapshot(volume: Arc<Volume>, snapshot: Snapshot) -> std::io::Result<VolumeView> {
         let base = Base::Past(volume, Box::new(snapshot));
-        VolumeView { base, table: Table::new(), writeback: None }
+        Ok(VolumeView::over(base, None, Arc::new(NoGate))?)
     }
 
     /// No request comes any longer: lets go of what the kernel has known.
@@ -110,10 +136,17 @@ impl VolumeView {
         dir == NodeId::ROOT && name == OWN_DIRECTORY
     }
 
-    /// The attributes of an object.
+    /// The attributes of an object, where the gate has been passed.
     fn attr(&self, ino: Ino) -> Reply<Attr> {
         let attr = self.look(|ops| stored_attr(ops, ino))?;
         Ok(self.shown(attr))
+    }
+
+    /// The attributes of an object.
+    fn read_attr(&self, node: NodeId) -> Reply<Attr> {
+        let oid = self.oid(node)?;
+        let reads = [ObjectRef::Attr(oid), ObjectRef::Size(oid)];
+        self.reading(&reads, || self.attr(ino_of(node)))
     }
 
     /// As stat(2) shows them.
@@ -123,10 +156,31 @@ impl VolumeView {
         Attr { nlink: attr.nlink.saturating_sub(hidden.into()), ..attr }
     }
 
-    /// Hands an object out: one more lookup of its node.
+    /// One more lookup of an object's node.
+    fn enter(&self, ino: Ino) -> Reply<HostId> {
+        self.table.enter(ino, || {
+            self.base.hold(ino)?;
+            self.look(|ops| Ok((id_of(ops, ino)?, ops.attrs(ino)?.kind))).inspect_err(|_| {
+                let _ = self.base.release(ino);
+            })
+        })
+    }
+
+    /// Hands an object out that was found: one more lookup of its node.
     fn hand_out(&self, ino: Ino) -> Reply<Entry> {
-        self.table.enter(ino, || self.base.hold(ino))?;
-        match self.attr(ino) {
+        let oid = oid_of(self.enter(ino)?);
+        let reads = [ObjectRef::Attr(oid), ObjectRef::Size(oid)];
+        self.entry(ino, self.reading(&reads, || self.attr(ino)))
+    }
+
+    /// The same where the gate has been passed: of what this request has made.
+    fn hand_out_new(&self, ino: Ino) -> Reply<Entry> {
+        self.enter(ino)?;
+        self.entry(ino, self.attr(ino))
+    }
+
+    fn entry(&self, ino: Ino, attr: Reply<Attr>) -> Reply<Entry> {
+        match attr {
             Ok(attr) => Ok(Entry { node: NodeId(ino), generation: 0, attr }),
             Err(errno) => {
                 self.forget(NodeId(ino), 1);
@@ -158,10 +212,10 @@ impl Requests for VolumeView {
         use Request as R;
         Ok(match request {
             R::Lookup { parent, name } => self.find(parent, name)?.into(),
-            R::Getattr { node } => self.attr(ino_of(node))?.into(),
+            R::Getattr { node } => self.read_attr(node)?.into(),
             R::Born { node } => self.look(|ops| Ok(Some(ops.attrs(ino_of(node))?.btime)))?.into(),
             R::Setattr { node, set } => self.set_attr(caller, node, set)?.into(),
-            R::Readlink { node } => self.look(|ops| ops.target(ino_of(node)))?.into(),
+            R::Readlink { node } => self.read_link(node)?.into(),
             R::Mknod { parent, name, kind, new, rdev } => self
                 .make(caller, (parent, name), names::New { kind, new, rdev, target: b"" })?
                 .into(),
@@ -172,9 +226,9 @@ impl Requests for VolumeView {
             R::Symlink { parent, name, target } => {
                 self.make(caller, (parent, name), names::New::symlink(target))?.into()
             }
-            R::Link { node, parent, name } => self.link_to(node, parent, name)?.into(),
-            R::Unlink { parent, name } => self.remove(parent, name, false)?.into(),
-            R::Rmdir { parent, name } => self.remove(parent, name, true)?.into(),
+            R::Link { node, parent, name } => self.link_to(caller, node, parent, name)?.into(),
+            R::Unlink { parent, name } => self.remove(caller, parent, name, false)?.into(),
+            R::Rmdir { parent, name } => self.remove(caller, parent, name, true)?.into(),
             R::Rename { from, to, how } => self.move_name(caller, from, to, how)?.into(),
             R::Create { parent, name, new, exclusive } => {
                 self.make_file(caller, (parent, name), new, exclusive)?.into()
@@ -186,13 +240,17 @@ impl Requests for VolumeView {
             R::Getxattr { node, key } => self.xattr(node, key)?.into(),
             R::Listxattr { node } => self.xattr_names(node)?.into(),
             R::Setxattr { node, key, value, how, kill_sgid } => {
-                self.set_xattr(node, key, (value, how), kill_sgid)?.into()
+                self.set_xattr(caller, node, key, (value, how), kill_sgid)?.into()
             }
-            R::Removexattr { node, key } => self.remove_xattr(node, key)?.into(),
+            R::Removexattr { node, key } => self.remove_xattr(caller, node, key)?.into(),
             R::Statfs => self.base.statfs().into(),
             R::InodeFlags { .. } | R::Control { .. } => return Err(Errno::NOTTY),
-            R::Fsync { .. } => self.base.sync()?.into(),
-            content => return self.serve_content(content),
+            R::Fsync { .. } => {
+                // Whoever wants what it has done to be durable, wants that, too.
+                self.gate.wait_durable();
+                self.base.sync()?.into()
+            }
+            content => return self.serve_content(caller, content),
         })
     }
 
@@ -203,4 +261,19 @@ impl Requests for VolumeView {
     }
 
     fn release(&self, _: NodeId, _: u8) {}
+
+    fn land(&self, node: NodeId) -> bool {
+        self.table.id(ino_of(node)).is_some_and(|(id, _)| self.gate.land(id))
+    }
+
+    fn valid(&self, node: NodeId, name: Option<&[u8]>) -> Valid {
+        if name == Some(BARRIER) {
+            return Valid { name: Some(Duration::ZERO), ..Valid::default() };
+        }
+        if !self.gate.is_publishing() {
+            return Valid::default();
+        }
+        let known = self.table.id(ino_of(node));
+        known.map_or(Valid::default(), |(id, _)| self.gate.valid(oid_of(id), name))
+    }
 }

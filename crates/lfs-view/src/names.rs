@@ -2,13 +2,17 @@
 
 use crate::attrs::{S_ISGID, value};
 use crate::base::{Base, refusal};
+use crate::order::{expect_free, renaming};
 use crate::{VolumeView, ino_of};
 use rustix::io::Errno;
 use systx_base::{Kind, NodeId};
 use systx_lfs::format::Ino;
 use systx_lfs::{Error, Ops, Rename, Result, SetXattr, Shape};
+use systx_txn::ObjectRef;
 use systx_vfs::acl;
 use systx_vfs::api::{Caller, Entry, NewAttr, RenameHow, Reply};
+use systx_vfs::change::Change;
+use systx_vfs::publication::BARRIER;
 
 /// Most names that one file may have; what ext4 allows.
 const LINKS_MAX: u32 = 65_000;
@@ -32,6 +36,9 @@ impl<'a> New<'a> {
         New { kind: Kind::File, new, rdev: 0, target: b"" }
     }
 }
+
+/// A name in a directory.
+type At<'a> = (NodeId, &'a [u8]);
 
 /// The lists that a new object starts with.
 type Lists = Vec<(&'static [u8], Vec<u8>)>;
@@ -85,15 +92,25 @@ fn make(
 
 impl VolumeView {
     pub(crate) fn find(&self, parent: NodeId, name: &[u8]) -> Reply<Option<Entry>> {
+        if name == BARRIER {
+            self.gate.barrier(self.oid(parent)?);
+            return Ok(None);
+        }
         if self.hides(parent, name) {
             return Ok(None);
         }
-        let found = self.look(|ops| ops.lookup(ino_of(parent), name));
+        let reads = [ObjectRef::Entry { dir: self.oid(parent)?, name }];
+        let found = self.reading(&reads, || self.look(|ops| ops.lookup(ino_of(parent), name)));
         match found.and_then(|link| self.hand_out(link.ino)) {
             Ok(entry) => Ok(Some(entry)),
             Err(Errno::NOENT) => Ok(None),
             Err(errno) => Err(errno),
         }
+    }
+
+    pub(crate) fn read_link(&self, node: NodeId) -> Reply<Vec<u8>> {
+        let reads = [ObjectRef::Pages { oid: self.oid(node)?, first: 0, last: 0 }];
+        self.reading(&reads, || self.look(|ops| ops.target(ino_of(node))))
     }
 
     pub(crate) fn make(
@@ -102,10 +119,23 @@ impl VolumeView {
         (parent, name): (NodeId, &[u8]),
         what: New<'_>,
     ) -> Reply<Entry> {
-        let dir = ino_of(parent);
-        let ino = self.change(|ops| make(ops, caller, (dir, Some(name)), what))?;
-        self.table.renamed(dir, name, true);
-        self.hand_out(ino)
+        expect_free(name)?;
+        let (dir, up) = (ino_of(parent), self.object(parent)?);
+        let (writes, places) = (up.change_of(name), [up.place()]);
+        self.mutating(renaming(caller, &writes, &places), || {
+            let ino = self.change(|ops| make(ops, caller, (dir, Some(name)), what))?;
+            self.table.renamed(dir, name, true);
+            let entry = self.hand_out_new(ino)?;
+            self.has_made(ino);
+            Ok(entry)
+        })
+    }
+
+    /// This request has made an object.
+    fn has_made(&self, ino: Ino) {
+        if let Some((id, _)) = self.table.id(ino) {
+            self.gate.born(id);
+        }
     }
 
     pub(crate) fn make_file(
@@ -135,42 +165,89 @@ impl VolumeView {
         new: NewAttr,
     ) -> Reply<Entry> {
         let Base::Live(store) = &self.base else { return Err(Errno::ROFS) };
-        let ino = self.change(|ops| {
-            let ino = make(ops, caller, (ino_of(parent), None), New::file(new))?;
-            store.keep_unnamed(ops, ino)?;
-            Ok(ino)
-        })?;
-        let entry = self.hand_out(ino)?;
-        self.table.set_unnamed(ino, true);
-        Ok(Entry { attr: self.shown(entry.attr), ..entry })
+        // Nobody can know it: no object of others is touched.
+        self.mutating(renaming(caller, &[], &[]), || {
+            let ino = self.change(|ops| {
+                let ino = make(ops, caller, (ino_of(parent), None), New::file(new))?;
+                store.keep_unnamed(ops, ino)?;
+                Ok(ino)
+            })?;
+            let entry = self.hand_out_new(ino)?;
+            self.has_made(ino);
+            self.table.set_unnamed(ino, true);
+            Ok(Entry { attr: self.shown(entry.attr), ..entry })
+        })
     }
 
-    pub(crate) fn link_to(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Reply<Entry> {
+    pub(crate) fn link_to(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Reply<Entry> {
+        expect_free(name)?;
         let Base::Live(store) = &self.base else { return Err(Errno::ROFS) };
         let (ino, dir) = (ino_of(node), ino_of(parent));
-        let is_unnamed = self.table.is_unnamed(ino);
-        self.change(|ops| {
-            match ops.attrs(ino)? {
-                attrs if attrs.kind == Kind::Dir => return Err(refusal(Errno::PERM)),
-                attrs if attrs.nlink >= LINKS_MAX => return Err(refusal(Errno::MLINK)),
-                _ => {}
-            }
-            ops.link(ino, dir, name)?;
-            if is_unnamed { store.forget_unnamed(ops, ino) } else { Ok(()) }
-        })?;
-        self.table.set_unnamed(ino, false);
-        self.table.renamed(dir, name, true);
-        self.hand_out(ino)
+        let (file, up) = (self.object(node)?, self.object(parent)?);
+        let (writes, places) = (up.change_of(name), [up.place()]);
+        let subject = Some(file.place());
+        let change = Change { subject, ..renaming(caller, &writes, &places) };
+        self.mutating(change, || {
+            self.check_current(node)?;
+            let is_unnamed = self.table.is_unnamed(ino);
+            self.change(|ops| {
+                match ops.attrs(ino)? {
+                    attrs if attrs.kind == Kind::Dir => return Err(refusal(Errno::PERM)),
+                    attrs if attrs.nlink >= LINKS_MAX => return Err(refusal(Errno::MLINK)),
+                    _ => {}
+                }
+                ops.link(ino, dir, name)?;
+                if is_unnamed { store.forget_unnamed(ops, ino) } else { Ok(()) }
+            })?;
+            self.table.set_unnamed(ino, false);
+            self.table.renamed(dir, name, true);
+            self.hand_out_new(ino)
+        })
     }
 
-    pub(crate) fn remove(&self, parent: NodeId, name: &[u8], is_dir: bool) -> Reply<()> {
+    pub(crate) fn remove(
+        &self,
+        caller: Caller,
+        parent: NodeId,
+        name: &[u8],
+        is_dir: bool,
+    ) -> Reply<()> {
         if self.hides(parent, name) {
             return Err(Errno::NOENT);
         }
-        let dir = ino_of(parent);
-        self.change(|ops| if is_dir { ops.rmdir(dir, name) } else { ops.unlink(dir, name) })?;
-        self.table.renamed(dir, name, false);
-        Ok(())
+        let (dir, up) = (ino_of(parent), self.object(parent)?);
+        let (writes, places) = (up.change_of(name), [up.place()]);
+        loop {
+            let lost = self.named(parent, name)?.ok_or(Errno::NOENT)?;
+            // That it is empty is something that the removal relies on.
+            let emptied = Some(ObjectRef::List(lost.oid())).filter(|_| is_dir);
+            let subject = Some(lost.place()).filter(|_| !lost.is_dir());
+            let plain = renaming(caller, &writes, &places);
+            let done =
+                self.mutating(Change { reads: emptied.as_slice(), subject, ..plain }, || {
+                    let removed = self.change(|ops| {
+                        if ops.lookup(dir, name)?.ino != lost.id().ino {
+                            return Ok(false);
+                        }
+                        if is_dir { ops.rmdir(dir, name) } else { ops.unlink(dir, name) }?;
+                        Ok(true)
+                    })?;
+                    if removed {
+                        self.table.renamed(dir, name, false);
+                    }
+                    Ok(removed)
+                })?;
+            // Else a commit that it has waited for has put something else there.
+            if done {
+                return Ok(());
+            }
+        }
     }
 
     pub(crate) fn move_name(
@@ -180,12 +257,46 @@ impl VolumeView {
         to: (NodeId, &[u8]),
         how: RenameHow,
     ) -> Reply<()> {
+        expect_free(to.1)?;
         if self.hides(from.0, from.1) {
             return Err(Errno::NOENT);
         }
         if self.hides(to.0, to.1) {
             return Err(Errno::EXIST);
         }
+        let (old_dir, new_dir) = (self.object(from.0)?, self.object(to.0)?);
+        let ([a, b], [c, d]) = (old_dir.change_of(from.1), new_dir.change_of(to.1));
+        let all = [a, b, c, d];
+        // Within one directory its list is one object.
+        let is_same = from.0 == to.0;
+        let writes = if is_same { &all[..3] } else { &all[..] };
+        let places = [old_dir.place(), new_dir.place()];
+        let replaces = matches!(how, RenameHow::Replace | RenameHow::Whiteout);
+        loop {
+            let lost = self.named(to.0, to.1)?;
+            let lost_ino = lost.as_ref().map(|lost| lost.id().ino);
+            let emptied = lost.filter(|lost| replaces && lost.is_dir());
+            let emptied = emptied.map(|lost| ObjectRef::List(lost.oid()));
+            // Between two directories it keeps the kernel's one lock on all such renames.
+            let plain = Change { may_stall: is_same, ..renaming(caller, writes, &places) };
+            let done = self.mutating(Change { reads: emptied.as_slice(), ..plain }, || {
+                self.rename(caller, (from, to), how, lost_ino)
+            })?;
+            // Else a commit that it has waited for has put something else there.
+            if done {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Renames, if the new name stands for this object or for nothing; whether it does.
+    fn rename(
+        &self,
+        caller: Caller,
+        (from, to): (At<'_>, At<'_>),
+        how: RenameHow,
+        lost: Option<Ino>,
+    ) -> Reply<bool> {
         let (old, new) = ((ino_of(from.0), from.1), (ino_of(to.0), to.1));
         let kind = match how {
             RenameHow::Replace | RenameHow::Whiteout => Rename::Replace,
@@ -194,25 +305,30 @@ impl VolumeView {
         };
         let is_one = self.change(|ops| {
             let source = ops.lookup(old.0, old.1)?;
-            // rename(2): if both names are links to one file, nothing happens.
-            let is_one = match ops.lookup(new.0, new.1) {
-                Ok(target) => target.ino == source.ino,
-                Err(Error::NotFound) => false,
+            let target = match ops.lookup(new.0, new.1) {
+                Ok(target) => Some(target.ino),
+                Err(Error::NotFound) => None,
                 Err(error) => return Err(error),
             };
+            if target != lost {
+                return Ok(None);
+            }
+            // rename(2): if both names are links to one file, nothing happens.
+            let is_one = target == Some(source.ino);
             ops.rename(old, new, kind)?;
             if how.leaves_whiteout() && !is_one {
                 let new = NewAttr { mode: 0, umask: 0 };
                 let hole = New { kind: Kind::CharDev, new, rdev: 0, target: b"" };
                 make(ops, caller, (old.0, Some(old.1)), hole)?;
             }
-            Ok(is_one)
+            Ok(Some(is_one))
         })?;
+        let Some(is_one) = is_one else { return Ok(false) };
         if !is_one {
             let stays = how == RenameHow::Exchange || how.leaves_whiteout();
             self.table.renamed(old.0, old.1, stays);
             self.table.renamed(new.0, new.1, true);
         }
-        Ok(())
+        Ok(true)
     }
 }

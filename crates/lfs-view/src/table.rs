@@ -1,14 +1,24 @@
 //! The nodes that the kernel knows, and the listings of directories among them.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::time::Instant;
 use systx_base::sync::{Mutex, rank};
+use systx_base::{Kind, NodeId, Oid};
 use systx_lfs::format::{Ino, ROOT};
+use systx_store::io::HostId;
 use systx_vfs::api::Reply;
+use systx_vfs::inode_locks::writers::FileAt;
 use systx_vfs::listing::Listing;
+use systx_vfs::oid_of;
 
-#[derive(Default)]
 struct Known {
+    id: HostId,
+    kind: Kind,
     lookups: u64,
+    /// All that there ever were, and when the last one was.
+    looked_up: (u64, Instant),
+    /// A commit has put another object in its place since.
+    superseded: bool,
     /// Only the store names it.
     is_unnamed: bool,
     /// Of a directory that somebody has listed: as long as the kernel knows it, somebody may go on
@@ -16,78 +26,137 @@ struct Known {
     listing: Option<Box<Listing>>,
 }
 
+impl Known {
+    fn new(id: HostId, kind: Kind) -> Known {
+        let looked_up = (1, Instant::now());
+        let (superseded, is_unnamed, listing) = Default::default();
+        Known { id, kind, lookups: 1, looked_up, superseded, is_unnamed, listing }
+    }
+
+    fn file(&self) -> Option<FileAt> {
+        let (looked_up, at) = self.looked_up;
+        let file = FileAt { node: NodeId(self.id.ino), id: self.id, looked_up, at };
+        (self.kind == Kind::File).then_some(file)
+    }
+}
+
+struct State {
+    known: HashMap<Ino, Known>,
+    by_oid: HashMap<Oid, Ino>,
+}
+
 /// See the module.
-pub(crate) struct Table(Mutex<HashMap<Ino, Known>>);
+pub(crate) struct Table(Mutex<State>);
 
 impl Table {
     /// With the root, whose lookup nobody takes back.
-    pub fn new() -> Table {
-        let root = Known { lookups: 1, ..Known::default() };
-        Table(Mutex::new(rank::VOLUME, HashMap::from([(ROOT, root)])))
+    pub fn new(root: HostId) -> Table {
+        let known = HashMap::from([(ROOT, Known::new(root, Kind::Dir))]);
+        Table(Mutex::new(rank::VOLUME, State { known, by_oid: HashMap::new() }))
     }
 
-    /// One more lookup; of a new one after `hold`.
+    /// One more lookup; of a new one after `meet`, which tells what it is.  Which it is.
     ///
     /// # Errors
-    /// That of `hold`.
-    pub fn enter(&self, ino: Ino, hold: impl FnOnce() -> Reply<()>) -> Reply<()> {
-        let mut known = self.0.lock();
-        if let Some(known) = known.get_mut(&ino) {
+    /// That of `meet`.
+    pub fn enter(&self, ino: Ino, meet: impl FnOnce() -> Reply<(HostId, Kind)>) -> Reply<HostId> {
+        let mut state = self.0.lock();
+        if let Some(known) = state.known.get_mut(&ino) {
             known.lookups = known.lookups.saturating_add(1);
-            return Ok(());
+            known.looked_up = (known.looked_up.0 + 1, Instant::now());
+            // It has a name: an undo may have brought it back.
+            known.superseded = false;
+            return Ok(known.id);
         }
-        hold()?;
-        known.insert(ino, Known { lookups: 1, ..Known::default() });
-        Ok(())
+        let (id, kind) = meet()?;
+        state.known.insert(ino, Known::new(id, kind));
+        state.by_oid.insert(oid_of(id), ino);
+        Ok(id)
     }
 
     /// Takes lookups back; the object, if the kernel does not know it any longer, and whether only
     /// the store names it.
     pub fn forget(&self, ino: Ino, count: u64) -> Option<(Ino, bool)> {
-        let mut all = self.0.lock();
-        let known = all.get_mut(&ino).filter(|_| ino != ROOT)?;
+        let mut state = self.0.lock();
+        let known = state.known.get_mut(&ino).filter(|_| ino != ROOT)?;
         known.lookups = known.lookups.saturating_sub(count);
         if known.lookups > 0 {
             return None;
         }
-        let is_unnamed = known.is_unnamed;
-        all.remove(&ino);
+        let (is_unnamed, oid) = (known.is_unnamed, oid_of(known.id));
+        state.known.remove(&ino);
+        state.by_oid.remove(&oid);
         Some((ino, is_unnamed))
     }
 
     /// Forgets everything; what was there, but for the root.
     pub fn clear(&self) -> Vec<(Ino, bool)> {
-        let mut all = self.0.lock();
-        let others = all.extract_if(|ino, _| *ino != ROOT);
+        let mut state = self.0.lock();
+        state.by_oid.clear();
+        let others = state.known.extract_if(|ino, _| *ino != ROOT);
         others.map(|(ino, known)| (ino, known.is_unnamed)).collect()
+    }
+
+    fn get<T>(&self, ino: Ino, of: impl FnOnce(&Known) -> T) -> Option<T> {
+        self.0.lock().known.get(&ino).map(of)
+    }
+
+    /// Which object a node is, and its kind.
+    pub fn id(&self, ino: Ino) -> Option<(HostId, Kind)> {
+        self.get(ino, |known| (known.id, known.kind))
+    }
+
+    /// A regular file, by its key in the conflict engine.
+    pub fn file_of(&self, oid: Oid) -> Option<FileAt> {
+        let state = self.0.lock();
+        state.known.get(state.by_oid.get(&oid)?)?.file()
+    }
+
+    /// All regular files.
+    pub fn files(&self) -> Vec<(NodeId, HostId)> {
+        let state = self.0.lock();
+        let files = state.known.values().filter_map(Known::file);
+        files.map(|file| (file.node, file.id)).collect()
+    }
+
+    /// Another object is in its place.
+    pub fn supersede(&self, id: HostId) {
+        let mut state = self.0.lock();
+        if let Some(known) = state.known.get_mut(&id.ino).filter(|known| known.id == id) {
+            known.superseded = true;
+        }
+    }
+
+    /// Whether another object is in its place, and it was not looked up since.
+    pub fn is_superseded(&self, ino: Ino) -> bool {
+        self.get(ino, |known| known.superseded).unwrap_or(false)
     }
 
     /// Whether only the store names it.
     pub fn is_unnamed(&self, ino: Ino) -> bool {
-        self.0.lock().get(&ino).is_some_and(|known| known.is_unnamed)
+        self.get(ino, |known| known.is_unnamed).unwrap_or(false)
     }
 
     /// Whether only the store names it, from now on.
     pub fn set_unnamed(&self, ino: Ino, is_unnamed: bool) {
-        if let Some(known) = self.0.lock().get_mut(&ino) {
+        if let Some(known) = self.0.lock().known.get_mut(&ino) {
             known.is_unnamed = is_unnamed;
         }
     }
 
     /// A directory has this name now, or not any longer.
     pub fn renamed(&self, dir: Ino, name: &[u8], is_there: bool) {
-        let mut all = self.0.lock();
-        let Some(listing) = all.get_mut(&dir).and_then(|known| known.listing.as_mut()) else {
-            return;
-        };
+        let mut state = self.0.lock();
+        let known = state.known.get_mut(&dir);
+        let Some(listing) = known.and_then(|known| known.listing.as_mut()) else { return };
         if is_there { listing.insert(name) } else { listing.remove(name) }
     }
 
     /// Names from a cookie on, at most `most`, each with the cookie after it; `None` if the
     /// directory was not listed yet.
     pub fn names(&self, dir: Ino, from: u64, most: usize) -> Option<Vec<(Vec<u8>, u64)>> {
-        let all = self.0.lock();
-        let listing = all.get(&dir)?.listing.as_ref()?;
+        let state = self.0.lock();
+        let listing = state.known.get(&dir)?.listing.as_ref()?;
         let mut at = from;
         let next = || {
             let (next, name) = listing.next(at)?;
@@ -97,10 +166,24 @@ impl Table {
         Some(std::iter::from_fn(next).take(most).collect())
     }
 
-    /// A directory is listed with these names, unless it is already.
+    /// A directory has these names.  Those that were there keep their places.
     pub fn list(&self, dir: Ino, names: Vec<Box<[u8]>>) {
-        if let Some(known) = self.0.lock().get_mut(&dir) {
-            known.listing.get_or_insert_with(|| Box::new(Listing::new(names)));
+        let mut state = self.0.lock();
+        let Some(known) = state.known.get_mut(&dir) else { return };
+        let Some(listing) = &mut known.listing else {
+            known.listing = Some(Box::new(Listing::new(names)));
+            return;
+        };
+        let now: BTreeSet<&[u8]> = names.iter().map(|name| &**name).collect();
+        let mut at = 0;
+        let mut gone = Vec::new();
+        while let Some((next, name)) = listing.next(at) {
+            at = next;
+            if name != b"." && name != b".." && !now.contains(name) {
+                gone.push(name.to_vec());
+            }
         }
+        gone.iter().for_each(|name| listing.remove(name));
+        now.iter().for_each(|name| listing.insert(name));
     }
 }

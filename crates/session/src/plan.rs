@@ -309,10 +309,16 @@ fn steps(table: &BTreeMap<PathBuf, Place>) -> Vec<Step> {
 const LOCAL: [&str; 9] =
     ["ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "bcachefs", "jfs", "tmpfs"];
 
+/// What systx mounts that is no volume: guarded directories and views, which show others.
+const SHOWS: [&str; 2] = ["systx", crate::VIEW_SOURCE];
+
 /// Of overlays only the one that is the root of everything, as in a container: others are the roots
-/// of somebody else's containers.
+/// of somebody else's containers.  A log-structured volume bears the path of its image.
 fn is_local(mount: &Mount) -> bool {
-    LOCAL.contains(&mount.fs.as_str()) || mount.fs == "overlay" && mount.at == Path::new("/")
+    let is_shown = SHOWS.iter().any(|source| mount.source == Path::new(source));
+    LOCAL.contains(&mount.fs.as_str())
+        || mount.fs == "overlay" && mount.at == Path::new("/")
+        || mount.fs == "fuse.systx" && !is_shown
 }
 
 /// Trees whose mounts are nobody's lasting work: private to a run.

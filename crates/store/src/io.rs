@@ -230,6 +230,11 @@ pub trait Tree: Send + Sync {
     fn fixed(&self, at: &Handle, name: &[u8]) -> Result<Fixed>;
     /// Calls `each` for every name, in the file system's order, until it returns false.
     fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()>;
+    /// The path of a directory below the root, where the tree itself knows it; `Unsupported` where
+    /// the kernel is to be asked.
+    fn path_of(&self, _dir: &Handle) -> Result<Vec<u8>> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
     /// Target of a symbolic link; with the empty name, of the one that `at` was pinned for.
     fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>>;
     /// Value of an extended attribute; `ENODATA` if there is none.

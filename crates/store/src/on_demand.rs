@@ -246,6 +246,15 @@ impl OnDemand {
         !state.busy && state.leases == 0 && self.opened(&state).is_none()
     }
 
+    /// Waits until nobody has a lease of it: before it is closed for good, when nobody can take one
+    /// any more.
+    pub fn wait_unused(&self) {
+        let mut state = self.state.lock();
+        while state.leases > 0 {
+            self.changed.wait(&mut state);
+        }
+    }
+
     /// As [`OnDemand::lease`], if the store is there: makes none.
     ///
     /// # Errors
@@ -346,7 +355,13 @@ impl OnDemand {
         state.leases -= 1;
         state.lasting -= usize::from(lasting);
         let over = state.leases == 0 && !state.busy;
-        let Some(shelf) = self.shelf().filter(|_| over) else { return };
+        let Some(shelf) = self.shelf().filter(|_| over) else {
+            if over {
+                drop(state);
+                self.changed.notify_all();
+            }
+            return;
+        };
         let Some(store) = state.store.take_if(|store| store.is_at_rest()) else {
             drop(state);
             self.changed.notify_all();

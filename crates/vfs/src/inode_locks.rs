@@ -84,7 +84,7 @@ impl Ticket {
     }
 
     /// The ticket in an extended attribute's name, if that is a barrier's.
-    pub(crate) fn in_name(name: &[u8]) -> Option<Ticket> {
+    pub fn in_name(name: &[u8]) -> Option<Ticket> {
         let number = std::str::from_utf8(name.strip_prefix(FILE_BARRIER)?).ok()?;
         Some(Ticket(number.parse().unwrap_or(0)))
     }
@@ -458,7 +458,8 @@ impl SharedVolume {
         *self.inode_locks.state.lock().dropping.entry(id).or_default() += 1;
         let mut unwritten =
             Unwritten { locks: &self.inode_locks, file: id, kept_out: KeptOut::default() };
-        if self.guarded_now().iter().any(|g| g.plain.written_to(id).is_some()) {
+        let written = |g: &Arc<Guarded>| g.plain.opens().and_then(|o| o.written_to(id)).is_some();
+        if self.guarded_now().iter().any(written) {
             return None;
         }
         unwritten.kept_out = self.keep_out(id)?;
@@ -513,7 +514,7 @@ impl SharedVolume {
 
     /// A file that is known where opens are not told.
     fn find_untold(&self, id: HostId) -> Option<Written> {
-        self.find_known(id).filter(|file| !file.guarded.plain.is_told())
+        self.find_known(id).filter(|file| file.guarded.plain.opens().is_none())
     }
 
     fn find_written(&self, id: HostId) -> Option<Written> {
@@ -528,8 +529,9 @@ impl SharedVolume {
     /// with a write that the daemon knows of.
     fn written_by_others(&self, owner: TxnId, changed: Option<&HashSet<Oid>>) -> Vec<Written> {
         let mut found = Vec::new();
-        for guarded in self.guarded_now().into_iter().filter(|guarded| guarded.plain.is_told()) {
-            for (node, id) in guarded.plain.open_for_writing() {
+        for guarded in self.guarded_now() {
+            let open = guarded.plain.opens().map(|opens| opens.open_for_writing());
+            for (node, id) in open.into_iter().flatten() {
                 let oid = self.oid(id);
                 let relies = changed.is_some_and(|changed| changed.contains(&oid))
                     || self.relies(owner, oid, (&guarded, Some(node)));

@@ -25,7 +25,6 @@
 //! [`Caches::file_barrier`]: crate::publication::Caches::file_barrier
 
 use crate::change::Change;
-use crate::sys;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -139,7 +138,7 @@ impl Landing {
         let host = |place| {
             let mut all = change.places.iter().chain(&change.subject);
             let (_, fd) = all.find(|(oid, _)| *oid == place)?;
-            sys::stat(*fd).ok().map(|seen| seen.id)
+            fd.id().ok()
         };
         let here: Vec<_> =
             places(change).filter_map(|(p, what)| Some((p, host(p)?, what))).collect();
@@ -215,7 +214,7 @@ mod tests {
     fn rename(tid: u32, dir: Oid, act: impl FnOnce(&Change<'_>)) {
         let at = std::fs::File::open("/").unwrap();
         let writes = [ObjectRef::Entry { dir, name: b"name" }, ObjectRef::List(dir)];
-        let (by, places) = (Caller { uid: 0, gid: 0, tid }, [(dir, at.as_fd())]);
+        let (by, places) = (Caller { uid: 0, gid: 0, tid }, [(dir, at.as_fd().into())]);
         let (reads, subject, may_stall) = (&[][..], None, false);
         act(&Change { by, reads, writes: &writes, subject, places: &places, may_stall });
     }

@@ -5,7 +5,7 @@
 pub mod acl;
 pub mod aliases;
 pub mod api;
-mod change;
+pub mod change;
 pub mod changes;
 pub mod claim;
 pub mod client;
@@ -25,6 +25,7 @@ mod node;
 mod numbers;
 mod ops;
 pub use locks::Openings;
+pub use node::oid_of;
 pub mod past;
 pub mod plain;
 pub mod publication;

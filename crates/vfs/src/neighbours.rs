@@ -4,7 +4,7 @@
 use crate::api::Reply;
 use crate::volume::Volume;
 use std::collections::HashSet;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use systx_base::TxnId;
 use systx_store::io::HostId;
@@ -68,17 +68,12 @@ pub trait Neighbours: Send + Sync {
     fn flush(&self, owner: TxnId, id: HostId) -> bool;
     /// Waits until the kernel knows what the transaction has seen of plain changes.
     fn land_seen(&self, owner: TxnId, before: Before);
-    /// A file as plain programs see it, where the kernel itself keeps their locks: `name` below a
-    /// directory, in the mount of a root.  `None`: it is in no such place.
+    /// A file as plain programs see it, where the kernel itself keeps their locks: `name` in the
+    /// directory with this path below the volume's root.  `None`: it is in no such place.
     ///
     /// # Errors
     /// The kernel's.
-    fn shown(
-        &self,
-        id: HostId,
-        at: (BorrowedFd<'_>, BorrowedFd<'_>),
-        name: &[u8],
-    ) -> Reply<Option<OwnedFd>>;
+    fn shown(&self, id: HostId, dir: &[u8], name: &[u8]) -> Reply<Option<OwnedFd>>;
     /// Whether the kernel itself keeps their locks anywhere.
     fn keeps_locks(&self) -> bool;
 }
@@ -112,12 +107,7 @@ impl Neighbours for Nobody {
         true
     }
     fn land_seen(&self, _: TxnId, _: Before) {}
-    fn shown(
-        &self,
-        _: HostId,
-        _: (BorrowedFd<'_>, BorrowedFd<'_>),
-        _: &[u8],
-    ) -> Reply<Option<OwnedFd>> {
+    fn shown(&self, _: HostId, _: &[u8], _: &[u8]) -> Reply<Option<OwnedFd>> {
         Ok(None)
     }
     fn keeps_locks(&self) -> bool {

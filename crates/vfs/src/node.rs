@@ -43,7 +43,7 @@ impl Base {
 /// remembers loses at its validation in any case.
 ///
 /// Births are spread over all bits, so that two objects have the same key by chance once in 2^64.
-pub(crate) fn oid_of(id: HostId) -> Oid {
+pub fn oid_of(id: HostId) -> Oid {
     let born = id.btime.secs.wrapping_mul(1_000_000_000).wrapping_add(i64::from(id.btime.nanos));
     Oid(id.ino ^ mix(born.cast_unsigned()))
 }

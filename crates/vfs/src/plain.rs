@@ -5,7 +5,7 @@
 //! - `names`, `attrs`, `data`, `list`, `locks`: the requests; `identity`, `unnaming`: on whose
 //!   behalf;
 //! - `adopt`: taking over from another view;
-//! - `gate`: where the order of these requests is decided, `order`: by the conflict engine, `echo`:
+//! - `zero`: what commits ask of it; `gate`: where the order of these requests is decided, `order`: by the conflict engine, `echo`:
 //!   of views beside view 0; `sys`: system calls.
 //!
 //! The directory is reached by a descriptor that was opened before FUSE was mounted over it, and
@@ -31,16 +31,15 @@ mod order;
 mod sys_unsafe;
 mod table;
 mod unnaming;
+mod zero;
 
 pub use crate::change::Change;
 pub(crate) use echo::Echo;
-pub use gate::{Gate, NoGate};
+pub use gate::{Gate, NoGate, mutating, reading};
 pub use order::{Order, STALL};
 
 use crate::api::*;
-use crate::inode_locks::writers::FileAt;
 use crate::locks::Locks;
-use crate::node::oid_of;
 use crate::publication::BARRIER;
 use crate::sys;
 use rustix::io::Errno;
@@ -51,8 +50,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use systx_base::sync::{Mutex, rank};
-use systx_base::{Kind, NodeId, Oid};
-use systx_store::io::{HostId, Openers};
+use systx_base::{Kind, NodeId};
+use systx_store::io::HostId;
 use systx_txn::ObjectRef;
 
 /// View 0 of a guarded directory.
@@ -123,26 +122,6 @@ impl Plain {
         self.table.last()
     }
 
-    /// The node of a backing inode, if the kernel knows it.
-    pub(crate) fn node_of(&self, id: HostId) -> Option<NodeId> {
-        self.table.of_host(id).map(|node| node.id)
-    }
-
-    /// The same of a regular file.
-    pub(crate) fn file_at(&self, id: HostId) -> Option<FileAt> {
-        self.file_of(oid_of(id)).filter(|file| file.id == id)
-    }
-
-    /// A regular file that the kernel knows, by its key in the conflict engine.
-    pub(crate) fn file_of(&self, oid: Oid) -> Option<FileAt> {
-        self.table.of_oid(oid)
-    }
-
-    /// All regular files that the kernel knows.
-    pub(crate) fn files(&self) -> Vec<(NodeId, HostId)> {
-        self.table.files()
-    }
-
     /// Whether a node is a directory.
     pub(crate) fn is_dir(&self, node: NodeId) -> bool {
         self.table.node(node).is_ok_and(|node| node.kind == Kind::Dir)
@@ -167,35 +146,6 @@ impl Plain {
         Ok(rest.split(|b| *b == b'/').map(<[u8]>::to_vec).collect())
     }
 
-    /// The directory that it is a view of.
-    pub(crate) fn root_id(&self) -> Option<HostId> {
-        self.table.node(NodeId::ROOT).ok().map(|node| node.host)
-    }
-
-    /// As [`Plain::node_of`], if somebody has it open for writing.
-    pub(crate) fn written_to(&self, id: HostId) -> Option<NodeId> {
-        self.table.of_host(id).filter(|node| node.files.lock().is_written()).map(|node| node.id)
-    }
-
-    /// Who has an inode open; `None`: nobody.
-    pub(crate) fn openers(&self, id: HostId) -> Option<Openers> {
-        self.table.of_host(id)?.files.lock().openers()
-    }
-
-    /// All that is open for writing.
-    pub(crate) fn open_for_writing(&self) -> Vec<(NodeId, HostId)> {
-        let open = self.table.open_nodes();
-        open.iter().filter(|n| n.files.lock().is_written()).map(|n| (n.id, n.host)).collect()
-    }
-
-    /// A commit has put another inode in the place of this one: who found it by its name before
-    /// that, and opens it now, would see what is not there any more.
-    pub(crate) fn supersede(&self, id: HostId) {
-        if let Some(node) = self.table.of_host(id) {
-            node.superseded.store(true, Relaxed);
-        }
-    }
-
     /// Fails if a commit has put another inode in the place of this one, and it is changed by who
     /// found it by its name before that: the kernel then walks the path once more. By a descriptor,
     /// an old inode is changed as it would be without us.
@@ -213,12 +163,12 @@ impl Plain {
 
     /// Passes the gate to read.
     fn reading<T>(&self, reads: &[ObjectRef<'_>], act: impl FnOnce() -> Reply<T>) -> Reply<T> {
-        once(act, |act| self.gate.read(reads, act))
+        gate::reading(&*self.gate, reads, act)
     }
 
     /// Passes the gate to change something.
     fn mutating<T>(&self, change: Change<'_>, act: impl FnOnce() -> Reply<T>) -> Reply<T> {
-        once(act, |act| self.gate.mutate(change, act))
+        gate::mutating(&*self.gate, change, act)
     }
 }
 
@@ -230,24 +180,6 @@ pub(crate) fn is_special(kind: Kind) -> bool {
 /// Which inode a descriptor refers to.
 pub(crate) fn identity_of(fd: &OwnedFd) -> Reply<HostId> {
     Ok(sys::stat(fd)?.id)
-}
-
-/// Lets `pass` call `act` once, and returns what that returned.
-fn once<T>(
-    act: impl FnOnce() -> Reply<T>,
-    pass: impl FnOnce(&mut dyn FnMut() -> Reply<()>) -> Reply<()>,
-) -> Reply<T> {
-    let mut act = Some(act);
-    let mut result = None;
-    pass(&mut || {
-        // A second call has nothing left to do.
-        let Some(act) = act.take() else { return Ok(()) };
-        let got = act();
-        let told = got.as_ref().map(drop).map_err(|e| *e);
-        result = Some(got);
-        told
-    })
-    .and_then(|()| result.take().unwrap_or(Err(Errno::IO)))
 }
 
 impl Requests for Plain {

@@ -33,10 +33,9 @@
 //! **Lock order**: `publishing` (PUBLICATION), `marks` (MARKS), then everything that requests need.
 //! A plain read shares `marks` while it is performed; who takes it alone waits for those.
 
-use crate::inode_locks::writers::Writing;
+use crate::inode_locks::writers::{FileAt, Writing};
 use crate::inode_locks::{Locked, Ticket};
 use crate::node::oid_of;
-use crate::plain::Plain;
 use crate::shared::SharedVolume;
 use marked::{Objects, Old};
 use rustix::io::Errno;
@@ -47,7 +46,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 use systx_base::sync::Guard;
-use systx_base::{NodeId, TxnId};
+use systx_base::{NodeId, Oid, TxnId};
 use systx_store::io::{HostId, Openers, Stamp, Stat};
 use systx_store::writeset::WriteSet;
 
@@ -181,10 +180,44 @@ pub trait Caches: Send + Sync {
     fn is_in_flight(&self, file: NodeId) -> bool;
 }
 
-/// A guarded directory as its volume knows it.
+/// View 0 of a place that commits are published in: which objects the kernel knows there, and who
+/// has them open.
+pub trait ViewZero: Send + Sync {
+    /// The directory that it is a view of.
+    fn root_id(&self) -> Option<HostId>;
+    /// The node of an object, if the kernel knows it.
+    fn node_of(&self, id: HostId) -> Option<NodeId>;
+    /// Whether a node is a directory.
+    fn is_dir(&self, node: NodeId) -> bool;
+    /// A regular file that the kernel knows, by its key in the conflict engine.
+    fn file_of(&self, oid: Oid) -> Option<FileAt>;
+    /// All regular files that the kernel knows.
+    fn files(&self) -> Vec<(NodeId, HostId)>;
+    /// A commit has put another object in the place of this one: see [`UnderWay::replaced`].
+    fn supersede(&self, id: HostId);
+    /// Who has what open, where opens make messages; where they make none, the kernel is asked.
+    fn opens(&self) -> Option<&dyn Opens>;
+
+    /// As [`ViewZero::file_of`].
+    fn file_at(&self, id: HostId) -> Option<FileAt> {
+        self.file_of(oid_of(id)).filter(|file| file.id == id)
+    }
+}
+
+/// Who has objects of a view open, by the messages that opens make.
+pub trait Opens: Send + Sync {
+    /// The node of an object, if somebody has it open for writing.
+    fn written_to(&self, id: HostId) -> Option<NodeId>;
+    /// Who has it open; `None`: nobody.
+    fn openers(&self, id: HostId) -> Option<Openers>;
+    /// All that is open for writing.
+    fn open_for_writing(&self) -> Vec<(NodeId, HostId)>;
+}
+
+/// A guarded directory, or a volume that is mounted, as commits know it.
 pub struct Guarded {
     /// View 0.
-    pub plain: Arc<Plain>,
+    pub plain: Arc<dyn ViewZero>,
     /// What the kernel has of it.
     pub caches: Arc<dyn Caches>,
     /// How long an aged transaction may hold plain writers up; 0: not at all.

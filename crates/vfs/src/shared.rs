@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use std::collections::HashSet;
 use std::io;
 use std::ops::Deref;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use systx_base::TxnId;
@@ -183,13 +183,8 @@ impl Neighbours for SharedVolume {
     fn land_seen(&self, owner: TxnId, before: Before) {
         SharedVolume::land_seen(self, owner, before);
     }
-    fn shown(
-        &self,
-        id: HostId,
-        at: (BorrowedFd<'_>, BorrowedFd<'_>),
-        name: &[u8],
-    ) -> Reply<Option<OwnedFd>> {
-        SharedVolume::shown(self, id, at, name)
+    fn shown(&self, id: HostId, dir: &[u8], name: &[u8]) -> Reply<Option<OwnedFd>> {
+        SharedVolume::shown(self, id, dir, name)
     }
     fn keeps_locks(&self) -> bool {
         self.untold().next().is_some()

@@ -117,6 +117,7 @@ impl Place {
             checkpoints: Checkpoints::new(),
             store_path: root.join("state").into_os_string().into_encoded_bytes(),
             is_root: false,
+            is_image: false,
         };
         let (site, next) = (Arc::new(site), AtomicU64::new(1));
         Place { site, vol, plain, guarded, caches, next }

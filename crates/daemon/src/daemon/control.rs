@@ -8,6 +8,7 @@ use crate::patterns::Patterns;
 use crate::protocol::*;
 use crate::transaction::{Ended, Lives, Terms, Transaction, Visitor, Whose, engine_isolation};
 use crate::urgency::{self, LastThread, OfLast};
+use crate::volume::OpenVolume;
 use crate::{deferred, descriptors, history, processes, stopped, top, transports};
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -24,7 +25,13 @@ impl Control for Daemon {
         let choice = urgency::policy(begin.policy, &volume, &begin.place.cwd);
         let patience = urgency::patience(&volume, &begin.place.cwd);
         let mut volumes = vec![volume];
-        let (notes, details) = self.table.volumes.further(&begin.others, &mut volumes);
+        let (mut notes, details) = self.table.volumes.further(&begin.others, &mut volumes);
+        if begin.read_only {
+            // Of the first one that is refused.
+            let left = volumes.extract_if(1.., |volume| volume.check_snapshots().is_err());
+            let say = |v: Arc<OpenVolume>| format!("{} is not frozen", v.location.mount.display());
+            notes.extend(left.map(say));
+        }
         if !begin.read_only {
             volumes.iter().for_each(|volume| volume.make_way());
         }

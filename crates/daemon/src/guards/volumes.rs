@@ -5,6 +5,7 @@ use crate::fuse_mount::FS_TYPE;
 use crate::holders::{self, Sought};
 use crate::image::{Image, Opened, Wanted, Which, cannot_open};
 use crate::mounts;
+use crate::processes;
 use crate::protocol::{
     Failure, FailureKind, HostPath, MountVolume, MountedVolume, Peer, Snapshots, Umount, Unmounted,
     VolumeSnapshot,
@@ -12,6 +13,7 @@ use crate::protocol::{
 use crate::roster::VolumeEntry;
 use crate::served;
 use crate::snapshots;
+use crate::transaction::Transaction;
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -121,7 +123,7 @@ impl Guards {
                 transport: request.transport,
                 snapshot: request.snapshot.as_deref(),
                 opened: state.opened(which),
-                ledger: self.table.volumes.ledger(),
+                volumes: &self.table.volumes,
                 replaces: false,
             })
         });
@@ -163,6 +165,26 @@ impl Guards {
         snapshots::change(opened.volume(), &image.file, &about.change)
     }
 
+    /// The transactions that work in a volume.
+    fn working_in(&self, image: &Image) -> Vec<Arc<Transaction>> {
+        let Some(volume) = image.volume() else { return Vec::new() };
+        self.table.open().into_iter().filter(|txn| txn.works_on(&volume)).collect()
+    }
+
+    /// Ends them: the volume is not served any more.  One that is being committed goes on.
+    fn end_working_in(&self, image: &Image) {
+        for txn in self.working_in(image) {
+            let Ok(_turn) = self.table.turn(&txn) else { continue };
+            self.table.note_abort(txn.id, format!("systx umount {}", image.dir.display()));
+            let running = txn.visitor();
+            txn.abort();
+            if let Some(visitor) = running {
+                processes::end_all_in(visitor.mnt_ns, visitor.connection);
+            }
+            self.table.retire(&txn, false);
+        }
+    }
+
     fn mount_image(&self, wanted: &Wanted<'_>) -> Result<Arc<Image>, Failure> {
         let image = Image::mount(wanted)?;
         let guards = self.me.clone();
@@ -187,6 +209,13 @@ impl Guards {
         };
         let find = |path: &Path| state.images.iter().find(|i| is_at(i, path)).cloned();
         let image = find(given).or_else(|| find(&std::fs::canonicalize(given).ok()?))?;
+        if let Some(txn) = self.working_in(&image).first().filter(|_| !request.force) {
+            let (id, dir) = (txn.id, image.dir.display());
+            let text = format!("transaction {id} is open in {dir}");
+            return Some(Err(Failure::new(FailureKind::State, text)
+                .hint(format!("systx commit {id} or systx abort {id} ends it"))
+                .path(image.dir.as_path())));
+        }
         let but = [peer.pid];
         let users = holders::find(&Sought::Through { dev: image.dev }, &but);
         let alone = users.is_empty() && image.copies().is_empty();
@@ -203,6 +232,7 @@ impl Guards {
             },
             Err(e) => return Some(Err(not_unmounted(&image.dir, e))),
         };
+        self.end_working_in(&image);
         let closed = image.end();
         state.strike_volume(&image);
         let dir = image.dir.clone();
@@ -229,6 +259,7 @@ impl Guards {
         }
         let dir = image.dir.clone();
         let dead = image.place().is_some();
+        self.end_working_in(image);
         if let Err(error) = image.end() {
             tracing::error!(?dir, %error, "what was not durable yet may be lost");
         }
@@ -243,6 +274,26 @@ impl Guards {
         self.bring_volume_back(&mut state, entry, calm);
         if let Err(failure) = state.settle() {
             tracing::error!("the list of mounted volumes: {failure}");
+        }
+    }
+
+    /// Mounts again all that a daemon before this one had mounted.  One may wait for what another
+    /// one has decided.
+    pub(super) fn bring_volumes_back(&self, state: &mut State, calm: bool) {
+        let mut left = std::mem::take(&mut state.roster.volumes);
+        let mut before = usize::MAX;
+        while calm && left.len() > 1 && left.len() < before {
+            before = left.len();
+            left.retain(|entry| {
+                let Ok(image) = self.mount_again(state, entry) else { return true };
+                tracing::info!(dir = ?image.dir, "mounted again");
+                state.images.push(image);
+                state.roster.volumes.push(entry.clone());
+                false
+            });
+        }
+        for entry in left {
+            self.bring_volume_back(state, entry, calm);
         }
     }
 
@@ -271,10 +322,10 @@ impl Guards {
         let (file, dir) = (entry.file.as_path(), entry.dir.as_path());
         served::clear_away(dir, 1).map_err(|e| super::unreadable(dir, e))?;
         let replaces = served::is_ours_at(dir);
-        let ledger = self.table.volumes.ledger();
+        let volumes = &self.table.volumes;
         let (transport, snapshot) = (entry.transport, entry.snapshot.as_deref());
         let opened = state.opened(Which::of(file)?);
-        let wanted = Wanted { file, dir, transport, snapshot, opened, ledger, replaces };
+        let wanted = Wanted { file, dir, transport, snapshot, opened, volumes, replaces };
         // The kernel may not have closed all files of a killed process yet.
         let until = Instant::now() + SUCCESSION_LIMIT;
         loop {
@@ -299,6 +350,7 @@ impl Guards {
                 Ok(()) => tracing::info!(?dir, "unmounted"),
                 Err(e) => tracing::error!(?dir, "cannot be unmounted: {e}"),
             }
+            self.end_working_in(&image);
             if let Err(error) = image.end() {
                 tracing::error!(?dir, %error, "what was not durable yet may be lost");
             }

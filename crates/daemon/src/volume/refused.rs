@@ -59,7 +59,9 @@ pub enum VolumeError {
         mount: String,
     },
     /// A log-structured volume.
-    #[error("{path} is in {mount}, a log-structured volume: there are no transactions on one yet")]
+    #[error(
+        "{path} is in {mount}, a log-structured volume where this daemon has no transactions: it is a snapshot, or served by another daemon"
+    )]
     LogStructured {
         /// The directory.
         path: String,

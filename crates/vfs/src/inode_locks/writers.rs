@@ -14,12 +14,11 @@ use crate::inode_locks::Locked;
 use crate::neighbours::NotQuiet;
 use crate::publication::Guarded;
 use crate::shared::SharedVolume;
-use crate::sys::path_below;
 use crate::volume;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashSet;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systx_base::{NodeId, Oid, TxnId};
@@ -79,8 +78,10 @@ impl Absent {
 
 /// A file of view 0.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FileAt {
+pub struct FileAt {
+    /// Its node.
     pub node: NodeId,
+    /// Which object it is.
     pub id: HostId,
     /// How often the kernel was told of it.
     pub looked_up: u64,
@@ -108,8 +109,8 @@ impl Guarded {
 
     /// The node of a file, if somebody has it open for writing.
     pub(crate) fn written_to(&self, id: HostId) -> Option<NodeId> {
-        if self.plain.is_told() {
-            return self.plain.written_to(id);
+        if let Some(opens) = self.plain.opens() {
+            return opens.written_to(id);
         }
         let node = self.plain.file_at(id)?.node;
         matches!(self.ask(&[node]).first(), Some(Writing::Open)).then_some(node)
@@ -117,8 +118,8 @@ impl Guarded {
 
     /// All files that somebody has open for writing.
     pub(crate) fn open_for_writing(&self) -> Vec<(NodeId, HostId)> {
-        if self.plain.is_told() {
-            return self.plain.open_for_writing();
+        if let Some(opens) = self.plain.opens() {
+            return opens.open_for_writing();
         }
         let known = self.plain.files();
         let asked = known.chunks(AT_ONCE).flat_map(|some| {
@@ -133,8 +134,8 @@ impl Guarded {
     /// Who has a file open; `None`: nobody. Who reads is not known where opens are not told:
     /// somebody may.
     pub(crate) fn openers(&self, id: HostId) -> Option<Openers> {
-        if self.plain.is_told() {
-            return self.plain.openers(id);
+        if let Some(opens) = self.plain.opens() {
+            return opens.openers(id);
         }
         let node = self.plain.file_at(id)?.node;
         match self.ask(&[node]).first() {
@@ -188,25 +189,15 @@ impl SharedVolume {
     }
 
     /// A file as programs of a guarded directory see it where opens are not told: there the kernel
-    /// itself keeps their locks. `dir` and
-    /// `name`: where it is below, in the mount of `root`. `None`: it is in no such directory, or
-    /// not any more.
+    /// itself keeps their locks. `dir`: the path below the volume's root of the directory where it
+    /// has this name. `None`: it is in no such place, or not any more.
     ///
     /// # Errors
     /// The kernel's.
-    pub(crate) fn shown(
-        &self,
-        id: HostId,
-        (root, dir): (BorrowedFd<'_>, BorrowedFd<'_>),
-        name: &[u8],
-    ) -> Reply<Option<OwnedFd>> {
+    pub(crate) fn shown(&self, id: HostId, dir: &[u8], name: &[u8]) -> Reply<Option<OwnedFd>> {
         let untold: Vec<_> = self.untold().collect();
-        if untold.is_empty() {
-            return Ok(None);
-        }
-        let Ok(below) = path_below(root, dir) else { return Ok(None) };
         let mut path = self.mount_path.clone();
-        for part in [&below, name].into_iter().filter(|part| !part.is_empty()) {
+        for part in [dir, name].into_iter().filter(|part| !part.is_empty()) {
             path.push(b'/');
             path.extend_from_slice(part);
         }
@@ -222,7 +213,7 @@ impl SharedVolume {
     }
 
     pub(crate) fn untold(&self) -> impl Iterator<Item = Arc<Guarded>> + use<> {
-        self.guarded_now().into_iter().filter(|guarded| !guarded.plain.is_told())
+        self.guarded_now().into_iter().filter(|guarded| guarded.plain.opens().is_none())
     }
 
     /// Keeps everybody from writing to what a transaction relies on, in the guarded directories

@@ -3,6 +3,7 @@
 use crate::api::{Lock, LockKind, Reply};
 use crate::locks::{Ask, Locks, Openings, Wait};
 use crate::node::Base;
+use crate::sys::path_below;
 use crate::view::View;
 use crate::volume::errno;
 use rustix::io::Errno;
@@ -46,7 +47,10 @@ impl View {
 
     /// A new description of the file that stands for a node.
     fn lock_file(&self, locks: &Locks, node: NodeId) -> Reply<LockFile> {
-        let io = self.vol.locks.as_ref().ok_or(Errno::NOSYS)?;
+        let io = self.vol.locks.as_ref();
+        if io.is_none() && !self.others.keeps_locks() {
+            return Err(Errno::NOSYS);
+        }
         let st = self.state.lock();
         // Whoever reads the past keeps nobody out.
         let shared = |b: &Base| !b.foreign && !self.is_frozen(b.oid());
@@ -57,12 +61,25 @@ impl View {
         let (dir, name) = self.backing_place(&st, node)?;
         let id = st.base(node)?.stamp.id;
         drop(st);
-        let (root, dir) = (self.tree().root(), self.bare(&dir));
-        let at = (io.descriptor(&root), io.descriptor(dir));
-        if let Some(shown) = self.others.shown(id, at, &name)? {
+        let dir = self.bare(&dir);
+        if self.others.keeps_locks()
+            && let Some(below) = self.path_to(dir)
+            && let Some(shown) = self.others.shown(id, &below, &name)?
+        {
             return LockFile::over(shown).map_err(errno);
         }
-        self.lock_file_of(io, dir, &name)
+        self.lock_file_of(io.ok_or(Errno::NOLCK)?, dir, &name)
+    }
+
+    /// The path of a directory below the volume's root, if it is there.
+    fn path_to(&self, dir: &Handle) -> Option<Vec<u8>> {
+        match &self.vol.locks {
+            Some(io) => {
+                let root = self.tree().root();
+                path_below(io.descriptor(&root), io.descriptor(dir)).ok()
+            }
+            None => self.vol.tree.path_of(dir).ok(),
+        }
     }
 
     /// On an overlay opening for writing copies a file up, as it would have for the program

@@ -43,17 +43,18 @@ impl Past {
 
     fn try_keep(&self, change: &Change<'_>) -> Reply<()> {
         if let Some((_, fd)) = change.subject {
-            self.keep_inode(fd, false)?;
+            self.keep_inode(fd.descriptor()?, false)?;
         }
         let subject = |oid: Oid| {
-            change.subject.filter(|(of, _)| *of == oid).map(|(_, fd)| fd).ok_or(Errno::IO)
+            let subject = change.subject.filter(|(of, _)| *of == oid);
+            subject.ok_or(Errno::IO)?.1.descriptor()
         };
         for object in change.writes {
             match *object {
                 ObjectRef::Entry { dir, name } => {
                     let place = change.places.iter().find(|(oid, _)| *oid == dir);
                     let (_, fd) = place.ok_or(Errno::IO)?;
-                    self.keep_name(*fd, name)?;
+                    self.keep_name(fd.descriptor()?, name)?;
                 }
                 ObjectRef::Attr(oid) => drop(self.keep_inode(subject(oid)?, true)?),
                 ObjectRef::Pages { oid, first, last } => {

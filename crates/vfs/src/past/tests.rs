@@ -3,7 +3,7 @@
 mod hooked;
 
 use super::*;
-use crate::change::Change;
+use crate::change::{Change, Place};
 use crate::content::Slot;
 use crate::sys;
 use hooked::Hooked;
@@ -23,9 +23,9 @@ impl Spill for NoSpace {
 }
 
 fn change<'a>(
-    subject: Option<(Oid, std::os::fd::BorrowedFd<'a>)>,
+    subject: Option<(Oid, Place<'a>)>,
     writes: &'a [ObjectRef<'a>],
-    places: &'a [(Oid, std::os::fd::BorrowedFd<'a>)],
+    places: &'a [(Oid, Place<'a>)],
 ) -> Change<'a> {
     let by = crate::api::Caller { uid: 0, gid: 0, tid: 1 };
     Change { by, reads: &[], writes, subject, places, may_stall: false }
@@ -42,7 +42,7 @@ fn where_there_is_no_room_the_snapshot_is_given_up_and_the_next_one_is_not() {
         std::fs::write(dir.path().join(name), name).unwrap();
     }
     let dir = File::open(dir.path()).unwrap();
-    let places = [(oid(&dir), dir.as_fd())];
+    let places = [(oid(&dir), dir.as_fd().into())];
     let past = Arc::new(Past::with_limits(2, 100));
     let snapshot = past.begin(Arc::new(NoSpace));
     for name in ["a", "b", "c"] {
@@ -70,7 +70,7 @@ fn pages_that_find_no_room_on_the_disk_are_no_reason_to_fail() {
     let past = Arc::new(Past::with_limits(10, 100));
     let snapshot = past.begin(Arc::new(NoSpace));
     let writes = [ObjectRef::Pages { oid: oid(&file), first: 0, last: u64::MAX }];
-    past.keep(&change(Some((oid(&file), file.as_fd())), &writes, &[]));
+    past.keep(&change(Some((oid(&file), file.as_fd().into())), &writes, &[]));
     assert!(snapshot.is_given_up());
     assert_eq!(past.size(), Size::default());
 }
@@ -86,7 +86,7 @@ fn what_was_made_since_is_not_kept() {
     let id = sys::stat(&file).unwrap().id;
     past.born(id);
     let writes = [ObjectRef::Pages { oid: oid(&file), first: 0, last: 0 }];
-    let keep = || past.keep(&change(Some((oid(&file), file.as_fd())), &writes, &[]));
+    let keep = || past.keep(&change(Some((oid(&file), file.as_fd().into())), &writes, &[]));
     keep();
     assert_eq!(past.size().memory, 0);
     // The next snapshot has seen it, and when that ends nobody has any more.
@@ -164,13 +164,13 @@ fn change_everything(top: &std::path::Path, past: &Past) {
         ObjectRef::Size(f),
         ObjectRef::Attr(f),
     ];
-    past.keep(&change(Some((f, file.as_fd())), &content, &[]));
+    past.keep(&change(Some((f, file.as_fd().into())), &content, &[]));
     std::fs::write(top.join("f"), b"x").unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(top.join("f"), mode).unwrap();
     let _ = rustix::fs::removexattr(top.join("f"), "user.key");
     let names = [&b"f"[..], b"moved", b"new"];
-    let places = [(d, dir.as_fd())];
+    let places = [(d, dir.as_fd().into())];
     for name in names {
         past.keep(&change(None, &[ObjectRef::Entry { dir: d, name }], &places));
     }

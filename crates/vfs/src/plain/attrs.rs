@@ -74,7 +74,7 @@ impl Plain {
         writes: &'a [ObjectRef<'a>],
     ) -> Change<'a> {
         // For a change of a directory the kernel keeps the lock that all its names need.
-        let subject = Some((node.oid(), fd));
+        let subject = Some((node.oid(), fd.into()));
         Change { by, reads: &[], writes, subject, places: &[], may_stall: node.kind != Kind::Dir }
     }
 

@@ -7,11 +7,10 @@
 use super::gate::Gate;
 use super::order::Order;
 use crate::api::{Reply, Valid};
-use crate::change::Change;
+use crate::change::{Change, Place};
 use crate::inode_locks::Ticket;
 use crate::publication::Guarded;
 use crate::shared::SharedVolume;
-use crate::sys;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -49,8 +48,8 @@ impl Echo {
 
     /// What a change makes stale of what view 0 knows.
     fn stale(guarded: &Guarded, change: &Change<'_>) -> Vec<(NodeId, Stale)> {
-        let known = |fd| {
-            let host = sys::stat(fd).ok()?.id;
+        let known = |place: Place<'_>| {
+            let host = place.id().ok()?;
             Some((guarded.plain.node_of(host)?, host))
         };
         let subject = change.subject.and_then(|(_, fd)| known(fd));

@@ -4,6 +4,7 @@
 use crate::api::{Reply, Valid};
 use crate::change::Change;
 use crate::inode_locks::Ticket;
+use rustix::io::Errno;
 use systx_base::Oid;
 use systx_store::io::HostId;
 use systx_txn::ObjectRef;
@@ -77,4 +78,46 @@ impl Gate for NoGate {
     fn mutate(&self, _: Change<'_>, act: &mut dyn FnMut() -> Reply<()>) -> Reply<()> {
         act()
     }
+}
+
+/// Passes a gate to read.
+///
+/// # Errors
+/// Those of the gate, and of `act`.
+pub fn reading<T>(
+    gate: &dyn Gate,
+    reads: &[ObjectRef<'_>],
+    act: impl FnOnce() -> Reply<T>,
+) -> Reply<T> {
+    once(act, |act| gate.read(reads, act))
+}
+
+/// Passes a gate to change something.
+///
+/// # Errors
+/// Those of the gate, and of `act`.
+pub fn mutating<T>(
+    gate: &dyn Gate,
+    change: Change<'_>,
+    act: impl FnOnce() -> Reply<T>,
+) -> Reply<T> {
+    once(act, |act| gate.mutate(change, act))
+}
+
+/// Lets `pass` call `act` once, and returns what that returned.
+fn once<T>(
+    act: impl FnOnce() -> Reply<T>,
+    pass: impl FnOnce(&mut dyn FnMut() -> Reply<()>) -> Reply<()>,
+) -> Reply<T> {
+    let mut act = Some(act);
+    let mut result = None;
+    pass(&mut || {
+        // A second call has nothing left to do.
+        let Some(act) = act.take() else { return Ok(()) };
+        let got = act();
+        let told = got.as_ref().map(drop).map_err(|e| *e);
+        result = Some(got);
+        told
+    })
+    .and_then(|()| result.take().unwrap_or(Err(Errno::IO)))
 }

@@ -3,13 +3,11 @@
 
 use super::gate::Gate;
 use crate::api::{Caller, Reply, Valid};
-use crate::change::Change;
+use crate::change::{Change, Place};
 use crate::client::{self, LOOK};
 use crate::inode_locks::Ticket;
 use crate::publication::{Admitted, Held, Marked};
 use crate::shared::SharedVolume;
-use crate::sys;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 use std::time::{Duration, Instant};
@@ -252,10 +250,8 @@ fn is_about_attributes(reads: &[ObjectRef<'_>], changes: &[ObjectRef<'_>]) -> bo
     changes.is_empty() && reads.iter().all(is_one)
 }
 
-fn stamp_of(subject: Option<(Oid, BorrowedFd<'_>)>) -> Option<Stamp> {
-    let seen = sys::stat(subject?.1).ok()?;
-    let (ctime, mtime) = (seen.attr.ctime, seen.attr.mtime);
-    Some(Stamp { id: seen.id, ctime, mtime, size: seen.attr.size })
+fn stamp_of(subject: Option<(Oid, Place<'_>)>) -> Option<Stamp> {
+    subject?.1.stamp().ok()
 }
 
 /// Whom the losers of a request are told of.

@@ -1,0 +1,101 @@
+//! A log-structured volume that is mounted, as transactions know it: its store is open as long as
+//! it is mounted, and there is no file system below.
+
+use super::{Location, Memory, OpenVolume, STALLS, Standing, failed, without_slash};
+use crate::ledger::Ledger;
+use crate::protocol::{Failure, FailureKind};
+use std::collections::HashSet;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use systx_base::sync::{Mutex, rank};
+use systx_commit::{Checkpoints, Relaxed, Site};
+use systx_lfs_store::VolumeStore;
+use systx_protocol::stores::STORE_DIR;
+use systx_store::{OnDemand, Store};
+use systx_vfs::shared::SharedVolume;
+use systx_vfs::volume::Volume;
+
+impl OpenVolume {
+    /// A volume that is about to be mounted on a directory; `dev`: the device number of what is
+    /// seen there, `mount`: its mount.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub(crate) fn mounted(
+        dir: &Path,
+        (dev, mount): (u64, u64),
+        store: &Arc<VolumeStore>,
+        ledger: &Arc<Ledger>,
+    ) -> Result<OpenVolume, Failure> {
+        let location = Location { mount: dir.to_owned(), dev, store: dir.join(STORE_DIR) };
+        let tree = store.tree();
+        let vol = Volume::new(tree.clone(), without_slash(dir), HashSet::new())
+            .map_err(|e| failed("look at", dir, e.into()))?
+            .sharing(&STALLS);
+        vol.hide_store(store.own_object());
+        let vol = Arc::new(SharedVolume::over(vol));
+        let programs = Arc::downgrade(&vol);
+        tree.ask_first(move |file| programs.upgrade()?.openers(file));
+        let class = store.class();
+        let store = OnDemand::always(Arc::clone(store) as Arc<dyn Store>);
+        let site = Site {
+            vol: Arc::clone(&vol),
+            store: Arc::clone(&store),
+            class,
+            checkpoints: Checkpoints::new(),
+            store_path: location.store.as_os_str().as_bytes().to_vec(),
+            is_root: false,
+            is_image: true,
+        };
+        let standing =
+            Standing { trusted: AtomicBool::new(false), memory: Arc::new(Memory::default()) };
+        Ok(OpenVolume {
+            location,
+            own_references: Arc::strong_count(&vol),
+            vol,
+            store,
+            site: Arc::new(site),
+            standing: Arc::new(standing),
+            _always: None,
+            mount: Some(mount),
+            ledger: Arc::clone(ledger),
+            relaxed: Relaxed::new(),
+            guarded: Mutex::new(rank::LEAF, Vec::new()),
+            looked: Mutex::new(rank::LEAF, None),
+        })
+    }
+
+    /// Of a log-structured volume: its mount.
+    pub(crate) fn mount(&self) -> Option<u64> {
+        self.mount
+    }
+
+    /// It is not served any more, and no transaction works in it: waits for whoever is tidying its
+    /// store.
+    pub(crate) fn is_gone(&self) {
+        self.vol.wait_durable();
+        self.store.wait_unused();
+    }
+
+    /// Why nothing of it can be seen as it was, if so.
+    ///
+    /// # Errors
+    /// It is a log-structured volume.
+    pub(crate) fn check_snapshots(&self) -> Result<(), Failure> {
+        self.check_built("frozen snapshots (--read-only)")
+    }
+
+    /// What a log-structured volume does not do.
+    pub(super) fn check_built(&self, what: &str) -> Result<(), Failure> {
+        if self.mount.is_none() {
+            return Ok(());
+        }
+        let dir = self.location.mount.display();
+        let text = format!("{dir} is a log-structured volume: there are no {what} on one yet");
+        Err(Failure::new(FailureKind::Unsupported, text)
+            .hint("systx run works there")
+            .path(self.location.mount.as_path()))
+    }
+}

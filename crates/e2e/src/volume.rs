@@ -1,0 +1,71 @@
+//! A log-structured volume in an image of a lab, mounted.
+
+use crate::run::{Limits, finish};
+use crate::{Finished, Lab};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A volume in an image of the lab, mounted on `v`.
+pub struct Mounted<'a> {
+    /// Whose it is.
+    pub lab: &'a Lab,
+    /// Where its image is.
+    pub image: PathBuf,
+    /// Where it is mounted.
+    pub dir: PathBuf,
+}
+
+impl<'a> Mounted<'a> {
+    /// With room for what tests do.
+    pub fn new(lab: &'a Lab) -> Mounted<'a> {
+        Mounted::sized(lab, "64M")
+    }
+
+    /// Of this size.
+    pub fn sized(lab: &'a Lab, size: &str) -> Mounted<'a> {
+        let (image, dir) = (lab.path("image"), lab.path("v"));
+        lab.do_systx(["mkfs", "image", "--size", size, "--label", "a volume"]).ok();
+        fs::create_dir_all(&dir).expect("the lab is writable");
+        lab.do_systx(["mount", "image", "v"]).ok();
+        Mounted { lab, image, dir }
+    }
+
+    /// Something in it.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Unmounts it.
+    pub fn umount(&self) {
+        self.lab.do_systx(["umount", "v"]).ok();
+    }
+
+    /// Unmounted and mounted again.
+    pub fn again(&self) {
+        self.umount();
+        self.lab.do_systx(["fsck", "image"]).ok();
+        self.lab.do_systx(["mount", "image", "v"]).ok();
+    }
+
+    /// Runs a script of a plain program in it.
+    pub fn sh(&self, script: &str) -> Finished {
+        shell(self.lab, &self.dir, 100, script)
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        // A failed test may have left processes there; the lab ends them.
+        if !std::thread::panicking() {
+            self.umount();
+            self.lab.do_systx(["fsck", "image"]).ok();
+        }
+    }
+}
+
+/// Runs a script in a directory.
+pub fn shell(lab: &Lab, dir: &Path, seconds: u64, script: &str) -> Finished {
+    let mut command = lab.command("sh");
+    command.args(["-c", script]).current_dir(dir);
+    finish(command, Limits::seconds(seconds), lab)
+}

@@ -1,0 +1,163 @@
+//! What of a request passes the gate, and what commits ask of the view.
+
+use crate::{VolumeView, ino_of};
+use rustix::io::Errno;
+use systx_base::{Kind, NodeId, Oid};
+use systx_store::io::{HostId, Stamp};
+use systx_txn::ObjectRef;
+use systx_vfs::api::{Caller, Reply};
+use systx_vfs::change::{Change, Place, Versioned};
+use systx_vfs::inode_locks::writers::FileAt;
+use systx_vfs::oid_of;
+use systx_vfs::plain::{mutating, reading};
+use systx_vfs::publication::{BARRIER, Opens, ViewZero};
+
+/// An object that a request changes.
+pub(crate) struct Object<'v> {
+    view: &'v VolumeView,
+    id: HostId,
+    kind: Kind,
+}
+
+impl std::fmt::Debug for Object<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.id.fmt(f)
+    }
+}
+
+impl Object<'_> {
+    /// Its key in the conflict engine.
+    pub fn oid(&self) -> Oid {
+        oid_of(self.id)
+    }
+
+    pub fn place(&self) -> (Oid, Place<'_>) {
+        (self.oid(), Place::Own(self))
+    }
+
+    /// The two objects that every change of a name in it writes.
+    pub fn change_of<'n>(&self, name: &'n [u8]) -> [ObjectRef<'n>; 2] {
+        [ObjectRef::Entry { dir: self.oid(), name }, ObjectRef::List(self.oid())]
+    }
+
+    /// A change of this object alone.
+    pub fn touched<'a>(&'a self, by: Caller, writes: &'a [ObjectRef<'a>]) -> Change<'a> {
+        let subject = Some(self.place());
+        // For a change of a directory the kernel keeps the lock that all its names need.
+        let may_stall = self.kind != Kind::Dir;
+        Change { by, reads: &[], writes, subject, places: &[], may_stall }
+    }
+}
+
+impl Versioned for Object<'_> {
+    fn id(&self) -> HostId {
+        self.id
+    }
+    fn stamp(&self) -> Reply<Stamp> {
+        let attrs = self.view.look(|ops| ops.attrs(self.id.ino))?;
+        Ok(Stamp { id: self.id, ctime: attrs.ctime, mtime: attrs.mtime, size: attrs.size })
+    }
+}
+
+/// A change of names in directories.
+pub(crate) fn renaming<'a>(
+    by: Caller,
+    writes: &'a [ObjectRef<'a>],
+    places: &'a [(Oid, Place<'a>)],
+) -> Change<'a> {
+    Change { by, reads: &[], writes, subject: None, places, may_stall: true }
+}
+
+/// Refuses the name of barriers.
+pub(crate) fn expect_free(name: &[u8]) -> Reply<()> {
+    if name == BARRIER { Err(Errno::PERM) } else { Ok(()) }
+}
+
+impl VolumeView {
+    /// What the kernel knows by a node.
+    ///
+    /// # Errors
+    /// `ESTALE`: nothing.
+    pub(crate) fn object(&self, node: NodeId) -> Reply<Object<'_>> {
+        let (id, kind) = self.table.id(ino_of(node)).ok_or(Errno::STALE)?;
+        Ok(Object { view: self, id, kind })
+    }
+
+    /// What has a name in a directory now: which object, and its kind.
+    pub(crate) fn named(&self, dir: NodeId, name: &[u8]) -> Reply<Option<Object<'_>>> {
+        let found = self.look(|ops| {
+            let link = ops.lookup(ino_of(dir), name)?;
+            Ok((crate::id_of(ops, link.ino)?, link.kind))
+        });
+        match found {
+            Ok((id, kind)) => Ok(Some(Object { view: self, id, kind })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// The key of a node in the conflict engine.
+    pub(crate) fn oid(&self, node: NodeId) -> Reply<Oid> {
+        Ok(self.object(node)?.oid())
+    }
+
+    /// Passes the gate to read.
+    pub(crate) fn reading<T>(
+        &self,
+        reads: &[ObjectRef<'_>],
+        act: impl FnOnce() -> Reply<T>,
+    ) -> Reply<T> {
+        reading(&*self.gate, reads, act)
+    }
+
+    /// Passes the gate to change something.
+    pub(crate) fn mutating<T>(
+        &self,
+        change: Change<'_>,
+        act: impl FnOnce() -> Reply<T>,
+    ) -> Reply<T> {
+        mutating(&*self.gate, change, act)
+    }
+
+    /// Fails if a commit has put another object in the place of this one: who changes it has found
+    /// it by its name before that, and the kernel walks the path once more.
+    pub(crate) fn check_current(&self, node: NodeId) -> Reply<()> {
+        if self.table.is_superseded(ino_of(node)) { Err(Errno::STALE) } else { Ok(()) }
+    }
+}
+
+impl Object<'_> {
+    pub fn id(&self) -> HostId {
+        self.id
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.kind == Kind::Dir
+    }
+}
+
+impl ViewZero for VolumeView {
+    fn root_id(&self) -> Option<HostId> {
+        self.table.id(ino_of(NodeId::ROOT)).map(|(id, _)| id)
+    }
+    fn node_of(&self, id: HostId) -> Option<NodeId> {
+        let (known, _) = self.table.id(id.ino)?;
+        (known == id).then_some(NodeId(id.ino))
+    }
+    fn is_dir(&self, node: NodeId) -> bool {
+        self.table.id(ino_of(node)).is_some_and(|(_, kind)| kind == Kind::Dir)
+    }
+    fn file_of(&self, oid: Oid) -> Option<FileAt> {
+        self.table.file_of(oid)
+    }
+    fn files(&self) -> Vec<(NodeId, HostId)> {
+        self.table.files()
+    }
+    fn supersede(&self, id: HostId) {
+        self.table.supersede(id);
+    }
+    fn opens(&self) -> Option<&dyn Opens> {
+        // They make no messages.
+        None
+    }
+}
