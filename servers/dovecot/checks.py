@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import report  # noqa: E402
 from load import Client, Deliveries, all_of, message, together  # noqa: E402
-from site_ import MAIL, SHIM, TOP, Site  # noqa: E402
+from site_ import LDA, MAIL, SHIM, TOP, Site  # noqa: E402
 
 LONG = bool(os.environ.get("SYSTX_LONG"))
 SEED = int(os.environ.get("SYSTX_SEED") or random.randrange(1 << 32))
@@ -153,6 +154,26 @@ class Clients(Mail):
         sets = {said[name].lstrip("0") for name in ("CapEff", "CapPrm")}
         self.assertEqual(sets, {f"{1 << 21 | 1 << 18:x}"})  # SYS_ADMIN, SYS_CHROOT
         self.assertEqual({said[name].strip("0") for name in ("CapInh", "CapAmb")}, {""})
+
+
+    def test_a_delivery_by_another_user_is_started_by_systx_exec(self):
+        for name in ("systx", "libsystx_dovecot.so", "libsystx.so.0"):
+            # Copies, since the user may not get at what root has built.
+            shutil.copy(f"{self.site.target}/{name}", f"{self.site.base}/{name}")
+        os.chmod(f"{self.server.base}/log", 0o666)
+        base, before = self.site.base, len(self.server.complaints())
+        environment = dict(self.site.environment, USER="ann", HOME=f"{self.tree}/ann",
+                           LD_LIBRARY_PATH=base, SYSTX_MAIL=self.tree)
+        del environment["SYSTX_RUNTIME_DIR"]
+        drop = ["setpriv", f"--reuid={MAIL}", f"--regid={MAIL}", "--clear-groups"]
+        deliver = ["env", f"LD_PRELOAD={base}/libsystx_dovecot.so", LDA, "-c",
+                   f"{self.server.base}/conf"]
+        for how, code in (([], 75), ([f"{base}/systx", "exec", "--"], 0)):
+            done = subprocess.run([*drop, *how, *deliver], input=message(f"m{code}"), cwd="/",
+                                  env=environment, capture_output=True)
+            self.assertEqual(done.returncode, code, done)
+        self.assertEqual(list(self.in_mailbox()), ["m0"])
+        self.assertIn("systx exec", "".join(self.server.complaints()[before:]))
 
 
 class Stress(Mail):
