@@ -189,7 +189,11 @@ impl VolumeStore {
             })?;
         }
         let slots: Vec<Ino> = slots.into_iter().map(|(_, link)| link.ino).collect();
-        self.remove_slots(slots).map_err(failed)?;
+        match self.remove_slots(slots) {
+            // Who removes other things makes room for that; a volume that is not opened has nobody.
+            Err(Error::NoSpace) => {}
+            done => done.map_err(failed)?,
+        }
         // Nobody is asked again: whoever has told it may forget it now.
         if asked { self.volume.sync().map_err(failed) } else { Ok(()) }
     }
@@ -240,7 +244,12 @@ impl VolumeStore {
     /// # Errors
     /// What the device says.
     pub fn close(&self) -> io::Result<()> {
-        self.tidy()?;
+        let slots = self.tree.let_go()?;
+        match self.remove_slots(slots) {
+            // The next opening finds them. Everything else has to be durable all the same.
+            Err(Error::NoSpace) => {}
+            done => done.map_err(io_error)?,
+        }
         self.volume.checkpoint().map_err(io_error)
     }
 }

@@ -173,7 +173,7 @@ fn holes_are_told_as_holes() {
     let tree = store.tree();
     let file = tree.open_file(&tree.root(), b"a", Open::Read).unwrap();
     let mut ranges = Vec::new();
-    let mut at = 0;
+    let mut at = 0_u64;
     while let Some(range) = tree.next_data(&file, at).unwrap() {
         ranges.push(range);
         at = range.1;
@@ -312,6 +312,42 @@ fn a_full_volume_forgets_then_refuses_and_takes_deletions() {
     store.close().unwrap();
     let found = systx_lfs::fsck::check(dev, common::volume::clock()).unwrap().findings;
     assert_eq!(found, []);
+}
+
+/// What an aborted transaction has written takes all room: the volume can be closed, opened and
+/// written again all the same, whether the slot is dropped before that or only found by opening.
+#[test]
+fn a_slot_that_fills_the_volume_can_always_be_removed() {
+    for blocks in [2048_u64, 4096, 16_384] {
+        for pages in [1, 32, 200] {
+            for is_dropped in [true, false] {
+                let dev = Arc::new(MemDevice::new(blocks as usize));
+                make(dev.clone());
+                let store = open(dev.clone());
+                write(&store, TxnId(1), file(&store, "/kept", &bytes(1, 100_000)));
+                let slot = store.stage().unwrap();
+                let data = bytes(2, 4096 * pages as usize);
+                let mut at = 0_u64;
+                while slot.write_at(&data, at).is_ok() {
+                    at += data.len() as u64;
+                }
+                let how = format!("{blocks} blocks, {pages} at once, dropped: {is_dropped}");
+                assert!(at > blocks * 4096 / 3, "{how}: {at}");
+                if is_dropped {
+                    drop(slot);
+                } else {
+                    std::mem::forget(slot);
+                }
+                store.close().unwrap_or_else(|e| panic!("{how}: {e}"));
+                drop(store);
+                let store = open(dev.clone());
+                write(&store, TxnId(2), file(&store, "/again", &bytes(3, 1_000_000)));
+                store.close().unwrap();
+                let found = systx_lfs::fsck::check(dev, common::volume::clock()).unwrap().findings;
+                assert_eq!(found, [], "{how}");
+            }
+        }
+    }
 }
 
 /// A sparse file that is larger than the volume: what is kept of it is its data.

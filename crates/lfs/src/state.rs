@@ -201,6 +201,27 @@ impl State {
         capacity(&self.tree.env.geometry)
     }
 
+    /// Whether a transaction takes no more space than was taken before.
+    ///
+    /// # Errors
+    /// What reading the volume can say.
+    pub fn only_removes(&mut self, txn: &Txn) -> Result<bool> {
+        if !txn.only_removes() {
+            return Ok(false);
+        }
+        for (ino, page) in txn.written() {
+            let there = match self.tree.get(ino) {
+                Ok(object) => object.pages().is_some_and(|pages| pages.contains_key(&page)),
+                Err(Error::NotFound) => false,
+                Err(e) => return Err(e),
+            };
+            if !there {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Blocks that the commit of a transaction and the records that it changes need at most.
     ///
     /// # Errors

@@ -77,6 +77,12 @@ pub enum Staged {
     Hole,
 }
 
+impl Staged {
+    fn is_hole(&self) -> bool {
+        matches!(self, Staged::Hole)
+    }
+}
+
 /// Private segments that their transactions have given up.
 pub type Returned = Arc<Mutex<Vec<u32>>>;
 
@@ -140,12 +146,26 @@ impl Txn {
             && self.cuts.is_empty()
     }
 
-    /// Whether it only takes away: such a transaction may use space that others may not.
+    /// Whether it only takes away, if the pages that it writes are there already
+    /// ([`Txn::written`]): such a transaction may use space that others may not.  What it writes are
+    /// the pages at the two ends of what it takes away.  A write of a page that takes nothing away
+    /// is none of these, or writes of one page each would use all of that space up.
     pub fn only_removes(&self) -> bool {
+        let takes = !self.cuts.is_empty() || self.staged().any(|(_, _, s)| s.is_hole());
+        let written = self.written().count();
         self.created.is_empty()
             && self.entries.values().flat_map(BTreeMap::values).all(|r| r.new.is_none())
             && self.patches.values().all(|p| p.xattrs.values().all(Option::is_none))
-            && self.pages.values().map(BTreeMap::len).sum::<usize>() <= 2
+            && (written == 0 || takes && written <= 2)
+    }
+
+    fn staged(&self) -> impl Iterator<Item = (Ino, u64, &Staged)> {
+        self.pages.iter().flat_map(|(ino, pages)| pages.iter().map(|(page, s)| (*ino, *page, s)))
+    }
+
+    /// The pages that take space.
+    pub(crate) fn written(&self) -> impl Iterator<Item = (Ino, u64)> {
+        self.staged().filter(|(_, _, s)| !s.is_hole()).map(|(ino, page, _)| (ino, page))
     }
 
     /// Blocks that its commit needs at most, without the pages that were spilled.

@@ -328,7 +328,7 @@ impl Volume {
             return Ok(state.flow.applied);
         }
         drop(promise);
-        let removes = txn.only_removes();
+        let removes = state.only_removes(&txn)?;
         let need = state.need(&txn)?;
         self.make_room(&mut state, need, removes)?;
         let blocks = txn.blocks();

@@ -231,6 +231,45 @@ fn a_full_volume_refuses_before_it_decides_and_takes_deletions() {
     assert_eq!(tree(&open(disk).unwrap()).len(), 1);
 }
 
+/// However it was filled: a write of one page uses no space that removing needs.
+#[test]
+fn a_file_that_fills_the_volume_can_be_cut_and_removed_also_while_it_is_open() {
+    for blocks in [BLOCKS, 16_384, 65_536] {
+        for is_open in [false, true] {
+            let how = format!("{blocks} blocks, open: {is_open}");
+            let (_, volume) = fresh(blocks);
+            let f = volume.plain(|ops| ops.create(ROOT, b"f", &file())).unwrap();
+            let mut page = 0;
+            for many in [64, 1] {
+                let data = bytes(1, many * 4096);
+                while volume.plain(|ops| ops.write(f, page * 4096, &data)).is_ok() {
+                    page += many as u64;
+                }
+            }
+            let space = volume.space();
+            assert!(space.used <= space.total, "{how}: {space:?}");
+            volume.sync().unwrap();
+            if is_open {
+                volume.hold(f).unwrap();
+            }
+            let size = Some(page * 4096 - 100);
+            let set = SetAttrs { size, ..SetAttrs::default() };
+            volume.plain(|ops| ops.set_attrs(f, &set)).unwrap_or_else(|e| panic!("{how}: {e}"));
+            volume
+                .plain(|ops| ops.punch(f, 100, 4096 * 100))
+                .unwrap_or_else(|e| panic!("{how}: {e}"));
+            volume
+                .plain(|ops| ops.unlink(ROOT, b"f").map(drop))
+                .unwrap_or_else(|e| panic!("{how}: {e}, {:?}", volume.space()));
+            if is_open {
+                volume.release(f).unwrap();
+            }
+            volume.checkpoint().unwrap();
+            assert!(volume.space().used < 40, "{how}: {:?}", volume.space());
+        }
+    }
+}
+
 /// Far more is written than fits: what is dead becomes free, by checkpoints and by cleaning.
 #[test]
 fn overwriting_goes_on_for_ever() {
