@@ -31,6 +31,7 @@ use systx_txn::{Access, BeginOptions, Isolation, Object, Opponent, Side, Status}
 use systx_vfs::content::{Budget, Spill};
 use systx_vfs::freeze::Frozen;
 use systx_vfs::neighbours::NotQuiet;
+use systx_vfs::snapshot;
 use systx_vfs::view::{Ids, View, ViewConfig};
 
 mod committing;
@@ -166,9 +167,6 @@ impl Transaction {
         (ids, mount_points): (Ids, Vec<Vec<u8>>),
         alarm: Arc<Alarm>,
     ) -> Result<Arc<Transaction>, Failure> {
-        if terms.read_only {
-            volume.check_snapshots()?;
-        }
         let isolation = options.isolation;
         let merged = terms.merged.clone();
         let age = options.age;
@@ -184,16 +182,7 @@ impl Transaction {
             budget: budget.clone(),
             full: Arc::clone(&full),
         });
-        let frozen = match (terms.read_only, terms.at_once) {
-            (false, _) => None,
-            (true, false) => volume.vol.snapshot(Arc::clone(&spill)),
-            (true, true) => volume.vol.try_snapshot(Arc::clone(&spill)).map_err(|_| {
-                Failure::new(
-                    FailureKind::Busy,
-                    "a commit, a request or a file that is written to is in the way",
-                )
-            })?,
-        };
+        let frozen = Transaction::frozen(&volume, &terms, &spill)?;
         let engine = &volume.vol.engine;
         let begun = if terms.at_once {
             engine.try_begin(id, options)
@@ -270,6 +259,24 @@ impl Transaction {
             full,
             life: Mutex::new(rank::TXN_STATE, life),
         }))
+    }
+
+    /// The moment that it shows, if it only reads and other programs can change what it reads.
+    fn frozen(
+        volume: &OpenVolume,
+        terms: &Terms,
+        spill: &Arc<dyn Spill>,
+    ) -> Result<Option<snapshot::Frozen>, Failure> {
+        if !terms.read_only {
+            return Ok(None);
+        }
+        volume.check_snapshots()?;
+        if !terms.at_once {
+            return Ok(volume.vol.snapshot(Arc::clone(spill)));
+        }
+        let busy = "a commit, a request or a file that is written to is in the way";
+        let frozen = volume.vol.try_snapshot(Arc::clone(spill));
+        frozen.map_err(|_| Failure::new(FailureKind::Busy, busy))
     }
 
     /// A FUSE connection now serves the view to `visitor`.

@@ -611,10 +611,8 @@ pub(crate) fn open(
     let real = Arc::new(real.map_err(|e| failed("open", &location.mount, e))?);
     let io: Arc<dyn Io> = real.clone();
     let info = io.fs_info().map_err(|e| failed("look at", &location.mount, e))?;
-    let relative = location
-        .store
-        .strip_prefix(&location.mount)
-        .map_err(|_| VolumeError::NoStore { mount: location.mount.display().to_string() })?;
+    let no_store = |_| VolumeError::NoStore { mount: location.mount.display().to_string() };
+    let relative = location.store.strip_prefix(&location.mount).map_err(no_store)?;
     let refused = |error| refused(location, error);
     let (owner, below) = (elsewhere::own(), relative.as_os_str().as_bytes());
     check_place(&*io, below, owner).map_err(refused)?;

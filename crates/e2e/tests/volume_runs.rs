@@ -50,7 +50,8 @@ fn a_run_is_seen_when_it_commits_and_is_undone_and_redone() {
     let v = Mounted::new(&lab);
     v.sh("mkdir d; echo old > a; echo x > d/f; ln -s a link; cat a d/f > /dev/null; ls -lR . d")
         .ok();
-    let script = "set -e; echo new > a; echo made > n; rm d/f; rmdir d; mv link other; chmod 600 a; \
+    let script = "set -e; echo new > a; echo made > n; rm d/f; rmdir d; mv link other; \
+         chmod 600 a; \
                   setfattr -n user.k -v w n 2>/dev/null || true";
     let kept = run(&v, &["--on-exit=keep"], script).ok();
     let id = lab.open_ids().pop().unwrap_or_else(|| panic!("{kept}"));
@@ -404,7 +405,8 @@ fn a_run_over_a_volume_and_file_systems_is_all_or_nothing_also_if_the_daemon_is_
 
 #[test]
 fn daily_work_in_a_run_leaves_what_it_leaves_natively() {
-    const WORK: &str = "set -e; umask 022; mkdir -p a/b; for i in $(seq 60); do echo $i > a/f$i; done; \
+    const WORK: &str = "set -e; umask 022; mkdir -p a/b; \
+         for i in $(seq 60); do echo $i > a/f$i; done; \
          cp -a a copy; ln copy/f1 hard; find copy -name '*7' -delete; sed -i s/1/one/ a/f1*; \
          mv a/b c; mkfifo fifo; chmod 4755 copy/f3; chown 12:34 copy/f4; ln -s copy/f2 link; \
          truncate -s 3M sparse; touch -d 2001-02-03 copy/f5";

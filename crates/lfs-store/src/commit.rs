@@ -1,5 +1,5 @@
 //! Commits: a write set becomes one transaction of the volume, durable and hidden, and is shown
-//! when it is applied.
+//! when it is applied. Also what other stores ask about joint commits.
 
 use crate::error::{io_error, not_committed};
 use crate::flow::{Shown, Stage, Way};
@@ -11,12 +11,14 @@ use crate::reserve::Room;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use systx_base::TxnId;
-use systx_base::codec::Encoder;
+use systx_base::codec::{Decoder, Encoder};
 use systx_lfs::{Error, Ops, Txn};
 use systx_store::io::Stamp;
 use systx_store::record::{Commit, History, OldContent, history_name};
 use systx_store::writeset::WriteSet;
-use systx_store::{ApplyError, ApplyReport, CommitError, CommitMeta, Committed, Joint, Ready};
+use systx_store::{
+    ApplyError, ApplyReport, CommitError, CommitMeta, Committed, Joint, Outcome, Ready,
+};
 
 /// What is done in the transaction of a commit beside it.
 type Beside<'a> = dyn Fn(&mut Ops<'_>) -> systx_lfs::Result<()> + 'a;
@@ -328,6 +330,45 @@ impl VolumeStore {
         let (work, installed) = self.translate(lsn, true, commit, &beside).map_err(failed)?;
         let hidden = self.volume.commit_hidden(work, None).map_err(io_error)?;
         self.show(lsn, &Shown { txn, hidden, inos: installed.inos, order: None })
+    }
+
+    /// What became of a joint commit for which this volume decides; not of one that is under way.
+    ///
+    /// # Errors
+    /// What reading the volume says.
+    pub fn outcome(&self, joint: &Joint) -> io::Result<Outcome> {
+        let decided = self.volume.look(|ops| {
+            match ops.lookup(self.own.decisions, &decision_name(joint.id)) {
+                Ok(link) => Ok(Some(own::read(ops, link.ino)?)),
+                Err(Error::NotFound) => Ok(None),
+                Err(error) => Err(error),
+            }
+        });
+        let Some(bytes) = decided.map_err(io_error)? else { return Ok(Outcome::Aborted) };
+        let commit = Commit::decode(&mut Decoder::new(&bytes)).map_err(io::Error::other)?;
+        // Noted on both sides: it names the store that asks, as that names it.
+        let same = |j: Joint| j.decides() && j.id == joint.id && j.members == joint.members;
+        let is_it = commit.joint.is_some_and(same);
+        Ok(if is_it { Outcome::Committed } else { Outcome::Aborted })
+    }
+
+    /// Whether this volume may still ask for the decision about a joint commit: it has a prepared
+    /// part of it.
+    ///
+    /// # Errors
+    /// What reading the volume says.
+    pub fn is_undecided(&self, id: u64) -> io::Result<bool> {
+        let prepared = self.volume.look(|ops| {
+            let all = ops.list(self.own.prepared, None, usize::MAX)?;
+            all.into_iter().map(|(_, link)| own::read(ops, link.ino)).collect::<Result<Vec<_>, _>>()
+        });
+        for bytes in prepared.map_err(io_error)? {
+            let commit = Commit::decode(&mut Decoder::new(&bytes)).map_err(io::Error::other)?;
+            if commit.joint.is_some_and(|joint| joint.id == id) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 

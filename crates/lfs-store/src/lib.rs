@@ -13,7 +13,6 @@
 #![forbid(unsafe_code)]
 
 mod commit;
-mod elsewhere;
 mod error;
 mod flow;
 mod install;

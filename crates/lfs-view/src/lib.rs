@@ -22,10 +22,11 @@ mod table;
 mod writeback;
 
 use base::Base;
+use order::Object;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
-use systx_base::{Kind, NodeId};
+use systx_base::{Kind, NodeId, Oid};
 use systx_lfs::format::BLOCK;
 use systx_lfs::format::{Ino, ROOT};
 use systx_lfs::{Ops, View as Snapshot, Volume};
@@ -33,8 +34,9 @@ use systx_lfs_store::{OWN_DIRECTORY, VolumeStore};
 use systx_store::io::HostId;
 use systx_txn::ObjectRef;
 use systx_vfs::api::{Answer, Attr, Caller, Entry, Reply, Request, Requests, Valid};
+use systx_vfs::change::Change;
 use systx_vfs::oid_of;
-use systx_vfs::plain::{Gate, NoGate};
+use systx_vfs::plain::{Gate, NoGate, mutating, reading};
 use systx_vfs::publication::BARRIER;
 use table::Table;
 use writeback::Writeback;
@@ -199,6 +201,57 @@ impl VolumeView {
             // Opening the volume again deletes it.
             tracing::warn!(ino, %errno, "an unnamed object stays for now");
         }
+    }
+
+    /// What the kernel knows by a node.
+    ///
+    /// # Errors
+    /// `ESTALE`: nothing.
+    pub(crate) fn object(&self, node: NodeId) -> Reply<Object<'_>> {
+        let (id, kind) = self.table.id(ino_of(node)).ok_or(Errno::STALE)?;
+        Ok(Object { view: self, id, kind })
+    }
+
+    /// What has a name in a directory now: which object, and its kind.
+    pub(crate) fn named(&self, dir: NodeId, name: &[u8]) -> Reply<Option<Object<'_>>> {
+        let found = self.look(|ops| {
+            let link = ops.lookup(ino_of(dir), name)?;
+            Ok((id_of(ops, link.ino)?, link.kind))
+        });
+        match found {
+            Ok((id, kind)) => Ok(Some(Object { view: self, id, kind })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// The key of a node in the conflict engine.
+    pub(crate) fn oid(&self, node: NodeId) -> Reply<Oid> {
+        Ok(self.object(node)?.oid())
+    }
+
+    /// Passes the gate to read.
+    pub(crate) fn reading<T>(
+        &self,
+        reads: &[ObjectRef<'_>],
+        act: impl FnOnce() -> Reply<T>,
+    ) -> Reply<T> {
+        reading(&*self.gate, reads, act)
+    }
+
+    /// Passes the gate to change something.
+    pub(crate) fn mutating<T>(
+        &self,
+        change: Change<'_>,
+        act: impl FnOnce() -> Reply<T>,
+    ) -> Reply<T> {
+        mutating(&*self.gate, change, act)
+    }
+
+    /// Fails if a commit has put another object in the place of this one: who changes it has found
+    /// it by its name before that, and the kernel walks the path once more.
+    pub(crate) fn check_current(&self, node: NodeId) -> Reply<()> {
+        if self.table.is_superseded(ino_of(node)) { Err(Errno::STALE) } else { Ok(()) }
     }
 }
 

@@ -9,14 +9,13 @@ use systx_vfs::api::{Caller, Reply};
 use systx_vfs::change::{Change, Place, Versioned};
 use systx_vfs::inode_locks::writers::FileAt;
 use systx_vfs::oid_of;
-use systx_vfs::plain::{mutating, reading};
 use systx_vfs::publication::{BARRIER, Opens, ViewZero};
 
 /// An object that a request changes.
 pub(crate) struct Object<'v> {
-    view: &'v VolumeView,
-    id: HostId,
-    kind: Kind,
+    pub view: &'v VolumeView,
+    pub id: HostId,
+    pub kind: Kind,
 }
 
 impl std::fmt::Debug for Object<'_> {
@@ -47,6 +46,14 @@ impl Object<'_> {
         let may_stall = self.kind != Kind::Dir;
         Change { by, reads: &[], writes, subject, places: &[], may_stall }
     }
+
+    pub fn id(&self) -> HostId {
+        self.id
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.kind == Kind::Dir
+    }
 }
 
 impl Versioned for Object<'_> {
@@ -71,69 +78,6 @@ pub(crate) fn renaming<'a>(
 /// Refuses the name of barriers.
 pub(crate) fn expect_free(name: &[u8]) -> Reply<()> {
     if name == BARRIER { Err(Errno::PERM) } else { Ok(()) }
-}
-
-impl VolumeView {
-    /// What the kernel knows by a node.
-    ///
-    /// # Errors
-    /// `ESTALE`: nothing.
-    pub(crate) fn object(&self, node: NodeId) -> Reply<Object<'_>> {
-        let (id, kind) = self.table.id(ino_of(node)).ok_or(Errno::STALE)?;
-        Ok(Object { view: self, id, kind })
-    }
-
-    /// What has a name in a directory now: which object, and its kind.
-    pub(crate) fn named(&self, dir: NodeId, name: &[u8]) -> Reply<Option<Object<'_>>> {
-        let found = self.look(|ops| {
-            let link = ops.lookup(ino_of(dir), name)?;
-            Ok((crate::id_of(ops, link.ino)?, link.kind))
-        });
-        match found {
-            Ok((id, kind)) => Ok(Some(Object { view: self, id, kind })),
-            Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(errno),
-        }
-    }
-
-    /// The key of a node in the conflict engine.
-    pub(crate) fn oid(&self, node: NodeId) -> Reply<Oid> {
-        Ok(self.object(node)?.oid())
-    }
-
-    /// Passes the gate to read.
-    pub(crate) fn reading<T>(
-        &self,
-        reads: &[ObjectRef<'_>],
-        act: impl FnOnce() -> Reply<T>,
-    ) -> Reply<T> {
-        reading(&*self.gate, reads, act)
-    }
-
-    /// Passes the gate to change something.
-    pub(crate) fn mutating<T>(
-        &self,
-        change: Change<'_>,
-        act: impl FnOnce() -> Reply<T>,
-    ) -> Reply<T> {
-        mutating(&*self.gate, change, act)
-    }
-
-    /// Fails if a commit has put another object in the place of this one: who changes it has found
-    /// it by its name before that, and the kernel walks the path once more.
-    pub(crate) fn check_current(&self, node: NodeId) -> Reply<()> {
-        if self.table.is_superseded(ino_of(node)) { Err(Errno::STALE) } else { Ok(()) }
-    }
-}
-
-impl Object<'_> {
-    pub fn id(&self) -> HostId {
-        self.id
-    }
-
-    pub fn is_dir(&self) -> bool {
-        self.kind == Kind::Dir
-    }
 }
 
 impl ViewZero for VolumeView {

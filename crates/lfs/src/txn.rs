@@ -147,8 +147,8 @@ impl Txn {
     }
 
     /// Whether it only takes away, if the pages that it writes are there already
-    /// ([`Txn::written`]): such a transaction may use space that others may not.  What it writes are
-    /// the pages at the two ends of what it takes away.  A write of a page that takes nothing away
+    /// ([`Txn::written`]): such a transaction may use space that others may not. What it writes are
+    /// the pages at the two ends of what it takes away. A write of a page that takes nothing away
     /// is none of these, or writes of one page each would use all of that space up.
     pub fn only_removes(&self) -> bool {
         let takes = !self.cuts.is_empty() || self.staged().any(|(_, _, s)| s.is_hole());

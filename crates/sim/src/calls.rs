@@ -202,6 +202,9 @@ impl Tree for SimFs {
         Ok(())
     }
 
+    fn path_of(&self, _: &Handle) -> Result<Vec<u8>> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
     fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>> {
         self.look(|w| match &w.inode(target(w, at, name)?)?.body {
             Body::Symlink(target) => Ok(target.clone()),

@@ -246,6 +246,9 @@ impl Tree for Intercept {
     fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()> {
         self.get(Op::List, of(dir), |s| s.list(dir, each))
     }
+    fn path_of(&self, _: &Handle) -> Result<Vec<u8>> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
     fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>> {
         self.get(Op::ReadLink, Some((at, name)), |s| s.read_link(at, name))
     }

@@ -232,9 +232,7 @@ pub trait Tree: Send + Sync {
     fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()>;
     /// The path of a directory below the root, where the tree itself knows it; `Unsupported` where
     /// the kernel is to be asked.
-    fn path_of(&self, _dir: &Handle) -> Result<Vec<u8>> {
-        Err(std::io::ErrorKind::Unsupported.into())
-    }
+    fn path_of(&self, dir: &Handle) -> Result<Vec<u8>>;
     /// Target of a symbolic link; with the empty name, of the one that `at` was pinned for.
     fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>>;
     /// Value of an extended attribute; `ENODATA` if there is none.

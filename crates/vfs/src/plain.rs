@@ -5,8 +5,8 @@
 //! - `names`, `attrs`, `data`, `list`, `locks`: the requests; `identity`, `unnaming`: on whose
 //!   behalf;
 //! - `adopt`: taking over from another view;
-//! - `zero`: what commits ask of it; `gate`: where the order of these requests is decided, `order`: by the conflict engine, `echo`:
-//!   of views beside view 0; `sys`: system calls.
+//! - `zero`: what commits ask of it; `gate`: where the order of these requests is decided,
+//!   `order`: by the conflict engine, `echo`: of views beside view 0; `sys`: system calls.
 //!
 //! The directory is reached by a descriptor that was opened before FUSE was mounted over it, and
 //! all else from there one name at a time, never through a symbolic link and never onto another

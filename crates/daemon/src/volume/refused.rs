@@ -60,7 +60,8 @@ pub enum VolumeError {
     },
     /// A log-structured volume.
     #[error(
-        "{path} is in {mount}, a log-structured volume where this daemon has no transactions: it is a snapshot, or served by another daemon"
+        "{path} is in {mount}, a log-structured volume where this daemon has no transactions: \
+         it is a snapshot, or served by another daemon"
     )]
     LogStructured {
         /// The directory.

@@ -103,6 +103,10 @@ impl Tree for RealIo {
         Ok(())
     }
 
+    fn path_of(&self, _: &Handle) -> Result<Vec<u8>> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
+
     fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>> {
         Ok(sys::readlinkat(fd(at), name, Vec::with_capacity(256))?.into_bytes())
     }

@@ -359,6 +359,9 @@ impl Tree for Memory {
         }
         Ok(())
     }
+    fn path_of(&self, _: &Handle) -> Result<Vec<u8>> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
     fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>> {
         self.look(at, name, |node| {
             must(node.stat.kind == Kind::Symlink, Errno::INVAL).map(|()| node.link.clone())

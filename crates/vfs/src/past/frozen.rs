@@ -174,6 +174,9 @@ impl Tree for PastTree {
         Ok(())
     }
 
+    fn path_of(&self, _: &Handle) -> Result<Vec<u8>> {
+        Err(std::io::ErrorKind::Unsupported.into())
+    }
     fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>> {
         // A link never changes where it points to.
         let found = self.find(at, name)?;

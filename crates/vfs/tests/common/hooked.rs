@@ -106,6 +106,7 @@ impl Tree for Hooked {
         stat_at(at: &Handle, name: &[u8]) -> Out<Stat>;
         stat(h: &Handle) -> Out<Stat>;
         list(dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Out<()>;
+        path_of(dir: &Handle) -> Out<Vec<u8>>;
         read_link(at: &Handle, name: &[u8]) -> Out<Vec<u8>>;
         get_xattr(at: &Handle, name: &[u8], key: &[u8]) -> Out<Vec<u8>>;
         list_xattr(at: &Handle, name: &[u8]) -> Out<Vec<Vec<u8>>>;

@@ -675,13 +675,8 @@ pub fn host_tree(root: &Path) -> Tree {
 }
 
 pub fn view_tree(view: &Arc<impl Requests>) -> Tree {
-    fn go(
-        view: &impl Requests,
-        dir: NodeId,
-        prefix: &str,
-        out: &mut Tree,
-        inos: &mut BTreeMap<String, u64>,
-    ) {
+    type Inos = BTreeMap<String, u64>;
+    fn go(view: &impl Requests, dir: NodeId, prefix: &str, out: &mut Tree, inos: &mut Inos) {
         let mut found = Vec::new();
         view.readdir(dir, 0, true, &mut |e| {
             if let Some(entry) = e.entry {
