@@ -304,6 +304,28 @@ fn a_volume_that_is_full_says_so_before_the_decision() {
     run(&v, &[], "rm f1 f2").ok();
 }
 
+/// Room that a run has filled and given up is there again, for plain programs and for the unmount.
+#[test]
+fn a_run_that_has_filled_the_volume_leaves_nothing_of_that() {
+    let lab = lab!();
+    let v = Mounted::sized(&lab, "16M");
+    for round in 0..3 {
+        v.sh(&format!("echo {round} > kept{round}")).ok();
+        let end = run(&v, &[], "echo new > kept0; head -c 40000000 /dev/zero | tr '\\0' x > big");
+        assert!(end.code != 0 && end.err.contains("No space left"), "{end}");
+        if round > 0 {
+            // Its view ends a moment after its command.
+            lab.until("there is room again", || v.sh("head -c 5000000 /dev/zero > f").code == 0);
+            v.sh("sync f").ok();
+        }
+        v.again();
+        let big = if round > 0 { "f\n" } else { "" };
+        let kept: String = (0..=round).map(|n| format!("kept{n}\n")).collect();
+        assert_eq!(v.sh("ls; cat kept0").ok().out, format!("{big}{kept}0\n"));
+        v.sh("rm -f f").ok();
+    }
+}
+
 /// The kernel keeps the locks of the mount, and a run takes its own there.
 #[test]
 fn a_run_and_a_plain_program_exclude_each_other_by_locks() {

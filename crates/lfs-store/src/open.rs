@@ -239,6 +239,17 @@ impl VolumeStore {
         self.remove_slots(slots).map_err(io_error)
     }
 
+    /// Gives back the room of what transactions have dropped, as whoever commits does. Says whether
+    /// that was any.
+    ///
+    /// # Errors
+    /// What the volume says.
+    pub fn give_back(&self) -> io::Result<bool> {
+        let before = self.volume.space().used;
+        self.tidy()?;
+        Ok(self.volume.space().used < before)
+    }
+
     /// Writes everything, and a last checkpoint of the log.
     ///
     /// # Errors

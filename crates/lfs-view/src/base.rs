@@ -51,11 +51,15 @@ impl Base {
         .map_err(answer)
     }
 
-    /// See [`Volume::plain`].
-    pub fn change<T>(&self, act: impl FnMut(&mut Ops<'_>) -> Result<T>) -> Reply<T> {
-        match self {
-            Base::Live(store) => store.volume().plain(act).map_err(answer),
-            Base::Past(..) => Err(Errno::ROFS),
+    /// See [`Volume::plain`]. Transactions that have ended may have left something that takes room:
+    /// it is not in the way.
+    pub fn change<T>(&self, mut act: impl FnMut(&mut Ops<'_>) -> Result<T>) -> Reply<T> {
+        let Base::Live(store) = self else { return Err(Errno::ROFS) };
+        loop {
+            match store.volume().plain(&mut act) {
+                Err(Error::NoSpace) if store.give_back().unwrap_or(false) => {}
+                done => return done.map_err(answer),
+            }
         }
     }
 
