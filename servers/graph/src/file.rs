@@ -97,7 +97,11 @@ impl Header {
     /// It is not one, or is damaged.
     pub fn read(file: &File) -> io::Result<Header> {
         let mut page = [0; PAGE];
-        file.read_exact_at(&mut page, 0).map_err(|e| wrong(format!("not a graph: {e}")))?;
+        file.read_exact_at(&mut page, 0).map_err(|e| match e.kind() {
+            io::ErrorKind::UnexpectedEof => wrong("not a graph: it is too short"),
+            // Says nothing of what is there: the daemon is away, say.
+            _ => e,
+        })?;
         if page[..8] != MAGIC {
             return Err(wrong("not a graph: it begins with something else"));
         }
