@@ -409,6 +409,7 @@ impl crate::io::Tree for Dying {
         fn stat_at(&self, at: &Handle, name: &[u8]) -> Result<Stat>;
         fn stat(&self, h: &Handle) -> Result<Stat>;
         fn list(&self, dir: &Handle, each: &mut dyn FnMut(ListItem<'_>) -> bool) -> Result<()>;
+        fn path_of(&self, dir: &Handle) -> Result<Vec<u8>>;
         fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>>;
         fn get_xattr(&self, at: &Handle, name: &[u8], key: &[u8]) -> Result<Vec<u8>>;
         fn list_xattr(&self, at: &Handle, name: &[u8]) -> Result<Vec<Vec<u8>>>;
