@@ -464,7 +464,8 @@ fn snapshots_that_no_rule_keeps_are_removed_but_not_those_that_are_mounted() {
     let all = ["a", "b", "c", "d", "e"];
     lab.do_systx(["snapshots", "v", "--prune", "--last", "2", "-n"]).ok();
     assert_eq!(kept(&lab, "v"), all);
-    for unclear in [&["--prune"][..], &["--last", "2"]] {
+    let nothing_kept = ["--prune", "--daily", "0"];
+    for unclear in [&["--prune"][..], &["--last", "2"], &nothing_kept] {
         assert_ne!(lab.do_systx([&["snapshots", "v"], unclear].concat()).code, 0);
         assert_eq!(kept(&lab, "v"), all);
     }

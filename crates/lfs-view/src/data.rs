@@ -4,23 +4,16 @@ use crate::attrs::{loses, take_privileges};
 use crate::base::refusal;
 use crate::{VolumeView, ino_of};
 use rustix::io::Errno;
-use systx_base::{NodeId, Oid};
+use systx_base::NodeId;
 use systx_lfs::format::{BLOCK, Ino};
 use systx_lfs::{Ops, Result, SetAttrs};
 use systx_txn::ObjectRef;
 use systx_vfs::api::{Answer, Caller, Fallocate, Reply, Request, Seek};
 use systx_vfs::change::Change;
 use systx_vfs::client;
-use systx_vfs::content::PAGE;
 
 /// Most that one request copies.
 const COPY_MAX: u64 = 4 << 20;
-
-/// The pages of `len` bytes from `offset`, at least one.
-fn pages(oid: Oid, offset: u64, len: u64) -> ObjectRef<'static> {
-    let last = offset.saturating_add(len.saturating_sub(1));
-    ObjectRef::Pages { oid, first: offset / PAGE, last: last / PAGE }
-}
 
 /// What a change of content touches.
 #[derive(Clone, Copy)]
@@ -91,7 +84,7 @@ impl VolumeView {
         let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
         // Where it ends is read by who reads up to there.
         let at_end = end > self.look(|ops| ops.attrs(ino))?.size;
-        let reads = [pages(oid, offset, len), ObjectRef::Size(oid)];
+        let reads = [ObjectRef::bytes_at(oid, offset, len), ObjectRef::Size(oid)];
         let reads = if at_end { &reads[..] } else { &reads[..1] };
         let bytes = self.reading(reads, || self.look(|ops| ops.read(ino, offset, buf.len())))?;
         buf[..bytes.len()].copy_from_slice(&bytes);
@@ -112,7 +105,7 @@ impl VolumeView {
         loop {
             let now = self.look(|ops| Ok((ops.attrs(ino)?.size, extent.beside(ops, ino)?)))?;
             let (size, told) = now;
-            let mut writes = vec![pages(oid, extent.offset, extent.len)];
+            let mut writes = vec![ObjectRef::bytes_at(oid, extent.offset, extent.len)];
             writes.extend(told.0.then_some(ObjectRef::Size(oid)));
             writes.extend(told.1.then_some(ObjectRef::Attr(oid)));
             // Who has seen what is held must not see the transaction that it is held for as if that
@@ -234,7 +227,7 @@ impl VolumeView {
 
     fn seek_in(&self, node: NodeId, offset: u64, how: Seek) -> Reply<u64> {
         let (ino, oid) = (ino_of(node), self.oid(node)?);
-        let rest = ObjectRef::Pages { oid, first: offset / PAGE, last: u64::MAX };
+        let rest = ObjectRef::bytes_from(oid, offset);
         self.reading(&[rest, ObjectRef::Size(oid)], || {
             self.look(|ops| {
                 if offset >= ops.attrs(ino)?.size {
@@ -270,7 +263,7 @@ impl VolumeView {
             self.gate.land(source.id());
         }
         let count = usize::try_from(len).map_err(|_| Errno::INVAL)?;
-        let reads = [pages(source.oid(), from.1, len)];
+        let reads = [ObjectRef::bytes_at(source.oid(), from.1, len)];
         let written = Extent::written(to.1, count, false)?;
         let extent = Extent { shows: false, ..written };
         self.change_content(caller, to.0, &reads, extent, |ops, ino| {

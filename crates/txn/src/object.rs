@@ -102,8 +102,13 @@ impl<'a> ObjectRef<'a> {
 
     /// The pages that hold bytes `offset..offset + len`; `None` if there are none.
     pub fn bytes(oid: Oid, offset: u64, len: u64) -> Option<ObjectRef<'static>> {
-        let end = offset.saturating_add(len.checked_sub(1)?);
-        Some(ObjectRef::Pages { oid, first: offset / PAGE, last: end / PAGE })
+        (len > 0).then(|| ObjectRef::bytes_at(oid, offset, len))
+    }
+
+    /// The pages that hold bytes `offset..offset + len`, and in any case the one of `offset`.
+    pub fn bytes_at(oid: Oid, offset: u64, len: u64) -> ObjectRef<'static> {
+        let last = offset.saturating_add(len.saturating_sub(1));
+        ObjectRef::Pages { oid, first: offset / PAGE, last: last / PAGE }
     }
 
     /// All pages from the one that holds byte `offset`, without end.

@@ -6,7 +6,7 @@ use crate::commands::mount;
 use crate::context;
 use crate::image;
 use crate::output::{self, Out};
-use crate::problem::Problem;
+use crate::problem::{Problem, USAGE};
 use crate::retention::{Rules, superfluous};
 use jiff::Timestamp;
 use jiff::civil::DateTime;
@@ -61,6 +61,11 @@ fn prune(args: &Snapshots, out: Out) -> Result<i32, Problem> {
         weekly: args.weekly,
         monthly: args.monthly,
     };
+    if rules == Rules::default() {
+        return Err(Problem::new("nothing would be kept, and every snapshot removed")
+            .hint("systx snapshot FILE NAME --delete removes one")
+            .code(USAGE));
+    }
     let all = list(path)?;
     let names = superfluous(&all, rules).into_iter().map(str::to_owned).collect();
     let (removed, in_use) = match args.dry_run {
@@ -114,7 +119,7 @@ fn list(path: &Path) -> Result<Vec<VolumeSnapshot>, Problem> {
 }
 
 /// Those of a volume that is open here.
-pub(super) fn of_volume(volume: &Volume) -> Vec<VolumeSnapshot> {
+fn of_volume(volume: &Volume) -> Vec<VolumeSnapshot> {
     let segment = image::bytes(volume.identity().1.segment_blocks.into());
     let listed = volume.snapshots().into_iter().map(|s| VolumeSnapshot {
         name: s.name,

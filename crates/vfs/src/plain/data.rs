@@ -6,13 +6,13 @@ use super::table::Node;
 use super::{Change, Plain};
 use crate::api::{Attr, Fallocate, Reply, Seek};
 use crate::client;
-use crate::content::{PAGE, within};
+use crate::content::within;
 use crate::sys;
 use rustix::fs::{self, FallocateFlags, SeekFrom};
 use rustix::io::{self, Errno};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::Relaxed;
-use systx_base::{Kind, NodeId, Oid};
+use systx_base::{Kind, NodeId};
 use systx_txn::ObjectRef;
 
 /// Longest file: what the kernel's signed offsets allow.
@@ -20,12 +20,6 @@ const FILE_MAX: u64 = i64::MAX as u64;
 
 /// Most that one request copies: commits wait for what is being read.
 const COPY_MAX: u64 = 16 << 20;
-
-/// The pages of `len` bytes from `offset`, at least one.
-fn pages(oid: Oid, offset: u64, len: u64) -> ObjectRef<'static> {
-    let last = offset.saturating_add(len.saturating_sub(1));
-    ObjectRef::Pages { oid, first: offset / PAGE, last: last / PAGE }
-}
 
 /// Writes as much as can be written, at least something.
 fn write_all(fd: BorrowedFd<'_>, offset: u64, data: &[u8]) -> Reply<usize> {
@@ -68,7 +62,7 @@ impl Plain {
         let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
         // Where it ends is read by who reads up to there.
         let at_end = end > sys::stat(&*fd)?.attr.size;
-        let reads = [pages(oid, offset, len), ObjectRef::Size(oid)];
+        let reads = [ObjectRef::bytes_at(oid, offset, len), ObjectRef::Size(oid)];
         let reads = if at_end { &reads[..] } else { &reads[..1] };
         self.reading(reads, || {
             let mut done = 0;
@@ -217,8 +211,7 @@ impl Plain {
             Seek::Hole => SeekFrom::Hole(offset),
         };
         let oid = node.oid();
-        let reads =
-            [ObjectRef::Pages { oid, first: offset / PAGE, last: u64::MAX }, ObjectRef::Size(oid)];
+        let reads = [ObjectRef::bytes_from(oid, offset), ObjectRef::Size(oid)];
         // That the position moves does not matter: nothing uses it.
         self.reading(&reads, || fs::seek(&*fd, to))
     }
@@ -244,7 +237,7 @@ impl Plain {
             self.gate.land(source.host);
         }
         let count = usize::try_from(len).map_err(|_| Errno::INVAL)?;
-        let reads = [pages(source.oid(), from.1, len)];
+        let reads = [ObjectRef::bytes_at(source.oid(), from.1, len)];
         let (offset, blank) = (to.1, to.1);
         let change = Extent {
             offset,
@@ -287,7 +280,7 @@ impl Plain {
             let told = beside(&now);
             let mut writes = [ObjectRef::Size(oid); 3];
             let mut count = 1;
-            writes[0] = pages(oid, extent.offset, extent.len);
+            writes[0] = ObjectRef::bytes_at(oid, extent.offset, extent.len);
             if told.0 {
                 writes[count] = ObjectRef::Size(oid);
                 count += 1;
