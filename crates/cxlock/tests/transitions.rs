@@ -53,8 +53,9 @@ impl<'s> Worker<'s> {
         let (report, entered) = channel();
         let thread = scope.spawn(move || {
             let section = |mode, touch: &dyn Fn(), io: &dyn Fn()| {
-                report.send(mode).expect("the test listens");
+                // Before it is told: a section that is restarted now has had no order yet.
                 touch();
+                report.send(mode).expect("the test listens");
                 loop {
                     match told.recv().expect("an order") {
                         Do::Io => io(),

@@ -30,6 +30,7 @@ mod lasting;
 pub mod ledger;
 pub mod members;
 pub mod mounts;
+mod namespace_unsafe;
 mod opening;
 pub mod path_views;
 pub mod patterns;

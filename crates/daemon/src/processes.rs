@@ -1,39 +1,92 @@
 //! Ends what still runs in a view whose client has died.
 
 use crate::mounts;
-use rustix::process::Pid;
+use crate::namespace_unsafe::identity;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 /// How long processes are given to be gone after SIGKILL: they can only linger in the kernel.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// Sends SIGKILL to every process in the mount namespace with this inode number that has the view
-/// with this connection number mounted, again and again until none is left (they may fork
-/// meanwhile) or the limit has passed. Returns whether all ended.
+/// A mount namespace. Its number is given out again as soon as it is gone, to the next run's for
+/// instance, and a mount's device number with it; its identity is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Namespace {
+    number: u64,
+    /// Not on kernels before 6.11.
+    identity: Option<u64>,
+}
+
+impl Namespace {
+    /// That of a process that says which one it is in.
+    pub fn of(pid: u32, number: u64) -> Self {
+        let file = File::open(place(pid)).ok();
+        let same = file.filter(|file| file.metadata().is_ok_and(|meta| meta.ino() == number));
+        Namespace { number, identity: same.as_ref().and_then(identity) }
+    }
+
+    /// Whether a process is in it. (A zombie is in none.)
+    fn holds(self, pid: u32) -> bool {
+        let at = place(pid);
+        std::fs::metadata(&at).is_ok_and(|meta| meta.ino() == self.number)
+            && (self.identity.is_none()
+                || File::open(at).is_ok_and(|file| identity(&file) == self.identity))
+    }
+
+    /// The processes in it.
+    fn members(self) -> Vec<(u32, OwnedFd)> {
+        let Ok(proc) = std::fs::read_dir("/proc") else { return Vec::new() };
+        let pids = proc.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter_map(|pid: u32| {
+            // Opened before it is looked at: then the one that was looked at is the one that ends.
+            let fd = || pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok();
+            let found = self.holds(pid).then(fd)??;
+            self.holds(pid).then_some((pid, found))
+        })
+        .collect()
+    }
+}
+
+fn place(pid: u32) -> String {
+    format!("/proc/{pid}/ns/mnt")
+}
+
+/// A process in a mount namespace: this one if it still is, else another, if there is any.
+pub fn somebody_in(namespace: Namespace, first: u32) -> Option<u32> {
+    if namespace.holds(first) {
+        return Some(first);
+    }
+    namespace.members().first().map(|(pid, _)| *pid)
+}
+
+/// Sends SIGKILL to every process in a mount namespace that has the view with this connection
+/// number mounted, again and again until none is left (they may fork meanwhile) or the limit has
+/// passed. Returns whether all ended.
 ///
-/// Numbers of namespaces are given out again, to the next run's for instance; that of a connection
-/// is not as long as the daemon has it. 0: not known.
+/// `connection` 0: not known.
 ///
 /// The daemon itself is never in a view; a process that moved to a namespace of its own below the
 /// view is not found here and gets errors from the aborted connection instead.
-pub fn end_all_in(mnt_ns: u64, connection: u64) -> bool {
-    if mnt_ns == 0 || own_namespace() == Some(mnt_ns) {
+pub fn end_all_in(namespace: Namespace, connection: u64) -> bool {
+    if namespace.number == 0 || namespace.holds(std::process::id()) {
         return false;
     }
     let until = Instant::now() + LIMIT;
     loop {
-        let mut found = members(mnt_ns);
-        found.retain(|pid| connection == 0 || has_mounted(*pid, connection));
+        let mut found = namespace.members();
+        found.retain(|(pid, _)| connection == 0 || has_mounted(*pid, connection));
         if found.is_empty() {
             return true;
         }
-        for pid in found {
+        for (_, process) in found {
             // Already gone is as good.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            let _ = pidfd_send_signal(process, Signal::KILL);
         }
         if Instant::now() > until {
-            tracing::error!(mnt_ns, "processes of a dead client do not end");
+            tracing::error!(?namespace, "processes of a dead client do not end");
             return false;
         }
         std::thread::yield_now();
@@ -93,28 +146,11 @@ pub fn started(pid: u32) -> Option<u64> {
     rest.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
-fn own_namespace() -> Option<u64> {
-    std::fs::metadata("/proc/self/ns/mnt").ok().map(|m| m.ino())
-}
-
 /// Whether a process sees a mount of the file system with this minor device number (major 0).
-fn has_mounted(pid: Pid, minor: u64) -> bool {
-    let pid = u32::try_from(pid.as_raw_nonzero().get()).unwrap_or(0);
+fn has_mounted(pid: u32, minor: u64) -> bool {
     mounts::of(pid).is_ok_and(|table| table.iter().any(|m| m.dev == minor_device(minor)))
 }
 
 fn minor_device(minor: u64) -> u64 {
     rustix::fs::makedev(0, u32::try_from(minor).unwrap_or(u32::MAX))
-}
-
-/// Live processes (zombies have no namespace any more) in a mount namespace.
-fn members(mnt_ns: u64) -> Vec<Pid> {
-    let Ok(proc) = std::fs::read_dir("/proc") else { return Vec::new() };
-    proc.flatten()
-        .filter_map(|entry| {
-            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-            let ns = std::fs::metadata(format!("/proc/{pid}/ns/mnt")).ok()?;
-            (ns.ino() == mnt_ns).then(|| Pid::from_raw(pid)).flatten()
-        })
-        .collect()
 }

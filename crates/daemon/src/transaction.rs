@@ -10,6 +10,7 @@ use crate::counts::Counts;
 use crate::deferred;
 use crate::describe::{self, Opponents};
 use crate::path_views::PathView;
+use crate::processes::Namespace;
 use crate::protocol::{
     self, Content, Doorbell, Failure, FailureKind, HostPath, Listed, Outcome, State, Summary,
     Version,
@@ -111,8 +112,8 @@ impl Drop for Turn<'_> {
 pub struct Visitor {
     /// The first process.
     pub pid: u32,
-    /// Inode of its mount namespace.
-    pub mnt_ns: u64,
+    /// Its mount namespace.
+    pub namespace: Namespace,
     /// Minor device number of what it sees the view by; 0 if not known.
     pub connection: u64,
 }

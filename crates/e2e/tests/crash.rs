@@ -6,10 +6,12 @@
 
 use rustix::process::Signal;
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use systx_e2e::lab::signal;
 use systx_e2e::random::Random;
-use systx_e2e::run::{Limits, Running};
+use systx_e2e::run::{Limits, Running, Shell};
 use systx_e2e::{Fs, Lab, Tree, lab};
 
 const PREPARE: &str = "rm -rf work; mkdir work; cd work; mkdir keep old sub; echo same > same; \
@@ -49,9 +51,8 @@ impl Crash {
         lab.native(WORK).ok();
         let after = lab.tree();
         assert!(before.differences(&after).len() > 100);
-        let fifo = lab.outside().join("done");
-        lab.native(&format!("mkfifo {}", fifo.display())).ok();
-        let done = fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+        let fifo = fifo(&lab, "done");
+        let done = both_ends(&fifo);
         let script = format!("{WORK}; echo d > {}", fifo.display());
         let mut crash = Crash { lab, before, after, done, script, commit_takes: Duration::ZERO };
         for _ in 0..2 {
@@ -106,7 +107,7 @@ impl Crash {
                 Victim::Command => unreachable!("handled above"),
             }
             let end = run.finish(&self.lab);
-            assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+            assert!(!Path::new(&format!("/proc/{pid}")).exists());
             if victim == Victim::EverythingThenRemount {
                 self.lab.remount();
             }
@@ -143,6 +144,17 @@ impl Crash {
         }
         committed
     }
+}
+
+fn fifo(lab: &Lab, name: &str) -> PathBuf {
+    let at = lab.outside().join(name);
+    lab.native(&format!("mkfifo {}", at.display())).ok();
+    at
+}
+
+/// A fifo whose other end nobody has to hold.
+fn both_ends(fifo: &Path) -> fs::File {
+    fs::OpenOptions::new().read(true).write(true).open(fifo).unwrap()
 }
 
 /// kill -9 of the shell that `systx run` started; false if there is none.
@@ -199,6 +211,57 @@ fn both_are_killed() {
 #[test]
 fn everything_is_killed_and_the_volume_mounted_anew() {
     rounds(lab!(Fs::Ext4NoJournal), Victim::EverythingThenRemount);
+}
+
+/// The kernel gives the numbers of a dead run's namespace and mount to the next run, which may be
+/// another daemon's; what the first daemon ends then must not be in the second's.
+#[test]
+fn a_killed_run_takes_no_other_along() {
+    let (one, other) = (lab!(), lab!());
+    let numbers = |shell: &mut Shell<'_>| shell.eval("readlink /proc/self/ns/mnt; stat -c %d .");
+    let given_again = (0..100).any(|_| {
+        let mut killed = one.shell(&[]);
+        let before = numbers(&mut killed);
+        let daemons = one.daemons();
+        signal(&daemons, Signal::STOP);
+        killed.signal(Signal::KILL);
+        one.until("only the daemon is left", || one.processes() == daemons);
+        let mut lives = other.shell(&[]);
+        let same = numbers(&mut lives) == before;
+        signal(&daemons, Signal::CONT);
+        one.until("the daemon has noticed", || one.open_ids().is_empty());
+        lives.eval("echo lives > file");
+        lives.exit(0).ok();
+        assert_eq!(other.read("file"), "lives\n");
+        same
+    });
+    assert!(given_again, "never met: the kernel gave out other numbers each time");
+}
+
+/// A number of a process is given out again, too: who enters must not end up elsewhere.
+#[test]
+fn a_run_is_entered_by_what_is_left_when_its_command_was_killed() {
+    let lab = lab!();
+    let (said, wait) = (fifo(&lab, "said"), fifo(&lab, "wait"));
+    let script = format!(
+        "echo 1 > file; (read x < {}; echo $x >> file) & echo $$ > {}; wait",
+        wait.display(),
+        said.display()
+    );
+    let mut said = BufReader::new(both_ends(&said));
+    let argv = ["run", "--leftovers=wait", "--", "sh", "-c", &script];
+    let run = Running::start(lab.systx(argv), Limits::default());
+    let mut command = String::new();
+    said.read_line(&mut command).unwrap();
+    let command: u32 = command.trim().parse().unwrap();
+    signal(&[command], Signal::KILL);
+    lab.until("it has ended", || !Path::new(&format!("/proc/{command}")).exists());
+    let id = lab.open_ids().remove(0);
+    let entered = lab.do_systx(["enter", &id, "--", "cat", "file"]);
+    lab.native(&format!("echo 3 > {}", wait.display())).ok();
+    run.finish(&lab).expect(137);
+    assert_eq!((entered.code, &*entered.out), (0, "1\n"), "{entered}");
+    assert!(!lab.has("file"), "a killed command was committed");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::paths::as_on_the_host;
 use crate::chores::Noted;
 use crate::classes::of_class;
 use crate::patterns::Patterns;
+use crate::processes::Namespace;
 use crate::protocol::*;
 use crate::transaction::{Ended, Lives, Terms, Transaction, Visitor, Whose, engine_isolation};
 use crate::urgency::{self, LastThread, OfLast};
@@ -106,7 +107,11 @@ impl Control for Daemon {
         }
         part.attached(
             connection,
-            Visitor { pid: attach.pid, mnt_ns: attach.mnt_ns, connection: attach.connection },
+            Visitor {
+                pid: attach.pid,
+                namespace: Namespace::of(attach.pid, attach.mnt_ns),
+                connection: attach.connection,
+            },
         );
         Ok(Attached { transport })
     }
@@ -265,7 +270,7 @@ impl Control for Daemon {
         self.table.note_abort(id, processes::described(peer.pid, peer.uid));
         let summary = txn.abort();
         if let Some(visitor) = running {
-            processes::end_all_in(visitor.mnt_ns, visitor.connection);
+            processes::end_all_in(visitor.namespace, visitor.connection);
         }
         self.table.retire(&txn, false);
         Ok(Outcome::Aborted { summary })
@@ -283,7 +288,14 @@ impl Control for Daemon {
             }
         }
         let mounted = txn.path_view().map(|view| HostPath::from(view.whole.as_path()));
-        let live = txn.visitor().map(|v| v.pid);
+        let live = match txn.visitor() {
+            None => None,
+            // The number of the first process may be another's by now.
+            Some(v) => Some(processes::somebody_in(v.namespace, v.pid).ok_or_else(|| {
+                let text = format!("whatever ran in transaction {id} has ended just now");
+                Failure::new(FailureKind::State, text).hint("systx list tells what became of it")
+            })?),
+        };
         let others = txn.others().iter().map(|o| o.volume.facts()).collect();
         Ok(Entered { volume: txn.volume.facts(), others, live, mounted })
     }
@@ -384,7 +396,7 @@ impl Control for Daemon {
     fn client_gone(&self, id: TxnId) {
         let Ok(txn) = self.table.get(id) else { return };
         if let Some(visitor) = txn.visitor() {
-            processes::end_all_in(visitor.mnt_ns, visitor.connection);
+            processes::end_all_in(visitor.namespace, visitor.connection);
         }
         if txn.state() == State::Kept {
             txn.vacated();
@@ -410,7 +422,7 @@ impl Control for Daemon {
         let open = self.table.open();
         for txn in open {
             if let Some(visitor) = txn.visitor() {
-                processes::end_all_in(visitor.mnt_ns, visitor.connection);
+                processes::end_all_in(visitor.namespace, visitor.connection);
             }
             // What somebody is committing is decided, or recovery finds that it was not.
             if let Ok(_turn) = self.table.turn(&txn) {

@@ -179,7 +179,7 @@ impl Guards {
             let running = txn.visitor();
             txn.abort();
             if let Some(visitor) = running {
-                processes::end_all_in(visitor.mnt_ns, visitor.connection);
+                processes::end_all_in(visitor.namespace, visitor.connection);
             }
             self.table.retire(&txn, false);
         }
