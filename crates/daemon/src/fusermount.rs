@@ -1,5 +1,5 @@
-//! Mounts by fusermount3(1), which is set-id root: how an ordinary user's daemon gets a view into
-//! the name space.
+//! Mounts by fusermount3(1), which is set-id root: how an ordinary user's daemon gets a view or a
+//! volume into the name space.
 //!
 //! 1. The program gets one end of a socket pair as its standard input, and its number in
 //!    `_FUSE_COMMFD`.
@@ -17,10 +17,11 @@ use rustix::net::{
     recvmsg, socketpair,
 };
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -33,50 +34,83 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// As much of what it says as is passed on.
 const SAID_MAX: u64 = 1000;
 
-/// What does the same without a path.
-pub(crate) const INSTEAD: &str =
-    "without a path, `systx run --on-exit=keep -- CMD` and then `systx enter ID` do the same";
+/// What it says of a mount that somebody uses, in the words of the C locale.
+const BUSY: &str = "Device or resource busy";
 
-/// Mounts a view on a directory; the device by which it is served.
+/// What is mounted.
+pub(crate) struct What<'a> {
+    /// In words.
+    pub called: &'static str,
+    /// As mount tables are to call it.
+    pub source: &'a [u8],
+    /// Nothing can be changed through it.
+    pub read_only: bool,
+    /// What helps where it cannot be done.
+    pub instead: &'static str,
+}
+
+impl What<'_> {
+    fn options(&self) -> OsString {
+        let mut options = b"fsname=".to_vec();
+        for byte in self.source {
+            // A comma would begin the next option.
+            if matches!(byte, b',' | b'\\') {
+                options.push(b'\\');
+            }
+            options.push(*byte);
+        }
+        options.extend_from_slice(b",subtype=systx,default_permissions");
+        if self.read_only {
+            options.extend_from_slice(b",ro");
+        }
+        OsString::from_vec(options)
+    }
+}
+
+/// Mounts something on a directory; the device by which it is served.
 ///
 /// # Errors
 /// There is no such program, or it refuses.
-pub(crate) fn mount(at: &Path) -> Result<OwnedFd, Failure> {
+pub(crate) fn mount(at: &Path, what: &What<'_>) -> Result<OwnedFd, Failure> {
     let refused = |why: String| {
-        let text = format!("cannot mount the view: {why}");
+        let text = format!("cannot mount {}: {why}", what.called);
         Failure::new(FailureKind::Unsupported, text)
     };
     let broken = |e: Errno| refused(e.to_string());
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
             .map_err(broken)?;
-    let options = OsStr::new("fsname=systx,subtype=systx,default_permissions");
     let mut command = Command::new(PROGRAM);
-    command.arg("-o").arg(options).arg("--").arg(at).env("_FUSE_COMMFD", "0").stdin(theirs);
+    command.arg("-o").arg(what.options()).arg("--").arg(at).env("_FUSE_COMMFD", "0").stdin(theirs);
     match finish(command) {
         Ok(None) => {}
-        Ok(Some(said)) => return Err(refused(said).hint(INSTEAD)),
+        Ok(Some(said)) => return Err(refused(said).hint(what.instead)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
             return Err(refused(format!("only root may mount, and there is no {PROGRAM}"))
-                .hint(format!("install it (package fuse3); {INSTEAD}")));
+                .hint(format!("install it (package fuse3); {}", what.instead)));
         }
-        Err(e) => return Err(refused(format!("{PROGRAM}: {e}")).hint(INSTEAD)),
+        Err(e) => return Err(refused(format!("{PROGRAM}: {e}")).hint(what.instead)),
     }
     device(&ours).map_err(broken)?.ok_or_else(|| {
-        let _ = unmount(at);
+        let _ = unmount(at, true);
         refused(format!("{PROGRAM} has sent no descriptor"))
     })
 }
 
-/// Takes a view of this user out of the name space, whether it is served or not.
+/// Takes a mount of this user out of the name space, whether it is served or not; `lazily`: also
+/// if somebody uses it.
 ///
 /// # Errors
-/// There is no such program, or it refuses, as it has said.
-pub(crate) fn unmount(at: &Path) -> io::Result<()> {
+/// There is no such program; or it refuses, as it has said, with `ResourceBusy` for what is in use.
+pub(crate) fn unmount(at: &Path, lazily: bool) -> io::Result<()> {
     let mut command = Command::new(PROGRAM);
-    command.args(["-u", "-z", "--"]).arg(at).stdin(Stdio::null());
+    let how: &[&str] = if lazily { &["-u", "-z", "--"] } else { &["-u", "--"] };
+    command.args(how).arg(at).stdin(Stdio::null());
     match finish(command)? {
         None => Ok(()),
+        Some(said) if said.ends_with(BUSY) => {
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, said))
+        }
         Some(said) => Err(io::Error::other(said)),
     }
 }
@@ -155,6 +189,17 @@ mod tests {
         let said = run("echo one >&2; echo two >&2; exit 1").unwrap();
         assert_eq!(said, "one; two");
         assert!(run("exit 3").unwrap().contains("exit status: 3"));
+    }
+
+    #[test]
+    fn the_name_of_an_image_is_no_option() {
+        let of = |source: &[u8], read_only| {
+            let what = What { called: "it", source, read_only, instead: "" };
+            what.options().into_string().unwrap()
+        };
+        let rest = ",subtype=systx,default_permissions";
+        assert_eq!(of(b"systx", false), format!("fsname=systx{rest}"));
+        assert_eq!(of(b"/a,suid\\", true), format!("fsname=/a\\,suid\\\\{rest},ro"));
     }
 
     #[test]

@@ -5,22 +5,19 @@
 //! first mount of it is anywhere until nobody can get at the last one any more.
 
 use crate::elsewhere::{self, Elsewhere};
-use crate::fuse_mount;
 use crate::guarded::learn_opens;
 use crate::ledger::Ledger;
 use crate::protocol::{Failure, FailureKind, HostPath, MountedVolume, Transport};
-use crate::served::{ServedMount, Serving, identity, open_dir, put_over, put_under};
+use crate::served::{ServedMount, Serving};
 use crate::snapshots;
 use crate::transports;
 use crate::volume::OpenVolume;
 use crate::volumes::Volumes;
-use rustix::fs::CWD;
+use place::{Place, refused};
 use rustix::io::Errno;
-use rustix::mount::MountAttrFlags;
 use std::io;
 use std::ops::Deref;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -36,6 +33,8 @@ use systx_protocol::stores::STORE_DIR;
 use systx_store::{OpenError, Store};
 use systx_vfs::plain::{Order, STALL};
 use systx_vfs::publication;
+
+mod place;
 
 /// What was written is durable after so long at the latest, without being asked for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -119,6 +118,13 @@ impl Opened {
         self.store.volume()
     }
 
+    /// As [`Opened::leave`], where a mount has failed.
+    fn give_up(this: Arc<Opened>, file: &Path) {
+        if let Err(error) = Opened::leave(this) {
+            tracing::error!(%error, file = %file.display(), "not closed cleanly");
+        }
+    }
+
     /// Makes everything durable, and closes it if this was its last mount.
     fn leave(this: Arc<Opened>) -> io::Result<()> {
         // Mounts end one after the other, under the lock of their list.
@@ -150,12 +156,7 @@ struct Live {
 
 impl Shown {
     /// At a mount with this device number and id.
-    fn new(wanted: &Wanted<'_>, at: (u64, u64)) -> Result<Shown, Failure> {
-        let ledger = wanted.volumes.ledger();
-        let of = match wanted.opened.clone() {
-            Some(opened) => opened,
-            None => Opened::new(wanted.file, wanted.dir, ledger)?,
-        };
+    fn new(wanted: &Wanted<'_>, at: (u64, u64), of: Arc<Opened>) -> Result<Shown, Failure> {
         let view = match wanted.snapshot {
             None => Shown::live(wanted, at, &of),
             Some(name) => Shown::past(wanted, name, &of).map(|view| (view, None)),
@@ -163,9 +164,7 @@ impl Shown {
         match view {
             Ok((view, live)) => Ok(Shown { view: Arc::new(view), live, of }),
             Err(failure) => {
-                if let Err(error) = Opened::leave(of) {
-                    tracing::error!(%error, file = %wanted.file.display(), "not closed cleanly");
-                }
+                Opened::give_up(of, wanted.file);
                 Err(failure)
             }
         }
@@ -234,35 +233,50 @@ impl Image {
     /// It cannot be used, or not be mounted there; then it is closed, and nothing has changed but
     /// that it was recovered.
     pub fn mount(wanted: &Wanted<'_>) -> Result<Arc<Image>, Failure> {
-        let Wanted { file, dir, transport, .. } = *wanted;
-        let which = Which::of(file)?;
-        let refused = |what: &'static str| {
-            move |e: Errno| {
-                let text = format!("cannot {what} {}: {e}", dir.display());
-                Failure::new(FailureKind::Io, text).path(dir)
+        let which = Which::of(wanted.file)?;
+        // Nobody is to wait at the mount while it is recovered, or see it if that fails.
+        let of = match wanted.opened.clone() {
+            Some(opened) => opened,
+            None => Opened::new(wanted.file, wanted.dir, wanted.volumes.ledger())?,
+        };
+        let (place, device) = match Place::make(wanted) {
+            Ok(made) => made,
+            Err(failure) => {
+                Opened::give_up(of, wanted.file);
+                return Err(failure);
             }
         };
-        let attributes = match wanted.snapshot {
-            Some(_) => MountAttrFlags::MOUNT_ATTR_RDONLY,
-            None => MountAttrFlags::empty(),
-        };
-        let (mount, device) = fuse_mount::detached(file.as_os_str().as_bytes(), attributes)
-            .map_err(refused("make a mount for"))?;
-        let (dev, id) = identity(mount.as_fd()).map_err(refused("look at the mount of"))?;
-        let shown = Shown::new(wanted, (dev, id))?;
+        let served = Image::serve(wanted, (&place, which), device, of);
+        served.inspect_err(|_| place.withdraw(wanted))
+    }
+
+    fn serve(
+        wanted: &Wanted<'_>,
+        (place, which): (&Place, Which),
+        device: OwnedFd,
+        of: Arc<Opened>,
+    ) -> Result<Arc<Image>, Failure> {
+        let Wanted { file, dir, transport, .. } = *wanted;
+        let not_closed =
+            |error| tracing::error!(%error, file = %file.display(), "not closed cleanly");
+        let shown = Shown::new(wanted, place.is, of)?;
         let config = Config {
             transport: transports::of_server(transport),
             locks: FileLocks::Kernel,
             shared: true,
             ..Config::default()
         };
-        let connection = systx_fuse::serve(device, shown.view.clone(), config).map_err(|e| {
-            let text = format!("cannot serve {}: {e}", dir.display());
-            Failure::new(FailureKind::Unsupported, text)
-                .hint("`systx doctor` shows what this kernel offers")
-        })?;
+        let connection = match systx_fuse::serve(device, shown.view.clone(), config) {
+            Ok(connection) => connection,
+            Err(e) => {
+                shown.end().unwrap_or_else(not_closed);
+                let text = format!("cannot serve {}: {e}", dir.display());
+                return Err(Failure::new(FailureKind::Unsupported, text)
+                    .hint("`systx doctor` shows what this kernel offers"));
+            }
+        };
         let image = Arc::new(Image {
-            at: ServedMount { dir: dir.to_owned(), dev, mount: id },
+            at: ServedMount { dir: dir.to_owned(), dev: place.is.0, mount: place.is.1 },
             file: file.to_owned(),
             which,
             snapshot: wanted.snapshot.map(str::to_owned),
@@ -272,25 +286,26 @@ impl Image {
             shown: Mutex::new(rank::LEAF, Some(shown)),
             volumes: Arc::clone(wanted.volumes),
         });
-        let put = image.begin(mount.as_fd()).and_then(|()| match wanted.replaces {
-            true => put_under(&mount, dir),
-            false => open_dir(CWD, dir).and_then(|below| put_over(&mount, below.as_fd())),
-        });
-        if let Err(e) = put {
-            // Nobody has seen it.
-            if let Err(error) = image.end() {
-                tracing::error!(%error, file = %file.display(), "not closed cleanly");
-            }
-            return Err(refused("mount over")(e));
+        let begun = image.begin(place).map_err(|e| refused("mount over", dir, e));
+        if let Err(failure) = begun.and_then(|()| place.show(wanted)) {
+            // Nobody has seen it, or had an answer of it that matters.
+            image.end().unwrap_or_else(not_closed);
+            return Err(failure);
         }
         Ok(image)
     }
 
-    /// Transactions may work in it from now on, if it is the live tree.
-    fn begin(self: &Arc<Self>, mount: BorrowedFd<'_>) -> Result<(), Errno> {
+    /// Transactions may work in it from now on, if it is the live tree, and root's.
+    fn begin(self: &Arc<Self>, place: &Place) -> Result<(), Errno> {
         let found = self.shown.lock().as_ref().map(|s| (Arc::clone(&s.view), s.live.clone()));
         let Some((view, Some(Live { volume, .. }))) = found else { return Ok(()) };
-        learn_opens(mount)?;
+        let learnt = learn_opens(place.mount.as_fd());
+        if !place.is_roots() {
+            // A commit reaches files by their numbers, for which the kernel wants root. Without
+            // transactions, opens that make messages are as good, only slower.
+            return Ok(());
+        }
+        learnt?;
         let this = Arc::downgrade(self);
         let root = move || this.upgrade().ok_or(Errno::NODEV)?.open_root();
         let connection = self.serving.connection().ok_or(Errno::NOTCONN)?;
@@ -379,6 +394,11 @@ pub(crate) fn cannot_open(file: &Path, e: &io::Error) -> Failure {
         .hint("one daemon at a time has a volume open: unmount it there first, or wait"),
         io::ErrorKind::NotFound => Failure::new(FailureKind::NotFound, format!("{shown}: {e}"))
             .hint("systx mkfs FILE --size 10G makes an image"),
+        io::ErrorKind::PermissionDenied => Failure::new(
+            FailureKind::Io,
+            format!("{shown}: you may not read and write it, and both are needed to mount it"),
+        )
+        .hint("mount a copy that is yours (cp); an image belongs to a user, a device to root"),
         io::ErrorKind::InvalidInput => Failure::new(
             FailureKind::Invalid,
             format!("{shown}: neither a file nor a block device"),

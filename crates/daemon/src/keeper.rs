@@ -21,9 +21,8 @@ use crate::protocol::{Failure, FailureKind};
 use crate::roster::Roster;
 use crate::served;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, PidfdFlags};
 use std::io::{Read, Write};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -282,12 +281,8 @@ fn cut_off(runtime: &Runtime) {
     let views = path_views::mounted(&path_views::place(runtime.dir()));
     for dir in views.iter().cloned().chain(guarded) {
         let dir = dir.as_path();
-        // Held, it cannot be unmounted: only the connection ends.
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let held = rustix::fs::open(dir, flags, Mode::empty());
-        let cut = unmount(dir, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW);
-        if held.is_err() || cut != Err(Errno::BUSY) {
-            say(runtime, &format!("{}: {held:?}, {cut:?}", dir.display()));
+        if let Err(e) = served::cut_off(dir) {
+            say(runtime, &format!("{}: {e}", dir.display()));
         }
     }
 }

@@ -45,6 +45,10 @@ use systx_vfs::retired::{Lasting, StillOpen};
 use systx_vfs::shared::SharedVolume;
 use systx_vfs::view::View;
 
+/// What does the same as a view without a path.
+const INSTEAD: &str =
+    "without a path, `systx run --on-exit=keep -- CMD` and then `systx enter ID` do the same";
+
 /// The place of all path views of a daemon.
 pub struct PathViews {
     dir: Option<PathBuf>,
@@ -467,7 +471,13 @@ fn attach(mount: &OwnedFd, at: &Path) -> Result<(), Errno> {
 /// Has a view mounted where this user may not; the device by which it is served.
 fn by_helper(whole: &Path) -> Result<OwnedFd, Failure> {
     rustix::fs::mkdir(whole, Mode::from_raw_mode(0o700)).map_err(refused)?;
-    fusermount::mount(whole).inspect_err(|_| {
+    let what = fusermount::What {
+        called: "the view",
+        source: fuse_mount::SOURCE.as_bytes(),
+        read_only: false,
+        instead: INSTEAD,
+    };
+    fusermount::mount(whole, &what).inspect_err(|_| {
         let _ = std::fs::remove_dir(whole);
     })
 }
@@ -491,7 +501,7 @@ fn take_away(place: &Path) {
             // Somebody else may have unmounted it.
             let table = mounts::here().unwrap_or_default();
             if table.iter().any(|m| is_view(m) && m.at == place)
-                && let Err(error) = fusermount::unmount(place)
+                && let Err(error) = fusermount::unmount(place, true)
             {
                 tracing::warn!(%error, path = %place.display(), "unmount");
             }

@@ -1,10 +1,12 @@
 //! A mount that this process serves itself: where it is, how it goes, and its connection.
 
 use crate::fuse_mount::FS_TYPE;
+use crate::fusermount;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount, unmount};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -18,8 +20,11 @@ const SYNC_LIMIT: Duration = Duration::from_secs(10);
 /// Ends the connection at once, so that whoever has something open gets `ENOTCONN`, and takes the
 /// mount away. (Without `FORCE` the kernel ends it when the last descriptor of the device is gone,
 /// which may take a moment longer than the process that had it.)
-const CUT_OFF: UnmountFlags =
+pub(crate) const CUT_OFF: UnmountFlags =
     UnmountFlags::FORCE.union(UnmountFlags::DETACH).union(UnmountFlags::NOFOLLOW);
+
+/// Where the kernel has its connections.
+const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
 /// Where a mount is.
 pub struct ServedMount {
@@ -45,7 +50,7 @@ impl ServedMount {
     /// `EBUSY`; `EINVAL` if something else is mounted over it.
     pub(crate) fn unmount(&self) -> Result<(), Errno> {
         match self.exposed()? {
-            Some(at) => unmount(&at, UnmountFlags::NOFOLLOW),
+            Some(at) => take_off(&at, UnmountFlags::NOFOLLOW),
             None => Ok(()),
         }
     }
@@ -61,9 +66,13 @@ impl ServedMount {
             tracing::warn!(dir = ?at, "not all mapped pages were written back");
         }
         for copy in self.copies().iter().rev() {
-            unmount(copy, CUT_OFF)?;
+            match unmount(copy, CUT_OFF) {
+                // Root's, made of a user's mount; it shows nothing when the connection has ended.
+                Err(Errno::PERM) => {}
+                done => done?,
+            }
         }
-        unmount(&at, CUT_OFF)
+        take_off(&at, CUT_OFF)
     }
 
     /// Where else here its content is mounted, in a mount that does not go with this one.
@@ -209,7 +218,43 @@ pub(crate) fn clear_away(dir: &Path, leave: usize) -> Result<(), Errno> {
         if ours <= leave || !is_ours_at(dir) {
             return Ok(());
         }
-        unmount(dir, CUT_OFF)?;
+        take_off(dir, CUT_OFF)?;
+    }
+}
+
+/// Unmounts what is seen at a path; a mount of an ordinary user's by fusermount3, which does not
+/// end the connection: whoever serves it does.
+pub(crate) fn take_off(at: &Path, how: UnmountFlags) -> Result<(), Errno> {
+    match unmount(at, how) {
+        Err(Errno::PERM) => {}
+        done => return done,
+    }
+    fusermount::unmount(at, how.contains(UnmountFlags::DETACH)).map_err(|e| {
+        if e.kind() == io::ErrorKind::ResourceBusy {
+            return Errno::BUSY;
+        }
+        tracing::warn!(?at, "cannot be unmounted: {e}");
+        Errno::PERM
+    })
+}
+
+/// Ends the connection of the mount that is seen at a path; the mount stays, dead.
+///
+/// # Errors
+/// The kernel refuses.
+pub(crate) fn cut_off(at: &Path) -> io::Result<()> {
+    // Held, it cannot be unmounted: only the connection ends.
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let held = rustix::fs::open(at, flags, Mode::empty());
+    match unmount(at, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW) {
+        Err(Errno::BUSY) => Ok(()),
+        // The kernel has a file for the user whose mount it is.
+        Err(Errno::PERM) => {
+            let connection = rustix::fs::minor(identity(held?.as_fd())?.0);
+            std::fs::write(format!("{CONNECTIONS}/{connection}/abort"), "1")
+        }
+        Ok(()) => Err(io::Error::other("it could not be held, and is unmounted")),
+        Err(e) => Err(e.into()),
     }
 }
 

@@ -26,6 +26,7 @@ impl<'a> Mounted<'a> {
         let (image, dir) = (lab.path("image"), lab.path("v"));
         lab.do_systx(["mkfs", "image", "--size", size, "--label", "a volume"]).ok();
         fs::create_dir_all(&dir).expect("the lab is writable");
+        lab.give(&dir);
         lab.do_systx(["mount", "image", "v"]).ok();
         Mounted { lab, image, dir }
     }
@@ -63,9 +64,9 @@ impl Drop for Mounted<'_> {
     }
 }
 
-/// Runs a script in a directory.
+/// Runs a script in a directory, to which its user goes: root does not get into a user's volume.
 pub fn shell(lab: &Lab, dir: &Path, seconds: u64, script: &str) -> Finished {
     let mut command = lab.command("sh");
-    command.args(["-c", script]).current_dir(dir);
+    command.args(["-c", "cd \"$1\" && exec sh -c \"$2\"", "sh"]).arg(dir).arg(script);
     finish(command, Limits::seconds(seconds), lab)
 }
