@@ -9,13 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 import report  # noqa: E402
-from load import Client, Deliveries, all_of, message, together  # noqa: E402
-from site_ import LDA, MAIL, SHIM, TOP, Site  # noqa: E402
+from load import GONE, Client, Deliveries, all_of, message, noted, together  # noqa: E402
+from site_ import LDA, LIMIT, MAIL, SHIM, TOP, Site, until  # noqa: E402
 
 LONG = bool(os.environ.get("SYSTX_LONG"))
 SEED = int(os.environ.get("SYSTX_SEED") or random.randrange(1 << 32))
@@ -31,6 +32,7 @@ class Mail(unittest.TestCase):
         self.site = Site()
         self.addCleanup(self.site.close)
         self.tree = self.site.mail("mail")
+        self.history = []  # of what was done to the servers
         self.all = [self.site.dovecot(f"d{n}", self.tree, options=self.OPTIONS).start()
                     for n in range(self.SERVERS)]
         self.server = self.all[0]
@@ -73,7 +75,7 @@ class Mail(unittest.TestCase):
             must |= set(one.mine) if isinstance(one, Client) else one.done
             may |= one.maybe
         gone = {name for one in known if isinstance(one, Client) for name in one.deleted}
-        said = f"seed {SEED}"
+        said = f"seed {SEED}\n{self.story(known)}"
         self.assertEqual(must - set(found), set(), f"lost, {said}")
         self.assertEqual(gone & set(found), set(), f"came back, {said}")
         self.assertEqual(set(found) - must - may, set(), said)
@@ -88,6 +90,11 @@ class Mail(unittest.TestCase):
             self.assertEqual(wrong, {}, f"flags of {one.word}, {said}")
         self.files_agree(found)
         return found
+
+    def story(self, known):
+        """Who did what when, and what Dovecot complained of."""
+        lines = [line for one in known if isinstance(one, Client) for line in one.history]
+        return "\n".join([*sorted(self.history + lines), *self.server.complaints()])
 
     def files_agree(self, found):
         """The directory alone tells the same as the index files do."""
@@ -204,6 +211,7 @@ class Killed(Mail):
                 pid = chance.choice(alive)
                 os.kill(pid, signal.SIGKILL)
                 killed.append(pid)
+                self.history.append(noted(f"imap process {pid} is killed"))
 
         known = together(self.workers(6, forgiving=True), 60 if LONG else 5, kill,
                          lambda: len(killed) >= 6)
@@ -218,7 +226,9 @@ class Killed(Mail):
 
         def kill():
             if time.monotonic() - begun > 1.5 * (len(kills) + 1) and len(kills) < 3:
+                self.history.append(noted("the daemon is killed"))
                 self.site.kill_daemon()
+                self.history.append(noted("the next one serves"))
                 kills.append(time.monotonic())
 
         known = together(self.workers(6, forgiving=True), 5, kill, lambda: len(kills) == 3)
@@ -227,6 +237,38 @@ class Killed(Mail):
         before = len(self.server.complaints())
         known = together(self.workers_that_go_on(), 2)
         self.assertEqual(self.server.complaints()[before:], [])
+        self.nothing_open()
+
+    def test_what_the_daemon_takes_along_is_not_acknowledged(self):
+        for n in range(600):
+            path = f"{self.home}/cur/{n}.x:2,"
+            with open(path, "wb") as file:
+                file.write(message(f"m{n}"))
+            os.chown(path, MAIL, MAIL)
+        client, answers = self.server.connect(), []
+        client.select()
+
+        def store():
+            try:
+                answers.append(client.uid("STORE", "1:*", "+FLAGS.SILENT", "(\\Flagged)")[0])
+            except GONE:
+                answers.append("gone")
+
+        until(lambda: len(self.server.children("imap")) == 1, "the session before has ended")
+        [pid] = self.server.children("imap")
+        storing = threading.Thread(target=store)
+        storing.start()
+        # Of 600 renames some are done, and far more are to come than the question takes.
+        until(lambda: "renamed" in self.site.systx("status").stdout, "the session renames")
+        os.kill(pid, signal.SIGSTOP)
+        self.site.kill_daemon()
+        os.kill(pid, signal.SIGCONT)
+        storing.join(LIMIT)
+        self.assertEqual(answers, ["gone"], "\n".join(self.server.complaints()[-5:]))
+        found = self.in_mailbox()
+        self.assertEqual(len(found), 600)
+        self.assertEqual({word for _, flags in found.values() for word in flags}, set())
+        self.files_agree(found)
         self.nothing_open()
 
     def workers_that_go_on(self):

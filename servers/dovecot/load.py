@@ -21,6 +21,11 @@ def message(name):
             f"Message-ID: <{name}@example.com>\r\n\r\n{name}\r\n" + "x" * 500 + "\r\n").encode()
 
 
+def noted(text):
+    """A line of a history."""
+    return f"{time.monotonic():11.3f} {text}"
+
+
 def listed(answer):
     """UID, name and flags of each message, of an answer to FETCH."""
     found, line = [], b""
@@ -67,10 +72,16 @@ class Client:
         self.maybe, self.unsure = set(), set()  # names and UIDs about which no answer came
         self.deleted, self.validity, self.next = set(), None, 0
         self.made = self.lost_sessions = 0
+        self.history = []  # of its changes and sessions, for who finds something else
+
+    def note(self, text):
+        who = f"client {self.number}, session {self.lost_sessions}"
+        self.history.append(noted(f"{who}: {text}"))
 
     def ready(self):
         if self.client is None:
             self.client = self.server.connect()
+            self.note("is there")
             self.select()
         return self.client
 
@@ -91,9 +102,11 @@ class Client:
         name = f"c{self.number}-{self.made}"
         self.made += 1
         self.maybe.add(name)
+        self.note(f"APPEND {name}")
         data = self.expect(self.client.append("INBOX", None, None, message(name)))
         validity, uid = re.search(rb"APPENDUID (\d+) (\d+)", data[0]).groups()
         assert validity == self.validity and int(uid) >= self.next, data
+        self.note(f"OK, UID {int(uid)}")
         self.maybe.discard(name)
         self.mine[name], self.next = int(uid), int(uid) + 1
 
@@ -105,7 +118,10 @@ class Client:
         there = self.random.random() < 0.6
         self.unsure |= set(chosen)
         how = "+FLAGS.SILENT" if there else "-FLAGS.SILENT"
-        self.expect(self.client.uid("STORE", ",".join(map(str, chosen)), how, f"({self.word})"))
+        which = ",".join(map(str, chosen))
+        self.note(f"STORE {which} {how} ({self.word})")
+        self.expect(self.client.uid("STORE", which, how, f"({self.word})"))
+        self.note("OK")
         self.unsure -= set(chosen)
         self.flags.update(dict.fromkeys(chosen, there))
 
@@ -115,8 +131,10 @@ class Client:
         name = self.random.choice(sorted(self.mine))
         uid = str(self.mine.pop(name))
         self.maybe.add(name)
+        self.note(f"EXPUNGE {uid}, {name}")
         self.expect(self.client.uid("STORE", uid, "+FLAGS.SILENT", "(\\Deleted)"))
         self.expect(self.client.uid("EXPUNGE", uid))
+        self.note("OK")
         self.maybe.discard(name)
         self.deleted.add(name)
 
@@ -144,7 +162,8 @@ class Client:
                 raise
             self.lost(error)  # the daemon is away
 
-    def lost(self, _):
+    def lost(self, error):
+        self.note(f"ended: {error!r}")
         self.lost_sessions += 1
         try:
             self.client and self.client.shutdown()

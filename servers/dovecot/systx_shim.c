@@ -199,7 +199,8 @@ static int is_ours(const char *path) {
 
 /* Handles that we have given out; what is none of them is Dovecot's own. */
 static struct handle {
-    int held;
+    enum { UNUSED, HELD, ENDED } state;
+    int fd; /* its close ends the lock; -1: of no file */
     char path[PATH_MAX];
 } handles[32];
 
@@ -209,10 +210,11 @@ static struct handle *handle_of(const void *lock) {
                                                                         : NULL;
 }
 
-static struct handle *held(const char *path) {
+static struct handle *held(const char *path, int fd) {
     for (size_t n = 0; n < sizeof handles / sizeof *handles; n++)
-        if (!handles[n].held) {
-            handles[n].held = 1;
+        if (handles[n].state == UNUSED) {
+            handles[n].state = HELD;
+            handles[n].fd = fd;
             snprintf(handles[n].path, sizeof handles[n].path, "%s", path);
             return &handles[n];
         }
@@ -220,8 +222,24 @@ static struct handle *held(const char *path) {
 }
 
 static void let_go(struct handle *h) {
-    h->held = 0;
-    give();
+    int counts = h->state == HELD;
+    h->state = UNUSED;
+    if (counts)
+        give();
+}
+
+/* As the kernel has it, the lock of a file ends when that is closed.  After a write that failed
+ * Dovecot closes its log, goes on with one in memory, and never gives the lock back.  Counted as
+ * held for ever it would keep the commit back, and the client would be told OK without one. */
+int close(int fd) {
+    int done = REAL(close)(fd), error = errno;
+    for (size_t n = 0; n < sizeof handles / sizeof *handles; n++)
+        if (handles[n].state == HELD && handles[n].fd == fd) {
+            handles[n].state = ENDED; /* not yet another's: Dovecot may have the handle still */
+            give();
+        }
+    errno = error;
+    return done;
 }
 
 /* ---- which file is which ---- */
@@ -319,7 +337,7 @@ int file_dotlock_create(const struct dotlock_settings *set, const char *path, un
         give();
         return -1;
     }
-    *dotlock_r = (struct dotlock *)held(path);
+    *dotlock_r = (struct dotlock *)held(path, -1);
     return 1;
 }
 
@@ -400,7 +418,7 @@ int file_wait_lock(int fd, const char *path, int lock_type, const struct file_lo
         *error_r = "no transaction";
         return errno == ETIMEDOUT || errno == EDEADLK ? 0 : -1;
     }
-    *lock_r = (struct file_lock *)held(path);
+    *lock_r = (struct file_lock *)held(path, fd);
     return 1;
 }
 
