@@ -143,6 +143,29 @@ class Clients(Mail):
                    for n in ds + fs)}
         self.assertEqual(owners, {(MAIL, MAIL)})
 
+    def test_a_command_is_one_transaction(self):
+        def commits():
+            return len(self.site.systx("log").stdout.splitlines())
+
+        client = self.server.connect()
+        client.select()
+        client.append("INBOX", None, None, message("first"))  # makes the cache file
+        # One of a program that knows nothing of locks is waiting; it is not lost from sight.
+        with open(f"{self.home}/new/plain", "wb") as file:
+            file.write(message("plain"))
+        os.chown(f"{self.home}/new/plain", MAIL, MAIL)
+        for command in (lambda: client.append("INBOX", None, None, message("second")),
+                        lambda: client.store("1", "+FLAGS", "(\\Deleted)"),
+                        lambda: client.expunge()):
+            before = commits()
+            done, said = command()
+            self.assertEqual((done, commits() - before), ("OK", 1), said)
+        self.assertEqual(os.listdir(f"{self.home}/new"), [])
+        found = self.in_mailbox()
+        self.assertEqual(sorted(found), ["plain", "second"])
+        self.files_agree(found)
+        self.no_complaints()
+
     def test_lock_files_mean_nothing(self):
         os.mkdir(f"{self.home}/dovecot-uidlist.lock")
         client = self.server.connect()

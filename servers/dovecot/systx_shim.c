@@ -60,9 +60,10 @@ static unsigned locks;    /* how many are held */
 static int is_open;
 static int wants_disk;    /* something inside was to be made durable */
 
-static int is_new_changed, is_cur_changed; /* see opendir() and stat() */
+static int is_cur_changed; /* see stat() */
 
 static void learn_numbers(void);
+static void forget_moves(void);
 
 static const char *tree(void) {
     const char *at = getenv("SYSTX_MAIL");
@@ -126,7 +127,8 @@ static int begin(const char *path) {
     if (systx_begin_with(tree(), &how) != 0)
         return -1;
     is_open = 1;
-    wants_disk = is_new_changed = is_cur_changed = 0;
+    wants_disk = is_cur_changed = 0;
+    forget_moves();
     return 0;
 }
 
@@ -179,12 +181,7 @@ static int take(const char *path) {
     return 0;
 }
 
-/* What it has put into new/ it would not find there, see opendir(). */
-static void give(void) {
-    locks--;
-    if (is_new_changed)
-        commit();
-}
+static void give(void) { locks--; }
 
 /* ---- which locks are ours ---- */
 
@@ -295,16 +292,49 @@ static int is_in(const char *dir, const char *path) {
     return is_open && name != NULL && name - path >= 4 && strncmp(name - 4, dir, 4) == 0;
 }
 
+/* What this transaction has moved into new/ and out of it, see opendir(). */
+static struct move {
+    char *path;
+    int is_there;
+} *moves;
+static size_t moves_count, moves_room;
+
+static void forget_moves(void) {
+    while (moves_count > 0)
+        free(moves[--moves_count].path);
+}
+
+static void note_move(const char *path, int is_there) {
+    if (!is_in("/new", path))
+        return;
+    if (moves_count == moves_room) {
+        moves_room = moves_room * 2 + 16;
+        moves = realloc(moves, moves_room * sizeof *moves);
+    }
+    char *kept = moves == NULL ? NULL : strdup(path);
+    if (kept == NULL)
+        die("systx: no memory for the name %s", path);
+    moves[moves_count++] = (struct move){kept, is_there};
+}
+
 int rename(const char *from, const char *to) {
     is_cur_changed |= is_in("/cur", from) || is_in("/cur", to);
-    is_new_changed |= is_in("/new", from) || is_in("/new", to);
-    return REAL(rename)(from, to);
+    int done = REAL(rename)(from, to), error = errno;
+    if (done == 0) {
+        note_move(from, 0);
+        note_move(to, 1);
+    }
+    errno = error;
+    return done;
 }
 
 int unlink(const char *path) {
     is_cur_changed |= is_in("/cur", path);
-    is_new_changed |= is_in("/new", path);
-    return REAL(unlink)(path);
+    int done = REAL(unlink)(path), error = errno;
+    if (done == 0)
+        note_move(path, 0);
+    errno = error;
+    return done;
 }
 
 int stat(const char *path, struct stat *to) {
@@ -546,14 +576,43 @@ int fdatasync(int fd) { return waits_for_commit(fd) ? 0 : REAL(fdatasync)(fd); }
 
 /* Programs put messages into new/ at any time.  A transaction that has listed new/ and takes
  * messages from there would lose to them, and need not: it takes each by its name.  So new/ is
- * listed from outside, when it is opened, and its times are from before that. */
+ * listed from outside, when it is opened, and its times are from before that; what the transaction
+ * itself has moved is then put right. */
 static struct listing {
     DIR *dir; /* NULL: none */
     int fd;
     struct stat before;
     struct dirent *entries;
-    size_t count, next;
+    size_t count, room, next;
 } listing;
+
+static void list(const struct dirent *entry) {
+    if (listing.count == listing.room) {
+        listing.room = listing.room * 2 + 64;
+        listing.entries = realloc(listing.entries, listing.room * sizeof *listing.entries);
+        if (listing.entries == NULL)
+            die("systx: no memory for the names in new/");
+    }
+    memcpy(&listing.entries[listing.count++], entry, entry->d_reclen);
+}
+
+static void list_moves(const char *path) {
+    for (size_t n = 0; n < moves_count; n++) {
+        if (!below(moves[n].path, path))
+            continue;
+        const char *name = strrchr(moves[n].path, '/') + 1;
+        size_t at = 0;
+        while (at < listing.count && strcmp(listing.entries[at].d_name, name) != 0)
+            at++;
+        if (at < listing.count && !moves[n].is_there)
+            listing.entries[at] = listing.entries[--listing.count];
+        if (at == listing.count && moves[n].is_there) {
+            struct dirent made = {.d_ino = 1, .d_type = DT_REG, .d_reclen = sizeof made};
+            snprintf(made.d_name, sizeof made.d_name, "%s", name);
+            list(&made);
+        }
+    }
+}
 
 DIR *opendir(const char *path) {
     const char *name = strrchr(path, '/');
@@ -562,32 +621,26 @@ DIR *opendir(const char *path) {
     uint64_t id = xpause();
     if (id == 0)
         return NULL;
-    size_t room = 0;
     int error = 0;
+    listing.count = listing.next = 0;
     listing.dir = REAL(opendir)(path);
     if (listing.dir == NULL) {
         error = errno;
     } else {
         listing.fd = REAL(dirfd)(listing.dir);
-        listing.count = listing.next = 0;
         if (REAL(fstat)(listing.fd, &listing.before) != 0)
             error = errno;
         struct dirent *entry;
-        while (error == 0 && (errno = 0, entry = REAL(readdir)(listing.dir)) != NULL) {
-            if (listing.count == room) {
-                room = room * 2 + 64;
-                listing.entries = realloc(listing.entries, room * sizeof *listing.entries);
-                if (listing.entries == NULL)
-                    die("systx: no memory for the names in %s", path);
-            }
-            memcpy(&listing.entries[listing.count++], entry, entry->d_reclen);
-        }
+        while (error == 0 && (errno = 0, entry = REAL(readdir)(listing.dir)) != NULL)
+            list(entry);
         error = error != 0 ? error : errno;
     }
     if (xresume(id) != 0)
         die("systx: not committed: %s", reason(errno));
-    if (error == 0)
+    if (error == 0) {
+        list_moves(path);
         return listing.dir;
+    }
     if (listing.dir == NULL && error == ENOENT) /* a mailbox that this transaction makes */
         return REAL(opendir)(path);
     if (listing.dir != NULL)
