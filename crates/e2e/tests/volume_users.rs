@@ -206,6 +206,24 @@ fn what_a_user_has_fsynced_survives_the_daemon_and_its_keeper() {
     lab.do_systx(["mount", "image", "v"]).ok();
 }
 
+/// Somebody ends the connection, as the kernel lets the user do, or the keeper of a daemon that
+/// hangs.
+#[test]
+fn a_users_connection_that_breaks_is_made_again() {
+    let lab = user_lab!();
+    let v = Mounted::new(&lab);
+    v.sh("echo kept > kept; sync kept").ok();
+    let listed = lab.do_systx(["mount", "--json"]).ok().json();
+    let device = listed["volumes"][0]["dev"].as_u64().expect("a number");
+    let abort = format!("/sys/fs/fuse/connections/{}/abort", rustix::fs::minor(device));
+    if !Path::new(&abort).exists() {
+        skip!("fusectl is not mounted at its place");
+    }
+    lab.native(&format!("echo 1 > {abort}")).ok();
+    lab.until("it is mounted again", || v.sh("cat kept").out == "kept\n");
+    assert_eq!(guard_mounts(&v.dir).len(), 1, "the dead one is gone");
+}
+
 #[test]
 fn a_users_snapshots_are_mounted_beside_the_live_tree() {
     let lab = user_lab!();
@@ -218,6 +236,9 @@ fn a_users_snapshots_are_mounted_beside_the_live_tree() {
     let at = |name: &str, script: &str| shell(&lab, &lab.path(name), 20, script);
     assert_eq!(at("w", "cat f; ls -d d").ok().out, "then\nd\n");
     refused(&at("w", "echo x > f"), "Read-only");
+    directory(&lab, "none");
+    refused(&lab.do_systx(["mount", "image", "none", "--at", "tuesday"]), "no snapshot");
+    assert!(guard_mounts(&lab.path("none")).is_empty(), "nothing is left");
     assert_eq!(at("v", "cat f; ls").ok().out, "now\nf\n");
     v.umount();
     assert_eq!(at("w", "cat f").ok().out, "then\n", "alone");
