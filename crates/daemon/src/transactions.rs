@@ -6,7 +6,7 @@ use crate::describe::Opponents;
 use crate::history;
 use crate::processes;
 use crate::protocol::{Failure, FailureKind, HostPath, Outcome, State};
-use crate::transaction::{Ended, Transaction, Turn};
+use crate::transaction::{Ended, Lives, Transaction, Turn};
 use crate::volume::OpenVolume;
 use crate::volumes::Volumes;
 use std::collections::{HashMap, VecDeque};
@@ -229,6 +229,10 @@ impl Transactions {
         txn.vacated();
         if let (false, Some(view)) = (committed, txn.path_view()) {
             view.lost();
+        }
+        if !committed && txn.terms.lives == Lives::Command {
+            // The next may need the room at once.
+            txn.parts().for_each(|part| part.view.discard());
         }
         txn.leave_path();
     }

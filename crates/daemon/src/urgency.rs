@@ -16,6 +16,7 @@ use crate::guarded::Conflicts;
 use crate::protocol::{HostPath, Policy};
 use crate::urgency_unsafe::scheduling;
 use crate::volume::OpenVolume;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -43,8 +44,10 @@ impl Urgency for OfLast {
     }
 
     fn of(&self, thread: u32) -> Option<i32> {
-        // 0 would be the one that asks.
-        (thread != 0).then(|| scheduling(thread)).flatten().map(urgency)
+        // 0 would be the one that asks, and what the daemon itself does in a view, at a commit for
+        // instance, tells nothing of the program.
+        let theirs = thread != 0 && !is_ours(thread);
+        theirs.then(|| scheduling(thread)).flatten().map(urgency)
     }
 }
 
@@ -119,6 +122,11 @@ pub(crate) fn by(policy: Policy) -> Choice {
     }
 }
 
+/// Whether a thread is one of this process.
+fn is_ours(thread: u32) -> bool {
+    Path::new("/proc/self/task").join(thread.to_string()).exists()
+}
+
 fn urgency((class, nice, priority): (i32, i32, u32)) -> i32 {
     match class {
         libc::SCHED_DEADLINE => DEADLINE,
@@ -132,6 +140,8 @@ fn urgency((class, nice, priority): (i32, i32, u32)) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::process::Pid;
+    use std::process::{Command, Stdio};
 
     #[test]
     fn real_time_is_before_nice_values_and_idle_behind() {
@@ -151,19 +161,18 @@ mod tests {
     #[test]
     fn a_thread_that_has_gone_tells_nothing_and_one_that_changes_is_believed() {
         let last = LastThread::default();
-        let urgency = OfLast(Arc::clone(&last));
-        assert_eq!(urgency.now(), None);
-        let changed = std::thread::spawn(move || {
-            let me = rustix::thread::gettid();
-            last.store(me.as_raw_nonzero().get().cast_unsigned(), Relaxed);
-            let urgency = OfLast(last);
-            let before = urgency.now();
-            rustix::process::setpriority_process(Some(me), 7).unwrap();
-            (before, urgency.now())
-        });
-        let (before, after) = changed.join().unwrap();
-        assert!(before.is_some_and(|nice| nice < 7));
-        assert_eq!(after, Some(7));
-        assert_eq!(urgency.now(), None);
+        let of_last = OfLast(Arc::clone(&last));
+        assert_eq!(of_last.now(), None);
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().expect("cat");
+        last.store(child.id(), Relaxed);
+        assert!(of_last.now().is_some_and(|nice| nice < 7));
+        rustix::process::setpriority_process(Some(Pid::from_child(&child)), 7).unwrap();
+        assert_eq!(of_last.now(), Some(7));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(of_last.now(), None);
+        let ours = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        last.store(ours, Relaxed);
+        assert_eq!(of_last.now(), None, "what the daemon does is nobody's urgency");
     }
 }

@@ -104,6 +104,25 @@ fn a_part_that_loses_has_a_conflict_and_was_not_aborted() {
     lab.do_systx(["abort", &older]).ok();
 }
 
+/// In a conflict a part is as urgent as the whole.
+#[test]
+fn a_part_is_as_urgent_as_its_transaction() {
+    let lab = lab!();
+    for (reader, writer, wins) in [("0", "-5", true), ("3", "5", false), ("5", "3", true)] {
+        lab.native("echo one > f").ok();
+        let (older, its) = begin(&lab, &["--nice", reader]);
+        sh(&lab, &its, "cat f").ok();
+        let (id, path) = begin(&lab, &["--nice", writer, "--isolation=snapshot"]);
+        sh(&lab, &path, "echo more >> f").ok();
+        let file = lab.path("f");
+        let done = lab.do_systx(["commit", &id, file.to_str().expect("text")]);
+        assert_eq!(done.code, if wins { 0 } else { CONFLICT }, "{reader} {writer}: {done}");
+        assert_eq!(state(&lab, &older), if wins { "doomed" } else { "open" });
+        lab.do_systx(["abort", &id]).ok();
+        lab.do_systx(["abort", &older]).ok();
+    }
+}
+
 /// Other isolation helps only who has read what it lost over, and not written there as well.
 #[test]
 fn snapshot_isolation_is_not_advised_where_the_file_was_written_as_well() {

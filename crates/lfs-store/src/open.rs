@@ -14,7 +14,7 @@ use systx_base::codec::Decoder;
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Orders, Time};
 use systx_lfs::device::Device;
-use systx_lfs::format::{Ino, ROOT};
+use systx_lfs::format::{BLOCK, Ino, ROOT};
 use systx_lfs::{Clock, Error, Limits, Volume};
 use systx_store::io::{Handle, HostId};
 use systx_store::record::{Commit, History, Users};
@@ -239,15 +239,15 @@ impl VolumeStore {
         self.remove_slots(slots).map_err(io_error)
     }
 
-    /// Gives back the room of what transactions have dropped, as whoever commits does. Says whether
-    /// that was any.
+    /// Gives back the room of what transactions have dropped, as whoever commits does. Returns how
+    /// many bytes that was.
     ///
     /// # Errors
     /// What the volume says.
-    pub fn give_back(&self) -> io::Result<bool> {
+    pub fn give_back(&self) -> io::Result<u64> {
         let before = self.volume.space().used;
         self.tidy()?;
-        Ok(self.volume.space().used < before)
+        Ok(before.saturating_sub(self.volume.space().used) * BLOCK as u64)
     }
 
     /// Writes everything, and a last checkpoint of the log.

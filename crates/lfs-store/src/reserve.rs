@@ -165,7 +165,8 @@ impl VolumeStore {
 
     /// See [`systx_store::Store::forget_for_content`].
     pub(crate) fn forget_for(&self, bytes: u64) -> bool {
-        let mut freed = 0;
+        // Nothing is forgotten for room that nobody uses.
+        let mut freed = self.give_back().unwrap_or_default();
         while freed < bytes {
             match self.forget_one() {
                 Ok(done) if done.transactions > 0 => {

@@ -57,7 +57,7 @@ impl Base {
         let Base::Live(store) = self else { return Err(Errno::ROFS) };
         loop {
             match store.volume().plain(&mut act) {
-                Err(Error::NoSpace) if store.give_back().unwrap_or(false) => {}
+                Err(Error::NoSpace) if store.give_back().is_ok_and(|room| room > 0) => {}
                 done => return done.map_err(answer),
             }
         }

@@ -145,7 +145,7 @@ impl Watcher {
     }
 
     pub(crate) fn look(&mut self) {
-        let start = Instant::now();
+        let (start, worked) = (Instant::now(), worked());
         if matches!(self.devices, Devices::Later) {
             self.devices = tell_of_devices().map_or(Devices::Untold, Devices::Told);
         }
@@ -199,8 +199,9 @@ impl Watcher {
             suspects.extend(outside.map(|inode| (process.name.clone(), *inode)));
         }
         self.confirm(&suspects);
-        // Never more than a hundredth of the time, whatever the tree's size.
-        let least = start.elapsed() * 100;
+        // Never more than a hundredth of a processor, whatever the tree's size. The time that
+        // others have had it meanwhile does not count: a busy machine is no reason not to look.
+        let least = self::worked().saturating_sub(worked) * 100;
         self.rest = (self.rest * 2).min(OFTEN).max(least);
         let is_told = self.is_told();
         let over = self.pause >= LAST && is_told;
@@ -233,6 +234,12 @@ impl Watcher {
     pub(crate) fn finish(self) -> Vec<Sighting> {
         self.seen.into_iter().collect()
     }
+}
+
+/// How long this thread has had a processor.
+fn worked() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.try_into().unwrap_or_default()
 }
 
 /// The name of the other end of a unix socket, if it is not in the tree.  (One without a name is

@@ -601,8 +601,12 @@ impl State {
         }
         let txn = self.txn(source);
         let (family, notes, stale) = (txn.family, txn.notes_stale, txn.stale.clone());
+        let (follows, whole) = (txn.follows.clone(), txn.contender);
         let txn = self.txn_mut(target);
         txn.family = family;
+        let Contender { priority, choice, age, guest, .. } = whole;
+        txn.contender = Contender { priority, choice, age, guest, ..txn.contender };
+        txn.follows = follows;
         txn.stale.extend(stale);
         if notes && !txn.notes_stale {
             txn.notes_stale = true;

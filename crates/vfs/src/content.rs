@@ -197,6 +197,12 @@ impl Content {
         matches!(self.form, Form::Slot(_))
     }
 
+    /// Lets go of the private bytes. What is read from now on means nothing.
+    pub fn discard(&mut self) {
+        self.form = Form::Memory(Segments::default());
+        self.charge.clear();
+    }
+
     /// Reads from `offset` until `buf` is full or the file ends; returns the count.  A base that is
     /// shorter than it was reads as zeros: its change is found when its stamp is compared.
     pub fn read(&self, base: OptBase<'_>, offset: u64, buf: &mut [u8]) -> io::Result<usize> {

@@ -248,6 +248,17 @@ impl View {
         self.others.let_writers_in(self.txn);
     }
 
+    /// After the end of a transaction that nobody lives in any more: gives back the memory and the
+    /// room that it has used. The kernel may keep its mount for a moment, and with it the view.
+    pub fn discard(&self) {
+        let nodes =
+            |st: &State| st.nodes.iter().filter_map(|(_, n)| n.content().cloned()).collect();
+        let contents: Vec<_> = nodes(&self.state.lock());
+        for content in contents {
+            content.lock().discard();
+        }
+    }
+
     pub(crate) fn alive(&self) -> Reply<()> {
         if self.standing.lost.load(Ordering::Acquire) { Err(Errno::CANCELED) } else { Ok(()) }
     }
