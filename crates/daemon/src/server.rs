@@ -257,9 +257,9 @@ struct Connection<'a> {
     control: &'a Arc<dyn Control>,
     /// Runs and visits that were begun here and are not yet ended.
     runs: BTreeSet<TxnId>,
-    /// A directory of each view of a run that has ended, given along with the end. The kernel frees
-    /// what it knew of a view with the last of them, some microseconds for each file: here nobody
-    /// waits for that. Not before the client is gone, or it would be the last.
+    /// A directory of each view of a run that has ended, and its watch, given along with the end.
+    /// The kernel frees what it knew of a view with the last of them, some microseconds for each
+    /// file: here nobody waits for that. Not before the client is gone, or it would be the last.
     views: Vec<OwnedFd>,
 }
 
@@ -365,7 +365,8 @@ impl Connection<'_> {
             Request::Attach(attach) => Reply::Attached(c.attach(attach, descriptor(&mut fds)?)?),
             Request::Finish(finish) => {
                 let id = finish.id;
-                self.views.append(&mut fds);
+                // What takes longest comes first, and is closed last.
+                self.views.extend(fds.drain(..).rev());
                 let outcome = c.finish(finish)?;
                 self.runs.remove(&id);
                 Reply::Outcome(outcome)

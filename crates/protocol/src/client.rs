@@ -193,16 +193,16 @@ impl Client {
     pub fn attach(&mut self, attach: Attach, fuse: OwnedFd) -> Answer<Attached> {
         expect!(self.call(&Request::Attach(attach), &[fuse.as_fd()])?, Reply::Attached(v) => v)
     }
-    /// [`crate::Control::finish`].  `views`: a directory of each of its views, which nobody needs
-    /// any more; the daemon closes them when this client is gone, so that it need not wait for the
-    /// kernel to free them.
+    /// [`crate::Control::finish`].  `open`: what nobody needs any more and is slow to close (a
+    /// directory of each of its views, a watch); the daemon closes it when this client is gone, so
+    /// that it need not wait for the kernel.
     ///
     /// # Errors
     /// See [`Client::begin`].
-    pub fn finish(&mut self, finish: Finish, views: &[OwnedFd]) -> Answer<Outcome> {
+    pub fn finish(&mut self, finish: Finish, open: &[OwnedFd]) -> Answer<Outcome> {
         // Of more than fit, this process closes the rest itself.
-        let views: Vec<_> = views.iter().take(wire::MAX_FDS).map(AsFd::as_fd).collect();
-        expect!(self.call(&Request::Finish(finish), &views)?, Reply::Outcome(v) => v)
+        let open: Vec<_> = open.iter().take(wire::MAX_FDS).map(AsFd::as_fd).collect();
+        expect!(self.call(&Request::Finish(finish), &open)?, Reply::Outcome(v) => v)
     }
     /// [`crate::Control::doom`].
     ///

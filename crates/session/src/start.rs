@@ -14,7 +14,7 @@ use crate::stand_in::StandIns;
 use crate::supervise::Terminal;
 use crate::sys_unsafe::{self, Forked, Mask};
 use crate::view::{self, Backing, Fill, ViewSpec};
-use crate::watch::Sighting;
+use crate::watch::Watched;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::ffi::{CString, OsStr, OsString};
@@ -93,8 +93,8 @@ pub struct Started {
     pub(crate) mask: Mask,
     /// The terminal before.
     pub(crate) terminal: Option<Terminal>,
-    /// Connections to the outside that were seen.
-    pub(crate) sightings: Vec<Sighting>,
+    /// What came of looking for connections to the outside.
+    pub(crate) watched: Watched,
     /// Notes calls that lead outside.
     pub(crate) supervisor: Option<Supervisor>,
     /// This process had children before: those in this mount namespace are theirs and none of the
@@ -171,7 +171,6 @@ pub fn start(spec: &Spec, serve: &mut Serve<'_>) -> Result<Started, SessionError
     notes.splice(0..0, plan.notes);
     let pidfd =
         rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(call("pidfd_open"))?;
-    let sightings = Vec::new();
     Ok(Started {
         pid,
         pidfd,
@@ -181,7 +180,7 @@ pub fn start(spec: &Spec, serve: &mut Serve<'_>) -> Result<Started, SessionError
         notes,
         mask,
         terminal,
-        sightings,
+        watched: Watched::default(),
         supervisor,
         others,
         continued: false,

@@ -182,7 +182,7 @@ impl Started {
         let mut watcher = listen.watch.then(|| Watcher::new(told, self.others));
         loop {
             if let Some(ended) = self.reap()? {
-                self.sightings = watcher.map(Watcher::finish).unwrap_or_default();
+                self.watched = watcher.map(Watcher::finish).unwrap_or_default();
                 if let Some(terminal) = &self.terminal {
                     terminal.put_back(matches!(ended, Ended::Signaled(_)));
                 }
@@ -212,7 +212,7 @@ impl Started {
                 Event::Daemon => Ended::DaemonGone,
                 Event::Deadline => Ended::TimedOut,
             };
-            self.sightings = watcher.map(Watcher::finish).unwrap_or_default();
+            self.watched = watcher.map(Watcher::finish).unwrap_or_default();
             // A transaction that cannot commit any more gains nothing from a gentle end; a command
             // that only took too long may want to tidy up outside (remove a lease, log out).
             let gentle = ended == Ended::TimedOut;
@@ -417,13 +417,15 @@ impl Started {
         self.views.iter().try_for_each(rustix::fs::syncfs)
     }
 
-    /// A directory of each view. With the last of all that are open in it, the kernel frees what it
-    /// knew of the view.
-    pub fn views(&self) -> &[OwnedFd] {
-        &self.views
+    /// What takes long to close, for somebody nobody waits for.  First what told of opened devices:
+    /// the kernel waits until no processor looks at it.  Then, if `views`, a directory of each
+    /// view: with the last of all that are open in it, the kernel frees what it knew of the view.
+    pub fn slow_to_close(&mut self, views: bool) -> Vec<OwnedFd> {
+        let views = if views { std::mem::take(&mut self.views) } else { Vec::new() };
+        self.watched.devices.take().into_iter().chain(views).collect()
     }
 
-    /// Closes what [`Started::views`] says.
+    /// Closes the directories of the views that are left.
     pub fn close_views(&mut self) {
         self.views.clear();
     }
@@ -453,7 +455,7 @@ impl Started {
                     .any(|a| a.what.split(' ').nth(2) == Some(path) && a.process == seen.process)
             })
         };
-        let looked = self.sightings.iter().filter(|s| !again(s)).cloned();
+        let looked = self.watched.sightings.iter().filter(|s| !again(s)).cloned();
         let mut all: Vec<Sighting> = looked.chain(asked.iter().cloned()).collect();
         all.sort();
         all

@@ -196,14 +196,9 @@ fn relative(path: &Path) -> &Path {
     }
 }
 
-fn attach(mount: &OwnedFd, root: &OwnedFd, at: &Path) -> Result<(), Errno> {
-    rustix::mount::move_mount(
-        mount,
-        "",
-        root,
-        relative(at),
-        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
-    )
+fn attach(mount: &OwnedFd, (from, rest): (BorrowedFd<'_>, &Path)) -> Result<(), Errno> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    rustix::mount::move_mount(mount, "", from, rest, flags)
 }
 
 /// Puts a mount on top of this process's `/`, where path walks do not see it.
@@ -220,6 +215,9 @@ fn out_of_reach(errno: Errno) -> bool {
 struct Builder<'a> {
     views: &'a [OwnedFd],
     root: OwnedFd,
+    /// What was mounted, by place.  A walk from there asks the view for nothing on the way to it,
+    /// of which the kernel may keep nothing yet.
+    mounted: Vec<(PathBuf, OwnedFd)>,
     private: Vec<(PathBuf, OwnedFd)>,
     notes: Vec<String>,
 }
@@ -248,7 +246,8 @@ fn build(spec: &ViewSpec<'_>, views: &[OwnedFd]) -> Done<(OwnedFd, Packet)> {
         }
         (None, None) => return Err(failed("find the root", slash())(Errno::NOENT)),
     };
-    let mut builder = Builder { views, root, private: Vec::new(), notes: Vec::new() };
+    let (mounted, private, notes) = Default::default();
+    let mut builder = Builder { views, root, mounted, private, notes };
     for step in &spec.plan.steps {
         builder.step(step)?;
     }
@@ -259,7 +258,8 @@ fn build(spec: &ViewSpec<'_>, views: &[OwnedFd]) -> Done<(OwnedFd, Packet)> {
     // For syncfs at the end.  O_PATH would not do.
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = |volume: &&Path| {
-        rustix::fs::openat(&builder.root, relative(volume), flags, Mode::empty()).ok()
+        let (from, rest) = builder.inside(volume);
+        rustix::fs::openat(from, rest, flags, Mode::empty()).ok()
     };
     let kept = spec.volumes.iter().filter_map(open).collect();
     let Builder { root, private, notes, .. } = builder;
@@ -286,7 +286,7 @@ impl Builder<'_> {
             flags |= OpenTreeFlags::AT_EMPTY_PATH;
         }
         match rustix::mount::open_tree(view, sub, flags) {
-            Ok(mount) => match self.put(&mount, at) {
+            Ok(mount) => match self.put(mount, at) {
                 // Of another file system than the one that the command works on: unmounted, and its
                 // place removed, since the mounts were read.
                 Err(Failed { errno: Errno::NOENT | Errno::NOTDIR, .. }) if volume > 0 => {
@@ -309,7 +309,7 @@ impl Builder<'_> {
     }
 
     fn host(&mut self, at: &Path) -> Done<()> {
-        match clone_host(at).and_then(|mount| self.put(&mount, at)) {
+        match clone_host(at).and_then(|mount| self.put(mount, at)) {
             // Unmounted, or its place removed, since the mounts were read.
             Err(Failed { errno: Errno::NOENT | Errno::NOTDIR, .. }) => Ok(()),
             Err(Failed { errno, .. }) if out_of_reach(errno) => self.left_out(at),
@@ -327,7 +327,14 @@ impl Builder<'_> {
 
     fn read_only(&mut self, at: &Path) -> Done<()> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let place = match rustix::fs::openat(&self.root, relative(at), flags, Mode::empty()) {
+        let place = match self.mount_at(at) {
+            Some(mount) => rustix::io::dup(mount),
+            None => {
+                let (from, rest) = self.towards(at);
+                rustix::fs::openat(from, rest, flags, Mode::empty())
+            }
+        };
+        let place = match place {
             Ok(place) => place,
             // Not reachable for the command either.
             Err(e) if e == Errno::NOENT || out_of_reach(e) => return Ok(()),
@@ -344,29 +351,60 @@ impl Builder<'_> {
         let mode = format!("{mode:o}");
         let mount = new_mount("tmpfs", &[("source", Some("systx")), ("mode", Some(&mode))])
             .map_err(failed("make a private", at.to_owned()))?;
-        self.put(&mount, at)?;
+        self.put(mount, at)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&mount, ".", flags, Mode::empty())
+        let (from, rest) = self.inside(at);
+        let fd = rustix::fs::openat(from, rest, flags, Mode::empty())
             .map_err(failed("open", at.to_owned()))?;
         self.private.push((at.to_owned(), fd));
         Ok(())
     }
 
     /// Attaches at a place, which is made if it is missing in a private place.
-    fn put(&mut self, mount: &OwnedFd, at: &Path) -> Done<()> {
-        let mut result = attach(mount, &self.root, at);
+    fn put(&mut self, mount: OwnedFd, at: &Path) -> Done<()> {
+        self.attach(&mount, at)?;
+        self.mounted.push((at.to_owned(), mount));
+        Ok(())
+    }
+
+    fn attach(&self, mount: &OwnedFd, at: &Path) -> Done<()> {
+        let mut result = attach(mount, self.towards(at));
         if result == Err(Errno::NOENT) && self.in_private(at) {
             self.make_place(mount, at)?;
-            result = attach(mount, &self.root, at);
+            result = attach(mount, self.towards(at));
         }
         result.map_err(failed("mount on", at.to_owned()))
+    }
+
+    /// What was mounted at a place.
+    fn mount_at(&self, at: &Path) -> Option<&OwnedFd> {
+        self.mounted.iter().find(|(place, _)| place == at).map(|(_, mount)| mount)
+    }
+
+    /// Where a walk to a place begins, and how it goes on: at the nearest mount above it.
+    fn towards<'p>(&self, at: &'p Path) -> (BorrowedFd<'_>, &'p Path) {
+        let above = at.ancestors().skip(1);
+        let mut mounts = above.filter_map(|place| Some((place, self.mount_at(place)?)));
+        let nearest = mounts.next().and_then(|(place, mount)| {
+            let rest = at.strip_prefix(place).ok()?;
+            Some((mount.as_fd(), rest))
+        });
+        nearest.unwrap_or((self.root.as_fd(), relative(at)))
+    }
+
+    /// The same of the directory that is to be seen there.
+    fn inside<'p>(&self, at: &'p Path) -> (BorrowedFd<'_>, &'p Path) {
+        match self.mount_at(at) {
+            Some(mount) => (mount.as_fd(), Path::new(".")),
+            None => self.towards(at),
+        }
     }
 
     fn stand_ins(&mut self, these: &StandIns) -> Done<()> {
         if !self.in_private(Path::new(stand_in::LIST)) {
             return Ok(());
         }
-        let put = these.put(|program, at| self.put(&clone_host(program)?, at));
+        let put = these.put(|program, at| self.attach(&clone_host(program)?, at));
         if !stand_in::without_program(put)? {
             self.notes.push("commands of service managers are not caught".into());
         }
@@ -381,12 +419,12 @@ impl Builder<'_> {
         self.make_parents(at)?;
         let stat = rustix::fs::fstat(mount).map_err(failed("look at", at.to_owned()))?;
         let mode = Mode::from_raw_mode(0o755);
+        let (from, rest) = self.towards(at);
         let made = if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            rustix::fs::mkdirat(&self.root, relative(at), mode)
+            rustix::fs::mkdirat(from, rest, mode)
         } else {
             let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-            rustix::fs::openat(&self.root, relative(at), flags, Mode::from_raw_mode(0o644))
-                .map(drop)
+            rustix::fs::openat(from, rest, flags, Mode::from_raw_mode(0o644)).map(drop)
         };
         made.map_err(failed("make", at.to_owned()))
     }
@@ -396,7 +434,8 @@ impl Builder<'_> {
             path.ancestors().skip(1).filter(|p| self.in_private(p)).collect();
         above.reverse();
         for dir in above {
-            match rustix::fs::mkdirat(&self.root, relative(dir), Mode::from_raw_mode(0o755)) {
+            let (from, rest) = self.towards(dir);
+            match rustix::fs::mkdirat(from, rest, Mode::from_raw_mode(0o755)) {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(e) => return Err(failed("make", dir.to_owned())(e)),
             }
@@ -409,13 +448,13 @@ impl Builder<'_> {
             return Ok(());
         }
         self.make_parents(&fill.path)?;
-        let path = relative(&fill.path);
+        let (from, rest) = self.towards(&fill.path);
         let wrong = |e| failed("make", fill.path.clone())(e);
         let fd = match &fill.content {
             Some(content) => {
                 let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
                 let mode = Mode::from_raw_mode(0o600);
-                let fd = match rustix::fs::openat(&self.root, path, flags, mode) {
+                let fd = match rustix::fs::openat(from, rest, flags, mode) {
                     Err(Errno::EXIST) => return Ok(()),
                     other => other.map_err(wrong)?,
                 };
@@ -431,12 +470,12 @@ impl Builder<'_> {
                 fd
             }
             None => {
-                match rustix::fs::mkdirat(&self.root, path, Mode::from_raw_mode(0o700)) {
+                match rustix::fs::mkdirat(from, rest, Mode::from_raw_mode(0o700)) {
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(e) => return Err(wrong(e)),
                 }
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-                rustix::fs::openat(&self.root, path, flags, Mode::empty()).map_err(wrong)?
+                rustix::fs::openat(from, rest, flags, Mode::empty()).map_err(wrong)?
             }
         };
         // In a user namespace only one's own ids exist; the rest stays one's own.

@@ -72,6 +72,14 @@ pub(crate) struct Watcher {
     others: Option<u64>,
 }
 
+/// What is left of a [`Watcher`].
+#[derive(Default)]
+pub(crate) struct Watched {
+    pub(crate) sightings: Vec<Sighting>,
+    /// What told of opened devices: the kernel takes some 20 ms to close it.
+    pub(crate) devices: Option<OwnedFd>,
+}
+
 /// What tells of opened devices.
 enum Devices {
     /// From the first look on.
@@ -231,8 +239,12 @@ impl Watcher {
         }
     }
 
-    pub(crate) fn finish(self) -> Vec<Sighting> {
-        self.seen.into_iter().collect()
+    pub(crate) fn finish(self) -> Watched {
+        let devices = match self.devices {
+            Devices::Told(devices) => Some(devices),
+            Devices::Later | Devices::Untold => None,
+        };
+        Watched { sightings: self.seen.into_iter().collect(), devices }
     }
 }
 
@@ -422,6 +434,15 @@ mod tests {
         }
     }
 
+    /// It is slow to close, so whoever ends a run gives it on.
+    #[test]
+    fn what_watched_the_devices_is_left_open() {
+        let mut watcher = Watcher::new(None, None);
+        watcher.look();
+        let devices = watcher.finish().devices;
+        assert_eq!(devices.is_some(), tell_of_devices().is_some());
+    }
+
     #[test]
     fn a_unix_socket_to_outside_is_seen() {
         use std::os::unix::net::{UnixListener, UnixStream};
@@ -438,7 +459,7 @@ mod tests {
             .spawn()
             .unwrap();
         watcher.look();
-        let seen = watcher.finish();
+        let seen = watcher.finish().sightings;
         child.kill().unwrap();
         child.wait().unwrap();
         let wanted = format!("connected to the unix socket {}", path.display());
@@ -481,7 +502,7 @@ while True:
         }
         child.wait().unwrap();
         std::fs::remove_file(&dir).unwrap();
-        let seen = watcher.finish();
+        let seen = watcher.finish().sightings;
         let of_it = seen.iter().filter(|s| s.what.contains("systx-agent"));
         assert_eq!(of_it.count(), 0, "{seen:?}");
     }
@@ -500,7 +521,7 @@ while True:
             .spawn()
             .unwrap();
         watcher.look();
-        let seen = watcher.finish();
+        let seen = watcher.finish().sightings;
         drop(listener);
         child.kill().unwrap();
         child.wait().unwrap();

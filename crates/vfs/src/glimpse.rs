@@ -65,13 +65,17 @@ impl View {
         self.glimpse(st, parent, name).transpose()
     }
 
-    /// How long the kernel may believe what it is told: nothing, while somebody builds, but that
-    /// something else is mounted there.
+    /// How long the kernel may believe what it is told: while somebody builds, only attributes of
+    /// what is read either way (the root, which every walk asks for), and that something else is
+    /// mounted there.
     pub(crate) fn validity(&self, dir: NodeId, name: Option<&[u8]>) -> Valid {
         if !self.builder.is_any() {
             return Valid::default();
         }
         let st = self.state.lock();
+        if name.is_none() && !st.glimpsed.contains(&dir) {
+            return Valid::default();
+        }
         let covers = |name| {
             let covered = st.dir(dir).ok().and_then(|dir| dir.covered.as_ref());
             covered.is_some_and(|names| names.contains(name))

@@ -394,8 +394,8 @@ impl Runner<'_> {
         let full = of(|t| t.full);
         let finish = Finish { id: after.id, end, code, deferred: wanted.clone() };
         // What is kept may be entered at once: its first view is over by then.
-        let given = if end == End::Keep { &[][..] } else { after.started.views() };
-        let outcome = self.client.finish(finish, given);
+        let open = after.started.slow_to_close(end != End::Keep);
+        let outcome = self.client.finish(finish, &open);
         after.started.close_views();
         let (outcome, why) = match outcome {
             Err(f) if f.kind == FailureKind::NotFound => {
