@@ -270,9 +270,10 @@ impl Engine {
 
     /// Gives `into`, just begun, the read set of `from`, its stale reads included. From then on the
     /// two do not conflict with each other: they are two parts of one, of which `into` commits
-    /// first. `into` contends as `from` does, but for its seniority. `into` still has to `write` each object that it will install, or others do not wait
-    /// for that installation. Doomed if `from` has lost (then `into` loses the same conflict) or
-    /// one of them is not active.
+    /// first. `into` is as urgent as `from`, by the same policy, though not as old. It still has to
+    /// `write` each object that it will install, or others do not wait for that installation.
+    /// Doomed if `from` has lost (then `into` loses the same conflict) or one of them is not
+    /// active.
     pub fn merge_reads(&self, from: TxnId, into: TxnId) -> Access {
         let mut fallout = Fallout::new();
         let answer = self.state.lock().merge_reads(from, into, &mut fallout);

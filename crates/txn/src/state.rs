@@ -604,8 +604,8 @@ impl State {
         let (follows, whole) = (txn.follows.clone(), txn.contender);
         let txn = self.txn_mut(target);
         txn.family = family;
-        let Contender { priority, choice, age, guest, .. } = whole;
-        txn.contender = Contender { priority, choice, age, guest, ..txn.contender };
+        let Contender { priority, choice, age, .. } = whole;
+        txn.contender = Contender { priority, choice, age, ..txn.contender };
         txn.follows = follows;
         txn.stale.extend(stale);
         if notes && !txn.notes_stale {

@@ -130,6 +130,8 @@ struct Txn {
     soft: bool,
     read_only: bool,
     priority: i32,
+    /// The one whose thread tells that.
+    follows: u64,
     age: u32,
     timestamp: u64,
     family: u64,
@@ -417,7 +419,15 @@ impl Model {
         }
         target.family = source.family;
         target.inherited = true;
+        (target.priority, target.follows, target.age) =
+            (source.priority, source.follows, source.age);
         true
+    }
+
+    /// The thread of a transaction has this nice value from now on.
+    fn renice(&mut self, t: u64, nice: i32) {
+        self.nices.set(t, nice);
+        self.txns.values_mut().filter(|x| x.follows == t).for_each(|x| x.priority = nice);
     }
 }
 
@@ -481,7 +491,7 @@ fn begin<'e>(
     // There is one thread, and it would wait for itself.
     guards.retain(|_, guard| guard.id().is_some());
     m.plains.retain(|_, unit| unit.id.is_some());
-    m.nices.set(t, priority);
+    m.renice(t, priority);
     // Retries keep an old timestamp; two may then be equal, and the id decides.
     let timestamp = (retry && m.clock > 0).then(|| 1 + m.clock / 2);
     let isolation = if snapshot { Isolation::Snapshot } else { Isolation::Serializable };
@@ -505,6 +515,7 @@ fn begin<'e>(
         soft: snapshot || read_only,
         read_only,
         priority,
+        follows: t,
         age,
         timestamp: expected,
         family: t,
@@ -700,9 +711,8 @@ fn perform<'e>(
             }
         }
         Step::Priority(t, p) => {
-            if let Some(x) = m.txns.get_mut(t) {
-                m.nices.set(*t, *p);
-                x.priority = *p;
+            if m.txns.contains_key(t) {
+                m.renice(*t, *p);
             }
         }
     }
