@@ -376,9 +376,9 @@ impl Builder<'_> {
         result.map_err(failed("mount on", at.to_owned()))
     }
 
-    /// What was mounted at a place.
+    /// What was mounted at a place; the one on top.
     fn mount_at(&self, at: &Path) -> Option<&OwnedFd> {
-        self.mounted.iter().find(|(place, _)| place == at).map(|(_, mount)| mount)
+        self.mounted.iter().rev().find(|(place, _)| place == at).map(|(_, mount)| mount)
     }
 
     /// Where a walk to a place begins, and how it goes on: at the nearest mount above it.
