@@ -248,10 +248,15 @@ pub(crate) fn cut_off(at: &Path) -> io::Result<()> {
     let held = rustix::fs::open(at, flags, Mode::empty());
     match unmount(at, UnmountFlags::FORCE | UnmountFlags::NOFOLLOW) {
         Err(Errno::BUSY) => Ok(()),
-        // The kernel has a file for the user whose mount it is.
+        // The kernel has a file for the user whose mount it is. It answers so too where nothing is
+        // mounted any more, and the device there may have the number of another connection.
         Err(Errno::PERM) => {
-            let connection = rustix::fs::minor(identity(held?.as_fd())?.0);
-            std::fs::write(format!("{CONNECTIONS}/{connection}/abort"), "1")
+            let held = held?;
+            let (dev, id) = identity(held.as_fd())?;
+            if !crate::mounts::here()?.iter().any(|m| m.id == id && m.fs == FS_TYPE) {
+                return Err(io::Error::other("nothing of ours is mounted there"));
+            }
+            std::fs::write(format!("{CONNECTIONS}/{}/abort", rustix::fs::minor(dev)), "1")
         }
         Ok(()) => Err(io::Error::other("it could not be held, and is unmounted")),
         Err(e) => Err(e.into()),
