@@ -8,10 +8,11 @@ use crate::counts::Counts;
 use crate::deferred;
 use crate::protocol::{
     Action, Change, ChangeKind, Collected, Failure, FailureKind, Gc, HostPath, LogEntry, Outcome,
-    Summary, Undo, Undone,
+    Peer, Summary, Undo, Undone,
 };
 use crate::stopped;
 use crate::transactions::Transactions;
+use crate::urgency::{LastThread, OfLast};
 use crate::volume::OpenVolume;
 use choose::{Choice, choose};
 use std::collections::HashMap;
@@ -24,7 +25,7 @@ use systx_store::writeset::{self, WriteSet};
 use systx_store::{
     self as stored, CommitMeta, HistoryEntry, Joint, Keep, Member, TxnKind, UndoError,
 };
-use systx_txn::{Access, BeginOptions, Object};
+use systx_txn::{Access, BeginOptions, Object, Urgency};
 
 mod choose;
 mod review;
@@ -205,7 +206,12 @@ fn find(volume: &OpenVolume, id: TxnId) -> Result<HistoryEntry, Failure> {
 ///
 /// # Errors
 /// There is nothing to undo, it cannot be undone any more, or later changes overlap.
-pub fn undo(table: &Transactions, ask: &Undo, direction: Direction) -> Result<Undone, Failure> {
+pub fn undo(
+    table: &Transactions,
+    peer: Peer,
+    ask: &Undo,
+    direction: Direction,
+) -> Result<Undone, Failure> {
     let volume = table.volumes.at(&ask.place)?;
     let Choice { target, notes } = choose(&volume, &ask.place, ask.id, direction)?;
     let mut volumes = vec![volume];
@@ -227,7 +233,7 @@ pub fn undo(table: &Transactions, ask: &Undo, direction: Direction) -> Result<Un
     let (changes, outcome) = if ask.dry_run {
         (Plan::make(&volumes, &target, &ask.paths)?.changes, None)
     } else {
-        let (changes, outcome) = run(table, &volumes, &target, direction, ask)?;
+        let (changes, outcome) = run(table, peer, &volumes, &target, (direction, ask))?;
         (changes, Some(outcome))
     };
     let cwd = HostPath(target.meta.cwd.clone());
@@ -420,10 +426,10 @@ fn check_paths(
 
 fn run(
     table: &Transactions,
+    peer: Peer,
     volumes: &[Arc<OpenVolume>],
     target: &HistoryEntry,
-    direction: Direction,
-    ask: &Undo,
+    (direction, ask): (Direction, &Undo),
 ) -> Result<(Vec<Change>, Outcome), Failure> {
     let Some(first) = volumes.first() else {
         return Err(Failure::new(FailureKind::Internal, "a transaction without a volume"));
@@ -431,8 +437,11 @@ fn run(
     let id = table.new_id_in(volumes)?;
     let started = first.vol.tree.now();
     let give_up = || volumes.iter().for_each(|v| v.vol.engine.abort(id));
+    // As urgent as who asks for it.
+    let asks: Arc<dyn Urgency> = Arc::new(OfLast(LastThread::new(peer.pid.into())));
     for volume in volumes {
-        volume.vol.engine.begin(id, BeginOptions::default());
+        let options = BeginOptions { follows: Some(Arc::clone(&asks)), ..BeginOptions::default() };
+        volume.vol.engine.begin(id, options);
     }
     // In the order of all commits.
     let mut in_order: Vec<_> = volumes.iter().collect();

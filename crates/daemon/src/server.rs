@@ -403,8 +403,8 @@ impl Connection<'_> {
                 c.settle(settle)?;
                 Reply::Done
             }
-            Request::Undo(undo) => Reply::Undone(c.undo(undo)?),
-            Request::Redo(undo) => Reply::Undone(c.redo(undo)?),
+            Request::Undo(undo) => Reply::Undone(c.undo(self.peer, undo)?),
+            Request::Redo(undo) => Reply::Undone(c.redo(self.peer, undo)?),
             Request::Recover { place, trusted } => Reply::Recovered(c.recover(place, trusted)?),
             Request::Gc(gc) => Reply::Collected(c.gc(gc)?),
             Request::Inspect(place) => Reply::Inspected(c.inspect(place)?),

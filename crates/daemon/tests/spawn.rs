@@ -42,8 +42,8 @@ impl Control for Empty {
         mount_volume(Peer, MountVolume) -> MountedVolume;
         volumes() -> Vec<MountedVolume>;
         snapshots(Snapshots) -> Vec<VolumeSnapshot>;
-        undo(Undo) -> Undone;
-        redo(Undo) -> Undone;
+        undo(Peer, Undo) -> Undone;
+        redo(Peer, Undo) -> Undone;
         recover(Place, bool) -> Recovered;
         gc(Gc) -> Collected;
         inspect(Place) -> Inspected;

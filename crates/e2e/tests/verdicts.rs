@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use systx_e2e::lab::chmod;
-use systx_e2e::run::Shell;
+use systx_e2e::run::{Limits, Shell, finish};
 use systx_e2e::{CONFLICT, Finished, Lab, Tree, lab};
 
 /// Begins a transaction with a path; its id and the path.
@@ -119,6 +119,24 @@ fn a_part_is_as_urgent_as_its_transaction() {
         assert_eq!(done.code, if wins { 0 } else { CONFLICT }, "{reader} {writer}: {done}");
         assert_eq!(state(&lab, &older), if wins { "doomed" } else { "open" });
         lab.do_systx(["abort", &id]).ok();
+        lab.do_systx(["abort", &older]).ok();
+    }
+}
+
+/// Also to take something back is as urgent as who asks for it.
+#[test]
+fn an_undo_is_as_urgent_as_who_asks_for_it() {
+    let lab = lab!();
+    for (reader, asks, wins) in [("-2", "-5", true), ("3", "5", false)] {
+        lab.native("echo one > f").ok();
+        lab.run(&[], "echo two > f").ok();
+        let (older, its) = begin(&lab, &["--nice", reader]);
+        sh(&lab, &its, "cat f").ok();
+        let mut undo = lab.command("nice");
+        undo.args(["-n", asks]).arg(lab.binary()).arg("undo");
+        let done = finish(undo, Limits::default(), &lab);
+        assert_eq!(done.code, if wins { 0 } else { CONFLICT }, "{reader} {asks}: {done}");
+        assert_eq!(lab.read("f"), if wins { "one\n" } else { "two\n" });
         lab.do_systx(["abort", &older]).ok();
     }
 }

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use systx_e2e::lab::systx_binary;
 use systx_e2e::others::{assert_pjdfstest_as_on_the_host, crate_program, pjdfstest};
+use systx_e2e::run::{Limits, Running};
 use systx_e2e::shared::{ANN, BOB, Shared};
 use systx_e2e::volume::{Mounted, shell};
 use systx_e2e::{Lab, Tree, lab, skip};
@@ -477,6 +478,23 @@ fn snapshots_that_no_rule_keeps_are_removed_but_not_those_that_are_mounted() {
     lab.do_systx(["snapshots", "image", "--prune", "--monthly", "1"]).ok();
     assert_eq!(kept(&lab, "image"), ["e"]);
     lab.do_systx(["mount", "image", "v"]).ok();
+}
+
+/// The removal of one is by its name, and two that prune have the same in mind.
+#[test]
+fn two_that_prune_at_once_both_succeed() {
+    let lab = lab!();
+    let _v = Mounted::new(&lab);
+    for n in 0..20 {
+        lab.do_systx(["snapshot", "v", &format!("s{n:02}")]).ok();
+    }
+    let prune = || lab.systx(["snapshots", "v", "--prune", "--last", "1"]);
+    let both = [(); 2].map(|()| Running::start(prune(), Limits::default()));
+    for one in both {
+        let done = one.finish(&lab).ok();
+        assert!(done.err.contains("1 kept"), "{done}");
+    }
+    assert_eq!(kept(&lab, "v"), ["s19"]);
 }
 
 #[test]

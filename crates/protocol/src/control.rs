@@ -142,12 +142,12 @@ pub trait Control: Send + Sync {
     ///
     /// # Errors
     /// It is not there, cannot be undone any more, or later changes overlap.
-    fn undo(&self, undo: Undo) -> Result<Undone, Failure>;
+    fn undo(&self, peer: Peer, undo: Undo) -> Result<Undone, Failure>;
     /// Undoes an undo.
     ///
     /// # Errors
     /// As [`Control::undo`].
-    fn redo(&self, undo: Undo) -> Result<Undone, Failure>;
+    fn redo(&self, peer: Peer, undo: Undo) -> Result<Undone, Failure>;
     /// Finishes or discards what a crash left in the store of `place`; `trusted`: also in one that
     /// this machine does not know.
     ///

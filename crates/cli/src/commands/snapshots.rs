@@ -13,7 +13,7 @@ use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 use std::path::Path;
-use systx_lfs::Volume;
+use systx_lfs::{Error, Volume};
 use systx_protocol::{
     self as protocol, FailureKind, MountedVolume, SnapshotChange, VolumeSnapshot,
 };
@@ -67,12 +67,13 @@ fn prune(args: &Snapshots, out: Out) -> Result<i32, Problem> {
             .code(USAGE));
     }
     let all = list(path)?;
-    let names = superfluous(&all, rules).into_iter().map(str::to_owned).collect();
+    let names: Vec<_> = superfluous(&all, rules).into_iter().map(str::to_owned).collect();
+    let needed = all.len() - names.len();
     let (removed, in_use) = match args.dry_run {
         true => (names, Vec::new()),
         false => remove(path, names)?,
     };
-    let pruned = Pruned { kept: all.len() - removed.len(), removed, in_use };
+    let pruned = Pruned { kept: needed + in_use.len(), removed, in_use };
     if out.json {
         out.json("pruned", &pruned);
         return Ok(0);
@@ -85,22 +86,29 @@ fn prune(args: &Snapshots, out: Out) -> Result<i32, Problem> {
     Ok(0)
 }
 
-/// Removes some, and says which it has removed, and which of them are in use.
+/// Removes some, and says which it has removed, and which of them are in use. What somebody else
+/// has removed meanwhile is neither.
 fn remove(path: &Path, names: Vec<String>) -> Result<(Vec<String>, Vec<String>), Problem> {
     let mut in_use = Vec::new();
     let Some(at) = mounted(path)? else {
         let volume = image::open(path)?;
-        for name in &names {
-            volume.remove_snapshot(name).map_err(|e| image::cannot_snapshot(path, name, e))?;
+        let mut removed = Vec::new();
+        for name in names {
+            match volume.remove_snapshot(&name) {
+                Ok(()) => removed.push(name),
+                Err(Error::NotFound) => {}
+                Err(e) => return Err(image::cannot_snapshot(path, &name, e)),
+            }
         }
         volume.close().map_err(|e| image::cannot(path, e))?;
-        return Ok((names, in_use));
+        return Ok((removed, in_use));
     };
     let mut removed = Vec::new();
     for name in names {
         match of_mounted(&at, SnapshotChange::Remove(name.clone())) {
             Ok(_) => removed.push(name),
             Err(problem) if problem.kind == Some(FailureKind::Busy) => in_use.push(name),
+            Err(problem) if problem.kind == Some(FailureKind::NotFound) => {}
             Err(problem) => return Err(problem),
         }
     }

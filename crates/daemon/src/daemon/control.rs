@@ -326,12 +326,12 @@ impl Control for Daemon {
         deferred::settle(volumes.ledger(), volume.as_deref(), settle.id, &settle.left)
     }
 
-    fn undo(&self, undo: Undo) -> Result<Undone, Failure> {
-        history::undo(&self.table, &undo, history::Direction::Undo)
+    fn undo(&self, peer: Peer, undo: Undo) -> Result<Undone, Failure> {
+        history::undo(&self.table, peer, &undo, history::Direction::Undo)
     }
 
-    fn redo(&self, undo: Undo) -> Result<Undone, Failure> {
-        history::undo(&self.table, &undo, history::Direction::Redo)
+    fn redo(&self, peer: Peer, undo: Undo) -> Result<Undone, Failure> {
+        history::undo(&self.table, peer, &undo, history::Direction::Redo)
     }
 
     fn recover(&self, place: Place, trusted: bool) -> Result<Recovered, Failure> {

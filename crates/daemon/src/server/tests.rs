@@ -119,11 +119,11 @@ impl Control for Fake {
     fn settle(&self, _: Settle) -> Result<(), Failure> {
         Ok(())
     }
-    fn undo(&self, _: Undo) -> Result<Undone, Failure> {
+    fn undo(&self, _: Peer, _: Undo) -> Result<Undone, Failure> {
         Err(Failure::new(FailureKind::Overlap, "later changes overlap").path("/p"))
     }
-    fn redo(&self, u: Undo) -> Result<Undone, Failure> {
-        self.undo(u)
+    fn redo(&self, peer: Peer, u: Undo) -> Result<Undone, Failure> {
+        self.undo(peer, u)
     }
     fn recover(&self, _: Place, _: bool) -> Result<Recovered, Failure> {
         Ok(Recovered::default())
