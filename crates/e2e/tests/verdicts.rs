@@ -127,7 +127,7 @@ fn a_part_is_as_urgent_as_its_transaction() {
 #[test]
 fn an_undo_is_as_urgent_as_who_asks_for_it() {
     let lab = lab!();
-    for (reader, asks, wins) in [("-2", "-5", true), ("3", "5", false)] {
+    for (reader, asks, wins) in [("-2", "-20", true), ("3", "5", false)] {
         lab.native("echo one > f").ok();
         lab.run(&[], "echo two > f").ok();
         let (older, its) = begin(&lab, &["--nice", reader]);
