@@ -1,4 +1,4 @@
-//! Ends what still runs in a view whose client has died.
+//! The processes in a view: ends what still runs there when its client has died.
 
 use crate::mounts;
 use crate::namespace_unsafe::identity;
@@ -13,8 +13,8 @@ const LIMIT: Duration = Duration::from_secs(5);
 
 /// A mount namespace. Its number is given out again as soon as it is gone, to the next run's for
 /// instance, and a mount's device number with it; its identity is not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Namespace {
+#[derive(Clone, Copy, Debug)]
+struct Namespace {
     number: u64,
     /// Not on kernels before 6.11.
     identity: Option<u64>,
@@ -22,7 +22,7 @@ pub struct Namespace {
 
 impl Namespace {
     /// That of a process that says which one it is in.
-    pub fn of(pid: u32, number: u64) -> Self {
+    fn of(pid: u32, number: u64) -> Self {
         let file = File::open(place(pid)).ok();
         let same = file.filter(|file| file.metadata().is_ok_and(|meta| meta.ino() == number));
         Namespace { number, identity: same.as_ref().and_then(identity) }
@@ -35,9 +35,38 @@ impl Namespace {
             && (self.identity.is_none()
                 || File::open(at).is_ok_and(|file| identity(&file) == self.identity))
     }
+}
 
-    /// The processes in it.
-    fn members(self) -> Vec<(u32, OwnedFd)> {
+fn place(pid: u32) -> String {
+    format!("/proc/{pid}/ns/mnt")
+}
+
+/// Who is in a view.
+///
+/// The daemon itself never is; a process that moved to a namespace of its own below the view is not
+/// found here, and gets errors when the connection is aborted.
+#[derive(Clone, Copy, Debug)]
+pub struct Visitor {
+    /// The first process.
+    pub pid: u32,
+    namespace: Namespace,
+    /// Minor device number of what it sees the view by; 0 if not known.
+    connection: u64,
+}
+
+impl Visitor {
+    /// The one who says so of itself.
+    pub fn new(pid: u32, namespace: u64, connection: u64) -> Self {
+        Visitor { pid, namespace: Namespace::of(pid, namespace), connection }
+    }
+
+    /// Whether a process is in the view.
+    fn holds(&self, pid: u32) -> bool {
+        self.namespace.holds(pid) && (self.connection == 0 || has_mounted(pid, self.connection))
+    }
+
+    /// The processes in the view.
+    fn all(&self) -> Vec<(u32, OwnedFd)> {
         let Ok(proc) = std::fs::read_dir("/proc") else { return Vec::new() };
         let pids = proc.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         pids.filter_map(|pid: u32| {
@@ -48,48 +77,37 @@ impl Namespace {
         })
         .collect()
     }
-}
 
-fn place(pid: u32) -> String {
-    format!("/proc/{pid}/ns/mnt")
-}
-
-/// A process in a mount namespace: this one if it still is, else another, if there is any.
-pub fn somebody_in(namespace: Namespace, first: u32) -> Option<u32> {
-    if namespace.holds(first) {
-        return Some(first);
-    }
-    namespace.members().first().map(|(pid, _)| *pid)
-}
-
-/// Sends SIGKILL to every process in a mount namespace that has the view with this connection
-/// number mounted, again and again until none is left (they may fork meanwhile) or the limit has
-/// passed. Returns whether all ended.
-///
-/// `connection` 0: not known.
-///
-/// The daemon itself is never in a view; a process that moved to a namespace of its own below the
-/// view is not found here and gets errors from the aborted connection instead.
-pub fn end_all_in(namespace: Namespace, connection: u64) -> bool {
-    if namespace.number == 0 || namespace.holds(std::process::id()) {
-        return false;
-    }
-    let until = Instant::now() + LIMIT;
-    loop {
-        let mut found = namespace.members();
-        found.retain(|(pid, _)| connection == 0 || has_mounted(*pid, connection));
-        if found.is_empty() {
-            return true;
+    /// A process in the view: the first if it still is, else another, if there is any.
+    pub fn somebody(&self) -> Option<u32> {
+        if self.holds(self.pid) {
+            return Some(self.pid);
         }
-        for (_, process) in found {
-            // Already gone is as good.
-            let _ = pidfd_send_signal(process, Signal::KILL);
-        }
-        if Instant::now() > until {
-            tracing::error!(?namespace, "processes of a dead client do not end");
+        self.all().first().map(|(pid, _)| *pid)
+    }
+
+    /// Sends SIGKILL to every process in the view, again and again until none is left (they may
+    /// fork meanwhile) or the limit has passed. Returns whether all ended.
+    pub fn end_all(&self) -> bool {
+        if self.namespace.number == 0 || self.namespace.holds(std::process::id()) {
             return false;
         }
-        std::thread::yield_now();
+        let until = Instant::now() + LIMIT;
+        loop {
+            let found = self.all();
+            if found.is_empty() {
+                return true;
+            }
+            for (_, process) in found {
+                // Already gone is as good.
+                let _ = pidfd_send_signal(process, Signal::KILL);
+            }
+            if Instant::now() > until {
+                tracing::error!(visitor = ?self, "processes of a dead client do not end");
+                return false;
+            }
+            std::thread::yield_now();
+        }
     }
 }
 

@@ -253,7 +253,7 @@ pub(crate) fn cut_off(at: &Path) -> io::Result<()> {
         Err(Errno::PERM) => {
             let held = held?;
             let (dev, id) = identity(held.as_fd())?;
-            if !crate::mounts::here()?.iter().any(|m| m.id == id && m.fs == FS_TYPE) {
+            if !is_ours(id, at) {
                 return Err(io::Error::other("nothing of ours is mounted there"));
             }
             std::fs::write(format!("{CONNECTIONS}/{}/abort", rustix::fs::minor(dev)), "1")
@@ -267,6 +267,11 @@ pub(crate) fn cut_off(at: &Path) -> io::Result<()> {
 pub(crate) fn is_ours_at(dir: &Path) -> bool {
     let flags = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT | AtFlags::SYMLINK_NOFOLLOW;
     let Ok(top) = rustix::fs::statx(CWD, dir, flags, StatxFlags::MNT_ID) else { return false };
+    is_ours(top.stx_mnt_id, dir)
+}
+
+/// Whether the mount with this id is at this path, and of this program's type.
+pub(crate) fn is_ours(id: u64, at: &Path) -> bool {
     let table = crate::mounts::here().unwrap_or_default();
-    table.iter().any(|m| m.id == top.stx_mnt_id && m.at == dir && m.fs == FS_TYPE)
+    table.iter().any(|m| m.id == id && m.at == at && m.fs == FS_TYPE)
 }

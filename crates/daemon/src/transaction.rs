@@ -10,7 +10,7 @@ use crate::counts::Counts;
 use crate::deferred;
 use crate::describe::{self, Opponents};
 use crate::path_views::PathView;
-use crate::processes::Namespace;
+use crate::processes::Visitor;
 use crate::protocol::{
     self, Content, Doorbell, Failure, FailureKind, HostPath, Listed, Outcome, State, Summary,
     Version,
@@ -105,17 +105,6 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         self.0.life.lock().ending = false;
     }
-}
-
-/// Who is in a view.
-#[derive(Clone, Copy, Debug)]
-pub struct Visitor {
-    /// The first process.
-    pub pid: u32,
-    /// Its mount namespace.
-    pub namespace: Namespace,
-    /// Minor device number of what it sees the view by; 0 if not known.
-    pub connection: u64,
 }
 
 /// How a commit ended.

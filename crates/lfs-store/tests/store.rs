@@ -350,6 +350,21 @@ fn a_slot_that_fills_the_volume_can_always_be_removed() {
     }
 }
 
+/// Room that nobody uses any more comes before history.
+#[test]
+fn what_was_dropped_makes_room_and_nothing_is_forgotten_for_it() {
+    let store = fresh();
+    write(&store, TxnId(1), file(&store, "/a", &bytes(1, 100_000)));
+    let mut sets = Sets::new(&store);
+    sets.object("/a").content = whole(&bytes(2, 100_000));
+    write(&store, TxnId(2), sets.set);
+    let slot = store.stage().unwrap();
+    slot.write_at(&bytes(3, 200_000), 0).unwrap();
+    drop(slot);
+    assert!(store.forget_for_content(100_000));
+    assert_eq!(store.history().unwrap().len(), 2);
+}
+
 /// A sparse file that is larger than the volume: what is kept of it is its data.
 #[test]
 fn holes_take_no_room_and_come_back_as_holes() {

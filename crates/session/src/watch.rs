@@ -153,7 +153,7 @@ impl Watcher {
     }
 
     pub(crate) fn look(&mut self) {
-        let (start, worked) = (Instant::now(), worked());
+        let (start, before) = (Instant::now(), worked());
         if matches!(self.devices, Devices::Later) {
             self.devices = tell_of_devices().map_or(Devices::Untold, Devices::Told);
         }
@@ -209,7 +209,7 @@ impl Watcher {
         self.confirm(&suspects);
         // Never more than a hundredth of a processor, whatever the tree's size. The time that
         // others have had it meanwhile does not count: a busy machine is no reason not to look.
-        let least = self::worked().saturating_sub(worked) * 100;
+        let least = worked().saturating_sub(before) * 100;
         self.rest = (self.rest * 2).min(OFTEN).max(least);
         let is_told = self.is_told();
         let over = self.pause >= LAST && is_told;

@@ -251,9 +251,9 @@ impl View {
     /// After the end of a transaction that nobody lives in any more: gives back the memory and the
     /// room that it has used. The kernel may keep its mount for a moment, and with it the view.
     pub fn discard(&self) {
-        let nodes =
-            |st: &State| st.nodes.iter().filter_map(|(_, n)| n.content().cloned()).collect();
-        let contents: Vec<_> = nodes(&self.state.lock());
+        let st = self.state.lock();
+        let contents: Vec<_> = st.nodes.iter().filter_map(|(_, n)| n.content().cloned()).collect();
+        drop(st);
         for content in contents {
             content.lock().discard();
         }

@@ -5,9 +5,9 @@ use super::paths::as_on_the_host;
 use crate::chores::Noted;
 use crate::classes::of_class;
 use crate::patterns::Patterns;
-use crate::processes::Namespace;
+use crate::processes::Visitor;
 use crate::protocol::*;
-use crate::transaction::{Ended, Lives, Terms, Transaction, Visitor, Whose, engine_isolation};
+use crate::transaction::{Ended, Lives, Terms, Transaction, Whose, engine_isolation};
 use crate::urgency::{self, LastThread, OfLast};
 use crate::volume::OpenVolume;
 use crate::{deferred, descriptors, history, processes, stopped, top, transports};
@@ -105,14 +105,7 @@ impl Control for Daemon {
         if attach.volume == 0 {
             txn.told.places(attach.rules);
         }
-        part.attached(
-            connection,
-            Visitor {
-                pid: attach.pid,
-                namespace: Namespace::of(attach.pid, attach.mnt_ns),
-                connection: attach.connection,
-            },
-        );
+        part.attached(connection, Visitor::new(attach.pid, attach.mnt_ns, attach.connection));
         Ok(Attached { transport })
     }
 
@@ -270,7 +263,7 @@ impl Control for Daemon {
         self.table.note_abort(id, processes::described(peer.pid, peer.uid));
         let summary = txn.abort();
         if let Some(visitor) = running {
-            processes::end_all_in(visitor.namespace, visitor.connection);
+            visitor.end_all();
         }
         self.table.retire(&txn, false);
         Ok(Outcome::Aborted { summary })
@@ -291,8 +284,8 @@ impl Control for Daemon {
         let live = match txn.visitor() {
             None => None,
             // The number of the first process may be another's by now.
-            Some(v) => Some(processes::somebody_in(v.namespace, v.pid).ok_or_else(|| {
-                let text = format!("whatever ran in transaction {id} has ended just now");
+            Some(v) => Some(v.somebody().ok_or_else(|| {
+                let text = format!("the processes of transaction {id} have just ended");
                 Failure::new(FailureKind::State, text).hint("systx list tells what became of it")
             })?),
         };
@@ -396,7 +389,7 @@ impl Control for Daemon {
     fn client_gone(&self, id: TxnId) {
         let Ok(txn) = self.table.get(id) else { return };
         if let Some(visitor) = txn.visitor() {
-            processes::end_all_in(visitor.namespace, visitor.connection);
+            visitor.end_all();
         }
         if txn.state() == State::Kept {
             txn.vacated();
@@ -422,7 +415,7 @@ impl Control for Daemon {
         let open = self.table.open();
         for txn in open {
             if let Some(visitor) = txn.visitor() {
-                processes::end_all_in(visitor.namespace, visitor.connection);
+                visitor.end_all();
             }
             // What somebody is committing is decided, or recovery finds that it was not.
             if let Ok(_turn) = self.table.turn(&txn) {

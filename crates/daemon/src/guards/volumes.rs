@@ -5,7 +5,6 @@ use crate::fuse_mount::FS_TYPE;
 use crate::holders::{self, Sought};
 use crate::image::{Image, Opened, Wanted, Which, cannot_open};
 use crate::mounts;
-use crate::processes;
 use crate::protocol::{
     Failure, FailureKind, HostPath, MountVolume, MountedVolume, Peer, Snapshots, Umount, Unmounted,
     VolumeSnapshot,
@@ -173,7 +172,7 @@ impl Guards {
             let running = txn.visitor();
             txn.abort();
             if let Some(visitor) = running {
-                processes::end_all_in(visitor.namespace, visitor.connection);
+                visitor.end_all();
             }
             self.table.retire(&txn, false);
         }

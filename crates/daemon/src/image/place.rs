@@ -2,11 +2,12 @@
 //! fusermount3.
 
 use super::Wanted;
-use crate::fuse_mount::{self, FS_TYPE};
+use crate::fuse_mount;
 use crate::fusermount;
-use crate::mounts;
 use crate::protocol::{Failure, FailureKind};
-use crate::served::{CUT_OFF, identity, is_ours_at, open_dir, put_over, put_under, take_off};
+use crate::served::{
+    CUT_OFF, identity, is_ours, is_ours_at, open_dir, put_over, put_under, take_off,
+};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
@@ -109,7 +110,5 @@ fn root_of(dir: &Path) -> Result<(OwnedFd, (u64, u64)), Errno> {
     let root = rustix::fs::open(dir, flags, Mode::empty())?;
     let is = identity(root.as_fd())?;
     // Not the directory below it.
-    let table = mounts::here().unwrap_or_default();
-    let there = table.iter().any(|m| m.id == is.1 && m.at == dir && m.fs == FS_TYPE);
-    if there { Ok((root, is)) } else { Err(Errno::INVAL) }
+    if is_ours(is.1, dir) { Ok((root, is)) } else { Err(Errno::INVAL) }
 }

@@ -604,6 +604,21 @@ fn a_full_budget_sends_files_to_slots() {
     assert_eq!(budget.used(), 4000);
 }
 
+/// Whoever still has a discarded content holds neither memory nor room.
+#[test]
+fn what_is_discarded_gives_memory_and_slots_back() {
+    let slots = Slots::new();
+    let budget = Budget::new(u64::MAX);
+    let (mut small, mut large) = (Content::new_file(), Content::over(0));
+    small.write(None, &slots, &budget, 0, &[1; 4000]).unwrap();
+    large.write(None, &slots, &budget, 0, &[1; 2 * SPILL as usize]).unwrap();
+    let held = || slots.all.lock().unwrap().values().map(Arc::strong_count).sum::<usize>();
+    assert_eq!((large.is_spilled(), held(), budget.used()), (true, 2, 4000));
+    small.discard();
+    large.discard();
+    assert_eq!((large.is_spilled(), held(), budget.used()), (false, 1, 0));
+}
+
 #[test]
 fn huge_offsets_cost_one_page() {
     for limit in [0, PLENTY] {
