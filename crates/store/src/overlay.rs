@@ -114,8 +114,9 @@ pub(crate) fn is_movable(io: &dyn Io, state: &Handle, at: &Handle, name: &[u8]) 
 /// # Errors
 /// No space, or one of the device.
 pub(crate) fn raise(env: Env<'_>, txn: TxnId, set: &mut WriteSet) -> Result<Option<Handle>> {
-    let mut moved: Vec<(usize, Stamp)> = Vec::new();
+    let mut moved: Vec<(Ix, Stamp)> = Vec::new();
     let mut below = false;
+    let mut shared = Vec::new();
     let index = Index::new(set);
     let mut places = Origins::new(env, set);
     let mut raise = Raise { env, txn, userxattr: None };
@@ -135,6 +136,10 @@ pub(crate) fn raise(env: Env<'_>, txn: TxnId, set: &mut WriteSet) -> Result<Opti
         if object.kind() == Kind::Dir && index.is_removed(ix) {
             below |= raise.below(&dir, name)?;
         }
+        if before.nlink > 1 && !matches!(object.kind(), Kind::Dir | Kind::File) {
+            shared.push((ix, dir, name, before));
+            continue;
+        }
         let mut now = raise.one(&dir, name, ix, &before)?;
         if now.id != before.id && is_same(&before, &now) {
             for kept in set.kept.iter().filter(|kept| kept.file == ix) {
@@ -144,12 +149,14 @@ pub(crate) fn raise(env: Env<'_>, txn: TxnId, set: &mut WriteSet) -> Result<Opti
             }
         }
         if now.stamp() != before.stamp() && is_same(&before, &now) {
-            moved.push((i, now.stamp()));
+            moved.push((ix, now.stamp()));
         }
     }
+    moved.extend(raise.shared(&shared)?);
     let sync = (below || !moved.is_empty()).then(|| env.layout.grave.clone());
-    for (i, now) in moved {
-        if let Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } = &mut set.objects[i].origin
+    for (ix, now) in moved {
+        if let Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } =
+            &mut set.objects[ix.0 as usize].origin
         {
             *stamp = now;
         }
@@ -189,14 +196,35 @@ impl Raise<'_> {
                 done => done,
             },
             Kind::Dir => touch(),
-            // One of several names has a lasting number already, or gets one.
-            _ if stat.nlink == 1 && self.loses_number(stat) => self.make_anew(dir, name, ix, stat),
-            _ => touch(),
+            _ if !self.loses_number(stat) => touch(),
+            _ if stat.nlink == 1 => self.make_anew(dir, name, ix, stat),
+            // The transaction has seen two objects, so two it is that are committed.
+            _ => match self.is_of_two_numbers(dir, name, ix, stat) {
+                Ok(true) => self.make_anew(dir, name, ix, stat),
+                of_one => of_one.map(drop),
+            },
         };
         match done {
             Err(e) if is_fatal(&e) => Err(e),
             _ => io.stat_at(dir, name),
         }
+    }
+
+    /// As `one`, for names of symbolic links and special files that have several. Two of them may
+    /// be one object that looks like two ([`Raise::is_of_two_numbers`]), and then what is done to
+    /// one of them moves the version of the other: all are looked at before and afterwards.
+    fn shared(&mut self, named: &[(Ix, Handle, &[u8], Stat)]) -> Result<Vec<(Ix, Stamp)>> {
+        for (ix, dir, name, before) in named {
+            self.one(dir, name, *ix, before)?;
+        }
+        let mut moved = Vec::new();
+        for (ix, dir, name, before) in named {
+            let now = self.env.io.stat_at(dir, name)?;
+            if now.stamp() != before.stamp() && is_same(before, &now) {
+                moved.push((*ix, now.stamp()));
+            }
+        }
+        Ok(moved)
     }
 
     /// Has copied up what is in a directory that is to be removed, if its content will have to be
@@ -256,6 +284,18 @@ impl Raise<'_> {
         };
         let done = dress();
         self.put(&staged, (dir, name), stat, done)
+    }
+
+    /// Whether a name of an object with several shows a number that will not last. As long as the
+    /// kernel remembers a name from before the object was copied up for a link to it, that name
+    /// shows the number in the lower layer, and the new one shows the lasting one.
+    fn is_of_two_numbers(&self, dir: &Handle, name: &[u8], ix: Ix, stat: &Stat) -> Result<bool> {
+        let (io, temp) = (self.env.io, &self.env.layout.temp);
+        let link = temp_name(self.txn, 0, 'n', ix.0);
+        io.link(dir, name, temp, &link)?;
+        let lasting = io.stat_at(temp, &link);
+        io.unlink(temp, &link)?;
+        Ok(lasting?.id != stat.id)
     }
 
     /// Gives a file that was parted from a name that it had that name again.

@@ -32,6 +32,9 @@ pub(crate) struct Search<'a> {
     pub own: HostId,
     pub id: HostId,
     pub kind: Kind,
+    /// Whether the volume is an overlay. The listing of a directory there may tell the number that
+    /// an object has in the upper layer, which is not the one that a look at it tells.
+    pub overlay: bool,
 }
 
 impl Search<'_> {
@@ -90,7 +93,8 @@ impl Search<'_> {
         }
         let (mut same, mut below) = (Vec::new(), Vec::new());
         let listed = self.tree.list(dir, &mut |item| {
-            if item.ino == self.id.ino {
+            let may_be = self.overlay && item.kind == Some(self.kind);
+            if item.ino == self.id.ino || may_be {
                 same.push(item.name.to_vec());
             } else if item.kind.is_none_or(|kind| kind == Kind::Dir) {
                 below.push(item.name.to_vec());

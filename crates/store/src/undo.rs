@@ -454,8 +454,9 @@ impl<'a> Builder<'a> {
         let left = self.history.done.stamps.get(ix.0 as usize).copied().flatten();
         // Recovery may have met it no more; then it is what it was.
         let left = left.or(Some(*stamp).filter(|_| !object.is_changed()));
-        let (tree, grave, own) = (self.ground.tree, self.ground.dir, self.ground.own);
-        let found = Search { tree, grave, own, id: stamp.id, kind: *kind }.find(self.near(ix))?;
+        let Graveyard { tree, dir: grave, own, overlay } = self.ground;
+        let search = Search { tree, grave, own, id: stamp.id, kind: *kind, overlay };
+        let found = search.find(self.near(ix))?;
         let found = match found {
             None => None,
             Some(Survivor::Tree(way)) => self.along(self.ground.tree.root(), Some(Ix(0)), &way)?,
