@@ -609,10 +609,15 @@ pub struct Mount {
     /// reaches the files otherwise
     #[arg(long, requires = "dir", conflicts_with = "routed")]
     pub fast_open: bool,
+    /// No transaction is committed in it that the process does not agree with that listens at
+    /// SOCKET, and programs outside of transactions change nothing
+    #[arg(long, value_name = "SOCKET", requires = "dir", conflicts_with = "fast_open")]
+    pub certifier: Option<PathBuf>,
 }
 
 /// Options of `systx mount` that say how a directory is guarded.
-const GUARD_ONLY: [&str; 6] = ["force", "store", "stall", "policy", "routed", "fast_open"];
+const GUARD_ONLY: [&str; 7] =
+    ["force", "store", "stall", "policy", "routed", "fast_open", "certifier"];
 
 /// `systx umount`.
 #[derive(Clone, Debug, Args)]

@@ -5,6 +5,7 @@
 //! ever waits for its first answer. The descriptor of /dev/fuse is in this process alone: with the
 //! process the connection ends, and everything that was opened through it answers `ENOTCONN`.
 
+use crate::certify::{self, Certifier};
 use crate::fuse_mount;
 use crate::in_line::Waiting;
 use crate::protocol::{
@@ -31,7 +32,7 @@ use systx_store::Lease;
 use systx_txn::Engine;
 use systx_vfs::aliases::{Aliases, Control, Seat};
 use systx_vfs::inode_locks::writers::Writing;
-use systx_vfs::plain::{Order, Plain};
+use systx_vfs::plain::{Gate, Order, Plain, Sealed};
 use systx_vfs::publication;
 
 /// A guarded directory.
@@ -117,17 +118,24 @@ fn config(transport: Transport, fast_open: bool) -> Config {
 }
 
 /// What is done in a guarded directory about conflicts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Conflicts {
     /// How long a plain change may be held for a transaction.
     pub stall: Duration,
     /// Who wins.
     pub policy: Policy,
+    /// Who is asked before a commit.
+    pub certifier: Option<Arc<Certifier>>,
 }
 
 impl Conflicts {
     pub(crate) fn new(stall_ms: u64, policy: Policy) -> Conflicts {
-        Conflicts { stall: Duration::from_millis(stall_ms), policy }
+        Conflicts { stall: Duration::from_millis(stall_ms), policy, certifier: None }
+    }
+
+    /// Where a certifier is asked, if a socket is named.
+    pub(crate) fn certified(self, dir: &Path, socket: Option<&HostPath>) -> Conflicts {
+        Conflicts { certifier: certify::at(dir, socket), ..self }
     }
 }
 
@@ -197,7 +205,10 @@ impl Guarded {
         let hidden = HashSet::from_iter(store.own_object());
         let order = if routed.is_some() { Order::of_routed } else { Order::new };
         let order = Arc::new(order(Arc::clone(&volume.vol), conflicts.stall));
-        let plain = Plain::new(root, hidden, order).map_err(refused("look at"))?;
+        let gate = |order| -> Arc<dyn Gate> {
+            if conflicts.certifier.is_some() { Arc::new(Sealed(order)) } else { order }
+        };
+        let plain = Plain::new(root, hidden, gate(order)).map_err(refused("look at"))?;
         let plain = Arc::new(if fast_open { plain.untold() } else { plain });
         let (mount, device) =
             detached_mount(backing.as_fd()).map_err(refused("make a mount for"))?;
@@ -313,6 +324,11 @@ impl Guarded {
             transport: self.transport,
             stall_ms: u64::try_from(self.conflicts.stall.as_millis()).unwrap_or(u64::MAX),
             policy: self.conflicts.policy,
+            certifier: self
+                .conflicts
+                .certifier
+                .as_ref()
+                .map(|c| HostPath::from(c.socket.as_path())),
             routed: self.aliases.routes(),
             fast_open: !self.plain.is_told(),
             past: self.found.past.clone(),

@@ -184,6 +184,7 @@ impl Guards {
             policy: request.policy,
             routed: request.routed,
             fast_open: request.fast_open,
+            certifier: request.certifier.clone(),
         });
         let mounted = guards.settle().and_then(|()| {
             self.mount_now(Wanted {
@@ -191,7 +192,8 @@ impl Guards {
                 identity: (stat.st_ino, stat.st_dev),
                 volume: &volume,
                 transport: request.transport,
-                conflicts: Conflicts::new(request.stall_ms, request.policy),
+                conflicts: Conflicts::new(request.stall_ms, request.policy)
+                    .certified(&dir, request.certifier.as_ref()),
                 fast_open: request.fast_open,
                 routed: request.routed.then(|| guards.strays((stat.st_ino, stat.st_dev))),
                 past,
@@ -200,13 +202,7 @@ impl Guards {
                 desk: self.desk(),
             })
         });
-        let guarded = match mounted {
-            Ok(guarded) => guarded,
-            Err(failure) => {
-                guards.strike(&dir);
-                return Err(failure);
-            }
-        };
+        let guarded = mounted.inspect_err(|_| guards.strike(&dir))?;
         // Somebody may have come in between the look and the mount.
         let late = holders::find(&sought, &but);
         let new = |h: &&Holder| !guarded.found.past.iter().any(|p| p.pid == h.pid);
@@ -470,7 +466,8 @@ impl Guards {
             identity: (entry.ino, entry.dev),
             volume: &volume,
             transport: entry.transport,
-            conflicts: Conflicts::new(entry.stall_ms, entry.policy),
+            conflicts: Conflicts::new(entry.stall_ms, entry.policy)
+                .certified(dir, entry.certifier.as_ref()),
             fast_open: entry.fast_open,
             routed: entry.routed.then_some(strays),
             past,

@@ -4,6 +4,7 @@
 //! is there now with what the undone transaction left), its names and objects are written in the
 //! engine, so that it conflicts with whatever runs, and it is decided and installed like any other.
 
+use crate::certify;
 use crate::counts::Counts;
 use crate::deferred;
 use crate::protocol::{
@@ -424,6 +425,16 @@ fn check_paths(
     Ok(())
 }
 
+/// What somebody else decides about is not taken back past that one.
+fn refuse_certified(volumes: &[Arc<OpenVolume>], changes: &[Change]) -> Result<(), Failure> {
+    let guarded = volumes.iter().flat_map(|volume| volume.guarded());
+    let all = guarded.filter_map(|guarded| guarded.conflicts.certifier.clone());
+    match certify::of_paths(all, changes) {
+        Some(certifier) => Err(certifier.not_asked()),
+        None => Ok(()),
+    }
+}
+
 fn run(
     table: &Transactions,
     peer: Peer,
@@ -449,6 +460,7 @@ fn run(
     let stores = in_order.iter().map(|volume| volume.turn()).collect::<Result<Vec<_>, _>>();
     let _stores = stores.inspect_err(|_| give_up())?;
     let mut plan = Plan::claim(volumes, target, &ask.paths, id).inspect_err(|_| give_up())?;
+    refuse_certified(volumes, &plan.changes).inspect_err(|_| give_up())?;
     let of = target.meta.txn;
     let kind = match direction {
         Direction::Undo if !ask.paths.is_empty() => TxnKind::UndoPart { of },

@@ -6,6 +6,7 @@
 use systx_protocol::{self as protocol, wire};
 
 pub mod blocked;
+pub mod certify;
 mod chores;
 mod classes;
 mod counts;
@@ -31,6 +32,7 @@ pub mod ledger;
 pub mod members;
 pub mod mounts;
 mod namespace_unsafe;
+mod offer;
 mod opening;
 pub mod path_views;
 pub mod patterns;

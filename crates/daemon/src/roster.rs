@@ -47,6 +47,9 @@ pub struct Entry {
     /// Opens make no messages, see [`crate::protocol::Mount::fast_open`].
     #[serde(default)]
     pub fast_open: bool,
+    /// Who is asked before each commit, see [`crate::protocol::Mount::certifier`].
+    #[serde(default)]
+    pub certifier: Option<HostPath>,
 }
 
 impl Entry {
@@ -257,6 +260,7 @@ mod tests {
             policy: Policy::Size,
             routed: true,
             fast_open: true,
+            certifier: Some("/run/certifier".into()),
         }
     }
 

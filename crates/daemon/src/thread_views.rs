@@ -21,6 +21,7 @@ use crate::transactions::Transactions;
 use crate::urgency::{self, LastThread, OfLast};
 use crate::volume::OpenVolume;
 use crate::watch::{Keeps, Watcher};
+use certified::Pending;
 use deaths::Deaths;
 use held::Hold;
 use last::{Last, Slept};
@@ -42,6 +43,7 @@ use systx_vfs::api::{Caller, Reply};
 use systx_vfs::retired::{Lasting, StillOpen};
 use zerocopy::{FromBytes, IntoBytes};
 
+mod certified;
 mod deaths;
 mod held;
 mod last;
@@ -95,6 +97,8 @@ struct Now {
     scope: Scope,
     /// The same as others see it; what is in line no more may be here still.
     waiting: Option<Waiting>,
+    /// One that is over, and whose verdict is to come.
+    pending: Option<Box<Pending>>,
     /// The last one that was open.
     last: Last,
     profile: Profile,
@@ -265,6 +269,7 @@ impl Desk {
     }
 
     fn begin(&self, place: &Place, caller: Caller, arg: abi::Begin) -> Reply<abi::Begin> {
+        place.now.lock().pending = None;
         let begun = self.begin_or_wait(place, caller, arg);
         let last_word = arg.flags & (abi::begin::NOW | abi::begin::NONBLOCK) != 0;
         // Who is gone meanwhile has left for the last time.
@@ -473,7 +478,7 @@ impl Desk {
     fn end(&self, place: &Place, commit: bool) -> Reply<abi::End> {
         let (table, _, guarded) = self.parts()?;
         let work = place.now.lock().open.clone().ok_or(Errno::INVAL)?;
-        let Work { txn, lasting, members, relaxed, .. } = work;
+        let Work { txn, lasting, members, .. } = work.clone();
         let turn = txn.take_turn().map_err(|_| Errno::BUSY)?;
         let mut last = Last { id: txn.id.0, retries: txn.age, ..Last::default() };
         let engine = &txn.volume.vol.engine;
@@ -503,13 +508,7 @@ impl Desk {
             table.retire(&txn, false);
         } else {
             self.flush(&guarded, place.seat, &lasting);
-            let step = if relaxed {
-                table.commit_relaxed(&txn, &lasting)
-            } else {
-                let (ended, still) = table.commit_lasting(&txn, &lasting);
-                Relaxing::Ended(ended, still)
-            };
-            match step {
+            match self.commit_work(place, &table, &work, &mut last) {
                 Relaxing::Decided(rest) => {
                     last.state = abi::state::COMMITTED;
                     tail = Some(rest);
@@ -747,10 +746,7 @@ impl Control for Desk {
                 if arg.flags & !abi::end::ALL != 0 {
                     return Err(Errno::INVAL);
                 }
-                match self.not_yet(&place, arg.flags)? {
-                    Some(end) => Ok(end),
-                    None => self.end(&place, true),
-                }
+                self.commit(&place, arg.flags)
             }),
             abi::SCOPE => answer(arg, |arg| self.tell_scope(&place, arg)),
             abi::ORDER => answer(arg, |arg| self.order(&place, arg)),

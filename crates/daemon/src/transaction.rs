@@ -35,6 +35,7 @@ use systx_vfs::neighbours::NotQuiet;
 use systx_vfs::snapshot;
 use systx_vfs::view::{Ids, View, ViewConfig};
 
+mod certified;
 mod committing;
 mod selection;
 mod several;
@@ -598,6 +599,10 @@ impl Transaction {
     /// stays.
     pub fn commit_part(&self, id: TxnId, paths: &[HostPath], opponents: &dyn Opponents) -> Ended {
         if let Some(failure) = self.cut_off() {
+            return Ended::Refused(Outcome::Refused { failure, kept: true });
+        }
+        if let Some(certifier) = self.certifier() {
+            let failure = certifier.not_asked();
             return Ended::Refused(Outcome::Refused { failure, kept: true });
         }
         if !self.others().is_empty() {

@@ -109,7 +109,7 @@ pub(crate) fn patience(volume: &OpenVolume, cwd: &HostPath) -> Duration {
 
 fn conflicts(volume: &OpenVolume, cwd: &HostPath) -> Option<Conflicts> {
     let guarded = volume.guarded().into_iter().find(|g| cwd.as_path().starts_with(&g.dir));
-    guarded.map(|g| g.conflicts)
+    guarded.map(|g| g.conflicts.clone())
 }
 
 /// The engine's word for a policy.

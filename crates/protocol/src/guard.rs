@@ -26,6 +26,9 @@ pub struct Mount {
     /// Opens of plain programs make no messages; threads have no transactions there.
     #[serde(default)]
     pub fast_open: bool,
+    /// The socket of who is asked before each commit there, absolute.
+    #[serde(default)]
+    pub certifier: Option<HostPath>,
 }
 
 /// Asks to end the guard of a directory.
@@ -96,6 +99,9 @@ pub struct GuardedDir {
     pub routed: bool,
     /// See [`Mount::fast_open`].
     pub fast_open: bool,
+    /// See [`Mount::certifier`].
+    #[serde(default)]
+    pub certifier: Option<HostPath>,
     /// Processes that held something below it when it was mounted: that goes past the guard.
     pub past: Vec<Holder>,
     /// Sentences for the user.

@@ -26,6 +26,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use systx_base::{Time, TxnId, Uid};
 
+pub mod certify;
 mod classes;
 pub mod client;
 mod control;

@@ -86,6 +86,7 @@ fn requests() -> Vec<Request> {
             policy: Policy::Karma,
             routed: true,
             fast_open: false,
+            certifier: None,
         }),
         Request::Umount(Umount { dir: "/g".into(), force: false }),
         Request::Guarded,
@@ -121,6 +122,7 @@ fn guarded() -> GuardedDir {
         policy: Policy::Size,
         routed: false,
         fast_open: false,
+        certifier: None,
         past: vec![holder()],
         notes: vec!["n".into()],
     }

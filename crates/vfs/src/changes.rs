@@ -9,8 +9,9 @@ use crate::volume::errno;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::io;
-use systx_base::NodeId;
+use systx_base::{NodeId, Oid};
 use systx_store::io::{Handle, Open, Tree};
+use systx_txn::{Object, Side as Access};
 
 /// What happened to a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,6 +154,26 @@ impl View {
     /// The path of a name before the transaction.
     pub(crate) fn base_path_at(&self, st: &State, dir: NodeId, name: &[u8]) -> Vec<u8> {
         below(st.base_path_of(self, dir), name)
+    }
+
+    /// What the transaction has met, by the host paths that it had before: of `true` it has read
+    /// which names there are, of the others all else.
+    pub fn met(&self) -> Vec<(Vec<u8>, bool)> {
+        let objects = self.vol.engine.workset_objects(self.txn);
+        let st = self.state.lock();
+        let of = |(id, node): (NodeId, &Node)| Some((node.base.as_ref()?.oid(), id));
+        let known: HashMap<Oid, NodeId> = st.nodes.iter().filter_map(of).collect();
+        let path = |(object, side): (Object, Access)| {
+            let node = *known.get(&object.oid())?;
+            Some(match object {
+                Object::Entry { name, .. } => (self.base_path_at(&st, node, &name), false),
+                // Of one that writes a name it says nothing.
+                Object::List(_) if side == Access::Write => return None,
+                Object::List(_) => (st.base_path_of(self, node), true),
+                _ => (st.base_path_of(self, node), false),
+            })
+        };
+        objects.into_iter().filter_map(path).collect()
     }
 
     fn compared(

@@ -6,7 +6,8 @@
 //!   behalf;
 //! - `adopt`: taking over from another view;
 //! - `zero`: what commits ask of it; `gate`: where the order of these requests is decided,
-//!   `order`: by the conflict engine, `echo`: of views beside view 0; `sys`: system calls.
+//!   `order`: by the conflict engine, `sealed`: not at all, `echo`: of views beside view 0; `sys`:
+//!   system calls.
 //!
 //! The directory is reached by a descriptor that was opened before FUSE was mounted over it, and
 //! all else from there one name at a time, never through a symbolic link and never onto another
@@ -27,6 +28,7 @@ mod list;
 mod locks;
 mod names;
 mod order;
+mod sealed;
 
 mod sys_unsafe;
 mod table;
@@ -37,6 +39,7 @@ pub use crate::change::Change;
 pub(crate) use echo::Echo;
 pub use gate::{Gate, NoGate, mutating, reading};
 pub use order::{Order, STALL};
+pub use sealed::Sealed;
 
 use crate::api::*;
 use crate::locks::Locks;

@@ -40,6 +40,7 @@ pub fn mount(args: &Mount, out: Out) -> Result<i32, Problem> {
         policy: args.policy.into(),
         routed: args.routed,
         fast_open: args.fast_open,
+        certifier: args.certifier.as_deref().map(absolute).transpose()?.map(HostPath::from),
     };
     let guarded = match context::connect()?.mount(request)? {
         Mounted::Guarded(guarded) => guarded,
@@ -182,7 +183,10 @@ fn list(out: Out) -> Result<i32, Problem> {
             Policy::Size => "  policy size",
             Policy::Karma => "  policy karma",
         };
-        text.push_str(&format!("{dir}  on {volume}  stall {stall} ms{policy}{routed}{fast}\n"));
+        let asks = g.certifier.as_ref().map_or(String::new(), |at| format!("  certifier {at}"));
+        text.push_str(&format!(
+            "{dir}  on {volume}  stall {stall} ms{policy}{routed}{fast}{asks}\n"
+        ));
     }
     output::print(&text);
     Ok(0)

@@ -314,6 +314,7 @@ fn shutdown_is_refused_while_directories_are_guarded_unless_forced() {
         policy: Policy::default(),
         routed: false,
         fast_open: false,
+        certifier: None,
         past: vec![],
         notes: vec![],
     }];

@@ -95,6 +95,8 @@ impl Last {
                 self.errno = errno_of(&failure).raw_os_error();
                 self.words = failure.to_string();
             }
+            // Somebody else decides.
+            Outcome::Aborted { .. } if self.state == abi::state::WAITS => {}
             Outcome::Aborted { .. } | Outcome::Kept { .. } => self.state = abi::state::ABORTED,
         }
     }

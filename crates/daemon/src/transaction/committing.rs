@@ -18,13 +18,13 @@ use systx_vfs::freeze::Frozen;
 use systx_vfs::view::View;
 
 /// A transaction that everybody who was asked agrees with.
-struct Checked<'t> {
+pub(super) struct Checked<'t> {
     /// Its parts, and what each changes.
-    parts: Vec<(&'t Transaction, Frozen)>,
+    pub(super) parts: Vec<(&'t Transaction, Frozen)>,
     /// From before the check on: what another daemon commits is found by it, or comes later.
     stores: Vec<Lease>,
     stale: Vec<HostPath>,
-    summary: Summary,
+    pub(super) summary: Summary,
     dropped: u64,
     /// What was written, though nothing is to be committed.
     unwanted: Option<String>,
@@ -71,6 +71,9 @@ impl Transaction {
             return Ended::Refused(refused(failure));
         }
         self.parts().for_each(|part| part.view.let_go());
+        if let Some(ended) = self.commit_by_certifier(opponents) {
+            return ended;
+        }
         self.commit_and(opponents, || ())
     }
 
@@ -146,7 +149,7 @@ impl Transaction {
 
     /// Freezes all parts, and asks everybody who may be against it.  The parts are in the order of
     /// their volumes, in which locks of several are taken.
-    fn check(&self, opponents: &dyn Opponents) -> Result<Checked<'_>, Box<Outcome>> {
+    pub(super) fn check(&self, opponents: &dyn Opponents) -> Result<Checked<'_>, Box<Outcome>> {
         let stores = self.lease_changed().map_err(|failure| Box::new(refused(failure)))?;
         let changes = self.changes();
         let mut in_order: Vec<&Transaction> = self.parts().collect();
@@ -225,6 +228,9 @@ impl Transaction {
             let outcome = self.outcome(self.id, Summary::default(), vec![], stale, 0);
             let notes = unwanted.into_iter().collect();
             return Step::Nothing(with_notes(outcome, notes));
+        }
+        if !nothing && let Some(certifier) = self.certifier() {
+            return Step::Refused(refused(certifier.not_asked()));
         }
         let summary = if nothing { Summary::default() } else { summary };
         let (mut notes, mut lives_on) = (Vec::from_iter(unwanted), None);
