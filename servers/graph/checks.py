@@ -233,22 +233,29 @@ class Validators(Graph):
             self.skipTest("SYSTX_LONG=1 has it, or the name of the class: it builds CometBFT")
         target = os.path.dirname(os.environ["SYSTX_BUILT"])
         try:
-            programs = validators.engine(target), validators.application(target)
+            comet = validators.engine(target)
+            abci = validators.application(target, "graph/abci", "systx-graph-abci")
             validators.own_network()
         except validators.Missing as why:
             self.skipTest(str(why))
         super().setUp()
         made = f"{self.site.base}/nodes"
-        subprocess.run([programs[0], "testnet", "--v", "4", "--o", made, "--starting-ip-address",
+        subprocess.run([comet, "testnet", "--v", "4", "--o", made, "--starting-ip-address",
                         "127.0.0.2", "--populate-persistent-peers"], check=True,
                        capture_output=True)
-        self.all = [validators.Validator(self, n, programs, self.tree(f"tree{n}", DENSE),
-                                         f"{made}/node{n}") for n in range(4)]
+        self.all = [self.validator(n, comet, abci, f"{made}/node{n}") for n in range(4)]
         self.addCleanup(lambda: [one.kill() for one in self.all])
         self.chance, self.sent = random.Random(SEED), 0
         for one in self.all:
             one.start()
         self.reach(2)
+
+    def validator(self, number, comet, abci, home):
+        tree = self.tree(f"tree{number}", DENSE)
+        command = lambda address: [abci, tree, f"{address}:26658"]  # noqa: E731
+        one = validators.Validator(self, number, comet, command, home)
+        one.tree = tree
+        return one
 
     def reach(self, height, which=None):
         for one in which or self.all:
@@ -322,7 +329,7 @@ class Validators(Graph):
             byte = file.read(1)
             file.seek(3 * 4096 + 5)
             file.write(bytes([byte[0] ^ 1]))
-        self.assertEqual(one.start_graph().wait(LIMIT), 1)
+        self.assertEqual(one.start_application().wait(LIMIT), 1)
         self.assertIn("the state is damaged", one.log())
         self.send(30, [other for other in self.all if other is not one])
         os.unlink(f"{one.tree}/graph")

@@ -1,5 +1,5 @@
-"""Four validators on one machine, for the checks: each with a CometBFT, a graph and an address of
-its own, in a network that only the checks have."""
+"""Four validators on one machine, for the checks: each with a CometBFT, an application and an
+address of its own, in a network that only the checks have."""
 
 import ctypes
 import importlib.machinery
@@ -25,7 +25,7 @@ def until(happened, what, limit=600):
 
 
 def client_class():
-    loader = importlib.machinery.SourceFileLoader("client", f"{HERE}/client")
+    loader = importlib.machinery.SourceFileLoader("client", f"{HERE}/graph/client")
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("client", loader))
     loader.exec_module(module)
     return module.Client
@@ -58,14 +58,14 @@ def engine(target):
     return program
 
 
-def application(target):
-    """The program of the application."""
+def application(target, where, program):
+    """The program of an application, whose crate is in this directory."""
     cargo = ["cargo", "fetch", "-q", "--locked"]
-    if subprocess.run(cargo, cwd=f"{HERE}/abci", capture_output=True).returncode:
+    if subprocess.run(cargo, cwd=f"{HERE}/{where}", capture_output=True).returncode:
         raise Missing("the crates of the application cannot be fetched")
     build = ["cargo", "build", "-q", "--locked", "--target-dir", target]
-    subprocess.run(build, cwd=f"{HERE}/abci", check=True)
-    return f"{target}/debug/systx-graph-abci"
+    subprocess.run(build, cwd=f"{HERE}/{where}", check=True)
+    return f"{target}/debug/{program}"
 
 
 def own_network():
@@ -78,16 +78,17 @@ def own_network():
 class Validator:
     """One of them."""
 
-    def __init__(self, test, number, programs, tree, home):
-        self.test, self.tree, self.home = test, tree, home
-        self.comet, self.abci = programs
+    def __init__(self, test, number, comet, application, home, options=()):
+        """`application`: from an address to the command; `options`: of the engine."""
+        self.test, self.home, self.comet = test, home, comet
         self.address = f"127.0.0.{number + 2}"
         self.name = f"{test.site.base}/validator{number}"
         self.client = Client(f"http://{self.address}:26657")
+        self.application = application(self.address)
         self.processes = []
-        self.configure()
+        self.configure(options)
 
-    def configure(self):
+    def configure(self, options):
         path = f"{self.home}/config/config.toml"
         with open(path) as file:
             text = file.read()
@@ -95,7 +96,7 @@ class Validator:
         for key, value in (("proxy_app", f'"{at}:26658"'), ("pprof_laddr", '""'),
                            ("addr_book_strict", "false"), ("allow_duplicate_ip", "true"),
                            ("pex", "false"), ("timeout_commit", '"100ms"'),
-                           ("log_level", '"error"')):
+                           ("log_level", '"error"'), *options):
             text, count = re.subn(rf"(?m)^{key} = .*$", f"{key} = {value}", text)
             assert count == 1, key
         for port in (26656, 26657):
@@ -112,12 +113,12 @@ class Validator:
         self.processes.append(process)
         return process
 
-    def start_graph(self):
-        return self.spawn(self.abci, self.tree, f"{self.address}:26658")
+    def start_application(self):
+        return self.spawn(*self.application)
 
     def start(self):
         # The engine asks its application again and again until that is there.
-        self.start_graph()
+        self.start_application()
         self.spawn(self.comet, "node", "--home", self.home)
 
     def kill(self):

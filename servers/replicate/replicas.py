@@ -1,0 +1,129 @@
+"""Four replicas on one machine, for the checks, the demo and the benchmark: each with a guarded
+directory, an engine and an address of its own, in a network that only they have."""
+
+import os
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+import validators  # noqa: E402
+
+# Blocks are made when there is something to be in them.
+OPTIONS = [("create_empty_blocks", "false"), ("timeout_commit", '"0s"'),
+           ("timeout_propose", '"1s"'), ("skip_timeout_commit", "true")]
+
+
+class Replica(validators.Validator):
+    """One of them."""
+
+    def __init__(self, site, number, comet, home):
+        self.site, self.tree = site, f"{site.volume}/r{number}"
+        self.socket = f"{site.base}/r{number}.sock"
+        program = f"{site.target}/systx-replicate"
+        command = lambda address: [program, self.tree, self.socket,  # noqa: E731
+                                   f"{address}:26658", f"{address}:26657"]
+        super().__init__(Holder(site), number, comet, command, home, OPTIONS)
+
+    def guard(self):
+        os.mkdir(self.tree, 0o755)
+        self.site.systx("mount", self.tree, "--certifier", self.socket)
+        self.site.guarded.append(self.tree)
+
+    def start(self):
+        if not os.path.exists(self.tree):
+            self.guard()
+        super().start()
+
+    def forget(self):
+        """Another machine in its place: an empty directory, and an engine that knows no blocks."""
+        self.site.systx("umount", self.tree)
+        self.site.guarded.remove(self.tree)
+        subprocess.run(["rm", "-rf", self.tree], check=True)
+        command = [self.comet, "comet", "unsafe-reset-all", "--home", self.home]
+        if subprocess.run(command, capture_output=True).returncode:
+            command = [self.comet, "unsafe-reset-all", "--home", self.home]
+            subprocess.run(command, check=True, capture_output=True)
+
+    def run(self, script, *options, cwd=None):
+        """A transaction of a program at this replica."""
+        words = ["run", "-q", *options, "--root", self.tree, "-C", cwd or self.tree, "--", "sh",
+                 "-c", script]
+        return self.site.systx(*words, check=False)
+
+    def files(self):
+        """What is there, without what the replica keeps for itself."""
+        found = {}
+        for at, dirs, files in os.walk(self.tree):
+            if at == self.tree:
+                dirs[:] = [name for name in dirs if name != ".replicate"]
+            for name in dirs + files:
+                path = f"{at}/{name}"
+                meta = os.lstat(path)
+                content = None
+                if os.path.islink(path):
+                    content = os.readlink(path)
+                elif os.path.isfile(path):
+                    with open(path, "rb") as file:
+                        content = file.read()
+                about = (oct(meta.st_mode), meta.st_uid, meta.st_gid)
+                found[os.path.relpath(path, self.tree)] = (about, content)
+        return found
+
+    def hashes(self, end):
+        """After each block but the last one, as the next one has them."""
+        block = lambda n: self.client.call("block", height=str(n))["block"]  # noqa: E731
+        return [block(height)["header"]["app_hash"] for height in range(1, end + 1)]
+
+
+class Holder:
+    """What a validator asks of its test."""
+
+    def __init__(self, site):
+        self.site = site
+
+
+def replicas(site):
+    """Four that run; Missing if the engine cannot be had."""
+    comet = validators.engine(os.path.dirname(site.target))
+    validators.own_network()
+    made = f"{site.base}/nodes"
+    subprocess.run([comet, "testnet", "--v", "4", "--o", made, "--starting-ip-address",
+                    "127.0.0.2", "--populate-persistent-peers"], check=True, capture_output=True)
+    every = [Replica(site, n, comet, f"{made}/node{n}") for n in range(4)]
+    for one in every:
+        one.start()
+    for one in every:
+        validators.until(lambda: one.height() >= 1, f"{one.address} has a block; {one.log()}", 60)
+    return every
+
+
+def until_equal(every):
+    """Waits until all have the same blocks; that height."""
+    def same():
+        heights = {one.height() for one in every}
+        return len(heights) == 1 and -1 not in heights
+    validators.until(same, "all have the same blocks", 120)
+    return every[0].height()
+
+
+BASE = """dn: dc=example,dc=com
+objectClass: organization
+objectClass: dcObject
+o: example
+dc: example
+"""
+
+
+def person(n):
+    return f"dn: cn=p{n},dc=example,dc=com\nobjectClass: person\ncn: p{n}\nsn: s\n"
+
+
+def directory(site, every):
+    """A slapd for each of these replicas, with the plugin of servers/ldap."""
+    sys.path.insert(0, f"{os.path.dirname(HERE)}/ldap")
+    from site_ import Slapd
+    site.plugin = f"{site.target}/slapi_systx.so"
+    servers = [Slapd(site, f"slapd{n}", one.tree) for n, one in enumerate(every)]
+    site.servers += servers
+    return [server.start() for server in servers]

@@ -1,0 +1,345 @@
+//! What is in the directory, in memory: enough to tell whether a request can be installed, and for
+//! the hash of all of it, which is one of the content alone.
+
+use crate::{OWN, wrong};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use systx_protocol::certify::{Content, Offer, Set, Source, parent};
+
+/// A hash.
+pub type Hash = [u8; 32];
+/// Longest file, bytes.
+const LEN_MAX: u64 = 64 << 20;
+const BUCKETS: usize = 4096;
+const TOP: usize = 64;
+
+/// Of what kind an object is, with what it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A file, by the hash of its content.
+    File(Hash),
+    /// A directory.
+    Dir,
+    /// A symbolic link, with its target.
+    Symlink(Vec<u8>),
+}
+
+/// One object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leaf {
+    kind: Kind,
+    mode: u32,
+    owner: (u32, u32),
+    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+}
+
+fn part(hash: &mut Sha256, bytes: &[u8]) {
+    hash.update((bytes.len() as u64).to_le_bytes());
+    hash.update(bytes);
+}
+
+impl Leaf {
+    fn new(kind: Kind) -> Leaf {
+        Leaf { kind, mode: 0o600, owner: (0, 0), xattrs: BTreeMap::new() }
+    }
+
+    fn hash(&self, path: &[u8]) -> Hash {
+        let mut hash = Sha256::new();
+        part(&mut hash, path);
+        match &self.kind {
+            Kind::File(content) => {
+                hash.update([0]);
+                hash.update(content);
+            }
+            Kind::Dir => hash.update([1]),
+            Kind::Symlink(target) => {
+                hash.update([2]);
+                part(&mut hash, target);
+            }
+        }
+        // A link has no permissions of its own.
+        let mode = if matches!(self.kind, Kind::Symlink(_)) { 0 } else { self.mode };
+        for number in [mode, self.owner.0, self.owner.1] {
+            hash.update(number.to_le_bytes());
+        }
+        for (key, value) in &self.xattrs {
+            part(&mut hash, key);
+            part(&mut hash, value);
+        }
+        hash.finalize().into()
+    }
+}
+
+/// The directory.
+pub struct Model {
+    dir: PathBuf,
+    leaves: BTreeMap<Vec<u8>, Leaf>,
+    /// The hashes of leaves, spread by the hash of the path.
+    buckets: Vec<BTreeMap<Vec<u8>, Hash>>,
+    sums: Vec<Option<Hash>>,
+}
+
+fn bucket(path: &[u8]) -> usize {
+    let hash = Sha256::digest(path);
+    (usize::from(hash[0]) << 8 | usize::from(hash[1])) % BUCKETS
+}
+
+impl Model {
+    /// Of what is there.
+    ///
+    /// # Errors
+    /// It cannot be read, or has something else than files, directories and links.
+    pub fn read(dir: &Path) -> io::Result<Model> {
+        let mut model = Model {
+            dir: dir.to_owned(),
+            leaves: BTreeMap::new(),
+            buckets: vec![BTreeMap::new(); BUCKETS],
+            sums: vec![None; BUCKETS],
+        };
+        let mut todo = vec![Vec::new()];
+        while let Some(above) = todo.pop() {
+            for entry in std::fs::read_dir(model.at(&above))? {
+                let name = entry?.file_name();
+                if above.is_empty() && name == OWN {
+                    continue;
+                }
+                let path = join(&above, name.as_bytes());
+                let leaf = model.look(&path)?;
+                if leaf.kind == Kind::Dir {
+                    todo.push(path.clone());
+                }
+                model.put(path, Some(leaf));
+            }
+        }
+        Ok(model)
+    }
+
+    /// Where a path is.
+    pub fn at(&self, path: &[u8]) -> PathBuf {
+        self.dir.join(std::ffi::OsStr::from_bytes(path))
+    }
+
+    fn look(&self, path: &[u8]) -> io::Result<Leaf> {
+        let at = self.at(path);
+        let meta = std::fs::symlink_metadata(&at)?;
+        let kind = if meta.is_dir() {
+            Kind::Dir
+        } else if meta.is_symlink() {
+            Kind::Symlink(std::fs::read_link(&at)?.as_os_str().as_bytes().to_vec())
+        } else if meta.is_file() && meta.nlink() == 1 {
+            Kind::File(Sha256::digest(std::fs::read(&at)?).into())
+        } else {
+            return Err(wrong(format!("{} cannot be replicated", at.display())));
+        };
+        let xattrs = if meta.is_symlink() { BTreeMap::new() } else { xattrs(&at)? };
+        Ok(Leaf { kind, mode: meta.mode() & 0o7777, owner: (meta.uid(), meta.gid()), xattrs })
+    }
+
+    /// The hash of all.
+    pub fn root(&mut self) -> Hash {
+        let mut tops = Sha256::new();
+        for top in 0..TOP {
+            let mut mid = Sha256::new();
+            for at in top * (BUCKETS / TOP)..(top + 1) * (BUCKETS / TOP) {
+                let sum = *self.sums[at].get_or_insert_with(|| {
+                    let mut sum = Sha256::new();
+                    self.buckets[at].values().for_each(|hash| sum.update(hash));
+                    sum.finalize().into()
+                });
+                mid.update(sum);
+            }
+            tops.update(mid.finalize());
+        }
+        tops.finalize().into()
+    }
+
+    fn put(&mut self, path: Vec<u8>, leaf: Option<Leaf>) -> Option<Leaf> {
+        let at = bucket(&path);
+        self.sums[at] = None;
+        match leaf {
+            Some(leaf) => {
+                self.buckets[at].insert(path.clone(), leaf.hash(&path));
+                self.leaves.insert(path, leaf)
+            }
+            None => {
+                self.buckets[at].remove(&path);
+                self.leaves.remove(&path)
+            }
+        }
+    }
+
+    fn is_dir(&self, path: &[u8]) -> bool {
+        path.is_empty() || self.leaves.get(path).is_some_and(|leaf| leaf.kind == Kind::Dir)
+    }
+
+    /// An object with all below it.
+    fn subtree(&self, path: &[u8]) -> Vec<Vec<u8>> {
+        let below = join(path, b"");
+        let within = self.leaves.range(below.clone()..).map(|(path, _)| path);
+        let within = within.take_while(|path| path.starts_with(&below)).cloned();
+        self.leaves.contains_key(path).then(|| path.to_vec()).into_iter().chain(within).collect()
+    }
+
+    /// Does what a request asks for; it changes nothing if it cannot be done.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn apply(&mut self, offer: &Offer) -> Result<(), String> {
+        let mut undo = Vec::new();
+        let done = self.try_to_apply(offer, &mut undo);
+        if done.is_err() {
+            for (path, leaf) in undo.into_iter().rev() {
+                self.put(path, leaf);
+            }
+        }
+        done
+    }
+
+    fn try_to_apply(
+        &mut self,
+        offer: &Offer,
+        undo: &mut Vec<(Vec<u8>, Option<Leaf>)>,
+    ) -> Result<(), String> {
+        let mut taken = Vec::new();
+        for path in &offer.taken {
+            check(path)?;
+            let mut objects = Vec::new();
+            for inside in self.subtree(path) {
+                let leaf = self.put(inside.clone(), None);
+                undo.push((inside.clone(), leaf.clone()));
+                objects.extend(leaf.map(|leaf| (inside[path.len()..].to_vec(), leaf)));
+            }
+            if objects.is_empty() {
+                return Err(format!("{} is not there", shown(path)));
+            }
+            taken.push(objects);
+        }
+        // Where each placed object was before.
+        let mut before = Vec::new();
+        for (path, source) in &offer.placed {
+            check(path)?;
+            if self.leaves.contains_key(path) || !self.is_dir(parent(path)) {
+                return Err(format!("{} cannot be placed", shown(path)));
+            }
+            let objects = match source {
+                Source::Taken(n) => {
+                    let n = *n as usize;
+                    let objects = taken.get_mut(n).map(std::mem::take).unwrap_or_default();
+                    if objects.is_empty() {
+                        return Err(format!("{} was not taken", shown(path)));
+                    }
+                    before.push((path.clone(), offer.taken[n].clone()));
+                    objects
+                }
+                Source::File => vec![(vec![], Leaf::new(Kind::File(Sha256::digest(b"").into())))],
+                Source::Dir => vec![(vec![], Leaf::new(Kind::Dir))],
+                Source::Symlink(to) => vec![(vec![], Leaf::new(Kind::Symlink(to.clone())))],
+            };
+            for (rest, leaf) in objects {
+                let inside = [path.as_slice(), &rest].concat();
+                undo.push((inside.clone(), None));
+                self.put(inside, Some(leaf));
+            }
+        }
+        for set in &offer.set {
+            check(&set.path)?;
+            let leaf = self.leaves.get(&set.path).cloned();
+            let leaf = leaf.ok_or_else(|| format!("{} is not there", shown(&set.path)))?;
+            let new = self.set(set, leaf.clone(), &was(&before, &set.path))?;
+            undo.push((set.path.clone(), Some(leaf)));
+            self.put(set.path.clone(), Some(new));
+        }
+        Ok(())
+    }
+
+    /// What an object becomes, that was at `base` before.
+    fn set(&self, set: &Set, mut leaf: Leaf, base: &[u8]) -> Result<Leaf, String> {
+        leaf.mode = set.mode.map_or(leaf.mode, |mode| mode & 0o7777);
+        leaf.owner = set.owner.unwrap_or(leaf.owner);
+        for (key, value) in &set.xattrs {
+            match value {
+                Some(value) => leaf.xattrs.insert(key.clone(), value.clone()),
+                None => leaf.xattrs.remove(key),
+            };
+        }
+        if let Some(content) = &set.content {
+            if !matches!(leaf.kind, Kind::File(_)) {
+                return Err(format!("{} is no file", shown(&set.path)));
+            }
+            let bytes = self.content(content, base)?;
+            leaf.kind = Kind::File(Sha256::digest(bytes).into());
+        }
+        Ok(leaf)
+    }
+
+    fn content(&self, content: &Content, base: &[u8]) -> Result<Vec<u8>, String> {
+        let long = || "a file is longer than 64 MiB".to_owned();
+        if content.len > LEN_MAX {
+            return Err(long());
+        }
+        let len = content.len as usize;
+        let mut bytes = Vec::new();
+        if content.keep > 0 {
+            // As the last block has left it: what a block writes it writes once.
+            bytes = std::fs::read(self.at(base)).map_err(|e| format!("{}: {e}", shown(base)))?;
+            bytes.truncate(content.keep.min(content.len) as usize);
+        }
+        bytes.resize(len, 0);
+        for run in &content.runs {
+            let from = usize::try_from(run.offset).map_err(|_| long())?;
+            let to = from.checked_add(run.bytes.len()).filter(|to| *to <= len).ok_or_else(long)?;
+            bytes[from..to].copy_from_slice(&run.bytes);
+        }
+        Ok(bytes)
+    }
+}
+
+/// Where what is at a path now was before.
+fn was(moved: &[(Vec<u8>, Vec<u8>)], path: &[u8]) -> Vec<u8> {
+    let inside = |new: &[u8]| match path.strip_prefix(new)? {
+        rest if rest.is_empty() || rest[0] == b'/' => Some(rest.to_vec()),
+        _ => None,
+    };
+    let found =
+        moved.iter().rev().find_map(|(new, old)| Some([old.clone(), inside(new)?].concat()));
+    found.unwrap_or_else(|| path.to_vec())
+}
+
+/// What comes from elsewhere must not lead out of the directory.
+fn check(path: &[u8]) -> Result<(), String> {
+    let odd = |name: &[u8]| name.is_empty() || name == b"." || name == b".." || name.contains(&0);
+    let own = path.split(|b| *b == b'/').next() == Some(OWN.as_bytes());
+    if own || path.split(|b| *b == b'/').any(odd) {
+        return Err(format!("{} is not replicated", shown(path)));
+    }
+    Ok(())
+}
+
+/// For a sentence.
+pub fn shown(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
+}
+
+fn join(above: &[u8], name: &[u8]) -> Vec<u8> {
+    if above.is_empty() { name.to_vec() } else { [above, b"/", name].concat() }
+}
+
+fn xattrs(at: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let mut names = vec![0; 1 << 16];
+    let len = match rustix::fs::llistxattr(at, &mut names[..]) {
+        Err(rustix::io::Errno::OPNOTSUPP) => 0,
+        other => other?,
+    };
+    let mut all = BTreeMap::new();
+    for name in names[..len].split(|b| *b == 0).filter(|name| !name.is_empty()) {
+        let mut value = vec![0; 1 << 16];
+        let len = rustix::fs::lgetxattr(at, name, &mut value[..])?;
+        value.truncate(len);
+        all.insert(name.to_vec(), value);
+    }
+    Ok(all)
+}

@@ -1,0 +1,226 @@
+//! One replica: what it has, and what a block does to it.
+
+use crate::install::install;
+use crate::model::{Hash, Model, shown};
+use crate::versions::{Versions, WINDOW};
+use crate::{OWN, wrong};
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use systx::Flags;
+use systx_protocol::certify::{Key, Offer, Verdict};
+
+/// How long the daemon may be away.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A request of the order: a number that nobody else uses, the height that was read, and the offer.
+pub struct Request {
+    /// The number.
+    pub number: u64,
+    /// The height.
+    pub read_at: u64,
+    /// What is to be done.
+    pub offer: Offer,
+}
+
+impl Request {
+    /// From bytes; `None`: they are none.
+    pub fn decode(bytes: &[u8]) -> Option<Request> {
+        let number = bytes.get(..8)?.try_into().ok().map(u64::from_le_bytes)?;
+        let read_at = bytes.get(8..16)?.try_into().ok().map(u64::from_le_bytes)?;
+        Some(Request { number, read_at, offer: Offer::decode(&bytes[16..]).ok()? })
+    }
+
+    /// As bytes, of an offer as it came.
+    pub fn encode(number: u64, read_at: u64, offer: &[u8]) -> Vec<u8> {
+        [&number.to_le_bytes()[..], &read_at.to_le_bytes()[..], offer].concat()
+    }
+}
+
+/// What clients of this replica wait for, by the numbers of their requests.
+#[derive(Default)]
+pub struct Waiting {
+    senders: Mutex<HashMap<u64, Sender<Verdict>>>,
+    /// The last block that is in place.
+    height: AtomicU64,
+}
+
+impl Waiting {
+    fn senders(&self) -> MutexGuard<'_, HashMap<u64, Sender<Verdict>>> {
+        self.senders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last block that is in place.
+    pub fn height(&self) -> u64 {
+        self.height.load(Ordering::Acquire)
+    }
+
+    /// One more.
+    pub fn add(&self, number: u64, to: Sender<Verdict>) {
+        self.senders().insert(number, to);
+    }
+
+    /// One less.
+    pub fn remove(&self, number: u64) {
+        self.senders().remove(&number);
+    }
+
+    fn tell(&self, number: u64, verdict: Verdict) {
+        if let Some(to) = self.senders().remove(&number) {
+            // Who has gone away does not want to know.
+            let _ = to.send(verdict);
+        }
+    }
+}
+
+/// A block that is executed and not in place.
+struct Ready {
+    accepted: Vec<Offer>,
+    verdicts: Vec<(u64, Verdict)>,
+}
+
+/// See the module.
+pub struct Replica {
+    dir: PathBuf,
+    model: Model,
+    versions: Versions,
+    /// The last block that was executed.
+    height: u64,
+    root: Hash,
+    ready: Option<Ready>,
+    waiting: Arc<Waiting>,
+}
+
+fn slot(dir: &Path, height: u64) -> PathBuf {
+    dir.join(OWN).join((height % WINDOW).to_string())
+}
+
+/// What a block has left in its slot: its height, the hash, and what it changed.
+fn read_slot(path: &Path) -> io::Result<(u64, Hash, Vec<Key>)> {
+    let bytes = fs::read(path)?;
+    let damaged = || wrong(format!("{} is damaged", path.display()));
+    let (root, keys) = bytes.split_at_checked(32).ok_or_else(damaged)?;
+    let keys = Offer::decode(keys).map_err(|_| damaged())?;
+    Ok((keys.txn, root.try_into().map_err(|_| damaged())?, keys.reads))
+}
+
+impl Replica {
+    /// Reads what is there, and compares it with what the last block has left.
+    ///
+    /// # Errors
+    /// It is damaged; it cannot be read.
+    pub fn open(dir: &Path, waiting: Arc<Waiting>) -> io::Result<Replica> {
+        systx::set_patience(PATIENCE);
+        let mut model = Model::read(dir)?;
+        let root = model.root();
+        let mut slots = Vec::new();
+        for n in 0..WINDOW {
+            match read_slot(&slot(dir, n)) {
+                Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+                other => slots.push(other?),
+            }
+        }
+        slots.sort_by_key(|(height, ..)| *height);
+        let mut versions = Versions::default();
+        slots.iter().for_each(|(at, _, keys)| versions.add(*at, keys));
+        let height = match slots.last() {
+            Some((at, hash, _)) if *hash != root => {
+                return Err(wrong(format!("{} is not what block {at} has left", dir.display())));
+            }
+            last => last.map_or(0, |(at, ..)| *at),
+        };
+        waiting.height.store(height, Ordering::Release);
+        Ok(Replica { dir: dir.into(), model, versions, height, root, ready: None, waiting })
+    }
+
+    /// The last block, and the hash after it.
+    pub fn head(&self) -> (u64, Hash) {
+        (self.height, self.root)
+    }
+
+    /// Executes a block in memory; what became of each request, and the hash.
+    ///
+    /// # Errors
+    /// It is not the next one.
+    pub fn execute(&mut self, height: u64, txs: &[&[u8]]) -> io::Result<(Vec<Verdict>, Hash)> {
+        if height <= self.height || self.ready.is_some() {
+            return Err(wrong(format!("block {height} after block {}", self.height)));
+        }
+        let mut ready = Ready { accepted: Vec::new(), verdicts: Vec::new() };
+        let mut verdicts = Vec::new();
+        for tx in txs {
+            let Some(request) = Request::decode(tx) else {
+                verdicts.push(Verdict::Refused { words: "it is no request".into() });
+                continue;
+            };
+            let verdict = self.certify(height, &request);
+            ready.verdicts.push((request.number, verdict.clone()));
+            if verdict == Verdict::Committed {
+                ready.accepted.push(request.offer);
+            }
+            verdicts.push(verdict);
+        }
+        (self.height, self.root) = (height, self.model.root());
+        self.ready = Some(ready);
+        Ok((verdicts, self.root))
+    }
+
+    fn certify(&mut self, height: u64, request: &Request) -> Verdict {
+        let Request { read_at, offer, .. } = request;
+        if let Err(Key::At(path) | Key::Names(path)) =
+            self.versions.certify(offer, *read_at, height)
+        {
+            let words = format!("another one was before it: {} has changed", shown(&path));
+            return Verdict::Conflict { path, words };
+        }
+        if let Err(words) = self.model.apply(offer) {
+            return Verdict::Refused { words };
+        }
+        self.versions.add(height, &offer.writes());
+        Verdict::Committed
+    }
+
+    /// Puts the block that was executed in its place, durably, and tells who waits for it.
+    ///
+    /// # Errors
+    /// It cannot be, within a minute.
+    pub fn commit(&mut self) -> io::Result<()> {
+        let Some(ready) = self.ready.take() else { return Ok(()) };
+        if !ready.accepted.is_empty() {
+            self.place(&ready.accepted)?;
+        }
+        self.waiting.height.store(self.height, Ordering::Release);
+        for (number, verdict) in ready.verdicts {
+            self.waiting.tell(number, verdict);
+        }
+        Ok(())
+    }
+
+    fn place(&self, accepted: &[Offer]) -> io::Result<()> {
+        let keys =
+            Offer { txn: self.height, reads: self.versions.of(self.height), ..<_>::default() };
+        let left = [&self.root[..], &keys.encode()].concat();
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let done = systx::atomic(&self.dir, Flags::default(), |_| {
+                fs::create_dir_all(self.dir.join(OWN).join("taken"))?;
+                accepted.iter().try_for_each(|offer| install(&self.dir, offer))?;
+                fs::write(slot(&self.dir, self.height), &left)
+            });
+            let Err(error) = done else { return Ok(()) };
+            // The daemon may have died after the commit, and before it could say so.
+            if read_slot(&slot(&self.dir, self.height)).is_ok_and(|(at, ..)| at == self.height) {
+                return Ok(());
+            }
+            if Instant::now() > end {
+                return Err(error);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
