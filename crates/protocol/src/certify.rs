@@ -2,8 +2,8 @@
 //!
 //! One connection is one question. The certifier sends [`READY`], then the daemon one frame with an
 //! [`Offer`], then the certifier one with a [`Verdict`]. A frame is its length as four bytes,
-//! little endian, and as many bytes. Paths are those below the directory, without a slash at either end;
-//! the empty one is the directory itself.
+//! little endian, and as many bytes. Paths are those below the directory, without a slash at either
+//! end; the empty one is the directory itself.
 
 use std::io::{self, Read, Write};
 use systx_base::Time;
