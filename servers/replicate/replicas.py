@@ -11,7 +11,8 @@ import validators  # noqa: E402
 
 # Blocks are made when there is something to be in them.
 OPTIONS = [("create_empty_blocks", "false"), ("timeout_commit", '"0s"'),
-           ("timeout_propose", '"1s"'), ("skip_timeout_commit", "true")]
+           ("timeout_propose", '"1s"'), ("skip_timeout_commit", "true"),
+           ("peer_gossip_sleep_duration", '"5ms"'), ("flush_throttle_timeout", '"5ms"')]
 
 
 class Replica(validators.Validator):
