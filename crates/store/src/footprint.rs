@@ -8,10 +8,15 @@
 //! ([`crate::recovery`]). A small file that is changed again and again costs no checkpoint each
 //! time. That is so only if the later one met the version that the earlier one left: doing the
 //! earlier one again would undo what somebody else did in between.
+//!
+//! So are directories of which nothing but the times is set, beside names that change in them: a
+//! server that keeps what it knows of a directory by that time does so in each transaction. One
+//! that changes names there and sets no times meets those before it in full: to set theirs again
+//! would take back the time at which the names have changed.
 
 use crate::io::{HostId, Stamp};
 use crate::writeset::index::Index;
-use crate::writeset::{Content, Ix, Origin, WriteSet};
+use crate::writeset::{Attrs, Content, Ix, Origin, WriteSet};
 use std::collections::{HashMap, HashSet};
 use systx_base::Kind;
 
@@ -39,9 +44,10 @@ impl Disjoint {
     }
 }
 
-/// A file that is changed in place.
+/// A file that is changed in place, or a directory whose times are set.
 #[derive(Debug)]
 struct InPlace {
+    is_dir: bool,
     /// The version that the transaction met.
     met: Stamp,
     /// The one that it left; `None`: it is not installed.
@@ -53,7 +59,8 @@ struct InPlace {
 pub struct Footprint {
     /// Objects that are changed, made, moved or displaced, but for those that are changed in place.
     touched: HashSet<HostId>,
-    /// Files that are changed in place, under the name and with the inode that they have.
+    /// Files that are changed in place, and directories whose times are set, under the name and
+    /// with the inode that they have.
     in_place: HashMap<HostId, InPlace>,
     /// Objects that are referred to in any way.
     needed: HashSet<HostId>,
@@ -70,10 +77,11 @@ impl Footprint {
             let ix = Ix(i as u32);
             let Some(id) = id_of(set, ix, root) else { continue };
             this.needed.insert(id);
-            if is_in_place(&index, ix)
+            let is_dir = is_timed_dir(&index, ix);
+            if (is_dir || is_in_place(&index, ix))
                 && let Origin::Host { stamp, .. } = &object.origin
             {
-                this.in_place.insert(id, InPlace { met: *stamp, left: None });
+                this.in_place.insert(id, InPlace { is_dir, met: *stamp, left: None });
             } else if object.is_changed() || index.is_displaced(ix) || !index.targets(ix).is_empty()
             {
                 this.touched.insert(id);
@@ -124,6 +132,7 @@ impl Footprint {
         if any(&self.touched, &later.needed)
             || any(&later.touched, &self.needed)
             || self.names.iter().any(|name| later.names.contains(name))
+            || self.dirs().any(|id| later.needed.contains(id) && !later.in_place.contains_key(id))
         {
             Meeting::Full
         } else {
@@ -142,10 +151,17 @@ impl Footprint {
         self.in_place.retain(|id, _| !later.in_place.contains_key(id));
     }
 
+    /// Directories whose times are set.
+    fn dirs(&self) -> impl Iterator<Item = &HostId> {
+        self.in_place.iter().filter(|(_, changed)| changed.is_dir).map(|(id, _)| id)
+    }
+
     fn meets_in_place(&self, later: &Footprint) -> Meeting {
         let mut meeting = Meeting::Apart;
         for (id, file) in &later.in_place {
             match self.in_place.get(id).map(|earlier| earlier.left) {
+                // Names that are installed there later would move the time on from what is set.
+                None if file.is_dir && self.needed.contains(id) => meeting = Meeting::InPlace,
                 None => {}
                 Some(left) if left.is_none_or(|left| left == file.met) => {
                     meeting = Meeting::InPlace
@@ -162,8 +178,8 @@ impl Footprint {
 pub enum Meeting {
     /// They do not: their order means nothing.
     Apart,
-    /// Only in files that both change in place, nobody else in between: the later one may be
-    /// committed when the earlier one is installed.
+    /// Only in what both change in place, nobody else in between, or in directories where the later
+    /// one sets the times: it may be committed when the earlier one is installed.
     InPlace,
     /// The later one may be committed when the earlier one is installed for good.
     Full,
@@ -176,6 +192,19 @@ pub(crate) fn is_in_place(index: &Index<'_>, ix: Ix) -> bool {
         && !index.is_displaced(ix)
         && index.targets(ix).is_empty();
     stays && object.is_changed() && matches!(object.content, Content::Keep | Content::Patch { .. })
+}
+
+/// Whether all that happens to an object is that times of a directory are set, the modification
+/// time among them.
+fn is_timed_dir(index: &Index<'_>, ix: Ix) -> bool {
+    let object = index.set.object(ix);
+    let Attrs { mode, owner, atime, mtime } = object.attrs;
+    let stays = matches!(object.origin, Origin::Host { kind: Kind::Dir, .. })
+        && !index.is_displaced(ix)
+        && index.targets(ix).is_empty();
+    // An access time alone would not be set by all that follow.
+    let times = mtime.is_some() && atime.is_none() && mode.is_none() && owner.is_none();
+    stays && times && object.xattrs.is_empty()
 }
 
 fn id_of(set: &WriteSet, ix: Ix, root: HostId) -> Option<HostId> {

@@ -234,3 +234,70 @@ fn a_record_costs_by_its_own_files() {
         chains.installed(n, &now);
     }
 }
+
+/// A mailbox: messages get other names in `d`, and its time is set each time.
+fn mark(s: &Scratch, store: &DirStore, txn: u64, time: i64) {
+    run(s, store, txn, |ws| {
+        ws.rename(&format!("d/m{txn}"), &format!("d/m{txn}-seen"));
+        let d = ws.host("d");
+        ws.obj(d).attrs.mtime = Some(Time { secs: time, nanos: 5 });
+    });
+}
+
+fn time_of(s: &Scratch, dir: &str) -> i64 {
+    std::os::unix::fs::MetadataExt::mtime(&std::fs::metadata(s.path(dir)).unwrap())
+}
+
+fn mailbox() -> Scratch {
+    let s = Scratch::new();
+    std::fs::create_dir(s.path("d")).unwrap();
+    (1..=6).for_each(|n| s.write(&format!("d/m{n}"), "message"));
+    s
+}
+
+#[test]
+fn names_that_change_in_a_directory_whose_time_is_set_need_no_checkpoint_between() {
+    let s = mailbox();
+    let store = s.store();
+    (1..=6).for_each(|n| mark(&s, &store, n, 1000 + n as i64));
+    assert_eq!(store.uncheckpointed().len(), 6);
+    drop(store);
+    // What reached the disk of it: nothing of the first, the time of the second.
+    std::fs::rename(s.path("d/m1-seen"), s.path("d/m1")).unwrap();
+    let times = std::fs::FileTimes::new();
+    let second = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1002);
+    std::fs::File::open(s.path("d")).unwrap().set_times(times.set_modified(second)).unwrap();
+    let (_, report) = after_power_cut(&s);
+    assert_eq!((report.finished.len(), report.outside), (6, vec![]));
+    assert_eq!(time_of(&s, "d"), 1006);
+    (1..=6).for_each(|n| assert_eq!(s.read(&format!("d/m{n}-seen")), b"message"));
+}
+
+/// Else a power cut would take back the time at which the names have changed, and who goes by it
+/// would not look for them.
+#[test]
+fn names_that_change_without_a_time_wait_for_a_checkpoint_of_one_that_was_set() {
+    let s = mailbox();
+    let store = s.store();
+    (1..=2).for_each(|n| mark(&s, &store, n, 1000 + n as i64));
+    run(&s, &store, 3, |ws| {
+        ws.create("d/new", "message");
+    });
+    assert_eq!(store.uncheckpointed().len(), 1);
+    // Before one that sets it they do not.
+    mark(&s, &store, 4, 1004);
+    assert_eq!(store.uncheckpointed().len(), 2);
+    drop(store);
+    after_power_cut(&s);
+    assert_eq!(time_of(&s, "d"), 1004);
+}
+
+#[test]
+fn a_directory_that_somebody_else_has_changed_meanwhile_is_checkpointed_first() {
+    let s = mailbox();
+    let store = s.store();
+    mark(&s, &store, 1, 1001);
+    s.write("d/delivered", "message");
+    mark(&s, &store, 2, 1002);
+    assert_eq!(store.uncheckpointed().len(), 1);
+}
