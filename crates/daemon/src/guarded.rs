@@ -27,7 +27,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
-use systx_fuse::{Config, Connection, FileLocks};
+use systx_fuse::{Config, Connection, FileLocks, Users};
 use systx_store::Lease;
 use systx_txn::Engine;
 use systx_vfs::aliases::{Aliases, Control, Seat};
@@ -114,7 +114,12 @@ fn unregister(volume: &Arc<OpenVolume>, guarded: &Arc<Guarded>) {
 /// commit.
 fn config(transport: Transport, fast_open: bool) -> Config {
     let locks = if fast_open { FileLocks::Kernel } else { FileLocks::ViewToldOfClose };
-    Config { transport: transports::of_server(transport), locks, shared: true, ..Config::default() }
+    Config {
+        transport: transports::of_server(transport),
+        locks,
+        users: Users::Many,
+        ..Config::default()
+    }
 }
 
 /// What is done in a guarded directory about conflicts.

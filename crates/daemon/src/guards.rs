@@ -161,6 +161,7 @@ impl Guards {
         let (cwd, store) = (HostPath::from(dir.as_path()), request.store.clone());
         let volume = self.table.volumes.at(&Place { cwd, root: None, store })?;
         volume.check_lasting()?;
+        volume.check_guards()?;
         check_store(&dir, &volume)?;
         self.check_no_other_engine(&dir, &volume)?;
         let inner = holder.inner(&dir).ok_or_else(|| odd(&dir))?;

@@ -24,7 +24,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use systx_base::Time;
 use systx_base::sync::{Mutex, rank};
-use systx_fuse::{Config, FileLocks};
+use systx_fuse::{Config, FileLocks, Users};
 use systx_lfs::device::FileDevice;
 use systx_lfs::{CleanerThread, CostBenefit, Error, Limits, Plan, Volume, read_super};
 use systx_lfs_store::VolumeStore;
@@ -176,6 +176,7 @@ impl Shown {
         of: &Arc<Opened>,
     ) -> Result<(VolumeView, Option<Live>), Failure> {
         let volume = OpenVolume::mounted(wanted.dir, at, &of.store, wanted.volumes.ledger())?;
+        volume.vol.tell_commits(wanted.volumes.path_views.watcher());
         let order = Arc::new(Order::new(Arc::clone(&volume.vol), STALL));
         let view = VolumeView::live(Arc::clone(&of.store), PATIENCE, order);
         let view = view.map_err(|e| no_thread(wanted.file, &e))?;
@@ -263,7 +264,7 @@ impl Image {
         let config = Config {
             transport: transports::of_server(transport),
             locks: FileLocks::Kernel,
-            shared: true,
+            users: Users::ManyByNumber,
             ..Config::default()
         };
         let connection = match systx_fuse::serve(device, shown.view.clone(), config) {

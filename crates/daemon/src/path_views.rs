@@ -35,8 +35,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
 use systx_base::sync::{Event, Mutex, rank};
 use systx_base::{Kind, NodeId, TxnId, Uid};
 use systx_fuse::Connection;
@@ -45,15 +46,38 @@ use systx_vfs::retired::{Lasting, StillOpen};
 use systx_vfs::shared::SharedVolume;
 use systx_vfs::view::View;
 
+/// How long a connection takes to end that was told to.
+const ENDING_LIMIT: Duration = Duration::from_secs(5);
+
 /// What does the same as a view without a path.
 const INSTEAD: &str =
     "without a path, `systx run --on-exit=keep -- CMD` and then `systx enter ID` do the same";
 
+/// Views that have left the name space and are still in use.
+#[derive(Default)]
+struct Lingering {
+    count: AtomicUsize,
+    /// Some may be gone.
+    views: OnceLock<Mutex<Vec<Weak<PathView>>>>,
+}
+
+impl Lingering {
+    fn views(&self) -> &Mutex<Vec<Weak<PathView>>> {
+        self.views.get_or_init(|| Mutex::new(rank::LEAF, Vec::new()))
+    }
+
+    fn add(&self, view: &Arc<PathView>) {
+        self.count.fetch_add(1, Ordering::AcqRel);
+        let mut views = self.views().lock();
+        views.retain(|view| view.strong_count() > 0);
+        views.push(Arc::downgrade(view));
+    }
+}
+
 /// The place of all path views of a daemon.
 pub struct PathViews {
     dir: Option<PathBuf>,
-    /// Connections of views that have left the name space and are still in use.
-    lingering: Arc<AtomicUsize>,
+    lingering: Arc<Lingering>,
     watcher: Arc<Watcher>,
 }
 
@@ -77,7 +101,7 @@ pub struct PathView {
     cut_off: AtomicBool,
     /// The mount, until it leaves the name space.
     mount: Mutex<Option<OwnedFd>>,
-    lingering: Arc<AtomicUsize>,
+    lingering: Arc<Lingering>,
     watcher: Arc<Watcher>,
     /// Whoever else's it is, to the end of the last use.
     _seat: Option<Seat>,
@@ -191,7 +215,36 @@ impl PathViews {
 
     /// How many views are in use whose transactions have ended.
     pub fn lingering(&self) -> usize {
-        self.lingering.load(Ordering::Acquire)
+        self.lingering.count.load(Ordering::Acquire)
+    }
+
+    /// Those of a volume, as `st_dev` of their mounts.
+    pub(crate) fn left_on(&self, vol: &Arc<SharedVolume>) -> Vec<u64> {
+        self.all_left_on(vol).iter().filter_map(|view| view.dev()).collect()
+    }
+
+    fn all_left_on(&self, vol: &Arc<SharedVolume>) -> Vec<Arc<PathView>> {
+        let all: Vec<_> = self.lingering.views().lock().iter().filter_map(Weak::upgrade).collect();
+        all.into_iter().filter(|view| view.lasting.is_on(vol)).collect()
+    }
+
+    /// Ends those of a volume that is not served any more: what is open of them answers with
+    /// an error.
+    pub(crate) fn end_left_on(&self, vol: &Arc<SharedVolume>) {
+        let all = self.all_left_on(vol);
+        all.iter().for_each(|view| view.connection.stop());
+        let ended: Vec<_> = all.iter().map(Arc::downgrade).collect();
+        drop(all);
+        let until = Instant::now() + ENDING_LIMIT;
+        // Their own threads drop them.
+        while ended.iter().any(|view| view.strong_count() > 0) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Who has the kernel drop pages of what is open of views that were committed.
+    pub(crate) fn watcher(&self) -> Arc<Watcher> {
+        Arc::clone(&self.watcher)
     }
 
     /// Whether a path leads into a view.
@@ -361,8 +414,8 @@ impl PathView {
     pub fn retired(self: &Arc<Self>, open: &[StillOpen]) {
         let this: Arc<dyn Keeps> = self.clone();
         for one in open {
-            if let Some(file) = &one.file {
-                self.watcher.add(&this, one.node, file.as_fd());
+            if let Some((file, id)) = &one.file {
+                self.watcher.add(&this, one.node, (file.as_fd(), *id));
             }
         }
         let nodes: Vec<NodeId> = open.iter().map(|one| one.node).collect();
@@ -420,22 +473,29 @@ impl PathView {
             }
         }
         *self.mount.lock() = None;
-        self.lingering.fetch_add(1, Ordering::AcqRel);
-        let count = Arc::clone(&self.lingering);
+        self.lingering.add(&self);
+        let lingering = Arc::clone(&self.lingering);
         let waiter = std::thread::Builder::new().name("view's end".into()).spawn(move || {
             self.connection.wait();
             let this: Arc<dyn Keeps> = self.clone();
             self.watcher.remove(&this);
             drop(this);
-            let count = Arc::clone(&self.lingering);
+            let lingering = Arc::clone(&self.lingering);
             drop(self);
-            count.fetch_sub(1, Ordering::AcqRel);
+            lingering.count.fetch_sub(1, Ordering::AcqRel);
         });
         if let Err(error) = waiter {
             // The view went with the closure, and its connection ended.
             tracing::error!(%error, "no thread for a view in use");
-            count.fetch_sub(1, Ordering::AcqRel);
+            lingering.count.fetch_sub(1, Ordering::AcqRel);
         }
+    }
+
+    /// `st_dev` of its mount.
+    fn dev(&self) -> Option<u64> {
+        let (major, minor) = self.device.split_once(':')?;
+        let number = |hex| u32::from_str_radix(hex, 16).ok();
+        Some(rustix::fs::makedev(number(major)?, number(minor)?))
     }
 
     /// A path below the view as one of the host; any other as it is.

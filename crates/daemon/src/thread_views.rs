@@ -618,8 +618,8 @@ impl Desk {
         let keeps: Arc<dyn Keeps> = guarded.clone();
         for still in open {
             let Some(node) = tag.node(still.node) else { continue };
-            if let Some(file) = &still.file {
-                self.watcher.add(&keeps, node, file.as_fd());
+            if let Some((file, id)) = &still.file {
+                self.watcher.add(&keeps, node, (file.as_fd(), *id));
             }
             keeps.drop_pages(node);
         }

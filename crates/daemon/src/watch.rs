@@ -2,7 +2,9 @@
 //! the kernel has to drop the pages that the view gave it.
 //!
 //! One inotify instance for all of them, since a user may have few, and one thread that lives as
-//! long as the daemon. Stores by mappings of others move nothing that inotify sees.
+//! long as the daemon. Stores by mappings of others move nothing that inotify sees. On a
+//! log-structured volume it sees what is changed through the mount, and commits are told by the
+//! volume itself.
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
@@ -12,11 +14,16 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 use systx_base::NodeId;
 use systx_base::sync::{Mutex, rank};
+use systx_store::io::HostId;
+use systx_vfs::shared::Follower;
 
 /// See the module.
 #[derive(Default)]
 pub struct Watcher {
     watch: OnceLock<Option<Arc<Watch>>>,
+    /// The same targets by what they are; of two volumes one object may have the number of another,
+    /// whose pages are then dropped for nothing.
+    objects: OnceLock<Mutex<HashMap<HostId, Vec<Target>>>>,
 }
 
 struct Watch {
@@ -36,8 +43,14 @@ struct Target {
 }
 
 impl Watcher {
+    fn objects(&self) -> &Mutex<HashMap<HostId, Vec<Target>>> {
+        self.objects.get_or_init(|| Mutex::new(rank::LEAF, HashMap::new()))
+    }
+
     /// From now on, changes of the file make the kernel drop the pages of the node.
-    pub fn add(&self, view: &Arc<dyn Keeps>, node: NodeId, file: BorrowedFd<'_>) {
+    pub fn add(&self, view: &Arc<dyn Keeps>, node: NodeId, (file, id): (BorrowedFd<'_>, HostId)) {
+        let target = Target { view: Arc::downgrade(view), node };
+        self.objects().lock().entry(id).or_default().push(target);
         let Some(watch) = self.watch.get_or_init(start) else { return };
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let flags = WatchFlags::MODIFY | WatchFlags::MASK_ADD;
@@ -53,8 +66,12 @@ impl Watcher {
 
     /// Nothing of the view is open any more.
     pub fn remove(&self, view: &Arc<dyn Keeps>) {
-        let Some(Some(watch)) = self.watch.get() else { return };
         let view = Arc::downgrade(view);
+        self.objects().lock().retain(|_, targets| {
+            targets.retain(|target| !target.view.ptr_eq(&view));
+            !targets.is_empty()
+        });
+        let Some(Some(watch)) = self.watch.get() else { return };
         let mut targets = watch.targets.lock();
         targets.retain(|id, targets| {
             targets.retain(|target| !target.view.ptr_eq(&view));
@@ -64,6 +81,29 @@ impl Watcher {
             }
             !targets.is_empty()
         });
+    }
+}
+
+impl Follower for Watcher {
+    fn changed(&self, files: &[HostId]) {
+        let met: Vec<(Arc<dyn Keeps>, NodeId)> = {
+            let objects = self.objects().lock();
+            let targets = files.iter().filter_map(|id| objects.get(id)).flatten();
+            targets.filter_map(|target| Some((target.view.upgrade()?, target.node))).collect()
+        };
+        if met.is_empty() {
+            return;
+        }
+        // The kernel waits for each READ of these pages that is under way, and these for commits.
+        let drop_all = move || {
+            for (view, node) in met {
+                view.drop_pages(node);
+            }
+        };
+        let thread = std::thread::Builder::new().name("follow".into()).spawn(drop_all);
+        if let Err(error) = thread {
+            tracing::warn!(%error, "files open over a commit may show old pages");
+        }
     }
 }
 

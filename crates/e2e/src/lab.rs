@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 mod built;
 mod layers;
 mod limited;
+mod logged;
 
 pub(crate) const PREFIX: &str = "systx-e2e.";
 pub(crate) const RUNTIME_VARIABLE: &str = "SYSTX_RUNTIME_DIR";
@@ -50,6 +51,8 @@ pub enum Fs {
     Tmpfs,
     /// An overlay with its layers on one ext4; not among those that every suite may meet.
     Overlay,
+    /// A log-structured volume, mounted by the lab's own daemon; no more among them.
+    Volume,
 }
 
 impl Fs {
@@ -66,6 +69,7 @@ impl Fs {
             Fs::Btrfs => "btrfs",
             Fs::Tmpfs => "tmpfs",
             Fs::Overlay => "overlay",
+            Fs::Volume => "volume",
         }
     }
 
@@ -74,7 +78,7 @@ impl Fs {
         let Some(name) = std::env::var_os("SYSTX_E2E_FS") else { return Fs::Ext4 };
         *Fs::ALL
             .iter()
-            .chain(&[Fs::Overlay])
+            .chain(&[Fs::Overlay, Fs::Volume])
             .find(|fs| OsStr::new(fs.name()) == name)
             .unwrap_or_else(|| panic!("SYSTX_E2E_FS: no file system {name:?}"))
     }
@@ -89,7 +93,7 @@ impl Fs {
             Fs::Ext4FewInodes => Some(("mkfs.ext4", &["-q", "-F", "-m", "0", "-N", "256"])),
             Fs::Xfs => Some(("mkfs.xfs", &["-q", "-f"])),
             Fs::Btrfs => Some(("mkfs.btrfs", &["-q", "-f"])),
-            Fs::Tmpfs => None,
+            Fs::Tmpfs | Fs::Volume => None,
         }
     }
 }
@@ -197,7 +201,11 @@ impl Lab {
         }
         chmod(&lab.dir, 0o755);
         chmod(&lab.dir.join("run"), 0o700);
-        lab.mount(&name, megabytes)?;
+        if fs == Fs::Volume {
+            lab.mount_logged(&name, megabytes);
+        } else {
+            lab.mount(&name, megabytes)?;
+        }
         if fs == Fs::Overlay {
             let lower = lab.layer("lower");
             for layer in [&lower, &lab.layer("upper"), &lab.layer("work")] {
@@ -574,6 +582,7 @@ impl Drop for Lab {
                 }
             }
         }
+        self.check_logged();
         remove(&self.dir, self.image.as_deref());
     }
 }

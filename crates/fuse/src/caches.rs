@@ -146,6 +146,11 @@ impl Caches for KernelCaches {
         files.iter().map(ask).collect()
     }
 
+    fn reach(&self, node: NodeId) -> Result<OwnedFd, Errno> {
+        let root = (self.root)()?;
+        open_node(root.as_fd(), node)
+    }
+
     fn find(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         let device = |fd: &OwnedFd| {
             let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;

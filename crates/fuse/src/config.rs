@@ -35,6 +35,20 @@ pub enum FileLocks {
     ViewToldOfClose,
 }
 
+/// Whose mount it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Users {
+    /// One transaction's.
+    One,
+    /// Programs come and go that have nothing to do with each other: what calls have done that may
+    /// not be over is remembered, see `in_flight.rs`. So it is where closes are told.
+    Many,
+    /// As that, and nodes are numbers that mean the same for ever: the view finds the name `.` in
+    /// one that it has not handed out. So a file handle of the mount (name_to_handle_at(2))
+    /// outlives what the kernel keeps, and who serves it reaches an object by its number.
+    ManyByNumber,
+}
+
 /// How long a request may take before something is done about it: see `watchdog.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
@@ -75,9 +89,8 @@ pub struct Config {
     pub readdirplus: Readdirplus,
     /// Who keeps file locks.
     pub locks: FileLocks,
-    /// Programs come and go that have nothing to do with each other: what calls have done that may
-    /// not be over is remembered, see `in_flight.rs`. So it is where closes are told.
-    pub shared: bool,
+    /// Whose mount it is.
+    pub users: Users,
     /// Threads per queue at the start; more are added while requests block.  0: chosen by the
     /// transport.
     pub workers: usize,
@@ -100,7 +113,7 @@ impl Default for Config {
             max_write: 0,
             readdirplus: Readdirplus::Always,
             locks: FileLocks::Kernel,
-            shared: false,
+            users: Users::One,
             workers: 0,
             root: NodeId::ROOT,
             patience: Patience::default(),

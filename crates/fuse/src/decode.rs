@@ -108,7 +108,7 @@ pub enum Operation<'a> {
 pub fn decode<'a>(opcode: Opcode, fixed: &[u8], data: &'a [u8]) -> Result<Operation<'a>, Refusal> {
     use Opcode as O;
     Ok(match opcode {
-        O::Lookup => Operation::Lookup { name: only_name(data)? },
+        O::Lookup => Operation::Lookup { name: looked_up(data)? },
         O::Unlink => Operation::Unlink { name: only_name(data)? },
         O::Rmdir => Operation::Rmdir { name: only_name(data)? },
         O::Symlink | O::Mknod | O::Mkdir | O::Link | O::Create | O::Tmpfile => {
@@ -207,6 +207,14 @@ fn check_name(name: &[u8]) -> Result<&[u8], Refusal> {
         return Err(Errno::NAMETOOLONG.into());
     }
     Ok(name)
+}
+
+/// The kernel looks up `.` in a node of which it has the number alone, see `Users::ManyByNumber`.
+fn looked_up(data: &[u8]) -> Result<&[u8], Refusal> {
+    match only_string(data)? {
+        b"." => Ok(b"."),
+        name => check_name(name),
+    }
 }
 
 fn only_name(data: &[u8]) -> Result<&[u8], Refusal> {

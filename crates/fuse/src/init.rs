@@ -8,9 +8,10 @@
 //! - `DONT_MASK` with `POSIX_ACL`: a default ACL replaces the umask, so the view applies it.
 //! - `HANDLE_KILLPRIV_V2`: else each write(2) asks for `security.capability` first.
 //! - `ABORT_ERROR`: tells an abort (`ECONNABORTED`) from an unmount (`ENODEV`).
-//! - Passthrough, splice, DAX, exports, security contexts: not spoken here.
+//! - `EXPORT_SUPPORT` only where the view says so ([`Users::ManyByNumber`]).
+//! - Passthrough, splice, DAX, security contexts: not spoken here.
 
-use crate::config::{Config, FileLocks, Readdirplus};
+use crate::config::{Config, FileLocks, Readdirplus, Users};
 use crate::wire::{self, init};
 
 /// What was agreed.
@@ -75,6 +76,9 @@ pub(crate) fn negotiate(
     }
     if config.locks != FileLocks::Kernel {
         wanted |= init::POSIX_LOCKS | init::FLOCK_LOCKS;
+    }
+    if config.users == Users::ManyByNumber {
+        wanted |= init::EXPORT_SUPPORT;
     }
     if ring {
         wanted |= init::OVER_IO_URING;

@@ -52,6 +52,6 @@ mod watchdog;
 pub mod wire;
 
 pub use caches::KernelCaches;
-pub use config::{Config, FileLocks, Patience, Readdirplus, Transport};
+pub use config::{Config, FileLocks, Patience, Readdirplus, Transport, Users};
 pub use connection::{Connection, serve};
 pub use stats::Stats;

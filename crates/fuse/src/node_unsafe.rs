@@ -19,7 +19,8 @@ struct NodeHandle {
     generation: u32,
 }
 
-/// An `O_PATH` descriptor of a node that the kernel has in memory, without a request to anybody.
+/// An `O_PATH` descriptor of a node that the kernel has in memory, without a request to anybody;
+/// where nodes are found by number (`Users::ManyByNumber`), of any.
 ///
 /// # Errors
 /// `ESTALE` if it has not; `EPERM` without the right to open by handle.

@@ -29,7 +29,7 @@ use systx_vfs::api::{
 use systx_vfs::client;
 use zerocopy::FromBytes;
 
-use crate::config::{Config, FileLocks};
+use crate::config::{Config, FileLocks, Users};
 use crate::decode::{Create, Operation, Refusal, Window, decode};
 use crate::in_flight::InFlight;
 use crate::locks::{By, Locks};
@@ -89,7 +89,7 @@ impl Server {
             view,
             ttls: config.into(),
             told_of_close: config.locks == FileLocks::ViewToldOfClose,
-            shared: config.shared || config.locks == FileLocks::ViewToldOfClose,
+            shared: config.users != Users::One || config.locks == FileLocks::ViewToldOfClose,
             root: config.root,
             locks: Locks::new(),
             in_flight: InFlight::new(),

@@ -156,6 +156,9 @@ impl Caches for Without<KernelCaches> {
         let other = || File::open("/proc/self/exe").map_err(|_| Errno::IO);
         files.iter().map(|_| Writing::of(other()?.into())).collect()
     }
+    fn reach(&self, node: NodeId) -> Result<OwnedFd, Errno> {
+        self.it.reach(node)
+    }
     fn find(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
         self.it.find(path)
     }

@@ -158,7 +158,7 @@ impl VolumeView {
         Attr { nlink: attr.nlink.saturating_sub(hidden.into()), ..attr }
     }
 
-    /// One more lookup of an object's node.
+    /// One more lookup of an object's node, which the kernel may have found by its number.
     fn enter(&self, ino: Ino) -> Reply<HostId> {
         self.table.enter(ino, || {
             self.base.hold(ino)?;

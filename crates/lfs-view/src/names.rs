@@ -99,6 +99,9 @@ impl VolumeView {
         if self.hides(parent, name) {
             return Ok(None);
         }
+        if name == b"." {
+            return self.hand_out(ino_of(parent)).map(Some);
+        }
         let reads = [ObjectRef::Entry { dir: self.oid(parent)?, name }];
         let found = self.reading(&reads, || self.look(|ops| ops.lookup(ino_of(parent), name)));
         match found.and_then(|link| self.hand_out(link.ino)) {

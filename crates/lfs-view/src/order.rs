@@ -88,6 +88,9 @@ impl ViewZero for VolumeView {
         let (known, _) = self.table.id(id.ino)?;
         (known == id).then_some(NodeId(id.ino))
     }
+    fn number_of(&self, id: HostId) -> Option<NodeId> {
+        Some(NodeId(id.ino))
+    }
     fn is_dir(&self, node: NodeId) -> bool {
         self.table.id(ino_of(node)).is_some_and(|(_, kind)| kind == Kind::Dir)
     }

@@ -12,6 +12,7 @@ pub mod client;
 pub mod content;
 pub mod freeze;
 mod glimpse;
+mod ground;
 pub mod growing;
 mod habits;
 mod handles;

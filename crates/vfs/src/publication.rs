@@ -170,6 +170,11 @@ pub trait Caches: Send + Sync {
     /// # Errors
     /// The kernel's.
     fn keep_unwritten(&self, files: &[NodeId]) -> Result<Vec<Writing>, Errno>;
+    /// A descriptor (`O_PATH`) of a node, through the mount; see [`ViewZero::number_of`].
+    ///
+    /// # Errors
+    /// The kernel's; `ESTALE`: it does not know the node, and cannot find it by its number.
+    fn reach(&self, node: NodeId) -> Result<OwnedFd, Errno>;
     /// A descriptor (`O_PATH`) of what has this path on the host, through the mount.
     ///
     /// # Errors
@@ -187,6 +192,11 @@ pub trait ViewZero: Send + Sync {
     fn root_id(&self) -> Option<HostId>;
     /// The node of an object, if the kernel knows it.
     fn node_of(&self, id: HostId) -> Option<NodeId>;
+    /// The node of any object, where that follows from its number, so that the kernel finds it by a
+    /// file handle.
+    fn number_of(&self, _id: HostId) -> Option<NodeId> {
+        None
+    }
     /// Whether a node is a directory.
     fn is_dir(&self, node: NodeId) -> bool;
     /// A regular file that the kernel knows, by its key in the conflict engine.
@@ -569,7 +579,8 @@ impl UnderWay {
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.marked.let_changes_go();
-        if self.marked.phase.lock().decided {
+        let decided = self.marked.phase.lock().decided;
+        if decided {
             self.tell();
         }
         {
@@ -579,6 +590,9 @@ impl Drop for UnderWay {
         }
         self.marked.phase.lock().over = true;
         self.marked.changed.notify_all();
+        if decided {
+            self.vol.tell_follower(&self.marked.all.pages);
+        }
     }
 }
 

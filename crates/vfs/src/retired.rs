@@ -21,8 +21,9 @@
 
 use crate::api::*;
 use crate::client;
+use crate::ground::{Ground, Object};
+use crate::plain::Plain;
 use crate::plain::files::{Opens, handle_of};
-use crate::plain::{Echo, Gate, Plain, STALL};
 use crate::shared::SharedVolume;
 use crate::view::View;
 use crate::volume::errno;
@@ -36,7 +37,6 @@ use std::time::Duration;
 use systx_base::sync::{Event, Mutex, rank};
 use systx_base::{Kind, NodeId};
 use systx_store::io::HostId;
-use systx_store::real::RealIo;
 
 /// See the module.
 pub struct Lasting {
@@ -74,14 +74,9 @@ struct Committed {
     last: NodeId,
 }
 
-/// Who orders the requests that arrive after the commit: the one place where that is decided.
-fn gate_of(vol: &Arc<SharedVolume>) -> Arc<dyn Gate> {
-    Arc::new(Echo::new(Arc::clone(vol), STALL))
-}
-
 /// What the kernel has open, held over the commit.
 struct Pinned {
-    fd: OwnedFd,
+    object: Object,
     id: HostId,
     kind: Kind,
     /// It will not be committed: this is a copy without a name.
@@ -97,11 +92,10 @@ impl Committed {
         if let Some(plain) = self.plain.get() {
             return Ok(plain);
         }
-        let made =
-            self.view.plain_successor(self.last, gate_of(&self.vol)).inspect_err(|errno| {
-                tracing::error!(%errno, "what a committed view has open is lost");
-                self.view.cancel();
-            })?;
+        let made = self.view.plain_successor(self.last, &self.vol).inspect_err(|errno| {
+            tracing::error!(%errno, "what a committed view has open is lost");
+            self.view.cancel();
+        })?;
         Ok(self.plain.get_or_init(|| made))
     }
 
@@ -111,7 +105,8 @@ impl Committed {
         if id > self.last || plain.has(id) {
             return Ok(());
         }
-        let (fd, host, kind) = self.view.committed_object(id)?;
+        let (object, host, kind) = self.view.committed_object(id, &self.vol)?;
+        let fd = Ground(&self.vol).reach(object, host, kind)?;
         plain.adopt(id, fd, host, kind, Opens::default());
         Ok(())
     }
@@ -183,6 +178,11 @@ impl Lasting {
         }
     }
 
+    /// Whether it is a view of this volume.
+    pub fn is_on(&self, vol: &Arc<SharedVolume>) -> bool {
+        Arc::ptr_eq(&self.vol, vol)
+    }
+
     /// Whether any file is open for writing.
     pub fn is_open_for_writing(&self) -> bool {
         self.opens.lock().values().any(Opens::writes)
@@ -249,7 +249,8 @@ impl Lasting {
         if view.state.lock().node(id).ok()?.is_changed() {
             return None;
         }
-        view.committed_object(id).ok().map(|(file, ..)| file)
+        let (object, host, kind) = view.committed_object(id, &self.vol).ok()?;
+        Ground(&self.vol).reach(object, host, kind).ok()
     }
 
     /// The node of an inode of the host that an open transaction has met.
@@ -267,8 +268,8 @@ impl Lasting {
 pub struct StillOpen {
     /// As which node.
     pub node: NodeId,
-    /// The committed file (`O_PATH`), if it is one that others can reach.
-    pub file: Option<OwnedFd>,
+    /// The committed file (`O_PATH`), if it is one that others can reach, and which that is.
+    pub file: Option<(OwnedFd, HostId)>,
 }
 
 /// No request is under way.
@@ -298,7 +299,7 @@ impl Pause {
         let Some(view) = self.view() else { return };
         let open: Vec<NodeId> = self.lasting.opens.lock().keys().copied().collect();
         for id in open {
-            match view.pinned(id, read_only) {
+            match view.pinned(id, read_only, &self.lasting.vol) {
                 Ok(Some(pinned)) => drop(self.pinned.insert(id, pinned)),
                 Ok(None) => {}
                 Err(errno) => tracing::debug!(node = id.0, %errno, "an open file is not held"),
@@ -320,11 +321,23 @@ impl Pause {
             }
             // What is not there any more answers `ESTALE`: an outsider was faster.
             self.pinned.remove(&id);
-            if let Ok((fd, host, kind)) = view.committed_object(id) {
-                self.pinned.insert(id, Pinned { fd, id: host, kind, copy: false });
+            if let Ok((object, host, kind)) = view.committed_object(id, &self.lasting.vol) {
+                self.pinned.insert(id, Pinned { object, id: host, kind, copy: false });
             }
         }
         view.move_locks(false);
+    }
+
+    /// What was held of a node: a descriptor, what it is, and whether it is a copy.
+    fn reached(&mut self, id: NodeId) -> Option<(OwnedFd, HostId, Kind, bool)> {
+        let Pinned { object, id: host, kind, copy } = self.pinned.remove(&id)?;
+        match Ground(&self.lasting.vol).reach(object, host, kind) {
+            Ok(fd) => Some((fd, host, kind, copy)),
+            Err(errno) => {
+                tracing::warn!(node = id.0, %errno, "an open file is lost");
+                None
+            }
+        }
     }
 
     /// After the commit: from now on requests are plain ones.  Returns what the kernel has open, of
@@ -341,11 +354,16 @@ impl Pause {
         let mut open = Vec::new();
         for (id, opens) in opens {
             let mut still = StillOpen { node: id, file: None };
-            if let Some(Pinned { fd, id: host, kind, copy }) = self.pinned.remove(&id) {
+            if let Some((fd, host, kind, copy)) = self.reached(id) {
                 if kind == Kind::File && !copy {
-                    still.file = rustix::io::fcntl_dupfd_cloexec(&fd, 0).ok();
+                    still.file = rustix::io::fcntl_dupfd_cloexec(&fd, 0).ok().map(|fd| (fd, host));
                 }
-                committed.plain()?.adopt(id, fd, host, kind, opens);
+                let plain = committed.plain()?;
+                plain.adopt(id, fd, host, kind, opens);
+                if Ground(&self.lasting.vol).is_mount() {
+                    // Whoever replaces it asks the mount who has it open.
+                    plain.open_at_once(id);
+                }
             }
             open.push(still);
         }
@@ -362,26 +380,27 @@ impl Pause {
 impl View {
     /// What the kernel has open as a node, if it is known on the backing file system; a copy if it
     /// will not be there after the commit.
-    fn pinned(&self, id: NodeId, read_only: bool) -> Reply<Option<Pinned>> {
+    fn pinned(
+        &self,
+        id: NodeId,
+        read_only: bool,
+        vol: &Arc<SharedVolume>,
+    ) -> Reply<Option<Pinned>> {
         let (known, named, kind) = {
             let st = self.state.lock();
             let node = st.node(id)?;
             (node.base.is_some(), node.attr.nlink > 0, node.attr.kind)
         };
         if if read_only { known } else { known && named } {
-            let (fd, host, kind) = self.committed_object(id)?;
-            return Ok(Some(Pinned { fd, id: host, kind, copy: false }));
+            let (object, host, kind) = self.committed_object(id, vol)?;
+            return Ok(Some(Pinned { object, id: host, kind, copy: false }));
         }
         if kind != Kind::File || (named && !read_only) {
             return Ok(None);
         }
-        let fd = self.copy_without_name(id)?;
+        let fd = self.copy_without_name(id, vol)?;
         let host = crate::plain::identity_of(&fd)?;
-        Ok(Some(Pinned { fd, id: host, kind, copy: true }))
-    }
-
-    fn real(&self) -> Reply<&RealIo> {
-        self.vol.locks.as_deref().ok_or(Errno::STALE)
+        Ok(Some(Pinned { object: Object::Reached(fd), id: host, kind, copy: true }))
     }
 
     /// Which inode a node is, by what was installed last.
@@ -390,8 +409,12 @@ impl View {
         st.nodes.get(id)?.base.as_ref().map(|base| base.stamp.id)
     }
 
-    /// A descriptor (`O_PATH`) of the backing object of a node.
-    fn committed_object(&self, id: NodeId) -> Reply<(OwnedFd, HostId, Kind)> {
+    /// The committed object of a node.
+    fn committed_object(
+        &self,
+        id: NodeId,
+        vol: &Arc<SharedVolume>,
+    ) -> Reply<(Object, HostId, Kind)> {
         let st = self.state.lock();
         let base = st.node(id)?.base.as_ref().filter(|base| !base.foreign).ok_or(Errno::STALE)?;
         let handle = match &base.place {
@@ -405,13 +428,13 @@ impl View {
         if stat.id != base.stamp.id {
             return Err(Errno::STALE);
         }
-        Ok((self.real()?.duplicate(self.bare(&handle)).map_err(errno)?, stat.id, stat.kind))
+        Ok((Ground(vol).hold(self.bare(&handle))?, stat.id, stat.kind))
     }
 
     /// A copy of a file of this view, without a name, on the same file system.
-    fn copy_without_name(&self, id: NodeId) -> Reply<OwnedFd> {
+    fn copy_without_name(&self, id: NodeId, vol: &Arc<SharedVolume>) -> Reply<OwnedFd> {
         const STEP: u64 = 1 << 20;
-        let root = self.real()?.duplicate(&self.vol.tree.root()).map_err(errno)?;
+        let root = Ground(vol).root()?;
         let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         let copy = rustix::fs::openat(&root, c".", flags, Mode::from_raw_mode(0o600))?;
         let attr = self.getattr(id)?;
@@ -442,9 +465,8 @@ impl View {
 
     /// A plain view of the volume, in which this view's nodes, up to the `last` one, keep their
     /// numbers.
-    fn plain_successor(&self, last: NodeId, gate: Arc<dyn Gate>) -> Reply<Plain> {
-        let root = self.real()?.duplicate(&self.vol.tree.root()).map_err(errno)?;
-        let plain = Plain::new(root, self.vol.hidden(), gate)?;
+    fn plain_successor(&self, last: NodeId, vol: &Arc<SharedVolume>) -> Reply<Plain> {
+        let plain = Plain::new(Ground(vol).root()?, self.vol.hidden(), Ground(vol).gate())?;
         let st = self.state.lock();
         let numbers: Vec<(HostId, NodeId)> = st
             .nodes
@@ -483,6 +505,8 @@ impl Requests for Lasting {
         } else {
             self.about(request.nodes().into_iter().flatten().map(|node| *node))?
         };
+        let is_retired = matches!(pass.serving, Serving::Committed(_));
+        let _behalf = (is_retired && Ground(&self.vol).is_mount()).then(|| client::ask_for(caller));
         match (&pass.serving, request) {
             (Serving::View(view), Request::Open { node, how }) => {
                 view.alive()?;

@@ -17,8 +17,8 @@ use std::collections::HashSet;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, RwLock, rank};
 use systx_store::Versions;
@@ -43,6 +43,13 @@ pub struct SharedVolume {
     pub(crate) inode_locks: Arc<InodeLocks>,
     /// Plain changes of names and attributes that the kernel may not know of yet.
     pub(crate) landing: Arc<Landing>,
+    follower: OnceLock<Arc<dyn Follower>>,
+}
+
+/// Who is told of commits that no file system tells of.
+pub trait Follower: Send + Sync {
+    /// A commit has changed what is in these files, and everybody can see it.  Must not wait.
+    fn changed(&self, files: &[HostId]);
 }
 
 impl Deref for SharedVolume {
@@ -66,6 +73,19 @@ impl SharedVolume {
             past: Arc::new(Past::new()),
             inode_locks: Arc::new(InodeLocks::new()),
             landing: Arc::new(Landing::new()),
+            follower: OnceLock::new(),
+        }
+    }
+
+    /// Commits are told to `follower` from now on; the first call counts.
+    pub fn tell_commits(&self, follower: Arc<dyn Follower>) {
+        let _ = self.follower.set(follower);
+    }
+
+    /// A commit is over that has changed these files.
+    pub(crate) fn tell_follower(&self, files: &[HostId]) {
+        if let (Some(follower), false) = (self.follower.get(), files.is_empty()) {
+            follower.changed(files);
         }
     }
 

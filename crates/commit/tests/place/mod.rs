@@ -59,6 +59,9 @@ impl Caches for NoCaches {
     fn keep_unwritten(&self, files: &[NodeId]) -> Result<Vec<Writing>, Errno> {
         Ok(files.iter().map(|_| Writing::Unknown).collect())
     }
+    fn reach(&self, _: NodeId) -> Result<std::os::fd::OwnedFd, Errno> {
+        Err(Errno::STALE)
+    }
     fn find(&self, _: &[u8]) -> Result<std::os::fd::OwnedFd, Errno> {
         Err(Errno::XDEV)
     }

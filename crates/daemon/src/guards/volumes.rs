@@ -164,7 +164,8 @@ impl Guards {
         self.table.open().into_iter().filter(|txn| txn.works_on(&volume)).collect()
     }
 
-    /// Ends them: the volume is not served any more.  One that is being committed goes on.
+    /// Ends them, and what is still in use of others: the volume is not served any more.  One that
+    /// is being committed goes on.
     fn end_working_in(&self, image: &Image) {
         for txn in self.working_in(image) {
             let Ok(_turn) = self.table.turn(&txn) else { continue };
@@ -175,6 +176,9 @@ impl Guards {
                 visitor.end_all();
             }
             self.table.retire(&txn, false);
+        }
+        if let Some(volume) = image.volume() {
+            self.table.volumes.path_views.end_left_on(&volume.vol);
         }
     }
 
@@ -210,7 +214,12 @@ impl Guards {
                 .path(image.dir.as_path())));
         }
         let but = [peer.pid];
-        let users = holders::find(&Sought::Through { dev: image.dev }, &but);
+        // Who uses a view of a transaction that has ended uses the volume.
+        let views = image.volume().map(|v| self.table.volumes.path_views.left_on(&v.vol));
+        let views = views.unwrap_or_default();
+        let places = std::iter::once(image.dev).chain(views.iter().copied());
+        let find = |dev| holders::find(&Sought::Through { dev }, &but);
+        let users: Vec<_> = places.flat_map(find).collect();
         let alone = users.is_empty() && image.copies().is_empty();
         let quietly = if alone { image.unmount() } else { Err(Errno::BUSY) };
         let cut = match quietly {

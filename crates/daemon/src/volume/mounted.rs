@@ -87,6 +87,14 @@ impl OpenVolume {
         self.check_built("frozen snapshots (--read-only)")
     }
 
+    /// Why nothing of it can be guarded, if so.
+    ///
+    /// # Errors
+    /// It is a log-structured volume: all of it is.
+    pub(crate) fn check_guards(&self) -> Result<(), Failure> {
+        self.check_built("guarded directories and no transactions of threads")
+    }
+
     /// What a log-structured volume does not do.
     pub(super) fn check_built(&self, what: &str) -> Result<(), Failure> {
         if self.mount.is_none() {
@@ -95,7 +103,7 @@ impl OpenVolume {
         let dir = self.location.mount.display();
         let text = format!("{dir} is a log-structured volume: there are no {what} on one yet");
         Err(Failure::new(FailureKind::Unsupported, text)
-            .hint("systx run works there")
+            .hint("systx run and systx begin work there")
             .path(self.location.mount.as_path()))
     }
 }

@@ -43,7 +43,10 @@ fn names_are_single_components() {
     assert_eq!(ok(Opcode::Lookup, &(), b"a b\0"), Operation::Lookup { name: b"a b" });
     let long = [&[b'x'; 255][..], b"\0"].concat();
     assert_eq!(ok(Opcode::Unlink, &(), &long), Operation::Unlink { name: &long[..255] });
-    for bad in [&b""[..], b"\0", b".\0", b"..\0", b"a/b\0", b"a", b"a\0b\0", b"a\0\0"] {
+    // The node itself, by its number.
+    assert_eq!(ok(Opcode::Lookup, &(), b".\0"), Operation::Lookup { name: b"." });
+    assert!(matches!(refused(Opcode::Rmdir, &(), b".\0"), Refusal::Malformed(_)));
+    for bad in [&b""[..], b"\0", b"..\0", b"a/b\0", b"a", b"a\0b\0", b"a\0\0"] {
         assert!(matches!(refused(Opcode::Lookup, &(), bad), Refusal::Malformed(_)), "{bad:?}");
         assert!(matches!(refused(Opcode::Rmdir, &(), bad), Refusal::Malformed(_)), "{bad:?}");
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use systx_fuse::{Config, Connection, FileLocks};
+use systx_fuse::{Config, Connection, FileLocks, Users};
 use systx_vfs::plain::{NoGate, Plain};
 
 /// Why nothing can be mounted here.
@@ -75,7 +75,7 @@ impl Guarded {
         };
         let told = guarded.plain.is_told();
         let locks = if told { FileLocks::ViewToldOfClose } else { FileLocks::Kernel };
-        let config = Config { locks, shared: true, ..config.clone() };
+        let config = Config { locks, users: Users::Many, ..config.clone() };
         let serving = systx_fuse::serve(dev, guarded.plain.clone(), config)?;
         guarded.connection = Some(serving);
         Ok(guarded)

@@ -26,4 +26,21 @@ impl Plain {
             self.table.opened(id);
         }
     }
+
+    /// Opens below what is open of a file, which is done with the first request as a rule.
+    pub(crate) fn open_at_once(&self, id: NodeId) {
+        let Ok(node) = self.table.node(id) else { return };
+        if node.kind != Kind::File {
+            return;
+        }
+        let is_written = node.files.lock().is_written();
+        let opened = if is_written {
+            self.writer(&node, false).map(drop)
+        } else {
+            self.reader(&node).map(drop)
+        };
+        if let Err(errno) = opened {
+            tracing::debug!(%errno, ?id, "not opened");
+        }
+    }
 }

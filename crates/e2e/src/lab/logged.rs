@@ -1,0 +1,46 @@
+//! Labs on log-structured volumes: what the suites of other file systems ask, they ask there, too.
+
+use super::{Fs, Lab, chmod, image_dir};
+use crate::run::{Limits, finish};
+
+impl Lab {
+    /// Has a directory guarded; of a volume all is.
+    pub fn guard(&self, dir: &str) {
+        if self.fs != Fs::Volume {
+            self.do_systx(["mount", dir]).ok();
+        }
+    }
+
+    /// The end of that.
+    pub fn unguard(&self, dir: &str) {
+        if self.fs != Fs::Volume {
+            self.do_systx(["umount", dir]).ok();
+        }
+    }
+
+    /// Makes the volume, and has the lab's daemon mount it.
+    pub(super) fn mount_logged(&mut self, name: &str, megabytes: u64) {
+        let image = image_dir(megabytes).join(format!("{name}.img"));
+        self.image = Some(image.clone());
+        let (image, size) = (image.to_str().expect("UTF-8"), format!("{megabytes}M"));
+        self.do_systx(["mkfs", image, "--size", &size]).ok();
+        // Not from within, or it would be in use.
+        let mut mount = self.systx(["mount", image]);
+        mount.arg(self.root()).current_dir(self.outside());
+        finish(mount, Limits::default(), self).ok();
+        self.mounted = true;
+        chmod(&self.root(), 0o755);
+    }
+
+    /// The image is whole, whatever was killed.
+    pub(super) fn check_logged(&self) {
+        if self.fs == Fs::Volume
+            && !std::thread::panicking()
+            && let Some(image) = self.image.as_deref().and_then(|image| image.to_str())
+        {
+            let mut fsck = self.systx(["fsck", image]);
+            fsck.current_dir(self.outside());
+            finish(fsck, Limits::seconds(60), self).ok();
+        }
+    }
+}
