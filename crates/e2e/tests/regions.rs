@@ -117,7 +117,7 @@ fn signals_to_others_wait_for_the_commit() {
 fn signals_from_others_wait_for_the_end_or_come_again() {
     let lab = lab!();
     let guarded = Guarded::new(&lab);
-    for case in ["deferred", "speculative", "masks"] {
+    for case in ["deferred", "speculative", "flooded", "masks"] {
         guarded.case(case);
     }
 }

@@ -95,7 +95,7 @@ impl Incoming {
     }
 
     /// Takes the next one out.
-    pub fn pop(&mut self) -> Option<[u64; 16]> {
+    fn pop(&mut self) -> Option<[u64; 16]> {
         if self.mode != Mode::Plain {
             return None;
         }
@@ -249,22 +249,40 @@ pub fn sigaction(signal: c_int, new: Option<Action>) -> Option<Action> {
     Some(old)
 }
 
-/// What runs instead of the program's handler.
-extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: the kernel gives a siginfo_t of 128 bytes to a handler with SA_SIGINFO.
-    let words = unsafe { info.cast::<[u64; 16]>().read() };
-    let noted = registry::with(key(), |region| {
-        let incoming = &mut region.incoming;
+/// Works on what this thread has noted down. The program's masks let signals in at any moment, and
+/// their handlers work on the same.
+fn undisturbed<T>(work: impl FnOnce(&mut Incoming) -> T) -> Option<T> {
+    let before = gate::mask(!0);
+    let done = registry::with(key(), |region| work(&mut region.incoming));
+    gate::mask(before);
+    done
+}
+
+/// Takes out the next signal that waited for the end.
+pub fn next() -> Option<[u64; 16]> {
+    undisturbed(Incoming::pop).flatten()
+}
+
+/// Notes a signal down if this thread wants that: how, and whether there was room.
+fn note_down(signal: c_int, info: [u64; 16]) -> Option<(Mode, bool)> {
+    let noted = undisturbed(|incoming| {
         if incoming.mode == Mode::Plain || incoming.pid != kernel::pid() {
             return None;
         }
-        let noted = incoming.note(words);
+        let noted = incoming.note(info);
         if !noted && incoming.mode == Mode::Deferred {
             incoming.late |= 1 << (signal - 1);
         }
         Some((incoming.mode, noted))
     });
-    match noted.flatten() {
+    noted.flatten()
+}
+
+/// What runs instead of the program's handler.
+extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: the kernel gives a siginfo_t of 128 bytes to a handler with SA_SIGINFO.
+    let words = unsafe { info.cast::<[u64; 16]>().read() };
+    match note_down(signal, words) {
         Some((Mode::Deferred, true)) => return,
         Some((Mode::Deferred, false)) => {
             // It waits in the kernel, until the thread is asked for it again at the end. SAFETY:

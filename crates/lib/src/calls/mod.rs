@@ -68,7 +68,7 @@ impl Drop for Quiet {
             mask(before & !late);
             // Those that waited for the end come now, in their order; their handlers may begin
             // transactions.
-            while let Some(info) = registry::with(key(), |region| region.incoming.pop()).flatten() {
+            while let Some(info) = incoming::next() {
                 incoming::send_again(&info);
             }
             rest.iter().for_each(incoming::send_again);

@@ -46,6 +46,7 @@ fn main() {
         "held" => sent::held(dir),
         "deferred" => sent::deferred(dir),
         "speculative" => sent::speculative(dir),
+        "flooded" => sent::flooded(dir),
         "ended" => sent::ended(dir),
         "masks" => sent::masks(dir),
         "room" => sent::room(dir),

@@ -211,6 +211,41 @@ pub fn speculative(dir: &Path) {
     }
 }
 
+/// How often signals of [`flooded`] were handled: from the side, and of the thread itself.
+static FLOOD: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
+
+extern "C" fn from_the_side(_: i32) {
+    FLOOD[0].fetch_add(1, Ordering::SeqCst);
+}
+
+extern "C" fn of_itself(_: i32) {
+    FLOOD[1].fetch_add(1, Ordering::SeqCst);
+}
+
+/// Each signal is noted down once, also where one comes while another is being noted down: after an
+/// abort all that were taken at once come again, and deferred ones come.
+pub fn flooded(dir: &Path) {
+    const EACH: i32 = 100;
+    let [side, own] = [signals::real_time(1), signals::real_time(2)];
+    signals::on(side, from_the_side);
+    signals::on(own, of_itself);
+    let me = signals::Thread::this();
+    for round in 0..200 {
+        let (flags, times) = match round % 2 {
+            0 => (Flags::SIGNALS_SPECULATIVE, 2),
+            _ => (Flags::SIGNALS_DEFERRED, 1),
+        };
+        let tx = systx::begin(dir, flags).unwrap();
+        std::thread::scope(|s| {
+            s.spawn(|| (0..EACH).for_each(|_| me.send(side)));
+            (0..EACH).for_each(|_| raise(own));
+        });
+        tx.abort().unwrap();
+        let handled = [0, 1].map(|n| FLOOD[n].swap(0, Ordering::SeqCst));
+        assert_eq!(handled, [times * EACH; 2], "round {round}, {flags:?}");
+    }
+}
+
 /// Programs block and wait for signals as ever, SIGSYS among them.
 pub fn masks(dir: &Path) {
     signals::record_all(&[libc::SIGUSR1]);
