@@ -230,7 +230,7 @@ pub fn flooded(dir: &Path) {
     signals::on(side, from_the_side);
     signals::on(own, of_itself);
     let me = signals::Thread::this();
-    for round in 0..200 {
+    for round in 0..1000 {
         let (flags, times) = match round % 2 {
             0 => (Flags::SIGNALS_SPECULATIVE, 2),
             _ => (Flags::SIGNALS_DEFERRED, 1),
