@@ -52,6 +52,14 @@ class Replica(validators.Validator):
                  "-c", script]
         return self.site.systx(*words, check=False)
 
+    def in_place(self):
+        """The last block that the replica has installed; -1: it does not answer."""
+        try:
+            told = self.client.call("abci_info")["response"]
+        except (OSError, RuntimeError, ValueError):
+            return -1
+        return int(told.get("last_block_height", 0))
+
     def files(self):
         """What is there, without what the replica keeps for itself."""
         found = {}
@@ -100,9 +108,10 @@ def replicas(site):
 
 
 def until_equal(every):
-    """Waits until all have the same blocks; that height."""
+    """Waits until all have the same blocks, and have them in place; that height."""
     def same():
-        heights = {one.height() for one in every}
+        # The engine has a block before the replica has installed it.
+        heights = {height for one in every for height in (one.height(), one.in_place())}
         return len(heights) == 1 and -1 not in heights
     validators.until(same, "all have the same blocks", 120)
     return every[0].height()

@@ -89,6 +89,8 @@ pub struct Replica {
     dir: PathBuf,
     model: Model,
     versions: Versions,
+    /// The last block that is in place, and the hash after it.
+    placed: (u64, Hash),
     /// The last block that was executed.
     height: u64,
     root: Hash,
@@ -135,12 +137,13 @@ impl Replica {
             last => last.map_or(0, |(at, ..)| *at),
         };
         waiting.height.store(height, Ordering::Release);
-        Ok(Replica { dir: dir.into(), model, versions, height, root, ready: None, waiting })
+        let placed = (height, root);
+        Ok(Replica { dir: dir.into(), model, versions, height, root, placed, ready: None, waiting })
     }
 
-    /// The last block, and the hash after it.
+    /// The last block that is in place, and the hash after it.
     pub fn head(&self) -> (u64, Hash) {
-        (self.height, self.root)
+        self.placed
     }
 
     /// Executes a block in memory; what became of each request, and the hash.
@@ -194,6 +197,7 @@ impl Replica {
         if !ready.accepted.is_empty() {
             self.place(&ready.accepted)?;
         }
+        self.placed = (self.height, self.root);
         self.waiting.height.store(self.height, Ordering::Release);
         for (number, verdict) in ready.verdicts {
             self.waiting.tell(number, verdict);
