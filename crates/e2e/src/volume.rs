@@ -36,6 +36,27 @@ impl<'a> Mounted<'a> {
         self.dir.join(name)
     }
 
+    /// What [`Mounted::all_or_nothing`] looks at, of round 0.
+    pub fn begin_rounds(&self) {
+        self.sh("echo 0 > a; mkdir d; echo 0 > d/b; touch d/at-0; sync a").ok();
+    }
+
+    /// After a commit that was to write its round to `a` and `d/b`, and to replace `d/at-*` by
+    /// `d/at-ROUND`, and was killed at some moment: of which round it all is.
+    pub fn all_or_nothing(&self, committed: u64, round: u64, end: &Finished) -> u64 {
+        let found = self.sh("cat a d/b; ls d | grep at-");
+        let found = format!("{}{}", found.out, found.err);
+        let lines: Vec<&str> = found.lines().collect();
+        let [a, b, name] = lines[..] else { panic!("{found}\n{}", self.lab.daemon_log()) };
+        assert!(a == b && name == format!("at-{a}"), "{found}\n{end}");
+        let now: u64 = a.parse().expect("a round");
+        assert!(now == committed || now == round, "{found}\n{end}");
+        if end.code == 0 {
+            assert_eq!(now, round, "it was told that it is committed: {end}");
+        }
+        now
+    }
+
     /// Unmounts it.
     pub fn umount(&self) {
         self.lab.do_systx(["umount", "v"]).ok();

@@ -258,7 +258,7 @@ fn counts_of_runs_and_of_plain_programs_at_once_are_all_there() {
 fn a_daemon_that_is_killed_leaves_all_of_a_commit_or_nothing() {
     let lab = lab!();
     let v = Mounted::new(&lab);
-    v.sh("echo 0 > a; mkdir d; echo 0 > d/b; touch d/at-0; sync a").ok();
+    v.begin_rounds();
     let mut committed = 0;
     for round in 1..=4_u64 {
         let script = format!(
@@ -273,17 +273,7 @@ fn a_daemon_that_is_killed_leaves_all_of_a_commit_or_nothing() {
         std::thread::sleep(std::time::Duration::from_millis(round * 50));
         lab.kill_and_come_back();
         let end = running.finish(&lab);
-        let found = v.sh("cat a d/b; ls d | grep at-");
-        let found = format!("{}{}", found.out, found.err);
-        let lines: Vec<&str> = found.lines().collect();
-        let [a, b, name] = lines[..] else { panic!("{found}\n{}", lab.daemon_log()) };
-        assert!(a == b && name == format!("at-{a}"), "{found}\n{end}");
-        let now: u64 = a.parse().unwrap();
-        assert!(now == committed || now == round, "{found}\n{end}");
-        if end.code == 0 {
-            assert_eq!(now, round, "it was told that it is committed: {end}");
-        }
-        committed = now;
+        committed = v.all_or_nothing(committed, round, &end);
         v.again();
     }
 }

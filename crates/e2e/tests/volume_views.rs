@@ -162,7 +162,7 @@ fn an_ended_view_shows_no_half_of_later_commits() {
 fn a_daemon_that_is_killed_leaves_all_of_a_views_commit_or_nothing() {
     let lab: Lab = lab!();
     let v = Mounted::new(&lab);
-    v.sh("echo 0 > a; mkdir d; echo 0 > d/b; touch d/at-0; sync a").ok();
+    v.begin_rounds();
     let mut committed = 0;
     for round in 1..=5_u64 {
         let open = Open::begin(&lab, "v", &[]);
@@ -179,17 +179,7 @@ fn a_daemon_that_is_killed_leaves_all_of_a_views_commit_or_nothing() {
         lab.kill_and_come_back();
         let end = running.finish(&lab);
         drop(held);
-        let found = v.sh("cat a d/b; ls d | grep at-");
-        let found = format!("{}{}", found.out, found.err);
-        let lines: Vec<&str> = found.lines().collect();
-        let [a, b, name] = lines[..] else { panic!("{found}\n{}", lab.daemon_log()) };
-        assert!(a == b && name == format!("at-{a}"), "{found}\n{end}");
-        let now: u64 = a.parse().unwrap();
-        assert!(now == committed || now == round, "{found}\n{end}");
-        if end.code == 0 {
-            assert_eq!(now, round, "it was told that it is committed: {end}");
-        }
-        committed = now;
+        committed = v.all_or_nothing(committed, round, &end);
         v.again();
     }
 }
