@@ -1,5 +1,6 @@
 """One client: writes values of SIZE bytes for SECONDS, each under a name of its own, and prints how
-long each took: `client.py etcd HOST SIZE SECONDS NAME`, `client.py replicate DIR SIZE SECONDS NAME`."""
+long each took: `client.py etcd HOST SIZE SECONDS NAME`, or
+`client.py replicate DIR SIZE SECONDS NAME`."""
 
 import base64
 import http.client

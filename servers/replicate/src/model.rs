@@ -14,6 +14,8 @@ use systx_protocol::certify::{Content, Offer, Set, Source, parent};
 pub type Hash = [u8; 32];
 /// Longest file, bytes.
 const LEN_MAX: u64 = 64 << 20;
+/// Longest name, bytes.
+const NAME_MAX: usize = 255;
 const BUCKETS: usize = 4096;
 const TOP: usize = 64;
 
@@ -263,7 +265,10 @@ impl Model {
         for (key, value) in &set.xattrs {
             match value {
                 Some(value) => leaf.xattrs.insert(key.clone(), value.clone()),
-                None => leaf.xattrs.remove(key),
+                None => {
+                    let gone = leaf.xattrs.remove(key);
+                    Some(gone.ok_or_else(|| format!("{} has none", shown(&set.path)))?)
+                }
             };
         }
         if let Some(content) = &set.content {
@@ -309,9 +314,12 @@ fn was(moved: &[(Vec<u8>, Vec<u8>)], path: &[u8]) -> Vec<u8> {
     found.unwrap_or_else(|| path.to_vec())
 }
 
-/// What comes from elsewhere must not lead out of the directory.
+/// What comes from elsewhere must not lead out of the directory, nor be what no file system has: a
+/// block with that in it could never be put in place.
 fn check(path: &[u8]) -> Result<(), String> {
-    let odd = |name: &[u8]| name.is_empty() || name == b"." || name == b".." || name.contains(&0);
+    let odd = |name: &[u8]| {
+        matches!(name, b"" | b"." | b"..") || name.contains(&0) || name.len() > NAME_MAX
+    };
     let own = path.split(|b| *b == b'/').next() == Some(OWN.as_bytes());
     if own || path.split(|b| *b == b'/').any(odd) {
         return Err(format!("{} is not replicated", shown(path)));
@@ -342,4 +350,48 @@ fn xattrs(at: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
         all.insert(name.to_vec(), value);
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn placed(path: &[u8], source: Source) -> Offer {
+        Offer { placed: vec![(path.to_vec(), source)], ..Offer::default() }
+    }
+
+    #[test]
+    fn a_request_that_leads_out_of_the_directory_is_refused_and_changes_nothing() {
+        let dir = std::env::temp_dir().join(format!("systx-replicate.{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let model = Model::read(&dir);
+        std::fs::remove_dir(&dir).unwrap();
+        let mut model = model.unwrap();
+        model.apply(&placed(b"l", Source::Symlink(b"/etc".to_vec()))).unwrap();
+        let root = model.root();
+        let long = [b'x'; 256];
+        for path in [
+            &b""[..],
+            b".",
+            b"..",
+            b"../x",
+            b"/etc/x",
+            b"a//b",
+            b"x\0",
+            b".replicate/1",
+            b"l/x",
+            &long,
+        ] {
+            assert!(model.apply(&placed(path, Source::File)).is_err(), "{}", shown(path));
+            let taken = Offer { taken: vec![path.to_vec()], ..Offer::default() };
+            assert!(model.apply(&taken).is_err(), "{}", shown(path));
+        }
+        let content = Some(Content { len: 1, keep: 0, runs: vec![] });
+        let through = Set { path: b"l".to_vec(), content, ..Set::default() };
+        assert!(model.apply(&Offer { set: vec![through], ..Offer::default() }).is_err());
+        let xattrs = vec![(b"user.none".to_vec(), None)];
+        let none = Set { path: b"l".to_vec(), xattrs, ..Set::default() };
+        assert!(model.apply(&Offer { set: vec![none], ..Offer::default() }).is_err());
+        assert_eq!(model.root(), root);
+    }
 }
