@@ -131,6 +131,20 @@ class Volume:
             if not is_guarded(tree):
                 self.systx("mount", tree)
 
+    def another_daemon(self, inject):
+        """Is to serve all of it, and to make up conflicts, or none."""
+        for tree in self.guarded:
+            self.systx("umount", tree)
+        served = [pid for pid, _ in processes_of(self.runtime)]
+        for pid in served:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not any(map(runs, served)), "the daemon is gone")
+        self.environment.pop("SYSTX_INJECT_ABORTS", None)
+        if inject:
+            self.environment["SYSTX_INJECT_ABORTS"] = inject
+        for tree in self.guarded:
+            self.systx("mount", tree)
+
     def close(self):
         atexit.unregister(self.close)
         for server in self.servers:  # what a site has added

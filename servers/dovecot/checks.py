@@ -1,5 +1,6 @@
 """What the README promises, shown with stock clients against stock Dovecot.  Started by ./test."""
 
+import errno
 import imaplib
 import multiprocessing
 import os
@@ -37,9 +38,7 @@ class Mail(unittest.TestCase):
                     for n in range(self.SERVERS)]
         self.server = self.all[0]
         self.home = f"{self.tree}/ann/Maildir"
-        client = self.server.connect()
-        client.select()
-        client.logout()
+        self.visit()
 
     def workers(self, clients, forgiving=False):
         servers = [self.all[n % len(self.all)] for n in range(clients + 2)]
@@ -57,18 +56,48 @@ class Mail(unittest.TestCase):
         said = self.site.systx("list", "--json").stdout
         self.assertIn('"transactions":[]', said.replace(" ", "").replace("\n", ""))
 
-    def in_mailbox(self):
+    def visit(self, readonly=False):
+        """A session that looks at all there is; unless it only reads it takes what is in new/."""
         client = self.server.connect()
-        client.select(readonly=True)
+        client.select(readonly=readonly)
         found = all_of(client)
         client.logout()
         return found
 
+    def in_mailbox(self):
+        return self.visit(readonly=True)
+
+    def in_the_middle(self, meanwhile):
+        """What a session answers that flags 600 messages, when something happens in the middle."""
+        for n in range(600):
+            path = f"{self.home}/cur/{n}.x:2,"
+            with open(path, "wb") as file:
+                file.write(message(f"m{n}"))
+            os.chown(path, MAIL, MAIL)
+        client, answers = self.server.connect(), []
+        client.select()
+
+        def store():
+            try:
+                answers.append(client.uid("STORE", "1:*", "+FLAGS.SILENT", "(\\Flagged)")[0])
+            except GONE:
+                answers.append("gone")
+
+        until(lambda: len(self.server.children("imap")) == 1, "the session before has ended")
+        [pid] = self.server.children("imap")
+        storing = threading.Thread(target=store)
+        storing.start()
+        # Of 600 renames some are done, and far more are to come than the question takes.
+        until(lambda: "renamed" in self.site.systx("status").stdout, "the session renames")
+        os.kill(pid, signal.SIGSTOP)
+        meanwhile()
+        os.kill(pid, signal.SIGCONT)
+        storing.join(LIMIT)
+        return answers
+
     def all_there(self, known):
         """What was acknowledged, and nothing that nobody has asked for."""
-        client = self.server.connect()
-        client.select()  # takes what is in new/
-        client.logout()
+        self.visit()
         found = self.in_mailbox()
         must, may = set(), set()
         for one in known:
@@ -263,30 +292,7 @@ class Killed(Mail):
         self.nothing_open()
 
     def test_what_the_daemon_takes_along_is_not_acknowledged(self):
-        for n in range(600):
-            path = f"{self.home}/cur/{n}.x:2,"
-            with open(path, "wb") as file:
-                file.write(message(f"m{n}"))
-            os.chown(path, MAIL, MAIL)
-        client, answers = self.server.connect(), []
-        client.select()
-
-        def store():
-            try:
-                answers.append(client.uid("STORE", "1:*", "+FLAGS.SILENT", "(\\Flagged)")[0])
-            except GONE:
-                answers.append("gone")
-
-        until(lambda: len(self.server.children("imap")) == 1, "the session before has ended")
-        [pid] = self.server.children("imap")
-        storing = threading.Thread(target=store)
-        storing.start()
-        # Of 600 renames some are done, and far more are to come than the question takes.
-        until(lambda: "renamed" in self.site.systx("status").stdout, "the session renames")
-        os.kill(pid, signal.SIGSTOP)
-        self.site.kill_daemon()
-        os.kill(pid, signal.SIGCONT)
-        storing.join(LIMIT)
+        answers = self.in_the_middle(self.site.kill_daemon)
         self.assertEqual(answers, ["gone"], "\n".join(self.server.complaints()[-5:]))
         found = self.in_mailbox()
         self.assertEqual(len(found), 600)
@@ -294,8 +300,117 @@ class Killed(Mail):
         self.files_agree(found)
         self.nothing_open()
 
+    def test_an_acknowledged_change_is_there_after_the_daemon_was_killed(self):
+        for n in range(6):
+            client = self.server.connect()
+            client.select()
+            for name in (f"kept{n}", f"gone{n}"):
+                self.assertEqual(client.append("INBOX", None, None, message(name))[0], "OK")
+            last = len(all_of(client))
+            self.assertEqual(client.store(str(last - 1), "+FLAGS", "(\\Flagged)")[0], "OK")
+            client.store(str(last), "+FLAGS", "(\\Deleted)")
+            self.assertEqual(client.expunge(), ("OK", [str(last).encode()]))
+            self.site.kill_daemon()
+            client.shutdown()
+            found = self.in_mailbox()
+            self.assertEqual({name: flags for name, (_, flags) in found.items()},
+                             {f"kept{k}": {"\\Flagged"} for k in range(n + 1)})
+        self.files_agree(found)
+        self.nothing_open()
+
     def workers_that_go_on(self):
         return [Client(self.server, 10 + n, f"{SEED} on {n}", False) for n in range(4)]
+
+
+class Refused(Mail):
+    """Commits that fail: who has asked is not told OK, and the next one finds a whole mailbox."""
+
+    def flags(self, found):
+        return {frozenset(flags) for _, flags in found.values()}
+
+    def test_a_plain_program_changes_what_a_session_has_read(self):
+        def marks():
+            for name in os.listdir(f"{self.home}/cur"):
+                os.rename(f"{self.home}/cur/{name}", f"{self.home}/cur/{name}S")
+
+        answers = self.in_the_middle(marks)
+        self.assertEqual(answers, ["gone"], self.server.complaints()[-5:])
+        self.assertRegex("".join(self.server.complaints()), "systx: not committed")
+        found = self.in_mailbox()
+        self.assertEqual((len(found), self.flags(found)), (600, {frozenset(["\\Seen"])}))
+        client = self.server.connect()
+        client.select()
+        self.assertEqual(client.store("1:*", "+FLAGS.SILENT", "(\\Flagged)")[0], "OK")
+        found = self.in_mailbox()
+        self.assertEqual(self.flags(found), {frozenset(["\\Seen", "\\Flagged"])})
+        self.files_agree(found)
+        self.nothing_open()
+
+    def fill(self):
+        """A file that takes all room there is, also that of root."""
+        path, size = f"{self.site.volume}/filler", 1 << 28
+        with open(path, "xb") as file:
+            while size >= 1024:
+                try:
+                    os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
+                except OSError as error:
+                    self.assertEqual(error.errno, errno.ENOSPC)
+                    size //= 2
+        return path
+
+    def told(self, command):
+        """What a new session is told of a command."""
+        try:
+            client = self.server.connect()
+            client.select()
+            return command(client)[0]
+        except (imaplib.IMAP4.error, OSError):
+            return "gone"
+
+    def test_a_full_disk_is_told_and_changes_nothing(self):
+        client = self.server.connect()
+        client.select()
+        for n in range(4):
+            client.append("INBOX", None, None, message(f"m{n}"))
+        before, filler = self.in_mailbox(), self.fill()
+        commands = (lambda c: c.append("INBOX", None, None, message("small")),
+                    lambda c: c.append("INBOX", None, None, message("large") + b"x" * (4 << 20)),
+                    lambda c: c.store("1", "+FLAGS", "(\\Seen)"),
+                    lambda c: c.copy("2", "INBOX"),
+                    lambda c: c.create("Other"))
+        for command in commands:
+            self.assertNotEqual(self.told(command), "OK", self.server.complaints()[-5:])
+        # A session from before, too.
+        with self.assertRaises(GONE):
+            client.store("4", "+FLAGS", "(\\Deleted)")
+        self.assertEqual(self.server.deliver(message("lda")).returncode, 75)
+        os.unlink(filler)
+        self.assertEqual(self.in_mailbox(), before)
+        self.files_agree(before)
+        for command in commands:
+            self.assertEqual(self.told(command), "OK", self.server.complaints()[-5:])
+        self.assertEqual(self.server.deliver(message("lda")).returncode, 0)
+        self.nothing_open()
+
+
+class MadeUp(Mail):
+    """Conflicts that nobody has caused, at one of sixteen files that a transaction meets."""
+
+    def made_up(self, conflicts):
+        self.server.stop()
+        self.site.another_daemon(conflicts)
+        self.server.start()
+
+    def test_sessions_that_lose_are_told(self):
+        self.made_up(str(SEED))
+        known = together(self.workers(6, forgiving=True), 60 if LONG else 6)
+        # An index that is made anew meets all messages, and would lose each time.
+        self.made_up(None)
+        self.all_there(known)
+        lost = sum(one.lost_sessions for one in known)
+        self.assertGreater(lost, 0)
+        print(f"  {lost} sessions ended", flush=True)
+        self.nothing_open()
 
 
 def mark(directory, ready, until_set):
@@ -432,7 +547,7 @@ class Lister(Marker):
             self.missed.append(f"missing {len(self.uids - found)}, new {len(found - self.uids)}")
 
 
-class Refused(unittest.TestCase):
+class Unguarded(unittest.TestCase):
     def test_without_a_guard_nothing_is_changed(self):
         site = Site()
         self.addCleanup(site.close)
