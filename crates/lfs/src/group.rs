@@ -132,6 +132,8 @@ impl<'a> Group<'a> {
         let places = (payload..).zip(&written.crcs).map(|(at, crc)| Place { at, crc: *crc });
         self.done.placed.extend(self.targets.drain(..).zip(places));
         head.offset += written.summary + written.crcs.len() as u32;
+        // Nothing of it is on the device yet: better no daemon than somebody else's blocks lost.
+        assert!(head.offset <= self.geometry.segment_blocks, "a piece lies in its segment");
         head.chain = written.crc;
         self.first = false;
         self.usage.touch(head.segment, head.lsn);

@@ -12,8 +12,10 @@ use systx_base::Time;
 use systx_base::codec::{DecodeError, Decoder, Encoder};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"SXPC");
-/// Bytes of a summary before its entries.
+/// Bytes of a summary before its body.
 const HEADER: usize = 88;
+/// Bytes of the body before its entries: how many they are.
+const COUNT: usize = 4;
 
 /// What a piece is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,7 +93,7 @@ impl Builder {
     }
 
     fn total(bytes: usize, payload: usize) -> usize {
-        (HEADER + bytes + 4 * payload).div_ceil(BLOCK) + payload
+        (HEADER + COUNT + bytes + 4 * payload).div_ceil(BLOCK) + payload
     }
 
     /// Blocks that it would have with one more entry of `bytes` bytes and `payload` blocks.
@@ -296,4 +298,47 @@ pub fn verify_payload(dev: &dyn Device, geometry: &Geometry, piece: &Piece) -> R
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a piece is said to need is what it takes, wherever its summary ends in a block: a
+    /// group that fills a segment goes by it.
+    #[test]
+    fn a_piece_takes_as_many_blocks_as_it_was_said_to_need() {
+        let block: Bytes = vec![7; BLOCK].into();
+        let header = Header {
+            epoch: 1,
+            lsn: 1,
+            segment: 1,
+            generation: 1,
+            offset: 0,
+            chain: 1,
+            next: 2,
+            begin: true,
+            end: true,
+            purpose: Purpose::Commit,
+            time: Time::default(),
+        };
+        for (len, payload) in (3800..4100).flat_map(|len| [(len, 0), (len, 1), (len, 9)]) {
+            let mut builder = Builder::default();
+            let mut needed = 0;
+            let name = Entry::Bind(1, vec![b'n'; len], None);
+            let data = (0..payload).map(|page| Entry::Data(2, page * 2, 1));
+            for entry in std::iter::once(name).chain(data) {
+                let mut e = Encoder::new();
+                entry.encode(&mut e);
+                let blocks = usize::from(matches!(entry, Entry::Data(..)));
+                needed = builder.blocks_with(e.len(), blocks);
+                match blocks {
+                    0 => builder.push(entry, e.len()),
+                    _ => drop(builder.push_block(entry, e.len(), block.clone())),
+                }
+            }
+            let written = builder.finish(&header, &[1; 16]);
+            assert_eq!(written.bytes.len() / BLOCK, needed, "{len} bytes, {payload} blocks");
+        }
+    }
 }

@@ -4,11 +4,12 @@
 
 mod common;
 
-use common::{BLOCKS, LIMITS, bytes, clock, commit, dir, dump, file, fresh, open, tree};
+use common::{BLOCKS, LIMITS, SEGMENT, bytes, clock, commit, dir, dump, file, fresh, open, tree};
 use std::sync::Arc;
 use systx_base::Kind;
 use systx_lfs::device::{FileDevice, MemDevice};
 use systx_lfs::format::ROOT;
+use systx_lfs::fsck::check;
 use systx_lfs::{Error, Rename, SetAttrs, SetXattr, Shape, Txn, Volume, mkfs};
 
 #[test]
@@ -502,4 +503,25 @@ fn what_a_hidden_commit_overwrites_is_not_written_over() {
     }
     volume.show(hidden).unwrap();
     assert!(tree(&volume)["/f"].content == bytes(2, 60 * 4096));
+}
+
+/// Commits of several segments, of all lengths of entries: some fill a segment to its last byte.
+#[test]
+fn a_commit_that_fills_segments_stays_in_them() {
+    for len in 160..=255 {
+        let (disk, volume) = fresh(BLOCKS);
+        let names = 4 * SEGMENT as usize * 4096 / (len + 20);
+        commit(&volume, |ops| {
+            let f = ops.create(ROOT, b"f", &file())?;
+            (0..names).try_for_each(|n| ops.link(f, ROOT, format!("{n:0len$}").as_bytes()))
+        })
+        .unwrap();
+        let seen = tree(&volume);
+        drop(volume);
+        assert_eq!(check(disk.clone(), clock()).unwrap().findings, [], "{len}");
+        let volume = open(disk.clone()).unwrap();
+        assert!(tree(&volume) == seen && seen.len() == names + 2, "{len}");
+        volume.close().unwrap();
+        assert_eq!(check(disk, clock()).unwrap().findings, [], "{len}");
+    }
 }
