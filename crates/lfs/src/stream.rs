@@ -193,6 +193,16 @@ impl Receiver<'_> {
         Ok(payload)
     }
 
+    /// Nothing follows the last frame.  A second stream behind this one would be lost unnoticed.
+    fn end(&mut self) -> Result<()> {
+        let mut more = Vec::new();
+        (&mut *self.input).take(1).read_to_end(&mut more)?;
+        match more.is_empty() {
+            true => Ok(()),
+            false => Err(self.damaged("it goes on behind its end: one stream at a time")),
+        }
+    }
+
     fn ended(&self, e: std::io::Error) -> Error {
         match e.kind() {
             std::io::ErrorKind::UnexpectedEof => self.damaged("it ends before its end"),

@@ -109,6 +109,8 @@ fn a_stream_that_is_damaged_or_cut_off_changes_nothing() {
         refused(&damaged, &format!("byte {at}"));
         refused(&stream[..at], &format!("cut at {at}"));
     }
+    refused(&[&stream[..], b"x"].concat(), "a byte behind it");
+    refused(&[&stream[..], &stream].concat(), "a stream behind it");
     copy.checkpoint().unwrap();
     assert_eq!(copy.space().free_segments, free, "what it spilled came back");
     receive(&copy, &mut &stream[..]).unwrap();

@@ -52,6 +52,7 @@ pub fn receive(volume: &Volume, input: &mut dyn Read) -> Result<StreamHeader> {
         }
         .map_err(|e| explained(&receiver, e))?;
     }
+    receiver.end()?;
     volume.within(&mut txn, |ops| finish(ops, &wanted)).map_err(|e| explained(&receiver, e))?;
     volume.install(txn, |state, txn| {
         if state.flow.applied != begun {
