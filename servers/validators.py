@@ -58,14 +58,15 @@ def engine(target):
     return program
 
 
-def application(target, where, program):
+def application(target, where, program, release=False):
     """The program of an application, whose crate is in this directory."""
     cargo = ["cargo", "fetch", "-q", "--locked"]
     if subprocess.run(cargo, cwd=f"{HERE}/{where}", capture_output=True).returncode:
         raise Missing("the crates of the application cannot be fetched")
     build = ["cargo", "build", "-q", "--locked", "--target-dir", target]
+    build += ["--release"] if release else []
     subprocess.run(build, cwd=f"{HERE}/{where}", check=True)
-    return f"{target}/debug/{program}"
+    return f"{target}/{'release' if release else 'debug'}/{program}"
 
 
 def own_network():
@@ -134,6 +135,9 @@ class Validator:
         except (OSError, RuntimeError, ValueError):
             return -1
 
-    def log(self):
+    def whole_log(self):
         with open(f"{self.name}.log", errors="replace") as log:
-            return log.read()[-3000:]
+            return log.read()
+
+    def log(self):
+        return self.whole_log()[-3000:]

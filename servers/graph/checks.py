@@ -3,6 +3,7 @@
 import base64
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -264,15 +265,20 @@ class Validators(Graph):
             except AssertionError as error:
                 raise AssertionError(f"{error}: {one.height()}\n{one.log()}") from error
 
+    def request(self):
+        ends = self.chance.sample(range(DENSE[0]), 2)
+        word = self.chance.choice(["add", "add", "delete", "exists", "path"])
+        return f"{word} {ends[0]} {ends[1]}"
+
     def send(self, count, to=None):
-        """Requests to the validators in turn; returns when they are in blocks everywhere."""
-        to = to or self.all
-        for _ in range(count):
-            ends = self.chance.sample(range(DENSE[0]), 2)
-            word = self.chance.choice(["add", "add", "delete", "exists", "path"])
+        """Random requests; returns when they are in blocks everywhere."""
+        self.send_these([self.request() for _ in range(count)], to or self.all)
+
+    def send_these(self, requests, to):
+        """To the validators in turn."""
+        for request in requests:
             self.sent += 1
-            client = to[self.sent % len(to)].client
-            client.send(f"{word} {ends[0]} {ends[1]} {self.sent}")
+            to[self.sent % len(to)].client.send(f"{request} {self.sent}")
         for one in to:
             validators.until(lambda: one.client.call("num_unconfirmed_txs")["total"] == "0",
                              f"all of {one.address} are in blocks")
@@ -332,11 +338,60 @@ class Validators(Graph):
         self.assertEqual(one.start_application().wait(LIMIT), 1)
         self.assertIn("the state is damaged", one.log())
         self.send(30, [other for other in self.all if other is not one])
+        self.make_anew(one)
+        self.agree()
+
+    def make_anew(self, one):
+        """The graph of a validator, from its first state and all blocks."""
+        one.kill()
         os.unlink(f"{one.tree}/graph")
         self.graph("create", one.tree, "--vertices", DENSE[0], "--edges", DENSE[1], "--seed", SEED)
-        one.processes = []
         one.start()
         self.reach(max(other.height() for other in self.all), [one])
+
+    def test_a_validator_that_says_something_else_is_not_followed(self):
+        self.send(20)
+        one, others = self.all[1], [self.all[0], *self.all[2:]]
+        # Behind its back: it has the page's hash in memory, and finds another one when it changes
+        # the page. So it signs blocks, and tells clients, what no other one does.
+        with open(f"{one.tree}/graph", "r+b") as file:
+            file.seek(4096 + 1)
+            byte = file.read(1)
+            file.seek(4096 + 1)
+            file.write(bytes([byte[0] ^ 1]))
+        self.assertNotEqual(one.client("exists 0 8"), others[0].client("exists 0 8"))
+        self.send_these(["add 0 9", "delete 0 9"], others)
+        self.send(40, others)
+        validators.until(lambda: "AppHash" in one.whole_log(), "its engine says that it differs")
+        self.assertLess(one.height(), min(other.height() for other in others))
+        # The engine has written down what it was told: it forgets that, too, and gets the blocks
+        # from the others.
+        one.kill()
+        forget = [one.comet, "reset-state", "--home", one.home]
+        subprocess.run(forget, check=True, capture_output=True)
+        self.make_anew(one)
+        self.send(20)
+        self.agree()
+
+    def test_validators_that_hear_nothing(self):
+        def all_of(which, what):
+            for process in which.processes:
+                process.send_signal(what)
+
+        self.send(20)
+        all_of(self.all[3], signal.SIGSTOP)
+        self.send(40, self.all[:3])
+        # Two of four are not enough: what they are asked for is done when the others are back.
+        all_of(self.all[2], signal.SIGSTOP)
+        before = self.all[0].height()
+        for n in range(20):
+            self.sent += 1
+            self.all[n % 2].client.send(f"{self.request()} {self.sent}")
+        time.sleep(5)
+        self.assertLessEqual(self.all[0].height(), before + 1)
+        for one in self.all[2:]:
+            all_of(one, signal.SIGCONT)
+        self.send(20)
         self.agree()
 
     def test_clients_are_answered(self):

@@ -4,6 +4,7 @@
 
 pub mod blocks;
 pub mod execute;
+pub mod executor;
 pub mod file;
 pub mod request;
 pub mod serial;

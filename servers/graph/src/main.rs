@@ -5,13 +5,13 @@ use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Instant;
 use systx_graph::blocks::{self, Mix};
+use systx_graph::executor::{Executor, How};
 use systx_graph::file::{Hash, write_new};
 use systx_graph::request::Answer;
-use systx_graph::serial::{Serial, Writes};
-use systx_graph::server::{NAME, Server, check};
+use systx_graph::serial::Writes;
+use systx_graph::server::{NAME, check};
 
 /// A graph in a file, whose blocks of requests are executed in ordered transactions.
 #[derive(Parser)]
@@ -59,7 +59,7 @@ enum Command {
         threads: usize,
         /// Without transactions, by one thread.
         #[arg(long)]
-        serial: Option<How>,
+        serial: Option<Written>,
         /// Print the answers, too.
         #[arg(long)]
         answers: bool,
@@ -73,16 +73,11 @@ enum Command {
 
 /// How the serial program writes.
 #[derive(Clone, Copy, ValueEnum)]
-enum How {
+enum Written {
     /// Each change by itself, without waiting for the disk.
     AtOnce,
     /// Each block at its end, and waits for the disk.
     Synced,
-}
-
-enum Executor {
-    Serial(Box<Serial>),
-    Parallel(Box<Server>),
 }
 
 fn hex(hash: &Hash) -> String {
@@ -99,34 +94,16 @@ fn create(dir: &Path, vertices: u32, edges: u64, seed: u64) -> io::Result<()> {
     Ok(())
 }
 
-impl Executor {
-    fn header(&self) -> systx_graph::file::Header {
-        match self {
-            Executor::Serial(serial) => *serial.header(),
-            Executor::Parallel(server) => *server.header(),
-        }
-    }
-
-    fn block(&mut self, block: &Arc<systx_graph::execute::Block>) -> io::Result<Vec<Answer>> {
-        match self {
-            Executor::Serial(serial) => serial.block(block),
-            Executor::Parallel(server) => {
-                let outcome = server.execute(block)?;
-                server.commit().map(|()| outcome.answers)
-            }
-        }
-    }
-}
-
 fn run(mut executor: Executor, path: &Path, answers: bool, time: bool) -> io::Result<()> {
-    let header = executor.header();
+    let header = *executor.header();
     let blocks = blocks::read(&std::fs::read_to_string(path)?, header.layout.vertices);
     let (mut out, mut requests) = (io::stdout().lock(), 0);
     let begun = Instant::now();
     let mut said = Vec::new();
     for block in blocks.into_iter().skip(header.height as usize) {
         let block = block.into();
-        let found = executor.block(&block)?;
+        let found = executor.execute(&block)?.answers;
+        executor.commit()?;
         requests += found.len();
         let words: Vec<String> = found.iter().map(Answer::to_string).collect();
         let text = words.join("\n");
@@ -141,11 +118,8 @@ fn run(mut executor: Executor, path: &Path, answers: bool, time: bool) -> io::Re
         said.clear();
     }
     if time {
-        let lost = match &executor {
-            Executor::Serial(_) => 0,
-            Executor::Parallel(server) => server.lost(),
-        };
-        eprintln!("{requests} requests, {:.6} s, {lost} lost", begun.elapsed().as_secs_f64());
+        let (took, lost) = (begun.elapsed().as_secs_f64(), executor.lost());
+        eprintln!("{requests} requests, {took:.6} s, {lost} lost");
     }
     Ok(())
 }
@@ -160,12 +134,12 @@ fn main_or_error() -> io::Result<()> {
             out.flush()
         }
         Command::Run { dir, blocks, threads, serial, answers, time } => {
-            let executor = match serial {
-                Some(How::AtOnce) => Executor::Serial(Serial::open(&dir, Writes::AtOnce)?.into()),
-                Some(How::Synced) => Executor::Serial(Serial::open(&dir, Writes::Synced)?.into()),
-                None => Executor::Parallel(Server::open(&dir, threads)?.into()),
+            let how = match serial {
+                Some(Written::AtOnce) => How::Serial(Writes::AtOnce),
+                Some(Written::Synced) => How::Serial(Writes::Synced),
+                None => How::Threads(threads),
             };
-            run(executor, &blocks, answers, time)
+            run(Executor::open(&dir, how)?, &blocks, answers, time)
         }
         Command::Check { dir } => {
             let header = check(&dir)?;

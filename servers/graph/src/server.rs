@@ -14,6 +14,7 @@ use crate::wrong;
 use rustix::fs::{Advice, fadvise};
 use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -28,6 +29,9 @@ use systx::{Begin, Flags};
 pub const NAME: &str = "graph";
 /// How long a daemon may be away, or a process that has ended may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The kernel reads so much at one word, however much it is asked for.
+const AHEAD: NonZeroU64 = NonZeroU64::new(128 << 10).unwrap();
 
 /// What a block found, before it is committed.
 #[derive(Clone, Debug)]
@@ -178,7 +182,9 @@ impl Work {
         let mut part = self.block[self.parts[n].clone()].iter().flatten();
         let many = end as u64 > u64::from(self.header.layout.pages) / 32;
         if many || part.any(|request| request.op == Op::Path) {
-            fadvise(file, 0, None, Advice::WillNeed)?;
+            for at in (0..self.header.layout.size()).step_by(AHEAD.get() as usize) {
+                fadvise(file, at, Some(AHEAD), Advice::WillNeed)?;
+            }
         }
         Ok(())
     }

@@ -1,9 +1,13 @@
 //! The graph behind CometBFT 0.38: `systx-graph-abci DIR ADDRESS [THREADS]` answers its calls.
+//!
+//! In place of THREADS there may be `at-once` or `synced`, for a comparison: one thread without
+//! transactions, which the engine cannot bring back to what it knows after a crash.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use systx_graph::executor::{Executor, How};
 use systx_graph::request::{Answer, Request};
-use systx_graph::server::{Server, ask};
+use systx_graph::server::ask;
 use tendermint_abci::{Application, ServerBuilder};
 use tendermint_proto::v0_38::abci::{
     ExecTxResult, RequestCheckTx, RequestFinalizeBlock, RequestInfo, RequestInitChain,
@@ -16,7 +20,7 @@ use tendermint_proto::v0_38::abci::{
 struct Graph {
     dir: PathBuf,
     vertices: u32,
-    server: Arc<Mutex<Server>>,
+    server: Arc<Mutex<Executor>>,
 }
 
 /// The engine has no answer for a state that cannot be gone on with: it has to see that its
@@ -27,7 +31,7 @@ fn give_up(why: impl std::fmt::Display) -> ! {
 }
 
 impl Graph {
-    fn server(&self) -> MutexGuard<'_, Server> {
+    fn server(&self) -> MutexGuard<'_, Executor> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -93,14 +97,14 @@ impl Application for Graph {
 
 fn main() {
     let words: Vec<String> = std::env::args().collect();
-    let (dir, address, threads) = match &words[..] {
-        [_, dir, address] => (dir, address, Ok(2)),
-        [_, dir, address, threads] => (dir, address, threads.parse()),
+    let (dir, address, how) = match &words[..] {
+        [_, dir, address] => (dir, address, Ok(How::Threads(2))),
+        [_, dir, address, how] => (dir, address, how.parse()),
         _ => give_up("usage: systx-graph-abci DIR ADDRESS [THREADS]"),
     };
-    let threads = threads.unwrap_or_else(|e| give_up(format!("threads: {e}")));
+    let how = how.unwrap_or_else(|e: std::io::Error| give_up(e));
     let dir = PathBuf::from(dir);
-    let server = Server::open(&dir, threads).unwrap_or_else(|e| give_up(e));
+    let server = Executor::open(&dir, how).unwrap_or_else(|e| give_up(e));
     let vertices = server.header().layout.vertices;
     let graph = Graph { dir, vertices, server: Arc::new(Mutex::new(server)) };
     let bound = ServerBuilder::default().bind(address, graph);
