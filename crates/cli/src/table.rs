@@ -3,7 +3,9 @@
 use crate::commands::list::state;
 use crate::output;
 use systx_base::Time;
-use systx_protocol::{Activity, Before, InLine, Isolation, Sides, ThreadActivity, VolumeActivity};
+use systx_protocol::{
+    Activity, Before, InLine, Isolation, RunActivity, Sides, ThreadActivity, VolumeActivity,
+};
 
 /// Commits per second of each volume between two looks; `None` where it was not there before.
 pub fn rates(before: &[VolumeActivity], now: &[VolumeActivity], seconds: f64) -> Vec<Option<f64>> {
@@ -16,7 +18,7 @@ pub fn rates(before: &[VolumeActivity], now: &[VolumeActivity], seconds: f64) ->
     now.iter().map(rate).collect()
 }
 
-/// Most threads of a directory that are shown.
+/// Most threads of a directory, and runs of a volume, that are shown.
 const THREADS_MAX: usize = 8;
 
 /// The whole picture.  `rates`: as [`rates`] gives them.
@@ -38,6 +40,7 @@ pub fn lines(volumes: &[VolumeActivity], rates: &[Option<f64>], now: Time) -> Ve
             let lost = g.threads.iter().filter(|thread| thread.lost > 0);
             out.extend(lost.take(THREADS_MAX).map(thread));
         }
+        out.extend(volume.runs.iter().take(THREADS_MAX).map(run));
         if !volume.transactions.is_empty() {
             out.push(row([
                 "ID",
@@ -121,6 +124,26 @@ fn thread(t: &ThreadActivity) -> String {
     out
 }
 
+/// A run that has lost.
+fn run(r: &RunActivity) -> String {
+    let now = match r.tries {
+        Some(id) => format!("tries as {id}"),
+        None => "waits to try again".into(),
+    };
+    let mut out = format!(
+        "  run {} ({}): {} attempts lost, {} of work; lately {} objects, {} before the next",
+        r.pid,
+        output::short_command(&r.argv, 24),
+        short(r.lost),
+        milliseconds(r.lost_us),
+        short(r.size),
+        milliseconds(r.waited_us),
+    );
+    let opponent = output::opponent(&r.over.opponent);
+    out.push_str(&format!("; last on {} to {opponent}; {now}", r.over.path));
+    out
+}
+
 fn milliseconds(us: u64) -> String {
     format!("{}.{} ms", us / 1000, us % 1000 / 100)
 }
@@ -189,6 +212,7 @@ mod tests {
             open: true,
             counts,
             guarded: vec![],
+            runs: vec![],
             transactions,
             line: vec![],
             remembered: Remembered::default(),
@@ -213,6 +237,21 @@ mod tests {
         }
     }
 
+    fn conflict() -> Conflict {
+        Conflict {
+            path: "/srv/f".into(),
+            part: Part::Data,
+            opponent: Opponent::Transaction {
+                id: TxnId(1),
+                argv: vec!["x".into()],
+                ended: false,
+                uid: None,
+            },
+            stale_only: false,
+            stale: vec![],
+        }
+    }
+
     #[test]
     fn rates_are_differences_of_one_daemon() {
         let at = |n| [volume(n, vec![])];
@@ -226,18 +265,7 @@ mod tests {
     fn the_picture_has_every_transaction_with_what_it_touched_and_waits_for() {
         let mut lost = activity();
         lost.state = State::Doomed;
-        lost.conflict = Some(Conflict {
-            path: "/srv/f".into(),
-            part: Part::Data,
-            opponent: Opponent::Transaction {
-                id: TxnId(1),
-                argv: vec!["x".into()],
-                ended: false,
-                uid: None,
-            },
-            stale_only: false,
-            stale: vec![],
-        });
+        lost.conflict = Some(conflict());
         let now = Time { secs: 1130, nanos: 0 };
         let lines = lines(&[volume(6, vec![activity(), lost])], &[Some(1.25)], now);
         let all = lines.join("\n");
@@ -314,6 +342,30 @@ mod tests {
              keeps losing; waits to begin for 00000abc"
         );
         assert!(lines[5].ends_with("lately 2.4 ms"), "{lines:?}");
+    }
+
+    #[test]
+    fn runs_that_lost_are_shown_with_what_it_cost_and_whether_they_try_again() {
+        let run = |pid, tries| RunActivity {
+            pid,
+            argv: vec!["make".into()],
+            lost: 3,
+            lost_us: 1_234_567,
+            size: 240,
+            waited_us: 12_000,
+            tries,
+            over: conflict(),
+        };
+        let mut volume = volume(0, vec![]);
+        volume.runs = vec![run(7, Some(TxnId(0xabc))), run(8, None)];
+        let lines = lines(&[volume], &[], Time { secs: 1130, nanos: 0 });
+        let told = "3 attempts lost, 1234.5 ms of work; lately 240 objects, 12.0 ms before the \
+                    next; last on /srv/f to transaction 00000001 (x)";
+        let expected = [
+            format!("  run 7 (make): {told}; tries as 00000abc"),
+            format!("  run 8 (make): {told}; waits to try again"),
+        ];
+        assert_eq!(lines[3..], expected);
     }
 
     #[test]

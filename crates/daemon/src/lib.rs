@@ -5,6 +5,7 @@
 
 use systx_protocol::{self as protocol, wire};
 
+mod averages;
 pub mod blocked;
 pub mod certify;
 mod chores;
@@ -41,6 +42,7 @@ pub mod processes;
 #[cfg(feature = "record")]
 mod recorded;
 mod roster;
+mod runs;
 mod served;
 pub mod server;
 mod snapshots;

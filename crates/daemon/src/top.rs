@@ -19,8 +19,9 @@ pub(crate) fn activity(table: &Transactions) -> Vec<VolumeActivity> {
     open.sort_by_key(|t| (t.begun, t.id));
     let of_open = volumes.iter().map(|volume| of_volume(table, volume, &open));
     let closed = table.volumes.closed().into_iter();
-    let of_closed = closed.map(|(mount, memory)| VolumeActivity {
-        volume: HostPath::from(mount),
+    let of_closed = closed.map(|(location, memory)| VolumeActivity {
+        runs: table.runs.of(&location),
+        volume: HostPath::from(location.mount),
         open: false,
         counts: memory.counts.since_the_first(&Stats::default()),
         guarded: Vec::new(),
@@ -48,6 +49,7 @@ fn of_volume(
         open: true,
         counts: volume.counts().since_the_first(&stats),
         guarded: guarded_of(volume),
+        runs: table.runs.of(&volume.location),
         transactions: here.map(|txn| of_transaction(table, txn, &waits)).collect(),
         line: line_of(volume),
         remembered: remembered_of(volume),

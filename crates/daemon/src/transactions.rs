@@ -6,6 +6,7 @@ use crate::describe::Opponents;
 use crate::history;
 use crate::processes;
 use crate::protocol::{Failure, FailureKind, HostPath, Outcome, State};
+use crate::runs::Runs;
 use crate::transaction::{Ended, Lives, Transaction, Turn};
 use crate::volume::OpenVolume;
 use crate::volumes::Volumes;
@@ -34,6 +35,8 @@ pub struct Transactions {
     tables: Mutex<Tables>,
     /// Something ended.
     ended: Event,
+    /// What has become of runs that try again.
+    pub(crate) runs: Runs,
     inject: Option<Inject>,
     pub(crate) chores: Arc<Chores>,
 }
@@ -68,7 +71,8 @@ impl Transactions {
                 .unwrap_or_default(),
         };
         let tables = Mutex::new(rank::DAEMON, Tables::default());
-        Transactions { volumes, owner, tables, ended: Event::new(), inject, chores }
+        let (ended, runs) = (Event::new(), Runs::new());
+        Transactions { volumes, owner, tables, ended, runs, inject, chores }
     }
 
     /// Where transactions of programs lose for a test.

@@ -227,10 +227,10 @@ impl Volumes {
     }
 
     /// What is remembered of those that are closed, and where they are.
-    pub(crate) fn closed(&self) -> Vec<(PathBuf, Arc<Memory>)> {
+    pub(crate) fn closed(&self) -> Vec<(Location, Arc<Memory>)> {
         let tables = self.tables.lock();
         let closed = tables.memories.iter().filter(|(at, _)| !tables.open.contains_key(at));
-        closed.map(|(at, memory)| (at.mount.clone(), Arc::clone(memory))).collect()
+        closed.map(|(at, memory)| (at.clone(), Arc::clone(memory))).collect()
     }
 
     /// The volume of another store of a joint commit.

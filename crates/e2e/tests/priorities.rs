@@ -2,6 +2,7 @@
 //! chosen.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 use systx_e2e::lab::{Lab, chmod};
 use systx_e2e::open::Open;
 use systx_e2e::run::{Shell, eventually};
@@ -67,6 +68,13 @@ fn a_nice_value_that_was_given_stays() {
     assert_eq!(lab.read("d/f"), "older\n");
 }
 
+/// How urgent a thread is.
+#[derive(Clone, Copy)]
+enum Urgent {
+    Nice(i32),
+    RealTime,
+}
+
 /// Ends the program.
 struct End<'a>(&'a AtomicBool);
 
@@ -76,18 +84,35 @@ impl Drop for End<'_> {
     }
 }
 
+/// What becomes of the program's change.
+#[derive(Clone, Copy, PartialEq)]
+enum Change {
+    /// It waits until the run has ended: a time longer than that takes on any machine.
+    Held,
+    /// It waits for the time that the directory allows.
+    HeldFor(u64),
+    /// It is made at once.
+    Made,
+}
+
 /// A program changes a file's attributes without pause; a run that is `urgent` reads them, lets the
 /// program come, and commits something.
-fn run_against_a_program(lab: &Lab, urgent: i32, program: i32, held: bool) -> i32 {
+fn run_against_a_program(lab: &Lab, urgent: i32, program: Urgent, change: Change) -> i32 {
     lab.write("g/f", "");
-    // Longer than it takes on any machine.
-    lab.do_systx(["mount", "--stall", "30000", "g"]).ok();
+    let stall = if let Change::HeldFor(ms) = change { ms } else { 30000 };
+    lab.do_systx(["mount", "--stall", &stall.to_string(), "g"]).ok();
     let (stop, tid) = (AtomicBool::new(false), AtomicU32::new(0));
     let (tried, done) = (AtomicU64::new(0), AtomicU64::new(0));
     let code = std::thread::scope(|scope| {
         scope.spawn(|| {
-            tid.store(rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs(), SeqCst);
-            rustix::process::setpriority_process(None, program).expect("root may");
+            let me = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+            match program {
+                Urgent::Nice(n) => {
+                    rustix::process::setpriority_process(None, n).expect("root may");
+                }
+                Urgent::RealTime => drop(lab.native(&format!("chrt -f -p 1 {me}")).ok()),
+            }
+            tid.store(me, SeqCst);
             for mode in [0o600, 0o644].into_iter().cycle() {
                 tried.fetch_add(1, SeqCst);
                 chmod(&lab.path("g/f"), mode);
@@ -108,7 +133,10 @@ fn run_against_a_program(lab: &Lab, urgent: i32, program: i32, held: bool) -> i3
         command.args(["-n", &urgent.to_string()]).arg(lab.binary()).args(["run", "--", "sh"]);
         let mut run = Shell::start(lab, command);
         run.try_eval("stat g/f > /dev/null");
-        if held {
+        let begun = Instant::now();
+        if change == Change::Made {
+            some(2);
+        } else {
             let sleeps = || {
                 let path = format!("/proc/self/task/{}/stat", tid.load(SeqCst));
                 let stat = std::fs::read_to_string(path).expect("it lives");
@@ -119,8 +147,11 @@ fn run_against_a_program(lab: &Lab, urgent: i32, program: i32, held: bool) -> i3
             eventually("a change that waits", || {
                 tried.load(SeqCst) > done.load(SeqCst) && sleeps()
             });
-        } else {
-            some(2);
+        }
+        if let Change::HeldFor(ms) = change {
+            some(1);
+            let held = begun.elapsed();
+            assert!(held >= Duration::from_millis(ms) / 2, "{held:?}");
         }
         run.try_eval("(echo done > g/done) 2>/dev/null; :");
         run.exit(0).code
@@ -133,11 +164,36 @@ fn run_against_a_program(lab: &Lab, urgent: i32, program: i32, held: bool) -> i3
 #[test]
 fn a_program_waits_for_a_run_that_is_more_urgent() {
     needs!("nice");
+    needs!("chrt");
     let lab = lab!();
-    assert_eq!(run_against_a_program(&lab, -5, 0, true), 0);
+    let run = |urgent, program, change| run_against_a_program(&lab, urgent, program, change);
+    assert_eq!(run(-5, Urgent::Nice(0), Change::Held), 0);
+    // For a time: then the run has lost.
+    assert_eq!(run(-5, Urgent::Nice(0), Change::HeldFor(2000)), CONFLICT);
     // Not for one that is no more urgent than it is.
-    assert_eq!(run_against_a_program(&lab, -5, -5, false), CONFLICT);
-    assert_eq!(run_against_a_program(&lab, 0, 0, false), CONFLICT);
+    assert_eq!(run(-5, Urgent::Nice(-5), Change::Made), CONFLICT);
+    assert_eq!(run(0, Urgent::Nice(0), Change::Made), CONFLICT);
+    assert_eq!(run(-20, Urgent::RealTime, Change::Made), CONFLICT);
+}
+
+/// Who polls for a file has read the directory's names, so who is to make it would lose: until the
+/// one that polls lowers itself in its loop, as TxOS+ advises (EuroSys'12, §6).
+#[test]
+fn a_polling_loop_that_lowers_itself_lets_the_other_one_pass() {
+    needs!("renice");
+    let lab = lab!();
+    lab.write("d/other", "");
+    let mut polls = lab.shell(&[]);
+    polls.eval("look() { for f in d/*; do [ $f = d/lock ] && return; done; return 1; }; ! look");
+    lab.run(&[], ": > d/lock").expect(CONFLICT);
+    assert!(!lab.has("d/lock"));
+    polls.eval("renice -n 1 -p $$ >/dev/null; echo again > d/looked; ! look");
+    lab.run(&[], ": > d/lock").ok();
+    assert!(lab.has("d/lock"));
+    // It hears of that, and the next attempt sees the file.
+    polls.try_eval("look 2>/dev/null; :");
+    polls.exit(0).expect(CONFLICT);
+    lab.run(&[], "[ -e d/lock ] && [ ! -e d/looked ]").ok();
 }
 
 /// The younger one has read and written more, or less.
@@ -155,13 +211,31 @@ fn larger_younger_wins(lab: &Lab, options: &[&str]) -> bool {
     won
 }
 
+/// The same of runs.
+fn larger_younger_run_wins(lab: &Lab, options: &[&str]) -> bool {
+    lab.write("d/f", "before\n");
+    let mut older = lab.shell(options);
+    // It has begun.
+    older.eval("echo older > d/f");
+    let mut younger = lab.shell(options);
+    younger.eval("for n in 1 2 3 4 5; do echo $n > d/many$n; done");
+    younger.try_eval("(echo younger > d/f) 2>/dev/null; :");
+    let codes = [older.exit(0).code, younger.exit(0).code];
+    lab.do_systx(["undo"]).ok();
+    assert!([[0, CONFLICT], [CONFLICT, 0]].contains(&codes), "{codes:?}");
+    codes[1] == 0
+}
+
 #[test]
-fn the_policy_is_chosen_by_transaction_and_by_directory() {
+fn the_policy_is_chosen_by_run_by_transaction_and_by_directory() {
     let lab = lab!();
     assert!(!larger_younger_wins(&lab, &[]));
     assert!(!larger_younger_wins(&lab, &["--policy", "timestamp"]));
     assert!(larger_younger_wins(&lab, &["--policy", "size"]));
     assert!(larger_younger_wins(&lab, &["--policy", "karma"]));
+    assert!(!larger_younger_run_wins(&lab, &[]));
+    assert!(!larger_younger_run_wins(&lab, &["--policy", "timestamp"]));
+    assert!(larger_younger_run_wins(&lab, &["--policy", "size"]));
     lab.do_systx(["mount", "--policy", "size", "d"]).ok();
     assert!(larger_younger_wins(&lab, &[]));
     assert!(!larger_younger_wins(&lab, &["--policy", "osprio"]));

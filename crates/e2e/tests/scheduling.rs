@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command};
 use systx_e2e::cases::{Guarded, eventually, line, started};
 use systx_e2e::lab::{LIBRARY, built, find_program};
+use systx_e2e::open::Open;
 use systx_e2e::run::Shell;
 use systx_e2e::{Lab, lab, skip};
 
@@ -160,6 +161,54 @@ fn where_nothing_stalls_nobody_is_held() {
     loser.end();
     rival.exit(0).expect(0);
     lab.do_systx(["umount", "guarded"]).ok();
+}
+
+/// What `systx top` tells of the runs that have lost and are not over.
+fn runs(lab: &Lab) -> Vec<serde_json::Value> {
+    let told = lab.do_systx(["top", "--once", "--json"]).ok().json();
+    let volumes = told["top"]["volumes"].as_array().expect("volumes");
+    volumes.iter().flat_map(|v| v["runs"].as_array().expect("an array").clone()).collect()
+}
+
+/// A run that has lost tries again with another transaction, and is one run to whoever looks.
+#[test]
+fn a_run_that_loses_is_shown_as_long_as_it_tries() {
+    let lab = lab!();
+    lab.write("d/f", "before\n");
+    for killed in [false, true] {
+        let winner = Open::begin(&lab, "d", &[]);
+        winner.sh("echo winner > f").ok();
+        let mut command = lab.systx(["run", "--retries", "9", "--", "sh", "-c"]);
+        command.arg("echo mine > d/mine; echo run > d/f && echo wrote && read line");
+        let (mut run, mut out) = started(command);
+        let lost = |tries: bool| {
+            let is =
+                |told: &serde_json::Value| told["lost"] == 1 && told["tries"].is_null() != tries;
+            runs(&lab).into_iter().find(is)
+        };
+        lab.until("it waits to try again", || lost(false).is_some());
+        let told = lost(false).expect("it waits");
+        assert_eq!((&told["pid"], &told["argv"][0]), (&run.id().into(), &"sh".into()), "{told}");
+        assert_eq!(told["over"]["path"], lab.path("d/f").to_str().expect("UTF-8"), "{told}");
+        assert!(told["over"]["opponent"].to_string().contains(&winner.id), "{told}");
+        assert!(told["size"].as_u64() > Some(1) && told["lost_us"].as_u64() > Some(0), "{told}");
+        let text = lab.do_systx(["top", "--once"]).ok().out;
+        assert!(text.contains("1 attempts lost") && text.contains("waits to try again"), "{text}");
+        winner.systx("abort").ok();
+        assert_eq!(line(&mut out), "wrote");
+        let told = lost(true).expect("its second attempt");
+        assert_eq!(lab.open_ids(), [told["tries"].as_str().expect("an id")], "{told}");
+        assert!(told["waited_us"].as_u64() > Some(0), "{told}");
+        if killed {
+            run.kill().expect("it lives");
+            run.wait().expect("it ends");
+        } else {
+            writeln!(run.stdin.as_mut().expect("a pipe")).expect("it reads");
+            assert!(run.wait().expect("it ends").success());
+            assert_eq!(lab.read("d/f"), "run\n");
+        }
+        assert!(runs(&lab).is_empty());
+    }
 }
 
 fn python(lab: &Lab, dir: &Path, milliseconds: u32) -> Command {

@@ -57,12 +57,12 @@ pub use message::{Reply, Request};
 pub use open::{BeginOpen, BegunOpen};
 pub use progress::{Phase, Progress};
 pub use top::{
-    Activity, Before, Behind, Counts, GuardedActivity, InLine, Remembered, Sides, ThreadActivity,
-    VolumeActivity, WorksetSizes,
+    Activity, Before, Behind, Counts, GuardedActivity, InLine, Remembered, RunActivity, Sides,
+    ThreadActivity, VolumeActivity, WorksetSizes,
 };
 
 /// Number of this protocol; changes whenever a message changes.
-pub const VERSION: u32 = 15;
+pub const VERSION: u32 = 16;
 
 /// A path or an argument: bytes, since Linux names need not be UTF-8.  In JSON a string where it
 /// is UTF-8, else an array of byte values.

@@ -15,6 +15,8 @@ pub struct VolumeActivity {
     pub counts: Counts,
     /// Its guarded directories.
     pub guarded: Vec<GuardedActivity>,
+    /// Runs that have lost and try again: those that lost most first.
+    pub runs: Vec<RunActivity>,
     /// The open transactions, the oldest first.
     pub transactions: Vec<Activity>,
     /// Who waits to begin with a scope, in the order of arrival.
@@ -121,6 +123,28 @@ pub struct ThreadActivity {
     /// It is held at this moment, for the end of this one.
     #[serde(with = "id_text::option")]
     pub held_for: Option<TxnId>,
+}
+
+/// What has become of the attempts of a run that has lost.  *Lately*: as in [`ThreadActivity`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunActivity {
+    /// Its client.
+    pub pid: u32,
+    /// The command.
+    pub argv: Vec<HostPath>,
+    /// Attempts that lost.
+    pub lost: u64,
+    /// How long these took, together, in microseconds.
+    pub lost_us: u64,
+    /// Objects that one of them had touched, lately.
+    pub size: u64,
+    /// How long it waited between two attempts, lately, in microseconds.
+    pub waited_us: u64,
+    /// The attempt that is under way; `None`: it waits to try again.
+    #[serde(with = "id_text::option")]
+    pub tries: Option<TxnId>,
+    /// Why the last one lost.
+    pub over: Conflict,
 }
 
 /// Numbers that only grow.

@@ -10,7 +10,7 @@ use crate::protocol::*;
 use crate::transaction::{Ended, Lives, Terms, Transaction, Whose, engine_isolation};
 use crate::urgency::{self, LastThread, OfLast};
 use crate::volume::OpenVolume;
-use crate::{deferred, descriptors, history, processes, stopped, top, transports};
+use crate::{deferred, descriptors, history, processes, runs, stopped, top, transports};
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -63,6 +63,7 @@ impl Control for Daemon {
         let txn = Transaction::begin_several(id, &volumes, &terms, &options, &ids, doorbell)?;
         let timestamp = txn.timestamp;
         txn.told.patterns(begin.rules);
+        self.table.runs.begins(peer.pid, begin.losses, id);
         self.table.add(txn);
         let mut notes =
             [notes, volumes.iter().flat_map(|v| v.tell_recovered().notes).collect()].concat();
@@ -112,32 +113,10 @@ impl Control for Daemon {
     fn finish(&self, finish: Finish) -> Result<Outcome, Failure> {
         let txn = self.table.get(finish.id)?;
         let _turn = self.table.turn(&txn)?;
-        if finish.end != End::Commit
-            && let Some(conflict) = txn.conflict(&*self.table)
-        {
-            // The command saw its calls cancelled: what it did then, and its exit code, mean
-            // nothing.
-            txn.abort();
-            self.table.retire(&txn, false);
-            return Ok(Outcome::Conflict { conflict, kept: false });
-        }
-        txn.deferred.set(finish.deferred);
-        match finish.end {
-            End::Commit => {
-                let ended = txn.commit(&*self.table);
-                Ok(self.table.end(&txn, ended))
-            }
-            End::Abort => {
-                let summary = txn.abort();
-                self.table.retire(&txn, false);
-                Ok(Outcome::Aborted { summary })
-            }
-            End::Keep => {
-                let summary = txn.keep(finish.code);
-                txn.vacated();
-                Ok(Outcome::Kept { summary })
-            }
-        }
+        let size = runs::size_of(&txn);
+        let outcome = self.end_run(&txn, finish);
+        self.table.runs.ends(&txn, size, &outcome);
+        Ok(outcome)
     }
 
     fn doom(&self, id: TxnId) -> Result<Option<Conflict>, Failure> {
@@ -425,5 +404,37 @@ impl Control for Daemon {
         }
         self.guards.end();
         self.table.volumes.close();
+    }
+}
+
+impl Daemon {
+    /// Ends a transaction whose command has ended.
+    fn end_run(&self, txn: &Transaction, finish: Finish) -> Outcome {
+        if finish.end != End::Commit
+            && let Some(conflict) = txn.conflict(&*self.table)
+        {
+            // The command saw its calls cancelled: what it did then, and its exit code, mean
+            // nothing.
+            txn.abort();
+            self.table.retire(txn, false);
+            return Outcome::Conflict { conflict, kept: false };
+        }
+        txn.deferred.set(finish.deferred);
+        match finish.end {
+            End::Commit => {
+                let ended = txn.commit(&*self.table);
+                self.table.end(txn, ended)
+            }
+            End::Abort => {
+                let summary = txn.abort();
+                self.table.retire(txn, false);
+                Outcome::Aborted { summary }
+            }
+            End::Keep => {
+                let summary = txn.keep(finish.code);
+                txn.vacated();
+                Outcome::Kept { summary }
+            }
+        }
     }
 }

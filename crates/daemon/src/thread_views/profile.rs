@@ -7,11 +7,10 @@
 //! nobody had to be waited for: else what holding has prevented would be what ends it, and every
 //! few transactions one would be lost to find out.
 
+use crate::averages::average;
 use std::time::Duration;
 use systx_txn::Conflict;
 
-/// What one more attempt counts in a moving average: one part in so many.
-const WEIGHT: u64 = 4;
 /// Of losses among attempts, in thousandths: from here on a thread keeps losing,
 const KEEPS_LOSING: u64 = 500;
 /// and from here on downwards it does not any more.
@@ -48,12 +47,6 @@ pub(super) struct Attempt<'a> {
     pub waited: Option<Duration>,
     /// It has touched something of what it was held for.
     pub met: bool,
-}
-
-fn average(of: &mut u64, now: u64) {
-    // Rounded away from the old value, so that it arrives.
-    let step = now.abs_diff(*of).div_ceil(WEIGHT);
-    *of = if now > *of { of.saturating_add(step) } else { of.saturating_sub(step) };
 }
 
 impl Profile {
