@@ -1,12 +1,15 @@
 //! Measures sections of a table under several kinds of locks: what `bench/cxlock` runs.
 //!
-//! `bench_cxlock KIND THREADS OPERATIONS SHARED MILLISECONDS` prints sections per second.  A
-//! section does `OPERATIONS` updates of slots of its thread, or of all threads' if `SHARED` is 1.
-//! The sum of the table is checked.
+//! `bench_cxlock KIND THREADS OPERATIONS SHARED MILLISECONDS CALLS` prints sections per second.  A
+//! section does `OPERATIONS` updates of slots of its thread, or of all threads' if `SHARED` is 1;
+//! one section in `CALLS` asks the kernel for something (0: none does).  The sum of the table is
+//! checked.
 
-use cxlock::{CxLock, TxCell};
+use cxlock::{CxLock, Native, Tx, TxCell};
 use parking_lot::Mutex;
+use std::fs::{File, OpenOptions};
 use std::hint::black_box;
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,10 +46,32 @@ struct Setting {
     operations: usize,
     shared: bool,
     time: Duration,
+    calls: u64,
+    null: File,
+}
+
+impl Setting {
+    /// Whether a section asks the kernel, and what it asks for.
+    fn asks(&self, section: u64) -> bool {
+        self.calls != 0 && section.is_multiple_of(self.calls)
+    }
+
+    fn ask(&self) {
+        (&self.null).write_all(b"x").expect("it takes everything");
+    }
+}
+
+/// By which kind of section of a cooperative lock.
+#[derive(Clone, Copy)]
+enum How {
+    Optimistic,
+    Exclusive,
+    /// One in sixteen exclusive: call sites of both kinds at one lock.
+    Mixed,
 }
 
 /// Runs `section` in all threads for some time; sections done, and seconds.
-fn measure(setting: &Setting, section: impl Fn(&[usize]) + Sync) -> (u64, f64) {
+fn measure(setting: &Setting, section: impl Fn(&[usize], u64) + Sync) -> (u64, f64) {
     let (start, stop) = (Barrier::new(setting.threads + 1), AtomicBool::new(false));
     std::thread::scope(|s| {
         let threads: Vec<_> = (0..setting.threads)
@@ -64,7 +89,7 @@ fn measure(setting: &Setting, section: impl Fn(&[usize]) + Sync) -> (u64, f64) {
                     start.wait();
                     while !stop.load(Ordering::Relaxed) {
                         slots.fill_with(|| walk.next());
-                        section(black_box(&slots));
+                        section(black_box(&slots), done);
                         done += 1;
                     }
                     done
@@ -80,21 +105,34 @@ fn measure(setting: &Setting, section: impl Fn(&[usize]) + Sync) -> (u64, f64) {
     })
 }
 
-fn cells(setting: &Setting, optimistic: bool) -> (u64, f64, u64) {
+/// What a section does.
+fn update<'t>(
+    setting: &Setting,
+    t: &Tx<'t, '_, Native>,
+    table: &'t [Slot],
+    slots: &[usize],
+    asks: bool,
+) {
+    for slot in slots {
+        table[*slot].0.update(t, |n| n + 1);
+    }
+    if asks {
+        t.io(|| setting.ask());
+    }
+}
+
+fn cells(setting: &Setting, how: How) -> (u64, f64, u64) {
     let lock = CxLock::new((0..SLOTS).map(|_| Slot(TxCell::new(0))).collect::<Vec<_>>());
-    let (done, seconds) = measure(setting, |slots| {
-        if optimistic {
-            lock.optimistic(|t, table| {
-                for slot in slots {
-                    table[*slot].0.update(t, |n| n + 1);
-                }
-            });
-        } else {
-            lock.exclusive(|t, table| {
-                for slot in slots {
-                    table[*slot].0.update(t, |n| n + 1);
-                }
-            });
+    let (done, seconds) = measure(setting, |slots, section| {
+        let asks = setting.asks(section);
+        match how {
+            How::Mixed if section.is_multiple_of(16) => {
+                lock.exclusive(|t, table| update(setting, t, table, slots, asks));
+            }
+            How::Exclusive => lock.exclusive(|t, table| update(setting, t, table, slots, asks)),
+            How::Optimistic | How::Mixed => {
+                lock.optimistic(|t, table| update(setting, t, table, slots, asks));
+            }
         }
     });
     let sum = lock.into_inner().into_iter().map(|slot| slot.0.into_inner()).sum();
@@ -103,10 +141,13 @@ fn cells(setting: &Setting, optimistic: bool) -> (u64, f64, u64) {
 
 fn mutex(setting: &Setting) -> (u64, f64, u64) {
     let table = Mutex::new(vec![Plain(0); SLOTS]);
-    let (done, seconds) = measure(setting, |slots| {
+    let (done, seconds) = measure(setting, |slots, section| {
         let mut table = table.lock();
         for slot in slots {
             table[*slot].0 += 1;
+        }
+        if setting.asks(section) {
+            setting.ask();
         }
     });
     (done, seconds, table.into_inner().iter().map(|slot| slot.0).sum())
@@ -115,12 +156,12 @@ fn mutex(setting: &Setting) -> (u64, f64, u64) {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [kind, numbers @ ..] = arguments.as_slice() else {
-        eprintln!("usage: bench_cxlock KIND THREADS OPERATIONS SHARED MILLISECONDS");
+        eprintln!("usage: bench_cxlock KIND THREADS OPERATIONS SHARED MILLISECONDS CALLS");
         return ExitCode::FAILURE;
     };
     let numbers: Vec<u64> = numbers.iter().filter_map(|n| n.parse().ok()).collect();
-    let [threads, operations, shared, milliseconds] = numbers[..] else {
-        eprintln!("four numbers are needed");
+    let [threads, operations, shared, milliseconds, calls] = numbers[..] else {
+        eprintln!("five numbers are needed");
         return ExitCode::FAILURE;
     };
     let setting = Setting {
@@ -128,10 +169,13 @@ fn main() -> ExitCode {
         operations: operations as usize,
         shared: shared != 0,
         time: Duration::from_millis(milliseconds),
+        calls,
+        null: OpenOptions::new().write(true).open("/dev/null").expect("every machine has it"),
     };
     let (done, seconds, sum) = match kind.as_str() {
-        "optimistic" => cells(&setting, true),
-        "exclusive" => cells(&setting, false),
+        "optimistic" => cells(&setting, How::Optimistic),
+        "exclusive" => cells(&setting, How::Exclusive),
+        "mixed" => cells(&setting, How::Mixed),
         "parking_lot" => mutex(&setting),
         other => {
             eprintln!("{other}: no such kind");
