@@ -3,12 +3,12 @@
 //! must be one of its states.
 
 use crate::tree::{self, Node, Path, Tree};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::Result;
 use systx_base::{Gid, Kind, Time, Uid};
 use systx_store::io::{Handle, Io};
 use systx_store::writeset::{
-    Attrs, Bind, Content, Data, Extent, Ix, NewKind, Object, Origin, SlotId, WriteSet,
+    Attrs, Bind, Content, Data, Emptied, Extent, Ix, NewKind, Object, Origin, SlotId, WriteSet,
 };
 
 /// An object of a model, for as long as the model and its descendants live.
@@ -432,6 +432,7 @@ impl Draft {
         build.object(ROOT)?;
         build.binds()?;
         build.changes()?;
+        build.emptied()?;
         Ok(build.set)
     }
 }
@@ -546,6 +547,28 @@ impl Build<'_> {
             extents.push(Extent { offset: at as u64, data });
         }
         Ok(extents)
+    }
+
+    /// What was in the directories that go.
+    fn emptied(&mut self) -> Result<()> {
+        let (before, after) = (&self.draft.before, &self.draft.after);
+        let gone = |id: &Id| !after.items.contains_key(id);
+        for (id, item) in before.items.iter().filter(|(id, i)| i.kind == Kind::Dir && gone(id)) {
+            let dir = self.open(*id)?;
+            let mut names = HashMap::new();
+            for name in item.entries.keys() {
+                names.insert(name.clone(), Some(self.io.stat_at(&dir, name)?.id));
+            }
+            let (mtime, path) = (self.io.stat(&dir)?.mtime, self.path_before(*id));
+            self.set.emptied.push(Emptied { path, mtime, names });
+        }
+        Ok(())
+    }
+
+    fn path_before(&self, id: Id) -> Vec<u8> {
+        let Some((above, name)) = self.draft.before.names_of(id) else { return Vec::new() };
+        let above = self.path_before(above);
+        if above.is_empty() { name.clone() } else { [&above[..], b"/", name].concat() }
     }
 
     fn binds(&mut self) -> Result<()> {

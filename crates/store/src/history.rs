@@ -368,6 +368,7 @@ impl History {
             objects: commit.set.objects.iter().map(without_data).collect(),
             binds: commit.set.binds.clone(),
             kept: Vec::new(),
+            emptied: Vec::new(),
         };
         let commit = Commit {
             meta: CommitMeta { order: None, ..commit.meta.clone() },

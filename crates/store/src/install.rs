@@ -31,6 +31,7 @@ mod ahead;
 mod carry;
 mod chain;
 mod compare;
+mod emptied;
 mod locate;
 mod names;
 mod objects;
@@ -166,6 +167,8 @@ enum Later {
     Name(usize),
     /// A name of ours in staging is to go.
     Temp(Place),
+    /// A name in the tree that an object has moved away from.
+    Home(Ix, Place),
     /// A slot now has its place in the tree.
     Slot(SlotId),
 }
@@ -330,6 +333,12 @@ impl<'a> Install<'a> {
             self.drop_old_names()?;
         }
         self.old_names_go()?;
+        // Not before: what is to have another place may have been in there until now.
+        for ix in all() {
+            if self.object(ix).kind() == Kind::Dir && self.index.is_removed(ix) {
+                self.look_into_grave(ix)?;
+            }
+        }
         self.narrow()?;
         for ix in all() {
             if self.object(ix).kind() == Kind::Dir {
@@ -359,6 +368,7 @@ impl<'a> Install<'a> {
                     self.remove_name(bind)?;
                 }
                 Later::Temp(place) => self.drop_or_bury(&place)?,
+                Later::Home(ix, place) => self.drop_seen(ix, &place)?,
                 Later::Slot(slot) => {
                     let name = crate::staging::slot_name(slot);
                     let done = self.env.io.unlink(&self.env.layout.slots, &name);
@@ -522,6 +532,22 @@ impl<'a> Install<'a> {
                 Err(e) => return Err(self.stop(from.name.clone(), e)),
             }
         }
+    }
+
+    /// Takes out of a directory in the graveyard what was not meant to go with it.
+    fn look_into_grave(&mut self, ix: Ix) -> Step<()> {
+        let Some(path) = self.index.origin_path(ix) else { return Ok(()) };
+        if self.index.emptied(&path).is_none() {
+            return Ok(());
+        }
+        let name = crate::layout::grave_name(self.txn(), ix.0);
+        let grave = Place::own(&self.env.layout.grave, &name);
+        let ours = self.states.iter().filter_map(|state| state.id).collect();
+        for found in emptied::strangers(&self.env, &self.index, (grave, &path), &ours)? {
+            let kept = self.keep(&found.place, &found.place.name)?;
+            self.report(found.path, Outside::Appeared, Some(kept));
+        }
+        Ok(())
     }
 
     fn conflict_dir(&self) -> Step<(Handle, Vec<u8>)> {

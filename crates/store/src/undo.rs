@@ -23,7 +23,7 @@ use crate::returned::Returned;
 use crate::survivors::{Search, Survivor, Way};
 use crate::writeset::index::{Index, join};
 use crate::writeset::{
-    Attrs, Bind, Content, Data, Extent, Ix, Object, Origin, Slot, SlotId, WriteSet,
+    Attrs, Bind, Content, Data, Emptied, Extent, Ix, Object, Origin, Slot, SlotId, WriteSet,
 };
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -342,9 +342,11 @@ impl<'a> Builder<'a> {
     /// A directory that the transaction brought back goes again with all that is in it: nothing
     /// below it may have changed since.
     fn check_below(&mut self, dir: &Handle, path: &[u8], since: Time) -> Result<()> {
+        let mut emptied = self.emptied(dir, path)?;
         for name in names(self.ground.tree, dir)? {
             let below = join(path.to_vec(), &name);
             let stat = self.ground.tree.stat_at(dir, &name)?;
+            emptied.names.insert(name.clone(), Some(stat.id));
             // An overlay moves the change time of a directory that has lost what was copied up when
             // it is listed.
             let by_listing = self.ground.overlay && stat.kind == Kind::Dir;
@@ -355,7 +357,14 @@ impl<'a> Builder<'a> {
                 self.check_below(&child, &below, since)?;
             }
         }
+        self.out.emptied.push(emptied);
         Ok(())
+    }
+
+    /// A directory that goes, before what is in it is noted.
+    fn emptied(&self, dir: &Handle, path: &[u8]) -> Result<Emptied> {
+        let mtime = self.ground.tree.stat(dir)?.mtime;
+        Ok(Emptied { path: path.to_vec(), mtime, names: HashMap::new() })
     }
 
     /// A directory that the transaction made is removed by the undo: it may only hold what the
@@ -368,12 +377,16 @@ impl<'a> Builder<'a> {
                 expected.insert(bind.name.clone());
             }
         }
+        let path = self.path(ix);
+        let mut emptied = self.emptied(&dir, &path)?;
         for name in names(self.ground.tree, &dir)? {
             if !expected.contains(&name) {
-                let path = join(self.path(ix), &name);
-                self.overlap.insert(path);
+                self.overlap.insert(join(path.clone(), &name));
             }
+            let stat = self.stat_in(ix, &name)?;
+            emptied.names.insert(name, stat.map(|stat| stat.id));
         }
+        self.out.emptied.push(emptied);
         Ok(())
     }
 

@@ -21,7 +21,8 @@ pub(crate) mod index;
 
 pub use check::CheckError;
 
-use crate::io::Stamp;
+use crate::io::{HostId, Stamp};
+use std::collections::HashMap;
 use systx_base::{Gid, Kind, Time, Uid};
 
 /// Position in [`WriteSet::objects`].
@@ -39,6 +40,20 @@ pub struct WriteSet {
     /// file from them ([`crate::overlay`]), and not part of the record: they are seen to before it
     /// is made.
     pub kept: Vec<Kept>,
+    /// The directories that go, with all that is to go with them. Not part of the record: an
+    /// installation that a crash has interrupted is gone on with without.
+    pub emptied: Vec<Emptied>,
+}
+
+/// A directory that is removed, and what it may have in it when it goes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Emptied {
+    /// Where it is before the transaction, below the volume's root.
+    pub path: Vec<u8>,
+    /// Its modification time when `names` was all that was in it.
+    pub mtime: Time,
+    /// What was in it; `None` where only the name is known.
+    pub names: HashMap<Vec<u8>, Option<HostId>>,
 }
 
 impl WriteSet {

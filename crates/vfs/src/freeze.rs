@@ -12,7 +12,9 @@ use crate::view::{State, View};
 use std::collections::{HashMap, HashSet};
 use systx_base::{Kind, NodeId};
 use systx_store::io::{Open, Openers, Stamp};
-use systx_store::writeset::{Attrs, Bind, Content, Ix, Kept, NewKind, Object, Origin, WriteSet};
+use systx_store::writeset::{
+    Attrs, Bind, Content, Emptied, Ix, Kept, NewKind, Object, Origin, WriteSet,
+};
 
 /// Files up to this length, bytes, before and after, are overwritten in guarded directories.
 const IN_PLACE_MAX: u64 = 64 << 10;
@@ -331,6 +333,7 @@ impl<'a> Frost<'a> {
             self.drag(&mut found, at, &mut todo);
         }
         let removed = self.removed(&found.all);
+        self.out.writes.emptied = removed.iter().filter_map(|dir| self.emptied(*dir)).collect();
         let (mut take, leave): (Vec<_>, Vec<_>) = found.all.into_iter().partition(|c| c.taken);
         self.out.left_out = leave.iter().map(|c| self.absolute(&c.path)).collect();
         // What a removed directory lost goes with it.
@@ -385,6 +388,20 @@ impl<'a> Frost<'a> {
             }
         }
         removed
+    }
+
+    /// What a removed directory had in it on the backing file system.
+    fn emptied(&self, dir: NodeId) -> Option<Emptied> {
+        let node = self.st.nodes.get(dir)?;
+        let base = node.base.as_ref()?;
+        let (up, name) = base.place.as_ref()?;
+        let id = |id| self.st.nodes.get(id)?.base.as_ref().map(|base| base.stamp.id);
+        let had = |(name, child): (&Name, Child)| Some((name.to_vec(), id(child.base?)));
+        Some(Emptied {
+            path: self.strip(self.view.base_path_at(self.st, *up, name)),
+            mtime: self.view.vol.current(base.stamp).mtime,
+            names: node.dir()?.children().filter_map(had).collect(),
+        })
     }
 
     /// The nodes whose own changes are taken: what gets a name, and what has a selected path.

@@ -9,9 +9,9 @@ mod common;
 use common::model::Model;
 use common::*;
 use proptest::prelude::*;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use systx_base::Kind;
-use systx_store::writeset::{NewKind, Origin};
+use systx_store::writeset::{Emptied, Ix, NewKind, Origin, WriteSet};
 use systx_vfs::changes::{Change, Status};
 use systx_vfs::freeze::{Everything, Selection};
 
@@ -36,6 +36,53 @@ fn ran(ops: &[Op]) -> Ran {
     Ran { _dirs: dirs, host, before, twin }
 }
 
+type Listings = BTreeMap<String, BTreeSet<String>>;
+
+/// The directories that a write set removes, with what it says was in them.
+fn told_as_gone(writes: &WriteSet) -> Listings {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let names = |dir: &Emptied| dir.names.keys().map(|name| text(name)).collect();
+    writes.emptied.iter().map(|dir| (format!("/{}", text(&dir.path)), names(dir))).collect()
+}
+
+/// The same, from the names that go and the tree before: a directory that was in one that goes and
+/// has no new name goes with it.
+fn gone(writes: &WriteSet, before: &Tree) -> Listings {
+    // Parents come first.
+    let mut paths: Vec<Option<String>> = Vec::new();
+    for object in &writes.objects {
+        paths.push(match &object.origin {
+            Origin::Root => Some(String::new()),
+            Origin::Host { parent, name, .. } => paths[parent.0 as usize]
+                .as_ref()
+                .map(|up| format!("{up}/{}", String::from_utf8_lossy(name))),
+            _ => None,
+        });
+    }
+    let known: BTreeMap<String, Ix> =
+        (0..).map(Ix).zip(paths).filter_map(|(ix, path)| Some((path?, ix))).collect();
+    let is_target = |ix: Ix| writes.binds.iter().any(|bind| bind.target == Some(ix));
+    let is_displaced = |ix: Ix| writes.binds.iter().any(|bind| bind.displaces == Some(ix));
+    let goes = |dir: &str| {
+        let up = |dir: &str| dir.rsplit_once('/').map(|(up, _)| up.to_owned());
+        let mut at = Some(dir.to_owned());
+        while let Some(dir) = at.filter(|dir| !dir.is_empty()) {
+            match known.get(&dir) {
+                Some(ix) if is_target(*ix) => return false,
+                Some(ix) if is_displaced(*ix) => return true,
+                _ => at = up(&dir),
+            }
+        }
+        false
+    };
+    let inside = |dir: &str| {
+        let below = |path: &String| path.strip_prefix(&format!("{dir}/")).map(str::to_owned);
+        before.keys().filter_map(below).filter(|name| !name.contains('/')).collect()
+    };
+    let dirs = before.iter().filter(|(_, seen)| seen.kind == Kind::Dir).map(|(path, _)| path);
+    dirs.filter(|dir| goes(dir)).map(|dir| (dir.clone(), inside(dir))).collect()
+}
+
 /// A list of changes that can be read.
 fn show(changes: &[Change]) -> String {
     let line = |c: &Change| format!("{} {:?}\n", String::from_utf8_lossy(&c.path), c.status);
@@ -56,6 +103,7 @@ proptest! {
         let frozen = twin.0.freeze(&Everything);
         prop_assert_eq!(frozen.writes.check(), Ok(()));
         prop_assert_eq!(frozen.left_out.len(), 0);
+        prop_assert_eq!(told_as_gone(&frozen.writes), gone(&frozen.writes, &before.tree()));
         let mut after = before.clone();
         let applied = after.apply(&frozen.writes);
         prop_assert!(applied.is_ok(), "{:?}\n{}", applied, brief(&frozen.writes));

@@ -167,7 +167,7 @@ impl Install<'_> {
             if self.env.class == Class::Weak {
                 self.sync()?;
             }
-            return self.drop_temp(here);
+            return self.drop_seen(ix, here);
         }
         let parked = self.temp('p', ix);
         if is_dir || self.env.class != Class::Weak {
@@ -176,7 +176,7 @@ impl Install<'_> {
             let linked = io.link(&here.dir, &here.name, &parked.dir, &parked.name);
             linked.map_err(|e| stop(self, e))?;
             self.sync()?;
-            self.drop_temp(here)?;
+            self.drop_seen(ix, here)?;
         }
         self.stirred.extend(self.origin_id(ix));
         self.is_parked(ix, &parked);

@@ -397,7 +397,29 @@ impl Install<'_> {
         {
             return Ok(());
         }
-        self.drop_later(home)
+        self.drop_home(ix, home)
+    }
+
+    /// Removes the name that an object has moved away from by a link.
+    fn drop_home(&mut self, ix: Ix, home: Place) -> Step<()> {
+        match (home.of, self.env.class) {
+            (None, _) => self.drop_later(home),
+            (Some(_), Class::Weak) => {
+                self.later.push(Later::Home(ix, home));
+                Ok(())
+            }
+            (Some(_), _) => self.drop_seen(ix, &home),
+        }
+    }
+
+    /// Removes a name that others see, if it still names this object.
+    pub(super) fn drop_seen(&mut self, ix: Ix, home: &Place) -> Step<()> {
+        match self.soft_stat(&home.dir, &home.name)?.map(|stat| stat.id) {
+            Some(id) if [self.id(ix), self.origin_id(ix)].contains(&Some(id)) => {
+                self.drop_name(ix, home, id)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// For resuming: names without a bind of their own of files that have moved by link.
@@ -417,7 +439,7 @@ impl Install<'_> {
             let Some(old) = old else { continue };
             let stat = self.soft_stat(&old.dir, &old.name)?;
             if stat.is_some_and(|s| Some(s.id) == self.origin_id(ix) && s.nlink > 1) {
-                self.drop_later(old)?;
+                self.drop_home(ix, old)?;
             }
         }
         Ok(())

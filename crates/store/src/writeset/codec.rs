@@ -223,7 +223,7 @@ impl WriteSet {
                 displaces: d.option(|d| Ok(Ix(d.u32()?)))?,
             })
         })?;
-        Ok(WriteSet { objects, binds, kept: Vec::new() })
+        Ok(WriteSet { objects, binds, ..WriteSet::default() })
     }
 }
 

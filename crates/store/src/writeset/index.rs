@@ -1,6 +1,6 @@
 //! Look-ups in a write set, so that nothing that walks it is quadratic.
 
-use super::{Bind, Ix, Origin, WriteSet};
+use super::{Bind, Emptied, Ix, Origin, WriteSet};
 use systx_base::Kind;
 
 /// A write set with its binds by target, place and displaced object.  Built several times for each
@@ -16,6 +16,8 @@ pub struct Index<'a> {
     places: Vec<usize>,
     /// Whether an object is displaced.
     displaced: Vec<bool>,
+    /// Directories that go, by the directory that they are in and their name.
+    emptied: Vec<&'a Emptied>,
 }
 
 impl<'a> Index<'a> {
@@ -46,7 +48,22 @@ impl<'a> Index<'a> {
         let mut places: Vec<usize> = (0..set.binds.len()).collect();
         // Mostly in order already; of two outcomes for a name the later one counts.
         places.sort_by_key(|i| (set.binds[*i].dir, &set.binds[*i].name));
-        Index { set, targets, starts, places, displaced }
+        let mut emptied: Vec<&Emptied> = set.emptied.iter().collect();
+        emptied.sort_by_key(|dir| split(&dir.path));
+        Index { set, targets, starts, places, displaced, emptied }
+    }
+
+    /// What is known of a directory that goes, by where it was.
+    pub(crate) fn emptied(&self, path: &[u8]) -> Option<&'a Emptied> {
+        let at = self.emptied.partition_point(|dir| split(&dir.path) < split(path));
+        self.emptied.get(at).copied().filter(|dir| dir.path == path)
+    }
+
+    /// Those that go with the directory that they are in.
+    pub(crate) fn emptied_in(&self, parent: &[u8]) -> &[&'a Emptied] {
+        let from = self.emptied.partition_point(|dir| split(&dir.path).0 < parent);
+        let count = self.emptied[from..].partition_point(|dir| split(&dir.path).0 == parent);
+        &self.emptied[from..from + count]
     }
 
     /// The binds that name an object, as positions in `binds`.
@@ -142,4 +159,12 @@ pub(crate) fn join(dir: Vec<u8>, name: &[u8]) -> Vec<u8> {
     }
     path.extend_from_slice(name);
     path
+}
+
+/// A path without its last name, and that.
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|b| *b == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    }
 }
