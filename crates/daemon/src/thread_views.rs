@@ -12,19 +12,17 @@ use crate::guarded::{self, Guarded};
 use crate::in_line::Waiting;
 use crate::lasting::Relaxing;
 use crate::members::{Members, PIDFD_THREAD};
-use crate::protocol::{self, HostPath, Outcome, State, ThreadActivity};
+use crate::protocol::{HostPath, Outcome, State, ThreadActivity};
 use crate::strays::Strays;
 use crate::thread_orders;
-use crate::thread_scopes::{self, Scope};
-use crate::transaction::{Lives, Terms, Transaction, Whose, engine_isolation};
+use crate::thread_scopes::Scope;
+use crate::transaction::Transaction;
 use crate::transactions::Transactions;
-use crate::urgency::{self, LastThread, OfLast};
 use crate::volume::OpenVolume;
 use crate::watch::{Keeps, Watcher};
 use certified::Pending;
 use deaths::Deaths;
-use held::Hold;
-use last::{Last, Slept};
+use last::Last;
 use profile::Profile;
 use rustix::io::Errno;
 use rustix::process::{Pid, pidfd_open};
@@ -37,12 +35,13 @@ use std::time::{Duration, Instant};
 use systx_abi as abi;
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
-use systx_txn::{BeginOptions, Engine};
-use systx_vfs::aliases::{Control, Left, Rider, Seat, Tag};
+use systx_txn::Engine;
+use systx_vfs::aliases::{Control, Left, Seat, Tag};
 use systx_vfs::api::{Caller, Reply};
 use systx_vfs::retired::{Lasting, StillOpen};
 use zerocopy::{FromBytes, IntoBytes};
 
+mod begin;
 mod certified;
 mod deaths;
 mod held;
@@ -266,161 +265,6 @@ impl Desk {
         if let (Some(id), Some(volume)) = (line, self.volume.upgrade()) {
             volume.vol.engine.leave_line(id);
         }
-    }
-
-    fn begin(&self, place: &Place, caller: Caller, arg: abi::Begin) -> Reply<abi::Begin> {
-        place.now.lock().pending = None;
-        let begun = self.begin_or_wait(place, caller, arg);
-        let last_word = arg.flags & (abi::begin::NOW | abi::begin::NONBLOCK) != 0;
-        // Who is gone meanwhile has left for the last time.
-        let last_word = last_word || self.place(place.seat).is_err();
-        let stays = |b: &abi::Begin| b.state == abi::state::WAITS && !last_word;
-        if !begun.as_ref().is_ok_and(stays) {
-            self.leave_line(place);
-        }
-        begun
-    }
-
-    fn begin_or_wait(&self, place: &Place, caller: Caller, arg: abi::Begin) -> Reply<abi::Begin> {
-        use abi::begin::{ALL, NONBLOCK, NOW, READ_ONLY, RELAXED, RETRY, SCOPED, SNAPSHOT};
-        if arg.flags & !ALL != 0 {
-            return Err(Errno::INVAL);
-        }
-        let mut scope = place.now.lock().scope.clone();
-        let scoped = arg.flags & SCOPED != 0;
-        if scoped && (arg.flags & READ_ONLY != 0 || !scope.is_told()) {
-            return Err(Errno::INVAL);
-        }
-        let last = {
-            let mut now = place.now.lock();
-            if now.open.is_some() {
-                return Err(Errno::BUSY);
-            }
-            if now.worn {
-                return Err(Errno::STALE);
-            }
-            if let Some((id, words)) = now.not_durable.take() {
-                let (state, errno) = (abi::state::FAILED, Errno::IO.raw_os_error());
-                now.last = Last { id: id.0, state, errno, words, ..Last::default() };
-                return Err(Errno::IO);
-            }
-            now.last.clone()
-        };
-        let at_once = arg.flags & NONBLOCK != 0;
-        let again = arg.flags & RETRY != 0 && last.state == abi::state::LOST;
-        if last.slept.times >= ASLEEP {
-            let last = &mut place.now.lock().last;
-            last.slept = Slept::default();
-            last.words = format!(
-                "lost {ASLEEP} times to one thread while it waited, and that one lost, too: a lock is held around transactions by one, \
-                 and taken inside of them by another"
-            );
-            return Err(Errno::DEADLK);
-        }
-        let (table, volume, guarded) = self.parts()?;
-        // In its scope it will not lose to that again.
-        if again
-            && !scoped
-            && at_once
-            && let Some(winner) = last.winner()
-            && !volume.vol.engine.wait_ended(winner, Duration::ZERO)
-        {
-            return Err(Errno::AGAIN);
-        }
-        let isolation = match arg.flags & SNAPSHOT {
-            0 => protocol::Isolation::Serializable,
-            _ => protocol::Isolation::Snapshot,
-        };
-        let thread = LastThread::new(caller.tid.into());
-        let read_only = arg.flags & READ_ONLY != 0;
-        let guest = caller.uid != rustix::process::geteuid().as_raw();
-        let options = BeginOptions {
-            isolation: engine_isolation(isolation),
-            follows: Some(Arc::new(OfLast(Arc::clone(&thread)))),
-            choice: urgency::by(guarded.conflicts.policy),
-            age: if again { last.retries } else { 0 },
-            read_only,
-            timestamp: again.then_some(last.timestamp),
-            guest,
-            inject: table.inject(),
-            ..BeginOptions::default()
-        };
-        let retries = options.age;
-        let whose = Whose { uid: caller.uid, client: caller.tid, thread, guest };
-        let cwd = HostPath::from(guarded.dir.as_path());
-        // Where requests are routed they hold locks of view 0.
-        let patience = Some(guarded.conflicts.stall).filter(|_| !guarded.aliases.routes());
-        let terms = Terms {
-            isolation,
-            read_only,
-            at_once,
-            patience: patience.unwrap_or_default(),
-            ..Terms::new(Lives::Thread, place.argv.clone(), cwd, whose)
-        };
-        let refused = |failure: protocol::Failure| {
-            if at_once && failure.kind == protocol::FailureKind::Busy {
-                return Errno::AGAIN;
-            }
-            tracing::error!(uid = caller.uid, "a thread's transaction cannot begin: {failure}");
-            Errno::IO
-        };
-        let trusted = !guest;
-        let new_id = || table.new_id(&volume).map_err(refused);
-        let begin = |id| {
-            let (terms, options) = (terms.clone(), options.clone());
-            let begun = Transaction::begin_within(id, volume.clone(), terms, options, table.ids());
-            begun.map_err(refused)
-        };
-        let txn = if scoped {
-            let (table, volume, late) = (&*table, &*volume.vol, arg.flags & NOW != 0);
-            let shows = &|waiting| place.now.lock().waiting = Some(waiting);
-            let how = thread_scopes::Begin { table, volume, caller, trusted, at_once, late, shows };
-            let begun = how.run(&mut scope, new_id, begin);
-            place.now.lock().scope = scope;
-            match begun? {
-                Ok(txn) => txn,
-                Err((errno, words)) => {
-                    place.now.lock().last.words = words;
-                    let (state, errno) = (abi::state::WAITS, errno.raw_os_error());
-                    return Ok(abi::Begin { state, errno, ..arg });
-                }
-            }
-        } else {
-            let id = new_id()?;
-            // It would lose again at once.
-            let again = again.then_some(&last);
-            let hold = Hold { id, options: &options, again, stall: guarded.conflicts.stall };
-            let turn = if at_once { None } else { place.hold(&volume.vol.engine, &hold)? };
-            let txn = begin(id)?;
-            drop(turn);
-            txn
-        };
-        let tid = caller.tid;
-        let asleep = move || crate::blocked::all_keep_waiting_for(tid).is_some();
-        txn.volume.vol.engine.defer_while(txn.id, asleep);
-        let lasting = Arc::new(Lasting::new(Arc::clone(&txn.view), Arc::clone(&volume.vol)));
-        let rider = self.rider(place, &guarded);
-        let routed = rider.is_some();
-        let attached =
-            guarded.aliases.attach(place.seat, lasting.clone(), self.below.clone(), rider);
-        if let Err(errno) = attached {
-            txn.abort();
-            return Err(errno);
-        }
-        table.add(Arc::clone(&txn));
-        let members = (!routed).then(|| Arc::new(Members::new(tid, arg.namespace)));
-        let id = txn.id;
-        // What reads only, a snapshot among them, has nothing that could be durable.
-        let relaxed = arg.flags & RELAXED != 0 && !read_only;
-        place.now.lock().open = Some(Work { txn, lasting, told: Arc::default(), members, relaxed });
-        Ok(abi::Begin { retries, id: id.0, state: abi::state::OPEN, ..arg })
-    }
-
-    /// Whose requests are routed, if those of a transaction on this seat are.
-    fn rider(&self, place: &Place, guarded: &Guarded) -> Option<Rider> {
-        let thread = place.thread.clone().filter(|_| guarded.aliases.routes())?;
-        self.strays.enter(place.tid, thread.as_fd());
-        Some(Rider { tid: place.tid, uid: place.uid, gid: place.gid, thread })
     }
 
     /// Gives what is open on a seat its place in an order, or resets one.

@@ -6,7 +6,6 @@ pub const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("crates/cli/src/commands/run.rs: finish", 71),
     ("crates/daemon/src/guards.rs: guard", 92),
     ("crates/daemon/src/path_views.rs: mount", 82),
-    ("crates/daemon/src/thread_views.rs: begin_or_wait", 133),
     ("crates/daemon/src/thread_views.rs: end", 82),
     ("crates/daemon/src/transaction.rs: begin_over", 106),
     ("crates/e2e/src/bin/systx-e2e-regions/stress.rs: stress", 77),
