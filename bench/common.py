@@ -160,7 +160,7 @@ class Bench:
             getattr(self, self.PARTS[part])()
         self.write()
 
-    def write(self):
+    def machine(self):
         def read(path):
             try:
                 return open(path).read().strip()
@@ -172,6 +172,10 @@ class Bench:
                    f"cpu: {cpu.group(1) if cpu else '?'} x {os.cpu_count()}", f"load at the end: {read('/proc/loadavg')}",
                    f"volume: {self.o.dir or 'ext4 image, loop-mounted, on ' + (f'a disk in memory each of whose flushes takes {self.o.flush_ms} ms' if self.o.flush_ms else 'the disk')}", f"FUSE over io_uring: {read('/sys/module/fuse/parameters/enable_uring')}",
                    *(["quick: few rounds, small numbers"] if self.o.quick else [])]
+        return machine
+
+    def write(self):
+        machine = self.machine()
         os.makedirs(self.results, exist_ok=True)
         with open(os.path.join(self.results, "raw.csv"), "w", newline="") as f:
             writer = csv.DictWriter(f, ["part", "row", "side", "round", "value"])

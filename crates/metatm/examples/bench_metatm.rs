@@ -152,6 +152,14 @@ fn cases(experiment: &'static str, seed: u64, trace: &Trace) -> Vec<Case> {
                 add(Settings::new(processors, kernel, seed), micro::pipeline(processors, seed));
             }
         }
+        "finer" => {
+            let locks = trace.names();
+            let alone = locks.chunks(1);
+            for (processors, finer) in each([2, 8, 16, 32], alone.chain([&[][..], &locks[..]])) {
+                let workload = trace.finer(processors, seed, Unknown::Own, finer);
+                add(Settings::new(processors, Kernel::Linux, seed), workload);
+            }
+        }
         _ => {
             for (processors, kernel) in each([2, 4, 8, 16, 32], KERNELS) {
                 for unknown in [Unknown::Same, Unknown::Own] {
@@ -171,7 +179,7 @@ fn each<A: Copy, B: Copy>(
     a.into_iter().flat_map(|a| b.clone().into_iter().map(move |b| (a, b))).collect()
 }
 
-const EXPERIMENTS: [&str; 5] = ["main", "policy", "pipeline", "counter", "trace"];
+const EXPERIMENTS: [&str; 6] = ["main", "policy", "pipeline", "counter", "trace", "finer"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

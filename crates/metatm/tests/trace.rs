@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use systx_metatm::run;
 use systx_metatm::settings::{Kernel, Settings};
+use systx_metatm::stats::Spent;
 use systx_metatm::workload::trace::{Trace, Unknown};
 
 const HEAD: &str = "thread,begun,held,lock,name,place,io,touched\n";
@@ -52,6 +53,23 @@ fn what_one_thread_used_is_its_own_in_each_repetition_and_the_rest_is_shared() {
         (vec!["x:1".into()], vec!["x:2".into()], vec!["x:2".into()])
     );
     assert_eq!(sites(2), [""; 0]);
+}
+
+/// Threads that meet at a lock wait for it, and not where it is finer than that.
+#[test]
+fn nobody_meets_at_a_finer_lock() {
+    let lines: String =
+        (1..=4).map(|t| format!("{t},0,9000,0,a,x:1,0,7!\n{t},9000,9000,1,b,x:2,0,8!\n")).collect();
+    let trace = Trace::parse(&format!("{HEAD}{lines}")).expect("a trace");
+    let spun = |finer: &[&str]| {
+        let workload = trace.finer(4, 1, Unknown::Own, finer);
+        let outcome = run(&Settings::new(4, Kernel::Linux, 1), workload);
+        assert_eq!(outcome.broken, [""; 0], "{finer:?}");
+        outcome.stats.spent[Spent::Spin.index()]
+    };
+    let (none, one) = (spun(&[]), spun(&["a"]));
+    assert!(one < none, "{one} {none}");
+    assert_eq!(spun(&["a", "b"]), 0);
 }
 
 #[test]

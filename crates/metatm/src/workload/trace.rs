@@ -7,7 +7,7 @@
 //! for itself.
 
 use super::{Addr, Kind, LINE, Lock, Op, Site, SiteId, ThreadSpec, Workload};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What sections touch of which it is not known what they touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,6 +80,13 @@ impl Trace {
         Ok(trace)
     }
 
+    /// The names of its locks.
+    #[must_use]
+    pub fn names(&self) -> Vec<&str> {
+        let names: BTreeSet<_> = self.names.values().map(String::as_str).collect();
+        names.into_iter().collect()
+    }
+
     fn count(&mut self) {
         let mut users: [BTreeMap<u32, (usize, bool)>; 2] = [BTreeMap::new(), BTreeMap::new()];
         for (thread, sections) in self.threads.iter().enumerate() {
@@ -109,11 +116,29 @@ impl Trace {
     /// The trace on so many processors, with a thread for each.
     #[must_use]
     pub fn workload(&self, processors: usize, seed: u64, unknown: Unknown) -> Workload {
+        self.finer(processors, seed, unknown, &[])
+    }
+
+    /// The same, with the locks of these names so fine that no two threads meet at one, nor at what
+    /// it protects: the most that could be gained by several locks instead of one.
+    #[must_use]
+    pub fn finer(
+        &self,
+        processors: usize,
+        seed: u64,
+        unknown: Unknown,
+        finer: &[&str],
+    ) -> Workload {
         let repetitions = processors.div_ceil(self.threads.len()) as u32;
-        let locks = self.counts[0] * repetitions;
+        let common = self.counts[0] * repetitions;
+        // Beside the common ones, each thread has one of its own for each.
+        let locks = common + if finer.is_empty() { 0 } else { self.counts[0] * processors as u32 };
         let objects = self.counts[1] * repetitions;
+        let fine = |name: &String| finer.contains(&name.as_str());
         let mut plan = Plan {
             unknown,
+            common,
+            finer: self.names.iter().filter(|(_, name)| fine(name)).map(|(n, _)| *n).collect(),
             sites: Vec::new(),
             by_place: BTreeMap::new(),
             threads: processors as u32,
@@ -130,12 +155,17 @@ impl Trace {
             kind: Kind::Spin,
             converted: !self.does_io(n % self.counts[0]),
         };
-        let name = match unknown {
+        let mut name = match unknown {
             Unknown::Same => "trace, unknown data is the same",
             Unknown::Own => "trace, unknown data is apart",
-        };
+        }
+        .to_owned();
+        if !finer.is_empty() {
+            let which = if finer == self.names() { "all".into() } else { finer.join(" ") };
+            name = format!("{name}, finer: {which}");
+        }
         Workload {
-            name: name.to_owned(),
+            name,
             locks: (0..locks).map(lock).collect(),
             sites: plan.sites,
             threads,
@@ -176,13 +206,18 @@ impl Trace {
             if open.iter().any(|o| o.lock == section.lock) {
                 continue;
             }
-            let lock = self.number(0, section.lock, repetition);
+            let fine = plan.finer.contains(&section.lock);
+            let lock = match fine {
+                true => plan.common + n as u32 * self.counts[0] + section.lock,
+                false => self.number(0, section.lock, repetition),
+            };
             ops.push(Op::Enter(plan.site(lock, &section.place)));
-            for (object, changed) in &section.touched {
+            let touched = if fine { &[][..] } else { &section.touched };
+            for (object, changed) in touched {
                 let word = plan.objects + LINE * self.number(1, *object, repetition);
                 ops.push(if *changed { Op::Write(word) } else { Op::Read(word) });
             }
-            if section.touched.is_empty() {
+            if touched.is_empty() {
                 let word = plan.word(lock, n);
                 ops.extend([Op::Read(word), Op::Write(word)]);
             }
@@ -222,6 +257,10 @@ fn pause(gap: u64, random: &mut fastrand::Rng) -> Op {
 
 struct Plan {
     unknown: Unknown,
+    /// Locks that are not of one thread.
+    common: u32,
+    /// Recorded locks of which each thread has one.
+    finer: BTreeSet<u32>,
     sites: Vec<Site>,
     by_place: BTreeMap<(u32, String), SiteId>,
     threads: u32,
