@@ -147,11 +147,17 @@ impl Commit {
 
 /// What making room has cost: a sentence.
 fn forgotten(room: &Reservation) -> Option<String> {
-    let Forgotten { transactions, bytes } = room.forgotten();
+    let Forgotten { transactions, bytes, itself } = room.forgotten();
     let s = if transactions == 1 { "" } else { "s" };
-    (transactions > 0).then(|| {
+    let old = (transactions > 0).then(|| {
         format!("forgot how to undo {transactions} old transaction{s} to make room: {bytes} bytes")
-    })
+    });
+    let own = itself.then(|| {
+        "no room to keep what was removed: this transaction cannot be undone, and is not in the log"
+            .to_owned()
+    });
+    let both: Vec<String> = own.into_iter().chain(old).collect();
+    (!both.is_empty()).then(|| both.join("; "))
 }
 
 fn no_room(site: &Site, mut error: ReserveError) -> Stopped {

@@ -290,8 +290,16 @@ fn a_volume_that_is_full_says_so_before_the_decision() {
     assert_eq!(v.sh("cat a; ls").ok().out, "old\na\nballast\n");
     run(&v, &[], &format!("echo new > a; {}", files.replace("COUNT", "2"))).ok();
     assert_eq!(v.sh("cat a; ls").ok().out, "new\na\nballast\nf1\nf2\n");
-    // To remove is always possible.
-    run(&v, &[], "rm f1 f2").ok();
+    // To remove is always possible.  The log has it, or the run says that it cannot be undone.
+    let in_log = |end: &Finished| {
+        let id = end.err.split("committed ").nth(1).and_then(|rest| rest.get(..8));
+        let logged = systx(&v, "log").ok().out.contains(id.expect("a commit"));
+        assert_eq!(logged, !end.err.contains("cannot be undone"), "{end}");
+        logged
+    };
+    assert!(in_log(&run(&v, &[], "rm f1").ok()));
+    v.sh("for size in 65536 4096; do head -c 20000000 /dev/zero | dd bs=$size of=rest$size; done");
+    assert!(!in_log(&run(&v, &[], "rm f2").ok()));
 }
 
 /// Room that a run has filled and given up is there again, for plain programs and for the unmount.

@@ -143,6 +143,7 @@ impl VolumeStore {
             }
             let report = self.forget_one().map_err(ReserveError::Io)?;
             if report.transactions == 0 && only_removes(set) {
+                forgotten.itself = true;
                 return Ok(Reservation::new(Room { promise: None, keep: false }, forgotten));
             }
             if report.transactions == 0 {
@@ -160,7 +161,8 @@ impl VolumeStore {
         let left = self.would(Keep { log: usize::MAX, ..Keep::default() })?.left;
         let count = left.saturating_sub(1).max(LEAST);
         let done = self.collect(Keep { count, least: LEAST, log: LOGGED, ..Keep::default() })?;
-        Ok(Forgotten { transactions: done.removed.len() as u64, bytes: done.freed })
+        let transactions = done.removed.len() as u64;
+        Ok(Forgotten { transactions, bytes: done.freed, itself: false })
     }
 
     /// See [`systx_store::Store::forget_for_content`].

@@ -34,6 +34,8 @@ pub struct Forgotten {
     pub transactions: u64,
     /// Bytes that they had kept.
     pub bytes: u64,
+    /// The commit itself cannot be undone: there is no room to keep what it removes.
+    pub itself: bool,
 }
 
 /// Room for one commit; of a transaction that changes nothing, none.
