@@ -2,7 +2,7 @@
 
 mod images;
 
-pub use images::{Clean, CleanPolicy, Grow, Image, Mkfs, Receive, Send, Snapshot, Snapshots};
+pub use images::{Clean, CleanPolicy, Fsck, Grow, Image, Mkfs, Receive, Send, Snapshot, Snapshots};
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
@@ -116,7 +116,7 @@ pub enum Command {
     #[command(after_help = images::MKFS_HELP)]
     Mkfs(Mkfs),
     /// Check a log-structured volume that nobody has mounted
-    Fsck(Image),
+    Fsck(Fsck),
     /// Make a log-structured volume larger
     Grow(Grow),
     /// Show how full a log-structured volume is

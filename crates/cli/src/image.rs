@@ -40,6 +40,17 @@ pub fn open(path: &Path) -> Result<Volume, Problem> {
     Volume::open(Arc::new(device), clock(), salt, Limits::default()).map_err(|e| cannot(path, e))
 }
 
+/// As [`open`], also if its log breaks off: what was behind that is given up.
+///
+/// # Errors
+/// As [`cannot`] says.
+pub fn open_broken(path: &Path) -> Result<Volume, Problem> {
+    let device = FileDevice::open(path).map_err(|e| cannot_open(path, &e))?;
+    let salt = u64::from_le_bytes(random()?);
+    let opened = Volume::open_broken(Arc::new(device), clock(), salt, Limits::default());
+    opened.map_err(|e| cannot(path, e))
+}
+
 /// Opens the volume of a file, to be read: nothing is written to it.
 ///
 /// # Errors

@@ -273,6 +273,36 @@ fn damage_is_named_with_its_block_and_what_to_do() {
     assert_eq!(place.names("disk"), ["a", "b"]);
 }
 
+/// Nobody goes on from an older state, in which what was lost is never told, but who says so.
+#[test]
+fn a_log_that_breaks_off_is_opened_when_somebody_gives_up_what_is_lost() {
+    let place = Place::new();
+    place.json(&["mkfs", "disk", "--size", "4M"]);
+    place.json(&["snapshot", "disk", "empty"]);
+    let volume = place.volume("disk");
+    for name in [b"a", b"b", b"c"] {
+        volume.plain(|ops| ops.create(ROOT, name, &Shape::new(Kind::File, 0o644))).unwrap();
+        volume.sync().unwrap();
+    }
+    drop(volume);
+    let image = std::fs::read(place.path("disk")).unwrap();
+    let summaries = image.chunks_exact(4096).zip(0..).filter(|(b, _)| b.starts_with(b"SXPC"));
+    let position = |block: &[u8]| u64::from_le_bytes(block[32..40].try_into().unwrap());
+    let mut pieces: Vec<(u64, u64)> = summaries.map(|(b, at)| (position(b), at)).collect();
+    pieces.sort_unstable();
+    let [.., (_, second), _] = pieces[..] else { panic!("{pieces:?}") };
+    damage(&place.path("disk"), second);
+    for command in [&["clean", "disk"][..], &["snapshot", "disk", "late"]] {
+        let text = place.refused(1, command);
+        assert!(text.contains(&format!("damaged Summary at block {second}")), "{text}");
+    }
+    assert!(place.refused(1, &["fsck", "disk"]).contains("--cut-log"));
+    place.stream(&["send", "disk", "empty"], "stream");
+    let cut = place.json(&["fsck", "disk", "--cut-log"]);
+    assert_eq!(cut["checked"]["findings"], serde_json::json!([]));
+    assert_eq!(place.names("disk"), ["a"]);
+}
+
 #[test]
 fn cleaning_loses_nothing_and_stops_where_it_should() {
     let place = Place::new();

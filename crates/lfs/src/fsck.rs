@@ -11,7 +11,9 @@ use crate::device::Device;
 use crate::error::{Error, Result, Structure};
 use crate::format::{BLOCK, COPIES, Head, Ino, Super};
 use crate::piece::{self, Header, Purpose};
-use crate::recovery::{environment, prove, read_checkpoints, read_root, recover_unproven};
+use crate::recovery::{
+    environment, is_later, prove, read_checkpoints, read_root, recover_unproven,
+};
 use crate::state::State;
 use crate::superblock::read_super;
 use crate::tree::{Clock, Tree};
@@ -349,16 +351,11 @@ impl Check {
         Ok(())
     }
 
-    /// Of a group that was never finished there may be any piece, but its first one follows the
-    /// end of the log directly, and in the epoch of the last checkpoint.
     fn beyond(&mut self, head: &Head, h: &Header, at: u64) {
-        if h.purpose != Purpose::Commit || !h.begin {
-            return;
-        }
-        if h.epoch > head.epoch {
-            self.findings.push(Finding::CheckpointLost { at });
-        } else if h.epoch == head.epoch && h.lsn > head.lsn + 1 {
+        if is_later(head, h) {
             self.findings.push(Finding::LogBroken { at });
+        } else if h.purpose == Purpose::Commit && h.begin && h.epoch > head.epoch {
+            self.findings.push(Finding::CheckpointLost { at });
         }
     }
 }

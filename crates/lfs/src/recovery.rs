@@ -5,11 +5,13 @@
 //! else decides.  Recovery writes nothing; the checkpoint of a new epoch that ends it leaves
 //! everything that recovery has read where it is.
 
+mod ended;
 mod newest;
 mod replay;
 #[cfg(test)]
 mod tests;
 
+pub use ended::is_later;
 pub use newest::prove;
 
 use crate::device::Device;
@@ -50,8 +52,18 @@ pub fn read_checkpoints(env: &Env) -> Vec<Result<Checkpoint>> {
 ///
 /// # Errors
 /// [`Error::NotAVolume`], [`Error::Io`]; [`Error::Corrupt`], also if the newest checkpoint may be
-/// one that cannot be read.
+/// one that cannot be read, or the log breaks off before its end.
 pub fn recover(dev: Arc<dyn Device>, clock: Clock) -> Result<(State, Report, Super)> {
+    let (state, report, sup) = recover_broken(dev, clock)?;
+    ended::prove(&state)?;
+    Ok((state, report, sup))
+}
+
+/// As [`recover`], as far as the log can be read.
+///
+/// # Errors
+/// As [`recover`], but for a log that breaks off.
+pub fn recover_broken(dev: Arc<dyn Device>, clock: Clock) -> Result<(State, Report, Super)> {
     let (env, sup) = environment(dev, clock)?;
     newest::prove(&env)?;
     recover_unproven(env, sup)
@@ -67,7 +79,7 @@ pub fn environment(dev: Arc<dyn Device>, clock: Clock) -> Result<(Env, Super)> {
 }
 
 /// As [`recover`], by the newest checkpoint that can be read, which may be an older one than the
-/// volume has had: for a check, which only looks.
+/// volume has had, and as far as the log can be read: for a check, which only looks.
 ///
 /// # Errors
 /// As [`recover`].

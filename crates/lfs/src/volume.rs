@@ -164,7 +164,28 @@ impl Volume {
     /// # Errors
     /// [`Error::NotAVolume`], [`Error::Corrupt`], [`Error::Io`].
     pub fn open(dev: Arc<dyn Device>, clock: Clock, salt: u64, limits: Limits) -> Result<Volume> {
-        let (mut state, report, sup) = recovery::recover(dev, clock)?;
+        Self::begun(recovery::recover(dev, clock)?, salt, limits)
+    }
+
+    /// As [`Volume::open`], also if the log breaks off before its end.  What was behind that is
+    /// given up for ever: only where somebody has decided so.
+    ///
+    /// # Errors
+    /// As [`Volume::open`], but for that.
+    pub fn open_broken(
+        dev: Arc<dyn Device>,
+        clock: Clock,
+        salt: u64,
+        limits: Limits,
+    ) -> Result<Volume> {
+        Self::begun(recovery::recover_broken(dev, clock)?, salt, limits)
+    }
+
+    fn begun(
+        (mut state, report, sup): (State, Report, Super),
+        salt: u64,
+        limits: Limits,
+    ) -> Result<Volume> {
         state.limits = limits;
         superblock::mend(&*state.tree.env.dev, &sup)?;
         checkpoint::mend(&state)?;
@@ -175,12 +196,13 @@ impl Volume {
     }
 
     /// Opens a volume to read it: the device is not written to, and whatever would change the
-    /// volume says [`Error::ReadOnly`].
+    /// volume says [`Error::ReadOnly`].  Also if the log breaks off before its end: snapshots are
+    /// whole then.
     ///
     /// # Errors
-    /// As [`Volume::open`].
+    /// As [`Volume::open`], but for that.
     pub fn open_to_read(dev: Arc<dyn Device>, clock: Clock) -> Result<Volume> {
-        let (mut state, report, sup) = recovery::recover(dev, clock)?;
+        let (mut state, report, sup) = recovery::recover_broken(dev, clock)?;
         state.flow.stopped = Some(Stopped::ReadOnly);
         Ok(Self::with(state, report, sup))
     }

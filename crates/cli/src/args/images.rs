@@ -24,6 +24,18 @@ pub struct Image {
     pub file: PathBuf,
 }
 
+/// `systx fsck`.
+#[derive(Clone, Debug, Args)]
+pub struct Fsck {
+    /// Which.
+    #[command(flatten)]
+    pub image: Image,
+    /// If the log breaks off before its end: give up what was committed behind that, so that the
+    /// volume can be opened again
+    #[arg(long)]
+    pub cut_log: bool,
+}
+
 /// `systx mkfs`.
 #[derive(Clone, Debug, Args)]
 pub struct Mkfs {

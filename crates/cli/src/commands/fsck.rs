@@ -1,6 +1,7 @@
-//! `systx fsck`: what is damaged in a log-structured volume.  Nothing is changed.
+//! `systx fsck`: what is damaged in a log-structured volume.  Nothing is changed, unless the user
+//! gives up what lies behind a break of the log.
 
-use crate::args::Image;
+use crate::args::Fsck;
 use crate::image;
 use crate::output::{self, Out};
 use crate::problem::{ERROR, Problem};
@@ -20,8 +21,12 @@ struct Checked {
 ///
 /// # Errors
 /// It is no volume, cannot be read, or is in use.
-pub fn fsck(args: &Image, out: Out) -> Result<i32, Problem> {
-    let path = args.file.as_path();
+pub fn fsck(args: &Fsck, out: Out) -> Result<i32, Problem> {
+    let path = args.image.file.as_path();
+    if args.cut_log {
+        let cut = image::open_broken(path)?.close();
+        cut.map_err(|e| image::cannot(path, e))?;
+    }
     let device = image::device_to_read(path)?;
     let found = check(device, image::clock()).map_err(|e| image::cannot(path, e))?;
     let checked = Checked {
@@ -44,6 +49,12 @@ pub fn fsck(args: &Image, out: Out) -> Result<i32, Problem> {
         n => {
             let s = if n == 1 { "" } else { "s" };
             out.say(&format!("{}: {n} finding{s} ({looked})", path.display()));
+            if found.findings.iter().any(|f| matches!(f, Finding::LogBroken { .. })) {
+                out.hint(
+                    "it is not opened as it is; its snapshots can be sent (systx send); systx fsck \
+                     FILE --cut-log gives up what is lost, and it opens again",
+                );
+            }
             out.hint(
                 "a copy of a super block or checkpoint comes back when the volume is next opened; \
                  the rest by systx mkfs and systx receive of the last whole stream and those \

@@ -250,8 +250,24 @@ fn a_log_that_goes_on_behind_its_end_is_found() {
     let (state, ..) = recover(dev.clone(), clock()).expect("it opens");
     let geometry = state.tree.env.geometry;
     let place = |n: usize| geometry.first(ends[n].segment) + u64::from(ends[n].offset);
-    let found = checked(&flipped(&dev, place(0), 50)).findings;
-    assert!(found.contains(&Finding::LogBroken { at: place(1) }), "{found:?}");
+    for broken in [0, 1] {
+        let damaged = flipped(&dev, place(broken), 50);
+        let found = checked(&damaged).findings;
+        assert!(found.contains(&Finding::LogBroken { at: place(broken + 1) }), "{found:?}");
+        // Nobody goes on from there: what is lost would never be told.
+        let before = damaged.bytes();
+        let opened = Volume::open(damaged.clone(), clock(), 9, Limits::default());
+        assert!(matches!(opened, Err(Error::Corrupt { at, .. }) if at == place(broken)));
+        assert_eq!(damaged.bytes(), before);
+        Volume::open_to_read(damaged.clone(), clock()).expect("its snapshots are whole");
+        // Unless somebody says so.
+        let cut = Volume::open_broken(damaged.clone(), clock(), 9, Limits::default());
+        let names = cut.expect("it opens").look(|ops| ops.list(ROOT, None, 100)).expect("a list");
+        let late = names.iter().filter(|(name, _)| name.starts_with(b"late")).count();
+        assert_eq!((late, checked(&damaged).findings), (broken, vec![]));
+    }
+    // The end of the log is as after a power cut that tore its last write.
+    open(&flipped(&dev, place(2), 50));
     // Both copies of the last checkpoint.
     let region = crate::format::Checkpoint::region(state.last.sequence);
     let damaged = flipped(&flipped(&dev, region, 60), region + 1, 60);

@@ -1,7 +1,7 @@
 //! Each rule that says whether a piece is the next one of the log, alone: a piece that is right
 //! but for one of them does not count.
 
-use super::recover;
+use super::{recover, recover_broken};
 use crate::device::{Cuts, Device, MemDevice, SimDisk};
 use crate::error::{Error, Result};
 use crate::format::{BLOCK, Checkpoint, Geometry, ROOT};
@@ -62,7 +62,7 @@ impl Case {
         let first = self.geometry.first(at.0) + u64::from(at.1);
         dev.write(first, summary).expect("memory");
         dev.write(first + (summary.len() / BLOCK) as u64, payload).expect("memory");
-        recover(dev, clock()).expect("it opens").1.groups
+        recover_broken(dev, clock()).expect("it opens").1.groups
     }
 
     fn with(&self, change: impl FnOnce(&mut Piece)) -> u64 {
