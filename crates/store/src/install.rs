@@ -207,8 +207,9 @@ pub(crate) struct Install<'a> {
     gone: HashSet<SlotId>,
     /// Whether a new file came with fewer permission bits than it was made with.
     masked: bool,
-    /// Files that lost a name and live on under others that nothing here knows.
-    survivors: Vec<(Ix, Handle)>,
+    /// Files that lost a name and live on under others that nothing here knows; and where those are
+    /// that went with a directory that was carried, and live on or were changed.
+    survivors: Vec<(Ix, Place)>,
     /// Inodes of which this run changed a name, which moves their change time, whichever of their
     /// names is looked at afterwards.
     stirred: HashSet<HostId>,
@@ -385,7 +386,8 @@ impl<'a> Install<'a> {
         let mut stamps = Vec::with_capacity(self.states.len());
         for (i, state) in self.states.iter().enumerate() {
             let ix = Ix(i as u32);
-            let here = state.placed || !self.index.is_removed(ix);
+            // What is only followed is told where this run has moved it, and nobody else before.
+            let here = state.placed || !self.index.is_removed(ix) && !self.index.is_followed(ix);
             if let Some(stamp) = state.stamp.filter(|_| state.placed && !state.touched) {
                 stamps.push(Some(stamp));
                 continue;
@@ -398,8 +400,8 @@ impl<'a> Install<'a> {
             };
             stamps.push(stat.map(|s| s.stamp()));
         }
-        for (ix, held) in &self.survivors {
-            if let Some(stat) = self.env.io.stat(held).ok().filter(|s| s.nlink > 0) {
+        for (ix, Place { dir, name, .. }) in &self.survivors {
+            if let Some(stat) = self.soft_stat(dir, name)?.filter(|s| s.nlink > 0) {
                 stamps[ix.0 as usize] = Some(stat.stamp());
             }
         }

@@ -239,7 +239,9 @@ pub trait Store: Send + Sync {
     fn commit_group(&self, members: Vec<Ready>) -> Vec<Written<Committed>>;
     /// Installs a committed transaction in the tree, or waits for whoever does, and returns the
     /// report. Calling it again returns the same report until the checkpoint. It moves the version
-    /// of nothing but what the write set names, and the report has those.
+    /// of nothing but what the write set names, and the report has those. On an overlay it may move
+    /// that of a file that a removed directory has a name of: who has met it under another one puts
+    /// it into the set.
     ///
     /// # Errors
     /// It is not in the tree, or not whole.

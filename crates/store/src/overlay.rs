@@ -17,13 +17,13 @@
 
 use crate::class::{options, says_volatile};
 use crate::install::{Env, is_fatal};
-use crate::io::{Handle, Io, Rename, Stamp, Stat};
+use crate::io::{Handle, HostId, Io, Rename, Stamp, Stat};
 use crate::layout::{Layout, ensure_dir, names, temp_name};
 use crate::origins::Origins;
 use crate::prepare::is_version;
 use crate::writeset::index::Index;
-use crate::writeset::{Ix, Origin, WriteSet};
-use std::collections::HashSet;
+use crate::writeset::{Ix, Object, Origin, WriteSet};
+use std::collections::{HashMap, HashSet};
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use systx_base::{Kind, TxnId};
@@ -114,45 +114,44 @@ pub(crate) fn is_movable(io: &dyn Io, state: &Handle, at: &Handle, name: &[u8]) 
 /// # Errors
 /// No space, or one of the device.
 pub(crate) fn raise(env: Env<'_>, txn: TxnId, set: &mut WriteSet) -> Result<Option<Handle>> {
-    let mut moved: Vec<(Ix, Stamp)> = Vec::new();
-    let mut below = false;
-    let mut shared = Vec::new();
     let index = Index::new(set);
     let mut places = Origins::new(env, set);
-    let mut raise = Raise { env, txn, userxattr: None };
+    let met = met(env, set, &mut places)?;
+    let mut raise = Raise { env, txn, index: &index, known: known(set), userxattr: None };
+    let mut below = false;
     let dirs: HashSet<Ix> = set.binds.iter().map(|bind| bind.dir).collect();
-    for (i, object) in set.objects.iter().enumerate() {
-        let ix = Ix(i as u32);
-        let (Origin::Host { .. } | Origin::Grave { .. }) = &object.origin else { continue };
+    for (ix, dir, name, before) in &met {
+        let (ix, object) = (*ix, set.object(*ix));
         let named = index.is_displaced(ix) || !index.targets(ix).is_empty();
         if !(named || object.is_changed() || dirs.contains(&ix)) {
             continue;
         }
-        let Some((dir, name)) = places.place(ix)? else { continue };
-        let Ok(before) = env.io.stat_at(&dir, name) else { continue };
-        if !is_version(&object.origin, &before) {
-            continue;
-        }
         if object.kind() == Kind::Dir && index.is_removed(ix) {
-            below |= raise.below(&dir, name)?;
+            below |= raise.below(dir, name)?;
         }
-        if before.nlink > 1 && !matches!(object.kind(), Kind::Dir | Kind::File) {
-            shared.push((ix, dir, name, before));
-            continue;
-        }
-        let mut now = raise.one(&dir, name, ix, &before)?;
-        if now.id != before.id && is_same(&before, &now) {
+        let now = raise.one(dir, name, ix, before)?;
+        if now.id != before.id && is_same(before, &now) {
             for kept in set.kept.iter().filter(|kept| kept.file == ix) {
                 let Some(parent) = places.dir(kept.dir)? else { continue };
-                raise.link_again((&dir, name), (&parent, &kept.name), ix, &before)?;
-                now = env.io.stat_at(&dir, name)?;
+                raise.link_again((dir, name), (&parent, &kept.name), ix, before)?;
             }
         }
-        if now.stamp() != before.stamp() && is_same(&before, &now) {
-            moved.push((ix, now.stamp()));
+    }
+    // Only now: what is done to one may move the version of another.  Two of them may be one object
+    // that looks like two ([`Raise::is_of_two_numbers`]), and a name in a directory that is removed
+    // may be a further one of what is elsewhere.
+    let mut moved: Vec<(Ix, Stamp)> = Vec::new();
+    for (ix, dir, name, before) in &met {
+        let now = match env.io.stat_at(dir, name) {
+            Err(e) if is_fatal(&e) => return Err(e),
+            Err(_) => continue,
+            Ok(now) => now,
+        };
+        let followed = index.is_followed(*ix) && now.id != before.id;
+        if now.stamp() != before.stamp() && is_same(before, &now) && !followed {
+            moved.push((*ix, now.stamp()));
         }
     }
-    moved.extend(raise.shared(&shared)?);
     let sync = (below || !moved.is_empty()).then(|| env.layout.grave.clone());
     for (ix, now) in moved {
         if let Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } =
@@ -162,6 +161,33 @@ pub(crate) fn raise(env: Env<'_>, txn: TxnId, set: &mut WriteSet) -> Result<Opti
         }
     }
     Ok(sync)
+}
+
+/// An object, the directory that it is in, its name there, and what it is.
+type Met<'a> = (Ix, Handle, &'a [u8], Stat);
+
+/// The objects of a write set that are there and what the transaction saw.
+fn met<'a>(env: Env<'_>, set: &'a WriteSet, places: &mut Origins<'a>) -> Result<Vec<Met<'a>>> {
+    let mut met = Vec::new();
+    for (i, object) in set.objects.iter().enumerate() {
+        let (Origin::Host { .. } | Origin::Grave { .. }) = &object.origin else { continue };
+        let ix = Ix(i as u32);
+        let Some((dir, name)) = places.place(ix)? else { continue };
+        let Ok(before) = env.io.stat_at(&dir, name) else { continue };
+        if is_version(&object.origin, &before) {
+            met.push((ix, dir, name, before));
+        }
+    }
+    Ok(met)
+}
+
+/// What existed before, by identity.
+fn known(set: &WriteSet) -> HashMap<HostId, Ix> {
+    let id = |(i, o): (usize, &Object)| match &o.origin {
+        Origin::Host { stamp, .. } => Some((stamp.id, Ix(i as u32))),
+        _ => None,
+    };
+    set.objects.iter().enumerate().filter_map(id).collect()
 }
 
 /// Whether nothing but a copy-up lies between the two.
@@ -177,9 +203,18 @@ fn is_same(before: &Stat, now: &Stat) -> bool {
     what(before) == what(now) && (before.id == now.id || parted)
 }
 
+/// Whether the number that this has in a lower layer would not last: what the overlay knows it by
+/// is an extended attribute, and those of users are for files and directories only.
+pub(crate) fn loses_number(stat: &Stat) -> bool {
+    !matches!(stat.kind, Kind::File | Kind::Dir)
+        && options(stat.dev).iter().any(|o| o == "userxattr")
+}
+
 struct Raise<'a> {
     env: Env<'a>,
     txn: TxnId,
+    index: &'a Index<'a>,
+    known: HashMap<HostId, Ix>,
     /// Whether the overlay keeps what it needs in attributes of users, once that was asked.
     userxattr: Option<bool>,
 }
@@ -210,25 +245,9 @@ impl Raise<'_> {
         }
     }
 
-    /// As `one`, for names of symbolic links and special files that have several. Two of them may
-    /// be one object that looks like two ([`Raise::is_of_two_numbers`]), and then what is done to
-    /// one of them moves the version of the other: all are looked at before and afterwards.
-    fn shared(&mut self, named: &[(Ix, Handle, &[u8], Stat)]) -> Result<Vec<(Ix, Stamp)>> {
-        for (ix, dir, name, before) in named {
-            self.one(dir, name, *ix, before)?;
-        }
-        let mut moved = Vec::new();
-        for (ix, dir, name, before) in named {
-            let now = self.env.io.stat_at(dir, name)?;
-            if now.stamp() != before.stamp() && is_same(before, &now) {
-                moved.push((*ix, now.stamp()));
-            }
-        }
-        Ok(moved)
-    }
-
     /// Has copied up what is in a directory that is to be removed, if its content will have to be
-    /// carried; whether it will.
+    /// carried; whether it will.  What is to leave it is a matter of its own, and so is what goes
+    /// with that.
     fn below(&mut self, at: &Handle, name: &[u8]) -> Result<bool> {
         let Env { io, layout, .. } = self.env;
         if is_movable(io, &layout.state, at, name).unwrap_or(true) {
@@ -237,12 +256,17 @@ impl Raise<'_> {
         // Not by recursion: trees may be deeper than a stack.
         let mut todo = vec![io.open_dir(at, name)?];
         while let Some(dir) = todo.pop() {
+            let at = io.stat(&dir)?.id;
             for name in names(io, &dir)? {
                 let stat = match io.stat_at(&dir, &name) {
                     Err(e) if is_fatal(&e) => return Err(e),
                     Err(_) => continue,
                     Ok(stat) => stat,
                 };
+                let known = self.known.get(&stat.id);
+                if known.is_some_and(|ix| self.index.leaves(*ix, at, &name)) {
+                    continue;
+                }
                 if stat.kind == Kind::Dir {
                     todo.push(io.open_dir(&dir, &name)?);
                 } else {
@@ -253,11 +277,9 @@ impl Raise<'_> {
         Ok(true)
     }
 
-    /// Whether the number of this, copied up, would not last: what the overlay knows it by is an
-    /// extended attribute, and those of users are for files and directories only.
+    /// As [`loses_number`], of what is in this overlay.
     fn loses_number(&mut self, stat: &Stat) -> bool {
-        let asked = || options(stat.dev).iter().any(|o| o == "userxattr");
-        *self.userxattr.get_or_insert_with(asked)
+        *self.userxattr.get_or_insert_with(|| loses_number(stat))
     }
 
     /// Puts a new object in the place of what is no file and no directory, in one step.

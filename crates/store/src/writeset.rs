@@ -32,7 +32,8 @@ pub struct Ix(pub u32);
 /// The write set of one transaction.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WriteSet {
-    /// Every object that is changed, made, moved, displaced, or needed to name another.
+    /// Every object that is changed, made, moved, displaced, or needed to name another; on an
+    /// overlay also those that live on and have a name in a directory that is removed.
     pub objects: Vec<Object>,
     /// Every changed name.
     pub binds: Vec<Bind>,

@@ -242,6 +242,10 @@ struct Frost<'a> {
     view: &'a View,
     st: &'a State,
     ixs: HashMap<NodeId, Ix>,
+    /// The directories whose removal is taken, with those that were removed in them.
+    removed: HashSet<NodeId>,
+    /// What is found by another name than the one under which it was met.
+    elsewhere: HashMap<NodeId, (NodeId, Name)>,
     out: Frozen,
 }
 
@@ -257,7 +261,8 @@ impl<'a> Frost<'a> {
             taken: HashSet::new(),
             places: Vec::new(),
         };
-        Frost { view, st, ixs: HashMap::new(), out }
+        let (ixs, removed, elsewhere) = Default::default();
+        Frost { view, st, ixs, removed, elsewhere, out }
     }
 
     fn collect(&mut self, selection: &dyn Selection) {
@@ -275,7 +280,37 @@ impl<'a> Frost<'a> {
         }
         if self.view.vol.overlay.is_some() {
             self.keep_names();
+            self.follow_names();
         }
+    }
+
+    /// Files that lose a name with a directory that is removed, and live on.  The directory may
+    /// have to be carried, which moves their versions: the write set has them, so that these are
+    /// told.
+    fn follow_names(&mut self) {
+        let st = self.st;
+        let dirs = self.removed.iter().filter_map(|dir| st.nodes.get(*dir)?.dir());
+        let children = dirs.flat_map(DirState::children).filter_map(|(_, child)| child.base);
+        let lives = |id: &NodeId| {
+            st.nodes.get(*id).is_some_and(|node| node.dir().is_none() && node.attr.nlink > 0)
+        };
+        let mut live: Vec<NodeId> = children.filter(lives).collect();
+        live.sort_unstable();
+        for id in live {
+            if self.ixs.contains_key(&id) {
+                continue;
+            }
+            if let Some((dir, name)) = st.kept_names_of(id).next() {
+                self.elsewhere.insert(id, (dir, name.clone()));
+            }
+            self.object(id);
+        }
+    }
+
+    /// Where a node is on the backing file system; `None` for the root, and for what is new.
+    fn place_of(&self, id: NodeId) -> Option<&(NodeId, Name)> {
+        let met = || self.st.nodes.get(id)?.base.as_ref()?.place.as_ref();
+        self.elsewhere.get(&id).or_else(met)
     }
 
     /// The further names of existing files that are changed.
@@ -332,12 +367,13 @@ impl<'a> Frost<'a> {
         while let Some(at) = todo.pop() {
             self.drag(&mut found, at, &mut todo);
         }
-        let removed = self.removed(&found.all);
-        self.out.writes.emptied = removed.iter().filter_map(|dir| self.emptied(*dir)).collect();
+        self.removed = self.removed(&found.all);
+        self.out.writes.emptied =
+            self.removed.iter().filter_map(|dir| self.emptied(*dir)).collect();
         let (mut take, leave): (Vec<_>, Vec<_>) = found.all.into_iter().partition(|c| c.taken);
         self.out.left_out = leave.iter().map(|c| self.absolute(&c.path)).collect();
         // What a removed directory lost goes with it.
-        take.retain(|c| !removed.contains(&c.dir));
+        take.retain(|c| !self.removed.contains(&c.dir));
         take
     }
 
@@ -454,8 +490,7 @@ impl<'a> Frost<'a> {
         let mut at = Some(id);
         while let Some(id) = at.filter(|id| !self.ixs.contains_key(id)) {
             chain.push(id);
-            let base = self.st.nodes.get(id).and_then(|n| n.base.as_ref());
-            at = base.and_then(|b| b.place.as_ref()).map(|(up, _)| *up);
+            at = self.place_of(id).map(|(up, _)| *up);
         }
         for id in chain.into_iter().rev() {
             self.push_node(id);
@@ -466,7 +501,7 @@ impl<'a> Frost<'a> {
     /// Adds the object of a node whose parents have theirs.
     fn push_node(&mut self, id: NodeId) {
         let Some(node) = self.st.nodes.get(id) else { return };
-        let origin = match node.base.as_ref().map(|base| (base, &base.place)) {
+        let origin = match node.base.as_ref().map(|base| (base, self.place_of(id))) {
             None => Origin::New(new_kind(node)),
             Some((_, None)) => Origin::Root,
             Some((base, Some((parent, name)))) => Origin::Host {

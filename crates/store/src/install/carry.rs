@@ -113,10 +113,11 @@ impl Install<'_> {
             let there = Place::own(&new, &name);
             let Some(seen) = self.soft_stat(&here.dir, &here.name)? else { continue };
             let known = self.old.get(&seen.id).copied();
-            if let Some(ix) = known.filter(|ix| self.leaves(*ix, &now, &name)) {
+            if let Some(ix) = known.filter(|ix| self.index.leaves(*ix, now.id, &name)) {
                 self.put_aside(ix, &here)?;
                 continue;
             }
+            let told = known.filter(|ix| self.is_told(*ix, &now, &name, &seen));
             match self.rename(&here, &there, Rename::NoReplace) {
                 Err(e) if is(&e, libc::EXDEV) && seen.kind == Kind::Dir => {
                     below.push((here, there));
@@ -131,7 +132,11 @@ impl Install<'_> {
                     let kept = self.keep(&here, &here.name)?;
                     self.report(here.name.clone(), Outside::Appeared, Some(kept));
                 }
-                done => done.map_err(|e| stop(self, e))?,
+                done => {
+                    done.map_err(|e| stop(self, e))?;
+                    self.stirred.insert(seen.id);
+                    self.survivors.extend(told.map(|ix| (ix, there)));
+                }
             }
         }
         // Last, for the time moves with the names.
@@ -139,17 +144,28 @@ impl Install<'_> {
         Ok((stat, below))
     }
 
-    /// Whether an object is to have another place, and is looked for by this name.  Other names
-    /// that a file has here go with the directory, and come back with it.
-    fn leaves(&self, ix: Ix, dir: &Stat, name: &[u8]) -> bool {
-        let known_here = match &self.object(ix).origin {
-            Origin::Host { kind: Kind::Dir, .. } => true,
-            Origin::Host { parent, name: known, .. } => {
-                self.origin_id(*parent) == Some(dir.id) && known == name
-            }
-            _ => false,
+    /// Whether the version of an object that is carried under this name is told, as one by which
+    /// the transaction goes on.
+    fn is_told(&self, ix: Ix, dir: &Stat, name: &[u8], seen: &Stat) -> bool {
+        let Origin::Host { parent, name: known, stamp, .. } = &self.object(ix).origin else {
+            return false;
         };
-        known_here && !self.index.targets(ix).is_empty()
+        if self.index.is_followed(ix) {
+            // Who has changed it since the transaction met it is an outsider.
+            return *stamp == seen.stamp();
+        }
+        let known_here = self.origin_id(*parent) == Some(dir.id) && known == name;
+        known_here && seen.kind != Kind::Dir
+    }
+
+    /// Whether the name by which an object was known goes.
+    pub(super) fn loses_origin(&self, ix: Ix) -> bool {
+        match &self.object(ix).origin {
+            Origin::Host { parent, name, .. } => {
+                self.index.at(*parent, name).is_some() || self.index.inside_removed(ix)
+            }
+            _ => true,
+        }
     }
 
     fn are_dirs(&self, seen: &Stat, there: &Place) -> Step<bool> {

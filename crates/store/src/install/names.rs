@@ -21,6 +21,7 @@ use super::{Install, Later, Outside, Place, Step, is};
 use crate::history::OldContent;
 use crate::io::{Class, HostId, Open, Openers, Rename, Stat};
 use crate::layout::{grave_name, parse_temp};
+use crate::overlay::loses_number;
 use crate::writeset::{Bind, Ix, Origin};
 use std::io::Result;
 use systx_base::{Kind, progress};
@@ -321,12 +322,7 @@ impl Install<'_> {
             return Ok(());
         }
         let is_dir = self.object(ix).kind() == Kind::Dir;
-        let leaves = match &self.object(ix).origin {
-            Origin::Host { parent, name, .. } => {
-                self.index.at(*parent, name).is_some() || self.index.inside_removed(ix)
-            }
-            _ => true,
-        };
+        let leaves = self.loses_origin(ix);
         let mut open =
             self.index.targets(ix).iter().rev().filter(|i| self.turns[**i] != Turn::Done);
         let last = open.nth(1).is_none();
@@ -606,12 +602,14 @@ impl Install<'_> {
 
     /// Whether an object that loses its last name in the write set has others in the tree.  The
     /// graveyard keeps no link to it then, or users would count one too many; undo finds it by
-    /// another name ([`crate::survivors`]).
+    /// another name ([`crate::survivors`]).  Where none is known and another may tell another
+    /// number, the graveyard does keep one.
     pub(super) fn lives_on(&self, ix: Ix, now: &Stat) -> bool {
         now.kind != Kind::Dir
             && now.nlink > 1
             && self.index.is_removed(ix)
             && !self.is_exchanged(ix)
+            && !(self.env.overlay && self.loses_origin(ix) && loses_number(now))
     }
 
     /// Whether another inode takes the place of this one.
@@ -645,7 +643,8 @@ impl Install<'_> {
     /// when all is done.
     fn hold(&mut self, ix: Ix, at: &Place) {
         self.stirred.extend(self.origin_id(ix));
-        self.survivors.extend(self.env.io.pin(&at.dir, &at.name).map(|held| (ix, held)));
+        let held = self.env.io.pin(&at.dir, &at.name).map(Place::open);
+        self.survivors.extend(held.map(|held| (ix, held)));
         let state = self.state(ix);
         state.place = None;
         state.placed = false;
@@ -752,6 +751,9 @@ impl Install<'_> {
             };
             self.report(path, Outside::Appeared, kept);
             return Ok(());
+        }
+        if arrived.is_some_and(|stat| stat.kind != Kind::Dir && stat.nlink > 1) {
+            self.survivors.push((ix, grave.clone()));
         }
         if self.id(ix) == self.origin_id(ix) {
             // Otherwise a new inode is the object already, and this was its predecessor.

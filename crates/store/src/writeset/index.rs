@@ -1,6 +1,7 @@
 //! Look-ups in a write set, so that nothing that walks it is quadratic.
 
 use super::{Bind, Emptied, Ix, Origin, WriteSet};
+use crate::io::HostId;
 use systx_base::Kind;
 
 /// A write set with its binds by target, place and displaced object.  Built several times for each
@@ -113,6 +114,34 @@ impl<'a> Index<'a> {
             }
         }
         false
+    }
+
+    /// Whether an object that has this name in a directory with this identity, which is removed, is
+    /// to have another place, and is looked for by this name.  Other names that a file has in there
+    /// go with the directory, and come back with it.
+    pub(crate) fn leaves(&self, ix: Ix, dir: HostId, name: &[u8]) -> bool {
+        let id_of = |ix: Ix| match &self.set.object(ix).origin {
+            Origin::Host { stamp, .. } => Some(stamp.id),
+            _ => None,
+        };
+        let known_here = match &self.set.object(ix).origin {
+            Origin::Host { kind: Kind::Dir, .. } => true,
+            Origin::Host { parent, name: known, .. } => {
+                id_of(*parent) == Some(dir) && known == name
+            }
+            _ => false,
+        };
+        known_here && !self.targets(ix).is_empty()
+    }
+
+    /// Whether an object is there only for its version to be followed: what becomes of others moves
+    /// it.
+    pub(crate) fn is_followed(&self, ix: Ix) -> bool {
+        let object = self.set.object(ix);
+        matches!(object.origin, Origin::Host { kind, .. } if kind != Kind::Dir)
+            && !object.is_changed()
+            && !self.is_displaced(ix)
+            && self.targets(ix).is_empty()
     }
 
     /// Where an object was before the transaction; `None` for what had no place.
