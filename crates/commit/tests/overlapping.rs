@@ -25,7 +25,7 @@ const HANG: Duration = Duration::from_secs(300);
 /// Takes a name out of the root.
 fn name(name: &str) -> WriteSet {
     let bind = Bind { dir: Ix(0), name: name.into(), target: None, displaces: None };
-    WriteSet { objects: vec![object(Origin::Root)], binds: vec![bind], kept: vec![] }
+    WriteSet { objects: vec![object(Origin::Root)], binds: vec![bind], ..WriteSet::default() }
 }
 
 fn decided<'v>(place: &'v Place, id: u64, writes: &WriteSet) -> Publication<'v> {

@@ -57,13 +57,15 @@ impl Runs {
     /// An attempt has ended that had touched so many objects.
     pub(crate) fn ends(&self, txn: &Transaction, size: u64, outcome: &Outcome) {
         let client = txn.terms.whose.client;
+        // Before the lock: a store's clock may have one of its own.
+        let took = since(txn.begun, txn.volume.vol.tree.now());
         let mut runs = self.0.lock();
         match outcome {
             Outcome::Conflict { conflict, .. } => {
                 runs.retain(|client, _| is_alive(*client));
                 let run = runs.entry(client).or_insert_with(|| Run::of(txn, conflict));
                 run.lost += 1;
-                run.wasted += since(txn.begun, txn.volume.vol.tree.now());
+                run.wasted += took;
                 average(&mut run.size, size);
                 run.over = conflict.clone();
                 run.now = Now::Waits(Instant::now());
