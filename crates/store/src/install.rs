@@ -544,8 +544,8 @@ impl<'a> Install<'a> {
         }
         let name = crate::layout::grave_name(self.txn(), ix.0);
         let grave = Place::own(&self.env.layout.grave, &name);
-        let ours = self.states.iter().filter_map(|state| state.id).collect();
-        for found in emptied::strangers(&self.env, &self.index, (grave, &path), &ours)? {
+        let is_ours = |id| self.states.iter().any(|state| state.id == Some(id));
+        for found in emptied::strangers(&self.env, &self.index, (grave, &path), &is_ours)? {
             let kept = self.keep(&found.place, &found.place.name)?;
             self.report(found.path, Outside::Appeared, Some(kept));
         }

@@ -9,7 +9,6 @@ use crate::io::{Handle, HostId};
 use crate::layout::{found, names};
 use crate::writeset::Emptied;
 use crate::writeset::index::{Index, join, split};
-use std::collections::HashSet;
 use std::io::Result;
 use systx_base::Kind;
 
@@ -21,18 +20,18 @@ pub(super) struct Stranger {
 }
 
 /// Looks through the directory at `at`, which was at `path` before, and those in it that went with
-/// it. `ours` are objects that this commit may have given a name there.
+/// it. `is_ours` tells of objects that this commit may have given a name there.
 pub(super) fn strangers(
     env: &Env<'_>,
     index: &Index<'_>,
     (at, path): (Place, &[u8]),
-    ours: &HashSet<HostId>,
+    is_ours: &dyn Fn(HostId) -> bool,
 ) -> std::result::Result<Vec<Stranger>, Stopped> {
     let mut strangers = Vec::new();
     // By a list and not by recursion: trees may be deeper than a stack.
     let mut todo: Vec<_> = index.emptied(path).map(|dir| (at, dir)).into_iter().collect();
     while let Some((at, dir)) = todo.pop() {
-        let looked = look(env, index, (&at, dir), ours, &mut strangers);
+        let looked = look(env, index, (&at, dir), is_ours, &mut strangers);
         match looked {
             Ok(below) => todo.extend(below),
             Err(e) if is_fatal(&e) => return Err(Stopped { path: dir.path.clone(), error: e }),
@@ -48,7 +47,7 @@ fn look<'a>(
     env: &Env<'_>,
     index: &Index<'a>,
     (at, expected): (&Place, &Emptied),
-    ours: &HashSet<HostId>,
+    is_ours: &dyn Fn(HostId) -> bool,
     strangers: &mut Vec<Stranger>,
 ) -> Result<Vec<(Place, &'a Emptied)>> {
     let Some(now) = found(env.io.stat_at(&at.dir, &at.name))? else { return Ok(Vec::new()) };
@@ -60,7 +59,7 @@ fn look<'a>(
     }
     let Some(dir) = found(env.io.open_dir(&at.dir, &at.name))? else { return Ok(Vec::new()) };
     for name in if is_as_it_was { Vec::new() } else { names(env.io, &dir)? } {
-        if !is_known(env, &dir, &name, expected, ours)? {
+        if !is_known(env, &dir, &name, expected, is_ours)? {
             let path = join(expected.path.clone(), &name);
             strangers.push(Stranger { place: Place::own(&dir, &name), path });
         }
@@ -73,7 +72,7 @@ fn is_known(
     dir: &Handle,
     name: &[u8],
     expected: &Emptied,
-    ours: &HashSet<HostId>,
+    is_ours: &dyn Fn(HostId) -> bool,
 ) -> Result<bool> {
     let Some(stat) = found(env.io.stat_at(dir, name))? else { return Ok(true) };
     let is_expected = match expected.names.get(name) {
@@ -81,5 +80,5 @@ fn is_known(
         Some(id) => env.overlay || id.is_none_or(|id| id == stat.id),
         None => false,
     };
-    Ok(is_expected || stat.kind != Kind::Dir && ours.contains(&stat.id))
+    Ok(is_expected || stat.kind != Kind::Dir && is_ours(stat.id))
 }
