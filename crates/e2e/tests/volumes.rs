@@ -10,7 +10,7 @@ use systx_e2e::others::{assert_pjdfstest_as_on_the_host, crate_program, pjdfstes
 use systx_e2e::run::{Limits, Running};
 use systx_e2e::shared::{ANN, BOB, Shared};
 use systx_e2e::volume::{Mounted, shell};
-use systx_e2e::{Lab, Tree, lab, skip};
+use systx_e2e::{Fs, Lab, Tree, lab, skip};
 
 const WORK: &str = "set -e; umask 022; mkdir -p a/b; \
      for i in $(seq 200); do echo $i > a/f$i; done; \
@@ -261,6 +261,31 @@ fn a_full_volume_says_so_and_can_be_emptied() {
     fs::write(dir.join("again"), vec![7; 1 << 20]).unwrap();
     lab.do_systx(["umount", "w"]).ok();
     lab.do_systx(["fsck", "small"]).ok();
+}
+
+/// Btrfs writes nothing in place unless it is told to, and an image there that wants new room for
+/// each write stops for good once others have filled the disk.
+#[test]
+fn an_image_on_a_full_btrfs_goes_on() {
+    let lab = match Lab::sized(Fs::Btrfs, 256) {
+        Ok(lab) => lab,
+        Err(why) => skip!("{why}"),
+    };
+    let v = Mounted::new(&lab);
+    let mut fill = File::create(lab.path("fill")).unwrap();
+    while fill.write_all(&[7; 1 << 16]).and_then(|()| fill.sync_data()).is_ok() {}
+    for round in 0..3_u8 {
+        for n in 0..20 {
+            let mut file = File::create(v.path(&format!("f{n}"))).unwrap();
+            file.write_all(&vec![round; 200_000]).unwrap();
+            file.sync_all().unwrap_or_else(|e| panic!("{e}\n{}", lab.daemon_log()));
+        }
+        lab.kill_and_come_back();
+        for n in 0..20 {
+            let content = fs::read(v.path(&format!("f{n}"))).unwrap();
+            assert!(content == vec![round; 200_000], "f{n}, round {round}");
+        }
+    }
 }
 
 #[test]
