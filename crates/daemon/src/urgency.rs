@@ -14,9 +14,8 @@
 
 use crate::guarded::Conflicts;
 use crate::protocol::{HostPath, Policy};
-use crate::urgency_unsafe::scheduling;
+use crate::urgency_unsafe::{is_ours, scheduling};
 use crate::volume::OpenVolume;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -120,11 +119,6 @@ pub(crate) fn by(policy: Policy) -> Choice {
         Policy::Size => Choice::SizeMatters,
         Policy::Karma => Choice::Karma,
     }
-}
-
-/// Whether a thread is one of this process.
-fn is_ours(thread: u32) -> bool {
-    Path::new("/proc/self/task").join(thread.to_string()).exists()
 }
 
 fn urgency((class, nice, priority): (i32, i32, u32)) -> i32 {
