@@ -132,6 +132,7 @@ fn not_committed(error: &CommitError) -> Failure {
     let failure = Failure::new(kind, error.to_string());
     match kind {
         FailureKind::Quota => failure.hint(beyond_quota()),
+        FailureKind::Space => failure.hint(hint("free some space")),
         _ => failure,
     }
 }

@@ -119,7 +119,7 @@ impl VolumeStore {
         joint: Option<Joint>,
     ) -> Result<Shown, CommitError> {
         let Ready { reservation, set, meta } = ready;
-        let room = reservation.into_room::<Room>().unwrap_or_default();
+        let mut room = reservation.into_room::<Room>().unwrap_or_default();
         let txn = meta.txn;
         let order = meta.order.clone().filter(|_| joint.is_none());
         let order = order.map(|step| (step, meta.finished));
@@ -137,7 +137,7 @@ impl VolumeStore {
         };
         let translated = self.translate(lsn, room.keep, commit, &beside);
         let (work, installed) = translated.map_err(commit_error)?;
-        let hidden = self.volume.commit_hidden(work, room.promise);
+        let hidden = self.volume.commit_hidden(work, &mut room.promise);
         let hidden = hidden.map_err(|error| commit_error(error.into()))?;
         Ok(Shown { txn, hidden, inos: installed.inos, order })
     }
@@ -219,10 +219,21 @@ impl VolumeStore {
         let mut e = Encoder::new();
         commit.encode(&mut e);
         let (bytes, name) = (e.finish(), prepared_name(lsn));
-        let mut work = Txn::new();
-        let written = (self.volume)
-            .within(&mut work, |ops| own::write(ops, self.own.prepared, &name, &bytes).map(drop))
-            .and_then(|()| self.volume.commit_relaxed(work));
+        // The promise is for putting it in place: the record has to find room of its own.
+        let write = || {
+            let mut work = Txn::new();
+            (self.volume)
+                .within(&mut work, |ops| {
+                    own::write(ops, self.own.prepared, &name, &bytes).map(drop)
+                })
+                .and_then(|()| self.volume.commit_relaxed(work))
+        };
+        let written = loop {
+            match write() {
+                Err(Error::NoSpace) if self.forget_for(bytes.len() as u64) => {}
+                written => break written,
+            }
+        };
         let ticket = written.map_err(|error| {
             self.flow.leave(lsn, None);
             not_committed(error)
@@ -274,8 +285,8 @@ impl VolumeStore {
                     Err(failed(path, source))
                 }
             },
-            Stage::Decided(ready) => {
-                let placed = self.place_decided(lsn, &prepared_name(lsn), &ready, None);
+            Stage::Decided(mut ready) => {
+                let placed = self.place_decided(lsn, &prepared_name(lsn), &mut ready, None);
                 match placed {
                     Ok(report) => {
                         self.flow.leave(lsn, Some(report.clone()));
@@ -311,14 +322,17 @@ impl VolumeStore {
         Ok(ApplyReport { txn: one.txn, lsn, stamps, outside: Vec::new() })
     }
 
-    /// Puts a part that counts into the tree, and takes its record away, in one.
+    /// Puts a part that counts into the tree, and takes its record away, in one. Its room was
+    /// promised before the decision, and is kept if this fails and is tried again.
     pub(crate) fn place_decided(
         &self,
         lsn: u64,
         name: &[u8],
-        ready: &Ready,
+        ready: &mut Ready,
         joint: Option<Joint>,
     ) -> io::Result<ApplyReport> {
+        let mut without = Room::default();
+        let room = ready.reservation.room_mut::<Room>().unwrap_or(&mut without);
         let (meta, set): (CommitMeta, WriteSet) = (ready.meta.clone(), ready.set.clone());
         let txn = meta.txn;
         let commit = Commit { meta, set, befores: Vec::new(), slots: Vec::new(), joint };
@@ -327,8 +341,8 @@ impl VolumeStore {
             CommitError::Io(error) => error,
             error => io::Error::other(error.to_string()),
         };
-        let (work, installed) = self.translate(lsn, true, commit, &beside).map_err(failed)?;
-        let hidden = self.volume.commit_hidden(work, None).map_err(io_error)?;
+        let (work, installed) = self.translate(lsn, room.keep, commit, &beside).map_err(failed)?;
+        let hidden = self.volume.commit_hidden(work, &mut room.promise).map_err(io_error)?;
         self.show(lsn, &Shown { txn, hidden, inos: installed.inos, order: None })
     }
 

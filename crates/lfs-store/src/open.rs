@@ -4,6 +4,7 @@ use crate::error::io_error;
 use crate::flow::{Flow, Way};
 use crate::orders;
 use crate::own::{self, Own, clear};
+use crate::reserve::Room;
 use crate::slot::slot_name;
 use crate::tree::{VolumeTree, id_of, number_of};
 use std::collections::BTreeSet;
@@ -18,7 +19,7 @@ use systx_lfs::format::{BLOCK, Ino, ROOT};
 use systx_lfs::{Clock, Error, Limits, Volume};
 use systx_store::io::{Handle, HostId};
 use systx_store::record::{Commit, History, Users};
-use systx_store::{OpenError, Outcome, Outcomes, Ready, Reservation};
+use systx_store::{Forgotten, OpenError, Outcome, Outcomes, Ready, Reservation, ReserveError};
 
 /// How a volume is opened.
 #[derive(Clone)]
@@ -205,8 +206,20 @@ impl VolumeStore {
             Ok(Way::Free(places)) => places.first().copied().unwrap_or_default(),
             _ => return Err(io::Error::other("two parts of joint commits meet")),
         };
-        let ready = Box::new(Ready { reservation: Reservation::default(), set, meta });
-        let done = self.place_decided(lsn, name, &ready, joint);
+        // What the decision was promised is as free as then; without room for what it displaces, it
+        // is put into the tree all the same.
+        let reservation = match self.reserve_for(&set) {
+            Ok(reservation) => reservation,
+            Err(ReserveError::NoSpace { .. }) => {
+                Reservation::new(Room { promise: None, keep: false }, Forgotten::default())
+            }
+            Err(error) => {
+                self.flow.leave(lsn, None);
+                return Err(io::Error::other(error.to_string()));
+            }
+        };
+        let mut ready = Ready { reservation, set, meta };
+        let done = self.place_decided(lsn, name, &mut ready, joint);
         self.flow.leave(lsn, None);
         done.map(drop)
     }

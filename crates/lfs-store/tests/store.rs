@@ -5,7 +5,7 @@
 
 mod common;
 
-use common::volume::{commit, fresh, make, meta, open, write};
+use common::volume::{commit, fresh, make, meta, open, open_among, write};
 use common::{Sets, bytes, dump, list, patch, whole};
 use std::io;
 use std::sync::Arc;
@@ -432,4 +432,54 @@ fn a_decision_is_kept_until_it_is_forgotten() {
     store.forget_decision(9).unwrap();
     assert_eq!(store.decisions().unwrap(), []);
     assert!(store.history().unwrap()[0].joint.is_some());
+}
+
+/// Others fill the volume between the vote and the decision: the part that counts has the room that
+/// it was promised, at once and after a crash.
+#[test]
+fn a_decided_part_has_room_on_a_full_volume() {
+    for content in [1000, 30_000, 600_000, 1_500_000] {
+        for crashes in [false, true] {
+            let dev = Arc::new(MemDevice::new(4096));
+            make(dev.clone());
+            let store = open(dev.clone());
+            write(&store, TxnId(1), file(&store, "/old", &bytes(1, content)));
+            let mut sets = Sets::new(&store);
+            sets.object("/old").content = whole(&bytes(2, content));
+            sets.file("/new", &bytes(3, content));
+            let claim = store.claim(&sets.set).unwrap();
+            let member = |store| systx_store::Member { store, memory: false, path: b"/x".to_vec() };
+            let members = vec![member(2), member(store.number().unwrap())];
+            let joint = systx_store::Joint { id: 9, members, decider: 0, me: 1 };
+            let one = ready(&store, 2, sets.set);
+            let lsn = store.prepare(claim, one, joint).unwrap();
+            let slot = store.stage().unwrap();
+            let mut at = 0;
+            while slot.write_at(&[7; 4096], at).is_ok() {
+                at += 4096;
+            }
+            let store = if crashes {
+                // What the slot had is lost with it, but for the log's sake it may be there.
+                let dev = Arc::new(MemDevice::from_bytes(dev.bytes()));
+                open_among(dev, &Yes)
+            } else {
+                store.decided(lsn, true);
+                store.apply(lsn).unwrap_or_else(|e| panic!("{content} bytes: {e}"));
+                store
+            };
+            let seen = dump(&store);
+            let how = format!("{content} bytes, crash: {crashes}");
+            assert!(seen["/old"].content == bytes(2, content), "{how}");
+            assert!(seen["/new"].content == bytes(3, content), "{how}");
+        }
+    }
+}
+
+/// Each part has been decided for.
+struct Yes;
+
+impl systx_store::Outcomes for Yes {
+    fn outcome(&self, _: &systx_store::Joint) -> systx_store::Outcome {
+        systx_store::Outcome::Committed
+    }
 }

@@ -27,6 +27,13 @@ impl Promises {
     }
 }
 
+impl Promise {
+    /// Blocks of this one.
+    pub fn blocks(&self) -> u64 {
+        self.blocks
+    }
+}
+
 impl Drop for Promise {
     fn drop(&mut self) {
         self.of.0.fetch_sub(self.blocks, Ordering::Relaxed);

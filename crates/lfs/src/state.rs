@@ -48,6 +48,24 @@ pub struct Flow {
     pub promised: Promises,
 }
 
+/// Room that somebody asks for.
+#[derive(Clone, Copy, Debug)]
+pub struct Need {
+    /// Blocks.
+    pub blocks: u64,
+    /// Blocks that have been promised for this very purpose.
+    pub own: u64,
+    /// It goes to a commit that only takes away.
+    pub removes: bool,
+}
+
+impl Need {
+    /// So many blocks, for anything.
+    pub fn of(blocks: u64) -> Need {
+        Need { blocks, own: 0, removes: false }
+    }
+}
+
 /// Why nothing can be changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Stopped {
@@ -138,13 +156,14 @@ impl State {
         Ops { tree: &mut self.tree, txn, maker: Some(maker), now }
     }
 
-    /// Whether the log could take `need` more blocks and the checkpoint after it, and still leave
+    /// Whether the log could take what is needed and the checkpoint after it, and still leave
     /// what it must.
-    pub fn has_room(&self, need: u64, removes: bool) -> bool {
-        if removes {
-            return self.has_segments(need, CLEANERS);
+    pub fn has_room(&self, need: Need) -> bool {
+        if need.removes {
+            return self.has_segments(need.blocks, CLEANERS);
         }
-        let need = need + self.flow.promised.blocks();
+        let others = self.flow.promised.blocks().saturating_sub(need.own);
+        let need = need.blocks + others;
         self.has_segments(need, RESERVE) && self.has_capacity(need)
     }
 

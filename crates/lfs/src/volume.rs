@@ -19,7 +19,7 @@ use crate::promise::Promise;
 use crate::recovery::{self, Report};
 use crate::root::Kept;
 use crate::snapshots::{self, SnapshotInfo, View};
-use crate::state::{Cover, Flow, Limits, State, Stopped, capacity};
+use crate::state::{Cover, Flow, Limits, Need, State, Stopped, capacity};
 use crate::superblock;
 use crate::tree::{Clock, Env, Tree};
 use crate::txn::{self, Txn};
@@ -302,16 +302,17 @@ impl Volume {
     /// # Errors
     /// As [`Volume::commit`].
     pub fn commit_relaxed(&self, txn: Txn) -> Result<u64> {
-        self.apply(txn, None, false)
+        self.apply(txn, &mut None, false)
     }
 
     /// As [`Volume::commit_relaxed`], and nobody sees it before it is shown ([`Volume::show`]):
     /// [`Volume::look`] does not, while transactions do.  Of what two hidden commits change they
-    /// may share directories in which both change names.  `promise` is room for it.
+    /// may share directories in which both change names.  `promise` is room for it, and is used up
+    /// by a commit that succeeds alone: one that is tried again finds the room that it had.
     ///
     /// # Errors
     /// As [`Volume::commit`].
-    pub fn commit_hidden(&self, txn: Txn, promise: Option<Promise>) -> Result<Hidden> {
+    pub fn commit_hidden(&self, txn: Txn, promise: &mut Option<Promise>) -> Result<Hidden> {
         Ok(Hidden { ticket: self.apply(txn, promise, true)? })
     }
 
@@ -331,7 +332,7 @@ impl Volume {
     pub fn promise(&self, blocks: u64) -> Result<Promise> {
         let mut state = self.state.lock();
         state.flow.goes_on()?;
-        self.make_room(&mut state, blocks, false)?;
+        self.make_room(&mut state, Need::of(blocks))?;
         Ok(state.flow.promised.give(blocks))
     }
 
@@ -343,16 +344,17 @@ impl Volume {
         self.state.lock().dirtied(inos)
     }
 
-    fn apply(&self, mut txn: Txn, promise: Option<Promise>, hidden: bool) -> Result<u64> {
+    fn apply(&self, mut txn: Txn, promise: &mut Option<Promise>, hidden: bool) -> Result<u64> {
         let mut state = self.state.lock();
         state.flow.goes_on()?;
         if txn.is_empty() {
             return Ok(state.flow.applied);
         }
-        drop(promise);
         let removes = state.only_removes(&txn)?;
         let need = state.need(&txn)?;
-        self.make_room(&mut state, need, removes)?;
+        // The promise stands until the room is used: others commit while this one waits for it.
+        let own = promise.as_ref().map_or(0, Promise::blocks);
+        self.make_room(&mut state, Need { blocks: need, own, removes })?;
         let blocks = txn.blocks();
         let cover = if hidden { Some(Cover::of(&mut state, &txn)?) } else { None };
         cover.iter().for_each(|cover| state.hold_for(cover));
@@ -360,6 +362,7 @@ impl Volume {
             cover.map_or(Ok(()), |cover| state.let_go(cover))?;
             return Err(error);
         }
+        *promise = None;
         let ticket = state.flow.applied;
         if let Some(cover) = cover {
             state.cover(ticket, cover)?;
@@ -382,15 +385,16 @@ impl Volume {
 
     /// Waits until there is space, and makes some: by a checkpoint, which frees what is dead, and
     /// by cleaning.
-    fn make_room(&self, state: &mut Guard<'_, State>, need: u64, removes: bool) -> Result<()> {
+    fn make_room(&self, state: &mut Guard<'_, State>, need: Need) -> Result<()> {
         loop {
-            if state.has_room(need, removes) {
+            if state.has_room(need) {
                 return Ok(());
             }
             self.wait_for_writer(state)?;
             if !state.tree.dirty_chunks.is_empty() || !state.pending.is_empty() {
                 checkpoint::write(state)?;
-            } else if !(removes || state.has_capacity(need)) || !cleaner::round(state)? {
+            } else if !(need.removes || state.has_capacity(need.blocks)) || !cleaner::round(state)?
+            {
                 return Err(Error::NoSpace);
             }
         }
@@ -498,7 +502,7 @@ impl Volume {
     pub fn snapshot(&self, name: &str) -> Result<()> {
         let mut state = self.state.lock();
         self.wait_for_writer(&mut state)?;
-        self.make_room(&mut state, 16, false)?;
+        self.make_room(&mut state, Need::of(16))?;
         snapshots::take(&mut state, name, None)
     }
 
@@ -549,7 +553,7 @@ impl Volume {
     ) -> Result<T> {
         let mut state = self.state.lock();
         let need = state.need(&txn)?;
-        self.make_room(&mut state, need, false)?;
+        self.make_room(&mut state, Need::of(need))?;
         self.wait_for_writer(&mut state)?;
         act(&mut state, &mut txn)
     }

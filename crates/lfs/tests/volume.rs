@@ -376,7 +376,7 @@ fn a_hidden_commit_is_durable_and_seen_only_when_it_is_shown() {
             ops.create(ROOT, b"new", &dir()).map(drop)
         })
         .unwrap();
-    let hidden = volume.commit_hidden(txn, None).unwrap();
+    let hidden = volume.commit_hidden(txn, &mut None).unwrap();
     volume.durable(hidden.ticket()).unwrap();
     assert_eq!(tree(&volume), before);
     // What was overwritten is dead, and nothing is written over it: also when all else is used.
@@ -424,7 +424,7 @@ fn hidden_commits_in_one_directory_are_shown_one_by_one() {
                     _ => ops.create(ROOT, name.as_bytes(), &dir()).map(drop),
                 })
                 .unwrap();
-            volume.commit_hidden(txn, None).unwrap()
+            volume.commit_hidden(txn, &mut None).unwrap()
         });
         let mut want = std::collections::BTreeSet::from(["/n1".to_owned()]);
         let mut times = vec![tree(&volume)[""].attrs.ctime];
@@ -468,7 +468,7 @@ fn what_is_promised_to_one_commit_nobody_else_gets() {
             ops.write(f, 0, &bytes(7, 30 * 4096))
         })
         .unwrap();
-    let hidden = volume.commit_hidden(txn, Some(promise)).unwrap();
+    let hidden = volume.commit_hidden(txn, &mut Some(promise)).unwrap();
     volume.show(hidden).unwrap();
     assert_eq!(tree(&volume)["/promised"].content, bytes(7, 30 * 4096));
 }
@@ -496,7 +496,7 @@ fn what_a_hidden_commit_overwrites_is_not_written_over() {
             ops.write(f, 0, &bytes(2, 60 * 4096))
         })
         .unwrap();
-    let hidden = volume.commit_hidden(txn, None).unwrap();
+    let hidden = volume.commit_hidden(txn, &mut None).unwrap();
     for n in 0..60 {
         write(b"other", n, 60_000);
         assert!(tree(&volume)["/f"].content == bytes(1, 60 * 4096), "round {n}");

@@ -54,6 +54,10 @@ impl Reservation {
     pub fn forgotten(&self) -> Forgotten {
         self.forgotten
     }
+    /// What the store has put there, which stays.
+    pub fn room_mut<T: Any>(&mut self) -> Option<&mut T> {
+        self.room.as_mut()?.downcast_mut()
+    }
     /// What the store has put there.
     pub fn into_room<T: Any>(self) -> Option<T> {
         self.room?.downcast().ok().map(|room| *room)
