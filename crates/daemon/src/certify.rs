@@ -15,6 +15,10 @@ use systx_base::TxnId;
 /// How long a certifier may take to see that it is asked.
 const GREETING: Duration = Duration::from_secs(30);
 
+/// How long a run waits for a verdict: longer than a certifier waits for its order. A thread waits
+/// as long as its patience.
+pub const VERDICT: Duration = Duration::from_secs(150);
+
 /// The certifier of one directory.
 #[derive(Debug)]
 pub struct Certifier {
@@ -82,6 +86,14 @@ impl Certifier {
             "transactions of threads and whole ones of `systx run` are committed there, which \
              change nothing elsewhere",
         )
+    }
+
+    /// What a transaction is told whose verdict did not come in time.
+    pub fn unknown(&self, id: TxnId) -> Outcome {
+        let text = format!("no verdict of the certifier of {} yet", self.dir.display());
+        let failure = Failure::new(FailureKind::Io, text)
+            .hint("it may be committed: look whether it is there");
+        Outcome::Unfinished { id, failure, kept: false }
     }
 
     /// What a transaction is told.

@@ -1,20 +1,21 @@
 //! Requests that are accepted, done in the directory: inside of one transaction.
 
 use crate::OWN;
+use crate::model::{Changed, Leaf, xattrs};
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt, lchown, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 use systx_protocol::certify::{Content, Offer, Set, Source};
 
-/// Installs one.
+/// Installs one, of which the model says what it leaves.
 ///
 /// # Errors
 /// Those of the directory.
-pub fn install(dir: &Path, offer: &Offer) -> io::Result<()> {
+pub fn install(dir: &Path, offer: &Offer, changed: &Changed) -> io::Result<()> {
     let at = |path: &[u8]| dir.join(OsStr::from_bytes(path));
     let aside = dir.join(OWN).join("taken");
     let held = |n: usize| aside.join(n.to_string());
@@ -44,33 +45,47 @@ pub fn install(dir: &Path, offer: &Offer) -> io::Result<()> {
             false => fs::remove_file(&path)?,
         }
     }
-    offer.set.iter().try_for_each(|one| set(&at(&one.path), one))
-}
-
-fn set(at: &Path, set: &Set) -> io::Result<()> {
-    if let Some(content) = &set.content {
-        write(at, content)?;
-    }
-    if let Some((uid, gid)) = set.owner {
-        lchown(at, Some(uid), Some(gid))?;
-    }
-    let is_link = fs::symlink_metadata(at)?.is_symlink();
-    if let Some(mode) = set.mode.filter(|_| !is_link) {
-        fs::set_permissions(at, Permissions::from_mode(mode))?;
-    }
-    for (key, value) in set.xattrs.iter().filter(|_| !is_link) {
-        match value {
-            Some(value) => {
-                rustix::fs::lsetxattr(at, &key[..], value, rustix::fs::XattrFlags::empty())?;
-            }
-            None => rustix::fs::lremovexattr(at, &key[..])?,
+    for one in &offer.set {
+        if let Some(content) = &one.content {
+            write(&at(&one.path), content)?;
         }
     }
-    if let Some(mtime) = set.mtime.filter(|time| time.secs >= 0 && !is_link) {
-        let since = Duration::new(mtime.secs.unsigned_abs(), mtime.nanos);
-        File::open(at)?.set_modified(UNIX_EPOCH + since)?;
+    changed.iter().try_for_each(|(path, leaf)| settle(&at(path), leaf))?;
+    offer.set.iter().try_for_each(|one| date(&at(&one.path), one))
+}
+
+/// What the kernel has made of an object by itself is undone: the access list that a directory gives
+/// to what is made in it, a group that it hands on, capabilities and set-id bits that a write or a
+/// new owner takes away. The order matters for the same reason.
+fn settle(at: &Path, leaf: &Leaf) -> io::Result<()> {
+    let meta = fs::symlink_metadata(at)?;
+    let (uid, gid) = leaf.owner;
+    if (meta.uid(), meta.gid()) != leaf.owner {
+        lchown(at, Some(uid), Some(gid))?;
+    }
+    if meta.is_symlink() {
+        return Ok(());
+    }
+    let found = xattrs(at)?;
+    for key in found.keys().filter(|key| !leaf.xattrs.contains_key(*key)) {
+        rustix::fs::lremovexattr(at, &key[..])?;
+    }
+    for (key, value) in leaf.xattrs.iter().filter(|(key, value)| found.get(*key) != Some(value)) {
+        rustix::fs::lsetxattr(at, &key[..], value, rustix::fs::XattrFlags::empty())?;
+    }
+    if fs::symlink_metadata(at)?.mode() & 0o7777 != leaf.mode {
+        fs::set_permissions(at, Permissions::from_mode(leaf.mode))?;
     }
     Ok(())
+}
+
+fn date(at: &Path, set: &Set) -> io::Result<()> {
+    let Some(mtime) = set.mtime.filter(|time| time.secs >= 0) else { return Ok(()) };
+    if fs::symlink_metadata(at)?.is_symlink() {
+        return Ok(());
+    }
+    let since = Duration::new(mtime.secs.unsigned_abs(), mtime.nanos);
+    File::open(at)?.set_modified(UNIX_EPOCH + since)
 }
 
 fn write(at: &Path, content: &Content) -> io::Result<()> {

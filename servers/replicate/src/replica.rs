@@ -1,9 +1,10 @@
 //! One replica: what it has, and what a block does to it.
 
 use crate::install::install;
-use crate::model::{Hash, Model, shown};
+use crate::model::{Changed, Failed, Hash, Model, shown};
 use crate::versions::{Versions, WINDOW};
 use crate::{OWN, wrong};
+use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -80,8 +81,13 @@ impl Waiting {
 
 /// A block that is executed and not in place.
 struct Ready {
-    accepted: Vec<Offer>,
+    /// The hash of its requests.
+    of: Hash,
+    accepted: Vec<(Offer, Changed)>,
+    /// Of those that are requests, by their numbers.
     verdicts: Vec<(u64, Verdict)>,
+    /// Of all.
+    answers: Vec<Verdict>,
 }
 
 /// See the module.
@@ -96,6 +102,16 @@ pub struct Replica {
     root: Hash,
     ready: Option<Ready>,
     waiting: Arc<Waiting>,
+}
+
+/// The hash of the requests of a block.
+fn hash_of(txs: &[&[u8]]) -> Hash {
+    let mut hash = Sha256::new();
+    for tx in txs {
+        hash.update((tx.len() as u64).to_le_bytes());
+        hash.update(tx);
+    }
+    hash.finalize().into()
 }
 
 fn slot(dir: &Path, height: u64) -> PathBuf {
@@ -146,46 +162,63 @@ impl Replica {
         self.placed
     }
 
-    /// Executes a block in memory; what became of each request, and the hash.
+    /// Executes a block in memory; what became of each request, and the hash. An engine that ended
+    /// before it had the block put in place asks again.
     ///
     /// # Errors
-    /// It is not the next one.
+    /// It is not the next one; this replica cannot tell what it does.
     pub fn execute(&mut self, height: u64, txs: &[&[u8]]) -> io::Result<(Vec<Verdict>, Hash)> {
-        if height <= self.height || self.ready.is_some() {
-            return Err(wrong(format!("block {height} after block {}", self.height)));
+        let of = hash_of(txs);
+        match &self.ready {
+            Some(ready) if height == self.height && ready.of == of => {
+                return Ok((ready.answers.clone(), self.root));
+            }
+            None if height > self.height => {}
+            _ => return Err(wrong(format!("block {height} after block {}", self.height))),
         }
-        let mut ready = Ready { accepted: Vec::new(), verdicts: Vec::new() };
-        let mut verdicts = Vec::new();
+        let (accepted, verdicts, answers) = Default::default();
+        let mut ready = Ready { of, accepted, verdicts, answers };
         for tx in txs {
             let Some(request) = Request::decode(tx) else {
-                verdicts.push(Verdict::Refused { words: "it is no request".into() });
+                ready.answers.push(Verdict::Refused { words: "it is no request".into() });
                 continue;
             };
-            let verdict = self.certify(height, &request);
+            let verdict = match self.certify(height, &request)? {
+                Ok(changed) => {
+                    ready.accepted.push((request.offer, changed));
+                    Verdict::Committed
+                }
+                Err(verdict) => verdict,
+            };
             ready.verdicts.push((request.number, verdict.clone()));
-            if verdict == Verdict::Committed {
-                ready.accepted.push(request.offer);
-            }
-            verdicts.push(verdict);
+            ready.answers.push(verdict);
         }
         (self.height, self.root) = (height, self.model.root());
+        let answers = ready.answers.clone();
         self.ready = Some(ready);
-        Ok((verdicts, self.root))
+        Ok((answers, self.root))
     }
 
-    fn certify(&mut self, height: u64, request: &Request) -> Verdict {
+    /// What a request changes, or why it is not committed.
+    ///
+    /// # Errors
+    /// This replica cannot tell, and must not say anything else than the others.
+    fn certify(&mut self, height: u64, request: &Request) -> io::Result<Result<Changed, Verdict>> {
         let Request { read_at, offer, .. } = request;
         if let Err(Key::At(path) | Key::Names(path)) =
             self.versions.certify(offer, *read_at, height)
         {
             let words = format!("another one was before it: {} has changed", shown(&path));
-            return Verdict::Conflict { path, words };
+            return Ok(Err(Verdict::Conflict { path, words }));
         }
-        if let Err(words) = self.model.apply(offer) {
-            return Verdict::Refused { words };
+        match self.model.apply(offer) {
+            Ok(changed) => {
+                self.versions.add(height, &offer.writes());
+                Ok(Ok(changed))
+            }
+            Err(Failed::Refused(words)) => Ok(Err(Verdict::Refused { words })),
+            Err(Failed::Here(error)) => Err(error),
         }
-        self.versions.add(height, &offer.writes());
-        Verdict::Committed
     }
 
     /// Puts the block that was executed in its place, durably, and tells who waits for it.
@@ -197,6 +230,7 @@ impl Replica {
         if !ready.accepted.is_empty() {
             self.place(&ready.accepted)?;
         }
+        self.model.is_placed();
         self.placed = (self.height, self.root);
         self.waiting.height.store(self.height, Ordering::Release);
         for (number, verdict) in ready.verdicts {
@@ -205,7 +239,7 @@ impl Replica {
         Ok(())
     }
 
-    fn place(&self, accepted: &[Offer]) -> io::Result<()> {
+    fn place(&self, accepted: &[(Offer, Changed)]) -> io::Result<()> {
         let keys =
             Offer { txn: self.height, reads: self.versions.of(self.height), ..<_>::default() };
         let left = [&self.root[..], &keys.encode()].concat();
@@ -213,7 +247,9 @@ impl Replica {
         loop {
             let done = systx::atomic(&self.dir, Flags::default(), |_| {
                 fs::create_dir_all(self.dir.join(OWN).join("taken"))?;
-                accepted.iter().try_for_each(|offer| install(&self.dir, offer))?;
+                for (offer, changed) in accepted {
+                    install(&self.dir, offer, changed)?;
+                }
                 fs::write(slot(&self.dir, self.height), &left)
             });
             let Err(error) = done else { return Ok(()) };
@@ -226,5 +262,30 @@ impl Replica {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use systx_protocol::certify::Source;
+
+    /// The engine ended between its two calls, and has the same block executed again.
+    #[test]
+    fn a_block_that_is_executed_again_has_the_same_answers() {
+        let dir = std::env::temp_dir().join(format!("systx-again.{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let opened = Replica::open(&dir, Arc::new(Waiting::default()));
+        fs::remove_dir_all(&dir).unwrap();
+        let mut replica = opened.unwrap();
+        let placed = vec![(b"a".to_vec(), Source::File)];
+        let tx = Request::encode(7, 0, &Offer { placed, ..Offer::default() }.encode());
+        let block: [&[u8]; 3] = [&tx, b"none", &tx];
+        let (answers, root) = replica.execute(1, &block).unwrap();
+        assert_eq!(answers.len(), 3);
+        assert_eq!(answers[0], Verdict::Committed);
+        assert_eq!(replica.execute(1, &block).unwrap(), (answers, root));
+        assert!(replica.execute(1, &block[..1]).is_err(), "another block");
+        assert!(replica.execute(2, &block).is_err(), "the first one is not in place");
     }
 }

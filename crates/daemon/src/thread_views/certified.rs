@@ -6,7 +6,7 @@ use super::{Desk, Place, Work};
 use crate::certify::{Awaited, Certifier};
 use crate::counts::Counts;
 use crate::lasting::Relaxing;
-use crate::protocol::{Failure, FailureKind, Outcome, Summary};
+use crate::protocol::{Outcome, Summary};
 use crate::thread_orders;
 use crate::transaction::{Ended, Transaction};
 use crate::transactions::Transactions;
@@ -105,7 +105,7 @@ impl Desk {
         let limit = if late { Duration::from_millis(1) } else { thread_orders::WAIT };
         let Some(verdict) = pending.awaited.wait(Some(limit)) else {
             if late {
-                return over(place, &pending, unknown(&pending));
+                return over(place, &pending, pending.certifier.unknown(pending.txn.id));
             }
             let mut now = place.now.lock();
             now.pending = Some(pending);
@@ -114,14 +114,6 @@ impl Desk {
         let (id, summary) = (pending.txn.id, pending.summary);
         over(place, &pending, pending.certifier.outcome(id, summary, verdict))
     }
-}
-
-/// It did not come in time.
-fn unknown(pending: &Pending) -> Outcome {
-    let text = format!("no verdict of the certifier of {} yet", pending.certifier.dir.display());
-    let failure =
-        Failure::new(FailureKind::Io, text).hint("it may be committed: look whether it is there");
-    Outcome::Unfinished { id: pending.txn.id, failure, kept: false }
 }
 
 fn over(place: &Place, pending: &Pending, outcome: Outcome) -> abi::End {

@@ -1,7 +1,7 @@
 //! The commit of a transaction by a certifier (decision 0049): here it is offered, and dropped.
 
 use super::{Ended, Lives, Transaction, refused};
-use crate::certify::{self, Certifier};
+use crate::certify::{self, Certifier, VERDICT};
 use crate::describe::Opponents;
 use crate::offer;
 use crate::protocol::certify::Offer;
@@ -70,12 +70,15 @@ impl Transaction {
         // Whoever installs it must not wait for it.
         self.abort();
         self.let_writers_in();
-        let awaited = asking.offer(&offer);
-        let verdict = awaited.and_then(|mut awaited| match awaited.wait(None) {
-            Some(verdict) => verdict,
-            None => Err(std::io::ErrorKind::TimedOut.into()),
-        });
-        Some(match certifier.outcome(self.id, summary, verdict) {
+        let told = match asking.offer(&offer) {
+            Ok(mut awaited) => awaited.wait(Some(VERDICT)),
+            Err(error) => Some(Err(error)),
+        };
+        let outcome = match told {
+            Some(verdict) => certifier.outcome(self.id, summary, verdict),
+            None => certifier.unknown(self.id),
+        };
+        Some(match outcome {
             done @ Outcome::Committed { .. } => Ended::Committed(done),
             other => Ended::Refused(other),
         })
