@@ -62,7 +62,9 @@ class Bench:
         if not os.path.exists(path):
             return None
         os.environ["SYSTX_LIBRARY"] = path
-        sys.path.insert(0, os.path.join(TOP, "bindings/python"))
+        # Of the tree that the binary was built in: another version may have another library.
+        own = os.path.join(os.path.dirname(self.binary), "../../bindings/python")
+        sys.path.insert(0, own if os.path.isdir(own) else os.path.join(TOP, "bindings/python"))
         import systx
         return systx
 
