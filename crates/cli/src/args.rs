@@ -38,6 +38,25 @@ tenth of the file system, and no more than is free then; they reach 30 days back
 be undone in any case.  A commit that finds no room first forgets how to undo the oldest transactions, and
 says so.  Transactions that cannot be undone any more stay in the log, the latest 10000 of them.";
 
+const PROTECT_HELP: &str = "\
+Examples:
+  systx protect off target   what is done in target is done at once, also in transactions
+  systx protect target/x.o   says that it is not protected, as target is not
+  systx protect on target    from now on what transactions do there is theirs again
+  systx protect              lists what you have marked";
+
+/// `systx protect`.
+#[derive(Clone, Debug, Args)]
+pub struct Protect {
+    /// Whether PATH is to be protected; or PATH, to be told whether it is [default: lists what is
+    /// marked]
+    #[arg(value_name = "on|off|PATH", value_hint = ValueHint::AnyPath)]
+    pub first: Option<PathBuf>,
+    /// The file or directory; what is in a directory goes with it
+    #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub path: Option<PathBuf>,
+}
+
 /// Options of every command.
 #[derive(Clone, Debug, Args)]
 pub struct Global {
@@ -112,6 +131,9 @@ pub enum Command {
     /// End that: it is an ordinary directory again, or the volume is closed
     #[command(visible_alias = "unmount")]
     Umount(Umount),
+    /// Show what is protected; have a file or directory outside of transactions (off), or not (on)
+    #[command(after_help = PROTECT_HELP)]
+    Protect(Protect),
     /// Make a log-structured volume in a file or on a block device
     #[command(after_help = images::MKFS_HELP)]
     Mkfs(Mkfs),

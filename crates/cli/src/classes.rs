@@ -77,6 +77,7 @@ pub fn meaning(rule: &Rule) -> &'static str {
         Class::Private => "empty in the run, dropped at the end",
         Class::Passthrough if rule.from == "built in" => "the kernel's own, as it is",
         Class::Passthrough => "not isolated: CMD works on the original",
+        Class::Unprotected => "not protected: outside of all transactions",
         Class::NoCommit => "seen in the run, not committed",
         Class::AppendMerge => "appended behind what others append meanwhile",
     }

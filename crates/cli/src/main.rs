@@ -83,6 +83,7 @@ fn dispatch(command: &Command, out: Out) -> Result<i32, Problem> {
         Command::Gc(args) => commands::gc::gc(args, out),
         Command::Mount(args) => commands::mount::mount(args, out),
         Command::Umount(args) => commands::mount::umount(args, out),
+        Command::Protect(args) => commands::protect::protect(args, out),
         Command::Mkfs(args) => commands::mkfs::mkfs(args, out),
         Command::Fsck(args) => commands::fsck::fsck(args, out),
         Command::Grow(args) => commands::grow::grow(args, out),

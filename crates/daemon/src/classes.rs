@@ -1,7 +1,7 @@
 //! Which parts of a transaction are not isolated as everything else is, and what it has done there:
 //! for `systx status`.
 
-use crate::protocol::{Class, Isolation, Rule, RuleInUse};
+use crate::protocol::{Class, HostPath, Isolation, Rule, RuleInUse};
 use crate::transaction::Transaction;
 use std::collections::BTreeSet;
 use systx_base::sync::{Mutex, rank};
@@ -23,9 +23,19 @@ impl Default for Told {
 }
 
 impl Told {
-    /// At the begin: the patterns.
-    pub fn patterns(&self, rules: Vec<Rule>) {
-        *self.rules.lock() = rules;
+    /// At the begin: the patterns, and what is not protected.
+    pub fn patterns(&self, rules: Vec<Rule>, unprotected: &[HostPath]) {
+        let (class, from) = (Class::Unprotected, "systx protect off");
+        let marks = unprotected.iter().cloned();
+        let marks = marks.map(|path| Rule { class, path, from: from.into() });
+        *self.rules.lock() = marks.chain(rules).collect();
+    }
+
+    /// What is not protected, for as long as it lives.
+    pub fn unprotected(&self) -> Vec<HostPath> {
+        let rules = self.rules.lock();
+        let marks = rules.iter().filter(|rule| rule.class == Class::Unprotected);
+        marks.map(|rule| rule.path.clone()).collect()
     }
 
     /// Before a view is put together: what will be mounted over it there.
@@ -43,7 +53,7 @@ impl Told {
     /// How a view was put together, instead of what was told of an earlier one.
     pub fn places(&self, rules: Vec<Rule>) {
         let mut told = self.rules.lock();
-        told.retain(|rule| is_pattern(rule.class));
+        told.retain(|rule| is_pattern(rule.class) || rule.class == Class::Unprotected);
         told.splice(..0, rules);
     }
 

@@ -15,6 +15,7 @@ use systx_txn::Inject;
 mod control;
 mod guest;
 mod paths;
+mod protection;
 
 /// See the module.
 pub struct Daemon {

@@ -125,7 +125,8 @@ impl Elsewhere<'_> {
     }
 }
 
-fn is_local(mount: &mounts::Mount) -> bool {
+/// Whether it is a mount of a file system on which there can be a store.
+pub(crate) fn is_local(mount: &mounts::Mount) -> bool {
     LOCAL.contains(&mount.fs.as_str())
 }
 

@@ -20,6 +20,7 @@ use crate::served::{self, ServedMount};
 use crate::strays::Strays;
 use crate::thread_views::Desk;
 use crate::transactions::Transactions;
+use crate::unprotected;
 use crate::volume::{self, Location, OpenVolume};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
@@ -158,6 +159,9 @@ impl Guards {
                 .path(given)
         })?;
         let holder = self.check(&dir)?;
+        if let Some(mark) = self.table.volumes.unprotected.mark_of(&dir) {
+            return Err(unprotected::not_protected(&dir, &mark));
+        }
         let (cwd, store) = (HostPath::from(dir.as_path()), request.store.clone());
         let volume = self.table.volumes.at(&Place { cwd, root: None, store })?;
         volume.check_lasting()?;

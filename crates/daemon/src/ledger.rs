@@ -7,6 +7,7 @@
 //! machine starts again.
 //! - `stores/STORE`: a store that this machine has written to, or that was taken over by `systx
 //!   recover`; the text is where its directory was last.
+//! - `unprotected`: see [`crate::unprotected`].
 //! - `services/STORE-TXN.new`, `.due`: the bytes of a list of what is to be done after a commit,
 //!   before it and after it.
 //!
@@ -15,15 +16,16 @@
 
 use crate::images::Images;
 use rustix::fs::{Mode, OFlags};
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use systx_base::TxnId;
 use systx_protocol::places;
 
-const OF_ROOT: &str = "/var/lib/systx";
+/// Root's.
+pub(crate) const OF_ROOT: &str = "/var/lib/systx";
 const IN_HOME: &str = ".local/state/systx-ledger";
 const IN_RUNTIME: &str = "ledger";
 const STORES: &str = "stores";
@@ -242,12 +244,18 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>> {
 }
 
 fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
+    replace_as(path, bytes, 0o600)
+}
+
+/// Writes a file under another name and renames it, all of it durable on return.
+pub(crate) fn replace_as(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".part");
     let part = PathBuf::from(name);
     let flags =
         OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let mut file = File::from(rustix::fs::open(&part, flags, Mode::from_raw_mode(0o600))?);
+    file.set_permissions(Permissions::from_mode(mode))?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&part, path)?;

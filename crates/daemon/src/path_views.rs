@@ -21,9 +21,11 @@
 
 use crate::fuse_mount::{self, FS_TYPE};
 use crate::fusermount;
+use crate::mount_private_unsafe;
 use crate::mounts::{self, Mount};
 use crate::protocol::{Failure, FailureKind, HostPath, Transport};
 use crate::transports;
+use crate::unprotected::protect_first;
 use crate::urgency::{Followed, LastThread};
 use crate::watch::{Keeps, Watcher};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
@@ -344,6 +346,58 @@ impl PathViews {
 }
 
 impl PathView {
+    /// Shows the originals of what is not protected, instead of empty places.
+    ///
+    /// # Errors
+    /// This user may not mount, or one of them is not there any more; the view is gone then.
+    pub(crate) fn with_originals(self, unprotected: &[HostPath]) -> Result<PathView, Failure> {
+        let mut last: Option<&HostPath> = None;
+        let mut failed = None;
+        for path in unprotected {
+            // It came along with the one above.
+            if last.is_some_and(|last| path.as_path().starts_with(last.as_path())) {
+                continue;
+            }
+            last = Some(path);
+            failed = match &self.linked {
+                Some(_) => Some(no_originals(path, "views that fusermount3 mounts")),
+                None => self.original(path).err(),
+            };
+            if failed.is_some() {
+                break;
+            }
+        }
+        match failed {
+            None => Ok(self),
+            Some(failure) => {
+                Arc::new(self).leave();
+                Err(failure)
+            }
+        }
+    }
+
+    fn original(&self, path: &HostPath) -> Result<(), Failure> {
+        let failed = |e: Errno| {
+            let text = format!("cannot show {path}, which is not protected: {e}");
+            protect_first(Failure::new(FailureKind::Io, text), path.as_path())
+        };
+        let below = path.as_path().strip_prefix(self.directory.as_path());
+        let below = below.map_err(|_| failed(Errno::NOENT))?;
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE
+            | OpenTreeFlags::OPEN_TREE_CLOEXEC
+            | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
+        let mount = rustix::mount::open_tree(CWD, path.as_path(), flags).map_err(failed)?;
+        // Else what is mounted in the original would be unmounted with the view.
+        mount_private_unsafe::make_private(mount.as_fd()).map_err(failed)?;
+        let view = rustix::fs::open(&self.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+        let place = rustix::fs::openat2(view.map_err(failed)?, below, flags, Mode::empty(), within);
+        let flags =
+            MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+        rustix::mount::move_mount(&mount, c"", place.map_err(failed)?, c"", flags).map_err(failed)
+    }
+
     fn place(&self, mount: OwnedFd, below: &Path) -> Result<(), Errno> {
         let from = rustix::io::fcntl_dupfd_cloexec(&mount, 0)?;
         *self.mount.lock() = Some(mount);
@@ -603,6 +657,12 @@ fn by_chance() -> Result<String, Failure> {
 fn not_shown(directory: &HostPath, errno: Errno) -> Failure {
     let text = format!("cannot show {directory}: {errno}");
     Failure::new(FailureKind::Io, text).path(directory.clone())
+}
+
+/// What is not protected cannot be shown in some views.
+pub(crate) fn no_originals(path: &HostPath, whose: &str) -> Failure {
+    let text = format!("{path} is not protected, which {whose} cannot have");
+    protect_first(Failure::new(FailureKind::Unsupported, text), path.as_path())
 }
 
 fn refused(errno: Errno) -> Failure {

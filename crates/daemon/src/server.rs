@@ -414,6 +414,7 @@ impl Connection<'_> {
             Request::MountVolume(mount) => Reply::MountedVolume(c.mount_volume(self.peer, mount)?),
             Request::Volumes => Reply::Volumes(c.volumes()?),
             Request::Snapshots(about) => Reply::Snapshots(c.snapshots(about)?),
+            Request::Protect(about) => Reply::Protection(c.protect(self.peer, about)?),
             Request::Hello { .. } | Request::Shutdown { .. } | Request::Progress { .. } => {
                 return Err(Failure::new(FailureKind::Invalid, "request out of step"));
             }
@@ -473,6 +474,7 @@ fn name_of(request: &Request) -> &'static str {
         Request::MountVolume(_) => "mount_volume",
         Request::Volumes => "volumes",
         Request::Snapshots(_) => "snapshots",
+        Request::Protect(_) => "protect",
         Request::Progress { .. } => "progress",
         Request::Shutdown { .. } => "shutdown",
     }

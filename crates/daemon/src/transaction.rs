@@ -118,7 +118,8 @@ pub enum Ended {
 }
 
 impl Transaction {
-    /// Begins: registers with the engine and makes the view.  `doorbell` rings when it loses.
+    /// Begins: registers with the engine and makes the view, in which what is not protected is
+    /// a place at which something else is mounted.  `doorbell` rings when it loses.
     ///
     /// # Errors
     /// The volume's root cannot be read.
@@ -127,10 +128,10 @@ impl Transaction {
         volume: Arc<OpenVolume>,
         terms: Terms,
         options: BeginOptions,
-        ids: Ids,
+        (ids, unprotected): (Ids, &[HostPath]),
         doorbell: Option<Doorbell>,
     ) -> Result<Arc<Transaction>, Failure> {
-        let mount_points = volume.mount_points();
+        let mount_points = volume.mount_points(unprotected);
         let alarm = Alarm::new(doorbell);
         Transaction::begin_over(id, volume, terms, options, (ids, mount_points), alarm)
     }

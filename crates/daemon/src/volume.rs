@@ -186,15 +186,16 @@ impl OpenVolume {
         !stays && self.guarded.lock().is_empty()
     }
 
-    /// Every place at which another file system is mounted, so that a view shows that one. Below
-    /// the guarded directories of this volume a view sees what they show. None if the mount table
-    /// cannot be read.
-    pub fn mount_points(&self) -> Vec<Vec<u8>> {
+    /// Every place at which another file system is mounted, or the original of what is not
+    /// protected, so that a view shows that. Below the guarded directories of this volume a view
+    /// sees what they show. No mounts if the mount table cannot be read.
+    pub fn mount_points(&self, unprotected: &[HostPath]) -> Vec<Vec<u8>> {
         let guarded = self.guarded();
         let ours = |m: &Mount| guarded.iter().any(|g| g.mount == m.id);
         let table = mounts::here().unwrap_or_default();
         let others = table.into_iter().filter(|m| !ours(m));
-        others.map(|m| m.at.into_os_string().into_vec()).collect()
+        let others = others.map(|m| m.at.into_os_string().into_vec());
+        others.chain(unprotected.iter().map(|path| path.0.clone())).collect()
     }
 
     /// What recovery did when the volume was opened, as sentences; empty if there was nothing to

@@ -13,6 +13,7 @@ use crate::mounts;
 use crate::opening::Openings;
 use crate::path_views::PathViews;
 use crate::protocol::{Failure, FailureKind, HostPath, Place};
+use crate::unprotected::Unprotected;
 use crate::volume::{self, Location, Memory, OpenVolume};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -34,6 +35,8 @@ pub struct Volumes {
     pub(crate) path_views: PathViews,
     /// What this machine has noted of its stores.
     ledger: Arc<Ledger>,
+    /// What is outside of transactions.
+    pub(crate) unprotected: Unprotected,
     /// Among them: to let go of what is not in use any more.
     chores: Arc<Chores>,
     /// This table, for threads that outlive a call.
@@ -76,6 +79,7 @@ impl Volumes {
             opened: Event::new(),
             openings: Openings::new(),
             path_views: PathViews::new(runtime.map(Runtime::dir)),
+            unprotected: Unprotected::new(ledger.dir()),
             ledger: Arc::new(ledger),
             chores,
             me: me.clone(),
@@ -98,6 +102,13 @@ impl Volumes {
         place: &Place,
         trusted: bool,
     ) -> Result<Arc<OpenVolume>, Failure> {
+        let location = self.locate(place)?;
+        self.check_one_engine(&location)?;
+        self.open_at(location, trusted)
+    }
+
+    /// Where the volume of a place is.
+    pub(crate) fn locate(&self, place: &Place) -> Result<Location, Failure> {
         self.not_in_a_view(place)?;
         let dir = place.root.as_ref().unwrap_or(&place.cwd);
         let store = place.store.as_ref().map(HostPath::as_path);
@@ -105,9 +116,7 @@ impl Volumes {
         let guarded: Vec<_> = self.all_guarded().into_iter().map(|(_, g)| g).collect();
         let mounted = self.mounted();
         let known = (&*guarded, &*mounted);
-        let location = volume::locate(dir.as_path(), store, self.uid, home, known)?;
-        self.check_one_engine(&location)?;
-        self.open_at(location, trusted)
+        Ok(volume::locate(dir.as_path(), store, self.uid, home, known)?)
     }
 
     /// The log-structured volumes that are mounted.

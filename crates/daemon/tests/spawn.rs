@@ -42,6 +42,7 @@ impl Control for Empty {
         mount_volume(Peer, MountVolume) -> MountedVolume;
         volumes() -> Vec<MountedVolume>;
         snapshots(Snapshots) -> Vec<VolumeSnapshot>;
+        protect(Peer, Protect) -> Vec<Protection>;
         undo(Peer, Undo) -> Undone;
         redo(Peer, Undo) -> Undone;
         recover(Place, bool) -> Recovered;

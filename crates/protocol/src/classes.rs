@@ -11,6 +11,8 @@ pub enum Class {
     Private,
     /// The original, not isolated.
     Passthrough,
+    /// The original, not isolated: it is not protected (`systx protect off`).
+    Unprotected,
     /// Seen in the run, not committed.
     NoCommit,
     /// Appended behind what others append meanwhile.
@@ -23,6 +25,7 @@ impl Class {
         match self {
             Class::Private => "private",
             Class::Passthrough => "passthrough",
+            Class::Unprotected => "unprotected",
             Class::NoCommit => "no-commit",
             Class::AppendMerge => "append-merge",
         }

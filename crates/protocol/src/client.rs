@@ -8,9 +8,9 @@ use crate::wire::{self, WireError};
 use crate::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
     Deferred, Entered, Failure, FailureKind, Finish, Gc, GuardedDir, HostPath, Inspected, Listed,
-    LogEntry, Mount, MountVolume, Mounted, MountedVolume, Outcome, Place, Progress, Recovered,
-    Reply, Request, Settle, Snapshots, Status, Target, Umount, Undo, Undone, Unmounted, VERSION,
-    Version, VolumeActivity, VolumeSnapshot,
+    LogEntry, Mount, MountVolume, Mounted, MountedVolume, Outcome, Place, Progress, Protect,
+    Protection, Recovered, Reply, Request, Settle, Snapshots, Status, Target, Umount, Undo, Undone,
+    Unmounted, VERSION, Version, VolumeActivity, VolumeSnapshot,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -393,6 +393,13 @@ impl Client {
     /// See [`Client::begin`].
     pub fn snapshots(&mut self, snapshots: Snapshots) -> Answer<Vec<VolumeSnapshot>> {
         expect!(self.call(&Request::Snapshots(snapshots), &[])?, Reply::Snapshots(v) => v)
+    }
+    /// [`crate::Control::protect`].
+    ///
+    /// # Errors
+    /// See [`Client::begin`].
+    pub fn protect(&mut self, protect: Protect) -> Answer<Vec<Protection>> {
+        expect!(self.call(&Request::Protect(protect), &[])?, Reply::Protection(v) => v)
     }
     /// Ends the daemon.
     ///

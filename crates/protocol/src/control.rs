@@ -3,8 +3,9 @@
 use super::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Content,
     Deferred, Entered, Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry,
-    Mount, MountVolume, Mounted, MountedVolume, Outcome, Place, Recovered, Settle, Snapshots,
-    Status, Target, Umount, Undo, Undone, Unmounted, Version, VolumeActivity, VolumeSnapshot,
+    Mount, MountVolume, Mounted, MountedVolume, Outcome, Place, Protect, Protection, Recovered,
+    Settle, Snapshots, Status, Target, Umount, Undo, Undone, Unmounted, Version, VolumeActivity,
+    VolumeSnapshot,
 };
 use std::os::fd::OwnedFd;
 use systx_base::TxnId;
@@ -196,6 +197,12 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// It is not mounted; the name is taken, not there, in use, or cannot be one; no space.
     fn snapshots(&self, snapshots: Snapshots) -> Result<Vec<VolumeSnapshot>, Failure>;
+    /// Whether something is protected, after a change of that for the transactions that begin
+    /// from then on.
+    ///
+    /// # Errors
+    /// There is nothing, it cannot be left unprotected, or it is so with a directory above it.
+    fn protect(&self, peer: Peer, protect: Protect) -> Result<Vec<Protection>, Failure>;
     /// The client that began this run, or a visit to it, is gone without ending it: end what
     /// still runs in its view; a run aborts, a visited transaction stays kept.
     fn client_gone(&self, id: TxnId);

@@ -40,6 +40,7 @@ mod open;
 pub mod patterns;
 pub mod places;
 mod progress;
+mod protection;
 pub mod runtime;
 pub mod stores;
 mod top;
@@ -54,15 +55,16 @@ pub use guard::{
 };
 pub use images::{MountVolume, MountedVolume, SnapshotChange, Snapshots, VolumeSnapshot};
 pub use message::{Reply, Request};
-pub use open::{BeginOpen, BegunOpen};
+pub use open::{BeginOpen, BegunOpen, Entered};
 pub use progress::{Phase, Progress};
+pub use protection::{Protect, Protection};
 pub use top::{
     Activity, Before, Behind, Counts, GuardedActivity, InLine, Remembered, RunActivity, Sides,
     ThreadActivity, VolumeActivity, WorksetSizes,
 };
 
 /// Number of this protocol; changes whenever a message changes.
-pub const VERSION: u32 = 16;
+pub const VERSION: u32 = 17;
 
 /// A path or an argument: bytes, since Linux names need not be UTF-8.  In JSON a string where it
 /// is UTF-8, else an array of byte values.
@@ -301,6 +303,8 @@ pub struct Begun {
     pub notes: Vec<String>,
     /// Sentences for a user who asks for details.
     pub details: Vec<String>,
+    /// What is not protected: the view shows the originals there.
+    pub unprotected: Vec<HostPath>,
 }
 
 /// Goes with the descriptor of /dev/fuse, already mounted.
@@ -663,20 +667,6 @@ pub struct Content {
     pub total: u64,
     /// It cannot be told any more (history was trimmed).
     pub unknown: bool,
-}
-
-/// A visit to a kept transaction may begin.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entered {
-    /// The volume.
-    pub volume: VolumeFacts,
-    /// The further volumes that it covers.
-    pub others: Vec<VolumeFacts>,
-    /// A process that is in the view now: join its namespaces, do not mount and do not attach.
-    pub live: Option<u32>,
-    /// Where the volume is mounted as the transaction sees it: show that, do not attach, do not
-    /// leave.
-    pub mounted: Option<HostPath>,
 }
 
 /// A committed transaction.

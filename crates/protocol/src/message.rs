@@ -3,9 +3,9 @@
 use super::{
     Attach, Attached, Begin, BeginOpen, Begun, BegunOpen, Change, Collected, Conflict, Deferred,
     Entered, Failure, Finish, Gc, GuardedDir, HostPath, Inspected, Listed, LogEntry, Mount,
-    MountVolume, Mounted, MountedVolume, Outcome, Place, Progress, Recovered, Settle, Snapshots,
-    Status, Target, Umount, Undo, Undone, Unmounted, Version, VolumeActivity, VolumeSnapshot,
-    id_text,
+    MountVolume, Mounted, MountedVolume, Outcome, Place, Progress, Protect, Protection, Recovered,
+    Settle, Snapshots, Status, Target, Umount, Undo, Undone, Unmounted, Version, VolumeActivity,
+    VolumeSnapshot, id_text,
 };
 use serde::{Deserialize, Serialize};
 use systx_base::TxnId;
@@ -137,6 +137,8 @@ pub enum Request {
     Volumes,
     /// [`super::Control::snapshots`].
     Snapshots(Snapshots),
+    /// [`super::Control::protect`].
+    Protect(Protect),
     /// How far the request is that another connection waits for.
     Progress {
         /// What the daemon called that connection in its hello.
@@ -191,6 +193,7 @@ pub enum Reply {
     MountedVolume(MountedVolume),
     Volumes(Vec<MountedVolume>),
     Snapshots(Vec<VolumeSnapshot>),
+    Protection(Vec<Protection>),
     /// `None`: nothing that takes long is under way.
     Progress(Option<Progress>),
     Done,

@@ -43,3 +43,19 @@ pub struct BegunOpen {
     /// Sentences for the user.
     pub notes: Vec<String>,
 }
+
+/// A visit to a kept transaction may begin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entered {
+    /// The volume.
+    pub volume: VolumeFacts,
+    /// The further volumes that it covers.
+    pub others: Vec<VolumeFacts>,
+    /// A process that is in the view now: join its namespaces, do not mount and do not attach.
+    pub live: Option<u32>,
+    /// Where the volume is mounted as the transaction sees it: show that, do not attach, do not
+    /// leave.
+    pub mounted: Option<HostPath>,
+    /// As [`super::Begun::unprotected`].
+    pub unprotected: Vec<HostPath>,
+}

@@ -102,6 +102,7 @@ fn requests() -> Vec<Request> {
             volume: "/v".into(),
             change: SnapshotChange::Make("monday".into()),
         }),
+        Request::Protect(Protect { path: Some("/p".into()), change: Some(false), mnt_ns: 4 }),
         Request::Shutdown { force: true },
     ]
 }
@@ -209,6 +210,7 @@ fn replies() -> Vec<Reply> {
             others: vec![volume.clone()],
             notes: vec![],
             details: vec![],
+            unprotected: vec!["/p".into()],
         }),
         Reply::Attached(Attached { transport: Transport::Dev }),
         Reply::Doom(Some(conflict())),
@@ -221,7 +223,19 @@ fn replies() -> Vec<Reply> {
         })),
         Reply::Changes(vec![change()]),
         Reply::Content { total: 1, unknown: false },
-        Reply::Entered(Entered { volume, others: vec![], live: Some(3), mounted: None }),
+        Reply::Entered(Entered {
+            volume,
+            others: vec![],
+            live: Some(3),
+            mounted: None,
+            unprotected: vec![],
+        }),
+        Reply::Protection(vec![Protection {
+            path: "/p/q".into(),
+            protected: false,
+            mark: Some("/p".into()),
+            notes: vec![],
+        }]),
         Reply::Log(vec![LogEntry {
             id: TxnId(1),
             time: Time::default(),

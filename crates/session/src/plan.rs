@@ -9,7 +9,8 @@
 //! 3. /proc, /sys and /dev as they are ([`Kind::AsIs`]), with all that is mounted in them;
 //! 4. private places ([`Kind::Private`]): an empty tmpfs.  What the host has mounted in them is
 //!    out of sight, except for the volume and for what the user excluded from isolation;
-//! 5. paths that the user excluded from isolation ([`Kind::Passthrough`]): the host, writable.
+//! 5. paths that the user excluded from isolation, for this run or for all ([`Kind::Passthrough`]):
+//!    the host, writable.
 //!
 //! The mounts over guarded directories of the volume are left out before all this.
 //!
@@ -30,6 +31,9 @@ pub struct Wish {
     pub others: Vec<PathBuf>,
     /// Paths that show the host, writable; absolute, without symbolic links, existing.
     pub passthrough: Vec<PathBuf>,
+    /// As [`Wish::passthrough`], what is not protected; a volume that is mounted in one of these
+    /// shows its view all the same.
+    pub unprotected: Vec<PathBuf>,
     /// Places that get an empty tmpfs of this mode; absolute, existing.
     pub private: Vec<(PathBuf, u32)>,
     /// Guarded directories of the volume: the view shows what lies below their mounts.
@@ -244,7 +248,7 @@ fn places(
             table.insert(at.clone(), place);
         }
     }
-    for at in &wish.passthrough {
+    for at in wish.passthrough.iter().chain(&wish.unprotected) {
         let place = Place { kind: Kind::Passthrough, mounted: false, read_only: false };
         table.insert(at.clone(), place);
     }

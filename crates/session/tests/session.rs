@@ -29,6 +29,7 @@ fn client(args: &[OsString]) -> i32 {
                 others: vec![],
                 volume,
                 passthrough: vec![],
+                unprotected: vec![],
                 private: vec![("/run".into(), 0o755), ("/dev/shm".into(), 0o1777)],
                 guarded: vec![],
             },

@@ -3,7 +3,7 @@
 use crate::args::Config;
 use crate::classes::{self, rule};
 use crate::commands::run::{others, wish};
-use crate::commands::services;
+use crate::commands::{protect, services};
 use crate::output::{self, Out};
 use crate::problem::Problem;
 use crate::{context, glob, ignore_file};
@@ -54,7 +54,7 @@ pub fn config(args: &Config, out: Out) -> Result<i32, Problem> {
     let through: Vec<_> = through.flat_map(|pattern| glob::expand(&pattern)).collect();
     let further: Vec<_> =
         others(&place, &through).iter().filter_map(|root| volume(root).ok()).collect();
-    let private = wish(&facts, &further, &cwd, args.private_tmp, &[]).private;
+    let private = wish(&facts, &further, &cwd, args.private_tmp, (&[], &[])).private;
     let mut rules = classes::places(&private, args.private_tmp);
     for (pattern, from) in ignored.passthrough.iter().zip(&ignored.from.1) {
         let from = from.display().to_string();
@@ -63,6 +63,11 @@ pub fn config(args: &Config, out: Out) -> Result<i32, Problem> {
     for pattern in &args.passthrough {
         rules.push(rule(Class::Passthrough, pattern.as_str(), "--passthrough"));
     }
+    rules.extend(
+        protect::marks()?
+            .into_iter()
+            .map(|path| rule(Class::Unprotected, path, "systx protect off")),
+    );
     rules.extend(classes::patterns(&cwd, &ignored, &args.exclude, (&args.merge, args.no_merge)));
     let shown_rule = |rule| ShownRule { meaning: classes::meaning(&rule), rule };
     let rules = rules.into_iter().map(shown_rule).collect();

@@ -20,7 +20,7 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
     let mut client = context::connect()?;
     let id = context::resolve_open(&mut client, &args.id)?;
     let status = client.status(id)?.listed;
-    let Entered { volume, others, live, mounted } = client.enter(id)?;
+    let Entered { volume, others, live, mounted, unprotected } = client.enter(id)?;
     let argv = if args.argv.is_empty() {
         let shell = std::env::var_os("SHELL").filter(|s| !s.is_empty());
         vec![shell.unwrap_or_else(|| OsString::from("/bin/sh"))]
@@ -34,7 +34,7 @@ pub fn enter(args: &Enter, out: Out) -> Result<i32, Problem> {
         Some(dir) => std::env::current_dir()?.join(dir),
         None => status.cwd.as_path().to_owned(),
     };
-    let wish = wish(&volume, &others, &cwd, false, &[]);
+    let wish = wish(&volume, &others, &cwd, false, (&[], &unprotected));
     let rules = classes::places(&wish.private, false);
     let place = match live {
         Some(pid) => PlaceToRun::ViewOf(pid),

@@ -183,6 +183,14 @@ const EXAMPLES: &[(&str, Rows)] = &[
         ],
     ),
     (
+        "systx-protect",
+        &[
+            ("systx protect off target", "What is done in target is done at once, and stays."),
+            ("systx protect target/x.o", "Whether it is protected, and which mark says so."),
+            ("systx protect on target", "It is a matter of transactions again."),
+        ],
+    ),
+    (
         "systx-clean",
         &[
             ("systx clean disk.img --until 20%", "Until a fifth of the segments is free."),

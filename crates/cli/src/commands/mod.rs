@@ -21,6 +21,7 @@ pub mod log;
 pub mod manual;
 pub mod mkfs;
 pub mod mount;
+pub mod protect;
 pub mod receive;
 pub mod recover;
 pub mod run;

@@ -215,7 +215,7 @@ fn absolute(path: &Path) -> Result<PathBuf, Problem> {
     std::path::absolute(path).map_err(|e| Problem::new(format!("{}: {e}", path.display())))
 }
 
-fn namespace() -> Result<u64, Problem> {
+pub(super) fn namespace() -> Result<u64, Problem> {
     let meta = std::fs::metadata("/proc/self/ns/mnt")
         .map_err(|e| Problem::new(format!("cannot look at /proc/self/ns/mnt: {e}")))?;
     Ok(meta.ino())

@@ -231,6 +231,7 @@ impl Runner<'_> {
             .map(|f| f.path.clone())
             .chain(stand_ins.paths())
             .chain(paths(&self.through))
+            .chain(begun.unprotected.iter().map(|path| path.as_path().to_owned()))
             .collect();
         let mut started = self.start(&begun, fill, stand_ins)?;
         for note in &started.notes {
@@ -296,7 +297,8 @@ impl Runner<'_> {
         let mut env = environment(begun.id, self.args.place.directory.is_some().then_some(&cwd));
         env.extend(services::path(&stand_ins));
         let private_tmp = self.args.private_tmp;
-        let wish = wish(&begun.volume, &begun.others, &cwd, private_tmp, &paths(&self.through));
+        let through = (&*paths(&self.through), &*begun.unprotected);
+        let wish = wish(&begun.volume, &begun.others, &cwd, private_tmp, through);
         let mut rules = classes::places(&wish.private, private_tmp);
         rules.extend(self.through.iter().cloned());
         let spec = Spec {
@@ -704,7 +706,7 @@ pub fn wish(
     others: &[VolumeFacts],
     cwd: &Path,
     private_tmp: bool,
-    through: &[PathBuf],
+    (through, unprotected): (&[PathBuf], &[HostPath]),
 ) -> Wish {
     let root = volume.root.as_path();
     let mut private = Vec::new();
@@ -726,6 +728,7 @@ pub fn wish(
         volume: root.to_owned(),
         others: others.iter().map(|v| v.root.as_path().to_owned()).collect(),
         passthrough: through.to_vec(),
+        unprotected: unprotected.iter().map(|path| path.as_path().to_owned()).collect(),
         private,
         guarded: guarded.collect(),
     }

@@ -26,7 +26,7 @@ impl Control for Daemon {
         let choice = urgency::policy(begin.policy, &volume, &begin.place.cwd);
         let patience = urgency::patience(&volume, &begin.place.cwd);
         let mut volumes = vec![volume];
-        let (mut notes, details) = self.table.volumes.further(&begin.others, &mut volumes);
+        let (mut notes, mut details) = self.table.volumes.further(&begin.others, &mut volumes);
         if begin.read_only {
             // Of the first one that is refused.
             let left = volumes.extract_if(1.., |volume| volume.check_snapshots().is_err());
@@ -36,6 +36,10 @@ impl Control for Daemon {
         if !begin.read_only {
             volumes.iter().for_each(|volume| volume.make_way());
         }
+        let locations = volumes.iter().map(|volume| &volume.location);
+        let (unprotected, more) = self.table.volumes.unprotected.beside(locations)?;
+        notes.extend(more);
+        details.extend(unprotected.iter().map(|path| format!("not protected: {path}")));
         let id = self.table.new_id_in(&volumes)?;
         let thread = LastThread::new(peer.pid.into());
         let options = BeginOptions {
@@ -59,10 +63,10 @@ impl Control for Daemon {
             patience,
             ..Terms::new(Lives::Command, begin.argv, begin.place.cwd.clone(), whose)
         };
-        let ids = self.table.ids();
-        let txn = Transaction::begin_several(id, &volumes, &terms, &options, &ids, doorbell)?;
+        let seen = (&self.table.ids(), &*unprotected);
+        let txn = Transaction::begin_several(id, &volumes, &terms, &options, seen, doorbell)?;
         let timestamp = txn.timestamp;
-        txn.told.patterns(begin.rules);
+        txn.told.patterns(begin.rules, &unprotected);
         self.table.runs.begins(peer.pid, begin.losses, id);
         self.table.add(txn);
         let mut notes =
@@ -72,7 +76,7 @@ impl Control for Daemon {
         let volume = facts
             .next()
             .ok_or_else(|| Failure::new(FailureKind::Internal, "a transaction without a volume"))?;
-        Ok(Begun { id, timestamp, volume, others: facts.collect(), notes, details })
+        Ok(Begun { id, timestamp, volume, others: facts.collect(), notes, details, unprotected })
     }
 
     fn begin_open(&self, peer: Peer, begin: BeginOpen) -> Result<BegunOpen, Failure> {
@@ -269,7 +273,8 @@ impl Control for Daemon {
             })?),
         };
         let others = txn.others().iter().map(|o| o.volume.facts()).collect();
-        Ok(Entered { volume: txn.volume.facts(), others, live, mounted })
+        let unprotected = txn.told.unprotected();
+        Ok(Entered { volume: txn.volume.facts(), others, live, mounted, unprotected })
     }
 
     fn leave(&self, id: TxnId) -> Result<(), Failure> {
@@ -363,6 +368,10 @@ impl Control for Daemon {
 
     fn snapshots(&self, about: Snapshots) -> Result<Vec<VolumeSnapshot>, Failure> {
         self.guards.snapshots(&about)
+    }
+
+    fn protect(&self, peer: Peer, about: Protect) -> Result<Vec<Protection>, Failure> {
+        self.protection(peer, &about)
     }
 
     fn client_gone(&self, id: TxnId) {

@@ -13,6 +13,7 @@ use crate::protocol::{
 use crate::transaction::{Ended, Lives, Terms, Transaction, Whose, engine_isolation};
 use crate::urgency::{self, LastThread, OfLast};
 use crate::volume::OpenVolume;
+use crate::{path_views, unprotected};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use systx_txn::{BeginOptions, Urgency};
@@ -50,6 +51,7 @@ impl Daemon {
         if !begin.read_only {
             volume.make_way();
         }
+        let (unprotected, mut notes) = self.unprotected_in(&directory, &volume, guest.is_some())?;
         let id = self.table.new_id(&volume)?;
         let terms = terms_of(&begin, &volume, peer, guest.is_some());
         let follows: Arc<dyn Urgency> = Arc::new(OfLast(Arc::clone(&terms.whose.thread)));
@@ -64,7 +66,9 @@ impl Daemon {
             guest: guest.is_some(),
             inject: self.table.inject(),
         };
-        let txn = Transaction::begin(id, volume.clone(), terms, options, self.table.ids(), None)?;
+        let seen = (self.table.ids(), &*unprotected);
+        let txn = Transaction::begin(id, volume.clone(), terms, options, seen, None)?;
+        txn.told.patterns(Vec::new(), &unprotected);
         let place = (directory.clone(), below);
         let mounted = self.table.volumes.path_views.mount(
             id,
@@ -73,20 +77,38 @@ impl Daemon {
             (begin.transport, Arc::clone(&txn.terms.whose.thread)),
             guest,
         );
-        let path_view = mounted.inspect_err(|_| {
+        let shown = mounted.and_then(|view| view.with_originals(&unprotected));
+        let path_view = shown.inspect_err(|_| {
             txn.abort();
             Counts::count(&volume.counts().aborted);
         })?;
         let path = HostPath::from(path_view.path.as_path());
         txn.opened(Arc::new(path_view));
         self.table.add(txn);
-        Ok(BegunOpen {
-            id,
-            path,
-            directory,
-            volume: volume.facts(),
-            notes: volume.tell_recovered().notes,
-        })
+        notes.extend(volume.tell_recovered().notes);
+        Ok(BegunOpen { id, path, directory, volume: volume.facts(), notes })
+    }
+
+    /// What is not protected in a directory for which a transaction is to begin.
+    fn unprotected_in(
+        &self,
+        directory: &HostPath,
+        volume: &OpenVolume,
+        for_guest: bool,
+    ) -> Result<(Vec<HostPath>, Vec<String>), Failure> {
+        let all = &self.table.volumes.unprotected;
+        let (mut now, notes) = all.beside(std::iter::once(&volume.location))?;
+        if let Some(mark) = now.iter().find_map(|_| all.mark_of(directory.as_path())) {
+            return Err(unprotected::not_protected(directory.as_path(), &mark));
+        }
+        now.retain(|path| path.as_path().starts_with(directory.as_path()));
+        match now.first() {
+            // In the list of mounts, which is everybody's, they would be to be read.
+            Some(path) if for_guest => {
+                Err(path_views::no_originals(path, "other users' transactions"))
+            }
+            _ => Ok((now, notes)),
+        }
     }
 
     /// Commits an open transaction, or what lies below `paths`.

@@ -53,6 +53,7 @@ impl Control for Fake {
             others: vec![],
             notes: vec![],
             details: vec![],
+            unprotected: vec![],
         })
     }
     fn begin_open(&self, _: Peer, _: BeginOpen) -> Result<BegunOpen, Failure> {
@@ -104,7 +105,13 @@ impl Control for Fake {
     }
     fn enter(&self, _: Peer, id: TxnId) -> Result<Entered, Failure> {
         self.note(format!("enter {}", id.0));
-        Ok(Entered { volume: facts(), others: vec![], live: None, mounted: None })
+        Ok(Entered {
+            volume: facts(),
+            others: vec![],
+            live: None,
+            mounted: None,
+            unprotected: vec![],
+        })
     }
     fn leave(&self, id: TxnId) -> Result<(), Failure> {
         self.note(format!("leave {}", id.0));
@@ -151,6 +158,9 @@ impl Control for Fake {
     }
     fn snapshots(&self, _: Snapshots) -> Result<Vec<VolumeSnapshot>, Failure> {
         Err(Failure::new(FailureKind::Unsupported, "no volumes"))
+    }
+    fn protect(&self, _: Peer, _: Protect) -> Result<Vec<Protection>, Failure> {
+        Ok(Vec::new())
     }
     fn client_gone(&self, id: TxnId) {
         self.open.lock().unwrap().remove(&id.0);

@@ -14,6 +14,7 @@ use crate::volume::OpenVolume;
 use abi::begin::{ALL, NONBLOCK, NOW, READ_ONLY, RELAXED, RETRY, SCOPED, SNAPSHOT};
 use rustix::io::Errno;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use systx_abi as abi;
@@ -45,6 +46,10 @@ impl Desk {
     fn begin_or_wait(&self, place: &Place, caller: Caller, arg: abi::Begin) -> Reply<abi::Begin> {
         let last = place.may_begin(&arg)?;
         let (table, volume, guarded) = self.parts()?;
+        if let Some(path) = table.volumes.unprotected.any_in(&guarded.dir) {
+            place.now.lock().last.words = not_protected(&path, place.uid);
+            return Err(Errno::OPNOTSUPP);
+        }
         let wish = Wish { place, caller, arg, last, table, volume, guarded };
         if wish.would_lose() {
             return Err(Errno::AGAIN);
@@ -124,6 +129,16 @@ impl Place {
             return Err(Errno::DEADLK);
         }
         Ok(now.last.clone())
+    }
+}
+
+/// Why nothing begins, for a user.
+fn not_protected(path: &Path, uid: u32) -> String {
+    let whose = "which transactions of threads cannot have";
+    // What there is in the directory may be none of others' business.
+    match uid == rustix::process::geteuid().as_raw() {
+        true => format!("{0} is not protected, {whose}: systx protect on {0}", path.display()),
+        false => format!("something in the directory is not protected, {whose}"),
     }
 }
 

@@ -62,7 +62,7 @@ impl Transaction {
         volumes: &[Arc<OpenVolume>],
         terms: &super::Terms,
         options: &BeginOptions,
-        ids: &Ids,
+        (ids, unprotected): (&Ids, &[HostPath]),
         doorbell: Doorbell,
     ) -> Result<Arc<Transaction>, Failure> {
         let alarm = Alarm::new(Some(doorbell));
@@ -72,7 +72,7 @@ impl Transaction {
             // Each engine has a clock of its own: seniority on one means nothing on another.
             let timestamp = options.timestamp.filter(|_| first);
             let (options, terms) = (BeginOptions { timestamp, ..options.clone() }, terms.clone());
-            let seen = (ids.clone(), volume.mount_points());
+            let seen = (ids.clone(), volume.mount_points(unprotected));
             let (volume, alarm) = (Arc::clone(volume), Arc::clone(&alarm));
             match Transaction::begin_over(id, volume, terms, options, seen, alarm) {
                 Ok(part) => parts.push(part),

@@ -30,6 +30,7 @@ fn wish(volume: &str) -> Wish {
     Wish {
         volume: volume.into(),
         passthrough: vec![],
+        unprotected: vec![],
         private: vec![("/run".into(), 0o755), ("/dev/shm".into(), 0o1777)],
         guarded: vec![],
         others: vec![],
@@ -158,6 +159,25 @@ fn the_volume_itself_cannot_be_excluded() {
     assert!(matches!(plan(&mounts(HOST), &wish), Err(PlanError::ExcludesVolume { .. })));
     wish.passthrough = vec!["/home".into()];
     assert!(matches!(plan(&mounts(HOST), &wish), Err(PlanError::ExcludesVolume { .. })));
+}
+
+#[test]
+fn a_volume_that_is_mounted_in_what_is_not_protected_shows_its_view() {
+    let mut wish = wish("/home");
+    wish.unprotected = vec!["/home/u".into(), "/var/cache".into()];
+    let steps = show(&plan(&mounts(HOST), &wish).unwrap());
+    for step in ["host /home/u", "host /var/cache"] {
+        assert!(steps.contains(&step.to_owned()), "{step} in {steps:?}");
+    }
+    let text = "1 0 8:1 / / ext4\n2 1 8:2 / /srv/x/vol ext4";
+    wish.volume = "/srv/x/vol".into();
+    wish.unprotected = vec!["/srv/x".into(), "/srv/x/vol/cache".into()];
+    wish.private.clear();
+    let steps = show(&plan(&mounts(text), &wish).unwrap());
+    let of =
+        |step: &str| steps.iter().position(|s| s == step).unwrap_or_else(|| panic!("{steps:?}"));
+    let order = ["host /srv/x", "volume /srv/x/vol <- ", "host /srv/x/vol/cache"].map(of);
+    assert!(order.is_sorted(), "{steps:?}");
 }
 
 #[test]
