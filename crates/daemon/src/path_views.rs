@@ -25,7 +25,7 @@ use crate::mount_private_unsafe;
 use crate::mounts::{self, Mount};
 use crate::protocol::{Failure, FailureKind, HostPath, Transport};
 use crate::transports;
-use crate::unprotected::protect_first;
+use crate::unprotected::{self, protect_first};
 use crate::urgency::{Followed, LastThread};
 use crate::watch::{Keeps, Watcher};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags};
@@ -351,25 +351,18 @@ impl PathView {
     /// # Errors
     /// This user may not mount, or one of them is not there any more; the view is gone then.
     pub(crate) fn with_originals(self, unprotected: &[HostPath]) -> Result<PathView, Failure> {
-        let mut last: Option<&HostPath> = None;
-        let mut failed = None;
-        for path in unprotected {
-            // It came along with the one above.
-            if last.is_some_and(|last| path.as_path().starts_with(last.as_path())) {
-                continue;
-            }
-            last = Some(path);
-            failed = match &self.linked {
-                Some(_) => Some(no_originals(path, "views that fusermount3 mounts")),
-                None => self.original(path).err(),
-            };
-            if failed.is_some() {
-                break;
-            }
-        }
-        match failed {
-            None => Ok(self),
-            Some(failure) => {
+        let inside = |path: &HostPath, other: &HostPath| {
+            path != other && path.as_path().starts_with(other.as_path())
+        };
+        // What is in another one comes along with that.
+        let mut tops = unprotected.iter().filter(|p| !unprotected.iter().any(|o| inside(p, o)));
+        let shown = tops.try_for_each(|path| match &self.linked {
+            Some(_) => Err(no_originals(path, "views that fusermount3 mounts")),
+            None => self.original(path),
+        });
+        match shown {
+            Ok(()) => Ok(self),
+            Err(failure) => {
                 Arc::new(self).leave();
                 Err(failure)
             }
@@ -383,10 +376,11 @@ impl PathView {
         };
         let below = path.as_path().strip_prefix(self.directory.as_path());
         let below = below.map_err(|_| failed(Errno::NOENT))?;
+        let there = unprotected::open(path.as_path()).map_err(failed)?;
         let flags = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
-            | OpenTreeFlags::AT_SYMLINK_NOFOLLOW;
-        let mount = rustix::mount::open_tree(CWD, path.as_path(), flags).map_err(failed)?;
+            | OpenTreeFlags::AT_EMPTY_PATH;
+        let mount = rustix::mount::open_tree(&there, c"", flags).map_err(failed)?;
         // Else what is mounted in the original would be unmounted with the view.
         mount_private_unsafe::make_private(mount.as_fd()).map_err(failed)?;
         let view = rustix::fs::open(&self.path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());

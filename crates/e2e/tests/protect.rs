@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use systx_e2e::cases::Guarded;
-use systx_e2e::lab::guard_mounts;
+use systx_e2e::lab::{chmod, guard_mounts};
 use systx_e2e::open::Open;
 use systx_e2e::room::Room;
 use systx_e2e::run::{Limits, Running, finish};
@@ -149,11 +149,71 @@ fn a_transaction_with_a_path_shows_the_original() {
     assert!(refused.err.contains("protect on") && refused.err.contains("work/cache"), "{refused}");
     // What is mounted in the original, or comes to be, stays when the view goes.
     let mount = "mkdir -p work/cache/m; mount -t tmpfs none work/cache/m; touch work/cache/m/there";
+    lab.native("mount --make-shared $PWD").ok();
     let open = Open::begin(&lab, "work", &[]);
     lab.native(mount).ok();
     open.systx("abort").ok();
     assert!(lab.has("work/cache/m/there"));
-    lab.native("umount work/cache/m").ok();
+    lab.native("umount work/cache/m; mount --make-private $PWD").ok();
+}
+
+/// Marks in marks, and beside them by name; read-only transactions, which leave what they do there.
+#[test]
+fn marks_may_lie_in_each_other() {
+    let lab = lab!();
+    lab.native("mkdir -p d/c/deep d/c-x d/e; touch d/c/f").ok();
+    for path in ["d/c/deep", "d/c-x", "d/c", "d/c/f"] {
+        off(&lab, path);
+    }
+    // In one that holds already there is nothing to mark.
+    let listed = |lab: &Lab| lab.do_systx(["protect"]).ok().out.lines().count();
+    assert_eq!(listed(&lab), 3);
+    let write = "for d in c c/deep c-x e; do echo $0 > $d/$0; done; echo $0 >> c/f";
+    let there = |who: &str| ["c", "c/deep", "c-x", "e"].map(|d| lab.has(format!("d/{d}/{who}")));
+    let open = Open::begin(&lab, "d", &[]);
+    open.sh(&write.replace("$0", "open")).ok();
+    assert_eq!(there("open"), [true, true, true, false]);
+    open.systx("abort").ok();
+    // A volume has no frozen snapshots yet.
+    let only = if lab.fs == Fs::Volume { "--on-exit=abort" } else { "--read-only" };
+    lab.run(&[only], &format!("cd d; {}", write.replace("$0", "reader"))).ok();
+    assert_eq!(there("reader"), [true, true, true, false]);
+    // The inner one is still marked when the outer one is not.
+    lab.do_systx(["protect", "on", "d/c"]).ok();
+    assert!(is_protected(&lab, "d/c/f") && !is_protected(&lab, "d/c/deep"));
+    lab.run(&[], &format!("cd d; {}; exit 3", write.replace("$0", "run"))).expect(3);
+    assert_eq!(there("run"), [false, true, true, false]);
+}
+
+#[test]
+fn several_daemons_of_a_user_see_it_and_no_store_lies_in_it() {
+    let lab = lab!(Fs::Ext4);
+    lab.native("mkdir cache other data; touch data/f").ok();
+    let state = lab.outside().join("state");
+    fs::create_dir(&state).expect("ours");
+    let by = |daemon: &str, args: &[&str]| {
+        let dir = lab.outside().join(daemon);
+        fs::create_dir_all(&dir).expect("ours");
+        chmod(&dir, 0o700);
+        let mut command = lab.systx(args);
+        command.env("SYSTX_STATE_DIR", &state).env("SYSTX_RUNTIME_DIR", &dir);
+        finish(command, Limits::default(), &lab)
+    };
+    let script = ["run", "--", "sh", "-c", "echo 1 > cache/x; echo 1 > data/x; exit 3"];
+    // Both are there before anything is marked.
+    for daemon in ["one", "two"] {
+        by(daemon, &script).expect(3);
+        assert!(!lab.has("cache/x"));
+    }
+    by("one", &["protect", "off", "cache"]).ok();
+    by("two", &script).expect(3);
+    assert!(lab.has("cache/x") && !lab.has("data/x"));
+    by("two", &["protect", "on", "cache"]).ok();
+    assert!(by("one", &["protect", "cache"]).ok().out.ends_with("cache: protected\n"));
+    by("one", &["protect", "off", "other"]).ok();
+    let store = ["run", "--store", "other/store", "--", "touch", "data/made"];
+    let refused = by("two", &store).expect(125);
+    assert!(refused.err.contains("systx protect on") && !lab.has("data/made"), "{refused}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::ids;
 use crate::plan::{Plan, Step};
 use crate::stand_in::{self, StandIns};
 use crate::sys_unsafe;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountPropagationFlags, MoveMountFlags,
@@ -189,6 +189,19 @@ fn clone_host(path: &Path) -> Done<OwnedFd> {
     rustix::mount::open_tree(CWD, path, flags).map_err(failed("clone the mount", path.to_owned()))
 }
 
+/// The same of a path that is known to lead over no symbolic link: none that comes to be since is
+/// followed.
+fn clone_straight(path: &Path) -> Done<OwnedFd> {
+    let open = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_RECURSIVE
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    rustix::fs::openat2(CWD, path, open, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+        .and_then(|there| rustix::mount::open_tree(&there, "", flags))
+        .map_err(failed("clone the mount", path.to_owned()))
+}
+
 fn relative(path: &Path) -> &Path {
     match path.strip_prefix("/") {
         Ok(rest) if !rest.as_os_str().is_empty() => rest,
@@ -309,9 +322,10 @@ impl Builder<'_> {
     }
 
     fn host(&mut self, at: &Path) -> Done<()> {
-        match clone_host(at).and_then(|mount| self.put(mount, at)) {
-            // Unmounted, or its place removed, since the mounts were read.
-            Err(Failed { errno: Errno::NOENT | Errno::NOTDIR, .. }) => Ok(()),
+        match clone_straight(at).and_then(|mount| self.put(mount, at)) {
+            // Unmounted, or its place removed, since the mounts were read; or somebody has put a
+            // link in the way.
+            Err(Failed { errno: Errno::NOENT | Errno::NOTDIR | Errno::LOOP, .. }) => Ok(()),
             Err(Failed { errno, .. }) if out_of_reach(errno) => self.left_out(at),
             other => other,
         }
