@@ -13,8 +13,10 @@
 //! daemon that does nothing but wait for the keeper, and cuts the mounts off if the others do not
 //! follow.
 //!
-//! If no daemon can be started, after some attempts, the dead mounts are taken away, so that
-//! programs find the plain directories and not `ENOTCONN` for ever.
+//! If no daemon can be started, after some attempts, the dead mounts of guarded directories are
+//! taken away, so that programs find the plain directories and not `ENOTCONN` for ever. Those of
+//! volumes stay, and stay on the list: below them is nothing of what programs mean, and what they
+//! would write there would be hidden by the next mount.
 
 use crate::path_views;
 use crate::protocol::{Failure, FailureKind};
@@ -174,7 +176,7 @@ impl Shared {
 /// input is the pipe, its standard error the daemon's log.
 ///
 /// # Errors
-/// No daemon could be started: the dead mounts were taken away.
+/// No daemon could be started: the dead mounts of guarded directories were taken away.
 pub fn keep(dir: &Path) -> Result<(), Failure> {
     // What ends the daemon's session must not end its keeper.
     let _ = rustix::process::setsid();
@@ -287,28 +289,32 @@ fn cut_off(runtime: &Runtime) {
     }
 }
 
-/// Takes the dead mounts away, unless a daemon lives after all. (One that hangs has its lock
-/// still.)
+/// Takes the dead mounts of guarded directories away, unless a daemon lives after all. (One that
+/// hangs has its lock still.)
 fn give_up(runtime: &Runtime, hung: bool) {
     let alone = runtime.try_lock();
     if alone.is_none() && !hung {
         return;
     }
     let file = runtime.roster();
-    let roster = Roster::load(&file);
-    let guarded = roster.entries.iter().map(|entry| (entry.dir.as_path(), "guarded"));
-    let volumes = roster.volumes.iter().map(|entry| (entry.dir.as_path(), "mounted"));
-    for (dir, was) in guarded.chain(volumes) {
-        let shown = dir.display();
+    let mut roster = Roster::load(&file);
+    for entry in std::mem::take(&mut roster.entries) {
+        let (dir, shown) = (entry.dir.as_path(), entry.dir.as_path().display());
         match served::clear_away(dir, 0) {
             Ok(()) => {
                 let why = "no daemon could be started for it";
-                say(runtime, &format!("{shown} is not {was} any more: {why}"));
+                say(runtime, &format!("{shown} is not guarded any more: {why}"));
             }
             Err(e) => say(runtime, &format!("cannot unmount {shown}: {e}")),
         }
     }
-    if let Err(failure) = Roster::empty().save(&file) {
+    roster.volumes.retain(|entry| served::is_ours_at(entry.dir.as_path()));
+    for entry in &roster.volumes {
+        let shown = entry.dir.as_path().display();
+        let next = "the next daemon mounts it again, `systx umount` takes the dead mount away";
+        say(runtime, &format!("nobody serves the volume on {shown} any more: {next}"));
+    }
+    if let Err(failure) = roster.save(&file) {
         say(runtime, &failure.to_string());
     }
 }

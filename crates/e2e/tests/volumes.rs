@@ -5,9 +5,10 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-use systx_e2e::lab::systx_binary;
+use std::time::Instant;
+use systx_e2e::lab::{one, systx_binary, watch};
 use systx_e2e::others::{assert_pjdfstest_as_on_the_host, crate_program, pjdfstest};
-use systx_e2e::run::{Limits, Running};
+use systx_e2e::run::{HANG, Limits, Running, wait_readable};
 use systx_e2e::shared::{ANN, BOB, Shared};
 use systx_e2e::volume::{Mounted, shell};
 use systx_e2e::{Fs, Lab, Tree, lab, skip};
@@ -108,6 +109,60 @@ fn an_image_whose_daemon_and_keeper_were_killed_is_mounted_again() {
     // The next daemon mounts what was mounted.
     assert!(lab.do_systx(["mount"]).ok().out.contains("volume in"));
     assert_eq!(fs::read(v.path("kept")).unwrap(), b"kept");
+}
+
+/// Below is a directory of which nobody would see what programs write there, once the volume is
+/// mounted again.
+#[test]
+fn a_volume_that_cannot_be_brought_back_stays_dead_until_it_is_unmounted() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    v.sh("echo kept > kept; sync kept").ok();
+    let away = lab.path("away");
+    let lose = || {
+        fs::rename(&v.image, &away).unwrap();
+        lab.kill_and_come_back();
+        let refused = fs::write(v.path("x"), "lost").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::ENOTCONN), "{}", lab.daemon_log());
+        assert!(!lab.do_systx(["mount"]).ok().out.contains("volume in"));
+        fs::rename(&away, &v.image).unwrap();
+    };
+    lose();
+    // The next daemon can.
+    lab.kill_and_come_back();
+    assert_eq!(fs::read_to_string(v.path("kept")).unwrap(), "kept\n");
+    lose();
+    fs::create_dir(lab.path("w")).unwrap();
+    let twice = lab.do_systx(["mount", "image", "w"]);
+    assert!(twice.code != 0 && twice.err.contains("systx umount"), "{twice}");
+    let over = lab.do_systx(["mount", "image", "v"]);
+    assert!(over.code != 0 && over.err.contains("systx umount"), "{over}");
+    v.umount();
+    assert_eq!(fs::read_dir(&v.dir).unwrap().count(), 0, "something was written below");
+    lab.do_systx(["mount", "image", "v"]).ok();
+    assert_eq!(fs::read_to_string(v.path("kept")).unwrap(), "kept\n");
+}
+
+#[test]
+fn a_volume_for_which_no_daemon_can_be_started_stays_dead_until_one_can() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    v.sh("echo kept > kept; sync kept").ok();
+    let keeper = watch(one(lab.keepers()));
+    // What is in the way of the next daemon.
+    let socket = lab.runtime_file("sock");
+    fs::remove_file(&socket).unwrap();
+    fs::create_dir(&socket).unwrap();
+    lab.kill_daemon();
+    assert!(wait_readable(&keeper, Instant::now() + HANG), "the keeper tries for ever");
+    let refused = fs::write(v.path("x"), "lost").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::ENOTCONN), "{}", lab.daemon_log());
+    fs::remove_dir(&socket).unwrap();
+    assert!(lab.do_systx(["mount"]).ok().out.contains("volume in"), "{}", lab.daemon_log());
+    assert_eq!(fs::read_to_string(v.path("kept")).unwrap(), "kept\n");
+    v.umount();
+    assert_eq!(fs::read_dir(&v.dir).unwrap().count(), 0, "something was written below");
+    lab.do_systx(["mount", "image", "v"]).ok();
 }
 
 /// What nobody has fsynced is durable a few seconds later.

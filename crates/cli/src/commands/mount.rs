@@ -111,7 +111,7 @@ fn shown(volume: &MountedVolume) -> String {
 /// # Errors
 /// The directory is not guarded, or in use.
 pub fn umount(args: &Umount, out: Out) -> Result<i32, Problem> {
-    let dir = resolved(&args.dir).or_else(|_| absolute(&args.dir))?;
+    let dir = resolved(&args.dir).or_else(|_| entry(&args.dir))?;
     let request = systx_protocol::Umount { dir: HostPath::from(dir.as_path()), force: args.force };
     match context::connect()?.umount(request)? {
         Unmounted::Done { dir, cut, notes } => {
@@ -209,6 +209,15 @@ pub(crate) fn mounted() -> Result<(Vec<GuardedDir>, Vec<MountedVolume>), Problem
 /// Without symbolic links.
 fn resolved(dir: &Path) -> Result<PathBuf, Problem> {
     std::fs::canonicalize(dir).map_err(|e| Problem::new(format!("{}: {e}", dir.display())))
+}
+
+/// The same of a path whose end cannot be looked at, as that of a dead mount.
+fn entry(dir: &Path) -> Result<PathBuf, Problem> {
+    let path = absolute(dir)?;
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) => Ok(resolved(parent)?.join(name)),
+        _ => Ok(path),
+    }
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Problem> {

@@ -24,6 +24,39 @@ impl State {
         self.images.iter().filter(|image| image.which == which).find_map(|image| image.opened())
     }
 
+    /// Those whose mounts are there, and nobody serves.
+    fn dead(&self) -> impl Iterator<Item = &VolumeEntry> {
+        let is_served = |dir: &Path| self.images.iter().any(|image| image.dir == dir);
+        self.roster.volumes.iter().filter(move |entry| !is_served(entry.dir.as_path()))
+    }
+
+    /// Strikes those whose dead mounts somebody has taken away.
+    fn strike_gone(&mut self) {
+        let gone = self.dead().filter(|entry| !served::is_ours_at(entry.dir.as_path()));
+        let gone: Vec<HostPath> = gone.map(|entry| entry.dir.clone()).collect();
+        self.roster.volumes.retain(|entry| !gone.contains(&entry.dir));
+    }
+
+    /// Where the live tree of an image was mounted that could not be brought back.
+    fn dead_mount_of(&self, which: Which) -> Option<HostPath> {
+        let is_it = |entry: &&VolumeEntry| {
+            entry.snapshot.is_none() && Which::of(entry.file.as_path()).is_ok_and(|w| w == which)
+        };
+        self.dead().find(is_it).map(|entry| entry.dir.clone())
+    }
+
+    /// Takes the dead mount of a volume away that could not be brought back, if it is that.
+    fn umount_dead(&mut self, dir: &Path) -> Option<Result<Unmounted, Failure>> {
+        self.dead().find(|entry| entry.dir.as_path() == dir)?;
+        if let Err(e) = served::clear_away(dir, 0) {
+            return Some(Err(not_unmounted(dir, e)));
+        }
+        self.roster.volumes.retain(|entry| entry.dir.as_path() != dir);
+        let dir = HostPath::from(dir);
+        let done = Unmounted::Done { dir, cut: Vec::new(), notes: Vec::new() };
+        Some(self.settle().map(|()| done))
+    }
+
     /// A volume is not mounted any more.
     fn strike_volume(&mut self, image: &Arc<Image>) {
         self.images.retain(|other| !Arc::ptr_eq(other, image));
@@ -40,7 +73,7 @@ fn resolved(path: &Path) -> Result<PathBuf, Failure> {
         let text = format!("cannot find {}: {e}", path.display());
         let failure = Failure::new(FailureKind::Io, text).path(path);
         match Errno::from_io_error(&e) {
-            Some(Errno::NOTCONN) => failure.hint("what served it is dead: umount -l DIR first"),
+            Some(Errno::NOTCONN) => failure.hint("what served it is dead: systx umount DIR first"),
             _ => failure,
         }
     })
@@ -94,6 +127,14 @@ impl Guards {
             let text = format!("{} is mounted already, on {}", file.display(), other.dir.display());
             return Err(Failure::new(FailureKind::State, text)
                 .hint(format!("systx umount {} ends that", other.dir.display()))
+                .path(file.as_path()));
+        }
+        state.strike_gone();
+        if let Some(other) = state.dead_mount_of(which).filter(|_| request.snapshot.is_none()) {
+            let (image, at) = (file.display(), other.as_path().display());
+            let text = format!("{image} is mounted on {at}, where nobody serves it any more");
+            return Err(Failure::new(FailureKind::State, text)
+                .hint(format!("systx umount {at} takes the dead mount away"))
                 .path(file.as_path()));
         }
         if !dir.is_dir() || dir == Path::new("/") {
@@ -205,7 +246,8 @@ impl Guards {
             image.dir == path || image.place().as_deref() == Some(path)
         };
         let find = |path: &Path| state.images.iter().find(|i| is_at(i, path)).cloned();
-        let image = find(given).or_else(|| find(&std::fs::canonicalize(given).ok()?))?;
+        let found = find(given).or_else(|| find(&std::fs::canonicalize(given).ok()?));
+        let Some(image) = found else { return state.umount_dead(given) };
         if let Some(txn) = self.working_in(&image).first().filter(|_| !request.force) {
             let (id, dir) = (txn.id, image.dir.display());
             let text = format!("transaction {id} is open in {dir}");
@@ -299,8 +341,9 @@ impl Guards {
         }
     }
 
-    /// Mounts again what a daemon before this one had mounted; a directory where that cannot be
-    /// done is an ordinary one again.
+    /// Mounts again what a daemon before this one had mounted. Where that cannot be done the dead
+    /// mount stays, and answers `ENOTCONN`: what programs would write into the directory below would
+    /// be hidden by the next mount.
     pub(super) fn bring_volume_back(&self, state: &mut State, entry: VolumeEntry, calm: bool) {
         let dir = entry.dir.as_path().to_owned();
         let back = match calm {
@@ -316,7 +359,11 @@ impl Guards {
                 state.images.push(image);
                 state.roster.volumes.push(entry);
             }
-            Err(failure) => super::lost(&dir, &failure),
+            Err(failure) if served::is_ours_at(&dir) => {
+                tracing::error!(?dir, "the dead mount of a volume stays: {failure}");
+                state.roster.volumes.push(entry);
+            }
+            Err(failure) => tracing::error!(?dir, "not mounted any more: {failure}"),
         }
     }
 
