@@ -601,6 +601,10 @@ pub struct Mount {
     /// one before then
     #[arg(long, value_name = "SNAPSHOT|TIME", requires = "on")]
     pub at: Option<String>,
+    /// Programs have transactions of their threads in the volume (libsystx), as in a guarded
+    /// directory. Opening and closing a file then asks the daemon, and so does a file lock
+    #[arg(long, requires = "on", conflicts_with = "at")]
+    pub threads: bool,
     /// Also if processes hold something in it, which they can then change past the guard
     #[arg(short, long, requires = "dir")]
     pub force: bool,
@@ -611,14 +615,14 @@ pub struct Mount {
     #[arg(long, value_enum, default_value = "auto", value_name = "HOW", requires = "dir")]
     pub transport: TransportArg,
     /// How long a change by a program outside may be held for a transaction that has lost three
-    /// times before; 0: never, such a transaction may then go on losing
-    #[arg(long, value_name = "MS", default_value_t = 500, requires = "dir",
+    /// times before; 0: never, such a transaction may then go on losing [default: 500]
+    #[arg(long, value_name = "MS", requires = "dir",
           value_parser = clap::value_parser!(u64).range(0..=STALL_MS_MAX))]
-    pub stall: u64,
+    pub stall: Option<u64>,
     /// Who wins conflicts between transactions in it, before the older one does; one that has lost
-    /// three times is before all that have not
-    #[arg(long, value_enum, default_value = "osprio", value_name = "POLICY", requires = "dir")]
-    pub policy: PolicyArg,
+    /// three times is before all that have not [default: osprio]
+    #[arg(long, value_enum, value_name = "POLICY", requires = "dir")]
+    pub policy: Option<PolicyArg>,
     /// Threads have transactions in it without any privilege: their requests are told from others'
     /// by the thread's number. For small directories: the kernel remembers no names and listings
     /// then, and each stat(2) or open(2) asks the daemon, also those of programs without
@@ -637,9 +641,8 @@ pub struct Mount {
     pub certifier: Option<PathBuf>,
 }
 
-/// Options of `systx mount` that say how a directory is guarded.
-const GUARD_ONLY: [&str; 7] =
-    ["force", "store", "stall", "policy", "routed", "fast_open", "certifier"];
+/// Options of `systx mount` that say how a directory is guarded, and nothing of a volume.
+const GUARD_ONLY: [&str; 4] = ["force", "store", "routed", "fast_open"];
 
 /// `systx umount`.
 #[derive(Clone, Debug, Args)]

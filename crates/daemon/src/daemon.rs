@@ -63,7 +63,7 @@ fn look_round(table: &Transactions) -> bool {
     };
     table.volumes.let_go(|volume| table.in_use(volume))
         || table.open().iter().any(takes_looks)
-        || !table.volumes.all_guarded().is_empty()
+        || !table.volumes.all_halls().is_empty()
 }
 
 /// Has the kernel forget the names of views that have lost, since whoever makes a transaction lose
@@ -74,7 +74,7 @@ fn cut_off_losers(table: &Transactions) {
     for (_, view) in views.filter(|(txn, _)| txn.state() == State::Doomed) {
         view.lost();
     }
-    for (_, guarded) in table.volumes.all_guarded() {
-        guarded.desk_looks_round();
+    for hall in table.volumes.all_halls() {
+        hall.look_round();
     }
 }

@@ -5,13 +5,9 @@
 //! ever waits for its first answer. The descriptor of /dev/fuse is in this process alone: with the
 //! process the connection ends, and everything that was opened through it answers `ENOTCONN`.
 
-use crate::certify::{self, Certifier};
 use crate::fuse_mount;
-use crate::in_line::Waiting;
-use crate::protocol::{
-    Failure, FailureKind, GuardedAt, GuardedDir, Holder, HostPath, Policy, ThreadActivity,
-    Transport,
-};
+use crate::hall::{Conflicts, Desk, Hall};
+use crate::protocol::{Failure, FailureKind, GuardedAt, GuardedDir, Holder, HostPath, Transport};
 use crate::served::{ServedMount, Serving, identity, open_dir, put_over, put_under};
 use crate::strays::Strays;
 use crate::transports;
@@ -23,17 +19,15 @@ use std::collections::HashSet;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
-use systx_base::TxnId;
+use std::sync::{Arc, Weak};
 use systx_base::sync::{Mutex, rank};
 use systx_fuse::{Config, Connection, FileLocks, Users};
 use systx_store::Lease;
-use systx_txn::Engine;
-use systx_vfs::aliases::{Aliases, Control, Seat};
+use systx_vfs::aliases::Aliases;
 use systx_vfs::inode_locks::writers::Writing;
 use systx_vfs::plain::{Gate, Order, Plain, Sealed};
 use systx_vfs::publication;
+use systx_vfs::zero::Zero;
 
 /// A guarded directory.
 pub struct Guarded {
@@ -45,38 +39,21 @@ pub struct Guarded {
     pub backing: OwnedFd,
     /// View 0.
     pub plain: Arc<Plain>,
-    /// View 0 as the kernel sees it: with the alias roots of threads.
-    pub aliases: Arc<Aliases>,
+    /// Where threads' views are.
+    pub hall: Arc<Hall>,
     /// How it is served.
     pub transport: Transport,
-    /// What is done about conflicts.
-    pub(crate) conflicts: Conflicts,
     /// What the user should know.
     pub(crate) found: Found,
-    desk: OnceLock<Arc<dyn Desk>>,
-    serving: Serving,
+    serving: Arc<Serving>,
     /// As commits know it.
     published: Mutex<Option<Arc<publication::Guarded>>>,
     /// Nobody else commits there meanwhile.
     _store: Lease,
 }
 
-/// What serves the threads that use a guarded directory.
-pub(crate) trait Desk: Control {
-    /// Who of the transactions with these ids, which are in line, begins here, with the command.
-    fn waiting(&self, ids: &[TxnId]) -> Vec<(Waiting, Vec<HostPath>)>;
-    /// The threads that have had a transaction here.
-    fn threads(&self, engine: &Engine) -> Vec<ThreadActivity>;
-    /// Threads whose transactions have lost hear of it, and what is left of those that are over
-    /// goes.
-    fn look_round(&self);
-    /// Ends all seats: the directory is not served any more.
-    fn close_all(&self);
-}
-
-/// Makes the desk of a directory that is mounted already.
-pub(crate) type MakeDesk =
-    Box<dyn FnOnce(&Arc<OpenVolume>, &Arc<Guarded>, Strays) -> Arc<dyn Desk>>;
+/// Makes what serves the threads of what is mounted already.
+pub(crate) type MakeDesk = Box<dyn FnOnce(&Arc<OpenVolume>, &Arc<Hall>, Strays) -> Arc<dyn Desk>>;
 
 impl Deref for Guarded {
     type Target = ServedMount;
@@ -95,7 +72,7 @@ fn register(volume: &Arc<OpenVolume>, guarded: &Arc<Guarded>) {
     let published = Arc::new(publication::Guarded {
         plain: Arc::clone(&guarded.plain) as Arc<dyn publication::ViewZero>,
         caches,
-        stall: guarded.conflicts.stall,
+        stall: guarded.hall.conflicts.stall,
     });
     volume.vol.guard(Arc::clone(&published));
     *guarded.published.lock() = Some(published);
@@ -119,28 +96,6 @@ fn config(transport: Transport, fast_open: bool) -> Config {
         locks,
         users: Users::Many,
         ..Config::default()
-    }
-}
-
-/// What is done in a guarded directory about conflicts.
-#[derive(Clone, Debug)]
-pub(crate) struct Conflicts {
-    /// How long a plain change may be held for a transaction.
-    pub stall: Duration,
-    /// Who wins.
-    pub policy: Policy,
-    /// Who is asked before a commit.
-    pub certifier: Option<Arc<Certifier>>,
-}
-
-impl Conflicts {
-    pub(crate) fn new(stall_ms: u64, policy: Policy) -> Conflicts {
-        Conflicts { stall: Duration::from_millis(stall_ms), policy, certifier: None }
-    }
-
-    /// Where a certifier is asked, if a socket is named.
-    pub(crate) fn certified(self, dir: &Path, socket: Option<&HostPath>) -> Conflicts {
-        Conflicts { certifier: certify::at(dir, socket), ..self }
     }
 }
 
@@ -219,7 +174,7 @@ impl Guarded {
             detached_mount(backing.as_fd()).map_err(refused("make a mount for"))?;
         let (dev, id) = identity(mount.as_fd()).map_err(refused("look at the mount of"))?;
         let aliases = if routed.is_some() { Aliases::routed } else { Aliases::new };
-        let aliases = Arc::new(aliases(Arc::clone(&plain)));
+        let aliases = Arc::new(aliases(Arc::clone(&plain) as Arc<dyn Zero>));
         let (strays, found) = match &routed {
             Some(Some(path)) => Strays::load(path),
             _ => Default::default(),
@@ -232,17 +187,16 @@ impl Guarded {
                 .hint("`systx doctor` shows what this kernel offers")
         })?;
         let transport = transports::of(&connection);
-        let serving = Serving::new(connection);
+        let serving = Arc::new(Serving::new(connection));
+        let hall = Hall::new(dir, aliases, conflicts, Arc::clone(&serving));
         let guarded = Arc::new(Guarded {
             at: ServedMount { dir: dir.to_owned(), dev, mount: id },
             location: volume.location.clone(),
             backing,
             plain,
-            aliases,
+            hall,
             transport,
-            conflicts,
             found: Found { past, notes },
-            desk: OnceLock::new(),
             serving,
             published: Mutex::new(rank::LEAF, None),
             _store: store,
@@ -256,9 +210,7 @@ impl Guarded {
             ));
         }
         register(volume, &guarded);
-        let desk = desk(volume, &guarded, strays);
-        guarded.aliases.set_control(desk.clone());
-        let _ = guarded.desk.set(desk);
+        guarded.hall.open(desk(volume, &guarded.hall, strays));
         let put = match replaces {
             Some(_) => put_under(&mount, dir),
             None => put_over(&mount, guarded.backing.as_fd()),
@@ -275,31 +227,6 @@ impl Guarded {
         self.serving.connection()
     }
 
-    /// The thread of a seat has ended.
-    pub(crate) fn desk_closes(&self, seat: Seat) {
-        if let Some(desk) = self.desk.get() {
-            desk.vacated(seat);
-        }
-    }
-
-    /// Who is in line to begin here, see [`Desk::waiting`].
-    pub(crate) fn waiting(&self, ids: &[TxnId]) -> Vec<(Waiting, Vec<HostPath>)> {
-        self.desk.get().map(|desk| desk.waiting(ids)).unwrap_or_default()
-    }
-
-    /// See [`Desk::threads`].
-    pub(crate) fn threads(&self, engine: &Engine) -> Vec<ThreadActivity> {
-        self.desk.get().map(|desk| desk.threads(engine)).unwrap_or_default()
-    }
-
-    /// Threads whose transactions have lost hear of it, and what is left of those that are over
-    /// goes.
-    pub(crate) fn desk_looks_round(&self) {
-        if let Some(desk) = self.desk.get() {
-            desk.look_round();
-        }
-    }
-
     /// Calls `ended` in a thread if the connection ends and nobody here has asked for it.
     pub(crate) fn watch(self: &Arc<Self>, ended: impl FnOnce(&Arc<Guarded>) + Send + 'static) {
         let guarded = Arc::downgrade(self);
@@ -313,9 +240,7 @@ impl Guarded {
     /// Ends its service: whoever still has it open gets `ENOTCONN` from now on.
     pub(crate) fn end(self: &Arc<Self>, volume: &Arc<OpenVolume>) {
         unregister(volume, self);
-        if let Some(desk) = self.desk.get() {
-            desk.close_all();
-        }
+        self.hall.close();
         self.serving.end();
     }
 
@@ -327,14 +252,10 @@ impl Guarded {
             store: HostPath::from(self.location.store.as_path()),
             dev: self.dev,
             transport: self.transport,
-            stall_ms: u64::try_from(self.conflicts.stall.as_millis()).unwrap_or(u64::MAX),
-            policy: self.conflicts.policy,
-            certifier: self
-                .conflicts
-                .certifier
-                .as_ref()
-                .map(|c| HostPath::from(c.socket.as_path())),
-            routed: self.aliases.routes(),
+            stall_ms: self.hall.conflicts.stall_ms(),
+            policy: self.hall.conflicts.policy,
+            certifier: self.hall.conflicts.socket(),
+            routed: self.hall.aliases.routes(),
             fast_open: !self.plain.is_told(),
             past: self.found.past.clone(),
             notes: self.found.notes.clone(),

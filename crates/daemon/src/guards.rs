@@ -6,7 +6,8 @@
 //! mount.
 
 use crate::fuse_mount::FS_TYPE;
-use crate::guarded::{Conflicts, Guarded, MakeDesk, Replaced, Wanted};
+use crate::guarded::{Guarded, MakeDesk, Replaced, Wanted};
+use crate::hall::Conflicts;
 use crate::holders::{self, Bypass, Sought};
 use crate::image::Image;
 use crate::keeper::Keeper;
@@ -238,9 +239,9 @@ impl Guards {
     }
 
     /// Makes what serves the threads that use a directory.
-    fn desk(&self) -> MakeDesk {
+    pub(super) fn desk(&self) -> MakeDesk {
         let table = Arc::downgrade(&self.table);
-        Box::new(move |volume, guarded, strays| Desk::new(table, volume, guarded, strays))
+        Box::new(move |volume, hall, strays| Desk::new(table, volume, hall, strays))
     }
 
     /// Whether `dir` (without symbolic links) may be guarded; the mount that holds it.

@@ -427,8 +427,8 @@ fn check_paths(
 
 /// What somebody else decides about is not taken back past that one.
 fn refuse_certified(volumes: &[Arc<OpenVolume>], changes: &[Change]) -> Result<(), Failure> {
-    let guarded = volumes.iter().flat_map(|volume| volume.guarded());
-    let all = guarded.filter_map(|guarded| guarded.conflicts.certifier.clone());
+    let halls = volumes.iter().flat_map(|volume| volume.halls());
+    let all = halls.filter_map(|hall| hall.conflicts.certifier.clone());
     match certify::of_paths(all, changes) {
         Some(certifier) => Err(certifier.not_asked()),
         None => Ok(()),

@@ -5,11 +5,15 @@
 //! first mount of it is anywhere until nobody can get at the last one any more.
 
 use crate::elsewhere::{self, Elsewhere};
-use crate::guarded::learn_opens;
+use crate::guarded::{MakeDesk, learn_opens};
+use crate::hall::{Conflicts, Hall};
 use crate::ledger::Ledger;
-use crate::protocol::{Failure, FailureKind, HostPath, MountedVolume, Transport};
+use crate::protocol::{
+    Failure, FailureKind, ForThreads, HostPath, MountedVolume, Policy, Transport,
+};
 use crate::served::{ServedMount, Serving};
 use crate::snapshots;
+use crate::strays::Strays;
 use crate::transports;
 use crate::volume::OpenVolume;
 use crate::volumes::Volumes;
@@ -30,9 +34,13 @@ use systx_lfs::{CleanerThread, CostBenefit, Error, Limits, Plan, Volume, read_su
 use systx_lfs_store::VolumeStore;
 use systx_lfs_view::VolumeView;
 use systx_protocol::stores::STORE_DIR;
+use systx_store::host_locks::LockFiles;
 use systx_store::{OpenError, Store};
-use systx_vfs::plain::{Order, STALL};
+use systx_vfs::aliases::Aliases;
+use systx_vfs::api::Requests;
+use systx_vfs::plain::{Gate, Order, STALL, Sealed};
 use systx_vfs::publication;
+use systx_vfs::zero::Zero;
 
 mod place;
 
@@ -51,7 +59,8 @@ pub(crate) struct Image {
     pub snapshot: Option<String>,
     label: String,
     transport: Transport,
-    serving: Serving,
+    threads: Option<ForThreads>,
+    serving: Arc<Serving>,
     shown: Mutex<Option<Shown>>,
     volumes: Arc<Volumes>,
 }
@@ -141,6 +150,8 @@ impl Opened {
 /// What one mount shows.
 struct Shown {
     view: Arc<VolumeView>,
+    /// The same with the alias roots of threads, where they have transactions.
+    aliases: Option<Arc<Aliases>>,
     /// Of the live tree: what transactions in it share.
     live: Option<Live>,
     of: Arc<Opened>,
@@ -162,7 +173,12 @@ impl Shown {
             Some(name) => Shown::past(wanted, name, &of).map(|view| (view, None)),
         };
         match view {
-            Ok((view, live)) => Ok(Shown { view: Arc::new(view), live, of }),
+            Ok((view, live)) => {
+                let view = Arc::new(view);
+                let zero = || Arc::new(Aliases::new(Arc::clone(&view) as Arc<dyn Zero>));
+                let aliases = wanted.threads.map(|_| zero());
+                Ok(Shown { view, aliases, live, of })
+            }
             Err(failure) => {
                 Opened::give_up(of, wanted.file);
                 Err(failure)
@@ -175,11 +191,20 @@ impl Shown {
         at: (u64, u64),
         of: &Arc<Opened>,
     ) -> Result<(VolumeView, Option<Live>), Failure> {
-        let volume = OpenVolume::mounted(wanted.dir, at, &of.store, wanted.volumes.ledger())?;
+        let locks = wanted.threads.map(|_| Arc::new(LockFiles::default()));
+        let below = (&of.store, locks.clone());
+        let volume = OpenVolume::mounted(wanted.dir, at, below, wanted.volumes.ledger())?;
         volume.vol.tell_commits(wanted.volumes.path_views.watcher());
-        let order = Arc::new(Order::new(Arc::clone(&volume.vol), STALL));
-        let view = VolumeView::live(Arc::clone(&of.store), PATIENCE, order);
+        let conflicts = wanted.conflicts();
+        let order = Arc::new(Order::new(Arc::clone(&volume.vol), conflicts.stall));
+        let gate: Arc<dyn Gate> =
+            if conflicts.certifier.is_some() { Arc::new(Sealed(order)) } else { order };
+        let view = VolumeView::live(Arc::clone(&of.store), PATIENCE, gate);
         let view = view.map_err(|e| no_thread(wanted.file, &e))?;
+        let view = match locks {
+            Some(files) => view.told_of(files),
+            None => view,
+        };
         Ok((view, Some(Live { volume: Arc::new(volume), published: None })))
     }
 
@@ -190,22 +215,33 @@ impl Shown {
         view.map_err(|e| no_thread(wanted.file, &e))
     }
 
+    /// Who answers the kernel.
+    fn requests(&self) -> Arc<dyn Requests> {
+        match &self.aliases {
+            Some(aliases) => Arc::clone(aliases) as Arc<dyn Requests>,
+            None => Arc::clone(&self.view) as Arc<dyn Requests>,
+        }
+    }
+
     /// Nobody begins a transaction in it any more.
     fn leave(&self, volumes: &Volumes) {
         if let Some(Live { volume, published }) = &self.live {
             volumes.remove_mounted(volume);
+            if let Some(hall) = volume.take_hall() {
+                hall.close();
+            }
             published.iter().for_each(|published| volume.vol.unguard(published));
         }
     }
 
     /// It is not served any more.
     fn end(self) -> io::Result<()> {
-        let Shown { view, live, of } = self;
+        let Shown { view, aliases, live, of } = self;
         view.end();
         if let Some(Live { volume, .. }) = &live {
             volume.is_gone();
         }
-        drop((view, live));
+        drop((view, aliases, live));
         Opened::leave(of)
     }
 }
@@ -219,6 +255,8 @@ pub(crate) struct Wanted<'a> {
     pub transport: Transport,
     /// A snapshot, read-only; `None`: the live tree.
     pub snapshot: Option<&'a str>,
+    /// Threads have transactions in it.
+    pub threads: Option<&'a ForThreads>,
     /// It is open already, for another mount of it.
     pub opened: Option<Arc<Opened>>,
     /// Where transactions find it.
@@ -227,13 +265,20 @@ pub(crate) struct Wanted<'a> {
     pub replaces: bool,
 }
 
+impl Wanted<'_> {
+    fn conflicts(&self) -> Conflicts {
+        let usual = || Conflicts::new(STALL.as_millis() as u64, Policy::default());
+        self.threads.map_or_else(usual, |how| Conflicts::of(self.dir, how))
+    }
+}
+
 impl Image {
-    /// Mounts it.
+    /// Mounts it.  `desk`: makes what serves its threads.
     ///
     /// # Errors
     /// It cannot be used, or not be mounted there; then it is closed, and nothing has changed but
     /// that it was recovered.
-    pub fn mount(wanted: &Wanted<'_>) -> Result<Arc<Image>, Failure> {
+    pub fn mount(wanted: &Wanted<'_>, desk: MakeDesk) -> Result<Arc<Image>, Failure> {
         let which = Which::of(wanted.file)?;
         // Nobody is to wait at the mount while it is recovered, or see it if that fails.
         let of = match wanted.opened.clone() {
@@ -247,7 +292,7 @@ impl Image {
                 return Err(failure);
             }
         };
-        let served = Image::serve(wanted, (&place, which), device, of);
+        let served = Image::serve(wanted, (&place, which), device, (of, desk));
         served.inspect_err(|_| place.withdraw(wanted))
     }
 
@@ -255,7 +300,7 @@ impl Image {
         wanted: &Wanted<'_>,
         (place, which): (&Place, Which),
         device: OwnedFd,
-        of: Arc<Opened>,
+        (of, desk): (Arc<Opened>, MakeDesk),
     ) -> Result<Arc<Image>, Failure> {
         let Wanted { file, dir, transport, .. } = *wanted;
         let not_closed =
@@ -263,11 +308,14 @@ impl Image {
         let shown = Shown::new(wanted, place.is, of)?;
         let config = Config {
             transport: transports::of_server(transport),
-            locks: FileLocks::Kernel,
+            locks: match wanted.threads {
+                Some(_) => FileLocks::ViewToldOfClose,
+                None => FileLocks::Kernel,
+            },
             users: Users::ManyByNumber,
             ..Config::default()
         };
-        let connection = match systx_fuse::serve(device, shown.view.clone(), config) {
+        let connection = match systx_fuse::serve(device, shown.requests(), config) {
             Ok(connection) => connection,
             Err(e) => {
                 shown.end().unwrap_or_else(not_closed);
@@ -283,11 +331,14 @@ impl Image {
             snapshot: wanted.snapshot.map(str::to_owned),
             label: shown.of.volume().label().to_owned(),
             transport: transports::of(&connection),
-            serving: Serving::new(connection),
+            threads: wanted.threads.cloned(),
+            serving: Arc::new(Serving::new(connection)),
             shown: Mutex::new(rank::LEAF, Some(shown)),
             volumes: Arc::clone(wanted.volumes),
         });
-        let begun = image.begin(place).map_err(|e| refused("mount over", dir, e));
+        let begun = image
+            .begin(place, (wanted.conflicts(), desk))
+            .map_err(|e| refused("mount over", dir, e));
         if let Err(failure) = begun.and_then(|()| place.show(wanted)) {
             // Nobody has seen it, or had an answer of it that matters.
             image.end().unwrap_or_else(not_closed);
@@ -297,10 +348,18 @@ impl Image {
     }
 
     /// Transactions may work in it from now on, if it is the live tree, and root's.
-    fn begin(self: &Arc<Self>, place: &Place) -> Result<(), Errno> {
-        let found = self.shown.lock().as_ref().map(|s| (Arc::clone(&s.view), s.live.clone()));
-        let Some((view, Some(Live { volume, .. }))) = found else { return Ok(()) };
-        let learnt = learn_opens(place.mount.as_fd());
+    fn begin(
+        self: &Arc<Self>,
+        place: &Place,
+        (conflicts, desk): (Conflicts, MakeDesk),
+    ) -> Result<(), Errno> {
+        let of = |s: &Shown| (Arc::clone(&s.view), s.aliases.clone(), s.live.clone());
+        let found = self.shown.lock().as_ref().map(of);
+        let Some((view, aliases, Some(Live { volume, .. }))) = found else { return Ok(()) };
+        let learnt = match &aliases {
+            None => learn_opens(place.mount.as_fd()),
+            Some(_) => Ok(()),
+        };
         if !place.is_roots() {
             // A commit reaches files by their numbers, for which the kernel wants root. Without
             // transactions, opens that make messages are as good, only slower.
@@ -311,10 +370,16 @@ impl Image {
         let root = move || this.upgrade().ok_or(Errno::NODEV)?.open_root();
         let connection = self.serving.connection().ok_or(Errno::NOTCONN)?;
         let caches = Arc::new(connection.caches(root));
-        let published = Arc::new(publication::Guarded { plain: view, caches, stall: STALL });
+        let published =
+            Arc::new(publication::Guarded { plain: view, caches, stall: conflicts.stall });
         volume.vol.guard(Arc::clone(&published));
         if let Some(live) = self.shown.lock().as_mut().and_then(|shown| shown.live.as_mut()) {
             live.published = Some(published);
+        }
+        if let Some(aliases) = aliases {
+            let hall = Hall::new(&self.dir, aliases, conflicts, Arc::clone(&self.serving));
+            hall.open(desk(&volume, &hall, Strays::default()));
+            volume.set_hall(hall);
         }
         self.volumes.add_mounted(volume);
         Ok(())
@@ -362,6 +427,7 @@ impl Image {
             dev: self.dev,
             transport: self.transport,
             snapshot: self.snapshot.clone(),
+            threads: self.threads.clone(),
         }
     }
 }

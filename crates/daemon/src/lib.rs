@@ -21,6 +21,7 @@ mod fusermount;
 pub mod guarded;
 mod guards;
 pub mod guests;
+pub mod hall;
 pub mod history;
 pub mod holders;
 mod image;

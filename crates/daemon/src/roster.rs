@@ -5,7 +5,9 @@
 //! is read is not trusted: the file must be the user's own, of this run of the kernel, and every
 //! entry must still mean the same directory when it is used.
 
-use crate::protocol::{Failure, FailureKind, HostPath, Policy, STALL_MS_MAX, Transport};
+use crate::protocol::{
+    Failure, FailureKind, ForThreads, HostPath, Policy, STALL_MS_MAX, Transport,
+};
 use crate::volume::Location;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -86,11 +88,17 @@ pub struct VolumeEntry {
     /// The snapshot that is shown.
     #[serde(default)]
     pub snapshot: Option<String>,
+    /// See [`crate::protocol::MountVolume::threads`].
+    #[serde(default)]
+    pub threads: Option<ForThreads>,
 }
 
 impl VolumeEntry {
     fn makes_sense(&self) -> bool {
-        is_straight(&self.file) && is_straight(&self.dir) && self.dir.as_path() != Path::new("/")
+        is_straight(&self.file)
+            && is_straight(&self.dir)
+            && self.dir.as_path() != Path::new("/")
+            && self.threads.as_ref().is_none_or(|how| how.stall_ms <= STALL_MS_MAX)
     }
 }
 
@@ -304,7 +312,8 @@ mod tests {
         assert!(bad(&|r| r.entries[0].store = "/elsewhere".into()));
         for (file, dir) in [("/a", "/"), ("a", "/srv"), ("/a", "/srv/../etc"), ("/a\0", "/srv")] {
             let (file, dir) = (HostPath::from(file), HostPath::from(dir));
-            let entry = VolumeEntry { file, dir, transport: Transport::Auto, snapshot: None };
+            let (transport, snapshot, threads) = Default::default();
+            let entry = VolumeEntry { file, dir, transport, snapshot, threads };
             assert!(bad(&|r| r.volumes.push(entry.clone())), "{entry:?}");
         }
     }

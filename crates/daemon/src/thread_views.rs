@@ -1,5 +1,5 @@
-//! Transactions of threads: begun and ended by ioctls on a guarded directory (`systx-abi`), seen
-//! through an alias root of its mount ([`systx_vfs::aliases`]).
+//! Transactions of threads: begun and ended by ioctls on a guarded directory, or on a volume
+//! (`systx-abi`), seen through an alias root of its mount ([`systx_vfs::aliases`]).
 //!
 //! A seat belongs to one thread, which the kernel names in each request. Its transaction is dropped
 //! when that thread or its process ends: the thread's pidfd tells, or else the last close of the
@@ -8,7 +8,7 @@
 //! The ioctls are served by the threads that serve the mount, which may wait: each has a worker of
 //! its own for as long as it takes, and the kernel holds no lock of a file meanwhile.
 
-use crate::guarded::{self, Guarded};
+use crate::hall::{self, Hall};
 use crate::in_line::Waiting;
 use crate::lasting::Relaxing;
 use crate::members::{Members, PIDFD_THREAD};
@@ -59,17 +59,17 @@ const ASLEEP: u32 = 8;
 /// Most seats that another user than the daemon's has on one directory.
 const SEATS_OF_A_GUEST: usize = 64;
 
-/// Who serves the ioctls of one guarded directory.
+/// Who serves the ioctls of one guarded directory, or of a volume.
 pub struct Desk {
     /// For threads that outlive a call.
     me: Weak<Desk>,
     table: Weak<Transactions>,
     volume: Weak<OpenVolume>,
-    guarded: Weak<Guarded>,
+    hall: Weak<Hall>,
     /// The names that lead from the volume's root to the directory.
     below: Arc<[Vec<u8>]>,
     places: Mutex<HashMap<Seat, Arc<Place>>>,
-    watcher: Watcher,
+    watcher: Arc<Watcher>,
     deaths: OnceLock<Option<Arc<Deaths>>>,
     /// Of a mount that routes.
     strays: Strays,
@@ -128,28 +128,31 @@ impl Desk {
     pub(crate) fn new(
         table: Weak<Transactions>,
         volume: &Arc<OpenVolume>,
-        guarded: &Arc<Guarded>,
+        hall: &Arc<Hall>,
         strays: Strays,
     ) -> Arc<Desk> {
-        let below = guarded.dir.strip_prefix(&volume.location.mount).unwrap_or(&guarded.dir);
+        let below = hall.dir.strip_prefix(&volume.location.mount).unwrap_or(&hall.dir);
         let below = below.iter().map(|name| name.as_bytes().to_vec()).collect();
+        // A volume tells one of its commits, for which no file system raises events.
+        let of_all = table.upgrade().filter(|_| volume.mount().is_some());
+        let watcher = of_all.map(|table| table.volumes.path_views.watcher()).unwrap_or_default();
         Arc::new_cyclic(|me| Desk {
             me: me.clone(),
             table,
             volume: Arc::downgrade(volume),
-            guarded: Arc::downgrade(guarded),
+            hall: Arc::downgrade(hall),
             below,
             places: Mutex::new(rank::LEAF, HashMap::new()),
-            watcher: Watcher::default(),
+            watcher,
             deaths: OnceLock::new(),
             strays,
         })
     }
 
-    fn parts(&self) -> Reply<(Arc<Transactions>, Arc<OpenVolume>, Arc<Guarded>)> {
-        let parts = (self.table.upgrade(), self.volume.upgrade(), self.guarded.upgrade());
-        let (Some(table), Some(volume), Some(guarded)) = parts else { return Err(Errno::NODEV) };
-        Ok((table, volume, guarded))
+    fn parts(&self) -> Reply<(Arc<Transactions>, Arc<OpenVolume>, Arc<Hall>)> {
+        let parts = (self.table.upgrade(), self.volume.upgrade(), self.hall.upgrade());
+        let (Some(table), Some(volume), Some(hall)) = parts else { return Err(Errno::NODEV) };
+        Ok((table, volume, hall))
     }
 
     // ---- seats ------------------------------------------------------------------------------
@@ -162,9 +165,9 @@ impl Desk {
         if caller.tid == 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let (_, _, guarded) = self.parts()?;
+        let (_, _, hall) = self.parts()?;
         // What a thread has open at the end of its transaction has to be known, and who has locks.
-        if !guarded.plain.is_told() {
+        if !hall.aliases.tells() {
             return Err(Errno::OPNOTSUPP);
         }
         let own = caller.uid == rustix::process::geteuid().as_raw();
@@ -176,11 +179,11 @@ impl Desk {
         let thread = pidfd_open(number.ok_or(Errno::OPNOTSUPP)?, PIDFD_THREAD);
         let thread = thread.inspect_err(|errno| tracing::info!(%errno, "no pidfd of a thread"));
         let thread = thread.ok().map(Arc::new);
-        let routed = guarded.aliases.routes();
+        let routed = hall.aliases.routes();
         if routed && thread.is_none() {
             return Err(Errno::OPNOTSUPP);
         }
-        let seat = guarded.aliases.seat(caller.tid);
+        let seat = hall.aliases.seat(caller.tid);
         let argv = std::fs::read(format!("/proc/{}/cmdline", caller.tid)).unwrap_or_default();
         let argv = argv.split(|b| *b == 0).filter(|a| !a.is_empty());
         let places: Vec<_> = self.places.lock().values().cloned().collect();
@@ -215,7 +218,7 @@ impl Desk {
     /// Has the seat ended when its thread has. Without pidfds of threads, the last close of the
     /// control descriptor does that, for the whole process.
     fn watch_over(&self, thread: Arc<OwnedFd>, seat: Seat) {
-        let deaths = self.deaths.get_or_init(|| Deaths::start(self.guarded.clone()));
+        let deaths = self.deaths.get_or_init(|| Deaths::start(self.hall.clone()));
         if let Some(deaths) = deaths {
             deaths.add(seat, thread);
         }
@@ -237,8 +240,8 @@ impl Desk {
         {
             tracing::warn!(%errno, ?seat, "a dead thread's transaction");
         }
-        if let Some(guarded) = self.guarded.upgrade() {
-            guarded.aliases.remove(seat);
+        if let Some(hall) = self.hall.upgrade() {
+            hall.aliases.remove(seat);
         }
     }
 
@@ -320,7 +323,7 @@ impl Desk {
 
     /// Commits or drops what is open on a seat.
     fn end(&self, place: &Place, commit: bool) -> Reply<abi::End> {
-        let (table, _, guarded) = self.parts()?;
+        let (table, _, hall) = self.parts()?;
         let work = place.now.lock().open.clone().ok_or(Errno::INVAL)?;
         let Work { txn, lasting, members, .. } = work.clone();
         let turn = txn.take_turn().map_err(|_| Errno::BUSY)?;
@@ -351,7 +354,7 @@ impl Desk {
             txn.abort();
             table.retire(&txn, false);
         } else {
-            self.flush(&guarded, place.seat, &lasting);
+            self.flush(&hall, place.seat, &lasting);
             match self.commit_work(place, &table, &work, &mut last) {
                 Relaxing::Decided(rest) => {
                     last.state = abi::state::COMMITTED;
@@ -364,21 +367,21 @@ impl Desk {
                 }
             }
         }
-        let left = guarded.aliases.detach(place.seat);
+        let left = hall.aliases.detach(place.seat);
         self.strays.leave(place.tid);
         if let Some(tail) = tail {
             turn.keep();
             // Before anything below, which may have to wait for a request that waits for this.
-            let (guarded, seat, tag) = (Arc::downgrade(&guarded), place.seat, left.tag);
+            let (hall, seat, tag) = (Arc::downgrade(&hall), place.seat, left.tag);
             let (id, desk) = (txn.id, self.me.clone());
             tail.finish(&table, move |outcome, open| {
-                let both = guarded.upgrade().zip(desk.upgrade());
-                let Some((guarded, desk)) = both else { return };
-                desk.has_ended(&guarded, (seat, id), outcome, (tag, &open.unwrap_or_default()));
+                let both = hall.upgrade().zip(desk.upgrade());
+                let Some((hall, desk)) = both else { return };
+                desk.has_ended(&hall, (seat, id), outcome, (tag, &open.unwrap_or_default()));
             });
         }
-        self.forget(&guarded, place.seat, &left);
-        self.keep_up(&guarded, left.tag, &open.unwrap_or_default());
+        self.forget(&hall, place.seat, &left);
+        self.keep_up(&hall, left.tag, &open.unwrap_or_default());
         let answer = last.answer();
         let before = place.now.lock().last.slept;
         if last.state != abi::state::COMMITTED {
@@ -400,11 +403,11 @@ impl Desk {
     }
 
     /// Has the kernel write back what the thread has stored in shared mappings.
-    fn flush(&self, guarded: &Guarded, seat: Seat, lasting: &Lasting) {
+    fn flush(&self, hall: &Hall, seat: Seat, lasting: &Lasting) {
         let written = lasting.open_for_writing();
-        let Some(connection) = guarded.connection().filter(|_| !written.is_empty()) else { return };
+        let Some(connection) = hall.connection().filter(|_| !written.is_empty()) else { return };
         for node in written {
-            let Some(node) = guarded.aliases.node_of(seat, node) else { continue };
+            let Some(node) = hall.aliases.node_of(seat, node) else { continue };
             let _ = connection.invalidate_inode(node, Some((0, 0)));
         }
     }
@@ -412,13 +415,13 @@ impl Desk {
     /// A relaxed commit is in place, or could not be.
     fn has_ended(
         &self,
-        guarded: &Arc<Guarded>,
+        hall: &Arc<Hall>,
         (seat, id): (Seat, TxnId),
         outcome: Outcome,
         (tag, open): (Tag, &[StillOpen]),
     ) {
         let words = match outcome {
-            Outcome::Committed { .. } => return self.keep_up(guarded, tag, open),
+            Outcome::Committed { .. } => return self.keep_up(hall, tag, open),
             Outcome::Unfinished { failure, .. } => {
                 return self.tell_relaxed(seat, id, format!("{id} is not in place: {failure}"));
             }
@@ -441,8 +444,8 @@ impl Desk {
     }
 
     /// Has the kernel forget what the next transaction must not see.
-    fn forget(&self, guarded: &Arc<Guarded>, seat: Seat, left: &Left) {
-        let Some(connection) = guarded.connection() else { return };
+    fn forget(&self, hall: &Arc<Hall>, seat: Seat, left: &Left) {
+        let Some(connection) = hall.connection() else { return };
         for name in &left.names {
             // That it does not know (any more) is fine.
             let _ = connection.invalidate_entry(seat.node(), name, false);
@@ -458,8 +461,8 @@ impl Desk {
 
     /// Has the kernel forget what a commit has made old in files that are still open, and what
     /// others change in them.
-    fn keep_up(&self, guarded: &Arc<Guarded>, tag: Tag, open: &[StillOpen]) {
-        let keeps: Arc<dyn Keeps> = guarded.clone();
+    fn keep_up(&self, hall: &Arc<Hall>, tag: Tag, open: &[StillOpen]) {
+        let keeps: Arc<dyn Keeps> = hall.clone();
         for still in open {
             let Some(node) = tag.node(still.node) else { continue };
             if let Some((file, id)) = &still.file {
@@ -472,19 +475,19 @@ impl Desk {
     /// Has the kernel ask again about names that those know who have lost: a program that looks for
     /// a file again and again would else not hear of it.
     fn tell_losers(&self) {
-        let Some(guarded) = self.guarded.upgrade() else { return };
-        let Some(connection) = guarded.connection() else { return };
+        let Some(hall) = self.hall.upgrade() else { return };
+        let Some(connection) = hall.connection() else { return };
         let places: Vec<_> = self.places.lock().values().cloned().collect();
         for place in places {
             let Some(work) = place.now.lock().open.clone() else { continue };
             if work.txn.state() != State::Doomed || work.told.swap(true, Ordering::Relaxed) {
                 continue;
             }
-            for name in guarded.aliases.names(place.seat) {
+            for name in hall.aliases.names(place.seat) {
                 let _ = connection.invalidate_entry(place.seat.node(), &name, false);
             }
             for (dir, name) in work.txn.view.names() {
-                if let Some(dir) = guarded.aliases.node_of(place.seat, dir) {
+                if let Some(dir) = hall.aliases.node_of(place.seat, dir) {
                     let _ = connection.invalidate_entry(dir, &name, false);
                 }
             }
@@ -493,9 +496,9 @@ impl Desk {
 
     /// Has the kernel let go of what was in use at the end of a transaction and is not any more.
     fn clear_up(&self) {
-        let Some(guarded) = self.guarded.upgrade() else { return };
-        let nodes = guarded.aliases.unreachable();
-        if let Some(connection) = guarded.connection().filter(|_| !nodes.is_empty()) {
+        let Some(hall) = self.hall.upgrade() else { return };
+        let nodes = hall.aliases.unreachable();
+        if let Some(connection) = hall.connection().filter(|_| !nodes.is_empty()) {
             // Before Linux 6.18 it does so when it needs the memory.
             let _ = connection.prune(&nodes);
         }
@@ -533,7 +536,7 @@ fn answer<T: FromBytes + IntoBytes + zerocopy::Immutable>(
     Ok(ask(arg)?.as_bytes().to_vec())
 }
 
-impl guarded::Desk for Desk {
+impl hall::Desk for Desk {
     fn waiting(&self, ids: &[TxnId]) -> Vec<(Waiting, Vec<HostPath>)> {
         let places: Vec<_> = self.places.lock().values().cloned().collect();
         let of = |place: Arc<Place>| {
@@ -619,7 +622,7 @@ impl Control for Desk {
     fn closes(&self, seat: Seat, tid: u32) {
         // The thread goes on as another program, which has its number: descriptors are closed
         // before that begins.
-        let routed = self.parts().is_ok_and(|(_, _, guarded)| guarded.aliases.routes());
+        let routed = self.parts().is_ok_and(|(_, _, hall)| hall.aliases.routes());
         if routed && self.place(seat).is_ok_and(|place| place.tid == tid) {
             self.close(seat);
         }
@@ -627,12 +630,5 @@ impl Control for Desk {
 
     fn vacated(&self, seat: Seat) {
         self.close(seat);
-    }
-}
-
-impl Keeps for Guarded {
-    fn drop_pages(&self, node: systx_base::NodeId) -> bool {
-        let Some(connection) = self.connection() else { return false };
-        connection.invalidate_inode(node, Some((0, 0))).is_ok()
     }
 }

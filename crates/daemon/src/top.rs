@@ -1,6 +1,6 @@
 //! What goes on, for `systx top`: counted per volume as it happens, worksets asked of the engine.
 
-use crate::guarded::Guarded;
+use crate::hall::Hall;
 use crate::members::process_of;
 use crate::protocol::{
     Activity, Before, Behind, GuardedActivity, HostPath, InLine, Remembered, Sides, VolumeActivity,
@@ -71,19 +71,18 @@ fn of_transaction(table: &Transactions, txn: &Transaction, waits: &[(TxnId, TxnI
 }
 
 fn guarded_of(volume: &OpenVolume) -> Vec<GuardedActivity> {
-    let of = |guarded: Arc<Guarded>| {
-        let listed = guarded.listed();
-        let (seats, members) = guarded.aliases.size();
+    let of = |hall: Arc<Hall>| {
+        let (seats, members) = hall.aliases.size();
         GuardedActivity {
-            dir: listed.dir,
-            stall_ms: listed.stall_ms,
-            nodes: guarded.plain.size().0 as u64,
+            dir: HostPath::from(hall.dir.as_path()),
+            stall_ms: hall.conflicts.stall_ms(),
+            nodes: hall.aliases.known() as u64,
             seats: seats as u64,
             members: members as u64,
-            threads: guarded.threads(&volume.vol.engine),
+            threads: hall.threads(&volume.vol.engine),
         }
     };
-    volume.guarded().into_iter().map(of).collect()
+    volume.halls().into_iter().map(of).collect()
 }
 
 fn remembered_of(volume: &OpenVolume) -> Remembered {
@@ -103,7 +102,7 @@ fn line_of(volume: &OpenVolume) -> Vec<InLine> {
     if ids.is_empty() {
         return Vec::new();
     }
-    let told: Vec<_> = volume.guarded().iter().flat_map(|g| g.waiting(&ids)).collect();
+    let told: Vec<_> = volume.halls().iter().flat_map(|hall| hall.waiting(&ids)).collect();
     let position = |id: TxnId| ids.iter().position(|other| *other == id).map(|at| at as u64 + 1);
     let shown = |waits: &systx_txn::InLine| {
         // Who is not here has left meanwhile.

@@ -12,7 +12,7 @@
 //! | `SCHED_OTHER`, `SCHED_BATCH`, others | the nice value, -20 to 19 |
 //! | `SCHED_IDLE` | 40 |
 
-use crate::guarded::Conflicts;
+use crate::hall::Conflicts;
 use crate::protocol::{HostPath, Policy};
 use crate::urgency_unsafe::{is_ours, scheduling};
 use crate::volume::OpenVolume;
@@ -96,7 +96,7 @@ impl Requests for Followed {
 }
 
 /// By which policy a transaction contends that works in `cwd`: the one that is `asked` for, or that
-/// of the guarded directory.
+/// of the guarded directory, or of the volume.
 pub(crate) fn policy(asked: Option<Policy>, volume: &OpenVolume, cwd: &HostPath) -> Choice {
     by(asked.or_else(|| conflicts(volume, cwd).map(|c| c.policy)).unwrap_or_default())
 }
@@ -107,8 +107,8 @@ pub(crate) fn patience(volume: &OpenVolume, cwd: &HostPath) -> Duration {
 }
 
 fn conflicts(volume: &OpenVolume, cwd: &HostPath) -> Option<Conflicts> {
-    let guarded = volume.guarded().into_iter().find(|g| cwd.as_path().starts_with(&g.dir));
-    guarded.map(|g| g.conflicts.clone())
+    let hall = volume.halls().into_iter().find(|hall| cwd.as_path().starts_with(&hall.dir));
+    hall.map(|hall| hall.conflicts.clone())
 }
 
 /// The engine's word for a policy.

@@ -5,6 +5,7 @@ use crate::counts::Counts;
 use crate::elsewhere::{self, Elsewhere};
 use crate::fuse_mount::{FS_TYPE, SOURCE};
 use crate::guarded::Guarded;
+use crate::hall::Hall;
 use crate::ledger::Ledger;
 use crate::mounts::{self, Mount};
 use crate::protocol::{Failure, FailureKind, HostPath, Inspected, Recovered, VolumeFacts};
@@ -37,6 +38,7 @@ use systx_vfs::volume::Volume;
 
 mod mounted;
 mod refused;
+use mounted::AsMounted;
 pub use refused::VolumeError;
 
 /// Of all volumes: a transaction has parts on several, of one id.
@@ -107,8 +109,8 @@ pub struct OpenVolume {
     standing: Arc<Standing>,
     /// On an overlay file system it is always open.
     _always: Option<Lease>,
-    /// Of a log-structured volume, its mount: as long as that is there the store is open.
-    mount: Option<u64>,
+    /// Of a log-structured volume: as long as it is mounted the store is open.
+    image: Option<AsMounted>,
     /// The same two, as a commit knows them.
     pub site: Arc<Site>,
     /// What this machine has noted.
@@ -136,6 +138,12 @@ impl OpenVolume {
     /// The guarded directories of this volume.
     pub fn guarded(&self) -> Vec<Arc<Guarded>> {
         self.guarded.lock().clone()
+    }
+
+    /// Where threads have transactions in it.
+    pub(crate) fn halls(&self) -> Vec<Arc<Hall>> {
+        let below = self.guarded().into_iter().map(|guarded| Arc::clone(&guarded.hall));
+        below.chain(self.image.as_ref().and_then(AsMounted::hall)).collect()
     }
 
     /// Keeps what a look at a committed transaction has found.
@@ -182,7 +190,7 @@ impl OpenVolume {
     /// Whether its file system would be unmounted by somebody, as far as this daemon guards nothing
     /// there.
     pub(crate) fn may_be_unmounted(&self) -> bool {
-        let stays = self.site.is_root || self.is_overlay() || self.mount.is_some();
+        let stays = self.site.is_root || self.is_overlay() || self.image.is_some();
         !stays && self.guarded.lock().is_empty()
     }
 
@@ -397,7 +405,7 @@ pub fn locate(
     if let Some(below) = guarded.iter().find(|g| holder.is_some_and(|m| m.id == g.mount)) {
         return Ok(on(&below.location));
     }
-    if let Some(there) = mounted.iter().find(|v| holder.is_some_and(|m| Some(m.id) == v.mount)) {
+    if let Some(there) = mounted.iter().find(|v| holder.is_some_and(|m| Some(m.id) == v.mount())) {
         return Ok(there.location.clone());
     }
     let dir = std::fs::canonicalize(dir).map_err(|e| failed("find", dir, e))?;
@@ -665,7 +673,7 @@ pub(crate) fn open(
         site: Arc::new(site),
         standing,
         _always: always,
-        mount: None,
+        image: None,
         ledger: Arc::clone(ledger),
         relaxed: Relaxed::new(),
         guarded: Mutex::new(rank::LEAF, Vec::new()),

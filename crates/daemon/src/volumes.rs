@@ -8,6 +8,7 @@ use crate::chores::Chores;
 use crate::elsewhere::{self, Elsewhere};
 use crate::fuse_mount::FS_TYPE;
 use crate::guarded::Guarded;
+use crate::hall::Hall;
 use crate::ledger::Ledger;
 use crate::mounts;
 use crate::opening::Openings;
@@ -204,6 +205,11 @@ impl Volumes {
         let mut all: Vec<_> = self.all().into_iter().flat_map(of).collect();
         all.sort_by(|(_, a), (_, b)| a.dir.cmp(&b.dir));
         all
+    }
+
+    /// Everywhere that threads have transactions.
+    pub(crate) fn all_halls(&self) -> Vec<Arc<Hall>> {
+        self.all().iter().flat_map(|volume| volume.halls()).collect()
     }
 
     /// What is guarded is ordered by one engine: that of the volume that it was mounted with.

@@ -93,11 +93,16 @@ impl<'a> Guarded<'a> {
 
     fn mounted(lab: &'a Lab, helper: &'a str, aborts: &str, how: &[&str]) -> Guarded<'a> {
         let dir = lab.path("guarded");
-        std::fs::create_dir(&dir).expect("the lab is writable");
-        let mut mount = lab.systx(["mount", "guarded"].iter().chain(how));
+        let mut mount = lab.guard_for_threads("guarded", how);
         mount.env("SYSTX_INJECT_ABORTS", aborts);
         finish(mount, Limits::default(), lab).ok();
         Guarded { lab, dir, helper }
+    }
+
+    /// Unmounted and mounted again.
+    pub fn again(&self) {
+        self.lab.do_systx(["umount", "guarded"]).ok();
+        finish(self.lab.guard_for_threads("guarded", &[]), Limits::default(), self.lab).ok();
     }
 
     /// The helper with a case.

@@ -13,6 +13,7 @@ pub struct Mounted<'a> {
     pub image: PathBuf,
     /// Where it is mounted.
     pub dir: PathBuf,
+    how: &'static [&'static str],
 }
 
 impl<'a> Mounted<'a> {
@@ -21,14 +22,29 @@ impl<'a> Mounted<'a> {
         Mounted::sized(lab, "64M")
     }
 
+    /// With transactions of threads in it.
+    pub fn for_threads(lab: &'a Lab) -> Mounted<'a> {
+        Mounted::made(lab, "64M", &["--threads"])
+    }
+
     /// Of this size.
     pub fn sized(lab: &'a Lab, size: &str) -> Mounted<'a> {
+        Mounted::made(lab, size, &[])
+    }
+
+    fn made(lab: &'a Lab, size: &str, how: &'static [&'static str]) -> Mounted<'a> {
         let (image, dir) = (lab.path("image"), lab.path("v"));
         lab.do_systx(["mkfs", "image", "--size", size, "--label", "a volume"]).ok();
         fs::create_dir_all(&dir).expect("the lab is writable");
         lab.give(&dir);
-        lab.do_systx(["mount", "image", "v"]).ok();
-        Mounted { lab, image, dir }
+        let mounted = Mounted { lab, image, dir, how };
+        mounted.mount();
+        mounted
+    }
+
+    /// Mounts it, as at first.
+    pub fn mount(&self) {
+        self.lab.do_systx(["mount", "image", "v"].iter().chain(self.how)).ok();
     }
 
     /// Something in it.
@@ -42,8 +58,10 @@ impl<'a> Mounted<'a> {
     }
 
     /// After a commit that was to write its round to `a` and `d/b`, and to replace `d/at-*` by
-    /// `d/at-ROUND`, and was killed at some moment: of which round it all is.
-    pub fn all_or_nothing(&self, committed: u64, round: u64, end: &Finished) -> u64 {
+    /// `d/at-ROUND`, and was killed at some moment: of which round it all is. `end`: whether it was
+    /// told that it is committed, and what else it was told.
+    pub fn all_or_nothing(&self, committed: u64, round: u64, end: (bool, &str)) -> u64 {
+        let (is_committed, end) = end;
         let found = self.sh("cat a d/b; ls d | grep at-");
         let found = format!("{}{}", found.out, found.err);
         let lines: Vec<&str> = found.lines().collect();
@@ -51,7 +69,7 @@ impl<'a> Mounted<'a> {
         assert!(a == b && name == format!("at-{a}"), "{found}\n{end}");
         let now: u64 = a.parse().expect("a round");
         assert!(now == committed || now == round, "{found}\n{end}");
-        if end.code == 0 {
+        if is_committed {
             assert_eq!(now, round, "it was told that it is committed: {end}");
         }
         now
@@ -66,7 +84,7 @@ impl<'a> Mounted<'a> {
     pub fn again(&self) {
         self.umount();
         self.lab.do_systx(["fsck", "image"]).ok();
-        self.lab.do_systx(["mount", "image", "v"]).ok();
+        self.mount();
     }
 
     /// Runs a script of a plain program in it.

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::process::Child;
 use systx_e2e::cases::{Guarded, eventually, line, started};
 use systx_e2e::lab::find_program;
+use systx_e2e::run::ids;
 use systx_e2e::{Lab, lab, skip};
 
 fn guarded(lab: &Lab) -> Guarded<'_> {
@@ -20,7 +21,7 @@ fn a_transaction_of_one_thread() {
         lab.native("rm -rf guarded/*").ok();
     }
     // Each commit is in the history, under the name of the program.
-    let log = lab.do_systx(["log"]).ok();
+    let log = lab.do_systx(["log", "-C", "guarded"]).ok();
     assert!(log.out.contains("systx-e2e-threads"), "{log}");
 }
 
@@ -73,9 +74,11 @@ fn who_is_at_the_other_end_of_a_socket_or_fifo_is_met_from_inside() {
 #[test]
 fn a_transaction_ends_also_where_the_thread_cannot_go_back() {
     let lab = lab!();
-    guarded(&lab).case("way-back", 0);
+    let guarded = guarded(&lab);
+    guarded.case("way-back", 0);
     assert!(lab.open_ids().is_empty());
-    assert_eq!(lab.logged_ids().len(), 1);
+    let log = lab.do_systx(["log", "-C", "guarded", "--json"]).ok().json();
+    assert_eq!(ids(&log).len(), 1);
 }
 
 /// What another user's programs are called is not told to whoever loses to them; where /proc has
@@ -113,8 +116,8 @@ fn what_others_run_is_told_to_root_and_to_themselves_only() {
         assert!(told.starts_with("0 ") && told.contains("process "), "{told}");
         assert_eq!(told.contains("changed by cp (process "), known, "{told}");
         // An older transaction.
-        let mut shell = lab.shell(&[]);
-        shell.eval("echo new > guarded/a");
+        let mut shell = lab.shell(&["-C", "guarded"]);
+        shell.eval("echo new > a");
         assert_eq!(next(&mut out), "read");
         let told = next(&mut out);
         let words = if known { "(sh)" } else { "0 another user's transaction" };

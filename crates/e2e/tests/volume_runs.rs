@@ -273,7 +273,7 @@ fn a_daemon_that_is_killed_leaves_all_of_a_commit_or_nothing() {
         std::thread::sleep(std::time::Duration::from_millis(round * 50));
         lab.kill_and_come_back();
         let end = running.finish(&lab);
-        committed = v.all_or_nothing(committed, round, &end);
+        committed = v.all_or_nothing(committed, round, (end.code == 0, &end.to_string()));
         v.again();
     }
 }

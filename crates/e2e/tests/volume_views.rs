@@ -179,7 +179,7 @@ fn a_daemon_that_is_killed_leaves_all_of_a_views_commit_or_nothing() {
         lab.kill_and_come_back();
         let end = running.finish(&lab);
         drop(held);
-        committed = v.all_or_nothing(committed, round, &end);
+        committed = v.all_or_nothing(committed, round, (end.code == 0, &end.to_string()));
         v.again();
     }
 }

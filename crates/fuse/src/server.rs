@@ -54,6 +54,8 @@ struct Opens {
     next: AtomicU64,
     /// Nobody has looked up [`FIRST_OPEN`] yet.
     unknown: AtomicBool,
+    /// This process opens files of the mount itself.
+    has_own: bool,
 }
 
 /// The view behind one connection.
@@ -95,7 +97,11 @@ impl Server {
             in_flight: InFlight::new(),
             mapped: Mapped::new(pages),
             counters: Counters::default(),
-            opens: Opens { next: AtomicU64::new(1), unknown: AtomicBool::new(true) },
+            opens: Opens {
+                next: AtomicU64::new(1),
+                unknown: AtomicBool::new(true),
+                has_own: config.users == Users::ManyByNumber,
+            },
             misplaced: Mutex::new(rank::LEAF, Vec::new()),
             uncapped: Mutex::new(rank::LEAF, None),
             recent: [const { AtomicU64::new(0) }; RECENT],
@@ -449,7 +455,7 @@ impl Server {
                 Err(Errno::NOSYS) if self.told_of_close && !how.dir => {
                     Ok(Answer::Open(self.told_out()))
                 }
-                opened => Ok(Answer::Open(self.open_out(opened?))),
+                opened => Ok(Answer::Open(self.open_out(opened?, self.is_own()))),
             },
             O::Flush { owner } if self.told_of_close => self.closed(caller, node, owner),
             O::Release { handle } => {
@@ -535,23 +541,33 @@ impl Server {
     /// An open that is of no interest to the view, and has a number all the same: locks of
     /// descriptions end with it.
     fn told_out(&self) -> wire::OpenOut {
-        self.open_out(Opened { handle: 0, keep_cache: true, cache_listing: true })
+        let opened = Opened { handle: 0, keep_cache: true, cache_listing: true };
+        self.open_out(opened, false)
     }
 
     /// The answer to an open. Each has a number of its own, never 0: locks of descriptions, which
-    /// requests name by nothing else, end with theirs and with no other.
-    fn open_out(&self, opened: Opened) -> wire::OpenOut {
+    /// requests name by nothing else, end with theirs and with no other. What this process has
+    /// opened itself (`own`) ends without a message: the kernel would wait for the answer also
+    /// where it closes what a killed process had open, and over io_uring for ever (Linux 6.18),
+    /// whatever becomes of the connection.
+    fn open_out(&self, opened: Opened, own: bool) -> wire::OpenOut {
         let flag = |on: bool, bit: u32| if on { bit } else { 0 };
         let open_flags = flag(opened.keep_cache, wire::FOPEN_KEEP_CACHE)
-            | flag(opened.cache_listing, wire::FOPEN_CACHE_DIR);
+            | flag(opened.cache_listing, wire::FOPEN_CACHE_DIR)
+            | flag(own, wire::FOPEN_NOFLUSH);
         let fh = self.opens.next.fetch_add(1, Relaxed) << u8::BITS | u64::from(opened.handle);
         wire::OpenOut { fh, open_flags, backing_id: 0 }
+    }
+
+    /// Whether a thread of this process asks.
+    fn is_own(&self) -> bool {
+        self.opens.has_own && client::is_own()
     }
 
     /// Opens a file that was just handed out.
     fn created(&self, caller: Caller, ttls: Ttls, entry: Entry, how: OpenHow) -> Reply<Answer> {
         let open = match self.view.open(caller, entry.node, how) {
-            Ok(opened) => self.open_out(opened),
+            Ok(opened) => self.open_out(opened, self.is_own()),
             Err(Errno::NOSYS) if self.told_of_close => self.told_out(),
             Err(Errno::NOSYS) => {
                 wire::OpenOut { open_flags: wire::FOPEN_KEEP_CACHE, ..Default::default() }

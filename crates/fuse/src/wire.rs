@@ -284,6 +284,8 @@ pub const FOPEN_KEEP_CACHE: u32 = 1 << 1;
 pub const GETATTR_FH: u32 = 1 << 0;
 /// `FOPEN_CACHE_DIR`: the kernel may keep the listing.
 pub const FOPEN_CACHE_DIR: u32 = 1 << 3;
+/// `FOPEN_NOFLUSH`: closing asks nobody.
+pub const FOPEN_NOFLUSH: u32 = 1 << 5;
 /// `FUSE_OPEN_KILL_SUIDGID`.
 pub const OPEN_KILL_SUIDGID: u32 = 1;
 /// `FUSE_WRITE_CACHE`: the kernel writes back a page.

@@ -74,7 +74,6 @@ impl VolumeView {
             }
             R::Lseek { node, offset, how } => self.seek_in(node, offset, how)?.into(),
             R::Copy { from, to, len } => self.copy_between(caller, from, to, len)?.into(),
-            // Opens need no message, and the kernel keeps the locks.
             _ => return Err(Errno::NOSYS),
         })
     }

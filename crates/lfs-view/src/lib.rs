@@ -3,12 +3,13 @@
 //!
 //! The volume has no outsiders: what the kernel was told stays true until it asks for a change
 //! itself, or a transaction commits.  So it may believe everything until a commit takes it back,
-//! opens make no messages, and the kernel keeps the file locks of the mount.  Every request passes
+//! opens make no messages, and the kernel keeps the file locks of the mount, unless that is for
+//! threads, whose transactions have to know of both ([`VolumeView::told_of`]). Every request passes
 //! a [`Gate`], as those of a guarded directory do.
 //!
 //! From the bottom up: `base` (the live tree, or that of a snapshot), `table` (nodes that the
 //! kernel knows), `writeback`, `order` (what passes the gate, and what commits ask), then the
-//! requests: `attrs`, `names`, `list`, `data`.
+//! requests: `attrs`, `names`, `list`, `data`, `opens`.
 
 #![forbid(unsafe_code)]
 
@@ -17,11 +18,13 @@ mod base;
 mod data;
 mod list;
 mod names;
+mod opens;
 mod order;
 mod table;
 mod writeback;
 
 use base::Base;
+use opens::Told;
 use order::Object;
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -31,10 +34,12 @@ use systx_lfs::format::BLOCK;
 use systx_lfs::format::{Ino, ROOT};
 use systx_lfs::{Ops, View as Snapshot, Volume};
 use systx_lfs_store::{OWN_DIRECTORY, VolumeStore};
+use systx_store::host_locks::LockFiles;
 use systx_store::io::HostId;
 use systx_txn::ObjectRef;
-use systx_vfs::api::{Answer, Attr, Caller, Entry, Reply, Request, Requests, Valid};
+use systx_vfs::api::{Answer, Attr, Caller, Entry, Lock, OpenHow, Reply, Request, Requests, Valid};
 use systx_vfs::change::Change;
+use systx_vfs::locks::Wait;
 use systx_vfs::oid_of;
 use systx_vfs::plain::{Gate, NoGate, mutating, reading};
 use systx_vfs::publication::BARRIER;
@@ -50,6 +55,8 @@ pub struct VolumeView {
     table: Table,
     writeback: Option<Writeback>,
     gate: Arc<dyn Gate>,
+    /// Of a mount that tells of opens.
+    told: Option<Told>,
 }
 
 /// An object's number is its node's: a number is never given twice.
@@ -100,7 +107,13 @@ impl VolumeView {
 
     fn over(base: Base, writeback: Option<Writeback>, gate: Arc<dyn Gate>) -> Reply<VolumeView> {
         let table = Table::new(base.look(|ops| id_of(ops, ROOT))?);
-        Ok(VolumeView { base, table, writeback, gate })
+        Ok(VolumeView { base, table, writeback, gate, told: None })
+    }
+
+    /// The same view, in a mount that tells of opens and of locks, which are taken on `files`.
+    #[must_use]
+    pub fn told_of(self, files: Arc<LockFiles>) -> VolumeView {
+        VolumeView { told: Some(Told::new(files)), ..self }
     }
 
     /// Of a snapshot of a volume; nothing in it can be changed.
@@ -248,10 +261,23 @@ impl VolumeView {
         mutating(&*self.gate, change, act)
     }
 
-    /// Fails if a commit has put another object in the place of this one: who changes it has found
-    /// it by its name before that, and the kernel walks the path once more.
+    /// Fails if a commit has put another object in the place of this one, and it is changed by who
+    /// found it by its name before that: the kernel then walks the path once more. By a descriptor,
+    /// where that is known, the old one is changed as it would be without us.
     pub(crate) fn check_current(&self, node: NodeId) -> Reply<()> {
-        if self.table.is_superseded(ino_of(node)) { Err(Errno::STALE) } else { Ok(()) }
+        let is_open = || Some(self.told.as_ref()?.is_open(self.table.id(ino_of(node))?.0));
+        let is_old = self.table.is_superseded(ino_of(node)) && is_open() != Some(true);
+        if is_old { Err(Errno::STALE) } else { Ok(()) }
+    }
+
+    /// Sets or gives up a lock.
+    fn set_lock(&self, node: NodeId, lock: Lock, wait: Option<&Arc<Wait>>) -> Reply<()> {
+        self.told()?.lock(self.object(node)?, lock, wait)
+    }
+
+    /// Who knows of opens and locks, where the mount tells of them.
+    fn told(&self) -> Reply<&Told> {
+        self.told.as_ref().ok_or(Errno::NOSYS)
     }
 }
 
@@ -297,6 +323,14 @@ impl Requests for VolumeView {
             }
             R::Removexattr { node, key } => self.remove_xattr(caller, node, key)?.into(),
             R::Statfs => self.base.statfs().into(),
+            // One answer for directories and one for everything else, see `vfs::plain`.
+            R::Open { how: OpenHow { dir: true, .. }, .. } => return Err(Errno::NOSYS),
+            R::Open { node, how } => self.told()?.open(self, node, how)?.into(),
+            R::Getlk { node, lock } => self.told()?.test(self.object(node)?, lock)?.into(),
+            R::Setlk { node, lock } => self.set_lock(node, lock, None)?.into(),
+            R::Setlkw { node, lock, wait } => self.set_lock(node, lock, Some(wait))?.into(),
+            // Asked where nobody answers for threads: who mounts the volume has not said so.
+            R::Control { cmd: systx_abi::ATTACH, .. } => return Err(Errno::OPNOTSUPP),
             R::InodeFlags { .. } | R::Control { .. } => return Err(Errno::NOTTY),
             R::Fsync { .. } => {
                 // Whoever wants what it has done to be durable, wants that, too.
@@ -313,7 +347,11 @@ impl Requests for VolumeView {
         }
     }
 
-    fn release(&self, _: NodeId, _: u8) {}
+    fn release(&self, node: NodeId, handle: u8) {
+        if let Some(told) = &self.told {
+            told.remove(ino_of(node), handle);
+        }
+    }
 
     fn land(&self, node: NodeId) -> bool {
         self.table.id(ino_of(node)).is_some_and(|(id, _)| self.gate.land(id))

@@ -2,14 +2,16 @@
 
 use crate::{VolumeView, ino_of};
 use rustix::io::Errno;
+use std::os::fd::OwnedFd;
 use systx_base::{Kind, NodeId, Oid};
 use systx_store::io::{HostId, Stamp};
 use systx_txn::ObjectRef;
-use systx_vfs::api::{Caller, Reply};
+use systx_vfs::api::{Caller, Entry, Reply};
 use systx_vfs::change::{Change, Place, Versioned};
 use systx_vfs::inode_locks::writers::FileAt;
 use systx_vfs::oid_of;
 use systx_vfs::publication::{BARRIER, Opens, ViewZero};
+use systx_vfs::zero::Zero;
 
 /// An object that a request changes.
 pub(crate) struct Object<'v> {
@@ -104,7 +106,26 @@ impl ViewZero for VolumeView {
         self.table.supersede(id);
     }
     fn opens(&self) -> Option<&dyn Opens> {
-        // They make no messages.
-        None
+        self.told.as_ref().map(|told| told as &dyn Opens)
+    }
+}
+
+impl Zero for VolumeView {
+    fn special(&self, node: NodeId) -> Option<HostId> {
+        let (id, kind) = self.table.id(ino_of(node))?;
+        matches!(kind, Kind::Socket | Kind::Fifo).then_some(id)
+    }
+    fn hand_out_met(&self, _: Option<OwnedFd>, id: HostId) -> Reply<Option<Entry>> {
+        match self.hand_out(id.ino) {
+            Ok(entry) => Ok(Some(entry)),
+            Err(Errno::NOENT | Errno::STALE) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
+    fn names_of(&self, _: NodeId) -> Reply<Vec<Vec<u8>>> {
+        Err(Errno::NOSYS)
+    }
+    fn known(&self) -> usize {
+        self.table.len()
     }
 }

@@ -119,6 +119,11 @@ impl Table {
         files.map(|file| (file.node, file.id)).collect()
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.lock().known.len()
+    }
+
     /// Another object is in its place.
     pub fn supersede(&self, id: HostId) {
         let mut state = self.0.lock();

@@ -1,6 +1,6 @@
 //! Log-structured volumes that are mounted.
 
-use super::{HostPath, Transport, time_parts};
+use super::{HostPath, Policy, Transport, time_parts};
 use serde::{Deserialize, Serialize};
 use systx_base::Time;
 
@@ -17,6 +17,20 @@ pub struct MountVolume {
     pub transport: Transport,
     /// The snapshot that is to be shown, read-only; `None`: the live tree.
     pub snapshot: Option<String>,
+    /// Threads have transactions in it.
+    #[serde(default)]
+    pub threads: Option<ForThreads>,
+}
+
+/// How a volume is mounted in which threads have transactions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForThreads {
+    /// See [`super::Mount::stall_ms`].
+    pub stall_ms: u64,
+    /// See [`super::Mount::policy`].
+    pub policy: Policy,
+    /// See [`super::Mount::certifier`].
+    pub certifier: Option<HostPath>,
 }
 
 /// A log-structured volume, or a snapshot of one, that is mounted.
@@ -34,6 +48,8 @@ pub struct MountedVolume {
     pub transport: Transport,
     /// The snapshot that is shown, read-only; `None`: the live tree.
     pub snapshot: Option<String>,
+    /// Whether, and how, threads have transactions in it.
+    pub threads: Option<ForThreads>,
 }
 
 /// About the snapshots of a volume that is mounted.

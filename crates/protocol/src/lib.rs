@@ -53,7 +53,9 @@ pub use failure::{Failure, FailureKind};
 pub use guard::{
     GuardedAt, GuardedDir, Held, HeldAs, Holder, Mount, Mounted, STALL_MS_MAX, Umount, Unmounted,
 };
-pub use images::{MountVolume, MountedVolume, SnapshotChange, Snapshots, VolumeSnapshot};
+pub use images::{
+    ForThreads, MountVolume, MountedVolume, SnapshotChange, Snapshots, VolumeSnapshot,
+};
 pub use message::{Reply, Request};
 pub use open::{BeginOpen, BegunOpen, Entered};
 pub use progress::{Phase, Progress};
@@ -64,7 +66,7 @@ pub use top::{
 };
 
 /// Number of this protocol; changes whenever a message changes.
-pub const VERSION: u32 = 17;
+pub const VERSION: u32 = 18;
 
 /// A path or an argument: bytes, since Linux names need not be UTF-8.  In JSON a string where it
 /// is UTF-8, else an array of byte values.

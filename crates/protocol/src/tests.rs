@@ -96,6 +96,11 @@ fn requests() -> Vec<Request> {
             mnt_ns: 4,
             transport: Transport::Dev,
             snapshot: Some("monday".into()),
+            threads: Some(ForThreads {
+                stall_ms: 7,
+                policy: Policy::Karma,
+                certifier: Some("/run/certifier".into()),
+            }),
         }),
         Request::Volumes,
         Request::Snapshots(Snapshots {

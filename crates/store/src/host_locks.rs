@@ -4,20 +4,81 @@
 //! Each owner gets an open file description of its own; locks belong to that description (fcntl(2)
 //! `F_OFD_SETLK`, flock(2)), so the kernel's own table decides between owners of views and
 //! processes of the host alike. Files that exist in a view only get an unnamed file of their own to
-//! lock.
+//! lock, and so do all files of a log-structured volume whose mount tells the daemon of locks
+//! ([`LockFiles`]): below it there are none.
 
 use crate::host_locks_unsafe;
-use crate::io::Handle;
+use crate::io::{Handle, HostId};
 use crate::real::{RealIo, open_again};
 use rustix::fs::{AtFlags, FlockOperation, MemfdFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
+use std::collections::HashMap;
 use std::io::Result;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Weak};
 use systx_base::Kind;
+use systx_base::sync::{Mutex, rank};
 
 /// An open file description that can hold locks; they end with it.
 pub struct LockFile {
     fd: OwnedFd,
+    /// What it was opened from, if that is to stay the same as long as anybody has it.
+    _from: Option<Arc<OwnedFd>>,
+}
+
+impl From<OwnedFd> for LockFile {
+    fn from(fd: OwnedFd) -> LockFile {
+        LockFile { fd, _from: None }
+    }
+}
+
+/// What is locked for objects of which there is no file on the host: a file without a name for
+/// each, as long as anybody has a description of it.
+pub struct LockFiles(Mutex<Files>);
+
+struct Files {
+    of: HashMap<HostId, Weak<OwnedFd>>,
+    /// With so many, those are taken out that nobody has any more.
+    crowd: usize,
+}
+
+/// As few as are never looked through.
+const CROWD: usize = 64;
+
+impl Default for LockFiles {
+    fn default() -> LockFiles {
+        LockFiles(Mutex::new(rank::LEAF, Files { of: HashMap::new(), crowd: CROWD }))
+    }
+}
+
+impl LockFiles {
+    /// A new description of what stands for an object.
+    ///
+    /// # Errors
+    /// Those of memfd_create(2) and open(2).
+    pub fn of(&self, id: HostId) -> Result<LockFile> {
+        let from = self.first(id)?;
+        let fd = open_again(from.as_fd(), OFlags::RDWR)?;
+        Ok(LockFile { fd, _from: Some(from) })
+    }
+
+    fn first(&self, id: HostId) -> Result<Arc<OwnedFd>> {
+        let mut files = self.0.lock();
+        if let Some(first) = files.of.get(&id).and_then(Weak::upgrade) {
+            return Ok(first);
+        }
+        if files.of.len() >= files.crowd {
+            files.of.retain(|_, first| first.strong_count() > 0);
+            files.crowd = (2 * files.of.len()).max(CROWD);
+        }
+        let first = Arc::new(memory()?);
+        files.of.insert(id, Arc::downgrade(&first));
+        Ok(first)
+    }
+}
+
+fn memory() -> Result<OwnedFd> {
+    Ok(rustix::fs::memfd_create("systx-lock", MemfdFlags::CLOEXEC)?)
 }
 
 /// Bytes `start..=end`.
@@ -52,8 +113,7 @@ impl LockFile {
     /// # Errors
     /// Those of memfd_create(2).
     pub fn unnamed() -> Result<LockFile> {
-        let fd = rustix::fs::memfd_create("systx-lock", MemfdFlags::CLOEXEC)?;
-        Ok(LockFile { fd })
+        Ok(memory()?.into())
     }
 
     /// Of the file that a descriptor refers to, an `O_PATH` one too, by the rules of
@@ -68,7 +128,7 @@ impl LockFile {
             }
             other => other?,
         };
-        Ok(LockFile { fd })
+        Ok(fd.into())
     }
 
     /// Device and inode: no other file has them while this one is open.  Nobody who serves the file
@@ -87,7 +147,7 @@ impl LockFile {
     /// # Errors
     /// Those of open(2).
     pub fn another(&self) -> Result<LockFile> {
-        Ok(LockFile { fd: open_again(self.fd.as_fd(), OFlags::RDWR)? })
+        Ok(open_again(self.fd.as_fd(), OFlags::RDWR)?.into())
     }
 
     /// Takes a range lock, replacing what this description holds there; `false` if another
@@ -160,6 +220,25 @@ mod tests {
         a.clear(0, u64::MAX).expect("clear");
         assert!(b.set(range(0, 9, false)).expect("free"));
         assert!(a.set(range(0, 3, false)).expect("shared"));
+    }
+
+    #[test]
+    fn what_stands_for_an_object_is_the_same_as_long_as_anybody_has_it() {
+        let files = LockFiles::default();
+        let id = |ino| HostId { ino, btime: systx_base::Time::default() };
+        let a = files.of(id(1)).expect("memfd");
+        let b = files.of(id(1)).expect("the same");
+        assert_eq!(a.identity().expect("statx"), b.identity().expect("statx"));
+        assert!(a.flock(Some(true)).expect("lock"));
+        assert!(!b.flock(Some(true)).expect("in the way"));
+        assert!(files.of(id(2)).expect("another").flock(Some(true)).expect("lock"));
+        drop(a);
+        assert!(b.flock(Some(true)).expect("free"));
+        for ino in 0..10 * CROWD as u64 {
+            files.of(id(ino)).expect("memfd");
+        }
+        assert!(files.0.lock().of.len() <= CROWD, "what nobody has is kept");
+        assert!(!files.of(id(1)).expect("the same").flock(Some(false)).expect("in the way"));
     }
 
     #[test]

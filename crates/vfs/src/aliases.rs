@@ -36,7 +36,7 @@ pub use seats::{Left, Tag};
 
 use crate::api::*;
 use crate::client;
-use crate::plain::Plain;
+use crate::zero::Zero;
 use member::Member;
 use routes::Routes;
 use rustix::io::Errno;
@@ -119,7 +119,7 @@ pub trait Control: Send + Sync {
 
 /// View 0 with alias roots.  See the module.
 pub struct Aliases {
-    plain: Arc<Plain>,
+    zero: Arc<dyn Zero>,
     table: Mutex<Table>,
     control: OnceLock<Arc<dyn Control>>,
     /// Of a mount that routes by thread number.
@@ -138,17 +138,27 @@ enum At {
 
 impl Aliases {
     /// View 0, without seats.
-    pub fn new(plain: Arc<Plain>) -> Aliases {
+    pub fn new(zero: Arc<dyn Zero>) -> Aliases {
         let table = Mutex::new(rank::LEAF, Table::default());
-        Aliases { plain, table, control: OnceLock::new(), routes: None }
+        Aliases { zero, table, control: OnceLock::new(), routes: None }
     }
 
     /// The same, where transactions are seen by routing.
-    pub fn routed(plain: Arc<Plain>) -> Aliases {
-        Aliases { routes: Some(Routes::new()), ..Aliases::new(plain) }
+    pub fn routed(zero: Arc<dyn Zero>) -> Aliases {
+        Aliases { routes: Some(Routes::new()), ..Aliases::new(zero) }
     }
 
-    /// Whether they are.
+    /// Whether opens make messages, without which nothing here can be used.
+    pub fn tells(&self) -> bool {
+        self.zero.is_told()
+    }
+
+    /// How many nodes of view 0 the kernel knows.
+    pub fn known(&self) -> usize {
+        self.zero.known()
+    }
+
+    /// Whether transactions are seen by routing.
     pub fn routes(&self) -> bool {
         self.routes.is_some()
     }
@@ -189,9 +199,9 @@ impl Aliases {
     fn route(&self, id: NodeId) -> Reply<At> {
         match self.routes.as_ref().map(Routes::find) {
             None | Some(Ok(None)) => Ok(At::Zero(id)),
-            Some(_) if !self.plain.is_dir(id) => Ok(At::Zero(id)),
+            Some(_) if !self.zero.is_dir(id) => Ok(At::Zero(id)),
             Some(Ok(Some(member))) => {
-                let node = member.place_of(id, &self.plain)?;
+                let node = member.place_of(id, &*self.zero)?;
                 Ok(At::In(member, node))
             }
             Some(Err(errno)) => Err(errno),
@@ -255,13 +265,13 @@ impl Aliases {
             let attr = self.control_attr(seat)?;
             return Ok(Some(Entry { node: seat.control(), generation: 0, attr }));
         }
-        let attr = self.plain.root()?.attr;
+        let attr = self.zero.root()?.attr;
         Ok(Some(Entry { node: seat.node(), generation: 0, attr }))
     }
 
     /// Nothing that is on any disk; who may open it is decided when it is looked up.
     fn control_attr(&self, seat: Seat) -> Reply<Attr> {
-        let root = self.plain.root()?.attr;
+        let root = self.zero.root()?.attr;
         let (ino, kind, mode) = (seat.control().0, Kind::File, 0o444);
         Ok(Attr { ino, kind, mode, nlink: 1, size: 0, blocks: 0, rdev: 0, ..root })
     }

@@ -83,7 +83,7 @@ pub(crate) fn user() -> (Uid, Gid) {
 }
 
 /// Whether it is a thread of this process.
-pub(crate) fn is_own() -> bool {
+pub fn is_own() -> bool {
     let tid = thread();
     tid != 0 && std::path::Path::new(&format!("/proc/self/task/{tid}")).exists()
 }

@@ -40,3 +40,4 @@ mod sys;
 pub mod validate;
 pub mod view;
 pub mod volume;
+pub mod zero;

@@ -113,6 +113,59 @@ pub(crate) struct Locks {
     used: AtomicBool,
 }
 
+/// The locks of a plain view, whose owners' closes are told of.
+pub struct PlainLocks(Mutex<Arc<Locks>>);
+
+impl Default for PlainLocks {
+    fn default() -> PlainLocks {
+        PlainLocks(Mutex::new(rank::LEAF, Locks::new()))
+    }
+}
+
+impl PlainLocks {
+    /// Those of the view in whose place this one is go on.
+    pub(crate) fn adopt(&self, locks: Arc<Locks>) {
+        let own = std::mem::replace(&mut *self.0.lock(), locks);
+        drop(own);
+    }
+
+    fn now(&self) -> Arc<Locks> {
+        Arc::clone(&self.0.lock())
+    }
+
+    /// Sets or gives up a lock; `open` makes a description of the file.
+    ///
+    /// # Errors
+    /// `EAGAIN`: somebody is in the way; with a wait that is woken then. `EDEADLK`: it would wait
+    /// for ever. Those of `open` and of the host.
+    pub fn set(
+        &self,
+        node: NodeId,
+        lock: Lock,
+        wait: Option<&Arc<Wait>>,
+        open: &dyn Fn() -> Reply<LockFile>,
+    ) -> Reply<()> {
+        let locks = self.now();
+        if lock.kind == LockKind::Unlock {
+            return locks.clear(node, &lock);
+        }
+        locks.set(&Ask { node, lock, ino: 0, openings: None, wait }, open)
+    }
+
+    /// The first lock in the way.
+    ///
+    /// # Errors
+    /// Those of `open` and of the host.
+    pub fn test(
+        &self,
+        node: NodeId,
+        lock: Lock,
+        open: &dyn Fn() -> Reply<LockFile>,
+    ) -> Reply<Option<Lock>> {
+        self.now().test(node, &lock, open)
+    }
+}
+
 static VIEWS: AtomicU64 = AtomicU64::new(0);
 
 impl Locks {

@@ -42,18 +42,19 @@ pub use order::{Order, STALL};
 pub use sealed::Sealed;
 
 use crate::api::*;
-use crate::locks::Locks;
+use crate::locks::PlainLocks;
 use crate::publication::BARRIER;
 use crate::sys;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::collections::HashSet;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Kind, NodeId};
+use systx_store::host_locks::LockFiles;
 use systx_store::io::HostId;
 use systx_txn::ObjectRef;
 
@@ -66,7 +67,9 @@ pub struct Plain {
     gate: Arc<dyn Gate>,
     /// Opens make messages.
     told: bool,
-    locks: Mutex<Arc<Locks>>,
+    locks: PlainLocks,
+    /// What is locked instead of the backing files.
+    lock_files: Option<Arc<LockFiles>>,
     listers: Mutex<files::Listers>,
 }
 
@@ -99,7 +102,8 @@ impl Plain {
             hidden,
             gate,
             told: true,
-            locks: Mutex::new(rank::LEAF, Locks::new()),
+            locks: PlainLocks::default(),
+            lock_files: None,
             listers: Mutex::new(rank::LEAF, files::Listers::default()),
         })
     }
@@ -128,25 +132,6 @@ impl Plain {
     /// Whether a node is a directory.
     pub(crate) fn is_dir(&self, node: NodeId) -> bool {
         self.table.node(node).is_ok_and(|node| node.kind == Kind::Dir)
-    }
-
-    /// Which inode a node is, if it is a socket or a FIFO.
-    pub(crate) fn special(&self, node: NodeId) -> Option<HostId> {
-        let node = self.table.node(node).ok()?;
-        is_special(node.kind).then_some(node.host)
-    }
-
-    /// The names that lead from the root to a directory, as the kernel knows them now.
-    ///
-    /// # Errors
-    /// `ENOENT`: it is removed, or not below the root any more.
-    pub(crate) fn names_of(&self, dir: NodeId) -> Reply<Vec<Vec<u8>>> {
-        if dir == NodeId::ROOT {
-            return Ok(Vec::new());
-        }
-        let open = |node| self.table.path(&*self.table.node(node)?);
-        let rest = sys::path_below(open(NodeId::ROOT)?.as_fd(), open(dir)?.as_fd())?;
-        Ok(rest.split(|b| *b == b'/').map(<[u8]>::to_vec).collect())
     }
 
     /// Fails if a commit has put another inode in the place of this one, and it is changed by who

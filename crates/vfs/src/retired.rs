@@ -183,6 +183,13 @@ impl Lasting {
         Arc::ptr_eq(&self.vol, vol)
     }
 
+    /// Whether it is over, and each of its requests is one to the mount of the volume. Where it is
+    /// seen in that mount itself, the kernel has a lock of all of it while it asks for a rename
+    /// between directories.
+    pub(crate) fn asks_the_mount(&self) -> bool {
+        Ground(&self.vol).is_mount() && matches!(self.serving(), Serving::Committed(_))
+    }
+
     /// Whether any file is open for writing.
     pub fn is_open_for_writing(&self) -> bool {
         self.opens.lock().values().any(Opens::writes)
@@ -242,15 +249,17 @@ impl Lasting {
         Ok(pass)
     }
 
-    /// A descriptor (`O_PATH`) of what a node was before the transaction, if that is open and has
-    /// not changed it.
-    pub(crate) fn untouched(&self, id: NodeId) -> Option<OwnedFd> {
+    /// What a node was before the transaction, if that is open and has not changed it; on a file
+    /// system with a descriptor (`O_PATH`).
+    pub(crate) fn untouched(&self, id: NodeId) -> Option<(Option<OwnedFd>, HostId)> {
         let Serving::View(view) = self.serving() else { return None };
         if view.state.lock().node(id).ok()?.is_changed() {
             return None;
         }
-        let (object, host, kind) = view.committed_object(id, &self.vol).ok()?;
-        Ground(&self.vol).reach(object, host, kind).ok()
+        match view.committed_object(id, &self.vol).ok()? {
+            (Object::Reached(file), host, _) => Some((Some(file), host)),
+            (Object::Held(_), host, _) => Some((None, host)),
+        }
     }
 
     /// The node of an inode of the host that an open transaction has met.
@@ -466,7 +475,8 @@ impl View {
     /// A plain view of the volume, in which this view's nodes, up to the `last` one, keep their
     /// numbers.
     fn plain_successor(&self, last: NodeId, vol: &Arc<SharedVolume>) -> Reply<Plain> {
-        let plain = Plain::new(Ground(vol).root()?, self.vol.hidden(), Ground(vol).gate())?;
+        let plain = Plain::new(Ground(vol).root()?, self.vol.hidden(), Ground(vol).gate())?
+            .locking(vol.lock_files.clone());
         let st = self.state.lock();
         let numbers: Vec<(HostId, NodeId)> = st
             .nodes

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use systx_base::sync::{Guard, Mutex, RwLock, rank};
 use systx_base::{Oid, TxnId};
+use systx_store::host_locks::LockFiles;
 use systx_store::io::{HostId, Stamp, Tree};
 use systx_store::overlay::Overlay;
 use systx_store::real::RealIo;
@@ -32,8 +33,10 @@ pub struct Volume {
     pub dev: u64,
     /// Where the volume is mounted on the host, without a trailing slash (`/` is empty).
     pub mount_path: Vec<u8>,
-    /// Where locks are forwarded to; without it, locks are not served.
+    /// Where locks are forwarded to; without it, and `lock_files`, locks are not served.
     pub(crate) locks: Option<Arc<RealIo>>,
+    /// What is locked where there are no files on the host.
+    pub(crate) lock_files: Option<Arc<LockFiles>>,
     /// It is an overlay file system.
     pub(crate) overlay: Option<Overlay>,
     hidden: Hidden,
@@ -91,6 +94,7 @@ impl Volume {
             dev: root.dev,
             mount_path,
             locks: None,
+            lock_files: None,
             overlay: None,
             hidden: Hidden::new(hidden),
             objects: Mutex::new(rank::LEAF, Objects::default()),
@@ -111,6 +115,13 @@ impl Volume {
     #[must_use]
     pub fn with_locks(mut self, io: Arc<RealIo>) -> Volume {
         self.locks = Some(io);
+        self
+    }
+
+    /// Locks are on these.
+    #[must_use]
+    pub fn with_lock_files(mut self, files: Arc<LockFiles>) -> Volume {
+        self.lock_files = Some(files);
         self
     }
 

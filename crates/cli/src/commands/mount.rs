@@ -9,9 +9,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use systx_protocol::runtime::Runtime;
 use systx_protocol::{
-    FailureKind, GuardedDir, Holder, HostPath, MountVolume, Mounted, MountedVolume, Policy,
-    Transport, Unmounted,
+    FailureKind, ForThreads, GuardedDir, Holder, HostPath, MountVolume, Mounted, MountedVolume,
+    Policy, Transport, Unmounted,
 };
+
+/// How long a change may be held if nobody says so.
+const STALL_MS: u64 = 500;
 
 /// Holders that are named one by one, and notes that are told.
 const MOST: usize = 5;
@@ -36,8 +39,8 @@ pub fn mount(args: &Mount, out: Out) -> Result<i32, Problem> {
         mnt_ns: namespace()?,
         force: args.force,
         transport: transport(args.transport),
-        stall_ms: args.stall,
-        policy: args.policy.into(),
+        stall_ms: args.stall.unwrap_or(STALL_MS),
+        policy: args.policy.map(Policy::from).unwrap_or_default(),
         routed: args.routed,
         fast_open: args.fast_open,
         certifier: args.certifier.as_deref().map(absolute).transpose()?.map(HostPath::from),
@@ -78,6 +81,7 @@ fn transport(how: TransportArg) -> Transport {
 
 /// Mounts a log-structured volume.
 fn mount_volume(file: &Path, on: &Path, args: &Mount, out: Out) -> Result<i32, Problem> {
+    let threads = for_threads(args)?;
     let snapshot = match &args.at {
         Some(at) => Some(snapshots::find(file, at)?),
         None => None,
@@ -88,6 +92,7 @@ fn mount_volume(file: &Path, on: &Path, args: &Mount, out: Out) -> Result<i32, P
         mnt_ns: namespace()?,
         transport: transport(args.transport),
         snapshot,
+        threads,
     };
     let mounted = context::connect()?.mount_volume(request)?;
     if out.json {
@@ -96,6 +101,25 @@ fn mount_volume(file: &Path, on: &Path, args: &Mount, out: Out) -> Result<i32, P
         out.say(&format!("{} is mounted on {}", shown(&mounted), mounted.dir));
     }
     Ok(0)
+}
+
+/// Whether, and how, threads are to have transactions in a volume.
+fn for_threads(args: &Mount) -> Result<Option<ForThreads>, Problem> {
+    if !args.threads {
+        let alone = args.stall.is_some() || args.policy.is_some() || args.certifier.is_some();
+        return match alone {
+            false => Ok(None),
+            true => {
+                Err(Problem::new("--stall, --policy and --certifier need --threads in a volume")
+                    .hint("systx mount --threads FILE DIR"))
+            }
+        };
+    }
+    Ok(Some(ForThreads {
+        stall_ms: args.stall.unwrap_or(STALL_MS),
+        policy: args.policy.map(Policy::from).unwrap_or_default(),
+        certifier: args.certifier.as_deref().map(absolute).transpose()?.map(HostPath::from),
+    }))
 }
 
 /// What a mount shows.
@@ -171,25 +195,37 @@ fn list(out: Out) -> Result<i32, Problem> {
     for v in &volumes {
         let label = if v.label.is_empty() { String::new() } else { format!("  {:?}", v.label) };
         let at = v.snapshot.as_ref().map_or(String::new(), |name| format!("  snapshot {name:?}"));
-        text.push_str(&format!("{}  volume in {}{label}{at}\n", v.dir, v.file));
+        let how = v.threads.as_ref().map_or(String::new(), |how| {
+            let (stall, policy) = (how.stall_ms, policy(how.policy));
+            let asks = certifier(how.certifier.as_ref());
+            format!("  threads  stall {stall} ms{policy}{asks}")
+        });
+        text.push_str(&format!("{}  volume in {}{label}{at}{how}\n", v.dir, v.file));
     }
     for g in &guarded {
         let routed = if g.routed { "  routed" } else { "" };
         let fast = if g.fast_open { "  fast-open" } else { "" };
         let (dir, volume, stall) = (&g.dir, &g.volume, g.stall_ms);
-        let policy = match g.policy {
-            Policy::Osprio => "",
-            Policy::Timestamp => "  policy timestamp",
-            Policy::Size => "  policy size",
-            Policy::Karma => "  policy karma",
-        };
-        let asks = g.certifier.as_ref().map_or(String::new(), |at| format!("  certifier {at}"));
+        let (policy, asks) = (policy(g.policy), certifier(g.certifier.as_ref()));
         text.push_str(&format!(
             "{dir}  on {volume}  stall {stall} ms{policy}{routed}{fast}{asks}\n"
         ));
     }
     output::print(&text);
     Ok(0)
+}
+
+fn policy(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Osprio => "",
+        Policy::Timestamp => "  policy timestamp",
+        Policy::Size => "  policy size",
+        Policy::Karma => "  policy karma",
+    }
+}
+
+fn certifier(at: Option<&HostPath>) -> String {
+    at.map_or(String::new(), |at| format!("  certifier {at}"))
 }
 
 /// The guarded directories, and the mounted volumes. A daemon is not started to say that there are

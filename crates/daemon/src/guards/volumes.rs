@@ -6,8 +6,8 @@ use crate::holders::{self, Sought};
 use crate::image::{Image, Opened, Wanted, Which, cannot_open};
 use crate::mounts;
 use crate::protocol::{
-    Failure, FailureKind, HostPath, MountVolume, MountedVolume, Peer, Snapshots, Umount, Unmounted,
-    VolumeSnapshot,
+    Failure, FailureKind, HostPath, MountVolume, MountedVolume, Peer, STALL_MS_MAX, Snapshots,
+    Umount, Unmounted, VolumeSnapshot,
 };
 use crate::roster::VolumeEntry;
 use crate::served;
@@ -95,6 +95,27 @@ fn check_outside(path: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Threads have transactions in a live tree, which root serves.
+fn check_threads(request: &MountVolume, dir: &Path) -> Result<(), Failure> {
+    let Some(how) = &request.threads else { return Ok(()) };
+    if how.stall_ms > STALL_MS_MAX {
+        let text = format!("a change is held for {STALL_MS_MAX} ms at most");
+        return Err(Failure::new(FailureKind::Invalid, text));
+    }
+    if request.snapshot.is_some() {
+        let text = "a snapshot is read-only: threads have no transactions in it";
+        return Err(Failure::new(FailureKind::Invalid, text).path(dir));
+    }
+    if !rustix::process::geteuid().is_root() {
+        let text = "threads have transactions in volumes that root has mounted: a commit reaches \
+                    files by their numbers, for which the kernel wants root";
+        return Err(Failure::new(FailureKind::Unsupported, text)
+            .hint("as root; or mount it without --threads")
+            .path(dir));
+    }
+    Ok(())
+}
+
 impl Guards {
     /// See [`crate::protocol::Control::volumes`].
     pub(crate) fn volumes(&self) -> Vec<MountedVolume> {
@@ -143,12 +164,14 @@ impl Guards {
         }
         check_outside(&file)?;
         check_outside(&dir)?;
+        check_threads(request, &dir)?;
         // Before it is mounted: a mount that is on no list would stay behind dead.
         state.roster.volumes.push(VolumeEntry {
             file: HostPath::from(file.as_path()),
             dir: HostPath::from(dir.as_path()),
             transport: request.transport,
             snapshot: request.snapshot.clone(),
+            threads: request.threads.clone(),
         });
         let mounted = state.settle().and_then(|()| {
             self.mount_image(&Wanted {
@@ -156,6 +179,7 @@ impl Guards {
                 dir: &dir,
                 transport: request.transport,
                 snapshot: request.snapshot.as_deref(),
+                threads: request.threads.as_ref(),
                 opened: state.opened(which),
                 volumes: &self.table.volumes,
                 replaces: false,
@@ -224,7 +248,7 @@ impl Guards {
     }
 
     fn mount_image(&self, wanted: &Wanted<'_>) -> Result<Arc<Image>, Failure> {
-        let image = Image::mount(wanted)?;
+        let image = Image::mount(wanted, self.desk())?;
         let guards = self.me.clone();
         image.watch(move |image| {
             if let Some(guards) = guards.upgrade() {
@@ -263,6 +287,10 @@ impl Guards {
         let find = |dev| holders::find(&Sought::Through { dev }, &but);
         let users: Vec<_> = places.flat_map(find).collect();
         let alone = users.is_empty() && image.copies().is_empty();
+        if alone && let Some(volume) = image.volume() {
+            // What the kernel remembers of them are descriptors of this mount, here.
+            volume.halls().iter().for_each(|hall| hall.aliases.drop_over());
+        }
         let quietly = if alone { image.unmount() } else { Err(Errno::BUSY) };
         let cut = match quietly {
             Ok(()) => Vec::new(),
@@ -342,8 +370,8 @@ impl Guards {
     }
 
     /// Mounts again what a daemon before this one had mounted. Where that cannot be done the dead
-    /// mount stays, and answers `ENOTCONN`: what programs would write into the directory below would
-    /// be hidden by the next mount.
+    /// mount stays, and answers `ENOTCONN`: what programs would write into the directory below, the
+    /// next mount would hide.
     pub(super) fn bring_volume_back(&self, state: &mut State, entry: VolumeEntry, calm: bool) {
         let dir = entry.dir.as_path().to_owned();
         let back = match calm {
@@ -373,8 +401,9 @@ impl Guards {
         let replaces = served::is_ours_at(dir);
         let volumes = &self.table.volumes;
         let (transport, snapshot) = (entry.transport, entry.snapshot.as_deref());
+        let threads = entry.threads.as_ref();
         let opened = state.opened(Which::of(file)?);
-        let wanted = Wanted { file, dir, transport, snapshot, opened, volumes, replaces };
+        let wanted = Wanted { file, dir, transport, snapshot, threads, opened, volumes, replaces };
         // The kernel may not have closed all files of a killed process yet.
         let until = Instant::now() + SUCCESSION_LIMIT;
         loop {

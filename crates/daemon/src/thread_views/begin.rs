@@ -3,7 +3,7 @@
 use super::held::Hold;
 use super::last::{Last, Slept};
 use super::{ASLEEP, Desk, Place, Work};
-use crate::guarded::Guarded;
+use crate::hall::Hall;
 use crate::members::Members;
 use crate::protocol::{self, HostPath};
 use crate::thread_scopes;
@@ -45,12 +45,12 @@ impl Desk {
 
     fn begin_or_wait(&self, place: &Place, caller: Caller, arg: abi::Begin) -> Reply<abi::Begin> {
         let last = place.may_begin(&arg)?;
-        let (table, volume, guarded) = self.parts()?;
-        if let Some(path) = table.volumes.unprotected.any_in(&guarded.dir) {
+        let (table, volume, hall) = self.parts()?;
+        if let Some(path) = table.volumes.unprotected.any_in(&hall.dir) {
             place.now.lock().last.words = not_protected(&path, place.uid);
             return Err(Errno::OPNOTSUPP);
         }
-        let wish = Wish { place, caller, arg, last, table, volume, guarded };
+        let wish = Wish { place, caller, arg, last, table, volume, hall };
         if wish.would_lose() {
             return Err(Errno::AGAIN);
         }
@@ -71,15 +71,14 @@ impl Desk {
 
     /// What has begun is shown to its thread.
     fn open(&self, wish: &Wish<'_>, txn: Arc<Transaction>) -> Reply<()> {
-        let (place, guarded, tid) = (wish.place, &wish.guarded, wish.caller.tid);
+        let (place, hall, tid) = (wish.place, &wish.hall, wish.caller.tid);
         let asleep = move || crate::blocked::all_keep_waiting_for(tid).is_some();
         txn.volume.vol.engine.defer_while(txn.id, asleep);
         let lasting = Lasting::new(Arc::clone(&txn.view), Arc::clone(&wish.volume.vol));
         let lasting = Arc::new(lasting);
-        let rider = self.rider(place, guarded);
+        let rider = self.rider(place, hall);
         let routed = rider.is_some();
-        let attached =
-            guarded.aliases.attach(place.seat, lasting.clone(), self.below.clone(), rider);
+        let attached = hall.aliases.attach(place.seat, lasting.clone(), self.below.clone(), rider);
         if let Err(errno) = attached {
             txn.abort();
             return Err(errno);
@@ -94,8 +93,8 @@ impl Desk {
     }
 
     /// Whose requests are routed, if those of a transaction on this seat are.
-    fn rider(&self, place: &Place, guarded: &Guarded) -> Option<Rider> {
-        let thread = place.thread.clone().filter(|_| guarded.aliases.routes())?;
+    fn rider(&self, place: &Place, hall: &Hall) -> Option<Rider> {
+        let thread = place.thread.clone().filter(|_| hall.aliases.routes())?;
         self.strays.enter(place.tid, thread.as_fd());
         Some(Rider { tid: place.tid, uid: place.uid, gid: place.gid, thread })
     }
@@ -151,7 +150,7 @@ struct Wish<'a> {
     last: Last,
     table: Arc<Transactions>,
     volume: Arc<OpenVolume>,
-    guarded: Arc<Guarded>,
+    hall: Arc<Hall>,
 }
 
 impl Wish<'_> {
@@ -192,9 +191,10 @@ impl Wish<'_> {
         BeginOptions {
             isolation: engine_isolation(self.isolation()),
             follows: Some(Arc::new(OfLast(thread.clone()))),
-            choice: urgency::by(self.guarded.conflicts.policy),
+            choice: urgency::by(self.hall.conflicts.policy),
             age: if again { self.last.retries } else { 0 },
-            read_only: self.is(READ_ONLY),
+            // Without a frozen one it loses like any other: its reads are to be of one moment.
+            read_only: self.is(READ_ONLY) && self.volume.check_snapshots().is_ok(),
             timestamp: again.then_some(self.last.timestamp),
             guest: self.is_guest(),
             inject: self.table.inject(),
@@ -205,10 +205,10 @@ impl Wish<'_> {
     fn terms(&self, thread: LastThread) -> Terms {
         let Caller { uid, tid: client, .. } = self.caller;
         let whose = Whose { uid, client, thread, guest: self.is_guest() };
-        let cwd = HostPath::from(self.guarded.dir.as_path());
+        let cwd = HostPath::from(self.hall.dir.as_path());
         // Where requests are routed they hold locks of view 0.
-        let patience = match self.guarded.aliases.routes() {
-            false => self.guarded.conflicts.stall,
+        let patience = match self.hall.aliases.routes() {
+            false => self.hall.conflicts.stall,
             true => Duration::ZERO,
         };
         Terms {
@@ -270,7 +270,7 @@ impl Wish<'_> {
     fn in_turn(&self, terms: &Terms, options: &BeginOptions) -> Reply<Arc<Transaction>> {
         let id = self.new_id()?;
         let again = self.is_again().then_some(&self.last);
-        let hold = Hold { id, options, again, stall: self.guarded.conflicts.stall };
+        let hold = Hold { id, options, again, stall: self.hall.conflicts.stall };
         let turn = match self.is(NONBLOCK) {
             true => None,
             false => self.place.hold(&self.volume.vol.engine, &hold)?,

@@ -1,6 +1,6 @@
 //! The ends of threads that have seats.
 
-use crate::guarded::Guarded;
+use crate::hall::Hall;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -16,14 +16,14 @@ pub(super) struct Deaths {
 }
 
 impl Deaths {
-    pub fn start(guarded: Weak<Guarded>) -> Option<Arc<Deaths>> {
+    pub fn start(hall: Weak<Hall>) -> Option<Arc<Deaths>> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC);
         let epoll = epoll.inspect_err(|errno| tracing::error!(%errno, "epoll")).ok()?;
         let watched = Mutex::new(rank::LEAF, HashMap::new());
         let deaths = Arc::new(Deaths { epoll, watched });
         let own = Arc::downgrade(&deaths);
         let thread = std::thread::Builder::new().name("seats".into());
-        thread.spawn(move || Deaths::run(&own, &guarded)).ok()?;
+        thread.spawn(move || Deaths::run(&own, &hall)).ok()?;
         Some(deaths)
     }
 
@@ -45,7 +45,7 @@ impl Deaths {
         }
     }
 
-    fn run(this: &Weak<Deaths>, guarded: &Weak<Guarded>) {
+    fn run(this: &Weak<Deaths>, hall: &Weak<Hall>) {
         const LOOK: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 1, tv_nsec: 0 };
         let mut events = Vec::with_capacity(16);
         loop {
@@ -70,9 +70,9 @@ impl Deaths {
                 watched.keys().filter(|seat| gone.contains(&seat.node().0)).copied().collect()
             };
             drop(deaths);
-            let Some(guarded) = guarded.upgrade() else { return };
+            let Some(hall) = hall.upgrade() else { return };
             for seat in seats {
-                guarded.desk_closes(seat);
+                hall.vacated(seat);
             }
         }
     }

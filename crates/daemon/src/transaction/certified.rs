@@ -16,8 +16,8 @@ impl Transaction {
         if self.terms.read_only {
             return None;
         }
-        let guarded = self.parts().flat_map(|part| part.volume.guarded());
-        let all: Vec<_> = guarded.filter_map(|g| g.conflicts.certifier.clone()).collect();
+        let halls = self.parts().flat_map(|part| part.volume.halls());
+        let all: Vec<_> = halls.filter_map(|hall| hall.conflicts.certifier.clone()).collect();
         if all.is_empty() {
             return None;
         }

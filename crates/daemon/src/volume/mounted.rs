@@ -2,6 +2,7 @@
 //! it is mounted, and there is no file system below.
 
 use super::{Location, Memory, OpenVolume, STALLS, Standing, failed, without_slash};
+use crate::hall::Hall;
 use crate::ledger::Ledger;
 use crate::protocol::{Failure, FailureKind};
 use std::collections::HashSet;
@@ -13,20 +14,40 @@ use systx_base::sync::{Mutex, rank};
 use systx_commit::{Checkpoints, Relaxed, Site};
 use systx_lfs_store::VolumeStore;
 use systx_protocol::stores::STORE_DIR;
+use systx_store::host_locks::LockFiles;
 use systx_store::{OnDemand, Store};
 use systx_vfs::shared::SharedVolume;
 use systx_vfs::volume::Volume;
 
+/// The mount of a volume.
+pub(super) struct AsMounted {
+    /// Its id.
+    mount: u64,
+    /// Where threads have transactions in it, if that is wanted.
+    hall: Mutex<Option<Arc<Hall>>>,
+}
+
+impl AsMounted {
+    fn new(mount: u64) -> AsMounted {
+        AsMounted { mount, hall: Mutex::new(rank::LEAF, None) }
+    }
+
+    pub(super) fn hall(&self) -> Option<Arc<Hall>> {
+        self.hall.lock().clone()
+    }
+}
+
 impl OpenVolume {
     /// A volume that is about to be mounted on a directory; `dev`: the device number of what is
-    /// seen there, `mount`: its mount.
+    /// seen there, `mount`: its mount. `lock_files`: what is locked in it, where the mount tells of
+    /// locks.
     ///
     /// # Errors
     /// It cannot be read.
     pub(crate) fn mounted(
         dir: &Path,
         (dev, mount): (u64, u64),
-        store: &Arc<VolumeStore>,
+        (store, lock_files): (&Arc<VolumeStore>, Option<Arc<LockFiles>>),
         ledger: &Arc<Ledger>,
     ) -> Result<OpenVolume, Failure> {
         let location = Location { mount: dir.to_owned(), dev, store: dir.join(STORE_DIR) };
@@ -34,6 +55,10 @@ impl OpenVolume {
         let vol = Volume::new(tree.clone(), without_slash(dir), HashSet::new())
             .map_err(|e| failed("look at", dir, e.into()))?
             .sharing(&STALLS);
+        let vol = match lock_files {
+            Some(files) => vol.with_lock_files(files),
+            None => vol,
+        };
         vol.hide_store(store.own_object());
         let vol = Arc::new(SharedVolume::over(vol));
         let programs = Arc::downgrade(&vol);
@@ -59,7 +84,7 @@ impl OpenVolume {
             site: Arc::new(site),
             standing: Arc::new(standing),
             _always: None,
-            mount: Some(mount),
+            image: Some(AsMounted::new(mount)),
             ledger: Arc::clone(ledger),
             relaxed: Relaxed::new(),
             guarded: Mutex::new(rank::LEAF, Vec::new()),
@@ -69,7 +94,19 @@ impl OpenVolume {
 
     /// Of a log-structured volume: its mount.
     pub(crate) fn mount(&self) -> Option<u64> {
-        self.mount
+        self.image.as_ref().map(|image| image.mount)
+    }
+
+    /// Threads have transactions in it from now on.
+    pub(crate) fn set_hall(&self, hall: Arc<Hall>) {
+        if let Some(image) = &self.image {
+            *image.hall.lock() = Some(hall);
+        }
+    }
+
+    /// They have not any more; where they had.
+    pub(crate) fn take_hall(&self) -> Option<Arc<Hall>> {
+        self.image.as_ref()?.hall.lock().take()
     }
 
     /// It is not served any more, and no transaction works in it: waits for whoever is tidying its
@@ -92,18 +129,21 @@ impl OpenVolume {
     /// # Errors
     /// It is a log-structured volume: all of it is.
     pub(crate) fn check_guards(&self) -> Result<(), Failure> {
-        self.check_built("guarded directories and no transactions of threads")
+        self.check_built("guarded directories")
     }
 
     /// What a log-structured volume does not do.
     pub(super) fn check_built(&self, what: &str) -> Result<(), Failure> {
-        if self.mount.is_none() {
+        if self.image.is_none() {
             return Ok(());
         }
         let dir = self.location.mount.display();
         let text = format!("{dir} is a log-structured volume: there are no {what} on one yet");
         Err(Failure::new(FailureKind::Unsupported, text)
-            .hint("systx run and systx begin work there")
+            .hint(
+                "all of it is guarded: systx run and systx begin work there, and threads where it \
+                 is mounted with --threads",
+            )
             .path(self.location.mount.as_path()))
     }
 }

@@ -1,7 +1,10 @@
 //! Labs on log-structured volumes: what the suites of other file systems ask, they ask there, too.
 
-use super::{Fs, Lab, chmod, image_dir};
+use super::{Fs, Lab, chmod, image_dir, is_mount_point};
 use crate::run::{Limits, finish};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 
 impl Lab {
     /// Has a directory guarded; of a volume all is.
@@ -16,6 +19,27 @@ impl Lab {
         if self.fs != Fs::Volume {
             self.do_systx(["umount", dir]).ok();
         }
+    }
+
+    /// `systx mount` of a directory of the lab for transactions of threads, and how. Of a volume
+    /// that is the volume itself: it is mounted there, and the root of the lab is a directory of
+    /// the machine.
+    pub fn guard_for_threads(&self, dir: &str, how: &[&str]) -> Command {
+        let made = |lab: &Lab| fs::create_dir_all(lab.path(dir)).expect("the lab is writable");
+        if self.fs != Fs::Volume {
+            made(self);
+            return self.systx(["mount", dir].iter().chain(how));
+        }
+        let image = self.image.as_deref().and_then(Path::to_str).expect("UTF-8");
+        if is_mount_point(&self.root()) {
+            let mut umount = self.systx(["umount"]);
+            umount.arg(self.root()).current_dir(self.outside());
+            finish(umount, Limits::default(), self).ok();
+            // The next daemon is started by who mounts, as on other file systems.
+            self.kill_all();
+        }
+        made(self);
+        self.systx(["mount", "--threads", image, dir].iter().chain(how))
     }
 
     /// Makes the volume, and has the lab's daemon mount it.

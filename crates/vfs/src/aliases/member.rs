@@ -2,8 +2,8 @@
 
 use super::{Seat, joined};
 use crate::api::*;
-use crate::plain::Plain;
 use crate::retired::Lasting;
+use crate::zero::Zero;
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -50,7 +50,7 @@ impl Member {
     }
 
     /// A directory of view 0 in the transaction.
-    pub fn place_of(&self, dir: NodeId, plain: &Plain) -> Reply<NodeId> {
+    pub fn place_of(&self, dir: NodeId, zero: &dyn Zero) -> Reply<NodeId> {
         if dir == NodeId::ROOT {
             return self.root();
         }
@@ -60,12 +60,12 @@ impl Member {
         }
         let nobody = Caller { uid: 0, gid: 0, tid: 0 };
         let (mut at, mut ino) = (self.root()?, None);
-        for name in plain.names_of(dir)? {
+        for name in zero.names_of(dir)? {
             let entry = self.lasting.lookup(nobody, at, &name)?.ok_or(Errno::NOENT)?;
             (at, ino) = (entry.node, Some(entry.attr.ino));
         }
         // What has that name in the transaction may be another one.
-        if ino != Some(plain.getattr(dir)?.ino) {
+        if ino != Some(zero.getattr(dir)?.ino) {
             return Err(Errno::NOENT);
         }
         if let Some(routed) = &self.routed {

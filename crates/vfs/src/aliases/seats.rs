@@ -242,6 +242,18 @@ impl Aliases {
         due.iter().flat_map(nodes).collect()
     }
 
+    /// Nobody uses anything of the transactions that are over: what the kernel remembers of them is
+    /// nothing any more (`ESTALE`).
+    pub fn drop_over(&self) {
+        let gone: Vec<Arc<Member>> = {
+            let mut guard = self.table.lock();
+            let Table { members, over, .. } = &mut *guard;
+            over.drain().filter_map(|(tag, _)| members.remove(&tag)).collect()
+        };
+        // Closes what they have open.
+        drop(gone);
+    }
+
     /// A node of what is attached to a seat, as the kernel knows it.
     pub fn node_of(&self, seat: Seat, node: NodeId) -> Option<NodeId> {
         let now = self.table.lock().seats.get(&seat.0)?.now.clone();

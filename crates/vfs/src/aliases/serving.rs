@@ -33,7 +33,7 @@ fn name_of<'a>(request: &Request<'a>) -> Option<(NodeId, &'a [u8])> {
 
 impl Requests for Aliases {
     fn root(&self) -> Reply<Entry> {
-        self.plain.root()
+        self.zero.root()
     }
     fn serve(&self, caller: Caller, request: Request<'_>) -> Reply<Answer> {
         use Request as R;
@@ -49,13 +49,16 @@ impl Requests for Aliases {
             R::Rename { from, to, .. } => {
                 for (dir, name) in [from, to] {
                     if let At::In(member, _) = self.at(dir)? {
+                        if from.0 != to.0 && member.lasting.asks_the_mount() {
+                            return Err(Errno::XDEV);
+                        }
                         self.note(&member, dir, name);
                     }
                 }
                 self.hand_on(caller, request)
             }
             R::Tmpfile { parent, new } => match self.at(parent)? {
-                At::Zero(dir) => self.plain.tmpfile(caller, dir, new).map(Answer::from),
+                At::Zero(dir) => self.zero.tmpfile(caller, dir, new).map(Answer::from),
                 At::In(member, dir) => {
                     member.told(member.lasting.tmpfile(caller, dir, new)?).map(Answer::from)
                 }
@@ -85,7 +88,7 @@ impl Requests for Aliases {
     fn forget(&self, id: NodeId, count: u64) {
         let (tag, node) = split(id);
         if tag == 0 {
-            return self.plain.forget(id, count);
+            return self.zero.forget(id, count);
         }
         let Some(member) = self.table.lock().members.get(&tag).cloned() else { return };
         member.lasting.forget(node, count);
@@ -99,7 +102,7 @@ impl Requests for Aliases {
     }
     fn worn_listing(&self, file: NodeId) -> Option<NodeId> {
         match self.at(file).ok()? {
-            At::Zero(file) => self.plain.worn_listing(file),
+            At::Zero(file) => self.zero.worn_listing(file),
             At::In(member, file) => {
                 let dir = member.lasting.worn_listing(file)?;
                 // Of what has no root of its own the kernel keeps no listing there.
@@ -123,7 +126,7 @@ impl Requests for Aliases {
         }
         let (tag, node) = split(id);
         if tag == 0 {
-            return self.plain.release(id, handle);
+            return self.zero.release(id, handle);
         }
         let mut table = self.table.lock();
         if let Some(chair) = table.seats.get_mut(&tag).filter(|_| node == CONTROL) {
@@ -144,25 +147,25 @@ impl Requests for Aliases {
     }
     fn land(&self, node: NodeId) -> bool {
         match self.at(node) {
-            Ok(At::Zero(node)) => self.plain.land(node),
+            Ok(At::Zero(node)) => self.zero.land(node),
             _ => false,
         }
     }
     fn waits(&self) -> bool {
         let members: Vec<_> = self.table.lock().members.values().cloned().collect();
-        self.plain.waits() || members.iter().any(|member| member.lasting.waits())
+        self.zero.waits() || members.iter().any(|member| member.lasting.waits())
     }
     fn valid(&self, node: NodeId, name: Option<&[u8]>) -> Valid {
         const ZERO: Option<Duration> = Some(Duration::ZERO);
         const NO: Valid = Valid { name: ZERO, attr: ZERO, dir_attr: ZERO };
         if self.is_shared(node) {
             // Whoever asks: the next one may be another one.
-            let valid = self.plain.valid(node, name);
+            let valid = self.zero.valid(node, name);
             return Valid { name: ZERO, attr: valid.attr, dir_attr: ZERO };
         }
         match self.at(node) {
             Ok(At::Zero(NodeId::ROOT)) if name.is_some_and(|n| n.starts_with(HIDDEN)) => NO,
-            Ok(At::Zero(node)) => self.plain.valid(node, name),
+            Ok(At::Zero(node)) => self.zero.valid(node, name),
             Ok(At::In(member, node)) => member.lasting.valid(node, name),
             Ok(At::Idle | At::Control(_)) | Err(_) => NO,
         }
@@ -172,7 +175,7 @@ impl Requests for Aliases {
 impl Aliases {
     /// Hands a request on to where its nodes belong, which have to belong together.
     fn hand_on(&self, caller: Caller, mut request: Request<'_>) -> Reply<Answer> {
-        let [Some(one), two] = request.nodes() else { return self.plain.serve(caller, request) };
+        let [Some(one), two] = request.nodes() else { return self.zero.serve(caller, request) };
         let first = self.at(*one)?;
         if let Some(two) = two {
             *two = match (&first, self.at(*two)?) {
@@ -185,7 +188,7 @@ impl Aliases {
         *one = *node;
         match &first {
             At::In(member, _) => member.lasting.serve(caller, request),
-            _ => self.plain.serve(caller, request),
+            _ => self.zero.serve(caller, request),
         }
     }
 
@@ -200,13 +203,17 @@ impl Aliases {
         if hidden && matches!(request, Request::Lookup { .. }) {
             return self.find_seat(caller, name).map(Answer::from);
         }
+        // By a file handle, where the numbers of view 0 mean the same for ever: these do not.
+        if split(dir).0 != 0 && matches!(name, b"." | b"..") {
+            return Err(Errno::STALE);
+        }
         let at = self.at(dir)?;
         if let ([Some(place), _], At::Zero(node) | At::In(_, node)) = (request.nodes(), &at) {
             *place = *node;
         }
         let member = match at {
             At::Zero(_) if hidden => return Err(Errno::PERM),
-            At::Zero(_) => return self.plain.serve(caller, request),
+            At::Zero(_) => return self.zero.serve(caller, request),
             At::In(member, _) => member,
             At::Idle | At::Control(_) => return Err(Errno::CANCELED),
         };
@@ -236,13 +243,13 @@ impl Aliases {
 
     fn attr_of(&self, node: NodeId) -> Reply<Attr> {
         match self.at_or_plain(node)? {
-            At::Zero(node) => self.plain.getattr(node),
+            At::Zero(node) => self.zero.getattr(node),
             At::In(member, at) if self.is_shared(node) => {
-                let Attr { mode, uid, gid, .. } = self.plain.getattr(node)?;
+                let Attr { mode, uid, gid, .. } = self.zero.getattr(node)?;
                 Ok(Attr { mode, uid, gid, ..member.lasting.getattr(at)? })
             }
             At::In(member, node) => member.lasting.getattr(node),
-            At::Idle => Ok(self.plain.root()?.attr),
+            At::Idle => Ok(self.zero.root()?.attr),
             At::Control(seat) => self.control_attr(seat),
         }
     }
@@ -258,7 +265,7 @@ impl Aliases {
                 self.attr_of(node)
             }
             At::In(member, node) => member.lasting.setattr(caller, node, set),
-            At::Zero(node) => self.plain.setattr(caller, node, set),
+            At::Zero(node) => self.zero.setattr(caller, node, set),
             At::Idle | At::Control(_) => Err(Errno::CANCELED),
         }
     }
@@ -270,7 +277,7 @@ impl Aliases {
         (parent, name): (NodeId, &[u8]),
     ) -> Reply<Entry> {
         let (member, node, dir) = match (self.at(node)?, self.at(parent)?) {
-            (At::Zero(node), At::Zero(dir)) => return self.plain.link(caller, node, dir, name),
+            (At::Zero(node), At::Zero(dir)) => return self.zero.link(caller, node, dir, name),
             (At::In(a, node), At::In(b, dir)) if Arc::ptr_eq(&a, &b) => (a, node, dir),
             (At::Zero(node), At::In(member, dir)) => {
                 let node = self.in_member(&member, node).ok_or(Errno::XDEV)?;
@@ -287,7 +294,7 @@ impl Aliases {
             // Where the kernel believes no name it need not be told of any.
             At::Zero(node) => {
                 let attributes = attributes && self.routes.is_none();
-                return self.plain.readdir(node, from, attributes, sink);
+                return self.zero.readdir(node, from, attributes, sink);
             }
             At::In(member, node) => (member, node),
             At::Idle | At::Control(_) => return Err(Errno::CANCELED),
@@ -313,11 +320,11 @@ impl Aliases {
 
     fn xattr_of(&self, node: NodeId, key: &[u8]) -> Reply<Vec<u8>> {
         match self.at_or_plain(node)? {
-            At::Zero(node) => self.plain.getxattr(node, key),
+            At::Zero(node) => self.zero.getxattr(node, key),
             At::In(member, at) if self.is_shared(node) && is_acl(key) => {
                 // The transaction relies on its own all the same.
                 let _ = member.lasting.getxattr(at, key);
-                self.plain.getxattr(node, key)
+                self.zero.getxattr(node, key)
             }
             At::In(member, node) => member.lasting.getxattr(node, key),
             // Before others than the directory's owner may open it, the kernel asks for its access
@@ -349,11 +356,11 @@ impl Aliases {
             return Ok(Opened { handle: DIRECTORY, keep_cache: own, cache_listing: own });
         }
         // One answer for the mount, and nobody has another root in it.
-        if !self.plain.is_told() {
+        if !self.zero.is_told() {
             return Err(Errno::NOSYS);
         }
         match self.at(id)? {
-            At::Zero(node) => self.plain.open(caller, node, how),
+            At::Zero(node) => self.zero.open(caller, node, how),
             At::In(member, node) => member.lasting.open(caller, node, how),
             At::Idle => Err(Errno::CANCELED),
             At::Control(seat) => {

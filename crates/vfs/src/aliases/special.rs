@@ -24,8 +24,8 @@ impl Aliases {
     /// Those of view 0.
     pub(super) fn told(&self, member: &Arc<Member>, entry: Entry) -> Reply<Entry> {
         let before = Some(entry.node).filter(|_| is_special(entry.attr.kind));
-        if let Some(file) = before.and_then(|node| member.lasting.untouched(node))
-            && let Some(shared) = self.plain.hand_out(file)?
+        if let Some((file, id)) = before.and_then(|node| member.lasting.untouched(node))
+            && let Some(shared) = self.zero.hand_out_met(file, id)?
         {
             member.shared.lock().insert(shared.node);
             return Ok(shared);
@@ -35,7 +35,7 @@ impl Aliases {
 
     /// The same node in a transaction, of one of view 0 that it sees.
     pub(super) fn in_member(&self, member: &Arc<Member>, node: NodeId) -> Option<NodeId> {
-        member.lasting.node_of(self.plain.special(node)?)
+        member.lasting.node_of(self.zero.special(node)?)
     }
 
     /// Before attributes are changed.
@@ -44,7 +44,7 @@ impl Aliases {
     /// `EOPNOTSUPP`: they are those of view 0, and who asks is in a transaction.
     pub(super) fn check_special(&self, at: &At) -> Reply<()> {
         let At::Zero(node) = at else { return Ok(()) };
-        if self.plain.special(*node).is_none() || self.table.lock().members.is_empty() {
+        if self.zero.special(*node).is_none() || self.table.lock().members.is_empty() {
             return Ok(());
         }
         let routed = || Ok(self.routes.as_ref().map_or(Ok(None), |r| r.find())?.is_some());

@@ -47,8 +47,8 @@ impl View {
 
     /// A new description of the file that stands for a node.
     fn lock_file(&self, locks: &Locks, node: NodeId) -> Reply<LockFile> {
-        let io = self.vol.locks.as_ref();
-        if io.is_none() && !self.others.keeps_locks() {
+        let (io, files) = (self.vol.locks.as_ref(), self.vol.lock_files.as_ref());
+        if io.is_none() && files.is_none() && !self.others.keeps_locks() {
             return Err(Errno::NOSYS);
         }
         let st = self.state.lock();
@@ -58,8 +58,11 @@ impl View {
             drop(st);
             return locks.unnamed(node).map_err(errno);
         }
-        let (dir, name) = self.backing_place(&st, node)?;
         let id = st.base(node)?.stamp.id;
+        if let Some(files) = files {
+            return files.of(id).map_err(errno);
+        }
+        let (dir, name) = self.backing_place(&st, node)?;
         drop(st);
         let dir = self.bare(&dir);
         if self.others.keeps_locks()

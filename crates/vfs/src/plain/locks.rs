@@ -3,41 +3,40 @@
 //! layer above knows when an owner has closed, and unlocks.
 
 use super::Plain;
-use crate::api::{Lock, LockKind, Reply};
-use crate::locks::{Ask, Locks, Wait};
-use rustix::io::Errno;
+use crate::api::{Lock, Reply};
+use crate::locks::{Locks, Wait};
+use crate::volume::errno;
 use std::sync::Arc;
 use systx_base::NodeId;
-use systx_store::host_locks::LockFile;
+use systx_store::host_locks::{LockFile, LockFiles};
 
 impl Plain {
     /// Those of the view in whose place this one is go on.
     pub(crate) fn adopt_locks(&self, locks: Arc<Locks>) {
-        let own = std::mem::replace(&mut *self.locks.lock(), locks);
-        drop(own);
+        self.locks.adopt(locks);
     }
 
-    fn locks(&self) -> Arc<Locks> {
-        Arc::clone(&self.locks.lock())
+    /// The same, where locks are on these and not on the backing files.
+    #[must_use]
+    pub(crate) fn locking(self, lock_files: Option<Arc<LockFiles>>) -> Plain {
+        Plain { lock_files, ..self }
     }
 
     pub(super) fn set_lock(&self, node: NodeId, lock: Lock, wait: Option<&Arc<Wait>>) -> Reply<()> {
-        let locks = self.locks();
-        if lock.kind == LockKind::Unlock {
-            return locks.clear(node, &lock);
-        }
-        let ask = Ask { node, lock, ino: 0, openings: None, wait };
-        locks.set(&ask, &|| self.lock_file(node))
+        self.locks.set(node, lock, wait, &|| self.lock_file(node))
     }
 
     pub(super) fn test_lock(&self, node: NodeId, lock: Lock) -> Reply<Option<Lock>> {
-        self.locks().test(node, &lock, &|| self.lock_file(node))
+        self.locks.test(node, lock, &|| self.lock_file(node))
     }
 
     /// A new description of a node's file.
     fn lock_file(&self, id: NodeId) -> Reply<LockFile> {
         let node = self.table.node(id)?;
-        let file = LockFile::over(&*self.table.path(&node)?);
-        file.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+        match &self.lock_files {
+            Some(files) => files.of(node.host),
+            None => LockFile::over(&*self.table.path(&node)?),
+        }
+        .map_err(errno)
     }
 }

@@ -1,8 +1,12 @@
 //! What commits and snapshots ask of the plain view of a guarded directory.
 
-use super::Plain;
+use super::{Plain, is_special};
+use crate::api::{Entry, Reply};
 use crate::inode_locks::writers::FileAt;
 use crate::publication::{Opens, ViewZero};
+use crate::sys;
+use crate::zero::Zero;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 use systx_base::{NodeId, Oid};
 use systx_store::io::{HostId, Openers};
@@ -30,6 +34,27 @@ impl ViewZero for Plain {
     }
     fn opens(&self) -> Option<&dyn Opens> {
         self.told.then_some(self)
+    }
+}
+
+impl Zero for Plain {
+    fn special(&self, node: NodeId) -> Option<HostId> {
+        let node = self.table.node(node).ok()?;
+        is_special(node.kind).then_some(node.host)
+    }
+    fn hand_out_met(&self, file: Option<OwnedFd>, _: HostId) -> Reply<Option<Entry>> {
+        file.map_or(Ok(None), |file| self.hand_out(file))
+    }
+    fn names_of(&self, dir: NodeId) -> Reply<Vec<Vec<u8>>> {
+        if dir == NodeId::ROOT {
+            return Ok(Vec::new());
+        }
+        let open = |node| self.table.path(&*self.table.node(node)?);
+        let rest = sys::path_below(open(NodeId::ROOT)?.as_fd(), open(dir)?.as_fd())?;
+        Ok(rest.split(|b| *b == b'/').map(<[u8]>::to_vec).collect())
+    }
+    fn known(&self) -> usize {
+        self.size().0
     }
 }
 

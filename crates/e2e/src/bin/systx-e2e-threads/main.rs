@@ -6,6 +6,7 @@
 
 #![deny(unsafe_code)]
 
+mod driven;
 mod losing;
 mod quota;
 mod routed;
@@ -54,6 +55,7 @@ fn main() {
         "relaxed-stream" => relaxed_stream(dir),
         "relaxed-failure" => relaxed_failure(dir),
         "quota" => quota::case(dir),
+        "driven" => driven::case(dir),
         "losing" => losing::driven(dir),
         "listed" => losing::listed(dir),
         "counts" => losing::counts(dir, rounds),
@@ -458,6 +460,8 @@ fn daemon(dir: &Path, outside_only: u64) {
         systx::xend().unwrap();
         assert_eq!(read(dir.join("again")), "again");
         fs::remove_file(dir.join("again")).unwrap();
+        // What plain programs do in a volume a daemon that is killed may take along.
+        File::open(dir).unwrap().sync_all().unwrap();
     }
 }
 
