@@ -262,11 +262,6 @@ impl Transaction {
         if !terms.read_only {
             return Ok(None);
         }
-        match volume.check_snapshots() {
-            // That it has seen one moment is found out at its end.
-            Err(_) if terms.lives == Lives::Thread => return Ok(None),
-            checked => checked?,
-        }
         if !terms.at_once {
             return Ok(volume.vol.snapshot(Arc::clone(spill)));
         }

@@ -1,4 +1,4 @@
-//! The committed tree of a volume.
+//! The committed tree of a volume, as it is or as it was at a moment.
 //!
 //! A handle is a number of an object, and a hold on it: the object stays as long as the handle
 //! lives, also without a name.  Whoever drops the last clone of one may have any lock, so it only
@@ -14,7 +14,9 @@ use systx_base::sync::{Mutex, rank};
 use systx_base::{Kind, Time, mix};
 use systx_lfs::format::{BLOCK, INO_MAX, Ino, ROOT};
 use systx_lfs::{Attrs, Clock, Ops, Volume};
-use systx_store::io::{Class, Fixed, FsInfo, Handle, HostId, ListItem, Open, Openers, Stat, Tree};
+use systx_store::io::{
+    Class, Fixed, FsInfo, Handle, HostId, ListItem, Moment, Moments, Open, Openers, Stat, Tree,
+};
 use systx_store::writeset::{Content, Origin, WriteSet};
 
 /// What `statfs` says of such a volume.
@@ -49,6 +51,8 @@ impl Drop for Held {
 /// The tree of an open volume.
 pub struct VolumeTree {
     volume: Arc<Volume>,
+    /// The moment that it shows; `None`: it is the tree as it is.
+    moment: Option<systx_lfs::Moment>,
     clock: Clock,
     /// Device number.
     dev: u64,
@@ -83,6 +87,7 @@ impl VolumeTree {
         let going = Mutex::new(rank::OPEN, Going { dropped, open, slots });
         VolumeTree {
             volume,
+            moment: None,
             clock,
             dev,
             dropped: sender,
@@ -91,12 +96,22 @@ impl VolumeTree {
         }
     }
 
+    /// The tree as it is now, whatever is changed afterwards.  What it shows stays without a hold.
+    fn of_moment(&self) -> VolumeTree {
+        let moment = Some(self.volume.moment());
+        VolumeTree { moment, ..VolumeTree::new(Arc::clone(&self.volume), Arc::clone(&self.clock)) }
+    }
+
     /// Looks at the committed tree.
     pub(crate) fn look<T>(
         &self,
         look: impl FnOnce(&mut Ops<'_>) -> systx_lfs::Result<T>,
     ) -> Result<T> {
-        self.volume.look(look).map_err(io_error)
+        match &self.moment {
+            Some(moment) => moment.look(look),
+            None => self.volume.look(look),
+        }
+        .map_err(io_error)
     }
 
     /// Says that nobody has a slot any longer; it is removed by the next call.
@@ -174,6 +189,9 @@ impl VolumeTree {
     /// # Errors
     /// `ENOENT`.
     pub(crate) fn handle(&self, ino: Ino, is_open: bool) -> Result<Handle> {
+        if self.moment.is_some() {
+            return Ok(unheld(ino));
+        }
         self.volume.hold(ino).map_err(io_error)?;
         if is_open {
             *self.going.lock().open.entry(ino).or_insert(0) += 1;
@@ -254,6 +272,23 @@ pub(crate) fn number_of(volume: &Volume) -> u64 {
     })
 }
 
+/// A handle of what stays by itself.
+fn unheld(ino: Ino) -> Handle {
+    Handle::new(Held { ino, is_open: false, dropped: channel().0 })
+}
+
+impl Moments for VolumeTree {
+    fn moment(&self) -> Arc<dyn Moment> {
+        Arc::new(self.of_moment())
+    }
+}
+
+impl Moment for VolumeTree {
+    fn is_given_up(&self) -> bool {
+        self.moment.as_ref().is_some_and(systx_lfs::Moment::is_given_up)
+    }
+}
+
 /// The number that a handle is for.
 pub(crate) fn ino_of(handle: &Handle) -> Ino {
     handle.inner::<Held>().ino
@@ -273,10 +308,7 @@ impl Tree for VolumeTree {
         // The root has a name for ever, and needs no hold.
         match self.handle(ROOT, false) {
             Ok(root) => root,
-            Err(_) => {
-                let dropped = channel().0;
-                Handle::new(Held { ino: ROOT, is_open: false, dropped })
-            }
+            Err(_) => unheld(ROOT),
         }
     }
     fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle> {

@@ -61,6 +61,7 @@ fn write_all(state: &mut State) -> Result<()> {
     state.settle(&flushed);
     state.last = next;
     state.tree.settled();
+    state.tree.moments.tidy(&mut state.usage);
     state.usage.reclaim();
     state.flow.since = 0;
     state.flow.durable = applied;

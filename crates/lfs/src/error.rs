@@ -84,6 +84,9 @@ pub enum Error {
     /// A stream is not for the volume as it is.
     #[error("{0}")]
     Unfit(String),
+    /// What a moment had kept was needed: see [`crate::Moment`].
+    #[error("the moment is given up: others needed the room of what was kept for it")]
+    GivenUp,
     /// No super block of this format.
     #[error("not a volume of this format: {0}")]
     NotAVolume(&'static str),
@@ -130,7 +133,7 @@ impl Error {
             Error::NoAttr => Errno::NODATA,
             Error::NoSpace => Errno::NOSPC,
             Error::ReadOnly => Errno::ROFS,
-            Error::Conflict { .. } | Error::Removed(_) => Errno::CANCELED,
+            Error::Conflict { .. } | Error::Removed(_) | Error::GivenUp => Errno::CANCELED,
             Error::Busy(_) => Errno::BUSY,
             Error::Corrupt { .. } | Error::Poisoned => Errno::IO,
             Error::Io(e) => Errno::from_io_error(e).unwrap_or(Errno::IO),

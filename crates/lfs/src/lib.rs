@@ -13,8 +13,8 @@
 //! break the tree.
 //!
 //! From the bottom up: `device`, `format`, `object`, `entry`, `rules`, `piece`, `usage`, `group`,
-//! `txn`, `veil`, `tree`, `superblock`, `root`, `promise`, `ops`, `pending`, `state`, `checkpoint`,
-//! `recovery`, `cleaner`, `fsck`, `snapshots`, `volume`, `stream`, `background`.
+//! `txn`, `veil`, `moments`, `tree`, `superblock`, `root`, `promise`, `ops`, `pending`, `state`,
+//! `checkpoint`, `recovery`, `cleaner`, `fsck`, `snapshots`, `volume`, `stream`, `background`.
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +29,7 @@ pub mod fsck;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod group;
+mod moments;
 mod object;
 mod ops;
 mod pending;
@@ -62,4 +63,4 @@ pub use superblock::{grow, mend as mend_super, read_super};
 pub use tree::Clock;
 pub use txn::Txn;
 pub use veil::Hidden;
-pub use volume::{Format, Plan, Round, Space, Tended, Tending, Volume, fitting, mkfs};
+pub use volume::{Format, Moment, Plan, Round, Space, Tended, Tending, Volume, fitting, mkfs};

@@ -3,6 +3,7 @@
 
 mod apply;
 mod cover;
+mod past;
 
 pub use cover::Cover;
 
@@ -98,11 +99,18 @@ pub struct Limits {
     pub dirty_pages_max: u64,
     /// Commits pay for cleaning while less than this part of the segments is free; 0: never.
     pub pay_below_percent: u32,
+    /// Old values (names, objects and pages) that are kept for moments; beyond, all are given up.
+    pub kept_max: u64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { txn_pages_max: 16 << 10, dirty_pages_max: 8 << 10, pay_below_percent: 10 }
+        Limits {
+            txn_pages_max: 16 << 10,
+            dirty_pages_max: 8 << 10,
+            pay_below_percent: 10,
+            kept_max: 4 << 20,
+        }
     }
 }
 
@@ -285,6 +293,7 @@ impl State {
     pub fn delete(&mut self, ino: Ino) -> Result<()> {
         self.tree.load(ino)?;
         let Some(object) = self.tree.remove(ino) else { return Ok(()) };
+        self.keep_removed(ino, &object);
         if let Body::Pages(pages) = &object.body {
             pages.values().filter_map(|p| p.place).for_each(|p| self.usage.remove(p.at));
         }

@@ -3,6 +3,7 @@
 use crate::device::Device;
 use crate::error::{Error, Result, Structure};
 use crate::format::{BLOCK, Blob, CHUNK, Geometry, Ino, VolumeId};
+use crate::moments::Moments;
 use crate::object::{Object, Page, Place};
 use crate::veil::Veil;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -172,6 +173,8 @@ pub struct Tree {
     grown: u64,
     /// What of it is not to be seen yet.
     pub veil: Veil,
+    /// What of before is still to be seen.
+    pub moments: Moments,
 }
 
 impl Tree {
@@ -188,6 +191,7 @@ impl Tree {
             debt: 0,
             grown: 0,
             veil: Veil::default(),
+            moments: Moments::default(),
         }
     }
 

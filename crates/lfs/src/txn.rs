@@ -78,7 +78,7 @@ pub enum Staged {
 }
 
 impl Staged {
-    fn is_hole(&self) -> bool {
+    pub(crate) fn is_hole(&self) -> bool {
         matches!(self, Staged::Hole)
     }
 }

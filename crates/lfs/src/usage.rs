@@ -20,6 +20,8 @@ pub struct Segment {
     pub veils: u32,
     /// The log, or a transaction, is about to write or has written it.
     pub taken: bool,
+    /// Moments that need what is dead in it.
+    pub kept: u32,
 }
 
 /// All segments.
@@ -30,6 +32,10 @@ pub struct Usage {
     /// Those that may be written: nothing in them is needed by the tree, the last checkpoint, or
     /// a snapshot.
     free: BTreeSet<u32>,
+    /// Those that are free but for moments: they are counted as free, and taken last.
+    lent: BTreeSet<u32>,
+    /// How often moments had to give them back.
+    calls: u64,
     /// Blocks in use; of a segment that is pinned, all.
     occupied: u64,
 }
@@ -38,7 +44,8 @@ impl Usage {
     /// The table of an empty volume.
     pub fn new(geometry: Geometry) -> Usage {
         let segments = vec![Segment::default(); geometry.segments as usize];
-        Usage { geometry, segments, free: (0..geometry.segments).collect(), occupied: 0 }
+        let free = (0..geometry.segments).collect();
+        Usage { geometry, segments, free, lent: BTreeSet::new(), calls: 0, occupied: 0 }
     }
 
     /// One segment.
@@ -51,8 +58,13 @@ impl Usage {
         &self.segments
     }
 
-    /// Number of segments that may be written.
+    /// Number of segments that may be written, also if moments have to be given up for that.
     pub fn free(&self) -> u32 {
+        self.idle() + self.lent.len() as u32
+    }
+
+    /// Number of segments that may be written, and that nobody needs.
+    pub fn idle(&self) -> u32 {
         self.free.len() as u32
     }
 
@@ -107,8 +119,39 @@ impl Usage {
         blocks.for_each(|block| self.remove(block));
     }
 
+    /// A moment needs what is dead in a segment.
+    pub fn keep(&mut self, segment: u32) {
+        if let Some(slot) = self.segments.get_mut(segment as usize) {
+            slot.kept += 1;
+        }
+    }
+
+    /// The opposite of [`Usage::keep`].
+    pub fn let_go(&mut self, segment: u32) {
+        let Some(slot) = self.segments.get_mut(segment as usize) else { return };
+        slot.kept = slot.kept.saturating_sub(1);
+        if slot.kept == 0 && self.lent.remove(&segment) {
+            self.free.insert(segment);
+        }
+    }
+
+    /// All moments are given up: what was kept for them may be written.
+    pub fn call_in(&mut self) {
+        self.calls += 1;
+        self.segments.iter_mut().for_each(|slot| slot.kept = 0);
+        self.free.append(&mut self.lent);
+    }
+
+    /// How often that was done.
+    pub fn calls(&self) -> u64 {
+        self.calls
+    }
+
     /// Takes a free segment, the first after `after`, to be written.
     pub fn take(&mut self, after: u32) -> Option<u32> {
+        if self.free.is_empty() && !self.lent.is_empty() {
+            self.call_in();
+        }
         let segment =
             self.free.range(after..).next().or_else(|| self.free.iter().next()).copied()?;
         self.take_this(segment);
@@ -118,6 +161,7 @@ impl Usage {
     /// Takes a segment that somebody names.
     pub fn take_this(&mut self, segment: u32) {
         self.free.remove(&segment);
+        self.lent.remove(&segment);
         if let Some(slot) = self.segments.get_mut(segment as usize) {
             slot.generation = slot.generation.wrapping_add(1);
             slot.taken = true;
@@ -141,7 +185,7 @@ impl Usage {
 
     /// Whether a segment may be written.
     pub fn is_free(&self, segment: u32) -> bool {
-        self.free.contains(&segment)
+        self.free.contains(&segment) || self.lent.contains(&segment)
     }
 
     /// The segment is not being written any longer; a checkpoint may free it.
@@ -163,8 +207,9 @@ impl Usage {
     pub fn reclaim(&mut self) -> u32 {
         let before = self.free();
         for (n, s) in (0..).zip(&self.segments) {
-            if s.live == 0 && s.pins + s.veils == 0 && !s.taken {
-                self.free.insert(n);
+            if s.live == 0 && s.pins + s.veils == 0 && !s.taken && !self.free.contains(&n) {
+                let to = if s.kept == 0 { &mut self.free } else { &mut self.lent };
+                to.insert(n);
             }
         }
         self.free() - before

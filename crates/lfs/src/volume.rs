@@ -1,8 +1,10 @@
 //! An open volume: its lock, group commit, and who waits for whom.
 
 mod cleaning;
+mod moment;
 
 pub use cleaning::{Plan, Round, Tended, Tending};
+pub use moment::Moment;
 
 use crate::checkpoint;
 use crate::cleaner;
@@ -368,7 +370,7 @@ impl Volume {
             state.cover(ticket, cover)?;
         }
         self.commits.fetch_add(1, Ordering::Relaxed);
-        if state.usage.free() < state.flow.wake_below {
+        if state.usage.idle() < state.flow.wake_below {
             self.work.notify_all();
         }
         if state.is_short() && !removes {

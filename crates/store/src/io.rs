@@ -262,6 +262,19 @@ pub trait Tree: Send + Sync {
     fn now(&self) -> Time;
 }
 
+/// A tree as it was at some moment.
+pub trait Moment: Tree {
+    /// Whether it had to be given up, since others needed the room of what was kept for it: reads
+    /// answer `ECANCELED`.
+    fn is_given_up(&self) -> bool;
+}
+
+/// A tree that can show any moment of itself, because of which nobody waits or is refused anything.
+pub trait Moments: Send + Sync {
+    /// The tree as it is now, whatever is changed afterwards.
+    fn moment(&self) -> Arc<dyn Moment>;
+}
+
 /// A tree, and the calls that change it.
 pub trait Io: Tree {
     /// As [`Tree::open_file`], for reading and writing.

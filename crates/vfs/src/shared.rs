@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, RwLock, rank};
 use systx_store::Versions;
-use systx_store::io::{Handle, HostId, Tree};
+use systx_store::io::{Handle, HostId, Moments, Tree};
 use systx_store::writeset::WriteSet;
 
 mod landing;
@@ -39,6 +39,8 @@ pub struct SharedVolume {
     pub(crate) afterwards: Afterwards,
     /// What open snapshots need of what has been changed since they began.
     pub past: Arc<Past>,
+    /// Who keeps the past instead, where the store does.
+    moments: Option<Arc<dyn Moments>>,
     /// Locks on inodes of guarded directories.
     pub(crate) inode_locks: Arc<InodeLocks>,
     /// Plain changes of names and attributes that the kernel may not know of yet.
@@ -71,10 +73,17 @@ impl SharedVolume {
             is_publishing: AtomicBool::new(false),
             afterwards: Afterwards::new(),
             past: Arc::new(Past::new()),
+            moments: None,
             inode_locks: Arc::new(InodeLocks::new()),
             landing: Arc::new(Landing::new()),
             follower: OnceLock::new(),
         }
+    }
+
+    /// Its past is the store's to keep.
+    #[must_use]
+    pub fn with_moments(self, moments: Arc<dyn Moments>) -> SharedVolume {
+        SharedVolume { moments: Some(moments), ..self }
     }
 
     /// Commits are told to `follower` from now on; the first call counts.
@@ -124,9 +133,14 @@ impl SharedVolume {
     /// With commits and requests kept out.
     fn freeze(&self, spill: Arc<dyn Spill>) -> Option<Frozen> {
         let roots = self.guarded_roots();
-        if roots.is_empty() || self.locks.is_none() {
+        if roots.is_empty() {
             return None;
         }
+        if let Some(moments) = &self.moments {
+            return Some(Frozen::of(moments.moment(), Arc::new(roots)));
+        }
+        // A past of ours is of descriptors.
+        self.locks.as_ref()?;
         Some(past::frozen(Arc::clone(&self.tree), self.past.begin(spill), roots))
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use systx_base::Oid;
 use systx_base::sync::{Mutex, rank};
-use systx_store::io::{Handle, HostId, Tree};
+use systx_store::io::{self, Handle, HostId, Tree};
 
 /// The moment that a snapshot shows, as whoever keeps it knows it.
 pub(crate) trait Moment: Send + Sync {
@@ -12,6 +12,18 @@ pub(crate) trait Moment: Send + Sync {
     fn is_given_up(&self) -> bool;
     /// The handle of the file system below that one of the snapshot stands for.
     fn bare<'h>(&self, handle: &'h Handle) -> &'h Handle;
+}
+
+/// A moment that the store keeps: it has handles of its own kind for it.
+struct OfStore(Arc<dyn io::Moment>);
+
+impl Moment for OfStore {
+    fn is_given_up(&self) -> bool {
+        self.0.is_given_up()
+    }
+    fn bare<'h>(&self, handle: &'h Handle) -> &'h Handle {
+        handle
+    }
 }
 
 /// What the view of a snapshot is made over.
@@ -32,6 +44,11 @@ impl Frozen {
         roots: Arc<HashSet<HostId>>,
     ) -> Frozen {
         Frozen { tree, moment, roots, met: Mutex::new(rank::LEAF, HashSet::new()) }
+    }
+
+    /// A moment that the store keeps; all of what is below the directories `roots`.
+    pub(crate) fn of(moment: Arc<dyn io::Moment>, roots: Arc<HashSet<HostId>>) -> Frozen {
+        Frozen::new(Arc::clone(&moment) as Arc<dyn Tree>, Box::new(OfStore(moment)), roots)
     }
 
     /// Whether it had to be given up: reads may have failed.

@@ -9,7 +9,6 @@ use crate::processes::Visitor;
 use crate::protocol::*;
 use crate::transaction::{Ended, Lives, Terms, Transaction, Whose, engine_isolation};
 use crate::urgency::{self, LastThread, OfLast};
-use crate::volume::OpenVolume;
 use crate::{deferred, descriptors, history, processes, runs, stopped, top, transports};
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -26,13 +25,7 @@ impl Control for Daemon {
         let choice = urgency::policy(begin.policy, &volume, &begin.place.cwd);
         let patience = urgency::patience(&volume, &begin.place.cwd);
         let mut volumes = vec![volume];
-        let (mut notes, mut details) = self.table.volumes.further(&begin.others, &mut volumes);
-        if begin.read_only {
-            // Of the first one that is refused.
-            let left = volumes.extract_if(1.., |volume| volume.check_snapshots().is_err());
-            let say = |v: Arc<OpenVolume>| format!("{} is not frozen", v.location.mount.display());
-            notes.extend(left.map(say));
-        }
+        let (notes, mut details) = self.table.volumes.further(&begin.others, &mut volumes);
         if !begin.read_only {
             volumes.iter().for_each(|volume| volume.make_way());
         }

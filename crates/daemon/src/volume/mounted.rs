@@ -60,7 +60,7 @@ impl OpenVolume {
             None => vol,
         };
         vol.hide_store(store.own_object());
-        let vol = Arc::new(SharedVolume::over(vol));
+        let vol = Arc::new(SharedVolume::over(vol).with_moments(tree.clone()));
         let programs = Arc::downgrade(&vol);
         tree.ask_first(move |file| programs.upgrade()?.openers(file));
         let class = store.class();
@@ -114,14 +114,6 @@ impl OpenVolume {
     pub(crate) fn is_gone(&self) {
         self.vol.wait_durable();
         self.store.wait_unused();
-    }
-
-    /// Why nothing of it can be seen as it was, if so.
-    ///
-    /// # Errors
-    /// It is a log-structured volume.
-    pub(crate) fn check_snapshots(&self) -> Result<(), Failure> {
-        self.check_built("frozen snapshots (--read-only)")
     }
 
     /// Why nothing of it can be guarded, if so.

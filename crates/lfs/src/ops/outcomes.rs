@@ -127,11 +127,21 @@ impl Ops<'_> {
         Ok((start < size).then_some((start, (end * PAGE).min(size))))
     }
 
-    /// Blocks that the content of an object takes, as far as it is committed.
+    /// Blocks that the content of an object takes.
     ///
     /// # Errors
     /// As [`Ops::attrs`].
     pub fn blocks(&mut self, ino: Ino) -> Result<u64> {
-        Ok(self.tree.get(ino)?.pages().map_or(0, |pages| pages.len() as u64))
+        let own = self.txn.pages.get(&ino);
+        let base = match self.txn.created.contains_key(&ino) {
+            true => None,
+            false => self.tree.get(ino)?.pages(),
+        };
+        let mut blocks = base.map_or(0, BTreeMap::len) as u64;
+        for (page, staged) in own.into_iter().flatten() {
+            blocks -= u64::from(base.is_some_and(|base| base.contains_key(page)));
+            blocks += u64::from(!staged.is_hole());
+        }
+        Ok(blocks)
     }
 }

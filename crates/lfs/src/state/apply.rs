@@ -16,6 +16,7 @@ impl State {
     /// the volume can say.  Nothing has changed then.
     pub fn apply(&mut self, txn: &mut Txn) -> Result<()> {
         self.check(txn)?;
+        self.keep_changed(txn)?;
         // What follows only fails if the medium or an invariant does: `check` has loaded all
         // objects.  Half of a commit in memory must then never reach the log.
         let done = self.install(txn);

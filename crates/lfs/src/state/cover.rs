@@ -3,6 +3,7 @@
 use super::State;
 use crate::error::Result;
 use crate::format::Ino;
+use crate::moments::Old;
 use crate::object::{Body, Node};
 use crate::txn::{Patch, Rebind, Staged, Txn};
 use crate::veil::Hides;
@@ -31,6 +32,11 @@ fn whole(node: &Node, changes: &Patch) -> Patch {
 }
 
 impl Cover {
+    /// What lies above the tree for whoever does not see the commit.
+    pub fn into_old(self) -> Old {
+        Old { above: self.above, links: self.hides.links }
+    }
+
     /// For a transaction, before it is applied.
     ///
     /// # Errors

@@ -221,9 +221,11 @@ impl Volume {
             (at.seen, at.is_stuck, at.next) = (commits, false, Some(0));
         }
         let percent = if at.cleaning { plan.until_percent } else { plan.below_percent };
-        at.cleaning = self.space().free_segments < self.segments_of(percent);
+        let (idle, mut avoid) = self.cleanable();
+        at.cleaning = idle < self.segments_of(percent);
         if at.cleaning && !at.is_stuck {
-            let round = self.clean_some(policy, &at.avoid, stop)?;
+            avoid.extend(&at.avoid);
+            let round = self.clean_some(policy, &avoid, stop)?;
             at.is_stuck = round.gained == 0 && round.damaged.is_empty();
             at.avoid.extend(&round.damaged);
             return Ok(Tended::Cleaned(round));
@@ -245,6 +247,15 @@ impl Volume {
             }
         }
         Ok(Tended::Nothing)
+    }
+
+    /// How many segments nobody needs, and those that stay as long as moments need them: to clean
+    /// these puts off nothing.
+    fn cleanable(&self) -> (u32, BTreeSet<u32>) {
+        let state = self.state.lock();
+        let all = (0..).zip(state.usage.segments());
+        let kept = all.filter(|(_, s)| s.kept > 0).map(|(n, _)| n).collect();
+        (state.usage.idle(), kept)
     }
 
     /// Waits until [`Volume::tend`] may have something to do: somebody commits, and then is quiet

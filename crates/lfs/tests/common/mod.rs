@@ -18,7 +18,8 @@ pub const SEGMENT: u32 = 16;
 /// Blocks of a disk.
 pub const BLOCKS: u64 = 9 + 40 * SEGMENT as u64;
 /// Small enough that a test reaches them.
-pub const LIMITS: Limits = Limits { txn_pages_max: 12, dirty_pages_max: 24, pay_below_percent: 10 };
+pub const LIMITS: Limits =
+    Limits { txn_pages_max: 12, dirty_pages_max: 24, pay_below_percent: 10, kept_max: 4 << 20 };
 
 /// A clock that counts its questions.
 pub fn clock() -> Clock {
