@@ -596,10 +596,10 @@ pub struct Mount {
     /// Where to mount the volume in FILE
     #[arg(value_name = "DIR", conflicts_with_all = GUARD_ONLY)]
     pub on: Option<PathBuf>,
-    /// A snapshot of the volume, read-only, beside the live tree or without it: its name, or a time
-    /// as `systx snapshots` shows it (2026-11-26, "2026-11-26 14:00"; UTC), which means the last
-    /// one before then
-    #[arg(long, value_name = "SNAPSHOT|TIME", requires = "on")]
+    /// A snapshot of the volume, read-only, beside the live tree or without it: its name; or a time
+    /// as `systx snapshots` shows it (2026-11-26, "2026-11-26 14:00"; UTC), or the id of a
+    /// transaction, which mean the last one before then
+    #[arg(long, value_name = "SNAPSHOT|TIME|ID", requires = "on")]
     pub at: Option<String>,
     /// Programs have transactions of their threads in the volume (libsystx), as in a guarded
     /// directory. Opening and closing a file then asks the daemon, and so does a file lock

@@ -3,7 +3,7 @@
 use crate::protocol::{Failure, FailureKind, SnapshotChange, VolumeSnapshot};
 use std::path::Path;
 use systx_lfs::format::BLOCK;
-use systx_lfs::{Error, Volume};
+use systx_lfs::{Error, SnapshotInfo, Volume};
 
 /// Changes them, and lists them, oldest first.  `file`: the image.
 ///
@@ -14,8 +14,15 @@ pub(crate) fn change(
     file: &Path,
     change: &SnapshotChange,
 ) -> Result<Vec<VolumeSnapshot>, Failure> {
+    let mut only = None;
     match change {
         SnapshotChange::Nothing => {}
+        SnapshotChange::Before(id) => {
+            let found = systx_lfs_store::before(volume, id).map_err(|e| failed(file, id, &e))?;
+            let hint = "systx snapshots FILE lists them, systx log the transactions";
+            let none = |text: String| told(FailureKind::NotFound, file, &text, hint);
+            only = Some(found.name(id).map_err(none)?);
+        }
         SnapshotChange::Make(name) => {
             volume.snapshot(name).map_err(|e| failed(file, name, &e))?;
         }
@@ -24,7 +31,8 @@ pub(crate) fn change(
         }
     }
     let segment = BLOCK as u64 * u64::from(volume.identity().1.segment_blocks);
-    let listed = volume.snapshots().into_iter().map(|s| VolumeSnapshot {
+    let wanted = |s: &SnapshotInfo| only.as_ref().is_none_or(|only| s.name == *only);
+    let listed = volume.snapshots().into_iter().filter(wanted).map(|s| VolumeSnapshot {
         name: s.name,
         time: s.time,
         keeps: segment.saturating_mul(s.segments.into()),
@@ -33,13 +41,15 @@ pub(crate) fn change(
     Ok(listed.collect())
 }
 
+fn told(kind: FailureKind, file: &Path, text: &str, hint: &str) -> Failure {
+    let text = format!("{}: {text}", file.display());
+    Failure::new(kind, text).hint(hint.to_owned()).path(file)
+}
+
 /// A snapshot that is not as wanted.
 pub(crate) fn failed(file: &Path, name: &str, e: &Error) -> Failure {
-    let shown = file.display();
-    let said = |kind, text: &str, hint: &str| {
-        Failure::new(kind, format!("{shown}: {text}")).hint(hint.to_owned())
-    };
-    let failure = match e {
+    let said = |kind, text: &str, hint: &str| told(kind, file, text, hint);
+    match e {
         Error::NotFound => said(
             FailureKind::NotFound,
             &format!("there is no snapshot {name:?}"),
@@ -74,6 +84,5 @@ pub(crate) fn failed(file: &Path, name: &str, e: &Error) -> Failure {
             said(FailureKind::Store, &e.to_string(), "unmount it; systx fsck FILE names all damage")
         }
         e => said(FailureKind::Io, &e.to_string(), "look at the device (dmesg)"),
-    };
-    failure.path(file)
+    }
 }

@@ -441,3 +441,52 @@ fn daily_work_in_a_run_leaves_what_it_leaves_natively() {
     v.again();
     tree.assert_same(&systx_e2e::Tree::capture(&v.dir), "native against what was undone");
 }
+
+#[test]
+fn a_snapshot_is_found_by_a_transaction_that_it_is_from_before() {
+    let lab = lab!();
+    let v = Mounted::new(&lab);
+    fs::create_dir(lab.path("old")).unwrap();
+    let mount = |id: &str| lab.do_systx(["mount", "image", "old", "--at", id]);
+    let mut ids = Vec::new();
+    for n in 0..4 {
+        if n > 0 {
+            lab.do_systx(["snapshot", "v", &format!("s{n}")]).ok();
+        }
+        run(&v, &[], &format!("echo {n} > f")).ok();
+        ids.push(latest(&v));
+    }
+    for mounted in [true, false] {
+        if !mounted {
+            v.umount();
+        }
+        for (n, id) in ids.iter().enumerate().skip(1) {
+            // By the beginning of an id, too.
+            for id in [id, &id[..id.len() - 1]] {
+                mount(id).ok();
+                let seen = fs::read_to_string(lab.path("old/f")).unwrap();
+                assert_eq!(seen, format!("{}\n", n - 1));
+                lab.do_systx(["umount", "old"]).ok();
+            }
+        }
+        let none = mount(&ids[0]).expect(1);
+        assert!(none.err.contains("no snapshot is from before transaction"), "{none}");
+        let unknown = mount("0123456789abcdef").expect(1);
+        assert!(unknown.err.contains("no history"), "{unknown}");
+        let several = mount("nothing").expect(1);
+        assert!(several.err.contains("there is no snapshot \"nothing\""), "{several}");
+    }
+    lab.do_systx(["mount", "image", "v"]).ok();
+    // What only a snapshot remembers, while another snapshot is all that is mounted.
+    systx(&v, "gc --keep 0").ok();
+    mount(&ids[2]).ok();
+    v.umount();
+    assert_eq!(fs::read_to_string(lab.path("old/f")).unwrap(), "1\n");
+    fs::create_dir(lab.path("older")).unwrap();
+    lab.do_systx(["mount", "image", "older", "--at", &ids[1]]).ok();
+    assert_eq!(fs::read_to_string(lab.path("older/f")).unwrap(), "0\n");
+    for dir in ["older", "old"] {
+        lab.do_systx(["umount", dir]).ok();
+    }
+    lab.do_systx(["mount", "image", "v"]).ok();
+}

@@ -7,11 +7,12 @@
 //! ([`systx_lfs::Volume::commit_hidden`]), and [`Store::apply`](systx_store::Store::apply) only
 //! shows it.
 //!
-//! From the bottom up: `error`, `own`, `orders`, `slot`, `tree`, `install`, `flow`, `keep`,
-//! `reserve`, `commit`, `open`, `unnamed`, `interface`.
+//! From the bottom up: `error`, `own`, `before`, `orders`, `slot`, `tree`, `install`, `flow`,
+//! `keep`, `reserve`, `commit`, `open`, `unnamed`, `interface`.
 
 #![forbid(unsafe_code)]
 
+mod before;
 mod commit;
 mod error;
 mod flow;
@@ -26,6 +27,7 @@ mod slot;
 mod tree;
 mod unnamed;
 
+pub use before::{Before, before};
 pub use open::{Config, VolumeStore, open};
 pub use own::NAME as OWN_DIRECTORY;
 pub use tree::VolumeTree;

@@ -10,6 +10,9 @@ use systx_lfs::{Error, Ops, Result, Shape};
 /// The name of the store's own directory in the root of its volume.
 pub const NAME: &[u8] = b".systx";
 
+/// The name in there of what was committed.
+pub(crate) const HISTORY: &[u8] = b"h";
+
 /// Its directories.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Own {
@@ -35,7 +38,7 @@ impl Own {
         Ok(Own {
             top,
             grave: dir(ops, top, b"g")?,
-            history: dir(ops, top, b"h")?,
+            history: dir(ops, top, HISTORY)?,
             slots: dir(ops, top, b"s")?,
             prepared: dir(ops, top, b"p")?,
             decisions: dir(ops, top, b"d")?,

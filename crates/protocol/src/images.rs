@@ -67,6 +67,8 @@ pub struct Snapshots {
 pub enum SnapshotChange {
     /// Nothing: they are listed.
     Nothing,
+    /// Nothing: the last one is told that is from before the transaction whose id begins like this.
+    Before(String),
     /// The tree is kept as it is, under this name.
     Make(String),
     /// The one of this name is kept no longer.

@@ -142,6 +142,7 @@ const EXAMPLES: &[(&str, Rows)] = &[
             ("systx mount /srv/mail", "From now on programs there are isolated, too."),
             ("systx mount disk.img /srv/work", "A log-structured volume, for all users."),
             ("systx mount disk.img /mnt --at monday", "A snapshot of it, read-only."),
+            ("systx mount disk.img /mnt --at 5f3a9c01", "The last one before a transaction."),
             ("systx mount", "What is guarded, and what is mounted."),
         ],
     ),

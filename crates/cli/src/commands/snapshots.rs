@@ -170,7 +170,7 @@ pub(super) fn mounted(path: &Path) -> Result<Option<MountedVolume>, Problem> {
 }
 
 /// The name of the snapshot that is meant: by its name, or the last one that was made before a
-/// time.
+/// time or a transaction.
 ///
 /// # Errors
 /// There is none; as [`snapshots`].
@@ -180,7 +180,7 @@ pub fn find(volume: &Path, at: &str) -> Result<String, Problem> {
         return Ok(at.to_owned());
     }
     let Some(time) = time(at) else {
-        return Err(image::cannot_snapshot(volume, at, systx_lfs::Error::NotFound));
+        return from_before(volume, at);
     };
     all.retain(|s| s.time.secs <= time.as_second());
     match all.into_iter().max_by_key(|s| s.time) {
@@ -188,6 +188,25 @@ pub fn find(volume: &Path, at: &str) -> Result<String, Problem> {
         None => Err(image::about(volume, format!("no snapshot is as old as {at}"))
             .hint("systx snapshots FILE lists them")),
     }
+}
+
+/// The name of the last snapshot from before the transaction whose id begins with `id`.
+fn from_before(volume: &Path, id: &str) -> Result<String, Problem> {
+    let is_id = (1..=16).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_hexdigit());
+    if !is_id {
+        return Err(image::cannot_snapshot(volume, id, Error::NotFound));
+    }
+    let id = id.to_ascii_lowercase();
+    if let Some(at) = mounted(volume)? {
+        let found = of_mounted(&at, SnapshotChange::Before(id))?.into_iter().next();
+        return found.map(|s| s.name).ok_or_else(|| image::cannot(volume, Error::NotFound));
+    }
+    let found = systx_lfs_store::before(&image::open_to_read(volume)?, &id);
+    let found = found.map_err(|e| image::cannot(volume, e))?;
+    found.name(&id).map_err(|text| {
+        image::about(volume, text)
+            .hint("systx snapshots FILE lists them; mounted, systx log lists the transactions")
+    })
 }
 
 /// A point in time, in UTC if nothing else is said.

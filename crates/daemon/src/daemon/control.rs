@@ -25,7 +25,7 @@ impl Control for Daemon {
         let choice = urgency::policy(begin.policy, &volume, &begin.place.cwd);
         let patience = urgency::patience(&volume, &begin.place.cwd);
         let mut volumes = vec![volume];
-        let (notes, mut details) = self.table.volumes.further(&begin.others, &mut volumes);
+        let (mut notes, mut details) = self.table.volumes.further(&begin.others, &mut volumes);
         if !begin.read_only {
             volumes.iter().for_each(|volume| volume.make_way());
         }

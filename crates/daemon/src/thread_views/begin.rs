@@ -193,8 +193,7 @@ impl Wish<'_> {
             follows: Some(Arc::new(OfLast(thread.clone()))),
             choice: urgency::by(self.hall.conflicts.policy),
             age: if again { self.last.retries } else { 0 },
-            // Without a frozen one it loses like any other: its reads are to be of one moment.
-            read_only: self.is(READ_ONLY) && self.volume.check_snapshots().is_ok(),
+            read_only: self.is(READ_ONLY),
             timestamp: again.then_some(self.last.timestamp),
             guest: self.is_guest(),
             inject: self.table.inject(),
