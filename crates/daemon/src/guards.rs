@@ -160,9 +160,7 @@ impl Guards {
                 .path(given)
         })?;
         let holder = self.check(&dir)?;
-        if let Some(mark) = self.table.volumes.unprotected.mark_of(&dir) {
-            return Err(unprotected::not_protected(&dir, &mark));
-        }
+        self.check_protected(&dir, request.certifier.is_some())?;
         let (cwd, store) = (HostPath::from(dir.as_path()), request.store.clone());
         let volume = self.table.volumes.at(&Place { cwd, root: None, store })?;
         volume.check_lasting()?;
@@ -301,6 +299,19 @@ impl Guards {
                 .path(dir));
         }
         Ok(holder.clone())
+    }
+
+    /// A directory that is not protected has nothing to be guarded; and where somebody else
+    /// decides, nothing in it may be left out.
+    fn check_protected(&self, dir: &Path, is_certified: bool) -> Result<(), Failure> {
+        let marks = &self.table.volumes.unprotected;
+        if let Some(mark) = marks.mark_of(dir) {
+            return Err(unprotected::not_protected(dir, &mark));
+        }
+        match marks.any_in(dir).filter(|_| is_certified) {
+            Some(mark) => Err(unprotected::not_protected(&mark, &mark)),
+            None => Ok(()),
+        }
     }
 
     /// The same from the other side: nobody may be at work with another store.

@@ -351,6 +351,25 @@ fn what_cannot_be_left_unprotected_is_refused_by_name() {
     if lab.fs != Fs::Volume {
         let refused = lab.do_systx(["mount", "work/src"]).expect(1);
         assert!(refused.err.contains("protect on"), "{refused}");
+        // Nor is anything left out where somebody else decides.
+        let certified = ["mount", "--certifier", "/run/nobody", "work"];
+        let refused = lab.do_systx(certified).expect(1);
+        assert!(
+            refused.err.contains("protect on") && refused.err.contains("work/src"),
+            "{refused}"
+        );
+        lab.do_systx(["protect", "on", "work/src"]).ok();
+        lab.do_systx(certified).ok();
+        let refused = lab.do_systx(["protect", "off", "work/src"]).expect(1);
+        assert!(refused.err.contains("certifier") && is_protected(&lab, "work/src"), "{refused}");
+        let refused = lab.do_systx(["protect", "off", "work"]).expect(1);
+        assert!(refused.err.contains("mount point"), "{refused}");
+        lab.native("mkdir -p outer/inner").ok();
+        lab.do_systx(["mount", "outer/inner"]).ok();
+        let refused = lab.do_systx(["protect", "off", "outer"]).expect(1);
+        assert!(refused.err.contains("outer/inner, which is guarded"), "{refused}");
+        lab.do_systx(["umount", "outer/inner"]).ok();
+        lab.do_systx(["umount", "work"]).ok();
     }
 }
 

@@ -117,19 +117,31 @@ impl Daemon {
                 format!("{shown} is on a {} file system: no transaction covers it", holder.fs);
             return Err(no(text));
         }
-        if let Some((_, guarded)) =
-            self.table.volumes.all_guarded().iter().find(|(_, g)| g.dir.starts_with(path))
-        {
-            let dir = guarded.dir.display();
-            return Err(no(format!("{shown} holds {dir}, which is guarded"))
-                .hint(format!("mark what is in {dir}, or: systx umount {dir}")));
-        }
+        self.check_guards(path)?;
         match self.own_files(path).into_iter().find(|own| overlap(path, own)) {
             Some(own) => {
                 Err(no(format!("{shown} has to do with systx's own files in {}", own.display())))
             }
             None => Ok(()),
         }
+    }
+
+    fn check_guards(&self, path: &Path) -> Result<(), Failure> {
+        let shown = path.display();
+        let no = |text: String| Failure::new(FailureKind::Invalid, text).path(path);
+        for (_, guarded) in self.table.volumes.all_guarded() {
+            let dir = guarded.dir.display();
+            if guarded.dir.starts_with(path) {
+                return Err(no(format!("{shown} holds {dir}, which is guarded"))
+                    .hint(format!("mark what is in {dir}, or: systx umount {dir}")));
+            }
+            // It would be of no use to anybody.
+            if path.starts_with(&guarded.dir) && guarded.hall.conflicts.certifier.is_some() {
+                let text = format!("{shown} is in {dir}, which only its certifier changes");
+                return Err(no(text).hint(format!("systx umount {dir}")));
+            }
+        }
+        Ok(())
     }
 
     /// Where the daemon keeps what no transaction may touch.
