@@ -48,14 +48,24 @@ def served(tree):
         return False
 
 
+def environment(pid):
+    """Of a process.  While it executes a program the kernel shows none, though it has one."""
+    limit = time.monotonic() + 1
+    while True:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            found = file.read()
+        # A thread of the kernel has no program: that is an OSError.
+        if found or not os.readlink(f"/proc/{pid}/exe") or time.monotonic() > limit:
+            return found
+
+
 def processes_of(runtime):
     """Those that have this runtime directory in their environment, as pid and words."""
     mine, found = f"SYSTX_RUNTIME_DIR={runtime}".encode(), []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                if mine not in file.read().split(b"\0"):
-                    continue
+            if mine not in environment(pid).split(b"\0"):
+                continue
             with open(f"/proc/{pid}/cmdline", "rb") as file:
                 found.append((int(pid), file.read().split(b"\0")))
         except OSError:

@@ -12,6 +12,7 @@
 //! Not under /tmp or /dev/shm: runs may put a private tmpfs there.
 
 pub use self::built::{LIBRARY, SONAME, built};
+pub(crate) use self::processes::{end, processes_with};
 pub use crate::frozen::Frozen;
 use crate::run::{Finished, HANG, Limits, Shell, finish, wait_readable};
 use std::ffi::OsStr;
@@ -28,6 +29,7 @@ mod built;
 mod layers;
 mod limited;
 mod logged;
+mod processes;
 
 pub(crate) const PREFIX: &str = "systx-e2e.";
 pub(crate) const RUNTIME_VARIABLE: &str = "SYSTX_RUNTIME_DIR";
@@ -704,43 +706,6 @@ pub fn one(pids: Vec<u32>) -> u32 {
 pub fn watch(pid: u32) -> OwnedFd {
     let pid = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
     rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).expect("it lives")
-}
-
-/// Ends processes for good and waits until they are gone.
-pub(crate) fn end(pids: &[u32]) {
-    let fds: Vec<_> = pids
-        .iter()
-        .filter_map(|pid| rustix::process::Pid::from_raw(i32::try_from(*pid).ok()?))
-        .filter_map(|pid| {
-            rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
-        })
-        .collect();
-    for fd in &fds {
-        let _ = rustix::process::pidfd_send_signal(fd, rustix::process::Signal::KILL);
-    }
-    let limit = Instant::now() + Duration::from_secs(60);
-    for fd in &fds {
-        if !wait_readable(fd, limit) {
-            eprintln!("a killed process does not end");
-        }
-    }
-}
-
-pub(crate) fn processes_with(runtime: &Path) -> Vec<u32> {
-    let wanted =
-        [RUNTIME_VARIABLE.as_bytes(), b"=", runtime.as_os_str().as_encoded_bytes()].concat();
-    let own = std::process::id();
-    let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else {
-            continue;
-        };
-        let environ = fs::read(entry.path().join("environ")).unwrap_or_default();
-        if pid != own && environ.split(|b| *b == 0).any(|v| v == wanted) {
-            found.push(pid);
-        }
-    }
-    found
 }
 
 /// Sets permission bits.

@@ -1,0 +1,59 @@
+//! The processes of a lab: those that have its runtime directory in their environment.
+
+use super::RUNTIME_VARIABLE;
+use crate::run::wait_readable;
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Ends processes for good and waits until they are gone.
+pub(crate) fn end(pids: &[u32]) {
+    let fds: Vec<_> = pids
+        .iter()
+        .filter_map(|pid| rustix::process::Pid::from_raw(i32::try_from(*pid).ok()?))
+        .filter_map(|pid| {
+            rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+        })
+        .collect();
+    for fd in &fds {
+        let _ = rustix::process::pidfd_send_signal(fd, rustix::process::Signal::KILL);
+    }
+    let limit = Instant::now() + Duration::from_secs(60);
+    for fd in &fds {
+        if !wait_readable(fd, limit) {
+            eprintln!("a killed process does not end");
+        }
+    }
+}
+
+pub(crate) fn processes_with(runtime: &Path) -> Vec<u32> {
+    let wanted =
+        [RUNTIME_VARIABLE.as_bytes(), b"=", runtime.as_os_str().as_encoded_bytes()].concat();
+    let own = std::process::id();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else {
+            continue;
+        };
+        let environ = environment(&entry.path());
+        if pid != own && environ.split(|b| *b == 0).any(|v| v == wanted) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+/// The environment of a process, by its directory in `/proc`. The kernel shows none while a program
+/// is executed: a daemon that its keeper is just starting would not be found, and live on.
+fn environment(process: &Path) -> Vec<u8> {
+    let limit = Instant::now() + Duration::from_secs(1);
+    loop {
+        let found = fs::read(process.join("environ")).unwrap_or_default();
+        // A thread of the kernel, and what is only waited for, has no program.
+        let runs = || fs::read_link(process.join("exe")).is_ok();
+        if !found.is_empty() || !runs() || Instant::now() > limit {
+            return found;
+        }
+        std::thread::yield_now();
+    }
+}
