@@ -190,18 +190,16 @@ impl Unprotected {
 
     /// The mark because of which a path is not protected: the nearest.
     pub(crate) fn mark_of(&self, path: &Path) -> Option<PathBuf> {
-        let (marks, _) = self.marks();
-        let mut above = marks.iter().rev().filter(|mark| path.starts_with(mark.path.as_path()));
-        let mark = above.find(|m| m.found().is_some_and(|f| holds(m.path.as_path(), &f, path)))?;
-        Some(mark.path.as_path().to_owned())
+        nearest(&self.marks().0, path)
     }
 
-    /// Something in a directory that is not protected, or that directory.
+    /// Something in a directory that is not protected, or that directory. Each begin of a thread's
+    /// transaction asks, so the lists are read once.
     pub(crate) fn any_in(&self, dir: &Path) -> Option<PathBuf> {
         let (marks, _) = self.marks();
         let mut inside = marks.iter().filter(|mark| mark.path.as_path().starts_with(dir));
         let inside = inside.find(|mark| mark.found().is_some());
-        inside.map(|mark| mark.path.as_path().to_owned()).or_else(|| self.mark_of(dir))
+        inside.map(|mark| mark.path.as_path().to_owned()).or_else(|| nearest(&marks, dir))
     }
 
     /// Marks what is found at a path, instead of what was marked there before.
@@ -288,6 +286,13 @@ impl Unprotected {
         let hint = format!("until then everything is protected; rm {list} begins a new one");
         Failure::new(FailureKind::State, text).hint(hint).path(self.own.as_path())
     }
+}
+
+/// The nearest mark because of which a path is not protected, of marks by path.
+fn nearest(marks: &[Mark], path: &Path) -> Option<PathBuf> {
+    let mut above = marks.iter().rev().filter(|mark| path.starts_with(mark.path.as_path()));
+    let mark = above.find(|m| m.found().is_some_and(|f| holds(m.path.as_path(), &f, path)))?;
+    Some(mark.path.as_path().to_owned())
 }
 
 /// Whether a path is in what was found at `mark`, and not in something that is mounted in there.
