@@ -308,7 +308,7 @@ impl Guards {
         if let Some(mark) = marks.mark_of(dir) {
             return Err(unprotected::not_protected(dir, &mark));
         }
-        match marks.any_in(dir).filter(|_| is_certified) {
+        match is_certified.then(|| marks.any_in(dir)).flatten() {
             Some(mark) => Err(unprotected::not_protected(&mark, &mark)),
             None => Ok(()),
         }

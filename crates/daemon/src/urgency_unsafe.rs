@@ -16,8 +16,9 @@ pub(crate) fn scheduling(thread: u32) -> Option<(i32, i32, u32)> {
     (done == 0).then_some((class, attr.sched_nice, attr.sched_priority))
 }
 
-/// Whether a thread is one of this process: asked by tgkill(2) without a signal, since each begin of
-/// a transaction of a thread asks, and a look into `/proc` costs more than all else of the answer.
+/// Whether a thread is one of this process: asked by tgkill(2) without a signal, since each begin
+/// of a transaction of a thread asks, and a look into `/proc` costs more than all else of the
+/// answer.
 pub(crate) fn is_ours(thread: u32) -> bool {
     // The daemon asks after it has become that, and nobody asks in a child of it.
     static OWN: OnceLock<u32> = OnceLock::new();

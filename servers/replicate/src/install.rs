@@ -54,7 +54,7 @@ pub fn install(dir: &Path, offer: &Offer, changed: &Changed) -> io::Result<()> {
     offer.set.iter().try_for_each(|one| date(&at(&one.path), one))
 }
 
-/// What the kernel has made of an object by itself is undone: the access list that a directory gives
+/// Undoes what the kernel has made of an object by itself: the access list that a directory gives
 /// to what is made in it, a group that it hands on, capabilities and set-id bits that a write or a
 /// new owner takes away. The order matters for the same reason.
 fn settle(at: &Path, leaf: &Leaf) -> io::Result<()> {

@@ -98,7 +98,9 @@ impl Daemon {
     ) -> Result<(Vec<HostPath>, Vec<String>), Failure> {
         let all = &self.table.volumes.unprotected;
         let (mut now, notes) = all.beside(std::iter::once(&volume.location))?;
-        if let Some(mark) = now.iter().find_map(|_| all.mark_of(directory.as_path())) {
+        // Where nothing is marked the list is not read once more.
+        let mark = (!now.is_empty()).then(|| all.mark_of(directory.as_path())).flatten();
+        if let Some(mark) = mark {
             return Err(unprotected::not_protected(directory.as_path(), &mark));
         }
         now.retain(|path| path.as_path().starts_with(directory.as_path()));
