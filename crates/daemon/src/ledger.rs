@@ -16,13 +16,14 @@
 
 use crate::images::Images;
 use rustix::fs::{Mode, OFlags};
-use std::fs::{File, Permissions};
-use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read, Result};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use systx_base::TxnId;
 use systx_protocol::places;
+use systx_protocol::replaced::replace;
 
 /// Root's.
 pub(crate) const OF_ROOT: &str = "/var/lib/systx";
@@ -116,7 +117,11 @@ impl Ledger {
         if self.path_of(store).is_some_and(|noted| noted == path) {
             return Ok(());
         }
-        replace(&self.store(store), path.as_os_str().as_bytes())
+        let file = self.store(store);
+        replace(&file, path.as_os_str().as_bytes(), 0o600).map_err(|e| {
+            let text = format!("the store cannot be noted in {}: {e}", file.display());
+            Error::new(e.kind(), text)
+        })
     }
 
     fn store(&self, store: u64) -> PathBuf {
@@ -136,7 +141,7 @@ impl Ledger {
     /// # Errors
     /// It cannot be written.
     pub fn defer(&self, store: u64, txn: TxnId, list: &[u8]) -> Result<()> {
-        replace(&self.service(store, txn, "new"), list)
+        replace(&self.service(store, txn, "new"), list, 0o600)
     }
 
     /// The transaction is committed: its list is due.
@@ -177,7 +182,7 @@ impl Ledger {
     /// The disk's.
     pub fn set_due(&self, store: u64, txn: TxnId, left: Option<&[u8]>) -> Result<()> {
         let path = self.service(store, txn, "due");
-        left.map_or_else(|| remove(&path), |left| replace(&path, left))
+        left.map_or_else(|| remove(&path), |left| replace(&path, left, 0o600))
     }
 
     /// After the recovery of a store: decides about lists that a crash left undecided.
@@ -241,25 +246,6 @@ fn read(path: &Path) -> Result<Option<Vec<u8>>> {
     let mut bytes = Vec::new();
     file.take(LONGEST).read_to_end(&mut bytes)?;
     Ok(Some(bytes))
-}
-
-fn replace(path: &Path, bytes: &[u8]) -> Result<()> {
-    replace_as(path, bytes, 0o600)
-}
-
-/// Writes a file under another name and renames it, all of it durable on return.
-pub(crate) fn replace_as(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".part");
-    let part = PathBuf::from(name);
-    let flags =
-        OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let mut file = File::from(rustix::fs::open(&part, flags, Mode::from_raw_mode(0o600))?);
-    file.set_permissions(Permissions::from_mode(mode))?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&part, path)?;
-    path.parent().map_or(Ok(()), sync)
 }
 
 fn remove(path: &Path) -> Result<()> {

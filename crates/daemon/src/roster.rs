@@ -12,9 +12,10 @@ use crate::volume::Location;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
+use systx_protocol::replaced::replace;
 
 const VERSION: u32 = 1;
 /// Longer than any list that makes sense.
@@ -174,7 +175,7 @@ impl Roster {
             };
         }
         let bytes = serde_json::to_vec(self).map_err(|e| failed(e.into()))?;
-        replace(path, &bytes).map_err(failed)
+        replace(path, &bytes, 0o600).map_err(failed)
     }
 
     /// Notes that a daemon mounts again what the one before it left; false if that happened too
@@ -223,23 +224,6 @@ fn decode(bytes: &[u8]) -> Result<Roster, String> {
         return Err(format!("an entry makes no sense: {entry:?}"));
     }
     Ok(roster)
-}
-
-/// Through another name, so that there is always a whole file.
-fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    let new = PathBuf::from(name);
-    let flags =
-        OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let mut file = File::from(rustix::fs::open(&new, flags, Mode::from_raw_mode(0o600))?);
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&new, path)?;
-    if let Some(dir) = path.parent() {
-        File::open(dir)?.sync_all()?;
-    }
-    Ok(())
 }
 
 fn boot() -> String {

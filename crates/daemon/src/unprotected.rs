@@ -22,6 +22,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
+use systx_protocol::replaced::replace;
 
 const VERSION: u32 = 1;
 /// Longer than any list that makes sense.
@@ -260,7 +261,7 @@ impl Unprotected {
             let search = std::fs::Permissions::from_mode(0o711);
             std::fs::set_permissions(dir, search).map_err(failed)?;
         }
-        ledger::replace_as(&self.own, &bytes, mode).map_err(failed)
+        replace(&self.own, &bytes, mode).map_err(failed)
     }
 
     /// Waits for others who change the list, but not for ever.

@@ -285,12 +285,16 @@ fn two_daemons_commit_side_by_side_on_one_file_system_and_on_several() {
                 let script = format!(
                     "cd {dir} && i=0 && while [ $i -lt {ROUNDS} ]; do {run} || exit; i=$((i + 1)); done"
                 );
-                (format!("{dir}/{name}"), room.command(&script).spawn().unwrap())
+                let mut command = room.command(&script);
+                let stream = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+                (format!("{dir}/{name}"), stream.unwrap())
             },
         )
     });
-    for (file, mut stream) in streams.collect::<Vec<_>>() {
-        assert_eq!(stream.wait().unwrap().code(), Some(0), "{file}");
+    for (file, stream) in streams.collect::<Vec<_>>() {
+        let done = stream.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert_eq!(done.status.code(), Some(0), "{file}: {said}");
         let lines = std::fs::read_to_string(room.path(&file)).unwrap().lines().count();
         assert_eq!(lines, ROUNDS, "{file}");
     }

@@ -41,6 +41,7 @@ pub mod patterns;
 pub mod places;
 mod progress;
 mod protection;
+pub mod replaced;
 pub mod runtime;
 pub mod stores;
 mod top;

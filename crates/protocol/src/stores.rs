@@ -7,12 +7,13 @@
 //! looks at each place itself, and a medium that is not plugged in today stays on it.  It is
 //! written when a store is opened for the first time, before anything is committed there.
 
+use crate::replaced::replace;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use systx_base::Uid;
 
@@ -87,13 +88,7 @@ impl Noted {
             let first = bytes.iter().position(|b| *b == 0).map_or(bytes.len(), |at| at + 1);
             bytes.drain(..first);
         }
-        let new = self.dir.join("systx.stores.new");
-        let mut options = File::options();
-        let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&new, self.file())?;
-        dir.sync_all()
+        replace(&self.file(), &bytes, 0o600)
     }
 }
 

@@ -130,6 +130,19 @@ enum NotWritten {
     InDoubt(Poisoned),
     /// There was no room for it, as this errno says: nothing of it is there.
     NoRoom(i32),
+    /// The machine could not note the store before: nothing of it is there.
+    Unnoted(Arc<std::io::Error>),
+}
+
+impl NotWritten {
+    /// Why nothing of it is there, or that it may be.
+    fn nothing(self) -> Result<std::io::Error, Poisoned> {
+        match self {
+            NotWritten::InDoubt(why) => Err(why),
+            NotWritten::NoRoom(code) => Ok(std::io::Error::from_raw_os_error(code)),
+            NotWritten::Unnoted(why) => Ok(std::io::Error::new(why.kind(), why.to_string())),
+        }
+    }
 }
 
 impl From<Poisoned> for NotWritten {

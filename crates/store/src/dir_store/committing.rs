@@ -339,11 +339,9 @@ impl DirStore {
         loop {
             if tickets.iter().all(|ticket| state.results.contains_key(ticket)) {
                 let taken = tickets.iter().filter_map(|ticket| state.results.remove(ticket));
-                let error = |e| match e {
-                    NotWritten::InDoubt(poisoned) => CommitError::InDoubt(poisoned.why),
-                    NotWritten::NoRoom(code) => {
-                        CommitError::Io(std::io::Error::from_raw_os_error(code))
-                    }
+                let error = |e: NotWritten| match e.nothing() {
+                    Ok(nothing) => CommitError::Io(nothing),
+                    Err(poisoned) => CommitError::InDoubt(poisoned.why),
                 };
                 return taken.map(|r| r.map_err(error)).collect();
             }
@@ -386,7 +384,8 @@ impl DirStore {
     fn write_group(&self, group: Vec<Queued>) -> Result<(), NotWritten> {
         let mut ring = self.take_ring()?;
         // A crash right after the first record must find the store noted.
-        let noted = self.config.registry.note(ring.identity().store).map_err(|e| no_room(&e));
+        let noted = self.config.registry.note(ring.identity().store);
+        let noted = noted.map_err(|e| NotWritten::Unnoted(Arc::new(e)));
         let room = noted.and_then(|()| self.make_room(&ring, &group));
         let ordered = group.iter().any(|queued| queued.commit.ordered().is_some());
         let room = room.and_then(|()| if ordered { self.raise_format() } else { Ok(()) });

@@ -1,6 +1,6 @@
 //! What a joint commit ([`crate::joint`]) does in each of its stores.
 
-use super::{DirStore, NotWritten, Phase};
+use super::{DirStore, Phase};
 use crate::error::{CommitError, Poisoned};
 use crate::footprint::Footprint;
 use crate::install::ApplyReport;
@@ -84,10 +84,8 @@ impl DirStore {
             state.ring = Some(ring);
             number
         });
-        let made = made.map_err(|e| match e {
-            NotWritten::InDoubt(why) => CommitError::Poisoned(why),
-            NotWritten::NoRoom(code) => CommitError::Io(std::io::Error::from_raw_os_error(code)),
-        });
+        let made =
+            made.map_err(|e| e.nothing().map_or_else(CommitError::Poisoned, CommitError::Io));
         drop(state);
         self.changed.notify_all();
         made
