@@ -32,7 +32,7 @@ use systx_fuse::{Config, FileLocks, Users};
 use systx_lfs::device::FileDevice;
 use systx_lfs::{CleanerThread, CostBenefit, Error, Limits, Plan, Volume, read_super};
 use systx_lfs_store::VolumeStore;
-use systx_lfs_view::VolumeView;
+use systx_lfs_view::{VolumeView, Way};
 use systx_protocol::stores::STORE_DIR;
 use systx_store::host_locks::LockFiles;
 use systx_store::{OpenError, Store};
@@ -166,10 +166,9 @@ struct Live {
 }
 
 impl Shown {
-    /// At a mount with this device number and id.
-    fn new(wanted: &Wanted<'_>, at: (u64, u64), of: Arc<Opened>) -> Result<Shown, Failure> {
+    fn new(wanted: &Wanted<'_>, place: &Place, of: Arc<Opened>) -> Result<Shown, Failure> {
         let view = match wanted.snapshot {
-            None => Shown::live(wanted, at, &of),
+            None => Shown::live(wanted, place, &of),
             Some(name) => Shown::past(wanted, name, &of).map(|view| (view, None)),
         };
         match view {
@@ -188,12 +187,12 @@ impl Shown {
 
     fn live(
         wanted: &Wanted<'_>,
-        at: (u64, u64),
+        place: &Place,
         of: &Arc<Opened>,
     ) -> Result<(VolumeView, Option<Live>), Failure> {
-        let locks = wanted.threads.map(|_| Arc::new(LockFiles::default()));
+        let locks = wanted.tells_of_opens(place).then(|| Arc::new(LockFiles::default()));
         let below = (&of.store, locks.clone());
-        let volume = OpenVolume::mounted(wanted.dir, at, below, wanted.volumes.ledger())?;
+        let volume = OpenVolume::mounted(wanted.dir, place.is, below, wanted.volumes.ledger())?;
         volume.vol.tell_commits(wanted.volumes.path_views.watcher());
         let conflicts = wanted.conflicts();
         let order = Arc::new(Order::new(Arc::clone(&volume.vol), conflicts.stall));
@@ -204,6 +203,12 @@ impl Shown {
         let view = match locks {
             Some(files) => view.told_of(files),
             None => view,
+        };
+        let view = if place.is_roots() {
+            view
+        } else {
+            let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+            view.with_numbers(salt(), (uid.as_raw(), gid.as_raw()))
         };
         Ok((view, Some(Live { volume: Arc::new(volume), published: None })))
     }
@@ -270,6 +275,12 @@ impl Wanted<'_> {
         let usual = || Conflicts::new(STALL.as_millis() as u64, Policy::default());
         self.threads.map_or_else(usual, |how| Conflicts::of(self.dir, how))
     }
+
+    /// Opens and locks make messages: for threads; and where who writes cannot be asked of the
+    /// kernel, since files are not opened by their numbers.
+    fn tells_of_opens(&self, place: &Place) -> bool {
+        self.snapshot.is_none() && (self.threads.is_some() || !place.is_roots())
+    }
 }
 
 impl Image {
@@ -305,12 +316,12 @@ impl Image {
         let Wanted { file, dir, transport, .. } = *wanted;
         let not_closed =
             |error| tracing::error!(%error, file = %file.display(), "not closed cleanly");
-        let shown = Shown::new(wanted, place.is, of)?;
+        let shown = Shown::new(wanted, place, of)?;
         let config = Config {
             transport: transports::of_server(transport),
-            locks: match wanted.threads {
-                Some(_) => FileLocks::ViewToldOfClose,
-                None => FileLocks::Kernel,
+            locks: match wanted.tells_of_opens(place) {
+                true => FileLocks::ViewToldOfClose,
+                false => FileLocks::Kernel,
             },
             users: Users::ManyByNumber,
             ..Config::default()
@@ -336,9 +347,7 @@ impl Image {
             shown: Mutex::new(rank::LEAF, Some(shown)),
             volumes: Arc::clone(wanted.volumes),
         });
-        let begun = image
-            .begin(place, (wanted.conflicts(), desk))
-            .map_err(|e| refused("mount over", dir, e));
+        let begun = image.begin(wanted, place, desk).map_err(|e| refused("mount over", dir, e));
         if let Err(failure) = begun.and_then(|()| place.show(wanted)) {
             // Nobody has seen it, or had an answer of it that matters.
             image.end().unwrap_or_else(not_closed);
@@ -347,29 +356,31 @@ impl Image {
         Ok(image)
     }
 
-    /// Transactions may work in it from now on, if it is the live tree, and root's.
+    /// Transactions may work in it from now on, if it is the live tree.
     fn begin(
         self: &Arc<Self>,
+        wanted: &Wanted<'_>,
         place: &Place,
-        (conflicts, desk): (Conflicts, MakeDesk),
+        desk: MakeDesk,
     ) -> Result<(), Errno> {
         let of = |s: &Shown| (Arc::clone(&s.view), s.aliases.clone(), s.live.clone());
         let found = self.shown.lock().as_ref().map(of);
         let Some((view, aliases, Some(Live { volume, .. }))) = found else { return Ok(()) };
-        let learnt = match &aliases {
-            None => learn_opens(place.mount.as_fd()),
-            Some(_) => Ok(()),
-        };
-        if !place.is_roots() {
-            // A commit reaches files by their numbers, for which the kernel wants root. Without
-            // transactions, opens that make messages are as good, only slower.
-            return Ok(());
+        if !wanted.tells_of_opens(place) {
+            learn_opens(place.mount.as_fd())?;
         }
-        learnt?;
-        let this = Arc::downgrade(self);
-        let root = move || this.upgrade().ok_or(Errno::NODEV)?.open_root();
+        let conflicts = wanted.conflicts();
         let connection = self.serving.connection().ok_or(Errno::NOTCONN)?;
-        let caches = Arc::new(connection.caches(root));
+        let this = Arc::downgrade(self);
+        let this = move || this.upgrade().ok_or(Errno::NODEV);
+        let caches = Arc::new(match place.is_roots() {
+            true => connection.caches(move || this()?.open_root()),
+            false => {
+                let view = Arc::downgrade(&view);
+                let way_to = move |node| view.upgrade().ok_or(Errno::NODEV)?.way_to(node);
+                connection.caches_reached(move |node| this()?.open_by(way_to(node)?))
+            }
+        });
         let published =
             Arc::new(publication::Guarded { plain: view, caches, stall: conflicts.stall });
         volume.vol.guard(Arc::clone(&published));
@@ -383,6 +394,16 @@ impl Image {
         }
         self.volumes.add_mounted(volume);
         Ok(())
+    }
+
+    /// Goes a way once.
+    fn open_by(&self, way: Way) -> Result<OwnedFd, Errno> {
+        let opened = self.reach(&way.path);
+        if let (Some((dir, name)), Some(on)) = (way.forget, self.serving.connection()) {
+            // It may not be there any more.
+            let _ = on.invalidate_entry(dir, &name, false);
+        }
+        opened
     }
 
     /// What transactions in it share, as long as it is served and the live tree.

@@ -2,7 +2,7 @@
 
 use crate::fuse_mount::FS_TYPE;
 use crate::fusermount;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat2};
 use rustix::io::Errno;
 use rustix::mount::{MoveMountFlags, UnmountFlags, move_mount, unmount};
 use std::io;
@@ -96,8 +96,24 @@ impl ServedMount {
     /// Its root, through the mount itself.  For a moment only: as long as that is open, nobody can
     /// unmount it.
     pub(crate) fn open_root(&self) -> Result<OwnedFd, Errno> {
+        self.root_as(OFlags::RDONLY)
+    }
+
+    /// What has this path in it (`O_PATH`), without symbolic links; an empty one: its root.
+    pub(crate) fn reach(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let root = self.root_as(OFlags::PATH)?;
+        if path.is_empty() {
+            return Ok(root);
+        }
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let how = ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV | ResolveFlags::BENEATH;
+        openat2(root, path, flags, Mode::empty(), how)
+    }
+
+    fn root_as(&self, how: OFlags) -> Result<OwnedFd, Errno> {
         let open = |at: &Path| {
-            let root = open_dir(CWD, at)?;
+            let flags = how | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let root = rustix::fs::open(at, flags, Mode::empty())?;
             let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
             let seen = rustix::fs::statx(&root, "", flags, StatxFlags::MNT_ID)?;
             if seen.stx_mnt_id == self.mount { Ok(root) } else { Err(Errno::INVAL) }

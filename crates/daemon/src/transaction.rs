@@ -742,6 +742,12 @@ fn never_quiet(why: NotQuiet) -> Failure {
             let text = "a program outside does not come to the end of a write to what was read";
             Failure::new(FailureKind::State, text).hint("nothing was committed; try again")
         }
+        NotQuiet::Shut => {
+            let text = "files that were read are open for writing in a volume whose root its user may \
+                        not search";
+            Failure::new(FailureKind::State, text)
+                .hint("nothing was committed; chmod u+x where it is mounted, and try again")
+        }
         NotQuiet::Many(count) => {
             let text = format!(
                 "{count} of the files that were read are open for writing outside, too many to keep their writers waiting"

@@ -328,7 +328,6 @@ fn what_a_user_cannot_mount_is_refused_with_the_reason_and_nothing_is_left() {
     lab.do_systx(["umount", "v"]).ok();
     lab.native("mv 'image,suid,allow_other' image").ok();
     mount("image", "v").ok();
-    check_transactions(&lab);
     lab.do_systx(["umount", "v"]).ok();
 }
 
@@ -348,19 +347,4 @@ fn without_fusermount3_a_user_is_told_what_to_install() {
     refused(&done, "no fusermount3");
     refused(&done, "package fuse3");
     lab.do_systx(["fsck", "image"]).ok();
-}
-
-/// Transactions in it are not there, and say so; those elsewhere leave it as it is.
-fn check_transactions(lab: &Lab) {
-    let in_it = |args: &[&str]| {
-        let mut command = lab.systx(args);
-        command.current_dir(lab.root());
-        finish(command, Limits::default(), lab)
-    };
-    refused(&in_it(&["run", "-C", "v", "--", "true"]), "an ordinary user's");
-    refused(&in_it(&["begin", "v"]), "an ordinary user's");
-    lab.native("echo old > v/f").ok();
-    lab.run(&[], "echo made > made; cat v/f > copy; echo new > v/f || true").ok();
-    assert_eq!(lab.read("made"), "made\n");
-    assert_eq!(lab.native("cat v/f").ok().out, "old\n");
 }

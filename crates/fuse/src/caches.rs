@@ -21,10 +21,44 @@ use crate::node_unsafe::{open_node, open_node_to_read};
 pub struct KernelCaches {
     /// Not kept alive: who serves the mount decides when that ends.
     shared: Weak<Shared>,
-    root: Root,
+    way: Way,
 }
 
 type Root = Box<dyn Fn() -> Result<OwnedFd, Errno> + Send + Sync>;
+
+/// How a node of the mount is reached.
+enum Way {
+    /// By its number, from the root: open_by_handle_at(2) is root's alone.
+    Handles(Root),
+    /// As who serves the mount does it.
+    Own(Box<Reach<'static>>),
+}
+
+type Reach<'a> = dyn Fn(NodeId) -> Result<OwnedFd, Errno> + Send + Sync + 'a;
+
+impl Way {
+    fn root(&self) -> Result<OwnedFd, Errno> {
+        match self {
+            Way::Handles(root) => root(),
+            Way::Own(reach) => reach(NodeId::ROOT),
+        }
+    }
+
+    /// For several nodes.
+    fn begin(&self) -> Result<Box<Reach<'_>>, Errno> {
+        match self {
+            Way::Handles(root) => {
+                let root = root()?;
+                Ok(Box::new(move |node| open_node(root.as_fd(), node)))
+            }
+            Way::Own(reach) => Ok(Box::new(reach)),
+        }
+    }
+
+    fn reach(&self, node: NodeId) -> Result<OwnedFd, Errno> {
+        self.begin()?(node)
+    }
+}
 
 impl Connection {
     /// The kernel's caches of the mount that this connection serves. `root` opens the mount's root
@@ -34,7 +68,16 @@ impl Connection {
         &self,
         root: impl Fn() -> Result<OwnedFd, Errno> + Send + Sync + 'static,
     ) -> KernelCaches {
-        KernelCaches { shared: Arc::downgrade(&self.shared), root: Box::new(root) }
+        KernelCaches { shared: Arc::downgrade(&self.shared), way: Way::Handles(Box::new(root)) }
+    }
+
+    /// The same for who may not open by handle, in a mount that tells of opens. `reach` opens a
+    /// node (`O_PATH`); `EACCES`: a directory to which this user has taken away all ways.
+    pub fn caches_reached(
+        &self,
+        reach: impl Fn(NodeId) -> Result<OwnedFd, Errno> + Send + Sync + 'static,
+    ) -> KernelCaches {
+        KernelCaches { shared: Arc::downgrade(&self.shared), way: Way::Own(Box::new(reach)) }
     }
 }
 
@@ -43,6 +86,20 @@ impl KernelCaches {
         // Of a mount that is not served any more, nobody sees anything.
         let Some(shared) = self.shared.upgrade() else { return Ok(()) };
         match send(&shared).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO)) {
+            Err(errno) if !is_gone(errno) => Err(errno),
+            _ => Ok(()),
+        }
+    }
+
+    /// Has a directory locked for as long as its server takes to look up [`BARRIER`] in it.
+    fn ask_locked(&self, dir: NodeId) -> Result<(), Errno> {
+        let dir = match self.way.reach(dir) {
+            Ok(dir) => dir,
+            Err(errno) if is_gone(errno) => return Ok(()),
+            Err(errno) => return Err(errno),
+        };
+        // rmdir(2) has the directory locked when it asks for the name, which nothing has.
+        match unlinkat(&dir, BARRIER, AtFlags::REMOVEDIR) {
             Err(errno) if !is_gone(errno) => Err(errno),
             _ => Ok(()),
         }
@@ -70,13 +127,15 @@ impl Caches for KernelCaches {
         if nodes.is_empty() {
             return Ok(());
         }
-        let told = (self.root)().and_then(|root| {
+        // Nobody looks at what the one user of the mount has shut off from everybody.
+        let is_passed = |errno| is_gone(errno) || errno == Errno::ACCESS;
+        let told = self.way.begin().and_then(|reach| {
             nodes.iter().try_for_each(|node| {
-                let asked = open_node(root.as_fd(), *node).and_then(|node| {
+                let asked = reach(*node).and_then(|node| {
                     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
                     statx(node, "", flags, StatxFlags::BASIC_STATS)
                 });
-                asked.map(drop).or_else(|errno| if is_gone(errno) { Ok(()) } else { Err(errno) })
+                asked.map(drop).or_else(|errno| if is_passed(errno) { Ok(()) } else { Err(errno) })
             })
         });
         told.or_else(|errno| if is_gone(errno) { Ok(()) } else { Err(errno) })
@@ -95,22 +154,20 @@ impl Caches for KernelCaches {
     }
 
     fn barrier(&self, dir: NodeId) -> Result<(), Errno> {
-        let opened = (self.root)().and_then(|root| open_node(root.as_fd(), dir));
-        let dir = match opened {
-            Ok(dir) => dir,
-            Err(errno) if is_gone(errno) => return Ok(()),
-            Err(errno) => return Err(errno),
-        };
-        // rmdir(2) has the directory locked when it asks for the name, which nothing has.
-        match unlinkat(&dir, BARRIER, AtFlags::REMOVEDIR) {
-            Err(errno) if !is_gone(errno) => Err(errno),
-            _ => Ok(()),
+        match self.way {
+            Way::Handles(_) => self.ask_locked(dir),
+            // The kernel takes the same lock to forget a name, also one that is not there, and
+            // needs no way to the directory.
+            Way::Own(_) => self.drop_name(dir, BARRIER),
         }
     }
 
+    fn lock(&self, dir: NodeId) -> Result<(), Errno> {
+        self.ask_locked(dir)
+    }
+
     fn file_barrier(&self, file: NodeId, ticket: Ticket) -> Result<(), Errno> {
-        let opened = (self.root)().and_then(|root| open_node(root.as_fd(), file));
-        let file = match opened {
+        let file = match self.way.reach(file) {
             Ok(file) => file,
             Err(errno) if is_gone(errno) => return Ok(()),
             Err(errno) => return Err(errno),
@@ -129,7 +186,7 @@ impl Caches for KernelCaches {
         if files.is_empty() {
             return Ok(Vec::new());
         }
-        let root = match (self.root)() {
+        let root = match self.way.root() {
             // Of a mount that is not there nobody has anything open.
             Err(errno) if is_gone(errno) => {
                 return Ok(files.iter().map(|_| Writing::Unknown).collect());
@@ -147,8 +204,7 @@ impl Caches for KernelCaches {
     }
 
     fn reach(&self, node: NodeId) -> Result<OwnedFd, Errno> {
-        let root = (self.root)()?;
-        open_node(root.as_fd(), node)
+        self.way.reach(node)
     }
 
     fn find(&self, path: &[u8]) -> Result<OwnedFd, Errno> {
@@ -159,7 +215,7 @@ impl Caches for KernelCaches {
         };
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let found = openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
-        if device(&found)? == device(&(self.root)()?)? { Ok(found) } else { Err(Errno::XDEV) }
+        if device(&found)? == device(&self.way.root()?)? { Ok(found) } else { Err(Errno::XDEV) }
     }
 
     fn is_in_flight(&self, file: NodeId) -> bool {

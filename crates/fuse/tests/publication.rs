@@ -56,6 +56,17 @@ struct Arena {
     patience: Duration,
 }
 
+/// How the mount of an arena is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mount {
+    /// Opens make messages.
+    Told,
+    /// They make none.
+    Untold,
+    /// They do, and who serves it opens nodes in a way of his own.
+    Reached,
+}
+
 /// What is slow as long as it is set.
 #[derive(Default)]
 struct Slow {
@@ -145,6 +156,9 @@ impl Caches for Without<KernelCaches> {
     fn barrier(&self, dir: NodeId) -> Result<(), Errno> {
         if self.has(Remedy::Barrier) { self.it.barrier(dir) } else { Ok(()) }
     }
+    fn lock(&self, dir: NodeId) -> Result<(), Errno> {
+        if self.has(Remedy::Barrier) { self.it.lock(dir) } else { Ok(()) }
+    }
     fn file_barrier(&self, file: NodeId, ticket: Ticket) -> Result<(), Errno> {
         if self.has(Remedy::FileBarrier) { self.it.file_barrier(file, ticket) } else { Ok(()) }
     }
@@ -212,7 +226,7 @@ impl Gate for Without<Order> {
 impl Arena {
     fn new(
         dir: &Path,
-        (transport, told): (Transport, bool),
+        (transport, how): (Transport, Mount),
         missing: Option<Remedy>,
     ) -> std::io::Result<Arena> {
         let io = Arc::new(RealIo::from_dir(open(dir))?);
@@ -222,12 +236,16 @@ impl Arena {
         let slow = Arc::<Slow>::default();
         let order = Arc::new(Without { it, missing, slow: Arc::clone(&slow) });
         let plain = Plain::new(open(dir), HashSet::new(), order)?;
-        let plain = Arc::new(if told { plain } else { plain.untold() });
+        let plain = Arc::new(if how == Mount::Untold { plain.untold() } else { plain });
         let below = open(dir);
         let config = Config { transport, ..Config::default() };
         let mount = Guarded::serving(dir, below, Arc::clone(&plain), &config)?;
         let root = dir.to_path_buf();
         let it = mount.connection().caches(move || Ok(open(&root)));
+        let it = match how {
+            Mount::Reached => mount.connection().caches_reached(move |node| it.reach(node)),
+            Mount::Told | Mount::Untold => it,
+        };
         let caches = Arc::new(Without { it, missing, slow: Arc::clone(&slow) });
         vol.guard(Arc::new(publication::Guarded { plain, caches, stall: STALL }));
         let below = mount.below("");
@@ -340,18 +358,19 @@ fn each_arena(missing: Option<Remedy>, test: impl Fn(&Arena)) {
         return;
     }
     // Where opens are told and where they are not, as far as the remedy is one.
-    let told = [true, false].into_iter().filter(|told| match missing {
+    let mounts = [Mount::Told, Mount::Untold].into_iter().filter(|how| match missing {
         None => true,
-        Some(Remedy::Lease) => !told,
-        Some(_) => *told,
+        Some(Remedy::Lease) => *how == Mount::Untold,
+        Some(_) => *how == Mount::Told,
     });
     let transports = [Transport::DevFuse, Transport::IoUring];
-    let ways = told.flat_map(|told| transports.map(|transport| (transport, told)));
-    for way @ (transport, told) in ways {
+    let ways = mounts.flat_map(|how| transports.map(|transport| (transport, how)));
+    let reached = missing.is_none().then_some((Transport::Auto, Mount::Reached));
+    for way @ (transport, how) in ways.chain(reached) {
         let dir = scratch();
         match Arena::new(dir.path(), way, missing) {
             Ok(arena) => {
-                if !told {
+                if how == Mount::Untold {
                     // From here on the kernel knows.
                     let _ = File::open(arena.mount.path(systx_base::FIRST_OPEN));
                 }
@@ -565,7 +584,7 @@ fn no_remedy_is_idle() {
     // The barrier's window is too narrow to be met by luck: the model has it (crates/sim).
     for missing in [DropName, DropAttributes, DropPages, Timeout, Admission] {
         let dir = scratch();
-        let arena = Arena::new(dir.path(), (Transport::Auto, true), Some(missing)).unwrap();
+        let arena = Arena::new(dir.path(), (Transport::Auto, Mount::Told), Some(missing)).unwrap();
         prepare(&arena);
         let mut to = 1;
         let mut wrong = Vec::new();
@@ -592,7 +611,7 @@ fn a_cached_listing_is_dropped() {
     }
     for missing in [None, Some(Remedy::DropListing)] {
         let scratch = scratch();
-        let arena = Arena::new(scratch.path(), (Transport::Auto, true), missing).unwrap();
+        let arena = Arena::new(scratch.path(), (Transport::Auto, Mount::Told), missing).unwrap();
         prepare(&arena);
         let grows = open(&arena.mount.path("grow"));
         let newest = || names_of(&grows).iter().filter_map(|n| number_after(n, "g.")).max();

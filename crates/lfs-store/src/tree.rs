@@ -294,6 +294,23 @@ pub(crate) fn ino_of(handle: &Handle) -> Ino {
     handle.inner::<Held>().ino
 }
 
+/// The path of a directory, from the root.
+///
+/// # Errors
+/// It has none any more; the volume cannot be read.
+pub fn path_of(ops: &mut Ops<'_>, dir: Ino) -> systx_lfs::Result<Vec<u8>> {
+    let (mut at, mut names) = (dir, Vec::new());
+    while at != ROOT {
+        let up = ops.parent(at)?;
+        let all = ops.list(up, None, usize::MAX)?;
+        let found = all.into_iter().find(|(_, link)| link.ino == at);
+        names.push(found.ok_or(systx_lfs::Error::NotFound)?.0);
+        at = up;
+    }
+    names.reverse();
+    Ok(names.join(&b'/'))
+}
+
 /// What a name means, or the object itself.
 fn find(ops: &mut Ops<'_>, at: Ino, name: &[u8]) -> systx_lfs::Result<Ino> {
     if name.is_empty() { Ok(at) } else { Ok(ops.lookup(at, name)?.ino) }
@@ -339,19 +356,7 @@ impl Tree for VolumeTree {
         Ok(())
     }
     fn path_of(&self, dir: &Handle) -> Result<Vec<u8>> {
-        let (mut at, mut names) = (ino_of(dir), Vec::new());
-        self.look(|ops| {
-            while at != ROOT {
-                let up = ops.parent(at)?;
-                let all = ops.list(up, None, usize::MAX)?;
-                let found = all.into_iter().find(|(_, link)| link.ino == at);
-                names.push(found.ok_or(systx_lfs::Error::NotFound)?.0);
-                at = up;
-            }
-            Ok(())
-        })?;
-        names.reverse();
-        Ok(names.join(&b'/'))
+        self.look(|ops| path_of(ops, ino_of(dir)))
     }
     fn read_link(&self, at: &Handle, name: &[u8]) -> Result<Vec<u8>> {
         self.at(at, name, |ops, ino| ops.target(ino))

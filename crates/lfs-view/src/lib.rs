@@ -8,8 +8,8 @@
 //! a [`Gate`], as those of a guarded directory do.
 //!
 //! From the bottom up: `base` (the live tree, or that of a snapshot), `table` (nodes that the
-//! kernel knows), `writeback`, `order` (what passes the gate, and what commits ask), then the
-//! requests: `attrs`, `names`, `list`, `data`, `opens`.
+//! kernel knows), `writeback`, `order` (what passes the gate, and what commits ask), `numbers`,
+//! then the requests: `attrs`, `names`, `list`, `data`, `opens`.
 
 #![forbid(unsafe_code)]
 
@@ -18,22 +18,25 @@ mod base;
 mod data;
 mod list;
 mod names;
+mod numbers;
 mod opens;
 mod order;
 mod table;
 mod writeback;
 
 use base::Base;
+use numbers::Numbers;
+pub use numbers::Way;
 use opens::Told;
 use order::Object;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
-use systx_base::{Kind, NodeId, Oid};
+use systx_base::{Gid, Kind, NodeId, Oid, Uid};
 use systx_lfs::format::BLOCK;
 use systx_lfs::format::{Ino, ROOT};
 use systx_lfs::{Ops, View as Snapshot, Volume};
-use systx_lfs_store::{OWN_DIRECTORY, VolumeStore};
+use systx_lfs_store::{OWN_DIRECTORY, VolumeStore, path_of};
 use systx_store::host_locks::LockFiles;
 use systx_store::io::HostId;
 use systx_txn::ObjectRef;
@@ -43,7 +46,7 @@ use systx_vfs::locks::Wait;
 use systx_vfs::oid_of;
 use systx_vfs::plain::{Gate, NoGate, mutating, reading};
 use systx_vfs::publication::BARRIER;
-use table::Table;
+use table::{Found, Table};
 use writeback::Writeback;
 
 /// Bytes of a block as stat(2) counts them.
@@ -57,6 +60,8 @@ pub struct VolumeView {
     gate: Arc<dyn Gate>,
     /// Of a mount that tells of opens.
     told: Option<Told>,
+    /// Of a mount whose server may not open by handle.
+    numbers: Option<Numbers>,
 }
 
 /// An object's number is its node's: a number is never given twice.
@@ -107,13 +112,34 @@ impl VolumeView {
 
     fn over(base: Base, writeback: Option<Writeback>, gate: Arc<dyn Gate>) -> Reply<VolumeView> {
         let table = Table::new(base.look(|ops| id_of(ops, ROOT))?);
-        Ok(VolumeView { base, table, writeback, gate, told: None })
+        Ok(VolumeView { base, table, writeback, gate, told: None, numbers: None })
     }
 
     /// The same view, in a mount that tells of opens and of locks, which are taken on `files`.
     #[must_use]
     pub fn told_of(self, files: Arc<LockFiles>) -> VolumeView {
         VolumeView { told: Some(Told::new(files)), ..self }
+    }
+
+    /// The same view, whose server may not open by handle, see `numbers`; `key`: what nobody else
+    /// can guess, `owner`: who that is.
+    #[must_use]
+    pub fn with_numbers(self, key: u64, owner: (Uid, Gid)) -> VolumeView {
+        VolumeView { numbers: Some(Numbers::new(key, owner)), ..self }
+    }
+
+    /// The way to a node, for who serves the mount.
+    ///
+    /// # Errors
+    /// `ENOENT`: there is no such object, or a directory that has no name.
+    pub fn way_to(&self, node: NodeId) -> Reply<Way> {
+        let ino = ino_of(node);
+        self.look(|ops| match (&self.numbers, ops.attrs(ino)?.kind) {
+            (Some(numbers), Kind::File | Kind::Symlink | Kind::Fifo | Kind::Socket) => {
+                Ok(numbers.way_to(node))
+            }
+            _ => path_of(ops, ino).map(|path| Way { path, forget: None }),
+        })
     }
 
     /// Of a snapshot of a volume; nothing in it can be changed.
@@ -159,6 +185,9 @@ impl VolumeView {
 
     /// The attributes of an object.
     fn read_attr(&self, node: NodeId) -> Reply<Attr> {
+        if let Some(attr) = self.numbers.as_ref().and_then(|numbers| numbers.attr_of(node)) {
+            return Ok(attr);
+        }
         let oid = self.oid(node)?;
         let reads = [ObjectRef::Attr(oid), ObjectRef::Size(oid)];
         self.reading(&reads, || self.attr(ino_of(node)))
@@ -173,7 +202,16 @@ impl VolumeView {
 
     /// One more lookup of an object's node, which the kernel may have found by its number.
     fn enter(&self, ino: Ino) -> Reply<HostId> {
-        self.table.enter(ino, || {
+        self.enter_as(ino, Found::ByName)
+    }
+
+    /// The same, by who serves the mount: what its name means now has not been looked at.
+    fn enter_by_number(&self, ino: Ino) -> Reply<HostId> {
+        self.enter_as(ino, Found::ByNumber)
+    }
+
+    fn enter_as(&self, ino: Ino, found: Found) -> Reply<HostId> {
+        self.table.enter(ino, found, || {
             self.base.hold(ino)?;
             self.look(|ops| Ok((id_of(ops, ino)?, ops.attrs(ino)?.kind))).inspect_err(|_| {
                 let _ = self.base.release(ino);
@@ -360,6 +398,9 @@ impl Requests for VolumeView {
     fn valid(&self, node: NodeId, name: Option<&[u8]>) -> Valid {
         if name == Some(BARRIER) {
             return Valid { name: Some(Duration::ZERO), ..Valid::default() };
+        }
+        if let Some(valid) = self.numbers.as_ref().and_then(|numbers| numbers.valid(node, name)) {
+            return valid;
         }
         if !self.gate.is_publishing() {
             return Valid::default();

@@ -99,6 +99,9 @@ impl VolumeView {
         if self.hides(parent, name) {
             return Ok(None);
         }
+        if let Some(found) = self.numbers.as_ref().and_then(|n| n.find(self, parent, name)) {
+            return found;
+        }
         if name == b"." {
             return self.hand_out(ino_of(parent)).map(Some);
         }

@@ -40,6 +40,13 @@ impl Known {
     }
 }
 
+/// What a lookup has gone by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Found {
+    ByName,
+    ByNumber,
+}
+
 struct State {
     known: HashMap<Ino, Known>,
     by_oid: HashMap<Oid, Ino>,
@@ -59,13 +66,18 @@ impl Table {
     ///
     /// # Errors
     /// That of `meet`.
-    pub fn enter(&self, ino: Ino, meet: impl FnOnce() -> Reply<(HostId, Kind)>) -> Reply<HostId> {
+    pub fn enter(
+        &self,
+        ino: Ino,
+        found: Found,
+        meet: impl FnOnce() -> Reply<(HostId, Kind)>,
+    ) -> Reply<HostId> {
         let mut state = self.0.lock();
         if let Some(known) = state.known.get_mut(&ino) {
             known.lookups = known.lookups.saturating_add(1);
             known.looked_up = (known.looked_up.0 + 1, Instant::now());
             // It has a name: an undo may have brought it back.
-            known.superseded = false;
+            known.superseded &= found == Found::ByNumber;
             return Ok(known.id);
         }
         let (id, kind) = meet()?;

@@ -35,6 +35,7 @@ use crate::inode_locks::writers::{Absent, FileAt, KeptOut};
 use crate::neighbours::NotQuiet;
 use crate::publication::Guarded;
 use crate::shared::SharedVolume;
+use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -365,7 +366,12 @@ impl SharedVolume {
             }
         }
         let is_quiet = self.inode_locks.all_reached(&locked.tickets, TAKING);
-        if is_quiet { Ok(locked) } else { Err(NotQuiet::Busy) }
+        let is_shut = |w: &Written| w.guarded.caches.reach(w.node).err() == Some(Errno::ACCESS);
+        match is_quiet {
+            true => Ok(locked),
+            false if written.iter().any(is_shut) => Err(NotQuiet::Shut),
+            false => Err(NotQuiet::Busy),
+        }
     }
 
     /// Before a transaction reads content of a file: if it is aged, plain programs are kept from

@@ -159,6 +159,11 @@ pub trait Caches: Send + Sync {
     /// # Errors
     /// The kernel's.
     fn barrier(&self, dir: NodeId) -> Result<(), Errno>;
+    /// The same, and the lock stays until the look-up of [`BARRIER`] is answered.
+    ///
+    /// # Errors
+    /// The kernel's; it is not locked.
+    fn lock(&self, dir: NodeId) -> Result<(), Errno>;
     /// Has a file's lock exclusively for as long as removing the attribute [`Ticket::name`] from it
     /// takes: when it returns, every write that was in flight has landed.
     ///
@@ -503,11 +508,9 @@ impl UnderWay {
             let unlock = Unlock(&self.marked);
             for &(g, node, oid) in &dirs {
                 self.marked.lock(oid);
-                scope.spawn(move || {
-                    if let Err(errno) = g.caches.barrier(node) {
-                        tracing::warn!(%errno, ?node, "directory not locked");
-                    }
-                    self.marked.reached(oid, false);
+                scope.spawn(move || match g.caches.lock(node) {
+                    Ok(()) => self.marked.reached(oid, false),
+                    Err(errno) => tracing::warn!(%errno, ?node, "directory not locked"),
                 });
             }
             if !self.marked.all_reached(LOCKING) {

@@ -52,6 +52,9 @@ impl Caches for NoCaches {
     fn barrier(&self, _: NodeId) -> Result<(), Errno> {
         Ok(())
     }
+    fn lock(&self, _: NodeId) -> Result<(), Errno> {
+        Ok(())
+    }
     fn file_barrier(&self, _: NodeId, _: Ticket) -> Result<(), Errno> {
         self.file_barriers.fetch_add(1, Ordering::Relaxed);
         Ok(())
