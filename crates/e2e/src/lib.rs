@@ -37,6 +37,8 @@ pub mod cases;
 pub mod confine;
 mod frozen;
 pub mod lab;
+#[path = "locked_unsafe.rs"]
+mod locked;
 #[path = "lost_unsafe.rs"]
 pub mod lost;
 #[path = "mapped_unsafe.rs"]

@@ -2,8 +2,8 @@
 //! threads is about to make a call of which it has made n - 1.
 //!
 //! Only calls count that change a file system or make it durable: between two of them a death
-//! leaves the same disk. The call at which the process dies is not made; what its other threads are
-//! in at that moment comes to its end, as ever.
+//! leaves the same disk. The call at which the process dies is not made; those before it are: one
+//! that another thread is in comes to its end first.
 
 #![allow(unsafe_code)]
 
@@ -134,7 +134,13 @@ fn trace(
         }
     };
     let mut calls = Vec::new();
+    // The kernel leaves out a call that a killed thread has not begun yet.
+    let mut under_way = HashSet::new();
+    let mut dies = false;
     loop {
+        if dies && under_way.is_empty() {
+            let _ = kill_process(pid, Signal::KILL);
+        }
         let mut status = 0;
         // Only what this thread traces, not the children of others.
         let which = libc::__WALL | libc::__WNOTHREAD;
@@ -149,6 +155,7 @@ fn trace(
         if running.remove(&tid) && running.is_empty() {
             let _ = ready.send(Ok(()));
         }
+        under_way.remove(&tid);
         if !libc::WIFSTOPPED(status) {
             // The first thread is reported when all are gone.
             if tid == process {
@@ -164,11 +171,15 @@ fn trace(
             let counts =
                 |call: &&str| !calls.is_empty() || first.is_none_or(|first| first == *call);
             if let Some(call) = begins(tid).filter(counts) {
-                calls.push(call);
-                if n == Some(calls.len()) {
-                    let _ = kill_process(pid, Signal::KILL);
+                if dies {
                     continue;
                 }
+                calls.push(call);
+                dies = n == Some(calls.len());
+                if dies {
+                    continue;
+                }
+                under_way.insert(tid);
             }
             go_on(tid, 0);
         } else if event != 0 {
