@@ -1,12 +1,13 @@
 use crate::dir_store::DirStore;
-use crate::error::OpenError;
+use crate::error::{CommitError, OpenError};
 use crate::testing::{STATE, Scratch, Ws, config, meta};
 use crate::trust::{Known, Owner, Registry};
 use crate::{Config, Store};
+use std::io::{Error, ErrorKind};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use systx_base::TxnId;
 
 fn me(s: &Scratch) -> Owner {
@@ -169,4 +170,36 @@ fn a_store_is_noted_before_its_number_is_told() {
     let (store, _) = DirStore::open(Config { registry, ..config() }, s.io()).unwrap();
     let number = store.number().unwrap();
     assert_eq!(here.0.load(Ordering::Relaxed), number);
+}
+
+/// Cannot note anything the first time.
+#[derive(Default)]
+struct Later(OnceLock<()>);
+
+impl Known for Later {
+    fn knows(&self, _store: u64) -> bool {
+        true
+    }
+    fn note(&self, _store: u64) -> std::io::Result<()> {
+        let text = "the note cannot be made in /nowhere";
+        self.0.set(()).map_or(Ok(()), |()| Err(Error::new(ErrorKind::StorageFull, text)))
+    }
+}
+
+#[test]
+fn what_cannot_be_noted_is_not_committed_and_the_refusal_says_why_and_the_next_commit_is() {
+    let s = Scratch::new();
+    let registry = Registry::new(Arc::new(Later::default()));
+    let (store, _) = DirStore::open(Config { registry, ..config() }, s.io()).unwrap();
+    let io = s.io();
+    let commit = |txn| {
+        let mut ws = Ws::new(&*io);
+        ws.create("made", "x");
+        let set = ws.done();
+        store.commit(store.reserve(&set).unwrap(), set, meta(txn)).map(drop)
+    };
+    let refused = commit(1).unwrap_err();
+    assert!(refused.to_string().contains("in /nowhere"), "{refused}");
+    assert!(matches!(refused, CommitError::Io(_)) && !s.path("made").exists());
+    commit(2).unwrap();
 }
