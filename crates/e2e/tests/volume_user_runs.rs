@@ -489,6 +489,27 @@ fn the_way_of_the_daemon_is_nobodys_else() {
     v.sh("chmod 700 d").ok();
 }
 
+/// What is not protected is plain there, too; a path that would show it is refused by name.
+#[test]
+fn a_user_marks_what_is_in_the_volume() {
+    let lab = user_lab!();
+    let v = Mounted::new(&lab);
+    v.sh("mkdir cache; echo 0 > cache/a; echo 0 > f").ok();
+    let cache = v.path("cache").display().to_string();
+    lab.do_systx(["protect", "off", &cache]).ok();
+    let mut one = begin(&v, "--retries=0");
+    one.eval("echo 1 > cache/a; echo 1 > f");
+    v.sh("echo 2 > cache/a").ok();
+    assert_eq!(one.eval("cat cache/a"), "2\n");
+    one.exit(3).expect(3);
+    assert_eq!(read(&v, "cache/a f"), "2\n0\n");
+    let refused = lab.do_systx(["begin", v.dir.to_str().unwrap()]).expect(1);
+    assert!(refused.err.contains(&format!("systx protect on {cache}")), "{refused}");
+    lab.do_systx(["protect", "on", &cache]).ok();
+    run(&v, "", "echo 3 > cache/a; exit 3").expect(3);
+    assert_eq!(read(&v, "cache/a"), "2\n");
+}
+
 /// The daemon's way to a file keeps nothing of it.
 #[test]
 fn a_file_that_a_commit_has_locked_is_gone_when_it_is_removed() {

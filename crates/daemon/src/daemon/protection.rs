@@ -107,7 +107,8 @@ impl Daemon {
         let Some(holder) = holder else {
             return Err(no(format!("the mount of {shown} is not in the mount table")));
         };
-        if holder.fs == FS_TYPE && peer.uid != 0 {
+        let is_own = || self.guards.volumes().iter().any(|volume| volume.dev == holder.dev);
+        if holder.fs == FS_TYPE && peer.uid != 0 && !is_own() {
             let at = holder.at.display();
             let text = format!("{shown} is in {at}, whose transactions are root's daemon's");
             return Err(no(text).hint("root can mark it"));
