@@ -75,6 +75,11 @@ impl Transactions {
         Transactions { volumes, owner, tables, ended, runs, inject, chores }
     }
 
+    /// The daemon's user.
+    pub(crate) fn uid(&self) -> Uid {
+        self.owner.uid
+    }
+
     /// Where transactions of programs lose for a test.
     pub(crate) fn inject(&self) -> Option<Inject> {
         self.inject

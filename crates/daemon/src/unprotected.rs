@@ -22,6 +22,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
+use systx_base::Uid;
 use systx_protocol::replaced::replace;
 
 const VERSION: u32 = 1;
@@ -131,25 +132,27 @@ pub(crate) struct Unprotected {
     own: PathBuf,
     /// Root's, for everybody else.
     of_root: Option<PathBuf>,
+    /// The daemon's user.
+    uid: Uid,
 }
 
 impl Unprotected {
     /// The list in a ledger's directory, and root's.
     pub(crate) fn new(ledger: &Path) -> Unprotected {
-        let is_root = rustix::process::geteuid().is_root();
-        let of_root = (!is_root).then(|| Path::new(ledger::OF_ROOT).join(FILE));
-        Unprotected { own: ledger.join(FILE), of_root }
+        let uid = rustix::process::geteuid();
+        let of_root = (!uid.is_root()).then(|| Path::new(ledger::OF_ROOT).join(FILE));
+        Unprotected { own: ledger.join(FILE), of_root, uid: uid.as_raw() }
     }
 
     /// The marks of the user's own list.
     pub(crate) fn own(&self) -> Result<Vec<Mark>, Failure> {
-        read(&self.own, rustix::process::geteuid().as_raw()).map_err(|e| self.unusable(&e))
+        read(&self.own, self.uid).map_err(|e| self.unusable(&e))
     }
 
     /// All marks, whether what they mean is still there or not; what of them is not believed, as
     /// sentences.
     pub(crate) fn marks(&self) -> (Vec<Mark>, Vec<String>) {
-        let own = (&self.own, rustix::process::geteuid().as_raw());
+        let own = (&self.own, self.uid);
         let lists = std::iter::once(own).chain(self.of_root.iter().map(|list| (list, 0)));
         let (mut marks, mut notes) = (Vec::new(), Vec::new());
         for (list, owner) in lists {
@@ -256,7 +259,7 @@ impl Unprotected {
             return Err(failed(Error::new(ErrorKind::FileTooLarge, "the paths are too long")));
         }
         // Root's list holds for everybody.
-        let mode = if rustix::process::geteuid().is_root() { 0o644 } else { 0o600 };
+        let mode = if self.uid == 0 { 0o644 } else { 0o600 };
         if mode & 0o4 != 0 {
             let search = std::fs::Permissions::from_mode(0o711);
             std::fs::set_permissions(dir, search).map_err(failed)?;

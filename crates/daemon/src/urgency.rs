@@ -43,11 +43,33 @@ impl Urgency for OfLast {
     }
 
     fn of(&self, thread: u32) -> Option<i32> {
-        // 0 would be the one that asks, and what the daemon itself does in a view, at a commit for
-        // instance, tells nothing of the program.
-        let theirs = thread != 0 && !is_ours(thread);
-        theirs.then(|| scheduling(thread)).flatten().map(urgency)
+        of(thread)
     }
+}
+
+/// Tells of the one thread that a transaction is of, which does not end before it.
+#[derive(Debug)]
+pub(crate) struct OfThread(pub(crate) u32);
+
+impl Urgency for OfThread {
+    fn now(&self) -> Option<i32> {
+        (self.0 != 0).then(|| scheduling(self.0)).flatten().map(urgency)
+    }
+
+    fn first(&self) -> Option<i32> {
+        None
+    }
+
+    fn of(&self, thread: u32) -> Option<i32> {
+        of(thread)
+    }
+}
+
+fn of(thread: u32) -> Option<i32> {
+    // 0 would be the one that asks, and what the daemon itself does in a view, at a commit for
+    // instance, tells nothing of the program.
+    let theirs = thread != 0 && !is_ours(thread);
+    theirs.then(|| scheduling(thread)).flatten().map(urgency)
 }
 
 /// A view that notes whom each request comes from; what the kernel writes back comes from nobody.
@@ -161,10 +183,10 @@ mod tests {
         last.store(child.id(), Relaxed);
         assert!(of_last.now().is_some_and(|nice| nice < 19));
         rustix::process::setpriority_process(Some(Pid::from_child(&child)), 19).unwrap();
-        assert_eq!(of_last.now(), Some(19));
+        assert_eq!((of_last.now(), OfThread(child.id()).now()), (Some(19), Some(19)));
         drop(child.stdin.take());
         child.wait().unwrap();
-        assert_eq!(of_last.now(), None);
+        assert_eq!((of_last.now(), OfThread(child.id()).now()), (None, None));
         let ours = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
         last.store(ours, Relaxed);
         assert_eq!(of_last.now(), None, "what the daemon does is nobody's urgency");

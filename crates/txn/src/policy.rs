@@ -35,6 +35,10 @@ use systx_base::TxnId;
 pub trait Urgency: Send + Sync + std::fmt::Debug {
     /// The thread that works for the transaction; `None` if nothing is known of it now.
     fn now(&self) -> Option<i32>;
+    /// At the begin, for when nothing is known of it later; `None` where something will be.
+    fn first(&self) -> Option<i32> {
+        self.now()
+    }
     /// Some other thread.
     fn of(&self, thread: u32) -> Option<i32>;
 }

@@ -203,7 +203,7 @@ impl State {
     pub(crate) fn contender_of(&self, id: TxnId, o: &BeginOptions) -> Contender {
         Contender {
             id,
-            priority: o.follows.as_ref().and_then(|who| who.now()).unwrap_or(o.priority),
+            priority: o.follows.as_ref().and_then(|who| who.first()).unwrap_or(o.priority),
             size: 0,
             karma: self.again.karma(o.timestamp),
             choice: o.choice,

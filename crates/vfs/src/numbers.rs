@@ -1,6 +1,7 @@
 //! Inode numbers of what is new in a view.
 
-use systx_store::io::FsInfo;
+use std::sync::Arc;
+use systx_store::io::{FsInfo, Tree};
 
 /// `statfs.f_type`.
 mod magic {
@@ -12,13 +13,13 @@ mod magic {
 }
 
 /// Inode numbers of objects that are not committed yet: such as the file system does not use.
-/// Where
-/// its own have 32 bits these have, too: to programs that were built without large files others are
-/// an error (`EOVERFLOW`).
+/// Where its own have 32 bits these have, too: to programs that were built without large files
+/// others are an error (`EOVERFLOW`).
 pub(crate) struct NewNumbers {
     given: u64,
-    /// Numbers up to this are the file system's.
-    used: u64,
+    /// Numbers up to this are the file system's; asked with the first number.
+    used: Option<u64>,
+    ask: Box<dyn Fn() -> u64 + Send>,
 }
 
 /// Above what file systems use.
@@ -26,29 +27,39 @@ const HIGH: u64 = 1 << 48;
 /// The least inode of xfs in version 5 of its format.
 const XFS_INODE: u64 = 512;
 
+/// Up to which number a file system's may be.
+fn used(fs: &FsInfo, born: bool) -> u64 {
+    match fs.magic {
+        magic::EXT4 | magic::F2FS => fs.files,
+        // A number is a place, with up to twice the bits that the places need.
+        magic::XFS if born => fs.blocks.saturating_mul(fs.bsize) / XFS_INODE * 2,
+        // One after the other.
+        magic::BTRFS | magic::TMPFS => i32::MAX as u64,
+        _ => u64::MAX,
+    }
+}
+
 impl NewNumbers {
-    /// Of a file system; `born`: it knows when files were made.
-    pub fn on(fs: &FsInfo, born: bool) -> NewNumbers {
-        let used = match fs.magic {
-            magic::EXT4 | magic::F2FS => fs.files,
-            // A number is a place, with up to twice the bits that the places need.
-            magic::XFS if born => fs.blocks.saturating_mul(fs.bsize) / XFS_INODE * 2,
-            // One after the other.
-            magic::BTRFS | magic::TMPFS => i32::MAX as u64,
-            _ => u64::MAX,
-        };
-        NewNumbers { given: 0, used }
+    /// Of what is new on the file system of a tree; `born`: it knows when files were made.
+    pub fn on(tree: Arc<dyn Tree>, born: bool) -> NewNumbers {
+        // What does not say how many it has may have any.
+        NewNumbers::above(move || tree.fs_info().map_or(u64::MAX, |fs| used(&fs, born)))
+    }
+
+    fn above(ask: impl Fn() -> u64 + Send + 'static) -> NewNumbers {
+        NewNumbers { given: 0, used: None, ask: Box::new(ask) }
     }
 
     /// A number for a new object; `highest`: of the file system's that were met.
     pub fn next(&mut self, highest: u64) -> u64 {
         self.given += 1;
-        let low = u64::from(u32::MAX).saturating_sub(self.given);
+        let used = self.used.get_or_insert_with(&self.ask);
         // One that has come so far may come further.
-        if highest > self.used {
-            self.used = u64::MAX;
+        if highest > *used {
+            *used = u64::MAX;
         }
-        if low > self.used { low } else { HIGH + self.given }
+        let low = u64::from(u32::MAX).saturating_sub(self.given);
+        if low > *used { low } else { HIGH + self.given }
     }
 }
 
@@ -70,15 +81,16 @@ mod tests {
             ffree: 0,
             namelen: 255,
         };
-        let mut ext4 = NewNumbers::on(&fs(magic::EXT4, 1, u64::from(u32::MAX) - 3), true);
+        let on = |fs: FsInfo, born| NewNumbers::above(move || used(&fs, born));
+        let mut ext4 = on(fs(magic::EXT4, 1, u64::from(u32::MAX) - 3), true);
         let four: Vec<u64> = (0..4).map(|_| ext4.next(1000)).collect();
         assert_eq!(four, [0xffff_fffe, 0xffff_fffd, HIGH + 3, HIGH + 4]);
         let tib = (1 << 40) / 4096;
-        assert!(NewNumbers::on(&fs(magic::XFS, tib / 2, 0), true).next(1) < 1 << 32);
-        assert!(NewNumbers::on(&fs(magic::XFS, tib, 0), true).next(1) > HIGH);
-        assert!(NewNumbers::on(&fs(magic::XFS, 1, 0), false).next(1) > HIGH);
-        assert!(NewNumbers::on(&fs(0, 1, 1), true).next(1) > HIGH);
-        let mut btrfs = NewNumbers::on(&fs(magic::BTRFS, tib, 0), true);
+        assert!(on(fs(magic::XFS, tib / 2, 0), true).next(1) < 1 << 32);
+        assert!(on(fs(magic::XFS, tib, 0), true).next(1) > HIGH);
+        assert!(on(fs(magic::XFS, 1, 0), false).next(1) > HIGH);
+        assert!(on(fs(0, 1, 1), true).next(1) > HIGH);
+        let mut btrfs = on(fs(magic::BTRFS, tib, 0), true);
         assert!(btrfs.next(1 << 30) < 1 << 32);
         assert!(btrfs.next(1 << 31) > HIGH && btrfs.next(1 << 31) > HIGH);
     }

@@ -172,7 +172,7 @@ impl View {
         let mut root = DirState::of(&stat);
         root.covered = covered.get(root_path).cloned();
         let born = stat.id.born().is_some();
-        let new_numbers = NewNumbers::on(&vol.tree.fs_info().map_err(errno)?, born);
+        let new_numbers = NewNumbers::on(Arc::clone(&vol.tree), born);
         let mut nodes = Nodes::default();
         nodes.add(Node {
             base: Some(Base { stamp: stat.stamp(), place: None, foreign: false, fixed: None }),

@@ -9,7 +9,7 @@ use crate::protocol::{self, HostPath};
 use crate::thread_scopes;
 use crate::transaction::{Lives, Terms, Transaction, Whose, engine_isolation};
 use crate::transactions::Transactions;
-use crate::urgency::{self, LastThread, OfLast};
+use crate::urgency::{self, LastThread, OfThread};
 use crate::volume::OpenVolume;
 use abi::begin::{ALL, NONBLOCK, NOW, READ_ONLY, RELAXED, RETRY, SCOPED, SNAPSHOT};
 use rustix::io::Errno;
@@ -50,12 +50,13 @@ impl Desk {
             place.now.lock().last.words = not_protected(&path, place.uid);
             return Err(Errno::OPNOTSUPP);
         }
-        let wish = Wish { place, caller, arg, last, table, volume, hall };
+        let guest = caller.uid != table.uid();
+        let wish = Wish { place, caller, arg, guest, last, table, volume, hall };
         if wish.would_lose() {
             return Err(Errno::AGAIN);
         }
         let thread = LastThread::new(caller.tid.into());
-        let (options, terms) = (wish.options(&thread), wish.terms(thread));
+        let (options, terms) = (wish.options(), wish.terms(thread));
         let retries = options.age;
         let txn = match wish.is(SCOPED) {
             true => match wish.in_line(&terms, &options)? {
@@ -146,6 +147,8 @@ struct Wish<'a> {
     place: &'a Place,
     caller: Caller,
     arg: abi::Begin,
+    /// Of another user than the daemon's.
+    guest: bool,
     /// How its last one ended.
     last: Last,
     table: Arc<Transactions>,
@@ -161,10 +164,6 @@ impl Wish<'_> {
     /// Whether it is the next attempt of one that has lost.
     fn is_again(&self) -> bool {
         self.is(RETRY) && self.last.state == abi::state::LOST
-    }
-
-    fn is_guest(&self) -> bool {
-        self.caller.uid != rustix::process::geteuid().as_raw()
     }
 
     /// Whether it is not to wait, and what it has lost to goes on; in its scope it will not lose to
@@ -186,16 +185,16 @@ impl Wish<'_> {
         }
     }
 
-    fn options(&self, thread: &LastThread) -> BeginOptions {
+    fn options(&self) -> BeginOptions {
         let again = self.is_again();
         BeginOptions {
             isolation: engine_isolation(self.isolation()),
-            follows: Some(Arc::new(OfLast(thread.clone()))),
+            follows: Some(Arc::new(OfThread(self.caller.tid))),
             choice: urgency::by(self.hall.conflicts.policy),
             age: if again { self.last.retries } else { 0 },
             read_only: self.is(READ_ONLY),
             timestamp: again.then_some(self.last.timestamp),
-            guest: self.is_guest(),
+            guest: self.guest,
             inject: self.table.inject(),
             ..BeginOptions::default()
         }
@@ -203,7 +202,7 @@ impl Wish<'_> {
 
     fn terms(&self, thread: LastThread) -> Terms {
         let Caller { uid, tid: client, .. } = self.caller;
-        let whose = Whose { uid, client, thread, guest: self.is_guest() };
+        let whose = Whose { uid, client, thread, guest: self.guest };
         let cwd = HostPath::from(self.hall.dir.as_path());
         // Where requests are routed they hold locks of view 0.
         let patience = match self.hall.aliases.routes() {
@@ -250,7 +249,7 @@ impl Wish<'_> {
             table: &self.table,
             volume: &self.volume.vol,
             caller: self.caller,
-            trusted: !self.is_guest(),
+            trusted: !self.guest,
             at_once: self.is(NONBLOCK),
             late: self.is(NOW),
             shows: &|waiting| place.now.lock().waiting = Some(waiting),
