@@ -22,6 +22,9 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// If the medium cannot be read, or the range is not inside of it.
     fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()>;
+    /// So many blocks from block `at` on will be read soon.  The medium may begin; nobody waits,
+    /// and what goes wrong is told by the read.
+    fn soon(&self, _at: u64, _blocks: u64) {}
     /// Writes whole blocks from block `at` on.
     ///
     /// # Errors

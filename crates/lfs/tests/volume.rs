@@ -5,12 +5,12 @@
 mod common;
 
 use common::{BLOCKS, LIMITS, SEGMENT, bytes, clock, commit, dir, dump, file, fresh, open, tree};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use systx_base::Kind;
-use systx_lfs::device::{FileDevice, MemDevice};
-use systx_lfs::format::ROOT;
+use systx_lfs::device::{Device, FileDevice, MemDevice};
+use systx_lfs::format::{BLOCK, ROOT};
 use systx_lfs::fsck::check;
-use systx_lfs::{Error, Rename, SetAttrs, SetXattr, Shape, Txn, Volume, mkfs};
+use systx_lfs::{Error, Format, Rename, SetAttrs, SetXattr, Shape, Txn, Volume, mkfs};
 
 #[test]
 fn a_new_volume_has_an_empty_root() {
@@ -524,4 +524,61 @@ fn a_commit_that_fills_segments_stays_in_them() {
         volume.close().unwrap();
         assert_eq!(check(disk, clock()).unwrap().findings, [], "{len}");
     }
+}
+
+/// Remembers what it was told would be read.
+struct Told {
+    inner: MemDevice,
+    soon: Mutex<Vec<(u64, u64)>>,
+}
+
+impl Device for Told {
+    fn blocks(&self) -> u64 {
+        self.inner.blocks()
+    }
+    fn read(&self, at: u64, to: &mut [u8]) -> std::io::Result<()> {
+        self.inner.read(at, to)
+    }
+    fn soon(&self, at: u64, blocks: u64) {
+        self.soon.lock().unwrap().push((at, blocks));
+    }
+    fn write(&self, at: u64, from: &[u8]) -> std::io::Result<()> {
+        self.inner.write(at, from)
+    }
+    fn write_durable(&self, at: u64, from: &[u8]) -> std::io::Result<()> {
+        self.inner.write_durable(at, from)
+    }
+    fn sync(&self) -> std::io::Result<()> {
+        self.inner.sync()
+    }
+}
+
+#[test]
+fn the_medium_is_told_of_all_that_a_read_of_several_pages_needs() {
+    let inner = MemDevice::new(2048);
+    let dev = Arc::new(Told { inner, soon: Mutex::default() });
+    let label = String::new();
+    let format = Format { segment_blocks: 64, id: [7; 16], label, owner: (0, 0) };
+    mkfs(dev.clone(), &format, clock()).unwrap();
+    let volume = Volume::open(dev.clone(), clock(), 1, LIMITS).unwrap();
+    let mut f = ROOT;
+    commit(&volume, |ops| {
+        f = ops.create(ROOT, b"f", &file())?;
+        ops.write(f, 0, &bytes(1, 8 * BLOCK))
+    })
+    .unwrap();
+    let told = |offset: u64, len: usize| {
+        dev.soon.lock().unwrap().clear();
+        let read = volume.look(|ops| ops.read(f, offset, len)).unwrap();
+        assert_eq!(read, bytes(1, 8 * BLOCK)[offset as usize..][..len]);
+        let all = std::mem::take(&mut *dev.soon.lock().unwrap());
+        all.into_iter().filter(|(_, blocks)| *blocks > 0).map(|(_, n)| n).collect::<Vec<_>>()
+    };
+    assert_eq!(told(0, 8 * BLOCK), [8]);
+    assert_eq!(told(4000, 200), [2], "parts of two pages");
+    assert_eq!(told(4096, 4096), [], "one read of one page needs no word before");
+    let page = bytes(1, 8 * BLOCK)[2 * BLOCK..3 * BLOCK].to_vec();
+    commit(&volume, |ops| ops.write(f, 2 * BLOCK as u64, &page)).unwrap();
+    assert_eq!(told(0, 8 * BLOCK), [2, 1, 5], "one page lies elsewhere");
+    assert_eq!(told(3 * 4096, 3 * BLOCK), [3]);
 }

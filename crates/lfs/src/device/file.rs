@@ -2,10 +2,11 @@
 
 use super::{Aligned, Device, range};
 use crate::format::BLOCK;
-use rustix::fs::{FlockOperation, IFlags, Mode, OFlags};
+use rustix::fs::{Advice, FlockOperation, IFlags, Mode, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
@@ -184,6 +185,12 @@ impl Device for FileDevice {
     fn read(&self, at: u64, to: &mut [u8]) -> io::Result<()> {
         range(self.blocks, at, to.len())?;
         self.file.read_exact_at(to, at * BLOCK as u64)
+    }
+    fn soon(&self, at: u64, blocks: u64) {
+        // No length would be all of the rest.
+        let Some(len) = NonZeroU64::new(blocks.saturating_mul(BLOCK as u64)) else { return };
+        let offset = at.saturating_mul(BLOCK as u64);
+        let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::WillNeed);
     }
     fn write(&self, at: u64, from: &[u8]) -> io::Result<()> {
         self.put(at, from, ReadWriteFlags::empty())

@@ -5,7 +5,7 @@ use crate::entry::Entry;
 use crate::error::{Error, Result};
 use crate::format::{BLOCK, Head, Ino};
 use crate::group::{Group, Target};
-use crate::object::{Bytes, Node, PAGES_MAX};
+use crate::object::{Bytes, Node, Object, PAGES_MAX};
 use crate::piece::Purpose;
 use crate::txn::{Private, Staged};
 use systx_base::Kind;
@@ -29,6 +29,7 @@ impl Ops<'_> {
     pub fn read(&mut self, ino: Ino, offset: u64, len: usize) -> Result<Vec<u8>> {
         let size = self.file(ino)?.attrs.size;
         let end = offset.saturating_add(len as u64).min(size);
+        self.announce(ino, offset, end);
         let mut bytes = Vec::new();
         let mut at = offset;
         while at < end {
@@ -41,6 +42,25 @@ impl Ops<'_> {
             at += n as u64;
         }
         Ok(bytes)
+    }
+
+    /// Tells the medium of what several pages lie in: it reads at once what lies together, and side
+    /// by side what is scattered, where one read after the other would wait for each.
+    fn announce(&self, ino: Ino, offset: u64, end: u64) {
+        if end.div_ceil(PAGE) <= offset / PAGE + 1 {
+            return;
+        }
+        let Some(pages) = self.tree.loaded(ino).and_then(Object::pages) else { return };
+        let stored = pages.range(offset / PAGE..end.div_ceil(PAGE)).map(|(_, page)| page);
+        let mut run = 0..0;
+        for at in stored.filter(|p| p.memory.is_none()).filter_map(|p| Some(p.place?.at)) {
+            if at != run.end {
+                self.tree.env.dev.soon(run.start, run.end - run.start);
+                run = at..at;
+            }
+            run.end += 1;
+        }
+        self.tree.env.dev.soon(run.start, run.end - run.start);
     }
 
     /// A page's content; `None` are zeros that take no space.
