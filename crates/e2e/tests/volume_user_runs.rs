@@ -489,6 +489,19 @@ fn the_way_of_the_daemon_is_nobodys_else() {
     v.sh("chmod 700 d").ok();
 }
 
+/// Who has what open is known, so what nobody writes to needs no lock, however much that is.
+#[test]
+fn a_users_run_reads_more_than_can_be_locked() {
+    let lab = user_lab!();
+    let v = Mounted::new(&lab);
+    v.sh("for i in $(seq 300); do echo $i > f$i; done; cat f* > /dev/null").ok();
+    let mut open = plain(&v);
+    open.eval("exec 8<>f1 9<>f2 7<f3");
+    assert_eq!(run(&v, "", "cat f* | wc -l > lines; cat lines").ok().out, "300\n");
+    assert_eq!(read(&v, "lines"), "300\n");
+    open.exit(0).ok();
+}
+
 /// What is not protected is plain there, too; a path that would show it is refused by name.
 #[test]
 fn a_user_marks_what_is_in_the_volume() {
