@@ -301,7 +301,8 @@ fn a_users_volume_is_not_unmounted_under_a_run_but_by_force() {
     assert_eq!(v.sh("ls; cat kept").ok().out, "kept\nkept\n");
     // What has ended holds nothing.
     run(&v, "", "echo more > more").ok();
-    shell(&lab, &lab.root(), 20, "fusermount3 -u v").ok();
+    let taken_off = || shell(&lab, &lab.root(), 20, "fusermount3 -u v").code == 0;
+    lab.until("nobody uses it", taken_off);
     lab.until("it is closed", || lab.do_systx(["fsck", "image"]).code == 0);
     lab.do_systx(["mount", "image", "v"]).ok();
     assert_eq!(read(&v, "more"), "more\n");
