@@ -420,6 +420,36 @@ fn a_run_over_a_volume_and_file_systems_is_all_or_nothing_also_if_the_daemon_is_
     room.sh("$S umount b/v && $S fsck a/image").ok();
 }
 
+/// Each of the stores knows of the others, whichever has decided.
+#[test]
+fn what_was_done_on_a_volume_and_a_file_system_is_taken_back_as_a_whole_from_each_of_them() {
+    let room = match Room::new() {
+        Ok(room) => room,
+        Err(why) => skip!("no room of file systems: {why}"),
+    };
+    room.sh("$S mkfs a/image --size 32M && mkdir b/v && $S mount a/image b/v").ok();
+    for (n, from) in ["a", "b/v", "b"].into_iter().enumerate() {
+        let run = format!("echo {n} > f; echo {n} > ../b/f; echo {n} > ../b/v/f");
+        room.sh(&format!("cd a && $S run -- sh -c '{run}'")).ok();
+        let are = |room: &Room, there: usize| {
+            let found = room.sh("ls a/f b/f b/v/f 2>/dev/null | wc -l").ok();
+            assert!(found.trim_end().ends_with(&there.to_string()), "from {from}: {found}");
+        };
+        for (again, there) in [("undo", 0), ("redo", 3), ("undo", 0)] {
+            let said = room.sh(&format!("cd {from} && $S {again}")).ok();
+            assert!(!said.contains("program outside"), "{said}");
+            are(&room, there);
+        }
+        // Each history has it.
+        let log = |at: &str| room.sh(&format!("cd {at} && $S log | head -n 1")).ok();
+        let id = |at: &str| {
+            log(at).lines().nth(1).and_then(|l| l.split(' ').next()).unwrap_or_default().to_owned()
+        };
+        assert!(id("a") == id("b") && id("a") == id("b/v"), "{} {}", log("a"), log("b/v"));
+    }
+    room.sh("$S umount b/v && $S fsck a/image").ok();
+}
+
 #[test]
 fn daily_work_in_a_run_leaves_what_it_leaves_natively() {
     const WORK: &str = "set -e; umask 022; mkdir -p a/b; \

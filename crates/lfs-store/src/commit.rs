@@ -2,7 +2,7 @@
 //! when it is applied. Also what other stores ask about joint commits.
 
 use crate::error::{io_error, not_committed};
-use crate::flow::{Shown, Stage, Way};
+use crate::flow::{Part, Shown, Stage, Way};
 use crate::install::{Failed, Installed, install};
 use crate::open::VolumeStore;
 use crate::orders;
@@ -215,7 +215,7 @@ impl VolumeStore {
         }
         let Ready { reservation, set, meta } = ready;
         let (befores, slots) = Default::default();
-        let commit = Commit { meta, set, befores, slots, joint: Some(joint) };
+        let commit = Commit { meta, set, befores, slots, joint: Some(joint.clone()) };
         let mut e = Encoder::new();
         commit.encode(&mut e);
         let (bytes, name) = (e.finish(), prepared_name(lsn));
@@ -240,7 +240,8 @@ impl VolumeStore {
         })?;
         self.durable(ticket)?;
         let Commit { meta, set, .. } = commit;
-        self.flow.is_at(lsn, Stage::Prepared(Box::new(Ready { reservation, set, meta })));
+        let ready = Ready { reservation, set, meta };
+        self.flow.is_at(lsn, Stage::Prepared(Box::new(Part { ready, joint })));
         Ok(lsn)
     }
 
@@ -253,9 +254,9 @@ impl VolumeStore {
 
     /// See [`systx_store::Store::decided`].
     pub(crate) fn decide(&self, lsn: u64, committed: bool) {
-        let Some(ready) = self.flow.prepared(lsn) else { return };
+        let Some(part) = self.flow.prepared(lsn) else { return };
         if committed {
-            self.flow.is_at(lsn, Stage::Decided(ready));
+            self.flow.is_at(lsn, Stage::Decided(part));
             return;
         }
         // If it stays: its decider has not committed, so the next opening takes it away.
@@ -285,16 +286,16 @@ impl VolumeStore {
                     Err(failed(path, source))
                 }
             },
-            Stage::Decided(mut ready) => {
-                let placed = self.place_decided(lsn, &prepared_name(lsn), &mut ready, None);
+            Stage::Decided(mut part) => {
+                let placed = self.place_decided(lsn, &prepared_name(lsn), &mut part);
                 match placed {
                     Ok(report) => {
                         self.flow.leave(lsn, Some(report.clone()));
                         Ok(report)
                     }
                     Err(source) => {
-                        let path = ready.meta.txn.to_string();
-                        self.flow.is_late(lsn, Stage::Decided(ready));
+                        let path = part.ready.meta.txn.to_string();
+                        self.flow.is_late(lsn, Stage::Decided(part));
                         Err(failed(path, source))
                     }
                 }
@@ -328,10 +329,10 @@ impl VolumeStore {
         &self,
         lsn: u64,
         name: &[u8],
-        ready: &mut Ready,
-        joint: Option<Joint>,
+        Part { ready, joint }: &mut Part,
     ) -> io::Result<ApplyReport> {
         let mut without = Room::default();
+        let joint = Some(joint.clone());
         let room = ready.reservation.room_mut::<Room>().unwrap_or(&mut without);
         let (meta, set): (CommitMeta, WriteSet) = (ready.meta.clone(), ready.set.clone());
         let txn = meta.txn;

@@ -8,7 +8,7 @@ use systx_lfs::Hidden;
 use systx_lfs::format::Ino;
 use systx_store::io::HostId;
 use systx_store::writeset::WriteSet;
-use systx_store::{ApplyReport, CommitError, Footprint, Meeting, Poisoned, Ready};
+use systx_store::{ApplyReport, CommitError, Footprint, Joint, Meeting, Poisoned, Ready};
 
 /// A commit that is durable and hidden.
 pub(crate) struct Shown {
@@ -20,14 +20,21 @@ pub(crate) struct Shown {
     pub order: Option<(OrderStep, Time)>,
 }
 
+/// A part of a joint commit that others decide about.
+pub(crate) struct Part {
+    pub ready: Ready,
+    /// What its history says of the others.
+    pub joint: Joint,
+}
+
 /// How far a commit is.
 pub(crate) enum Stage {
     /// It has a place among the others, and is not durable.
     Entered,
     /// A part of a joint commit that is durable, and does not count yet.
-    Prepared(Box<Ready>),
+    Prepared(Box<Part>),
     /// It counts, and is to be put into the tree.
-    Decided(Box<Ready>),
+    Decided(Box<Part>),
     /// It is durable, and to be shown.
     Committed(Shown),
     /// Somebody is doing that.
@@ -166,11 +173,11 @@ impl Flow {
     }
 
     /// Takes a part of a joint commit that is prepared.
-    pub fn prepared(&self, lsn: u64) -> Option<Box<Ready>> {
+    pub fn prepared(&self, lsn: u64) -> Option<Box<Part>> {
         let mut state = self.state.lock();
         let one = state.under_way.get_mut(&lsn)?;
         match std::mem::replace(&mut one.stage, Stage::Entered) {
-            Stage::Prepared(ready) => Some(ready),
+            Stage::Prepared(part) => Some(part),
             other => {
                 one.stage = other;
                 None
@@ -193,7 +200,7 @@ impl State {
     /// Which transaction has this position, of those that are durable.
     pub fn txn_of(&self, lsn: u64) -> Option<TxnId> {
         match &self.under_way.get(&lsn)?.stage {
-            Stage::Prepared(ready) | Stage::Decided(ready) => Some(ready.meta.txn),
+            Stage::Prepared(part) | Stage::Decided(part) => Some(part.ready.meta.txn),
             Stage::Committed(one) => Some(one.txn),
             Stage::Entered | Stage::Applying => None,
         }
@@ -203,7 +210,7 @@ impl State {
     pub fn late(&self) -> Vec<(u64, TxnId, WriteSet)> {
         let late = self.under_way.iter().filter(|(_, one)| one.late);
         let told = late.filter_map(|(lsn, one)| match &one.stage {
-            Stage::Decided(ready) => Some((*lsn, ready.meta.txn, ready.set.clone())),
+            Stage::Decided(part) => Some((*lsn, part.ready.meta.txn, part.ready.set.clone())),
             _ => None,
         });
         told.collect()
@@ -212,7 +219,7 @@ impl State {
     /// Slots that parts of joint commits refer to.
     pub fn slots(&self) -> Vec<Ino> {
         let sets = self.under_way.values().filter_map(|one| match &one.stage {
-            Stage::Prepared(ready) | Stage::Decided(ready) => Some(&ready.set),
+            Stage::Prepared(part) | Stage::Decided(part) => Some(&part.ready.set),
             _ => None,
         });
         sets.flat_map(|set| set.slots()).map(|slot| slot.0).collect()

@@ -1,7 +1,7 @@
 //! Opening a volume as a store.
 
 use crate::error::io_error;
-use crate::flow::{Flow, Way};
+use crate::flow::{Flow, Part, Way};
 use crate::orders;
 use crate::own::{self, Own, clear};
 use crate::reserve::Room;
@@ -202,6 +202,8 @@ impl VolumeStore {
     /// Puts a part that was decided while the volume was closed into the tree.
     fn finish_one(&self, name: &[u8], commit: Commit) -> io::Result<()> {
         let Commit { meta, set, joint, .. } = commit;
+        let none = || io::Error::other("a part of a joint commit that names no others");
+        let joint = joint.ok_or_else(none)?;
         let lsn = match self.flow.enter(&[&set]) {
             Ok(Way::Free(places)) => places.first().copied().unwrap_or_default(),
             _ => return Err(io::Error::other("two parts of joint commits meet")),
@@ -218,8 +220,8 @@ impl VolumeStore {
                 return Err(io::Error::other(error.to_string()));
             }
         };
-        let mut ready = Ready { reservation, set, meta };
-        let done = self.place_decided(lsn, name, &mut ready, joint);
+        let mut part = Part { ready: Ready { reservation, set, meta }, joint };
+        let done = self.place_decided(lsn, name, &mut part);
         self.flow.leave(lsn, None);
         done.map(drop)
     }

@@ -434,6 +434,33 @@ fn a_decision_is_kept_until_it_is_forgotten() {
     assert!(store.history().unwrap()[0].joint.is_some());
 }
 
+/// Who takes a part back has to take back those of the others.
+#[test]
+fn a_part_that_another_decides_is_known_to_be_one() {
+    for crashes in [false, true] {
+        let dev = Arc::new(MemDevice::new(8192));
+        make(dev.clone());
+        let store = open(dev.clone());
+        let set = file(&store, "/a", b"a");
+        let claim = store.claim(&set).unwrap();
+        let member = |store| systx_store::Member { store, memory: false, path: b"/x".to_vec() };
+        let members = vec![member(2), member(store.number().unwrap())];
+        let joint = systx_store::Joint { id: 9, members, decider: 0, me: 1 };
+        let lsn = store.prepare(claim, ready(&store, 1, set), joint).unwrap();
+        let store = if crashes {
+            open_among(Arc::new(MemDevice::from_bytes(dev.bytes())), &Yes)
+        } else {
+            store.decided(lsn, true);
+            store.apply(lsn).unwrap();
+            store
+        };
+        let all = store.history().unwrap();
+        let others: Vec<u64> =
+            all[0].joint.iter().flat_map(|j| j.others()).map(|m| m.store).collect();
+        assert_eq!((all.len(), &others[..]), (1, &[2][..]), "crash: {crashes}");
+    }
+}
+
 /// Others fill the volume between the vote and the decision: the part that counts has the room that
 /// it was promised, at once and after a crash.
 #[test]
