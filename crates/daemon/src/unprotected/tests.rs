@@ -98,7 +98,8 @@ fn roots_list_holds_for_others_if_it_is_roots() {
     let uid = rustix::process::geteuid().as_raw();
     assert_eq!(read(&own.own, uid).unwrap().len(), 1);
     assert!(read(&own.own, uid + 1).is_err(), "another user's");
-    let other = Unprotected { own: top.join("none"), of_root: Some(own.own.clone()) };
+    let of_root = Some(own.own.clone());
+    let other = Unprotected { own: top.join("none"), of_root, uid: own.uid };
     let (marks, notes) = other.marks();
     let is_root = uid == 0;
     assert_eq!((marks.len(), notes.len()), if is_root { (1, 0) } else { (0, 1) });
