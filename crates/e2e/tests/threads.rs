@@ -45,6 +45,13 @@ fn lost_conflicts_are_told_and_retried() {
     }
 }
 
+/// Servers have their files open, in all threads.
+#[test]
+fn threads_that_have_the_same_files_open_all_commit() {
+    let lab = lab!();
+    guarded(&lab).case("held", 0);
+}
+
 #[test]
 fn what_a_transaction_sees_of_the_directory_itself_is_of_its_own_time() {
     let lab = lab!();

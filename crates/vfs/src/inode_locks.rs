@@ -28,8 +28,9 @@
 //!
 //! **Why nobody waits in a circle.** A barrier's request is answered without asking for anything.
 //! Who waits for one has no request that a writer could wait for: a READ never does, since it keeps
-//! its pages locked. A GETATTR might be of a caller that has the lock himself. And every wait here
-//! is bounded: a lock that was not got in time is given up.
+//! its pages locked. A GETATTR might be of a caller that has the lock himself. Decisions that want
+//! several files of each other's wait before they have any of them ([`InodeLocks::want_all`]). And
+//! every wait here is bounded: a lock that was not got in time is given up.
 
 use crate::inode_locks::writers::{Absent, FileAt, KeptOut};
 use crate::neighbours::NotQuiet;
@@ -105,6 +106,15 @@ struct State {
     dropping: HashMap<HostId, usize>,
 }
 
+impl State {
+    fn want(&mut self, wanted: Wanted) -> Ticket {
+        self.last += 1;
+        let ticket = Ticket(self.last);
+        self.wanted.insert(ticket, wanted);
+        ticket
+    }
+}
+
 struct Wanted {
     /// `None`: no transaction's.
     owner: Option<TxnId>,
@@ -142,12 +152,28 @@ impl InodeLocks {
     }
 
     fn want(&self, owner: Option<TxnId>, file: HostId, hold: Option<Duration>) -> Ticket {
-        let mut state = self.state.lock();
-        state.last += 1;
-        let ticket = Ticket(state.last);
         let until = hold.map(|hold| Instant::now() + hold);
-        state.wanted.insert(ticket, Wanted { owner, file, reached: false, until });
-        ticket
+        self.state.lock().want(Wanted { owner, file, reached: false, until })
+    }
+
+    /// Tickets for the decision of a transaction, once no other decision wants any of these files:
+    /// each would get some of them, and none all. `None`: not in time.
+    fn want_all(&self, owner: TxnId, files: &[HostId], limit: Duration) -> Option<Vec<Ticket>> {
+        let begun = Instant::now();
+        let mut state = self.state.lock();
+        let of_another = |w: &Wanted| {
+            w.until.is_none() && w.owner.is_some_and(|o| o != owner) && files.contains(&w.file)
+        };
+        while state.wanted.values().any(of_another) {
+            let left = limit.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return None;
+            }
+            self.changed.wait_for(&mut state, left);
+        }
+        let wanted =
+            |file: &HostId| Wanted { owner: Some(owner), file: *file, reached: false, until: None };
+        Some(files.iter().map(|file| state.want(wanted(file))).collect())
     }
 
     /// It ends so long from now.
@@ -356,15 +382,17 @@ impl SharedVolume {
         }
         locked.written = written.iter().map(|w| w.id).collect();
         locked.files.extend(&locked.written);
+        let mut new = Vec::new();
         for w in &written {
-            if let Some(kept) = self.inode_locks.keep(owner, w.id) {
-                locked.kept.push(kept);
-            } else {
-                let ticket = self.inode_locks.want(Some(owner), w.id, None);
-                locked.tickets.push(ticket);
-                self.send_barrier(w, ticket);
+            match self.inode_locks.keep(owner, w.id) {
+                Some(kept) => locked.kept.push(kept),
+                None => new.push(w),
             }
         }
+        let files: Vec<HostId> = new.iter().map(|w| w.id).collect();
+        let tickets = self.inode_locks.want_all(owner, &files, TAKING);
+        locked.tickets = tickets.ok_or(NotQuiet::Busy)?;
+        new.iter().zip(&locked.tickets).for_each(|(w, ticket)| self.send_barrier(w, *ticket));
         let is_quiet = self.inode_locks.all_reached(&locked.tickets, TAKING);
         let is_shut = |w: &Written| w.guarded.caches.reach(w.node).err() == Some(Errno::ACCESS);
         match is_quiet {
@@ -589,6 +617,7 @@ fn drop_pages(file: &Written) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
     use systx_base::Time;
 
     const FILE: HostId = HostId { ino: 7, btime: Time { secs: 0, nanos: 0 } };
@@ -612,6 +641,42 @@ mod tests {
         assert_eq!(locks.readers(HostId { ino: 8, ..FILE }), []);
         locks.limit(ticket, Duration::ZERO);
         assert_eq!(locks.readers(FILE), []);
+    }
+
+    /// Each wants some files, in any order: nobody has one that another has, and all get theirs.
+    #[test]
+    fn decisions_have_all_files_that_they_want_or_wait_without_any() {
+        const HANG: Duration = Duration::from_secs(300);
+        let locks = InodeLocks::new();
+        let held = std::array::from_fn::<_, 5, _>(|_| AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            for owner in 1..=6 {
+                let (locks, held) = (&locks, &held);
+                scope.spawn(move || {
+                    for round in 0..300 {
+                        let first = owner * 7 + round * 3;
+                        let all = [0, 1 + round % 2 * 2, 2].map(|next| (first + next) % 5);
+                        let files: Vec<_> =
+                            all.iter().map(|ino| HostId { ino: *ino, ..FILE }).collect();
+                        let tickets = locks.want_all(TxnId(owner), &files, HANG).unwrap();
+                        assert_eq!(tickets.len(), files.len());
+                        for file in all {
+                            let before = held[file as usize].swap(owner, Relaxed);
+                            assert_eq!(before, 0, "{before} has it");
+                        }
+                        std::thread::yield_now();
+                        all.iter().for_each(|file| held[*file as usize].store(0, Relaxed));
+                        locks.give_back(|ticket, _| tickets.contains(ticket));
+                    }
+                });
+            }
+        });
+        // A lock that ends by itself keeps no decision waiting here, and not for ever.
+        locks.want(Some(TxnId(1)), FILE, Some(HANG));
+        let mine = locks.want_all(TxnId(2), &[FILE], Duration::ZERO).unwrap();
+        assert!(locks.want_all(TxnId(3), &[FILE], Duration::ZERO).is_none());
+        locks.give_back(|ticket, _| mine.contains(ticket));
+        assert!(locks.want_all(TxnId(3), &[FILE], Duration::ZERO).is_some());
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use crate::neighbours::{Before, Hold, NotQuiet};
 use crate::node::{Base, Listed, Name, Node};
 use crate::view::{State, View};
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 use systx_base::progress::{self, Phase};
 use systx_base::{Kind, NodeId};
@@ -132,7 +133,10 @@ impl View {
         let Ok(handle) = self.open_unrecorded(st, id) else { return };
         // Not carried forward over our own installations: those note what the directory was when
         // they met it, and an outsider may have been there in between.
-        let same_names = self.tree().stat(&handle).is_ok_and(|stat| base.stamp == stat.stamp());
+        let look = || self.tree().stat(&handle).is_ok_and(|stat| base.stamp == stat.stamp());
+        // Asked only if names that were not there, or all names, were met.
+        let looked = OnceCell::new();
+        let same_names = || *looked.get_or_init(look);
         for (name, child) in dir.children() {
             progress::step();
             if st.is_glimpsed(child) {
@@ -143,7 +147,7 @@ impl View {
                     let named = child.now == child.base;
                     self.judge(st, (&handle, name), (met, named), stale)
                 }
-                None if same_names => None,
+                None if same_names() => None,
                 None => {
                     let there = self.tree().stat_at(&handle, name);
                     let hidden = |id| self.vol.is_hidden(base.stamp.id, name, id);
@@ -162,7 +166,8 @@ impl View {
             let path = self.base_path_at(st, id, name);
             found.push(OutsideChange { path, what, written: child.now != child.base || relied });
         }
-        if let (false, Some(names)) = (same_names, &dir.base_names)
+        if let Some(names) = &dir.base_names
+            && !same_names()
             && !stale.contains(&Object::List(base.oid()))
             && !self.lists((&handle, base.stamp.id), names)
         {

@@ -7,6 +7,7 @@
 #![deny(unsafe_code)]
 
 mod driven;
+mod held;
 mod losing;
 mod quota;
 mod routed;
@@ -56,6 +57,7 @@ fn main() {
         "relaxed-failure" => relaxed_failure(dir),
         "quota" => quota::case(dir),
         "driven" => driven::case(dir),
+        "held" => held::counted(dir),
         "losing" => losing::driven(dir),
         "listed" => losing::listed(dir),
         "counts" => losing::counts(dir, rounds),
