@@ -276,7 +276,7 @@ fn wait_for(fds: &mut [PollFd<'_>], limit: Option<Duration>) -> bool {
 /// Ends the connections of all guarded directories and of all views, so that whoever waits for an
 /// answer gets an error: programs, and threads of the dead daemon itself, which would keep all of
 /// them alive. The mounts stay, dead, so that nobody gets past the guard.
-fn cut_off(runtime: &Runtime) {
+pub(crate) fn cut_off(runtime: &Runtime) {
     let roster = Roster::load(&runtime.roster());
     let guarded = roster.dirs().map(Path::to_owned);
     let guarded = guarded.filter(|dir| served::is_ours_at(dir));

@@ -4,7 +4,7 @@ use crate::mounts;
 use crate::namespace_unsafe::identity;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
@@ -155,6 +155,21 @@ pub fn is_alive(pid: u32) -> bool {
     state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
+/// The process that has a file locked by flock(2). `None`: none has, or the kernel's list names
+/// another device than the file (btrfs).
+pub fn has_locked(file: BorrowedFd<'_>) -> Option<u32> {
+    let stat = rustix::fs::fstat(file).ok()?;
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let place = format!("{major:02x}:{minor:02x}:{}", stat.st_ino);
+    let all = std::fs::read_to_string("/proc/locks").ok()?;
+    all.lines().find_map(|line| {
+        let mut words = line.split_ascii_whitespace().skip(1);
+        let is_flock = words.next() == Some("FLOCK");
+        let (pid, at) = (words.nth(2)?, words.next()?);
+        if is_flock && at == place { pid.parse().ok() } else { None }
+    })
+}
+
 /// When a process started, in ticks since the boot; its number may be another one's at another
 /// time.
 pub fn started(pid: u32) -> Option<u64> {
@@ -171,4 +186,49 @@ fn has_mounted(pid: u32, minor: u64) -> bool {
 
 fn minor_device(minor: u64) -> u64 {
     rustix::fs::makedev(0, u32::try_from(minor).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::fd::AsFd;
+    use std::process::{Command, Stdio};
+
+    /// Its first thread ends (exit(2) is of one thread), another one keeps what is open.
+    const DIES_IN_PART: &str = "
+import ctypes, fcntl, os, sys, threading
+lock = os.open(sys.argv[1], os.O_RDWR)
+fcntl.flock(lock, fcntl.LOCK_EX)
+os.write(1, b'.')
+os.read(0, 1)
+threading.Thread(target=os.read, args=(0, 1)).start()
+ctypes.CDLL(None).syscall(60, 0)
+";
+
+    #[test]
+    fn who_has_a_lock_is_known_and_whether_that_one_has_died_though_the_lock_is_held() {
+        // Where the kernel's list of locks has the device that files say that they are on.
+        let place = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = place.path().join("lock");
+        let file = File::create(&path).unwrap();
+        assert_eq!(has_locked(file.as_fd()), None);
+        let mut python = Command::new("python3");
+        let python = python.args(["-c", DIES_IN_PART]).arg(&path);
+        let mut child =
+            python.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("python3");
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        assert_eq!(has_locked(file.as_fd()), Some(child.id()));
+        assert!(is_alive(child.id()));
+        child.stdin.as_mut().unwrap().write_all(b".").unwrap();
+        let until = Instant::now() + Duration::from_secs(300);
+        while is_alive(child.id()) {
+            assert!(Instant::now() < until, "its first thread does not end");
+            std::thread::yield_now();
+        }
+        assert_eq!(has_locked(file.as_fd()), Some(child.id()));
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(has_locked(file.as_fd()), None);
+    }
 }

@@ -2,6 +2,8 @@
 //! it, waits for the daemon before it to be gone, and serves ([`systx_protocol::runtime`] has the
 //! other half, and the files).
 
+use crate::keeper;
+use crate::processes;
 use crate::protocol::{Control, Failure, FailureKind};
 use crate::server;
 use crate::spawn_unsafe;
@@ -19,6 +21,8 @@ use systx_txn::Inject;
 
 /// How long a starting daemon waits for the one before it to be gone.
 const SUCCESSION_LIMIT: Duration = Duration::from_secs(30);
+/// After so long it looks whether that one has died, and hangs.
+const HANG_LIMIT: Duration = Duration::from_secs(3);
 
 /// The first half of `systx daemon`: leaves everything that ties it to the client and starts the
 /// second half.  The caller exits when it returns.
@@ -148,10 +152,20 @@ pub fn inject() -> Result<Option<Inject>, Failure> {
     Ok(Some(inject))
 }
 
-/// Waits for the daemon before this one to be gone.
+/// Waits for the daemon before this one to be gone. A thread of it may wait in the kernel for an
+/// answer of its own, which its keeper puts an end to; if that was killed as well, this does.
 fn succeed(lock: &OwnedFd, runtime: &Runtime) -> Result<(), Failure> {
-    let deadline = Instant::now() + SUCCESSION_LIMIT;
+    let begun = Instant::now();
+    let (deadline, mut look) = (begun + SUCCESSION_LIMIT, Some(begun + HANG_LIMIT));
+    let has_died =
+        || processes::has_locked(lock.as_fd()).is_some_and(|pid| !processes::is_alive(pid));
     loop {
+        if look.take_if(|at| *at <= Instant::now()).is_some() && has_died() {
+            tracing::warn!(
+                "the daemon before this one was killed, and hangs: its mounts are cut off"
+            );
+            keeper::cut_off(runtime);
+        }
         match rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
