@@ -55,6 +55,8 @@ pub enum Ended {
     Asked,
     /// [`Config::stop`].
     Stopped,
+    /// It never served: another daemon does.
+    Spare,
 }
 
 struct Shared {

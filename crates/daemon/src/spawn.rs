@@ -23,6 +23,8 @@ use systx_txn::Inject;
 const SUCCESSION_LIMIT: Duration = Duration::from_secs(30);
 /// After so long it looks whether that one has died, and hangs.
 const HANG_LIMIT: Duration = Duration::from_secs(3);
+/// So often it asks whether that is one that serves.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The first half of `systx daemon`: leaves everything that ties it to the client and starts the
 /// second half.  The caller exits when it returns.
@@ -81,7 +83,11 @@ pub fn serve(
             .map_err(|e| Failure::new(FailureKind::Io, format!("stdout: {e}")))?,
     );
     match prepare(dir, control) {
-        Ok((listener, control, config, lock)) => {
+        Ok(None) => {
+            let _ = ready.write_all(b"ready\n");
+            Ok(server::Ended::Spare)
+        }
+        Ok(Some((listener, control, config, lock))) => {
             let _ = ready.write_all(b"ready\n");
             drop(ready);
             if let Err(e) = forget_stdout() {
@@ -109,12 +115,14 @@ type Prepared = (UnixListener, Arc<dyn Control>, server::Config, OwnedFd);
 fn prepare(
     dir: &Path,
     control: impl FnOnce(Runtime) -> Result<Arc<dyn Control>, Failure>,
-) -> Result<Prepared, Failure> {
+) -> Result<Option<Prepared>, Failure> {
     let runtime = Runtime::at(dir)?;
     // What the daemon makes it opens to others explicitly, never by omission.
     rustix::process::umask(Mode::from_raw_mode(0o077));
     let lock = runtime.open("lock")?;
-    succeed(&lock, &runtime)?;
+    if !succeed(&lock, &runtime)? {
+        return Ok(None);
+    }
     let stop = spawn_unsafe::termination_signals()
         .map_err(|e| Failure::new(FailureKind::Io, format!("signals: {e}")))?;
     let socket = runtime.socket();
@@ -127,7 +135,7 @@ fn prepare(
     let control = control(runtime)?;
     let listener = UnixListener::bind(&socket).map_err(|e| io_failure(&socket, "bind", &e))?;
     let idle = idle_limit().unwrap_or(server::IDLE);
-    Ok((listener, control, server::Config { idle, stop: Some(stop) }, lock))
+    Ok(Some((listener, control, server::Config { idle, stop: Some(stop) }, lock)))
 }
 
 /// Seconds, from `SYSTX_IDLE` of the client that started this daemon; for tests.
@@ -154,9 +162,12 @@ pub fn inject() -> Result<Option<Inject>, Failure> {
 
 /// Waits for the daemon before this one to be gone. A thread of it may wait in the kernel for an
 /// answer of its own, which its keeper puts an end to; if that was killed as well, this does.
-fn succeed(lock: &OwnedFd, runtime: &Runtime) -> Result<(), Failure> {
+///
+/// False: another daemon, that a keeper or another client has started, was faster and serves.
+fn succeed(lock: &OwnedFd, runtime: &Runtime) -> Result<bool, Failure> {
     let begun = Instant::now();
     let (deadline, mut look) = (begun + SUCCESSION_LIMIT, Some(begun + HANG_LIMIT));
+    let mut ask = begun + ASK_AGAIN;
     let has_died =
         || processes::has_locked(lock.as_fd()).is_some_and(|pid| !processes::is_alive(pid));
     loop {
@@ -167,9 +178,15 @@ fn succeed(lock: &OwnedFd, runtime: &Runtime) -> Result<(), Failure> {
             keeper::cut_off(runtime);
         }
         match rustix::fs::flock(lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(()),
+            Ok(()) => return Ok(true),
             Err(Errno::INTR) => {}
             Err(Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                if ask <= Instant::now() {
+                    if runtime.connect()?.is_some() {
+                        return Ok(false);
+                    }
+                    ask = Instant::now() + ASK_AGAIN;
+                }
                 std::thread::sleep(Duration::from_millis(5));
             }
             Err(Errno::WOULDBLOCK) => {

@@ -159,6 +159,19 @@ fn a_killed_daemon_is_replaced() {
     end(&dir.0, &next);
 }
 
+/// A keeper and a client, say, have started one each.
+fn a_daemon_that_is_not_needed_any_more_leaves_its_client_to_the_other() {
+    let dir = Dir::new("spare");
+    let pid = said(client(&dir.0));
+    let mut spare = std::process::Command::new("/proc/self/exe");
+    spare.args(["daemon", "--serve", "--dir"]).arg(&dir.0);
+    let out = spare.output().expect("output");
+    assert_eq!(String::from_utf8_lossy(&out.stdout), "ready\n");
+    assert!(out.status.success());
+    assert_eq!(said(client(&dir.0)), pid);
+    end(&dir.0, &pid);
+}
+
 fn a_daemon_that_cannot_start_says_why() {
     let dir = Dir::new("fails");
     std::fs::create_dir(&dir.0).expect("mkdir");
@@ -187,10 +200,11 @@ fn main() {
         _ => {
             many_starters_get_one_daemon();
             a_killed_daemon_is_replaced();
+            a_daemon_that_is_not_needed_any_more_leaves_its_client_to_the_other();
             a_daemon_that_cannot_start_says_why();
             a_directory_open_to_others_is_refused();
             // As other test binaries say that they came to their end.
-            println!("test result: ok. 4 passed; 0 failed; 0 ignored");
+            println!("test result: ok. 5 passed; 0 failed; 0 ignored");
         }
     }
 }

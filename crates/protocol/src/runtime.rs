@@ -19,6 +19,7 @@
 //!    client that is a subreaper for its command must not find the daemon among the leftovers).
 //! 4. `--serve` (`systx_daemon::spawn::serve`): waits for `N.lock`, that is for the daemon before
 //!    it to be gone, replaces `N.sock`, and reports `ready` or what went wrong through the pipe.
+//!    Another one may be faster, that of a keeper for instance: then it is ready, too, and ends.
 //!
 //! A daemon that ends leaves the files: removing `N.sock` could remove its successor's. A stale
 //! socket refuses connections, which step 1 takes as "not running".

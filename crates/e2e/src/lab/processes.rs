@@ -10,20 +10,33 @@ use std::time::{Duration, Instant};
 pub(crate) fn end(pids: &[u32]) {
     let fds: Vec<_> = pids
         .iter()
-        .filter_map(|pid| rustix::process::Pid::from_raw(i32::try_from(*pid).ok()?))
         .filter_map(|pid| {
-            rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
+            let named = rustix::process::Pid::from_raw(i32::try_from(*pid).ok()?)?;
+            let flags = rustix::process::PidfdFlags::empty();
+            Some((*pid, rustix::process::pidfd_open(named, flags).ok()?))
         })
         .collect();
-    for fd in &fds {
+    for (_, fd) in &fds {
         let _ = rustix::process::pidfd_send_signal(fd, rustix::process::Signal::KILL);
     }
     let limit = Instant::now() + Duration::from_secs(60);
-    for fd in &fds {
-        if !wait_readable(fd, limit) {
-            eprintln!("a killed process does not end");
+    for (pid, fd) in &fds {
+        while !wait_readable(fd, Instant::now() + Duration::from_secs(5)) {
+            // Whoever comes next cuts it off.
+            if waits_for_itself(*pid) || limit < Instant::now() {
+                eprintln!("a killed process does not end");
+                break;
+            }
         }
     }
+}
+
+/// Whether a thread of a killed daemon waits in the kernel for an answer of a FUSE mount, which is
+/// its own.
+fn waits_for_itself(pid: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let wchan = |task: fs::DirEntry| fs::read_to_string(task.path().join("wchan"));
+    tasks.filter_map(|task| wchan(task).ok()).any(|wchan| wchan == "request_wait_answer")
 }
 
 pub(crate) fn processes_with(runtime: &Path) -> Vec<u32> {
