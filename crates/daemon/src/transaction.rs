@@ -743,8 +743,8 @@ fn never_quiet(why: NotQuiet) -> Failure {
             Failure::new(FailureKind::State, text).hint("nothing was committed; try again")
         }
         NotQuiet::Shut => {
-            let text = "files that were read are open for writing in a volume whose root its user may \
-                        not search";
+            let text = "files that were read are open for writing in a volume whose root its \
+                        user may not search";
             Failure::new(FailureKind::State, text)
                 .hint("nothing was committed; chmod u+x where it is mounted, and try again")
         }

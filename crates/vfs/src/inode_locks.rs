@@ -106,15 +106,6 @@ struct State {
     dropping: HashMap<HostId, usize>,
 }
 
-impl State {
-    fn want(&mut self, wanted: Wanted) -> Ticket {
-        self.last += 1;
-        let ticket = Ticket(self.last);
-        self.wanted.insert(ticket, wanted);
-        ticket
-    }
-}
-
 struct Wanted {
     /// `None`: no transaction's.
     owner: Option<TxnId>,
@@ -153,7 +144,7 @@ impl InodeLocks {
 
     fn want(&self, owner: Option<TxnId>, file: HostId, hold: Option<Duration>) -> Ticket {
         let until = hold.map(|hold| Instant::now() + hold);
-        self.state.lock().want(Wanted { owner, file, reached: false, until })
+        enter(&mut self.state.lock(), Wanted { owner, file, reached: false, until })
     }
 
     /// Tickets for the decision of a transaction, once no other decision wants any of these files:
@@ -173,7 +164,7 @@ impl InodeLocks {
         }
         let wanted =
             |file: &HostId| Wanted { owner: Some(owner), file: *file, reached: false, until: None };
-        Some(files.iter().map(|file| state.want(wanted(file))).collect())
+        Some(files.iter().map(|file| enter(&mut state, wanted(file))).collect())
     }
 
     /// It ends so long from now.
@@ -263,6 +254,13 @@ impl InodeLocks {
         self.state.lock().wanted.retain(|ticket, wanted| !which(ticket, wanted));
         self.changed.notify_all();
     }
+}
+
+fn enter(state: &mut State, wanted: Wanted) -> Ticket {
+    state.last += 1;
+    let ticket = Ticket(state.last);
+    state.wanted.insert(ticket, wanted);
+    ticket
 }
 
 /// Nobody opens a file for writing as long as this lives, and [is still](Unwritten::is_still) so.
