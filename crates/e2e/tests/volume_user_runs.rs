@@ -110,7 +110,7 @@ fn a_users_run_is_seen_when_it_commits_and_is_undone_and_redone() {
     systx(&v, &format!("redo {id}")).ok();
     assert_eq!(v.sh(after).ok().out, new);
     assert_ne!(undo, id);
-    // What failed leaves no trace.
+    // A run that fails leaves no trace.
     run(&v, "", "rm -r *; echo gone > here; exit 3").expect(3);
     assert_eq!(v.sh(after).ok().out, new);
 }
@@ -141,7 +141,7 @@ fn a_users_run_loses_to_a_plain_change_of_what_it_has_read_and_names_it() {
         assert!(end.err.contains(path), "{reads}: {changed}: {}", end.err);
         assert_ne!(v.sh("cat mine").code, 0, "{end}");
     }
-    // What does not meet does not lose.
+    // Runs that do not meet do not lose.
     let mut one = begin(&v, "--retries=0");
     one.eval("cat a; echo 9 > of-run");
     v.sh("echo 9 > of-program; echo 9 >> d/f").ok();
@@ -299,7 +299,7 @@ fn a_users_volume_is_not_unmounted_under_a_run_but_by_force() {
     lab.do_systx(["fsck", "image"]).ok();
     lab.do_systx(["mount", "image", "v"]).ok();
     assert_eq!(v.sh("ls; cat kept").ok().out, "kept\nkept\n");
-    // What has ended holds nothing.
+    // A program that has ended holds nothing.
     run(&v, "", "echo more > more").ok();
     let taken_off = || shell(&lab, &lab.root(), 20, "fusermount3 -u v").code == 0;
     lab.until("nobody uses it", taken_off);
@@ -407,7 +407,7 @@ fn a_path_in_a_users_volume_is_a_transaction_and_goes_on_after_it() {
         v.sh("ls; cat old new moved").ok().out,
         "a\nhard\nmoved\nnew\nold\nshut\nold\nmore\nn\nmove\n"
     );
-    // What is open stays what it is.
+    // An open file stays what it is.
     v.sh("chmod 0 shut; mv a aa; rm hard; echo plain >> old").ok();
     inside.eval("echo held >&9; echo held >&8; echo held >&6; touch /proc/self/fd/7/made");
     assert_eq!(
@@ -490,7 +490,7 @@ fn the_way_of_the_daemon_is_nobodys_else() {
     v.sh("chmod 700 d").ok();
 }
 
-/// Who has what open is known, so what nobody writes to needs no lock, however much that is.
+/// The mount counts opens, so files that nobody writes to need no lock, however many they are.
 #[test]
 fn a_users_run_reads_more_than_can_be_locked() {
     let lab = user_lab!();
@@ -503,7 +503,7 @@ fn a_users_run_reads_more_than_can_be_locked() {
     open.exit(0).ok();
 }
 
-/// What is not protected is plain there, too; a path that would show it is refused by name.
+/// A mark of `systx protect` holds there, too; a path that would show it is refused by name.
 #[test]
 fn a_user_marks_what_is_in_the_volume() {
     let lab = user_lab!();

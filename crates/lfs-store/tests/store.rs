@@ -413,6 +413,14 @@ fn the_numbers_of_orders_are_in_the_commit_that_uses_them_up() {
     assert_eq!((store.orders().next(&order), after()), (0, (0, 1)));
 }
 
+/// A joint commit of this store, which is number `me`, and another one, of which the first decides.
+fn joint(store: &VolumeStore, me: u32) -> systx_store::Joint {
+    let member = |store| systx_store::Member { store, memory: false, path: b"/x".to_vec() };
+    let mut members = vec![member(store.number().unwrap()), member(2)];
+    members.rotate_left(me as usize);
+    systx_store::Joint { id: 9, members, decider: 0, me }
+}
+
 /// A decider notes its decision with its commit, until nobody asks any longer.
 #[test]
 fn a_decision_is_kept_until_it_is_forgotten() {
@@ -421,10 +429,7 @@ fn a_decision_is_kept_until_it_is_forgotten() {
     let store = open(dev.clone());
     let set = file(&store, "/a", b"a");
     let claim = store.claim(&set).unwrap();
-    let member = |store| systx_store::Member { store, memory: false, path: b"/x".to_vec() };
-    let members = vec![member(store.number().unwrap()), member(2)];
-    let joint = systx_store::Joint { id: 9, members, decider: 0, me: 0 };
-    let lsn = store.prepare(claim, ready(&store, 1, set), joint).unwrap();
+    let lsn = store.prepare(claim, ready(&store, 1, set), joint(&store, 0)).unwrap();
     let store = open(Arc::new(MemDevice::from_bytes(dev.bytes())));
     assert!(dump(&store).contains_key("/a") && lsn > 0);
     let all = store.decisions().unwrap();
@@ -434,7 +439,7 @@ fn a_decision_is_kept_until_it_is_forgotten() {
     assert!(store.history().unwrap()[0].joint.is_some());
 }
 
-/// Who takes a part back has to take back those of the others.
+/// An undo of a part has to take back those of the others.
 #[test]
 fn a_part_that_another_decides_is_known_to_be_one() {
     for crashes in [false, true] {
@@ -443,10 +448,7 @@ fn a_part_that_another_decides_is_known_to_be_one() {
         let store = open(dev.clone());
         let set = file(&store, "/a", b"a");
         let claim = store.claim(&set).unwrap();
-        let member = |store| systx_store::Member { store, memory: false, path: b"/x".to_vec() };
-        let members = vec![member(2), member(store.number().unwrap())];
-        let joint = systx_store::Joint { id: 9, members, decider: 0, me: 1 };
-        let lsn = store.prepare(claim, ready(&store, 1, set), joint).unwrap();
+        let lsn = store.prepare(claim, ready(&store, 1, set), joint(&store, 1)).unwrap();
         let store = if crashes {
             open_among(Arc::new(MemDevice::from_bytes(dev.bytes())), &Yes)
         } else {
@@ -475,11 +477,8 @@ fn a_decided_part_has_room_on_a_full_volume() {
             sets.object("/old").content = whole(&bytes(2, content));
             sets.file("/new", &bytes(3, content));
             let claim = store.claim(&sets.set).unwrap();
-            let member = |store| systx_store::Member { store, memory: false, path: b"/x".to_vec() };
-            let members = vec![member(2), member(store.number().unwrap())];
-            let joint = systx_store::Joint { id: 9, members, decider: 0, me: 1 };
             let one = ready(&store, 2, sets.set);
-            let lsn = store.prepare(claim, one, joint).unwrap();
+            let lsn = store.prepare(claim, one, joint(&store, 1)).unwrap();
             let slot = store.stage().unwrap();
             let mut at = 0;
             while slot.write_at(&[7; 4096], at).is_ok() {

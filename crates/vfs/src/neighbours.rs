@@ -32,7 +32,7 @@ pub enum NotQuiet {
     /// So many files would have to be watched at once, more than this process may have descriptors
     /// for.
     Unwatched(usize),
-    /// Who serves the mount has no way into it: its user has taken the right to search its root.
+    /// The daemon has no way into its mount: its user has taken the right to search the root.
     Shut,
 }
 

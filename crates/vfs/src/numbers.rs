@@ -42,7 +42,7 @@ fn used(fs: &FsInfo, born: bool) -> u64 {
 impl NewNumbers {
     /// Of what is new on the file system of a tree; `born`: it knows when files were made.
     pub fn on(tree: Arc<dyn Tree>, born: bool) -> NewNumbers {
-        // What does not say how many it has may have any.
+        // A file system that does not say how many it has may have any.
         NewNumbers::above(move || tree.fs_info().map_or(u64::MAX, |fs| used(&fs, born)))
     }
 
