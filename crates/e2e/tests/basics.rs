@@ -25,6 +25,24 @@ fn a_lab_that_cannot_be_made_fails_its_test() {
     assert!(!done.status.success() && said.contains("1 failed"), "{said}");
 }
 
+/// Each process of this chain starts the next one and ends.  As a keeper that is killed does: a
+/// daemon that no list had lived on, and had the volume that the next command was to check.
+#[test]
+fn a_lab_finds_processes_that_hand_on_while_it_looks() {
+    let lab = lab!();
+    let goes_on = lab.outside().join("goes-on");
+    std::fs::write(&goes_on, "").expect("ours");
+    let runtime = lab.outside().with_file_name("run");
+    let link = r#"[ ! -e "$1" ] || sh -c "$0" "$0" "$1" &"#;
+    let mut chain = Command::new("sh");
+    chain.args(["-c", link, link]).arg(&goes_on).env("SYSTX_RUNTIME_DIR", &runtime);
+    assert!(chain.status().expect("sh").success());
+    let missed = (0..100).filter(|_| lab.processes().is_empty()).count();
+    std::fs::remove_file(&goes_on).expect("ours");
+    assert_eq!(missed, 0, "of 100 lists");
+    eventually("the chain ends", || lab.processes().is_empty());
+}
+
 #[test]
 fn without_network_only_the_own_loopback_is_there() {
     let lab = lab!();

@@ -2,6 +2,7 @@
 
 use super::RUNTIME_VARIABLE;
 use crate::run::wait_readable;
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -39,21 +40,29 @@ fn waits_for_itself(pid: u32) -> bool {
     tasks.filter_map(|task| wchan(task).ok()).any(|wchan| wchan == "request_wait_answer")
 }
 
+/// A process may hand its work to one that it starts, and end, while the list is read: what is new
+/// is looked at until nothing is new.  So all that live when this returns have been looked at.
 pub(crate) fn processes_with(runtime: &Path) -> Vec<u32> {
     let wanted =
         [RUNTIME_VARIABLE.as_bytes(), b"=", runtime.as_os_str().as_encoded_bytes()].concat();
-    let own = std::process::id();
+    let mut looked_at = BTreeSet::from([std::process::id()]);
     let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse::<u32>().ok()) else {
-            continue;
-        };
-        let environ = environment(&entry.path());
-        if pid != own && environ.split(|b| *b == 0).any(|v| v == wanted) {
-            found.push(pid);
+    loop {
+        let new: Vec<_> = processes().filter(|pid| looked_at.insert(*pid)).collect();
+        if new.is_empty() {
+            return found;
         }
+        found.extend(new.into_iter().filter(|pid| {
+            let environ = environment(&Path::new("/proc").join(pid.to_string()));
+            environ.split(|b| *b == 0).any(|v| v == wanted)
+        }));
     }
-    found
+}
+
+/// All of the machine.
+fn processes() -> impl Iterator<Item = u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// The environment of a process, by its directory in `/proc`. The kernel shows none while a program
