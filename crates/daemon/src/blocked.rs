@@ -4,6 +4,7 @@
 //! Looked at in /proc, and only when somebody is about to lose to the transaction
 //! (`systx_txn::Engine::defer_while`). Who cannot be looked at is taken to be at work.
 
+use crate::processes::ids;
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -68,11 +69,6 @@ fn called(line: &str) -> Option<(i64, Vec<i64>)> {
     let number = fields.next()?.parse().ok().filter(|n| *n >= 0)?;
     let hex = |field: &str| u64::from_str_radix(field.strip_prefix("0x")?, 16).ok();
     Some((number, fields.map_while(hex).map(|n| n as i64).collect()))
-}
-
-fn ids(dir: &str) -> impl Iterator<Item = u32> + use<> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.filter_map(|e| e.file_name().to_str()?.parse().ok())
 }
 
 fn namespace(pid: u32, tid: u32) -> Option<u64> {

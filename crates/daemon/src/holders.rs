@@ -10,6 +10,7 @@
 //! of a process whose memory map is locked for long.
 
 use crate::mounts::{self, Mount};
+use crate::processes::{self, ids};
 use crate::protocol::{Held, HeldAs, Holder, HostPath};
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use std::collections::{HashMap, HashSet};
@@ -87,8 +88,10 @@ impl Tables {
 /// The processes that hold what is sought, but for those in `but`.
 pub fn find(sought: &Sought, but: &[u32]) -> Vec<Holder> {
     let mut tables = Tables::new();
-    let all = processes().into_iter().filter(|pid| !but.contains(pid));
-    all.filter_map(|pid| holder(pid, sought, &mut tables)).collect()
+    let own = std::process::id();
+    processes::find(|pid| {
+        (pid != own && !but.contains(&pid)).then(|| holder(pid, sought, &mut tables))?
+    })
 }
 
 /// A place where the file system of a directory is mounted in such a way that a mount over the
@@ -106,9 +109,7 @@ pub struct Bypass {
 pub fn bypasses(dir: &Path, holder: &Mount) -> Vec<Bypass> {
     let Some(inner) = holder.inner(dir) else { return Vec::new() };
     let mut tables = Tables::new();
-    for pid in processes() {
-        tables.of(pid);
-    }
+    processes::find(|pid| tables.of(pid).map(drop));
     let own = namespace(std::process::id());
     let follows = |m: &Mount| {
         holder.shared.is_some() && (m.shared == holder.shared || m.master == holder.shared)
@@ -147,7 +148,7 @@ pub(crate) fn of_lock(file: &Path) -> Option<u32> {
             && std::fs::read_dir(format!("/proc/{pid}/fdinfo"))
                 .is_ok_and(|fds| fds.flatten().any(|fd| is_it(*pid, &fd.file_name())))
     };
-    processes().into_iter().find(has)
+    ids("/proc").find(has)
 }
 
 /// Device and inode number of a file, as far as the kernel knows them without asking its file
@@ -155,13 +156,6 @@ pub(crate) fn of_lock(file: &Path) -> Option<u32> {
 fn number(file: &Path) -> Option<((u32, u32), u64)> {
     let known = rustix::fs::statx(CWD, file, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
     Some(((known.stx_dev_major, known.stx_dev_minor), known.stx_ino))
-}
-
-fn processes() -> Vec<u32> {
-    let own = std::process::id();
-    let Ok(proc) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let pid = |entry: std::fs::DirEntry| entry.file_name().to_str()?.parse().ok();
-    proc.flatten().filter_map(pid).filter(|pid| *pid != own).collect()
 }
 
 fn namespace(pid: u32) -> Option<u64> {

@@ -12,6 +12,7 @@
 //! it. A process that ended earlier and asked for nothing has done nothing there.
 
 use crate::pidfd_unsafe::wait_status;
+use crate::processes::ids;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use rustix::time::Timespec;
@@ -244,11 +245,6 @@ pub(crate) fn process_of(tid: u32) -> Option<u32> {
     let status = fs::read(format!("/proc/{tid}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);
     status.lines().find_map(|line| line.strip_prefix("Tgid:")?.trim().parse().ok())
-}
-
-fn ids(dir: &str) -> impl Iterator<Item = u32> + use<> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.filter_map(|e| e.file_name().to_str()?.parse().ok())
 }
 
 /// The number of the last thread or process that was made.

@@ -23,6 +23,7 @@ use crate::fuse_mount::{self, FS_TYPE};
 use crate::fusermount;
 use crate::mount_private_unsafe;
 use crate::mounts::{self, Mount};
+use crate::processes;
 use crate::protocol::{Failure, FailureKind, HostPath, Transport};
 use crate::transports;
 use crate::unprotected::{self, protect_first};
@@ -443,18 +444,14 @@ impl PathView {
         if !self.lasting.is_open_for_writing() {
             return Vec::new();
         }
-        let Ok(proc) = std::fs::read_dir("/proc") else { return Vec::new() };
-        let pids = proc.flatten().filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
-        let maps = |pid: &u32| {
+        processes::find(|pid| {
             let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-            maps.split(|b| *b == b'\n').any(|line| maps_writable(line, self.device.as_bytes()))
-        };
-        pids.filter(maps)
-            .map(|pid| {
+            let mut lines = maps.split(|b| *b == b'\n');
+            lines.any(|line| maps_writable(line, self.device.as_bytes())).then(|| {
                 let name = std::fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
                 (pid, String::from_utf8_lossy(name.trim_ascii_end()).into_owned())
             })
-            .collect()
+        })
     }
 
     /// After the commit: what the kernel keeps of the view is of no use, and pages of what is

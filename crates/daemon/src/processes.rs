@@ -3,10 +3,15 @@
 use crate::mounts;
 use crate::namespace_unsafe::identity;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use std::collections::HashSet;
 use std::fs::File;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
+
+/// Rounds of looking at those that were made while it was looked: nobody keeps the daemon busy for
+/// ever by starting processes.
+const ROUNDS: u32 = 64;
 
 /// How long processes are given to be gone after SIGKILL: they can only linger in the kernel.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -67,15 +72,12 @@ impl Visitor {
 
     /// The processes in the view.
     fn all(&self) -> Vec<(u32, OwnedFd)> {
-        let Ok(proc) = std::fs::read_dir("/proc") else { return Vec::new() };
-        let pids = proc.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.filter_map(|pid: u32| {
+        find(|pid| {
             // Opened before it is looked at: then the one that was looked at is the one that ends.
             let fd = || pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok();
             let found = self.holds(pid).then(fd)??;
             self.holds(pid).then_some((pid, found))
         })
-        .collect()
     }
 
     /// A process in the view: the first if it still is, else another, if there is any.
@@ -109,6 +111,29 @@ impl Visitor {
             std::thread::yield_now();
         }
     }
+}
+
+/// What `look` finds of the processes of the machine.
+///
+/// A process may start another one and end, again and again, while the list is read.  So what is
+/// new is looked at until nothing is new: then each that lives has been looked at.
+pub fn find<T>(mut look: impl FnMut(u32) -> Option<T>) -> Vec<T> {
+    let mut looked_at = HashSet::new();
+    let mut found = Vec::new();
+    for _ in 0..ROUNDS {
+        let new: Vec<u32> = ids("/proc").filter(|pid| looked_at.insert(*pid)).collect();
+        if new.is_empty() {
+            break;
+        }
+        found.extend(new.into_iter().filter_map(&mut look));
+    }
+    found
+}
+
+/// The numbers that a directory of proc(5) lists: processes, or threads of one.
+pub(crate) fn ids(dir: &str) -> impl Iterator<Item = u32> + use<> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|e| e.file_name().to_str()?.parse().ok())
 }
 
 /// A process for a sentence: `user alice (systx abort 5e1f, process 4711 of bash 4700)`.
@@ -193,6 +218,7 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::os::fd::AsFd;
+    use std::os::unix::process::CommandExt;
     use std::process::{Command, Stdio};
 
     /// Its first thread ends (exit(2) is of one thread), another one keeps what is open.
@@ -205,6 +231,28 @@ os.read(0, 1)
 threading.Thread(target=os.read, args=(0, 1)).start()
 ctypes.CDLL(None).syscall(60, 0)
 ";
+
+    /// Each process of this chain starts the next one and ends.
+    #[test]
+    fn processes_that_hand_on_while_it_is_looked_are_found() {
+        let place = tempfile::tempdir().unwrap();
+        let goes_on = place.path().join("goes-on");
+        std::fs::write(&goes_on, "").unwrap();
+        let link = r#"[ ! -e "$1" ] || sh -c "$0" "$0" "$1" &"#;
+        let mut chain = Command::new("sh");
+        chain.args(["-c", link, link]).arg(&goes_on).process_group(0);
+        let mut first = chain.spawn().expect("sh");
+        let group = first.id().to_string();
+        first.wait().unwrap();
+        let is_in = |pid: u32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            let of = stat.rsplit_once(')')?.1.split_whitespace().nth(2)?;
+            (of == group && is_alive(pid)).then_some(pid)
+        };
+        let missed = (0..100).filter(|_| find(is_in).is_empty()).count();
+        std::fs::remove_file(&goes_on).unwrap();
+        assert_eq!(missed, 0, "of 100 looks");
+    }
 
     #[test]
     fn who_has_a_lock_is_known_and_whether_that_one_has_died_though_the_lock_is_held() {
