@@ -137,6 +137,7 @@ fn write_records(state: &mut State) -> Result<BTreeMap<Ino, Stored>> {
     let mut records = BTreeMap::new();
     let mut apart = Vec::new();
     for ino in state.tree.dirty.clone() {
+        state.tree.settle_strays(ino);
         let Some(object) = state.tree.loaded(ino) else { continue };
         let mut e = Encoder::new();
         object.encode(&mut e);
@@ -206,6 +207,7 @@ fn write_root(state: &mut State) -> Result<Checkpoint> {
         chunks: state.tree.chunks.clone(),
         orphans: state.orphans.clone(),
         kept: state.kept.clone(),
+        strays: state.tree.strays.inos(),
     };
     // The table says which segments were taken, also for itself.  Where a blob comes to lie
     // depends on its length alone: a rehearsal tells.

@@ -290,6 +290,25 @@ fn move_out(
             at += n;
         }
     }
+    strays(state, segment, blocks)
+}
+
+/// What has come to other files than those that the summaries name.
+fn strays(state: &mut State, segment: u32, blocks: Option<&[u8]>) -> Result<bool> {
+    let geometry = state.tree.env.geometry;
+    let start = geometry.first(segment);
+    for ino in state.tree.strays_in(segment)? {
+        let within = |place: &Place| geometry.locate(place.at).is_some_and(|(s, _)| s == segment);
+        let pages = state.tree.get(ino)?.pages().into_iter().flatten();
+        let pages = pages.filter_map(|(n, page)| Some((*n, page.place.filter(within)?)));
+        for (page, place) in pages.collect::<Vec<_>>() {
+            let from = (place.at - start) as usize * BLOCK;
+            let known = blocks.and_then(|b| b.get(from..from + BLOCK));
+            if !state.pending.has_page(ino, page) && !rewrite(state, ino, page, place, known)? {
+                return Ok(false);
+            }
+        }
+    }
     Ok(true)
 }
 
@@ -353,7 +372,7 @@ fn rewrite(
     state.tree.change(ino)?;
     if let Some(slot) = state.tree.page_mut(ino, page) {
         slot.memory = Some(bytes);
-        state.pending.page(ino, page);
+        state.pending.page(ino, page, true);
     }
     Ok(true)
 }

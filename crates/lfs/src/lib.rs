@@ -40,6 +40,7 @@ mod root;
 mod rules;
 mod snapshots;
 mod state;
+mod strays;
 mod stream;
 mod superblock;
 mod tree;

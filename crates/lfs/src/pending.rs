@@ -23,10 +23,13 @@ pub struct Pending {
     pub names: BTreeMap<Ino, BTreeSet<Vec<u8>>>,
     /// Files that were cut, and the first page that was.
     pub cuts: BTreeMap<Ino, u64>,
-    /// Pages, by file.
-    pages: BTreeMap<Ino, BTreeSet<u64>>,
-    /// Number of pages.
+    /// Pages, by file, and whether each has to be written.  The others are holes or lie somewhere
+    /// already: an entry says so.
+    pages: BTreeMap<Ino, BTreeMap<u64, bool>>,
+    /// Number of pages that have to be written.
     page_count: u64,
+    /// Number of the others.
+    light_count: u64,
     /// Bytes that the entries of names and attributes take at most.
     pub bytes: u64,
     /// Private segments that became the volume's, and their generations.
@@ -44,25 +47,32 @@ impl Pending {
             && self.adopted.is_empty()
     }
 
-    /// Pages that wait.
+    /// Pages that have to be written.
     pub fn page_count(&self) -> u64 {
         self.page_count
     }
 
     /// Blocks that a flush writes at most.
     pub fn blocks(&self) -> u64 {
-        let entries = self.bytes + self.page_count * 32;
+        let entries = self.bytes + (self.page_count + self.light_count) * 32;
         self.page_count + entries.div_ceil(4096) + 2
     }
 
-    /// A page has changed.
-    pub fn page(&mut self, ino: Ino, page: u64) {
-        self.page_count += u64::from(self.pages.entry(ino).or_default().insert(page));
+    /// A page has changed; whether it has to be written.
+    pub fn page(&mut self, ino: Ino, page: u64, is_block: bool) {
+        let old = self.pages.entry(ino).or_default().insert(page, is_block);
+        self.count(is_block, 1);
+        old.into_iter().for_each(|old| self.count(old, -1));
     }
 
-    /// Whether a page waits.
+    fn count(&mut self, is_block: bool, by: i64) {
+        let count = if is_block { &mut self.page_count } else { &mut self.light_count };
+        *count = count.saturating_add_signed(by);
+    }
+
+    /// Whether a page waits to be written.
     pub fn has_page(&self, ino: Ino, page: u64) -> bool {
-        self.pages.get(&ino).is_some_and(|pages| pages.contains(&page))
+        self.pages.get(&ino).is_some_and(|pages| pages.get(&page) == Some(&true))
     }
 
     /// A file was cut: what was written beyond before does not matter any longer.
@@ -70,9 +80,8 @@ impl Pending {
         let cut = self.cuts.entry(ino).or_insert(first);
         *cut = first.min(*cut);
         self.bytes += 32;
-        if let Some(pages) = self.pages.get_mut(&ino) {
-            self.page_count -= pages.split_off(&first).len() as u64;
-        }
+        let off = self.pages.get_mut(&ino).map(|pages| pages.split_off(&first));
+        off.into_iter().flatten().for_each(|(_, is_block)| self.count(is_block, -1));
     }
 
     /// An object is gone: nothing else about it matters any longer.
@@ -81,7 +90,7 @@ impl Pending {
         self.names.remove(&ino);
         self.cuts.remove(&ino);
         let pages = self.pages.remove(&ino).unwrap_or_default();
-        self.page_count -= pages.len() as u64;
+        pages.into_values().for_each(|is_block| self.count(is_block, -1));
         self.gone.insert(ino);
         self.bytes += 16;
     }
@@ -118,13 +127,13 @@ impl Pending {
 
 fn write_pages(
     ino: Ino,
-    pages: &BTreeSet<u64>,
+    pages: &BTreeMap<u64, bool>,
     all: &BTreeMap<u64, Page>,
     group: &mut Group<'_>,
 ) -> Result<()> {
     let mut spilled: Option<(u64, Vec<Place>)> = None;
     let mut hole: Option<(u64, u32)> = None;
-    for page in pages {
+    for page in pages.keys() {
         let found = all.get(page);
         let place = found.filter(|p| p.memory.is_none()).and_then(|p| p.place);
         if let Some((first, places)) = &mut spilled {

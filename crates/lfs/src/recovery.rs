@@ -122,7 +122,7 @@ fn load(env: Env, last: Checkpoint) -> Result<State> {
     usage.hold(last.head.segment);
     usage.hold(last.head.next);
     let mut state = State {
-        tree: Tree::new(env, root.chunks),
+        tree: Tree::with_strays(env, root.chunks, root.strays),
         usage,
         head: last.head,
         next_ino: root.next_ino,

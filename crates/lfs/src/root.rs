@@ -55,6 +55,8 @@ pub struct Root {
     pub orphans: BTreeSet<Ino>,
     /// Snapshots.
     pub kept: Kept,
+    /// Files with pages of which the summary names another file.
+    pub strays: BTreeSet<Ino>,
 }
 
 impl Root {
@@ -81,6 +83,11 @@ impl Root {
             e.bytes(naming.name.as_bytes());
             e.option(naming.origin, put_origin);
         });
+        // Without any the record is as before there were such files.
+        if !self.strays.is_empty() {
+            let strays: Vec<Ino> = self.strays.iter().copied().collect();
+            e.seq(&strays, |e, ino| e.u64(*ino));
+        }
         e.finish()
     }
 
@@ -116,7 +123,11 @@ fn fields(d: &mut Decoder<'_>) -> std::result::Result<Root, DecodeError> {
         let name = String::from_utf8_lossy(d.bytes()?).into_owned();
         Ok(Naming { name, origin: d.option(get_origin)? })
     })?;
-    Ok(Root { next_ino, chunks, orphans, kept: Kept { snapshots, naming } })
+    let mut strays = BTreeSet::new();
+    if d.remaining() > 0 {
+        strays.extend(d.seq(|d| d.u64())?);
+    }
+    Ok(Root { next_ino, chunks, orphans, kept: Kept { snapshots, naming }, strays })
 }
 
 /// Appends an origin.

@@ -211,6 +211,7 @@ impl State {
     /// Blocks that each checkpoint writes.
     fn fixed(&self) -> u64 {
         let root = self.tree.chunks.len() * 40
+            + self.tree.strays.len() * 8
             + self.kept.snapshots.iter().map(|s| 400 + 4 * s.pins.len()).sum::<usize>();
         let bytes = root + self.usage.encoded_len();
         (bytes as u64).div_ceil(4096) + 8
@@ -301,6 +302,7 @@ impl State {
             self.usage.remove_blob(&blob);
         }
         self.orphans.remove(&ino);
+        self.tree.strays.forget(ino);
         self.pending.removed(ino);
         Ok(())
     }

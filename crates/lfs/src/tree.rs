@@ -5,6 +5,7 @@ use crate::error::{Error, Result, Structure};
 use crate::format::{BLOCK, Blob, CHUNK, Geometry, Ino, VolumeId};
 use crate::moments::Moments;
 use crate::object::{Object, Page, Place};
+use crate::strays::Strays;
 use crate::veil::Veil;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -175,6 +176,8 @@ pub struct Tree {
     pub veil: Veil,
     /// What of before is still to be seen.
     pub moments: Moments,
+    /// Where files have pages that summaries say are another file's.
+    pub strays: Strays,
 }
 
 impl Tree {
@@ -192,7 +195,55 @@ impl Tree {
             grown: 0,
             veil: Veil::default(),
             moments: Moments::default(),
+            strays: Strays::default(),
         }
+    }
+
+    /// As [`Tree::new`], with files that have pages of which the summary names another file.
+    pub fn with_strays(
+        env: Env,
+        chunks: BTreeMap<u64, Blob>,
+        strays: impl IntoIterator<Item = Ino>,
+    ) -> Tree {
+        Tree { strays: Strays::of(strays), ..Tree::new(env, chunks) }
+    }
+
+    /// A page has come to a file from another one.
+    pub fn note_stray(&mut self, ino: Ino, place: Place) {
+        if let Some((segment, _)) = self.env.geometry.locate(place.at) {
+            self.strays.note(ino, segment);
+        }
+    }
+
+    /// A file that may have such pages is about to be recorded: what is known of it becomes exact.
+    pub fn settle_strays(&mut self, ino: Ino) {
+        if self.strays.has(ino) {
+            let segments = self.segments_of(ino);
+            self.strays.set(ino, segments);
+        }
+    }
+
+    fn segments_of(&self, ino: Ino) -> BTreeSet<u32> {
+        let pages = self.loaded(ino).and_then(Object::pages).into_iter().flatten();
+        let places = pages.filter_map(|(_, page)| page.place);
+        places.filter_map(|place| Some(self.env.geometry.locate(place.at)?.0)).collect()
+    }
+
+    /// Files that may have such pages in a segment.
+    ///
+    /// # Errors
+    /// What reading says.
+    pub fn strays_in(&mut self, segment: u32) -> Result<Vec<Ino>> {
+        for ino in self.strays.unknown() {
+            match self.load(ino) {
+                // A segment with damaged pages of it is not freed: they are counted.
+                Ok(()) | Err(Error::NotFound | Error::Corrupt { .. }) => {}
+                Err(e) => return Err(e),
+            }
+            let segments = self.segments_of(ino);
+            self.strays.set(ino, segments);
+        }
+        Ok(self.strays.of_segment(segment))
     }
 
     /// Brings an object into memory.

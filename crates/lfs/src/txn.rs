@@ -2,7 +2,7 @@
 
 use crate::format::{Head, Ino};
 use crate::object::{Attrs, Bytes, Link, Node, Place};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Gid, Time, Uid};
@@ -75,6 +75,8 @@ pub enum Staged {
     Spilled(Place),
     /// Zeros that take no space.
     Hole,
+    /// What is this page of another file until the commit, which takes it out of there.
+    Taken(Ino, u64),
 }
 
 impl Staged {
@@ -123,6 +125,8 @@ pub struct Txn {
     pub(crate) pages: BTreeMap<Ino, BTreeMap<u64, Staged>>,
     /// Files of which the pages from one on were cut off before those above were written.
     pub(crate) cuts: BTreeMap<Ino, u64>,
+    /// Pages of files that go to others.
+    pub(crate) taken: BTreeSet<(Ino, u64)>,
     /// By how much the number of names of an object changes.
     pub(crate) links: BTreeMap<Ino, i64>,
     /// Pages in memory.

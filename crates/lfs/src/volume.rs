@@ -356,7 +356,13 @@ impl Volume {
         let need = state.need(&txn)?;
         // The promise stands until the room is used: others commit while this one waits for it.
         let own = promise.as_ref().map_or(0, Promise::blocks);
-        self.make_room(&mut state, Need { blocks: need, own, removes })?;
+        let need = Need { blocks: need, own, removes };
+        self.make_room(&mut state, need)?;
+        // A page that is taken out of its file stays where it lies, so it has to lie somewhere.
+        while !txn.taken.is_empty() && state.flow.writing {
+            self.wait_for_writer(&mut state)?;
+            self.make_room(&mut state, need)?;
+        }
         let blocks = txn.blocks();
         let cover = if hidden { Some(Cover::of(&mut state, &txn)?) } else { None };
         cover.iter().for_each(|cover| state.hold_for(cover));

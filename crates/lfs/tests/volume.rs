@@ -582,3 +582,42 @@ fn the_medium_is_told_of_all_that_a_read_of_several_pages_needs() {
     assert_eq!(told(0, 8 * BLOCK), [2, 1, 5], "one page lies elsewhere");
     assert_eq!(told(3 * 4096, 3 * BLOCK), [3]);
 }
+
+/// A page that is taken lies where it lay, in another file, and is zeros where it was, also after a
+/// crash; one that this transaction has written itself is not taken, nor one twice.
+#[test]
+fn a_page_that_is_taken_is_in_one_file_only() {
+    let (disk, volume) = fresh(BLOCKS);
+    let volume = Arc::new(volume);
+    let make = |name: &[u8]| volume.plain(|ops| ops.create(ROOT, name, &file())).unwrap();
+    let (a, b) = (make(b"a"), make(b"b"));
+    let content = bytes(1, 3 * 4096);
+    commit(&volume, |ops| ops.write(a, 0, &content)).unwrap();
+    let moment = volume.moment();
+    commit(&volume, |ops| {
+        let size = Some(3 * 4096);
+        ops.set_attrs(b, &SetAttrs { size, ..SetAttrs::default() })?;
+        assert!(ops.take((a, 0), (b, 2))? && !ops.take((a, 0), (b, 1))?);
+        ops.write(a, 4096, b"own")?;
+        assert!(!ops.take((a, 1), (b, 1))? && !ops.take((a, 7), (b, 1))?);
+        assert!(ops.read(b, 2 * 4096, 4096)? == content[..4096]);
+        Ok(())
+    })
+    .unwrap();
+    let see = |volume: &Volume, ino| volume.look(|ops| ops.read(ino, 0, 3 * 4096)).unwrap();
+    let zeros = vec![0; 4096];
+    let expected = [zeros.clone(), b"own".to_vec(), content[4099..].to_vec()].concat();
+    let moved = [zeros.clone(), zeros, content[..4096].to_vec()].concat();
+    assert!(see(&volume, a) == expected && see(&volume, b) == moved);
+    assert!(moment.look(|ops| ops.read(a, 0, 3 * 4096)).unwrap() == content);
+    drop((moment, volume));
+    let volume = open(disk.clone()).unwrap();
+    assert!(see(&volume, a) == expected && see(&volume, b) == moved);
+    // Also one that is newer in memory than where it lies.
+    volume.plain(|ops| ops.write(b, 2 * 4096, b"newer")).unwrap();
+    commit(&volume, |ops| ops.take((b, 2), (a, 0)).map(|taken| assert!(taken))).unwrap();
+    assert!(see(&volume, a)[..4096] == [b"newer", &content[5..4096]].concat());
+    volume.checkpoint().unwrap();
+    drop(volume);
+    assert_eq!(check(disk, clock()).unwrap().findings, []);
+}

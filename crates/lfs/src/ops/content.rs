@@ -71,12 +71,21 @@ impl Ops<'_> {
                 return Ok(Some(self.tree.env.read_page(*place)?.into()));
             }
             Some(Staged::Hole) => return Ok(None),
+            Some(Staged::Taken(from, page)) => {
+                let (from, page) = (*from, *page);
+                return self.committed(from, page);
+            }
             None => {}
         }
         let cut = self.txn.cuts.get(&ino).is_some_and(|cut| page >= *cut);
         if cut || self.txn.created.contains_key(&ino) {
             return Ok(None);
         }
+        self.committed(ino, page)
+    }
+
+    /// A page as the tree has it.
+    fn committed(&mut self, ino: Ino, page: u64) -> Result<Option<Bytes>> {
         let found = self.tree.get(ino)?.pages().and_then(|p| p.get(&page)).cloned();
         let Some(found) = found else { return Ok(None) };
         match (found.memory, found.place) {
@@ -128,6 +137,36 @@ impl Ops<'_> {
         self.file(ino)?;
         self.stage(ino, page, staged);
         self.spill()
+    }
+
+    /// Has the commit take a page out of one file and put it into another, where it stays in its
+    /// place of the log: nothing is read or written for it.  Until then the first file has it, too.
+    /// Afterwards there is what the transaction writes there, or zeros.  Sizes are for the caller.
+    /// Returns whether it can be: not if this transaction has made, changed or cut off the page, or
+    /// takes it already, and not if it takes no space.
+    ///
+    /// # Errors
+    /// As [`Ops::read`].
+    pub fn take(&mut self, (from, page): (Ino, u64), (to, at): (Ino, u64)) -> Result<bool> {
+        self.writable()?;
+        let changed = self.txn.created.contains_key(&from)
+            || self.txn.pages.get(&from).is_some_and(|own| own.contains_key(&page))
+            || self.txn.cuts.get(&from).is_some_and(|cut| page >= *cut)
+            || self.txn.taken.contains(&(from, page));
+        if changed || at >= PAGES_MAX {
+            return Ok(false);
+        }
+        let pages = self.tree.get(from)?.pages();
+        if !pages.is_some_and(|pages| pages.contains_key(&page)) {
+            return Ok(false);
+        }
+        self.txn.taken.insert((from, page));
+        self.stage(to, at, Staged::Taken(from, page));
+        let now = self.now;
+        self.patch(from).ctime = Some(now);
+        let patch = self.patch(to);
+        (patch.mtime, patch.ctime) = (Some(now), Some(now));
+        Ok(true)
     }
 
     fn stage(&mut self, ino: Ino, page: u64, staged: Staged) {

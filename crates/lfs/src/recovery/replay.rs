@@ -63,7 +63,12 @@ fn apply(state: &mut State, entry: &Entry, blocks: &mut impl Iterator<Item = Pla
             let places: Vec<Place> = blocks.take(*n as usize).collect();
             set_pages(state, *ino, *page, &places)
         }
-        Entry::Spilled(ino, page, places) => set_pages(state, *ino, *page, places),
+        Entry::Spilled(ino, page, places) => {
+            set_pages(state, *ino, *page, places)?;
+            // They may be those of a private segment, which names their file.  That is no harm.
+            places.iter().for_each(|place| state.tree.note_stray(*ino, *place));
+            Ok(())
+        }
         Entry::Hole(ino, page, n) => {
             let all = pages(state, *ino)?;
             let within = *page..*page + u64::from(*n);

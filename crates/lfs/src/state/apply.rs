@@ -6,7 +6,7 @@ use crate::format::{Ino, ROOT};
 use crate::object::{Body, Object, PAGE_RECORD, Page, entry_record, node_record};
 use crate::ops::changed;
 use crate::txn::{Staged, Txn};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl State {
     /// Commits a transaction.  The log has it with the next flush.
@@ -148,6 +148,7 @@ impl State {
     }
 
     fn install_content(&mut self, txn: &mut Txn) -> Result<()> {
+        let mut taken = self.take_out(std::mem::take(&mut txn.taken))?;
         for (ino, first) in std::mem::take(&mut txn.cuts) {
             let Body::Pages(pages) = &mut self.tree.change(ino)?.body else { continue };
             let off = pages.split_off(&first);
@@ -163,14 +164,47 @@ impl State {
         }
         for (ino, staged) in std::mem::take(&mut txn.pages) {
             for (page, staged) in staged {
+                let staged = match staged {
+                    Staged::Taken(from, page) => match taken.remove(&(from, page)) {
+                        None => Staged::Hole,
+                        Some(Page { memory: Some(bytes), place }) => {
+                            place.iter().for_each(|place| self.usage.remove(place.at));
+                            Staged::Memory(bytes)
+                        }
+                        // It is counted as in use, and goes on to be.
+                        Some(Page { place, memory: None }) => {
+                            place.iter().for_each(|place| self.usage.remove(place.at));
+                            place.iter().for_each(|place| self.tree.note_stray(ino, *place));
+                            place.map_or(Staged::Hole, Staged::Spilled)
+                        }
+                    },
+                    staged => staged,
+                };
                 self.install_page(ino, page, staged)?;
             }
         }
+        // What was to get them was written over.
+        let rest = taken.into_values().filter_map(|page| page.place);
+        rest.for_each(|place| self.usage.remove(place.at));
         Ok(())
+    }
+
+    /// Takes pages out of their files.
+    fn take_out(&mut self, taken: BTreeSet<(Ino, u64)>) -> Result<BTreeMap<(Ino, u64), Page>> {
+        let mut out = BTreeMap::new();
+        for (ino, page) in taken {
+            let Body::Pages(pages) = &mut self.tree.change(ino)?.body else { continue };
+            if let Some(found) = pages.remove(&page) {
+                out.insert((ino, page), found);
+                self.pending.page(ino, page, false);
+            }
+        }
+        Ok(out)
     }
 
     fn install_page(&mut self, ino: Ino, page: u64, staged: Staged) -> Result<()> {
         let Body::Pages(pages) = &mut self.tree.change(ino)?.body else { return Ok(()) };
+        let is_block = matches!(staged, Staged::Memory(_));
         match staged {
             Staged::Memory(bytes) => pages.entry(page).or_default().memory = Some(bytes),
             Staged::Spilled(place) => {
@@ -180,14 +214,14 @@ impl State {
                 }
                 self.usage.add(place.at)?;
             }
-            Staged::Hole => {
+            Staged::Hole | Staged::Taken(..) => {
                 if let Some(old) = pages.remove(&page).and_then(|p| p.place) {
                     self.usage.remove(old.at);
                 }
             }
         }
         self.tree.grow(PAGE_RECORD);
-        self.pending.page(ino, page);
+        self.pending.page(ino, page, is_block);
         Ok(())
     }
 }

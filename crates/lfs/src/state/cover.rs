@@ -64,7 +64,9 @@ impl Cover {
             above.patches.insert(*ino, whole(&state.tree.get(*ino)?.node, changes));
             hides.objects.insert(*ino);
         }
-        let files: BTreeSet<Ino> = txn.pages.keys().chain(txn.cuts.keys()).copied().collect();
+        let taken = txn.taken.iter().map(|(ino, _)| ino);
+        let files = txn.pages.keys().chain(txn.cuts.keys()).chain(taken);
+        let files: BTreeSet<Ino> = files.copied().collect();
         for ino in files.into_iter().filter(|ino| !is_new(ino)) {
             let pages = old_pages(state, txn, ino, &mut hides.segments)?;
             above.pages.insert(ino, pages);
@@ -75,7 +77,7 @@ impl Cover {
     }
 }
 
-/// The pages of a file that a transaction overwrites or cuts off.
+/// The pages of a file that a transaction overwrites, cuts off or takes out of it.
 fn old_pages(
     state: &mut State,
     txn: &Txn,
@@ -88,7 +90,8 @@ fn old_pages(
     let cut = txn.cuts.get(&ino).copied().unwrap_or(u64::MAX);
     let written = txn.pages.get(&ino).into_iter().flatten().map(|(page, _)| *page);
     let cut_off = pages.range(cut..).map(|(page, _)| *page);
-    for page in written.chain(cut_off) {
+    let taken = txn.taken.range((ino, 0)..=(ino, u64::MAX)).map(|(_, page)| *page);
+    for page in written.chain(cut_off).chain(taken) {
         let found = pages.get(&page);
         let staged = match found.map(|found| (&found.memory, found.place)) {
             Some((Some(bytes), _)) => Staged::Memory(bytes.clone()),

@@ -11,6 +11,8 @@ use systx_lfs::{Error, Ops, Rename, SetAttrs, SetXattr, Shape};
 /// Paths that acts are about: few, so that acts meet.
 pub const PATHS: [&str; 10] = ["a", "b", "x", "a/x", "a/y", "b/x", "b/a", "a/d", "a/d/x", "b/d"];
 
+const PAGE: u64 = systx_lfs::format::BLOCK as u64;
+
 #[derive(Clone, Copy, Debug)]
 pub enum Act {
     Make(usize, Kind),
@@ -22,6 +24,8 @@ pub enum Act {
     Link(usize, usize),
     Xattr(usize, u8, Option<u16>),
     Chmod(usize, u32),
+    /// Some whole pages of one file go to another one.
+    Take(usize, usize, u64, u64),
 }
 
 pub fn act() -> impl Strategy<Value = Act> {
@@ -48,6 +52,7 @@ pub fn act() -> impl Strategy<Value = Act> {
         2 => (path(), 0..3u8, proptest::option::of(0..900u16))
             .prop_map(|(p, n, v)| Act::Xattr(p, n, v)),
         1 => (path(), 0..0o7777u32).prop_map(|(p, m)| Act::Chmod(p, m)),
+        3 => (path(), path(), 0..4u64, 1..4u64).prop_map(|(a, b, p, n)| Act::Take(a, b, p, n)),
     ]
 }
 
@@ -124,6 +129,24 @@ pub fn run(ops: &mut Ops<'_>, act: Act) -> Result<(), Error> {
         Act::Chmod(path, mode) => {
             let ino = find(ops, path)?;
             ops.set_attrs(ino, &SetAttrs { mode: Some(mode), ..SetAttrs::default() })
+        }
+        Act::Take(a, b, first, n) => {
+            let (a, b) = (find(ops, a)?, find(ops, b)?);
+            ops.read(b, 0, 0)?;
+            ops.read(a, 0, 0)?;
+            let last = (ops.attrs(a)?.size / PAGE).min(first + n);
+            if a == b || first >= last {
+                return Ok(());
+            }
+            let size = Some(ops.attrs(b)?.size.max(last * PAGE));
+            ops.set_attrs(b, &SetAttrs { size, ..SetAttrs::default() })?;
+            for page in first..last {
+                if !ops.take((a, page), (b, page))? {
+                    let content = ops.read(a, page * PAGE, PAGE as usize)?;
+                    ops.write(b, page * PAGE, &content)?;
+                }
+            }
+            ops.punch(a, first * PAGE, (last - first) * PAGE)
         }
     }
 }
@@ -208,14 +231,18 @@ impl Model {
         top == ino || self.objects[&top].entries.values().any(|e| self.below(*e, ino))
     }
 
-    fn file(&mut self, path: usize) -> Result<&mut Thing, Errno> {
-        let ino = self.find(path)?;
-        let thing = self.objects.get_mut(&ino).expect("it is bound");
-        match thing.kind {
-            Kind::File => Ok(thing),
+    fn is_file(&self, ino: u64) -> Result<(), Errno> {
+        match self.objects[&ino].kind {
+            Kind::File => Ok(()),
             Kind::Dir => Err(Errno::ISDIR),
             _ => Err(Errno::INVAL),
         }
+    }
+
+    fn file(&mut self, path: usize) -> Result<&mut Thing, Errno> {
+        let ino = self.find(path)?;
+        self.is_file(ino)?;
+        Ok(self.objects.get_mut(&ino).expect("it is bound"))
     }
 
     /// Does it.
@@ -279,6 +306,22 @@ impl Model {
             Act::Chmod(path, mode) => {
                 let ino = self.find(path)?;
                 self.objects.get_mut(&ino).expect("it is bound").mode = mode;
+            }
+            Act::Take(a, b, first, n) => {
+                let (a, b) = (self.find(a)?, self.find(b)?);
+                self.is_file(b)?;
+                self.is_file(a)?;
+                let from = &mut self.objects.get_mut(&a).expect("it is bound").content;
+                let last = (from.len() as u64 / PAGE).min(first + n);
+                if a == b || first >= last {
+                    return Ok(());
+                }
+                let range = (first * PAGE) as usize..(last * PAGE) as usize;
+                let taken = from[range.clone()].to_vec();
+                from[range.clone()].fill(0);
+                let to = &mut self.objects.get_mut(&b).expect("it is bound").content;
+                to.resize(to.len().max(range.end), 0);
+                to[range].copy_from_slice(&taken);
             }
         }
         Ok(())
