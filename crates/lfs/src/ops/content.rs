@@ -232,14 +232,12 @@ impl Ops<'_> {
             let n = (end - at).min(PAGE - within);
             // The last page of a file is whole where the file ends.
             let whole = within == 0 && (n == PAGE || at + n == size);
-            if let Some(content) = self.page(ino, page)? {
-                if whole {
-                    self.stage(ino, page, Staged::Hole);
-                } else {
-                    let mut content = content.to_vec();
-                    content[within as usize..(within + n) as usize].fill(0);
-                    self.stage(ino, page, Staged::Memory(content.into()));
-                }
+            if whole {
+                self.stage(ino, page, Staged::Hole);
+            } else if let Some(content) = self.page(ino, page)? {
+                let mut content = content.to_vec();
+                content[within as usize..(within + n) as usize].fill(0);
+                self.stage(ino, page, Staged::Memory(content.into()));
             }
             at += n;
         }
