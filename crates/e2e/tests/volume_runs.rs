@@ -450,6 +450,42 @@ fn what_was_done_on_a_volume_and_a_file_system_is_taken_back_as_a_whole_from_eac
     room.sh("$S umount b/v && $S fsck a/image").ok();
 }
 
+/// What a run has overwritten in place goes back by its blocks: undo and redo take no room for one
+/// more copy of it.
+#[test]
+fn the_overwriting_of_a_large_file_is_undone_and_redone_without_copying_it() {
+    let lab = lab!();
+    let v = Mounted::sized(&lab, "512M");
+    v.sh("seq -w 3000000 | head -c 24M > big; tail -c 1M big > small").ok();
+    let content = "set -e; cksum < big; cksum < small; stat -c %s big small";
+    let used = || -> u64 {
+        let shown = v.sh("sync -f .; df --output=used -B1K . | tail -n 1").ok().out;
+        shown.trim().parse().unwrap_or_else(|e| panic!("{shown}: {e}"))
+    };
+    let old = v.sh(content).ok().out;
+    let script = "yes | head -c 24M | dd of=big bs=1M conv=notrunc; echo more >> small; \
+                  truncate -s 20M big";
+    run(&v, &[], script).ok();
+    let (id, new) = (latest(&v), v.sh(content).ok().out);
+    assert_ne!(old, new);
+    let before = used();
+    for (what, content_now) in [("undo", &old), ("redo", &new), ("undo", &old)] {
+        systx(&v, &format!("{what} {id}")).ok();
+        assert_eq!(&v.sh(content).ok().out, content_now, "after {what}");
+        let now = used();
+        assert!(now < before + 4096, "{what} took {now} KiB, not {before}");
+        let shown = systx(&v, &format!("show --name-only {id}")).ok().out;
+        assert!(shown.contains("v/big\n") && shown.contains("v/small\n"), "{shown}");
+    }
+    v.again();
+    assert_eq!(v.sh(content).ok().out, old);
+    // A later change of it stands in the way.
+    systx(&v, &format!("redo {id}")).ok();
+    v.sh("printf x | dd of=big conv=notrunc seek=5").ok();
+    let refused = systx(&v, &format!("undo {id}"));
+    assert!(refused.code != 0 && refused.err.contains("big"), "{refused}");
+}
+
 #[test]
 fn daily_work_in_a_run_leaves_what_it_leaves_natively() {
     const WORK: &str = "set -e; umask 022; mkdir -p a/b; \

@@ -6,12 +6,14 @@ use crate::slot::{CHUNK, slot_name};
 use crate::tree::{VolumeTree, id_of};
 use std::collections::{HashMap, HashSet};
 use systx_base::{Kind, TxnId};
-use systx_lfs::format::Ino;
+use systx_lfs::format::{BLOCK, Ino};
 use systx_lfs::{Error, Ops, SetAttrs, SetXattr, Shape};
 use systx_store::io::{HostId, Stamp, Stat};
 use systx_store::record::{Before, Done, Index, OldContent, before_name, grave_name};
 use systx_store::record::{overwritten, restored};
 use systx_store::writeset::{Content, Data, Extent, Ix, NewKind, Object, Origin, SlotId, WriteSet};
+
+const PAGE: u64 = BLOCK as u64;
 
 /// Bytes of what was overwritten that the record itself has; more is in a file.
 pub(crate) const ROOM: u64 = 32 << 10;
@@ -87,6 +89,7 @@ pub(crate) fn install(
     for ix in this.all() {
         this.content(ix)?;
     }
+    this.emptied()?;
     this.names()?;
     this.displaced()?;
     for ix in this.all() {
@@ -158,13 +161,27 @@ impl Install<'_, '_> {
     fn take_slot(&mut self, slot: SlotId) -> Result<Ino> {
         let name = slot_name(slot.0);
         match self.ops.lookup(self.own.slots, &name) {
-            Ok(link) => {
+            Ok(link) if link.ino == slot.0 => {
                 self.ops.set_name(self.own.slots, &name, None)?;
                 Ok(link.ino)
             }
-            Err(Error::NotFound) => Err(Failed::UnknownSlot),
+            // A before-file becomes no file of the tree.
+            Ok(_) | Err(Error::NotFound) => Err(Failed::UnknownSlot),
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Before-files that slots stand for have nothing any more: this has taken it, and keeps what
+    /// was in the place of that.
+    fn emptied(&mut self) -> Result<()> {
+        for slot in self.index.set.slots() {
+            match self.ops.lookup(self.own.slots, &slot_name(slot.0)) {
+                Ok(link) if link.ino != slot.0 => self.resize(link.ino, 0)?,
+                Ok(_) | Err(Error::NotFound) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     /// Whether an object is what the transaction saw.  A directory's times move with every name in
@@ -285,7 +302,7 @@ impl Install<'_, '_> {
             let before = self.ops.make(&Shape::new(Kind::File, 0o600))?;
             self.ops.set_name(self.own.grave, &before_name(self.txn, ix.0), Some(before))?;
             for (from, to) in ranges {
-                self.copy((ino, from), (before, from), to - from)?;
+                self.take((ino, from), (before, from), to - from)?;
                 extents.push(Extent { offset: from, data: Data::Hole { len: to - from } });
             }
             self.resize(before, len)?;
@@ -302,6 +319,32 @@ impl Install<'_, '_> {
 
     fn resize(&mut self, ino: Ino, len: u64) -> Result<()> {
         Ok(self.ops.set_attrs(ino, &SetAttrs { size: Some(len), ..SetAttrs::default() })?)
+    }
+
+    /// Moves what is data of a range, at the same offsets: whole pages go over as they lie in the
+    /// log, and the rest is copied.  What is left behind is for whoever writes there.
+    fn take(&mut self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<()> {
+        let end = from.1.saturating_add(len);
+        let (first, last) = (from.1.div_ceil(PAGE), end / PAGE);
+        if from.1 != to.1 || first >= last {
+            return self.copy(from, to, len);
+        }
+        let (head, tail) = (first * PAGE - from.1, end - last * PAGE);
+        self.copy(from, to, head)?;
+        let mut at = first * PAGE;
+        while let Some((data, data_end)) = self.ops.next_data(from.0, at)? {
+            let (page, stop) = (data / PAGE, data_end.div_ceil(PAGE).min(last));
+            if page >= stop {
+                break;
+            }
+            for page in page..stop {
+                if !self.ops.take((from.0, page), (to.0, page))? {
+                    self.copy((from.0, page * PAGE), (to.0, page * PAGE), PAGE)?;
+                }
+            }
+            at = stop * PAGE;
+        }
+        self.copy((from.0, last * PAGE), (to.0, last * PAGE), tail)
     }
 
     /// Copies what is data of a range; the rest of it must be zeros there.
@@ -346,11 +389,15 @@ impl Install<'_, '_> {
                 Data::Inline(bytes) => self.ops.write(ino, *offset, bytes)?,
                 Data::Hole { len } => self.ops.punch(ino, *offset, *len)?,
                 Data::Slot { slot, at, len } => {
-                    if self.ops.lookup(self.own.slots, &slot_name(slot.0)).is_err() {
+                    let Ok(link) = self.ops.lookup(self.own.slots, &slot_name(slot.0)) else {
                         return Err(Failed::UnknownSlot);
-                    }
+                    };
                     self.ops.punch(ino, *offset, *len)?;
-                    self.copy((slot.0, *at), (ino, *offset), *len)?;
+                    if link.ino == slot.0 {
+                        self.copy((slot.0, *at), (ino, *offset), *len)?;
+                    } else {
+                        self.take((link.ino, *at), (ino, *offset), *len)?;
+                    }
                 }
             }
         }

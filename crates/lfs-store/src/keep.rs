@@ -3,7 +3,8 @@
 use crate::error::io_error;
 use crate::open::VolumeStore;
 use crate::own::{self, clear};
-use crate::slot::{CHUNK, VolumeSlot, slot_name};
+use crate::slot::{VolumeSlot, slot_name};
+use crate::tree::ino_of;
 use std::collections::HashMap;
 use std::io::Result;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use systx_lfs::format::BLOCK;
 use systx_lfs::{Error, Shape};
 use systx_store::io::{Handle, Tree};
 use systx_store::record::{Graveyard, History, grave_of, history_name, undo};
-use systx_store::{GcReport, InUse, Keep, Slot, Staging, Undo, UndoError, Wanted, usual_limits};
+use systx_store::{GcReport, InUse, Keep, Slot, Undo, UndoError, Wanted, usual_limits};
 
 /// The bound is looked at once so many bytes were displaced, or after so many seconds.
 const LOOK_FROM: u64 = 1 << 20;
@@ -56,8 +57,8 @@ impl VolumeStore {
 
     /// Where what was displaced is.
     pub(crate) fn graveyard(&self) -> Graveyard<'_> {
-        let (dir, own, overlay) = (&self.grave, self.own_id, false);
-        Graveyard { tree: &*self.tree, dir, own, overlay }
+        let (dir, own, overlay, moves) = (&self.grave, self.own_id, false, true);
+        Graveyard { tree: &*self.tree, dir, own, overlay, moves }
     }
 
     /// A staging slot.
@@ -70,25 +71,26 @@ impl VolumeStore {
         });
         let dropped = Box::new(self.tree.slot_dropped());
         let volume = Arc::clone(&self.volume);
-        Ok(Arc::new(VolumeSlot { volume, ino: made.map_err(io_error)?, dropped }))
+        let ino = made.map_err(io_error)?;
+        Ok(Arc::new(VolumeSlot { volume, id: ino, ino, dropped }))
     }
 
-    /// A slot with the first bytes of a file.
-    fn copy_of(&self, file: &Handle, len: u64) -> Result<Slot> {
-        let slot = self.slot()?;
-        let mut at = 0;
-        while let Some((from, to)) = self.tree.next_data(file, at)?.filter(|d| d.0 < len) {
-            at = from;
-            while at < to.min(len) {
-                let mut bytes = vec![0; (to.min(len) - at).min(CHUNK) as usize];
-                let got = self.tree.read_at(file, &mut bytes, at)?;
-                slot.write_at(&bytes[..got], at)?;
-                at += bytes.len() as u64;
-            }
-            at = to;
+    /// A slot that stands for a before-file: one more name of it, which keeps it whatever is
+    /// forgotten.  The commit that uses it takes the pages out of it.
+    fn lend(&self, file: &Handle) -> Result<Slot> {
+        self.tidy()?;
+        let ino = ino_of(file);
+        if self.tree.stat(file)?.size == 0 {
+            return Err(rustix::io::Errno::NOENT.into());
         }
-        slot.set_len(len)?;
-        Ok(slot)
+        let lent = self.volume.plain(|ops| {
+            let id = ops.make(&Shape::new(Kind::File, 0o600))?;
+            ops.set_name(self.own.slots, &slot_name(id), Some(ino))?;
+            Ok(id)
+        });
+        let dropped = Box::new(self.tree.slot_dropped());
+        let volume = Arc::clone(&self.volume);
+        Ok(Arc::new(VolumeSlot { volume, id: lent.map_err(io_error)?, ino, dropped }))
     }
 
     /// See [`systx_store::Store::undo_set`].
@@ -97,7 +99,7 @@ impl VolumeStore {
         txn: TxnId,
         wanted: Option<Wanted<'_>>,
     ) -> std::result::Result<Undo, UndoError> {
-        let stage = |file: &Handle, len: u64| self.copy_of(file, len);
+        let stage = |file: &Handle, _len: u64| self.lend(file);
         let hold = |txns| -> Option<InUse> { Some(Box::new(self.users.hold(txns)?)) };
         undo(self.graveyard(), &stage, &hold, || self.histories(), txn, wanted)
     }

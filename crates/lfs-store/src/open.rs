@@ -5,7 +5,7 @@ use crate::flow::{Flow, Part, Way};
 use crate::orders;
 use crate::own::{self, Own, clear};
 use crate::reserve::Room;
-use crate::slot::slot_name;
+use crate::slot::{slot_name, slot_of};
 use crate::tree::{VolumeTree, id_of, number_of};
 use std::collections::BTreeSet;
 use std::io;
@@ -189,7 +189,7 @@ impl VolumeStore {
                 source,
             })?;
         }
-        let slots: Vec<Ino> = slots.into_iter().map(|(_, link)| link.ino).collect();
+        let slots: Vec<Ino> = slots.iter().filter_map(|(name, _)| slot_of(name)).collect();
         match self.remove_slots(slots) {
             // Who removes other things makes room for that; a volume that is not opened has nobody.
             Err(Error::NoSpace) => {}

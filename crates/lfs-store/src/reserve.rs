@@ -3,6 +3,7 @@
 use crate::error::io_error;
 use crate::install::ROOM;
 use crate::open::VolumeStore;
+use crate::slot::slot_name;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
@@ -46,33 +47,81 @@ fn only_removes(set: &WriteSet) -> bool {
     removes && !set.binds.is_empty() && !set.objects.iter().any(changes)
 }
 
-/// Blocks for the content of an object, and for what is kept of the old one.
-fn content_blocks(ops: &mut Ops<'_>, object: &Object) -> systx_lfs::Result<u64> {
-    let (size, takes) = match &object.origin {
-        Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => {
-            (stamp.size, taken(ops, stamp.id.ino)?)
+/// Blocks of a file that a commit writes, and those that it moves as they lie.
+#[derive(Clone, Copy, Default)]
+struct Blocks {
+    written: u64,
+    moved: u64,
+}
+
+impl std::ops::Add for Blocks {
+    type Output = Blocks;
+    fn add(self, other: Blocks) -> Blocks {
+        let (written, moved) = (self.written + other.written, self.moved + other.moved);
+        Blocks { written, moved }
+    }
+}
+
+/// What a range needs that is moved: its two ends are written.
+fn moved(len: u64) -> Blocks {
+    Blocks { written: blocks(len).min(2), moved: blocks(len) }
+}
+
+fn written(written: u64) -> Blocks {
+    Blocks { written, moved: 0 }
+}
+
+impl VolumeStore {
+    /// Blocks for the new content of an object.
+    fn new_blocks(&self, ops: &mut Ops<'_>, extents: &[Extent]) -> systx_lfs::Result<Blocks> {
+        let mut sum = Blocks::default();
+        for extent in extents {
+            let len = extent.data.len();
+            sum = sum
+                + match extent.data {
+                    Data::Hole { .. } => written(2),
+                    Data::Slot { slot, .. } if self.lent(ops, slot.0)?.is_some() => moved(len),
+                    _ => written(blocks(len) + 2),
+                };
         }
-        Origin::Root | Origin::New(_) => (0, 0),
-    };
-    let written = |extents: &[Extent]| -> u64 {
-        let each = |e: &Extent| match e.data {
-            Data::Hole { .. } => 2,
-            _ => blocks(e.data.len()) + 2,
+        Ok(sum)
+    }
+
+    /// The before-file that a slot stands for.
+    fn lent(&self, ops: &mut Ops<'_>, slot: Ino) -> systx_lfs::Result<Option<Ino>> {
+        match ops.lookup(self.own.slots, &slot_name(slot)) {
+            Ok(link) => Ok(Some(link.ino).filter(|ino| *ino != slot)),
+            Err(Error::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Blocks for the content of an object, and for what is kept of the old one.
+    fn content_blocks(&self, ops: &mut Ops<'_>, object: &Object) -> systx_lfs::Result<Blocks> {
+        let (size, takes) = match &object.origin {
+            Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => {
+                (stamp.size, taken(ops, stamp.id.ino)?)
+            }
+            Origin::Root | Origin::New(_) => (0, 0),
         };
-        extents.iter().map(each).sum()
-    };
-    Ok(match &object.content {
-        Content::Keep => 0,
-        Content::Patch { len, keep, extents } => {
-            let lost = overwritten(size, *len, *keep, extents);
-            // Holes are not kept.
-            let kept = lost.iter().map(|(from, to)| blocks(to - from).min(takes) + 2).sum::<u64>();
-            written(extents) + 2 + kept.min(takes + 2 * lost.len() as u64)
-        }
-        Content::Whole { extents, .. } => written(extents) + takes + 2,
-        Content::Slot(_) if object.is_new() => 2,
-        Content::Slot(slot) => taken(ops, slot.0)? + takes + 4,
-    })
+        Ok(match &object.content {
+            Content::Keep => Blocks::default(),
+            Content::Patch { len, keep, extents } => {
+                let lost = overwritten(size, *len, *keep, extents);
+                // Holes are not kept.
+                let (ends, all) = (2 * lost.len() as u64, lost.iter().map(|(a, b)| blocks(b - a)));
+                let kept = Blocks { written: ends, moved: all.sum::<u64>().min(takes) };
+                self.new_blocks(ops, extents)? + kept + written(2)
+            }
+            Content::Whole { extents, .. } => {
+                self.new_blocks(ops, extents)? + Blocks { written: 4, moved: takes }
+            }
+            Content::Slot(_) if object.is_new() => written(2),
+            Content::Slot(slot) => {
+                written(taken(ops, slot.0)?) + Blocks { written: 4, moved: takes }
+            }
+        })
+    }
 }
 
 /// Blocks that an object takes.
@@ -84,7 +133,11 @@ fn taken(ops: &mut Ops<'_>, ino: Ino) -> systx_lfs::Result<u64> {
 }
 
 /// What a write set needs: existing objects whose records change, and blocks.
-fn needed(ops: &mut Ops<'_>, set: &WriteSet) -> systx_lfs::Result<(BTreeSet<Ino>, u64)> {
+fn needed(
+    store: &VolumeStore,
+    ops: &mut Ops<'_>,
+    set: &WriteSet,
+) -> systx_lfs::Result<(BTreeSet<Ino>, u64)> {
     let mut inos = BTreeSet::from([ROOT]);
     let (mut sum, mut bytes, mut new) = (EACH, ROOM, 0_u64);
     for object in &set.objects {
@@ -102,8 +155,11 @@ fn needed(ops: &mut Ops<'_>, set: &WriteSet) -> systx_lfs::Result<(BTreeSet<Ino>
         let xattrs = object.xattrs.iter().map(|(key, v)| key.len() + value(v) + 64);
         // In the attributes, and as they were in the record.
         bytes += 2 * xattrs.sum::<usize>() as u64 + 700;
-        let content = content_blocks(ops, object)?;
-        sum += content + blocks(content * 80);
+        let content = store.content_blocks(ops, object)?;
+        sum += content.written + blocks((content.written + 2 * content.moved) * 80);
+    }
+    for slot in set.slots() {
+        inos.extend(store.lent(ops, slot.0)?);
     }
     let names: usize = set.binds.iter().map(|bind| bind.name.len() + 200).sum();
     bytes += names as u64;
@@ -122,7 +178,7 @@ impl VolumeStore {
         let failed = |error| ReserveError::Io(io_error(error));
         let own = [self.own.grave, self.own.history, self.own.slots];
         let (mut inos, blocks) =
-            self.tree.look(|ops| needed(ops, set)).map_err(ReserveError::Io)?;
+            self.tree.look(|ops| needed(self, ops, set)).map_err(ReserveError::Io)?;
         inos.extend(own);
         let blocks = blocks + self.volume.cost(&inos).map_err(failed)?;
         let mut forgotten = Forgotten::default();

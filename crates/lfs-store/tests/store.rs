@@ -296,7 +296,10 @@ fn a_full_volume_forgets_then_refuses_and_takes_deletions() {
                     let done = store.commit_group(vec![one]).pop().unwrap().unwrap();
                     store.apply(done.lsn).unwrap();
                 }
-                Err(error) => refused = refused.or(Some(error)),
+                Err(error) => {
+                    refused = Some(error);
+                    break;
+                }
             }
         }
         assert!(n < 1000);

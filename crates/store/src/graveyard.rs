@@ -16,9 +16,13 @@ pub struct Graveyard<'a> {
     pub own: HostId,
     /// Whether the tree is an overlay file system, see [`crate::overlay`].
     pub overlay: bool,
+    /// Whether an undo moves what a transaction has overwritten out of its before-file, which is
+    /// empty then, instead of copying it.
+    pub moves: bool,
 }
 
-/// Makes a staging slot with the first bytes of a file, as many as are said.
+/// Makes a staging slot with the first bytes of a before-file, as many as are said; `ENOENT` if
+/// they were moved away.
 pub type Stage<'a> = dyn Fn(&Handle, u64) -> std::io::Result<Slot> + 'a;
 
 /// Keeps what transactions have displaced from being collected; `None` if that has begun.

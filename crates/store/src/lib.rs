@@ -56,6 +56,7 @@ mod times;
 mod trust;
 mod undo;
 mod unused;
+mod versions;
 pub mod writeset;
 mod xattrs;
 

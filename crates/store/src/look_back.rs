@@ -13,6 +13,7 @@ use crate::history::{Before, ChangeKind, History, OldContent};
 use crate::interface::{self, Past, PastSide};
 use crate::io::{Handle, HostId, Open, Stamp, Stat};
 use crate::layout::{before_name, found, grave_name, names};
+use crate::versions::{Versions, before_of, met};
 use crate::writeset::index::{Index, join};
 use crate::writeset::{Attrs, Content, Data, Extent, Ix, NewKind, Origin};
 use std::collections::{HashMap, HashSet};
@@ -116,18 +117,26 @@ impl Graveyard<'_> {
         let mut bytes = vec![0; len];
         let mut end = io.read_at(&file, &mut bytes, 0)? as u64;
         for patch in &seat.patches {
-            self.take_back(patch, &mut bytes, &mut end)?;
+            if !self.take_back(patch, &mut bytes, &mut end)? {
+                return Ok(None);
+            }
         }
         bytes.truncate(usize::try_from(end).unwrap_or(usize::MAX).min(limit));
         Ok(Some(bytes))
     }
 
-    fn take_back(&self, patch: &Patch, bytes: &mut [u8], end: &mut u64) -> Result<()> {
+    /// Returns whether it could: what an undo has moved away is not there.
+    fn take_back(&self, patch: &Patch, bytes: &mut [u8], end: &mut u64) -> Result<bool> {
         let io = self.tree;
         let file = match &patch.file {
             Some(name) => Some(io.open_file(self.dir, name, Open::Read)?),
             None => None,
         };
+        if let Some(file) = file.as_ref().filter(|_| self.moves)
+            && io.stat(file)?.size == 0
+        {
+            return Ok(false);
+        }
         // What it had beyond the present end is in the extents, or was a hole.
         let cut = usize::try_from(*end).unwrap_or(usize::MAX).min(bytes.len());
         bytes[cut..].fill(0);
@@ -147,7 +156,7 @@ impl Graveyard<'_> {
             }
         }
         *end = patch.len;
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -247,10 +256,12 @@ impl<'a> Finder<'a> {
         };
         let mut patches = Vec::new();
         for history in self.all.iter().rev().take_while(|h| h.done.lsn >= lsn) {
-            let Some(before) = self.before_of(history, id) else { continue };
+            let Some(before) = before_of(history, id) else { continue };
             let Attrs { mode, owner, .. } = before.attrs;
             side.mode = mode.unwrap_or(side.mode);
             (side.uid, side.gid) = owner.unwrap_or((side.uid, side.gid));
+        }
+        for (history, before) in Versions::of(self.all, id).back_to(lsn) {
             if let OldContent::InPlace { len, file, extents, .. } = &before.content {
                 let txn = history.commit.meta.txn;
                 let file = file.then(|| before_name(txn, before.ix.0));
@@ -259,13 +270,6 @@ impl<'a> Finder<'a> {
         }
         side.seat = known.then(|| seat(Seat { dir, name, now: now.stamp(), patches }));
         Ok(Some(side))
-    }
-
-    fn before_of<'h>(&self, history: &'h History, id: HostId) -> Option<&'h Before> {
-        history.commit.befores.iter().find(|before| {
-            before.content != OldContent::Exchanged
-                && met(history, before.ix).is_some_and(|stamp| stamp.id == id)
-        })
     }
 
     /// What an object was before the transaction.
@@ -401,7 +405,7 @@ impl<'a> Finder<'a> {
                 side.rdev = stat.rdev;
                 let after = history.done.lsn + 1;
                 let later = self.all.iter().filter(|h| h.done.lsn >= after);
-                let untouched = later.into_iter().all(|h| self.before_of(h, stat.id).is_none());
+                let untouched = later.into_iter().all(|h| before_of(h, stat.id).is_none());
                 side.seat = (known && untouched).then(|| {
                     seat(Seat {
                         dir: dir.clone(),
@@ -440,14 +444,6 @@ fn written(history: &History, ix: Ix) -> u64 {
             over.min(now).saturating_add(now.saturating_sub(*len))
         }
         _ => now,
-    }
-}
-
-/// The version that a transaction met.
-fn met(history: &History, ix: Ix) -> Option<Stamp> {
-    match &history.commit.set.object(ix).origin {
-        Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(*stamp),
-        Origin::Root | Origin::New(_) => None,
     }
 }
 

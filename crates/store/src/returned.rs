@@ -15,11 +15,11 @@ pub(crate) struct Returned {
 }
 
 impl Returned {
-    pub fn of(mut all: Vec<History>) -> Returned {
-        all.sort_by_key(|h| h.done.lsn);
+    /// By what is known, in the order of commits.
+    pub fn of(all: &[History]) -> Returned {
         let by_txn: HashMap<TxnId, &History> = all.iter().map(|h| (h.commit.meta.txn, h)).collect();
         let mut steps: HashMap<HostId, Vec<(Stamp, Stamp)>> = HashMap::new();
-        for undo in &all {
+        for undo in all {
             let (TxnKind::Undo { of } | TxnKind::UndoPart { of } | TxnKind::Redo { of }) =
                 undo.commit.meta.kind
             else {

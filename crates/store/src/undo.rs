@@ -21,6 +21,7 @@ use crate::layout::{before_name, grave_name, names};
 use crate::origins::is_gone;
 use crate::returned::Returned;
 use crate::survivors::{Search, Survivor, Way};
+use crate::versions::{Versions, met};
 use crate::writeset::index::{Index, join};
 use crate::writeset::{
     Attrs, Bind, Content, Data, Emptied, Extent, Ix, Object, Origin, Slot, SlotId, WriteSet,
@@ -45,6 +46,8 @@ use part::Part;
 /// Slots with what was overwritten.
 struct Slots<'a> {
     stage: &'a Stage<'a>,
+    /// What is known, in the order of commits, says who has kept that.
+    all: &'a [History],
     made: Vec<Slot>,
 }
 
@@ -91,7 +94,7 @@ impl DirStore {
     /// Where it keeps what was displaced.
     pub(crate) fn graveyard(&self) -> Graveyard<'_> {
         let (tree, overlay): (&dyn Tree, _) = (&*self.io, self.overlay);
-        Graveyard { tree, dir: &self.layout.grave, own: self.layout.id, overlay }
+        Graveyard { tree, dir: &self.layout.grave, own: self.layout.id, overlay, moves: false }
     }
 }
 
@@ -110,8 +113,9 @@ pub fn undo(
     wanted: Option<Wanted<'_>>,
 ) -> Result<Undo> {
     let in_use = hold(vec![txn]).ok_or(UndoError::Forgotten(txn))?;
-    let all = all()?;
-    let history = all.iter().find(|h| h.commit.meta.txn == txn).cloned();
+    let mut all = all()?;
+    all.sort_by_key(|h| h.done.lsn);
+    let history = all.iter().find(|h| h.commit.meta.txn == txn);
     let history = history.ok_or(UndoError::Unknown(txn))?;
     if history.forgotten {
         return Err(UndoError::Forgotten(txn));
@@ -120,16 +124,16 @@ pub fn undo(
     let mut builder = Builder {
         ground,
         part: wanted.map_or_else(|| Part::all(&index), |wanted| Part::of(&index, wanted)),
-        history: &history,
+        history,
         index,
         graves: history.done.graves.iter().copied().collect(),
         made: HashMap::new(),
         dirs: HashMap::new(),
         known: HashMap::new(),
         out: WriteSet::default(),
-        slots: Slots { stage, made: Vec::new() },
+        slots: Slots { stage, all: &all, made: Vec::new() },
         overlap: BTreeSet::new(),
-        returned: Returned::of(all),
+        returned: Returned::of(&all),
     };
     builder.build()?;
     if !builder.overlap.is_empty() {
@@ -467,7 +471,7 @@ impl<'a> Builder<'a> {
         let left = self.history.done.stamps.get(ix.0 as usize).copied().flatten();
         // Recovery may have met it no more; then it is what it was.
         let left = left.or(Some(*stamp).filter(|_| !object.is_changed()));
-        let Graveyard { tree, dir: grave, own, overlay } = self.ground;
+        let Graveyard { tree, dir: grave, own, overlay, .. } = self.ground;
         let search = Search { tree, grave, own, id: stamp.id, kind: *kind, overlay };
         let found = search.find(self.near(ix))?;
         let found = match found {
@@ -593,7 +597,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Takes changes of an existing object back.
-    fn restore(&mut self, before: &Before) -> Result<()> {
+    fn restore(&mut self, before: &'a Before) -> Result<()> {
         let ix = before.ix;
         if before.content == OldContent::Exchanged {
             return self.restore_exchanged(ix);
@@ -603,10 +607,9 @@ impl<'a> Builder<'a> {
             self.overlap.insert(path);
             return Ok(());
         };
+        // What is refused needs no content.
         let content = match &before.content {
-            OldContent::InPlace { len, file, extents, whole } => {
-                self.old_content(ix, *len, *file, extents, *whole)?
-            }
+            OldContent::InPlace { .. } if self.overlap.is_empty() => self.old_content(before)?,
             _ => Content::Keep,
         };
         let object = &mut self.out.objects[now.0 as usize];
@@ -647,36 +650,52 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    fn old_content(
-        &mut self,
-        ix: Ix,
-        len: u64,
-        file: bool,
-        extents: &[Extent],
-        whole: bool,
-    ) -> Result<Content> {
-        let new_len = match &self.set().object(ix).content {
-            Content::Patch { len, .. } => *len,
-            _ => len,
+    /// The content before the transaction, from what leads back to it now.
+    fn old_content(&mut self, before: &'a Before) -> Result<Content> {
+        let (id, path) = (met(self.history, before.ix).map(|s| s.id), self.path(before.ix));
+        let back = id.map(|id| Versions::of(self.slots.all, id).back_to(self.history.done.lsn));
+        let (history, before) = match back.as_deref() {
+            Some([last]) => *last,
+            _ => (self.history, before),
         };
-        let extents = if file { self.stage_before(ix, len, extents)? } else { extents.to_vec() };
+        let OldContent::InPlace { len, file, extents, whole } = &before.content else {
+            return Ok(Content::Keep);
+        };
+        let new_len = match &history.commit.set.object(before.ix).content {
+            Content::Patch { len, .. } => *len,
+            _ => *len,
+        };
+        let (len, whole) = (*len, *whole);
+        let lost = UndoError::Gone { txn: self.txn(), path };
+        let extents = match file {
+            true => {
+                let name = before_name(history.commit.meta.txn, before.ix.0);
+                self.stage_before((&name, len), extents)?.ok_or(lost)?
+            }
+            false => extents.clone(),
+        };
         if whole {
             return Ok(Content::Whole { len, extents });
         }
         Ok(Content::Patch { len, keep: new_len.min(len), extents })
     }
 
-    /// Copies a before-file to a staging slot: the history keeps its own for another undo.
-    fn stage_before(&mut self, ix: Ix, len: u64, extents: &[Extent]) -> Result<Vec<Extent>> {
-        let name = before_name(self.txn(), ix.0);
-        let file = match self.ground.tree.open_file(self.ground.dir, &name, Open::Read) {
-            Ok(file) => file,
-            Err(e) if is_gone(&e) => {
-                return Err(UndoError::Gone { txn: self.txn(), path: self.path(ix) });
-            }
+    /// A staging slot with what a before-file has: the history keeps its own until the commit.
+    /// `None` if that is not there any more.
+    fn stage_before(
+        &mut self,
+        (name, len): (&[u8], u64),
+        extents: &[Extent],
+    ) -> Result<Option<Vec<Extent>>> {
+        let (tree, grave) = (self.ground.tree, self.ground.dir);
+        let staged = tree
+            .open_file(grave, name, Open::Read)
+            .and_then(|file| Ok(((self.slots.stage)(&file, len)?, file)));
+        let (slot, file) = match staged {
+            Ok(staged) => staged,
+            Err(e) if is_gone(&e) => return Ok(None),
             Err(e) => return Err(e.into()),
         };
-        let slot = (self.slots.stage)(&file, len)?;
         let id: SlotId = slot.id();
         self.slots.made.push(slot);
         let mut all = Vec::new();
@@ -696,7 +715,7 @@ impl<'a> Builder<'a> {
                 all.push(Extent { offset: from, data: Data::Hole { len: end - from } });
             }
         }
-        Ok(all)
+        Ok(Some(all))
     }
 }
 
