@@ -4,9 +4,8 @@
 use rustix::process::Signal;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
-use systx_e2e::lab::find_program;
 use systx_e2e::run::{Limits, Running, Shell, eventually, finish};
-use systx_e2e::{CANNOT_EXEC, CONFLICT, Lab, NOT_FOUND, lab, skip};
+use systx_e2e::{CANNOT_EXEC, CONFLICT, NOT_FOUND, lab, skip};
 
 /// What a machine does not have skips a test; what goes wrong on one that has it all does not.
 #[test]
@@ -765,54 +764,4 @@ fn the_daemon_ends_when_idle_or_told_and_comes_back() {
     lab.kill_daemon();
     lab.run(&[], "cat a; echo 2 > b").ok();
     assert_eq!(lab.read("b"), "2\n");
-}
-
-/// As a shell does: what is offered for the last word of a line that is typed in the volume.
-fn offered(lab: &Lab, line: &str) -> Vec<String> {
-    // The script, and what bash calls when TAB is pressed.
-    let ask = format!(
-        "PATH={}:$PATH; source <(systx completions bash); COMP_WORDS=({line}); \
-         COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); COMP_TYPE=9; \
-         _clap_complete_systx systx \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\" 2>/dev/null; \
-         printf '%s\\n' \"${{COMPREPLY[@]}}\"",
-        lab.binary().parent().expect("a directory").display(),
-    );
-    let mut bash = lab.command("bash");
-    bash.args(["-c", &ask]);
-    let words = finish(bash, Limits::default(), lab).ok().out;
-    words.lines().map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect()
-}
-
-/// Options, and the ids that a command takes.
-#[test]
-fn a_shell_completes_options_and_ids() {
-    let lab = lab!();
-    if find_program("bash").is_none() {
-        skip!("no bash to ask");
-    }
-    assert_eq!(offered(&lab, "systx run --on-"), ["--on-exit"]);
-    let ids = |line: &str| {
-        let words = offered(&lab, line).into_iter();
-        words.filter(|word| !word.starts_with('-')).collect::<Vec<_>>()
-    };
-    // Nothing is open, and nobody has to say so.
-    assert_eq!(ids("systx abort ''"), [""; 0]);
-    lab.run(&[], "echo one > f").ok();
-    lab.run(&["--on-exit=keep"], "echo two > f").ok();
-    let (open, committed) = (lab.open_ids(), lab.logged_ids());
-    assert_eq!((open.len(), committed.len()), (1, 1));
-    for command in ["status", "enter", "commit", "abort", "begin . --retry"] {
-        assert_eq!(ids(&format!("systx {command} ''")), open, "{command}");
-    }
-    for command in ["show", "undo", "redo", "services --run", "services --drop"] {
-        assert_eq!(ids(&format!("systx {command} ''")), committed, "{command}");
-    }
-    let mut both = [open.clone(), committed].concat();
-    let mut found = ids("systx diff ''");
-    both.sort();
-    found.sort();
-    assert_eq!(found, both);
-    // From the first characters on.
-    assert_eq!(ids(&format!("systx commit {}", &open[0][..2])), open);
-    assert_eq!(ids("systx commit x"), [""; 0]);
 }
