@@ -239,6 +239,8 @@ pub enum PolicyArg {
     Size,
     /// The same, with what attempts have read and written that lost
     Karma,
+    /// Nothing; who comes later to a page of a file waits until the other one has ended
+    TwoPhase,
 }
 
 impl From<PolicyArg> for Policy {
@@ -248,6 +250,7 @@ impl From<PolicyArg> for Policy {
             PolicyArg::Timestamp => Self::Timestamp,
             PolicyArg::Size => Self::Size,
             PolicyArg::Karma => Self::Karma,
+            PolicyArg::TwoPhase => Self::TwoPhase,
         }
     }
 }

@@ -123,7 +123,7 @@ pub(crate) fn policy(asked: Option<Policy>, volume: &OpenVolume, cwd: &HostPath)
     by(asked.or_else(|| conflicts(volume, cwd).map(|c| c.policy)).unwrap_or_default())
 }
 
-/// How long a read of a transaction that works in `cwd` may wait for one to which it would lose.
+/// How long an access of a transaction that works in `cwd` may wait for one that is in its way.
 pub(crate) fn patience(volume: &OpenVolume, cwd: &HostPath) -> Duration {
     conflicts(volume, cwd).map_or(systx_vfs::plain::STALL, |c| c.stall)
 }
@@ -140,6 +140,7 @@ pub(crate) fn by(policy: Policy) -> Choice {
         Policy::Timestamp => Choice::Timestamp,
         Policy::Size => Choice::SizeMatters,
         Policy::Karma => Choice::Karma,
+        Policy::TwoPhase => Choice::TwoPhase,
     }
 }
 

@@ -295,6 +295,46 @@ fn a_read_that_would_lose_waits_for_the_end_of_the_winner() {
     lab.do_systx(["umount", "g"]).ok();
 }
 
+/// By age or urgency one of the two would lose.
+#[test]
+fn in_two_phase_locking_writes_wait_and_only_a_circle_costs_somebody() {
+    let lab = lab!();
+    lab.write("g/f", "before");
+    lab.do_systx(["mount", "--stall", "30000", "--policy", "two-phase", "g"]).ok();
+    let write = |text: &str| format!("printf {text} | dd of=f conv=notrunc status=none");
+    // The older one comes later, and the younger one.
+    for holder_is_older in [false, true] {
+        let (older, younger) = (Open::begin(&lab, "g", &[]), Open::begin(&lab, "g", &[]));
+        let (holder, later) = if holder_is_older { (older, younger) } else { (younger, older) };
+        holder.sh(&write("HOLDER")).ok();
+        std::thread::scope(|scope| {
+            let later_write = scope.spawn(|| later.sh(&write("late")));
+            let waits = || waits_for(&lab, &later.id) == Some(holder.id.clone());
+            lab.until("the write waits", waits);
+            holder.systx("commit").ok();
+            later_write.join().expect("it ends").ok();
+        });
+        later.systx("commit").ok();
+        assert_eq!(lab.read("g/f"), "lateER");
+    }
+    // Both have read what both go on to write.
+    let (older, younger) = (Open::begin(&lab, "g", &[]), Open::begin(&lab, "g", &[]));
+    for one in [&older, &younger] {
+        one.sh("cat f").ok();
+    }
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| younger.sh(&write("young")));
+        lab.until("the write waits", || waits_for(&lab, &younger.id).is_some());
+        older.sh(&write("old")).ok();
+        first.join().expect("it ends");
+    });
+    younger.systx("commit").expect(CONFLICT);
+    younger.systx("abort").ok();
+    older.systx("commit").ok();
+    assert_eq!(lab.read("g/f"), "oldeER");
+    lab.do_systx(["umount", "g"]).ok();
+}
+
 /// It is no more than others wait: after its time, or without any, it has lost.
 #[test]
 fn a_read_that_would_lose_does_not_wait_for_ever() {

@@ -248,6 +248,8 @@ pub enum Policy {
     Size,
     /// Priority, then what all attempts have done.
     Karma,
+    /// Nothing; and who comes to a page that another one has waits for its end.
+    TwoPhase,
 }
 
 /// Asks for a new transaction.

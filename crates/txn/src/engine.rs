@@ -475,11 +475,27 @@ impl Engine {
     /// as ever.
     ///
     /// A stronger one that sleeps ([`Engine::defer_while`]) is not waited for: the read wins.
+    ///
+    /// Under [`crate::Choice::TwoPhase`] also for a rival that the read would win against.
     pub fn stall(&self, t: TxnId, o: ObjectRef<'_>) -> Option<Stalled<'_>> {
+        self.stall_as(t, (o, Intent::Read))
+    }
+
+    /// Whether it is one whose writes may have to wait ([`Engine::stall_write`]).
+    pub fn locks(&self, t: TxnId) -> bool {
+        self.state.lock().chose(t) == Some(Choice::TwoPhase)
+    }
+
+    /// As [`Engine::stall`], before a write: under [`crate::Choice::TwoPhase`] only.
+    pub fn stall_write(&self, t: TxnId, o: ObjectRef<'_>) -> Option<Stalled<'_>> {
+        self.stall_as(t, (o, Intent::Write))
+    }
+
+    fn stall_as(&self, t: TxnId, what: (ObjectRef<'_>, Intent)) -> Option<Stalled<'_>> {
         let mut looked = Vec::new();
         loop {
             let both = (&*self.policy, &*self.stalls);
-            let answer = self.state.lock().stall(t, o, both, &looked, || self.waker());
+            let answer = self.state.lock().stall(t, what, both, &looked, || self.waker());
             match answer {
                 Ok(winner) => return Some(Stalled { engine: self, waiter: t, winner: winner? }),
                 Err(stronger) => {
@@ -505,7 +521,7 @@ impl Engine {
     }
 }
 
-/// A read that is held back, as long as this lives.
+/// An access that is held back, as long as this lives.
 #[must_use = "dropping it ends the wait"]
 pub struct Stalled<'e> {
     engine: &'e Engine,
@@ -514,7 +530,7 @@ pub struct Stalled<'e> {
 }
 
 impl Stalled<'_> {
-    /// To whom the read would lose.
+    /// Whose end it waits for.
     pub fn winner(&self) -> TxnId {
         self.winner
     }

@@ -8,6 +8,7 @@
 //! | [`Choice::Timestamp`] | nothing |
 //! | [`Choice::SizeMatters`] | the more urgent thread, then the larger transaction |
 //! | [`Choice::Karma`] | the same, with the work of its attempts that lost |
+//! | [`Choice::TwoPhase`] | nothing; where waiting helps, who comes later waits |
 //!
 //! Age alone guarantees that the oldest makes progress; what comes before it breaks that. So with
 //! every policy a transaction that has lost often enough is *aged*, and then outranks every one
@@ -59,6 +60,10 @@ pub enum Choice {
     SizeMatters,
     /// Priority, then the work of all attempts, then age (the *Karma* of Polka).
     Karma,
+    /// Two-phase locking of pages, as of the transactions in a log-structured file system (ICDE'93
+    /// §4.2, §4.5): who comes later waits for the end of who has the page.  In a circle of such
+    /// waits the younger one loses.
+    TwoPhase,
 }
 
 /// What a policy knows about a transaction.
@@ -117,6 +122,13 @@ pub trait ContentionPolicy: Send + Sync {
     /// Whether `challenger`, who asks for an object, beats `holder`, who has it.
     fn challenger_wins(&self, challenger: &Contender, holder: &Contender) -> bool;
 
+    /// Whether a challenger first waits for the end of a holder, whoever of them would win: for
+    /// contents of files, and if that makes no circle ([`crate::Engine::stall`]).  Neither is of an
+    /// order, and priorities are those of the begin.
+    fn waits(&self, _challenger: &Contender, _holder: &Contender) -> bool {
+        false
+    }
+
     /// Whether a transaction may ask for plain mutations to be held for it at all.
     fn may_reserve(&self, _contender: &Contender) -> bool {
         false
@@ -144,7 +156,7 @@ impl Choice {
         let (priority, work) = match self {
             _ if aged => (0, 0),
             Choice::OsPrio => (c.priority, 0),
-            Choice::Timestamp => (0, 0),
+            Choice::Timestamp | Choice::TwoPhase => (0, 0),
             Choice::SizeMatters => (c.priority, c.size),
             Choice::Karma => (c.priority, c.size.saturating_add(c.karma)),
         };
@@ -161,6 +173,14 @@ impl ContentionPolicy for Chosen {
         let both = challenger.choice == holder.choice;
         let choice = if both { challenger.choice } else { Choice::OsPrio };
         choice.key(challenger) < choice.key(holder)
+    }
+
+    /// Not where a rule says who goes first: a guest gives way, and a scope has its claims.  Who
+    /// sleeps may wait for the challenger.
+    fn waits(&self, challenger: &Contender, holder: &Contender) -> bool {
+        let locks = |c: &Contender| c.choice == Choice::TwoPhase && !c.scoped;
+        let alike = challenger.guest == holder.guest;
+        locks(challenger) && locks(holder) && alike && !holder.asleep
     }
 
     fn may_reserve(&self, contender: &Contender) -> bool {

@@ -1,4 +1,5 @@
-//! A read that would lose waits for the winner instead, where that can do good.
+//! A read that would lose waits for the winner instead, where that can do good; and accesses that
+//! wait because both sides want that ([`crate::Choice::TwoPhase`]).
 //!
 //! Nobody's victory is touched by this: who wins is decided as ever, by the access that follows.
 //! Only a read that would lose is held back, as long as the stronger transaction is there.
@@ -17,16 +18,23 @@
 //! policy says, and however priorities change meanwhile.  The caller bounds each wait; it must hold
 //! no lock that the stronger one may need, as that of a directory.
 //!
-//! **Progress.**  Who cannot lose does not wait here.  Who waits can still lose, to anybody
-//! stronger than itself, and is woken by that.
+//! **Two-phase locking.**  There reads and writes wait, for a holder that waits itself, too.  A
+//! wait that would close a circle does not begin: the access is decided by age, so one of the two
+//! loses, and never the oldest of the circle.
+//!
+//! **Progress.**  Who cannot lose does not wait here, but in two-phase locking.  Who waits can
+//! still lose, to anybody stronger than itself, and is woken by that.
 
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
 
-/// Who waits for whom with a read.  Engines whose transactions have parts of the same ids share
+/// Who waits for whom.  Engines whose transactions have parts of the same ids share
 /// one, so that there is no circle through several of them either.
 #[derive(Debug)]
-pub struct Stalls(Mutex<Vec<(TxnId, TxnId)>>);
+pub struct Stalls(Mutex<Vec<Wait>>);
+
+/// Who waits, and for whom.
+type Wait = (TxnId, TxnId);
 
 impl Default for Stalls {
     fn default() -> Stalls {
@@ -38,10 +46,33 @@ impl Stalls {
     /// Notes a wait, unless the one that is waited for waits, or somebody waits for the one that is
     /// to wait; whether it is noted.
     pub(crate) fn enter(&self, waiter: TxnId, winner: TxnId) -> bool {
+        let apart = |all: &[Wait]| !all.iter().any(|(who, to)| *who == winner || *to == waiter);
+        self.enter_if((waiter, winner), apart)
+    }
+
+    /// Notes a wait, unless the one that is waited for waits for the other, directly or not;
+    /// whether it is noted.
+    pub(crate) fn enter_chain(&self, waiter: TxnId, winner: TxnId) -> bool {
+        self.enter_if((waiter, winner), |all| {
+            let mut ahead = vec![winner];
+            let mut at = 0;
+            while let Some(next) = ahead.get(at).copied() {
+                for (_, whom) in all.iter().filter(|(who, _)| *who == next) {
+                    if !ahead.contains(whom) {
+                        ahead.push(*whom);
+                    }
+                }
+                at += 1;
+            }
+            !ahead.contains(&waiter)
+        })
+    }
+
+    fn enter_if(&self, wait: Wait, free: impl FnOnce(&[Wait]) -> bool) -> bool {
         let mut all = self.0.lock();
-        let free = !all.iter().any(|(who, whom)| *who == winner || *whom == waiter);
+        let free = free(&all);
         if free {
-            all.push((waiter, winner));
+            all.push(wait);
         }
         free
     }

@@ -307,21 +307,18 @@ impl View {
         waited
     }
 
-    /// Before these pages of a file are read: waits for a running transaction to which that would
-    /// lose, see [`View::set_patience`].  The caller holds no lock.
+    /// Before these pages of a file are read or written: waits for a running transaction that is in
+    /// the way, see [`View::set_patience`].  The caller holds no lock.
     ///
     /// # Errors
     /// `EINTR`: who asks has been killed.
-    pub(crate) fn stall(&self, oid: Oid, pages: &[Range<u64>]) -> Reply<()> {
-        for pages in pages {
-            let (first, last) = (pages.start, pages.end.saturating_sub(1));
-            let object = ObjectRef::Pages { oid, first, last };
-            self.waiting(|| self.vol.stall(self.txn, object, self.standing.patience))?;
-        }
-        Ok(())
+    pub(crate) fn stall(&self, oid: Oid, pages: Range<u64>, writes: bool) -> Reply<()> {
+        let (first, last) = (pages.start, pages.end.saturating_sub(1));
+        let what = (ObjectRef::Pages { oid, first, last }, writes);
+        self.waiting(|| self.vol.stall(self.txn, what, self.standing.patience))
     }
 
-    /// Whether a read may wait.
+    /// Whether an access may wait.
     pub(crate) fn is_patient(&self) -> bool {
         !self.standing.patience.is_zero() && self.alive().is_ok()
     }

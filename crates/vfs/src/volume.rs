@@ -221,19 +221,26 @@ impl Volume {
         }
     }
 
-    /// Before a read of `waiter`: as long as it would lose to a running transaction, and waiting
-    /// may help, waits for that; at most `limit` long. The caller holds no lock of a view.
+    /// Before an access of `waiter`: as long as a running transaction is in its way and waiting may
+    /// help ([`Engine::stall`], [`Engine::stall_write`]), waits for that; at most `limit` long. The
+    /// caller holds no lock of a view.
     ///
     /// # Errors
     /// `EINTR`: who asks has been killed.
-    pub(crate) fn stall(&self, waiter: TxnId, object: ObjectRef<'_>, limit: Duration) -> Reply<()> {
+    pub(crate) fn stall(
+        &self,
+        waiter: TxnId,
+        (object, writes): (ObjectRef<'_>, bool),
+        limit: Duration,
+    ) -> Reply<()> {
+        let stalls = if writes { Engine::stall_write } else { Engine::stall };
         let begun = Instant::now();
         loop {
             let left = limit.saturating_sub(begun.elapsed());
             if left.is_zero() {
                 return Ok(());
             }
-            let Some(stall) = self.engine.stall(waiter, object) else { return Ok(()) };
+            let Some(stall) = stalls(&self.engine, waiter, object) else { return Ok(()) };
             let _noted = self.note_wait(waiter, stall.winner());
             stall.wait(left.min(client::LOOK));
             client::check()?;

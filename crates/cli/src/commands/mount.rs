@@ -221,6 +221,7 @@ fn policy(policy: Policy) -> &'static str {
         Policy::Timestamp => "  policy timestamp",
         Policy::Size => "  policy size",
         Policy::Karma => "  policy karma",
+        Policy::TwoPhase => "  policy two-phase",
     }
 }
 

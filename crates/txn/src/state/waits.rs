@@ -1,10 +1,10 @@
-//! Transactions that wait: for what the engine does not see, and with a read for the one to which
-//! they would lose.
+//! Transactions that wait: for what the engine does not see, and with an access for the one to
+//! which they would lose, or which has what they want.
 
 use super::{Ask, Intent, Look, Phase, State, Stronger, Winner};
 use crate::hold::{Flags, Slot};
 use crate::object::{Conflict, ObjectRef, Side};
-use crate::policy::{Contender, ContentionPolicy};
+use crate::policy::{Choice, Contender, ContentionPolicy};
 use crate::stall::Stalls;
 use crate::state::DoomFn;
 use systx_base::TxnId;
@@ -47,7 +47,7 @@ impl State {
     pub(crate) fn stall(
         &mut self,
         id: TxnId,
-        o: ObjectRef<'_>,
+        (o, intent): (ObjectRef<'_>, Intent),
         (policy, stalls): (&dyn ContentionPolicy, &Stalls),
         looked: &[TxnId],
         waker: impl Fn() -> DoomFn,
@@ -59,24 +59,30 @@ impl State {
         }
         // Who asks does not sleep.
         me.contender.asleep = false;
-        let sure = self.in_scope(slot, o, false);
-        let (want, place) = (self.wants(slot, Intent::Read, sure), self.table.locate(o, false));
+        let write = intent == Intent::Write;
+        let sure = self.in_scope(slot, o, write);
+        let (want, place) = (self.wants(slot, intent, sure), self.table.locate(o, write));
         // Without a record there is no rival to be found, and nothing to lose.
         let covered = self.table.held(slot, o, place).any(super::covering(o, want));
-        if want != Flags::READ || covered || self.claimed(slot, (o, want, sure)).is_some() {
+        let hard = want.any(Flags::READ.and(Flags::WRITE));
+        if !hard || covered || self.claimed(slot, (o, want, sure)).is_some() {
             return Ok(None);
         }
-        let ask = Ask { slot, o, place, write: false, want, sure };
+        let ask = Ask { slot, o, place, write, want, sure };
         let mut rivals = Vec::new();
         if self.rivals(&ask, &mut rivals).is_some() || rivals.is_empty() {
             return Ok(None);
         }
-        let me = self.contender(slot);
-        let Some(winner) = self.stronger(&ask, &me, &rivals, policy) else { return Ok(None) };
+        let locked_by = self.locked_by(slot, &rivals, policy);
+        let locks = locked_by.is_some();
+        let stronger = || self.stronger(&ask, &self.contender(slot), &rivals, policy);
+        let winner = locked_by.or_else(|| if write { None } else { stronger() });
+        let Some(winner) = winner else { return Ok(None) };
         if let Some(stronger) = self.not_looked_at(&winner, looked) {
             return Err(stronger);
         }
-        if !stalls.enter(id, winner.id) {
+        let enters = if locks { Stalls::enter_chain } else { Stalls::enter };
+        if !enters(stalls, id, winner.id) {
             return Ok(None);
         }
         self.waits += 1;
@@ -87,6 +93,28 @@ impl State {
             }
         }
         Ok(Some(winner.id))
+    }
+
+    /// The rule that a transaction has asked for.
+    pub(crate) fn chose(&self, id: TxnId) -> Option<Choice> {
+        self.find(id).map(|slot| self.txn(slot).contender.choice)
+    }
+
+    /// The first of these rivals that the challenger waits for, whoever would win.
+    fn locked_by(
+        &self,
+        slot: Slot,
+        rivals: &[(Slot, Side)],
+        policy: &dyn ContentionPolicy,
+    ) -> Option<Winner> {
+        // In an order the numbers say who waits.
+        let contends = |slot: Slot| Some(self.txn(slot)).filter(|txn| txn.place.is_none());
+        let me = contends(slot)?;
+        rivals.iter().copied().find_map(|(slot, side)| {
+            let other = contends(slot)?.contender;
+            let winner = Winner { slot, side, id: other.id, defers: true };
+            policy.waits(&me.contender, &other).then_some(winner)
+        })
     }
 
     /// Whether one that waits for another has to go on waiting.

@@ -147,7 +147,20 @@ impl View {
         let base = st.node(node)?.base.as_ref().map(Base::oid);
         drop(st);
         match base.filter(|oid| !self.is_frozen(*oid)) {
-            Some(oid) => self.stall(oid, &needed),
+            Some(oid) => needed.into_iter().try_for_each(|pages| self.stall(oid, pages, false)),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`View::let_the_winner_end`], for who has the pages that are to be written.
+    fn let_the_holder_end(&self, node: NodeId, offset: u64, len: u64) -> Reply<()> {
+        if !self.is_patient() || !self.vol.engine.locks(self.txn) {
+            return Ok(());
+        }
+        let base = self.state.lock().node(node)?.base.as_ref().map(Base::oid);
+        let end = offset.saturating_add(len);
+        match base.filter(|oid| !self.is_frozen(*oid)) {
+            Some(oid) => self.stall(oid, offset / PAGE..end.div_ceil(PAGE), true),
             None => Ok(()),
         }
     }
@@ -195,6 +208,7 @@ impl View {
 
     fn put(&self, node: NodeId, offset: u64, data: &[u8], takes: Takes) -> Reply<Lens> {
         let len = data.len() as u64;
+        self.let_the_holder_end(node, offset, len)?;
         let change = |view: &View, content: &mut Content, base: Option<&dyn BaseBytes>| {
             content.write(base, &*view.spill, &view.budget, offset, data)
         };

@@ -173,7 +173,9 @@ fn each_policy_is_a_total_order() {
     // But for the number, also in what changes.
     let members = all.iter_mut().filter(|c| c.place.is_some());
     members.for_each(|c| (c.size, c.karma) = (3, 0));
-    for choice in [Choice::OsPrio, Choice::Timestamp, Choice::SizeMatters, Choice::Karma] {
+    for choice in
+        [Choice::OsPrio, Choice::Timestamp, Choice::SizeMatters, Choice::Karma, Choice::TwoPhase]
+    {
         all.iter_mut().for_each(|c| c.choice = choice);
         is_a_total_order(&Chosen, &all);
     }

@@ -89,6 +89,94 @@ fn there_is_no_chain_of_waits_and_no_circle() {
     assert!(e.stall(B, pages(0, 0)).is_some());
 }
 
+/// A, B and C, from the oldest to the youngest, which lock pages.
+fn locking() -> Engine {
+    three(&BeginOptions { choice: Choice::TwoPhase, ..BeginOptions::default() })
+}
+
+#[test]
+fn in_two_phase_locking_who_comes_later_waits_whoever_is_older_and_nobody_loses() {
+    // What the holder does, what the one that comes later does, and whether that is in the way.
+    for (holds, asks, waits) in
+        [(true, true, true), (true, false, true), (false, true, true), (false, false, false)]
+    {
+        for (first, later) in [(A, B), (B, A)] {
+            let e = locking();
+            let access = |t, write| match write {
+                true => e.write(t, pages(1, 1)),
+                false => e.read(t, pages(1, 1)),
+            };
+            let stall = |t| match asks {
+                true => e.stall_write(t, pages(1, 1)),
+                false => e.stall(t, pages(1, 1)),
+            };
+            assert_eq!(access(first, holds), Access::Granted);
+            assert!(stall(later).is_some() == waits);
+            if let Some(stall) = stall(later) {
+                assert_eq!(stall.winner(), first);
+                std::thread::scope(|threads| {
+                    threads.spawn(|| commit(&e, first));
+                    assert!(stall.wait(PATIENCE));
+                });
+            }
+            assert_eq!(access(later, asks), Access::Granted);
+            assert!(stall(later).is_none() && e.conflict(later).is_none());
+            check(&e);
+        }
+    }
+}
+
+/// The one that would close the circle does not wait, and of these two the older one goes on.
+#[test]
+fn a_circle_of_two_phase_locks_costs_the_younger_one() {
+    for (waits, closes) in [(A, B), (B, A)] {
+        let e = locking();
+        for t in [A, B] {
+            assert_eq!(e.read(t, pages(1, 1)), Access::Granted);
+        }
+        let stall = e.stall_write(waits, pages(1, 1)).expect("the other one has read it");
+        assert!(e.stall_write(closes, pages(1, 1)).is_none());
+        let goes_on = e.write(closes, pages(1, 1)) == Access::Granted;
+        assert_eq!(goes_on, closes == A);
+        assert!(stall.is_over(), "one of them has lost");
+        drop(stall);
+        assert_eq!(e.status(B), Some(Status::Doomed));
+        if !goes_on {
+            assert_eq!(e.write(A, pages(1, 1)), Access::Granted);
+        }
+        commit(&e, A);
+    }
+    // A longer one: B waits for A, and C for B; A would wait for C.
+    let e = locking();
+    for (t, page) in [(A, 1), (B, 2), (C, 3)] {
+        e.write(t, pages(page, page));
+    }
+    let _b = e.stall_write(B, pages(1, 1)).expect("A has it");
+    let _c = e.stall(C, pages(2, 2)).expect("a chain is none");
+    assert!(e.stall(A, pages(3, 3)).is_none());
+    assert_eq!((e.read(A, pages(3, 3)), e.status(C)), (Access::Granted, Some(Status::Doomed)));
+    assert_eq!(e.status(B), Some(Status::Active));
+}
+
+#[test]
+fn only_who_locks_waits_and_only_for_who_locks() {
+    let locks = BeginOptions { choice: Choice::TwoPhase, ..BeginOptions::default() };
+    let e = Engine::new();
+    e.begin(A, BeginOptions::default());
+    e.begin(B, locks.clone());
+    e.begin(C, BeginOptions { guest: true, ..locks });
+    for t in [A, B] {
+        e.write(t, pages(t.0, t.0));
+    }
+    assert!(e.stall_write(A, pages(2, 2)).is_none() && e.stall_write(B, pages(1, 1)).is_none());
+    assert!(e.stall_write(C, pages(2, 2)).is_none(), "a guest loses");
+    let sleeps = locking();
+    sleeps.write(A, pages(1, 1));
+    sleeps.defer_while(A, || true);
+    assert!(sleeps.stall_write(B, pages(1, 1)).is_none(), "it may wait for B");
+    assert_eq!(sleeps.write(B, pages(1, 1)), Access::Granted);
+}
+
 /// That may be waiting for the one that reads.
 #[test]
 fn one_that_sleeps_is_not_waited_for() {
