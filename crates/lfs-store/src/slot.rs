@@ -53,10 +53,7 @@ impl Staging for VolumeSlot {
         SlotId(self.id)
     }
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        let bytes = self.volume.look(|ops| ops.read(self.ino, offset, buf.len()));
-        let bytes = bytes.map_err(io_error)?;
-        buf[..bytes.len()].copy_from_slice(&bytes);
-        Ok(bytes.len())
+        self.volume.look(|ops| ops.read_into(self.ino, offset, buf)).map_err(io_error)
     }
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let ino = self.own()?;

@@ -368,9 +368,7 @@ impl Tree for VolumeTree {
         self.at(at, name, |ops, ino| ops.xattrs(ino))
     }
     fn read_at(&self, h: &Handle, buf: &mut [u8], offset: u64) -> Result<usize> {
-        let bytes = self.at(h, b"", |ops, ino| ops.read(ino, offset, buf.len()))?;
-        buf[..bytes.len()].copy_from_slice(&bytes);
-        Ok(bytes.len())
+        self.at(h, b"", |ops, ino| ops.read_into(ino, offset, buf))
     }
     fn next_data(&self, h: &Handle, offset: u64) -> Result<Option<(u64, u64)>> {
         self.at(h, b"", |ops, ino| ops.next_data(ino, offset))

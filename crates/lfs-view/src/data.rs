@@ -85,9 +85,7 @@ impl VolumeView {
         let at_end = end > self.look(|ops| ops.attrs(ino))?.size;
         let reads = [ObjectRef::bytes_at(oid, offset, len), ObjectRef::Size(oid)];
         let reads = if at_end { &reads[..] } else { &reads[..1] };
-        let bytes = self.reading(reads, || self.look(|ops| ops.read(ino, offset, buf.len())))?;
-        buf[..bytes.len()].copy_from_slice(&bytes);
-        Ok(bytes.len())
+        self.reading(reads, || self.look(|ops| ops.read_into(ino, offset, buf)))
     }
 
     /// Changes content, and takes away what that takes.

@@ -4,8 +4,8 @@
 //! with files, and overwrites pages drawn at random, four in a transaction, until NEW times the
 //! volume has been written; the second half of that is measured.  Prints commits per second,
 //! bytes to the medium for each byte of new data while clients work, the same with what is written
-//! while they pause, bytes that the cleaner moved for each of these, and the part of the segments
-//! that is free at the end.
+//! while they pause, bytes that the cleaner moved for each of these, the part of the segments that
+//! is free at the end, and the longest commit in milliseconds.
 //!
 //! Policies: `greedy` and `cost-benefit` are those of a cleaner's thread, `active` is paid by those
 //! who commit and has no thread, and `idle` is a thread that is there while nobody commits: clients
@@ -76,6 +76,8 @@ struct Bench {
 struct Took {
     commits: u64,
     seconds: f64,
+    /// The longest commit, in microseconds.
+    longest: u64,
     /// Written while clients work, and while they pause.
     busy: u64,
     paused: u64,
@@ -136,7 +138,7 @@ impl Bench {
     /// So many commits, after so many others, by all clients.
     fn burst(&self, from: u64, commits: u64, took: &mut Took) {
         let (begun, before) = (Instant::now(), self.dev.bytes.load(Ordering::Relaxed));
-        let next = AtomicU64::new(from);
+        let (next, longest) = (AtomicU64::new(from), AtomicU64::new(0));
         std::thread::scope(|s| {
             for _ in 0..self.clients {
                 s.spawn(|| {
@@ -145,12 +147,16 @@ impl Bench {
                         if n >= from + commits {
                             break;
                         }
+                        let begun = Instant::now();
                         self.commit(n);
+                        let took = begun.elapsed().as_micros() as u64;
+                        longest.fetch_max(took, Ordering::Relaxed);
                     }
                 });
             }
         });
         took.commits += commits;
+        took.longest = took.longest.max(longest.into_inner());
         took.seconds += begun.elapsed().as_secs_f64();
         took.busy += self.dev.bytes.load(Ordering::Relaxed) - before;
     }
@@ -201,12 +207,13 @@ fn main() {
     let space = bench.volume.space();
     let (_, geometry) = bench.volume.identity();
     println!(
-        "{:.0} {:.3} {:.3} {:.3} {:.3}",
+        "{:.0} {:.3} {:.3} {:.3} {:.3} {:.1}",
         took.commits as f64 / took.seconds,
         took.busy as f64 / data,
         (took.busy + took.paused) as f64 / data,
         took.moved as f64 / data,
-        f64::from(space.free_segments) / f64::from(geometry.segments)
+        f64::from(space.free_segments) / f64::from(geometry.segments),
+        took.longest as f64 / 1000.0
     );
     // All pages are there, whatever was moved.
     for file in &bench.files {

@@ -4,7 +4,7 @@
 //! and what it has not made durable when it dies has not happened.  So it can be stopped, or the
 //! process killed, at any point.
 
-use crate::cleaner::{Policy, Scatter};
+use crate::cleaner::Policy;
 use crate::error::Result;
 use crate::volume::{Plan, Round, Tended, Tending, Volume};
 use std::sync::Arc;
@@ -42,9 +42,9 @@ impl Figures {
         self.damaged += round.damaged.len() as u64;
     }
 
-    fn add_file(&mut self, scatter: &Scatter) {
-        self.coalesced += 1;
-        self.coalesced_blocks += scatter.pages;
+    fn add_file(&mut self, pages: u64) {
+        self.coalesced += u64::from(pages > 0);
+        self.coalesced_blocks += pages;
     }
 }
 
@@ -146,7 +146,7 @@ impl Shared {
         let mut known = self.known.lock();
         match done {
             Ok(Tended::Cleaned(round)) => known.figures.add(&round),
-            Ok(Tended::Coalesced(scatter)) => known.figures.add_file(&scatter),
+            Ok(Tended::Coalesced(pages)) => known.figures.add_file(pages),
             Ok(Tended::Nothing) => return Some(false),
             Err(e) => {
                 known.figures.failed = Some(e.to_string());

@@ -45,6 +45,7 @@ fn write_all(state: &mut State) -> Result<()> {
         flushed = group;
     }
     let applied = state.flow.applied;
+    state.note_price();
     let records = write_records(state)?;
     write_chunks(state, records)?;
     let old = (state.last.root.clone(), state.last.usage.clone());

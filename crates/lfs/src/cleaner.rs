@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::format::{BLOCK, Blob, Ino};
 use crate::object::{Bytes, Place};
 use crate::piece::{self, Piece};
+use crate::reads::TOGETHER;
 use crate::state::State;
 use crate::tree::Env;
 use crate::usage::Segment;
@@ -107,7 +108,8 @@ pub fn pay(state: &mut State, blocks: u64) -> Result<()> {
     step(state, &Greedy, (blocks * u64::from(first.live) / dead).max(1)).map(drop)
 }
 
-fn candidate_dead(candidate: &Candidate) -> u32 {
+/// Blocks that are free when it has been emptied.
+pub fn candidate_dead(candidate: &Candidate) -> u32 {
     candidate.blocks - candidate.live.min(candidate.blocks)
 }
 
@@ -166,9 +168,9 @@ pub fn worst(found: &[Scatter], segment_blocks: u32) -> Option<Scatter> {
     bad.max_by(|a, b| badness(a).total_cmp(&badness(b))).copied()
 }
 
-/// Has the next flush write up to `max` pages of a file again, in order, from a page on.  Returns
-/// the page after the last, if there are more.  Pages that snapshots keep are written, too: those
-/// of the snapshot stay where they are.
+/// Has the next flush write up to `max` pages of a file again, in order, from a page on, if they
+/// are not in order.  Returns how many, and the page after the last, if there are more.  Pages that
+/// snapshots keep are written, too: those of the snapshot stay where they are.
 ///
 /// # Errors
 /// What reading says.
@@ -180,6 +182,12 @@ pub fn coalesce(state: &mut State, ino: Ino, from: u64, max: u64) -> Result<(u64
         }
         None => return Ok((0, None)),
     };
+    let count = pages.len() as u64;
+    let more = pages.last().filter(|_| count == max).map(|(page, _)| page + 1);
+    let jumps = pages.windows(2).filter(|two| two[0].1.at + 1 != two[1].1.at).count() as u64;
+    if jumps <= count / TOGETHER {
+        return Ok((0, more));
+    }
     let mut moved = 0;
     for (page, place) in &pages {
         if state.pending.has_page(ino, *page) {
@@ -190,26 +198,37 @@ pub fn coalesce(state: &mut State, ino: Ino, from: u64, max: u64) -> Result<(u64
         }
         moved += 1;
     }
-    let more = pages.last().filter(|_| pages.len() as u64 == max);
-    Ok((moved, more.map(|(page, _)| page + 1)))
+    Ok((moved, more))
 }
 
-/// Moves what is live out of the emptiest segments, and frees them.  Returns whether there are
-/// more free ones than before.  Nobody may be writing a group.
+/// Moves what is live out of the emptiest segments, and frees them: as many as leave so much room
+/// more, if there are.  Returns whether there are more free ones than before.  Nobody may be
+/// writing a group.
 ///
 /// # Errors
 /// What the device says.
-pub fn round(state: &mut State) -> Result<bool> {
+pub fn round(state: &mut State, need: u64) -> Result<bool> {
     let before = state.usage.free();
-    let mut victims: Vec<(u32, Segment)> = candidates(state);
-    victims.sort_by_key(|(n, s)| (s.live, *n));
-    for (segment, _) in victims {
-        if !empty(state, segment)? {
+    let wanted = wanted(state, need);
+    let mut dead = 0;
+    for candidate in ranked(state, &Greedy) {
+        if dead >= wanted || !empty(state, candidate.segment)? {
             break;
         }
+        dead += u64::from(candidate_dead(&candidate));
     }
     checkpoint::write(state)?;
     Ok(state.usage.free() > before)
+}
+
+/// Checkpoints that a round frees the room of, at least: so much less does the one after it weigh.
+const CHECKPOINTS: u64 = 4;
+
+/// Dead blocks that a round has to find, to leave so much room more: the checkpoint after it takes
+/// its part.
+pub fn wanted(state: &State, need: u64) -> u64 {
+    let least = CHECKPOINTS * state.price();
+    need.max(least) + state.price() + u64::from(state.tree.env.geometry.usable())
 }
 
 /// Segments that can be cleaned: with something dead in them, written to their end, and not kept

@@ -13,8 +13,9 @@
 //! break the tree.
 //!
 //! From the bottom up: `device`, `format`, `object`, `entry`, `rules`, `piece`, `usage`, `group`,
-//! `txn`, `veil`, `moments`, `tree`, `superblock`, `root`, `promise`, `ops`, `pending`, `state`,
-//! `checkpoint`, `recovery`, `cleaner`, `fsck`, `snapshots`, `volume`, `stream`, `background`.
+//! `txn`, `veil`, `moments`, `reads`, `tree`, `superblock`, `root`, `promise`, `ops`, `pending`,
+//! `state`, `checkpoint`, `recovery`, `cleaner`, `fsck`, `snapshots`, `volume`, `stream`,
+//! `background`.
 
 #![forbid(unsafe_code)]
 
@@ -35,6 +36,7 @@ mod ops;
 mod pending;
 mod piece;
 mod promise;
+mod reads;
 mod recovery;
 mod root;
 mod rules;

@@ -43,10 +43,15 @@ pub struct Flow {
     pub stopped: Option<Stopped>,
     /// Blocks of the log since the last checkpoint.
     pub since: u64,
-    /// A commit wakes the cleaner while fewer segments than these are free.
+    /// A commit wakes the cleaner while less than this part of what is free, in percent, lies in
+    /// free segments; beyond 100: always.
     pub wake_below: u32,
     /// Room for commits that are yet to come.
     pub promised: Promises,
+    /// A round of cleaning is under way beside those who commit.
+    pub cleaning: bool,
+    /// Blocks that the last checkpoint has written at most, but for what waited.
+    pub checkpoint: u64,
 }
 
 /// Room that somebody asks for.
@@ -97,7 +102,8 @@ pub struct Limits {
     pub txn_pages_max: u64,
     /// Pages of plain writes that wait before they are flushed.
     pub dirty_pages_max: u64,
-    /// Commits pay for cleaning while less than this part of the segments is free; 0: never.
+    /// Commits pay for cleaning while less than this part of what is free above the live data and
+    /// the reserve lies in free segments; 0: never.
     pub pay_below_percent: u32,
     /// Old values (names, objects and pages) that are kept for moments; beyond, all are given up.
     pub kept_max: u64,
@@ -175,21 +181,39 @@ impl State {
         self.has_segments(need, RESERVE) && self.has_capacity(need)
     }
 
-    /// Whether so little is free that commits pay for cleaning.
-    pub fn is_short(&self) -> bool {
-        let all = u64::from(self.tree.env.geometry.segments);
-        let least = all * u64::from(self.limits.pay_below_percent) / 100;
-        self.limits.pay_below_percent > 0
-            && u64::from(self.usage.free()) < least + u64::from(RESERVE)
+    /// Blocks that commits can still take before somebody has to make room; and as many as there
+    /// would be if no segment had anything dead in it.  It is a part of the latter that says when
+    /// to clean: a volume that is nearly full has little to gain, and what lies dead in segments is
+    /// better left to grow there.
+    pub fn headroom(&self) -> (u64, u64) {
+        let geometry = &self.tree.env.geometry;
+        let held = u64::from(RESERVE) * u64::from(geometry.usable()) + self.obligations();
+        let blocks = |segments: u32| u64::from(segments) * u64::from(geometry.usable());
+        let now = blocks(self.usage.idle()).saturating_sub(held);
+        let most = blocks(geometry.segments).saturating_sub(self.usage.occupied() + held);
+        (now, most)
     }
 
-    /// Segments that the next checkpoint would free.
-    pub fn reclaimable(&self) -> usize {
+    /// Whether commits can take less than this part of what would be free if nothing were dead.
+    pub fn is_below(&self, percent: u32) -> bool {
+        let (now, most) = self.headroom();
+        now * 100 < most * u64::from(percent)
+    }
+
+    /// Whether so little is free that commits pay for cleaning.
+    pub fn is_short(&self) -> bool {
+        self.is_below(self.limits.pay_below_percent)
+    }
+
+    /// Blocks of the segments that the next checkpoint would free.
+    pub fn reclaimable(&self) -> u64 {
         let dead = |n: u32| {
             let s = self.usage.segment(n);
             s.live == 0 && s.pins + s.veils == 0 && !s.taken && !self.usage.is_free(n)
         };
-        (0..self.tree.env.geometry.segments).filter(|n| dead(*n)).count()
+        let geometry = &self.tree.env.geometry;
+        let count = (0..geometry.segments).filter(|n| dead(*n)).count() as u64;
+        count * u64::from(geometry.usable())
     }
 
     /// Whether the free segments suffice.
@@ -208,6 +232,16 @@ impl State {
         self.pending.blocks() + self.tree.debt() + self.fixed()
     }
 
+    /// Blocks that the next checkpoint may well write, judging by the last one.
+    pub fn price(&self) -> u64 {
+        self.flow.checkpoint.max(self.obligations())
+    }
+
+    /// What the next checkpoint would cost beyond what waits is noted: it is made now.
+    pub fn note_price(&mut self) {
+        self.flow.checkpoint = self.tree.debt() + self.fixed();
+    }
+
     /// Blocks that each checkpoint writes.
     fn fixed(&self) -> u64 {
         let root = self.tree.chunks.len() * 40
@@ -220,7 +254,8 @@ impl State {
     /// Whether so much fits beside what is in use, so that the cleaner always finds enough that
     /// is not.
     pub fn has_capacity(&self, need: u64) -> bool {
-        let used = self.usage.occupied() + self.pending.blocks() + self.fixed();
+        let waits = self.pending.blocks() + self.tree.growth() + self.fixed();
+        let used = self.usage.occupied() + waits;
         used + need <= self.capacity()
     }
 

@@ -5,6 +5,7 @@ use crate::error::{Error, Result, Structure};
 use crate::format::{BLOCK, Blob, CHUNK, Geometry, Ino, VolumeId};
 use crate::moments::Moments;
 use crate::object::{Object, Page, Place};
+use crate::reads::Reads;
 use crate::strays::Strays;
 use crate::veil::Veil;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -69,11 +70,22 @@ impl Env {
     /// As [`Env::read_blob`].
     pub fn read_page(&self, place: Place) -> Result<Vec<u8>> {
         let mut bytes = vec![0; BLOCK];
-        self.dev.read(place.at, &mut bytes)?;
-        if crc32c::crc32c(&bytes) != place.crc {
-            return Err(Error::corrupt(Structure::Data, place.at, "wrong sum"));
-        }
+        self.read_pages(place.at, &[place.crc], &mut bytes)?;
         Ok(bytes)
+    }
+
+    /// Reads pages that lie beside each other from a block on, with these sums.
+    ///
+    /// # Errors
+    /// As [`Env::read_blob`].
+    pub fn read_pages(&self, first: u64, sums: &[u32], to: &mut [u8]) -> Result<()> {
+        self.dev.read(first, to)?;
+        for ((at, page), sum) in (first..).zip(to.chunks_exact(BLOCK)).zip(sums) {
+            if crc32c::crc32c(page) != *sum {
+                return Err(Error::corrupt(Structure::Data, at, "wrong sum"));
+            }
+        }
+        Ok(())
     }
 
     /// Reads a chunk of the inode map.
@@ -153,6 +165,15 @@ impl Stored {
     }
 }
 
+/// What a checkpoint has to write.
+#[derive(Clone, Copy, Default)]
+struct Debt {
+    /// An upper bound of the blocks of what was dirty when it became so.
+    blocks: u64,
+    /// Bytes that were added to dirty objects since.
+    grown: u64,
+}
+
 /// A tree.
 pub struct Tree {
     /// What it works with.
@@ -168,16 +189,16 @@ pub struct Tree {
     pub gone: BTreeSet<Ino>,
     /// Chunks with any of them.
     pub dirty_chunks: BTreeSet<u64>,
-    /// An upper bound of the blocks that the next checkpoint writes for all of that.
-    debt: u64,
-    /// Bytes that were added to dirty objects.
-    grown: u64,
+    /// What the next checkpoint writes for all of that.
+    debt: Debt,
     /// What of it is not to be seen yet.
     pub veil: Veil,
     /// What of before is still to be seen.
     pub moments: Moments,
     /// Where files have pages that summaries say are another file's.
     pub strays: Strays,
+    /// What is known of those who read.
+    pub reads: Reads,
 }
 
 impl Tree {
@@ -191,11 +212,11 @@ impl Tree {
             dirty: BTreeSet::new(),
             gone: BTreeSet::new(),
             dirty_chunks: BTreeSet::new(),
-            debt: 0,
-            grown: 0,
+            debt: Debt::default(),
             veil: Veil::default(),
             moments: Moments::default(),
             strays: Strays::default(),
+            reads: Reads::default(),
         }
     }
 
@@ -303,7 +324,7 @@ impl Tree {
     fn mark(&mut self, ino: Ino) {
         if self.dirty.insert(ino) {
             let bytes = self.objects.get(&ino).map_or(0, Object::record_max);
-            self.debt +=
+            self.debt.blocks +=
                 if bytes > INLINE_MAX as u64 { bytes.div_ceil(BLOCK as u64) + 1 } else { 0 };
             self.mark_chunk(ino / CHUNK);
         }
@@ -312,18 +333,23 @@ impl Tree {
     /// The next checkpoint writes this chunk.
     pub fn mark_chunk(&mut self, chunk: u64) {
         if self.dirty_chunks.insert(chunk) {
-            self.debt += CHUNK_BLOCKS + 1;
+            self.debt.blocks += CHUNK_BLOCKS + 1;
         }
     }
 
     /// So many bytes were added to records.
     pub fn grow(&mut self, bytes: u64) {
-        self.grown += bytes;
+        self.debt.grown += bytes;
+    }
+
+    /// Blocks by which the next checkpoint makes records longer, at most.
+    pub fn growth(&self) -> u64 {
+        self.debt.grown.div_ceil(BLOCK as u64)
     }
 
     /// An upper bound of the blocks that a checkpoint would write for what has changed.
     pub fn debt(&self) -> u64 {
-        self.debt + self.grown.div_ceil(BLOCK as u64) * 2
+        self.debt.blocks + self.growth() * 2
     }
 
     /// Puts an object into the tree.
@@ -336,6 +362,7 @@ impl Tree {
     /// Takes an object, which is in memory, out of the tree.
     pub fn remove(&mut self, ino: Ino) -> Option<Object> {
         let object = self.objects.remove(&ino)?;
+        self.reads.forget(ino);
         self.dirty.remove(&ino);
         self.gone.insert(ino);
         self.mark_chunk(ino / CHUNK);
@@ -347,8 +374,7 @@ impl Tree {
         self.dirty.clear();
         self.gone.clear();
         self.dirty_chunks.clear();
-        self.debt = 0;
-        self.grown = 0;
+        self.debt = Debt::default();
     }
 
     /// Forgets objects that are as the last checkpoint has them, if more than `limit` are in

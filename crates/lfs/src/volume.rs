@@ -251,6 +251,7 @@ impl Volume {
         ops.maker = None;
         let seen = look(&mut ops);
         state.tree.veil.above = above;
+        self.tell_of_reads(&mut state);
         seen
     }
 
@@ -265,7 +266,16 @@ impl Volume {
     ) -> Result<T> {
         let mut state = self.state.lock();
         state.flow.goes_on()?;
-        act(&mut state.ops(txn))
+        let done = act(&mut state.ops(txn));
+        self.tell_of_reads(&mut state);
+        done
+    }
+
+    /// A file may have become worth to be written in order.
+    fn tell_of_reads(&self, state: &mut State) {
+        if state.tree.reads.take_news() {
+            self.work.notify_all();
+        }
     }
 
     /// Runs operations as plain system calls do: all of them at once, visible when this returns,
@@ -376,7 +386,7 @@ impl Volume {
             state.cover(ticket, cover)?;
         }
         self.commits.fetch_add(1, Ordering::Relaxed);
-        if state.usage.idle() < state.flow.wake_below {
+        if state.flow.wake_below > 100 || state.is_below(state.flow.wake_below) {
             self.work.notify_all();
         }
         if state.is_short() && !removes {
@@ -398,10 +408,16 @@ impl Volume {
             if state.has_room(need) {
                 return Ok(());
             }
+            // Both would move the same, and the one with the lock would let nobody else go on.
+            if state.flow.cleaning {
+                self.written.wait(state);
+                continue;
+            }
             self.wait_for_writer(state)?;
             if !state.tree.dirty_chunks.is_empty() || !state.pending.is_empty() {
                 checkpoint::write(state)?;
-            } else if !(need.removes || state.has_capacity(need.blocks)) || !cleaner::round(state)?
+            } else if !(need.removes || state.has_capacity(need.blocks))
+                || !cleaner::round(state, need.blocks)?
             {
                 return Err(Error::NoSpace);
             }
@@ -457,7 +473,7 @@ impl Volume {
         let log = u64::from(geometry.segments) * u64::from(geometry.segment_blocks) / 8;
         // 64 MiB of log are read again in a fraction of a second.
         let due = state.flow.since >= log.min(16 << 10);
-        if due || state.is_short() && state.reclaimable() >= 3 {
+        if due || state.is_short() && state.reclaimable() >= 3 * state.price() {
             checkpoint::write(&mut state)?;
         }
         Ok(state)

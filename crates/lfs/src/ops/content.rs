@@ -5,12 +5,59 @@ use crate::entry::Entry;
 use crate::error::{Error, Result};
 use crate::format::{BLOCK, Head, Ino};
 use crate::group::{Group, Target};
-use crate::object::{Bytes, Node, Object, PAGES_MAX};
+use crate::object::{Bytes, Node, Object, PAGES_MAX, Page, Place};
 use crate::piece::Purpose;
+use crate::tree::Env;
 use crate::txn::{Private, Staged};
 use systx_base::Kind;
 
 const PAGE: u64 = BLOCK as u64;
+
+/// Where the content of a page is.
+enum Content {
+    Memory(Bytes),
+    Stored(Place),
+    Zeros,
+}
+
+impl Content {
+    fn bytes(self, env: &Env) -> Result<Option<Bytes>> {
+        match self {
+            Content::Memory(bytes) => Ok(Some(bytes)),
+            Content::Stored(place) => Ok(Some(env.read_page(place)?.into())),
+            Content::Zeros => Ok(None),
+        }
+    }
+}
+
+/// Whole pages that lie beside each other and are read at once.
+#[derive(Default)]
+struct Run {
+    first: u64,
+    sums: Vec<u32>,
+}
+
+impl Run {
+    fn goes_on(&self, place: Place) -> bool {
+        self.first + self.sums.len() as u64 == place.at
+    }
+
+    fn add(&mut self, place: Place) {
+        if self.sums.is_empty() {
+            self.first = place.at;
+        }
+        self.sums.push(place.crc);
+    }
+
+    /// Reads it in front of the byte `end`.
+    fn read(&mut self, env: &Env, to: &mut [u8], end: usize) -> Result<()> {
+        if !self.sums.is_empty() {
+            env.read_pages(self.first, &self.sums, &mut to[end - self.sums.len() * BLOCK..end])?;
+            self.sums.clear();
+        }
+        Ok(())
+    }
+}
 
 impl Ops<'_> {
     fn file(&mut self, ino: Ino) -> Result<Node> {
@@ -28,49 +75,76 @@ impl Ops<'_> {
     /// [`Error::IsDir`], [`Error::Invalid`], [`Error::NotFound`]; what reading can say.
     pub fn read(&mut self, ino: Ino, offset: u64, len: usize) -> Result<Vec<u8>> {
         let size = self.file(ino)?.attrs.size;
-        let end = offset.saturating_add(len as u64).min(size);
-        self.announce(ino, offset, end);
-        let mut bytes = Vec::new();
-        let mut at = offset;
-        while at < end {
-            let (page, within) = (at / PAGE, (at % PAGE) as usize);
-            let n = (end - at).min(PAGE - within as u64) as usize;
-            match self.page(ino, page)? {
-                Some(content) => bytes.extend_from_slice(&content[within..within + n]),
-                None => bytes.resize(bytes.len() + n, 0),
-            }
-            at += n as u64;
-        }
+        let len = size.saturating_sub(offset).min(len as u64) as usize;
+        let mut bytes = vec![0; len];
+        self.read_into(ino, offset, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Tells the medium of what several pages lie in: it reads at once what lies together, and side
+    /// As [`Ops::read`], into a buffer.  Returns how many there were.
+    ///
+    /// # Errors
+    /// As [`Ops::read`].
+    pub fn read_into(&mut self, ino: Ino, offset: u64, to: &mut [u8]) -> Result<usize> {
+        let size = self.file(ino)?.attrs.size;
+        let end = offset.saturating_add(to.len() as u64).min(size);
+        let len = end.saturating_sub(offset) as usize;
+        self.announce(ino, offset, end);
+        let mut run = Run::default();
+        let mut done = 0;
+        while done < len {
+            let (page, within) = ((offset + done as u64) / PAGE, (offset + done as u64) % PAGE);
+            let n = (len - done).min(BLOCK - within as usize);
+            let content = self.content(ino, page)?;
+            match content {
+                Content::Stored(place) if n == BLOCK && run.goes_on(place) => {}
+                _ => run.read(&self.tree.env, to, done)?,
+            }
+            let to = &mut to[done..done + n];
+            match content {
+                Content::Stored(place) if n == BLOCK => run.add(place),
+                Content::Zeros => to.fill(0),
+                other => {
+                    let bytes = other.bytes(&self.tree.env)?.unwrap_or_else(zeros);
+                    to.copy_from_slice(&bytes[within as usize..within as usize + n]);
+                }
+            }
+            done += n;
+        }
+        run.read(&self.tree.env, to, done)?;
+        Ok(len)
+    }
+
+    /// Tells the medium of what is about to be read: it reads at once what lies together, and side
     /// by side what is scattered, where one read after the other would wait for each.
-    fn announce(&self, ino: Ino, offset: u64, end: u64) {
-        if end.div_ceil(PAGE) <= offset / PAGE + 1 {
+    fn announce(&mut self, ino: Ino, offset: u64, end: u64) {
+        if end <= offset {
             return;
         }
+        let told = self.tree.reads.follow(ino, offset / PAGE..end.div_ceil(PAGE));
         let Some(pages) = self.tree.loaded(ino).and_then(Object::pages) else { return };
-        let stored = pages.range(offset / PAGE..end.div_ceil(PAGE)).map(|(_, page)| page);
-        let mut run = 0..0;
+        let stored = pages.range(told).map(|(_, page)| page);
+        let (mut run, mut count, mut runs) = (0..0, 0, 0);
         for at in stored.filter(|p| p.memory.is_none()).filter_map(|p| Some(p.place?.at)) {
             if at != run.end {
                 self.tree.env.dev.soon(run.start, run.end - run.start);
                 run = at..at;
+                runs += 1;
             }
             run.end += 1;
+            count += 1;
         }
         self.tree.env.dev.soon(run.start, run.end - run.start);
+        let all = pages.len() as u64;
+        self.tree.reads.jumped(ino, count, runs, all);
     }
 
-    /// A page's content; `None` are zeros that take no space.
-    fn page(&mut self, ino: Ino, page: u64) -> Result<Option<Bytes>> {
+    /// Where a page's content is.
+    fn content(&mut self, ino: Ino, page: u64) -> Result<Content> {
         match self.txn.pages.get(&ino).and_then(|p| p.get(&page)) {
-            Some(Staged::Memory(bytes)) => return Ok(Some(bytes.clone())),
-            Some(Staged::Spilled(place)) => {
-                return Ok(Some(self.tree.env.read_page(*place)?.into()));
-            }
-            Some(Staged::Hole) => return Ok(None),
+            Some(Staged::Memory(bytes)) => return Ok(Content::Memory(bytes.clone())),
+            Some(Staged::Spilled(place)) => return Ok(Content::Stored(*place)),
+            Some(Staged::Hole) => return Ok(Content::Zeros),
             Some(Staged::Taken(from, page)) => {
                 let (from, page) = (*from, *page);
                 return self.committed(from, page);
@@ -79,20 +153,24 @@ impl Ops<'_> {
         }
         let cut = self.txn.cuts.get(&ino).is_some_and(|cut| page >= *cut);
         if cut || self.txn.created.contains_key(&ino) {
-            return Ok(None);
+            return Ok(Content::Zeros);
         }
         self.committed(ino, page)
     }
 
-    /// A page as the tree has it.
-    fn committed(&mut self, ino: Ino, page: u64) -> Result<Option<Bytes>> {
-        let found = self.tree.get(ino)?.pages().and_then(|p| p.get(&page)).cloned();
-        let Some(found) = found else { return Ok(None) };
-        match (found.memory, found.place) {
-            (Some(bytes), _) => Ok(Some(bytes)),
-            (None, Some(place)) => Ok(Some(self.tree.env.read_page(place)?.into())),
-            (None, None) => Ok(None),
-        }
+    /// Where the tree has a page.
+    fn committed(&mut self, ino: Ino, page: u64) -> Result<Content> {
+        let found = self.tree.get(ino)?.pages().and_then(|p| p.get(&page));
+        Ok(match found {
+            Some(Page { memory: Some(bytes), .. }) => Content::Memory(bytes.clone()),
+            Some(Page { place: Some(place), .. }) => Content::Stored(*place),
+            _ => Content::Zeros,
+        })
+    }
+
+    /// A page's content; `None` are zeros that take no space.
+    fn page(&mut self, ino: Ino, page: u64) -> Result<Option<Bytes>> {
+        self.content(ino, page)?.bytes(&self.tree.env)
     }
 
     /// Writes bytes at an offset; what lies between the end of the file and them is zeros.

@@ -6,21 +6,21 @@ use crate::checkpoint;
 use crate::cleaner::{self, Cleaned, Policy, Scatter};
 use crate::error::{Error, Result};
 use crate::format::Ino;
+use crate::state::State;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// Segments that one round empties at most.
-const VICTIMS: usize = 4;
-/// Objects that are looked at for scattered files at once.
-const LOOK: usize = 1000;
+/// Blocks that one round moves at most: they are in memory meanwhile.
+const MOVES: u64 = 4096;
 
-/// When a cleaner works.
+/// When a cleaner works.  Percents are parts of what is free above the live data and the reserve:
+/// so much of it lies in free segments, and the rest is dead in others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// Segments are cleaned when less than this part of them is free, in percent.
+    /// Segments are cleaned when less than this part lies in free ones.
     pub below_percent: u32,
-    /// And until this part is.
+    /// And until this part does.
     pub until_percent: u32,
     /// How long nobody has to have committed before files are coalesced.
     pub idle: Duration,
@@ -28,7 +28,7 @@ pub struct Plan {
 
 impl Default for Plan {
     fn default() -> Self {
-        Plan { below_percent: 15, until_percent: 20, idle: Duration::from_millis(100) }
+        Plan { below_percent: 20, until_percent: 30, idle: Duration::from_millis(100) }
     }
 }
 
@@ -44,7 +44,7 @@ pub struct Round {
 }
 
 /// Where a cleaner is between two steps.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tending {
     /// It has begun to clean, and goes on beyond where it began.
     cleaning: bool,
@@ -52,19 +52,10 @@ pub struct Tending {
     is_stuck: bool,
     /// Commits when it last looked.
     seen: u64,
-    /// Where to look for scattered files next; `None`: it has looked at all.
-    next: Option<Ino>,
-    /// The file that was coalesced last.  If it is the most scattered one again, nothing helps it.
-    last: Option<Scatter>,
+    /// The file that is being written in order, and the page where that goes on.
+    order: Option<(Ino, u64)>,
     /// Segments with damage in them.
     avoid: BTreeSet<u32>,
-}
-
-impl Default for Tending {
-    fn default() -> Self {
-        let (cleaning, is_stuck, seen, last, avoid) = Default::default();
-        Tending { cleaning, is_stuck, seen, next: Some(0), last, avoid }
-    }
 }
 
 /// What one step of a cleaner has done.
@@ -72,8 +63,8 @@ impl Default for Tending {
 pub enum Tended {
     /// Segments.
     Cleaned(Round),
-    /// A file that was scattered.
-    Coalesced(Scatter),
+    /// So many pages of a file that was scattered.
+    Coalesced(u64),
     /// There is nothing to do before somebody commits, or is quiet for long enough.
     Nothing,
 }
@@ -88,7 +79,9 @@ impl Volume {
         let mut all = Cleaned::default();
         let mut avoid = BTreeSet::new();
         while self.space().free_segments < until_free {
-            let round = self.clean_some(policy, &avoid, &|| false)?;
+            let missing = until_free.saturating_sub(self.space().free_segments);
+            let need = u64::from(missing) * u64::from(self.env.geometry.usable());
+            let round = self.clean_some(policy, need, &avoid, &|| false)?;
             all.moved += round.cleaned.moved;
             all.segments += round.cleaned.segments;
             if round.gained == 0 && round.damaged.is_empty() {
@@ -100,34 +93,58 @@ impl Volume {
     }
 
     /// One round: reads some segments while others go on, has the next flush write again what is in
-    /// use of them, and makes a checkpoint, which frees them.  The lock is held to choose and to
-    /// say what is written again, not to read.
+    /// use of them, and makes a checkpoint, which frees them: as many as leave so much room more.
+    /// The lock is held to choose and to say what is written again, not to read.
     ///
     /// # Errors
     /// As [`Volume::durable`]; what reading says.
     pub fn clean_some(
         &self,
         policy: &dyn Policy,
+        need: u64,
+        avoid: &BTreeSet<u32>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Round> {
+        let mut state = self.state.lock();
+        state.flow.goes_on()?;
+        state.flow.cleaning = true;
+        drop(state);
+        let round = self.clean_beside(policy, need, avoid, stop);
+        self.state.lock().flow.cleaning = false;
+        self.written.notify_all();
+        round
+    }
+
+    fn clean_beside(
+        &self,
+        policy: &dyn Policy,
+        need: u64,
         avoid: &BTreeSet<u32>,
         stop: &dyn Fn() -> bool,
     ) -> Result<Round> {
         let mut round = Round::default();
         let state = self.state.lock();
-        state.flow.goes_on()?;
-        let before = state.usage.free();
-        let ranked = cleaner::ranked(&state, policy).into_iter();
-        let victims: Vec<(u32, u32)> = ranked
-            .map(|c| c.segment)
-            .filter(|segment| !avoid.contains(segment))
-            .take(VICTIMS)
-            .map(|segment| (segment, state.usage.segment(segment).generation))
-            .collect();
+        let (before, room) = (state.usage.free(), state.headroom().0);
+        let (mut wanted, mut moves) = (cleaner::wanted(&state, need), MOVES);
+        let mut victims = Vec::new();
+        for candidate in cleaner::ranked(&state, policy) {
+            if avoid.contains(&candidate.segment) {
+                continue;
+            }
+            let dead = u64::from(cleaner::candidate_dead(&candidate));
+            let generation = state.usage.segment(candidate.segment).generation;
+            victims.push((candidate.segment, generation, dead));
+            if dead >= wanted || u64::from(candidate.live) >= moves {
+                break;
+            }
+            (wanted, moves) = (wanted - dead, moves - u64::from(candidate.live));
+        }
         if victims.is_empty() && state.reclaimable() == 0 {
             return Ok(round);
         }
         drop(state);
-        let mut emptied = Vec::new();
-        for (segment, generation) in victims {
+        let (mut emptied, mut found) = (Vec::new(), 0);
+        for (segment, generation, dead) in victims {
             if stop() {
                 break;
             }
@@ -135,6 +152,7 @@ impl Volume {
             let mut state = self.state.lock();
             state.flow.goes_on()?;
             let begun = state.pending.page_count();
+            found += dead;
             match cleaner::publish(&mut state, &fetched) {
                 Ok(true) => emptied.push((segment, generation)),
                 Ok(false) => break,
@@ -143,6 +161,10 @@ impl Volume {
             }
             round.cleaned.moved += state.pending.page_count().saturating_sub(begun);
             state.flow.applied += 1;
+            // Nobody who commits is to wait for what the round uses, if it is worth a checkpoint.
+            if found >= 2 * state.price() && state.headroom().0 < room / 3 {
+                break;
+            }
         }
         self.sync()?;
         let mut state = self.state.lock();
@@ -177,22 +199,34 @@ impl Volume {
         let segment = self.env.geometry.segment_blocks;
         let Some(worst) = cleaner::worst(&found, segment) else { return Ok((None, next)) };
         drop(state);
-        let mut page = Some(0);
+        self.write_in_order(worst.ino, 0, stop)?;
+        Ok((Some(worst), next))
+    }
+
+    /// Writes what is scattered of a file in order, from a page on.  Returns how many pages, and
+    /// where to go on if `stop` said so.
+    fn write_in_order(
+        &self,
+        ino: Ino,
+        from: u64,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(u64, Option<u64>)> {
+        let (mut written, mut page) = (0, Some(from));
         while let Some(from) = page.filter(|_| !stop()) {
             let mut state = self.state.lock();
             self.wait_for_writer(&mut state)?;
-            let (moved, more) = match cleaner::coalesce(&mut state, worst.ino, from, segment.into())
-            {
-                Err(Error::NotFound) => break,
+            let most = self.env.geometry.segment_blocks.into();
+            let (moved, more) = match cleaner::coalesce(&mut state, ino, from, most) {
+                Err(Error::NotFound) => (0, None),
                 other => other?,
             };
-            page = more;
+            (written, page) = (written + moved, more);
             state.flow.applied += u64::from(moved > 0);
             let ticket = state.flow.applied;
             drop(state);
             self.durable(ticket)?;
         }
-        Ok((Some(worst), next))
+        Ok((written, page))
     }
 
     /// How scattered the files from an inode on are, up to `max`; and where to go on.
@@ -218,44 +252,45 @@ impl Volume {
         let commits = self.commits.load(Ordering::Relaxed);
         let is_quiet = commits == at.seen;
         if !is_quiet {
-            (at.seen, at.is_stuck, at.next) = (commits, false, Some(0));
+            (at.seen, at.is_stuck) = (commits, false);
         }
         let percent = if at.cleaning { plan.until_percent } else { plan.below_percent };
-        let (idle, mut avoid) = self.cleanable();
-        at.cleaning = idle < self.segments_of(percent);
+        let (missing, mut avoid) = self.missing(percent, plan.until_percent);
+        at.cleaning = missing > 0;
         if at.cleaning && !at.is_stuck {
             avoid.extend(&at.avoid);
-            let round = self.clean_some(policy, &avoid, stop)?;
+            let round = self.clean_some(policy, missing, &avoid, stop)?;
             at.is_stuck = round.gained == 0 && round.damaged.is_empty();
             at.avoid.extend(&round.damaged);
             return Ok(Tended::Cleaned(round));
         }
         // In a volume that cannot be cleaned nothing is moved for order's sake.
-        while is_quiet
-            && !at.cleaning
-            && !stop()
-            && let Some(from) = at.next
-        {
-            let come = || stop() || self.commits.load(Ordering::Relaxed) != at.seen;
-            let (worst, next) = self.coalesce(from, LOOK, &come)?;
-            match worst {
-                Some(worst) if at.last != Some(worst) => {
-                    at.last = Some(worst);
-                    return Ok(Tended::Coalesced(worst));
-                }
-                _ => (at.next, at.last) = (next, None),
-            }
+        if !is_quiet || at.cleaning || stop() {
+            return Ok(Tended::Nothing);
         }
-        Ok(Tended::Nothing)
+        let due = || Some((self.state.lock().tree.reads.take_due()?, 0));
+        let Some((ino, from)) = at.order.take().or_else(due) else { return Ok(Tended::Nothing) };
+        let comes = || {
+            stop()
+                || self.commits.load(Ordering::Relaxed) != at.seen
+                || self.state.lock().is_below(plan.below_percent)
+        };
+        let (written, more) = self.write_in_order(ino, from, &comes)?;
+        at.order = more.map(|page| (ino, page));
+        Ok(Tended::Coalesced(written))
     }
 
-    /// How many segments nobody needs, and those that stay as long as moments need them: to clean
-    /// these puts off nothing.
-    fn cleanable(&self) -> (u32, BTreeSet<u32>) {
+    /// How many blocks commits have to be able to take beyond those that they can, until it is one
+    /// part, if it is less than the other; and segments that stay as long as moments need them: to
+    /// clean these puts off nothing.
+    fn missing(&self, below_percent: u32, until_percent: u32) -> (u64, BTreeSet<u32>) {
         let state = self.state.lock();
         let all = (0..).zip(state.usage.segments());
         let kept = all.filter(|(_, s)| s.kept > 0).map(|(n, _)| n).collect();
-        (state.usage.idle(), kept)
+        let (now, most) = state.headroom();
+        let until = (most * u64::from(until_percent)).div_ceil(100);
+        let missing = if state.is_below(below_percent) { until.saturating_sub(now) } else { 0 };
+        (missing, kept)
     }
 
     /// Waits until [`Volume::tend`] may have something to do: somebody commits, and then is quiet
@@ -271,33 +306,29 @@ impl Volume {
         if stop() {
             return;
         }
-        let is_low = if at.is_stuck { 0 } else { self.segments_of(plan.below_percent) };
-        let has_seen_all = at.is_stuck || at.cleaning || at.next.is_none();
-        if has_seen_all && self.commits.load(Ordering::Relaxed) == at.seen {
-            // The first commit says that there is something again.
-            state.flow.wake_below = u32::MAX;
+        let is_low = if at.is_stuck { 0 } else { plan.below_percent };
+        let commits = || self.commits.load(Ordering::Relaxed) != at.seen;
+        let is_short = |state: &State| commits() && state.is_below(is_low);
+        let is_due = |state: &State| {
+            !at.cleaning && (at.order.is_some() || state.tree.reads.is_due())
+                || at.is_stuck && commits()
+        };
+        if !is_short(&state) && !is_due(&state) {
+            state.flow.wake_below = if at.is_stuck { u32::MAX } else { is_low };
             asleep();
-            while self.commits.load(Ordering::Relaxed) == at.seen && !stop() {
+            while !is_short(&state) && !is_due(&state) && !stop() {
                 self.work.wait(&mut state);
             }
-            if !at.is_stuck || stop() {
-                state.flow.wake_below = is_low;
-                return;
-            }
         }
-        // Until then commits need not wake anybody, unless they leave too little.
         state.flow.wake_below = is_low;
-        self.work.wait_for(&mut state, plan.idle);
+        if is_due(&state) && !stop() {
+            self.work.wait_for(&mut state, plan.idle);
+        }
     }
 
     /// Wakes who waits in [`Volume::await_work`].
     pub fn wake_cleaner(&self) {
         let _state = self.state.lock();
         self.work.notify_all();
-    }
-
-    fn segments_of(&self, percent: u32) -> u32 {
-        let all = u64::from(self.env.geometry.segments) * u64::from(percent);
-        u32::try_from(all.div_ceil(100)).unwrap_or(u32::MAX)
     }
 }
