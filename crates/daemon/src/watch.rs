@@ -23,8 +23,10 @@ pub struct Watcher {
     watch: OnceLock<Option<Arc<Watch>>>,
     /// The same targets by what they are; of two volumes one object may have the number of another,
     /// whose pages are then dropped for nothing.
-    objects: OnceLock<Mutex<HashMap<HostId, Vec<Target>>>>,
+    objects: OnceLock<Arc<Mutex<Objects>>>,
 }
+
+type Objects = HashMap<HostId, Vec<Target>>;
 
 struct Watch {
     inotify: OwnedFd,
@@ -43,8 +45,8 @@ struct Target {
 }
 
 impl Watcher {
-    fn objects(&self) -> &Mutex<HashMap<HostId, Vec<Target>>> {
-        self.objects.get_or_init(|| Mutex::new(rank::LEAF, HashMap::new()))
+    fn objects(&self) -> &Arc<Mutex<Objects>> {
+        self.objects.get_or_init(|| Arc::new(Mutex::new(rank::LEAF, HashMap::new())))
     }
 
     /// From now on, changes of the file make the kernel drop the pages of the node.
@@ -86,23 +88,39 @@ impl Watcher {
 
 impl Follower for Watcher {
     fn changed(&self, files: &[HostId]) {
-        let met: Vec<(Arc<dyn Keeps>, NodeId)> = {
+        let met: Vec<(HostId, Arc<dyn Keeps>, NodeId)> = {
             let objects = self.objects().lock();
-            let targets = files.iter().filter_map(|id| objects.get(id)).flatten();
-            targets.filter_map(|target| Some((target.view.upgrade()?, target.node))).collect()
+            let targets = files.iter().filter_map(|id| Some((*id, objects.get(id)?)));
+            let each = targets.flat_map(|(id, of)| of.iter().map(move |target| (id, target)));
+            each.filter_map(|(id, target)| Some((id, target.view.upgrade()?, target.node)))
+                .collect()
         };
         if met.is_empty() {
             return;
         }
+        let objects = Arc::clone(self.objects());
         // The kernel waits for each READ of these pages that is under way, and these for commits.
         let drop_all = move || {
-            for (view, node) in met {
-                view.drop_pages(node);
+            for (id, view, node) in met {
+                if !view.drop_pages(node) {
+                    forget(&mut objects.lock(), id, node);
+                }
             }
         };
         let thread = std::thread::Builder::new().name("follow".into()).spawn(drop_all);
         if let Err(error) = thread {
             tracing::warn!(%error, "files open over a commit may show old pages");
+        }
+    }
+}
+
+/// The kernel does not know the node any more: each commit would ask it again, for all that was
+/// ever open.
+fn forget(objects: &mut Objects, id: HostId, node: NodeId) {
+    if let Some(of_file) = objects.get_mut(&id) {
+        of_file.retain(|target| target.node != node);
+        if of_file.is_empty() {
+            objects.remove(&id);
         }
     }
 }

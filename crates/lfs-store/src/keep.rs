@@ -9,23 +9,42 @@ use std::collections::HashMap;
 use std::io::Result;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use systx_base::{Kind, TxnId};
-use systx_lfs::format::BLOCK;
+use systx_base::sync::Mutex;
+use systx_base::{Kind, Time, TxnId};
+use systx_lfs::format::{BLOCK, Ino};
 use systx_lfs::{Error, Shape};
 use systx_store::io::{Handle, Tree};
-use systx_store::record::{Graveyard, History, grave_of, history_name, undo};
+use systx_store::record::{Commit, Graveyard, History, grave_of, history_name, undo};
 use systx_store::{GcReport, InUse, Keep, Slot, Undo, UndoError, Wanted, usual_limits};
 
 /// The bound is looked at once so many bytes were displaced, or after so many seconds.
 const LOOK_FROM: u64 = 1 << 20;
 const LOOK_AGAIN: i64 = 3600;
 
+/// What a collection needs to know of a history.  A file of the history is written once, so this
+/// is true as long as there is that object.
+#[derive(Clone, Copy)]
+pub(crate) struct Short {
+    txn: TxnId,
+    lsn: u64,
+    finished: Time,
+    forgotten: bool,
+}
+
+/// What is known of histories without reading them, by the object of the volume.
+pub(crate) type Shorts = Mutex<HashMap<Ino, Short>>;
+
 /// What a collection is about to do.
 struct Plan {
-    forget: Vec<(History, u64)>,
+    forget: Vec<(TxnId, u64)>,
     drop: Vec<TxnId>,
     graves: HashMap<TxnId, Vec<Vec<u8>>>,
     report: GcReport,
+}
+
+fn unreadable(name: &[u8], error: &dyn std::fmt::Display) {
+    let name = String::from_utf8_lossy(name);
+    tracing::warn!(%name, %error, "a history file cannot be read");
 }
 
 impl VolumeStore {
@@ -36,14 +55,37 @@ impl VolumeStore {
             for (name, link) in ops.list(self.own.history, None, usize::MAX)? {
                 match History::decode(&own::read(ops, link.ino)?) {
                     Ok(history) => all.push(history),
-                    Err(error) => {
-                        let name = String::from_utf8_lossy(&name);
-                        tracing::warn!(%name, %error, "a history file cannot be read");
-                    }
+                    Err(error) => unreadable(&name, &error),
                 }
             }
             Ok(all)
         })
+    }
+
+    /// As [`VolumeStore::histories`], as far as a collection needs it: only what was not read
+    /// before is read.
+    fn shorts(&self) -> Result<Vec<Short>> {
+        let known = std::mem::take(&mut *self.shorts.lock());
+        let now = self.tree.look(|ops| {
+            let mut now = HashMap::new();
+            for (name, link) in ops.list(self.own.history, None, usize::MAX)? {
+                if let Some(short) = known.get(&link.ino) {
+                    now.insert(link.ino, *short);
+                    continue;
+                }
+                match History::decode(&own::read(ops, link.ino)?) {
+                    Ok(History { commit: Commit { meta, .. }, done, forgotten }) => {
+                        let (txn, lsn, finished) = (meta.txn, done.lsn, meta.finished);
+                        now.insert(link.ino, Short { txn, lsn, finished, forgotten });
+                    }
+                    Err(error) => unreadable(&name, &error),
+                }
+            }
+            Ok(now)
+        })?;
+        let all = now.values().copied().collect();
+        *self.shorts.lock() = now;
+        Ok(all)
     }
 
     /// Whether a transaction is kept.
@@ -105,7 +147,7 @@ impl VolumeStore {
     }
 
     fn plan(&self, keep: Keep) -> Result<Plan> {
-        let (mut all, mut graves) = (self.histories()?, HashMap::new());
+        let (mut all, mut graves) = (self.shorts()?, HashMap::new());
         let mut sizes: HashMap<TxnId, u64> = HashMap::new();
         self.tree.look(|ops| {
             for (name, link) in ops.list(self.own.grave, None, usize::MAX)? {
@@ -116,34 +158,34 @@ impl VolumeStore {
             }
             Ok(())
         })?;
-        all.sort_by_key(|history| std::cmp::Reverse(history.done.lsn));
+        all.sort_by_key(|history| std::cmp::Reverse(history.lsn));
         let mut report = GcReport::default();
         let (mut forget, mut drop) = (Vec::new(), Vec::new());
         let (mut counted, mut logged) = (0, 0);
         for history in all {
-            let meta = &history.commit.meta;
-            let size = sizes.get(&meta.txn).copied().unwrap_or(0);
-            if history.forgotten && !graves.contains_key(&meta.txn) {
+            let Short { txn, finished, forgotten, .. } = history;
+            let size = sizes.get(&txn).copied().unwrap_or(0);
+            if forgotten && !graves.contains_key(&txn) {
                 logged += 1;
                 if logged > keep.log {
-                    drop.push(meta.txn);
+                    drop.push(txn);
                 }
                 continue;
             }
             let n = counted;
             counted += 1;
-            let old = keep.since.is_some_and(|since| meta.finished < since);
+            let old = keep.since.is_some_and(|since| finished < since);
             let large = report.kept.saturating_add(size) > keep.bytes;
             let over = n >= keep.least && (n >= keep.count || old || large);
-            if !over || self.users.is_used(meta.txn) {
+            if !over || self.users.is_used(txn) {
                 report.kept = report.kept.saturating_add(size);
                 report.left += 1;
                 continue;
             }
             logged += 1;
-            report.removed.push(meta.txn);
+            report.removed.push(txn);
             report.freed = report.freed.saturating_add(size);
-            forget.push((history, size));
+            forget.push((txn, size));
         }
         report.removed.reverse();
         Ok(Plan { forget, drop, graves, report })
@@ -159,13 +201,12 @@ impl VolumeStore {
         let Plan { forget, drop, graves, mut report } = self.plan(keep)?;
         report.kept = report.kept.saturating_add(report.freed);
         (report.freed, report.removed) = (0, Vec::new());
-        for (history, size) in forget {
-            let txn = history.commit.meta.txn;
+        for (txn, size) in forget {
             if !self.users.collect(txn) {
                 continue;
             }
             let names = graves.get(&txn).map_or(&[][..], Vec::as_slice);
-            let done = self.forget(&history, names, keep.log > 0);
+            let done = self.forget(txn, names, keep.log > 0);
             self.users.collected(txn);
             done?;
             report.removed.push(txn);
@@ -183,13 +224,19 @@ impl VolumeStore {
 
     /// Gives back what the undo of a transaction needs.  The graveyard's part goes first, and
     /// alone: what only removes finds room on a full volume, too.
-    fn forget(&self, history: &History, graves: &[Vec<u8>], log: bool) -> Result<()> {
+    fn forget(&self, txn: TxnId, graves: &[Vec<u8>], log: bool) -> Result<()> {
         let bury = self
             .volume
             .plain(|ops| graves.iter().try_for_each(|name| clear(ops, self.own.grave, name)));
         bury.map_err(io_error)?;
-        let name = history_name(history.commit.meta.txn);
-        if log && !history.forgotten {
+        let name = history_name(txn);
+        let history = self.tree.look(|ops| match ops.lookup(self.own.history, &name) {
+            Ok(link) if log => own::read(ops, link.ino).map(Some),
+            Ok(_) | Err(Error::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        })?;
+        let history = history.and_then(|bytes| History::decode(&bytes).ok());
+        if let Some(history) = history.as_ref().filter(|history| !history.forgotten) {
             let short = history.forget().encode();
             let written =
                 self.volume.plain(|ops| own::write(ops, self.own.history, &name, &short).map(drop));
@@ -197,7 +244,7 @@ impl VolumeStore {
                 Err(Error::NoSpace) => {}
                 written => return written.map_err(io_error),
             }
-        } else if log {
+        } else if history.is_some() {
             return Ok(());
         }
         self.volume.plain(|ops| clear(ops, self.own.history, &name)).map_err(io_error)

@@ -2,12 +2,13 @@
 
 use crate::error::io_error;
 use crate::flow::{Flow, Part, Way};
+use crate::keep::Shorts;
 use crate::orders;
 use crate::own::{self, Own, clear};
 use crate::reserve::Room;
 use crate::slot::{slot_name, slot_of};
 use crate::tree::{VolumeTree, id_of, number_of};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
@@ -57,6 +58,7 @@ pub struct VolumeStore {
     pub(crate) flow: Flow,
     pub(crate) users: Users,
     pub(crate) looks: Looks,
+    pub(crate) shorts: Shorts,
     pub(crate) orders: Arc<Orders>,
 }
 
@@ -115,6 +117,7 @@ pub fn open(
         flow: Flow::new(root, last),
         users: Users::new(),
         looks: Looks::default(),
+        shorts: Mutex::new(rank::LEAF, HashMap::new()),
         orders,
     };
     store.finish(outcomes, &path)?;
