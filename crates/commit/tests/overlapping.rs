@@ -6,21 +6,28 @@
 mod common;
 mod place;
 
+use common::hooked::Hooked;
 use common::{Op, PATHS, scratch};
 use place::{Place, chmod, object};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
-use systx_base::TxnId;
-use systx_store::writeset::{Bind, Ix, Origin, WriteSet};
-use systx_txn::BeginOptions;
+use std::time::{Duration, Instant};
+use systx_base::{Kind, TxnId};
+use systx_store::io::Tree as _;
+use systx_store::real::RealIo;
+use systx_store::writeset::{Bind, Content, Data, Extent, Ix, Object, Origin, WriteSet};
+use systx_txn::{BeginOptions, ObjectRef};
+use systx_vfs::plain::{Gate as _, Order, STALL};
 use systx_vfs::publication::Publication;
 
 /// Long enough to show who does not wait; too short shows nothing wrong.
 const A_WHILE: Duration = Duration::from_millis(100);
 /// Only a hang takes longer.
 const HANG: Duration = Duration::from_secs(300);
+
+const PAGE: u64 = 4096;
 
 /// Takes a name out of the root.
 fn name(name: &str) -> WriteSet {
@@ -72,6 +79,60 @@ fn who_does_not_meet_what_is_decided_does_not_wait_for_it() {
     assert!(!beside(&f, &f) && !beside(&name("x"), &name("x")));
     // In one directory.
     assert!(!beside(&name("x"), &name("y")));
+}
+
+/// Overwrites a page of a file of the root.
+fn page(place: &Place, name: &str, page: u64) -> WriteSet {
+    let stamp = place.vol.tree.stat_at(&place.vol.tree.root(), name.as_bytes()).unwrap().stamp();
+    let origin = Origin::Host { parent: Ix(0), name: name.into(), kind: Kind::File, stamp };
+    let extents = vec![Extent { offset: page * PAGE, data: Data::Inline(vec![b'n'; 9]) }];
+    let content = Content::Patch { len: stamp.size, keep: stamp.size, extents };
+    let changed = Object { content, ..object(origin) };
+    WriteSet { objects: vec![object(Origin::Root), changed], ..WriteSet::default() }
+}
+
+#[test]
+fn who_overwrites_other_pages_of_a_file_waits_only_where_the_store_needs_it_or_somebody_is_held() {
+    let backing = scratch();
+    fs::write(backing.path().join("f"), vec![b'o'; 3 * PAGE as usize]).unwrap();
+    let hooked = Hooked::new(RealIo::open(backing.path()).unwrap());
+    let real = Arc::new(RealIo::open(backing.path()).unwrap());
+    let place = Place::open_over(backing.path(), ".", hooked.clone(), real);
+    let [first, second] = [0, 1].map(|n| page(&place, "f", n));
+    assert!(!begins_beside(&place, &first, &second), "files are one thing");
+    hooked.share_files();
+    assert!(begins_beside(&place, &first, &second));
+    assert!(!begins_beside(&place, &first, &first), "the same page");
+    let mut longer = second.clone();
+    longer.objects[1].content = Content::Patch { len: 4 * PAGE, keep: 3 * PAGE, extents: vec![] };
+    assert!(!begins_beside(&place, &first, &longer) && !begins_beside(&place, &longer, &first));
+    // A plain read of it.
+    let oid = place.vol.oid(place.vol.tree.stat_at(&place.vol.tree.root(), b"f").unwrap().id);
+    let publication = decided(&place, 1, &first);
+    std::thread::scope(|scope| {
+        let order = Order::new(place.vol.clone(), STALL);
+        let read = scope.spawn(move || {
+            order.read(&[ObjectRef::Pages { oid, first: 2, last: 2 }], &mut || Ok(()))
+        });
+        let begun = Instant::now();
+        let waits = loop {
+            let (begun_too, begins) = channel();
+            let (place, second) = (&place, &second);
+            scope.spawn(move || {
+                drop(place.vol.publish(TxnId(2), second));
+                begun_too.send(()).unwrap();
+            });
+            // The read may not have come yet.
+            match begins.recv_timeout(A_WHILE) {
+                Ok(()) => assert!(begun.elapsed() < HANG, "it never waits"),
+                Err(_) => break begins,
+            }
+        };
+        assert!(!read.is_finished());
+        drop(publication);
+        read.join().unwrap().unwrap();
+        waits.recv_timeout(HANG).unwrap();
+    });
 }
 
 #[test]

@@ -6,7 +6,9 @@
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File};
 use std::io::{BufReader, Write};
+use std::os::unix::fs::FileExt;
 use std::process::{Child, ChildStdin, ChildStdout};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use systx_e2e::cases::{line, started};
 use systx_e2e::run::{Limits, eventually, finish};
@@ -308,6 +310,84 @@ fn threads_runs_and_plain_programs_lose_no_count_of_each_other() {
         scope.spawn(|| v.sh("for i in $(seq 30); do echo plain >> log; done").ok());
     });
     assert_eq!(v.sh("cat count; grep -c thread log; grep -c plain log").ok().out, "30\n20\n30\n");
+}
+
+const PAGE: u64 = 4096;
+const PROGRAMS: u64 = 4;
+const ROUNDS: u32 = 12;
+
+/// The number that a page begins with.
+fn number(file: &File, page: u64) -> u32 {
+    let mut digits = [0; 8];
+    file.read_exact_at(&mut digits, page * PAGE).expect("a page");
+    std::str::from_utf8(&digits).expect("digits").parse().expect("a number")
+}
+
+/// Each program overwrites two pages of its own of one file, again and again; commits of several
+/// are under way at once. Who reads these pages one after the other never sees the second one as it
+/// was before.
+#[test]
+fn commits_that_overwrite_different_pages_of_one_file_are_whole() {
+    let lab = lab!();
+    let v = Mounted::for_threads(&lab);
+    let all = 2 * PROGRAMS;
+    v.sh(&format!("for p in $(seq {all}); do printf %-4096s 00000000 >> pages; done")).ok();
+    let file = File::open(v.dir.join("pages")).expect("it is there");
+    let working = AtomicU64::new(PROGRAMS);
+    std::thread::scope(|scope| {
+        for own in 0..PROGRAMS {
+            let (v, working) = (&v, &working);
+            scope.spawn(move || {
+                let _ends = Ends(working);
+                let mut program = Program::start(v);
+                for round in 1..=ROUNDS {
+                    let put = |page| {
+                        let to =
+                            format!("dd of=pages bs=4096 seek={page} conv=notrunc status=none");
+                        format!("printf %08d {round} | {to}")
+                    };
+                    let work = format!("sh {}; {}", put(2 * own), put(2 * own + 1));
+                    let mut begin = "begin";
+                    let attempt = (0..ATTEMPTS).find(|_| {
+                        let said = [begin, &work, "end"].map(|words| program.does(words));
+                        let done = said == ["ok", "0", "ok"];
+                        if !done {
+                            program.does("abort");
+                            begin = "retry";
+                        }
+                        done
+                    });
+                    assert!(attempt.is_some(), "{}", v.lab.daemon_log());
+                    let now = File::open(v.dir.join("pages")).expect("it is there");
+                    for page in [2 * own, 2 * own + 1] {
+                        assert_eq!(number(&now, page), round, "after its commit");
+                    }
+                }
+                program.ends();
+            });
+        }
+        while working.load(Ordering::Relaxed) > 0 {
+            for own in 0..PROGRAMS {
+                let first = number(&file, 2 * own);
+                let second = number(&file, 2 * own + 1);
+                assert!(first <= second, "{own}: {first} and then {second}");
+            }
+        }
+    });
+    assert!((0..all).all(|page| number(&file, page) == ROUNDS));
+    drop(file);
+    v.again();
+    let file = File::open(v.dir.join("pages")).expect("it is there");
+    assert!((0..all).all(|page| number(&file, page) == ROUNDS));
+}
+
+/// Counts down also if the test fails.
+struct Ends<'a>(&'a AtomicU64);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[test]

@@ -8,11 +8,13 @@ use crate::open::VolumeStore;
 use crate::orders;
 use crate::own;
 use crate::reserve::Room;
+use std::collections::HashSet;
 use std::io;
 use std::sync::atomic::Ordering::Relaxed;
 use systx_base::TxnId;
 use systx_base::codec::{Decoder, Encoder};
-use systx_lfs::{Error, Ops, Txn};
+use systx_lfs::format::Ino;
+use systx_lfs::{Error, Hidden, Ops, Txn};
 use systx_store::io::Stamp;
 use systx_store::record::{Commit, History, OldContent, history_name};
 use systx_store::writeset::WriteSet;
@@ -61,21 +63,35 @@ impl VolumeStore {
         }
     }
 
+    /// Puts a write set into the log, with its record, where nobody sees it yet.
+    fn hide(
+        &self,
+        lsn: u64,
+        room: &mut Room,
+        commit: Commit,
+        beside: &Beside<'_>,
+    ) -> Result<(Hidden, Installed), Failed> {
+        // Before its turn: the kernel may ask the volume.
+        let open = self.tree.open_elsewhere(&commit.set);
+        let _turn = self.flow.turn();
+        let (work, installed) = self.translate(lsn, (room.keep, &open), commit, beside)?;
+        Ok((self.volume.commit_hidden(work, &mut room.promise)?, installed))
+    }
+
     /// The transaction of the volume that a write set is, with its record.
     fn translate(
         &self,
         lsn: u64,
-        keep: bool,
+        (keep, open): (bool, &HashSet<Ino>),
         commit: Commit,
         beside: &Beside<'_>,
     ) -> Result<(Txn, Installed), Failed> {
         let mut txn = Txn::new();
         let mut failed = None;
         let mut commit = commit;
-        let open = self.tree.open_elsewhere(&commit.set);
         let done = self.volume.within(&mut txn, |ops| {
             let (of, id) = ((&*self.tree, &self.own), (commit.meta.txn, lsn));
-            let mut installed = match install(ops, of, &commit.set, id, (keep, &open)) {
+            let mut installed = match install(ops, of, &commit.set, id, (keep, open)) {
                 Ok(installed) => installed,
                 Err(Failed::Volume(error)) => return Err(error),
                 Err(other) => {
@@ -135,16 +151,14 @@ impl VolumeStore {
                 None => Ok(()),
             }
         };
-        let translated = self.translate(lsn, room.keep, commit, &beside);
-        let (work, installed) = translated.map_err(commit_error)?;
-        let hidden = self.volume.commit_hidden(work, &mut room.promise);
-        let hidden = hidden.map_err(|error| commit_error(error.into()))?;
+        let (hidden, installed) =
+            self.hide(lsn, &mut room, commit, &beside).map_err(commit_error)?;
         Ok(Shown { txn, hidden, inos: installed.inos, order })
     }
 
     /// See [`systx_store::Store::commit_group`].
     pub(crate) fn commit_all(&self, members: Vec<Ready>) -> Vec<Result<Committed, CommitError>> {
-        let mut apart = systx_store::Disjoint::below(self.root);
+        let mut apart = systx_store::Disjoint::by_pages_below(self.root);
         let mut out: Vec<Result<Committed, CommitError>> = Vec::with_capacity(members.len());
         let mut fit: Vec<(usize, Ready)> = Vec::new();
         for (n, ready) in members.into_iter().enumerate() {
@@ -342,8 +356,7 @@ impl VolumeStore {
             CommitError::Io(error) => error,
             error => io::Error::other(error.to_string()),
         };
-        let (work, installed) = self.translate(lsn, room.keep, commit, &beside).map_err(failed)?;
-        let hidden = self.volume.commit_hidden(work, &mut room.promise).map_err(io_error)?;
+        let (hidden, installed) = self.hide(lsn, room, commit, &beside).map_err(failed)?;
         self.show(lsn, &Shown { txn, hidden, inos: installed.inos, order: None })
     }
 

@@ -62,6 +62,8 @@ pub(crate) struct Flow {
     root: HostId,
     state: Mutex<State>,
     moved: Event,
+    /// See [`Flow::turn`].
+    turn: Mutex<()>,
 }
 
 /// What stands in the way of commits.
@@ -76,7 +78,18 @@ impl Flow {
     /// On the volume with this root; positions before `last` are taken.
     pub fn new(root: HostId, last: u64) -> Flow {
         let state = State { last, ..State::default() };
-        Flow { root, state: Mutex::new(rank::STORE, state), moved: Event::new() }
+        Flow {
+            root,
+            state: Mutex::new(rank::STORE, state),
+            moved: Event::new(),
+            turn: Mutex::new(rank::STORE, ()),
+        }
+    }
+
+    /// From what a commit finds on the volume to its place in the log: of two that change one file
+    /// the later one is to find what the earlier one leaves, also if neither is seen yet.
+    pub fn turn(&self) -> Guard<'_, ()> {
+        self.turn.lock()
     }
 
     pub fn lock(&self) -> Guard<'_, State> {
@@ -101,7 +114,8 @@ impl Flow {
     /// # Errors
     /// [`CommitError::Poisoned`].
     pub fn enter(&self, sets: &[&WriteSet]) -> Result<Way, CommitError> {
-        let footprints: Vec<_> = sets.iter().map(|set| Footprint::new(set, self.root)).collect();
+        let footprints: Vec<_> =
+            sets.iter().map(|set| Footprint::by_pages(set, self.root)).collect();
         let mut state = self.state.lock();
         loop {
             if let Some(stopped) = &state.stopped {

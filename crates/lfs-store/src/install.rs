@@ -9,6 +9,7 @@ use systx_base::{Kind, TxnId};
 use systx_lfs::format::{BLOCK, Ino};
 use systx_lfs::{Error, Ops, SetAttrs, SetXattr, Shape};
 use systx_store::io::{HostId, Stamp, Stat};
+use systx_store::overwritten_pages;
 use systx_store::record::{Before, Done, Index, OldContent, before_name, grave_name};
 use systx_store::record::{overwritten, restored};
 use systx_store::writeset::{Content, Data, Extent, Ix, NewKind, Object, Origin, SlotId, WriteSet};
@@ -185,7 +186,7 @@ impl Install<'_, '_> {
     }
 
     /// Whether an object is what the transaction saw.  A directory's times move with every name in
-    /// it, which is nobody's conflict here.
+    /// it, and a file's with every page, which is nobody's conflict here.
     fn is_version(&mut self, ix: Ix, ino: Ino) -> Result<bool> {
         let object = self.index.set.object(ix);
         let Some(met) = origin_stamp(object) else { return Ok(true) };
@@ -198,6 +199,10 @@ impl Install<'_, '_> {
             return Ok(false);
         }
         let counts = object.is_changed() || self.index.is_removed(ix);
+        if overwritten_pages(object).is_some() && !self.index.is_removed(ix) {
+            // Others may have overwritten other pages since it was met, which moves its times.
+            return Ok(attrs.size == met.size);
+        }
         let same = (attrs.mtime, attrs.size) == (met.mtime, met.size);
         Ok(attrs.kind == Kind::Dir
             || !counts

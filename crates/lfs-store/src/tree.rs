@@ -405,6 +405,9 @@ impl Tree for VolumeTree {
     fn longest_target(&self) -> usize {
         4095
     }
+    fn shares_files(&self) -> bool {
+        true
+    }
     fn now(&self) -> Time {
         (self.clock)()
     }

@@ -126,6 +126,51 @@ fn who_meets_what_is_not_applied_has_it_applied_and_in_a_group_is_refused() {
     assert_eq!(dump(&store)["/a"].content.len(), 3000);
 }
 
+/// Commits that have met the same version of a file, and overwrite different pages of it, are one
+/// write, and are applied in any order; who overwrites one of these pages as well has to wait.
+#[test]
+fn commits_that_overwrite_different_pages_of_one_file_need_not_wait_for_each_other() {
+    let (durable, others) = Default::default();
+    let dev = Arc::new(Counting { dev: MemDevice::new(8192), durable, others });
+    make(dev.clone());
+    let store = open(dev.clone());
+    let mut want = bytes(1, 12_000);
+    write(&store, TxnId(1), file(&store, "/a", &want));
+    let change = |page: usize| {
+        let mut sets = Sets::new(&store);
+        let data = Data::Inline(bytes(50 + page as u64, 100));
+        let extents = vec![Extent { offset: page as u64 * 4096 + 9, data }];
+        sets.object("/a").content = Content::Patch { len: 12_000, keep: 12_000, extents };
+        sets.set
+    };
+    let members = (0..2).map(|n| ready(&store, 2 + n as u64, change(n))).collect();
+    let late = ready(&store, 4, change(2));
+    let again = ready(&store, 5, change(2));
+    let before = dev.durable.load(Ordering::Relaxed);
+    let done: Vec<_> = store.commit_group(members).into_iter().map(Result::unwrap).collect();
+    assert_eq!(dev.durable.load(Ordering::Relaxed), before + 1);
+    let last = store.commit_group(vec![late]).remove(0).unwrap();
+    assert!(!store.has_let_go(done[0]) && !store.has_let_go(last), "none is applied");
+    assert_eq!(dump(&store)["/a"].content, want);
+    for (page, done) in [(2, last), (0, done[0]), (1, done[1])] {
+        let at = page * 4096 + 9;
+        want[at..at + 100].copy_from_slice(&bytes(50 + page as u64, 100));
+        let report = store.apply(done.lsn).unwrap();
+        assert_eq!(dump(&store)["/a"].content, want, "page {page}");
+        let now = store.tree().stat_at(&store.tree().root(), b"a").unwrap().stamp();
+        assert!(report.stamps.contains(&Some(now)), "page {page}");
+    }
+    assert_eq!(dump(&open(Arc::new(MemDevice::from_bytes(dev.dev.bytes())))), dump(&store));
+    // The same page: what has it is applied first.
+    let over = ready(&store, 6, change(2));
+    let met = store.commit_group(vec![again]).remove(0).unwrap();
+    let next = store.commit_group(vec![over]).remove(0).unwrap();
+    let twice = store.commit_group(vec![ready(&store, 7, change(0)), ready(&store, 8, change(0))]);
+    assert!(matches!(twice[1], Err(CommitError::Overlaps)), "{twice:?}");
+    assert_eq!(store.apply(met.lsn).unwrap().txn, TxnId(5), "before the next one was committed");
+    store.apply(next.lsn).unwrap();
+}
+
 #[test]
 fn what_somebody_holds_stays_and_what_is_wrong_has_the_right_error() {
     let store = fresh();

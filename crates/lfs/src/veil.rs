@@ -8,9 +8,9 @@
 //! on the medium stays there, because its segment is not freed until the commit is shown.  A power
 //! cut takes the veil away: the commit is in the log.
 //!
-//! Two commits under the veil may change names in one directory, and nothing else together: the
-//! layer above sees to that.  Its times then go on by one commit each time that one is shown,
-//! whichever it is, so that its version moves each time.
+//! Two commits under the veil may change names in one directory, or overwrite different pages of
+//! one file, and change nothing else together: the layer above sees to that.  Its times then go on
+//! by one commit each time that one is shown, whichever it is, so that its version moves each time.
 
 use crate::format::Ino;
 use crate::txn::Txn;
@@ -50,7 +50,9 @@ pub struct Hides {
     pub links: BTreeMap<Ino, i64>,
     /// Objects with other attributes.
     pub objects: BTreeSet<Ino>,
-    /// Segments with pages that it has overwritten.
+    /// Pages that it has overwritten or cut off, by file.
+    pub pages: BTreeMap<Ino, Vec<u64>>,
+    /// Segments with these pages.
     pub segments: Vec<u32>,
     /// Objects that it holds.
     pub held: Vec<Ino>,

@@ -10,7 +10,7 @@ use systx_base::Kind;
 use systx_lfs::device::{Device, FileDevice, MemDevice};
 use systx_lfs::format::{BLOCK, ROOT};
 use systx_lfs::fsck::check;
-use systx_lfs::{Error, Format, Rename, SetAttrs, SetXattr, Shape, Txn, Volume, mkfs};
+use systx_lfs::{Error, Format, Ops, Rename, SetAttrs, SetXattr, Shape, Txn, Volume, mkfs};
 
 #[test]
 fn a_new_volume_has_an_empty_root() {
@@ -445,6 +445,46 @@ fn hidden_commits_in_one_directory_are_shown_one_by_one() {
         let mut all = Txn::new();
         let within = volume.within(&mut all, dump).unwrap();
         assert_eq!(within, tree(&volume));
+    }
+}
+
+/// Whichever of them is shown first: its page is there, the others' are not, and the file has a
+/// version that it did not have before.
+#[test]
+fn hidden_commits_that_overwrite_pages_of_one_file_are_shown_one_by_one() {
+    for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
+        let (disk, volume) = fresh(BLOCKS);
+        commit(&volume, |ops| {
+            let f = ops.create(ROOT, b"f", &file())?;
+            ops.write(f, 0, &bytes(7, 3 * BLOCK))
+        })
+        .unwrap();
+        volume.checkpoint().unwrap();
+        let mut want = bytes(7, 3 * BLOCK);
+        let hidden = [0, 1, 2].map(|n| {
+            let mut txn = Txn::new();
+            let write = |ops: &mut Ops<'_>| {
+                let f = ops.lookup(ROOT, b"f")?.ino;
+                ops.write(f, n * BLOCK as u64, &bytes(n, BLOCK))
+            };
+            volume.within(&mut txn, write).unwrap();
+            volume.commit_hidden(txn, &mut None).unwrap()
+        });
+        hidden.iter().for_each(|hidden| volume.durable(hidden.ticket()).unwrap());
+        let before = tree(&volume)["/f"].clone();
+        assert_eq!(before.content, want, "nothing is shown yet");
+        let mut times = vec![before.attrs.ctime];
+        for n in order {
+            volume.show(hidden[n]).unwrap();
+            want[n * BLOCK..(n + 1) * BLOCK].copy_from_slice(&bytes(n as u64, BLOCK));
+            let now = tree(&volume)["/f"].clone();
+            assert_eq!(now.content, want, "{order:?}, {n}");
+            assert!(times.iter().all(|time| *time < now.attrs.ctime), "{order:?}, {n}");
+            times.push(now.attrs.ctime);
+        }
+        let shown = tree(&volume);
+        volume.checkpoint().unwrap();
+        assert_eq!(tree(&open(Arc::new(disk.copy())).unwrap()), shown, "{order:?}");
     }
 }
 

@@ -284,6 +284,9 @@ impl Tree for SimFs {
         false
     }
 
+    fn shares_files(&self) -> bool {
+        false
+    }
     fn longest_target(&self) -> usize {
         PAGE - 1
     }

@@ -282,6 +282,9 @@ impl Tree for Intercept {
     fn is_settled(&self, changed: Time) -> bool {
         self.sim.is_settled(changed)
     }
+    fn shares_files(&self) -> bool {
+        self.sim.shares_files()
+    }
     fn longest_target(&self) -> usize {
         self.sim.longest_target()
     }

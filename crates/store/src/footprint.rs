@@ -16,25 +16,37 @@
 
 use crate::io::{HostId, Stamp};
 use crate::writeset::index::Index;
-use crate::writeset::{Attrs, Content, Ix, Origin, WriteSet};
+use crate::writeset::{Attrs, Content, Extent, Ix, Object, Origin, WriteSet};
 use std::collections::{HashMap, HashSet};
 use systx_base::Kind;
+
+/// Pages by which files are shared, in bytes.
+const PAGE: u64 = 4096;
 
 /// Write sets of which none touches what another one touches: they may be committed as one group.
 pub struct Disjoint {
     root: HostId,
+    by_pages: bool,
     footprints: Vec<Footprint>,
 }
 
 impl Disjoint {
     /// None yet, on the volume with this root.
     pub fn below(root: HostId) -> Disjoint {
-        Disjoint { root, footprints: Vec::new() }
+        Disjoint { root, by_pages: false, footprints: Vec::new() }
+    }
+
+    /// As [`Disjoint::below`]; files are shared by pages, see [`Footprint::by_pages`].
+    pub fn by_pages_below(root: HostId) -> Disjoint {
+        Disjoint { by_pages: true, ..Disjoint::below(root) }
     }
 
     /// Adds a write set; false, and it is not added, if it touches what one of the others touches.
     pub fn add(&mut self, set: &WriteSet) -> bool {
-        let footprint = Footprint::new(set, self.root);
+        let footprint = match self.by_pages {
+            true => Footprint::by_pages(set, self.root),
+            false => Footprint::new(set, self.root),
+        };
         let apart = |other: &Footprint| other.meets(&footprint) == Meeting::Apart;
         let fits = self.footprints.iter().all(apart);
         if fits {
@@ -52,6 +64,9 @@ struct InPlace {
     met: Stamp,
     /// The one that it left; `None`: it is not installed.
     left: Option<Stamp>,
+    /// The pages that are overwritten, first and last, if that is all that happens to a file, and
+    /// whoever overwrites others of it is not met ([`Footprint::by_pages`]).
+    pages: Option<Vec<(u64, u64)>>,
 }
 
 /// What a transaction changes, and what it needs to find unchanged.
@@ -69,6 +84,20 @@ pub struct Footprint {
 }
 
 impl Footprint {
+    /// As [`Footprint::new`], on a store that takes commits which overwrite different pages of one
+    /// file side by side ([`crate::io::Tree::shares_files`]).
+    pub fn by_pages(set: &WriteSet, root: HostId) -> Footprint {
+        let mut this = Footprint::new(set, root);
+        for (i, object) in set.objects.iter().enumerate() {
+            if let Some(id) = id_of(set, Ix(i as u32), root)
+                && let Some(changed) = this.in_place.get_mut(&id)
+            {
+                changed.pages = overwritten_pages(object);
+            }
+        }
+        this
+    }
+
     /// Of a write set below a root.
     pub fn new(set: &WriteSet, root: HostId) -> Footprint {
         let index = Index::new(set);
@@ -81,7 +110,7 @@ impl Footprint {
             if (is_dir || is_in_place(&index, ix))
                 && let Origin::Host { stamp, .. } = &object.origin
             {
-                this.in_place.insert(id, InPlace { is_dir, met: *stamp, left: None });
+                this.in_place.insert(id, InPlace { is_dir, met: *stamp, left: None, pages: None });
             } else if object.is_changed() || index.is_displaced(ix) || !index.targets(ix).is_empty()
             {
                 this.touched.insert(id);
@@ -159,7 +188,14 @@ impl Footprint {
     fn meets_in_place(&self, later: &Footprint) -> Meeting {
         let mut meeting = Meeting::Apart;
         for (id, file) in &later.in_place {
-            match self.in_place.get(id).map(|earlier| earlier.left) {
+            let earlier = self.in_place.get(id);
+            if let (Some(mine), Some(theirs)) =
+                (earlier.and_then(|e| e.pages.as_ref()), &file.pages)
+                && !mine.iter().any(|a| theirs.iter().any(|b| a.0 <= b.1 && b.0 <= a.1))
+            {
+                continue;
+            }
+            match earlier.map(|earlier| earlier.left) {
                 // Names that are installed there later would move the time on from what is set.
                 None if file.is_dir && self.needed.contains(id) => meeting = Meeting::InPlace,
                 None => {}
@@ -183,6 +219,20 @@ pub enum Meeting {
     InPlace,
     /// The later one may be committed when the earlier one is installed for good.
     Full,
+}
+
+/// The pages of a file that a transaction overwrites, first and last, if it does nothing else to
+/// it: the length stays, and the attributes but for the times that move by that.
+#[must_use]
+pub fn overwritten_pages(object: &Object) -> Option<Vec<(u64, u64)>> {
+    let Origin::Host { stamp, kind: Kind::File, .. } = &object.origin else { return None };
+    let Content::Patch { len, keep, extents } = &object.content else { return None };
+    let stays = *len == stamp.size && keep >= len;
+    if !stays || object.attrs != Attrs::default() || !object.xattrs.is_empty() {
+        return None;
+    }
+    let of = |e: &Extent| (e.offset / PAGE, (e.offset + e.data.len().max(1) - 1) / PAGE);
+    Some(extents.iter().map(of).collect())
 }
 
 /// Whether all that happens to an object is a change in place of a file.

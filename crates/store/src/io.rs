@@ -258,6 +258,9 @@ pub trait Tree: Send + Sync {
     fn fs_info(&self) -> Result<FsInfo>;
     /// Longest target of a symbolic link, in bytes.
     fn longest_target(&self) -> usize;
+    /// Whether commits that overwrite different pages of one file, and do nothing else to it, need
+    /// not wait for each other ([`crate::Footprint::by_pages`]).
+    fn shares_files(&self) -> bool;
     /// Wall clock.
     fn now(&self) -> Time;
 }

@@ -64,7 +64,7 @@ pub use dir_store::{AGE, Config, LEAST, LOGGED, Looked, SHARE, usual_limits};
 pub use error::{
     ApplyError, CheckpointError, CommitError, OpenError, Poisoned, Refused, ReserveError, UndoError,
 };
-pub use footprint::{Disjoint, Footprint, Meeting};
+pub use footprint::{Disjoint, Footprint, Meeting, overwritten_pages};
 pub use gc::{Tracked, Versions};
 pub use history::{Change, ChangeKind, CommitMeta, HistoryEntry, Told, TxnKind, changes};
 pub use install::{ApplyReport, Outside, OutsideChange};

@@ -399,6 +399,9 @@ impl crate::io::Tree for Dying {
     fn is_settled(&self, changed: Time) -> bool {
         self.inner.is_settled(changed)
     }
+    fn shares_files(&self) -> bool {
+        self.inner.shares_files()
+    }
     fn longest_target(&self) -> usize {
         self.inner.longest_target()
     }

@@ -26,7 +26,8 @@
 //! **Several at once.**  One is on its way to its decision; any number are decided, and wait for
 //! the disk or are being installed.  So several share a wait for the disk.  What is on its way does
 //! not meet what is decided ([`Marked::meets`]): it waits for that in [`SharedVolume::publish`],
-//! and so lets those go that were held by it.  So no two publications mark the same, and to the one
+//! and so lets those go that were held by it.  So no two publications mark the same, but for files
+//! in a volume of which they overwrite different pages, as long as no program is held.  To the one
 //! on its way what others hold is a request that is slow: an invalidation that would wait for any
 //! waits for it.  Nobody decided ever waits for somebody who is not.
 //!
@@ -278,8 +279,11 @@ impl SharedVolume {
         let alone = self.publishing.lock_beside();
         let guarded = self.guarded_now();
         let root = self.tree.stat(&self.tree.root()).map(|stat| stat.id).ok();
-        let marked = Arc::new(Marked::new(writes, root, !guarded.is_empty()));
-        self.wait_over(|other| other.meets(&marked));
+        let how = (!guarded.is_empty(), self.tree.shares_files());
+        let marked = Arc::new(Marked::new(writes, root, how));
+        // Else a program could be held by one after the other for ever.
+        let in_way = |other: &Marked| self.held.load(Acquire) > 0 && other.shares(&marked);
+        self.wait_over(|other| other.meets(&marked) || in_way(other));
         {
             let mut marks = self.marks.write();
             self.is_publishing.store(true, Release);
@@ -555,7 +559,12 @@ impl UnderWay {
     fn tell(&self) {
         self.marked.phase.lock().seen = true;
         self.marked.changed.notify_all();
-        let attrs = &self.marked.all.attrs;
+        let mut attrs = self.marked.all.attrs.clone();
+        {
+            // Of several that share a file the last one does it for all.
+            let marks = self.vol.marks.read();
+            attrs.retain(|id| !marks.iter().any(|other| other.will_tell(oid_of(*id))));
+        }
         if attrs.len() > TOLD_MAX {
             self.vol.afterwards.begin();
         }

@@ -17,7 +17,7 @@ use std::collections::HashSet;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, RwLock, rank};
@@ -36,6 +36,8 @@ pub struct SharedVolume {
     pub(crate) marks: RwLock<Vec<Arc<Marked>>>,
     /// Whether there may be marks: a hint that spares looking.
     pub(crate) is_publishing: AtomicBool,
+    /// How many plain requests are held by commits.
+    pub(crate) held: AtomicUsize,
     pub(crate) afterwards: Afterwards,
     /// What open snapshots need of what has been changed since they began.
     pub past: Arc<Past>,
@@ -71,6 +73,7 @@ impl SharedVolume {
             publishing: Mutex::new(rank::PUBLICATION, ()),
             marks: RwLock::new(rank::MARKS, Vec::new()),
             is_publishing: AtomicBool::new(false),
+            held: AtomicUsize::new(0),
             afterwards: Afterwards::new(),
             past: Arc::new(Past::new()),
             moments: None,

@@ -69,6 +69,7 @@ impl Cover {
         let files: BTreeSet<Ino> = files.copied().collect();
         for ino in files.into_iter().filter(|ino| !is_new(ino)) {
             let pages = old_pages(state, txn, ino, &mut hides.segments)?;
+            hides.pages.insert(ino, pages.keys().copied().collect());
             above.pages.insert(ino, pages);
         }
         hides.segments.sort_unstable();
@@ -185,8 +186,13 @@ impl State {
             }
             veil.times.remove(ino);
             veil.above.patches.remove(ino);
-            veil.above.pages.remove(ino);
         }
+        for (ino, pages) in &hides.pages {
+            if let Some(above) = veil.above.pages.get_mut(ino) {
+                pages.iter().for_each(|page| drop(above.remove(page)));
+            }
+        }
+        veil.above.pages.retain(|_, pages| !pages.is_empty());
         hides.segments.iter().for_each(|segment| self.usage.veil(*segment, -1));
         hides.held.iter().try_for_each(|ino| self.release(*ino))
     }

@@ -151,6 +151,9 @@ impl Tree for RealIo {
         read_full(h, buf, offset)
     }
 
+    fn shares_files(&self) -> bool {
+        false
+    }
     fn longest_target(&self) -> usize {
         self.longest_target
     }

@@ -401,6 +401,9 @@ impl Tree for Memory {
         let (magic, bsize) = (0x0102_1994, 4096);
         Ok(FsInfo { magic, class, bsize, blocks, bfree, bavail, files, ffree, namelen })
     }
+    fn shares_files(&self) -> bool {
+        false
+    }
     fn longest_target(&self) -> usize {
         4095
     }

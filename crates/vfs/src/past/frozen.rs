@@ -258,6 +258,9 @@ impl Tree for PastTree {
         self.now.now()
     }
 
+    fn shares_files(&self) -> bool {
+        self.now.shares_files()
+    }
     fn longest_target(&self) -> usize {
         self.now.longest_target()
     }

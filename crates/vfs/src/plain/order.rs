@@ -9,7 +9,8 @@ use crate::inode_locks::Ticket;
 use crate::publication::{Admitted, Held, Marked};
 use crate::shared::SharedVolume;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{AcqRel, Acquire};
 use std::time::{Duration, Instant};
 use systx_base::sync::ReadGuard;
 use systx_base::{Oid, TxnId};
@@ -27,6 +28,22 @@ pub struct Order {
     names_go: bool,
     /// The kernel has the locks of view 0 while it asks.
     has_locks: bool,
+}
+
+/// A request that is held, from the first commit that does so on.
+struct Waits<'v>(&'v AtomicUsize);
+
+impl Waits<'_> {
+    fn in_(count: &AtomicUsize) -> Waits<'_> {
+        count.fetch_add(1, AcqRel);
+        Waits(count)
+    }
+}
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, AcqRel);
+    }
 }
 
 impl Order {
@@ -59,6 +76,7 @@ impl Order {
         held: &mut Option<Held>,
     ) -> Reply<ReadGuard<'_, Vec<Arc<Marked>>>> {
         let mut arrival = None;
+        let mut waits = None;
         let mut looked = Instant::now();
         let is_change = !changes.0.is_empty();
         loop {
@@ -77,6 +95,7 @@ impl Order {
             if is_change && !held.as_ref().is_some_and(|held| held.is_of(&marked)) {
                 *held = Some(marked.hold());
             }
+            waits.get_or_insert_with(|| Waits::in_(&self.vol.held));
             drop(marks);
             marked.wait(is_change);
             if looked.elapsed() >= LOOK {

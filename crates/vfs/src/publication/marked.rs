@@ -108,17 +108,31 @@ pub(crate) struct Arrival {
     at: Instant,
 }
 
+fn footprint(writes: &WriteSet, root: Option<HostId>, by_pages: bool) -> Footprint {
+    let of = if by_pages { Footprint::by_pages } else { Footprint::new };
+    root.map_or_else(Footprint::default, |root| of(writes, root))
+}
+
+fn id_of(writes: &WriteSet, root: Option<HostId>, ix: Ix) -> Option<HostId> {
+    match &writes.objects.get(ix.0 as usize)?.origin {
+        Origin::Root => root,
+        Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(stamp.id),
+        Origin::New(_) => None,
+    }
+}
+
 impl Marked {
-    /// `guarded`: whether there is a guarded directory, in which it could be seen.
-    pub(super) fn new(writes: &WriteSet, root: Option<HostId>, guarded: bool) -> Marked {
-        let footprint = root.map_or_else(Footprint::default, |root| Footprint::new(writes, root));
+    /// `guarded`: whether there is a guarded directory, in which it could be seen; `by_pages`: what
+    /// overwrites different pages of one file does not meet.
+    pub(super) fn new(
+        writes: &WriteSet,
+        root: Option<HostId>,
+        (guarded, by_pages): (bool, bool),
+    ) -> Marked {
+        let footprint = footprint(writes, root, by_pages);
         let nothing = WriteSet::default();
         let writes = if guarded { writes } else { &nothing };
-        let id_of = |ix: Ix| match &writes.objects.get(ix.0 as usize)?.origin {
-            Origin::Root => root,
-            Origin::Host { stamp, .. } | Origin::Grave { stamp, .. } => Some(stamp.id),
-            Origin::New(_) => None,
-        };
+        let id_of = |ix: Ix| id_of(writes, root, ix);
         let is_dir = |ix: Ix| {
             let origin = writes.objects.get(ix.0 as usize).map(|o| &o.origin);
             matches!(origin, Some(Origin::Host { kind: Kind::Dir, .. }))
@@ -316,6 +330,18 @@ impl Marked {
     pub(super) fn meets(&self, other: &Marked) -> bool {
         self.footprint.meets(&other.footprint) != Meeting::Apart
             || self.names.keys().any(|dir| other.names.contains_key(dir))
+    }
+
+    /// Whether both change the same objects; if they do not meet, different pages of files.
+    pub(super) fn shares(&self, other: &Marked) -> bool {
+        self.attrs.iter().any(|oid| other.attrs.contains(oid))
+    }
+
+    /// Whether it is decided, changes attributes of this object, and has yet to tell the kernel of
+    /// them.
+    pub(super) fn will_tell(&self, oid: Oid) -> bool {
+        let phase = self.phase.lock();
+        self.attrs.contains(&oid) && phase.decided && !phase.seen
     }
 
     /// A change has to wait: reads wait for it in turn, until the answer is dropped.

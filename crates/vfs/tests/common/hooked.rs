@@ -1,7 +1,7 @@
 //! The backing file system, with something that happens right before or right after one call of one
 //! thread.
 
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 use systx_base::sync::{is_held, rank};
@@ -24,6 +24,8 @@ pub struct Hooked {
     class: Option<Class>,
     /// After so many calls nothing succeeds any more, as if this process had died.
     left: AtomicUsize,
+    /// Whether commits are said to share files.
+    shares: AtomicBool,
 }
 
 impl Hooked {
@@ -36,7 +38,13 @@ impl Hooked {
     pub fn of_class(io: RealIo, class: Option<Class>) -> Arc<Hooked> {
         let whose = std::thread::current().id();
         let (moments, left) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
-        Arc::new(Hooked { io, whose, moments, act: Mutex::new(None), class, left })
+        let (act, shares) = (Mutex::new(None), AtomicBool::new(false));
+        Arc::new(Hooked { io, whose, moments, act, class, left, shares })
+    }
+
+    /// Says from now on that commits share files.
+    pub fn share_files(&self) {
+        self.shares.store(true, SeqCst);
     }
 
     /// Fails all calls after so many.  Not for several threads.
@@ -128,6 +136,9 @@ impl Tree for Hooked {
     }
     fn is_settled(&self, changed: Time) -> bool {
         self.io.is_settled(changed)
+    }
+    fn shares_files(&self) -> bool {
+        self.shares.load(SeqCst)
     }
     fn longest_target(&self) -> usize {
         self.io.longest_target()
