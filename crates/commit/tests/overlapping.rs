@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use systx_base::{Kind, TxnId};
-use systx_store::io::Tree as _;
 use systx_store::real::RealIo;
 use systx_store::writeset::{Bind, Content, Data, Extent, Ix, Object, Origin, WriteSet};
 use systx_txn::{BeginOptions, ObjectRef};

@@ -29,7 +29,7 @@ use std::time::Duration;
 use systx_base::Time;
 use systx_base::sync::{Mutex, rank};
 use systx_fuse::{Config, FileLocks, Users};
-use systx_lfs::device::FileDevice;
+use systx_lfs::device::{Cached, FileDevice};
 use systx_lfs::{CleanerThread, CostBenefit, Error, Limits, Plan, Volume, read_super};
 use systx_lfs_store::VolumeStore;
 use systx_lfs_view::{VolumeView, Way};
@@ -91,6 +91,10 @@ impl Which {
     }
 }
 
+/// Blocks of an open image in memory, 16 MiB, beside what waits to be written
+/// ([`Limits::dirty_pages_max`], twice that).
+const BLOCKS_KEPT: usize = 4 << 10;
+
 /// An image that is open, for all mounts of it.
 pub(crate) struct Opened {
     store: Arc<VolumeStore>,
@@ -110,7 +114,8 @@ impl Opened {
             limits: Limits::default(),
         };
         let others = Elsewhere { owner: elsewhere::own(), ledger };
-        let store = systx_lfs_store::open(Arc::new(device), config, &others);
+        let device = Arc::new(Cached::new(device, BLOCKS_KEPT));
+        let store = systx_lfs_store::open(device, config, &others);
         let store = store.map_err(|e| not_recovered(file, &e))?;
         if let Some(number) = store.known_as() {
             ledger.images.opened(number, &dir.join(STORE_DIR), &store);

@@ -57,6 +57,7 @@ pub struct VolumeTree {
     /// Device number.
     dev: u64,
     dropped: Sender<Dropped>,
+    root: Handle,
     going: Mutex<Going>,
     /// See [`VolumeTree::ask_first`].
     asked: Mutex<Option<KnownOpeners>>,
@@ -91,6 +92,7 @@ impl VolumeTree {
             clock,
             dev,
             dropped: sender,
+            root: unheld(ROOT),
             going,
             asked: Mutex::new(rank::LEAF, None),
         }
@@ -322,11 +324,8 @@ fn must(is: bool, errno: Errno) -> Result<()> {
 
 impl Tree for VolumeTree {
     fn root(&self) -> Handle {
-        // The root has a name for ever, and needs no hold.
-        match self.handle(ROOT, false) {
-            Ok(root) => root,
-            Err(_) => unheld(ROOT),
-        }
+        // It has a name for ever, and needs no hold.
+        self.root.clone()
     }
     fn open_dir(&self, at: &Handle, name: &[u8]) -> Result<Handle> {
         self.open(at, name, false, |kind| must(kind == Kind::Dir, Errno::NOTDIR))

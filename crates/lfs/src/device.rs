@@ -1,8 +1,10 @@
 //! Where a volume lies: an array of blocks, and three promises about writes.
 
+mod cached;
 mod file;
 mod simulated;
 
+pub use cached::Cached;
 pub use file::FileDevice;
 pub use simulated::{Crash, Cuts, Fault, SECTOR, SimDisk};
 
