@@ -70,7 +70,8 @@ impl Reads {
 
     /// Somebody reads so many pages of a file, of `all`, in so many runs.
     pub fn jumped(&mut self, ino: Ino, pages: u64, runs: u64, all: u64) {
-        let more = runs.saturating_sub(1 + pages / TOGETHER);
+        // One more may be the end of a segment.
+        let more = runs.saturating_sub(2 + pages / TOGETHER);
         if more == 0 {
             return;
         }
