@@ -342,7 +342,8 @@ fn space_is_as_without_the_thread() {
     for seed in 0..2 * common::budget() as u64 {
         let (disk, volume) = fresh(9 + 24 * u64::from(common::SEGMENT));
         let volume = Arc::new(volume);
-        let cleaner = CleanerThread::start(volume.clone(), plan(60, 80), Arc::new(Greedy)).unwrap();
+        let cleaner =
+            CleanerThread::start(volume.clone(), plan(200, 200), Arc::new(Greedy)).unwrap();
         let refused = std::thread::scope(|s| {
             let writers: Vec<_> = (0..3u64)
                 .map(|t| {
