@@ -17,9 +17,10 @@ use systx_lfs::format::Ino;
 use systx_lfs::{Error, Hidden, Ops, Txn};
 use systx_store::io::Stamp;
 use systx_store::record::{Commit, History, OldContent, history_name};
-use systx_store::writeset::WriteSet;
+use systx_store::writeset::{Origin, WriteSet};
 use systx_store::{
     ApplyError, ApplyReport, CommitError, CommitMeta, Committed, Joint, Outcome, Ready,
+    overwritten_pages,
 };
 
 /// What is done in the transaction of a commit beside it.
@@ -90,6 +91,7 @@ impl VolumeStore {
         let mut failed = None;
         let mut commit = commit;
         let done = self.volume.within(&mut txn, |ops| {
+            self.met_now(ops, &mut commit.set);
             let (of, id) = ((&*self.tree, &self.own), (commit.meta.txn, lsn));
             let mut installed = match install(ops, of, &commit.set, id, (keep, open)) {
                 Ok(installed) => installed,
@@ -113,6 +115,20 @@ impl VolumeStore {
             (Some(installed), _) => Ok((txn, installed)),
             (None, Some(failed)) => Err(failed),
             (None, None) => Err(Failed::UnknownSlot),
+        }
+    }
+
+    /// Of files of which others may have overwritten other pages meanwhile, the versions that the
+    /// last one before has left.  By them undo knows what lies above what.
+    fn met_now(&self, ops: &mut Ops<'_>, set: &mut WriteSet) {
+        for object in &mut set.objects {
+            let shares = overwritten_pages(object).is_some();
+            if let (true, Origin::Host { stamp, .. }) = (shares, &mut object.origin)
+                && let Ok(stat) = self.tree.stat_of(ops, stamp.id.ino)
+                && (stat.id, stat.size) == (stamp.id, stamp.size)
+            {
+                *stamp = stat.stamp();
+            }
         }
     }
 

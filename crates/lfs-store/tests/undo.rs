@@ -119,6 +119,57 @@ fn sides(store: &VolumeStore, txn: u64) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
     (read(&past.old), read(&past.new))
 }
 
+/// Each has met the same version of the file.  Which of them is seen first is chance; which is
+/// taken back first is not, as ever.
+#[test]
+fn what_overwrote_pages_of_one_file_at_once_is_taken_back_in_the_order_of_the_log() {
+    for shown in [[2, 3, 4], [4, 2, 3], [3, 4, 2]] {
+        let dev: Arc<dyn Device> = Arc::new(MemDevice::new(8192));
+        make(dev.clone());
+        let store = open(dev.clone());
+        let mut sets = Sets::new(&store);
+        let len = 4 * BLOCK - 1000;
+        sets.file("/f", &bytes(1, len));
+        write(&store, TxnId(1), sets.set);
+        // A whole page, a part of one, and the last one.
+        let ranges = [(0, BLOCK), (BLOCK + 7, 100), (3 * BLOCK, BLOCK - 1000)];
+        let members = ranges.iter().zip(2..).map(|((at, n), txn)| {
+            let mut sets = Sets::new(&store);
+            sets.object("/f").content = patch(len as u64, *at as u64, &bytes(txn, *n));
+            let reservation = store.reserve(&sets.set).unwrap();
+            Ready { reservation, set: sets.set, meta: meta(TxnId(txn)) }
+        });
+        let mut states = vec![dump(&store)];
+        for ((at, n), txn) in ranges.iter().zip(2..) {
+            let mut next = states[states.len() - 1].clone();
+            next.get_mut("/f").unwrap().content[*at..*at + *n].copy_from_slice(&bytes(txn, *n));
+            states.push(next);
+        }
+        let done: Vec<_> =
+            store.commit_group(members.collect()).into_iter().map(Result::unwrap).collect();
+        for txn in shown {
+            store.apply(done[txn - 2].lsn).unwrap();
+        }
+        let now = |store: &VolumeStore| dump(store)["/f"].content.clone();
+        let state = |n: usize| states[n].get("/f").unwrap().content.clone();
+        assert_eq!(now(&store), state(3), "{shown:?}");
+        for of in [2, 3] {
+            let refused = store.undo_set(TxnId(of)).map(drop);
+            assert!(matches!(refused, Err(UndoError::Overlap(_))), "{of}: {refused:?}");
+        }
+        for (of, txn, left) in [(4, 5, 2), (3, 6, 1), (2, 7, 0), (7, 8, 1), (6, 9, 2), (5, 10, 3)] {
+            let taken_back = store.undo_set(TxnId(of)).map(drop);
+            assert!(taken_back.is_ok(), "{shown:?}: undo of {of}: {taken_back:?}");
+            undo(&store, of, txn);
+            assert_eq!(now(&store), state(left), "{shown:?}: undo of {of}");
+        }
+        for (txn, n) in [(4, 3), (3, 2), (2, 1)] {
+            assert_eq!(sides(&store, txn), (Some(state(n - 1)), Some(state(n))), "{shown:?}");
+        }
+        sound(store, dev);
+    }
+}
+
 #[test]
 fn an_undo_writes_no_content_whatever_it_takes_back() {
     let dev = Counting::new(8192);
