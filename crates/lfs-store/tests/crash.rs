@@ -12,6 +12,7 @@ use std::sync::Arc;
 use systx_base::{Kind, TxnId, mix};
 use systx_lfs::Greedy;
 use systx_lfs::device::{Cuts, Fault, SimDisk};
+use systx_lfs::format::BLOCK;
 use systx_lfs::fsck::check;
 use systx_lfs_store::VolumeStore;
 use systx_store::writeset::{NewKind, WriteSet};
@@ -231,6 +232,57 @@ fn to_and_fro() -> Run {
 #[test]
 fn a_power_cut_leaves_all_of_what_an_undo_moves_or_nothing() {
     let seen = crashes(&to_and_fro(), Cuts { each: 12, seed: 7 }).unwrap_or_else(|e| panic!("{e}"));
+    println!("{seen} crashes");
+    assert!(seen > 100, "{seen}");
+}
+
+/// Commits that overwrite different pages of one file, two in a group and a third one before they
+/// are applied, which are then applied in any order.
+fn side_by_side() -> Run {
+    let (disk, store) = fresh();
+    let len = 9 * BLOCK as u64 - 500;
+    let mut trees = vec![dump(&store)];
+    let mut sets = Sets::new(&store);
+    sets.file("/f", &bytes(1, len as usize));
+    mark(&disk, 1, 0);
+    let done = store.commit_group(vec![ready(&store, 1, TxnKind::Run, sets.set)]).remove(0);
+    mark(&disk, 1, 1);
+    store.apply(done.unwrap().lsn).unwrap();
+    trees.push(dump(&store));
+    for (round, shown) in [[2, 1, 0], [0, 2, 1], [1, 0, 2]].into_iter().enumerate() {
+        let first = trees.len();
+        let mut all = Vec::new();
+        for n in first..first + 3 {
+            let (at, new) = ((n * 4 % 9) * BLOCK + 3 * round, bytes(n as u64, BLOCK - 500));
+            let mut next = trees.last().unwrap().clone();
+            next.get_mut("/f").unwrap().content[at..at + new.len()].copy_from_slice(&new);
+            trees.push(next);
+            let mut sets = Sets::new(&store);
+            sets.object("/f").content = patch(len, at as u64, &new);
+            all.push(ready(&store, n as u64, TxnKind::Run, sets.set));
+        }
+        let late = all.pop().unwrap();
+        mark(&disk, first + 1, first - 1);
+        let mut done = store.commit_group(all);
+        mark(&disk, first + 2, first + 1);
+        done.extend(store.commit_group(vec![late]));
+        mark(&disk, first + 2, first + 2);
+        let lsns: Vec<u64> = done.into_iter().map(|done| done.unwrap().lsn).collect();
+        for (step, n) in shown.into_iter().enumerate() {
+            store.apply(lsns[n]).unwrap();
+            if step == round {
+                store.checkpoint().unwrap();
+            }
+        }
+        assert_eq!(dump(&store), *trees.last().unwrap());
+    }
+    Run { disk, trees }
+}
+
+#[test]
+fn a_power_cut_leaves_whole_ones_of_commits_that_share_a_file() {
+    let seen =
+        crashes(&side_by_side(), Cuts { each: 12, seed: 3 }).unwrap_or_else(|e| panic!("{e}"));
     println!("{seen} crashes");
     assert!(seen > 100, "{seen}");
 }
