@@ -22,8 +22,8 @@
 //! wait that would close a circle does not begin: the access is decided by age, so one of the two
 //! loses, and never the oldest of the circle.
 //!
-//! **Progress.**  Who cannot lose does not wait here, but in two-phase locking.  Who waits can
-//! still lose, to anybody stronger than itself, and is woken by that.
+//! **Progress.**  A read that cannot lose does not wait here, but in two-phase locking.  A
+//! transaction that waits can still lose, to anybody stronger than itself, and is woken by that.
 
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
