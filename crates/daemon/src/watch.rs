@@ -9,6 +9,7 @@
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
@@ -44,6 +45,29 @@ struct Target {
     node: NodeId,
 }
 
+impl Target {
+    fn new(view: &Arc<dyn Keeps>, node: NodeId) -> Target {
+        Target { view: Arc::downgrade(view), node }
+    }
+
+    /// Another view may have a node of the same number.
+    fn is(&self, other: &Target) -> bool {
+        self.view.ptr_eq(&other.view) && self.node == other.node
+    }
+}
+
+/// The kernel does not know what is meant any more: each change would ask it again, for all that
+/// was ever open.  Returns whether nothing of the file is left.
+fn forget<K: Hash + Eq>(all: &mut HashMap<K, Vec<Target>>, file: K, gone: &Target) -> bool {
+    let Some(of_file) = all.get_mut(&file) else { return false };
+    of_file.retain(|target| !target.is(gone));
+    let is_last = of_file.is_empty();
+    if is_last {
+        all.remove(&file);
+    }
+    is_last
+}
+
 impl Watcher {
     fn objects(&self) -> &Arc<Mutex<Objects>> {
         self.objects.get_or_init(|| Arc::new(Mutex::new(rank::LEAF, HashMap::new())))
@@ -51,17 +75,14 @@ impl Watcher {
 
     /// From now on, changes of the file make the kernel drop the pages of the node.
     pub fn add(&self, view: &Arc<dyn Keeps>, node: NodeId, (file, id): (BorrowedFd<'_>, HostId)) {
-        let target = Target { view: Arc::downgrade(view), node };
-        self.objects().lock().entry(id).or_default().push(target);
+        self.objects().lock().entry(id).or_default().push(Target::new(view, node));
         let Some(watch) = self.watch.get_or_init(start) else { return };
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let flags = WatchFlags::MODIFY | WatchFlags::MASK_ADD;
         // With the lock, so that the first change finds its target.
         let mut targets = watch.targets.lock();
         match inotify::add_watch(&watch.inotify, path, flags) {
-            Ok(id) => {
-                targets.entry(id).or_default().push(Target { view: Arc::downgrade(view), node });
-            }
+            Ok(id) => targets.entry(id).or_default().push(Target::new(view, node)),
             Err(errno) => tracing::warn!(%errno, "a file that is open in a view is not watched"),
         }
     }
@@ -103,24 +124,13 @@ impl Follower for Watcher {
         let drop_all = move || {
             for (id, view, node) in met {
                 if !view.drop_pages(node) {
-                    forget(&mut objects.lock(), id, node);
+                    forget(&mut objects.lock(), id, &Target::new(&view, node));
                 }
             }
         };
         let thread = std::thread::Builder::new().name("follow".into()).spawn(drop_all);
         if let Err(error) = thread {
             tracing::warn!(%error, "files open over a commit may show old pages");
-        }
-    }
-}
-
-/// The kernel does not know the node any more: each commit would ask it again, for all that was
-/// ever open.
-fn forget(objects: &mut Objects, id: HostId, node: NodeId) {
-    if let Some(of_file) = objects.get_mut(&id) {
-        of_file.retain(|target| target.node != node);
-        if of_file.is_empty() {
-            objects.remove(&id);
         }
     }
 }
@@ -172,18 +182,66 @@ impl Watch {
         };
         for (id, view, node) in targets {
             if !view.drop_pages(node) {
-                self.forget(id, node);
+                self.forget(id, &Target::new(&view, node));
             }
         }
     }
 
-    fn forget(&self, id: i32, node: NodeId) {
+    fn forget(&self, id: i32, gone: &Target) {
         let mut targets = self.targets.lock();
-        let Some(of_file) = targets.get_mut(&id) else { return };
-        of_file.retain(|target| target.node != node);
-        if of_file.is_empty() {
-            targets.remove(&id);
+        if forget(&mut targets, id, gone) {
             let _ = inotify::remove_watch(&self.inotify, id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::sync::mpsc::{Sender, channel};
+    use std::time::Duration;
+
+    /// Tells of each drop; whether the kernel knows its nodes.
+    struct Seen {
+        told: Mutex<Sender<&'static str>>,
+        name: &'static str,
+        known: bool,
+    }
+
+    impl Keeps for Seen {
+        fn drop_pages(&self, _: NodeId) -> bool {
+            self.told.lock().send(self.name).expect("the test waits");
+            self.known
+        }
+    }
+
+    #[test]
+    fn what_one_view_has_closed_another_with_the_same_number_of_it_is_still_told_of() {
+        let (tell, told) = channel();
+        let view = |name, known| -> Arc<dyn Keeps> {
+            Arc::new(Seen { told: Mutex::new(rank::LEAF, tell.clone()), name, known })
+        };
+        let (closed, open) = (view("closed", false), view("open", true));
+        let place = tempfile::tempdir().expect("a directory");
+        let mut file = std::fs::File::create(place.path().join("f")).expect("a file");
+        let id = HostId { ino: 1, btime: Default::default() };
+        let watcher = Watcher::default();
+        for view in [&closed, &open] {
+            watcher.add(view, NodeId(7), (file.as_fd(), id));
+        }
+        let next = |n| -> Vec<_> {
+            let limit = Duration::from_secs(300);
+            (0..n).map(|_| told.recv_timeout(limit).expect("it is told")).collect()
+        };
+        // By commits of a volume, and by the kernel.
+        watcher.changed(&[id]);
+        assert_eq!(next(2), ["closed", "open"]);
+        file.write_all(b"changed").expect("ours");
+        assert_eq!(next(2), ["closed", "open"]);
+        watcher.changed(&[id]);
+        file.write_all(b"again").expect("ours");
+        assert_eq!(next(2), ["open", "open"]);
     }
 }
