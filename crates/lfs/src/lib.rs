@@ -46,6 +46,7 @@ mod strays;
 mod stream;
 mod superblock;
 mod tree;
+mod turns;
 mod txn;
 mod usage;
 mod veil;

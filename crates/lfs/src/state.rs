@@ -17,9 +17,11 @@ use crate::piece::Purpose;
 use crate::promise::Promises;
 use crate::root::{Kept, Snapshot};
 use crate::tree::Tree;
+use crate::turns::Turns;
 use crate::txn::{Returned, Txn};
 use crate::usage::Usage;
 use std::collections::{BTreeSet, HashMap};
+use std::thread::Thread;
 
 /// Segments that only those may take who make space.
 pub const RESERVE: u32 = 7;
@@ -31,7 +33,7 @@ const SLACK: u32 = 3;
 const OBJECTS: usize = 100_000;
 
 /// How far writing is.
-#[derive(Clone, Default, Debug)]
+#[derive(Default, Debug)]
 pub struct Flow {
     /// Commits so far.
     pub applied: u64,
@@ -52,6 +54,8 @@ pub struct Flow {
     pub cleaning: bool,
     /// Blocks that the last checkpoint has written at most, but for what waited.
     pub checkpoint: u64,
+    /// Threads that wait for their commits.
+    pub turns: Turns,
 }
 
 /// Room that somebody asks for.
@@ -91,6 +95,16 @@ impl Flow {
             None => Ok(()),
             Some(Stopped::ReadOnly) => Err(Error::ReadOnly),
             Some(Stopped::Poisoned) => Err(Error::Poisoned),
+        }
+    }
+
+    /// Who has a reason to go on; to be called by a thread that has written, or that was to write.
+    #[must_use]
+    pub fn hand_on(&mut self) -> Vec<Thread> {
+        match self.stopped {
+            _ if self.writing => Vec::new(),
+            Some(_) => self.turns.all(),
+            None => self.turns.next(self.durable),
         }
     }
 }

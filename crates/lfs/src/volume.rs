@@ -30,6 +30,7 @@ use crate::veil::Hidden;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, Thread};
 use systx_base::Kind;
 use systx_base::sync::{Event, Guard, Mutex, rank};
 
@@ -66,6 +67,8 @@ pub struct Volume {
     work: Event,
     /// Commits so far, but those of the cleaner.
     commits: AtomicU64,
+    /// Commits that were made durable by a group, for those that wait without the lock.
+    durable: AtomicU64,
     env: Env,
     label: String,
     report: Report,
@@ -213,9 +216,9 @@ impl Volume {
         let env = state.tree.env.clone();
         let state = Mutex::new(rank::LOG, state);
         let views = Mutex::new(rank::LEAF, BTreeMap::new());
-        let (written, work, commits) = Default::default();
+        let (written, work, commits, durable) = Default::default();
         let label = sup.label;
-        Volume { state, written, work, commits, env, label, report, views }
+        Volume { state, written, work, commits, durable, env, label, report, views }
     }
 
     /// What recovery has found.
@@ -438,45 +441,61 @@ impl Volume {
     /// again.
     pub fn durable(&self, ticket: u64) -> Result<()> {
         let mut state = self.state.lock();
-        loop {
-            if state.flow.durable >= ticket {
-                return Ok(());
-            }
-            state.flow.goes_on()?;
-            if state.flow.writing {
-                self.written.wait(&mut state);
+        let mut done = Ok(());
+        while done.is_ok() && state.flow.durable < ticket {
+            if !state.flow.writing {
+                (state, done) = self.lead(state);
                 continue;
             }
-            state = self.lead(state)?;
+            state.flow.turns.wait_for(ticket);
+            drop(state);
+            thread::park();
+            if self.durable.load(Ordering::Acquire) >= ticket {
+                return Ok(());
+            }
+            state = self.state.lock();
+            state.flow.turns.leave();
         }
+        let next = state.flow.hand_on();
+        drop(state);
+        next.iter().for_each(Thread::unpark);
+        done
     }
 
     /// Writes all that waits, while others go on.
-    fn lead<'a>(&'a self, mut state: Guard<'a, State>) -> Result<Guard<'a, State>> {
+    fn lead<'a>(&'a self, mut state: Guard<'a, State>) -> (Guard<'a, State>, Result<()>) {
         let covers = state.flow.applied;
-        let group = state.assemble(Purpose::Commit)?;
+        let assembled = state.flow.goes_on().and_then(|()| state.assemble(Purpose::Commit));
+        let group = match assembled {
+            Ok(group) => group,
+            Err(error) => return (state, Err(error)),
+        };
         state.flow.writing = true;
         drop(state);
-        let done = group.write_durable(&*self.env.dev);
+        let mut done = group.write_durable(&*self.env.dev);
         let mut state = self.state.lock();
         state.flow.writing = false;
-        match &done {
-            Ok(()) => {
-                state.settle(&group);
-                state.flow.durable = covers;
-            }
-            Err(_) => state.flow.stopped = Some(Stopped::Poisoned),
-        }
         self.written.notify_all();
-        done?;
+        if done.is_ok() {
+            state.settle(&group);
+            state.flow.durable = covers;
+            self.durable.store(covers, Ordering::Release);
+            done = self.checkpoint_if_due(&mut state);
+        } else {
+            state.flow.stopped = Some(Stopped::Poisoned);
+        }
+        (state, done)
+    }
+
+    fn checkpoint_if_due(&self, state: &mut Guard<'_, State>) -> Result<()> {
         let geometry = &self.env.geometry;
         let log = u64::from(geometry.segments) * u64::from(geometry.segment_blocks) / 8;
         // 64 MiB of log are read again in a fraction of a second.
         let due = state.flow.since >= log.min(16 << 10);
         if due || state.is_short() && state.reclaimable() >= 3 * state.price() {
-            checkpoint::write(&mut state)?;
+            checkpoint::write(state)?;
         }
-        Ok(state)
+        Ok(())
     }
 
     /// Makes all that was committed durable.
