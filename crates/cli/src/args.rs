@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
+use systx_protocol::modes::{Way, chosen};
 use systx_protocol::{Policy, STALL_MS_MAX};
 
 /// Run commands as transactions: all of what they do to files happens, or none of it.
@@ -597,7 +598,7 @@ pub struct Mount {
     #[arg(value_name = "DIR|FILE")]
     pub dir: Option<PathBuf>,
     /// Where to mount the volume in FILE
-    #[arg(value_name = "DIR", conflicts_with_all = GUARD_ONLY)]
+    #[arg(value_name = "DIR", conflicts_with_all = ["force", "store"])]
     pub on: Option<PathBuf>,
     /// A snapshot of the volume, read-only, beside the live tree or without it: its name; or a time
     /// as `systx snapshots` shows it (2026-11-26, "2026-11-26 14:00"; UTC), or the id of a
@@ -606,7 +607,7 @@ pub struct Mount {
     pub at: Option<String>,
     /// Programs have transactions of their threads in the volume (libsystx), as in a guarded
     /// directory. Opening and closing a file then asks the daemon, and so does a file lock
-    #[arg(long, requires = "on", conflicts_with = "at")]
+    #[arg(long, requires = "on")]
     pub threads: bool,
     /// Also if processes hold something in it, which they can then change past the guard
     #[arg(short, long, requires = "dir")]
@@ -636,16 +637,28 @@ pub struct Mount {
     /// are as fast as without the guard. Then programs have no transactions of their own here
     /// (libsystx), only runs and paths, and file locks of programs here exclude no program that
     /// reaches the files otherwise
-    #[arg(long, requires = "dir", conflicts_with = "routed")]
+    #[arg(long, requires = "dir")]
     pub fast_open: bool,
     /// No transaction is committed in it that the process does not agree with that listens at
     /// SOCKET, and programs outside of transactions change nothing
-    #[arg(long, value_name = "SOCKET", requires = "dir", conflicts_with = "fast_open")]
+    #[arg(long, value_name = "SOCKET", requires = "dir")]
     pub certifier: Option<PathBuf>,
 }
 
-/// Options of `systx mount` that say how a directory is guarded, and nothing of a volume.
-const GUARD_ONLY: [&str; 4] = ["force", "store", "routed", "fast_open"];
+impl Mount {
+    /// What is wanted. Which of these exclude each other is not for clap to know.
+    #[must_use]
+    pub fn modes(&self) -> Vec<Way> {
+        chosen([
+            (self.fast_open, Way::FastOpen),
+            (self.routed, Way::Routed),
+            (self.certifier.is_some(), Way::Certifier),
+            (self.threads, Way::Thread),
+            (self.at.is_some(), Way::Moment),
+            (self.on.is_some(), Way::Volume),
+        ])
+    }
+}
 
 /// `systx umount`.
 #[derive(Clone, Debug, Args)]

@@ -11,6 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use systx_base::TxnId;
+use systx_protocol::modes::{self, Way};
 
 /// How long a certifier may take to see that it is asked.
 const GREETING: Duration = Duration::from_secs(30);
@@ -80,12 +81,9 @@ impl Certifier {
     }
 
     /// A commit that it is not asked about is refused.
-    pub fn not_asked(&self) -> Failure {
-        let text = format!("{} has a certifier, which is not asked this way", self.dir.display());
-        Failure::new(FailureKind::State, text).path(self.dir.as_path()).hint(
-            "transactions of threads and whole ones of `systx run` are committed there, which \
-             change nothing elsewhere",
-        )
+    pub fn not_asked(&self, of: Way) -> Failure {
+        let dir = self.dir.as_path();
+        modes::refusal(Way::Certifier, of, dir.display()).path(dir)
     }
 
     /// What a transaction is told whose verdict did not come in time.

@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use systx_base::sync::{Mutex, rank};
+use systx_protocol::modes::{self, Way};
 use systx_protocol::runtime::Runtime;
 
 mod volumes;
@@ -136,14 +137,10 @@ impl Guards {
     /// See [`protocol::Control::mount`].
     pub(crate) fn guard(&self, peer: Peer, request: &protocol::Mount) -> Result<Mounted, Failure> {
         let mut guards = self.state.lock();
-        if !rustix::process::geteuid().is_root() {
-            return Err(Failure::new(
-                FailureKind::Unsupported,
-                "only root can guard a directory: every process is to go through the mount over it, \
-                 and the kernel lets an ordinary user mount only for processes of their own",
-            )
-            .hint("sudo systx mount DIR; `systx run` needs no guarded directory"));
-        }
+        let given = request.dir.as_path();
+        let is_user = !rustix::process::geteuid().is_root();
+        let wanted = [modes::chosen([(is_user, Way::User)]), request.modes()].concat();
+        modes::check(&wanted, given.display())?;
         if guards.runtime.as_ref().is_some_and(|r| r.namespace() != request.mnt_ns) {
             return Err(Failure::new(
                 FailureKind::Invalid,
@@ -154,17 +151,15 @@ impl Guards {
             let text = format!("a change is held for {} ms at most", protocol::STALL_MS_MAX);
             return Err(Failure::new(FailureKind::Invalid, text));
         }
-        let given = request.dir.as_path();
         let dir = std::fs::canonicalize(given).map_err(|e| {
             Failure::new(FailureKind::Io, format!("cannot find {}: {e}", given.display()))
                 .path(given)
         })?;
-        let holder = self.check(&dir)?;
+        let holder = self.check(&guards, &dir)?;
         self.check_protected(&dir, request.certifier.is_some())?;
         let (cwd, store) = (HostPath::from(dir.as_path()), request.store.clone());
         let volume = self.table.volumes.at(&Place { cwd, root: None, store })?;
-        volume.check_lasting()?;
-        volume.check_guards()?;
+        volume.check(&wanted)?;
         check_store(&dir, &volume)?;
         self.check_no_other_engine(&dir, &volume)?;
         let inner = holder.inner(&dir).ok_or_else(|| odd(&dir))?;
@@ -243,7 +238,7 @@ impl Guards {
     }
 
     /// Whether `dir` (without symbolic links) may be guarded; the mount that holds it.
-    fn check(&self, dir: &Path) -> Result<Mount, Failure> {
+    fn check(&self, state: &State, dir: &Path) -> Result<Mount, Failure> {
         let no = |kind, text: String| Err(Failure::new(kind, text).path(dir));
         let shown = dir.display();
         if dir == Path::new("/") {
@@ -281,6 +276,10 @@ impl Guards {
             let text = format!("{shown} belongs to the kernel ({}): nothing to guard", holder.fs);
             return no(FailureKind::Invalid, text);
         }
+        if state.images.iter().any(|image| image.dev == holder.dev) {
+            let refused = modes::refusal(Way::Guarded, Way::Volume, holder.at.display());
+            return Err(refused.path(dir));
+        }
         if holder.fs == FS_TYPE {
             let text = format!("{shown} is in a mount that another daemon of systx serves");
             return no(FailureKind::Invalid, text);
@@ -309,7 +308,10 @@ impl Guards {
             return Err(unprotected::not_protected(dir, &mark));
         }
         match is_certified.then(|| marks.any_in(dir)).flatten() {
-            Some(mark) => Err(unprotected::not_protected(&mark, &mark)),
+            Some(mark) => {
+                let failure = modes::refusal(Way::Certifier, Way::Unprotected, mark.display());
+                Err(failure.path(mark))
+            }
             None => Ok(()),
         }
     }

@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use systx_base::{NodeId, TxnId};
 use systx_fuse::Connection;
+use systx_protocol::modes::{Way, chosen};
 use systx_txn::Engine;
 use systx_vfs::aliases::{Aliases, Control, Seat};
 
@@ -84,6 +85,16 @@ impl Hall {
     ) -> Arc<Hall> {
         let desk = OnceLock::new();
         Arc::new(Hall { dir: dir.to_owned(), aliases, conflicts, serving, desk })
+    }
+
+    /// How it is mounted.  Without being told of opens nobody knows what a thread has open at the
+    /// end of its transaction, and who has locks.
+    pub(crate) fn modes(&self) -> Vec<Way> {
+        chosen([
+            (!self.aliases.tells(), Way::FastOpen),
+            (self.aliases.routes(), Way::Routed),
+            (self.conflicts.certifier.is_some(), Way::Certifier),
+        ])
     }
 
     /// Threads are served from now on.

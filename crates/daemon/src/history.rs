@@ -21,6 +21,7 @@ use std::sync::Arc;
 use systx_base::TxnId;
 use systx_commit::{Commit, Durable, Part, stamp_of};
 use systx_protocol::is_below;
+use systx_protocol::modes::Way;
 use systx_store::io::Stamp;
 use systx_store::writeset::{self, WriteSet};
 use systx_store::{
@@ -430,7 +431,7 @@ fn refuse_certified(volumes: &[Arc<OpenVolume>], changes: &[Change]) -> Result<(
     let halls = volumes.iter().flat_map(|volume| volume.halls());
     let all = halls.filter_map(|hall| hall.conflicts.certifier.clone());
     match certify::of_paths(all, changes) {
-        Some(certifier) => Err(certifier.not_asked()),
+        Some(certifier) => Err(certifier.not_asked(Way::Undo)),
         None => Ok(()),
     }
 }

@@ -44,6 +44,7 @@ use std::time::{Duration, Instant};
 use systx_base::sync::{Event, Mutex, rank};
 use systx_base::{Kind, NodeId, TxnId, Uid};
 use systx_fuse::Connection;
+use systx_protocol::modes::{self, Way};
 use systx_vfs::api::{Caller, Calls, Requests};
 use systx_vfs::retired::{Lasting, StillOpen};
 use systx_vfs::shared::SharedVolume;
@@ -358,7 +359,10 @@ impl PathView {
         // What is in another one comes along with that.
         let mut tops = unprotected.iter().filter(|p| !unprotected.iter().any(|o| inside(p, o)));
         let shown = tops.try_for_each(|path| match &self.linked {
-            Some(_) => Err(no_originals(path, "views that fusermount3 mounts")),
+            Some(_) => {
+                let refused = modes::refusal(Way::Helper, Way::Unprotected, path);
+                Err(refused.path(path.clone()))
+            }
             None => self.original(path),
         });
         match shown {
@@ -648,12 +652,6 @@ fn by_chance() -> Result<String, Failure> {
 fn not_shown(directory: &HostPath, errno: Errno) -> Failure {
     let text = format!("cannot show {directory}: {errno}");
     Failure::new(FailureKind::Io, text).path(directory.clone())
-}
-
-/// What is not protected cannot be shown in some views.
-pub(crate) fn no_originals(path: &HostPath, whose: &str) -> Failure {
-    let text = format!("{path} is not protected, which {whose} cannot have");
-    protect_first(Failure::new(FailureKind::Unsupported, text), path.as_path())
 }
 
 fn refused(errno: Errno) -> Failure {

@@ -35,6 +35,7 @@ use std::time::{Duration, Instant};
 use systx_abi as abi;
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
+use systx_protocol::modes::{self, Way};
 use systx_txn::Engine;
 use systx_vfs::aliases::{Control, Left, Seat, Tag};
 use systx_vfs::api::{Caller, Reply};
@@ -166,8 +167,7 @@ impl Desk {
             return Err(Errno::OPNOTSUPP);
         }
         let (_, _, hall) = self.parts()?;
-        // What a thread has open at the end of its transaction has to be known, and who has locks.
-        if !hall.aliases.tells() {
+        if hall.modes().into_iter().any(|mode| modes::excluded(Way::Thread, mode).is_some()) {
             return Err(Errno::OPNOTSUPP);
         }
         let own = caller.uid == rustix::process::geteuid().as_raw();

@@ -26,6 +26,7 @@ use systx_base::sync::{Mutex, rank};
 use systx_base::{Oid, Time, TxnId, Uid};
 use systx_commit::{Commit, Durable, Part, Stopped};
 use systx_fuse::Connection;
+use systx_protocol::modes::Way;
 use systx_store::writeset::WriteSet;
 use systx_store::{CommitMeta, TxnKind};
 use systx_txn::{Access, BeginOptions, Isolation, Object, Opponent, Side, Status};
@@ -602,7 +603,7 @@ impl Transaction {
             return Ended::Refused(Outcome::Refused { failure, kept: true });
         }
         if let Some(certifier) = self.certifier() {
-            let failure = certifier.not_asked();
+            let failure = certifier.not_asked(Way::Part);
             return Ended::Refused(Outcome::Refused { failure, kept: true });
         }
         if !self.others().is_empty() {

@@ -8,7 +8,7 @@ use crate::guarded::Guarded;
 use crate::hall::Hall;
 use crate::ledger::Ledger;
 use crate::mounts::{self, Mount};
-use crate::protocol::{Failure, FailureKind, HostPath, Inspected, Recovered, VolumeFacts};
+use crate::protocol::{Failure, HostPath, Inspected, Recovered, VolumeFacts};
 use crate::stopped::outside_change;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
@@ -24,6 +24,7 @@ use std::sync::{LazyLock, OnceLock, Weak};
 use systx_base::sync::{Mutex, rank};
 use systx_base::{TxnId, Uid};
 use systx_commit::{Checkpoints, Relaxed, Site};
+use systx_protocol::modes::{self, Way};
 use systx_protocol::stores::{Noted, STORE_DIR, own_store};
 use systx_store::io::{Class, HostId, Io, Tree};
 use systx_store::overlay::{described, is_overlay};
@@ -340,22 +341,16 @@ impl OpenVolume {
         self.is_overlay().then(|| described(self.location.dev)).into_iter().collect()
     }
 
-    /// Why its transactions cannot outlive the process that began them, or be seen by others, if
-    /// so.
+    /// Whether something goes on there in these modes.
     ///
     /// # Errors
-    /// It is an overlay file system: what is open there stays what it was before the first change.
-    pub(crate) fn check_lasting(&self) -> Result<(), Failure> {
-        if !self.is_overlay() {
-            return Ok(());
-        }
-        let text = format!(
-            "{} is an overlay file system, on which a file that is open for reading stays the old one when it is \
-             first changed: only `systx run` works there",
-            self.location.mount.display()
-        );
-        Err(Failure::new(FailureKind::Unsupported, text)
-            .hint("use a directory of another file system, such as a volume of the container"))
+    /// One of them excludes what this file system is.
+    pub(crate) fn check(&self, wanted: &[Way]) -> Result<(), Failure> {
+        let is_volume = self.image.is_some();
+        let own = modes::chosen([(self.is_overlay(), Way::Overlay), (is_volume, Way::Volume)]);
+        let mount = self.location.mount.as_path();
+        modes::check(&[own.as_slice(), wanted].concat(), mount.display())
+            .map_err(|failure| failure.path(mount))
     }
 
     /// Facts for `doctor`.

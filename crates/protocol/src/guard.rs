@@ -1,5 +1,6 @@
 //! What is said about guarded directories.
 
+use super::modes::{Way, chosen};
 use super::{HostPath, Policy, Transport};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +30,19 @@ pub struct Mount {
     /// The socket of who is asked before each commit there, absolute.
     #[serde(default)]
     pub certifier: Option<HostPath>,
+}
+
+impl Mount {
+    /// How it is to be guarded.
+    #[must_use]
+    pub fn modes(&self) -> Vec<Way> {
+        chosen([
+            (true, Way::Guarded),
+            (self.fast_open, Way::FastOpen),
+            (self.routed, Way::Routed),
+            (self.certifier.is_some(), Way::Certifier),
+        ])
+    }
 }
 
 /// Asks to end the guard of a directory.

@@ -36,6 +36,7 @@ mod guard;
 pub mod guests;
 mod images;
 mod message;
+pub mod modes;
 mod open;
 pub mod patterns;
 pub mod places;

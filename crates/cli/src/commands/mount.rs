@@ -4,9 +4,10 @@ use crate::args::{Mount, TransportArg, Umount};
 use crate::commands::snapshots;
 use crate::context;
 use crate::output::{self, Out};
-use crate::problem::{CONFLICT, Problem};
+use crate::problem::{CONFLICT, Problem, USAGE};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use systx_protocol::modes;
 use systx_protocol::runtime::Runtime;
 use systx_protocol::{
     FailureKind, ForThreads, GuardedDir, Holder, HostPath, MountVolume, Mounted, MountedVolume,
@@ -25,6 +26,7 @@ const MOST: usize = 5;
 /// It cannot be guarded, or processes hold something in it.
 pub fn mount(args: &Mount, out: Out) -> Result<i32, Problem> {
     let Some(dir) = &args.dir else { return list(out) };
+    modes::check(&args.modes(), dir.display()).map_err(|f| Problem::from(f).code(USAGE))?;
     if let Some(on) = &args.on {
         return mount_volume(dir, on, args, out);
     }

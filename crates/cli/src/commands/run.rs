@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use systx_base::TxnId;
 use systx_protocol::client::Client;
+use systx_protocol::modes::{self, Way};
 use systx_protocol::{
     Action, Attach, Begin, Begun, Class, Conflict, End, Failure, FailureKind, Finish, HostPath,
     Isolation, Listed, Opponent, Outcome, Place, Rule, Summary, Transport, VolumeFacts,
@@ -60,10 +61,7 @@ pub fn run(args: &Run, out: Out) -> Result<i32, Problem> {
         return Err(join(args, &id, out));
     }
     if args.limit_processes.is_some() && rustix::process::geteuid().is_root() {
-        return Err(Problem::new(
-            "--limit-processes: the kernel does not bind root's processes by number",
-        )
-        .hint("as another user: systx run -- setpriv --reuid=... CMD; or in a container"));
+        return Err(modes::refusal(Way::Root, Way::LimitProcesses, "").into());
     }
     let place = context::place(&args.place)?;
     let ignored = match args.no_ignore {
@@ -118,13 +116,14 @@ pub fn end_as(held: impl Sized, ended: Ended, exit: i32) -> i32 {
 
 /// A run inside a run joins it: CMD simply runs, in the outer transaction.
 fn join(args: &Run, id: &str, out: Out) -> Problem {
-    if args.on_exit.is_some_and(|end| end != OnExit::Commit) || args.read_only || args.no_net {
-        return Problem::new(format!(
-            "inside transaction {id} a run joins it: its changes are committed or dropped with it, \
-             so --on-exit and --read-only have no meaning here; --no-net is for the outer run"
-        ));
-    }
-    if let Err(p) = context::place(&args.place) {
+    let wanted = modes::chosen([
+        (true, Way::Inner),
+        (args.on_exit.is_some_and(|end| end != OnExit::Commit), Way::OnExit),
+        (args.read_only, Way::ReadOnly),
+        (args.no_net, Way::NoNet),
+    ]);
+    let fit = modes::check(&wanted, id).map_err(Problem::from);
+    if let Err(p) = fit.and_then(|()| context::place(&args.place)) {
         return p;
     }
     out.detail(&format!("joining transaction {id}"));

@@ -17,6 +17,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use systx_base::{TxnId, Uid};
 use systx_protocol::is_below;
+use systx_protocol::modes::{self, Way};
 
 /// All that a guest can ask for.
 fn answer(
@@ -105,14 +106,12 @@ impl Daemon {
         dir: &OwnedFd,
     ) -> Result<BegunOpen, Failure> {
         let (volume, directory) = self.whereabouts(dir)?;
-        if begin.isolation != Isolation::Serializable {
-            let text = "another user's daemon has serializable transactions only";
-            return Err(Failure::new(FailureKind::Unsupported, text));
-        }
-        if mounts::has_quotas(&volume.location.mount) {
-            let text = "quotas are switched on there, and a commit would not keep to yours";
-            return Err(Failure::new(FailureKind::Unsupported, text).path(directory));
-        }
+        let wanted = modes::chosen([
+            (true, Way::Guest),
+            (begin.isolation == Isolation::Snapshot, Way::Snapshot),
+            (mounts::has_quotas(&volume.location.mount), Way::Quotas),
+        ]);
+        modes::check(&wanted, &directory).map_err(|failure| failure.path(directory.clone()))?;
         if let Some(before) = begin.retry {
             self.of_guest(before, peer.uid)?;
         }

@@ -11,11 +11,12 @@ use crate::protocol::{
     BeginOpen, BegunOpen, Control, Failure, FailureKind, HostPath, Outcome, Peer,
 };
 use crate::transaction::{Ended, Lives, Terms, Transaction, Whose, engine_isolation};
+use crate::unprotected;
 use crate::urgency::{self, LastThread, OfLast};
 use crate::volume::OpenVolume;
-use crate::{path_views, unprotected};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use systx_protocol::modes::{self, Way};
 use systx_txn::{BeginOptions, Urgency};
 
 impl Daemon {
@@ -29,7 +30,7 @@ impl Daemon {
             Some((volume, _)) => Arc::clone(volume),
             None => self.table.volumes.at(&begin.place)?,
         };
-        volume.check_lasting()?;
+        volume.check(&[Way::Path])?;
         let directory = begin.place.cwd.clone();
         let below = directory.as_path().strip_prefix(&volume.location.mount).map_err(|_| {
             let root = volume.location.mount.display();
@@ -107,7 +108,7 @@ impl Daemon {
         match now.first() {
             // In the list of mounts, which is everybody's, they would be to be read.
             Some(path) if for_guest => {
-                Err(path_views::no_originals(path, "other users' transactions"))
+                Err(modes::refusal(Way::Guest, Way::Unprotected, path).path(path.clone()))
             }
             _ => Ok((now, notes)),
         }

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use systx_protocol::modes::{self, Way};
 
 impl State {
     /// What is open of an image.
@@ -103,8 +104,7 @@ fn check_threads(request: &MountVolume, dir: &Path) -> Result<(), Failure> {
         return Err(Failure::new(FailureKind::Invalid, text));
     }
     if request.snapshot.is_some() {
-        let text = "a snapshot is read-only: threads have no transactions in it";
-        return Err(Failure::new(FailureKind::Invalid, text).path(dir));
+        return Err(modes::refusal(Way::Thread, Way::Moment, dir.display()).path(dir));
     }
     Ok(())
 }

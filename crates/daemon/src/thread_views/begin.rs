@@ -5,7 +5,7 @@ use super::last::{Last, Slept};
 use super::{ASLEEP, Desk, Place, Work};
 use crate::hall::Hall;
 use crate::members::Members;
-use crate::protocol::{self, HostPath};
+use crate::protocol::{self, Failure, HostPath};
 use crate::thread_scopes;
 use crate::transaction::{Lives, Terms, Transaction, Whose, engine_isolation};
 use crate::transactions::Transactions;
@@ -13,12 +13,14 @@ use crate::urgency::{self, LastThread, OfThread};
 use crate::volume::OpenVolume;
 use abi::begin::{ALL, NONBLOCK, NOW, READ_ONLY, RELAXED, RETRY, SCOPED, SNAPSHOT};
 use rustix::io::Errno;
+use std::fmt::Display;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use systx_abi as abi;
 use systx_base::TxnId;
+use systx_protocol::modes::{self, Way};
 use systx_txn::BeginOptions;
 use systx_vfs::aliases::Rider;
 use systx_vfs::api::{Caller, Reply};
@@ -134,12 +136,13 @@ impl Place {
 
 /// Why nothing begins, for a user.
 fn not_protected(path: &Path, uid: u32) -> String {
-    let whose = "which transactions of threads cannot have";
+    let refusal = |what: &dyn Display| modes::refusal(Way::Thread, Way::Unprotected, what);
     // What there is in the directory may be none of others' business.
-    match uid == rustix::process::geteuid().as_raw() {
-        true => format!("{0} is not protected, {whose}: systx protect on {0}", path.display()),
-        false => format!("something in the directory is not protected, {whose}"),
+    if uid != rustix::process::geteuid().as_raw() {
+        return refusal(&"something in the directory").message;
     }
+    let Failure { message, hint, .. } = refusal(&path.display());
+    hint.map_or(message.clone(), |hint| format!("{message}: {hint}"))
 }
 
 /// What a thread wants to begin, and where.

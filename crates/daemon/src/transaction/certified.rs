@@ -8,6 +8,7 @@ use crate::protocol::certify::Offer;
 use crate::protocol::{Outcome, Summary};
 use std::path::Path;
 use std::sync::Arc;
+use systx_protocol::modes::Way;
 use systx_vfs::freeze::Frozen;
 
 impl Transaction {
@@ -38,7 +39,7 @@ impl Transaction {
         let checked = self.check(opponents)?;
         let failed = |failure| Box::new(refused(failure));
         if let Some(certifier) = self.certifier().filter(|c| c.dir != dir) {
-            return Err(failed(certifier.not_asked()));
+            return Err(failed(certifier.not_asked(Way::Several)));
         }
         let engine = &self.volume.vol.engine;
         let changed: Vec<&(&Transaction, Frozen)> =
@@ -51,7 +52,7 @@ impl Transaction {
             _ => {
                 let dir = dir.to_owned();
                 let certifier = Certifier { dir, socket: std::path::PathBuf::new() };
-                Err(failed(certifier.not_asked()))
+                Err(failed(certifier.not_asked(Way::Several)))
             }
         }
     }

@@ -12,6 +12,7 @@ use crate::stopped::{NotInstalled, outside_changes};
 use std::sync::Arc;
 use systx_base::progress::{self, Phase};
 use systx_commit::{Commit, Decided, Durable, Installed, Part, Placed, Site, Stopped};
+use systx_protocol::modes::Way;
 use systx_store::{CommitMeta, Lease, TxnKind};
 use systx_txn::{Order, Side};
 use systx_vfs::freeze::Frozen;
@@ -230,7 +231,7 @@ impl Transaction {
             return Step::Nothing(with_notes(outcome, notes));
         }
         if !nothing && let Some(certifier) = self.certifier() {
-            return Step::Refused(refused(certifier.not_asked()));
+            return Step::Refused(refused(certifier.not_asked(Way::Path)));
         }
         let summary = if nothing { Summary::default() } else { summary };
         let (mut notes, mut lives_on) = (Vec::from_iter(unwanted), None);

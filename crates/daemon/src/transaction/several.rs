@@ -15,6 +15,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
 use systx_protocol::is_below;
+use systx_protocol::modes::{self, Way};
 use systx_txn::BeginOptions;
 use systx_vfs::content::Budget;
 use systx_vfs::view::{Ids, View};
@@ -128,9 +129,7 @@ impl Transaction {
         match (parts.next(), parts.next()) {
             (Some(part), None) => part.commit_part_here(id, paths, opponents),
             _ => {
-                let text = "these paths are on several file systems";
-                let failure = Failure::new(FailureKind::Unsupported, text)
-                    .hint("commit those of one file system at a time, or all of the transaction");
+                let failure = modes::refusal(Way::Part, Way::Several, "");
                 Ended::Refused(Outcome::Refused { failure, kept: true })
             }
         }

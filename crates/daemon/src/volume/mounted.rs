@@ -4,7 +4,7 @@
 use super::{Location, Memory, OpenVolume, STALLS, Standing, failed, without_slash};
 use crate::hall::Hall;
 use crate::ledger::Ledger;
-use crate::protocol::{Failure, FailureKind};
+use crate::protocol::Failure;
 use std::collections::HashSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -114,28 +114,5 @@ impl OpenVolume {
     pub(crate) fn is_gone(&self) {
         self.vol.wait_durable();
         self.store.wait_unused();
-    }
-
-    /// Why nothing of it can be guarded, if so.
-    ///
-    /// # Errors
-    /// It is a log-structured volume: all of it is.
-    pub(crate) fn check_guards(&self) -> Result<(), Failure> {
-        self.check_built("guarded directories")
-    }
-
-    /// What a log-structured volume does not do.
-    pub(super) fn check_built(&self, what: &str) -> Result<(), Failure> {
-        if self.image.is_none() {
-            return Ok(());
-        }
-        let dir = self.location.mount.display();
-        let text = format!("{dir} is a log-structured volume: there are no {what} on one yet");
-        Err(Failure::new(FailureKind::Unsupported, text)
-            .hint(
-                "all of it is guarded: systx run and systx begin work there, and threads where it \
-                 is mounted with --threads",
-            )
-            .path(self.location.mount.as_path()))
     }
 }
