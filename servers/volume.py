@@ -92,6 +92,7 @@ class Volume:
         if inject:
             self.environment["SYSTX_INJECT_ABORTS"] = inject
         self.servers, self.guarded, self.mounted = [], [], False
+        self.how = {}  # of what is not guarded by `systx mount TREE`
         atexit.register(self.close)
         os.mkdir(self.volume)
         os.mkdir(self.runtime, 0o700)
@@ -107,9 +108,20 @@ class Volume:
         path = f"{self.volume}/{name}"
         os.mkdir(path, 0o755)
         if guard:
-            self.systx("mount", path)
-            self.guarded.append(path)
+            self.guard(path)
         return path
+
+    def guard(self, tree, *how):
+        """`how`: the words after `systx mount`, if they are not just the directory."""
+        if how:
+            self.how[tree] = how
+        self.systx("mount", *self.how.get(tree, [tree]))
+        if tree not in self.guarded:
+            self.guarded.append(tree)
+
+    def unguard(self, tree):
+        self.systx("umount", tree)
+        self.guarded.remove(tree)
 
     def systx(self, *arguments, check=True, text=None, cwd=None):
         done = subprocess.run([self.systx_binary, *arguments], env=self.environment, text=True,
@@ -139,7 +151,7 @@ class Volume:
         for tree in self.guarded:
             # A daemon that dies again and again guards nothing any more until somebody wants it to.
             if not is_guarded(tree):
-                self.systx("mount", tree)
+                self.guard(tree)
 
     def another_daemon(self, inject):
         """Is to serve all of it, and to make up conflicts, or none."""
@@ -153,7 +165,7 @@ class Volume:
         if inject:
             self.environment["SYSTX_INJECT_ABORTS"] = inject
         for tree in self.guarded:
-            self.systx("mount", tree)
+            self.guard(tree)
 
     def close(self):
         atexit.unregister(self.close)

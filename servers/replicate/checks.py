@@ -23,6 +23,8 @@ FILES = ["a", "b", "c", "d/a", "d/b", "e/a"]
 
 
 class Replicas(unittest.TestCase):
+    VOLUMES = ()  # which of them are on volumes
+
     def setUp(self):
         target = os.path.dirname(os.environ["SYSTX_BUILT"])
         built = os.path.exists(f"{target}/cometbft-{validators.VERSION}/cometbft")
@@ -33,7 +35,7 @@ class Replicas(unittest.TestCase):
         self.all = []
         self.addCleanup(lambda: [one.kill() for one in self.all])
         try:
-            self.all = replicas.replicas(self.site)
+            self.all = replicas.replicas(self.site, self.VOLUMES)
         except validators.Missing as why:
             self.skipTest(str(why))
         self.acknowledged, self.chance = set(), random.Random(SEED)
@@ -118,7 +120,7 @@ class Load:
             thread.join()
 
 
-class Same(Replicas):
+class Compared(Replicas):
     def check(self, load):
         """What was acknowledged is in the order, and the order's scripts in a plain directory, one
         after another, leave what the replicas have."""
@@ -139,13 +141,7 @@ class Same(Replicas):
         self.done(self.all[0], "mkdir d e ops; touch a b c")
         replicas.until_equal(self.all)
 
-    def test_random_requests_at_all_replicas_are_those_of_a_serial_execution(self):
-        self.begin()
-        with Load(self, self.all) as load:
-            load.goes_on(200 if LONG else 24)
-        self.check(load)
-
-    def test_one_is_killed_under_load_and_comes_back_and_one_is_replaced(self):
+    def killed_and_replaced(self):
         self.begin()
         with Load(self, self.all[:3]) as load:
             for _ in range(4 if LONG else 1):
@@ -165,7 +161,29 @@ class Same(Replicas):
         self.check(load)
 
 
+class Same(Compared):
+    def test_random_requests_at_all_replicas_are_those_of_a_serial_execution(self):
+        self.begin()
+        with Load(self, self.all) as load:
+            load.goes_on(200 if LONG else 24)
+        self.check(load)
+
+    def test_one_is_killed_under_load_and_comes_back_and_one_is_replaced(self):
+        self.killed_and_replaced()
+
+
+class Volumes(Compared):
+    """Two on guarded directories, and two on log-structured volumes, one of which is killed."""
+
+    VOLUMES = (1, 3)
+
+    def test_one_is_killed_under_load_and_comes_back_and_one_is_replaced(self):
+        self.killed_and_replaced()
+
+
 class Certified(Replicas):
+    VOLUMES = (1,)
+
     def test_of_two_that_meet_one_commits_and_the_other_is_told_a_conflict(self):
         self.done(self.all[0], "echo 0 > a")
         for round_ in range(10 if LONG else 3):
@@ -211,9 +229,13 @@ class Certified(Replicas):
         one = self.all[1]
         one.kill()
         self.site.systx("umount", one.tree)
+        if one.image:
+            self.site.systx("mount", one.image, one.tree)
         with open(f"{one.tree}/a", "w") as file:
             file.write("1\n")
-        self.site.systx("mount", one.tree, "--certifier", one.socket)
+        if one.image:
+            self.site.systx("umount", one.tree)
+        one.guard()
         self.assertEqual(one.start_application().wait(LIMIT), 1)
         self.assertIn("is not what block", one.log())
         one.kill()

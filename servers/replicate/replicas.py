@@ -1,5 +1,6 @@
 """Four replicas on one machine, for the checks, the demo and the benchmark: each with a guarded
-directory, an engine and an address of its own, in a network that only they have."""
+directory or a log-structured volume, an engine and an address of its own, in a network that only
+they have."""
 
 import os
 import subprocess
@@ -18,8 +19,9 @@ OPTIONS = [("create_empty_blocks", "false"), ("timeout_commit", '"0s"'),
 class Replica(validators.Validator):
     """One of them."""
 
-    def __init__(self, site, number, comet, home):
+    def __init__(self, site, number, comet, home, is_volume):
         self.site, self.tree = site, f"{site.volume}/r{number}"
+        self.image = f"{site.base}/r{number}.img" if is_volume else None
         self.socket = f"{site.base}/r{number}.sock"
         program = f"{site.target}/systx-replicate"
         command = lambda address: [program, self.tree, self.socket,  # noqa: E731
@@ -27,20 +29,25 @@ class Replica(validators.Validator):
         super().__init__(Holder(site), number, comet, command, home, OPTIONS)
 
     def guard(self):
+        """Its directory with the certifier."""
+        what = ["--threads", self.image, self.tree] if self.image else [self.tree]
+        self.site.guard(self.tree, *what, "--certifier", self.socket)
+
+    def make(self):
         os.mkdir(self.tree, 0o755)
-        self.site.systx("mount", self.tree, "--certifier", self.socket)
-        self.site.guarded.append(self.tree)
+        if self.image:
+            self.site.systx("mkfs", self.image, "--size", "64M")
+        self.guard()
 
     def start(self):
         if not os.path.exists(self.tree):
-            self.guard()
+            self.make()
         super().start()
 
     def forget(self):
         """Another machine in its place: an empty directory, and an engine that knows no blocks."""
-        self.site.systx("umount", self.tree)
-        self.site.guarded.remove(self.tree)
-        subprocess.run(["rm", "-rf", self.tree], check=True)
+        self.site.unguard(self.tree)
+        subprocess.run(["rm", "-rf", self.tree, *filter(None, [self.image])], check=True)
         command = [self.comet, "comet", "unsafe-reset-all", "--home", self.home]
         if subprocess.run(command, capture_output=True).returncode:
             command = [self.comet, "unsafe-reset-all", "--home", self.home]
@@ -92,14 +99,14 @@ class Holder:
         self.site = site
 
 
-def replicas(site):
-    """Four that run; Missing if the engine cannot be had."""
+def replicas(site, volumes=()):
+    """Four that run, those with these numbers on volumes; Missing if the engine cannot be had."""
     comet = validators.engine(os.path.dirname(site.target))
     validators.own_network()
     made = f"{site.base}/nodes"
     subprocess.run([comet, "testnet", "--v", "4", "--o", made, "--starting-ip-address",
                     "127.0.0.2", "--populate-persistent-peers"], check=True, capture_output=True)
-    every = [Replica(site, n, comet, f"{made}/node{n}") for n in range(4)]
+    every = [Replica(site, n, comet, f"{made}/node{n}", n in volumes) for n in range(4)]
     for one in every:
         one.start()
     for one in every:

@@ -1,18 +1,31 @@
-//! Directories in which somebody else decides about commits (`systx mount --certifier`): the
-//! certifier is in the test.  What a certifier makes of it is shown by `servers/replicate/test`.
+//! Directories in which somebody else decides about commits (`systx mount --certifier`), and
+//! volumes with `SYSTX_E2E_FS=volume`: the certifier is in the test.  What a certifier makes of it
+//! is shown by `servers/replicate/test`.
 
 use std::io::Write;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel};
-use systx_e2e::{Lab, lab};
+use systx_e2e::run::{Limits, finish};
+use systx_e2e::{Finished, Fs, Lab, lab};
 use systx_protocol::certify::{Key, Offer, READY, Source, Verdict, receive, send};
 
-/// A guarded directory, whose certifier answers each offer with the next of these; `None`: by
-/// nothing, and it goes.
-fn certified(lab: &Lab, verdicts: Vec<Option<Verdict>>) -> (PathBuf, Receiver<Offer>) {
+/// Where that directory is before it is guarded: of a volume it is all.
+fn before(lab: &Lab) -> PathBuf {
+    if lab.fs == Fs::Volume { lab.root() } else { lab.path("guarded") }
+}
+
+/// A guarded directory with these files, or a volume, whose certifier answers each offer with the
+/// next of these; `None`: by nothing, and it goes.
+fn certified(
+    lab: &Lab,
+    files: &[(&str, &str)],
+    verdicts: Vec<Option<Verdict>>,
+) -> (PathBuf, Receiver<Offer>) {
     let (socket, dir) = (lab.outside().join("certifier"), lab.path("guarded"));
-    std::fs::create_dir_all(&dir).unwrap();
+    for (name, content) in files {
+        lab.write(before(lab).join(name), content);
+    }
     let listener = UnixListener::bind(&socket).unwrap();
     let (to, offers) = channel();
     std::thread::spawn(move || {
@@ -26,9 +39,14 @@ fn certified(lab: &Lab, verdicts: Vec<Option<Verdict>>) -> (PathBuf, Receiver<Of
             }
         }
     });
-    let words = ["mount".into(), dir.clone(), "--certifier".into(), socket];
-    lab.do_systx(words).ok();
+    let how = ["--certifier", socket.to_str().unwrap()];
+    finish(lab.guard_for_threads("guarded", &how), Limits::default(), lab).ok();
     (dir, offers)
+}
+
+/// A run there.
+fn run(lab: &Lab, options: &[&str], script: &str) -> Finished {
+    lab.run(&[&["-C", "guarded"], options].concat(), script)
 }
 
 fn done(lab: &Lab) {
@@ -38,12 +56,10 @@ fn done(lab: &Lab) {
 #[test]
 fn what_is_offered_is_what_was_changed_with_what_was_read_and_nothing_is_done_here() {
     let lab = lab!();
-    lab.write("guarded/old", "one\n");
-    lab.write("guarded/d/x", "x\n");
-    let (dir, offers) = certified(&lab, vec![Some(Verdict::Committed)]);
-    let script = "cd guarded; cat old; ls d; mv d e; echo new > e/y; chmod 600 old; test -e no";
-    let script = format!("{script}; true");
-    lab.run(&[], &script).ok();
+    let files = [("old", "one\n"), ("d/x", "x\n")];
+    let (dir, offers) = certified(&lab, &files, vec![Some(Verdict::Committed)]);
+    let script = "cat old; ls d; mv d e; echo new > e/y; chmod 600 old; test -e no; true";
+    run(&lab, &[], script).ok();
     let offer = offers.recv().unwrap();
     assert_eq!(offer.taken, [b"d".to_vec()]);
     let placed = [(b"e".to_vec(), Source::Taken(0)), (b"e/y".to_vec(), Source::File)];
@@ -71,17 +87,17 @@ fn each_verdict_is_told_and_one_that_does_not_come_is_no_commit() {
     let lab = lab!();
     let conflict = Verdict::Conflict { path: b"a".to_vec(), words: "was before it".into() };
     let refused = Verdict::Refused { words: "not on Sundays".into() };
-    let (dir, offers) = certified(&lab, vec![Some(conflict), Some(refused), None]);
-    let lost = lab.run(&[], "echo 1 > guarded/a");
+    let (dir, offers) = certified(&lab, &[], vec![Some(conflict), Some(refused), None]);
+    let lost = run(&lab, &[], "echo 1 > a");
     assert_eq!(lost.code, 75, "{}", lost.err);
     assert!(lost.err.contains("guarded/a"), "{}", lost.err);
-    let refused = lab.run(&[], "echo 2 > guarded/a");
+    let refused = run(&lab, &[], "echo 2 > a");
     assert_eq!(refused.code, 125, "{}", refused.err);
     assert!(refused.err.contains("not on Sundays"), "{}", refused.err);
-    let gone = lab.run(&[], "echo 3 > guarded/a");
+    let gone = run(&lab, &[], "echo 3 > a");
     assert_eq!(gone.code, 125, "{}", gone.err);
     assert!(gone.err.contains("look whether it is there"), "{}", gone.err);
-    let away = lab.run(&[], "echo 4 > guarded/a");
+    let away = run(&lab, &[], "echo 4 > a");
     assert_eq!(away.code, 125, "{}", away.err);
     assert!(away.err.contains("is not there"), "{}", away.err);
     assert_eq!(offers.iter().count(), 3);
@@ -93,21 +109,22 @@ fn each_verdict_is_told_and_one_that_does_not_come_is_no_commit() {
 #[test]
 fn nothing_is_changed_that_the_certifier_is_not_asked_about() {
     let lab = lab!();
-    lab.write("guarded/old", "one\n");
-    let (dir, _offers) = certified(&lab, Vec::new());
+    let (dir, _offers) = certified(&lab, &[("old", "one\n")], Vec::new());
     let native =
         lab.native("echo 2 > guarded/old; mkdir guarded/d; rm guarded/old; cat guarded/old");
     assert_eq!(native.out, "one\n", "{}", native.err);
     assert_eq!(native.err.matches("Read-only file system").count(), 3, "{}", native.err);
-    let kept = lab.run(&["--on-exit=keep"], "echo 2 > guarded/old; echo 2 > elsewhere");
+    let kept = run(&lab, &["--on-exit=keep"], "echo 2 > old; echo 2 > other");
     assert_eq!(kept.code, 0, "{}", kept.err);
     let id = &lab.open_ids()[0];
     let part = lab.do_systx(["commit", id, "guarded/old"]);
     assert_eq!(part.code, 1, "{}", part.err);
     assert!(part.err.contains("certifier"), "{}", part.err);
     lab.do_systx(["abort", id]).ok();
-    // What lies elsewhere is as ever, also while nobody listens.
-    lab.run(&[], "cat guarded/old; echo 2 > elsewhere").ok();
+    if lab.fs != Fs::Volume {
+        // What lies elsewhere is as ever, also while nobody listens.
+        lab.run(&[], "cat guarded/old; echo 2 > elsewhere").ok();
+    }
     // After a daemon that was killed it is asked, too.
     lab.kill_and_come_back();
     let native = lab.native("echo 2 > guarded/old");
