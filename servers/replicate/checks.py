@@ -77,7 +77,9 @@ def script(chance, number):
                         f"cat {one} >> {two} 2>/dev/null", f"mv {one} {two} 2>/dev/null",
                         f"rm -f {one}", f"ls -R a b c d e > {two} 2>/dev/null",
                         f"cp {one} {two} 2>/dev/null", "mv d f; mv e d; mv f e",
-                        f"chmod {chance.choice(['600', '755'])} {one} 2>/dev/null"])
+                        f"chmod {chance.choice(['600', '755'])} {one} 2>/dev/null",
+                        f"ln -f {one} {two} 2>/dev/null", f"ln -sfn {number} l",
+                        "rm p 2>/dev/null || mkfifo p"])
     return f"{do}\necho {number} > ops/{number}"
 
 
@@ -172,10 +174,70 @@ class Same(Compared):
         self.killed_and_replaced()
 
 
+class Small(Compared):
+    """One is on a volume that has no room for what the others take."""
+
+    VOLUMES = (3,)
+
+    def test_one_without_room_says_so_and_ends_and_the_others_go_on(self):
+        one, others = self.all[3], self.all[:3]
+        one.kill()
+        one.forget()
+        one.size = "8M"
+        one.start()
+        replicas.until_equal(self.all)
+        application = one.processes[0]
+        for n in range(16):
+            self.done(others[0], f"head -c 600000 /dev/urandom > f{n}")
+        validators.until(lambda: application.poll() is not None, "it ends", 120)
+        self.assertEqual(application.poll(), 1)
+        self.assertRegex(one.whole_log(), r"block \d+ cannot be put in its place in .*, at .*: No "
+                         "space left on device")
+        have = self.agree(others)
+        one.kill()
+        one.forget()
+        one.size = "64M"
+        one.start()
+        self.assertEqual(self.agree(), have)
+
+
+# What a shell has no word for.
+ODD = """
+import os, socket
+socket.socket(socket.AF_UNIX).bind("s")
+os.symlink("nowhere", "l")
+os.setxattr("l", "trusted.about", b"a link", follow_symlinks=False)
+os.setxattr("n", "user.about", b"a file")
+"""
+
+
 class Volumes(Compared):
     """Two on guarded directories, and two on log-structured volumes, one of which is killed."""
 
     VOLUMES = (1, 3)
+
+    def test_what_is_no_plain_file_and_has_several_names_is_replicated(self):
+        with open(f"{self.site.base}/odd.py", "w") as file:
+            file.write(ODD)
+        self.done(self.all[0], "mkdir d; echo 1 > d/m; ln d/m n; mkfifo p; mknod c c 1 3;"
+                  f" {sys.executable} {self.site.base}/odd.py")
+        for at, text in [(1, "echo 2 >> n; mv d e"), (2, "ln e/m o; ln p q; ln l k; rm n"),
+                         (3, "echo 3 >> o; chmod 640 e/m; mv p d")]:
+            replicas.until_equal(self.all)
+            self.done(self.all[at], text)
+        have = self.agree()
+        self.assertEqual(have["o"], have["e/m"])
+        self.assertEqual((have["o"].content, have["o"].names), (b"1\n2\n3\n", ("e/m", "o")))
+        self.assertEqual((have["k"].content, have["k"].names), ("nowhere", ("k", "l")))
+        self.assertEqual(have["k"].xattrs, {"trusted.about": b"a link"})
+        self.assertEqual(have["o"].xattrs, {"user.about": b"a file"})
+        self.assertEqual([have[name].mode[0] for name in "dsc"], ["p", "s", "c"])
+        for one in self.all[:2]:
+            # It reads all that is there, and compares.
+            one.kill()
+            one.start()
+        replicas.until_equal(self.all)
+        self.assertEqual(self.agree(), have)
 
     def test_one_is_killed_under_load_and_comes_back_and_one_is_replaced(self):
         self.killed_and_replaced()
@@ -204,7 +266,7 @@ class Certified(Replicas):
             said = [one.communicate(timeout=2 * LIMIT)[1] for one in both]
             self.assertEqual(sorted(one.returncode for one in both), [0, 75], (said, self.told()))
             self.assertIn("/a", "".join(said))
-            self.assertEqual(self.agree()["a"][1], f"{round_ + 1}\n".encode())
+            self.assertEqual(self.agree()["a"].content, f"{round_ + 1}\n".encode())
 
     def test_nothing_is_changed_past_the_order(self):
         one = self.all[0]
@@ -221,7 +283,7 @@ class Certified(Replicas):
         self.assertEqual(done.returncode, 125)
         self.assertIn("certifier", done.stderr)
         one.start()
-        self.assertEqual(self.agree()["a"][1], b"0\n")
+        self.assertEqual(self.agree()["a"].content, b"0\n")
 
     def test_a_replica_that_was_changed_past_the_guard_does_not_start(self):
         self.done(self.all[0], "echo 0 > a")
@@ -241,7 +303,7 @@ class Certified(Replicas):
         one.kill()
         one.forget()
         one.start()
-        self.assertEqual(self.agree()["a"][1], b"0\n")
+        self.assertEqual(self.agree()["a"].content, b"0\n")
 
 
 class Directory(Replicas):

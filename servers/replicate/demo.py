@@ -56,7 +56,7 @@ def main(site, every):
     done = every[2].run("grep -l p1 dc=example,dc=com/* > found")
     assert done.returncode == 0, done.stderr
     replicas.until_equal(every)
-    show(every[0].files()["found"][1].decode())
+    show(every[0].files()["found"].content.decode())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 directory or a log-structured volume, an engine and an address of its own, in a network that only
 they have."""
 
+import collections
 import os
+import stat
 import subprocess
 import sys
 
@@ -16,13 +18,16 @@ OPTIONS = [("create_empty_blocks", "false"), ("timeout_commit", '"0s"'),
            ("peer_gossip_sleep_duration", '"5ms"'), ("flush_throttle_timeout", '"5ms"')]
 
 
+Found = collections.namedtuple("Found", "mode owner xattrs content names")
+
+
 class Replica(validators.Validator):
     """One of them."""
 
     def __init__(self, site, number, comet, home, is_volume):
         self.site, self.tree = site, f"{site.volume}/r{number}"
         self.image = f"{site.base}/r{number}.img" if is_volume else None
-        self.socket = f"{site.base}/r{number}.sock"
+        self.socket, self.size = f"{site.base}/r{number}.sock", "64M"
         program = f"{site.target}/systx-replicate"
         command = lambda address: [program, self.tree, self.socket,  # noqa: E731
                                    f"{address}:26658", f"{address}:26657"]
@@ -36,7 +41,7 @@ class Replica(validators.Validator):
     def make(self):
         os.mkdir(self.tree, 0o755)
         if self.image:
-            self.site.systx("mkfs", self.image, "--size", "64M")
+            self.site.systx("mkfs", self.image, "--size", self.size)
         self.guard()
 
     def start(self):
@@ -69,7 +74,7 @@ class Replica(validators.Validator):
 
     def files(self):
         """What is there, without what the replica keeps for itself."""
-        found = {}
+        found, names = {}, {}
         for at, dirs, files in os.walk(self.tree):
             if at == self.tree:
                 dirs[:] = [name for name in dirs if name != ".replicate"]
@@ -82,9 +87,14 @@ class Replica(validators.Validator):
                 elif os.path.isfile(path):
                     with open(path, "rb") as file:
                         content = file.read()
-                about = (oct(meta.st_mode), meta.st_uid, meta.st_gid)
-                found[os.path.relpath(path, self.tree)] = (about, content)
-        return found
+                name = os.path.relpath(path, self.tree)
+                same = names.setdefault((meta.st_dev, meta.st_ino), [])
+                same.append(name)
+                xattrs = {key: os.getxattr(path, key, follow_symlinks=False)
+                          for key in os.listxattr(path, follow_symlinks=False)}
+                owner = (meta.st_uid, meta.st_gid, meta.st_rdev)
+                found[name] = Found(stat.filemode(meta.st_mode), owner, xattrs, content, same)
+        return {name: one._replace(names=tuple(sorted(one.names))) for name, one in found.items()}
 
     def hashes(self, end):
         """After each block but the last one, as the next one has them."""

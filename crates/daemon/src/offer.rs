@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use systx_base::TxnId;
 use systx_store::writeset::{
-    self, Attrs, Data, Extent, Ix, NewKind, Object, Origin, Slot, WriteSet,
+    self, Attrs, Bind, Data, Extent, Ix, NewKind, Object, Origin, Slot, WriteSet,
 };
 use systx_vfs::freeze::Frozen;
 use systx_vfs::view::View;
@@ -20,7 +20,7 @@ const CONTENT_MAX: u64 = 16 << 20;
 /// # Errors
 /// It cannot be offered: it changes something elsewhere, or what has no place in an offer.
 pub fn of(txn: TxnId, dir: &Path, view: &View, frozen: &Frozen) -> Result<Offer, Failure> {
-    let make = Make { dir: HostPath::from(dir).0, frozen, writes: &frozen.writes };
+    let make = Make::new(dir, frozen);
     let host = make.host_paths()?;
     let (taken, order) = make.taken(&host)?;
     let placed = make.placed(&order)?;
@@ -39,6 +39,12 @@ struct Make<'a> {
     dir: Vec<u8>,
     frozen: &'a Frozen,
     writes: &'a WriteSet,
+    /// Names that are not what they were.
+    changed: HashSet<(Ix, &'a [u8])>,
+    /// The name that an object gets, one of them.
+    named: HashMap<Ix, &'a Bind>,
+    /// Objects that lose a name and get none: directories that go, with what is in them.
+    removed: HashSet<Ix>,
 }
 
 /// A path below a directory, without the slash; empty for the directory itself.
@@ -65,7 +71,17 @@ fn join(dir: &[u8], name: &[u8]) -> Vec<u8> {
     path
 }
 
-impl Make<'_> {
+impl<'a> Make<'a> {
+    fn new(dir: &Path, frozen: &'a Frozen) -> Make<'a> {
+        let (dir, writes) = (HostPath::from(dir).0, &frozen.writes);
+        let changed = writes.binds.iter().map(|bind| (bind.dir, &bind.name[..])).collect();
+        let named = writes.binds.iter().filter_map(|bind| Some((bind.target?, bind)));
+        let named: HashMap<Ix, &Bind> = named.collect();
+        let gone = writes.binds.iter().filter_map(|bind| bind.displaces);
+        let removed = gone.filter(|ix| !named.contains_key(ix)).collect();
+        Make { dir, frozen, writes, changed, named, removed }
+    }
+
     /// As a path below the directory.
     fn inside(&self, path: &[u8]) -> Result<Vec<u8>, Failure> {
         let inside = below(&self.dir, path).filter(|inside| !inside.is_empty());
@@ -92,61 +108,114 @@ impl Make<'_> {
         Ok(paths)
     }
 
-    /// The paths from which objects go, and which object each was.
+    /// Whether what was met in this directory goes with one that is removed.
+    fn goes(&self, mut dir: Ix) -> bool {
+        loop {
+            match self.object(dir).map(|o| &o.origin) {
+                _ if self.removed.contains(&dir) => return true,
+                Some(Origin::Host { parent, .. }) => dir = *parent,
+                _ => return false,
+            }
+        }
+    }
+
+    /// The names from which objects go, and which object each was.
     fn taken(&self, host: &[Vec<u8>]) -> Result<(Vec<Vec<u8>>, Vec<Ix>), Failure> {
-        let binds = &self.writes.binds;
-        let named: HashSet<Ix> = binds.iter().filter_map(|bind| bind.target).collect();
-        let mut gone: HashSet<Ix> = binds.iter().filter_map(|bind| bind.displaces).collect();
-        let removed: HashSet<Ix> = gone.difference(&named).copied().collect();
-        for ix in &named {
-            let Some(Object { origin: Origin::Host { .. }, .. }) = self.object(*ix) else {
+        let mut gone: Vec<(Vec<u8>, Ix)> = Vec::new();
+        for bind in &self.writes.binds {
+            let path = || join(&host[bind.dir.0 as usize], &bind.name);
+            gone.extend(bind.displaces.map(|ix| (path(), ix)));
+        }
+        // What has left a directory that is removed, with all other names of that.
+        let known: HashSet<Ix> = gone.iter().map(|(_, ix)| *ix).collect();
+        for ix in self.named.keys().copied().filter(|ix| !known.contains(ix)) {
+            let Some(Origin::Host { parent, .. }) = self.object(ix).map(|o| &o.origin) else {
                 continue;
             };
-            if gone.contains(ix) {
-                continue;
+            if self.goes(*parent) {
+                gone.push((host[ix.0 as usize].clone(), ix));
             }
-            // It has left a directory that is removed, with all other names of that.
-            let mut above = *ix;
-            while let Some(Origin::Host { parent, .. }) = self.object(above).map(|o| &o.origin)
-                && !removed.contains(&above)
-            {
-                above = *parent;
-            }
-            if !removed.contains(&above) {
-                return Err(no(&host[ix.0 as usize], "has a second name"));
-            }
-            gone.insert(*ix);
         }
-        let mut order: Vec<Ix> = gone.into_iter().collect();
-        let depth = |ix: &Ix| host[ix.0 as usize].iter().filter(|b| **b == b'/').count();
-        order.sort_by_key(|ix| (std::cmp::Reverse(depth(ix)), host[ix.0 as usize].clone()));
-        let inside = |ix: &Ix| self.inside(&host[ix.0 as usize]);
-        let taken = order.iter().map(inside).collect::<Result<_, _>>()?;
+        let depth = |path: &[u8]| path.iter().filter(|b| **b == b'/').count();
+        gone.sort_by_cached_key(|(path, _)| (std::cmp::Reverse(depth(path)), path.clone()));
+        let order = gone.iter().map(|(_, ix)| *ix).collect();
+        let taken = gone.iter().map(|(path, _)| self.inside(path)).collect::<Result<_, _>>()?;
         Ok((taken, order))
     }
 
-    /// The names that are given, those of directories before what is in them.
-    fn placed(&self, taken: &[Ix]) -> Result<Vec<(Vec<u8>, Source)>, Failure> {
-        let at: HashMap<Ix, u32> = taken.iter().copied().zip(0..).collect();
-        let mut seen = HashSet::new();
-        let mut placed = Vec::new();
-        for bind in &self.writes.binds {
-            let Some(target) = bind.target else { continue };
-            let path = join(&self.frozen.paths[bind.dir.0 as usize], &bind.name);
-            if !seen.insert(target) {
-                return Err(no(&path, "is a second name"));
-            }
-            let source = match (at.get(&target), self.object(target).map(|o| &o.origin)) {
-                (Some(n), _) => Source::Taken(*n),
-                (None, Some(Origin::New(NewKind::File))) => Source::File,
-                (None, Some(Origin::New(NewKind::Dir))) => Source::Dir,
-                (None, Some(Origin::New(NewKind::Symlink(to)))) => Source::Symlink(to.clone()),
-                _ => return Err(no(&path, "is a special file")),
-            };
-            placed.push((self.inside(&path)?, source));
+    /// A name that an existing object had, and keeps: where that is now.
+    fn kept(&self, ix: Ix) -> Option<Vec<u8>> {
+        let Origin::Host { parent, name, .. } = &self.object(ix)?.origin else { return None };
+        let met = join(&self.frozen.paths[parent.0 as usize], name);
+        if !self.changed.contains(&(*parent, name)) && !self.goes(*parent) {
+            return Some(met);
         }
-        placed.sort_by(|(a, _), (b, _)| a.split(|c| *c == b'/').cmp(b.split(|c| *c == b'/')));
+        // If it has another one that is known, the view calls it so.
+        let now = &self.frozen.paths[ix.0 as usize];
+        (*now != met).then(|| now.clone())
+    }
+
+    /// Where a name is, when all are placed.
+    fn name(&self, bind: &Bind) -> Vec<u8> {
+        join(&self.frozen.paths[bind.dir.0 as usize], &bind.name)
+    }
+
+    /// The names that are given, those of directories before what is in them, and second ones last.
+    fn placed(&self, taken: &[Ix]) -> Result<Vec<(Vec<u8>, Source)>, Failure> {
+        let mut at: HashMap<Ix, Vec<u32>> = HashMap::new();
+        taken.iter().zip(0..).for_each(|(ix, n)| at.entry(*ix).or_default().push(n));
+        let binds = self.writes.binds.iter();
+        let named = binds.filter_map(|bind| Some((self.name(bind), bind.target?)));
+        let mut named: Vec<(Vec<u8>, Ix)> = named.collect();
+        named.sort_by(|(a, _), (b, _)| a.split(|c| *c == b'/').cmp(b.split(|c| *c == b'/')));
+        let mut first: HashMap<Ix, Vec<u8>> = HashMap::new();
+        let (mut placed, mut links) = (Vec::new(), Vec::new());
+        for (path, target) in named {
+            let inside = self.inside(&path)?;
+            let source = match (at.get_mut(&target).and_then(Vec::pop), first.get(&target)) {
+                (Some(n), _) => Source::Taken(n),
+                (None, Some(first)) => Source::Link(first.clone()),
+                (None, None) => self.source(target, &path)?,
+            };
+            match source {
+                Source::Link(_) => links.push((inside, source)),
+                _ => {
+                    first.insert(target, inside.clone());
+                    placed.push((inside, source));
+                }
+            }
+        }
+        placed.append(&mut links);
         Ok(placed)
+    }
+
+    /// What gets the name `path`, and has left none.
+    fn source(&self, ix: Ix, path: &[u8]) -> Result<Source, Failure> {
+        Ok(match self.object(ix).map(|o| &o.origin) {
+            Some(Origin::New(NewKind::File)) => Source::File,
+            Some(Origin::New(NewKind::Dir)) => Source::Dir,
+            Some(Origin::New(NewKind::Symlink(to))) => Source::Symlink(to.clone()),
+            Some(Origin::New(NewKind::Special { kind, rdev })) => {
+                Source::Special { kind: *kind, rdev: *rdev }
+            }
+            _ => {
+                let kept = self.kept(ix);
+                let kept = kept.ok_or_else(|| no(path, "is another name of what has lost its own"));
+                Source::Link(self.inside(&kept?)?)
+            }
+        })
+    }
+
+    /// A path of an object when all names are placed.
+    fn path(&self, ix: Ix) -> Result<Vec<u8>, Failure> {
+        let now = &self.frozen.paths[ix.0 as usize];
+        if matches!(self.object(ix).map(|o| &o.origin), Some(Origin::Root)) {
+            return self.inside(now);
+        }
+        let path = self.named.get(&ix).map(|bind| self.name(bind));
+        let path = path.or_else(|| self.kept(ix));
+        let lost = "has changed, and lost the only name by which it is known";
+        self.inside(&path.ok_or_else(|| no(now, lost))?)
     }
 
     /// What objects are, beside their names.
@@ -157,14 +226,15 @@ impl Make<'_> {
         }
         let mut room = CONTENT_MAX;
         let mut sets = Vec::new();
-        for (object, path) in self.writes.objects.iter().zip(&self.frozen.paths) {
+        for (ix, object) in (0..).map(Ix).zip(&self.writes.objects) {
+            let path = &self.frozen.paths[ix.0 as usize];
             let attrs = &object.attrs;
             let same = *attrs == Attrs::default() && object.xattrs.is_empty();
             if same && object.content == writeset::Content::Keep {
                 continue;
             }
             sets.push(Set {
-                path: self.inside(path)?,
+                path: self.path(ix)?,
                 mode: attrs.mode,
                 owner: attrs.owner,
                 mtime: attrs.mtime,

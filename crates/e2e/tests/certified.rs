@@ -32,7 +32,8 @@ fn certified(
         for verdict in verdicts {
             let (mut stream, _) = listener.accept().unwrap();
             stream.write_all(&[READY]).unwrap();
-            let offer = receive(&mut stream).unwrap();
+            // What cannot be offered is not.
+            let Ok(offer) = receive(&mut stream) else { continue };
             to.send(Offer::decode(&offer).unwrap()).unwrap();
             if let Some(verdict) = verdict {
                 send(&mut stream, &verdict.encode()).unwrap();
@@ -79,6 +80,74 @@ fn what_is_offered_is_what_was_changed_with_what_was_read_and_nothing_is_done_he
     assert!(!offer.reads.contains(&Key::Names(Vec::new())), "nobody has listed it");
     assert!(dir.join("d/x").exists() && !dir.join("e").exists());
     assert!(lab.open_ids().is_empty());
+    done(&lab);
+}
+
+fn text(path: &[u8]) -> &str {
+    std::str::from_utf8(path).unwrap()
+}
+
+fn taken(offer: &Offer) -> Vec<&str> {
+    offer.taken.iter().map(|path| text(path)).collect()
+}
+
+/// Each name, and what it stands for.
+fn placed(offer: &Offer) -> Vec<(&str, String)> {
+    let told = |source: &Source| match source {
+        Source::Link(to) => format!("link to {}", text(to)),
+        other => format!("{other:?}"),
+    };
+    offer.placed.iter().map(|(path, source)| (text(path), told(source))).collect()
+}
+
+#[test]
+fn further_names_and_special_files_are_offered() {
+    let lab = lab!();
+    lab.write(before(&lab).join("a"), "one\n");
+    lab.write(before(&lab).join("d/x"), "x\n");
+    std::fs::hard_link(before(&lab).join("a"), before(&lab).join("b")).unwrap();
+    let (_dir, offers) = certified(&lab, &[], vec![Some(Verdict::Committed); 5]);
+
+    let script = "ln a g; ln d/x e; mv d f; echo two > n; ln n m; mkfifo p; mknod q c 1 3";
+    run(&lab, &[], script).ok();
+    let offer = offers.recv().unwrap();
+    assert_eq!(taken(&offer), ["d"]);
+    let want = [
+        ("f", "Taken(0)"),
+        ("m", "File"),
+        ("p", "Special { kind: Fifo, rdev: 0 }"),
+        ("q", "Special { kind: CharDev, rdev: 259 }"),
+        ("e", "link to f/x"),
+        ("g", "link to a"),
+        ("n", "link to m"),
+    ];
+    let of = |all: &[(&'static str, &str)]| -> Vec<_> {
+        all.iter().map(|(path, source)| (*path, (*source).to_owned())).collect()
+    };
+    assert_eq!(placed(&offer), of(&want));
+
+    // Of two names of one file one moves, and a third one comes; then one goes, and what the other
+    // one names is written.
+    run(&lab, &[], "cat b; mv a z; ln b y").ok();
+    let offer = offers.recv().unwrap();
+    assert_eq!(taken(&offer), ["a"]);
+    assert_eq!(placed(&offer), of(&[("y", "Taken(0)"), ("z", "link to y")]));
+    run(&lab, &[], "rm a; echo more >> b").ok();
+    let offer = offers.recv().unwrap();
+    assert_eq!((taken(&offer), placed(&offer)), (vec!["a"], vec![]));
+    assert_eq!(offer.set.iter().find(|set| set.content.is_some()).unwrap().path, b"b");
+
+    // Both go, and nothing of the file is there to be set.
+    run(&lab, &[], "echo more >> b; rm a b; echo other > b").ok();
+    let offer = offers.recv().unwrap();
+    assert_eq!((taken(&offer), placed(&offer)), (vec!["a", "b"], of(&[("b", "File")])));
+    let written = offer.set.iter().find(|set| set.content.is_some()).unwrap();
+    assert_eq!(written.content.as_ref().unwrap().runs[0].bytes, b"other\n");
+
+    // The name that is left was never met.
+    let lost = run(&lab, &[], "echo more >> b; rm b");
+    assert_eq!(lost.code, 125, "{}", lost.err);
+    assert!(lost.err.contains("only name by which it is known"), "{}", lost.err);
     done(&lab);
 }
 

@@ -6,8 +6,8 @@
 //! end; the empty one is the directory itself.
 
 use std::io::{self, Read, Write};
-use systx_base::Time;
 use systx_base::codec::{DecodeError, Decoder, Encoder};
+use systx_base::{Kind, Time};
 
 /// The certifier has seen the question: what it says of versions is as of now.
 pub const READY: u8 = b'R';
@@ -38,7 +38,19 @@ pub enum Source {
     Dir,
     /// A new symbolic link to this.
     Symlink(Vec<u8>),
+    /// A new FIFO, socket or device.
+    Special {
+        /// Which of these.
+        kind: Kind,
+        /// Of a device its number, as `makedev` makes it.
+        rdev: u64,
+    },
+    /// What has this name as well, when all before it are placed; no directory.
+    Link(Path),
 }
+
+/// What [`Source::Special`] may be.
+const SPECIAL: [Kind; 4] = [Kind::Fifo, Kind::Socket, Kind::CharDev, Kind::BlockDev];
 
 /// A run of bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,7 +99,8 @@ pub struct Offer {
     pub reads: Vec<Key>,
     /// Paths from which objects are taken; what is below another one comes before that.
     pub taken: Vec<Path>,
-    /// Names that are given; directories come before what is in them.
+    /// Names that are given; directories come before what is in them, and further names of what
+    /// has one after all else.
     pub placed: Vec<(Path, Source)>,
     /// What objects are then.
     pub set: Vec<Set>,
@@ -121,6 +134,11 @@ impl Offer {
             keys.push(Key::At(path.clone()));
             keys.push(Key::Names(parent(path).to_vec()));
         }
+        let links = self.placed.iter().filter_map(|(_, source)| match source {
+            Source::Link(to) => Some(Key::At(to.clone())),
+            _ => None,
+        });
+        keys.extend(links);
         keys.extend(self.set.iter().map(|set| Key::At(set.path.clone())));
         keys.sort();
         keys.dedup();
@@ -135,18 +153,7 @@ impl Offer {
         e.seq(&self.taken, |e, path| e.bytes(path));
         e.seq(&self.placed, |e, (path, source)| {
             e.bytes(path);
-            match source {
-                Source::Taken(n) => {
-                    e.u8(0);
-                    e.u32(*n);
-                }
-                Source::File => e.u8(1),
-                Source::Dir => e.u8(2),
-                Source::Symlink(target) => {
-                    e.u8(3);
-                    e.bytes(target);
-                }
-            }
+            put_source(e, source);
         });
         e.seq(&self.set, put_set);
         e.finish()
@@ -162,17 +169,7 @@ impl Offer {
             txn: d.u64()?,
             reads: d.seq(get_key)?,
             taken: d.seq(|d| Ok(d.bytes()?.to_vec()))?,
-            placed: d.seq(|d| {
-                let path = d.bytes()?.to_vec();
-                let source = match d.u8()? {
-                    0 => Source::Taken(d.u32()?),
-                    1 => Source::File,
-                    2 => Source::Dir,
-                    3 => Source::Symlink(d.bytes()?.to_vec()),
-                    other => return Err(d.invalid("source", other.into())),
-                };
-                Ok((path, source))
-            })?,
+            placed: d.seq(|d| Ok((d.bytes()?.to_vec(), get_source(d)?)))?,
             set: d.seq(get_set)?,
         };
         match d.remaining() {
@@ -204,6 +201,46 @@ fn get_key(d: &mut Decoder<'_>) -> Result<Key, DecodeError> {
         1 => Ok(Key::Names(path)),
         other => Err(d.invalid("key", other.into())),
     }
+}
+
+fn put_source(e: &mut Encoder, source: &Source) {
+    match source {
+        Source::Taken(n) => {
+            e.u8(0);
+            e.u32(*n);
+        }
+        Source::File => e.u8(1),
+        Source::Dir => e.u8(2),
+        Source::Symlink(target) => {
+            e.u8(3);
+            e.bytes(target);
+        }
+        Source::Special { kind, rdev } => {
+            e.u8(4);
+            e.u32(kind.mode_bits());
+            e.u64(*rdev);
+        }
+        Source::Link(to) => {
+            e.u8(5);
+            e.bytes(to);
+        }
+    }
+}
+
+fn get_source(d: &mut Decoder<'_>) -> Result<Source, DecodeError> {
+    Ok(match d.u8()? {
+        0 => Source::Taken(d.u32()?),
+        1 => Source::File,
+        2 => Source::Dir,
+        3 => Source::Symlink(d.bytes()?.to_vec()),
+        4 => {
+            let (mode, rdev) = (d.u32()?, d.u64()?);
+            let kind = Kind::from_mode(mode).filter(|kind| SPECIAL.contains(kind));
+            Source::Special { kind: kind.ok_or_else(|| d.invalid("kind", mode.into()))?, rdev }
+        }
+        5 => Source::Link(d.bytes()?.to_vec()),
+        other => return Err(d.invalid("source", other.into())),
+    })
 }
 
 fn put_set(e: &mut Encoder, set: &Set) {
@@ -335,6 +372,8 @@ mod tests {
                 (b"e/l".to_vec(), Source::Symlink(b"there".to_vec())),
                 (b"f".to_vec(), Source::File),
                 (b"g".to_vec(), Source::Dir),
+                (b"g/n".to_vec(), Source::Special { kind: Kind::CharDev, rdev: 0x103 }),
+                (b"h".to_vec(), Source::Link(b"f".to_vec())),
             ],
             set: vec![Set {
                 path: b"f".to_vec(),
@@ -373,7 +412,20 @@ mod tests {
         let at = |path: &[u8]| Key::At(path.to_vec());
         let names = |path: &[u8]| Key::Names(path.to_vec());
         let mut want = vec![at(b"d"), at(b"d/x"), at(b"e"), at(b"e/l"), at(b"f"), at(b"g")];
-        want.extend([names(b""), names(b"d"), names(b"e")]);
+        want.extend([at(b"g/n"), at(b"h"), names(b""), names(b"d"), names(b"e"), names(b"g")]);
         assert_eq!(offer().writes(), want);
+        // What gets another name is not as it was, either.
+        let placed = vec![(b"h".to_vec(), Source::Link(b"d/x".to_vec()))];
+        let links = Offer { placed, ..Offer::default() };
+        assert_eq!(links.writes(), [at(b"d/x"), at(b"h"), names(b"")]);
+    }
+
+    #[test]
+    fn what_is_called_special_is_no_file_that_has_a_source_of_its_own() {
+        let special = |kind| Source::Special { kind, rdev: 0 };
+        for kind in [Kind::File, Kind::Dir, Kind::Symlink] {
+            let placed = vec![(b"a".to_vec(), special(kind))];
+            assert!(Offer::decode(&Offer { placed, ..Offer::default() }.encode()).is_err());
+        }
     }
 }

@@ -2,29 +2,40 @@
 
 use crate::OWN;
 use crate::model::{Changed, Leaf, xattrs};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, Timespec, Timestamps, UTIME_OMIT, mknodat, utimensat,
+};
+use std::cell::RefCell;
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions, Permissions};
+use std::fs::{self, OpenOptions, Permissions};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, UNIX_EPOCH};
 use systx_protocol::certify::{Content, Offer, Set, Source};
 
-/// Installs one, of which the model says what it leaves.
+/// Installs one, of which the model says what it leaves. `place`: at what it is, for a message.
 ///
 /// # Errors
 /// Those of the directory.
-pub fn install(dir: &Path, offer: &Offer, changed: &Changed) -> io::Result<()> {
+pub fn install(
+    dir: &Path,
+    offer: &Offer,
+    changed: &Changed,
+    place: &RefCell<Vec<u8>>,
+) -> io::Result<()> {
+    let is_at = |path: &[u8]| *place.borrow_mut() = path.to_vec();
     let at = |path: &[u8]| dir.join(OsStr::from_bytes(path));
     let aside = dir.join(OWN).join("taken");
     let held = |n: usize| aside.join(n.to_string());
     let mut left: Vec<Option<PathBuf>> = Vec::new();
     for (n, path) in offer.taken.iter().enumerate() {
+        is_at(path);
         fs::rename(at(path), held(n))?;
         left.push(Some(held(n)));
     }
     for (path, source) in &offer.placed {
+        is_at(path);
         match source {
             Source::Taken(n) => {
                 fs::rename(held(*n as usize), at(path))?;
@@ -37,6 +48,11 @@ pub fn install(dir: &Path, offer: &Offer, changed: &Changed) -> io::Result<()> {
             }
             Source::Dir => fs::create_dir(at(path))?,
             Source::Symlink(to) => symlink(OsStr::from_bytes(to), at(path))?,
+            Source::Special { kind, rdev } => {
+                let kind = FileType::from_raw_mode(kind.mode_bits());
+                mknodat(CWD, at(path), kind, Mode::from_raw_mode(0o600), *rdev)?;
+            }
+            Source::Link(to) => fs::hard_link(at(to), at(path))?,
         }
     }
     for path in left.into_iter().flatten() {
@@ -47,10 +63,14 @@ pub fn install(dir: &Path, offer: &Offer, changed: &Changed) -> io::Result<()> {
     }
     for one in &offer.set {
         if let Some(content) = &one.content {
+            is_at(&one.path);
             write(&at(&one.path), content)?;
         }
     }
-    changed.iter().try_for_each(|(path, leaf)| settle(&at(path), leaf))?;
+    for (path, leaf) in changed {
+        is_at(path);
+        settle(&at(path), leaf)?;
+    }
     offer.set.iter().try_for_each(|one| date(&at(&one.path), one))
 }
 
@@ -63,9 +83,6 @@ fn settle(at: &Path, leaf: &Leaf) -> io::Result<()> {
     if (meta.uid(), meta.gid()) != leaf.owner {
         lchown(at, Some(uid), Some(gid))?;
     }
-    if meta.is_symlink() {
-        return Ok(());
-    }
     let found = xattrs(at)?;
     for key in found.keys().filter(|key| !leaf.xattrs.contains_key(*key)) {
         rustix::fs::lremovexattr(at, &key[..])?;
@@ -73,19 +90,21 @@ fn settle(at: &Path, leaf: &Leaf) -> io::Result<()> {
     for (key, value) in leaf.xattrs.iter().filter(|(key, value)| found.get(*key) != Some(value)) {
         rustix::fs::lsetxattr(at, &key[..], value, rustix::fs::XattrFlags::empty())?;
     }
-    if fs::symlink_metadata(at)?.mode() & 0o7777 != leaf.mode {
+    // A link has no permissions of its own.
+    if !meta.is_symlink() && fs::symlink_metadata(at)?.mode() & 0o7777 != leaf.mode {
         fs::set_permissions(at, Permissions::from_mode(leaf.mode))?;
     }
     Ok(())
 }
 
 fn date(at: &Path, set: &Set) -> io::Result<()> {
-    let Some(mtime) = set.mtime.filter(|time| time.secs >= 0) else { return Ok(()) };
-    if fs::symlink_metadata(at)?.is_symlink() {
-        return Ok(());
-    }
-    let since = Duration::new(mtime.secs.unsigned_abs(), mtime.nanos);
-    File::open(at)?.set_modified(UNIX_EPOCH + since)
+    let Some(mtime) = set.mtime else { return Ok(()) };
+    let times = Timestamps {
+        last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+        last_modification: Timespec { tv_sec: mtime.secs, tv_nsec: mtime.nanos.into() },
+    };
+    // Nothing is opened: a FIFO would wait for another one.
+    Ok(utimensat(CWD, at, &times, AtFlags::SYMLINK_NOFOLLOW)?)
 }
 
 fn write(at: &Path, content: &Content) -> io::Result<()> {

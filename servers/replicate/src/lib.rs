@@ -2,6 +2,7 @@
 //! (docs/decisions/0049-replicated-directories.md).
 
 pub mod install;
+pub mod limits;
 pub mod model;
 pub mod replica;
 pub mod socket;

@@ -1,21 +1,22 @@
 //! What is in the directory, in memory: enough to tell whether a request can be installed, and for
 //! the hash of all of it, which is one of the content alone.
 
-use crate::{OWN, wrong};
+use crate::{OWN, limits, wrong};
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use systx_protocol::certify::{Content, Offer, Set, Source, parent};
+use systx_base::Kind as Type;
+use systx_protocol::certify::{Content, Key, Offer, Set, Source, parent};
 
 /// A hash.
 pub type Hash = [u8; 32];
 /// Longest file, bytes.
 const LEN_MAX: u64 = 64 << 20;
-/// Longest name, bytes.
-const NAME_MAX: usize = 255;
+/// Most names of one object: each change of it is a change of all of them.
+const NAMES_MAX: usize = 1000;
 const BUCKETS: usize = 4096;
 const TOP: usize = 64;
 
@@ -28,9 +29,11 @@ pub enum Kind {
     Dir,
     /// A symbolic link, with its target.
     Symlink(Vec<u8>),
+    /// A FIFO, socket or device, with the number of that.
+    Special(Type, u64),
 }
 
-/// One object.
+/// One object, as one of its names has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leaf {
     /// What it is.
@@ -39,8 +42,10 @@ pub struct Leaf {
     pub mode: u32,
     /// User and group.
     pub owner: (u32, u32),
-    /// Extended attributes; of a link none.
+    /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// All names of an object that has had several have this number; else it is 0.
+    group: u64,
 }
 
 /// Why a request was not done.
@@ -61,6 +66,18 @@ impl From<String> for Failed {
 /// Objects that a request has made or changed, as they are after it.
 pub type Changed = Vec<(Vec<u8>, Leaf)>;
 
+/// What a request does.
+#[derive(Debug)]
+pub struct Applied {
+    /// The objects.
+    pub changed: Changed,
+    /// All names of those of them that have several.
+    pub names: Vec<Key>,
+}
+
+/// What was at a path.
+type Undo = Vec<(Vec<u8>, Option<Leaf>)>;
+
 /// Paths that objects got, with those that they had.
 type Moves = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -71,7 +88,7 @@ fn part(hash: &mut Sha256, bytes: &[u8]) {
 
 impl Leaf {
     fn new(kind: Kind) -> Leaf {
-        Leaf { kind, mode: 0o600, owner: (0, 0), xattrs: BTreeMap::new() }
+        Leaf { kind, mode: 0o600, owner: (0, 0), xattrs: BTreeMap::new(), group: 0 }
     }
 
     fn hash(&self, path: &[u8]) -> Hash {
@@ -87,6 +104,11 @@ impl Leaf {
                 hash.update([2]);
                 part(&mut hash, target);
             }
+            Kind::Special(kind, rdev) => {
+                hash.update([3]);
+                hash.update(kind.mode_bits().to_le_bytes());
+                hash.update(rdev.to_le_bytes());
+            }
         }
         // A link has no permissions of its own.
         let mode = if matches!(self.kind, Kind::Symlink(_)) { 0 } else { self.mode };
@@ -101,16 +123,43 @@ impl Leaf {
     }
 }
 
+/// The hash of a further name of what `first` names.
+fn hash_of_name(path: &[u8], first: &[u8]) -> Hash {
+    let mut hash = Sha256::new();
+    part(&mut hash, path);
+    hash.update([4]);
+    part(&mut hash, first);
+    hash.finalize().into()
+}
+
 /// The directory.
 pub struct Model {
     dir: PathBuf,
     leaves: BTreeMap<Vec<u8>, Leaf>,
+    /// The names of objects that have, or have had, several.
+    groups: HashMap<u64, BTreeSet<Vec<u8>>>,
+    last_group: u64,
     /// The hashes of leaves, spread by the hash of the path.
     buckets: Vec<BTreeMap<Vec<u8>, Hash>>,
     sums: Vec<Option<Hash>>,
     /// What the requests of this block have moved, in their order: files are read where the last
     /// block has left them.
     moved: Vec<Moves>,
+}
+
+/// What is there.
+fn look(at: &Path, meta: &std::fs::Metadata) -> io::Result<Leaf> {
+    let kind = match Type::from_mode(meta.mode()) {
+        Some(Type::Dir) => Kind::Dir,
+        Some(Type::Symlink) => {
+            Kind::Symlink(std::fs::read_link(at)?.as_os_str().as_bytes().to_vec())
+        }
+        Some(Type::File) => Kind::File(Sha256::digest(std::fs::read(at)?).into()),
+        Some(kind) => Kind::Special(kind, meta.rdev()),
+        None => return Err(wrong(format!("{} cannot be replicated", at.display()))),
+    };
+    let (mode, owner) = (meta.mode() & 0o7777, (meta.uid(), meta.gid()));
+    Ok(Leaf { kind, mode, owner, xattrs: xattrs(at)?, group: 0 })
 }
 
 fn bucket(path: &[u8]) -> usize {
@@ -122,15 +171,19 @@ impl Model {
     /// Of what is there.
     ///
     /// # Errors
-    /// It cannot be read, or has something else than files, directories and links.
+    /// It cannot be read, or what is in it has a name elsewhere.
     pub fn read(dir: &Path) -> io::Result<Model> {
         let mut model = Model {
             dir: dir.to_owned(),
             leaves: BTreeMap::new(),
+            groups: HashMap::new(),
+            last_group: 0,
             buckets: vec![BTreeMap::new(); BUCKETS],
             sums: vec![None; BUCKETS],
             moved: Vec::new(),
         };
+        // Objects with several names: the number of each, and how many names are to be met.
+        let mut several: HashMap<(u64, u64), (u64, u64)> = HashMap::new();
         let mut todo = vec![Vec::new()];
         while let Some(above) = todo.pop() {
             for entry in std::fs::read_dir(model.at(&above))? {
@@ -139,12 +192,29 @@ impl Model {
                     continue;
                 }
                 let path = join(&above, name.as_bytes());
-                let leaf = model.look(&path)?;
+                let at = model.at(&path);
+                let meta = std::fs::symlink_metadata(&at)?;
+                let mut leaf = look(&at, &meta)?;
+                if !meta.is_dir() && meta.nlink() > 1 {
+                    let new = model.last_group + 1;
+                    let known = several.entry((meta.dev(), meta.ino()));
+                    let (group, left) = known.or_insert((new, meta.nlink()));
+                    *left = left.saturating_sub(1);
+                    leaf.group = *group;
+                    model.last_group = model.last_group.max(*group);
+                }
                 if leaf.kind == Kind::Dir {
                     todo.push(path.clone());
                 }
                 model.put(path, Some(leaf));
             }
+        }
+        let found = |group: u64| model.groups.get(&group)?.first().map(|path| model.at(path));
+        if let Some(at) =
+            several.values().find_map(|(group, left)| found(*group).filter(|_| *left > 0))
+        {
+            let text = format!("{} has a name outside of the directory", at.display());
+            return Err(wrong(format!("{text}, and cannot be replicated")));
         }
         Ok(model)
     }
@@ -157,22 +227,6 @@ impl Model {
     /// The block is in its place.
     pub fn is_placed(&mut self) {
         self.moved.clear();
-    }
-
-    fn look(&self, path: &[u8]) -> io::Result<Leaf> {
-        let at = self.at(path);
-        let meta = std::fs::symlink_metadata(&at)?;
-        let kind = if meta.is_dir() {
-            Kind::Dir
-        } else if meta.is_symlink() {
-            Kind::Symlink(std::fs::read_link(&at)?.as_os_str().as_bytes().to_vec())
-        } else if meta.is_file() && meta.nlink() == 1 {
-            Kind::File(Sha256::digest(std::fs::read(&at)?).into())
-        } else {
-            return Err(wrong(format!("{} cannot be replicated", at.display())));
-        };
-        let xattrs = if meta.is_symlink() { BTreeMap::new() } else { xattrs(&at)? };
-        Ok(Leaf { kind, mode: meta.mode() & 0o7777, owner: (meta.uid(), meta.gid()), xattrs })
     }
 
     /// The hash of all.
@@ -194,18 +248,61 @@ impl Model {
     }
 
     fn put(&mut self, path: Vec<u8>, leaf: Option<Leaf>) -> Option<Leaf> {
-        let at = bucket(&path);
-        self.sums[at] = None;
-        match leaf {
-            Some(leaf) => {
-                self.buckets[at].insert(path.clone(), leaf.hash(&path));
-                self.leaves.insert(path, leaf)
-            }
-            None => {
-                self.buckets[at].remove(&path);
-                self.leaves.remove(&path)
-            }
+        let group = |leaf: &Option<Leaf>| leaf.as_ref().map_or(0, |leaf| leaf.group);
+        let new = group(&leaf);
+        let old = match leaf {
+            Some(leaf) => self.leaves.insert(path.clone(), leaf),
+            None => self.leaves.remove(&path),
+        };
+        let was = group(&old);
+        if was != new {
+            self.regroup(&path, was, false);
+            self.regroup(&path, new, true);
         }
+        self.hash(&path);
+        old
+    }
+
+    /// A name is of a group from now on, or not any more. The first name of a group has the hash of
+    /// the object, and the others have one of the first.
+    fn regroup(&mut self, path: &[u8], group: u64, is_in: bool) {
+        if group == 0 {
+            return;
+        }
+        let names = self.groups.entry(group).or_default();
+        let first = names.first().cloned();
+        let _ = if is_in { names.insert(path.to_vec()) } else { names.remove(path) };
+        let stale = if names.first() == first.as_ref() {
+            Vec::new()
+        } else {
+            Vec::from_iter(names.clone())
+        };
+        if names.is_empty() {
+            self.groups.remove(&group);
+        }
+        stale.iter().for_each(|path| self.hash(path));
+    }
+
+    /// Computes the hash of a name anew.
+    fn hash(&mut self, path: &[u8]) {
+        let at = bucket(path);
+        self.sums[at] = None;
+        let Some(leaf) = self.leaves.get(path) else {
+            self.buckets[at].remove(path);
+            return;
+        };
+        let first = self.groups.get(&leaf.group).and_then(BTreeSet::first);
+        let hash = match first.filter(|first| first.as_slice() != path) {
+            Some(first) => hash_of_name(path, first),
+            None => leaf.hash(path),
+        };
+        self.buckets[at].insert(path.to_vec(), hash);
+    }
+
+    /// All names of what a path names.
+    fn names(&self, path: &[u8], leaf: &Leaf) -> Vec<Vec<u8>> {
+        let all = self.groups.get(&leaf.group).map(|names| names.iter().cloned().collect());
+        all.unwrap_or_else(|| vec![path.to_vec()])
     }
 
     fn is_dir(&self, path: &[u8]) -> bool {
@@ -224,31 +321,49 @@ impl Model {
     ///
     /// # Errors
     /// Why not.
-    pub fn apply(&mut self, offer: &Offer) -> Result<Changed, Failed> {
+    pub fn apply(&mut self, offer: &Offer) -> Result<Applied, Failed> {
         let mut undo = Vec::new();
         self.moved.push(Vec::new());
         let done = self.try_to_apply(offer, &mut undo);
-        if done.is_err() {
-            for (path, leaf) in undo.into_iter().rev() {
-                self.put(path, leaf);
+        match done {
+            Ok(()) => Ok(self.applied(offer, &undo)),
+            Err(failed) => {
+                for (path, leaf) in undo.into_iter().rev() {
+                    self.put(path, leaf);
+                }
+                self.moved.pop();
+                Err(failed)
             }
-            self.moved.pop();
         }
-        done
     }
 
-    fn try_to_apply(
-        &mut self,
-        offer: &Offer,
-        undo: &mut Vec<(Vec<u8>, Option<Leaf>)>,
-    ) -> Result<Changed, Failed> {
+    fn applied(&self, offer: &Offer, undo: &Undo) -> Applied {
+        let new = offer.placed.iter().filter(|(_, source)| !matches!(source, Source::Taken(_)));
+        let paths: BTreeSet<&Vec<u8>> =
+            new.map(|(path, _)| path).chain(offer.set.iter().map(|set| &set.path)).collect();
+        let changed = paths
+            .into_iter()
+            .filter_map(|path| Some((path.clone(), self.leaves.get(path)?.clone())));
+        let touched = undo.iter().flat_map(|(path, old)| [old.as_ref(), self.leaves.get(path)]);
+        let groups: BTreeSet<u64> = touched.flatten().map(|leaf| leaf.group).collect();
+        let names = groups.iter().filter_map(|group| self.groups.get(group)).flatten();
+        Applied { changed: changed.collect(), names: names.cloned().map(Key::At).collect() }
+    }
+
+    /// As [`Model::put`], to be taken back.
+    fn replace(&mut self, path: Vec<u8>, leaf: Option<Leaf>, undo: &mut Undo) -> Option<Leaf> {
+        let old = self.put(path.clone(), leaf);
+        undo.push((path, old.clone()));
+        old
+    }
+
+    fn try_to_apply(&mut self, offer: &Offer, undo: &mut Undo) -> Result<(), Failed> {
         let mut taken = Vec::new();
         for path in &offer.taken {
-            check(path)?;
+            limits::path(path)?;
             let mut objects = Vec::new();
             for inside in self.subtree(path) {
-                let leaf = self.put(inside.clone(), None);
-                undo.push((inside.clone(), leaf.clone()));
+                let leaf = self.replace(inside.clone(), None, undo);
                 objects.extend(leaf.map(|leaf| (inside[path.len()..].to_vec(), leaf)));
             }
             if objects.is_empty() {
@@ -257,7 +372,7 @@ impl Model {
             taken.push(objects);
         }
         for (path, source) in &offer.placed {
-            check(path)?;
+            limits::path(path)?;
             if self.leaves.contains_key(path) || !self.is_dir(parent(path)) {
                 return Err(format!("{} cannot be placed", shown(path)).into());
             }
@@ -272,40 +387,54 @@ impl Model {
                     moves.into_iter().for_each(|m| m.push((path.clone(), offer.taken[n].clone())));
                     objects
                 }
-                Source::File => vec![(vec![], Leaf::new(Kind::File(Sha256::digest(b"").into())))],
-                Source::Dir => vec![(vec![], Leaf::new(Kind::Dir))],
-                Source::Symlink(to) => vec![(vec![], Leaf::new(Kind::Symlink(to.clone())))],
+                Source::Link(to) => vec![(vec![], self.another_name(path, to, undo)?)],
+                new => vec![(vec![], Leaf::new(made(new)?))],
             };
             for (rest, leaf) in objects {
                 let inside = [path.as_slice(), &rest].concat();
-                undo.push((inside.clone(), None));
-                self.put(inside, Some(leaf));
+                limits::path(&inside)?;
+                self.replace(inside, Some(leaf), undo);
             }
         }
         for set in &offer.set {
-            check(&set.path)?;
+            limits::path(&set.path)?;
             let leaf = self.leaves.get(&set.path).cloned();
             let leaf = leaf.ok_or_else(|| format!("{} is not there", shown(&set.path)))?;
-            let new = self.set(set, leaf.clone())?;
-            undo.push((set.path.clone(), Some(leaf)));
-            self.put(set.path.clone(), Some(new));
+            let names = self.names(&set.path, &leaf);
+            let new = self.set(set, leaf)?;
+            for name in names {
+                self.replace(name, Some(new.clone()), undo);
+            }
         }
-        let new = offer.placed.iter().filter(|(_, source)| !matches!(source, Source::Taken(_)));
-        let paths: BTreeSet<&Vec<u8>> =
-            new.map(|(path, _)| path).chain(offer.set.iter().map(|set| &set.path)).collect();
-        let changed =
-            paths.into_iter().map(|path| Some((path.clone(), self.leaves.get(path)?.clone())));
-        Ok(changed.flatten().collect())
+        Ok(())
+    }
+
+    /// What `path` is to name, which `to` names already.
+    fn another_name(&mut self, path: &[u8], to: &[u8], undo: &mut Undo) -> Result<Leaf, Failed> {
+        limits::path(to)?;
+        let leaf = self.leaves.get(to).cloned().filter(|leaf| leaf.kind != Kind::Dir);
+        let mut leaf = leaf.ok_or_else(|| format!("{} cannot have another name", shown(to)))?;
+        if leaf.group == 0 {
+            self.last_group += 1;
+            leaf.group = self.last_group;
+            self.replace(to.to_vec(), Some(leaf.clone()), undo);
+        }
+        if self.groups.get(&leaf.group).is_some_and(|names| names.len() >= NAMES_MAX) {
+            return Err(format!("{} has {NAMES_MAX} names already", shown(to)).into());
+        }
+        // Its content is where it was before the request.
+        if let Some(moves) = self.moved.last_mut() {
+            let before = was(moves, to);
+            moves.push((path.to_vec(), before));
+        }
+        Ok(leaf)
     }
 
     /// What an object becomes.
     fn set(&self, set: &Set, mut leaf: Leaf) -> Result<Leaf, Failed> {
         leaf.mode = set.mode.map_or(leaf.mode, |mode| mode & 0o7777);
         leaf.owner = set.owner.unwrap_or(leaf.owner);
-        if matches!(leaf.kind, Kind::Symlink(_)) && !set.xattrs.is_empty() {
-            let text = format!("{} is a link, which has no attributes here", shown(&set.path));
-            return Err(text.into());
-        }
+        limits::set(set, &leaf.kind)?;
         for (key, value) in &set.xattrs {
             match value {
                 Some(value) => leaf.xattrs.insert(key.clone(), value.clone()),
@@ -369,17 +498,20 @@ fn was(moved: &Moves, path: &[u8]) -> Vec<u8> {
     found.unwrap_or_else(|| path.to_vec())
 }
 
-/// What comes from elsewhere must not lead out of the directory, nor be what no file system has: a
-/// block with that in it could never be put in place.
-fn check(path: &[u8]) -> Result<(), String> {
-    let odd = |name: &[u8]| {
-        matches!(name, b"" | b"." | b"..") || name.contains(&0) || name.len() > NAME_MAX
-    };
-    let own = path.split(|b| *b == b'/').next() == Some(OWN.as_bytes());
-    if own || path.split(|b| *b == b'/').any(odd) {
-        return Err(format!("{} is not replicated", shown(path)));
-    }
-    Ok(())
+/// A new object of its own.
+fn made(source: &Source) -> Result<Kind, String> {
+    Ok(match source {
+        Source::Dir => Kind::Dir,
+        Source::Symlink(to) => {
+            limits::target(to)?;
+            Kind::Symlink(to.clone())
+        }
+        Source::Special { kind, rdev } => {
+            limits::device(*kind, *rdev)?;
+            Kind::Special(*kind, *rdev)
+        }
+        _ => Kind::File(Sha256::digest(b"").into()),
+    })
 }
 
 /// For a sentence.
@@ -412,171 +544,4 @@ pub fn xattrs(at: &Path) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use systx_protocol::certify::Run;
-
-    fn placed(path: &[u8], source: Source) -> Offer {
-        Offer { placed: vec![(path.to_vec(), source)], ..Offer::default() }
-    }
-
-    #[test]
-    fn a_request_that_leads_out_of_the_directory_is_refused_and_changes_nothing() {
-        let dir = std::env::temp_dir().join(format!("systx-replicate.{}", std::process::id()));
-        std::fs::create_dir(&dir).unwrap();
-        let model = Model::read(&dir);
-        std::fs::remove_dir(&dir).unwrap();
-        let mut model = model.unwrap();
-        model.apply(&placed(b"l", Source::Symlink(b"/etc".to_vec()))).unwrap();
-        let root = model.root();
-        let long = [b'x'; 256];
-        for path in [
-            &b""[..],
-            b".",
-            b"..",
-            b"../x",
-            b"/etc/x",
-            b"a//b",
-            b"x\0",
-            b".replicate/1",
-            b"l/x",
-            &long,
-        ] {
-            assert!(model.apply(&placed(path, Source::File)).is_err(), "{}", shown(path));
-            let taken = Offer { taken: vec![path.to_vec()], ..Offer::default() };
-            assert!(model.apply(&taken).is_err(), "{}", shown(path));
-        }
-        let content = Some(Content { len: 1, keep: 0, runs: vec![] });
-        let through = Set { path: b"l".to_vec(), content, ..Set::default() };
-        assert!(model.apply(&Offer { set: vec![through], ..Offer::default() }).is_err());
-        let xattrs = vec![(b"user.none".to_vec(), None)];
-        let none = Set { path: b"l".to_vec(), xattrs, ..Set::default() };
-        assert!(model.apply(&Offer { set: vec![none], ..Offer::default() }).is_err());
-        assert_eq!(model.root(), root);
-    }
-
-    /// A directory of this test's own, with these files.
-    fn with(name: &str, files: &[(&str, &str)], test: impl FnOnce(&Path, Model)) {
-        let dir = std::env::temp_dir().join(format!("systx-{name}.{}", std::process::id()));
-        std::fs::create_dir(&dir).unwrap();
-        for (path, content) in files {
-            std::fs::create_dir_all(dir.join(path).parent().unwrap()).unwrap();
-            std::fs::write(dir.join(path), content).unwrap();
-        }
-        let model = Model::read(&dir).unwrap();
-        test(&dir, model);
-        std::fs::remove_dir_all(&dir).unwrap();
-    }
-
-    /// One more byte behind the old content.
-    fn append(path: &[u8], len: u64) -> Offer {
-        let runs = vec![Run { offset: len, bytes: b"!".to_vec() }];
-        let content = Some(Content { len: len + 1, keep: len, runs });
-        Offer { set: vec![Set { path: path.into(), content, ..Set::default() }], ..<_>::default() }
-    }
-
-    /// What one replica cannot read is no reason to refuse: the others would accept it.
-    #[test]
-    fn a_replica_that_cannot_read_does_not_refuse() {
-        with("unread", &[("a", "one"), ("b", "two")], |dir, mut model| {
-            let root = model.root();
-            std::fs::remove_file(dir.join("a")).unwrap();
-            std::fs::write(dir.join("b"), "2").unwrap();
-            for path in [b"a", b"b"] {
-                assert!(matches!(model.apply(&append(path, 3)), Err(Failed::Here(_))));
-            }
-            assert_eq!(model.root(), root);
-        });
-    }
-
-    /// Requests of one block that move a file one after another, and one that changes it then.
-    #[test]
-    fn what_a_block_moves_is_read_where_the_last_block_has_left_it() {
-        with("moved", &[("d/a", "one"), ("e", "two")], |_, mut model| {
-            let moved = |from: &[u8], to: &[u8]| Offer {
-                taken: vec![from.to_vec()],
-                placed: vec![(to.to_vec(), Source::Taken(0))],
-                ..Offer::default()
-            };
-            for (from, to) in [(&b"d"[..], &b"f"[..]), (b"e", b"d"), (b"f", b"e"), (b"e/a", b"g")] {
-                model.apply(&moved(from, to)).unwrap();
-            }
-            let changed = model.apply(&append(b"g", 3)).unwrap();
-            let hash = Hash::from(Sha256::digest(b"one!"));
-            assert_eq!(changed[0].1.kind, Kind::File(hash));
-            model.apply(&append(b"d", 3)).unwrap();
-        });
-    }
-
-    /// A start would not find it, and say that the directory is damaged.
-    #[test]
-    fn attributes_of_a_link_are_refused() {
-        with("link", &[], |_, mut model| {
-            model.apply(&placed(b"l", Source::Symlink(b"x".to_vec()))).unwrap();
-            let xattrs = vec![(b"trusted.a".to_vec(), Some(b"1".to_vec()))];
-            let one = Set { path: b"l".to_vec(), xattrs, ..Set::default() };
-            let done = model.apply(&Offer { set: vec![one], ..Offer::default() });
-            assert!(matches!(done, Err(Failed::Refused(_))));
-        });
-    }
-
-    /// A list of access: what one user, the group and all others may.
-    fn list(user: u8) -> Vec<u8> {
-        let entry = |tag: u8, may: u8, id: [u8; 4]| [&[tag, 0, may, 0][..], &id].concat();
-        let nobody = [255; 4];
-        let entries = [
-            entry(1, 7, nobody),
-            entry(2, user, [9, 0, 0, 0]),
-            entry(4, 5, nobody),
-            entry(16, 7, nobody),
-            entry(32, 0, nobody),
-        ];
-        [&[2, 0, 0, 0][..], &entries.concat()].concat()
-    }
-
-    /// Lists of access that directories hand on, set-id bits and capabilities that a write takes.
-    #[test]
-    fn what_is_installed_is_what_a_start_finds() {
-        if !rustix::process::geteuid().is_root() {
-            println!("SKIPPED: only root gives files away");
-            return;
-        }
-        with("installed", &[("old", "one"), ("d/x", "")], |dir, mut model| {
-            let set = |path: &[u8], mode, xattrs: Vec<(&str, Vec<u8>)>| Set {
-                path: path.into(),
-                mode,
-                xattrs: xattrs.into_iter().map(|(k, v)| (k.into(), Some(v))).collect(),
-                ..Set::default()
-            };
-            let cap = [&[1, 0, 0, 2][..], &[0, 4, 0, 0], &[0; 12]].concat();
-            let mut owned = set(b"old", Some(0o6755), vec![("security.capability", cap)]);
-            owned.owner = Some((9, 9));
-            let hands_on = vec![("system.posix_acl_default", list(6))];
-            let first =
-                Offer { set: vec![owned, set(b"d", Some(0o2770), hands_on)], ..<_>::default() };
-            let second = Offer {
-                placed: vec![
-                    (b"d/new".to_vec(), Source::File),
-                    (b"d/below".to_vec(), Source::Dir),
-                    (b"d/below/l".to_vec(), Source::Symlink(b"x".to_vec())),
-                ],
-                set: vec![
-                    set(b"d/new", Some(0o4711), vec![("user.a", b"1".to_vec())]),
-                    append(b"old", 3).set.remove(0),
-                ],
-                ..Offer::default()
-            };
-            for offer in [first, second] {
-                let changed = model.apply(&offer).unwrap();
-                std::fs::create_dir_all(dir.join(OWN).join("taken")).unwrap();
-                crate::install::install(dir, &offer, &changed).unwrap();
-                model.is_placed();
-            }
-            // A link has no permissions of its own.
-            let hashes = |model: &Model| -> Vec<_> {
-                model.leaves.iter().map(|(path, leaf)| (shown(path), leaf.hash(path))).collect()
-            };
-            assert_eq!(hashes(&Model::read(dir).unwrap()), hashes(&model));
-        });
-    }
-}
+mod tests;

@@ -1,10 +1,12 @@
 //! One replica: what it has, and what a block does to it.
 
 use crate::install::install;
-use crate::model::{Changed, Failed, Hash, Model, shown};
+use crate::model::{Applied, Changed, Failed, Hash, Model, shown};
 use crate::versions::{Versions, WINDOW};
 use crate::{OWN, wrong};
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs;
 use std::io;
@@ -212,8 +214,8 @@ impl Replica {
             return Ok(Err(Verdict::Conflict { path, words }));
         }
         match self.model.apply(offer) {
-            Ok(changed) => {
-                self.versions.add(height, &offer.writes());
+            Ok(Applied { changed, names }) => {
+                self.versions.add(height, &[offer.writes(), names].concat());
                 Ok(Ok(changed))
             }
             Err(Failed::Refused(words)) => Ok(Err(Verdict::Refused { words })),
@@ -243,25 +245,57 @@ impl Replica {
         let keys =
             Offer { txn: self.height, reads: self.versions.of(self.height), ..<_>::default() };
         let left = [&self.root[..], &keys.encode()].concat();
-        let end = Instant::now() + PATIENCE;
-        loop {
-            let done = systx::atomic(&self.dir, Flags::default(), |_| {
-                fs::create_dir_all(self.dir.join(OWN).join("taken"))?;
-                for (offer, changed) in accepted {
-                    install(&self.dir, offer, changed)?;
-                }
-                fs::write(slot(&self.dir, self.height), &left)
-            });
-            let Err(error) = done else { return Ok(()) };
-            // The daemon may have died after the commit, and before it could say so.
-            if read_slot(&slot(&self.dir, self.height)).is_ok_and(|(at, ..)| at == self.height) {
-                return Ok(());
+        let place = RefCell::new(Vec::new());
+        let done = durably(&self.dir, self.height, || {
+            fs::create_dir_all(self.dir.join(OWN).join("taken"))?;
+            for (offer, changed) in accepted {
+                install(&self.dir, offer, changed, &place)?;
             }
-            if Instant::now() > end {
-                return Err(error);
-            }
-            std::thread::sleep(Duration::from_millis(20));
+            place.borrow_mut().clear();
+            fs::write(slot(&self.dir, self.height), &left)
+        });
+        done.map_err(|e| {
+            let (dir, at) = (self.dir.display(), shown(&place.borrow()));
+            wrong(format!(
+                "block {} cannot be put in its place in {dir}, at {at:?}: {e}; nothing of it is \
+                 there, and the others have it: make that possible, and start this one again",
+                self.height
+            ))
+        })
+    }
+}
+
+/// Errors that are there again, however often it is tried: the file system's.
+fn stays(error: &io::Error) -> bool {
+    let stay = [
+        Errno::NOSPC,
+        Errno::DQUOT,
+        Errno::OPNOTSUPP,
+        Errno::NAMETOOLONG,
+        Errno::MLINK,
+        Errno::INVAL,
+        Errno::PERM,
+        Errno::RANGE,
+        Errno::TOOBIG,
+        Errno::FBIG,
+    ];
+    stay.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+/// Does something in a durable transaction, after which the slot of this block is there; waits for
+/// a daemon that is away.
+fn durably(dir: &Path, height: u64, act: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let Err(error) = systx::atomic(dir, Flags::default(), |_| act()) else { return Ok(()) };
+        // The daemon may have died after the commit, and before it could say so.
+        if read_slot(&slot(dir, height)).is_ok_and(|(at, ..)| at == height) {
+            return Ok(());
         }
+        if stays(&error) || Instant::now() > end {
+            return Err(error);
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
