@@ -5,8 +5,8 @@ use crate::{Site, Stopped};
 use std::collections::HashSet;
 use std::convert::Infallible;
 use systx_base::TxnId;
+use systx_guard::publication::NotDecided;
 use systx_store::ApplyError;
-use systx_vfs::publication::NotDecided;
 
 /// Installs what is late, but for what is `tried` already.  As every commit it goes through the
 /// kernel's caches first: they may have what was there meanwhile.  The transactions that are in

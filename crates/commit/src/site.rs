@@ -2,9 +2,9 @@
 
 use crate::Checkpoints;
 use std::sync::Arc;
+use systx_guard::shared::SharedVolume;
 use systx_store::OnDemand;
 use systx_store::io::{Class, Stamp};
-use systx_vfs::shared::SharedVolume;
 
 /// A file system with its store.
 pub struct Site {

@@ -5,12 +5,12 @@ use crate::{Site, Stopped};
 use std::collections::HashSet;
 use std::sync::Arc;
 use systx_base::TxnId;
+use systx_guard::publication::{NotDecided, Publication, UnderWay};
 use systx_store::io::Stamp;
 use systx_store::writeset::{Origin, WriteSet};
 use systx_store::{CommitMeta, Forgotten, Lease, OpenError, Reservation, ReserveError};
 use systx_vfs::growing::{Appended, Merged};
 use systx_vfs::neighbours::Neighbours as _;
-use systx_vfs::publication::{NotDecided, Publication, UnderWay};
 
 /// What a transaction does on one file system.
 pub struct Part {

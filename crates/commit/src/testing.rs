@@ -7,11 +7,11 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use systx_base::{Kind, TxnId};
+use systx_guard::shared::SharedVolume;
 use systx_store::real::RealIo;
 use systx_store::writeset::{Attrs, Bind, Content, Ix, NewKind, Object, Origin, WriteSet};
 use systx_store::{CommitMeta, Config, OnDemand, Store, TxnKind};
 use systx_txn::BeginOptions;
-use systx_vfs::shared::SharedVolume;
 use systx_vfs::volume::Volume;
 use tempfile::TempDir;
 

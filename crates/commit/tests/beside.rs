@@ -16,12 +16,12 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use systx_base::{Oid, TxnId};
+use systx_guard::inode_locks::Ticket;
+use systx_guard::plain::{Change, Gate, Order, STALL};
 use systx_store::io::HostId;
 use systx_store::real::RealIo;
 use systx_txn::{BeginOptions, ObjectRef};
 use systx_vfs::api::*;
-use systx_vfs::inode_locks::Ticket;
-use systx_vfs::plain::{Change, Gate, Order, STALL};
 
 /// Long enough to show who does not wait; too short shows nothing wrong.
 const A_WHILE: Duration = Duration::from_millis(100);

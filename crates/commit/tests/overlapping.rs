@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 use systx_base::{Kind, TxnId};
+use systx_guard::plain::{Gate as _, Order, STALL};
+use systx_guard::publication::Publication;
 use systx_store::real::RealIo;
 use systx_store::writeset::{Bind, Content, Data, Extent, Ix, Object, Origin, WriteSet};
 use systx_txn::{BeginOptions, ObjectRef};
-use systx_vfs::plain::{Gate as _, Order, STALL};
-use systx_vfs::publication::Publication;
 
 /// Long enough to show who does not wait; too short shows nothing wrong.
 const A_WHILE: Duration = Duration::from_millis(100);

@@ -19,11 +19,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use systx_base::{NodeId, TxnId};
 use systx_commit::{Commit, Durable, Part};
+use systx_guard::past::Size;
+use systx_guard::plain::{Change, Gate, Order, STALL};
 use systx_txn::{BeginOptions, Isolation};
 use systx_vfs::api::*;
 use systx_vfs::content::{Budget, Slot, Spill, Staging};
-use systx_vfs::past::Size;
-use systx_vfs::plain::{Change, Gate, Order, STALL};
 use systx_vfs::view::{Ids, View, ViewConfig};
 
 /// Slots that are files of the host.

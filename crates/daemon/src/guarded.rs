@@ -22,12 +22,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use systx_base::sync::{Mutex, rank};
 use systx_fuse::{Config, Connection, FileLocks, Users};
+use systx_guard::aliases::Aliases;
+use systx_guard::inode_locks::writers::Writing;
+use systx_guard::plain::{Gate, Order, Plain, Sealed};
+use systx_guard::publication;
+use systx_guard::zero::Zero;
 use systx_store::Lease;
-use systx_vfs::aliases::Aliases;
-use systx_vfs::inode_locks::writers::Writing;
-use systx_vfs::plain::{Gate, Order, Plain, Sealed};
-use systx_vfs::publication;
-use systx_vfs::zero::Zero;
 
 /// A guarded directory.
 pub struct Guarded {

@@ -11,9 +11,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use systx_base::{NodeId, TxnId};
 use systx_fuse::Connection;
+use systx_guard::aliases::{Aliases, Control, Seat};
 use systx_protocol::modes::{Way, chosen};
 use systx_txn::Engine;
-use systx_vfs::aliases::{Aliases, Control, Seat};
 
 /// See the module.
 pub struct Hall {

@@ -29,6 +29,10 @@ use std::time::Duration;
 use systx_base::Time;
 use systx_base::sync::{Mutex, rank};
 use systx_fuse::{Config, FileLocks, Users};
+use systx_guard::aliases::Aliases;
+use systx_guard::plain::{Gate, Order, STALL, Sealed};
+use systx_guard::publication;
+use systx_guard::zero::Zero;
 use systx_lfs::device::{Cached, FileDevice};
 use systx_lfs::{CleanerThread, CostBenefit, Error, Limits, Plan, Volume, read_super};
 use systx_lfs_store::VolumeStore;
@@ -36,11 +40,7 @@ use systx_lfs_view::{VolumeView, Way};
 use systx_protocol::stores::STORE_DIR;
 use systx_store::host_locks::LockFiles;
 use systx_store::{OpenError, Store};
-use systx_vfs::aliases::Aliases;
 use systx_vfs::api::Requests;
-use systx_vfs::plain::{Gate, Order, STALL, Sealed};
-use systx_vfs::publication;
-use systx_vfs::zero::Zero;
 
 mod place;
 

@@ -1,6 +1,6 @@
 //! The commit of a view that goes on as a plain one: one with a path, or a thread's.
 //!
-//! Requests wait ([`systx_vfs::retired`]); what is open is held; the transaction commits as any
+//! Requests wait ([`systx_guard::retired`]); what is open is held; the transaction commits as any
 //! other; from then on requests are plain ones.  Where it is refused, requests go on as before.
 
 use crate::protocol::Outcome;
@@ -8,7 +8,7 @@ use crate::transaction::{Ended, Rest, Step, Transaction};
 use crate::transactions::Transactions;
 use std::sync::Arc;
 use systx_commit::Decided;
-use systx_vfs::retired::{Lasting, Pause, StillOpen};
+use systx_guard::retired::{Lasting, Pause, StillOpen};
 
 impl Transactions {
     /// Commits a transaction whose view goes on as a plain one. Requests wait meanwhile. Also what

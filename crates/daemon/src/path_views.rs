@@ -44,10 +44,10 @@ use std::time::{Duration, Instant};
 use systx_base::sync::{Event, Mutex, rank};
 use systx_base::{Kind, NodeId, TxnId, Uid};
 use systx_fuse::Connection;
+use systx_guard::retired::{Lasting, StillOpen};
+use systx_guard::shared::SharedVolume;
 use systx_protocol::modes::{self, Way};
 use systx_vfs::api::{Caller, Calls, Requests};
-use systx_vfs::retired::{Lasting, StillOpen};
-use systx_vfs::shared::SharedVolume;
 use systx_vfs::view::View;
 
 /// How long a connection takes to end that was told to.

@@ -21,7 +21,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use systx_base::sync::{Mutex, rank};
-use systx_vfs::aliases::Rider;
+use systx_guard::aliases::Rider;
 
 /// Of the pidfd's inode number, the thread's number, and a mark.
 const RECORD: usize = 16;

@@ -1,5 +1,5 @@
 //! Transactions of threads: begun and ended by ioctls on a guarded directory, or on a volume
-//! (`systx-abi`), seen through an alias root of its mount ([`systx_vfs::aliases`]).
+//! (`systx-abi`), seen through an alias root of its mount ([`systx_guard::aliases`]).
 //!
 //! A seat belongs to one thread, which the kernel names in each request. Its transaction is dropped
 //! when that thread or its process ends: the thread's pidfd tells, or else the last close of the
@@ -35,11 +35,11 @@ use std::time::{Duration, Instant};
 use systx_abi as abi;
 use systx_base::TxnId;
 use systx_base::sync::{Mutex, rank};
+use systx_guard::aliases::{Control, Left, Seat, Tag};
+use systx_guard::retired::{Lasting, StillOpen};
 use systx_protocol::modes::{self, Way};
 use systx_txn::Engine;
-use systx_vfs::aliases::{Control, Left, Seat, Tag};
 use systx_vfs::api::{Caller, Reply};
-use systx_vfs::retired::{Lasting, StillOpen};
 use zerocopy::{FromBytes, IntoBytes};
 
 mod begin;

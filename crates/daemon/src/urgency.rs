@@ -125,7 +125,7 @@ pub(crate) fn policy(asked: Option<Policy>, volume: &OpenVolume, cwd: &HostPath)
 
 /// How long an access of a transaction that works in `cwd` may wait for one that is in its way.
 pub(crate) fn patience(volume: &OpenVolume, cwd: &HostPath) -> Duration {
-    conflicts(volume, cwd).map_or(systx_vfs::plain::STALL, |c| c.stall)
+    conflicts(volume, cwd).map_or(systx_guard::plain::STALL, |c| c.stall)
 }
 
 fn conflicts(volume: &OpenVolume, cwd: &HostPath) -> Option<Conflicts> {

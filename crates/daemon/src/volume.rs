@@ -24,6 +24,7 @@ use std::sync::{LazyLock, OnceLock, Weak};
 use systx_base::sync::{Mutex, rank};
 use systx_base::{TxnId, Uid};
 use systx_commit::{Checkpoints, Relaxed, Site};
+use systx_guard::shared::SharedVolume;
 use systx_protocol::modes::{self, Way};
 use systx_protocol::stores::{Noted, STORE_DIR, own_store};
 use systx_store::io::{Class, HostId, Io, Tree};
@@ -34,7 +35,6 @@ use systx_store::{
     RecoveryReport, Registry, Store, check_place, overlay_of,
 };
 use systx_txn::Stalls;
-use systx_vfs::shared::SharedVolume;
 use systx_vfs::volume::Volume;
 
 mod mounted;

@@ -15,8 +15,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock, Weak};
 use systx_base::NodeId;
 use systx_base::sync::{Mutex, rank};
+use systx_guard::shared::Follower;
 use systx_store::io::HostId;
-use systx_vfs::shared::Follower;
 
 /// See the module.
 #[derive(Default)]

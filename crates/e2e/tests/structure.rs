@@ -26,11 +26,12 @@ const RANKS: &[(&str, u32)] = &[
     ("systx-metatm", 2),
     ("systx-lfs-store", 2),
     ("systx-vfs", 3),
-    ("systx-fuse", 4),
-    ("systx-lfs-view", 4),
-    ("systx-commit", 5),
-    ("systx-daemon", 6),
-    ("systx", 7),
+    ("systx-guard", 4),
+    ("systx-fuse", 5),
+    ("systx-lfs-view", 5),
+    ("systx-commit", 6),
+    ("systx-daemon", 7),
+    ("systx", 8),
 ];
 
 /// Lines before the tests of a file.

@@ -1,5 +1,5 @@
 //! What the kernel has cached of a mount, for who publishes changes in it
-//! ([`systx_vfs::publication`]).
+//! ([`systx_guard::publication`]).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -10,9 +10,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use systx_base::NodeId;
-use systx_vfs::inode_locks::Ticket;
-use systx_vfs::inode_locks::writers::Writing;
-use systx_vfs::publication::{BARRIER, Caches};
+use systx_guard::inode_locks::Ticket;
+use systx_guard::inode_locks::writers::Writing;
+use systx_guard::publication::{BARRIER, Caches};
 
 use crate::connection::{Connection, Shared};
 use crate::node_unsafe::{open_node, open_node_to_read};

@@ -26,9 +26,9 @@ use rustix::fs::{
 use rustix::io::Errno;
 use systx_fuse::wire::Opcode;
 use systx_fuse::{Config, Transport};
+use systx_guard::plain::{NoGate, Plain};
 use systx_store::host_locks::{LockFile, LockRange};
 use systx_store::io::HostId;
-use systx_vfs::plain::{NoGate, Plain};
 
 /// Runs a test on a guarded directory, over each transport that this machine has.
 fn guarded(test: impl Fn(&Guarded)) {

@@ -33,16 +33,16 @@ use systx_base::{Kind, NodeId, Oid, TxnId};
 use systx_fuse::KernelCaches;
 use systx_fuse::wire::Opcode;
 use systx_fuse::{Config, Transport};
+use systx_guard::inode_locks::Ticket;
+use systx_guard::inode_locks::writers::Writing;
+use systx_guard::plain::{Change, Gate, Order, Plain, STALL};
+use systx_guard::publication::{self, Caches, NotDecided};
+use systx_guard::shared::SharedVolume;
 use systx_store::io::{HostId, Stamp};
 use systx_store::real::RealIo;
 use systx_store::writeset::{Attrs, Bind, Content, Data, Extent, Ix, Object, Origin, WriteSet};
 use systx_txn::{Access, BeginOptions, Object as Item, ObjectRef};
 use systx_vfs::api::{Reply, Valid};
-use systx_vfs::inode_locks::Ticket;
-use systx_vfs::inode_locks::writers::Writing;
-use systx_vfs::plain::{Change, Gate, Order, Plain, STALL};
-use systx_vfs::publication::{self, Caches, NotDecided};
-use systx_vfs::shared::SharedVolume;
 use systx_vfs::volume::Volume;
 
 /// A guarded directory whose commits this test makes itself, by hand.

@@ -4,12 +4,12 @@ use crate::base::refusal;
 use crate::{VolumeView, ino_of};
 use rustix::io::Errno;
 use systx_base::{Gid, Kind, NodeId};
+use systx_guard::inode_locks::Ticket;
 use systx_lfs::format::Ino;
 use systx_lfs::{Error, Ops, Result, SetAttrs, SetXattr as How};
 use systx_txn::ObjectRef;
 use systx_vfs::api::{Attr, Caller, Reply, SetAttr, SetTime, SetXattr};
 use systx_vfs::content::PAGE;
-use systx_vfs::inode_locks::Ticket;
 use systx_vfs::{acl, client};
 
 const S_ISUID: u32 = 0o4000;

@@ -5,11 +5,11 @@ use crate::base::refusal;
 use crate::{VolumeView, ino_of};
 use rustix::io::Errno;
 use systx_base::NodeId;
+use systx_guard::change::Change;
 use systx_lfs::format::{BLOCK, Ino};
 use systx_lfs::{Ops, Result, SetAttrs};
 use systx_txn::ObjectRef;
 use systx_vfs::api::{Answer, Caller, Fallocate, Reply, Request, Seek};
-use systx_vfs::change::Change;
 use systx_vfs::client;
 
 /// Most that one request copies.

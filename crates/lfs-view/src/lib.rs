@@ -33,6 +33,9 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
 use systx_base::{Gid, Kind, NodeId, Oid, Uid};
+use systx_guard::change::Change;
+use systx_guard::plain::{Gate, NoGate, mutating, reading};
+use systx_guard::publication::BARRIER;
 use systx_lfs::format::BLOCK;
 use systx_lfs::format::{Ino, ROOT};
 use systx_lfs::{Ops, View as Snapshot, Volume};
@@ -41,11 +44,8 @@ use systx_store::host_locks::LockFiles;
 use systx_store::io::HostId;
 use systx_txn::ObjectRef;
 use systx_vfs::api::{Answer, Attr, Caller, Entry, Lock, OpenHow, Reply, Request, Requests, Valid};
-use systx_vfs::change::Change;
 use systx_vfs::locks::Wait;
 use systx_vfs::oid_of;
-use systx_vfs::plain::{Gate, NoGate, mutating, reading};
-use systx_vfs::publication::BARRIER;
 use table::{Found, Table};
 use writeback::Writeback;
 
@@ -361,7 +361,7 @@ impl Requests for VolumeView {
             }
             R::Removexattr { node, key } => self.remove_xattr(caller, node, key)?.into(),
             R::Statfs => self.base.statfs().into(),
-            // One answer for directories and one for everything else, see `vfs::plain`.
+            // One answer for directories and one for everything else, see `guard::plain`.
             R::Open { how: OpenHow { dir: true, .. }, .. } => return Err(Errno::NOSYS),
             R::Open { node, how } => self.told()?.open(self, node, how)?.into(),
             R::Getlk { node, lock } => self.told()?.test(self.object(node)?, lock)?.into(),

@@ -6,13 +6,13 @@ use crate::order::{expect_free, renaming};
 use crate::{VolumeView, ino_of};
 use rustix::io::Errno;
 use systx_base::{Kind, NodeId};
+use systx_guard::change::Change;
+use systx_guard::publication::BARRIER;
 use systx_lfs::format::Ino;
 use systx_lfs::{Error, Ops, Rename, Result, SetXattr, Shape};
 use systx_txn::ObjectRef;
 use systx_vfs::acl;
 use systx_vfs::api::{Caller, Entry, NewAttr, RenameHow, Reply};
-use systx_vfs::change::Change;
-use systx_vfs::publication::BARRIER;
 
 /// Most names that one file may have; what ext4 allows.
 const LINKS_MAX: u32 = 65_000;

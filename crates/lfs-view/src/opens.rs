@@ -7,13 +7,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use systx_base::NodeId;
 use systx_base::sync::{Mutex, rank};
+use systx_guard::publication::Opens;
 use systx_lfs::format::Ino;
 use systx_store::host_locks::{LockFile, LockFiles};
 use systx_store::io::{HostId, Openers};
 use systx_txn::ObjectRef;
 use systx_vfs::api::{Lock, OpenHow, Opened, Reply};
 use systx_vfs::locks::{PlainLocks, Wait};
-use systx_vfs::publication::Opens;
 
 /// The bits of [`Opened::handle`]; never all clear.
 const OPEN: u8 = 1;

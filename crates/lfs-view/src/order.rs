@@ -4,14 +4,14 @@ use crate::{VolumeView, ino_of};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use systx_base::{Kind, NodeId, Oid};
+use systx_guard::change::{Change, Place, Versioned};
+use systx_guard::inode_locks::writers::FileAt;
+use systx_guard::publication::{BARRIER, Opens, ViewZero};
+use systx_guard::zero::Zero;
 use systx_store::io::{HostId, Stamp};
 use systx_txn::ObjectRef;
 use systx_vfs::api::{Caller, Entry, Reply};
-use systx_vfs::change::{Change, Place, Versioned};
-use systx_vfs::inode_locks::writers::FileAt;
 use systx_vfs::oid_of;
-use systx_vfs::publication::{BARRIER, Opens, ViewZero};
-use systx_vfs::zero::Zero;
 
 /// An object that a request changes.
 pub(crate) struct Object<'v> {

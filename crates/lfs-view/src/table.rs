@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 use systx_base::sync::{Mutex, rank};
 use systx_base::{Kind, NodeId, Oid};
+use systx_guard::inode_locks::writers::FileAt;
 use systx_lfs::format::{Ino, ROOT};
 use systx_store::io::HostId;
 use systx_vfs::api::Reply;
-use systx_vfs::inode_locks::writers::FileAt;
 use systx_vfs::listing::Listing;
 use systx_vfs::oid_of;
 

@@ -1,6 +1,6 @@
 //! A model of a plain write(2) in flight, explored state by state: what the kernel shows before the
 //! daemon knows of it, or after, and what the inode's lock closes of that
-//! (`crates/vfs/src/inode_locks.rs`).
+//! (`crates/guard/src/inode_locks.rs`).
 //!
 //! There is one file *f*, one program that opens it and writes to it, one transaction that reads *f*
 //! and changes something else, *o*, one moment at which the daemon has f's page dropped, and

@@ -18,12 +18,12 @@ pub const MODES: &[Mode] = &[
     Mode {
         name: "fast-open",
         asked_by: &["told", "counts_opens", "fast_open"],
-        home: &["vfs/src/writers"],
+        home: &["guard/src/inode_locks/writers"],
     },
     Mode {
         name: "routed",
         asked_by: &["is_shared", "shared", "routed", "names_go"],
-        home: &["vfs/src/aliases/routes", "guard/src/aliases/routes"],
+        home: &["guard/src/aliases/routes"],
     },
     Mode {
         name: "overlay",

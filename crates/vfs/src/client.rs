@@ -13,12 +13,8 @@
 use crate::api::{Caller, Reply};
 use rustix::io::Errno;
 use std::cell::Cell;
-use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use systx_base::sync::{RwLock, rank};
 use systx_base::{Gid, Uid};
 
 /// How often whoever holds a request up looks whether its client lives.
@@ -67,7 +63,7 @@ pub fn gap() -> Option<Range<u64>> {
 }
 
 /// The thread whose request this one serves; 0: nobody's.
-pub(crate) fn thread() -> u32 {
+pub fn thread() -> u32 {
     CLIENT.get().tid
 }
 
@@ -76,49 +72,10 @@ pub fn asking() -> Caller {
     CLIENT.get()
 }
 
-/// On whose behalf it asks.
-pub(crate) fn user() -> (Uid, Gid) {
-    let caller = CLIENT.get();
-    (caller.uid, caller.gid)
-}
-
 /// Whether it is a thread of this process.
 pub fn is_own() -> bool {
     let tid = thread();
     tid != 0 && std::path::Path::new(&format!("/proc/self/task/{tid}")).exists()
-}
-
-/// Threads of this process that ask a mount of this process for somebody, and for whom.
-static BEHALF: LazyLock<RwLock<HashMap<u32, Caller>>> =
-    LazyLock::new(|| RwLock::new(rank::LEAF, HashMap::new()));
-
-/// How many there are, which spares the lock where there are none.
-static ASKING: AtomicUsize = AtomicUsize::new(0);
-
-/// This thread asks for a client as long as this lives.
-pub(crate) struct Behalf(u32);
-
-/// What this thread asks of a mount of this process is asked for `caller`.
-pub(crate) fn ask_for(caller: Caller) -> Behalf {
-    let own = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-    ASKING.fetch_add(1, Ordering::AcqRel);
-    BEHALF.write().insert(own, caller);
-    Behalf(own)
-}
-
-impl Drop for Behalf {
-    fn drop(&mut self) {
-        BEHALF.write().remove(&self.0);
-        ASKING.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// Who asks, if that thread asks for somebody else.
-pub(crate) fn behind(caller: Caller) -> Caller {
-    if ASKING.load(Ordering::Acquire) == 0 {
-        return caller;
-    }
-    BEHALF.read().get(&caller.tid).copied().unwrap_or(caller)
 }
 
 /// Whether two threads are of one process; 0 is of none.
@@ -183,7 +140,7 @@ mod capability {
 }
 
 /// What a thread may do with inodes of others (`CAP_FOWNER`).
-pub(crate) enum Privilege {
+pub enum Privilege {
     /// What nobody told: it is gone, or cannot be seen from here.
     Unknown,
     /// Nothing.
@@ -195,7 +152,7 @@ pub(crate) enum Privilege {
 }
 
 /// The users and the groups that a user namespace has, by their numbers here.
-pub(crate) struct Ids {
+pub struct Ids {
     users: String,
     groups: String,
 }
@@ -224,7 +181,7 @@ fn ranges(map: &str) -> impl Iterator<Item = std::ops::Range<u64>> {
 }
 
 /// What a thread is privileged over.
-pub(crate) fn privilege(tid: u32) -> Privilege {
+pub fn privilege(tid: u32) -> Privilege {
     privilege_by(tid, capability::FOWNER)
 }
 

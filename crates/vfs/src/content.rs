@@ -56,7 +56,7 @@ use std::io;
 pub const PAGE: u64 = 4096;
 
 /// The part of `data` at `offset` that lies in a file of this length.
-pub(crate) fn within(size: u64, offset: u64, data: &[u8]) -> &[u8] {
+pub fn within(size: u64, offset: u64, data: &[u8]) -> &[u8] {
     let rest = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
     &data[..data.len().min(rest)]
 }

@@ -1,23 +1,24 @@
-//! POSIX meaning: what every request does to one view.  `errno` is made here and nowhere else.
+//! POSIX meaning: what every request does to one view.
+//!
+//! A view knows nothing of plain programs and of commits on their way to them but by the trait
+//! [`Neighbours`](neighbours::Neighbours).  What it is asked by who implements that, and by who
+//! goes on with its nodes after its commit, is public and small: [`Frozen`](snapshot::Frozen),
+//! [`Handover`](handover::Handover), and a few methods of [`Volume`](volume::Volume).
 
 #![deny(unsafe_code)]
 
 pub mod acl;
-pub mod aliases;
 pub mod api;
-pub mod change;
 pub mod changes;
 pub mod claim;
 pub mod client;
 pub mod content;
 pub mod freeze;
 mod glimpse;
-mod ground;
 pub mod growing;
 mod habits;
 mod handles;
-pub mod inode_locks;
-pub mod landing;
+pub mod handover;
 pub mod limits;
 pub mod listing;
 pub mod locks;
@@ -25,19 +26,13 @@ pub mod neighbours;
 mod node;
 mod numbers;
 mod ops;
+pub mod paths;
 pub use locks::Openings;
 pub use node::oid_of;
-pub mod past;
-pub mod plain;
-pub mod publication;
 mod reach;
 mod request;
-pub mod retired;
 pub mod scope;
-pub mod shared;
 pub mod snapshot;
-mod sys;
 pub mod validate;
 pub mod view;
 pub mod volume;
-pub mod zero;

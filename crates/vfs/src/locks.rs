@@ -104,8 +104,8 @@ impl Ask<'_> {
     }
 }
 
-/// The locks of one view.
-pub(crate) struct Locks {
+/// The locks of one view, which go on with those who hold them when something else takes its place.
+pub struct Locks {
     view: u64,
     /// What locks of files are made on that exist in this view only.
     unnamed: Mutex<BTreeMap<NodeId, LockFile>>,
@@ -124,7 +124,7 @@ impl Default for PlainLocks {
 
 impl PlainLocks {
     /// Those of the view in whose place this one is go on.
-    pub(crate) fn adopt(&self, locks: Arc<Locks>) {
+    pub fn adopt(&self, locks: Arc<Locks>) {
         let own = std::mem::replace(&mut *self.0.lock(), locks);
         drop(own);
     }
@@ -169,7 +169,7 @@ impl PlainLocks {
 static VIEWS: AtomicU64 = AtomicU64::new(0);
 
 impl Locks {
-    pub fn new() -> Arc<Locks> {
+    pub(crate) fn new() -> Arc<Locks> {
         let view = VIEWS.fetch_add(1, Relaxed);
         let unnamed = Mutex::new(rank::HANDLES, BTreeMap::new());
         Arc::new(Locks { view, unnamed, used: AtomicBool::new(false) })
@@ -183,7 +183,7 @@ impl Locks {
     ///
     /// # Errors `EAGAIN`: somebody is in the way; with a wait that is woken then.  `EDEADLK`: it
     /// would wait for ever.  Those of `open` and of the host.
-    pub fn set(&self, ask: &Ask<'_>, open: &dyn Fn() -> Reply<LockFile>) -> Reply<()> {
+    pub(crate) fn set(&self, ask: &Ask<'_>, open: &dyn Fn() -> Reply<LockFile>) -> Reply<()> {
         let owner = self.owner(ask.node, &ask.lock);
         self.used.store(true, Relaxed);
         // What it held before may have ended with a close.
@@ -253,7 +253,7 @@ impl Locks {
     ///
     /// # Errors
     /// Those of the host.
-    pub fn clear(&self, node: NodeId, lock: &Lock) -> Reply<()> {
+    pub(crate) fn clear(&self, node: NodeId, lock: &Lock) -> Reply<()> {
         let owner = self.owner(node, lock);
         match table::object_of(owner) {
             Some(object) => object.clear(owner, lock).map(drop),
@@ -265,7 +265,7 @@ impl Locks {
     ///
     /// # Errors
     /// Those of `open` and of the host.
-    pub fn test(
+    pub(crate) fn test(
         &self,
         node: NodeId,
         lock: &Lock,
@@ -307,7 +307,7 @@ impl Locks {
     ///
     /// # Errors
     /// Those of the host.
-    pub fn unnamed(&self, node: NodeId) -> std::io::Result<LockFile> {
+    pub(crate) fn unnamed(&self, node: NodeId) -> std::io::Result<LockFile> {
         let mut unnamed = self.unnamed.lock();
         if let Some(first) = unnamed.get(&node) {
             return first.another();
@@ -319,12 +319,12 @@ impl Locks {
     }
 
     /// Releases the locks of owners that have closed; returns how many did.
-    pub fn sweep(&self) -> usize {
+    pub(crate) fn sweep(&self) -> usize {
         table::objects_of(self.view).iter().map(|object| object.sweep()).sum()
     }
 
     /// Whether an owner is among those that are counted.
-    pub fn knows(&self, node: NodeId, lock: &Lock) -> bool {
+    pub(crate) fn knows(&self, node: NodeId, lock: &Lock) -> bool {
         table::object_of(self.owner(node, lock)).is_some()
     }
 
@@ -334,7 +334,7 @@ impl Locks {
     }
 
     /// Releases everything.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         for owner in table::owners_of(self.view) {
             if let Some(object) = table::object_of(owner) {
                 drop(object.end(owner));
@@ -346,7 +346,7 @@ impl Locks {
 
     /// What stands for a file is another one than before, perhaps: locks go with the file.  No
     /// request may be under way.
-    pub fn move_to(&self, file_of: &dyn Fn(NodeId) -> Option<LockFile>) {
+    pub(crate) fn move_to(&self, file_of: &dyn Fn(NodeId) -> Option<LockFile>) {
         for owner in table::owners_of(self.view) {
             let Some((object, file)) = table::object_of(owner).zip(file_of(owner.node)) else {
                 continue;

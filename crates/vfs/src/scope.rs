@@ -186,6 +186,7 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::path::Path;
     use std::sync::Arc;
+    use systx_store::io::Tree as _;
     use systx_store::real::RealIo;
 
     fn declared(path: &str, how: How) -> Declared {
@@ -211,10 +212,9 @@ mod tests {
     #[test]
     fn a_path_is_its_way_and_one_object() {
         let dir = tree();
-        let oid = |path: &str| {
-            let file = fs::File::open(dir.path().join(path)).unwrap();
-            crate::node::oid_of(crate::sys::stat(&file).unwrap().id)
-        };
+        let io = RealIo::open(dir.path()).unwrap();
+        let oid =
+            |path: &str| crate::node::oid_of(io.stat_at(&io.root(), path.as_bytes()).unwrap().id);
         let name = |dir: &str, name: &str, write| {
             let part = Part::Name { dir: oid(dir), name: name.as_bytes().into() };
             Claim { part, write }

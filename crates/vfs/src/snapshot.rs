@@ -6,8 +6,8 @@ use systx_base::Oid;
 use systx_base::sync::{Mutex, rank};
 use systx_store::io::{self, Handle, HostId, Tree};
 
-/// The moment that a snapshot shows, as whoever keeps it knows it.
-pub(crate) trait Moment: Send + Sync {
+/// The moment that a snapshot shows, as who keeps it knows it.
+pub trait Moment: Send + Sync {
     /// Whether it had to be given up: reads may have failed.
     fn is_given_up(&self) -> bool;
     /// The handle of the file system below that one of the snapshot stands for.
@@ -38,7 +38,7 @@ pub struct Frozen {
 impl Frozen {
     /// `tree`: the file system as it was at that moment below the directories `roots`, and as it is
     /// elsewhere.
-    pub(crate) fn new(
+    pub fn new(
         tree: Arc<dyn Tree>,
         moment: Box<dyn Moment>,
         roots: Arc<HashSet<HostId>>,
@@ -47,7 +47,7 @@ impl Frozen {
     }
 
     /// A moment that the store keeps; all of what is below the directories `roots`.
-    pub(crate) fn of(moment: Arc<dyn io::Moment>, roots: Arc<HashSet<HostId>>) -> Frozen {
+    pub fn of(moment: Arc<dyn io::Moment>, roots: Arc<HashSet<HostId>>) -> Frozen {
         Frozen::new(Arc::clone(&moment) as Arc<dyn Tree>, Box::new(OfStore(moment)), roots)
     }
 

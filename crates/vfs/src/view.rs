@@ -230,6 +230,14 @@ impl View {
         self.state.lock().nodes.len()
     }
 
+    /// Every name that the kernel may have been told of, also that there is nothing of it.
+    pub fn names(&self) -> Vec<(NodeId, Vec<u8>)> {
+        let st = self.state.lock();
+        let dirs = st.nodes.iter().filter_map(|(id, node)| Some((id, node.dir()?)));
+        dirs.flat_map(|(id, dir)| dir.children().map(move |(name, _)| (id, name.to_vec())))
+            .collect()
+    }
+
     /// From now on it takes at most so much; before it is served.
     pub fn set_limits(&mut self, limits: ViewLimits) {
         self.taken = Taken::new(limits);
@@ -259,7 +267,11 @@ impl View {
         }
     }
 
-    pub(crate) fn alive(&self) -> Reply<()> {
+    /// Whether the transaction goes on.
+    ///
+    /// # Errors
+    /// `ECANCELED`: it has lost, or is over.
+    pub fn alive(&self) -> Reply<()> {
         if self.standing.lost.load(Ordering::Acquire) { Err(Errno::CANCELED) } else { Ok(()) }
     }
 

@@ -125,6 +125,16 @@ impl Volume {
         self
     }
 
+    /// The file system of the host that the volume is; `None`: it is one of its own.
+    pub fn on_host(&self) -> Option<&Arc<RealIo>> {
+        self.locks.as_ref()
+    }
+
+    /// What is locked where there are no files on the host.
+    pub fn lock_files(&self) -> Option<&Arc<LockFiles>> {
+        self.lock_files.as_ref()
+    }
+
     /// The volume is an overlay file system, on which some calls do less.
     #[must_use]
     pub fn with_overlay(mut self, overlay: Option<Overlay>) -> Volume {
@@ -146,7 +156,7 @@ impl Volume {
     }
 
     /// Objects that are in no view.
-    pub(crate) fn hidden(&self) -> HashSet<HostId> {
+    pub fn hidden(&self) -> HashSet<HostId> {
         self.hidden.always.iter().copied().chain(*self.hidden.store.read()).collect()
     }
 
@@ -195,7 +205,7 @@ impl Volume {
     }
 
     /// A plain request moved the version of an object, and no transaction lost by that.
-    pub(crate) fn note_own(&self, before: Stamp, after: Stamp) {
+    pub fn note_own(&self, before: Stamp, after: Stamp) {
         // Who has not met it will not ask.
         if before != after && self.engine.is_held(ObjectRef::Attr(self.oid(before.id))) {
             self.objects.lock().own.insert(before, after);
@@ -331,7 +341,7 @@ impl Drop for Installing<'_> {
 }
 
 /// The errno of an I/O error; `EIO` where the error has none (the store's own checks).
-pub(crate) fn errno(error: std::io::Error) -> Errno {
+pub fn errno(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 

@@ -10,17 +10,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use systx_base::{Kind, NodeId, Time, TxnId};
 use systx_commit::{Checkpoints, Commit, Durable, Part, Site, Stopped};
+use systx_guard::inode_locks::Ticket;
+use systx_guard::inode_locks::writers::Writing;
+use systx_guard::plain::{Gate, Order, Plain, STALL};
+use systx_guard::publication::{Caches, Guarded};
+use systx_guard::shared::SharedVolume;
 use systx_store::io::Io;
 use systx_store::real::RealIo;
 use systx_store::writeset::{Attrs, Content, Ix, Object, Origin, WriteSet};
 use systx_store::{CommitMeta, Config, OnDemand, TxnKind};
 use systx_txn::BeginOptions;
 use systx_vfs::freeze::Everything;
-use systx_vfs::inode_locks::Ticket;
-use systx_vfs::inode_locks::writers::Writing;
-use systx_vfs::plain::{Gate, Order, Plain, STALL};
-use systx_vfs::publication::{Caches, Guarded};
-use systx_vfs::shared::SharedVolume;
 use systx_vfs::volume::Volume;
 
 /// Nothing is cached: requests are made directly.

@@ -20,11 +20,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use systx_abi as abi;
 use systx_base::TxnId;
+use systx_guard::aliases::Rider;
+use systx_guard::retired::Lasting;
 use systx_protocol::modes::{self, Way};
 use systx_txn::BeginOptions;
-use systx_vfs::aliases::Rider;
 use systx_vfs::api::{Caller, Reply};
-use systx_vfs::retired::Lasting;
 
 impl Desk {
     pub(super) fn begin(

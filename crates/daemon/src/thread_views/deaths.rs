@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use systx_base::sync::{Mutex, rank};
-use systx_vfs::aliases::Seat;
+use systx_guard::aliases::Seat;
 
 /// Waits for the ends of threads.
 pub(super) struct Deaths {

@@ -10,7 +10,7 @@ use std::time::Duration;
 pub enum Lives {
     /// A command and its descendants, which end before the commit.
     Command,
-    /// Whoever goes to its path.  The view goes on after the commit, see [`systx_vfs::retired`].
+    /// Whoever goes to its path.  The view goes on after the commit, see [`systx_guard::retired`].
     AtPath,
     /// A thread of a program that goes on.  So does the view after the commit; and after a lost
     /// conflict the program must not see two moments, see [`systx_vfs::view::ViewConfig::opaque`].

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use systx_base::sync::{Mutex, rank};
 use systx_commit::{Checkpoints, Relaxed, Site};
+use systx_guard::shared::SharedVolume;
 use systx_lfs_store::VolumeStore;
 use systx_protocol::stores::STORE_DIR;
 use systx_store::host_locks::LockFiles;
 use systx_store::{OnDemand, Store};
-use systx_vfs::shared::SharedVolume;
 use systx_vfs::volume::Volume;
 
 /// The mount of a volume.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use systx_fuse::{Config, Connection, FileLocks, Users};
-use systx_vfs::plain::{NoGate, Plain};
+use systx_guard::plain::{NoGate, Plain};
 
 /// Why nothing can be mounted here.
 pub fn obstacle() -> Option<String> {

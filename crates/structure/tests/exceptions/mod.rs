@@ -27,6 +27,7 @@ pub const WIDE_STRUCTS: &[(&str, usize)] = &[
     ("crates/e2e/src/power_cut.rs: Report", 13),
     ("crates/fuse/src/connection.rs: Shared", 13),
     ("crates/fuse/src/server.rs: Server", 13),
+    ("crates/guard/src/aliases/member.rs: Member", 13),
     ("crates/histories/src/driver.rs: Options", 17),
     ("crates/lib/src/calls/descriptors.rs: Descriptors", 15),
     ("crates/lib/src/calls/region.rs: Region", 19),
@@ -39,18 +40,17 @@ pub const WIDE_STRUCTS: &[(&str, usize)] = &[
     ("crates/store/src/install.rs: Install", 20),
     ("crates/store/src/io.rs: Stat", 14),
     ("crates/txn/src/state.rs: Txn", 18),
-    ("crates/vfs/src/aliases/member.rs: Member", 13),
     ("crates/vfs/src/api.rs: Attr", 13),
     ("crates/vfs/src/view.rs: View", 19),
 ];
 
 /// Types with inherent methods in more than five files.
 pub const SCATTERED_TYPES: &[(&str, usize)] = &[
+    ("guard::Plain", 9),
     ("store::DirStore", 9),
     ("store::Install", 7),
     ("txn::State", 7),
-    ("vfs::Plain", 9),
-    ("vfs::View", 17),
+    ("vfs::View", 16),
 ];
 
 /// Crates with a circle of more than four modules.
@@ -70,5 +70,5 @@ pub const WIDE_LINES: &[(&str, usize)] = &[
     ("sim", 8),
     ("store", 7),
     ("txn", 1),
-    ("vfs", 7),
+    ("vfs", 5),
 ];

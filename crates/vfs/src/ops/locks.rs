@@ -3,7 +3,7 @@
 use crate::api::{Lock, LockKind, Reply};
 use crate::locks::{Ask, Locks, Openings, Wait};
 use crate::node::Base;
-use crate::sys::path_below;
+use crate::paths::path_below;
 use crate::view::View;
 use crate::volume::errno;
 use rustix::io::Errno;
@@ -104,9 +104,7 @@ impl View {
         self.locks().sweep()
     }
 
-    /// What the transaction has made, or put in the place of something else, is there now: it is
-    /// what its locks are on.  Asked while nobody else can get at it; where that is told by the
-    /// mount itself (`--fast-open`), when the commit is over, since the mount waits for that.
+    /// See [`Handover::move_locks`](crate::handover::Handover::move_locks).
     pub(crate) fn move_locks(&self, over: bool) {
         let locks = self.locks();
         if locks.count() > 0 && self.others.keeps_locks() == over {
